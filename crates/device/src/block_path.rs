@@ -1,0 +1,37 @@
+use tandemfs_format::Sector;
+
+use crate::DeviceError;
+
+/// One request of a batch. Buffers are whole sectors of 4 KiB; any alignment in memory is accepted (an implementation bounces where its
+/// transport asks for more).
+#[derive(Debug)]
+pub enum BlockRequest<'b> {
+    /// Read into the buffer.
+    Read {
+        /// First sector.
+        sector: Sector,
+        /// Whole sectors.
+        buffer: &'b mut [u8],
+    },
+    /// Write from the buffer.
+    Write {
+        /// First sector.
+        sector: Sector,
+        /// Whole sectors.
+        buffer: &'b [u8],
+    },
+}
+
+/// Block commands of a device. Addresses are sectors of 4 KiB from the start of the block zone.
+pub trait BlockPath: Send + Sync {
+    /// Submits all requests, runs `meanwhile` (the byte path's share of the work) while they are in flight, and returns when `meanwhile`
+    /// has run once and every request has completed. Requests of a batch may complete in any order and must not overlap.
+    /// On an error the others are still waited for; which sectors were written is then unknown.
+    fn transfer(&self, requests: &mut [BlockRequest<'_>], meanwhile: &mut dyn FnMut()) -> Result<(), DeviceError>;
+
+    /// Makes every write that completed before this call durable. Does nothing on a drive without a volatile cache.
+    fn flush(&self) -> Result<(), DeviceError>;
+
+    /// Tells the drive that the sectors' contents are no longer needed. A hint: they may read as anything afterwards.
+    fn discard(&self, sector: Sector, count: u64) -> Result<(), DeviceError>;
+}

@@ -1,0 +1,165 @@
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// What an access is for: the rows of `by_structure` in `stats`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Structure {
+    /// Superblocks and the identity.
+    Superblock,
+    /// Saved maps and the segment table.
+    AllocationMap,
+    /// Inodes.
+    Inode,
+    /// Directory entries.
+    Dentry,
+    /// Mapping records, leaves, checksums.
+    Mapping,
+    /// Journal records.
+    Journal,
+    /// Data logs.
+    DataLog,
+    /// Blocks of file data.
+    Data,
+}
+
+impl Structure {
+    /// All of them, in the order of `stats`.
+    pub const ALL: [Self; 8] = [
+        Self::Superblock,
+        Self::AllocationMap,
+        Self::Inode,
+        Self::Dentry,
+        Self::Mapping,
+        Self::Journal,
+        Self::DataLog,
+        Self::Data,
+    ];
+
+    /// The name in `stats --json`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Superblock => "superblock",
+            Self::AllocationMap => "allocation_map",
+            Self::Inode => "inode",
+            Self::Dentry => "dentry",
+            Self::Mapping => "mapping",
+            Self::Journal => "journal",
+            Self::DataLog => "data_log",
+            Self::Data => "data",
+        }
+    }
+}
+
+/// Bytes of one structure on the two paths.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct PathBytes {
+    /// Loaded.
+    pub byte_read_bytes: u64,
+    /// Stored.
+    pub byte_written_bytes: u64,
+    /// Read by blocks.
+    pub block_read_bytes: u64,
+    /// Written by blocks.
+    pub block_written_bytes: u64,
+}
+
+#[derive(Debug, Default)]
+#[repr(align(64))]
+struct PathCounters {
+    byte_read: AtomicU64,
+    byte_written: AtomicU64,
+    block_read: AtomicU64,
+    block_written: AtomicU64,
+}
+
+/// What crossed to the device since it was opened, or since the last reset.
+#[derive(Debug, Default)]
+pub struct Counters {
+    by_structure: [PathCounters; 8],
+    flushed_lines: AtomicU64,
+    fences: AtomicU64,
+    block_reads: AtomicU64,
+    block_writes: AtomicU64,
+    block_flushes: AtomicU64,
+}
+
+/// The counters at one moment.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct CountersSnapshot {
+    /// Bytes by structure, in the order of [`Structure::ALL`].
+    pub by_structure: [PathBytes; 8],
+    /// Lines flushed from CPU caches.
+    pub flushed_lines: u64,
+    /// Fences.
+    pub fences: u64,
+    /// Block reads.
+    pub block_reads: u64,
+    /// Block writes.
+    pub block_writes: u64,
+    /// FLUSH commands.
+    pub block_flushes: u64,
+}
+
+impl Counters {
+    pub(crate) fn loaded(&self, structure: Structure, bytes: u64) {
+        self.by_structure[structure as usize].byte_read.fetch_add(bytes, Relaxed);
+    }
+
+    pub(crate) fn stored(&self, structure: Structure, bytes: u64) {
+        self.by_structure[structure as usize].byte_written.fetch_add(bytes, Relaxed);
+    }
+
+    pub(crate) fn block_read(&self, structure: Structure, bytes: u64) {
+        self.by_structure[structure as usize].block_read.fetch_add(bytes, Relaxed);
+        self.block_reads.fetch_add(1, Relaxed);
+    }
+
+    pub(crate) fn block_written(&self, structure: Structure, bytes: u64) {
+        self.by_structure[structure as usize].block_written.fetch_add(bytes, Relaxed);
+        self.block_writes.fetch_add(1, Relaxed);
+    }
+
+    pub(crate) fn flushed(&self, lines: u64) {
+        self.flushed_lines.fetch_add(lines, Relaxed);
+    }
+
+    pub(crate) fn fenced(&self) {
+        self.fences.fetch_add(1, Relaxed);
+    }
+
+    pub(crate) fn block_flushed(&self) {
+        self.block_flushes.fetch_add(1, Relaxed);
+    }
+
+    /// The counters now.
+    pub fn snapshot(&self) -> CountersSnapshot {
+        let mut snapshot = CountersSnapshot {
+            flushed_lines: self.flushed_lines.load(Relaxed),
+            fences: self.fences.load(Relaxed),
+            block_reads: self.block_reads.load(Relaxed),
+            block_writes: self.block_writes.load(Relaxed),
+            block_flushes: self.block_flushes.load(Relaxed),
+            ..CountersSnapshot::default()
+        };
+        for (bytes, counters) in snapshot.by_structure.iter_mut().zip(&self.by_structure) {
+            *bytes = PathBytes {
+                byte_read_bytes: counters.byte_read.load(Relaxed),
+                byte_written_bytes: counters.byte_written.load(Relaxed),
+                block_read_bytes: counters.block_read.load(Relaxed),
+                block_written_bytes: counters.block_written.load(Relaxed),
+            };
+        }
+        snapshot
+    }
+
+    /// Sets all counters to zero.
+    pub fn reset(&self) {
+        for counters in &self.by_structure {
+            for counter in [&counters.byte_read, &counters.byte_written, &counters.block_read, &counters.block_written] {
+                counter.store(0, Relaxed);
+            }
+        }
+        for counter in [&self.flushed_lines, &self.fences, &self.block_reads, &self.block_writes, &self.block_flushes] {
+            counter.store(0, Relaxed);
+        }
+    }
+}

@@ -1,0 +1,54 @@
+use std::io;
+
+/// Why a device did not do what it was asked.
+#[derive(Debug, thiserror::Error)]
+pub enum DeviceError {
+    /// A load or store hit memory that cannot be read (an uncorrectable error) or has no backing (a full disk under an image).
+    #[error("{device}: memory at byte {offset} failed (uncorrectable error, or no space under an image)")]
+    Poisoned {
+        /// The device's name.
+        device: String,
+        /// Offset in the memory zone in bytes, exact to the page.
+        offset: u64,
+    },
+    /// A block command failed.
+    #[error("{device}: {operation} of {length} B at byte {offset} failed: {source}")]
+    Block {
+        /// The device's name.
+        device: String,
+        /// "read", "write", "flush" or "discard".
+        operation: &'static str,
+        /// Offset in the block zone in bytes.
+        offset: u64,
+        /// Length in bytes.
+        length: u64,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// An access outside the device. A mistake of the caller or a damaged pointer.
+    #[error("{device}: access of {length} B at byte {offset} is outside its {size} B")]
+    OutOfRange {
+        /// The device's name.
+        device: String,
+        /// Offset in bytes.
+        offset: u64,
+        /// Length in bytes.
+        length: u64,
+        /// Size of the zone in bytes.
+        size: u64,
+    },
+    /// The device cannot be opened.
+    #[error("{path}: {reason}")]
+    Open {
+        /// Path as given.
+        path: String,
+        /// What is wrong and what to do.
+        reason: String,
+    },
+    /// The device is used by another mount, mkfs or check.
+    #[error("{path} is in use by another process (mounted, or being formatted or checked); unmount it first")]
+    Busy {
+        /// Path as given.
+        path: String,
+    },
+}

@@ -1,0 +1,56 @@
+//! The door to the hardware of a hybrid SSD.
+//!
+//! A drive implements [`Device`]: a byte path (load, store, flush, fence), a block path (many requests in flight, flush, discard) and a
+//! description of what it can do. The emulator and the attached pair both do; the file system asks what a device *can* do and never what
+//! it *is*. Users do not touch the traits: they hold a [`Drive`], which counts, enforces the persistence domain and carries the order of
+//! stores in types:
+//!
+//! [D1] A store returns `Lines<Dirty>`; flushing makes it `Lines<InFlight>`; only a fence makes it [`Fenced`]. What needs durable bytes
+//!      asks for a `Fenced` by value, so a forgotten flush or fence does not compile (RULES R8, R23).
+//! [D2] Block writes return [`Written`]; only a FLUSH that began after they completed makes it [`Flushed`] (RULES R8). A drive without a
+//!      volatile cache gives it at once.
+//! [D3] On a domain that keeps retired stores (`gpf`, `eadr`) and on `process`, flush does nothing; the types stay.
+//! [D4] A load or store that fails (a poisoned line, a full host disk under an image) is an error, never a signal (RULES R23).
+//!
+//! *Architecture invariant:* no inode, no directory, no transaction is known here.
+
+mod block_path;
+mod byte_path;
+mod counters;
+mod domain;
+mod drive;
+mod error;
+
+pub use block_path::{BlockPath, BlockRequest};
+pub use byte_path::BytePath;
+pub use counters::{Counters, CountersSnapshot, PathBytes, Structure};
+pub use domain::PersistenceDomain;
+pub use drive::{Dirty, Drive, Fenced, Flushed, InFlight, Lines, Written};
+pub use error::DeviceError;
+
+/// A hybrid SSD, or a pair of devices that serve as one.
+pub trait Device: Send + Sync {
+    /// Loads and stores.
+    fn byte_path(&self) -> &dyn BytePath;
+    /// Block commands.
+    fn block_path(&self) -> &dyn BlockPath;
+    /// What the device is able to do.
+    fn description(&self) -> &DeviceDescription;
+}
+
+/// What a device can do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DeviceDescription {
+    /// Name for people: the image's path, or `memory=…,block=…`.
+    pub name: String,
+    /// Bytes that loads and stores reach.
+    pub memory_bytes: u64,
+    /// Bytes that block commands reach, a multiple of 4 KiB.
+    pub block_bytes: u64,
+    /// What becomes of stores when the power fails.
+    pub domain: PersistenceDomain,
+    /// Whether completed block writes may be lost until a FLUSH.
+    pub volatile_write_cache: bool,
+    /// Whether bytes can be discarded (TRIM) on the block path.
+    pub discard: bool,
+}

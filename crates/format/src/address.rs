@@ -1,0 +1,111 @@
+//! One type for each address space. None of them has arithmetic operators: addresses come from [`crate::geometry::Geometry`], from a
+//! persistent pointer, or from an allocator that got them there.
+
+use std::fmt;
+
+use crate::{LINE_BYTES, PAGE_LINES, SECTOR_BYTES, UNIT_LINES};
+
+/// A line of the memory zone, counted in 64 B from the zone's start. Zero (the superblock) is never an address of metadata, so a zeroed
+/// pointer is no pointer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct LineAddress(u64);
+
+impl LineAddress {
+    /// The line with this number.
+    pub const fn new(line: u64) -> Self {
+        Self(line)
+    }
+
+    /// The line's number.
+    pub const fn number(self) -> u64 {
+        self.0
+    }
+
+    /// Distance from the start of the memory zone, in bytes.
+    pub const fn offset_bytes(self) -> u64 {
+        self.0 * LINE_BYTES as u64
+    }
+
+    /// The line `lines` further on, within the structure that starts here.
+    pub const fn nth(self, lines: u64) -> Self {
+        Self(self.0 + lines)
+    }
+
+    /// The first line of the 4 KiB page that holds this line.
+    pub const fn page(self) -> Self {
+        Self(self.0 & !(PAGE_LINES - 1))
+    }
+
+    /// Position in its 4 KiB page, 0–63.
+    pub const fn index_in_page(self) -> usize {
+        (self.0 & (PAGE_LINES - 1)) as usize
+    }
+
+    /// The 2 MiB unit that holds this line.
+    pub const fn unit(self) -> u64 {
+        self.0 / UNIT_LINES
+    }
+}
+
+impl fmt::Display for LineAddress {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{:#x}", self.0)
+    }
+}
+
+/// A sector of the block zone, counted in 4 KiB from the zone's start. Sector zero holds the pair's identity, so zero is no pointer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Sector(u64);
+
+impl Sector {
+    /// The sector with this number.
+    pub const fn new(sector: u64) -> Self {
+        Self(sector)
+    }
+
+    /// The sector's number.
+    pub const fn number(self) -> u64 {
+        self.0
+    }
+
+    /// Distance from the start of the block zone, in bytes.
+    pub const fn offset_bytes(self) -> u64 {
+        self.0 * SECTOR_BYTES as u64
+    }
+
+    /// The sector `sectors` further on, within the extent that starts here.
+    pub const fn nth(self, sectors: u64) -> Self {
+        Self(self.0 + sectors)
+    }
+}
+
+impl fmt::Display for Sector {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{}", self.0)
+    }
+}
+
+/// The number of an inode; also its slot in the inode region. Slot 0 is never used, the root directory is 1.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct InodeNumber(u64);
+
+impl InodeNumber {
+    /// The root directory.
+    pub const ROOT: Self = Self(1);
+
+    /// The inode with this number.
+    pub const fn new(number: u64) -> Self {
+        Self(number)
+    }
+
+    /// The number.
+    pub const fn get(self) -> u64 {
+        self.0
+    }
+}
+
+impl fmt::Display for InodeNumber {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{}", self.0)
+    }
+}

@@ -1,0 +1,74 @@
+//! Every persistent byte of TandemFS: structures, magic numbers, checksums, geometry. No I/O.
+//!
+//! Persistent types live here and nowhere else; their integers are little-endian and their names say what they are on the medium
+//! (`InodeHotLine`, `DentryHeadLine`). Memory twins have plain names and live with their users (`Record`, `LogEntry`).
+//! `docs/FORMAT.md` is the only table of them; a test holds each of its rows against the code.
+//!
+//! The unit of everything in the memory zone is the *line* of 64 B: it is what a checksum covers, what a lock owns (RULES R5) and
+//! what a journal record carries. The unit of the block zone is the *sector* of 4 KiB.
+//!
+//! *Architecture invariant:* this crate does no I/O and allocates no device space; it says what bytes mean.
+
+#![forbid(unsafe_code)]
+
+#[macro_use]
+mod layout;
+
+pub mod address;
+pub mod allocation_map;
+pub mod checksum;
+pub mod dentry;
+pub mod geometry;
+pub mod inode;
+pub mod integer;
+pub mod journal;
+pub mod mapping;
+pub mod segment;
+pub mod superblock;
+
+pub use address::{InodeNumber, LineAddress, Sector};
+pub use checksum::{PairSeed, Place};
+pub use layout::{Field, Table, TABLES};
+
+/// Size of a line, the unit of the memory zone, in bytes.
+pub const LINE_BYTES: usize = 64;
+/// Size of a metadata page (dentries, mapping) and of the largest data-log slot, in bytes.
+pub const PAGE_BYTES: usize = 4096;
+/// Lines in a metadata page.
+pub const PAGE_LINES: u64 = (PAGE_BYTES / LINE_BYTES) as u64;
+/// Size of a sector, the unit of the block zone, in bytes.
+pub const SECTOR_BYTES: usize = 4096;
+/// Size of a unit, the granule in which the memory zone is given to regions and to the data area, in bytes (a huge page).
+pub const UNIT_BYTES: u64 = 2 << 20;
+/// Lines in a unit; also the bits of one piece of an allocation map.
+pub const UNIT_LINES: u64 = UNIT_BYTES / LINE_BYTES as u64;
+
+/// One line as it stands on the medium.
+pub type Line = [u8; LINE_BYTES];
+/// A line that was never written or was given back.
+pub const EMPTY_LINE: Line = [0; LINE_BYTES];
+
+/// What can be wrong with bytes that came off a medium.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Corrupt {
+    /// The checksum of a line does not fit its bytes and its place.
+    #[error("line {address} has checksum {found:#010x} where {expected:#010x} fits its bytes and place")]
+    Checksum {
+        /// The line.
+        address: LineAddress,
+        /// The checksum stored in it.
+        found: u32,
+        /// The checksum computed from its bytes and place.
+        expected: u32,
+    },
+    /// A field holds a value that no version of the format gives it.
+    #[error("line {address}: {field} is {found}, which has no meaning")]
+    Field {
+        /// The line.
+        address: LineAddress,
+        /// The field's name in FORMAT.md.
+        field: &'static str,
+        /// The value found.
+        found: u64,
+    },
+}

@@ -1,0 +1,392 @@
+//! The superblock (two copies in the memory zone) and the identity of the pair in the block zone.
+//!
+//! Both copies are written at every change, one after the other with a fence between, and are equal except in that window. So a single
+//! damaged copy never brings back an older watermark, tail or clean flag (RULES R1, R25).
+
+use uuid::Uuid;
+use zerocopy::{FromBytes, FromZeros, IntoBytes};
+
+use crate::checksum::crc32c;
+use crate::geometry::{Geometry, GeometryError, RING_COUNT_MAX};
+use crate::integer::{U32, U64};
+use crate::SECTOR_BYTES;
+
+/// First bytes of a superblock after its checksum, and of the block zone's identity.
+pub const MAGIC: [u8; 8] = *b"TandemFS";
+/// Version of the format. 0 is the format under development; Format 1 will be the first that is promised.
+pub const VERSION: u32 = 0;
+
+/// Incompatible feature bits: a build that lacks one refuses to mount.
+pub mod incompat {
+    /// The format is not declared yet: only the build of the same development stage reads it.
+    pub const DEVELOPMENT: u64 = 1 << 0;
+    /// Extents with several owners (reflink). Assigned, not yet used.
+    pub const SHARED: u64 = 1 << 1;
+    /// Snapshots. Assigned, not yet used.
+    pub const SNAPSHOT: u64 = 1 << 2;
+    /// Files that live in memory extents. Assigned, not yet used.
+    pub const MEMORY_HOME: u64 = 1 << 3;
+    /// File data without checksums (`mkfs --checksum=none`, pages mapped for direct stores).
+    pub const UNCHECKED_DATA: u64 = 1 << 4;
+    /// Quota. Assigned, not yet used.
+    pub const QUOTA: u64 = 1 << 5;
+    /// What this build understands.
+    pub const KNOWN: u64 = DEVELOPMENT | UNCHECKED_DATA;
+}
+
+/// How file data is checked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ChecksumKind {
+    /// Not at all.
+    None,
+    /// One CRC-32C a sector or data log.
+    Crc32c,
+}
+
+persistent! {
+    /// The superblock as it stands on the medium.
+    pub struct SuperblockBytes [1024] {
+        /// CRC-32C of bytes 4..1024.
+        crc: U32 = 0,
+        /// `TandemFS`.
+        magic: [u8; 8] = 4,
+        /// Version of the format.
+        version: U32 = 12,
+        /// Features that any build may ignore.
+        compat: U64 = 16,
+        /// Features that a build must know to write.
+        ro_compat: U64 = 24,
+        /// Features that a build must know to read.
+        incompat: U64 = 32,
+        /// UUID of the pair of halves.
+        pair: [u8; 16] = 40,
+        /// Label, UTF-8, padded with zeros.
+        label: [u8; 64] = 56,
+        /// Size of the memory zone in bytes.
+        memory_bytes: U64 = 120,
+        /// Size of the block zone in sectors of 4 KiB.
+        block_sectors: U64 = 128,
+        /// Size of a data block in bytes.
+        block_bytes: U32 = 136,
+        /// 0 none, 1 CRC-32C.
+        checksum_kind: u8 = 140,
+        /// 1 after a clean unmount: nothing to replay and the saved maps are valid.
+        clean: u8 = 141,
+        /// Zero.
+        zero: [u8; 2] = 142,
+        /// Number of journal rings.
+        ring_count: U32 = 144,
+        /// Size of a journal ring in bytes.
+        ring_bytes: U32 = 148,
+        /// Time of creation, seconds since 1970.
+        created_seconds: U64 = 152,
+        /// Raised with every write of the superblock; the valid copy with the larger one counts.
+        sequence: U64 = 160,
+        /// Watermark C: every record up to this txid is home.
+        watermark: U64 = 168,
+        /// Raised by every mount that writes; seeds the records of the journal.
+        generation: U64 = 176,
+        /// Zero.
+        reserved: [u8; 328] = 184,
+        /// Where the oldest record above the watermark may start, for each ring.
+        tails: [RingTail; 64] = 512,
+    }
+}
+
+persistent! {
+    /// A position in a journal ring.
+    pub struct RingTail [8] {
+        /// Offset in the ring, in bytes.
+        offset_bytes: U32 = 0,
+        /// How often the ring had been filled.
+        wrap: U32 = 4,
+    }
+}
+
+persistent! {
+    /// First bytes of the block zone's first sector: which pair the half belongs to.
+    pub struct BlockIdentity [64] {
+        /// CRC-32C of bytes 4..64.
+        crc: U32 = 0,
+        /// `TandemFS`.
+        magic: [u8; 8] = 4,
+        /// Version of the format.
+        version: U32 = 12,
+        /// UUID of the pair of halves.
+        pair: [u8; 16] = 16,
+        /// Size of the memory zone in bytes.
+        memory_bytes: U64 = 32,
+        /// Size of the block zone in sectors.
+        block_sectors: U64 = 40,
+        /// Zero.
+        zero: [u8; 16] = 48,
+    }
+}
+
+/// What a superblock that does not serve is.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum SuperblockError {
+    /// Neither copy has the magic number.
+    #[error("there is no TandemFS on it (no superblock found)")]
+    Foreign,
+    /// A magic number, but no copy with a fitting checksum.
+    #[error("both superblocks are damaged; restore the device from a backup, or format it anew")]
+    Damaged,
+    /// A newer format.
+    #[error("its format has version {found}, this build reads version {VERSION}; use a newer build")]
+    Version {
+        /// The version found.
+        found: u32,
+    },
+    /// Features that this build lacks.
+    #[error("it uses incompatible features {unknown:#x} that this build does not know; use a newer build")]
+    Features {
+        /// The unknown bits.
+        unknown: u64,
+    },
+    /// The sizes make no sense.
+    #[error("its superblock is inconsistent: {0}")]
+    Geometry(#[from] GeometryError),
+    /// A field with a value that has no meaning.
+    #[error("its superblock is inconsistent: {field} is {found}")]
+    Field {
+        /// The field.
+        field: &'static str,
+        /// The value.
+        found: u64,
+    },
+}
+
+/// The superblock in memory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Superblock {
+    /// UUID of the pair.
+    pub pair: Uuid,
+    /// Label.
+    pub label: String,
+    /// Sizes and places.
+    pub geometry: Geometry,
+    /// How file data is checked.
+    pub checksum_kind: ChecksumKind,
+    /// Incompatible feature bits.
+    pub incompat: u64,
+    /// Features that a build must know to write.
+    pub ro_compat: u64,
+    /// Features that may be ignored.
+    pub compat: u64,
+    /// Whether the last unmount was clean.
+    pub clean: bool,
+    /// Time of creation, seconds since 1970.
+    pub created_seconds: u64,
+    /// Number of this write.
+    pub sequence: u64,
+    /// Watermark C.
+    pub watermark: u64,
+    /// Mount generation.
+    pub generation: u64,
+    /// A tail for each ring.
+    pub tails: Vec<Tail>,
+}
+
+/// A position in a ring, in memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Tail {
+    /// Offset in bytes.
+    pub offset_bytes: u32,
+    /// Wrap count.
+    pub wrap: u32,
+}
+
+impl Superblock {
+    /// The bytes of the superblock, sealed.
+    pub fn encode(&self) -> SuperblockBytes {
+        let mut bytes = SuperblockBytes::new_zeroed();
+        bytes.magic = MAGIC;
+        bytes.version = VERSION.into();
+        bytes.compat = self.compat.into();
+        bytes.ro_compat = self.ro_compat.into();
+        bytes.incompat = self.incompat.into();
+        bytes.pair = *self.pair.as_bytes();
+        bytes.label[..self.label.len()].copy_from_slice(self.label.as_bytes());
+        bytes.memory_bytes = self.geometry.memory_bytes().into();
+        bytes.block_sectors = self.geometry.block_sectors().into();
+        bytes.block_bytes = self.geometry.block_bytes().into();
+        bytes.checksum_kind = match self.checksum_kind {
+            ChecksumKind::None => 0,
+            ChecksumKind::Crc32c => 1,
+        };
+        bytes.clean = self.clean.into();
+        bytes.ring_count = self.geometry.ring_count().into();
+        bytes.ring_bytes = (self.geometry.ring_bytes() as u32).into();
+        bytes.created_seconds = self.created_seconds.into();
+        bytes.sequence = self.sequence.into();
+        bytes.watermark = self.watermark.into();
+        bytes.generation = self.generation.into();
+        for (slot, tail) in bytes.tails.iter_mut().zip(&self.tails) {
+            *slot = RingTail { offset_bytes: tail.offset_bytes.into(), wrap: tail.wrap.into() };
+        }
+        bytes.crc = crc32c(&bytes.as_bytes()[4..]).into();
+        bytes
+    }
+
+    /// Chooses the newest valid one of the two copies.
+    pub fn choose(copies: [&[u8]; 2]) -> Result<Self, SuperblockError> {
+        let decoded = copies.map(Self::decode);
+        let rank = |error: &SuperblockError| match error {
+            SuperblockError::Foreign => 0,
+            SuperblockError::Damaged => 1,
+            _ => 2,
+        };
+        match decoded {
+            [Ok(a), Ok(b)] => Ok(if b.sequence > a.sequence { b } else { a }),
+            [Ok(only), Err(_)] | [Err(_), Ok(only)] => Ok(only),
+            [Err(a), Err(b)] => Err(if rank(&b) > rank(&a) { b } else { a }),
+        }
+    }
+
+    /// Verifies one copy.
+    pub fn decode(bytes: &[u8]) -> Result<Self, SuperblockError> {
+        let Ok((bytes, _)) = SuperblockBytes::read_from_prefix(bytes) else { return Err(SuperblockError::Foreign) };
+        if bytes.magic != MAGIC {
+            return Err(SuperblockError::Foreign);
+        }
+        if crc32c(&bytes.as_bytes()[4..]) != bytes.crc.get() {
+            return Err(SuperblockError::Damaged);
+        }
+        if bytes.version.get() != VERSION {
+            return Err(SuperblockError::Version { found: bytes.version.get() });
+        }
+        let unknown = bytes.incompat.get() & !incompat::KNOWN;
+        if unknown != 0 {
+            return Err(SuperblockError::Features { unknown });
+        }
+        let checksum_kind = match bytes.checksum_kind {
+            0 => ChecksumKind::None,
+            1 => ChecksumKind::Crc32c,
+            other => return Err(SuperblockError::Field { field: "checksum_kind", found: other.into() }),
+        };
+        let block_bytes_total = bytes
+            .block_sectors
+            .get()
+            .checked_mul(SECTOR_BYTES as u64)
+            .ok_or(SuperblockError::Field { field: "block_sectors", found: bytes.block_sectors.get() })?;
+        let geometry = Geometry::new(
+            bytes.memory_bytes.get(),
+            block_bytes_total,
+            bytes.block_bytes.get(),
+            bytes.ring_count.get(),
+            bytes.ring_bytes.get().into(),
+        )?;
+        if geometry.memory_bytes() != bytes.memory_bytes.get() {
+            return Err(SuperblockError::Field { field: "memory_bytes", found: bytes.memory_bytes.get() });
+        }
+        let tails: Vec<Tail> = bytes.tails[..geometry.ring_count() as usize]
+            .iter()
+            .map(|tail| Tail { offset_bytes: tail.offset_bytes.get(), wrap: tail.wrap.get() })
+            .collect();
+        if let Some(tail) = tails.iter().find(|tail| u64::from(tail.offset_bytes) >= geometry.ring_bytes() || tail.offset_bytes % 64 != 0) {
+            return Err(SuperblockError::Field { field: "tails", found: tail.offset_bytes.into() });
+        }
+        let label_end = bytes.label.iter().position(|byte| *byte == 0).unwrap_or(bytes.label.len());
+        Ok(Self {
+            pair: Uuid::from_bytes(bytes.pair),
+            label: String::from_utf8_lossy(&bytes.label[..label_end]).into_owned(),
+            geometry,
+            checksum_kind,
+            incompat: bytes.incompat.get(),
+            ro_compat: bytes.ro_compat.get(),
+            compat: bytes.compat.get(),
+            clean: bytes.clean == 1,
+            created_seconds: bytes.created_seconds.get(),
+            sequence: bytes.sequence.get(),
+            watermark: bytes.watermark.get(),
+            generation: bytes.generation.get(),
+            tails,
+        })
+    }
+}
+
+impl BlockIdentity {
+    /// The identity that goes with a superblock.
+    pub fn of(superblock: &Superblock) -> Self {
+        let mut identity = Self {
+            crc: 0.into(),
+            magic: MAGIC,
+            version: VERSION.into(),
+            pair: *superblock.pair.as_bytes(),
+            memory_bytes: superblock.geometry.memory_bytes().into(),
+            block_sectors: superblock.geometry.block_sectors().into(),
+            zero: [0; 16],
+        };
+        identity.crc = crc32c(&identity.as_bytes()[4..]).into();
+        identity
+    }
+
+    /// The pair that the sector names, or nothing where it is no valid identity.
+    pub fn decode(sector: &[u8]) -> Option<Uuid> {
+        let (identity, _) = Self::read_from_prefix(sector).ok()?;
+        (identity.magic == MAGIC && crc32c(&identity.as_bytes()[4..]) == identity.crc.get()).then(|| Uuid::from_bytes(identity.pair))
+    }
+}
+
+const _: () = assert!(RING_COUNT_MAX == 64);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::geometry::RING_BYTES_MIN;
+
+    fn superblock() -> Superblock {
+        Superblock {
+            pair: Uuid::from_u128(0x1234),
+            label: "mail".into(),
+            geometry: Geometry::new(16 << 20, 16 << 20, 64 << 10, 4, RING_BYTES_MIN).expect("fits"),
+            checksum_kind: ChecksumKind::Crc32c,
+            incompat: incompat::DEVELOPMENT,
+            ro_compat: 0,
+            compat: 0,
+            clean: true,
+            created_seconds: 5,
+            sequence: 9,
+            watermark: 77,
+            generation: 3,
+            tails: vec![Tail { offset_bytes: 128, wrap: 2 }; 4],
+        }
+    }
+
+    #[test]
+    fn superblock_round_trips() {
+        assert_eq!(Superblock::decode(superblock().encode().as_bytes()), Ok(superblock()));
+    }
+
+    #[test]
+    fn the_newest_valid_copy_counts() {
+        let old = superblock();
+        let new = Superblock { sequence: 10, watermark: 99, ..superblock() };
+        let mut damaged = new.encode();
+        damaged.watermark = 5.into();
+        assert_eq!(Superblock::choose([old.encode().as_bytes(), new.encode().as_bytes()]), Ok(new));
+        assert_eq!(Superblock::choose([old.encode().as_bytes(), damaged.as_bytes()]), Ok(old));
+        assert_eq!(Superblock::choose([damaged.as_bytes(), damaged.as_bytes()]), Err(SuperblockError::Damaged));
+        assert_eq!(Superblock::choose([&[0; 1024], &[]]), Err(SuperblockError::Foreign));
+    }
+
+    #[test]
+    fn newer_formats_are_refused_by_name() {
+        let mut newer = superblock().encode();
+        newer.version = 9.into();
+        newer.crc = crc32c(&newer.as_bytes()[4..]).into();
+        assert_eq!(Superblock::decode(newer.as_bytes()), Err(SuperblockError::Version { found: 9 }));
+        let features = Superblock { incompat: 1 << 40, ..superblock() }.encode();
+        assert_eq!(Superblock::decode(features.as_bytes()), Err(SuperblockError::Features { unknown: 1 << 40 }));
+    }
+
+    #[test]
+    fn identity_names_the_pair() {
+        let identity = BlockIdentity::of(&superblock());
+        assert_eq!(BlockIdentity::decode(identity.as_bytes()), Some(Uuid::from_u128(0x1234)));
+        let mut damaged = identity;
+        damaged.pair[0] ^= 1;
+        assert_eq!(BlockIdentity::decode(damaged.as_bytes()), None);
+    }
+}
