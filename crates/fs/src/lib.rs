@@ -1,1 +1,146 @@
-//! x
+//! TandemFS, the file system: namespace, journal, allocation, both data paths, recovery.
+//!
+//! A write's way: [`FileSystem::write`] (`data/write_path.rs`) says which path each byte takes and moves the data; `journal/tx.rs` makes
+//! the change of metadata durable. Everything else serves these two.
+//!
+//! *Architecture invariants:* no FUSE type and no errno here (doors map [`Error`]); no address of a device is computed here, they come
+//! from `format`'s geometry, from verified pointers and from the allocators; metadata changes only through a transaction.
+
+#![forbid(unsafe_code)]
+
+mod alloc;
+mod background;
+mod cache;
+mod data;
+mod error;
+mod health;
+mod index;
+mod journal;
+mod mkfs;
+mod mount;
+mod namespace;
+mod recovery;
+mod statistics;
+mod sync;
+mod types;
+mod volume;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
+
+use hashbrown::HashSet;
+use tandemfs_device::Drive;
+use tandemfs_format::InodeNumber;
+use tandemfs_format::superblock::Superblock;
+
+pub use background::Background;
+pub use error::{Error, Result};
+pub use mkfs::make_file_system;
+pub use mount::read_superblock;
+pub use recovery::RecoveryReport;
+pub use statistics::{OperationCounts, Statistics, WorkCounts};
+pub use types::{
+    Attributes, DirectoryEntry, FormatOptions, MountOptions, NewInode, RenameMode, SetAttributes, SetTime, Space, WriteOptions, ZoneSpace,
+};
+
+pub(crate) use data::space_512_of as data_space_512;
+use namespace::inodes::InodeTable;
+use sync::Mutex;
+use volume::Volume;
+
+/// A mounted file system. Dropped without [`FileSystem::unmount`] it leaves the device as a crash would.
+pub struct FileSystem {
+    pub(crate) volume: Volume,
+    pub(crate) inodes: InodeTable,
+    /// Whole blocks inside multiples of this go by blocks.
+    pub(crate) threshold_bytes: u32,
+    /// One directory at a time moves between directories (RULES R4).
+    pub(crate) rename_lock: Mutex<()>,
+    /// Inodes without names that are held from outside.
+    pub(crate) orphans: Mutex<HashSet<u64>>,
+    pub(crate) late_orphans: Mutex<Vec<InodeNumber>>,
+    generation: AtomicU32,
+    pub(crate) write_back_cursor: AtomicU64,
+    pub(crate) stop_background: AtomicBool,
+    pub(crate) unmounted: AtomicBool,
+    recovery: RecoveryReport,
+}
+
+impl FileSystem {
+    /// The superblock as it stands on the device.
+    pub fn superblock(&self) -> Superblock {
+        self.volume.journal.superblock()
+    }
+
+    /// The drive below.
+    pub fn drive(&self) -> &Drive {
+        &self.volume.drive
+    }
+
+    /// What the mount had to recover.
+    pub fn recovery(&self) -> &RecoveryReport {
+        &self.recovery
+    }
+
+    /// Whether the mount writes nothing.
+    pub fn is_read_only(&self) -> bool {
+        self.volume.health.is_read_only()
+    }
+
+    /// Why the file system stopped writing, if it did (RULES R15).
+    pub fn stopped(&self) -> Option<String> {
+        self.volume.health.first_cause()
+    }
+
+    /// Everything that was answered is durable already (RULES R8): what is left is to say whether the file system has stopped.
+    ///
+    /// # Errors
+    /// `Stopped`.
+    pub fn sync(&self) -> Result<()> {
+        statistics::count(&self.volume.live.operations.fsync);
+        match self.volume.health.check_writable() {
+            Err(Error::ReadOnly) => Ok(()),
+            other => other,
+        }
+    }
+
+    /// Writes all metadata home now.
+    ///
+    /// # Errors
+    /// `Stopped` where the device failed.
+    pub fn checkpoint(&self) -> Result<()> {
+        self.volume.checkpoint()
+    }
+
+    /// Space of both zones and inodes.
+    pub fn space(&self) -> Space {
+        let (inodes_used, inodes_free) = self.volume.memory.inodes();
+        Space { memory: self.volume.memory.space(), block: self.volume.sectors.space(), inodes_used, inodes_free }
+    }
+
+    /// Counters since the mount or the last reset.
+    pub fn statistics(&self) -> Statistics {
+        let live = &self.volume().live;
+        Statistics { operations: live.operations.snapshot(), work: live.work.snapshot() }
+    }
+
+    /// Sets all counters to zero, the drive's included.
+    pub fn reset_statistics(&self) {
+        self.volume.live.operations.reset();
+        self.volume.live.work.reset();
+        self.volume.drive.counters().reset();
+    }
+
+    /// Host memory of metadata pages and directory indexes, in bytes.
+    pub fn memory_bytes(&self) -> u64 {
+        self.volume.pages.memory_bytes() + self.inodes.index_bytes.load(Relaxed) as u64
+    }
+
+    /// A generation for a new inode: no other inode of this file system has had it with the same number.
+    pub(crate) fn next_generation(&self) -> u32 {
+        self.generation.fetch_add(1, Relaxed)
+    }
+}
+
+/// A file system that is shared between threads.
+pub type Shared = Arc<FileSystem>;

@@ -1,0 +1,200 @@
+//! 32,768 bits, 1 = taken: the lines of a unit of the memory zone, or a group of sectors. A word is a 4 KiB page of lines.
+
+use tandemfs_format::UNIT_LINES;
+
+pub(crate) const WORDS: usize = (UNIT_LINES / 64) as usize;
+
+#[derive(Debug, Clone)]
+pub(crate) struct Bits {
+    words: Box<[u64]>,
+    free: u32,
+}
+
+/// A run of bits: the word it starts in and its first bit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Found {
+    pub(crate) word: usize,
+    pub(crate) bit: u32,
+}
+
+impl Found {
+    pub(crate) fn index(self) -> u64 {
+        self.word as u64 * 64 + u64::from(self.bit)
+    }
+}
+
+fn mask(count: u32) -> u64 {
+    if count == 64 { u64::MAX } else { (1 << count) - 1 }
+}
+
+/// Bits at which an aligned run of `count` (a power of two) may start.
+fn aligned_starts(count: u32) -> u64 {
+    match count {
+        1 => u64::MAX,
+        2 => 0x5555_5555_5555_5555,
+        4 => 0x1111_1111_1111_1111,
+        8 => 0x0101_0101_0101_0101,
+        16 => 0x0001_0001_0001_0001,
+        32 => 0x0000_0001_0000_0001,
+        64 => 1,
+        other => unreachable!("runs are aligned to powers of two, not {other}"),
+    }
+}
+
+impl Bits {
+    /// All free.
+    pub(crate) fn new() -> Self {
+        Self { words: vec![0; WORDS].into_boxed_slice(), free: UNIT_LINES as u32 }
+    }
+
+    /// From a saved map.
+    pub(crate) fn from_bytes(bytes: &[u8]) -> Self {
+        let words: Box<[u64]> = bytes
+            .chunks_exact(8)
+            .map(|chunk| u64::from_le_bytes([chunk[0], chunk[1], chunk[2], chunk[3], chunk[4], chunk[5], chunk[6], chunk[7]]))
+            .collect();
+        assert_eq!(words.len(), WORDS);
+        let taken: u32 = words.iter().map(|word| word.count_ones()).sum();
+        Self { words, free: UNIT_LINES as u32 - taken }
+    }
+
+    pub(crate) fn to_bytes(&self) -> Vec<u8> {
+        self.words.iter().flat_map(|word| word.to_le_bytes()).collect()
+    }
+
+    /// Free bits.
+    pub(crate) fn free(&self) -> u32 {
+        self.free
+    }
+
+    pub(crate) fn word(&self, word: usize) -> u64 {
+        self.words[word]
+    }
+
+    /// Where a run of `count` ≤ 64 free bits starts inside one word.
+    pub(crate) fn fit(word: u64, count: u32, aligned: bool) -> Option<u32> {
+        let mut starts = !word;
+        let mut length = 1;
+        while length < count {
+            let shift = length.min(count - length);
+            starts &= starts >> shift;
+            length += shift;
+        }
+        if aligned {
+            starts &= aligned_starts(count);
+        }
+        (starts != 0).then(|| starts.trailing_zeros())
+    }
+
+    /// Takes a run in one word, if it has one.
+    pub(crate) fn take_in_word(&mut self, word: usize, count: u32, aligned: bool) -> Option<Found> {
+        let bit = Self::fit(self.words[word], count, aligned)?;
+        self.words[word] |= mask(count) << bit;
+        self.free -= count;
+        Some(Found { word, bit })
+    }
+
+    /// Takes a run of any length, from the words `from..to`. A run over 64 bits starts at a word and takes whole free words.
+    pub(crate) fn take(&mut self, from: usize, to: usize, count: u32, aligned: bool) -> Option<Found> {
+        if self.free < count {
+            return None;
+        }
+        if count <= 64 {
+            return (from..to).find_map(|word| if self.words[word] == u64::MAX { None } else { self.take_in_word(word, count, aligned) });
+        }
+        let words = count.div_ceil(64) as usize;
+        let step = if aligned { words.next_power_of_two() } else { 1 };
+        let mut word = from.next_multiple_of(step);
+        while word + words <= to {
+            if self.words[word..word + words].iter().all(|word| *word == 0) {
+                let found = Found { word, bit: 0 };
+                self.set(found.index(), u64::from(count));
+                return Some(found);
+            }
+            word += step;
+        }
+        None
+    }
+
+    /// Takes these bits. False where one of them was taken already.
+    pub(crate) fn set(&mut self, start: u64, count: u64) -> bool {
+        let mut clean = true;
+        self.each_word(start, count, |word, bits| {
+            clean &= *word & bits == 0;
+            let newly = bits & !*word;
+            *word |= bits;
+            -i64::from(newly.count_ones())
+        });
+        clean
+    }
+
+    /// Frees these bits. They were taken.
+    pub(crate) fn clear(&mut self, start: u64, count: u64) {
+        self.each_word(start, count, |word, bits| {
+            assert_eq!(*word & bits, bits, "space is freed once");
+            *word &= !bits;
+            i64::from(bits.count_ones())
+        });
+    }
+
+    fn each_word(&mut self, start: u64, count: u64, mut change: impl FnMut(&mut u64, u64) -> i64) {
+        let mut at = start;
+        while at < start + count {
+            let bit = (at % 64) as u32;
+            let here = (64 - u64::from(bit)).min(start + count - at);
+            let difference = change(&mut self.words[(at / 64) as usize], mask(here as u32) << bit);
+            self.free = (i64::from(self.free) + difference) as u32;
+            at += here;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn runs_fit_where_they_are_free_and_aligned() {
+        assert_eq!(Bits::fit(0, 64, true), Some(0));
+        assert_eq!(Bits::fit(1, 64, true), None);
+        assert_eq!(Bits::fit(0b0111, 4, true), Some(4));
+        assert_eq!(Bits::fit(0b0111, 4, false), Some(3));
+        assert_eq!(Bits::fit(u64::MAX >> 5, 5, false), Some(59));
+        assert_eq!(Bits::fit(u64::MAX >> 5, 6, false), None);
+        assert_eq!(Bits::fit(u64::MAX, 1, false), None);
+    }
+
+    #[test]
+    fn everything_can_be_taken_once_and_given_back() {
+        for (count, aligned) in [(1, true), (4, true), (16, true), (64, true), (3, false), (256, true), (70, false)] {
+            let mut bits = Bits::new();
+            let mut found = Vec::new();
+            while let Some(run) = bits.take(0, WORDS, count, aligned) {
+                assert!(!aligned || run.index() % u64::from(count) == 0);
+                found.push(run.index());
+            }
+            let spare = if count > 64 { count.next_multiple_of(64) - count } else { 64 % count }; // a run over 64 bits starts at a word
+            assert!(bits.free() <= (found.len() as u32 + 512) * spare, "{count}: {} left", bits.free());
+            for index in found {
+                bits.clear(index, count.into());
+            }
+            assert_eq!(bits.free(), UNIT_LINES as u32);
+        }
+    }
+
+    #[test]
+    fn taking_twice_is_seen_and_saving_keeps_all() {
+        let mut bits = Bits::new();
+        assert!(bits.set(100, 1000));
+        assert!(!bits.set(1099, 2));
+        assert_eq!(bits.free(), UNIT_LINES as u32 - 1001);
+        let again = Bits::from_bytes(&bits.to_bytes());
+        assert_eq!((again.free(), again.to_bytes()), (bits.free(), bits.to_bytes()));
+    }
+
+    #[test]
+    #[should_panic(expected = "space is freed once")]
+    fn freeing_twice_is_a_bug() {
+        Bits::new().clear(0, 1);
+    }
+}

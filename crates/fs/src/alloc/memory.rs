@@ -1,0 +1,621 @@
+//! Lines of the memory zone: units of 2 MiB given to regions (metadata) or to the data area (data-log slots).
+//!
+//! [M1] Space of a region that a transaction freed is given out again only when the watermark has passed that transaction (RULES R6);
+//!      shortage forces a checkpoint. Slots of the data area need not wait: no record targets them (RULES R7).
+//! [M2] A region grows by raising a segment's high-water mark: the new lines are zeroed and fenced first, then the mark is committed.
+//! [M3] The data area leaves the regions a reserve of units, and every kind leaves its transient room to what gives back (RULES R14).
+//!
+//! Order of locks: a region or a pool, then `units`, then the bits of a unit.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
+
+use tandemfs_device::{Fenced, Flushed, Lines, Structure};
+use tandemfs_format::geometry::{Geometry, SEGMENT_TABLE_LINES};
+use tandemfs_format::mapping::SlotClass;
+use tandemfs_format::segment::{Region, Segment};
+use tandemfs_format::{InodeNumber, LINE_BYTES, LineAddress, PAGE_BYTES, PAGE_LINES, UNIT_LINES};
+
+use super::Need;
+use super::bits::{Bits, WORDS};
+use super::pools::{DataPage, Pool};
+use crate::journal::Tx;
+use crate::sync::{Mutex, RwLock};
+use crate::types::ZoneSpace;
+use crate::volume::Volume;
+use crate::{Error, Result};
+
+/// Lines by which a high-water mark rises: 256 KiB.
+const HIGH_WATER_STEP: u64 = 4096;
+/// Lines that growth leaves in the regions of mappings and leaves.
+const TRANSIENT_REGION_LINES: u64 = 1024;
+/// Lines that growth leaves in the data area: 32 logs of 4 KiB.
+const TRANSIENT_DATA_LINES: u64 = 2048;
+/// Lines of an inode.
+const INODE_LINES: u64 = 2;
+
+const OWNER_FREE: u32 = 0;
+const OWNER_FIXED: u32 = 1;
+const OWNER_REGION: u32 = 2;
+const OWNER_POOL: u32 = 16;
+
+/// Who has a unit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum UnitOwner {
+    Free,
+    Fixed,
+    Region(Region),
+    Pool(u32),
+}
+
+/// Owners and bits of all units.
+pub(crate) struct UnitMap {
+    owners: Vec<AtomicU32>,
+    bits: Vec<Mutex<Bits>>,
+}
+
+impl UnitMap {
+    fn new(geometry: &Geometry) -> Self {
+        let units = geometry.memory_units() as usize;
+        let fixed = geometry.fixed_units() as usize;
+        Self {
+            owners: (0..units).map(|unit| AtomicU32::new(if unit < fixed { OWNER_FIXED } else { OWNER_FREE })).collect(),
+            bits: (0..units).map(|_| Mutex::new(Bits::new())).collect(),
+        }
+    }
+
+    pub(crate) fn owner(&self, unit: u64) -> UnitOwner {
+        match self.owners[unit as usize].load(SeqCst) {
+            OWNER_FREE => UnitOwner::Free,
+            OWNER_FIXED => UnitOwner::Fixed,
+            pool if pool >= OWNER_POOL => UnitOwner::Pool(pool - OWNER_POOL),
+            region => UnitOwner::Region(Region::ALL[(region - OWNER_REGION) as usize]),
+        }
+    }
+
+    fn set_owner(&self, unit: u64, owner: UnitOwner) {
+        let word = match owner {
+            UnitOwner::Free => OWNER_FREE,
+            UnitOwner::Fixed => OWNER_FIXED,
+            UnitOwner::Region(region) => OWNER_REGION + u32::from(region.number()) - 1,
+            UnitOwner::Pool(pool) => OWNER_POOL + pool,
+        };
+        self.owners[unit as usize].store(word, SeqCst);
+    }
+
+    pub(crate) fn unit_bytes(&self, unit: u64) -> Vec<u8> {
+        self.bits[unit as usize].lock().to_bytes()
+    }
+
+    /// Takes a slot in a page, if the unit is still the pool's and the page has room.
+    pub(crate) fn take_in_page(&self, pool: u32, page: DataPage, lines: u32) -> Option<u64> {
+        if self.owner(page.unit.into()) != UnitOwner::Pool(pool) {
+            return None;
+        }
+        let found = self.bits[page.unit as usize].lock().take_in_word(page.word.into(), lines, true)?;
+        Some(found.index())
+    }
+
+    /// Whether the page is the pool's and has no slot.
+    pub(crate) fn is_free_page(&self, pool: u32, page: DataPage) -> bool {
+        self.owner(page.unit.into()) == UnitOwner::Pool(pool) && self.bits[page.unit as usize].lock().word(page.word.into()) == 0
+    }
+
+    /// A page of the unit without any slot.
+    pub(crate) fn free_word(&self, pool: u32, unit: u32) -> Option<usize> {
+        if self.owner(unit.into()) != UnitOwner::Pool(pool) {
+            return None;
+        }
+        let bits = self.bits[unit as usize].lock();
+        if bits.free() < PAGE_LINES as u32 {
+            return None;
+        }
+        (0..WORDS).find(|word| bits.word(*word) == 0)
+    }
+}
+
+#[derive(Default)]
+struct RegionState {
+    /// Segments with their index in the table, in the order of their place in the region.
+    segments: Vec<(u64, Segment)>,
+    /// Units in the order of the region, with the lines of each that lie below the high-water mark.
+    units: Vec<(u64, u64)>,
+    /// Where to look first.
+    hint: usize,
+    /// Freed by a transaction that the watermark has not passed ([M1]).
+    pending: VecDeque<(u64, LineAddress, u64)>,
+}
+
+impl RegionState {
+    fn rebuild_units(&mut self) {
+        self.units.clear();
+        for (_, segment) in &self.segments {
+            for unit in 0..segment.unit_count {
+                let below = segment.high_water_lines.saturating_sub(unit * UNIT_LINES).min(UNIT_LINES);
+                self.units.push((segment.start_unit + unit, below));
+            }
+        }
+    }
+}
+
+pub(crate) struct MemoryAllocator {
+    map: UnitMap,
+    units: Mutex<u64>, // the next free line of the segment table; also serialises changes of owners
+    regions: [Mutex<RegionState>; 5],
+    /// Free lines below the high-water marks, for each region.
+    region_free: [AtomicU64; 5],
+    /// Units of the inode region in order, and lines below the mark, for inode addresses without a lock of the region.
+    inode_units: RwLock<Vec<(u64, u64)>>,
+    pools: Vec<Mutex<Pool>>,
+    free_units: AtomicU64,
+    free_data_lines: AtomicU64,
+    data_log_lines: AtomicU64,
+    inodes_used: AtomicU64,
+    metadata_reserve_units: u64,
+    total_units: u64,
+}
+
+fn slot(region: Region) -> usize {
+    usize::from(region.number()) - 1
+}
+
+impl MemoryAllocator {
+    /// All units free but the fixed parts.
+    pub(crate) fn new(geometry: &Geometry, pools: usize) -> Self {
+        let free = geometry.memory_units() - geometry.fixed_units();
+        Self {
+            map: UnitMap::new(geometry),
+            units: Mutex::new(0),
+            regions: Default::default(),
+            region_free: Default::default(),
+            inode_units: RwLock::default(),
+            pools: (0..pools).map(|_| Mutex::default()).collect(),
+            free_units: AtomicU64::new(free),
+            free_data_lines: AtomicU64::new(0),
+            data_log_lines: AtomicU64::new(0),
+            inodes_used: AtomicU64::new(0),
+            metadata_reserve_units: (geometry.memory_units() / 16).max(1),
+            total_units: geometry.memory_units(),
+        }
+    }
+
+    pub(crate) fn map(&self) -> &UnitMap {
+        &self.map
+    }
+
+    // ---- set-up: the segment table, then marks or saved maps -----------------------------------------------------------------------
+
+    /// Takes the segments of the table. A segment that overlaps another or leaves a gap in its region is refused.
+    pub(crate) fn load_segments(&self, segments: Vec<(u64, Segment)>) -> std::result::Result<(), String> {
+        let mut next = self.units.lock();
+        for (index, segment) in segments {
+            *next = (*next).max(index + 1);
+            for unit in segment.start_unit..segment.start_unit + segment.unit_count {
+                if self.map.owner(unit) != UnitOwner::Free {
+                    return Err(format!("segment {index} names unit {unit}, which is not free"));
+                }
+                self.map.set_owner(unit, UnitOwner::Region(segment.region));
+                self.free_units.fetch_sub(1, SeqCst);
+            }
+            self.regions[slot(segment.region)].lock().segments.push((index, segment));
+        }
+        for region in Region::ALL {
+            let mut state = self.regions[slot(region)].lock();
+            state.segments.sort_by_key(|(_, segment)| segment.region_unit);
+            let mut expected = 0;
+            for (index, segment) in &state.segments {
+                if segment.region_unit != expected {
+                    return Err(format!("segment {index} starts at unit {} of its region instead of {expected}", segment.region_unit));
+                }
+                expected += segment.unit_count;
+            }
+            state.rebuild_units();
+            if region == Region::Inodes {
+                *self.inode_units.write() = state.units.clone();
+                if let Some((unit, below)) = state.units.first().filter(|(_, below)| *below > 0) {
+                    let _slot_zero_is_never_used = below;
+                    self.map.bits[*unit as usize].lock().set(0, INODE_LINES);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes lines that recovery found in use. False where they were taken already, or belong to something else.
+    pub(crate) fn mark(&self, region: Option<Region>, address: LineAddress, lines: u64) -> bool {
+        let unit = address.unit();
+        let expected = match (self.map.owner(unit), region) {
+            (UnitOwner::Region(owner), Some(region)) => owner == region,
+            (UnitOwner::Pool(_), None) => true,
+            (UnitOwner::Free, None) => {
+                let _serial = self.units.lock();
+                if self.map.owner(unit) == UnitOwner::Free {
+                    self.map.set_owner(unit, UnitOwner::Pool((unit % self.pools.len() as u64) as u32));
+                    self.free_units.fetch_sub(1, SeqCst);
+                }
+                true
+            }
+            _ => false,
+        };
+        expected && address.number() % UNIT_LINES + lines <= UNIT_LINES && {
+            self.map.bits[unit as usize].lock().set(address.number() % UNIT_LINES, lines)
+        }
+    }
+
+    /// Takes a unit as it was saved.
+    pub(crate) fn load_unit(&self, unit: u64, data: bool, bytes: &[u8]) {
+        if data {
+            let _serial = self.units.lock();
+            self.map.set_owner(unit, UnitOwner::Pool((unit % self.pools.len() as u64) as u32));
+            self.free_units.fetch_sub(1, SeqCst);
+        }
+        *self.map.bits[unit as usize].lock() = Bits::from_bytes(bytes);
+    }
+
+    /// Derives counters and lists after marks or saved maps are in.
+    pub(crate) fn finish_loading(&self) {
+        for unit in 0..self.total_units {
+            let UnitOwner::Pool(pool) = self.map.owner(unit) else { continue };
+            let bits = self.map.bits[unit as usize].lock();
+            self.free_data_lines.fetch_add(bits.free().into(), SeqCst);
+            self.data_log_lines.fetch_add(UNIT_LINES - u64::from(bits.free()), SeqCst);
+            let mut lists = self.pools[pool as usize].lock();
+            lists.add_unit(unit as u32);
+            for word in 0..WORDS {
+                let value = bits.word(word);
+                if value == 0 || value == u64::MAX {
+                    continue;
+                }
+                let page = DataPage { unit: unit as u32, word: word as u16 };
+                for class in [SlotClass::Kilobyte, SlotClass::Quarter, SlotClass::Line] {
+                    if Bits::fit(value, class.lines() as u32, true).is_some() {
+                        lists.add_partial(class, page);
+                        break;
+                    }
+                }
+            }
+        }
+        for region in Region::ALL {
+            let state = self.regions[slot(region)].lock();
+            let mut free = 0;
+            for (unit, below) in &state.units {
+                free += u64::from(self.map.bits[*unit as usize].lock().free()) - (UNIT_LINES - below);
+                if region == Region::Inodes {
+                    let taken = UNIT_LINES - u64::from(self.map.bits[*unit as usize].lock().free());
+                    self.inodes_used.fetch_add(taken / INODE_LINES, Relaxed);
+                }
+            }
+            self.region_free[slot(region)].store(free, SeqCst);
+        }
+        // Slot 0 of the inode region is taken and no inode.
+        let _ = self.inodes_used.fetch_update(Relaxed, Relaxed, |used| used.checked_sub(1));
+    }
+
+    // ---- inodes --------------------------------------------------------------------------------------------------------------------
+
+    /// The first line of an inode; `None` beyond the region's high-water mark.
+    pub(crate) fn inode_address(&self, number: InodeNumber) -> Option<LineAddress> {
+        let line = number.get().checked_mul(INODE_LINES)?;
+        let units = self.inode_units.read();
+        let (unit, below) = *units.get(usize::try_from(line / UNIT_LINES).ok()?)?;
+        (number.get() > 0 && line % UNIT_LINES < below).then(|| LineAddress::new(unit * UNIT_LINES + line % UNIT_LINES))
+    }
+
+    /// Numbers below this may be in use.
+    pub(crate) fn inode_limit(&self) -> u64 {
+        self.inode_units.read().iter().map(|(_, below)| below).sum::<u64>() / INODE_LINES
+    }
+
+    /// A free inode number and its address.
+    pub(crate) fn take_inode(&self, volume: &Volume) -> Result<(InodeNumber, LineAddress)> {
+        let address = self.take(volume, Region::Inodes, INODE_LINES, Need::Growth)?;
+        let units = self.inode_units.read();
+        let Some(position) = units.iter().position(|(unit, _)| *unit == address.unit()) else {
+            unreachable!("the region knows the units that it gives lines from")
+        };
+        let line = position as u64 * UNIT_LINES + address.number() % UNIT_LINES;
+        Ok((InodeNumber::new(line / INODE_LINES), address))
+    }
+
+    // ---- regions -------------------------------------------------------------------------------------------------------------------
+
+    /// Takes `lines` (a power of two up to 64), aligned to their number, from a region.
+    pub(crate) fn take(&self, volume: &Volume, region: Region, lines: u64, need: Need) -> Result<LineAddress> {
+        let mut forced = false;
+        loop {
+            let mut state = self.regions[slot(region)].lock();
+            self.release_pending(volume, region, &mut state);
+            if self.may_take(region, &state, lines, need) {
+                if let Some(address) = self.find(region, &mut state, lines) {
+                    self.region_free[slot(region)].fetch_sub(lines, SeqCst);
+                    if region == Region::Inodes {
+                        self.inodes_used.fetch_add(1, Relaxed);
+                    }
+                    return Ok(address);
+                }
+                if self.extend(volume, region, &mut state, need)? {
+                    continue;
+                }
+            }
+            if forced || state.pending.is_empty() {
+                return Err(Error::NoSpace { zone: "memory" });
+            }
+            drop(state);
+            volume.checkpoint()?; // R6: shortage forces a checkpoint
+            forced = true;
+        }
+    }
+
+    /// A zeroed 4 KiB page of a region, with an empty host copy. Fenced before anything links it (RULES R6).
+    pub(crate) fn take_page(&self, volume: &Volume, region: Region, structure: Structure, need: Need) -> Result<LineAddress> {
+        let page = self.take(volume, region, PAGE_LINES, need)?;
+        let zeroed = volume.drive.persist(structure, page, &[0; PAGE_BYTES]);
+        match zeroed {
+            Ok(proof) => drop::<Fenced>(proof),
+            Err(error) => {
+                self.free_now(region, page, PAGE_LINES);
+                return Err(error.into());
+            }
+        }
+        volume.pages.insert_zeroed(structure, page);
+        Ok(page)
+    }
+
+    /// Growth leaves the transient room of mappings and leaves ([M3]).
+    fn may_take(&self, region: Region, state: &RegionState, lines: u64, need: Need) -> bool {
+        let floor = match (need, region) {
+            (Need::Growth, Region::Mappings | Region::Leaves) => TRANSIENT_REGION_LINES,
+            _ => 0,
+        };
+        let above_mark: u64 = state.segments.iter().map(|(_, segment)| segment.unit_count * UNIT_LINES - segment.high_water_lines).sum();
+        let own = self.region_free[slot(region)].load(SeqCst) + above_mark;
+        own + self.free_units.load(SeqCst) * UNIT_LINES >= lines + floor
+    }
+
+    fn find(&self, region: Region, state: &mut RegionState, lines: u64) -> Option<LineAddress> {
+        if self.region_free[slot(region)].load(SeqCst) < lines {
+            return None;
+        }
+        for step in 0..state.units.len() {
+            let position = (state.hint + step) % state.units.len();
+            let (unit, below) = state.units[position];
+            let mut bits = self.map.bits[unit as usize].lock();
+            if u64::from(bits.free()) < UNIT_LINES - below + lines {
+                continue;
+            }
+            if let Some(found) = bits.take(0, (below / 64) as usize, lines as u32, true) {
+                state.hint = position;
+                return Some(LineAddress::new(unit * UNIT_LINES + found.index()));
+            }
+        }
+        None
+    }
+
+    /// Raises a high-water mark, or adds a unit ([M2]). False where there is no room.
+    fn extend(&self, volume: &Volume, region: Region, state: &mut RegionState, need: Need) -> Result<bool> {
+        let rising = state.segments.iter().position(|(_, segment)| segment.high_water_lines < segment.unit_count * UNIT_LINES);
+        let (position, index, mut segment) = match rising {
+            Some(position) => (Some(position), state.segments[position].0, state.segments[position].1),
+            None => {
+                let Some(unit) = self.take_unit(region, need) else { return Ok(false) };
+                match state.segments.last() {
+                    Some((index, last)) if last.start_unit + last.unit_count == unit => {
+                        (Some(state.segments.len() - 1), *index, Segment { unit_count: last.unit_count + 1, ..*last })
+                    }
+                    _ => {
+                        let region_unit = state.segments.iter().map(|(_, segment)| segment.unit_count).sum();
+                        let mut next = self.units.lock();
+                        if *next == SEGMENT_TABLE_LINES {
+                            drop(next);
+                            self.return_unit(unit);
+                            return Ok(false);
+                        }
+                        *next += 1;
+                        (None, *next - 1, Segment { region, start_unit: unit, unit_count: 1, region_unit, high_water_lines: 0 })
+                    }
+                }
+            }
+        };
+        let from = segment.start_unit * UNIT_LINES + segment.high_water_lines;
+        let zeros = [0; PAGE_BYTES];
+        let mut in_flight = Lines::none();
+        for page in (0..HIGH_WATER_STEP).step_by(PAGE_LINES as usize) {
+            let lines = volume.drive.store(structure_of(region), LineAddress::new(from + page), &zeros)?;
+            in_flight = in_flight.and(volume.drive.flush_lines(lines));
+        }
+        let zeroed = volume.drive.fence(in_flight);
+        segment.high_water_lines += HIGH_WATER_STEP;
+        let mut tx = Tx::new(volume);
+        let line = volume.geometry.segment_line(index);
+        tx.put(Structure::AllocationMap, line, segment.encode(volume.pair, line))?;
+        tx.commit(zeroed, Flushed::nothing_written())?;
+        match position {
+            Some(position) => state.segments[position] = (index, segment),
+            None => state.segments.push((index, segment)),
+        }
+        state.rebuild_units();
+        if let Some(last) = state.units.iter().rposition(|(_, below)| *below > 0) {
+            state.hint = last;
+        }
+        if region == Region::Inodes {
+            *self.inode_units.write() = state.units.clone();
+        }
+        self.region_free[slot(region)].fetch_add(HIGH_WATER_STEP, SeqCst);
+        Ok(true)
+    }
+
+    /// A free unit for a region. Growth leaves one for each other region that is short of transient room ([M3]).
+    fn take_unit(&self, region: Region, need: Need) -> Option<u64> {
+        let _serial = self.units.lock();
+        let kept = if need == Need::Growth { self.short_regions(Some(region)) } else { 0 };
+        if self.free_units.load(SeqCst) <= kept {
+            return None;
+        }
+        let unit = (0..self.total_units).find(|unit| self.map.owner(*unit) == UnitOwner::Free)?;
+        self.map.set_owner(unit, UnitOwner::Region(region));
+        self.free_units.fetch_sub(1, SeqCst);
+        Some(unit)
+    }
+
+    fn return_unit(&self, unit: u64) {
+        let _serial = self.units.lock();
+        self.map.set_owner(unit, UnitOwner::Free);
+        self.free_units.fetch_add(1, SeqCst);
+    }
+
+    fn short_regions(&self, except: Option<Region>) -> u64 {
+        [Region::Mappings, Region::Leaves]
+            .into_iter()
+            .filter(|region| Some(*region) != except && self.region_free[slot(*region)].load(SeqCst) < TRANSIENT_REGION_LINES)
+            .count() as u64
+    }
+
+    /// Lines that nobody could have seen: free at once.
+    pub(crate) fn free_now(&self, region: Region, address: LineAddress, lines: u64) {
+        let mut state = self.regions[slot(region)].lock();
+        self.clear(region, &mut state, address, lines);
+        self.count_inode_freed(region);
+    }
+
+    fn count_inode_freed(&self, region: Region) {
+        if region == Region::Inodes {
+            self.inodes_used.fetch_sub(1, Relaxed);
+        }
+    }
+
+    /// Lines freed by transaction `txid`: free once the watermark has passed it ([M1]).
+    pub(crate) fn free_after(&self, region: Region, address: LineAddress, lines: u64, txid: u64) {
+        self.regions[slot(region)].lock().pending.push_back((txid, address, lines));
+        self.count_inode_freed(region);
+    }
+
+    fn release_pending(&self, volume: &Volume, region: Region, state: &mut RegionState) {
+        let watermark = volume.journal.watermark();
+        while let Some((_, address, lines)) = state.pending.pop_front_if(|(txid, ..)| *txid <= watermark) {
+            self.clear(region, state, address, lines);
+        }
+    }
+
+    /// Frees everything that waits: nothing is left to replay.
+    pub(crate) fn release_all_pending(&self, volume: &Volume) {
+        for region in Region::ALL {
+            let mut state = self.regions[slot(region)].lock();
+            self.release_pending(volume, region, &mut state);
+        }
+    }
+
+    fn clear(&self, region: Region, state: &mut RegionState, address: LineAddress, lines: u64) {
+        self.map.bits[address.unit() as usize].lock().clear(address.number() % UNIT_LINES, lines);
+        self.region_free[slot(region)].fetch_add(lines, SeqCst);
+        if let Some(position) = state.units.iter().position(|(unit, _)| *unit == address.unit()) {
+            state.hint = state.hint.min(position);
+        }
+    }
+
+    // ---- the data area -------------------------------------------------------------------------------------------------------------
+
+    /// Takes a data-log slot.
+    pub(crate) fn take_slot(&self, class: SlotClass, need: Need) -> Result<LineAddress> {
+        let full = Error::NoSpace { zone: "memory" };
+        if need == Need::Growth && self.free_for_data() < class.lines() + TRANSIENT_DATA_LINES {
+            return Err(full);
+        }
+        let own = rustix::thread::sched_getcpu() % self.pools.len();
+        let take = |index: usize| self.pools[index].lock().take(&self.map, index as u32, class);
+        let mut found = take(own);
+        if found.is_none() && self.take_data_unit(own) {
+            found = take(own);
+        }
+        let found = found.or_else(|| (0..self.pools.len()).filter(|index| *index != own).find_map(take));
+        let (unit, line) = found.ok_or(full)?;
+        self.free_data_lines.fetch_sub(class.lines(), SeqCst);
+        self.data_log_lines.fetch_add(class.lines(), SeqCst);
+        Ok(LineAddress::new(u64::from(unit) * UNIT_LINES + line))
+    }
+
+    fn take_data_unit(&self, pool: usize) -> bool {
+        let unit = {
+            let _serial = self.units.lock();
+            if self.free_units.load(SeqCst) <= self.metadata_reserve_units.max(self.short_regions(None)) {
+                return false;
+            }
+            let Some(unit) = (0..self.total_units).rev().find(|unit| self.map.owner(*unit) == UnitOwner::Free) else { return false };
+            self.map.set_owner(unit, UnitOwner::Pool(pool as u32));
+            self.free_units.fetch_sub(1, SeqCst);
+            unit
+        };
+        self.free_data_lines.fetch_add(UNIT_LINES, SeqCst);
+        self.pools[pool].lock().add_unit(unit as u32);
+        true
+    }
+
+    /// Frees a data-log slot.
+    pub(crate) fn free_slot(&self, address: LineAddress, lines: u64) {
+        let unit = address.unit();
+        let UnitOwner::Pool(index) = self.map.owner(unit) else { unreachable!("a slot lies in the data area") };
+        let mut pool = self.pools[index as usize].lock();
+        let word = (address.number() % UNIT_LINES / PAGE_LINES) as usize;
+        let (before, after, free) = {
+            let mut bits = self.map.bits[unit as usize].lock();
+            let before = bits.word(word);
+            bits.clear(address.number() % UNIT_LINES, lines);
+            (before, bits.word(word), bits.free())
+        };
+        self.data_log_lines.fetch_sub(lines, SeqCst);
+        if u64::from(free) == UNIT_LINES {
+            pool.remove_unit(unit as u32);
+            let _serial = self.units.lock();
+            self.map.set_owner(unit, UnitOwner::Free);
+            self.free_units.fetch_add(1, SeqCst);
+            self.free_data_lines.fetch_sub(UNIT_LINES - lines, SeqCst);
+            return;
+        }
+        self.free_data_lines.fetch_add(lines, SeqCst);
+        if after == 0 {
+            pool.add_free_page(DataPage { unit: unit as u32, word: word as u16 });
+        } else if let Some(class) = [SlotClass::Line, SlotClass::Quarter, SlotClass::Kilobyte].into_iter().find(|c| c.lines() == lines) {
+            if Bits::fit(before, lines as u32, true).is_none() {
+                pool.add_partial(class, DataPage { unit: unit as u32, word: word as u16 });
+            }
+        }
+    }
+
+    fn free_for_data(&self) -> u64 {
+        let units = self.free_units.load(SeqCst).saturating_sub(self.metadata_reserve_units);
+        self.free_data_lines.load(SeqCst) + units * UNIT_LINES
+    }
+
+    /// Share of the data area that is free, in percent.
+    pub(crate) fn free_data_percent(&self) -> u64 {
+        let free = self.free_for_data();
+        let total = free + self.data_log_lines.load(SeqCst);
+        free * 100 / total.max(1)
+    }
+
+    pub(crate) fn space(&self) -> ZoneSpace {
+        let line = LINE_BYTES as u64;
+        let data_logs = self.data_log_lines.load(SeqCst);
+        let free = self.free_for_data();
+        ZoneSpace {
+            total_bytes: self.total_units * UNIT_LINES * line,
+            free_bytes: free * line,
+            available_bytes: free.saturating_sub(TRANSIENT_DATA_LINES) * line,
+            data_log_bytes: data_logs * line,
+        }
+    }
+
+    /// Inodes in use, and inodes that could still be made.
+    pub(crate) fn inodes(&self) -> (u64, u64) {
+        let free = self.region_free[slot(Region::Inodes)].load(SeqCst) + self.free_units.load(SeqCst) * UNIT_LINES;
+        (self.inodes_used.load(Relaxed), free / INODE_LINES)
+    }
+}
+
+/// What bytes of a region are counted as.
+pub(crate) fn structure_of(region: Region) -> Structure {
+    match region {
+        Region::Inodes => Structure::Inode,
+        Region::Dentries => Structure::Dentry,
+        Region::Mappings | Region::Leaves | Region::Attributes => Structure::Mapping,
+    }
+}

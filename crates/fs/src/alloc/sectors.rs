@@ -1,0 +1,218 @@
+//! Sectors of the block zone, in groups of 32,768 (128 MiB). Whole blocks are aligned runs; the last block of a file takes only the
+//! sectors that it needs, from words that are in pieces already, so that aligned room survives ageing (WineFS §3.4).
+
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+
+use tandemfs_format::geometry::{Geometry, PIECE_SECTORS};
+use tandemfs_format::{SECTOR_BYTES, Sector};
+
+use super::Need;
+use super::bits::{Bits, WORDS};
+use crate::sync::Mutex;
+use crate::types::ZoneSpace;
+use crate::{Error, Result};
+
+/// Blocks of the transient room (RULES R14): as many writers and write-backs may redirect a block each on a full device.
+const TRANSIENT_BLOCKS: u64 = 8;
+/// Words that a tail looks at before it opens a new one.
+const TAIL_WORDS: usize = 64;
+
+/// Where the next allocation of a pool looks first.
+#[derive(Debug, Clone, Copy)]
+struct Cursor {
+    group: usize,
+    word: usize,
+}
+
+struct Pool {
+    blocks: Cursor,
+    tails: Cursor,
+}
+
+pub(crate) struct SectorAllocator {
+    groups: Vec<Mutex<Bits>>,
+    pools: Vec<Mutex<Pool>>,
+    free: AtomicU64,
+    total: u64,
+    block_sectors: u64,
+    transient: u64,
+}
+
+impl SectorAllocator {
+    /// Everything free but the identity's sector.
+    pub(crate) fn new(geometry: &Geometry, pools: usize) -> Self {
+        let total = geometry.block_sectors();
+        let group_count = total.div_ceil(PIECE_SECTORS) as usize;
+        let groups: Vec<Mutex<Bits>> = (0..group_count).map(|_| Mutex::new(Bits::new())).collect();
+        let beyond = group_count as u64 * PIECE_SECTORS - total;
+        if let Some(last) = groups.last().filter(|_| beyond > 0) {
+            last.lock().set(PIECE_SECTORS - beyond, beyond);
+        }
+        groups[0].lock().set(0, 1);
+        let pools = (0..pools)
+            .map(|pool| {
+                let start = Cursor { group: pool * group_count / pools, word: if group_count < pools { pool * WORDS / pools } else { 0 } };
+                Mutex::new(Pool { blocks: start, tails: start })
+            })
+            .collect();
+        let block_sectors = geometry.block_sectors_each();
+        let transient = (TRANSIENT_BLOCKS * block_sectors).min(total / 8);
+        Self { groups, pools, free: AtomicU64::new(total - 1), total, block_sectors, transient }
+    }
+
+    pub(crate) fn group_bytes(&self, group: usize) -> Vec<u8> {
+        self.groups[group].lock().to_bytes()
+    }
+
+    /// Takes a group as it was saved.
+    pub(crate) fn load_group(&self, group: usize, bytes: &[u8]) {
+        let mut bits = self.groups[group].lock();
+        let before = u64::from(bits.free());
+        *bits = Bits::from_bytes(bytes);
+        self.free.fetch_add(u64::from(bits.free()), SeqCst);
+        self.free.fetch_sub(before, SeqCst);
+    }
+
+    /// Takes sectors that recovery found in use. False where they were taken already.
+    pub(crate) fn mark(&self, sector: Sector, count: u64) -> bool {
+        let mut clean = true;
+        self.each_group(sector, count, |bits, start, here| clean &= bits.set(start, here));
+        clean
+    }
+
+    /// Takes `count` contiguous sectors (at most a block).
+    pub(crate) fn take(&self, count: u64, need: Need) -> Result<Sector> {
+        let full = Error::NoSpace { zone: "block" };
+        let floor = if need == Need::Growth { self.transient } else { 0 };
+        if self.free.load(SeqCst) < count + floor {
+            return Err(full);
+        }
+        let mut pool = self.pools[rustix::thread::sched_getcpu() % self.pools.len()].lock();
+        let whole = count == self.block_sectors;
+        let found = if whole { self.find_block(&mut pool.blocks, count) } else { self.find_tail(&mut pool.tails, count) };
+        found.ok_or(full)
+    }
+
+    fn find_block(&self, cursor: &mut Cursor, count: u64) -> Option<Sector> {
+        self.find(cursor, count, true)
+    }
+
+    fn find_tail(&self, cursor: &mut Cursor, count: u64) -> Option<Sector> {
+        if count < 64 {
+            let mut bits = self.groups[cursor.group].lock();
+            let to = (cursor.word + TAIL_WORDS).min(WORDS);
+            for word in cursor.word..to {
+                let value = bits.word(word);
+                if value != 0 && value != u64::MAX {
+                    if let Some(found) = bits.take_in_word(word, count as u32, false) {
+                        cursor.word = word;
+                        self.free.fetch_sub(count, SeqCst);
+                        return Some(Sector::new(cursor.group as u64 * PIECE_SECTORS + found.index()));
+                    }
+                }
+            }
+        }
+        self.find(cursor, count, false)
+    }
+
+    /// Next-fit over all groups, from the cursor around to it again.
+    fn find(&self, cursor: &mut Cursor, count: u64, aligned: bool) -> Option<Sector> {
+        for step in 0..=self.groups.len() {
+            let group = (cursor.group + step) % self.groups.len();
+            let (from, to) = match step {
+                0 => (cursor.word, WORDS),
+                last if last == self.groups.len() => (0, WORDS.min(cursor.word + 4)),
+                _ => (0, WORDS),
+            };
+            let mut bits = self.groups[group].lock();
+            if let Some(found) = bits.take(from, to, count as u32, aligned) {
+                *cursor = Cursor { group, word: found.word };
+                self.free.fetch_sub(count, SeqCst);
+                return Some(Sector::new(group as u64 * PIECE_SECTORS + found.index()));
+            }
+        }
+        None
+    }
+
+    /// Frees sectors.
+    pub(crate) fn free(&self, sector: Sector, count: u64) {
+        self.each_group(sector, count, |bits, start, here| bits.clear(start, here));
+    }
+
+    fn each_group(&self, sector: Sector, count: u64, mut change: impl FnMut(&mut Bits, u64, u64)) {
+        let mut at = sector.number();
+        let end = at + count;
+        while at < end {
+            let start = at % PIECE_SECTORS;
+            let here = (PIECE_SECTORS - start).min(end - at);
+            let mut bits = self.groups[(at / PIECE_SECTORS) as usize].lock();
+            let before = u64::from(bits.free());
+            change(&mut bits, start, here);
+            let after = u64::from(bits.free());
+            if after >= before {
+                self.free.fetch_add(after - before, SeqCst);
+            } else {
+                self.free.fetch_sub(before - after, SeqCst);
+            }
+            at += here;
+        }
+    }
+
+    pub(crate) fn space(&self) -> ZoneSpace {
+        let free = self.free.load(SeqCst);
+        ZoneSpace {
+            total_bytes: (self.total - 1) * SECTOR_BYTES as u64,
+            free_bytes: free * SECTOR_BYTES as u64,
+            available_bytes: free.saturating_sub(self.transient) * SECTOR_BYTES as u64,
+            data_log_bytes: 0,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn allocator(bytes: u64, block: u32) -> SectorAllocator {
+        SectorAllocator::new(&Geometry::new(16 << 20, bytes, block, 4, 256 << 10).expect("fits"), 2)
+    }
+
+    #[test]
+    fn blocks_are_aligned_and_growth_leaves_the_transient_room() {
+        for block in [4 << 10, 64 << 10, 1 << 20] {
+            let allocator = allocator(64 << 20, block);
+            let each = u64::from(block) / 4096;
+            let mut taken = Vec::new();
+            while let Ok(sector) = allocator.take(each, Need::Growth) {
+                assert_eq!(sector.number() % each, 0);
+                taken.push(sector);
+            }
+            assert!(allocator.take(each, Need::Transient).is_ok(), "block of {block}");
+            taken.sort();
+            assert!(taken.windows(2).all(|pair| pair[0].number() + each <= pair[1].number()), "no sector twice");
+        }
+    }
+
+    #[test]
+    fn all_that_is_taken_comes_back() {
+        let allocator = allocator(300 << 20, 64 << 10);
+        let before = allocator.space();
+        let taken: Vec<(Sector, u64)> =
+            (0..3000).map_while(|i| allocator.take(i % 16 + 1, Need::Growth).ok().map(|sector| (sector, i % 16 + 1))).collect();
+        assert_eq!(taken.len(), 3000);
+        for (sector, count) in taken {
+            allocator.free(sector, count);
+        }
+        assert_eq!(allocator.space(), before);
+    }
+
+    #[test]
+    fn tails_share_words_and_leave_aligned_room() {
+        let allocator = allocator(64 << 20, 64 << 10);
+        for _ in 0..64 {
+            allocator.take(3, Need::Growth).expect("room");
+        }
+        let blocks = std::iter::from_fn(|| allocator.take(16, Need::Growth).ok()).count();
+        assert!(blocks > 1024 - 8 - 20, "{blocks} of 1024 blocks left beside 192 sectors of tails");
+    }
+}

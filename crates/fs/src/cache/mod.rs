@@ -1,0 +1,171 @@
+//! Host copies of metadata: 4 KiB pages of lines, loaded on demand, evictable, with a dirty bit a line.
+//!
+//! [C1] Reads of metadata are served from here; while the working set fits the limit the device is not read (DESIGN §2).
+//! [C2] A line changes here only by [`PageCache::apply`], after its record is persistent (RULES R4); so what a checkpoint writes home is
+//!      always committed.
+//! [C3] A page with dirty lines is never evicted; the list of dirty pages holds it.
+//!
+//! Lines are raw bytes: whoever reads one verifies it with its own place.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+
+use hashbrown::HashMap;
+use tandemfs_device::{Drive, Structure};
+use tandemfs_format::{LINE_BYTES, Line, LineAddress, PAGE_BYTES};
+
+use crate::Result;
+use crate::statistics::{LiveWork, count};
+use crate::sync::Mutex;
+
+const SHARDS: usize = 64;
+
+pub(crate) struct Page {
+    address: LineAddress,
+    structure: Structure,
+    referenced: AtomicBool,
+    body: Mutex<Body>,
+}
+
+struct Body {
+    bytes: [u8; PAGE_BYTES],
+    /// One bit a line that is newer here than at home.
+    dirty: u64,
+}
+
+impl Page {
+    pub(crate) fn line(&self, address: LineAddress) -> Line {
+        let at = address.index_in_page() * LINE_BYTES;
+        let mut line = [0; LINE_BYTES];
+        line.copy_from_slice(&self.body.lock().bytes[at..at + LINE_BYTES]);
+        line
+    }
+
+    /// The whole page.
+    pub(crate) fn bytes(&self) -> [u8; PAGE_BYTES] {
+        self.body.lock().bytes
+    }
+
+    pub(crate) fn structure(&self) -> Structure {
+        self.structure
+    }
+
+    /// Hands each run of dirty lines to `write` and takes them as clean. Stops at the first error.
+    pub(crate) fn write_dirty<E>(&self, mut write: impl FnMut(LineAddress, &[u8]) -> std::result::Result<(), E>) -> std::result::Result<(), E> {
+        let mut body = self.body.lock();
+        let mut rest = std::mem::take(&mut body.dirty);
+        while rest != 0 {
+            let start = rest.trailing_zeros() as usize;
+            let length = (rest >> start).trailing_ones() as usize;
+            write(self.address.nth(start as u64), &body.bytes[start * LINE_BYTES..(start + length) * LINE_BYTES])?;
+            rest &= if start + length == 64 { 0 } else { u64::MAX << (start + length) };
+        }
+        Ok(())
+    }
+}
+
+#[derive(Default)]
+struct Shard {
+    pages: HashMap<u64, Arc<Page>>,
+    order: VecDeque<u64>,
+}
+
+pub(crate) struct PageCache {
+    shards: Vec<Mutex<Shard>>,
+    shard_pages_max: usize,
+    dirty: Mutex<Vec<Arc<Page>>>,
+    dirty_count: AtomicUsize,
+}
+
+impl PageCache {
+    /// A cache of at most `memory_bytes`, dirty pages aside.
+    pub(crate) fn new(memory_bytes: u64) -> Self {
+        let pages = memory_bytes as usize / size_of::<Page>();
+        Self {
+            shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
+            shard_pages_max: (pages / SHARDS).max(4),
+            dirty: Mutex::default(),
+            dirty_count: AtomicUsize::new(0),
+        }
+    }
+
+    fn shard(&self, page: u64) -> &Mutex<Shard> {
+        &self.shards[(page.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 58) as usize]
+    }
+
+    /// The page that holds `address`, loaded from the device if it is not here ([C1]).
+    pub(crate) fn page(&self, drive: &Drive, work: &LiveWork, structure: Structure, address: LineAddress) -> Result<Arc<Page>> {
+        let start = address.page();
+        let mut shard = self.shard(start.number()).lock();
+        if let Some(page) = shard.pages.get(&start.number()) {
+            page.referenced.store(true, Relaxed);
+            return Ok(page.clone());
+        }
+        count(&work.metadata_page_loads);
+        let mut bytes = [0; PAGE_BYTES];
+        drive.load(structure, start, &mut bytes)?;
+        Ok(self.insert(&mut shard, start, structure, bytes))
+    }
+
+    /// A page that was zeroed on the device: there is nothing to load.
+    pub(crate) fn insert_zeroed(&self, structure: Structure, start: LineAddress) -> Arc<Page> {
+        let mut shard = self.shard(start.number()).lock();
+        shard.pages.remove(&start.number());
+        self.insert(&mut shard, start, structure, [0; PAGE_BYTES])
+    }
+
+    fn insert(&self, shard: &mut Shard, start: LineAddress, structure: Structure, bytes: [u8; PAGE_BYTES]) -> Arc<Page> {
+        for _ in 0..shard.order.len() {
+            if shard.pages.len() < self.shard_pages_max {
+                break;
+            }
+            let Some(oldest) = shard.order.pop_front() else { break };
+            match shard.pages.get(&oldest) {
+                None => {}
+                // [C3]: a dirty page is held by the dirty list, one in use by its user.
+                Some(page) if Arc::strong_count(page) > 1 || page.referenced.swap(false, Relaxed) => shard.order.push_back(oldest),
+                Some(_) => {
+                    shard.pages.remove(&oldest);
+                }
+            }
+        }
+        let page = Arc::new(Page { address: start, structure, referenced: AtomicBool::new(true), body: Mutex::new(Body { bytes, dirty: 0 }) });
+        shard.pages.insert(start.number(), page.clone());
+        shard.order.push_back(start.number());
+        page
+    }
+
+    /// Changes a line of a page. The only way in which a host copy changes, for live commits and for replay ([C2]).
+    pub(crate) fn apply(&self, page: &Arc<Page>, address: LineAddress, image: &Line) {
+        let at = address.index_in_page() * LINE_BYTES;
+        let first = {
+            let mut body = page.body.lock();
+            body.bytes[at..at + LINE_BYTES].copy_from_slice(image);
+            let first = body.dirty == 0;
+            body.dirty |= 1 << address.index_in_page();
+            first
+        };
+        if first {
+            self.dirty.lock().push(page.clone());
+            self.dirty_count.fetch_add(1, Relaxed);
+        }
+    }
+
+    /// Pages with dirty lines, roughly.
+    pub(crate) fn dirty_count(&self) -> usize {
+        self.dirty_count.load(Relaxed)
+    }
+
+    /// Takes the list of dirty pages. Their lines are still dirty; [`Page::write_dirty`] makes them clean.
+    pub(crate) fn take_dirty(&self) -> Vec<Arc<Page>> {
+        let pages = std::mem::take(&mut *self.dirty.lock());
+        self.dirty_count.store(0, Relaxed);
+        pages
+    }
+
+    /// Host memory taken, in bytes.
+    pub(crate) fn memory_bytes(&self) -> u64 {
+        self.shards.iter().map(|shard| (shard.lock().pages.len() * size_of::<Page>()) as u64).sum()
+    }
+}

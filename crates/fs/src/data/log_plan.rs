@@ -1,0 +1,176 @@
+//! Merge-on-write: which data logs a small write adds, extends and replaces (RomeFS §3.5.1, Algorithm 2).
+//!
+//! [L1] Append in place stays inside the log's slot and changes only bytes beyond the recorded length; the new checksum *extends* the
+//!      recorded one (RULES R10).
+//! [L2] Everything else is written out of place: logs that the write overlaps are merged into new ones.
+//! [L3] A log that ends where the write starts and has a slot below 4 KiB is merged too, into a larger slot: a file that grows by small
+//!      appends copies each byte at most three times and never runs out of leaf entries for it.
+//!
+//! Planning moves no byte and takes no space.
+
+use smallvec::SmallVec;
+use tandemfs_format::mapping::{LOG_BYTES_MAX, LogEntry, SlotClass};
+
+use crate::index::block::LogSlots;
+
+/// New bytes for a block, from `offset` in it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Part<'d> {
+    pub(crate) offset: u32,
+    pub(crate) data: &'d [u8],
+}
+
+impl Part<'_> {
+    pub(crate) fn end(&self) -> u32 {
+        self.offset + self.data.len() as u32
+    }
+}
+
+/// What one slot of the leaf becomes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// The log gets bytes of a part in place ([L1]).
+    Append {
+        log: LogEntry,
+        part: usize,
+    },
+    /// A new log of this range, from parts and from the logs in `merged`.
+    Write {
+        offset: u32,
+        length: u32,
+        merged: SmallVec<[LogEntry; 2]>,
+    },
+}
+
+/// The plan for one block.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct LogPlan {
+    /// Logs that stay as they are, in their slots.
+    pub(crate) kept: LogSlots,
+    /// What is done, with the slot of the leaf that it fills.
+    pub(crate) steps: SmallVec<[(usize, Step); 4]>,
+    /// Logs merged into newer ones, for the counters.
+    pub(crate) merges: u64,
+}
+
+/// Plans logs for `parts` (in order, not overlapping) over the logs that a block has. `None` where 16 entries are too few: then the whole
+/// block is written anew (RomeFS Algorithm 2, line 10).
+pub(crate) fn plan(old: &LogSlots, parts: &[Part<'_>]) -> Option<LogPlan> {
+    let mut plan = LogPlan { kept: *old, steps: SmallVec::new(), merges: 0 };
+    let mut writes: SmallVec<[(u32, u32, SmallVec<[LogEntry; 2]>); 4]> = SmallVec::new();
+    for (index, part) in parts.iter().enumerate() {
+        let overlaps = |log: &LogEntry| log.offset < part.end() && part.offset < log.end();
+        let touched = plan.kept.iter().flatten().any(overlaps);
+        let before = plan.kept.iter().position(|log| log.is_some_and(|log| log.end() == part.offset));
+        if let (false, Some(slot)) = (touched, before) {
+            if let Some(log) = plan.kept[slot].filter(|log| log.length as usize + part.data.len() <= log.class.bytes()) {
+                plan.kept[slot] = None;
+                plan.steps.push((slot, Step::Append { log, part: index }));
+                continue;
+            }
+        }
+        let (mut start, mut end) = (part.offset, part.end());
+        let mut merged = SmallVec::new();
+        for slot in &mut plan.kept {
+            let Some(log) = *slot else { continue };
+            let grows = log.end() == part.offset && log.class != SlotClass::Page && (part.end() - log.offset) as usize <= LOG_BYTES_MAX; // [L3]
+            if overlaps(&log) || grows {
+                (start, end) = (start.min(log.offset), end.max(log.end()));
+                *slot = None;
+                plan.merges += 1;
+                if log.offset < part.offset || log.end() > part.end() {
+                    merged.push(log); // otherwise the write covers it and nothing of it is read
+                }
+            }
+        }
+        if (end - start) as usize <= LOG_BYTES_MAX {
+            writes.push((start, end - start, merged));
+            continue;
+        }
+        let mut at = start;
+        while at < end {
+            // Pieces start at multiples of 4 KiB of the block, so that a later overwrite of a page meets one log.
+            let next = ((at / LOG_BYTES_MAX as u32 + 1) * LOG_BYTES_MAX as u32).min(end);
+            let sources = merged.iter().filter(|log| log.offset < next && at < log.end()).copied().collect();
+            writes.push((at, next - at, sources));
+            at = next;
+        }
+    }
+    for (offset, length, merged) in writes {
+        let taken = |slot: &usize| plan.steps.iter().any(|(other, _)| other == slot);
+        // A slot that held a replaced log is preferred: then one line of the leaf changes.
+        let freed = (0..old.len()).find(|slot| old[*slot].is_some() && plan.kept[*slot].is_none() && !taken(slot));
+        let slot = freed.or_else(|| (0..old.len()).find(|slot| plan.kept[*slot].is_none() && !taken(slot)))?;
+        plan.steps.push((slot, Step::Write { offset, length, merged }));
+    }
+    Some(plan)
+}
+
+#[cfg(test)]
+mod tests {
+    use tandemfs_format::LineAddress;
+
+    use super::*;
+
+    fn log(offset: u32, length: u32, class: SlotClass) -> LogEntry {
+        LogEntry { address: LineAddress::new(u64::from(offset) + 70_000), crc: 0, offset, length, class }
+    }
+
+    fn slots(logs: &[LogEntry]) -> LogSlots {
+        let mut slots = [None; 16];
+        for (slot, log) in slots.iter_mut().zip(logs) {
+            *slot = Some(*log);
+        }
+        slots
+    }
+
+    fn part(offset: u32, data: &[u8]) -> Part<'_> {
+        Part { offset, data }
+    }
+
+    #[test]
+    fn an_append_that_fits_stays_in_its_slot() {
+        let old = log(0, 100, SlotClass::Quarter);
+        let plan = plan(&slots(&[old]), &[part(100, &[1; 156])]).expect("room");
+        assert_eq!(plan.steps.as_slice(), &[(0, Step::Append { log: old, part: 0 })]);
+    }
+
+    #[test]
+    fn an_append_that_does_not_fit_moves_to_a_larger_slot() {
+        let old = log(0, 200, SlotClass::Quarter);
+        let plan = plan(&slots(&[old]), &[part(200, &[1; 100])]).expect("room");
+        assert_eq!(plan.steps.as_slice(), &[(0, Step::Write { offset: 0, length: 300, merged: [old].into_iter().collect() })]);
+    }
+
+    #[test]
+    fn overlapped_logs_are_merged_and_covered_ones_are_not_read() {
+        let (left, inside, right) = (log(0, 100, SlotClass::Quarter), log(200, 50, SlotClass::Line), log(290, 64, SlotClass::Line));
+        let plan = plan(&slots(&[left, inside, right]), &[part(90, &[1; 210])]).expect("room");
+        let merged = [left, right].into_iter().collect();
+        assert_eq!(plan.steps.as_slice(), &[(0, Step::Write { offset: 0, length: 354, merged })]);
+        assert_eq!(plan.kept, [None; 16]);
+        assert_eq!(plan.merges, 3);
+    }
+
+    #[test]
+    fn a_long_part_is_cut_at_pages_of_the_block() {
+        let data = [1; 9000];
+        let plan = plan(&[None; 16], &[part(1000, &data)]).expect("room");
+        let ranges: Vec<(u32, u32)> = plan
+            .steps
+            .iter()
+            .map(|(_, step)| match step {
+                Step::Write { offset, length, .. } => (*offset, *length),
+                Step::Append { .. } => unreachable!("nothing to append to"),
+            })
+            .collect();
+        assert_eq!(ranges, [(1000, 3096), (4096, 4096), (8192, 1808)]);
+    }
+
+    #[test]
+    fn a_full_leaf_has_no_plan() {
+        let logs: Vec<LogEntry> = (0..16).map(|i| log(i * 4096, 64, SlotClass::Line)).collect();
+        assert!(plan(&slots(&logs), &[part(100, &[1; 10])]).is_none());
+        assert!(plan(&slots(&logs), &[part(4096, &[1; 10])]).is_some(), "an overwrite takes the place of what it replaces");
+    }
+}

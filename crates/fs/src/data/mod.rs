@@ -1,0 +1,22 @@
+//! File data: which path each byte takes, and why. [`write_path`] and [`read_path`] read top to bottom.
+
+pub(crate) mod compose;
+pub(crate) mod log_plan;
+pub(crate) mod range_lock;
+mod read_path;
+mod truncate;
+mod write_back;
+mod write_path;
+
+pub(crate) use truncate::free_blocks;
+pub(crate) use write_back::LOW_PERCENT;
+pub(crate) use write_path::{kill_set_id, space_512_of};
+
+/// What the data paths know of the file they work on, read under the inode's lock.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct FileView {
+    pub(crate) owner: crate::volume::Owner,
+    pub(crate) root: tandemfs_format::mapping::RecordBytes,
+    pub(crate) size: u64,
+    pub(crate) tail_stale: bool,
+}

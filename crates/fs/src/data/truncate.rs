@@ -1,0 +1,134 @@
+//! Truncation: both ways one transaction (RULES R11, [X3] of the tree), and never an allocation when shrinking (RULES R13).
+//!
+//! Shrinking cuts logs at the new end (their checksums are computed anew from verified bytes) and drops whole sectors behind it. What a
+//! kept sector holds beyond the end stays on the medium; the inode says so (`TAIL_STALE`), reads clip, and growing zeroes it first.
+
+use tandemfs_device::{Fenced, Flushed};
+use tandemfs_format::SECTOR_BYTES;
+use tandemfs_format::inode::{FILE_BYTES_MAX, Inode, state};
+use tandemfs_format::mapping::{BlockChecksum, Extent, LogEntry, Record};
+
+use super::FileView;
+use super::compose::load_log;
+use crate::alloc::Need;
+use crate::index::block::Block;
+use crate::index::tree::{self, Found};
+use crate::journal::{Tx, tx_space as space};
+use crate::namespace::inodes::Handle;
+use crate::{Error, FileSystem, Result};
+
+impl FileSystem {
+    /// Sets the size of a regular file; `change` sets what else the operation changes of the inode.
+    pub(crate) fn truncate(&self, handle: &Handle, size: u64, change: impl FnOnce(&mut Inode)) -> Result<()> {
+        if size > FILE_BYTES_MAX {
+            return Err(Error::FileTooLarge);
+        }
+        let block_bytes = u64::from(self.volume.geometry.block_bytes());
+        loop {
+            let before = self.view(handle)?;
+            let _range = handle.ranges.exclusive(before.size.min(size) / block_bytes, u64::MAX);
+            let view = self.view(handle)?;
+            if view.size != before.size {
+                continue;
+            }
+            return match view.size.cmp(&size) {
+                std::cmp::Ordering::Less => self.grow(handle, &view, size, change),
+                _ => self.shrink(handle, &view, size, change),
+            };
+        }
+    }
+
+    fn shrink(&self, handle: &Handle, view: &FileView, size: u64, change: impl FnOnce(&mut Inode)) -> Result<()> {
+        let volume = &self.volume;
+        let block_bytes = u64::from(volume.geometry.block_bytes());
+        let mut tx = Tx::new(volume);
+        let mut guard = handle.state.write();
+        if guard.removed {
+            return Err(Error::Stale(handle.number));
+        }
+        let mut new = guard.inode.clone();
+        let mut root = new.root_record();
+        let first_gone = size.div_ceil(block_bytes);
+        let mut freed_512 = free_blocks(&mut tx, self, view, first_gone)?;
+        tree::cut(&mut tx, volume, view.owner, &mut root, first_gone)?;
+        if size % block_bytes != 0 && size < view.size {
+            let block = size / block_bytes;
+            let old = Block::lookup(volume, view.owner, view.root, block)?;
+            let (kept, stale) = cut_block(&mut tx, self, view, &old, block, (size % block_bytes) as u32)?;
+            if stale {
+                new.state |= state::TAIL_STALE;
+            } else {
+                new.state &= !state::TAIL_STALE;
+            }
+            freed_512 += old.space_512() - kept.space_512();
+            kept.replace(&mut tx, volume, view.owner, &mut root, block, None, &kept.logs, Need::Transient)?;
+        } else if size < view.size {
+            new.state &= !state::TAIL_STALE;
+        }
+        new.size = size;
+        new.sectors = new.sectors.saturating_sub(freed_512);
+        new.root = root.to_bytes();
+        change(&mut new);
+        new.change_count += 1;
+        handle.put(&mut tx, volume, Some(&guard.inode), &new)?;
+        tx.commit(Fenced::nothing_stored(), Flushed::nothing_written())?;
+        guard.inode = new;
+        Ok(())
+    }
+}
+
+/// Frees what every block from `first` on takes. Returns the space in 512 B. The records themselves go with their pages ([`tree::cut`]).
+pub(crate) fn free_blocks(tx: &mut Tx<'_>, fs: &FileSystem, view: &FileView, first: u64) -> Result<u64> {
+    let mut freed = 0;
+    tree::walk(&fs.volume, view.owner, view.root, first, &mut |found| {
+        match found {
+            Found::Page(_) => {}
+            Found::Block(_, Record::Memory(_)) => {}
+            Found::Block(_, record) => {
+                let block = Block::of_record(&fs.volume, view.owner, record)?;
+                freed += block.space_512();
+                block.free_all(tx, &fs.volume);
+            }
+        }
+        Ok(())
+    })?;
+    Ok(freed)
+}
+
+/// A block cut at `end` bytes, and whether bytes beyond the end stay in its last sector. Frees what is cut off.
+fn cut_block(tx: &mut Tx<'_>, fs: &FileSystem, view: &FileView, old: &Block, block: u64, end: u32) -> Result<(Block, bool)> {
+    let volume = &fs.volume;
+    let start = block * u64::from(volume.geometry.block_bytes());
+    let mut kept = old.clone();
+    for slot in &mut kept.logs {
+        let Some(log) = *slot else { continue };
+        if log.offset >= end {
+            tx.free(space::slot(log.address, log.class.lines()));
+            *slot = None;
+        } else if log.end() > end {
+            let mut bytes = vec![0; log.length as usize];
+            load_log(volume, view.owner.inode, start, &log, &mut bytes)?;
+            let length = end - log.offset;
+            *slot = Some(LogEntry { length, crc: volume.data_checksum(&bytes[..length as usize]), ..log });
+        }
+    }
+    let sectors = u64::from(end).div_ceil(SECTOR_BYTES as u64);
+    let mut stale = false;
+    if let Some(extent) = kept.extent {
+        let count = u64::from(extent.count).min(sectors);
+        if count < u64::from(extent.count) {
+            tx.free(space::sectors(extent.sector.nth(count), u64::from(extent.count) - count));
+            let checksum = match (extent.checksum, count) {
+                (BlockChecksum::Vector(_), 1) => {
+                    let Some(crc) = old.sector_checksum(volume, view.owner, 0)? else { unreachable!("a vector has every checksum") };
+                    old.free_vector(tx, volume);
+                    BlockChecksum::Inline(crc)
+                }
+                (checksum, _) => checksum,
+            };
+            kept.extent = Some(Extent { count: count as u32, checksum, ..extent });
+        }
+        stale = count == sectors && end as usize % SECTOR_BYTES != 0;
+    }
+    Ok((kept, stale))
+}

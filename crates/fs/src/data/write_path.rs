@@ -1,0 +1,495 @@
+//! A write, from the caller's bytes to the device.
+//!
+//! 1. Lock the range of blocks (RULES R9): it stays locked over the I/O, nothing else does.
+//! 2. Split at the threshold (RomeFS §3.3): whole blocks inside it go to fresh sectors by the **block path**; head and tail go to
+//!    **data logs** by the byte path ([`log_plan`]). Where a leaf has no entry left, or no slot is free, the block is composed with its
+//!    old content and goes by blocks as well.
+//! 3. Take the space. Nothing is overwritten in place, so a failure here or below leaves everything as it was.
+//! 4. Submit the block writes; while they are in flight store the logs and compute the checksums.
+//! 5. Fence the logs, FLUSH the drive (RULES R8).
+//! 6. Lock the inode, put records, leaves, checksums and the inode into one [`Tx`], commit. The caller is answered after that: the
+//!    write is durable and atomic.
+
+use smallvec::SmallVec;
+use tandemfs_device::{BlockRequest, Fenced, Flushed, InFlight, Lines, Structure};
+use tandemfs_format::inode::{FILE_BYTES_MAX, Inode, file_type, state};
+use tandemfs_format::journal::TX_DATA_MAX;
+use tandemfs_format::mapping::{LogEntry, SlotClass};
+use tandemfs_format::{InodeNumber, SECTOR_BYTES};
+
+use super::FileView;
+use super::compose::{compose, load_log};
+use super::log_plan::{self, LogPlan, Part, Step};
+use crate::alloc::Need;
+use crate::index::block::{Block, LogSlots, NewExtent};
+use crate::journal::{Tx, tx_space as space};
+use crate::namespace::inodes::Handle;
+use crate::statistics::{add, count};
+use crate::types::WriteOptions;
+use crate::volume::{Volume, now};
+use crate::{Error, FileSystem, Result};
+
+/// One block of a write.
+struct Target<'d> {
+    block: u64,
+    old: Block,
+    parts: SmallVec<[Part<'d>; 2]>,
+    action: Action<'d>,
+}
+
+enum Action<'d> {
+    /// Not decided yet.
+    Undecided,
+    /// New logs over what the block has. The slots are filled as the logs are stored.
+    Logs { plan: LogPlan, slots: LogSlots, stores: SmallVec<[Store<'d>; 4]> },
+    /// New sectors for the whole block.
+    Sectors { extent: NewExtent, bytes: Bytes<'d> },
+}
+
+/// A log on its way: which entry of the leaf it becomes.
+struct Store<'d> {
+    slot: usize,
+    entry: LogEntry,
+    /// Bytes of the entry that are on the device already: an append in place leaves them alone.
+    skip: u32,
+    bytes: Bytes<'d>,
+}
+
+enum Bytes<'d> {
+    Borrowed(&'d [u8]),
+    Owned(Vec<u8>),
+}
+
+impl Bytes<'_> {
+    fn get(&self) -> &[u8] {
+        match self {
+            Self::Borrowed(bytes) => bytes,
+            Self::Owned(bytes) => bytes,
+        }
+    }
+}
+
+impl FileSystem {
+    /// Writes bytes. Durable when it returns; atomic for each piece of up to [`TX_DATA_MAX`] bytes.
+    ///
+    /// # Errors
+    /// `NoSpace` where a zone is full, `FileTooLarge` beyond the largest file. After an error in a later piece of a long write the number
+    /// of bytes written before it is returned instead.
+    pub fn write(&self, number: InodeNumber, offset: u64, from: &[u8], options: WriteOptions) -> Result<usize> {
+        count(&self.volume.live.operations.write);
+        self.volume.health.check_writable()?;
+        let handle = self.inodes.get(&self.volume, number)?;
+        match handle.state.read().inode.file_type() {
+            file_type::REGULAR => {}
+            file_type::DIRECTORY => return Err(Error::IsDirectory),
+            _ => return Err(Error::InvalidArgument("only regular files are written")),
+        }
+        let mut done = 0;
+        while done < from.len() {
+            let at = offset.checked_add(done as u64).ok_or(Error::FileTooLarge)?;
+            let until_border = TX_DATA_MAX - at % TX_DATA_MAX;
+            // An unaligned request of up to TX_DATA_MAX stays one transaction; longer ones are cut at its multiples.
+            let piece = if ((from.len() - done) as u64) <= TX_DATA_MAX { from.len() - done } else { until_border as usize };
+            match self.write_piece(&handle, at, &from[done..done + piece], options) {
+                Ok(()) => done += piece,
+                Err(error) if done == 0 => return Err(error),
+                Err(_) => break,
+            }
+        }
+        add(&self.volume.live.work.user_written_bytes, done as u64);
+        Ok(done)
+    }
+
+    fn write_piece(&self, handle: &Handle, offset: u64, data: &[u8], options: WriteOptions) -> Result<()> {
+        let volume = &self.volume;
+        let block_bytes = u64::from(volume.geometry.block_bytes());
+        // 1. The range: with a stale tail, growing the file also writes the old last block.
+        let (offset, view, _range) = loop {
+            let view = self.view(handle)?;
+            let at = if options.append { view.size } else { offset };
+            let end = at.checked_add(data.len() as u64).filter(|end| *end <= FILE_BYTES_MAX).ok_or(Error::FileTooLarge)?;
+            let first = if view.tail_stale && end > view.size { at.min(view.size) } else { at };
+            let last = if options.append { u64::MAX } else { (end - 1) / block_bytes };
+            let range = handle.ranges.exclusive(first / block_bytes, last);
+            let again = self.view(handle)?;
+            if (again.size, again.tail_stale) == (view.size, view.tail_stale) {
+                break (at, again, range);
+            }
+        };
+        let end = offset + data.len() as u64;
+        let zeros = [0; SECTOR_BYTES];
+        let tail_zeros = if view.tail_stale && end > view.size {
+            let sector_end = view.size.next_multiple_of(SECTOR_BYTES as u64);
+            &zeros[..(sector_end.min(offset.max(view.size)) - view.size) as usize]
+        } else {
+            &zeros[..0]
+        };
+        let mut tx = Tx::new(volume);
+        let mut targets = self.split(&view, offset, data, tail_zeros)?;
+        let file_end = view.size.max(end);
+        for target in &mut targets {
+            self.decide(&mut tx, &view, target, offset, end, file_end)?;
+        }
+        let (fenced, flushed) = transfer(volume, &mut targets)?;
+        self.commit_write(tx, handle, &mut targets, fenced, flushed, |inode| {
+            inode.size = inode.size.max(end);
+            if end > view.size {
+                inode.state &= !state::TAIL_STALE;
+            }
+            touch(inode, options);
+        })
+    }
+
+    /// What the data paths need of the inode.
+    pub(crate) fn view(&self, handle: &Handle) -> Result<FileView> {
+        let state = handle.state.read();
+        if state.removed {
+            return Err(Error::Stale(handle.number));
+        }
+        Ok(FileView {
+            owner: state.owner(handle.number),
+            root: state.root(),
+            size: state.inode.size,
+            tail_stale: state.inode.state & state::TAIL_STALE != 0,
+        })
+    }
+
+    /// 2a. Which bytes go to which block. `tail_zeros` go to the old end of the file.
+    fn split<'d>(&self, view: &FileView, offset: u64, data: &'d [u8], tail_zeros: &'d [u8]) -> Result<SmallVec<[Target<'d>; 2]>> {
+        let volume = &self.volume;
+        let block_bytes = u64::from(volume.geometry.block_bytes());
+        let mut targets: SmallVec<[Target<'d>; 2]> = SmallVec::new();
+        for (start, bytes) in [(view.size, tail_zeros), (offset, data)] {
+            let mut at = start;
+            let mut rest = bytes;
+            while !rest.is_empty() {
+                let block = at / block_bytes;
+                let here = (block_bytes - at % block_bytes).min(rest.len() as u64);
+                let (piece, further) = rest.split_at(here as usize);
+                let part = Part { offset: (at % block_bytes) as u32, data: piece };
+                match targets.last_mut().filter(|target| target.block == block) {
+                    Some(target) => target.parts.push(part),
+                    None => {
+                        let old = Block::lookup(volume, view.owner, view.root, block)?;
+                        targets.push(Target { block, old, parts: SmallVec::from_iter([part]), action: Action::Undecided });
+                    }
+                }
+                at += here;
+                rest = further;
+            }
+        }
+        Ok(targets)
+    }
+
+    /// 2b and 3. Which path a block takes; its space is taken.
+    fn decide<'d>(&self, tx: &mut Tx<'_>, view: &FileView, target: &mut Target<'d>, offset: u64, end: u64, file_end: u64) -> Result<()> {
+        let volume = &self.volume;
+        let block_bytes = u64::from(volume.geometry.block_bytes());
+        let block_start = target.block * block_bytes;
+        let threshold = u64::from(self.threshold_bytes);
+        let inside = offset.next_multiple_of(threshold) <= block_start && block_start + block_bytes <= end / threshold * threshold;
+        let need = need_of(&target.old);
+        if !inside {
+            if let Some(plan) = log_plan::plan(&target.old.logs, &target.parts) {
+                match take_logs(tx, volume, view, target, plan, block_start, need) {
+                    Ok(action) => {
+                        target.action = action;
+                        return Ok(());
+                    }
+                    Err(Error::NoSpace { .. }) => self.ask_write_back(),
+                    Err(error) => return Err(error),
+                }
+            }
+        }
+        // The whole block goes by blocks: as it came, or composed with what it had.
+        let length = (file_end - block_start).min(block_bytes).next_multiple_of(SECTOR_BYTES as u64) as usize;
+        let bytes = match target.parts.as_slice() {
+            [part] if part.offset == 0 && part.data.len() == length => Bytes::Borrowed(part.data),
+            parts => {
+                let mut bytes = vec![0; length];
+                compose(volume, view.owner, block_start, &target.old, &mut bytes)?;
+                // Bytes beyond the end that a truncation left are not taken over (RULES R13).
+                let known = (view.size.saturating_sub(block_start)).min(length as u64) as usize;
+                bytes[known..].fill(0);
+                for part in parts {
+                    bytes[part.offset as usize..part.end() as usize].copy_from_slice(part.data);
+                }
+                if target.old.has_logs() {
+                    count(&volume.live.work.block_write_backs);
+                }
+                Bytes::Owned(bytes)
+            }
+        };
+        let sectors = (length / SECTOR_BYTES) as u32;
+        let sector = volume.sectors.take(sectors.into(), need)?;
+        tx.took(space::sectors(sector, sectors.into()));
+        target.action = Action::Sectors { extent: NewExtent { sector, count: sectors, checksums: SmallVec::new() }, bytes };
+        Ok(())
+    }
+
+    /// 6. One transaction for all blocks and the inode.
+    fn commit_write(
+        &self,
+        mut tx: Tx<'_>,
+        handle: &Handle,
+        targets: &mut [Target<'_>],
+        fenced: Fenced,
+        flushed: Flushed,
+        change: impl FnOnce(&mut Inode),
+    ) -> Result<()> {
+        let volume = &self.volume;
+        let mut state = handle.state.write();
+        if state.removed {
+            return Err(Error::Stale(handle.number));
+        }
+        let owner = state.owner(handle.number);
+        let mut new = state.inode.clone();
+        let mut root = new.root_record();
+        for target in targets {
+            let before = target.old.space_512();
+            let need = need_of(&target.old);
+            let (extent, logs, after) = match &mut target.action {
+                Action::Undecided => unreachable!("every block was decided on"),
+                Action::Sectors { extent, .. } => {
+                    let after = u64::from(extent.count) * (SECTOR_BYTES as u64 / 512);
+                    (Some(extent.clone()), [None; 16], after)
+                }
+                Action::Logs { slots, .. } => {
+                    let sectors = target.old.extent.map_or(0, |extent| u64::from(extent.count) * (SECTOR_BYTES as u64 / 512));
+                    (None, *slots, sectors + slots.iter().flatten().map(|log| space_512_of(log.class)).sum::<u64>())
+                }
+            };
+            target.old.replace(&mut tx, volume, owner, &mut root, target.block, extent, &logs, need)?;
+            new.sectors = new.sectors + after - before.min(new.sectors + after);
+        }
+        new.root = root.to_bytes();
+        change(&mut new);
+        new.change_count += 1;
+        handle.put(&mut tx, volume, Some(&state.inode), &new)?;
+        tx.commit(fenced, flushed)?;
+        state.inode = new;
+        Ok(())
+    }
+
+    /// Grows a file: the stale tail is zeroed, then the size is set. The caller holds the range from the old last block on.
+    pub(crate) fn grow(&self, handle: &Handle, view: &FileView, size: u64, change: impl FnOnce(&mut Inode)) -> Result<()> {
+        let zeros = [0; SECTOR_BYTES];
+        let sector_end = view.size.next_multiple_of(SECTOR_BYTES as u64).min(size);
+        let tail_zeros = if view.tail_stale { &zeros[..(sector_end - view.size) as usize] } else { &zeros[..0] };
+        let mut tx = Tx::new(&self.volume);
+        let mut targets = self.split(view, size, &[], tail_zeros)?;
+        for target in &mut targets {
+            // The zeros never reach beyond the file's new size, so a log may hold them.
+            self.decide(&mut tx, view, target, view.size, sector_end, size)?;
+        }
+        let (fenced, flushed) = transfer(&self.volume, &mut targets)?;
+        self.commit_write(tx, handle, &mut targets, fenced, flushed, |inode| {
+            inode.size = size;
+            inode.state &= !state::TAIL_STALE;
+            change(inode);
+        })
+    }
+
+    /// Write-back of a block: its logs and sectors become new sectors, in one transaction (RomeFS §3.5.2). True where it had logs.
+    pub(crate) fn write_back_block(&self, handle: &Handle, block: u64) -> Result<bool> {
+        let volume = &self.volume;
+        let block_bytes = u64::from(volume.geometry.block_bytes());
+        let _range = handle.ranges.exclusive(block, block);
+        let view = self.view(handle)?;
+        let old = Block::lookup(volume, view.owner, view.root, block)?;
+        if !old.has_logs() {
+            return Ok(false);
+        }
+        let start = block * block_bytes;
+        let length = view.size.saturating_sub(start).min(block_bytes).next_multiple_of(SECTOR_BYTES as u64) as usize;
+        let mut tx = Tx::new(volume);
+        let mut bytes = vec![0; length];
+        compose(volume, view.owner, start, &old, &mut bytes)?;
+        bytes[(view.size.saturating_sub(start)).min(length as u64) as usize..].fill(0);
+        let sectors = (length / SECTOR_BYTES) as u32;
+        let sector = volume.sectors.take(sectors.into(), Need::Transient)?;
+        tx.took(space::sectors(sector, sectors.into()));
+        let extent = NewExtent { sector, count: sectors, checksums: SmallVec::new() };
+        let action = Action::Sectors { extent, bytes: Bytes::Owned(bytes) };
+        let mut targets = [Target { block, old, parts: SmallVec::new(), action }];
+        let (fenced, flushed) = transfer(volume, &mut targets)?;
+        self.commit_write(tx, handle, &mut targets, fenced, flushed, |inode| {
+            if start + length as u64 >= inode.size {
+                inode.state &= !state::TAIL_STALE;
+            }
+        })?;
+        count(&volume.live.work.block_write_backs);
+        Ok(true)
+    }
+}
+
+/// New data on a hole is growth; what replaces data gives back what it takes (RULES R14).
+fn need_of(old: &Block) -> Need {
+    if old.extent.is_some() || old.has_logs() { Need::Transient } else { Need::Growth }
+}
+
+/// Space of a slot in units of 512 B, as the inode counts it.
+pub(crate) fn space_512_of(class: SlotClass) -> u64 {
+    (class.bytes() as u64).div_ceil(512)
+}
+
+/// Times and permissions after a change of data.
+fn touch(inode: &mut Inode, options: WriteOptions) {
+    if !options.keep_times {
+        let time = now();
+        (inode.mtime, inode.ctime) = (time, time);
+    }
+    if options.kill_set_id {
+        kill_set_id(inode);
+    }
+}
+
+/// Clears set-user-id, and set-group-id of a group-executable file.
+pub(crate) fn kill_set_id(inode: &mut Inode) {
+    inode.mode &= !0o4000;
+    if inode.mode & 0o010 != 0 {
+        inode.mode &= !0o2000;
+    }
+}
+
+/// 3. Takes slots for a plan and gathers the bytes of each log.
+fn take_logs<'d>(
+    tx: &mut Tx<'_>,
+    volume: &Volume,
+    view: &FileView,
+    target: &Target<'d>,
+    plan: LogPlan,
+    block_start: u64,
+    need: Need,
+) -> Result<Action<'d>> {
+    let mut stores = SmallVec::new();
+    let mut taken: SmallVec<[_; 4]> = SmallVec::new();
+    for (slot, step) in &plan.steps {
+        match step {
+            Step::Append { log, part } => {
+                let data = target.parts[*part].data;
+                let entry = LogEntry { length: log.length + data.len() as u32, ..*log };
+                stores.push(Store { slot: *slot, entry, skip: log.length, bytes: Bytes::Borrowed(data) });
+            }
+            Step::Write { offset, length, merged } => {
+                let end = offset + length;
+                let bytes = match target.parts.iter().find(|part| part.offset <= *offset && end <= part.end()) {
+                    Some(part) if merged.is_empty() => {
+                        Bytes::Borrowed(&part.data[(offset - part.offset) as usize..(end - part.offset) as usize])
+                    }
+                    _ => Bytes::Owned(merge(volume, view, &target.parts, merged, block_start, *offset, *length)?),
+                };
+                let class = SlotClass::for_bytes(*length as usize);
+                let address = match volume.memory.take_slot(class, need) {
+                    Ok(address) => address,
+                    Err(error) => {
+                        for space in taken {
+                            tx.free(space);
+                        }
+                        return Err(error);
+                    }
+                };
+                tx.took(space::slot(address, class.lines()));
+                taken.push(space::slot(address, class.lines()));
+                stores.push(Store { slot: *slot, entry: LogEntry { address, crc: 0, offset: *offset, length: *length, class }, skip: 0, bytes });
+            }
+        }
+    }
+    let slots = plan.kept;
+    Ok(Action::Logs { plan, slots, stores })
+}
+
+/// The bytes of a log from old logs and new parts.
+fn merge(
+    volume: &Volume,
+    view: &FileView,
+    parts: &[Part<'_>],
+    merged: &[LogEntry],
+    block_start: u64,
+    offset: u32,
+    length: u32,
+) -> Result<Vec<u8>> {
+    let mut bytes = vec![0; length as usize];
+    let end = offset + length;
+    let mut buffer = [0; 4096];
+    let mut copy = |start: u32, data: &[u8]| {
+        let (from, to) = (start.max(offset), (start + data.len() as u32).min(end));
+        if from < to {
+            bytes[(from - offset) as usize..(to - offset) as usize].copy_from_slice(&data[(from - start) as usize..(to - start) as usize]);
+        }
+    };
+    for log in merged {
+        let old = &mut buffer[..log.length as usize];
+        load_log(volume, view.owner.inode, block_start, log, old)?;
+        copy(log.offset, old);
+    }
+    for part in parts {
+        copy(part.offset, part.data);
+    }
+    Ok(bytes)
+}
+
+/// 4 and 5. Block writes in flight; meanwhile logs are stored and checksums computed; then both are durable.
+fn transfer(volume: &Volume, targets: &mut [Target<'_>]) -> Result<(Fenced, Flushed)> {
+    let mut logs: SmallVec<[(&mut LogSlots, &mut SmallVec<[Store<'_>; 4]>, u64); 2]> = SmallVec::new();
+    let mut blocks: SmallVec<[(&mut NewExtent, &[u8]); 2]> = SmallVec::new();
+    for target in targets {
+        match &mut target.action {
+            Action::Logs { slots, stores, plan } => logs.push((slots, stores, plan.merges)),
+            Action::Sectors { extent, bytes } => blocks.push((extent, bytes.get())),
+            Action::Undecided => unreachable!("every block was decided on"),
+        }
+    }
+    let mut stored = None;
+    let mut store_logs = || -> Result<Lines<InFlight>> {
+        let mut in_flight = Lines::none();
+        for (slots, stores, merges) in &mut logs {
+            for store in stores.iter_mut() {
+                in_flight = std::mem::replace(&mut in_flight, Lines::none()).and(store_log(volume, store)?);
+                slots[store.slot] = Some(store.entry);
+            }
+            add(&volume.live.work.merges, *merges);
+        }
+        Ok(in_flight)
+    };
+    let flushed = if blocks.is_empty() {
+        stored = Some(store_logs());
+        Flushed::nothing_written()
+    } else {
+        let mut requests = write_requests(&blocks);
+        let written = volume.drive.transfer(Structure::Data, &mut requests, &mut || {
+            stored = Some(store_logs());
+            if volume.checksums {
+                for (extent, bytes) in &mut blocks {
+                    extent.checksums = bytes.chunks_exact(SECTOR_BYTES).map(|sector| volume.pair.data(sector)).collect();
+                }
+            }
+        })?;
+        // R15: a FLUSH that fails says nothing about what is durable.
+        volume.drive.flush_blocks(written).map_err(|error| volume.health.stop("flushing the drive", &error))?
+    };
+    let in_flight = stored.unwrap_or_else(|| Ok(Lines::none()))?;
+    let any_log = !logs.is_empty();
+    let fenced = if any_log { volume.drive.fence(in_flight) } else { Fenced::nothing_stored() };
+    Ok((fenced, flushed))
+}
+
+/// One request for each run of blocks that lie side by side both in memory and on the device.
+fn write_requests<'b>(blocks: &SmallVec<[(&mut NewExtent, &'b [u8]); 2]>) -> SmallVec<[BlockRequest<'b>; 2]> {
+    blocks.iter().map(|(extent, bytes)| BlockRequest::Write { sector: extent.sector, buffer: bytes }).collect()
+}
+
+/// Stores one log and starts its way out of the caches. Its checksum is computed from the caller's bytes, or extended (RULES R10).
+fn store_log(volume: &Volume, store: &mut Store<'_>) -> Result<Lines<InFlight>> {
+    let bytes = store.bytes.get();
+    if store.skip > 0 {
+        count(&volume.live.work.appends_in_place);
+        if volume.checksums {
+            store.entry.crc = volume.pair.data_extend(store.entry.crc, bytes);
+        }
+    } else {
+        store.entry.crc = volume.data_checksum(bytes);
+    }
+    let lines = volume.drive.store_within(Structure::DataLog, store.entry.address, store.skip.into(), bytes)?;
+    Ok(volume.drive.flush_lines(lines))
+}

@@ -1,0 +1,271 @@
+//! What one block of a file consists of: sectors, data logs over them, both, or neither.
+//!
+//! [B1] No two logs of a block overlap; a log never leaves its block.
+//! [B2] A change of one log touches one line of the leaf; a leaf that grows is written anew and the old one freed (RULES R6).
+//! [B3] A block that is a single log keeps the entry in its record; a million small files need no leaf (LAYOUT).
+
+use smallvec::SmallVec;
+use tandemfs_device::Structure;
+use tandemfs_format::mapping::{
+    BlockChecksum, Extent, LEAF_ENTRIES_MAX, LINE_ENTRIES, LeafPointer, LogEntry, Record, RecordBytes, VECTOR_LINE_SECTORS, leaf_line,
+    line_entries, vector_checksum, vector_lines,
+};
+use tandemfs_format::segment::Region;
+use tandemfs_format::{Corrupt, Line, LineAddress, SECTOR_BYTES, Sector};
+
+use super::tree;
+use crate::alloc::Need;
+use crate::journal::{Tx, tx_space as space};
+use crate::volume::{Owner, Volume};
+use crate::{Error, Result};
+
+/// The logs of a block in the slots of its leaf.
+pub(crate) type LogSlots = [Option<LogEntry>; LEAF_ENTRIES_MAX];
+
+/// A block as it stands.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Block {
+    pub(crate) extent: Option<Extent>,
+    pub(crate) logs: LogSlots,
+    leaf: Option<LeafPointer>,
+}
+
+/// New sectors of a block, with a checksum each where the file system has them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct NewExtent {
+    pub(crate) sector: Sector,
+    pub(crate) count: u32,
+    pub(crate) checksums: SmallVec<[u32; 16]>,
+}
+
+impl Block {
+    pub(crate) const HOLE: Self = Self { extent: None, logs: [None; LEAF_ENTRIES_MAX], leaf: None };
+
+    /// Reads what a record of a file says, leaf included.
+    pub(crate) fn of_record(volume: &Volume, owner: Owner, record: Record) -> Result<Self> {
+        let mut block = Self::HOLE;
+        match record {
+            Record::Block { extent, leaf } => {
+                block.extent = extent;
+                block.leaf = leaf;
+                if let Some(leaf) = leaf {
+                    if !volume.geometry.holds_lines(leaf.address, leaf.lines()) {
+                        return Err(damaged(owner, leaf.address, "leaf"));
+                    }
+                    for line in 0..leaf.lines() {
+                        let address = leaf.address.nth(line);
+                        let bytes = volume.line(owner, Structure::Mapping, address)?;
+                        let entries = line_entries(&bytes, address).map_err(|source| Error::Damaged { inode: owner.inode, source })?;
+                        let at = line as usize * LINE_ENTRIES;
+                        block.logs[at..at + LINE_ENTRIES].copy_from_slice(&entries);
+                    }
+                }
+            }
+            Record::SingleLog(entry) => block.logs[0] = Some(entry),
+            Record::Memory(address) | Record::Pointer { page: address, .. } => return Err(damaged(owner, address, "state")),
+        }
+        if let Some(extent) = block.extent {
+            if !volume.geometry.holds_sectors(extent.sector, extent.count.into()) || u64::from(extent.count) > volume.geometry.block_sectors_each() {
+                return Err(damaged(owner, LineAddress::new(0), "sector"));
+            }
+        }
+        for log in block.logs() {
+            if !volume.geometry.holds_lines(log.address, log.class.lines()) || log.end() > volume.geometry.block_bytes() {
+                return Err(damaged(owner, log.address, "log"));
+            }
+        }
+        Ok(block)
+    }
+
+    /// The block as the tree has it.
+    pub(crate) fn lookup(volume: &Volume, owner: Owner, root: RecordBytes, block: u64) -> Result<Self> {
+        Self::of_record(volume, owner, tree::lookup(volume, owner, root, block)?)
+    }
+
+    /// Its logs, in no order.
+    pub(crate) fn logs(&self) -> impl Iterator<Item = &LogEntry> {
+        self.logs.iter().flatten()
+    }
+
+    pub(crate) fn has_logs(&self) -> bool {
+        self.logs.iter().any(Option::is_some)
+    }
+
+    /// Space that it takes for data, in units of 512 B as the inode counts it: each slot rounded up by itself.
+    pub(crate) fn space_512(&self) -> u64 {
+        let sectors = self.extent.map_or(0, |extent| u64::from(extent.count) * (SECTOR_BYTES as u64 / 512));
+        sectors + self.logs().map(|log| (log.class.bytes() as u64).div_ceil(512)).sum::<u64>()
+    }
+
+    /// The checksum of one of its sectors; `None` where it has none.
+    pub(crate) fn sector_checksum(&self, volume: &Volume, owner: Owner, index: u64) -> Result<Option<u32>> {
+        match self.extent.map(|extent| extent.checksum) {
+            None | Some(BlockChecksum::None) => Ok(None),
+            Some(BlockChecksum::Inline(crc)) => Ok(Some(crc)),
+            Some(BlockChecksum::Vector(vector)) => {
+                let address = vector.nth(index / VECTOR_LINE_SECTORS);
+                volume.check_address(owner, address)?;
+                Ok(Some(vector_checksum(&volume.raw_line(Structure::Mapping, address)?, index)))
+            }
+        }
+    }
+
+    /// Everything that the block takes, for the transaction that drops it.
+    pub(crate) fn free_all(&self, tx: &mut Tx<'_>, volume: &Volume) {
+        for log in self.logs() {
+            tx.free(space::slot(log.address, log.class.lines()));
+        }
+        if let Some(leaf) = self.leaf {
+            tx.free(space::region(Region::Leaves, leaf.address, leaf.lines()));
+        }
+        if let Some(extent) = self.extent {
+            tx.free(space::sectors(extent.sector, extent.count.into()));
+            if let BlockChecksum::Vector(vector) = extent.checksum {
+                tx.free(space::region(Region::Leaves, vector, vector_lines_taken(volume)));
+            }
+        }
+    }
+
+    /// Frees the checksum vector alone.
+    pub(crate) fn free_vector(&self, tx: &mut Tx<'_>, volume: &Volume) {
+        if let Some(BlockChecksum::Vector(vector)) = self.extent.map(|extent| extent.checksum) {
+            tx.free(space::region(Region::Leaves, vector, vector_lines_taken(volume)));
+        }
+    }
+
+    /// Each range of lines or sectors that the block takes, for recovery's maps.
+    pub(crate) fn each_space(&self, volume: &Volume, mut visit: impl FnMut(Option<Region>, LineAddress, u64) -> bool) -> (bool, Option<Extent>) {
+        let mut clean = true;
+        for log in self.logs() {
+            clean &= visit(None, log.address, log.class.lines());
+        }
+        if let Some(leaf) = self.leaf {
+            clean &= visit(Some(Region::Leaves), leaf.address, leaf.lines());
+        }
+        if let Some(BlockChecksum::Vector(vector)) = self.extent.map(|extent| extent.checksum) {
+            clean &= visit(Some(Region::Leaves), vector, vector_lines_taken(volume));
+        }
+        (clean, self.extent)
+    }
+
+    /// Puts the block's new state into a transaction: `logs` over `extent` (new sectors), or over the sectors it has.
+    /// Slots of logs that are gone and sectors that are replaced are freed; slots of new logs must have been taken by `tx`.
+    /// Returns mapping pages added.
+    #[expect(clippy::too_many_arguments, reason = "one call for each block of a transaction, all of them different things")]
+    pub(crate) fn replace(
+        &self,
+        tx: &mut Tx<'_>,
+        volume: &Volume,
+        owner: Owner,
+        root: &mut RecordBytes,
+        block: u64,
+        extent: Option<NewExtent>,
+        logs: &LogSlots,
+        need: Need,
+    ) -> Result<u64> {
+        for old in self.logs() {
+            if !logs.iter().flatten().any(|new| new.address == old.address) {
+                tx.free(space::slot(old.address, old.class.lines()));
+            }
+        }
+        let extent = match extent {
+            Some(new) => Some(self.replace_extent(tx, volume, new, need)?),
+            None => self.extent,
+        };
+        let count = logs.iter().flatten().count();
+        let single = match (extent, count) {
+            (None, 1) => logs.iter().flatten().next(),
+            _ => None,
+        };
+        let leaf = if count == 0 || single.is_some() {
+            if let Some(old) = self.leaf {
+                tx.free(space::region(Region::Leaves, old.address, old.lines()));
+            }
+            None
+        } else {
+            Some(self.replace_leaf(tx, volume, owner, logs, need)?)
+        };
+        let record = match single {
+            Some(entry) => Record::SingleLog(*entry), // [B3]
+            None => Record::Block { extent, leaf },
+        };
+        tree::set(tx, volume, owner, root, block, record, need)
+    }
+
+    fn replace_extent(&self, tx: &mut Tx<'_>, volume: &Volume, new: NewExtent, need: Need) -> Result<Extent> {
+        let mut old_vector = None;
+        if let Some(old) = self.extent {
+            tx.free(space::sectors(old.sector, old.count.into()));
+            if let BlockChecksum::Vector(vector) = old.checksum {
+                old_vector = Some(vector);
+            }
+        }
+        let lines = vector_lines_taken(volume);
+        let checksum = match (volume.checksums, new.count) {
+            (false, _) => BlockChecksum::None,
+            (true, 1) => BlockChecksum::Inline(new.checksums[0]),
+            (true, _) => {
+                let vector = match old_vector.take() {
+                    Some(vector) => vector,
+                    None => {
+                        let vector = volume.memory.take(volume, Region::Leaves, lines, need)?;
+                        tx.took(space::region(Region::Leaves, vector, lines));
+                        vector
+                    }
+                };
+                for (index, line) in (0..).zip(vector_lines(&new.checksums, volume.geometry.vector_lines())) {
+                    tx.put(Structure::Mapping, vector.nth(index), line)?;
+                }
+                BlockChecksum::Vector(vector)
+            }
+        };
+        if let Some(vector) = old_vector {
+            tx.free(space::region(Region::Leaves, vector, lines));
+        }
+        Ok(Extent { sector: new.sector, count: new.count, checksum, unwritten: false })
+    }
+
+    fn replace_leaf(&self, tx: &mut Tx<'_>, volume: &Volume, owner: Owner, logs: &LogSlots, need: Need) -> Result<LeafPointer> {
+        let class = LeafPointer::class_for(logs.iter().rposition(Option::is_some).map_or(0, |last| last + 1));
+        match self.leaf {
+            Some(old) if old.class >= class => {
+                for line in 0..old.lines() {
+                    let at = line as usize * LINE_ENTRIES;
+                    if self.logs[at..at + LINE_ENTRIES] != logs[at..at + LINE_ENTRIES] {
+                        let address = old.address.nth(line);
+                        tx.put(Structure::Mapping, address, leaf_image(volume, owner, logs, line, address))?; // [B2]
+                    }
+                }
+                Ok(old)
+            }
+            old => {
+                let new = LeafPointer { address: volume.memory.take(volume, Region::Leaves, 1 << class, need)?, class };
+                tx.took(space::region(Region::Leaves, new.address, new.lines()));
+                for line in 0..new.lines() {
+                    let address = new.address.nth(line);
+                    tx.put(Structure::Mapping, address, leaf_image(volume, owner, logs, line, address))?;
+                }
+                if let Some(old) = old {
+                    tx.free(space::region(Region::Leaves, old.address, old.lines()));
+                }
+                Ok(new)
+            }
+        }
+    }
+}
+
+fn leaf_image(volume: &Volume, owner: Owner, logs: &LogSlots, line: u64, address: LineAddress) -> Line {
+    let at = line as usize * LINE_ENTRIES;
+    let mut entries = [None; LINE_ENTRIES];
+    entries.copy_from_slice(&logs[at..at + LINE_ENTRIES]);
+    leaf_line(&entries, &volume.place(owner, address))
+}
+
+/// Lines that a checksum vector takes: aligned to a power of two.
+fn vector_lines_taken(volume: &Volume) -> u64 {
+    volume.geometry.vector_lines().next_power_of_two()
+}
+
+fn damaged(owner: Owner, address: LineAddress, field: &'static str) -> Error {
+    Error::Damaged { inode: owner.inode, source: Corrupt::Field { address, field, found: address.number() } }
+}

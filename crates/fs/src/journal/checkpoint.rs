@@ -1,0 +1,105 @@
+//! Checkpoint: host copies go home, then the watermark moves, then the rings' tails (RULES R1).
+//!
+//! [K1] The target is a txid such that every record at or below it is persistent and in the host copies (the gate, held exclusively).
+//! [K2] Every line that is dirty at that instant is home and fenced before the watermark says so. A line may be written with a newer
+//!      committed image; its record is above the watermark and will be replayed over it.
+//! [K3] Both superblocks carry the watermark durably before a ring reuses a byte (J3).
+//! [K4] A failure stops the file system (RULES R15).
+
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
+
+use tandemfs_device::{Drive, Fenced, InFlight, Lines, Structure};
+use tandemfs_format::geometry::SUPERBLOCK_OFFSETS;
+use tandemfs_format::superblock::Superblock;
+use tandemfs_format::{LINE_BYTES, LineAddress};
+use zerocopy::IntoBytes;
+
+use super::Journal;
+use crate::Result;
+use crate::statistics::count;
+use crate::volume::Volume;
+
+impl Journal {
+    /// The watermark that is durable.
+    pub(crate) fn watermark(&self) -> u64 {
+        self.watermark.load(Acquire)
+    }
+
+    /// The last txid taken.
+    pub(crate) fn last_txid(&self) -> u64 {
+        self.last_txid.load(SeqCst)
+    }
+
+    pub(crate) fn superblock_generation(&self) -> u64 {
+        self.generation.load(Relaxed)
+    }
+
+    pub(crate) fn set_watermark(&self, txid: u64) {
+        self.watermark.store(txid, Release);
+    }
+
+    pub(crate) fn set_last_txid(&self, txid: u64) {
+        self.last_txid.store(txid, SeqCst);
+    }
+}
+
+impl Volume {
+    /// Writes all dirty lines home and moves the watermark.
+    pub(crate) fn checkpoint(&self) -> Result<()> {
+        let _one = self.journal.checkpoint.lock();
+        self.health.check_writable()?;
+        self.journal.asked.store(false, Relaxed);
+        let (target, dirty) = {
+            let _nobody_commits = self.journal.gate.write(); // [K1]
+            (self.journal.last_txid(), self.pages.take_dirty())
+        };
+        if dirty.is_empty() && target == self.journal.watermark() {
+            return Ok(());
+        }
+        let home = self.write_home(&dirty)?; // [K2]
+        let tails = self.journal.rings.iter().map(|ring| ring.lock().tail(target)).collect();
+        self.update_superblock(home, |superblock| {
+            superblock.watermark = target;
+            superblock.tails = tails;
+        })?; // [K3]
+        self.journal.watermark.store(target, Release);
+        for ring in &self.journal.rings {
+            ring.lock().release(target);
+        }
+        count(&self.live.work.checkpoints);
+        Ok(())
+    }
+
+    /// Writes the dirty lines of pages home and fences them.
+    pub(crate) fn write_home(&self, pages: &[std::sync::Arc<crate::cache::Page>]) -> Result<Fenced> {
+        let mut in_flight = Lines::<InFlight>::none();
+        for page in pages {
+            let written = page.write_dirty(|address, bytes| {
+                let lines = self.drive.flush_lines(self.drive.store(page.structure(), address, bytes)?);
+                in_flight = std::mem::replace(&mut in_flight, Lines::none()).and(lines);
+                Ok(())
+            });
+            written.map_err(|error| self.health.stop("writing metadata home", &error))?; // [K4]
+        }
+        Ok(self.drive.fence(in_flight))
+    }
+
+    /// Changes the superblock on the device, both copies, after what `_before` proves (RULES R1, R25).
+    pub(crate) fn update_superblock(&self, _before: Fenced, change: impl FnOnce(&mut Superblock)) -> Result<()> {
+        let mut superblock = self.journal.superblock.lock();
+        change(&mut superblock);
+        superblock.sequence += 1;
+        self.journal.generation.store(superblock.generation, Relaxed);
+        write_superblock(&self.drive, &superblock).map_err(|error| self.health.stop("writing the superblock", &error))
+    }
+}
+
+/// Writes both copies, one after the other with a fence between, so that one of them is valid at every instant.
+pub(crate) fn write_superblock(drive: &Drive, superblock: &Superblock) -> std::result::Result<(), tandemfs_device::DeviceError> {
+    let bytes = superblock.encode();
+    for offset in SUPERBLOCK_OFFSETS {
+        let address = LineAddress::new(offset / LINE_BYTES as u64);
+        drop(drive.persist(Structure::Superblock, address, bytes.as_bytes())?);
+    }
+    Ok(())
+}

@@ -1,0 +1,103 @@
+//! The journal: how a transaction becomes durable, and how its lines get home.
+//!
+//! [`Tx`] collects new images of lines; [`Tx::commit`] appends one record to a free ring, persists it once, and changes the host copies.
+//! [`checkpoint`] writes host copies home behind the foreground and moves the one watermark (RULES R1). Replay after a crash reads the
+//! records back and goes through the same `apply` ([`replay`]).
+//!
+//! Order of locks: inodes → `gate` (shared) → a ring. A checkpoint takes `checkpoint` → `gate` (exclusive, for an instant) → rings one by
+//! one → `superblock`. Nobody who holds a ring waits for a checkpoint.
+
+pub(crate) mod checkpoint;
+pub(crate) mod replay;
+mod ring;
+mod tx;
+
+use std::sync::atomic::{AtomicBool, AtomicU64};
+
+use tandemfs_format::superblock::{Superblock, Tail};
+
+pub(crate) use tx::Tx;
+
+use crate::sync::{Condvar, Mutex, RwLock};
+use ring::Ring;
+
+pub(crate) struct Journal {
+    rings: Vec<Mutex<Ring>>,
+    /// The last txid taken. Raised under a ring's lock only (RULES R2).
+    last_txid: AtomicU64,
+    /// The durable watermark C.
+    watermark: AtomicU64,
+    /// Held shared from before a txid is taken until its lines are in the host copies; exclusive to find a txid below which all are.
+    gate: RwLock<()>,
+    /// Mount generation: seeds the records.
+    generation: AtomicU64,
+    /// One checkpoint at a time.
+    checkpoint: Mutex<()>,
+    /// The superblock as it stands on the device.
+    superblock: Mutex<Superblock>,
+    /// Wakes the background thread.
+    pub(crate) wake: (Mutex<Wake>, Condvar),
+    /// Whether a background thread runs, and has not been asked yet.
+    pub(crate) background: AtomicBool,
+    asked: AtomicBool,
+}
+
+/// What the background thread is asked for.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Wake {
+    pub(crate) checkpoint: bool,
+    pub(crate) write_back: bool,
+    pub(crate) stop: bool,
+}
+
+impl Journal {
+    /// A journal with empty rings, as it is after recovery.
+    pub(crate) fn new(superblock: Superblock) -> Self {
+        let geometry = superblock.geometry;
+        Self {
+            rings: (0..geometry.ring_count()).map(|index| Mutex::new(Ring::new(index, geometry.ring_bytes(), Tail::default()))).collect(),
+            last_txid: AtomicU64::new(superblock.watermark),
+            watermark: AtomicU64::new(superblock.watermark),
+            gate: RwLock::new(()),
+            generation: AtomicU64::new(superblock.generation),
+            checkpoint: Mutex::new(()),
+            superblock: Mutex::new(superblock),
+            wake: (Mutex::default(), Condvar::new()),
+            background: AtomicBool::new(false),
+            asked: AtomicBool::new(false),
+        }
+    }
+
+    pub(crate) fn superblock(&self) -> Superblock {
+        self.superblock.lock().clone()
+    }
+
+    /// Asks the background thread; does nothing where there is none.
+    pub(crate) fn ask(&self, ask: impl FnOnce(&mut Wake)) {
+        use std::sync::atomic::Ordering::Relaxed;
+        if self.background.load(Relaxed) {
+            ask(&mut self.wake.0.lock());
+            self.wake.1.notify_one();
+        }
+    }
+}
+
+/// Space that transactions take and free.
+pub(crate) mod tx_space {
+    use tandemfs_format::segment::Region;
+    use tandemfs_format::{LineAddress, Sector};
+
+    use super::tx::Space;
+
+    pub(crate) fn region(region: Region, address: LineAddress, lines: u64) -> Space {
+        Space::Region { region, address, lines }
+    }
+
+    pub(crate) fn slot(address: LineAddress, lines: u64) -> Space {
+        Space::Slot { address, lines }
+    }
+
+    pub(crate) fn sectors(sector: Sector, count: u64) -> Space {
+        Space::Sectors { sector, count }
+    }
+}

@@ -1,0 +1,125 @@
+//! Making a file system: fixed parts, the first segment of each region, the root directory.
+//!
+//! Old superblocks are wiped first and the new ones written last, so that a cut in the middle leaves no file system rather than half of one.
+//! Then the file system is mounted and unmounted once: that saves the maps and proves that it mounts.
+
+use tandemfs_device::{BlockRequest, Drive, Flushed, Lines, Structure};
+use tandemfs_format::geometry::{Geometry, GeometryError, SEGMENT_TABLE_LINES, SUPERBLOCK_OFFSETS};
+use tandemfs_format::inode::{Inode, file_type, state};
+use tandemfs_format::segment::{Region, Segment};
+use tandemfs_format::superblock::{BlockIdentity, ChecksumKind, Superblock, Tail, incompat};
+use tandemfs_format::{InodeNumber, LINE_BYTES, LineAddress, PAGE_BYTES, PAGE_LINES, PairSeed, SECTOR_BYTES, Sector};
+use uuid::Uuid;
+use zerocopy::IntoBytes;
+
+use crate::alloc::memory::structure_of;
+use crate::journal::checkpoint::write_superblock;
+use crate::types::{FormatOptions, MountOptions};
+use crate::volume::now;
+use crate::{Error, FileSystem, Result, mount};
+
+/// Lines of each first segment that are zeroed: 256 KiB.
+const FIRST_HIGH_WATER: u64 = 4096;
+
+/// Makes a file system on a drive and returns its superblock.
+///
+/// # Errors
+/// `Occupied` where the drive holds a TandemFS and `force` is not set; `Geometry` where the sizes do not fit; `Label`.
+pub fn make_file_system(drive: &Drive, options: &FormatOptions) -> Result<Superblock> {
+    if options.label.len() > 64 || options.label.contains('\0') {
+        return Err(Error::Label);
+    }
+    let description = drive.description();
+    let geometry = |source: GeometryError| Error::Geometry { device: description.name.clone(), source };
+    let (ring_count, ring_bytes) = Geometry::default_rings(description.memory_bytes);
+    let places =
+        Geometry::new(description.memory_bytes, description.block_bytes, options.block_bytes, ring_count, ring_bytes).map_err(geometry)?;
+    let needed = places.metadata_bytes_worst(options.checksum_kind == ChecksumKind::Crc32c);
+    if needed > places.memory_bytes() / 10 * 6 {
+        return Err(geometry(GeometryError::MetadataTooLarge { needed, memory: places.memory_bytes() }));
+    }
+    if !options.force {
+        if let Some(found) = mount::occupant(drive)? {
+            return Err(Error::Occupied { device: description.name.clone(), found });
+        }
+    }
+    let unchecked = if options.checksum_kind == ChecksumKind::None { incompat::UNCHECKED_DATA } else { 0 };
+    let superblock = Superblock {
+        pair: Uuid::new_v4(),
+        label: options.label.clone(),
+        geometry: places,
+        checksum_kind: options.checksum_kind,
+        incompat: incompat::DEVELOPMENT | unchecked,
+        ro_compat: 0,
+        compat: 0,
+        clean: false,
+        created_seconds: now().seconds.max(0) as u64,
+        sequence: 1,
+        watermark: 0,
+        generation: 1,
+        tails: vec![Tail::default(); ring_count as usize],
+    };
+    write_first_state(drive, &superblock, options.root_owner)?;
+    write_superblock(drive, &superblock)?;
+    let file_system = FileSystem::mount(drive.clone(), &MountOptions::default())?;
+    file_system.unmount()?;
+    Ok(file_system.superblock())
+}
+
+fn write_first_state(drive: &Drive, superblock: &Superblock, (uid, gid): (u32, u32)) -> Result<()> {
+    let geometry = &superblock.geometry;
+    let pair = PairSeed::new(superblock.pair);
+    let zeros = [0; PAGE_BYTES];
+    for offset in SUPERBLOCK_OFFSETS {
+        drop(drive.persist(Structure::Superblock, LineAddress::new(offset / LINE_BYTES as u64), &zeros[..1024])?);
+    }
+    let mut sector = vec![0; SECTOR_BYTES];
+    sector[..size_of::<BlockIdentity>()].copy_from_slice(BlockIdentity::of(superblock).as_bytes());
+    let mut requests = [BlockRequest::Write { sector: Sector::new(0), buffer: &sector }];
+    let written = drive.transfer(Structure::Superblock, &mut requests, &mut || {})?;
+    drop::<Flushed>(drive.flush_blocks(written)?);
+
+    let mut in_flight = Lines::none();
+    let mut store = |structure, address, bytes: &[u8]| -> Result<()> {
+        let lines = drive.flush_lines(drive.store(structure, address, bytes)?);
+        in_flight = std::mem::replace(&mut in_flight, Lines::none()).and(lines);
+        Ok(())
+    };
+    for line in (0..SEGMENT_TABLE_LINES).step_by(PAGE_LINES as usize) {
+        store(Structure::AllocationMap, geometry.segment_line(line), &zeros)?;
+    }
+    for (index, region) in (0..).zip([Region::Inodes, Region::Dentries, Region::Mappings, Region::Leaves]) {
+        let start_unit = geometry.fixed_units() + index;
+        for page in (0..FIRST_HIGH_WATER).step_by(PAGE_LINES as usize) {
+            store(structure_of(region), geometry.unit(start_unit).nth(page), &zeros)?;
+        }
+        let segment = Segment { region, start_unit, unit_count: 1, region_unit: 0, high_water_lines: FIRST_HIGH_WATER };
+        let line = geometry.segment_line(index);
+        store(Structure::AllocationMap, line, &segment.encode(pair, line))?;
+    }
+    let time = now();
+    let root = Inode {
+        mode: file_type::DIRECTORY | 0o755,
+        state: state::IN_USE,
+        nlink: 2,
+        generation: 0,
+        size: 0,
+        sectors: 0,
+        atime: time,
+        mtime: time,
+        ctime: time,
+        change_count: 1,
+        uid,
+        gid,
+        project: 0,
+        flags: 0,
+        birth: time,
+        parent: InodeNumber::ROOT,
+        root: [0; 20],
+    };
+    let address = geometry.unit(geometry.fixed_units()).nth(2 * InodeNumber::ROOT.get());
+    store(Structure::Inode, address, &root.encode_hot(&Inode::place(pair, InodeNumber::ROOT, address)))?;
+    store(Structure::Inode, address.nth(1), &root.encode_cold(&Inode::place(pair, InodeNumber::ROOT, address.nth(1))))?;
+    drop(drive.fence(in_flight));
+    Ok(())
+}

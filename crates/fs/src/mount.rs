@@ -1,0 +1,180 @@
+//! Mounting and unmounting.
+//!
+//! [MO1] `clean = false` and a new generation are durable before the first record (RULES R25).
+//! [MO2] A read-only mount writes nothing: a journal is replayed into the host copies and stays there.
+//! [MO3] An unmount removes orphans, writes everything home, saves the maps, and only then says *clean*.
+
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
+use std::time::Instant;
+
+use hashbrown::HashSet;
+use tandemfs_device::{BlockRequest, Drive, Structure};
+use tandemfs_format::geometry::SUPERBLOCK_OFFSETS;
+use tandemfs_format::superblock::{BlockIdentity, ChecksumKind, Superblock, SuperblockError, Tail};
+use tandemfs_format::{InodeNumber, LINE_BYTES, LineAddress, PairSeed, SECTOR_BYTES, Sector};
+
+use crate::alloc::memory::MemoryAllocator;
+use crate::alloc::sectors::SectorAllocator;
+use crate::cache::PageCache;
+use crate::health::Health;
+use crate::journal::{Journal, replay};
+use crate::namespace::inodes::InodeTable;
+use crate::recovery::{self, RecoveryReport};
+use crate::statistics::Live;
+use crate::sync::Mutex;
+use crate::types::MountOptions;
+use crate::volume::Volume;
+use crate::{Error, FileSystem, Result};
+
+/// Both copies as they stand, and the pair that the block half names.
+fn read_halves(drive: &Drive) -> Result<([Vec<u8>; 2], Option<uuid::Uuid>, bool)> {
+    let memory_bytes = drive.description().memory_bytes;
+    let mut copies = [Vec::new(), Vec::new()];
+    for (copy, offset) in copies.iter_mut().zip(SUPERBLOCK_OFFSETS) {
+        if offset + 1024 <= memory_bytes {
+            let mut bytes = vec![0; 1024];
+            drive.load(Structure::Superblock, LineAddress::new(offset / LINE_BYTES as u64), &mut bytes)?;
+            *copy = bytes;
+        }
+    }
+    let mut sector = vec![0; SECTOR_BYTES];
+    if drive.description().block_bytes >= SECTOR_BYTES as u64 {
+        let mut requests = [BlockRequest::Read { sector: Sector::new(0), buffer: &mut sector }];
+        drop(drive.transfer(Structure::Superblock, &mut requests, &mut || {})?);
+    }
+    let blank = sector.iter().all(|byte| *byte == 0);
+    Ok((copies, BlockIdentity::decode(&sector), blank))
+}
+
+/// What is on a drive, for `mkfs`: a sentence, or nothing.
+pub(crate) fn occupant(drive: &Drive) -> Result<Option<String>> {
+    let (copies, identity, blank) = read_halves(drive)?;
+    Ok(match Superblock::choose([&copies[0], &copies[1]]) {
+        Ok(superblock) => Some(format!("the TandemFS {} '{}'", superblock.pair, superblock.label)),
+        Err(SuperblockError::Foreign) => match identity {
+            Some(pair) => Some(format!("the block half of TandemFS {pair}")),
+            None if blank => None,
+            None => Some("data in the first sector of its block half".into()),
+        },
+        Err(error) => Some(format!("a TandemFS that this build does not read ({error})")),
+    })
+}
+
+/// Reads and verifies the superblock, and that both halves are of one pair and as large as it says.
+///
+/// # Errors
+/// `Superblock` (foreign, damaged, newer), `Truncated`, `PairMismatch`.
+pub fn read_superblock(drive: &Drive) -> Result<Superblock> {
+    let device = || drive.description().name.clone();
+    let (copies, identity, _) = read_halves(drive)?;
+    let superblock =
+        Superblock::choose([&copies[0], &copies[1]]).map_err(|source| Error::Superblock { device: device(), source })?;
+    let sizes = [
+        ("memory", drive.description().memory_bytes, superblock.geometry.memory_bytes()),
+        ("block", drive.description().block_bytes, superblock.geometry.block_sectors() * SECTOR_BYTES as u64),
+    ];
+    for (zone, found, expected) in sizes {
+        if found < expected {
+            return Err(Error::Truncated { device: device(), zone, found, expected });
+        }
+    }
+    if identity != Some(superblock.pair) {
+        let found = identity.map_or("no pair at all".into(), |pair| format!("pair {pair}"));
+        return Err(Error::PairMismatch { device: device(), found, expected: superblock.pair });
+    }
+    Ok(superblock)
+}
+
+impl FileSystem {
+    /// Mounts: replays the journal, loads or rebuilds the allocation maps, removes orphans.
+    ///
+    /// # Errors
+    /// Those of [`read_superblock`]; `Stopped` where the journal or the metadata is damaged so that writing would lose data (a read-only
+    /// mount may still work).
+    pub fn mount(drive: Drive, options: &MountOptions) -> Result<Self> {
+        let start = Instant::now();
+        let superblock = read_superblock(&drive)?;
+        let geometry = superblock.geometry;
+        let threshold_bytes = if options.threshold_bytes == 0 { geometry.block_bytes() } else { options.threshold_bytes };
+        if threshold_bytes % geometry.block_bytes() != 0 {
+            return Err(Error::InvalidArgument("the threshold is not a multiple of the block size"));
+        }
+        let pools = std::thread::available_parallelism().map_or(1, usize::from);
+        let records = if superblock.clean { Vec::new() } else { replay::read_records(&drive, &geometry, &superblock)? };
+        let volume = Volume {
+            pair: PairSeed::new(superblock.pair),
+            geometry,
+            checksums: superblock.checksum_kind == ChecksumKind::Crc32c,
+            health: Health::new(options.read_only),
+            pages: PageCache::new(options.memory_bytes / 2),
+            journal: Journal::new(superblock.clone()),
+            memory: MemoryAllocator::new(&geometry, pools),
+            sectors: SectorAllocator::new(&geometry, pools),
+            live: Live::default(),
+            drive,
+        };
+        let last_txid = volume.replay(&records)?;
+        volume.journal.set_last_txid(last_txid);
+        if !options.read_only {
+            // The commit point of recovery: what was replayed is home, the old records prove nothing any more ([MO1]).
+            let home = volume.write_home(&volume.pages.take_dirty())?;
+            volume.update_superblock(home, |superblock| {
+                superblock.clean = false;
+                superblock.generation += 1;
+                superblock.watermark = last_txid;
+                superblock.tails.fill(Tail::default());
+            })?;
+            volume.journal.set_watermark(last_txid);
+        }
+        let (clean, orphans) = recovery::load_space(&volume, &superblock)?;
+        let mut file_system = Self {
+            volume,
+            inodes: InodeTable::new(options.memory_bytes),
+            threshold_bytes,
+            rename_lock: Mutex::default(),
+            orphans: Mutex::new(orphans.iter().map(|number| number.get()).collect::<HashSet<u64>>()),
+            late_orphans: Mutex::default(),
+            generation: AtomicU32::new((last_txid as u32).wrapping_add(1)),
+            write_back_cursor: AtomicU64::new(1),
+            stop_background: AtomicBool::new(false),
+            unmounted: AtomicBool::new(false),
+            recovery: RecoveryReport::default(),
+        };
+        if !options.read_only {
+            for number in &orphans {
+                file_system.remove_orphan(*number)?;
+            }
+        }
+        file_system.recovery = RecoveryReport {
+            clean,
+            records_replayed: records.len() as u64,
+            orphans_removed: orphans.len() as u64,
+            duration: start.elapsed(),
+        };
+        tracing::info!(clean, records = records.len(), orphans = orphans.len(), elapsed = ?start.elapsed(), "mounted");
+        Ok(file_system)
+    }
+
+    /// Writes everything home, saves the maps and marks the device clean. Nothing changes after that. Does nothing more when called again.
+    ///
+    /// # Errors
+    /// `Stopped` where the file system had stopped, or the device fails now: then the device stays as after a crash.
+    pub fn unmount(&self) -> Result<()> {
+        if self.volume.health.is_read_only() || self.unmounted.swap(true, SeqCst) {
+            return Ok(());
+        }
+        self.stop_background.store(true, Relaxed);
+        let orphans: Vec<u64> = self.orphans.lock().iter().copied().collect();
+        for number in orphans {
+            let number = InodeNumber::new(number);
+            self.inodes.release(number, u64::MAX);
+            self.remove_orphan(number)?;
+        }
+        self.volume.checkpoint()?;
+        self.volume.memory.release_all_pending(&self.volume);
+        let saved = self.volume.save_maps().map_err(|error| self.volume.health.stop_because(format!("saving the maps failed: {error}")))?;
+        self.volume.update_superblock(saved, |superblock| superblock.clean = true)?; // [MO3]
+        self.volume.health.close();
+        Ok(())
+    }
+}

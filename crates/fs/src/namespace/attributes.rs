@@ -1,0 +1,112 @@
+//! Attributes of an inode, read and set.
+
+use tandemfs_device::{Fenced, Flushed};
+use tandemfs_format::InodeNumber;
+use tandemfs_format::inode::{INLINE_LINK_MAX, Inode, file_type};
+
+use super::attributes_of;
+use crate::data::kill_set_id;
+use crate::journal::Tx;
+use crate::statistics::count;
+use crate::types::{Attributes, SetAttributes, SetTime};
+use crate::volume::now;
+use crate::{Error, FileSystem, Result};
+
+impl FileSystem {
+    /// What `stat` shows of an inode.
+    ///
+    /// # Errors
+    /// `Stale` where the number is not in use.
+    pub fn attributes(&self, number: InodeNumber) -> Result<Attributes> {
+        count(&self.volume.live.operations.getattr);
+        let handle = self.handle(number)?;
+        let state = handle.state.read();
+        if state.removed {
+            return Err(Error::Stale(number));
+        }
+        Ok(attributes_of(number, &state.inode))
+    }
+
+    /// Changes attributes; a new size truncates or grows the file. All of it is one transaction.
+    ///
+    /// # Errors
+    /// `IsDirectory` and `InvalidArgument` for the size of what is no regular file; `FileTooLarge`.
+    pub fn set_attributes(&self, number: InodeNumber, set: &SetAttributes) -> Result<Attributes> {
+        let volume = &self.volume;
+        count(&volume.live.operations.setattr);
+        volume.health.check_writable()?;
+        let handle = self.handle(number)?;
+        if let Some(size) = set.size {
+            match handle.state.read().inode.file_type() {
+                file_type::REGULAR => {}
+                file_type::DIRECTORY => return Err(Error::IsDirectory),
+                _ => return Err(Error::InvalidArgument("only regular files have a size to set")),
+            }
+            self.truncate(&handle, size, |inode| {
+                inode.mtime = now();
+                change(inode, set);
+            })?;
+        } else {
+            let mut state = handle.state.write();
+            if state.removed {
+                return Err(Error::Stale(number));
+            }
+            let mut new = state.inode.clone();
+            change(&mut new, set);
+            new.change_count += 1;
+            let mut tx = Tx::new(volume);
+            handle.put(&mut tx, volume, Some(&state.inode), &new)?;
+            tx.commit(Fenced::nothing_stored(), Flushed::nothing_written())?;
+            state.inode = new;
+        }
+        let state = handle.state.read();
+        Ok(attributes_of(number, &state.inode))
+    }
+
+    /// The target of a symbolic link.
+    ///
+    /// # Errors
+    /// `InvalidArgument` where it is none.
+    pub fn read_link(&self, number: InodeNumber) -> Result<Vec<u8>> {
+        let handle = self.handle(number)?;
+        let size = {
+            let state = handle.state.read();
+            if state.inode.file_type() != file_type::SYMLINK {
+                return Err(Error::InvalidArgument("not a symbolic link"));
+            }
+            let size = state.inode.size as usize;
+            if size <= INLINE_LINK_MAX {
+                return Ok(state.inode.root[..size].to_vec());
+            }
+            size
+        };
+        let mut target = vec![0; size.min(4096)];
+        let length = self.read(number, 0, &mut target)?;
+        target.truncate(length);
+        Ok(target)
+    }
+}
+
+/// Applies everything but the size.
+fn change(inode: &mut Inode, set: &SetAttributes) {
+    let time = now();
+    let time_of = |set: SetTime| match set {
+        SetTime::Now => time,
+        SetTime::At(time) => time,
+    };
+    if set.kill_set_id {
+        kill_set_id(inode);
+    }
+    if let Some(permissions) = set.permissions {
+        inode.mode = inode.mode & file_type::MASK | permissions & 0o7777;
+    }
+    inode.uid = set.uid.unwrap_or(inode.uid);
+    inode.gid = set.gid.unwrap_or(inode.gid);
+    if let Some(atime) = set.atime {
+        inode.atime = time_of(atime);
+    }
+    if let Some(mtime) = set.mtime {
+        inode.mtime = time_of(mtime);
+    }
+    inode.ctime = set.ctime.unwrap_or(time);
+}

@@ -1,0 +1,249 @@
+//! One directory: its index in memory and its slots on the medium.
+//!
+//! The index holds 8 B an entry (hash and slot), a mask of used slots and the address of each page. It is built from the pages when the
+//! directory is first used, and evicted with its inode.
+//!
+//! [DI1] The index changes only after the transaction of the change is persistent (RULES R4): a change is planned first
+//!       ([`DirectoryIndex::plan_insert`]) and noted after the commit ([`DirectoryIndex::inserted`], [`DirectoryIndex::removed`]).
+//! [DI2] An entry never moves: its cookie is its slot number + 3.
+
+use hashbrown::HashTable;
+use tandemfs_device::Structure;
+use tandemfs_format::dentry::{Dentry, ENTRY_SLOTS_MAX, PAGE_SLOTS, Slot, decode_slot, slots};
+use tandemfs_format::mapping::{Record, RecordBytes};
+use tandemfs_format::segment::Region;
+use tandemfs_format::{Corrupt, EMPTY_LINE, Line, LineAddress, PAGE_BYTES, PAGE_LINES};
+
+use crate::alloc::Need;
+use crate::index::tree::{self, Found};
+use crate::journal::{Tx, tx_space as space};
+use crate::volume::{Owner, Volume};
+use crate::{Error, Result};
+
+/// Most pages of a directory: its slots are 32-bit numbers.
+const PAGES_MAX: usize = 1 << 26;
+
+#[derive(Debug, Clone, Copy)]
+struct IndexEntry {
+    hash: u32,
+    slot: u32,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct DirectoryIndex {
+    entries: HashTable<IndexEntry>,
+    pages: Vec<LineAddress>,
+    used: Vec<u64>,
+    /// For entries of 1–5 slots: the first page that may have room.
+    hints: [usize; ENTRY_SLOTS_MAX],
+    counted_bytes: usize,
+}
+
+/// An entry that was found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct FoundEntry {
+    pub(crate) slot: u32,
+    pub(crate) dentry: Dentry,
+}
+
+/// Where a new entry goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Insertion {
+    slot: u32,
+    slots: usize,
+    hash: u32,
+    new_page: Option<LineAddress>,
+    /// Mapping pages that the directory's tree got.
+    pub(crate) mapping_pages: u64,
+}
+
+impl Insertion {
+    pub(crate) fn adds_page(&self) -> bool {
+        self.new_page.is_some()
+    }
+}
+
+impl DirectoryIndex {
+    /// Reads all pages of a directory and verifies their slots.
+    pub(crate) fn load(volume: &Volume, owner: Owner, root: RecordBytes, size: u64) -> Result<Self> {
+        let mut index = Self::default();
+        let expected = size / PAGE_BYTES as u64;
+        let mut pages = Vec::new();
+        tree::walk(volume, owner, root, 0, &mut |found| {
+            match found {
+                Found::Page(_) => {}
+                Found::Block(block, Record::Memory(page)) if block == pages.len() as u64 && block < expected => {
+                    if !volume.geometry.holds_lines(page, PAGE_LINES) {
+                        return Err(damaged(owner, page, "address"));
+                    }
+                    pages.push(page);
+                }
+                Found::Block(block, _) => return Err(damaged(owner, LineAddress::new(block), "state")),
+            }
+            Ok(())
+        })?;
+        if pages.len() as u64 != expected {
+            return Err(damaged(owner, LineAddress::new(0), "size"));
+        }
+        for (page_index, page) in pages.iter().enumerate() {
+            let cached = volume.pages.page(&volume.drive, &volume.live.work, Structure::Dentry, *page)?;
+            let mut used = 0;
+            for line in 0..PAGE_LINES {
+                let address = page.nth(line);
+                let slot = decode_slot(&cached.line(address), &volume.place(owner, address));
+                match slot.map_err(|source| Error::Damaged { inode: owner.inode, source })? {
+                    Slot::Empty => continue,
+                    Slot::Continuation => {}
+                    Slot::Head { hash, .. } => {
+                        let entry = IndexEntry { hash, slot: page_index as u32 * PAGE_SLOTS as u32 + line as u32 };
+                        index.entries.insert_unique(u64::from(hash), entry, |entry| u64::from(entry.hash));
+                    }
+                }
+                used |= 1 << line;
+            }
+            index.used.push(used);
+        }
+        index.pages = pages;
+        index.counted_bytes = index.memory_bytes();
+        Ok(index)
+    }
+
+    fn memory_bytes(&self) -> usize {
+        size_of::<Self>() + self.entries.capacity() * (size_of::<IndexEntry>() + 1) + self.pages.capacity() * 16
+    }
+
+    /// Bytes that the table of inodes counts for this index.
+    pub(crate) fn counted_bytes(&self) -> usize {
+        self.counted_bytes
+    }
+
+    /// Names in the directory.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    fn address(&self, slot: u32) -> LineAddress {
+        self.pages[(u64::from(slot) / PAGE_SLOTS) as usize].nth(u64::from(slot) % PAGE_SLOTS)
+    }
+
+    fn read(&self, volume: &Volume, owner: Owner, slot: u32) -> Result<Option<Dentry>> {
+        let page = self.pages[(u64::from(slot) / PAGE_SLOTS) as usize];
+        let cached = volume.pages.page(&volume.drive, &volume.live.work, Structure::Dentry, page)?;
+        let place = |line: usize| volume.place(owner, page.nth(line as u64));
+        Dentry::decode((u64::from(slot) % PAGE_SLOTS) as usize, |line| cached.line(page.nth(line as u64)), place)
+            .map_err(|source| Error::Damaged { inode: owner.inode, source })
+    }
+
+    /// Looks a name up.
+    pub(crate) fn find(&self, volume: &Volume, owner: Owner, name: &[u8]) -> Result<Option<FoundEntry>> {
+        let hash = volume.pair.name_hash(name);
+        for entry in self.entries.iter_hash(u64::from(hash)).filter(|entry| entry.hash == hash) {
+            match self.read(volume, owner, entry.slot)? {
+                Some(dentry) if dentry.name == name => return Ok(Some(FoundEntry { slot: entry.slot, dentry })),
+                Some(_) => {}
+                None => return Err(damaged(owner, self.address(entry.slot), "kind")),
+            }
+        }
+        Ok(None)
+    }
+
+    /// Puts a new entry into a transaction: into free slots, or into a new page. `root` is the directory's; the caller writes its inode.
+    pub(crate) fn plan_insert(&self, tx: &mut Tx<'_>, volume: &Volume, owner: Owner, root: &mut RecordBytes, dentry: &Dentry) -> Result<Insertion> {
+        let count = slots(dentry.name.len());
+        let room = (self.hints[count - 1]..self.used.len()).find_map(|page| run_of_free(self.used[page], count).map(|line| (page, line)));
+        let (page_index, line, new_page, mapping_pages) = match room {
+            Some((page, line)) => (page, line, None, 0),
+            None => {
+                if self.pages.len() == PAGES_MAX {
+                    return Err(Error::NoSpace { zone: "memory" });
+                }
+                let page = volume.memory.take_page(volume, Region::Dentries, Structure::Dentry, Need::Growth)?;
+                tx.took(space::region(Region::Dentries, page, PAGE_LINES));
+                let added = tree::set(tx, volume, owner, root, self.pages.len() as u64, Record::Memory(page), Need::Growth)?;
+                (self.pages.len(), 0, Some(page), added)
+            }
+        };
+        let page = new_page.unwrap_or_else(|| self.pages[page_index]);
+        let first = page.nth(u64::from(line));
+        let lines = dentry.encode(|index| volume.place(owner, first.nth(index as u64)));
+        for (index, image) in (0..).zip(lines) {
+            tx.put(Structure::Dentry, first.nth(index), image)?;
+        }
+        Ok(Insertion { slot: page_index as u32 * PAGE_SLOTS as u32 + line, slots: count, hash: dentry.hash, new_page, mapping_pages })
+    }
+
+    /// The insertion is durable ([DI1]).
+    pub(crate) fn inserted(&mut self, insertion: Insertion) {
+        if let Some(page) = insertion.new_page {
+            self.pages.push(page);
+            self.used.push(0);
+        }
+        let (page, line) = ((u64::from(insertion.slot) / PAGE_SLOTS) as usize, u64::from(insertion.slot) % PAGE_SLOTS);
+        self.used[page] |= ((1 << insertion.slots) - 1) << line;
+        for (count, hint) in (1..).zip(&mut self.hints) {
+            while *hint < self.used.len() && run_of_free(self.used[*hint], count).is_none() {
+                *hint += 1;
+            }
+        }
+        let entry = IndexEntry { hash: insertion.hash, slot: insertion.slot };
+        self.entries.insert_unique(u64::from(entry.hash), entry, |entry| u64::from(entry.hash));
+    }
+
+    /// Puts the removal of an entry into a transaction.
+    pub(crate) fn plan_remove(&self, tx: &mut Tx<'_>, entry: &FoundEntry) -> Result<()> {
+        for index in 0..slots(entry.dentry.name.len()) as u64 {
+            tx.put(Structure::Dentry, self.address(entry.slot).nth(index), EMPTY_LINE)?;
+        }
+        Ok(())
+    }
+
+    /// The removal is durable ([DI1]).
+    pub(crate) fn removed(&mut self, entry: &FoundEntry) {
+        let (page, line) = ((u64::from(entry.slot) / PAGE_SLOTS) as usize, u64::from(entry.slot) % PAGE_SLOTS);
+        self.used[page] &= !(((1 << slots(entry.dentry.name.len())) - 1) << line);
+        for hint in &mut self.hints {
+            *hint = (*hint).min(page);
+        }
+        if let Ok(found) = self.entries.find_entry(u64::from(entry.dentry.hash), |other| other.slot == entry.slot) {
+            found.remove();
+        }
+    }
+
+    /// Puts an entry's new target (inode and type) into a transaction; its slot and cookie stay.
+    pub(crate) fn plan_retarget(&self, tx: &mut Tx<'_>, volume: &Volume, owner: Owner, slot: u32, dentry: &Dentry) -> Result<()> {
+        let first = self.address(slot);
+        let image: Line = dentry.encode(|index| volume.place(owner, first.nth(index as u64)))[0];
+        tx.put(Structure::Dentry, first, image)
+    }
+
+    /// Visits entries from slot `from` on, in the order of slots, until `visit` says stop.
+    pub(crate) fn list(&self, volume: &Volume, owner: Owner, from: u64, visit: &mut dyn FnMut(u64, &Dentry) -> bool) -> Result<()> {
+        for slot in from..self.pages.len() as u64 * PAGE_SLOTS {
+            if self.used[(slot / PAGE_SLOTS) as usize] >> (slot % PAGE_SLOTS) & 1 == 0 {
+                continue;
+            }
+            if let Some(dentry) = self.read(volume, owner, slot as u32)? {
+                if !visit(slot, &dentry) {
+                    return Ok(());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Everything that the directory takes, for the transaction that removes it.
+    pub(crate) fn free_all(&self, tx: &mut Tx<'_>) {
+        for page in &self.pages {
+            tx.free(space::region(Region::Dentries, *page, PAGE_LINES));
+        }
+    }
+}
+
+/// The first line of a run of `count` free lines in a page.
+fn run_of_free(used: u64, count: usize) -> Option<u32> {
+    crate::alloc::bits::Bits::fit(used, count as u32, false)
+}
+
+fn damaged(owner: Owner, address: LineAddress, field: &'static str) -> Error {
+    Error::Damaged { inode: owner.inode, source: Corrupt::Field { address, field, found: address.number() } }
+}

@@ -1,0 +1,220 @@
+//! Inodes in memory: loaded on demand, evictable, each with its lock.
+//!
+//! [N1] The inode's lock owns its two lines and all its mapping, leaf and checksum lines (RULES R5). The in-memory inode changes only
+//!      after its transaction is persistent (RULES R4).
+//! [N2] Several inodes are locked in the order of their numbers (RULES R4, STYLE 14).
+//! [N3] A handle that is in use by anyone is never evicted, so there is one lock for an inode.
+//! [N4] Who holds an inode from outside (a kernel's look-up, an open file) is counted apart; an inode without names lives until that
+//!      count is zero (RULES R21).
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+use hashbrown::HashMap;
+use tandemfs_device::Structure;
+use tandemfs_format::inode::Inode;
+use tandemfs_format::mapping::RecordBytes;
+use tandemfs_format::{InodeNumber, LineAddress};
+
+use super::directory::DirectoryIndex;
+use crate::data::range_lock::RangeLock;
+use crate::journal::Tx;
+use crate::sync::{Mutex, RwLock, RwLockWriteGuard};
+use crate::volume::{Owner, Volume};
+use crate::{Error, Result};
+
+const SHARDS: usize = 64;
+
+/// An inode in memory, with its lock and its range lock.
+pub(crate) struct Handle {
+    pub(crate) number: InodeNumber,
+    pub(crate) address: LineAddress,
+    pub(crate) state: RwLock<State>,
+    pub(crate) ranges: RangeLock,
+}
+
+/// What the lock of an inode guards.
+pub(crate) struct State {
+    pub(crate) inode: Inode,
+    /// The slot was freed; the number may belong to another file by now.
+    pub(crate) removed: bool,
+    /// The index of a directory, once it was needed.
+    pub(crate) directory: Option<Box<DirectoryIndex>>,
+}
+
+impl State {
+    pub(crate) fn owner(&self, number: InodeNumber) -> Owner {
+        Owner { inode: number, generation: self.inode.generation }
+    }
+
+    pub(crate) fn root(&self) -> RecordBytes {
+        self.inode.root_record()
+    }
+}
+
+impl Handle {
+    pub(crate) fn new(number: InodeNumber, address: LineAddress, inode: Inode) -> Arc<Self> {
+        let state = State { inode, removed: false, directory: None };
+        Arc::new(Self { number, address, state: RwLock::new(state), ranges: RangeLock::default() })
+    }
+
+    /// Puts the lines of a changed inode into a transaction; only those that differ.
+    pub(crate) fn put(&self, tx: &mut Tx<'_>, volume: &Volume, old: Option<&Inode>, new: &Inode) -> Result<()> {
+        let place = |address| Inode::place(volume.pair, self.number, address);
+        tx.put(Structure::Inode, self.address, new.encode_hot(&place(self.address)))?;
+        let cold_address = self.address.nth(1);
+        let cold_differs = old.is_none_or(|old| {
+            (old.uid, old.gid, old.project, old.flags, old.birth, old.parent, old.root)
+                != (new.uid, new.gid, new.project, new.flags, new.birth, new.parent, new.root)
+        });
+        if cold_differs {
+            tx.put(Structure::Inode, cold_address, new.encode_cold(&place(cold_address)))?;
+        }
+        Ok(())
+    }
+}
+
+#[derive(Default)]
+struct Shard {
+    handles: HashMap<u64, Arc<Handle>>,
+    order: VecDeque<u64>,
+    held: HashMap<u64, u64>,
+}
+
+pub(crate) struct InodeTable {
+    shards: Vec<Mutex<Shard>>,
+    shard_handles_max: usize,
+    /// Bytes of directory indexes in memory.
+    pub(crate) index_bytes: AtomicUsize,
+    index_bytes_max: usize,
+}
+
+impl InodeTable {
+    pub(crate) fn new(memory_bytes: u64) -> Self {
+        // A quarter of the memory option for inodes, a quarter for directory indexes, the rest for pages.
+        let handle_bytes = size_of::<Handle>() + 64;
+        Self {
+            shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
+            shard_handles_max: (memory_bytes as usize / 4 / handle_bytes / SHARDS).max(16),
+            index_bytes: AtomicUsize::new(0),
+            index_bytes_max: memory_bytes as usize / 4,
+        }
+    }
+
+    fn shard(&self, number: InodeNumber) -> &Mutex<Shard> {
+        &self.shards[(number.get().wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 58) as usize]
+    }
+
+    /// The inode with this number; `Stale` where the slot is free.
+    pub(crate) fn get(&self, volume: &Volume, number: InodeNumber) -> Result<Arc<Handle>> {
+        let mut shard = self.shard(number).lock();
+        if let Some(handle) = shard.handles.get(&number.get()) {
+            return Ok(handle.clone());
+        }
+        let address = volume.memory.inode_address(number).ok_or(Error::Stale(number))?;
+        let inode = read_inode(volume, number, address)?.ok_or(Error::Stale(number))?;
+        let handle = Handle::new(number, address, inode);
+        self.insert(&mut shard, handle.clone());
+        Ok(handle)
+    }
+
+    /// A new inode joins the table, after its transaction.
+    pub(crate) fn add(&self, handle: Arc<Handle>) {
+        self.insert(&mut self.shard(handle.number).lock(), handle);
+    }
+
+    /// The inode's slot is free.
+    pub(crate) fn remove(&self, number: InodeNumber) {
+        self.shard(number).lock().handles.remove(&number.get());
+    }
+
+    fn insert(&self, shard: &mut Shard, handle: Arc<Handle>) {
+        let tight = self.index_bytes.load(Relaxed) > self.index_bytes_max;
+        for _ in 0..shard.order.len() {
+            if shard.handles.len() < self.shard_handles_max && !tight {
+                break;
+            }
+            let Some(oldest) = shard.order.pop_front() else { break };
+            match shard.handles.get(&oldest) {
+                None => {}
+                Some(used) if Arc::strong_count(used) > 1 => shard.order.push_back(oldest), // [N3]
+                Some(_) => {
+                    if let Some(evicted) = shard.handles.remove(&oldest) {
+                        self.forget_index(&mut evicted.state.write());
+                    }
+                    if tight && shard.handles.len() < self.shard_handles_max {
+                        break;
+                    }
+                }
+            }
+        }
+        shard.order.push_back(handle.number.get());
+        shard.handles.insert(handle.number.get(), handle);
+    }
+
+    /// Drops a directory's index from memory.
+    pub(crate) fn forget_index(&self, state: &mut State) {
+        if let Some(index) = state.directory.take() {
+            self.index_bytes.fetch_sub(index.counted_bytes(), Relaxed);
+        }
+    }
+
+    // ---- holders from outside ([N4]) --------------------------------------------------------------------------------------------
+
+    pub(crate) fn hold(&self, number: InodeNumber, count: u64) {
+        *self.shard(number).lock().held.entry(number.get()).or_insert(0) += count;
+    }
+
+    /// True where nobody holds it any more.
+    pub(crate) fn release(&self, number: InodeNumber, count: u64) -> bool {
+        let mut shard = self.shard(number).lock();
+        let Some(held) = shard.held.get_mut(&number.get()) else { return true };
+        *held = held.saturating_sub(count);
+        let last = *held == 0;
+        if last {
+            shard.held.remove(&number.get());
+        }
+        last
+    }
+
+    pub(crate) fn is_held(&self, number: InodeNumber) -> bool {
+        self.shard(number).lock().held.contains_key(&number.get())
+    }
+}
+
+/// Reads and verifies an inode; `None` where the slot is free.
+pub(crate) fn read_inode(volume: &Volume, number: InodeNumber, address: LineAddress) -> Result<Option<Inode>> {
+    let page = volume.pages.page(&volume.drive, &volume.live.work, Structure::Inode, address)?;
+    Inode::decode(volume.pair, number, address, &page.line(address), &page.line(address.nth(1)))
+        .map_err(|source| Error::Damaged { inode: number, source })
+}
+
+/// Locks of several inodes, taken in the order of their numbers ([N2]). Duplicates are locked once.
+pub(crate) struct Locked<'h> {
+    guards: Vec<(InodeNumber, RwLockWriteGuard<'h, State>)>,
+}
+
+impl<'h> Locked<'h> {
+    pub(crate) fn new(mut handles: Vec<&'h Arc<Handle>>) -> Self {
+        handles.sort_by_key(|handle| handle.number);
+        handles.dedup_by_key(|handle| handle.number);
+        Self { guards: handles.into_iter().map(|handle| (handle.number, handle.state.write())).collect() }
+    }
+
+    fn position(&self, number: InodeNumber) -> usize {
+        match self.guards.iter().position(|(other, _)| *other == number) {
+            Some(position) => position,
+            None => unreachable!("inode {number} was locked"),
+        }
+    }
+
+    pub(crate) fn get(&self, number: InodeNumber) -> &State {
+        &self.guards[self.position(number)].1
+    }
+
+    pub(crate) fn get_mut(&mut self, number: InodeNumber) -> &mut State {
+        let position = self.position(number);
+        &mut self.guards[position].1
+    }
+}

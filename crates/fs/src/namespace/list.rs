@@ -1,0 +1,52 @@
+//! Listing a directory. A cookie is a slot number + 3: it stays valid while its entry lives, and over a remount.
+
+use tandemfs_format::InodeNumber;
+use tandemfs_format::dentry::type_of_mode;
+use tandemfs_format::inode::file_type;
+
+use crate::statistics::count;
+use crate::types::DirectoryEntry;
+use crate::{FileSystem, Result};
+
+/// Cookies of `.` and `..`.
+const DOT: u64 = 1;
+const DOT_DOT: u64 = 2;
+/// Cookie of slot 0.
+const FIRST_SLOT: u64 = 3;
+
+impl FileSystem {
+    /// Visits the entries after `cookie` (0 = from the start), `.` and `..` first, until `visit` returns false; that entry was not taken.
+    /// The directory's lock is held meanwhile: `visit` must not call back.
+    ///
+    /// # Errors
+    /// `NotDirectory`.
+    pub fn read_directory(&self, number: InodeNumber, cookie: u64, visit: &mut dyn FnMut(&DirectoryEntry<'_>) -> bool) -> Result<()> {
+        count(&self.volume.live.operations.readdir);
+        let handle = self.handle(number)?;
+        if handle.state.read().directory.is_none() {
+            self.index(number, &mut handle.state.write())?;
+        }
+        let state = handle.state.read();
+        let owner = state.owner(number);
+        let directory_type = type_of_mode(file_type::DIRECTORY);
+        for (own_cookie, name, inode) in [(DOT, &b"."[..], number), (DOT_DOT, b"..", state.inode.parent)] {
+            if cookie < own_cookie && !visit(&DirectoryEntry { inode, file_type: directory_type, cookie: own_cookie, name }) {
+                return Ok(());
+            }
+        }
+        let from = (cookie + 1).saturating_sub(FIRST_SLOT);
+        let mut each = |slot: u64, dentry: &tandemfs_format::dentry::Dentry| {
+            visit(&DirectoryEntry {
+                inode: dentry.inode,
+                file_type: dentry.file_type,
+                cookie: slot + FIRST_SLOT,
+                name: &dentry.name,
+            })
+        };
+        match &state.directory {
+            Some(index) => index.list(&self.volume, owner, from, &mut each),
+            // Evicted between the two locks; rare, so it is built for this one call.
+            None => super::DirectoryIndex::load(&self.volume, owner, state.root(), state.inode.size)?.list(&self.volume, owner, from, &mut each),
+        }
+    }
+}

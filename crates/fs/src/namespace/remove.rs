@@ -1,0 +1,198 @@
+//! Removal of names, and of inodes that have none left.
+//!
+//! An inode without names lives on while it is held from outside: it is an orphan, an inode in use with `nlink` 0. There is no list of
+//! orphans on the medium; recovery's scan finds them (RULES R12). Removal of an inode of any size is one transaction (RULES R11).
+
+use std::sync::Arc;
+
+use tandemfs_device::{Fenced, Flushed, Structure};
+use tandemfs_format::inode::Inode;
+use tandemfs_format::segment::Region;
+use tandemfs_format::{EMPTY_LINE, InodeNumber};
+
+use super::directory::FoundEntry;
+use super::inodes::{Handle, Locked, State};
+use super::{check_name, directory_changed};
+use crate::data::FileView;
+use crate::data::free_blocks;
+use crate::index::tree;
+use crate::journal::{Tx, tx_space as space};
+use crate::statistics::count;
+use crate::volume::now;
+use crate::{Error, FileSystem, Result};
+
+impl FileSystem {
+    /// Removes a name of a file. The file goes with its last name and its last holder.
+    ///
+    /// # Errors
+    /// `NotFound`, `IsDirectory`.
+    pub fn unlink(&self, parent: InodeNumber, name: &[u8]) -> Result<()> {
+        count(&self.volume.live.operations.unlink);
+        self.remove_name(parent, name, false)
+    }
+
+    /// Removes an empty directory.
+    ///
+    /// # Errors
+    /// `NotFound`, `NotDirectory`, `NotEmpty`.
+    pub fn remove_directory(&self, parent: InodeNumber, name: &[u8]) -> Result<()> {
+        count(&self.volume.live.operations.rmdir);
+        self.remove_name(parent, name, true)
+    }
+
+    fn remove_name(&self, parent: InodeNumber, name: &[u8], want_directory: bool) -> Result<()> {
+        let volume = &self.volume;
+        volume.health.check_writable()?;
+        check_name(name)?;
+        let directory = self.handle(parent)?;
+        loop {
+            let Some(found) = self.find(&directory, name)? else { return Err(Error::NotFound) };
+            let target = self.handle(found.dentry.inode)?;
+            let mut locked = Locked::new(vec![&directory, &target]);
+            let owner = locked.get(parent).owner(parent);
+            // Revalidate under the locks (RULES R4).
+            if self.index(parent, locked.get_mut(parent))?.find(volume, owner, name)?.as_ref() != Some(&found) {
+                continue;
+            }
+            let is_directory = locked.get(target.number).inode.is_directory();
+            match (is_directory, want_directory) {
+                (true, false) => return Err(Error::IsDirectory),
+                (false, true) => return Err(Error::NotDirectory),
+                (true, true) if !self.index(target.number, locked.get_mut(target.number))?.is_empty() => return Err(Error::NotEmpty),
+                _ => {}
+            }
+            let mut tx = Tx::new(volume);
+            let parent_state = locked.get_mut(parent);
+            let Some(index) = &parent_state.directory else { unreachable!("it was just built") };
+            index.plan_remove(&mut tx, &found)?;
+            let mut parent_new = parent_state.inode.clone();
+            directory_changed(&mut parent_new, None);
+            if is_directory {
+                parent_new.nlink -= 1;
+            }
+            directory.put(&mut tx, volume, Some(&parent_state.inode), &parent_new)?;
+            let removal = self.plan_unlink(&mut tx, &target, locked.get_mut(target.number))?;
+            tx.commit(Fenced::nothing_stored(), Flushed::nothing_written())?;
+
+            let parent_state = locked.get_mut(parent);
+            parent_state.inode = parent_new;
+            if let Some(index) = &mut parent_state.directory {
+                index.removed(&found);
+            }
+            self.unlinked(&target, locked.get_mut(target.number), removal);
+            drop(locked);
+            self.remove_late_orphans();
+            return Ok(());
+        }
+    }
+
+    /// Puts into a transaction that a locked inode loses a name: one less, or none and the inode with it.
+    pub(crate) fn plan_unlink(&self, tx: &mut Tx<'_>, target: &Arc<Handle>, state: &mut State) -> Result<Removal> {
+        let mut new = state.inode.clone();
+        new.nlink = if new.is_directory() { 0 } else { new.nlink.saturating_sub(1) };
+        new.ctime = now();
+        new.change_count += 1;
+        if new.nlink > 0 {
+            target.put(tx, &self.volume, Some(&state.inode), &new)?;
+            return Ok(Removal::Named(new));
+        }
+        if self.inodes.is_held(target.number) {
+            target.put(tx, &self.volume, Some(&state.inode), &new)?;
+            return Ok(Removal::Orphaned(new));
+        }
+        self.plan_free(tx, target, state)?;
+        Ok(Removal::Removed)
+    }
+
+    /// The removal is durable: the inode in memory follows.
+    pub(crate) fn unlinked(&self, target: &Arc<Handle>, state: &mut State, removal: Removal) {
+        match removal {
+            Removal::Named(new) => state.inode = new,
+            Removal::Orphaned(new) => {
+                state.inode = new;
+                self.orphans.lock().insert(target.number.get());
+                // The last holder may have gone between the plan and now; then nobody else would remove it.
+                if !self.inodes.is_held(target.number) {
+                    self.late_orphans.lock().push(target.number);
+                }
+            }
+            Removal::Removed => self.mark_removed(target, state),
+        }
+    }
+
+    fn mark_removed(&self, target: &Handle, state: &mut State) {
+        state.removed = true;
+        self.inodes.forget_index(state);
+        self.inodes.remove(target.number);
+    }
+
+    /// Puts the removal of an inode and all that it takes into a transaction. Nobody reads its data: it has no names and no holders, and
+    /// the caller has its lock.
+    fn plan_free(&self, tx: &mut Tx<'_>, target: &Handle, state: &State) -> Result<()> {
+        let volume = &self.volume;
+        let owner = state.owner(target.number);
+        if state.inode.has_mapping() {
+            let view = FileView { owner, root: state.root(), size: state.inode.size, tail_stale: false };
+            let mut root = state.root();
+            if state.inode.is_directory() {
+                match &state.directory {
+                    Some(index) => index.free_all(tx),
+                    None => super::directory::DirectoryIndex::load(volume, owner, root, state.inode.size)?.free_all(tx),
+                }
+            } else {
+                free_blocks(tx, self, &view, 0)?;
+            }
+            tree::cut(tx, volume, owner, &mut root, 0)?;
+        }
+        tx.put(Structure::Inode, target.address, EMPTY_LINE)?;
+        tx.put(Structure::Inode, target.address.nth(1), EMPTY_LINE)?;
+        tx.free(space::region(Region::Inodes, target.address, 2));
+        Ok(())
+    }
+
+    /// Removes an inode without names, if nobody holds it.
+    pub(crate) fn remove_orphan(&self, number: InodeNumber) -> Result<()> {
+        let target = match self.handle(number) {
+            Err(Error::Stale(_)) => return Ok(()),
+            other => other?,
+        };
+        let _range = target.ranges.exclusive(0, u64::MAX);
+        let mut state = target.state.write();
+        if state.removed || state.inode.nlink > 0 || self.inodes.is_held(number) {
+            return Ok(());
+        }
+        let mut tx = Tx::new(&self.volume);
+        self.plan_free(&mut tx, &target, &state)?;
+        tx.commit(Fenced::nothing_stored(), Flushed::nothing_written())?;
+        self.mark_removed(&target, &mut state);
+        self.orphans.lock().remove(&number.get());
+        Ok(())
+    }
+
+    /// Removes orphans whose last holder went while they lost their name.
+    pub(crate) fn remove_late_orphans(&self) {
+        let late = std::mem::take(&mut *self.late_orphans.lock());
+        for number in late {
+            if let Err(error) = self.remove_orphan(number) {
+                tracing::warn!(inode = number.get(), %error, "an unlinked file stays until the next recovery");
+            }
+        }
+    }
+}
+
+/// What becomes of an inode that loses a name.
+pub(crate) enum Removal {
+    /// It has others.
+    Named(Inode),
+    /// It has none, but holders.
+    Orphaned(Inode),
+    /// It is gone.
+    Removed,
+}
+
+impl FoundEntry {
+    /// Whether the entry stands for a directory.
+    pub(crate) fn is_directory(&self) -> bool {
+        u16::from(self.dentry.file_type) << 12 == tandemfs_format::inode::file_type::DIRECTORY
+    }
+}

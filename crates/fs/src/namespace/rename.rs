@@ -1,0 +1,234 @@
+//! Renaming: over nothing, over files and empty directories, without replacing, and exchanging two names. One transaction each.
+//!
+//! A directory that moves between directories takes the rename lock first (RULES R4), so that the check "not into itself" stays true
+//! until it is done. All inodes involved are then locked in the order of their numbers and everything is looked up again.
+
+use tandemfs_device::{Fenced, Flushed};
+use tandemfs_format::InodeNumber;
+use tandemfs_format::dentry::Dentry;
+
+use super::directory::FoundEntry;
+use super::inodes::Locked;
+use super::{check_name, directory_changed};
+use crate::journal::Tx;
+use crate::statistics::count;
+use crate::types::RenameMode;
+use crate::volume::now;
+use crate::{Error, FileSystem, Result};
+
+/// Most directories between a directory and the root that are walked before the tree is taken for damaged.
+const DEPTH_MAX: usize = 1 << 16;
+
+impl FileSystem {
+    /// Moves a name.
+    ///
+    /// # Errors
+    /// `NotFound`, `Exists` (`NoReplace`), `NotEmpty`, `IsDirectory` and `NotDirectory` (a file over a directory and the other way),
+    /// `IntoItself`, `TooManyLinks`, `NoSpace`.
+    pub fn rename(&self, parent: InodeNumber, name: &[u8], new_parent: InodeNumber, new_name: &[u8], mode: RenameMode) -> Result<()> {
+        count(&self.volume.live.operations.rename);
+        self.volume.health.check_writable()?;
+        check_name(name)?;
+        check_name(new_name)?;
+        let (from, to) = (self.handle(parent)?, self.handle(new_parent)?);
+        loop {
+            let source = self.find(&from, name)?.ok_or(Error::NotFound)?;
+            let target = self.find(&to, new_name)?;
+            match (mode, &target) {
+                (RenameMode::NoReplace, Some(_)) => return Err(Error::Exists),
+                (RenameMode::Exchange, None) => return Err(Error::NotFound),
+                (RenameMode::Replace, Some(target)) => match (source.is_directory(), target.is_directory()) {
+                    _ if target.dentry.inode == source.dentry.inode => return Ok(()),
+                    (true, false) => return Err(Error::NotDirectory),
+                    (false, true) => return Err(Error::IsDirectory),
+                    _ => {}
+                },
+                (RenameMode::Exchange, Some(target)) if target.dentry.inode == source.dentry.inode => return Ok(()),
+                _ => {}
+            }
+            let moves_directory = parent != new_parent && (source.is_directory() || target.as_ref().is_some_and(FoundEntry::is_directory));
+            let _rename_lock = moves_directory.then(|| self.rename_lock.lock());
+            if moves_directory {
+                self.check_not_inside(source.dentry.inode, new_parent)?;
+                if let (RenameMode::Exchange, Some(target)) = (mode, &target) {
+                    self.check_not_inside(target.dentry.inode, parent)?;
+                }
+            } else if source.is_directory() && source.dentry.inode == new_parent {
+                return Err(Error::IntoItself);
+            }
+            let source_handle = self.handle(source.dentry.inode)?;
+            let target_handle = target.as_ref().map(|target| self.handle(target.dentry.inode)).transpose()?;
+            let mut handles = vec![&from, &to, &source_handle];
+            handles.extend(target_handle.as_ref());
+            let mut locked = Locked::new(handles);
+            // Revalidate under the locks (RULES R4).
+            let (from_owner, to_owner) = (locked.get(parent).owner(parent), locked.get(new_parent).owner(new_parent));
+            if self.index(parent, locked.get_mut(parent))?.find(&self.volume, from_owner, name)?.as_ref() != Some(&source)
+                || self.index(new_parent, locked.get_mut(new_parent))?.find(&self.volume, to_owner, new_name)? != target
+            {
+                continue;
+            }
+            if locked.get(new_parent).inode.nlink == 0 {
+                return Err(Error::NotFound);
+            }
+            match (mode, target.zip(target_handle.as_ref())) {
+                (RenameMode::Exchange, Some((target, target_handle))) => {
+                    self.exchange(&mut locked, [(&from, &source, &source_handle), (&to, &target, target_handle)])
+                }
+                (_, target) => self.replace(&mut locked, (&from, &source, &source_handle), &to, new_name, target),
+            }?;
+            drop(locked);
+            self.remove_late_orphans();
+            return Ok(());
+        }
+    }
+
+    /// Refuses a directory that would become its own ancestor. The rename lock keeps the answer true.
+    fn check_not_inside(&self, moved: InodeNumber, into: InodeNumber) -> Result<()> {
+        let mut at = into;
+        for _ in 0..DEPTH_MAX {
+            if at == moved {
+                return Err(Error::IntoItself);
+            }
+            if at == InodeNumber::ROOT {
+                return Ok(());
+            }
+            at = self.handle(at)?.state.read().inode.parent;
+        }
+        Err(Error::Stale(into))
+    }
+
+    fn replace(
+        &self,
+        locked: &mut Locked<'_>,
+        (from, source, source_handle): (&std::sync::Arc<super::Handle>, &FoundEntry, &std::sync::Arc<super::Handle>),
+        to: &std::sync::Arc<super::Handle>,
+        new_name: &[u8],
+        target: Option<(FoundEntry, &std::sync::Arc<super::Handle>)>,
+    ) -> Result<()> {
+        let volume = &self.volume;
+        let (parent, new_parent) = (from.number, to.number);
+        if let Some((entry, handle)) = &target {
+            if entry.is_directory() && !self.index(handle.number, locked.get_mut(handle.number))?.is_empty() {
+                return Err(Error::NotEmpty);
+            }
+        }
+        let mut tx = Tx::new(volume);
+        // The name in the new place.
+        let to_owner = locked.get(new_parent).owner(new_parent);
+        let dentry = Dentry {
+            inode: source.dentry.inode,
+            file_type: source.dentry.file_type,
+            hash: volume.pair.name_hash(new_name),
+            name: new_name.to_vec(),
+        };
+        let mut to_new = locked.get(new_parent).inode.clone();
+        let mut root = to_new.root_record();
+        let to_index = index_of(locked.get(new_parent));
+        let insertion = match &target {
+            Some((entry, _)) => {
+                to_index.plan_retarget(&mut tx, volume, to_owner, entry.slot, &dentry)?;
+                None
+            }
+            None => Some(to_index.plan_insert(&mut tx, volume, to_owner, &mut root, &dentry)?),
+        };
+        to_new.root = root.to_bytes();
+        directory_changed(&mut to_new, insertion.as_ref());
+        if target.as_ref().is_some_and(|(entry, _)| entry.is_directory()) {
+            to_new.nlink -= 1;
+        }
+        // The name in the old place.
+        index_of(locked.get(parent)).plan_remove(&mut tx, source)?;
+        let from_new = if parent == new_parent {
+            None
+        } else {
+            let mut from_new = locked.get(parent).inode.clone();
+            directory_changed(&mut from_new, None);
+            if source.is_directory() {
+                from_new.nlink -= 1;
+                to_new.nlink = to_new.nlink.checked_add(1).ok_or(Error::TooManyLinks)?;
+            }
+            from.put(&mut tx, volume, Some(&locked.get(parent).inode), &from_new)?;
+            Some(from_new)
+        };
+        to.put(&mut tx, volume, Some(&locked.get(new_parent).inode), &to_new)?;
+        // The inode that moves, and the one that loses its name.
+        let mut source_new = locked.get(source_handle.number).inode.clone();
+        source_new.ctime = now();
+        source_new.parent = new_parent;
+        source_new.change_count += 1;
+        source_handle.put(&mut tx, volume, Some(&locked.get(source_handle.number).inode), &source_new)?;
+        let removal = match &target {
+            Some((_, handle)) => Some((*handle, self.plan_unlink(&mut tx, handle, locked.get_mut(handle.number))?)),
+            None => None,
+        };
+        tx.commit(Fenced::nothing_stored(), Flushed::nothing_written())?;
+
+        locked.get_mut(source_handle.number).inode = source_new;
+        if let Some(from_new) = from_new {
+            locked.get_mut(parent).inode = from_new;
+        }
+        let to_state = locked.get_mut(new_parent);
+        to_state.inode = to_new;
+        if let (Some(index), Some(insertion)) = (&mut to_state.directory, insertion) {
+            index.inserted(insertion);
+        }
+        if let Some(index) = &mut locked.get_mut(parent).directory {
+            index.removed(source);
+        }
+        if let Some((handle, removal)) = removal {
+            self.unlinked(handle, locked.get_mut(handle.number), removal);
+        }
+        Ok(())
+    }
+
+    fn exchange(
+        &self,
+        locked: &mut Locked<'_>,
+        sides: [(&std::sync::Arc<super::Handle>, &FoundEntry, &std::sync::Arc<super::Handle>); 2],
+    ) -> Result<()> {
+        let volume = &self.volume;
+        let [(from, source, source_handle), (to, target, target_handle)] = sides;
+        let mut tx = Tx::new(volume);
+        let mut changed = Vec::new();
+        for (directory, entry, other) in [(from, source, target), (to, target, source)] {
+            let owner = locked.get(directory.number).owner(directory.number);
+            let dentry = Dentry { inode: other.dentry.inode, file_type: other.dentry.file_type, ..entry.dentry.clone() };
+            index_of(locked.get(directory.number)).plan_retarget(&mut tx, volume, owner, entry.slot, &dentry)?;
+        }
+        let mut directories = vec![(from, i64::from(target.is_directory()) - i64::from(source.is_directory()))];
+        if to.number != from.number {
+            directories.push((to, -directories[0].1));
+        } else {
+            directories[0].1 = 0;
+        }
+        for (directory, links) in directories {
+            let old = &locked.get(directory.number).inode;
+            let mut new = old.clone();
+            directory_changed(&mut new, None);
+            new.nlink = u32::try_from(i64::from(new.nlink) + links).map_err(|_| Error::TooManyLinks)?;
+            directory.put(&mut tx, volume, Some(old), &new)?;
+            changed.push((directory.number, new));
+        }
+        for (handle, parent) in [(source_handle, to.number), (target_handle, from.number)] {
+            let old = &locked.get(handle.number).inode;
+            let mut new = old.clone();
+            (new.ctime, new.parent) = (now(), parent);
+            new.change_count += 1;
+            handle.put(&mut tx, volume, Some(old), &new)?;
+            changed.push((handle.number, new));
+        }
+        tx.commit(Fenced::nothing_stored(), Flushed::nothing_written())?;
+        for (number, new) in changed {
+            locked.get_mut(number).inode = new;
+        }
+        Ok(())
+    }
+}
+
+fn index_of(state: &super::State) -> &super::DirectoryIndex {
+    match &state.directory {
+        Some(index) => index,
+        None => unreachable!("the caller built it under the lock"),
+    }
+}

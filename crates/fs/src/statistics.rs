@@ -1,0 +1,119 @@
+//! Counters of the file system since the mount (DESIGN §7, `stats`).
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+macro_rules! counters {
+    ($(#[$meta:meta])* $live:ident, $(#[$snapshot_meta:meta])* $snapshot:ident { $($(#[$field_meta:meta])* $field:ident),* $(,)? }) => {
+        $(#[$meta])*
+        #[derive(Debug, Default)]
+        pub(crate) struct $live { $(pub(crate) $field: AtomicU64),* }
+
+        $(#[$snapshot_meta])*
+        #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+        pub struct $snapshot { $($(#[$field_meta])* pub $field: u64),* }
+
+        impl $live {
+            pub(crate) fn snapshot(&self) -> $snapshot {
+                $snapshot { $($field: self.$field.load(Relaxed)),* }
+            }
+
+            pub(crate) fn reset(&self) {
+                $(self.$field.store(0, Relaxed);)*
+            }
+        }
+
+        impl $snapshot {
+            /// Names and values, in the order of `stats --json`.
+            pub fn entries(&self) -> Vec<(&'static str, u64)> {
+                vec![$((stringify!($field), self.$field)),*]
+            }
+        }
+    };
+}
+
+counters! {
+    /// Operations, live.
+    LiveOperations,
+    /// Operations since the mount.
+    OperationCounts {
+        /// Files created.
+        create,
+        /// Directories made.
+        mkdir,
+        /// Symbolic links made.
+        symlink,
+        /// Special files made.
+        mknod,
+        /// Names added.
+        link,
+        /// Names removed.
+        unlink,
+        /// Directories removed.
+        rmdir,
+        /// Renames.
+        rename,
+        /// Look-ups of a name.
+        lookup,
+        /// Attributes read.
+        getattr,
+        /// Attributes set.
+        setattr,
+        /// Reads.
+        read,
+        /// Writes.
+        write,
+        /// Directory listings.
+        readdir,
+        /// Syncs.
+        fsync,
+    }
+}
+
+counters! {
+    /// Work of the engine, live.
+    LiveWork,
+    /// Work of the engine since the mount.
+    WorkCounts {
+        /// Bytes that callers read.
+        user_read_bytes,
+        /// Bytes that callers wrote.
+        user_written_bytes,
+        /// Committed transactions.
+        transactions,
+        /// Checkpoints.
+        checkpoints,
+        /// Data logs merged into a newer one (RomeFS §3.5.1).
+        merges,
+        /// Data logs extended in place.
+        appends_in_place,
+        /// Blocks composed anew from sectors and logs (RomeFS §3.5.2).
+        block_write_backs,
+        /// Reads that the logs alone answered (RomeFS Algorithm 1).
+        early_terminations,
+        /// Metadata pages loaded from the device.
+        metadata_page_loads,
+    }
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Live {
+    pub(crate) operations: LiveOperations,
+    pub(crate) work: LiveWork,
+}
+
+/// Counters of the file system since the mount or the last reset.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Statistics {
+    /// Operations.
+    pub operations: OperationCounts,
+    /// Work of the engine.
+    pub work: WorkCounts,
+}
+
+pub(crate) fn count(counter: &AtomicU64) {
+    counter.fetch_add(1, Relaxed);
+}
+
+pub(crate) fn add(counter: &AtomicU64, amount: u64) {
+    counter.fetch_add(amount, Relaxed);
+}

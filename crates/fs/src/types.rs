@@ -1,0 +1,182 @@
+//! What callers of the file system say and hear: options, attributes, entries.
+
+use tandemfs_format::InodeNumber;
+use tandemfs_format::inode::Timestamp;
+use tandemfs_format::superblock::ChecksumKind;
+
+/// How to mount.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MountOptions {
+    /// Write nothing, not even the superblock; a journal is replayed in host memory only.
+    pub read_only: bool,
+    /// Requests are split at multiples of this; whole blocks go by blocks, the rest by bytes (RomeFS §3.3). 0 = the block size.
+    /// A multiple of the block size.
+    pub threshold_bytes: u32,
+    /// Bound of the host memory for metadata pages and directory indexes, in bytes.
+    pub memory_bytes: u64,
+}
+
+impl Default for MountOptions {
+    fn default() -> Self {
+        Self { read_only: false, threshold_bytes: 0, memory_bytes: 256 << 20 }
+    }
+}
+
+/// How to format.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FormatOptions {
+    /// Size of a data block, a power of two from 4 KiB to 1 MiB.
+    pub block_bytes: u32,
+    /// Checksums of file data.
+    pub checksum_kind: ChecksumKind,
+    /// Label, up to 64 B.
+    pub label: String,
+    /// Overwrite whatever is there.
+    pub force: bool,
+    /// Owner and group of the root directory.
+    pub root_owner: (u32, u32),
+}
+
+impl Default for FormatOptions {
+    fn default() -> Self {
+        Self { block_bytes: 64 << 10, checksum_kind: ChecksumKind::Crc32c, label: String::new(), force: false, root_owner: (0, 0) }
+    }
+}
+
+/// What `stat` shows of an inode.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Attributes {
+    /// Number.
+    pub inode: InodeNumber,
+    /// Generation.
+    pub generation: u32,
+    /// Type and permissions, as in `st_mode`.
+    pub mode: u16,
+    /// Names.
+    pub nlink: u32,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Device number of a device file.
+    pub rdev: u32,
+    /// Size in bytes.
+    pub size: u64,
+    /// Space taken, in 512 B.
+    pub sectors: u64,
+    /// Last read.
+    pub atime: Timestamp,
+    /// Last change of data.
+    pub mtime: Timestamp,
+    /// Last change of the inode.
+    pub ctime: Timestamp,
+    /// Birth.
+    pub birth: Timestamp,
+}
+
+/// A new inode.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NewInode<'a> {
+    /// Type and permissions.
+    pub mode: u16,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Device number, for device files.
+    pub rdev: u32,
+    /// Target, for symbolic links (1–4095 B).
+    pub target: &'a [u8],
+}
+
+/// A time to set.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SetTime {
+    /// The time of the operation.
+    Now,
+    /// This time.
+    At(Timestamp),
+}
+
+/// What to change of an inode; `None` leaves it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct SetAttributes {
+    /// Permissions (the lower twelve bits).
+    pub permissions: Option<u16>,
+    /// Owner.
+    pub uid: Option<u32>,
+    /// Group.
+    pub gid: Option<u32>,
+    /// Size.
+    pub size: Option<u64>,
+    /// Last read.
+    pub atime: Option<SetTime>,
+    /// Last change of data.
+    pub mtime: Option<SetTime>,
+    /// Last change of the inode (a kernel with a write-back cache sends its own).
+    pub ctime: Option<Timestamp>,
+    /// Clear set-user-id, and set-group-id of an executable, as a change of data or owner does.
+    pub kill_set_id: bool,
+}
+
+/// An entry that `read_directory` yields.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DirectoryEntry<'a> {
+    /// Inode.
+    pub inode: InodeNumber,
+    /// Bits 12–15 of the mode.
+    pub file_type: u8,
+    /// Where to go on after this entry. Stable while the entry lives, also over a remount. 1 and 2 are `.` and `..`.
+    pub cookie: u64,
+    /// The name.
+    pub name: &'a [u8],
+}
+
+/// How `rename` treats the target name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum RenameMode {
+    /// Replace it.
+    #[default]
+    Replace,
+    /// Fail if it exists.
+    NoReplace,
+    /// Swap the two names.
+    Exchange,
+}
+
+/// What `write` does beside the bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct WriteOptions {
+    /// Leave times alone: late write-back from a kernel's cache (RULES R20).
+    pub keep_times: bool,
+    /// Write at the end of the file, whatever the offset.
+    pub append: bool,
+    /// Clear set-user-id, and set-group-id of an executable.
+    pub kill_set_id: bool,
+}
+
+/// Space of a zone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct ZoneSpace {
+    /// All of it, in bytes.
+    pub total_bytes: u64,
+    /// Free, in bytes.
+    pub free_bytes: u64,
+    /// Free for growth: without the transient room (RULES R14), in bytes.
+    pub available_bytes: u64,
+    /// Taken by data logs, in bytes.
+    pub data_log_bytes: u64,
+}
+
+/// What `statfs` shows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Space {
+    /// The memory zone.
+    pub memory: ZoneSpace,
+    /// The block zone.
+    pub block: ZoneSpace,
+    /// Inodes in use.
+    pub inodes_used: u64,
+    /// Inodes that could still be made.
+    pub inodes_free: u64,
+}
