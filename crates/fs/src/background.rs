@@ -1,75 +1,77 @@
 //! The thread behind the foreground: checkpoints before a ring is full, write-back before the memory zone is.
+//!
+//! It holds the file system only while it works, so that a file system that is dropped is gone; an unmount stops and joins it first, so
+//! that nothing changes while maps are saved.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 use crate::FileSystem;
 use crate::data::LOW_PERCENT;
+use crate::journal::Wake;
 
 /// How often the thread looks by itself.
 const INTERVAL: Duration = Duration::from_secs(1);
-
-/// The running thread; stops when dropped.
-pub struct Background {
-    file_system: Arc<FileSystem>,
-    thread: Option<JoinHandle<()>>,
-}
 
 impl FileSystem {
     /// Starts the thread that checkpoints and writes back behind the foreground. Without it, operations do both themselves when they must.
     ///
     /// # Errors
     /// What the system says when it gives no thread.
-    pub fn start_background(self: &Arc<Self>) -> std::io::Result<Background> {
-        let file_system = self.clone();
-        self.volume.journal.background.store(true, Relaxed);
-        let thread = std::thread::Builder::new().name("tandemfs-checkpoint".into()).spawn({
-            let file_system = self.clone();
-            move || file_system.run_background()
-        })?;
-        Ok(Background { file_system, thread: Some(thread) })
+    pub fn start_background(self: &Arc<Self>) -> std::io::Result<()> {
+        let (file_system, bell) = (Arc::downgrade(self), self.volume.journal.bell.clone());
+        bell.heard.store(true, Relaxed);
+        let run = move || {
+            loop {
+                let wake = {
+                    let mut wake = bell.wake.lock();
+                    if *wake == Wake::default() {
+                        bell.rung.wait_for(&mut wake, INTERVAL);
+                    }
+                    std::mem::take(&mut *wake)
+                };
+                match file_system.upgrade() {
+                    Some(file_system) if !wake.stop => file_system.work_behind(wake),
+                    _ => return,
+                }
+            }
+        };
+        *self.background.lock() = Some(std::thread::Builder::new().name("tandemfs-checkpoint".into()).spawn(run)?);
+        Ok(())
     }
 
-    fn run_background(&self) {
-        let (lock, condition) = &self.volume.journal.wake;
-        loop {
-            let wake = {
-                let mut wake = lock.lock();
-                if *wake == Default::default() {
-                    condition.wait_for(&mut wake, INTERVAL);
-                }
-                std::mem::take(&mut *wake)
-            };
-            if wake.stop {
-                return;
+    fn work_behind(&self, wake: Wake) {
+        self.remove_late_orphans();
+        if self.is_read_only() || self.stopped().is_some() {
+            return;
+        }
+        if wake.checkpoint {
+            if let Err(error) = self.checkpoint() {
+                tracing::error!(%error, "checkpoint");
             }
-            self.remove_late_orphans();
-            if self.is_read_only() || self.stopped().is_some() {
-                continue;
+        }
+        if wake.write_back || self.volume.memory.free_data_percent() < LOW_PERCENT {
+            if let Err(error) = self.write_back() {
+                tracing::error!(%error, "write-back");
             }
-            if wake.checkpoint {
-                if let Err(error) = self.checkpoint() {
-                    tracing::error!(%error, "checkpoint");
-                }
-            }
-            if wake.write_back || self.volume.memory.free_data_percent() < LOW_PERCENT {
-                if let Err(error) = self.write_back() {
-                    tracing::error!(%error, "write-back");
-                }
-            }
+        }
+    }
+
+    /// Stops the thread and waits for its end.
+    pub(crate) fn stop_background(&self) {
+        self.stop_write_back.store(true, Relaxed);
+        self.volume.journal.ask(|wake| wake.stop = true);
+        self.volume.journal.bell.heard.store(false, Relaxed);
+        if let Some(thread) = self.background.lock().take() {
+            let _ended = thread.join();
         }
     }
 }
 
-impl Drop for Background {
+impl Drop for FileSystem {
+    /// The thread ends by itself: it finds nothing to upgrade to.
     fn drop(&mut self) {
-        self.file_system.stop_background.store(true, Relaxed);
-        self.file_system.volume.journal.ask(|wake| wake.stop = true);
-        self.file_system.volume.journal.background.store(false, Relaxed);
-        if let Some(thread) = self.thread.take() {
-            let _ended = thread.join();
-        }
+        self.volume.journal.ask(|wake| wake.stop = true);
     }
 }

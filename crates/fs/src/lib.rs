@@ -33,7 +33,6 @@ use tandemfs_device::Drive;
 use tandemfs_format::InodeNumber;
 use tandemfs_format::superblock::Superblock;
 
-pub use background::Background;
 pub use error::{Error, Result};
 pub use mkfs::make_file_system;
 pub use mount::read_superblock;
@@ -61,7 +60,8 @@ pub struct FileSystem {
     pub(crate) late_orphans: Mutex<Vec<InodeNumber>>,
     generation: AtomicU32,
     pub(crate) write_back_cursor: AtomicU64,
-    pub(crate) stop_background: AtomicBool,
+    pub(crate) stop_write_back: AtomicBool,
+    background: Mutex<Option<std::thread::JoinHandle<()>>>,
     pub(crate) unmounted: AtomicBool,
     recovery: RecoveryReport,
 }

@@ -4,7 +4,7 @@
 //! [MO2] A read-only mount writes nothing: a journal is replayed into the host copies and stays there.
 //! [MO3] An unmount removes orphans, writes everything home, saves the maps, and only then says *clean*.
 
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::SeqCst};
 use std::time::Instant;
 
 use hashbrown::HashSet;
@@ -136,7 +136,8 @@ impl FileSystem {
             late_orphans: Mutex::default(),
             generation: AtomicU32::new((last_txid as u32).wrapping_add(1)),
             write_back_cursor: AtomicU64::new(1),
-            stop_background: AtomicBool::new(false),
+            stop_write_back: AtomicBool::new(false),
+            background: Mutex::default(),
             unmounted: AtomicBool::new(false),
             recovery: RecoveryReport::default(),
         };
@@ -163,7 +164,7 @@ impl FileSystem {
         if self.volume.health.is_read_only() || self.unmounted.swap(true, SeqCst) {
             return Ok(());
         }
-        self.stop_background.store(true, Relaxed);
+        self.stop_background();
         let orphans: Vec<u64> = self.orphans.lock().iter().copied().collect();
         for number in orphans {
             let number = InodeNumber::new(number);

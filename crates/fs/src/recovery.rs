@@ -44,7 +44,17 @@ pub(crate) fn load_space(volume: &Volume, superblock: &Superblock) -> Result<(bo
     let segments = read_segments(volume)?;
     volume.memory.load_segments(segments).map_err(|what| damaged(volume, what))?;
     let clean = superblock.clean && volume.load_maps(superblock.generation)?; // [RE1]
-    let orphans = if clean { Vec::new() } else { rebuild(volume)? };
+    let orphans = match clean {
+        true => Vec::new(),
+        false => match rebuild(volume) {
+            // [RE3]: nothing is given out on a read-only mount, so it may go on; free space is then only what was found.
+            Err(error) if volume.health.is_read_only() => {
+                tracing::warn!(%error, "damaged metadata on a read-only mount");
+                Vec::new()
+            }
+            other => other?,
+        },
+    };
     volume.memory.finish_loading();
     Ok((clean, orphans))
 }
@@ -76,7 +86,6 @@ fn line_of(bytes: &[u8]) -> Line {
     line
 }
 
-/// [RE3]: a read-only mount goes on with what it has, others stop.
 fn damaged(volume: &Volume, what: String) -> Error {
     let device = &volume.drive.description().name;
     Error::Stopped { first_cause: format!("{device}: {what}") }

@@ -36,6 +36,11 @@ pub(crate) struct RangeGuard<'l> {
 }
 
 impl RangeLock {
+    /// Whether nobody holds any range at this instant.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.state.lock().held.is_empty()
+    }
+
     /// Waits until no exclusive holder overlaps `first..=last`.
     pub(crate) fn shared(&self, first: u64, last: u64) -> RangeGuard<'_> {
         self.acquire(first, last, false)

@@ -28,7 +28,7 @@ impl FileSystem {
         let limit = self.volume.memory.inode_limit();
         let mut blocks = 0;
         for _ in 0..limit {
-            if self.volume.memory.free_data_percent() >= ENOUGH_PERCENT || self.stop_background.load(Relaxed) {
+            if self.volume.memory.free_data_percent() >= ENOUGH_PERCENT || self.stop_write_back.load(Relaxed) {
                 break;
             }
             let number = self.write_back_cursor.fetch_add(1, Relaxed) % limit;

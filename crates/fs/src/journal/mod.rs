@@ -12,6 +12,7 @@ pub(crate) mod replay;
 mod ring;
 mod tx;
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 
 use tandemfs_format::superblock::{Superblock, Tail};
@@ -36,10 +37,18 @@ pub(crate) struct Journal {
     /// The superblock as it stands on the device.
     superblock: Mutex<Superblock>,
     /// Wakes the background thread.
-    pub(crate) wake: (Mutex<Wake>, Condvar),
-    /// Whether a background thread runs, and has not been asked yet.
-    pub(crate) background: AtomicBool,
+    pub(crate) bell: Arc<Bell>,
+    /// Whether a checkpoint was asked for since the last one.
     asked: AtomicBool,
+}
+
+/// How the background thread is woken; the thread holds this and not the file system while it waits.
+#[derive(Debug, Default)]
+pub(crate) struct Bell {
+    pub(crate) wake: Mutex<Wake>,
+    pub(crate) rung: Condvar,
+    /// Whether anybody listens.
+    pub(crate) heard: AtomicBool,
 }
 
 /// What the background thread is asked for.
@@ -62,8 +71,7 @@ impl Journal {
             generation: AtomicU64::new(superblock.generation),
             checkpoint: Mutex::new(()),
             superblock: Mutex::new(superblock),
-            wake: (Mutex::default(), Condvar::new()),
-            background: AtomicBool::new(false),
+            bell: Arc::default(),
             asked: AtomicBool::new(false),
         }
     }
@@ -75,9 +83,9 @@ impl Journal {
     /// Asks the background thread; does nothing where there is none.
     pub(crate) fn ask(&self, ask: impl FnOnce(&mut Wake)) {
         use std::sync::atomic::Ordering::Relaxed;
-        if self.background.load(Relaxed) {
-            ask(&mut self.wake.0.lock());
-            self.wake.1.notify_one();
+        if self.bell.heard.load(Relaxed) {
+            ask(&mut self.bell.wake.lock());
+            self.bell.rung.notify_one();
         }
     }
 }

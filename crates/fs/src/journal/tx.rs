@@ -101,8 +101,8 @@ impl<'v> Tx<'v> {
         let journal = &volume.journal;
         let mut wants_checkpoint = false;
         let txid = loop {
-            volume.health.check_writable()?;
             let gate = journal.gate.read();
+            volume.health.check_writable()?; // under the gate: nothing is committed after an unmount closed it
             // Any free ring (RULES R2): start at this CPU's, try them all, then wait for the first.
             let preferred = rustix::thread::sched_getcpu() % journal.rings.len();
             let rings = journal.rings.iter().cycle().skip(preferred).take(journal.rings.len());

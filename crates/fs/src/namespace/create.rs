@@ -62,7 +62,7 @@ impl FileSystem {
             mode: new.mode,
             state: state::IN_USE,
             nlink: if kind == file_type::DIRECTORY { 2 } else { 1 },
-            generation: self.next_generation(),
+            generation: 0,
             size: 0,
             sectors: 0,
             atime: time,
@@ -92,6 +92,8 @@ impl FileSystem {
         if kind == file_type::DIRECTORY {
             parent_new.nlink = parent_new.nlink.checked_add(1).ok_or(Error::TooManyLinks)?;
         }
+        // Taken last, so that a failed creation uses none up: generations never run ahead of transactions, which go on after a mount.
+        inode.generation = self.next_generation();
         let handle = Handle::new(number, address, inode.clone());
         handle.put(&mut tx, volume, None, &inode)?;
         directory.put(&mut tx, volume, Some(&parent_state.inode), &parent_new)?;
@@ -99,6 +101,7 @@ impl FileSystem {
 
         parent_state.inode = parent_new;
         index.inserted(insertion);
+        self.inodes.recount_index(index);
         self.inodes.add(handle);
         Ok(attributes_of(number, &inode))
     }
@@ -181,6 +184,7 @@ impl FileSystem {
 
         parent_state.inode = parent_new;
         index.inserted(insertion);
+        self.inodes.recount_index(index);
         let attributes = attributes_of(number, &target_new);
         locked.get_mut(number).inode = target_new;
         Ok(attributes)

@@ -96,7 +96,7 @@ impl DirectoryIndex {
                     Slot::Continuation => {}
                     Slot::Head { hash, .. } => {
                         let entry = IndexEntry { hash, slot: page_index as u32 * PAGE_SLOTS as u32 + line as u32 };
-                        index.entries.insert_unique(u64::from(hash), entry, |entry| u64::from(entry.hash));
+                        index.entries.insert_unique(spread(hash), entry, |entry| spread(entry.hash));
                     }
                 }
                 used |= 1 << line;
@@ -115,6 +115,12 @@ impl DirectoryIndex {
     /// Bytes that the table of inodes counts for this index.
     pub(crate) fn counted_bytes(&self) -> usize {
         self.counted_bytes
+    }
+
+    /// Counts the index's memory anew; returns what was counted before, and now.
+    pub(crate) fn recount(&mut self) -> (usize, usize) {
+        let now = self.memory_bytes();
+        (std::mem::replace(&mut self.counted_bytes, now), now)
     }
 
     /// Names in the directory.
@@ -137,7 +143,7 @@ impl DirectoryIndex {
     /// Looks a name up.
     pub(crate) fn find(&self, volume: &Volume, owner: Owner, name: &[u8]) -> Result<Option<FoundEntry>> {
         let hash = volume.pair.name_hash(name);
-        for entry in self.entries.iter_hash(u64::from(hash)).filter(|entry| entry.hash == hash) {
+        for entry in self.entries.iter_hash(spread(hash)).filter(|entry| entry.hash == hash) {
             match self.read(volume, owner, entry.slot)? {
                 Some(dentry) if dentry.name == name => return Ok(Some(FoundEntry { slot: entry.slot, dentry })),
                 Some(_) => {}
@@ -186,7 +192,7 @@ impl DirectoryIndex {
             }
         }
         let entry = IndexEntry { hash: insertion.hash, slot: insertion.slot };
-        self.entries.insert_unique(u64::from(entry.hash), entry, |entry| u64::from(entry.hash));
+        self.entries.insert_unique(spread(entry.hash), entry, |entry| spread(entry.hash));
     }
 
     /// Puts the removal of an entry into a transaction.
@@ -204,7 +210,7 @@ impl DirectoryIndex {
         for hint in &mut self.hints {
             *hint = (*hint).min(page);
         }
-        if let Ok(found) = self.entries.find_entry(u64::from(entry.dentry.hash), |other| other.slot == entry.slot) {
+        if let Ok(found) = self.entries.find_entry(spread(entry.dentry.hash), |other| other.slot == entry.slot) {
             found.remove();
         }
     }
@@ -237,6 +243,11 @@ impl DirectoryIndex {
             tx.free(space::region(Region::Dentries, *page, PAGE_LINES));
         }
     }
+}
+
+/// The table looks at the upper bits of its hashes.
+fn spread(hash: u32) -> u64 {
+    u64::from(hash).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
 /// The first line of a run of `count` free lines in a page.

@@ -160,6 +160,13 @@ impl InodeTable {
         }
     }
 
+    /// An index has grown.
+    pub(crate) fn recount_index(&self, index: &mut DirectoryIndex) {
+        let (before, after) = index.recount();
+        self.index_bytes.fetch_add(after, Relaxed);
+        self.index_bytes.fetch_sub(before, Relaxed);
+    }
+
     // ---- holders from outside ([N4]) --------------------------------------------------------------------------------------------
 
     pub(crate) fn hold(&self, number: InodeNumber, count: u64) {

@@ -96,7 +96,8 @@ impl FileSystem {
             target.put(tx, &self.volume, Some(&state.inode), &new)?;
             return Ok(Removal::Named(new));
         }
-        if self.inodes.is_held(target.number) {
+        // Who is in the middle of a read or write has the range locked and the space in hand (RULES R7).
+        if self.inodes.is_held(target.number) || !target.ranges.is_idle() {
             target.put(tx, &self.volume, Some(&state.inode), &new)?;
             return Ok(Removal::Orphaned(new));
         }

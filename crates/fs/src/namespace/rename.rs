@@ -172,6 +172,7 @@ impl FileSystem {
         to_state.inode = to_new;
         if let (Some(index), Some(insertion)) = (&mut to_state.directory, insertion) {
             index.inserted(insertion);
+            self.inodes.recount_index(index);
         }
         if let Some(index) = &mut locked.get_mut(parent).directory {
             index.removed(source);
