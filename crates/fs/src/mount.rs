@@ -173,6 +173,7 @@ impl FileSystem {
         }
         self.volume.checkpoint()?;
         self.volume.memory.release_all_pending(&self.volume);
+        self.volume.sectors.empty_room();
         let saved = self.volume.save_maps().map_err(|error| self.volume.health.stop_because(format!("saving the maps failed: {error}")))?;
         self.volume.update_superblock(saved, |superblock| superblock.clean = true)?; // [MO3]
         self.volume.health.close();

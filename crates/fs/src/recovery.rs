@@ -56,6 +56,7 @@ pub(crate) fn load_space(volume: &Volume, superblock: &Superblock) -> Result<(bo
         },
     };
     volume.memory.finish_loading();
+    volume.sectors.fill_room();
     Ok((clean, orphans))
 }
 

@@ -116,6 +116,20 @@ impl Bits {
         None
     }
 
+    /// Whether none of these bits is taken.
+    pub(crate) fn is_free(&self, start: u64, count: u64) -> bool {
+        let mut at = start;
+        while at < start + count {
+            let bit = (at % 64) as u32;
+            let here = (64 - u64::from(bit)).min(start + count - at);
+            if self.words[(at / 64) as usize] & (mask(here as u32) << bit) != 0 {
+                return false;
+            }
+            at += here;
+        }
+        true
+    }
+
     /// Takes these bits. False where one of them was taken already.
     pub(crate) fn set(&mut self, start: u64, count: u64) -> bool {
         let mut clean = true;

@@ -1,8 +1,14 @@
 //! Sectors of the block zone, in groups of 32,768 (128 MiB). Whole blocks are aligned runs; the last block of a file takes only the
 //! sectors that it needs, from words that are in pieces already, so that aligned room survives ageing (WineFS §3.4).
+//!
+//! [S1] The transient room (RULES R14) is kept as whole blocks that growth never gets: a count of free sectors would not help an overwrite
+//!      that needs a block in one piece. What an overwrite frees fills the room again.
+//! [S2] The end of a file that found no other place is *lent* a block of the room; the rest of that block is nobody's. Its owner moves out
+//!      again at once, into the hole that its old sectors left (`write_path`), so that the room does not fall to pieces.
 
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
+use hashbrown::HashMap;
 use tandemfs_format::geometry::{Geometry, PIECE_SECTORS};
 use tandemfs_format::{SECTOR_BYTES, Sector};
 
@@ -36,6 +42,16 @@ pub(crate) struct SectorAllocator {
     total: u64,
     block_sectors: u64,
     transient: u64,
+    /// Whole blocks of the transient room ([S1]); they count as free, and are free in saved maps.
+    room: Mutex<Room>,
+}
+
+#[derive(Debug, Default)]
+struct Room {
+    /// First sectors of whole blocks.
+    blocks: Vec<u64>,
+    /// First sectors of blocks of which the first so many sectors are lent.
+    lent: HashMap<u64, u64>,
 }
 
 impl SectorAllocator {
@@ -56,8 +72,8 @@ impl SectorAllocator {
             })
             .collect();
         let block_sectors = geometry.block_sectors_each();
-        let transient = (TRANSIENT_BLOCKS * block_sectors).min(total / 8);
-        Self { groups, pools, free: AtomicU64::new(total - 1), total, block_sectors, transient }
+        let transient = (total / 8 / block_sectors).clamp(1, TRANSIENT_BLOCKS) * block_sectors;
+        Self { groups, pools, free: AtomicU64::new(total - 1), total, block_sectors, transient, room: Mutex::default() }
     }
 
     pub(crate) fn group_bytes(&self, group: usize) -> Vec<u8> {
@@ -83,14 +99,90 @@ impl SectorAllocator {
     /// Takes `count` contiguous sectors (at most a block).
     pub(crate) fn take(&self, count: u64, need: Need) -> Result<Sector> {
         let full = Error::NoSpace { zone: "block" };
-        let floor = if need == Need::Growth { self.transient } else { 0 };
-        if self.free.load(SeqCst) < count + floor {
+        if need == Need::Growth && self.free.load(SeqCst) < count + self.transient {
             return Err(full);
         }
         let mut pool = self.pools[rustix::thread::sched_getcpu() % self.pools.len()].lock();
         let whole = count == self.block_sectors;
         let found = if whole { self.find_block(&mut pool.blocks, count) } else { self.find_tail(&mut pool.tails, count) };
-        found.ok_or(full)
+        drop(pool);
+        match need {
+            Need::Growth => found.ok_or(full),
+            Need::Transient => found.or_else(|| self.take_from_room(count)).ok_or(full),
+        }
+    }
+
+    /// Takes sectors that growth could have, whatever is left for the transient room: where a block that was lent room moves to.
+    pub(crate) fn take_outside_room(&self, count: u64) -> Option<Sector> {
+        let mut pool = self.pools[rustix::thread::sched_getcpu() % self.pools.len()].lock();
+        self.find_tail(&mut pool.tails, count)
+    }
+
+    /// Whether these sectors are in a block that the room lent ([S2]).
+    pub(crate) fn is_lent(&self, sector: Sector) -> bool {
+        self.room.lock().lent.contains_key(&self.block_start(sector))
+    }
+
+    fn block_start(&self, sector: Sector) -> u64 {
+        sector.number() / self.block_sectors * self.block_sectors
+    }
+
+    /// Fills the transient room from free blocks ([S1]), once the maps are loaded.
+    pub(crate) fn fill_room(&self) {
+        let mut room = self.room.lock();
+        let mut cursor = Cursor { group: self.groups.len() - 1, word: 0 };
+        while (room.blocks.len() as u64) * self.block_sectors < self.transient {
+            let Some(sector) = self.find_block(&mut cursor, self.block_sectors) else { break };
+            self.free.fetch_add(self.block_sectors, SeqCst);
+            room.blocks.push(sector.number());
+        }
+    }
+
+    /// Gives the room back to the maps, to be saved.
+    pub(crate) fn empty_room(&self) {
+        let room = std::mem::take(&mut *self.room.lock());
+        let unused = room.blocks.into_iter().map(|block| (block, 0)).chain(room.lent);
+        for (block, used) in unused {
+            self.groups[(block / PIECE_SECTORS) as usize].lock().clear(block % PIECE_SECTORS + used, self.block_sectors - used);
+        }
+    }
+
+    fn take_from_room(&self, count: u64) -> Option<Sector> {
+        let mut room = self.room.lock();
+        let block = room.blocks.pop()?;
+        if count < self.block_sectors {
+            room.lent.insert(block, count); // [S2]
+        }
+        self.free.fetch_sub(count, SeqCst);
+        Some(Sector::new(block))
+    }
+
+    /// Sectors of a lent block come back to the room. True where they were of one.
+    fn return_to_room(&self, sector: Sector, count: u64) -> bool {
+        let mut room = self.room.lock();
+        let block = self.block_start(sector);
+        let Some(used) = room.lent.get_mut(&block) else { return false };
+        *used -= count;
+        if *used == 0 {
+            room.lent.remove(&block);
+            room.blocks.push(block);
+        }
+        self.free.fetch_add(count, SeqCst);
+        true
+    }
+
+    /// A block that has become wholly free goes to the room while that is short.
+    fn refill_room(&self, sector: Sector) {
+        let mut room = self.room.lock();
+        if (room.blocks.len() + room.lent.len()) as u64 * self.block_sectors >= self.transient {
+            return;
+        }
+        let start = self.block_start(sector);
+        let mut bits = self.groups[(start / PIECE_SECTORS) as usize].lock();
+        if start + self.block_sectors <= self.total && bits.is_free(start % PIECE_SECTORS, self.block_sectors) {
+            bits.set(start % PIECE_SECTORS, self.block_sectors);
+            room.blocks.push(start);
+        }
     }
 
     fn find_block(&self, cursor: &mut Cursor, count: u64) -> Option<Sector> {
@@ -136,7 +228,10 @@ impl SectorAllocator {
 
     /// Frees sectors.
     pub(crate) fn free(&self, sector: Sector, count: u64) {
-        self.each_group(sector, count, |bits, start, here| bits.clear(start, here));
+        if !self.return_to_room(sector, count) {
+            self.each_group(sector, count, Bits::clear);
+            self.refill_room(sector);
+        }
     }
 
     fn each_group(&self, sector: Sector, count: u64, mut change: impl FnMut(&mut Bits, u64, u64)) {

@@ -11,7 +11,7 @@ use tandemfs_format::mapping::{BlockChecksum, Extent, LogEntry, Record};
 use super::FileView;
 use super::compose::load_log;
 use crate::alloc::Need;
-use crate::index::block::Block;
+use crate::index::block::{Block, ExtentChange};
 use crate::index::tree::{self, Found};
 use crate::journal::{Tx, tx_space as space};
 use crate::namespace::inodes::Handle;
@@ -61,7 +61,7 @@ impl FileSystem {
                 new.state &= !state::TAIL_STALE;
             }
             freed_512 += old.space_512() - kept.space_512();
-            kept.replace(&mut tx, volume, view.owner, &mut root, block, None, &kept.logs, Need::Transient)?;
+            old.replace(&mut tx, volume, view.owner, &mut root, block, ExtentChange::Cut(kept.extent), &kept.logs, Need::Transient)?;
         } else if size < view.size {
             new.state &= !state::TAIL_STALE;
         }
@@ -95,7 +95,7 @@ pub(crate) fn free_blocks(tx: &mut Tx<'_>, fs: &FileSystem, view: &FileView, fir
     Ok(freed)
 }
 
-/// A block cut at `end` bytes, and whether bytes beyond the end stay in its last sector. Frees what is cut off.
+/// A block cut at `end` bytes, and whether bytes beyond the end stay in its last sector. Frees the sectors that are cut off.
 fn cut_block(tx: &mut Tx<'_>, fs: &FileSystem, view: &FileView, old: &Block, block: u64, end: u32) -> Result<(Block, bool)> {
     let volume = &fs.volume;
     let start = block * u64::from(volume.geometry.block_bytes());
@@ -103,8 +103,7 @@ fn cut_block(tx: &mut Tx<'_>, fs: &FileSystem, view: &FileView, old: &Block, blo
     for slot in &mut kept.logs {
         let Some(log) = *slot else { continue };
         if log.offset >= end {
-            tx.free(space::slot(log.address, log.class.lines()));
-            *slot = None;
+            *slot = None; // `replace` frees it
         } else if log.end() > end {
             let mut bytes = vec![0; log.length as usize];
             load_log(volume, view.owner.inode, start, &log, &mut bytes)?;

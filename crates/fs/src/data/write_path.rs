@@ -15,13 +15,13 @@ use tandemfs_device::{BlockRequest, Fenced, Flushed, InFlight, Lines, Structure}
 use tandemfs_format::inode::{FILE_BYTES_MAX, Inode, file_type, state};
 use tandemfs_format::journal::TX_DATA_MAX;
 use tandemfs_format::mapping::{LogEntry, SlotClass};
-use tandemfs_format::{InodeNumber, SECTOR_BYTES};
+use tandemfs_format::{InodeNumber, SECTOR_BYTES, Sector};
 
 use super::FileView;
 use super::compose::{compose, load_log};
 use super::log_plan::{self, LogPlan, Part, Step};
 use crate::alloc::Need;
-use crate::index::block::{Block, LogSlots, NewExtent};
+use crate::index::block::{Block, ExtentChange, LogSlots, NewExtent};
 use crate::journal::{Tx, tx_space as space};
 use crate::namespace::inodes::Handle;
 use crate::statistics::{add, count};
@@ -104,7 +104,7 @@ impl FileSystem {
         let volume = &self.volume;
         let block_bytes = u64::from(volume.geometry.block_bytes());
         // 1. The range: with a stale tail, growing the file also writes the old last block.
-        let (offset, view, _range) = loop {
+        let (offset, view, range) = loop {
             let view = self.view(handle)?;
             let at = if options.append { view.size } else { offset };
             let end = at.checked_add(data.len() as u64).filter(|end| *end <= FILE_BYTES_MAX).ok_or(Error::FileTooLarge)?;
@@ -131,13 +131,22 @@ impl FileSystem {
             self.decide(&mut tx, &view, target, offset, end, file_end)?;
         }
         let (fenced, flushed) = transfer(volume, &mut targets)?;
+        let lent: SmallVec<[u64; 2]> = targets.iter().filter(|target| target.is_lent(volume)).map(|target| target.block).collect();
         self.commit_write(tx, handle, &mut targets, fenced, flushed, |inode| {
             inode.size = inode.size.max(end);
             if end > view.size {
                 inode.state &= !state::TAIL_STALE;
             }
             touch(inode, options);
-        })
+        })?;
+        drop(range);
+        for block in lent {
+            // On a full device the block was lent room; the hole that it left is large enough for it. The write itself is done.
+            if let Err(error) = self.rewrite_block(handle, block, Rewrite::MoveOut) {
+                tracing::debug!(%error, block, "the transient room stays lent");
+            }
+        }
+        Ok(())
     }
 
     /// What the data paths need of the inode.
@@ -188,10 +197,9 @@ impl FileSystem {
         let block_start = target.block * block_bytes;
         let threshold = u64::from(self.threshold_bytes);
         let inside = offset.next_multiple_of(threshold) <= block_start && block_start + block_bytes <= end / threshold * threshold;
-        let need = need_of(&target.old);
         if !inside {
             if let Some(plan) = log_plan::plan(&target.old.logs, &target.parts) {
-                match take_logs(tx, volume, view, target, plan, block_start, need) {
+                match take_logs(tx, volume, view, target, plan, block_start, end > view.size) {
                     Ok(action) => {
                         target.action = action;
                         return Ok(());
@@ -221,7 +229,7 @@ impl FileSystem {
             }
         };
         let sectors = (length / SECTOR_BYTES) as u32;
-        let sector = volume.sectors.take(sectors.into(), need)?;
+        let sector = take_sectors(volume, &target.old, sectors, end > view.size)?;
         tx.took(space::sectors(sector, sectors.into()));
         target.action = Action::Sectors { extent: NewExtent { sector, count: sectors, checksums: SmallVec::new() }, bytes };
         Ok(())
@@ -252,11 +260,11 @@ impl FileSystem {
                 Action::Undecided => unreachable!("every block was decided on"),
                 Action::Sectors { extent, .. } => {
                     let after = u64::from(extent.count) * (SECTOR_BYTES as u64 / 512);
-                    (Some(extent.clone()), [None; 16], after)
+                    (ExtentChange::New(extent.clone()), [None; 16], after)
                 }
                 Action::Logs { slots, .. } => {
                     let sectors = target.old.extent.map_or(0, |extent| u64::from(extent.count) * (SECTOR_BYTES as u64 / 512));
-                    (None, *slots, sectors + slots.iter().flatten().map(|log| space_512_of(log.class)).sum::<u64>())
+                    (ExtentChange::Keep, *slots, sectors + slots.iter().flatten().map(|log| space_512_of(log.class)).sum::<u64>())
                 }
             };
             target.old.replace(&mut tx, volume, owner, &mut root, target.block, extent, &logs, need)?;
@@ -292,12 +300,20 @@ impl FileSystem {
 
     /// Write-back of a block: its logs and sectors become new sectors, in one transaction (RomeFS §3.5.2). True where it had logs.
     pub(crate) fn write_back_block(&self, handle: &Handle, block: u64) -> Result<bool> {
+        self.rewrite_block(handle, block, Rewrite::WriteBack)
+    }
+
+    fn rewrite_block(&self, handle: &Handle, block: u64, why: Rewrite) -> Result<bool> {
         let volume = &self.volume;
         let block_bytes = u64::from(volume.geometry.block_bytes());
         let _range = handle.ranges.exclusive(block, block);
         let view = self.view(handle)?;
         let old = Block::lookup(volume, view.owner, view.root, block)?;
-        if !old.has_logs() {
+        let wanted = match why {
+            Rewrite::WriteBack => old.has_logs(),
+            Rewrite::MoveOut => old.extent.is_some_and(|extent| volume.sectors.is_lent(extent.sector)),
+        };
+        if !wanted {
             return Ok(false);
         }
         let start = block * block_bytes;
@@ -307,7 +323,15 @@ impl FileSystem {
         compose(volume, view.owner, start, &old, &mut bytes)?;
         bytes[(view.size.saturating_sub(start)).min(length as u64) as usize..].fill(0);
         let sectors = (length / SECTOR_BYTES) as u32;
-        let sector = volume.sectors.take(sectors.into(), Need::Transient)?;
+        let gives_back = old.extent.is_some_and(|extent| extent.count >= sectors);
+        let sector = match why {
+            // A whole block that takes one from the room gives one back; the end of a file would leave it in pieces.
+            Rewrite::WriteBack if gives_back && u64::from(sectors) == volume.geometry.block_sectors_each() => {
+                volume.sectors.take(sectors.into(), Need::Transient)?
+            }
+            Rewrite::WriteBack if !gives_back => volume.sectors.take(sectors.into(), Need::Growth)?,
+            _ => volume.sectors.take_outside_room(sectors.into()).ok_or(Error::NoSpace { zone: "block" })?,
+        };
         tx.took(space::sectors(sector, sectors.into()));
         let extent = NewExtent { sector, count: sectors, checksums: SmallVec::new() };
         let action = Action::Sectors { extent, bytes: Bytes::Owned(bytes) };
@@ -323,9 +347,34 @@ impl FileSystem {
     }
 }
 
-/// New data on a hole is growth; what replaces data gives back what it takes (RULES R14).
+/// Why a block is written anew without new data.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Rewrite {
+    /// Its logs give memory-zone space back.
+    WriteBack,
+    /// It leaves the transient room.
+    MoveOut,
+}
+
+impl Target<'_> {
+    fn is_lent(&self, volume: &Volume) -> bool {
+        matches!(&self.action, Action::Sectors { extent, .. } if volume.sectors.is_lent(extent.sector))
+    }
+}
+
+/// New data on a hole is growth; what replaces data gives metadata back as it takes it (RULES R14).
 fn need_of(old: &Block) -> Need {
     if old.extent.is_some() || old.has_logs() { Need::Transient } else { Need::Growth }
+}
+
+/// Sectors for a block. Only a block that gives sectors back may use the transient room without asking for growth first: so overwriting
+/// sectors leaves the room as it was, and a block of logs alone is overwritten in the memory zone, which it leaves as it was.
+fn take_sectors(volume: &Volume, old: &Block, count: u32, grows: bool) -> Result<Sector> {
+    let gives_back = old.extent.is_some_and(|extent| extent.count >= count);
+    match volume.sectors.take(count.into(), if gives_back { Need::Transient } else { Need::Growth }) {
+        Err(Error::NoSpace { .. }) if !grows && need_of(old) == Need::Transient => volume.sectors.take(count.into(), Need::Transient),
+        other => other,
+    }
 }
 
 /// Space of a slot in units of 512 B, as the inode counts it.
@@ -360,8 +409,10 @@ fn take_logs<'d>(
     target: &Target<'d>,
     plan: LogPlan,
     block_start: u64,
-    need: Need,
+    grows: bool,
 ) -> Result<Action<'d>> {
+    // A plan that merges logs frees their slots (RULES R14); one that adds to what is there is growth, also over sectors.
+    let need = if plan.merges > 0 && !grows { Need::Transient } else { Need::Growth };
     let mut stores = SmallVec::new();
     let mut taken: SmallVec<[_; 4]> = SmallVec::new();
     for (slot, step) in &plan.steps {

@@ -38,6 +38,17 @@ pub(crate) struct NewExtent {
     pub(crate) checksums: SmallVec<[u32; 16]>,
 }
 
+/// What becomes of a block's sectors.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum ExtentChange {
+    /// They stay.
+    Keep,
+    /// Others take their place.
+    New(NewExtent),
+    /// Fewer of them stay; the caller frees what is cut off.
+    Cut(Option<Extent>),
+}
+
 impl Block {
     pub(crate) const HOLE: Self = Self { extent: None, logs: [None; LEAF_ENTRIES_MAX], leaf: None };
 
@@ -148,7 +159,7 @@ impl Block {
         (clean, self.extent)
     }
 
-    /// Puts the block's new state into a transaction: `logs` over `extent` (new sectors), or over the sectors it has.
+    /// Puts the block's new state into a transaction: `logs` over what `extent` says.
     /// Slots of logs that are gone and sectors that are replaced are freed; slots of new logs must have been taken by `tx`.
     /// Returns mapping pages added.
     #[expect(clippy::too_many_arguments, reason = "one call for each block of a transaction, all of them different things")]
@@ -159,7 +170,7 @@ impl Block {
         owner: Owner,
         root: &mut RecordBytes,
         block: u64,
-        extent: Option<NewExtent>,
+        extent: ExtentChange,
         logs: &LogSlots,
         need: Need,
     ) -> Result<u64> {
@@ -169,8 +180,9 @@ impl Block {
             }
         }
         let extent = match extent {
-            Some(new) => Some(self.replace_extent(tx, volume, new, need)?),
-            None => self.extent,
+            ExtentChange::Keep => self.extent,
+            ExtentChange::New(new) => Some(self.replace_extent(tx, volume, new, need)?),
+            ExtentChange::Cut(kept) => kept,
         };
         let count = logs.iter().flatten().count();
         let single = match (extent, count) {
