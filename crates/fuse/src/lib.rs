@@ -1,1 +1,25 @@
-//! x
+//! The mount of TandemFS: a thin door from the kernel's FUSE requests to the file system.
+//!
+//! `door.rs` says what the door holds to ([F1]–[F5]), `operations.rs` translates the requests, `errno.rs` the errors, `session.rs` is the
+//! life of a mount, `mounting.rs` and `mounts.rs` talk to mount(2), fusermount3 and the kernel's list, `control.rs` and `report.rs` answer
+//! `tandemfs stats` and `info`.
+//!
+//! *Architecture invariant:* FUSE types and errno do not leave this crate, and nothing here knows how the file system stores anything.
+
+#![forbid(unsafe_code)]
+
+mod attributes;
+pub mod control;
+mod door;
+mod errno;
+mod mounting;
+pub mod mounts;
+mod operations;
+mod report;
+mod session;
+mod settings;
+
+pub use mounting::{MountError, Unmount, unmount};
+pub use report::stats;
+pub use session::{check_mountpoint, serve};
+pub use settings::{Mode, MountSettings};

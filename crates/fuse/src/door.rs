@@ -1,0 +1,154 @@
+//! What the door holds: the file system, how replies are made, and what is agreed with the kernel at the start. The operations themselves
+//! are in `operations.rs`, each a translation of one request into one call of the file system.
+//!
+//! [F1] The daemon is the only writer of the device, so the kernel may keep entries and attributes, absent names too ([`VALID`]).
+//! [F2] Every entry that a reply carries is remembered in the file system *before* the reply is sent, and forgotten as the kernel says;
+//!      an unlinked inode stays until then (RULES R21). The kernel holds a look-up for whatever is open, so opening counts nothing.
+//! [F3] No operation of the door calls inval_inode or inval_entry (RULES R21).
+//! [F4] What a reply acknowledges is durable (RULES R8), but for reads. `fsync` has nothing left to write.
+//! [F5] The kernel checks permissions (default_permissions), applies the umask, and takes away set-id bits by SETATTR: fuser hides the
+//!      bits of HANDLE_KILLPRIV_V2 in SETATTR and OPEN, so it is not asked for.
+
+use std::cell::RefCell;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use fuser::{Errno, FopenFlags, Generation, INodeNo, InitFlags, KernelConfig, ReplyEntry, Request};
+use tandemfs_format::inode::file_type;
+use tandemfs_fs::{Attributes, Error, FileSystem, NewInode, Result};
+
+use crate::attributes::{file_attr, inode, placeholder};
+use crate::errno::{errno, is_failure};
+use crate::settings::Mode;
+
+/// How long the kernel keeps what it was told ([F1]).
+pub(crate) const VALID: Duration = Duration::from_secs(3600);
+/// Largest WRITE and READ.
+const REQUEST_BYTES_MAX: u32 = 1 << 20;
+/// Requests of read-ahead and write-back in flight.
+const BACKGROUND_MAX: u16 = 64;
+/// Below this much free space files are opened past the write-back cache, so that write() itself says "no space" (RULES R20).
+const LOW_SPACE_BYTES: u64 = 64 << 20;
+const SET_GID: u16 = 0o2000;
+
+/// The door from FUSE to a file system.
+pub(crate) struct Door {
+    pub(crate) fs: Arc<FileSystem>,
+    pub(crate) mode: Mode,
+    pub(crate) read_only: bool,
+}
+
+thread_local! {
+    /// One buffer a serving thread for READ: zeroing a new one costs more than the read.
+    static READ_BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
+impl Door {
+    /// Agrees on sizes and abilities with the kernel.
+    pub(crate) fn negotiate(&self, config: &mut KernelConfig) {
+        let wanted = [
+            InitFlags::FUSE_DO_READDIRPLUS,
+            InitFlags::FUSE_READDIRPLUS_AUTO,
+            InitFlags::FUSE_PARALLEL_DIROPS,
+            InitFlags::FUSE_ASYNC_DIO,
+            InitFlags::FUSE_CACHE_SYMLINKS,
+            InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP,
+            // Pages stay when a size changes: nobody else changes them ([F1]).
+            InitFlags::FUSE_EXPLICIT_INVAL_DATA,
+        ];
+        let write_back = (self.mode == Mode::Relaxed && !self.read_only).then_some(InitFlags::FUSE_WRITEBACK_CACHE);
+        for flag in wanted.into_iter().chain(write_back) {
+            if config.add_capabilities(flag).is_err() {
+                tracing::info!(?flag, "this kernel cannot");
+            }
+        }
+        // The nearest possible value where the kernel allows less.
+        if let Err(possible) = config.set_max_write(REQUEST_BYTES_MAX) {
+            let _ = config.set_max_write(possible);
+        }
+        if let Err(possible) = config.set_max_readahead(REQUEST_BYTES_MAX) {
+            let _ = config.set_max_readahead(possible);
+        }
+        let _ = config.set_max_background(BACKGROUND_MAX);
+    }
+
+    /// Replies with an entry ([F2]).
+    pub(crate) fn reply_entry(&self, operation: &'static str, parent: INodeNo, result: Result<Attributes>, reply: ReplyEntry) {
+        match result.and_then(|attributes| self.remember(attributes)) {
+            Ok(attributes) => {
+                reply.entry(&VALID, &file_attr(&attributes), Generation(attributes.generation.into()));
+            }
+            Err(error) => reply.error(self.failed(operation, parent, &error)),
+        }
+    }
+
+    /// Holds an inode for the kernel ([F2]). One that was removed since it was looked up is `Stale`: the kernel looks again.
+    pub(crate) fn remember(&self, attributes: Attributes) -> Result<Attributes> {
+        self.fs.remember(attributes.inode, attributes.generation, 1)?;
+        Ok(attributes)
+    }
+
+    /// Replies that there is no such name, and that the kernel may keep that ([F1]).
+    pub(crate) fn reply_absent(reply: ReplyEntry) {
+        reply.entry(&VALID, &placeholder(0, file_type::REGULAR), Generation(0));
+    }
+
+    /// The number for the kernel; what a person should know of goes to the log as well.
+    pub(crate) fn failed(&self, operation: &'static str, node: INodeNo, error: &Error) -> Errno {
+        if is_failure(error) {
+            tracing::error!(operation, inode = node.0, "{error}");
+        }
+        errno(error)
+    }
+
+    /// Makes an inode and its name. In a directory with the set-group-id bit it gets the directory's group, and a directory the bit.
+    pub(crate) fn create(
+        &self,
+        request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u16,
+        rdev: u32,
+        target: &[u8],
+    ) -> Result<Attributes> {
+        let directory = self.fs.attributes(inode(parent))?;
+        let inherits = directory.mode & SET_GID != 0;
+        let is_directory = mode & file_type::MASK == file_type::DIRECTORY;
+        let new = NewInode {
+            mode: if inherits && is_directory { mode | SET_GID } else { mode },
+            uid: request.uid(),
+            gid: if inherits { directory.gid } else { request.gid() },
+            rdev,
+            target,
+        };
+        self.fs.create(inode(parent), name.as_bytes(), &new)
+    }
+
+    /// How a file is opened.
+    pub(crate) fn open_flags(&self) -> FopenFlags {
+        match self.mode {
+            // One write = one request (RULES R19); other writers of the same file need not wait in the kernel.
+            Mode::StrictAtomic => FopenFlags::FOPEN_DIRECT_IO | FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES,
+            Mode::Relaxed if !self.read_only && self.space_is_low() => FopenFlags::FOPEN_DIRECT_IO | FopenFlags::FOPEN_KEEP_CACHE,
+            Mode::Relaxed | Mode::Strict => FopenFlags::FOPEN_KEEP_CACHE,
+        }
+    }
+
+    fn space_is_low(&self) -> bool {
+        let space = self.fs.space();
+        let low = |zone: &tandemfs_fs::ZoneSpace| zone.available_bytes < LOW_SPACE_BYTES.min(zone.total_bytes / 16);
+        low(&space.block) || low(&space.memory)
+    }
+
+    /// Runs a read into the thread's buffer.
+    pub(crate) fn with_read_buffer<T>(size: usize, read: impl FnOnce(&mut [u8]) -> T) -> T {
+        READ_BUFFER.with_borrow_mut(|buffer| {
+            if buffer.len() < size {
+                buffer.resize(size, 0);
+            }
+            read(&mut buffer[..size])
+        })
+    }
+}

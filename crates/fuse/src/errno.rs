@@ -1,0 +1,87 @@
+//! The errno of each reason. Errno exists only in doors; this is the only place of this one.
+
+use fuser::Errno;
+use tandemfs_device::DeviceError;
+use tandemfs_fs::Error;
+
+/// What the kernel is told. One `match` without `_`: a new reason does not compile until it is given a number here.
+pub(crate) fn errno(error: &Error) -> Errno {
+    match error {
+        Error::NotFound => Errno::ENOENT,
+        Error::Exists => Errno::EEXIST,
+        Error::NotDirectory => Errno::ENOTDIR,
+        Error::IsDirectory => Errno::EISDIR,
+        Error::NotEmpty => Errno::ENOTEMPTY,
+        Error::NameTooLong => Errno::ENAMETOOLONG,
+        Error::InvalidName | Error::InvalidArgument(_) | Error::IntoItself | Error::Label => Errno::EINVAL,
+        Error::TooManyLinks => Errno::EMLINK,
+        Error::NotPermitted => Errno::EPERM,
+        Error::NoSpace { .. } => Errno::ENOSPC,
+        Error::FileTooLarge => Errno::EFBIG,
+        Error::ReadOnly => Errno::EROFS,
+        // Not EROFS: programs take that for an administrator's choice; this is a failure.
+        Error::Stopped { .. } => Errno::EIO,
+        Error::Stale(_) => Errno::ESTALE,
+        // "Structure needs cleaning", as other file systems say where check has work to do.
+        Error::Damaged { .. } => Errno::from_i32(libc::EUCLEAN),
+        Error::DamagedData { .. } => Errno::EIO,
+        Error::Device(device) => device_errno(device),
+        // Reasons not to mount. They never reach a mounted file system.
+        Error::Superblock { .. } | Error::Geometry { .. } | Error::Truncated { .. } | Error::PairMismatch { .. } => Errno::EIO,
+        Error::Occupied { .. } => Errno::EBUSY,
+    }
+}
+
+fn device_errno(error: &DeviceError) -> Errno {
+    match error {
+        // A full host disk under a sparse image is a full file system to its user.
+        DeviceError::Block { source, .. } if source.raw_os_error() == Some(libc::ENOSPC) => Errno::ENOSPC,
+        DeviceError::Block { .. } | DeviceError::Poisoned { .. } | DeviceError::OutOfRange { .. } => Errno::EIO,
+        DeviceError::Open { .. } => Errno::ENODEV,
+        DeviceError::Busy { .. } => Errno::EBUSY,
+    }
+}
+
+/// Whether a person should read of it in the log: not what programs cause and expect.
+pub(crate) fn is_failure(error: &Error) -> bool {
+    matches!(errno(error).code(), libc::EIO | libc::EUCLEAN | libc::ESTALE | libc::ENODEV)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tandemfs_format::InodeNumber;
+
+    #[test]
+    fn programs_hear_what_they_test_for() {
+        for (error, expected) in [
+            (Error::NotFound, libc::ENOENT),
+            (Error::Exists, libc::EEXIST),
+            (Error::NotEmpty, libc::ENOTEMPTY),
+            (Error::IntoItself, libc::EINVAL),
+            (Error::NoSpace { zone: "block" }, libc::ENOSPC),
+            (Error::TooManyLinks, libc::EMLINK),
+            (Error::Stopped { first_cause: "flush".into() }, libc::EIO),
+            (Error::DamagedData { inode: InodeNumber::new(5), offset: 0 }, libc::EIO),
+        ] {
+            assert_eq!(errno(&error).code(), expected, "{error}");
+        }
+    }
+
+    #[test]
+    fn full_host_disk_is_no_space_and_other_failures_are_input_output_errors() {
+        let failed = |code| {
+            Error::Device(DeviceError::Block {
+                device: "image".into(),
+                operation: "write",
+                offset: 0,
+                length: 4096,
+                source: std::io::Error::from_raw_os_error(code),
+            })
+        };
+        assert_eq!(errno(&failed(libc::ENOSPC)).code(), libc::ENOSPC);
+        assert_eq!(errno(&failed(libc::ETIMEDOUT)).code(), libc::EIO);
+        assert!(is_failure(&failed(libc::ETIMEDOUT)));
+        assert!(!is_failure(&Error::NotFound));
+    }
+}

@@ -1,0 +1,102 @@
+//! What the kernel says is mounted. Read from `/proc/self/mountinfo`, which answers even where the file system behind it does not, and
+//! where its permissions keep others out.
+
+use std::ffi::OsString;
+use std::fs;
+use std::io;
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
+
+/// The type of our mounts.
+pub const FILE_SYSTEM_TYPE: &str = "fuse.tandemfs";
+
+/// A mounted TandemFS.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Mounted {
+    /// Where.
+    pub mountpoint: PathBuf,
+    /// Device number, `major:minor`.
+    pub device_number: String,
+    /// The source, as `findmnt` shows it.
+    pub source: OsString,
+    /// The user who mounted it.
+    pub user: u32,
+}
+
+/// The TandemFS mounted at a path, the one on top where several are. Symbolic links on the way are followed.
+pub fn find(path: &Path) -> io::Result<Option<Mounted>> {
+    let absolute = resolve(path)?;
+    Ok(mounted()?.into_iter().rev().find(|mount| mount.mountpoint == absolute))
+}
+
+/// All mounted TandemFS, in the order of mounting.
+pub fn mounted() -> io::Result<Vec<Mounted>> {
+    Ok(fs::read("/proc/self/mountinfo")?.split(|byte| *byte == b'\n').filter_map(parse).collect())
+}
+
+/// The absolute path of a mountpoint. Its directory is resolved, the last part as well where it can be: a mountpoint whose daemon died
+/// cannot even be looked at.
+pub fn resolve(path: &Path) -> io::Result<PathBuf> {
+    match path.canonicalize() {
+        Ok(absolute) => Ok(absolute),
+        Err(error) => match (path.parent(), path.file_name()) {
+            (Some(parent), Some(name)) if error.kind() != io::ErrorKind::NotFound => {
+                let parent = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
+                Ok(parent.canonicalize()?.join(name))
+            }
+            _ => Err(error),
+        },
+    }
+}
+
+fn parse(line: &[u8]) -> Option<Mounted> {
+    let mut fields = line.split(|byte| *byte == b' ');
+    let device_number = String::from_utf8(fields.nth(2)?.to_vec()).ok()?;
+    let mountpoint = unescape(fields.nth(1)?);
+    let mut after = fields.skip_while(|field| *field != b"-").skip(1);
+    if after.next()? != FILE_SYSTEM_TYPE.as_bytes() {
+        return None;
+    }
+    let source = unescape(after.next()?);
+    let options = String::from_utf8_lossy(after.next()?).into_owned();
+    let user = options.split(',').find_map(|option| option.strip_prefix("user_id=")).and_then(|user| user.parse().ok())?;
+    Some(Mounted { mountpoint: mountpoint.into(), device_number, source, user })
+}
+
+/// Undoes the kernel's `\040`.
+fn unescape(field: &[u8]) -> OsString {
+    let mut bytes = Vec::with_capacity(field.len());
+    let mut rest = field;
+    while let Some((first, tail)) = rest.split_first() {
+        let escaped = (*first == b'\\')
+            .then(|| tail.get(..3))
+            .flatten()
+            .and_then(|digits| std::str::from_utf8(digits).ok())
+            .and_then(|digits| u8::from_str_radix(digits, 8).ok());
+        bytes.push(escaped.unwrap_or(*first));
+        rest = if escaped.is_some() { &tail[3..] } else { tail };
+    }
+    OsString::from_vec(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn our_mounts_are_found_with_odd_names() {
+        let line = b"74 29 0:52 / /mnt/a\\040b rw,nosuid,nodev shared:7 - fuse.tandemfs /images/x\\134y rw,user_id=1000,group_id=100";
+        let expected = Mounted { mountpoint: "/mnt/a b".into(), device_number: "0:52".into(), source: "/images/x\\y".into(), user: 1000 };
+        assert_eq!(parse(line), Some(expected));
+        assert_eq!(parse(b"74 29 0:52 / /mnt rw - ext4 /dev/sda rw"), None);
+        assert_eq!(parse(b""), None);
+    }
+
+    #[test]
+    fn paths_that_exist_resolve_and_absent_ones_say_so() {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let root = directory.path().canonicalize().expect("exists");
+        assert_eq!(resolve(&root.join(".")).expect("exists"), root);
+        assert_eq!(resolve(&root.join("absent")).expect_err("absent").kind(), io::ErrorKind::NotFound);
+    }
+}

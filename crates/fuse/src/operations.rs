@@ -1,0 +1,437 @@
+//! The requests of the kernel, one after the other: translate, call the file system, reply. Nothing is decided here that another door
+//! would decide otherwise.
+
+use std::ffi::OsStr;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::time::{Duration, SystemTime};
+
+use fuser::{
+    BsdFileFlags, Errno, FileHandle, Generation, INodeNo, IoctlFlags, KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr,
+    ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen, ReplyStatfs,
+    ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
+};
+use tandemfs_format::InodeNumber;
+use tandemfs_format::inode::file_type;
+use tandemfs_fs::{Error, RenameMode, SetAttributes, WriteOptions};
+
+use crate::attributes::{file_attr, file_kind, inode, placeholder, set_time, timestamp};
+use crate::door::{Door, VALID};
+use crate::settings::Mode;
+
+/// Entries looked up at a time for READDIRPLUS; 4 KiB, the smallest reply, holds some 25.
+const ENTRIES_AT_A_TIME: usize = 32;
+const STATFS_UNIT_BYTES: u64 = 4096;
+const NAME_BYTES_MAX: u32 = 255;
+/// No state is kept for an open file ([F2]).
+const HANDLE: FileHandle = FileHandle(0);
+
+impl fuser::Filesystem for Door {
+    fn init(&mut self, _request: &Request, config: &mut KernelConfig) -> io::Result<()> {
+        self.negotiate(config);
+        Ok(())
+    }
+
+    fn lookup(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        match self.fs.lookup(inode(parent), name.as_bytes()) {
+            Err(Error::NotFound) => Self::reply_absent(reply),
+            result => self.reply_entry("lookup", parent, result, reply),
+        }
+    }
+
+    /// Also for the batches of BATCH_FORGET, which fuser takes apart.
+    fn forget(&self, _request: &Request, node: INodeNo, count: u64) {
+        self.fs.forget(inode(node), count);
+    }
+
+    fn getattr(&self, _request: &Request, node: INodeNo, _handle: Option<FileHandle>, reply: ReplyAttr) {
+        match self.fs.attributes(inode(node)) {
+            Ok(attributes) => reply.attr(&VALID, &file_attr(&attributes)),
+            Err(error) => reply.error(self.failed("getattr", node, &error)),
+        }
+    }
+
+    fn setattr(
+        &self,
+        _request: &Request,
+        node: INodeNo,
+        mode: Option<u32>,
+        uid: Option<u32>,
+        gid: Option<u32>,
+        size: Option<u64>,
+        atime: Option<TimeOrNow>,
+        mtime: Option<TimeOrNow>,
+        ctime: Option<SystemTime>,
+        _handle: Option<FileHandle>,
+        _birth: Option<SystemTime>,
+        _changed: Option<SystemTime>,
+        _backed_up: Option<SystemTime>,
+        _flags: Option<BsdFileFlags>,
+        reply: ReplyAttr,
+    ) {
+        let set = SetAttributes {
+            permissions: mode.map(permissions),
+            uid,
+            gid,
+            size,
+            atime: atime.map(set_time),
+            mtime: mtime.map(set_time),
+            ctime: ctime.map(timestamp),
+            // The kernel puts the new mode into the same request ([F5]).
+            kill_set_id: false,
+        };
+        match self.fs.set_attributes(inode(node), &set) {
+            Ok(attributes) => reply.attr(&VALID, &file_attr(&attributes)),
+            Err(error) => reply.error(self.failed("setattr", node, &error)),
+        }
+    }
+
+    fn readlink(&self, _request: &Request, node: INodeNo, reply: ReplyData) {
+        match self.fs.read_link(inode(node)) {
+            Ok(target) => reply.data(&target),
+            Err(error) => reply.error(self.failed("readlink", node, &error)),
+        }
+    }
+
+    fn mknod(&self, request: &Request, parent: INodeNo, name: &OsStr, mode: u32, _umask: u32, rdev: u32, reply: ReplyEntry) {
+        let kind = (mode as u16) & file_type::MASK;
+        let kind = if kind == 0 { file_type::REGULAR } else { kind };
+        self.reply_entry("mknod", parent, self.create(request, parent, name, kind | permissions(mode), rdev, &[]), reply);
+    }
+
+    fn mkdir(&self, request: &Request, parent: INodeNo, name: &OsStr, mode: u32, _umask: u32, reply: ReplyEntry) {
+        let mode = file_type::DIRECTORY | permissions(mode);
+        self.reply_entry("mkdir", parent, self.create(request, parent, name, mode, 0, &[]), reply);
+    }
+
+    fn symlink(&self, request: &Request, parent: INodeNo, name: &OsStr, target: &Path, reply: ReplyEntry) {
+        let (mode, target) = (file_type::SYMLINK | 0o777, target.as_os_str().as_bytes());
+        self.reply_entry("symlink", parent, self.create(request, parent, name, mode, 0, target), reply);
+    }
+
+    fn create(&self, request: &Request, parent: INodeNo, name: &OsStr, mode: u32, _umask: u32, _flags: i32, reply: ReplyCreate) {
+        let created = self.create(request, parent, name, file_type::REGULAR | permissions(mode), 0, &[]);
+        match created.and_then(|attributes| self.remember(attributes)) {
+            Ok(attributes) => {
+                let generation = Generation(attributes.generation.into());
+                reply.created(&VALID, &file_attr(&attributes), generation, HANDLE, self.open_flags());
+            }
+            Err(error) => reply.error(self.failed("create", parent, &error)),
+        }
+    }
+
+    fn link(&self, _request: &Request, node: INodeNo, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        self.reply_entry("link", node, self.fs.link(inode(node), inode(parent), name.as_bytes()), reply);
+    }
+
+    fn unlink(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        self.reply_empty("unlink", parent, self.fs.unlink(inode(parent), name.as_bytes()), reply);
+    }
+
+    fn rmdir(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        self.reply_empty("rmdir", parent, self.fs.remove_directory(inode(parent), name.as_bytes()), reply);
+    }
+
+    fn rename(
+        &self,
+        _request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        new_parent: INodeNo,
+        new_name: &OsStr,
+        flags: RenameFlags,
+        reply: ReplyEmpty,
+    ) {
+        // RENAME_WHITEOUT, and whatever else may come.
+        let Some(mode) = rename_mode(flags) else { return reply.error(Errno::EINVAL) };
+        let result = self.fs.rename(inode(parent), name.as_bytes(), inode(new_parent), new_name.as_bytes(), mode);
+        self.reply_empty("rename", parent, result, reply);
+    }
+
+    /// Strict mounts need nothing of an open: ENOSYS, and the kernel opens and closes files by itself from then on, keeping the cache.
+    fn open(&self, _request: &Request, _node: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
+        match self.mode {
+            Mode::Strict => reply.error(Errno::ENOSYS),
+            Mode::Relaxed | Mode::StrictAtomic => reply.opened(HANDLE, self.open_flags()),
+        }
+    }
+
+    fn read(
+        &self,
+        _request: &Request,
+        node: INodeNo,
+        _handle: FileHandle,
+        offset: u64,
+        size: u32,
+        _flags: OpenFlags,
+        _owner: Option<LockOwner>,
+        reply: ReplyData,
+    ) {
+        Self::with_read_buffer(size as usize, |buffer| match self.fs.read(inode(node), offset, buffer) {
+            Ok(read) => reply.data(&buffer[..read]),
+            Err(error) => reply.error(self.failed("read", node, &error)),
+        });
+    }
+
+    fn write(
+        &self,
+        _request: &Request,
+        node: INodeNo,
+        _handle: FileHandle,
+        offset: u64,
+        data: &[u8],
+        write_flags: WriteFlags,
+        flags: OpenFlags,
+        _owner: Option<LockOwner>,
+        reply: ReplyWrite,
+    ) {
+        match self.fs.write(inode(node), offset, data, write_options(self.mode, write_flags, flags)) {
+            Ok(written) => reply.written(written as u32),
+            Err(error) => reply.error(self.failed("write", node, &error)),
+        }
+    }
+
+    /// Closing a file has nothing to do: the kernel has written its cache back, errors included, before it asks.
+    fn flush(&self, _request: &Request, _node: INodeNo, _handle: FileHandle, _owner: LockOwner, reply: ReplyEmpty) {
+        reply.error(Errno::ENOSYS);
+    }
+
+    fn fsync(&self, _request: &Request, node: INodeNo, _handle: FileHandle, _data_only: bool, reply: ReplyEmpty) {
+        self.sync("fsync", node, reply);
+    }
+
+    fn fsyncdir(&self, _request: &Request, node: INodeNo, _handle: FileHandle, _data_only: bool, reply: ReplyEmpty) {
+        self.sync("fsyncdir", node, reply);
+    }
+
+    /// ENOSYS: the kernel opens directories by itself from then on and may keep their entries ([F1]).
+    fn opendir(&self, _request: &Request, _node: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
+        reply.error(Errno::ENOSYS);
+    }
+
+    fn readdir(&self, _request: &Request, node: INodeNo, _handle: FileHandle, cookie: u64, mut reply: ReplyDirectory) {
+        let result = self.fs.read_directory(inode(node), cookie, &mut |entry| {
+            let kind = file_kind(u16::from(entry.file_type) << 12);
+            !reply.add(INodeNo(entry.inode.get()), entry.cookie, kind, OsStr::from_bytes(entry.name))
+        });
+        match result {
+            Ok(()) => reply.ok(),
+            Err(error) => reply.error(self.failed("readdir", node, &error)),
+        }
+    }
+
+    fn readdirplus(&self, _request: &Request, node: INodeNo, _handle: FileHandle, cookie: u64, mut reply: ReplyDirectoryPlus) {
+        match self.fill(node, cookie, &mut reply) {
+            Ok(()) => reply.ok(),
+            Err(error) => reply.error(self.failed("readdirplus", node, &error)),
+        }
+    }
+
+    fn statfs(&self, _request: &Request, _node: INodeNo, reply: ReplyStatfs) {
+        let space = self.fs.space();
+        let units = |memory: u64, block: u64| (memory + block) / STATFS_UNIT_BYTES;
+        reply.statfs(
+            units(space.memory.total_bytes, space.block.total_bytes),
+            units(space.memory.free_bytes, space.block.free_bytes),
+            units(space.memory.available_bytes, space.block.available_bytes),
+            space.inodes_used + space.inodes_free,
+            space.inodes_free,
+            STATFS_UNIT_BYTES as u32,
+            NAME_BYTES_MAX,
+            STATFS_UNIT_BYTES as u32,
+        );
+    }
+
+    // What the file system does not have. After one ENOSYS the kernel stops asking, or does it itself.
+
+    fn getxattr(&self, _request: &Request, _node: INodeNo, _name: &OsStr, _size: u32, reply: ReplyXattr) {
+        reply.error(Errno::ENOSYS);
+    }
+
+    fn listxattr(&self, _request: &Request, _node: INodeNo, _size: u32, reply: ReplyXattr) {
+        reply.error(Errno::ENOSYS);
+    }
+
+    fn setxattr(&self, _request: &Request, _node: INodeNo, _name: &OsStr, _value: &[u8], _flags: i32, _position: u32, reply: ReplyEmpty) {
+        reply.error(Errno::ENOSYS);
+    }
+
+    fn removexattr(&self, _request: &Request, _node: INodeNo, _name: &OsStr, reply: ReplyEmpty) {
+        reply.error(Errno::ENOSYS);
+    }
+
+    fn fallocate(
+        &self,
+        _request: &Request,
+        _node: INodeNo,
+        _handle: FileHandle,
+        _offset: u64,
+        _length: u64,
+        _mode: i32,
+        reply: ReplyEmpty,
+    ) {
+        reply.error(Errno::ENOSYS);
+    }
+
+    fn lseek(&self, _request: &Request, _node: INodeNo, _handle: FileHandle, _offset: i64, _whence: i32, reply: ReplyLseek) {
+        reply.error(Errno::ENOSYS);
+    }
+
+    fn copy_file_range(
+        &self,
+        _request: &Request,
+        _node_in: INodeNo,
+        _handle_in: FileHandle,
+        _offset_in: u64,
+        _node_out: INodeNo,
+        _handle_out: FileHandle,
+        _offset_out: u64,
+        _length: u64,
+        _flags: fuser::CopyFileRangeFlags,
+        reply: ReplyWrite,
+    ) {
+        reply.error(Errno::ENOSYS);
+    }
+
+    fn ioctl(
+        &self,
+        _request: &Request,
+        _node: INodeNo,
+        _handle: FileHandle,
+        _flags: IoctlFlags,
+        _command: u32,
+        _input: &[u8],
+        _output_size: u32,
+        reply: ReplyIoctl,
+    ) {
+        reply.error(Errno::ENOTTY);
+    }
+}
+
+impl Door {
+    fn reply_empty(&self, operation: &'static str, node: INodeNo, result: tandemfs_fs::Result<()>, reply: ReplyEmpty) {
+        match result {
+            Ok(()) => reply.ok(),
+            Err(error) => reply.error(self.failed(operation, node, &error)),
+        }
+    }
+
+    /// In strict mode ENOSYS: the kernel stops asking, and fsync costs nothing ([F4]). In relaxed mode the kernel has just written its
+    /// cache back; what is left is to say whether the file system stopped.
+    fn sync(&self, operation: &'static str, node: INodeNo, reply: ReplyEmpty) {
+        match self.mode {
+            Mode::Strict | Mode::StrictAtomic => reply.error(Errno::ENOSYS),
+            Mode::Relaxed => self.reply_empty(operation, node, self.fs.sync(), reply),
+        }
+    }
+
+    /// Fills a reply with entries and their attributes. The directory is not held while inodes are looked at.
+    fn fill(&self, node: INodeNo, mut cookie: u64, reply: &mut ReplyDirectoryPlus) -> tandemfs_fs::Result<()> {
+        let mut entries: Vec<(InodeNumber, u8, u64, Vec<u8>)> = Vec::with_capacity(ENTRIES_AT_A_TIME);
+        let mut any = false;
+        loop {
+            entries.clear();
+            let listed = self.fs.read_directory(inode(node), cookie, &mut |entry| {
+                let room = entries.len() < ENTRIES_AT_A_TIME;
+                if room {
+                    entries.push((entry.inode, entry.file_type, entry.cookie, entry.name.to_vec()));
+                }
+                room
+            });
+            match listed {
+                // What is in the reply is remembered already; the error comes again with the next request.
+                Err(_) if any => return Ok(()),
+                other => other?,
+            }
+            for (number, kind, next, name) in &entries {
+                if self.add_entry(reply, *number, *kind, *next, name) {
+                    return Ok(());
+                }
+                cookie = *next;
+                any = true;
+            }
+            if entries.len() < ENTRIES_AT_A_TIME {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Adds one entry, remembered where it fits ([F2]); `true` when the reply is full.
+    fn add_entry(&self, reply: &mut ReplyDirectoryPlus, number: InodeNumber, kind: u8, cookie: u64, name: &[u8]) -> bool {
+        let name = OsStr::from_bytes(name);
+        let is_dot = matches!(name.as_bytes(), b"." | b"..");
+        let held = (!is_dot).then(|| self.fs.attributes(number).and_then(|attributes| self.remember(attributes)));
+        match held {
+            Some(Ok(attributes)) => {
+                let attr = file_attr(&attributes);
+                let full = reply.add(attr.ino, cookie, name, &VALID, &attr, Generation(attributes.generation.into()));
+                if full {
+                    self.fs.forget(number, 1);
+                }
+                full
+            }
+            // Removed meanwhile.
+            Some(Err(Error::Stale(_))) => false,
+            // Of `.` and `..` the kernel takes the name only. A damaged inode is listed too; looking at it says what is wrong.
+            None | Some(Err(_)) => {
+                let attr = placeholder(number.get(), u16::from(kind) << 12);
+                reply.add(attr.ino, cookie, name, &Duration::ZERO, &attr, Generation(0))
+            }
+        }
+    }
+}
+
+fn permissions(mode: u32) -> u16 {
+    (mode & 0o7777) as u16
+}
+
+fn rename_mode(flags: RenameFlags) -> Option<RenameMode> {
+    if flags.is_empty() {
+        Some(RenameMode::Replace)
+    } else if flags == RenameFlags::RENAME_NOREPLACE {
+        Some(RenameMode::NoReplace)
+    } else if flags == RenameFlags::RENAME_EXCHANGE {
+        Some(RenameMode::Exchange)
+    } else {
+        None
+    }
+}
+
+/// What a WRITE does beside the bytes. Pages that come late from the cache carry some opener's flags, not the writer's. With the
+/// write-back cache the kernel sends the times itself (RULES R20); without it late pages come from mappings, and their times are the
+/// file system's affair.
+fn write_options(mode: Mode, write_flags: WriteFlags, flags: OpenFlags) -> WriteOptions {
+    let from_cache = write_flags.contains(WriteFlags::FUSE_WRITE_CACHE);
+    WriteOptions {
+        keep_times: from_cache && mode == Mode::Relaxed,
+        append: !from_cache && flags.0 & libc::O_APPEND != 0,
+        kill_set_id: write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn late_pages_change_neither_times_nor_the_end_of_the_file() {
+        let append = OpenFlags(libc::O_APPEND | libc::O_WRONLY);
+        let late = write_options(Mode::Relaxed, WriteFlags::FUSE_WRITE_CACHE, append);
+        assert!(late.keep_times && !late.append);
+        let mapped = write_options(Mode::Strict, WriteFlags::FUSE_WRITE_CACHE, append);
+        assert!(!mapped.keep_times && !mapped.append);
+        let direct = write_options(Mode::Relaxed, WriteFlags::empty(), append);
+        assert!(!direct.keep_times && direct.append);
+        assert!(write_options(Mode::Strict, WriteFlags::FUSE_WRITE_KILL_SUIDGID, append).kill_set_id);
+    }
+
+    #[test]
+    fn rename_knows_two_flags_and_refuses_the_rest() {
+        assert_eq!(rename_mode(RenameFlags::empty()), Some(RenameMode::Replace));
+        assert_eq!(rename_mode(RenameFlags::RENAME_NOREPLACE), Some(RenameMode::NoReplace));
+        assert_eq!(rename_mode(RenameFlags::RENAME_EXCHANGE), Some(RenameMode::Exchange));
+        assert_eq!(rename_mode(RenameFlags::RENAME_WHITEOUT), None);
+        assert_eq!(rename_mode(RenameFlags::RENAME_NOREPLACE | RenameFlags::RENAME_EXCHANGE), None);
+    }
+}

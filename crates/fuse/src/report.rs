@@ -1,0 +1,103 @@
+//! What `tandemfs stats` and `tandemfs info` say of a mount. The names are a contract (DESIGN §7): new ones may join, these stay.
+
+use std::time::Instant;
+
+use serde_json::{Map, Value, json};
+use tandemfs_device::Structure;
+use tandemfs_fs::{FileSystem, ZoneSpace};
+
+use crate::settings::MountSettings;
+
+/// The counters since the mount or the last reset.
+pub fn stats(fs: &FileSystem) -> Value {
+    let drive = fs.drive().counters().snapshot();
+    let statistics = fs.statistics();
+    let space = fs.space();
+    let by_structure: Map<String, Value> = Structure::ALL
+        .iter()
+        .zip(drive.by_structure)
+        .map(|(structure, bytes)| {
+            let value = json!({
+                "byte_read_bytes": bytes.byte_read_bytes,
+                "byte_written_bytes": bytes.byte_written_bytes,
+                "block_read_bytes": bytes.block_read_bytes,
+                "block_written_bytes": bytes.block_written_bytes,
+            });
+            (structure.name().to_owned(), value)
+        })
+        .collect();
+    let mut file_system = counters(statistics.work.entries());
+    file_system.insert("operations".into(), Value::Object(counters(statistics.operations.entries())));
+    let sum = |bytes: fn(&tandemfs_device::PathBytes) -> u64| drive.by_structure.iter().map(bytes).sum::<u64>();
+    json!({
+        "byte_path": {
+            "read_bytes": sum(|bytes| bytes.byte_read_bytes),
+            "written_bytes": sum(|bytes| bytes.byte_written_bytes),
+            "flushed_lines": drive.flushed_lines,
+            "fences": drive.fences,
+        },
+        "block_path": {
+            "read_bytes": sum(|bytes| bytes.block_read_bytes),
+            "written_bytes": sum(|bytes| bytes.block_written_bytes),
+            "reads": drive.block_reads,
+            "writes": drive.block_writes,
+            "flushes": drive.block_flushes,
+        },
+        // Zero on drives without firmware commands and without a flash model: all that this build knows.
+        "firmware": { "tagged_stores": 0, "commits": 0, "log_cleanings": 0 },
+        "flash": { "pages_read": 0, "pages_programmed": 0, "blocks_erased": 0 },
+        "by_structure": by_structure,
+        "file_system": file_system,
+        "memory_zone": zone(&space.memory),
+        "block_zone": zone(&space.block),
+    })
+}
+
+/// Sets the counters to zero, the drive's included.
+pub(crate) fn reset(fs: &FileSystem) {
+    fs.reset_statistics();
+}
+
+/// What is mounted, and how.
+pub(crate) fn info(fs: &FileSystem, settings: &MountSettings, mounted_since: Instant) -> Value {
+    let superblock = fs.superblock();
+    let description = fs.drive().description();
+    let recovery = fs.recovery();
+    let space = fs.space();
+    json!({
+        "mounted": true,
+        "process_id": std::process::id(),
+        "device": description.name,
+        "pair": superblock.pair,
+        "label": superblock.label,
+        "mode": settings.mode.name(),
+        "read_only": settings.read_only,
+        "persistence_domain": fs.drive().domain().name(),
+        "block_bytes": superblock.geometry.block_bytes(),
+        "threads": settings.thread_count(),
+        "mounted_seconds": mounted_since.elapsed().as_secs(),
+        "stopped": fs.stopped(),
+        "recovery": {
+            "clean": recovery.clean,
+            "records_replayed": recovery.records_replayed,
+            "orphans_removed": recovery.orphans_removed,
+            "milliseconds": recovery.duration.as_secs_f64() * 1e3,
+        },
+        "memory_zone": zone(&space.memory),
+        "block_zone": zone(&space.block),
+        "inodes": { "used": space.inodes_used, "free": space.inodes_free },
+    })
+}
+
+fn zone(space: &ZoneSpace) -> Value {
+    json!({
+        "total_bytes": space.total_bytes,
+        "free_bytes": space.free_bytes,
+        "available_bytes": space.available_bytes,
+        "data_log_bytes": space.data_log_bytes,
+    })
+}
+
+fn counters(entries: Vec<(&'static str, u64)>) -> Map<String, Value> {
+    entries.into_iter().map(|(name, value)| (name.to_owned(), value.into())).collect()
+}

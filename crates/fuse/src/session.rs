@@ -1,0 +1,172 @@
+//! The life of a mount: mount, answer, unmount on a signal or by anyone, gone.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Instant;
+
+use serde_json::json;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::{Handle, Signals};
+use tandemfs_fs::FileSystem;
+
+use crate::control::{Request, Server};
+use crate::door::Door;
+use crate::mounting::{self, MountError, Unmount};
+use crate::mounts::{self, Mounted};
+use crate::report;
+use crate::settings::MountSettings;
+
+/// Read-ahead of the mount where this process may set it (root): READs of the largest size. The kernel's default is 128 KiB.
+const READ_AHEAD_KIB: u32 = 1024;
+
+/// Mounts `fs`, calls `ready` once the mount has answered, and returns when it is unmounted: by umount(8), fusermount3, or SIGTERM,
+/// SIGINT or SIGHUP to this process. The caller then ends the file system (`FileSystem::unmount`), also when this returns an error.
+///
+/// A signal while files are open takes the mount out of the tree and serves until the last is closed; a second signal cuts it off.
+pub fn serve(fs: &Arc<FileSystem>, mountpoint: &Path, settings: &MountSettings, ready: impl FnOnce()) -> Result<(), MountError> {
+    let mountpoint = check_mountpoint(mountpoint)?;
+    let failed = |source| MountError::Serve { path: mountpoint.clone(), source };
+
+    let signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).map_err(failed)?;
+    let channel = mounting::mount(&mountpoint, settings)?;
+    let mut guard = Guard { mountpoint: mountpoint.clone(), armed: true };
+    let door = Door { fs: Arc::clone(fs), mode: settings.mode, read_only: settings.read_only };
+    let session = fuser::Session::from_fd(door, channel, settings.access(), settings.session()).map_err(failed)?;
+    let mounted = mounts::find(&mountpoint).map_err(failed)?;
+    if let Some(mounted) = &mounted {
+        read_ahead(mounted);
+    }
+    let watch = SignalWatch::start(signals, mountpoint.clone(), mounted.clone()).map_err(failed)?;
+    let serving = std::thread::Builder::new().name("session".into()).spawn(move || session.run()).map_err(failed)?;
+    // The first answer: from here on the mount works. Whoever unmounts it already is right as well.
+    let _ = fs::metadata(&mountpoint);
+    let control = mounted.as_ref().and_then(|mounted| control(fs, settings, mounted));
+    tracing::info!(mountpoint = %mountpoint.display(), source = settings.source, mode = settings.mode.name(), "mounted");
+    ready();
+
+    let result = serving.join().unwrap_or_else(|_| Err(io::Error::other("a serving thread panicked")));
+    // Served to the end: whatever is at the path now is somebody else's.
+    guard.armed = result.is_err();
+    drop(control);
+    watch.stop();
+    tracing::info!(mountpoint = %mountpoint.display(), "unmounted");
+    result.map_err(failed)
+}
+
+/// Whether a directory can be mounted on; its absolute path. Asked early, so that a slip does not cost a recovery.
+pub fn check_mountpoint(mountpoint: &Path) -> Result<PathBuf, MountError> {
+    let given = |source| MountError::Mountpoint { path: mountpoint.to_owned(), source };
+    // First what the kernel lists: a mount whose daemon died cannot be looked at.
+    if mounts::find(mountpoint).map_err(given)?.is_some() {
+        return Err(MountError::Occupied { path: mountpoint.to_owned() });
+    }
+    let absolute = mountpoint.canonicalize().map_err(given)?;
+    if !absolute.is_dir() {
+        return Err(MountError::NotDirectory { path: mountpoint.to_owned() });
+    }
+    Ok(absolute)
+}
+
+/// Takes a mount out of the tree that nobody serves.
+struct Guard {
+    mountpoint: PathBuf,
+    armed: bool,
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        if self.armed
+            && let Err(error) = mounting::unmount(&self.mountpoint, Unmount::Lazy)
+        {
+            tracing::warn!("{error}");
+        }
+    }
+}
+
+fn control(fs: &Arc<FileSystem>, settings: &MountSettings, mounted: &Mounted) -> Option<Server> {
+    let since = Instant::now();
+    let (fs, settings, mountpoint) = (Arc::clone(fs), settings.clone(), mounted.mountpoint.clone());
+    let answer = move |request| match request {
+        Request::Stats { reset } => {
+            let stats = report::stats(&fs);
+            if reset {
+                report::reset(&fs);
+            }
+            stats
+        }
+        Request::Info => {
+            let mut info = report::info(&fs, &settings, since);
+            info["mountpoint"] = json!(mountpoint.to_string_lossy());
+            info
+        }
+    };
+    Server::start(mounted, answer)
+        .inspect_err(|error| tracing::warn!("no control socket, so 'tandemfs stats' cannot ask this mount: {error}"))
+        .ok()
+}
+
+/// Best effort: an ordinary user keeps the kernel's default.
+fn read_ahead(mounted: &Mounted) {
+    let path = format!("/sys/class/bdi/{}/read_ahead_kb", mounted.device_number);
+    if let Err(error) = fs::write(&path, READ_AHEAD_KIB.to_string()) {
+        tracing::debug!(path, %error, "read-ahead stays as it is");
+    }
+}
+
+/// The thread that unmounts on a signal. Never a serving thread: unmounting waits for those.
+struct SignalWatch {
+    handle: Handle,
+    thread: JoinHandle<()>,
+}
+
+impl SignalWatch {
+    fn start(mut signals: Signals, mountpoint: PathBuf, mounted: Option<Mounted>) -> io::Result<Self> {
+        let handle = signals.handle();
+        let thread = std::thread::Builder::new().name("signals".into()).spawn(move || {
+            let mut detached = false;
+            for signal in signals.forever() {
+                tracing::info!(signal, "asked to end");
+                if detached {
+                    cut_off(mounted.as_ref());
+                } else {
+                    detached = end(&mountpoint);
+                }
+            }
+        })?;
+        Ok(Self { handle, thread })
+    }
+
+    fn stop(self) {
+        self.handle.close();
+        let _ = self.thread.join();
+    }
+}
+
+/// Unmounts; a mount in use is detached from the tree and `true` returned.
+fn end(mountpoint: &Path) -> bool {
+    match mounting::unmount(mountpoint, Unmount::Normal) {
+        Ok(()) => false,
+        Err(MountError::InUse { .. }) => {
+            tracing::warn!("files are open: serving them until they are closed; a second signal cuts them off");
+            if let Err(error) = mounting::unmount(mountpoint, Unmount::Lazy) {
+                tracing::warn!("{error}");
+            }
+            true
+        }
+        Err(error) => {
+            tracing::warn!("{error}");
+            false
+        }
+    }
+}
+
+/// Ends the connection: calls in progress fail, the serving threads return. What was acknowledged is durable.
+fn cut_off(mounted: Option<&Mounted>) {
+    let Some((_, minor)) = mounted.and_then(|mounted| mounted.device_number.split_once(':')) else { return };
+    if let Err(error) = fs::write(format!("/sys/fs/fuse/connections/{minor}/abort"), "1") {
+        tracing::warn!(%error, "the connection cannot be cut off without /sys/fs/fuse/connections; waiting for the open files");
+    }
+}

@@ -1,0 +1,100 @@
+//! How the mount looks to the kernel, apart from the file system itself.
+
+use fuser::{Config, SessionACL};
+
+/// With more threads than this each gets a channel of its own, so that they do not meet at the lock of one. With few threads one channel
+/// is a little faster (a 4 KiB write of one client on two CPUs: 4.2 us against 4.9 us). The number of waiting threads, one a CPU, costs a
+/// single client nothing: the kernel wakes a thread on the client's own CPU, which is about to be free.
+const CLONED_CHANNELS_ABOVE: usize = 4;
+
+/// What a write that returned promises (DESIGN §4, RULES R19).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Mode {
+    /// Data is durable after fsync; the kernel's write-back cache holds it until then.
+    #[default]
+    Relaxed,
+    /// Data is durable on return. No write-back cache.
+    Strict,
+    /// As strict, and one write of up to 1 MiB less a page is atomic: files are opened past the page cache.
+    StrictAtomic,
+}
+
+impl Mode {
+    /// The name in options and JSON.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Relaxed => "relaxed",
+            Self::Strict => "strict",
+            Self::StrictAtomic => "strict,atomic",
+        }
+    }
+}
+
+/// Settings of a mount.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MountSettings {
+    /// What a write promises.
+    pub mode: Mode,
+    /// Nothing is written.
+    pub read_only: bool,
+    /// Every user may use the mount; permissions say what each may do. For ordinary users `/etc/fuse.conf` must allow it.
+    pub allow_other: bool,
+    /// Root may use an ordinary user's mount.
+    pub allow_root: bool,
+    /// Device files work.
+    pub dev: bool,
+    /// Set-user-id and set-group-id work.
+    pub suid: bool,
+    /// Programs can be run.
+    pub exec: bool,
+    /// Each change is written at once (mount(8)'s `sync`).
+    pub sync: bool,
+    /// The source that `findmnt` and `df` show.
+    pub source: String,
+    /// Threads that serve requests; `None` = as many as the machine has CPUs, at least 2 and at most 16.
+    pub threads: Option<usize>,
+}
+
+impl Default for MountSettings {
+    fn default() -> Self {
+        Self {
+            mode: Mode::Relaxed,
+            read_only: false,
+            allow_other: false,
+            allow_root: false,
+            dev: false,
+            suid: false,
+            exec: true,
+            sync: false,
+            source: "tandemfs".into(),
+            threads: None,
+        }
+    }
+}
+
+impl MountSettings {
+    /// The session's configuration; how it is mounted is `mounting.rs`.
+    pub(crate) fn session(&self) -> Config {
+        let mut config = Config::default();
+        config.acl = self.access();
+        config.n_threads = Some(self.thread_count());
+        config.clone_fd = self.thread_count() > CLONED_CHANNELS_ABOVE;
+        config
+    }
+
+    /// Who may use the mount.
+    pub(crate) fn access(&self) -> SessionACL {
+        match (self.allow_other, self.allow_root) {
+            (true, _) => SessionACL::All,
+            (false, true) => SessionACL::RootAndOwner,
+            (false, false) => SessionACL::Owner,
+        }
+    }
+
+    /// Threads that serve requests.
+    pub fn thread_count(&self) -> usize {
+        let automatic = || std::thread::available_parallelism().map_or(2, |cpus| cpus.get().clamp(2, 16));
+        self.threads.unwrap_or_else(automatic).max(1)
+    }
+}
