@@ -1,0 +1,227 @@
+//! The order of the passes, and what they share.
+
+use tandemfs_device::Drive;
+
+use crate::claims::Claims;
+use crate::data::DataQueue;
+use crate::error::CheckError;
+use crate::finding::Finding;
+use crate::image::Image;
+use crate::inodes::Inodes;
+use crate::journal::{self, RecordPlace};
+use crate::paths::path_of;
+use crate::repair;
+use crate::report::{Counts, Located, Report};
+use crate::segments::Segments;
+use crate::superblock;
+
+/// How to check.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CheckOptions {
+    /// Repair what needs no guess. Without it nothing is written.
+    pub repair: bool,
+    /// Read all file data and verify it. Without it only metadata is.
+    pub data: bool,
+    /// Threads that verify data.
+    pub threads: usize,
+    /// Most findings that are kept; the others are counted.
+    pub findings_max: usize,
+}
+
+impl Default for CheckOptions {
+    fn default() -> Self {
+        let threads = std::thread::available_parallelism().map_or(1, usize::from).min(8);
+        Self { repair: false, data: true, threads, findings_max: 10_000 }
+    }
+}
+
+/// A part of the work.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stage {
+    /// Superblocks, journal, segment table.
+    Structure,
+    /// Inodes.
+    Inodes,
+    /// Mappings, directories and data.
+    Mappings,
+    /// Link counts and paths.
+    Names,
+    /// Saved maps.
+    Maps,
+    /// Repairs.
+    Repair,
+}
+
+impl Stage {
+    /// The name for people.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Structure => "structure",
+            Self::Inodes => "inodes",
+            Self::Mappings => "files",
+            Self::Names => "names",
+            Self::Maps => "maps",
+            Self::Repair => "repair",
+        }
+    }
+}
+
+/// How far the work is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Progress {
+    /// The part at work.
+    pub stage: Stage,
+    /// Done so far, in units of the stage's own.
+    pub done: u64,
+    /// All of it, in the same units.
+    pub total: u64,
+}
+
+/// The state of one inspection.
+pub(crate) struct Checker<'c> {
+    pub(crate) image: &'c Image<'c>,
+    pub(crate) options: &'c CheckOptions,
+    progress: &'c mut dyn FnMut(Progress),
+    pub(crate) lines: Claims,
+    pub(crate) sectors: Claims,
+    pub(crate) inodes: Inodes,
+    pub(crate) data: DataQueue,
+    pub(crate) counts: Counts,
+    findings: Vec<Finding>,
+    left_out: u64,
+    /// All that takes space was read ([C3]).
+    pub(crate) tree_whole: bool,
+    /// All names were read ([C3]).
+    pub(crate) names_whole: bool,
+}
+
+impl Checker<'_> {
+    /// Notes a finding.
+    pub(crate) fn find(&mut self, finding: Finding) {
+        if self.findings.len() < self.options.findings_max {
+            self.findings.push(finding);
+        } else {
+            self.left_out += 1;
+        }
+    }
+
+    pub(crate) fn progress(&mut self, stage: Stage, done: u64, total: u64) {
+        (self.progress)(Progress { stage, done, total });
+    }
+}
+
+/// An image as one inspection found it.
+pub(crate) struct Inspection<'d> {
+    pub(crate) image: Image<'d>,
+    pub(crate) stale_copies: Vec<usize>,
+    /// Whether the block half proved that it belongs to the pair, by its data or by what is left of its identity.
+    pub(crate) block_half_proved: bool,
+    pub(crate) pending: Vec<RecordPlace>,
+    pub(crate) located: Vec<Located>,
+    left_out: u64,
+    counts: Counts,
+}
+
+impl Inspection<'_> {
+    pub(crate) fn findings(&self) -> impl Iterator<Item = &Finding> {
+        self.located.iter().map(|located| &located.finding)
+    }
+}
+
+fn inspect<'d>(drive: &'d Drive, options: &CheckOptions, progress: &mut dyn FnMut(Progress)) -> Result<Inspection<'d>, CheckError> {
+    progress(Progress { stage: Stage::Structure, done: 0, total: 1 });
+    let heads = superblock::read(drive)?;
+    let mut findings = heads.findings;
+    let mut image = Image::new(drive, heads.superblock);
+    let pending = journal::pending(&image)?;
+    if image.superblock.clean {
+        findings.extend(pending.iter().map(|place| Finding::RecordAfterCleanUnmount { ring: place.ring, txid: place.txid }));
+    } else {
+        image.overlay = journal::replay(&image, &pending, &mut findings)?;
+    }
+    let before = findings.len();
+    let segments = Segments::read(&image, &mut findings);
+    image.segments = segments;
+    let table_whole = findings.len() == before;
+    progress(Progress { stage: Stage::Structure, done: 1, total: 1 });
+
+    let mut checker = Checker {
+        image: &image,
+        options,
+        progress,
+        lines: Claims::default(),
+        sectors: Claims::default(),
+        inodes: Inodes::default(),
+        data: DataQueue::default(),
+        counts: Counts { journal_records: pending.len() as u64, ..Counts::default() },
+        findings: Vec::new(),
+        left_out: 0,
+        tree_whole: table_whole,
+        names_whole: table_whole,
+    };
+    for finding in findings {
+        checker.find(finding);
+    }
+    checker.check_inodes();
+    checker.check_mappings();
+    checker.check_names();
+    checker.check_maps();
+
+    let Checker { inodes, data, counts, findings, left_out, .. } = checker;
+    let located = findings
+        .into_iter()
+        .map(|finding| {
+            let path = finding.inode().and_then(|inode| path_of(&image, &inodes, inode));
+            Located::new(finding, path)
+        })
+        .collect();
+    let block_half_proved = heads.identity_resembles || data.sectors_good > 0;
+    Ok(Inspection { image, stale_copies: heads.stale_copies, block_half_proved, pending, located, left_out, counts })
+}
+
+/// Checks an image, and repairs it if asked to. The device must not be mounted.
+///
+/// # Errors
+/// Only where nothing could be checked: no readable superblock, a truncated device, halves of two pairs, or a device that fails where
+/// check writes or reads the journal. Damage is a finding.
+pub fn check(drive: &Drive, options: &CheckOptions, progress: &mut dyn FnMut(Progress)) -> Result<Report, CheckError> {
+    let mut inspection = inspect(drive, options, progress)?;
+    let clean = inspection.image.superblock.clean;
+    let mut repaired: Vec<Located> = Vec::new();
+    if options.repair && inspection.image.superblock.ro_compat != 0 {
+        let device = drive.description().name.clone();
+        return Err(CheckError::ReadOnlyFeatures { device, unknown: inspection.image.superblock.ro_compat });
+    }
+    if options.repair {
+        // A repair may bring to light what it had hidden (the links of a name that is gone); each round needs one that was done.
+        let metadata_only = CheckOptions { data: false, ..options.clone() };
+        let data_bytes = inspection.counts.data_bytes;
+        let data: Vec<Located> = inspection.located.iter().filter(|located| located.finding.is_of_data()).cloned().collect();
+        let mut round = 0;
+        while round < repair::ROUNDS_MAX && repair::apply(&inspection, progress)? {
+            repaired.append(&mut inspection.located);
+            inspection = inspect(drive, &metadata_only, progress)?;
+            inspection.located.extend(data.iter().cloned()); // no repair touches data
+            inspection.counts.data_bytes = data_bytes;
+            round += 1;
+        }
+        repaired.retain(|located| !inspection.findings().any(|left| *left == located.finding));
+        let mut seen = Vec::new();
+        repaired.retain(|located| {
+            let new = !seen.contains(&located.finding);
+            seen.push(located.finding.clone());
+            new
+        });
+    }
+    let superblock = &inspection.image.superblock;
+    Ok(Report {
+        device: drive.description().name.clone(),
+        pair: superblock.pair,
+        label: superblock.label.clone(),
+        clean,
+        counts: inspection.counts,
+        repaired,
+        findings: inspection.located,
+        findings_left_out: inspection.left_out,
+    })
+}

@@ -1,0 +1,55 @@
+//! Who uses what: one bit a line or sector, in groups of 32,768 that exist once something in them is used.
+
+use std::collections::HashMap;
+
+/// Words of 64 bits in a group.
+const WORDS: usize = 512;
+/// Bits of a group: the lines of a unit, or the sectors of a map piece.
+const GROUP_BITS: u64 = WORDS as u64 * 64;
+
+/// A set of lines or sectors in use.
+#[derive(Debug, Default)]
+pub(crate) struct Claims {
+    groups: HashMap<u64, Box<[u64; WORDS]>>,
+}
+
+impl Claims {
+    /// Takes `count` bits from `start`. False where one of them was taken before; the others are taken all the same.
+    pub(crate) fn claim(&mut self, start: u64, count: u64) -> bool {
+        let mut clean = true;
+        let end = start.saturating_add(count);
+        let mut at = start;
+        while at < end {
+            let here = (64 - at % 64).min(end - at);
+            let mask = if here == 64 { u64::MAX } else { ((1 << here) - 1) << (at % 64) };
+            let group = self.groups.entry(at / GROUP_BITS).or_insert_with(|| Box::new([0; WORDS]));
+            let word = &mut group[(at % GROUP_BITS / 64) as usize];
+            clean &= *word & mask == 0;
+            *word |= mask;
+            at += here;
+        }
+        clean
+    }
+
+    /// The bits of a group; `None` where nothing in it is used.
+    pub(crate) fn group(&self, group: u64) -> Option<&[u64; WORDS]> {
+        self.groups.get(&group).map(Box::as_ref)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_bit_is_claimed_once() {
+        let mut claims = Claims::default();
+        assert!(claims.claim(60, 10));
+        assert!(claims.claim(70, 1));
+        assert!(!claims.claim(69, 1));
+        assert!(claims.claim(32_760, 16));
+        assert!(!claims.claim(32_768, 1));
+        assert_eq!(claims.group(0).expect("used")[0], 0xf << 60);
+        assert!(claims.group(2).is_none());
+    }
+}

@@ -1,0 +1,591 @@
+//! Everything that check can find, one variant a rule of FORMAT.md. The ids in a variant are numbers of the medium, so that tests match
+//! them and scripts read them.
+
+use serde::Serialize;
+use tandemfs_format::Corrupt;
+
+/// How bad a finding is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Severity {
+    /// Nothing is lost and nothing works differently.
+    Warning,
+    /// Something is lost, or the engine may refuse or lose something.
+    Error,
+}
+
+/// What is wrong with one line of metadata.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, thiserror::Error)]
+#[serde(rename_all = "snake_case")]
+pub enum Damage {
+    /// Its checksum does not fit its bytes and place.
+    #[error("its checksum is {found:#010x} where {expected:#010x} fits")]
+    Checksum {
+        /// The checksum in the line.
+        found: u32,
+        /// The one that fits.
+        expected: u32,
+    },
+    /// A field has a value without meaning.
+    #[error("its {field} is {found}, which has no meaning")]
+    Field {
+        /// The field's name in FORMAT.md.
+        field: &'static str,
+        /// Its value.
+        found: u64,
+    },
+    /// The device could not read it.
+    #[error("the device cannot read it")]
+    Unreadable,
+}
+
+impl From<Corrupt> for Damage {
+    fn from(corrupt: Corrupt) -> Self {
+        match corrupt {
+            Corrupt::Checksum { found, expected, .. } => Self::Checksum { found, expected },
+            Corrupt::Field { field, found, .. } => Self::Field { field, found },
+        }
+    }
+}
+
+/// A structure of the memory zone that a pointer leads to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Target {
+    /// A page of mapping records.
+    MappingPage,
+    /// A page of directory entries.
+    DentryPage,
+    /// A leaf of data logs.
+    Leaf,
+    /// A checksum vector.
+    Vector,
+    /// The slot of a data log.
+    Slot,
+}
+
+impl std::fmt::Display for Target {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.write_str(match self {
+            Self::MappingPage => "mapping page",
+            Self::DentryPage => "directory page",
+            Self::Leaf => "leaf",
+            Self::Vector => "checksum vector",
+            Self::Slot => "data-log slot",
+        })
+    }
+}
+
+/// One declaration a finding: its sentence, its fields, its id, its severity, and whether `repair` mends it.
+macro_rules! findings {
+    ($( $(#[doc = $doc:literal])* #[error($($sentence:tt)*)] $variant:ident { $( $(#[doc = $field_doc:literal])* $field:ident : $type:ty ),* }
+        = $id:literal $severity:ident $repairable:literal; )*) => {
+        /// What check found.
+        #[derive(Debug, Clone, PartialEq, Eq, Serialize, thiserror::Error)]
+        #[serde(rename_all = "snake_case", tag = "finding")]
+        pub enum Finding {
+            $( $(#[doc = $doc])* #[error($($sentence)*)] $variant { $( $(#[doc = $field_doc])* $field: $type ),* } ),*
+        }
+
+        impl Finding {
+            /// The ids of all findings.
+            pub const IDS: &[&str] = &[ $( $id ),* ];
+
+            /// The finding's name in JSON.
+            pub fn id(&self) -> &'static str {
+                match self { $( Self::$variant { .. } => $id ),* }
+            }
+
+            /// How bad it is.
+            pub fn severity(&self) -> Severity {
+                match self { $( Self::$variant { .. } => Severity::$severity ),* }
+            }
+
+            /// Whether [`crate::CheckOptions::repair`] mends it without guessing.
+            pub fn repairable(&self) -> bool {
+                match self { $( Self::$variant { .. } => $repairable ),* }
+            }
+        }
+    };
+}
+
+findings! {
+    /// A superblock copy does not verify.
+    #[error("copy {copy} of the superblock is damaged")]
+    SuperblockDamaged {
+        /// 0 or 1.
+        copy: u8
+    } = "superblock_damaged" Error true;
+    /// Both copies verify and differ: a cut came between the two writes.
+    #[error("the copies of the superblock differ: sequence {first} and {second}")]
+    SuperblocksDiffer {
+        /// Sequence of copy 0.
+        first: u64,
+        /// Sequence of copy 1.
+        second: u64
+    } = "superblocks_differ" Warning true;
+    /// The block zone does not say which pair it belongs to.
+    #[error("the identity in the block zone's first sector is damaged")]
+    IdentityDamaged {} = "identity_damaged" Error true;
+    /// A line of the segment table does not verify.
+    #[error("line {segment} of the segment table is damaged: {damage}")]
+    SegmentDamaged {
+        /// Line of the table.
+        segment: u64,
+        /// What is wrong.
+        damage: Damage
+    } = "segment_damaged" Error false;
+    /// Two segments name one unit.
+    #[error("segments {segment} and {other} both name unit {unit}")]
+    SegmentsOverlap {
+        /// Line of the table.
+        segment: u64,
+        /// Line of the table.
+        other: u64,
+        /// First unit that both name.
+        unit: u64
+    } = "segments_overlap" Error false;
+    /// A segment names a unit of the fixed part.
+    #[error("segment {segment} names unit {unit}, which is part of the fixed structures")]
+    SegmentInFixedPart {
+        /// Line of the table.
+        segment: u64,
+        /// The unit.
+        unit: u64
+    } = "segment_in_fixed_part" Error false;
+    /// The segments of a region do not follow each other.
+    #[error("segment {segment} starts at unit {found} of its region where {expected} follows")]
+    SegmentGap {
+        /// Line of the table.
+        segment: u64,
+        /// Its position in the region.
+        found: u64,
+        /// The position that follows the segment before.
+        expected: u64
+    } = "segment_gap" Error false;
+    /// A record changes a line that no record may change.
+    #[error("record {txid} of journal ring {ring} changes line {line:#x}, which is outside segments and data")]
+    RecordOutOfPlace {
+        /// The ring.
+        ring: u32,
+        /// The transaction.
+        txid: u64,
+        /// The line.
+        line: u64
+    } = "record_out_of_place" Error false;
+    /// A record waits for replay though the file system says it is clean.
+    #[error("record {txid} of journal ring {ring} waits for replay though the file system was unmounted cleanly")]
+    RecordAfterCleanUnmount {
+        /// The ring.
+        ring: u32,
+        /// The transaction.
+        txid: u64
+    } = "record_after_clean_unmount" Error true;
+    /// Two records have one transaction number.
+    #[error("two journal records have the number {txid}")]
+    RecordTwice {
+        /// The transaction.
+        txid: u64
+    } = "record_twice" Error false;
+    /// An inode does not verify.
+    #[error("inode {inode} is damaged: {damage}")]
+    InodeDamaged {
+        /// Inode.
+        inode: u64,
+        /// What is wrong.
+        damage: Damage
+    } = "inode_damaged" Error false;
+    /// A field of a valid inode has a value that it cannot have.
+    #[error("inode {inode} has {found} as its {field}, which no inode of its type has")]
+    InodeField {
+        /// Inode.
+        inode: u64,
+        /// The field's name in FORMAT.md.
+        field: &'static str,
+        /// Its value.
+        found: u64
+    } = "inode_field" Error false;
+    /// There is no root directory.
+    #[error("inode 1 is no directory: the file system has no root")]
+    RootMissing {} = "root_missing" Error false;
+    /// An orphan after a clean unmount.
+    #[error("inode {inode} has no names and was left behind by a clean unmount")]
+    OrphanLeft {
+        /// Inode.
+        inode: u64
+    } = "orphan_left" Warning true;
+    /// A mapping or leaf line does not verify, or a record in it has no meaning.
+    #[error("inode {inode}: line {line:#x} of its mapping is damaged: {damage}")]
+    MappingDamaged {
+        /// Inode.
+        inode: u64,
+        /// The line; 0 for the record in the inode.
+        line: u64,
+        /// What is wrong.
+        damage: Damage
+    } = "mapping_damaged" Error false;
+    /// A pointer leads out of its region, above a high-water mark, or to a misaligned place.
+    #[error("inode {inode}, block {block}: the pointer to a {target} leads to line {line:#x}, where none can be")]
+    PointerMisplaced {
+        /// Inode.
+        inode: u64,
+        /// First block below the pointer.
+        block: u64,
+        /// What it should lead to.
+        target: Target,
+        /// Where it leads.
+        line: u64
+    } = "pointer_misplaced" Error false;
+    /// Lines that something else uses already.
+    #[error("inode {inode}, block {block}: its {target} at line {line:#x} is used by something else, too")]
+    LinesShared {
+        /// Inode that came second.
+        inode: u64,
+        /// First block below the pointer.
+        block: u64,
+        /// What the lines are here.
+        target: Target,
+        /// First line.
+        line: u64
+    } = "lines_shared" Error false;
+    /// A record whose level or type does not belong where it stands.
+    #[error("inode {inode}, block {block}: line {line:#x} holds a record of another kind than belongs there")]
+    RecordKind {
+        /// Inode.
+        inode: u64,
+        /// Block.
+        block: u64,
+        /// Line of the record; 0 for the one in the inode.
+        line: u64
+    } = "record_kind" Error false;
+    /// A record beyond the end of the file.
+    #[error("inode {inode}: block {block} is beyond the end of the file")]
+    BlockPastEnd {
+        /// Inode.
+        inode: u64,
+        /// Block.
+        block: u64
+    } = "block_past_end" Error false;
+    /// An extent outside the block zone.
+    #[error("inode {inode}, block {block}: {count} sectors from {sector} are outside the block zone")]
+    ExtentOutside {
+        /// Inode.
+        inode: u64,
+        /// Block.
+        block: u64,
+        /// First sector.
+        sector: u64,
+        /// Sectors.
+        count: u32
+    } = "extent_outside" Error false;
+    /// An extent with more sectors than the block, or than the file's end leaves it.
+    #[error("inode {inode}, block {block}: has {count} sectors where at most {most} belong")]
+    ExtentTooLong {
+        /// Inode.
+        inode: u64,
+        /// Block.
+        block: u64,
+        /// Sectors.
+        count: u32,
+        /// Sectors that it may have.
+        most: u64
+    } = "extent_too_long" Error false;
+    /// Sectors that another block uses already.
+    #[error("inode {inode}, block {block}: sectors from {sector} are used by another block, too")]
+    SectorsShared {
+        /// Inode that came second.
+        inode: u64,
+        /// Block.
+        block: u64,
+        /// First sector of the extent.
+        sector: u64
+    } = "sectors_shared" Error false;
+    /// An extent with or without checksums where the file system says otherwise.
+    #[error("inode {inode}, block {block}: its sectors are unchecked where the file system has checksums, or the other way round")]
+    ChecksumKindWrong {
+        /// Inode.
+        inode: u64,
+        /// Block.
+        block: u64
+    } = "checksum_kind_wrong" Error false;
+    /// A data log that crosses the end of its block.
+    #[error("inode {inode}, block {block}: a data log of {length} B at {offset} leaves the block")]
+    LogOutsideBlock {
+        /// Inode.
+        inode: u64,
+        /// Block.
+        block: u64,
+        /// Offset in the block in bytes.
+        offset: u32,
+        /// Length in bytes.
+        length: u32
+    } = "log_outside_block" Error false;
+    /// Two data logs of one block overlap.
+    #[error("inode {inode}, block {block}: two data logs overlap at {offset}")]
+    LogsOverlap {
+        /// Inode.
+        inode: u64,
+        /// Block.
+        block: u64,
+        /// First byte of the block that both cover.
+        offset: u32
+    } = "logs_overlap" Error false;
+    /// A data log reaches beyond the end of the file.
+    #[error("inode {inode}, block {block}: a data log of {length} B at {offset} reaches beyond the end of the file")]
+    LogPastEnd {
+        /// Inode.
+        inode: u64,
+        /// Block.
+        block: u64,
+        /// Offset in the block in bytes.
+        offset: u32,
+        /// Length in bytes.
+        length: u32
+    } = "log_past_end" Error false;
+    /// The space that the inode says it takes is not what it takes.
+    #[error("inode {inode} says it takes {found} x 512 B where it takes {expected}")]
+    SpaceWrong {
+        /// Inode.
+        inode: u64,
+        /// What it says, in 512 B.
+        found: u64,
+        /// What it takes, in 512 B.
+        expected: u64
+    } = "space_wrong" Error true;
+    /// A directory lacks a page below its size.
+    #[error("directory {inode} lacks its page {page}")]
+    DirectoryPageMissing {
+        /// Directory.
+        inode: u64,
+        /// First page that is missing.
+        page: u64
+    } = "directory_page_missing" Error false;
+    /// A directory entry does not verify.
+    #[error("directory {directory}: the name in slot {slot} is damaged: {damage}")]
+    EntryDamaged {
+        /// Directory.
+        directory: u64,
+        /// Slot.
+        slot: u64,
+        /// What is wrong.
+        damage: Damage
+    } = "entry_damaged" Error true;
+    /// The rest of a name without its start.
+    #[error("directory {directory}: slot {slot} continues a name that does not start")]
+    EntryPartStray {
+        /// Directory.
+        directory: u64,
+        /// Slot.
+        slot: u64
+    } = "entry_part_stray" Error true;
+    /// A name that no file can have.
+    #[error("directory {directory}: slot {slot} holds a name that no file can have")]
+    NameInvalid {
+        /// Directory.
+        directory: u64,
+        /// Slot.
+        slot: u64
+    } = "name_invalid" Error false;
+    /// An entry for an inode that is not in use.
+    #[error("directory {directory}: the name in slot {slot} stands for inode {inode}, which is not in use")]
+    EntryDangling {
+        /// Directory.
+        directory: u64,
+        /// Slot.
+        slot: u64,
+        /// Inode.
+        inode: u64
+    } = "entry_dangling" Error true;
+    /// An entry says another type than the inode.
+    #[error("directory {directory}: the name in slot {slot} says type {found} where inode {inode} has type {expected}")]
+    EntryType {
+        /// Directory.
+        directory: u64,
+        /// Slot.
+        slot: u64,
+        /// Inode.
+        inode: u64,
+        /// Type in the entry.
+        found: u8,
+        /// Type of the inode.
+        expected: u8
+    } = "entry_type" Error true;
+    /// An entry with a hash that is not its name's.
+    #[error("directory {directory}: the name in slot {slot} has a hash that is not its own")]
+    EntryHash {
+        /// Directory.
+        directory: u64,
+        /// Slot.
+        slot: u64
+    } = "entry_hash" Error true;
+    /// One name twice in a directory.
+    #[error("directory {directory}: slots {slot} and {other} hold the same name")]
+    NameTwice {
+        /// Directory.
+        directory: u64,
+        /// The slot of the first.
+        slot: u64,
+        /// The slot of the second.
+        other: u64
+    } = "name_twice" Error false;
+    /// A directory with a second name.
+    #[error("directory {directory}: slot {slot} gives a second name to directory {inode}")]
+    DirectoryTwice {
+        /// The directory with the entry.
+        directory: u64,
+        /// Its slot.
+        slot: u64,
+        /// The directory with two names.
+        inode: u64
+    } = "directory_twice" Error false;
+    /// A directory's `..` is not the directory that names it.
+    #[error("directory {inode} says its parent is {found} where {expected} names it")]
+    ParentWrong {
+        /// Directory.
+        inode: u64,
+        /// What it says.
+        found: u64,
+        /// Who names it.
+        expected: u64
+    } = "parent_wrong" Error true;
+    /// A wrong link count.
+    #[error("inode {inode} has link count {found} where {expected} is true")]
+    LinkCount {
+        /// Inode.
+        inode: u64,
+        /// What it says.
+        found: u32,
+        /// What is true.
+        expected: u32
+    } = "link_count" Error true;
+    /// A removed directory that still has entries.
+    #[error("directory {inode} is removed and still has entries")]
+    OrphanWithEntries {
+        /// Directory.
+        inode: u64
+    } = "orphan_with_entries" Error false;
+    /// An inode in use that no directory names.
+    #[error("inode {inode} is in use and has no name")]
+    Unreachable {
+        /// Inode.
+        inode: u64
+    } = "unreachable" Error false;
+    /// Directories that name each other and are not reached from the root.
+    #[error("directory {inode} is part of a circle of directories that the root does not reach")]
+    DirectoryCircle {
+        /// The smallest inode of the circle.
+        inode: u64
+    } = "directory_circle" Error false;
+    /// A map piece of a clean image that does not verify.
+    #[error("piece {piece} of the saved allocation maps is damaged or of another mount")]
+    MapDamaged {
+        /// Piece.
+        piece: u64
+    } = "map_damaged" Warning true;
+    /// A map piece of a clean image for something else than the segment table says.
+    #[error("piece {piece} of the saved allocation maps is of another kind than its unit")]
+    MapKind {
+        /// Piece.
+        piece: u64
+    } = "map_kind" Error true;
+    /// A map piece of a clean image that is not what the tree uses.
+    #[error("piece {piece} of the saved allocation maps is wrong: {free_but_used} in use are marked free, {used_but_free} free are marked used")]
+    MapWrong {
+        /// Piece.
+        piece: u64,
+        /// Lines or sectors that are in use and marked free.
+        free_but_used: u32,
+        /// Lines or sectors that are free and marked used.
+        used_but_free: u32
+    } = "map_wrong" Error true;
+    /// Sectors of file data that do not fit their checksums.
+    #[error("inode {inode}: {sectors} sectors of data at byte {offset} do not fit their checksums")]
+    DataDamaged {
+        /// Inode.
+        inode: u64,
+        /// Offset in the file in bytes.
+        offset: u64,
+        /// Sectors in a row.
+        sectors: u64
+    } = "data_damaged" Error false;
+    /// A data log that does not fit its checksum.
+    #[error("inode {inode}: {length} B of data at byte {offset}, in a data log, do not fit their checksum")]
+    LogDamaged {
+        /// Inode.
+        inode: u64,
+        /// Offset in the file in bytes.
+        offset: u64,
+        /// Length in bytes.
+        length: u32
+    } = "log_damaged" Error false;
+    /// File data that the device cannot read.
+    #[error("inode {inode}: the device cannot read {bytes} B of data at byte {offset}")]
+    DataUnreadable {
+        /// Inode.
+        inode: u64,
+        /// Offset in the file in bytes.
+        offset: u64,
+        /// Bytes asked for.
+        bytes: u64
+    } = "data_unreadable" Error false;
+}
+
+impl Finding {
+    /// Whether it is about the bytes of files, which no repair touches.
+    pub fn is_of_data(&self) -> bool {
+        matches!(self, Self::DataDamaged { .. } | Self::LogDamaged { .. } | Self::DataUnreadable { .. })
+    }
+
+    /// The inode that the finding is about, where there is one.
+    pub fn inode(&self) -> Option<u64> {
+        match *self {
+            Self::InodeDamaged { inode, .. }
+            | Self::InodeField { inode, .. }
+            | Self::OrphanLeft { inode }
+            | Self::MappingDamaged { inode, .. }
+            | Self::PointerMisplaced { inode, .. }
+            | Self::LinesShared { inode, .. }
+            | Self::RecordKind { inode, .. }
+            | Self::BlockPastEnd { inode, .. }
+            | Self::ExtentOutside { inode, .. }
+            | Self::ExtentTooLong { inode, .. }
+            | Self::SectorsShared { inode, .. }
+            | Self::ChecksumKindWrong { inode, .. }
+            | Self::LogOutsideBlock { inode, .. }
+            | Self::LogsOverlap { inode, .. }
+            | Self::LogPastEnd { inode, .. }
+            | Self::SpaceWrong { inode, .. }
+            | Self::DirectoryPageMissing { inode, .. }
+            | Self::ParentWrong { inode, .. }
+            | Self::LinkCount { inode, .. }
+            | Self::OrphanWithEntries { inode }
+            | Self::Unreachable { inode }
+            | Self::DirectoryCircle { inode }
+            | Self::DataDamaged { inode, .. }
+            | Self::LogDamaged { inode, .. }
+            | Self::DataUnreadable { inode, .. } => Some(inode),
+            Self::EntryDamaged { directory, .. }
+            | Self::EntryPartStray { directory, .. }
+            | Self::NameInvalid { directory, .. }
+            | Self::EntryDangling { directory, .. }
+            | Self::EntryType { directory, .. }
+            | Self::EntryHash { directory, .. }
+            | Self::NameTwice { directory, .. }
+            | Self::DirectoryTwice { directory, .. } => Some(directory),
+            Self::RootMissing {} => Some(1),
+            Self::SuperblockDamaged { .. }
+            | Self::SuperblocksDiffer { .. }
+            | Self::IdentityDamaged {}
+            | Self::SegmentDamaged { .. }
+            | Self::SegmentsOverlap { .. }
+            | Self::SegmentInFixedPart { .. }
+            | Self::SegmentGap { .. }
+            | Self::RecordOutOfPlace { .. }
+            | Self::RecordAfterCleanUnmount { .. }
+            | Self::RecordTwice { .. }
+            | Self::MapDamaged { .. }
+            | Self::MapKind { .. }
+            | Self::MapWrong { .. } => None,
+        }
+    }
+}

@@ -1,0 +1,75 @@
+//! Reading an image as the next mount would see it: the device's bytes with the replayed lines over them ([C1]).
+
+use std::collections::BTreeMap;
+
+use tandemfs_device::{DeviceError, Drive, Structure};
+use tandemfs_format::geometry::Geometry;
+use tandemfs_format::superblock::Superblock;
+use tandemfs_format::{EMPTY_LINE, InodeNumber, LINE_BYTES, Line, LineAddress, PAGE_BYTES, PairSeed, Place};
+
+use crate::segments::Segments;
+
+/// A page of metadata.
+pub(crate) type Page = Box<[u8; PAGE_BYTES]>;
+
+/// An image under inspection.
+pub(crate) struct Image<'d> {
+    pub(crate) drive: &'d Drive,
+    pub(crate) superblock: Superblock,
+    pub(crate) pair: PairSeed,
+    pub(crate) geometry: Geometry,
+    pub(crate) segments: Segments,
+    /// Lines that replay changes, by number.
+    pub(crate) overlay: BTreeMap<u64, Line>,
+}
+
+impl<'d> Image<'d> {
+    /// An image without segments and overlay: they are read through it.
+    pub(crate) fn new(drive: &'d Drive, superblock: Superblock) -> Self {
+        let pair = PairSeed::new(superblock.pair);
+        let geometry = superblock.geometry;
+        Self { drive, superblock, pair, geometry, segments: Segments::default(), overlay: BTreeMap::new() }
+    }
+
+    /// Loads whole lines.
+    pub(crate) fn load(&self, structure: Structure, address: LineAddress, into: &mut [u8]) -> Result<(), DeviceError> {
+        self.drive.load(structure, address, into)?;
+        let first = address.number();
+        let count = (into.len() / LINE_BYTES) as u64;
+        for (line, image) in self.overlay.range(first..first.saturating_add(count)) {
+            let at = (line - first) as usize * LINE_BYTES;
+            if let Some(bytes) = into.get_mut(at..at + LINE_BYTES) {
+                bytes.copy_from_slice(image);
+            }
+        }
+        Ok(())
+    }
+
+    /// Loads one line.
+    pub(crate) fn line(&self, structure: Structure, address: LineAddress) -> Result<Line, DeviceError> {
+        let mut line = EMPTY_LINE;
+        self.load(structure, address, &mut line)?;
+        Ok(line)
+    }
+
+    /// Loads a page.
+    pub(crate) fn page(&self, structure: Structure, address: LineAddress) -> Result<Page, DeviceError> {
+        let mut page = Box::new([0; PAGE_BYTES]);
+        self.load(structure, address, page.as_mut_slice())?;
+        Ok(page)
+    }
+
+    /// The place of a line of an inode's mapping or directory.
+    pub(crate) fn place(&self, inode: u64, generation: u32, address: LineAddress) -> Place {
+        Place { pair: self.pair, address, inode: InodeNumber::new(inode), generation }
+    }
+}
+
+/// Line `index` of a piece of memory; empty beyond its end.
+pub(crate) fn line_of(bytes: &[u8], index: usize) -> Line {
+    let mut line = EMPTY_LINE;
+    if let Some(found) = bytes.get(index * LINE_BYTES..(index + 1) * LINE_BYTES) {
+        line.copy_from_slice(found);
+    }
+    line
+}

@@ -1,0 +1,92 @@
+//! The saved allocation maps of a clean image against what the tree uses.
+
+use tandemfs_device::Structure;
+use tandemfs_format::allocation_map::{PIECE_BYTES, PieceKind, decode};
+use tandemfs_format::geometry::{PIECE_LINES, PIECE_SECTORS};
+use tandemfs_format::{LINE_BYTES, UNIT_LINES};
+
+use crate::checker::{Checker, Stage};
+use crate::claims::Claims;
+use crate::finding::Finding;
+use crate::image::line_of;
+
+impl Checker<'_> {
+    /// Checks every piece of a clean image. What it says is held against the tree only where the whole tree was read ([C3]).
+    pub(crate) fn check_maps(&mut self) {
+        let image = self.image;
+        if !image.superblock.clean {
+            return;
+        }
+        self.claim_what_has_no_owner();
+        let (count, units) = (image.geometry.piece_count(), image.geometry.memory_units());
+        let mut piece = vec![0; PIECE_LINES as usize * LINE_BYTES];
+        for index in 0..count {
+            if index % 64 == 0 {
+                self.progress(Stage::Maps, index, count);
+            }
+            let read = image.load(Structure::AllocationMap, image.geometry.piece(index), &mut piece);
+            let bits = piece.get(LINE_BYTES..).filter(|bits| bits.len() == PIECE_BYTES);
+            let kind = match (read, bits) {
+                (Ok(()), Some(bits)) => decode(image.pair, index, image.superblock.generation, &line_of(&piece, 0), bits),
+                _ => None,
+            };
+            let (Some(kind), Some(bits)) = (kind, bits) else {
+                self.find(Finding::MapDamaged { piece: index });
+                continue;
+            };
+            if !self.kind_fits(index, kind) {
+                self.find(Finding::MapKind { piece: index });
+                continue;
+            }
+            if kind == PieceKind::Fixed || !self.tree_whole {
+                continue;
+            }
+            let (claims, group): (&Claims, u64) = if index < units { (&self.lines, index) } else { (&self.sectors, index - units) };
+            let (free_but_used, used_but_free) = differences(claims, group, bits);
+            if free_but_used > 0 || used_but_free > 0 {
+                self.find(Finding::MapWrong { piece: index, free_but_used, used_but_free });
+            }
+        }
+        self.progress(Stage::Maps, count, count);
+    }
+
+    /// Slot 0 of the inodes, the identity, and the sectors of the last piece beyond the zone's end.
+    fn claim_what_has_no_owner(&mut self) {
+        let image = self.image;
+        if let Some(first) = image.segments.inodes().first().filter(|first| first.region_unit == 0 && first.high_water_lines > 0) {
+            self.lines.claim(first.start_unit * UNIT_LINES, 2);
+        }
+        let total = image.geometry.block_sectors();
+        self.sectors.claim(0, 1);
+        self.sectors.claim(total, total.next_multiple_of(PIECE_SECTORS) - total);
+    }
+
+    fn kind_fits(&self, index: u64, kind: PieceKind) -> bool {
+        let image = self.image;
+        if index >= image.geometry.memory_units() {
+            return kind == PieceKind::Sectors;
+        }
+        if index < image.geometry.fixed_units() {
+            return kind == PieceKind::Fixed;
+        }
+        if image.segments.of_unit(index).is_some() {
+            return kind == PieceKind::Region;
+        }
+        kind == PieceKind::Data || kind == PieceKind::Free
+    }
+}
+
+/// Bits that are used and marked free, and the other way round.
+fn differences(claims: &Claims, group: u64, bits: &[u8]) -> (u32, u32) {
+    let truth = claims.group(group);
+    let (mut free_but_used, mut used_but_free) = (0, 0);
+    for (index, chunk) in bits.chunks_exact(8).enumerate() {
+        let mut word = [0; 8];
+        word.copy_from_slice(chunk);
+        let saved = u64::from_le_bytes(word);
+        let used = truth.and_then(|truth| truth.get(index)).copied().unwrap_or(0);
+        free_but_used += (used & !saved).count_ones();
+        used_but_free += (saved & !used).count_ones();
+    }
+    (free_but_used, used_but_free)
+}

@@ -1,0 +1,102 @@
+//! What check tells its caller; serialises to the JSON of `tandemfs check --json`.
+
+use std::fmt;
+
+use serde::Serialize;
+use uuid::Uuid;
+
+use crate::finding::{Finding, Severity};
+
+/// What was counted on the way.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct Counts {
+    /// Inodes in use that verify.
+    pub inodes: u64,
+    /// Directories among them.
+    pub directories: u64,
+    /// Regular files.
+    pub files: u64,
+    /// Symbolic links.
+    pub links: u64,
+    /// Devices, FIFOs, sockets.
+    pub special: u64,
+    /// Directory entries.
+    pub names: u64,
+    /// Blocks of files that are no holes.
+    pub blocks: u64,
+    /// Sectors of extents.
+    pub sectors: u64,
+    /// Data logs.
+    pub logs: u64,
+    /// Bytes in data logs.
+    pub log_bytes: u64,
+    /// Bytes of file data read and verified.
+    pub data_bytes: u64,
+    /// Journal records that wait for replay.
+    pub journal_records: u64,
+}
+
+/// A finding with what a reader wants to know beside it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Located {
+    /// The finding.
+    #[serde(flatten)]
+    pub finding: Finding,
+    /// How bad it is.
+    pub severity: Severity,
+    /// Whether repair mends it without guessing.
+    pub repairable: bool,
+    /// Path of its inode, where one is known.
+    pub path: Option<String>,
+    /// The finding as a sentence.
+    pub message: String,
+}
+
+impl Located {
+    pub(crate) fn new(finding: Finding, path: Option<String>) -> Self {
+        let message = finding.to_string();
+        Self { severity: finding.severity(), repairable: finding.repairable(), finding, path, message }
+    }
+}
+
+impl fmt::Display for Located {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.path {
+            Some(path) => write!(formatter, "{} ({path})", self.message),
+            None => formatter.write_str(&self.message),
+        }
+    }
+}
+
+/// The result of a check.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Report {
+    /// The device's name.
+    pub device: String,
+    /// The pair.
+    pub pair: Uuid,
+    /// The label.
+    pub label: String,
+    /// Whether the file system had been unmounted cleanly.
+    pub clean: bool,
+    /// What was counted.
+    pub counts: Counts,
+    /// What was repaired.
+    pub repaired: Vec<Located>,
+    /// What is wrong now.
+    pub findings: Vec<Located>,
+    /// Findings beyond the largest number asked for, counted only.
+    pub findings_left_out: u64,
+}
+
+impl Report {
+    /// Whether nothing is wrong now.
+    pub fn is_consistent(&self) -> bool {
+        self.findings.is_empty() && self.findings_left_out == 0
+    }
+
+    /// Findings of a severity that are left.
+    pub fn count(&self, severity: Severity) -> usize {
+        self.findings.iter().filter(|located| located.severity == severity).count()
+    }
+}

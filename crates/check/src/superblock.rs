@@ -1,0 +1,103 @@
+//! The superblocks and the identity: what makes the rest readable at all.
+
+use tandemfs_device::{BlockRequest, Drive, Structure};
+use tandemfs_format::geometry::SUPERBLOCK_OFFSETS;
+use tandemfs_format::superblock::{BlockIdentity, MAGIC, Superblock, SuperblockBytes};
+use tandemfs_format::{LINE_BYTES, LineAddress, SECTOR_BYTES, Sector};
+use zerocopy::IntoBytes;
+
+use crate::error::CheckError;
+use crate::finding::Finding;
+
+/// What the two fixed places say.
+pub(crate) struct Heads {
+    /// The superblock that counts.
+    pub(crate) superblock: Superblock,
+    /// Copies that should be written from it.
+    pub(crate) stale_copies: Vec<usize>,
+    /// Whether a damaged identity still shows the magic number or the pair.
+    pub(crate) identity_resembles: bool,
+    /// What was found on the way.
+    pub(crate) findings: Vec<Finding>,
+}
+
+/// The first line of a superblock copy.
+pub(crate) fn copy_address(copy: usize) -> LineAddress {
+    LineAddress::new(SUPERBLOCK_OFFSETS.get(copy).copied().unwrap_or(0) / LINE_BYTES as u64)
+}
+
+/// Reads and compares both copies and the identity.
+///
+/// # Errors
+/// Nothing that this build reads, a zone smaller than the superblock says, or halves of two pairs.
+pub(crate) fn read(drive: &Drive) -> Result<Heads, CheckError> {
+    let device = &drive.description().name;
+    let mut copies = [[0; size_of::<SuperblockBytes>()]; 2];
+    let mut failure = None;
+    for (copy, bytes) in copies.iter_mut().enumerate() {
+        let fits = copy_address(copy).offset_bytes() + bytes.len() as u64 <= drive.description().memory_bytes;
+        match if fits { drive.load(Structure::Superblock, copy_address(copy), bytes) } else { Ok(()) } {
+            Ok(()) => {}
+            Err(error) => {
+                bytes.fill(0);
+                failure = Some(error);
+            }
+        }
+    }
+    let decoded = [Superblock::decode(&copies[0]), Superblock::decode(&copies[1])];
+    let superblock = match Superblock::choose([&copies[0], &copies[1]]) {
+        Ok(superblock) => superblock,
+        Err(source) => match failure {
+            Some(error) => return Err(error.into()),
+            None => return Err(CheckError::Superblock { device: device.clone(), source }),
+        },
+    };
+    check_sizes(drive, &superblock)?;
+    let mut heads = Heads { superblock, stale_copies: Vec::new(), identity_resembles: false, findings: Vec::new() };
+    for (copy, decoded) in decoded.iter().enumerate() {
+        if decoded.is_err() {
+            heads.findings.push(Finding::SuperblockDamaged { copy: copy as u8 });
+            heads.stale_copies.push(copy);
+        }
+    }
+    if let [Ok(first), Ok(second)] = &decoded {
+        if first != second {
+            heads.findings.push(Finding::SuperblocksDiffer { first: first.sequence, second: second.sequence });
+            heads.stale_copies.push(usize::from(heads.superblock == *first));
+        }
+    }
+    read_identity(drive, &mut heads)?;
+    Ok(heads)
+}
+
+fn check_sizes(drive: &Drive, superblock: &Superblock) -> Result<(), CheckError> {
+    let description = drive.description();
+    let expected_blocks = superblock.geometry.block_sectors().saturating_mul(SECTOR_BYTES as u64);
+    let zones =
+        [("memory", description.memory_bytes, superblock.geometry.memory_bytes()), ("block", description.block_bytes, expected_blocks)];
+    for (zone, found, expected) in zones {
+        if found < expected {
+            return Err(CheckError::Truncated { device: description.name.clone(), zone, found, expected });
+        }
+    }
+    Ok(())
+}
+
+fn read_identity(drive: &Drive, heads: &mut Heads) -> Result<(), CheckError> {
+    let mut sector = vec![0; SECTOR_BYTES];
+    let mut requests = [BlockRequest::Read { sector: Sector::new(0), buffer: &mut sector }];
+    let read = drive.transfer(Structure::Superblock, &mut requests, &mut || {});
+    if read.is_err() {
+        sector.fill(0);
+    }
+    let expected = heads.superblock.pair;
+    if let Some(found) = BlockIdentity::decode(&sector).filter(|found| *found != expected) {
+        return Err(CheckError::PairMismatch { device: drive.description().name.clone(), found, expected });
+    }
+    if sector.get(..size_of::<BlockIdentity>()) != Some(BlockIdentity::of(&heads.superblock).as_bytes()) {
+        heads.findings.push(Finding::IdentityDamaged {});
+        heads.identity_resembles =
+            sector.get(4..12) == Some(MAGIC.as_slice()) || sector.get(16..32) == Some(expected.as_bytes().as_slice());
+    }
+    Ok(())
+}

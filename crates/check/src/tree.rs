@@ -1,0 +1,134 @@
+//! Walking a mapping tree without recursion: the caller decides which pages to enter, so that it can claim them first ([C2]).
+
+use tandemfs_device::{DeviceError, Structure};
+use tandemfs_format::inode::Inode;
+use tandemfs_format::mapping::{LINE_RECORDS, PAGE_RECORDS, Record, RecordBytes, line_records};
+use tandemfs_format::segment::Region;
+use tandemfs_format::{EMPTY_LINE, LineAddress, PAGE_LINES};
+
+use crate::finding::Damage;
+use crate::image::{Image, Page, line_of};
+
+/// What a walk comes to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// A pointer to a page one level down. [`Walk::enter`] goes there.
+    Pointer { block: u64, page: LineAddress, height: u32 },
+    /// A block that is no hole.
+    Block { block: u64, line: LineAddress, record: Record },
+    /// A record that belongs on another level.
+    Misfit { block: u64, line: LineAddress },
+    /// A line or record that does not verify. What it held is passed over.
+    Damaged { line: LineAddress, damage: Damage },
+}
+
+struct Frame {
+    page: LineAddress,
+    height: u32,
+    base: u64,
+    next: u64,
+    bytes: Page,
+}
+
+/// A walk over the records of one inode, in the order of blocks.
+pub(crate) struct Walk {
+    inode: u64,
+    generation: u32,
+    root: Option<RecordBytes>,
+    stack: Vec<Frame>,
+}
+
+/// Line that findings name for the record in the inode.
+const IN_INODE: LineAddress = LineAddress::new(0);
+
+impl Walk {
+    pub(crate) fn new(number: u64, inode: &Inode) -> Self {
+        Self { inode: number, generation: inode.generation, root: Some(inode.root_record()), stack: Vec::new() }
+    }
+
+    /// Goes down to a page that [`Step::Pointer`] named. Heights fall with every step, so there are at most eight pages.
+    pub(crate) fn enter(&mut self, image: &Image<'_>, page: LineAddress, height: u32, block: u64) -> Result<(), DeviceError> {
+        let bytes = image.page(Structure::Mapping, page)?;
+        self.stack.push(Frame { page, height, base: block, next: 0, bytes });
+        Ok(())
+    }
+
+    /// The next thing that is no hole.
+    pub(crate) fn next(&mut self, image: &Image<'_>) -> Option<Step> {
+        if let Some(root) = self.root.take() {
+            match root.decode(IN_INODE) {
+                Err(corrupt) => return Some(Step::Damaged { line: IN_INODE, damage: corrupt.into() }),
+                Ok(Record::HOLE) => return None,
+                Ok(Record::Pointer { page, height }) => return Some(Step::Pointer { block: 0, page, height }),
+                Ok(record) => return Some(Step::Block { block: 0, line: IN_INODE, record }),
+            }
+        }
+        loop {
+            let frame = self.stack.last_mut()?;
+            if frame.next >= PAGE_RECORDS {
+                self.stack.pop();
+                continue;
+            }
+            let (line_index, index) = (frame.next / LINE_RECORDS as u64, (frame.next % LINE_RECORDS as u64) as usize);
+            let address = frame.page.nth(line_index);
+            let line = line_of(frame.bytes.as_slice(), line_index as usize);
+            if index == 0 {
+                if line == EMPTY_LINE {
+                    frame.next += LINE_RECORDS as u64;
+                    continue;
+                }
+                if let Err(corrupt) = image.place(self.inode, self.generation, address).verify(&line) {
+                    frame.next += LINE_RECORDS as u64;
+                    return Some(Step::Damaged { line: address, damage: corrupt.into() });
+                }
+            }
+            let below = PAGE_RECORDS.saturating_pow(frame.height - 1);
+            let block = frame.base.saturating_add(below.saturating_mul(frame.next));
+            let height = frame.height;
+            frame.next += 1;
+            let Some(record) = line_records(&line).get(index).map(|record| record.decode(address)) else { continue };
+            return Some(match record {
+                Err(corrupt) => Step::Damaged { line: address, damage: corrupt.into() },
+                Ok(Record::HOLE) => continue,
+                Ok(Record::Pointer { page, height: below }) if below + 1 == height => Step::Pointer { block, page, height: below },
+                Ok(Record::Pointer { .. }) => Step::Misfit { block, line: address },
+                Ok(record) if height == 1 => Step::Block { block, line: address, record },
+                Ok(_) => Step::Misfit { block, line: address },
+            });
+        }
+    }
+}
+
+/// The address of a directory's page, by its index.
+pub(crate) fn directory_page(image: &Image<'_>, number: u64, inode: &Inode, index: u64) -> Option<LineAddress> {
+    let mut found = None;
+    directory_pages(image, number, inode, &mut |block, page| {
+        if block == index {
+            found = Some(page);
+        }
+        found.is_none()
+    });
+    found
+}
+
+/// Visits the pages of a directory that can be read, until `visit` says stop.
+pub(crate) fn directory_pages(image: &Image<'_>, number: u64, inode: &Inode, visit: &mut dyn FnMut(u64, LineAddress) -> bool) {
+    let mut walk = Walk::new(number, inode);
+    let mut left = image.geometry.memory_units() * tandemfs_format::UNIT_LINES / PAGE_LINES; // a damaged tree may name a page again
+    while let Some(step) = walk.next(image) {
+        match step {
+            Step::Pointer { block, page, height } if left > 0 && image.segments.holds(Region::Mappings, page, PAGE_LINES) => {
+                left -= 1;
+                if walk.enter(image, page, height, block).is_err() {
+                    return;
+                }
+            }
+            Step::Block { block, record: Record::Memory(page), .. } if image.segments.holds(Region::Dentries, page, PAGE_LINES) => {
+                if !visit(block, page) {
+                    return;
+                }
+            }
+            _ => {}
+        }
+    }
+}
