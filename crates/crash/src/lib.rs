@@ -3,6 +3,18 @@
 
 #![forbid(unsafe_code)]
 
+mod harness;
 mod memory_device;
+mod model;
+mod operation;
+mod random;
+mod states;
+mod tree;
 
-pub use memory_device::{Event, MemoryDevice, Recorded};
+pub use harness::{Harness, Setting, mount};
+pub use memory_device::{DISCARDED, Event, MemoryDevice, Recorded};
+pub use model::{Model, Refusal};
+pub use operation::{LONG, Mix, Operation, SLOTS};
+pub use random::{Random, fill, seed_or};
+pub use states::{CrashState, Cut, Tracker, each_state};
+pub use tree::{Entry, Kind, Tree, content};

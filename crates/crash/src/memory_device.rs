@@ -1,9 +1,18 @@
 //! A hybrid SSD in host memory that records what happens to it, in order.
+//!
+//! It is a copy-on-write image: pages that changed lie over a base that many devices share. So a crash state costs the few pages in which
+//! it differs, and [`MemoryDevice::fork`] costs nothing worth counting.
 
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tandemfs_device::{BlockPath, BlockRequest, BytePath, Device, DeviceDescription, DeviceError, PersistenceDomain};
 use tandemfs_format::{SECTOR_BYTES, Sector};
+
+/// What discarded sectors read as: nobody may rely on zeros.
+pub const DISCARDED: u8 = 0xdb;
+
+const PAGE: usize = 4096;
 
 /// One step that reached the device.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -53,9 +62,89 @@ pub struct Recorded {
     pub blocks: Vec<u8>,
 }
 
+/// Which of the two zones.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) enum Zone {
+    /// Reached by loads and stores.
+    Memory,
+    /// Reached by block commands.
+    Blocks,
+}
+
+/// Two zones: pages over a shared base.
+#[derive(Debug, Clone)]
+struct Image {
+    base: Arc<Recorded>,
+    pages: HashMap<(Zone, u64), Arc<[u8; PAGE]>>,
+}
+
+impl Image {
+    fn base(&self, zone: Zone) -> &[u8] {
+        match zone {
+            Zone::Memory => &self.base.memory,
+            Zone::Blocks => &self.base.blocks,
+        }
+    }
+
+    fn base_page(&self, zone: Zone, page: u64) -> [u8; PAGE] {
+        let base = self.base(zone);
+        let start = page as usize * PAGE;
+        let end = (start + PAGE).min(base.len());
+        let mut bytes = [0; PAGE];
+        bytes[..end - start].copy_from_slice(&base[start..end]);
+        bytes
+    }
+
+    fn load(&self, zone: Zone, offset: u64, into: &mut [u8]) {
+        let start = offset as usize;
+        into.copy_from_slice(&self.base(zone)[start..start + into.len()]);
+        if self.pages.is_empty() || into.is_empty() {
+            return;
+        }
+        let end = start + into.len();
+        for page in start / PAGE..=(end - 1) / PAGE {
+            if let Some(bytes) = self.pages.get(&(zone, page as u64)) {
+                let (from, to) = (start.max(page * PAGE), end.min((page + 1) * PAGE));
+                into[from - start..to - start].copy_from_slice(&bytes[from - page * PAGE..to - page * PAGE]);
+            }
+        }
+    }
+
+    fn store(&mut self, zone: Zone, offset: u64, mut from: &[u8]) {
+        let mut at = offset as usize;
+        while !from.is_empty() {
+            let (page, within) = ((at / PAGE) as u64, at % PAGE);
+            let here = (PAGE - within).min(from.len());
+            if !self.pages.contains_key(&(zone, page)) {
+                let bytes = self.base_page(zone, page);
+                self.pages.insert((zone, page), Arc::new(bytes));
+            }
+            if let Some(bytes) = self.pages.get_mut(&(zone, page)) {
+                Arc::make_mut(bytes)[within..within + here].copy_from_slice(&from[..here]);
+            }
+            at += here;
+            from = &from[here..];
+        }
+    }
+
+    fn zones(&self) -> Recorded {
+        let mut zones = (*self.base).clone();
+        for ((zone, page), bytes) in &self.pages {
+            let target = match zone {
+                Zone::Memory => &mut zones.memory,
+                Zone::Blocks => &mut zones.blocks,
+            };
+            let start = *page as usize * PAGE;
+            let end = (start + PAGE).min(target.len());
+            target[start..end].copy_from_slice(&bytes[..end - start]);
+        }
+        zones
+    }
+}
+
 #[derive(Debug)]
 struct State {
-    zones: Recorded,
+    image: Image,
     events: Option<Vec<Event>>,
 }
 
@@ -74,15 +163,27 @@ impl MemoryDevice {
 
     /// A device with these contents.
     pub fn from_zones(zones: Recorded, domain: PersistenceDomain) -> Self {
+        Self::over(Arc::new(zones), domain)
+    }
+
+    /// A device over a base that others may share. The base never changes.
+    pub fn over(base: Arc<Recorded>, domain: PersistenceDomain) -> Self {
         let description = DeviceDescription {
             name: "memory device".into(),
-            memory_bytes: zones.memory.len() as u64,
-            block_bytes: zones.blocks.len() as u64,
+            memory_bytes: base.memory.len() as u64,
+            block_bytes: base.blocks.len() as u64,
             domain,
             volatile_write_cache: true,
             discard: true,
         };
-        Self { description, state: Arc::new(Mutex::new(State { zones, events: None })) }
+        let image = Image { base, pages: HashMap::new() };
+        Self { description, state: Arc::new(Mutex::new(State { image, events: None })) }
+    }
+
+    /// A device of its own with the contents that this one has now. It records nothing.
+    pub fn fork(&self) -> Self {
+        let image = self.state().image.clone();
+        Self { description: self.description.clone(), state: Arc::new(Mutex::new(State { image, events: None })) }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -99,6 +200,11 @@ impl MemoryDevice {
         self.state().events.take().unwrap_or_default()
     }
 
+    /// What was recorded since the last call; recording goes on.
+    pub fn take_events(&self) -> Vec<Event> {
+        self.state().events.as_mut().map(std::mem::take).unwrap_or_default()
+    }
+
     /// Puts a mark into the record.
     pub fn mark(&self, call: usize) {
         self.record(Event::Call(call));
@@ -112,18 +218,36 @@ impl MemoryDevice {
 
     /// A copy of both zones.
     pub fn zones(&self) -> Recorded {
-        self.state().zones.clone()
+        self.state().image.zones()
     }
 
     /// Changes the zones behind the file system's back.
     pub fn damage(&self, change: impl FnOnce(&mut Recorded)) {
-        change(&mut self.state().zones);
+        let mut state = self.state();
+        let mut zones = state.image.zones();
+        change(&mut zones);
+        state.image = Image { base: Arc::new(zones), pages: HashMap::new() };
     }
 
-    fn range(&self, offset: u64, length: usize, size: u64) -> Result<std::ops::Range<usize>, DeviceError> {
-        let error = || DeviceError::OutOfRange { device: self.description.name.clone(), offset, length: length as u64, size };
-        let end = offset.checked_add(length as u64).filter(|end| *end <= size).ok_or_else(error)?;
-        Ok(offset as usize..end as usize)
+    pub(crate) fn domain(&self) -> PersistenceDomain {
+        self.description.domain
+    }
+
+    /// Bytes of a zone, past the record.
+    pub(crate) fn peek(&self, zone: Zone, offset: u64, into: &mut [u8]) {
+        self.state().image.load(zone, offset, into);
+    }
+
+    /// Changes bytes of a zone, past the record.
+    pub(crate) fn poke(&self, zone: Zone, offset: u64, from: &[u8]) {
+        self.state().image.store(zone, offset, from);
+    }
+
+    fn check(&self, offset: u64, length: usize, size: u64) -> Result<(), DeviceError> {
+        match offset.checked_add(length as u64) {
+            Some(end) if end <= size => Ok(()),
+            _ => Err(DeviceError::OutOfRange { device: self.description.name.clone(), offset, length: length as u64, size }),
+        }
     }
 }
 
@@ -143,15 +267,15 @@ impl Device for MemoryDevice {
 
 impl BytePath for MemoryDevice {
     fn load(&self, offset: u64, into: &mut [u8]) -> Result<(), DeviceError> {
-        let range = self.range(offset, into.len(), self.description.memory_bytes)?;
-        into.copy_from_slice(&self.state().zones.memory[range]);
+        self.check(offset, into.len(), self.description.memory_bytes)?;
+        self.peek(Zone::Memory, offset, into);
         Ok(())
     }
 
     fn store(&self, offset: u64, from: &[u8]) -> Result<(), DeviceError> {
-        let range = self.range(offset, from.len(), self.description.memory_bytes)?;
+        self.check(offset, from.len(), self.description.memory_bytes)?;
         self.record(Event::Store { offset, bytes: from.to_vec() });
-        self.state().zones.memory[range].copy_from_slice(from);
+        self.poke(Zone::Memory, offset, from);
         Ok(())
     }
 
@@ -169,14 +293,14 @@ impl BlockPath for MemoryDevice {
         for request in requests.iter_mut() {
             match request {
                 BlockRequest::Read { sector, buffer } => {
-                    let range = self.range(sector.offset_bytes(), buffer.len(), self.description.block_bytes)?;
-                    buffer.copy_from_slice(&self.state().zones.blocks[range]);
+                    self.check(sector.offset_bytes(), buffer.len(), self.description.block_bytes)?;
+                    self.peek(Zone::Blocks, sector.offset_bytes(), buffer);
                 }
                 BlockRequest::Write { sector, buffer } => {
-                    let range = self.range(sector.offset_bytes(), buffer.len(), self.description.block_bytes)?;
+                    self.check(sector.offset_bytes(), buffer.len(), self.description.block_bytes)?;
                     assert_eq!(buffer.len() % SECTOR_BYTES, 0, "whole sectors");
                     self.record(Event::Write { sector: *sector, bytes: buffer.to_vec() });
-                    self.state().zones.blocks[range].copy_from_slice(buffer);
+                    self.poke(Zone::Blocks, sector.offset_bytes(), buffer);
                 }
             }
         }
@@ -190,7 +314,9 @@ impl BlockPath for MemoryDevice {
     }
 
     fn discard(&self, sector: Sector, count: u64) -> Result<(), DeviceError> {
+        self.check(sector.offset_bytes(), count as usize * SECTOR_BYTES, self.description.block_bytes)?;
         self.record(Event::Discard { sector, count });
+        self.poke(Zone::Blocks, sector.offset_bytes(), &vec![DISCARDED; count as usize * SECTOR_BYTES]);
         Ok(())
     }
 }

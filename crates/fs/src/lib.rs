@@ -114,6 +114,7 @@ impl FileSystem {
 
     /// Space of both zones and inodes.
     pub fn space(&self) -> Space {
+        self.volume.memory.release_all_pending(&self.volume);
         let (inodes_used, inodes_free) = self.volume.memory.inodes();
         Space { memory: self.volume.memory.space(), block: self.volume.sectors.space(), inodes_used, inodes_free }
     }

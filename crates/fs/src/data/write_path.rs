@@ -134,8 +134,8 @@ impl FileSystem {
         let lent: SmallVec<[u64; 2]> = targets.iter().filter(|target| target.is_lent(volume)).map(|target| target.block).collect();
         self.commit_write(tx, handle, &mut targets, fenced, flushed, |inode| {
             inode.size = inode.size.max(end);
-            if end > view.size {
-                inode.state &= !state::TAIL_STALE;
+            if end >= view.size.next_multiple_of(SECTOR_BYTES as u64) {
+                inode.state &= !state::TAIL_STALE; // nothing is left behind the end in its old last sector
             }
             touch(inode, options);
         })?;
@@ -293,7 +293,9 @@ impl FileSystem {
         let (fenced, flushed) = transfer(&self.volume, &mut targets)?;
         self.commit_write(tx, handle, &mut targets, fenced, flushed, |inode| {
             inode.size = size;
-            inode.state &= !state::TAIL_STALE;
+            if size >= view.size.next_multiple_of(SECTOR_BYTES as u64) {
+                inode.state &= !state::TAIL_STALE;
+            }
             change(inode);
         })
     }

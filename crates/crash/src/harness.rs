@@ -1,0 +1,359 @@
+//! A file system beside the model: every operation goes to both, and both must say the same.
+
+use std::sync::Arc;
+
+use tandemfs_device::{Drive, PersistenceDomain};
+use tandemfs_format::InodeNumber;
+use tandemfs_format::inode::file_type;
+use tandemfs_fs::{Error, FileSystem, FormatOptions, MountOptions, NewInode, SetAttributes, WriteOptions, make_file_system};
+
+use crate::memory_device::MemoryDevice;
+use crate::model::{Model, Refusal, link_target};
+use crate::operation::{Operation, SLOTS};
+use crate::random::{Random, fill};
+use crate::states::Tracker;
+use crate::tree::{Tree, content};
+
+/// Sizes and options of a file system under test.
+#[derive(Debug, Clone)]
+pub struct Setting {
+    /// Memory zone in bytes.
+    pub memory_bytes: u64,
+    /// Block zone in bytes.
+    pub block_zone_bytes: u64,
+    /// Domain of the device.
+    pub domain: PersistenceDomain,
+    /// How to format.
+    pub format: FormatOptions,
+    /// How to mount.
+    pub mount: MountOptions,
+}
+
+impl Setting {
+    /// The smallest zones.
+    pub fn small(domain: PersistenceDomain, block_bytes: u32) -> Self {
+        Self {
+            memory_bytes: 16 << 20,
+            block_zone_bytes: 4 << 20,
+            domain,
+            format: FormatOptions { block_bytes, ..FormatOptions::default() },
+            mount: MountOptions { memory_bytes: 4 << 20, ..MountOptions::default() },
+        }
+    }
+
+    /// A formatted device.
+    ///
+    /// # Panics
+    /// Where it cannot be formatted: the setting is wrong.
+    pub fn format(&self) -> MemoryDevice {
+        let device = MemoryDevice::new(self.memory_bytes, self.block_zone_bytes, self.domain);
+        if let Err(error) = make_file_system(&Drive::new(Arc::new(device.clone())), &self.format) {
+            panic!("{self:?}: {error}");
+        }
+        device
+    }
+}
+
+/// Both, and the device below.
+pub struct Harness {
+    /// The device.
+    pub device: MemoryDevice,
+    /// The file system; always there between operations.
+    pub fs: FileSystem,
+    /// What it should hold.
+    pub model: Model,
+    /// How often the file system was full.
+    pub refused_for_space: u64,
+    mount: MountOptions,
+    held: [Option<InodeNumber>; SLOTS],
+    tracker: Option<(Tracker, Random)>,
+}
+
+/// Mounts a device.
+///
+/// # Errors
+/// A sentence.
+pub fn mount(device: &MemoryDevice, options: &MountOptions) -> Result<FileSystem, String> {
+    FileSystem::mount(Drive::new(Arc::new(device.clone())), options).map_err(|error| format!("mount: {error}"))
+}
+
+impl Harness {
+    /// Mounts a device that holds what the model says.
+    ///
+    /// # Errors
+    /// A sentence.
+    pub fn new(device: MemoryDevice, options: &MountOptions, model: Model) -> Result<Self, String> {
+        let fs = mount(&device, options)?;
+        Ok(Self { device, fs, model, refused_for_space: 0, mount: options.clone(), held: [None; SLOTS], tracker: None })
+    }
+
+    /// Follows what is durable from now on, so that [`Operation::Crash`] loses what is not. The seed decides what is lost.
+    pub fn follow(&mut self, seed: u64) {
+        self.device.start_recording();
+        self.tracker = Some((Tracker::new(&self.device), Random::new(seed)));
+    }
+
+    fn resolve(&self, path: &str) -> Result<InodeNumber, Error> {
+        let mut at = InodeNumber::ROOT;
+        for part in path.split('/').filter(|part| !part.is_empty()) {
+            at = self.fs.lookup(at, part.as_bytes())?.inode;
+        }
+        Ok(at)
+    }
+
+    fn parent<'p>(&self, path: &'p str) -> Result<(InodeNumber, &'p [u8]), Error> {
+        let (parent, name) = path.rsplit_once('/').unwrap_or(("", path));
+        Ok((self.resolve(parent)?, name.as_bytes()))
+    }
+
+    fn create(&self, path: &str, mode: u16, target: &[u8]) -> Result<(), Error> {
+        let (parent, name) = self.parent(path)?;
+        self.fs.create(parent, name, &NewInode { mode, uid: 1, gid: 2, rdev: 0, target }).map(drop)
+    }
+
+    /// Does an operation on the file system alone. A write may be short: the bytes written are returned.
+    fn perform(&mut self, operation: &Operation) -> Result<u64, Error> {
+        let done = match *operation {
+            Operation::Create(path) => self.create(path, file_type::REGULAR | 0o644, b""),
+            Operation::MakeDirectory(path) => self.create(path, file_type::DIRECTORY | 0o755, b""),
+            Operation::Symlink(path, length) => self.create(path, file_type::SYMLINK | 0o777, &link_target(length)),
+            Operation::Link(from, to) => {
+                let inode = self.resolve(from)?;
+                let (parent, name) = self.parent(to)?;
+                self.fs.link(inode, parent, name).map(drop)
+            }
+            Operation::Unlink(path) => {
+                let (parent, name) = self.parent(path)?;
+                self.fs.unlink(parent, name)
+            }
+            Operation::RemoveDirectory(path) => {
+                let (parent, name) = self.parent(path)?;
+                self.fs.remove_directory(parent, name)
+            }
+            Operation::Rename(from, to, mode) => {
+                let (from, to) = (self.parent(from)?, self.parent(to)?);
+                self.fs.rename(from.0, from.1, to.0, to.1, mode)
+            }
+            Operation::Write(path, offset, length, seed) => {
+                let inode = self.resolve(path)?;
+                return self.fs.write(inode, offset, &fill(seed, length as usize), WriteOptions::default()).map(|done| done as u64);
+            }
+            Operation::Append(path, length, seed) => {
+                let inode = self.resolve(path)?;
+                let options = WriteOptions { append: true, ..WriteOptions::default() };
+                return self.fs.write(inode, 0, &fill(seed, length as usize), options).map(|done| done as u64);
+            }
+            Operation::Truncate(path, size) => {
+                let inode = self.resolve(path)?;
+                self.fs.set_attributes(inode, &SetAttributes { size: Some(size), ..SetAttributes::default() }).map(drop)
+            }
+            Operation::Sync => self.fs.sync(),
+            Operation::Checkpoint => self.fs.checkpoint(),
+            Operation::WriteBack => self.fs.write_back().map(drop),
+            Operation::Hold(slot, path) => {
+                let inode = self.resolve(path)?;
+                let found = self.fs.attributes(inode)?;
+                if found.mode & file_type::MASK != file_type::REGULAR {
+                    return Err(Error::InvalidArgument("only files are held here"));
+                }
+                if self.held[slot].is_some() {
+                    return Err(Error::Exists);
+                }
+                self.fs.remember(inode, found.generation, 1)?;
+                self.held[slot] = Some(inode);
+                Ok(())
+            }
+            Operation::WriteHeld(slot, offset, length, seed) => {
+                let inode = self.held[slot].ok_or(Error::NotFound)?;
+                return self.fs.write(inode, offset, &fill(seed, length as usize), WriteOptions::default()).map(|done| done as u64);
+            }
+            Operation::Forget(slot) => {
+                if let Some(inode) = self.held[slot].take() {
+                    self.fs.forget(inode, 1);
+                }
+                Ok(())
+            }
+            Operation::Remount | Operation::Crash => unreachable!("done by apply"),
+        };
+        done.map(|()| u64::MAX)
+    }
+
+    /// Does an operation on both. An error of this function is a disagreement, in a sentence.
+    ///
+    /// # Errors
+    /// What the two disagree about.
+    pub fn apply(&mut self, operation: &Operation) -> Result<(), String> {
+        let fail = |what: String| Err(format!("{operation:?}: {what}"));
+        match operation {
+            Operation::Remount => {
+                if let Err(error) = self.fs.unmount() {
+                    return fail(format!("unmount: {error}"));
+                }
+                self.mount_again(operation, true)?;
+            }
+            Operation::Crash => {
+                if self.tracker.is_some() {
+                    self.follow_events();
+                    if let Some((tracker, random)) = &mut self.tracker {
+                        self.device = tracker.cut(random).device;
+                        self.device.start_recording();
+                        *tracker = Tracker::new(&self.device);
+                    }
+                } else {
+                    self.device = self.device.fork();
+                }
+                self.mount_again(operation, false)?;
+            }
+            operation => {
+                let is_overwrite = self.model.is_overwrite(operation);
+                let found = self.perform(operation);
+                self.follow_events();
+                match found {
+                    Ok(done) => {
+                        if let Err(refusal) = self.model.apply_piece(operation, done) {
+                            return fail(format!("succeeded, but should fail with {refusal:?}"));
+                        }
+                        self.refused_for_space += u64::from(is_short(operation, done));
+                    }
+                    Err(error) => match Refusal::of(&error) {
+                        Some(Refusal::NoSpace) => {
+                            self.refused_for_space += 1;
+                            if never_grows(operation) || is_overwrite {
+                                return fail(format!("gives back what it takes, but failed: {error} (R14); space {:?}", self.fs.space()));
+                            }
+                            if let Err(refusal) = self.model.clone().apply(operation) {
+                                return fail(format!("no space, but should fail with {refusal:?}"));
+                            }
+                        }
+                        refusal => match (refusal, self.model.clone().apply(operation)) {
+                            (Some(refusal), Err(expected)) if refusal == expected => {}
+                            (_, expected) => return fail(format!("failed: {error}; expected {expected:?}")),
+                        },
+                    },
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn follow_events(&mut self) {
+        if let Some((tracker, _)) = &mut self.tracker {
+            for event in self.device.take_events() {
+                tracker.apply(&event);
+            }
+        }
+    }
+
+    fn mount_again(&mut self, operation: &Operation, clean: bool) -> Result<(), String> {
+        self.held = [None; SLOTS];
+        let _nothing = self.model.apply(operation);
+        let before = (self.fs.space(), clean);
+        self.fs = mount(&self.device, &self.mount)?;
+        self.follow_events();
+        if clean {
+            if !self.fs.recovery().clean {
+                return Err("the maps of a clean unmount were not taken".into());
+            }
+            // Unmounting may remove orphans and free what waited, never take anything.
+            let (now, before) = (self.fs.space(), before.0);
+            if now.block.free_bytes < before.block.free_bytes || now.memory.data_log_bytes > before.memory.data_log_bytes {
+                return Err(format!("space was lost over a clean unmount: {before:?}, then {now:?}"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Compares everything that can be seen.
+    ///
+    /// # Errors
+    /// What differs first.
+    pub fn compare(&self) -> Result<(), String> {
+        let found = Tree::read(&self.fs)?;
+        if let Some(difference) = found.difference(&self.model.tree()) {
+            return Err(difference);
+        }
+        for slot in 0..SLOTS {
+            match (self.held[slot], self.model.held(slot)) {
+                (Some(inode), Some((expected, nlink))) => {
+                    let found = content(&self.fs, inode).map_err(|error| format!("held file {slot}: {error}"))?;
+                    if found != *expected {
+                        return Err(format!("held file {slot} differs ({} B, expected {} B)", found.len(), expected.len()));
+                    }
+                    match self.fs.attributes(inode) {
+                        Ok(found) if found.nlink == nlink => {}
+                        other => return Err(format!("held file {slot} has {nlink} names, found {other:?}")),
+                    }
+                }
+                (None, None) => {}
+                (found, expected) => return Err(format!("held file {slot}: {found:?}, expected {expected:?}")),
+            }
+        }
+        Ok(())
+    }
+
+    /// Compares space with what a rebuild after a crash finds, and with what a clean mount takes over.
+    ///
+    /// # Errors
+    /// What differs.
+    pub fn compare_space(&mut self) -> Result<(), String> {
+        for slot in 0..SLOTS {
+            self.apply(&Operation::Forget(slot))?;
+        }
+        self.apply(&Operation::Checkpoint)?;
+        let crashed = mount(&self.device.fork(), &self.mount)?;
+        let (live, rebuilt) = (self.fs.space(), crashed.space());
+        if live != rebuilt {
+            return Err(format!("space before a crash {live:?}, rebuilt after it {rebuilt:?}"));
+        }
+        self.apply(&Operation::Remount)?;
+        let taken_over = self.fs.space();
+        if live != taken_over {
+            return Err(format!("space before an unmount {live:?}, after it {taken_over:?}"));
+        }
+        Ok(())
+    }
+
+    /// Removes everything.
+    ///
+    /// # Errors
+    /// Where a removal fails or the root is not empty after it.
+    pub fn remove_everything(&mut self) -> Result<(), String> {
+        for slot in 0..SLOTS {
+            self.apply(&Operation::Forget(slot))?;
+        }
+        let tree = Tree::read(&self.fs)?;
+        for (path, entry) in tree.0.iter().rev().filter(|(path, _)| !path.is_empty()) {
+            let text = String::from_utf8_lossy(path).into_owned();
+            let removed = self.parent(&text).and_then(|(parent, name)| match entry.kind {
+                crate::tree::Kind::Directory => self.fs.remove_directory(parent, name),
+                _ => self.fs.unlink(parent, name),
+            });
+            removed.map_err(|error| format!("removing '{text}': {error}"))?;
+        }
+        self.model = Model::default();
+        self.follow_events();
+        self.compare()
+    }
+}
+
+fn is_short(operation: &Operation, done: u64) -> bool {
+    match *operation {
+        Operation::Write(_, _, length, _) | Operation::Append(_, length, _) | Operation::WriteHeld(_, _, length, _) => done < length.into(),
+        _ => false,
+    }
+}
+
+/// Operations that must work on a full device (RULES R14).
+fn never_grows(operation: &Operation) -> bool {
+    match operation {
+        Operation::Unlink(_)
+        | Operation::RemoveDirectory(_)
+        | Operation::Sync
+        | Operation::Checkpoint
+        | Operation::WriteBack
+        | Operation::Forget(_)
+        | Operation::Hold(..) => true,
+        _ => false,
+    }
+}
+

@@ -1,0 +1,443 @@
+//! The reference model: a tree in memory that does what `docs/SEMANTICS.md` promises, in the plainest way.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use tandemfs_format::journal::TX_DATA_MAX;
+use tandemfs_fs::{Error, RenameMode};
+
+use crate::operation::{Operation, SLOTS};
+use crate::random::fill;
+use crate::tree::{Entry, Kind, Tree};
+
+/// Why the model refuses an operation: the part of [`Error`] that a caller can cause.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Refusal {
+    /// No such name.
+    NotFound,
+    /// The name is taken.
+    Exists,
+    /// A directory is needed.
+    NotDirectory,
+    /// A directory cannot be used.
+    IsDirectory,
+    /// The directory has entries.
+    NotEmpty,
+    /// A directory would become its own ancestor.
+    IntoItself,
+    /// Hard links to directories.
+    NotPermitted,
+    /// Not for this type of file.
+    Invalid,
+    /// A zone is full: the model never says so, the file system may where it grows.
+    NoSpace,
+}
+
+impl Refusal {
+    /// What an error of the file system is to the model; nothing where no caller can cause it.
+    pub fn of(error: &Error) -> Option<Self> {
+        Some(match error {
+            Error::NotFound => Self::NotFound,
+            Error::Exists => Self::Exists,
+            Error::NotDirectory => Self::NotDirectory,
+            Error::IsDirectory => Self::IsDirectory,
+            Error::NotEmpty => Self::NotEmpty,
+            Error::IntoItself => Self::IntoItself,
+            Error::NotPermitted => Self::NotPermitted,
+            Error::InvalidArgument(_) => Self::Invalid,
+            Error::NoSpace { .. } => Self::NoSpace,
+            _ => return None,
+        })
+    }
+}
+
+type Id = usize;
+const ROOT: Id = 0;
+
+#[derive(Debug, Clone)]
+enum Body {
+    Directory { entries: BTreeMap<Vec<u8>, Id>, parent: Id },
+    File { bytes: Arc<Vec<u8>>, written: Arc<Vec<bool>> },
+    Symlink(Arc<Vec<u8>>),
+}
+
+#[derive(Debug, Clone)]
+struct Node {
+    body: Body,
+    nlink: u32,
+    holds: u32,
+}
+
+/// The tree. Cloning it is cheap: contents are shared until written.
+#[derive(Debug, Clone)]
+pub struct Model {
+    nodes: HashMap<Id, Node>,
+    next: Id,
+    slots: [Option<Id>; SLOTS],
+}
+
+impl Default for Model {
+    fn default() -> Self {
+        let root = Node { body: Body::Directory { entries: BTreeMap::new(), parent: ROOT }, nlink: 2, holds: 0 };
+        Self { nodes: HashMap::from([(ROOT, root)]), next: ROOT + 1, slots: [None; SLOTS] }
+    }
+}
+
+fn split(path: &str) -> (&str, &[u8]) {
+    match path.rsplit_once('/') {
+        Some((parent, name)) => (parent, name.as_bytes()),
+        None => ("", path.as_bytes()),
+    }
+}
+
+impl Model {
+    /// The tree as a value.
+    pub fn tree(&self) -> Tree {
+        let mut tree = Tree::default();
+        let mut first: HashMap<Id, Vec<u8>> = HashMap::new();
+        let mut waiting = vec![(ROOT, Vec::new())];
+        let mut names = Vec::new();
+        while let Some((id, path)) = waiting.pop() {
+            let Body::Directory { entries, .. } = &self.nodes[&id].body else { continue };
+            for (name, child) in entries {
+                let full = if path.is_empty() { name.clone() } else { [&path[..], b"/", name].concat() };
+                let least = first.entry(*child).or_insert_with(|| full.clone());
+                *least = full.clone().min(least.clone());
+                waiting.push((*child, full.clone()));
+                names.push((full, *child));
+            }
+        }
+        names.push((Vec::new(), ROOT));
+        for (path, id) in names {
+            let node = &self.nodes[&id];
+            let kind = match &node.body {
+                Body::Directory { .. } => Kind::Directory,
+                Body::File { bytes, .. } => Kind::File(bytes.clone()),
+                Body::Symlink(target) => Kind::Symlink(target.clone()),
+            };
+            tree.0.insert(path, Entry { kind, nlink: node.nlink, same_as: first.get(&id).cloned().unwrap_or_default() });
+        }
+        tree
+    }
+
+    /// The content of a held file.
+    pub fn held(&self, slot: usize) -> Option<(Arc<Vec<u8>>, u32)> {
+        let node = &self.nodes[&self.slots[slot]?];
+        match &node.body {
+            Body::File { bytes, .. } => Some((bytes.clone(), node.nlink)),
+            _ => None,
+        }
+    }
+
+    /// Whether every byte of a range of the file was written and not cut off since: an overwrite needs no further space (RULES R14).
+    pub fn is_overwrite(&self, operation: &Operation) -> bool {
+        let (id, offset, length) = match *operation {
+            Operation::Write(path, offset, length, _) => (self.resolve(path).ok(), offset, length),
+            Operation::WriteHeld(slot, offset, length, _) => (self.slots[slot], offset, length),
+            _ => return false,
+        };
+        match id.map(|id| &self.nodes[&id].body) {
+            Some(Body::File { written, .. }) => {
+                written.get(offset as usize..offset as usize + length as usize).is_some_and(|range| range.iter().all(|written| *written))
+            }
+            _ => false,
+        }
+    }
+
+    /// The size of the file that an operation works on.
+    pub fn size_of(&self, path: &str) -> Option<u64> {
+        match &self.nodes[&self.resolve(path).ok()?].body {
+            Body::File { bytes, .. } => Some(bytes.len() as u64),
+            _ => None,
+        }
+    }
+
+    fn resolve(&self, path: &str) -> Result<Id, Refusal> {
+        let mut at = ROOT;
+        for part in path.split('/').filter(|part| !part.is_empty()) {
+            at = *self.entries(at)?.get(part.as_bytes()).ok_or(Refusal::NotFound)?;
+        }
+        Ok(at)
+    }
+
+    fn entries(&self, id: Id) -> Result<&BTreeMap<Vec<u8>, Id>, Refusal> {
+        match &self.nodes[&id].body {
+            Body::Directory { entries, .. } => Ok(entries),
+            _ => Err(Refusal::NotDirectory),
+        }
+    }
+
+    fn entries_mut(&mut self, id: Id) -> Result<&mut BTreeMap<Vec<u8>, Id>, Refusal> {
+        match self.nodes.get_mut(&id).map(|node| &mut node.body) {
+            Some(Body::Directory { entries, .. }) => Ok(entries),
+            _ => Err(Refusal::NotDirectory),
+        }
+    }
+
+    fn is_directory(&self, id: Id) -> bool {
+        matches!(self.nodes[&id].body, Body::Directory { .. })
+    }
+
+    fn add(&mut self, path: &str, body: impl FnOnce(Id) -> Body) -> Result<(), Refusal> {
+        let (parent, name) = split(path);
+        let parent = self.resolve(parent)?;
+        if self.entries(parent)?.contains_key(name) {
+            return Err(Refusal::Exists);
+        }
+        let body = body(parent);
+        let id = self.next;
+        self.next += 1;
+        let directory = matches!(body, Body::Directory { .. });
+        self.nodes.insert(id, Node { body, nlink: if directory { 2 } else { 1 }, holds: 0 });
+        self.entries_mut(parent)?.insert(name.to_vec(), id);
+        self.links(parent, i64::from(directory));
+        Ok(())
+    }
+
+    fn links(&mut self, id: Id, change: i64) {
+        if let Some(node) = self.nodes.get_mut(&id) {
+            node.nlink = (i64::from(node.nlink) + change) as u32;
+        }
+    }
+
+    /// The inode lost a name, or a holder.
+    fn drop_if_gone(&mut self, id: Id) {
+        if self.nodes[&id].nlink == 0 && self.nodes[&id].holds == 0 {
+            self.nodes.remove(&id);
+        }
+    }
+
+    fn lose_name(&mut self, id: Id) {
+        if self.is_directory(id) {
+            self.links(id, -2);
+        } else {
+            self.links(id, -1);
+        }
+        self.drop_if_gone(id);
+    }
+
+    fn is_inside(&self, moved: Id, mut at: Id) -> bool {
+        loop {
+            if at == moved {
+                return true;
+            }
+            match &self.nodes[&at].body {
+                Body::Directory { parent, .. } if at != ROOT => at = *parent,
+                _ => return false,
+            }
+        }
+    }
+
+    fn set_parent(&mut self, id: Id, to: Id) {
+        if let Some(Body::Directory { parent, .. }) = self.nodes.get_mut(&id).map(|node| &mut node.body) {
+            *parent = to;
+        }
+    }
+
+    fn rename(&mut self, from: &str, to: &str, mode: RenameMode) -> Result<(), Refusal> {
+        let ((from_parent, from_name), (to_parent, to_name)) = (split(from), split(to));
+        let (from_parent, to_parent) = (self.resolve(from_parent)?, self.resolve(to_parent)?);
+        let source = *self.entries(from_parent)?.get(from_name).ok_or(Refusal::NotFound)?;
+        let target = self.entries(to_parent)?.get(to_name).copied();
+        match (mode, target) {
+            (RenameMode::NoReplace, Some(_)) => return Err(Refusal::Exists),
+            (RenameMode::Exchange, None) => return Err(Refusal::NotFound),
+            (_, Some(target)) if target == source => return Ok(()),
+            (RenameMode::Replace, Some(target)) => match (self.is_directory(source), self.is_directory(target)) {
+                (true, false) => return Err(Refusal::NotDirectory),
+                (false, true) => return Err(Refusal::IsDirectory),
+                _ => {}
+            },
+            _ => {}
+        }
+        if self.is_directory(source) && self.is_inside(source, to_parent) {
+            return Err(Refusal::IntoItself);
+        }
+        if mode == RenameMode::Exchange && target.is_some_and(|target| self.is_directory(target) && self.is_inside(target, from_parent)) {
+            return Err(Refusal::IntoItself);
+        }
+        if let (RenameMode::Replace, Some(target)) = (mode, target) {
+            if self.is_directory(target) && !self.entries(target)?.is_empty() {
+                return Err(Refusal::NotEmpty);
+            }
+        }
+        let move_directory = |model: &mut Self, id: Id, from: Id, to: Id| {
+            if model.is_directory(id) {
+                model.links(from, -1);
+                model.links(to, 1);
+                model.set_parent(id, to);
+            }
+        };
+        self.entries_mut(from_parent)?.remove(from_name);
+        self.entries_mut(to_parent)?.insert(to_name.to_vec(), source);
+        move_directory(self, source, from_parent, to_parent);
+        if let Some(target) = target {
+            if mode == RenameMode::Exchange {
+                self.entries_mut(from_parent)?.insert(from_name.to_vec(), target);
+                move_directory(self, target, to_parent, from_parent);
+            } else {
+                self.links(to_parent, -i64::from(self.is_directory(target)));
+                self.lose_name(target);
+            }
+        }
+        Ok(())
+    }
+
+    fn file_mut(&mut self, id: Id) -> Result<(&mut Vec<u8>, &mut Vec<bool>), Refusal> {
+        match self.nodes.get_mut(&id).map(|node| &mut node.body) {
+            Some(Body::File { bytes, written }) => Ok((Arc::make_mut(bytes), Arc::make_mut(written))),
+            Some(Body::Directory { .. }) => Err(Refusal::IsDirectory),
+            _ => Err(Refusal::Invalid),
+        }
+    }
+
+    fn write(&mut self, id: Id, offset: Option<u64>, data: &[u8]) -> Result<(), Refusal> {
+        let (bytes, written) = self.file_mut(id)?;
+        let start = offset.map_or(bytes.len(), |offset| offset as usize);
+        let end = start + data.len();
+        if end > bytes.len() {
+            bytes.resize(end, 0);
+            written.resize(end, false);
+        }
+        bytes[start..end].copy_from_slice(data);
+        written[start..end].fill(true);
+        Ok(())
+    }
+
+    /// Does the operation.
+    ///
+    /// # Errors
+    /// Why not; nothing has changed then.
+    pub fn apply(&mut self, operation: &Operation) -> Result<(), Refusal> {
+        self.apply_piece(operation, u64::MAX)
+    }
+
+    /// Does the operation, a write only as far as its first `length_max` bytes.
+    ///
+    /// # Errors
+    /// Why not; nothing has changed then.
+    pub fn apply_piece(&mut self, operation: &Operation, length_max: u64) -> Result<(), Refusal> {
+        let data = |seed: u64, length: u32| fill(seed, u64::from(length).min(length_max) as usize);
+        match *operation {
+            Operation::Create(path) => self.add(path, |_| Body::File { bytes: Arc::default(), written: Arc::default() }),
+            Operation::MakeDirectory(path) => self.add(path, |parent| Body::Directory { entries: BTreeMap::new(), parent }),
+            Operation::Symlink(path, length) => self.add(path, |_| Body::Symlink(Arc::new(link_target(length)))),
+            Operation::Link(from, to) => {
+                let (to_parent, to_name) = split(to);
+                let id = self.resolve(from)?;
+                let parent = self.resolve(to_parent)?;
+                if self.is_directory(id) {
+                    return Err(Refusal::NotPermitted);
+                }
+                if self.entries(parent)?.contains_key(to_name) {
+                    return Err(Refusal::Exists);
+                }
+                self.entries_mut(parent)?.insert(to_name.to_vec(), id);
+                self.links(id, 1);
+                Ok(())
+            }
+            Operation::Unlink(path) | Operation::RemoveDirectory(path) => {
+                let (parent, name) = split(path);
+                let parent = self.resolve(parent)?;
+                let id = *self.entries(parent)?.get(name).ok_or(Refusal::NotFound)?;
+                let wants_directory = matches!(operation, Operation::RemoveDirectory(_));
+                match (self.is_directory(id), wants_directory) {
+                    (true, false) => return Err(Refusal::IsDirectory),
+                    (false, true) => return Err(Refusal::NotDirectory),
+                    (true, true) if !self.entries(id)?.is_empty() => return Err(Refusal::NotEmpty),
+                    _ => {}
+                }
+                self.entries_mut(parent)?.remove(name);
+                self.links(parent, -i64::from(wants_directory));
+                self.lose_name(id);
+                Ok(())
+            }
+            Operation::Rename(from, to, mode) => self.rename(from, to, mode),
+            Operation::Write(path, offset, length, seed) => {
+                let id = self.resolve(path)?;
+                self.write(id, Some(offset), &data(seed, length))
+            }
+            Operation::Append(path, length, seed) => {
+                let id = self.resolve(path)?;
+                self.write(id, None, &data(seed, length))
+            }
+            Operation::Truncate(path, size) => {
+                let id = self.resolve(path)?;
+                let (bytes, written) = self.file_mut(id)?;
+                bytes.resize(size as usize, 0);
+                written.resize(size as usize, false);
+                Ok(())
+            }
+            Operation::Sync | Operation::Checkpoint | Operation::WriteBack => Ok(()),
+            Operation::Remount | Operation::Crash => {
+                for slot in 0..SLOTS {
+                    self.apply_piece(&Operation::Forget(slot), length_max)?;
+                }
+                Ok(())
+            }
+            Operation::Hold(slot, path) => {
+                let id = self.resolve(path)?;
+                if !matches!(self.nodes[&id].body, Body::File { .. }) {
+                    return Err(Refusal::Invalid);
+                }
+                if self.slots[slot].is_some() {
+                    return Err(Refusal::Exists);
+                }
+                self.slots[slot] = Some(id);
+                if let Some(node) = self.nodes.get_mut(&id) {
+                    node.holds += 1;
+                }
+                Ok(())
+            }
+            Operation::WriteHeld(slot, offset, length, seed) => {
+                let id = self.slots[slot].ok_or(Refusal::NotFound)?;
+                self.write(id, Some(offset), &data(seed, length))
+            }
+            Operation::Forget(slot) => {
+                if let Some(id) = self.slots[slot].take() {
+                    if let Some(node) = self.nodes.get_mut(&id) {
+                        node.holds -= 1;
+                    }
+                    self.drop_if_gone(id);
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// The trees that a cut in the middle of an operation may leave: before it, after it, and after each piece of a long write.
+    pub fn allowed(&self, operation: &Operation) -> Vec<Tree> {
+        let mut trees = vec![self.tree()];
+        for end in piece_ends(self, operation) {
+            let mut after = self.clone();
+            if after.apply_piece(operation, end).is_ok() {
+                trees.push(after.tree());
+            }
+        }
+        trees
+    }
+}
+
+/// Where the pieces of a write end, counted from its start (RULES R11). One end for everything else.
+fn piece_ends(model: &Model, operation: &Operation) -> Vec<u64> {
+    let (offset, length) = match *operation {
+        Operation::Write(_, offset, length, _) | Operation::WriteHeld(_, offset, length, _) => (offset, u64::from(length)),
+        Operation::Append(path, length, _) => (model.size_of(path).unwrap_or(0), u64::from(length)),
+        _ => return vec![u64::MAX],
+    };
+    let mut ends = Vec::new();
+    let mut done = 0;
+    while length - done > TX_DATA_MAX {
+        // An append is cut at multiples of its own offsets, which start at 0 for the engine: any cut below is allowed for it.
+        let at = if matches!(operation, Operation::Append(..)) { done } else { offset + done };
+        done += TX_DATA_MAX - at % TX_DATA_MAX;
+        ends.push(done);
+    }
+    ends.push(length);
+    ends
+}
+
+/// The target that a symbolic link of this length has.
+pub(crate) fn link_target(length: u16) -> Vec<u8> {
+    (0..length).map(|index| b'a' + (index % 23) as u8).collect()
+}

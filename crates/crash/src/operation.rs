@@ -1,0 +1,151 @@
+//! Operations that tests apply to the file system and to the model alike. They are literals, so that a failure becomes a named test by
+//! copying the list that it printed.
+
+use tandemfs_fs::RenameMode;
+
+use crate::random::Random;
+
+/// One step of a workload. Paths are relative to the root, parts parted by slashes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Operation {
+    /// Makes an empty file.
+    Create(&'static str),
+    /// Makes a directory.
+    MakeDirectory(&'static str),
+    /// Makes a symbolic link (path, length of its target in bytes).
+    Symlink(&'static str, u16),
+    /// Gives the file at the first path a second name.
+    Link(&'static str, &'static str),
+    /// Removes a name of a file.
+    Unlink(&'static str),
+    /// Removes an empty directory.
+    RemoveDirectory(&'static str),
+    /// Moves a name.
+    Rename(&'static str, &'static str, RenameMode),
+    /// Writes at an offset: path, offset, length, seed of the bytes.
+    Write(&'static str, u64, u32, u64),
+    /// Writes at the end: path, length, seed of the bytes.
+    Append(&'static str, u32, u64),
+    /// Sets the size.
+    Truncate(&'static str, u64),
+    /// Asks for durability.
+    Sync,
+    /// Writes all metadata home.
+    Checkpoint,
+    /// Writes data logs back to blocks where the memory zone is short.
+    WriteBack,
+    /// Unmounts and mounts again.
+    Remount,
+    /// Loses the power after what was answered, and mounts again.
+    Crash,
+    /// Takes hold of a file, as an open does: slot, path.
+    Hold(usize, &'static str),
+    /// Writes to a held file, which may have lost its names: slot, offset, length, seed.
+    WriteHeld(usize, u64, u32, u64),
+    /// Gives the hold up.
+    Forget(usize),
+}
+
+/// Slots for held files.
+pub const SLOTS: usize = 3;
+
+/// A name of 200 B: its entry takes four slots.
+pub const LONG: &str = concat!(
+    "long-name-of-two-hundred-bytes-01234567890123456789",
+    "01234567890123456789012345678901234567890123456789",
+    "01234567890123456789012345678901234567890123456789",
+    "0123456789012345678901234567890123456789012345678"
+);
+
+const PATHS: [&str; 20] = [
+    "a", "b", "c", "d", "e", LONG, "d/a", "d/b", "d/c", "d/d", "d/d/a", "d/d/b", "e/a", "e/b", "e/e", "e/e/a", "f", "g", "e/f", "d/g",
+];
+
+/// Draws operations with weights that are drawn anew for each run, some of them zero.
+#[derive(Debug, Clone)]
+pub struct Mix {
+    weights: [u64; 18],
+    largest_write: u64,
+    file_bytes_max: u64,
+}
+
+impl Mix {
+    /// Weights of one run. `room_bytes` is the space that the run may try to fill.
+    pub fn draw(random: &mut Random, room_bytes: u64) -> Self {
+        let mut weights = [6, 4, 2, 3, 5, 2, 6, 20, 8, 8, 1, 1, 1, 1, 1, 2, 3, 2];
+        for weight in &mut weights {
+            match random.below(6) {
+                0 => *weight = 0,
+                1 => *weight *= 4,
+                _ => {}
+            }
+        }
+        weights[0] = weights[0].max(3);
+        weights[7] = weights[7].max(4);
+        let largest_write = *random.pick(&[300, 5000, 70_000, 300_000, 1_500_000]);
+        Self { weights, largest_write: largest_write.min(room_bytes / 4), file_bytes_max: room_bytes / 2 }
+    }
+
+    /// The next operation.
+    pub fn next(&self, random: &mut Random) -> Operation {
+        let path = |random: &mut Random| *random.pick(&PATHS);
+        let mut at = random.below(self.weights.iter().sum());
+        let mut kind = 0;
+        while at >= self.weights[kind] {
+            at -= self.weights[kind];
+            kind += 1;
+        }
+        let seed = random.next() % 1000;
+        match kind {
+            0 => Operation::Create(path(random)),
+            1 => Operation::MakeDirectory(path(random)),
+            2 => Operation::Symlink(path(random), *random.pick(&[1, 20, 21, 64, 65, 300, 4095])),
+            3 => Operation::Link(path(random), path(random)),
+            4 => Operation::Unlink(path(random)),
+            5 => Operation::RemoveDirectory(path(random)),
+            6 => {
+                let mode = *random.pick(&[RenameMode::Replace, RenameMode::Replace, RenameMode::NoReplace, RenameMode::Exchange]);
+                Operation::Rename(path(random), path(random), mode)
+            }
+            7 => Operation::Write(path(random), self.offset(random), self.length(random), seed),
+            8 => Operation::Append(path(random), self.length(random), seed),
+            9 => Operation::Truncate(path(random), self.offset(random)),
+            10 => Operation::Sync,
+            11 => Operation::Checkpoint,
+            12 => Operation::WriteBack,
+            13 => Operation::Remount,
+            14 => Operation::Crash,
+            15 => Operation::Hold(random.below(SLOTS as u64) as usize, path(random)),
+            16 => Operation::WriteHeld(random.below(SLOTS as u64) as usize, self.offset(random), self.length(random), seed),
+            _ => Operation::Forget(random.below(SLOTS as u64) as usize),
+        }
+    }
+
+    /// Borders of lines, sectors and blocks, places beside them, and anywhere.
+    fn offset(&self, random: &mut Random) -> u64 {
+        let unit = *random.pick(&[1, 64, 256, 4096, 4096, 65_536]);
+        let limit = match random.below(4) {
+            0 => self.file_bytes_max,
+            1 => 1000,
+            _ => 200_000,
+        };
+        let border = random.below(limit / unit + 1) * unit;
+        match random.below(4) {
+            0 => border.saturating_sub(random.below(70)),
+            1 => border + random.below(70),
+            _ => border,
+        }
+    }
+
+    fn length(&self, random: &mut Random) -> u32 {
+        let length = match random.below(6) {
+            0 => 1 + random.below(64),
+            1 => 1 + random.below(300),
+            2 => 4096 * (1 + random.below(4)),
+            3 => 65_536,
+            4 => 1 + random.below(10_000),
+            _ => 1 + random.below(self.largest_write),
+        };
+        length.min(self.largest_write) as u32
+    }
+}

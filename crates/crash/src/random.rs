@@ -1,0 +1,57 @@
+//! A small seeded generator: a failure is repeated by its seed alone.
+
+/// SplitMix64.
+#[derive(Debug, Clone)]
+pub struct Random(u64);
+
+impl Random {
+    /// A generator that always gives the same numbers for a seed.
+    pub fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    /// The next number.
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        mix(self.0)
+    }
+
+    /// A number below `limit`.
+    pub fn below(&mut self, limit: u64) -> u64 {
+        self.next() % limit.max(1)
+    }
+
+    /// True once in `one_in`.
+    pub fn one_in(&mut self, one_in: u64) -> bool {
+        self.below(one_in) == 0
+    }
+
+    /// One of several.
+    pub fn pick<'t, T>(&mut self, from: &'t [T]) -> &'t T {
+        &from[self.below(from.len() as u64) as usize]
+    }
+}
+
+/// Spreads the bits of a number.
+pub(crate) fn mix(value: u64) -> u64 {
+    let mut bits = value;
+    bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    bits ^ (bits >> 31)
+}
+
+/// The seed that `TANDEMFS_SEED` names, or `default`.
+pub fn seed_or(default: u64) -> u64 {
+    std::env::var("TANDEMFS_SEED").ok().and_then(|text| text.parse().ok()).unwrap_or(default)
+}
+
+/// Bytes that differ with the seed and with the place: a piece in the wrong place shows.
+pub fn fill(seed: u64, length: usize) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(length + 8);
+    let mut random = Random::new(seed ^ 0x5eed);
+    while bytes.len() < length {
+        bytes.extend_from_slice(&random.next().to_le_bytes());
+    }
+    bytes.truncate(length);
+    bytes
+}

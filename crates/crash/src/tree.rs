@@ -1,0 +1,145 @@
+//! A whole file system as a value: what a reader can see of it. Two of them are equal when no program could tell them apart (times aside).
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use tandemfs_format::InodeNumber;
+use tandemfs_format::inode::file_type;
+use tandemfs_fs::{Error, FileSystem};
+
+/// What stands at a path.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Kind {
+    /// A directory.
+    Directory,
+    /// A file with its content.
+    File(Arc<Vec<u8>>),
+    /// A symbolic link with its target.
+    Symlink(Arc<Vec<u8>>),
+}
+
+/// One name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Entry {
+    /// Type and content.
+    pub kind: Kind,
+    /// Names of the inode.
+    pub nlink: u32,
+    /// The first path, in order, that is a name of the same inode.
+    pub same_as: Vec<u8>,
+}
+
+/// All names.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Tree(pub BTreeMap<Vec<u8>, Entry>);
+
+impl Tree {
+    /// Reads everything. An error is a sentence.
+    ///
+    /// # Errors
+    /// What could not be read, or contradicts itself.
+    pub fn read(fs: &FileSystem) -> Result<Self, String> {
+        let mut tree = Self::default();
+        let mut first_names: HashMap<InodeNumber, Vec<u8>> = HashMap::new();
+        let mut waiting = vec![(InodeNumber::ROOT, Vec::new())];
+        while let Some((directory, path)) = waiting.pop() {
+            let mut names = Vec::new();
+            let mut cookie_before = 2;
+            let mut in_order = true;
+            fs.read_directory(directory, 2, &mut |entry| {
+                in_order &= entry.cookie > cookie_before;
+                cookie_before = entry.cookie;
+                names.push((entry.name.to_vec(), entry.inode, entry.file_type));
+                true
+            })
+            .map_err(|error| format!("listing '{}': {error}", show(&path)))?;
+            if !in_order {
+                return Err(format!("cookies of '{}' do not rise", show(&path)));
+            }
+            for (name, inode, listed_type) in names {
+                let full = if path.is_empty() { name.clone() } else { [&path[..], b"/", &name].concat() };
+                let found = fs.lookup(directory, &name).map_err(|error| format!("look-up of '{}': {error}", show(&full)))?;
+                if found.inode != inode || found.mode >> 12 != u16::from(listed_type) {
+                    return Err(format!("look-up and listing of '{}' disagree", show(&full)));
+                }
+                let kind = match found.mode & file_type::MASK {
+                    file_type::DIRECTORY => {
+                        let up = fs.lookup(inode, b"..").map_err(|error| format!("'{}/..': {error}", show(&full)))?;
+                        if up.inode != directory {
+                            return Err(format!("'{}/..' leads to inode {}", show(&full), up.inode));
+                        }
+                        waiting.push((inode, full.clone()));
+                        Kind::Directory
+                    }
+                    file_type::SYMLINK => {
+                        let target = fs.read_link(inode).map_err(|error| format!("target of '{}': {error}", show(&full)))?;
+                        Kind::Symlink(Arc::new(target))
+                    }
+                    _ => Kind::File(Arc::new(content(fs, inode).map_err(|error| format!("reading '{}': {error}", show(&full)))?)),
+                };
+                let first = first_names.entry(inode).or_insert_with(|| full.clone());
+                *first = full.clone().min(first.clone());
+                tree.0.insert(full, Entry { kind, nlink: found.nlink, same_as: inode.get().to_le_bytes().to_vec() });
+            }
+        }
+        let by_number: HashMap<Vec<u8>, Vec<u8>> =
+            first_names.into_iter().map(|(inode, path)| (inode.get().to_le_bytes().to_vec(), path)).collect();
+        for entry in tree.0.values_mut() {
+            entry.same_as.clone_from(&by_number[&entry.same_as]);
+        }
+        let root = fs.attributes(InodeNumber::ROOT).map_err(|error| format!("the root: {error}"))?;
+        tree.0.insert(Vec::new(), Entry { kind: Kind::Directory, nlink: root.nlink, same_as: Vec::new() });
+        Ok(tree)
+    }
+
+    /// What differs first; nothing where both are equal.
+    pub fn difference(&self, expected: &Self) -> Option<String> {
+        for (path, entry) in &expected.0 {
+            let Some(found) = self.0.get(path) else { return Some(format!("'{}' is missing", show(path))) };
+            if found == entry {
+                continue;
+            }
+            let what = match (&found.kind, &entry.kind) {
+                (Kind::File(found), Kind::File(expected)) if found.len() != expected.len() => {
+                    format!("has {} B instead of {}", found.len(), expected.len())
+                }
+                (Kind::File(found), Kind::File(expected)) if found != expected => {
+                    let differ = |at: &usize| found[*at] != expected[*at];
+                    let count = (0..found.len()).filter(differ).count();
+                    let (first, last) = ((0..found.len()).find(differ), (0..found.len()).rfind(differ));
+                    let (first, last) = (first.unwrap_or(0), last.unwrap_or(0));
+                    format!("differs in {count} of bytes {first}..={last}: {:#x} instead of {:#x}", found[first], expected[first])
+                }
+                (Kind::Symlink(_), Kind::Symlink(_)) if found.kind != entry.kind => "has another target".into(),
+                _ if found.nlink != entry.nlink => format!("has {} names instead of {}", found.nlink, entry.nlink),
+                _ if found.same_as != entry.same_as => {
+                    format!("is the inode of '{}' instead of '{}'", show(&found.same_as), show(&entry.same_as))
+                }
+                _ => "has another type".into(),
+            };
+            return Some(format!("'{}' {what}", show(path)));
+        }
+        self.0.keys().find(|path| !expected.0.contains_key(*path)).map(|path| format!("'{}' should not be there", show(path)))
+    }
+}
+
+/// All bytes of a file.
+///
+/// # Errors
+/// What the file system says, or `InvalidArgument` where a read is short or bytes beyond the end are touched.
+pub fn content(fs: &FileSystem, inode: InodeNumber) -> Result<Vec<u8>, Error> {
+    const GUARD: u8 = 0xa5;
+    let size = fs.attributes(inode)?.size as usize;
+    let mut bytes = vec![GUARD; size + 16];
+    let length = fs.read(inode, 0, &mut bytes)?;
+    if length != size || bytes[size..] != [GUARD; 16] {
+        return Err(Error::InvalidArgument("a read that is short, or goes beyond the end"));
+    }
+    bytes.truncate(size);
+    Ok(bytes)
+}
+
+fn show(path: &[u8]) -> String {
+    let text = String::from_utf8_lossy(path);
+    if text.is_empty() { "/".into() } else { text.into_owned() }
+}
