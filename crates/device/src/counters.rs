@@ -23,16 +23,8 @@ pub enum Structure {
 
 impl Structure {
     /// All of them, in the order of `stats`.
-    pub const ALL: [Self; 8] = [
-        Self::Superblock,
-        Self::AllocationMap,
-        Self::Inode,
-        Self::Dentry,
-        Self::Mapping,
-        Self::Journal,
-        Self::DataLog,
-        Self::Data,
-    ];
+    pub const ALL: [Self; 8] =
+        [Self::Superblock, Self::AllocationMap, Self::Inode, Self::Dentry, Self::Mapping, Self::Journal, Self::DataLog, Self::Data];
 
     /// The name in `stats --json`.
     pub fn name(self) -> &'static str {

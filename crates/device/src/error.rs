@@ -11,14 +11,14 @@ pub enum DeviceError {
         /// Offset in the memory zone in bytes, exact to the page.
         offset: u64,
     },
-    /// A block command failed.
+    /// A block command failed, or a store to a device that was opened for reading (EROFS).
     #[error("{device}: {operation} of {length} B at byte {offset} failed: {source}")]
     Block {
         /// The device's name.
         device: String,
-        /// "read", "write", "flush" or "discard".
+        /// "read", "write", "flush", "discard" or "store".
         operation: &'static str,
-        /// Offset in the block zone in bytes.
+        /// Offset in the block zone in bytes (in the memory zone for "store").
         offset: u64,
         /// Length in bytes.
         length: u64,

@@ -16,10 +16,12 @@
 
 mod block_path;
 mod byte_path;
+mod copy;
 mod counters;
 mod domain;
 mod drive;
 mod error;
+mod mapping;
 
 pub use block_path::{BlockPath, BlockRequest};
 pub use byte_path::BytePath;
@@ -27,6 +29,7 @@ pub use counters::{Counters, CountersSnapshot, PathBytes, Structure};
 pub use domain::PersistenceDomain;
 pub use drive::{Dirty, Drive, Fenced, Flushed, InFlight, Lines, Written};
 pub use error::DeviceError;
+pub use mapping::{Mapping, MappingOptions};
 
 /// A hybrid SSD, or a pair of devices that serve as one.
 pub trait Device: Send + Sync {
