@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use tandemfs_format::{LINE_BYTES, LineAddress, Sector};
 
+use crate::flush_group::FlushGroup;
 use crate::{BlockRequest, Counters, Device, DeviceDescription, DeviceError, PersistenceDomain, Structure};
 
 /// State of stored lines that no flush has reached.
@@ -70,13 +71,14 @@ pub struct Drive {
     device: Arc<dyn Device>,
     domain: PersistenceDomain,
     counters: Arc<Counters>,
+    flushes: Arc<FlushGroup>,
 }
 
 impl Drive {
     /// Takes a device into use with its own domain.
     pub fn new(device: Arc<dyn Device>) -> Self {
         let domain = device.description().domain;
-        Self { device, domain, counters: Arc::default() }
+        Self { device, domain, counters: Arc::default(), flushes: Arc::default() }
     }
 
     /// The same device with a lower domain. Raising it is refused with the device's own domain.
@@ -172,8 +174,10 @@ impl Drive {
     /// Makes completed block writes durable ([D2]).
     pub fn flush_blocks(&self, _written: Written) -> Result<Flushed, DeviceError> {
         if self.device.description().volatile_write_cache {
-            self.counters.block_flushed();
-            self.device.block_path().flush()?;
+            self.flushes.flush(&self.device.description().name, || {
+                self.counters.block_flushed();
+                self.device.block_path().flush()
+            })?;
         }
         Ok(Flushed(()))
     }

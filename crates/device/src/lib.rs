@@ -12,8 +12,28 @@
 //! [D3] On a domain that keeps retired stores (`gpf`, `eadr`) and on `process`, flush does nothing; the types stay.
 //! [D4] A load or store that fails (a poisoned line, a full host disk under an image) is an error, never a signal (RULES R23).
 //!
+//! ```compile_fail
+//! # use tandemfs_device::{Drive, Fenced, Structure};
+//! # use tandemfs_format::LineAddress;
+//! fn needs_durable(_: Fenced) {}
+//! fn forgets_the_fence(drive: &Drive) {
+//!     let lines = drive.store(Structure::DataLog, LineAddress::new(64), b"data").unwrap();
+//!     needs_durable(lines); // Lines<Dirty> is no Fenced
+//! }
+//! ```
+//! ```
+//! # use tandemfs_device::{Drive, Fenced, Structure};
+//! # use tandemfs_format::LineAddress;
+//! fn needs_durable(_: Fenced) {}
+//! fn forgets_nothing(drive: &Drive) {
+//!     let lines = drive.store(Structure::DataLog, LineAddress::new(64), b"data").unwrap();
+//!     needs_durable(drive.fence(drive.flush_lines(lines)));
+//! }
+//! ```
+//!
 //! *Architecture invariant:* no inode, no directory, no transaction is known here.
 
+mod attached;
 mod block_path;
 mod byte_path;
 mod copy;
@@ -21,8 +41,10 @@ mod counters;
 mod domain;
 mod drive;
 mod error;
+mod flush_group;
 mod mapping;
 
+pub use attached::PairDevice;
 pub use block_path::{BlockPath, BlockRequest};
 pub use byte_path::BytePath;
 pub use counters::{Counters, CountersSnapshot, PathBytes, Structure};

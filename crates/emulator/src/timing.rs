@@ -1,0 +1,268 @@
+//! How long the emulated drive takes, and waiting for it.
+//!
+//! [T1] An access charges its own time: it does its work on the host, then waits until the drive would have finished. The host's share
+//!      counts as part of the wait, so an emulated drive is never faster than the host and as little slower as its figures say.
+//! [T2] Byte path: an access takes what its size costs on the profile's latency curve, and a share of the port that all threads use. Stores
+//!      are *posted*: a processor goes on when a store sits in its buffers, so one line costs less than a round trip, while a long run of
+//!      lines is bound by the link like a load. Flush and fence add nothing: on the emulated domain a store that retired is safe.
+//! [T3] Block path: completion = arrival + queueing + service. A request holds one of the drive's channels for its latency (requests of one
+//!      batch, and of several threads, overlap there), then the link of its direction for its bytes, first come first served.
+//! [T4] Waits up to [`SPIN_NS_MAX`] spin, since a sleep would cost more than that; longer ones sleep for all but that and spin the rest.
+
+use std::hint::spin_loop;
+use std::sync::LazyLock;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+
+/// Waits up to this many nanoseconds spin: the kernel's timer slack, by which a sleep may come late.
+const SPIN_NS_MAX: u64 = 60_000;
+
+/// Channels that a profile may have.
+pub(crate) const CHANNEL_COUNT_MAX: u32 = 1024;
+
+/// Points of a latency curve.
+pub(crate) const POINT_COUNT: usize = 6;
+
+/// One measured point of a latency curve.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LatencyPoint {
+    /// Size of the access, in bytes.
+    pub size_bytes: u32,
+    /// What it takes, in nanoseconds.
+    pub latency_ns: u32,
+}
+
+/// Latency by size: straight lines between the points, flat before the first, the last slope continued behind the last.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Curve {
+    /// In ascending order of both size and latency.
+    pub points: [LatencyPoint; POINT_COUNT],
+}
+
+/// Times of the block path.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BlockTiming {
+    /// From a read's arrival until its data can move, in nanoseconds.
+    pub read_latency_ns: u32,
+    /// The same of a write.
+    pub write_latency_ns: u32,
+    /// Read bandwidth of the whole drive, in bytes a second.
+    pub read_bytes_per_second: u64,
+    /// Write bandwidth of the whole drive, in bytes a second.
+    pub write_bytes_per_second: u64,
+    /// Requests that are served at once.
+    pub channel_count: u32,
+}
+
+/// Times of a drive.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Timing {
+    /// Loads by size.
+    pub load: Curve,
+    /// Stores by size.
+    pub store: Curve,
+    /// Bandwidth of the byte path for all threads together, in bytes a second.
+    pub port_bytes_per_second: u64,
+    /// The block path.
+    pub block: BlockTiming,
+}
+
+impl Curve {
+    /// What an access of `size_bytes` takes, in nanoseconds.
+    pub fn latency_ns(&self, size_bytes: u64) -> u64 {
+        let [first, .., last] = self.points;
+        if size_bytes <= u64::from(first.size_bytes) {
+            return u64::from(first.latency_ns);
+        }
+        let segment = self.points.windows(2).find(|pair| size_bytes <= u64::from(pair[1].size_bytes));
+        let (from, to) = segment.map_or((self.points[POINT_COUNT - 2], last), |pair| (pair[0], pair[1]));
+        let (width, height) = (u64::from(to.size_bytes - from.size_bytes), u64::from(to.latency_ns - from.latency_ns));
+        u64::from(from.latency_ns) + (size_bytes - u64::from(from.size_bytes)).saturating_mul(height) / width
+    }
+
+    /// Whether sizes and latencies ascend, so that every size has one latency.
+    pub(crate) fn is_ascending(&self) -> bool {
+        self.points.windows(2).all(|pair| pair[0].size_bytes < pair[1].size_bytes && pair[0].latency_ns <= pair[1].latency_ns)
+    }
+}
+
+impl Timing {
+    /// Whether the numbers make a drive: what a header claims is checked by this before it is used.
+    pub(crate) fn is_sane(&self) -> bool {
+        self.load.is_ascending()
+            && self.store.is_ascending()
+            && self.port_bytes_per_second > 0
+            && self.block.read_bytes_per_second > 0
+            && self.block.write_bytes_per_second > 0
+            && (1..=CHANNEL_COUNT_MAX).contains(&self.block.channel_count)
+    }
+}
+
+/// Direction of a block request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Direction {
+    /// From the drive.
+    Read,
+    /// To the drive.
+    Write,
+}
+
+/// A drive's clock: when its parts are free again. Times are nanoseconds since the first use in this process.
+#[derive(Debug)]
+pub(crate) struct Clock {
+    timing: Timing,
+    port_free_at: AtomicU64,
+    block: Mutex<BlockTimeline>,
+}
+
+#[derive(Debug)]
+struct BlockTimeline {
+    channels_free_at: Box<[u64]>,
+    read_link_free_at: u64,
+    write_link_free_at: u64,
+}
+
+impl Clock {
+    pub(crate) fn new(timing: Timing) -> Self {
+        let channels_free_at = vec![0; timing.block.channel_count as usize].into_boxed_slice();
+        let block = Mutex::new(BlockTimeline { channels_free_at, read_link_free_at: 0, write_link_free_at: 0 });
+        Self { timing, port_free_at: AtomicU64::new(0), block }
+    }
+
+    /// Waits until a load that arrived at `arrival` would be done.
+    pub(crate) fn finish_load(&self, arrival: u64, bytes: usize) {
+        self.finish_byte_access(arrival, bytes, &self.timing.load);
+    }
+
+    /// Waits until a store that arrived at `arrival` would have been taken.
+    pub(crate) fn finish_store(&self, arrival: u64, bytes: usize) {
+        self.finish_byte_access(arrival, bytes, &self.timing.store);
+    }
+
+    fn finish_byte_access(&self, arrival: u64, bytes: usize, curve: &Curve) {
+        let service = transfer_ns(bytes as u64, self.timing.port_bytes_per_second);
+        let mut free_at = self.port_free_at.load(Relaxed);
+        let queueing = loop {
+            let start = free_at.max(arrival);
+            match self.port_free_at.compare_exchange_weak(free_at, start + service, Relaxed, Relaxed) {
+                Ok(_) => break start - arrival,
+                Err(found) => free_at = found,
+            }
+        };
+        wait_until(arrival + queueing + curve.latency_ns(bytes as u64));
+    }
+
+    /// Takes a block request that arrived at `arrival` into the drive's queues. Returns when it will be done.
+    pub(crate) fn submit(&self, arrival: u64, direction: Direction, bytes: u64) -> u64 {
+        let block = &self.timing.block;
+        let mut timeline = self.block.lock();
+        let BlockTimeline { channels_free_at, read_link_free_at, write_link_free_at } = &mut *timeline;
+        let (latency, rate, link_free_at) = match direction {
+            Direction::Read => (block.read_latency_ns, block.read_bytes_per_second, read_link_free_at),
+            Direction::Write => (block.write_latency_ns, block.write_bytes_per_second, write_link_free_at),
+        };
+        let mut ready = arrival + u64::from(latency);
+        if let Some(channel_free_at) = channels_free_at.iter_mut().min() {
+            ready = ready.max(*channel_free_at + u64::from(latency));
+            *channel_free_at = ready;
+        }
+        let done = ready.max(*link_free_at) + transfer_ns(bytes, rate);
+        *link_free_at = done;
+        done
+    }
+}
+
+fn transfer_ns(bytes: u64, bytes_per_second: u64) -> u64 {
+    (u128::from(bytes) * 1_000_000_000 / u128::from(bytes_per_second)) as u64
+}
+
+/// Nanoseconds since the first use in this process.
+pub(crate) fn now_ns() -> u64 {
+    static START: LazyLock<Instant> = LazyLock::new(Instant::now);
+    START.elapsed().as_nanos() as u64
+}
+
+/// Returns at `deadline`, or at once where it is past.
+pub(crate) fn wait_until(deadline: u64) {
+    loop {
+        let remaining = deadline.saturating_sub(now_ns());
+        if remaining == 0 {
+            return;
+        }
+        if remaining > SPIN_NS_MAX {
+            sleep(Duration::from_nanos(remaining - SPIN_NS_MAX));
+        } else {
+            spin_loop();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::profiles::profile;
+
+    fn timing() -> Timing {
+        profile("romefs-a").and_then(|profile| profile.timing).expect("romefs-a has a timing model")
+    }
+
+    #[test]
+    fn curves_meet_the_published_points_and_stay_between_them() {
+        let timing = timing();
+        assert_eq!(timing.store.latency_ns(4 << 10), 2_560);
+        assert_eq!(timing.load.latency_ns(1 << 20), 227_950);
+        assert_eq!(timing.load.latency_ns(1), timing.load.latency_ns(64));
+        for size in (1..3 << 20).step_by(997) {
+            assert!(timing.store.latency_ns(size) <= timing.store.latency_ns(size + 997), "{size}");
+        }
+        let slope = timing.store.latency_ns(2 << 20) - timing.store.latency_ns(1 << 20);
+        assert!((300_000..305_000).contains(&slope), "{slope}");
+        assert!(timing.store.latency_ns(u64::MAX) > 0);
+    }
+
+    #[test]
+    fn the_two_paths_are_closest_at_64_kib() {
+        // RomeFS §3.3: "the write latencies of the CXL.mem and CXL.io data paths in our emulated devices are closest when the IO size is 64KB".
+        let timing = timing();
+        let distance = |size: u64| {
+            let block = Clock::new(timing).submit(0, Direction::Write, size);
+            (timing.store.latency_ns(size) as f64 / block as f64).ln().abs()
+        };
+        let closest = [4, 16, 64, 256, 1024].into_iter().min_by(|a, b| distance(a << 10).total_cmp(&distance(b << 10)));
+        assert_eq!(closest, Some(64));
+    }
+
+    #[test]
+    fn requests_of_a_batch_overlap_and_share_the_link() {
+        let timing = timing();
+        let clock = Clock::new(timing);
+        let alone = clock.submit(0, Direction::Read, 4096);
+        let latency = u64::from(timing.block.read_latency_ns);
+        assert_eq!(alone, latency + 602);
+        let last = (1..16).map(|_| clock.submit(0, Direction::Read, 4096)).max();
+        assert_eq!(last, Some(latency + 16 * 602), "latency once, the link sixteen times");
+        let write = clock.submit(0, Direction::Write, 4096);
+        assert_eq!(write, u64::from(timing.block.write_latency_ns) + 1024, "the other direction is free");
+    }
+
+    #[test]
+    fn a_full_drive_queues() {
+        let timing = timing();
+        let clock = Clock::new(timing);
+        let channels = u64::from(timing.block.channel_count);
+        let last = (0..=channels).map(|_| clock.submit(0, Direction::Read, 4096)).last();
+        assert_eq!(last, Some(2 * u64::from(timing.block.read_latency_ns) + 602));
+    }
+
+    #[test]
+    fn waits_are_no_shorter_than_asked() {
+        for wait in [500, 40_000, 300_000] {
+            let start = now_ns();
+            wait_until(start + wait);
+            assert!(now_ns() - start >= wait);
+        }
+    }
+}
