@@ -1,0 +1,164 @@
+#!/usr/bin/env bash
+# steps.sh STEP [ARGUMENT]...: what run-all.sh has done inside the guest. Any command that fails ends the step with its status.
+# From the environment: TANDEMFS and WITNESS (programs), SOURCES (a tree to copy), STATE (a directory that outlives the guest),
+# HALF (what serves as the memory half: devdax, cxl, fsdax, raw).
+set -euo pipefail
+
+mountpoint=/run/tandem
+memory_half=''
+device=''
+
+fail() { echo "failed: $*"; exit 1; }
+show() { echo "+ $*"; "$@"; }
+
+# Puts the pair's name into $device. For fsdax the memory half is a file on ext4 with DAX: made by `new`, there again after a reboot.
+find_pair() { # find_pair [new]
+  case $HALF in
+    devdax | raw) memory_half=$TANDEMFS_MEMORY_DEVICE ;;
+    cxl) memory_half=$TANDEMFS_CXL_DEVICE ;;
+    fsdax)
+      memory_half=/run/dax/memory
+      mkdir -p /run/dax
+      [ $# = 0 ] || show mkfs.ext4 -q -F -b 4096 "$TANDEMFS_MEMORY_DEVICE"
+      show mount -t ext4 -o dax=always "$TANDEMFS_MEMORY_DEVICE" /run/dax
+      [ $# = 0 ] || show fallocate -l 384M "$memory_half"
+      ;;
+  esac
+  device=memory=$memory_half,block=$TANDEMFS_BLOCK_DEVICE
+}
+
+format() { find_pair new; show "$TANDEMFS" mkfs "$device"; }
+attach() { # attach [OPTIONS]
+  mkdir -p "$mountpoint"
+  show "$TANDEMFS" mount "$device" "$mountpoint" -o "log=$STATE/daemon.log${1:+,$1}"
+}
+detach() { show "$TANDEMFS" umount "$mountpoint"; }
+check() { show "$TANDEMFS" check "$device"; }
+forget_caches() { echo 3 >/proc/sys/vm/drop_caches; } # so that what is read comes from the devices
+
+# ---- work on one pair, through an unmount and a reboot ---------------------------------------------------------------------------
+
+do_work() {
+  cd "$mountpoint"
+  show "$WITNESS" fill large $((48 << 20))
+  mkdir witnessed
+  show "$WITNESS" write witnessed "$STATE/work.log" --operations 400
+  show cp -a "$SOURCES" copied
+  show mv copied moved
+  show cp -a moved again
+  show diff -r "$SOURCES" moved
+  show rm -r again
+  for number in $(seq 40); do echo "entry $number" | dd of=journal oflag=append conv=notrunc,fsync status=none; done
+  ln journal hard
+  ln -s moved soft
+  printf old >replaced
+  printf new >replacement
+  mv replacement replaced
+  : >empty
+  truncate -s 5000000 holes
+  printf end | dd of=holes bs=1 seek=3333333 conv=notrunc,fsync status=none
+  find . -type f -print0 | sort -z | xargs -0 sha256sum >"$STATE/manifest"
+  echo "$(wc -l <"$STATE/manifest") files in the manifest"
+  cd /
+}
+
+compare_work() {
+  forget_caches
+  cd "$mountpoint"
+  sha256sum --quiet -c "$STATE/manifest" || fail "files differ from the manifest"
+  find . -type f -print0 | sort -z | xargs -0 -n 500 echo >/dev/null
+  [ "$(find . -type f | wc -l)" = "$(wc -l <"$STATE/manifest")" ] || fail "there are more or fewer files than in the manifest"
+  show "$WITNESS" compare large $((48 << 20))
+  show "$WITNESS" verify witnessed "$STATE/work.log"
+  show diff -r "$SOURCES" moved
+  [ "$(wc -l <journal)" = 40 ] || fail "the journal has $(wc -l <journal) lines"
+  [ "$(cat replaced)" = new ] && [ ! -e replacement ] || fail "the rename over a file did not happen"
+  [ hard -ef journal ] && [ "$(readlink soft)" = moved ] || fail "a link is wrong"
+  cd /
+}
+
+step_work() {
+  format
+  attach
+  do_work
+  compare_work
+  detach
+  check
+  attach ro
+  compare_work
+  detach
+}
+
+step_work_after_reboot() {
+  find_pair
+  check
+  attach
+  compare_work
+  detach
+  check
+}
+
+# ---- power cuts: two writers each round, each in its own directory with its own log -----------------------------------------------
+
+step_write_until_cut() { # step_write_until_cut ROUND MODE [WITNESS OPTION]...
+  local round=$1 mode=$2 fsync=yes
+  if [ "$round" = 1 ]; then format; else find_pair; fi
+  [ "$mode" != strict ] || fsync=no # what write has returned is durable there
+  attach "$mode"
+  [ "$round" = 1 ] || verify_rounds $((round - 1))
+  mkdir "$mountpoint/$round-1" "$mountpoint/$round-2"
+  "$WITNESS" write "$mountpoint/$round-2" "$STATE/$round-2.log" --fsync "$fsync" --seed "${round}2" &
+  "$WITNESS" write "$mountpoint/$round-1" "$STATE/$round-1.log" --fsync "$fsync" --seed "${round}1" --announce 25 "${@:3}"
+  fail "the power was not cut"
+}
+
+verify_rounds() { # verify_rounds LAST
+  local round writer
+  for round in $(seq "$1"); do
+    for writer in 1 2; do "$WITNESS" verify "$mountpoint/$round-$writer" "$STATE/$round-$writer.log" "$round$writer"; done
+  done
+}
+
+step_verify_after_cuts() { # step_verify_after_cuts ROUNDS MODE
+  find_pair
+  attach "$2"
+  verify_rounds "$1"
+  show "$TANDEMFS" stats "$mountpoint" --json >"$STATE/stats.json"
+  detach
+  check
+}
+
+# ---- what the device promises -----------------------------------------------------------------------------------------------------
+
+step_domain() { # the answers of info, and of a mount that asks for more, go to STATE
+  format
+  cat /sys/bus/dax/devices/"${memory_half##*/}"/size >"$STATE/device-bytes"
+  cat /sys/bus/dax/devices/"${memory_half##*/}"/align >"$STATE/device-align"
+  cat /sys/bus/nd/devices/region0/persistence_domain
+  "$TANDEMFS" info "$device" --json >"$STATE/info.json"
+  attach
+  "$TANDEMFS" info "$mountpoint" --json >"$STATE/info-mounted.json"
+  detach
+  mkdir -p "$mountpoint"
+  local status=0
+  "$TANDEMFS" mount "$device" "$mountpoint" -o domain=gpf >"$STATE/raise.out" 2>&1 || status=$?
+  echo "$status" >"$STATE/raise.status"
+  if [ "$status" = 0 ]; then detach; fi
+  attach domain=adr
+  "$TANDEMFS" info "$mountpoint" --json >"$STATE/info-lowered.json"
+  detach
+  check
+}
+
+step_flushes() {
+  format
+  [ "$(cat /sys/block/"${TANDEMFS_BLOCK_DEVICE##*/}"/queue/write_cache)" = 'write back' ] || fail "the drive has no volatile write cache"
+  attach
+  "$TANDEMFS" stats "$mountpoint" --json >"$STATE/before.json"
+  show "$WITNESS" fill "$mountpoint/blocks" $((16 << 20))
+  "$TANDEMFS" stats "$mountpoint" --json >"$STATE/after.json"
+  detach
+  check
+}
+
+"step_$1" "${@:2}"
