@@ -1,0 +1,37 @@
+# Everything a contributor runs. `make` alone lists it.
+
+.PHONY: help build run test test-vm bench lint
+
+help:
+	@echo 'make run      build, then real work on an emulated hybrid SSD, verified step by step (under two minutes)'
+	@echo 'make test     unit, property and integration tests, through real mounts'
+	@echo 'make test-vm  the same program on the drivers of NVDIMM, CXL and NVMe, with power cuts, in virtual machines'
+	@echo 'make bench    measurements, each beside its limit'
+	@echo 'make lint     formatting and clippy'
+
+build:
+	@scripts/setup.sh build
+	cargo build --release --locked -p tandemfs
+
+run:
+	@scripts/setup.sh run
+	cargo build --release --locked -p tandemfs
+	@scripts/run.sh
+
+test:
+	@scripts/setup.sh test
+	cargo test --workspace --locked
+
+test-vm:
+	@scripts/setup.sh vm
+	cargo build --release --locked -p tandemfs
+	@tests/vm/run-all.sh
+
+bench:
+	@scripts/setup.sh run
+	cargo run --release --locked -p tandemfs-bench
+
+lint:
+	@scripts/setup.sh lint
+	cargo fmt --all --check
+	cargo clippy --workspace --all-targets --locked -- -D warnings

@@ -1,0 +1,48 @@
+#!/usr/bin/env bash
+# setup.sh PURPOSE...: what a Debian (or a relative) needs beside Rust. Purposes: build, run, test, lint, vm.
+# As root it installs what is missing with apt-get; for others it says what root should install.
+set -euo pipefail
+
+missing=() # packages
+need() { # need COMMAND PACKAGE...
+  PATH=$PATH:/usr/sbin:/sbin command -v "$1" >/dev/null || missing+=("${@:2}")
+}
+
+for purpose in "$@"; do
+  case $purpose in
+    build) ;;
+    run) need fusermount3 fuse3; need sqlite3 sqlite3; need python3 python3; need git git; need diff diffutils ;;
+    test) need fusermount3 fuse3; need sqlite3 sqlite3; need git git; need setfattr attr; need losetup mount; need mkfs.ext4 e2fsprogs ;;
+    lint) ;;
+    vm) need qemu-system-x86_64 qemu-system-x86; need python3 python3; need flock util-linux ;;
+    *) echo "setup: '$purpose' is no purpose: build, run, test, lint, vm" >&2; exit 2 ;;
+  esac
+done
+# Rust links with cc, and a part of the tests is C.
+need cc gcc libc6-dev
+need make make
+
+if [ ${#missing[@]} != 0 ]; then
+  if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then
+    echo "setup: these packages are missing: ${missing[*]}. Install them, as root: apt-get install ${missing[*]}" >&2
+    exit 1
+  fi
+  echo "setup: installing ${missing[*]}"
+  export DEBIAN_FRONTEND=noninteractive
+  install=(apt-get -qq -y --no-install-recommends -o Dpkg::Use-Pty=0 install "${missing[@]}")
+  # Package lists that are absent or old are the usual reason for a first failure.
+  "${install[@]}" >/dev/null 2>&1 || { apt-get -qq update && "${install[@]}" >/dev/null; }
+fi
+
+case " $* " in
+  *" lint "*)
+    for component in fmt clippy; do
+      cargo "$component" --version >/dev/null 2>&1 || rustup component add rustfmt clippy
+    done
+    ;;
+esac
+case " $* " in
+  *" run "* | *" test "*)
+    [ -e /dev/fuse ] || { echo "setup: there is no /dev/fuse: load the module (modprobe fuse), or give the container that device" >&2; exit 1; }
+    ;;
+esac
