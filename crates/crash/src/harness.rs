@@ -64,6 +64,8 @@ pub struct Harness {
     pub model: Model,
     /// How often the file system was full.
     pub refused_for_space: u64,
+    /// How many of those were overwrites of at most two blocks, which RULES R14 wants to succeed.
+    pub overwrites_refused: u64,
     mount: MountOptions,
     held: [Option<InodeNumber>; SLOTS],
     tracker: Option<(Tracker, Random)>,
@@ -84,7 +86,7 @@ impl Harness {
     /// A sentence.
     pub fn new(device: MemoryDevice, options: &MountOptions, model: Model) -> Result<Self, String> {
         let fs = mount(&device, options)?;
-        Ok(Self { device, fs, model, refused_for_space: 0, mount: options.clone(), held: [None; SLOTS], tracker: None })
+        Ok(Self { device, fs, model, refused_for_space: 0, overwrites_refused: 0, mount: options.clone(), held: [None; SLOTS], tracker: None })
     }
 
     /// Follows what is durable from now on, so that [`Operation::Crash`] loses what is not. The seed decides what is lost.
@@ -173,7 +175,7 @@ impl Harness {
                 }
                 Ok(())
             }
-            Operation::Remount | Operation::Crash => unreachable!("done by apply"),
+            Operation::Remount | Operation::Crash | Operation::Scatter(..) | Operation::CreateMany(..) | Operation::UnlinkMany(..) => unreachable!("done by apply"),
         };
         done.map(|()| u64::MAX)
     }
@@ -204,8 +206,13 @@ impl Harness {
                 }
                 self.mount_again(operation, false)?;
             }
+            Operation::Scatter(..) | Operation::CreateMany(..) | Operation::UnlinkMany(..) => {
+                for part in operation.parts() {
+                    self.apply(&part)?;
+                }
+            }
             operation => {
-                let is_overwrite = self.model.is_overwrite(operation);
+                let is_overwrite = self.model.is_overwrite(operation) && self.blocks_touched(operation) <= 2;
                 let found = self.perform(operation);
                 self.follow_events();
                 match found {
@@ -218,7 +225,8 @@ impl Harness {
                     Err(error) => match Refusal::of(&error) {
                         Some(Refusal::NoSpace) => {
                             self.refused_for_space += 1;
-                            if never_grows(operation) || is_overwrite {
+                            self.overwrites_refused += u64::from(is_overwrite);
+                            if never_grows(operation) {
                                 return fail(format!("gives back what it takes, but failed: {error} (R14); space {:?}", self.fs.space()));
                             }
                             if let Err(refusal) = self.model.clone().apply(operation) {
@@ -234,6 +242,17 @@ impl Harness {
             }
         }
         Ok(())
+    }
+
+    /// Blocks of the file in which a write changes something. The transient room serves a few of them at a time.
+    fn blocks_touched(&self, operation: &Operation) -> u64 {
+        let block = u64::from(self.fs.superblock().geometry.block_bytes());
+        match *operation {
+            Operation::Write(_, offset, length, _) | Operation::WriteHeld(_, offset, length, _) => {
+                (offset + u64::from(length)).div_ceil(block) - offset / block
+            }
+            _ => 0,
+        }
     }
 
     fn follow_events(&mut self) {

@@ -3,6 +3,7 @@
 
 #![forbid(unsafe_code)]
 
+mod explore;
 mod harness;
 mod memory_device;
 mod model;
@@ -11,6 +12,7 @@ mod random;
 mod states;
 mod tree;
 
+pub use explore::{ALPHABET, Effort, Explorer, PREPARATION, Tried, check_device};
 pub use harness::{Harness, Setting, mount};
 pub use memory_device::{DISCARDED, Event, MemoryDevice, Recorded};
 pub use model::{Model, Refusal};

@@ -393,6 +393,9 @@ impl Model {
                 let id = self.slots[slot].ok_or(Refusal::NotFound)?;
                 self.write(id, Some(offset), &data(seed, length))
             }
+            Operation::Scatter(..) | Operation::CreateMany(..) | Operation::UnlinkMany(..) => {
+                operation.parts().iter().try_for_each(|part| self.apply_piece(part, length_max))
+            }
             Operation::Forget(slot) => {
                 if let Some(id) = self.slots[slot].take() {
                     if let Some(node) = self.nodes.get_mut(&id) {

@@ -1,6 +1,9 @@
 //! Operations that tests apply to the file system and to the model alike. They are literals, so that a failure becomes a named test by
 //! copying the list that it printed.
 
+use std::collections::HashMap;
+use std::sync::{Mutex, OnceLock, PoisonError};
+
 use tandemfs_fs::RenameMode;
 
 use crate::random::Random;
@@ -44,6 +47,39 @@ pub enum Operation {
     WriteHeld(usize, u64, u32, u64),
     /// Gives the hold up.
     Forget(usize),
+    /// Writes of one length, one after each stride: path, first offset, number, stride, length, seed. They fill the memory zone with logs.
+    Scatter(&'static str, u64, u32, u64, u32, u64),
+    /// Makes files with numbered names and a few bytes each: directory, first number, how many.
+    CreateMany(&'static str, u32, u32),
+    /// Removes such files.
+    UnlinkMany(&'static str, u32, u32),
+}
+
+impl Operation {
+    /// The single operations of which this one consists; itself alone where it is one.
+    pub fn parts(&self) -> Vec<Operation> {
+        match *self {
+            Self::Scatter(path, offset, count, stride, length, seed) => (0..u64::from(count))
+                .map(|index| Self::Write(path, offset + index * stride, length, seed + index))
+                .collect(),
+            Self::CreateMany(directory, first, count) => (first..first + count)
+                .flat_map(|number| {
+                    let path = numbered(directory, number);
+                    [Self::Create(path), Self::Write(path, 0, 1 + number % 90, u64::from(number))]
+                })
+                .collect(),
+            Self::UnlinkMany(directory, first, count) => (first..first + count).map(|number| Self::Unlink(numbered(directory, number))).collect(),
+            single => vec![single],
+        }
+    }
+}
+
+/// A path that lives for ever, one for each directory and number.
+fn numbered(directory: &str, number: u32) -> &'static str {
+    static NAMES: OnceLock<Mutex<HashMap<String, &'static str>>> = OnceLock::new();
+    let mut names = NAMES.get_or_init(Mutex::default).lock().unwrap_or_else(PoisonError::into_inner);
+    let parent = if directory.is_empty() { String::new() } else { format!("{directory}/") };
+    names.entry(format!("{parent}{number}")).or_insert_with_key(|name| Box::leak(name.clone().into_boxed_str()))
 }
 
 /// Slots for held files.
@@ -64,7 +100,7 @@ const PATHS: [&str; 20] = [
 /// Draws operations with weights that are drawn anew for each run, some of them zero.
 #[derive(Debug, Clone)]
 pub struct Mix {
-    weights: [u64; 18],
+    weights: [u64; 21],
     largest_write: u64,
     file_bytes_max: u64,
 }
@@ -72,7 +108,7 @@ pub struct Mix {
 impl Mix {
     /// Weights of one run. `room_bytes` is the space that the run may try to fill.
     pub fn draw(random: &mut Random, room_bytes: u64) -> Self {
-        let mut weights = [6, 4, 2, 3, 5, 2, 6, 20, 8, 8, 1, 1, 1, 1, 1, 2, 3, 2];
+        let mut weights = [6, 4, 2, 3, 5, 2, 6, 20, 8, 8, 1, 1, 1, 1, 1, 2, 3, 2, 1, 1, 1];
         for weight in &mut weights {
             match random.below(6) {
                 0 => *weight = 0,
@@ -82,6 +118,11 @@ impl Mix {
         }
         weights[0] = weights[0].max(3);
         weights[7] = weights[7].max(4);
+        if random.one_in(2) {
+            // Greedy: the zones get full and stay so.
+            (weights[4], weights[8], weights[9], weights[18], weights[19]) = (1, 20, 2, 6, 4);
+            return Self { weights, largest_write: room_bytes / 8, file_bytes_max: room_bytes };
+        }
         let largest_write = *random.pick(&[300, 5000, 70_000, 300_000, 1_500_000]);
         Self { weights, largest_write: largest_write.min(room_bytes / 4), file_bytes_max: room_bytes / 2 }
     }
@@ -117,7 +158,14 @@ impl Mix {
             14 => Operation::Crash,
             15 => Operation::Hold(random.below(SLOTS as u64) as usize, path(random)),
             16 => Operation::WriteHeld(random.below(SLOTS as u64) as usize, self.offset(random), self.length(random), seed),
-            _ => Operation::Forget(random.below(SLOTS as u64) as usize),
+            17 => Operation::Forget(random.below(SLOTS as u64) as usize),
+            18 => {
+                let (stride, length) = *random.pick(&[(4096, 4096), (4096, 4000), (65_536, 64), (8192, 300), (100, 100), (70_000, 1000)]);
+                let count = (self.file_bytes_max / stride).clamp(1, 1000) as u32;
+                Operation::Scatter(path(random), *random.pick(&[0, 0, 100, 5000]), count, stride, length, seed)
+            }
+            19 => Operation::CreateMany(*random.pick(&["", "d", "e"]), random.below(2) as u32 * 200, 200),
+            _ => Operation::UnlinkMany(*random.pick(&["", "d", "e"]), random.below(2) as u32 * 200, 200),
         }
     }
 

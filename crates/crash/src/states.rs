@@ -344,10 +344,12 @@ pub struct Cut {
     pub event: usize,
 }
 
-/// Visits crash states of a recording that began with `start`. `budget` bounds the states of each cut.
+/// Visits crash states of a recording that began with `start`: cuts in the calls from `first_call` on (0: and before the first mark).
+/// `budget` bounds the states of each cut.
 pub fn each_state(
     start: &MemoryDevice,
     events: &[Event],
+    first_call: usize,
     budget: u64,
     random: &mut Random,
     visit: &mut dyn FnMut(Cut, CrashState),
@@ -355,7 +357,7 @@ pub fn each_state(
     let mut tracker = Tracker::new(start);
     let mut call = None;
     for (index, event) in events.iter().enumerate() {
-        if tracker.is_cut_before(event) {
+        if call.unwrap_or(0) >= first_call && tracker.is_cut_before(event) {
             let cut = Cut { call, between: matches!(event, Event::Call(_)), event: index };
             tracker.each_cut(budget, random, &mut |state| visit(cut, state));
             if let (Event::Store { offset, bytes }, true) = (event, tracker.domain != PersistenceDomain::Adr) {
@@ -390,7 +392,7 @@ mod tests {
         let start = MemoryDevice::new(4096, 8192, domain);
         let mut found = HashSet::new();
         let mut hashes = HashSet::new();
-        each_state(&start, events, budget, &mut Random::new(1), &mut |_, state| {
+        each_state(&start, events, 0, budget, &mut Random::new(1), &mut |_, state| {
             let zones = state.device.zones();
             let bytes = [&zones.memory[..256], &zones.blocks[..]].concat();
             assert_eq!(found.insert(bytes), hashes.insert(state.hash), "equal hashes for equal states only");

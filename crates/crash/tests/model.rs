@@ -73,7 +73,7 @@ fn settings(random: &mut Random) -> Setting {
 fn random_operations_agree_with_the_model() {
     let first = seed_or(1);
     let rounds: u64 = std::env::var("TANDEMFS_ROUNDS").ok().and_then(|text| text.parse().ok()).unwrap_or(24);
-    let (mut operations, mut refused) = (0, 0);
+    let (mut operations, mut refused, mut overwrites) = (0, 0, 0);
     for seed in first..first + rounds {
         let mut random = Random::new(seed);
         let setting = settings(&mut random);
@@ -83,8 +83,8 @@ fn random_operations_agree_with_the_model() {
             _ => vec![Operation::MakeDirectory("d"), Operation::MakeDirectory("d/d"), Operation::MakeDirectory("e"), Operation::Create("a")],
         };
         list.extend((0..400).map(|_| mix.next(&mut random)));
-        match std::panic::catch_unwind(|| run(&setting, &list, seed).map(|harness| harness.refused_for_space)) {
-            Ok(Ok(times)) => refused += times,
+        match std::panic::catch_unwind(|| run(&setting, &list, seed).map(|harness| (harness.refused_for_space, harness.overwrites_refused))) {
+            Ok(Ok(times)) => (refused, overwrites) = (refused + times.0, overwrites + times.1),
             other => {
                 let list = shrink(&setting, list, seed);
                 let shown = format!("{list:?}").replace(&format!("{LONG:?}"), "LONG");
@@ -93,5 +93,5 @@ fn random_operations_agree_with_the_model() {
         }
         operations += list.len();
     }
-    println!("{operations} operations, {refused} of them refused for space, seeds {first}..{}", first + rounds);
+    println!("{operations} operations, {refused} refused for space ({overwrites} overwrites), seeds {first}..{}", first + rounds);
 }

@@ -1,6 +1,6 @@
 //! What the random tests have found, each with its operations as a literal list.
 
-use tandemfs_crash::{Harness, Model, Operation, Setting};
+use tandemfs_crash::{Harness, Model, Operation, Random, Setting, each_state, mount};
 use tandemfs_device::PersistenceDomain;
 
 use Operation::*;
@@ -35,4 +35,23 @@ fn regression_stale_tail_after_growing_within_a_sector() {
 #[test]
 fn regression_free_inodes_after_checkpoint() {
     run(&small(64 << 10), &[Create("f"), Create("g"), Unlink("f"), Unlink("g"), Checkpoint]);
+}
+
+/// A cut tore one copy of the superblock; the next mount wrote the other one first, and a cut there left none.
+#[test]
+fn regression_both_superblocks_torn_by_two_cuts() {
+    for copy in [0, 65_536] {
+        let setting = small(64 << 10);
+        let device = setting.format();
+        device.damage(|zones| zones.memory[copy + 100] ^= 1);
+        let start = device.fork();
+        device.start_recording();
+        drop(mount(&device, &setting.mount).expect("mounts"));
+        let mut states = 0;
+        each_state(&start, &device.stop_recording(), 0, 100, &mut Random::new(1), &mut |_, state| {
+            mount(&state.device, &setting.mount).expect("mounts again");
+            states += 1;
+        });
+        assert!(states > 100);
+    }
 }

@@ -94,11 +94,19 @@ impl Volume {
     }
 }
 
-/// Writes both copies, one after the other with a fence between, so that one of them is valid at every instant.
+/// Writes both copies, one after the other with a fence between, so that one of them is valid at every instant: the one that is damaged or
+/// older goes first. (A cut may have torn one of them, and then the other is all that there is.)
 pub(crate) fn write_superblock(drive: &Drive, superblock: &Superblock) -> std::result::Result<(), tandemfs_device::DeviceError> {
+    let places = SUPERBLOCK_OFFSETS.map(|offset| LineAddress::new(offset / LINE_BYTES as u64));
+    let mut sequences = [None; 2];
+    for (sequence, address) in sequences.iter_mut().zip(places) {
+        let mut found = [0; 1024];
+        drive.load(Structure::Superblock, address, &mut found)?;
+        *sequence = Superblock::decode(&found).ok().map(|found| found.sequence);
+    }
     let bytes = superblock.encode();
-    for offset in SUPERBLOCK_OFFSETS {
-        let address = LineAddress::new(offset / LINE_BYTES as u64);
+    let first = usize::from(sequences[1] < sequences[0]);
+    for address in [places[first], places[1 - first]] {
         drop(drive.persist(Structure::Superblock, address, bytes.as_bytes())?);
     }
     Ok(())
