@@ -44,7 +44,7 @@ mod error;
 mod flush_group;
 mod mapping;
 
-pub use attached::PairDevice;
+pub use attached::{PairDevice, PairOptions};
 pub use block_path::{BlockPath, BlockRequest};
 pub use byte_path::BytePath;
 pub use counters::{Counters, CountersSnapshot, PathBytes, Structure};
@@ -78,4 +78,19 @@ pub struct DeviceDescription {
     pub volatile_write_cache: bool,
     /// Whether bytes can be discarded (TRIM) on the block path.
     pub discard: bool,
+}
+
+impl DeviceDescription {
+    /// Puts a lower domain into force, where one is asked for.
+    ///
+    /// Errors: [`DeviceError::Open`] where the device keeps less than that.
+    pub fn lower_domain(&mut self, domain: Option<PersistenceDomain>) -> Result<(), DeviceError> {
+        let Some(domain) = domain else { return Ok(()) };
+        if domain > self.domain {
+            let reason = format!("domain={domain} promises more than the device keeps; it has '{}', name that or a lower one", self.domain);
+            return Err(DeviceError::Open { path: self.name.clone(), reason });
+        }
+        self.domain = domain;
+        Ok(())
+    }
 }

@@ -58,7 +58,7 @@ impl BlockRegion {
         if offset.checked_add(length).is_none_or(|end| end > self.length) {
             return Err(DeviceError::OutOfRange { device: self.name.clone(), offset, length, size: self.length });
         }
-        if length % SECTOR_BYTES as u64 != 0 {
+        if !length.is_multiple_of(SECTOR_BYTES as u64) {
             return Err(self.failed(operation, offset, length, io::ErrorKind::InvalidInput.into()));
         }
         Ok(offset)

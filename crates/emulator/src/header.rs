@@ -94,7 +94,7 @@ impl ImageInfo {
             if found < least || found > REGION_BYTES_MAX {
                 return Err(format!("a {name} region of {found} B is outside {least} B to {REGION_BYTES_MAX} B; name another size"));
             }
-            if found % unit != 0 {
+            if !found.is_multiple_of(unit) {
                 let below = found / unit * unit;
                 return Err(format!("a {name} region of {found} B is not a multiple of {unit} B; {below} B and {} B are", below + unit));
             }
@@ -137,7 +137,9 @@ impl ImageInfo {
         let damaged = |what: &str| Err(format!("the image's header is damaged ({what}); restore the image from a copy or create it anew"));
         let Ok(mut header) = HeaderBytes::read_from_bytes(page) else { return damaged("its size") };
         if header.magic != MAGIC {
-            return Err("is not an emulated drive; create one with 'tandemfs device create', or name a real pair as memory=PATH,block=PATH".into());
+            return Err(
+                "is not an emulated drive; create one with 'tandemfs device create', or name a real pair as memory=PATH,block=PATH".into(),
+            );
         }
         let version = header.version.get();
         if version > VERSION {

@@ -35,13 +35,15 @@ pub struct OpenOptions {
     pub read_only: bool,
     /// Share the image with others that only read. Means nothing without `read_only`.
     pub shared: bool,
+    /// Lower the persistence domain to this; raising it is refused.
+    pub domain: Option<PersistenceDomain>,
     /// Use the image's timing model; otherwise accesses take what the host takes.
     pub timing: bool,
 }
 
 impl Default for OpenOptions {
     fn default() -> Self {
-        Self { read_only: false, shared: false, timing: true }
+        Self { read_only: false, shared: false, domain: None, timing: true }
     }
 }
 
@@ -93,13 +95,17 @@ fn fill(file: &File, image: &ImageInfo) -> Result<(), String> {
     let space = fstatvfs(file).map_err(|error| format!("cannot ask for free space: {error}"))?;
     let free = space.f_bavail.saturating_mul(space.f_frsize);
     let no_space = |free: u64| {
-        format!("the memory region needs {} B on the host's disk and {free} B are free; make space or name a smaller size", image.memory_bytes)
+        format!(
+            "the memory region needs {} B on the host's disk and {free} B are free; make space or name a smaller size",
+            image.memory_bytes
+        )
     };
     // Asking first spares the host's disk from being filled up to learn that it is too small.
     if free < image.memory_bytes {
         return Err(no_space(free));
     }
-    file.set_len(image.file_bytes()).map_err(|error| format!("the host's file system takes no file of {} B: {error}", image.file_bytes()))?;
+    file.set_len(image.file_bytes())
+        .map_err(|error| format!("the host's file system takes no file of {} B: {error}", image.file_bytes()))?;
     match reserve(file, MEMORY_OFFSET, image.memory_bytes) {
         Ok(()) => {}
         Err(error) if error.kind() == io::ErrorKind::StorageFull => return Err(no_space(free)),
@@ -132,7 +138,9 @@ fn open_file(path: &Path, read_only: bool) -> Result<File, DeviceError> {
     let flags = rustix::fs::OFlags::NONBLOCK.bits() as i32;
     FileOptions::new().read(true).write(!read_only).custom_flags(flags).open(path).map_err(|error| match error.kind() {
         io::ErrorKind::NotFound => refused(path, "does not exist; create an image with 'tandemfs device create'"),
-        io::ErrorKind::PermissionDenied if !read_only => refused(path, "may not be written; ask its owner for permission, or open it for reading"),
+        io::ErrorKind::PermissionDenied if !read_only => {
+            refused(path, "may not be written; ask its owner for permission, or open it read-only")
+        }
         io::ErrorKind::IsADirectory => refused(path, "is a directory, not an image; name a file"),
         _ => refused(path, format!("cannot be opened: {error}")),
     })
@@ -154,7 +162,8 @@ fn read_header(path: &Path, file: &File) -> Result<ImageInfo, DeviceError> {
     file.read_exact_at(&mut page[..readable], 0).map_err(|error| refused(path, format!("cannot be read: {error}")))?;
     let image = ImageInfo::decode(&page).map_err(|reason| refused(path, reason))?;
     if metadata.len() < image.file_bytes() {
-        let reason = format!("was cut short: it has {} B, its header says {} B; restore it from a copy", metadata.len(), image.file_bytes());
+        let reason =
+            format!("was cut short: it has {} B, its header says {} B; restore it from a copy", metadata.len(), image.file_bytes());
         return Err(refused(path, reason));
     }
     Ok(image)
@@ -166,7 +175,11 @@ impl ImageDevice {
     /// Errors: [`DeviceError::Busy`] where another process has it, [`DeviceError::Open`] where the file is no whole image of this version.
     pub fn open(path: &Path, options: &OpenOptions) -> Result<Self, DeviceError> {
         let file = open_file(path, options.read_only)?;
-        let lock = if options.read_only && options.shared { FlockOperation::NonBlockingLockShared } else { FlockOperation::NonBlockingLockExclusive };
+        let lock = if options.read_only && options.shared {
+            FlockOperation::NonBlockingLockShared
+        } else {
+            FlockOperation::NonBlockingLockExclusive
+        };
         flock(&file, lock).map_err(|error| match error {
             Errno::WOULDBLOCK => DeviceError::Busy { path: path.display().to_string() },
             error => refused(path, format!("cannot be locked: {error}")),
@@ -176,14 +189,15 @@ impl ImageDevice {
         let options_memory =
             MappingOptions { offset: MEMORY_OFFSET, length: image.memory_bytes, read_only: options.read_only, synchronous: false };
         let memory = Mapping::new(&name, &file, options_memory).map_err(|error| refused(path, format!("cannot be mapped: {error}")))?;
-        let description = DeviceDescription {
+        let mut description = DeviceDescription {
             name: name.clone(),
             memory_bytes: image.memory_bytes,
             block_bytes: image.block_bytes,
             domain: image.domain,
-            volatile_write_cache: image.domain == PersistenceDomain::None,
+            volatile_write_cache: false,
             discard: !options.read_only,
         };
+        description.lower_domain(options.domain)?;
         let blocks = BlockRegion { name, file, start: image.block_offset(), length: image.block_bytes, read_only: options.read_only };
         let clock = image.timing.filter(|_| options.timing).map(Clock::new);
         Ok(Self { description, memory, blocks, clock })

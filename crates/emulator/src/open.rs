@@ -1,10 +1,10 @@
 //! Opening a device by the name that people give it: `IMAGE`, or `memory=PATH,block=PATH` for a real pair.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::Arc;
 
-use tandemfs_device::{Device, DeviceError, PersistenceDomain};
+use tandemfs_device::{Device, DeviceError, PairDevice, PairOptions, PersistenceDomain};
 
 use crate::image::{ImageDevice, OpenOptions};
 
@@ -24,5 +24,101 @@ pub struct DeviceOptions {
 impl Default for DeviceOptions {
     fn default() -> Self {
         Self { read_only: false, shared: false, domain: None, timing: true }
+    }
+}
+
+/// What a device's name means.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum DeviceSpec {
+    /// An emulated drive.
+    Image(PathBuf),
+    /// Two devices or files that serve as one drive.
+    Pair {
+        /// The half that is loaded from and stored to.
+        memory: PathBuf,
+        /// The half of block commands.
+        block: PathBuf,
+    },
+}
+
+impl FromStr for DeviceSpec {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text.is_empty() {
+            return Err("no device is named; name an image, or a pair as memory=PATH,block=PATH".to_owned());
+        }
+        // A path with a slash before its first '=' is an image, so that any file can be named (./a=b).
+        let is_pair = text.split_once('=').is_some_and(|(key, _)| !key.contains('/'));
+        if !is_pair {
+            return Ok(Self::Image(text.into()));
+        }
+        let (mut memory, mut block) = (None, None);
+        for part in text.split(',') {
+            let (key, path) = part.split_once('=').unwrap_or((part, ""));
+            let half = match key {
+                "memory" => &mut memory,
+                "block" => &mut block,
+                _ => {
+                    return Err(format!("'{part}' is no half of a pair; write memory=PATH,block=PATH (an image of such a name: ./{text})"));
+                }
+            };
+            if path.is_empty() {
+                return Err(format!("'{key}=' names no path; write memory=PATH,block=PATH"));
+            }
+            if half.replace(PathBuf::from(path)).is_some() {
+                return Err(format!("'{key}=' is given twice; write memory=PATH,block=PATH"));
+            }
+        }
+        match (memory, block) {
+            (Some(memory), Some(block)) => Ok(Self::Pair { memory, block }),
+            (Some(_), None) => Err("the block half is missing; write memory=PATH,block=PATH".to_owned()),
+            (None, _) => Err("the memory half is missing; write memory=PATH,block=PATH".to_owned()),
+        }
+    }
+}
+
+/// Opens and locks the device of this name.
+///
+/// Errors: [`DeviceError::Open`] with what was found and what to do, [`DeviceError::Busy`] where another process has it.
+pub fn open_device(spec: &str, options: &DeviceOptions) -> Result<Arc<dyn Device>, DeviceError> {
+    let DeviceOptions { read_only, shared, domain, timing } = *options;
+    match spec.parse().map_err(|reason| DeviceError::Open { path: spec.to_owned(), reason })? {
+        DeviceSpec::Image(path) => {
+            let options = OpenOptions { read_only, shared, domain, timing };
+            Ok(Arc::new(ImageDevice::open(&path, &options)?))
+        }
+        DeviceSpec::Pair { memory, block } => Ok(Arc::new(PairDevice::open(&memory, &block, &PairOptions { read_only, shared, domain })?)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_mean_images_or_pairs() {
+        assert_eq!("disk.img".parse(), Ok(DeviceSpec::Image("disk.img".into())));
+        assert_eq!("./a=b".parse(), Ok(DeviceSpec::Image("./a=b".into())));
+        let pair = DeviceSpec::Pair { memory: "/dev/dax0.0".into(), block: "/dev/nvme0n1".into() };
+        assert_eq!("memory=/dev/dax0.0,block=/dev/nvme0n1".parse(), Ok(pair.clone()));
+        assert_eq!("block=/dev/nvme0n1,memory=/dev/dax0.0".parse(), Ok(pair));
+    }
+
+    #[test]
+    fn names_that_mean_nothing_are_refused_with_the_reason() {
+        for (text, said) in [
+            ("", "no device is named"),
+            ("memory=/a", "the block half is missing"),
+            ("block=/a", "the memory half is missing"),
+            ("memory=/a,block=", "'block=' names no path"),
+            ("memory=/a,block", "'block=' names no path"),
+            ("memory=/a,memory=/b", "'memory=' is given twice"),
+            ("memory=/a,blocks=/b", "'blocks=/b' is no half"),
+            ("memory=/a,block=/b,", "'' is no half"),
+        ] {
+            let reason = text.parse::<DeviceSpec>().expect_err(text);
+            assert!(reason.contains(said), "{text}: {reason}");
+        }
     }
 }

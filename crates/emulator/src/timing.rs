@@ -229,9 +229,9 @@ mod tests {
         let timing = timing();
         let distance = |size: u64| {
             let block = Clock::new(timing).submit(0, Direction::Write, size);
-            (timing.store.latency_ns(size) as f64 / block as f64).ln().abs()
+            timing.store.latency_ns(size).abs_diff(block)
         };
-        let closest = [4, 16, 64, 256, 1024].into_iter().min_by(|a, b| distance(a << 10).total_cmp(&distance(b << 10)));
+        let closest = [4, 16, 64, 256, 1024].into_iter().min_by_key(|kib| distance(kib << 10));
         assert_eq!(closest, Some(64));
     }
 

@@ -6,12 +6,13 @@ use std::io::{self, Seek, SeekFrom};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 
-use rustix::fs::{FallocateFlags, OFlags, fallocate};
+use rustix::fs::{FallocateFlags, fallocate};
+use rustix::io::Errno;
+use rustix::ioctl;
 use tandemfs_format::{SECTOR_BYTES, Sector};
 
-use super::memory_half::open_file;
 use super::rings::Rings;
-use super::sysfs;
+use super::{Access, Opened, open_half, sysfs};
 use crate::{BlockRequest, DeviceError};
 
 #[derive(Debug)]
@@ -21,32 +22,32 @@ pub(crate) struct BlockHalf {
     bytes: u64,
     volatile_cache: bool,
     discard: bool,
+    is_block_device: bool,
+    read_only: bool,
     rings: Rings,
 }
 
 impl BlockHalf {
-    pub(crate) fn open(path: &Path, read_only: bool) -> Result<Self, DeviceError> {
+    pub(super) fn open(path: &Path, access: Access) -> Result<Self, DeviceError> {
         let name = path.display().to_string();
         let refuse = |reason: String| DeviceError::Open { path: name.clone(), reason };
-        let metadata = std::fs::metadata(path).map_err(|error| refuse(error.to_string()))?;
+        let Opened { mut file, metadata, direct } = open_half(path, access, true)?;
         let kind = metadata.file_type();
         if !kind.is_file() && !kind.is_block_device() {
             return Err(refuse("is no block device and no file; the block half is one of them".into()));
         }
-        // Some file systems refuse O_DIRECT; then the page cache is in between and nothing is lost but speed.
-        let (mut file, direct) = match open_file(path, read_only, kind.is_block_device(), OFlags::DIRECT) {
-            Err(DeviceError::Open { .. }) => (open_file(path, read_only, kind.is_block_device(), OFlags::empty())?, false),
-            other => (other?, true),
-        };
         let bytes = file.seek(SeekFrom::End(0)).map_err(|error| refuse(error.to_string()))? / SECTOR_BYTES as u64 * SECTOR_BYTES as u64;
         if bytes == 0 {
             return Err(refuse("is empty; a block half has at least 4 MiB".into()));
         }
         let directory = kind.is_block_device().then(|| sysfs::device_directory("block", metadata.rdev())).flatten();
         Ok(Self {
-            volatile_cache: directory.as_deref().is_none_or(sysfs::has_volatile_cache),
+            // A page cache in between is a volatile cache too.
+            volatile_cache: !direct || directory.as_deref().is_none_or(sysfs::has_volatile_cache),
             discard: directory.as_deref().is_none_or(sysfs::can_discard),
             rings: Rings::new(direct),
+            is_block_device: kind.is_block_device(),
+            read_only: access.read_only,
             name,
             file,
             bytes,
@@ -67,17 +68,13 @@ impl BlockHalf {
 
     pub(crate) fn transfer(&self, requests: &mut [BlockRequest<'_>], meanwhile: &mut dyn FnMut()) -> Result<(), DeviceError> {
         for request in requests.iter() {
-            let (sector, length) = place(request);
-            if sector.offset_bytes().checked_add(length).is_none_or(|end| end > self.bytes) || length % SECTOR_BYTES as u64 != 0 {
-                let (device, offset) = (self.name.clone(), sector.offset_bytes());
-                return Err(DeviceError::OutOfRange { device, offset, length, size: self.bytes });
-            }
+            let (operation, sector, length) = place(request);
+            self.check(operation, sector, length)?;
         }
         match self.rings.run(&self.file, requests, meanwhile) {
             Ok(()) => Ok(()),
             Err((index, source)) => {
-                let (sector, length) = place(&requests[index]);
-                let operation = if matches!(requests[index], BlockRequest::Read { .. }) { "read" } else { "write" };
+                let (operation, sector, length) = place(&requests[index]);
                 Err(self.error(operation, sector.offset_bytes(), length, source))
             }
         }
@@ -88,9 +85,36 @@ impl BlockHalf {
     }
 
     pub(crate) fn discard(&self, sector: Sector, count: u64) -> Result<(), DeviceError> {
-        let (offset, length) = (sector.offset_bytes(), count * SECTOR_BYTES as u64);
-        fallocate(&self.file, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, offset, length)
-            .map_err(|source| self.error("discard", offset, length, source.into()))
+        let length = count.saturating_mul(SECTOR_BYTES as u64);
+        self.check("discard", sector, length)?;
+        if length == 0 {
+            return Ok(());
+        }
+        let offset = sector.offset_bytes();
+        let discarded = if self.is_block_device {
+            discard_range(&self.file, offset, length)
+        } else {
+            fallocate(&self.file, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, offset, length)
+        };
+        match discarded {
+            // A hint that nobody takes is no failure.
+            Ok(()) | Err(Errno::OPNOTSUPP) => Ok(()),
+            Err(source) => Err(self.error("discard", offset, length, source.into())),
+        }
+    }
+
+    fn check(&self, operation: &'static str, sector: Sector, length: u64) -> Result<(), DeviceError> {
+        let offset = sector.number().saturating_mul(SECTOR_BYTES as u64);
+        if offset.checked_add(length).is_none_or(|end| end > self.bytes) {
+            return Err(DeviceError::OutOfRange { device: self.name.clone(), offset, length, size: self.bytes });
+        }
+        if !length.is_multiple_of(SECTOR_BYTES as u64) {
+            return Err(self.error(operation, offset, length, io::ErrorKind::InvalidInput.into()));
+        }
+        if self.read_only && operation != "read" {
+            return Err(self.error(operation, offset, length, Errno::ROFS.into()));
+        }
+        Ok(())
     }
 
     fn error(&self, operation: &'static str, offset: u64, length: u64, source: io::Error) -> DeviceError {
@@ -98,9 +122,16 @@ impl BlockHalf {
     }
 }
 
-fn place(request: &BlockRequest<'_>) -> (Sector, u64) {
+fn place(request: &BlockRequest<'_>) -> (&'static str, Sector, u64) {
     match request {
-        BlockRequest::Read { sector, buffer } => (*sector, buffer.len() as u64),
-        BlockRequest::Write { sector, buffer } => (*sector, buffer.len() as u64),
+        BlockRequest::Read { sector, buffer } => ("read", *sector, buffer.len() as u64),
+        BlockRequest::Write { sector, buffer } => ("write", *sector, buffer.len() as u64),
     }
+}
+
+/// BLKDISCARD: unlike a punched hole it asks for no zeros, which many drives could give only by writing them.
+fn discard_range(file: &File, offset: u64, length: u64) -> Result<(), Errno> {
+    const BLKDISCARD: ioctl::Opcode = ioctl::opcode::none(0x12, 119);
+    // SAFETY: the opcode takes a pointer to offset and length in bytes and changes nothing of this process.
+    unsafe { ioctl::ioctl(file, ioctl::Setter::<BLKDISCARD, [u64; 2]>::new([offset, length])) }
 }

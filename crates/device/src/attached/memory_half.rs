@@ -1,14 +1,15 @@
 //! The memory half: mapped, with the domain that the kernel vouches for ([AT1]).
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{Seek, SeekFrom};
-use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 
-use rustix::fs::{FlockOperation, OFlags, flock};
+use rustix::fs::{FallocateFlags, fallocate};
+use rustix::io::Errno;
 use tandemfs_format::UNIT_BYTES;
 
-use super::sysfs;
+use super::{Access, Opened, open_half, sysfs};
 use crate::{DeviceError, Mapping, MappingOptions, PersistenceDomain};
 
 #[derive(Debug)]
@@ -29,14 +30,10 @@ struct Found {
 }
 
 impl MemoryHalf {
-    pub(crate) fn open(path: &Path, read_only: bool) -> Result<Self, DeviceError> {
+    pub(super) fn open(path: &Path, access: Access) -> Result<Self, DeviceError> {
         let name = path.display().to_string();
         let refuse = |reason: String| DeviceError::Open { path: name.clone(), reason };
-        let metadata = std::fs::metadata(path).map_err(|error| refuse(error.to_string()))?;
-        if metadata.is_dir() {
-            return Err(refuse("is a directory; a memory half is a /dev/dax device, a file or a block device".into()));
-        }
-        let file = open_file(path, read_only, metadata.file_type().is_block_device(), OFlags::empty())?;
+        let Opened { file, metadata, .. } = open_half(path, access, false)?;
         let found = look(&file, &metadata).map_err(refuse)?;
         if found.bytes < UNIT_BYTES {
             let what = if found.bytes == 0 { "is empty".to_owned() } else { format!("has {} B", found.bytes) };
@@ -44,7 +41,10 @@ impl MemoryHalf {
         }
         // Whole units only: a devdax maps nothing else, and the format has no use for the rest.
         let length = found.bytes / UNIT_BYTES * UNIT_BYTES;
-        let options = MappingOptions { offset: 0, length, read_only, synchronous: true };
+        if metadata.is_file() && !access.read_only && metadata.blocks().saturating_mul(512) < length {
+            reserve(&file, length).map_err(refuse)?;
+        }
+        let options = MappingOptions { offset: 0, length, read_only: access.read_only, synchronous: true };
         let mapping = Mapping::new(&name, &file, options).map_err(|error| refuse(format!("cannot be mapped: {error}")))?;
         let domain = match found.vouched {
             Some(vouched) if found.direct || mapping.is_synchronous() => Mapping::reachable_domain(vouched),
@@ -63,6 +63,18 @@ impl MemoryHalf {
 
     pub(crate) fn mapping(&self) -> &Mapping {
         &self.mapping
+    }
+}
+
+/// Takes the space of a sparse file, so that a full disk shows now and not as a failing store.
+fn reserve(file: &File, length: u64) -> Result<(), String> {
+    match fallocate(file, FallocateFlags::empty(), 0, length) {
+        // A file system that cannot reserve: a store that finds no space will say so.
+        Ok(()) | Err(Errno::OPNOTSUPP) => Ok(()),
+        Err(Errno::NOSPC) => {
+            Err(format!("is sparse and its disk has no space for all of its {length} B; make space or name a smaller file"))
+        }
+        Err(error) => Err(format!("its space cannot be reserved: {error}")),
     }
 }
 
@@ -85,26 +97,4 @@ fn look(file: &File, metadata: &std::fs::Metadata) -> Result<Found, String> {
         return Ok(Found { bytes: metadata.len(), vouched, direct: false });
     }
     Err("is no device and no file".into())
-}
-
-/// Opens and locks a half ([AT2] of the module above).
-pub(super) fn open_file(path: &Path, read_only: bool, is_block_device: bool, flags: OFlags) -> Result<File, DeviceError> {
-    let name = || path.display().to_string();
-    // O_EXCL on a block device: the kernel refuses one that is mounted or part of another.
-    let exclusive = if is_block_device && !read_only { OFlags::EXCL } else { OFlags::empty() };
-    let file = OpenOptions::new()
-        .read(true)
-        .write(!read_only)
-        .custom_flags((flags | exclusive).bits() as i32)
-        .open(path)
-        .map_err(|error| match error.raw_os_error() {
-            Some(code) if code == rustix::io::Errno::BUSY.raw_os_error() => DeviceError::Busy { path: name() },
-            _ => DeviceError::Open { path: name(), reason: error.to_string() },
-        })?;
-    let lock = if read_only { FlockOperation::NonBlockingLockShared } else { FlockOperation::NonBlockingLockExclusive };
-    match flock(&file, lock) {
-        Ok(()) => Ok(file),
-        Err(rustix::io::Errno::WOULDBLOCK) => Err(DeviceError::Busy { path: name() }),
-        Err(error) => Err(DeviceError::Open { path: name(), reason: format!("cannot be locked: {error}") }),
-    }
 }

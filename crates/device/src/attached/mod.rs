@@ -3,19 +3,39 @@
 //!
 //! [AT1] The persistence domain is what the kernel says of the memory half: `gpf` where the platform keeps CPU caches, `adr` where it keeps
 //!       what was flushed, `process` where stores go to a page cache.
-//! [AT2] Both halves are locked while in use; a block device that is mounted elsewhere is refused.
+//! [AT2] Both halves are locked while in use, also for reading unless that is shared; a block device that is mounted or part of another is
+//!       refused.
+//! [AT3] What has to be flushed follows from the domain. In `process` a half lives as long as the page cache and the drive's own cache, so
+//!       a FLUSH would keep no promise and none is asked for. In every other domain, `none` included (there only blocks survive), written
+//!       blocks must outlive the power: a drive's volatile cache is flushed, and a file always, since its extents reach the medium only
+//!       with fdatasync.
 
 mod block_half;
 mod memory_half;
 mod rings;
 mod sysfs;
 
+use std::fs::{File, OpenOptions};
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::Path;
 
 use block_half::BlockHalf;
 use memory_half::MemoryHalf;
+use rustix::fs::{FlockOperation, OFlags, flock};
+use rustix::io::Errno;
 
 use crate::{BlockPath, BlockRequest, BytePath, Device, DeviceDescription, DeviceError, PersistenceDomain};
+
+/// How to open a pair.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct PairOptions {
+    /// Loads and reads only; works without write permission.
+    pub read_only: bool,
+    /// Share both halves with others that only read. Means nothing without `read_only`.
+    pub shared: bool,
+    /// Lower the persistence domain to this; raising it is refused.
+    pub domain: Option<PersistenceDomain>,
+}
 
 /// A memory device and a block device that serve as one hybrid SSD.
 #[derive(Debug)]
@@ -30,23 +50,84 @@ impl PairDevice {
     ///
     /// # Errors
     /// `Open` with one sentence where a half cannot be used, `Busy` where another process has it.
-    pub fn open(memory: &Path, block: &Path, read_only: bool) -> Result<Self, DeviceError> {
+    pub fn open(memory: &Path, block: &Path, options: &PairOptions) -> Result<Self, DeviceError> {
         let name = format!("memory={},block={}", memory.display(), block.display());
         if sysfs::same_file(memory, block) {
             return Err(DeviceError::Open { path: name, reason: "both halves are the same file; name two".into() });
         }
-        let memory = MemoryHalf::open(memory, read_only)?;
-        let block = BlockHalf::open(block, read_only)?;
-        let description = DeviceDescription {
+        let access = Access { read_only: options.read_only, shared: options.read_only && options.shared };
+        let memory = MemoryHalf::open(memory, access)?;
+        let block = BlockHalf::open(block, access)?;
+        let mut description = DeviceDescription {
             name,
             memory_bytes: memory.bytes(),
             block_bytes: block.bytes(),
             domain: memory.domain(),
-            // Below `adr` nothing is promised that a FLUSH could keep.
-            volatile_write_cache: block.has_volatile_cache() && memory.domain() > PersistenceDomain::Process,
-            discard: block.can_discard(),
+            volatile_write_cache: false,
+            discard: block.can_discard() && !options.read_only,
         };
+        description.lower_domain(options.domain)?;
+        // [AT3]
+        description.volatile_write_cache = block.has_volatile_cache() && description.domain != PersistenceDomain::Process;
         Ok(Self { description, memory, block })
+    }
+}
+
+/// What a half is opened for.
+#[derive(Debug, Clone, Copy)]
+struct Access {
+    read_only: bool,
+    /// Others may read at the same time; only with `read_only`.
+    shared: bool,
+}
+
+/// What `open` made of a path.
+struct Opened {
+    file: File,
+    metadata: std::fs::Metadata,
+    /// Whether the page cache is left out, as O_DIRECT asks.
+    direct: bool,
+}
+
+/// Opens and locks a half ([AT2]), with O_DIRECT where that is wanted and the file system has it.
+fn open_half(path: &Path, access: Access, want_direct: bool) -> Result<Opened, DeviceError> {
+    let refuse = |reason: String| DeviceError::Open { path: path.display().to_string(), reason };
+    let busy = || DeviceError::Busy { path: path.display().to_string() };
+    let metadata = std::fs::metadata(path).map_err(|error| refuse(describe(&error, access)))?;
+    let kind = metadata.file_type();
+    if !kind.is_file() && !kind.is_block_device() && !kind.is_char_device() {
+        let what = if kind.is_dir() { "a directory" } else { "no device and no file" };
+        return Err(refuse(format!("is {what}; a half is a device or a file")));
+    }
+    // O_EXCL on a block device: the kernel refuses one that is mounted or part of another, and every second holder.
+    let is_exclusive = kind.is_block_device() && !access.shared;
+    let flags = if is_exclusive { OFlags::EXCL } else { OFlags::empty() };
+    let open = |flags: OFlags| OpenOptions::new().read(true).write(!access.read_only).custom_flags(flags.bits() as i32).open(path);
+    let opened = if want_direct { open(flags | OFlags::DIRECT) } else { open(flags) };
+    let (file, direct) = match opened {
+        Ok(file) => (file, want_direct),
+        // This file system has no O_DIRECT: the page cache comes in between, and nothing is lost but speed.
+        Err(error) if want_direct && error.raw_os_error() == Some(Errno::INVAL.raw_os_error()) => {
+            (open(flags).map_err(|error| refuse(describe(&error, access)))?, false)
+        }
+        Err(error) if error.raw_os_error() == Some(Errno::BUSY.raw_os_error()) => return Err(busy()),
+        Err(error) => return Err(refuse(describe(&error, access))),
+    };
+    let lock = if access.shared { FlockOperation::NonBlockingLockShared } else { FlockOperation::NonBlockingLockExclusive };
+    match flock(&file, lock) {
+        Ok(()) => Ok(Opened { file, metadata, direct }),
+        Err(Errno::WOULDBLOCK) => Err(busy()),
+        Err(error) => Err(refuse(format!("cannot be locked: {error}"))),
+    }
+}
+
+fn describe(error: &std::io::Error, access: Access) -> String {
+    match error.kind() {
+        std::io::ErrorKind::NotFound => "does not exist; name a device or a file of the size that the half shall have".to_owned(),
+        std::io::ErrorKind::PermissionDenied if !access.read_only => {
+            "may not be written; ask its owner for permission, or open it read-only".to_owned()
+        }
+        _ => format!("cannot be opened: {error}"),
     }
 }
 
@@ -115,7 +196,7 @@ mod tests {
     fn files_serve_as_a_pair_with_requests_of_any_alignment() {
         let folder = tempfile::tempdir().expect("a folder");
         let (memory, block) = pair(folder.path());
-        let device = PairDevice::open(&memory, &block, false).expect("opens");
+        let device = PairDevice::open(&memory, &block, &PairOptions::default()).expect("opens");
         assert_eq!((device.description().memory_bytes, device.description().block_bytes), (4 << 20, 8 << 20));
         assert_eq!(device.description().domain, PersistenceDomain::Process);
         device.store(77, b"by bytes").expect("stores");
@@ -146,11 +227,13 @@ mod tests {
     fn halves_that_cannot_be_used_are_refused_in_a_sentence() {
         let folder = tempfile::tempdir().expect("a folder");
         let (memory, block) = pair(folder.path());
-        let _used = PairDevice::open(&memory, &block, false).expect("opens");
-        assert!(matches!(PairDevice::open(&memory, &block, false), Err(DeviceError::Busy { .. })));
-        let refused = |memory: &Path, block: &Path| PairDevice::open(memory, block, false).map(drop).expect_err("refused").to_string();
+        let _used = PairDevice::open(&memory, &block, &PairOptions::default()).expect("opens");
+        assert!(matches!(PairDevice::open(&memory, &block, &PairOptions::default()), Err(DeviceError::Busy { .. })));
+        let refused = |memory: &Path, block: &Path| {
+            PairDevice::open(memory, block, &PairOptions::default()).map(drop).expect_err("refused").to_string()
+        };
         assert!(refused(&block, &block).contains("same file"));
-        assert!(refused(&folder.path().join("nothing"), &block).contains("nothing"));
+        assert!(refused(&folder.path().join("nothing"), &block).contains("nothing: does not exist"));
         assert!(refused(folder.path(), &block).contains("directory"));
         let empty = folder.path().join("empty");
         File::create(&empty).expect("a file");
@@ -161,7 +244,7 @@ mod tests {
     fn many_threads_drive_the_block_half_at_once() {
         let folder = tempfile::tempdir().expect("a folder");
         let (memory, block) = pair(folder.path());
-        let device = PairDevice::open(&memory, &block, false).expect("opens");
+        let device = PairDevice::open(&memory, &block, &PairOptions::default()).expect("opens");
         std::thread::scope(|scope| {
             for thread in 0..8_u64 {
                 let device = &device;

@@ -53,7 +53,12 @@ impl Rings {
     }
 
     /// Does all requests; `meanwhile` runs while the first of them are in flight. An error names the request that failed.
-    pub(crate) fn run(&self, file: &File, requests: &mut [BlockRequest<'_>], meanwhile: &mut dyn FnMut()) -> Result<(), (usize, io::Error)> {
+    pub(crate) fn run(
+        &self,
+        file: &File,
+        requests: &mut [BlockRequest<'_>],
+        meanwhile: &mut dyn FnMut(),
+    ) -> Result<(), (usize, io::Error)> {
         let mut bounces: Vec<(usize, Vec<Aligned>)> = Vec::new();
         let transfers: Vec<Transfer> = requests
             .iter_mut()
@@ -63,7 +68,7 @@ impl Rings {
                     BlockRequest::Read { sector, buffer } => (buffer.as_mut_ptr(), buffer.len(), sector.offset_bytes(), false),
                     BlockRequest::Write { sector, buffer } => (buffer.as_ptr().cast_mut(), buffer.len(), sector.offset_bytes(), true),
                 };
-                let pointer = if self.direct && pointer as usize % SECTOR_BYTES != 0 {
+                let pointer = if self.direct && !(pointer as usize).is_multiple_of(SECTOR_BYTES) {
                     let mut bounce = vec![Aligned([0; SECTOR_BYTES]); length / SECTOR_BYTES];
                     if let BlockRequest::Write { buffer, .. } = request {
                         for (to, from) in bounce.iter_mut().zip(buffer.chunks_exact(SECTOR_BYTES)) {
@@ -110,7 +115,8 @@ impl InFlight<'_> {
         loop {
             match self.ring.submit_and_wait(want) {
                 Ok(_) => return,
-                Err(error) if matches!(error.kind(), io::ErrorKind::Interrupted | io::ErrorKind::WouldBlock | io::ErrorKind::ResourceBusy) => {}
+                Err(error)
+                    if matches!(error.kind(), io::ErrorKind::Interrupted | io::ErrorKind::WouldBlock | io::ErrorKind::ResourceBusy) => {}
                 // Buffers may be in the kernel's hands and there is no way to learn when they are not: going on could corrupt memory.
                 Err(error) => {
                     eprintln!("tandemfs: io_uring_enter failed: {error}");
@@ -184,11 +190,11 @@ fn run_ring(ring: &mut IoUring, file: &File, transfers: &[Transfer], meanwhile: 
 fn run_plain(file: &File, transfers: &[Transfer], meanwhile: &mut dyn FnMut()) -> Result<(), (usize, io::Error)> {
     let mut result = Ok(());
     for (index, transfer) in transfers.iter().enumerate() {
-        // SAFETY: pointer and length are those of the caller's buffer or its bounce, which outlive this call; a read's is exclusive.
         let done = if transfer.write {
+            // SAFETY: pointer and length are those of the caller's buffer or its bounce, which outlive this call.
             file.write_all_at(unsafe { std::slice::from_raw_parts(transfer.pointer, transfer.length as usize) }, transfer.offset)
         } else {
-            // SAFETY: as above.
+            // SAFETY: as above, and a read has an exclusive borrow.
             file.read_exact_at(unsafe { std::slice::from_raw_parts_mut(transfer.pointer, transfer.length as usize) }, transfer.offset)
         };
         result = result.and(done.map_err(|error| (index, error)));
