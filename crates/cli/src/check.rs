@@ -1,0 +1,126 @@
+//! `tandemfs check`: exit status as of fsck(8).
+
+use std::cell::OnceCell;
+use std::fmt::Write;
+
+use indicatif::{ProgressBar, ProgressStyle};
+use serde_json::json;
+use tandemfs_check::{CheckOptions, Progress, Report, Severity};
+
+use crate::arguments::CheckArguments;
+use crate::device::{self, Opening};
+use crate::failure::Failure;
+use crate::output;
+use crate::size;
+
+/// Nothing wrong.
+const CLEAN: u8 = 0;
+/// Something was wrong and is repaired.
+const REPAIRED: u8 = 1;
+/// Something is wrong.
+const ERRORS_LEFT: u8 = 4;
+/// The device could not be checked.
+const NOT_RUN: u8 = 8;
+
+/// Checks a device.
+pub fn run(arguments: &CheckArguments) -> Result<u8, Failure> {
+    let opening = Opening { read_only: !arguments.repair, ..Opening::default() };
+    let drive = device::open(&arguments.device, opening).map_err(not_run)?;
+    let options = CheckOptions { repair: arguments.repair, ..CheckOptions::default() };
+    let bar = Bar::default();
+    let report = tandemfs_check::check(&drive, &options, &mut |progress| bar.show(progress));
+    bar.clear();
+    let report = report.map_err(|error| not_run(Failure::because(error)))?;
+    let status = status(&report);
+    if arguments.json {
+        let mut value = serde_json::to_value(&report).map_err(Failure::because)?;
+        value["consistent"] = json!(report.is_consistent());
+        value["exit_status"] = json!(status);
+        output::print_json(&value)?;
+    } else {
+        output::print(&text(&report, arguments.repair))?;
+    }
+    Ok(status)
+}
+
+fn not_run(failure: Failure) -> Failure {
+    match failure {
+        Failure::Failed(message) => Failure::Status(NOT_RUN, message),
+        other => other,
+    }
+}
+
+fn status(report: &Report) -> u8 {
+    if !report.is_consistent() {
+        ERRORS_LEFT
+    } else if !report.repaired.is_empty() {
+        REPAIRED
+    } else {
+        CLEAN
+    }
+}
+
+fn text(report: &Report, repair: bool) -> String {
+    let mut text = String::new();
+    let mut line = |line: String| {
+        // Writing to a string does not fail.
+        let _ = writeln!(text, "{}: {line}", report.device);
+    };
+    for located in &report.repaired {
+        line(format!("repaired: {located}"));
+    }
+    for located in &report.findings {
+        let severity = match located.severity {
+            Severity::Warning => "warning",
+            Severity::Error => "error",
+        };
+        line(format!("{severity}: {located}"));
+    }
+    if report.findings_left_out > 0 {
+        line(format!("{} more findings are not listed", report.findings_left_out));
+    }
+    let counts = &report.counts;
+    line(format!(
+        "{} files, {} directories, {} names, {} verified",
+        counts.files,
+        counts.directories,
+        counts.names,
+        size::show(counts.data_bytes)
+    ));
+    if counts.journal_records > 0 {
+        line(format!("not unmounted cleanly: the next mount replays {} journal records", counts.journal_records));
+    }
+    let repairable = report.findings.iter().any(|located| located.repairable);
+    line(match (report.is_consistent(), report.repaired.is_empty()) {
+        (true, true) => "clean".into(),
+        (true, false) => format!("clean after {} repairs", report.repaired.len()),
+        (false, _) if repairable && !repair => "NOT clean; tandemfs check --repair mends what needs no guess".into(),
+        (false, _) => "NOT clean; what is damaged cannot be mended without guessing: copy what is readable, restore the rest".into(),
+    });
+    text
+}
+
+/// A progress bar on a terminal, made when there is something to show.
+#[derive(Default)]
+struct Bar(OnceCell<ProgressBar>);
+
+impl Bar {
+    fn show(&self, progress: Progress) {
+        if !output::shows_progress() {
+            return;
+        }
+        let bar = self.0.get_or_init(|| {
+            let style = ProgressStyle::with_template("{msg:9} [{wide_bar}] {percent:>3} %");
+            ProgressBar::new(progress.total).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
+        });
+        bar.set_message(progress.stage.name());
+        bar.set_length(progress.total);
+        bar.set_position(progress.done);
+    }
+
+    fn clear(&self) {
+        if let Some(bar) = self.0.get() {
+            bar.finish_and_clear();
+        }
+    }
+}

@@ -1,0 +1,110 @@
+//! The process behind a mount: opens the device, mounts, serves until the unmount, and closes the device.
+
+use std::backtrace::Backtrace;
+use std::fs::File;
+use std::io::Write;
+use std::os::fd::OwnedFd;
+use std::panic;
+use std::sync::Arc;
+
+use tandemfs_fs::FileSystem;
+
+use crate::arguments::MountArguments;
+use crate::device::{self, Opening};
+use crate::failure::Failure;
+use crate::logging;
+use crate::mount::{self, READY};
+use crate::mount_options::Options;
+
+/// Runs as the daemon of a `tandemfs mount` that waits at the other end of standard output.
+pub fn run(arguments: &MountArguments) -> Result<u8, Failure> {
+    // Standard output is needed as the pipe until the end of the start, and must not be written to by anything else.
+    let mut pipe = Some(File::from(take_standard_output()?));
+    let mut say = move |line: &str| {
+        if let Some(mut pipe) = pipe.take() {
+            // Nobody waits any more: then nobody needs to know.
+            let _ = writeln!(pipe, "{line}");
+        }
+    };
+    let options = mount::options(arguments)?;
+    let result = logging::start(options.log.as_deref(), false, arguments.verbose).and_then(|()| {
+        serve(arguments, &options, || {
+            if let Err(error) = detach() {
+                tracing::warn!("the daemon stays in the terminal's session: {error}");
+            }
+            say(READY);
+        })
+    });
+    match result {
+        Ok(()) => Ok(0),
+        Err(failure) => {
+            let (status, message) = match failure {
+                Failure::Usage(message) => (2, message),
+                Failure::Status(status, message) => (status, message),
+                Failure::Failed(message) => (0, message),
+                Failure::Arguments(error) => (2, error.to_string()),
+                Failure::OutputClosed => (0, "the output was closed".into()),
+            };
+            tracing::error!("{message}");
+            say(&format!("{status} {}", message.replace('\n', " ")));
+            // The waiting command has said it already.
+            Err(Failure::OutputClosed)
+        }
+    }
+}
+
+/// Mounts, calls `ready` when the mount answers, and returns after the unmount, when everything is on the device.
+pub fn serve(arguments: &MountArguments, options: &Options, ready: impl FnOnce()) -> Result<(), Failure> {
+    abort_on_panic();
+    tandemfs_fuse::check_mountpoint(&arguments.mountpoint).map_err(Failure::because)?;
+    let read_only = options.file_system.read_only;
+    let opening = Opening { read_only, timing: options.timing, domain: options.domain };
+    let device = device::absolute(&arguments.device);
+    let drive = device::open(&device, opening)?;
+    let fs = Arc::new(FileSystem::mount(drive, &options.file_system).map_err(Failure::because)?);
+    let recovery = fs.recovery();
+    tracing::info!(
+        device,
+        clean = recovery.clean,
+        records_replayed = recovery.records_replayed,
+        orphans_removed = recovery.orphans_removed,
+        milliseconds = recovery.duration.as_millis() as u64,
+        "recovered"
+    );
+    let settings = tandemfs_fuse::MountSettings { source: device, ..options.settings.clone() };
+    let served = tandemfs_fuse::serve(&fs, &arguments.mountpoint, &settings, ready);
+    let ended = fs.unmount();
+    if let Err(error) = &ended {
+        tracing::error!("the unmount was not clean, the next mount recovers: {error}");
+    }
+    served.map_err(Failure::because).and(ended.map_err(Failure::because))
+}
+
+/// A panic leaves locks and memory in no known state, and a serving thread that is gone would hang its callers. What was acknowledged is
+/// on the device: end at once, the next mount recovers.
+fn abort_on_panic() {
+    panic::set_hook(Box::new(|info| {
+        tracing::error!("{info}; the daemon ends, the next mount recovers\n{}", Backtrace::force_capture());
+        std::process::abort();
+    }));
+}
+
+fn take_standard_output() -> Result<OwnedFd, Failure> {
+    let taken = rustix::io::fcntl_dupfd_cloexec(std::io::stdout(), 3);
+    let pipe = taken.map_err(|error| Failure::at("standard output", error))?;
+    null().and_then(rustix::stdio::dup2_stdout).map_err(|error| Failure::at("/dev/null", error))?;
+    Ok(pipe)
+}
+
+/// Leaves the terminal, its session and the current directory.
+fn detach() -> rustix::io::Result<()> {
+    rustix::process::setsid()?;
+    rustix::process::chdir("/")?;
+    rustix::stdio::dup2_stdin(null()?)?;
+    rustix::stdio::dup2_stderr(null()?)
+}
+
+fn null() -> rustix::io::Result<OwnedFd> {
+    use rustix::fs::{Mode, OFlags};
+    rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
+}

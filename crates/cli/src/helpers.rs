@@ -1,0 +1,194 @@
+//! Under which name the program was called, and what mount(8), mkfs(8) and fsck(8) say to their helpers.
+
+use std::ffi::OsString;
+use std::path::Path;
+
+use clap::Parser;
+
+use crate::arguments::{Arguments, CheckArguments, Command, MountArguments};
+use crate::failure::Failure;
+
+/// The name that the program was called by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Caller {
+    /// `tandemfs`.
+    User,
+    /// `mount.tandemfs`, by mount(8).
+    Mount,
+    /// `mkfs.tandemfs`, by mkfs(8).
+    Mkfs,
+    /// `fsck.tandemfs`, by fsck(8).
+    Fsck,
+}
+
+impl Caller {
+    /// Reads the name.
+    pub fn of(name: Option<&OsString>) -> Self {
+        match name.and_then(|name| Path::new(name).file_name()).and_then(|name| name.to_str()) {
+            Some("mount.tandemfs") => Self::Mount,
+            Some("mkfs.tandemfs") => Self::Mkfs,
+            Some("fsck.tandemfs") => Self::Fsck,
+            _ => Self::User,
+        }
+    }
+
+    /// Exit status for a command line without meaning, as mount(8) and fsck(8) define theirs.
+    pub fn usage_status(self) -> u8 {
+        match self {
+            Self::User | Self::Mkfs => 2,
+            Self::Mount => 1,
+            Self::Fsck => 16,
+        }
+    }
+
+    /// Exit status for a failure.
+    pub fn failed_status(self) -> u8 {
+        match self {
+            Self::User | Self::Mkfs => 1,
+            Self::Mount => 32,
+            Self::Fsck => 8,
+        }
+    }
+
+    /// The command that a line says.
+    pub fn command(self, words: Vec<OsString>) -> Result<Command, Failure> {
+        let asks = |word: &OsString| matches!(word.to_str(), Some("-h" | "--help" | "-V" | "--version"));
+        let rest = words.iter().skip(1);
+        match self {
+            Self::User => parse(words),
+            Self::Mkfs => parse(["tandemfs".into(), "mkfs".into()].into_iter().chain(rest.cloned())),
+            // fsck(8) has a meaning of its own for -V.
+            Self::Mount if rest.clone().any(asks) => parse(["tandemfs", "mount", "--help"].map(OsString::from)),
+            Self::Fsck if rest.clone().any(|word| word == "--help") => parse(["tandemfs", "check", "--help"].map(OsString::from)),
+            Self::Mount => mount(rest.cloned()),
+            Self::Fsck => fsck(rest.cloned()),
+        }
+    }
+}
+
+fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Command, Failure> {
+    Arguments::try_parse_from(words).map(|arguments| arguments.command).map_err(Failure::Arguments)
+}
+
+/// `mount.tandemfs DEVICE DIR [-sfnvrw] [-o OPTIONS] [-t TYPE] [-N NAMESPACE]`.
+fn mount(words: impl Iterator<Item = OsString>) -> Result<Command, Failure> {
+    let mut words = words.map(text);
+    let (mut places, mut options, mut fake, mut verbose) = (Vec::new(), Vec::new(), false, false);
+    while let Some(word) = words.next() {
+        let word = word?;
+        let Some(letters) = word.strip_prefix('-').filter(|letters| !letters.is_empty()) else {
+            places.push(word);
+            continue;
+        };
+        for (position, letter) in letters.char_indices() {
+            let attached = &letters[position + letter.len_utf8()..];
+            match letter {
+                's' | 'n' | 'i' => {}
+                'v' => verbose = true,
+                'f' => fake = true,
+                'r' => options.push("ro".to_owned()),
+                'w' => options.push("rw".to_owned()),
+                'o' | 't' | 'N' => {
+                    let value = if attached.is_empty() { words.next().transpose()?.unwrap_or_default() } else { attached.to_owned() };
+                    if letter == 'o' {
+                        options.push(value);
+                    }
+                    break;
+                }
+                other => {
+                    return Err(Failure::Usage(format!("unknown option '-{other}'; 'mount.tandemfs DEVICE DIR [-o OPTIONS]' is the way")));
+                }
+            }
+        }
+    }
+    let [device, mountpoint] = <[String; 2]>::try_from(places)
+        .map_err(|places| Failure::Usage(format!("a device and a directory are needed, {} given", places.len())))?;
+    Ok(Command::Mount(MountArguments { device, mountpoint: mountpoint.into(), options, foreground: false, verbose, fake, daemon: false }))
+}
+
+/// `fsck.tandemfs [-aprynfvVTMC…] DEVICE`.
+fn fsck(words: impl Iterator<Item = OsString>) -> Result<Command, Failure> {
+    let (mut devices, mut repair) = (Vec::new(), false);
+    for word in words {
+        let word = text(word)?;
+        let Some(letters) = word.strip_prefix('-').filter(|letters| !letters.is_empty()) else {
+            devices.push(word);
+            continue;
+        };
+        for letter in letters.chars() {
+            match letter {
+                // Whatever is repaired is repaired without guessing, so "automatically" and "yes" are one.
+                'a' | 'p' | 'r' | 'y' => repair = true,
+                'n' => repair = false,
+                // The descriptor for progress is attached: -C0.
+                'C' => break,
+                // The check is always a full one.
+                'f' | 'v' | 'V' | 'T' | 'M' | 'l' => {}
+                other => return Err(Failure::Usage(format!("unknown option '-{other}'"))),
+            }
+        }
+    }
+    let [device] =
+        <[String; 1]>::try_from(devices).map_err(|devices| Failure::Usage(format!("one device is needed, {} given", devices.len())))?;
+    Ok(Command::Check(CheckArguments { device, repair, json: false }))
+}
+
+fn text(word: OsString) -> Result<String, Failure> {
+    word.into_string().map_err(|word| Failure::Usage(format!("'{}' is not valid UTF-8", word.to_string_lossy())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn command(line: &str) -> Result<Command, Failure> {
+        let words: Vec<OsString> = line.split(' ').map(OsString::from).collect();
+        Caller::of(words.first()).command(words)
+    }
+
+    #[test]
+    fn mount_calls_its_helper() {
+        let Ok(Command::Mount(arguments)) = command("/sbin/mount.tandemfs disk.image /mnt -n -v -o rw,strict -o ro") else {
+            panic!("a mount")
+        };
+        assert_eq!((arguments.device.as_str(), arguments.mountpoint.to_str()), ("disk.image", Some("/mnt")));
+        assert_eq!(arguments.options, ["rw,strict", "ro"]);
+        assert!(arguments.verbose && !arguments.fake && !arguments.daemon);
+        let Ok(Command::Mount(arguments)) = command("mount.tandemfs -sfo strict -t tandemfs a b") else { panic!("a mount") };
+        assert!(arguments.fake);
+        assert_eq!(arguments.options, ["strict"]);
+    }
+
+    #[test]
+    fn fsck_calls_its_helper() {
+        for (line, expected) in [
+            ("fsck.tandemfs -a /dev/x", true),
+            ("fsck.tandemfs -C0 -y /dev/x", true),
+            ("fsck.tandemfs -p -f -V /dev/x", true),
+            ("fsck.tandemfs -n /dev/x", false),
+            ("fsck.tandemfs /dev/x", false),
+        ] {
+            let Ok(Command::Check(CheckArguments { device, repair, .. })) = command(line) else { panic!("{line}") };
+            assert_eq!((device.as_str(), repair), ("/dev/x", expected), "{line}");
+        }
+    }
+
+    #[test]
+    fn mkfs_calls_its_helper() {
+        let Ok(Command::Mkfs(arguments)) = command("mkfs.tandemfs -L mail -b 128K disk.image") else { panic!("a format") };
+        assert_eq!((arguments.label.as_str(), arguments.block_size, arguments.force), ("mail", 128 << 10, false));
+    }
+
+    #[test]
+    fn each_name_has_the_statuses_of_its_caller() {
+        for (line, usage, failed) in
+            [("tandemfs mount", 2, 1), ("mount.tandemfs a", 1, 32), ("fsck.tandemfs a b", 16, 8), ("mkfs.tandemfs", 2, 1)]
+        {
+            let caller = Caller::of(line.split(' ').next().map(OsString::from).as_ref());
+            assert!(matches!(command(line), Err(Failure::Usage(_) | Failure::Arguments(_))), "{line}");
+            assert_eq!((caller.usage_status(), caller.failed_status()), (usage, failed), "{line}");
+        }
+        assert!(command("mount.tandemfs -q a b").is_err());
+        assert!(command("fsck.tandemfs -q a").is_err());
+    }
+}

@@ -1,0 +1,68 @@
+//! Where a daemon logs: a file that was named, else the system's journal where there is one, else a file in the usual place. In the
+//! foreground, standard error.
+
+use std::env;
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+
+use tracing::level_filters::LevelFilter;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
+
+use crate::failure::Failure;
+
+const JOURNAL_SOCKET: &str = "/run/systemd/journal/socket";
+
+/// Starts logging.
+pub fn start(file: Option<&Path>, foreground: bool, verbose: bool) -> Result<(), Failure> {
+    let level = if verbose { LevelFilter::DEBUG } else { LevelFilter::INFO };
+    match file {
+        Some(path) => to_file(open(path).map_err(|error| Failure::at(path.display(), error))?, level),
+        None if foreground => {
+            let lines = tracing_subscriber::fmt::layer().with_writer(io::stderr).with_ansi(false).with_target(false);
+            init(tracing_subscriber::registry().with(level).with(lines));
+        }
+        None => match journal() {
+            Some(journal) => init(tracing_subscriber::registry().with(level).with(journal)),
+            // A mount does not fail because it cannot log.
+            None => {
+                if let Some(file) = default_file().and_then(|path| open(&path).ok()) {
+                    to_file(file, level);
+                }
+            }
+        },
+    }
+    Ok(())
+}
+
+fn journal() -> Option<tracing_journald::Layer> {
+    Path::new(JOURNAL_SOCKET).exists().then(|| tracing_journald::layer().ok()).flatten()
+}
+
+fn to_file(file: File, level: LevelFilter) {
+    let lines = tracing_subscriber::fmt::layer().with_writer(Mutex::new(file)).with_ansi(false);
+    init(tracing_subscriber::registry().with(level).with(lines));
+}
+
+fn init(subscriber: impl SubscriberInitExt) {
+    // Fails only where logging was started before; then it goes on as it was.
+    let _ = subscriber.try_init();
+}
+
+fn open(path: &Path) -> io::Result<File> {
+    if let Some(directory) = path.parent() {
+        fs::create_dir_all(directory)?;
+    }
+    File::options().append(true).create(true).open(path)
+}
+
+fn default_file() -> Option<PathBuf> {
+    if rustix::process::geteuid().is_root() {
+        return Some("/var/log/tandemfs.log".into());
+    }
+    let state = env::var_os("XDG_STATE_HOME").map(PathBuf::from).filter(|path| path.is_absolute());
+    let state = state.or_else(|| env::var_os("HOME").map(|home| Path::new(&home).join(".local/state")))?;
+    Some(state.join("tandemfs/tandemfs.log"))
+}

@@ -1,0 +1,60 @@
+//! The `tandemfs` program, also called by mount(8), mkfs(8) and fsck(8) as `mount.tandemfs`, `mkfs.tandemfs` and `fsck.tandemfs`.
+//!
+//! `arguments.rs` is the command line as clap sees it, `helpers.rs` what those other callers say instead; one file a command does the
+//! work; `daemon.rs` is the process that stays behind a mount.
+
+#![forbid(unsafe_code)]
+
+mod arguments;
+mod check;
+mod daemon;
+mod device;
+mod dump;
+mod failure;
+mod generate;
+mod helpers;
+mod info;
+mod logging;
+mod mkfs;
+mod mount;
+mod mount_options;
+mod output;
+mod size;
+mod stats;
+mod umount;
+
+use std::env;
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+use arguments::{Command, DeviceCommand};
+use failure::Failure;
+use helpers::Caller;
+
+fn main() -> ExitCode {
+    let words: Vec<OsString> = env::args_os().collect();
+    let caller = Caller::of(words.first());
+    let result = caller.command(words).and_then(run);
+    ExitCode::from(match result {
+        Ok(status) => status,
+        Err(failure) => failure.report(caller),
+    })
+}
+
+fn run(command: Command) -> Result<u8, Failure> {
+    match command {
+        Command::Device { command: DeviceCommand::Create(arguments) } => device::create(&arguments),
+        Command::Device { command: DeviceCommand::Info(arguments) } => device::info(&arguments),
+        Command::Device { command: DeviceCommand::Profiles { json } } => device::profiles(json),
+        Command::Mkfs(arguments) => mkfs::run(&arguments),
+        Command::Mount(arguments) if arguments.daemon => daemon::run(&arguments),
+        Command::Mount(arguments) => mount::run(&arguments),
+        Command::Umount(arguments) => umount::run(&arguments),
+        Command::Check(arguments) => check::run(&arguments),
+        Command::Info(arguments) => info::run(&arguments),
+        Command::Stats(arguments) => stats::run(&arguments),
+        Command::Dump(arguments) => dump::run(&arguments),
+        Command::Completions { shell } => generate::completions(shell),
+        Command::Man { output } => generate::man(output.as_deref()),
+    }
+}

@@ -1,0 +1,38 @@
+//! `tandemfs mkfs`.
+
+use tandemfs_format::superblock::ChecksumKind;
+use tandemfs_fs::FormatOptions;
+
+use crate::arguments::{Checksum, MkfsArguments};
+use crate::device::{self, Opening};
+use crate::failure::Failure;
+use crate::output;
+use crate::size;
+
+/// Formats a device.
+pub fn run(arguments: &MkfsArguments) -> Result<u8, Failure> {
+    let block_bytes = u32::try_from(arguments.block_size)
+        .map_err(|_| Failure::Usage(format!("a block of {} is too large; at most 1M is possible", size::show(arguments.block_size))))?;
+    let options = FormatOptions {
+        block_bytes,
+        checksum_kind: match arguments.checksum {
+            Checksum::Crc32c => ChecksumKind::Crc32c,
+            Checksum::None => ChecksumKind::None,
+        },
+        label: arguments.label.clone(),
+        force: arguments.force,
+        // Whoever formats owns the root directory: an ordinary user can then work in it.
+        root_owner: (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw()),
+    };
+    let drive = device::open(&arguments.device, Opening::default())?;
+    let superblock = tandemfs_fs::make_file_system(&drive, &options).map_err(Failure::because)?;
+    output::print(&format!(
+        "{}: formatted, pair {}, memory {}, block {} in blocks of {}\n",
+        arguments.device,
+        superblock.pair,
+        size::show(superblock.geometry.memory_bytes()),
+        size::show(superblock.geometry.block_sectors() * tandemfs_format::SECTOR_BYTES as u64),
+        size::show(superblock.geometry.block_bytes().into()),
+    ))?;
+    Ok(0)
+}

@@ -1,0 +1,73 @@
+//! `tandemfs mount`: starts the daemon and waits until its mount answers.
+//!
+//! The daemon is this program again, not a fork, so no thread is ever lost on the way. Its standard output is a pipe on which it says one
+//! line: `ready`, or a status and a sentence. A pipe that closes without a line means that it died.
+
+use std::env;
+use std::io::{self, Read};
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+
+use crate::arguments::MountArguments;
+use crate::daemon;
+use crate::failure::Failure;
+use crate::logging;
+use crate::mount_options::Options;
+
+/// What the daemon says when its mount answers.
+pub const READY: &str = "ready";
+
+/// Reads the options of a line.
+pub fn options(arguments: &MountArguments) -> Result<Options, Failure> {
+    let is_root = rustix::process::geteuid().is_root();
+    Options::parse(arguments.options.iter().map(String::as_str), is_root).map_err(Failure::Usage)
+}
+
+/// Mounts a device.
+pub fn run(arguments: &MountArguments) -> Result<u8, Failure> {
+    let options = options(arguments)?;
+    if arguments.fake {
+        return Ok(0);
+    }
+    if arguments.foreground {
+        logging::start(options.log.as_deref(), true, arguments.verbose)?;
+        daemon::serve(arguments, &options, || {})?;
+        return Ok(0);
+    }
+    let failed = |error: io::Error| Failure::at("the daemon cannot be started", error);
+    let (mut reader, writer) = io::pipe().map_err(failed)?;
+    let mut daemon = Command::new(program())
+        .arg0("tandemfs")
+        .args(["mount", "--daemon"])
+        .args(arguments.verbose.then_some("--verbose"))
+        .args(arguments.options.iter().flat_map(|list| ["-o", list]))
+        .arg("--")
+        .arg(&arguments.device)
+        .arg(&arguments.mountpoint)
+        .stdin(Stdio::null())
+        .stdout(writer)
+        .spawn()
+        .map_err(failed)?;
+    let mut line = String::new();
+    reader.read_to_string(&mut line).map_err(failed)?;
+    let line = line.trim_end();
+    if line == READY {
+        return Ok(0);
+    }
+    match line.split_once(' ').and_then(|(status, message)| Some((status.parse().ok()?, message))) {
+        Some((0, message)) => Err(Failure::Failed(message.to_owned())),
+        Some((status, message)) => Err(Failure::Status(status, message.to_owned())),
+        None => Err(died(&mut daemon)),
+    }
+}
+
+/// This program. Its path, so that process lists show its name; after an upgrade the path is gone, the program is still there.
+fn program() -> PathBuf {
+    env::current_exe().ok().filter(|path| path.exists()).unwrap_or_else(|| "/proc/self/exe".into())
+}
+
+fn died(daemon: &mut Child) -> Failure {
+    let how = daemon.wait().map_or_else(|error| error.to_string(), |status| status.to_string());
+    Failure::Failed(format!("the daemon ended before the mount answered ({how}); see its log, or try --foreground"))
+}

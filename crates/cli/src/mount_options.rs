@@ -1,0 +1,229 @@
+//! The options of `-o`: ours, those of FUSE, and those that mount(8) passes on from fstab.
+
+use std::path::PathBuf;
+
+use tandemfs_device::PersistenceDomain;
+use tandemfs_fs::MountOptions;
+use tandemfs_fuse::{Mode, MountSettings};
+
+use crate::size;
+
+/// The options, for `tandemfs mount --help`.
+pub const HELP: &str = "\
+Options (-o):
+  relaxed         metadata is durable when a call returns, data after fsync (default)
+  strict          data is durable when write returns; fsync costs nothing
+  atomic          with strict: one write of up to 1 MiB less a page is atomic; files bypass the page cache
+  threshold=SIZE  requests are split at multiples of this; whole blocks go by blocks, the rest by bytes
+                  (default: the block size, 64K unless formatted otherwise)
+  memory=SIZE     host memory for metadata (default 256M)
+  domain=NAME     take the drive for less persistent than it says: none, process, adr, eadr or gpf
+  timing=on|off   an emulated drive takes the time that the real one would (default off)
+  threads=N       threads that serve requests (default: one a CPU, 2 to 16)
+  log=FILE        log to this file (default: the system's journal, or else /var/log/tandemfs.log for root,
+                  $XDG_STATE_HOME/tandemfs/tandemfs.log for others)
+  ro, rw          read-only, or not (default)
+  allow_other     every user may use the mount; permissions apply (others than root: see /etc/fuse.conf)
+  allow_root      root may use an ordinary user's mount
+  dev, nodev, suid, nosuid, exec, noexec, sync, async   as in mount(8); others than root get nodev,nosuid";
+
+/// What the options of a mount say.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Options {
+    /// For the file system.
+    pub file_system: MountOptions,
+    /// For the kernel.
+    pub settings: MountSettings,
+    /// A lower persistence domain.
+    pub domain: Option<PersistenceDomain>,
+    /// The emulator's timing model.
+    pub timing: bool,
+    /// Where to log.
+    pub log: Option<PathBuf>,
+}
+
+impl Options {
+    /// Reads the words of any number of `-o`. Later words win.
+    pub fn parse<'a>(lists: impl IntoIterator<Item = &'a str>, is_root: bool) -> Result<Self, String> {
+        // A file system mounted by root serves device files and set-user-id programs, as others do. fusermount3 allows users neither.
+        let settings = MountSettings { dev: is_root, suid: is_root, ..MountSettings::default() };
+        let mut options = Self { file_system: MountOptions::default(), settings, domain: None, timing: false, log: None };
+        let mut atomic = false;
+        for word in lists.into_iter().flat_map(|list| list.split(',')).filter(|word| !word.is_empty()) {
+            match word {
+                "atomic" => atomic = true,
+                _ => options.apply(word)?,
+            }
+        }
+        match (options.settings.mode, atomic) {
+            (Mode::Strict, true) => options.settings.mode = Mode::StrictAtomic,
+            (_, true) => return Err("the option 'atomic' needs 'strict'".into()),
+            (_, false) => {}
+        }
+        options.settings.read_only = options.file_system.read_only;
+        Ok(options)
+    }
+
+    fn apply(&mut self, word: &str) -> Result<(), String> {
+        let settings = &mut self.settings;
+        match word.split_once('=') {
+            Some(("threshold", value)) => {
+                let bytes = option_size("threshold", value)?;
+                self.file_system.threshold_bytes =
+                    u32::try_from(bytes).map_err(|_| format!("threshold={value}: less than 4G is possible"))?;
+            }
+            Some(("memory", value)) => self.file_system.memory_bytes = option_size("memory", value)?,
+            Some(("domain", value)) => self.domain = Some(value.parse().map_err(|error| format!("domain: {error}"))?),
+            Some(("timing", value)) => {
+                self.timing = match value {
+                    "on" => true,
+                    "off" => false,
+                    _ => return Err(format!("timing={value}: timing is 'on' or 'off'")),
+                }
+            }
+            Some(("threads", value)) => {
+                let threads = value.parse().ok().filter(|threads| (1..=256).contains(threads));
+                settings.threads = Some(threads.ok_or_else(|| format!("threads={value}: a number from 1 to 256 is needed"))?);
+            }
+            Some(("log", value)) => self.log = Some(value.into()),
+            // For other programs: fstab comments, systemd, and what FUSE mounts are given out of habit.
+            Some(("comment" | "fsname" | "subtype", _)) => {}
+            Some((name, _)) if name.starts_with("x-") || name.starts_with("X-") => {}
+            Some(_) => return Err(unknown(word)),
+            None => self.apply_flag(word)?,
+        }
+        Ok(())
+    }
+
+    fn apply_flag(&mut self, word: &str) -> Result<(), String> {
+        let settings = &mut self.settings;
+        match word {
+            "strict" => settings.mode = Mode::Strict,
+            "relaxed" => settings.mode = Mode::Relaxed,
+            "ro" => self.file_system.read_only = true,
+            "rw" => self.file_system.read_only = false,
+            "allow_other" => settings.allow_other = true,
+            "allow_root" => settings.allow_root = true,
+            "dev" => settings.dev = true,
+            "nodev" => settings.dev = false,
+            "suid" => settings.suid = true,
+            "nosuid" => settings.suid = false,
+            "exec" => settings.exec = true,
+            "noexec" => settings.exec = false,
+            "sync" => settings.sync = true,
+            "async" => settings.sync = false,
+            // mount(8)'s words for what others may do imply these.
+            "user" | "users" => (settings.dev, settings.suid, settings.exec) = (false, false, false),
+            "owner" | "group" => (settings.dev, settings.suid) = (false, false),
+            "remount" => return Err("'remount' is not possible: unmount, and mount with the new options".into()),
+            // Words of fstab that are for others, or what happens anyway.
+            "defaults"
+            | "auto"
+            | "noauto"
+            | "nofail"
+            | "nouser"
+            | "_netdev"
+            | "default_permissions"
+            | "atime"
+            | "noatime"
+            | "relatime"
+            | "norelatime"
+            | "strictatime"
+            | "nostrictatime"
+            | "diratime"
+            | "nodiratime"
+            | "lazytime"
+            | "nolazytime"
+            | "silent"
+            | "loud"
+            | "mand"
+            | "nomand" => {}
+            _ if word.starts_with("x-") || word.starts_with("X-") => {}
+            _ => return Err(unknown(word)),
+        }
+        Ok(())
+    }
+}
+
+fn option_size(name: &str, value: &str) -> Result<u64, String> {
+    size::parse(value).map_err(|error| format!("{name}: {error}"))
+}
+
+fn unknown(word: &str) -> String {
+    format!("unknown mount option '{word}'; 'tandemfs mount --help' lists them")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(list: &str) -> Result<Options, String> {
+        Options::parse([list], true)
+    }
+
+    #[test]
+    fn nothing_said_is_relaxed_and_private() {
+        let options = parse("").expect("reads");
+        assert_eq!(options.settings.mode, Mode::Relaxed);
+        assert_eq!(options.file_system, MountOptions::default());
+        assert!(!options.settings.allow_other && !options.timing && options.settings.dev && options.settings.suid);
+        let user = Options::parse([], false).expect("reads");
+        assert!(!user.settings.dev && !user.settings.suid && user.settings.exec);
+    }
+
+    #[test]
+    fn every_option_arrives() {
+        let options = Options::parse(
+            [
+                "strict,threshold=128K,memory=1G,domain=adr",
+                "timing=on,threads=3,log=/tmp/l,allow_other,allow_root,ro,nodev,nosuid,noexec,sync",
+            ],
+            true,
+        )
+        .expect("reads");
+        let file_system = MountOptions { read_only: true, threshold_bytes: 128 << 10, memory_bytes: 1 << 30 };
+        let settings = MountSettings {
+            mode: Mode::Strict,
+            read_only: true,
+            allow_other: true,
+            allow_root: true,
+            dev: false,
+            suid: false,
+            exec: false,
+            sync: true,
+            threads: Some(3),
+            ..MountSettings::default()
+        };
+        let expected = Options { file_system, settings, domain: Some(PersistenceDomain::Adr), timing: true, log: Some("/tmp/l".into()) };
+        assert_eq!(options, expected);
+    }
+
+    #[test]
+    fn later_words_win_and_words_of_fstab_are_let_through() {
+        let options =
+            parse("defaults,ro,rw,strict,relaxed,noauto,nofail,x-systemd.automount,x-a=b,_netdev,comment=c,noatime").expect("reads");
+        assert!(!options.settings.read_only && !options.file_system.read_only);
+        assert_eq!(options.settings.mode, Mode::Relaxed);
+        assert!(!parse("users").expect("reads").settings.exec);
+        assert_eq!(parse("strict,atomic").expect("reads").settings.mode, Mode::StrictAtomic);
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        for (list, named) in [
+            ("strickt", "'strickt'"),
+            ("colour=red", "'colour=red'"),
+            ("threshold=many", "'many'"),
+            ("threshold=8G", "8G"),
+            ("memory=", "memory"),
+            ("domain=mine", "'mine'"),
+            ("timing=fast", "timing=fast"),
+            ("threads=0", "threads=0"),
+            ("atomic", "'strict'"),
+            ("remount,ro", "unmount"),
+        ] {
+            let error = parse(list).expect_err(list);
+            assert!(error.contains(named), "{list}: {error}");
+        }
+    }
+}

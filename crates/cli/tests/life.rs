@@ -1,0 +1,243 @@
+//! The life of a mount: killed, signalled, busy, read-only, mounted twice, asked for its counters.
+
+mod support;
+
+use std::fs::{self, File, OpenOptions};
+use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::time::Duration;
+
+use rustix::process::Signal;
+use support::{MODES, Place, failed, fails, pattern, run, succeeds, tandemfs};
+
+#[test]
+fn what_was_acknowledged_survives_a_killed_daemon() {
+    for mode in MODES {
+        let place = Place::formatted();
+        let mount = place.mount(mode);
+        fs::create_dir(mount.path("dir")).expect("made");
+        let file = OpenOptions::new().read(true).write(true).create_new(true).open(mount.path("dir/file")).expect("created");
+        for round in 0..50 {
+            file.write_all_at(&pattern(round, 5000), round * 5000).expect("written");
+            if mode == "relaxed" {
+                file.sync_data().expect("synced");
+            }
+        }
+        fs::write(mount.path("old"), "x").expect("written");
+        fs::rename(mount.path("old"), mount.path("new")).expect("renamed");
+        let unlinked = File::create(mount.path("unlinked")).expect("created");
+        unlinked.write_all_at(&pattern(0, 100_000), 0).expect("written");
+        fs::remove_file(mount.path("unlinked")).expect("removed");
+        mount.kill();
+        drop((file, unlinked));
+
+        let mount = place.mount(mode);
+        let bytes = fs::read(mount.path("dir/file")).expect("read");
+        assert_eq!(bytes.len(), 250_000, "{mode}");
+        for round in 0..50 {
+            assert!(bytes[round as usize * 5000..][..5000] == pattern(round, 5000)[..], "{mode}: round {round}");
+        }
+        assert!(mount.path("new").exists() && !mount.path("old").exists() && !mount.path("unlinked").exists());
+        mount.unmount();
+        place.check();
+    }
+}
+
+#[test]
+fn a_device_is_in_use_once() {
+    let place = Place::formatted();
+    let mount = place.mount("relaxed");
+    let (image, mountpoint, other) = (place.image(), place.mountpoint(), place.path("other"));
+    fs::create_dir(&other).expect("made");
+    fails(1, "in use", &["mount", &image, &other]);
+    fails(1, "mounted there already", &["mount", &image, &mountpoint]);
+    fails(1, "in use", &["mkfs", &image, "--force"]);
+    fails(8, "in use", &["check", &image]);
+    fails(1, "in use", &["dump", &image, "superblock"]);
+    fs::write(mount.path("works"), "on").expect("written");
+    mount.unmount();
+    place.mount("strict").unmount();
+}
+
+#[test]
+fn a_signal_unmounts_and_frees_the_device() {
+    for signal in [Signal::TERM, Signal::INT, Signal::HUP] {
+        let place = Place::formatted();
+        let mount = place.mount("relaxed");
+        fs::write(mount.path("file"), pattern(1, 100_000)).expect("written");
+        mount.signal(signal);
+        assert!(mount.daemon_ends_within(Duration::from_secs(10)), "{signal:?}");
+        place.check();
+        let again = place.mount("relaxed");
+        assert!(fs::read(again.path("file")).expect("read") == pattern(1, 100_000));
+        again.unmount();
+    }
+}
+
+#[test]
+fn a_mount_in_use_is_not_unmounted_but_ends_after_a_signal_when_it_is_left() {
+    let place = Place::formatted();
+    let mount = place.mount("relaxed");
+    let file = File::create(mount.path("open")).expect("created");
+    fails(1, "in use", &["umount", &place.mountpoint()]);
+    mount.signal(Signal::TERM);
+    support::eventually("the mountpoint is free", || fs::read_dir(place.mountpoint()).is_ok_and(|mut entries| entries.next().is_none()));
+    file.write_all_at(b"served to the end", 0).expect("written");
+    drop(file);
+    assert!(mount.daemon_ends_within(Duration::from_secs(10)));
+    let mount = place.mount("relaxed");
+    assert_eq!(fs::read(mount.path("open")).expect("read"), b"served to the end");
+    let file = File::open(mount.path("open")).expect("opened");
+    succeeds(&["umount", "--lazy", &place.mountpoint()]);
+    drop(file);
+    assert!(mount.daemon_ends_within(Duration::from_secs(10)));
+    place.check();
+}
+
+#[test]
+fn others_may_unmount_too() {
+    let place = Place::formatted();
+    let mount = place.mount("relaxed");
+    fs::write(mount.path("file"), "x").expect("written");
+    let output = run(std::process::Command::new("umount").arg(place.mountpoint()));
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(mount.daemon_ends_within(Duration::from_secs(10)));
+    place.check();
+}
+
+#[test]
+fn a_dead_mount_is_taken_away() {
+    let place = Place::formatted();
+    let mount = place.mount("relaxed");
+    mount.signal(Signal::KILL);
+    assert!(mount.daemon_ends_within(Duration::from_secs(10)));
+    fails(1, "mounted there already", &["mount", &place.image(), &place.mountpoint()]);
+    fails(1, "does not answer", &["stats", &place.mountpoint()]);
+    succeeds(&["umount", &place.mountpoint()]);
+    place.mount("relaxed").unmount();
+}
+
+#[test]
+fn a_read_only_mount_changes_nothing() {
+    let place = Place::formatted();
+    let mount = place.mount("relaxed");
+    fs::write(mount.path("file"), "kept").expect("written");
+    mount.unmount();
+    let before = fs::read(place.image()).expect("read");
+    let mount = place.mount("ro");
+    assert_eq!(fs::read(mount.path("file")).expect("read"), b"kept");
+    assert_eq!(fs::write(mount.path("other"), "x").expect_err("read-only").raw_os_error(), Some(30));
+    assert_eq!(fs::set_permissions(mount.path("file"), fs::Permissions::from_mode(0o600)).expect_err("read-only").raw_os_error(), Some(30));
+    mount.unmount();
+    assert!(fs::read(place.image()).expect("read") == before, "not one byte changed");
+}
+
+#[test]
+fn counters_have_the_names_of_the_contract() {
+    let place = Place::formatted();
+    let mount = place.mount("strict");
+    for index in 0..10 {
+        fs::write(mount.path(&format!("file-{index}")), pattern(index, 1000)).expect("written");
+    }
+    fs::write(mount.path("large"), pattern(1, 1 << 20)).expect("written");
+    let stats = mount.stats();
+    let names = |path: &str, names: &str| {
+        for name in names.split(' ') {
+            assert!(stats.pointer(&format!("{path}/{name}")).is_some_and(serde_json::Value::is_u64), "{path}/{name}: {stats:#}");
+        }
+    };
+    names("/byte_path", "read_bytes written_bytes flushed_lines fences");
+    names("/block_path", "read_bytes written_bytes reads writes flushes");
+    names("/firmware", "tagged_stores commits log_cleanings");
+    names("/flash", "pages_read pages_programmed blocks_erased");
+    for structure in ["superblock", "allocation_map", "inode", "dentry", "mapping", "journal", "data_log", "data"] {
+        names(&format!("/by_structure/{structure}"), "byte_read_bytes byte_written_bytes block_read_bytes block_written_bytes");
+    }
+    names("/file_system", "user_read_bytes user_written_bytes transactions checkpoints merges block_write_backs early_terminations");
+    names("/file_system/operations", "create mkdir symlink mknod link unlink rmdir rename lookup getattr setattr read write readdir fsync");
+    names("/memory_zone", "total_bytes free_bytes data_log_bytes");
+    names("/block_zone", "total_bytes free_bytes data_log_bytes");
+    assert_eq!(stats["file_system"]["operations"]["create"], 11);
+    assert_eq!(stats["file_system"]["user_written_bytes"], 10 * 1000 + (1 << 20));
+    assert!(stats["block_path"]["written_bytes"].as_u64() >= Some(15 << 16), "whole blocks go by blocks");
+    assert!(stats["byte_path"]["written_bytes"].as_u64() >= Some(10_000), "small writes go by bytes");
+
+    succeeds(&["stats", &place.mountpoint(), "--json", "--reset"]);
+    assert_eq!(mount.stats()["file_system"]["operations"]["create"], 0);
+    assert!(succeeds(&["stats", &place.mountpoint()]).contains("block_path.writes"));
+    mount.unmount();
+}
+
+#[test]
+fn info_shows_mounts_and_devices() {
+    let place = Place::formatted();
+    let device: serde_json::Value = serde_json::from_str(&succeeds(&["info", &place.image(), "--json"])).expect("JSON");
+    let mount = place.mount("strict");
+    let mounted: serde_json::Value = serde_json::from_str(&succeeds(&["info", &place.mountpoint(), "--json"])).expect("JSON");
+    assert_eq!((&device["mounted"], &mounted["mounted"]), (&false.into(), &true.into()));
+    assert_eq!(device["pair"], mounted["pair"]);
+    assert_eq!((&mounted["mode"], &mounted["mountpoint"]), (&"strict".into(), &place.mountpoint().into()));
+    assert!(succeeds(&["info", &place.mountpoint()]).contains("mode"));
+    mount.unmount();
+}
+
+#[test]
+fn mount_and_fsck_call_the_program_by_their_names() {
+    support::require_fuse();
+    let place = Place::formatted();
+    let program = |name: &str| std::process::Command::new(support::program_named(&place, name));
+    let (image, mountpoint) = (place.image(), place.mountpoint());
+    let wrong = run(program("mount.tandemfs").args([&image, &mountpoint, "-o", "rw,colour=red"]));
+    failed(&wrong, 1, "colour=red", "mount.tandemfs");
+    let absent = run(program("mount.tandemfs").args([image.as_str(), "/absent", "-o", "rw"]));
+    failed(&absent, 32, "/absent", "mount.tandemfs");
+    let log = format!("rw,noatime,x-systemd.automount,strict,log={}", place.path("log"));
+    let mounted = run(program("mount.tandemfs").args([&image, &mountpoint, "-n", "-o", &log]));
+    assert!(mounted.status.success(), "{}", String::from_utf8_lossy(&mounted.stderr));
+    let written = fs::write(place.path("mnt/file"), "x");
+    let busy = run(program("fsck.tandemfs").args(["-a", &image]));
+    let unmounted = tandemfs(&["umount", &mountpoint]);
+    assert!(written.is_ok() && unmounted.status.success());
+    failed(&busy, 8, "in use", "fsck.tandemfs");
+    let clean = run(program("fsck.tandemfs").args(["-a", "-C0", &image]));
+    assert_eq!(clean.status.code(), Some(0), "{}", String::from_utf8_lossy(&clean.stderr));
+}
+
+#[test]
+fn a_device_shows_its_structures_and_its_check() {
+    let place = Place::formatted();
+    let mount = place.mount("relaxed");
+    fs::create_dir(mount.path("directory")).expect("made");
+    fs::write(mount.path("directory/file"), pattern(1, 100_000)).expect("written");
+    mount.unmount();
+    let dump = |what: &[&str]| succeeds(&[&["dump", &place.image()], what].concat());
+    assert!(dump(&["superblock"]).contains("pair"));
+    assert!(dump(&["segments"]).contains("segment"));
+    assert!(dump(&["tree"]).contains("file"));
+    assert!(dump(&["inode", "1"]).contains("directory"));
+    dump(&["journal"]);
+    fails(1, "inode 4000", &["dump", &place.image(), "inode", "4000"]);
+    assert!(succeeds(&["check", &place.image()]).contains("clean"));
+    let report: serde_json::Value = serde_json::from_str(&succeeds(&["check", &place.image(), "--json"])).expect("JSON");
+    assert_eq!((&report["consistent"], &report["exit_status"], &report["counts"]["files"]), (&true.into(), &0.into(), &1.into()));
+}
+
+#[test]
+fn a_pair_of_files_is_a_device() {
+    support::require_fuse();
+    let place = Place::empty();
+    for (half, bytes) in [("memory", 64 << 20), ("block", 256 << 20)] {
+        File::create(place.path(half)).and_then(|file| file.set_len(bytes)).expect("made");
+    }
+    let pair = format!("memory={},block={}", place.path("memory"), place.path("block"));
+    succeeds(&["mkfs", &pair, "--label", "pair"]);
+    let mount = place.mount_device(&pair, "strict");
+    fs::write(mount.path("file"), pattern(1, 300_000)).expect("written");
+    fails(1, "in use", &["mkfs", &pair, "--force"]);
+    mount.kill();
+    let mount = place.mount_device(&pair, "relaxed");
+    assert!(fs::read(mount.path("file")).expect("read") == pattern(1, 300_000));
+    mount.unmount();
+    succeeds(&["check", &pair]);
+    assert!(succeeds(&["device", "info", &pair]).contains("attached"));
+    assert!(succeeds(&["info", &pair]).contains("pair"));
+}

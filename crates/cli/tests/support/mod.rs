@@ -1,0 +1,211 @@
+//! What tests of real mounts share: images in memory, and mounts that are always taken down again, also when a test fails.
+
+#![allow(dead_code, reason = "each test file uses a part")]
+
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::process::{Pid, PidfdFlags, Signal};
+use tempfile::TempDir;
+
+/// The modes in which everything has to hold.
+pub const MODES: [&str; 3] = ["relaxed", "strict", "strict,atomic"];
+
+/// Runs `tandemfs`.
+pub fn tandemfs(words: &[&str]) -> Output {
+    run(Command::new(env!("CARGO_BIN_EXE_tandemfs")).args(words))
+}
+
+/// Runs a program.
+pub fn run(command: &mut Command) -> Output {
+    command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"))
+}
+
+/// Runs `tandemfs`, which must succeed, and returns what it said.
+pub fn succeeds(words: &[&str]) -> String {
+    let output = tandemfs(words);
+    assert!(output.status.success(), "tandemfs {words:?}: {} {}", output.status, String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).expect("UTF-8")
+}
+
+/// Runs `tandemfs`, which must fail with a status and one sentence that holds a word; returns the sentence.
+pub fn fails(status: i32, word: &str, words: &[&str]) -> String {
+    failed(&tandemfs(words), status, word, &format!("tandemfs {words:?}"))
+}
+
+/// Holds a failure against a status and a word of its one sentence.
+pub fn failed(output: &Output, status: i32, word: &str, what: &str) -> String {
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(status), "{what}: {said}");
+    assert!(said.starts_with("tandemfs: "), "{what}: {said}");
+    assert!(said.contains(word), "{what} should say '{word}': {said}");
+    assert!(!said.contains("panicked") && !said.contains("backtrace"), "{what}: {said}");
+    if status != 2 {
+        assert_eq!(said.trim_end().lines().count(), 1, "{what}: one sentence, not {said}");
+    }
+    said
+}
+
+/// A directory in memory, with an image and a mountpoint in it.
+pub struct Place {
+    directory: TempDir,
+}
+
+impl Place {
+    /// An empty directory.
+    pub fn empty() -> Self {
+        let directory = tempfile::Builder::new().prefix("tandemfs-test-").tempdir_in("/dev/shm").expect("/dev/shm");
+        std::fs::create_dir(directory.path().join("mnt")).expect("a mountpoint");
+        Self { directory }
+    }
+
+    /// With a formatted device.
+    pub fn formatted() -> Self {
+        let place = Self::empty();
+        succeeds(&["device", "create", &place.image(), "--profile", "off", "--memory", "128M", "--block", "512M"]);
+        succeeds(&["mkfs", &place.image()]);
+        place
+    }
+
+    /// A path in it.
+    pub fn path(&self, name: &str) -> String {
+        self.directory.path().join(name).to_str().expect("UTF-8").to_owned()
+    }
+
+    /// The device.
+    pub fn image(&self) -> String {
+        self.path("disk.image")
+    }
+
+    /// The mountpoint.
+    pub fn mountpoint(&self) -> String {
+        self.path("mnt")
+    }
+
+    /// Mounts the image.
+    pub fn mount(&self, options: &str) -> Mount {
+        self.mount_device(&self.image(), options)
+    }
+
+    /// Mounts a device.
+    pub fn mount_device(&self, device: &str, options: &str) -> Mount {
+        require_fuse();
+        let (mountpoint, log) = (self.mountpoint(), self.path("log"));
+        succeeds(&["mount", device, &mountpoint, "-o", &format!("{options},log={log}")]);
+        // From here on there is something to take down.
+        let mut mount = Mount { mountpoint: mountpoint.clone().into(), daemon: None, log: log.into() };
+        let info: serde_json::Value = serde_json::from_str(&succeeds(&["info", &mountpoint, "--json"])).expect("JSON");
+        let process_id = info["process_id"].as_i64().and_then(|id| Pid::from_raw(id as i32)).expect("a process");
+        mount.daemon = Some(rustix::process::pidfd_open(process_id, PidfdFlags::empty()).expect("a daemon"));
+        mount
+    }
+
+    /// Checks the device, which must be clean.
+    pub fn check(&self) {
+        succeeds(&["check", &self.image()]);
+    }
+}
+
+/// A mounted device.
+pub struct Mount {
+    mountpoint: PathBuf,
+    daemon: Option<OwnedFd>,
+    log: PathBuf,
+}
+
+impl Mount {
+    /// A path in it.
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.mountpoint.join(name)
+    }
+
+    /// The root.
+    pub fn root(&self) -> &Path {
+        &self.mountpoint
+    }
+
+    /// Its counters.
+    pub fn stats(&self) -> serde_json::Value {
+        let mountpoint = self.mountpoint.to_str().expect("UTF-8");
+        serde_json::from_str(&succeeds(&["stats", mountpoint, "--json"])).expect("JSON")
+    }
+
+    /// Unmounts as users do.
+    pub fn unmount(mut self) {
+        succeeds(&["umount", self.mountpoint.to_str().expect("UTF-8")]);
+        assert!(self.daemon_ends_within(Duration::ZERO), "umount returns when the daemon is gone");
+        self.daemon = None;
+    }
+
+    /// Kills the daemon at once, and takes the dead mount away.
+    pub fn kill(mut self) {
+        self.signal(Signal::KILL);
+        assert!(self.daemon_ends_within(Duration::from_secs(10)), "killed");
+        self.daemon = None;
+        self.detach();
+    }
+
+    /// Sends a signal to the daemon.
+    pub fn signal(&self, signal: Signal) {
+        rustix::process::pidfd_send_signal(self.daemon.as_ref().expect("a daemon"), signal).expect("sent");
+    }
+
+    /// Whether the daemon ends in time.
+    pub fn daemon_ends_within(&self, time: Duration) -> bool {
+        let Some(daemon) = &self.daemon else { return true };
+        let timeout = Timespec { tv_sec: time.as_secs() as i64, tv_nsec: time.subsec_nanos().into() };
+        let ended = rustix::io::retry_on_intr(|| rustix::event::poll(&mut [PollFd::new(daemon, PollFlags::IN)], Some(&timeout)));
+        ended.expect("poll") == 1
+    }
+
+    fn detach(&self) {
+        let _ = tandemfs_fuse::unmount(&self.mountpoint, tandemfs_fuse::Unmount::Lazy);
+    }
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("log of the daemon:\n{}", std::fs::read_to_string(&self.log).unwrap_or_default());
+        }
+        if let Some(daemon) = &self.daemon {
+            self.detach();
+            if !self.daemon_ends_within(Duration::from_secs(2)) {
+                let _ = rustix::process::pidfd_send_signal(daemon, Signal::KILL);
+                self.daemon_ends_within(Duration::from_secs(10));
+            }
+        }
+    }
+}
+
+/// Tests of mounts do not pass without one.
+pub fn require_fuse() {
+    let is_device = std::fs::metadata("/dev/fuse").is_ok_and(|metadata| metadata.file_type().is_char_device());
+    assert!(is_device, "this test needs /dev/fuse: load the kernel module (modprobe fuse), or give the container the device");
+}
+
+/// Waits for something that comes about by itself.
+pub fn eventually(what: &str, condition: impl Fn() -> bool) {
+    let start = Instant::now();
+    while !condition() {
+        assert!(start.elapsed() < Duration::from_secs(10), "{what} did not come about");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// Bytes that repeat in no power of two.
+pub fn pattern(seed: u64, length: usize) -> Vec<u8> {
+    (0..length as u64).map(|position| ((position + seed).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 56) as u8).collect()
+}
+
+/// A copy of the program under another name, in a directory that everybody may enter.
+pub fn program_named(place: &Place, name: &str) -> String {
+    let path = place.path(name);
+    std::fs::copy(env!("CARGO_BIN_EXE_tandemfs"), &path).expect("copied");
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).expect("changed");
+    path
+}
