@@ -18,6 +18,10 @@ mod index;
 mod journal;
 mod mkfs;
 mod mount;
+#[cfg(not(feature = "mutants"))]
+mod mutant;
+#[cfg(feature = "mutants")]
+pub mod mutant;
 mod namespace;
 mod recovery;
 mod statistics;

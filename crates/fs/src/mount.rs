@@ -18,6 +18,7 @@ use crate::alloc::sectors::SectorAllocator;
 use crate::cache::PageCache;
 use crate::health::Health;
 use crate::journal::{Journal, replay};
+use crate::mutant::{Mutant, on};
 use crate::namespace::inodes::InodeTable;
 use crate::recovery::{self, RecoveryReport};
 use crate::statistics::Live;
@@ -119,7 +120,7 @@ impl FileSystem {
             // The commit point of recovery: what was replayed is home, the old records prove nothing any more ([MO1]).
             let home = volume.write_home(&volume.pages.take_dirty())?;
             volume.update_superblock(home, |superblock| {
-                superblock.clean = false;
+                superblock.clean = superblock.clean && on(Mutant::CleanKept);
                 superblock.generation += 1;
                 superblock.watermark = last_txid;
                 superblock.tails.fill(Tail::default());
@@ -142,7 +143,7 @@ impl FileSystem {
             recovery: RecoveryReport::default(),
         };
         if !options.read_only {
-            for number in &orphans {
+            for number in orphans.iter().filter(|_| !on(Mutant::OrphansForgotten)) {
                 file_system.remove_orphan(*number)?;
             }
         }

@@ -14,6 +14,7 @@ use crate::alloc::Need;
 use crate::index::block::{Block, ExtentChange};
 use crate::index::tree::{self, Found};
 use crate::journal::{Tx, tx_space as space};
+use crate::mutant::{Mutant, on};
 use crate::namespace::inodes::Handle;
 use crate::{Error, FileSystem, Result};
 
@@ -55,7 +56,7 @@ impl FileSystem {
             let block = size / block_bytes;
             let old = Block::lookup(volume, view.owner, view.root, block)?;
             let (kept, stale) = cut_block(&mut tx, self, view, &old, block, (size % block_bytes) as u32)?;
-            if stale {
+            if stale && !on(Mutant::StaleTailForgotten) {
                 new.state |= state::TAIL_STALE;
             } else {
                 new.state &= !state::TAIL_STALE;

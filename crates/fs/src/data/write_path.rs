@@ -23,6 +23,7 @@ use super::log_plan::{self, LogPlan, Part, Step};
 use crate::alloc::Need;
 use crate::index::block::{Block, ExtentChange, LogSlots, NewExtent};
 use crate::journal::{Tx, tx_space as space};
+use crate::mutant::{Mutant, on};
 use crate::namespace::inodes::Handle;
 use crate::statistics::{add, count};
 use crate::types::WriteOptions;
@@ -373,6 +374,9 @@ fn need_of(old: &Block) -> Need {
 /// sectors leaves the room as it was, and a block of logs alone is overwritten in the memory zone, which it leaves as it was.
 fn take_sectors(volume: &Volume, old: &Block, count: u32, grows: bool) -> Result<Sector> {
     let gives_back = old.extent.is_some_and(|extent| extent.count >= count);
+    if let Some(old) = old.extent.filter(|_| on(Mutant::DataFreedBeforeCommit)) {
+        volume.sectors.free(old.sector, old.count.into());
+    }
     match volume.sectors.take(count.into(), if gives_back { Need::Transient } else { Need::Growth }) {
         Err(Error::NoSpace { .. }) if !grows && need_of(old) == Need::Transient => volume.sectors.take(count.into(), Need::Transient),
         other => other,
@@ -519,10 +523,13 @@ fn transfer(volume: &Volume, targets: &mut [Target<'_>]) -> Result<(Fenced, Flus
             }
         })?;
         // R15: a FLUSH that fails says nothing about what is durable.
-        volume.drive.flush_blocks(written).map_err(|error| volume.health.stop("flushing the drive", &error))?
+        match if on(Mutant::BlocksNotFlushed) { Ok(Flushed::nothing_written()) } else { volume.drive.flush_blocks(written) } {
+            Err(_) if on(Mutant::FailedFlushIgnored) => Flushed::nothing_written(),
+            other => other.map_err(|error| volume.health.stop("flushing the drive", &error))?,
+        }
     };
     let in_flight = stored.unwrap_or_else(|| Ok(Lines::none()))?;
-    let any_log = !logs.is_empty();
+    let any_log = !logs.is_empty() && !on(Mutant::LogsNotFenced);
     let fenced = if any_log { volume.drive.fence(in_flight) } else { Fenced::nothing_stored() };
     Ok((fenced, flushed))
 }

@@ -16,6 +16,7 @@ use zerocopy::IntoBytes;
 
 use super::Journal;
 use crate::Result;
+use crate::mutant::{Mutant, on};
 use crate::statistics::count;
 use crate::volume::Volume;
 
@@ -56,12 +57,17 @@ impl Volume {
         if dirty.is_empty() && target == self.journal.watermark() {
             return Ok(());
         }
+        if on(Mutant::WatermarkBeforeHome) {
+            self.update_superblock(Fenced::nothing_stored(), |superblock| superblock.watermark = target)?;
+        }
         let home = self.write_home(&dirty)?; // [K2]
         let tails = self.journal.rings.iter().map(|ring| ring.lock().tail(target)).collect();
-        self.update_superblock(home, |superblock| {
-            superblock.watermark = target;
-            superblock.tails = tails;
-        })?; // [K3]
+        if !on(Mutant::TailReleasedEarly) {
+            self.update_superblock(home, |superblock| {
+                superblock.watermark = target;
+                superblock.tails = tails;
+            })?; // [K3]
+        }
         self.journal.watermark.store(target, Release);
         for ring in &self.journal.rings {
             ring.lock().release(target);
@@ -106,7 +112,7 @@ pub(crate) fn write_superblock(drive: &Drive, superblock: &Superblock) -> std::r
     }
     let bytes = superblock.encode();
     let first = usize::from(sequences[1] < sequences[0]);
-    for address in [places[first], places[1 - first]] {
+    for address in [places[first], places[1 - first]].into_iter().take(if on(Mutant::SecondSuperblockSkipped) { 1 } else { 2 }) {
         drop(drive.persist(Structure::Superblock, address, bytes.as_bytes())?);
     }
     Ok(())

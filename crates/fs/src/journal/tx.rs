@@ -17,6 +17,7 @@ use tandemfs_format::{LINE_BYTES, Line, LineAddress, Sector};
 
 use super::Wake;
 use crate::cache::Page;
+use crate::mutant::{Mutant, on};
 use crate::statistics::count;
 use crate::volume::{Owner, Volume};
 use crate::{Error, Result};
@@ -119,7 +120,14 @@ impl<'v> Tx<'v> {
             let seed = volume.pair.journal(ring.index, reservation.start.wrap, generation);
             encode(&mut buffer, seed, reservation.start.wrap, txid, &self.addresses, &self.images);
             let address = volume.geometry.ring(ring.index).nth(u64::from(reservation.start.offset_bytes) / LINE_BYTES as u64);
-            let persisted = volume.drive.persist(Structure::Journal, address, &buffer); // [J1]
+            for (address, image) in self.addresses.iter().zip(&self.images).filter(|_| on(Mutant::HomeBeforeRecord)) {
+                drop(volume.drive.persist(Structure::Inode, *address, image)?);
+            }
+            let persisted = if on(Mutant::RecordNotFlushed) {
+                volume.drive.store(Structure::Journal, address, &buffer).map(|_| Fenced::nothing_stored())
+            } else {
+                volume.drive.persist(Structure::Journal, address, &buffer) // [J1]
+            };
             ring.buffer = buffer;
             match persisted {
                 Ok(proof) => drop::<Fenced>(proof),
@@ -138,6 +146,7 @@ impl<'v> Tx<'v> {
         self.taken.clear();
         for space in self.freed.drain(..) {
             match space {
+                Space::Region { .. } if on(Mutant::FreedMetadataAtOnce) => volume.give_back(space),
                 Space::Region { region, address, lines } => volume.memory.free_after(region, address, lines, txid), // R6
                 other => volume.give_back(other),                                                                // R7
             }

@@ -1,0 +1,80 @@
+//! Deliberate bugs that show that the crash tests can fail (`docs/TESTING.md`). Without the feature `mutants` every switch is `false` at
+//! compile time; no program enables it.
+
+use tandemfs_format::LineAddress;
+use tandemfs_format::journal::{JournalRecord, RECORD_MAGIC, TX_LINES_MAX, record_bytes};
+
+/// A deliberate bug and the rule that it breaks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(feature = "mutants", allow(missing_docs))]
+#[repr(u8)]
+pub enum Mutant {
+    #[cfg(feature = "mutants")]
+    None,
+    /// R1: the watermark is durable before the lines below it are home.
+    WatermarkBeforeHome,
+    /// R1: rings are released although the watermark is not durable.
+    TailReleasedEarly,
+    /// R1, R3: replay goes ring by ring instead of by txid.
+    ReplayInRingOrder,
+    /// R3: a record is not flushed before it is acknowledged.
+    RecordNotFlushed,
+    /// R3: replay takes records whose checksum does not fit.
+    RecordChecksumIgnored,
+    /// R4: metadata goes home before its record is persistent.
+    HomeBeforeRecord,
+    /// R6: freed metadata space is given out at once.
+    FreedMetadataAtOnce,
+    /// R7: sectors are given out before the transaction that frees them is persistent.
+    DataFreedBeforeCommit,
+    /// R8: a record is persisted before the logs that it names are fenced.
+    LogsNotFenced,
+    /// R8: a record is persisted before the blocks that it names are flushed.
+    BlocksNotFlushed,
+    /// R12: recovery does not remove inodes without names.
+    OrphansForgotten,
+    /// R13: a truncation forgets that bytes stay beyond the end.
+    StaleTailForgotten,
+    /// R14: growth takes the transient room.
+    TransientRoomGiven,
+    /// R15: the file system goes on after a failed flush.
+    FailedFlushIgnored,
+    /// R25: a mount leaves the clean flag set.
+    CleanKept,
+    /// The second copy of the superblock is not written.
+    SecondSuperblockSkipped,
+}
+
+#[cfg(feature = "mutants")]
+static SELECTED: std::sync::atomic::AtomicU8 = std::sync::atomic::AtomicU8::new(Mutant::None as u8);
+
+/// Selects the bug of this process; [`Mutant::None`] for none.
+#[cfg(feature = "mutants")]
+pub fn select(mutant: Mutant) {
+    SELECTED.store(mutant as u8, std::sync::atomic::Ordering::SeqCst);
+}
+
+#[cfg(feature = "mutants")]
+pub(crate) fn on(mutant: Mutant) -> bool {
+    SELECTED.load(std::sync::atomic::Ordering::Relaxed) == mutant as u8
+}
+
+#[cfg(not(feature = "mutants"))]
+pub(crate) const fn on(_: Mutant) -> bool {
+    false
+}
+
+/// Takes a record without asking for its proof.
+pub(crate) fn decode_unproved(bytes: &[u8], wrap: u32) -> Option<JournalRecord> {
+    let word = |at: usize| Some(u32::from_le_bytes(bytes.get(at..at + 4)?.try_into().ok()?));
+    let long = |at: usize| Some(u64::from_le_bytes(bytes.get(at..at + 8)?.try_into().ok()?));
+    let count = word(12)? as usize;
+    if word(4)? != RECORD_MAGIC || word(24)? != wrap || count > TX_LINES_MAX || record_bytes(count) > bytes.len() {
+        return None;
+    }
+    let change = |index: usize| {
+        let at = 32 + 72 * index;
+        Some((LineAddress::new(long(at)?), bytes.get(at + 8..at + 72)?.try_into().ok()?))
+    };
+    Some(JournalRecord { txid: long(16)?, changes: (0..count).map(change).collect::<Option<_>>()?, bytes: record_bytes(count) })
+}
