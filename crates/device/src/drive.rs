@@ -174,7 +174,7 @@ impl Drive {
     /// Makes completed block writes durable ([D2]).
     pub fn flush_blocks(&self, _written: Written) -> Result<Flushed, DeviceError> {
         if self.device.description().volatile_write_cache {
-            self.flushes.flush(&self.device.description().name, || {
+            self.flushes.flush(|| {
                 self.counters.block_flushed();
                 self.device.block_path().flush()
             })?;

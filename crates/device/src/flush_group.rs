@@ -1,5 +1,8 @@
 //! One FLUSH serves all who wait (RULES R8): who comes while one is on its way waits for the next, because a FLUSH covers only writes that
 //! completed before it began.
+//!
+//! A failure stays (RULES R15): the writes that a failed FLUSH should have kept may be gone, and a repeated one could answer as if they
+//! were not. So all that wait and all that come later get the first cause, until the device is opened again.
 
 use std::io;
 
@@ -12,8 +15,17 @@ struct State {
     started: u64,
     completed: u64,
     running: bool,
-    /// Number and text of the last FLUSH that failed.
-    failed: Option<(u64, String)>,
+    failure: Option<Failure>,
+}
+
+/// The first cause, kept in parts since errors cannot be copied.
+#[derive(Debug)]
+struct Failure {
+    device: String,
+    offset: u64,
+    length: u64,
+    code: Option<i32>,
+    text: String,
 }
 
 /// The FLUSHes of one drive.
@@ -25,18 +37,15 @@ pub(crate) struct FlushGroup {
 
 impl FlushGroup {
     /// Returns when a FLUSH that began after this call has ended; runs it if nobody else does.
-    pub(crate) fn flush(&self, device: &str, flush: impl Fn() -> Result<(), DeviceError>) -> Result<(), DeviceError> {
+    pub(crate) fn flush(&self, flush: impl Fn() -> Result<(), DeviceError>) -> Result<(), DeviceError> {
         let mut state = self.state.lock();
         let needed = state.started + 1;
         loop {
+            if let Some(failure) = &state.failure {
+                return Err(failure.error());
+            }
             if state.completed >= needed {
-                return match &state.failed {
-                    Some((number, text)) if *number >= needed => {
-                        let source = io::Error::other(text.clone());
-                        Err(DeviceError::Block { device: device.to_owned(), operation: "flush", offset: 0, length: 0, source })
-                    }
-                    _ => Ok(()),
-                };
+                return Ok(());
             }
             if state.running {
                 self.ended.wait(&mut state);
@@ -44,56 +53,95 @@ impl FlushGroup {
             }
             state.running = true;
             state.started += 1;
-            let number = state.started;
             drop(state);
             let result = flush();
             state = self.state.lock();
             state.running = false;
-            state.completed = number;
+            state.completed = state.started;
             if let Err(error) = &result {
-                state.failed = Some((number, error.to_string()));
+                state.failure.get_or_insert_with(|| Failure::new(error));
             }
             self.ended.notify_all();
-            if number >= needed {
-                return result;
-            }
+            // Nobody started another meanwhile, so this one is the one needed or a later one.
+            return result;
         }
+    }
+}
+
+impl Failure {
+    fn new(error: &DeviceError) -> Self {
+        match error {
+            DeviceError::Block { device, offset, length, source, .. } => {
+                Self { device: device.clone(), offset: *offset, length: *length, code: source.raw_os_error(), text: source.to_string() }
+            }
+            other => Self { device: String::new(), offset: 0, length: 0, code: None, text: other.to_string() },
+        }
+    }
+
+    fn error(&self) -> DeviceError {
+        let source = self.code.map_or_else(|| io::Error::other(self.text.clone()), io::Error::from_raw_os_error);
+        DeviceError::Block { device: self.device.clone(), operation: "flush", offset: self.offset, length: self.length, source }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Barrier;
     use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+    use std::thread::sleep;
     use std::time::Duration;
 
     use super::*;
 
     #[test]
     fn many_who_wait_share_a_flush_that_began_after_they_came() {
-        let (group, flushes) = (FlushGroup::default(), AtomicUsize::new(0));
-        let barrier = std::sync::Barrier::new(16);
+        let (group, flushes, barrier) = (FlushGroup::default(), AtomicUsize::new(0), Barrier::new(16));
         std::thread::scope(|scope| {
             for _ in 0..16 {
                 scope.spawn(|| {
                     barrier.wait();
                     let flush = || {
                         flushes.fetch_add(1, SeqCst);
-                        std::thread::sleep(Duration::from_millis(100));
+                        sleep(Duration::from_millis(100));
                         Ok(())
                     };
-                    group.flush("drive", flush).expect("flushes");
+                    group.flush(flush).expect("flushes");
                 });
             }
         });
         assert!((1..=3).contains(&flushes.load(SeqCst)), "{}", flushes.load(SeqCst));
-        group.flush("drive", || Ok(())).expect("flushes");
     }
 
     #[test]
-    fn a_failed_flush_fails_for_all_whom_it_served() {
+    fn a_flush_that_is_on_its_way_does_not_serve_who_comes_late() {
+        let (group, flushes, begun) = (FlushGroup::default(), AtomicUsize::new(0), Barrier::new(2));
+        let slow = || {
+            flushes.fetch_add(1, SeqCst);
+            begun.wait();
+            sleep(Duration::from_millis(50));
+            Ok(())
+        };
+        std::thread::scope(|scope| {
+            scope.spawn(|| group.flush(slow).expect("flushes"));
+            begun.wait();
+            let own = || {
+                flushes.fetch_add(1, SeqCst);
+                Ok(())
+            };
+            group.flush(own).expect("flushes");
+        });
+        assert_eq!(flushes.load(SeqCst), 2);
+    }
+
+    #[test]
+    fn a_failed_flush_stays_failed_with_its_first_cause() {
         let group = FlushGroup::default();
-        let fail = || Err(DeviceError::Busy { path: "x".into() });
-        assert!(group.flush("drive", fail).is_err());
-        assert!(group.flush("drive", || Ok(())).is_ok(), "a later one is another");
+        let fail = || {
+            let source = io::Error::from_raw_os_error(libc::EIO);
+            Err(DeviceError::Block { device: "drive".into(), operation: "flush", offset: 0, length: 4096, source })
+        };
+        assert!(group.flush(fail).is_err());
+        let error = group.flush(|| Ok(())).expect_err("what the failed one should have kept may be gone");
+        assert!(matches!(error, DeviceError::Block { source, length: 4096, .. } if source.raw_os_error() == Some(libc::EIO)));
     }
 }

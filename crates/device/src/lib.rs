@@ -12,7 +12,7 @@
 //! [D3] On a domain that keeps retired stores (`gpf`, `eadr`) and on `process`, flush does nothing; the types stay.
 //! [D4] A load or store that fails (a poisoned line, a full host disk under an image) is an error, never a signal (RULES R23).
 //!
-//! ```compile_fail
+//! ```compile_fail,E0308
 //! # use tandemfs_device::{Drive, Fenced, Structure};
 //! # use tandemfs_format::LineAddress;
 //! fn needs_durable(_: Fenced) {}

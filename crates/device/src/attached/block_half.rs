@@ -6,7 +6,7 @@ use std::io::{self, Seek, SeekFrom};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 
-use rustix::fs::{FallocateFlags, fallocate};
+use rustix::fs::{AtFlags, FallocateFlags, OFlags, StatxFlags, fallocate, fcntl_getfl, fcntl_setfl, statx};
 use rustix::io::Errno;
 use rustix::ioctl;
 use tandemfs_format::{SECTOR_BYTES, Sector};
@@ -31,7 +31,7 @@ impl BlockHalf {
     pub(super) fn open(path: &Path, access: Access) -> Result<Self, DeviceError> {
         let name = path.display().to_string();
         let refuse = |reason: String| DeviceError::Open { path: name.clone(), reason };
-        let Opened { mut file, metadata, direct } = open_half(path, access, true)?;
+        let Opened { mut file, metadata, mut direct } = open_half(path, access, true)?;
         let kind = metadata.file_type();
         if !kind.is_file() && !kind.is_block_device() {
             return Err(refuse("is no block device and no file; the block half is one of them".into()));
@@ -40,12 +40,23 @@ impl BlockHalf {
         if bytes == 0 {
             return Err(refuse("is empty; a block half has at least 4 MiB".into()));
         }
+        let mut memory_alignment = 1;
+        if direct {
+            let (memory, offset) = direct_alignment(&file);
+            memory_alignment = memory;
+            if memory > SECTOR_BYTES || offset > SECTOR_BYTES {
+                // Coarser than our sectors: only the page cache can serve them.
+                let flags = fcntl_getfl(&file).map_err(|error| refuse(error.to_string()))?;
+                fcntl_setfl(&file, flags - OFlags::DIRECT).map_err(|error| refuse(error.to_string()))?;
+                (direct, memory_alignment) = (false, 1);
+            }
+        }
         let directory = kind.is_block_device().then(|| sysfs::device_directory("block", metadata.rdev())).flatten();
         Ok(Self {
             // A page cache in between is a volatile cache too.
             volatile_cache: !direct || directory.as_deref().is_none_or(sysfs::has_volatile_cache),
             discard: directory.as_deref().is_none_or(sysfs::can_discard),
-            rings: Rings::new(direct),
+            rings: Rings::new(memory_alignment),
             is_block_device: kind.is_block_device(),
             read_only: access.read_only,
             name,
@@ -127,6 +138,13 @@ fn place(request: &BlockRequest<'_>) -> (&'static str, Sector, u64) {
         BlockRequest::Read { sector, buffer } => ("read", *sector, buffer.len() as u64),
         BlockRequest::Write { sector, buffer } => ("write", *sector, buffer.len() as u64),
     }
+}
+
+/// What O_DIRECT asks of buffers and of offsets, in bytes; whole sectors where the kernel (before 6.1) does not tell.
+fn direct_alignment(file: &File) -> (usize, usize) {
+    let found = statx(file, "", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN).ok();
+    let told = found.filter(|found| found.stx_mask & StatxFlags::DIOALIGN.bits() != 0 && found.stx_dio_mem_align.is_power_of_two());
+    told.map_or((SECTOR_BYTES, SECTOR_BYTES), |found| (found.stx_dio_mem_align as usize, found.stx_dio_offset_align as usize))
 }
 
 /// BLKDISCARD: unlike a punched hole it asks for no zeros, which many drives could give only by writing them.

@@ -16,7 +16,7 @@ mod rings;
 mod sysfs;
 
 use std::fs::{File, OpenOptions};
-use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
 use block_half::BlockHalf;
@@ -25,6 +25,10 @@ use rustix::fs::{FlockOperation, OFlags, flock};
 use rustix::io::Errno;
 
 use crate::{BlockPath, BlockRequest, BytePath, Device, DeviceDescription, DeviceError, PersistenceDomain};
+
+/// Stores of at least this many bytes go past the CPU's caches where they would have to be flushed from there (`adr`): a page of data is
+/// not read again soon, and its lines need not be fetched to be overwritten.
+const STREAMING_BYTES_MIN: usize = 4096;
 
 /// How to open a pair.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -52,7 +56,7 @@ impl PairDevice {
     /// `Open` with one sentence where a half cannot be used, `Busy` where another process has it.
     pub fn open(memory: &Path, block: &Path, options: &PairOptions) -> Result<Self, DeviceError> {
         let name = format!("memory={},block={}", memory.display(), block.display());
-        if sysfs::same_file(memory, block) {
+        if is_same(memory, block) {
             return Err(DeviceError::Open { path: name, reason: "both halves are the same file; name two".into() });
         }
         let access = Access { read_only: options.read_only, shared: options.read_only && options.shared };
@@ -121,6 +125,17 @@ fn open_half(path: &Path, access: Access, want_direct: bool) -> Result<Opened, D
     }
 }
 
+/// Whether two paths name one file or one device.
+fn is_same(a: &Path, b: &Path) -> bool {
+    let (Ok(a), Ok(b)) = (std::fs::metadata(a), std::fs::metadata(b)) else { return false };
+    let is_device = |metadata: &std::fs::Metadata| metadata.file_type().is_block_device() || metadata.file_type().is_char_device();
+    if is_device(&a) && is_device(&b) {
+        (a.file_type(), a.rdev()) == (b.file_type(), b.rdev())
+    } else {
+        (a.dev(), a.ino()) == (b.dev(), b.ino())
+    }
+}
+
 fn describe(error: &std::io::Error, access: Access) -> String {
     match error.kind() {
         std::io::ErrorKind::NotFound => "does not exist; name a device or a file of the size that the half shall have".to_owned(),
@@ -151,7 +166,11 @@ impl BytePath for PairDevice {
     }
 
     fn store(&self, offset: u64, from: &[u8]) -> Result<(), DeviceError> {
-        self.memory.mapping().store(offset, from)
+        if self.description.domain.needs_flush() && from.len() >= STREAMING_BYTES_MIN {
+            self.memory.mapping().store_streaming(offset, from)
+        } else {
+            self.memory.mapping().store(offset, from)
+        }
     }
 
     fn flush(&self, offset: u64, length: u64) {
@@ -238,6 +257,50 @@ mod tests {
         let empty = folder.path().join("empty");
         File::create(&empty).expect("a file");
         assert!(refused(&empty, &block).contains("empty"));
+    }
+
+    #[test]
+    fn opening_for_reading_writes_nothing_and_can_be_shared() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (memory, block) = pair(folder.path());
+        let shared = PairOptions { read_only: true, shared: true, domain: None };
+        let device = PairDevice::open(&memory, &block, &shared).expect("opens");
+        let _beside = PairDevice::open(&memory, &block, &shared).expect("opens beside it");
+        assert!(matches!(PairDevice::open(&memory, &block, &PairOptions::default()), Err(DeviceError::Busy { .. })));
+        let alone = PairOptions { shared: false, ..shared };
+        assert!(matches!(PairDevice::open(&memory, &block, &alone), Err(DeviceError::Busy { .. })));
+        let page = vec![0; SECTOR_BYTES];
+        let mut write = [BlockRequest::Write { sector: Sector::new(0), buffer: &page }];
+        assert!(matches!(device.transfer(&mut write, &mut || {}), Err(DeviceError::Block { operation: "write", .. })));
+        assert!(matches!(device.store(0, &page), Err(DeviceError::Block { operation: "store", .. })));
+        assert!(device.block_path().discard(Sector::new(0), 1).is_err());
+    }
+
+    #[test]
+    fn flushes_are_asked_for_where_blocks_must_outlive_the_power() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (memory, block) = pair(folder.path());
+        let open = |domain| PairDevice::open(&memory, &block, &PairOptions { domain, ..PairOptions::default() });
+        assert!(!open(None).expect("opens").description().volatile_write_cache);
+        assert!(open(Some(PersistenceDomain::None)).expect("opens").description().volatile_write_cache);
+        let error = open(Some(PersistenceDomain::Adr)).expect_err("refused").to_string();
+        assert!(error.contains("it has 'process'"), "{error}");
+    }
+
+    #[test]
+    fn sparse_memory_is_reserved_and_blocks_are_discarded() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (memory, block) = pair(folder.path());
+        let taken = |path: &Path| std::fs::metadata(path).expect("there").blocks() * 512;
+        let device = PairDevice::open(&memory, &block, &PairOptions::default()).expect("opens");
+        assert!(taken(&memory) >= 4 << 20);
+        let data = vec![1; 1 << 20];
+        device.transfer(&mut [BlockRequest::Write { sector: Sector::new(0), buffer: &data }], &mut || {}).expect("writes");
+        device.block_path().flush().expect("flushes");
+        let before = taken(&block);
+        device.block_path().discard(Sector::new(0), 256).expect("discards");
+        assert!(taken(&block) < before);
+        assert!(matches!(device.block_path().discard(Sector::new(u64::MAX), 1), Err(DeviceError::OutOfRange { .. })));
     }
 
     #[test]

@@ -1,8 +1,10 @@
-//! io_uring: a few rings, any thread takes a free one, submits its batch and waits for all of it.
+//! io_uring: a few rings; any thread takes a free one, submits its batch and waits for all of it.
 //!
 //! [RI1] The kernel reads and writes the callers' buffers until a request completes, so nothing returns, and nothing unwinds, before every
 //!       submitted request has completed ([`InFlight`] waits when it is dropped).
-//! [RI2] `O_DIRECT` wants buffers aligned to the sector: others go through a bounce buffer of this module.
+//! [RI2] `O_DIRECT` wants buffers aligned to what the drive can address: others go through a bounce buffer of this module.
+//! [RI3] A request that was done in part is continued, one that was interrupted is repeated; a request fails only with the kernel's error
+//!       or at the end of a file that was cut short.
 //!
 //! Where the kernel gives no ring (sysctl kernel.io_uring_disabled, a container), requests are done one by one.
 
@@ -12,94 +14,163 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 
 use io_uring::{IoUring, opcode, types};
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use tandemfs_format::SECTOR_BYTES;
 
 use crate::BlockRequest;
 
 /// Requests of one ring in flight.
-const RING_ENTRIES: u32 = 64;
+const RING_ENTRIES: usize = 64;
+/// Bounce buffers that are kept for the next batch.
+const KEPT_BOUNCES_MAX: usize = 16;
+/// Largest bounce buffer that is kept, in sectors (1 MiB).
+const KEPT_BOUNCE_SECTORS_MAX: usize = 256;
+/// Most bytes of one submission; a longer request is continued ([RI3]).
+const SUBMISSION_BYTES_MAX: usize = 1 << 30;
 
 #[derive(Debug, Clone, Copy)]
 #[repr(C, align(4096))]
 struct Aligned([u8; SECTOR_BYTES]);
 
+type Bounce = Vec<Aligned>;
+
 /// The rings of a block half.
-pub(crate) struct Rings {
+pub(super) struct Rings {
     rings: Vec<Mutex<IoUring>>,
-    direct: bool,
+    kept_bounces: Mutex<Vec<Bounce>>,
+    memory_alignment: usize,
 }
 
 impl std::fmt::Debug for Rings {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        formatter.debug_struct("Rings").field("count", &self.rings.len()).field("direct", &self.direct).finish()
+        let count = self.rings.len();
+        formatter.debug_struct("Rings").field("count", &count).field("memory_alignment", &self.memory_alignment).finish_non_exhaustive()
     }
 }
 
-/// Where the bytes of a request are for the kernel.
+/// A request as the kernel sees it.
 struct Transfer {
     pointer: *mut u8,
-    length: u32,
+    length: usize,
+    /// In the file, in bytes.
     offset: u64,
-    write: bool,
+    is_write: bool,
+    /// Bytes that are done.
+    done: usize,
+}
+
+enum Step {
+    Done,
+    Again,
+    Failed(io::Error),
+}
+
+impl Transfer {
+    /// Takes the result of one submission into account ([RI3]).
+    fn advance(&mut self, result: i32) -> Step {
+        match result {
+            code if code == -libc::EINTR || code == -libc::EAGAIN => Step::Again,
+            code if code < 0 => Step::Failed(io::Error::from_raw_os_error(-code)),
+            moved => {
+                // O_DIRECT wants to go on at a sector; doing part of one twice does no harm.
+                let done = self.done + moved as usize;
+                let whole = done / SECTOR_BYTES * SECTOR_BYTES;
+                if done >= self.length {
+                    Step::Done
+                } else if whole > self.done {
+                    self.done = whole;
+                    Step::Again
+                } else {
+                    Step::Failed(if self.is_write { io::ErrorKind::WriteZero } else { io::ErrorKind::UnexpectedEof }.into())
+                }
+            }
+        }
+    }
+
+    fn entry(&self, descriptor: types::Fd) -> io_uring::squeue::Entry {
+        let pointer = self.pointer.wrapping_add(self.done);
+        let length = (self.length - self.done).min(SUBMISSION_BYTES_MAX) as u32;
+        let offset = self.offset + self.done as u64;
+        if self.is_write {
+            opcode::Write::new(descriptor, pointer, length).offset(offset).build()
+        } else {
+            opcode::Read::new(descriptor, pointer, length).offset(offset).build()
+        }
+    }
 }
 
 impl Rings {
-    /// `direct`: the file was opened with `O_DIRECT`.
-    pub(crate) fn new(direct: bool) -> Self {
+    /// `memory_alignment`: what buffers must be aligned to, in bytes; at most 4096, 1 where the page cache takes any.
+    pub(super) fn new(memory_alignment: usize) -> Self {
         let count = std::thread::available_parallelism().map_or(1, usize::from) + 2;
-        let rings = (0..count).map_while(|_| IoUring::new(RING_ENTRIES).ok()).map(Mutex::new).collect();
-        Self { rings, direct }
+        let entries = RING_ENTRIES as u32;
+        let ring = |_| IoUring::builder().setup_coop_taskrun().build(entries).or_else(|_| IoUring::new(entries)).ok();
+        let rings = (0..count).map_while(ring).map(Mutex::new).collect();
+        Self { rings, kept_bounces: Mutex::default(), memory_alignment }
     }
 
-    /// Does all requests; `meanwhile` runs while the first of them are in flight. An error names the request that failed.
-    pub(crate) fn run(
+    /// As [`Rings::new`] on a kernel that gives no ring.
+    #[cfg(test)]
+    pub(super) fn without_rings(memory_alignment: usize) -> Self {
+        Self { rings: Vec::new(), kept_bounces: Mutex::default(), memory_alignment }
+    }
+
+    /// Does all requests; `meanwhile` runs while the first of them are in flight. An error names a request that failed.
+    pub(super) fn run(
         &self,
         file: &File,
         requests: &mut [BlockRequest<'_>],
         meanwhile: &mut dyn FnMut(),
     ) -> Result<(), (usize, io::Error)> {
-        let mut bounces: Vec<(usize, Vec<Aligned>)> = Vec::new();
-        let transfers: Vec<Transfer> = requests
-            .iter_mut()
-            .enumerate()
-            .map(|(index, request)| {
-                let (pointer, length, offset, write) = match request {
-                    BlockRequest::Read { sector, buffer } => (buffer.as_mut_ptr(), buffer.len(), sector.offset_bytes(), false),
-                    BlockRequest::Write { sector, buffer } => (buffer.as_ptr().cast_mut(), buffer.len(), sector.offset_bytes(), true),
-                };
-                let pointer = if self.direct && !(pointer as usize).is_multiple_of(SECTOR_BYTES) {
-                    let mut bounce = vec![Aligned([0; SECTOR_BYTES]); length / SECTOR_BYTES];
-                    if let BlockRequest::Write { buffer, .. } = request {
-                        for (to, from) in bounce.iter_mut().zip(buffer.chunks_exact(SECTOR_BYTES)) {
-                            to.0.copy_from_slice(from);
-                        }
-                    }
-                    let pointer = bounce.as_mut_ptr().cast();
-                    bounces.push((index, bounce)); // moves the Vec, not what it holds
-                    pointer
-                } else {
-                    pointer
-                };
-                Transfer { pointer, length: length as u32, offset, write }
-            })
-            .collect();
+        let mut bounces: Vec<(usize, Bounce)> = Vec::new();
+        let mut transfers: Vec<Transfer> = Vec::with_capacity(requests.len());
+        for (index, request) in requests.iter_mut().enumerate() {
+            let (pointer, length, sector, is_write) = match request {
+                BlockRequest::Read { sector, buffer } => (buffer.as_mut_ptr(), buffer.len(), *sector, false),
+                BlockRequest::Write { sector, buffer } => (buffer.as_ptr().cast_mut(), buffer.len(), *sector, true),
+            };
+            let mut transfer = Transfer { pointer, length, offset: sector.offset_bytes(), is_write, done: 0 };
+            if !(pointer as usize).is_multiple_of(self.memory_alignment) {
+                let mut bounce = self.bounce(length / SECTOR_BYTES);
+                if let BlockRequest::Write { buffer, .. } = request {
+                    bounce.iter_mut().zip(buffer.chunks_exact(SECTOR_BYTES)).for_each(|(to, from)| to.0.copy_from_slice(from));
+                }
+                transfer.pointer = bounce.as_mut_ptr().cast();
+                // Moves the vector, not what it holds.
+                bounces.push((index, bounce));
+            }
+            transfers.push(transfer);
+        }
         let result = match self.free_ring() {
-            Some(mut ring) => run_ring(&mut ring, file, &transfers, meanwhile),
+            Some(mut ring) => run_ring(&mut ring, file, &mut transfers, meanwhile),
             None => run_plain(file, &transfers, meanwhile),
         };
-        for (index, bounce) in &bounces {
-            if let BlockRequest::Read { buffer, .. } = &mut requests[*index] {
-                for (to, from) in buffer.chunks_exact_mut(SECTOR_BYTES).zip(bounce) {
-                    to.copy_from_slice(&from.0);
-                }
+        for (index, bounce) in bounces {
+            if let BlockRequest::Read { buffer, .. } = &mut requests[index] {
+                buffer.chunks_exact_mut(SECTOR_BYTES).zip(&bounce).for_each(|(to, from)| to.copy_from_slice(&from.0));
             }
+            self.keep(bounce);
         }
         result
     }
 
-    fn free_ring(&self) -> Option<parking_lot::MutexGuard<'_, IoUring>> {
+    fn free_ring(&self) -> Option<MutexGuard<'_, IoUring>> {
         self.rings.iter().find_map(|ring| ring.try_lock()).or_else(|| self.rings.first().map(|ring| ring.lock()))
+    }
+
+    fn bounce(&self, sectors: usize) -> Bounce {
+        let mut bounce = self.kept_bounces.lock().pop().unwrap_or_default();
+        if bounce.len() < sectors {
+            bounce.resize(sectors, Aligned([0; SECTOR_BYTES]));
+        }
+        bounce
+    }
+
+    fn keep(&self, bounce: Bounce) {
+        let mut kept = self.kept_bounces.lock();
+        if kept.len() < KEPT_BOUNCES_MAX && bounce.len() <= KEPT_BOUNCE_SECTORS_MAX {
+            kept.push(bounce);
+        }
     }
 }
 
@@ -107,11 +178,10 @@ impl Rings {
 struct InFlight<'r> {
     ring: &'r mut IoUring,
     pending: usize,
-    first_error: Option<(usize, io::Error)>,
 }
 
 impl InFlight<'_> {
-    fn submit(&mut self, want: usize) {
+    fn submit(&self, want: usize) {
         loop {
             match self.ring.submit_and_wait(want) {
                 Ok(_) => return,
@@ -126,24 +196,11 @@ impl InFlight<'_> {
         }
     }
 
-    fn reap(&mut self, transfers: &[Transfer]) {
-        while let Some(completion) = self.ring.completion().next() {
-            self.pending -= 1;
-            let index = completion.user_data() as usize;
-            let error = match completion.result() {
-                code if code < 0 => io::Error::from_raw_os_error(-code),
-                length if length as u32 == transfers[index].length => continue,
-                length => io::Error::other(format!("{length} of {} B were transferred", transfers[index].length)),
-            };
-            self.first_error.get_or_insert((index, error));
-        }
-    }
-
-    fn wait_all(&mut self, transfers: &[Transfer]) {
-        while self.pending > 0 {
-            self.submit(1);
-            self.reap(transfers);
-        }
+    /// The next completion: a request's index and its result.
+    fn next(&mut self) -> Option<(usize, i32)> {
+        let completion = self.ring.completion().next()?;
+        self.pending -= 1;
+        Some((completion.user_data() as usize, completion.result()))
     }
 }
 
@@ -151,54 +208,139 @@ impl Drop for InFlight<'_> {
     fn drop(&mut self) {
         while self.pending > 0 {
             self.submit(1);
-            self.pending -= self.ring.completion().count();
+            while self.next().is_some() {}
         }
     }
 }
 
-fn run_ring(ring: &mut IoUring, file: &File, transfers: &[Transfer], meanwhile: &mut dyn FnMut()) -> Result<(), (usize, io::Error)> {
+fn run_ring(ring: &mut IoUring, file: &File, transfers: &mut [Transfer], meanwhile: &mut dyn FnMut()) -> Result<(), (usize, io::Error)> {
     let descriptor = types::Fd(file.as_raw_fd());
-    let mut in_flight = InFlight { ring, pending: 0, first_error: None };
-    let mut first = true;
-    for (base, batch) in (0..).step_by(RING_ENTRIES as usize).zip(transfers.chunks(RING_ENTRIES as usize)) {
-        for (index, transfer) in (base..).zip(batch) {
-            let entry = if transfer.write {
-                opcode::Write::new(descriptor, transfer.pointer, transfer.length).offset(transfer.offset).build()
-            } else {
-                opcode::Read::new(descriptor, transfer.pointer, transfer.length).offset(transfer.offset).build()
-            };
-            // SAFETY: the buffer is borrowed by the caller's request or owned by its bounce, both longer than this function, which does
-            // not return or unwind before the request has completed ([RI1]). Reads have exclusive borrows.
-            let pushed = unsafe { in_flight.ring.submission().push(&entry.user_data(index as u64)) };
-            assert!(pushed.is_ok(), "a batch is no longer than the ring");
+    let mut in_flight = InFlight { ring, pending: 0 };
+    let mut waiting: Vec<usize> = (0..transfers.len()).rev().collect();
+    let mut meanwhile = Some(meanwhile);
+    let mut result = Ok(());
+    loop {
+        while in_flight.pending < RING_ENTRIES
+            && let Some(index) = waiting.pop()
+        {
+            let entry = transfers[index].entry(descriptor).user_data(index as u64);
+            // SAFETY: the buffer is borrowed by the caller's request or owned by its bounce. Both outlive this function, which neither
+            // returns nor unwinds before the request has completed ([RI1]). A read's borrow is exclusive.
+            let pushed = unsafe { in_flight.ring.submission().push(&entry) };
+            assert!(pushed.is_ok(), "no more are pending than the ring has entries");
             in_flight.pending += 1;
         }
-        in_flight.submit(0);
-        if first {
+        if let Some(meanwhile) = meanwhile.take() {
+            in_flight.submit(0);
             meanwhile();
-            first = false;
         }
-        in_flight.wait_all(transfers);
+        if in_flight.pending == 0 {
+            return result;
+        }
+        in_flight.submit(1);
+        while let Some((index, code)) = in_flight.next() {
+            match transfers[index].advance(code) {
+                Step::Done => {}
+                Step::Again => waiting.push(index),
+                Step::Failed(error) => result = result.and(Err((index, error))),
+            }
+        }
     }
-    if first {
-        meanwhile();
-    }
-    in_flight.first_error.take().map_or(Ok(()), Err)
 }
 
 /// Without a ring: one request after the other.
 fn run_plain(file: &File, transfers: &[Transfer], meanwhile: &mut dyn FnMut()) -> Result<(), (usize, io::Error)> {
     let mut result = Ok(());
     for (index, transfer) in transfers.iter().enumerate() {
-        let done = if transfer.write {
+        let done = if transfer.is_write {
             // SAFETY: pointer and length are those of the caller's buffer or its bounce, which outlive this call.
-            file.write_all_at(unsafe { std::slice::from_raw_parts(transfer.pointer, transfer.length as usize) }, transfer.offset)
+            file.write_all_at(unsafe { std::slice::from_raw_parts(transfer.pointer, transfer.length) }, transfer.offset)
         } else {
             // SAFETY: as above, and a read has an exclusive borrow.
-            file.read_exact_at(unsafe { std::slice::from_raw_parts_mut(transfer.pointer, transfer.length as usize) }, transfer.offset)
+            file.read_exact_at(unsafe { std::slice::from_raw_parts_mut(transfer.pointer, transfer.length) }, transfer.offset)
         };
         result = result.and(done.map_err(|error| (index, error)));
     }
     meanwhile();
     result
+}
+
+#[cfg(test)]
+mod tests {
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
+    use tandemfs_format::Sector;
+
+    use super::*;
+
+    fn transfer(length: usize, is_write: bool) -> Transfer {
+        Transfer { pointer: std::ptr::null_mut(), length, offset: 0, is_write, done: 0 }
+    }
+
+    #[test]
+    fn a_request_done_in_part_is_continued_at_a_sector() {
+        let mut half = transfer(8192, true);
+        assert!(matches!(half.advance(5000), Step::Again));
+        assert_eq!(half.done, 4096);
+        assert!(matches!(half.advance(-libc::EINTR), Step::Again));
+        assert!(matches!(half.advance(0), Step::Failed(error) if error.kind() == io::ErrorKind::WriteZero));
+        assert!(matches!(half.advance(-libc::EIO), Step::Failed(error) if error.raw_os_error() == Some(libc::EIO)));
+        assert!(matches!(half.advance(4096), Step::Done));
+        assert!(matches!(transfer(4096, false).advance(100), Step::Failed(error) if error.kind() == io::ErrorKind::UnexpectedEof));
+    }
+
+    #[test]
+    fn requests_are_done_with_rings_and_without_from_any_address() {
+        let file = tempfile::tempfile().expect("a temporary file");
+        file.set_len(1 << 20).expect("sized");
+        for rings in [Rings::new(4096), Rings::without_rings(4096), Rings::new(1)] {
+            let data: Vec<u8> = (0..100 * SECTOR_BYTES + 1).map(|index| (index / 77) as u8).collect();
+            let mut writes: Vec<_> = (0..100)
+                .map(|index| BlockRequest::Write {
+                    sector: Sector::new(index as u64),
+                    buffer: &data[1 + index * SECTOR_BYTES..][..SECTOR_BYTES],
+                })
+                .collect();
+            let mut ran = 0;
+            rings.run(&file, &mut writes, &mut || ran += 1).expect("written");
+            let mut found = vec![0; data.len()];
+            rings
+                .run(&file, &mut [BlockRequest::Read { sector: Sector::new(0), buffer: &mut found[1..] }], &mut || ran += 1)
+                .expect("read");
+            assert!(found[1..] == data[1..] && ran == 2);
+            rings.run(&file, &mut [], &mut || ran += 1).expect("nothing to do");
+            assert_eq!(ran, 3);
+        }
+    }
+
+    #[test]
+    fn the_error_names_its_request_and_the_others_are_done() {
+        let file = tempfile::tempfile().expect("a temporary file");
+        file.set_len(8192).expect("sized");
+        for rings in [Rings::new(1), Rings::without_rings(1)] {
+            let (mut beyond, mut first) = (vec![1; 4096], vec![1; 4096]);
+            let mut requests = [
+                BlockRequest::Read { sector: Sector::new(2), buffer: &mut beyond },
+                BlockRequest::Read { sector: Sector::new(0), buffer: &mut first },
+            ];
+            let (index, error) = rings.run(&file, &mut requests, &mut || ()).expect_err("past the end");
+            assert_eq!((index, error.kind()), (0, io::ErrorKind::UnexpectedEof));
+            assert!(first.iter().all(|&byte| byte == 0));
+        }
+    }
+
+    #[test]
+    fn a_panic_meanwhile_waits_for_what_is_in_flight() {
+        let file = tempfile::tempfile().expect("a temporary file");
+        file.set_len(1 << 20).expect("sized");
+        let rings = Rings::new(1);
+        let mut buffer = vec![1; 1 << 20];
+        let mut requests = [BlockRequest::Read { sector: Sector::new(0), buffer: &mut buffer }];
+        let panicked = catch_unwind(AssertUnwindSafe(|| rings.run(&file, &mut requests, &mut || panic!("in between"))));
+        assert!(panicked.is_err());
+        assert!(buffer.iter().all(|&byte| byte == 0), "the read was waited for");
+        rings
+            .run(&file, &mut [BlockRequest::Write { sector: Sector::new(0), buffer: &[2; 4096] }], &mut || ())
+            .expect("the ring still works");
+    }
 }

@@ -1,56 +1,100 @@
 //! What the kernel says of devices, read from /sys.
 
 use std::fs;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{major, minor};
 
 use crate::PersistenceDomain;
 
-/// Whether two paths name one file or one device.
-pub(crate) fn same_file(a: &Path, b: &Path) -> bool {
-    match (fs::metadata(a), fs::metadata(b)) {
-        (Ok(a), Ok(b)) if a.rdev() != 0 || b.rdev() != 0 => a.rdev() == b.rdev(),
-        (Ok(a), Ok(b)) => (a.dev(), a.ino()) == (b.dev(), b.ino()),
-        _ => false,
-    }
-}
-
 /// The directory of a device number in /sys/dev/`class` ("char" or "block").
-pub(crate) fn device_directory(class: &str, number: u64) -> Option<PathBuf> {
+pub(super) fn device_directory(class: &str, number: u64) -> Option<PathBuf> {
     fs::canonicalize(format!("/sys/dev/{class}/{}:{}", major(number), minor(number))).ok()
 }
 
-/// A file of a device's directory, or of one of its parents (a partition's drive, a namespace's region).
-fn attribute(directory: &Path, name: &str) -> Option<String> {
-    directory.ancestors().take_while(|path| *path != Path::new("/sys")).find_map(|path| {
-        let text = fs::read_to_string(path.join(name)).ok()?;
-        Some(text.trim().to_owned())
-    })
+fn read(directory: &Path, name: &str) -> Option<String> {
+    Some(fs::read_to_string(directory.join(name)).ok()?.trim().to_owned())
+}
+
+/// A device's directory and its parents: a partition's drive, a namespace's region.
+fn ancestors(directory: &Path) -> impl Iterator<Item = &Path> {
+    directory.ancestors().take_while(|path| *path != Path::new("/sys"))
 }
 
 /// Size of a devdax in bytes.
-pub(crate) fn dax_bytes(directory: &Path) -> Option<u64> {
-    fs::read_to_string(directory.join("size")).ok()?.trim().parse().ok()
+pub(super) fn dax_bytes(directory: &Path) -> Option<u64> {
+    read(directory, "size")?.parse().ok()
 }
 
 /// What the platform keeps of the persistent memory that a device lies on; nothing where it does not lie on any.
-pub(crate) fn persistence_domain(directory: &Path) -> Option<PersistenceDomain> {
-    match attribute(directory, "persistence_domain")?.as_str() {
-        "cpu_cache" => Some(PersistenceDomain::Gpf),
-        "memory_controller" => Some(PersistenceDomain::Adr),
-        _ => None,
+///
+/// A devdax can be plain memory (CXL memory without persistence, memory set aside at boot): only one that lies on a region of persistent
+/// memory keeps anything. Such a region keeps at least what was flushed, `cpu_cache` the CPU's caches too. A region of a virtual machine
+/// (virtio-pmem) keeps nothing without the host's help, which a mapping cannot ask for.
+pub(super) fn persistence_domain(directory: &Path) -> Option<PersistenceDomain> {
+    let is_region = |path: &&Path| read(path, "uevent").is_some_and(|text| text.lines().any(|line| line == "DEVTYPE=nd_pmem"));
+    let region = ancestors(directory).find(is_region)?;
+    if region.components().any(|part| part.as_os_str().to_string_lossy().starts_with("virtio")) {
+        return None;
+    }
+    match read(region, "persistence_domain").as_deref() {
+        Some("cpu_cache") => Some(PersistenceDomain::Gpf),
+        _ => Some(PersistenceDomain::Adr),
     }
 }
 
 /// Whether a drive has a volatile write cache.
-pub(crate) fn has_volatile_cache(directory: &Path) -> bool {
+pub(super) fn has_volatile_cache(directory: &Path) -> bool {
     // Unknown counts as yes: a needless FLUSH loses nothing.
-    attribute(directory, "queue/write_cache").is_none_or(|mode| mode == "write back")
+    ancestors(directory).find_map(|path| read(path, "queue/write_cache")).is_none_or(|mode| mode != "write through")
 }
 
 /// Whether a drive takes discards.
-pub(crate) fn can_discard(directory: &Path) -> bool {
-    attribute(directory, "queue/discard_max_bytes").is_some_and(|bytes| bytes != "0")
+pub(super) fn can_discard(directory: &Path) -> bool {
+    ancestors(directory).find_map(|path| read(path, "queue/discard_max_bytes")).is_some_and(|bytes| bytes != "0")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A directory of files, as /sys would have it.
+    fn tree(files: &[(&str, &str)]) -> tempfile::TempDir {
+        let root = tempfile::tempdir().expect("a directory");
+        for (path, text) in files {
+            let path = root.path().join(path);
+            fs::create_dir_all(path.parent().expect("a file in a directory")).expect("made");
+            fs::write(path, text).expect("written");
+        }
+        root
+    }
+
+    #[test]
+    fn the_domain_is_that_of_the_region() {
+        let domain = |files: &[(&str, &str)], device: &str| {
+            let root = tree(files);
+            let device = root.path().join(device);
+            fs::create_dir_all(&device).expect("made");
+            persistence_domain(&device)
+        };
+        let region = ("ndbus0/region0/uevent", "DEVTYPE=nd_pmem\nMODALIAS=nd:t2\n");
+        let dax = "ndbus0/region0/dax0.0/dax/dax0.0";
+        assert_eq!(domain(&[region, ("ndbus0/region0/persistence_domain", "cpu_cache\n")], dax), Some(PersistenceDomain::Gpf));
+        assert_eq!(domain(&[region, ("ndbus0/region0/persistence_domain", "memory_controller\n")], dax), Some(PersistenceDomain::Adr));
+        assert_eq!(domain(&[region], "ndbus0/region0/pfn0.1/block/pmem0"), Some(PersistenceDomain::Adr));
+        let virtual_region = ("virtio3/ndbus0/region0/uevent", "DEVTYPE=nd_pmem\n");
+        assert_eq!(domain(&[virtual_region], "virtio3/ndbus0/region0/namespace0.0/block/pmem0"), None);
+        assert_eq!(domain(&[("hmem.0/uevent", "DRIVER=hmem\n")], "hmem.0/dax0.0"), None);
+    }
+
+    #[test]
+    fn a_partition_has_its_drives_queue() {
+        let root = tree(&[("nvme0n1/queue/write_cache", "write through\n"), ("nvme0n1/queue/discard_max_bytes", "0\n")]);
+        let partition = root.path().join("nvme0n1/nvme0n1p1");
+        assert!(!has_volatile_cache(&partition) && !can_discard(&partition));
+        let root = tree(&[("sda/queue/write_cache", "write back\n"), ("sda/queue/discard_max_bytes", "2147450880\n")]);
+        let drive = root.path().join("sda");
+        assert!(has_volatile_cache(&drive) && can_discard(&drive));
+        assert!(has_volatile_cache(root.path()), "unknown counts as volatile");
+    }
 }
