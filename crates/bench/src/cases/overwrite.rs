@@ -1,0 +1,164 @@
+//! A durable 4 KiB overwrite in a data log, beside the same copy, flush and fence alone; then its parts, each measured by itself.
+
+use std::hint::black_box;
+use std::sync::Arc;
+
+use tandemfs_device::{Device, Drive, PersistenceDomain};
+use tandemfs_format::journal::encode;
+use tandemfs_format::superblock::ChecksumKind;
+use tandemfs_format::{InodeNumber, LineAddress, PairSeed};
+use tandemfs_fs::{FileSystem, WriteOptions};
+
+use crate::arguments::Arguments;
+use crate::failure::{Failure, Result};
+use crate::machine::Pinned;
+use crate::measure::{Batch, Jumps, Recorder, interleaved};
+use crate::probe::{Probe, Store};
+use crate::report::{Reach, Row};
+use crate::scene::{self, DeviceShape, MIB, Scene};
+
+const PAGE: usize = 4096;
+const PAGES: u64 = 256;
+const BATCH: usize = 64;
+const OVER_NS: f64 = 1500.0;
+
+const SUBJECTS: usize = 6;
+const ENGINE: usize = 0;
+const LIMIT: usize = 1;
+const CHECKSUM: usize = 2;
+const ENCODE: usize = 3;
+const RECORD: usize = 4;
+const LOOK_UP: usize = 5;
+
+/// Both domains.
+pub fn run(arguments: &Arguments) -> Result<Vec<Row>> {
+    let mut rows = in_domain(arguments, PersistenceDomain::Gpf)?;
+    rows.extend(in_domain(arguments, PersistenceDomain::Adr)?);
+    Ok(rows)
+}
+
+fn in_domain(arguments: &Arguments, domain: PersistenceDomain) -> Result<Vec<Row>> {
+    let scene = Scene::new(arguments)?;
+    let device = |name| -> Result<Arc<dyn Device>> {
+        let device = match domain.needs_flush() {
+            true => scene.pair(name, 64 * MIB, 64 * MIB)?,
+            false => scene.device(name, DeviceShape::plain(64 * MIB, 64 * MIB))?,
+        };
+        Ok(Arc::new(Probe::with_domain(device, domain)))
+    };
+    let trace = trace(device("traced")?)?;
+    let fs = scene::make(device("engine")?, ChecksumKind::Crc32c)?;
+    let file = new_file_of_logs(&fs)?;
+    let bare = Drive::new(device("bare")?);
+    let _pinned = Pinned::new();
+
+    let data = vec![0x5a; PAGE];
+    let mut jumps = Jumps::new(7);
+    let engine = |recorder: &mut Recorder| {
+        for _ in 0..BATCH {
+            let offset = jumps.below(PAGES) * PAGE as u64;
+            recorder.time(ENGINE, || fs.write(file, offset, &data, WriteOptions::default()))?;
+        }
+        Ok(())
+    };
+    let mut logs = trace.logs.iter().cycle();
+    let limit = |recorder: &mut Recorder| {
+        for store in logs.by_ref().take(BATCH) {
+            recorder.time(LIMIT, || scene::persist(&bare, store.offset, &data))?;
+        }
+        Ok(())
+    };
+    let pair = PairSeed::new(fs.superblock().pair);
+    let checksum = |recorder: &mut Recorder| {
+        for _ in 0..BATCH {
+            recorder.time(CHECKSUM, || black_box(pair.data(black_box(&data))));
+        }
+        Ok(())
+    };
+    let addresses: Vec<LineAddress> = (0..trace.record_lines).map(|line| LineAddress::new(line as u64)).collect();
+    let images = vec![[7; 64]; trace.record_lines];
+    let mut buffer = Vec::new();
+    let encoding = |recorder: &mut Recorder| {
+        for _ in 0..BATCH {
+            recorder.time(ENCODE, || encode(&mut buffer, pair.journal(1, 2, 3), 2, 4, black_box(&addresses), black_box(&images)));
+        }
+        Ok(())
+    };
+    let record_bytes = vec![0x33; trace.record_bytes as usize];
+    let mut records = trace.records.iter().cycle();
+    let record = |recorder: &mut Recorder| {
+        for store in records.by_ref().take(BATCH) {
+            recorder.time(RECORD, || scene::persist(&bare, store.offset, &record_bytes))?;
+        }
+        Ok(())
+    };
+    // One byte of a hole: the locks, the view of the inode and the look-up of the block, and no data.
+    let mut byte = [0];
+    let look_up = |recorder: &mut Recorder| {
+        for _ in 0..BATCH {
+            recorder.time(LOOK_UP, || fs.read(file, PAGES * PAGE as u64 + 17, &mut byte))?;
+        }
+        Ok(())
+    };
+    let mut batches: [Batch<'_>; SUBJECTS] =
+        [Box::new(engine), Box::new(limit), Box::new(checksum), Box::new(encoding), Box::new(record), Box::new(look_up)];
+    let samples = interleaved(SUBJECTS, arguments.scaled(2000), &mut batches)?;
+    drop(batches);
+    fs.unmount()?;
+
+    let what = |name: &str| format!("{name} ({domain})");
+    let parts: f64 = [CHECKSUM, ENCODE, RECORD, LOOK_UP].iter().map(|part| samples[*part].median_ns()).sum();
+    let rest = samples[ENGINE].median_ns() - samples[LIMIT].median_ns() - parts;
+    let lines = format!("{} lines in {} B", trace.record_lines, trace.record_bytes);
+    Ok(vec![
+        Row::beside(what("4 KiB overwrite"), &samples[ENGINE], &samples[LIMIT], Reach::OverAtMost(OVER_NS)),
+        Row::alone(what("of it: CRC-32C of the data"), &samples[CHECKSUM]),
+        Row::alone(what("of it: record encoded, with its CRC"), &samples[ENCODE]).note(lines),
+        Row::alone(what("of it: record persisted"), &samples[RECORD]),
+        Row::alone(what("of it: index look-up"), &samples[LOOK_UP]).note("a read of one byte in a hole: handle, range lock, radix tree"),
+        Row::value(what("of it: the rest"), rest)
+            .note("what the other parts leave of the time over the limit: plan, slot, new leaf and inode lines sealed, locks, apply"),
+    ])
+}
+
+/// A file whose pages are data logs of 4 KiB, and a hole behind it.
+fn new_file_of_logs(fs: &FileSystem) -> Result<InodeNumber> {
+    let file = fs.create(InodeNumber::ROOT, b"overwritten", &scene::new_file())?.inode;
+    for page in (0..PAGES).chain([PAGES + 64]) {
+        fs.write(file, page * PAGE as u64, &[1; PAGE], WriteOptions::default())?;
+    }
+    Ok(file)
+}
+
+/// What overwrites store.
+struct Trace {
+    logs: Vec<Store>,
+    records: Vec<Store>,
+    record_bytes: u64,
+    record_lines: usize,
+}
+
+fn trace(device: Arc<dyn Device>) -> Result<Trace> {
+    let probe = Arc::new(Probe::noting(device));
+    let fs = scene::make(probe.clone(), ChecksumKind::Crc32c)?;
+    let file = new_file_of_logs(&fs)?;
+    fs.checkpoint()?;
+    probe.take();
+    let mut jumps = Jumps::new(7);
+    for _ in 0..4096 {
+        fs.write(file, jumps.below(PAGES) * PAGE as u64, &[2; PAGE], WriteOptions::default())?;
+    }
+    let geometry = fs.superblock().geometry;
+    let (first, end) = (geometry.ring(0).offset_bytes(), geometry.ring(geometry.ring_count() - 1).offset_bytes() + geometry.ring_bytes());
+    let (records, others): (Vec<Store>, Vec<Store>) = probe.take().into_iter().partition(|store| (first..end).contains(&store.offset));
+    let logs: Vec<Store> = others.into_iter().filter(|store| store.length == PAGE as u64).collect();
+    let mut lengths: Vec<u64> = records.iter().map(|store| store.length).collect();
+    lengths.sort_unstable();
+    let record_bytes = *lengths.get(lengths.len() / 2).ok_or_else(|| Failure::new("an overwrite stored no journal record"))?;
+    if logs.is_empty() {
+        return Err(Failure::new("an overwrite stored no data log"));
+    }
+    fs.unmount()?;
+    let record_lines = (1..).take_while(|lines| tandemfs_format::journal::record_bytes(*lines) as u64 <= record_bytes).last().unwrap_or(1);
+    Ok(Trace { logs, records, record_bytes, record_lines })
+}

@@ -1,0 +1,91 @@
+//! Facts of the machine, and what the benchmark asks of it.
+
+use std::fs;
+use std::sync::Arc;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+
+use crate::failure::{Failure, Result};
+
+static INTERRUPTED: OnceLock<Arc<AtomicBool>> = OnceLock::new();
+
+/// From now on SIGINT and SIGTERM make the next [`check`] fail instead of ending the process with everything left behind.
+pub fn listen_for_signals() -> Result<()> {
+    let flag = INTERRUPTED.get_or_init(Arc::default);
+    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
+        signal_hook::flag::register(signal, flag.clone())?;
+    }
+    Ok(())
+}
+
+/// Fails once a signal asked for the end.
+pub fn check() -> Result<()> {
+    match INTERRUPTED.get() {
+        Some(flag) if flag.load(Relaxed) => Err(Failure::new("interrupted; what was made for the measurement is removed")),
+        _ => Ok(()),
+    }
+}
+
+/// What a reader of the figures wants to know of the machine: name and value.
+pub fn facts() -> Vec<(&'static str, String)> {
+    let field = |file: &str, name: &str| {
+        fs::read_to_string(file).ok().and_then(|text| {
+            let line = text.lines().find(|line| line.starts_with(name))?;
+            Some(line.split_once(':')?.1.trim().to_owned())
+        })
+    };
+    let flags = field("/proc/cpuinfo", "flags").unwrap_or_default();
+    let has = |name: &str| flags.split(' ').any(|flag| flag == name);
+    let flush = if has("clwb") {
+        "clwb"
+    } else if has("clflushopt") {
+        "clflushopt"
+    } else {
+        "clflush"
+    };
+    let read = |file: &str| fs::read_to_string(file).map(|text| text.trim().to_owned()).unwrap_or_default();
+    vec![
+        ("cpu", field("/proc/cpuinfo", "model name").unwrap_or_else(|| std::env::consts::ARCH.to_owned())),
+        ("cpus", std::thread::available_parallelism().map_or(1, usize::from).to_string()),
+        ("virtual", if has("hypervisor") { "yes" } else { "no" }.to_owned()),
+        ("kernel", read("/proc/sys/kernel/osrelease")),
+        ("memory", field("/proc/meminfo", "MemTotal").unwrap_or_default()),
+        ("line write-back", flush.to_owned()),
+        ("clock", read("/sys/devices/system/clocksource/clocksource0/current_clocksource")),
+        ("load", read("/proc/loadavg").split(' ').next().unwrap_or_default().to_owned()),
+    ]
+}
+
+/// Keeps the calling thread on the last CPU until dropped; threads that it starts meanwhile stay there too. Best effort.
+pub struct Pinned(Option<CpuSet>);
+
+impl Pinned {
+    /// Pins.
+    pub fn new() -> Self {
+        let before = sched_getaffinity(None).ok();
+        if let Some(last) = before.as_ref().and_then(|set| (0..CpuSet::MAX_CPU).rev().find(|cpu| set.is_set(*cpu))) {
+            let mut set = CpuSet::new();
+            set.set(last);
+            let _best_effort = sched_setaffinity(None, &set);
+        }
+        Self(before)
+    }
+}
+
+impl Drop for Pinned {
+    fn drop(&mut self) {
+        if let Some(before) = &self.0 {
+            let _best_effort = sched_setaffinity(None, before);
+        }
+    }
+}
+
+/// Host memory of this process that is its own: resident less what it shares with files (the mapped image), in bytes.
+pub fn own_memory_bytes() -> u64 {
+    let statm = fs::read_to_string("/proc/self/statm").unwrap_or_default();
+    let mut pages = statm.split(' ').skip(1).map(|field| field.parse::<u64>().unwrap_or_default());
+    let (resident, shared) = (pages.next().unwrap_or_default(), pages.next().unwrap_or_default());
+    resident.saturating_sub(shared) * rustix::param::page_size() as u64
+}

@@ -1,0 +1,144 @@
+//! Taking times: one operation at a time into a histogram, subjects interleaved ([B1], [B3]).
+
+use std::time::{Duration, Instant};
+
+use hdrhistogram::Histogram;
+
+use crate::failure::{Failure, Result};
+use crate::machine;
+
+/// Longest time that is told from longer ones: ten minutes.
+const TIME_NS_MAX: u64 = 600_000_000_000;
+
+/// Times of one operation.
+pub struct Samples(Histogram<u64>);
+
+impl Samples {
+    /// None yet.
+    pub fn new() -> Self {
+        // A fixed range: a histogram that grows by itself does so in `record` only, and `saturating_record` would cut to what it holds.
+        match Histogram::new_with_bounds(1, TIME_NS_MAX, 3) {
+            Ok(histogram) => Self(histogram),
+            Err(_) => unreachable!("the bounds and three significant digits are allowed"),
+        }
+    }
+
+    /// Adds a time.
+    pub fn add(&mut self, time: Duration) {
+        self.0.saturating_record(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
+    }
+
+    /// How many there are.
+    pub fn count(&self) -> u64 {
+        self.0.len()
+    }
+
+    /// Half of the times are at most this.
+    pub fn median_ns(&self) -> f64 {
+        self.0.value_at_quantile(0.5) as f64
+    }
+
+    /// 99 % of the times are at most this.
+    pub fn p99_ns(&self) -> f64 {
+        self.0.value_at_quantile(0.99) as f64
+    }
+
+    /// The mean.
+    pub fn mean_ns(&self) -> f64 {
+        self.0.mean()
+    }
+}
+
+/// Where the subjects of one measurement put their times. While warming up nothing is kept.
+pub struct Recorder {
+    samples: Vec<Samples>,
+    warming_up: bool,
+}
+
+impl Recorder {
+    /// Runs an operation and takes its time as one of `subject`.
+    #[inline]
+    pub fn time<T>(&mut self, subject: usize, operation: impl FnOnce() -> T) -> T {
+        let start = Instant::now();
+        let result = operation();
+        let time = start.elapsed();
+        if !self.warming_up {
+            self.samples[subject].add(time);
+        }
+        result
+    }
+}
+
+/// One batch of a subject.
+pub type Batch<'a> = Box<dyn FnMut(&mut Recorder) -> Result<()> + 'a>;
+
+/// Runs all batches in turn, forth and back, `rounds` times after a tenth of that to warm up. Returns the times of `subjects` subjects.
+pub fn interleaved(subjects: usize, rounds: usize, batches: &mut [Batch<'_>]) -> Result<Vec<Samples>> {
+    let mut recorder = Recorder { samples: (0..subjects).map(|_| Samples::new()).collect(), warming_up: true };
+    let warm_up = rounds.div_ceil(10);
+    for round in 0..warm_up + rounds {
+        machine::check()?;
+        recorder.warming_up = round < warm_up;
+        for index in 0..batches.len() {
+            let index = if round % 2 == 0 { index } else { batches.len() - 1 - index };
+            batches[index](&mut recorder)?;
+        }
+    }
+    // A subject without times would be shown as infinitely fast.
+    if let Some(silent) = recorder.samples.iter().position(|samples| samples.count() == 0) {
+        return Err(Failure::new(format!("subject {silent} of the measurement took no times; this is a bug of the benchmark")));
+    }
+    Ok(recorder.samples)
+}
+
+/// Numbers that jump about but are the same in each run (xorshift).
+pub struct Jumps(u64);
+
+impl Jumps {
+    /// The sequence of `seed`.
+    pub fn new(seed: u64) -> Self {
+        Self(seed | 1)
+    }
+
+    /// The next one below `limit`.
+    pub fn below(&mut self, limit: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % limit
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_of_any_length_are_kept() {
+        for nanoseconds in [1, 80, 1_690, 5_000_000, 90_000_000_000] {
+            let mut samples = Samples::new();
+            samples.add(Duration::from_nanos(nanoseconds));
+            let (median, expected) = (samples.median_ns(), nanoseconds as f64);
+            assert!((median - expected).abs() <= expected / 500.0, "{nanoseconds} ns became {median}");
+            assert_eq!(samples.count(), 1);
+        }
+    }
+
+    #[test]
+    fn a_median_and_a_p99_are_of_all_times() {
+        let mut samples = Samples::new();
+        (1..=1000).for_each(|time| samples.add(Duration::from_nanos(time)));
+        assert_eq!((samples.median_ns(), samples.p99_ns()), (500.0, 990.0));
+    }
+
+    #[test]
+    fn a_subject_that_took_no_times_is_an_error() {
+        let mut batches: [Batch<'_>; 1] = [Box::new(|recorder| {
+            recorder.time(0, || std::thread::sleep(Duration::from_micros(50)));
+            Ok(())
+        })];
+        let samples = interleaved(1, 20, &mut batches).expect("measured");
+        assert!(samples[0].count() == 20 && samples[0].median_ns() >= 50_000.0, "{}", samples[0].median_ns());
+        assert!(interleaved(2, 20, &mut batches).is_err());
+    }
+}

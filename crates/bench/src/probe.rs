@@ -1,0 +1,77 @@
+//! A device around a device: it notes where the engine stores, so that a limit can store the same, and can be given another domain.
+
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use tandemfs_device::{BlockPath, BytePath, Device, DeviceDescription, DeviceError, PersistenceDomain};
+
+/// A store: offset in the memory zone and length, in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Store {
+    /// Where.
+    pub offset: u64,
+    /// How much.
+    pub length: u64,
+}
+
+/// A device seen through.
+pub struct Probe {
+    inner: Arc<dyn Device>,
+    description: DeviceDescription,
+    stores: Option<Mutex<Vec<Store>>>,
+}
+
+impl Probe {
+    /// The same device in another domain. Flushes and fences of `adr` are then really done, on memory that would not need them: it costs
+    /// what it costs on memory that does, as far as the CPU is concerned.
+    pub fn with_domain(inner: Arc<dyn Device>, domain: PersistenceDomain) -> Self {
+        let description = DeviceDescription { domain, ..inner.description().clone() };
+        Self { inner, description, stores: None }
+    }
+
+    /// The same device; stores are noted from now on.
+    pub fn noting(inner: Arc<dyn Device>) -> Self {
+        let description = inner.description().clone();
+        Self { inner, description, stores: Some(Mutex::default()) }
+    }
+
+    /// The stores since the last call.
+    pub fn take(&self) -> Vec<Store> {
+        self.stores.as_ref().map(|stores| std::mem::take(&mut *stores.lock())).unwrap_or_default()
+    }
+}
+
+impl Device for Probe {
+    fn byte_path(&self) -> &dyn BytePath {
+        if self.stores.is_some() { self } else { self.inner.byte_path() }
+    }
+
+    fn block_path(&self) -> &dyn BlockPath {
+        self.inner.block_path()
+    }
+
+    fn description(&self) -> &DeviceDescription {
+        &self.description
+    }
+}
+
+impl BytePath for Probe {
+    fn load(&self, offset: u64, into: &mut [u8]) -> Result<(), DeviceError> {
+        self.inner.byte_path().load(offset, into)
+    }
+
+    fn store(&self, offset: u64, from: &[u8]) -> Result<(), DeviceError> {
+        if let Some(stores) = &self.stores {
+            stores.lock().push(Store { offset, length: from.len() as u64 });
+        }
+        self.inner.byte_path().store(offset, from)
+    }
+
+    fn flush(&self, offset: u64, length: u64) {
+        self.inner.byte_path().flush(offset, length);
+    }
+
+    fn fence(&self) {
+        self.inner.byte_path().fence();
+    }
+}

@@ -1,0 +1,229 @@
+//! Rows, what they have to reach, and how they are shown.
+
+use serde_json::{Value, json};
+
+use crate::arguments::Case;
+use crate::machine;
+use crate::measure::Samples;
+
+/// What a row has to reach.
+#[derive(Debug, Clone, Copy)]
+pub enum Reach {
+    /// Median at most so many nanoseconds over the limit's.
+    OverAtMost(f64),
+    /// Median at most so many times the limit's.
+    RatioAtMost(f64),
+    /// At least this share of the limit's speed.
+    SpeedAtLeast(f64),
+    /// The slowest below so many nanoseconds.
+    Below(f64),
+    /// Host memory of at most so many bytes.
+    BytesAtMost(f64),
+    /// Nothing: shown to explain another row.
+    Shown,
+}
+
+/// One line of the table. Times in nanoseconds, memory in bytes.
+#[derive(Debug, Clone)]
+pub struct Row {
+    /// The operation.
+    pub name: String,
+    /// What half of the times are at most.
+    pub median: f64,
+    /// What 99 % of the times are at most.
+    pub p99: Option<f64>,
+    /// The limit's median and p99.
+    pub limit: Option<(f64, Option<f64>)>,
+    /// What has to be reached.
+    pub reach: Reach,
+    /// Bytes an operation moves, for rows that show a bandwidth.
+    pub bytes: Option<u64>,
+    /// A word of explanation.
+    pub note: String,
+}
+
+impl Row {
+    /// A row of times beside its limit.
+    pub fn beside(name: impl Into<String>, samples: &Samples, limit: &Samples, reach: Reach) -> Self {
+        let limit = Some((limit.median_ns(), Some(limit.p99_ns())));
+        Self { limit, reach, ..Self::alone(name, samples) }
+    }
+
+    /// A row of times that has no limit.
+    pub fn alone(name: impl Into<String>, samples: &Samples) -> Self {
+        Self { p99: Some(samples.p99_ns()), ..Self::value(name, samples.median_ns()) }
+    }
+
+    /// One value.
+    pub fn value(name: impl Into<String>, median: f64) -> Self {
+        Self { name: name.into(), median, p99: None, limit: None, reach: Reach::Shown, bytes: None, note: String::new() }
+    }
+
+    /// With a word of explanation.
+    pub fn note(mut self, note: impl Into<String>) -> Self {
+        self.note = note.into();
+        self
+    }
+
+    /// What is compared with the reach: nanoseconds over the limit, a ratio, a share or the value itself.
+    fn result(&self) -> Option<f64> {
+        let limit = self.limit.map(|(median, _)| median);
+        match self.reach {
+            Reach::OverAtMost(_) => limit.map(|limit| self.median - limit),
+            Reach::RatioAtMost(_) => limit.map(|limit| self.median / limit),
+            Reach::SpeedAtLeast(_) => limit.map(|limit| limit / self.median),
+            Reach::Below(_) | Reach::BytesAtMost(_) => Some(self.median),
+            Reach::Shown => None,
+        }
+    }
+
+    /// Whether the reach was reached. A time of nothing was not measured, and proves nothing.
+    fn met(&self) -> Option<bool> {
+        let result = self.result()?;
+        if self.median <= 0.0 || self.limit.is_some_and(|(median, _)| median <= 0.0) {
+            return Some(false);
+        }
+        match self.reach {
+            Reach::OverAtMost(most) | Reach::RatioAtMost(most) | Reach::BytesAtMost(most) => Some(result <= most),
+            Reach::SpeedAtLeast(least) => Some(result >= least),
+            Reach::Below(bound) => Some(result < bound),
+            Reach::Shown => None,
+        }
+    }
+
+    fn cells(&self) -> [String; 8] {
+        let show = |value: f64| if matches!(self.reach, Reach::BytesAtMost(_)) { bytes(value) } else { time(value) };
+        let or_dash = |value: Option<String>| value.unwrap_or_else(|| "–".to_owned());
+        let result = self.result().map(|result| match self.reach {
+            Reach::OverAtMost(_) if result < 0.0 => time(result),
+            Reach::OverAtMost(_) => format!("+{}", time(result)),
+            Reach::RatioAtMost(_) => format!("{result:.2} x"),
+            Reach::SpeedAtLeast(_) => format!("{:.0} %", result * 100.0),
+            _ => show(result),
+        });
+        let reach = match self.reach {
+            Reach::OverAtMost(most) => Some(format!("≤ +{}", time(most))),
+            Reach::RatioAtMost(most) => Some(format!("≤ {most} x")),
+            Reach::SpeedAtLeast(least) => Some(format!("≥ {:.0} %", least * 100.0)),
+            Reach::Below(bound) => Some(format!("< {}", time(bound))),
+            Reach::BytesAtMost(most) => Some(format!("≤ {}", bytes(most))),
+            Reach::Shown => None,
+        };
+        let mut name = self.name.clone();
+        if let Some(size) = self.bytes {
+            name = format!("{name}, {:.2} GB/s", size as f64 / self.median);
+        }
+        [
+            name,
+            show(self.median),
+            or_dash(self.p99.map(show)),
+            or_dash(self.limit.map(|(median, _)| show(median))),
+            or_dash(self.limit.and_then(|(_, p99)| p99).map(show)),
+            or_dash(result),
+            or_dash(reach),
+            or_dash(self.met().map(|met| if met { "yes" } else { "NO" }.to_owned())),
+        ]
+    }
+
+    fn json(&self, case: Case) -> Value {
+        json!({
+            "case": case.name(),
+            "name": self.name,
+            "unit": if matches!(self.reach, Reach::BytesAtMost(_)) { "bytes" } else { "nanoseconds" },
+            "median": self.median,
+            "p99": self.p99,
+            "limit_median": self.limit.map(|(median, _)| median),
+            "limit_p99": self.limit.and_then(|(_, p99)| p99),
+            "result": self.result(),
+            "reach": match self.reach {
+                Reach::OverAtMost(most) => json!({ "over_at_most": most }),
+                Reach::RatioAtMost(most) => json!({ "ratio_at_most": most }),
+                Reach::SpeedAtLeast(least) => json!({ "speed_at_least": least }),
+                Reach::Below(bound) => json!({ "below": bound }),
+                Reach::BytesAtMost(most) => json!({ "bytes_at_most": most }),
+                Reach::Shown => Value::Null,
+            },
+            "met": self.met(),
+            "bytes": self.bytes,
+            "note": self.note,
+        })
+    }
+}
+
+/// The facts of the machine.
+pub fn header(as_json: bool) {
+    let facts = machine::facts();
+    if as_json {
+        let machine: serde_json::Map<String, Value> = facts.into_iter().map(|(name, value)| (name.to_owned(), value.into())).collect();
+        println!("{}", json!({ "machine": machine }));
+    } else {
+        let facts: Vec<String> = facts.into_iter().map(|(name, value)| format!("{name}: {value}")).collect();
+        println!("{}\n", facts.join("; "));
+    }
+}
+
+/// The rows of a case, as a table that is also Markdown, or as a line of JSON each.
+pub fn print(case: Case, rows: &[Row], as_json: bool) {
+    if as_json {
+        rows.iter().for_each(|row| println!("{}", row.json(case)));
+        return;
+    }
+    let head = [case.name(), "median", "p99", "limit", "limit p99", "result", "reach", "met"].map(str::to_owned);
+    let cells: Vec<[String; 8]> = std::iter::once(head).chain(rows.iter().map(Row::cells)).collect();
+    let width = |column: usize| cells.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
+    let widths: [usize; 8] = std::array::from_fn(width);
+    for (index, row) in cells.iter().enumerate() {
+        let padded = row.iter().zip(widths).enumerate().map(|(column, (cell, width))| match column {
+            0 => format!("{cell:<width$}"),
+            _ => format!("{cell:>width$}"),
+        });
+        println!("| {} |", padded.collect::<Vec<String>>().join(" | "));
+        if index == 0 {
+            let rule = widths.iter().enumerate().map(|(column, width)| match column {
+                0 => "-".repeat(width + 2),
+                _ => format!("{}:", "-".repeat(width + 1)),
+            });
+            println!("|{}|", rule.collect::<Vec<String>>().join("|"));
+        }
+    }
+    println!();
+    for row in rows.iter().filter(|row| !row.note.is_empty()) {
+        println!("- {}: {}", row.name, row.note);
+    }
+    println!();
+}
+
+fn time(nanoseconds: f64) -> String {
+    match nanoseconds.abs() {
+        below if below < 10_000.0 => format!("{:.2} us", nanoseconds / 1e3),
+        below if below < 1_000_000.0 => format!("{:.1} us", nanoseconds / 1e3),
+        below if below < 1_000_000_000.0 => format!("{:.1} ms", nanoseconds / 1e6),
+        _ => format!("{:.2} s", nanoseconds / 1e9),
+    }
+}
+
+fn bytes(bytes: f64) -> String {
+    format!("{:.0} MiB", bytes / f64::from(1 << 20))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_row_is_judged_by_its_reach() {
+        let row = |reach| Row { limit: Some((100.0, None)), reach, ..Row::value("x", 120.0) };
+        assert_eq!(row(Reach::OverAtMost(20.0)).met(), Some(true));
+        assert_eq!(row(Reach::OverAtMost(19.0)).met(), Some(false));
+        assert_eq!(row(Reach::RatioAtMost(1.2)).met(), Some(true));
+        assert_eq!(row(Reach::SpeedAtLeast(0.9)).met(), Some(false));
+        assert_eq!(row(Reach::Below(120.0)).met(), Some(false));
+        assert_eq!(row(Reach::Shown).met(), None);
+        assert_eq!(Row { reach: Reach::Below(1.0), ..Row::value("nothing", 0.0) }.met(), Some(false));
+    }
+
+    #[test]
+    fn times_are_shown_in_a_fitting_unit() {
+        assert_eq!([1_234.0, 56_789.0, 2_500_000.0, 3e9].map(time), ["1.23 us", "56.8 us", "2.5 ms", "3.00 s"]);
+    }
+}

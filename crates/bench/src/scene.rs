@@ -1,0 +1,139 @@
+//! Devices and file systems to measure on; all of it goes when it is dropped ([B4]).
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use tandemfs_device::{BlockRequest, Device, Drive, Structure};
+use tandemfs_emulator::{CreateOptions, DeviceOptions};
+use tandemfs_format::inode::file_type;
+use tandemfs_format::superblock::ChecksumKind;
+use tandemfs_format::{LINE_BYTES, LineAddress, SECTOR_BYTES, Sector};
+use tandemfs_fs::{FileSystem, FormatOptions, MountOptions, NewInode, make_file_system};
+use tempfile::TempDir;
+
+use crate::arguments::Arguments;
+use crate::failure::{Failure, Result};
+
+pub const MIB: u64 = 1 << 20;
+
+/// A directory for images and mountpoints.
+pub struct Scene {
+    directory: TempDir,
+}
+
+/// What an emulated device is like.
+#[derive(Debug, Clone, Copy)]
+pub struct DeviceShape {
+    /// Profile of the emulator.
+    pub profile: &'static str,
+    /// Whether its timing model is on.
+    pub timing: bool,
+    /// Size of the memory zone.
+    pub memory_bytes: u64,
+    /// Size of the block zone.
+    pub block_bytes: u64,
+}
+
+impl DeviceShape {
+    /// A device that only stores.
+    pub fn plain(memory_bytes: u64, block_bytes: u64) -> Self {
+        Self { profile: "off", timing: false, memory_bytes, block_bytes }
+    }
+}
+
+impl Scene {
+    /// A new directory below the one that the arguments name.
+    pub fn new(arguments: &Arguments) -> Result<Self> {
+        let directory = tempfile::Builder::new().prefix("tandemfs-bench-").tempdir_in(&arguments.directory).map_err(|error| {
+            Failure::new(format!("{}: {error}; name a directory to write to with --directory", arguments.directory.display()))
+        })?;
+        Ok(Self { directory })
+    }
+
+    /// A path in the directory.
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    /// A new device whose memory zone has been stored to once, page by page.
+    pub fn device(&self, name: &str, shape: DeviceShape) -> Result<Arc<dyn Device>> {
+        let image = self.path(name);
+        let DeviceShape { profile, timing, memory_bytes, block_bytes } = shape;
+        tandemfs_emulator::create(&image, &CreateOptions { profile: profile.to_owned(), memory_bytes, block_bytes })?;
+        let device = open(path_text(&image)?, timing)?;
+        touch_memory(&*device)?;
+        Ok(device)
+    }
+
+    /// The same from two files, as a real pair is opened: here a flush really writes lines back, as it does not on an image, whose memory
+    /// is the host's page cache.
+    pub fn pair(&self, name: &str, memory_bytes: u64, block_bytes: u64) -> Result<Arc<dyn Device>> {
+        let [memory, block] = ["memory", "block"].map(|half| self.path(&format!("{name}-{half}")));
+        File::create_new(&memory)?.set_len(memory_bytes)?;
+        File::create_new(&block)?.set_len(block_bytes)?;
+        let device = open(&format!("memory={},block={}", path_text(&memory)?, path_text(&block)?), false)?;
+        touch_memory(&*device)?;
+        Ok(device)
+    }
+}
+
+/// Opens a device by its name.
+pub fn open(name: &str, timing: bool) -> Result<Arc<dyn Device>> {
+    Ok(tandemfs_emulator::open_device(name, &DeviceOptions { timing, ..DeviceOptions::default() })?)
+}
+
+fn path_text(path: &Path) -> Result<&str> {
+    path.to_str().ok_or_else(|| Failure::new("the directory's name is not Unicode; name another with --directory"))
+}
+
+fn touch_memory(device: &dyn Device) -> Result<()> {
+    let zeros = vec![0; MIB as usize];
+    let size = device.description().memory_bytes;
+    for offset in (0..size).step_by(zeros.len()) {
+        device.byte_path().store(offset, &zeros[..zeros.len().min((size - offset) as usize)])?;
+    }
+    Ok(())
+}
+
+/// Writes every sector of the block zone once, so that the file below has its pages.
+pub fn touch_blocks(device: &dyn Device) -> Result<()> {
+    let zeros = vec![0; MIB as usize];
+    let size = device.description().block_bytes;
+    for offset in (0..size).step_by(zeros.len()) {
+        let buffer = &zeros[..zeros.len().min((size - offset) as usize)];
+        let mut requests = [BlockRequest::Write { sector: Sector::new(offset / SECTOR_BYTES as u64), buffer }];
+        device.block_path().transfer(&mut requests, &mut || {})?;
+    }
+    Ok(())
+}
+
+/// Formats and mounts, with the thread behind the foreground that a mount has.
+pub fn make(device: Arc<dyn Device>, checksum_kind: ChecksumKind) -> Result<Arc<FileSystem>> {
+    let drive = Drive::new(device);
+    make_file_system(&drive, &FormatOptions { checksum_kind, force: true, ..FormatOptions::default() })?;
+    mount(drive, &MountOptions::default())
+}
+
+/// Mounts, with the thread behind the foreground.
+pub fn mount(drive: Drive, options: &MountOptions) -> Result<Arc<FileSystem>> {
+    let file_system = Arc::new(FileSystem::mount(drive, options)?);
+    file_system.start_background()?;
+    Ok(file_system)
+}
+
+/// A regular file to be created.
+pub fn new_file() -> NewInode<'static> {
+    NewInode { mode: file_type::REGULAR | 0o644, uid: 0, gid: 0, rdev: 0, target: b"" }
+}
+
+/// A directory to be made.
+pub fn new_directory() -> NewInode<'static> {
+    NewInode { mode: file_type::DIRECTORY | 0o755, ..new_file() }
+}
+
+/// Copies, flushes and fences: what the byte path must do at the least ([B2]).
+pub fn persist(drive: &Drive, offset: u64, bytes: &[u8]) -> Result<()> {
+    drop(drive.persist(Structure::DataLog, LineAddress::new(offset / LINE_BYTES as u64), bytes)?);
+    Ok(())
+}
