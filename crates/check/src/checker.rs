@@ -113,6 +113,8 @@ impl Checker<'_> {
 /// An image as one inspection found it.
 pub(crate) struct Inspection<'d> {
     pub(crate) image: Image<'d>,
+    /// The bytes of the superblock that counts, and the copies that should have them.
+    pub(crate) superblock_bytes: [u8; 1024],
     pub(crate) stale_copies: Vec<usize>,
     /// Whether the block half proved that it belongs to the pair, by its data or by what is left of its identity.
     pub(crate) block_half_proved: bool,
@@ -176,7 +178,16 @@ fn inspect<'d>(drive: &'d Drive, options: &CheckOptions, progress: &mut dyn FnMu
         })
         .collect();
     let block_half_proved = heads.identity_resembles || data.sectors_good > 0;
-    Ok(Inspection { image, stale_copies: heads.stale_copies, block_half_proved, pending, located, left_out, counts })
+    Ok(Inspection {
+        image,
+        superblock_bytes: heads.bytes,
+        stale_copies: heads.stale_copies,
+        block_half_proved,
+        pending,
+        located,
+        left_out,
+        counts,
+    })
 }
 
 /// Checks an image, and repairs it if asked to. The device must not be mounted.
@@ -195,15 +206,14 @@ pub fn check(drive: &Drive, options: &CheckOptions, progress: &mut dyn FnMut(Pro
     if options.repair {
         // A repair may bring to light what it had hidden (the links of a name that is gone); each round needs one that was done.
         let metadata_only = CheckOptions { data: false, ..options.clone() };
-        let data_bytes = inspection.counts.data_bytes;
-        let data: Vec<Located> = inspection.located.iter().filter(|located| located.finding.is_of_data()).cloned().collect();
         let mut round = 0;
         while round < repair::ROUNDS_MAX && repair::apply(&inspection, progress)? {
             repaired.append(&mut inspection.located);
             inspection = inspect(drive, &metadata_only, progress)?;
-            inspection.located.extend(data.iter().cloned()); // no repair touches data
-            inspection.counts.data_bytes = data_bytes;
             round += 1;
+        }
+        if round > 0 && options.data {
+            inspection = inspect(drive, options, progress)?;
         }
         repaired.retain(|located| !inspection.findings().any(|left| *left == located.finding));
         let mut seen = Vec::new();

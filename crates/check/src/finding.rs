@@ -531,11 +531,6 @@ findings! {
 }
 
 impl Finding {
-    /// Whether it is about the bytes of files, which no repair touches.
-    pub fn is_of_data(&self) -> bool {
-        matches!(self, Self::DataDamaged { .. } | Self::LogDamaged { .. } | Self::DataUnreadable { .. })
-    }
-
     /// The inode that the finding is about, where there is one.
     pub fn inode(&self) -> Option<u64> {
         match *self {

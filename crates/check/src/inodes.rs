@@ -229,7 +229,7 @@ fn odd_fields(inode: &Inode, cold: &[u8; LINE_BYTES]) -> Vec<(&'static str, u64)
     }
     let size_is_odd = match inode.file_type() {
         file_type::REGULAR => false,
-        file_type::DIRECTORY => inode.size % PAGE_BYTES as u64 != 0,
+        file_type::DIRECTORY => !inode.size.is_multiple_of(PAGE_BYTES as u64),
         file_type::SYMLINK => inode.size == 0 || inode.size > TARGET_MAX,
         _ => inode.size != 0,
     };

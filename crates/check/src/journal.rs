@@ -81,10 +81,10 @@ pub(crate) fn replay(image: &Image<'_>, places: &[RecordPlace], found: &mut Vec<
     let mut overlay = BTreeMap::new();
     let before = found.len();
     for pair in places.windows(2) {
-        if let [first, second] = pair {
-            if first.txid == second.txid {
-                found.push(Finding::RecordTwice { txid: first.txid });
-            }
+        if let [first, second] = pair
+            && first.txid == second.txid
+        {
+            found.push(Finding::RecordTwice { txid: first.txid });
         }
     }
     for place in places {

@@ -32,10 +32,10 @@ impl Checker<'_> {
         sweep(image, &mut |done, total, found| match found {
             None => self.progress(Stage::Mappings, done, total),
             Some(found) => {
-                if let Ok(inode) = found.decoded {
-                    if inode.has_mapping() {
-                        self.check_mapping(found.number, &inode);
-                    }
+                if let Ok(inode) = found.decoded
+                    && inode.has_mapping()
+                {
+                    self.check_mapping(found.number, &inode);
                 }
             }
         });
@@ -267,7 +267,7 @@ impl Checker<'_> {
             Some(region) => image.segments.holds(region, address, lines),
             None => image.geometry.holds_lines(address, lines) && image.segments.of_unit(address.unit()).is_none(),
         };
-        if !may_be || line % lines.next_power_of_two() != 0 {
+        if !may_be || !line.is_multiple_of(lines.next_power_of_two()) {
             self.find(Finding::PointerMisplaced { inode, block, target, line });
             return false;
         }

@@ -235,8 +235,7 @@ impl Checker<'_> {
         for start in directories {
             let mut at = start;
             path.clear();
-            loop {
-                let Some(facts) = self.inodes.get_mut(at) else { break };
+            while let Some(facts) = self.inodes.get_mut(at) {
                 if facts.mark == 1 {
                     let circle = path.iter().rev().take_while(|inode| **inode != at).copied().chain([at]);
                     if let Some(inode) = circle.min() {

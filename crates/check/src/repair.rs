@@ -29,6 +29,9 @@ use crate::tree;
 /// Most rounds of repairing and checking again.
 pub(crate) const ROUNDS_MAX: u32 = 8;
 
+/// Counters of the superblock beyond this were never reached by counting: nothing is written that would count on from there.
+const COUNTER_MAX: u64 = u64::MAX / 2;
+
 /// Lines that change together.
 type Group = BTreeMap<u64, Line>;
 
@@ -37,7 +40,7 @@ pub(crate) fn apply(inspection: &Inspection<'_>, progress: &mut dyn FnMut(Progre
     let image = &inspection.image;
     let mut mended = false;
     for copy in &inspection.stale_copies {
-        drop(image.drive.persist(Structure::Superblock, copy_address(*copy), image.superblock.encode().as_bytes())?); // [R1]
+        drop(image.drive.persist(Structure::Superblock, copy_address(*copy), &inspection.superblock_bytes)?); // [R1]
         mended = true;
     }
     if inspection.block_half_proved && inspection.findings().any(|finding| *finding == Finding::IdentityDamaged {}) {
@@ -56,7 +59,10 @@ pub(crate) fn apply(inspection: &Inspection<'_>, progress: &mut dyn FnMut(Progre
                 | Finding::SegmentGap { .. }
         )
     };
-    if inspection.findings().any(table_or_journal) {
+    let superblock = &image.superblock;
+    let last_txid = inspection.pending.last().map_or(0, |place| place.txid);
+    let counters = [superblock.sequence, superblock.generation, superblock.watermark, last_txid];
+    if inspection.findings().any(table_or_journal) || counters.iter().any(|counter| *counter > COUNTER_MAX) {
         return Ok(mended);
     }
     let groups = disjoint(inspection.findings().filter_map(|finding| group_of(image, finding)));

@@ -9,10 +9,15 @@ use zerocopy::IntoBytes;
 use crate::error::CheckError;
 use crate::finding::Finding;
 
+/// Longest label, in bytes.
+const LABEL_BYTES_MAX: usize = 64;
+
 /// What the two fixed places say.
 pub(crate) struct Heads {
     /// The superblock that counts.
     pub(crate) superblock: Superblock,
+    /// Its bytes as they stand.
+    pub(crate) bytes: [u8; size_of::<SuperblockBytes>()],
     /// Copies that should be written from it.
     pub(crate) stale_copies: Vec<usize>,
     /// Whether a damaged identity still shows the magic number or the pair.
@@ -45,7 +50,7 @@ pub(crate) fn read(drive: &Drive) -> Result<Heads, CheckError> {
         }
     }
     let decoded = [Superblock::decode(&copies[0]), Superblock::decode(&copies[1])];
-    let superblock = match Superblock::choose([&copies[0], &copies[1]]) {
+    let mut superblock = match Superblock::choose([&copies[0], &copies[1]]) {
         Ok(superblock) => superblock,
         Err(source) => match failure {
             Some(error) => return Err(error.into()),
@@ -53,18 +58,24 @@ pub(crate) fn read(drive: &Drive) -> Result<Heads, CheckError> {
         },
     };
     check_sizes(drive, &superblock)?;
-    let mut heads = Heads { superblock, stale_copies: Vec::new(), identity_resembles: false, findings: Vec::new() };
+    let counting = usize::from(decoded[0].as_ref().ok() != Some(&superblock));
+    // A label of bytes that are no text grows when it is read as text; it must still fit when it is written again.
+    while superblock.label.len() > LABEL_BYTES_MAX {
+        superblock.label.pop();
+    }
+    let mut heads =
+        Heads { superblock, bytes: copies[counting], stale_copies: Vec::new(), identity_resembles: false, findings: Vec::new() };
     for (copy, decoded) in decoded.iter().enumerate() {
         if decoded.is_err() {
             heads.findings.push(Finding::SuperblockDamaged { copy: copy as u8 });
             heads.stale_copies.push(copy);
         }
     }
-    if let [Ok(first), Ok(second)] = &decoded {
-        if first != second {
-            heads.findings.push(Finding::SuperblocksDiffer { first: first.sequence, second: second.sequence });
-            heads.stale_copies.push(usize::from(heads.superblock == *first));
-        }
+    if let [Ok(first), Ok(second)] = &decoded
+        && first != second
+    {
+        heads.findings.push(Finding::SuperblocksDiffer { first: first.sequence, second: second.sequence });
+        heads.stale_copies.push(1 - counting);
     }
     read_identity(drive, &mut heads)?;
     Ok(heads)

@@ -123,10 +123,10 @@ pub(crate) fn directory_pages(image: &Image<'_>, number: u64, inode: &Inode, vis
                     return;
                 }
             }
-            Step::Block { block, record: Record::Memory(page), .. } if image.segments.holds(Region::Dentries, page, PAGE_LINES) => {
-                if !visit(block, page) {
-                    return;
-                }
+            Step::Block { block, record: Record::Memory(page), .. }
+                if image.segments.holds(Region::Dentries, page, PAGE_LINES) && !visit(block, page) =>
+            {
+                return;
             }
             _ => {}
         }

@@ -1,0 +1,402 @@
+//! One planted damage for each finding: check reports it, and nothing else.
+
+mod support;
+
+use std::collections::BTreeSet;
+
+use support::*;
+use tandemfs_check::Finding::*;
+use tandemfs_check::{Damage, Finding, Target};
+use tandemfs_format::allocation_map::PieceKind;
+use tandemfs_format::inode::{file_type, state};
+use tandemfs_format::mapping::{BlockChecksum, LeafPointer, Record, SlotClass};
+use tandemfs_format::segment::{Region, Segment};
+use tandemfs_format::superblock::Superblock;
+use tandemfs_format::{EMPTY_LINE, InodeNumber, LineAddress, Sector};
+
+/// An image, and what check must find in it.
+type Case = (Image, Vec<Finding>);
+
+/// A finding with the damage left open: checksums are not worth spelling out.
+fn without_checksums(mut finding: Finding) -> Finding {
+    match &mut finding {
+        SegmentDamaged { damage, .. } | InodeDamaged { damage, .. } | MappingDamaged { damage, .. } | EntryDamaged { damage, .. }
+            if matches!(damage, Damage::Checksum { .. }) =>
+        {
+            *damage = CHECKSUM;
+        }
+        _ => {}
+    }
+    finding
+}
+
+const CHECKSUM: Damage = Damage::Checksum { found: 0, expected: 0 };
+
+macro_rules! plants {
+    ($( $name:ident($image:ident: $base:ident) $plant:block => [$($finding:expr),* $(,)?]; )*) => {
+        $( fn $name() -> Case {
+            #[allow(unused_mut)]
+            let mut $image = Image::$base();
+            $plant
+            ($image, vec![$($finding),*])
+        } )*
+
+        const PLANTS: &[(&str, fn() -> Case)] = &[$( (stringify!($name), $name) ),*];
+
+        mod plants {
+            $( #[test] fn $name() {
+                let (image, expected) = super::$name();
+                let found: Vec<_> = image.findings().into_iter().map(super::without_checksums).collect();
+                assert_eq!(found, expected);
+            } )*
+        }
+    };
+}
+
+plants! {
+    nothing_in_a_clean_image(image: small) {} => [];
+    nothing_in_a_crashed_image(image: crashed) {} => [];
+
+    superblock_copy(image: small) { image.memory[64 << 10] ^= 1; } => [SuperblockDamaged { copy: 1 }];
+    superblock_copies_of_two_times(image: small) {
+        let older = Superblock { sequence: 9, watermark: 50, ..image.superblock.clone() };
+        image.write_superblock_copy(1, &older);
+    } => [SuperblocksDiffer { first: 10, second: 9 }];
+    identity(image: small) { image.blocks[40] ^= 1; } => [IdentityDamaged {}];
+
+    segment(image: crashed) {
+        let line = image.superblock.geometry.segment_line(7).number();
+        image.put(line, [9; 64]);
+    } => [SegmentDamaged { segment: 7, damage: CHECKSUM }];
+    segments_that_overlap(image: crashed) {
+        image.put_segment(9, &Segment { region: Region::Leaves, start_unit: 3, unit_count: 4, region_unit: 1, high_water_lines: 0 });
+    } => [SegmentsOverlap { segment: 9, other: 3, unit: 4 }];
+    segment_in_the_fixed_part(image: crashed) {
+        image.put_segment(9, &Segment { region: Region::Leaves, start_unit: 0, unit_count: 1, region_unit: 1, high_water_lines: 0 });
+    } => [SegmentInFixedPart { segment: 9, unit: 0 }];
+    segments_with_a_gap(image: crashed) {
+        image.put_segment(4, &Segment { region: Region::Dentries, start_unit: 6, unit_count: 1, region_unit: 2, high_water_lines: 0 });
+    } => [SegmentGap { segment: 4, found: 2, expected: 1 }];
+
+    record_outside(image: crashed) { image.put_journal(1, 0, 101, &[(8, [1; 64])]); } => [RecordOutOfPlace { ring: 1, txid: 101, line: 8 }];
+    record_on_a_clean_image(image: small) {
+        let line = image.line(Image::inode_line(FILE));
+        image.put_journal(3, 0, 101, &[(Image::inode_line(FILE), line)]);
+    } => [RecordAfterCleanUnmount { ring: 3, txid: 101 }];
+    record_twice(image: crashed) {
+        let change = [(ROOT_PAGE + 40, EMPTY_LINE)];
+        image.put_journal(0, 0, 101, &change);
+        image.put_journal(2, 0, 101, &change);
+    } => [RecordTwice { txid: 101 }];
+
+    inode_with_a_flipped_bit(image: crashed) { image.damage(Image::inode_line(SMALL)); } => [InodeDamaged { inode: SMALL, damage: CHECKSUM }];
+    inode_without_its_cold_line(image: crashed) {
+        image.put(Image::inode_line(FILE) + 1, EMPTY_LINE);
+    } => [InodeDamaged { inode: FILE, damage: Damage::Field { field: "cold line", found: 0 } }];
+    inode_without_its_hot_line(image: crashed) {
+        image.put(Image::inode_line(FILE), EMPTY_LINE);
+    } => [InodeDamaged { inode: FILE, damage: Damage::Field { field: "state", found: 0 } }];
+    inode_in_a_state_without_meaning(image: crashed) {
+        image.edit_inode(FILE, |inode| inode.state = state::IN_USE | 1 << 9);
+    } => [InodeDamaged { inode: FILE, damage: Damage::Field { field: "state", found: 513 } }];
+    inode_with_a_time_without_meaning(image: crashed) {
+        image.edit_hot(FILE, |hot| hot.mtime = (hot.mtime.get() | 0x3fff_ffff).into());
+    } => [InodeField { inode: FILE, field: "mtime", found: 0x3fff_ffff }];
+    inode_with_attributes(image: crashed) {
+        image.edit_cold(FILE, |cold| cold.attributes_class = 2);
+    } => [InodeField { inode: FILE, field: "attributes_class", found: 2 }];
+    directory_of_half_a_page(image: crashed) {
+        image.edit_inode(DIRECTORY, |inode| inode.size = 4100);
+    } => [InodeField { inode: DIRECTORY, field: "size", found: 4100 }];
+    no_root(image: crashed) {
+        image.add_empty(ROOT, file_type::REGULAR, 1);
+    } => [RootMissing {}];
+    orphan_on_a_crashed_image(image: crashed) { image.add_empty(9, file_type::REGULAR, 0); } => [];
+    orphan_on_a_clean_image(image: small) {
+        image.add_empty(9, file_type::REGULAR, 0);
+        let (kind, bits) = image.piece_bits(1);
+        image.write_piece(1, kind, &bits);
+    } => [OrphanLeft { inode: 9 }];
+
+    mapping_line(image: crashed) { image.damage(TREE_PAGE); } => [MappingDamaged { inode: TREE, line: TREE_PAGE, damage: CHECKSUM }];
+    mapping_line_of_another_file(image: crashed) {
+        let line = image.line(TREE_PAGE);
+        let sealed = image.place(FILE, TREE_PAGE).seal(line);
+        image.put(TREE_PAGE, sealed);
+    } => [MappingDamaged { inode: TREE, line: TREE_PAGE, damage: CHECKSUM }];
+    mapping_record_without_meaning(image: crashed) {
+        let mut record = Record::HOLE.encode();
+        record.tag = (7 << 9).into();
+        image.put_record_bytes(TREE, TREE_PAGE, 1, record);
+    } => [MappingDamaged { inode: TREE, line: TREE_PAGE, damage: Damage::Field { field: "state", found: 7 } }];
+    leaf_line(image: crashed) { image.damage(FILE_LEAF); } => [MappingDamaged { inode: FILE, line: FILE_LEAF, damage: CHECKSUM }];
+
+    page_above_the_mark(image: crashed) {
+        image.edit_root(TREE, |_| Record::Pointer { page: LineAddress::new(MAPPINGS + MARK), height: 1 });
+    } => [PointerMisplaced { inode: TREE, block: 0, target: Target::MappingPage, line: MAPPINGS + MARK }];
+    page_in_another_region(image: crashed) {
+        image.edit_root(TREE, |_| Record::Pointer { page: LineAddress::new(DENTRIES + 640), height: 1 });
+    } => [PointerMisplaced { inode: TREE, block: 0, target: Target::MappingPage, line: DENTRIES + 640 }];
+    leaf_off_its_alignment(image: crashed) {
+        image.edit_root(FILE, |record| match record {
+            Record::Block { extent, .. } => {
+                Record::Block { extent, leaf: Some(LeafPointer { address: LineAddress::new(LEAVES + 9), class: 1 }) }
+            }
+            other => other,
+        });
+    } => [PointerMisplaced { inode: FILE, block: 0, target: Target::Leaf, line: LEAVES + 9 }];
+    slot_in_a_segment(image: crashed) {
+        image.edit_single_log(SMALL, |log| log.address = LineAddress::new(LEAVES + 8));
+    } => [PointerMisplaced { inode: SMALL, block: 0, target: Target::Slot, line: LEAVES + 8 }];
+    slot_out_of_the_zone(image: crashed) {
+        image.edit_single_log(SMALL, |log| log.address = LineAddress::new((1 << 40) - 4));
+    } => [PointerMisplaced { inode: SMALL, block: 0, target: Target::Slot, line: (1 << 40) - 4 }];
+
+    slot_of_two_files(image: crashed) {
+        image.edit_single_log(LONG_LINK, |log| log.address = LineAddress::new(DATA + 2));
+    } => [LinesShared { inode: LONG_LINK, block: 0, target: Target::Slot, line: DATA + 2 }];
+    vector_over_a_leaf(image: crashed) {
+        image.edit_extent(FILE, |extent| extent.checksum = BlockChecksum::Vector(LineAddress::new(FILE_LEAF)));
+    } => [
+        LinesShared { inode: FILE, block: 0, target: Target::Leaf, line: FILE_LEAF },
+        DataDamaged { inode: FILE, offset: 0, sectors: 3 },
+    ];
+    page_that_points_to_itself(image: crashed) {
+        image.edit_root(TREE, |_| Record::Pointer { page: LineAddress::new(TREE_PAGE + 64), height: 3 });
+        image.put_record(TREE, TREE_PAGE + 64, 0, Record::Pointer { page: LineAddress::new(TREE_PAGE + 64), height: 2 });
+    } => [LinesShared { inode: TREE, block: 0, target: Target::MappingPage, line: TREE_PAGE + 64 }];
+
+    page_of_a_wrong_height(image: crashed) {
+        image.edit_root(TREE, |_| Record::Pointer { page: LineAddress::new(TREE_PAGE), height: 2 });
+        for index in [0, 2, 3] {
+            image.put_record(TREE, TREE_PAGE, index, Record::HOLE);
+        }
+        image.put_record(TREE, TREE_PAGE, 5, Record::Pointer { page: LineAddress::new(TREE_PAGE + 64), height: 2 });
+    } => [RecordKind { inode: TREE, block: 960, line: TREE_PAGE + 1 }];
+    file_with_a_page_of_names(image: crashed) {
+        image.edit_root(SMALL, |_| Record::Memory(LineAddress::new(DENTRIES + 640)));
+    } => [RecordKind { inode: SMALL, block: 0, line: 0 }];
+
+    block_past_the_end(image: crashed) { image.edit_inode(TREE, |inode| inode.size = 3 * 65536); } => [BlockPastEnd { inode: TREE, block: 3 }];
+    extent_outside_the_zone(image: crashed) {
+        image.edit_extent(FILE, |extent| extent.sector = Sector::new(4094));
+    } => [ExtentOutside { inode: FILE, block: 0, sector: 4094, count: 3 }];
+    extent_longer_than_its_file(image: crashed) {
+        image.edit_inode(FILE, |inode| inode.size = 8192);
+    } => [ExtentTooLong { inode: FILE, block: 0, count: 3, most: 2 }];
+    extent_longer_than_its_block(image: crashed) {
+        image.edit_inode(TREE, |inode| inode.size = 1 << 30);
+        let Record::Block { extent: Some(mut extent), leaf } = image.record(TREE_PAGE, 0) else { panic!("no block") };
+        (extent.count, extent.checksum, extent.unwritten, extent.sector) = (17, BlockChecksum::None, true, Sector::new(100));
+        image.put_record(TREE, TREE_PAGE, 0, Record::Block { extent: Some(extent), leaf });
+        image.edit_inode(TREE, |inode| inode.sectors += 8);
+    } => [ExtentTooLong { inode: TREE, block: 0, count: 17, most: 16 }];
+    sectors_of_two_files(image: crashed) {
+        image.edit_extent(FILE, |extent| extent.sector = Sector::new(14));
+    } => [
+        SectorsShared { inode: TREE, block: 0, sector: 16 },
+        DataDamaged { inode: FILE, offset: 0, sectors: 3 },
+    ];
+    extent_without_checksums(image: crashed) {
+        image.edit_extent(FILE, |extent| extent.checksum = BlockChecksum::None);
+    } => [ChecksumKindWrong { inode: FILE, block: 0 }];
+
+    log_over_the_end_of_its_block(image: crashed) {
+        image.edit_inode(FILE, |inode| inode.size = 1 << 20);
+        image.edit_leaf(|log| log.offset = 65_400);
+    } => [LogOutsideBlock { inode: FILE, block: 0, offset: 65_400, length: 200 }];
+    logs_that_overlap(image: crashed) { image.edit_leaf(|log| log.offset = 163); } => [LogsOverlap { inode: FILE, block: 0, offset: 163 }];
+    logs_that_touch(image: crashed) { image.edit_leaf(|log| log.offset = 164); } => [];
+    log_over_the_end_of_its_file(image: crashed) {
+        image.edit_leaf(|log| log.offset = 12_000);
+    } => [LogPastEnd { inode: FILE, block: 0, offset: 12_000, length: 200 }];
+
+    wrong_space(image: small) {
+        image.edit_inode(FILE, |inode| inode.sectors = 24);
+    } => [SpaceWrong { inode: FILE, found: 24, expected: 26 }];
+    missing_directory_page(image: crashed) {
+        image.edit_inode(DIRECTORY, |inode| inode.size = 8192);
+    } => [DirectoryPageMissing { inode: DIRECTORY, page: 1 }];
+    directory_page_past_the_end(image: crashed) {
+        image.edit_inode(DIRECTORY, |inode| inode.size = 0);
+    } => [BlockPastEnd { inode: DIRECTORY, block: 0 }];
+
+    name_with_a_flipped_bit(image: crashed) {
+        image.damage(ROOT_PAGE + 4);
+    } => [EntryDamaged { directory: ROOT, slot: 4, damage: CHECKSUM }];
+    name_without_its_end(image: crashed) {
+        image.put(ROOT_PAGE + 3, EMPTY_LINE);
+    } => [EntryDamaged { directory: ROOT, slot: 2, damage: Damage::Field { field: "name_length", found: 60 } }];
+    name_without_its_start(image: crashed) {
+        image.put(ROOT_PAGE + 2, EMPTY_LINE);
+    } => [EntryPartStray { directory: ROOT, slot: 3 }, Unreachable { inode: LINK }];
+    name_with_a_slash(image: crashed) { image.put_name(ROOT, ROOT_PAGE, 9, b"a/b", NULL); } => [NameInvalid { directory: ROOT, slot: 9 }];
+    name_of_nobody(image: crashed) {
+        image.remove_inode(NULL);
+    } => [EntryDangling { directory: ROOT, slot: 9, inode: NULL }];
+    name_of_a_number_above_the_mark(image: crashed) {
+        image.put_dentry(ROOT, ROOT_PAGE, 20, b"far", 1 << 47, 8);
+    } => [EntryDangling { directory: ROOT, slot: 20, inode: 1 << 47 }];
+    name_of_a_wrong_type(image: crashed) {
+        image.edit_head(ROOT, ROOT_PAGE + 9, |head| head.file_type = 8);
+    } => [EntryType { directory: ROOT, slot: 9, inode: NULL, found: 8, expected: 2 }];
+    name_with_a_wrong_hash(image: crashed) {
+        image.edit_head(ROOT, ROOT_PAGE + 9, |head| head.hash = (head.hash.get() ^ 1).into());
+    } => [EntryHash { directory: ROOT, slot: 9 }];
+    name_twice(image: crashed) { image.put_name(ROOT, ROOT_PAGE, 5, b"file", FILE); } => [NameTwice { directory: ROOT, slot: 0, other: 5 }];
+    directory_with_two_names(image: crashed) {
+        image.put_name(ROOT, ROOT_PAGE, 20, b"again", DIRECTORY);
+    } => [DirectoryTwice { directory: ROOT, slot: 20, inode: DIRECTORY }];
+    root_with_a_name(image: crashed) {
+        image.put_name(DIRECTORY, DIRECTORY_PAGE, 20, b"up", ROOT);
+    } => [DirectoryTwice { directory: DIRECTORY, slot: 20, inode: ROOT }];
+
+    wrong_parent(image: crashed) {
+        image.edit_inode(DIRECTORY, |inode| inode.parent = InodeNumber::new(7));
+    } => [ParentWrong { inode: DIRECTORY, found: 7, expected: ROOT }];
+    root_with_a_parent(image: crashed) {
+        image.edit_inode(ROOT, |inode| inode.parent = InodeNumber::new(DIRECTORY));
+    } => [ParentWrong { inode: ROOT, found: DIRECTORY, expected: ROOT }];
+    wrong_link_count(image: small) {
+        image.edit_inode(FILE, |inode| inode.nlink = 5);
+    } => [LinkCount { inode: FILE, found: 5, expected: 2 }];
+    wrong_link_count_of_a_directory(image: small) {
+        image.edit_inode(ROOT, |inode| inode.nlink = 2);
+    } => [LinkCount { inode: ROOT, found: 2, expected: 3 }];
+    removed_directory_with_names(image: crashed) {
+        image.put(ROOT_PAGE + 1, EMPTY_LINE);
+        image.edit_inode(ROOT, |inode| inode.nlink = 2);
+        image.edit_inode(DIRECTORY, |inode| inode.nlink = 0);
+    } => [OrphanWithEntries { inode: DIRECTORY }];
+    file_without_a_name(image: crashed) {
+        image.add_empty(9, file_type::REGULAR, 1);
+    } => [Unreachable { inode: 9 }];
+    directories_in_a_circle(image: crashed) {
+        image.edit_inode(ROOT, |inode| inode.nlink = 2);
+        image.put(ROOT_PAGE + 1, EMPTY_LINE);
+        image.put_name(DIRECTORY, DIRECTORY_PAGE, 5, b"myself", DIRECTORY);
+        image.edit_inode(DIRECTORY, |inode| (inode.parent, inode.nlink) = (InodeNumber::new(DIRECTORY), 3));
+    } => [DirectoryCircle { inode: DIRECTORY }];
+
+    map_of_another_mount(image: small) {
+        let bits = image.piece_bits(5).1;
+        let generation = std::mem::replace(&mut image.superblock.generation, 2);
+        image.write_piece(5, PieceKind::Data, &bits);
+        image.superblock.generation = generation;
+    } => [MapDamaged { piece: 5 }];
+    map_of_another_kind(image: small) {
+        let bits = image.piece_bits(4).1;
+        image.write_piece(4, PieceKind::Data, &bits);
+    } => [MapKind { piece: 4 }];
+    map_with_wrong_bits(image: small) {
+        let mut bits = image.piece_bits(8).1;
+        bits[0] ^= 0b0100_0010; // sector 1 is used, sector 6 is free
+        image.write_piece(8, PieceKind::Sectors, &bits);
+    } => [MapWrong { piece: 8, free_but_used: 1, used_but_free: 1 }];
+    slots_in_a_unit_marked_free(image: small) {
+        image.write_piece(5, PieceKind::Free, &[0; 4096]);
+    } => [MapWrong { piece: 5, free_but_used: 11, used_but_free: 0 }];
+    empty_unit_kept_by_the_data_area(image: small) { image.write_piece(6, PieceKind::Data, &[0; 4096]); } => [];
+
+    data_with_flipped_bits(image: small) {
+        image.blocks[17 * 4096 + 9] ^= 1;
+        image.blocks[18 * 4096 + 9] ^= 1;
+        image.blocks[20 * 4096 + 9] ^= 1;
+        image.blocks[5 * 4096 + 9] ^= 1;
+    } => [
+        DataDamaged { inode: TREE, offset: 4096, sectors: 2 },
+        DataDamaged { inode: TREE, offset: 4 * 4096, sectors: 1 },
+        DataDamaged { inode: TREE, offset: 2 * 65536, sectors: 1 },
+    ];
+    vector_with_a_flipped_bit(image: small) {
+        image.memory[TREE_VECTOR as usize * 64 + 4] ^= 1;
+    } => [DataDamaged { inode: TREE, offset: 4096, sectors: 1 }];
+    log_with_a_flipped_bit(image: small) {
+        image.memory[(DATA as usize + 4) * 64 + 199] ^= 1;
+    } => [LogDamaged { inode: FILE, offset: 5000, length: 200 }];
+    slot_with_other_bytes_behind_its_log(image: small) { image.memory[(DATA as usize + 4) * 64 + 200] ^= 1; } => [];
+
+    leaf_with_an_empty_line(image: crashed) {
+        image.edit_root(FILE, |record| match record {
+            Record::Block { extent, .. } => {
+                Record::Block { extent, leaf: Some(LeafPointer { address: LineAddress::new(LEAVES + 10), class: 1 }) }
+            }
+            other => other,
+        });
+        let log = image.log(DATA + 16, 0, 10, SlotClass::Line);
+        let line = tandemfs_format::mapping::leaf_line(&[None, Some(log), None, None], &image.place(FILE, LEAVES + 11));
+        image.put(LEAVES + 11, line);
+        image.edit_inode(FILE, |inode| inode.sectors = 25);
+    } => [];
+}
+
+#[test]
+fn unreadable_memory_and_sectors_are_findings() {
+    let poison = |line: u64| {
+        let device = Image::crashed().device();
+        device.faults.lock().expect("lock").bad_memory = Some(line * 64..line * 64 + 1);
+        findings(&report(&device, false))
+    };
+    assert_eq!(poison(TREE_PAGE), [MappingDamaged { inode: TREE, line: TREE_PAGE, damage: Damage::Unreadable }]);
+    assert_eq!(poison(FILE_VECTOR), [MappingDamaged { inode: FILE, line: FILE_VECTOR, damage: Damage::Unreadable }]);
+    assert_eq!(poison(DIRECTORY_PAGE), [MappingDamaged { inode: DIRECTORY, line: DIRECTORY_PAGE, damage: Damage::Unreadable }]);
+    assert_eq!(poison(DATA + 4), [DataUnreadable { inode: FILE, offset: 5000, bytes: 200 }]);
+    let inodes = poison(Image::inode_line(64));
+    assert_eq!(inodes.len(), 32, "every slot of the page may have been in use");
+    assert_eq!(inodes[0], InodeDamaged { inode: 64, damage: Damage::Unreadable });
+    let (image, expected) = sector_that_cannot_be_read();
+    let device = image.device();
+    device.faults.lock().expect("lock").bad_sector = Some(17);
+    assert_eq!(findings(&report(&device, false)), expected);
+}
+
+fn sector_that_cannot_be_read() -> Case {
+    (Image::small(), vec![DataUnreadable { inode: TREE, offset: 0, bytes: 65_536 }])
+}
+
+#[test]
+fn every_finding_is_planted() {
+    let mut planted: BTreeSet<&str> = PLANTS.iter().flat_map(|(_, plant)| plant().1).map(|finding| finding.id()).collect();
+    planted.extend(sector_that_cannot_be_read().1.iter().map(Finding::id));
+    let all: BTreeSet<&str> = Finding::IDS.iter().copied().collect();
+    assert_eq!(planted, all);
+}
+
+#[test]
+fn findings_speak_to_people_and_scripts() {
+    let (image, _) = wrong_link_count();
+    let report = report(&image.device(), false);
+    assert_eq!(report.findings[0].to_string(), "inode 2 has link count 5 where 2 is true (/file)");
+    let json = serde_json::to_value(&report).expect("serialises");
+    assert_eq!(json["findings"][0]["finding"], "link_count");
+    assert_eq!(json["findings"][0]["inode"], 2);
+    assert_eq!(json["findings"][0]["severity"], "error");
+    assert_eq!(json["findings"][0]["repairable"], true);
+    assert_eq!(json["findings"][0]["path"], "/file");
+    assert_eq!((json["counts"]["inodes"].as_u64(), json["counts"]["names"].as_u64()), (Some(8), Some(8)));
+    for (name, plant) in PLANTS {
+        for finding in plant().1 {
+            let json = serde_json::to_value(&finding).expect("serialises");
+            assert_eq!(json["finding"], finding.id(), "{name}");
+            assert!(!finding.to_string().contains('\n'), "{name}");
+        }
+    }
+}
+
+#[test]
+fn counts_are_those_of_the_tree() {
+    let counts = report(&Image::small().device(), false).counts;
+    assert_eq!((counts.directories, counts.files, counts.links, counts.special), (2, 3, 2, 1));
+    assert_eq!((counts.blocks, counts.sectors, counts.logs, counts.log_bytes), (6, 20, 5, 444));
+    assert_eq!(counts.data_bytes, 20 * 4096 + 444);
+}
+
+#[test]
+fn findings_beyond_the_limit_are_counted() {
+    let (image, _) = data_with_flipped_bits();
+    let options = tandemfs_check::CheckOptions { findings_max: 1, ..options(false) };
+    let drive = tandemfs_device::Drive::new(image.device());
+    let report = tandemfs_check::check(&drive, &options, &mut |_| {}).expect("can be checked");
+    assert_eq!((report.findings.len(), report.findings_left_out), (1, 2));
+    assert!(!report.is_consistent());
+}

@@ -1,0 +1,34 @@
+//! Images that the engine made are consistent in the eyes of check, which shares no line with it.
+
+mod support;
+
+use std::io::Read;
+use std::path::Path;
+
+use flate2::read::GzDecoder;
+use support::*;
+use tandemfs_check::Severity;
+
+fn golden(name: &str) -> std::sync::Arc<MemoryDevice> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fs/tests/golden").join(name);
+    let mut bytes = Vec::new();
+    GzDecoder::new(std::fs::File::open(path).expect("is kept")).read_to_end(&mut bytes).expect("is whole");
+    let blocks = bytes.split_off(16 << 20);
+    MemoryDevice::new(bytes, blocks)
+}
+
+#[test]
+fn images_of_the_engine_are_consistent() {
+    for (name, clean) in [("format-0-clean.gz", true), ("format-0-crashed.gz", false)] {
+        let report = report(&golden(name), false);
+        let found: Vec<String> = report.findings.iter().map(ToString::to_string).collect();
+        assert_eq!(found, [] as [String; 0], "{name}");
+        assert_eq!(report.clean, clean, "{name}");
+        assert!(report.counts.inodes > 4 && report.counts.data_bytes > 200_000, "{name}: {:?}", report.counts);
+    }
+}
+
+#[test]
+fn the_damaged_image_of_the_engine_is_not() {
+    assert!(report(&golden("format-0-damaged.gz"), false).count(Severity::Error) > 0);
+}

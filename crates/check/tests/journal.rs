@@ -1,0 +1,86 @@
+//! Check sees an image as the next mount would: the journal replayed, in memory only.
+
+mod support;
+
+use support::*;
+use tandemfs_check::Finding::LinkCount;
+use tandemfs_format::Line;
+use tandemfs_format::geometry::RING_BYTES_MIN;
+use tandemfs_format::superblock::Tail;
+
+/// The hot line of [`FILE`] with another link count: whichever version check reports is the one it saw.
+fn version(image: &Image, nlink: u32) -> (u64, Line) {
+    let mut other = image.clone();
+    other.edit_inode(FILE, |inode| inode.nlink = nlink);
+    let line = Image::inode_line(FILE);
+    (line, other.line(line))
+}
+
+fn seen(image: &Image) -> u32 {
+    let device = image.device();
+    let before = device.bytes();
+    let found = findings(&report(&device, false));
+    assert!(device.bytes() == before, "check writes nothing");
+    match found.as_slice() {
+        [] => 2,
+        [LinkCount { inode: FILE, found, .. }] => *found,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn records_of_all_rings_are_replayed_in_the_order_of_their_numbers() {
+    let mut image = Image::crashed();
+    let (old, middle, new) = (version(&image, 7), version(&image, 8), version(&image, 9));
+    image.put_journal(3, 0, 103, &[old]);
+    let first = image.put_journal(1, 0, 102, &[middle]);
+    assert_eq!(seen(&image), 7);
+    image.put_journal(1, first, 104, &[new]);
+    assert_eq!(seen(&image), 9);
+}
+
+#[test]
+fn records_at_or_below_the_watermark_are_home() {
+    let mut image = Image::crashed();
+    let (old, new) = (version(&image, 7), version(&image, 8));
+    let first = image.put_journal(0, 0, 100, &[old]);
+    assert_eq!(seen(&image), 2);
+    image.put_journal(0, first, 101, &[new]);
+    assert_eq!(seen(&image), 8);
+}
+
+#[test]
+fn a_torn_record_ends_its_ring() {
+    let mut image = Image::crashed();
+    let (first, second, third) = (version(&image, 7), version(&image, 8), version(&image, 9));
+    let one = image.put_journal(0, 0, 101, &[first]);
+    let two = image.put_journal(0, one, 102, &[second]);
+    image.put_journal(0, one + two, 103, &[third]);
+    assert_eq!(seen(&image), 9);
+    let at = image.superblock.geometry.ring(0).offset_bytes() as usize + (128 + one + 60) as usize;
+    image.memory[at] ^= 1;
+    assert_eq!(seen(&image), 7);
+}
+
+#[test]
+fn a_record_that_does_not_fit_starts_at_the_front() {
+    let mut image = Image::crashed();
+    let near_end = RING_BYTES_MIN as u32 - 192;
+    image.edit_superblock(|superblock| superblock.tails[0] = Tail { offset_bytes: near_end, wrap: 6 });
+    let (first, second) = (version(&image, 7), version(&image, 8));
+    assert_eq!(image.put_journal(0, 0, 101, &[first]), 128);
+    assert_eq!(seen(&image), 7);
+    image.superblock.tails[0] = Tail { offset_bytes: 0, wrap: 7 };
+    image.put_journal(0, 0, 102, &[second]); // the 64 B behind the first were too few
+    image.superblock.tails[0] = Tail { offset_bytes: near_end, wrap: 6 };
+    assert_eq!(seen(&image), 8);
+}
+
+#[test]
+fn records_of_another_mount_prove_nothing() {
+    let mut image = Image::crashed();
+    let newer = version(&image, 7);
+    image.put_journal(0, 0, 101, &[newer]);
+    image.edit_superblock(|superblock| superblock.generation += 1);
+    assert_eq!(seen(&image), 2);
+}

@@ -1,0 +1,228 @@
+//! Repair mends what needs no guess, leaves the rest alone, and a cut anywhere never makes it worse.
+
+mod support;
+
+use support::*;
+use tandemfs_check::Finding::*;
+use tandemfs_check::{CheckError, Finding, check};
+use tandemfs_device::Drive;
+use tandemfs_format::inode::file_type;
+use tandemfs_format::superblock::Superblock;
+use tandemfs_format::{EMPTY_LINE, InodeNumber};
+
+/// Repairs an image; what was repaired, what is left, and the image's own opinion afterwards.
+fn repaired(image: &Image) -> (Vec<Finding>, Vec<Finding>) {
+    let device = image.device();
+    let report = report(&device, true);
+    let left = findings(&report);
+    assert_eq!(findings(&support::report(&device, false)), left, "a second check sees what repair said is left");
+    (report.repaired.into_iter().map(|located| located.finding).collect(), left)
+}
+
+macro_rules! mends {
+    ($( $name:ident($image:ident: $base:ident) $plant:block => $repaired:pat, left [$($left:expr),*]; )*) => { $(
+        #[test]
+        fn $name() {
+            let mut $image = Image::$base();
+            $plant
+            let (repaired, left) = self::repaired(&$image);
+            assert!(matches!(repaired.as_slice(), $repaired), "{repaired:?}");
+            assert_eq!(left, [$($left),*] as [Finding; 0 $(+ { let _ = &$left; 1 })*]);
+        }
+    )* };
+}
+
+mends! {
+    superblock_copy(image: small) { image.memory[7] ^= 1; } => [SuperblockDamaged { copy: 0 }], left [];
+    superblock_copies_of_two_times(image: crashed) {
+        let older = Superblock { sequence: 9, watermark: 50, ..image.superblock.clone() };
+        image.write_superblock_copy(0, &older);
+    } => [SuperblocksDiffer { .. }], left [];
+    identity_that_data_prove(image: small) { image.blocks[..64].fill(0); } => [IdentityDamaged {}], left [];
+    record_on_a_clean_image(image: small) {
+        let mut inode = image.inode(FILE);
+        inode.uid = 7;
+        let old = image.clone();
+        image.set_inode(FILE, &inode);
+        let changed = image.line(Image::inode_line(FILE) + 1);
+        image = old;
+        image.put_journal(3, 0, 101, &[(Image::inode_line(FILE) + 1, changed)]);
+    } => [RecordAfterCleanUnmount { .. }], left [];
+    orphan_on_a_clean_image(image: small) {
+        image.add_empty(9, file_type::REGULAR, 0);
+    } => [OrphanLeft { inode: 9 }, MapWrong { piece: 1, .. }], left [];
+    link_count(image: small) { image.edit_inode(FILE, |inode| inode.nlink = 5); } => [LinkCount { inode: FILE, .. }], left [];
+    space(image: small) { image.edit_inode(TREE, |inode| inode.sectors = 0); } => [SpaceWrong { inode: TREE, .. }], left [];
+    link_count_and_space_of_one_line(image: crashed) {
+        image.edit_inode(FILE, |inode| (inode.nlink, inode.sectors) = (5, 5));
+    } => [SpaceWrong { inode: FILE, .. }, LinkCount { inode: FILE, .. }], left [];
+    parent(image: crashed) {
+        image.edit_inode(DIRECTORY, |inode| inode.parent = InodeNumber::new(7));
+    } => [ParentWrong { .. }], left [];
+    entry_type_and_hash(image: crashed) {
+        image.edit_head(ROOT, ROOT_PAGE + 9, |head| (head.file_type, head.hash) = (8, 5.into()));
+    } => [EntryHash { .. }, EntryType { .. }], left [];
+    dangling_name(image: small) { image.remove_inode(NULL); } => [EntryDangling { slot: 9, .. }, MapWrong { piece: 1, .. }], left [];
+    dangling_name_of_two_slots(image: crashed) { image.remove_inode(LINK); } => [EntryDangling { slot: 2, .. }], left [];
+    damaged_name(image: crashed) { image.damage(ROOT_PAGE + 4); } => [EntryDamaged { slot: 4, .. }], left [Unreachable { inode: TREE }];
+    name_without_its_end(image: crashed) {
+        image.damage(ROOT_PAGE + 3);
+    } => [EntryDamaged { slot: 2, .. }], left [Unreachable { inode: LINK }];
+    name_without_its_start(image: crashed) {
+        image.damage(ROOT_PAGE + 2);
+    } => [EntryDamaged { slot: 2, .. }, EntryPartStray { slot: 3, .. }], left [Unreachable { inode: LINK }];
+    one_of_two_damaged_names(image: crashed) {
+        image.damage(ROOT_PAGE + 5);
+    } => [EntryDamaged { slot: 5, .. }, LinkCount { inode: FILE, found: 2, expected: 1 }], left [];
+    map(image: small) { image.write_piece(5, tandemfs_format::allocation_map::PieceKind::Data, &[0; 4096]); } => [MapWrong { .. }], left [];
+}
+
+#[test]
+fn what_only_a_guess_could_mend_is_left_and_nothing_is_written() {
+    let mut image = Image::small();
+    image.damage(TREE_PAGE);
+    image.add_empty(9, file_type::REGULAR, 1);
+    image.edit_superblock(|superblock| superblock.clean = false);
+    let device = image.device();
+    let before = device.bytes();
+    let report = report(&device, true);
+    assert_eq!(report.findings.len(), 2);
+    assert!(report.repaired.is_empty());
+    assert!(device.bytes() == before, "no byte has changed");
+}
+
+#[test]
+fn a_block_half_that_proves_nothing_is_not_claimed() {
+    let mut image = Image::small();
+    image.blocks.fill(0x11);
+    let (repaired, left) = repaired(&image);
+    assert!(repaired.is_empty());
+    assert!(left.contains(&IdentityDamaged {}));
+}
+
+#[test]
+fn a_directory_all_of_whose_names_look_damaged_is_left_alone() {
+    let mut image = Image::crashed();
+    image.damage(DIRECTORY_PAGE);
+    image.damage(DIRECTORY_PAGE + 1);
+    let device = image.device();
+    let before = device.bytes();
+    assert_eq!(report(&device, true).findings.len(), 2);
+    assert!(device.bytes() == before, "were the directory's inode wrong, every name would look like this");
+}
+
+#[test]
+fn inodes_out_of_sight_do_not_cost_their_names() {
+    let mut image = Image::crashed();
+    let line = image.superblock.geometry.segment_line(0).number();
+    image.damage(line);
+    let device = image.device();
+    let before = device.bytes();
+    assert!(!report(&device, true).is_consistent());
+    assert!(device.bytes() == before);
+}
+
+#[test]
+fn repair_replays_the_journal_first() {
+    let mut image = Image::crashed();
+    let old = image.clone();
+    image.edit_inode(FILE, |inode| (inode.uid, inode.nlink) = (7, 9));
+    let line = Image::inode_line(FILE);
+    let (hot, cold) = (image.line(line), image.line(line + 1));
+    image = old;
+    image.put_journal(2, 0, 150, &[(line, hot), (line + 1, cold)]);
+    let device = image.device();
+    let report = report(&device, true);
+    assert!(report.is_consistent());
+    assert_eq!(report.repaired[0].finding, LinkCount { inode: FILE, found: 9, expected: 2 });
+    (image.memory, image.blocks) = device.bytes();
+    assert_eq!((image.inode(FILE).uid, image.inode(FILE).nlink), (7, 2));
+    let superblock = Superblock::decode(&image.memory).expect("verifies");
+    assert_eq!((superblock.generation, superblock.watermark, superblock.clean), (4, 151, false));
+}
+
+#[test]
+fn repair_refuses_features_that_it_cannot_write() {
+    let mut image = Image::small();
+    image.edit_superblock(|superblock| superblock.ro_compat = 2);
+    assert!(report(&image.device(), false).is_consistent());
+    let refused = check(&Drive::new(image.device()), &options(true), &mut |_| {});
+    assert!(matches!(refused, Err(CheckError::ReadOnlyFeatures { unknown: 2, .. })));
+}
+
+#[test]
+fn halves_that_do_not_belong_together_are_refused() {
+    let mut image = Image::small();
+    let other = Superblock { pair: uuid::Uuid::from_u128(9), ..image.superblock.clone() };
+    let identity = tandemfs_format::superblock::BlockIdentity::of(&other);
+    image.blocks[..64].copy_from_slice(zerocopy::IntoBytes::as_bytes(&identity));
+    let refused = check(&Drive::new(image.device()), &options(true), &mut |_| {});
+    assert!(matches!(refused, Err(CheckError::PairMismatch { .. })));
+
+    let image = Image::small();
+    let truncated = MemoryDevice::new(image.memory.clone(), image.blocks[..ZONE_BYTES / 2].to_vec());
+    let refused = check(&Drive::new(truncated), &options(true), &mut |_| {});
+    assert!(matches!(refused, Err(CheckError::Truncated { zone: "block", .. })));
+
+    let nothing = MemoryDevice::new(vec![0; 4096], vec![0; 4096]);
+    assert!(matches!(check(&Drive::new(nothing), &options(true), &mut |_| {}), Err(CheckError::Superblock { .. })));
+}
+
+/// A bit of everything that repair mends, on an image that needs replay.
+fn much_to_do() -> Image {
+    let mut image = Image::small();
+    image.remove_inode(LINK);
+    image.edit_inode(FILE, |inode| (inode.nlink, inode.sectors) = (5, 5));
+    image.edit_inode(DIRECTORY, |inode| inode.parent = InodeNumber::new(7));
+    image.edit_head(ROOT, ROOT_PAGE + 9, |head| head.file_type = 8);
+    let old = image.clone();
+    image.put_name(DIRECTORY, DIRECTORY_PAGE, 7, b"third", FILE);
+    let (name, empty) = (image.line(DIRECTORY_PAGE + 7), EMPTY_LINE);
+    image = old;
+    image.edit_superblock(|superblock| superblock.clean = false);
+    let bytes = image.put_journal(0, 0, 101, &[(DIRECTORY_PAGE + 7, name), (DIRECTORY_PAGE + 8, name)]);
+    image.put_journal(0, bytes, 102, &[(DIRECTORY_PAGE + 8, empty)]);
+    image.memory[64 << 10] ^= 1;
+    image.blocks[8] ^= 1;
+    image
+}
+
+#[test]
+fn a_repair_cut_anywhere_is_never_worse_and_can_go_on() {
+    let image = much_to_do();
+    let before = image.findings();
+    assert_eq!(before.len(), 7, "{before:?}");
+    let device = image.device();
+    assert!(report(&device, true).is_consistent());
+    let writes = device.faults.lock().expect("lock").writes;
+    assert!(writes >= 20, "{writes}");
+    for cut in 0..writes {
+        let device = image.device();
+        device.faults.lock().expect("lock").writes_left = Some(cut);
+        let result = check(&Drive::new(device.clone()), &options(true), &mut |_| {});
+        assert!(matches!(result, Err(CheckError::Device(_))), "cut {cut}");
+        let (memory, blocks) = device.bytes();
+        let device = MemoryDevice::new(memory, blocks);
+        for finding in findings(&report(&device, false)) {
+            let of_superblock = matches!(finding, SuperblockDamaged { .. } | SuperblocksDiffer { .. });
+            assert!(of_superblock || before.contains(&finding), "cut {cut}: {finding}");
+        }
+        assert!(report(&device, true).is_consistent(), "cut {cut}");
+        assert!(report(&device, false).is_consistent(), "cut {cut}");
+    }
+}
+
+#[test]
+fn a_superblock_with_extreme_fields_is_repaired_without_counting_on() {
+    let mut image = Image::crashed();
+    image.edit_inode(FILE, |inode| inode.nlink = 5);
+    image.edit_superblock(|superblock| superblock.sequence = u64::MAX);
+    assert_eq!(repaired(&image).0, []);
+
+    let mut image = Image::small();
+    image.memory[56..120].fill(0xff); // no text: every byte is read as three
+    let crc = tandemfs_format::checksum::crc32c(&image.memory[4..1024]);
+    image.memory[..4].copy_from_slice(&crc.to_le_bytes());
+    image.memory[64 << 10] ^= 1;
+    assert_eq!(repaired(&image), (vec![SuperblockDamaged { copy: 1 }], vec![]));
+}
