@@ -44,6 +44,26 @@ impl Volume {
         Ok(self.pages.page(&self.drive, &self.live.work, structure, address)?.line(address))
     }
 
+    /// Hands lines that follow each other to `each`, from their host copies, not verified. A page that holds several is looked up once.
+    pub(crate) fn raw_lines(
+        &self,
+        structure: Structure,
+        first: LineAddress,
+        count: u64,
+        mut each: impl FnMut(LineAddress, &Line) -> Result<()>,
+    ) -> Result<()> {
+        let mut held = None;
+        for address in (0..count).map(|line| first.nth(line)) {
+            let page = match held.take() {
+                Some((start, page)) if start == address.page() => page,
+                _ => self.pages.page(&self.drive, &self.live.work, structure, address)?,
+            };
+            each(address, &page.line(address))?;
+            held = Some((address.page(), page));
+        }
+        Ok(())
+    }
+
     /// A line that belongs to `owner`, verified.
     pub(crate) fn line(&self, owner: Owner, structure: Structure, address: LineAddress) -> Result<Line> {
         self.check_address(owner, address)?;

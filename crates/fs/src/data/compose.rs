@@ -21,14 +21,11 @@ pub(crate) fn load_log(volume: &Volume, inode: InodeNumber, at: u64, log: &LogEn
 
 /// Verifies sectors that were read. `first` is the index of the first one in its block.
 pub(crate) fn verify_sectors(volume: &Volume, owner: Owner, at: u64, block: &Block, first: u64, bytes: &[u8]) -> Result<()> {
-    for (index, sector) in (first..).zip(bytes.chunks_exact(SECTOR_BYTES)) {
-        if let Some(expected) = block.sector_checksum(volume, owner, index)? {
-            if volume.pair.data(sector) != expected {
-                return Err(damaged_data(owner.inode, at + index * SECTOR_BYTES as u64));
-            }
-        }
-    }
-    Ok(())
+    let mut sectors = bytes.chunks_exact(SECTOR_BYTES);
+    block.sector_checksums(volume, owner, first, (bytes.len() / SECTOR_BYTES) as u64, |index, expected| match sectors.next() {
+        Some(sector) if volume.pair.data(sector) != expected => Err(damaged_data(owner.inode, at + index * SECTOR_BYTES as u64)),
+        _ => Ok(()),
+    })
 }
 
 fn damaged_data(inode: InodeNumber, offset: u64) -> Error {

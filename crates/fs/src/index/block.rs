@@ -63,13 +63,13 @@ impl Block {
                     if !volume.geometry.holds_lines(leaf.address, leaf.lines()) {
                         return Err(damaged(owner, leaf.address, "leaf"));
                     }
-                    for line in 0..leaf.lines() {
-                        let address = leaf.address.nth(line);
-                        let bytes = volume.line(owner, Structure::Mapping, address)?;
-                        let entries = line_entries(&bytes, address).map_err(|source| Error::Damaged { inode: owner.inode, source })?;
-                        let at = line as usize * LINE_ENTRIES;
-                        block.logs[at..at + LINE_ENTRIES].copy_from_slice(&entries);
-                    }
+                    let mut slots = block.logs.chunks_exact_mut(LINE_ENTRIES);
+                    volume.raw_lines(Structure::Mapping, leaf.address, leaf.lines(), |address, line| {
+                        volume.verify(owner, address, line)?;
+                        let entries = line_entries(line, address).map_err(|source| Error::Damaged { inode: owner.inode, source })?;
+                        slots.next().into_iter().for_each(|slots| slots.copy_from_slice(&entries));
+                        Ok(())
+                    })?;
                 }
             }
             Record::SingleLog(entry) => block.logs[0] = Some(entry),
@@ -117,6 +117,36 @@ impl Block {
                 let address = vector.nth(index / VECTOR_LINE_SECTORS);
                 volume.check_address(owner, address)?;
                 Ok(Some(vector_checksum(&volume.raw_line(Structure::Mapping, address)?, index)))
+            }
+        }
+    }
+
+    /// Hands the checksums of `count` of its sectors from `first` on to `each`, with their indexes; nothing where it has none.
+    pub(crate) fn sector_checksums(
+        &self,
+        volume: &Volume,
+        owner: Owner,
+        first: u64,
+        count: u64,
+        mut each: impl FnMut(u64, u32) -> Result<()>,
+    ) -> Result<()> {
+        match self.extent.map(|extent| extent.checksum) {
+            None | Some(BlockChecksum::None) => Ok(()),
+            Some(BlockChecksum::Inline(crc)) => (first..first + count).try_for_each(|index| each(index, crc)),
+            Some(BlockChecksum::Vector(vector)) => {
+                let (line, end) = (first / VECTOR_LINE_SECTORS, (first + count).div_ceil(VECTOR_LINE_SECTORS));
+                if !volume.geometry.holds_lines(vector.nth(line), end - line) {
+                    return Err(damaged(owner, vector, "vector"));
+                }
+                let mut index = first;
+                volume.raw_lines(Structure::Mapping, vector.nth(line), end - line, |_, line| {
+                    let line_end = (index / VECTOR_LINE_SECTORS + 1) * VECTOR_LINE_SECTORS;
+                    while index < line_end.min(first + count) {
+                        each(index, vector_checksum(line, index))?;
+                        index += 1;
+                    }
+                    Ok(())
+                })
             }
         }
     }
@@ -174,8 +204,11 @@ impl Block {
         logs: &LogSlots,
         need: Need,
     ) -> Result<u64> {
-        for old in self.logs() {
-            if !logs.iter().flatten().any(|new| new.address == old.address) {
+        for (old, same_slot) in self.logs.iter().zip(logs) {
+            let Some(old) = old else { continue };
+            let is_it = |new: &LogEntry| new.address == old.address;
+            // Most logs stay in their slot; one may also have moved to another.
+            if !same_slot.as_ref().is_some_and(is_it) && !logs.iter().flatten().any(is_it) {
                 tx.free(space::slot(old.address, old.class.lines()));
             }
         }
