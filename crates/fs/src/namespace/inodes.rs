@@ -9,7 +9,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 
 use hashbrown::HashMap;
 use tandemfs_device::Structure;
@@ -32,6 +32,8 @@ pub(crate) struct Handle {
     pub(crate) address: LineAddress,
     pub(crate) state: RwLock<State>,
     pub(crate) ranges: RangeLock,
+    /// Looked up since it was last considered for eviction: a directory that is in use outlives the files made in it.
+    referenced: AtomicBool,
 }
 
 /// What the lock of an inode guards.
@@ -56,7 +58,7 @@ impl State {
 impl Handle {
     pub(crate) fn new(number: InodeNumber, address: LineAddress, inode: Inode) -> Arc<Self> {
         let state = State { inode, removed: false, directory: None };
-        Arc::new(Self { number, address, state: RwLock::new(state), ranges: RangeLock::default() })
+        Arc::new(Self { number, address, state: RwLock::new(state), ranges: RangeLock::default(), referenced: AtomicBool::new(false) })
     }
 
     /// Puts the lines of a changed inode into a transaction; only those that differ.
@@ -110,6 +112,7 @@ impl InodeTable {
     pub(crate) fn get(&self, volume: &Volume, number: InodeNumber) -> Result<Arc<Handle>> {
         let mut shard = self.shard(number).lock();
         if let Some(handle) = shard.handles.get(&number.get()) {
+            handle.referenced.store(true, Relaxed);
             return Ok(handle.clone());
         }
         let address = volume.memory.inode_address(number).ok_or(Error::Stale(number))?;
@@ -138,7 +141,8 @@ impl InodeTable {
             let Some(oldest) = shard.order.pop_front() else { break };
             match shard.handles.get(&oldest) {
                 None => {}
-                Some(used) if Arc::strong_count(used) > 1 => shard.order.push_back(oldest), // [N3]
+                // [N3]
+                Some(used) if Arc::strong_count(used) > 1 || used.referenced.swap(false, Relaxed) => shard.order.push_back(oldest),
                 Some(_) => {
                     if let Some(evicted) = shard.handles.remove(&oldest) {
                         self.forget_index(&mut evicted.state.write());
