@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tandemfs_device::{Drive, PersistenceDomain};
+use tandemfs_device::{Device, Drive, PersistenceDomain};
 use tandemfs_format::InodeNumber;
 use tandemfs_format::inode::file_type;
 use tandemfs_fs::{Error, FileSystem, FormatOptions, MountOptions, NewInode, SetAttributes, WriteOptions, make_file_system};
@@ -76,7 +76,15 @@ pub struct Harness {
 /// # Errors
 /// A sentence.
 pub fn mount(device: &MemoryDevice, options: &MountOptions) -> Result<FileSystem, String> {
-    FileSystem::mount(Drive::new(Arc::new(device.clone())), options).map_err(|error| format!("mount: {error}"))
+    mount_device(Arc::new(device.clone()), options).map_err(|error| format!("mount: {error}"))
+}
+
+/// Mounts any device.
+///
+/// # Errors
+/// Those of [`FileSystem::mount`].
+pub fn mount_device(device: Arc<dyn Device>, options: &MountOptions) -> Result<FileSystem, Error> {
+    FileSystem::mount(Drive::new(device), options)
 }
 
 impl Harness {
@@ -87,6 +95,11 @@ impl Harness {
     pub fn new(device: MemoryDevice, options: &MountOptions, model: Model) -> Result<Self, String> {
         let fs = mount(&device, options)?;
         Ok(Self { device, fs, model, refused_for_space: 0, overwrites_refused: 0, mount: options.clone(), held: [None; SLOTS], tracker: None })
+    }
+
+    /// Puts a file system that is mounted on the same device in another way in the place of this one's.
+    pub fn exchange(&mut self, fs: FileSystem) {
+        self.fs = fs;
     }
 
     /// Follows what is durable from now on, so that [`Operation::Crash`] loses what is not. The seed decides what is lost.
@@ -114,7 +127,10 @@ impl Harness {
     }
 
     /// Does an operation on the file system alone. A write may be short: the bytes written are returned.
-    fn perform(&mut self, operation: &Operation) -> Result<u64, Error> {
+    ///
+    /// # Errors
+    /// Those of the file system.
+    pub fn perform(&mut self, operation: &Operation) -> Result<u64, Error> {
         let done = match *operation {
             Operation::Create(path) => self.create(path, file_type::REGULAR | 0o644, b""),
             Operation::MakeDirectory(path) => self.create(path, file_type::DIRECTORY | 0o755, b""),

@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 mod explore;
+mod fault;
 mod harness;
 mod memory_device;
 mod model;
@@ -13,7 +14,8 @@ mod states;
 mod tree;
 
 pub use explore::{ALPHABET, Effort, Explorer, PREPARATION, Tried, check_device};
-pub use harness::{Harness, Setting, mount};
+pub use fault::{Access, FaultDevice};
+pub use harness::{Harness, Setting, mount, mount_device};
 pub use memory_device::{DISCARDED, Event, MemoryDevice, Recorded};
 pub use model::{Model, Refusal};
 pub use operation::{LONG, Mix, Operation, SLOTS};

@@ -152,6 +152,12 @@ impl Model {
         }
     }
 
+    /// Bytes of all files.
+    pub fn file_bytes(&self) -> u64 {
+        let bytes = |node: &Node| if let Body::File { bytes, .. } = &node.body { bytes.len() as u64 } else { 0 };
+        self.nodes.values().map(bytes).sum()
+    }
+
     fn resolve(&self, path: &str) -> Result<Id, Refusal> {
         let mut at = ROOT;
         for part in path.split('/').filter(|part| !part.is_empty()) {

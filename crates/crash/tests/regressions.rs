@@ -22,13 +22,13 @@ fn small(block_bytes: u32) -> Setting {
 /// A short append into a sector whose end a truncation had cut off forgot that the rest of the sector was stale.
 #[test]
 fn regression_stale_tail_after_short_append() {
-    run(&small(64 << 10), &[Create("f"), Append("f", 10_000, 1), Truncate("f", 387), Append("f", 59, 2), Write("f", 196_597, 100, 3)]);
+    run(&small(64 << 10), &[Create("f"), Append("f", 65_536, 1), Truncate("f", 387), Append("f", 59, 2), Write("f", 196_597, 100, 3)]);
 }
 
 /// Growing by truncation within the last sector forgot the same.
 #[test]
 fn regression_stale_tail_after_growing_within_a_sector() {
-    run(&small(64 << 10), &[Create("f"), Append("f", 10_000, 1), Truncate("f", 387), Truncate("f", 400), Truncate("f", 5000)]);
+    run(&small(64 << 10), &[Create("f"), Append("f", 65_536, 1), Truncate("f", 387), Truncate("f", 400), Truncate("f", 5000)]);
 }
 
 /// Inode slots that wait for the watermark were not counted as free until someone took one.

@@ -45,3 +45,19 @@ fn pairs_of_operations_adr() {
 fn pairs_of_operations_gpf() {
     must(explore(PersistenceDomain::Gpf, true, Effort { states: 3, ..Effort::QUICK }));
 }
+
+/// Longer workloads on the smallest zones: full zones, growing regions, checkpoints and write-back in the middle of the last operations.
+#[test]
+fn random_workloads() {
+    let seed = seed_or(11);
+    for (domain, block_bytes) in [(PersistenceDomain::Adr, 64 << 10), (PersistenceDomain::Gpf, 4 << 10), (PersistenceDomain::Adr, 4 << 10)] {
+        let effort = Effort { states: 8, recovery_one_in: 200, ..Effort::QUICK };
+        let mut explorer = Explorer::new(&Setting::small(domain, block_bytes), PREPARATION, effort, seed).expect("prepares");
+        for _ in 0..20 {
+            if let Err(what) = explorer.explore_random(40, 8) {
+                panic!("TANDEMFS_SEED={seed}: {what}");
+            }
+        }
+        println!("{domain}, blocks of {block_bytes}, seed {seed}: {:?}", explorer.tried);
+    }
+}

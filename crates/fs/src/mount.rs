@@ -68,8 +68,7 @@ pub(crate) fn occupant(drive: &Drive) -> Result<Option<String>> {
 pub fn read_superblock(drive: &Drive) -> Result<Superblock> {
     let device = || drive.description().name.clone();
     let (copies, identity, _) = read_halves(drive)?;
-    let superblock =
-        Superblock::choose([&copies[0], &copies[1]]).map_err(|source| Error::Superblock { device: device(), source })?;
+    let superblock = Superblock::choose([&copies[0], &copies[1]]).map_err(|source| Error::Superblock { device: device(), source })?;
     let sizes = [
         ("memory", drive.description().memory_bytes, superblock.geometry.memory_bytes()),
         ("block", drive.description().block_bytes, superblock.geometry.block_sectors() * SECTOR_BYTES as u64),
@@ -95,6 +94,10 @@ impl FileSystem {
     pub fn mount(drive: Drive, options: &MountOptions) -> Result<Self> {
         let start = Instant::now();
         let superblock = read_superblock(&drive)?;
+        if superblock.ro_compat != 0 && !options.read_only {
+            let source = SuperblockError::WriteFeatures { unknown: superblock.ro_compat };
+            return Err(Error::Superblock { device: drive.description().name.clone(), source });
+        }
         let geometry = superblock.geometry;
         let threshold_bytes = if options.threshold_bytes == 0 { geometry.block_bytes() } else { options.threshold_bytes };
         if threshold_bytes % geometry.block_bytes() != 0 {
@@ -127,7 +130,8 @@ impl FileSystem {
             })?;
             volume.journal.set_watermark(last_txid);
         }
-        let (clean, orphans) = recovery::load_space(&volume, &superblock)?;
+        let (clean, mut orphans) = recovery::load_space(&volume, &superblock)?;
+        orphans.retain(|_| !on(Mutant::OrphansForgotten));
         let mut file_system = Self {
             volume,
             inodes: InodeTable::new(options.memory_bytes),
@@ -143,7 +147,7 @@ impl FileSystem {
             recovery: RecoveryReport::default(),
         };
         if !options.read_only {
-            for number in orphans.iter().filter(|_| !on(Mutant::OrphansForgotten)) {
+            for number in &orphans {
                 file_system.remove_orphan(*number)?;
             }
         }
