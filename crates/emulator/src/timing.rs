@@ -225,7 +225,7 @@ mod tests {
 
     #[test]
     fn the_two_paths_are_closest_at_64_kib() {
-        // RomeFS §3.3: "the write latencies of the CXL.mem and CXL.io data paths in our emulated devices are closest when the IO size is 64KB".
+        // RomeFS §3.3 chooses its threshold there for that reason.
         let timing = timing();
         let distance = |size: u64| {
             let block = Clock::new(timing).submit(0, Direction::Write, size);

@@ -59,13 +59,8 @@ impl PieceKind {
 
 /// The sealed header of a piece.
 pub fn encode(pair: PairSeed, kind: PieceKind, index: u64, generation: u64, bits: &[u8]) -> Line {
-    let mut header = PieceHeader {
-        crc: 0.into(),
-        kind: kind.number().into(),
-        index: index.into(),
-        generation: generation.into(),
-        zero: [0; 40],
-    };
+    let mut header =
+        PieceHeader { crc: 0.into(), kind: kind.number().into(), index: index.into(), generation: generation.into(), zero: [0; 40] };
     header.crc = checksum(pair, &header, bits).into();
     let mut line = EMPTY_LINE;
     line.copy_from_slice(header.as_bytes());

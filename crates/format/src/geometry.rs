@@ -71,7 +71,9 @@ pub enum GeometryError {
         bytes: u64,
     },
     /// The fixed parts leave no room for regions and data.
-    #[error("the fixed parts take {fixed} of the memory zone's {total} units of 2 MiB; make the memory zone larger or the block zone smaller")]
+    #[error(
+        "the fixed parts take {fixed} of the memory zone's {total} units of 2 MiB; make the memory zone larger or the block zone smaller"
+    )]
     NoRoom {
         /// Units of the fixed parts.
         fixed: u64,
@@ -102,7 +104,13 @@ pub struct Geometry {
 
 impl Geometry {
     /// Checks the sizes against the format's limits. Sizes are rounded down to whole units and sectors.
-    pub fn new(memory_bytes: u64, block_bytes_total: u64, block_bytes: u32, ring_count: u32, ring_bytes: u64) -> Result<Self, GeometryError> {
+    pub fn new(
+        memory_bytes: u64,
+        block_bytes_total: u64,
+        block_bytes: u32,
+        ring_count: u32,
+        ring_bytes: u64,
+    ) -> Result<Self, GeometryError> {
         let memory_bytes = memory_bytes / UNIT_BYTES * UNIT_BYTES;
         let block_sectors = block_bytes_total / SECTOR_BYTES as u64;
         if memory_bytes < MEMORY_BYTES_MIN {
@@ -121,7 +129,11 @@ impl Geometry {
         if !block_bytes.is_power_of_two() || block_bytes < BLOCK_SIZE_RANGE[0] || block_bytes > BLOCK_SIZE_RANGE[1] {
             return Err(GeometryError::BlockSize { found: block_bytes });
         }
-        if ring_count == 0 || ring_count > RING_COUNT_MAX || !(RING_BYTES_MIN..=1 << 30).contains(&ring_bytes) || ring_bytes % 4096 != 0 {
+        if ring_count == 0
+            || ring_count > RING_COUNT_MAX
+            || !(RING_BYTES_MIN..=1 << 30).contains(&ring_bytes)
+            || !ring_bytes.is_multiple_of(4096)
+        {
             return Err(GeometryError::Rings { count: ring_count, bytes: ring_bytes });
         }
         let geometry = Self { memory_bytes, block_sectors, block_bytes, ring_count, ring_bytes };
@@ -226,7 +238,8 @@ impl Geometry {
 
     /// Whether `count` lines from `address` lie in the memory zone after the fixed parts.
     pub fn holds_lines(&self, address: LineAddress, count: u64) -> bool {
-        address.unit() >= self.fixed_units() && address.number().checked_add(count).is_some_and(|end| end <= self.memory_bytes / LINE_BYTES as u64)
+        address.unit() >= self.fixed_units()
+            && address.number().checked_add(count).is_some_and(|end| end <= self.memory_bytes / LINE_BYTES as u64)
     }
 
     /// Whether `count` sectors from `sector` lie in the block zone after the identity.

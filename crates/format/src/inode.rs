@@ -245,6 +245,13 @@ impl Inode {
             return Ok(None);
         }
         let field = |field, found| Corrupt::Field { address, field, found };
+        // An empty line verifies anywhere; half an inode is none.
+        if *hot == EMPTY_LINE {
+            return Err(field("state", 0));
+        }
+        if *cold == EMPTY_LINE {
+            return Err(field("cold line", 0));
+        }
         Self::place(pair, number, address).verify(hot)?;
         Self::place(pair, number, address.nth(1)).verify(cold)?;
         let (Ok(hot), Ok(cold)) = (InodeHotLine::read_from_bytes(hot), InodeColdLine::read_from_bytes(cold)) else {
@@ -327,6 +334,8 @@ mod tests {
         assert!(Inode::decode(pair, InodeNumber::new(6), address, &hot, &cold).is_err());
         assert!(Inode::decode(pair, number, address, &cold, &hot).is_err());
         assert_eq!(Inode::decode(pair, number, address, &EMPTY_LINE, &EMPTY_LINE), Ok(None));
+        assert!(Inode::decode(pair, number, address, &hot, &EMPTY_LINE).is_err(), "half an inode");
+        assert!(Inode::decode(pair, number, address, &EMPTY_LINE, &cold).is_err(), "half an inode");
     }
 
     #[test]

@@ -28,7 +28,7 @@ pub mod superblock;
 
 pub use address::{InodeNumber, LineAddress, Sector};
 pub use checksum::{PairSeed, Place};
-pub use layout::{Field, Table, TABLES};
+pub use layout::{Field, TABLES, Table};
 
 /// Size of a line, the unit of the memory zone, in bytes.
 pub const LINE_BYTES: usize = 64;

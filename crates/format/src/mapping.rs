@@ -504,7 +504,9 @@ mod tests {
     fn records_without_meaning_are_refused() {
         let line = LineAddress::new(1);
         let with_tag = |tag: u16| RecordBytes { tag: tag.into(), body: [0; 18] };
-        for tag in [5 << 9, 7 << 9, STATE_BLOCK << 9, STATE_MEMORY << 9, STATE_POINTER << 9 | 1, STATE_SINGLE_LOG << 9, TAG_SHARED, 3 << 12, 1] {
+        for tag in
+            [5 << 9, 7 << 9, STATE_BLOCK << 9, STATE_MEMORY << 9, STATE_POINTER << 9 | 1, STATE_SINGLE_LOG << 9, TAG_SHARED, 3 << 12, 1]
+        {
             assert!(matches!(with_tag(tag).decode(line), Err(Corrupt::Field { .. })), "tag {tag:#x}");
         }
     }

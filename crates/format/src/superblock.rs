@@ -6,10 +6,10 @@
 use uuid::Uuid;
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
+use crate::SECTOR_BYTES;
 use crate::checksum::crc32c;
 use crate::geometry::{Geometry, GeometryError, RING_COUNT_MAX};
 use crate::integer::{U32, U64};
-use crate::SECTOR_BYTES;
 
 /// First bytes of a superblock after its checksum, and of the block zone's identity.
 pub const MAGIC: [u8; 8] = *b"TandemFS";
@@ -141,6 +141,12 @@ pub enum SuperblockError {
     /// Features that this build lacks.
     #[error("it uses incompatible features {unknown:#x} that this build does not know; use a newer build")]
     Features {
+        /// The unknown bits.
+        unknown: u64,
+    },
+    /// Features that this build may read but not write.
+    #[error("it uses features {unknown:#x} that this build cannot write; mount it read-only, or use a newer build")]
+    WriteFeatures {
         /// The unknown bits.
         unknown: u64,
     },
@@ -288,9 +294,11 @@ impl Superblock {
             return Err(SuperblockError::Field { field: "tails", found: tail.offset_bytes.into() });
         }
         let label_end = bytes.label.iter().position(|byte| *byte == 0).unwrap_or(bytes.label.len());
+        let label = String::from_utf8(bytes.label[..label_end].to_vec())
+            .map_err(|_| SuperblockError::Field { field: "label", found: bytes.label[0].into() })?;
         Ok(Self {
             pair: Uuid::from_bytes(bytes.pair),
-            label: String::from_utf8_lossy(&bytes.label[..label_end]).into_owned(),
+            label,
             geometry,
             checksum_kind,
             incompat: bytes.incompat.get(),

@@ -46,15 +46,15 @@ impl FileSystem {
         if self.is_read_only() || self.stopped().is_some() {
             return;
         }
-        if wake.checkpoint {
-            if let Err(error) = self.checkpoint() {
-                tracing::error!(%error, "checkpoint");
-            }
+        if wake.checkpoint
+            && let Err(error) = self.checkpoint()
+        {
+            tracing::error!(%error, "checkpoint");
         }
-        if wake.write_back || self.volume.memory.free_data_percent() < LOW_PERCENT {
-            if let Err(error) = self.write_back() {
-                tracing::error!(%error, "write-back");
-            }
+        if (wake.write_back || self.volume.memory.free_data_percent() < LOW_PERCENT)
+            && let Err(error) = self.write_back()
+        {
+            tracing::error!(%error, "write-back");
         }
     }
 

@@ -38,10 +38,10 @@ pub fn make_file_system(drive: &Drive, options: &FormatOptions) -> Result<Superb
     if needed > places.memory_bytes() / 10 * 6 {
         return Err(geometry(GeometryError::MetadataTooLarge { needed, memory: places.memory_bytes() }));
     }
-    if !options.force {
-        if let Some(found) = mount::occupant(drive)? {
-            return Err(Error::Occupied { device: description.name.clone(), found });
-        }
+    if !options.force
+        && let Some(found) = mount::occupant(drive)?
+    {
+        return Err(Error::Occupied { device: description.name.clone(), found });
     }
     let unchecked = if options.checksum_kind == ChecksumKind::None { incompat::UNCHECKED_DATA } else { 0 };
     let superblock = Superblock {

@@ -32,7 +32,8 @@ fn next(state: &mut u64) -> u64 {
 #[test]
 fn threads_in_directories_of_their_own_and_in_a_shared_one() {
     let (device, fs) = mounted(64 << 20, 64 << 20);
-    let shared = fs.create(InodeNumber::ROOT, b"shared", &NewInode { mode: file_type::DIRECTORY | 0o755, ..file() }).expect("creates").inode;
+    let shared =
+        fs.create(InodeNumber::ROOT, b"shared", &NewInode { mode: file_type::DIRECTORY | 0o755, ..file() }).expect("creates").inode;
     let totals: Vec<Vec<(Vec<u8>, Vec<u8>)>> = std::thread::scope(|scope| {
         let threads: Vec<_> = (0..4_u64)
             .map(|thread| {
@@ -148,7 +149,11 @@ fn a_full_file_system_can_be_overwritten_truncated_and_emptied() {
                 let offset = next(&mut seed) % (size - length + 1).max(1);
                 if length > 0 {
                     let written = fs.write(*number, offset, &vec![round as u8; length as usize], WriteOptions::default());
-                    assert_eq!(written.map_err(|error| error.to_string()), Ok(length as usize), "an overwrite on a full device, file {round}");
+                    assert_eq!(
+                        written.map_err(|error| error.to_string()),
+                        Ok(length as usize),
+                        "an overwrite on a full device, file {round}"
+                    );
                 }
             }
         }

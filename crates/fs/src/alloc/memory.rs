@@ -573,10 +573,10 @@ impl MemoryAllocator {
         self.free_data_lines.fetch_add(lines, SeqCst);
         if after == 0 {
             pool.add_free_page(DataPage { unit: unit as u32, word: word as u16 });
-        } else if let Some(class) = [SlotClass::Line, SlotClass::Quarter, SlotClass::Kilobyte].into_iter().find(|c| c.lines() == lines) {
-            if Bits::fit(before, lines as u32, true).is_none() {
-                pool.add_partial(class, DataPage { unit: unit as u32, word: word as u16 });
-            }
+        } else if let Some(class) = [SlotClass::Line, SlotClass::Quarter, SlotClass::Kilobyte].into_iter().find(|c| c.lines() == lines)
+            && Bits::fit(before, lines as u32, true).is_none()
+        {
+            pool.add_partial(class, DataPage { unit: unit as u32, word: word as u16 });
         }
     }
 

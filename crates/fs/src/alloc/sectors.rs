@@ -197,12 +197,13 @@ impl SectorAllocator {
             let to = (cursor.word + TAIL_WORDS).min(WORDS);
             for word in cursor.word..to {
                 let value = bits.word(word);
-                if value != 0 && value != u64::MAX {
-                    if let Some(found) = bits.take_in_word(word, count as u32, false) {
-                        cursor.word = word;
-                        self.free.fetch_sub(count, SeqCst);
-                        return Some(Sector::new(cursor.group as u64 * PIECE_SECTORS + found.index()));
-                    }
+                if value != 0
+                    && value != u64::MAX
+                    && let Some(found) = bits.take_in_word(word, count as u32, false)
+                {
+                    cursor.word = word;
+                    self.free.fetch_sub(count, SeqCst);
+                    return Some(Sector::new(cursor.group as u64 * PIECE_SECTORS + found.index()));
                 }
             }
         }

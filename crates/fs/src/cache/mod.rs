@@ -52,7 +52,10 @@ impl Page {
     }
 
     /// Hands each run of dirty lines to `write` and takes them as clean. Stops at the first error.
-    pub(crate) fn write_dirty<E>(&self, mut write: impl FnMut(LineAddress, &[u8]) -> std::result::Result<(), E>) -> std::result::Result<(), E> {
+    pub(crate) fn write_dirty<E>(
+        &self,
+        mut write: impl FnMut(LineAddress, &[u8]) -> std::result::Result<(), E>,
+    ) -> std::result::Result<(), E> {
         let mut body = self.body.lock();
         let mut rest = std::mem::take(&mut body.dirty);
         while rest != 0 {
@@ -130,7 +133,8 @@ impl PageCache {
                 }
             }
         }
-        let page = Arc::new(Page { address: start, structure, referenced: AtomicBool::new(true), body: Mutex::new(Body { bytes, dirty: 0 }) });
+        let page =
+            Arc::new(Page { address: start, structure, referenced: AtomicBool::new(true), body: Mutex::new(Body { bytes, dirty: 0 }) });
         shard.pages.insert(start.number(), page.clone());
         shard.order.push_back(start.number());
         page

@@ -30,16 +30,9 @@ impl Part<'_> {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Step {
     /// The log gets bytes of a part in place ([L1]).
-    Append {
-        log: LogEntry,
-        part: usize,
-    },
+    Append { log: LogEntry, part: usize },
     /// A new log of this range, from parts and from the logs in `merged`.
-    Write {
-        offset: u32,
-        length: u32,
-        merged: SmallVec<[LogEntry; 2]>,
-    },
+    Write { offset: u32, length: u32, merged: SmallVec<[LogEntry; 2]> },
 }
 
 /// The plan for one block.
@@ -53,21 +46,24 @@ pub(crate) struct LogPlan {
     pub(crate) merges: u64,
 }
 
+/// Offset and length of a new log, and the logs that it takes bytes from.
+type NewLog = (u32, u32, SmallVec<[LogEntry; 2]>);
+
 /// Plans logs for `parts` (in order, not overlapping) over the logs that a block has. `None` where 16 entries are too few: then the whole
 /// block is written anew (RomeFS Algorithm 2, line 10).
 pub(crate) fn plan(old: &LogSlots, parts: &[Part<'_>]) -> Option<LogPlan> {
     let mut plan = LogPlan { kept: *old, steps: SmallVec::new(), merges: 0 };
-    let mut writes: SmallVec<[(u32, u32, SmallVec<[LogEntry; 2]>); 4]> = SmallVec::new();
+    let mut writes: SmallVec<[NewLog; 4]> = SmallVec::new();
     for (index, part) in parts.iter().enumerate() {
         let overlaps = |log: &LogEntry| log.offset < part.end() && part.offset < log.end();
         let touched = plan.kept.iter().flatten().any(overlaps);
         let before = plan.kept.iter().position(|log| log.is_some_and(|log| log.end() == part.offset));
-        if let (false, Some(slot)) = (touched, before) {
-            if let Some(log) = plan.kept[slot].filter(|log| log.length as usize + part.data.len() <= log.class.bytes()) {
-                plan.kept[slot] = None;
-                plan.steps.push((slot, Step::Append { log, part: index }));
-                continue;
-            }
+        if let (false, Some(slot)) = (touched, before)
+            && let Some(log) = plan.kept[slot].filter(|log| log.length as usize + part.data.len() <= log.class.bytes())
+        {
+            plan.kept[slot] = None;
+            plan.steps.push((slot, Step::Append { log, part: index }));
+            continue;
         }
         let (mut start, mut end) = (part.offset, part.end());
         let mut merged = SmallVec::new();

@@ -110,10 +110,7 @@ impl FileSystem {
 
     /// 2. Which sectors of a block are needed.
     fn want(&self, block: Block, block_start: u64, from: usize, to: usize, start: usize) -> Wanted {
-        let covered: usize = block
-            .logs()
-            .map(|log| (log.end() as usize).min(to).saturating_sub((log.offset as usize).max(from)))
-            .sum();
+        let covered: usize = block.logs().map(|log| (log.end() as usize).min(to).saturating_sub((log.offset as usize).max(from))).sum();
         let mut wanted = Wanted { block, block_start, from, to, start, sectors: None, bounce: Vec::new() };
         let Some(extent) = wanted.block.extent.filter(|extent| !extent.unwritten) else { return wanted };
         if covered == to - from {
@@ -125,7 +122,7 @@ impl FileSystem {
             return wanted;
         }
         wanted.sectors = Some((extent.sector.nth(first as u64), first, end - first));
-        if from % SECTOR_BYTES != 0 || end * SECTOR_BYTES > to {
+        if !from.is_multiple_of(SECTOR_BYTES) || end * SECTOR_BYTES > to {
             wanted.bounce = vec![0; (end - first) * SECTOR_BYTES];
         }
         wanted

@@ -52,7 +52,7 @@ impl FileSystem {
         let first_gone = size.div_ceil(block_bytes);
         let mut freed_512 = free_blocks(&mut tx, self, view, first_gone)?;
         tree::cut(&mut tx, volume, view.owner, &mut root, first_gone)?;
-        if size % block_bytes != 0 && size < view.size {
+        if !size.is_multiple_of(block_bytes) && size < view.size {
             let block = size / block_bytes;
             let old = Block::lookup(volume, view.owner, view.root, block)?;
             let (kept, stale) = cut_block(&mut tx, self, view, &old, block, (size % block_bytes) as u32)?;
@@ -128,7 +128,7 @@ fn cut_block(tx: &mut Tx<'_>, fs: &FileSystem, view: &FileView, old: &Block, blo
             };
             kept.extent = Some(Extent { count: count as u32, checksum, ..extent });
         }
-        stale = count == sectors && end as usize % SECTOR_BYTES != 0;
+        stale = count == sectors && !(end as usize).is_multiple_of(SECTOR_BYTES);
     }
     Ok((kept, stale))
 }

@@ -56,10 +56,10 @@ impl FileSystem {
                 let mut candidates = Vec::new();
                 let owner = state.owner(number);
                 tree::walk(&self.volume, owner, state.root(), from, &mut |found| {
-                    if let Found::Block(block, Record::SingleLog(_) | Record::Block { leaf: Some(_), .. }) = found {
-                        if candidates.len() < BATCH {
-                            candidates.push(block);
-                        }
+                    if let Found::Block(block, Record::SingleLog(_) | Record::Block { leaf: Some(_), .. }) = found
+                        && candidates.len() < BATCH
+                    {
+                        candidates.push(block);
                     }
                     Ok(())
                 })?;

@@ -38,11 +38,12 @@ struct Target<'d> {
     action: Action<'d>,
 }
 
+#[expect(clippy::large_enum_variant, reason = "a request has one or two targets, and the large one is the frequent one")]
 enum Action<'d> {
     /// Not decided yet.
     Undecided,
     /// New logs over what the block has. The slots are filled as the logs are stored.
-    Logs { plan: LogPlan, slots: LogSlots, stores: SmallVec<[Store<'d>; 4]> },
+    Logs { merges: u64, slots: LogSlots, stores: SmallVec<[Store<'d>; 4]> },
     /// New sectors for the whole block.
     Sectors { extent: NewExtent, bytes: Bytes<'d> },
 }
@@ -198,16 +199,14 @@ impl FileSystem {
         let block_start = target.block * block_bytes;
         let threshold = u64::from(self.threshold_bytes);
         let inside = offset.next_multiple_of(threshold) <= block_start && block_start + block_bytes <= end / threshold * threshold;
-        if !inside {
-            if let Some(plan) = log_plan::plan(&target.old.logs, &target.parts) {
-                match take_logs(tx, volume, view, target, plan, block_start, end > view.size) {
-                    Ok(action) => {
-                        target.action = action;
-                        return Ok(());
-                    }
-                    Err(Error::NoSpace { .. }) => self.ask_write_back(),
-                    Err(error) => return Err(error),
+        if !inside && let Some(plan) = log_plan::plan(&target.old.logs, &target.parts) {
+            match take_logs(tx, volume, view, target, plan, block_start, end > view.size) {
+                Ok(action) => {
+                    target.action = action;
+                    return Ok(());
                 }
+                Err(Error::NoSpace { .. }) => self.ask_write_back(),
+                Err(error) => return Err(error),
             }
         }
         // The whole block goes by blocks: as it came, or composed with what it had.
@@ -448,12 +447,16 @@ fn take_logs<'d>(
                 };
                 tx.took(space::slot(address, class.lines()));
                 taken.push(space::slot(address, class.lines()));
-                stores.push(Store { slot: *slot, entry: LogEntry { address, crc: 0, offset: *offset, length: *length, class }, skip: 0, bytes });
+                stores.push(Store {
+                    slot: *slot,
+                    entry: LogEntry { address, crc: 0, offset: *offset, length: *length, class },
+                    skip: 0,
+                    bytes,
+                });
             }
         }
     }
-    let slots = plan.kept;
-    Ok(Action::Logs { plan, slots, stores })
+    Ok(Action::Logs { merges: plan.merges, slots: plan.kept, stores })
 }
 
 /// The bytes of a log from old logs and new parts.
@@ -488,11 +491,14 @@ fn merge(
 
 /// 4 and 5. Block writes in flight; meanwhile logs are stored and checksums computed; then both are durable.
 fn transfer(volume: &Volume, targets: &mut [Target<'_>]) -> Result<(Fenced, Flushed)> {
-    let mut logs: SmallVec<[(&mut LogSlots, &mut SmallVec<[Store<'_>; 4]>, u64); 2]> = SmallVec::new();
+    let mut logs: SmallVec<[(&mut LogSlots, &mut [Store<'_>]); 2]> = SmallVec::new();
     let mut blocks: SmallVec<[(&mut NewExtent, &[u8]); 2]> = SmallVec::new();
     for target in targets {
         match &mut target.action {
-            Action::Logs { slots, stores, plan } => logs.push((slots, stores, plan.merges)),
+            Action::Logs { slots, stores, merges } => {
+                add(&volume.live.work.merges, *merges);
+                logs.push((slots, stores));
+            }
             Action::Sectors { extent, bytes } => blocks.push((extent, bytes.get())),
             Action::Undecided => unreachable!("every block was decided on"),
         }
@@ -500,12 +506,11 @@ fn transfer(volume: &Volume, targets: &mut [Target<'_>]) -> Result<(Fenced, Flus
     let mut stored = None;
     let mut store_logs = || -> Result<Lines<InFlight>> {
         let mut in_flight = Lines::none();
-        for (slots, stores, merges) in &mut logs {
+        for (slots, stores) in &mut logs {
             for store in stores.iter_mut() {
                 in_flight = std::mem::replace(&mut in_flight, Lines::none()).and(store_log(volume, store)?);
                 slots[store.slot] = Some(store.entry);
             }
-            add(&volume.live.work.merges, *merges);
         }
         Ok(in_flight)
     };

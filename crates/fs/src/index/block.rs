@@ -75,10 +75,11 @@ impl Block {
             Record::SingleLog(entry) => block.logs[0] = Some(entry),
             Record::Memory(address) | Record::Pointer { page: address, .. } => return Err(damaged(owner, address, "state")),
         }
-        if let Some(extent) = block.extent {
-            if !volume.geometry.holds_sectors(extent.sector, extent.count.into()) || u64::from(extent.count) > volume.geometry.block_sectors_each() {
-                return Err(damaged(owner, LineAddress::new(0), "sector"));
-            }
+        if let Some(extent) = block.extent
+            && (!volume.geometry.holds_sectors(extent.sector, extent.count.into())
+                || u64::from(extent.count) > volume.geometry.block_sectors_each())
+        {
+            return Err(damaged(owner, LineAddress::new(0), "sector"));
         }
         for log in block.logs() {
             if !volume.geometry.holds_lines(log.address, log.class.lines()) || log.end() > volume.geometry.block_bytes() {
@@ -175,7 +176,11 @@ impl Block {
     }
 
     /// Each range of lines or sectors that the block takes, for recovery's maps.
-    pub(crate) fn each_space(&self, volume: &Volume, mut visit: impl FnMut(Option<Region>, LineAddress, u64) -> bool) -> (bool, Option<Extent>) {
+    pub(crate) fn each_space(
+        &self,
+        volume: &Volume,
+        mut visit: impl FnMut(Option<Region>, LineAddress, u64) -> bool,
+    ) -> (bool, Option<Extent>) {
         let mut clean = true;
         for log in self.logs() {
             clean &= visit(None, log.address, log.class.lines());

@@ -80,7 +80,15 @@ pub(crate) fn lookup(volume: &Volume, owner: Owner, root: RecordBytes, block: u6
 
 /// Sets the record of a block in a transaction; grows the tree as needed. `root` is the inode's; the caller writes the inode.
 /// Returns the pages added.
-pub(crate) fn set(tx: &mut Tx<'_>, volume: &Volume, owner: Owner, root: &mut RecordBytes, block: u64, record: Record, need: Need) -> Result<u64> {
+pub(crate) fn set(
+    tx: &mut Tx<'_>,
+    volume: &Volume,
+    owner: Owner,
+    root: &mut RecordBytes,
+    block: u64,
+    record: Record,
+    need: Need,
+) -> Result<u64> {
     let mut added = 0;
     let mut top = decode(owner, root, IN_INODE)?;
     while block >= capacity(height_of(&top)) {

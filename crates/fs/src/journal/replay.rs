@@ -74,7 +74,8 @@ impl Volume {
         let mut last = self.journal.watermark();
         for record in records {
             for (address, image) in &record.changes {
-                let in_table = self.geometry.segment_line(0) <= *address && *address <= self.geometry.segment_line(tandemfs_format::geometry::SEGMENT_TABLE_LINES - 1);
+                let in_table = self.geometry.segment_line(0) <= *address
+                    && *address <= self.geometry.segment_line(tandemfs_format::geometry::SEGMENT_TABLE_LINES - 1);
                 if !in_table && !self.geometry.holds_lines(*address, 1) {
                     let cause = format!("record {} of the journal names line {address}, which is outside the zone", record.txid);
                     return Err(Error::Stopped { first_cause: cause });

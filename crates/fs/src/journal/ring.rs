@@ -44,11 +44,8 @@ impl Ring {
     pub(crate) fn reserve(&self, changes: usize) -> Option<Reservation> {
         let bytes = record_bytes(changes) as u64;
         let left = self.size_bytes - u64::from(self.head.offset_bytes);
-        let (start, skipped) = if bytes <= left {
-            (self.head, 0)
-        } else {
-            (Tail { offset_bytes: 0, wrap: self.head.wrap.wrapping_add(1) }, left)
-        };
+        let (start, skipped) =
+            if bytes <= left { (self.head, 0) } else { (Tail { offset_bytes: 0, wrap: self.head.wrap.wrapping_add(1) }, left) };
         (self.used_bytes + skipped + bytes <= self.size_bytes).then_some(Reservation { start, bytes, used_bytes: skipped + bytes })
     }
 

@@ -148,7 +148,7 @@ impl<'v> Tx<'v> {
             match space {
                 Space::Region { .. } if on(Mutant::FreedMetadataAtOnce) => volume.give_back(space),
                 Space::Region { region, address, lines } => volume.memory.free_after(region, address, lines, txid), // R6
-                other => volume.give_back(other),                                                                // R7
+                other => volume.give_back(other),                                                                   // R7
             }
         }
         if wants_checkpoint && !journal.asked.swap(true, Relaxed) {

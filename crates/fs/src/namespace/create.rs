@@ -1,12 +1,12 @@
 //! Creation: a new inode and its name, or a further name of an inode, in one transaction.
 
+use tandemfs_device::Structure;
 use tandemfs_device::{Fenced, Flushed};
 use tandemfs_format::InodeNumber;
 use tandemfs_format::dentry::{Dentry, type_of_mode};
 use tandemfs_format::inode::{INLINE_LINK_MAX, Inode, LINK_MAX, file_type, state};
 use tandemfs_format::mapping::{LogEntry, Record, SlotClass};
 use tandemfs_format::segment::Region;
-use tandemfs_device::Structure;
 
 use super::inodes::{Handle, Locked};
 use super::{attributes_of, check_name, directory_changed};

@@ -154,7 +154,14 @@ impl DirectoryIndex {
     }
 
     /// Puts a new entry into a transaction: into free slots, or into a new page. `root` is the directory's; the caller writes its inode.
-    pub(crate) fn plan_insert(&self, tx: &mut Tx<'_>, volume: &Volume, owner: Owner, root: &mut RecordBytes, dentry: &Dentry) -> Result<Insertion> {
+    pub(crate) fn plan_insert(
+        &self,
+        tx: &mut Tx<'_>,
+        volume: &Volume,
+        owner: Owner,
+        root: &mut RecordBytes,
+        dentry: &Dentry,
+    ) -> Result<Insertion> {
         let count = slots(dentry.name.len());
         let room = (self.hints[count - 1]..self.used.len()).find_map(|page| run_of_free(self.used[page], count).map(|line| (page, line)));
         let (page_index, line, new_page, mapping_pages) = match room {
@@ -228,10 +235,10 @@ impl DirectoryIndex {
             if self.used[(slot / PAGE_SLOTS) as usize] >> (slot % PAGE_SLOTS) & 1 == 0 {
                 continue;
             }
-            if let Some(dentry) = self.read(volume, owner, slot as u32)? {
-                if !visit(slot, &dentry) {
-                    return Ok(());
-                }
+            if let Some(dentry) = self.read(volume, owner, slot as u32)?
+                && !visit(slot, &dentry)
+            {
+                return Ok(());
             }
         }
         Ok(())

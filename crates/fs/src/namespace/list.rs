@@ -36,17 +36,14 @@ impl FileSystem {
         }
         let from = (cookie + 1).saturating_sub(FIRST_SLOT);
         let mut each = |slot: u64, dentry: &tandemfs_format::dentry::Dentry| {
-            visit(&DirectoryEntry {
-                inode: dentry.inode,
-                file_type: dentry.file_type,
-                cookie: slot + FIRST_SLOT,
-                name: &dentry.name,
-            })
+            visit(&DirectoryEntry { inode: dentry.inode, file_type: dentry.file_type, cookie: slot + FIRST_SLOT, name: &dentry.name })
         };
         match &state.directory {
             Some(index) => index.list(&self.volume, owner, from, &mut each),
             // Evicted between the two locks; rare, so it is built for this one call.
-            None => super::DirectoryIndex::load(&self.volume, owner, state.root(), state.inode.size)?.list(&self.volume, owner, from, &mut each),
+            None => {
+                super::DirectoryIndex::load(&self.volume, owner, state.root(), state.inode.size)?.list(&self.volume, owner, from, &mut each)
+            }
         }
     }
 }

@@ -145,10 +145,11 @@ impl FileSystem {
 
     /// Gives up `count` holds. An inode without names is removed with the last one.
     pub fn forget(&self, number: InodeNumber, count: u64) {
-        if self.inodes.release(number, count) && self.orphans.lock().contains(&number.get()) {
-            if let Err(error) = self.remove_orphan(number) {
-                tracing::warn!(inode = number.get(), %error, "an unlinked file stays until the next recovery");
-            }
+        if self.inodes.release(number, count)
+            && self.orphans.lock().contains(&number.get())
+            && let Err(error) = self.remove_orphan(number)
+        {
+            tracing::warn!(inode = number.get(), %error, "an unlinked file stays until the next recovery");
         }
     }
 

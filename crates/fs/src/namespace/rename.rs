@@ -108,10 +108,11 @@ impl FileSystem {
     ) -> Result<()> {
         let volume = &self.volume;
         let (parent, new_parent) = (from.number, to.number);
-        if let Some((entry, handle)) = &target {
-            if entry.is_directory() && !self.index(handle.number, locked.get_mut(handle.number))?.is_empty() {
-                return Err(Error::NotEmpty);
-            }
+        if let Some((entry, handle)) = &target
+            && entry.is_directory()
+            && !self.index(handle.number, locked.get_mut(handle.number))?.is_empty()
+        {
+            return Err(Error::NotEmpty);
         }
         let mut tx = Tx::new(volume);
         // The name in the new place.
