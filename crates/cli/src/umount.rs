@@ -2,20 +2,23 @@
 
 use std::os::fd::OwnedFd;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::{Pid, PidfdFlags};
 use serde_json::Value;
 use tandemfs_fuse::control::{self, Request};
 use tandemfs_fuse::mounts::{self, Mounted};
-use tandemfs_fuse::{Unmount, unmount};
+use tandemfs_fuse::{MountError, Unmount, unmount};
 
 use crate::arguments::UmountArguments;
 use crate::failure::Failure;
 
 /// How long a daemon may take to write what it holds.
 const GONE_WITHIN: Duration = Duration::from_secs(120);
+/// How long somebody else may use the mount before it counts as in use.
+const UNUSED_WITHIN: Duration = Duration::from_secs(1);
+const TRY_EVERY: Duration = Duration::from_millis(20);
 
 /// Unmounts.
 pub fn run(arguments: &UmountArguments) -> Result<u8, Failure> {
@@ -27,11 +30,22 @@ pub fn run(arguments: &UmountArguments) -> Result<u8, Failure> {
     };
     // Asked before: afterwards the daemon may be gone any moment. One that hangs or died does not answer.
     let daemon = (how == Unmount::Normal).then(|| daemon(&mount)).flatten();
-    unmount(&mount.mountpoint, how).map_err(Failure::because)?;
+    patiently(|| unmount(&mount.mountpoint, how))?;
     if let Some((process_id, daemon)) = daemon {
         wait(&daemon, process_id)?;
     }
     Ok(0)
+}
+
+/// Tries again for a moment where the mount is in use: by an indexer, or by a process that is just ending.
+fn patiently(unmount: impl Fn() -> Result<(), MountError>) -> Result<(), Failure> {
+    let start = Instant::now();
+    loop {
+        match unmount() {
+            Err(MountError::InUse { .. }) if start.elapsed() < UNUSED_WITHIN => std::thread::sleep(TRY_EVERY),
+            other => return other.map_err(Failure::because),
+        }
+    }
 }
 
 /// The TandemFS mounted at a path.

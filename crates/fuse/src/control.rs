@@ -1,16 +1,16 @@
 //! How programs outside talk to the daemon of a mount: a UNIX socket in a directory that only its owner may enter, one line of JSON each
-//! way. It is named by the mount's device number, so it can be found without touching a mount that may hang.
+//! way. It is named by the mount's device number, so it can be found without touching a mount that may hang, and by the daemon's process:
+//! the kernel gives a device number to the next mount while the daemon of the last one is still ending.
 
 use std::fs::{self, DirBuilder, Permissions};
-use std::io::{self, BufRead, BufReader, Write};
+use std::io::{self, BufRead, BufReader, PipeReader, PipeWriter, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
+use rustix::event::{PollFd, PollFlags};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -51,16 +51,29 @@ pub fn ask(mount: &Mounted, request: Request) -> io::Result<Value> {
 }
 
 fn connect(mount: &Mounted) -> io::Result<UnixStream> {
-    let mut first_error = None;
+    let mut last_error = io::Error::from(io::ErrorKind::NotFound);
     for directory in directories(mount.user) {
-        match UnixStream::connect(socket_path(&directory, &mount.device_number)) {
-            Ok(stream) => return Ok(stream),
-            // "Refused" and "denied" say more than "not found".
-            Err(error) if first_error.is_none() || error.kind() != io::ErrorKind::NotFound => first_error = Some(error),
-            Err(_) => {}
+        for path in sockets(&directory, &mount.device_number) {
+            match UnixStream::connect(path) {
+                Ok(stream) => return Ok(stream),
+                Err(error) => last_error = error,
+            }
         }
     }
-    Err(first_error.unwrap_or_else(|| io::ErrorKind::NotFound.into()))
+    Err(last_error)
+}
+
+/// The sockets of a device number, the newest first: that is the one of the mount that has the number now.
+fn sockets(directory: &Path, device_number: &str) -> Vec<PathBuf> {
+    let prefix = format!("{}.", device_number.replace(':', "-"));
+    let ours = |path: &Path| path.file_name().and_then(|name| name.to_str()).is_some_and(|name| name.starts_with(&prefix));
+    let entries = fs::read_dir(directory).into_iter().flatten().flatten().map(|entry| entry.path());
+    let mut found: Vec<(SystemTime, PathBuf)> = entries
+        .filter(|path| ours(path))
+        .filter_map(|path| Some((fs::symlink_metadata(&path).and_then(|metadata| metadata.modified()).ok()?, path)))
+        .collect();
+    found.sort_unstable_by(|one, other| other.cmp(one));
+    found.into_iter().map(|(_, path)| path).collect()
 }
 
 /// Where the sockets of a user's daemons may be, the best place first. A daemon takes the first that it can make.
@@ -73,8 +86,8 @@ fn directories(user: u32) -> Vec<PathBuf> {
     own.into_iter().chain([format!("/run/user/{user}/tandemfs").into(), format!("/tmp/tandemfs-{user}").into()]).collect()
 }
 
-fn socket_path(directory: &Path, device_number: &str) -> PathBuf {
-    directory.join(format!("{}.socket", device_number.replace(':', "-")))
+fn socket_path(directory: &Path, device_number: &str, process_id: u32) -> PathBuf {
+    directory.join(format!("{}.{process_id}.socket", device_number.replace(':', "-")))
 }
 
 /// Makes a directory that only this user may enter, or takes it where it is just that. Anybody may write to /tmp, so what stands there is
@@ -94,7 +107,8 @@ fn private_directory(directory: &Path) -> io::Result<()> {
 /// The daemon's end. Dropping it removes the socket.
 pub(crate) struct Server {
     path: PathBuf,
-    stop: Arc<AtomicBool>,
+    /// Closing it ends the thread.
+    stop: Option<PipeWriter>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -103,25 +117,24 @@ impl Server {
     pub(crate) fn start(mount: &Mounted, answer: impl Fn(Request) -> Value + Send + 'static) -> io::Result<Self> {
         let mut last_error = io::Error::from(io::ErrorKind::NotFound);
         for directory in directories(mount.user) {
-            match private_directory(&directory).and_then(|()| listen(&socket_path(&directory, &mount.device_number))) {
-                Ok((listener, path)) => {
-                    let stop = Arc::new(AtomicBool::new(false));
-                    let seen = Arc::clone(&stop);
-                    let thread = std::thread::Builder::new().name("control".into()).spawn(move || serve(&listener, &seen, &answer))?;
-                    return Ok(Self { path, stop, thread: Some(thread) });
-                }
+            match private_directory(&directory).and_then(|()| listen(&directory, &mount.device_number)) {
+                Ok((listener, path)) => return Self::answer(listener, path, answer),
                 Err(error) => last_error = error,
             }
         }
         Err(last_error)
     }
+
+    fn answer(listener: UnixListener, path: PathBuf, answer: impl Fn(Request) -> Value + Send + 'static) -> io::Result<Self> {
+        let (stopped, stop) = io::pipe()?;
+        let thread = std::thread::Builder::new().name("control".into()).spawn(move || serve(&listener, &stopped, &answer))?;
+        Ok(Self { path, stop: Some(stop), thread: Some(thread) })
+    }
 }
 
 impl Drop for Server {
     fn drop(&mut self) {
-        self.stop.store(true, Ordering::Release);
-        // Wakes the thread out of accept().
-        drop(UnixStream::connect(&self.path));
+        drop(self.stop.take());
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
@@ -129,24 +142,29 @@ impl Drop for Server {
     }
 }
 
-fn listen(path: &Path) -> io::Result<(UnixListener, PathBuf)> {
-    // A device number belongs to one mount at a time: whoever left a socket here is gone.
-    match fs::remove_file(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-        _ => {}
+fn listen(directory: &Path, device_number: &str) -> io::Result<(UnixListener, PathBuf)> {
+    // What killed daemons left behind: nobody accepts there.
+    for path in sockets(directory, device_number) {
+        if UnixStream::connect(&path).is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused) {
+            let _ = fs::remove_file(path);
+        }
     }
-    let listener = UnixListener::bind(path)?;
-    fs::set_permissions(path, Permissions::from_mode(0o600))?;
-    Ok((listener, path.to_owned()))
+    let path = socket_path(directory, device_number, std::process::id());
+    let listener = UnixListener::bind(&path)?;
+    fs::set_permissions(&path, Permissions::from_mode(0o600))?;
+    Ok((listener, path))
 }
 
-fn serve(listener: &UnixListener, stop: &AtomicBool, answer: &dyn Fn(Request) -> Value) {
-    for stream in listener.incoming() {
-        if stop.load(Ordering::Acquire) {
-            return;
+fn serve(listener: &UnixListener, stopped: &PipeReader, answer: &dyn Fn(Request) -> Value) {
+    loop {
+        let mut waiting = [PollFd::new(listener, PollFlags::IN), PollFd::new(stopped, PollFlags::IN)];
+        match rustix::event::poll(&mut waiting, None) {
+            Ok(_) if !waiting[1].revents().is_empty() => return,
+            // A caller that goes away is its own affair.
+            Ok(_) => drop(listener.accept().and_then(|(stream, _)| converse(stream, answer))),
+            Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return tracing::warn!(%error, "the control socket answers no more"),
         }
-        // A caller that goes away is its own affair.
-        let _ = stream.and_then(|stream| converse(stream, answer));
     }
 }
 
@@ -172,12 +190,9 @@ mod tests {
         let private = directory.path().join("private");
         private_directory(&private).expect("made");
         private_directory(&private).expect("taken again");
-        let (listener, path) = listen(&socket_path(&private, "0:99")).expect("listens");
+        let (listener, path) = listen(&private, "0:99").expect("listens");
         assert_eq!(fs::metadata(&path).expect("there").permissions().mode() & 0o777, 0o600);
-        let stop = Arc::new(AtomicBool::new(false));
-        let seen = Arc::clone(&stop);
-        let thread = std::thread::spawn(move || serve(&listener, &seen, &|request| json!({ "seen": format!("{request:?}") })));
-        let server = Server { path: path.clone(), stop, thread: Some(thread) };
+        let server = Server::answer(listener, path.clone(), |request| json!({ "seen": format!("{request:?}") })).expect("started");
 
         for (line, expected) in [
             ("{\"request\":\"stats\",\"reset\":true}", "reset: true"),
@@ -193,6 +208,21 @@ mod tests {
         }
         drop(server);
         assert!(!path.exists());
+    }
+
+    #[test]
+    fn the_newest_socket_of_a_device_number_counts_and_dead_ones_go() {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let dead = socket_path(directory.path(), "0:7", 1);
+        drop(UnixListener::bind(&dead).expect("bound"));
+        let ending = socket_path(directory.path(), "0:7", 2);
+        let _ending = UnixListener::bind(&ending).expect("bound");
+        let other = socket_path(directory.path(), "0:70", 3);
+        let _other = UnixListener::bind(&other).expect("bound");
+        std::thread::sleep(Duration::from_millis(20));
+        let (_listener, path) = listen(directory.path(), "0:7").expect("listens");
+        assert!(!dead.exists());
+        assert_eq!(sockets(directory.path(), "0:7"), [path, ending]);
     }
 
     #[test]

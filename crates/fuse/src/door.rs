@@ -1,7 +1,8 @@
 //! What the door holds: the file system, how replies are made, and what is agreed with the kernel at the start. The operations themselves
 //! are in `operations.rs`, each a translation of one request into one call of the file system.
 //!
-//! [F1] The daemon is the only writer of the device, so the kernel may keep entries and attributes, absent names too ([`VALID`]).
+//! [F1] The daemon is the only writer of the device, so the kernel may keep entries and attributes, absent names too ([`VALID`]). Only the
+//!      space that a file takes changes behind its back, while it writes back what it holds ([`VALID_WHILE_WRITTEN`]).
 //! [F2] Every entry that a reply carries is remembered in the file system *before* the reply is sent, and forgotten as the kernel says;
 //!      an unlinked inode stays until then (RULES R21). The kernel holds a look-up for whatever is open, so opening counts nothing.
 //! [F3] No operation of the door calls inval_inode or inval_entry (RULES R21).
@@ -22,9 +23,12 @@ use tandemfs_fs::{Attributes, Error, FileSystem, NewInode, Result};
 use crate::attributes::{file_attr, inode, placeholder};
 use crate::errno::{errno, is_failure};
 use crate::settings::Mode;
+use crate::writers::Writers;
 
 /// How long the kernel keeps what it was told ([F1]).
 pub(crate) const VALID: Duration = Duration::from_secs(3600);
+/// The same for attributes of a file that is open for writing behind the write-back cache ([F1], `writers.rs`).
+const VALID_WHILE_WRITTEN: Duration = Duration::from_secs(1);
 /// Largest WRITE and READ.
 const REQUEST_BYTES_MAX: u32 = 1 << 20;
 /// Requests of read-ahead and write-back in flight.
@@ -38,6 +42,7 @@ pub(crate) struct Door {
     pub(crate) fs: Arc<FileSystem>,
     pub(crate) mode: Mode,
     pub(crate) read_only: bool,
+    pub(crate) writers: Writers,
 }
 
 thread_local! {
@@ -78,7 +83,8 @@ impl Door {
     pub(crate) fn reply_entry(&self, operation: &'static str, parent: INodeNo, result: Result<Attributes>, reply: ReplyEntry) {
         match result.and_then(|attributes| self.remember(attributes)) {
             Ok(attributes) => {
-                reply.entry(&VALID, &file_attr(&attributes), Generation(attributes.generation.into()));
+                let generation = Generation(attributes.generation.into());
+                reply.entry_with_ttls(&self.valid(&attributes), &VALID, &file_attr(&attributes), generation);
             }
             Err(error) => reply.error(self.failed(operation, parent, &error)),
         }
@@ -88,6 +94,16 @@ impl Door {
     pub(crate) fn remember(&self, attributes: Attributes) -> Result<Attributes> {
         self.fs.remember(attributes.inode, attributes.generation, 1)?;
         Ok(attributes)
+    }
+
+    /// How long the kernel keeps attributes.
+    pub(crate) fn valid(&self, attributes: &Attributes) -> Duration {
+        if self.writers.contains(attributes.inode) { VALID_WHILE_WRITTEN } else { VALID }
+    }
+
+    /// Whether an opener with these flags writes behind the write-back cache.
+    pub(crate) fn writes_behind(&self, flags: i32) -> bool {
+        self.mode == Mode::Relaxed && flags & libc::O_ACCMODE != libc::O_RDONLY
     }
 
     /// Replies that there is no such name, and that the kernel may keep that ([F1]).

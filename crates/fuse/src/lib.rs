@@ -12,12 +12,14 @@ mod attributes;
 pub mod control;
 mod door;
 mod errno;
+mod listing;
 mod mounting;
 pub mod mounts;
 mod operations;
 mod report;
 mod session;
 mod settings;
+mod writers;
 
 pub use mounting::{MountError, Unmount, unmount};
 pub use report::stats;

@@ -5,23 +5,20 @@ use std::ffi::OsStr;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use fuser::{
     BsdFileFlags, Errno, FileHandle, Generation, INodeNo, IoctlFlags, KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr,
     ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen, ReplyStatfs,
     ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
-use tandemfs_format::InodeNumber;
 use tandemfs_format::inode::file_type;
 use tandemfs_fs::{Error, RenameMode, SetAttributes, WriteOptions};
 
-use crate::attributes::{file_attr, file_kind, inode, placeholder, set_time, timestamp};
-use crate::door::{Door, VALID};
+use crate::attributes::{file_attr, file_kind, inode, set_time, timestamp};
+use crate::door::Door;
 use crate::settings::Mode;
 
-/// Entries looked up at a time for READDIRPLUS; 4 KiB, the smallest reply, holds some 25.
-const ENTRIES_AT_A_TIME: usize = 32;
 const STATFS_UNIT_BYTES: u64 = 4096;
 const NAME_BYTES_MAX: u32 = 255;
 /// No state is kept for an open file ([F2]).
@@ -47,7 +44,7 @@ impl fuser::Filesystem for Door {
 
     fn getattr(&self, _request: &Request, node: INodeNo, _handle: Option<FileHandle>, reply: ReplyAttr) {
         match self.fs.attributes(inode(node)) {
-            Ok(attributes) => reply.attr(&VALID, &file_attr(&attributes)),
+            Ok(attributes) => reply.attr(&self.valid(&attributes), &file_attr(&attributes)),
             Err(error) => reply.error(self.failed("getattr", node, &error)),
         }
     }
@@ -82,7 +79,7 @@ impl fuser::Filesystem for Door {
             kill_set_id: false,
         };
         match self.fs.set_attributes(inode(node), &set) {
-            Ok(attributes) => reply.attr(&VALID, &file_attr(&attributes)),
+            Ok(attributes) => reply.attr(&self.valid(&attributes), &file_attr(&attributes)),
             Err(error) => reply.error(self.failed("setattr", node, &error)),
         }
     }
@@ -110,12 +107,16 @@ impl fuser::Filesystem for Door {
         self.reply_entry("symlink", parent, self.create(request, parent, name, mode, 0, target), reply);
     }
 
-    fn create(&self, request: &Request, parent: INodeNo, name: &OsStr, mode: u32, _umask: u32, _flags: i32, reply: ReplyCreate) {
+    fn create(&self, request: &Request, parent: INodeNo, name: &OsStr, mode: u32, _umask: u32, flags: i32, reply: ReplyCreate) {
         let created = self.create(request, parent, name, file_type::REGULAR | permissions(mode), 0, &[]);
         match created.and_then(|attributes| self.remember(attributes)) {
             Ok(attributes) => {
+                // Creating gives one time for both, and entries may be kept either way.
+                if self.writes_behind(flags) {
+                    self.writers.add(attributes.inode);
+                }
                 let generation = Generation(attributes.generation.into());
-                reply.created(&VALID, &file_attr(&attributes), generation, HANDLE, self.open_flags());
+                reply.created(&self.valid(&attributes), &file_attr(&attributes), generation, HANDLE, self.open_flags());
             }
             Err(error) => reply.error(self.failed("create", parent, &error)),
         }
@@ -150,11 +151,30 @@ impl fuser::Filesystem for Door {
     }
 
     /// Strict mounts need nothing of an open: ENOSYS, and the kernel opens and closes files by itself from then on, keeping the cache.
-    fn open(&self, _request: &Request, _node: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
+    fn open(&self, _request: &Request, node: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
+        if self.writes_behind(flags.0) {
+            self.writers.add(inode(node));
+        }
         match self.mode {
             Mode::Strict => reply.error(Errno::ENOSYS),
             Mode::Relaxed | Mode::StrictAtomic => reply.opened(HANDLE, self.open_flags()),
         }
+    }
+
+    fn release(
+        &self,
+        _request: &Request,
+        node: INodeNo,
+        _handle: FileHandle,
+        flags: OpenFlags,
+        _owner: Option<LockOwner>,
+        _flush: bool,
+        reply: ReplyEmpty,
+    ) {
+        if self.writes_behind(flags.0) {
+            self.writers.remove(inode(node));
+        }
+        reply.ok();
     }
 
     fn read(
@@ -323,61 +343,6 @@ impl Door {
         match self.mode {
             Mode::Strict | Mode::StrictAtomic => reply.error(Errno::ENOSYS),
             Mode::Relaxed => self.reply_empty(operation, node, self.fs.sync(), reply),
-        }
-    }
-
-    /// Fills a reply with entries and their attributes. The directory is not held while inodes are looked at.
-    fn fill(&self, node: INodeNo, mut cookie: u64, reply: &mut ReplyDirectoryPlus) -> tandemfs_fs::Result<()> {
-        let mut entries: Vec<(InodeNumber, u8, u64, Vec<u8>)> = Vec::with_capacity(ENTRIES_AT_A_TIME);
-        let mut any = false;
-        loop {
-            entries.clear();
-            let listed = self.fs.read_directory(inode(node), cookie, &mut |entry| {
-                let room = entries.len() < ENTRIES_AT_A_TIME;
-                if room {
-                    entries.push((entry.inode, entry.file_type, entry.cookie, entry.name.to_vec()));
-                }
-                room
-            });
-            match listed {
-                // What is in the reply is remembered already; the error comes again with the next request.
-                Err(_) if any => return Ok(()),
-                other => other?,
-            }
-            for (number, kind, next, name) in &entries {
-                if self.add_entry(reply, *number, *kind, *next, name) {
-                    return Ok(());
-                }
-                cookie = *next;
-                any = true;
-            }
-            if entries.len() < ENTRIES_AT_A_TIME {
-                return Ok(());
-            }
-        }
-    }
-
-    /// Adds one entry, remembered where it fits ([F2]); `true` when the reply is full.
-    fn add_entry(&self, reply: &mut ReplyDirectoryPlus, number: InodeNumber, kind: u8, cookie: u64, name: &[u8]) -> bool {
-        let name = OsStr::from_bytes(name);
-        let is_dot = matches!(name.as_bytes(), b"." | b"..");
-        let held = (!is_dot).then(|| self.fs.attributes(number).and_then(|attributes| self.remember(attributes)));
-        match held {
-            Some(Ok(attributes)) => {
-                let attr = file_attr(&attributes);
-                let full = reply.add(attr.ino, cookie, name, &VALID, &attr, Generation(attributes.generation.into()));
-                if full {
-                    self.fs.forget(number, 1);
-                }
-                full
-            }
-            // Removed meanwhile.
-            Some(Err(Error::Stale(_))) => false,
-            // Of `.` and `..` the kernel takes the name only. A damaged inode is listed too; looking at it says what is wrong.
-            None | Some(Err(_)) => {
-                let attr = placeholder(number.get(), u16::from(kind) << 12);
-                reply.add(attr.ino, cookie, name, &Duration::ZERO, &attr, Generation(0))
-            }
         }
     }
 }

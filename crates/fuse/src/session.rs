@@ -18,6 +18,7 @@ use crate::mounting::{self, MountError, Unmount};
 use crate::mounts::{self, Mounted};
 use crate::report;
 use crate::settings::MountSettings;
+use crate::writers::Writers;
 
 /// Read-ahead of the mount where this process may set it (root): READs of the largest size. The kernel's default is 128 KiB.
 const READ_AHEAD_KIB: u32 = 1024;
@@ -33,7 +34,7 @@ pub fn serve(fs: &Arc<FileSystem>, mountpoint: &Path, settings: &MountSettings, 
     let signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).map_err(failed)?;
     let channel = mounting::mount(&mountpoint, settings)?;
     let mut guard = Guard { mountpoint: mountpoint.clone(), armed: true };
-    let door = Door { fs: Arc::clone(fs), mode: settings.mode, read_only: settings.read_only };
+    let door = Door { fs: Arc::clone(fs), mode: settings.mode, read_only: settings.read_only, writers: Writers::default() };
     let session = fuser::Session::from_fd(door, channel, settings.access(), settings.session()).map_err(failed)?;
     let mounted = mounts::find(&mountpoint).map_err(failed)?;
     if let Some(mounted) = &mounted {

@@ -97,7 +97,7 @@ impl Place {
         let (mountpoint, log) = (self.mountpoint(), self.path("log"));
         succeeds(&["mount", device, &mountpoint, "-o", &format!("{options},log={log}")]);
         // From here on there is something to take down.
-        let mut mount = Mount { mountpoint: mountpoint.clone().into(), daemon: None, log: log.into() };
+        let mut mount = Mount { mountpoint: mountpoint.clone().into(), daemon: None, taken_down: false, log: log.into() };
         let info: serde_json::Value = serde_json::from_str(&succeeds(&["info", &mountpoint, "--json"])).expect("JSON");
         let process_id = info["process_id"].as_i64().and_then(|id| Pid::from_raw(id as i32)).expect("a process");
         mount.daemon = Some(rustix::process::pidfd_open(process_id, PidfdFlags::empty()).expect("a daemon"));
@@ -114,6 +114,7 @@ impl Place {
 pub struct Mount {
     mountpoint: PathBuf,
     daemon: Option<OwnedFd>,
+    taken_down: bool,
     log: PathBuf,
 }
 
@@ -138,15 +139,15 @@ impl Mount {
     pub fn unmount(mut self) {
         succeeds(&["umount", self.mountpoint.to_str().expect("UTF-8")]);
         assert!(self.daemon_ends_within(Duration::ZERO), "umount returns when the daemon is gone");
-        self.daemon = None;
+        self.taken_down = true;
     }
 
     /// Kills the daemon at once, and takes the dead mount away.
     pub fn kill(mut self) {
         self.signal(Signal::KILL);
         assert!(self.daemon_ends_within(Duration::from_secs(10)), "killed");
-        self.daemon = None;
         self.detach();
+        self.taken_down = true;
     }
 
     /// Sends a signal to the daemon.
@@ -172,12 +173,15 @@ impl Drop for Mount {
         if std::thread::panicking() {
             eprintln!("log of the daemon:\n{}", std::fs::read_to_string(&self.log).unwrap_or_default());
         }
-        if let Some(daemon) = &self.daemon {
-            self.detach();
-            if !self.daemon_ends_within(Duration::from_secs(2)) {
-                let _ = rustix::process::pidfd_send_signal(daemon, Signal::KILL);
-                self.daemon_ends_within(Duration::from_secs(10));
-            }
+        if self.taken_down {
+            return;
+        }
+        self.detach();
+        if let Some(daemon) = &self.daemon
+            && !self.daemon_ends_within(Duration::from_secs(2))
+        {
+            let _ = rustix::process::pidfd_send_signal(daemon, Signal::KILL);
+            self.daemon_ends_within(Duration::from_secs(10));
         }
     }
 }
