@@ -220,9 +220,8 @@ fn a_superblock_with_extreme_fields_is_repaired_without_counting_on() {
     assert_eq!(repaired(&image).0, []);
 
     let mut image = Image::small();
-    image.memory[56..120].fill(0xff); // no text: every byte is read as three
+    image.memory[56..120].fill(0xff); // a label that is no text, under a checksum that fits: the other copy counts
     let crc = tandemfs_format::checksum::crc32c(&image.memory[4..1024]);
     image.memory[..4].copy_from_slice(&crc.to_le_bytes());
-    image.memory[64 << 10] ^= 1;
-    assert_eq!(repaired(&image), (vec![SuperblockDamaged { copy: 1 }], vec![]));
+    assert_eq!(repaired(&image), (vec![SuperblockDamaged { copy: 0 }], vec![]));
 }
