@@ -57,7 +57,7 @@ fn an_ordinary_user_mounts_works_and_unmounts() {
     support::require_fuse();
     let place = Place::empty();
     fs::set_permissions(place.path(""), Permissions::from_mode(0o755)).expect("changed");
-    let program = support::program_named(&place, "tandemfs");
+    let program = support::program_for_everybody(&place);
     let directory = place.path("user");
     fs::create_dir(&directory).expect("made");
     let is_root = rustix::process::geteuid().is_root();

@@ -206,9 +206,17 @@ pub fn pattern(seed: u64, length: usize) -> Vec<u8> {
     (0..length as u64).map(|position| ((position + seed).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 56) as u8).collect()
 }
 
-/// A copy of the program under another name, in a directory that everybody may enter.
+/// The program under another name.
 pub fn program_named(place: &Place, name: &str) -> String {
     let path = place.path(name);
+    std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_tandemfs"), &path).expect("linked");
+    path
+}
+
+/// A copy of the program in a directory that everybody may enter. Only for a test that runs alone in its process: a child that another
+/// test starts meanwhile would hold the copy open for writing, and nobody could run it.
+pub fn program_for_everybody(place: &Place) -> String {
+    let path = place.path("tandemfs");
     std::fs::copy(env!("CARGO_BIN_EXE_tandemfs"), &path).expect("copied");
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).expect("changed");
     path
