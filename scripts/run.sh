@@ -247,12 +247,13 @@ kill_while_writing() { # kill_while_writing MODE: two writers, whose acknowledge
 }
 
 recover() { # recover KILLED_MODE NEXT_MODE
-  local started=$EPOCHREALTIME milliseconds
+  local started=$EPOCHREALTIME milliseconds mounted
   attach "$2"
+  mounted=$(seconds_since "$started")
   milliseconds=$(info recovery milliseconds)
   [ "$(info recovery clean)" = False ] || fail "the mount took the drive for cleanly unmounted"
   printf '%s %s %s\n' "$1" "$milliseconds" "$(info recovery records_replayed)" >>"$work/recovery"
-  detail="recovery $(printf '%.1f' "$milliseconds") ms; mount answered within $(seconds_since "$started") s"
+  detail="recovery $(printf '%.1f' "$milliseconds") ms, mounted after $mounted s"
 }
 
 verify_promises() { # verify_promises MODE

@@ -23,7 +23,7 @@ need cc gcc libc6-dev
 need make make
 
 if [ ${#missing[@]} != 0 ]; then
-  if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then
+  if [ "$EUID" != 0 ] || ! command -v apt-get >/dev/null; then
     echo "setup: these packages are missing: ${missing[*]}. Install them, as root: apt-get install ${missing[*]}" >&2
     exit 1
   fi

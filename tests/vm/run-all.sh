@@ -13,12 +13,12 @@ program=${TANDEMFS:-$repository/target/release/tandemfs}
 # STATE is the case's directory, where guests of one case leave things for each other; the images are there, too.
 
 vm() { # vm OPTION... -- STEP ARGUMENT...: a step of guest/steps.sh in a machine with this case's images
-  local options=()
+  { local - options=(); set +x; } 2>/dev/null # the log shows steps, not how they are called
   while [ "$1" != -- ]; do options+=("$1"); shift; done
   shift
   "$here/run-vm.sh" --timeout 240 --share "$STATE" --console "$STATE/console" \
     --memory-image "$images/memory" --nvme-image "$images/nvme" "${options[@]}" -- \
-    env TANDEMFS="$results/tandemfs" WITNESS="$results/witness" SOURCES="$results/sources" STATE="$STATE" HALF="$HALF" bash "$here/guest/steps.sh" "$@"
+    env TANDEMFS="$results/tandemfs" WITNESS="$results/witness" SOURCES="$results/sources.tar" STATE="$STATE" HALF="$HALF" bash "$here/guest/steps.sh" "$@"
 }
 
 json() { # json FILE NAME...: a value inside
@@ -29,18 +29,24 @@ expect() { # expect WHAT FOUND OPERATOR WANTED
   test "$2" "$3" "$4" || { echo "failed: $1 is '$2', expected $3 '$4'"; return 1; }
 }
 
-works() { # works VM-OPTION...: work, unmount, check; and the same things there after a reboot
-  vm "$@" -- work
-  vm "$@" -- work_after_reboot
+domain_is() { # domain_is FILE DOMAIN: what `tandemfs info` said
+  expect "the domain in $1" "$(json "$1" persistence_domain)" = "$2"
+}
+
+works() { # works DOMAIN VM-OPTION...: work, unmount, check; and the same things there after a reboot
+  vm "${@:2}" -- work
+  domain_is info.json "$1"
+  vm "${@:2}" -- work_after_reboot
 }
 
 # ---- the cases --------------------------------------------------------------------------------------------------------------------
 
-case_devdax() { HALF=devdax; works; }
-case_devdax_4k_sectors() { HALF=devdax; works --nvme-sector 4096; }
-case_cxl() { HALF=cxl; works --memory-mode none --cxl-image "$images/cxl" --cxl-size 512M; }
-case_fsdax_file() { HALF=fsdax; works --memory-mode fsdax; }
-case_raw_pmem() { HALF=raw; works --memory-mode raw; }
+case_devdax() { HALF=devdax; works adr; }
+case_devdax_4k_sectors() { HALF=devdax; works adr --nvme-sector 4096; }
+case_cxl() { HALF=cxl; works adr --memory-mode none --cxl-image "$images/cxl" --cxl-size 512M; }
+case_fsdax_file() { HALF=fsdax; works adr --memory-mode fsdax; }
+# Without DAX a mapping is the kernel's page cache: it survives the process and, once unmounted, a reboot; not the power.
+case_raw_pmem() { HALF=raw; works process --memory-mode raw; }
 
 # The first cut at an exact instruction, the second some time later on the same images.
 case_power_cuts_strict() {
@@ -68,8 +74,8 @@ case_power_cut_cxl() {
 case_domain_adr() {
   HALF=devdax
   vm --persistence adr -- domain
-  expect "the domain" "$(json info.json persistence_domain)" = adr
-  expect "the mount's domain" "$(json info-mounted.json persistence_domain)" = adr
+  domain_is info.json adr
+  domain_is info-mounted.json adr
   expect "the status of a mount with domain=gpf" "$(cat "$STATE/raise.status")" = 1
   cat "$STATE/raise.out"
   expect "the lines that say why" "$(wc -l <"$STATE/raise.out")" = 1
@@ -84,17 +90,18 @@ case_domain_adr() {
 case_domain_eadr() {
   HALF=devdax
   vm --persistence eadr -- domain
-  expect "the domain" "$(json info.json persistence_domain)" = gpf
-  expect "the mount's domain" "$(json info-mounted.json persistence_domain)" = gpf
+  domain_is info.json gpf
+  domain_is info-mounted.json gpf
   expect "the status of a mount with domain=gpf" "$(cat "$STATE/raise.status")" = 0
-  expect "the lowered domain" "$(json info-lowered.json persistence_domain)" = adr
+  domain_is info-lowered.json adr
 }
 
+# Requests of the write-back cache need not begin where a block does, so a few of the 16 MiB go by bytes.
 case_volatile_write_cache() {
   HALF=devdax
   vm -- flushes
   expect "the number of flushes by writing whole blocks" "$(($(json after.json block_path flushes) - $(json before.json block_path flushes)))" -gt 0
-  expect "the bytes written by blocks" "$(($(json after.json block_path written_bytes) - $(json before.json block_path written_bytes)))" -ge $((16 << 20))
+  expect "the bytes written by blocks" "$(($(json after.json block_path written_bytes) - $(json before.json block_path written_bytes)))" -ge $((12 << 20))
 }
 
 cases=(devdax devdax_4k_sectors cxl fsdax_file raw_pmem power_cuts_strict power_cuts_relaxed power_cut_cxl domain_adr domain_eadr volatile_write_cache)
@@ -116,8 +123,7 @@ done
 mkdir -p "$results"
 # Copies, so that work on the project meanwhile does not change what is tested.
 install "$program" "$results/tandemfs"
-rm -rf "$results/sources"
-cp -a "$repository/crates" "$results/sources"
+tar -c -C "$repository" -f "$results/sources.tar" crates docs
 cc -O2 -o "$results/witness" "$repository/scripts/witness.c"
 "$here/run-vm.sh" -- true # packages, kernel, accelerator: none of the first case's time
 
