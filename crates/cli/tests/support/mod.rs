@@ -209,7 +209,9 @@ pub fn pattern(seed: u64, length: usize) -> Vec<u8> {
 /// The program under another name.
 pub fn program_named(place: &Place, name: &str) -> String {
     let path = place.path(name);
-    std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_tandemfs"), &path).expect("linked");
+    if !Path::new(&path).exists() {
+        std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_tandemfs"), &path).expect("linked");
+    }
     path
 }
 
