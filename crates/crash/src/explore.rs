@@ -165,7 +165,12 @@ impl Explorer {
             .iter()
             .map(|event| format!("{event:.60?}").chars().take(90).collect())
             .collect();
-        format!("{cut:?} of {} events, near {near:?}\n{:?}, blocks of {}\n{operations:?}", events.len(), self.setting.domain, self.setting.format.block_bytes)
+        format!(
+            "{cut:?} of {} events, near {near:?}\n{:?}, blocks of {}\n{operations:?}",
+            events.len(),
+            self.setting.domain,
+            self.setting.format.block_bytes
+        )
     }
 
     /// Mounts a state, says what is there, and tries what the effort asks for.
@@ -278,9 +283,8 @@ pub fn check_device(device: &MemoryDevice, after_cut: bool) -> Result<(), String
     let options = CheckOptions { threads: 1, ..CheckOptions::default() };
     let drive = Drive::new(Arc::new(device.fork()));
     let report = check(&drive, &options, &mut |_| {}).map_err(|error| error.to_string())?;
-    let counts = |finding: &Finding| {
-        !after_cut || finding.severity() == Severity::Error && !matches!(finding, Finding::SuperblockDamaged { .. })
-    };
+    let counts =
+        |finding: &Finding| !after_cut || finding.severity() == Severity::Error && !matches!(finding, Finding::SuperblockDamaged { .. });
     let findings: Vec<String> =
         report.findings.iter().filter(|located| counts(&located.finding)).take(3).map(|located| format!("{located:?}")).collect();
     if findings.is_empty() { Ok(()) } else { Err(findings.join("; ")) }

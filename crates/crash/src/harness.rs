@@ -94,7 +94,16 @@ impl Harness {
     /// A sentence.
     pub fn new(device: MemoryDevice, options: &MountOptions, model: Model) -> Result<Self, String> {
         let fs = mount(&device, options)?;
-        Ok(Self { device, fs, model, refused_for_space: 0, overwrites_refused: 0, mount: options.clone(), held: [None; SLOTS], tracker: None })
+        Ok(Self {
+            device,
+            fs,
+            model,
+            refused_for_space: 0,
+            overwrites_refused: 0,
+            mount: options.clone(),
+            held: [None; SLOTS],
+            tracker: None,
+        })
     }
 
     /// Puts a file system that is mounted on the same device in another way in the place of this one's.
@@ -191,7 +200,9 @@ impl Harness {
                 }
                 Ok(())
             }
-            Operation::Remount | Operation::Crash | Operation::Scatter(..) | Operation::CreateMany(..) | Operation::UnlinkMany(..) => unreachable!("done by apply"),
+            Operation::Remount | Operation::Crash | Operation::Scatter(..) | Operation::CreateMany(..) | Operation::UnlinkMany(..) => {
+                unreachable!("done by apply")
+            }
         };
         done.map(|()| u64::MAX)
     }
@@ -391,4 +402,3 @@ fn never_grows(operation: &Operation) -> bool {
         _ => false,
     }
 }
-

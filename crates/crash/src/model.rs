@@ -262,10 +262,11 @@ impl Model {
         if mode == RenameMode::Exchange && target.is_some_and(|target| self.is_directory(target) && self.is_inside(target, from_parent)) {
             return Err(Refusal::IntoItself);
         }
-        if let (RenameMode::Replace, Some(target)) = (mode, target) {
-            if self.is_directory(target) && !self.entries(target)?.is_empty() {
-                return Err(Refusal::NotEmpty);
-            }
+        if let (RenameMode::Replace, Some(target)) = (mode, target)
+            && self.is_directory(target)
+            && !self.entries(target)?.is_empty()
+        {
+            return Err(Refusal::NotEmpty);
         }
         let move_directory = |model: &mut Self, id: Id, from: Id, to: Id| {
             if model.is_directory(id) {

@@ -59,16 +59,18 @@ impl Operation {
     /// The single operations of which this one consists; itself alone where it is one.
     pub fn parts(&self) -> Vec<Operation> {
         match *self {
-            Self::Scatter(path, offset, count, stride, length, seed) => (0..u64::from(count))
-                .map(|index| Self::Write(path, offset + index * stride, length, seed + index))
-                .collect(),
+            Self::Scatter(path, offset, count, stride, length, seed) => {
+                (0..u64::from(count)).map(|index| Self::Write(path, offset + index * stride, length, seed + index)).collect()
+            }
             Self::CreateMany(directory, first, count) => (first..first + count)
                 .flat_map(|number| {
                     let path = numbered(directory, number);
                     [Self::Create(path), Self::Write(path, 0, 1 + number % 90, u64::from(number))]
                 })
                 .collect(),
-            Self::UnlinkMany(directory, first, count) => (first..first + count).map(|number| Self::Unlink(numbered(directory, number))).collect(),
+            Self::UnlinkMany(directory, first, count) => {
+                (first..first + count).map(|number| Self::Unlink(numbered(directory, number))).collect()
+            }
             single => vec![single],
         }
     }
@@ -93,9 +95,8 @@ pub const LONG: &str = concat!(
     "0123456789012345678901234567890123456789012345678"
 );
 
-const PATHS: [&str; 20] = [
-    "a", "b", "c", "d", "e", LONG, "d/a", "d/b", "d/c", "d/d", "d/d/a", "d/d/b", "e/a", "e/b", "e/e", "e/e/a", "f", "g", "e/f", "d/g",
-];
+const PATHS: [&str; 20] =
+    ["a", "b", "c", "d", "e", LONG, "d/a", "d/b", "d/c", "d/d", "d/d/a", "d/d/b", "e/a", "e/b", "e/e", "e/e/a", "f", "g", "e/f", "d/g"];
 
 /// Draws operations with weights that are drawn anew for each run, some of them zero.
 #[derive(Debug, Clone)]
@@ -164,8 +165,8 @@ impl Mix {
                 let count = (self.file_bytes_max / stride).clamp(1, 1000) as u32;
                 Operation::Scatter(path(random), *random.pick(&[0, 0, 100, 5000]), count, stride, length, seed)
             }
-            19 => Operation::CreateMany(*random.pick(&["", "d", "e"]), random.below(2) as u32 * 200, 200),
-            _ => Operation::UnlinkMany(*random.pick(&["", "d", "e"]), random.below(2) as u32 * 200, 200),
+            19 => Operation::CreateMany(random.pick(&["", "d", "e"]), random.below(2) as u32 * 200, 200),
+            _ => Operation::UnlinkMany(random.pick(&["", "d", "e"]), random.below(2) as u32 * 200, 200),
         }
     }
 

@@ -185,7 +185,8 @@ impl Tracker {
     }
 
     fn settle_pending(&mut self, zone: Zone) {
-        let units: Vec<Unit> = self.pending.iter().filter(|(unit, pending)| unit.0 == zone && pending.flushed > 0).map(|(unit, _)| *unit).collect();
+        let units: Vec<Unit> =
+            self.pending.iter().filter(|(unit, pending)| unit.0 == zone && pending.flushed > 0).map(|(unit, _)| *unit).collect();
         for unit in units {
             let Some(mut pending) = self.pending.remove(&unit) else { continue };
             let new = self.after(unit, &pending, Fate::Kept(pending.flushed));
@@ -238,12 +239,48 @@ impl Tracker {
                 match style {
                     Style::None => Fate::Kept(0),
                     Style::All => all,
-                    Style::AllButOne => if index == one { Fate::Kept(0) } else { all },
-                    Style::OnlyOne => if index == one { all } else { Fate::Kept(0) },
-                    Style::TearOne => if index == one { torn(random, *unit) } else { all },
-                    Style::TearOnlyOne => if index == one { torn(random, *unit) } else { Fate::Kept(0) },
-                    Style::MemoryOnly => if unit.0 == Zone::Memory { all } else { Fate::Kept(0) },
-                    Style::BlocksOnly => if unit.0 == Zone::Blocks { all } else { Fate::Kept(0) },
+                    Style::AllButOne => {
+                        if index == one {
+                            Fate::Kept(0)
+                        } else {
+                            all
+                        }
+                    }
+                    Style::OnlyOne => {
+                        if index == one {
+                            all
+                        } else {
+                            Fate::Kept(0)
+                        }
+                    }
+                    Style::TearOne => {
+                        if index == one {
+                            torn(random, *unit)
+                        } else {
+                            all
+                        }
+                    }
+                    Style::TearOnlyOne => {
+                        if index == one {
+                            torn(random, *unit)
+                        } else {
+                            Fate::Kept(0)
+                        }
+                    }
+                    Style::MemoryOnly => {
+                        if unit.0 == Zone::Memory {
+                            all
+                        } else {
+                            Fate::Kept(0)
+                        }
+                    }
+                    Style::BlocksOnly => {
+                        if unit.0 == Zone::Blocks {
+                            all
+                        } else {
+                            Fate::Kept(0)
+                        }
+                    }
                     Style::Mixed => match random.below(8) {
                         less if less < share => Fate::Kept(random.below(pending.stores.len() as u64 + 1) as usize),
                         7 => torn(random, *unit),

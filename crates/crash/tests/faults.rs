@@ -90,7 +90,10 @@ fn run(access: Access, succeed: u64, lasting: bool) -> Outcome {
     if outcome == Outcome::Stopped {
         let cause = harness.fs.stopped();
         for operation in [Create("late"), MakeDirectory("late"), Write("a", 0, 10, 9), Unlink("a"), Checkpoint, Sync] {
-            assert!(matches!(harness.perform(&operation), Err(Error::Stopped { .. } | Error::NotFound)), "{what}: {operation:?} after the stop");
+            assert!(
+                matches!(harness.perform(&operation), Err(Error::Stopped { .. } | Error::NotFound)),
+                "{what}: {operation:?} after the stop"
+            );
         }
         assert_eq!(harness.fs.stopped(), cause, "the first cause is kept");
         if !lasting {

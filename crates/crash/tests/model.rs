@@ -17,6 +17,9 @@ fn run(setting: &Setting, operations: &[Operation], seed: u64) -> Result<Harness
         };
         harness.apply(operation).and_then(|()| compare(&harness)).map_err(|what| format!("operation {index}: {what}"))?;
     }
+    if std::env::var_os("TANDEMFS_STRICT").is_some() && harness.overwrites_refused > 0 {
+        return Err(format!("{} overwrites refused (R14), space {:?}", harness.overwrites_refused, harness.fs.space()));
+    }
     harness.compare()?;
     harness.compare_space().and_then(|()| harness.compare())?;
     harness.remove_everything().and_then(|()| harness.compare_space())?;
@@ -86,10 +89,13 @@ fn random_operations_agree_with_the_model() {
         let mix = Mix::draw(&mut random, setting.block_zone_bytes);
         let mut list = match random.below(3) {
             0 => Vec::new(),
-            _ => vec![Operation::MakeDirectory("d"), Operation::MakeDirectory("d/d"), Operation::MakeDirectory("e"), Operation::Create("a")],
+            _ => {
+                vec![Operation::MakeDirectory("d"), Operation::MakeDirectory("d/d"), Operation::MakeDirectory("e"), Operation::Create("a")]
+            }
         };
         list.extend((0..400).map(|_| mix.next(&mut random)));
-        match std::panic::catch_unwind(|| run(&setting, &list, seed).map(|harness| (harness.refused_for_space, harness.overwrites_refused))) {
+        match std::panic::catch_unwind(|| run(&setting, &list, seed).map(|harness| (harness.refused_for_space, harness.overwrites_refused)))
+        {
             Ok(Ok(times)) => (refused, overwrites) = (refused + times.0, overwrites + times.1),
             other => {
                 let list = shrink(&setting, list, seed);

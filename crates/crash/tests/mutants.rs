@@ -142,7 +142,8 @@ fn spread_over_rings(device: &MemoryDevice) {
 fn many_rings() -> Result<(), String> {
     let setting = Setting::small(PersistenceDomain::Gpf, 64 << 10);
     let mut first = harness(&setting)?;
-    for operation in [Create("a"), Append("a", 50, 1), Append("a", 60, 2), Create("b"), Unlink("b"), Append("a", 300, 3), Truncate("a", 20)] {
+    for operation in [Create("a"), Append("a", 50, 1), Append("a", 60, 2), Create("b"), Unlink("b"), Append("a", 300, 3), Truncate("a", 20)]
+    {
         first.apply(&operation)?;
     }
     spread_over_rings(&first.device);

@@ -50,7 +50,8 @@ fn pairs_of_operations_gpf() {
 #[test]
 fn random_workloads() {
     let seed = seed_or(11);
-    for (domain, block_bytes) in [(PersistenceDomain::Adr, 64 << 10), (PersistenceDomain::Gpf, 4 << 10), (PersistenceDomain::Adr, 4 << 10)] {
+    for (domain, block_bytes) in [(PersistenceDomain::Adr, 64 << 10), (PersistenceDomain::Gpf, 4 << 10), (PersistenceDomain::Adr, 4 << 10)]
+    {
         let effort = Effort { states: 8, recovery_one_in: 200, ..Effort::QUICK };
         let mut explorer = Explorer::new(&Setting::small(domain, block_bytes), PREPARATION, effort, seed).expect("prepares");
         for _ in 0..20 {

@@ -63,7 +63,10 @@ fn main() -> ExitCode {
                     Ok(explorer.tried)
                 });
                 match explored {
-                    Ok(tried) => println!("{:5} s, round {step}, {domain}, blocks of {block_bytes}, seed {seed}: {tried:?}", start.elapsed().as_secs()),
+                    Ok(tried) => println!(
+                        "{:5} s, round {step}, {domain}, blocks of {block_bytes}, seed {seed}: {tried:?}",
+                        start.elapsed().as_secs()
+                    ),
                     Err(what) => {
                         eprintln!("round {step}, {domain}, blocks of {block_bytes}, seed {seed}:\n{what}");
                         return ExitCode::FAILURE;
