@@ -391,14 +391,14 @@ fn is_short(operation: &Operation, done: u64) -> bool {
 
 /// Operations that must work on a full device (RULES R14).
 fn never_grows(operation: &Operation) -> bool {
-    match operation {
+    matches!(
+        operation,
         Operation::Unlink(_)
-        | Operation::RemoveDirectory(_)
-        | Operation::Sync
-        | Operation::Checkpoint
-        | Operation::WriteBack
-        | Operation::Forget(_)
-        | Operation::Hold(..) => true,
-        _ => false,
-    }
+            | Operation::RemoveDirectory(_)
+            | Operation::Sync
+            | Operation::Checkpoint
+            | Operation::WriteBack
+            | Operation::Forget(_)
+            | Operation::Hold(..)
+    )
 }
