@@ -98,6 +98,8 @@ pub const LONG: &str = concat!(
 const PATHS: [&str; 20] =
     ["a", "b", "c", "d", "e", LONG, "d/a", "d/b", "d/c", "d/d", "d/d/a", "d/d/b", "e/a", "e/b", "e/e", "e/e/a", "f", "g", "e/f", "d/g"];
 
+const DIRECTORIES: [&str; 3] = ["", "d", "e"];
+
 /// Draws operations with weights that are drawn anew for each run, some of them zero.
 #[derive(Debug, Clone)]
 pub struct Mix {
@@ -165,8 +167,8 @@ impl Mix {
                 let count = (self.file_bytes_max / stride).clamp(1, 1000) as u32;
                 Operation::Scatter(path(random), *random.pick(&[0, 0, 100, 5000]), count, stride, length, seed)
             }
-            19 => Operation::CreateMany(random.pick(&["", "d", "e"]), random.below(2) as u32 * 200, 200),
-            _ => Operation::UnlinkMany(random.pick(&["", "d", "e"]), random.below(2) as u32 * 200, 200),
+            19 => Operation::CreateMany(random.pick(&DIRECTORIES), random.below(2) as u32 * 200, 200),
+            _ => Operation::UnlinkMany(random.pick(&DIRECTORIES), random.below(2) as u32 * 200, 200),
         }
     }
 
