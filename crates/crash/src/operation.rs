@@ -167,8 +167,8 @@ impl Mix {
                 let count = (self.file_bytes_max / stride).clamp(1, 1000) as u32;
                 Operation::Scatter(path(random), *random.pick(&[0, 0, 100, 5000]), count, stride, length, seed)
             }
-            19 => Operation::CreateMany(random.pick(&DIRECTORIES), random.below(2) as u32 * 200, 200),
-            _ => Operation::UnlinkMany(random.pick(&DIRECTORIES), random.below(2) as u32 * 200, 200),
+            19 => Operation::CreateMany(DIRECTORIES[random.below(3) as usize], random.below(2) as u32 * 200, 200),
+            _ => Operation::UnlinkMany(DIRECTORIES[random.below(3) as usize], random.below(2) as u32 * 200, 200),
         }
     }
 
