@@ -128,6 +128,7 @@ sqlite_until_killed() { # sqlite_until_killed JOURNAL_MODE: single inserts, each
   wait_for_lines "$log" 500 "$process"
   kill -KILL "$process"
   wait "$process" || true
+  children=()
   acknowledged=$(sed -n 's/^acknowledged \([0-9]*\)$/\1/p' "$log" | tail -n 1)
   [ "$(sqlite3 "$database" 'PRAGMA integrity_check')" = ok ] || fail "$1: integrity_check is not ok"
   [ "$(sqlite3 "$database" "SELECT count(*) FROM entries WHERE number <= $acknowledged AND text = printf('%0400d', number)")" = "$acknowledged" ] ||
@@ -241,6 +242,7 @@ kill_while_writing() { # kill_while_writing MODE: two writers, whose acknowledge
   daemon=$(info process_id)
   kill -KILL "$daemon"
   for writer in "${writers[@]}"; do wait "$writer" || true; done # they were refused: their file system is gone
+  children=()
   until ended "$daemon"; do sleep 0.01; done
   "$tandemfs" umount "$mountpoint"
   detail="$(cat "$work/$1-"?.log | wc -l) operations acknowledged"

@@ -44,5 +44,6 @@ esac
 case " $* " in
   *" run "* | *" test "*)
     [ -e /dev/fuse ] || { echo "setup: there is no /dev/fuse: load the module (modprobe fuse), or give the container that device" >&2; exit 1; }
+    [ -w /dev/fuse ] || { echo "setup: /dev/fuse is not open to this user: as root, chmod 666 /dev/fuse, or run this as root" >&2; exit 1; }
     ;;
 esac
