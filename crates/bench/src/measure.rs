@@ -28,6 +28,12 @@ impl Samples {
         self.0.saturating_record(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
     }
 
+    /// Adds the times of another measurement of the same operation.
+    pub fn merge(&mut self, other: &Self) {
+        // Both have the same bounds, so every time of the other fits.
+        let _always_fits = self.0.add(&other.0);
+    }
+
     /// How many there are.
     pub fn count(&self) -> u64 {
         self.0.len()

@@ -2,7 +2,6 @@
 //! answers, and throws bytes away. It is mounted with the same settings, and answers ENOSYS, caches and flags as the mount of TandemFS
 //! does, so that the kernel sends the same requests to both.
 
-use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::path::Path;
@@ -13,6 +12,7 @@ use fuser::{
     KernelConfig, LockOwner, MountOption, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyEmpty, ReplyEntry, ReplyOpen,
     ReplyWrite, ReplyXattr, Request, Session, TimeOrNow, WriteFlags,
 };
+use hashbrown::HashMap;
 use parking_lot::Mutex;
 use tandemfs_fuse::{Mode, MountSettings};
 
@@ -22,8 +22,11 @@ const BACKGROUND_MAX: u16 = 64;
 const HANDLE: FileHandle = FileHandle(0);
 
 /// The file system.
+///
+/// It is the limit, so it makes no system call of its own: whose the files are is asked once.
 struct NullFs {
     relaxed: bool,
+    owner: (u32, u32),
     table: Mutex<Table>,
 }
 
@@ -43,7 +46,8 @@ struct Node {
 pub fn mount(mountpoint: &Path, settings: &MountSettings) -> io::Result<BackgroundSession> {
     let root = Node { kind: FileType::Directory, size: 0 };
     let table = Table { names: HashMap::new(), nodes: HashMap::from([(1, root)]), last: 1 };
-    let file_system = NullFs { relaxed: settings.mode == Mode::Relaxed, table: Mutex::new(table) };
+    let owner = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
+    let file_system = NullFs { relaxed: settings.mode == Mode::Relaxed, owner, table: Mutex::new(table) };
     let mut config = Config::default();
     config.mount_options = vec![
         MountOption::FSName("null".into()),
@@ -56,34 +60,34 @@ pub fn mount(mountpoint: &Path, settings: &MountSettings) -> io::Result<Backgrou
     Session::new(file_system, mountpoint, &config)?.spawn()
 }
 
-fn attributes(number: u64, node: Node) -> FileAttr {
-    FileAttr {
-        ino: INodeNo(number),
-        size: node.size,
-        blocks: node.size.div_ceil(512),
-        atime: UNIX_EPOCH,
-        mtime: UNIX_EPOCH,
-        ctime: UNIX_EPOCH,
-        crtime: UNIX_EPOCH,
-        kind: node.kind,
-        perm: if node.kind == FileType::Directory { 0o755 } else { 0o644 },
-        nlink: 1,
-        uid: rustix::process::getuid().as_raw(),
-        gid: rustix::process::getgid().as_raw(),
-        rdev: 0,
-        blksize: 4096,
-        flags: 0,
-    }
-}
-
 impl NullFs {
+    fn attributes(&self, number: u64, node: Node) -> FileAttr {
+        FileAttr {
+            ino: INodeNo(number),
+            size: node.size,
+            blocks: node.size.div_ceil(512),
+            atime: UNIX_EPOCH,
+            mtime: UNIX_EPOCH,
+            ctime: UNIX_EPOCH,
+            crtime: UNIX_EPOCH,
+            kind: node.kind,
+            perm: if node.kind == FileType::Directory { 0o755 } else { 0o644 },
+            nlink: 1,
+            uid: self.owner.0,
+            gid: self.owner.1,
+            rdev: 0,
+            blksize: 4096,
+            flags: 0,
+        }
+    }
+
     fn add(&self, parent: INodeNo, name: &OsStr, kind: FileType) -> FileAttr {
         let mut table = self.table.lock();
         table.last += 1;
         let (number, node) = (table.last, Node { kind, size: 0 });
         table.names.insert((parent.0, name.to_owned()), number);
         table.nodes.insert(number, node);
-        attributes(number, node)
+        self.attributes(number, node)
     }
 
     fn remove(&self, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
@@ -129,8 +133,8 @@ impl Filesystem for NullFs {
             table.names.get(&(parent.0, name.to_owned())).and_then(|number| Some((*number, *table.nodes.get(number)?)))
         };
         match found {
-            Some((number, node)) => reply.entry(&VALID, &attributes(number, node), Generation(0)),
-            None => reply.entry(&VALID, &attributes(0, Node { kind: FileType::RegularFile, size: 0 }), Generation(0)),
+            Some((number, node)) => reply.entry(&VALID, &self.attributes(number, node), Generation(0)),
+            None => reply.entry(&VALID, &self.attributes(0, Node { kind: FileType::RegularFile, size: 0 }), Generation(0)),
         }
     }
 
@@ -139,7 +143,7 @@ impl Filesystem for NullFs {
     fn getattr(&self, _request: &Request, node: INodeNo, _handle: Option<FileHandle>, reply: ReplyAttr) {
         let found = self.table.lock().nodes.get(&node.0).copied();
         match found {
-            Some(found) => reply.attr(&VALID, &attributes(node.0, found)),
+            Some(found) => reply.attr(&VALID, &self.attributes(node.0, found)),
             None => reply.error(Errno::ESTALE),
         }
     }
@@ -167,7 +171,7 @@ impl Filesystem for NullFs {
             *found
         });
         match found {
-            Some(found) => reply.attr(&VALID, &attributes(node.0, found)),
+            Some(found) => reply.attr(&VALID, &self.attributes(node.0, found)),
             None => reply.error(Errno::ESTALE),
         }
     }

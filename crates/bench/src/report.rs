@@ -38,6 +38,8 @@ pub struct Row {
     pub reach: Reach,
     /// Bytes an operation moves, for rows that show a bandwidth.
     pub bytes: Option<u64>,
+    /// Repetitions lie on both sides of the reach, so that the figure decides nothing.
+    pub undecided: bool,
     /// A word of explanation.
     pub note: String,
 }
@@ -56,7 +58,7 @@ impl Row {
 
     /// One value.
     pub fn value(name: impl Into<String>, median: f64) -> Self {
-        Self { name: name.into(), median, p99: None, limit: None, reach: Reach::Shown, bytes: None, note: String::new() }
+        Self { name: name.into(), median, p99: None, limit: None, reach: Reach::Shown, bytes: None, undecided: false, note: String::new() }
     }
 
     /// With a word of explanation.
@@ -80,6 +82,9 @@ impl Row {
     /// Whether the reach was reached. A time of nothing was not measured, and proves nothing.
     fn met(&self) -> Option<bool> {
         let result = self.result()?;
+        if self.undecided {
+            return None;
+        }
         if self.median <= 0.0 || self.limit.is_some_and(|(median, _)| median <= 0.0) {
             return Some(false);
         }
@@ -121,7 +126,10 @@ impl Row {
             or_dash(self.limit.and_then(|(_, p99)| p99).map(show)),
             or_dash(result),
             or_dash(reach),
-            or_dash(self.met().map(|met| if met { "yes" } else { "NO" }.to_owned())),
+            match self.met() {
+                _ if self.undecided => "undecided".to_owned(),
+                met => or_dash(met.map(|met| if met { "yes" } else { "NO" }.to_owned())),
+            },
         ]
     }
 
@@ -144,6 +152,7 @@ impl Row {
                 Reach::Shown => Value::Null,
             },
             "met": self.met(),
+            "undecided": self.undecided,
             "bytes": self.bytes,
             "note": self.note,
         })
@@ -219,6 +228,7 @@ mod tests {
         assert_eq!(row(Reach::SpeedAtLeast(0.9)).met(), Some(false));
         assert_eq!(row(Reach::Below(120.0)).met(), Some(false));
         assert_eq!(row(Reach::Shown).met(), None);
+        assert_eq!(Row { undecided: true, ..row(Reach::OverAtMost(20.0)) }.met(), None);
         assert_eq!(Row { reach: Reach::Below(1.0), ..Row::value("nothing", 0.0) }.met(), Some(false));
     }
 

@@ -110,9 +110,14 @@ pub fn touch_blocks(device: &dyn Device) -> Result<()> {
 
 /// Formats and mounts, with the thread behind the foreground that a mount has.
 pub fn make(device: Arc<dyn Device>, checksum_kind: ChecksumKind) -> Result<Arc<FileSystem>> {
+    make_with(device, checksum_kind, &MountOptions::default())
+}
+
+/// The same with mount options.
+pub fn make_with(device: Arc<dyn Device>, checksum_kind: ChecksumKind, options: &MountOptions) -> Result<Arc<FileSystem>> {
     let drive = Drive::new(device);
     make_file_system(&drive, &FormatOptions { checksum_kind, force: true, ..FormatOptions::default() })?;
-    mount(drive, &MountOptions::default())
+    mount(drive, options)
 }
 
 /// Mounts, with the thread behind the foreground.

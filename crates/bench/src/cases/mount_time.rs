@@ -31,7 +31,7 @@ const FIXED_BYTES: u64 = 64 * MIB;
 pub fn run(arguments: &Arguments) -> Result<Vec<Row>> {
     let files = arguments.scaled(1_000_000);
     let scene = Scene::new(arguments)?;
-    let shape = DeviceShape::plain(many_files::memory_bytes(files), 64 * MIB);
+    let shape = DeviceShape::plain(many_files::zone_bytes(files), 64 * MIB);
     {
         let fs = scene::make(scene.device("engine", shape)?, ChecksumKind::Crc32c)?;
         let directories = many_files::make_directories(&fs, 1000)?;
