@@ -44,8 +44,8 @@ enum Action<'d> {
     Undecided,
     /// New logs over what the block has. The slots are filled as the logs are stored.
     Logs { merges: u64, slots: LogSlots, stores: SmallVec<[Store<'d>; 4]> },
-    /// New sectors for the whole block.
-    Sectors { extent: NewExtent, bytes: Bytes<'d> },
+    /// New sectors for the block; logs in `kept` stay over or behind them.
+    Sectors { extent: NewExtent, bytes: Bytes<'d>, kept: LogSlots },
 }
 
 /// A log on its way: which entry of the leaf it becomes.
@@ -199,18 +199,53 @@ impl FileSystem {
         let block_start = target.block * block_bytes;
         let threshold = u64::from(self.threshold_bytes);
         let inside = offset.next_multiple_of(threshold) <= block_start && block_start + block_bytes <= end / threshold * threshold;
-        if !inside && let Some(plan) = log_plan::plan(&target.old.logs, &target.parts) {
-            match take_logs(tx, volume, view, target, plan, block_start, end > view.size) {
-                Ok(action) => {
-                    target.action = action;
-                    return Ok(());
-                }
-                Err(Error::NoSpace { .. }) => self.ask_write_back(),
-                Err(error) => return Err(error),
+        let grows = end > view.size;
+        let to_logs = |tx: &mut Tx<'_>, target: &Target<'d>, forced: Option<Need>| -> Result<Option<Action<'d>>> {
+            let Some(plan) = log_plan::plan(&target.old.logs, &target.parts) else { return Ok(None) };
+            // A plan that merges logs frees their slots (RULES R14); one that adds to what is there is growth, also over sectors.
+            let need = forced.unwrap_or(if plan.merges > 0 && !grows { Need::Transient } else { Need::Growth });
+            match take_logs(tx, volume, view, target, plan, block_start, need) {
+                Err(Error::NoSpace { .. }) => Ok(None),
+                other => other.map(Some),
             }
+        };
+        if !inside {
+            if let Some(action) = to_logs(tx, target, None)? {
+                target.action = action;
+                return Ok(());
+            }
+            self.ask_write_back();
         }
         // The whole block goes by blocks: as it came, or composed with what it had.
-        let length = (file_end - block_start).min(block_bytes).next_multiple_of(SECTOR_BYTES as u64) as usize;
+        let whole = ((file_end - block_start).min(block_bytes) as u32).div_ceil(SECTOR_BYTES as u32);
+        let (sector, sectors) = match take_sectors(volume, &target.old, whole) {
+            Ok(sector) => (sector, whole),
+            // Both zones are full, and the write replaces what is there (RULES R14): the way that gives back most comes first.
+            Err(Error::NoSpace { .. }) if !grows && need_of(&target.old) == Need::Transient => {
+                let covered = target.parts.iter().map(Part::end).max().unwrap_or(0).div_ceil(SECTOR_BYTES as u32);
+                let below = |count: u32| count * SECTOR_BYTES as u32;
+                // A log across the end of the sectors stays as well, so it must not hide new bytes.
+                let hidden = |count: u32| {
+                    let across = |log: &&LogEntry| log.offset < below(count) && log.end() > below(count);
+                    let hides = |log: &LogEntry| target.parts.iter().any(|part| log.offset < part.end() && part.offset < log.end());
+                    target.old.logs().filter(across).any(hides)
+                };
+                match target.old.extent.map(|extent| extent.count).filter(|count| covered <= *count && !hidden(*count)) {
+                    // Only its sectors are written anew; logs behind them stay.
+                    Some(count) => (take_sectors(volume, &target.old, count)?, count),
+                    None => match to_logs(tx, target, Some(Need::Transient))? {
+                        Some(action) => {
+                            target.action = action;
+                            return Ok(());
+                        }
+                        None => (volume.sectors.take(whole.into(), Need::Transient)?, whole),
+                    },
+                }
+            }
+            Err(error) => return Err(error),
+        };
+        tx.took(space::sectors(sector, sectors.into()));
+        let length = sectors as usize * SECTOR_BYTES;
         let bytes = match target.parts.as_slice() {
             [part] if part.offset == 0 && part.data.len() == length => Bytes::Borrowed(part.data),
             parts => {
@@ -228,10 +263,12 @@ impl FileSystem {
                 Bytes::Owned(bytes)
             }
         };
-        let sectors = (length / SECTOR_BYTES) as u32;
-        let sector = take_sectors(volume, &target.old, sectors, end > view.size)?;
-        tx.took(space::sectors(sector, sectors.into()));
-        target.action = Action::Sectors { extent: NewExtent { sector, count: sectors, checksums: SmallVec::new() }, bytes };
+        let mut kept = target.old.logs;
+        for slot in &mut kept {
+            *slot = slot.filter(|log| log.end() as usize > length);
+        }
+        let extent = NewExtent { sector, count: sectors, checksums: SmallVec::new() };
+        target.action = Action::Sectors { extent, bytes, kept };
         Ok(())
     }
 
@@ -258,9 +295,10 @@ impl FileSystem {
             let need = need_of(&target.old);
             let (extent, logs, after) = match &mut target.action {
                 Action::Undecided => unreachable!("every block was decided on"),
-                Action::Sectors { extent, .. } => {
-                    let after = u64::from(extent.count) * (SECTOR_BYTES as u64 / 512);
-                    (ExtentChange::New(extent.clone()), [None; 16], after)
+                Action::Sectors { extent, kept, .. } => {
+                    let sectors = u64::from(extent.count) * (SECTOR_BYTES as u64 / 512);
+                    let logs: u64 = kept.iter().flatten().map(|log| space_512_of(log.class)).sum();
+                    (ExtentChange::New(extent.clone()), *kept, sectors + logs)
                 }
                 Action::Logs { slots, .. } => {
                     let sectors = target.old.extent.map_or(0, |extent| u64::from(extent.count) * (SECTOR_BYTES as u64 / 512));
@@ -336,7 +374,7 @@ impl FileSystem {
         };
         tx.took(space::sectors(sector, sectors.into()));
         let extent = NewExtent { sector, count: sectors, checksums: SmallVec::new() };
-        let action = Action::Sectors { extent, bytes: Bytes::Owned(bytes) };
+        let action = Action::Sectors { extent, bytes: Bytes::Owned(bytes), kept: [None; 16] };
         let mut targets = [Target { block, old, parts: SmallVec::new(), action }];
         let (fenced, flushed) = transfer(volume, &mut targets)?;
         self.commit_write(tx, handle, &mut targets, fenced, flushed, |inode| {
@@ -369,17 +407,13 @@ fn need_of(old: &Block) -> Need {
     if old.extent.is_some() || old.has_logs() { Need::Transient } else { Need::Growth }
 }
 
-/// Sectors for a block. Only a block that gives sectors back may use the transient room without asking for growth first: so overwriting
-/// sectors leaves the room as it was, and a block of logs alone is overwritten in the memory zone, which it leaves as it was.
-fn take_sectors(volume: &Volume, old: &Block, count: u32, grows: bool) -> Result<Sector> {
+/// Sectors for a block. Only a block that gives as many back may use the transient room: so overwriting leaves the room as it was.
+fn take_sectors(volume: &Volume, old: &Block, count: u32) -> Result<Sector> {
     let gives_back = old.extent.is_some_and(|extent| extent.count >= count);
     if let Some(old) = old.extent.filter(|_| on(Mutant::DataFreedBeforeCommit)) {
         volume.sectors.free(old.sector, old.count.into());
     }
-    match volume.sectors.take(count.into(), if gives_back { Need::Transient } else { Need::Growth }) {
-        Err(Error::NoSpace { .. }) if !grows && need_of(old) == Need::Transient => volume.sectors.take(count.into(), Need::Transient),
-        other => other,
-    }
+    volume.sectors.take(count.into(), if gives_back { Need::Transient } else { Need::Growth })
 }
 
 /// Space of a slot in units of 512 B, as the inode counts it.
@@ -414,10 +448,8 @@ fn take_logs<'d>(
     target: &Target<'d>,
     plan: LogPlan,
     block_start: u64,
-    grows: bool,
+    need: Need,
 ) -> Result<Action<'d>> {
-    // A plan that merges logs frees their slots (RULES R14); one that adds to what is there is growth, also over sectors.
-    let need = if plan.merges > 0 && !grows { Need::Transient } else { Need::Growth };
     let mut stores = SmallVec::new();
     let mut taken: SmallVec<[_; 4]> = SmallVec::new();
     for (slot, step) in &plan.steps {
@@ -499,7 +531,7 @@ fn transfer(volume: &Volume, targets: &mut [Target<'_>]) -> Result<(Fenced, Flus
                 add(&volume.live.work.merges, *merges);
                 logs.push((slots, stores));
             }
-            Action::Sectors { extent, bytes } => blocks.push((extent, bytes.get())),
+            Action::Sectors { extent, bytes, .. } => blocks.push((extent, bytes.get())),
             Action::Undecided => unreachable!("every block was decided on"),
         }
     }
