@@ -114,7 +114,6 @@ impl PageCache {
     /// A page that was zeroed on the device: there is nothing to load.
     pub(crate) fn insert_zeroed(&self, structure: Structure, start: LineAddress) -> Arc<Page> {
         let mut shard = self.shard(start.number()).lock();
-        shard.pages.remove(&start.number());
         self.insert(&mut shard, start, structure, [0; PAGE_BYTES])
     }
 
@@ -135,8 +134,9 @@ impl PageCache {
         }
         let page =
             Arc::new(Page { address: start, structure, referenced: AtomicBool::new(true), body: Mutex::new(Body { bytes, dirty: 0 }) });
-        shard.pages.insert(start.number(), page.clone());
-        shard.order.push_back(start.number());
+        if shard.pages.insert(start.number(), page.clone()).is_none() {
+            shard.order.push_back(start.number());
+        }
         page
     }
 
