@@ -38,7 +38,6 @@ struct Target<'d> {
     action: Action<'d>,
 }
 
-#[expect(clippy::large_enum_variant, reason = "a request has one or two targets, and the large one is the frequent one")]
 enum Action<'d> {
     /// Not decided yet.
     Undecided,
