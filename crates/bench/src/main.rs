@@ -31,6 +31,8 @@ fn main() -> ExitCode {
     match run(&arguments) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
+            // A signal also unmounts what is mounted; the calls that fail then are not the reason.
+            let failure = machine::check().err().unwrap_or(failure);
             eprintln!("tandemfs-bench: {failure}");
             ExitCode::FAILURE
         }
