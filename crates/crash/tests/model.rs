@@ -13,7 +13,7 @@ fn run(setting: &Setting, operations: &[Operation], seed: u64) -> Result<Harness
         let compare = |harness: &Harness| {
             // A tree of many MiB is not read after every single operation.
             let step = 1 + harness.model.file_bytes() / (512 << 10);
-            if index as u64 % step == 0 { harness.compare() } else { Ok(()) }
+            if (index as u64).is_multiple_of(step) { harness.compare() } else { Ok(()) }
         };
         harness.apply(operation).and_then(|()| compare(&harness)).map_err(|what| format!("operation {index}: {what}"))?;
     }
