@@ -20,6 +20,7 @@ use tandemfs_format::{InodeNumber, SECTOR_BYTES, Sector};
 use super::FileView;
 use super::compose::{compose, load_log};
 use super::log_plan::{self, LogPlan, Part, Step};
+use super::range_lock::RangeGuard;
 use crate::alloc::Need;
 use crate::index::block::{Block, ExtentChange, LogSlots, NewExtent};
 use crate::journal::{Tx, tx_space as space};
@@ -103,20 +104,7 @@ impl FileSystem {
 
     fn write_piece(&self, handle: &Handle, offset: u64, data: &[u8], options: WriteOptions) -> Result<()> {
         let volume = &self.volume;
-        let block_bytes = u64::from(volume.geometry.block_bytes());
-        // 1. The range: with a stale tail, growing the file also writes the old last block.
-        let (offset, view, range) = loop {
-            let view = self.view(handle)?;
-            let at = if options.append { view.size } else { offset };
-            let end = at.checked_add(data.len() as u64).filter(|end| *end <= FILE_BYTES_MAX).ok_or(Error::FileTooLarge)?;
-            let first = if view.tail_stale && end > view.size { at.min(view.size) } else { at };
-            let last = if options.append { u64::MAX } else { (end - 1) / block_bytes };
-            let range = handle.ranges.exclusive(first / block_bytes, last);
-            let again = self.view(handle)?;
-            if (again.size, again.tail_stale) == (view.size, view.tail_stale) {
-                break (at, again, range);
-            }
-        };
+        let (offset, view, range) = self.lock_range(handle, offset, data.len() as u64, options.append)?;
         let end = offset + data.len() as u64;
         let zeros = [0; SECTOR_BYTES];
         let tail_zeros = if view.tail_stale && end > view.size {
@@ -148,6 +136,33 @@ impl FileSystem {
             }
         }
         Ok(())
+    }
+
+    /// 1. The range of a write, with the view of the inode that holds while it is locked. Growing a file with a stale tail also writes
+    ///    its old last block.
+    fn lock_range<'h>(&self, handle: &'h Handle, offset: u64, length: u64, append: bool) -> Result<(u64, FileView, RangeGuard<'h>)> {
+        let block_bytes = u64::from(self.volume.geometry.block_bytes());
+        let end_of = |at: u64| at.checked_add(length).filter(|end| *end <= FILE_BYTES_MAX).ok_or(Error::FileTooLarge);
+        if !append {
+            let end = end_of(offset)?;
+            let range = handle.ranges.exclusive(offset / block_bytes, (end - 1) / block_bytes);
+            let view = self.view(handle)?;
+            if !view.tail_stale || end <= view.size {
+                return Ok((offset, view, range));
+            }
+        }
+        loop {
+            let view = self.view(handle)?;
+            let at = if append { view.size } else { offset };
+            let end = end_of(at)?;
+            let first = if view.tail_stale && end > view.size { at.min(view.size) } else { at };
+            let last = if append { u64::MAX } else { (end - 1) / block_bytes };
+            let range = handle.ranges.exclusive(first / block_bytes, last);
+            let again = self.view(handle)?;
+            if (again.size, again.tail_stale) == (view.size, view.tail_stale) {
+                return Ok((at, again, range));
+            }
+        }
     }
 
     /// What the data paths need of the inode.
