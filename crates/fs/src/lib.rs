@@ -23,6 +23,7 @@ mod mutant;
 #[cfg(feature = "mutants")]
 pub mod mutant;
 mod namespace;
+mod near;
 mod recovery;
 mod statistics;
 mod sync;

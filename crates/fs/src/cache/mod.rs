@@ -11,15 +11,13 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 
-use hashbrown::HashMap;
 use tandemfs_device::{Drive, Structure};
 use tandemfs_format::{LINE_BYTES, Line, LineAddress, PAGE_BYTES};
 
 use crate::Result;
+use crate::near::{NearMap, SHARDS, shard_of};
 use crate::statistics::{LiveWork, count};
 use crate::sync::Mutex;
-
-const SHARDS: usize = 64;
 
 pub(crate) struct Page {
     address: LineAddress,
@@ -70,7 +68,7 @@ impl Page {
 
 #[derive(Default)]
 struct Shard {
-    pages: HashMap<u64, Arc<Page>>,
+    pages: NearMap<Arc<Page>>,
     order: VecDeque<u64>,
 }
 
@@ -79,6 +77,11 @@ pub(crate) struct PageCache {
     shard_pages_max: usize,
     dirty: Mutex<Vec<Arc<Page>>>,
     dirty_count: AtomicUsize,
+}
+
+/// Pages are counted, not lines, so that neighbours have numbers that follow each other.
+fn page_number(start: LineAddress) -> u64 {
+    start.number() / tandemfs_format::PAGE_LINES
 }
 
 impl PageCache {
@@ -93,15 +96,16 @@ impl PageCache {
         }
     }
 
+    /// `page` is the number of the page's first line divided by the lines of a page.
     fn shard(&self, page: u64) -> &Mutex<Shard> {
-        &self.shards[(page.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 58) as usize]
+        &self.shards[shard_of(page)]
     }
 
     /// The page that holds `address`, loaded from the device if it is not here ([C1]).
     pub(crate) fn page(&self, drive: &Drive, work: &LiveWork, structure: Structure, address: LineAddress) -> Result<Arc<Page>> {
         let start = address.page();
-        let mut shard = self.shard(start.number()).lock();
-        if let Some(page) = shard.pages.get(&start.number()) {
+        let mut shard = self.shard(page_number(start)).lock();
+        if let Some(page) = shard.pages.get(&page_number(start)) {
             page.referenced.store(true, Relaxed);
             return Ok(page.clone());
         }
@@ -113,7 +117,7 @@ impl PageCache {
 
     /// A page that was zeroed on the device: there is nothing to load.
     pub(crate) fn insert_zeroed(&self, structure: Structure, start: LineAddress) -> Arc<Page> {
-        let mut shard = self.shard(start.number()).lock();
+        let mut shard = self.shard(page_number(start)).lock();
         self.insert(&mut shard, start, structure, [0; PAGE_BYTES])
     }
 
@@ -134,8 +138,8 @@ impl PageCache {
         }
         let page =
             Arc::new(Page { address: start, structure, referenced: AtomicBool::new(true), body: Mutex::new(Body { bytes, dirty: 0 }) });
-        if shard.pages.insert(start.number(), page.clone()).is_none() {
-            shard.order.push_back(start.number());
+        if shard.pages.insert(page_number(start), page.clone()).is_none() {
+            shard.order.push_back(page_number(start));
         }
         page
     }

@@ -11,7 +11,6 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 
-use hashbrown::HashMap;
 use tandemfs_device::Structure;
 use tandemfs_format::inode::Inode;
 use tandemfs_format::mapping::RecordBytes;
@@ -20,11 +19,10 @@ use tandemfs_format::{InodeNumber, LineAddress};
 use super::directory::DirectoryIndex;
 use crate::data::range_lock::RangeLock;
 use crate::journal::Tx;
+use crate::near::{NearMap, SHARDS, shard_of};
 use crate::sync::{Mutex, RwLock, RwLockWriteGuard};
 use crate::volume::{Owner, Volume};
 use crate::{Error, Result};
-
-const SHARDS: usize = 64;
 
 /// An inode in memory, with its lock and its range lock.
 pub(crate) struct Handle {
@@ -79,9 +77,9 @@ impl Handle {
 
 #[derive(Default)]
 struct Shard {
-    handles: HashMap<u64, Arc<Handle>>,
+    handles: NearMap<Arc<Handle>>,
     order: VecDeque<u64>,
-    held: HashMap<u64, u64>,
+    held: NearMap<u64>,
 }
 
 pub(crate) struct InodeTable {
@@ -105,7 +103,7 @@ impl InodeTable {
     }
 
     fn shard(&self, number: InodeNumber) -> &Mutex<Shard> {
-        &self.shards[(number.get().wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 58) as usize]
+        &self.shards[shard_of(number.get())]
     }
 
     /// The inode with this number; `Stale` where the slot is free.
