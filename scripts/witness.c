@@ -11,7 +11,8 @@
  * that may have been under way when everything stopped: it alone may be there, not there or, where it writes data, there in part.
  *
  * Options of `write`:
- *   --fsync yes|no        whether an operation on data is acknowledged by fsync (default) or by the return of write itself (strict mode)
+ *   --fsync yes|no|never  whether an operation on data is acknowledged by fsync (default) or by the return of write itself (strict mode);
+ *                         never: it is not, and the file stays open, since close lets FUSE write. A test of the test: it must be missed
  *   --seed N              another sequence
  *   --operations N        stop after so many
  *   --announce N          print "acknowledged N" every N operations
@@ -183,6 +184,8 @@ static void apply(struct model *model, const struct operation *operation) {
 
 /* ---- write: the operations, for real ---- */
 
+enum promise { BY_FSYNC, BY_WRITE, NONE };
+
 static void make_directories(int directory) {
 	for (int i = 0; i < SUBDIRECTORIES; i++) {
 		char name[NAME_BYTES];
@@ -199,7 +202,7 @@ static void write_all(int file, const unsigned char *bytes, size_t length, off_t
 	}
 }
 
-static void perform(int directory, const struct model *model, const struct operation *operation, bool fsync_data) {
+static void perform(int directory, const struct model *model, const struct operation *operation, enum promise promise) {
 	static unsigned char bytes[FILE_BYTES_MAX];
 	const char *name = operation->kind == CREATE ? operation->new_name : model->files[operation->file].name;
 	const char *target = operation->kind == RENAME_OVER ? model->files[operation->target].name : operation->new_name;
@@ -217,8 +220,8 @@ static void perform(int directory, const struct model *model, const struct opera
 			fill(bytes, operation->length, operation->content_seed);
 			write_all(file, bytes, operation->length, operation->offset, name);
 		}
-		if (fsync_data && fsync(file)) stop_system("fsync", name);
-		if (close(file)) stop_system("close", name);
+		if (promise == BY_FSYNC && fsync(file)) stop_system("fsync", name);
+		if (promise != NONE && close(file)) stop_system("close", name);
 		break;
 	case RENAME:
 	case RENAME_OVER:
@@ -237,11 +240,11 @@ static void cut_power(void) {
 }
 
 static int write_command(const char *directory_name, const char *log_name, char **options) {
-	bool fsync_data = true;
+	enum promise promise = BY_FSYNC;
 	uint64_t seed = 1, operations = UINT64_MAX, announce = 0, power_cut_after = UINT64_MAX;
 	for (; *options; options += 2) {
 		if (!options[1]) stop("%s needs a value", *options);
-		if (!strcmp(*options, "--fsync")) fsync_data = strcmp(options[1], "no") != 0;
+		if (!strcmp(*options, "--fsync")) promise = !strcmp(options[1], "yes") ? BY_FSYNC : !strcmp(options[1], "no") ? BY_WRITE : NONE;
 		else if (!strcmp(*options, "--seed")) seed = strtoull(options[1], NULL, 10);
 		else if (!strcmp(*options, "--operations")) operations = strtoull(options[1], NULL, 10);
 		else if (!strcmp(*options, "--announce")) announce = strtoull(options[1], NULL, 10);
@@ -256,7 +259,7 @@ static int write_command(const char *directory_name, const char *log_name, char 
 	struct model *model = calloc(1, sizeof *model);
 	for (uint64_t number = 0; number < operations; number++) {
 		struct operation operation = plan(model, seed, number);
-		perform(directory, model, &operation, fsync_data);
+		perform(directory, model, &operation, promise);
 		apply(model, &operation);
 		char line[32];
 		int length = snprintf(line, sizeof line, "%llu\n", (unsigned long long)number);

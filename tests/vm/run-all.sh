@@ -70,6 +70,17 @@ case_power_cut_cxl() {
   vm "${pair[@]}" -- verify_after_cuts 1 relaxed
 }
 
+# A test of the tests: without fsync, relaxed mode loses data with the power, and the witness has to miss it.
+case_canary() {
+  HALF=devdax
+  vm -- write_until_cut 1 relaxed --fsync never --power-cut-after 60
+  local status=0
+  vm -- verify_after_cuts 1 relaxed >"$STATE/verdict" || status=$?
+  cat "$STATE/verdict"
+  expect "the status of verify" "$status" = 1
+  grep -qE '^witness: .* (was|were) acknowledged' "$STATE/verdict"
+}
+
 # ADR: the kernel says memory_controller. Promising more is refused, and says what there is.
 case_domain_adr() {
   HALF=devdax
@@ -104,7 +115,7 @@ case_volatile_write_cache() {
   expect "the bytes written by blocks" "$(($(json after.json block_path written_bytes) - $(json before.json block_path written_bytes)))" -ge $((12 << 20))
 }
 
-cases=(devdax devdax_4k_sectors cxl fsdax_file raw_pmem power_cuts_strict power_cuts_relaxed power_cut_cxl domain_adr domain_eadr volatile_write_cache)
+cases=(devdax devdax_4k_sectors cxl fsdax_file raw_pmem power_cuts_strict power_cuts_relaxed power_cut_cxl canary domain_adr domain_eadr volatile_write_cache)
 
 # ---- running them -----------------------------------------------------------------------------------------------------------------
 

@@ -130,8 +130,8 @@ verify_rounds() { # verify_rounds LAST
 step_verify_after_cuts() { # step_verify_after_cuts ROUNDS MODE
   find_pair
   attach "$2"
+  "$TANDEMFS" info "$mountpoint" --json | grep -q '"clean": false' || fail "the drive was cleanly unmounted: was the power cut?"
   verify_rounds "$1"
-  show "$TANDEMFS" stats "$mountpoint" --json >"$STATE/stats.json"
   detach
   check
 }
