@@ -31,6 +31,9 @@ use crate::types::WriteOptions;
 use crate::volume::{Volume, now};
 use crate::{Error, FileSystem, Result};
 
+/// What goes over a stale tail; made once, since an array on the stack would be cleared for each write.
+static ZEROS: [u8; SECTOR_BYTES] = [0; SECTOR_BYTES];
+
 /// One block of a write.
 struct Target<'d> {
     block: u64,
@@ -106,12 +109,11 @@ impl FileSystem {
         let volume = &self.volume;
         let (offset, view, range) = self.lock_range(handle, offset, data.len() as u64, options.append)?;
         let end = offset + data.len() as u64;
-        let zeros = [0; SECTOR_BYTES];
         let tail_zeros = if view.tail_stale && end > view.size {
             let sector_end = view.size.next_multiple_of(SECTOR_BYTES as u64);
-            &zeros[..(sector_end.min(offset.max(view.size)) - view.size) as usize]
+            &ZEROS[..(sector_end.min(offset.max(view.size)) - view.size) as usize]
         } else {
-            &zeros[..0]
+            &ZEROS[..0]
         };
         let mut tx = Tx::new(volume);
         let mut targets = self.split(&view, offset, data, tail_zeros)?;
@@ -333,9 +335,8 @@ impl FileSystem {
 
     /// Grows a file: the stale tail is zeroed, then the size is set. The caller holds the range from the old last block on.
     pub(crate) fn grow(&self, handle: &Handle, view: &FileView, size: u64, change: impl FnOnce(&mut Inode)) -> Result<()> {
-        let zeros = [0; SECTOR_BYTES];
         let sector_end = view.size.next_multiple_of(SECTOR_BYTES as u64).min(size);
-        let tail_zeros = if view.tail_stale { &zeros[..(sector_end - view.size) as usize] } else { &zeros[..0] };
+        let tail_zeros = if view.tail_stale { &ZEROS[..(sector_end - view.size) as usize] } else { &ZEROS[..0] };
         let mut tx = Tx::new(&self.volume);
         let mut targets = self.split(view, size, &[], tail_zeros)?;
         for target in &mut targets {

@@ -316,6 +316,7 @@ fn vector_lines_taken(volume: &Volume) -> u64 {
     volume.geometry.vector_lines().next_power_of_two()
 }
 
-fn damaged(owner: Owner, address: LineAddress, field: &'static str) -> Error {
+/// The error for metadata of `owner` whose `field`, an address, has no meaning.
+pub(crate) fn damaged(owner: Owner, address: LineAddress, field: &'static str) -> Error {
     Error::Damaged { inode: owner.inode, source: Corrupt::Field { address, field, found: address.number() } }
 }

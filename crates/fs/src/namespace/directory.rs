@@ -12,9 +12,10 @@ use tandemfs_device::Structure;
 use tandemfs_format::dentry::{Dentry, ENTRY_SLOTS_MAX, PAGE_SLOTS, Slot, decode_slot, slots};
 use tandemfs_format::mapping::{Record, RecordBytes};
 use tandemfs_format::segment::Region;
-use tandemfs_format::{Corrupt, EMPTY_LINE, Line, LineAddress, PAGE_BYTES, PAGE_LINES};
+use tandemfs_format::{EMPTY_LINE, Line, LineAddress, PAGE_BYTES, PAGE_LINES};
 
 use crate::alloc::Need;
+use crate::index::block::damaged;
 use crate::index::tree::{self, Found};
 use crate::journal::{Tx, tx_space as space};
 use crate::volume::{Owner, Volume};
@@ -260,8 +261,4 @@ fn spread(hash: u32) -> u64 {
 /// The first line of a run of `count` free lines in a page.
 fn run_of_free(used: u64, count: usize) -> Option<u32> {
     crate::alloc::bits::Bits::fit(used, count as u32, false)
-}
-
-fn damaged(owner: Owner, address: LineAddress, field: &'static str) -> Error {
-    Error::Damaged { inode: owner.inode, source: Corrupt::Field { address, field, found: address.number() } }
 }
