@@ -6,6 +6,8 @@
 //!   at any of the stores it got, and be torn between its 8 B words. Lines that were stored without a flush stay so past every fence.
 //! * *memory, gpf* (and *eadr*): nothing that retired is lost; the cut is at any store, inside it at any 8 B word.
 //! * *blocks*: any subset of the sectors written since the last flush, torn at 512 B, whatever the memory zone kept.
+//! * *process*: the process dies, the host lives. Both zones keep what was done, in program order; the cut is at any store or block write,
+//!   inside it at any 8 B word or 512 B.
 //! * Both zones are cut at the same instant, but neither waits for the other.
 //!
 //! What is not durable yet only grows until a fence or a flush, so it is enough to cut right before each of them, at each call's border and
@@ -147,9 +149,9 @@ impl Tracker {
         });
     }
 
-    fn store_durably(&mut self, offset: u64, bytes: &[u8]) {
+    fn write_durably(&mut self, zone: Zone, offset: u64, bytes: &[u8]) {
         let mut units = Vec::new();
-        Self::each_unit(Zone::Memory, offset, bytes, |unit, within, piece| units.push((unit, within, piece.to_vec())));
+        Self::each_unit(zone, offset, bytes, |unit, within, piece| units.push((unit, within, piece.to_vec())));
         for (unit, within, piece) in units {
             let mut new = self.current(unit);
             new[within..within + piece.len()].copy_from_slice(&piece);
@@ -161,7 +163,7 @@ impl Tracker {
     pub fn apply(&mut self, event: &Event) {
         match event {
             Event::Store { offset, bytes } if self.domain == PersistenceDomain::Adr => self.hold_back(Zone::Memory, *offset, bytes),
-            Event::Store { offset, bytes } => self.store_durably(*offset, bytes),
+            Event::Store { offset, bytes } => self.write_durably(Zone::Memory, *offset, bytes),
             Event::FlushLines { offset, length } => {
                 let first = offset / LINE_BYTES as u64;
                 let end = (offset + length).div_ceil(LINE_BYTES as u64);
@@ -170,9 +172,16 @@ impl Tracker {
                 }
             }
             Event::Fence => self.settle_pending(Zone::Memory),
+            Event::Write { sector, bytes } if self.domain == PersistenceDomain::Process => {
+                self.write_durably(Zone::Blocks, sector.offset_bytes(), bytes);
+            }
             Event::Write { sector, bytes } => self.hold_back(Zone::Blocks, sector.offset_bytes(), bytes),
             Event::Discard { sector, count } => {
-                self.hold_back(Zone::Blocks, sector.offset_bytes(), &vec![DISCARDED; *count as usize * SECTOR_BYTES]);
+                let bytes = vec![DISCARDED; *count as usize * SECTOR_BYTES];
+                match self.domain {
+                    PersistenceDomain::Process => self.write_durably(Zone::Blocks, sector.offset_bytes(), &bytes),
+                    _ => self.hold_back(Zone::Blocks, sector.offset_bytes(), &bytes),
+                }
             }
             Event::FlushBlocks => {
                 for (_, pending) in self.pending.range_mut((Zone::Blocks, 0)..) {
@@ -203,7 +212,19 @@ impl Tracker {
         match event {
             Event::Fence | Event::FlushBlocks | Event::Call(_) => true,
             Event::Store { .. } => self.domain != PersistenceDomain::Adr,
+            Event::Write { .. } => self.domain == PersistenceDomain::Process,
             _ => false,
+        }
+    }
+
+    /// What an event writes, where it survives by itself as far as it got.
+    fn in_program_order<'e>(&self, event: &'e Event) -> Option<(Zone, u64, &'e [u8])> {
+        match event {
+            Event::Store { offset, bytes } if self.domain != PersistenceDomain::Adr => Some((Zone::Memory, *offset, bytes)),
+            Event::Write { sector, bytes } if self.domain == PersistenceDomain::Process => {
+                Some((Zone::Blocks, sector.offset_bytes(), bytes))
+            }
+            _ => None,
         }
     }
 
@@ -397,13 +418,14 @@ pub fn each_state(
         if call.unwrap_or(0) >= first_call && tracker.is_cut_before(event) {
             let cut = Cut { call, between: matches!(event, Event::Call(_)), event: index };
             tracker.each_cut(budget, random, &mut |state| visit(cut, state));
-            if let (Event::Store { offset, bytes }, true) = (event, tracker.domain != PersistenceDomain::Adr) {
-                let words = bytes.len().div_ceil(WORD_BYTES) as u64;
+            if let Some((zone, offset, bytes)) = tracker.in_program_order(event) {
+                let word = word_bytes(zone);
+                let words = bytes.len().div_ceil(word) as u64;
                 for step in 0..words.saturating_sub(1).min(budget) {
                     let kept = if words <= budget { step + 1 } else { 1 + random.below(words - 1) };
                     let mut torn = tracker.clone();
                     torn.durable = tracker.durable.fork();
-                    torn.store_durably(*offset, &bytes[..kept as usize * WORD_BYTES]);
+                    torn.write_durably(zone, offset, &bytes[..kept as usize * word]);
                     visit(cut, torn.cut(random));
                 }
             }
@@ -465,6 +487,15 @@ mod tests {
         let found = states(PersistenceDomain::Gpf, &events, 4096);
         assert_eq!(found.len(), 3 * 8 + 1);
         assert!(!has(&found, [(0, 0), (64, 2), (128, 0)]));
+    }
+
+    #[test]
+    fn a_killed_process_leaves_both_zones_in_program_order() {
+        let write = |sector, byte| Event::Write { sector: Sector::new(sector), bytes: vec![byte; 4096] };
+        let found = states(PersistenceDomain::Process, &[store(0, 1, 64), write(0, 7), store(64, 2, 64), write(1, 8)], 4096);
+        assert_eq!(found.len(), 2 * 8 + 2 * 8 + 1, "a line of 8 words and a sector of 8 pieces, twice each");
+        assert!(!has(&found, [(64, 2), (256, 0), (256 + 4096, 0)]), "the sector was written before line 1");
+        assert!(found.iter().any(|bytes| bytes[256] != bytes[256 + 512]), "a sector is torn at 512 B");
     }
 
     #[test]
