@@ -231,6 +231,7 @@ impl Checker<'_> {
             let (offset, length) = (log.offset, log.length);
             self.counts.logs += 1;
             self.counts.log_bytes += u64::from(length);
+            self.counts.log_slot_bytes += log.class.bytes() as u64;
             space += (log.class.bytes() as u64).div_ceil(512);
             if log.end() > self.image.geometry.block_bytes() {
                 self.find(Finding::LogOutsideBlock { inode, block, offset, length });

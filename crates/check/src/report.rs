@@ -30,6 +30,8 @@ pub struct Counts {
     pub logs: u64,
     /// Bytes in data logs.
     pub log_bytes: u64,
+    /// Bytes of the slots that data logs take.
+    pub log_slot_bytes: u64,
     /// Bytes of file data read and verified.
     pub data_bytes: u64,
     /// Journal records that wait for replay.

@@ -8,17 +8,13 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use tandemfs_check::{CheckOptions, Finding, Severity, check};
-use tandemfs_device::Drive;
-use tandemfs_format::InodeNumber;
-use tandemfs_format::inode::file_type;
-use tandemfs_fs::{FileSystem, NewInode, WriteOptions};
-
 use crate::harness::{Harness, Setting, mount};
 use crate::memory_device::{MemoryDevice, Recorded};
 use crate::model::Model;
 use crate::operation::{Mix, Operation};
-use crate::random::{Random, fill};
+use crate::random::Random;
+use crate::scenes::Scene;
+use crate::soundness::{Fresh, check_device, compare_space, works};
 use crate::states::{CrashState, Cut, each_state};
 use crate::tree::Tree;
 
@@ -35,20 +31,24 @@ pub struct Effort {
     pub recovery_states: u64,
     /// One of so many states is worked on and checked after its recovery; 0 for none.
     pub work_one_in: u64,
+    /// One of so many of those is emptied and filled again; 0 for none.
+    pub empty_one_in: u64,
 }
 
 impl Effort {
     /// What fits into `make test`.
-    pub const QUICK: Self = Self { states: 6, recovery_one_in: 150, recovery_depth: 2, recovery_states: 2, work_one_in: 6 };
+    pub const QUICK: Self =
+        Self { states: 6, recovery_one_in: 150, recovery_depth: 2, recovery_states: 2, work_one_in: 6, empty_one_in: 20 };
     /// All states of a call up to 2^12.
-    pub const EXHAUSTIVE: Self = Self { states: 1 << 12, recovery_one_in: 300, recovery_depth: 2, recovery_states: 8, work_one_in: 20 };
+    pub const EXHAUSTIVE: Self =
+        Self { states: 1 << 12, recovery_one_in: 300, recovery_depth: 2, recovery_states: 8, work_one_in: 20, empty_one_in: 20 };
 }
 
 /// States of one recovery that are tried, roughly.
 const RECOVERY_STATES_MAX: u64 = 40;
 
 /// What was tried.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Tried {
     /// Workloads.
     pub sequences: u64,
@@ -62,6 +62,21 @@ pub struct Tried {
     pub mounted_in_recovery: u64,
     /// States that were worked on and checked.
     pub worked_on: u64,
+    /// States that were emptied and filled again.
+    pub emptied: u64,
+}
+
+impl Tried {
+    /// Adds what was tried elsewhere.
+    pub fn add(&mut self, other: &Self) {
+        self.sequences += other.sequences;
+        self.cuts += other.cuts;
+        self.states += other.states;
+        self.mounted += other.mounted;
+        self.mounted_in_recovery += other.mounted_in_recovery;
+        self.worked_on += other.worked_on;
+        self.emptied += other.emptied;
+    }
 }
 
 /// A file system that is prepared once and explored many times.
@@ -69,6 +84,9 @@ pub struct Explorer {
     base: Arc<Recorded>,
     setting: Setting,
     model: Model,
+    prefix: Vec<Operation>,
+    /// The same file system right after its format.
+    fresh: Fresh,
     effort: Effort,
     random: Random,
     /// What was tried so far.
@@ -76,19 +94,23 @@ pub struct Explorer {
 }
 
 impl Explorer {
-    /// Formats, does the preparation, and unmounts.
+    /// Prepares a scene.
     ///
     /// # Errors
     /// Where the preparation itself disagrees with the model.
-    pub fn new(setting: &Setting, preparation: &[Operation], effort: Effort, seed: u64) -> Result<Self, String> {
-        let mut harness = Harness::new(setting.format(), &setting.mount, Model::default())?;
-        for operation in preparation {
-            harness.apply(operation)?;
-        }
-        harness.compare()?;
-        harness.fs.unmount().map_err(|error| format!("unmount: {error}"))?;
-        let base = Arc::new(harness.device.zones());
-        Ok(Self { base, setting: setting.clone(), model: harness.model, effort, random: Random::new(seed), tried: Tried::default() })
+    pub fn new(scene: &Scene, effort: Effort, seed: u64) -> Result<Self, String> {
+        let fresh = Fresh::new(&scene.setting)?;
+        let (model, device) = scene.prepare()?;
+        Ok(Self {
+            base: Arc::new(device.zones()),
+            setting: scene.setting.clone(),
+            model,
+            prefix: scene.prefix.clone(),
+            fresh,
+            effort,
+            random: Random::new(seed),
+            tried: Tried::default(),
+        })
     }
 
     /// Does the operations on the prepared file system and explores every cut in those from `first` on.
@@ -96,10 +118,13 @@ impl Explorer {
     /// # Errors
     /// What went wrong, with the cut, in sentences.
     pub fn explore(&mut self, operations: &[Operation], first: usize) -> Result<(), String> {
+        let first = first + self.prefix.len();
+        let operations = &[&self.prefix, operations].concat()[..];
         let device = MemoryDevice::over(self.base.clone(), self.setting.domain);
         let start = device.fork();
         device.start_recording();
-        let mut harness = Harness::new(device, &self.setting.mount, self.model.clone())?;
+        let mut harness =
+            Harness::new(device, &self.setting.mount, self.model.clone())?.with_write_back_cache(self.setting.write_back_cache);
         let mut inside: Vec<Vec<Tree>> = Vec::new();
         let mut between: Vec<Tree> = Vec::new();
         for (index, operation) in operations.iter().enumerate() {
@@ -192,14 +217,24 @@ impl Explorer {
             check_device(&start, true).map_err(|what| format!("check before recovery: {what}"))?;
             works(&fs, &tree)?;
             fs.unmount().map_err(|error| format!("unmount after recovery: {error}"))?;
+            let space = fs.space();
             drop(fs);
-            check_device(&device, false).map_err(|what| format!("check after recovery: {what}"))?;
+            let counts = check_device(&device, false).map_err(|what| format!("check after recovery: {what}"))?;
+            compare_space(&space, &counts, &tree)?;
             let again = mount(&device, &self.setting.mount)?;
             if !again.recovery().clean {
                 return Err("not clean after recovery and unmount".into());
             }
             if let Some(difference) = Tree::read(&again)?.difference(&tree) {
                 return Err(format!("after recovery, unmount and mount: {difference}"));
+            }
+            if again.space() != space {
+                return Err(format!("space before an unmount {space:?}, after it {:?}", again.space()));
+            }
+            if self.effort.empty_one_in > 0 && self.random.one_in(self.effort.empty_one_in) {
+                self.tried.emptied += 1;
+                drop(again);
+                self.fresh.comes_back(&device, &self.setting).map_err(|what| format!("emptied after recovery: {what}"))?;
             }
         }
         Ok(tree)
@@ -241,53 +276,6 @@ impl Explorer {
         }
         Ok(())
     }
-}
-
-/// The file system goes on working: makes, writes, reads and removes.
-fn works(fs: &FileSystem, tree: &Tree) -> Result<(), String> {
-    let what = |error: tandemfs_fs::Error| format!("it does not work any more: {error}");
-    let new = NewInode { mode: file_type::REGULAR | 0o600, uid: 0, gid: 0, rdev: 0, target: b"" };
-    let mut bytes = fill(77, 70_000);
-    let name = b"made after recovery";
-    let inode = fs.create(InodeNumber::ROOT, name, &new).map_err(what)?.inode;
-    for (offset, length) in [(0, 100), (100, 300), (5000, 64_900), (4090, 4096)] {
-        match fs.write(inode, offset as u64, &bytes[offset..offset + length], WriteOptions::default()) {
-            Ok(done) if done == length => {}
-            Ok(done) => return Err(format!("it does not work any more: {done} B of {length} written")),
-            Err(tandemfs_fs::Error::NoSpace { .. }) => bytes.clear(),
-            Err(error) => return Err(what(error)),
-        }
-        if bytes.is_empty() {
-            break;
-        }
-    }
-    if !bytes.is_empty() {
-        bytes.truncate(69_900);
-        bytes[400..4090].fill(0);
-        if crate::tree::content(fs, inode).map_err(what)? != bytes {
-            return Err("what was written after recovery reads differently".into());
-        }
-    }
-    fs.unlink(InodeNumber::ROOT, name).map_err(what)?;
-    match Tree::read(fs)?.difference(tree) {
-        None => Ok(()),
-        Some(difference) => Err(format!("work after recovery changed something else: {difference}")),
-    }
-}
-
-/// Nothing for `tandemfs_check` to say, not even a warning. Right after a cut, one copy of the superblock may be torn or older: the next mount writes it anew.
-///
-/// # Errors
-/// Its first findings.
-pub fn check_device(device: &MemoryDevice, after_cut: bool) -> Result<(), String> {
-    let options = CheckOptions { threads: 1, ..CheckOptions::default() };
-    let drive = Drive::new(Arc::new(device.fork()));
-    let report = check(&drive, &options, &mut |_| {}).map_err(|error| error.to_string())?;
-    let counts =
-        |finding: &Finding| !after_cut || finding.severity() == Severity::Error && !matches!(finding, Finding::SuperblockDamaged { .. });
-    let findings: Vec<String> =
-        report.findings.iter().filter(|located| counts(&located.finding)).take(3).map(|located| format!("{located:?}")).collect();
-    if findings.is_empty() { Ok(()) } else { Err(findings.join("; ")) }
 }
 
 /// A small tree with every kind of file: what the sequences of operations start from.

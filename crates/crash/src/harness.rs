@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tandemfs_device::{Device, Drive, PersistenceDomain};
 use tandemfs_format::InodeNumber;
 use tandemfs_format::inode::file_type;
-use tandemfs_fs::{Error, FileSystem, FormatOptions, MountOptions, NewInode, SetAttributes, WriteOptions, make_file_system};
+use tandemfs_fs::{Error, FileSystem, FormatOptions, MountOptions, NewInode, SetAttributes, SetTime, WriteOptions, make_file_system};
 
 use crate::memory_device::MemoryDevice;
 use crate::model::{Model, Refusal, link_target};
@@ -13,6 +13,9 @@ use crate::operation::{Operation, SLOTS};
 use crate::random::{Random, fill};
 use crate::states::Tracker;
 use crate::tree::{Tree, content};
+
+/// Pages of a kernel's page cache.
+const CACHE_PAGE_BYTES: u64 = 4096;
 
 /// Sizes and options of a file system under test.
 #[derive(Debug, Clone)]
@@ -27,6 +30,8 @@ pub struct Setting {
     pub format: FormatOptions,
     /// How to mount.
     pub mount: MountOptions,
+    /// Writes come as a kernel's write-back cache sends them (relaxed mode): whole pages, times left alone, times by themselves after them.
+    pub write_back_cache: bool,
 }
 
 impl Setting {
@@ -38,7 +43,13 @@ impl Setting {
             domain,
             format: FormatOptions { block_bytes, ..FormatOptions::default() },
             mount: MountOptions { memory_bytes: 4 << 20, ..MountOptions::default() },
+            write_back_cache: false,
         }
+    }
+
+    /// The same in relaxed mode.
+    pub fn relaxed(self) -> Self {
+        Self { write_back_cache: true, ..self }
     }
 
     /// A formatted device.
@@ -67,6 +78,7 @@ pub struct Harness {
     /// How many of those were overwrites of at most two blocks, which RULES R14 wants to succeed.
     pub overwrites_refused: u64,
     mount: MountOptions,
+    write_back_cache: bool,
     held: [Option<InodeNumber>; SLOTS],
     tracker: Option<(Tracker, Random)>,
 }
@@ -101,9 +113,16 @@ impl Harness {
             refused_for_space: 0,
             overwrites_refused: 0,
             mount: options.clone(),
+            write_back_cache: false,
             held: [None; SLOTS],
             tracker: None,
         })
+    }
+
+    /// Writes come as a kernel's write-back cache sends them, from now on.
+    pub fn with_write_back_cache(mut self, on: bool) -> Self {
+        self.write_back_cache = on;
+        self
     }
 
     /// Puts a file system that is mounted on the same device in another way in the place of this one's.
@@ -135,6 +154,27 @@ impl Harness {
         self.fs.create(parent, name, &NewInode { mode, uid: 1, gid: 2, rdev: 0, target }).map(drop)
     }
 
+    /// A write as the mode brings it. The bytes written are returned.
+    fn write(&self, inode: InodeNumber, offset: u64, data: &[u8]) -> Result<u64, Error> {
+        if !self.write_back_cache || data.is_empty() {
+            return self.fs.write(inode, offset, data, WriteOptions::default()).map(|done| done as u64);
+        }
+        let found = self.fs.attributes(inode)?;
+        if found.mode & file_type::MASK != file_type::REGULAR {
+            return self.fs.write(inode, offset, data, WriteOptions::default()).map(|done| done as u64); // refused as it is
+        }
+        let end = offset + data.len() as u64;
+        let start = offset / CACHE_PAGE_BYTES * CACHE_PAGE_BYTES;
+        let mut pages = vec![0; (end.next_multiple_of(CACHE_PAGE_BYTES).min(found.size.max(end)) - start) as usize];
+        self.fs.read(inode, start, &mut pages)?;
+        pages[(offset - start) as usize..(end - start) as usize].copy_from_slice(data);
+        let options = WriteOptions { keep_times: true, ..WriteOptions::default() };
+        let done = self.fs.write(inode, start, &pages, options)? as u64;
+        let now = SetAttributes { mtime: Some(SetTime::Now), ..SetAttributes::default() };
+        self.fs.set_attributes(inode, &now)?;
+        Ok(done.saturating_sub(offset - start).min(data.len() as u64))
+    }
+
     /// Does an operation on the file system alone. A write may be short: the bytes written are returned.
     ///
     /// # Errors
@@ -163,7 +203,12 @@ impl Harness {
             }
             Operation::Write(path, offset, length, seed) => {
                 let inode = self.resolve(path)?;
-                return self.fs.write(inode, offset, &fill(seed, length as usize), WriteOptions::default()).map(|done| done as u64);
+                return self.write(inode, offset, &fill(seed, length as usize));
+            }
+            Operation::Append(path, length, seed) if self.write_back_cache => {
+                let inode = self.resolve(path)?;
+                let size = self.fs.attributes(inode)?.size; // the cache knows the size, so nothing is appended below it
+                return self.write(inode, size, &fill(seed, length as usize));
             }
             Operation::Append(path, length, seed) => {
                 let inode = self.resolve(path)?;
@@ -192,7 +237,7 @@ impl Harness {
             }
             Operation::WriteHeld(slot, offset, length, seed) => {
                 let inode = self.held[slot].ok_or(Error::NotFound)?;
-                return self.fs.write(inode, offset, &fill(seed, length as usize), WriteOptions::default()).map(|done| done as u64);
+                return self.write(inode, offset, &fill(seed, length as usize));
             }
             Operation::Forget(slot) => {
                 if let Some(inode) = self.held[slot].take() {

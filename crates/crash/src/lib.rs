@@ -3,6 +3,7 @@
 
 #![forbid(unsafe_code)]
 
+mod compare;
 mod explore;
 mod fault;
 mod harness;
@@ -10,15 +11,22 @@ mod memory_device;
 mod model;
 mod operation;
 mod random;
+mod scenes;
+mod sequences;
+mod soundness;
 mod states;
 mod tree;
 
-pub use explore::{ALPHABET, Effort, Explorer, PREPARATION, Tried, check_device};
+pub use compare::{Compared, compare_with_model};
+pub use explore::{ALPHABET, Effort, Explorer, PREPARATION, Tried};
 pub use fault::{Access, FaultDevice};
 pub use harness::{Harness, Setting, mount, mount_device};
 pub use memory_device::{DISCARDED, Event, MemoryDevice, Recorded};
 pub use model::{Model, Refusal};
 pub use operation::{LONG, Mix, Operation, SLOTS};
-pub use random::{Random, fill, seed_or};
+pub use random::{Random, fill, rounds_or, seed_or};
+pub use scenes::{Scene, settings};
+pub use sequences::{explore_sequences, pairs, pairs_of, singles, triples};
+pub use soundness::{Fresh, check_device, compare_space, fill_with_blocks, works};
 pub use states::{CrashState, Cut, Tracker, each_state};
 pub use tree::{Entry, Kind, Tree, content};

@@ -43,7 +43,22 @@ pub(crate) fn mix(value: u64) -> u64 {
 
 /// The seed that `TANDEMFS_SEED` names, or `default`.
 pub fn seed_or(default: u64) -> u64 {
-    std::env::var("TANDEMFS_SEED").ok().and_then(|text| text.parse().ok()).unwrap_or(default)
+    number_in("TANDEMFS_SEED").unwrap_or(default)
+}
+
+/// The rounds that `TANDEMFS_ROUNDS` names, or `default`.
+pub fn rounds_or(default: u64) -> u64 {
+    number_in("TANDEMFS_ROUNDS").unwrap_or(default)
+}
+
+/// # Panics
+/// Where the variable is set to something else: a test that was asked for must not be left out silently.
+fn number_in(variable: &str) -> Option<u64> {
+    let text = std::env::var(variable).ok()?;
+    match text.parse() {
+        Ok(number) => Some(number),
+        Err(_) => panic!("{variable}={text} is no number"),
+    }
 }
 
 /// Bytes that differ with the seed and with the place: a piece in the wrong place shows.

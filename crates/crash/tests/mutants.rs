@@ -6,8 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tandemfs_crash::{
-    ALPHABET, Access, Effort, Explorer, FaultDevice, Harness, MemoryDevice, Model, Operation, PREPARATION, Setting, check_device,
-    mount_device,
+    ALPHABET, Access, Effort, Explorer, FaultDevice, Harness, MemoryDevice, Model, Operation, Scene, Setting, check_device, mount_device,
 };
 use tandemfs_device::PersistenceDomain;
 use tandemfs_format::journal::{decode, encode};
@@ -85,8 +84,8 @@ fn agree(setting: &Setting, operations: &[Operation]) -> Result<(), String> {
 }
 
 fn sequences(domain: PersistenceDomain, states: u64) -> Result<(), String> {
-    let effort = Effort { states, recovery_one_in: 60, recovery_depth: 1, recovery_states: 4, work_one_in: 10 };
-    let mut explorer = Explorer::new(&Setting::small(domain, 64 << 10), PREPARATION, effort, 3)?;
+    let effort = Effort { states, recovery_one_in: 60, recovery_depth: 1, recovery_states: 4, work_one_in: 10, empty_one_in: 0 };
+    let mut explorer = Explorer::new(&Scene::small(&Setting::small(domain, 64 << 10)), effort, 3)?;
     for operation in ALPHABET {
         explorer.explore(&[*operation], 0)?;
     }
@@ -191,8 +190,8 @@ fn full_device() -> Result<(), String> {
     // Cuts of overwrites on a device that was full once.
     let mut preparation = vec![Create("a")];
     preparation.extend((0..blocks - 1).map(|block| Write("a", block * u64::from(BLOCK), BLOCK, block)));
-    let effort = Effort { states: 4, recovery_one_in: 0, recovery_depth: 0, recovery_states: 0, work_one_in: 0 };
-    let mut explorer = Explorer::new(&setting, &preparation, effort, 5)?;
+    let effort = Effort { states: 4, recovery_one_in: 0, recovery_depth: 0, recovery_states: 0, work_one_in: 0, empty_one_in: 0 };
+    let mut explorer = Explorer::new(&Scene { preparation, ..Scene::small(&setting) }, effort, 5)?;
     let overwrites: Vec<Operation> = (0..12).map(|round| Write("a", 0, BLOCK, 500 + round)).collect();
     explorer.explore(&overwrites, 0)
 }
@@ -218,7 +217,7 @@ fn orphan_and_check() -> Result<(), String> {
         harness.apply(&operation)?;
     }
     harness.fs.unmount().map_err(|error| error.to_string())?;
-    check_device(&harness.device, false)
+    check_device(&harness.device, false).map(drop)
 }
 
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
