@@ -5,6 +5,7 @@ use tandemfs_format::{LineAddress, PairSeed, SECTOR_BYTES, Sector};
 
 use crate::checker::Checker;
 use crate::finding::Finding;
+use crate::mutant::{Mutant, on};
 
 /// Bytes of a batch. A job adds at most a block of 1 MiB.
 const BATCH_BYTES: usize = 8 << 20;
@@ -56,6 +57,9 @@ impl Checker<'_> {
     /// Has data verified, now or later.
     pub(crate) fn queue_data(&mut self, job: Job) {
         if !self.options.data {
+            return;
+        }
+        if on(Mutant::DataIgnored) {
             return;
         }
         self.data.bytes += job.bytes();

@@ -26,6 +26,10 @@ mod inodes;
 mod journal;
 mod mapping;
 mod maps;
+#[cfg(not(feature = "mutants"))]
+mod mutant;
+#[cfg(feature = "mutants")]
+pub mod mutant;
 mod namespace;
 mod paths;
 mod repair;

@@ -10,6 +10,7 @@ use tandemfs_format::{LineAddress, PAGE_BYTES, Place};
 use crate::checker::{Checker, Stage};
 use crate::finding::{Damage, Finding};
 use crate::image::{Image, Page, line_of};
+use crate::mutant::{Mutant, on};
 
 /// A directory while its pages come by.
 pub(crate) struct OpenDirectory {
@@ -216,7 +217,7 @@ impl Checker<'_> {
             let expected = if facts.is_directory() { facts.subdirectories.saturating_add(2) } else { facts.links };
             if !named && facts.nlink > 0 {
                 findings.push(Finding::Unreachable { inode: number });
-            } else if named && facts.nlink != expected {
+            } else if named && facts.nlink != expected && !on(Mutant::LinkCountsIgnored) {
                 findings.push(Finding::LinkCount { inode: number, found: facts.nlink, expected });
             } else if !named && self.image.superblock.clean {
                 findings.push(Finding::OrphanLeft { inode: number });

@@ -22,6 +22,7 @@ use crate::error::CheckError;
 use crate::finding::Finding;
 use crate::image::Image;
 use crate::inodes;
+use crate::mutant::{Mutant, on};
 use crate::namespace::DentryPage;
 use crate::superblock::copy_address;
 use crate::tree;
@@ -81,7 +82,7 @@ pub(crate) fn apply(inspection: &Inspection<'_>, progress: &mut dyn FnMut(Progre
     }
     let mut writer = Writer { drive: image.drive, superblock: image.superblock.clone() };
     if writer.superblock.clean {
-        writer.superblock.clean = false;
+        writer.superblock.clean = on(Mutant::RepairKeepsClean);
         writer.write_superblock()?; // [R2]
         if !inspection.pending.is_empty() {
             return Ok(true); // what the records say counts from now on: look again before anything is changed
@@ -137,7 +138,9 @@ impl Writer<'_> {
 
     /// Replays the journal home. The next generation is the commit point: until it is durable, another recovery does the same again.
     fn recover(&mut self, inspection: &Inspection<'_>) -> Result<(), CheckError> {
-        self.write_home(inspection.image.overlay.iter())?;
+        if !on(Mutant::RepairDropsJournal) {
+            self.write_home(inspection.image.overlay.iter())?;
+        }
         let last = inspection.pending.last().map_or(0, |place| place.txid);
         self.superblock.watermark = self.superblock.watermark.max(last);
         self.superblock.generation += 1;
@@ -154,6 +157,9 @@ impl Writer<'_> {
         let images: Vec<Line> = changes.values().copied().collect();
         let mut record = Vec::new();
         encode(&mut record, seed, wrap, txid, &addresses, &images);
+        if on(Mutant::RepairHomeFirst) {
+            self.write_home(changes.iter())?;
+        }
         drop(self.drive.persist(Structure::Journal, image.geometry.ring(0), &record)?);
         self.write_home(changes.iter())?;
         self.superblock.watermark = txid;

@@ -400,3 +400,25 @@ fn findings_beyond_the_limit_are_counted() {
     assert_eq!((report.findings.len(), report.findings_left_out), (1, 2));
     assert!(!report.is_consistent());
 }
+
+/// Each deliberate bug of the checker lets a planted damage through.
+#[test]
+fn deliberate_bugs_of_the_checker_are_caught() {
+    use tandemfs_check::mutant::{Mutant, select};
+    let wrong = |bug: Mutant| -> Vec<&str> {
+        select(bug);
+        let differs = |plant: fn() -> Case| {
+            let (image, expected) = plant();
+            image.findings().into_iter().map(without_checksums).collect::<Vec<_>>() != expected
+        };
+        let names = PLANTS.iter().filter(|(_, plant)| differs(*plant)).map(|(name, _)| *name).collect();
+        select(Mutant::None);
+        names
+    };
+    assert!(wrong(Mutant::None).is_empty());
+    for bug in [Mutant::JournalIgnored, Mutant::SharedSpaceIgnored, Mutant::LinkCountsIgnored, Mutant::MapsIgnored, Mutant::DataIgnored] {
+        let by = wrong(bug);
+        assert!(!by.is_empty(), "{bug:?} escaped");
+        println!("{bug:?}: {}", by.join(", "));
+    }
+}

@@ -225,3 +225,21 @@ fn a_superblock_with_extreme_fields_is_repaired_without_counting_on() {
     image.memory[..4].copy_from_slice(&crc.to_le_bytes());
     assert_eq!(repaired(&image), (vec![SuperblockDamaged { copy: 0 }], vec![]));
 }
+
+/// Each deliberate bug of the repair is caught by one of these tests.
+#[test]
+fn deliberate_bugs_of_the_repair_are_caught() {
+    use tandemfs_check::mutant::{Mutant, select};
+    let tests: [(&str, fn()); 3] = [
+        ("map", map),
+        ("repair_replays_the_journal_first", repair_replays_the_journal_first),
+        ("a_repair_cut_anywhere_is_never_worse_and_can_go_on", a_repair_cut_anywhere_is_never_worse_and_can_go_on),
+    ];
+    for bug in [Mutant::RepairKeepsClean, Mutant::RepairDropsJournal, Mutant::RepairHomeFirst] {
+        select(bug);
+        let by: Vec<&str> = tests.iter().filter(|(_, test)| std::panic::catch_unwind(test).is_err()).map(|(name, _)| *name).collect();
+        select(Mutant::None);
+        assert!(!by.is_empty(), "{bug:?} escaped");
+        println!("{bug:?}: {}", by.join(", "));
+    }
+}
