@@ -14,7 +14,7 @@ use crate::model::Model;
 use crate::operation::{Mix, Operation};
 use crate::random::Random;
 use crate::scenes::Scene;
-use crate::soundness::{Fresh, check_device, compare_space, works};
+use crate::soundness::{Fresh, check_device, compare_space, reads_only, works};
 use crate::states::{CrashState, Cut, each_state};
 use crate::tree::Tree;
 
@@ -215,6 +215,7 @@ impl Explorer {
         if self.effort.work_one_in > 0 && self.random.one_in(self.effort.work_one_in) {
             self.tried.worked_on += 1;
             check_device(&start, true).map_err(|what| format!("check before recovery: {what}"))?;
+            reads_only(&start, &self.setting, &tree)?;
             works(&fs, &tree)?;
             fs.unmount().map_err(|error| format!("unmount after recovery: {error}"))?;
             let space = fs.space();

@@ -8,10 +8,10 @@ use tandemfs_check::{CheckOptions, Counts, Finding, Severity, check};
 use tandemfs_device::Drive;
 use tandemfs_format::inode::file_type;
 use tandemfs_format::{InodeNumber, SECTOR_BYTES};
-use tandemfs_fs::{Error, FileSystem, NewInode, Space, WriteOptions};
+use tandemfs_fs::{Error, FileSystem, MountOptions, NewInode, Space, WriteOptions};
 
 use crate::harness::{Harness, Setting, mount};
-use crate::memory_device::MemoryDevice;
+use crate::memory_device::{Event, MemoryDevice};
 use crate::model::Model;
 use crate::random::fill;
 use crate::tree::{Tree, content};
@@ -51,6 +51,25 @@ pub fn compare_space(space: &Space, counts: &Counts, tree: &Tree) -> Result<(), 
         }
     }
     Ok(())
+}
+
+/// A read-only mount shows the same tree and writes nothing, whatever there is to recover.
+///
+/// # Errors
+/// What differs, or was written.
+pub fn reads_only(device: &MemoryDevice, setting: &Setting, tree: &Tree) -> Result<(), String> {
+    let device = device.fork();
+    device.start_recording();
+    let fs = mount(&device, &MountOptions { read_only: true, ..setting.mount.clone() }).map_err(|what| format!("read-only {what}"))?;
+    if let Some(difference) = Tree::read(&fs)?.difference(tree) {
+        return Err(format!("on a read-only mount: {difference}"));
+    }
+    fs.unmount().map_err(|error| format!("read-only unmount: {error}"))?;
+    let changed = |event: &Event| !matches!(event, Event::Fence | Event::FlushLines { .. } | Event::FlushBlocks | Event::Call(_));
+    match device.stop_recording().into_iter().find(changed) {
+        None => Ok(()),
+        Some(event) => Err(format!("a read-only mount wrote: {event:.80?}")),
+    }
 }
 
 fn file() -> NewInode<'static> {
