@@ -1,4 +1,4 @@
-//! Large aligned requests reach the drive as few large requests.
+//! Requests of the largest size.
 
 use std::sync::Arc;
 
@@ -8,13 +8,41 @@ use tandemfs_format::InodeNumber;
 use tandemfs_format::inode::file_type;
 use tandemfs_fs::{FileSystem, FormatOptions, MountOptions, NewInode, WriteOptions, make_file_system};
 
-#[test]
-fn a_mebibyte_that_was_written_at_once_is_read_at_once() {
-    let drive = Drive::new(Arc::new(MemoryDevice::new(16 << 20, 32 << 20, PersistenceDomain::Gpf)));
-    make_file_system(&drive, &FormatOptions::default()).expect("mkfs");
+/// A mounted file system and an empty file in it.
+fn mounted(block_bytes: u32) -> (FileSystem, InodeNumber) {
+    let drive = Drive::new(Arc::new(MemoryDevice::new(16 << 20, 64 << 20, PersistenceDomain::Gpf)));
+    make_file_system(&drive, &FormatOptions { block_bytes, ..FormatOptions::default() }).expect("mkfs");
     let fs = FileSystem::mount(drive, &MountOptions::default()).expect("mounts");
     let new = NewInode { mode: file_type::REGULAR | 0o644, uid: 0, gid: 0, rdev: 0, target: b"" };
     let file = fs.create(InodeNumber::ROOT, b"file", &new).expect("creates").inode;
+    (fs, file)
+}
+
+/// The transient room was eight blocks: a write of 1 MiB over data was refused when nothing else was free (RULES R14).
+#[test]
+fn regression_largest_overwrite_refused_on_a_full_device() {
+    for block_bytes in [4 << 10, 64 << 10, 1 << 20] {
+        let (fs, file) = mounted(block_bytes);
+        let piece = vec![1; 1 << 20];
+        let mut end = 0;
+        while let Ok(done) = fs.write(file, end, &piece, WriteOptions::default()) {
+            end += done as u64;
+        }
+        assert!(end >= 48 << 20, "{end}");
+        for round in 2..40 {
+            let offset = u64::from(round) * 7919 * 64 % (end - (1 << 20));
+            let done = fs.write(file, offset, &vec![round; 1 << 20], WriteOptions::default());
+            assert_eq!(done.map_err(|error| error.to_string()), Ok(1 << 20), "blocks of {block_bytes}, overwrite at {offset}");
+            let mut read = vec![0; 1 << 20];
+            fs.read(file, offset, &mut read).expect("reads");
+            assert!(read.iter().all(|byte| *byte == round));
+        }
+    }
+}
+
+#[test]
+fn a_mebibyte_that_was_written_at_once_is_read_at_once() {
+    let (fs, file) = mounted(64 << 10);
     let mut bytes = vec![7; 1 << 20];
     for piece in 0..8 {
         fs.write(file, piece << 20, &bytes, WriteOptions::default()).expect("writes");

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
 use hashbrown::HashMap;
 use tandemfs_format::geometry::{Geometry, PIECE_SECTORS};
+use tandemfs_format::journal::TX_DATA_MAX;
 use tandemfs_format::{SECTOR_BYTES, Sector};
 
 use super::Need;
@@ -21,6 +22,8 @@ use crate::{Error, Result};
 
 /// Blocks of the transient room (RULES R14): as many writers and write-backs may redirect a block each on a full device.
 const TRANSIENT_BLOCKS: u64 = 8;
+/// Writes of the largest size that the transient room serves at once.
+const TRANSIENT_WRITES: u64 = 4;
 /// Words that a tail looks at before it opens a new one.
 const TAIL_WORDS: usize = 64;
 
@@ -73,7 +76,8 @@ impl SectorAllocator {
             })
             .collect();
         let block_sectors = geometry.block_sectors_each();
-        let transient = (total / 8 / block_sectors).clamp(1, TRANSIENT_BLOCKS) * block_sectors;
+        let largest_write = TX_DATA_MAX / (block_sectors * SECTOR_BYTES as u64);
+        let transient = (total / 8 / block_sectors).clamp(1, TRANSIENT_BLOCKS.max(TRANSIENT_WRITES * largest_write)) * block_sectors;
         Self { groups, pools, free: AtomicU64::new(total - 1), total, block_sectors, transient, room: Mutex::default() }
     }
 
@@ -311,6 +315,7 @@ mod tests {
             allocator.take(3, Need::Growth).expect("room");
         }
         let blocks = std::iter::from_fn(|| allocator.take(16, Need::Growth).ok()).count();
-        assert!(blocks > 1024 - 8 - 20, "{blocks} of 1024 blocks left beside 192 sectors of tails");
+        let room = allocator.transient / 16;
+        assert!(blocks as u64 > 1024 - room - 20, "{blocks} of 1024 blocks left beside 192 sectors of tails");
     }
 }
