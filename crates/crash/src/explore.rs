@@ -47,6 +47,9 @@ impl Effort {
 /// States of one recovery that are tried, roughly.
 const RECOVERY_STATES_MAX: u64 = 40;
 
+/// Bytes of files above which a tree counts as large.
+const LARGE_TREE_BYTES: u64 = 4 << 20;
+
 /// What was tried.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Tried {
@@ -134,15 +137,19 @@ impl Explorer {
             between.push(if index + 1 < first { Tree::default() } else { harness.model.tree() });
         }
         harness.compare()?;
+        // Each state is read whole, so states of large trees are fewer.
+        let states = (self.effort.states / (1 + harness.model.file_bytes() / LARGE_TREE_BYTES)).max(2);
         let events = harness.device.stop_recording();
         drop(harness);
         self.tried.sequences += 1;
 
-        let mut known: HashMap<u64, Arc<Tree>> = HashMap::new();
+        // States are many, trees are few: each is kept once.
+        let mut trees: Vec<Tree> = Vec::new();
+        let mut known: HashMap<u64, usize> = HashMap::new();
         let mut failure = None;
         let mut last_cut = None;
         let mut random = self.random.clone();
-        each_state(&start, &events, first, self.effort.states, &mut random, &mut |cut, state| {
+        each_state(&start, &events, first, states, &mut random, &mut |cut, state| {
             if failure.is_some() {
                 return;
             }
@@ -154,13 +161,20 @@ impl Explorer {
             let Some(call) = cut.call else { return };
             let allowed = if cut.between { std::slice::from_ref(&between[call]) } else { &inside[call] };
             let hash = state.hash;
-            let result = match known.get(&hash) {
-                Some(tree) => Ok(tree.clone()),
-                None => self.recover(state).map(Arc::new),
+            let found = match known.get(&hash) {
+                Some(index) => Ok(*index),
+                None => self.recover(state).map(|tree| {
+                    let index = trees.iter().position(|known| *known == tree).unwrap_or_else(|| {
+                        trees.push(tree);
+                        trees.len() - 1
+                    });
+                    known.insert(hash, index);
+                    index
+                }),
             };
-            let result = result.and_then(|tree| {
-                known.insert(hash, tree.clone());
-                if allowed.contains(&tree) {
+            let result = found.and_then(|index| {
+                let tree = &trees[index];
+                if allowed.contains(tree) {
                     return Ok(());
                 }
                 let differences: Vec<String> = allowed.iter().filter_map(|allowed| tree.difference(allowed)).collect();
