@@ -94,16 +94,12 @@ impl Harness {
     /// A sentence.
     pub fn new(device: MemoryDevice, options: &MountOptions, model: Model) -> Result<Self, String> {
         let fs = mount(&device, options)?;
-        Ok(Self {
-            device,
-            fs,
-            model,
-            refused_for_space: 0,
-            overwrites_refused: 0,
-            mount: options.clone(),
-            held: [None; SLOTS],
-            tracker: None,
-        })
+        Ok(Self::over(device, fs, options, model))
+    }
+
+    /// Takes a file system that is mounted already, perhaps through another device over `device`.
+    pub fn over(device: MemoryDevice, fs: FileSystem, options: &MountOptions, model: Model) -> Self {
+        Self { device, fs, model, refused_for_space: 0, overwrites_refused: 0, mount: options.clone(), held: [None; SLOTS], tracker: None }
     }
 
     /// Puts a file system that is mounted on the same device in another way in the place of this one's.

@@ -14,11 +14,11 @@ mod states;
 mod tree;
 
 pub use explore::{ALPHABET, Effort, Explorer, PREPARATION, Tried, check_device};
-pub use fault::{Access, FaultDevice};
+pub use fault::{Access, FaultDevice, Place};
 pub use harness::{Harness, Setting, mount, mount_device};
 pub use memory_device::{DISCARDED, Event, MemoryDevice, Recorded};
 pub use model::{Model, Refusal};
 pub use operation::{LONG, Mix, Operation, SLOTS};
-pub use random::{Random, fill, seed_or};
+pub use random::{Random, chosen, fill, seed_or};
 pub use states::{CrashState, Cut, Tracker, each_state};
 pub use tree::{Entry, Kind, Tree, content};
