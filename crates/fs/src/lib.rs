@@ -24,6 +24,7 @@ mod mutant;
 pub mod mutant;
 mod namespace;
 mod near;
+mod quarantine;
 mod recovery;
 mod statistics;
 mod sync;

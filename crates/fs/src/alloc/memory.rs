@@ -19,7 +19,8 @@ use tandemfs_format::{InodeNumber, LINE_BYTES, LineAddress, PAGE_BYTES, PAGE_LIN
 use super::Need;
 use super::bits::{Bits, WORDS};
 use super::pools::{DataPage, Pool};
-use crate::journal::Tx;
+use crate::journal::{Space, Tx};
+use crate::quarantine;
 use crate::sync::{Mutex, RwLock};
 use crate::types::ZoneSpace;
 use crate::volume::Volume;
@@ -322,6 +323,7 @@ impl MemoryAllocator {
     /// Takes `lines` (a power of two up to 64), aligned to their number, from a region.
     pub(crate) fn take(&self, volume: &Volume, region: Region, lines: u64, need: Need) -> Result<LineAddress> {
         let mut forced = false;
+        let mut unreadable = 0;
         loop {
             let mut state = self.regions[slot(region)].lock();
             self.release_pending(volume, region, &mut state);
@@ -331,16 +333,31 @@ impl MemoryAllocator {
                     if region == Region::Inodes {
                         self.inodes_used.fetch_add(1, Relaxed);
                     }
-                    return Ok(address);
+                    drop(state);
+                    // Lines of a page that cannot be read are of no use: whoever changes one needs the others.
+                    let is_whole_page = lines >= PAGE_LINES;
+                    let page = |address| volume.pages.page(&volume.drive, &volume.live.work, structure_of(region), address);
+                    match if is_whole_page { Ok(()) } else { page(address).map(drop) } {
+                        Err(Error::Device(_)) if unreadable < quarantine::PIECES_MAX => {
+                            unreadable += 1;
+                            volume.quarantine(Space::Region { region, address, lines });
+                            continue;
+                        }
+                        other => return other.map(|()| address),
+                    }
                 }
                 if self.extend(volume, region, &mut state, need)? {
                     continue;
                 }
             }
-            if forced || state.pending.is_empty() {
+            let nothing_waits = state.pending.is_empty();
+            drop(state);
+            if forced || nothing_waits {
+                if volume.release_quarantine() {
+                    continue;
+                }
                 return Err(Error::NoSpace { zone: "memory" });
             }
-            drop(state);
             volume.checkpoint()?; // R6: shortage forces a checkpoint
             forced = true;
         }
@@ -353,7 +370,7 @@ impl MemoryAllocator {
         match zeroed {
             Ok(proof) => drop::<Fenced>(proof),
             Err(error) => {
-                self.free_now(region, page, PAGE_LINES);
+                volume.quarantine(Space::Region { region, address: page, lines: PAGE_LINES });
                 return Err(error.into());
             }
         }
@@ -394,10 +411,12 @@ impl MemoryAllocator {
     /// Raises a high-water mark, or adds a unit ([M2]). False where there is no room.
     fn extend(&self, volume: &Volume, region: Region, state: &mut RegionState, need: Need) -> Result<bool> {
         let rising = state.segments.iter().position(|(_, segment)| segment.high_water_lines < segment.unit_count * UNIT_LINES);
+        let mut taken = None;
         let (position, index, mut segment) = match rising {
             Some(position) => (Some(position), state.segments[position].0, state.segments[position].1),
             None => {
                 let Some(unit) = self.take_unit(region, need) else { return Ok(false) };
+                taken = Some(unit);
                 match state.segments.last() {
                     Some((index, last)) if last.start_unit + last.unit_count == unit => {
                         (Some(state.segments.len() - 1), *index, Segment { unit_count: last.unit_count + 1, ..*last })
@@ -416,19 +435,12 @@ impl MemoryAllocator {
                 }
             }
         };
-        let from = segment.start_unit * UNIT_LINES + segment.high_water_lines;
-        let zeros = [0; PAGE_BYTES];
-        let mut in_flight = Lines::none();
-        for page in (0..HIGH_WATER_STEP).step_by(PAGE_LINES as usize) {
-            let lines = volume.drive.store(structure_of(region), LineAddress::new(from + page), &zeros)?;
-            in_flight = in_flight.and(volume.drive.flush_lines(lines));
+        if let Err(error) = raise_mark(volume, index, &mut segment) {
+            if let Some(unit) = taken {
+                self.return_unit(unit); // its line in the table was not written; the line stays unused
+            }
+            return Err(error);
         }
-        let zeroed = volume.drive.fence(in_flight);
-        segment.high_water_lines += HIGH_WATER_STEP;
-        let mut tx = Tx::new(volume);
-        let line = volume.geometry.segment_line(index);
-        tx.put(Structure::AllocationMap, line, segment.encode(volume.pair, line))?;
-        tx.commit(zeroed, Flushed::nothing_written())?;
         match position {
             Some(position) => state.segments[position] = (index, segment),
             None => state.segments.push((index, segment)),
@@ -609,6 +621,23 @@ impl MemoryAllocator {
         let free = self.region_free[slot(Region::Inodes)].load(SeqCst) + self.free_units.load(SeqCst) * UNIT_LINES;
         (self.inodes_used.load(Relaxed), free / INODE_LINES)
     }
+}
+
+/// Zeroes the next lines of a segment, then commits its higher mark ([M2]).
+fn raise_mark(volume: &Volume, index: u64, segment: &mut Segment) -> Result<()> {
+    let from = segment.start_unit * UNIT_LINES + segment.high_water_lines;
+    let zeros = [0; PAGE_BYTES];
+    let mut in_flight = Lines::none();
+    for page in (0..HIGH_WATER_STEP).step_by(PAGE_LINES as usize) {
+        let lines = volume.drive.store(structure_of(segment.region), LineAddress::new(from + page), &zeros)?;
+        in_flight = in_flight.and(volume.drive.flush_lines(lines));
+    }
+    let zeroed = volume.drive.fence(in_flight);
+    segment.high_water_lines += HIGH_WATER_STEP;
+    let mut tx = Tx::new(volume);
+    let line = volume.geometry.segment_line(index);
+    tx.put(Structure::AllocationMap, line, segment.encode(volume.pair, line))?;
+    tx.commit(zeroed, Flushed::nothing_written()).map(drop)
 }
 
 /// What bytes of a region are counted as.

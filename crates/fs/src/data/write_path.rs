@@ -95,7 +95,12 @@ impl FileSystem {
             let until_border = TX_DATA_MAX - at % TX_DATA_MAX;
             // An unaligned request of up to TX_DATA_MAX stays one transaction; longer ones are cut at its multiples.
             let piece = if ((from.len() - done) as u64) <= TX_DATA_MAX { from.len() - done } else { until_border as usize };
-            match self.write_piece(&handle, at, &from[done..done + piece], options) {
+            let write = || self.write_piece(&handle, at, &from[done..done + piece], options);
+            let written = match write() {
+                Err(Error::NoSpace { .. }) if self.volume.release_quarantine() => write(),
+                other => other,
+            };
+            match written {
                 Ok(()) => done += piece,
                 Err(error) if done == 0 => return Err(error),
                 Err(_) => break,
@@ -121,7 +126,7 @@ impl FileSystem {
         for target in &mut targets {
             self.decide(&mut tx, &view, target, offset, end, file_end)?;
         }
-        let (fenced, flushed) = transfer(volume, &mut targets)?;
+        let (fenced, flushed) = tx.suspect_if_failed(transfer(volume, &mut targets))?;
         let lent: SmallVec<[u64; 2]> = targets.iter().filter(|target| target.is_lent(volume)).map(|target| target.block).collect();
         self.commit_write(tx, handle, &mut targets, fenced, flushed, |inode| {
             inode.size = inode.size.max(end);
@@ -343,7 +348,7 @@ impl FileSystem {
             // The zeros never reach beyond the file's new size, so a log may hold them.
             self.decide(&mut tx, view, target, view.size, sector_end, size)?;
         }
-        let (fenced, flushed) = transfer(&self.volume, &mut targets)?;
+        let (fenced, flushed) = tx.suspect_if_failed(transfer(&self.volume, &mut targets))?;
         self.commit_write(tx, handle, &mut targets, fenced, flushed, |inode| {
             inode.size = size;
             if size >= view.size.next_multiple_of(SECTOR_BYTES as u64) {
@@ -391,7 +396,7 @@ impl FileSystem {
         let extent = NewExtent { sector, count: sectors, checksums: SmallVec::new() };
         let action = Action::Sectors { extent, bytes: Bytes::Owned(bytes), kept: [None; 16] };
         let mut targets = [Target { block, old, parts: SmallVec::new(), action }];
-        let (fenced, flushed) = transfer(volume, &mut targets)?;
+        let (fenced, flushed) = tx.suspect_if_failed(transfer(volume, &mut targets))?;
         self.commit_write(tx, handle, &mut targets, fenced, flushed, |inode| {
             if start + length as u64 >= inode.size {
                 inode.state &= !state::TAIL_STALE;

@@ -123,7 +123,7 @@ impl FileSystem {
         let class = SlotClass::for_bytes(target.len());
         let address = volume.memory.take_slot(class, Need::Growth)?;
         tx.took(space::slot(address, class.lines()));
-        let stored = volume.drive.persist(Structure::DataLog, address, target)?;
+        let stored = tx.suspect_if_failed(volume.drive.persist(Structure::DataLog, address, target).map_err(Error::from))?;
         let entry = LogEntry { address, crc: volume.data_checksum(target), offset: 0, length: target.len() as u32, class };
         inode.root = Record::SingleLog(entry).encode().to_bytes();
         inode.sectors = data_space_512(class);
