@@ -103,6 +103,11 @@ impl FaultDevice {
         self.hit.load(SeqCst)
     }
 
+    /// Whether a write has healed the bad place.
+    pub fn is_healed(&self) -> bool {
+        matches!(&self.plan, Plan::Place { healed, .. } if healed.load(SeqCst))
+    }
+
     /// Accesses of a kind so far.
     pub fn count(&self, access: Access) -> u64 {
         self.counts[access as usize].load(SeqCst)
