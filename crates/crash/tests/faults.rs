@@ -1,8 +1,11 @@
 //! Every access of a workload fails once, for a moment or for good (RULES R15): while it mounts, recovers, works, reads back, writes back,
 //! unmounts and mounts again.
 
+mod support;
+
 use std::sync::Arc;
 
+use support::{Start, almost_full, small};
 use tandemfs_crash::{
     Access, FaultDevice, Harness, MemoryDevice, Model, Operation, PREPARATION, Recorded, Setting, Tree, check_device, chosen, content,
     mount, mount_device,
@@ -12,83 +15,6 @@ use tandemfs_format::InodeNumber;
 use tandemfs_fs::{Error, FileSystem, RenameMode};
 
 use Operation::*;
-
-/// Both paths, read-modify-write, merges, growth of every structure, and removal.
-const WORKLOAD: &[Operation] = &[
-    MakeDirectory("f"),
-    Create("f/g"),
-    Write("f/g", 0, 300, 1),
-    Create("f/h"),
-    Write("f/h", 0, 150_000, 2),
-    Write("f/h", 70_000, 100, 3),
-    Write("f/h", 69_950, 200, 31),
-    Write("f/h", 0, 65_536, 4),
-    Append("f/g", 20_000, 5),
-    Append("f/g", 40, 51),
-    Append("f/g", 40, 52),
-    Link("f/g", "d/g"),
-    Checkpoint,
-    // More logs than a leaf has entries: the last one makes the block go by blocks, composed with what it had.
-    Scatter("b", 0, 17, 3000, 60, 6),
-    Write("b", 60_000, 8000, 7),
-    Truncate("f/h", 70_050),
-    Append("f/h", 10, 8),
-    Rename("f/g", "f/h", RenameMode::Exchange),
-    Rename("f/g", "d/g", RenameMode::Replace),
-    Rename("d", "e/d", RenameMode::Replace),
-    Symlink("t", 100),
-    Unlink("e/d/g"),
-    WriteBack,
-    Checkpoint,
-];
-
-/// Write-back on a memory zone that is almost full, and overwriting beside it.
-const WRITE_BACK: &[Operation] = &[WriteBack, Write("logs", 5000, 64, 2), WriteBack, Write("logs", 100, 70_000, 3), Checkpoint];
-
-/// Where a run starts: an image that a power cut left, with records to replay and a file without names to remove.
-struct Start {
-    base: Arc<Recorded>,
-    model: Model,
-    setting: Setting,
-    workload: Vec<Operation>,
-    /// Whether free memory-zone space is so short that write-back does something.
-    is_full: bool,
-}
-
-fn crashed(setting: Setting, preparation: &[Operation], workload: &[Operation], is_full: bool) -> Start {
-    let mut harness = Harness::new(setting.format(), &setting.mount, Model::default()).expect("mounts");
-    for operation in preparation {
-        harness.apply(operation).expect("prepared");
-    }
-    if is_full {
-        harness.apply(&Create("logs")).expect("prepared");
-    }
-    for log in (0..).take_while(|_| is_full) {
-        let zone = harness.fs.space().memory;
-        if zone.free_bytes * 100 / (zone.free_bytes + zone.data_log_bytes) < 14 {
-            break;
-        }
-        harness.apply(&Write("logs", log * 4096, 4096, log)).expect("prepared");
-        assert_eq!(harness.refused_for_space, 0);
-    }
-    for operation in [Create("gone"), Append("gone", 9000, 1), Write("gone", 65_536, 4096, 2), Hold(0, "gone"), Unlink("gone")] {
-        harness.apply(&operation).expect("prepared");
-    }
-    let mut model = harness.model.clone();
-    model.apply(&Crash).expect("always possible");
-    let base = Arc::new(harness.device.zones());
-    Start { base, model, setting, workload: workload.iter().flat_map(Operation::parts).collect(), is_full }
-}
-
-fn small() -> Start {
-    crashed(Setting::small(PersistenceDomain::Adr, 64 << 10), PREPARATION, WORKLOAD, false)
-}
-
-fn almost_full() -> Start {
-    let mut setting = Setting::small(PersistenceDomain::Adr, 64 << 10);
-    setting.block_zone_bytes = 8 << 20;
-    crashed(setting, &[Create("a"), Append("a", 100, 7)], WRITE_BACK, true)
-}
 
 /// What one fault did, first of all.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -15,6 +15,10 @@ mod data;
 mod error;
 mod health;
 mod index;
+#[cfg(not(feature = "mutants"))]
+mod inject;
+#[cfg(feature = "mutants")]
+pub mod inject;
 mod journal;
 mod mkfs;
 mod mount;

@@ -19,6 +19,7 @@ use tandemfs_format::{InodeNumber, LINE_BYTES, LineAddress, PAGE_BYTES, PAGE_LIN
 use super::Need;
 use super::bits::{Bits, WORDS};
 use super::pools::{DataPage, Pool};
+use crate::inject::{Take, fails};
 use crate::journal::{Space, Tx};
 use crate::quarantine;
 use crate::sync::{Mutex, RwLock};
@@ -322,6 +323,9 @@ impl MemoryAllocator {
 
     /// Takes `lines` (a power of two up to 64), aligned to their number, from a region.
     pub(crate) fn take(&self, volume: &Volume, region: Region, lines: u64, need: Need) -> Result<LineAddress> {
+        if fails(Take::Lines) {
+            return Err(Error::NoSpace { zone: "memory" });
+        }
         let mut forced = false;
         let mut unreadable = 0;
         loop {
@@ -460,7 +464,7 @@ impl MemoryAllocator {
     fn take_unit(&self, region: Region, need: Need) -> Option<u64> {
         let _serial = self.units.lock();
         let kept = if need == Need::Growth { self.short_regions(Some(region)) } else { 0 };
-        if self.free_units.load(SeqCst) <= kept {
+        if fails(Take::Unit) || self.free_units.load(SeqCst) <= kept {
             return None;
         }
         let unit = (0..self.total_units).find(|unit| self.map.owner(*unit) == UnitOwner::Free)?;
@@ -529,7 +533,7 @@ impl MemoryAllocator {
     /// Takes a data-log slot.
     pub(crate) fn take_slot(&self, class: SlotClass, need: Need) -> Result<LineAddress> {
         let full = Error::NoSpace { zone: "memory" };
-        if need == Need::Growth && self.free_for_data() < class.lines() + TRANSIENT_DATA_LINES {
+        if fails(Take::Slot) || need == Need::Growth && self.free_for_data() < class.lines() + TRANSIENT_DATA_LINES {
             return Err(full);
         }
         let own = rustix::thread::sched_getcpu() % self.pools.len();
@@ -548,7 +552,7 @@ impl MemoryAllocator {
     fn take_data_unit(&self, pool: usize) -> bool {
         let unit = {
             let _serial = self.units.lock();
-            if self.free_units.load(SeqCst) <= self.metadata_reserve_units.max(self.short_regions(None)) {
+            if fails(Take::Unit) || self.free_units.load(SeqCst) <= self.metadata_reserve_units.max(self.short_regions(None)) {
                 return false;
             }
             let Some(unit) = (0..self.total_units).rev().find(|unit| self.map.owner(*unit) == UnitOwner::Free) else { return false };

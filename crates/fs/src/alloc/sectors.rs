@@ -14,6 +14,7 @@ use tandemfs_format::{SECTOR_BYTES, Sector};
 
 use super::Need;
 use super::bits::{Bits, WORDS};
+use crate::inject::{Take, fails};
 use crate::mutant::{Mutant, on};
 use crate::sync::Mutex;
 use crate::types::ZoneSpace;
@@ -101,7 +102,7 @@ impl SectorAllocator {
     pub(crate) fn take(&self, count: u64, need: Need) -> Result<Sector> {
         let full = Error::NoSpace { zone: "block" };
         let need = if on(Mutant::TransientRoomGiven) { Need::Transient } else { need };
-        if need == Need::Growth && self.free.load(SeqCst) < count + self.transient {
+        if fails(Take::Sectors) || (need == Need::Growth && self.free.load(SeqCst) < count + self.transient) {
             return Err(full);
         }
         let mut pool = self.pools[rustix::thread::sched_getcpu() % self.pools.len()].lock();
@@ -116,6 +117,9 @@ impl SectorAllocator {
 
     /// Takes sectors that growth could have, whatever is left for the transient room: where a block that was lent room moves to.
     pub(crate) fn take_outside_room(&self, count: u64) -> Option<Sector> {
+        if fails(Take::Sectors) {
+            return None;
+        }
         let mut pool = self.pools[rustix::thread::sched_getcpu() % self.pools.len()].lock();
         self.find_tail(&mut pool.tails, count)
     }
