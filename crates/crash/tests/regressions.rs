@@ -179,3 +179,24 @@ fn regression_stale_reads_after_a_failed_checkpoint() {
         }
     }
 }
+
+/// An inode whose lines are an older version of themselves (a lost write) names space that is free by now: freeing it was a panic.
+#[test]
+fn regression_space_freed_twice_was_a_panic() {
+    let setting = small(64 << 10);
+    let mut harness = Harness::new(setting.format(), &setting.mount, Model::default()).expect("mounts");
+    for operation in [Create("a"), Append("a", 200, 1), Remount] {
+        harness.apply(&operation).expect("done");
+    }
+    let older = harness.device.zones().memory;
+    for operation in [Write("a", 0, 900, 2), Remount] {
+        harness.apply(&operation).expect("done");
+    }
+    let inodes = harness.fs.superblock().geometry.unit(1).offset_bytes() as usize;
+    harness.fs.unmount().expect("unmounts");
+    harness.device.damage(|zones| zones.memory[inodes..inodes + 4096].copy_from_slice(&older[inodes..inodes + 4096]));
+    let fs = mount(&harness.device, &setting.mount).expect("a clean mount believes the maps");
+    fs.unlink(InodeNumber::ROOT, b"a").expect("the record is written");
+    assert!(fs.stopped().is_some_and(|cause| cause.contains("contradicts")), "nothing is given out from maps that are wrong");
+    assert!(matches!(fs.unmount(), Err(Error::Stopped { .. })), "and they are not saved");
+}

@@ -486,11 +486,12 @@ impl MemoryAllocator {
             .count() as u64
     }
 
-    /// Lines that nobody could have seen: free at once.
-    pub(crate) fn free_now(&self, region: Region, address: LineAddress, lines: u64) {
+    /// Lines that nobody could have seen: free at once. False where they were not the region's to free.
+    #[must_use]
+    pub(crate) fn free_now(&self, region: Region, address: LineAddress, lines: u64) -> bool {
         let mut state = self.regions[slot(region)].lock();
-        self.clear(region, &mut state, address, lines);
         self.count_inode_freed(region);
+        self.clear(region, &mut state, address, lines)
     }
 
     fn count_inode_freed(&self, region: Region) {
@@ -508,7 +509,9 @@ impl MemoryAllocator {
     fn release_pending(&self, volume: &Volume, region: Region, state: &mut RegionState) {
         let watermark = volume.journal.watermark();
         while let Some((_, address, lines)) = state.pending.pop_front_if(|(txid, ..)| *txid <= watermark) {
-            self.clear(region, state, address, lines);
+            if !self.clear(region, state, address, lines) {
+                volume.freed_twice(&Space::Region { region, address, lines });
+            }
         }
     }
 
@@ -520,12 +523,16 @@ impl MemoryAllocator {
         }
     }
 
-    fn clear(&self, region: Region, state: &mut RegionState, address: LineAddress, lines: u64) {
-        self.map.bits[address.unit() as usize].lock().clear(address.number() % UNIT_LINES, lines);
+    fn clear(&self, region: Region, state: &mut RegionState, address: LineAddress, lines: u64) -> bool {
+        let is_its_own = self.map.owner(address.unit()) == UnitOwner::Region(region);
+        if !is_its_own || !self.map.bits[address.unit() as usize].lock().clear(address.number() % UNIT_LINES, lines) {
+            return false;
+        }
         self.region_free[slot(region)].fetch_add(lines, SeqCst);
         if let Some(position) = state.units.iter().position(|(unit, _)| *unit == address.unit()) {
             state.hint = state.hint.min(position);
         }
+        true
     }
 
     // ---- the data area -------------------------------------------------------------------------------------------------------------
@@ -565,16 +572,19 @@ impl MemoryAllocator {
         true
     }
 
-    /// Frees a data-log slot.
-    pub(crate) fn free_slot(&self, address: LineAddress, lines: u64) {
+    /// Frees a data-log slot. False where there was none.
+    #[must_use]
+    pub(crate) fn free_slot(&self, address: LineAddress, lines: u64) -> bool {
         let unit = address.unit();
-        let UnitOwner::Pool(index) = self.map.owner(unit) else { unreachable!("a slot lies in the data area") };
+        let UnitOwner::Pool(index) = self.map.owner(unit) else { return false };
         let mut pool = self.pools[index as usize].lock();
         let word = (address.number() % UNIT_LINES / PAGE_LINES) as usize;
         let (before, after, free) = {
             let mut bits = self.map.bits[unit as usize].lock();
             let before = bits.word(word);
-            bits.clear(address.number() % UNIT_LINES, lines);
+            if !bits.clear(address.number() % UNIT_LINES, lines) {
+                return false;
+            }
             (before, bits.word(word), bits.free())
         };
         self.data_log_lines.fetch_sub(lines, SeqCst);
@@ -584,7 +594,7 @@ impl MemoryAllocator {
             self.map.set_owner(unit, UnitOwner::Free);
             self.free_units.fetch_add(1, SeqCst);
             self.free_data_lines.fetch_sub(UNIT_LINES - lines, SeqCst);
-            return;
+            return true;
         }
         self.free_data_lines.fetch_add(lines, SeqCst);
         if after == 0 {
@@ -594,6 +604,7 @@ impl MemoryAllocator {
         {
             pool.add_partial(class, DataPage { unit: unit as u32, word: word as u16 });
         }
+        true
     }
 
     fn free_for_data(&self) -> u64 {

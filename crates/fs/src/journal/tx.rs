@@ -181,11 +181,20 @@ impl Drop for Tx<'_> {
 impl Volume {
     /// Returns space that nobody can reach.
     pub(crate) fn give_back(&self, space: Space) {
-        match space {
+        let was_taken = match space {
             Space::Region { region, address, lines } => self.memory.free_now(region, address, lines),
             Space::Slot { address, lines } => self.memory.free_slot(address, lines),
             Space::Sectors { sector, count } => self.sectors.free(sector, count),
+        };
+        if !was_taken {
+            self.freed_twice(&space);
         }
+    }
+
+    /// Metadata that verifies names space that is nobody's: an older version of a line has come back. Giving out space from maps that
+    /// disagree with the medium could overwrite data, so nothing is given out any more (RULES R15).
+    pub(crate) fn freed_twice(&self, space: &Space) {
+        self.health.stop_because(format!("metadata contradicts the allocation maps: {space:?} was freed and is free"));
     }
 }
 
