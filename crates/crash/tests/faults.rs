@@ -6,13 +6,9 @@ mod support;
 use std::sync::Arc;
 
 use support::{Start, almost_full, small};
-use tandemfs_crash::{
-    Access, FaultDevice, Harness, MemoryDevice, Model, Operation, PREPARATION, Recorded, Setting, Tree, check_device, chosen, content,
-    mount, mount_device,
-};
-use tandemfs_device::PersistenceDomain;
+use tandemfs_crash::{Access, FaultDevice, Harness, MemoryDevice, Operation, Tree, check_device, chosen, content, mount, mount_device};
 use tandemfs_format::InodeNumber;
-use tandemfs_fs::{Error, FileSystem, RenameMode};
+use tandemfs_fs::{Error, FileSystem};
 
 use Operation::*;
 
