@@ -12,6 +12,7 @@ mod model;
 mod operation;
 mod random;
 mod states;
+mod stuck;
 mod tree;
 
 pub use explore::{ALPHABET, Effort, Explorer, PREPARATION, Tried, check_device};
@@ -23,4 +24,5 @@ pub use model::{Model, Refusal};
 pub use operation::{LONG, Mix, Operation, SLOTS};
 pub use random::{Random, chosen, fill, seed_or};
 pub use states::{CrashState, Cut, Tracker, each_state};
+pub use stuck::StuckDevice;
 pub use tree::{Entry, Kind, Tree, content};
