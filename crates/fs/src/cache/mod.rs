@@ -15,6 +15,7 @@ use tandemfs_device::{Drive, Structure};
 use tandemfs_format::{LINE_BYTES, Line, LineAddress, PAGE_BYTES};
 
 use crate::Result;
+use crate::mutant::{Mutant, on};
 use crate::near::{NearMap, SHARDS, shard_of};
 use crate::statistics::{LiveWork, count};
 use crate::sync::Mutex;
@@ -110,7 +111,10 @@ impl PageCache {
         }
         count(&work.metadata_page_loads);
         let mut bytes = [0; PAGE_BYTES];
-        drive.load(structure, start, &mut bytes)?;
+        match drive.load(structure, start, &mut bytes) {
+            Err(_) if on(Mutant::FailedLoadIsZeros) => bytes.fill(0),
+            other => other?,
+        }
         Ok(self.insert(&mut shard, start, structure, bytes))
     }
 

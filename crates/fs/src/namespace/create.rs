@@ -13,6 +13,7 @@ use super::{attributes_of, check_name, directory_changed};
 use crate::alloc::Need;
 use crate::data_space_512;
 use crate::journal::{Tx, tx_space as space};
+use crate::mutant::{Mutant, on};
 use crate::statistics::count;
 use crate::types::{Attributes, NewInode};
 use crate::volume::now;
@@ -155,7 +156,7 @@ impl FileSystem {
             return Err(Error::TooManyLinks);
         }
         let mut target_new = target_old.clone();
-        target_new.nlink += 1;
+        target_new.nlink += u32::from(!on(Mutant::LinkCountKept));
         target_new.ctime = now();
         target_new.parent = parent;
         target_new.change_count += 1;
