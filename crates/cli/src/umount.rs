@@ -12,6 +12,7 @@ use tandemfs_fuse::mounts::{self, Mounted};
 use tandemfs_fuse::{MountError, Unmount, unmount};
 
 use crate::arguments::UmountArguments;
+use crate::device::{self, Opening};
 use crate::failure::Failure;
 
 /// How long a daemon may take to write what it holds.
@@ -31,8 +32,9 @@ pub fn run(arguments: &UmountArguments) -> Result<u8, Failure> {
     // Asked before: afterwards the daemon may be gone any moment. One that hangs or died does not answer.
     let daemon = (how == Unmount::Normal).then(|| daemon(&mount)).flatten();
     patiently(|| unmount(&mount.mountpoint, how))?;
-    if let Some((process_id, daemon)) = daemon {
-        wait(&daemon, process_id)?;
+    if let Some(daemon) = daemon {
+        wait(&daemon)?;
+        left_clean(&mount, &daemon)?;
     }
     Ok(0)
 }
@@ -56,18 +58,58 @@ pub fn find(path: &Path) -> Result<Mounted, Failure> {
     })
 }
 
-/// The daemon of a mount, held by a descriptor: a process number can be given to another process, this cannot.
-fn daemon(mount: &Mounted) -> Option<(i64, OwnedFd)> {
+/// A daemon, and what it said of itself.
+struct Daemon {
+    process_id: i64,
+    /// A process number can be given to another process, this cannot.
+    descriptor: OwnedFd,
+    read_only: bool,
+    /// Why it stopped writing, if it had.
+    stopped: Option<String>,
+}
+
+/// The daemon of a mount.
+fn daemon(mount: &Mounted) -> Option<Daemon> {
     let info = control::ask(mount, Request::Info).ok()?;
     let process_id = info.get("process_id").and_then(Value::as_i64)?;
     let pid = Pid::from_raw(i32::try_from(process_id).ok()?)?;
-    Some((process_id, rustix::process::pidfd_open(pid, PidfdFlags::empty()).ok()?))
+    Some(Daemon {
+        process_id,
+        descriptor: rustix::process::pidfd_open(pid, PidfdFlags::empty()).ok()?,
+        read_only: info.get("read_only").and_then(Value::as_bool).unwrap_or(false),
+        stopped: info.get("stopped").and_then(Value::as_str).map(str::to_owned),
+    })
+}
+
+/// Whether the daemon could put everything in its place. It is nobody's child here, so the device is asked.
+fn left_clean(mount: &Mounted, daemon: &Daemon) -> Result<(), Failure> {
+    let failed = |what: &str| {
+        let place = mount.mountpoint.display();
+        Err(Failure::Failed(format!(
+            "{place}: unmounted, but {what}; what was acknowledged is in the journal, and the next mount recovers it once the device works"
+        )))
+    };
+    if daemon.read_only {
+        return Ok(());
+    }
+    if let Some(cause) = &daemon.stopped {
+        return failed(&format!("the file system had stopped writing ({cause})"));
+    }
+    let Some(source) = mount.source.to_str() else { return Ok(()) };
+    // Not for this user to open, or in use again already: then there is nothing to say.
+    let Ok(drive) = device::open(source, Opening { read_only: true, ..Opening::default() }) else { return Ok(()) };
+    match tandemfs_fs::read_superblock(&drive) {
+        Ok(superblock) if superblock.clean => Ok(()),
+        Ok(_) => failed("the daemon ended before everything was in its place (see its log)"),
+        Err(error) => failed(&format!("its device cannot be read: {error}")),
+    }
 }
 
 /// The descriptor is readable when the process has ended, and with it every lock that it held.
-fn wait(daemon: &OwnedFd, process_id: i64) -> Result<(), Failure> {
+fn wait(daemon: &Daemon) -> Result<(), Failure> {
+    let process_id = daemon.process_id;
     let timeout = Timespec { tv_sec: GONE_WITHIN.as_secs() as i64, tv_nsec: 0 };
-    let ended = rustix::io::retry_on_intr(|| rustix::event::poll(&mut [PollFd::new(daemon, PollFlags::IN)], Some(&timeout)));
+    let ended = rustix::io::retry_on_intr(|| rustix::event::poll(&mut [PollFd::new(&daemon.descriptor, PollFlags::IN)], Some(&timeout)));
     match ended {
         Ok(0) => Err(Failure::Failed(format!(
             "unmounted, but the daemon (process {process_id}) has been writing for {} s; the device is in use until it ends",

@@ -1,16 +1,19 @@
-//! A device that fails on the n-th access of a kind.
+//! A device that fails: on the n-th access of a kind, or wherever an access touches a bad place.
 //!
 //! The fault model: a failed load, store or read changes nothing on the device; a failed write leaves its sectors as they were; a failed
-//! FLUSH makes nothing durable that was not. A lasting fault fails every access of the kind from the n-th on. Flushes of lines and fences
-//! cannot fail on a CPU.
+//! FLUSH makes nothing durable that was not. A lasting fault fails every access of the kind from the n-th on. A bad place fails for good,
+//! unless it is one that a write heals. Flushes of lines and fences cannot fail on a CPU.
 
 use std::io;
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tandemfs_device::{BlockPath, BlockRequest, BytePath, Device, DeviceDescription, DeviceError};
 use tandemfs_format::Sector;
 
 use crate::memory_device::MemoryDevice;
+use crate::random::Random;
 
 /// Kinds of accesses that can fail.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,21 +35,67 @@ impl Access {
     pub const ALL: [Self; 5] = [Self::Load, Self::Store, Self::Read, Self::Write, Self::Flush];
 }
 
+/// Bytes of one zone.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Place {
+    /// Of the memory zone, from its start.
+    Memory(Range<u64>),
+    /// Of the block zone, from its start.
+    Blocks(Range<u64>),
+}
+
+impl Place {
+    /// Whether both share a byte.
+    pub fn overlaps(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Memory(one), Self::Memory(other)) | (Self::Blocks(one), Self::Blocks(other)) => {
+                one.start < other.end && other.start < one.end
+            }
+            _ => false,
+        }
+    }
+}
+
+/// What fails.
+#[derive(Debug)]
+enum Plan {
+    /// Nothing: the device only counts.
+    Nothing,
+    /// One access of a kind after so many that succeed; all later ones if it is lasting.
+    Nth { access: Access, succeed: u64, lasting: bool },
+    /// Everything that touches the place. Healed by a write of it where that is possible.
+    Place { place: Place, heals: bool, healed: AtomicBool },
+}
+
 /// A device with one planned fault.
 #[derive(Debug)]
 pub struct FaultDevice {
     inner: MemoryDevice,
-    access: Access,
-    /// Accesses of the kind that still succeed.
-    left: AtomicU64,
-    lasting: bool,
+    plan: Plan,
+    /// Accesses so far, in the order of [`Access::ALL`].
+    counts: [AtomicU64; 5],
     hit: AtomicBool,
+    touched: Mutex<Vec<Place>>,
 }
 
 impl FaultDevice {
     /// Fails the access after `succeed` accesses of its kind, and all later ones if the fault is lasting.
     pub fn new(inner: MemoryDevice, access: Access, succeed: u64, lasting: bool) -> Self {
-        Self { inner, access, left: AtomicU64::new(succeed), lasting, hit: AtomicBool::new(false) }
+        Self::with(inner, Plan::Nth { access, succeed, lasting })
+    }
+
+    /// Fails nothing, counts accesses and notes the places that are read.
+    pub fn counting(inner: MemoryDevice) -> Self {
+        Self::with(inner, Plan::Nothing)
+    }
+
+    /// Fails everything that touches a place; until it is written, where a write `heals` it.
+    pub fn at(inner: MemoryDevice, place: Place, heals: bool) -> Self {
+        Self::with(inner, Plan::Place { place, heals, healed: AtomicBool::new(false) })
+    }
+
+    fn with(inner: MemoryDevice, plan: Plan) -> Self {
+        Self { inner, plan, counts: Default::default(), hit: AtomicBool::new(false), touched: Mutex::default() }
     }
 
     /// Whether the fault has happened.
@@ -54,16 +103,54 @@ impl FaultDevice {
         self.hit.load(SeqCst)
     }
 
-    fn fails(&self, access: Access) -> bool {
-        if access != self.access {
-            return false;
-        }
-        let before = self.left.fetch_update(SeqCst, SeqCst, |left| left.checked_sub(1));
-        let fails = before.is_err() && (self.lasting || !self.hit());
+    /// Whether a write has healed the bad place.
+    pub fn is_healed(&self) -> bool {
+        matches!(&self.plan, Plan::Place { healed, .. } if healed.load(SeqCst))
+    }
+
+    /// Accesses of a kind so far.
+    pub fn count(&self, access: Access) -> u64 {
+        self.counts[access as usize].load(SeqCst)
+    }
+
+    fn places(&self) -> MutexGuard<'_, Vec<Place>> {
+        self.touched.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What a [`FaultDevice::counting`] device was asked to load and read since the last call.
+    pub fn take_touched(&self) -> Vec<Place> {
+        std::mem::take(&mut self.places())
+    }
+
+    /// Whether an access of a place fails. A FLUSH has none.
+    fn fails(&self, access: Access, place: Option<Place>) -> bool {
+        let before = self.counts[access as usize].fetch_add(1, SeqCst);
+        let fails = match &self.plan {
+            Plan::Nothing => {
+                if let (Some(place), Access::Load | Access::Read) = (place, access) {
+                    self.places().push(place);
+                }
+                false
+            }
+            Plan::Nth { access: planned, succeed, lasting } => {
+                access == *planned && (before == *succeed || (*lasting && before > *succeed))
+            }
+            Plan::Place { place: bad, heals, healed } => {
+                let touches = place.is_some_and(|place| place.overlaps(bad)) && !healed.load(SeqCst);
+                if touches && *heals && access == Access::Write {
+                    healed.store(true, SeqCst);
+                }
+                touches && !healed.load(SeqCst)
+            }
+        };
         if fails {
             self.hit.store(true, SeqCst);
         }
         fails
+    }
+
+    fn poisoned(&self, offset: u64) -> DeviceError {
+        DeviceError::Poisoned { device: "fault device".into(), offset }
     }
 
     fn error(&self, operation: &'static str, offset: u64, length: usize) -> DeviceError {
@@ -88,15 +175,17 @@ impl Device for FaultDevice {
 
 impl BytePath for FaultDevice {
     fn load(&self, offset: u64, into: &mut [u8]) -> Result<(), DeviceError> {
-        if self.fails(Access::Load) {
-            return Err(DeviceError::Poisoned { device: "fault device".into(), offset });
+        if self.fails(Access::Load, Some(Place::Memory(offset..offset + into.len() as u64))) {
+            // What a failed load leaves in the buffer has no meaning, so nobody may rely on it.
+            into.copy_from_slice(&crate::random::fill(Random::new(offset).next(), into.len()));
+            return Err(self.poisoned(offset));
         }
         self.inner.load(offset, into)
     }
 
     fn store(&self, offset: u64, from: &[u8]) -> Result<(), DeviceError> {
-        if self.fails(Access::Store) {
-            return Err(DeviceError::Poisoned { device: "fault device".into(), offset });
+        if self.fails(Access::Store, Some(Place::Memory(offset..offset + from.len() as u64))) {
+            return Err(self.poisoned(offset));
         }
         self.inner.store(offset, from)
     }
@@ -113,30 +202,24 @@ impl BytePath for FaultDevice {
 impl BlockPath for FaultDevice {
     fn transfer(&self, requests: &mut [BlockRequest<'_>], meanwhile: &mut dyn FnMut()) -> Result<(), DeviceError> {
         let mut first = None;
-        let mut run_meanwhile = Some(meanwhile);
         for request in requests.iter_mut() {
             let (access, name, sector, length) = match request {
                 BlockRequest::Read { sector, buffer } => (Access::Read, "read", *sector, buffer.len()),
                 BlockRequest::Write { sector, buffer } => (Access::Write, "write", *sector, buffer.len()),
             };
-            if self.fails(access) {
-                first.get_or_insert(self.error(name, sector.offset_bytes(), length));
+            let offset = sector.offset_bytes();
+            if self.fails(access, Some(Place::Blocks(offset..offset + length as u64))) {
+                first.get_or_insert(self.error(name, offset, length));
                 continue;
             }
-            self.inner.transfer(std::slice::from_mut(request), &mut || {
-                if let Some(meanwhile) = run_meanwhile.take() {
-                    meanwhile();
-                }
-            })?;
+            self.inner.transfer(std::slice::from_mut(request), &mut || {})?;
         }
-        if let Some(meanwhile) = run_meanwhile.take() {
-            meanwhile();
-        }
+        meanwhile();
         first.map_or(Ok(()), Err)
     }
 
     fn flush(&self) -> Result<(), DeviceError> {
-        if self.fails(Access::Flush) {
+        if self.fails(Access::Flush, None) {
             return Err(self.error("flush", 0, 0));
         }
         BlockPath::flush(&self.inner)

@@ -106,7 +106,12 @@ impl Harness {
     /// A sentence.
     pub fn new(device: MemoryDevice, options: &MountOptions, model: Model) -> Result<Self, String> {
         let fs = mount(&device, options)?;
-        Ok(Self {
+        Ok(Self::over(device, fs, options, model))
+    }
+
+    /// Takes a file system that is mounted already, perhaps through another device over `device`.
+    pub fn over(device: MemoryDevice, fs: FileSystem, options: &MountOptions, model: Model) -> Self {
+        Self {
             device,
             fs,
             model,
@@ -116,7 +121,7 @@ impl Harness {
             write_back_cache: false,
             held: [None; SLOTS],
             tracker: None,
-        })
+        }
     }
 
     /// Writes come as a kernel's write-back cache sends them, from now on.

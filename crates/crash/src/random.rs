@@ -71,3 +71,16 @@ pub fn fill(seed: u64, length: usize) -> Vec<u8> {
     bytes.truncate(length);
     bytes
 }
+
+/// Which of `count` numbered faults a run tries: all of them while they are at most `most` or `TANDEMFS_FAULTS` is `all`, else a sample. Its
+/// seed is `TANDEMFS_SEED` and is printed.
+pub fn chosen(what: &str, count: u64, most: u64) -> Vec<u64> {
+    if count <= most || std::env::var_os("TANDEMFS_FAULTS").is_some_and(|value| value == "all") {
+        return (0..count).collect();
+    }
+    let seed = seed_or(1);
+    let mut random = Random::new(seed ^ count);
+    let chosen: Vec<u64> = (0..most).map(|index| (index * count + random.below(count)) / most).collect();
+    println!("{what}: {most} of {count} (TANDEMFS_SEED={seed}; TANDEMFS_FAULTS=all for all)");
+    chosen
+}

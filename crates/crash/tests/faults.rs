@@ -1,173 +1,285 @@
-//! Every access of a workload fails once, for a moment or for good (RULES R15).
+//! Every access of a workload fails once, for a moment or for good (RULES R15): while it mounts, recovers, works, reads back, writes back,
+//! unmounts and mounts again.
+
+mod support;
 
 use std::sync::Arc;
 
-use tandemfs_crash::{Access, FaultDevice, Harness, Model, Operation, Setting, Tree, check_device, mount_device};
-use tandemfs_device::PersistenceDomain;
-use tandemfs_fs::{Error, FileSystem, RenameMode};
+use support::{Start, almost_full, small};
+use tandemfs_crash::{Access, FaultDevice, Harness, MemoryDevice, Operation, Tree, check_device, chosen, content, mount, mount_device};
+use tandemfs_format::InodeNumber;
+use tandemfs_fs::{Error, FileSystem};
 
 use Operation::*;
 
-const WORKLOAD: &[Operation] = &[
-    MakeDirectory("d"),
-    Create("a"),
-    Write("a", 0, 300, 1),
-    Create("d/b"),
-    Write("d/b", 0, 150_000, 2),
-    Write("d/b", 70_000, 100, 3),
-    Write("d/b", 0, 65_536, 4),
-    Append("a", 20_000, 5),
-    Link("a", "d/a"),
-    Checkpoint,
-    Truncate("d/b", 70_050),
-    Rename("a", "d/b", RenameMode::Exchange),
-    Rename("a", "d/a", RenameMode::Replace),
-    Unlink("d/a"),
-    Checkpoint,
-];
-
-/// What one fault did.
+/// What one fault did, first of all.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Outcome {
-    NotReached,
+    /// It was not reached, or nobody noticed.
+    Unnoticed,
     MountFailed,
     CallFailed,
+    ReadFailed,
     Stopped,
+    UnmountFailed,
 }
 
-fn stopped(fs: &FileSystem) -> bool {
-    fs.stopped().is_some()
+fn content_of(fs: &FileSystem, path: &str) -> Result<Vec<u8>, Error> {
+    let mut at = InodeNumber::ROOT;
+    for part in path.split('/') {
+        at = fs.lookup(at, part.as_bytes())?.inode;
+    }
+    content(fs, at)
 }
 
-fn run(access: Access, succeed: u64, lasting: bool) -> Outcome {
-    let setting = Setting::small(PersistenceDomain::Adr, 64 << 10);
-    let device = setting.format();
-    let faulty = Arc::new(FaultDevice::new(device.clone(), access, succeed, lasting));
-    let what = format!("{access:?} {succeed}, lasting: {lasting}");
-    let mut harness = Harness::new(device.fork(), &setting.mount, Model::default()).expect("mounts");
-    harness.exchange(match mount_device(faulty.clone(), &setting.mount) {
-        Ok(fs) => fs,
-        Err(_) => {
-            assert!(faulty.hit(), "{what}");
-            let again = Harness::new(device, &setting.mount, Model::default()).expect("mounts without the fault");
-            again.compare().expect("is empty still");
-            return Outcome::MountFailed;
-        }
-    });
-    let mut outcome = Outcome::NotReached;
-    let mut allowed = vec![harness.model.tree()];
-    for operation in WORKLOAD {
-        let before = harness.model.clone();
-        match harness.perform(operation) {
-            Ok(done) => {
-                harness.model.apply_piece(operation, done).unwrap_or_else(|refusal| panic!("{what}: {operation:?}: {refusal:?}"));
-                allowed = vec![harness.model.tree()];
-            }
-            Err(error) if stopped(&harness.fs) => {
-                assert!(faulty.hit(), "{what}: {operation:?}: {error}");
-                assert!(matches!(error, Error::Stopped { .. }), "{what}: {operation:?}: {error}");
-                allowed.extend(before.allowed(operation));
-                outcome = Outcome::Stopped;
-                break;
-            }
-            Err(Error::Device(_)) if faulty.hit() => {
-                // Nothing has changed, and the next call may succeed.
-                outcome = Outcome::CallFailed;
-                if lasting {
-                    allowed = vec![harness.model.tree()];
-                    break;
-                }
-                assert_eq!(Tree::read(&harness.fs).unwrap_or_else(|error| panic!("{what}: {operation:?}: {error}")), before.tree());
-                if let Err(error) = harness.perform(operation) {
-                    panic!("{what}: {operation:?} again: {error}");
-                }
-                harness.model.apply(operation).expect("as before");
-                allowed = vec![harness.model.tree()];
-            }
-            Err(error) => panic!("{what}: {operation:?}: {error}"),
+/// Only the fault may be the reason.
+fn is_device_error(error: &Error) -> bool {
+    matches!(error, Error::Device(_) | Error::Stopped { .. })
+}
+
+struct Run<'s> {
+    start: &'s Start,
+    faulty: Arc<FaultDevice>,
+    device: MemoryDevice,
+    lasting: bool,
+    what: String,
+    first: Outcome,
+    /// Trees that may be found at the end.
+    allowed: Vec<Tree>,
+}
+
+impl Run<'_> {
+    fn note(&mut self, outcome: Outcome) {
+        assert!(self.faulty.hit(), "{}: {outcome:?} without a fault", self.what);
+        if self.first == Outcome::Unnoticed {
+            self.first = outcome;
         }
     }
-    if outcome == Outcome::Stopped {
+
+    fn mount(&mut self) -> Option<FileSystem> {
+        for attempt in 0..2 {
+            match mount_device(self.faulty.clone(), &self.start.setting.mount) {
+                Ok(fs) => return Some(fs),
+                Err(error) => {
+                    assert!(is_device_error(&error), "{}: mount: {error}", self.what);
+                    self.note(Outcome::MountFailed);
+                    assert!(self.lasting || attempt == 0, "{}: mount again: {error}", self.what);
+                }
+            }
+        }
+        None
+    }
+
+    /// Reads back what an operation touched. A fault that lasts may fail it for ever, one that does not only once.
+    fn read_back(&mut self, harness: &Harness, operation: &Operation) {
+        let (Write(path, ..) | Append(path, ..) | Truncate(path, ..)) = *operation else { return };
+        for attempt in 0..2 {
+            match content_of(&harness.fs, path) {
+                Ok(found) => {
+                    let tree = harness.model.tree();
+                    let tandemfs_crash::Kind::File(expected) = &tree.0[path.as_bytes()].kind else { panic!("{path} is a file") };
+                    assert!(found == **expected, "{}: {operation:?}: other bytes", self.what);
+                    return;
+                }
+                Err(error) => {
+                    assert!(matches!(error, Error::Device(_)), "{}: {operation:?}: reading: {error}", self.what);
+                    self.note(Outcome::ReadFailed);
+                    assert!(self.lasting || attempt == 0, "{}: {operation:?}: reading again: {error}", self.what);
+                }
+            }
+        }
+    }
+
+    /// Everything that is visible is as the model has it. False where a lasting fault forbids to look.
+    fn compare(&mut self, fs: &FileSystem) -> bool {
+        for attempt in 0..2 {
+            match Tree::read(fs) {
+                Ok(found) => {
+                    let differences: Vec<_> = self.allowed.iter().filter_map(|tree| found.difference(tree)).collect();
+                    assert!(self.allowed.contains(&found), "{}: {differences:?}", self.what);
+                    return true;
+                }
+                Err(error) => {
+                    assert!(error.contains("fault device"), "{}: {error}", self.what);
+                    self.note(Outcome::ReadFailed);
+                    assert!(self.lasting || attempt == 0, "{}: reading again: {error}", self.what);
+                }
+            }
+        }
+        false
+    }
+
+    fn work(&mut self, harness: &mut Harness) {
+        for operation in &self.start.workload {
+            let before = harness.model.clone();
+            for attempt in 0..2 {
+                match harness.perform(operation) {
+                    Ok(done) => {
+                        if harness.model.apply_piece(operation, done).is_err() {
+                            assert!(self.lasting, "{}: {operation:?} should fail", self.what);
+                        }
+                        self.allowed = vec![harness.model.tree()];
+                        self.read_back(harness, operation);
+                        break;
+                    }
+                    Err(error) if harness.fs.stopped().is_some() => {
+                        assert!(matches!(error, Error::Stopped { .. }), "{}: {operation:?}: {error}", self.what);
+                        self.note(Outcome::Stopped);
+                        self.allowed.extend(before.allowed(operation));
+                        self.stay_stopped(harness);
+                        return;
+                    }
+                    Err(Error::Device(error)) => {
+                        // Nothing has changed, and where the fault was for a moment the next attempt succeeds.
+                        self.note(Outcome::CallFailed);
+                        assert!(self.lasting || attempt == 0, "{}: {operation:?} again: {error}", self.what);
+                        if !self.compare(&harness.fs) || self.lasting {
+                            break;
+                        }
+                    }
+                    // What an earlier operation that failed did not make is not there.
+                    Err(error) if self.lasting && self.first != Outcome::Unnoticed => {
+                        let expected = harness.model.clone().apply(operation).err();
+                        assert_eq!(tandemfs_crash::Refusal::of(&error), expected, "{}: {operation:?}: {error}", self.what);
+                        break;
+                    }
+                    Err(error) => panic!("{}: {operation:?}: {error}", self.what),
+                }
+            }
+        }
+        self.compare(&harness.fs);
+    }
+
+    /// After a stop nothing is written any more, the first cause is kept, and reads go on.
+    fn stay_stopped(&mut self, harness: &mut Harness) {
         let cause = harness.fs.stopped();
         for operation in [Create("late"), MakeDirectory("late"), Write("a", 0, 10, 9), Unlink("a"), Checkpoint, Sync] {
-            assert!(
-                matches!(harness.perform(&operation), Err(Error::Stopped { .. } | Error::NotFound)),
-                "{what}: {operation:?} after the stop"
-            );
+            match harness.perform(&operation) {
+                Err(Error::Stopped { .. } | Error::NotFound) => {}
+                Err(Error::Device(_)) if self.lasting => {}
+                other => panic!("{}: {operation:?} after the stop: {other:?}", self.what),
+            }
         }
         assert_eq!(harness.fs.stopped(), cause, "the first cause is kept");
-        if !lasting {
-            let seen = Tree::read(&harness.fs).unwrap_or_else(|error| panic!("{what}: reading after the stop: {error}"));
-            assert!(allowed.contains(&seen), "{what}: reads go on after the stop");
+        self.compare(&harness.fs);
+    }
+
+    fn unmount(&mut self, fs: &FileSystem) -> bool {
+        match fs.unmount() {
+            Ok(()) => true,
+            Err(error) => {
+                assert!(is_device_error(&error), "{}: unmount: {error}", self.what);
+                self.note(Outcome::UnmountFailed);
+                false
+            }
         }
     }
-    // The power goes; the device is replaced by one without faults.
-    drop(harness);
-    check_device(&device, true).unwrap_or_else(|findings| panic!("{what}: {findings}"));
-    let fs = tandemfs_crash::mount(&device, &setting.mount).unwrap_or_else(|error| panic!("{what}: {error}"));
-    let found = Tree::read(&fs).unwrap_or_else(|error| panic!("{what}: {error}"));
-    let differences: Vec<_> = allowed.iter().filter_map(|tree| found.difference(tree)).collect();
-    assert!(allowed.contains(&found), "{what}: {differences:?}");
-    outcome
+
+    fn all(&mut self) -> Outcome {
+        let options = &self.start.setting.mount;
+        let mut clean = false;
+        if let Some(fs) = self.mount() {
+            let mut harness = Harness::over(self.device.clone(), fs, options, self.start.model.clone());
+            self.work(&mut harness);
+            clean = self.unmount(&harness.fs);
+            drop(harness);
+            // A clean mount has other things to read than a recovery.
+            clean = match self.mount() {
+                Some(fs) => {
+                    self.compare(&fs);
+                    self.unmount(&fs)
+                }
+                None => clean && !self.faulty.hit(),
+            };
+        }
+        // The power goes; the device is replaced by one without faults.
+        check_device(&self.device, !clean).unwrap_or_else(|findings| panic!("{}: {findings}", self.what));
+        let fs = mount(&self.device, options).unwrap_or_else(|error| panic!("{}: {error}", self.what));
+        let found = Tree::read(&fs).unwrap_or_else(|error| panic!("{}: {error}", self.what));
+        let differences: Vec<_> = self.allowed.iter().filter_map(|tree| found.difference(tree)).collect();
+        assert!(self.allowed.contains(&found), "{}: {differences:?}", self.what);
+        fs.unmount().unwrap_or_else(|error| panic!("{}: {error}", self.what));
+        check_device(&self.device, false).unwrap_or_else(|findings| panic!("{}: {findings}", self.what));
+        self.first
+    }
 }
 
-fn every_access_fails(access: Access, lasting: bool) -> Vec<Outcome> {
+fn run(start: &Start, make: impl FnOnce(MemoryDevice) -> FaultDevice, lasting: bool, what: String) -> (Outcome, Arc<FaultDevice>) {
+    let device = MemoryDevice::over(start.base.clone(), start.setting.domain);
+    let faulty = Arc::new(make(device.clone()));
+    let allowed = vec![start.model.tree()];
+    let outcome = Run { start, faulty: faulty.clone(), device, lasting, what, first: Outcome::Unnoticed, allowed }.all();
+    (outcome, faulty)
+}
+
+/// Runs with each access of a kind failing, once and for good. Returns what each fault did first.
+fn every_access_fails(start: &Start, access: Access, most: u64) -> Vec<(bool, Outcome)> {
+    let (outcome, counted) = run(start, FaultDevice::counting, false, "no fault".into());
+    assert_eq!(outcome, Outcome::Unnoticed);
+    let count = counted.count(access);
+    assert!(count > 0, "no {access:?} at all");
     let mut outcomes = Vec::new();
-    for succeed in 0.. {
-        let outcome = run(access, succeed, lasting);
-        if outcome == Outcome::NotReached {
-            println!("{access:?}: {succeed} faults, {:?}", Summary::of(&outcomes));
-            return outcomes;
+    for lasting in [false, true] {
+        let name = format!("{access:?}{}", if start.is_full { " on an almost full zone" } else { "" });
+        for succeed in chosen(&name, count, most) {
+            let what = format!("{name} {succeed} of {count}, lasting: {lasting}");
+            let (outcome, faulty) = run(start, |device| FaultDevice::new(device, access, succeed, lasting), lasting, what.clone());
+            assert!(faulty.hit(), "{what}: not reached");
+            outcomes.push((lasting, outcome));
         }
-        outcomes.push(outcome);
     }
+    println!("{}", summary(start, access, &outcomes));
     outcomes
 }
 
-#[derive(Debug)]
-#[expect(dead_code, reason = "printed")]
-struct Summary {
-    mount_failed: usize,
-    call_failed: usize,
-    stopped: usize,
-}
-
-impl Summary {
-    fn of(outcomes: &[Outcome]) -> Self {
-        let count = |wanted| outcomes.iter().filter(|outcome| **outcome == wanted).count();
-        Self { mount_failed: count(Outcome::MountFailed), call_failed: count(Outcome::CallFailed), stopped: count(Outcome::Stopped) }
+fn summary(start: &Start, access: Access, outcomes: &[(bool, Outcome)]) -> String {
+    use Outcome::*;
+    let mut text = format!("{access:?}{}: {} faults", if start.is_full { ", almost full" } else { "" }, outcomes.len());
+    for kind in [MountFailed, CallFailed, ReadFailed, Stopped, UnmountFailed, Unnoticed] {
+        let count = outcomes.iter().filter(|(_, outcome)| *outcome == kind).count();
+        text += &format!(", {kind:?} {count}");
     }
+    text
 }
 
 #[test]
 fn after_a_failed_flush_nothing_is_written_any_more() {
-    for lasting in [false, true] {
-        let outcomes = every_access_fails(Access::Flush, lasting);
-        assert!(outcomes.iter().all(|outcome| *outcome == Outcome::Stopped), "{outcomes:?}");
-        assert!(!outcomes.is_empty());
+    for start in [small(), almost_full()] {
+        let outcomes = every_access_fails(&start, Access::Flush, 100);
+        assert!(outcomes.iter().all(|(_, outcome)| *outcome == Outcome::Stopped), "{outcomes:?}");
     }
 }
 
 #[test]
 fn after_a_failed_data_write_the_call_failed_and_nothing_changed() {
-    for lasting in [false, true] {
-        let outcomes = every_access_fails(Access::Write, lasting);
-        assert!(outcomes.iter().all(|outcome| *outcome == Outcome::CallFailed), "{outcomes:?}");
-        assert!(!outcomes.is_empty());
+    for start in [small(), almost_full()] {
+        let outcomes = every_access_fails(&start, Access::Write, 100);
+        assert!(outcomes.iter().all(|(_, outcome)| *outcome == Outcome::CallFailed), "{outcomes:?}");
     }
 }
 
 #[test]
 fn after_a_failed_store_the_call_failed_or_the_file_system_stopped() {
-    for lasting in [false, true] {
-        let outcomes = every_access_fails(Access::Store, lasting);
-        assert!(outcomes.contains(&Outcome::CallFailed) && outcomes.contains(&Outcome::Stopped));
+    for (start, most) in [(small(), 400), (almost_full(), 60)] {
+        let outcomes = every_access_fails(&start, Access::Store, most);
+        for wanted in [Outcome::MountFailed, Outcome::CallFailed, Outcome::Stopped] {
+            assert!(start.is_full || outcomes.iter().any(|(_, outcome)| *outcome == wanted), "{wanted:?}");
+        }
     }
 }
 
 #[test]
-fn after_a_failed_load_or_read_nothing_changed() {
-    for access in [Access::Load, Access::Read] {
-        every_access_fails(access, false);
+fn after_a_failed_load_nothing_changed() {
+    for (start, most) in [(small(), 400), (almost_full(), 60)] {
+        let outcomes = every_access_fails(&start, Access::Load, most);
+        assert!(outcomes.iter().any(|(_, outcome)| *outcome == Outcome::ReadFailed), "no read of data failed");
+    }
+}
+
+#[test]
+fn after_a_failed_read_nothing_changed() {
+    for start in [small(), almost_full()] {
+        let outcomes = every_access_fails(&start, Access::Read, 100);
+        assert!(outcomes.iter().any(|(_, outcome)| *outcome == Outcome::ReadFailed), "no read of data failed");
     }
 }

@@ -3,17 +3,20 @@
 //! A mutant is global to the process, so the tests of this file run one after the other.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use tandemfs_crash::{
-    ALPHABET, Access, Effort, Explorer, FaultDevice, Harness, MemoryDevice, Model, Operation, Scene, Setting, check_device, mount_device,
+    ALPHABET, Access, Effort, Explorer, FaultDevice, Harness, MemoryDevice, Model, Operation, Scene, Setting, StuckDevice, Tree,
+    check_device, content, fill, mount_device,
 };
 use tandemfs_device::PersistenceDomain;
 use tandemfs_format::journal::{decode, encode};
 use tandemfs_format::superblock::{Superblock, Tail};
-use tandemfs_format::{LineAddress, PairSeed};
-use tandemfs_fs::Error;
+use tandemfs_format::{InodeNumber, LineAddress, PairSeed};
 use tandemfs_fs::mutant::{self, Mutant};
+use tandemfs_fs::{Error, RenameMode, WriteOptions};
 
 use Operation::*;
 
@@ -38,10 +41,20 @@ enum Catcher {
     FailedFlush,
     /// `tandemfs_check` after an unmount.
     Check,
+    /// Names, link counts and parents, beside the model.
+    Names,
+    /// Damage in a data log between two appends to it.
+    DamagedLog,
+    /// Every load fails once.
+    FailedLoads,
+    /// Every cut of a write of three transactions.
+    LongWrite,
+    /// A write to the drive gets stuck.
+    StuckWrite,
 }
 
 impl Catcher {
-    const ALL: [Self; 9] = [
+    const ALL: [Self; 14] = [
         Self::Model,
         Self::FailedFlush,
         Self::Check,
@@ -51,6 +64,11 @@ impl Catcher {
         Self::FullDevice,
         Self::SequencesGpf,
         Self::SequencesAdr,
+        Self::Names,
+        Self::DamagedLog,
+        Self::FailedLoads,
+        Self::LongWrite,
+        Self::StuckWrite,
     ];
 
     fn run(self) -> Result<(), String> {
@@ -67,6 +85,11 @@ impl Catcher {
             ),
             Self::FailedFlush => failed_flush(),
             Self::Check => orphan_and_check(),
+            Self::Names => names(),
+            Self::DamagedLog => damaged_log(),
+            Self::FailedLoads => failed_loads(),
+            Self::LongWrite => long_write(),
+            Self::StuckWrite => stuck_write(),
         }
     }
 }
@@ -220,6 +243,104 @@ fn orphan_and_check() -> Result<(), String> {
     check_device(&harness.device, false).map(drop)
 }
 
+fn names() -> Result<(), String> {
+    let mut harness = harness(&Setting::small(PersistenceDomain::Gpf, 64 << 10))?;
+    let operations = [
+        MakeDirectory("d"),
+        MakeDirectory("d/d"),
+        MakeDirectory("e"),
+        Create("a"),
+        Link("a", "d/a"),
+        Rename("d/d", "e/d", RenameMode::Replace),
+        Rename("a", "b", RenameMode::Replace),
+        Rename("b", "e/b", RenameMode::NoReplace),
+        Unlink("d/a"),
+        Rename("e/d", "d", RenameMode::Exchange),
+    ];
+    for operation in operations {
+        harness.apply(&operation)?;
+        harness.compare()?;
+    }
+    Ok(())
+}
+
+/// An append extends the checksum of what was there: damage stays damage (RULES R10).
+fn damaged_log() -> Result<(), String> {
+    let mut harness = harness(&Setting::small(PersistenceDomain::Adr, 64 << 10))?;
+    for operation in [Create("a"), Append("a", 100, 1)] {
+        harness.apply(&operation)?;
+    }
+    let log = fill(1, 100);
+    harness.device.damage(|zones| {
+        let at = zones.memory.windows(100).position(|window| window == log).expect("the log");
+        zones.memory[at + 50] ^= 1;
+    });
+    harness.apply(&Append("a", 100, 2))?;
+    let inode = harness.fs.lookup(InodeNumber::ROOT, b"a").map_err(|error| error.to_string())?.inode;
+    match content(&harness.fs, inode) {
+        Err(Error::DamagedData { .. }) => Ok(()),
+        other => Err(format!("a damaged log that was appended to reads as {:?}", other.map(|bytes| bytes.len()))),
+    }
+}
+
+/// What cannot be loaded is an error, not zeros (RULES R23).
+fn failed_loads() -> Result<(), String> {
+    let setting = Setting::small(PersistenceDomain::Adr, 64 << 10);
+    let mut harness = harness(&setting)?;
+    for operation in [Create("a"), Write("a", 300_000, 70_000, 1), MakeDirectory("d"), Create("d/b"), Append("d/b", 100, 2), Remount] {
+        harness.apply(&operation)?;
+    }
+    harness.fs.unmount().map_err(|error| error.to_string())?;
+    let expected = harness.model.tree();
+    for succeed in 0.. {
+        let faulty = Arc::new(FaultDevice::new(harness.device.fork(), Access::Load, succeed, false));
+        let Ok(fs) = mount_device(faulty.clone(), &setting.mount) else { continue };
+        if let Ok(found) = Tree::read(&fs)
+            && let Some(difference) = found.difference(&expected)
+        {
+            return Err(format!("load {succeed} failed: {difference}"));
+        }
+        if !faulty.hit() {
+            break;
+        }
+    }
+    Ok(())
+}
+
+fn long_write() -> Result<(), String> {
+    let mut setting = Setting::small(PersistenceDomain::Gpf, 256 << 10);
+    setting.block_zone_bytes = 16 << 20;
+    let effort = Effort { states: 2, recovery_one_in: 0, recovery_depth: 0, recovery_states: 0, work_one_in: 0, empty_one_in: 0 };
+    Explorer::new(&Scene::small(&setting), effort, 3)?.explore(&[Write("b", 0, 2_500_000, 1)], 0)
+}
+
+/// Who needs nothing of what is on its way to the drive goes on (RULES R9).
+fn stuck_write() -> Result<(), String> {
+    let setting = Setting::small(PersistenceDomain::Adr, 64 << 10);
+    let mut prepared = harness(&setting)?;
+    for operation in [Create("a"), Write("a", 0, 131_072, 1), Remount] {
+        prepared.apply(&operation)?;
+    }
+    prepared.fs.unmount().map_err(|error| error.to_string())?;
+    let stuck = StuckDevice::new(prepared.device.fork());
+    let fs = mount_device(stuck.clone(), &setting.mount).map_err(|error| error.to_string())?;
+    let inode = fs.lookup(InodeNumber::ROOT, b"a").map_err(|error| error.to_string())?.inode;
+    stuck.set_trap(Access::Write, 0);
+    std::thread::scope(|scope| {
+        scope.spawn(|| fs.write(inode, 0, &fill(2, 65_536), WriteOptions::default()).map(drop));
+        let is_stuck = stuck.is_stuck_within(Duration::from_secs(20));
+        let (sender, receiver) = channel();
+        let fs = &fs;
+        scope.spawn(move || sender.send(fs.attributes(inode).is_ok()));
+        let answered = receiver.recv_timeout(Duration::from_secs(2));
+        stuck.release();
+        match (is_stuck, answered) {
+            (true, Ok(true)) => Ok(()),
+            other => Err(format!("looking at a file whose data is on its way: {other:?}")),
+        }
+    })
+}
+
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
 /// Runs a catcher with a bug; nothing is caught where all is well.
@@ -274,10 +395,18 @@ mutants! {
     r7_data_freed_before_commit: DataFreedBeforeCommit by FullDevice;
     r8_logs_not_fenced: LogsNotFenced by SequencesAdr;
     r8_blocks_not_flushed: BlocksNotFlushed by SequencesAdr, SequencesGpf;
+    r9_inode_held_over_io: InodeHeldOverIo by StuckWrite;
+    r10_checksum_from_read_back: ChecksumFromReadBack by DamagedLog;
+    r11_size_before_pieces: SizeBeforePieces by LongWrite;
     r12_orphans_forgotten: OrphansForgotten by Check;
     r13_stale_tail_forgotten: StaleTailForgotten by Model;
     r14_transient_room_given: TransientRoomGiven by FullDevice;
     r15_failed_flush_ignored: FailedFlushIgnored by FailedFlush;
+    r23_failed_load_is_zeros: FailedLoadIsZeros by FailedLoads;
     r25_clean_kept: CleanKept by SequencesAdr, SequencesGpf;
     second_superblock_skipped: SecondSuperblockSkipped by Check;
+    rename_in_two_transactions: RenameInTwoTransactions by SequencesAdr, SequencesGpf;
+    link_count_kept: LinkCountKept by Names;
+    parent_kept: ParentKept by Names;
+    name_not_indexed: NameNotIndexed by Names;
 }

@@ -15,6 +15,10 @@ mod data;
 mod error;
 mod health;
 mod index;
+#[cfg(not(feature = "mutants"))]
+mod inject;
+#[cfg(feature = "mutants")]
+pub mod inject;
 mod journal;
 mod mkfs;
 mod mount;
@@ -24,6 +28,7 @@ mod mutant;
 pub mod mutant;
 mod namespace;
 mod near;
+mod quarantine;
 mod recovery;
 mod statistics;
 mod sync;

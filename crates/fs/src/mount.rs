@@ -20,6 +20,7 @@ use crate::health::Health;
 use crate::journal::{Journal, replay};
 use crate::mutant::{Mutant, on};
 use crate::namespace::inodes::InodeTable;
+use crate::quarantine::Quarantine;
 use crate::recovery::{self, RecoveryReport};
 use crate::statistics::Live;
 use crate::sync::Mutex;
@@ -27,16 +28,27 @@ use crate::types::MountOptions;
 use crate::volume::Volume;
 use crate::{Error, FileSystem, Result};
 
-/// Both copies as they stand, and the pair that the block half names.
+/// Both copies as they stand, and the pair that the block half names. A copy that cannot be read is empty while the other one can be.
 fn read_halves(drive: &Drive) -> Result<([Vec<u8>; 2], Option<uuid::Uuid>, bool)> {
     let memory_bytes = drive.description().memory_bytes;
     let mut copies = [Vec::new(), Vec::new()];
+    let mut failure = None;
     for (copy, offset) in copies.iter_mut().zip(SUPERBLOCK_OFFSETS) {
         if offset + 1024 <= memory_bytes {
             let mut bytes = vec![0; 1024];
-            drive.load(Structure::Superblock, LineAddress::new(offset / LINE_BYTES as u64), &mut bytes)?;
-            *copy = bytes;
+            match drive.load(Structure::Superblock, LineAddress::new(offset / LINE_BYTES as u64), &mut bytes) {
+                Ok(()) => *copy = bytes,
+                Err(error) => {
+                    tracing::error!(%error, "a copy of the superblock cannot be read");
+                    failure = Some(error);
+                }
+            }
         }
+    }
+    if let Some(error) = failure
+        && copies.iter().all(|copy| Superblock::decode(copy).is_err())
+    {
+        return Err(error.into());
     }
     let mut sector = vec![0; SECTOR_BYTES];
     if drive.description().block_bytes >= SECTOR_BYTES as u64 {
@@ -114,6 +126,7 @@ impl FileSystem {
             journal: Journal::new(superblock.clone()),
             memory: MemoryAllocator::new(&geometry, pools),
             sectors: SectorAllocator::new(&geometry, pools),
+            quarantine: Quarantine::default(),
             live: Live::default(),
             drive,
         };
@@ -178,6 +191,7 @@ impl FileSystem {
         }
         self.volume.checkpoint()?;
         self.volume.memory.release_all_pending(&self.volume);
+        self.volume.release_quarantine();
         self.volume.sectors.empty_room();
         let saved = self.volume.save_maps().map_err(|error| self.volume.health.stop_because(format!("saving the maps failed: {error}")))?;
         self.volume.update_superblock(saved, |superblock| superblock.clean = true)?; // [MO3]

@@ -31,6 +31,12 @@ pub enum Mutant {
     LogsNotFenced,
     /// R8: a record is persisted before the blocks that it names are flushed.
     BlocksNotFlushed,
+    /// R9: the inode is locked while its data is on the way to the device.
+    InodeHeldOverIo,
+    /// R10: the checksum of an extended log is computed anew, from bytes read back.
+    ChecksumFromReadBack,
+    /// R11: the first piece of a long write sets the size that the last one is to reach.
+    SizeBeforePieces,
     /// R12: recovery does not remove inodes without names.
     OrphansForgotten,
     /// R13: a truncation forgets that bytes stay beyond the end.
@@ -39,10 +45,20 @@ pub enum Mutant {
     TransientRoomGiven,
     /// R15: the file system goes on after a failed flush.
     FailedFlushIgnored,
+    /// R23: a load that failed is taken for zeros.
+    FailedLoadIsZeros,
     /// R25: a mount leaves the clean flag set.
     CleanKept,
     /// The second copy of the superblock is not written.
     SecondSuperblockSkipped,
+    /// A rename removes the old name in a transaction of its own.
+    RenameInTwoTransactions,
+    /// A further name does not raise the link count.
+    LinkCountKept,
+    /// A directory that moves keeps its old parent.
+    ParentKept,
+    /// A name that a rename made is not in the index in memory.
+    NameNotIndexed,
 }
 
 #[cfg(feature = "mutants")]

@@ -43,7 +43,7 @@ const INODE_BYTES: usize = 2 * LINE_BYTES;
 pub(crate) fn load_space(volume: &Volume, superblock: &Superblock) -> Result<(bool, Vec<InodeNumber>)> {
     let segments = read_segments(volume)?;
     volume.memory.load_segments(segments).map_err(|what| damaged(volume, what))?;
-    let clean = superblock.clean && volume.load_maps(superblock.generation)?; // [RE1]
+    let clean = superblock.clean && volume.load_maps(superblock.generation); // [RE1]
     let orphans = match clean {
         true => Vec::new(),
         false => match rebuild(volume) {

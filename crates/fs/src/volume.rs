@@ -10,6 +10,7 @@ use crate::alloc::sectors::SectorAllocator;
 use crate::cache::PageCache;
 use crate::health::Health;
 use crate::journal::Journal;
+use crate::quarantine::Quarantine;
 use crate::statistics::Live;
 use crate::{Error, Result};
 
@@ -24,6 +25,7 @@ pub(crate) struct Volume {
     pub(crate) journal: Journal,
     pub(crate) memory: MemoryAllocator,
     pub(crate) sectors: SectorAllocator,
+    pub(crate) quarantine: Quarantine,
     pub(crate) live: Live,
 }
 

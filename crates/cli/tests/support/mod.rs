@@ -97,9 +97,10 @@ impl Place {
         let (mountpoint, log) = (self.mountpoint(), self.path("log"));
         succeeds(&["mount", device, &mountpoint, "-o", &format!("{options},log={log}")]);
         // From here on there is something to take down.
-        let mut mount = Mount { mountpoint: mountpoint.clone().into(), daemon: None, taken_down: false, log: log.into() };
+        let mut mount = Mount { mountpoint: mountpoint.clone().into(), daemon: None, process_id: None, taken_down: false, log: log.into() };
         let info: serde_json::Value = serde_json::from_str(&succeeds(&["info", &mountpoint, "--json"])).expect("JSON");
         let process_id = info["process_id"].as_i64().and_then(|id| Pid::from_raw(id as i32)).expect("a process");
+        mount.process_id = Some(process_id);
         mount.daemon = Some(rustix::process::pidfd_open(process_id, PidfdFlags::empty()).expect("a daemon"));
         mount
     }
@@ -114,6 +115,7 @@ impl Place {
 pub struct Mount {
     mountpoint: PathBuf,
     daemon: Option<OwnedFd>,
+    process_id: Option<Pid>,
     taken_down: bool,
     log: PathBuf,
 }
@@ -127,6 +129,20 @@ impl Mount {
     /// The root.
     pub fn root(&self) -> &Path {
         &self.mountpoint
+    }
+
+    /// The daemon. Only to look at it or to limit it: it can end any moment.
+    pub fn process_id(&self) -> Pid {
+        self.process_id.expect("a daemon")
+    }
+
+    /// Unmounts where the daemon cannot put everything in its place: a sentence with a word in it, and status 1, in time.
+    pub fn unmount_fails(mut self, word: &str) {
+        let start = Instant::now();
+        fails(1, word, &["umount", self.mountpoint.to_str().expect("UTF-8")]);
+        assert!(start.elapsed() < Duration::from_secs(20), "the unmount took {:?}", start.elapsed());
+        assert!(self.daemon_ends_within(Duration::ZERO), "umount returns when the daemon is gone");
+        self.taken_down = true;
     }
 
     /// Its counters.

@@ -1,7 +1,7 @@
 //! Saving and loading allocation maps: one piece for each unit of the memory zone and each group of sectors.
 //!
 //! [A1] Pieces are written before the superblock says *clean*, and carry the generation of the mount that wrote them (RULES R25).
-//! [A2] One piece that does not verify makes all of them worthless: the maps are rebuilt.
+//! [A2] One piece that does not verify or cannot be read makes all of them worthless: the maps are rebuilt.
 
 use tandemfs_device::{Fenced, InFlight, Lines, Structure};
 use tandemfs_format::allocation_map::{PIECE_BYTES, PieceKind, decode, encode};
@@ -41,7 +41,7 @@ impl Volume {
     }
 
     /// Takes the saved pieces of the last mount. False where one of them does not verify ([A2]); then nothing was taken.
-    pub(crate) fn load_maps(&self, generation: u64) -> Result<bool> {
+    pub(crate) fn load_maps(&self, generation: u64) -> bool {
         let units = self.geometry.memory_units();
         let count = self.geometry.piece_count();
         let piece_bytes = (PIECE_LINES * LINE_BYTES as u64) as usize;
@@ -51,12 +51,15 @@ impl Volume {
         for start in (0..count).step_by(BATCH as usize) {
             let batch = BATCH.min(count - start);
             let bytes = &mut buffer[..piece_bytes * batch as usize];
-            self.drive.load(Structure::AllocationMap, self.geometry.piece(start), bytes)?;
+            if let Err(error) = self.drive.load(Structure::AllocationMap, self.geometry.piece(start), bytes) {
+                tracing::warn!(%error, "the saved maps cannot be read");
+                return false;
+            }
             for (index, piece) in (start..).zip(bytes.chunks_exact(piece_bytes)) {
                 let (header, bits) = piece.split_at(LINE_BYTES);
                 let mut line: Line = [0; LINE_BYTES];
                 line.copy_from_slice(header);
-                let Some(kind) = decode(self.pair, index, generation, &line, bits) else { return Ok(false) };
+                let Some(kind) = decode(self.pair, index, generation, &line, bits) else { return false };
                 let owner = (index < units).then(|| self.memory.map().owner(index));
                 let fits = matches!(
                     (kind, owner),
@@ -66,7 +69,7 @@ impl Volume {
                         | (PieceKind::Sectors, None)
                 );
                 if !fits {
-                    return Ok(false);
+                    return false;
                 }
                 if !matches!(kind, PieceKind::Free | PieceKind::Fixed) {
                     pieces.push((index, kind, bits.to_vec()));
@@ -79,6 +82,6 @@ impl Volume {
                 _ => self.memory.load_unit(index, kind == PieceKind::Data, &bits),
             }
         }
-        Ok(true)
+        true
     }
 }

@@ -19,7 +19,9 @@ use tandemfs_format::{InodeNumber, LINE_BYTES, LineAddress, PAGE_BYTES, PAGE_LIN
 use super::Need;
 use super::bits::{Bits, WORDS};
 use super::pools::{DataPage, Pool};
-use crate::journal::Tx;
+use crate::inject::{Take, fails};
+use crate::journal::{Space, Tx};
+use crate::quarantine;
 use crate::sync::{Mutex, RwLock};
 use crate::types::ZoneSpace;
 use crate::volume::Volume;
@@ -321,7 +323,11 @@ impl MemoryAllocator {
 
     /// Takes `lines` (a power of two up to 64), aligned to their number, from a region.
     pub(crate) fn take(&self, volume: &Volume, region: Region, lines: u64, need: Need) -> Result<LineAddress> {
+        if fails(Take::Lines) {
+            return Err(Error::NoSpace { zone: "memory" });
+        }
         let mut forced = false;
+        let mut unreadable = 0;
         loop {
             let mut state = self.regions[slot(region)].lock();
             self.release_pending(volume, region, &mut state);
@@ -331,16 +337,31 @@ impl MemoryAllocator {
                     if region == Region::Inodes {
                         self.inodes_used.fetch_add(1, Relaxed);
                     }
-                    return Ok(address);
+                    drop(state);
+                    // Lines of a page that cannot be read are of no use: whoever changes one needs the others.
+                    let is_whole_page = lines >= PAGE_LINES;
+                    let page = |address| volume.pages.page(&volume.drive, &volume.live.work, structure_of(region), address);
+                    match if is_whole_page { Ok(()) } else { page(address).map(drop) } {
+                        Err(Error::Device(_)) if unreadable < quarantine::PIECES_MAX => {
+                            unreadable += 1;
+                            volume.quarantine(Space::Region { region, address, lines });
+                            continue;
+                        }
+                        other => return other.map(|()| address),
+                    }
                 }
                 if self.extend(volume, region, &mut state, need)? {
                     continue;
                 }
             }
-            if forced || state.pending.is_empty() {
+            let nothing_waits = state.pending.is_empty();
+            drop(state);
+            if forced || nothing_waits {
+                if volume.release_quarantine() {
+                    continue;
+                }
                 return Err(Error::NoSpace { zone: "memory" });
             }
-            drop(state);
             volume.checkpoint()?; // R6: shortage forces a checkpoint
             forced = true;
         }
@@ -353,7 +374,7 @@ impl MemoryAllocator {
         match zeroed {
             Ok(proof) => drop::<Fenced>(proof),
             Err(error) => {
-                self.free_now(region, page, PAGE_LINES);
+                volume.quarantine(Space::Region { region, address: page, lines: PAGE_LINES });
                 return Err(error.into());
             }
         }
@@ -394,10 +415,12 @@ impl MemoryAllocator {
     /// Raises a high-water mark, or adds a unit ([M2]). False where there is no room.
     fn extend(&self, volume: &Volume, region: Region, state: &mut RegionState, need: Need) -> Result<bool> {
         let rising = state.segments.iter().position(|(_, segment)| segment.high_water_lines < segment.unit_count * UNIT_LINES);
+        let mut taken = None;
         let (position, index, mut segment) = match rising {
             Some(position) => (Some(position), state.segments[position].0, state.segments[position].1),
             None => {
                 let Some(unit) = self.take_unit(region, need) else { return Ok(false) };
+                taken = Some(unit);
                 match state.segments.last() {
                     Some((index, last)) if last.start_unit + last.unit_count == unit => {
                         (Some(state.segments.len() - 1), *index, Segment { unit_count: last.unit_count + 1, ..*last })
@@ -416,19 +439,12 @@ impl MemoryAllocator {
                 }
             }
         };
-        let from = segment.start_unit * UNIT_LINES + segment.high_water_lines;
-        let zeros = [0; PAGE_BYTES];
-        let mut in_flight = Lines::none();
-        for page in (0..HIGH_WATER_STEP).step_by(PAGE_LINES as usize) {
-            let lines = volume.drive.store(structure_of(region), LineAddress::new(from + page), &zeros)?;
-            in_flight = in_flight.and(volume.drive.flush_lines(lines));
+        if let Err(error) = raise_mark(volume, index, &mut segment) {
+            if let Some(unit) = taken {
+                self.return_unit(unit); // its line in the table was not written; the line stays unused
+            }
+            return Err(error);
         }
-        let zeroed = volume.drive.fence(in_flight);
-        segment.high_water_lines += HIGH_WATER_STEP;
-        let mut tx = Tx::new(volume);
-        let line = volume.geometry.segment_line(index);
-        tx.put(Structure::AllocationMap, line, segment.encode(volume.pair, line))?;
-        tx.commit(zeroed, Flushed::nothing_written())?;
         match position {
             Some(position) => state.segments[position] = (index, segment),
             None => state.segments.push((index, segment)),
@@ -448,7 +464,7 @@ impl MemoryAllocator {
     fn take_unit(&self, region: Region, need: Need) -> Option<u64> {
         let _serial = self.units.lock();
         let kept = if need == Need::Growth { self.short_regions(Some(region)) } else { 0 };
-        if self.free_units.load(SeqCst) <= kept {
+        if fails(Take::Unit) || self.free_units.load(SeqCst) <= kept {
             return None;
         }
         let unit = (0..self.total_units).find(|unit| self.map.owner(*unit) == UnitOwner::Free)?;
@@ -470,11 +486,12 @@ impl MemoryAllocator {
             .count() as u64
     }
 
-    /// Lines that nobody could have seen: free at once.
-    pub(crate) fn free_now(&self, region: Region, address: LineAddress, lines: u64) {
+    /// Lines that nobody could have seen: free at once. False where they were not the region's to free.
+    #[must_use]
+    pub(crate) fn free_now(&self, region: Region, address: LineAddress, lines: u64) -> bool {
         let mut state = self.regions[slot(region)].lock();
-        self.clear(region, &mut state, address, lines);
         self.count_inode_freed(region);
+        self.clear(region, &mut state, address, lines)
     }
 
     fn count_inode_freed(&self, region: Region) {
@@ -492,7 +509,9 @@ impl MemoryAllocator {
     fn release_pending(&self, volume: &Volume, region: Region, state: &mut RegionState) {
         let watermark = volume.journal.watermark();
         while let Some((_, address, lines)) = state.pending.pop_front_if(|(txid, ..)| *txid <= watermark) {
-            self.clear(region, state, address, lines);
+            if !self.clear(region, state, address, lines) {
+                volume.freed_twice(&Space::Region { region, address, lines });
+            }
         }
     }
 
@@ -504,12 +523,16 @@ impl MemoryAllocator {
         }
     }
 
-    fn clear(&self, region: Region, state: &mut RegionState, address: LineAddress, lines: u64) {
-        self.map.bits[address.unit() as usize].lock().clear(address.number() % UNIT_LINES, lines);
+    fn clear(&self, region: Region, state: &mut RegionState, address: LineAddress, lines: u64) -> bool {
+        let is_its_own = self.map.owner(address.unit()) == UnitOwner::Region(region);
+        if !is_its_own || !self.map.bits[address.unit() as usize].lock().clear(address.number() % UNIT_LINES, lines) {
+            return false;
+        }
         self.region_free[slot(region)].fetch_add(lines, SeqCst);
         if let Some(position) = state.units.iter().position(|(unit, _)| *unit == address.unit()) {
             state.hint = state.hint.min(position);
         }
+        true
     }
 
     // ---- the data area -------------------------------------------------------------------------------------------------------------
@@ -517,7 +540,7 @@ impl MemoryAllocator {
     /// Takes a data-log slot.
     pub(crate) fn take_slot(&self, class: SlotClass, need: Need) -> Result<LineAddress> {
         let full = Error::NoSpace { zone: "memory" };
-        if need == Need::Growth && self.free_for_data() < class.lines() + TRANSIENT_DATA_LINES {
+        if fails(Take::Slot) || need == Need::Growth && self.free_for_data() < class.lines() + TRANSIENT_DATA_LINES {
             return Err(full);
         }
         let own = rustix::thread::sched_getcpu() % self.pools.len();
@@ -536,7 +559,7 @@ impl MemoryAllocator {
     fn take_data_unit(&self, pool: usize) -> bool {
         let unit = {
             let _serial = self.units.lock();
-            if self.free_units.load(SeqCst) <= self.metadata_reserve_units.max(self.short_regions(None)) {
+            if fails(Take::Unit) || self.free_units.load(SeqCst) <= self.metadata_reserve_units.max(self.short_regions(None)) {
                 return false;
             }
             let Some(unit) = (0..self.total_units).rev().find(|unit| self.map.owner(*unit) == UnitOwner::Free) else { return false };
@@ -549,16 +572,19 @@ impl MemoryAllocator {
         true
     }
 
-    /// Frees a data-log slot.
-    pub(crate) fn free_slot(&self, address: LineAddress, lines: u64) {
+    /// Frees a data-log slot. False where there was none.
+    #[must_use]
+    pub(crate) fn free_slot(&self, address: LineAddress, lines: u64) -> bool {
         let unit = address.unit();
-        let UnitOwner::Pool(index) = self.map.owner(unit) else { unreachable!("a slot lies in the data area") };
+        let UnitOwner::Pool(index) = self.map.owner(unit) else { return false };
         let mut pool = self.pools[index as usize].lock();
         let word = (address.number() % UNIT_LINES / PAGE_LINES) as usize;
         let (before, after, free) = {
             let mut bits = self.map.bits[unit as usize].lock();
             let before = bits.word(word);
-            bits.clear(address.number() % UNIT_LINES, lines);
+            if !bits.clear(address.number() % UNIT_LINES, lines) {
+                return false;
+            }
             (before, bits.word(word), bits.free())
         };
         self.data_log_lines.fetch_sub(lines, SeqCst);
@@ -568,7 +594,7 @@ impl MemoryAllocator {
             self.map.set_owner(unit, UnitOwner::Free);
             self.free_units.fetch_add(1, SeqCst);
             self.free_data_lines.fetch_sub(UNIT_LINES - lines, SeqCst);
-            return;
+            return true;
         }
         self.free_data_lines.fetch_add(lines, SeqCst);
         if after == 0 {
@@ -578,6 +604,7 @@ impl MemoryAllocator {
         {
             pool.add_partial(class, DataPage { unit: unit as u32, word: word as u16 });
         }
+        true
     }
 
     fn free_for_data(&self) -> u64 {
@@ -609,6 +636,23 @@ impl MemoryAllocator {
         let free = self.region_free[slot(Region::Inodes)].load(SeqCst) + self.free_units.load(SeqCst) * UNIT_LINES;
         (self.inodes_used.load(Relaxed), free / INODE_LINES)
     }
+}
+
+/// Zeroes the next lines of a segment, then commits its higher mark ([M2]).
+fn raise_mark(volume: &Volume, index: u64, segment: &mut Segment) -> Result<()> {
+    let from = segment.start_unit * UNIT_LINES + segment.high_water_lines;
+    let zeros = [0; PAGE_BYTES];
+    let mut in_flight = Lines::none();
+    for page in (0..HIGH_WATER_STEP).step_by(PAGE_LINES as usize) {
+        let lines = volume.drive.store(structure_of(segment.region), LineAddress::new(from + page), &zeros)?;
+        in_flight = in_flight.and(volume.drive.flush_lines(lines));
+    }
+    let zeroed = volume.drive.fence(in_flight);
+    segment.high_water_lines += HIGH_WATER_STEP;
+    let mut tx = Tx::new(volume);
+    let line = volume.geometry.segment_line(index);
+    tx.put(Structure::AllocationMap, line, segment.encode(volume.pair, line))?;
+    tx.commit(zeroed, Flushed::nothing_written()).map(drop)
 }
 
 /// What bytes of a region are counted as.

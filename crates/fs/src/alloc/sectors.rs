@@ -15,6 +15,7 @@ use tandemfs_format::{SECTOR_BYTES, Sector};
 
 use super::Need;
 use super::bits::{Bits, WORDS};
+use crate::inject::{Take, fails};
 use crate::mutant::{Mutant, on};
 use crate::sync::Mutex;
 use crate::types::ZoneSpace;
@@ -105,7 +106,7 @@ impl SectorAllocator {
     pub(crate) fn take(&self, count: u64, need: Need) -> Result<Sector> {
         let full = Error::NoSpace { zone: "block" };
         let need = if on(Mutant::TransientRoomGiven) { Need::Transient } else { need };
-        if need == Need::Growth && self.free.load(SeqCst) < count + self.transient {
+        if fails(Take::Sectors) || (need == Need::Growth && self.free.load(SeqCst) < count + self.transient) {
             return Err(full);
         }
         let mut pool = self.pools[rustix::thread::sched_getcpu() % self.pools.len()].lock();
@@ -120,6 +121,9 @@ impl SectorAllocator {
 
     /// Takes sectors that growth could have, whatever is left for the transient room: where a block that was lent room moves to.
     pub(crate) fn take_outside_room(&self, count: u64) -> Option<Sector> {
+        if fails(Take::Sectors) {
+            return None;
+        }
         let mut pool = self.pools[rustix::thread::sched_getcpu() % self.pools.len()].lock();
         self.find_tail(&mut pool.tails, count)
     }
@@ -149,7 +153,9 @@ impl SectorAllocator {
         let room = std::mem::take(&mut *self.room.lock());
         let unused = room.blocks.into_iter().map(|block| (block, 0)).chain(room.lent);
         for (block, used) in unused {
-            self.groups[(block / PIECE_SECTORS) as usize].lock().clear(block % PIECE_SECTORS + used, self.block_sectors - used);
+            let was_taken =
+                self.groups[(block / PIECE_SECTORS) as usize].lock().clear(block % PIECE_SECTORS + used, self.block_sectors - used);
+            debug_assert!(was_taken, "the room was nobody else's");
         }
     }
 
@@ -163,18 +169,19 @@ impl SectorAllocator {
         Some(Sector::new(block))
     }
 
-    /// Sectors of a lent block come back to the room. True where they were of one.
-    fn return_to_room(&self, sector: Sector, count: u64) -> bool {
+    /// Sectors of a lent block come back to the room. Nothing where they were of none; false where more come back than were lent.
+    fn return_to_room(&self, sector: Sector, count: u64) -> Option<bool> {
         let mut room = self.room.lock();
         let block = self.block_start(sector);
-        let Some(used) = room.lent.get_mut(&block) else { return false };
-        *used -= count;
+        let used = room.lent.get_mut(&block)?;
+        let Some(left) = used.checked_sub(count) else { return Some(false) };
+        *used = left;
         if *used == 0 {
             room.lent.remove(&block);
             room.blocks.push(block);
         }
         self.free.fetch_add(count, SeqCst);
-        true
+        Some(true)
     }
 
     /// A block that has become wholly free goes to the room while that is short.
@@ -233,12 +240,15 @@ impl SectorAllocator {
         None
     }
 
-    /// Frees sectors.
-    pub(crate) fn free(&self, sector: Sector, count: u64) {
-        if !self.return_to_room(sector, count) {
-            self.each_group(sector, count, Bits::clear);
+    /// Frees sectors. False where some of them were free already.
+    #[must_use]
+    pub(crate) fn free(&self, sector: Sector, count: u64) -> bool {
+        self.return_to_room(sector, count).unwrap_or_else(|| {
+            let mut taken = true;
+            self.each_group(sector, count, |bits, start, here| taken &= bits.clear(start, here));
             self.refill_room(sector);
-        }
+            taken
+        })
     }
 
     fn each_group(&self, sector: Sector, count: u64, mut change: impl FnMut(&mut Bits, u64, u64)) {
@@ -303,7 +313,7 @@ mod tests {
             (0..3000).map_while(|i| allocator.take(i % 16 + 1, Need::Growth).ok().map(|sector| (sector, i % 16 + 1))).collect();
         assert_eq!(taken.len(), 3000);
         for (sector, count) in taken {
-            allocator.free(sector, count);
+            assert!(allocator.free(sector, count));
         }
         assert_eq!(allocator.space(), before);
     }

@@ -15,6 +15,7 @@ use tandemfs_device::{Drive, Structure};
 use tandemfs_format::{LINE_BYTES, Line, LineAddress, PAGE_BYTES};
 
 use crate::Result;
+use crate::mutant::{Mutant, on};
 use crate::near::{NearMap, SHARDS, shard_of};
 use crate::statistics::{LiveWork, count};
 use crate::sync::Mutex;
@@ -49,18 +50,17 @@ impl Page {
         self.structure
     }
 
-    /// Hands each run of dirty lines to `write` and takes them as clean. Stops at the first error.
+    /// Hands each run of dirty lines to `write` and takes them as clean. Stops at the first error; what was not written stays dirty.
     pub(crate) fn write_dirty<E>(
         &self,
         mut write: impl FnMut(LineAddress, &[u8]) -> std::result::Result<(), E>,
     ) -> std::result::Result<(), E> {
         let mut body = self.body.lock();
-        let mut rest = std::mem::take(&mut body.dirty);
-        while rest != 0 {
-            let start = rest.trailing_zeros() as usize;
-            let length = (rest >> start).trailing_ones() as usize;
+        while body.dirty != 0 {
+            let start = body.dirty.trailing_zeros() as usize;
+            let length = (body.dirty >> start).trailing_ones() as usize;
             write(self.address.nth(start as u64), &body.bytes[start * LINE_BYTES..(start + length) * LINE_BYTES])?;
-            rest &= if start + length == 64 { 0 } else { u64::MAX << (start + length) };
+            body.dirty &= if start + length == 64 { 0 } else { u64::MAX << (start + length) };
         }
         Ok(())
     }
@@ -111,7 +111,10 @@ impl PageCache {
         }
         count(&work.metadata_page_loads);
         let mut bytes = [0; PAGE_BYTES];
-        drive.load(structure, start, &mut bytes)?;
+        match drive.load(structure, start, &mut bytes) {
+            Err(_) if on(Mutant::FailedLoadIsZeros) => bytes.fill(0),
+            other => other?,
+        }
         Ok(self.insert(&mut shard, start, structure, bytes))
     }
 
@@ -170,6 +173,12 @@ impl PageCache {
         let pages = std::mem::take(&mut *self.dirty.lock());
         self.dirty_count.store(0, Relaxed);
         pages
+    }
+
+    /// Takes pages back whose lines could not be written home: what was committed must not leave the cache ([C3]).
+    pub(crate) fn keep_dirty(&self, pages: &[Arc<Page>]) {
+        self.dirty.lock().extend_from_slice(pages);
+        self.dirty_count.fetch_add(pages.len(), Relaxed);
     }
 
     /// Host memory taken, in bytes.

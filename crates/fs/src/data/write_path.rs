@@ -95,7 +95,13 @@ impl FileSystem {
             let until_border = TX_DATA_MAX - at % TX_DATA_MAX;
             // An unaligned request of up to TX_DATA_MAX stays one transaction; longer ones are cut at its multiples.
             let piece = if ((from.len() - done) as u64) <= TX_DATA_MAX { from.len() - done } else { until_border as usize };
-            match self.write_piece(&handle, at, &from[done..done + piece], options) {
+            let bytes_after = if on(Mutant::SizeBeforePieces) { from.len() - done - piece } else { 0 };
+            let write = || self.write_piece(&handle, at, &from[done..done + piece], options, bytes_after as u64);
+            let written = match write() {
+                Err(Error::NoSpace { .. }) if self.volume.release_quarantine() => write(),
+                other => other,
+            };
+            match written {
                 Ok(()) => done += piece,
                 Err(error) if done == 0 => return Err(error),
                 Err(_) => break,
@@ -105,7 +111,8 @@ impl FileSystem {
         Ok(done)
     }
 
-    fn write_piece(&self, handle: &Handle, offset: u64, data: &[u8], options: WriteOptions) -> Result<()> {
+    /// `size_ahead` is 0 but for a deliberate bug.
+    fn write_piece(&self, handle: &Handle, offset: u64, data: &[u8], options: WriteOptions, size_ahead: u64) -> Result<()> {
         let volume = &self.volume;
         let (offset, view, range) = self.lock_range(handle, offset, data.len() as u64, options.append)?;
         let end = offset + data.len() as u64;
@@ -121,10 +128,12 @@ impl FileSystem {
         for target in &mut targets {
             self.decide(&mut tx, &view, target, offset, end, file_end)?;
         }
-        let (fenced, flushed) = transfer(volume, &mut targets)?;
+        let held = on(Mutant::InodeHeldOverIo).then(|| handle.state.write());
+        let (fenced, flushed) = tx.suspect_if_failed(transfer(volume, &mut targets))?;
+        drop(held);
         let lent: SmallVec<[u64; 2]> = targets.iter().filter(|target| target.is_lent(volume)).map(|target| target.block).collect();
         self.commit_write(tx, handle, &mut targets, fenced, flushed, |inode| {
-            inode.size = inode.size.max(end);
+            inode.size = inode.size.max(end + size_ahead);
             if end >= view.size.next_multiple_of(SECTOR_BYTES as u64) {
                 inode.state &= !state::TAIL_STALE; // nothing is left behind the end in its old last sector
             }
@@ -343,7 +352,7 @@ impl FileSystem {
             // The zeros never reach beyond the file's new size, so a log may hold them.
             self.decide(&mut tx, view, target, view.size, sector_end, size)?;
         }
-        let (fenced, flushed) = transfer(&self.volume, &mut targets)?;
+        let (fenced, flushed) = tx.suspect_if_failed(transfer(&self.volume, &mut targets))?;
         self.commit_write(tx, handle, &mut targets, fenced, flushed, |inode| {
             inode.size = size;
             if size >= view.size.next_multiple_of(SECTOR_BYTES as u64) {
@@ -391,7 +400,7 @@ impl FileSystem {
         let extent = NewExtent { sector, count: sectors, checksums: SmallVec::new() };
         let action = Action::Sectors { extent, bytes: Bytes::Owned(bytes), kept: [None; 16] };
         let mut targets = [Target { block, old, parts: SmallVec::new(), action }];
-        let (fenced, flushed) = transfer(volume, &mut targets)?;
+        let (fenced, flushed) = tx.suspect_if_failed(transfer(volume, &mut targets))?;
         self.commit_write(tx, handle, &mut targets, fenced, flushed, |inode| {
             if start + length as u64 >= inode.size {
                 inode.state &= !state::TAIL_STALE;
@@ -426,7 +435,7 @@ fn need_of(old: &Block) -> Need {
 fn take_sectors(volume: &Volume, old: &Block, count: u32) -> Result<Sector> {
     let gives_back = old.extent.is_some_and(|extent| extent.count >= count);
     if let Some(old) = old.extent.filter(|_| on(Mutant::DataFreedBeforeCommit)) {
-        volume.sectors.free(old.sector, old.count.into());
+        let _the_bug = volume.sectors.free(old.sector, old.count.into());
     }
     volume.sectors.take(count.into(), if gives_back { Need::Transient } else { Need::Growth })
 }
@@ -597,6 +606,11 @@ fn store_log(volume: &Volume, store: &mut Store<'_>) -> Result<Lines<InFlight>> 
     if store.skip > 0 {
         count(&volume.live.work.appends_in_place);
         if volume.checksums {
+            if on(Mutant::ChecksumFromReadBack) {
+                let mut read_back = vec![0; store.skip as usize];
+                volume.drive.load(Structure::DataLog, store.entry.address, &mut read_back)?;
+                store.entry.crc = volume.pair.data(&read_back);
+            }
             store.entry.crc = volume.pair.data_extend(store.entry.crc, bytes);
         }
     } else {

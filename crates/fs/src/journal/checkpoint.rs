@@ -79,13 +79,16 @@ impl Volume {
     /// Writes the dirty lines of pages home and fences them.
     pub(crate) fn write_home(&self, pages: &[std::sync::Arc<crate::cache::Page>]) -> Result<Fenced> {
         let mut in_flight = Lines::<InFlight>::none();
-        for page in pages {
+        for (index, page) in pages.iter().enumerate() {
             let written = page.write_dirty(|address, bytes| {
                 let lines = self.drive.flush_lines(self.drive.store(page.structure(), address, bytes)?);
                 in_flight = std::mem::replace(&mut in_flight, Lines::none()).and(lines);
                 Ok(())
             });
-            written.map_err(|error| self.health.stop("writing metadata home", &error))?; // [K4]
+            if let Err(error) = written {
+                self.pages.keep_dirty(&pages[index..]); // reads go on, and must find what was committed
+                return Err(self.health.stop("writing metadata home", &error)); // [K4]
+            }
         }
         Ok(self.drive.fence(in_flight))
     }
@@ -107,8 +110,9 @@ pub(crate) fn write_superblock(drive: &Drive, superblock: &Superblock) -> std::r
     let mut sequences = [None; 2];
     for (sequence, address) in sequences.iter_mut().zip(places) {
         let mut found = [0; 1024];
-        drive.load(Structure::Superblock, address, &mut found)?;
-        *sequence = Superblock::decode(&found).ok().map(|found| found.sequence);
+        // A copy that cannot be read is as good as a damaged one: it goes first, and the other one is there if that fails.
+        let loaded = drive.load(Structure::Superblock, address, &mut found);
+        *sequence = loaded.ok().and_then(|()| Superblock::decode(&found).ok()).map(|found| found.sequence);
     }
     let bytes = superblock.encode();
     let first = usize::from(sequences[1] < sequences[0]);

@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 
 use tandemfs_format::superblock::{Superblock, Tail};
 
-pub(crate) use tx::Tx;
+pub(crate) use tx::{Space, Tx};
 
 use crate::sync::{Condvar, Mutex, RwLock};
 use ring::Ring;

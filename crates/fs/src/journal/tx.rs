@@ -3,7 +3,8 @@
 //! [T1] Bounded: at most `TX_LINES_MAX` lines, held against the ring at compile time in `format` (RULES R11).
 //! [T2] Committed by move: record persistent first, host copies after (RULES R4), freed data space after that (R7), freed metadata space
 //!      only when the watermark has passed (R6).
-//! [T3] Dropped without commit: everything that it took goes back, nothing else happened.
+//! [T3] Dropped without commit: everything that it took goes back, nothing else happened. Where the device failed it, what it took is
+//!      suspect and goes into quarantine first.
 //! [T4] Data that the record points to is durable before the record: `commit` asks for the proofs (RULES R8).
 
 use std::sync::Arc;
@@ -40,6 +41,8 @@ pub(crate) struct Tx<'v> {
     pages: SmallVec<[Arc<Page>; 8]>,
     taken: SmallVec<[Space; 8]>,
     freed: SmallVec<[Space; 8]>,
+    /// The device failed an access of what was taken.
+    suspect: bool,
 }
 
 impl<'v> Tx<'v> {
@@ -51,6 +54,7 @@ impl<'v> Tx<'v> {
             pages: SmallVec::new(),
             taken: SmallVec::new(),
             freed: SmallVec::new(),
+            suspect: false,
         }
     }
 
@@ -69,7 +73,8 @@ impl<'v> Tx<'v> {
             return Ok(());
         }
         assert!(self.addresses.len() < TX_LINES_MAX, "a transaction of more than {TX_LINES_MAX} lines (R11)");
-        let page = self.volume.pages.page(&self.volume.drive, &self.volume.live.work, structure, address)?;
+        let page = self.volume.pages.page(&self.volume.drive, &self.volume.live.work, structure, address);
+        let page = self.suspect_if_failed(page)?;
         self.addresses.push(address);
         self.images.push(image);
         self.pages.push(page);
@@ -78,6 +83,12 @@ impl<'v> Tx<'v> {
 
     fn position(&self, address: LineAddress) -> Option<usize> {
         self.addresses.iter().rposition(|other| *other == address)
+    }
+
+    /// Remembers that the device failed an access for which this transaction took space ([T3]).
+    pub(crate) fn suspect_if_failed<T>(&mut self, result: Result<T>) -> Result<T> {
+        self.suspect |= matches!(result, Err(Error::Device(_)));
+        result
     }
 
     /// The transaction took this space: it goes back if the transaction is dropped.
@@ -161,19 +172,29 @@ impl<'v> Tx<'v> {
 impl Drop for Tx<'_> {
     fn drop(&mut self) {
         for space in self.taken.drain(..) {
-            self.volume.give_back(space); // [T3]
+            // [T3]
+            if self.suspect { self.volume.quarantine(space) } else { self.volume.give_back(space) }
         }
     }
 }
 
 impl Volume {
     /// Returns space that nobody can reach.
-    fn give_back(&self, space: Space) {
-        match space {
+    pub(crate) fn give_back(&self, space: Space) {
+        let was_taken = match space {
             Space::Region { region, address, lines } => self.memory.free_now(region, address, lines),
             Space::Slot { address, lines } => self.memory.free_slot(address, lines),
             Space::Sectors { sector, count } => self.sectors.free(sector, count),
+        };
+        if !was_taken {
+            self.freed_twice(&space);
         }
+    }
+
+    /// Metadata that verifies names space that is nobody's: an older version of a line has come back. Giving out space from maps that
+    /// disagree with the medium could overwrite data, so nothing is given out any more (RULES R15).
+    pub(crate) fn freed_twice(&self, space: &Space) {
+        self.health.stop_because(format!("metadata contradicts the allocation maps: {space:?} was freed and is free"));
     }
 }
 

@@ -13,6 +13,7 @@ use super::{attributes_of, check_name, directory_changed};
 use crate::alloc::Need;
 use crate::data_space_512;
 use crate::journal::{Tx, tx_space as space};
+use crate::mutant::{Mutant, on};
 use crate::statistics::count;
 use crate::types::{Attributes, NewInode};
 use crate::volume::now;
@@ -123,7 +124,7 @@ impl FileSystem {
         let class = SlotClass::for_bytes(target.len());
         let address = volume.memory.take_slot(class, Need::Growth)?;
         tx.took(space::slot(address, class.lines()));
-        let stored = volume.drive.persist(Structure::DataLog, address, target)?;
+        let stored = tx.suspect_if_failed(volume.drive.persist(Structure::DataLog, address, target).map_err(Error::from))?;
         let entry = LogEntry { address, crc: volume.data_checksum(target), offset: 0, length: target.len() as u32, class };
         inode.root = Record::SingleLog(entry).encode().to_bytes();
         inode.sectors = data_space_512(class);
@@ -155,7 +156,7 @@ impl FileSystem {
             return Err(Error::TooManyLinks);
         }
         let mut target_new = target_old.clone();
-        target_new.nlink += 1;
+        target_new.nlink += u32::from(!on(Mutant::LinkCountKept));
         target_new.ctime = now();
         target_new.parent = parent;
         target_new.change_count += 1;

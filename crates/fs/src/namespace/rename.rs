@@ -11,6 +11,7 @@ use super::directory::FoundEntry;
 use super::inodes::Locked;
 use super::{check_name, directory_changed};
 use crate::journal::Tx;
+use crate::mutant::{Mutant, on};
 use crate::statistics::count;
 use crate::types::RenameMode;
 use crate::volume::now;
@@ -139,7 +140,9 @@ impl FileSystem {
             to_new.nlink -= 1;
         }
         // The name in the old place.
-        index_of(locked.get(parent)).plan_remove(&mut tx, source)?;
+        if !on(Mutant::RenameInTwoTransactions) {
+            index_of(locked.get(parent)).plan_remove(&mut tx, source)?;
+        }
         let from_new = if parent == new_parent {
             None
         } else {
@@ -156,7 +159,9 @@ impl FileSystem {
         // The inode that moves, and the one that loses its name.
         let mut source_new = locked.get(source_handle.number).inode.clone();
         source_new.ctime = now();
-        source_new.parent = new_parent;
+        if !on(Mutant::ParentKept) {
+            source_new.parent = new_parent;
+        }
         source_new.change_count += 1;
         source_handle.put(&mut tx, volume, Some(&locked.get(source_handle.number).inode), &source_new)?;
         let removal = match &target {
@@ -164,6 +169,11 @@ impl FileSystem {
             None => None,
         };
         tx.commit(Fenced::nothing_stored(), Flushed::nothing_written())?;
+        if on(Mutant::RenameInTwoTransactions) {
+            let mut second = Tx::new(volume);
+            index_of(locked.get(parent)).plan_remove(&mut second, source)?;
+            second.commit(Fenced::nothing_stored(), Flushed::nothing_written())?;
+        }
 
         locked.get_mut(source_handle.number).inode = source_new;
         if let Some(from_new) = from_new {
@@ -171,7 +181,7 @@ impl FileSystem {
         }
         let to_state = locked.get_mut(new_parent);
         to_state.inode = to_new;
-        if let (Some(index), Some(insertion)) = (&mut to_state.directory, insertion) {
+        if let (Some(index), Some(insertion)) = (&mut to_state.directory, insertion.filter(|_| !on(Mutant::NameNotIndexed))) {
             index.inserted(insertion);
             self.inodes.recount_index(index);
         }

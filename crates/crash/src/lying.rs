@@ -1,0 +1,156 @@
+//! A device that once answers a load or a read with wrong bytes, and says that all is well. What is on it stays right.
+
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::sync::{Mutex, PoisonError};
+
+use tandemfs_device::{BlockPath, BlockRequest, BytePath, Device, DeviceDescription, DeviceError};
+use tandemfs_format::Sector;
+
+use crate::fault::Place;
+use crate::memory_device::{MemoryDevice, Zone};
+use crate::random::Random;
+
+/// What a wrong answer consists of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Lie {
+    /// One bit of what is there is flipped, in a byte that is not zero where there is one. The number chooses it.
+    FlippedBit(u64),
+    /// Zeros.
+    Zeros,
+    /// What was there when the older image was taken.
+    Older,
+    /// What is at another place: the next one of the same length that differs and is not empty.
+    Elsewhere,
+}
+
+/// What the device did.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Told {
+    /// What was asked for.
+    pub place: Place,
+    /// What is there.
+    pub truth: Vec<u8>,
+    /// What was answered.
+    pub answer: Vec<u8>,
+}
+
+/// The device.
+#[derive(Debug)]
+pub struct LyingDevice {
+    inner: MemoryDevice,
+    older: MemoryDevice,
+    lie: Lie,
+    /// Loads and reads that are answered rightly before.
+    succeed: u64,
+    count: AtomicU64,
+    told: Mutex<Option<Told>>,
+}
+
+impl LyingDevice {
+    /// Lies once, after `succeed` loads and reads. `older` is the image that [`Lie::Older`] answers from.
+    pub fn new(inner: MemoryDevice, older: MemoryDevice, lie: Lie, succeed: u64) -> Self {
+        Self { inner, older, lie, succeed, count: AtomicU64::new(0), told: Mutex::new(None) }
+    }
+
+    /// Loads and reads so far.
+    pub fn count(&self) -> u64 {
+        self.count.load(SeqCst)
+    }
+
+    /// The lie, once it was told and differed from the truth.
+    pub fn told(&self) -> Option<Told> {
+        self.told.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Spoils the answer `into` of an access.
+    fn answer(&self, zone: Zone, offset: u64, into: &mut [u8]) {
+        if self.count.fetch_add(1, SeqCst) != self.succeed || into.is_empty() {
+            return;
+        }
+        let truth = into.to_vec();
+        match self.lie {
+            Lie::Zeros => into.fill(0),
+            Lie::Older => self.older.peek(zone, offset, into),
+            Lie::FlippedBit(seed) => {
+                let used: Vec<usize> = (0..truth.len()).filter(|at| truth[*at] != 0).collect();
+                let mut random = Random::new(seed);
+                let at = if used.is_empty() { random.below(truth.len() as u64) as usize } else { *random.pick(&used) };
+                into[at] ^= 1 << random.below(8);
+            }
+            Lie::Elsewhere => {
+                let length = into.len() as u64;
+                let size = match zone {
+                    Zone::Memory => self.inner.description().memory_bytes,
+                    Zone::Blocks => self.inner.description().block_bytes,
+                };
+                let other = (1..256).map(|step| offset + step * length).take_while(|at| at + length <= size).find(|at| {
+                    self.inner.peek(zone, *at, into);
+                    *into != truth[..] && into.iter().any(|byte| *byte != 0)
+                });
+                if other.is_none() {
+                    into.copy_from_slice(&truth);
+                }
+            }
+        }
+        if *into != truth[..] {
+            let range = offset..offset + into.len() as u64;
+            let place = if zone == Zone::Memory { Place::Memory(range) } else { Place::Blocks(range) };
+            let told = Told { place, truth, answer: into.to_vec() };
+            *self.told.lock().unwrap_or_else(PoisonError::into_inner) = Some(told);
+        }
+    }
+}
+
+impl Device for LyingDevice {
+    fn byte_path(&self) -> &dyn BytePath {
+        self
+    }
+
+    fn block_path(&self) -> &dyn BlockPath {
+        self
+    }
+
+    fn description(&self) -> &DeviceDescription {
+        self.inner.description()
+    }
+}
+
+impl BytePath for LyingDevice {
+    fn load(&self, offset: u64, into: &mut [u8]) -> Result<(), DeviceError> {
+        self.inner.load(offset, into)?;
+        self.answer(Zone::Memory, offset, into);
+        Ok(())
+    }
+
+    fn store(&self, offset: u64, from: &[u8]) -> Result<(), DeviceError> {
+        self.inner.store(offset, from)
+    }
+
+    fn flush(&self, offset: u64, length: u64) {
+        BytePath::flush(&self.inner, offset, length);
+    }
+
+    fn fence(&self) {
+        self.inner.fence();
+    }
+}
+
+impl BlockPath for LyingDevice {
+    fn transfer(&self, requests: &mut [BlockRequest<'_>], meanwhile: &mut dyn FnMut()) -> Result<(), DeviceError> {
+        self.inner.transfer(requests, meanwhile)?;
+        for request in requests.iter_mut() {
+            if let BlockRequest::Read { sector, buffer } = request {
+                self.answer(Zone::Blocks, sector.offset_bytes(), buffer);
+            }
+        }
+        Ok(())
+    }
+
+    fn flush(&self) -> Result<(), DeviceError> {
+        BlockPath::flush(&self.inner)
+    }
+
+    fn discard(&self, sector: Sector, count: u64) -> Result<(), DeviceError> {
+        self.inner.discard(sector, count)
+    }
+}

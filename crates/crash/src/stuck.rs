@@ -1,0 +1,135 @@
+//! A device on which one chosen request gets stuck until the test releases it.
+
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use tandemfs_device::{BlockPath, BlockRequest, BytePath, Device, DeviceDescription, DeviceError};
+use tandemfs_format::Sector;
+
+use crate::fault::Access;
+use crate::memory_device::MemoryDevice;
+
+/// What gets stuck: the next access of a kind, of at least so many bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Trap {
+    access: Access,
+    length_min: u64,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    trap: Option<Trap>,
+    /// Whether somebody waits in the trap.
+    stuck: bool,
+    released: bool,
+}
+
+/// The device.
+#[derive(Debug)]
+pub struct StuckDevice {
+    inner: MemoryDevice,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+impl StuckDevice {
+    /// Nothing is stuck until [`StuckDevice::set_trap`].
+    pub fn new(inner: MemoryDevice) -> Arc<Self> {
+        Arc::new(Self { inner, state: Mutex::default(), changed: Condvar::new() })
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The next access of a kind, of at least `length_min` bytes, gets stuck. Others pass it.
+    pub fn set_trap(&self, access: Access, length_min: u64) {
+        *self.state() = State { trap: Some(Trap { access, length_min }), ..State::default() };
+    }
+
+    /// Waits until a request is stuck. False where none is in time.
+    pub fn is_stuck_within(&self, time: Duration) -> bool {
+        let end = Instant::now() + time;
+        let mut state = self.state();
+        while !state.stuck {
+            let Some(left) = end.checked_duration_since(Instant::now()) else { return false };
+            state = self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        true
+    }
+
+    /// Lets the stuck request go on.
+    pub fn release(&self) {
+        self.state().released = true;
+        self.changed.notify_all();
+    }
+
+    fn pass(&self, access: Access, length: u64) {
+        let mut state = self.state();
+        if !state.trap.is_some_and(|trap| trap.access == access && length >= trap.length_min) {
+            return;
+        }
+        state.trap = None;
+        state.stuck = true;
+        self.changed.notify_all();
+        while !state.released {
+            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        state.stuck = false;
+    }
+}
+
+impl Device for StuckDevice {
+    fn byte_path(&self) -> &dyn BytePath {
+        self
+    }
+
+    fn block_path(&self) -> &dyn BlockPath {
+        self
+    }
+
+    fn description(&self) -> &DeviceDescription {
+        self.inner.description()
+    }
+}
+
+impl BytePath for StuckDevice {
+    fn load(&self, offset: u64, into: &mut [u8]) -> Result<(), DeviceError> {
+        self.pass(Access::Load, into.len() as u64);
+        self.inner.load(offset, into)
+    }
+
+    fn store(&self, offset: u64, from: &[u8]) -> Result<(), DeviceError> {
+        self.pass(Access::Store, from.len() as u64);
+        self.inner.store(offset, from)
+    }
+
+    fn flush(&self, offset: u64, length: u64) {
+        BytePath::flush(&self.inner, offset, length);
+    }
+
+    fn fence(&self) {
+        self.inner.fence();
+    }
+}
+
+impl BlockPath for StuckDevice {
+    fn transfer(&self, requests: &mut [BlockRequest<'_>], meanwhile: &mut dyn FnMut()) -> Result<(), DeviceError> {
+        for request in requests.iter() {
+            match request {
+                BlockRequest::Read { buffer, .. } => self.pass(Access::Read, buffer.len() as u64),
+                BlockRequest::Write { buffer, .. } => self.pass(Access::Write, buffer.len() as u64),
+            }
+        }
+        self.inner.transfer(requests, meanwhile)
+    }
+
+    fn flush(&self) -> Result<(), DeviceError> {
+        self.pass(Access::Flush, 0);
+        BlockPath::flush(&self.inner)
+    }
+
+    fn discard(&self, sector: Sector, count: u64) -> Result<(), DeviceError> {
+        self.inner.discard(sector, count)
+    }
+}
