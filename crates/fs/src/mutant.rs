@@ -31,6 +31,8 @@ pub enum Mutant {
     LogsNotFenced,
     /// R8: a record is persisted before the blocks that it names are flushed.
     BlocksNotFlushed,
+    /// R8: data of a block goes into the sectors that its record names, as if they were unwritten.
+    WrittenFilledInPlace,
     /// R12: recovery does not remove inodes without names.
     OrphansForgotten,
     /// R13: a truncation forgets that bytes stay beyond the end.
