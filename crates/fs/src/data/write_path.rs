@@ -257,17 +257,20 @@ impl FileSystem {
             _ => match take_sectors(volume, &target.old, whole) {
                 Ok(sector) => (sector, whole, false),
                 // Both zones are full, and the write replaces what is there (RULES R14): the way that gives back most comes first.
-                Err(Error::NoSpace { .. }) if !grows && need_of(&target.old) == Need::Transient => match enough {
+                Err(Error::NoSpace { .. }) if !grows && need_of(&target.old) == Need::Transient => {
                     // Only its sectors are written anew; logs behind them stay.
-                    true => (take_sectors(volume, &target.old, own_count)?, own_count, false),
-                    false => match to_logs(tx, target, Some(Need::Transient))? {
-                        Some(action) => {
-                            target.action = action;
-                            return Ok(());
-                        }
-                        None => (volume.sectors.take(whole.into(), Need::Transient)?, whole, false),
-                    },
-                },
+                    let again = if enough { take_sectors(volume, &target.old, own_count).ok() } else { None };
+                    match again {
+                        Some(sector) => (sector, own_count, false),
+                        None => match to_logs(tx, target, Some(Need::Transient))? {
+                            Some(action) => {
+                                target.action = action;
+                                return Ok(());
+                            }
+                            None => (volume.sectors.take(whole.into(), Need::Transient)?, whole, false),
+                        },
+                    }
+                }
                 Err(error) => return Err(error),
             },
         };
@@ -410,7 +413,7 @@ impl FileSystem {
             (None, Rewrite::WriteBack) if gives_back && u64::from(sectors) == volume.geometry.block_sectors_each() => {
                 volume.sectors.take(sectors.into(), Need::Transient)?
             }
-            (None, _) if !gives_back => volume.sectors.take(sectors.into(), Need::Growth)?,
+            (None, Rewrite::WriteBack | Rewrite::Lengthen(_)) if !gives_back => volume.sectors.take(sectors.into(), Need::Growth)?,
             _ => volume.sectors.take_outside_room(sectors.into()).ok_or(Error::NoSpace { zone: "block" })?,
         };
         if own.is_none() {
