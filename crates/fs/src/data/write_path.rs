@@ -389,22 +389,23 @@ impl FileSystem {
         let view = self.view(handle)?;
         let old = Block::lookup(volume, view.owner, view.root, block)?;
         let count_before = old.extent.map_or(0, |extent| extent.count);
-        let (wanted, at_least) = match why {
-            Rewrite::WriteBack => (old.has_logs(), count_before),
+        let start = block * block_bytes;
+        let inside = view.size.saturating_sub(start).min(block_bytes) as usize;
+        let whole = (inside.div_ceil(SECTOR_BYTES) as u32).max(count_before);
+        let (wanted, sectors) = match why {
+            Rewrite::WriteBack => (old.has_logs(), whole),
+            // What it has now and no more: that is what the hole which it left holds.
             Rewrite::MoveOut => (old.extent.is_some_and(|extent| volume.sectors.is_lent(extent.sector)), count_before),
-            Rewrite::Lengthen(sectors) => (count_before < sectors, sectors),
+            Rewrite::Lengthen(sectors) => (count_before < sectors, whole.max(sectors)),
         };
         if !wanted {
             return Ok(false);
         }
-        let start = block * block_bytes;
-        let inside = view.size.saturating_sub(start).min(block_bytes) as usize;
-        let sectors = (inside.div_ceil(SECTOR_BYTES) as u32).max(at_least);
         let length = sectors as usize * SECTOR_BYTES;
         let mut tx = Tx::new(volume);
         let mut bytes = vec![0; length];
         compose(volume, view.owner, start, &old, &mut bytes)?;
-        bytes[inside..].fill(0);
+        bytes[inside.min(length)..].fill(0);
         let gives_back = count_before >= sectors;
         let own = old.extent.filter(|extent| extent.unwritten && gives_back); // [B4]
         let sector = match (own, why) {
@@ -420,7 +421,8 @@ impl FileSystem {
             tx.took(space::sectors(sector, sectors.into()));
         }
         let extent = NewExtent { sector, count: sectors, checksums: SmallVec::new() };
-        let action = Action::Sectors { extent, fill: own.is_some(), bytes: Bytes::Owned(bytes), kept: [None; 16] };
+        let kept = old.logs.map(|slot| slot.filter(|log| log.end() as usize > length));
+        let action = Action::Sectors { extent, fill: own.is_some(), bytes: Bytes::Owned(bytes), kept };
         let mut targets = [Target { block, old, parts: SmallVec::new(), action }];
         let (fenced, flushed) = transfer(volume, &mut targets)?;
         self.commit_write(tx, handle, &mut targets, fenced, flushed, |inode| {
