@@ -257,7 +257,7 @@ impl FileSystem {
             _ => match take_sectors(volume, &target.old, whole) {
                 Ok(sector) => (sector, whole, false),
                 // Both zones are full, and the write replaces what is there (RULES R14): the way that gives back most comes first.
-                Err(Error::NoSpace { .. }) if !grows && need_of(&target.old) == Need::Transient => {
+                Err(Error::NoSpace { .. }) if !grows && target.replaces() => {
                     // Only its sectors are written anew; logs behind them stay.
                     let again = if enough { take_sectors(volume, &target.old, own_count).ok() } else { None };
                     match again {
@@ -506,6 +506,22 @@ impl Target<'_> {
         let across = |log: &&LogEntry| log.offset < end && log.end() > end;
         let hides = |log: &LogEntry| self.parts.iter().any(|part| log.offset < part.end() && part.offset < log.end());
         self.old.logs().filter(across).any(hides)
+    }
+
+    /// Whether every byte of the parts has a place already. New bytes in the holes of a block are growth, whatever else the block has: a
+    /// block of the transient room that they took would not come back (RULES R14).
+    fn replaces(&self) -> bool {
+        let of_sectors = self.old.extent.map_or(0, |extent| extent.count * SECTOR_BYTES as u32);
+        self.parts.iter().all(|part| {
+            let mut at = part.offset.max(of_sectors);
+            while at < part.end() {
+                match self.old.logs().find(|log| log.offset <= at && at < log.end()) {
+                    Some(log) => at = log.end(),
+                    None => return false,
+                }
+            }
+            true
+        })
     }
 
     fn is_lent(&self, volume: &Volume) -> bool {
