@@ -275,6 +275,7 @@ mutants! {
     r7_data_freed_before_commit: DataFreedBeforeCommit by FullDevice;
     r8_logs_not_fenced: LogsNotFenced by SequencesAdr;
     r8_blocks_not_flushed: BlocksNotFlushed by SequencesAdr, SequencesGpf;
+    r8_written_filled_in_place: WrittenFilledInPlace by SequencesAdr, SequencesGpf;
     r12_orphans_forgotten: OrphansForgotten by Check;
     r13_stale_tail_forgotten: StaleTailForgotten by Model;
     r14_transient_room_given: TransientRoomGiven by FullDevice;
