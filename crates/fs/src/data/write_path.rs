@@ -259,10 +259,11 @@ impl FileSystem {
                 // Both zones are full, and the write replaces what is there (RULES R14): the way that gives back most comes first.
                 Err(Error::NoSpace { .. }) if !grows && target.replaces() => {
                     // Only its sectors are written anew; logs behind them stay.
-                    let again = if enough { take_sectors(volume, &target.old, own_count).ok() } else { None };
+                    let again = if enough { Some(take_sectors(volume, &target.old, own_count)) } else { None };
                     match again {
-                        Some(sector) => (sector, own_count, false),
-                        None => match to_logs(tx, target, Some(Need::Transient))? {
+                        Some(Ok(sector)) => (sector, own_count, false),
+                        Some(Err(error)) if !span.by_blocks => return Err(error), // logs over sectors are growth, and were tried
+                        tried => match to_logs(tx, target, tried.is_none().then_some(Need::Transient))? {
                             Some(action) => {
                                 target.action = action;
                                 return Ok(());
