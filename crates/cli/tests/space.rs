@@ -173,7 +173,7 @@ fn space_that_was_given_out_is_written_on_a_full_device() {
         let file = new_file(&mount, "file");
         fallocate(&file, FallocateFlags::empty(), 0, 64 * MIB).expect("room");
         fallocate(&file, FallocateFlags::KEEP_SIZE, 64 * MIB, 16 * MIB).expect("room");
-        assert_eq!(fallocate(&new_file(&mount, "large"), FallocateFlags::empty(), 0, 1 << 40), Err(Errno::NOSPC), "{mode}");
+        assert_eq!(fallocate(new_file(&mount, "large"), FallocateFlags::empty(), 0, 1 << 40), Err(Errno::NOSPC), "{mode}");
         assert_eq!(kibibytes(&mount.path("large")), 0, "a call without room takes none");
         // All that is left goes to another file, in steps down to a sector.
         let (filler, mut filled) = (new_file(&mount, "filler"), 0);
@@ -183,7 +183,7 @@ fn space_that_was_given_out_is_written_on_a_full_device() {
             }
         }
         assert!(filled > 350 * MIB, "{mode}: {filled}");
-        assert_eq!(fallocate(&new_file(&mount, "more"), FallocateFlags::empty(), 0, 65_536), Err(Errno::NOSPC), "{mode}");
+        assert_eq!(fallocate(new_file(&mount, "more"), FallocateFlags::empty(), 0, 65_536), Err(Errno::NOSPC), "{mode}");
         // The whole of it, the part behind the end too, in pieces of other sizes than blocks.
         let expected = pattern(3, 80 * SIZE);
         for (index, piece) in expected.chunks(300_000).enumerate() {
@@ -193,7 +193,7 @@ fn space_that_was_given_out_is_written_on_a_full_device() {
         assert!(fs::read(mount.path("file")).expect("read") == expected, "{mode}");
         // Punching gives back what it takes.
         fallocate(&file, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, 1000, 200_000).expect("punched");
-        fallocate(&new_file(&mount, "again"), FallocateFlags::empty(), 0, 65_536).expect("space came back");
+        fallocate(new_file(&mount, "again"), FallocateFlags::empty(), 0, 65_536).expect("space came back");
         drop((file, filler));
         mount.unmount();
         place.check();

@@ -57,8 +57,8 @@ struct Target<'d> {
 enum Action<'d> {
     /// Not decided yet.
     Undecided,
-    /// Other logs over the block's sectors, or over what becomes of them. The slots are filled as the logs are stored.
-    Logs { merges: u64, slots: LogSlots, stores: SmallVec<[Store<'d>; 4]>, extent: ExtentChange },
+    /// Other logs over `extent`, what becomes of the block's sectors. The slots are filled as the logs are stored.
+    Logs { merges: u64, slots: LogSlots, stores: SmallVec<[Store<'d>; 4]>, extent: Option<Extent> },
     /// New sectors for the block, or its own unwritten ones; logs in `kept` stay over or behind them.
     Sectors { extent: NewExtent, fill: bool, bytes: Bytes<'d>, kept: LogSlots },
 }
@@ -334,10 +334,9 @@ impl FileSystem {
                     let change = if *fill { ExtentChange::Fill } else { ExtentChange::New };
                     (change(extent.clone()), *kept, sectors + logs)
                 }
-                Action::Logs { slots, extent: change, .. } => {
-                    let extent = if let ExtentChange::To(extent) = change { *extent } else { target.old.extent };
+                Action::Logs { slots, extent, .. } => {
                     let sectors = extent.map_or(0, |extent| u64::from(extent.count) * (SECTOR_BYTES as u64 / 512));
-                    (change.clone(), *slots, sectors + slots.iter().flatten().map(|log| space_512_of(log.class)).sum::<u64>())
+                    (ExtentChange::To(*extent), *slots, sectors + slots.iter().flatten().map(|log| space_512_of(log.class)).sum::<u64>())
                 }
             };
             target.old.replace(&mut tx, volume, owner, &mut root, target.block, extent, &logs, need)?;
@@ -483,7 +482,7 @@ impl FileSystem {
             stores.push(Store { slot, entry: LogEntry { address, ..entry }, skip: 0, bytes: Bytes::Owned(bytes) });
         }
         let change = extent(&mut tx, &old)?;
-        let action = Action::Logs { merges: 0, slots, stores, extent: ExtentChange::To(change) };
+        let action = Action::Logs { merges: 0, slots, stores, extent: change };
         let mut targets = [Target { block, old, parts: SmallVec::new(), action }];
         let (fenced, flushed) = transfer(volume, &mut targets)?;
         self.commit_write(tx, handle, &mut targets, fenced, flushed, |inode| touch(inode, WriteOptions::default()))
@@ -616,7 +615,7 @@ fn take_logs<'d>(
             }
         }
     }
-    Ok(Action::Logs { merges: plan.merges, slots: plan.kept, stores, extent: ExtentChange::Keep })
+    Ok(Action::Logs { merges: plan.merges, slots: plan.kept, stores, extent: target.old.extent })
 }
 
 /// The bytes of a log from old logs and new parts.

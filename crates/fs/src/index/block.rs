@@ -43,13 +43,11 @@ pub(crate) struct NewExtent {
 /// What becomes of a block's sectors.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum ExtentChange {
-    /// They stay.
-    Keep,
     /// Others take their place.
     New(NewExtent),
     /// They were unwritten and are written now ([B4]).
     Fill(NewExtent),
-    /// They become this; the caller takes and frees what differs.
+    /// They become this, or stay what they are; the caller takes and frees what differs.
     To(Option<Extent>),
 }
 
@@ -222,7 +220,6 @@ impl Block {
             }
         }
         let extent = match extent {
-            ExtentChange::Keep => self.extent,
             ExtentChange::New(new) => {
                 if let Some(old) = self.extent {
                     tx.free(space::sectors(old.sector, old.count.into()));

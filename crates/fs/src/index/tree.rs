@@ -252,14 +252,12 @@ fn child_or_block(owner: Owner, record: Record, line: LineAddress, height: u32) 
 /// Clears every record of a range of blocks, and frees the pages that hold nothing after that. What the records name is the caller's to
 /// free ([X3]).
 pub(crate) fn clear(tx: &mut Tx<'_>, owner: Owner, root: &mut RecordBytes, blocks: &Range<u64>) -> Result<()> {
-    match decode(owner, root, IN_INODE)? {
-        Record::Pointer { page, height } => {
-            if clear_page(tx, owner, page, height, 0, blocks)? {
-                *root = Record::HOLE.encode();
-            }
-        }
-        _ if blocks.contains(&0) => *root = Record::HOLE.encode(),
-        _ => {}
+    let empty = match decode(owner, root, IN_INODE)? {
+        Record::Pointer { page, height } => clear_page(tx, owner, page, height, 0, blocks)?,
+        _ => blocks.contains(&0),
+    };
+    if empty {
+        *root = Record::HOLE.encode();
     }
     Ok(())
 }
