@@ -5,7 +5,7 @@ use tandemfs_format::inode::Inode;
 use tandemfs_format::mapping::{BlockChecksum, Extent, LeafPointer, LogEntry, Record, VECTOR_LINE_SECTORS, line_entries, vector_checksum};
 use tandemfs_format::segment::Region;
 use tandemfs_format::superblock::{ChecksumKind, incompat};
-use tandemfs_format::{LineAddress, PAGE_BYTES, PAGE_LINES, SECTOR_BYTES};
+use tandemfs_format::{LineAddress, PAGE_BYTES, PAGE_LINES, PairSeed, SECTOR_BYTES};
 
 use crate::checker::{Checker, Stage};
 use crate::data::{Job, Source};
@@ -13,6 +13,11 @@ use crate::finding::{Damage, Finding, Target};
 use crate::inodes::sweep;
 use crate::namespace::OpenDirectory;
 use crate::tree::{Step, Walk};
+
+/// The checksum of a sector of zeros.
+fn zero_sector(pair: PairSeed) -> u32 {
+    pair.data(&[0; SECTOR_BYTES])
+}
 
 /// A block under inspection.
 struct BlockOf {
@@ -82,6 +87,9 @@ impl Checker<'_> {
                     }
                     (None, Record::SingleLog(log)) => {
                         let at = self.block_of(number, inode, block);
+                        if at.inside == 0 {
+                            self.find(Finding::BlockPastEnd { inode: number, block });
+                        }
                         let (good, sectors) = self.check_logs(&at, &[log]);
                         whole &= good;
                         space += sectors;
@@ -108,15 +116,16 @@ impl Checker<'_> {
         let start = block.saturating_mul(block_bytes);
         let inside = of.size.saturating_sub(start).min(block_bytes);
         self.counts.blocks += 1;
-        if inside == 0 {
-            self.find(Finding::BlockPastEnd { inode, block });
-        }
         BlockOf { inode, generation: of.generation, block, start, inside }
     }
 
     /// Checks one block; whether all of it could be read, and the space that it takes in 512 B.
     fn check_block(&mut self, inode: u64, of: &Inode, block: u64, extent: Option<Extent>, leaf: Option<LeafPointer>) -> (bool, u64) {
         let at = self.block_of(inode, of, block);
+        // Room that was given out may lie behind the end; data may not.
+        if at.inside == 0 && !(leaf.is_none() && extent.is_some_and(|extent| extent.unwritten)) {
+            self.find(Finding::BlockPastEnd { inode, block });
+        }
         let (mut whole, mut space) = (true, 0);
         if let Some(extent) = extent {
             whole &= self.check_extent(&at, extent);
@@ -132,7 +141,7 @@ impl Checker<'_> {
     }
 
     fn check_extent(&mut self, at: &BlockOf, extent: Extent) -> bool {
-        let geometry = self.image.geometry;
+        let (geometry, pair) = (self.image.geometry, self.image.pair);
         let (inode, block, count) = (at.inode, at.block, extent.count);
         let sector = extent.sector.number();
         self.counts.sectors += u64::from(count);
@@ -141,15 +150,14 @@ impl Checker<'_> {
             return false;
         }
         let mut whole = true;
-        let most = at.inside.div_ceil(SECTOR_BYTES as u64);
-        if u64::from(count) > most && (at.inside > 0 || u64::from(count) > geometry.block_sectors_each()) {
-            self.find(Finding::ExtentTooLong { inode, block, count, most });
+        if u64::from(count) > geometry.block_sectors_each() {
+            self.find(Finding::ExtentTooLong { inode, block, count, most: geometry.block_sectors_each() });
         }
         if !self.sectors.claim(sector, count.into()) {
             self.find(Finding::SectorsShared { inode, block, sector });
             whole = false;
         }
-        if !extent.unwritten && !self.may_be(extent.checksum) {
+        if !self.may_be(extent) {
             self.find(Finding::ChecksumKindWrong { inode, block });
         }
         let checksums = match extent.checksum {
@@ -164,15 +172,30 @@ impl Checker<'_> {
                 checksums
             }
         };
+        if extent.unwritten {
+            return whole;
+        }
+        // Written sectors that lie behind the end wholly were room once: zeros, so that a file that grows over them reads as it should.
+        let most = at.inside.div_ceil(SECTOR_BYTES as u64);
+        if at.inside > 0
+            && checksums.len() as u64 > most
+            && !checksums.iter().skip(most as usize).all(|checksum| *checksum == zero_sector(pair))
+        {
+            self.find(Finding::ExtentTooLong { inode, block, count, most });
+        }
         if !checksums.is_empty() {
             self.queue_data(Job { inode, offset: at.start, source: Source::Sectors { first: extent.sector, checksums } });
         }
         whole
     }
 
-    fn may_be(&self, checksum: BlockChecksum) -> bool {
+    fn may_be(&self, extent: Extent) -> bool {
         let superblock = &self.image.superblock;
-        match (superblock.checksum_kind, checksum) {
+        match (superblock.checksum_kind, extent.checksum) {
+            // A vector is kept for every one that will need it, and for no other.
+            (kind, checksum) if extent.unwritten => {
+                matches!(checksum, BlockChecksum::Vector(_)) == (kind == ChecksumKind::Crc32c && extent.count > 1)
+            }
             (ChecksumKind::Crc32c, BlockChecksum::None) => superblock.incompat & incompat::UNCHECKED_DATA != 0,
             (ChecksumKind::None, checksum) => checksum == BlockChecksum::None,
             _ => true,

@@ -187,10 +187,43 @@ plants! {
     extent_longer_than_its_block(image: crashed) {
         image.edit_inode(TREE, |inode| inode.size = 1 << 30);
         let Record::Block { extent: Some(mut extent), leaf } = image.record(TREE_PAGE, 0) else { panic!("no block") };
-        (extent.count, extent.checksum, extent.unwritten, extent.sector) = (17, BlockChecksum::None, true, Sector::new(100));
+        (extent.count, extent.unwritten, extent.sector) = (17, true, Sector::new(100));
         image.put_record(TREE, TREE_PAGE, 0, Record::Block { extent: Some(extent), leaf });
         image.edit_inode(TREE, |inode| inode.sectors += 8);
     } => [ExtentTooLong { inode: TREE, block: 0, count: 17, most: 16 }];
+    room_inside_and_behind_the_end(image: crashed) {
+        image.reserve(TREE_PAGE, 1, 60, 16, Some(LEAVES + 20));
+        image.reserve(TREE_PAGE, 7, 50, 1, None);
+        image.edit_inode(TREE, |inode| inode.sectors += 17 * 8);
+    } => [];
+    room_without_a_vector(image: crashed) {
+        image.reserve(TREE_PAGE, 1, 60, 16, None);
+        image.edit_inode(TREE, |inode| inode.sectors += 16 * 8);
+    } => [ChecksumKindWrong { inode: TREE, block: 1 }];
+    room_with_the_vector_of_another_block(image: crashed) {
+        image.reserve(TREE_PAGE, 1, 60, 16, Some(TREE_VECTOR));
+    } => [LinesShared { inode: TREE, block: 1, target: Target::Vector, line: TREE_VECTOR }];
+    room_that_another_block_uses(image: crashed) {
+        image.reserve(TREE_PAGE, 1, 16, 1, None);
+    } => [SectorsShared { inode: TREE, block: 1, sector: 16 }];
+    room_behind_the_end_with_a_log(image: crashed) {
+        image.reserve(TREE_PAGE, 7, 50, 1, None);
+        let Record::Block { extent, .. } = image.record(TREE_PAGE, 7) else { panic!("no block") };
+        let log = image.log(DATA + 20, 0, 10, SlotClass::Line);
+        let line = tandemfs_format::mapping::leaf_line(&[Some(log), None, None, None], &image.place(TREE, LEAVES + 11));
+        image.put(LEAVES + 11, line);
+        let leaf = Some(LeafPointer { address: LineAddress::new(LEAVES + 11), class: 0 });
+        image.put_record(TREE, TREE_PAGE, 7, Record::Block { extent, leaf });
+        image.edit_inode(TREE, |inode| inode.sectors += 9);
+    } => [BlockPastEnd { inode: TREE, block: 7 }];
+    data_behind_the_end_in_room_that_was_filled(image: crashed) {
+        image.fill_room(FILE, 40, &[1, 2, 3, 0]);
+        image.edit_inode(FILE, |inode| inode.sectors += 8);
+    } => [];
+    old_bytes_behind_the_end_in_room_that_was_filled(image: crashed) {
+        image.fill_room(FILE, 40, &[1, 2, 3, 4]);
+        image.edit_inode(FILE, |inode| inode.sectors += 8);
+    } => [ExtentTooLong { inode: FILE, block: 0, count: 4, most: 3 }];
     sectors_of_two_files(image: crashed) {
         image.edit_extent(FILE, |extent| extent.sector = Sector::new(14));
     } => [

@@ -153,7 +153,10 @@ fn counters_have_the_names_of_the_contract() {
         names(&format!("/by_structure/{structure}"), "byte_read_bytes byte_written_bytes block_read_bytes block_written_bytes");
     }
     names("/file_system", "user_read_bytes user_written_bytes transactions checkpoints merges block_write_backs early_terminations");
-    names("/file_system/operations", "create mkdir symlink mknod link unlink rmdir rename lookup getattr setattr read write readdir fsync");
+    names(
+        "/file_system/operations",
+        "create mkdir symlink mknod link unlink rmdir rename lookup getattr setattr read write readdir fsync fallocate lseek",
+    );
     names("/memory_zone", "total_bytes free_bytes data_log_bytes");
     names("/block_zone", "total_bytes free_bytes data_log_bytes");
     assert_eq!(stats["file_system"]["operations"]["create"], 11);

@@ -5,14 +5,16 @@ use std::sync::Arc;
 use tandemfs_device::{Device, Drive, PersistenceDomain};
 use tandemfs_format::InodeNumber;
 use tandemfs_format::inode::file_type;
-use tandemfs_fs::{Error, FileSystem, FormatOptions, MountOptions, NewInode, SetAttributes, SetTime, WriteOptions, make_file_system};
+use tandemfs_fs::{
+    AllocateMode, Error, FileSystem, FormatOptions, MountOptions, NewInode, SeekTo, SetAttributes, SetTime, WriteOptions, make_file_system,
+};
 
 use crate::memory_device::MemoryDevice;
 use crate::model::{Model, Refusal, link_target};
 use crate::operation::{Operation, SLOTS};
 use crate::random::{Random, fill};
 use crate::states::Tracker;
-use crate::tree::{Tree, content};
+use crate::tree::{Kind, Tree, content};
 
 /// Pages of a kernel's page cache.
 const CACHE_PAGE_BYTES: u64 = 4096;
@@ -224,6 +226,13 @@ impl Harness {
                 let inode = self.resolve(path)?;
                 self.fs.set_attributes(inode, &SetAttributes { size: Some(size), ..SetAttributes::default() }).map(drop)
             }
+            Operation::Allocate(path, offset, length, keep_size) => {
+                self.fs.allocate(self.resolve(path)?, offset, length, AllocateMode::Allocate { keep_size })
+            }
+            Operation::Punch(path, offset, length) => self.fs.allocate(self.resolve(path)?, offset, length, AllocateMode::Punch),
+            Operation::Zero(path, offset, length, keep_size) => {
+                self.fs.allocate(self.resolve(path)?, offset, length, AllocateMode::Zero { keep_size })
+            }
             Operation::Sync => self.fs.sync(),
             Operation::Checkpoint => self.fs.checkpoint(),
             Operation::WriteBack => self.fs.write_back().map(drop),
@@ -368,6 +377,13 @@ impl Harness {
         if let Some(difference) = found.difference(&self.model.tree()) {
             return Err(difference);
         }
+        for (path, entry) in &found.0 {
+            if let Kind::File(bytes) = &entry.kind {
+                let path = String::from_utf8_lossy(path);
+                let inode = self.resolve(&path).map_err(|error| format!("'{path}': {error}"))?;
+                compare_holes(&self.fs, inode, bytes).map_err(|what| format!("'{path}': {what}"))?;
+            }
+        }
         for slot in 0..SLOTS {
             match (self.held[slot], self.model.held(slot)) {
                 (Some(inode), Some((expected, nlink))) => {
@@ -421,7 +437,7 @@ impl Harness {
         for (path, entry) in tree.0.iter().rev().filter(|(path, _)| !path.is_empty()) {
             let text = String::from_utf8_lossy(path).into_owned();
             let removed = self.parent(&text).and_then(|(parent, name)| match entry.kind {
-                crate::tree::Kind::Directory => self.fs.remove_directory(parent, name),
+                Kind::Directory => self.fs.remove_directory(parent, name),
                 _ => self.fs.unlink(parent, name),
             });
             removed.map_err(|error| format!("removing '{text}': {error}"))?;
@@ -429,6 +445,30 @@ impl Harness {
         self.model = Model::default();
         self.follow_events();
         self.compare()
+    }
+}
+
+/// Holes and data take turns up to the end of the file, and holes read as zeros.
+fn compare_holes(fs: &FileSystem, inode: InodeNumber, bytes: &[u8]) -> Result<(), String> {
+    let size = bytes.len() as u64;
+    let seek = |offset, to| fs.seek(inode, offset, to).map_err(|error| format!("seeking {to:?} from {offset}: {error}"));
+    let mut at = 0;
+    while at < size {
+        let data = seek(at, SeekTo::Data)?.unwrap_or(size);
+        if data < at || data > size || bytes[at as usize..data as usize].iter().any(|byte| *byte != 0) {
+            return Err(format!("bytes {at}..{data} should be a hole"));
+        }
+        if data == size {
+            break;
+        }
+        at = match seek(data, SeekTo::Hole)? {
+            Some(hole) if hole > data && hole <= size => hole,
+            other => return Err(format!("data from {data} ends at {other:?}")),
+        };
+    }
+    match (seek(size, SeekTo::Data)?, seek(size, SeekTo::Hole)?) {
+        (None, None) => Ok(()),
+        other => Err(format!("behind the end there is {other:?}")),
     }
 }
 
@@ -445,6 +485,7 @@ fn never_grows(operation: &Operation) -> bool {
         operation,
         Operation::Unlink(_)
             | Operation::RemoveDirectory(_)
+            | Operation::Punch(..)
             | Operation::Sync
             | Operation::Checkpoint
             | Operation::WriteBack

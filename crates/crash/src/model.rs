@@ -56,8 +56,15 @@ const ROOT: Id = 0;
 
 #[derive(Debug, Clone)]
 enum Body {
-    Directory { entries: BTreeMap<Vec<u8>, Id>, parent: Id },
-    File { bytes: Arc<Vec<u8>>, written: Arc<Vec<bool>> },
+    Directory {
+        entries: BTreeMap<Vec<u8>, Id>,
+        parent: Id,
+    },
+    /// `written`: bytes that have space of their own, which may go on behind the end.
+    File {
+        bytes: Arc<Vec<u8>>,
+        written: Arc<Vec<bool>>,
+    },
     Symlink(Arc<Vec<u8>>),
 }
 
@@ -129,7 +136,8 @@ impl Model {
         }
     }
 
-    /// Whether every byte of a range of the file was written and not cut off since: an overwrite needs no further space (RULES R14).
+    /// Whether every byte of a range of the file was written or given space, and not cut off since: an overwrite needs no further space
+    /// (RULES R14).
     pub fn is_overwrite(&self, operation: &Operation) -> bool {
         let (id, offset, length) = match *operation {
             Operation::Write(path, offset, length, _) => (self.resolve(path).ok(), offset, length),
@@ -304,7 +312,7 @@ impl Model {
         let end = start + data.len();
         if end > bytes.len() {
             bytes.resize(end, 0);
-            written.resize(end, false);
+            written.resize(written.len().max(end), false);
         }
         bytes[start..end].copy_from_slice(data);
         written[start..end].fill(true);
@@ -371,8 +379,32 @@ impl Model {
             Operation::Truncate(path, size) => {
                 let id = self.resolve(path)?;
                 let (bytes, written) = self.file_mut(id)?;
+                let grows = size as usize > bytes.len();
                 bytes.resize(size as usize, 0);
-                written.resize(size as usize, false);
+                written.resize(if grows { written.len().max(size as usize) } else { size as usize }, false);
+                Ok(())
+            }
+            Operation::Allocate(path, offset, length, keep_size) => {
+                let id = self.resolve(path)?;
+                // Cut short, it may have taken space, which nobody sees.
+                let sizes = length_max == u64::MAX && !keep_size;
+                let (bytes, written) = self.file_mut(id)?;
+                give_space(bytes, written, offset, length, sizes);
+                Ok(())
+            }
+            Operation::Punch(path, offset, length) => {
+                let id = self.resolve(path)?;
+                let (bytes, written) = self.file_mut(id)?;
+                let end = offset + length.min(length_max);
+                zero(bytes, offset, end);
+                clear(written, offset, end);
+                Ok(())
+            }
+            Operation::Zero(path, offset, length, keep_size) => {
+                let id = self.resolve(path)?;
+                let (bytes, written) = self.file_mut(id)?;
+                zero(bytes, offset, offset + length.min(length_max));
+                give_space(bytes, written, offset, length, length_max == u64::MAX && !keep_size);
                 Ok(())
             }
             Operation::Sync | Operation::Checkpoint | Operation::WriteBack => Ok(()),
@@ -428,9 +460,42 @@ impl Model {
     }
 }
 
+fn zero(bytes: &mut [u8], offset: u64, end: u64) {
+    let end = bytes.len().min(end as usize);
+    if (offset as usize) < end {
+        bytes[offset as usize..end].fill(0);
+    }
+}
+
+fn clear(written: &mut [bool], offset: u64, end: u64) {
+    let end = written.len().min(end as usize);
+    if (offset as usize) < end {
+        written[offset as usize..end].fill(false);
+    }
+}
+
+fn give_space(bytes: &mut Vec<u8>, written: &mut Vec<bool>, offset: u64, length: u64, sizes: bool) {
+    let end = (offset + length) as usize;
+    if sizes && end > bytes.len() {
+        bytes.resize(end, 0);
+    }
+    written.resize(written.len().max(end), false);
+    written[offset as usize..end].fill(true);
+}
+
+/// Granule in which zeroing goes forward.
+const ZEROED_BYTES: u64 = 4096;
+
 /// Where the pieces of a write end, counted from its start (RULES R11). One end for everything else.
 fn piece_ends(model: &Model, operation: &Operation) -> Vec<u64> {
     let (offset, length) = match *operation {
+        // Zeroed front to back, then sized; behind the end of the file nothing is seen of it.
+        Operation::Punch(path, offset, length) | Operation::Zero(path, offset, length, _) => {
+            let seen = model.size_of(path).unwrap_or(0).saturating_sub(offset).min(length);
+            let first = ZEROED_BYTES - offset % ZEROED_BYTES;
+            let borders = (first..seen).step_by(ZEROED_BYTES as usize);
+            return borders.chain([seen, u64::MAX]).collect();
+        }
         Operation::Write(_, offset, length, _) | Operation::WriteHeld(_, offset, length, _) => (offset, u64::from(length)),
         Operation::Append(path, length, _) => (model.size_of(path).unwrap_or(0), u64::from(length)),
         _ => return vec![u64::MAX],

@@ -31,6 +31,12 @@ pub enum Operation {
     Append(&'static str, u32, u64),
     /// Sets the size.
     Truncate(&'static str, u64),
+    /// Gives a range space: path, offset, length, whether the size stays.
+    Allocate(&'static str, u64, u64, bool),
+    /// Makes a range a hole: path, offset, length.
+    Punch(&'static str, u64, u64),
+    /// Zeroes a range and gives it space: path, offset, length, whether the size stays.
+    Zero(&'static str, u64, u64, bool),
     /// Asks for durability.
     Sync,
     /// Writes all metadata home.
@@ -103,7 +109,7 @@ const DIRECTORIES: [&str; 3] = ["", "d", "e"];
 /// Draws operations with weights that are drawn anew for each run, some of them zero.
 #[derive(Debug, Clone)]
 pub struct Mix {
-    weights: [u64; 21],
+    weights: [u64; 24],
     largest_write: u64,
     file_bytes_max: u64,
 }
@@ -111,7 +117,7 @@ pub struct Mix {
 impl Mix {
     /// Weights of one run. `room_bytes` is the space that the run may try to fill.
     pub fn draw(random: &mut Random, room_bytes: u64) -> Self {
-        let mut weights = [6, 4, 2, 3, 5, 2, 6, 20, 8, 8, 1, 1, 1, 1, 1, 2, 3, 2, 1, 1, 1];
+        let mut weights = [6, 4, 2, 3, 5, 2, 6, 20, 8, 8, 1, 1, 1, 1, 1, 2, 3, 2, 1, 1, 1, 4, 5, 3];
         for weight in &mut weights {
             match random.below(6) {
                 0 => *weight = 0,
@@ -124,6 +130,7 @@ impl Mix {
         if random.one_in(2) {
             // Greedy: the zones get full and stay so.
             (weights[4], weights[8], weights[9], weights[18], weights[19]) = (1, 20, 2, 6, 4);
+            (weights[21], weights[22]) = (weights[21].max(4), weights[22].min(4));
             return Self { weights, largest_write: room_bytes / 8, file_bytes_max: room_bytes };
         }
         let largest_write = *random.pick(&[300, 5000, 70_000, 300_000, 1_500_000]);
@@ -168,7 +175,10 @@ impl Mix {
                 Operation::Scatter(path(random), *random.pick(&[0, 0, 100, 5000]), count, stride, length, seed)
             }
             19 => Operation::CreateMany(DIRECTORIES[random.below(3) as usize], random.below(2) as u32 * 200, 200),
-            _ => Operation::UnlinkMany(DIRECTORIES[random.below(3) as usize], random.below(2) as u32 * 200, 200),
+            20 => Operation::UnlinkMany(DIRECTORIES[random.below(3) as usize], random.below(2) as u32 * 200, 200),
+            21 => Operation::Allocate(path(random), self.offset(random), self.range(random), random.one_in(2)),
+            22 => Operation::Punch(path(random), self.offset(random), self.range(random)),
+            _ => Operation::Zero(path(random), self.offset(random), self.range(random), random.one_in(2)),
         }
     }
 
@@ -186,6 +196,11 @@ impl Mix {
             1 => border + random.below(70),
             _ => border,
         }
+    }
+
+    /// Lengths of ranges: those of writes, and up to the largest file.
+    fn range(&self, random: &mut Random) -> u64 {
+        if random.one_in(4) { 1 + self.offset(random) } else { self.length(random).into() }
     }
 
     fn length(&self, random: &mut Random) -> u32 {

@@ -395,6 +395,7 @@ mutants! {
     r7_data_freed_before_commit: DataFreedBeforeCommit by FullDevice;
     r8_logs_not_fenced: LogsNotFenced by SequencesAdr;
     r8_blocks_not_flushed: BlocksNotFlushed by SequencesAdr, SequencesGpf;
+    r8_written_filled_in_place: WrittenFilledInPlace by SequencesAdr, SequencesGpf;
     r9_inode_held_over_io: InodeHeldOverIo by StuckWrite;
     r10_checksum_from_read_back: ChecksumFromReadBack by DamagedLog;
     r11_size_before_pieces: SizeBeforePieces by LongWrite;

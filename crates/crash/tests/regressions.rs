@@ -200,3 +200,22 @@ fn regression_space_freed_twice_was_a_panic() {
     assert!(fs.stopped().is_some_and(|cause| cause.contains("contradicts")), "nothing is given out from maps that are wrong");
     assert!(matches!(fs.unmount(), Err(Error::Stopped { .. })), "and they are not saved");
 }
+
+/// New bytes in the holes of a block with logs took blocks of the transient room, which never came back; then overwrites were refused.
+#[test]
+fn regression_transient_room_given_to_holes_of_a_block() {
+    let setting = Setting { block_zone_bytes: 16 << 20, ..small(1 << 20) };
+    let mut harness = Harness::new(setting.format(), &setting.mount, Model::default()).expect("mounts");
+    for operation in [
+        Create("a"),
+        Create("c"),
+        Write("c", 15_249_408, 33, 398),
+        Scatter("a", 100, 1000, 8192, 300, 257),
+        Scatter("c", 0, 1000, 8192, 300, 590),
+        Scatter("a", 100, 256, 65_536, 64, 948),
+    ] {
+        harness.apply(&operation).expect("agrees");
+    }
+    assert!(harness.refused_for_space > 100, "the zone is full");
+    assert_eq!(harness.overwrites_refused, 0);
+}

@@ -234,7 +234,7 @@ pub struct Extent {
     pub sector: Sector,
     /// Sectors, 1 to those of a block.
     pub count: u32,
-    /// Their checksums.
+    /// Their checksums; of unwritten sectors the vector that is kept for them, whose content means nothing.
     pub checksum: BlockChecksum,
     /// Given out but not yet written: reads as zeros.
     pub unwritten: bool,
@@ -368,7 +368,7 @@ impl RecordBytes {
                 if count == 0 || count > 256 || body.sector.get() == 0 {
                     return Err(field("count", count.into()));
                 }
-                let checksum = if tag & TAG_UNCHECKED != 0 || state == STATE_UNWRITTEN {
+                let checksum = if tag & TAG_UNCHECKED != 0 || state == STATE_UNWRITTEN && count == 1 {
                     BlockChecksum::None
                 } else if count == 1 {
                     BlockChecksum::Inline(u32::from_le_bytes([body.checksum[0], body.checksum[1], body.checksum[2], body.checksum[3]]))
@@ -489,6 +489,19 @@ mod tests {
             Record::Block {
                 extent: Some(Extent { sector: Sector::new(3), count: 4, checksum: BlockChecksum::None, unwritten: true }),
                 leaf,
+            },
+            Record::Block {
+                extent: Some(Extent {
+                    sector: Sector::new(3),
+                    count: 2,
+                    checksum: BlockChecksum::Vector(LineAddress::new(77)),
+                    unwritten: true,
+                }),
+                leaf: None,
+            },
+            Record::Block {
+                extent: Some(Extent { sector: Sector::new(3), count: 1, checksum: BlockChecksum::None, unwritten: true }),
+                leaf: None,
             },
             Record::SingleLog(entry((1 << 20) - 4096, 4096, SlotClass::Page)),
             Record::Memory(LineAddress::new(640)),

@@ -49,7 +49,8 @@ pub use mount::read_superblock;
 pub use recovery::RecoveryReport;
 pub use statistics::{OperationCounts, Statistics, WorkCounts};
 pub use types::{
-    Attributes, DirectoryEntry, FormatOptions, MountOptions, NewInode, RenameMode, SetAttributes, SetTime, Space, WriteOptions, ZoneSpace,
+    AllocateMode, Attributes, DirectoryEntry, FormatOptions, MountOptions, NewInode, RenameMode, SeekTo, SetAttributes, SetTime, Space,
+    WriteOptions, ZoneSpace,
 };
 
 pub(crate) use data::space_512_of as data_space_512;

@@ -31,6 +31,8 @@ pub enum Mutant {
     LogsNotFenced,
     /// R8: a record is persisted before the blocks that it names are flushed.
     BlocksNotFlushed,
+    /// R8: data of a block goes into the sectors that its record names, as if they were unwritten.
+    WrittenFilledInPlace,
     /// R9: the inode is locked while its data is on the way to the device.
     InodeHeldOverIo,
     /// R10: the checksum of an extended log is computed anew, from bytes read back.

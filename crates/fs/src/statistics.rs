@@ -66,6 +66,10 @@ counters! {
         readdir,
         /// Syncs.
         fsync,
+        /// Space given out, taken back or zeroed.
+        fallocate,
+        /// Searches for data or holes.
+        lseek,
     }
 }
 

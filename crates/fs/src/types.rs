@@ -155,6 +155,32 @@ pub struct WriteOptions {
     pub kill_set_id: bool,
 }
 
+/// What `allocate` does with a range.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AllocateMode {
+    /// Gives it space, which reads as zeros where nothing was written.
+    Allocate {
+        /// The size stays what it is, also where the range ends behind it.
+        keep_size: bool,
+    },
+    /// Makes it a hole: it reads as zeros, and whole blocks of it come back. The size stays.
+    Punch,
+    /// Makes it read as zeros and gives it space.
+    Zero {
+        /// The size stays what it is, also where the range ends behind it.
+        keep_size: bool,
+    },
+}
+
+/// What `seek` looks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SeekTo {
+    /// Bytes that may have been written.
+    Data,
+    /// Bytes that were not, or the end of the file.
+    Hole,
+}
+
 /// Space of a zone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ZoneSpace {

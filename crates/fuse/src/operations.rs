@@ -13,7 +13,7 @@ use fuser::{
     ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
 use tandemfs_format::inode::file_type;
-use tandemfs_fs::{Error, RenameMode, SetAttributes, WriteOptions};
+use tandemfs_fs::{AllocateMode, Error, RenameMode, SeekTo, SetAttributes, WriteOptions};
 
 use crate::attributes::{file_attr, file_kind, inode, set_time, timestamp};
 use crate::door::Door;
@@ -263,6 +263,31 @@ impl fuser::Filesystem for Door {
         );
     }
 
+    fn fallocate(&self, _request: &Request, node: INodeNo, _handle: FileHandle, offset: u64, length: u64, mode: i32, reply: ReplyEmpty) {
+        // One mode is not there, not all of them: EOPNOTSUPP, where ENOSYS would end all.
+        let Some(mode) = allocate_mode(mode) else { return reply.error(Errno::EOPNOTSUPP) };
+        self.reply_empty("fallocate", node, self.fs.allocate(inode(node), offset, length, mode), reply);
+    }
+
+    /// The kernel answers SEEK_SET, SEEK_CUR and SEEK_END itself. It does not write its cache back before it asks for data or holes, so with
+    /// the write-back cache only it knows them: after ENOSYS it takes every byte up to its own size for data.
+    fn lseek(&self, _request: &Request, node: INodeNo, _handle: FileHandle, offset: i64, whence: i32, reply: ReplyLseek) {
+        if self.mode == Mode::Relaxed && !self.read_only {
+            return reply.error(Errno::ENOSYS);
+        }
+        let to = match whence {
+            libc::SEEK_DATA => SeekTo::Data,
+            libc::SEEK_HOLE => SeekTo::Hole,
+            _ => return reply.error(Errno::EINVAL),
+        };
+        let Ok(offset) = u64::try_from(offset) else { return reply.error(Errno::ENXIO) };
+        match self.fs.seek(inode(node), offset, to) {
+            Ok(Some(found)) => reply.offset(found as i64),
+            Ok(None) => reply.error(Errno::ENXIO),
+            Err(error) => reply.error(self.failed("lseek", node, &error)),
+        }
+    }
+
     // What the file system does not have. After one ENOSYS the kernel stops asking, or does it itself.
 
     fn getxattr(&self, _request: &Request, _node: INodeNo, _name: &OsStr, _size: u32, reply: ReplyXattr) {
@@ -278,23 +303,6 @@ impl fuser::Filesystem for Door {
     }
 
     fn removexattr(&self, _request: &Request, _node: INodeNo, _name: &OsStr, reply: ReplyEmpty) {
-        reply.error(Errno::ENOSYS);
-    }
-
-    fn fallocate(
-        &self,
-        _request: &Request,
-        _node: INodeNo,
-        _handle: FileHandle,
-        _offset: u64,
-        _length: u64,
-        _mode: i32,
-        reply: ReplyEmpty,
-    ) {
-        reply.error(Errno::ENOSYS);
-    }
-
-    fn lseek(&self, _request: &Request, _node: INodeNo, _handle: FileHandle, _offset: i64, _whence: i32, reply: ReplyLseek) {
         reply.error(Errno::ENOSYS);
     }
 
@@ -351,6 +359,17 @@ fn permissions(mode: u32) -> u16 {
     (mode & 0o7777) as u16
 }
 
+/// What `allocate` does for these flags; `None` for those that the file system does not have.
+fn allocate_mode(flags: i32) -> Option<AllocateMode> {
+    let keep_size = flags & libc::FALLOC_FL_KEEP_SIZE != 0;
+    match flags & !libc::FALLOC_FL_KEEP_SIZE {
+        0 => Some(AllocateMode::Allocate { keep_size }),
+        libc::FALLOC_FL_PUNCH_HOLE if keep_size => Some(AllocateMode::Punch),
+        libc::FALLOC_FL_ZERO_RANGE => Some(AllocateMode::Zero { keep_size }),
+        _ => None,
+    }
+}
+
 fn rename_mode(flags: RenameFlags) -> Option<RenameMode> {
     if flags.is_empty() {
         Some(RenameMode::Replace)
@@ -389,6 +408,21 @@ mod tests {
         let direct = write_options(Mode::Relaxed, WriteFlags::empty(), append);
         assert!(!direct.keep_times && direct.append);
         assert!(write_options(Mode::Strict, WriteFlags::FUSE_WRITE_KILL_SUIDGID, append).kill_set_id);
+    }
+
+    #[test]
+    fn allocation_knows_five_combinations_and_refuses_the_rest() {
+        let (keep, punch, zero) = (libc::FALLOC_FL_KEEP_SIZE, libc::FALLOC_FL_PUNCH_HOLE, libc::FALLOC_FL_ZERO_RANGE);
+        assert_eq!(allocate_mode(0), Some(AllocateMode::Allocate { keep_size: false }));
+        assert_eq!(allocate_mode(keep), Some(AllocateMode::Allocate { keep_size: true }));
+        assert_eq!(allocate_mode(punch | keep), Some(AllocateMode::Punch));
+        assert_eq!(allocate_mode(zero), Some(AllocateMode::Zero { keep_size: false }));
+        assert_eq!(allocate_mode(zero | keep), Some(AllocateMode::Zero { keep_size: true }));
+        for refused in
+            [punch, punch | zero | keep, libc::FALLOC_FL_COLLAPSE_RANGE, libc::FALLOC_FL_INSERT_RANGE, libc::FALLOC_FL_UNSHARE_RANGE]
+        {
+            assert_eq!(allocate_mode(refused), None, "{refused:#x}");
+        }
     }
 
     #[test]

@@ -304,6 +304,25 @@ impl Image {
         Extent { sector: Sector::new(sector), count: count as u32, checksum, unwritten: false }
     }
 
+    /// Gives a block unwritten sectors.
+    pub fn reserve(&mut self, page: u64, index: u64, sector: u64, count: u32, vector: Option<u64>) {
+        let checksum = vector.map_or(BlockChecksum::None, |line| BlockChecksum::Vector(LineAddress::new(line)));
+        let extent = Extent { sector: Sector::new(sector), count, checksum, unwritten: true };
+        self.put_record(TREE, page, index, Record::Block { extent: Some(extent), leaf: None });
+    }
+
+    /// Gives the block in an inode written sectors with these bytes in each, and their checksums in the vector that it has.
+    pub fn fill_room(&mut self, inode: u64, sector: u64, bytes: &[u8]) {
+        let mut checksums = Vec::new();
+        for (index, byte) in (sector as usize..).zip(bytes) {
+            let data = [*byte; SECTOR_BYTES];
+            self.blocks[index * SECTOR_BYTES..][..SECTOR_BYTES].copy_from_slice(&data);
+            checksums.push(self.pair().data(&data));
+        }
+        self.put(FILE_VECTOR, vector_lines(&checksums, 1)[0]);
+        self.edit_extent(inode, |extent| (extent.sector, extent.count) = (Sector::new(sector), bytes.len() as u32));
+    }
+
     pub fn log(&mut self, line: u64, offset: u32, length: u32, class: SlotClass) -> LogEntry {
         let data = data_of(line, length as usize);
         self.memory[line as usize * LINE_BYTES..][..data.len()].copy_from_slice(&data);

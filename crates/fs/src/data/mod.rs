@@ -1,9 +1,11 @@
 //! File data: which path each byte takes, and why. [`write_path`] and [`read_path`] read top to bottom.
 
+mod allocate;
 pub(crate) mod compose;
 pub(crate) mod log_plan;
 pub(crate) mod range_lock;
 mod read_path;
+mod seek;
 mod truncate;
 mod write_back;
 mod write_path;

@@ -1,19 +1,22 @@
 //! Truncation: both ways one transaction (RULES R11, [X3] of the tree), and never an allocation when shrinking (RULES R13).
 //!
 //! Shrinking cuts logs at the new end (their checksums are computed anew from verified bytes) and drops whole sectors behind it. What a
-//! kept sector holds beyond the end stays on the medium; the inode says so (`TAIL_STALE`), reads clip, and growing zeroes it first.
+//! kept sector holds beyond the end stays on the medium; the inode says so (`TAIL_STALE`), reads clip, and growing zeroes it first. Room
+//! kept beyond the end goes, also where the size stays what it is.
+
+use std::ops::{ControlFlow, Range};
 
 use tandemfs_device::{Fenced, Flushed};
 use tandemfs_format::SECTOR_BYTES;
 use tandemfs_format::inode::{FILE_BYTES_MAX, Inode, state};
-use tandemfs_format::mapping::{BlockChecksum, Extent, LogEntry, Record};
+use tandemfs_format::mapping::{LogEntry, Record};
 
 use super::FileView;
 use super::compose::load_log;
 use crate::alloc::Need;
 use crate::index::block::{Block, ExtentChange};
 use crate::index::tree::{self, Found};
-use crate::journal::{Tx, tx_space as space};
+use crate::journal::Tx;
 use crate::mutant::{Mutant, on};
 use crate::namespace::inodes::Handle;
 use crate::{Error, FileSystem, Result};
@@ -50,19 +53,23 @@ impl FileSystem {
         let mut new = guard.inode.clone();
         let mut root = new.root_record();
         let first_gone = size.div_ceil(block_bytes);
-        let mut freed_512 = free_blocks(&mut tx, self, view, first_gone)?;
-        tree::cut(&mut tx, volume, view.owner, &mut root, first_gone)?;
-        if !size.is_multiple_of(block_bytes) && size < view.size {
+        let mut freed_512 = free_blocks(&mut tx, self, view, first_gone..u64::MAX)?;
+        tree::clear(&mut tx, view.owner, &mut root, &(first_gone..u64::MAX))?;
+        if !size.is_multiple_of(block_bytes) {
             let block = size / block_bytes;
             let old = Block::lookup(volume, view.owner, view.root, block)?;
             let (kept, stale) = cut_block(&mut tx, self, view, &old, block, (size % block_bytes) as u32)?;
-            if stale && !on(Mutant::StaleTailForgotten) {
-                new.state |= state::TAIL_STALE;
-            } else {
-                new.state &= !state::TAIL_STALE;
+            if size < view.size {
+                if stale && !on(Mutant::StaleTailForgotten) {
+                    new.state |= state::TAIL_STALE;
+                } else {
+                    new.state &= !state::TAIL_STALE;
+                }
             }
             freed_512 += old.space_512() - kept.space_512();
-            old.replace(&mut tx, volume, view.owner, &mut root, block, ExtentChange::Cut(kept.extent), &kept.logs, Need::Transient)?;
+            if kept != old {
+                old.replace(&mut tx, volume, view.owner, &mut root, block, ExtentChange::To(kept.extent), &kept.logs, Need::Transient)?;
+            }
         } else if size < view.size {
             new.state &= !state::TAIL_STALE;
         }
@@ -78,10 +85,10 @@ impl FileSystem {
     }
 }
 
-/// Frees what every block from `first` on takes. Returns the space in 512 B. The records themselves go with their pages ([`tree::cut`]).
-pub(crate) fn free_blocks(tx: &mut Tx<'_>, fs: &FileSystem, view: &FileView, first: u64) -> Result<u64> {
+/// Frees what every block of a range takes. Returns the space in 512 B. The records themselves go with their pages ([`tree::clear`]).
+pub(crate) fn free_blocks(tx: &mut Tx<'_>, fs: &FileSystem, view: &FileView, blocks: Range<u64>) -> Result<u64> {
     let mut freed = 0;
-    tree::walk(&fs.volume, view.owner, view.root, first, &mut |found| {
+    let _ended = tree::walk_range(&fs.volume, view.owner, view.root, blocks, &mut |found| {
         match found {
             Found::Page(_) => {}
             Found::Block(_, Record::Memory(_)) => {}
@@ -91,7 +98,7 @@ pub(crate) fn free_blocks(tx: &mut Tx<'_>, fs: &FileSystem, view: &FileView, fir
                 block.free_all(tx, &fs.volume);
             }
         }
-        Ok(())
+        Ok(ControlFlow::Continue(()))
     })?;
     Ok(freed)
 }
@@ -112,23 +119,13 @@ fn cut_block(tx: &mut Tx<'_>, fs: &FileSystem, view: &FileView, old: &Block, blo
             *slot = Some(LogEntry { length, crc: volume.data_checksum(&bytes[..length as usize]), ..log });
         }
     }
-    let sectors = u64::from(end).div_ceil(SECTOR_BYTES as u64);
+    let sectors = end.div_ceil(SECTOR_BYTES as u32);
     let mut stale = false;
     if let Some(extent) = kept.extent {
-        let count = u64::from(extent.count).min(sectors);
-        if count < u64::from(extent.count) {
-            tx.free(space::sectors(extent.sector.nth(count), u64::from(extent.count) - count));
-            let checksum = match (extent.checksum, count) {
-                (BlockChecksum::Vector(_), 1) => {
-                    let Some(crc) = old.sector_checksum(volume, view.owner, 0)? else { unreachable!("a vector has every checksum") };
-                    old.free_vector(tx, volume);
-                    BlockChecksum::Inline(crc)
-                }
-                (checksum, _) => checksum,
-            };
-            kept.extent = Some(Extent { count: count as u32, checksum, ..extent });
+        if sectors < extent.count {
+            kept.extent = old.cut_extent(tx, volume, view.owner, sectors)?;
         }
-        stale = count == sectors && !(end as usize).is_multiple_of(SECTOR_BYTES);
+        stale = sectors <= extent.count && !extent.unwritten && !(end as usize).is_multiple_of(SECTOR_BYTES);
     }
     Ok((kept, stale))
 }

@@ -10,11 +10,13 @@
 //! 6. Lock the inode, put records, leaves, checksums and the inode into one [`Tx`], commit. The caller is answered after that: the
 //!    write is durable and atomic.
 
+use std::ops::Range;
+
 use smallvec::SmallVec;
 use tandemfs_device::{BlockRequest, Fenced, Flushed, InFlight, Lines, Structure};
 use tandemfs_format::inode::{FILE_BYTES_MAX, Inode, file_type, state};
 use tandemfs_format::journal::TX_DATA_MAX;
-use tandemfs_format::mapping::{LogEntry, SlotClass};
+use tandemfs_format::mapping::{Extent, LOG_BYTES_MAX, LogEntry, SlotClass};
 use tandemfs_format::{InodeNumber, SECTOR_BYTES, Sector};
 
 use super::FileView;
@@ -34,6 +36,16 @@ use crate::{Error, FileSystem, Result};
 /// What goes over a stale tail; made once, since an array on the stack would be cleared for each write.
 static ZEROS: [u8; SECTOR_BYTES] = [0; SECTOR_BYTES];
 
+/// Where a write goes.
+struct Span {
+    offset: u64,
+    end: u64,
+    /// Where the file ends after it.
+    file_end: u64,
+    /// No new logs where sectors do.
+    by_blocks: bool,
+}
+
 /// One block of a write.
 struct Target<'d> {
     block: u64,
@@ -45,10 +57,10 @@ struct Target<'d> {
 enum Action<'d> {
     /// Not decided yet.
     Undecided,
-    /// New logs over what the block has. The slots are filled as the logs are stored.
-    Logs { merges: u64, slots: LogSlots, stores: SmallVec<[Store<'d>; 4]> },
-    /// New sectors for the block; logs in `kept` stay over or behind them.
-    Sectors { extent: NewExtent, bytes: Bytes<'d>, kept: LogSlots },
+    /// Other logs over `extent`, what becomes of the block's sectors. The slots are filled as the logs are stored.
+    Logs { merges: u64, slots: LogSlots, stores: SmallVec<[Store<'d>; 4]>, extent: Option<Extent> },
+    /// New sectors for the block, or its own unwritten ones; logs in `kept` stay over or behind them.
+    Sectors { extent: NewExtent, fill: bool, bytes: Bytes<'d>, kept: LogSlots },
 }
 
 /// A log on its way: which entry of the leaf it becomes.
@@ -124,9 +136,9 @@ impl FileSystem {
         };
         let mut tx = Tx::new(volume);
         let mut targets = self.split(&view, offset, data, tail_zeros)?;
-        let file_end = view.size.max(end);
+        let span = Span { offset, end, file_end: view.size.max(end), by_blocks: false };
         for target in &mut targets {
-            self.decide(&mut tx, &view, target, offset, end, file_end)?;
+            self.decide(&mut tx, &view, target, &span)?;
         }
         let held = on(Mutant::InodeHeldOverIo).then(|| handle.state.write());
         let (fenced, flushed) = tx.suspect_if_failed(transfer(volume, &mut targets))?;
@@ -218,13 +230,14 @@ impl FileSystem {
     }
 
     /// 2b and 3. Which path a block takes; its space is taken.
-    fn decide<'d>(&self, tx: &mut Tx<'_>, view: &FileView, target: &mut Target<'d>, offset: u64, end: u64, file_end: u64) -> Result<()> {
+    fn decide<'d>(&self, tx: &mut Tx<'_>, view: &FileView, target: &mut Target<'d>, span: &Span) -> Result<()> {
         let volume = &self.volume;
         let block_bytes = u64::from(volume.geometry.block_bytes());
         let block_start = target.block * block_bytes;
         let threshold = u64::from(self.threshold_bytes);
-        let inside = offset.next_multiple_of(threshold) <= block_start && block_start + block_bytes <= end / threshold * threshold;
-        let grows = end > view.size;
+        let inside =
+            span.offset.next_multiple_of(threshold) <= block_start && block_start + block_bytes <= span.end / threshold * threshold;
+        let grows = span.end > view.size;
         let to_logs = |tx: &mut Tx<'_>, target: &Target<'d>, forced: Option<Need>| -> Result<Option<Action<'d>>> {
             let Some(plan) = log_plan::plan(&target.old.logs, &target.parts) else { return Ok(None) };
             // A plan that merges logs frees their slots (RULES R14); one that adds to what is there is growth, also over sectors.
@@ -234,7 +247,7 @@ impl FileSystem {
                 other => other.map(Some),
             }
         };
-        if !inside {
+        if !inside && !span.by_blocks {
             if let Some(action) = to_logs(tx, target, None)? {
                 target.action = action;
                 return Ok(());
@@ -242,34 +255,38 @@ impl FileSystem {
             self.ask_write_back();
         }
         // The whole block goes by blocks: as it came, or composed with what it had.
-        let whole = ((file_end - block_start).min(block_bytes) as u32).div_ceil(SECTOR_BYTES as u32);
-        let (sector, sectors) = match take_sectors(volume, &target.old, whole) {
-            Ok(sector) => (sector, whole),
-            // Both zones are full, and the write replaces what is there (RULES R14): the way that gives back most comes first.
-            Err(Error::NoSpace { .. }) if !grows && need_of(&target.old) == Need::Transient => {
-                let covered = target.parts.iter().map(Part::end).max().unwrap_or(0).div_ceil(SECTOR_BYTES as u32);
-                let below = |count: u32| count * SECTOR_BYTES as u32;
-                // A log across the end of the sectors stays as well, so it must not hide new bytes.
-                let hidden = |count: u32| {
-                    let across = |log: &&LogEntry| log.offset < below(count) && log.end() > below(count);
-                    let hides = |log: &LogEntry| target.parts.iter().any(|part| log.offset < part.end() && part.offset < log.end());
-                    target.old.logs().filter(across).any(hides)
-                };
-                match target.old.extent.map(|extent| extent.count).filter(|count| covered <= *count && !hidden(*count)) {
+        let own_count = target.old.extent.map_or(0, |extent| extent.count);
+        // Room that was kept beyond the end stays.
+        let whole = ((span.file_end - block_start).min(block_bytes) as u32).div_ceil(SECTOR_BYTES as u32).max(own_count);
+        let covered = target.parts.iter().map(Part::end).max().unwrap_or(0).div_ceil(SECTOR_BYTES as u32);
+        // Its own sectors are enough. A log across their end would stay as well, so it must not hide new bytes.
+        let enough = own_count > 0 && covered <= own_count && !target.hides(own_count * SECTOR_BYTES as u32);
+        let (sector, sectors, fill) = match target.old.extent.filter(|_| enough) {
+            Some(own) if own.unwritten || on(Mutant::WrittenFilledInPlace) => (own.sector, own_count, true), // [B4]
+            _ => match take_sectors(volume, &target.old, whole) {
+                Ok(sector) => (sector, whole, false),
+                // Both zones are full, and the write replaces what is there (RULES R14): the way that gives back most comes first.
+                Err(Error::NoSpace { .. }) if !grows && target.replaces() => {
                     // Only its sectors are written anew; logs behind them stay.
-                    Some(count) => (take_sectors(volume, &target.old, count)?, count),
-                    None => match to_logs(tx, target, Some(Need::Transient))? {
-                        Some(action) => {
-                            target.action = action;
-                            return Ok(());
-                        }
-                        None => (volume.sectors.take(whole.into(), Need::Transient)?, whole),
-                    },
+                    let again = if enough { Some(take_sectors(volume, &target.old, own_count)) } else { None };
+                    match again {
+                        Some(Ok(sector)) => (sector, own_count, false),
+                        Some(Err(error)) if !span.by_blocks => return Err(error), // logs over sectors are growth, and were tried
+                        tried => match to_logs(tx, target, tried.is_none().then_some(Need::Transient))? {
+                            Some(action) => {
+                                target.action = action;
+                                return Ok(());
+                            }
+                            None => (volume.sectors.take(whole.into(), Need::Transient)?, whole, false),
+                        },
+                    }
                 }
-            }
-            Err(error) => return Err(error),
+                Err(error) => return Err(error),
+            },
         };
-        tx.took(space::sectors(sector, sectors.into()));
+        if !fill {
+            tx.took(space::sectors(sector, sectors.into()));
+        }
         let length = sectors as usize * SECTOR_BYTES;
         let bytes = match target.parts.as_slice() {
             [part] if part.offset == 0 && part.data.len() == length => Bytes::Borrowed(part.data),
@@ -293,7 +310,7 @@ impl FileSystem {
             *slot = slot.filter(|log| log.end() as usize > length);
         }
         let extent = NewExtent { sector, count: sectors, checksums: SmallVec::new() };
-        target.action = Action::Sectors { extent, bytes, kept };
+        target.action = Action::Sectors { extent, fill, bytes, kept };
         Ok(())
     }
 
@@ -320,14 +337,15 @@ impl FileSystem {
             let need = need_of(&target.old);
             let (extent, logs, after) = match &mut target.action {
                 Action::Undecided => unreachable!("every block was decided on"),
-                Action::Sectors { extent, kept, .. } => {
+                Action::Sectors { extent, fill, kept, .. } => {
                     let sectors = u64::from(extent.count) * (SECTOR_BYTES as u64 / 512);
                     let logs: u64 = kept.iter().flatten().map(|log| space_512_of(log.class)).sum();
-                    (ExtentChange::New(extent.clone()), *kept, sectors + logs)
+                    let change = if *fill { ExtentChange::Fill } else { ExtentChange::New };
+                    (change(extent.clone()), *kept, sectors + logs)
                 }
-                Action::Logs { slots, .. } => {
-                    let sectors = target.old.extent.map_or(0, |extent| u64::from(extent.count) * (SECTOR_BYTES as u64 / 512));
-                    (ExtentChange::Keep, *slots, sectors + slots.iter().flatten().map(|log| space_512_of(log.class)).sum::<u64>())
+                Action::Logs { slots, extent, .. } => {
+                    let sectors = extent.map_or(0, |extent| u64::from(extent.count) * (SECTOR_BYTES as u64 / 512));
+                    (ExtentChange::To(*extent), *slots, sectors + slots.iter().flatten().map(|log| space_512_of(log.class)).sum::<u64>())
                 }
             };
             target.old.replace(&mut tx, volume, owner, &mut root, target.block, extent, &logs, need)?;
@@ -348,9 +366,10 @@ impl FileSystem {
         let tail_zeros = if view.tail_stale { &ZEROS[..(sector_end - view.size) as usize] } else { &ZEROS[..0] };
         let mut tx = Tx::new(&self.volume);
         let mut targets = self.split(view, size, &[], tail_zeros)?;
+        // The zeros never reach beyond the file's new size, so a log may hold them.
+        let span = Span { offset: view.size, end: sector_end, file_end: size, by_blocks: false };
         for target in &mut targets {
-            // The zeros never reach beyond the file's new size, so a log may hold them.
-            self.decide(&mut tx, view, target, view.size, sector_end, size)?;
+            self.decide(&mut tx, view, target, &span)?;
         }
         let (fenced, flushed) = tx.suspect_if_failed(transfer(&self.volume, &mut targets))?;
         self.commit_write(tx, handle, &mut targets, fenced, flushed, |inode| {
@@ -368,37 +387,51 @@ impl FileSystem {
     }
 
     fn rewrite_block(&self, handle: &Handle, block: u64, why: Rewrite) -> Result<bool> {
+        let _range = handle.ranges.exclusive(block, block);
+        self.rewrite_locked(handle, block, why)
+    }
+
+    /// The same for a caller that has the range locked.
+    pub(super) fn rewrite_locked(&self, handle: &Handle, block: u64, why: Rewrite) -> Result<bool> {
         let volume = &self.volume;
         let block_bytes = u64::from(volume.geometry.block_bytes());
-        let _range = handle.ranges.exclusive(block, block);
         let view = self.view(handle)?;
         let old = Block::lookup(volume, view.owner, view.root, block)?;
-        let wanted = match why {
-            Rewrite::WriteBack => old.has_logs(),
-            Rewrite::MoveOut => old.extent.is_some_and(|extent| volume.sectors.is_lent(extent.sector)),
+        let count_before = old.extent.map_or(0, |extent| extent.count);
+        let start = block * block_bytes;
+        let inside = view.size.saturating_sub(start).min(block_bytes) as usize;
+        let whole = (inside.div_ceil(SECTOR_BYTES) as u32).max(count_before);
+        let (wanted, sectors) = match why {
+            Rewrite::WriteBack => (old.has_logs(), whole),
+            // What it has now and no more: that is what the hole which it left holds.
+            Rewrite::MoveOut => (old.extent.is_some_and(|extent| volume.sectors.is_lent(extent.sector)), count_before),
+            Rewrite::Lengthen(sectors) => (count_before < sectors, whole.max(sectors)),
         };
         if !wanted {
             return Ok(false);
         }
-        let start = block * block_bytes;
-        let length = view.size.saturating_sub(start).min(block_bytes).next_multiple_of(SECTOR_BYTES as u64) as usize;
+        let length = sectors as usize * SECTOR_BYTES;
         let mut tx = Tx::new(volume);
         let mut bytes = vec![0; length];
         compose(volume, view.owner, start, &old, &mut bytes)?;
-        bytes[(view.size.saturating_sub(start)).min(length as u64) as usize..].fill(0);
-        let sectors = (length / SECTOR_BYTES) as u32;
-        let gives_back = old.extent.is_some_and(|extent| extent.count >= sectors);
-        let sector = match why {
+        bytes[inside.min(length)..].fill(0);
+        let gives_back = count_before >= sectors;
+        let own = old.extent.filter(|extent| extent.unwritten && gives_back); // [B4]
+        let sector = match (own, why) {
+            (Some(own), _) => own.sector,
             // A whole block that takes one from the room gives one back; the end of a file would leave it in pieces.
-            Rewrite::WriteBack if gives_back && u64::from(sectors) == volume.geometry.block_sectors_each() => {
+            (None, Rewrite::WriteBack) if gives_back && u64::from(sectors) == volume.geometry.block_sectors_each() => {
                 volume.sectors.take(sectors.into(), Need::Transient)?
             }
-            Rewrite::WriteBack if !gives_back => volume.sectors.take(sectors.into(), Need::Growth)?,
+            (None, Rewrite::WriteBack | Rewrite::Lengthen(_)) if !gives_back => volume.sectors.take(sectors.into(), Need::Growth)?,
             _ => volume.sectors.take_outside_room(sectors.into()).ok_or(Error::NoSpace { zone: "block" })?,
         };
-        tx.took(space::sectors(sector, sectors.into()));
+        if own.is_none() {
+            tx.took(space::sectors(sector, sectors.into()));
+        }
         let extent = NewExtent { sector, count: sectors, checksums: SmallVec::new() };
-        let action = Action::Sectors { extent, bytes: Bytes::Owned(bytes), kept: [None; 16] };
+        let kept = old.logs.map(|slot| slot.filter(|log| log.end() as usize > length));
+        let action = Action::Sectors { extent, fill: own.is_some(), bytes: Bytes::Owned(bytes), kept };
         let mut targets = [Target { block, old, parts: SmallVec::new(), action }];
         let (fenced, flushed) = tx.suspect_if_failed(transfer(volume, &mut targets))?;
         self.commit_write(tx, handle, &mut targets, fenced, flushed, |inode| {
@@ -409,18 +442,97 @@ impl FileSystem {
         count(&volume.live.work.block_write_backs);
         Ok(true)
     }
+
+    /// Zeros over bytes of a block that has data there, inside the file: an overwrite (RULES R14). The caller has the range locked. Few of
+    /// them are a log; more of them would cost the scarcer zone what the block itself does not, so the block is written anew.
+    pub(super) fn write_zeros(&self, handle: &Handle, view: &FileView, block: u64, bytes: Range<u32>) -> Result<()> {
+        let volume = &self.volume;
+        let start = block * u64::from(volume.geometry.block_bytes());
+        let zeros = vec![0; bytes.len()];
+        let part = Part { offset: bytes.start, data: &zeros };
+        let old = Block::lookup(volume, view.owner, view.root, block)?;
+        let mut target = Target { block, old, parts: SmallVec::from_iter([part]), action: Action::Undecided };
+        let span = Span {
+            offset: start + u64::from(bytes.start),
+            end: start + u64::from(bytes.end),
+            file_end: view.size,
+            by_blocks: bytes.len() > LOG_BYTES_MAX,
+        };
+        let mut tx = Tx::new(volume);
+        self.decide(&mut tx, view, &mut target, &span)?;
+        let mut targets = [target];
+        let (fenced, flushed) = transfer(volume, &mut targets)?;
+        self.commit_write(tx, handle, &mut targets, fenced, flushed, |inode| touch(inode, WriteOptions::default()))?;
+        if targets[0].is_lent(volume)
+            && let Err(error) = self.rewrite_locked(handle, block, Rewrite::MoveOut)
+        {
+            tracing::debug!(%error, block, "the transient room stays lent");
+        }
+        Ok(())
+    }
+
+    /// One transaction that leaves some logs of a block out, shortens some, and makes its sectors what `extent` says. `moved` is a log whose
+    /// bytes go to another slot (entry as it will be, slot of the leaf, bytes). The caller has the range locked.
+    pub(super) fn change_block(
+        &self,
+        handle: &Handle,
+        block: u64,
+        old: Block,
+        slots: LogSlots,
+        moved: Option<(usize, LogEntry, Vec<u8>)>,
+        extent: impl FnOnce(&mut Tx<'_>, &Block) -> Result<Option<Extent>>,
+    ) -> Result<()> {
+        let volume = &self.volume;
+        let mut tx = Tx::new(volume);
+        let mut stores = SmallVec::new();
+        if let Some((slot, entry, bytes)) = moved {
+            let address = volume.memory.take_slot(entry.class, Need::Transient)?; // its old slot comes back
+            tx.took(space::slot(address, entry.class.lines()));
+            stores.push(Store { slot, entry: LogEntry { address, ..entry }, skip: 0, bytes: Bytes::Owned(bytes) });
+        }
+        let change = extent(&mut tx, &old)?;
+        let action = Action::Logs { merges: 0, slots, stores, extent: change };
+        let mut targets = [Target { block, old, parts: SmallVec::new(), action }];
+        let (fenced, flushed) = transfer(volume, &mut targets)?;
+        self.commit_write(tx, handle, &mut targets, fenced, flushed, |inode| touch(inode, WriteOptions::default()))
+    }
 }
 
 /// Why a block is written anew without new data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Rewrite {
+pub(super) enum Rewrite {
     /// Its logs give memory-zone space back.
     WriteBack,
     /// It leaves the transient room.
     MoveOut,
+    /// It is to have at least so many sectors, zeros behind what it has.
+    Lengthen(u32),
 }
 
 impl Target<'_> {
+    /// Whether a log across `end` lies over bytes of the parts.
+    fn hides(&self, end: u32) -> bool {
+        let across = |log: &&LogEntry| log.offset < end && log.end() > end;
+        let hides = |log: &LogEntry| self.parts.iter().any(|part| log.offset < part.end() && part.offset < log.end());
+        self.old.logs().filter(across).any(hides)
+    }
+
+    /// Whether every byte of the parts has a place already. New bytes in the holes of a block are growth, whatever else the block has: a
+    /// block of the transient room that they took would not come back (RULES R14).
+    fn replaces(&self) -> bool {
+        let of_sectors = self.old.extent.map_or(0, |extent| extent.count * SECTOR_BYTES as u32);
+        self.parts.iter().all(|part| {
+            let mut at = part.offset.max(of_sectors);
+            while at < part.end() {
+                match self.old.logs().find(|log| log.offset <= at && at < log.end()) {
+                    Some(log) => at = log.end(),
+                    None => return false,
+                }
+            }
+            true
+        })
+    }
+
     fn is_lent(&self, volume: &Volume) -> bool {
         matches!(&self.action, Action::Sectors { extent, .. } if volume.sectors.is_lent(extent.sector))
     }
@@ -512,7 +624,7 @@ fn take_logs<'d>(
             }
         }
     }
-    Ok(Action::Logs { merges: plan.merges, slots: plan.kept, stores })
+    Ok(Action::Logs { merges: plan.merges, slots: plan.kept, stores, extent: target.old.extent })
 }
 
 /// The bytes of a log from old logs and new parts.
@@ -551,7 +663,7 @@ fn transfer(volume: &Volume, targets: &mut [Target<'_>]) -> Result<(Fenced, Flus
     let mut blocks: SmallVec<[(&mut NewExtent, &[u8]); 2]> = SmallVec::new();
     for target in targets {
         match &mut target.action {
-            Action::Logs { slots, stores, merges } => {
+            Action::Logs { slots, stores, merges, .. } => {
                 add(&volume.live.work.merges, *merges);
                 logs.push((slots, stores));
             }

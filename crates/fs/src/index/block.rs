@@ -3,6 +3,8 @@
 //! [B1] No two logs of a block overlap; a log never leaves its block.
 //! [B2] A change of one log touches one line of the leaf; a leaf that grows is written anew and the old one freed (RULES R6).
 //! [B3] A block that is a single log keeps the entry in its record; a million small files need no leaf (LAYOUT).
+//! [B4] Unwritten sectors are room kept for their own block, with the vector that they will need: filling them takes nothing (RULES R14).
+//!      They hold no data, so they are written *before* the record that says so.
 
 use smallvec::SmallVec;
 use tandemfs_device::Structure;
@@ -41,12 +43,12 @@ pub(crate) struct NewExtent {
 /// What becomes of a block's sectors.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum ExtentChange {
-    /// They stay.
-    Keep,
     /// Others take their place.
     New(NewExtent),
-    /// Fewer of them stay; the caller frees what is cut off.
-    Cut(Option<Extent>),
+    /// They were unwritten and are written now ([B4]).
+    Fill(NewExtent),
+    /// They become this, or stay what they are; the caller takes and frees what differs.
+    To(Option<Extent>),
 }
 
 impl Block {
@@ -218,9 +220,14 @@ impl Block {
             }
         }
         let extent = match extent {
-            ExtentChange::Keep => self.extent,
-            ExtentChange::New(new) => Some(self.replace_extent(tx, volume, new, need)?),
-            ExtentChange::Cut(kept) => kept,
+            ExtentChange::New(new) => {
+                if let Some(old) = self.extent {
+                    tx.free(space::sectors(old.sector, old.count.into()));
+                }
+                Some(self.replace_extent(tx, volume, new, need)?)
+            }
+            ExtentChange::Fill(new) => Some(self.replace_extent(tx, volume, new, need)?),
+            ExtentChange::To(extent) => extent,
         };
         let count = logs.iter().flatten().count();
         let single = match (extent, count) {
@@ -239,17 +246,61 @@ impl Block {
             Some(entry) => Record::SingleLog(*entry), // [B3]
             None => Record::Block { extent, leaf },
         };
+        if record == Record::HOLE {
+            tree::clear(tx, owner, root, &(block..block + 1))?;
+            return Ok(0);
+        }
         tree::set(tx, volume, owner, root, block, record, need)
     }
 
-    fn replace_extent(&self, tx: &mut Tx<'_>, volume: &Volume, new: NewExtent, need: Need) -> Result<Extent> {
+    /// Unwritten sectors for the block in the place of what it has, with their vector ([B4]). Its old ones are freed.
+    pub(crate) fn reserve(&self, tx: &mut Tx<'_>, volume: &Volume, count: u32) -> Result<Extent> {
+        let sector = volume.sectors.take(count.into(), Need::Growth)?;
+        tx.took(space::sectors(sector, count.into()));
         let mut old_vector = None;
         if let Some(old) = self.extent {
             tx.free(space::sectors(old.sector, old.count.into()));
-            if let BlockChecksum::Vector(vector) = old.checksum {
-                old_vector = Some(vector);
-            }
+            old_vector = vector_of(&old);
         }
+        let checksum = match (volume.checksums && count > 1, old_vector) {
+            (false, None) => BlockChecksum::None,
+            (false, Some(_)) => {
+                self.free_vector(tx, volume);
+                BlockChecksum::None
+            }
+            (true, Some(vector)) => BlockChecksum::Vector(vector),
+            (true, None) => {
+                let lines = vector_lines_taken(volume);
+                let vector = volume.memory.take(volume, Region::Leaves, lines, Need::Growth)?;
+                tx.took(space::region(Region::Leaves, vector, lines));
+                BlockChecksum::Vector(vector)
+            }
+        };
+        Ok(Extent { sector, count, checksum, unwritten: true })
+    }
+
+    /// Its first `count` sectors (fewer than it has); the others are freed, with the vector where it is not needed any more.
+    pub(crate) fn cut_extent(&self, tx: &mut Tx<'_>, volume: &Volume, owner: Owner, count: u32) -> Result<Option<Extent>> {
+        let Some(extent) = self.extent else { return Ok(None) };
+        assert!(count < extent.count, "{count} of {} sectors", extent.count);
+        tx.free(space::sectors(extent.sector.nth(count.into()), u64::from(extent.count - count)));
+        if count == 0 {
+            self.free_vector(tx, volume);
+            return Ok(None);
+        }
+        let checksum = match extent.checksum {
+            BlockChecksum::Vector(_) if count == 1 => {
+                let crc = self.sector_checksum(volume, owner, 0)?;
+                self.free_vector(tx, volume);
+                crc.filter(|_| !extent.unwritten).map_or(BlockChecksum::None, BlockChecksum::Inline)
+            }
+            checksum => checksum,
+        };
+        Ok(Some(Extent { count, checksum, ..extent }))
+    }
+
+    fn replace_extent(&self, tx: &mut Tx<'_>, volume: &Volume, new: NewExtent, need: Need) -> Result<Extent> {
+        let mut old_vector = self.extent.as_ref().and_then(vector_of);
         let lines = vector_lines_taken(volume);
         let checksum = match (volume.checksums, new.count) {
             (false, _) => BlockChecksum::None,
@@ -309,6 +360,13 @@ fn leaf_image(volume: &Volume, owner: Owner, logs: &LogSlots, line: u64, address
     let mut entries = [None; LINE_ENTRIES];
     entries.copy_from_slice(&logs[at..at + LINE_ENTRIES]);
     leaf_line(&entries, &volume.place(owner, address))
+}
+
+fn vector_of(extent: &Extent) -> Option<LineAddress> {
+    match extent.checksum {
+        BlockChecksum::Vector(vector) => Some(vector),
+        _ => None,
+    }
 }
 
 /// Lines that a checksum vector takes: aligned to a power of two.

@@ -2,9 +2,12 @@
 //!
 //! [X1] A new page is zeroed and fenced before it is linked (RULES R6); its lines and the pointer to it are in one transaction.
 //! [X2] All lines of a tree belong to the lock of its inode (RULES R5).
-//! [X3] Cutting a file frees whole pages by clearing the pointer to them: one line for 192 records, so any truncation is one bounded
-//!      transaction (RULES R11).
+//! [X3] Clearing a range frees whole pages by clearing the pointer to them: one line for 192 records, so any truncation is one bounded
+//!      transaction (RULES R11). A page that holds nothing any more goes as well.
 
+use std::ops::{ControlFlow, Range};
+
+use smallvec::SmallVec;
 use tandemfs_device::Structure;
 use tandemfs_format::mapping::{HEIGHT_MAX, LINE_RECORDS, PAGE_RECORDS, Record, RecordBytes, line_records, with_record};
 use tandemfs_format::segment::Region;
@@ -102,7 +105,7 @@ pub(crate) fn set(
         let page = new_page(tx, volume, need)?;
         added += 1;
         if top != Record::HOLE {
-            put(tx, volume, owner, page, 0, top)?;
+            put(tx, owner, page, 0, top)?;
         }
         top = Record::Pointer { page, height };
         *root = top.encode();
@@ -122,7 +125,7 @@ pub(crate) fn set(
             None => {
                 let next = new_page(tx, volume, need)?;
                 added += 1;
-                put(tx, volume, owner, page, rest / below, Record::Pointer { page: next, height: height - 1 })?;
+                put(tx, owner, page, rest / below, Record::Pointer { page: next, height: height - 1 })?;
                 next
             }
         };
@@ -130,7 +133,7 @@ pub(crate) fn set(
         rest %= below;
         height -= 1;
     }
-    put(tx, volume, owner, page, rest, record)?;
+    put(tx, owner, page, rest, record)?;
     Ok(added)
 }
 
@@ -140,10 +143,10 @@ fn new_page(tx: &mut Tx<'_>, volume: &Volume, need: Need) -> Result<LineAddress>
     Ok(page)
 }
 
-fn put(tx: &mut Tx<'_>, volume: &Volume, owner: Owner, page: LineAddress, index: u64, record: Record) -> Result<()> {
+fn put(tx: &mut Tx<'_>, owner: Owner, page: LineAddress, index: u64, record: Record) -> Result<()> {
     let (line, index) = position(page, index);
     let old = tx.line(owner, Structure::Mapping, line)?;
-    let new = with_record(&old, index, record.encode(), &volume.place(owner, line));
+    let new = with_record(&old, index, record.encode(), &tx.volume().place(owner, line));
     if new != old { tx.put(Structure::Mapping, line, new) } else { Ok(()) }
 }
 
@@ -157,13 +160,39 @@ pub(crate) enum Found {
 
 /// Visits every page and every record from block `from` on, in order. Pages are visited before what they hold.
 pub(crate) fn walk(volume: &Volume, owner: Owner, root: RecordBytes, from: u64, visit: &mut dyn FnMut(Found) -> Result<()>) -> Result<()> {
+    walk_range(volume, owner, root, from..u64::MAX, &mut |found| visit(found).map(ControlFlow::Continue)).map(drop)
+}
+
+/// Visits every page that may hold a block of a range and every record in it, in order, until `visit` breaks.
+pub(crate) fn walk_range(
+    volume: &Volume,
+    owner: Owner,
+    root: RecordBytes,
+    blocks: Range<u64>,
+    visit: &mut dyn FnMut(Found) -> Result<ControlFlow<()>>,
+) -> Result<ControlFlow<()>> {
     let record = decode(owner, &root, IN_INODE)?;
     match record {
-        Record::Pointer { page, height } => walk_page(volume, owner, page, height, 0, from, visit),
-        Record::HOLE => Ok(()),
-        record if from == 0 => visit(Found::Block(0, record)),
-        _ => Ok(()),
+        Record::Pointer { page, height } => walk_page(volume, owner, page, height, 0, &blocks, visit),
+        Record::HOLE => Ok(ControlFlow::Continue(())),
+        record if blocks.contains(&0) => visit(Found::Block(0, record)),
+        _ => Ok(ControlFlow::Continue(())),
     }
+}
+
+/// The first block of a range that is no hole.
+pub(crate) fn first_block(volume: &Volume, owner: Owner, root: RecordBytes, blocks: Range<u64>) -> Result<Option<u64>> {
+    let mut first = None;
+    let _ended = walk_range(volume, owner, root, blocks, &mut |found| {
+        Ok(match found {
+            Found::Page(_) => ControlFlow::Continue(()),
+            Found::Block(block, _) => {
+                first = Some(block);
+                ControlFlow::Break(())
+            }
+        })
+    })?;
+    Ok(first)
 }
 
 /// Recursion is bounded by the height, which [`child`] and the record's own check hold below [`HEIGHT_MAX`].
@@ -173,15 +202,20 @@ fn walk_page(
     page: LineAddress,
     height: u32,
     base: u64,
-    from: u64,
-    visit: &mut dyn FnMut(Found) -> Result<()>,
-) -> Result<()> {
-    visit(Found::Page(page))?;
+    blocks: &Range<u64>,
+    visit: &mut dyn FnMut(Found) -> Result<ControlFlow<()>>,
+) -> Result<ControlFlow<()>> {
+    if visit(Found::Page(page))?.is_break() {
+        return Ok(ControlFlow::Break(()));
+    }
     let below = capacity(height - 1);
     for line_index in 0..PAGE_LINES {
         let first = base.saturating_add((line_index * LINE_RECORDS as u64).saturating_mul(below));
-        if first.saturating_add(below.saturating_mul(LINE_RECORDS as u64)) <= from {
+        if first.saturating_add(below.saturating_mul(LINE_RECORDS as u64)) <= blocks.start {
             continue;
+        }
+        if first >= blocks.end {
+            break;
         }
         let line = page.nth(line_index);
         let bytes = volume.line(owner, Structure::Mapping, line)?;
@@ -191,17 +225,20 @@ fn walk_page(
         for (index, record) in (0..).zip(line_records(&bytes)) {
             let record = decode(owner, &record, line)?;
             let block = first.saturating_add(below.saturating_mul(index));
-            if record == Record::HOLE || block.saturating_add(below) <= from {
+            if record == Record::HOLE || block.saturating_add(below) <= blocks.start || block >= blocks.end {
                 continue;
             }
-            match (height, child_or_block(owner, record, line, height)?) {
+            let flow = match (height, child_or_block(owner, record, line, height)?) {
                 (1, None) => visit(Found::Block(block, record))?,
-                (_, Some(next)) => walk_page(volume, owner, next, height - 1, block, from, visit)?,
+                (_, Some(next)) => walk_page(volume, owner, next, height - 1, block, blocks, visit)?,
                 _ => unreachable!("a record of a higher page leads down"),
+            };
+            if flow.is_break() {
+                return Ok(flow);
             }
         }
     }
-    Ok(())
+    Ok(ControlFlow::Continue(()))
 }
 
 fn child_or_block(owner: Owner, record: Record, line: LineAddress, height: u32) -> Result<Option<LineAddress>> {
@@ -212,54 +249,58 @@ fn child_or_block(owner: Owner, record: Record, line: LineAddress, height: u32) 
     }
 }
 
-/// Clears every record from block `from` on, and frees the pages that hold nothing before it. What the records name is the caller's to
-/// free ([X3]). Returns the pages freed.
-pub(crate) fn cut(tx: &mut Tx<'_>, volume: &Volume, owner: Owner, root: &mut RecordBytes, from: u64) -> Result<u64> {
-    match decode(owner, root, IN_INODE)? {
-        Record::Pointer { page, height } => {
-            let (empty, freed) = cut_page(tx, volume, owner, page, height, 0, from)?;
-            if empty {
-                *root = Record::HOLE.encode();
-            }
-            Ok(freed)
-        }
-        _ => {
-            if from == 0 {
-                *root = Record::HOLE.encode();
-            }
-            Ok(0)
-        }
+/// Clears every record of a range of blocks, and frees the pages that hold nothing after that. What the records name is the caller's to
+/// free ([X3]).
+pub(crate) fn clear(tx: &mut Tx<'_>, owner: Owner, root: &mut RecordBytes, blocks: &Range<u64>) -> Result<()> {
+    let empty = match decode(owner, root, IN_INODE)? {
+        Record::Pointer { page, height } => clear_page(tx, owner, page, height, 0, blocks)?,
+        _ => blocks.contains(&0),
+    };
+    if empty {
+        *root = Record::HOLE.encode();
     }
+    Ok(())
 }
 
-/// Cuts one page; true where it held only what was cut, and is freed.
-fn cut_page(tx: &mut Tx<'_>, volume: &Volume, owner: Owner, page: LineAddress, height: u32, base: u64, from: u64) -> Result<(bool, u64)> {
+/// Clears a range in one page; true where nothing else is in it, and it is freed.
+fn clear_page(tx: &mut Tx<'_>, owner: Owner, page: LineAddress, height: u32, base: u64, blocks: &Range<u64>) -> Result<bool> {
     let below = capacity(height - 1);
-    let whole = base >= from;
-    let mut freed = 0;
-    for index in 0..PAGE_RECORDS {
-        let start = base.saturating_add(index.saturating_mul(below));
-        if start.saturating_add(below) <= from {
+    let mut cleared: SmallVec<[u64; 16]> = SmallVec::new();
+    let mut keeps = false;
+    for line_index in 0..PAGE_LINES {
+        let line = page.nth(line_index);
+        let first = base.saturating_add((line_index * LINE_RECORDS as u64).saturating_mul(below));
+        if first >= blocks.end || first.saturating_add(below.saturating_mul(LINE_RECORDS as u64)) <= blocks.start {
+            // Nothing here is cleared; what it says is not looked at, so that damage beside a range does not hold it.
+            keeps |= tx.raw_line(Structure::Mapping, line)? != tandemfs_format::EMPTY_LINE;
             continue;
         }
-        let (line, at) = position(page, index);
-        let record = decode(owner, &line_records(&tx.line(owner, Structure::Mapping, line)?)[at], line)?;
-        if record == Record::HOLE {
+        let bytes = tx.line(owner, Structure::Mapping, line)?;
+        if bytes == tandemfs_format::EMPTY_LINE {
             continue;
         }
-        let mut clear = true;
-        if let Some(next) = child_or_block(owner, record, line, height)? {
-            let (empty, pages) = cut_page(tx, volume, owner, next, height - 1, start, from)?;
-            freed += pages;
-            clear = empty;
-        }
-        if clear && !whole {
-            put(tx, volume, owner, page, index, Record::HOLE)?;
+        for (at, record) in (0..).zip(line_records(&bytes)) {
+            let record = decode(owner, &record, line)?;
+            let index = line_index * LINE_RECORDS as u64 + at;
+            let start = base.saturating_add(index.saturating_mul(below));
+            if record == Record::HOLE {
+                continue;
+            }
+            let inside = start < blocks.end && blocks.start < start.saturating_add(below);
+            let clear = inside
+                && match child_or_block(owner, record, line, height)? {
+                    Some(next) => clear_page(tx, owner, next, height - 1, start, blocks)?,
+                    None => true,
+                };
+            if clear { cleared.push(index) } else { keeps = true }
         }
     }
-    if whole {
+    if !keeps {
         tx.free(space::region(Region::Mappings, page, PAGE_LINES));
-        freed += 1;
+        return Ok(true);
     }
-    Ok((whole, freed))
+    for index in cleared {
+        put(tx, owner, page, index, Record::HOLE)?;
+    }
+    Ok(false)
 }

@@ -58,11 +58,23 @@ impl<'v> Tx<'v> {
         }
     }
 
+    pub(crate) fn volume(&self) -> &'v Volume {
+        self.volume
+    }
+
     /// The line as this transaction leaves it, verified for its owner.
     pub(crate) fn line(&self, owner: Owner, structure: Structure, address: LineAddress) -> Result<Line> {
         match self.position(address) {
             Some(position) => Ok(self.images[position]),
             None => self.volume.line(owner, structure, address),
+        }
+    }
+
+    /// The line as this transaction leaves it, not verified.
+    pub(crate) fn raw_line(&self, structure: Structure, address: LineAddress) -> Result<Line> {
+        match self.position(address) {
+            Some(position) => Ok(self.images[position]),
+            None => self.volume.raw_line(structure, address),
         }
     }
 

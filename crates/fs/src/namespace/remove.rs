@@ -141,9 +141,9 @@ impl FileSystem {
                     None => super::directory::DirectoryIndex::load(volume, owner, root, state.inode.size)?.free_all(tx),
                 }
             } else {
-                free_blocks(tx, self, &view, 0)?;
+                free_blocks(tx, self, &view, 0..u64::MAX)?;
             }
-            tree::cut(tx, volume, owner, &mut root, 0)?;
+            tree::clear(tx, owner, &mut root, &(0..u64::MAX))?;
         }
         tx.put(Structure::Inode, target.address, EMPTY_LINE)?;
         tx.put(Structure::Inode, target.address.nth(1), EMPTY_LINE)?;

@@ -1,0 +1,384 @@
+//! Space given out before there is data for it, and taken back under it: `allocate`, `punch`, `zero`.
+//!
+//! Room is *unwritten* sectors on the block's own record, with the checksum vector that they will need ([B4] of `index/block.rs`): it
+//! reads as zeros, survives a crash and an unmount, and a write fills it where it lies, on a full device too (RULES R14).
+//!
+//! [AL1] Each call is a series of bounded transactions (RULES R11), one behind the other, front to back, under one lock of the range; so
+//!       doing it again does what is left. Cut in the middle, an `allocate` leaves some of its room and the old size; a `punch` or `zero`
+//!       leaves zeros from its start up to a multiple of 4 KiB, and old bytes from there on. Never a byte that was in neither.
+//! [AL2] The size changes in the last transaction, after all room is there. `zero` takes its room before it changes a byte. So a call
+//!       that finds no space changes nothing that can be read, and the room that it took goes back; it first asks whether there is enough.
+//! [AL3] Whole blocks change by their records alone: `punch` frees what they name, `zero` makes written sectors unwritten. Both wait for
+//!       nothing but their record: what is freed is given out after it is persistent (RULES R7), and unwritten sectors are written only
+//!       by a later write, whose own record says so.
+//! [AL4] In a block of which a part stays, sectors behind the range's start are cut off where nothing behind them stays; otherwise zeros
+//!       are written over the old bytes as any overwrite is (RULES R14). The block is the granule in which sectors come back. Logs that the
+//!       range covers go, unless sectors with data lie below them.
+
+use std::ops::{ControlFlow, Range};
+
+use tandemfs_device::{Fenced, Flushed};
+use tandemfs_format::inode::{FILE_BYTES_MAX, Inode, file_type};
+use tandemfs_format::mapping::{BlockChecksum, Extent, LogEntry, PAGE_RECORDS, Record};
+use tandemfs_format::{InodeNumber, SECTOR_BYTES};
+
+use super::FileView;
+use super::compose::load_log;
+use super::range_lock::RangeGuard;
+use super::truncate::free_blocks;
+use super::write_path::Rewrite;
+use crate::alloc::Need;
+use crate::index::block::{Block, ExtentChange};
+use crate::index::tree::{self, Found};
+use crate::journal::Tx;
+use crate::namespace::inodes::Handle;
+use crate::statistics::count;
+use crate::types::AllocateMode;
+use crate::volume::now;
+use crate::{Error, FileSystem, Result};
+
+/// Blocks whose records one transaction changes: at most two lines each, and those of the way down to them.
+const STEP_BLOCKS: u64 = 96;
+/// Blocks that one transaction frees: whole pages of records go by the line that points to them ([X3] of the tree).
+const FREE_STEP_BLOCKS: u64 = 16 * PAGE_RECORDS;
+const SECTOR: u64 = SECTOR_BYTES as u64;
+
+impl FileSystem {
+    /// Gives out, takes back or zeroes the space of a range of a file ([AL1]).
+    ///
+    /// # Errors
+    /// `InvalidArgument` for an empty range and for what is no regular file, `FileTooLarge`, `NoSpace`: then nothing that can be read has
+    /// changed.
+    pub fn allocate(&self, number: InodeNumber, offset: u64, length: u64, mode: AllocateMode) -> Result<()> {
+        count(&self.volume.live.operations.fallocate);
+        self.volume.health.check_writable()?;
+        if length == 0 {
+            return Err(Error::InvalidArgument("an empty range"));
+        }
+        let end = offset.checked_add(length).filter(|end| *end <= FILE_BYTES_MAX).ok_or(Error::FileTooLarge)?;
+        let handle = self.inodes.get(&self.volume, number)?;
+        match handle.state.read().inode.file_type() {
+            file_type::REGULAR => {}
+            file_type::DIRECTORY => return Err(Error::IsDirectory),
+            _ => return Err(Error::InvalidArgument("only regular files have space to give out")),
+        }
+        let grows = matches!(mode, AllocateMode::Allocate { keep_size: false } | AllocateMode::Zero { keep_size: false });
+        let _range = self.lock_for(&handle, offset, end, grows)?;
+        match mode {
+            AllocateMode::Punch => return self.zero(&handle, offset, end, Zeroed::Freed),
+            AllocateMode::Allocate { .. } => self.reserve(&handle, offset, end)?,
+            AllocateMode::Zero { .. } => {
+                self.reserve(&handle, offset, end)?; // [AL2]
+                self.zero(&handle, offset, end, Zeroed::Kept)?;
+            }
+        }
+        let view = self.view(&handle)?;
+        if grows && end > view.size {
+            self.grow(&handle, &view, end, changed)?;
+        }
+        Ok(())
+    }
+
+    /// Locks the blocks of a range, and all behind the end of the file where its size may change.
+    fn lock_for<'h>(&self, handle: &'h Handle, offset: u64, end: u64, grows: bool) -> Result<RangeGuard<'h>> {
+        let block_bytes = u64::from(self.volume.geometry.block_bytes());
+        loop {
+            let before = self.view(handle)?.size;
+            let (first, last) = match grows && end > before {
+                true => (offset.min(before) / block_bytes, u64::MAX),
+                false => (offset / block_bytes, (end - 1) / block_bytes),
+            };
+            let range = handle.ranges.exclusive(first, last);
+            if self.view(handle)?.size >= end || self.view(handle)?.size == before || !grows {
+                return Ok(range);
+            }
+        }
+    }
+
+    // ---- giving out -----------------------------------------------------------------------------------------------------------------
+
+    /// Sectors for every block of a range. The caller has it locked.
+    fn reserve(&self, handle: &Handle, offset: u64, end: u64) -> Result<()> {
+        let block_bytes = u64::from(self.volume.geometry.block_bytes());
+        let blocks = offset / block_bytes..end.div_ceil(block_bytes);
+        self.check_room(handle, &blocks, end)?;
+        let mut taken: Vec<Range<u64>> = Vec::new();
+        let mut at = blocks.start;
+        while at < blocks.end {
+            let step = at..blocks.end.min((at / STEP_BLOCKS + 1) * STEP_BLOCKS);
+            match self.reserve_step(handle, step, end, &mut taken) {
+                Ok(next) => at = next,
+                Err(error) => {
+                    // [AL2]: blocks that were holes are holes again.
+                    for range in taken {
+                        if let Err(error) = self.free_range(handle, range) {
+                            tracing::warn!(%error, inode = handle.number.get(), "room that is not needed stays given out");
+                        }
+                    }
+                    return Err(error);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Refuses at once what cannot fit ([AL2]).
+    fn check_room(&self, handle: &Handle, blocks: &Range<u64>, end: u64) -> Result<()> {
+        let volume = &self.volume;
+        let each = volume.geometry.block_sectors_each();
+        let available = volume.sectors.space().available_bytes / SECTOR;
+        let last = u64::from(self.sectors_of(blocks.end - 1, end));
+        let wanted = (blocks.end - blocks.start - 1).saturating_mul(each).saturating_add(last);
+        if wanted <= available {
+            return Ok(());
+        }
+        let view = self.view(handle)?;
+        let mut there = 0;
+        let state = handle.state.read();
+        let _ended = tree::walk_range(volume, view.owner, state.root(), blocks.clone(), &mut |found| {
+            if let Found::Block(_, Record::Block { extent: Some(extent), .. }) = found {
+                there += u64::from(extent.count);
+            }
+            Ok(ControlFlow::Continue(()))
+        })?;
+        if wanted - there.min(wanted) > available { Err(Error::NoSpace { zone: "block" }) } else { Ok(()) }
+    }
+
+    /// Sectors that a block needs for bytes up to `end`.
+    fn sectors_of(&self, block: u64, end: u64) -> u32 {
+        let block_bytes = u64::from(self.volume.geometry.block_bytes());
+        (end - block * block_bytes).min(block_bytes).div_ceil(SECTOR) as u32
+    }
+
+    /// One transaction for some blocks; returns the first that is not done yet. Blocks that were holes are noted in `taken`.
+    fn reserve_step(&self, handle: &Handle, blocks: Range<u64>, end: u64, taken: &mut Vec<Range<u64>>) -> Result<u64> {
+        let volume = &self.volume;
+        let mut tx = Tx::new(volume);
+        let mut state = handle.state.write();
+        if state.removed {
+            return Err(Error::Stale(handle.number));
+        }
+        let (owner, old_root) = (state.owner(handle.number), state.root());
+        let mut new = state.inode.clone();
+        let mut root = old_root;
+        let mut next = blocks.end;
+        let mut holes: Vec<u64> = Vec::new();
+        let mut any = false;
+        for block in blocks.clone() {
+            let old = Block::lookup(volume, owner, old_root, block)?;
+            let wanted = self.sectors_of(block, end);
+            let count = old.extent.map_or(0, |extent| extent.count);
+            if count >= wanted {
+                continue;
+            }
+            if old.extent.is_some_and(|extent| !extent.unwritten) {
+                // Data that is there cannot be part of an unwritten extent: the block is written anew with zeros behind it.
+                if block == blocks.start {
+                    drop(state);
+                    drop(tx);
+                    self.rewrite_locked(handle, block, Rewrite::Lengthen(wanted))?;
+                    return Ok(block + 1);
+                }
+                next = block;
+                break;
+            }
+            let extent = old.reserve(&mut tx, volume, wanted)?;
+            old.replace(&mut tx, volume, owner, &mut root, block, ExtentChange::To(Some(extent)), &old.logs, Need::Growth)?;
+            new.sectors += u64::from(wanted - count) * (SECTOR / 512);
+            any = true;
+            if old == Block::HOLE {
+                holes.push(block);
+            }
+        }
+        if any {
+            new.root = root.to_bytes();
+            changed(&mut new);
+            new.change_count += 1;
+            handle.put(&mut tx, volume, Some(&state.inode), &new)?;
+            tx.commit(Fenced::nothing_stored(), Flushed::nothing_written())?;
+            state.inode = new;
+        }
+        for block in holes {
+            match taken.last_mut().filter(|range| range.end == block) {
+                Some(range) => range.end += 1,
+                None => taken.push(block..block + 1),
+            }
+        }
+        Ok(next)
+    }
+
+    // ---- taking back ----------------------------------------------------------------------------------------------------------------
+
+    /// Makes a range read as zeros, front to back ([AL1]). The caller has it locked.
+    fn zero(&self, handle: &Handle, offset: u64, end: u64, space: Zeroed) -> Result<()> {
+        let block_bytes = u64::from(self.volume.geometry.block_bytes());
+        let (first, last) = (offset / block_bytes, end / block_bytes);
+        let (from, to) = ((offset % block_bytes) as u32, (end % block_bytes) as u32);
+        if first == last {
+            return self.zero_part(handle, first, from..to, space);
+        }
+        let mut whole = first..last;
+        if from > 0 {
+            self.zero_part(handle, first, from..block_bytes as u32, space)?;
+            whole.start += 1;
+        }
+        match space {
+            Zeroed::Freed => self.free_range(handle, whole)?,
+            Zeroed::Kept => self.unwrite_range(handle, whole)?,
+        }
+        if to > 0 { self.zero_part(handle, last, 0..to, space) } else { Ok(()) }
+    }
+
+    /// Frees whole blocks ([AL3]).
+    fn free_range(&self, handle: &Handle, blocks: Range<u64>) -> Result<()> {
+        let mut at = blocks.start;
+        while at < blocks.end {
+            let mut state = handle.state.write();
+            if state.removed {
+                return Err(Error::Stale(handle.number));
+            }
+            let mut root = state.root();
+            let view = FileView { owner: state.owner(handle.number), root, size: state.inode.size, tail_stale: false };
+            let Some(first) = tree::first_block(&self.volume, view.owner, root, at..blocks.end)? else { break };
+            let step = first..blocks.end.min((first / FREE_STEP_BLOCKS + 1) * FREE_STEP_BLOCKS);
+            let mut tx = Tx::new(&self.volume);
+            let freed_512 = free_blocks(&mut tx, self, &view, step.clone())?;
+            tree::clear(&mut tx, view.owner, &mut root, &step)?;
+            let mut new = state.inode.clone();
+            new.root = root.to_bytes();
+            new.sectors = new.sectors.saturating_sub(freed_512);
+            changed(&mut new);
+            new.change_count += 1;
+            handle.put(&mut tx, &self.volume, Some(&state.inode), &new)?;
+            tx.commit(Fenced::nothing_stored(), Flushed::nothing_written())?;
+            state.inode = new;
+            at = step.end;
+        }
+        Ok(())
+    }
+
+    /// Makes the sectors of whole blocks unwritten ([AL3]).
+    fn unwrite_range(&self, handle: &Handle, blocks: Range<u64>) -> Result<()> {
+        let volume = &self.volume;
+        let mut at = blocks.start;
+        while at < blocks.end {
+            let step = at..blocks.end.min((at / STEP_BLOCKS + 1) * STEP_BLOCKS);
+            let mut tx = Tx::new(volume);
+            let mut state = handle.state.write();
+            if state.removed {
+                return Err(Error::Stale(handle.number));
+            }
+            let (owner, old_root) = (state.owner(handle.number), state.root());
+            let mut new = state.inode.clone();
+            let mut root = old_root;
+            let mut any = false;
+            for block in step.clone() {
+                let old = Block::lookup(volume, owner, old_root, block)?;
+                if !old.has_logs() && old.extent.is_none_or(|extent| extent.unwritten) {
+                    continue;
+                }
+                let extent = old.extent.map(|extent| {
+                    let vector = matches!(extent.checksum, BlockChecksum::Vector(_));
+                    Extent { unwritten: true, checksum: if vector { extent.checksum } else { BlockChecksum::None }, ..extent }
+                });
+                let sectors = extent.map_or(0, |extent| u64::from(extent.count) * (SECTOR / 512));
+                new.sectors = new.sectors.saturating_sub(old.space_512() - sectors);
+                old.replace(&mut tx, volume, owner, &mut root, block, ExtentChange::To(extent), &Block::HOLE.logs, Need::Transient)?;
+                any = true;
+            }
+            if any {
+                new.root = root.to_bytes();
+                changed(&mut new);
+                new.change_count += 1;
+                handle.put(&mut tx, volume, Some(&state.inode), &new)?;
+                tx.commit(Fenced::nothing_stored(), Flushed::nothing_written())?;
+                state.inode = new;
+            }
+            at = step.end;
+        }
+        Ok(())
+    }
+
+    /// Zeroes a part of a block ([AL4]).
+    fn zero_part(&self, handle: &Handle, block: u64, bytes: Range<u32>, space: Zeroed) -> Result<()> {
+        let block_bytes = self.volume.geometry.block_bytes();
+        let view = self.view(handle)?;
+        let old = Block::lookup(&self.volume, view.owner, view.root, block)?;
+        if old == Block::HOLE {
+            return Ok(());
+        }
+        let inside = view.size.saturating_sub(block * u64::from(block_bytes)).min(block_bytes.into()) as u32;
+        let of_sectors = old.extent.map_or(0, |extent| extent.count * SECTOR_BYTES as u32);
+        let has_data = old.extent.is_some_and(|extent| !extent.unwritten);
+        // Behind the end of the file nothing is seen; room that is kept there stays if the range does not cover it.
+        let reaches_end = bytes.end >= inside && of_sectors <= inside.next_multiple_of(SECTOR_BYTES as u32);
+        let end = if reaches_end { block_bytes } else { bytes.end };
+        let cuts = space == Zeroed::Freed && end >= of_sectors;
+        let mut start = bytes.start;
+        if has_data && start < of_sectors {
+            let stop = if cuts { start.next_multiple_of(SECTOR_BYTES as u32) } else { end.min(of_sectors) };
+            if start < stop.min(inside) {
+                self.write_zeros(handle, &view, block, start..stop.min(inside))?;
+            }
+            start = stop;
+        }
+        if start >= end {
+            return Ok(());
+        }
+        self.clear_part(handle, block, start..end, cuts)
+    }
+
+    /// Takes logs and, if asked to, sectors out of a part of a block below which no data stays; one transaction.
+    fn clear_part(&self, handle: &Handle, block: u64, bytes: Range<u32>, cuts: bool) -> Result<()> {
+        let volume = &self.volume;
+        let view = self.view(handle)?;
+        let old = Block::lookup(volume, view.owner, view.root, block)?;
+        let start = block * u64::from(volume.geometry.block_bytes());
+        let mut slots = old.logs;
+        let mut moved = None;
+        for (index, slot) in slots.iter_mut().enumerate() {
+            let Some(log) = slot.filter(|log| log.offset < bytes.end && bytes.start < log.end()) else { continue };
+            if bytes.start <= log.offset && log.end() <= bytes.end {
+                *slot = None;
+                continue;
+            }
+            let mut content = vec![0; log.length as usize];
+            load_log(volume, view.owner.inode, start, &log, &mut content)?;
+            if log.end() <= bytes.end {
+                // Shorter where it lies, as a truncation does it.
+                content.truncate((bytes.start - log.offset) as usize);
+                *slot = Some(LogEntry { length: content.len() as u32, crc: volume.data_checksum(&content), ..log });
+            } else {
+                // At most one log reaches beyond the range: it moves, with zeros in it.
+                let from = bytes.start.saturating_sub(log.offset) as usize;
+                content[from..(bytes.end - log.offset) as usize].fill(0);
+                *slot = None;
+                moved = Some((index, log, content));
+            }
+        }
+        let sectors = bytes.start.div_ceil(SECTOR_BYTES as u32);
+        let cuts = cuts && old.extent.is_some_and(|extent| sectors < extent.count);
+        if slots == old.logs && !cuts {
+            return Ok(());
+        }
+        self.change_block(handle, block, old, slots, moved, |tx, old| match cuts {
+            true => old.cut_extent(tx, volume, view.owner, sectors),
+            false => Ok(old.extent),
+        })
+    }
+}
+
+/// What becomes of the space of zeroed bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Zeroed {
+    /// It is free.
+    Freed,
+    /// It stays the file's.
+    Kept,
+}
+
+/// Times of an inode whose space or data changes.
+fn changed(inode: &mut Inode) {
+    let time = now();
+    (inode.mtime, inode.ctime) = (time, time);
+}

@@ -1,0 +1,75 @@
+//! Where data is and where holes are, by the mapping: written sectors and data logs are data, rounded to whole sectors; holes and room that
+//! was only given out are holes, and so is what lies behind the end of the file.
+
+use std::ops::ControlFlow;
+
+use tandemfs_format::inode::file_type;
+use tandemfs_format::{InodeNumber, SECTOR_BYTES};
+
+use crate::index::block::Block;
+use crate::index::tree::{self, Found};
+use crate::statistics::count;
+use crate::types::SeekTo;
+use crate::{Error, FileSystem, Result};
+
+const SECTOR: u64 = SECTOR_BYTES as u64;
+
+impl FileSystem {
+    /// The first offset from `offset` on that is data, or in a hole; the end of the file is a hole. `None` where there is none, and for
+    /// offsets that are not inside the file.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for what is no regular file.
+    pub fn seek(&self, number: InodeNumber, offset: u64, to: SeekTo) -> Result<Option<u64>> {
+        count(&self.volume.live.operations.lseek);
+        let handle = self.inodes.get(&self.volume, number)?;
+        // The lock of the inode owns the lines of its mapping; no data is read.
+        let state = handle.state.read();
+        if state.removed {
+            return Err(Error::Stale(number));
+        }
+        if state.inode.file_type() != file_type::REGULAR {
+            return Err(Error::InvalidArgument("only regular files have holes"));
+        }
+        let size = state.inode.size;
+        if offset >= size {
+            return Ok(None);
+        }
+        let block_bytes = u64::from(self.volume.geometry.block_bytes());
+        let owner = state.owner(number);
+        let mut at = offset; // where a hole would start
+        let blocks = offset / block_bytes..size.div_ceil(block_bytes);
+        let ended = tree::walk_range(&self.volume, owner, state.root(), blocks, &mut |found| {
+            let Found::Block(block, record) = found else { return Ok(ControlFlow::Continue(())) };
+            let block = (block * block_bytes, Block::of_record(&self.volume, owner, record)?);
+            for (start, end) in data_ranges(&block.1) {
+                let (start, end) = (block.0 + start, block.0 + end);
+                if end <= at {
+                    continue;
+                }
+                match to {
+                    SeekTo::Hole if start > at => return Ok(ControlFlow::Break(())),
+                    SeekTo::Hole => at = end,
+                    SeekTo::Data => {
+                        at = start.max(at);
+                        return Ok(ControlFlow::Break(()));
+                    }
+                }
+            }
+            Ok(ControlFlow::Continue(()))
+        })?;
+        Ok(match to {
+            SeekTo::Hole => Some(at.min(size)),
+            SeekTo::Data => Some(at).filter(|at| ended.is_break() && *at < size),
+        })
+    }
+}
+
+/// The ranges of a block that hold data, in order and in whole sectors; they may overlap.
+fn data_ranges(block: &Block) -> Vec<(u64, u64)> {
+    let sectors = block.extent.filter(|extent| !extent.unwritten).map(|extent| (0, u64::from(extent.count) * SECTOR));
+    let logs = block.logs().map(|log| (u64::from(log.offset) / SECTOR * SECTOR, u64::from(log.end()).next_multiple_of(SECTOR)));
+    let mut ranges: Vec<(u64, u64)> = sectors.into_iter().chain(logs).collect();
+    ranges.sort_unstable();
+    ranges
+}

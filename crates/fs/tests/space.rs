@@ -1,0 +1,115 @@
+//! Space given out and taken back in bounded transactions, and not at all where there is not enough of it.
+
+use std::sync::Arc;
+
+use tandemfs_crash::MemoryDevice;
+use tandemfs_device::{Drive, PersistenceDomain};
+use tandemfs_format::InodeNumber;
+use tandemfs_format::inode::file_type;
+use tandemfs_fs::{AllocateMode, Error, FileSystem, FormatOptions, MountOptions, NewInode, SeekTo, WriteOptions, make_file_system};
+
+const ALLOCATE: AllocateMode = AllocateMode::Allocate { keep_size: false };
+const KEEP_SIZE: AllocateMode = AllocateMode::Allocate { keep_size: true };
+
+fn mounted(memory_bytes: u64, block_zone_bytes: u64, block_bytes: u32) -> FileSystem {
+    let drive = Drive::new(Arc::new(MemoryDevice::new(memory_bytes, block_zone_bytes, PersistenceDomain::Gpf)));
+    make_file_system(&drive, &FormatOptions { block_bytes, ..FormatOptions::default() }).expect("mkfs");
+    FileSystem::mount(drive, &MountOptions::default()).expect("mounts")
+}
+
+fn create(fs: &FileSystem, name: &str) -> InodeNumber {
+    let new = NewInode { mode: file_type::REGULAR | 0o644, uid: 0, gid: 0, rdev: 0, target: b"" };
+    fs.create(InodeNumber::ROOT, name.as_bytes(), &new).expect("creates").inode
+}
+
+fn transactions(fs: &FileSystem, work: impl FnOnce()) -> u64 {
+    let before = fs.statistics().work.transactions;
+    work();
+    fs.statistics().work.transactions - before
+}
+
+#[test]
+fn large_ranges_are_series_of_bounded_transactions() {
+    let fs = mounted(64 << 20, 256 << 20, 4 << 10);
+    let file = create(&fs, "file");
+    let before = fs.space();
+    const BYTES: u64 = 200 << 20; // 51,200 blocks
+    let given = transactions(&fs, || fs.allocate(file, 0, BYTES, ALLOCATE).expect("room"));
+    assert!((400..1200).contains(&given), "{given} transactions");
+    let found = fs.attributes(file).expect("there");
+    assert_eq!((found.size, found.sectors), (BYTES, BYTES / 512));
+    assert_eq!(transactions(&fs, || fs.allocate(file, 0, BYTES, ALLOCATE).expect("is there")), 0, "doing it again does nothing");
+    assert_eq!((fs.seek(file, 0, SeekTo::Data).expect("sought"), fs.seek(file, 5, SeekTo::Hole).expect("sought")), (None, Some(5)));
+
+    fs.write(file, 100 << 20, &[7; 5000], WriteOptions::default()).expect("writes");
+    let zeroed = transactions(&fs, || fs.allocate(file, 1, BYTES - 1, AllocateMode::Zero { keep_size: true }).expect("zeroed"));
+    assert!((1..=3).contains(&zeroed), "{zeroed} transactions: only what was written changes");
+    let mut bytes = [1; 5000];
+    fs.read(file, 100 << 20, &mut bytes).expect("reads");
+    assert_eq!(bytes, [0; 5000]);
+
+    let punched = transactions(&fs, || fs.allocate(file, 4096, BYTES, AllocateMode::Punch).expect("punched"));
+    assert!((2..40).contains(&punched), "{punched} transactions: pages of records go whole");
+    assert_eq!(fs.attributes(file).expect("there").sectors, 8);
+    fs.allocate(file, 0, 1, AllocateMode::Punch).expect("punched");
+    fs.allocate(file, 0, 4096, AllocateMode::Punch).expect("punched");
+    fs.checkpoint().expect("home");
+    let after = fs.space();
+    assert_eq!((after.block, after.inodes_used), (before.block, before.inodes_used));
+    assert_eq!(fs.attributes(file).expect("there").size, BYTES);
+    // Nothing is left of the tree, so that a file of holes costs nothing, however large: far offsets are found at once.
+    assert_eq!(transactions(&fs, || fs.allocate(file, 0, 1 << 62, AllocateMode::Punch).expect("punched")), 0);
+}
+
+#[test]
+fn without_room_nothing_stays_given_out() {
+    let fs = mounted(16 << 20, 16 << 20, 64 << 10);
+    // Pieces of nine sectors, every other one free: much is free, no block of sixteen in one piece.
+    let mut pieces = Vec::new();
+    loop {
+        let name = format!("piece {}", pieces.len());
+        let file = create(&fs, &name);
+        if fs.allocate(file, 0, 9 * 4096, KEEP_SIZE).is_err() {
+            break;
+        }
+        pieces.push(name);
+    }
+    let last_piece = fs.lookup(InodeNumber::ROOT, b"piece 0").expect("there");
+    assert_eq!((last_piece.size, last_piece.sectors), (0, 72));
+    for name in pieces.iter().step_by(2) {
+        fs.unlink(InodeNumber::ROOT, name.as_bytes()).expect("removed");
+    }
+    for name in &pieces[pieces.len() - 40..] {
+        let _removed = fs.unlink(InodeNumber::ROOT, name.as_bytes());
+    }
+    let file = create(&fs, "large");
+    fs.write(file, 70_000, &[5; 300], WriteOptions::default()).expect("writes");
+    let before = (fs.space().block, fs.attributes(file).expect("there").sectors);
+    assert!(before.0.available_bytes > 6 << 20, "{before:?}");
+    for mode in [ALLOCATE, KEEP_SIZE, AllocateMode::Zero { keep_size: false }] {
+        for length in [before.0.available_bytes - 65_536, 1 << 40] {
+            assert!(matches!(fs.allocate(file, 0, length, mode), Err(Error::NoSpace { zone: "block" })), "{mode:?} of {length}");
+            let after = (fs.space().block, fs.attributes(file).expect("there"));
+            // A block that had logs may keep its room; blocks that were holes do not.
+            assert!(before.0.free_bytes - after.0.free_bytes <= 65_536, "{mode:?} of {length}: {before:?}, {after:?}");
+            assert_eq!(after.1.size, 70_300);
+        }
+    }
+    let mut bytes = [0; 300];
+    fs.read(file, 70_000, &mut bytes).expect("reads");
+    assert_eq!(bytes, [5; 300], "zeroing takes its room first");
+}
+
+#[test]
+fn ranges_without_meaning_are_refused() {
+    let fs = mounted(16 << 20, 16 << 20, 64 << 10);
+    let file = create(&fs, "file");
+    for mode in [ALLOCATE, KEEP_SIZE, AllocateMode::Punch, AllocateMode::Zero { keep_size: true }] {
+        assert!(matches!(fs.allocate(file, 5, 0, mode), Err(Error::InvalidArgument(_))));
+        assert!(matches!(fs.allocate(file, u64::MAX, 2, mode), Err(Error::FileTooLarge)));
+        assert!(matches!(fs.allocate(file, 1 << 63, 2, mode), Err(Error::FileTooLarge)));
+        assert!(matches!(fs.allocate(InodeNumber::ROOT, 0, 1, mode), Err(Error::IsDirectory)));
+    }
+    assert!(matches!(fs.seek(InodeNumber::ROOT, 0, SeekTo::Data), Err(Error::InvalidArgument(_))));
+    assert_eq!(fs.seek(file, 0, SeekTo::Hole).expect("sought"), None);
+}
