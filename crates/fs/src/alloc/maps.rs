@@ -1,7 +1,7 @@
 //! Saving and loading allocation maps: one piece for each unit of the memory zone and each group of sectors.
 //!
 //! [A1] Pieces are written before the superblock says *clean*, and carry the generation of the mount that wrote them (RULES R25).
-//! [A2] One piece that does not verify makes all of them worthless: the maps are rebuilt.
+//! [A2] One piece that does not verify, or takes what nothing can have taken, makes all of them worthless: the maps are rebuilt.
 
 use tandemfs_device::{Fenced, InFlight, Lines, Structure};
 use tandemfs_format::allocation_map::{PIECE_BYTES, PieceKind, decode, encode};
@@ -64,7 +64,7 @@ impl Volume {
                         | (PieceKind::Region, Some(UnitOwner::Region(_)))
                         | (PieceKind::Fixed, Some(UnitOwner::Fixed))
                         | (PieceKind::Sectors, None)
-                );
+                ) && (kind != PieceKind::Region || self.memory.map().is_below_mark(index, bits));
                 if !fits {
                     return Ok(false);
                 }

@@ -51,6 +51,8 @@ pub(crate) enum UnitOwner {
 /// Owners and bits of all units.
 pub(crate) struct UnitMap {
     owners: Vec<AtomicU32>,
+    /// Of a region's unit, the lines below the high-water mark when the segment table was read: nothing beyond can have been taken then.
+    lines_at_mount: Vec<AtomicU32>,
     bits: Vec<Mutex<Bits>>,
 }
 
@@ -60,8 +62,16 @@ impl UnitMap {
         let fixed = geometry.fixed_units() as usize;
         Self {
             owners: (0..units).map(|unit| AtomicU32::new(if unit < fixed { OWNER_FIXED } else { OWNER_FREE })).collect(),
+            lines_at_mount: (0..units).map(|_| AtomicU32::new(UNIT_LINES as u32)).collect(),
             bits: (0..units).map(|_| Mutex::new(Bits::new())).collect(),
         }
+    }
+
+    /// Whether saved bits of a region's unit take nothing beyond the high-water mark.
+    pub(crate) fn is_below_mark(&self, unit: u64, bytes: &[u8]) -> bool {
+        let below = self.lines_at_mount[unit as usize].load(Relaxed) as usize;
+        let (whole, rest) = (below / 8, below % 8);
+        bytes[whole..].iter().enumerate().all(|(at, byte)| if at == 0 { byte >> rest == 0 } else { *byte == 0 })
     }
 
     pub(crate) fn owner(&self, unit: u64) -> UnitOwner {
@@ -210,6 +220,9 @@ impl MemoryAllocator {
                 expected += segment.unit_count;
             }
             state.rebuild_units();
+            for (unit, below) in &state.units {
+                self.map.lines_at_mount[*unit as usize].store(*below as u32, Relaxed);
+            }
             if region == Region::Inodes {
                 *self.inode_units.write() = state.units.clone();
                 if let Some((unit, below)) = state.units.first().filter(|(_, below)| *below > 0) {
@@ -221,7 +234,7 @@ impl MemoryAllocator {
         Ok(())
     }
 
-    /// Takes lines that recovery found in use. False where they were taken already, or belong to something else.
+    /// Takes lines that recovery found in use. False where they were taken already, belong to something else, or lie beyond the mark.
     pub(crate) fn mark(&self, region: Option<Region>, address: LineAddress, lines: u64) -> bool {
         let unit = address.unit();
         let expected = match (self.map.owner(unit), region) {
@@ -237,7 +250,8 @@ impl MemoryAllocator {
             }
             _ => false,
         };
-        expected && address.number() % UNIT_LINES + lines <= UNIT_LINES && {
+        let end = address.number() % UNIT_LINES + lines;
+        expected && end <= self.map.lines_at_mount[unit as usize].load(Relaxed).into() && {
             self.map.bits[unit as usize].lock().set(address.number() % UNIT_LINES, lines)
         }
     }

@@ -1,0 +1,52 @@
+//! What is fed with wrong bytes, and what must hold then: one function a target, a corpus made by code, and a lie that each target must
+//! notice. `fuzz/` runs them under libFuzzer, `tests/bounded.rs` for a bounded time in `make test`.
+//!
+//! A target panics where the product does something that it must never do, whatever the bytes: a panic of its own, an answer that is no
+//! answer, a disagreement of `check` and mount. Time and memory are bounded from outside (`-timeout`, `-malloc_limit_mb`; watchdog and
+//! counting allocator of the test).
+//!
+//! *Architecture invariant:* nothing of it is in the product; targets use the product's public doors only.
+
+#![forbid(unsafe_code)]
+
+mod image;
+mod input;
+mod operations;
+
+pub use input::Input;
+
+/// Something to feed.
+#[derive(Debug, Clone, Copy)]
+pub struct Target {
+    /// Its name; that of the file in `fuzz/`.
+    pub name: &'static str,
+    /// What it feeds, in a few words.
+    pub feeds: &'static str,
+    /// Feeds it once. Panics where something is wrong.
+    pub run: fn(&[u8]),
+    /// Inputs to start from.
+    pub corpus: fn() -> Vec<Vec<u8>>,
+    /// Longest input that is worth trying, in bytes.
+    pub input_bytes_max: usize,
+}
+
+/// All targets.
+pub const TARGETS: &[Target] = &[
+    Target { name: "image", feeds: "whole images to check, repair, dump and mount", run: image::run, corpus: image::corpus, input_bytes_max: 256 },
+    Target {
+        name: "operations",
+        feeds: "typed operations to the file system and the model",
+        run: operations::run,
+        corpus: operations::corpus,
+        input_bytes_max: 512,
+    },
+];
+
+/// Feeds the target of this name.
+///
+/// # Panics
+/// Where there is no such target, and where the target finds something.
+pub fn run(name: &str, bytes: &[u8]) {
+    let target = TARGETS.iter().find(|target| target.name == name);
+    (target.unwrap_or_else(|| panic!("there is no target '{name}'")).run)(bytes);
+}

@@ -1,0 +1,122 @@
+//! Typed operations: to the file system and to the model alike, with remounts and power cuts between them.
+
+use tandemfs_crash::{Harness, LONG, Model, Operation, SLOTS, Setting, check_device};
+use tandemfs_device::PersistenceDomain;
+use tandemfs_format::superblock::ChecksumKind;
+use tandemfs_fs::RenameMode;
+
+use crate::Input;
+
+const OPERATIONS_MAX: usize = 48;
+const PATHS: [&str; 16] = ["a", "b", "c", "d", "e", LONG, "d/a", "d/b", "d/d", "d/d/a", "e/a", "e/b", "e/e", "e/e/a", "f", "d/d/d"];
+const DIRECTORIES: [&str; 3] = ["", "d", "e"];
+const MODES: [RenameMode; 3] = [RenameMode::Replace, RenameMode::NoReplace, RenameMode::Exchange];
+const UNITS: [u64; 6] = [1, 64, 256, 4096, 65_536, 192 << 12];
+
+/// Places: borders of lines, sectors, blocks and pages, and beside them.
+fn place(input: &mut Input<'_>) -> u64 {
+    let border = *input.pick(&UNITS) * u64::from(input.byte());
+    match input.below(4) {
+        0 => border.saturating_sub(input.below(70) as u64),
+        1 => border + input.below(70) as u64,
+        _ => border,
+    }
+}
+
+fn length(input: &mut Input<'_>) -> u32 {
+    let length = match input.below(5) {
+        0 => input.below(64) as u64,
+        1 => u64::from(input.byte()) * 4,
+        2 => 4096 * input.below(5) as u64,
+        3 => 65_536 * (1 + input.below(3)) as u64,
+        _ => input.number(2),
+    };
+    1 + length as u32
+}
+
+fn operation(input: &mut Input<'_>) -> Operation {
+    let path = |input: &mut Input<'_>| *input.pick(&PATHS);
+    let kind = input.below(26);
+    match kind {
+        0 | 21 => Operation::Create(path(input)),
+        1 => Operation::MakeDirectory(path(input)),
+        2 => Operation::Symlink(path(input), 1 + input.short() % 4095),
+        3 => Operation::Link(path(input), path(input)),
+        4 => Operation::Unlink(path(input)),
+        5 => Operation::RemoveDirectory(path(input)),
+        6 => Operation::Rename(path(input), path(input), *input.pick(&MODES)),
+        7 | 22 | 23 => Operation::Write(path(input), place(input), length(input), input.byte().into()),
+        8 | 24 => Operation::Append(path(input), length(input), input.byte().into()),
+        9 | 25 => Operation::Truncate(path(input), place(input)),
+        10 => Operation::Sync,
+        11 => Operation::Checkpoint,
+        12 => Operation::WriteBack,
+        13 => Operation::Remount,
+        14 => Operation::Crash,
+        15 => Operation::Hold(input.below(SLOTS), path(input)),
+        16 => Operation::WriteHeld(input.below(SLOTS), place(input), length(input), input.byte().into()),
+        17 => Operation::Forget(input.below(SLOTS)),
+        18 => Operation::Scatter(path(input), place(input), 1 + u32::from(input.byte() % 40), 4096, length(input).min(4096), 1),
+        19 => Operation::CreateMany(*input.pick::<&str>(&DIRECTORIES), 0, 1 + u32::from(input.byte() % 70)),
+        _ => Operation::UnlinkMany(*input.pick::<&str>(&DIRECTORIES), 0, 1 + u32::from(input.byte() % 70)),
+    }
+}
+
+fn setting(input: &mut Input<'_>) -> Setting {
+    let choice = input.byte();
+    let domain = if choice & 1 == 0 { PersistenceDomain::Adr } else { PersistenceDomain::Gpf };
+    let block_bytes = [4 << 10, 64 << 10][usize::from(choice >> 1 & 1)];
+    let mut setting = Setting::small(domain, block_bytes);
+    if choice & 4 != 0 {
+        setting.format.checksum_kind = ChecksumKind::None;
+    }
+    setting.mount.memory_bytes = if choice & 8 == 0 { 4 << 20 } else { 256 << 10 };
+    if choice & 16 != 0 {
+        setting.mount.threshold_bytes = block_bytes * 4;
+    }
+    setting
+}
+
+/// First byte the setting, second the seed of what a power cut loses, then operations.
+pub(crate) fn run(bytes: &[u8]) {
+    let mut input = Input::new(bytes);
+    let setting = setting(&mut input);
+    let seed = u64::from(input.byte());
+    let mut done = Vec::new();
+    if let Err(what) = follow(&setting, seed, &mut input, &mut done) {
+        panic!("{what}\n{setting:?}, seed {seed}\n{}", format!("{done:?}").replace(&format!("{LONG:?}"), "LONG"));
+    }
+}
+
+fn follow(setting: &Setting, seed: u64, input: &mut Input<'_>, done: &mut Vec<Operation>) -> Result<(), String> {
+    let mut harness = Harness::new(setting.format(), &setting.mount, Model::default())?;
+    harness.follow(seed);
+    while !input.is_empty() && done.len() < OPERATIONS_MAX {
+        let operation = operation(input);
+        done.push(operation);
+        harness.apply(&operation)?;
+        if done.len().is_multiple_of(8) {
+            harness.compare()?;
+        }
+    }
+    harness.compare()?;
+    if harness.overwrites_refused > 0 {
+        return Err(format!("{} overwrites refused (R14), space {:?}", harness.overwrites_refused, harness.fs.space()));
+    }
+    harness.apply(&Operation::Remount)?;
+    harness.compare()?;
+    harness.apply(&Operation::Checkpoint)?;
+    harness.fs.unmount().map_err(|error| format!("unmount: {error}"))?;
+    check_device(&harness.device, false)
+}
+
+pub(crate) fn corpus() -> Vec<Vec<u8>> {
+    let lives: [&[u8]; 4] = [
+        // Create, write across blocks, truncate, append, remount.
+        &[0, 0, 7, 0, 4, 1, 2, 3, 2, 9],
+        &[0, 0, 23, 0, 3, 20, 2, 2, 3, 7, 9, 0, 3, 3, 2, 8, 0, 4, 77, 1],
+        &[1, 3, 1, 4, 6, 0, 6, 0, 15, 0, 6, 4, 6, 16, 0, 0, 0, 2, 4, 9, 9, 14, 17, 0],
+        &[19, 0, 66, 19, 1, 20, 11, 20, 0, 30, 13, 18, 0, 0, 0, 2, 30, 4, 0, 9, 12, 14],
+    ];
+    (0..32).step_by(3).zip(lives.iter().cycle()).map(|(setting, life)| [&[setting, 1, 0, 0], *life].concat()).collect()
+}
