@@ -1,5 +1,6 @@
 //! Every target on its corpus, and on inputs drawn from a seed, for a bounded time: `TANDEMFS_FUZZ_RUNS` multiplies the number of
-//! executions, `TANDEMFS_SEED` names the first seed, `TANDEMFS_FUZZ_TARGET` chooses one target. A failure prints the input.
+//! executions, `TANDEMFS_SEED` names the first seed, `TANDEMFS_FUZZ_TARGET` chooses one target. A failure prints the input, and
+//! `TANDEMFS_FUZZ_INPUT=1,2,3` (with the target) runs that one again.
 
 mod support;
 
@@ -44,6 +45,13 @@ fn wanted() -> impl Iterator<Item = &'static Target> {
     TARGETS.iter().filter(move |target| only.as_ref().is_none_or(|only| only == target.name))
 }
 
+/// The numbers of one input, as a failure prints them.
+fn given() -> Option<Vec<u8>> {
+    let text = std::env::var("TANDEMFS_FUZZ_INPUT").ok()?;
+    let numbers = text.trim_matches(['&', '[', ']']).split(',').map(|number| number.trim().parse());
+    Some(numbers.collect::<Result<_, _>>().unwrap_or_else(|error| panic!("TANDEMFS_FUZZ_INPUT={text}: {error}")))
+}
+
 #[test]
 fn corpora_run_clean() {
     for target in wanted() {
@@ -60,6 +68,10 @@ fn corpora_run_clean() {
 fn drawn_inputs_find_nothing() {
     let seed = seed_or(1);
     for target in wanted() {
+        if let Some(input) = given() {
+            Guard::run(target, &input);
+            continue;
+        }
         let (start, corpus, count) = (Instant::now(), (target.corpus)(), executions(target));
         for execution in 0..count {
             let mut random = Random::new(seed.wrapping_mul(0x1_0000_0000).wrapping_add(execution));

@@ -142,7 +142,22 @@ impl Bits {
         clean
     }
 
-    /// Frees these bits. They were taken.
+    /// Whether all of these bits are taken.
+    pub(crate) fn is_taken(&self, start: u64, count: u64) -> bool {
+        let mut at = start;
+        while at < start + count {
+            let bit = at % 64;
+            let here = (64 - bit).min(start + count - at);
+            let bits = mask(here as u32) << bit;
+            if self.words[(at / 64) as usize] & bits != bits {
+                return false;
+            }
+            at += here;
+        }
+        true
+    }
+
+    /// Frees these bits. They were taken: whoever frees what a pointer of the medium names asks [`Bits::is_taken`] first.
     pub(crate) fn clear(&mut self, start: u64, count: u64) {
         self.each_word(start, count, |word, bits| {
             assert_eq!(*word & bits, bits, "space is freed once");

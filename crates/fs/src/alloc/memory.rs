@@ -4,6 +4,8 @@
 //!      shortage forces a checkpoint. Slots of the data area need not wait: no record targets them (RULES R7).
 //! [M2] A region grows by raising a segment's high-water mark: the new lines are zeroed and fenced first, then the mark is committed.
 //! [M3] The data area leaves the regions a reserve of units, and every kind leaves its transient room to what gives back (RULES R14).
+//! [M4] What is freed is named by pointers of the medium, and a clean mount has not looked at them: space that is freed although nobody has
+//!      it is a reason to stop, never a panic.
 //!
 //! Order of locks: a region or a pool, then `units`, then the bits of a unit.
 
@@ -19,7 +21,7 @@ use tandemfs_format::{InodeNumber, LINE_BYTES, LineAddress, PAGE_BYTES, PAGE_LIN
 use super::Need;
 use super::bits::{Bits, WORDS};
 use super::pools::{DataPage, Pool};
-use crate::journal::Tx;
+use crate::journal::{Tx, tx_space as space};
 use crate::sync::{Mutex, RwLock};
 use crate::types::ZoneSpace;
 use crate::volume::Volume;
@@ -367,7 +369,7 @@ impl MemoryAllocator {
         match zeroed {
             Ok(proof) => drop::<Fenced>(proof),
             Err(error) => {
-                self.free_now(region, page, PAGE_LINES);
+                volume.give_back(space::region(region, page, PAGE_LINES));
                 return Err(error.into());
             }
         }
@@ -484,11 +486,15 @@ impl MemoryAllocator {
             .count() as u64
     }
 
-    /// Lines that nobody could have seen: free at once.
-    pub(crate) fn free_now(&self, region: Region, address: LineAddress, lines: u64) {
+    /// Lines that nobody could have seen: free at once. False where they were not taken.
+    #[must_use]
+    pub(crate) fn free_now(&self, region: Region, address: LineAddress, lines: u64) -> bool {
         let mut state = self.regions[slot(region)].lock();
-        self.clear(region, &mut state, address, lines);
-        self.count_inode_freed(region);
+        let freed = self.clear(region, &mut state, address, lines);
+        if freed {
+            self.count_inode_freed(region);
+        }
+        freed
     }
 
     fn count_inode_freed(&self, region: Region) {
@@ -506,7 +512,9 @@ impl MemoryAllocator {
     fn release_pending(&self, volume: &Volume, region: Region, state: &mut RegionState) {
         let watermark = volume.journal.watermark();
         while let Some((_, address, lines)) = state.pending.pop_front_if(|(txid, ..)| *txid <= watermark) {
-            self.clear(region, state, address, lines);
+            if !self.clear(region, state, address, lines) {
+                volume.freed_by_nobody(space::region(region, address, lines));
+            }
         }
     }
 
@@ -518,12 +526,21 @@ impl MemoryAllocator {
         }
     }
 
-    fn clear(&self, region: Region, state: &mut RegionState, address: LineAddress, lines: u64) {
-        self.map.bits[address.unit() as usize].lock().clear(address.number() % UNIT_LINES, lines);
+    /// False, and nothing changed, where the lines were not taken or are another region's ([M4]).
+    fn clear(&self, region: Region, state: &mut RegionState, address: LineAddress, lines: u64) -> bool {
+        {
+            let mut bits = self.map.bits[address.unit() as usize].lock();
+            let start = address.number() % UNIT_LINES;
+            if self.map.owner(address.unit()) != UnitOwner::Region(region) || start + lines > UNIT_LINES || !bits.is_taken(start, lines) {
+                return false;
+            }
+            bits.clear(start, lines);
+        }
         self.region_free[slot(region)].fetch_add(lines, SeqCst);
         if let Some(position) = state.units.iter().position(|(unit, _)| *unit == address.unit()) {
             state.hint = state.hint.min(position);
         }
+        true
     }
 
     // ---- the data area -------------------------------------------------------------------------------------------------------------
@@ -563,16 +580,20 @@ impl MemoryAllocator {
         true
     }
 
-    /// Frees a data-log slot.
-    pub(crate) fn free_slot(&self, address: LineAddress, lines: u64) {
-        let unit = address.unit();
-        let UnitOwner::Pool(index) = self.map.owner(unit) else { unreachable!("a slot lies in the data area") };
+    /// Frees a data-log slot. False, and nothing changed, where it was not taken or lies elsewhere ([M4]).
+    #[must_use]
+    pub(crate) fn free_slot(&self, address: LineAddress, lines: u64) -> bool {
+        let (unit, start) = (address.unit(), address.number() % UNIT_LINES);
+        let UnitOwner::Pool(index) = self.map.owner(unit) else { return false };
         let mut pool = self.pools[index as usize].lock();
         let word = (address.number() % UNIT_LINES / PAGE_LINES) as usize;
         let (before, after, free) = {
             let mut bits = self.map.bits[unit as usize].lock();
+            if start + lines > UNIT_LINES || !bits.is_taken(start, lines) {
+                return false;
+            }
             let before = bits.word(word);
-            bits.clear(address.number() % UNIT_LINES, lines);
+            bits.clear(start, lines);
             (before, bits.word(word), bits.free())
         };
         self.data_log_lines.fetch_sub(lines, SeqCst);
@@ -582,7 +603,7 @@ impl MemoryAllocator {
             self.map.set_owner(unit, UnitOwner::Free);
             self.free_units.fetch_add(1, SeqCst);
             self.free_data_lines.fetch_sub(UNIT_LINES - lines, SeqCst);
-            return;
+            return true;
         }
         self.free_data_lines.fetch_add(lines, SeqCst);
         if after == 0 {
@@ -592,6 +613,7 @@ impl MemoryAllocator {
         {
             pool.add_partial(class, DataPage { unit: unit as u32, word: word as u16 });
         }
+        true
     }
 
     fn free_for_data(&self) -> u64 {

@@ -159,18 +159,19 @@ impl SectorAllocator {
         Some(Sector::new(block))
     }
 
-    /// Sectors of a lent block come back to the room. True where they were of one.
-    fn return_to_room(&self, sector: Sector, count: u64) -> bool {
+    /// Sectors of a lent block come back to the room: whether that block had them. `None` where they were of none.
+    fn return_to_room(&self, sector: Sector, count: u64) -> Option<bool> {
         let mut room = self.room.lock();
         let block = self.block_start(sector);
-        let Some(used) = room.lent.get_mut(&block) else { return false };
-        *used -= count;
+        let used = room.lent.get_mut(&block)?;
+        let Some(left) = used.checked_sub(count) else { return Some(false) };
+        *used = left;
         if *used == 0 {
             room.lent.remove(&block);
             room.blocks.push(block);
         }
         self.free.fetch_add(count, SeqCst);
-        true
+        Some(true)
     }
 
     /// A block that has become wholly free goes to the room while that is short.
@@ -229,12 +230,19 @@ impl SectorAllocator {
         None
     }
 
-    /// Frees sectors.
-    pub(crate) fn free(&self, sector: Sector, count: u64) {
-        if !self.return_to_room(sector, count) {
+    /// Frees sectors. False, and nothing changed, where they were not taken (`memory.rs` [M4]).
+    #[must_use]
+    pub(crate) fn free(&self, sector: Sector, count: u64) -> bool {
+        if let Some(returned) = self.return_to_room(sector, count) {
+            return returned;
+        }
+        let mut taken = true;
+        self.each_group(sector, count, |bits, start, here| taken &= bits.is_taken(start, here));
+        if taken {
             self.each_group(sector, count, Bits::clear);
             self.refill_room(sector);
         }
+        taken
     }
 
     fn each_group(&self, sector: Sector, count: u64, mut change: impl FnMut(&mut Bits, u64, u64)) {
@@ -299,7 +307,8 @@ mod tests {
             (0..3000).map_while(|i| allocator.take(i % 16 + 1, Need::Growth).ok().map(|sector| (sector, i % 16 + 1))).collect();
         assert_eq!(taken.len(), 3000);
         for (sector, count) in taken {
-            allocator.free(sector, count);
+            assert!(allocator.free(sector, count));
+            assert!(!allocator.free(sector, count), "freed once");
         }
         assert_eq!(allocator.space(), before);
     }

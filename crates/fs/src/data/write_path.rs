@@ -426,7 +426,7 @@ fn need_of(old: &Block) -> Need {
 fn take_sectors(volume: &Volume, old: &Block, count: u32) -> Result<Sector> {
     let gives_back = old.extent.is_some_and(|extent| extent.count >= count);
     if let Some(old) = old.extent.filter(|_| on(Mutant::DataFreedBeforeCommit)) {
-        volume.sectors.free(old.sector, old.count.into());
+        volume.give_back(space::sectors(old.sector, old.count.into()));
     }
     volume.sectors.take(count.into(), if gives_back { Need::Transient } else { Need::Growth })
 }

@@ -6,6 +6,7 @@
 //! [T3] Dropped without commit: everything that it took goes back, nothing else happened.
 //! [T4] Data that the record points to is durable before the record: `commit` asks for the proofs (RULES R8).
 
+use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 
@@ -31,6 +32,16 @@ pub(crate) enum Space {
     Slot { address: LineAddress, lines: u64 },
     /// Sectors of the block zone.
     Sectors { sector: Sector, count: u64 },
+}
+
+impl fmt::Display for Space {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Region { region, address, lines } => write!(formatter, "{lines} lines from {address}, region {}", region.number()),
+            Self::Slot { address, lines } => write!(formatter, "a slot of {lines} lines at {address}"),
+            Self::Sectors { sector, count } => write!(formatter, "{count} sectors from {sector}"),
+        }
+    }
 }
 
 pub(crate) struct Tx<'v> {
@@ -168,12 +179,20 @@ impl Drop for Tx<'_> {
 
 impl Volume {
     /// Returns space that nobody can reach.
-    fn give_back(&self, space: Space) {
-        match space {
+    pub(crate) fn give_back(&self, space: Space) {
+        let freed = match space {
             Space::Region { region, address, lines } => self.memory.free_now(region, address, lines),
             Space::Slot { address, lines } => self.memory.free_slot(address, lines),
             Space::Sectors { sector, count } => self.sectors.free(sector, count),
+        };
+        if !freed {
+            self.freed_by_nobody(space);
         }
+    }
+
+    /// Space was freed that nobody had: maps and metadata contradict each other, so nothing may be given out any more.
+    pub(crate) fn freed_by_nobody(&self, space: Space) {
+        let _stopped = self.health.stop_because(format!("space was freed that nobody had ({space})"));
     }
 }
 
