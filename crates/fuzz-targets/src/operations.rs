@@ -11,11 +11,13 @@ const OPERATIONS_MAX: usize = 48;
 const PATHS: [&str; 16] = ["a", "b", "c", "d", "e", LONG, "d/a", "d/b", "d/d", "d/d/a", "e/a", "e/b", "e/e", "e/e/a", "f", "d/d/d"];
 const DIRECTORIES: [&str; 3] = ["", "d", "e"];
 const MODES: [RenameMode; 3] = [RenameMode::Replace, RenameMode::NoReplace, RenameMode::Exchange];
-const UNITS: [u64; 6] = [1, 64, 256, 4096, 65_536, 192 << 12];
+const UNITS: [u64; 5] = [1, 64, 256, 4096, 16_384];
+/// What a page of records maps, in blocks of 4 KiB.
+const PAGE_OF_RECORDS: u64 = 192 << 12;
 
 /// Places: borders of lines, sectors, blocks and pages, and beside them.
 fn place(input: &mut Input<'_>) -> u64 {
-    let border = *input.pick(&UNITS) * u64::from(input.byte());
+    let border = if input.one_in(16) { PAGE_OF_RECORDS * input.below(6) as u64 } else { *input.pick(&UNITS) * u64::from(input.byte()) };
     match input.below(4) {
         0 => border.saturating_sub(input.below(70) as u64),
         1 => border + input.below(70) as u64,

@@ -227,8 +227,8 @@ impl MemoryAllocator {
             }
             if region == Region::Inodes {
                 *self.inode_units.write() = state.units.clone();
-                if let Some((unit, below)) = state.units.first().filter(|(_, below)| *below > 0) {
-                    let _slot_zero_is_never_used = below;
+                if let Some((unit, _)) = state.units.first().filter(|(_, below)| *below >= INODE_LINES) {
+                    // Slot zero is never used.
                     self.map.bits[*unit as usize].lock().set(0, INODE_LINES);
                 }
             }

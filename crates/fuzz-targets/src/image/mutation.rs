@@ -7,7 +7,7 @@ use tandemfs_format::mapping::{
     BlockChecksum, ChecksumLine, Extent, LINE_ENTRIES, LINE_RECORDS, LeafLine, LeafPointer, LogEntry, MappingLine, Record, SlotClass,
 };
 use tandemfs_format::segment::SegmentLine;
-use tandemfs_format::superblock::{BlockIdentity, SuperblockBytes};
+use tandemfs_format::superblock::{BlockIdentity, COUNTER_MAX, SuperblockBytes};
 use tandemfs_format::{EMPTY_LINE, Field, InodeNumber, LINE_BYTES, Line, LineAddress, PAGE_LINES, Sector, Table, UNIT_LINES};
 use zerocopy::IntoBytes;
 
@@ -276,6 +276,11 @@ fn empty_line(anatomy: &mut Anatomy, input: &mut Input<'_>, _sealed: bool) {
     }
 }
 
+/// A counter that reaches its end while the file system works is nothing to try: at a million a second it takes 292,000 years.
+fn reachable(counter: u64) -> u64 {
+    if (COUNTER_MAX - (1 << 20)..=COUNTER_MAX).contains(&counter) { COUNTER_MAX - (1 << 20) } else { counter }
+}
+
 fn change_superblock(anatomy: &mut Anatomy, input: &mut Input<'_>, sealed: bool) {
     let copies: &[usize] = input.pick::<&[usize]>(&[&[0, 1], &[0, 1], &[0], &[1]]);
     let fields = SuperblockBytes::TABLE.fields;
@@ -290,6 +295,11 @@ fn change_superblock(anatomy: &mut Anatomy, input: &mut Input<'_>, sealed: bool)
             bytes[at..at + 4].copy_from_slice(&value.to_le_bytes());
         } else {
             set_field(shared, &mut choice, &field, bytes);
+            for at in [160, 168, 176] {
+                let mut word = [0; 8];
+                word.copy_from_slice(&bytes[at..at + 8]);
+                bytes[at..at + 8].copy_from_slice(&reachable(u64::from_le_bytes(word)).to_le_bytes());
+            }
         }
     });
     let _used = input.take(6);
@@ -311,7 +321,7 @@ fn append_record(anatomy: &mut Anatomy, input: &mut Input<'_>, _sealed: bool) {
     let newest = anatomy.pending.iter().map(|record| record.txid).max().unwrap_or(anatomy.superblock.watermark);
     let txid = match input.below(6) {
         0 => newest,
-        1 => input.border(8),
+        1 => reachable(input.border(8)),
         _ => newest.wrapping_add(1),
     };
     let changes = (0..input.below(4))
@@ -341,7 +351,7 @@ fn change_pending(anatomy: &mut Anatomy, input: &mut Input<'_>, _sealed: bool) {
     let index = input.below(anatomy.pending.len());
     let mut record = anatomy.pending[index].clone();
     match input.below(3) {
-        0 => record.txid = if input.one_in(2) { input.border(8) } else { record.txid.wrapping_sub(input.below(4) as u64) },
+        0 => record.txid = if input.one_in(2) { reachable(input.border(8)) } else { record.txid.wrapping_sub(input.below(4) as u64) },
         1 if !record.changes.is_empty() => {
             let at = input.below(record.changes.len());
             record.changes[at].0 = LineAddress::new(line_number(anatomy, input));
