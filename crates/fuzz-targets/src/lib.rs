@@ -9,6 +9,7 @@
 
 #![forbid(unsafe_code)]
 
+mod door;
 mod image;
 mod input;
 mod operations;
@@ -40,6 +41,7 @@ pub const TARGETS: &[Target] = &[
         corpus: operations::corpus,
         input_bytes_max: 512,
     },
+    Target { name: "door", feeds: "what the kernel could send to the FUSE door", run: door::run, corpus: door::corpus, input_bytes_max: 1024 },
 ];
 
 /// Feeds the target of this name.

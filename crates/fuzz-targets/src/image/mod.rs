@@ -38,6 +38,12 @@ pub(crate) fn run(bytes: &[u8]) {
     examine(&anatomy.device, memory_bytes);
 }
 
+/// A device of one of the shapes.
+pub(crate) fn device(choice: usize) -> MemoryDevice {
+    let shapes = shapes::all();
+    shapes[choice % shapes.len()].anatomy.device.fork()
+}
+
 pub(crate) fn corpus() -> Vec<Vec<u8>> {
     let whole = (0..shapes::all().len() as u8).map(|shape| vec![shape, 0]);
     whole.chain(mutation::examples()).collect()
