@@ -10,9 +10,12 @@
 #![forbid(unsafe_code)]
 
 mod door;
+mod format;
+mod header;
 mod image;
 mod input;
 mod operations;
+mod text;
 
 pub use input::Input;
 
@@ -42,6 +45,9 @@ pub const TARGETS: &[Target] = &[
         input_bytes_max: 512,
     },
     Target { name: "door", feeds: "what the kernel could send to the FUSE door", run: door::run, corpus: door::corpus, input_bytes_max: 1024 },
+    Target { name: "header", feeds: "headers of emulator images", run: header::run, corpus: header::corpus, input_bytes_max: 128 },
+    Target { name: "format", feeds: "bytes to every decoder of the format", run: format::run, corpus: format::corpus, input_bytes_max: 2048 },
+    Target { name: "text", feeds: "names of devices, requests at the control socket", run: text::run, corpus: text::corpus, input_bytes_max: 512 },
 ];
 
 /// Feeds the target of this name.
