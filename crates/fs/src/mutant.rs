@@ -41,6 +41,8 @@ pub enum Mutant {
     FailedFlushIgnored,
     /// R25: a mount leaves the clean flag set.
     CleanKept,
+    /// R25: saved maps are taken although they take what nothing can have taken.
+    MapBeyondMarkTaken,
     /// The second copy of the superblock is not written.
     SecondSuperblockSkipped,
 }

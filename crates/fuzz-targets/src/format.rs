@@ -6,7 +6,7 @@ use tandemfs_format::allocation_map::{self, PIECE_BYTES};
 use tandemfs_format::dentry::{Dentry, PAGE_SLOTS, decode_slot};
 use tandemfs_format::inode::Inode;
 use tandemfs_format::journal::{self, TX_LINES_MAX};
-use tandemfs_format::mapping::{LINE_RECORDS, RecordBytes, line_entries, line_records};
+use tandemfs_format::mapping::{LINE_RECORDS, Record, RecordBytes, line_entries, line_records};
 use tandemfs_format::segment::Segment;
 use tandemfs_format::superblock::{BlockIdentity, Superblock};
 use tandemfs_format::{EMPTY_LINE, InodeNumber, LINE_BYTES, Line, LineAddress, PairSeed, Place};
@@ -62,7 +62,7 @@ pub(crate) fn run(bytes: &[u8]) {
         3 => {
             let sealed = place.seal(line(&mut input));
             for record in line_records(&sealed) {
-                check_record(record, address);
+                check_record(record, address, Record::encode);
             }
             if let Ok(logs) = line_entries(&sealed, address) {
                 for log in logs.iter().flatten() {
@@ -116,9 +116,9 @@ pub(crate) fn run(bytes: &[u8]) {
 }
 
 /// What is understood of a record is the same when it is written and read again.
-pub(crate) fn check_record(bytes: RecordBytes, address: LineAddress) {
+fn check_record(bytes: RecordBytes, address: LineAddress, encode: fn(&Record) -> RecordBytes) {
     if let Ok(record) = bytes.decode(address) {
-        assert_eq!(record.encode().decode(address), Ok(record), "a record changes when it is written");
+        assert_eq!(encode(&record).decode(address), Ok(record), "a record changes when it is written");
     }
 }
 
@@ -131,3 +131,9 @@ pub(crate) fn corpus() -> Vec<Vec<u8>> {
     });
     inputs.filter(|input| seen.insert(input.clone())).collect()
 }
+
+/// See [`crate::Target::lies`].
+pub(crate) const LIES: &[(&str, fn())] = &[("a record that is written as a hole", || {
+    let page = Record::Memory(LineAddress::new(640)).encode();
+    check_record(page, LineAddress::new(640), |_| Record::HOLE.encode());
+})];

@@ -20,10 +20,10 @@ const HEADER_BYTES: usize = 4096;
 const CRC_AT: usize = 12;
 /// Where the memory region starts, and its smallest size: nothing smaller can be an image.
 const MEMORY_AT: u64 = 2 << 20;
-const SIZES: [u64; 12] = [0, 1, 4096, 2 << 20, 4 << 20, 8 << 20, 16 << 20, (16 << 20) + 4096, 1 << 30, 1 << 40, 1 << 46, (1 << 46) + (2 << 20)];
+const SIZES: [u64; 12] =
+    [0, 1, 4096, 2 << 20, 4 << 20, 8 << 20, 16 << 20, (16 << 20) + 4096, 1 << 30, 1 << 40, 1 << 46, (1 << 46) + (2 << 20)];
 /// Offset and size of every field after the checksum.
-const FIELDS: [(usize, usize); 10] =
-    [(0, 8), (8, 4), (16, 8), (24, 8), (32, 32), (64, 4), (68, 4), (72, 96), (168, 24), (192, 12)];
+const FIELDS: [(usize, usize); 10] = [(0, 8), (8, 4), (16, 8), (24, 8), (32, 32), (64, 4), (68, 4), (72, 96), (168, 24), (192, 12)];
 /// The timing curves only where an access may take its time.
 const TIMING_FROM: usize = 72;
 
@@ -115,7 +115,7 @@ pub(crate) fn run(bytes: &[u8]) {
 }
 
 /// Both regions up to their ends, and beyond ([H2]).
-pub(crate) fn use_it(device: &dyn Device, memory_bytes: u64, block_bytes: u64) {
+fn use_it(device: &dyn Device, memory_bytes: u64, block_bytes: u64) {
     let (memory, blocks) = (device.byte_path(), device.block_path());
     let mut line = [0; 64];
     for offset in [0, 64, memory_bytes - 64] {
@@ -128,9 +128,8 @@ pub(crate) fn use_it(device: &dyn Device, memory_bytes: u64, block_bytes: u64) {
     }
     let mut sector = vec![3; SECTOR_BYTES];
     let last = block_bytes / SECTOR_BYTES as u64 - 1;
-    let read = |number: u64, buffer: &mut [u8]| {
-        blocks.transfer(&mut [BlockRequest::Read { sector: Sector::new(number), buffer }], &mut || {})
-    };
+    let read =
+        |number: u64, buffer: &mut [u8]| blocks.transfer(&mut [BlockRequest::Read { sector: Sector::new(number), buffer }], &mut || {});
     for number in [0, last] {
         read(number, &mut sector).unwrap_or_else(|error| panic!("a read of sector {number}: {error}"));
     }
@@ -143,6 +142,22 @@ pub(crate) fn use_it(device: &dyn Device, memory_bytes: u64, block_bytes: u64) {
 }
 
 pub(crate) fn corpus() -> Vec<Vec<u8>> {
-    let fields = (0..FIELDS.len() as u8).flat_map(|field| (0..4_u8).map(move |how| vec![how & 1, 0, 1, field, 0, how * 3, how * 2, 9, 9, 9, 4]));
+    let fields =
+        (0..FIELDS.len() as u8).flat_map(|field| (0..4_u8).map(move |how| vec![how & 1, 0, 1, field, 0, how * 3, how * 2, 9, 9, 9, 4]));
     fields.chain((0..8).map(|length| vec![0, 0, 0, length, 77, 1])).collect()
+}
+
+/// See [`crate::Target::lies`].
+pub(crate) const LIES: &[(&str, fn())] = &[
+    ("a memory region that goes on", || lie(64, 0)),
+    ("a memory region that ends early", || lie(-64, 0)),
+    ("a block region that goes on", || lie(0, 4096)),
+    ("a block region that ends early", || lie(0, -4096)),
+];
+
+/// A device whose regions are larger by so much than is said.
+fn lie(memory: i64, block: i64) {
+    let size = |more: i64| 1_u64.wrapping_shl(20).wrapping_add_signed(more);
+    let device = tandemfs_crash::MemoryDevice::new(size(memory), size(block), tandemfs_device::PersistenceDomain::Gpf);
+    use_it(&device, 1 << 20, 1 << 20);
 }

@@ -32,22 +32,61 @@ pub struct Target {
     pub corpus: fn() -> Vec<Vec<u8>>,
     /// Longest input that is worth trying, in bytes.
     pub input_bytes_max: usize,
+    /// Wrong answers given to what judges, by name: each must panic, or the target could not fail. A target that judges the file system
+    /// as a whole has none; deliberate bugs of that stand in for them (`tests/canaries.rs`).
+    pub lies: &'static [(&'static str, fn())],
 }
 
 /// All targets.
 pub const TARGETS: &[Target] = &[
-    Target { name: "image", feeds: "whole images to check, repair, dump and mount", run: image::run, corpus: image::corpus, input_bytes_max: 256 },
+    Target {
+        name: "image",
+        feeds: "whole images to check, repair, dump and mount",
+        run: image::run,
+        corpus: image::corpus,
+        input_bytes_max: 256,
+        lies: &[],
+    },
     Target {
         name: "operations",
         feeds: "typed operations to the file system and the model",
         run: operations::run,
         corpus: operations::corpus,
         input_bytes_max: 512,
+        lies: &[],
     },
-    Target { name: "door", feeds: "what the kernel could send to the FUSE door", run: door::run, corpus: door::corpus, input_bytes_max: 1024 },
-    Target { name: "header", feeds: "headers of emulator images", run: header::run, corpus: header::corpus, input_bytes_max: 128 },
-    Target { name: "format", feeds: "bytes to every decoder of the format", run: format::run, corpus: format::corpus, input_bytes_max: 2048 },
-    Target { name: "text", feeds: "names of devices, requests at the control socket", run: text::run, corpus: text::corpus, input_bytes_max: 512 },
+    Target {
+        name: "door",
+        feeds: "what the kernel could send to the FUSE door",
+        run: door::run,
+        corpus: door::corpus,
+        input_bytes_max: 1024,
+        lies: door::LIES,
+    },
+    Target {
+        name: "header",
+        feeds: "headers of emulator images",
+        run: header::run,
+        corpus: header::corpus,
+        input_bytes_max: 128,
+        lies: header::LIES,
+    },
+    Target {
+        name: "format",
+        feeds: "bytes to every decoder of the format",
+        run: format::run,
+        corpus: format::corpus,
+        input_bytes_max: 2048,
+        lies: format::LIES,
+    },
+    Target {
+        name: "text",
+        feeds: "names of devices, requests at the control socket",
+        run: text::run,
+        corpus: text::corpus,
+        input_bytes_max: 512,
+        lies: text::LIES,
+    },
 ];
 
 /// Feeds the target of this name.

@@ -112,13 +112,19 @@ fn follow(setting: &Setting, seed: u64, input: &mut Input<'_>, done: &mut Vec<Op
     check_device(&harness.device, false)
 }
 
+/// Lives that have met bugs, each in both sizes of blocks and with several losses at a power cut.
 pub(crate) fn corpus() -> Vec<Vec<u8>> {
-    let lives: [&[u8]; 4] = [
-        // Create, write across blocks, truncate, append, remount.
-        &[0, 0, 7, 0, 4, 1, 2, 3, 2, 9],
-        &[0, 0, 23, 0, 3, 20, 2, 2, 3, 7, 9, 0, 3, 3, 2, 8, 0, 4, 77, 1],
-        &[1, 3, 1, 4, 6, 0, 6, 0, 15, 0, 6, 4, 6, 16, 0, 0, 0, 2, 4, 9, 9, 14, 17, 0],
-        &[19, 0, 66, 19, 1, 20, 11, 20, 0, 30, 13, 18, 0, 0, 0, 2, 30, 4, 0, 9, 12, 14],
+    let lives: [&[u8]; 5] = [
+        // Append, truncate within a sector, append less than was cut off, write far behind.
+        &[0, 0, 8, 0, 4, 255, 255, 1, 9, 0, 0, 1, 6, 1, 3, 8, 0, 0, 58, 2, 7, 0, 0, 4, 12, 0, 11, 0, 63, 3],
+        // A file that is held loses its name, and the power fails.
+        &[0, 0, 7, 0, 0, 0, 0, 2, 0, 20, 5, 15, 0, 0, 4, 0, 14],
+        // What was answered survives: names, bytes, blocks.
+        &[0, 0, 7, 0, 0, 0, 0, 2, 0, 20, 5, 0, 1, 14, 0, 2, 7, 2, 0, 0, 0, 2, 3, 0, 9, 14, 13],
+        // A directory moves, a file is overwritten across blocks, many names come and go.
+        &[1, 3, 1, 4, 0, 6, 6, 3, 12, 0, 7, 0, 0, 3, 20, 2, 4, 9, 9, 1, 13, 19, 0, 66, 20, 0, 30, 6, 4, 8, 2, 14],
+        &[0, 0, 18, 0, 0, 0, 0, 2, 30, 4, 0, 9, 12, 11, 2, 5, 44, 1, 3, 5, 6, 9, 0, 0, 3, 2, 2, 13],
     ];
-    (0..32).step_by(3).zip(lives.iter().cycle()).map(|(setting, life)| [&[setting, 1, 0, 0], *life].concat()).collect()
+    let settings = [0_u8, 2, 5, 10, 16].into_iter().flat_map(|setting| (0..3_u8).map(move |seed| [setting, seed]));
+    settings.flat_map(|setting| lives.map(|life| [&setting, life].concat())).collect()
 }

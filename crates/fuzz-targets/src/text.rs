@@ -72,3 +72,11 @@ pub(crate) fn corpus() -> Vec<Vec<u8>> {
     ];
     texts.iter().map(|(choice, text)| [&[*choice], *text].concat()).collect()
 }
+
+/// See [`crate::Target::lies`].
+pub(crate) const LIES: &[(&str, fn())] = &[
+    ("silence", || check_reply(b"{}", b"")),
+    ("two lines", || check_reply(b"{}", b"{\"seen\":1}\n{\"seen\":1}\n")),
+    ("no JSON", || check_reply(b"{}", b"yes\n")),
+    ("neither answer nor error", || check_reply(b"{}", b"{\"other\":1}\n")),
+];

@@ -76,7 +76,12 @@ fn drawn_inputs_find_nothing() {
         for execution in 0..count {
             let mut random = Random::new(seed.wrapping_mul(0x1_0000_0000).wrapping_add(execution));
             let input = draw(&corpus, &mut random, target.input_bytes_max);
-            if std::env::var("TRIAGE").is_ok() { if let Err(w) = Guard::attempt(target.run, &input) { println!("TRIAGE {} {}\n   {input:?}", target.name, w.chars().take(700).collect::<String>()); } continue; }
+
+                if let Err(w) = Guard::attempt(target.run, &input) {
+                    println!("TRIAGE {} {}\n   {input:?}", target.name, w.chars().take(700).collect::<String>());
+                }
+                continue;
+            }
             Guard::run(target, &input);
         }
         println!("{}: {count} executions from TANDEMFS_SEED={seed} in {:.1} s", target.name, start.elapsed().as_secs_f64());

@@ -10,6 +10,7 @@ use tandemfs_format::{LINE_BYTES, Line};
 
 use super::memory::UnitOwner;
 use crate::Result;
+use crate::mutant::{Mutant, on};
 use crate::volume::Volume;
 
 impl Volume {
@@ -58,13 +59,14 @@ impl Volume {
                 line.copy_from_slice(header);
                 let Some(kind) = decode(self.pair, index, generation, &line, bits) else { return Ok(false) };
                 let owner = (index < units).then(|| self.memory.map().owner(index));
-                let fits = matches!(
-                    (kind, owner),
-                    (PieceKind::Data | PieceKind::Free, Some(UnitOwner::Free))
-                        | (PieceKind::Region, Some(UnitOwner::Region(_)))
-                        | (PieceKind::Fixed, Some(UnitOwner::Fixed))
-                        | (PieceKind::Sectors, None)
-                ) && (kind != PieceKind::Region || self.memory.map().is_below_mark(index, bits));
+                let fits =
+                    matches!(
+                        (kind, owner),
+                        (PieceKind::Data | PieceKind::Free, Some(UnitOwner::Free))
+                            | (PieceKind::Region, Some(UnitOwner::Region(_)))
+                            | (PieceKind::Fixed, Some(UnitOwner::Fixed))
+                            | (PieceKind::Sectors, None)
+                    ) && (kind != PieceKind::Region || on(Mutant::MapBeyondMarkTaken) || self.memory.map().is_below_mark(index, bits));
                 if !fits {
                     return Ok(false);
                 }

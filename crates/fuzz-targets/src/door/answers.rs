@@ -189,7 +189,10 @@ fn check_entry(entry: &[u8], may_be_absent: bool) {
 fn check_attributes(attributes: &[u8]) {
     let (size, mode) = (long(attributes, 8), word(attributes, 60));
     assert!(size <= i64::MAX as u64, "a size of {size}");
-    assert!(matches!(mode & 0o170_000, 0o10_000 | 0o20_000 | 0o40_000 | 0o60_000 | 0o100_000 | 0o120_000 | 0o140_000), "a mode of {mode:o}");
+    assert!(
+        matches!(mode & 0o170_000, 0o10_000 | 0o20_000 | 0o40_000 | 0o60_000 | 0o100_000 | 0o120_000 | 0o140_000),
+        "a mode of {mode:o}"
+    );
     for at in [48, 52, 56] {
         assert!(word(attributes, at) < 1_000_000_000, "a time with {} ns", word(attributes, at));
     }
@@ -209,5 +212,73 @@ fn check_listing(request: &Request, body: &[u8]) {
         assert!(last.is_none_or(|last| last < cookie), "cookies do not rise");
         last = Some(cookie);
         at = head + (24 + length).next_multiple_of(8);
+    }
+}
+
+/// See [`crate::Target::lies`].
+pub(crate) const LIES: &[(&str, fn())] = &[
+    ("another number", || told(GETATTR, |answer| answer[8] ^= 1)),
+    ("a length that is not the message's", || told(GETATTR, |answer| answer[0] += 8)),
+    ("an error above zero", || told(GETATTR, |answer| answer.splice(.., error(5, answer[8])).for_each(drop))),
+    ("an error that no kernel takes", || told(GETATTR, |answer| answer.splice(.., error(-512, answer[8])).for_each(drop))),
+    ("an error with a body", || told(GETATTR, |answer| answer[4..8].copy_from_slice(&(-5_i32).to_le_bytes()))),
+    ("attributes that are too short", || {
+        told(GETATTR, |answer| {
+            answer.truncate(96);
+            answer[0] = 96;
+        });
+    }),
+    ("a mode without a type", || told(GETATTR, |answer| answer[16 + 16 + 61] = 0)),
+    ("the end instead of an answer", || told(GETATTR, |answer| answer.clear())),
+    ("an answer to nothing", || {
+        let (ours, theirs) = super::channel();
+        send(&theirs, &truth(2), SendFlags::NOSIGNAL).map(drop).unwrap_or_default();
+        send(&theirs, &truth(2), SendFlags::NOSIGNAL).map(drop).unwrap_or_default();
+        Kernel::new(ours).ask_plainly();
+    }),
+    ("more bytes than were asked for", || {
+        let body = [[0; 16].as_slice(), &10_u32.to_le_bytes(), &[0; 20]].concat();
+        check_body(&Request::new(READ, 1, body), &[0; 11]);
+    }),
+    ("a name beyond the end of a listing", || {
+        let body = [[0; 16].as_slice(), &4096_u32.to_le_bytes(), &[0; 20]].concat();
+        let mut entry = [0; 32];
+        entry[16] = 200;
+        check_body(&Request::new(READDIR, 1, body), &entry);
+    }),
+];
+
+fn error(error: i32, unique: u8) -> Vec<u8> {
+    let mut answer = vec![0; OUT_HEADER_BYTES];
+    (answer[0], answer[8]) = (OUT_HEADER_BYTES as u8, unique);
+    answer[4..8].copy_from_slice(&error.to_le_bytes());
+    answer
+}
+
+/// What a good daemon says to GETATTR of the root.
+fn truth(unique: u8) -> Vec<u8> {
+    let mut answer = vec![0; OUT_HEADER_BYTES + 16 + ATTR_BYTES];
+    (answer[0], answer[8]) = (answer.len() as u8, unique);
+    answer[16 + 16 + 61] = 0o40;
+    answer
+}
+
+/// Lets a daemon answer with the truth, changed.
+fn told(opcode: u32, change: fn(&mut Vec<u8>)) {
+    let (ours, theirs) = super::channel();
+    let mut kernel = Kernel::new(ours);
+    let mut answer = truth(2);
+    change(&mut answer);
+    send(&theirs, &answer, SendFlags::NOSIGNAL).map(drop).unwrap_or_default();
+    kernel.ask(&Request::new(opcode, 1, vec![0; 16]));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_truth_is_taken() {
+        told(GETATTR, |_| {});
     }
 }

@@ -14,7 +14,9 @@ use tandemfs_format::journal::{decode as decode_record, encode as encode_record,
 use tandemfs_format::mapping::{BlockChecksum, LeafPointer, LogEntry, Record, RecordBytes, line_entries, line_records};
 use tandemfs_format::segment::{Region, Segment};
 use tandemfs_format::superblock::{BlockIdentity, Superblock, SuperblockBytes};
-use tandemfs_format::{EMPTY_LINE, InodeNumber, LINE_BYTES, Line, LineAddress, PAGE_LINES, PairSeed, Place, SECTOR_BYTES, Sector, UNIT_LINES};
+use tandemfs_format::{
+    EMPTY_LINE, InodeNumber, LINE_BYTES, Line, LineAddress, PAGE_LINES, PairSeed, Place, SECTOR_BYTES, Sector, UNIT_LINES,
+};
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
 use super::shapes::Shape;
@@ -127,7 +129,9 @@ impl Anatomy {
         for index in 0..SEGMENT_TABLE_LINES {
             let address = geometry.segment_line(index);
             let line = view.line(address.number());
-            if let Some(segment) = Segment::decode(&line, self.pair(), address, geometry.memory_units()).map_err(|error| error.to_string())? {
+            if let Some(segment) =
+                Segment::decode(&line, self.pair(), address, geometry.memory_units()).map_err(|error| error.to_string())?
+            {
                 parts.push(Part { line: address.number(), kind: Kind::Segment, owner: 0 });
                 self.segments.push(segment);
             }
@@ -137,13 +141,8 @@ impl Anatomy {
             for at in (0..segment.high_water_lines).step_by(2) {
                 let number = (segment.region_unit * UNIT_LINES + at) / 2;
                 let line = segment.start_unit * UNIT_LINES + at;
-                let decoded = Inode::decode(
-                    self.pair(),
-                    InodeNumber::new(number),
-                    LineAddress::new(line),
-                    &view.line(line),
-                    &view.line(line + 1),
-                );
+                let decoded =
+                    Inode::decode(self.pair(), InodeNumber::new(number), LineAddress::new(line), &view.line(line), &view.line(line + 1));
                 let Some(inode) = decoded.map_err(|error| error.to_string())? else { continue };
                 parts.push(Part { line, kind: Kind::InodeHot, owner: number });
                 parts.push(Part { line: line + 1, kind: Kind::InodeCold, owner: number });
@@ -297,9 +296,7 @@ impl Anatomy {
     pub(super) fn end_of_ring(&self, ring: u32) -> (u32, u32) {
         let tail = self.superblock.tails[ring as usize];
         let last = self.pending.iter().filter(|record| record.ring == ring).max_by_key(|record| (record.wrap, record.offset_bytes));
-        last.map_or((tail.offset_bytes, tail.wrap), |record| {
-            (record.offset_bytes + record_bytes(record.changes.len()) as u32, record.wrap)
-        })
+        last.map_or((tail.offset_bytes, tail.wrap), |record| (record.offset_bytes + record_bytes(record.changes.len()) as u32, record.wrap))
     }
 
     // ---- superblock, identity, maps -----------------------------------------------------------------------------------------------

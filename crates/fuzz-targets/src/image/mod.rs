@@ -87,7 +87,8 @@ pub(crate) fn examine(device: &MemoryDevice, memory_bytes: u64) {
 
     let mountable = work(&device.fork(), memory_bytes, whole, &findings);
     // Records beside a clean flag: what they say counts from the repair on, whatever that is.
-    let contradicts = |report: &Report| report.findings.iter().any(|found| matches!(found.finding, Finding::RecordAfterCleanUnmount { .. }));
+    let contradicts =
+        |report: &Report| report.findings.iter().any(|found| matches!(found.finding, Finding::RecordAfterCleanUnmount { .. }));
     let (clean, contradicts) = report.map_or((true, true), |report| (report.clean, contradicts(&report)));
     repair(device, whole, readable && !contradicts, mountable && !clean, memory_bytes);
 }

@@ -44,14 +44,17 @@ const CHANGES: &[Change] = &[
     copy_inode,
 ];
 
-/// Inputs that reach each kind of change.
+/// Inputs that reach each kind of change, and such as have met a bug.
 pub(super) fn examples() -> impl Iterator<Item = Vec<u8>> {
-    (0..CHANGES.len() as u8).flat_map(|change| {
+    // Saved maps of the regions' units take lines beyond the marks.
+    let maps = (1..5).map(|unit| vec![1, 0, 0, 15, unit, 0, 0, 0, 2, 4, 1]);
+    let each = (0..CHANGES.len() as u8).flat_map(|change| {
         (0..4_u8).map(move |shape| {
             let noise = (0..24_u8).map(|at| at.wrapping_mul(29).wrapping_add(change * 7 + shape));
             [1 + shape * 2, 0, 3, change].into_iter().chain(noise).collect()
         })
-    })
+    });
+    each.chain(maps)
 }
 
 /// Applies some changes, or fewer where the input ends.

@@ -110,7 +110,8 @@ pub(super) fn work(fs: &FileSystem, entries: &[Entry]) -> Result<(), String> {
     let bytes: Vec<u8> = (0..150_000_u32).map(|at| (at * 7) as u8).collect();
     let size = |size| SetAttributes { size: Some(size), ..SetAttributes::default() };
     let options = WriteOptions::default();
-    for (number, entry) in entries.iter().filter(|entry| entry.attributes.mode & file_type::MASK == file_type::REGULAR).take(12).enumerate() {
+    for (number, entry) in entries.iter().filter(|entry| entry.attributes.mode & file_type::MASK == file_type::REGULAR).take(12).enumerate()
+    {
         let (inode, end) = (entry.attributes.inode, entry.attributes.size);
         note("a small write", fs.write(inode, 10, &bytes[..100], options).map(drop));
         note("a write at the end", fs.write(inode, end, &bytes[..5000], options).map(drop));
@@ -125,7 +126,9 @@ pub(super) fn work(fs: &FileSystem, entries: &[Entry]) -> Result<(), String> {
     }
     let new = NewInode { mode: file_type::REGULAR | 0o644, uid: 1, gid: 2, rdev: 0, target: b"" };
     let directory = NewInode { mode: file_type::DIRECTORY | 0o755, ..new };
-    for (number, entry) in entries.iter().filter(|entry| entry.attributes.mode & file_type::MASK == file_type::DIRECTORY).take(4).enumerate() {
+    for (number, entry) in
+        entries.iter().filter(|entry| entry.attributes.mode & file_type::MASK == file_type::DIRECTORY).take(4).enumerate()
+    {
         let made = fs.create(entry.attributes.inode, b"made by the tour", &new);
         let written = made.and_then(|made| fs.write(made.inode, 0, &bytes[..3000 * (number + 1)], options));
         note("a file in a directory", written.map(drop));
