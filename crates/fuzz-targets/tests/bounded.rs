@@ -15,9 +15,11 @@ fn executions(target: &Target) -> u64 {
     let factor = std::env::var("TANDEMFS_FUZZ_RUNS").ok().and_then(|text| text.parse().ok()).unwrap_or(1);
     factor
         * match target.name {
-            "image" => 300,
-            "operations" => 120,
-            _ => 100,
+            "image" => 250,
+            "operations" => 150,
+            "door" => 300,
+            "header" => 300,
+            _ => 3000,
         }
 }
 
@@ -76,12 +78,6 @@ fn drawn_inputs_find_nothing() {
         for execution in 0..count {
             let mut random = Random::new(seed.wrapping_mul(0x1_0000_0000).wrapping_add(execution));
             let input = draw(&corpus, &mut random, target.input_bytes_max);
-
-                if let Err(w) = Guard::attempt(target.run, &input) {
-                    println!("TRIAGE {} {}\n   {input:?}", target.name, w.chars().take(700).collect::<String>());
-                }
-                continue;
-            }
             Guard::run(target, &input);
         }
         println!("{}: {count} executions from TANDEMFS_SEED={seed} in {:.1} s", target.name, start.elapsed().as_secs_f64());
