@@ -33,6 +33,7 @@ SECONDS ?= 60
 TARGETS ?= $(basename $(notdir $(wildcard fuzz/targets/*.rs)))
 fuzz:
 	@scripts/setup.sh fuzz
+	cargo run --locked -p tandemfs-fuzz-targets --bin fuzz-corpus -- fuzz/corpus
 	@for target in $(TARGETS); do \
 	  cargo +nightly fuzz run --fuzz-dir fuzz $$target -- -max_total_time=$(SECONDS) -timeout=20 -rss_limit_mb=3072 -malloc_limit_mb=64 \
 	    -max_len=1024 -print_final_stats=1 || exit 1; \

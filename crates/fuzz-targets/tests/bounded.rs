@@ -15,11 +15,11 @@ fn executions(target: &Target) -> u64 {
     let factor = std::env::var("TANDEMFS_FUZZ_RUNS").ok().and_then(|text| text.parse().ok()).unwrap_or(1);
     factor
         * match target.name {
-            "image" => 250,
-            "operations" => 150,
+            "image" => 500,
+            "operations" => 300,
             "door" => 300,
             "header" => 300,
-            _ => 3000,
+            _ => 5000,
         }
 }
 
