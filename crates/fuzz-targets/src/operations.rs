@@ -59,8 +59,8 @@ fn operation(input: &mut Input<'_>) -> Operation {
         16 => Operation::WriteHeld(input.below(SLOTS), place(input), length(input), input.byte().into()),
         17 => Operation::Forget(input.below(SLOTS)),
         18 => Operation::Scatter(path(input), place(input), 1 + u32::from(input.byte() % 40), 4096, length(input).min(4096), 1),
-        19 => Operation::CreateMany(*input.pick::<&str>(&DIRECTORIES), 0, 1 + u32::from(input.byte() % 70)),
-        _ => Operation::UnlinkMany(*input.pick::<&str>(&DIRECTORIES), 0, 1 + u32::from(input.byte() % 70)),
+        19 => Operation::CreateMany(input.pick::<&str>(&DIRECTORIES), 0, 1 + u32::from(input.byte() % 70)),
+        _ => Operation::UnlinkMany(input.pick::<&str>(&DIRECTORIES), 0, 1 + u32::from(input.byte() % 70)),
     }
 }
 

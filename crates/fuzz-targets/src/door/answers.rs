@@ -41,7 +41,7 @@ impl Kernel {
     pub(crate) fn open(&mut self, how: u8, input: &mut Input<'_>) -> bool {
         let mut init = |kernel: &mut Self, major: u32, minor: u32| {
             let mut body = Vec::new();
-            for value in [major, minor, 1 << 17, u32::MAX & !(1 << 30), 0] {
+            for value in [major, minor, 1 << 17, !(1 << 30), 0] {
                 body.extend(value.to_le_bytes());
             }
             body.extend([0; 44]);
