@@ -1,11 +1,12 @@
 # Everything a contributor runs. `make` alone lists it.
 
-.PHONY: help build run test test-vm bench lint
+.PHONY: help build run test test-vm fuzz bench lint
 
 help:
 	@echo 'make run      build, then real work on an emulated hybrid SSD, verified step by step (under two minutes)'
 	@echo 'make test     unit, property and integration tests, through real mounts'
 	@echo 'make test-vm  the same program on the drivers of NVDIMM, CXL and NVMe, with power cuts, in virtual machines'
+	@echo 'make fuzz     every fuzz target under libFuzzer, SECONDS=60 each (nightly Rust and cargo-fuzz)'
 	@echo 'make bench    measurements, each beside its limit'
 	@echo 'make lint     formatting and clippy'
 
@@ -26,6 +27,17 @@ test-vm:
 	@scripts/setup.sh vm
 	cargo build --release --locked -p tandemfs
 	@tests/vm/run-all.sh
+
+# One process, memory and time bounded; what it finds goes to fuzz/artifacts. TARGETS="image door" chooses.
+SECONDS ?= 60
+TARGETS ?= $(basename $(notdir $(wildcard fuzz/targets/*.rs)))
+fuzz:
+	@scripts/setup.sh fuzz
+	cargo run --locked -p tandemfs-fuzz-targets --bin fuzz-corpus -- fuzz/corpus
+	@for target in $(TARGETS); do \
+	  cargo +nightly fuzz run --fuzz-dir fuzz $$target -- -max_total_time=$(SECONDS) -timeout=20 -rss_limit_mb=3072 -malloc_limit_mb=64 \
+	    -max_len=1024 -print_final_stats=1 || exit 1; \
+	done
 
 bench:
 	@scripts/setup.sh run

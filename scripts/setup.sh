@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# setup.sh PURPOSE...: what a Debian (or a relative) needs beside Rust. Purposes: build, run, test, lint, vm.
+# setup.sh PURPOSE...: what a Debian (or a relative) needs beside Rust. Purposes: build, run, test, lint, fuzz, vm.
 # As root it installs what is missing with apt-get; for others it says what root should install.
 set -euo pipefail
 
@@ -14,8 +14,9 @@ for purpose in "$@"; do
     run) need fusermount3 fuse3; need sqlite3 sqlite3; need python3 python3; need git git; need diff diffutils ;;
     test) need fusermount3 fuse3; need sqlite3 sqlite3; need git git; need setfattr attr; need losetup mount; need mkfs.ext4 e2fsprogs ;;
     lint) ;;
+    fuzz) need c++ g++ ;;
     vm) need qemu-system-x86_64 qemu-system-x86; need python3 python3; need flock util-linux ;;
-    *) echo "setup: '$purpose' is no purpose: build, run, test, lint, vm" >&2; exit 2 ;;
+    *) echo "setup: '$purpose' is no purpose: build, run, test, lint, fuzz, vm" >&2; exit 2 ;;
   esac
 done
 # Rust links with cc, and a part of the tests is C.
@@ -39,6 +40,18 @@ case " $* " in
     for component in fmt clippy; do
       cargo "$component" --version >/dev/null 2>&1 || rustup component add rustfmt clippy
     done
+    ;;
+esac
+case " $* " in
+  *" fuzz "*)
+    if ! cargo +nightly --version >/dev/null 2>&1; then
+      echo "setup: libFuzzer needs a nightly toolchain: rustup toolchain install nightly --profile minimal" >&2
+      exit 1
+    fi
+    if ! cargo fuzz --version >/dev/null 2>&1; then
+      echo "setup: cargo-fuzz is missing: cargo install cargo-fuzz --locked" >&2
+      exit 1
+    fi
     ;;
 esac
 case " $* " in

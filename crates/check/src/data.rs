@@ -102,7 +102,7 @@ impl Checker<'_> {
         for part in loaded.iter_mut() {
             match &part.job.source {
                 Source::Sectors { first, .. } => requests.push(BlockRequest::Read { sector: *first, buffer: &mut *part.bytes }),
-                Source::Log { address, .. } => part.readable = drive.load(Structure::DataLog, *address, part.bytes).is_ok(),
+                Source::Log { address, .. } => part.readable = self.image.load_part(Structure::DataLog, *address, part.bytes).is_ok(),
             }
         }
         if requests.is_empty() || drive.transfer(Structure::Data, &mut requests, &mut || {}).is_ok() {

@@ -45,6 +45,18 @@ impl<'d> Image<'d> {
         Ok(())
     }
 
+    /// Loads bytes from the start of a line on; the last line may be a part. Of data logs too: a record may name a line of theirs, and then
+    /// replay writes over them.
+    pub(crate) fn load_part(&self, structure: Structure, address: LineAddress, into: &mut [u8]) -> Result<(), DeviceError> {
+        if self.overlay.is_empty() {
+            return self.drive.load(structure, address, into);
+        }
+        let mut lines = vec![0; into.len().next_multiple_of(LINE_BYTES)];
+        self.load(structure, address, &mut lines)?;
+        into.copy_from_slice(lines.get(..into.len()).unwrap_or_default());
+        Ok(())
+    }
+
     /// Loads one line.
     pub(crate) fn line(&self, structure: Structure, address: LineAddress) -> Result<Line, DeviceError> {
         let mut line = EMPTY_LINE;

@@ -30,9 +30,6 @@ use crate::tree;
 /// Most rounds of repairing and checking again.
 pub(crate) const ROUNDS_MAX: u32 = 8;
 
-/// Counters of the superblock beyond this were never reached by counting: nothing is written that would count on from there.
-const COUNTER_MAX: u64 = u64::MAX / 2;
-
 /// Lines that change together.
 type Group = BTreeMap<u64, Line>;
 
@@ -60,10 +57,7 @@ pub(crate) fn apply(inspection: &Inspection<'_>, progress: &mut dyn FnMut(Progre
                 | Finding::SegmentGap { .. }
         )
     };
-    let superblock = &image.superblock;
-    let last_txid = inspection.pending.last().map_or(0, |place| place.txid);
-    let counters = [superblock.sequence, superblock.generation, superblock.watermark, last_txid];
-    if inspection.findings().any(table_or_journal) || counters.iter().any(|counter| *counter > COUNTER_MAX) {
+    if inspection.findings().any(table_or_journal) {
         return Ok(mended);
     }
     let groups = disjoint(inspection.findings().filter_map(|finding| group_of(image, finding)));

@@ -3,7 +3,7 @@
 mod support;
 
 use support::*;
-use tandemfs_check::Finding::LinkCount;
+use tandemfs_check::Finding::{LinkCount, LogDamaged};
 use tandemfs_format::Line;
 use tandemfs_format::geometry::RING_BYTES_MIN;
 use tandemfs_format::superblock::Tail;
@@ -83,4 +83,13 @@ fn records_of_another_mount_prove_nothing() {
     image.put_journal(0, 0, 101, &[newer]);
     image.edit_superblock(|superblock| superblock.generation += 1);
     assert_eq!(seen(&image), 2);
+}
+
+/// Data in logs was verified as it stood, not as replay leaves it: check found nothing, and the next mount could not read the file.
+#[test]
+fn regression_a_record_over_a_data_log_is_seen() {
+    let mut image = Image::crashed();
+    image.put_journal(0, 0, 101, &[(DATA, [9; 64])]);
+    let found = findings(&report(&image.device(), false));
+    assert!(matches!(found.as_slice(), [LogDamaged { inode: FILE, .. }]), "{found:?}");
 }

@@ -7,6 +7,7 @@ use zerocopy::{FromBytes, IntoBytes};
 use crate::checksum::{PairSeed, crc32c_extend};
 use crate::geometry::RING_BYTES_MIN;
 use crate::integer::{U32, U64};
+use crate::superblock::COUNTER_MAX;
 use crate::{LINE_BYTES, Line, LineAddress};
 
 /// Most lines that one transaction changes (RULES R11).
@@ -96,6 +97,7 @@ pub fn decode(bytes: &[u8], pair: PairSeed, ring: u32, wrap: u32, generation: u6
     let (length, count) = (header.length_bytes.get() as usize, header.change_count.get() as usize);
     if header.magic.get() != RECORD_MAGIC
         || header.wrap.get() != wrap
+        || header.txid.get() > COUNTER_MAX
         || count > TX_LINES_MAX
         || length != size_of::<RecordHeader>() + count * size_of::<ChangeBytes>()
         || record_bytes(count) > bytes.len()
@@ -135,6 +137,9 @@ mod tests {
         assert!(decode(&buffer, pair, 1, 5, 3).is_none(), "another ring");
         assert!(decode(&buffer, pair, 2, 4, 3).is_none(), "another wrap");
         assert!(decode(&buffer, pair, 2, 5, 4).is_none(), "another mount");
+        let mut beyond = Vec::new();
+        encode(&mut beyond, pair.journal(2, 5, 3), 5, COUNTER_MAX + 1, &[], &[]);
+        assert!(decode(&beyond, pair, 2, 5, 3).is_none(), "a txid that nobody counted");
     }
 
     #[test]

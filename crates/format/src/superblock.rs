@@ -16,6 +16,9 @@ pub const MAGIC: [u8; 8] = *b"TandemFS";
 /// Version of the format. 0 is the format under development; Format 1 will be the first that is promised.
 pub const VERSION: u32 = 0;
 
+/// Largest sequence, watermark, generation and transaction number: none was ever reached by counting, and every one leaves room to count on.
+pub const COUNTER_MAX: u64 = u64::MAX / 2;
+
 /// Incompatible feature bits: a build that lacks one refuses to mount.
 pub mod incompat {
     /// The format is not declared yet: only the build of the same development stage reads it.
@@ -293,6 +296,11 @@ impl Superblock {
         if let Some(tail) = tails.iter().find(|tail| u64::from(tail.offset_bytes) >= geometry.ring_bytes() || tail.offset_bytes % 64 != 0) {
             return Err(SuperblockError::Field { field: "tails", found: tail.offset_bytes.into() });
         }
+        for (field, found) in [("sequence", bytes.sequence), ("watermark", bytes.watermark), ("generation", bytes.generation)] {
+            if found.get() > COUNTER_MAX {
+                return Err(SuperblockError::Field { field, found: found.get() });
+            }
+        }
         let label_end = bytes.label.iter().position(|byte| *byte == 0).unwrap_or(bytes.label.len());
         let label = String::from_utf8(bytes.label[..label_end].to_vec())
             .map_err(|_| SuperblockError::Field { field: "label", found: bytes.label[0].into() })?;
@@ -387,6 +395,20 @@ mod tests {
         assert_eq!(Superblock::decode(newer.as_bytes()), Err(SuperblockError::Version { found: 9 }));
         let features = Superblock { incompat: 1 << 40, ..superblock() }.encode();
         assert_eq!(Superblock::decode(features.as_bytes()), Err(SuperblockError::Features { unknown: 1 << 40 }));
+    }
+
+    #[test]
+    fn counters_that_nobody_counted_are_refused() {
+        for (name, change) in [
+            ("sequence", (|superblock| superblock.sequence = COUNTER_MAX + 1) as fn(&mut Superblock)),
+            ("watermark", |superblock| superblock.watermark = u64::MAX),
+            ("generation", |superblock| superblock.generation = u64::MAX),
+        ] {
+            let mut wrong = superblock();
+            change(&mut wrong);
+            let found = Superblock::decode(wrong.encode().as_bytes());
+            assert!(matches!(found, Err(SuperblockError::Field { field, .. }) if field == name), "{name}: {found:?}");
+        }
     }
 
     #[test]

@@ -51,6 +51,8 @@ pub enum Mutant {
     FailedLoadIsZeros,
     /// R25: a mount leaves the clean flag set.
     CleanKept,
+    /// R25: saved maps are taken although they take what nothing can have taken.
+    MapBeyondMarkTaken,
     /// The second copy of the superblock is not written.
     SecondSuperblockSkipped,
     /// A rename removes the old name in a transaction of its own.

@@ -168,7 +168,8 @@ fn serve(listener: &UnixListener, stopped: &PipeReader, answer: &dyn Fn(Request)
     }
 }
 
-fn converse(mut stream: UnixStream, answer: &dyn Fn(Request) -> Value) -> io::Result<()> {
+/// Reads one line from a caller and answers it with one.
+pub fn converse(mut stream: UnixStream, answer: &dyn Fn(Request) -> Value) -> io::Result<()> {
     stream.set_read_timeout(Some(ANSWER_WITHIN))?;
     stream.set_write_timeout(Some(ANSWER_WITHIN))?;
     let mut line = String::new();

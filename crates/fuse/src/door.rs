@@ -30,7 +30,7 @@ pub(crate) const VALID: Duration = Duration::from_secs(3600);
 /// The same for attributes of a file that is open for writing behind the write-back cache ([F1], `writers.rs`).
 const VALID_WHILE_WRITTEN: Duration = Duration::from_secs(1);
 /// Largest WRITE and READ.
-const REQUEST_BYTES_MAX: u32 = 1 << 20;
+pub(crate) const REQUEST_BYTES_MAX: u32 = 1 << 20;
 /// Requests of read-ahead and write-back in flight.
 const BACKGROUND_MAX: u16 = 64;
 /// Below this much free space files are opened past the write-back cache, so that write() itself says "no space" (RULES R20).
@@ -43,6 +43,8 @@ pub(crate) struct Door {
     pub(crate) mode: Mode,
     pub(crate) read_only: bool,
     pub(crate) writers: Writers,
+    /// Largest WRITE and READ that is agreed on. Nothing is allocated for more, whatever a request asks for.
+    pub(crate) request_bytes_max: u32,
 }
 
 thread_local! {
@@ -70,10 +72,10 @@ impl Door {
             }
         }
         // The nearest possible value where the kernel allows less.
-        if let Err(possible) = config.set_max_write(REQUEST_BYTES_MAX) {
+        if let Err(possible) = config.set_max_write(self.request_bytes_max) {
             let _ = config.set_max_write(possible);
         }
-        if let Err(possible) = config.set_max_readahead(REQUEST_BYTES_MAX) {
+        if let Err(possible) = config.set_max_readahead(self.request_bytes_max) {
             let _ = config.set_max_readahead(possible);
         }
         let _ = config.set_max_background(BACKGROUND_MAX);

@@ -23,5 +23,5 @@ mod writers;
 
 pub use mounting::{MountError, Unmount, unmount};
 pub use report::stats;
-pub use session::{check_mountpoint, serve};
+pub use session::{Answering, check_mountpoint, serve};
 pub use settings::{Mode, MountSettings};

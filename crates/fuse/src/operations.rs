@@ -188,6 +188,7 @@ impl fuser::Filesystem for Door {
         _owner: Option<LockOwner>,
         reply: ReplyData,
     ) {
+        let size = size.min(self.request_bytes_max);
         Self::with_read_buffer(size as usize, |buffer| match self.fs.read(inode(node), offset, buffer) {
             Ok(read) => reply.data(&buffer[..read]),
             Err(error) => reply.error(self.failed("read", node, &error)),

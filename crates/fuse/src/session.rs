@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -13,7 +14,7 @@ use signal_hook::iterator::{Handle, Signals};
 use tandemfs_fs::FileSystem;
 
 use crate::control::{Request, Server};
-use crate::door::Door;
+use crate::door::{Door, REQUEST_BYTES_MAX};
 use crate::mounting::{self, MountError, Unmount};
 use crate::mounts::{self, Mounted};
 use crate::report;
@@ -34,8 +35,7 @@ pub fn serve(fs: &Arc<FileSystem>, mountpoint: &Path, settings: &MountSettings, 
     let signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).map_err(failed)?;
     let channel = mounting::mount(&mountpoint, settings)?;
     let mut guard = Guard { mountpoint: mountpoint.clone(), armed: true };
-    let door = Door { fs: Arc::clone(fs), mode: settings.mode, read_only: settings.read_only, writers: Writers::default() };
-    let session = fuser::Session::from_fd(door, channel, settings.access(), settings.session()).map_err(failed)?;
+    let session = Answering::start(fs, channel, settings, REQUEST_BYTES_MAX).map_err(failed)?;
     let mounted = mounts::find(&mountpoint).map_err(failed)?;
     if let Some(mounted) = &mounted {
         read_ahead(mounted);
@@ -55,6 +55,23 @@ pub fn serve(fs: &Arc<FileSystem>, mountpoint: &Path, settings: &MountSettings, 
     watch.stop();
     tracing::info!(mountpoint = %mountpoint.display(), "unmounted");
     result.map_err(failed)
+}
+
+/// The answering end of a channel to the kernel: what [`serve`] runs on a mount, and tests on a channel of their own.
+pub struct Answering(fuser::Session<Door>);
+
+impl Answering {
+    /// Waits for the first request, INIT, and agrees on sizes and abilities. No WRITE or READ is larger than `request_bytes_max`.
+    pub fn start(fs: &Arc<FileSystem>, channel: OwnedFd, settings: &MountSettings, request_bytes_max: u32) -> io::Result<Self> {
+        let (mode, read_only) = (settings.mode, settings.read_only);
+        let door = Door { fs: Arc::clone(fs), mode, read_only, writers: Writers::default(), request_bytes_max };
+        fuser::Session::from_fd(door, channel, settings.access(), settings.session()).map(Self)
+    }
+
+    /// Answers until the other end is done. What fuser takes for a breach of the protocol is an error.
+    pub fn run(self) -> io::Result<()> {
+        self.0.run()
+    }
 }
 
 /// Whether a directory can be mounted on; its absolute path. Asked early, so that a slip does not cost a recovery.

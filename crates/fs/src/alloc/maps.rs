@@ -1,7 +1,8 @@
 //! Saving and loading allocation maps: one piece for each unit of the memory zone and each group of sectors.
 //!
 //! [A1] Pieces are written before the superblock says *clean*, and carry the generation of the mount that wrote them (RULES R25).
-//! [A2] One piece that does not verify or cannot be read makes all of them worthless: the maps are rebuilt.
+//! [A2] One piece that does not verify, cannot be read, or takes what nothing can have taken makes all of them worthless: the maps are
+//!      rebuilt.
 
 use tandemfs_device::{Fenced, InFlight, Lines, Structure};
 use tandemfs_format::allocation_map::{PIECE_BYTES, PieceKind, decode, encode};
@@ -10,6 +11,7 @@ use tandemfs_format::{LINE_BYTES, Line};
 
 use super::memory::UnitOwner;
 use crate::Result;
+use crate::mutant::{Mutant, on};
 use crate::volume::Volume;
 
 impl Volume {
@@ -61,13 +63,14 @@ impl Volume {
                 line.copy_from_slice(header);
                 let Some(kind) = decode(self.pair, index, generation, &line, bits) else { return false };
                 let owner = (index < units).then(|| self.memory.map().owner(index));
-                let fits = matches!(
-                    (kind, owner),
-                    (PieceKind::Data | PieceKind::Free, Some(UnitOwner::Free))
-                        | (PieceKind::Region, Some(UnitOwner::Region(_)))
-                        | (PieceKind::Fixed, Some(UnitOwner::Fixed))
-                        | (PieceKind::Sectors, None)
-                );
+                let fits =
+                    matches!(
+                        (kind, owner),
+                        (PieceKind::Data | PieceKind::Free, Some(UnitOwner::Free))
+                            | (PieceKind::Region, Some(UnitOwner::Region(_)))
+                            | (PieceKind::Fixed, Some(UnitOwner::Fixed))
+                            | (PieceKind::Sectors, None)
+                    ) && (kind != PieceKind::Region || on(Mutant::MapBeyondMarkTaken) || self.memory.map().is_below_mark(index, bits));
                 if !fits {
                     return false;
                 }

@@ -4,6 +4,8 @@
 //!      shortage forces a checkpoint. Slots of the data area need not wait: no record targets them (RULES R7).
 //! [M2] A region grows by raising a segment's high-water mark: the new lines are zeroed and fenced first, then the mark is committed.
 //! [M3] The data area leaves the regions a reserve of units, and every kind leaves its transient room to what gives back (RULES R14).
+//! [M4] What is freed is named by pointers of the medium, and a clean mount has not looked at them: space that is freed although nobody has
+//!      it is a reason to stop, never a panic.
 //!
 //! Order of locks: a region or a pool, then `units`, then the bits of a unit.
 
@@ -53,6 +55,8 @@ pub(crate) enum UnitOwner {
 /// Owners and bits of all units.
 pub(crate) struct UnitMap {
     owners: Vec<AtomicU32>,
+    /// Of a region's unit, the lines below the high-water mark when the segment table was read: nothing beyond can have been taken then.
+    lines_at_mount: Vec<AtomicU32>,
     bits: Vec<Mutex<Bits>>,
 }
 
@@ -62,8 +66,16 @@ impl UnitMap {
         let fixed = geometry.fixed_units() as usize;
         Self {
             owners: (0..units).map(|unit| AtomicU32::new(if unit < fixed { OWNER_FIXED } else { OWNER_FREE })).collect(),
+            lines_at_mount: (0..units).map(|_| AtomicU32::new(UNIT_LINES as u32)).collect(),
             bits: (0..units).map(|_| Mutex::new(Bits::new())).collect(),
         }
+    }
+
+    /// Whether saved bits of a region's unit take nothing beyond the high-water mark.
+    pub(crate) fn is_below_mark(&self, unit: u64, bytes: &[u8]) -> bool {
+        let below = self.lines_at_mount[unit as usize].load(Relaxed) as usize;
+        let (whole, rest) = (below / 8, below % 8);
+        bytes[whole..].iter().enumerate().all(|(at, byte)| if at == 0 { byte >> rest == 0 } else { *byte == 0 })
     }
 
     pub(crate) fn owner(&self, unit: u64) -> UnitOwner {
@@ -212,10 +224,13 @@ impl MemoryAllocator {
                 expected += segment.unit_count;
             }
             state.rebuild_units();
+            for (unit, below) in &state.units {
+                self.map.lines_at_mount[*unit as usize].store(*below as u32, Relaxed);
+            }
             if region == Region::Inodes {
                 *self.inode_units.write() = state.units.clone();
-                if let Some((unit, below)) = state.units.first().filter(|(_, below)| *below > 0) {
-                    let _slot_zero_is_never_used = below;
+                if let Some((unit, _)) = state.units.first().filter(|(_, below)| *below >= INODE_LINES) {
+                    // Slot zero is never used.
                     self.map.bits[*unit as usize].lock().set(0, INODE_LINES);
                 }
             }
@@ -223,7 +238,7 @@ impl MemoryAllocator {
         Ok(())
     }
 
-    /// Takes lines that recovery found in use. False where they were taken already, or belong to something else.
+    /// Takes lines that recovery found in use. False where they were taken already, belong to something else, or lie beyond the mark.
     pub(crate) fn mark(&self, region: Option<Region>, address: LineAddress, lines: u64) -> bool {
         let unit = address.unit();
         let expected = match (self.map.owner(unit), region) {
@@ -239,7 +254,8 @@ impl MemoryAllocator {
             }
             _ => false,
         };
-        expected && address.number() % UNIT_LINES + lines <= UNIT_LINES && {
+        let end = address.number() % UNIT_LINES + lines;
+        expected && end <= self.map.lines_at_mount[unit as usize].load(Relaxed).into() && {
             self.map.bits[unit as usize].lock().set(address.number() % UNIT_LINES, lines)
         }
     }
@@ -486,12 +502,15 @@ impl MemoryAllocator {
             .count() as u64
     }
 
-    /// Lines that nobody could have seen: free at once. False where they were not the region's to free.
+    /// Lines that nobody could have seen: free at once. False where they were not taken.
     #[must_use]
     pub(crate) fn free_now(&self, region: Region, address: LineAddress, lines: u64) -> bool {
         let mut state = self.regions[slot(region)].lock();
-        self.count_inode_freed(region);
-        self.clear(region, &mut state, address, lines)
+        let freed = self.clear(region, &mut state, address, lines);
+        if freed {
+            self.count_inode_freed(region);
+        }
+        freed
     }
 
     fn count_inode_freed(&self, region: Region) {
@@ -510,7 +529,7 @@ impl MemoryAllocator {
         let watermark = volume.journal.watermark();
         while let Some((_, address, lines)) = state.pending.pop_front_if(|(txid, ..)| *txid <= watermark) {
             if !self.clear(region, state, address, lines) {
-                volume.freed_twice(&Space::Region { region, address, lines });
+                volume.freed_by_nobody(Space::Region { region, address, lines });
             }
         }
     }
@@ -523,10 +542,15 @@ impl MemoryAllocator {
         }
     }
 
+    /// False, and nothing changed, where the lines were not taken or are another region's ([M4]).
     fn clear(&self, region: Region, state: &mut RegionState, address: LineAddress, lines: u64) -> bool {
-        let is_its_own = self.map.owner(address.unit()) == UnitOwner::Region(region);
-        if !is_its_own || !self.map.bits[address.unit() as usize].lock().clear(address.number() % UNIT_LINES, lines) {
-            return false;
+        {
+            let mut bits = self.map.bits[address.unit() as usize].lock();
+            let start = address.number() % UNIT_LINES;
+            if self.map.owner(address.unit()) != UnitOwner::Region(region) || start + lines > UNIT_LINES || !bits.is_taken(start, lines) {
+                return false;
+            }
+            bits.clear(start, lines);
         }
         self.region_free[slot(region)].fetch_add(lines, SeqCst);
         if let Some(position) = state.units.iter().position(|(unit, _)| *unit == address.unit()) {
@@ -572,19 +596,20 @@ impl MemoryAllocator {
         true
     }
 
-    /// Frees a data-log slot. False where there was none.
+    /// Frees a data-log slot. False, and nothing changed, where it was not taken or lies elsewhere ([M4]).
     #[must_use]
     pub(crate) fn free_slot(&self, address: LineAddress, lines: u64) -> bool {
-        let unit = address.unit();
+        let (unit, start) = (address.unit(), address.number() % UNIT_LINES);
         let UnitOwner::Pool(index) = self.map.owner(unit) else { return false };
         let mut pool = self.pools[index as usize].lock();
         let word = (address.number() % UNIT_LINES / PAGE_LINES) as usize;
         let (before, after, free) = {
             let mut bits = self.map.bits[unit as usize].lock();
-            let before = bits.word(word);
-            if !bits.clear(address.number() % UNIT_LINES, lines) {
+            if start + lines > UNIT_LINES || !bits.is_taken(start, lines) {
                 return false;
             }
+            let before = bits.word(word);
+            bits.clear(start, lines);
             (before, bits.word(word), bits.free())
         };
         self.data_log_lines.fetch_sub(lines, SeqCst);

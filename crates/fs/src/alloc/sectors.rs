@@ -153,9 +153,7 @@ impl SectorAllocator {
         let room = std::mem::take(&mut *self.room.lock());
         let unused = room.blocks.into_iter().map(|block| (block, 0)).chain(room.lent);
         for (block, used) in unused {
-            let was_taken =
-                self.groups[(block / PIECE_SECTORS) as usize].lock().clear(block % PIECE_SECTORS + used, self.block_sectors - used);
-            debug_assert!(was_taken, "the room was nobody else's");
+            self.groups[(block / PIECE_SECTORS) as usize].lock().clear(block % PIECE_SECTORS + used, self.block_sectors - used);
         }
     }
 
@@ -169,7 +167,7 @@ impl SectorAllocator {
         Some(Sector::new(block))
     }
 
-    /// Sectors of a lent block come back to the room. Nothing where they were of none; false where more come back than were lent.
+    /// Sectors of a lent block come back to the room: whether that block had them. `None` where they were of none.
     fn return_to_room(&self, sector: Sector, count: u64) -> Option<bool> {
         let mut room = self.room.lock();
         let block = self.block_start(sector);
@@ -240,15 +238,19 @@ impl SectorAllocator {
         None
     }
 
-    /// Frees sectors. False where some of them were free already.
+    /// Frees sectors. False, and nothing changed, where they were not taken (`memory.rs` [M4]).
     #[must_use]
     pub(crate) fn free(&self, sector: Sector, count: u64) -> bool {
-        self.return_to_room(sector, count).unwrap_or_else(|| {
-            let mut taken = true;
-            self.each_group(sector, count, |bits, start, here| taken &= bits.clear(start, here));
+        if let Some(returned) = self.return_to_room(sector, count) {
+            return returned;
+        }
+        let mut taken = true;
+        self.each_group(sector, count, |bits, start, here| taken &= bits.is_taken(start, here));
+        if taken {
+            self.each_group(sector, count, Bits::clear);
             self.refill_room(sector);
-            taken
-        })
+        }
+        taken
     }
 
     fn each_group(&self, sector: Sector, count: u64, mut change: impl FnMut(&mut Bits, u64, u64)) {

@@ -7,6 +7,7 @@
 //!      suspect and goes into quarantine first.
 //! [T4] Data that the record points to is durable before the record: `commit` asks for the proofs (RULES R8).
 
+use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 
@@ -32,6 +33,16 @@ pub(crate) enum Space {
     Slot { address: LineAddress, lines: u64 },
     /// Sectors of the block zone.
     Sectors { sector: Sector, count: u64 },
+}
+
+impl fmt::Display for Space {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Region { region, address, lines } => write!(formatter, "{lines} lines from {address}, region {}", region.number()),
+            Self::Slot { address, lines } => write!(formatter, "a slot of {lines} lines at {address}"),
+            Self::Sectors { sector, count } => write!(formatter, "{count} sectors from {sector}"),
+        }
+    }
 }
 
 pub(crate) struct Tx<'v> {
@@ -193,20 +204,20 @@ impl Drop for Tx<'_> {
 impl Volume {
     /// Returns space that nobody can reach.
     pub(crate) fn give_back(&self, space: Space) {
-        let was_taken = match space {
+        let freed = match space {
             Space::Region { region, address, lines } => self.memory.free_now(region, address, lines),
             Space::Slot { address, lines } => self.memory.free_slot(address, lines),
             Space::Sectors { sector, count } => self.sectors.free(sector, count),
         };
-        if !was_taken {
-            self.freed_twice(&space);
+        if !freed {
+            self.freed_by_nobody(space);
         }
     }
 
-    /// Metadata that verifies names space that is nobody's: an older version of a line has come back. Giving out space from maps that
-    /// disagree with the medium could overwrite data, so nothing is given out any more (RULES R15).
-    pub(crate) fn freed_twice(&self, space: &Space) {
-        self.health.stop_because(format!("metadata contradicts the allocation maps: {space:?} was freed and is free"));
+    /// Space was freed that nobody had: maps and metadata contradict each other, so nothing may be given out any more.
+    pub(crate) fn freed_by_nobody(&self, space: Space) {
+        let _stopped =
+            self.health.stop_because(format!("metadata contradicts the allocation maps: space was freed that nobody had ({space})"));
     }
 }
 

@@ -34,7 +34,7 @@ impl FileSystem {
                 return Ok(());
             }
         }
-        let from = (cookie + 1).saturating_sub(FIRST_SLOT);
+        let from = cookie.saturating_sub(FIRST_SLOT - 1);
         let mut each = |slot: u64, dentry: &tandemfs_format::dentry::Dentry| {
             visit(&DirectoryEntry { inode: dentry.inode, file_type: dentry.file_type, cookie: slot + FIRST_SLOT, name: &dentry.name })
         };

@@ -1,0 +1,172 @@
+//! What the kernel could send to the FUSE door, and what it never would: requests over a socket that keeps the borders of messages and
+//! stands in for /dev/fuse, since the daemon takes and answers both by read and writev.
+//!
+//! [D1] A request that wants an answer gets exactly one, with its number, a length that is right and an error in range; what asks for none
+//!      gets none.
+//! [D2] After whatever came, an ordinary request is answered as ever, and the daemon ends when it is told to.
+//! [D3] What is left on the device is whole for `check`.
+//!
+//! Left out is what makes fuser 0.18 panic, all of which a kernel never sends (`requests.rs`, [`Request::spare_the_library`]); that such a
+//! panic ends the mount and loses nothing is a test of its own.
+
+mod answers;
+mod requests;
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use tandemfs_crash::{MemoryDevice, check_device};
+use tandemfs_device::Drive;
+use tandemfs_fs::{FileSystem, MountOptions};
+use tandemfs_fuse::{Answering, Mode, MountSettings};
+
+use crate::{Input, image};
+pub(crate) use answers::LIES;
+
+use answers::Kernel;
+use requests::Request;
+
+const REQUESTS_MAX: usize = 40;
+/// Below what one message of a socket takes without asking for more.
+const REQUEST_BYTES_MAX: u32 = 128 << 10;
+
+/// A daemon with its end of the channel, and the device below.
+struct Daemon {
+    device: MemoryDevice,
+    fs: Arc<FileSystem>,
+    thread: JoinHandle<std::io::Result<()>>,
+}
+
+/// Both ends of a channel.
+fn channel() -> (OwnedFd, OwnedFd) {
+    socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
+        .unwrap_or_else(|error| panic!("a socket pair: {error}"))
+}
+
+impl Daemon {
+    fn start(device: MemoryDevice, end: OwnedFd, mode: Mode, read_only: bool) -> Self {
+        let options = MountOptions { read_only, memory_bytes: 4 << 20, ..MountOptions::default() };
+        let fs = FileSystem::mount(Drive::new(Arc::new(device.clone())), &options).unwrap_or_else(|error| panic!("mount: {error}"));
+        let fs = Arc::new(fs);
+        let settings = MountSettings { mode, read_only, allow_other: true, threads: Some(1), ..MountSettings::default() };
+        let served = Arc::clone(&fs);
+        let thread = std::thread::spawn(move || Answering::start(&served, end, &settings, REQUEST_BYTES_MAX)?.run());
+        Self { device, fs, thread }
+    }
+
+    /// Waits for the daemon's end and unmounts. Returns what the daemon said.
+    fn end(self) -> std::io::Result<()> {
+        let result = self.thread.join().unwrap_or_else(|_| panic!("the daemon panicked"));
+        let fs = Arc::try_unwrap(self.fs).unwrap_or_else(|_| panic!("the daemon has ended and still holds the file system"));
+        fs.unmount().unwrap_or_else(|error| panic!("unmount: {error}"));
+        check_device(&self.device, false).unwrap_or_else(|what| panic!("check: {what}"));
+        result
+    }
+}
+
+/// First byte the device, second how it is mounted, third how INIT goes, then requests.
+pub(crate) fn run(bytes: &[u8]) {
+    let mut input = Input::new(bytes);
+    let device = image::device(usize::from(input.byte()));
+    let how = input.byte();
+    let mode = [Mode::Relaxed, Mode::Strict, Mode::StrictAtomic][usize::from(how % 3)];
+    let (ours, theirs) = channel();
+    let mut kernel = Kernel::new(ours);
+    let daemon = Daemon::start(device, theirs, mode, how >> 2 & 3 == 3);
+    if !kernel.open(input.byte(), &mut input) {
+        // Refused at the first request, with an answer that says so.
+        assert!(daemon.end().is_err(), "INIT was refused, and the daemon goes on");
+        return;
+    }
+    for _ in 0..REQUESTS_MAX {
+        if input.is_empty() {
+            break;
+        }
+        let request = Request::draw(&mut input).spare_the_library();
+        if request.claims_too_much() {
+            // A kernel that breaks off in the middle of a request is none.
+            kernel.send(&request);
+            drop(kernel);
+            assert!(daemon.end().is_err(), "a request that was cut short, and the daemon goes on");
+            return;
+        }
+        kernel.ask(&request);
+    }
+    kernel.ask_plainly();
+    kernel.close();
+    daemon.end().unwrap_or_else(|error| panic!("the daemon ended with: {error}"));
+}
+
+/// Every opcode alone and with its neighbours, in each mode.
+pub(crate) fn corpus() -> Vec<Vec<u8>> {
+    let each = (0..requests::SHAPES.len() as u8).flat_map(|shape| {
+        (0..3_u8).map(move |how| {
+            let noise = (0..40_u8).map(|at| at.wrapping_mul(37).wrapping_add(shape.wrapping_mul(11)));
+            [how, how, 0, 0, shape].into_iter().chain(noise).collect::<Vec<u8>>()
+        })
+    });
+    let versions = (1..8_u8).map(|version| vec![0, 0, version, 200, 100, 3, 0, 0]);
+    each.chain(versions).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
+    use super::requests::opcode::{CREATE, GETATTR, IOCTL, LOOKUP, READ, SETATTR, SETXATTR, WRITE};
+    use super::*;
+
+    fn served() -> (Kernel, Daemon) {
+        let (ours, theirs) = channel();
+        let mut kernel = Kernel::new(ours);
+        let daemon = Daemon::start(image::device(1), theirs, Mode::Strict, false);
+        assert!(kernel.open(0, &mut Input::new(&[])));
+        (kernel, daemon)
+    }
+
+    fn words(words: &[u32]) -> Vec<u8> {
+        words.iter().flat_map(|word| word.to_le_bytes()).collect()
+    }
+
+    /// It allocated, and zeroed, as many bytes as the request asked for: 4 GiB.
+    #[test]
+    fn regression_a_read_that_asks_for_more_than_was_agreed_gets_less() {
+        let (mut kernel, daemon) = served();
+        let sparse = words(&[8, 0, 0, 0, 1 << 30, 0].map(|word: u32| word)).into_iter().chain([0; 64]).collect();
+        kernel.ask(&Request::new(SETATTR, 5, sparse));
+        kernel.ask(&Request::new(READ, 5, words(&[0, 0, 0, 0, u32::MAX, 0, 0, 0, 0, 0]))); // [D1] holds it against what was agreed
+        kernel.ask_plainly();
+        kernel.close();
+        daemon.end().expect("told to end");
+    }
+
+    /// What no kernel sends makes fuser 0.18 panic: the mount ends with an error then, and what was answered is on the device.
+    #[test]
+    fn what_the_library_cannot_take_ends_the_mount_and_loses_nothing() {
+        let mut long_ago = vec![0; 88];
+        (long_ago[0], long_ago[39]) = (16, 0x80);
+        let mut too_many_nanoseconds = vec![0; 88];
+        (too_many_nanoseconds[0], too_many_nanoseconds[39], too_many_nanoseconds[38]) = (16, 0x7f, 0xff);
+        too_many_nanoseconds[32..38].fill(0xff);
+        too_many_nanoseconds[56..60].fill(0xff);
+        for (name, request) in [
+            ("WRITE with less data than it says", Request::new(WRITE, 5, words(&[0, 0, 0, 0, 100, 0, 0, 0, 0, 0, 7]))),
+            ("SETXATTR with more data than it says", Request::new(SETXATTR, 5, [words(&[0, 0]), b"name\0value".to_vec()].concat())),
+            ("IOCTL with less data than it says", Request::new(IOCTL, 5, words(&[0, 0, 0, 0, 0, 0, 9, 0]))),
+            ("a header that is shorter than itself", Request { claimed: -20, ..Request::new(LOOKUP, 1, Vec::new()) }),
+            ("the last second there is, and more", Request::new(SETATTR, 5, too_many_nanoseconds)),
+        ] {
+            let (mut kernel, daemon) = served();
+            kernel.ask(&Request::new(CREATE, 1, [words(&[2, 0o100_644, 0, 0]), b"answered\0".to_vec()].concat()));
+            kernel.send(&request);
+            let died = catch_unwind(AssertUnwindSafe(|| kernel.ask(&Request::new(GETATTR, 1, vec![0; 16]))));
+            assert!(died.is_err(), "{name}: fuser takes it now; let the target send it");
+            let device = daemon.device.fork();
+            assert!(daemon.end().is_err(), "{name}: the mount ends with an error");
+            let fs = FileSystem::mount(Drive::new(Arc::new(device)), &MountOptions::default()).expect("mounts");
+            fs.lookup(tandemfs_format::InodeNumber::ROOT, b"answered").expect("is there");
+        }
+    }
+}

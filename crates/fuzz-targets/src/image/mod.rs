@@ -1,0 +1,167 @@
+//! Whole images: a valid one is changed in places that the input chooses, its checksums made to fit again or not, and then everything
+//! looks at it.
+//!
+//! [I1] Nobody panics or hangs, and nothing is allocated by a number that the image claims.
+//! [I2] Where `check` finds nothing, both kinds of mount work, everything can be read, work succeeds, and `check` finds nothing after it.
+//! [I3] Where a mount or a read fails, `check` says what is wrong.
+//! [I4] A repair of what is whole changes nothing, and a second check agrees with what repair said. What is whole after it can be mounted
+//!      and worked on; otherwise what could be mounted for reading still can, and for writing unless the mount had relied on saved maps
+//!      (a repair drops those, and a rebuild of them looks at everything).
+
+mod anatomy;
+mod mutation;
+mod shapes;
+mod tour;
+
+use std::sync::Arc;
+
+use tandemfs_check::{CheckOptions, Dump, Finding, Report, check};
+use tandemfs_crash::MemoryDevice;
+use tandemfs_device::Drive;
+use tandemfs_format::superblock::SuperblockError;
+use tandemfs_fs::{Error, FileSystem, MountOptions};
+
+use crate::Input;
+use anatomy::Anatomy;
+
+const OUTPUT_BYTES_MAX: usize = 8 << 20;
+
+/// First byte the shape, second whether checksums are mended (mostly) and how to mount, then changes.
+pub(crate) fn run(bytes: &[u8]) {
+    let mut input = Input::new(bytes);
+    let shapes = shapes::all();
+    let shape = &shapes[input.below(shapes.len())];
+    let flags = input.byte();
+    let mut anatomy = Anatomy::of(shape);
+    mutation::apply(&mut anatomy, &mut input, flags & 3 != 3);
+    let memory_bytes = if flags & 4 == 0 { 4 << 20 } else { 256 << 10 };
+    examine(&anatomy.device, memory_bytes);
+}
+
+/// A device of one of the shapes.
+pub(crate) fn device(choice: usize) -> MemoryDevice {
+    let shapes = shapes::all();
+    shapes[choice % shapes.len()].anatomy.device.fork()
+}
+
+pub(crate) fn corpus() -> Vec<Vec<u8>> {
+    let whole = (0..shapes::all().len() as u8).map(|shape| vec![shape, 0]);
+    whole.chain(mutation::examples()).collect()
+}
+
+fn inspect(device: &MemoryDevice, repair: bool) -> Result<Report, String> {
+    let options = CheckOptions { repair, threads: 1, findings_max: 10_000, ..CheckOptions::default() };
+    check(&Drive::new(Arc::new(device.clone())), &options, &mut |_| {}).map_err(|error| error.to_string())
+}
+
+fn mount(device: &MemoryDevice, read_only: bool, memory_bytes: u64) -> Result<FileSystem, Error> {
+    FileSystem::mount(Drive::new(Arc::new(device.clone())), &MountOptions { read_only, memory_bytes, ..MountOptions::default() })
+}
+
+/// The sentences of a report.
+fn said(report: &Result<Report, String>) -> Vec<String> {
+    match report {
+        Ok(report) => report.findings.iter().map(ToString::to_string).collect(),
+        Err(refusal) => vec![refusal.clone()],
+    }
+}
+
+/// Everything that looks at an image, and what must hold between them.
+pub(crate) fn examine(device: &MemoryDevice, memory_bytes: u64) {
+    let report = inspect(device, false);
+    let whole = report.as_ref().is_ok_and(Report::is_consistent);
+    let findings = said(&report);
+    dump(device);
+
+    let mut readable = false;
+    match mount(&device.fork(), true, memory_bytes) {
+        Ok(fs) => {
+            readable = true;
+            if let Err(what) = tour::read(&fs) {
+                assert!(!whole, "check finds nothing, reading fails: {what}");
+            }
+            fs.unmount().unwrap_or_else(|error| panic!("unmounting a read-only mount: {error}"));
+        }
+        Err(error) => assert!(!whole, "check finds nothing, a read-only mount says: {error}"),
+    }
+
+    let mountable = work(&device.fork(), memory_bytes, whole, &findings);
+    // Records beside a clean flag: what they say counts from the repair on, whatever that is.
+    let contradicts =
+        |report: &Report| report.findings.iter().any(|found| matches!(found.finding, Finding::RecordAfterCleanUnmount { .. }));
+    let (clean, contradicts) = report.map_or((true, true), |report| (report.clean, contradicts(&report)));
+    repair(device, whole, readable && !contradicts, mountable && !clean, memory_bytes);
+}
+
+fn dump(device: &MemoryDevice) {
+    let drive = Drive::new(Arc::new(device.clone()));
+    let Ok(dump) = Dump::open(&drive) else { return };
+    let mut out = Vec::new();
+    for number in 0..24 {
+        drop(dump.inode(number, &mut out));
+    }
+    drop((dump.superblock(&mut out), dump.segments(&mut out), dump.journal(&mut out), dump.tree("/", &mut out)));
+    assert!(out.len() < OUTPUT_BYTES_MAX, "{} B of output", out.len());
+}
+
+/// Mounts for writing, works, unmounts and checks. Returns whether the mount worked.
+fn work(device: &MemoryDevice, memory_bytes: u64, whole: bool, findings: &[String]) -> bool {
+    let fs = match mount(device, false, memory_bytes) {
+        Ok(fs) => fs,
+        // What this build may only read is whole and yet not for writing.
+        Err(Error::Superblock { source: SuperblockError::WriteFeatures { .. }, .. }) => return false,
+        Err(error) => {
+            assert!(!whole, "check finds nothing, mount says: {error}");
+            return false;
+        }
+    };
+    let worked = tour::read(&fs).and_then(|tree| tour::work(&fs, &tree));
+    let unmounted = fs.unmount();
+    drop(fs);
+    let after = said(&inspect(device, false));
+    if whole {
+        worked.unwrap_or_else(|what| panic!("check finds nothing, work fails: {what}"));
+        unmounted.unwrap_or_else(|error| panic!("check finds nothing, unmount fails: {error}"));
+        assert!(after.is_empty(), "check found nothing before the work, but after it: {after:?}");
+    } else {
+        assert!(!findings.is_empty(), "nothing said, and not whole");
+    }
+    true
+}
+
+fn repair(device: &MemoryDevice, whole: bool, readable: bool, mountable: bool, memory_bytes: u64) {
+    let copy = device.fork();
+    let Ok(repaired) = inspect(&copy, true) else { return };
+    if whole {
+        assert!(repaired.repaired.is_empty() && repaired.is_consistent(), "repaired what was whole: {:?}", repaired.repaired);
+        assert!(copy.zones() == device.zones(), "repair of what was whole has written");
+        return;
+    }
+    let again = inspect(&copy, false).unwrap_or_else(|error| panic!("after a repair nothing can be checked: {error}"));
+    let left = |report: &Report| report.findings.iter().map(|located| located.finding.clone()).collect::<Vec<_>>();
+    let (told, found) = (left(&repaired), left(&again));
+    assert!(
+        told.len() == found.len() && found.iter().all(|finding| told.contains(finding)),
+        "repair left {told:?}, a second check finds {found:?}"
+    );
+    let mended: Vec<String> = repaired.repaired.iter().take(3).map(ToString::to_string).collect();
+    let whole = again.is_consistent();
+    if let Err(error) = mount(&copy.fork(), true, memory_bytes) {
+        assert!(!readable && !whole, "after a repair ({mended:?}) that left {found:?} a read-only mount says: {error}");
+    }
+    let fs = match mount(&copy, false, memory_bytes) {
+        Ok(fs) => fs,
+        Err(error) => {
+            assert!(!mountable && !whole, "after a repair ({mended:?}) that left {found:?} the mount says: {error}");
+            return;
+        }
+    };
+    let worked = tour::read(&fs).and_then(|tree| tour::work(&fs, &tree));
+    let unmounted = fs.unmount();
+    if whole {
+        worked.unwrap_or_else(|what| panic!("repaired ({mended:?}) and whole, but work fails: {what}"));
+        unmounted.unwrap_or_else(|error| panic!("repaired ({mended:?}) and whole, but unmount fails: {error}"));
+        let after = said(&inspect(&copy, false));
+        assert!(after.is_empty(), "repaired ({mended:?}) and whole, but after work check finds {after:?}");
+    }
+}

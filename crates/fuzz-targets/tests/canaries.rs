@@ -1,0 +1,52 @@
+//! Every target can fail: what judges in it is given wrong answers, and where it judges the file system as a whole, that is given a
+//! deliberate bug (`crates/fs/src/mutant.rs`). A mutant is global to the process, so there is one test for them.
+
+mod support;
+
+use std::panic::catch_unwind;
+
+use support::Guard;
+use tandemfs_fs::mutant::{self, Mutant};
+use tandemfs_fuzz_targets::TARGETS;
+
+/// Deliberate bugs that the corpus of a target must meet.
+const MUTANTS: &[(&str, Mutant)] = &[
+    ("image", Mutant::SecondSuperblockSkipped),
+    ("image", Mutant::OrphansForgotten),
+    ("image", Mutant::MapBeyondMarkTaken),
+    ("operations", Mutant::StaleTailForgotten),
+    ("operations", Mutant::OrphansForgotten),
+    ("operations", Mutant::RecordNotFlushed),
+    ("operations", Mutant::BlocksNotFlushed),
+    ("door", Mutant::SecondSuperblockSkipped),
+];
+
+#[test]
+fn every_lie_is_noticed() {
+    for target in TARGETS {
+        let judged_as_a_whole = MUTANTS.iter().any(|(name, _)| *name == target.name);
+        assert!(!target.lies.is_empty() || judged_as_a_whole, "nothing shows that '{}' can fail", target.name);
+        for (name, lie) in target.lies {
+            assert!(catch_unwind(lie).is_err(), "{}: {name}", target.name);
+        }
+    }
+}
+
+#[test]
+fn every_deliberate_bug_is_met_by_the_corpus() {
+    // The shapes of images are made before any bug is there.
+    TARGETS.iter().filter(|target| target.name == "image").for_each(|image| Guard::run(image, &[]));
+    let mut missed = Vec::new();
+    for (name, bug) in MUTANTS {
+        let target = TARGETS.iter().find(|target| target.name == *name).expect("a target");
+        let corpus = (target.corpus)();
+        mutant::select(*bug);
+        let caught = corpus.iter().position(|input| Guard::attempt(target.run, input).is_err());
+        mutant::select(Mutant::None);
+        match caught {
+            Some(index) => println!("{name}: {bug:?} met by input {index} of {}", corpus.len()),
+            None => missed.push((name, bug)),
+        }
+    }
+    assert!(missed.is_empty(), "{missed:?}");
+}
