@@ -3,8 +3,8 @@
 //! It holds the file system only while it works, so that a file system that is dropped is gone; an unmount stops and joins it first, so
 //! that nothing changes while maps are saved.
 
+use crate::sync::atomic::Ordering::Relaxed;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use crate::FileSystem;

@@ -1,8 +1,8 @@
 //! After a failed flush or metadata write the file system stops writing and keeps the first cause (RULES R15): a flush that "succeeds"
 //! on a second try may have lost what the first one was for.
 
+use crate::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
 use tandemfs_device::DeviceError;
 

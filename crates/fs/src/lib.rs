@@ -31,7 +31,7 @@ mod types;
 mod volume;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
+use sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use hashbrown::HashSet;
 use tandemfs_device::Drive;

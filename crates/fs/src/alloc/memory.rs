@@ -7,8 +7,8 @@
 //!
 //! Order of locks: a region or a pool, then `units`, then the bits of a unit.
 
+use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 
 use tandemfs_device::{Fenced, Flushed, Lines, Structure};
 use tandemfs_format::geometry::{Geometry, SEGMENT_TABLE_LINES};
@@ -20,7 +20,7 @@ use super::Need;
 use super::bits::{Bits, WORDS};
 use super::pools::{DataPage, Pool};
 use crate::journal::Tx;
-use crate::sync::{Mutex, RwLock};
+use crate::sync::{Mutex, RwLock, current_cpu};
 use crate::types::ZoneSpace;
 use crate::volume::Volume;
 use crate::{Error, Result};
@@ -520,7 +520,7 @@ impl MemoryAllocator {
         if need == Need::Growth && self.free_for_data() < class.lines() + TRANSIENT_DATA_LINES {
             return Err(full);
         }
-        let own = rustix::thread::sched_getcpu() % self.pools.len();
+        let own = current_cpu() % self.pools.len();
         let take = |index: usize| self.pools[index].lock().take(&self.map, index as u32, class);
         let mut found = take(own);
         if found.is_none() && self.take_data_unit(own) {

@@ -7,9 +7,9 @@
 //!
 //! Lines are raw bytes: whoever reads one verifies it with its own place.
 
+use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 
 use tandemfs_device::{Drive, Structure};
 use tandemfs_format::{LINE_BYTES, Line, LineAddress, PAGE_BYTES};

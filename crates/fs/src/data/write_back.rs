@@ -24,7 +24,7 @@ impl FileSystem {
 
     /// Writes back until enough of the data area is free, at most once around all inodes. Returns the blocks written back.
     pub fn write_back(&self) -> Result<u64> {
-        use std::sync::atomic::Ordering::Relaxed;
+        use crate::sync::atomic::Ordering::Relaxed;
         let limit = self.volume.memory.inode_limit();
         let mut blocks = 0;
         for _ in 0..limit {

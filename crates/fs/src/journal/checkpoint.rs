@@ -6,7 +6,7 @@
 //! [K3] Both superblocks carry the watermark durably before a ring reuses a byte (J3).
 //! [K4] A failure stops the file system (RULES R15).
 
-use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
+use crate::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 
 use tandemfs_device::{Drive, Fenced, InFlight, Lines, Structure};
 use tandemfs_format::geometry::SUPERBLOCK_OFFSETS;

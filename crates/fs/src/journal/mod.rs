@@ -12,8 +12,8 @@ pub(crate) mod replay;
 mod ring;
 mod tx;
 
+use crate::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64};
 
 use tandemfs_format::superblock::{Superblock, Tail};
 
@@ -82,7 +82,7 @@ impl Journal {
 
     /// Asks the background thread; does nothing where there is none.
     pub(crate) fn ask(&self, ask: impl FnOnce(&mut Wake)) {
-        use std::sync::atomic::Ordering::Relaxed;
+        use crate::sync::atomic::Ordering::Relaxed;
         if self.bell.heard.load(Relaxed) {
             ask(&mut self.bell.wake.lock());
             self.bell.rung.notify_one();

@@ -6,8 +6,8 @@
 //! [T3] Dropped without commit: everything that it took goes back, nothing else happened.
 //! [T4] Data that the record points to is durable before the record: `commit` asks for the proofs (RULES R8).
 
+use crate::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::Arc;
-use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 
 use smallvec::SmallVec;
 use tandemfs_device::{Fenced, Flushed, Structure};
@@ -19,6 +19,7 @@ use super::Wake;
 use crate::cache::Page;
 use crate::mutant::{Mutant, on};
 use crate::statistics::count;
+use crate::sync::current_cpu;
 use crate::volume::{Owner, Volume};
 use crate::{Error, Result};
 
@@ -105,7 +106,7 @@ impl<'v> Tx<'v> {
             let gate = journal.gate.read();
             volume.health.check_writable()?; // under the gate: nothing is committed after an unmount closed it
             // Any free ring (RULES R2): start at this CPU's, try them all, then wait for the first.
-            let preferred = rustix::thread::sched_getcpu() % journal.rings.len();
+            let preferred = current_cpu() % journal.rings.len();
             let rings = journal.rings.iter().cycle().skip(preferred).take(journal.rings.len());
             let mut ring = rings.clone().find_map(|ring| ring.try_lock()).unwrap_or_else(|| journal.rings[preferred].lock());
             let Some(reservation) = ring.reserve(self.addresses.len()) else {

@@ -7,9 +7,9 @@
 //! [N4] Who holds an inode from outside (a kernel's look-up, an open file) is counted apart; an inode without names lives until that
 //!      count is zero (RULES R21).
 
+use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 
 use tandemfs_device::Structure;
 use tandemfs_format::inode::Inode;

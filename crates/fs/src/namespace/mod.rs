@@ -10,8 +10,8 @@ mod list;
 mod remove;
 mod rename;
 
+use crate::sync::atomic::Ordering::Relaxed;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 
 use tandemfs_format::dentry::NAME_MAX;
 use tandemfs_format::inode::Inode;
