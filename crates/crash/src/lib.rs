@@ -6,6 +6,7 @@
 mod explore;
 mod fault;
 mod harness;
+mod linearize;
 mod memory_device;
 mod model;
 mod operation;
@@ -16,6 +17,7 @@ mod tree;
 pub use explore::{ALPHABET, Effort, Explorer, PREPARATION, Tried, check_device};
 pub use fault::{Access, FaultDevice};
 pub use harness::{Harness, Setting, mount, mount_device};
+pub use linearize::{Answer, Bound, Call, History, Step};
 pub use memory_device::{DISCARDED, Event, MemoryDevice, Recorded};
 pub use model::{Model, Refusal};
 pub use operation::{LONG, Mix, Operation, SLOTS};

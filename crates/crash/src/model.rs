@@ -3,9 +3,11 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
+use tandemfs_format::inode::file_type;
 use tandemfs_format::journal::TX_DATA_MAX;
 use tandemfs_fs::{Error, RenameMode};
 
+use crate::linearize::{Answer, Step};
 use crate::operation::{Operation, SLOTS};
 use crate::random::fill;
 use crate::tree::{Entry, Kind, Tree};
@@ -74,12 +76,14 @@ pub struct Model {
     nodes: HashMap<Id, Node>,
     next: Id,
     slots: [Option<Id>; SLOTS],
+    /// Directories that are meant by these paths whatever their names have become.
+    bound: Arc<HashMap<String, Id>>,
 }
 
 impl Default for Model {
     fn default() -> Self {
         let root = Node { body: Body::Directory { entries: BTreeMap::new(), parent: ROOT }, nlink: 2, holds: 0 };
-        Self { nodes: HashMap::from([(ROOT, root)]), next: ROOT + 1, slots: [None; SLOTS] }
+        Self { nodes: HashMap::from([(ROOT, root)]), next: ROOT + 1, slots: [None; SLOTS], bound: Arc::default() }
     }
 }
 
@@ -159,11 +163,65 @@ impl Model {
     }
 
     fn resolve(&self, path: &str) -> Result<Id, Refusal> {
-        let mut at = ROOT;
-        for part in path.split('/').filter(|part| !part.is_empty()) {
-            at = *self.entries(at)?.get(part.as_bytes()).ok_or(Refusal::NotFound)?;
+        if let Some(id) = self.bound.get(path) {
+            return self.nodes.contains_key(id).then_some(*id).ok_or(Refusal::NotFound);
         }
-        Ok(at)
+        if path.is_empty() {
+            return Ok(ROOT);
+        }
+        let (parent, name) = split(path);
+        self.entries(self.resolve(parent)?)?.get(name).copied().ok_or(Refusal::NotFound)
+    }
+
+    /// From now on these paths mean the directories that they lead to now.
+    pub fn bind(&mut self, paths: &[&str]) {
+        self.bound = Arc::default();
+        let bound = paths.iter().filter_map(|path| Some(((*path).to_owned(), self.resolve(path).ok()?))).collect();
+        self.bound = Arc::new(bound);
+    }
+
+    /// The inode at a name, whether the name is bound or not.
+    fn named(&self, path: &str) -> Result<&Node, Refusal> {
+        let (parent, name) = split(path);
+        Ok(&self.nodes[self.entries(self.resolve(parent)?)?.get(name).ok_or(Refusal::NotFound)?])
+    }
+
+    /// Does a step and says what it answers. A write is as short as the one that answered `given`.
+    pub fn answer(&mut self, step: &Step, given: Option<&Answer>) -> Answer {
+        let bytes = |node: Option<&Node>, offset: u64, length: u32| match node.map(|node| &node.body) {
+            Some(Body::File { bytes, .. }) => {
+                let end = (offset + u64::from(length)).min(bytes.len() as u64);
+                Ok(Answer::Bytes(bytes.get(offset as usize..end as usize).unwrap_or_default().to_vec()))
+            }
+            Some(Body::Directory { .. }) => Err(Refusal::IsDirectory),
+            Some(Body::Symlink(_)) => Err(Refusal::Invalid),
+            None => Err(Refusal::NotFound),
+        };
+        let answer = match *step {
+            Step::Do(operation) => {
+                if given == Some(&Answer::Refused(Refusal::NoSpace)) {
+                    return Answer::Refused(Refusal::NoSpace);
+                }
+                let written = match operation {
+                    Operation::Write(_, _, length, _) | Operation::Append(_, length, _) | Operation::WriteHeld(_, _, length, _) => {
+                        u64::from(length).min(if let Some(Answer::Done(written)) = given { *written } else { u64::MAX })
+                    }
+                    _ => u64::MAX,
+                };
+                self.apply_piece(&operation, written).map(|()| Answer::Done(written))
+            }
+            Step::Look(path) => self.named(path).map(|node| match &node.body {
+                Body::Directory { .. } => Answer::Seen(file_type::DIRECTORY, node.nlink, 0),
+                Body::File { bytes, .. } => Answer::Seen(file_type::REGULAR, node.nlink, bytes.len() as u64),
+                Body::Symlink(_) => Answer::Seen(file_type::SYMLINK, node.nlink, 0),
+            }),
+            Step::List(path) => {
+                self.resolve(path).and_then(|id| self.entries(id)).map(|entries| Answer::Listed(entries.keys().cloned().collect()))
+            }
+            Step::Read(path, offset, length) => self.resolve(path).and_then(|id| bytes(self.nodes.get(&id), offset, length)),
+            Step::ReadHeld(slot, offset, length) => bytes(self.slots[slot].and_then(|id| self.nodes.get(&id)), offset, length),
+        };
+        answer.unwrap_or_else(Answer::Refused)
     }
 
     fn entries(&self, id: Id) -> Result<&BTreeMap<Vec<u8>, Id>, Refusal> {

@@ -180,7 +180,7 @@ impl Tracker {
                 }
                 self.settle_pending(Zone::Blocks);
             }
-            Event::Call(_) => {}
+            Event::Call(_) | Event::Return(_) => {}
         }
     }
 
@@ -201,7 +201,7 @@ impl Tracker {
 
     fn is_cut_before(&self, event: &Event) -> bool {
         match event {
-            Event::Fence | Event::FlushBlocks | Event::Call(_) => true,
+            Event::Fence | Event::FlushBlocks | Event::Call(_) | Event::Return(_) => true,
             Event::Store { .. } => self.domain != PersistenceDomain::Adr,
             _ => false,
         }
