@@ -7,7 +7,6 @@
 //! [N4] Who holds an inode from outside (a kernel's look-up, an open file) is counted apart; an inode without names lives until that
 //!      count is zero (RULES R21).
 
-use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -20,6 +19,7 @@ use super::directory::DirectoryIndex;
 use crate::data::range_lock::RangeLock;
 use crate::journal::Tx;
 use crate::near::{NearMap, SHARDS, shard_of};
+use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use crate::sync::{Mutex, RwLock, RwLockWriteGuard};
 use crate::volume::{Owner, Volume};
 use crate::{Error, Result};
@@ -120,14 +120,17 @@ impl InodeTable {
         Ok(handle)
     }
 
-    /// A new inode joins the table, after its transaction.
+    /// A new inode joins the table, locked, before its transaction: whoever finds the number in use finds this handle ([N3]).
     pub(crate) fn add(&self, handle: Arc<Handle>) {
         self.insert(&mut self.shard(handle.number).lock(), handle);
     }
 
-    /// The inode's slot is free.
-    pub(crate) fn remove(&self, number: InodeNumber) {
-        self.shard(number).lock().handles.remove(&number.get());
+    /// The inode's slot is free. The number may have another file, and handle, by now.
+    pub(crate) fn remove(&self, handle: &Handle) {
+        let mut shard = self.shard(handle.number).lock();
+        if shard.handles.get(&handle.number.get()).is_some_and(|known| std::ptr::eq(&raw const **known, handle)) {
+            shard.handles.remove(&handle.number.get());
+        }
     }
 
     fn insert(&self, shard: &mut Shard, handle: Arc<Handle>) {

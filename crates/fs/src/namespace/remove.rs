@@ -47,11 +47,13 @@ impl FileSystem {
         let directory = self.handle(parent)?;
         loop {
             let Some(found) = self.find(&directory, name)? else { return Err(Error::NotFound) };
-            let target = self.handle(found.dentry.inode)?;
+            let Some(target) = self.handle_of(&directory, name, &found)? else { continue };
             let mut locked = Locked::new(vec![&directory, &target]);
             let owner = locked.get(parent).owner(parent);
             // Revalidate under the locks (RULES R4).
-            if self.index(parent, locked.get_mut(parent))?.find(volume, owner, name)?.as_ref() != Some(&found) {
+            if self.index(parent, locked.get_mut(parent))?.find(volume, owner, name)?.as_ref() != Some(&found)
+                || locked.get(target.number).removed
+            {
                 continue;
             }
             let is_directory = locked.get(target.number).inode.is_directory();
@@ -124,7 +126,7 @@ impl FileSystem {
     fn mark_removed(&self, target: &Handle, state: &mut State) {
         state.removed = true;
         self.inodes.forget_index(state);
-        self.inodes.remove(target.number);
+        self.inodes.remove(target);
     }
 
     /// Puts the removal of an inode and all that it takes into a transaction. Nobody reads its data: it has no names and no holders, and
@@ -164,9 +166,10 @@ impl FileSystem {
         }
         let mut tx = Tx::new(&self.volume);
         self.plan_free(&mut tx, &target, &state)?;
+        // Before the commit: after it the number may be another orphan's.
+        self.orphans.lock().remove(&number.get());
         tx.commit(Fenced::nothing_stored(), Flushed::nothing_written())?;
         self.mark_removed(&target, &mut state);
-        self.orphans.lock().remove(&number.get());
         Ok(())
     }
 
