@@ -2,9 +2,9 @@
 //! began comes first, such that the reference model gives every answer that was given. After a cut the tree must be one that such an
 //! order leaves, of all calls that had returned and any of those on their way (durable linearizability).
 //!
-//! The order is of what the library promises: single calls on inodes. So the directories of a workload are bound to their inodes before
-//! its threads start, as a program's open directories are, and a path means the bound directory under whatever name it has by then. A name
-//! of a file is looked up by each call; workloads that rename files write through held ones.
+//! The order is of what the library promises: single calls on inodes. So paths can be bound to their inodes before the threads start, as a
+//! program's open files and directories are; where a call wants an inode, such a path means the one that it was bound to, whatever its
+//! name has become. Every directory of a workload is bound. Names that a call looks up, creates, removes or moves stay names.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -132,9 +132,9 @@ impl History {
     }
 }
 
-/// A file system whose directories and held files are bound to inodes: what the threads of a workload share.
+/// A file system with paths bound to inodes, and held files: what the threads of a workload share.
 pub struct Bound {
-    directories: HashMap<String, InodeNumber>,
+    inodes: HashMap<String, InodeNumber>,
     held: Mutex<[Option<InodeNumber>; SLOTS]>,
 }
 
@@ -154,25 +154,25 @@ fn refusal(error: &Error) -> Option<Refusal> {
 }
 
 impl Bound {
-    /// Binds these directories of a file system, and the root.
+    /// Binds these paths of a file system, and the root.
     ///
     /// # Errors
     /// Where one does not resolve.
-    pub fn new(fs: &FileSystem, directories: &[&str]) -> Result<Self, Error> {
+    pub fn new(fs: &FileSystem, paths: &[&str]) -> Result<Self, Error> {
         let mut bound = HashMap::from([(String::new(), InodeNumber::ROOT)]);
-        for path in directories {
+        for path in paths {
             let mut at = InodeNumber::ROOT;
             for part in path.split('/') {
                 at = fs.lookup(at, part.as_bytes())?.inode;
             }
             bound.insert((*path).to_owned(), at);
         }
-        Ok(Self { directories: bound, held: Mutex::default() })
+        Ok(Self { inodes: bound, held: Mutex::default() })
     }
 
     fn parent<'p>(&self, path: &'p str) -> (InodeNumber, &'p [u8]) {
         let (parent, name) = parent_and_name(path);
-        match self.directories.get(parent) {
+        match self.inodes.get(parent) {
             Some(inode) => (*inode, name),
             None => unreachable!("the workload binds '{parent}'"),
         }
@@ -189,13 +189,13 @@ impl Bound {
     /// Looks a name up and does something with its inode; again where the inode was removed in between, as a kernel does.
     fn with_file<T>(&self, fs: &FileSystem, path: &str, run: impl Fn(InodeNumber) -> Result<T, Error>) -> Result<T, Error> {
         let (parent, name) = self.parent(path);
+        if let Some(inode) = self.inodes.get(path) {
+            return run(*inode);
+        }
         for _ in 0..1000 {
-            let found = match self.directories.get(path) {
-                Some(inode) => *inode,
-                None => fs.lookup(parent, name)?.inode,
-            };
+            let found = fs.lookup(parent, name)?.inode;
             match run(found) {
-                Err(Error::Stale(_)) if !self.directories.contains_key(path) => {}
+                Err(Error::Stale(_)) => {}
                 Err(Error::NotFound) if fs.lookup(parent, name).is_ok_and(|now| now.inode != found) => {}
                 other => return other,
             }

@@ -76,7 +76,7 @@ pub struct Model {
     nodes: HashMap<Id, Node>,
     next: Id,
     slots: [Option<Id>; SLOTS],
-    /// Directories that are meant by these paths whatever their names have become.
+    /// Inodes that are meant by these paths whatever their names have become.
     bound: Arc<HashMap<String, Id>>,
 }
 
@@ -173,7 +173,7 @@ impl Model {
         self.entries(self.resolve(parent)?)?.get(name).copied().ok_or(Refusal::NotFound)
     }
 
-    /// From now on these paths mean the directories that they lead to now.
+    /// From now on these paths mean the inodes that they lead to now, where an inode is wanted.
     pub fn bind(&mut self, paths: &[&str]) {
         self.bound = Arc::default();
         let bound = paths.iter().filter_map(|path| Some(((*path).to_owned(), self.resolve(path).ok()?))).collect();
@@ -393,6 +393,9 @@ impl Model {
                 let parent = self.resolve(to_parent)?;
                 if self.is_directory(id) {
                     return Err(Refusal::NotPermitted);
+                }
+                if self.nodes[&id].nlink == 0 {
+                    return Err(Refusal::NotFound);
                 }
                 if self.entries(parent)?.contains_key(to_name) {
                     return Err(Refusal::Exists);

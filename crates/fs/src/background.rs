@@ -3,13 +3,13 @@
 //! It holds the file system only while it works, so that a file system that is dropped is gone; an unmount stops and joins it first, so
 //! that nothing changes while maps are saved.
 
-use crate::sync::atomic::Ordering::Relaxed;
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::FileSystem;
 use crate::data::LOW_PERCENT;
 use crate::journal::Wake;
+use crate::sync::atomic::Ordering::Relaxed;
 
 /// How often the thread looks by itself.
 const INTERVAL: Duration = Duration::from_secs(1);

@@ -1,11 +1,11 @@
 //! After a failed flush or metadata write the file system stops writing and keeps the first cause (RULES R15): a flush that "succeeds"
 //! on a second try may have lost what the first one was for.
 
-use crate::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::OnceLock;
 
 use tandemfs_device::DeviceError;
 
+use crate::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use crate::{Error, Result};
 
 #[derive(Debug, Default)]

@@ -4,7 +4,6 @@
 //! [MO2] A read-only mount writes nothing: a journal is replayed into the host copies and stays there.
 //! [MO3] An unmount removes orphans, writes everything home, saves the maps, and only then says *clean*.
 
-use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::SeqCst};
 use std::time::Instant;
 
 use hashbrown::HashSet;
@@ -22,6 +21,7 @@ use crate::mutant::{Mutant, on};
 use crate::namespace::inodes::InodeTable;
 use crate::recovery::{self, RecoveryReport};
 use crate::statistics::Live;
+use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::SeqCst};
 use crate::sync::{Mutex, parallelism};
 use crate::types::MountOptions;
 use crate::volume::Volume;

@@ -7,7 +7,6 @@
 //!
 //! Order of locks: a region or a pool, then `units`, then the bits of a unit.
 
-use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 use std::collections::VecDeque;
 
 use tandemfs_device::{Fenced, Flushed, Lines, Structure};
@@ -20,6 +19,7 @@ use super::Need;
 use super::bits::{Bits, WORDS};
 use super::pools::{DataPage, Pool};
 use crate::journal::Tx;
+use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 use crate::sync::{Mutex, RwLock, current_cpu};
 use crate::types::ZoneSpace;
 use crate::volume::Volume;

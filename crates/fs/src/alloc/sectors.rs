@@ -6,8 +6,6 @@
 //! [S2] The end of a file that found no other place is *lent* a block of the room; the rest of that block is nobody's. Its owner moves out
 //!      again at once, into the hole that its old sectors left (`write_path`), so that the room does not fall to pieces.
 
-use crate::sync::atomic::{AtomicU64, Ordering::SeqCst};
-
 use hashbrown::HashMap;
 use tandemfs_format::geometry::{Geometry, PIECE_SECTORS};
 use tandemfs_format::{SECTOR_BYTES, Sector};
@@ -15,6 +13,7 @@ use tandemfs_format::{SECTOR_BYTES, Sector};
 use super::Need;
 use super::bits::{Bits, WORDS};
 use crate::mutant::{Mutant, on};
+use crate::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use crate::sync::{Mutex, current_cpu};
 use crate::types::ZoneSpace;
 use crate::{Error, Result};

@@ -7,7 +7,6 @@
 //!
 //! Lines are raw bytes: whoever reads one verifies it with its own place.
 
-use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -18,6 +17,7 @@ use crate::Result;
 use crate::near::{NearMap, SHARDS, shard_of};
 use crate::statistics::{LiveWork, count};
 use crate::sync::Mutex;
+use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 
 pub(crate) struct Page {
     address: LineAddress,

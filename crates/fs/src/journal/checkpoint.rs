@@ -6,8 +6,6 @@
 //! [K3] Both superblocks carry the watermark durably before a ring reuses a byte (J3).
 //! [K4] A failure stops the file system (RULES R15).
 
-use crate::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
-
 use tandemfs_device::{Drive, Fenced, InFlight, Lines, Structure};
 use tandemfs_format::geometry::SUPERBLOCK_OFFSETS;
 use tandemfs_format::superblock::Superblock;
@@ -18,6 +16,7 @@ use super::Journal;
 use crate::Result;
 use crate::mutant::{Mutant, on};
 use crate::statistics::count;
+use crate::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use crate::volume::Volume;
 
 impl Journal {

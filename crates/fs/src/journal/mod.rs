@@ -12,13 +12,13 @@ pub(crate) mod replay;
 mod ring;
 mod tx;
 
-use crate::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::Arc;
 
 use tandemfs_format::superblock::{Superblock, Tail};
 
 pub(crate) use tx::Tx;
 
+use crate::sync::atomic::{AtomicBool, AtomicU64};
 use crate::sync::{Condvar, Mutex, RwLock};
 use ring::Ring;
 

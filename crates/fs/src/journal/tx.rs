@@ -6,7 +6,6 @@
 //! [T3] Dropped without commit: everything that it took goes back, nothing else happened.
 //! [T4] Data that the record points to is durable before the record: `commit` asks for the proofs (RULES R8).
 
-use crate::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::Arc;
 
 use smallvec::SmallVec;
@@ -19,6 +18,7 @@ use super::Wake;
 use crate::cache::Page;
 use crate::mutant::{Mutant, on};
 use crate::statistics::count;
+use crate::sync::atomic::Ordering::{Relaxed, SeqCst};
 use crate::sync::current_cpu;
 use crate::volume::{Owner, Volume};
 use crate::{Error, Result};

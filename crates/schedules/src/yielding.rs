@@ -1,0 +1,110 @@
+//! A device on which every step is a point where another thread may go on: what happens while I/O is in flight is half of what there is
+//! to find (RULES R9). Block requests move sector by sector and long stores in two halves, as no drive promises more.
+
+use shuttle::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use tandemfs_crash::MemoryDevice;
+use tandemfs_device::{BlockPath, BlockRequest, BytePath, Device, DeviceDescription, DeviceError};
+use tandemfs_format::{LINE_BYTES, SECTOR_BYTES, Sector};
+
+/// The device. What it does reaches the [`MemoryDevice`] below, which records it.
+pub struct YieldingDevice {
+    inner: MemoryDevice,
+    steps: AtomicU64,
+}
+
+impl YieldingDevice {
+    /// Over a device in memory.
+    pub fn new(inner: MemoryDevice) -> Self {
+        Self { inner, steps: AtomicU64::new(0) }
+    }
+
+    /// An atomic of the runtime is a point to switch at, and unlike a yield no hint that the thread wants to wait.
+    fn step(&self) {
+        self.steps.fetch_add(1, SeqCst);
+    }
+}
+
+impl Device for YieldingDevice {
+    fn byte_path(&self) -> &dyn BytePath {
+        self
+    }
+
+    fn block_path(&self) -> &dyn BlockPath {
+        self
+    }
+
+    fn description(&self) -> &DeviceDescription {
+        self.inner.description()
+    }
+}
+
+impl BytePath for YieldingDevice {
+    fn load(&self, offset: u64, into: &mut [u8]) -> Result<(), DeviceError> {
+        self.step();
+        self.inner.load(offset, into)
+    }
+
+    fn store(&self, offset: u64, from: &[u8]) -> Result<(), DeviceError> {
+        self.step();
+        let half = (from.len() / 2).next_multiple_of(LINE_BYTES).min(from.len());
+        let (first, second) = if from.len() > LINE_BYTES { from.split_at(half) } else { (from, &from[..0]) };
+        self.inner.store(offset, first)?;
+        if !second.is_empty() {
+            self.step();
+            self.inner.store(offset + half as u64, second)?;
+        }
+        Ok(())
+    }
+
+    fn flush(&self, offset: u64, length: u64) {
+        self.step();
+        BytePath::flush(&self.inner, offset, length);
+    }
+
+    fn fence(&self) {
+        self.step();
+        self.inner.fence();
+    }
+}
+
+impl BlockPath for YieldingDevice {
+    fn transfer(&self, requests: &mut [BlockRequest<'_>], meanwhile: &mut dyn FnMut()) -> Result<(), DeviceError> {
+        let mut run_meanwhile = Some(meanwhile);
+        for request in requests.iter_mut() {
+            match request {
+                BlockRequest::Read { sector, buffer } => {
+                    for (index, part) in (0..).zip(buffer.chunks_mut(SECTOR_BYTES)) {
+                        self.step();
+                        self.inner.transfer(&mut [BlockRequest::Read { sector: sector.nth(index), buffer: part }], &mut || {})?;
+                    }
+                }
+                BlockRequest::Write { sector, buffer } => {
+                    for (index, part) in (0..).zip(buffer.chunks(SECTOR_BYTES)) {
+                        self.step();
+                        self.inner.transfer(&mut [BlockRequest::Write { sector: sector.nth(index), buffer: part }], &mut || {})?;
+                    }
+                }
+            }
+            if let Some(meanwhile) = run_meanwhile.take() {
+                meanwhile();
+            }
+        }
+        self.step();
+        if let Some(meanwhile) = run_meanwhile.take() {
+            meanwhile();
+        }
+        Ok(())
+    }
+
+    fn flush(&self) -> Result<(), DeviceError> {
+        self.step();
+        BlockPath::flush(&self.inner)?;
+        self.step();
+        Ok(())
+    }
+
+    fn discard(&self, sector: Sector, count: u64) -> Result<(), DeviceError> {
+        self.step();
+        self.inner.discard(sector, count)
+    }
+}
