@@ -1,58 +1,31 @@
-//! Schedules of two and three threads over the parts where they meet.
+//! Schedules of two and three threads over the parts where they meet, with random steps. `TANDEMFS_SCHEDULES` says how many of each.
 
-use tandemfs_crash::{Operation, Random, Setting, Step};
-use tandemfs_device::PersistenceDomain;
-use tandemfs_fs::RenameMode;
-use tandemfs_schedules::{Effort, Scene, Workload, explore, rounds_or};
+mod support;
 
-use Operation::*;
-use Step::{Do, List, Look};
+use support::{explored, must};
 
-fn must(result: Result<tandemfs_schedules::Explored, String>) {
-    match result {
-        Ok(explored) => println!("{explored:?}"),
-        Err(what) => panic!("{what}"),
-    }
+macro_rules! scenes {
+    ($($name:ident: $schedules:expr;)*) => {$(
+        #[test]
+        fn $name() {
+            must(explored(support::$name, $schedules));
+        }
+    )*};
 }
 
-const NAMES: &[Operation] =
-    &[MakeDirectory("d"), MakeDirectory("e"), Create("a"), Create("b"), Link("a", "d/a"), Create("d/b"), MakeDirectory("e/s")];
-
-/// Two or three threads of one to three steps.
-fn draw(random: &mut Random, alphabet: &[Step]) -> Vec<Vec<Step>> {
-    (0..2 + random.below(2)).map(|_| (0..1 + random.below(3)).map(|_| *random.pick(alphabet)).collect()).collect()
-}
-
-#[test]
-fn names() {
-    let setting = Setting::small(PersistenceDomain::Gpf, 4 << 10);
-    let scene = Scene::new(&setting, NAMES, &["d", "e", "a", "b", "d/b"]).expect("prepares");
-    const ALPHABET: &[Step] = &[
-        Do(Create("c")),
-        Do(Create("d/c")),
-        Do(Unlink("a")),
-        Do(Unlink("b")),
-        Do(Unlink("d/b")),
-        Do(Link("a", "c")),
-        Do(Link("d/b", "c")),
-        Do(Rename("a", "b", RenameMode::Replace)),
-        Do(Rename("b", "a", RenameMode::Replace)),
-        Do(Rename("a", "d/b", RenameMode::Exchange)),
-        Do(Rename("d/b", "a", RenameMode::NoReplace)),
-        Do(Rename("a", "c", RenameMode::NoReplace)),
-        Do(Rename("d/b", "e/b", RenameMode::Replace)),
-        Do(Unlink("c")),
-        Look("a"),
-        Look("b"),
-        Look("c"),
-        Look("d/b"),
-        List("d"),
-        List(""),
-        Do(MakeDirectory("c")),
-        Do(RemoveDirectory("c")),
-    ];
-    must(explore("names", rounds_or(300), move |random| {
-        let workload = Workload { first: Vec::new(), threads: draw(random, ALPHABET) };
-        scene.run(&workload, Effort::SCHEDULES, random)
-    }));
+scenes! {
+    names: 1200;
+    names_cut_adr: 120;
+    names_cut_gpf: 120;
+    directories_that_cross: 800;
+    one_block: 800;
+    one_block_cut_adr: 150;
+    one_block_cut_gpf: 150;
+    neighbouring_blocks: 500;
+    orphans: 800;
+    orphans_cut: 100;
+    pools: 250;
+    rings_that_wrap: 40;
+    rings_cut: 120;
+    caches_that_evict: 500;
 }

@@ -18,9 +18,10 @@ use tandemfs_format::{InodeNumber, LineAddress};
 use super::directory::DirectoryIndex;
 use crate::data::range_lock::RangeLock;
 use crate::journal::Tx;
+use crate::mutant::{Mutant, on};
 use crate::near::{NearMap, SHARDS, shard_of};
 use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
-use crate::sync::{Mutex, RwLock, RwLockWriteGuard};
+use crate::sync::{EXPLORED, Mutex, RwLock, RwLockWriteGuard};
 use crate::volume::{Owner, Volume};
 use crate::{Error, Result};
 
@@ -96,7 +97,7 @@ impl InodeTable {
         let handle_bytes = size_of::<Handle>() + 64;
         Self {
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
-            shard_handles_max: (memory_bytes as usize / 4 / handle_bytes / SHARDS).max(16),
+            shard_handles_max: (memory_bytes as usize / 4 / handle_bytes / SHARDS).max(if EXPLORED { 1 } else { 16 }),
             index_bytes: AtomicUsize::new(0),
             index_bytes_max: memory_bytes as usize / 4,
         }
@@ -143,7 +144,9 @@ impl InodeTable {
             match shard.handles.get(&oldest) {
                 None => {}
                 // [N3]
-                Some(used) if Arc::strong_count(used) > 1 || used.referenced.swap(false, Relaxed) => shard.order.push_back(oldest),
+                Some(used) if (Arc::strong_count(used) > 1 && !on(Mutant::EvictedInUse)) || used.referenced.swap(false, Relaxed) => {
+                    shard.order.push_back(oldest)
+                }
                 Some(_) => {
                     if let Some(evicted) = shard.handles.remove(&oldest) {
                         self.forget_index(&mut evicted.state.write());

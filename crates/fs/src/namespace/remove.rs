@@ -17,6 +17,7 @@ use crate::data::FileView;
 use crate::data::free_blocks;
 use crate::index::tree;
 use crate::journal::{Tx, tx_space as space};
+use crate::mutant::{Mutant, on};
 use crate::statistics::count;
 use crate::volume::now;
 use crate::{Error, FileSystem, Result};
@@ -51,9 +52,8 @@ impl FileSystem {
             let mut locked = Locked::new(vec![&directory, &target]);
             let owner = locked.get(parent).owner(parent);
             // Revalidate under the locks (RULES R4).
-            if self.index(parent, locked.get_mut(parent))?.find(volume, owner, name)?.as_ref() != Some(&found)
-                || locked.get(target.number).removed
-            {
+            let now = self.index(parent, locked.get_mut(parent))?.find(volume, owner, name)?;
+            if (now.as_ref() != Some(&found) || locked.get(target.number).removed) && !on(Mutant::NamesNotRevalidated) {
                 continue;
             }
             let is_directory = locked.get(target.number).inode.is_directory();
@@ -115,7 +115,7 @@ impl FileSystem {
                 state.inode = new;
                 self.orphans.lock().insert(target.number.get());
                 // The last holder may have gone between the plan and now; then nobody else would remove it.
-                if !self.inodes.is_held(target.number) {
+                if !self.inodes.is_held(target.number) && !on(Mutant::LateOrphanForgotten) {
                     self.late_orphans.lock().push(target.number);
                 }
             }
