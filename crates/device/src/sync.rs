@@ -42,6 +42,7 @@ mod explored {
     use std::time::Duration;
 
     use shuttle::future::batch_semaphore::{BatchSemaphore, Fairness};
+    use shuttle::rand::RngCore;
     pub use shuttle_parking_lot::{Mutex, MutexGuard, RwLock, RwLockWriteGuard};
 
     /// Atomics by which threads agree.
@@ -49,9 +50,9 @@ mod explored {
         pub use shuttle::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
     }
 
-    /// One of two CPUs, which follows from the thread alone.
+    /// One of two CPUs, which the schedule draws: threads move.
     pub fn current_cpu() -> usize {
-        shuttle::current::try_get_current_task().map_or(0, usize::from) % 2
+        shuttle::rand::thread_rng().next_u64() as usize % 2
     }
 
     /// Two pools, whatever the machine has.

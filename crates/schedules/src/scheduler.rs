@@ -1,7 +1,8 @@
 //! Who runs next. A seed decides everything, so a failure is repeated by its seed alone.
 //!
-//! Two ways, drawn by the seed: at random, with threads that go on for a while or hardly at all; and by priorities that change at few
-//! points (probabilistic concurrency testing), which finds what needs few but particular preemptions. Points are counted only where there
+//! Three ways, drawn by the seed: at random, with threads that go on for a while or hardly at all; the same, but only where the device is
+//! reached, since what is half on the device is what a cut shows; and by priorities that change at few points (probabilistic concurrency
+//! testing), which finds what needs few but particular preemptions. Points are counted only where there
 //! is a choice, so that mounting and comparing, which one thread does, use none of them up.
 
 use std::collections::HashMap;
@@ -14,6 +15,8 @@ use tandemfs_crash::Random;
 enum Style {
     /// Another thread than the running one, once in so many choices.
     Switching { one_in: u64 },
+    /// The same, at steps of the device alone.
+    AtDevice { one_in: u64 },
     /// The thread of the highest priority; at these choices the running thread becomes the lowest.
     Priorities { change_at: Vec<u64> },
 }
@@ -32,12 +35,15 @@ pub(crate) struct Seeded {
 impl Seeded {
     pub(crate) fn new(seed: u64) -> Self {
         let mut random = Random::new(seed);
-        let style = if random.one_in(2) {
-            Style::Switching { one_in: *random.pick(&[1, 2, 4, 10, 40]) }
-        } else {
-            let horizon = 1 << (4 + random.below(9));
-            let count = 1 + random.below(4);
-            Style::Priorities { change_at: (0..count).map(|_| random.below(horizon)).collect() }
+        let one_in = *random.pick(&[1, 2, 4, 10, 40]);
+        let style = match random.below(3) {
+            0 => Style::Switching { one_in },
+            1 => Style::AtDevice { one_in },
+            _ => {
+                let horizon = 1 << (4 + random.below(9));
+                let count = 1 + random.below(4);
+                Style::Priorities { change_at: (0..count).map(|_| random.below(horizon)).collect() }
+            }
         };
         Self { random, style, begun: false, choices: 0, priorities: HashMap::new(), lowest: 1 << 32 }
     }
@@ -53,23 +59,24 @@ impl Scheduler for Seeded {
         (!std::mem::replace(&mut self.begun, true)).then(|| Schedule::new(0))
     }
 
-    fn next_task(&mut self, runnable: &[&Task], current: Option<TaskId>, is_yielding: bool) -> Option<TaskId> {
+    /// Only the device yields.
+    fn next_task(&mut self, runnable: &[&Task], current: Option<TaskId>, at_device: bool) -> Option<TaskId> {
         if let [only] = runnable {
             return Some(only.id());
         }
         self.choices += 1;
         let choice = self.choices - 1;
         match &self.style {
-            Style::Switching { one_in } => {
-                let one_in = *one_in;
+            Style::Switching { one_in } | Style::AtDevice { one_in } => {
+                let stays = matches!(self.style, Style::AtDevice { .. }) && !at_device || !self.random.one_in(*one_in);
                 let running = runnable.iter().map(|task| task.id()).find(|id| Some(*id) == current);
                 match running {
-                    Some(running) if !is_yielding && !self.random.one_in(one_in) => Some(running),
+                    Some(running) if stays => Some(running),
                     _ => Some(self.random.pick(runnable).id()),
                 }
             }
             Style::Priorities { change_at } => {
-                if let Some(current) = current.filter(|_| is_yielding || change_at.contains(&choice)) {
+                if let Some(current) = current.filter(|_| change_at.contains(&choice)) {
                     self.lowest += 1;
                     self.priorities.insert(usize::from(current), self.lowest);
                 }

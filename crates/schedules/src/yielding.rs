@@ -1,7 +1,7 @@
 //! A device on which every step is a point where another thread may go on: what happens while I/O is in flight is half of what there is
 //! to find (RULES R9). Block requests move sector by sector and long stores in two halves, as no drive promises more.
 
-use shuttle::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use shuttle::thread::yield_now;
 use tandemfs_crash::MemoryDevice;
 use tandemfs_device::{BlockPath, BlockRequest, BytePath, Device, DeviceDescription, DeviceError};
 use tandemfs_format::{LINE_BYTES, SECTOR_BYTES, Sector};
@@ -9,18 +9,12 @@ use tandemfs_format::{LINE_BYTES, SECTOR_BYTES, Sector};
 /// The device. What it does reaches the [`MemoryDevice`] below, which records it.
 pub struct YieldingDevice {
     inner: MemoryDevice,
-    steps: AtomicU64,
 }
 
 impl YieldingDevice {
     /// Over a device in memory.
     pub fn new(inner: MemoryDevice) -> Self {
-        Self { inner, steps: AtomicU64::new(0) }
-    }
-
-    /// An atomic of the runtime is a point to switch at, and unlike a yield no hint that the thread wants to wait.
-    fn step(&self) {
-        self.steps.fetch_add(1, SeqCst);
+        Self { inner }
     }
 }
 
@@ -40,29 +34,29 @@ impl Device for YieldingDevice {
 
 impl BytePath for YieldingDevice {
     fn load(&self, offset: u64, into: &mut [u8]) -> Result<(), DeviceError> {
-        self.step();
+        yield_now();
         self.inner.load(offset, into)
     }
 
     fn store(&self, offset: u64, from: &[u8]) -> Result<(), DeviceError> {
-        self.step();
+        yield_now();
         let half = (from.len() / 2).next_multiple_of(LINE_BYTES).min(from.len());
         let (first, second) = if from.len() > LINE_BYTES { from.split_at(half) } else { (from, &from[..0]) };
         self.inner.store(offset, first)?;
         if !second.is_empty() {
-            self.step();
+            yield_now();
             self.inner.store(offset + half as u64, second)?;
         }
         Ok(())
     }
 
     fn flush(&self, offset: u64, length: u64) {
-        self.step();
+        yield_now();
         BytePath::flush(&self.inner, offset, length);
     }
 
     fn fence(&self) {
-        self.step();
+        yield_now();
         self.inner.fence();
     }
 }
@@ -74,13 +68,13 @@ impl BlockPath for YieldingDevice {
             match request {
                 BlockRequest::Read { sector, buffer } => {
                     for (index, part) in (0..).zip(buffer.chunks_mut(SECTOR_BYTES)) {
-                        self.step();
+                        yield_now();
                         self.inner.transfer(&mut [BlockRequest::Read { sector: sector.nth(index), buffer: part }], &mut || {})?;
                     }
                 }
                 BlockRequest::Write { sector, buffer } => {
                     for (index, part) in (0..).zip(buffer.chunks(SECTOR_BYTES)) {
-                        self.step();
+                        yield_now();
                         self.inner.transfer(&mut [BlockRequest::Write { sector: sector.nth(index), buffer: part }], &mut || {})?;
                     }
                 }
@@ -89,7 +83,7 @@ impl BlockPath for YieldingDevice {
                 meanwhile();
             }
         }
-        self.step();
+        yield_now();
         if let Some(meanwhile) = run_meanwhile.take() {
             meanwhile();
         }
@@ -97,14 +91,14 @@ impl BlockPath for YieldingDevice {
     }
 
     fn flush(&self) -> Result<(), DeviceError> {
-        self.step();
+        yield_now();
         BlockPath::flush(&self.inner)?;
-        self.step();
+        yield_now();
         Ok(())
     }
 
     fn discard(&self, sector: Sector, count: u64) -> Result<(), DeviceError> {
-        self.step();
+        yield_now();
         self.inner.discard(sector, count)
     }
 }

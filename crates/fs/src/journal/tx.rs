@@ -19,7 +19,7 @@ use crate::cache::Page;
 use crate::mutant::{Mutant, on};
 use crate::statistics::count;
 use crate::sync::atomic::Ordering::{Relaxed, SeqCst};
-use crate::sync::current_cpu;
+use crate::sync::{EXPLORED, current_cpu};
 use crate::volume::{Owner, Volume};
 use crate::{Error, Result};
 
@@ -106,9 +106,10 @@ impl<'v> Tx<'v> {
             let gate = journal.gate.read();
             volume.health.check_writable()?; // under the gate: nothing is committed after an unmount closed it
             // Any free ring (RULES R2): start at this CPU's, try them all, then wait for the first.
-            let preferred = current_cpu() % journal.rings.len();
+            let ring_count = if EXPLORED { 2 } else { journal.rings.len() };
+            let preferred = current_cpu() % ring_count;
             let early_txid = on(Mutant::TxidBeforeRing).then(|| journal.last_txid.fetch_add(1, SeqCst) + 1);
-            let rings = journal.rings.iter().cycle().skip(preferred).take(journal.rings.len());
+            let rings = journal.rings[..ring_count].iter().cycle().skip(preferred).take(ring_count);
             let mut ring = rings.clone().find_map(|ring| ring.try_lock()).unwrap_or_else(|| journal.rings[preferred].lock());
             let Some(reservation) = ring.reserve(self.addresses.len()) else {
                 drop(ring);
