@@ -145,14 +145,6 @@ fn parent_and_name(path: &str) -> (&str, &[u8]) {
     }
 }
 
-/// A removed inode is to its holder what a missing name is.
-fn refusal(error: &Error) -> Option<Refusal> {
-    match error {
-        Error::Stale(_) => Some(Refusal::NotFound),
-        other => Refusal::of(other),
-    }
-}
-
 impl Bound {
     /// Binds these paths of a file system, and the root.
     ///
@@ -231,7 +223,26 @@ impl Bound {
                 self.held(slot).ok_or(Error::NotFound).and_then(|inode| read(fs, inode, offset, length))
             }
         };
-        answer.or_else(|error| refusal(&error).map(Answer::Refused).ok_or_else(|| format!("{step:?}: {error}")))
+        answer.or_else(|error| match error {
+            Error::Stale(number) if self.passes(step, number) => Ok(Answer::Refused(Refusal::NotFound)),
+            error => Refusal::of(&error).map(Answer::Refused).ok_or_else(|| format!("{step:?}: {error}")),
+        })
+    }
+
+    /// Whether the caller itself named this inode: only such a one may be stale, and is to its holder what a missing name is.
+    fn passes(&self, step: &Step, number: InodeNumber) -> bool {
+        match step {
+            Step::Look(path)
+            | Step::Do(
+                Operation::Create(path)
+                | Operation::MakeDirectory(path)
+                | Operation::Symlink(path, _)
+                | Operation::Unlink(path)
+                | Operation::RemoveDirectory(path),
+            ) => self.parent(path).0 == number,
+            Step::Do(Operation::Rename(from, to, _)) => self.parent(from).0 == number || self.parent(to).0 == number,
+            _ => true,
+        }
     }
 
     fn operate(&self, fs: &FileSystem, operation: &Operation) -> Result<u64, Error> {

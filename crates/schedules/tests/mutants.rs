@@ -21,10 +21,7 @@ fn is_caught(bug: Mutant, scene: fn() -> Play) {
     let result = explored(scene, SCHEDULES_MAX);
     mutant::select(Mutant::None);
     match result {
-        Err(what) => println!(
-            "{bug:?}: {}",
-            if std::env::var_os("FULL").is_some() { what.as_str() } else { what.lines().next().unwrap_or_default() }
-        ),
+        Err(what) => println!("{bug:?}: {}", what.lines().next().unwrap_or_default()),
         Ok(explored) => panic!("{bug:?} escaped: {explored:?}"),
     }
 }
