@@ -6,7 +6,7 @@
 //! program's open files and directories are; where a call wants an inode, such a path means the one that it was bound to, whatever its
 //! name has become. Every directory of a workload is bound. Names that a call looks up, creates, removes or moves stay names.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Mutex, PoisonError};
 
 use tandemfs_format::InodeNumber;
@@ -79,11 +79,15 @@ impl History {
     pub fn outcomes(&self, start: &Model) -> Vec<Model> {
         assert!(self.0.len() <= 64, "a history of few calls");
         let mut found: Vec<(Tree, Model)> = Vec::new();
-        self.search(start, 0, &mut found);
+        self.search(start, 0, &mut HashSet::new(), &mut found);
         found.into_iter().map(|(_, model)| model).collect()
     }
 
-    fn search(&self, model: &Model, done: u64, found: &mut Vec<(Tree, Model)>) {
+    /// `seen` holds what was searched already: calls done, and the state that they left.
+    fn search(&self, model: &Model, done: u64, seen: &mut HashSet<(u64, u64)>, found: &mut Vec<(Tree, Model)>) {
+        if !seen.insert((done, model.fingerprint())) {
+            return;
+        }
         let left = || (0..self.0.len()).filter(|index| done >> index & 1 == 0);
         if left().all(|index| self.0[index].returned.is_none()) {
             let tree = model.tree();
@@ -100,7 +104,7 @@ impl History {
             let mut after = model.clone();
             let answer = after.answer(&call.step, call.returned.as_ref().map(|(_, answer)| answer));
             if call.returned.as_ref().is_none_or(|(_, given)| *given == answer) {
-                self.search(&after, done | 1 << next, found);
+                self.search(&after, done | 1 << next, seen, found);
             }
         }
     }

@@ -1,6 +1,7 @@
 //! The reference model: a tree in memory that does what `docs/SEMANTICS.md` promises, in the plainest way.
 
 use std::collections::{BTreeMap, HashMap};
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
 use tandemfs_format::inode::file_type;
@@ -178,6 +179,39 @@ impl Model {
         self.bound = Arc::default();
         let bound = paths.iter().filter_map(|path| Some(((*path).to_owned(), self.resolve(path).ok()?))).collect();
         self.bound = Arc::new(bound);
+    }
+
+    /// Equal for states that nobody can tell apart: the tree, what bound paths mean, and held files.
+    pub(crate) fn fingerprint(&self) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        let mut waiting = vec![ROOT];
+        let mut met: HashMap<Id, usize> = HashMap::new();
+        let mut bound: Vec<(&String, &Id)> = self.bound.iter().collect();
+        bound.sort();
+        let bound = bound.into_iter().map(|(_, id)| Some(*id));
+        let outside: Vec<Option<Id>> = bound.chain(self.slots).map(|id| id.filter(|id| self.nodes.contains_key(id))).collect();
+        waiting.extend(outside.iter().rev().flatten());
+        outside.iter().map(Option::is_some).collect::<Vec<bool>>().hash(&mut hasher);
+        // Inodes are named by the order in which a walk meets them, whatever their numbers are.
+        while let Some(id) = waiting.pop() {
+            let count = met.len();
+            if let Some(before) = met.get(&id) {
+                before.hash(&mut hasher);
+                continue;
+            }
+            met.insert(id, count);
+            let node = &self.nodes[&id];
+            (count, node.nlink, node.holds).hash(&mut hasher);
+            match &node.body {
+                Body::Directory { entries, .. } => {
+                    entries.keys().collect::<Vec<_>>().hash(&mut hasher);
+                    waiting.extend(entries.values().rev());
+                }
+                Body::File { bytes, .. } => bytes.hash(&mut hasher),
+                Body::Symlink(target) => target.hash(&mut hasher),
+            }
+        }
+        hasher.finish()
     }
 
     /// The inode at a name, whether the name is bound or not.

@@ -10,8 +10,6 @@
 mod explore;
 mod scene;
 mod scheduler;
-mod yielding;
 
 pub use explore::{Explored, explore, rounds_or};
 pub use scene::{Effort, Scene, Workload};
-pub use yielding::YieldingDevice;

@@ -4,12 +4,10 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tandemfs_crash::{
-    Bound, Call, CrashState, Cut, Event, Harness, History, MemoryDevice, Model, Operation, Random, Recorded, SLOTS, Setting, Step, Tree,
-    check_device, each_state, mount, mount_device,
+    Bound, Call, CrashState, Cut, Event, Harness, History, MemoryDevice, Model, Operation, PausingDevice, Random, Recorded, SLOTS, Setting,
+    Step, Tree, check_device, each_state, mount, mount_device,
 };
 use tandemfs_fs::FileSystem;
-
-use crate::yielding::YieldingDevice;
 
 /// How much is done after each schedule.
 #[derive(Debug, Clone, Copy)]
@@ -83,7 +81,7 @@ impl Scene {
 
     fn run_workload(&self, workload: &Workload, effort: Effort, random: &mut Random) -> Result<(), String> {
         let device = MemoryDevice::over(self.base.clone(), self.setting.domain);
-        let yielding = Arc::new(YieldingDevice::new(device.clone()));
+        let yielding = Arc::new(PausingDevice::new(device.clone(), shuttle::thread::yield_now));
         let fs = Arc::new(mount_device(yielding, &self.setting.mount).map_err(|error| format!("mount: {error}"))?);
         let bound = Arc::new(Bound::new(&fs, &self.bound).map_err(|error| format!("binding: {error}"))?);
         let mut model = self.model.clone();

@@ -1,24 +1,25 @@
-//! A device on which every step is a point where another thread may go on: what happens while I/O is in flight is half of what there is
+//! A device that pauses at every step, so that another thread may go on there: what happens while I/O is in flight is half of what there is
 //! to find (RULES R9). Block requests move sector by sector and long stores in two halves, as no drive promises more.
 
-use shuttle::thread::yield_now;
-use tandemfs_crash::MemoryDevice;
 use tandemfs_device::{BlockPath, BlockRequest, BytePath, Device, DeviceDescription, DeviceError};
 use tandemfs_format::{LINE_BYTES, SECTOR_BYTES, Sector};
 
+use crate::memory_device::MemoryDevice;
+
 /// The device. What it does reaches the [`MemoryDevice`] below, which records it.
-pub struct YieldingDevice {
+pub struct PausingDevice {
     inner: MemoryDevice,
+    pause: fn(),
 }
 
-impl YieldingDevice {
-    /// Over a device in memory.
-    pub fn new(inner: MemoryDevice) -> Self {
-        Self { inner }
+impl PausingDevice {
+    /// Over a device in memory; `pause` is called before every step.
+    pub fn new(inner: MemoryDevice, pause: fn()) -> Self {
+        Self { inner, pause }
     }
 }
 
-impl Device for YieldingDevice {
+impl Device for PausingDevice {
     fn byte_path(&self) -> &dyn BytePath {
         self
     }
@@ -32,49 +33,49 @@ impl Device for YieldingDevice {
     }
 }
 
-impl BytePath for YieldingDevice {
+impl BytePath for PausingDevice {
     fn load(&self, offset: u64, into: &mut [u8]) -> Result<(), DeviceError> {
-        yield_now();
+        (self.pause)();
         self.inner.load(offset, into)
     }
 
     fn store(&self, offset: u64, from: &[u8]) -> Result<(), DeviceError> {
-        yield_now();
+        (self.pause)();
         let half = (from.len() / 2).next_multiple_of(LINE_BYTES).min(from.len());
         let (first, second) = if from.len() > LINE_BYTES { from.split_at(half) } else { (from, &from[..0]) };
         self.inner.store(offset, first)?;
         if !second.is_empty() {
-            yield_now();
+            (self.pause)();
             self.inner.store(offset + half as u64, second)?;
         }
         Ok(())
     }
 
     fn flush(&self, offset: u64, length: u64) {
-        yield_now();
+        (self.pause)();
         BytePath::flush(&self.inner, offset, length);
     }
 
     fn fence(&self) {
-        yield_now();
+        (self.pause)();
         self.inner.fence();
     }
 }
 
-impl BlockPath for YieldingDevice {
+impl BlockPath for PausingDevice {
     fn transfer(&self, requests: &mut [BlockRequest<'_>], meanwhile: &mut dyn FnMut()) -> Result<(), DeviceError> {
         let mut run_meanwhile = Some(meanwhile);
         for request in requests.iter_mut() {
             match request {
                 BlockRequest::Read { sector, buffer } => {
                     for (index, part) in (0..).zip(buffer.chunks_mut(SECTOR_BYTES)) {
-                        yield_now();
+                        (self.pause)();
                         self.inner.transfer(&mut [BlockRequest::Read { sector: sector.nth(index), buffer: part }], &mut || {})?;
                     }
                 }
                 BlockRequest::Write { sector, buffer } => {
                     for (index, part) in (0..).zip(buffer.chunks(SECTOR_BYTES)) {
-                        yield_now();
+                        (self.pause)();
                         self.inner.transfer(&mut [BlockRequest::Write { sector: sector.nth(index), buffer: part }], &mut || {})?;
                     }
                 }
@@ -83,7 +84,7 @@ impl BlockPath for YieldingDevice {
                 meanwhile();
             }
         }
-        yield_now();
+        (self.pause)();
         if let Some(meanwhile) = run_meanwhile.take() {
             meanwhile();
         }
@@ -91,14 +92,14 @@ impl BlockPath for YieldingDevice {
     }
 
     fn flush(&self) -> Result<(), DeviceError> {
-        yield_now();
+        (self.pause)();
         BlockPath::flush(&self.inner)?;
-        yield_now();
+        (self.pause)();
         Ok(())
     }
 
     fn discard(&self, sector: Sector, count: u64) -> Result<(), DeviceError> {
-        yield_now();
+        (self.pause)();
         self.inner.discard(sector, count)
     }
 }
