@@ -37,22 +37,29 @@ macro_rules! mutants {
 
 mutants! {
     r1_checkpoint_passes_commits: CheckpointPassesCommits by rings_cut;
-    r2_ring_released_early: RingReleasedEarly by rings_cut;
-    r2_txid_before_ring: TxidBeforeRing by rings_cut;
+    r2_ring_released_early: RingReleasedEarly by commits_cut;
+    r2_txid_before_ring: TxidBeforeRing by commits_cut;
     r4_names_not_revalidated: NamesNotRevalidated by names;
     r5_inode_before_lock: InodeBeforeLock by neighbouring_blocks;
     r5_evicted_in_use: EvictedInUse by caches_that_evict;
     r9_write_range_released_early: WriteRangeReleasedEarly by one_block;
     r9_read_range_released_early: ReadRangeReleasedEarly by one_block;
-    r12_late_orphan_forgotten: LateOrphanForgotten by orphans;
+    r12_late_orphan_forgotten: LateOrphanForgotten by last_holder;
 }
 
 #[test]
 fn without_a_bug_nothing_is_caught() {
     let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
-    for scene in
-        [support::rings_cut, support::names, support::neighbouring_blocks, support::caches_that_evict, support::one_block, support::orphans]
-    {
+    for scene in [
+        support::rings_cut,
+        support::names,
+        support::neighbouring_blocks,
+        support::caches_that_evict,
+        support::one_block,
+        support::orphans,
+        support::last_holder,
+        support::commits_cut,
+    ] {
         if let Err(what) = explored(scene, 100) {
             panic!("{what}");
         }

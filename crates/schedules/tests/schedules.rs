@@ -24,6 +24,8 @@ scenes! {
     neighbouring_blocks: 500;
     orphans: 800;
     orphans_cut: 100;
+    last_holder: 200;
+    commits_cut: 100;
     pools: 250;
     rings_that_wrap: 40;
     rings_cut: 120;

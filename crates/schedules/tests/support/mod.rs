@@ -271,6 +271,20 @@ pub fn orphans() -> Play {
     orphans_in(Gpf, Effort::SCHEDULES)
 }
 
+/// The last name and the last hold go at once.
+pub fn last_holder() -> Play {
+    const STEPS: [&[Step]; 3] = [&[Do(Unlink("a"))], &[Do(Forget(0))], &[Do(WriteHeld(1, 0, 4096, 34)), Do(Forget(1))]];
+    Play {
+        name: "last holder",
+        draw: Box::new(|random| {
+            let first = if random.one_in(2) { vec![Hold(0, "a"), Hold(1, "a")] } else { vec![Hold(0, "a")] };
+            Workload { threads: STEPS[..1 + first.len()].iter().map(|steps| steps.to_vec()).collect(), first }
+        }),
+        preparation: &[MakeDirectory("d"), Create("a"), Write("a", 0, 5000, 1)],
+        ..orphans_in(Gpf, Effort::SCHEDULES)
+    }
+}
+
 pub fn orphans_cut() -> Play {
     orphans_in(Adr, Effort::CUTS)
 }
@@ -368,6 +382,22 @@ pub fn rings_cut() -> Play {
         bound: &["d", "g", "h"],
         effort: Effort { states: 12, check_one_in: 6, finish_one_in: 4 },
         draw: from_alphabet(STEPS),
+    }
+}
+
+/// Nothing but short transactions, so that their records lie side by side in the rings.
+pub fn commits_cut() -> Play {
+    const STEPS: &[Step] = &[Do(Create("d/x")), Do(Unlink("d/b")), Do(Append("g", 30, 80)), Do(Append("h", 30, 81)), Do(Create("e/y"))];
+    Play {
+        name: "commits",
+        setting: Setting::small(Adr, 4 << 10),
+        preparation: &[MakeDirectory("d"), MakeDirectory("e"), Create("g"), Create("h"), Create("d/b")],
+        bound: &["d", "e", "g", "h"],
+        effort: Effort { states: 30, check_one_in: 0, finish_one_in: 8 },
+        draw: Box::new(|random| {
+            let steps = |random: &mut Random| (0..1 + random.below(2)).map(|_| *random.pick(STEPS)).collect();
+            Workload { first: Vec::new(), threads: (0..3).map(|_| steps(random)).collect() }
+        }),
     }
 }
 
