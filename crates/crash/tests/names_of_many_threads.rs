@@ -23,16 +23,17 @@ const NAMES: [&str; 8] = ["p/a", "p/b", "p/c", "p/d", "q/a", "q/b", "q/c", "q/d"
 
 /// A step on few names, so that threads meet. Only names that stood when the round began are bound, and linked.
 fn draw(random: &mut Random, bound: &[&'static str]) -> Step {
-    let name = |random: &mut Random| *random.pick(&NAMES);
+    let one = |random: &mut Random, of: &[&'static str]| -> &'static str { of[random.below(of.len() as u64) as usize] };
+    let name = |random: &mut Random| one(random, &NAMES);
     match random.below(12) {
         0..=2 => Do(Create(name(random))),
         3..=4 => Do(Unlink(name(random))),
         5..=6 => Do(Rename(name(random), name(random), RenameMode::Replace)),
         7 => Do(Rename(name(random), name(random), RenameMode::Exchange)),
-        8 if !bound.is_empty() => Do(Link(*random.pick(bound), name(random))),
+        8 if !bound.is_empty() => Do(Link(one(random, bound), name(random))),
         8 => Do(Rename(name(random), name(random), RenameMode::NoReplace)),
         9..=10 => Look(name(random)),
-        _ => List(*random.pick(&DIRECTORIES)),
+        _ => List(one(random, &DIRECTORIES)),
     }
 }
 

@@ -3,12 +3,13 @@
 mod support;
 
 use support::{explored, must};
+use tandemfs_schedules::rounds_or;
 
 macro_rules! scenes {
     ($($name:ident: $schedules:expr;)*) => {$(
         #[test]
         fn $name() {
-            must(explored(support::$name, $schedules));
+            must(explored(support::$name, rounds_or($schedules)));
         }
     )*};
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use tandemfs_crash::{Operation, Random, Setting, Step};
 use tandemfs_device::PersistenceDomain::{self, Adr, Gpf};
 use tandemfs_fs::{MountOptions, RenameMode};
-use tandemfs_schedules::{Effort, Explored, Scene, Workload, explore, rounds_or};
+use tandemfs_schedules::{Effort, Explored, Scene, Workload, explore};
 
 use Operation::*;
 use Step::{Do, List, Look, Read, ReadHeld};
@@ -25,11 +25,11 @@ pub struct Play {
     draw: Draw,
 }
 
-/// Plays a scene under so many schedules, or as many as `TANDEMFS_SCHEDULES` says.
+/// Plays a scene under so many schedules.
 pub fn explored(play: fn() -> Play, schedules: u64) -> Result<Explored, String> {
     let play = play();
     let scene = Arc::new(Scene::new(&play.setting, play.preparation, play.bound)?);
-    explore(play.name, rounds_or(schedules), move |random| scene.run(&(play.draw)(random), play.effort, random))
+    explore(play.name, schedules, move |random| scene.run(&(play.draw)(random), play.effort, random))
 }
 
 pub fn must(result: Result<Explored, String>) {
@@ -243,7 +243,7 @@ fn orphans_in(domain: PersistenceDomain, effort: Effort) -> Play {
     fn held(random: &mut Random, slot: usize) -> Step {
         match random.below(7) {
             0 => Do(Forget(slot)),
-            1 => Do(Forget(slot)),
+            1 => Do(Hold(slot, if slot == 0 { "a" } else { "b" })),
             2 => Do(WriteHeld(slot, 100, 100, 31)),
             3 => Do(WriteHeld(slot, 0, 4096, 32)),
             4 => Do(WriteHeld(slot, 3000, 3000, 33)),
@@ -257,8 +257,9 @@ fn orphans_in(domain: PersistenceDomain, effort: Effort) -> Play {
         bound: &["d"],
         effort,
         draw: Box::new(|random| {
-            let mut first = vec![Hold(0, "a"), Hold(1, "a"), Hold(2, "b"), Unlink("d/a")];
-            first.truncate(3 + random.below(2) as usize);
+            let mut first = vec![Unlink("d/a"), Hold(0, "a"), Hold(1, "a"), Hold(2, "b")];
+            first.drain(..random.below(2) as usize);
+            first.truncate(2 + random.below(3) as usize);
             let threads = 2 + random.below(2) as usize;
             let step = |random: &mut Random, slot| if random.one_in(2) { *random.pick(NAMES) } else { held(random, slot) };
             let steps = |random: &mut Random, slot| (0..1 + random.below(3)).map(|_| step(random, slot)).collect();
