@@ -20,7 +20,7 @@ pub(crate) use tx::Tx;
 
 use crate::sync::atomic::{AtomicBool, AtomicU64};
 use crate::sync::{Condvar, Mutex, RwLock};
-use ring::Ring;
+use ring::{Ring, used_ring_bytes};
 
 pub(crate) struct Journal {
     rings: Vec<Mutex<Ring>>,
@@ -64,7 +64,9 @@ impl Journal {
     pub(crate) fn new(superblock: Superblock) -> Self {
         let geometry = superblock.geometry;
         Self {
-            rings: (0..geometry.ring_count()).map(|index| Mutex::new(Ring::new(index, geometry.ring_bytes(), Tail::default()))).collect(),
+            rings: (0..geometry.ring_count())
+                .map(|index| Mutex::new(Ring::new(index, used_ring_bytes(&geometry), Tail::default())))
+                .collect(),
             last_txid: AtomicU64::new(superblock.watermark),
             watermark: AtomicU64::new(superblock.watermark),
             gate: RwLock::new(()),

@@ -353,9 +353,9 @@ pub fn rings_that_wrap() -> Play {
         setting: Setting { block_zone_bytes: 8 << 20, ..Setting::small(Gpf, 4 << 10) },
         preparation: &[Create("f"), Create("g"), Write("g", 0, 5000, 1)],
         bound: &["f", "g"],
-        effort: Effort { states: 3, check_one_in: 0, finish_one_in: 2 },
+        effort: Effort { states: 8, check_one_in: 0, finish_one_in: 3 },
         draw: Box::new(move |random| {
-            let full = 20 + random.below(6);
+            let full = 8 + random.below(16);
             let first = (0..full).map(|seed| Write("f", 0, 1 << 20, seed)).collect();
             Workload { first, ..draw(random) }
         }),
