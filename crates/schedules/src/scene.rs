@@ -1,6 +1,7 @@
 //! A workload of a few threads: run under a schedule, compared with the reference model, cut in places, recovered and compared again.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tandemfs_crash::{
@@ -42,6 +43,7 @@ pub struct Scene {
     setting: Setting,
     model: Model,
     bound: Vec<&'static str>,
+    recovered: AtomicU64,
 }
 
 impl Scene {
@@ -68,7 +70,12 @@ impl Scene {
         let (base, mut model) =
             prepared.lock().unwrap_or_else(PoisonError::into_inner).take().ok_or_else(|| "the preparation did not end".to_owned())?;
         model.bind(bound);
-        Ok(Self { base: Arc::new(base), setting: setting.clone(), model, bound: bound.to_vec() })
+        Ok(Self { base: Arc::new(base), setting: setting.clone(), model, bound: bound.to_vec(), recovered: AtomicU64::new(0) })
+    }
+
+    /// Crash states that were recovered so far.
+    pub fn recovered(&self) -> u64 {
+        self.recovered.load(Relaxed)
     }
 
     /// Runs a workload in the schedule of the caller and judges it.
@@ -156,6 +163,7 @@ impl Scene {
         if check {
             check_device(&state.device, true).map_err(|what| format!("check before recovery: {what}"))?;
         }
+        self.recovered.fetch_add(1, Relaxed);
         let fs = mount(&state.device, &self.setting.mount)?;
         let tree = Tree::read(&fs)?;
         history.explain(model, &tree)?;

@@ -29,7 +29,10 @@ pub struct Play {
 pub fn explored(play: fn() -> Play, schedules: u64) -> Result<Explored, String> {
     let play = play();
     let scene = Arc::new(Scene::new(&play.setting, play.preparation, play.bound)?);
-    explore(play.name, schedules, move |random| scene.run(&(play.draw)(random), play.effort, random))
+    let (name, all) = (play.name, scene.clone());
+    let result = explore(name, schedules, move |random| scene.run(&(play.draw)(random), play.effort, random));
+    println!("{name}: {} crash states recovered", all.recovered());
+    result
 }
 
 pub fn must(result: Result<Explored, String>) {
