@@ -22,6 +22,7 @@ run:
 test:
 	@scripts/setup.sh test
 	cargo test --workspace --locked
+	cargo test --locked -p tandemfs-schedules --features explore
 
 test-vm:
 	@scripts/setup.sh vm
@@ -47,3 +48,4 @@ lint:
 	@scripts/setup.sh lint
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --locked -- -D warnings
+	cargo clippy --locked -p tandemfs-schedules --features explore --all-targets -- -D warnings

@@ -51,6 +51,8 @@ pub enum Event {
     },
     /// A mark of the test: the system call that follows.
     Call(usize),
+    /// A mark of the test: the system call has returned. Workloads of one thread do without it.
+    Return(usize),
 }
 
 /// Both zones as they stand.
@@ -208,6 +210,11 @@ impl MemoryDevice {
     /// Puts a mark into the record.
     pub fn mark(&self, call: usize) {
         self.record(Event::Call(call));
+    }
+
+    /// Puts a mark into the record: the call has returned.
+    pub fn mark_return(&self, call: usize) {
+        self.record(Event::Return(call));
     }
 
     fn record(&self, event: Event) {

@@ -1,11 +1,14 @@
 //! The reference model: a tree in memory that does what `docs/SEMANTICS.md` promises, in the plainest way.
 
 use std::collections::{BTreeMap, HashMap};
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
+use tandemfs_format::inode::file_type;
 use tandemfs_format::journal::TX_DATA_MAX;
 use tandemfs_fs::{Error, RenameMode};
 
+use crate::linearize::{Answer, Step};
 use crate::operation::{Operation, SLOTS};
 use crate::random::fill;
 use crate::tree::{Entry, Kind, Tree};
@@ -81,12 +84,14 @@ pub struct Model {
     nodes: HashMap<Id, Node>,
     next: Id,
     slots: [Option<Id>; SLOTS],
+    /// Inodes that are meant by these paths whatever their names have become.
+    bound: Arc<HashMap<String, Id>>,
 }
 
 impl Default for Model {
     fn default() -> Self {
         let root = Node { body: Body::Directory { entries: BTreeMap::new(), parent: ROOT }, nlink: 2, holds: 0 };
-        Self { nodes: HashMap::from([(ROOT, root)]), next: ROOT + 1, slots: [None; SLOTS] }
+        Self { nodes: HashMap::from([(ROOT, root)]), next: ROOT + 1, slots: [None; SLOTS], bound: Arc::default() }
     }
 }
 
@@ -167,11 +172,98 @@ impl Model {
     }
 
     fn resolve(&self, path: &str) -> Result<Id, Refusal> {
-        let mut at = ROOT;
-        for part in path.split('/').filter(|part| !part.is_empty()) {
-            at = *self.entries(at)?.get(part.as_bytes()).ok_or(Refusal::NotFound)?;
+        if let Some(id) = self.bound.get(path) {
+            return self.nodes.contains_key(id).then_some(*id).ok_or(Refusal::NotFound);
         }
-        Ok(at)
+        if path.is_empty() {
+            return Ok(ROOT);
+        }
+        let (parent, name) = split(path);
+        self.entries(self.resolve(parent)?)?.get(name).copied().ok_or(Refusal::NotFound)
+    }
+
+    /// From now on these paths mean the inodes that they lead to now, where an inode is wanted.
+    pub fn bind(&mut self, paths: &[&str]) {
+        self.bound = Arc::default();
+        let bound = paths.iter().filter_map(|path| Some(((*path).to_owned(), self.resolve(path).ok()?))).collect();
+        self.bound = Arc::new(bound);
+    }
+
+    /// Equal for states that nobody can tell apart: the tree, what bound paths mean, and held files.
+    pub(crate) fn fingerprint(&self) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        let mut waiting = vec![ROOT];
+        let mut met: HashMap<Id, usize> = HashMap::new();
+        let mut bound: Vec<(&String, &Id)> = self.bound.iter().collect();
+        bound.sort();
+        let bound = bound.into_iter().map(|(_, id)| Some(*id));
+        let outside: Vec<Option<Id>> = bound.chain(self.slots).map(|id| id.filter(|id| self.nodes.contains_key(id))).collect();
+        waiting.extend(outside.iter().rev().flatten());
+        outside.iter().map(Option::is_some).collect::<Vec<bool>>().hash(&mut hasher);
+        // Inodes are named by the order in which a walk meets them, whatever their numbers are.
+        while let Some(id) = waiting.pop() {
+            let count = met.len();
+            if let Some(before) = met.get(&id) {
+                before.hash(&mut hasher);
+                continue;
+            }
+            met.insert(id, count);
+            let node = &self.nodes[&id];
+            (count, node.nlink, node.holds).hash(&mut hasher);
+            match &node.body {
+                Body::Directory { entries, .. } => {
+                    entries.keys().collect::<Vec<_>>().hash(&mut hasher);
+                    waiting.extend(entries.values().rev());
+                }
+                Body::File { bytes, .. } => bytes.hash(&mut hasher),
+                Body::Symlink(target) => target.hash(&mut hasher),
+            }
+        }
+        hasher.finish()
+    }
+
+    /// The inode at a name, whether the name is bound or not.
+    fn named(&self, path: &str) -> Result<&Node, Refusal> {
+        let (parent, name) = split(path);
+        Ok(&self.nodes[self.entries(self.resolve(parent)?)?.get(name).ok_or(Refusal::NotFound)?])
+    }
+
+    /// Does a step and says what it answers. A write is as short as the one that answered `given`.
+    pub fn answer(&mut self, step: &Step, given: Option<&Answer>) -> Answer {
+        let bytes = |node: Option<&Node>, offset: u64, length: u32| match node.map(|node| &node.body) {
+            Some(Body::File { bytes, .. }) => {
+                let end = (offset + u64::from(length)).min(bytes.len() as u64);
+                Ok(Answer::Bytes(bytes.get(offset as usize..end as usize).unwrap_or_default().to_vec()))
+            }
+            Some(Body::Directory { .. }) => Err(Refusal::IsDirectory),
+            Some(Body::Symlink(_)) => Err(Refusal::Invalid),
+            None => Err(Refusal::NotFound),
+        };
+        let answer = match *step {
+            Step::Do(operation) => {
+                if given == Some(&Answer::Refused(Refusal::NoSpace)) {
+                    return Answer::Refused(Refusal::NoSpace);
+                }
+                let written = match operation {
+                    Operation::Write(_, _, length, _) | Operation::Append(_, length, _) | Operation::WriteHeld(_, _, length, _) => {
+                        u64::from(length).min(if let Some(Answer::Done(written)) = given { *written } else { u64::MAX })
+                    }
+                    _ => u64::MAX,
+                };
+                self.apply_piece(&operation, written).map(|()| Answer::Done(written))
+            }
+            Step::Look(path) => self.named(path).map(|node| match &node.body {
+                Body::Directory { .. } => Answer::Seen(file_type::DIRECTORY, node.nlink, 0),
+                Body::File { bytes, .. } => Answer::Seen(file_type::REGULAR, node.nlink, bytes.len() as u64),
+                Body::Symlink(_) => Answer::Seen(file_type::SYMLINK, node.nlink, 0),
+            }),
+            Step::List(path) => {
+                self.resolve(path).and_then(|id| self.entries(id)).map(|entries| Answer::Listed(entries.keys().cloned().collect()))
+            }
+            Step::Read(path, offset, length) => self.resolve(path).and_then(|id| bytes(self.nodes.get(&id), offset, length)),
+            Step::ReadHeld(slot, offset, length) => bytes(self.slots[slot].and_then(|id| self.nodes.get(&id)), offset, length),
+        };
+        answer.unwrap_or_else(Answer::Refused)
     }
 
     fn entries(&self, id: Id) -> Result<&BTreeMap<Vec<u8>, Id>, Refusal> {
@@ -343,6 +435,9 @@ impl Model {
                 let parent = self.resolve(to_parent)?;
                 if self.is_directory(id) {
                     return Err(Refusal::NotPermitted);
+                }
+                if self.nodes[&id].nlink == 0 {
+                    return Err(Refusal::NotFound);
                 }
                 if self.entries(parent)?.contains_key(to_name) {
                     return Err(Refusal::Exists);

@@ -189,7 +189,7 @@ impl Tracker {
                 }
                 self.settle_pending(Zone::Blocks);
             }
-            Event::Call(_) => {}
+            Event::Call(_) | Event::Return(_) => {}
         }
     }
 
@@ -210,7 +210,7 @@ impl Tracker {
 
     fn is_cut_before(&self, event: &Event) -> bool {
         match event {
-            Event::Fence | Event::FlushBlocks | Event::Call(_) => true,
+            Event::Fence | Event::FlushBlocks | Event::Call(_) | Event::Return(_) => true,
             Event::Store { .. } => self.domain != PersistenceDomain::Adr,
             Event::Write { .. } => self.domain == PersistenceDomain::Process,
             _ => false,

@@ -6,9 +6,8 @@
 
 use std::io;
 
-use parking_lot::{Condvar, Mutex};
-
 use crate::DeviceError;
+use crate::sync::{Condvar, Mutex};
 
 #[derive(Debug, Default)]
 struct State {

@@ -43,6 +43,8 @@ mod drive;
 mod error;
 mod flush_group;
 mod mapping;
+#[doc(hidden)]
+pub mod sync;
 
 pub use attached::{PairDevice, PairOptions};
 pub use block_path::{BlockPath, BlockRequest};

@@ -4,12 +4,12 @@
 //! that nothing changes while maps are saved.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use crate::FileSystem;
 use crate::data::LOW_PERCENT;
 use crate::journal::Wake;
+use crate::sync::atomic::Ordering::Relaxed;
 
 /// How often the thread looks by itself.
 const INTERVAL: Duration = Duration::from_secs(1);

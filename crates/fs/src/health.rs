@@ -2,10 +2,10 @@
 //! on a second try may have lost what the first one was for.
 
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
 use tandemfs_device::DeviceError;
 
+use crate::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use crate::{Error, Result};
 
 #[derive(Debug, Default)]

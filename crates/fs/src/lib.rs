@@ -36,7 +36,6 @@ mod types;
 mod volume;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use hashbrown::HashSet;
 use tandemfs_device::Drive;
@@ -56,6 +55,7 @@ pub use types::{
 pub(crate) use data::space_512_of as data_space_512;
 use namespace::inodes::InodeTable;
 use sync::Mutex;
+use sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 use volume::Volume;
 
 /// A mounted file system. Dropped without [`FileSystem::unmount`] it leaves the device as a crash would.

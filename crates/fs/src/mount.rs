@@ -4,7 +4,6 @@
 //! [MO2] A read-only mount writes nothing: a journal is replayed into the host copies and stays there.
 //! [MO3] An unmount removes orphans, writes everything home, saves the maps, and only then says *clean*.
 
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::SeqCst};
 use std::time::Instant;
 
 use hashbrown::HashSet;
@@ -23,7 +22,8 @@ use crate::namespace::inodes::InodeTable;
 use crate::quarantine::Quarantine;
 use crate::recovery::{self, RecoveryReport};
 use crate::statistics::Live;
-use crate::sync::Mutex;
+use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::SeqCst};
+use crate::sync::{Mutex, parallelism};
 use crate::types::MountOptions;
 use crate::volume::Volume;
 use crate::{Error, FileSystem, Result};
@@ -115,7 +115,7 @@ impl FileSystem {
         if threshold_bytes % geometry.block_bytes() != 0 {
             return Err(Error::InvalidArgument("the threshold is not a multiple of the block size"));
         }
-        let pools = std::thread::available_parallelism().map_or(1, usize::from);
+        let pools = parallelism();
         let records = if superblock.clean { Vec::new() } else { replay::read_records(&drive, &geometry, &superblock)? };
         let volume = Volume {
             pair: PairSeed::new(superblock.pair),

@@ -17,20 +17,36 @@ pub enum Mutant {
     TailReleasedEarly,
     /// R1, R3: replay goes ring by ring instead of by txid.
     ReplayInRingOrder,
+    /// R1: a checkpoint does not wait for transactions whose txid is taken.
+    CheckpointPassesCommits,
+    /// R2: a ring's lock is released before the record is persistent.
+    RingReleasedEarly,
+    /// R2: a txid is taken before the ring is locked.
+    TxidBeforeRing,
     /// R3: a record is not flushed before it is acknowledged.
     RecordNotFlushed,
     /// R3: replay takes records whose checksum does not fit.
     RecordChecksumIgnored,
     /// R4: metadata goes home before its record is persistent.
     HomeBeforeRecord,
+    /// R4: a name is removed or moved as it was found before the locks.
+    NamesNotRevalidated,
+    /// R5: a write builds the inode's lines from a version that it read before it took the lock.
+    InodeBeforeLock,
+    /// R5: an inode that is in use is evicted, so that it gets a second lock.
+    EvictedInUse,
     /// R6: freed metadata space is given out at once.
     FreedMetadataAtOnce,
     /// R7: sectors are given out before the transaction that frees them is persistent.
     DataFreedBeforeCommit,
+    /// R7, R9: a read holds its range only until it knows where the bytes are.
+    ReadRangeReleasedEarly,
     /// R8: a record is persisted before the logs that it names are fenced.
     LogsNotFenced,
     /// R8: a record is persisted before the blocks that it names are flushed.
     BlocksNotFlushed,
+    /// R9: a write releases its range before its commit.
+    WriteRangeReleasedEarly,
     /// R8: data of a block goes into the sectors that its record names, as if they were unwritten.
     WrittenFilledInPlace,
     /// R9: the inode is locked while its data is on the way to the device.
@@ -39,6 +55,8 @@ pub enum Mutant {
     ChecksumFromReadBack,
     /// R11: the first piece of a long write sets the size that the last one is to reach.
     SizeBeforePieces,
+    /// R12: a file whose last holder goes while it loses its name is forgotten.
+    LateOrphanForgotten,
     /// R12: recovery does not remove inodes without names.
     OrphansForgotten,
     /// R13: a truncation forgets that bytes stay beyond the end.

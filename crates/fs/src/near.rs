@@ -3,8 +3,10 @@
 
 use std::hash::{BuildHasherDefault, Hasher};
 
+use crate::sync::EXPLORED;
+
 /// Shards of such a table; neighbours lie in different ones.
-pub(crate) const SHARDS: usize = 64;
+pub(crate) const SHARDS: usize = if EXPLORED { 2 } else { 64 };
 
 /// A map by number.
 pub(crate) type NearMap<V> = hashbrown::HashMap<u64, V, BuildHasherDefault<NearHasher>>;

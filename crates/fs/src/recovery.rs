@@ -5,7 +5,6 @@
 //! [RE3] Space that two inodes name, or metadata that does not verify, means that giving space out could overwrite data: such a device is
 //!       mounted read-only at most, and `check` says what is wrong.
 
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use tandemfs_device::Structure;
@@ -18,7 +17,8 @@ use tandemfs_format::{EMPTY_LINE, InodeNumber, LINE_BYTES, Line, LineAddress, PA
 
 use crate::index::block::Block;
 use crate::index::tree::{self, Found};
-use crate::sync::Mutex;
+use crate::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use crate::sync::{Mutex, scan_threads};
 use crate::volume::{Owner, Volume};
 use crate::{Error, Result};
 
@@ -108,7 +108,7 @@ fn rebuild(volume: &Volume) -> Result<Vec<InodeNumber>> {
             }
         }
     };
-    let threads = std::thread::available_parallelism().map_or(1, usize::from).min(limit.div_ceil(STEP_INODES) as usize);
+    let threads = scan_threads().min(limit.div_ceil(STEP_INODES) as usize);
     if threads <= 1 {
         scan();
     } else {

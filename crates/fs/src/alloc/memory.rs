@@ -10,7 +10,6 @@
 //! Order of locks: a region or a pool, then `units`, then the bits of a unit.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 
 use tandemfs_device::{Fenced, Flushed, Lines, Structure};
 use tandemfs_format::geometry::{Geometry, SEGMENT_TABLE_LINES};
@@ -24,7 +23,8 @@ use super::pools::{DataPage, Pool};
 use crate::inject::{Take, fails};
 use crate::journal::{Space, Tx};
 use crate::quarantine;
-use crate::sync::{Mutex, RwLock};
+use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
+use crate::sync::{Mutex, RwLock, current_cpu};
 use crate::types::ZoneSpace;
 use crate::volume::Volume;
 use crate::{Error, Result};
@@ -567,12 +567,20 @@ impl MemoryAllocator {
         if fails(Take::Slot) || need == Need::Growth && self.free_for_data() < class.lines() + TRANSIENT_DATA_LINES {
             return Err(full);
         }
-        let own = rustix::thread::sched_getcpu() % self.pools.len();
+        let own = current_cpu() % self.pools.len();
         let take = |index: usize| self.pools[index].lock().take(&self.map, index as u32, class);
-        let mut found = take(own);
-        if found.is_none() && self.take_data_unit(own) {
-            found = take(own);
-        }
+        let found = {
+            // Locked from the search to the new unit: else each of several threads brings one, and a unit that stays unused never goes back.
+            let mut pool = self.pools[own].lock();
+            let mut found = pool.take(&self.map, own as u32, class);
+            if found.is_none()
+                && let Some(unit) = self.take_data_unit(own)
+            {
+                pool.add_unit(unit);
+                found = pool.take(&self.map, own as u32, class);
+            }
+            found
+        };
         let found = found.or_else(|| (0..self.pools.len()).filter(|index| *index != own).find_map(take));
         let (unit, line) = found.ok_or(full)?;
         self.free_data_lines.fetch_sub(class.lines(), SeqCst);
@@ -580,20 +588,20 @@ impl MemoryAllocator {
         Ok(LineAddress::new(u64::from(unit) * UNIT_LINES + line))
     }
 
-    fn take_data_unit(&self, pool: usize) -> bool {
+    /// A unit for a pool that the caller has locked.
+    fn take_data_unit(&self, pool: usize) -> Option<u32> {
         let unit = {
             let _serial = self.units.lock();
             if fails(Take::Unit) || self.free_units.load(SeqCst) <= self.metadata_reserve_units.max(self.short_regions(None)) {
-                return false;
+                return None;
             }
-            let Some(unit) = (0..self.total_units).rev().find(|unit| self.map.owner(*unit) == UnitOwner::Free) else { return false };
+            let unit = (0..self.total_units).rev().find(|unit| self.map.owner(*unit) == UnitOwner::Free)?;
             self.map.set_owner(unit, UnitOwner::Pool(pool as u32));
             self.free_units.fetch_sub(1, SeqCst);
             unit
         };
         self.free_data_lines.fetch_add(UNIT_LINES, SeqCst);
-        self.pools[pool].lock().add_unit(unit as u32);
-        true
+        Some(unit as u32)
     }
 
     /// Frees a data-log slot. False, and nothing changed, where it was not taken or lies elsewhere ([M4]).

@@ -6,8 +6,6 @@
 //! [S2] The end of a file that found no other place is *lent* a block of the room; the rest of that block is nobody's. Its owner moves out
 //!      again at once, into the hole that its old sectors left (`write_path`), so that the room does not fall to pieces.
 
-use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
-
 use hashbrown::HashMap;
 use tandemfs_format::geometry::{Geometry, PIECE_SECTORS};
 use tandemfs_format::journal::TX_DATA_MAX;
@@ -17,7 +15,8 @@ use super::Need;
 use super::bits::{Bits, WORDS};
 use crate::inject::{Take, fails};
 use crate::mutant::{Mutant, on};
-use crate::sync::Mutex;
+use crate::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use crate::sync::{Mutex, current_cpu};
 use crate::types::ZoneSpace;
 use crate::{Error, Result};
 
@@ -109,7 +108,7 @@ impl SectorAllocator {
         if fails(Take::Sectors) || (need == Need::Growth && self.free.load(SeqCst) < count + self.transient) {
             return Err(full);
         }
-        let mut pool = self.pools[rustix::thread::sched_getcpu() % self.pools.len()].lock();
+        let mut pool = self.pools[current_cpu() % self.pools.len()].lock();
         let whole = count == self.block_sectors;
         let found = if whole { self.find_block(&mut pool.blocks, count) } else { self.find_tail(&mut pool.tails, count) };
         drop(pool);
@@ -124,7 +123,7 @@ impl SectorAllocator {
         if fails(Take::Sectors) {
             return None;
         }
-        let mut pool = self.pools[rustix::thread::sched_getcpu() % self.pools.len()].lock();
+        let mut pool = self.pools[current_cpu() % self.pools.len()].lock();
         self.find_tail(&mut pool.tails, count)
     }
 

@@ -9,7 +9,6 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 
 use tandemfs_device::{Drive, Structure};
 use tandemfs_format::{LINE_BYTES, Line, LineAddress, PAGE_BYTES};
@@ -18,7 +17,8 @@ use crate::Result;
 use crate::mutant::{Mutant, on};
 use crate::near::{NearMap, SHARDS, shard_of};
 use crate::statistics::{LiveWork, count};
-use crate::sync::Mutex;
+use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+use crate::sync::{EXPLORED, Mutex};
 
 pub(crate) struct Page {
     address: LineAddress,
@@ -90,7 +90,7 @@ impl PageCache {
         let pages = memory_bytes as usize / size_of::<Page>();
         Self {
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
-            shard_pages_max: (pages / SHARDS).max(4),
+            shard_pages_max: (pages / SHARDS).max(if EXPLORED { 1 } else { 4 }),
             dirty: Mutex::default(),
             dirty_count: AtomicUsize::new(0),
         }

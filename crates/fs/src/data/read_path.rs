@@ -13,6 +13,7 @@ use tandemfs_format::{InodeNumber, SECTOR_BYTES, Sector};
 
 use super::compose::{load_log, verify_sectors};
 use crate::index::block::Block;
+use crate::mutant::{Mutant, on};
 use crate::statistics::{add, count};
 use crate::{Error, FileSystem, Result};
 
@@ -52,7 +53,7 @@ impl FileSystem {
         }
         let block_bytes = u64::from(volume.geometry.block_bytes());
         let last = offset.saturating_add(into.len() as u64 - 1) / block_bytes;
-        let _range = handle.ranges.shared(offset / block_bytes, last);
+        let range = handle.ranges.shared(offset / block_bytes, last);
         let view = self.view(&handle)?;
         let length = view.size.saturating_sub(offset).min(into.len() as u64) as usize;
         if !handle.state.read().inode.has_mapping() || length == 0 {
@@ -70,6 +71,7 @@ impl FileSystem {
             wanted.push(self.want(block, at - from as u64, from, to, done));
             done += to - from;
         }
+        let _range = (!on(Mutant::ReadRangeReleasedEarly)).then_some(range);
         let pieces = log_pieces(&wanted);
         if wanted.iter().any(|wanted| wanted.sectors.is_some()) {
             let mut loaded: Vec<Result<Vec<u8>>> = Vec::with_capacity(pieces.len());

@@ -7,12 +7,13 @@ use tandemfs_format::InodeNumber;
 use tandemfs_format::mapping::Record;
 
 use crate::index::tree::{self, Found};
+use crate::sync::EXPLORED;
 use crate::{Error, FileSystem, Result};
 
 /// Write-back starts when less than this share of the data area is free, in percent (RomeFS §3.5.2: 10 %).
 pub(crate) const LOW_PERCENT: u64 = 10;
 /// Write-back stops when this share is free.
-const ENOUGH_PERCENT: u64 = 15;
+const ENOUGH_PERCENT: u64 = if EXPLORED { 100 } else { 15 };
 /// Blocks of one file that are gathered before they are written back.
 const BATCH: usize = 64;
 
@@ -24,7 +25,7 @@ impl FileSystem {
 
     /// Writes back until enough of the data area is free, at most once around all inodes. Returns the blocks written back.
     pub fn write_back(&self) -> Result<u64> {
-        use std::sync::atomic::Ordering::Relaxed;
+        use crate::sync::atomic::Ordering::Relaxed;
         let limit = self.volume.memory.inode_limit();
         let mut blocks = 0;
         for _ in 0..limit {

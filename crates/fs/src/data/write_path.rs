@@ -143,6 +143,7 @@ impl FileSystem {
         let held = on(Mutant::InodeHeldOverIo).then(|| handle.state.write());
         let (fenced, flushed) = tx.suspect_if_failed(transfer(volume, &mut targets))?;
         drop(held);
+        let range = (!on(Mutant::WriteRangeReleasedEarly)).then_some(range);
         let lent: SmallVec<[u64; 2]> = targets.iter().filter(|target| target.is_lent(volume)).map(|target| target.block).collect();
         self.commit_write(tx, handle, &mut targets, fenced, flushed, |inode| {
             inode.size = inode.size.max(end + size_ahead);
@@ -325,12 +326,13 @@ impl FileSystem {
         change: impl FnOnce(&mut Inode),
     ) -> Result<()> {
         let volume = &self.volume;
+        let older = on(Mutant::InodeBeforeLock).then(|| handle.state.read().inode.clone());
         let mut state = handle.state.write();
         if state.removed {
             return Err(Error::Stale(handle.number));
         }
         let owner = state.owner(handle.number);
-        let mut new = state.inode.clone();
+        let mut new = older.unwrap_or_else(|| state.inode.clone());
         let mut root = new.root_record();
         for target in targets {
             let before = target.old.space_512();

@@ -13,14 +13,14 @@ mod ring;
 mod tx;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64};
 
 use tandemfs_format::superblock::{Superblock, Tail};
 
 pub(crate) use tx::{Space, Tx};
 
+use crate::sync::atomic::{AtomicBool, AtomicU64};
 use crate::sync::{Condvar, Mutex, RwLock};
-use ring::Ring;
+use ring::{Ring, used_ring_bytes};
 
 pub(crate) struct Journal {
     rings: Vec<Mutex<Ring>>,
@@ -64,7 +64,9 @@ impl Journal {
     pub(crate) fn new(superblock: Superblock) -> Self {
         let geometry = superblock.geometry;
         Self {
-            rings: (0..geometry.ring_count()).map(|index| Mutex::new(Ring::new(index, geometry.ring_bytes(), Tail::default()))).collect(),
+            rings: (0..geometry.ring_count())
+                .map(|index| Mutex::new(Ring::new(index, used_ring_bytes(&geometry), Tail::default())))
+                .collect(),
             last_txid: AtomicU64::new(superblock.watermark),
             watermark: AtomicU64::new(superblock.watermark),
             gate: RwLock::new(()),
@@ -82,7 +84,7 @@ impl Journal {
 
     /// Asks the background thread; does nothing where there is none.
     pub(crate) fn ask(&self, ask: impl FnOnce(&mut Wake)) {
-        use std::sync::atomic::Ordering::Relaxed;
+        use crate::sync::atomic::Ordering::Relaxed;
         if self.bell.heard.load(Relaxed) {
             ask(&mut self.bell.wake.lock());
             self.bell.rung.notify_one();

@@ -11,6 +11,7 @@ use tandemfs_format::journal::{JournalRecord, decode};
 use tandemfs_format::superblock::{Superblock, Tail};
 use tandemfs_format::{LINE_BYTES, PairSeed};
 
+use super::ring::used_ring_bytes;
 use crate::mutant::{self, Mutant, on};
 use crate::volume::Volume;
 use crate::{Error, Result};
@@ -53,7 +54,7 @@ pub(crate) fn ring_records(ring_bytes: &[u8], pair: PairSeed, ring: u32, tail: T
 pub(crate) fn read_records(drive: &tandemfs_device::Drive, geometry: &Geometry, superblock: &Superblock) -> Result<Vec<JournalRecord>> {
     let pair = PairSeed::new(superblock.pair);
     let mut records = Vec::new();
-    let mut bytes = vec![0; geometry.ring_bytes() as usize];
+    let mut bytes = vec![0; used_ring_bytes(geometry) as usize];
     for ring in 0..geometry.ring_count() {
         for (offset, piece) in (0..).step_by(1 << 20).zip(bytes.chunks_mut(1 << 20)) {
             drive.load(Structure::Journal, geometry.ring(ring).nth(offset / LINE_BYTES as u64), piece)?;

@@ -6,8 +6,17 @@
 
 use std::collections::VecDeque;
 
-use tandemfs_format::journal::record_bytes;
+use tandemfs_format::geometry::Geometry;
+use tandemfs_format::journal::{RECORD_BYTES_MAX, record_bytes};
 use tandemfs_format::superblock::Tail;
+
+use crate::sync::EXPLORED;
+
+/// How many bytes of a ring are used: all, or room for two of the largest records where schedules are explored.
+pub(crate) fn used_ring_bytes(geometry: &Geometry) -> u64 {
+    const FEW: u64 = (2 * RECORD_BYTES_MAX as u64).next_multiple_of(4096);
+    if EXPLORED { FEW.min(geometry.ring_bytes()) } else { geometry.ring_bytes() }
+}
 
 /// A record that may still be needed for replay.
 struct LiveRecord {

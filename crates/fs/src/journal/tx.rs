@@ -9,7 +9,6 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 
 use smallvec::SmallVec;
 use tandemfs_device::{Fenced, Flushed, Structure};
@@ -21,6 +20,8 @@ use super::Wake;
 use crate::cache::Page;
 use crate::mutant::{Mutant, on};
 use crate::statistics::count;
+use crate::sync::atomic::Ordering::{Relaxed, SeqCst};
+use crate::sync::{EXPLORED, current_cpu};
 use crate::volume::{Owner, Volume};
 use crate::{Error, Result};
 
@@ -139,8 +140,10 @@ impl<'v> Tx<'v> {
             let gate = journal.gate.read();
             volume.health.check_writable()?; // under the gate: nothing is committed after an unmount closed it
             // Any free ring (RULES R2): start at this CPU's, try them all, then wait for the first.
-            let preferred = rustix::thread::sched_getcpu() % journal.rings.len();
-            let rings = journal.rings.iter().cycle().skip(preferred).take(journal.rings.len());
+            let ring_count = if EXPLORED { 2 } else { journal.rings.len() };
+            let preferred = current_cpu() % ring_count;
+            let early_txid = on(Mutant::TxidBeforeRing).then(|| journal.last_txid.fetch_add(1, SeqCst) + 1);
+            let rings = journal.rings[..ring_count].iter().cycle().skip(preferred).take(ring_count);
             let mut ring = rings.clone().find_map(|ring| ring.try_lock()).unwrap_or_else(|| journal.rings[preferred].lock());
             let Some(reservation) = ring.reserve(self.addresses.len()) else {
                 drop(ring);
@@ -148,7 +151,7 @@ impl<'v> Tx<'v> {
                 volume.checkpoint()?;
                 continue;
             };
-            let txid = journal.last_txid.fetch_add(1, SeqCst) + 1;
+            let txid = early_txid.unwrap_or_else(|| journal.last_txid.fetch_add(1, SeqCst) + 1);
             let generation = journal.superblock_generation();
             let mut buffer = std::mem::take(&mut ring.buffer);
             let seed = volume.pair.journal(ring.index, reservation.start.wrap, generation);
@@ -157,7 +160,17 @@ impl<'v> Tx<'v> {
             for (address, image) in self.addresses.iter().zip(&self.images).filter(|_| on(Mutant::HomeBeforeRecord)) {
                 drop(volume.drive.persist(Structure::Inode, *address, image)?);
             }
-            let persisted = if on(Mutant::RecordNotFlushed) {
+            let released_early = on(Mutant::RingReleasedEarly);
+            if released_early {
+                let index = ring.index as usize;
+                ring.advance(reservation, txid);
+                drop(ring);
+                drop(volume.drive.persist(Structure::Journal, address, &buffer)?);
+                ring = journal.rings[index].lock();
+            }
+            let persisted = if released_early {
+                Ok(Fenced::nothing_stored())
+            } else if on(Mutant::RecordNotFlushed) {
                 volume.drive.store(Structure::Journal, address, &buffer).map(|_| Fenced::nothing_stored())
             } else {
                 volume.drive.persist(Structure::Journal, address, &buffer) // [J1]
@@ -168,7 +181,9 @@ impl<'v> Tx<'v> {
                 // R15: the record may or may not be there, so nothing may follow it.
                 Err(error) => return Err(volume.health.stop("writing the journal", &error)),
             }
-            ring.advance(reservation, txid);
+            if !released_early {
+                ring.advance(reservation, txid);
+            }
             wants_checkpoint |= ring.wants_checkpoint();
             drop(ring);
             for ((page, address), image) in self.pages.iter().zip(&self.addresses).zip(&self.images) {

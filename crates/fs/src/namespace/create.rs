@@ -98,12 +98,17 @@ impl FileSystem {
         let handle = Handle::new(number, address, inode.clone());
         handle.put(&mut tx, volume, None, &inode)?;
         directory.put(&mut tx, volume, Some(&parent_state.inode), &parent_new)?;
-        tx.commit(stored, Flushed::nothing_written())?;
+        let mut new_state = handle.state.write();
+        self.inodes.add(handle.clone());
+        if let Err(error) = tx.commit(stored, Flushed::nothing_written()) {
+            new_state.removed = true;
+            self.inodes.remove(&handle);
+            return Err(error);
+        }
 
         parent_state.inode = parent_new;
         index.inserted(insertion);
         self.inodes.recount_index(index);
-        self.inodes.add(handle);
         Ok(attributes_of(number, &inode))
     }
 

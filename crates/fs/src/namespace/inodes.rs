@@ -9,7 +9,6 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 
 use tandemfs_device::Structure;
 use tandemfs_format::inode::Inode;
@@ -19,8 +18,10 @@ use tandemfs_format::{InodeNumber, LineAddress};
 use super::directory::DirectoryIndex;
 use crate::data::range_lock::RangeLock;
 use crate::journal::Tx;
+use crate::mutant::{Mutant, on};
 use crate::near::{NearMap, SHARDS, shard_of};
-use crate::sync::{Mutex, RwLock, RwLockWriteGuard};
+use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+use crate::sync::{EXPLORED, Mutex, RwLock, RwLockWriteGuard};
 use crate::volume::{Owner, Volume};
 use crate::{Error, Result};
 
@@ -96,7 +97,7 @@ impl InodeTable {
         let handle_bytes = size_of::<Handle>() + 64;
         Self {
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
-            shard_handles_max: (memory_bytes as usize / 4 / handle_bytes / SHARDS).max(16),
+            shard_handles_max: (memory_bytes as usize / 4 / handle_bytes / SHARDS).max(if EXPLORED { 1 } else { 16 }),
             index_bytes: AtomicUsize::new(0),
             index_bytes_max: memory_bytes as usize / 4,
         }
@@ -120,14 +121,17 @@ impl InodeTable {
         Ok(handle)
     }
 
-    /// A new inode joins the table, after its transaction.
+    /// A new inode joins the table, locked, before its transaction: whoever finds the number in use finds this handle ([N3]).
     pub(crate) fn add(&self, handle: Arc<Handle>) {
         self.insert(&mut self.shard(handle.number).lock(), handle);
     }
 
-    /// The inode's slot is free.
-    pub(crate) fn remove(&self, number: InodeNumber) {
-        self.shard(number).lock().handles.remove(&number.get());
+    /// The inode's slot is free. The number may have another file, and handle, by now.
+    pub(crate) fn remove(&self, handle: &Handle) {
+        let mut shard = self.shard(handle.number).lock();
+        if shard.handles.get(&handle.number.get()).is_some_and(|known| std::ptr::eq(&raw const **known, handle)) {
+            shard.handles.remove(&handle.number.get());
+        }
     }
 
     fn insert(&self, shard: &mut Shard, handle: Arc<Handle>) {
@@ -140,7 +144,9 @@ impl InodeTable {
             match shard.handles.get(&oldest) {
                 None => {}
                 // [N3]
-                Some(used) if Arc::strong_count(used) > 1 || used.referenced.swap(false, Relaxed) => shard.order.push_back(oldest),
+                Some(used) if (Arc::strong_count(used) > 1 && !on(Mutant::EvictedInUse)) || used.referenced.swap(false, Relaxed) => {
+                    shard.order.push_back(oldest)
+                }
                 Some(_) => {
                     if let Some(evicted) = shard.handles.remove(&oldest) {
                         self.forget_index(&mut evicted.state.write());

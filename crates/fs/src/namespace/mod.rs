@@ -11,13 +11,13 @@ mod remove;
 mod rename;
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 
 use tandemfs_format::dentry::NAME_MAX;
 use tandemfs_format::inode::Inode;
 use tandemfs_format::{InodeNumber, PAGE_BYTES};
 
 use crate::statistics::count;
+use crate::sync::atomic::Ordering::Relaxed;
 use crate::types::Attributes;
 use crate::volume::{Volume, now};
 use crate::{Error, FileSystem, Result};
@@ -100,6 +100,14 @@ impl FileSystem {
         self.index(parent.number, &mut state)?.find(&self.volume, owner, name)
     }
 
+    /// The inode of an entry that was found; `None` where it was removed since, and the entry with it.
+    pub(crate) fn handle_of(&self, parent: &Handle, name: &[u8], found: &FoundEntry) -> Result<Option<Arc<Handle>>> {
+        match self.handle(found.dentry.inode) {
+            Err(Error::Stale(_)) if self.find(parent, name)?.as_ref() != Some(found) => Ok(None),
+            other => other.map(Some),
+        }
+    }
+
     /// Looks a name up in a directory. `.` and `..` are names too.
     ///
     /// # Errors
@@ -114,12 +122,39 @@ impl FileSystem {
                 if name.len() > NAME_MAX {
                     return Err(Error::NameTooLong);
                 }
-                self.find(&directory, name)?.ok_or(Error::NotFound)?.dentry.inode
+                return self.lookup_name(&directory, name);
             }
         };
         match self.attributes(number) {
             Err(Error::Stale(_)) => Err(Error::NotFound),
             other => other,
+        }
+    }
+
+    /// The attributes are those of the instant at which the name led to them: both are read under the directory's lock. The order of
+    /// locks ([N2] of the inodes) allows no waiting for the inode there, so that is done without it, and then everything again.
+    fn lookup_name(&self, directory: &Handle, name: &[u8]) -> Result<Attributes> {
+        count(&self.volume.live.operations.getattr);
+        loop {
+            let state = directory.state.read();
+            if state.removed {
+                return Err(Error::Stale(directory.number));
+            }
+            let Some(index) = &state.directory else {
+                drop(state);
+                self.index(directory.number, &mut directory.state.write())?;
+                continue;
+            };
+            let found = index.find(&self.volume, state.owner(directory.number), name)?.ok_or(Error::NotFound)?;
+            let target = match self.handle(found.dentry.inode) {
+                Err(Error::Stale(_)) => return Err(Error::NotFound), // a damaged directory
+                other => other?,
+            };
+            if let Some(target_state) = target.state.try_read() {
+                return Ok(attributes_of(target.number, &target_state.inode));
+            }
+            drop(state);
+            drop(target.state.read());
         }
     }
 

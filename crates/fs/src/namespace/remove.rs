@@ -17,6 +17,7 @@ use crate::data::FileView;
 use crate::data::free_blocks;
 use crate::index::tree;
 use crate::journal::{Tx, tx_space as space};
+use crate::mutant::{Mutant, on};
 use crate::statistics::count;
 use crate::volume::now;
 use crate::{Error, FileSystem, Result};
@@ -47,11 +48,12 @@ impl FileSystem {
         let directory = self.handle(parent)?;
         loop {
             let Some(found) = self.find(&directory, name)? else { return Err(Error::NotFound) };
-            let target = self.handle(found.dentry.inode)?;
+            let Some(target) = self.handle_of(&directory, name, &found)? else { continue };
             let mut locked = Locked::new(vec![&directory, &target]);
             let owner = locked.get(parent).owner(parent);
             // Revalidate under the locks (RULES R4).
-            if self.index(parent, locked.get_mut(parent))?.find(volume, owner, name)?.as_ref() != Some(&found) {
+            let now = self.index(parent, locked.get_mut(parent))?.find(volume, owner, name)?;
+            if (now.as_ref() != Some(&found) || locked.get(target.number).removed) && !on(Mutant::NamesNotRevalidated) {
                 continue;
             }
             let is_directory = locked.get(target.number).inode.is_directory();
@@ -113,7 +115,7 @@ impl FileSystem {
                 state.inode = new;
                 self.orphans.lock().insert(target.number.get());
                 // The last holder may have gone between the plan and now; then nobody else would remove it.
-                if !self.inodes.is_held(target.number) {
+                if !self.inodes.is_held(target.number) && !on(Mutant::LateOrphanForgotten) {
                     self.late_orphans.lock().push(target.number);
                 }
             }
@@ -124,7 +126,7 @@ impl FileSystem {
     fn mark_removed(&self, target: &Handle, state: &mut State) {
         state.removed = true;
         self.inodes.forget_index(state);
-        self.inodes.remove(target.number);
+        self.inodes.remove(target);
     }
 
     /// Puts the removal of an inode and all that it takes into a transaction. Nobody reads its data: it has no names and no holders, and
@@ -164,9 +166,10 @@ impl FileSystem {
         }
         let mut tx = Tx::new(&self.volume);
         self.plan_free(&mut tx, &target, &state)?;
+        // Before the commit: after it the number may be another orphan's.
+        self.orphans.lock().remove(&number.get());
         tx.commit(Fenced::nothing_stored(), Flushed::nothing_written())?;
         self.mark_removed(&target, &mut state);
-        self.orphans.lock().remove(&number.get());
         Ok(())
     }
 

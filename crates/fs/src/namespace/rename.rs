@@ -1,7 +1,8 @@
 //! Renaming: over nothing, over files and empty directories, without replacing, and exchanging two names. One transaction each.
 //!
 //! A directory that moves between directories takes the rename lock first (RULES R4), so that the check "not into itself" stays true
-//! until it is done. All inodes involved are then locked in the order of their numbers and everything is looked up again.
+//! until it is done. All inodes involved are then locked in the order of their numbers, everything is looked up again, and only then
+//! anything is refused: what was seen of two names before the locks may never have been true together.
 
 use tandemfs_device::{Fenced, Flushed};
 use tandemfs_format::InodeNumber;
@@ -35,30 +36,28 @@ impl FileSystem {
         loop {
             let source = self.find(&from, name)?.ok_or(Error::NotFound)?;
             let target = self.find(&to, new_name)?;
-            match (mode, &target) {
-                (RenameMode::NoReplace, Some(_)) => return Err(Error::Exists),
-                (RenameMode::Exchange, None) => return Err(Error::NotFound),
-                (RenameMode::Replace, Some(target)) => match (source.is_directory(), target.is_directory()) {
-                    _ if target.dentry.inode == source.dentry.inode => return Ok(()),
-                    (true, false) => return Err(Error::NotDirectory),
-                    (false, true) => return Err(Error::IsDirectory),
-                    _ => {}
-                },
-                (RenameMode::Exchange, Some(target)) if target.dentry.inode == source.dentry.inode => return Ok(()),
-                _ => {}
-            }
             let moves_directory = parent != new_parent && (source.is_directory() || target.as_ref().is_some_and(FoundEntry::is_directory));
             let _rename_lock = moves_directory.then(|| self.rename_lock.lock());
-            if moves_directory {
-                self.check_not_inside(source.dentry.inode, new_parent)?;
-                if let (RenameMode::Exchange, Some(target)) = (mode, &target) {
-                    self.check_not_inside(target.dentry.inode, parent)?;
+            let not_inside = || {
+                if moves_directory {
+                    self.check_not_inside(source.dentry.inode, new_parent)?;
+                    if let (RenameMode::Exchange, Some(target)) = (mode, &target) {
+                        self.check_not_inside(target.dentry.inode, parent)?;
+                    }
+                } else if source.is_directory() && source.dentry.inode == new_parent {
+                    return Err(Error::IntoItself);
                 }
-            } else if source.is_directory() && source.dentry.inode == new_parent {
-                return Err(Error::IntoItself);
-            }
-            let source_handle = self.handle(source.dentry.inode)?;
-            let target_handle = target.as_ref().map(|target| self.handle(target.dentry.inode)).transpose()?;
+                Ok(())
+            };
+            let not_inside = not_inside();
+            let Some(source_handle) = self.handle_of(&from, name, &source)? else { continue };
+            let target_handle = match &target {
+                Some(target) => {
+                    let Some(handle) = self.handle_of(&to, new_name, target)? else { continue };
+                    Some(handle)
+                }
+                None => None,
+            };
             let mut handles = vec![&from, &to, &source_handle];
             handles.extend(target_handle.as_ref());
             let mut locked = Locked::new(handles);
@@ -69,9 +68,26 @@ impl FileSystem {
             {
                 continue;
             }
+            let is_removed = |handle: &std::sync::Arc<super::Handle>| locked.get(handle.number).removed;
+            if is_removed(&source_handle) || target_handle.as_ref().is_some_and(is_removed) {
+                continue;
+            }
             if locked.get(new_parent).inode.nlink == 0 {
                 return Err(Error::NotFound);
             }
+            // Only now both names are as they were found at one instant.
+            match (mode, &target) {
+                (RenameMode::NoReplace, Some(_)) => return Err(Error::Exists),
+                (RenameMode::Exchange, None) => return Err(Error::NotFound),
+                (_, Some(target)) if target.dentry.inode == source.dentry.inode => return Ok(()),
+                (RenameMode::Replace, Some(target)) => match (source.is_directory(), target.is_directory()) {
+                    (true, false) => return Err(Error::NotDirectory),
+                    (false, true) => return Err(Error::IsDirectory),
+                    _ => {}
+                },
+                _ => {}
+            }
+            not_inside?;
             match (mode, target.zip(target_handle.as_ref())) {
                 (RenameMode::Exchange, Some((target, target_handle))) => {
                     self.exchange(&mut locked, [(&from, &source, &source_handle), (&to, &target, target_handle)])

@@ -1,0 +1,105 @@
+//! A device that pauses at every step, so that another thread may go on there: what happens while I/O is in flight is half of what there is
+//! to find (RULES R9). Block requests move sector by sector and long stores in two halves, as no drive promises more.
+
+use tandemfs_device::{BlockPath, BlockRequest, BytePath, Device, DeviceDescription, DeviceError};
+use tandemfs_format::{LINE_BYTES, SECTOR_BYTES, Sector};
+
+use crate::memory_device::MemoryDevice;
+
+/// The device. What it does reaches the [`MemoryDevice`] below, which records it.
+pub struct PausingDevice {
+    inner: MemoryDevice,
+    pause: fn(),
+}
+
+impl PausingDevice {
+    /// Over a device in memory; `pause` is called before every step.
+    pub fn new(inner: MemoryDevice, pause: fn()) -> Self {
+        Self { inner, pause }
+    }
+}
+
+impl Device for PausingDevice {
+    fn byte_path(&self) -> &dyn BytePath {
+        self
+    }
+
+    fn block_path(&self) -> &dyn BlockPath {
+        self
+    }
+
+    fn description(&self) -> &DeviceDescription {
+        self.inner.description()
+    }
+}
+
+impl BytePath for PausingDevice {
+    fn load(&self, offset: u64, into: &mut [u8]) -> Result<(), DeviceError> {
+        (self.pause)();
+        self.inner.load(offset, into)
+    }
+
+    fn store(&self, offset: u64, from: &[u8]) -> Result<(), DeviceError> {
+        (self.pause)();
+        let half = (from.len() / 2).next_multiple_of(LINE_BYTES).min(from.len());
+        let (first, second) = if from.len() > LINE_BYTES { from.split_at(half) } else { (from, &from[..0]) };
+        self.inner.store(offset, first)?;
+        if !second.is_empty() {
+            (self.pause)();
+            self.inner.store(offset + half as u64, second)?;
+        }
+        Ok(())
+    }
+
+    fn flush(&self, offset: u64, length: u64) {
+        (self.pause)();
+        BytePath::flush(&self.inner, offset, length);
+    }
+
+    fn fence(&self) {
+        (self.pause)();
+        self.inner.fence();
+    }
+}
+
+impl BlockPath for PausingDevice {
+    fn transfer(&self, requests: &mut [BlockRequest<'_>], meanwhile: &mut dyn FnMut()) -> Result<(), DeviceError> {
+        let mut run_meanwhile = Some(meanwhile);
+        for request in requests.iter_mut() {
+            match request {
+                BlockRequest::Read { sector, buffer } => {
+                    for (index, part) in (0..).zip(buffer.chunks_mut(SECTOR_BYTES)) {
+                        (self.pause)();
+                        self.inner.transfer(&mut [BlockRequest::Read { sector: sector.nth(index), buffer: part }], &mut || {})?;
+                    }
+                }
+                BlockRequest::Write { sector, buffer } => {
+                    for (index, part) in (0..).zip(buffer.chunks(SECTOR_BYTES)) {
+                        (self.pause)();
+                        self.inner.transfer(&mut [BlockRequest::Write { sector: sector.nth(index), buffer: part }], &mut || {})?;
+                    }
+                }
+            }
+            if let Some(meanwhile) = run_meanwhile.take() {
+                meanwhile();
+            }
+        }
+        (self.pause)();
+        if let Some(meanwhile) = run_meanwhile.take() {
+            meanwhile();
+        }
+        Ok(())
+    }
+
+    fn flush(&self) -> Result<(), DeviceError> {
+        (self.pause)();
+        BlockPath::flush(&self.inner)?;
+        (self.pause)();
+        Ok(())
+    }
+
+    fn discard(&self, sector: Sector, count: u64) -> Result<(), DeviceError> {
+        (self.pause)();
+        self.inner.discard(sector, count)
+    }
+}
