@@ -6,6 +6,7 @@
 //!
 //! Whatever fails, no daemon, no mount and no writer is left behind.
 
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::{Read, Seek, SeekFrom};
@@ -15,12 +16,14 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
+use clap::ValueEnum;
 use fastrand::Rng;
 use serde_json::{Value, json};
 use tandemfs_fuse::Unmount;
 use tempfile::TempDir;
 
 use crate::plan::{Node, Profile};
+use crate::power_cut::Step;
 use crate::promises::{self, Mode};
 
 /// No step of a round takes that long, unless something hangs.
@@ -40,6 +43,9 @@ pub struct Arguments {
     /// Mounts that are killed or unmounted
     #[arg(long, default_value_t = 200)]
     pub rounds: u64,
+    /// The program `mount-until-cut`: daemons are then killed at exact steps of commits, too
+    #[arg(long)]
+    pub mount_until_cut: Option<PathBuf>,
     /// Another sequence
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
@@ -73,6 +79,8 @@ pub struct Summary {
     pub rounds: u64,
     /// Of these, ended by a kill while writers worked.
     pub killed_at_work: u64,
+    /// Of these, ended by a kill at one exact step of a commit.
+    pub killed_at_step: BTreeMap<String, u64>,
     /// Of these, ended by a kill during the unmount.
     pub killed_in_unmount: u64,
     /// Of these, unmounted.
@@ -96,6 +104,7 @@ impl Summary {
         json!({
             "rounds": self.rounds,
             "killed_at_work": self.killed_at_work,
+            "killed_at_step": self.killed_at_step,
             "killed_in_unmount": self.killed_in_unmount,
             "unmounted": self.unmounted,
             "killed_in_mount": self.killed_in_mount,
@@ -149,6 +158,15 @@ pub fn run(arguments: &Arguments, writer: &[OsString], say: &mut dyn FnMut(Strin
     result.map(|()| kill_loop.summary.clone())
 }
 
+/// How a round ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Ending {
+    KillAtStep,
+    KillAtWork,
+    KillInUnmount,
+    Unmount,
+}
+
 /// What is under the mount.
 #[derive(Debug, Clone, Default)]
 struct Device {
@@ -200,22 +218,29 @@ impl Loop<'_> {
                 self.kill_in_mount(mode)?;
             }
         }
-        self.mount(mode)?;
+        let ending = match self.random.u8(..10) {
+            _ if canary.is_some() => Ending::KillAtWork,
+            0..=2 if self.arguments.mount_until_cut.is_some() => Ending::KillAtStep,
+            0..=5 => Ending::KillAtWork,
+            6..=7 => Ending::KillInUnmount,
+            _ => Ending::Unmount,
+        };
+        self.start_daemon(mode, ending == Ending::KillAtStep)?;
+        self.mounted(mode)?;
         self.verify()?;
         self.remove_old(round)?;
         self.start_writers(round, mode)?;
-        self.work()?;
-        let clean = match self.random.u8(..10) {
-            _ if canary.is_some() => self.kill_at_work().map(|()| false)?,
-            0..=5 => self.kill_at_work().map(|()| false)?,
-            6..=7 => self.kill_in_unmount()?,
-            _ => self.unmount().map(|()| true)?,
+        let clean = match ending {
+            Ending::KillAtStep => self.kill_at_step().map(|()| false)?,
+            Ending::KillAtWork => self.work().and_then(|()| self.kill_at_work()).map(|()| false)?,
+            Ending::KillInUnmount => self.work().and_then(|()| self.kill_in_unmount())?,
+            Ending::Unmount => self.work().and_then(|()| self.unmount()).map(|()| true)?,
         };
         self.count_promises(round)?;
         if canary == Some(Canary::Bit) && round > 0 {
             self.flip_a_bit()?;
         } else if clean || self.random.u8(..3) == 0 {
-            self.check()?;
+            self.check(clean)?;
         }
         self.summary.rounds += 1;
         Ok(())
@@ -226,10 +251,11 @@ impl Loop<'_> {
         if self.device.name.is_empty() {
             return Ok(());
         }
-        self.mount(Mode::Relaxed)?;
+        self.start_daemon(Mode::Relaxed, false)?;
+        self.mounted(Mode::Relaxed)?;
         self.verify()?;
         self.stop_and_unmount()?;
-        self.check()
+        self.check(true)
     }
 
     fn new_device(&mut self, number: u64) -> Result<(), String> {
@@ -287,16 +313,30 @@ impl Loop<'_> {
 
     // ---- the daemon ----------------------------------------------------------------------------------------------------------------
 
-    fn start_daemon(&mut self, mode: Mode) -> Result<(), String> {
+    fn start_daemon(&mut self, mode: Mode, until_step: bool) -> Result<(), String> {
         let log = File::options().create(true).append(true).open(self.path("daemon.log")).map_err(|error| error.to_string())?;
-        let daemon = Command::new(&self.arguments.tandemfs)
-            .args(["mount", "--foreground", "-o", mode.name(), &self.device.name])
+        let stepped = self.arguments.mount_until_cut.as_ref().filter(|_| until_step);
+        let mut daemon = Command::new(stepped.unwrap_or(&self.arguments.tandemfs));
+        if stepped.is_some() {
+            for file in ["note", "armed"] {
+                let _ = fs::remove_file(self.path(file));
+            }
+            let step = Step::value_variants()[self.random.usize(..Step::value_variants().len())].to_possible_value();
+            let step = step.as_ref().map_or("record-fenced", |step| step.get_name()).to_owned();
+            let after = self.random.u64(..if step.contains("superblock") { 2 } else { 500 }).to_string();
+            daemon.args(["--end", "kill", "--at", &step, "--after", &after, "--mode", mode.name()]);
+            daemon.arg("--note").arg(self.path("note")).arg("--arm-when").arg(self.path("armed"));
+        } else {
+            daemon.args(["mount", "--foreground", "-o", mode.name()]);
+        }
+        let daemon = daemon
+            .arg(&self.device.name)
             .arg(self.mountpoint())
             .stdin(Stdio::null())
             .stdout(log.try_clone().map_err(|error| error.to_string())?)
             .stderr(log)
             .spawn();
-        self.daemon = Some(daemon.map_err(|error| format!("{}: {error}", self.arguments.tandemfs.display()))?);
+        self.daemon = Some(daemon.map_err(|error| format!("the daemon: {error}"))?);
         Ok(())
     }
 
@@ -304,8 +344,8 @@ impl Loop<'_> {
         self.daemon.as_mut().expect("a daemon was started")
     }
 
-    fn mount(&mut self, mode: Mode) -> Result<(), String> {
-        self.start_daemon(mode)?;
+    /// Waits until the mount answers.
+    fn mounted(&mut self, mode: Mode) -> Result<(), String> {
         let device_of = |path: &Path| fs::metadata(path).map(|metadata| metadata.dev());
         let outside = device_of(self.directory.path()).map_err(|error| error.to_string())?;
         let start = Instant::now();
@@ -338,7 +378,7 @@ impl Loop<'_> {
     }
 
     fn kill_in_mount(&mut self, mode: Mode) -> Result<(), String> {
-        self.start_daemon(mode)?;
+        self.start_daemon(mode, false)?;
         let wait = self.moment(0.5, 30.0);
         std::thread::sleep(wait);
         if let Some(status) = self.daemon().try_wait().map_err(|error| error.to_string())? {
@@ -351,9 +391,35 @@ impl Loop<'_> {
 
     fn kill_at_work(&mut self) -> Result<(), String> {
         self.writers_are_well()?;
-        // The writers are refused: their file system is gone.
-        let mut daemon = self.daemon.take().ok_or("no daemon")?;
-        end(&mut daemon);
+        end(self.daemon());
+        self.take_away_dead_mount()?;
+        self.summary.killed_at_work += 1;
+        Ok(())
+    }
+
+    /// The daemon kills itself at the step that it was given. One whose step does not come is killed.
+    fn kill_at_step(&mut self) -> Result<(), String> {
+        let work = self.moment(8.0, 200.0);
+        std::thread::sleep(work);
+        self.writers_are_well()?;
+        File::create(self.path("armed")).map_err(|error| error.to_string())?;
+        match ended_within(self.daemon(), Duration::from_secs(2)) {
+            None => return self.kill_at_work(),
+            Some(status) if status.signal() == Some(9) => {}
+            Some(status) => return Err(format!("the daemon ended with {status}: {}", self.log_end())),
+        }
+        let note = fs::read_to_string(self.path("note")).map_err(|error| format!("the note of a step: {error}"))?;
+        let step = note.split(' ').nth(2).unwrap_or_default().to_owned();
+        self.take_away_dead_mount()?;
+        *self.summary.killed_at_step.entry(step).or_default() += 1;
+        Ok(())
+    }
+
+    fn take_away_dead_mount(&mut self) -> Result<(), String> {
+        // The writers are refused: their file system is gone. Only those of the canary wait for nothing.
+        if self.arguments.canary == Some(Canary::Unsynced) {
+            self.children.iter_mut().for_each(end);
+        }
         let mut writers = std::mem::take(&mut self.children);
         for writer in &mut writers {
             if ended_within(writer, STEP_MAX).is_none() {
@@ -361,10 +427,8 @@ impl Loop<'_> {
                 return Err("a writer hangs after the daemon's death".into());
             }
         }
-        let mountpoint = self.mountpoint();
-        self.succeeds(&["umount", &mountpoint.to_string_lossy()])?;
-        self.summary.killed_at_work += 1;
-        Ok(())
+        self.daemon = None;
+        self.succeeds(&["umount", &self.mountpoint().to_string_lossy()])
     }
 
     /// Whether the unmount was complete before the kill came.
@@ -376,12 +440,12 @@ impl Loop<'_> {
         let wait = self.moment(0.2, 8.0);
         std::thread::sleep(wait);
         let complete = self.daemon().try_wait().map_err(|error| error.to_string())?.is_some();
-        let killed = self.kill_daemon();
+        end(self.daemon());
         if ended_within(&mut umount, STEP_MAX).is_none() {
             end(&mut umount);
             return Err("umount hangs after the daemon's death".into());
         }
-        killed?;
+        self.kill_daemon()?;
         if complete {
             self.summary.unmounted += 1;
         } else {
@@ -411,9 +475,18 @@ impl Loop<'_> {
         }
     }
 
-    fn check(&mut self) -> Result<(), String> {
-        self.succeeds(&["check", &self.device.name.clone()])?;
+    /// Runs `check`, which must find nothing. A kill may have torn the one copy of the superblock that was being written.
+    fn check(&mut self, clean: bool) -> Result<(), String> {
         self.summary.checks += 1;
+        let words = ["check", "--json", &self.device.name];
+        let Err(said) = self.succeeds(&words) else { return Ok(()) };
+        let report: Value = said.split_once('{').and_then(|(_, json)| serde_json::from_str(&format!("{{{json}")).ok()).ok_or(said)?;
+        let findings = report["findings"].as_array().map_or(&[][..], Vec::as_slice);
+        let counts = |finding: &&Value| finding["severity"] != "warning" && (clean || finding["finding"] != "superblock_damaged");
+        let counting: Vec<String> = findings.iter().filter(counts).take(3).map(Value::to_string).collect();
+        if findings.is_empty() || !counting.is_empty() {
+            return Err(format!("check: {}", if findings.is_empty() { report.to_string() } else { counting.join(" ") }));
+        }
         Ok(())
     }
 

@@ -14,6 +14,7 @@ pub mod kill_loop;
 mod patterns;
 pub mod plan;
 mod power;
+pub mod power_cut;
 
 pub mod promises;
 pub mod verify;

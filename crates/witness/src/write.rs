@@ -14,6 +14,9 @@ use crate::plan::{DIRECTORIES, Model, Operation, Piece, Sync, content};
 use crate::power;
 use crate::promises::{Mode, Promises, Writer};
 
+/// Operations of a writer that closes no file.
+const UNSYNCED_MAX: u64 = 2000;
+
 /// How a writer is to behave.
 #[derive(Debug, Clone, Copy)]
 pub struct Options {
@@ -45,6 +48,9 @@ pub fn write(directory: &Path, log: &Path, options: &Options) -> Result<(), Stri
     let mut promises = Promises::begin(log, &options.writer).map_err(noted)?;
     let mut model = Model::new();
     for number in 0..options.operations {
+        if options.unsynced && number == UNSYNCED_MAX {
+            wait_for_the_end();
+        }
         let operation = options.writer.next(&mut model, number);
         perform(directory, &operation, options).map_err(|error| format!("operation {number}, {}: {error}", operation.word()))?;
         model.apply(&operation, number);
@@ -58,6 +64,12 @@ pub fn write(directory: &Path, log: &Path, options: &Options) -> Result<(), Stri
         }
     }
     Ok(())
+}
+
+fn wait_for_the_end() -> ! {
+    loop {
+        std::thread::park();
+    }
 }
 
 fn allow_many_open_files() {
