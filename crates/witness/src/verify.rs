@@ -7,7 +7,8 @@
 //! [V2] relaxed: write-back sends pages when it likes, each as a whole. So every page is as some of the operation's writes left it, and the
 //!      size is one that a write left, or a border of pages on the way there.
 //! [V3] strict: writes happen in order, each up to some border of pages.
-//! [V4] strict,atomic: writes happen in order; one of at most 1 MiB less a page has happened or not.
+//! [V4] strict,atomic: writes happen in order; one of at most 1 MiB less a page has happened or not. A longer one is split where the
+//!      pages of the caller's memory end, so anywhere in the file.
 //! [V5] Stores through a mapping: every byte is old or new.
 
 use std::collections::BTreeMap;
@@ -219,6 +220,9 @@ fn pages_of_states(found: &[u8], states: &[Arc<Vec<u8>>]) -> bool {
 fn cut_in_order(found: &[u8], before: &[u8], after: &[u8], piece: &Piece, mode: Mode) -> bool {
     let end = piece.offset + piece.length;
     let whole = mode == Mode::StrictAtomic && piece.length <= ATOMIC_BYTES_MAX;
+    if mode == Mode::StrictAtomic && !whole {
+        return cut_anywhere(found, before, after, end);
+    }
     let borders = (piece.offset / PAGE + 1..=end / PAGE).map(|page| page * PAGE).filter(|at| !whole && *at < end);
     [piece.offset, end].into_iter().chain(borders).any(|cut| {
         let size = if cut > piece.offset { before.len().max(cut) } else { before.len() };
@@ -227,6 +231,15 @@ fn cut_in_order(found: &[u8], before: &[u8], after: &[u8], piece: &Piece, mode: 
             && found[piece.offset.min(size)..cut.min(size)] == after[piece.offset.min(size)..cut.min(size)]
             && found[cut.min(size)..] == before[cut.min(before.len())..]
     })
+}
+
+fn cut_anywhere(found: &[u8], before: &[u8], after: &[u8], end: usize) -> bool {
+    let written = found.iter().zip(after).take_while(|(found, after)| found == after).count();
+    if found.len() > before.len() {
+        return found.len() <= end && written == found.len();
+    }
+    let kept = found.iter().rev().zip(before.iter().rev()).take_while(|(found, before)| found == before).count();
+    found.len() == before.len() && written + kept >= found.len()
 }
 
 #[cfg(test)]
@@ -271,6 +284,26 @@ mod tests {
             found[5000] ^= 1;
             assert!(!pages_of_states(&found, &states), "{size}");
             assert!(!pages_of_states(&cut(5000), &states), "{size}");
+        }
+    }
+
+    #[test]
+    fn a_write_longer_than_the_atomic_one_is_cut_anywhere_but_in_order() {
+        let piece = Piece { offset: 100, length: ATOMIC_BYTES_MAX + 1, seed: 9 };
+        for size in [100, 5000, 3 << 20] {
+            let (before, after) = states(size, &piece);
+            let allowed = |found: &[u8]| cut_in_order(found, &before, &after, &piece, Mode::StrictAtomic);
+            for cut in [100, 101, 4096, 70_001, piece.offset + piece.length] {
+                let mut found = before.clone();
+                found.resize(before.len().max(cut), 0);
+                found[100..cut].copy_from_slice(&after[100..cut]);
+                assert!(allowed(&found), "{size} {cut}");
+                let late = cut.max(70_000) + 10;
+                found.resize(found.len().max(late + 1), 0);
+                let foreign = |byte: &u8| before.get(late) != Some(byte) && after.get(late) != Some(byte);
+                found[late] = (1..=u8::MAX).find(foreign).expect("a third byte");
+                assert!(!allowed(&found), "{size} {cut}: a byte after the cut");
+            }
         }
     }
 
