@@ -10,6 +10,8 @@ use tandemfs_witness::kill_loop::{self, Arguments, Canary, Summary};
 /// As the first word it makes this program a witness.
 const WITNESS: &str = "witness";
 
+type Test<'t> = &'t dyn Fn() -> Result<(), String>;
+
 fn run(rounds: u64, canary: Option<Canary>) -> Result<Summary, String> {
     let arguments = Arguments {
         tandemfs: env!("CARGO_BIN_EXE_tandemfs").into(),
@@ -50,7 +52,7 @@ fn main() -> ExitCode {
     if words.first().is_some_and(|word| word == WITNESS) {
         return command::run(words);
     }
-    let tests: [(&str, &dyn Fn() -> Result<(), String>); 3] = [
+    let tests: [(&str, Test<'_>); 3] = [
         ("what_was_acknowledged_survives_twelve_rounds_of_kills", &kept_through_kills),
         ("what_was_never_synced_is_missed_after_a_kill", &|| missed(Canary::Unsynced, &["acknowledged", "no part of the write"])),
         ("one_wrong_bit_of_an_acknowledged_file_is_found", &|| missed(Canary::Bit, &["Input/output error"])),

@@ -79,7 +79,9 @@ pub fn run(arguments: &Arguments) -> Result<String, String> {
     let drive = File::options().write(true).open(&arguments.after).map_err(|error| said(&arguments.after, error))?;
     let replayed = replay(&log, &entries, &drive, arguments.seed).map_err(|error| said(&arguments.after, error))?;
     let Replayed { entries, flushes, durable_bytes, cached_bytes, lost_bytes } = replayed;
-    Ok(format!("{entries} entries, {flushes} flushes: {durable_bytes} bytes durable, {cached_bytes} in the cache, {lost_bytes} of them lost"))
+    Ok(format!(
+        "{entries} entries, {flushes} flushes: {durable_bytes} bytes durable, {cached_bytes} in the cache, {lost_bytes} of them lost"
+    ))
 }
 
 fn words(log: &File, offset: u64) -> io::Result<[u64; 4]> {
@@ -198,10 +200,8 @@ mod tests {
 
     #[test]
     fn flushed_and_fua_writes_stay_and_cached_ones_are_lost_in_parts() {
-        let log = file_of(&log_of(
-            &[(0, 8, 0, 1), (8, 8, 0, 2), (4, 4, DISCARD, 0), (0, 0, FLUSH, 0), (16, 8, FUA, 3), (0, 16, 0, 4)],
-            true,
-        ));
+        let log =
+            file_of(&log_of(&[(0, 8, 0, 1), (8, 8, 0, 2), (4, 4, DISCARD, 0), (0, 0, FLUSH, 0), (16, 8, FUA, 3), (0, 16, 0, 4)], true));
         let entries = entries(&log).expect("a log");
         assert_eq!(entries.len(), 7);
         let drive_after = |seed| {

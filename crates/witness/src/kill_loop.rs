@@ -85,8 +85,10 @@ pub struct Summary {
     pub killed_in_unmount: u64,
     /// Of these, unmounted.
     pub unmounted: u64,
-    /// Mounts killed before they answered.
+    /// Mounts killed right after their daemon was started.
     pub killed_in_mount: u64,
+    /// Of these, killed before they were mounted: while they opened the device or recovered it.
+    pub killed_in_recovery: u64,
     /// Operations that were acknowledged.
     pub promises: u64,
     /// Directories compared with their logs.
@@ -108,6 +110,7 @@ impl Summary {
             "killed_in_unmount": self.killed_in_unmount,
             "unmounted": self.unmounted,
             "killed_in_mount": self.killed_in_mount,
+            "killed_in_recovery": self.killed_in_recovery,
             "promises": self.promises,
             "verifications": self.verifications,
             "checks": self.checks,
@@ -291,7 +294,8 @@ impl Loop<'_> {
     fn ends_well(&self, command: &mut Command, what: &str) -> Result<(), String> {
         let mut output = tempfile::tempfile_in(self.directory.path()).map_err(|error| error.to_string())?;
         let streams = output.try_clone().and_then(|first| Ok((first, output.try_clone()?))).map_err(|error| error.to_string())?;
-        let mut child = command.stdin(Stdio::null()).stdout(streams.0).stderr(streams.1).spawn().map_err(|error| format!("{what}: {error}"))?;
+        let mut child =
+            command.stdin(Stdio::null()).stdout(streams.0).stderr(streams.1).spawn().map_err(|error| format!("{what}: {error}"))?;
         let status = ended_within(&mut child, STEP_MAX);
         if status.is_none() {
             end(&mut child);
@@ -384,8 +388,10 @@ impl Loop<'_> {
         if let Some(status) = self.daemon().try_wait().map_err(|error| error.to_string())? {
             return Err(format!("a mount in mode {} failed: {status}: {}", mode.name(), self.log_end()));
         }
+        let answered = is_mounted(&self.mountpoint());
         self.kill_daemon()?;
         self.summary.killed_in_mount += 1;
+        self.summary.killed_in_recovery += u64::from(!answered);
         Ok(())
     }
 
@@ -435,7 +441,8 @@ impl Loop<'_> {
     fn kill_in_unmount(&mut self) -> Result<bool, String> {
         self.stop_writers()?;
         let mountpoint = self.mountpoint();
-        let umount = Command::new(&self.arguments.tandemfs).arg("umount").arg(&mountpoint).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
+        let umount =
+            Command::new(&self.arguments.tandemfs).arg("umount").arg(&mountpoint).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
         let mut umount = umount.map_err(|error| error.to_string())?;
         let wait = self.moment(0.2, 8.0);
         std::thread::sleep(wait);
@@ -605,7 +612,8 @@ impl Loop<'_> {
             for (name, node) in settled {
                 let Node::File(file) = node else { continue };
                 let bytes = &model.files[file];
-                if bytes.len() < NEEDLE_BYTES || after.files.get(file) != Some(bytes) || bytes[..NEEDLE_BYTES].iter().all(|byte| *byte == 0) {
+                if bytes.len() < NEEDLE_BYTES || after.files.get(file) != Some(bytes) || bytes[..NEEDLE_BYTES].iter().all(|byte| *byte == 0)
+                {
                     continue;
                 }
                 let mut flipped = 0;

@@ -42,7 +42,10 @@ impl std::str::FromStr for Mode {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        Self::ALL.into_iter().find(|mode| mode.name() == text).ok_or_else(|| format!("'{text}' is no mode: relaxed, strict or strict,atomic"))
+        Self::ALL
+            .into_iter()
+            .find(|mode| mode.name() == text)
+            .ok_or_else(|| format!("'{text}' is no mode: relaxed, strict or strict,atomic"))
     }
 }
 
@@ -100,7 +103,8 @@ pub fn read(path: &Path) -> Result<Option<(Writer, u64)>, String> {
     let Some(first) = lines.next() else { return Ok(None) };
     let wrong = || format!("{}: '{first}' is no first line of a log", path.display());
     let mut words = first.split(' ');
-    let (Some("witness"), Some(seed), Some(profile), Some(mode), None) = (words.next(), words.next(), words.next(), words.next(), words.next())
+    let (Some("witness"), Some(seed), Some(profile), Some(mode), None) =
+        (words.next(), words.next(), words.next(), words.next(), words.next())
     else {
         return Err(wrong());
     };

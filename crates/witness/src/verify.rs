@@ -183,7 +183,10 @@ impl Found {
             return Ok(());
         }
         let difference = same(name, bytes, &states[0]).err().unwrap_or_default();
-        Err(format!("{name}: holds what no part of the write under way leaves in mode {}; beside what was before: {difference}", writer.mode.name()))
+        Err(format!(
+            "{name}: holds what no part of the write under way leaves in mode {}; beside what was before: {difference}",
+            writer.mode.name()
+        ))
     }
 }
 
@@ -198,8 +201,7 @@ fn same(name: &str, found: &[u8], promised: &[u8]) -> Result<(), String> {
 }
 
 fn bytes_of_states(found: &[u8], states: &[Arc<Vec<u8>>]) -> bool {
-    states.iter().all(|state| state.len() == found.len())
-        && (0..found.len()).all(|at| states.iter().any(|state| state[at] == found[at]))
+    states.iter().all(|state| state.len() == found.len()) && (0..found.len()).all(|at| states.iter().any(|state| state[at] == found[at]))
 }
 
 /// The page of a state, as it would be in a file of this size.
@@ -267,7 +269,9 @@ mod tests {
                 found[piece.offset..at].copy_from_slice(&after[piece.offset..at]);
                 found
             };
-            for (at, in_strict, in_atomic) in [(1000, true, true), (4096, true, false), (8192, true, false), (10_000, true, true), (5000, false, false)] {
+            for (at, in_strict, in_atomic) in
+                [(1000, true, true), (4096, true, false), (8192, true, false), (10_000, true, true), (5000, false, false)]
+            {
                 // A cut at the start changes nothing.
                 let found = if at == 1000 { before.clone() } else { cut(at) };
                 assert_eq!(cut_in_order(&found, &before, &after, &piece, Mode::Strict), in_strict, "{size} {at}");

@@ -128,8 +128,9 @@ fn store_mapped(file: &File, offset: usize, bytes: &[u8], sync: bool) -> io::Res
     let skipped = offset % rustix::param::page_size();
     let length = skipped + bytes.len();
     // SAFETY: the kernel chooses a range that nothing uses.
-    let start =
-        unsafe { mmap(std::ptr::null_mut(), length, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED, file, (offset - skipped) as u64)? };
+    let start = unsafe {
+        mmap(std::ptr::null_mut(), length, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED, file, (offset - skipped) as u64)?
+    };
     // SAFETY: the target lies in the mapping just made, which no reference points into; the source is host memory.
     unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), start.cast::<u8>().add(skipped), bytes.len()) };
     // SAFETY: the range was mapped above.
