@@ -14,11 +14,14 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use clap::ValueEnum;
 use fastrand::Rng;
 use serde_json::{Value, json};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use tandemfs_fuse::Unmount;
 use tempfile::TempDir;
 
@@ -137,8 +140,16 @@ pub fn run(arguments: &Arguments, writer: &[OsString], say: &mut dyn FnMut(Strin
         promised: Vec::new(),
         summary: Summary { seed: arguments.seed, ..Summary::default() },
     };
+    let interrupted = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM, SIGHUP] {
+        signal_hook::flag::register(signal, Arc::clone(&interrupted)).map_err(|error| error.to_string())?;
+    }
     let mut result = Ok(());
     for round in 0..arguments.rounds {
+        if interrupted.load(Relaxed) {
+            result = Err(format!("interrupted before round {round}"));
+            break;
+        }
         result = kill_loop.round(round).map_err(|error| format!("round {round} of seed {}: {error}", arguments.seed));
         if result.is_err() {
             break;
