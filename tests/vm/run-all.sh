@@ -132,7 +132,6 @@ lose_cache() { # lose_cache SEED: another part of the cache is lost with each
 case_drive_cache() {
   log_writes relaxed blocks-written
   lose_cache 0
-  lose_cache 2
 }
 
 case_drive_cache_many() {
