@@ -217,6 +217,8 @@ impl Loop<'_> {
     }
 
     fn round(&mut self, round: u64) -> Result<(), String> {
+        // Of its own, so that how far an earlier round came does not change what this one does.
+        self.random = Rng::with_seed(self.arguments.seed.wrapping_mul(0x1_0000) + round);
         if round.is_multiple_of(DEVICE_ROUNDS) {
             self.last_look()?;
             self.new_device(round / DEVICE_ROUNDS)?;
@@ -227,7 +229,7 @@ impl Loop<'_> {
             (_, Some(mode)) => mode,
             (_, None) => Mode::ALL[(round % 3) as usize],
         };
-        if round > 0 && self.random.u8(..4) == 0 {
+        if round > 0 && self.random.u8(..3) == 0 {
             for _ in 0..self.random.u8(1..=2) {
                 self.kill_in_mount(mode)?;
             }
