@@ -51,10 +51,10 @@ case_fsdax_file() { HALF=fsdax; works adr --memory-mode fsdax; }
 # Without DAX a mapping is the kernel's page cache: it survives the process and, once unmounted, a reboot; not the power.
 case_raw_pmem() { HALF=raw; works process --memory-mode raw; }
 
-# The first cut at an exact instruction, the second some time later on the same images.
+# One cut at an exact step of a commit, one at some time, on the same images.
 case_power_cuts_strict() {
   HALF=devdax
-  vm -- write_until_cut 1 strict --power-cut-after 333
+  vm -- write_until_step 1 strict record-flushed 33
   vm --kill-after 14 -- write_until_cut 2 strict
   vm -- verify_after_cuts strict
 }
@@ -62,7 +62,7 @@ case_power_cuts_strict() {
 case_power_cuts_relaxed() {
   HALF=devdax
   vm --kill-at 'acknowledged 250' --nvme-sector 4096 -- write_until_cut 1 relaxed
-  vm --nvme-sector 4096 -- write_until_cut 2 relaxed --power-cut-after 222
+  vm --nvme-sector 4096 -- write_until_step 2 relaxed blocks-written 2
   vm --nvme-sector 4096 -- verify_after_cuts relaxed
 }
 
@@ -110,7 +110,6 @@ cut_power_often() { # cut_power_often CUTS
   cat "$STATE/notes"
 }
 
-case_power_cuts_exact() { HALF=devdax; cut_power_often 2; }
 case_power_cuts_many() { HALF=devdax; RANDOM=${SEED:-1}; cut_power_often "${CUTS:-20}"; }
 
 # A drive with a volatile cache that the power takes: a log of writes, and drives that it allows.
@@ -184,7 +183,7 @@ case_volatile_write_cache() {
   expect "the bytes written by blocks" "$(($(json after.json block_path written_bytes) - $(json before.json block_path written_bytes)))" -ge $((12 << 20))
 }
 
-cases=(devdax devdax_4k_sectors cxl fsdax_file raw_pmem power_cuts_strict power_cuts_relaxed power_cut_cxl power_cuts_exact canary drive_cache drive_cache_canary domain_adr domain_eadr volatile_write_cache)
+cases=(devdax devdax_4k_sectors cxl fsdax_file raw_pmem power_cuts_strict power_cuts_relaxed power_cut_cxl canary drive_cache drive_cache_canary domain_adr domain_eadr volatile_write_cache)
 
 # ---- running them -----------------------------------------------------------------------------------------------------------------
 
