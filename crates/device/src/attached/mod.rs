@@ -31,8 +31,8 @@ use crate::{BlockPath, BlockRequest, BytePath, Device, DeviceDescription, Device
 /// not read again soon, and its lines need not be fetched to be overwritten.
 const STREAMING_BYTES_MIN: usize = 4096;
 
-/// How long a half that is in use is waited for. A daemon that was killed is gone before the kernel has ended its io_uring, which holds the
-/// block half until no request is under way: some 50 ms, and a mount that follows at once must not fail for that.
+/// How long a half that is in use is waited for. A killed daemon can be gone, and reaped, before the kernel has let go of its block half
+/// (it ends a dead process's io_uring by itself); a mount that follows at once must not fail for that.
 const BUSY_MAX: Duration = Duration::from_millis(500);
 
 /// How to open a pair.
@@ -275,8 +275,7 @@ mod tests {
         assert!(refused(&empty, &block).contains("empty"));
     }
 
-    /// A mount that followed a `kill -9` of the daemon at once failed with 'in use', while the kernel still ended the dead process's
-    /// io_uring.
+    /// A mount that followed a `kill -9` of the daemon at once failed with 'in use': the dead process's block half was still locked.
     #[test]
     fn regression_a_half_that_a_dying_daemon_still_holds_is_waited_for() {
         let folder = tempfile::tempdir().expect("a folder");
