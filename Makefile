@@ -1,12 +1,14 @@
 # Everything a contributor runs. `make` alone lists it.
 
-.PHONY: help build run test test-vm fuzz bench lint
+.PHONY: help build run test test-vm fuzz kill-loop power-cuts bench lint
 
 help:
 	@echo 'make run      build, then real work on an emulated hybrid SSD, verified step by step (under two minutes)'
 	@echo 'make test     unit, property and integration tests, through real mounts'
 	@echo 'make test-vm  the same program on the drivers of NVDIMM, CXL and NVMe, with power cuts, in virtual machines'
 	@echo 'make fuzz     every fuzz target under libFuzzer, SECONDS=60 each (nightly Rust and cargo-fuzz)'
+	@echo 'make kill-loop   200 rounds of a daemon killed amid mount, work and unmount; ROUNDS=200 SEED=1 MODE=relaxed'
+	@echo 'make power-cuts  20 power cuts of a virtual machine, half of them at an exact store, and 10 lost drive caches; CUTS=20 SEED=1'
 	@echo 'make bench    measurements, each beside its limit'
 	@echo 'make lint     formatting and clippy'
 
@@ -16,7 +18,7 @@ build:
 
 run:
 	@scripts/setup.sh run
-	cargo build --release --locked -p tandemfs
+	cargo build --release --locked -p tandemfs -p tandemfs-witness
 	@scripts/run.sh
 
 test:
@@ -26,7 +28,7 @@ test:
 
 test-vm:
 	@scripts/setup.sh vm
-	cargo build --release --locked -p tandemfs
+	cargo build --release --locked -p tandemfs -p tandemfs-witness
 	@tests/vm/run-all.sh
 
 # One process, memory and time bounded; what it finds goes to fuzz/artifacts. TARGETS="image door" chooses.
@@ -39,6 +41,17 @@ fuzz:
 	  cargo +nightly fuzz run --fuzz-dir fuzz $$target -- -max_total_time=$(SECONDS) -timeout=20 -rss_limit_mb=3072 -malloc_limit_mb=64 \
 	    -max_len=1024 -print_final_stats=1 || exit 1; \
 	done
+
+kill-loop:
+	@scripts/setup.sh run
+	cargo build --release --locked -p tandemfs -p tandemfs-witness
+	target/release/witness kill-loop --tandemfs target/release/tandemfs --mount-until-cut target/release/mount-until-cut \
+		--rounds $(or $(ROUNDS),200) --seed $(or $(SEED),1) $(if $(MODE),--mode $(MODE)) --keep target/kill-loop
+
+power-cuts:
+	@scripts/setup.sh vm
+	cargo build --release --locked -p tandemfs -p tandemfs-witness
+	@CUTS=$(or $(CUTS),20) SEED=$(or $(SEED),1) REPLAYS=$(or $(REPLAYS),10) tests/vm/run-all.sh power_cuts_many drive_cache_many
 
 bench:
 	@scripts/setup.sh run

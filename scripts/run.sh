@@ -1,12 +1,15 @@
 #!/usr/bin/env bash
 # run.sh: work that people do, on an emulated hybrid SSD, each step timed and verified. `make run` calls it after the build.
 # Exit 0 only if everything held. Its mount, its daemon and its files go with it on every way out.
-# TANDEMFS names the program (target/release/tandemfs), TMPDIR a directory with 6 GB of room for the image.
+# TANDEMFS names the program (target/release/tandemfs; witness is beside it), TMPDIR a directory with 6 GB of room for the image.
 set -euo pipefail
 
 repository=$(realpath -- "$(dirname "$0")/..")
 tandemfs=$(realpath -- "${TANDEMFS:-$repository/target/release/tandemfs}")
-[ -x "$tandemfs" ] || { echo "run: there is no $tandemfs: cargo build --release" >&2; exit 2; }
+witness=${tandemfs%/*}/witness
+for program in "$tandemfs" "$witness"; do
+  [ -x "$program" ] || { echo "run: there is no $program: cargo build --release -p tandemfs -p tandemfs-witness" >&2; exit 2; }
+done
 work=$(mktemp -d "${TMPDIR:-/tmp}/tandemfs-run.XXXXXX")
 image=$work/drive.image
 mountpoint=$work/mount
@@ -206,20 +209,20 @@ rate() { awk -v bytes="$large_bytes" -v from="$1" -v to="$EPOCHREALTIME" 'BEGIN 
 
 write_large() {
   local started=$EPOCHREALTIME
-  "$work/witness" fill "$mountpoint/large" "$large_bytes"
+  "$witness" fill "$mountpoint/large" "$large_bytes"
   detail=$(rate "$started")
 }
 
 read_large() { # after a remount, so nothing of it is in the kernel's cache
   local started=$EPOCHREALTIME
-  "$work/witness" compare "$mountpoint/large" "$large_bytes"
+  "$witness" compare "$mountpoint/large" "$large_bytes"
   detail=$(rate "$started")
   rm "$mountpoint/large"
 }
 
 time_fsync() { # time_fsync MODE
   local cost
-  cost=$("$work/witness" fsync "$mountpoint/fsync-$1" 2000)
+  cost=$("$witness" fsync "$mountpoint/fsync-$1" 2000)
   echo "$1 $cost" >>"$work/fsync"
   detail="medians: write ${cost%% *} us, $(cut -d' ' -f2 <<<"$cost") us for fsync"
 }
@@ -229,11 +232,10 @@ time_fsync() { # time_fsync MODE
 ended() { [ ! -d "/proc/$1" ] || grep -q '^State:.Z' "/proc/$1/status" 2>/dev/null; }
 
 kill_while_writing() { # kill_while_writing MODE: two writers, whose acknowledgements are logged; SIGKILL for the daemon
-  local daemon writer writers=() fsync=yes
-  [ "$1" != strict ] || fsync=no # what write has returned is durable there
+  local daemon writer writers=()
   for writer in 1 2; do
     mkdir "$mountpoint/$1-$writer"
-    "$work/witness" write "$mountpoint/$1-$writer" "$work/$1-$writer.log" --fsync "$fsync" --seed "$writer" &
+    "$witness" write "$mountpoint/$1-$writer" "$work/$1-$writer.log" --mode "$1" --seed "$writer" &
     writers+=($!)
   done
   children+=("${writers[@]}")
@@ -245,7 +247,7 @@ kill_while_writing() { # kill_while_writing MODE: two writers, whose acknowledge
   children=()
   until ended "$daemon"; do sleep 0.01; done
   "$tandemfs" umount "$mountpoint"
-  detail="$(cat "$work/$1-"?.log | wc -l) operations acknowledged"
+  detail="$(cat "$work/$1-"?.log | grep -c '^[0-9]') operations acknowledged"
 }
 
 recover() { # recover KILLED_MODE NEXT_MODE
@@ -260,7 +262,7 @@ recover() { # recover KILLED_MODE NEXT_MODE
 
 verify_promises() { # verify_promises MODE
   local writer
-  for writer in 1 2; do "$work/witness" verify "$mountpoint/$1-$writer" "$work/$1-$writer.log" "$writer"; done
+  for writer in 1 2; do "$witness" verify "$mountpoint/$1-$writer" "$work/$1-$writer.log"; done
   detail="every acknowledged operation is there"
 }
 
@@ -272,7 +274,6 @@ check_drive() {
 
 # ---- all of it --------------------------------------------------------------------------------------------------------------------
 
-cc -O2 -o "$work/witness" "$repository/scripts/witness.c"
 started=$EPOCHREALTIME
 echo "TandemFS on an emulated hybrid SSD, profile romefs-a: 512 MiB of memory, 4 GiB of blocks"
 step 'create the drive, format it' make_drive

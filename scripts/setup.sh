@@ -19,7 +19,7 @@ for purpose in "$@"; do
     *) echo "setup: '$purpose' is no purpose: build, run, test, lint, fuzz, vm" >&2; exit 2 ;;
   esac
 done
-# Rust links with cc, and a part of the tests is C.
+# Rust links with cc.
 need cc gcc libc6-dev
 need make make
 

@@ -3,7 +3,7 @@
 #
 #   CACHE/guest/vmlinuz   the stock kernel
 #   CACHE/guest/initrd    enough to reach the host's root: busybox, five modules, guest/init
-#   CACHE/guest/root      the kernel's modules, and the tools that this host lacks (ndctl, cxl, mkfs.ext4, fusermount3)
+#   CACHE/guest/root      the kernel's modules, and the tools that this host lacks (ndctl, cxl, mkfs.ext4, fusermount3, dmsetup)
 #   CACHE/guest/made-of   a digest of this recipe; where it differs, everything is made again
 #
 # Nothing is installed on the host, so no root is needed. Remove CACHE to take newer packages.
@@ -12,7 +12,7 @@ set -euo pipefail
 cache=$1
 here=$(dirname "$(realpath -- "$0")")
 kernel=${TANDEMFS_VM_KERNEL:-linux-image-amd64}
-tools=(ndctl daxctl e2fsprogs fuse3)
+tools=(ndctl daxctl e2fsprogs fuse3 dmsetup)
 boot_modules=(virtio_pci virtio_console 9pnet_virtio 9p overlay)
 # The guest has none of the hardware that these are for.
 unused_drivers=(gpu media infiniband net usb staging iio hid isdn)

@@ -1,13 +1,16 @@
 #!/usr/bin/env bash
 # run-all.sh [CASE]...: TandemFS on the drivers of real devices, in virtual machines. One line a case; exit 1 if any failed.
-# What a case printed is in target/vm-tests/CASE/log. TANDEMFS names the program to test (target/release/tandemfs).
+# What a case printed is in target/vm-tests/CASE/log. TANDEMFS names the program to test (target/release/tandemfs); witness and
+# mount-until-cut are beside it. Cases that are only run by name: power_cuts_many (CUTS=20, SEED=1), drive_cache_many (REPLAYS=10).
 set -euo pipefail
 
 here=$(dirname "$(realpath -- "$0")")
 repository=$(realpath -- "$here/../..")
 results=$repository/target/vm-tests
 program=${TANDEMFS:-$repository/target/release/tandemfs}
-[ -x "$program" ] || { echo "run-all: there is no $program: cargo build --release" >&2; exit 2; }
+for file in "$program" "${program%/*}/witness" "${program%/*}/mount-until-cut"; do
+  [ -x "$file" ] || { echo "run-all: there is no $file: cargo build --release -p tandemfs -p tandemfs-witness" >&2; exit 2; }
+done
 
 # ---- a case's means ---------------------------------------------------------------------------------------------------------------
 # STATE is the case's directory, where guests of one case leave things for each other; the images are there, too.
@@ -18,7 +21,7 @@ vm() { # vm OPTION... -- STEP ARGUMENT...: a step of guest/steps.sh in a machine
   shift
   "$here/run-vm.sh" --timeout 240 --share "$STATE" --console "$STATE/console" \
     --memory-image "$images/memory" --nvme-image "$images/nvme" "${options[@]}" -- \
-    env TANDEMFS="$results/tandemfs" WITNESS="$results/witness" SOURCES="$results/sources.tar" STATE="$STATE" HALF="$HALF" bash "$here/guest/steps.sh" "$@"
+    env TANDEMFS="$results/tandemfs" WITNESS="$results/witness" MOUNT_UNTIL_CUT="$results/mount-until-cut" SOURCES="$results/sources.tar" STATE="$STATE" HALF="$HALF" bash "$here/guest/steps.sh" "$@"
 }
 
 json() { # json FILE NAME...: a value inside
@@ -48,37 +51,102 @@ case_fsdax_file() { HALF=fsdax; works adr --memory-mode fsdax; }
 # Without DAX a mapping is the kernel's page cache: it survives the process and, once unmounted, a reboot; not the power.
 case_raw_pmem() { HALF=raw; works process --memory-mode raw; }
 
-# The first cut at an exact instruction, the second some time later on the same images.
+# One cut at an exact step of a commit, one at some time, on the same images.
 case_power_cuts_strict() {
   HALF=devdax
-  vm -- write_until_cut 1 strict --power-cut-after 333
+  vm -- write_until_step 1 strict record-flushed 33
   vm --kill-after 14 -- write_until_cut 2 strict
-  vm -- verify_after_cuts 2 strict
+  vm -- verify_after_cuts strict
 }
 
 case_power_cuts_relaxed() {
   HALF=devdax
   vm --kill-at 'acknowledged 250' --nvme-sector 4096 -- write_until_cut 1 relaxed
-  vm --nvme-sector 4096 -- write_until_cut 2 relaxed --power-cut-after 222
-  vm --nvme-sector 4096 -- verify_after_cuts 2 relaxed
+  vm --nvme-sector 4096 -- write_until_step 2 relaxed blocks-written 2
+  vm --nvme-sector 4096 -- verify_after_cuts relaxed
 }
 
 case_power_cut_cxl() {
   HALF=cxl
   local pair=(--memory-mode none --cxl-image "$images/cxl" --cxl-size 512M)
   vm "${pair[@]}" -- write_until_cut 1 relaxed --power-cut-after 150
-  vm "${pair[@]}" -- verify_after_cuts 1 relaxed
+  vm "${pair[@]}" -- verify_after_cuts relaxed
 }
 
 # A test of the tests: without fsync, relaxed mode loses data with the power, and the witness has to miss it.
 case_canary() {
   HALF=devdax
-  vm -- write_until_cut 1 relaxed --fsync never --power-cut-after 60
+  vm -- write_until_cut 1 relaxed --unsynced --power-cut-after 60
   local status=0
-  vm -- verify_after_cuts 1 relaxed >"$STATE/verdict" || status=$?
+  vm -- verify_after_cuts relaxed >"$STATE/verdict" || status=$?
   cat "$STATE/verdict"
   expect "the status of verify" "$status" = 1
   grep -qE '^witness: .* (was|were) acknowledged' "$STATE/verdict"
+}
+
+# Half of the cuts come at some time, the others at an exact step: of a commit, or of the recovery from the cut before.
+commit_steps=(record-torn blocks-written record-stored blocks-in-flight record-flushed data-torn record-fenced blocks-flushed)
+recovery_steps=(line-stored first-superblock-torn second-superblock-torn first-superblock-stored)
+modes=(relaxed strict strict,atomic)
+
+cut_power_often() { # cut_power_often CUTS
+  local cut mode exact=0
+  for ((cut = 1; cut <= $1; cut++)); do
+    mode=${modes[(cut / 2) % 3]}
+    if ((cut % 2)); then
+      vm --kill-at "acknowledged $((25 * (1 + RANDOM % 8)))" -- write_until_cut "$cut" "$mode"
+      continue
+    fi
+    exact=$((exact + 1))
+    # Every fifth exact one cuts a recovery.
+    if ((exact % 5)); then
+      vm -- write_until_step "$cut" "$mode" "${commit_steps[(exact - 1 - exact / 5) % 8]}" $((RANDOM % 20))
+    else
+      vm -- recover_until_step "${recovery_steps[(exact / 5 - 1) % 4]}" 0
+    fi
+  done
+  vm -- verify_after_cuts relaxed
+  expect "the number of exact cuts" "$(wc -l <"$STATE/notes")" = "$exact"
+  cat "$STATE/notes"
+}
+
+case_power_cuts_many() { HALF=devdax; RANDOM=${SEED:-1}; cut_power_often "${CUTS:-20}"; }
+
+# A drive with a volatile cache that the power takes: a log of writes, and drives that it allows.
+log_writes() { # log_writes MODE STEP [MOUNT_UNTIL_CUT OPTION]...
+  HALF=devdax written=$images
+  vm --memory-size 256M --nvme-size 512M --log-image "$written/log" -- log_writes "$1" "$2" 5 "${@:3}"
+  truncate -s 512M "$written/empty"
+}
+
+lose_cache() { # lose_cache SEED: another part of the cache is lost with each
+  local images=$written/replay
+  rm -rf "$images"
+  mkdir "$images"
+  cp --sparse=always "$written/memory" "$images/memory"
+  "$results/witness" drive-cache --log "$written/log" --before "$written/empty" --after "$images/nvme" --seed "$1"
+  vm -- verify_after_cuts relaxed
+}
+
+case_drive_cache() {
+  log_writes relaxed blocks-written
+  lose_cache 0
+}
+
+case_drive_cache_many() {
+  local seed
+  log_writes strict blocks-in-flight
+  for ((seed = 0; seed < ${REPLAYS:-10}; seed++)); do lose_cache "$seed"; done
+}
+
+# A test of the test: a daemon that never flushes the drive loses data with its cache, and the witness has to miss it.
+case_drive_cache_canary() {
+  log_writes relaxed blocks-written --skip-flushes
+  local status=0
+  lose_cache 0 >"$STATE/verdict" || status=$?
+  cat "$STATE/verdict"
+  expect "the status of verify" "$status" = 1
+  grep -qE '^witness: .*(Input/output error|acknowledged$)' "$STATE/verdict"
 }
 
 # ADR: the kernel says memory_controller. Promising more is refused, and says what there is.
@@ -115,7 +183,7 @@ case_volatile_write_cache() {
   expect "the bytes written by blocks" "$(($(json after.json block_path written_bytes) - $(json before.json block_path written_bytes)))" -ge $((12 << 20))
 }
 
-cases=(devdax devdax_4k_sectors cxl fsdax_file raw_pmem power_cuts_strict power_cuts_relaxed power_cut_cxl canary domain_adr domain_eadr volatile_write_cache)
+cases=(devdax devdax_4k_sectors cxl fsdax_file raw_pmem power_cuts_strict power_cuts_relaxed power_cut_cxl canary drive_cache drive_cache_canary domain_adr domain_eadr volatile_write_cache)
 
 # ---- running them -----------------------------------------------------------------------------------------------------------------
 
@@ -135,7 +203,7 @@ mkdir -p "$results"
 # Copies, so that work on the project meanwhile does not change what is tested.
 install "$program" "$results/tandemfs"
 tar -c -C "$repository" -f "$results/sources.tar" crates docs
-cc -O2 -o "$results/witness" "$repository/scripts/witness.c"
+install "${program%/*}/witness" "${program%/*}/mount-until-cut" "$results/"
 "$here/run-vm.sh" -- true # packages, kernel, accelerator: none of the first case's time
 
 passed=0 failed=0

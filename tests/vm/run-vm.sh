@@ -19,6 +19,8 @@ the pair
   --cxl-image FILE       adds a CXL memory device with this in it; its labels are in FILE.labels
   --cxl-size SIZE        of a new one (256M; a multiple of 256M)
   --cxl-mode MODE        devdax (default) or fsdax
+  --log-image FILE       adds a disk for a log of writes with this in it; made if missing, kept
+  --log-size SIZE        of a new one (4G)
 
 the power
   --kill-after SECONDS   cut it that long after the command's start
@@ -50,6 +52,7 @@ declare -A option=(
   [memory-image]='' [memory-size]=512M [memory-mode]=devdax [persistence]=adr
   [nvme-image]='' [nvme-size]=1G [nvme-sector]=512
   [cxl-image]='' [cxl-size]=256M [cxl-mode]=devdax
+  [log-image]='' [log-size]=4G
   [kill-after]='' [kill-at]='' [ram]=2G [cpus]=2 [timeout]=600 [console]=''
 )
 shares=()
@@ -194,6 +197,12 @@ add_cxl() { # one memory device behind a host bridge
   )
 }
 
+add_log() { # virtio, so that the NVMe drive's name stays its own
+  local file
+  file=$(backing "${option[log-image]}" "${option[log-size]}" log)
+  devices+=(-drive "if=none,id=log,format=raw,file=${file%,size=*}" -device virtio-blk-pci,bus=pcie.0,drive=log)
+}
+
 add_share() { # add_share TAG DIRECTORY [OPTIONS]
   devices+=(-fsdev "local,id=$1,path=$(escaped "$2"),security_model=none,multidevs=remap${3:-}" -device "virtio-9p-pci,bus=pcie.0,fsdev=$1,mount_tag=$1")
 }
@@ -201,6 +210,7 @@ add_share() { # add_share TAG DIRECTORY [OPTIONS]
 [ "${option[memory-mode]}" = none ] || add_nvdimm
 add_nvme
 [ "${option[cxl-mode]}" = none ] || add_cxl
+[ -z "${option[log-image]}" ] || add_log
 add_share host / ,readonly=on
 add_share tools "$cache/guest/root" ,readonly=on
 add_share orders "$run/orders"
@@ -209,7 +219,7 @@ for i in "${!shares[@]}"; do
   printf 'share share%s %q\n' "$i" "${shares[i]}"
 done >"$run/orders/shares"
 {
-  printf 'memory_mode=%s cxl_mode=%s\n' "${option[memory-mode]}" "${option[cxl-mode]}"
+  printf 'memory_mode=%s cxl_mode=%s log=%s\n' "${option[memory-mode]}" "${option[cxl-mode]}" "${option[log-image]:+yes}"
   printf 'export HOME=%q PATH=%q\n' "${HOME:-/root}" "$PATH:/usr/local/sbin:/usr/sbin:/usr/bin:/sbin:/bin"
 } >"$run/orders/orders"
 {

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # steps.sh STEP [ARGUMENT]...: what run-all.sh has done inside the guest. Any command that fails ends the step with its status.
-# From the environment: TANDEMFS and WITNESS (programs), SOURCES (a tar of a tree to copy), STATE (a directory that outlives the guest),
+# From the environment: TANDEMFS, WITNESS and MOUNT_UNTIL_CUT (programs), SOURCES (a tar of a tree to copy), STATE (a directory that outlives the guest),
 # HALF (what serves as the memory half: devdax, cxl, fsdax, raw).
 set -euo pipefail
 
@@ -108,32 +108,96 @@ step_work_after_reboot() {
 
 # ---- power cuts: two writers each round, each in its own directory with its own log -----------------------------------------------
 
-step_write_until_cut() { # step_write_until_cut ROUND MODE [WITNESS OPTION]...
-  local round=$1 mode=$2 fsync=yes
-  if [ "$round" = 1 ]; then format; else find_pair; fi
-  [ "$mode" != strict ] || fsync=no # what write has returned is durable there
-  attach "$mode"
-  [ "$round" = 1 ] || verify_rounds $((round - 1))
+profiles=(large small log mixed)
+
+start_writers() { # start_writers ROUND MODE [WITNESS OPTION]...: the last one's output is this step's, and its options are given
+  local round=$1 mode=$2
   mkdir "$mountpoint/$round-1" "$mountpoint/$round-2"
-  "$WITNESS" write "$mountpoint/$round-2" "$STATE/$round-2.log" --fsync "$fsync" --seed "${round}2" &
-  "$WITNESS" write "$mountpoint/$round-1" "$STATE/$round-1.log" --fsync "$fsync" --seed "${round}1" --announce 25 "${@:3}"
+  "$WITNESS" write "$mountpoint/$round-2" "$STATE/$round-2.log" --mode "$mode" --seed "${round}2" --profile "${profiles[round % 4]}" &
+  "$WITNESS" write "$mountpoint/$round-1" "$STATE/$round-1.log" --mode "$mode" --seed "${round}1" --announce 25 "${@:3}" &
+}
+
+step_write_until_cut() { # step_write_until_cut ROUND MODE [WITNESS OPTION]...
+  local round=$1 mode=$2
+  if [ "$round" = 1 ]; then format; else find_pair; fi
+  attach "$mode"
+  verify_rounds
+  start_writers "$round" "$mode" "${@:3}"
+  wait
   fail "the power was not cut"
 }
 
-verify_rounds() { # verify_rounds LAST
-  local round writer
-  for round in $(seq "$1"); do
-    for writer in 1 2; do "$WITNESS" verify "$mountpoint/$round-$writer" "$STATE/$round-$writer.log" "$round$writer"; done
+# Mounts on a device that ends everything at one exact step of a commit; see mount-until-cut --help.
+attach_until() { # attach_until MODE OPTION...
+  mkdir -p "$mountpoint"
+  "$MOUNT_UNTIL_CUT" "$device" "$mountpoint" --mode "$1" --note "$STATE/notes" "${@:2}" >>"$STATE/daemon.log" 2>&1 &
+  daemon=$!
+  until grep -q " $mountpoint " /proc/mounts && [ -d "$mountpoint" ]; do
+    kill -0 "$daemon" 2>/dev/null || fail "the mount ended: $(tail -n 3 "$STATE/daemon.log")"
+    sleep 0.1
   done
 }
 
-step_verify_after_cuts() { # step_verify_after_cuts ROUNDS MODE
+step_write_until_step() { # step_write_until_step ROUND MODE STEP AFTER
+  if [ "$1" = 1 ]; then format; else find_pair; fi
+  attach_until "$2" --at "$3" --after "$4" --arm-when /run/armed
+  verify_rounds
+  start_writers "$1" "$2"
+  sleep 3
+  : >/run/armed
+  sleep 120
+  fail "the step did not come"
+}
+
+step_recover_until_step() { # step_recover_until_step STEP AFTER: the cut comes while the mount recovers
   find_pair
-  attach "$2"
+  attach_until relaxed --at "$1" --after "$2"
+  fail "the step did not come"
+}
+
+verify_rounds() { # what all rounds so far were promised
+  local log name
+  for log in "$STATE"/*-[12].log; do
+    [ -e "$log" ] || continue # the first round
+    name=${log##*/}
+    "$WITNESS" verify "$mountpoint/${name%.log}" "$log"
+  done
+}
+
+step_verify_after_cuts() { # step_verify_after_cuts MODE
+  find_pair
+  attach "$1"
   "$TANDEMFS" info "$mountpoint" --json | grep -q '"clean": false' || fail "the drive was cleanly unmounted: was the power cut?"
-  verify_rounds "$1"
+  verify_rounds
   detach
   check
+}
+
+# ---- lost drive-cache writes: the block half is a dm-log-writes target over the drive ---------------------------------------------
+# The log begins with the empty drive. A dead daemon's memory half stays as it was at that instant, as if the power had gone; the drive's
+# cache is lost afterwards, by `witness drive-cache`. Removing the target completes the log.
+
+step_log_writes() { # step_log_writes MODE STEP AFTER [MOUNT_UNTIL_CUT OPTION]...
+  local sectors tries=0
+  modprobe dm-log-writes
+  sectors=$(blockdev --getsz "$TANDEMFS_BLOCK_DEVICE")
+  show dmsetup create logged --table "0 $sectors log-writes $TANDEMFS_BLOCK_DEVICE $TANDEMFS_LOG_DEVICE"
+  TANDEMFS_BLOCK_DEVICE=/dev/dm-0
+  [ "$(cat /sys/block/dm-0/queue/write_cache)" = 'write back' ] || fail "the target has no volatile write cache"
+  format
+  attach_until "$1" --at "$2" --after "$3" --end kill --arm-when /run/armed "${@:4}"
+  start_writers 1 "$1"
+  sleep 5
+  : >/run/armed
+  wait || true # for the daemon, and for the writers, which it leaves without their file system
+  grep -q . "$STATE/notes" || fail "the step did not come"
+  umount -l "$mountpoint"
+  # The kernel ends a dead process's requests a little later.
+  until dmsetup remove logged; do
+    tries=$((tries + 1))
+    [ "$tries" -lt 50 ] || fail "the target is in use"
+    sleep 0.2
+  done
 }
 
 # ---- what the device promises -----------------------------------------------------------------------------------------------------

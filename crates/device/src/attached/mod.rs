@@ -18,6 +18,7 @@ mod sysfs;
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use block_half::BlockHalf;
 use memory_half::MemoryHalf;
@@ -29,6 +30,10 @@ use crate::{BlockPath, BlockRequest, BytePath, Device, DeviceDescription, Device
 /// Stores of at least this many bytes go past the CPU's caches where they would have to be flushed from there (`adr`): a page of data is
 /// not read again soon, and its lines need not be fetched to be overwritten.
 const STREAMING_BYTES_MIN: usize = 4096;
+
+/// How long a half that is in use is waited for. A killed daemon can be gone, and reaped, before the kernel has let go of its block half
+/// (it ends a dead process's io_uring by itself); a mount that follows at once must not fail for that.
+const BUSY_MAX: Duration = Duration::from_millis(500);
 
 /// How to open a pair.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -93,8 +98,19 @@ struct Opened {
     direct: bool,
 }
 
-/// Opens and locks a half ([AT2]), with O_DIRECT where that is wanted and the file system has it.
+/// Opens and locks a half; one that is in use may be free a moment later ([`BUSY_MAX`]).
 fn open_half(path: &Path, access: Access, want_direct: bool) -> Result<Opened, DeviceError> {
+    let start = Instant::now();
+    loop {
+        match try_open_half(path, access, want_direct) {
+            Err(DeviceError::Busy { .. }) if start.elapsed() < BUSY_MAX => std::thread::sleep(Duration::from_millis(5)),
+            result => return result,
+        }
+    }
+}
+
+/// Opens and locks a half ([AT2]), with O_DIRECT where that is wanted and the file system has it.
+fn try_open_half(path: &Path, access: Access, want_direct: bool) -> Result<Opened, DeviceError> {
     let refuse = |reason: String| DeviceError::Open { path: path.display().to_string(), reason };
     let busy = || DeviceError::Busy { path: path.display().to_string() };
     let metadata = std::fs::metadata(path).map_err(|error| refuse(describe(&error, access)))?;
@@ -257,6 +273,21 @@ mod tests {
         let empty = folder.path().join("empty");
         File::create(&empty).expect("a file");
         assert!(refused(&empty, &block).contains("empty"));
+    }
+
+    /// A mount that followed a `kill -9` of the daemon at once failed with 'in use': the dead process's block half was still locked.
+    #[test]
+    fn regression_a_half_that_a_dying_daemon_still_holds_is_waited_for() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (memory, block) = pair(folder.path());
+        let held = File::open(&block).expect("opens");
+        flock(&held, FlockOperation::NonBlockingLockExclusive).expect("locks");
+        let freed = std::thread::spawn(move || {
+            std::thread::sleep(BUSY_MAX / 5);
+            drop(held);
+        });
+        PairDevice::open(&memory, &block, &PairOptions::default()).expect("opens when it is free");
+        freed.join().expect("freed");
     }
 
     #[test]

@@ -1,0 +1,83 @@
+//! Mounts a TandemFS as `tandemfs mount --foreground` does, on a device that ends everything at one exact step of a commit
+//! (`power_cut.rs`).
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use clap::Parser;
+use tandemfs_device::Drive;
+use tandemfs_emulator::DeviceOptions;
+use tandemfs_fs::{FileSystem, MountOptions};
+use tandemfs_fuse::MountSettings;
+use tandemfs_witness::power_cut::{End, Plan, PowerCutDevice, Step};
+use tandemfs_witness::promises::Mode;
+
+/// Mounts DEVICE until a step is reached. Prints "ready" when the mount answers.
+#[derive(Debug, Parser)]
+struct Arguments {
+    device: String,
+    mountpoint: PathBuf,
+    #[arg(long, default_value = "relaxed")]
+    mode: Mode,
+    /// The step
+    #[arg(long)]
+    at: Option<Step>,
+    /// How many such steps go well before it
+    #[arg(long, default_value_t = 0)]
+    after: u64,
+    /// Count steps from when this file is there, not from the start (so: not those of the mount)
+    #[arg(long)]
+    arm_when: Option<PathBuf>,
+    /// What ends
+    #[arg(long, default_value = "power")]
+    end: End,
+    /// Gets a line right before the end
+    #[arg(long)]
+    note: Option<PathBuf>,
+    /// A deliberate bug: FLUSH of the drive is not passed on
+    #[arg(long)]
+    skip_flushes: bool,
+}
+
+fn run(arguments: Arguments) -> Result<(), Box<dyn std::error::Error>> {
+    let inner = tandemfs_emulator::open_device(&arguments.device, &DeviceOptions { timing: false, ..DeviceOptions::default() })?;
+    let superblock = tandemfs_fs::read_superblock(&Drive::new(Arc::clone(&inner)))?;
+    let Arguments { at: step, after, end, note, skip_flushes, .. } = arguments;
+    let device = Arc::new(PowerCutDevice::new(inner, &superblock.geometry, Plan { step, after, end, note, skip_flushes }));
+    match arguments.arm_when {
+        None => device.arm(),
+        Some(file) => {
+            let device = Arc::clone(&device);
+            std::thread::spawn(move || {
+                while !file.exists() {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                device.arm();
+            });
+        }
+    }
+    let fs = Arc::new(FileSystem::mount(Drive::new(Arc::clone(&device) as _), &MountOptions::default())?);
+    let mode = match arguments.mode {
+        Mode::Relaxed => tandemfs_fuse::Mode::Relaxed,
+        Mode::Strict => tandemfs_fuse::Mode::Strict,
+        Mode::StrictAtomic => tandemfs_fuse::Mode::StrictAtomic,
+    };
+    let settings = MountSettings { mode, source: arguments.device, ..MountSettings::default() };
+    let served = tandemfs_fuse::serve(&fs, &arguments.mountpoint, &settings, || {
+        println!("ready");
+    });
+    fs.unmount()?;
+    Ok(served?)
+}
+
+fn main() -> ExitCode {
+    match run(Arguments::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("mount-until-cut: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,101 @@
+//! The command line of `witness`.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use crate::kill_loop;
+use crate::plan::Profile;
+use crate::promises::{Mode, Writer};
+use crate::write::Options;
+use crate::{drive_cache, patterns, verify, write};
+
+/// Writes through a mount, remembers what it was promised, and later says whether the promises were kept. Exit 1: they were not, or
+/// something else went wrong; one sentence says what.
+#[derive(Debug, Parser)]
+#[command(name = "witness")]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Work until stopped; LOG gets a line after each operation that is acknowledged
+    Write {
+        directory: PathBuf,
+        log: PathBuf,
+        /// The mount's: in relaxed mode data is synced, in the others write alone is a promise
+        #[arg(long, default_value = "relaxed")]
+        mode: Mode,
+        /// Kind of program
+        #[arg(long, default_value = "mixed")]
+        profile: Profile,
+        /// Another sequence of operations
+        #[arg(long, default_value_t = 1)]
+        seed: u64,
+        /// Stop after so many
+        #[arg(long, default_value_t = u64::MAX)]
+        operations: u64,
+        /// Print "acknowledged N" every N operations
+        #[arg(long, default_value_t = 0)]
+        announce: u64,
+        /// Sync nothing, keep files open, and take that for a promise: what is lost must be missed
+        #[arg(long)]
+        unsynced: bool,
+        /// Cut the machine's power right after this acknowledgement (tests/vm)
+        #[arg(long)]
+        power_cut_after: Option<u64>,
+    },
+    /// Compare a directory with what its log says
+    Verify { directory: PathBuf, log: PathBuf },
+    /// Write a known pattern by requests of 1 MiB, then fsync
+    Fill { file: PathBuf, bytes: u64 },
+    /// Read it back
+    Compare { file: PathBuf, bytes: u64 },
+    /// 4 KiB overwrites, each with fsync: medians in microseconds, "write fsync p99-of-both"
+    Fsync { file: PathBuf, count: usize },
+    /// Mount, write, kill the daemon, verify, again and again
+    KillLoop(kill_loop::Arguments),
+    /// From a log of dm-log-writes: what a drive may hold that lost a part of its cache
+    DriveCache(drive_cache::Arguments),
+}
+
+/// Runs the program with these words, the first of which is its name.
+pub fn run(words: impl IntoIterator<Item = impl Into<OsString> + Clone>) -> ExitCode {
+    let arguments = match Arguments::try_parse_from(words) {
+        Ok(arguments) => arguments,
+        Err(error) => error.exit(),
+    };
+    let result = match arguments.command {
+        Command::Write { directory, log, mode, profile, seed, operations, announce, unsynced, power_cut_after } => {
+            let writer = Writer { seed, profile, mode };
+            write::write(&directory, &log, &Options { writer, unsynced, operations, announce, power_cut_after })
+        }
+        Command::Verify { directory, log } => verify::verify(&directory, &log).map(|verified| {
+            let verify::Verified { promises, names, bytes, under_way } = verified;
+            println!("{promises} acknowledged operations kept: {names} names, {bytes} bytes as promised; under way: {under_way}");
+        }),
+        Command::Fill { file, bytes } => patterns::fill(&file, bytes),
+        Command::Compare { file, bytes } => patterns::compare(&file, bytes),
+        Command::Fsync { file, count } => patterns::time_fsync(&file, count).map(|times| {
+            println!("{}", times.map(|time| format!("{:.1}", time.as_secs_f64() * 1e6)).join(" "));
+        }),
+        Command::KillLoop(arguments) => {
+            let writer = std::env::current_exe().map(|program| vec![program.into()]).map_err(|error| error.to_string());
+            writer.and_then(|writer| kill_loop::run(&arguments, &writer, &mut |line| println!("{line}"))).map(|summary| {
+                println!("{}", summary.to_json());
+            })
+        }
+        Command::DriveCache(arguments) => drive_cache::run(&arguments).map(|line| println!("{line}")),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(sentence) => {
+            println!("witness: {sentence}");
+            ExitCode::FAILURE
+        }
+    }
+}
