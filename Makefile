@@ -1,11 +1,12 @@
 # Everything a contributor runs. `make` alone lists it.
 
-.PHONY: help build run test test-vm fuzz kill-loop power-cuts bench lint
+.PHONY: help build run test test-vm torture fuzz kill-loop power-cuts bench lint
 
 help:
 	@echo 'make run      build, then real work on an emulated hybrid SSD, verified step by step (under two minutes)'
 	@echo 'make test     unit, property and integration tests, through real mounts'
 	@echo 'make test-vm  the same program on the drivers of NVDIMM, CXL and NVMe, with power cuts, in virtual machines'
+	@echo 'make torture  crash states, schedules, faults, bytes and killed daemons in turns; MINUTES=20, goes on where it stopped'
 	@echo 'make fuzz     every fuzz target under libFuzzer, SECONDS=60 each (nightly Rust and cargo-fuzz)'
 	@echo 'make kill-loop   200 rounds of a daemon killed amid mount, work and unmount; ROUNDS=200 SEED=1 MODE=relaxed'
 	@echo 'make power-cuts  20 power cuts of a virtual machine, half of them at an exact store, and 10 lost drive caches; CUTS=20 SEED=1'
@@ -30,6 +31,10 @@ test-vm:
 	@scripts/setup.sh vm
 	cargo build --release --locked -p tandemfs -p tandemfs-witness
 	@tests/vm/run-all.sh
+
+torture:
+	@scripts/setup.sh test
+	@scripts/torture.sh $(or $(MINUTES),20)
 
 # One process, memory and time bounded; what it finds goes to fuzz/artifacts. TARGETS="image door" chooses.
 SECONDS ?= 60
