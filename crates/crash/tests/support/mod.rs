@@ -24,7 +24,7 @@ pub const WORKLOAD: &[Operation] = &[
     Append("f/g", 40, 52),
     Allocate("f/h", 196_608, 131_072, true),
     Write("f/h", 196_608, 65_536, 9),
-    Punch("f/h", 70_000, 66_000),
+    Punch("f/h", 70_000, 30_000),
     Zero("f/h", 65_600, 100, true),
     Link("f/g", "d/g"),
     Checkpoint,
