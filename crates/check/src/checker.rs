@@ -123,6 +123,7 @@ pub(crate) struct Inspection<'d> {
     pub(crate) located: Vec<Located>,
     left_out: u64,
     counts: Counts,
+    copy_is_behind: bool,
 }
 
 impl Inspection<'_> {
@@ -188,6 +189,7 @@ fn inspect<'d>(drive: &'d Drive, options: &CheckOptions, progress: &mut dyn FnMu
         located,
         left_out,
         counts,
+        copy_is_behind: heads.copy_is_behind,
     })
 }
 
@@ -230,6 +232,7 @@ pub fn check(drive: &Drive, options: &CheckOptions, progress: &mut dyn FnMut(Pro
         pair: superblock.pair,
         label: superblock.label.clone(),
         clean,
+        superblock_copy_behind: inspection.copy_is_behind,
         counts: inspection.counts,
         repaired,
         findings: inspection.located,

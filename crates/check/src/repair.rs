@@ -37,6 +37,9 @@ type Group = BTreeMap<u64, Line>;
 pub(crate) fn apply(inspection: &Inspection<'_>, progress: &mut dyn FnMut(Progress)) -> Result<bool, CheckError> {
     let image = &inspection.image;
     let mut mended = false;
+    if inspection.located.is_empty() {
+        return Ok(false); // a copy of the superblock that is only behind is the next mount's to write
+    }
     for copy in &inspection.stale_copies {
         drop(image.drive.persist(Structure::Superblock, copy_address(*copy), &inspection.superblock_bytes)?); // [R1]
         mended = true;

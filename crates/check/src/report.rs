@@ -81,6 +81,8 @@ pub struct Report {
     pub label: String,
     /// Whether the file system had been unmounted cleanly.
     pub clean: bool,
+    /// One copy of the superblock is torn or older, as a power cut leaves it: the next mount writes it anew.
+    pub superblock_copy_behind: bool,
     /// What was counted.
     pub counts: Counts,
     /// What was repaired.

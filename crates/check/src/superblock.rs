@@ -20,6 +20,8 @@ pub(crate) struct Heads {
     pub(crate) bytes: [u8; size_of::<SuperblockBytes>()],
     /// Copies that should be written from it.
     pub(crate) stale_copies: Vec<usize>,
+    /// One copy is torn or older, as a power cut leaves it.
+    pub(crate) copy_is_behind: bool,
     /// Whether a damaged identity still shows the magic number or the pair.
     pub(crate) identity_resembles: bool,
     /// What was found on the way.
@@ -39,12 +41,14 @@ pub(crate) fn read(drive: &Drive) -> Result<Heads, CheckError> {
     let device = &drive.description().name;
     let mut copies = [[0; size_of::<SuperblockBytes>()]; 2];
     let mut failure = None;
+    let mut unreadable = [false; 2];
     for (copy, bytes) in copies.iter_mut().enumerate() {
         let fits = copy_address(copy).offset_bytes() + bytes.len() as u64 <= drive.description().memory_bytes;
         match if fits { drive.load(Structure::Superblock, copy_address(copy), bytes) } else { Ok(()) } {
             Ok(()) => {}
             Err(error) => {
                 bytes.fill(0);
+                unreadable[copy] = true;
                 failure = Some(error);
             }
         }
@@ -63,19 +67,36 @@ pub(crate) fn read(drive: &Drive) -> Result<Heads, CheckError> {
     while superblock.label.len() > LABEL_BYTES_MAX {
         superblock.label.pop();
     }
-    let mut heads =
-        Heads { superblock, bytes: copies[counting], stale_copies: Vec::new(), identity_resembles: false, findings: Vec::new() };
+    let mut heads = Heads {
+        superblock,
+        bytes: copies[counting],
+        stale_copies: Vec::new(),
+        copy_is_behind: false,
+        identity_resembles: false,
+        findings: Vec::new(),
+    };
+    // The copies are written one after the other: where there was no clean unmount, one that is torn or older is what a power cut leaves,
+    // and the next mount writes it first.
+    let is_cut = !heads.superblock.clean;
     for (copy, decoded) in decoded.iter().enumerate() {
         if decoded.is_err() {
-            heads.findings.push(Finding::SuperblockDamaged { copy: copy as u8 });
             heads.stale_copies.push(copy);
+            if is_cut && !unreadable[copy] {
+                heads.copy_is_behind = true;
+            } else {
+                heads.findings.push(Finding::SuperblockDamaged { copy: copy as u8 });
+            }
         }
     }
     if let [Ok(first), Ok(second)] = &decoded
         && first != second
     {
-        heads.findings.push(Finding::SuperblocksDiffer { first: first.sequence, second: second.sequence });
         heads.stale_copies.push(1 - counting);
+        if is_cut {
+            heads.copy_is_behind = true;
+        } else {
+            heads.findings.push(Finding::SuperblocksDiffer { first: first.sequence, second: second.sequence });
+        }
     }
     read_identity(drive, &mut heads)?;
     Ok(heads)

@@ -62,6 +62,11 @@ plants! {
         let older = Superblock { sequence: 9, watermark: 50, ..image.superblock.clone() };
         image.write_superblock_copy(1, &older);
     } => [SuperblocksDiffer { first: 10, second: 9 }];
+    superblock_copy_torn_by_a_cut(image: crashed) { image.memory[64 << 10] ^= 1; } => [];
+    superblock_copy_of_before_a_cut(image: crashed) {
+        let older = Superblock { sequence: 9, watermark: 50, ..image.superblock.clone() };
+        image.write_superblock_copy(1, &older);
+    } => [];
     identity(image: small) { image.blocks[40] ^= 1; } => [IdentityDamaged {}];
 
     segment(image: crashed) {
@@ -385,6 +390,23 @@ fn unreadable_memory_and_sectors_are_findings() {
 
 fn sector_that_cannot_be_read() -> Case {
     (Image::small(), vec![DataUnreadable { inode: TREE, offset: 0, bytes: 65_536 }])
+}
+
+/// A power cut between the two writes is nothing to repair; check says it all the same. A copy that cannot be read is damage.
+#[test]
+fn a_copy_of_the_superblock_that_is_behind_is_said_and_left_to_the_next_mount() {
+    for (image, behind) in
+        [(Image::crashed(), false), (superblock_copy_torn_by_a_cut().0, true), (superblock_copy_of_before_a_cut().0, true)]
+    {
+        let device = image.device();
+        let before = device.bytes();
+        let report = report(&device, true);
+        assert_eq!((report.superblock_copy_behind, report.is_consistent(), report.repaired.len()), (behind, true, 0));
+        assert!(device.bytes() == before, "nothing is written");
+    }
+    let device = Image::crashed().device();
+    device.faults.lock().expect("lock").bad_memory = Some(65_536..65_600);
+    assert_eq!(findings(&report(&device, false)), [SuperblockDamaged { copy: 1 }]);
 }
 
 #[test]

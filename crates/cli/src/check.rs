@@ -90,6 +90,9 @@ fn text(report: &Report, repair: bool) -> String {
     if counts.journal_records > 0 {
         line(format!("not unmounted cleanly: the next mount replays {} journal records", counts.journal_records));
     }
+    if report.superblock_copy_behind {
+        line("one copy of the superblock is torn or older, as after a power cut: the next mount writes it anew".into());
+    }
     let repairable = report.findings.iter().any(|located| located.repairable);
     line(match (report.is_consistent(), report.repaired.is_empty()) {
         (true, true) => "clean".into(),
