@@ -4,6 +4,7 @@
 use tandemfs_device::PersistenceDomain;
 use tandemfs_format::superblock::ChecksumKind;
 
+use crate::cpu::stay_on_one_cpu;
 use crate::harness::{Harness, Setting};
 use crate::model::Model;
 use crate::operation::{LONG, Mix, Operation};
@@ -97,6 +98,7 @@ fn draw_setting(random: &mut Random) -> Setting {
 /// # Errors
 /// The disagreement, with the seed, the setting and the fewest operations that show it.
 pub fn compare_with_model(seed: u64) -> Result<Compared, String> {
+    stay_on_one_cpu()?;
     let mut random = Random::new(seed);
     let setting = draw_setting(&mut random);
     let mix = Mix::draw(&mut random, setting.block_zone_bytes);

@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 mod compare;
+mod cpu;
 mod explore;
 mod fault;
 mod harness;
@@ -22,6 +23,7 @@ mod stuck;
 mod tree;
 
 pub use compare::{Compared, compare_with_model};
+pub use cpu::stay_on_one_cpu;
 pub use explore::{ALPHABET, Effort, Explorer, PREPARATION, Tried};
 pub use fault::{Access, FaultDevice, Place};
 pub use harness::{Harness, Setting, mount, mount_device};

@@ -1,13 +1,11 @@
 //! Where workloads start: a small tree with room for everything, and file systems at their limits, so that write-back, checkpoints, the
 //! wrap of a ring and full zones happen inside the operation that is cut.
 
-use std::cell::Cell;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-
 use tandemfs_device::PersistenceDomain;
 use tandemfs_format::superblock::ChecksumKind;
 use tandemfs_fs::{FormatOptions, MountOptions};
 
+use crate::cpu::stay_on_one_cpu;
 use crate::explore::PREPARATION;
 use crate::harness::{Harness, Setting};
 use crate::memory_device::MemoryDevice;
@@ -132,23 +130,6 @@ impl Scene {
         harness.fs.unmount().map_err(|error| format!("unmount: {error}"))?;
         Ok((harness.model, harness.device))
     }
-}
-
-/// The calling thread keeps its CPU from now on. Threads are spread over the CPUs in the order in which they ask.
-fn stay_on_one_cpu() -> Result<(), String> {
-    static NEXT: AtomicUsize = AtomicUsize::new(0);
-    thread_local!(static IS_PINNED: Cell<bool> = const { Cell::new(false) });
-    if IS_PINNED.get() {
-        return Ok(());
-    }
-    let what = |error| format!("binding a thread to a CPU: {error}");
-    let allowed = rustix::thread::sched_getaffinity(None).map_err(what)?;
-    let cpus: Vec<usize> = (0..rustix::thread::CpuSet::MAX_CPU).filter(|cpu| allowed.is_set(*cpu)).collect();
-    let mut one = rustix::thread::CpuSet::new();
-    one.set(cpus[NEXT.fetch_add(1, Relaxed) % cpus.len()]);
-    rustix::thread::sched_setaffinity(None, &one).map_err(what)?;
-    IS_PINNED.set(true);
-    Ok(())
 }
 
 /// What a zone is filled with.

@@ -14,7 +14,7 @@ use clap::Parser;
 use serde::{Deserialize, Serialize};
 use tandemfs_crash::{
     ALPHABET, Compared, Effort, Explorer, Random, Scene, Setting, Tried, compare_with_model, explore_sequences, pairs_of, settings,
-    singles, triples,
+    singles, stay_on_one_cpu, triples,
 };
 use tandemfs_device::PersistenceDomain;
 
@@ -149,6 +149,7 @@ fn save(arguments: &Arguments, state: &State) -> Result<(), String> {
 }
 
 fn work(arguments: &Arguments) -> Result<(), String> {
+    stay_on_one_cpu()?;
     let mut state = load(arguments)?;
     let start = Instant::now();
     loop {
