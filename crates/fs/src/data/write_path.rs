@@ -463,7 +463,7 @@ impl FileSystem {
         let mut tx = Tx::new(volume);
         self.decide(&mut tx, view, &mut target, &span)?;
         let mut targets = [target];
-        let (fenced, flushed) = transfer(volume, &mut targets)?;
+        let (fenced, flushed) = tx.suspect_if_failed(transfer(volume, &mut targets))?;
         self.commit_write(tx, handle, &mut targets, fenced, flushed, |inode| touch(inode, WriteOptions::default()))?;
         if targets[0].is_lent(volume)
             && let Err(error) = self.rewrite_locked(handle, block, Rewrite::MoveOut)
@@ -495,7 +495,7 @@ impl FileSystem {
         let change = extent(&mut tx, &old)?;
         let action = Action::Logs { merges: 0, slots, stores, extent: change };
         let mut targets = [Target { block, old, parts: SmallVec::new(), action }];
-        let (fenced, flushed) = transfer(volume, &mut targets)?;
+        let (fenced, flushed) = tx.suspect_if_failed(transfer(volume, &mut targets))?;
         self.commit_write(tx, handle, &mut targets, fenced, flushed, |inode| touch(inode, WriteOptions::default()))
     }
 }

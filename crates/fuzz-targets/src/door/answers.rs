@@ -168,6 +168,13 @@ fn check_body(request: &Request, body: &[u8]) {
             assert!(word(body, 0) <= request.word(16), "more was written than there was");
         }
         STATFS => exactly(80),
+        LSEEK => {
+            exactly(8);
+            assert!(
+                long(body, 0) >= u64::from(request.word(12)) << 32 | u64::from(request.word(8)),
+                "data or a hole before the place that was asked for"
+            );
+        }
         READLINK => assert!((1..4096).contains(&length), "a link of {length} B"),
         READ => assert!(length <= request.word(16).min(REQUEST_BYTES_MAX) as usize, "{length} B were read"),
         READDIR | READDIRPLUS => check_listing(request, body),

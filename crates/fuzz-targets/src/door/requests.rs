@@ -27,6 +27,7 @@ pub(crate) mod opcode {
     pub(crate) const IOCTL: u32 = 39;
     pub(crate) const BATCH_FORGET: u32 = 42;
     pub(crate) const READDIRPLUS: u32 = 44;
+    pub(crate) const LSEEK: u32 = 46;
 }
 
 use opcode::*;
