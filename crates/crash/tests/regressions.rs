@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use tandemfs_crash::{Access, Event, FaultDevice, Harness, Model, Operation, Place, Random, Setting, each_state, mount, mount_device};
+use tandemfs_crash::{
+    Access, Event, FaultDevice, Harness, Model, Operation, Place, Random, Setting, each_state, fill, mount, mount_device,
+};
 use tandemfs_device::PersistenceDomain;
 use tandemfs_format::InodeNumber;
 use tandemfs_format::inode::file_type;
@@ -76,6 +78,29 @@ fn regression_what_is_there_twice_was_needed_twice() {
     }
     let fs = mount_device(poisoned(maps), &setting.mount).expect("the maps are rebuilt");
     assert!(!fs.recovery().clean);
+}
+
+/// Small logs share pages, and each of them met the bad one again until none of its slots was left.
+#[test]
+fn regression_each_slot_of_a_bad_page_was_tried() {
+    tandemfs_crash::stay_on_one_cpu().expect("bound");
+    let setting = small(64 << 10);
+    let base = setting.format();
+    let new = NewInode { mode: file_type::REGULAR | 0o600, uid: 0, gid: 0, rdev: 0, target: b"" };
+    let begin = |fs: &FileSystem| {
+        let file = fs.create(InodeNumber::ROOT, b"a", &new).expect("made").inode;
+        fs.write(file, 0, &fill(1, 100), WriteOptions::default()).expect("written");
+        file
+    };
+    let device = base.fork();
+    begin(&mount(&device, &setting.mount).expect("mounts"));
+    let at = device.zones().memory.windows(100).position(|window| window == fill(1, 100)).expect("the log") as u64;
+    // The rest of the page that this log is in.
+    let faulty = Arc::new(FaultDevice::at(base.fork(), Place::Memory(at + 256..at / 4096 * 4096 + 4096), false));
+    let fs = mount_device(faulty.clone(), &setting.mount).expect("mounts");
+    let file = begin(&fs);
+    let failed = (1..20).filter(|index| fs.write(file, index * 300, &[7; 100], WriteOptions::default()).is_err()).count();
+    assert_eq!((faulty.hit(), failed), (true, 1));
 }
 
 /// The allocators gave the bad sector or line that had failed one write to the next one, and to every other.

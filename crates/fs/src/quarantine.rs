@@ -23,6 +23,9 @@ pub(crate) struct Quarantine {
 impl Volume {
     /// Holds space back ([Q1]).
     pub(crate) fn quarantine(&self, space: Space) {
+        if let Space::Slot { address, .. } = space {
+            self.memory.avoid_page_of_slot(address); // a device fails whole pages, and the next slot would be of the same one
+        }
         let oldest = {
             let mut pieces = self.quarantine.pieces.lock();
             pieces.push_back(space);

@@ -604,6 +604,14 @@ impl MemoryAllocator {
         Some(unit as u32)
     }
 
+    /// Leaves the page of a slot that the device failed alone, until one of its slots is freed.
+    pub(crate) fn avoid_page_of_slot(&self, address: LineAddress) {
+        if let UnitOwner::Pool(index) = self.map.owner(address.unit()) {
+            let word = (address.number() % UNIT_LINES / PAGE_LINES) as u16;
+            self.pools[index as usize].lock().avoid(DataPage { unit: address.unit() as u32, word });
+        }
+    }
+
     /// Frees a data-log slot. False, and nothing changed, where it was not taken or lies elsewhere ([M4]).
     #[must_use]
     pub(crate) fn free_slot(&self, address: LineAddress, lines: u64) -> bool {

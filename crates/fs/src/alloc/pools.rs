@@ -60,6 +60,16 @@ impl Pool {
         self.partial[class_index(class)].push(page);
     }
 
+    /// The device failed a slot of this page: others in it are not tried next.
+    pub(crate) fn avoid(&mut self, page: DataPage) {
+        for open in &mut self.open {
+            open.take_if(|open| *open == page);
+        }
+        for partial in &mut self.partial {
+            partial.retain(|other| *other != page);
+        }
+    }
+
     /// A unit leaves the pool: it became wholly free.
     pub(crate) fn remove_unit(&mut self, unit: u32) {
         for open in &mut self.open {
