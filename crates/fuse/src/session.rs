@@ -24,7 +24,7 @@ use crate::writers::Writers;
 /// Read-ahead of the mount where this process may set it (root): READs of the largest size. The kernel's default is 128 KiB.
 const READ_AHEAD_KIB: u32 = 1024;
 
-/// Mounts `fs`, calls `ready` once the mount has answered, and returns when it is unmounted: by umount(8), fusermount3, or SIGTERM,
+/// Mounts `fs`, calls `ready` once the mount answers, and returns when it is unmounted: by umount(8), fusermount3, or SIGTERM,
 /// SIGINT or SIGHUP to this process. The caller then ends the file system (`FileSystem::unmount`), also when this returns an error.
 ///
 /// A signal while files are open takes the mount out of the tree and serves until the last is closed; a second signal cuts it off.
@@ -42,8 +42,8 @@ pub fn serve(fs: &Arc<FileSystem>, mountpoint: &Path, settings: &MountSettings, 
     }
     let watch = SignalWatch::start(signals, mountpoint.clone(), mounted.clone()).map_err(failed)?;
     let serving = std::thread::Builder::new().name("session".into()).spawn(move || session.run()).map_err(failed)?;
-    // The first answer: from here on the mount works. Whoever unmounts it already is right as well.
-    let _ = fs::metadata(&mountpoint);
+    // INIT is answered and somebody serves: from here on every request is. The daemon itself never asks its own mount: killed meanwhile,
+    // the thread that asks would wait for ever for those that are gone, and keep the mount and the device.
     let control = mounted.as_ref().and_then(|mounted| control(fs, settings, mounted));
     tracing::info!(mountpoint = %mountpoint.display(), source = settings.source, mode = settings.mode.name(), "mounted");
     ready();
