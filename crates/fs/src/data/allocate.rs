@@ -193,10 +193,7 @@ impl FileSystem {
         if any {
             new.root = root.to_bytes();
             changed(&mut new);
-            new.change_count += 1;
-            handle.put(&mut tx, volume, Some(&state.inode), &new)?;
-            tx.commit(Fenced::nothing_stored(), Flushed::nothing_written())?;
-            state.inode = new;
+            handle.commit(tx, &mut state, new, Fenced::nothing_stored(), Flushed::nothing_written())?;
         }
         for block in holes {
             match taken.last_mut().filter(|range| range.end == block) {
@@ -248,10 +245,7 @@ impl FileSystem {
             new.root = root.to_bytes();
             new.sectors = new.sectors.saturating_sub(freed_512);
             changed(&mut new);
-            new.change_count += 1;
-            handle.put(&mut tx, &self.volume, Some(&state.inode), &new)?;
-            tx.commit(Fenced::nothing_stored(), Flushed::nothing_written())?;
-            state.inode = new;
+            handle.commit(tx, &mut state, new, Fenced::nothing_stored(), Flushed::nothing_written())?;
             at = step.end;
         }
         Ok(())
@@ -289,10 +283,7 @@ impl FileSystem {
             if any {
                 new.root = root.to_bytes();
                 changed(&mut new);
-                new.change_count += 1;
-                handle.put(&mut tx, volume, Some(&state.inode), &new)?;
-                tx.commit(Fenced::nothing_stored(), Flushed::nothing_written())?;
-                state.inode = new;
+                handle.commit(tx, &mut state, new, Fenced::nothing_stored(), Flushed::nothing_written())?;
             }
             at = step.end;
         }

@@ -77,10 +77,7 @@ impl FileSystem {
         new.sectors = new.sectors.saturating_sub(freed_512);
         new.root = root.to_bytes();
         change(&mut new);
-        new.change_count += 1;
-        handle.put(&mut tx, volume, Some(&guard.inode), &new)?;
-        tx.commit(Fenced::nothing_stored(), Flushed::nothing_written())?;
-        guard.inode = new;
+        handle.commit(tx, &mut guard, new, Fenced::nothing_stored(), Flushed::nothing_written())?;
         Ok(())
     }
 }

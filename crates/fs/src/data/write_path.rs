@@ -355,10 +355,7 @@ impl FileSystem {
         }
         new.root = root.to_bytes();
         change(&mut new);
-        new.change_count += 1;
-        handle.put(&mut tx, volume, Some(&state.inode), &new)?;
-        tx.commit(fenced, flushed)?;
-        state.inode = new;
+        handle.commit(tx, &mut state, new, fenced, flushed)?;
         Ok(())
     }
 

@@ -53,11 +53,7 @@ impl FileSystem {
             }
             let mut new = state.inode.clone();
             change(&mut new, set);
-            new.change_count += 1;
-            let mut tx = Tx::new(volume);
-            handle.put(&mut tx, volume, Some(&state.inode), &new)?;
-            tx.commit(Fenced::nothing_stored(), Flushed::nothing_written())?;
-            state.inode = new;
+            handle.commit(Tx::new(volume), &mut state, new, Fenced::nothing_stored(), Flushed::nothing_written())?;
         }
         let state = handle.state.read();
         Ok(attributes_of(number, &state.inode))

@@ -10,7 +10,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use tandemfs_device::Structure;
+use tandemfs_device::{Fenced, Flushed, Structure};
 use tandemfs_format::inode::Inode;
 use tandemfs_format::mapping::RecordBytes;
 use tandemfs_format::{InodeNumber, LineAddress};
@@ -72,6 +72,16 @@ impl Handle {
         if cold_differs {
             tx.put(Structure::Inode, cold_address, new.encode_cold(&place(cold_address)))?;
         }
+        Ok(())
+    }
+
+    /// Commits a transaction whose last part is the inode's next version. The caller's view of it changes after that (RULES R4).
+    pub(crate) fn commit(&self, mut tx: Tx<'_>, state: &mut State, mut new: Inode, stored: Fenced, written: Flushed) -> Result<()> {
+        new.change_count += 1;
+        let volume = tx.volume();
+        self.put(&mut tx, volume, Some(&state.inode), &new)?;
+        tx.commit(stored, written)?;
+        state.inode = new;
         Ok(())
     }
 }
