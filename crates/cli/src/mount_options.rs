@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use tandemfs_device::PersistenceDomain;
-use tandemfs_fs::MountOptions;
+use tandemfs_fs::{MountOptions, Promote, Threshold, WriteBackPolicy};
 use tandemfs_fuse::{Mode, MountSettings};
 
 use crate::size;
@@ -15,7 +15,13 @@ Options (-o):
   strict          data is durable when write returns; fsync costs nothing
   atomic          with strict: one write of up to 1 MiB less a page is atomic; files bypass the page cache
   threshold=SIZE  requests are split at multiples of this; whole blocks go by blocks, the rest by bytes
-                  (default: the block size, 64K unless formatted otherwise)
+                  (default: the block size, 64K unless formatted otherwise); auto: where the drive's two paths
+                  meet, measured; 0: everything by blocks
+  write_back=NAME which block gives its memory-zone space back first: most-space (default), oldest, coldest
+  write_back_limit=N%   write back when less than this share of the memory zone is free (default 10%)
+  promote=on|off  copies of what is read often in spare space of the memory zone (default off); always: of
+                  whatever is read
+  read_ahead=SIZE most bytes read ahead of a sequential reader that asks past the page cache (default 1M; 0: none)
   memory=SIZE     host memory for metadata (default 256M)
   domain=NAME     take the drive for less persistent than it says: none, process, adr, eadr or gpf
   timing=on|off   an emulated drive takes the time that the real one would (default off)
@@ -68,9 +74,37 @@ impl Options {
         let settings = &mut self.settings;
         match word.split_once('=') {
             Some(("threshold", value)) => {
-                let bytes = option_size("threshold", value)?;
-                self.file_system.threshold_bytes =
-                    u32::try_from(bytes).map_err(|_| format!("threshold={value}: less than 4G is possible"))?;
+                self.file_system.threshold = match value {
+                    "auto" => Threshold::Auto,
+                    _ => match option_size("threshold", value)? {
+                        0 => Threshold::BlocksOnly,
+                        bytes => Threshold::Bytes(bytes_32("threshold", value, bytes)?),
+                    },
+                };
+            }
+            Some(("write_back", value)) => {
+                self.file_system.write_back = match value {
+                    "most-space" => WriteBackPolicy::MostSpace,
+                    "oldest" => WriteBackPolicy::Oldest,
+                    "coldest" => WriteBackPolicy::Coldest,
+                    _ => return Err(format!("write_back={value}: write_back is 'most-space', 'oldest' or 'coldest'")),
+                }
+            }
+            Some(("write_back_limit", value)) => {
+                let percent = value.strip_suffix('%').unwrap_or(value).parse().ok().filter(|percent| (1..=90).contains(percent));
+                self.file_system.write_back_percent =
+                    percent.ok_or_else(|| format!("write_back_limit={value}: a share from 1% to 90% is needed"))?;
+            }
+            Some(("promote", value)) => {
+                self.file_system.promote = match value {
+                    "on" => Promote::Hot,
+                    "off" => Promote::Off,
+                    "always" => Promote::EveryRead,
+                    _ => return Err(format!("promote={value}: promote is 'on', 'off' or 'always'")),
+                }
+            }
+            Some(("read_ahead", value)) => {
+                self.file_system.read_ahead_bytes = bytes_32("read_ahead", value, option_size("read_ahead", value)?)?;
             }
             Some(("memory", value)) => self.file_system.memory_bytes = option_size("memory", value)?,
             Some(("domain", value)) => self.domain = Some(value.parse().map_err(|error| format!("domain: {error}"))?),
@@ -149,6 +183,10 @@ fn option_size(name: &str, value: &str) -> Result<u64, String> {
     size::parse(value).map_err(|error| format!("{name}: {error}"))
 }
 
+fn bytes_32(name: &str, value: &str, bytes: u64) -> Result<u32, String> {
+    u32::try_from(bytes).map_err(|_| format!("{name}={value}: less than 4G is possible"))
+}
+
 fn unknown(word: &str) -> String {
     format!("unknown mount option '{word}'; 'tandemfs mount --help' lists them")
 }
@@ -176,12 +214,21 @@ mod tests {
         let options = Options::parse(
             [
                 "strict,threshold=128K,memory=1G,domain=adr",
+                "write_back=coldest,write_back_limit=20%,promote=on,read_ahead=256K",
                 "timing=on,threads=3,log=/tmp/l,allow_other,allow_root,ro,nodev,nosuid,noexec,sync",
             ],
             true,
         )
         .expect("reads");
-        let file_system = MountOptions { read_only: true, threshold_bytes: 128 << 10, memory_bytes: 1 << 30 };
+        let file_system = MountOptions {
+            read_only: true,
+            threshold: Threshold::Bytes(128 << 10),
+            memory_bytes: 1 << 30,
+            write_back: WriteBackPolicy::Coldest,
+            write_back_percent: 20,
+            promote: Promote::Hot,
+            read_ahead_bytes: 256 << 10,
+        };
         let settings = MountSettings {
             mode: Mode::Strict,
             read_only: true,
@@ -205,6 +252,8 @@ mod tests {
         assert!(!options.settings.read_only && !options.file_system.read_only);
         assert_eq!(options.settings.mode, Mode::Relaxed);
         assert!(!parse("users").expect("reads").settings.exec);
+        assert_eq!(parse("threshold=auto").expect("reads").file_system.threshold, Threshold::Auto);
+        assert_eq!(parse("threshold=0").expect("reads").file_system.threshold, Threshold::BlocksOnly);
         assert_eq!(parse("strict,atomic").expect("reads").settings.mode, Mode::StrictAtomic);
     }
 
@@ -216,6 +265,10 @@ mod tests {
             ("threshold=many", "'many'"),
             ("threshold=8G", "8G"),
             ("memory=", "memory"),
+            ("write_back=newest", "'coldest'"),
+            ("write_back_limit=0", "1%"),
+            ("promote=maybe", "'always'"),
+            ("read_ahead=8G", "8G"),
             ("domain=mine", "'mine'"),
             ("timing=fast", "timing=fast"),
             ("threads=0", "threads=0"),

@@ -88,7 +88,7 @@ fn draw_setting(random: &mut Random) -> Setting {
         setting.format.checksum_kind = ChecksumKind::None;
     }
     if random.one_in(4) && block_bytes < 1 << 20 {
-        setting.mount.threshold_bytes = block_bytes * 4;
+        setting.mount.threshold = tandemfs_fs::Threshold::Bytes(block_bytes * 4);
     }
     setting
 }

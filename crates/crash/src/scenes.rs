@@ -3,7 +3,7 @@
 
 use tandemfs_device::PersistenceDomain;
 use tandemfs_format::superblock::ChecksumKind;
-use tandemfs_fs::{FormatOptions, MountOptions};
+use tandemfs_fs::{FormatOptions, MountOptions, Threshold};
 
 use crate::cpu::stay_on_one_cpu;
 use crate::explore::PREPARATION;
@@ -159,7 +159,7 @@ pub fn settings(domain: PersistenceDomain) -> Vec<Setting> {
         of(64 << 10).relaxed(),
         of(4 << 10).relaxed(),
         Setting { format: unchecked, ..of(64 << 10) },
-        Setting { mount: MountOptions { threshold_bytes: 256 << 10, ..of(64 << 10).mount }, ..of(64 << 10) },
+        Setting { mount: MountOptions { threshold: Threshold::Bytes(256 << 10), ..of(64 << 10).mount }, ..of(64 << 10) },
     ]
 }
 

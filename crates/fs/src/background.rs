@@ -7,7 +7,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::FileSystem;
-use crate::data::LOW_PERCENT;
 use crate::journal::Wake;
 use crate::sync::atomic::Ordering::Relaxed;
 
@@ -51,7 +50,7 @@ impl FileSystem {
         {
             tracing::error!(%error, "checkpoint");
         }
-        if (wake.write_back || self.volume.memory.free_data_percent() < LOW_PERCENT)
+        if (wake.write_back || self.volume.memory.free_data_percent() < self.options.write_back_percent.into())
             && let Err(error) = self.write_back()
         {
             tracing::error!(%error, "write-back");

@@ -48,8 +48,8 @@ pub use mount::read_superblock;
 pub use recovery::RecoveryReport;
 pub use statistics::{OperationCounts, Statistics, WorkCounts};
 pub use types::{
-    AllocateMode, Attributes, DirectoryEntry, FormatOptions, MountOptions, NewInode, RenameMode, SeekTo, SetAttributes, SetTime, Space,
-    WriteOptions, ZoneSpace,
+    AllocateMode, Attributes, DirectoryEntry, FormatOptions, MountOptions, NewInode, Promote, RenameMode, SeekTo, SetAttributes, SetTime,
+    Space, Threshold, WriteBackPolicy, WriteOptions, ZoneSpace,
 };
 
 pub(crate) use data::space_512_of as data_space_512;
@@ -62,6 +62,7 @@ use volume::Volume;
 pub struct FileSystem {
     pub(crate) volume: Volume,
     pub(crate) inodes: InodeTable,
+    pub(crate) options: MountOptions,
     /// Whole blocks inside multiples of this go by blocks.
     pub(crate) threshold_bytes: u32,
     /// One directory at a time moves between directories (RULES R4).

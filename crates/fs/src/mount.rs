@@ -24,7 +24,7 @@ use crate::recovery::{self, RecoveryReport};
 use crate::statistics::Live;
 use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::SeqCst};
 use crate::sync::{Mutex, parallelism};
-use crate::types::MountOptions;
+use crate::types::{MountOptions, Threshold};
 use crate::volume::Volume;
 use crate::{Error, FileSystem, Result};
 
@@ -111,9 +111,15 @@ impl FileSystem {
             return Err(Error::Superblock { device: drive.description().name.clone(), source });
         }
         let geometry = superblock.geometry;
-        let threshold_bytes = if options.threshold_bytes == 0 { geometry.block_bytes() } else { options.threshold_bytes };
-        if threshold_bytes % geometry.block_bytes() != 0 {
+        let threshold_bytes = match options.threshold {
+            Threshold::Bytes(bytes) => bytes,
+            Threshold::BlockSize | Threshold::Auto | Threshold::BlocksOnly => geometry.block_bytes(),
+        };
+        if threshold_bytes == 0 || threshold_bytes % geometry.block_bytes() != 0 {
             return Err(Error::InvalidArgument("the threshold is not a multiple of the block size"));
+        }
+        if !(1..=90).contains(&options.write_back_percent) {
+            return Err(Error::InvalidArgument("the limit of write-back is a share from 1 to 90 percent"));
         }
         let pools = parallelism();
         let records = if superblock.clean { Vec::new() } else { replay::read_records(&drive, &geometry, &superblock)? };
@@ -148,6 +154,7 @@ impl FileSystem {
         let mut file_system = Self {
             volume,
             inodes: InodeTable::new(options.memory_bytes),
+            options: options.clone(),
             threshold_bytes,
             rename_lock: Mutex::default(),
             orphans: Mutex::new(orphans.iter().map(|number| number.get()).collect::<HashSet<u64>>()),

@@ -9,17 +9,70 @@ use tandemfs_format::superblock::ChecksumKind;
 pub struct MountOptions {
     /// Write nothing, not even the superblock; a journal is replayed in host memory only.
     pub read_only: bool,
-    /// Requests are split at multiples of this; whole blocks go by blocks, the rest by bytes (RomeFS §3.3). 0 = the block size.
-    /// A multiple of the block size.
-    pub threshold_bytes: u32,
+    /// Where requests are split between the paths.
+    pub threshold: Threshold,
     /// Bound of the host memory for metadata pages and directory indexes, in bytes.
     pub memory_bytes: u64,
+    /// Which block is written back first.
+    pub write_back: WriteBackPolicy,
+    /// Blocks are written back when less than this share of the data area is free, in percent (RomeFS §3.5.2: 10).
+    pub write_back_percent: u8,
+    /// Copies of what is read often, in spare space of the memory zone.
+    pub promote: Promote,
+    /// Most bytes read ahead of a sequential reader; 0 for none.
+    pub read_ahead_bytes: u32,
 }
 
 impl Default for MountOptions {
     fn default() -> Self {
-        Self { read_only: false, threshold_bytes: 0, memory_bytes: 256 << 20 }
+        Self {
+            read_only: false,
+            threshold: Threshold::BlockSize,
+            memory_bytes: 256 << 20,
+            write_back: WriteBackPolicy::MostSpace,
+            write_back_percent: 10,
+            promote: Promote::Off,
+            read_ahead_bytes: 1 << 20,
+        }
     }
+}
+
+/// Where a write is split: whole blocks inside multiples of the threshold go by blocks, the rest by bytes (RomeFS §3.3).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Threshold {
+    /// The block size.
+    #[default]
+    BlockSize,
+    /// This many bytes, a multiple of the block size.
+    Bytes(u32),
+    /// Where the latencies of the two paths meet, measured at the mount and moved as the memory zone fills.
+    Auto,
+    /// Everything by blocks, read, modified and written: to compare with.
+    BlocksOnly,
+}
+
+/// Which blocks with data logs are written back first (RomeFS §3.5.2).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum WriteBackPolicy {
+    /// Those that free most of the memory zone.
+    #[default]
+    MostSpace,
+    /// Those whose oldest log was written first.
+    Oldest,
+    /// Those that nobody has read or written for longest.
+    Coldest,
+}
+
+/// What is copied into spare space of the memory zone when it is read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Promote {
+    /// Nothing: data is read where it is (RomeFS §3.3).
+    #[default]
+    Off,
+    /// What is read again soon.
+    Hot,
+    /// Everything, as a cache before the block path would: to compare with.
+    EveryRead,
 }
 
 /// How to format.

@@ -3,7 +3,7 @@
 use tandemfs_crash::{Harness, LONG, Model, Operation, SLOTS, Setting, check_device};
 use tandemfs_device::PersistenceDomain;
 use tandemfs_format::superblock::ChecksumKind;
-use tandemfs_fs::RenameMode;
+use tandemfs_fs::{RenameMode, Threshold};
 
 use crate::Input;
 
@@ -74,7 +74,7 @@ fn setting(input: &mut Input<'_>) -> Setting {
     }
     setting.mount.memory_bytes = if choice & 8 == 0 { 4 << 20 } else { 256 << 10 };
     if choice & 16 != 0 {
-        setting.mount.threshold_bytes = block_bytes * 4;
+        setting.mount.threshold = Threshold::Bytes(block_bytes * 4);
     }
     setting
 }

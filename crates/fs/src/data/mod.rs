@@ -11,7 +11,6 @@ mod write_back;
 mod write_path;
 
 pub(crate) use truncate::free_blocks;
-pub(crate) use write_back::LOW_PERCENT;
 pub(crate) use write_path::{kill_set_id, space_512_of};
 
 /// What the data paths know of the file they work on, read under the inode's lock.

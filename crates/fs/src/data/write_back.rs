@@ -10,10 +10,8 @@ use crate::index::tree::{self, Found};
 use crate::sync::EXPLORED;
 use crate::{Error, FileSystem, Result};
 
-/// Write-back starts when less than this share of the data area is free, in percent (RomeFS §3.5.2: 10 %).
-pub(crate) const LOW_PERCENT: u64 = 10;
-/// Write-back stops when this share is free.
-const ENOUGH_PERCENT: u64 = if EXPLORED { 100 } else { 15 };
+/// Write-back stops when this much more is free than where it starts, in percent of the data area.
+const ENOUGH_ABOVE_PERCENT: u64 = 5;
 /// Blocks of one file that are gathered before they are written back.
 const BATCH: usize = 64;
 
@@ -27,9 +25,10 @@ impl FileSystem {
     pub fn write_back(&self) -> Result<u64> {
         use crate::sync::atomic::Ordering::Relaxed;
         let limit = self.volume.memory.inode_limit();
+        let enough_percent = if EXPLORED { 100 } else { u64::from(self.options.write_back_percent) + ENOUGH_ABOVE_PERCENT };
         let mut blocks = 0;
         for _ in 0..limit {
-            if self.volume.memory.free_data_percent() >= ENOUGH_PERCENT || self.stop_write_back.load(Relaxed) {
+            if self.volume.memory.free_data_percent() >= enough_percent || self.stop_write_back.load(Relaxed) {
                 break;
             }
             let number = self.write_back_cursor.fetch_add(1, Relaxed) % limit;

@@ -29,7 +29,7 @@ use crate::journal::{Tx, tx_space as space};
 use crate::mutant::{Mutant, on};
 use crate::namespace::inodes::Handle;
 use crate::statistics::{add, count};
-use crate::types::WriteOptions;
+use crate::types::{Threshold, WriteOptions};
 use crate::volume::{Volume, now};
 use crate::{Error, FileSystem, Result};
 
@@ -248,7 +248,7 @@ impl FileSystem {
                 other => other.map(Some),
             }
         };
-        if !inside && !span.by_blocks {
+        if !inside && !span.by_blocks && self.options.threshold != Threshold::BlocksOnly {
             if let Some(action) = to_logs(tx, target, None)? {
                 target.action = action;
                 return Ok(());
