@@ -42,6 +42,7 @@ use tandemfs_device::Drive;
 use tandemfs_format::InodeNumber;
 use tandemfs_format::superblock::Superblock;
 
+pub use data::threshold::{PathLatency, ThresholdReport};
 pub use error::{Error, Result};
 pub use mkfs::make_file_system;
 pub use mount::read_superblock;
@@ -53,6 +54,7 @@ pub use types::{
 };
 
 pub(crate) use data::space_512_of as data_space_512;
+use data::threshold::Splitting;
 use namespace::inodes::InodeTable;
 use sync::Mutex;
 use sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
@@ -63,8 +65,7 @@ pub struct FileSystem {
     pub(crate) volume: Volume,
     pub(crate) inodes: InodeTable,
     pub(crate) options: MountOptions,
-    /// Whole blocks inside multiples of this go by blocks.
-    pub(crate) threshold_bytes: u32,
+    pub(crate) splitting: Splitting,
     /// One directory at a time moves between directories (RULES R4).
     pub(crate) rename_lock: Mutex<()>,
     /// Inodes without names that are held from outside.

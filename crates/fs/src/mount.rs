@@ -15,6 +15,7 @@ use tandemfs_format::{InodeNumber, LINE_BYTES, LineAddress, PairSeed, SECTOR_BYT
 use crate::alloc::memory::MemoryAllocator;
 use crate::alloc::sectors::SectorAllocator;
 use crate::cache::PageCache;
+use crate::data::threshold::Splitting;
 use crate::health::Health;
 use crate::journal::{Journal, replay};
 use crate::mutant::{Mutant, on};
@@ -24,7 +25,7 @@ use crate::recovery::{self, RecoveryReport};
 use crate::statistics::Live;
 use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::SeqCst};
 use crate::sync::{Mutex, parallelism};
-use crate::types::{MountOptions, Threshold};
+use crate::types::MountOptions;
 use crate::volume::Volume;
 use crate::{Error, FileSystem, Result};
 
@@ -111,16 +112,10 @@ impl FileSystem {
             return Err(Error::Superblock { device: drive.description().name.clone(), source });
         }
         let geometry = superblock.geometry;
-        let threshold_bytes = match options.threshold {
-            Threshold::Bytes(bytes) => bytes,
-            Threshold::BlockSize | Threshold::Auto | Threshold::BlocksOnly => geometry.block_bytes(),
-        };
-        if threshold_bytes == 0 || threshold_bytes % geometry.block_bytes() != 0 {
-            return Err(Error::InvalidArgument("the threshold is not a multiple of the block size"));
-        }
         if !(1..=90).contains(&options.write_back_percent) {
             return Err(Error::InvalidArgument("the limit of write-back is a share from 1 to 90 percent"));
         }
+        let mut splitting = Splitting::new(options.threshold, geometry.block_bytes(), options.write_back_percent)?;
         let pools = parallelism();
         let records = if superblock.clean { Vec::new() } else { replay::read_records(&drive, &geometry, &superblock)? };
         let volume = Volume {
@@ -151,11 +146,14 @@ impl FileSystem {
         }
         let (clean, mut orphans) = recovery::load_space(&volume, &superblock)?;
         orphans.retain(|_| !on(Mutant::OrphansForgotten));
+        if !options.read_only {
+            splitting.calibrate(&volume);
+        }
         let mut file_system = Self {
             volume,
             inodes: InodeTable::new(options.memory_bytes),
             options: options.clone(),
-            threshold_bytes,
+            splitting,
             rename_lock: Mutex::default(),
             orphans: Mutex::new(orphans.iter().map(|number| number.get()).collect::<HashSet<u64>>()),
             late_orphans: Mutex::default(),

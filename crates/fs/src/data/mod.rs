@@ -6,6 +6,7 @@ pub(crate) mod log_plan;
 pub(crate) mod range_lock;
 mod read_path;
 mod seek;
+pub(crate) mod threshold;
 mod truncate;
 mod write_back;
 mod write_path;

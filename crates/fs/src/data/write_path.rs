@@ -29,7 +29,7 @@ use crate::journal::{Tx, tx_space as space};
 use crate::mutant::{Mutant, on};
 use crate::namespace::inodes::Handle;
 use crate::statistics::{add, count};
-use crate::types::{Threshold, WriteOptions};
+use crate::types::WriteOptions;
 use crate::volume::{Volume, now};
 use crate::{Error, FileSystem, Result};
 
@@ -44,6 +44,8 @@ struct Span {
     file_end: u64,
     /// No new logs where sectors do.
     by_blocks: bool,
+    /// Whole blocks inside multiples of this go by blocks; `None` where all do.
+    threshold: Option<u32>,
 }
 
 /// One block of a write.
@@ -136,7 +138,7 @@ impl FileSystem {
         };
         let mut tx = Tx::new(volume);
         let mut targets = self.split(&view, offset, data, tail_zeros)?;
-        let span = Span { offset, end, file_end: view.size.max(end), by_blocks: false };
+        let span = Span { offset, end, file_end: view.size.max(end), by_blocks: false, threshold: self.splitting.bytes(volume) };
         for target in &mut targets {
             self.decide(&mut tx, &view, target, &span)?;
         }
@@ -235,9 +237,10 @@ impl FileSystem {
         let volume = &self.volume;
         let block_bytes = u64::from(volume.geometry.block_bytes());
         let block_start = target.block * block_bytes;
-        let threshold = u64::from(self.threshold_bytes);
-        let inside =
-            span.offset.next_multiple_of(threshold) <= block_start && block_start + block_bytes <= span.end / threshold * threshold;
+        let inside = span.threshold.is_none_or(|threshold| {
+            let threshold = u64::from(threshold);
+            span.offset.next_multiple_of(threshold) <= block_start && block_start + block_bytes <= span.end / threshold * threshold
+        });
         let grows = span.end > view.size;
         let to_logs = |tx: &mut Tx<'_>, target: &Target<'d>, forced: Option<Need>| -> Result<Option<Action<'d>>> {
             let Some(plan) = log_plan::plan(&target.old.logs, &target.parts) else { return Ok(None) };
@@ -248,7 +251,7 @@ impl FileSystem {
                 other => other.map(Some),
             }
         };
-        if !inside && !span.by_blocks && self.options.threshold != Threshold::BlocksOnly {
+        if !inside && !span.by_blocks {
             if let Some(action) = to_logs(tx, target, None)? {
                 target.action = action;
                 return Ok(());
@@ -366,7 +369,8 @@ impl FileSystem {
         let mut tx = Tx::new(&self.volume);
         let mut targets = self.split(view, size, &[], tail_zeros)?;
         // The zeros never reach beyond the file's new size, so a log may hold them.
-        let span = Span { offset: view.size, end: sector_end, file_end: size, by_blocks: false };
+        let threshold = self.splitting.bytes(&self.volume);
+        let span = Span { offset: view.size, end: sector_end, file_end: size, by_blocks: false, threshold };
         for target in &mut targets {
             self.decide(&mut tx, view, target, &span)?;
         }
@@ -456,6 +460,7 @@ impl FileSystem {
             end: start + u64::from(bytes.end),
             file_end: view.size,
             by_blocks: bytes.len() > LOG_BYTES_MAX,
+            threshold: self.splitting.bytes(volume),
         };
         let mut tx = Tx::new(volume);
         self.decide(&mut tx, view, &mut target, &span)?;
