@@ -5,6 +5,8 @@
 //! [L2] Everything else is written out of place: logs that the write overlaps are merged into new ones.
 //! [L3] A log that ends where the write starts and has a slot below 4 KiB is merged too, into a larger slot: a file that grows by small
 //!      appends copies each byte at most three times and never runs out of leaf entries for it.
+//! [L4] Where the entries run out, logs that touch the write and fit one slot with it are merged as well, before the block is given up:
+//!      large writes at odd offsets meet in the middle of a page, and would rewrite the block where they do.
 //!
 //! Planning moves no byte and takes no space.
 
@@ -52,6 +54,11 @@ type NewLog = (u32, u32, SmallVec<[LogEntry; 2]>);
 /// Plans logs for `parts` (in order, not overlapping) over the logs that a block has. `None` where 16 entries are too few: then the whole
 /// block is written anew (RomeFS Algorithm 2, line 10).
 pub(crate) fn plan(old: &LogSlots, parts: &[Part<'_>]) -> Option<LogPlan> {
+    plan_with(old, parts, false).or_else(|| plan_with(old, parts, true))
+}
+
+/// With or without merging all logs that touch a part ([L4]).
+fn plan_with(old: &LogSlots, parts: &[Part<'_>], merges_neighbours: bool) -> Option<LogPlan> {
     let mut plan = LogPlan { kept: *old, steps: SmallVec::new(), merges: 0 };
     let mut writes: SmallVec<[NewLog; 4]> = SmallVec::new();
     for (index, part) in parts.iter().enumerate() {
@@ -66,11 +73,16 @@ pub(crate) fn plan(old: &LogSlots, parts: &[Part<'_>]) -> Option<LogPlan> {
             continue;
         }
         let (mut start, mut end) = (part.offset, part.end());
+        // What ends a page of the block at its border is not in the way of what begins there.
+        let fits = |start: u32, end: u32| start / LOG_BYTES_MAX as u32 == (end - 1) / LOG_BYTES_MAX as u32;
+        let neighbour_before = |log: &LogEntry| log.end() == part.offset && fits(log.offset, log.end() + 1);
+        let neighbour_behind = |log: &LogEntry| log.offset == part.end() && fits(log.offset - 1, log.end());
         let mut merged = SmallVec::new();
         for slot in &mut plan.kept {
             let Some(log) = *slot else { continue };
             let grows = log.end() == part.offset && log.class != SlotClass::Page && (part.end() - log.offset) as usize <= LOG_BYTES_MAX; // [L3]
-            if overlaps(&log) || grows {
+            let touches = merges_neighbours && (neighbour_before(&log) || neighbour_behind(&log)); // [L4]
+            if overlaps(&log) || grows || touches {
                 (start, end) = (start.min(log.offset), end.max(log.end()));
                 *slot = None;
                 plan.merges += 1;
@@ -161,6 +173,25 @@ mod tests {
             })
             .collect();
         assert_eq!(ranges, [(1000, 3096), (4096, 4096), (8192, 1808)]);
+    }
+
+    #[test]
+    fn where_entries_run_out_neighbours_in_a_page_become_one_log() {
+        // The head of one large write from byte 1000 on; the tail of another up to there.
+        let mut logs: Vec<LogEntry> = (1..16).map(|page| log(page * 4096, 4096, SlotClass::Page)).collect();
+        logs.push(log(1000, 3096, SlotClass::Page));
+        let merged = plan(&slots(&logs), &[part(0, &[1; 1000])]).expect("one page, one log");
+        let write = Step::Write { offset: 0, length: 4096, merged: [logs[15]].into_iter().collect() };
+        assert_eq!((merged.steps.as_slice(), merged.merges), ([(15, write)].as_slice(), 1));
+        // The other way round, over several pages.
+        logs[15] = log(0, 1000, SlotClass::Kilobyte);
+        let data = [1; 65_536 - 1000];
+        let merged = plan(&slots(&logs), &[part(1000, &data)]).expect("sixteen pages");
+        assert_eq!(merged.steps.len(), 16);
+        assert!(merged.steps.iter().any(|(_, step)| matches!(step, Step::Write { offset: 0, length: 4096, .. })));
+        // While there is room nothing is copied.
+        let plan = plan(&slots(&logs[15..]), &[part(4096, &[1; 10])]).expect("room");
+        assert_eq!(plan.merges, 0);
     }
 
     #[test]

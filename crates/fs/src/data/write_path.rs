@@ -296,7 +296,7 @@ impl FileSystem {
             [part] if part.offset == 0 && part.data.len() == length => Bytes::Borrowed(part.data),
             parts => {
                 let mut bytes = vec![0; length];
-                compose(volume, view.owner, block_start, &target.old, &mut bytes)?;
+                compose(volume, view.owner, block_start, &target.old, parts, &mut bytes)?;
                 // Bytes beyond the end that a truncation left are not taken over (RULES R13).
                 let known = (view.size.saturating_sub(block_start)).min(length as u64) as usize;
                 bytes[known..].fill(0);
@@ -416,7 +416,7 @@ impl FileSystem {
         let length = sectors as usize * SECTOR_BYTES;
         let mut tx = Tx::new(volume);
         let mut bytes = vec![0; length];
-        compose(volume, view.owner, start, &old, &mut bytes)?;
+        compose(volume, view.owner, start, &old, &[], &mut bytes)?;
         bytes[inside.min(length)..].fill(0);
         let gives_back = count_before >= sectors;
         let own = old.extent.filter(|extent| extent.unwritten && gives_back); // [B4]
