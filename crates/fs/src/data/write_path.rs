@@ -25,6 +25,7 @@ use super::log_plan::{self, LogPlan, Part, Step};
 use super::range_lock::RangeGuard;
 use crate::alloc::Need;
 use crate::index::block::{Block, ExtentChange, LogSlots, NewExtent};
+use crate::index::tree;
 use crate::journal::{Tx, tx_space as space};
 use crate::mutant::{Mutant, on};
 use crate::namespace::inodes::Handle;
@@ -60,7 +61,7 @@ enum Action<'d> {
     /// Not decided yet.
     Undecided,
     /// Other logs over `extent`, what becomes of the block's sectors. The slots are filled as the logs are stored.
-    Logs { merges: u64, slots: LogSlots, stores: SmallVec<[Store<'d>; 4]>, extent: Option<Extent> },
+    Logs { merges: u64, slots: LogSlots, stores: SmallVec<[Store<'d>; 2]>, extent: Option<Extent> },
     /// New sectors for the block, or its own unwritten ones; logs in `kept` stay over or behind them.
     Sectors { extent: NewExtent, fill: bool, bytes: Bytes<'d>, kept: LogSlots },
 }
@@ -77,6 +78,8 @@ struct Store<'d> {
 enum Bytes<'d> {
     Borrowed(&'d [u8]),
     Owned(Vec<u8>),
+    /// New bytes over those of logs of this file, which are loaded while blocks are in flight.
+    Merged(InodeNumber, Vec<LogEntry>),
 }
 
 impl Bytes<'_> {
@@ -84,6 +87,7 @@ impl Bytes<'_> {
         match self {
             Self::Borrowed(bytes) => bytes,
             Self::Owned(bytes) => bytes,
+            Self::Merged(..) => unreachable!("logs are merged before their bytes are asked for"),
         }
     }
 }
@@ -211,22 +215,23 @@ impl FileSystem {
         let block_bytes = u64::from(volume.geometry.block_bytes());
         let mut targets: SmallVec<[Target<'d>; 2]> = SmallVec::new();
         for (start, bytes) in [(view.size, tail_zeros), (offset, data)] {
-            let mut at = start;
-            let mut rest = bytes;
-            while !rest.is_empty() {
-                let block = at / block_bytes;
-                let here = (block_bytes - at % block_bytes).min(rest.len() as u64);
-                let (piece, further) = rest.split_at(here as usize);
+            if bytes.is_empty() {
+                continue;
+            }
+            let (first, end) = (start / block_bytes, (start + bytes.len() as u64).div_ceil(block_bytes));
+            targets.reserve((end - first) as usize);
+            let (mut at, mut rest) = (start, bytes);
+            for (block, record) in (first..).zip(tree::lookup_range(volume, view.owner, view.root, first..end)?) {
+                let (piece, further) = rest.split_at((block_bytes - at % block_bytes).min(rest.len() as u64) as usize);
                 let part = Part { offset: (at % block_bytes) as u32, data: piece };
                 match targets.last_mut().filter(|target| target.block == block) {
                     Some(target) => target.parts.push(part),
                     None => {
-                        let old = Block::lookup(volume, view.owner, view.root, block)?;
+                        let old = Block::of_record(volume, view.owner, record)?;
                         targets.push(Target { block, old, parts: SmallVec::from_iter([part]), action: Action::Undecided });
                     }
                 }
-                at += here;
-                rest = further;
+                (at, rest) = (at + piece.len() as u64, further);
             }
         }
         Ok(targets)
@@ -246,7 +251,7 @@ impl FileSystem {
             let Some(plan) = log_plan::plan(&target.old.logs, &target.parts) else { return Ok(None) };
             // A plan that merges logs frees their slots (RULES R14); one that adds to what is there is growth, also over sectors.
             let need = forced.unwrap_or(if plan.merges > 0 && !grows { Need::Transient } else { Need::Growth });
-            match take_logs(tx, volume, view, target, plan, block_start, need) {
+            match take_logs(tx, volume, view, target, plan, need) {
                 Err(Error::NoSpace { .. }) => Ok(None),
                 other => other.map(Some),
             }
@@ -580,16 +585,8 @@ pub(crate) fn kill_set_id(inode: &mut Inode) {
     }
 }
 
-/// 3. Takes slots for a plan and gathers the bytes of each log.
-fn take_logs<'d>(
-    tx: &mut Tx<'_>,
-    volume: &Volume,
-    view: &FileView,
-    target: &Target<'d>,
-    plan: LogPlan,
-    block_start: u64,
-    need: Need,
-) -> Result<Action<'d>> {
+/// 3. Takes slots for a plan and says where the bytes of each log come from.
+fn take_logs<'d>(tx: &mut Tx<'_>, volume: &Volume, view: &FileView, target: &Target<'d>, plan: LogPlan, need: Need) -> Result<Action<'d>> {
     let mut stores = SmallVec::new();
     let mut taken: SmallVec<[_; 4]> = SmallVec::new();
     for (slot, step) in &plan.steps {
@@ -605,7 +602,7 @@ fn take_logs<'d>(
                     Some(part) if merged.is_empty() => {
                         Bytes::Borrowed(&part.data[(offset - part.offset) as usize..(end - part.offset) as usize])
                     }
-                    _ => Bytes::Owned(merge(volume, view, &target.parts, merged, block_start, *offset, *length)?),
+                    _ => Bytes::Merged(view.owner.inode, merged.to_vec()),
                 };
                 let class = SlotClass::for_bytes(*length as usize);
                 let address = match volume.memory.take_slot(class, need) {
@@ -631,18 +628,17 @@ fn take_logs<'d>(
     Ok(Action::Logs { merges: plan.merges, slots: plan.kept, stores, extent: target.old.extent })
 }
 
-/// The bytes of a log from old logs and new parts.
+/// The bytes of a log from old logs of the file and new parts.
 fn merge(
     volume: &Volume,
-    view: &FileView,
-    parts: &[Part<'_>],
+    inode: InodeNumber,
     merged: &[LogEntry],
+    parts: &[Part<'_>],
     block_start: u64,
-    offset: u32,
-    length: u32,
+    entry: &LogEntry,
 ) -> Result<Vec<u8>> {
-    let mut bytes = vec![0; length as usize];
-    let end = offset + length;
+    let (offset, end) = (entry.offset, entry.end());
+    let mut bytes = vec![0; entry.length as usize];
     let mut buffer = [0; 4096];
     let mut copy = |start: u32, data: &[u8]| {
         let (from, to) = (start.max(offset), (start + data.len() as u32).min(end));
@@ -652,7 +648,7 @@ fn merge(
     };
     for log in merged {
         let old = &mut buffer[..log.length as usize];
-        load_log(volume, view.owner.inode, block_start, log, old)?;
+        load_log(volume, inode, block_start, log, old)?;
         copy(log.offset, old);
     }
     for part in parts {
@@ -663,13 +659,14 @@ fn merge(
 
 /// 4 and 5. Block writes in flight; meanwhile logs are stored and checksums computed; then both are durable.
 fn transfer(volume: &Volume, targets: &mut [Target<'_>]) -> Result<(Fenced, Flushed)> {
-    let mut logs: SmallVec<[(&mut LogSlots, &mut [Store<'_>]); 2]> = SmallVec::new();
+    let block_bytes = u64::from(volume.geometry.block_bytes());
+    let mut logs: SmallVec<[Logs<'_, '_>; 2]> = SmallVec::new();
     let mut blocks: SmallVec<[(&mut NewExtent, &[u8]); 2]> = SmallVec::new();
     for target in targets {
         match &mut target.action {
             Action::Logs { slots, stores, merges, .. } => {
                 add(&volume.live.work.merges, *merges);
-                logs.push((slots, stores));
+                logs.push(Logs { slots, stores, parts: &target.parts, block_start: target.block * block_bytes });
             }
             Action::Sectors { extent, bytes, .. } => blocks.push((extent, bytes.get())),
             Action::Undecided => unreachable!("every block was decided on"),
@@ -678,8 +675,11 @@ fn transfer(volume: &Volume, targets: &mut [Target<'_>]) -> Result<(Fenced, Flus
     let mut stored = None;
     let mut store_logs = || -> Result<Lines<InFlight>> {
         let mut in_flight = Lines::none();
-        for (slots, stores) in &mut logs {
+        for Logs { slots, stores, parts, block_start } in &mut logs {
             for store in stores.iter_mut() {
+                if let Bytes::Merged(inode, merged) = &store.bytes {
+                    store.bytes = Bytes::Owned(merge(volume, *inode, merged, parts, *block_start, &store.entry)?);
+                }
                 in_flight = std::mem::replace(&mut in_flight, Lines::none()).and(store_log(volume, store)?);
                 slots[store.slot] = Some(store.entry);
             }
@@ -709,6 +709,14 @@ fn transfer(volume: &Volume, targets: &mut [Target<'_>]) -> Result<(Fenced, Flus
     let any_log = !logs.is_empty() && !on(Mutant::LogsNotFenced);
     let fenced = if any_log { volume.drive.fence(in_flight) } else { Fenced::nothing_stored() };
     Ok((fenced, flushed))
+}
+
+/// What is stored of one block.
+struct Logs<'t, 'd> {
+    slots: &'t mut LogSlots,
+    stores: &'t mut [Store<'d>],
+    parts: &'t [Part<'d>],
+    block_start: u64,
 }
 
 /// One request for each run of blocks that lie side by side both in memory and on the device.
