@@ -37,6 +37,8 @@ enum Catcher {
     FullDevice,
     /// Bytes behind the end come back.
     Model,
+    /// Logs are merged, and rewritten with their block.
+    Logs,
     /// A FLUSH fails.
     FailedFlush,
     /// `tandemfs_check` after an unmount.
@@ -54,8 +56,9 @@ enum Catcher {
 }
 
 impl Catcher {
-    const ALL: [Self; 14] = [
+    const ALL: [Self; 15] = [
         Self::Model,
+        Self::Logs,
         Self::FailedFlush,
         Self::Check,
         Self::MetadataReuse,
@@ -82,6 +85,16 @@ impl Catcher {
             Self::Model => agree(
                 &Setting::small(PersistenceDomain::Adr, 64 << 10),
                 &[Create("f"), Append("f", 65_536, 1), Truncate("f", 387), Append("f", 59, 2), Write("f", 196_597, 100, 3)],
+            ),
+            Self::Logs => agree(
+                &Setting::small(PersistenceDomain::Adr, 64 << 10),
+                &[
+                    Create("f"),
+                    Write("f", 0, 131_072, 1),
+                    Scatter("f", 100, 16, 4096, 64, 2), // sixteen entries, one in each sector
+                    Write("f", 130, 100, 18),           // merged with the first
+                    Write("f", 3000, 10, 19),           // one too many: the block is rewritten
+                ],
             ),
             Self::FailedFlush => failed_flush(),
             Self::Check => orphan_and_check(),
@@ -410,4 +423,7 @@ mutants! {
     link_count_kept: LinkCountKept by Names;
     parent_kept: ParentKept by Names;
     name_not_indexed: NameNotIndexed by Names;
+    r19_sub_writes_apart: SubWritesApart by SequencesAdr, SequencesGpf;
+    merged_bytes_forgotten: MergedBytesForgotten by Logs;
+    touched_taken_for_covered: TouchedTakenForCovered by Logs;
 }

@@ -81,6 +81,12 @@ pub enum Mutant {
     ParentKept,
     /// A name that a rename made is not in the index in memory.
     NameNotIndexed,
+    /// R19: the sub-writes of one write are committed one by one.
+    SubWritesApart,
+    /// What a write merges into a new log is not taken over from the old ones.
+    MergedBytesForgotten,
+    /// A sector that is rewritten is taken for covered where any log touches it.
+    TouchedTakenForCovered,
 }
 
 #[cfg(feature = "mutants")]

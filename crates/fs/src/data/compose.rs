@@ -11,6 +11,7 @@ use tandemfs_format::{InodeNumber, SECTOR_BYTES};
 
 use super::log_plan::Part;
 use crate::index::block::Block;
+use crate::mutant::{Mutant, on};
 use crate::volume::{Owner, Volume};
 use crate::{Error, Result};
 
@@ -44,7 +45,8 @@ pub(crate) fn needed_sectors(block: &Block, over: &[Part<'_>], length: usize) ->
     let is_needed = |index: &usize| {
         let (start, end) = ((index * SECTOR_BYTES) as u32, ((index + 1) * SECTOR_BYTES) as u32);
         let of_logs: u32 = block.logs().map(|log| log.end().min(end).saturating_sub(log.offset.max(start))).sum(); // they do not overlap
-        of_logs < end - start && !over.iter().any(|part| part.offset <= start && end <= part.end())
+        of_logs < (if on(Mutant::TouchedTakenForCovered) { 1 } else { end - start })
+            && !over.iter().any(|part| part.offset <= start && end <= part.end())
     };
     let sectors = 0..written.min(length / SECTOR_BYTES);
     match (sectors.clone().find(is_needed), sectors.rev().find(is_needed)) {

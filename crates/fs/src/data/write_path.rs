@@ -113,6 +113,12 @@ impl FileSystem {
             let until_border = TX_DATA_MAX - at % TX_DATA_MAX;
             // An unaligned request of up to TX_DATA_MAX stays one transaction; longer ones are cut at its multiples.
             let piece = if ((from.len() - done) as u64) <= TX_DATA_MAX { from.len() - done } else { until_border as usize };
+            let piece = if on(Mutant::SubWritesApart) {
+                let block_bytes = u64::from(self.volume.geometry.block_bytes());
+                piece.min((block_bytes - at % block_bytes) as usize)
+            } else {
+                piece
+            };
             let bytes_after = if on(Mutant::SizeBeforePieces) { from.len() - done - piece } else { 0 };
             let write = || self.write_piece(&handle, at, &from[done..done + piece], options, bytes_after as u64);
             let written = match write() {
@@ -646,7 +652,7 @@ fn merge(
             bytes[(from - offset) as usize..(to - offset) as usize].copy_from_slice(&data[(from - start) as usize..(to - start) as usize]);
         }
     };
-    for log in merged {
+    for log in merged.iter().filter(|_| !on(Mutant::MergedBytesForgotten)) {
         let old = &mut buffer[..log.length as usize];
         load_log(volume, inode, block_start, log, old)?;
         copy(log.offset, old);
