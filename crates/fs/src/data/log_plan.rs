@@ -62,33 +62,31 @@ fn plan_with(old: &LogSlots, parts: &[Part<'_>], merges_neighbours: bool) -> Opt
     let mut plan = LogPlan { kept: *old, steps: SmallVec::new(), merges: 0 };
     let mut writes: SmallVec<[NewLog; 4]> = SmallVec::new();
     for (index, part) in parts.iter().enumerate() {
-        let overlaps = |log: &LogEntry| log.offset < part.end() && part.offset < log.end();
-        let touched = plan.kept.iter().flatten().any(overlaps);
-        let before = plan.kept.iter().position(|log| log.is_some_and(|log| log.end() == part.offset));
-        if let (false, Some(slot)) = (touched, before)
+        let found = Around::of(&plan.kept, part);
+        if let (0, Some(slot)) = (found.overlapped, found.before)
             && let Some(log) = plan.kept[slot].filter(|log| log.length as usize + part.data.len() <= log.class.bytes())
         {
             plan.kept[slot] = None;
             plan.steps.push((slot, Step::Append { log, part: index }));
             continue;
         }
+        let mut merging = found.overlapped;
+        for slot in [found.before, found.behind].into_iter().flatten() {
+            let Some(log) = plan.kept[slot] else { continue };
+            let (start, end) = (part.offset.min(log.offset), part.end().max(log.end()));
+            let grows = Some(slot) == found.before && log.class != SlotClass::Page && (end - start) as usize <= LOG_BYTES_MAX; // [L3]
+            if grows || merges_neighbours && share_a_page(&log, part) {
+                merging |= 1 << slot;
+            }
+        }
         let (mut start, mut end) = (part.offset, part.end());
-        // What ends a page of the block at its border is not in the way of what begins there.
-        let fits = |start: u32, end: u32| start / LOG_BYTES_MAX as u32 == (end - 1) / LOG_BYTES_MAX as u32;
-        let neighbour_before = |log: &LogEntry| log.end() == part.offset && fits(log.offset, log.end() + 1);
-        let neighbour_behind = |log: &LogEntry| log.offset == part.end() && fits(log.offset - 1, log.end());
         let mut merged = SmallVec::new();
-        for slot in &mut plan.kept {
-            let Some(log) = *slot else { continue };
-            let grows = log.end() == part.offset && log.class != SlotClass::Page && (part.end() - log.offset) as usize <= LOG_BYTES_MAX; // [L3]
-            let touches = merges_neighbours && (neighbour_before(&log) || neighbour_behind(&log)); // [L4]
-            if overlaps(&log) || grows || touches {
-                (start, end) = (start.min(log.offset), end.max(log.end()));
-                *slot = None;
-                plan.merges += 1;
-                if log.offset < part.offset || log.end() > part.end() {
-                    merged.push(log); // otherwise the write covers it and nothing of it is read
-                }
+        for slot in bits(merging) {
+            let Some(log) = plan.kept[slot].take() else { continue };
+            (start, end) = (start.min(log.offset), end.max(log.end()));
+            plan.merges += 1;
+            if log.offset < part.offset || log.end() > part.end() {
+                merged.push(log); // otherwise the write covers it and nothing of it is read
             }
         }
         if (end - start) as usize <= LOG_BYTES_MAX {
@@ -104,14 +102,64 @@ fn plan_with(old: &LogSlots, parts: &[Part<'_>], merges_neighbours: bool) -> Opt
             at = next;
         }
     }
+    let mut taken = mask(&plan.kept) | plan.steps.iter().fold(0, |taken, (slot, _)| taken | 1 << slot);
+    let had = mask(old);
     for (offset, length, merged) in writes {
-        let taken = |slot: &usize| plan.steps.iter().any(|(other, _)| other == slot);
         // A slot that held a replaced log is preferred: then one line of the leaf changes.
-        let freed = (0..old.len()).find(|slot| old[*slot].is_some() && plan.kept[*slot].is_none() && !taken(slot));
-        let slot = freed.or_else(|| (0..old.len()).find(|slot| plan.kept[*slot].is_none() && !taken(slot)))?;
+        let slot = bits(had & !taken).next().or_else(|| bits(!taken).next())?;
+        taken |= 1 << slot;
         plan.steps.push((slot, Step::Write { offset, length, merged }));
     }
     Some(plan)
+}
+
+/// A bit a slot that holds a log.
+fn mask(logs: &LogSlots) -> u16 {
+    (0..).zip(logs).fold(0, |mask, (slot, log)| mask | u16::from(log.is_some()) << slot)
+}
+
+/// The numbers of the bits that are set.
+fn bits(mut mask: u16) -> impl Iterator<Item = usize> {
+    std::iter::from_fn(move || {
+        let bit = (mask != 0).then(|| mask.trailing_zeros() as usize)?;
+        mask &= mask - 1;
+        Some(bit)
+    })
+}
+
+/// The logs of a block around a part: one look at each.
+#[derive(Default)]
+struct Around {
+    /// A bit for each slot whose log overlaps it.
+    overlapped: u16,
+    /// The slot of the log that ends where it starts.
+    before: Option<usize>,
+    /// The slot of the log that starts where it ends.
+    behind: Option<usize>,
+}
+
+impl Around {
+    fn of(logs: &LogSlots, part: &Part<'_>) -> Self {
+        let mut found = Self::default();
+        for (slot, log) in logs.iter().enumerate() {
+            let Some(log) = log else { continue };
+            if log.offset < part.end() && part.offset < log.end() {
+                found.overlapped |= 1 << slot;
+            } else if log.end() == part.offset {
+                found.before = Some(slot);
+            } else if log.offset == part.end() {
+                found.behind = Some(slot);
+            }
+        }
+        found
+    }
+}
+
+/// Whether a log that touches a part lies in one page of the block with a byte of it.
+fn share_a_page(log: &LogEntry, part: &Part<'_>) -> bool {
+    const PAGE: u32 = LOG_BYTES_MAX as u32;
+    let (first, last) = (log.offset / PAGE, (log.end() - 1) / PAGE);
+    first == last && if log.end() == part.offset { part.offset / PAGE == first } else { (part.end() - 1) / PAGE == first }
 }
 
 #[cfg(test)]
