@@ -5,6 +5,7 @@ pub(crate) mod compose;
 pub(crate) mod log_plan;
 pub(crate) mod range_lock;
 mod read_path;
+mod rewrite;
 mod seek;
 mod truncate;
 mod write_back;
