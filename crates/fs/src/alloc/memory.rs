@@ -653,11 +653,10 @@ impl MemoryAllocator {
         self.free_data_lines.load(SeqCst) + units * UNIT_LINES
     }
 
-    /// Share of the data area that is free, in percent.
-    pub(crate) fn free_data_percent(&self) -> u64 {
+    /// Whether so many percent of the data area are free.
+    pub(crate) fn is_data_free(&self, percent: u64) -> bool {
         let free = self.free_for_data();
-        let total = free + self.data_log_lines.load(SeqCst);
-        free * 100 / total.max(1)
+        free * 100 >= (free + self.data_log_lines.load(SeqCst)) * percent
     }
 
     pub(crate) fn space(&self) -> ZoneSpace {

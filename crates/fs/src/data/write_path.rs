@@ -153,6 +153,7 @@ impl FileSystem {
             }
             touch(inode, options);
         })?;
+        self.note_written(handle, &targets);
         drop(range);
         for block in lent {
             // On a full device the block was lent room; the hole that it left is large enough for it. The write itself is done.

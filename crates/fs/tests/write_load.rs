@@ -1,0 +1,102 @@
+//! A write load far larger than the memory zone: it goes on, nothing is lost, and metadata keeps its room.
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tandemfs_crash::{MemoryDevice, check_device};
+use tandemfs_device::{Device, Drive, PersistenceDomain};
+use tandemfs_emulator::{CreateOptions, ImageDevice, OpenOptions};
+use tandemfs_format::InodeNumber;
+use tandemfs_format::inode::file_type;
+use tandemfs_fs::{Error, FileSystem, FormatOptions, MountOptions, NewInode, WriteBackPolicy, WriteOptions, make_file_system};
+
+fn next(state: &mut u64) -> u64 {
+    *state ^= *state << 13;
+    *state ^= *state >> 7;
+    *state ^= *state << 17;
+    *state
+}
+
+fn create(fs: &FileSystem, name: &str) -> Result<InodeNumber, Error> {
+    let new = NewInode { mode: file_type::REGULAR | 0o644, uid: 0, gid: 0, rdev: 0, target: b"" };
+    fs.create(InodeNumber::ROOT, name.as_bytes(), &new).map(|made| made.inode)
+}
+
+fn percent_free(fs: &FileSystem) -> u64 {
+    let zone = fs.space().memory;
+    zone.free_bytes * 100 / (zone.free_bytes + zone.data_log_bytes).max(1)
+}
+
+/// Random unaligned writes of 4 KiB on romefs-a with its timing: throughput over time, to look at.
+/// `cargo test --release -p tandemfs-fs --test write_load -- --ignored --nocapture`; RATIO=5 ZONE_MIB=64 THREADS=1 change it.
+#[test]
+#[ignore = "a measurement: a minute, and a quiet machine"]
+fn throughput_over_time() {
+    let number = |name: &str, default: u64| std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default);
+    let (ratio, zone_bytes, threads) = (number("RATIO", 5), number("ZONE_MIB", 64) << 20, number("THREADS", 1));
+    let policy = match std::env::var("POLICY").as_deref() {
+        Ok("oldest") => WriteBackPolicy::Oldest,
+        Ok("coldest") => WriteBackPolicy::Coldest,
+        _ => WriteBackPolicy::MostSpace,
+    };
+    let path = PathBuf::from(format!("/dev/shm/tandemfs-write-load-{}", std::process::id()));
+    let file_bytes = ratio * zone_bytes;
+    let profile = "romefs-a".to_owned();
+    tandemfs_emulator::create(&path, &CreateOptions { profile, memory_bytes: zone_bytes, block_bytes: file_bytes * 2 }).expect("an image");
+    let device = Arc::new(ImageDevice::open(&path, &OpenOptions::default()).expect("opens"));
+    device.populate().expect("populated");
+    std::fs::remove_file(&path).expect("removed; the device keeps it");
+    let drive = Drive::new(device);
+    make_file_system(&drive, &FormatOptions::default()).expect("mkfs");
+    let fs = Arc::new(FileSystem::mount(drive, &MountOptions { write_back: policy, ..MountOptions::default() }).expect("mounts"));
+    fs.start_background().expect("a thread");
+    let file = create(&fs, "file").expect("made");
+    let data = vec![7; 1 << 20];
+    for offset in (0..file_bytes).step_by(1 << 20) {
+        fs.write(file, offset, &data, WriteOptions::default()).expect("writes");
+    }
+    fs.reset_statistics();
+    let total = file_bytes;
+    let start = Instant::now();
+    let step = total / 20 / threads;
+    let lines: Vec<Vec<(Duration, u64, u64, Duration)>> = std::thread::scope(|scope| {
+        let running: Vec<_> = (0..threads)
+            .map(|thread| {
+                let (fs, data) = (&fs, &data);
+                scope.spawn(move || {
+                    let mut seed = 0x9e37_79b9 + thread;
+                    let (mut lines, mut done, mut worst) = (Vec::new(), 0, Duration::ZERO);
+                    while done < total / threads {
+                        let at = next(&mut seed) % (file_bytes - 4096);
+                        let began = Instant::now();
+                        fs.write(file, at, &data[..4096], WriteOptions::default()).expect("never without space");
+                        worst = worst.max(began.elapsed());
+                        let before = done / step;
+                        done += 4096;
+                        if done / step != before {
+                            lines.push((start.elapsed(), percent_free(fs), fs.statistics().work.block_write_backs, worst));
+                            worst = Duration::ZERO;
+                        }
+                    }
+                    lines
+                })
+            })
+            .collect();
+        running.into_iter().map(|thread| thread.join().expect("no panic")).collect()
+    });
+    let elapsed = start.elapsed();
+    let mut before = Duration::ZERO;
+    for (at, free, blocks, worst) in &lines[0] {
+        let rate = (step * threads) as f64 / (*at - before).as_secs_f64() / 1e6;
+        println!("{:7.3} s  {rate:7.1} MB/s  {free:3} % free  {blocks:7} blocks anew  slowest {worst:?}", at.as_secs_f64());
+        before = *at;
+    }
+    println!(
+        "1:{ratio}, {threads} threads, {policy:?}: {:.1} MB/s; {:?}",
+        total as f64 / elapsed.as_secs_f64() / 1e6,
+        fs.statistics().work
+    );
+    fs.unmount().expect("unmounts");
+}
