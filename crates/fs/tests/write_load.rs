@@ -1,12 +1,11 @@
 //! A write load far larger than the memory zone: it goes on, nothing is lost, and metadata keeps its room.
 
-use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tandemfs_crash::{MemoryDevice, check_device};
-use tandemfs_device::{Device, Drive, PersistenceDomain};
+use tandemfs_device::{Drive, PersistenceDomain};
 use tandemfs_emulator::{CreateOptions, ImageDevice, OpenOptions};
 use tandemfs_format::InodeNumber;
 use tandemfs_format::inode::file_type;
@@ -27,6 +26,82 @@ fn create(fs: &FileSystem, name: &str) -> Result<InodeNumber, Error> {
 fn percent_free(fs: &FileSystem) -> u64 {
     let zone = fs.space().memory;
     zone.free_bytes * 100 / (zone.free_bytes + zone.data_log_bytes).max(1)
+}
+
+/// What the last write of each piece of the file left: the bytes of a write are all the number of it.
+struct Shadow(Vec<u8>);
+
+impl Shadow {
+    fn write(&mut self, fs: &FileSystem, file: InodeNumber, offset: usize, bytes: &[u8]) {
+        let done = fs.write(file, offset as u64, bytes, WriteOptions::default()).expect("never without space");
+        assert_eq!(done, bytes.len());
+        self.0[offset..offset + bytes.len()].copy_from_slice(bytes);
+    }
+
+    fn compare(&self, fs: &FileSystem, file: InodeNumber) {
+        let mut bytes = vec![0; 1 << 20];
+        for (at, expected) in (0..).step_by(bytes.len()).zip(self.0.chunks(bytes.len())) {
+            let done = fs.read(file, at, &mut bytes).expect("reads");
+            assert!(bytes[..done] == *expected, "MiB {} differs", at >> 20);
+        }
+    }
+}
+
+/// Ten times the memory zone in small random writes, with a thread behind. Nobody is refused, metadata grows all the while, and everything
+/// is there at the end, also for a mount that finds it as a crash left it.
+fn load(memory_bytes: u64, policy: WriteBackPolicy, seed: u64) {
+    const FILE_BYTES: usize = 24 << 20;
+    const ROUNDS: u64 = 40;
+    let device = MemoryDevice::new(memory_bytes, 4 * FILE_BYTES as u64, PersistenceDomain::Gpf);
+    let drive = Drive::new(Arc::new(device.clone()));
+    make_file_system(&drive, &FormatOptions::default()).expect("mkfs");
+    let options = MountOptions { memory_bytes: 8 << 20, write_back: policy, ..MountOptions::default() };
+    let fs = Arc::new(FileSystem::mount(drive, &options).expect("mounts"));
+    fs.start_background().expect("a thread");
+    let file = create(&fs, "file").expect("made");
+    let mut shadow = Shadow(vec![0; FILE_BYTES]);
+    for at in (0..FILE_BYTES).step_by(1 << 20) {
+        shadow.write(&fs, file, at, &vec![1; 1 << 20]);
+    }
+    let mut random = seed;
+    let (mut written, mut made) = (0, 0);
+    let mut lowest_inodes = u64::MAX;
+    for round in 0..ROUNDS {
+        while written < 10 * memory_bytes * (round + 1) / ROUNDS {
+            let length = if next(&mut random).is_multiple_of(8) { 64 } else { 4096 };
+            let at = next(&mut random) as usize % (FILE_BYTES - length);
+            shadow.write(&fs, file, at, &vec![next(&mut random) as u8; length]);
+            written += length as u64;
+        }
+        for _ in 0..25 {
+            create(&fs, &format!("small {made}")).expect("metadata has room");
+            made += 1;
+        }
+        lowest_inodes = lowest_inodes.min(fs.space().inodes_free);
+    }
+    let (space, work) = (fs.space(), fs.statistics().work);
+    println!("{memory_bytes} B, {policy:?}, seed {seed}: {space:?}, room for {lowest_inodes} inodes at least; {work:?}");
+    assert!(lowest_inodes > 1000, "{lowest_inodes}");
+    assert!(work.write_back_batches > 0 && work.write_back_bytes > memory_bytes);
+    shadow.compare(&fs, file);
+    // What write-back has time for when the load is over.
+    let end = Instant::now() + Duration::from_secs(20);
+    while percent_free(&fs) < 10 {
+        assert!(Instant::now() < end, "write-back stays behind: {:?}", fs.space());
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let crashed = FileSystem::mount(Drive::new(Arc::new(device.fork())), &MountOptions::default()).expect("recovers");
+    shadow.compare(&crashed, crashed.lookup(InodeNumber::ROOT, b"file").expect("there").inode);
+    drop(crashed);
+    fs.unmount().expect("unmounts");
+    check_device(&device, false).unwrap_or_else(|findings| panic!("{findings}"));
+}
+
+#[test]
+fn a_load_of_ten_times_the_memory_zone_is_never_refused() {
+    load(16 << 20, WriteBackPolicy::MostSpace, 1);
+    load(16 << 20, WriteBackPolicy::Oldest, 2);
+    load(24 << 20, WriteBackPolicy::Coldest, 3);
 }
 
 /// Random unaligned writes of 4 KiB on romefs-a with its timing: throughput over time, to look at.

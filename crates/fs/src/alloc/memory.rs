@@ -534,6 +534,13 @@ impl MemoryAllocator {
         }
     }
 
+    /// Lines of a region that wait for the watermark, and lines that are free in it.
+    #[cfg(test)]
+    pub(crate) fn waiting_and_free(&self, region: Region) -> (u64, u64) {
+        let waiting = self.regions[slot(region)].lock().pending.iter().map(|(.., lines)| lines).sum();
+        (waiting, self.region_free[slot(region)].load(SeqCst))
+    }
+
     /// Frees everything that waits: nothing is left to replay.
     pub(crate) fn release_all_pending(&self, volume: &Volume) {
         for region in Region::ALL {

@@ -268,9 +268,9 @@ impl FileSystem {
         Ok(())
     }
 
-    /// After an error of the device among several blocks, each is tried by itself ([W5]); one alone has failed.
+    /// After an error of the device each block of a batch is tried by itself ([W5]); a block whose caller has its range has failed.
     fn each_by_itself(&self, jobs: Vec<Job<'_, '_>>, error: Error, done: &mut dyn FnMut(Result<bool>)) {
-        if jobs.len() == 1 {
+        if jobs.iter().all(|job| job.range.is_none()) {
             return done(Err(error));
         }
         let blocks: Vec<_> = jobs.iter().map(|job| (job.handle, job.block)).collect();
