@@ -50,7 +50,7 @@ impl FileSystem {
         {
             tracing::error!(%error, "checkpoint");
         }
-        if (wake.write_back || self.is_data_area_low())
+        if (wake.write_back || self.is_data_area_low() || self.volume.memory.is_metadata_short())
             && let Err(error) = self.write_back_behind()
         {
             tracing::error!(%error, "write-back");
@@ -61,6 +61,13 @@ impl FileSystem {
     fn write_back_behind(&self) -> Result<()> {
         let asked = &self.write_back.asked;
         asked.store(true, Relaxed);
+        if self.volume.memory.is_metadata_short() && self.write_back.may_empty_units() {
+            let is_emptied = &self.volume.memory.is_emptied;
+            is_emptied.store(true, Relaxed);
+            let result = self.write_back_all();
+            is_emptied.store(false, Relaxed);
+            result?;
+        }
         while self.write_back()? > 0 {
             if !self.is_data_area_low() || self.write_back.stop.load(Relaxed) {
                 break;

@@ -73,7 +73,7 @@ fn load(memory_bytes: u64, policy: WriteBackPolicy, seed: u64) {
             shadow.write(&fs, file, at, &vec![next(&mut random) as u8; length]);
             written += length as u64;
         }
-        for _ in 0..25 {
+        for _ in 0..450 {
             create(&fs, &format!("small {made}")).expect("metadata has room");
             made += 1;
         }
@@ -102,6 +102,46 @@ fn a_load_of_ten_times_the_memory_zone_is_never_refused() {
     load(16 << 20, WriteBackPolicy::MostSpace, 1);
     load(16 << 20, WriteBackPolicy::Oldest, 2);
     load(24 << 20, WriteBackPolicy::Coldest, 3);
+}
+
+/// Data logs have every unit that they may have; then metadata grows by more than what was left to it.
+#[test]
+fn metadata_gets_units_of_the_data_area() {
+    let device = MemoryDevice::new(16 << 20, 128 << 20, PersistenceDomain::Gpf);
+    let drive = Drive::new(Arc::new(device.clone()));
+    make_file_system(&drive, &FormatOptions::default()).expect("mkfs");
+    let fs = Arc::new(FileSystem::mount(drive, &MountOptions { write_back_percent: 1, ..MountOptions::default() }).expect("mounts"));
+    let file = create(&fs, "file").expect("made");
+    for log in 0.. {
+        if percent_free(&fs) < 8 {
+            break;
+        }
+        fs.write(file, log * 70_000, &[5; 4000], WriteOptions::default()).expect("room");
+    }
+    let logs = fs.space().memory.data_log_bytes;
+    assert!(logs > 3 << 20 && fs.space().inodes_free < 40_000, "{:?}", fs.space());
+    fs.start_background().expect("a thread");
+    let before = fs.space().inodes_used;
+    let mut waited = 0;
+    // Two units of inodes more than there are, where one unit was left.
+    while fs.space().inodes_used < before + 40_000 {
+        match create(&fs, &format!("small {}", fs.space().inodes_used)) {
+            Ok(_) => waited = 0,
+            Err(Error::NoSpace { .. }) if waited < 2000 => {
+                waited += 1;
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            Err(error) => panic!("{error} with {:?}", fs.space()),
+        }
+    }
+    assert!(fs.space().memory.data_log_bytes < logs / 4, "{:?}", fs.space());
+    let mut bytes = [0; 4000];
+    for log in [0, 7, logs / 4096 - 1] {
+        fs.read(file, log * 70_000, &mut bytes).expect("reads");
+        assert_eq!(bytes, [5; 4000], "{log}");
+    }
+    fs.unmount().expect("unmounts");
+    check_device(&device, false).unwrap_or_else(|findings| panic!("{findings}"));
 }
 
 /// Random unaligned writes of 4 KiB on romefs-a with its timing: throughput over time, to look at.

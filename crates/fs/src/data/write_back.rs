@@ -9,11 +9,14 @@
 //! [WB4] An inode is locked for a look at [`LOOK_RECORDS`] records at a time, never while the device moves data (RULES R9).
 //! [WB5] A pass that freed nothing (a full block zone, damaged logs) is not asked for again by the next write: the thread tries anew by its
 //!       clock.
+//! [WB6] Metadata never loses its room to data: when it has taken of the units that the data area leaves it, everything is written back once,
+//!       so that units empty and the reserve is whole again; new logs go by blocks for so long. A reserve is a sixteenth of the zone and regions do not shrink, so this is rare.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::ops::ControlFlow;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use tandemfs_format::InodeNumber;
 use tandemfs_format::mapping::Record;
@@ -46,6 +49,9 @@ const LOOK_RECORDS: usize = 256;
 const BATCH_BLOCKS: u64 = 64;
 const BATCH_BYTES: u64 = 512 << 10;
 
+/// Time between two attempts to empty units of the data area.
+const EMPTY_UNITS_INTERVAL: Duration = Duration::from_secs(10);
+
 /// What write-back remembers from one pass to the next.
 pub(crate) struct WriteBack {
     /// Inode and block where the next window begins.
@@ -55,6 +61,8 @@ pub(crate) struct WriteBack {
     /// Whether it is to end at once.
     pub(crate) stop: AtomicBool,
     pub(crate) heat: Heat,
+    /// When units were last to be emptied ([WB6]).
+    emptied_at: Mutex<Option<Instant>>,
 }
 
 /// A block with logs. The greatest is written back first.
@@ -73,7 +81,18 @@ impl WriteBack {
             asked: AtomicBool::new(false),
             stop: AtomicBool::new(false),
             heat: Heat::new(options.write_back, options.memory_bytes, last_txid),
+            emptied_at: Mutex::new(None),
         }
+    }
+
+    /// Whether it is time to empty units ([WB6]): at once, then at intervals, since a load that goes on may keep them from emptying.
+    pub(crate) fn may_empty_units(&self) -> bool {
+        let mut emptied_at = self.emptied_at.lock();
+        let due = emptied_at.is_none_or(|at| at.elapsed() >= EMPTY_UNITS_INTERVAL);
+        if due {
+            *emptied_at = Some(Instant::now());
+        }
+        due
     }
 }
 
