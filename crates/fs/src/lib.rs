@@ -57,7 +57,7 @@ pub(crate) use data::space_512_of as data_space_512;
 use data::threshold::Splitting;
 use namespace::inodes::InodeTable;
 use sync::Mutex;
-use sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
+use sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use volume::Volume;
 
 /// A mounted file system. Dropped without [`FileSystem::unmount`] it leaves the device as a crash would.
@@ -72,8 +72,7 @@ pub struct FileSystem {
     pub(crate) orphans: Mutex<HashSet<u64>>,
     pub(crate) late_orphans: Mutex<Vec<InodeNumber>>,
     generation: AtomicU32,
-    pub(crate) write_back_cursor: AtomicU64,
-    pub(crate) stop_write_back: AtomicBool,
+    pub(crate) write_back: data::write_back::WriteBack,
     background: Mutex<Option<std::thread::JoinHandle<()>>>,
     pub(crate) unmounted: AtomicBool,
     recovery: RecoveryReport,

@@ -16,6 +16,7 @@ use crate::alloc::memory::MemoryAllocator;
 use crate::alloc::sectors::SectorAllocator;
 use crate::cache::PageCache;
 use crate::data::threshold::Splitting;
+use crate::data::write_back::WriteBack;
 use crate::health::Health;
 use crate::journal::{Journal, replay};
 use crate::mutant::{Mutant, on};
@@ -23,7 +24,7 @@ use crate::namespace::inodes::InodeTable;
 use crate::quarantine::Quarantine;
 use crate::recovery::{self, RecoveryReport};
 use crate::statistics::Live;
-use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::SeqCst};
+use crate::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
 use crate::sync::{Mutex, parallelism};
 use crate::types::MountOptions;
 use crate::volume::Volume;
@@ -158,8 +159,7 @@ impl FileSystem {
             orphans: Mutex::new(orphans.iter().map(|number| number.get()).collect::<HashSet<u64>>()),
             late_orphans: Mutex::default(),
             generation: AtomicU32::new((last_txid as u32).wrapping_add(1)),
-            write_back_cursor: AtomicU64::new(1),
-            stop_write_back: AtomicBool::new(false),
+            write_back: WriteBack::new(options, last_txid),
             background: Mutex::default(),
             unmounted: AtomicBool::new(false),
             recovery: RecoveryReport::default(),

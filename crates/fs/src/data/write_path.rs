@@ -23,6 +23,7 @@ use super::FileView;
 use super::compose::{compose, load_log};
 use super::log_plan::{self, LogPlan, Part, Step};
 use super::range_lock::RangeGuard;
+use super::rewrite::Rewrite;
 use crate::alloc::Need;
 use crate::index::block::{Block, ExtentChange, LogSlots, NewExtent};
 use crate::index::tree;
@@ -50,14 +51,14 @@ struct Span {
 }
 
 /// One block of a write.
-struct Target<'d> {
-    block: u64,
-    old: Block,
-    parts: SmallVec<[Part<'d>; 2]>,
-    action: Action<'d>,
+pub(super) struct Target<'d> {
+    pub(super) block: u64,
+    pub(super) old: Block,
+    pub(super) parts: SmallVec<[Part<'d>; 2]>,
+    pub(super) action: Action<'d>,
 }
 
-enum Action<'d> {
+pub(super) enum Action<'d> {
     /// Not decided yet.
     Undecided,
     /// Other logs over `extent`, what becomes of the block's sectors. The slots are filled as the logs are stored.
@@ -67,7 +68,7 @@ enum Action<'d> {
 }
 
 /// A log on its way: which entry of the leaf it becomes.
-struct Store<'d> {
+pub(super) struct Store<'d> {
     slot: usize,
     entry: LogEntry,
     /// Bytes of the entry that are on the device already: an append in place leaves them alone.
@@ -75,7 +76,7 @@ struct Store<'d> {
     bytes: Bytes<'d>,
 }
 
-enum Bytes<'d> {
+pub(super) enum Bytes<'d> {
     Borrowed(&'d [u8]),
     Owned(Vec<u8>),
     /// New bytes over those of logs of this file, which are loaded while blocks are in flight.
@@ -83,7 +84,7 @@ enum Bytes<'d> {
 }
 
 impl Bytes<'_> {
-    fn get(&self) -> &[u8] {
+    pub(super) fn get(&self) -> &[u8] {
         match self {
             Self::Borrowed(bytes) => bytes,
             Self::Owned(bytes) => bytes,
@@ -164,6 +165,7 @@ impl FileSystem {
             }
             touch(inode, options);
         })?;
+        self.note_written(handle, &targets);
         drop(range);
         for block in lent {
             // On a full device the block was lent room; the hole that it left is large enough for it. The write itself is done.
@@ -330,7 +332,7 @@ impl FileSystem {
     }
 
     /// 6. One transaction for all blocks and the inode.
-    fn commit_write(
+    pub(super) fn commit_write(
         &self,
         mut tx: Tx<'_>,
         handle: &Handle,
@@ -395,68 +397,6 @@ impl FileSystem {
         })
     }
 
-    /// Write-back of a block: its logs and sectors become new sectors, in one transaction (RomeFS §3.5.2). True where it had logs.
-    pub(crate) fn write_back_block(&self, handle: &Handle, block: u64) -> Result<bool> {
-        self.rewrite_block(handle, block, Rewrite::WriteBack)
-    }
-
-    fn rewrite_block(&self, handle: &Handle, block: u64, why: Rewrite) -> Result<bool> {
-        let _range = handle.ranges.exclusive(block, block);
-        self.rewrite_locked(handle, block, why)
-    }
-
-    /// The same for a caller that has the range locked.
-    pub(super) fn rewrite_locked(&self, handle: &Handle, block: u64, why: Rewrite) -> Result<bool> {
-        let volume = &self.volume;
-        let block_bytes = u64::from(volume.geometry.block_bytes());
-        let view = self.view(handle)?;
-        let old = Block::lookup(volume, view.owner, view.root, block)?;
-        let count_before = old.extent.map_or(0, |extent| extent.count);
-        let start = block * block_bytes;
-        let inside = view.size.saturating_sub(start).min(block_bytes) as usize;
-        let whole = (inside.div_ceil(SECTOR_BYTES) as u32).max(count_before);
-        let (wanted, sectors) = match why {
-            Rewrite::WriteBack => (old.has_logs(), whole),
-            // What it has now and no more: that is what the hole which it left holds.
-            Rewrite::MoveOut => (old.extent.is_some_and(|extent| volume.sectors.is_lent(extent.sector)), count_before),
-            Rewrite::Lengthen(sectors) => (count_before < sectors, whole.max(sectors)),
-        };
-        if !wanted {
-            return Ok(false);
-        }
-        let length = sectors as usize * SECTOR_BYTES;
-        let mut tx = Tx::new(volume);
-        let mut bytes = vec![0; length];
-        compose(volume, view.owner, start, &old, &[], &mut bytes)?;
-        bytes[inside.min(length)..].fill(0);
-        let gives_back = count_before >= sectors;
-        let own = old.extent.filter(|extent| extent.unwritten && gives_back); // [B4]
-        let sector = match (own, why) {
-            (Some(own), _) => own.sector,
-            // A whole block that takes one from the room gives one back; the end of a file would leave it in pieces.
-            (None, Rewrite::WriteBack) if gives_back && u64::from(sectors) == volume.geometry.block_sectors_each() => {
-                volume.sectors.take(sectors.into(), Need::Transient)?
-            }
-            (None, Rewrite::WriteBack | Rewrite::Lengthen(_)) if !gives_back => volume.sectors.take(sectors.into(), Need::Growth)?,
-            _ => volume.sectors.take_outside_room(sectors.into()).ok_or(Error::NoSpace { zone: "block" })?,
-        };
-        if own.is_none() {
-            tx.took(space::sectors(sector, sectors.into()));
-        }
-        let extent = NewExtent { sector, count: sectors, checksums: SmallVec::new() };
-        let kept = old.logs.map(|slot| slot.filter(|log| log.end() as usize > length));
-        let action = Action::Sectors { extent, fill: own.is_some(), bytes: Bytes::Owned(bytes), kept };
-        let mut targets = [Target { block, old, parts: SmallVec::new(), action }];
-        let (fenced, flushed) = tx.suspect_if_failed(transfer(volume, &mut targets))?;
-        self.commit_write(tx, handle, &mut targets, fenced, flushed, |inode| {
-            if start + length as u64 >= inode.size {
-                inode.state &= !state::TAIL_STALE;
-            }
-        })?;
-        count(&volume.live.work.block_write_backs);
-        Ok(true)
-    }
-
     /// Zeros over bytes of a block that has data there, inside the file: an overwrite (RULES R14). The caller has the range locked. Few of
     /// them are a log; more of them would cost the scarcer zone what the block itself does not, so the block is written anew.
     pub(super) fn write_zeros(&self, handle: &Handle, view: &FileView, block: u64, bytes: Range<u32>) -> Result<()> {
@@ -511,17 +451,6 @@ impl FileSystem {
         let (fenced, flushed) = tx.suspect_if_failed(transfer(volume, &mut targets))?;
         self.commit_write(tx, handle, &mut targets, fenced, flushed, |inode| touch(inode, WriteOptions::default()))
     }
-}
-
-/// Why a block is written anew without new data.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Rewrite {
-    /// Its logs give memory-zone space back.
-    WriteBack,
-    /// It leaves the transient room.
-    MoveOut,
-    /// It is to have at least so many sectors, zeros behind what it has.
-    Lengthen(u32),
 }
 
 impl Target<'_> {
@@ -664,7 +593,7 @@ fn merge(
 }
 
 /// 4 and 5. Block writes in flight; meanwhile logs are stored and checksums computed; then both are durable.
-fn transfer(volume: &Volume, targets: &mut [Target<'_>]) -> Result<(Fenced, Flushed)> {
+pub(super) fn transfer(volume: &Volume, targets: &mut [Target<'_>]) -> Result<(Fenced, Flushed)> {
     let block_bytes = u64::from(volume.geometry.block_bytes());
     let mut logs: SmallVec<[Logs<'_, '_>; 2]> = SmallVec::new();
     let mut blocks: SmallVec<[(&mut NewExtent, &[u8]); 2]> = SmallVec::new();
