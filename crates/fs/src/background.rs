@@ -68,8 +68,12 @@ impl FileSystem {
             is_emptied.store(false, Relaxed);
             result?;
         }
-        while self.write_back()? > 0 {
-            if !self.is_data_area_low() || self.write_back.stop.load(Relaxed) {
+        loop {
+            let pass = self.write_back_pass()?;
+            if let Some(error) = pass.failed {
+                tracing::error!(%error, "write-back of a block"); // the others go on
+            }
+            if pass.blocks == 0 || !self.is_data_area_low() || self.write_back.stop.load(Relaxed) {
                 break;
             }
         }

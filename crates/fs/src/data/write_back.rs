@@ -65,6 +65,21 @@ pub(crate) struct WriteBack {
     emptied_at: Mutex<Option<Instant>>,
 }
 
+/// What a pass has done.
+#[derive(Debug, Default)]
+pub(crate) struct Pass {
+    /// Blocks that were written back.
+    pub(crate) blocks: u64,
+    /// Why the device failed the first of those that were not.
+    pub(crate) failed: Option<Error>,
+}
+
+impl Pass {
+    fn result(self) -> Result<u64> {
+        self.failed.map_or(Ok(self.blocks), Err)
+    }
+}
+
 /// A block with logs. The greatest is written back first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Candidate {
@@ -124,8 +139,7 @@ impl FileSystem {
     /// # Errors
     /// Of a block that the device failed, after all others were done; `Stopped`.
     pub fn write_back(&self) -> Result<u64> {
-        let percent = if EXPLORED { EVERYTHING_PERCENT } else { u64::from(self.options.write_back_percent) + ENOUGH_ABOVE_PERCENT };
-        self.write_back_until(percent)
+        self.write_back_pass().and_then(Pass::result)
     }
 
     /// Writes back every block that has logs now.
@@ -133,25 +147,30 @@ impl FileSystem {
     /// # Errors
     /// As [`FileSystem::write_back`].
     pub fn write_back_all(&self) -> Result<u64> {
-        self.write_back_until(EVERYTHING_PERCENT)
+        self.write_back_until(EVERYTHING_PERCENT).and_then(Pass::result)
     }
 
-    fn write_back_until(&self, percent: u64) -> Result<u64> {
+    /// A pass that ends when enough is free.
+    pub(crate) fn write_back_pass(&self) -> Result<Pass> {
+        let enough = u64::from(self.options.write_back_percent) + ENOUGH_ABOVE_PERCENT;
+        self.write_back_until(if EXPLORED { EVERYTHING_PERCENT } else { enough })
+    }
+
+    fn write_back_until(&self, percent: u64) -> Result<Pass> {
         let mut scratch = Scratch::default();
-        let mut blocks = 0;
-        let mut failed = None;
+        let mut pass = Pass::default();
         let mut inodes_left = self.volume.memory.inode_limit() + 1; // the first one may be entered in the middle
         while inodes_left > 0 && !self.volume.memory.is_data_free(percent) {
             let candidates = self.look_for_candidates(&mut inodes_left, percent == EVERYTHING_PERCENT);
             for batch in candidates.chunks((BATCH_BYTES / u64::from(self.volume.geometry.block_bytes())).clamp(1, BATCH_BLOCKS) as usize) {
                 if self.volume.memory.is_data_free(percent) || self.write_back.stop.load(Relaxed) {
-                    return failed.map_or(Ok(blocks), Err);
+                    return Ok(pass);
                 }
-                blocks += self.write_back_batch(batch, &mut scratch, &mut failed)?;
+                self.write_back_batch(batch, &mut scratch, &mut pass)?;
                 self.checkpoint_between_batches()?;
             }
         }
-        failed.map_or(Ok(blocks), Err)
+        Ok(pass)
     }
 
     /// The thread that writes back is the one that checkpoints; a long pass must not let the rings run full.
@@ -222,8 +241,8 @@ impl FileSystem {
         Ok(next)
     }
 
-    /// Writes several blocks back at once; those that somebody else works on are left out. Returns how many it was.
-    fn write_back_batch(&self, batch: &[Candidate], scratch: &mut Scratch, failed: &mut Option<Error>) -> Result<u64> {
+    /// Writes several blocks back at once; those that somebody else works on are left out.
+    fn write_back_batch(&self, batch: &[Candidate], scratch: &mut Scratch, pass: &mut Pass) -> Result<()> {
         let blocks: Vec<(Arc<Handle>, u64)> = batch
             .iter()
             .filter_map(|Candidate { place: Reverse((inode, block)), .. }| {
@@ -232,12 +251,12 @@ impl FileSystem {
             .collect();
         let mut jobs: Vec<Job<'_, '_>> = Vec::with_capacity(blocks.len());
         let mut may_use_room = true;
-        let (mut written, mut stopped) = (0, None);
+        let mut stopped = None;
         let mut note = |result: Result<bool>| match result {
-            Ok(was) => written += u64::from(was),
+            Ok(was) => pass.blocks += u64::from(was),
             // Removed meanwhile, no sectors, a damaged log: the rest may still go.
             Err(Error::Stale(_) | Error::NoSpace { .. } | Error::Damaged { .. } | Error::DamagedData { .. }) => {}
-            Err(error @ Error::Device(_)) => drop(failed.get_or_insert(error)),
+            Err(error @ Error::Device(_)) => drop(pass.failed.get_or_insert(error)),
             Err(error) => stopped = Some(error),
         };
         let mut all_busy = true;
@@ -259,7 +278,7 @@ impl FileSystem {
             count(&self.volume.live.work.write_back_batches);
             self.rewrite_all(jobs, scratch, &mut note);
         }
-        stopped.map_or(Ok(written), Err)
+        stopped.map_or(Ok(()), Err)
     }
 }
 
