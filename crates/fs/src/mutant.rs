@@ -81,6 +81,14 @@ pub enum Mutant {
     ParentKept,
     /// A name that a rename made is not in the index in memory.
     NameNotIndexed,
+    /// A hole that is copied is punched a block behind its place.
+    CopiedHoleMisplaced,
+    /// A copy of several pieces ends after the first.
+    CopyTailForgotten,
+    /// A scrub reads a sector and does not look at its checksum.
+    ScrubPassesOver,
+    /// A scrub takes the host copy of a line for the device's.
+    ScrubFromCache,
 }
 
 #[cfg(feature = "mutants")]

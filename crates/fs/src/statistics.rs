@@ -70,6 +70,8 @@ counters! {
         fallocate,
         /// Searches for data or holes.
         lseek,
+        /// Ranges copied between files.
+        copy_range,
     }
 }
 

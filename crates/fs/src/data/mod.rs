@@ -2,6 +2,7 @@
 
 mod allocate;
 pub(crate) mod compose;
+mod copy;
 pub(crate) mod log_plan;
 pub(crate) mod range_lock;
 mod read_path;
