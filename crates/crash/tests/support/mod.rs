@@ -26,6 +26,10 @@ pub const WORKLOAD: &[Operation] = &[
     Write("f/h", 196_608, 65_536, 9),
     Punch("f/h", 70_000, 30_000),
     Zero("f/h", 65_600, 100, true),
+    // Both paths and both kinds of pieces in one call.
+    Write("f/h", 300_001, 300_000, 10),
+    CopyRange("f/h", 1_000, "f/g", 30_000, 400_000),
+    Truncate("f/g", 60_000),
     Link("f/g", "d/g"),
     Checkpoint,
     // More logs than a leaf has entries: the last one makes the block go by blocks, composed with what it had.

@@ -87,9 +87,15 @@ impl Copy {
         let (at, target) = (self.from_offset + done, self.to_offset + done);
         let hole = fs.seek(self.from, at, SeekTo::Data)?.map_or(length - done, |data| data - at).min(length - done);
         if self.keeps_hole(fs, target, hole) {
+            // What is in the target's way, then what is behind its end: a piece each, so that one which fails has changed nothing.
+            let size = fs.attributes(self.to)?.size;
+            if size <= target {
+                fs.grow_over(self.to, target + hole)?;
+                return Ok(hole);
+            }
+            let hole = hole.min(size - target);
             let place = if on(Mutant::CopiedHoleMisplaced) { target + u64::from(fs.volume.geometry.block_bytes()) } else { target };
             fs.allocate(self.to, place, hole, AllocateMode::Punch)?;
-            fs.grow_over(self.to, target + hole)?;
             return Ok(hole);
         }
         // Pieces end at multiples of their largest size in the target, so that those between go by blocks.
