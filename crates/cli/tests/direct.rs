@@ -364,6 +364,7 @@ fn a_hole_below_pages_that_are_not_written_back_is_copied() {
         assert_eq!(copy(&from, 0, &to, 0, BLOCK), BLOCK, "{mode}");
         let found = fs::read(mount.path("to")).expect("read");
         assert!(found[..4096] == pattern(1, 4096) && found[4096..].iter().all(|byte| *byte == 0) && found.len() == BLOCK, "{mode}");
+        drop((from, to));
         mount.unmount();
     }
 }

@@ -182,7 +182,8 @@ fn what_cannot_be_read_is_a_finding_and_stops_nothing() {
     let sector = position(&zones.blocks, &fill(1, BLOCK)[8192..12_288]) as u64;
     let log = position(&zones.memory, &fill(107, 300)) as u64;
     fs.unmount().expect("unmounts");
-    let directory_slot = position(&device.zones().memory, b"directory") as u64 / 64 * 64;
+    // Behind the journal, which has the name as well.
+    let directory_slot = (2 << 20) + position(&device.zones().memory[2 << 20..], b"directory") as u64 / 64 * 64;
     let places = [
         (Place::Blocks(sector..sector + 4096), ScrubbedKind::Sectors, Some(blocks), Some(8192)),
         (Place::Memory(log..log + 64), ScrubbedKind::Log, Some(logs), Some(7 * 4096 + 17)),
