@@ -128,11 +128,8 @@ fn direct_cached_and_mapped_bytes_are_the_same_bytes() {
             match round % 3 {
                 0 => direct.write_all_at(&bytes, offset as u64).expect("written"),
                 1 => cached.write_all_at(&bytes, offset as u64).expect("written"),
-                _ => {
-                    mapped.store(offset, &bytes);
-                    // Stores of a mapping are in the page cache, which a direct read of the same pages writes back first.
-                    mapped.sync(MsyncFlags::SYNC).expect("synced");
-                }
+                // In the page cache, which a direct read or write of the same pages writes back first.
+                _ => mapped.store(offset, &bytes),
             }
             expected[offset..offset + bytes.len()].copy_from_slice(&bytes);
             let around = offset.saturating_sub(5000)..(offset + bytes.len() + 5000).min(4 * BLOCK);
@@ -141,6 +138,7 @@ fn direct_cached_and_mapped_bytes_are_the_same_bytes() {
             assert!(read(&cached, around.start as u64, around.len()) == expected[around.clone()], "{what}: cached");
             assert!(mapped.load(around.start, around.len()) == expected[around], "{what}: mapped");
         }
+        mapped.sync(MsyncFlags::SYNC).expect("synced");
         drop((mapped, cached, direct));
         mount.unmount();
         let mount = place.mount(mode);

@@ -22,7 +22,7 @@ fn drive(device: &MemoryDevice) -> Drive {
 fn formatted() -> (MemoryDevice, FileSystem) {
     let device = MemoryDevice::new(32 << 20, 64 << 20, PersistenceDomain::Gpf);
     make_file_system(&drive(&device), &FormatOptions::default()).expect("mkfs");
-    let fs = FileSystem::mount(drive(&device), &MountOptions::default()).expect("mounts");
+    let fs = FileSystem::mount(drive(&device), &MountOptions { write_back_percent: 90, ..MountOptions::default() }).expect("mounts");
     (device, fs)
 }
 
@@ -223,9 +223,13 @@ fn what_changes_meanwhile_is_no_damage() {
                     let length = *random.pick(&[64, 700, 5000, 70_000, 200_000]);
                     let offset = random.below(6 * BLOCK as u64);
                     match random.below(8) {
-                        0 => drop(fs.allocate(inode, offset, length as u64, AllocateMode::Punch).expect("punches")),
+                        0 => fs.allocate(inode, offset, length as u64, AllocateMode::Punch).expect("punches"),
                         1 => {
-                            drop(fs.set_attributes(inode, &SetAttributes { size: Some(offset), ..SetAttributes::default() }).expect("cuts"))
+                            let cut = SetAttributes { size: Some(offset), ..SetAttributes::default() };
+                            fs.set_attributes(inode, &cut).expect("cuts");
+                        }
+                        2 => {
+                            fs.write_back().expect("writes back");
                         }
                         _ => match fs.write(inode, offset, &fill(offset, length), WriteOptions::default()) {
                             Ok(_) | Err(Error::NoSpace { .. }) => {}

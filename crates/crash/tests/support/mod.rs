@@ -94,6 +94,12 @@ pub fn almost_full() -> Start {
     crashed(setting, &[Create("a"), Append("a", 100, 7)], WRITE_BACK, true)
 }
 
+/// A write that both paths share, and a copy of it: few enough for every access to fail.
+pub fn split() -> Start {
+    let workload = [Write("b", 1_003, 307_200, 2), CopyRange("b", 500, "a", 7_000, 280_000)];
+    crashed(Setting::small(PersistenceDomain::Adr, 64 << 10), PREPARATION, &workload, false)
+}
+
 /// A full block zone, whose blocks are overwritten.
 pub fn full_blocks() -> Start {
     const BLOCK: u32 = 64 << 10;
