@@ -225,6 +225,29 @@ fn what_was_acknowledged_as_durable_outlives_the_daemon() {
     }
 }
 
+/// The other side of the test above: what nobody asked to be durable is so in strict modes, and old or new, page by page, in relaxed mode.
+#[test]
+fn a_write_alone_is_durable_in_strict_modes() {
+    for mode in MODES {
+        let place = Place::formatted();
+        let mount = place.mount(mode);
+        let (old, new) = (pattern(1, 2 * BLOCK), pattern(2, 2 * BLOCK));
+        let file = open(&mount.path("file"), OFlags::empty());
+        file.write_all_at(&old, 0).and_then(|()| file.sync_all()).expect("prepared");
+        file.write_all_at(&new, 0).expect("written");
+        std::mem::forget(file); // closing it would write back
+        mount.kill();
+        let mount = place.mount(mode);
+        let found = fs::read(mount.path("file")).expect("read");
+        let lost = (0..2 * BLOCK).step_by(4096).filter(|at| found[*at..at + 4096] == old[*at..at + 4096]).count();
+        let kept = (0..2 * BLOCK).step_by(4096).filter(|at| found[*at..at + 4096] == new[*at..at + 4096]).count();
+        println!("{mode}: {lost} pages lost, {kept} kept");
+        assert_eq!(lost + kept, 2 * BLOCK / 4096, "{mode}");
+        assert!(mode == "relaxed" || lost == 0, "{mode}: {lost} pages lost");
+        mount.unmount();
+    }
+}
+
 /// Later pages, dirty ones of the same file among them, do not hold it up, and MS_ASYNC promises nothing but harms nothing.
 #[test]
 fn asynchronous_msync_leaves_old_or_new_pages() {

@@ -570,7 +570,8 @@ impl FileSystem {
     /// The start of a scrub of everything.
     pub fn scrub(&self) -> Scrub {
         let space = self.space();
-        let used = (space.memory.total_bytes - space.memory.free_bytes) + (space.block.total_bytes - space.block.free_bytes);
+        let inodes = space.inodes_used * 2 * LINE_BYTES as u64;
+        let used = inodes + space.memory.data_log_bytes + space.block.total_bytes - space.block.free_bytes;
         Scrub {
             stage: Stage::Fixed,
             counts: ScrubCounts::default(),
