@@ -628,13 +628,13 @@ fn piece_ends(model: &Model, operation: &Operation) -> Vec<u64> {
             let borders = (first..seen).step_by(ZEROED_BYTES as usize);
             return borders.chain([seen, u64::MAX]).collect();
         }
-        // Holes are punched as any range is, and nothing is seen of it behind the end; data goes as writes do.
-        Operation::CopyRange(_, _, to, to_offset, _) => {
+        // Holes are punched as any range is, and nothing is seen of it behind the end; data ends with a sector of the source, or as a write.
+        Operation::CopyRange(_, from_offset, to, to_offset, _) => {
             let copied = model.copied(operation).unwrap_or(0);
             let size = model.size_of(to).unwrap_or(0);
-            let first = ZEROED_BYTES - to_offset % ZEROED_BYTES;
-            let borders = (first..copied).step_by(ZEROED_BYTES as usize);
-            return borders.chain([size.saturating_sub(to_offset).min(copied), copied]).collect();
+            let borders = |offset: u64| (ZEROED_BYTES - offset % ZEROED_BYTES..copied).step_by(ZEROED_BYTES as usize);
+            let ends = borders(from_offset).chain(borders(to_offset));
+            return ends.chain([size.saturating_sub(to_offset).min(copied), copied]).collect();
         }
         Operation::Write(_, offset, length, _) | Operation::WriteHeld(_, offset, length, _) => (offset, u64::from(length)),
         Operation::Append(path, length, _) => (model.size_of(path).unwrap_or(0), u64::from(length)),

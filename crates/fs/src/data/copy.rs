@@ -87,16 +87,16 @@ impl Copy {
         let (at, target) = (self.from_offset + done, self.to_offset + done);
         let hole = fs.seek(self.from, at, SeekTo::Data)?.map_or(length - done, |data| data - at).min(length - done);
         if self.keeps_hole(fs, target, hole) {
-            // What is in the target's way, then what is behind its end: a piece each, so that one which fails has changed nothing.
-            let size = fs.attributes(self.to)?.size;
-            if size <= target {
-                fs.grow_over(self.to, target + hole)?;
-                return Ok(hole);
+            // What is in the target's way, then what is behind its end.
+            let inside = hole.min(fs.attributes(self.to)?.size.saturating_sub(target));
+            if inside > 0 {
+                let place = if on(Mutant::CopiedHoleMisplaced) { target + u64::from(fs.volume.geometry.block_bytes()) } else { target };
+                fs.allocate(self.to, place, inside, AllocateMode::Punch)?;
             }
-            let hole = hole.min(size - target);
-            let place = if on(Mutant::CopiedHoleMisplaced) { target + u64::from(fs.volume.geometry.block_bytes()) } else { target };
-            fs.allocate(self.to, place, hole, AllocateMode::Punch)?;
-            return Ok(hole);
+            return match fs.grow_over(self.to, target + hole) {
+                Err(_) if inside > 0 => Ok(inside),
+                other => other.map(|()| hole),
+            };
         }
         // Pieces end at multiples of their largest size in the target, so that those between go by blocks.
         let most = (TX_DATA_MAX - target % TX_DATA_MAX).min(length - done);
