@@ -50,6 +50,9 @@ pub enum Command {
     Info(InfoArguments),
     /// Show the counters of a mount
     Stats(StatsArguments),
+    /// Read and verify everything on a mounted device, while it is in use
+    #[command(after_help = "Exit status: 0 clean, 4 damage found, 8 could not run, 2 usage. Ending the command ends the scrub.")]
+    Scrub(ScrubArguments),
     /// Show structures of a device as they are on it
     Dump(DumpArguments),
     /// Print a completion script for a shell
@@ -209,6 +212,19 @@ pub struct StatsArguments {
     pub reset: bool,
 }
 
+/// `scrub`.
+#[derive(Debug, Args)]
+pub struct ScrubArguments {
+    /// Where it is mounted.
+    pub mountpoint: PathBuf,
+    /// Read at most so much in a second.
+    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+    pub limit: Option<u64>,
+    /// As JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
 /// `dump`.
 #[derive(Debug, Args)]
 pub struct DumpArguments {
@@ -243,6 +259,7 @@ mod tests {
             "tandemfs check image --repair --json",
             "tandemfs info /mnt --json",
             "tandemfs stats /mnt --json --reset",
+            "tandemfs scrub /mnt --limit 100M --json",
             "tandemfs dump image superblock",
             "tandemfs dump image inode 5",
             "tandemfs dump image tree /a/b",

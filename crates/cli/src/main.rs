@@ -19,6 +19,7 @@ mod mkfs;
 mod mount;
 mod mount_options;
 mod output;
+mod scrub;
 mod size;
 mod stats;
 mod umount;
@@ -53,6 +54,7 @@ fn run(command: Command) -> Result<u8, Failure> {
         Command::Check(arguments) => check::run(&arguments),
         Command::Info(arguments) => info::run(&arguments),
         Command::Stats(arguments) => stats::run(&arguments),
+        Command::Scrub(arguments) => scrub::run(&arguments),
         Command::Dump(arguments) => dump::run(&arguments),
         Command::Completions { shell } => generate::completions(shell),
         Command::Man { output } => generate::man(output.as_deref()),

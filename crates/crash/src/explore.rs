@@ -346,6 +346,8 @@ pub const ALPHABET: &[Operation] = &[
     Operation::Punch("b", 3_000, 9_000),
     Operation::Punch("b", 40_000, 90_000),
     Operation::Zero("b", 66_000, 140_000, false),
+    Operation::CopyRange("b", 1_000, "a", 0, 70_000),
+    Operation::CopyRange("a", 0, "d/b", 5_000, 200_000),
     Operation::Checkpoint,
     Operation::WriteBackAll,
     Operation::Remount,

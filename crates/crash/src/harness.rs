@@ -233,6 +233,10 @@ impl Harness {
             Operation::Zero(path, offset, length, keep_size) => {
                 self.fs.allocate(self.resolve(path)?, offset, length, AllocateMode::Zero { keep_size })
             }
+            Operation::CopyRange(from, from_offset, to, to_offset, length) => {
+                let (from, to) = (self.resolve(from)?, self.resolve(to)?);
+                return self.fs.copy_range((from, from_offset), (to, to_offset), length, WriteOptions::default());
+            }
             Operation::Sync => self.fs.sync(),
             Operation::Checkpoint => self.fs.checkpoint(),
             Operation::WriteBack => self.fs.write_back().map(drop),
@@ -300,6 +304,7 @@ impl Harness {
             }
             operation => {
                 let is_overwrite = self.model.is_overwrite(operation) && self.blocks_touched(operation) <= 2;
+                let wanted = self.model.copied(operation);
                 let found = self.perform(operation);
                 self.follow_events();
                 match found {
@@ -307,7 +312,7 @@ impl Harness {
                         if let Err(refusal) = self.model.apply_piece(operation, done) {
                             return fail(format!("succeeded, but should fail with {refusal:?}"));
                         }
-                        self.refused_for_space += u64::from(is_short(operation, done));
+                        self.refused_for_space += u64::from(is_short(operation, done) || wanted.is_ok_and(|wanted| done < wanted));
                     }
                     Err(error) => match Refusal::of(&error) {
                         Some(Refusal::NoSpace) => {

@@ -294,6 +294,11 @@ impl Bound {
             Operation::Zero(path, offset, length, keep_size) => {
                 self.with_file(fs, path, |inode| fs.allocate(inode, offset, length, AllocateMode::Zero { keep_size }))
             }
+            Operation::CopyRange(from, from_offset, to, to_offset, length) => {
+                return self.with_file(fs, from, |from| {
+                    self.with_file(fs, to, |to| fs.copy_range((from, from_offset), (to, to_offset), length, WriteOptions::default()))
+                });
+            }
             Operation::Sync => fs.sync(),
             Operation::Checkpoint => fs.checkpoint(),
             Operation::WriteBack => fs.write_back().map(drop),

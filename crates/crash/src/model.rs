@@ -165,6 +165,26 @@ impl Model {
         }
     }
 
+    /// How many bytes a copy copies, or why none.
+    ///
+    /// # Errors
+    /// Those of the copy.
+    pub(crate) fn copied(&self, operation: &Operation) -> Result<u64, Refusal> {
+        let Operation::CopyRange(from, from_offset, to, to_offset, length) = *operation else { return Ok(0) };
+        let ids = [self.resolve(from)?, self.resolve(to)?];
+        let mut sizes = [0; 2];
+        for (id, size) in ids.iter().zip(&mut sizes) {
+            *size = match &self.nodes[id].body {
+                Body::File { bytes, .. } => bytes.len() as u64,
+                Body::Directory { .. } => return Err(Refusal::IsDirectory),
+                Body::Symlink(_) => return Err(Refusal::Invalid),
+            };
+        }
+        let copied = length.min(sizes[0].saturating_sub(from_offset));
+        let overlaps = from_offset < to_offset + copied && to_offset < from_offset + copied;
+        if ids[0] == ids[1] && copied > 0 && overlaps { Err(Refusal::Invalid) } else { Ok(copied) }
+    }
+
     /// Bytes of all files.
     pub fn file_bytes(&self) -> u64 {
         let bytes = |node: &Node| if let Body::File { bytes, .. } = &node.body { bytes.len() as u64 } else { 0 };
@@ -245,6 +265,10 @@ impl Model {
                     return Answer::Refused(Refusal::NoSpace);
                 }
                 let written = match operation {
+                    Operation::CopyRange(..) => match (given, self.copied(&operation)) {
+                        (Some(Answer::Done(copied)), Ok(most)) => most.min(*copied),
+                        (_, most) => most.unwrap_or(0),
+                    },
                     Operation::Write(_, _, length, _) | Operation::Append(_, length, _) | Operation::WriteHeld(_, _, length, _) => {
                         u64::from(length).min(if let Some(Answer::Done(written)) = given { *written } else { u64::MAX })
                     }
@@ -502,6 +526,19 @@ impl Model {
                 give_space(bytes, written, offset, length, length_max == u64::MAX && !keep_size);
                 Ok(())
             }
+            Operation::CopyRange(from, from_offset, to, to_offset, _) => {
+                let copied = self.copied(operation)?.min(length_max) as usize;
+                let source = self.resolve(from)?;
+                let target = self.resolve(to)?;
+                if copied > 0 {
+                    let bytes = self.file_mut(source)?.0[from_offset as usize..][..copied].to_vec();
+                    self.write(target, Some(to_offset), &bytes)?;
+                    // A hole stays one, so nobody may count on space for it.
+                    let written = self.file_mut(target)?.1;
+                    clear(written, to_offset, to_offset + copied as u64);
+                }
+                Ok(())
+            }
             Operation::Sync | Operation::Checkpoint | Operation::WriteBack | Operation::WriteBackAll => Ok(()),
             Operation::Remount | Operation::Crash => {
                 for slot in 0..SLOTS {
@@ -590,6 +627,14 @@ fn piece_ends(model: &Model, operation: &Operation) -> Vec<u64> {
             let first = ZEROED_BYTES - offset % ZEROED_BYTES;
             let borders = (first..seen).step_by(ZEROED_BYTES as usize);
             return borders.chain([seen, u64::MAX]).collect();
+        }
+        // Holes are punched as any range is, and nothing is seen of it behind the end; data ends with a sector of the source, or as a write.
+        Operation::CopyRange(_, from_offset, to, to_offset, _) => {
+            let copied = model.copied(operation).unwrap_or(0);
+            let size = model.size_of(to).unwrap_or(0);
+            let borders = |offset: u64| (ZEROED_BYTES - offset % ZEROED_BYTES..copied).step_by(ZEROED_BYTES as usize);
+            let ends = borders(from_offset).chain(borders(to_offset));
+            return ends.chain([size.saturating_sub(to_offset).min(copied), copied]).collect();
         }
         Operation::Write(_, offset, length, _) | Operation::WriteHeld(_, offset, length, _) => (offset, u64::from(length)),
         Operation::Append(path, length, _) => (model.size_of(path).unwrap_or(0), u64::from(length)),

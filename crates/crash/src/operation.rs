@@ -37,6 +37,8 @@ pub enum Operation {
     Punch(&'static str, u64, u64),
     /// Zeroes a range and gives it space: path, offset, length, whether the size stays.
     Zero(&'static str, u64, u64, bool),
+    /// Copies a range: path and offset of the source, path and offset of the target, length.
+    CopyRange(&'static str, u64, &'static str, u64, u64),
     /// Asks for durability.
     Sync,
     /// Writes all metadata home.
@@ -111,7 +113,7 @@ const DIRECTORIES: [&str; 3] = ["", "d", "e"];
 /// Draws operations with weights that are drawn anew for each run, some of them zero.
 #[derive(Debug, Clone)]
 pub struct Mix {
-    weights: [u64; 24],
+    weights: [u64; 25],
     largest_write: u64,
     file_bytes_max: u64,
 }
@@ -119,7 +121,7 @@ pub struct Mix {
 impl Mix {
     /// Weights of one run. `room_bytes` is the space that the run may try to fill.
     pub fn draw(random: &mut Random, room_bytes: u64) -> Self {
-        let mut weights = [6, 4, 2, 3, 5, 2, 6, 20, 8, 8, 1, 1, 1, 1, 1, 2, 3, 2, 1, 1, 1, 4, 5, 3];
+        let mut weights = [6, 4, 2, 3, 5, 2, 6, 20, 8, 8, 1, 1, 1, 1, 1, 2, 3, 2, 1, 1, 1, 4, 5, 3, 4];
         for weight in &mut weights {
             match random.below(6) {
                 0 => *weight = 0,
@@ -180,7 +182,8 @@ impl Mix {
             20 => Operation::UnlinkMany(DIRECTORIES[random.below(3) as usize], random.below(2) as u32 * 200, 200),
             21 => Operation::Allocate(path(random), self.offset(random), self.range(random), random.one_in(2)),
             22 => Operation::Punch(path(random), self.offset(random), self.range(random)),
-            _ => Operation::Zero(path(random), self.offset(random), self.range(random), random.one_in(2)),
+            23 => Operation::Zero(path(random), self.offset(random), self.range(random), random.one_in(2)),
+            _ => Operation::CopyRange(path(random), self.offset(random), path(random), self.offset(random), self.range(random)),
         }
     }
 

@@ -5,7 +5,7 @@ mod support;
 
 use std::sync::Arc;
 
-use support::{Start, almost_full, small};
+use support::{Start, almost_full, small, split};
 use tandemfs_crash::{Access, FaultDevice, Harness, MemoryDevice, Operation, Tree, check_device, chosen, content, mount, mount_device};
 use tandemfs_format::InodeNumber;
 use tandemfs_fs::{Error, FileSystem};
@@ -284,5 +284,20 @@ fn after_a_failed_read_nothing_changed() {
     for start in [small(), almost_full()] {
         let outcomes = every_access_fails(&start, Access::Read, 100);
         assert!(outcomes.iter().any(|(_, outcome)| *outcome == Outcome::ReadFailed), "no read of data failed");
+    }
+}
+
+/// EIO on either path of a write that both share, and of a copy of it: nothing acknowledged is lost, nothing leaks, the next attempt succeeds.
+#[test]
+fn after_a_fault_in_a_split_write_or_its_copy_nothing_changed() {
+    let start = split();
+    for access in Access::ALL {
+        let outcomes = every_access_fails(&start, access, 100);
+        let wanted = match access {
+            Access::Flush => Outcome::Stopped,
+            Access::Write | Access::Store => Outcome::CallFailed,
+            Access::Load | Access::Read => Outcome::ReadFailed,
+        };
+        assert!(outcomes.iter().any(|(_, outcome)| *outcome == wanted), "{access:?}: {outcomes:?}");
     }
 }

@@ -57,10 +57,14 @@ enum Catcher {
     Batch,
     /// One of them has a damaged log.
     DamagedBatch,
+    /// Ranges with holes and of several pieces copied, beside the model.
+    Copies,
+    /// Damage of a sector, and of a line below a host copy that is whole.
+    Scrub,
 }
 
 impl Catcher {
-    const ALL: [Self; 17] = [
+    const ALL: [Self; 19] = [
         Self::Model,
         Self::Logs,
         Self::FailedFlush,
@@ -78,6 +82,8 @@ impl Catcher {
         Self::StuckWrite,
         Self::Batch,
         Self::DamagedBatch,
+        Self::Copies,
+        Self::Scrub,
     ];
 
     fn run(self) -> Result<(), String> {
@@ -111,6 +117,8 @@ impl Catcher {
             Self::StuckWrite => stuck_write(),
             Self::Batch => batch(),
             Self::DamagedBatch => damaged_batch(),
+            Self::Copies => copies(),
+            Self::Scrub => scrub(),
         }
     }
 }
@@ -425,6 +433,58 @@ fn harness_mount() -> tandemfs_fs::MountOptions {
     Setting::small(PersistenceDomain::Gpf, 64 << 10).mount
 }
 
+fn copies() -> Result<(), String> {
+    let mut setting = Setting::small(PersistenceDomain::Adr, 64 << 10);
+    setting.block_zone_bytes = 16 << 20;
+    let operations = [
+        Create("a"),
+        Write("a", 0, 100_000, 1),
+        Write("a", 1_000_000, 300_000, 2),
+        Create("b"),
+        Write("b", 0, 1_500_000, 3),
+        CopyRange("a", 0, "b", 0, 2_000_000),
+        Create("c"),
+        CopyRange("b", 0, "c", 100, 2_000_000),
+    ];
+    agree(&setting, &operations)
+}
+
+/// What is damaged is found, where it is.
+fn scrub() -> Result<(), String> {
+    let mut harness = harness(&Setting::small(PersistenceDomain::Adr, 64 << 10))?;
+    for operation in [Create("a"), Write("a", 0, 65_536, 1), Create("b"), Append("b", 100, 2), Checkpoint] {
+        harness.apply(&operation)?;
+    }
+    let found = |harness: &Harness| {
+        let mut scrub = harness.fs.scrub();
+        while harness.fs.scrub_step(&mut scrub) {}
+        scrub.findings().iter().map(|finding| finding.device_offset).collect::<Vec<u64>>()
+    };
+    let (sector, inode) = (fill(1, 4096), harness.fs.lookup(InodeNumber::ROOT, b"b").map_err(|error| error.to_string())?.inode);
+    let before = harness.device.zones();
+    harness.apply(&Append("b", 100, 3))?;
+    harness.apply(&Checkpoint)?;
+    let after = harness.device.zones();
+    let at = after.blocks.windows(4096).position(|window| window == sector).ok_or("no sector")?;
+    // A line of the inode that the last checkpoint wrote home.
+    let differs = |line: &usize| {
+        let (old, new) = (&before.memory[line * 64..][..64], &after.memory[line * 64..][..64]);
+        old != new && old.iter().any(|byte| *byte != 0)
+    };
+    let line = (32_768..after.memory.len() / 64).find(differs).ok_or("no line")?;
+    for (zone, offset) in [("block", at), ("memory", line * 64)] {
+        harness.device.damage(|zones| if zone == "block" { zones.blocks[offset + 9] ^= 1 } else { zones.memory[offset + 9] ^= 1 });
+        if found(&harness) != [offset as u64] {
+            return Err(format!("damage at {offset} of the {zone} zone, inode {inode}: found at {:?}", found(&harness)));
+        }
+        harness.device.damage(|zones| if zone == "block" { zones.blocks[offset + 9] ^= 1 } else { zones.memory[offset + 9] ^= 1 });
+    }
+    match found(&harness) {
+        nothing if nothing.is_empty() => Ok(()),
+        found => Err(format!("nothing is damaged, found at {found:?}")),
+    }
+}
+
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
 /// Runs a catcher with a bug; nothing is caught where all is well.
@@ -501,4 +561,8 @@ mutants! {
     batch_logs_forgotten: BatchLogsForgotten by Batch;
     batch_failed_block_freed: BatchFailedBlockFreed by DamagedBatch;
     batch_checksums_kept: BatchChecksumsKept by Batch;
+    copied_hole_misplaced: CopiedHoleMisplaced by Copies;
+    copy_tail_forgotten: CopyTailForgotten by Copies;
+    scrub_passes_over: ScrubPassesOver by Scrub;
+    scrub_from_cache: ScrubFromCache by Scrub;
 }

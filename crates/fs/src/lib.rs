@@ -30,6 +30,7 @@ mod namespace;
 mod near;
 mod quarantine;
 mod recovery;
+mod scrub;
 mod statistics;
 mod sync;
 mod types;
@@ -47,6 +48,7 @@ pub use error::{Error, Result};
 pub use mkfs::make_file_system;
 pub use mount::read_superblock;
 pub use recovery::RecoveryReport;
+pub use scrub::{Scrub, ScrubCounts, ScrubFinding, ScrubbedKind};
 pub use statistics::{OperationCounts, Statistics, WorkCounts};
 pub use types::{
     AllocateMode, Attributes, DirectoryEntry, FormatOptions, MountOptions, NewInode, Promote, RenameMode, SeekTo, SetAttributes, SetTime,

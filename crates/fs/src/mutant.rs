@@ -97,6 +97,14 @@ pub enum Mutant {
     BatchFailedBlockFreed,
     /// Write-back: all blocks that are written together get the checksums of the first.
     BatchChecksumsKept,
+    /// A hole that is copied is punched a block behind its place.
+    CopiedHoleMisplaced,
+    /// A copy of several pieces ends after the first.
+    CopyTailForgotten,
+    /// A scrub reads a sector and does not look at its checksum.
+    ScrubPassesOver,
+    /// A scrub takes the host copy of a line for the device's.
+    ScrubFromCache,
 }
 
 #[cfg(feature = "mutants")]

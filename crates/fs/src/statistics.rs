@@ -70,6 +70,8 @@ counters! {
         fallocate,
         /// Searches for data or holes.
         lseek,
+        /// Ranges copied between files; what they seek, read and write counts as well.
+        copy_range,
     }
 }
 

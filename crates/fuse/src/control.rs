@@ -1,5 +1,5 @@
 //! How programs outside talk to the daemon of a mount: a UNIX socket in a directory that only its owner may enter, one line of JSON each
-//! way. It is named by the mount's device number, so it can be found without touching a mount that may hang, and by the daemon's process:
+//! way; a scrub is answered by lines of progress and a last one with the result, from a thread of its own. It is named by the mount's device number, so it can be found without touching a mount that may hang, and by the daemon's process:
 //! the kernel gives a device number to the next mount while the daemon of the last one is still ending.
 
 use std::fs::{self, DirBuilder, Permissions};
@@ -7,10 +7,12 @@ use std::io::{self, BufRead, BufReader, PipeReader, PipeWriter, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime};
 
-use rustix::event::{PollFd, PollFlags};
+use rustix::event::{PollFd, PollFlags, Timespec};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -18,6 +20,8 @@ use crate::mounts::Mounted;
 
 /// How long either side waits for the other's line.
 const ANSWER_WITHIN: Duration = Duration::from_secs(10);
+/// How long a line of progress may take to be taken.
+const PROGRESS_WITHIN: Duration = Duration::from_secs(1);
 const REQUEST_BYTES_MAX: u64 = 4096;
 
 /// What can be asked of a daemon.
@@ -32,17 +36,88 @@ pub enum Request {
     },
     /// What is mounted how, and the daemon's process id.
     Info,
+    /// Reads and verifies everything. Goes on while the caller listens.
+    Scrub {
+        /// Most bytes read in a second.
+        #[serde(default)]
+        limit: Option<u64>,
+    },
+}
+
+/// Whether a job should end; its caller hears of progress by a line each.
+pub(crate) struct Listener<'s> {
+    stream: &'s UnixStream,
+    stopped: &'s AtomicBool,
+}
+
+impl Listener<'_> {
+    /// False where nobody listens any more, or the mount ends.
+    pub(crate) fn is_there(&self) -> bool {
+        let mut waiting = [PollFd::new(self.stream, PollFlags::IN)];
+        // A caller has nothing more to say: what comes is its end.
+        let gone = rustix::event::poll(&mut waiting, Some(&Timespec::default())).is_ok_and(|ready| ready > 0);
+        !gone && !self.stopped.load(Relaxed)
+    }
+
+    /// Whether the mount ends.
+    pub(crate) fn is_stopped(&self) -> bool {
+        self.stopped.load(Relaxed)
+    }
+
+    /// Sends a line of progress.
+    pub(crate) fn say(&self, line: &Value) -> io::Result<()> {
+        let mut stream = self.stream;
+        stream.write_all(format!("{line}\n").as_bytes())
+    }
+}
+
+/// How a daemon answers.
+pub(crate) trait Answer: Send + Sync + 'static {
+    /// With one line.
+    fn answer(&self, request: Request) -> Value;
+
+    /// By a job that may take long, if the request asks for one: its last line.
+    fn work(&self, request: Request, listener: &Listener<'_>) -> Value;
+}
+
+impl Request {
+    fn is_long(self) -> bool {
+        matches!(self, Self::Scrub { .. })
+    }
 }
 
 /// Asks the daemon of a mount.
 pub fn ask(mount: &Mounted, request: Request) -> io::Result<Value> {
+    let stream = send(mount, request)?;
+    read_answer(&mut BufReader::new(stream))
+}
+
+/// Asks for a scrub, hands each line of progress to `progress` and returns the result.
+pub fn scrub(mount: &Mounted, limit: Option<u64>, progress: &mut dyn FnMut(&Value)) -> io::Result<Value> {
+    let stream = send(mount, Request::Scrub { limit })?;
+    stream.set_read_timeout(None)?; // as long as the device takes; who waits can leave
+    let mut lines = BufReader::new(stream);
+    loop {
+        let answer = read_answer(&mut lines)?;
+        match answer.get("progress") {
+            Some(value) => progress(value),
+            None => return Ok(answer),
+        }
+    }
+}
+
+fn send(mount: &Mounted, request: Request) -> io::Result<UnixStream> {
     let mut stream = connect(mount)?;
     stream.set_read_timeout(Some(ANSWER_WITHIN))?;
     stream.set_write_timeout(Some(ANSWER_WITHIN))?;
     serde_json::to_writer(&stream, &request)?;
     stream.write_all(b"\n")?;
+    Ok(stream)
+}
+
+fn read_answer(lines: &mut impl BufRead) -> io::Result<Value> {
     let mut line = String::new();
-    BufReader::new(stream).read_line(&mut line)?;
+    lines.read_line(&mut line)?;
     let answer: Value = serde_json::from_str(&line).map_err(|_| io::Error::other("the daemon closed the connection"))?;
     match answer.get("error").and_then(Value::as_str) {
         Some(error) => Err(io::Error::other(error.to_owned())),
@@ -114,7 +189,7 @@ pub(crate) struct Server {
 
 impl Server {
     /// Answers in a thread of its own until dropped.
-    pub(crate) fn start(mount: &Mounted, answer: impl Fn(Request) -> Value + Send + 'static) -> io::Result<Self> {
+    pub(crate) fn start(mount: &Mounted, answer: Arc<dyn Answer>) -> io::Result<Self> {
         let mut last_error = io::Error::from(io::ErrorKind::NotFound);
         for directory in directories(mount.user) {
             match private_directory(&directory).and_then(|()| listen(&directory, &mount.device_number)) {
@@ -125,7 +200,7 @@ impl Server {
         Err(last_error)
     }
 
-    fn answer(listener: UnixListener, path: PathBuf, answer: impl Fn(Request) -> Value + Send + 'static) -> io::Result<Self> {
+    fn answer(listener: UnixListener, path: PathBuf, answer: Arc<dyn Answer>) -> io::Result<Self> {
         let (stopped, stop) = io::pipe()?;
         let thread = std::thread::Builder::new().name("control".into()).spawn(move || serve(&listener, &stopped, &answer))?;
         Ok(Self { path, stop: Some(stop), thread: Some(thread) })
@@ -155,35 +230,114 @@ fn listen(directory: &Path, device_number: &str) -> io::Result<(UnixListener, Pa
     Ok((listener, path))
 }
 
-fn serve(listener: &UnixListener, stopped: &PipeReader, answer: &dyn Fn(Request) -> Value) {
+fn serve(listener: &UnixListener, stopped: &PipeReader, answer: &Arc<dyn Answer>) {
+    let stop = Arc::new(AtomicBool::new(false));
+    let mut jobs: Vec<JoinHandle<()>> = Vec::new();
     loop {
         let mut waiting = [PollFd::new(listener, PollFlags::IN), PollFd::new(stopped, PollFlags::IN)];
         match rustix::event::poll(&mut waiting, None) {
-            Ok(_) if !waiting[1].revents().is_empty() => return,
+            Ok(_) if !waiting[1].revents().is_empty() => break,
             // A caller that goes away is its own affair.
-            Ok(_) => drop(listener.accept().and_then(|(stream, _)| converse(stream, answer))),
+            Ok(_) => {
+                jobs.retain(|job| !job.is_finished());
+                jobs.extend(listener.accept().and_then(|(stream, _)| take(stream, answer, &stop)).ok().flatten());
+            }
             Err(rustix::io::Errno::INTR) => {}
-            Err(error) => return tracing::warn!(%error, "the control socket answers no more"),
+            Err(error) => {
+                tracing::warn!(%error, "the control socket answers no more");
+                break;
+            }
         }
+    }
+    stop.store(true, Relaxed);
+    for job in jobs {
+        let _ = job.join();
     }
 }
 
+/// Answers a caller; what may take long gets a thread, so that others are answered meanwhile.
+fn take(stream: UnixStream, answer: &Arc<dyn Answer>, stop: &Arc<AtomicBool>) -> io::Result<Option<JoinHandle<()>>> {
+    let request = match read_request(&stream)? {
+        Ok(request) if request.is_long() => request,
+        request => return reply(&stream, &request.map_or_else(|refused| refused, |request| answer.answer(request))).map(|()| None),
+    };
+    let (answer, stop) = (Arc::clone(answer), Arc::clone(stop));
+    // A caller that does not read must not hold up an unmount for long.
+    stream.set_write_timeout(Some(PROGRESS_WITHIN))?;
+    let work = move || {
+        let last = answer.work(request, &Listener { stream: &stream, stopped: &stop });
+        let _gone = reply(&stream, &last);
+    };
+    std::thread::Builder::new().name("scrub".into()).spawn(work).map(Some)
+}
+
 /// Reads one line from a caller and answers it with one.
-pub fn converse(mut stream: UnixStream, answer: &dyn Fn(Request) -> Value) -> io::Result<()> {
+pub fn converse(stream: UnixStream, answer: &dyn Fn(Request) -> Value) -> io::Result<()> {
+    let request = read_request(&stream)?;
+    reply(&stream, &request.map_or_else(|refused| refused, answer))
+}
+
+/// A caller's line, or what to tell it.
+fn read_request(stream: &UnixStream) -> io::Result<Result<Request, Value>> {
     stream.set_read_timeout(Some(ANSWER_WITHIN))?;
     stream.set_write_timeout(Some(ANSWER_WITHIN))?;
     let mut line = String::new();
-    BufReader::new(io::Read::take(&stream, REQUEST_BYTES_MAX)).read_line(&mut line)?;
-    let reply = match serde_json::from_str(&line) {
-        Ok(request) => answer(request),
-        Err(error) => json!({ "error": format!("not a request: {error}") }),
-    };
-    stream.write_all(format!("{reply}\n").as_bytes())
+    BufReader::new(io::Read::take(stream, REQUEST_BYTES_MAX)).read_line(&mut line)?;
+    Ok(serde_json::from_str(&line).map_err(|error| json!({ "error": format!("not a request: {error}") })))
+}
+
+fn reply(mut stream: &UnixStream, line: &Value) -> io::Result<()> {
+    stream.write_all(format!("{line}\n").as_bytes())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Says what it was asked; works until it is stopped or left alone.
+    struct Echo;
+
+    impl Answer for Echo {
+        fn answer(&self, request: Request) -> Value {
+            json!({ "seen": format!("{request:?}") })
+        }
+
+        fn work(&self, _request: Request, listener: &Listener<'_>) -> Value {
+            while listener.is_there() && listener.say(&json!({ "progress": {} })).is_ok() {
+                std::thread::sleep(Duration::from_millis(2));
+            }
+            json!({ "ended": true })
+        }
+    }
+
+    #[test]
+    fn a_long_job_holds_nobody_up_and_ends_with_its_listener_or_the_server() {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let (listener, path) = listen(directory.path(), "0:98").expect("listens");
+        let server = Server::answer(listener, path.clone(), Arc::new(Echo)).expect("started");
+        let asks = |line: &str| {
+            let mut stream = UnixStream::connect(&path).expect("connects");
+            stream.write_all(format!("{line}\n").as_bytes()).expect("sent");
+            BufReader::new(stream)
+        };
+        let line = |from: &mut BufReader<UnixStream>| {
+            let mut line = String::new();
+            from.read_line(&mut line).expect("read");
+            line
+        };
+        let (mut leaves, mut stays) = (asks("{\"request\":\"scrub\"}"), asks("{\"request\":\"scrub\",\"limit\":5}"));
+        for _ in 0..3 {
+            assert!(line(&mut leaves).contains("progress") && line(&mut stays).contains("progress"));
+        }
+        assert!(line(&mut asks("{\"request\":\"info\"}")).contains("Info"), "answered beside it");
+        drop(leaves);
+        drop(server); // waits for both jobs
+        let mut last = String::new();
+        while let Some(next) = Some(line(&mut stays)).filter(|line| !line.is_empty()) {
+            last = next;
+        }
+        assert!(last.contains("ended"), "{last}");
+    }
 
     #[test]
     fn a_line_each_way_and_nothing_left_behind() {
@@ -193,7 +347,7 @@ mod tests {
         private_directory(&private).expect("taken again");
         let (listener, path) = listen(&private, "0:99").expect("listens");
         assert_eq!(fs::metadata(&path).expect("there").permissions().mode() & 0o777, 0o600);
-        let server = Server::answer(listener, path.clone(), |request| json!({ "seen": format!("{request:?}") })).expect("started");
+        let server = Server::answer(listener, path.clone(), Arc::new(Echo)).expect("started");
 
         for (line, expected) in [
             ("{\"request\":\"stats\",\"reset\":true}", "reset: true"),

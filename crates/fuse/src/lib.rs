@@ -1,8 +1,8 @@
 //! The mount of TandemFS: a thin door from the kernel's FUSE requests to the file system.
 //!
 //! `door.rs` says what the door holds to ([F1]–[F5]), `operations.rs` translates the requests, `errno.rs` the errors, `session.rs` is the
-//! life of a mount, `mounting.rs` and `mounts.rs` talk to mount(2), fusermount3 and the kernel's list, `control.rs` and `report.rs` answer
-//! `tandemfs stats` and `info`.
+//! life of a mount, `mounting.rs` and `mounts.rs` talk to mount(2), fusermount3 and the kernel's list, `control.rs`, `report.rs` and
+//! `scrubbing.rs` answer `tandemfs stats`, `info` and `scrub`.
 //!
 //! *Architecture invariant:* FUSE types and errno do not leave this crate, and nothing here knows how the file system stores anything.
 
@@ -17,6 +17,7 @@ mod mounting;
 pub mod mounts;
 mod operations;
 mod report;
+mod scrubbing;
 mod session;
 mod settings;
 mod writers;

@@ -21,6 +21,8 @@ use crate::settings::Mode;
 
 const STATFS_UNIT_BYTES: u64 = 4096;
 const NAME_BYTES_MAX: u32 = 255;
+/// Most bytes that one request copies.
+const COPY_BYTES_MAX: u64 = 64 << 20;
 /// No state is kept for an open file ([F2]).
 const HANDLE: FileHandle = FileHandle(0);
 
@@ -289,6 +291,31 @@ impl fuser::Filesystem for Door {
         }
     }
 
+    /// The kernel has written both files back from the start of their ranges on, and drops what it holds of the target. One request copies a
+    /// bounded part, so that a caller can be ended; every caller has to go on after a short copy anyway.
+    fn copy_file_range(
+        &self,
+        _request: &Request,
+        from: INodeNo,
+        _from_handle: FileHandle,
+        from_offset: u64,
+        to: INodeNo,
+        _to_handle: FileHandle,
+        to_offset: u64,
+        length: u64,
+        flags: fuser::CopyFileRangeFlags,
+        reply: ReplyWrite,
+    ) {
+        if !flags.is_empty() {
+            return reply.error(Errno::EINVAL);
+        }
+        let length = length.min(COPY_BYTES_MAX);
+        match self.fs.copy_range((inode(from), from_offset), (inode(to), to_offset), length, WriteOptions::default()) {
+            Ok(copied) => reply.written(copied as u32),
+            Err(error) => reply.error(self.failed("copy_file_range", to, &error)),
+        }
+    }
+
     // What the file system does not have. After one ENOSYS the kernel stops asking, or does it itself.
 
     fn getxattr(&self, _request: &Request, _node: INodeNo, _name: &OsStr, _size: u32, reply: ReplyXattr) {
@@ -304,22 +331,6 @@ impl fuser::Filesystem for Door {
     }
 
     fn removexattr(&self, _request: &Request, _node: INodeNo, _name: &OsStr, reply: ReplyEmpty) {
-        reply.error(Errno::ENOSYS);
-    }
-
-    fn copy_file_range(
-        &self,
-        _request: &Request,
-        _node_in: INodeNo,
-        _handle_in: FileHandle,
-        _offset_in: u64,
-        _node_out: INodeNo,
-        _handle_out: FileHandle,
-        _offset_out: u64,
-        _length: u64,
-        _flags: fuser::CopyFileRangeFlags,
-        reply: ReplyWrite,
-    ) {
         reply.error(Errno::ENOSYS);
     }
 

@@ -5,19 +5,21 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
-use serde_json::json;
+use serde_json::{Value, json};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::{Handle, Signals};
 use tandemfs_fs::FileSystem;
 
-use crate::control::{Request, Server};
+use crate::control::{Answer, Listener, Request, Server};
 use crate::door::{Door, REQUEST_BYTES_MAX};
 use crate::mounting::{self, MountError, Unmount};
 use crate::mounts::{self, Mounted};
 use crate::report;
+use crate::scrubbing;
 use crate::settings::MountSettings;
 use crate::writers::Writers;
 
@@ -105,25 +107,51 @@ impl Drop for Guard {
 }
 
 fn control(fs: &Arc<FileSystem>, settings: &MountSettings, mounted: &Mounted) -> Option<Server> {
-    let since = Instant::now();
     let (fs, settings, mountpoint) = (Arc::clone(fs), settings.clone(), mounted.mountpoint.clone());
-    let answer = move |request| match request {
-        Request::Stats { reset } => {
-            let stats = report::stats(&fs);
-            if reset {
-                report::reset(&fs);
-            }
-            stats
-        }
-        Request::Info => {
-            let mut info = report::info(&fs, &settings, since);
-            info["mountpoint"] = json!(mountpoint.to_string_lossy());
-            info
-        }
-    };
-    Server::start(mounted, answer)
+    let desk = Desk { fs, settings, mountpoint, since: Instant::now(), scrubs: AtomicBool::new(false) };
+    Server::start(mounted, Arc::new(desk))
         .inspect_err(|error| tracing::warn!("no control socket, so 'tandemfs stats' cannot ask this mount: {error}"))
         .ok()
+}
+
+/// Who answers what comes over the control socket.
+struct Desk {
+    fs: Arc<FileSystem>,
+    settings: MountSettings,
+    mountpoint: PathBuf,
+    since: Instant,
+    /// One at a time: two would only halve each other's pace.
+    scrubs: AtomicBool,
+}
+
+impl Answer for Desk {
+    fn answer(&self, request: Request) -> Value {
+        match request {
+            Request::Stats { reset } => {
+                let stats = report::stats(&self.fs);
+                if reset {
+                    report::reset(&self.fs);
+                }
+                stats
+            }
+            Request::Info => {
+                let mut info = report::info(&self.fs, &self.settings, self.since);
+                info["mountpoint"] = json!(self.mountpoint.to_string_lossy());
+                info
+            }
+            Request::Scrub { .. } => unreachable!("a scrub has a thread of its own"),
+        }
+    }
+
+    fn work(&self, request: Request, listener: &Listener<'_>) -> Value {
+        let Request::Scrub { limit } = request else { return self.answer(request) };
+        if self.scrubs.swap(true, SeqCst) {
+            return json!({ "error": "a scrub of this mount is running already; wait for its end, or end it" });
+        }
+        let result = scrubbing::run(&self.fs, limit, listener);
+        self.scrubs.store(false, SeqCst);
+        result
+    }
 }
 
 /// Best effort: an ordinary user keeps the kernel's default.

@@ -26,6 +26,10 @@ pub const WORKLOAD: &[Operation] = &[
     Write("f/h", 196_608, 65_536, 9),
     Punch("f/h", 70_000, 30_000),
     Zero("f/h", 65_600, 100, true),
+    // Both paths and both kinds of pieces in one call.
+    Write("f/h", 300_001, 300_000, 10),
+    CopyRange("f/h", 1_000, "f/g", 30_000, 400_000),
+    Truncate("f/g", 60_000),
     Link("f/g", "d/g"),
     Checkpoint,
     // More logs than a leaf has entries: the last one makes the block go by blocks, composed with what it had.
@@ -88,6 +92,12 @@ pub fn almost_full() -> Start {
     let mut setting = Setting::small(PersistenceDomain::Adr, 64 << 10);
     setting.block_zone_bytes = 8 << 20;
     crashed(setting, &[Create("a"), Append("a", 100, 7)], WRITE_BACK, true)
+}
+
+/// A write that both paths share, and a copy of it: few enough for every access to fail.
+pub fn split() -> Start {
+    let workload = [Write("b", 1_003, 307_200, 2), CopyRange("b", 500, "a", 7_000, 280_000)];
+    crashed(Setting::small(PersistenceDomain::Adr, 64 << 10), PREPARATION, &workload, false)
 }
 
 /// A full block zone, whose blocks are overwritten.

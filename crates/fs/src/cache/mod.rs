@@ -92,6 +92,14 @@ impl Page {
     }
 }
 
+/// Lines that follow each other, on the device and in host memory.
+pub(crate) struct Home {
+    pub(crate) device: Vec<u8>,
+    pub(crate) host: Option<Vec<u8>>,
+    /// One bit a line whose host copy is newer.
+    pub(crate) newer: u64,
+}
+
 #[derive(Default)]
 struct Shard {
     pages: NearMap<Arc<Page>>,
@@ -142,6 +150,28 @@ impl PageCache {
             other => other?,
         }
         Ok(self.insert(&mut shard, start, structure, bytes))
+    }
+
+    /// Lines of one page as they are on the device, read while nobody can write them home, beside their host copies.
+    pub(crate) fn home(&self, drive: &Drive, structure: Structure, first: LineAddress, count: u64) -> Result<Home> {
+        let mut device = vec![0; count as usize * LINE_BYTES];
+        let shard = self.shard(page_number(first.page())).lock();
+        let Some(page) = shard.pages.get(&page_number(first.page())).cloned() else {
+            // Nobody has the page ([C3]), and nobody loads it before this is done.
+            drive.load(structure, first, &mut device)?;
+            return Ok(Home { device, host: None, newer: 0 });
+        };
+        drop(shard);
+        let body = page.body.lock();
+        drive.load(structure, first, &mut device)?;
+        let at = first.index_in_page() * LINE_BYTES;
+        Ok(Home { host: Some(body.bytes[at..at + device.len()].to_vec()), newer: body.dirty >> first.index_in_page(), device })
+    }
+
+    /// The host copy of a line, where there is one.
+    pub(crate) fn cached_line(&self, address: LineAddress) -> Option<Line> {
+        let page = self.shard(page_number(address.page())).lock().pages.get(&page_number(address.page())).cloned()?;
+        Some(page.line(address))
     }
 
     /// A page that was zeroed on the device: there is nothing to load.

@@ -2,6 +2,7 @@
 
 mod allocate;
 pub(crate) mod compose;
+mod copy;
 mod heat;
 pub(crate) mod log_plan;
 pub(crate) mod range_lock;

@@ -7,9 +7,9 @@
 use std::ops::{ControlFlow, Range};
 
 use tandemfs_device::{Fenced, Flushed};
-use tandemfs_format::SECTOR_BYTES;
 use tandemfs_format::inode::{FILE_BYTES_MAX, Inode, state};
 use tandemfs_format::mapping::{LogEntry, Record};
+use tandemfs_format::{InodeNumber, SECTOR_BYTES};
 
 use super::FileView;
 use super::compose::load_log;
@@ -39,6 +39,23 @@ impl FileSystem {
                 std::cmp::Ordering::Less => self.grow(handle, &view, size, change),
                 _ => self.shrink(handle, &view, size, change),
             };
+        }
+    }
+
+    /// Grows a file to at least `size`; one that is larger already stays what it is.
+    pub(crate) fn grow_over(&self, number: InodeNumber, size: u64) -> Result<()> {
+        let block_bytes = u64::from(self.volume.geometry.block_bytes());
+        let handle = self.inodes.get(&self.volume, number)?;
+        loop {
+            let before = self.view(&handle)?;
+            if before.size >= size {
+                return Ok(());
+            }
+            let _range = handle.ranges.exclusive(before.size / block_bytes, u64::MAX);
+            let view = self.view(&handle)?;
+            if view.size == before.size {
+                return self.grow(&handle, &view, size, |_| {});
+            }
         }
     }
 

@@ -176,6 +176,17 @@ impl Block {
         }
     }
 
+    /// First line and number of lines of its leaf.
+    pub(crate) fn leaf_lines(&self) -> Option<(LineAddress, u64)> {
+        self.leaf.map(|leaf| (leaf.address, leaf.lines()))
+    }
+
+    /// First line and number of lines of the checksums of its sectors, where they have lines of their own.
+    pub(crate) fn vector_lines(&self) -> Option<(LineAddress, u64)> {
+        let extent = self.extent.filter(|extent| !extent.unwritten)?;
+        Some((vector_of(&extent)?, u64::from(extent.count).div_ceil(VECTOR_LINE_SECTORS)))
+    }
+
     /// Each range of lines or sectors that the block takes, for recovery's maps.
     pub(crate) fn each_space(
         &self,

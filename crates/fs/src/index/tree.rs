@@ -19,7 +19,7 @@ use crate::volume::{Owner, Volume};
 use crate::{Error, Result};
 
 /// Blocks that a tree of this height covers; height 0 is the record in the inode.
-fn capacity(height: u32) -> u64 {
+pub(crate) fn capacity(height: u32) -> u64 {
     PAGE_RECORDS.checked_pow(height).unwrap_or(u64::MAX)
 }
 

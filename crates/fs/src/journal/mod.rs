@@ -82,6 +82,12 @@ impl Journal {
         self.superblock.lock().clone()
     }
 
+    /// Calls `look` while nobody writes the superblock.
+    pub(crate) fn while_unwritten<T>(&self, look: impl FnOnce() -> T) -> T {
+        let _superblock = self.superblock.lock();
+        look()
+    }
+
     /// Asks the background thread; does nothing where there is none.
     pub(crate) fn ask(&self, ask: impl FnOnce(&mut Wake)) {
         use crate::sync::atomic::Ordering::Relaxed;

@@ -1,0 +1,127 @@
+//! A range copied from one file to another, or to another place of the same: a read and a write, piece by piece.
+//!
+//! [CR1] Pieces go front to back, each of at most [`TX_DATA_MAX`] bytes and durable before the next is read: after a crash a prefix of the
+//!       copy is there.
+//! [CR2] A hole that holds whole blocks of the target stays a hole: its place is punched, and the file grows over it. Smaller ones are
+//!       copied as the zeros that they read as.
+//! [CR3] Nothing is locked between the read of a piece and its write, as between `read` and `write` of a program.
+
+use tandemfs_format::InodeNumber;
+use tandemfs_format::inode::{FILE_BYTES_MAX, file_type};
+use tandemfs_format::journal::TX_DATA_MAX;
+
+use crate::mutant::{Mutant, on};
+use crate::statistics::count;
+use crate::types::{AllocateMode, SeekTo, SetAttributes, SetTime, WriteOptions};
+use crate::{Error, FileSystem, Result};
+
+impl FileSystem {
+    /// Copies up to `length` bytes; fewer where the source ends. Returns how many. Times and set-id bits as after a write.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for ranges of one file that overlap, for `append` and for what is no regular file; those of reading and writing.
+    /// After an error in a later piece the number of bytes copied before it is returned instead.
+    pub fn copy_range(
+        &self,
+        (from, from_offset): (InodeNumber, u64),
+        (to, to_offset): (InodeNumber, u64),
+        length: u64,
+        options: WriteOptions,
+    ) -> Result<u64> {
+        count(&self.volume.live.operations.copy_range);
+        self.volume.health.check_writable()?;
+        if options.append {
+            return Err(Error::InvalidArgument("a range is not copied to the end of a file"));
+        }
+        for number in [from, to] {
+            match self.inodes.get(&self.volume, number)?.state.read().inode.file_type() {
+                file_type::REGULAR => {}
+                file_type::DIRECTORY => return Err(Error::IsDirectory),
+                _ => return Err(Error::InvalidArgument("only regular files are copied")),
+            }
+        }
+        let size = self.attributes(from)?.size;
+        let length = length.min(size.saturating_sub(from_offset));
+        if length == 0 {
+            return Ok(0);
+        }
+        if to_offset.checked_add(length).is_none_or(|end| end > FILE_BYTES_MAX) {
+            return Err(Error::FileTooLarge);
+        }
+        if from == to && from_offset < to_offset + length && to_offset < from_offset + length {
+            return Err(Error::InvalidArgument("the ranges overlap"));
+        }
+        let mut copy = Copy { from, to, from_offset, to_offset, options, buffer: Vec::new(), wrote: false };
+        let mut done = 0;
+        while done < length {
+            match copy.piece(self, done, length) {
+                Ok(0) => break, // the source was cut meanwhile
+                Ok(copied) => done += copied,
+                Err(error) if done == 0 => return Err(error),
+                Err(_) => break,
+            }
+        }
+        if !copy.wrote && done > 0 {
+            // Holes alone change no byte that was not zero, and are a write all the same.
+            let mtime = (!options.keep_times).then_some(SetTime::Now);
+            self.set_attributes(to, &SetAttributes { mtime, kill_set_id: options.kill_set_id, ..SetAttributes::default() })?;
+        }
+        Ok(done)
+    }
+}
+
+struct Copy {
+    from: InodeNumber,
+    to: InodeNumber,
+    from_offset: u64,
+    to_offset: u64,
+    options: WriteOptions,
+    buffer: Vec<u8>,
+    /// Whether bytes were written, which sets times and set-id bits.
+    wrote: bool,
+}
+
+impl Copy {
+    /// Copies what follows the first `done` bytes, a piece of it. Returns its length.
+    fn piece(&mut self, fs: &FileSystem, done: u64, length: u64) -> Result<u64> {
+        let (at, target) = (self.from_offset + done, self.to_offset + done);
+        let hole = fs.seek(self.from, at, SeekTo::Data)?.map_or(length - done, |data| data - at).min(length - done);
+        if self.keeps_hole(fs, target, hole) {
+            // What is in the target's way, then what is behind its end.
+            let inside = hole.min(fs.attributes(self.to)?.size.saturating_sub(target));
+            if inside > 0 {
+                let place = if on(Mutant::CopiedHoleMisplaced) { target + u64::from(fs.volume.geometry.block_bytes()) } else { target };
+                fs.allocate(self.to, place, inside, AllocateMode::Punch)?;
+            }
+            return match fs.grow_over(self.to, target + hole) {
+                Err(_) if inside > 0 => Ok(inside),
+                other => other.map(|()| hole),
+            };
+        }
+        // Pieces end at multiples of their largest size in the target, so that those between go by blocks.
+        let most = (TX_DATA_MAX - target % TX_DATA_MAX).min(length - done);
+        let mut piece = 0;
+        while piece < most {
+            piece = fs.seek(self.from, at + piece, SeekTo::Hole)?.map_or(most, |hole| hole - at).min(most);
+            let next = fs.seek(self.from, at + piece, SeekTo::Data)?.map_or(length - done, |data| data - at);
+            if self.keeps_hole(fs, target + piece, next.min(length - done) - piece) && piece > 0 {
+                break;
+            }
+            piece = next.max(piece + 1).min(most);
+        }
+        self.buffer.resize(piece as usize, 0);
+        let read = fs.read(self.from, at, &mut self.buffer)?;
+        let written = fs.write(self.to, target, &self.buffer[..read], self.options)? as u64;
+        self.wrote |= written > 0;
+        if on(Mutant::CopyTailForgotten) && done + written < length {
+            return Ok(length - done);
+        }
+        Ok(written)
+    }
+
+    /// Whether a hole over these bytes of the target holds a whole block ([CR2]).
+    fn keeps_hole(&self, fs: &FileSystem, target: u64, hole: u64) -> bool {
+        let block_bytes = u64::from(fs.volume.geometry.block_bytes());
+        target.next_multiple_of(block_bytes) + block_bytes <= target + hole
+    }
+}

@@ -1,0 +1,645 @@
+//! Reading everything to see whether it is still there: every line of metadata, every data log and every sector, from the device and not from
+//! caches, while the file system is in use.
+//!
+//! [SC1] A scrub is a position that steps forward, a bounded piece at a time. Progress, pace and end are its caller's affair; what a step
+//!       found stays in it. It writes nothing, and what it finds stops nothing.
+//! [SC2] A line of metadata is verified on the device where the host copy is not newer; where there is a clean host copy both must be equal,
+//!       which also shows writes that were lost. A line is read while nobody can write it home: under the lock of its page's host copy. The
+//!       way to what comes next is taken by the host copy where there is one, so damage on the device hides nothing behind it.
+//! [SC3] Lines of an inode are read under its lock, shared (RULES R5): their owner cannot change meanwhile. Data is read under a shared lock
+//!       of its range alone (RULES R9), and looked up anew under it.
+//! [SC4] What appears behind the position is not looked at: it was written during the scrub. The journal and the saved maps are not data of
+//!       a mounted file system: a recovery or an unmount that is to come writes or proves them.
+
+use std::collections::VecDeque;
+use std::fmt;
+
+use hashbrown::{HashMap, HashSet};
+use tandemfs_device::{BlockRequest, DeviceError, Structure};
+use tandemfs_format::dentry::decode_slot;
+use tandemfs_format::geometry::{SEGMENT_TABLE_LINES, SUPERBLOCK_OFFSETS};
+use tandemfs_format::inode::{Inode, file_type};
+use tandemfs_format::mapping::{LogEntry, Record, line_records};
+use tandemfs_format::segment::Segment;
+use tandemfs_format::superblock::{BlockIdentity, Superblock};
+use tandemfs_format::{Corrupt, EMPTY_LINE, InodeNumber, LINE_BYTES, Line, LineAddress, PAGE_LINES, SECTOR_BYTES, Sector};
+
+use crate::index::block::Block;
+use crate::index::tree;
+use crate::mutant::{Mutant, on};
+use crate::namespace::inodes::State;
+use crate::volume::{Owner, Volume};
+use crate::{Error, FileSystem};
+
+/// Inodes that one step looks at.
+const STEP_INODES: u64 = 128;
+/// Pages of a mapping or of a directory that one step looks at; more than a tree is high.
+const STEP_PAGES: usize = 16;
+/// Data that one step reads, in bytes, or one block.
+const STEP_BYTES: u64 = 1 << 20;
+/// Findings that are kept; more are counted.
+const FINDINGS_MAX: usize = 1000;
+
+/// What a finding is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ScrubbedKind {
+    /// Sectors of a file.
+    Sectors,
+    /// A data log of a file.
+    Log,
+    /// A line of metadata.
+    Line,
+    /// A copy of the superblock, or the sector that says whose the block half is.
+    Superblock,
+}
+
+impl ScrubbedKind {
+    /// The name in `scrub --json`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Sectors => "sectors",
+            Self::Log => "log",
+            Self::Line => "line",
+            Self::Superblock => "superblock",
+        }
+    }
+}
+
+/// Something that is not as it was written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ScrubFinding {
+    /// What it is.
+    pub kind: ScrubbedKind,
+    /// Whose it is; none for what belongs to the whole file system.
+    pub inode: Option<InodeNumber>,
+    /// Where in the file, in bytes, for its data.
+    pub file_offset: Option<u64>,
+    /// Where on the device: in the block zone for sectors, else in the memory zone. In bytes.
+    pub device_offset: u64,
+    /// How much, in bytes.
+    pub length: u64,
+    /// What is wrong with it.
+    pub cause: String,
+}
+
+impl fmt::Display for ScrubFinding {
+    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(inode) = self.inode {
+            write!(to, "inode {inode}: ")?;
+        }
+        match self.file_offset {
+            Some(offset) => write!(to, "{} B of data at byte {offset}", self.length)?,
+            None => write!(to, "{} B of metadata", self.length)?,
+        }
+        let zone = if self.kind == ScrubbedKind::Sectors { "block" } else { "memory" };
+        write!(to, " (byte {} of the {zone} zone): {}", self.device_offset, self.cause)
+    }
+}
+
+/// What a scrub has looked at.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ScrubCounts {
+    /// Inodes in use.
+    pub inodes: u64,
+    /// Lines of metadata that were verified.
+    pub lines: u64,
+    /// Lines that are newer in host memory: the next checkpoint writes them.
+    pub lines_not_home: u64,
+    /// Data logs.
+    pub logs: u64,
+    /// Sectors of data.
+    pub sectors: u64,
+    /// Bytes read from the device.
+    pub bytes: u64,
+}
+
+/// A scrub on its way ([SC1]).
+#[derive(Debug)]
+pub struct Scrub {
+    stage: Stage,
+    counts: ScrubCounts,
+    total_bytes: u64,
+    findings: Vec<ScrubFinding>,
+    findings_left_out: u64,
+    /// Lines that were found already: a tree's upper pages are read again for each part of it.
+    known: HashSet<LineAddress>,
+    buffer: Vec<u8>,
+}
+
+#[derive(Debug)]
+enum Stage {
+    Fixed,
+    Inode(u64),
+    /// The mapping of a file or directory from a block on.
+    Tree(u64, u64),
+    /// Blocks that were found in it, and where its tree goes on.
+    Blocks(u64, VecDeque<u64>, Option<u64>),
+    Done,
+}
+
+impl Scrub {
+    /// What was looked at so far.
+    pub fn counts(&self) -> ScrubCounts {
+        self.counts
+    }
+
+    /// About how many bytes it will read: what was in use when it began.
+    pub fn total_bytes(&self) -> u64 {
+        self.total_bytes
+    }
+
+    /// What was found so far, in the order in which it was met.
+    pub fn findings(&self) -> &[ScrubFinding] {
+        &self.findings
+    }
+
+    /// Findings beyond those that are kept.
+    pub fn findings_left_out(&self) -> u64 {
+        self.findings_left_out
+    }
+
+    fn find(&mut self, finding: ScrubFinding) {
+        tracing::error!(
+            inode = finding.inode.map(InodeNumber::get),
+            file_offset = finding.file_offset,
+            device_offset = finding.device_offset,
+            length = finding.length,
+            "scrub: {finding}"
+        );
+        if self.findings.len() < FINDINGS_MAX { self.findings.push(finding) } else { self.findings_left_out += 1 }
+    }
+
+    fn find_line(&mut self, inode: Option<InodeNumber>, address: LineAddress, cause: impl fmt::Display) {
+        if self.known.len() < FINDINGS_MAX && !self.known.insert(address) {
+            return;
+        }
+        self.find(ScrubFinding {
+            kind: ScrubbedKind::Line,
+            inode,
+            file_offset: None,
+            device_offset: address.offset_bytes(),
+            length: LINE_BYTES as u64,
+            cause: cause.to_string(),
+        });
+    }
+
+    /// What the engine met on its own way. A failed load was met, or will be, where its line is looked at.
+    fn find_error(&mut self, inode: InodeNumber, error: &Error) {
+        match error {
+            Error::Damaged { source: source @ (Corrupt::Checksum { address, .. } | Corrupt::Field { address, .. }), .. } => {
+                self.find_line(Some(inode), *address, source);
+            }
+            Error::Device(DeviceError::Poisoned { offset, .. }) => {
+                self.find_line(Some(inode), LineAddress::new(offset / LINE_BYTES as u64), error);
+            }
+            Error::Stale(_) => {}
+            other => self.find_line(Some(inode), LineAddress::new(0), other),
+        }
+    }
+
+    /// Lines that follow each other in one page, as the file system has them; `None` where there is no valid one ([SC2]).
+    fn lines(
+        &mut self,
+        volume: &Volume,
+        inode: Option<InodeNumber>,
+        structure: Structure,
+        first: LineAddress,
+        count: u64,
+        verify: &dyn Fn(LineAddress, &Line) -> Result<(), Corrupt>,
+    ) -> Vec<Option<Line>> {
+        let mut lines = Vec::with_capacity(count as usize);
+        let home = match volume.pages.home(&volume.drive, structure, first, count) {
+            Ok(home) => home,
+            Err(error) if count == 1 => {
+                self.find_line(inode, first, error);
+                return vec![volume.pages.cached_line(first)];
+            }
+            // One by one, to say which it is.
+            Err(_) => return (0..count).flat_map(|line| self.lines(volume, inode, structure, first.nth(line), 1, verify)).collect(),
+        };
+        for (index, line) in home.device.as_chunks::<LINE_BYTES>().0.iter().enumerate() {
+            let address = first.nth(index as u64);
+            let host = home.host.as_ref().map(|host| host.as_chunks::<LINE_BYTES>().0[index]);
+            if home.newer >> index & 1 == 1 {
+                self.counts.lines_not_home += 1;
+                lines.push(host);
+                continue;
+            }
+            self.counts.lines += 1;
+            self.counts.bytes += LINE_BYTES as u64;
+            let line = if on(Mutant::ScrubFromCache) { &host.unwrap_or(*line) } else { line };
+            let verified = verify(address, line);
+            let valid = verified.is_ok();
+            match (verified, host) {
+                (Err(corrupt), _) => self.find_line(inode, address, corrupt),
+                (Ok(()), Some(host)) if host != *line => {
+                    self.find_line(inode, address, format!("line {address} is not what was written to it"));
+                }
+                _ => {}
+            }
+            lines.push(host.or(valid.then_some(*line)));
+        }
+        lines
+    }
+
+    // ---- stages ---------------------------------------------------------------------------------------------------------------------
+
+    /// Superblocks, identity, segment table.
+    fn fixed(&mut self, volume: &Volume) {
+        let found = |offset, length, cause| ScrubFinding {
+            kind: ScrubbedKind::Superblock,
+            inode: None,
+            file_offset: None,
+            device_offset: offset,
+            length,
+            cause,
+        };
+        for offset in SUPERBLOCK_OFFSETS {
+            let mut copy = vec![0; 1024];
+            let address = LineAddress::new(offset / LINE_BYTES as u64);
+            let loaded = volume.journal.while_unwritten(|| volume.drive.load(Structure::Superblock, address, &mut copy));
+            self.counts.bytes += copy.len() as u64;
+            let cause = match loaded {
+                Err(error) => Some(error.to_string()),
+                Ok(()) => Superblock::decode(&copy).err().map(|error| error.to_string()),
+            };
+            if let Some(cause) = cause {
+                self.find(found(offset, copy.len() as u64, cause));
+            }
+        }
+        let mut sector = vec![0; SECTOR_BYTES];
+        let mut requests = [BlockRequest::Read { sector: Sector::new(0), buffer: &mut sector }];
+        let read = volume.drive.transfer(Structure::Superblock, &mut requests, &mut || {}).map(drop);
+        self.counts.bytes += SECTOR_BYTES as u64;
+        match read {
+            Err(error) => self.find(found(0, SECTOR_BYTES as u64, error.to_string())),
+            Ok(()) if BlockIdentity::decode(&sector) != Some(volume.journal.superblock().pair) => {
+                self.find(found(0, SECTOR_BYTES as u64, "the first sector of the block zone does not name the pair".into()));
+            }
+            Ok(()) => {}
+        }
+        let units = volume.geometry.memory_units();
+        let verify = |address, line: &Line| Segment::decode(line, volume.pair, address, units).map(drop);
+        for first in (0..SEGMENT_TABLE_LINES).step_by(PAGE_LINES as usize) {
+            self.lines(volume, None, Structure::AllocationMap, volume.geometry.segment_line(first), PAGE_LINES, &verify);
+        }
+    }
+
+    /// The two lines of an inode. True where it has a mapping to look at.
+    fn inode(&mut self, fs: &FileSystem, number: InodeNumber) -> bool {
+        let volume = &fs.volume;
+        let Some(address) = volume.memory.inode_address(number) else { return false };
+        let verify = |address, line: &Line| Inode::place(volume.pair, number, address).verify(line);
+        let look = |scrub: &mut Self| scrub.lines(volume, Some(number), Structure::Inode, address, 2, &verify);
+        match fs.inodes.get(volume, number) {
+            Ok(handle) => {
+                let state = handle.state.read();
+                if state.removed {
+                    return false;
+                }
+                look(self);
+                self.counts.inodes += 1;
+                state.inode.has_mapping()
+            }
+            // A free slot has valid lines as well; whoever takes it now changes one after the other.
+            Err(Error::Stale(_)) => {
+                look(self);
+                false
+            }
+            Err(error) => {
+                look(self);
+                self.find_error(number, &error);
+                false
+            }
+        }
+    }
+
+    /// A part of a mapping: the blocks that it names, and where it goes on.
+    fn tree(&mut self, fs: &FileSystem, number: InodeNumber, from: u64) -> Option<(VecDeque<u64>, Option<u64>)> {
+        let handle = fs.inodes.get(&fs.volume, number).ok()?;
+        let state = handle.state.read();
+        if state.removed || !state.inode.has_mapping() {
+            return None;
+        }
+        let owner = state.owner(number);
+        let mut walk = Walk { owner, from, pages: STEP_PAGES, blocks: VecDeque::new() };
+        let record = match state.root().decode(LineAddress::new(0)) {
+            Ok(record) => record,
+            Err(source) => {
+                self.find_error(number, &Error::Damaged { inode: number, source });
+                return None;
+            }
+        };
+        let next = match record {
+            Record::HOLE => None,
+            Record::Pointer { page, height } => self.page(&fs.volume, &mut walk, page, height, 0),
+            _ => {
+                walk.blocks.push_back(0);
+                None
+            }
+        };
+        Some((walk.blocks, next))
+    }
+
+    /// A page of a mapping and what is below it. Returns the block to go on from where the step has seen enough.
+    fn page(&mut self, volume: &Volume, walk: &mut Walk, page: LineAddress, height: u32, base: u64) -> Option<u64> {
+        if walk.pages == 0 {
+            return Some(base.max(walk.from));
+        }
+        walk.pages -= 1;
+        let owner = walk.owner;
+        if !volume.geometry.holds_lines(page, PAGE_LINES) {
+            self.find_line(Some(owner.inode), page, "a pointer leads out of the memory zone");
+            return None;
+        }
+        let below = tree::capacity(height - 1);
+        let verify = |address, line: &Line| volume.place(owner, address).verify(line);
+        let lines = self.lines(volume, Some(owner.inode), Structure::Mapping, page, PAGE_LINES, &verify);
+        let mut start = base;
+        for (index, line) in lines.into_iter().enumerate() {
+            let address = page.nth(index as u64);
+            for record in line.filter(|line| *line != EMPTY_LINE).iter().flat_map(line_records) {
+                let (block, end) = (start, start.saturating_add(below));
+                start = end;
+                if end <= walk.from {
+                    continue;
+                }
+                match record.decode(address) {
+                    Ok(Record::HOLE) => {}
+                    Ok(Record::Pointer { page, height: lower }) if lower + 1 == height => {
+                        if let Some(next) = self.page(volume, walk, page, lower, block) {
+                            return Some(next);
+                        }
+                    }
+                    Ok(Record::Pointer { .. }) => self.find_line(Some(owner.inode), address, "a pointer leads to a wrong level"),
+                    Ok(_) if height > 1 => self.find_line(Some(owner.inode), address, "a block where a pointer is due"),
+                    Ok(_) => walk.blocks.push_back(block),
+                    Err(source) => self.find_line(Some(owner.inode), address, source),
+                }
+            }
+            start = base.saturating_add(below.saturating_mul((index as u64 + 1) * tandemfs_format::mapping::LINE_RECORDS as u64));
+        }
+        None
+    }
+
+    /// Some of the blocks that were found. False where the inode is gone.
+    fn blocks(&mut self, fs: &FileSystem, number: InodeNumber, blocks: &mut VecDeque<u64>) -> bool {
+        let Ok(handle) = fs.inodes.get(&fs.volume, number) else { return false };
+        let volume = &fs.volume;
+        let is_directory = handle.state.read().inode.file_type() == file_type::DIRECTORY;
+        if is_directory {
+            let state = handle.state.read();
+            for block in blocks.drain(..blocks.len().min(STEP_PAGES)) {
+                self.directory_page(volume, &state, number, block);
+            }
+            return !state.removed;
+        }
+        let Some(first) = blocks.front().copied() else { return true };
+        let each = u64::from(volume.geometry.block_bytes());
+        let last = first + (STEP_BYTES / each).max(1) - 1;
+        let _range = handle.ranges.shared(first, last); // [SC3]
+        let mut data = Vec::new();
+        {
+            let state = handle.state.read();
+            if state.removed {
+                return false;
+            }
+            let owner = state.owner(number);
+            while let Some(block) = blocks.pop_front_if(|block| *block <= last) {
+                match Block::lookup(volume, owner, state.root(), block) {
+                    Ok(found) => {
+                        self.lines_of_block(volume, owner, &found);
+                        match Data::of(volume, owner, found, block * each) {
+                            Ok(found) => data.push(found),
+                            Err(error) => self.find_error(number, &error),
+                        }
+                    }
+                    Err(error) => self.find_error(number, &error),
+                }
+            }
+        }
+        self.data(volume, number, &data);
+        true
+    }
+
+    fn directory_page(&mut self, volume: &Volume, state: &State, number: InodeNumber, block: u64) {
+        let owner = state.owner(number);
+        if state.removed {
+            return;
+        }
+        match tree::lookup(volume, owner, state.root(), block) {
+            Ok(Record::Memory(page)) if volume.geometry.holds_lines(page, PAGE_LINES) => {
+                let verify = |address, line: &Line| decode_slot(line, &volume.place(owner, address)).map(drop);
+                self.lines(volume, Some(number), Structure::Dentry, page, PAGE_LINES, &verify);
+            }
+            Ok(Record::HOLE) => {}
+            Ok(_) => self.find_line(Some(number), LineAddress::new(0), "a page of a directory is none"),
+            Err(error) => self.find_error(number, &error),
+        }
+    }
+
+    /// The leaf and the checksum vector of a block. A vector's lines prove nothing by themselves: the sectors do.
+    fn lines_of_block(&mut self, volume: &Volume, owner: Owner, block: &Block) {
+        let verify = |address, line: &Line| volume.place(owner, address).verify(line);
+        let any = |_, _: &Line| Ok(());
+        let leaf = block.leaf_lines().map(|lines| (lines, true));
+        let vector = block.vector_lines().map(|lines| (lines, false));
+        for ((first, count), sealed) in leaf.into_iter().chain(vector) {
+            let mut line = 0;
+            while line < count {
+                // Neither crosses a page: both are aligned to their length, which is at most that of a page.
+                let here = count.min(PAGE_LINES - first.nth(line).index_in_page() as u64).min(count - line);
+                let verify: &dyn Fn(LineAddress, &Line) -> Result<(), Corrupt> = if sealed { &verify } else { &any };
+                self.lines(volume, Some(owner.inode), Structure::Mapping, first.nth(line), here, verify);
+                line += here;
+            }
+        }
+    }
+
+    /// Logs and sectors, with only their range locked.
+    fn data(&mut self, volume: &Volume, inode: InodeNumber, data: &[Data]) {
+        let mut buffer = std::mem::take(&mut self.buffer);
+        buffer.resize(data.iter().map(|data| data.sectors.map_or(0, |(_, count)| count as usize * SECTOR_BYTES)).sum(), 0);
+        let mut rest = &mut buffer[..];
+        let mut requests = Vec::new();
+        for (sector, count) in data.iter().filter_map(|data| data.sectors) {
+            let (buffer, further) = std::mem::take(&mut rest).split_at_mut(count as usize * SECTOR_BYTES);
+            requests.push(BlockRequest::Read { sector, buffer });
+            rest = further;
+        }
+        let read = requests.is_empty() || volume.drive.transfer(Structure::Data, &mut requests, &mut || {}).map(drop).is_ok();
+        drop(requests);
+        let mut at = 0;
+        for data in data {
+            for log in &data.logs {
+                self.log(volume, inode, data.start, log);
+            }
+            let Some((first, count)) = data.sectors else { continue };
+            self.counts.bytes += u64::from(count) * SECTOR_BYTES as u64;
+            let mut bad: Option<ScrubFinding> = None;
+            for index in 0..u64::from(count) {
+                let sector = &mut buffer[at..at + SECTOR_BYTES];
+                at += SECTOR_BYTES;
+                self.counts.sectors += 1;
+                let cause = if read {
+                    None
+                } else {
+                    // One of the requests failed: sector by sector, to say which it is.
+                    let mut again = [BlockRequest::Read { sector: first.nth(index), buffer: &mut *sector }];
+                    volume.drive.transfer(Structure::Data, &mut again, &mut || {}).err().map(|error| error.to_string())
+                };
+                let fits = data.checksums.get(index as usize).is_none_or(|expected| volume.pair.data(sector) == *expected);
+                let cause = cause.or((!fits && !on(Mutant::ScrubPassesOver)).then(|| "it does not fit its checksum".into()));
+                let offset = data.start + index * SECTOR_BYTES as u64;
+                match (cause, &mut bad) {
+                    (Some(cause), Some(bad)) if bad.cause == cause && bad.file_offset.is_some_and(|start| start + bad.length == offset) => {
+                        bad.length += SECTOR_BYTES as u64;
+                    }
+                    (Some(cause), bad) => {
+                        let found = ScrubFinding {
+                            kind: ScrubbedKind::Sectors,
+                            inode: Some(inode),
+                            file_offset: Some(offset),
+                            device_offset: first.nth(index).offset_bytes(),
+                            length: SECTOR_BYTES as u64,
+                            cause,
+                        };
+                        bad.replace(found).into_iter().for_each(|before| self.find(before));
+                    }
+                    (None, _) => {}
+                }
+            }
+            bad.into_iter().for_each(|last| self.find(last));
+        }
+        self.buffer = buffer;
+    }
+
+    fn log(&mut self, volume: &Volume, inode: InodeNumber, start: u64, log: &LogEntry) {
+        let mut bytes = vec![0; log.length as usize];
+        self.counts.logs += 1;
+        self.counts.bytes += bytes.len() as u64;
+        let cause = match volume.drive.load(Structure::DataLog, log.address, &mut bytes) {
+            Err(error) => error.to_string(),
+            Ok(()) if volume.checksums && volume.pair.data(&bytes) != log.crc => "it does not fit its checksum".into(),
+            Ok(()) => return,
+        };
+        self.find(ScrubFinding {
+            kind: ScrubbedKind::Log,
+            inode: Some(inode),
+            file_offset: Some(start + u64::from(log.offset)),
+            device_offset: log.address.offset_bytes(),
+            length: log.length.into(),
+            cause,
+        });
+    }
+}
+
+/// A walk through a part of a tree.
+struct Walk {
+    owner: Owner,
+    from: u64,
+    /// Pages that it may still read.
+    pages: usize,
+    blocks: VecDeque<u64>,
+}
+
+/// What of a block has to be read.
+struct Data {
+    /// Of the block, in the file.
+    start: u64,
+    sectors: Option<(Sector, u32)>,
+    checksums: Vec<u32>,
+    logs: Vec<LogEntry>,
+}
+
+impl Data {
+    fn of(volume: &Volume, owner: Owner, block: Block, start: u64) -> crate::Result<Self> {
+        let sectors = block.extent.filter(|extent| !extent.unwritten).map(|extent| (extent.sector, extent.count));
+        let mut checksums = Vec::new();
+        if let Some((_, count)) = sectors {
+            block.sector_checksums(volume, owner, 0, count.into(), |_, crc| {
+                checksums.push(crc);
+                Ok(())
+            })?;
+        }
+        Ok(Self { start, sectors, checksums, logs: block.logs().copied().collect() })
+    }
+}
+
+impl FileSystem {
+    /// The start of a scrub of everything.
+    pub fn scrub(&self) -> Scrub {
+        let space = self.space();
+        let inodes = space.inodes_used * 2 * LINE_BYTES as u64;
+        let used = inodes + space.memory.data_log_bytes + space.block.total_bytes - space.block.free_bytes;
+        Scrub {
+            stage: Stage::Fixed,
+            counts: ScrubCounts::default(),
+            total_bytes: used,
+            findings: Vec::new(),
+            findings_left_out: 0,
+            known: HashSet::new(),
+            buffer: Vec::new(),
+        }
+    }
+
+    /// Looks at the next piece. False where nothing is left.
+    pub fn scrub_step(&self, scrub: &mut Scrub) -> bool {
+        let limit = self.volume.memory.inode_limit();
+        scrub.stage = match std::mem::replace(&mut scrub.stage, Stage::Done) {
+            Stage::Fixed => {
+                scrub.fixed(&self.volume);
+                Stage::Inode(InodeNumber::ROOT.get())
+            }
+            Stage::Inode(first) => {
+                let step = first..limit.min(first + STEP_INODES);
+                match step.clone().find(|number| scrub.inode(self, InodeNumber::new(*number))) {
+                    Some(number) => Stage::Tree(number, 0),
+                    None if step.end < limit => Stage::Inode(step.end),
+                    None => Stage::Done,
+                }
+            }
+            Stage::Tree(number, from) => match scrub.tree(self, InodeNumber::new(number), from) {
+                Some((blocks, next)) => Stage::Blocks(number, blocks, next),
+                None => Stage::Inode(number + 1),
+            },
+            Stage::Blocks(number, mut blocks, next) => {
+                if !scrub.blocks(self, InodeNumber::new(number), &mut blocks) {
+                    Stage::Inode(number + 1)
+                } else {
+                    match (blocks.is_empty(), next) {
+                        (false, next) => Stage::Blocks(number, blocks, next),
+                        (true, Some(next)) => Stage::Tree(number, next),
+                        (true, None) => Stage::Inode(number + 1),
+                    }
+                }
+            }
+            Stage::Done => Stage::Done,
+        };
+        !matches!(scrub.stage, Stage::Done)
+    }
+
+    /// A path of each of these inodes that has one, from the root. Walks the whole tree, as long as some are missing.
+    pub fn paths_of(&self, numbers: &[InodeNumber]) -> HashMap<u64, Vec<u8>> {
+        let mut missing: HashSet<u64> = numbers.iter().map(|number| number.get()).collect();
+        let mut found = HashMap::new();
+        let mut waiting = VecDeque::from([(InodeNumber::ROOT, Vec::new())]);
+        if missing.remove(&InodeNumber::ROOT.get()) {
+            found.insert(InodeNumber::ROOT.get(), b"/".to_vec());
+        }
+        while let Some((directory, path)) = waiting.pop_front().filter(|_| !missing.is_empty()) {
+            // What cannot be read was found by the scrub.
+            let _damaged = self.read_directory(directory, 2, &mut |entry| {
+                let path = || [&path[..], b"/", entry.name].concat();
+                if missing.remove(&entry.inode.get()) {
+                    found.insert(entry.inode.get(), path());
+                }
+                if u16::from(entry.file_type) << 12 == file_type::DIRECTORY {
+                    waiting.push_back((entry.inode, path()));
+                }
+                !missing.is_empty()
+            });
+        }
+        found
+    }
+}
