@@ -56,7 +56,8 @@ pub enum Threshold {
     BlocksOnly,
 }
 
-/// Which blocks with data logs are written back first (RomeFS §3.5.2).
+/// Which blocks with data logs are written back first (RomeFS §3.5.2). Ages are in a table of fixed size in host memory: blocks that share
+/// an entry look as young as the youngest of them, and what was not used since the mount is older than everything else.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum WriteBackPolicy {
     /// Those that free most of the memory zone.
