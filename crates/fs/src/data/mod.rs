@@ -3,7 +3,9 @@
 mod allocate;
 pub(crate) mod compose;
 pub(crate) mod log_plan;
+pub(crate) mod promote;
 pub(crate) mod range_lock;
+pub(crate) mod read_ahead;
 mod read_path;
 mod seek;
 mod truncate;

@@ -46,6 +46,13 @@ impl RangeLock {
         self.acquire(first, last, false)
     }
 
+    /// The same without waiting; `None` where an exclusive holder overlaps.
+    pub(crate) fn try_shared(&self, first: u64, last: u64) -> Option<RangeGuard<'_>> {
+        let mut state = self.state.lock();
+        let overlaps = |held: &Held| held.exclusive && held.first <= last && first <= held.last;
+        if state.held.iter().any(overlaps) { None } else { Some(self.hold(&mut state, first, last, false)) }
+    }
+
     /// Waits until no holder overlaps `first..=last`.
     pub(crate) fn exclusive(&self, first: u64, last: u64) -> RangeGuard<'_> {
         self.acquire(first, last, true)
@@ -58,6 +65,10 @@ impl RangeLock {
             self.released.wait(&mut state);
             state.waiters -= 1;
         }
+        self.hold(&mut state, first, last, exclusive)
+    }
+
+    fn hold(&self, state: &mut State, first: u64, last: u64, exclusive: bool) -> RangeGuard<'_> {
         let id = state.next_id;
         state.next_id += 1;
         state.held.push(Held { first, last, exclusive, id });
