@@ -11,12 +11,12 @@ use tandemfs_crash::{
     ALPHABET, Access, Effort, Explorer, FaultDevice, Harness, MemoryDevice, Model, Operation, Scene, Setting, StuckDevice, Tree,
     check_device, content, fill, mount_device,
 };
-use tandemfs_device::PersistenceDomain;
+use tandemfs_device::{BlockPath, BlockRequest, PersistenceDomain};
 use tandemfs_format::journal::{decode, encode};
-use tandemfs_format::superblock::{Superblock, Tail};
-use tandemfs_format::{InodeNumber, LineAddress, PairSeed};
+use tandemfs_format::superblock::{ChecksumKind, Superblock, Tail};
+use tandemfs_format::{InodeNumber, LineAddress, PairSeed, Sector};
 use tandemfs_fs::mutant::{self, Mutant};
-use tandemfs_fs::{Error, RenameMode, WriteOptions};
+use tandemfs_fs::{Error, Promote, RenameMode, WriteOptions};
 
 use Operation::*;
 
@@ -51,10 +51,14 @@ enum Catcher {
     LongWrite,
     /// A write to the drive gets stuck.
     StuckWrite,
+    /// Reads between changes, with copies and read-ahead, without checksums.
+    Copies,
+    /// Damage behind the first part of a long request.
+    DamagedPart,
 }
 
 impl Catcher {
-    const ALL: [Self; 14] = [
+    const ALL: [Self; 16] = [
         Self::Model,
         Self::FailedFlush,
         Self::Check,
@@ -69,6 +73,8 @@ impl Catcher {
         Self::FailedLoads,
         Self::LongWrite,
         Self::StuckWrite,
+        Self::Copies,
+        Self::DamagedPart,
     ];
 
     fn run(self) -> Result<(), String> {
@@ -90,6 +96,8 @@ impl Catcher {
             Self::FailedLoads => failed_loads(),
             Self::LongWrite => long_write(),
             Self::StuckWrite => stuck_write(),
+            Self::Copies => copies(),
+            Self::DamagedPart => damaged_part(),
         }
     }
 }
@@ -341,6 +349,71 @@ fn stuck_write() -> Result<(), String> {
     })
 }
 
+/// What was copied or read ahead is never older than what was written, and takes no space that is not given back.
+fn copies() -> Result<(), String> {
+    let mut setting = Setting::small(PersistenceDomain::Adr, 64 << 10);
+    setting.format.checksum_kind = ChecksumKind::None;
+    setting.mount.promote = Promote::EveryRead;
+    let mut harness = harness(&setting)?;
+    let space = harness.fs.space();
+    let mut operations = vec![Create("a"), Write("a", 0, 196_608, 1), Create("logs")];
+    operations.extend((0..6).flat_map(|round| {
+        [
+            Zero("a", 65_536, 65_536, true),
+            Write("a", 65_536, 65_536, 2 + round),
+            Write("a", 0, 65_536, 10 + round),
+            Write("a", 70_000, 64, round),
+        ]
+    }));
+    // More logs than there is room beside the copies.
+    operations.extend([
+        Scatter("logs", 0, 2_200, 4096, 4096, 77),
+        Unlink("logs"),
+        Checkpoint,
+        Unlink("a"),
+        Create("b"),
+        Write("b", 0, 131_072, 5),
+    ]);
+    for operation in &operations {
+        harness.apply(operation)?;
+        if !matches!(operation, Scatter(..)) {
+            harness.compare()?;
+        }
+    }
+    for operation in [Remount, Unlink("b"), Checkpoint, Remount] {
+        harness.apply(&operation)?;
+        harness.compare()?;
+    }
+    let left = harness.fs.space();
+    if left.memory.free_bytes != space.memory.free_bytes && left.memory.data_log_bytes > 0 {
+        return Err(format!("space was lost: {left:?}"));
+    }
+    harness.compare_space()
+}
+
+fn damaged_part() -> Result<(), String> {
+    let setting = Setting { block_zone_bytes: 16 << 20, ..Setting::small(PersistenceDomain::Adr, 1 << 20) };
+    let mut harness = harness(&setting)?;
+    for operation in [Create("a"), Write("a", 0, 1 << 20, 1)] {
+        harness.apply(&operation)?;
+    }
+    let inode = harness.fs.lookup(InodeNumber::ROOT, b"a").map_err(|error| error.to_string())?.inode;
+    let whole = content(&harness.fs, inode).map_err(|error| error.to_string())?;
+    let last = &whole[whole.len() - 4096..];
+    let mut sector = vec![0; 4096];
+    for number in (0..setting.block_zone_bytes / 4096).map(Sector::new) {
+        let read = harness.device.transfer(&mut [BlockRequest::Read { sector: number, buffer: &mut sector }], &mut || {});
+        if read.is_ok() && sector == last {
+            let damage = BlockRequest::Write { sector: number, buffer: &[0xdb; 4096] };
+            harness.device.transfer(&mut [damage], &mut || {}).map_err(|error| error.to_string())?;
+        }
+    }
+    match harness.fs.read(inode, 0, &mut vec![0; 1 << 20]) {
+        Err(Error::DamagedData { offset: 1_044_480, .. }) => Ok(()),
+        other => Err(format!("the last of 256 sectors is damaged: {other:?}")),
+    }
+}
+
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
 /// Runs a catcher with a bug; nothing is caught where all is well.
@@ -410,4 +483,9 @@ mutants! {
     link_count_kept: LinkCountKept by Names;
     parent_kept: ParentKept by Names;
     name_not_indexed: NameNotIndexed by Names;
+    read_ahead_kept: ReadAheadKept by Copies;
+    later_parts_not_verified: LaterPartsNotVerified by DamagedPart;
+    promoted_kept: PromotedKept by Copies;
+    promoted_slots_saved: PromotedSlotsSaved by Copies;
+    promoted_slot_twice: PromotedSlotTwice by Copies;
 }
