@@ -375,7 +375,16 @@ fn copies() -> Result<(), String> {
         Write("b", 0, 131_072, 5),
     ]);
     for operation in &operations {
+        let stream = read_ahead_of(&harness);
         harness.apply(operation)?;
+        if let Some(inode) = stream.filter(|_| !matches!(operation, Unlink("a"))) {
+            let mut further = [0; 4000];
+            let _read = harness.fs.read(inode, 69_200, &mut further).map_err(|error| error.to_string())?;
+            let whole = content(&harness.fs, inode);
+            if whole.is_ok_and(|whole| whole[69_200..73_200] != further) {
+                return Err(format!("{operation:?}: a sequential reader goes on in what was"));
+            }
+        }
         if !matches!(operation, Scatter(..)) {
             harness.compare()?;
         }
@@ -389,6 +398,16 @@ fn copies() -> Result<(), String> {
         return Err(format!("space was lost: {left:?}"));
     }
     harness.compare_space()
+}
+
+/// Two reads of `a` that follow each other, so that what is behind them is read ahead.
+fn read_ahead_of(harness: &Harness) -> Option<InodeNumber> {
+    let inode = harness.fs.lookup(InodeNumber::ROOT, b"a").ok()?.inode;
+    let mut bytes = [0; 100];
+    for offset in [69_000, 69_100] {
+        harness.fs.read(inode, offset, &mut bytes).ok().filter(|read| *read == 100)?;
+    }
+    Some(inode)
 }
 
 fn damaged_part() -> Result<(), String> {

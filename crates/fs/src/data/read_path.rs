@@ -303,8 +303,8 @@ fn read_requests<'b>(wanted: &[Wanted], bounces: &'b mut [Vec<u8>], into: &'b mu
     (runs, requests)
 }
 
-/// 4. Verifies what a completed part of a request has of a block whose sectors start at `block_at` in the request's buffer; the part starts
-/// at `at`.
+/// Step 4 for a part of a request that completed, from `at` in the request's buffer: verifies what it has of a block whose sectors start at
+/// `block_at` in that buffer.
 fn verify_part(volume: &Volume, view: &FileView, wanted: &Wanted, block_at: usize, at: usize, bytes: &[u8]) -> Result<()> {
     let Some((_, first, sectors)) = wanted.sectors else { return Ok(()) };
     let (from, to) = (at.max(block_at), (at + bytes.len()).min(block_at + sectors * SECTOR_BYTES));
