@@ -3,6 +3,7 @@
 
 use tandemfs_device::PersistenceDomain;
 use tandemfs_format::superblock::ChecksumKind;
+use tandemfs_fs::Promote;
 
 use crate::cpu::stay_on_one_cpu;
 use crate::harness::{Harness, Setting};
@@ -100,7 +101,11 @@ fn draw_setting(random: &mut Random) -> Setting {
 pub fn compare_with_model(seed: u64) -> Result<Compared, String> {
     stay_on_one_cpu()?;
     let mut random = Random::new(seed);
-    let setting = draw_setting(&mut random);
+    let mut setting = draw_setting(&mut random);
+    // From a source of its own, so that a seed draws the operations that it always drew.
+    let mut of_reads = Random::new(seed.rotate_left(32));
+    setting.mount.promote = *of_reads.pick(&[Promote::Off, Promote::Hot, Promote::EveryRead]);
+    setting.mount.read_ahead_bytes = *of_reads.pick(&[0, 16 << 10, 1 << 20]);
     let mix = Mix::draw(&mut random, setting.block_zone_bytes);
     let mut list = match random.below(3) {
         0 => Vec::new(),

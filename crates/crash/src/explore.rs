@@ -8,6 +8,8 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use tandemfs_fs::Promote;
+
 use crate::harness::{Harness, Setting, mount};
 use crate::memory_device::{MemoryDevice, Recorded};
 use crate::model::Model;
@@ -133,6 +135,9 @@ impl Explorer {
         for (index, operation) in operations.iter().enumerate() {
             inside.push(if index < first { Vec::new() } else { harness.model.allowed(operation) });
             harness.device.mark(index);
+            if self.setting.mount.promote != Promote::Off {
+                harness.compare()?; // copies are made here, and cut
+            }
             harness.apply(operation)?;
             between.push(if index + 1 < first { Tree::default() } else { harness.model.tree() });
         }
@@ -243,6 +248,7 @@ impl Explorer {
             if let Some(difference) = Tree::read(&again)?.difference(&tree) {
                 return Err(format!("after recovery, unmount and mount: {difference}"));
             }
+            again.drop_promoted();
             if again.space() != space {
                 return Err(format!("space before an unmount {space:?}, after it {:?}", again.space()));
             }

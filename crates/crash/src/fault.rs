@@ -200,9 +200,15 @@ impl BytePath for FaultDevice {
 }
 
 impl BlockPath for FaultDevice {
-    fn transfer(&self, requests: &mut [BlockRequest<'_>], meanwhile: &mut dyn FnMut()) -> Result<(), DeviceError> {
+    fn transfer_each(
+        &self,
+        requests: &mut [BlockRequest<'_>],
+        meanwhile: &mut dyn FnMut(),
+        completed: &mut dyn FnMut(usize, &BlockRequest<'_>),
+    ) -> Result<(), DeviceError> {
         let mut first = None;
-        for request in requests.iter_mut() {
+        let mut done = Vec::new();
+        for (index, request) in requests.iter_mut().enumerate() {
             let (access, name, sector, length) = match request {
                 BlockRequest::Read { sector, buffer } => (Access::Read, "read", *sector, buffer.len()),
                 BlockRequest::Write { sector, buffer } => (Access::Write, "write", *sector, buffer.len()),
@@ -213,8 +219,10 @@ impl BlockPath for FaultDevice {
                 continue;
             }
             self.inner.transfer(std::slice::from_mut(request), &mut || {})?;
+            done.push(index);
         }
         meanwhile();
+        done.into_iter().for_each(|index| completed(index, &requests[index]));
         first.map_or(Ok(()), Err)
     }
 

@@ -136,13 +136,19 @@ impl BytePath for LyingDevice {
 }
 
 impl BlockPath for LyingDevice {
-    fn transfer(&self, requests: &mut [BlockRequest<'_>], meanwhile: &mut dyn FnMut()) -> Result<(), DeviceError> {
+    fn transfer_each(
+        &self,
+        requests: &mut [BlockRequest<'_>],
+        meanwhile: &mut dyn FnMut(),
+        completed: &mut dyn FnMut(usize, &BlockRequest<'_>),
+    ) -> Result<(), DeviceError> {
         self.inner.transfer(requests, meanwhile)?;
         for request in requests.iter_mut() {
             if let BlockRequest::Read { sector, buffer } = request {
                 self.answer(Zone::Blocks, sector.offset_bytes(), buffer);
             }
         }
+        requests.iter().enumerate().for_each(|(index, request)| completed(index, request));
         Ok(())
     }
 

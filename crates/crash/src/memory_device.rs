@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use tandemfs_device::{BlockPath, BlockRequest, BytePath, Device, DeviceDescription, DeviceError, PersistenceDomain};
+use tandemfs_device::{BlockPath, BlockRequest, BytePath, Device, DeviceDescription, DeviceError, PersistenceDomain, REQUEST_BYTES};
 use tandemfs_format::{SECTOR_BYTES, Sector};
 
 /// What discarded sectors read as: nobody may rely on zeros.
@@ -177,6 +177,7 @@ impl MemoryDevice {
             domain,
             volatile_write_cache: true,
             discard: true,
+            request_bytes: REQUEST_BYTES,
         };
         let image = Image { base, pages: HashMap::new() };
         Self { description, state: Arc::new(Mutex::new(State { image, events: None })) }
@@ -296,7 +297,12 @@ impl BytePath for MemoryDevice {
 }
 
 impl BlockPath for MemoryDevice {
-    fn transfer(&self, requests: &mut [BlockRequest<'_>], meanwhile: &mut dyn FnMut()) -> Result<(), DeviceError> {
+    fn transfer_each(
+        &self,
+        requests: &mut [BlockRequest<'_>],
+        meanwhile: &mut dyn FnMut(),
+        completed: &mut dyn FnMut(usize, &BlockRequest<'_>),
+    ) -> Result<(), DeviceError> {
         for request in requests.iter_mut() {
             match request {
                 BlockRequest::Read { sector, buffer } => {
@@ -312,6 +318,8 @@ impl BlockPath for MemoryDevice {
             }
         }
         meanwhile();
+        // A drive completes in any order: the last one first.
+        requests.iter().enumerate().rev().for_each(|(index, request)| completed(index, request));
         Ok(())
     }
 

@@ -63,9 +63,14 @@ impl BytePath for PausingDevice {
 }
 
 impl BlockPath for PausingDevice {
-    fn transfer(&self, requests: &mut [BlockRequest<'_>], meanwhile: &mut dyn FnMut()) -> Result<(), DeviceError> {
+    fn transfer_each(
+        &self,
+        requests: &mut [BlockRequest<'_>],
+        meanwhile: &mut dyn FnMut(),
+        completed: &mut dyn FnMut(usize, &BlockRequest<'_>),
+    ) -> Result<(), DeviceError> {
         let mut run_meanwhile = Some(meanwhile);
-        for request in requests.iter_mut() {
+        for (index, request) in requests.iter_mut().enumerate() {
             match request {
                 BlockRequest::Read { sector, buffer } => {
                     for (index, part) in (0..).zip(buffer.chunks_mut(SECTOR_BYTES)) {
@@ -83,6 +88,7 @@ impl BlockPath for PausingDevice {
             if let Some(meanwhile) = run_meanwhile.take() {
                 meanwhile();
             }
+            completed(index, request);
         }
         (self.pause)();
         if let Some(meanwhile) = run_meanwhile.take() {

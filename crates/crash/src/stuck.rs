@@ -114,14 +114,19 @@ impl BytePath for StuckDevice {
 }
 
 impl BlockPath for StuckDevice {
-    fn transfer(&self, requests: &mut [BlockRequest<'_>], meanwhile: &mut dyn FnMut()) -> Result<(), DeviceError> {
+    fn transfer_each(
+        &self,
+        requests: &mut [BlockRequest<'_>],
+        meanwhile: &mut dyn FnMut(),
+        completed: &mut dyn FnMut(usize, &BlockRequest<'_>),
+    ) -> Result<(), DeviceError> {
         for request in requests.iter() {
             match request {
                 BlockRequest::Read { buffer, .. } => self.pass(Access::Read, buffer.len() as u64),
                 BlockRequest::Write { buffer, .. } => self.pass(Access::Write, buffer.len() as u64),
             }
         }
-        self.inner.transfer(requests, meanwhile)
+        self.inner.transfer_each(requests, meanwhile, completed)
     }
 
     fn flush(&self) -> Result<(), DeviceError> {

@@ -11,12 +11,12 @@ use tandemfs_crash::{
     ALPHABET, Access, Effort, Explorer, FaultDevice, Harness, MemoryDevice, Model, Operation, Scene, Setting, StuckDevice, Tree,
     check_device, content, fill, mount_device,
 };
-use tandemfs_device::PersistenceDomain;
+use tandemfs_device::{BlockPath, BlockRequest, PersistenceDomain};
 use tandemfs_format::journal::{decode, encode};
-use tandemfs_format::superblock::{Superblock, Tail};
-use tandemfs_format::{InodeNumber, LineAddress, PairSeed};
+use tandemfs_format::superblock::{ChecksumKind, Superblock, Tail};
+use tandemfs_format::{InodeNumber, LineAddress, PairSeed, Sector};
 use tandemfs_fs::mutant::{self, Mutant};
-use tandemfs_fs::{Error, RenameMode, WriteOptions};
+use tandemfs_fs::{Error, Promote, RenameMode, WriteOptions};
 
 use Operation::*;
 
@@ -61,10 +61,14 @@ enum Catcher {
     Copies,
     /// Damage of a sector, and of a line below a host copy that is whole.
     Scrub,
+    /// Reads between changes, with copies and read-ahead, without checksums.
+    ReadCopies,
+    /// Damage behind the first part of a long request.
+    DamagedPart,
 }
 
 impl Catcher {
-    const ALL: [Self; 19] = [
+    const ALL: [Self; 21] = [
         Self::Model,
         Self::Logs,
         Self::FailedFlush,
@@ -84,6 +88,8 @@ impl Catcher {
         Self::DamagedBatch,
         Self::Copies,
         Self::Scrub,
+        Self::ReadCopies,
+        Self::DamagedPart,
     ];
 
     fn run(self) -> Result<(), String> {
@@ -119,6 +125,8 @@ impl Catcher {
             Self::DamagedBatch => damaged_batch(),
             Self::Copies => copies(),
             Self::Scrub => scrub(),
+            Self::ReadCopies => read_copies(),
+            Self::DamagedPart => damaged_part(),
         }
     }
 }
@@ -485,6 +493,90 @@ fn scrub() -> Result<(), String> {
     }
 }
 
+/// What was copied or read ahead is never older than what was written, and takes no space that is not given back.
+fn read_copies() -> Result<(), String> {
+    let mut setting = Setting::small(PersistenceDomain::Adr, 64 << 10);
+    setting.format.checksum_kind = ChecksumKind::None;
+    setting.mount.promote = Promote::EveryRead;
+    let mut harness = harness(&setting)?;
+    let space = harness.fs.space();
+    let mut operations = vec![Create("a"), Write("a", 0, 196_608, 1), Create("logs")];
+    operations.extend((0..6).flat_map(|round| {
+        [
+            Zero("a", 65_536, 65_536, true),
+            Write("a", 65_536, 65_536, 2 + round),
+            Write("a", 0, 65_536, 10 + round),
+            Write("a", 70_000, 64, round),
+        ]
+    }));
+    // More logs than there is room beside the copies.
+    operations.extend([
+        Scatter("logs", 0, 2_200, 4096, 4096, 77),
+        Unlink("logs"),
+        Checkpoint,
+        Unlink("a"),
+        Create("b"),
+        Write("b", 0, 131_072, 5),
+    ]);
+    for operation in &operations {
+        let stream = read_ahead_of(&harness);
+        harness.apply(operation)?;
+        if let Some(inode) = stream.filter(|_| !matches!(operation, Unlink("a"))) {
+            let mut further = [0; 4000];
+            let _read = harness.fs.read(inode, 69_200, &mut further).map_err(|error| error.to_string())?;
+            let whole = content(&harness.fs, inode);
+            if whole.is_ok_and(|whole| whole[69_200..73_200] != further) {
+                return Err(format!("{operation:?}: a sequential reader goes on in what was"));
+            }
+        }
+        if !matches!(operation, Scatter(..)) {
+            harness.compare()?;
+        }
+    }
+    for operation in [Remount, Unlink("b"), Checkpoint, Remount] {
+        harness.apply(&operation)?;
+        harness.compare()?;
+    }
+    let left = harness.fs.space();
+    if left.memory.free_bytes != space.memory.free_bytes && left.memory.data_log_bytes > 0 {
+        return Err(format!("space was lost: {left:?}"));
+    }
+    harness.compare_space()
+}
+
+/// Two reads of `a` that follow each other, so that what is behind them is read ahead.
+fn read_ahead_of(harness: &Harness) -> Option<InodeNumber> {
+    let inode = harness.fs.lookup(InodeNumber::ROOT, b"a").ok()?.inode;
+    let mut bytes = [0; 100];
+    for offset in [69_000, 69_100] {
+        harness.fs.read(inode, offset, &mut bytes).ok().filter(|read| *read == 100)?;
+    }
+    Some(inode)
+}
+
+fn damaged_part() -> Result<(), String> {
+    let setting = Setting { block_zone_bytes: 16 << 20, ..Setting::small(PersistenceDomain::Adr, 1 << 20) };
+    let mut harness = harness(&setting)?;
+    for operation in [Create("a"), Write("a", 0, 1 << 20, 1)] {
+        harness.apply(&operation)?;
+    }
+    let inode = harness.fs.lookup(InodeNumber::ROOT, b"a").map_err(|error| error.to_string())?.inode;
+    let whole = content(&harness.fs, inode).map_err(|error| error.to_string())?;
+    let last = &whole[whole.len() - 4096..];
+    let mut sector = vec![0; 4096];
+    for number in (0..setting.block_zone_bytes / 4096).map(Sector::new) {
+        let read = harness.device.transfer(&mut [BlockRequest::Read { sector: number, buffer: &mut sector }], &mut || {});
+        if read.is_ok() && sector == last {
+            let damage = BlockRequest::Write { sector: number, buffer: &[0xdb; 4096] };
+            harness.device.transfer(&mut [damage], &mut || {}).map_err(|error| error.to_string())?;
+        }
+    }
+    match harness.fs.read(inode, 0, &mut vec![0; 1 << 20]) {
+        Err(Error::DamagedData { offset: 1_044_480, .. }) => Ok(()),
+        other => Err(format!("the last of 256 sectors is damaged: {other:?}")),
+    }
+}
+
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
 /// Runs a catcher with a bug; nothing is caught where all is well.
@@ -565,4 +657,9 @@ mutants! {
     copy_tail_forgotten: CopyTailForgotten by Copies;
     scrub_passes_over: ScrubPassesOver by Scrub;
     scrub_from_cache: ScrubFromCache by Scrub;
+    read_ahead_kept: ReadAheadKept by ReadCopies;
+    later_parts_not_verified: LaterPartsNotVerified by DamagedPart;
+    promoted_kept: PromotedKept by ReadCopies;
+    promoted_slots_saved: PromotedSlotsSaved by ReadCopies;
+    promoted_slot_twice: PromotedSlotTwice by ReadCopies;
 }

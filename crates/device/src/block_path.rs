@@ -22,12 +22,35 @@ pub enum BlockRequest<'b> {
     },
 }
 
+impl BlockRequest<'_> {
+    /// What was read, or is written.
+    pub fn bytes(&self) -> &[u8] {
+        match self {
+            Self::Read { buffer, .. } => buffer,
+            Self::Write { buffer, .. } => buffer,
+        }
+    }
+}
+
 /// Block commands of a device. Addresses are sectors of 4 KiB from the start of the block zone.
 pub trait BlockPath: Send + Sync {
     /// Submits all requests, runs `meanwhile` (the byte path's share of the work) while they are in flight, and returns when `meanwhile`
     /// has run once and every request has completed. Requests of a batch may complete in any order and must not overlap.
     /// On an error the others are still waited for; which sectors were written is then unknown.
-    fn transfer(&self, requests: &mut [BlockRequest<'_>], meanwhile: &mut dyn FnMut()) -> Result<(), DeviceError>;
+    ///
+    /// `completed` gets each request that was done, with its index, as soon as it is, in any order, while others may still be in flight:
+    /// a reader verifies what has come instead of waiting for what has not. It runs in the caller's thread, not before `meanwhile` began.
+    fn transfer_each(
+        &self,
+        requests: &mut [BlockRequest<'_>],
+        meanwhile: &mut dyn FnMut(),
+        completed: &mut dyn FnMut(usize, &BlockRequest<'_>),
+    ) -> Result<(), DeviceError>;
+
+    /// The same for who needs to know of the whole batch only.
+    fn transfer(&self, requests: &mut [BlockRequest<'_>], meanwhile: &mut dyn FnMut()) -> Result<(), DeviceError> {
+        self.transfer_each(requests, meanwhile, &mut |_, _| {})
+    }
 
     /// Makes every write that completed before this call durable. Does nothing on a drive without a volatile cache.
     fn flush(&self) -> Result<(), DeviceError>;

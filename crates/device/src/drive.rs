@@ -3,7 +3,7 @@
 use std::marker::PhantomData;
 use std::sync::Arc;
 
-use tandemfs_format::{LINE_BYTES, LineAddress, Sector};
+use tandemfs_format::{LINE_BYTES, LineAddress, SECTOR_BYTES, Sector};
 
 use crate::flush_group::FlushGroup;
 use crate::{BlockRequest, Counters, Device, DeviceDescription, DeviceError, PersistenceDomain, Structure};
@@ -166,13 +166,54 @@ impl Drive {
         requests: &mut [BlockRequest<'_>],
         meanwhile: &mut dyn FnMut(),
     ) -> Result<Written, DeviceError> {
+        self.transfer_each(structure, requests, meanwhile, &mut |_, _, _| {})
+    }
+
+    /// The same, and `completed` gets each part as it is done: the index of its request, where it starts in that request's buffer, and its
+    /// bytes. This is where large requests are split ([`DeviceDescription::request_bytes`]), the only place. See
+    /// [`crate::BlockPath::transfer_each`].
+    pub fn transfer_each(
+        &self,
+        structure: Structure,
+        requests: &mut [BlockRequest<'_>],
+        meanwhile: &mut dyn FnMut(),
+        completed: &mut dyn FnMut(usize, usize, &[u8]),
+    ) -> Result<Written, DeviceError> {
         for request in requests.iter() {
             match request {
                 BlockRequest::Read { buffer, .. } => self.counters.block_read(structure, buffer.len() as u64),
                 BlockRequest::Write { buffer, .. } => self.counters.block_written(structure, buffer.len() as u64),
             }
         }
-        self.device.block_path().transfer(requests, meanwhile)?;
+        let blocks = self.device.block_path();
+        let part_bytes = (self.device.description().request_bytes as usize / SECTOR_BYTES).max(1) * SECTOR_BYTES;
+        if requests.iter().all(|request| request.bytes().len() <= part_bytes) {
+            blocks.transfer_each(requests, meanwhile, &mut |index, request| completed(index, 0, request.bytes()))?;
+            return Ok(Written(()));
+        }
+        let mut places = Vec::new();
+        let mut parts = Vec::new();
+        let part_sectors = (part_bytes / SECTOR_BYTES) as u64;
+        for (index, request) in requests.iter_mut().enumerate() {
+            match request {
+                BlockRequest::Read { sector, buffer } => {
+                    for (number, buffer) in (0..).zip(buffer.chunks_mut(part_bytes)) {
+                        places.push((index, number as usize * part_bytes));
+                        parts.push(BlockRequest::Read { sector: sector.nth(number * part_sectors), buffer });
+                    }
+                }
+                BlockRequest::Write { sector, buffer } => {
+                    for (number, buffer) in (0..).zip(buffer.chunks(part_bytes)) {
+                        places.push((index, number as usize * part_bytes));
+                        parts.push(BlockRequest::Write { sector: sector.nth(number * part_sectors), buffer });
+                    }
+                }
+            }
+        }
+        blocks.transfer_each(&mut parts, meanwhile, &mut |part, request| {
+            let (index, at) = places[part];
+            completed(index, at, request.bytes());
+        })?;
         Ok(Written(()))
     }
 

@@ -80,7 +80,12 @@ pub struct DeviceDescription {
     pub volatile_write_cache: bool,
     /// Whether bytes can be discarded (TRIM) on the block path.
     pub discard: bool,
+    /// Requests beyond this are split, so that one large request uses several channels of the drive: whole sectors, in bytes.
+    pub request_bytes: u32,
 }
+
+/// [`DeviceDescription::request_bytes`] where the device says nothing better.
+pub const REQUEST_BYTES: u32 = 128 << 10;
 
 impl DeviceDescription {
     /// Puts a lower domain into force, where one is asked for.

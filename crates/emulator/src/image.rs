@@ -17,6 +17,9 @@ use crate::header::{HEADER_BYTES, ImageInfo, MEMORY_OFFSET};
 use crate::profiles::{profile, profiles};
 use crate::timing::{Clock, Direction, now_ns, wait_until};
 
+/// Requests beyond this are split over the channels of the emulated drive, in bytes: what its smallest channel count needs to overlap.
+const REQUEST_BYTES: u32 = 64 << 10;
+
 /// What image to create.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CreateOptions {
@@ -196,6 +199,7 @@ impl ImageDevice {
             domain: image.domain,
             volatile_write_cache: false,
             discard: !options.read_only,
+            request_bytes: REQUEST_BYTES,
         };
         description.lower_domain(options.domain)?;
         let blocks = BlockRegion { name, file, start: image.block_offset(), length: image.block_bytes, read_only: options.read_only };
@@ -249,20 +253,53 @@ impl BytePath for ImageDevice {
 }
 
 impl BlockPath for ImageDevice {
-    fn transfer(&self, requests: &mut [BlockRequest<'_>], meanwhile: &mut dyn FnMut()) -> Result<(), DeviceError> {
-        let done = self.clock.as_ref().map(|clock| {
-            let arrival = now_ns();
-            let submit = |request: &BlockRequest<'_>| match request {
-                BlockRequest::Read { buffer, .. } => clock.submit(arrival, Direction::Read, buffer.len() as u64),
-                BlockRequest::Write { buffer, .. } => clock.submit(arrival, Direction::Write, buffer.len() as u64),
-            };
-            requests.iter().map(submit).max().unwrap_or(arrival)
-        });
+    fn transfer_each(
+        &self,
+        requests: &mut [BlockRequest<'_>],
+        meanwhile: &mut dyn FnMut(),
+        completed: &mut dyn FnMut(usize, &BlockRequest<'_>),
+    ) -> Result<(), DeviceError> {
+        // When each would be done, and which it is.
+        let mut order: Vec<(u64, usize)> = match &self.clock {
+            None => (0..requests.len()).map(|index| (0, index)).collect(),
+            Some(clock) => {
+                let arrival = now_ns();
+                let submit = |(index, request): (usize, &BlockRequest<'_>)| {
+                    let direction = match request {
+                        BlockRequest::Read { .. } => Direction::Read,
+                        BlockRequest::Write { .. } => Direction::Write,
+                    };
+                    (clock.submit(arrival, direction, request.bytes().len() as u64), index)
+                };
+                requests.iter().enumerate().map(submit).collect()
+            }
+        };
+        order.sort_unstable();
+        if self.clock.is_none() {
+            meanwhile();
+        }
         // As on a drive, a failed request does not keep the others of its batch from being done.
-        let results = requests.iter_mut().map(|request| self.blocks.transfer(request)).fold(Ok(()), Result::and);
-        meanwhile();
-        if let Some(done) = done {
-            wait_until(done);
+        let mut results = Ok(());
+        let mut failed = Vec::new();
+        for (_, index) in &order {
+            match self.blocks.transfer(&mut requests[*index]) {
+                // Without a clock the request is done now, while its bytes are in the CPU's caches.
+                Ok(()) if self.clock.is_none() => completed(*index, &requests[*index]),
+                Ok(()) => {}
+                Err(error) => {
+                    failed.push(*index);
+                    results = results.and(Err(error));
+                }
+            }
+        }
+        if self.clock.is_some() {
+            meanwhile();
+            for (done, index) in order {
+                wait_until(done);
+                if !failed.contains(&index) {
+                    completed(index, &requests[index]);
+                }
+            }
         }
         results
     }

@@ -3,8 +3,10 @@
 use std::fs::{self, File, OpenOptions as FileOptions};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Instant;
 
-use tandemfs_device::{BlockPath, BlockRequest, BytePath, Device, DeviceError, PersistenceDomain};
+use tandemfs_device::{BlockPath, BlockRequest, BytePath, Device, DeviceError, Drive, PersistenceDomain, Structure};
 use tandemfs_emulator::{CreateOptions, DeviceOptions, ImageDevice, OpenOptions, create, info, open_device};
 use tandemfs_format::Sector;
 use tempfile::TempDir;
@@ -235,4 +237,57 @@ fn stores_survive_the_kill_of_the_process() {
     device.load(4096, &mut stored).expect("loaded");
     device.transfer(&mut [BlockRequest::Read { sector: Sector::new(9), buffer: &mut written }], &mut || ()).expect("read");
     assert!(stored.iter().all(|&byte| byte == 3) && written.iter().all(|&byte| byte == 4));
+}
+
+/// One request of 1 MiB arrives as parts that are done one after the other, and the first are worked on while the last are still in flight.
+#[test]
+fn a_large_request_is_split_and_its_parts_are_shown_as_they_come() {
+    let (_directory, path) = image("romefs-a");
+    let device = ImageDevice::open(&path, &OpenOptions::default()).expect("opened");
+    let part = device.description().request_bytes as usize;
+    let drive = Drive::new(Arc::new(device));
+    let data: Vec<u8> = (0..(1 << 20) + 4096).map(|at| (at / 4096) as u8).collect();
+    let mut written = 0;
+    let mut requests = [
+        BlockRequest::Write { sector: Sector::new(7), buffer: &data },
+        BlockRequest::Write { sector: Sector::new(0), buffer: &data[..4096] },
+    ];
+    let written_at =
+        drive.transfer_each(Structure::Data, &mut requests, &mut || {}, &mut |_, _, bytes| written += bytes.len()).expect("written");
+    drop(written_at);
+    assert_eq!(written, data.len() + 4096);
+    let mut found = vec![0; data.len()];
+    let mut seen = Vec::new();
+    let mut requests = [BlockRequest::Read { sector: Sector::new(7), buffer: &mut found }];
+    let start = Instant::now();
+    let mut times = Vec::new();
+    drop(
+        drive
+            .transfer_each(Structure::Data, &mut requests, &mut || {}, &mut |index, at, bytes| {
+                assert!(index == 0 && bytes == &data[at..at + bytes.len()], "part at {at}");
+                seen.push((at, bytes.len()));
+                times.push(start.elapsed());
+            })
+            .expect("read"),
+    );
+    assert!(found == data);
+    seen.sort_unstable();
+    let expected: Vec<_> = (0..data.len()).step_by(part).map(|at| (at, part.min(data.len() - at))).collect();
+    assert_eq!(seen, expected);
+    assert_eq!(drive.counters().snapshot().block_reads, 1, "counted as the file system asked");
+    assert!(times.is_sorted());
+}
+
+#[test]
+fn a_request_that_fails_is_not_shown() {
+    let (_directory, path) = image("off");
+    let device = ImageDevice::open(&path, &OpenOptions::default()).expect("opened");
+    let buffer = vec![7; 4096];
+    let mut requests = [
+        BlockRequest::Write { sector: Sector::new(u64::MAX), buffer: &buffer },
+        BlockRequest::Write { sector: Sector::new(3), buffer: &buffer },
+    ];
+    let mut shown = Vec::new();
+    assert!(device.transfer_each(&mut requests, &mut || {}, &mut |index, _| shown.push(index)).is_err());
+    assert_eq!(shown, [1]);
 }

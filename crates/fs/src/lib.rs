@@ -55,6 +55,7 @@ pub use types::{
     Space, Threshold, WriteBackPolicy, WriteOptions, ZoneSpace,
 };
 
+use data::read_ahead::ReadAhead;
 pub(crate) use data::space_512_of as data_space_512;
 use data::threshold::Splitting;
 use namespace::inodes::InodeTable;
@@ -68,6 +69,7 @@ pub struct FileSystem {
     pub(crate) inodes: InodeTable,
     pub(crate) options: MountOptions,
     pub(crate) splitting: Splitting,
+    pub(crate) read_ahead: ReadAhead,
     /// One directory at a time moves between directories (RULES R4).
     pub(crate) rename_lock: Mutex<()>,
     /// Inodes without names that are held from outside.
@@ -146,9 +148,14 @@ impl FileSystem {
         self.volume.drive.counters().reset();
     }
 
+    /// Gives the space of all promoted copies back, but for those that are being read. Returns how many went.
+    pub fn drop_promoted(&self) -> u64 {
+        self.volume.memory.promoted.give_back(&self.volume.memory, usize::MAX) as u64
+    }
+
     /// Host memory of metadata pages and directory indexes, in bytes.
     pub fn memory_bytes(&self) -> u64 {
-        self.volume.pages.memory_bytes() + self.inodes.index_bytes.load(Relaxed) as u64
+        self.volume.pages.memory_bytes() + self.inodes.index_bytes.load(Relaxed) as u64 + self.read_ahead.memory_bytes()
     }
 
     /// A generation for a new inode: no other inode of this file system has had it with the same number.

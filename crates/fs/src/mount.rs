@@ -15,6 +15,8 @@ use tandemfs_format::{InodeNumber, LINE_BYTES, LineAddress, PairSeed, SECTOR_BYT
 use crate::alloc::memory::MemoryAllocator;
 use crate::alloc::sectors::SectorAllocator;
 use crate::cache::PageCache;
+use crate::data::promote::Promoted;
+use crate::data::read_ahead::ReadAhead;
 use crate::data::threshold::Splitting;
 use crate::data::write_back::WriteBack;
 use crate::health::Health;
@@ -26,7 +28,7 @@ use crate::recovery::{self, RecoveryReport};
 use crate::statistics::Live;
 use crate::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
 use crate::sync::{Mutex, parallelism};
-use crate::types::MountOptions;
+use crate::types::{MountOptions, Promote};
 use crate::volume::Volume;
 use crate::{Error, FileSystem, Result};
 
@@ -118,15 +120,21 @@ impl FileSystem {
         }
         let mut splitting = Splitting::new(options.threshold, geometry.block_bytes(), options.write_back_percent)?;
         let pools = parallelism();
+        let read_ahead = ReadAhead::new(options.memory_bytes, options.read_ahead_bytes);
+        let promote = if options.read_only { Promote::Off } else { options.promote };
         let records = if superblock.clean { Vec::new() } else { replay::read_records(&drive, &geometry, &superblock)? };
         let volume = Volume {
             pair: PairSeed::new(superblock.pair),
             geometry,
             checksums: superblock.checksum_kind == ChecksumKind::Crc32c,
             health: Health::new(options.read_only),
-            pages: PageCache::new(options.memory_bytes / 2),
+            pages: PageCache::new(options.memory_bytes / 2 - read_ahead.bytes_max()),
             journal: Journal::new(superblock.clone()),
-            memory: MemoryAllocator::new(&geometry, pools),
+            memory: MemoryAllocator::new(&geometry, pools).with_promotion(Promoted::new(
+                promote,
+                options.memory_bytes,
+                options.write_back_percent,
+            )),
             sectors: SectorAllocator::new(&geometry, pools),
             quarantine: Quarantine::default(),
             live: Live::default(),
@@ -155,6 +163,7 @@ impl FileSystem {
             inodes: InodeTable::new(options.memory_bytes),
             options: options.clone(),
             splitting,
+            read_ahead,
             rename_lock: Mutex::default(),
             orphans: Mutex::new(orphans.iter().map(|number| number.get()).collect::<HashSet<u64>>()),
             late_orphans: Mutex::default(),
@@ -198,6 +207,7 @@ impl FileSystem {
         self.volume.memory.release_all_pending(&self.volume);
         self.volume.release_quarantine();
         self.volume.sectors.empty_room();
+        self.volume.memory.promoted.close(&self.volume.memory);
         let saved = self.volume.save_maps().map_err(|error| self.volume.health.stop_because(format!("saving the maps failed: {error}")))?;
         self.volume.update_superblock(saved, |superblock| superblock.clean = true)?; // [MO3]
         self.volume.health.close();

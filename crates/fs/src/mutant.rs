@@ -105,6 +105,16 @@ pub enum Mutant {
     ScrubPassesOver,
     /// A scrub takes the host copy of a line for the device's.
     ScrubFromCache,
+    /// A buffer that was read ahead serves after a write ([RA1]).
+    ReadAheadKept,
+    /// Only the first part of a request is verified.
+    LaterPartsNotVerified,
+    /// A promoted copy outlives the sector that it is a copy of ([PR2]).
+    PromotedKept,
+    /// An unmount saves maps before promoted slots are given back ([PR5]).
+    PromotedSlotsSaved,
+    /// The slot of an evicted copy is free, and the copy is still found.
+    PromotedSlotTwice,
 }
 
 #[cfg(feature = "mutants")]

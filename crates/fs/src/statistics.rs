@@ -106,6 +106,12 @@ counters! {
         early_terminations,
         /// Metadata pages loaded from the device.
         metadata_page_loads,
+        /// Reads that bytes read ahead answered, all or their start.
+        read_ahead_hits,
+        /// Sectors copied into spare space of the memory zone.
+        promotions,
+        /// Blocks whose sectors were read from such copies.
+        promoted_reads,
     }
 }
 

@@ -251,6 +251,8 @@ pub struct ZoneSpace {
     pub available_bytes: u64,
     /// Taken by data logs, in bytes.
     pub data_log_bytes: u64,
+    /// Copies of what is read often, in bytes: free for whoever needs it.
+    pub promoted_bytes: u64,
 }
 
 /// What `statfs` shows.

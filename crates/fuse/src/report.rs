@@ -111,6 +111,7 @@ fn zone(space: &ZoneSpace) -> Value {
         "free_bytes": space.free_bytes,
         "available_bytes": space.available_bytes,
         "data_log_bytes": space.data_log_bytes,
+        "promoted_bytes": space.promoted_bytes,
     })
 }
 

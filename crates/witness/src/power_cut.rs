@@ -208,14 +208,20 @@ impl BytePath for PowerCutDevice {
 }
 
 impl BlockPath for PowerCutDevice {
-    fn transfer(&self, requests: &mut [BlockRequest<'_>], meanwhile: &mut dyn FnMut()) -> Result<(), DeviceError> {
+    fn transfer_each(
+        &self,
+        requests: &mut [BlockRequest<'_>],
+        meanwhile: &mut dyn FnMut(),
+        completed: &mut dyn FnMut(usize, &BlockRequest<'_>),
+    ) -> Result<(), DeviceError> {
         let writes = requests.iter().any(|request| matches!(request, BlockRequest::Write { .. }));
-        self.inner.block_path().transfer(requests, &mut || {
+        let mut meanwhile = || {
             if writes {
                 self.reached(Step::BlocksInFlight);
             }
             meanwhile();
-        })?;
+        };
+        self.inner.block_path().transfer_each(requests, &mut meanwhile, completed)?;
         if writes {
             self.reached(Step::BlocksWritten);
         }

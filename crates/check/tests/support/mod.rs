@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 
 use tandemfs_check::{CheckOptions, Finding, Report, check};
-use tandemfs_device::{BlockPath, BlockRequest, BytePath, Device, DeviceDescription, DeviceError, Drive, PersistenceDomain};
+use tandemfs_device::{BlockPath, BlockRequest, BytePath, Device, DeviceDescription, DeviceError, Drive, PersistenceDomain, REQUEST_BYTES};
 use tandemfs_format::allocation_map::{PIECE_BYTES, PieceKind, encode as encode_piece};
 use tandemfs_format::dentry::{Dentry, DentryHeadLine, type_of_mode};
 use tandemfs_format::geometry::{Geometry, PIECE_SECTORS, RING_BYTES_MIN, SUPERBLOCK_OFFSETS};
@@ -531,6 +531,7 @@ impl MemoryDevice {
             domain: PersistenceDomain::Adr,
             volatile_write_cache: true,
             discard: false,
+            request_bytes: REQUEST_BYTES,
         };
         Arc::new(Self { memory: Mutex::new(memory), blocks: Mutex::new(blocks), faults: Mutex::default(), description })
     }
@@ -597,10 +598,15 @@ impl BytePath for MemoryDevice {
 }
 
 impl BlockPath for MemoryDevice {
-    fn transfer(&self, requests: &mut [BlockRequest<'_>], meanwhile: &mut dyn FnMut()) -> Result<(), DeviceError> {
+    fn transfer_each(
+        &self,
+        requests: &mut [BlockRequest<'_>],
+        meanwhile: &mut dyn FnMut(),
+        completed: &mut dyn FnMut(usize, &BlockRequest<'_>),
+    ) -> Result<(), DeviceError> {
         meanwhile();
         let mut blocks = self.blocks.lock().expect("lock");
-        for request in requests {
+        for (index, request) in requests.iter_mut().enumerate() {
             match request {
                 BlockRequest::Read { sector, buffer } => {
                     let range = self.range(&blocks, sector.offset_bytes(), buffer.len())?;
@@ -619,6 +625,7 @@ impl BlockPath for MemoryDevice {
                     }
                 }
             }
+            completed(index, request);
         }
         Ok(())
     }

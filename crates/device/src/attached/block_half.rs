@@ -13,7 +13,7 @@ use tandemfs_format::{SECTOR_BYTES, Sector};
 
 use super::rings::Rings;
 use super::{Access, Opened, open_half, sysfs};
-use crate::{BlockRequest, DeviceError};
+use crate::{BlockRequest, DeviceError, REQUEST_BYTES};
 
 #[derive(Debug)]
 pub(crate) struct BlockHalf {
@@ -22,6 +22,7 @@ pub(crate) struct BlockHalf {
     bytes: u64,
     volatile_cache: bool,
     discard: bool,
+    request_bytes: u32,
     is_block_device: bool,
     read_only: bool,
     rings: Rings,
@@ -56,6 +57,7 @@ impl BlockHalf {
             // A page cache in between is a volatile cache too.
             volatile_cache: !direct || directory.as_deref().is_none_or(sysfs::has_volatile_cache),
             discard: directory.as_deref().is_none_or(sysfs::can_discard),
+            request_bytes: directory.as_deref().and_then(sysfs::request_bytes).unwrap_or(REQUEST_BYTES),
             rings: Rings::new(memory_alignment),
             is_block_device: kind.is_block_device(),
             read_only: access.read_only,
@@ -77,12 +79,22 @@ impl BlockHalf {
         self.discard
     }
 
-    pub(crate) fn transfer(&self, requests: &mut [BlockRequest<'_>], meanwhile: &mut dyn FnMut()) -> Result<(), DeviceError> {
+    /// What one request should have at most, in bytes.
+    pub(crate) fn request_bytes(&self) -> u32 {
+        self.request_bytes
+    }
+
+    pub(crate) fn transfer_each(
+        &self,
+        requests: &mut [BlockRequest<'_>],
+        meanwhile: &mut dyn FnMut(),
+        completed: &mut dyn FnMut(usize, &BlockRequest<'_>),
+    ) -> Result<(), DeviceError> {
         for request in requests.iter() {
             let (operation, sector, length) = place(request);
             self.check(operation, sector, length)?;
         }
-        match self.rings.run(&self.file, requests, meanwhile) {
+        match self.rings.run(&self.file, requests, meanwhile, completed) {
             Ok(()) => Ok(()),
             Err((index, source)) => {
                 let (operation, sector, length) = place(&requests[index]);

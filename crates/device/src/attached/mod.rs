@@ -74,6 +74,7 @@ impl PairDevice {
             domain: memory.domain(),
             volatile_write_cache: false,
             discard: block.can_discard() && !options.read_only,
+            request_bytes: block.request_bytes(),
         };
         description.lower_domain(options.domain)?;
         // [AT3]
@@ -199,8 +200,13 @@ impl BytePath for PairDevice {
 }
 
 impl BlockPath for PairDevice {
-    fn transfer(&self, requests: &mut [BlockRequest<'_>], meanwhile: &mut dyn FnMut()) -> Result<(), DeviceError> {
-        self.block.transfer(requests, meanwhile)
+    fn transfer_each(
+        &self,
+        requests: &mut [BlockRequest<'_>],
+        meanwhile: &mut dyn FnMut(),
+        completed: &mut dyn FnMut(usize, &BlockRequest<'_>),
+    ) -> Result<(), DeviceError> {
+        self.block.transfer_each(requests, meanwhile, completed)
     }
 
     fn flush(&self) -> Result<(), DeviceError> {

@@ -6,12 +6,17 @@
 //! [RI3] A request that was done in part is continued, one that was interrupted is repeated; a request fails only with the kernel's error
 //!       or at the end of a file that was cut short.
 //!
+//! [RI4] `completed` sees the buffer of a request that has completed, never one that is in flight; a bounce is copied back before.
+//! [RI5] A completion is looked for in the ring's memory for up to [`SPIN_MAX`] before the thread sleeps: waking up costs more than a short
+//!       request takes.
+//!
 //! Where the kernel gives no ring (sysctl kernel.io_uring_disabled, a container), requests are done one by one.
 
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
+use std::time::{Duration, Instant};
 
 use io_uring::{IoUring, opcode, types};
 use parking_lot::{Mutex, MutexGuard};
@@ -27,6 +32,9 @@ const KEPT_BOUNCES_MAX: usize = 16;
 const KEPT_BOUNCE_SECTORS_MAX: usize = 256;
 /// Most bytes of one submission; a longer request is continued ([RI3]).
 const SUBMISSION_BYTES_MAX: usize = 1 << 30;
+
+/// How long completions are polled for ([RI5]).
+const SPIN_MAX: Duration = Duration::from_micros(20);
 
 #[derive(Debug, Clone, Copy)]
 #[repr(C, align(4096))]
@@ -104,7 +112,8 @@ impl Rings {
     pub(super) fn new(memory_alignment: usize) -> Self {
         let count = std::thread::available_parallelism().map_or(1, usize::from) + 2;
         let entries = RING_ENTRIES as u32;
-        let ring = |_| IoUring::builder().setup_coop_taskrun().build(entries).or_else(|_| IoUring::new(entries)).ok();
+        // The flag tells a thread that polls ([RI5]) that completions wait for it to enter the kernel.
+        let ring = |_| IoUring::builder().setup_coop_taskrun().setup_taskrun_flag().build(entries).or_else(|_| IoUring::new(entries)).ok();
         let rings = (0..count).map_while(ring).map(Mutex::new).collect();
         Self { rings, kept_bounces: Mutex::default(), memory_alignment }
     }
@@ -115,12 +124,14 @@ impl Rings {
         Self { rings: Vec::new(), kept_bounces: Mutex::default(), memory_alignment }
     }
 
-    /// Does all requests; `meanwhile` runs while the first of them are in flight. An error names a request that failed.
+    /// Does all requests; `meanwhile` runs while the first of them are in flight, `completed` as each is done. An error names a request
+    /// that failed.
     pub(super) fn run(
         &self,
         file: &File,
         requests: &mut [BlockRequest<'_>],
         meanwhile: &mut dyn FnMut(),
+        completed: &mut dyn FnMut(usize, &BlockRequest<'_>),
     ) -> Result<(), (usize, io::Error)> {
         let mut bounces: Vec<(usize, Bounce)> = Vec::new();
         let mut transfers: Vec<Transfer> = Vec::with_capacity(requests.len());
@@ -141,14 +152,20 @@ impl Rings {
             }
             transfers.push(transfer);
         }
-        let result = match self.free_ring() {
-            Some(mut ring) => run_ring(&mut ring, file, &mut transfers, meanwhile),
-            None => run_plain(file, &transfers, meanwhile),
-        };
-        for (index, bounce) in bounces {
-            if let BlockRequest::Read { buffer, .. } = &mut requests[index] {
-                buffer.chunks_exact_mut(SECTOR_BYTES).zip(&bounce).for_each(|(to, from)| to.copy_from_slice(&from.0));
+        // [RI4]
+        let mut finished = |index: usize| {
+            if let BlockRequest::Read { buffer, .. } = &mut requests[index]
+                && let Ok(found) = bounces.binary_search_by_key(&index, |(index, _)| *index)
+            {
+                buffer.chunks_exact_mut(SECTOR_BYTES).zip(&bounces[found].1).for_each(|(to, from)| to.copy_from_slice(&from.0));
             }
+            completed(index, &requests[index]);
+        };
+        let result = match self.free_ring() {
+            Some(mut ring) => run_ring(&mut ring, file, &mut transfers, meanwhile, &mut finished),
+            None => run_plain(file, &transfers, meanwhile, &mut finished),
+        };
+        for (_, bounce) in bounces {
             self.keep(bounce);
         }
         result
@@ -196,6 +213,20 @@ impl InFlight<'_> {
         }
     }
 
+    /// Waits for a completion, polling first ([RI5]).
+    fn wait(&mut self) {
+        if !self.ring.submission().is_empty() {
+            self.submit(0);
+        }
+        let start = Instant::now();
+        while self.ring.completion().is_empty() {
+            if self.ring.submission().taskrun() || start.elapsed() >= SPIN_MAX {
+                return self.submit(1);
+            }
+            std::hint::spin_loop();
+        }
+    }
+
     /// The next completion: a request's index and its result.
     fn next(&mut self) -> Option<(usize, i32)> {
         let completion = self.ring.completion().next()?;
@@ -213,7 +244,13 @@ impl Drop for InFlight<'_> {
     }
 }
 
-fn run_ring(ring: &mut IoUring, file: &File, transfers: &mut [Transfer], meanwhile: &mut dyn FnMut()) -> Result<(), (usize, io::Error)> {
+fn run_ring(
+    ring: &mut IoUring,
+    file: &File,
+    transfers: &mut [Transfer],
+    meanwhile: &mut dyn FnMut(),
+    finished: &mut dyn FnMut(usize),
+) -> Result<(), (usize, io::Error)> {
     let descriptor = types::Fd(file.as_raw_fd());
     let mut in_flight = InFlight { ring, pending: 0 };
     let mut waiting: Vec<usize> = (0..transfers.len()).rev().collect();
@@ -237,10 +274,10 @@ fn run_ring(ring: &mut IoUring, file: &File, transfers: &mut [Transfer], meanwhi
         if in_flight.pending == 0 {
             return result;
         }
-        in_flight.submit(1);
+        in_flight.wait();
         while let Some((index, code)) = in_flight.next() {
             match transfers[index].advance(code) {
-                Step::Done => {}
+                Step::Done => finished(index),
                 Step::Again => waiting.push(index),
                 Step::Failed(error) => result = result.and(Err((index, error))),
             }
@@ -249,8 +286,14 @@ fn run_ring(ring: &mut IoUring, file: &File, transfers: &mut [Transfer], meanwhi
 }
 
 /// Without a ring: one request after the other.
-fn run_plain(file: &File, transfers: &[Transfer], meanwhile: &mut dyn FnMut()) -> Result<(), (usize, io::Error)> {
+fn run_plain(
+    file: &File,
+    transfers: &[Transfer],
+    meanwhile: &mut dyn FnMut(),
+    finished: &mut dyn FnMut(usize),
+) -> Result<(), (usize, io::Error)> {
     let mut result = Ok(());
+    meanwhile();
     for (index, transfer) in transfers.iter().enumerate() {
         let done = if transfer.is_write {
             // SAFETY: pointer and length are those of the caller's buffer or its bounce, which outlive this call.
@@ -259,9 +302,11 @@ fn run_plain(file: &File, transfers: &[Transfer], meanwhile: &mut dyn FnMut()) -
             // SAFETY: as above, and a read has an exclusive borrow.
             file.read_exact_at(unsafe { std::slice::from_raw_parts_mut(transfer.pointer, transfer.length) }, transfer.offset)
         };
-        result = result.and(done.map_err(|error| (index, error)));
+        match done {
+            Ok(()) => finished(index),
+            Err(error) => result = result.and(Err((index, error))),
+        }
     }
-    meanwhile();
     result
 }
 
@@ -302,13 +347,13 @@ mod tests {
                 })
                 .collect();
             let mut ran = 0;
-            rings.run(&file, &mut writes, &mut || ran += 1).expect("written");
+            rings.run(&file, &mut writes, &mut || ran += 1, &mut |_, _| {}).expect("written");
             let mut found = vec![0; data.len()];
             rings
-                .run(&file, &mut [BlockRequest::Read { sector: Sector::new(0), buffer: &mut found[1..] }], &mut || ran += 1)
+                .run(&file, &mut [BlockRequest::Read { sector: Sector::new(0), buffer: &mut found[1..] }], &mut || ran += 1, &mut |_, _| {})
                 .expect("read");
             assert!(found[1..] == data[1..] && ran == 2);
-            rings.run(&file, &mut [], &mut || ran += 1).expect("nothing to do");
+            rings.run(&file, &mut [], &mut || ran += 1, &mut |_, _| {}).expect("nothing to do");
             assert_eq!(ran, 3);
         }
     }
@@ -323,7 +368,7 @@ mod tests {
                 BlockRequest::Read { sector: Sector::new(2), buffer: &mut beyond },
                 BlockRequest::Read { sector: Sector::new(0), buffer: &mut first },
             ];
-            let (index, error) = rings.run(&file, &mut requests, &mut || ()).expect_err("past the end");
+            let (index, error) = rings.run(&file, &mut requests, &mut || (), &mut |_, _| {}).expect_err("past the end");
             assert_eq!((index, error.kind()), (0, io::ErrorKind::UnexpectedEof));
             assert!(first.iter().all(|&byte| byte == 0));
         }
@@ -336,11 +381,51 @@ mod tests {
         let rings = Rings::new(1);
         let mut buffer = vec![1; 1 << 20];
         let mut requests = [BlockRequest::Read { sector: Sector::new(0), buffer: &mut buffer }];
-        let panicked = catch_unwind(AssertUnwindSafe(|| rings.run(&file, &mut requests, &mut || panic!("in between"))));
+        let panicked = catch_unwind(AssertUnwindSafe(|| rings.run(&file, &mut requests, &mut || panic!("in between"), &mut |_, _| {})));
         assert!(panicked.is_err());
         assert!(buffer.iter().all(|&byte| byte == 0), "the read was waited for");
         rings
-            .run(&file, &mut [BlockRequest::Write { sector: Sector::new(0), buffer: &[2; 4096] }], &mut || ())
+            .run(&file, &mut [BlockRequest::Write { sector: Sector::new(0), buffer: &[2; 4096] }], &mut || (), &mut |_, _| {})
             .expect("the ring still works");
+    }
+
+    #[test]
+    fn each_request_is_shown_once_with_its_bytes() {
+        let file = tempfile::tempfile().expect("a temporary file");
+        let content: Vec<u8> = (0..200 * SECTOR_BYTES).map(|index| (index / SECTOR_BYTES) as u8).collect();
+        file.write_all_at(&content, 0).expect("written");
+        for rings in [Rings::new(1), Rings::new(4096), Rings::without_rings(4096)] {
+            let mut found = vec![0xff; 200 * SECTOR_BYTES + 1];
+            let mut requests: Vec<_> = (0..)
+                .zip(found[1..].chunks_mut(SECTOR_BYTES))
+                .map(|(number, buffer)| BlockRequest::Read { sector: Sector::new(number), buffer })
+                .collect();
+            requests.push(BlockRequest::Read { sector: Sector::new(500), buffer: &mut [] });
+            let mut beyond = [0; SECTOR_BYTES];
+            requests.push(BlockRequest::Read { sector: Sector::new(500), buffer: &mut beyond });
+            let mut seen = [0; 202];
+            let result = rings.run(&file, &mut requests, &mut || (), &mut |index, request| {
+                seen[index] += 1;
+                assert!(request.bytes().iter().all(|byte| *byte == index as u8), "request {index}");
+            });
+            assert!(result.is_err(), "one was behind the end");
+            assert!(seen[..200].iter().all(|times| *times == 1) && seen[201] == 0, "{seen:?}");
+        }
+    }
+
+    #[test]
+    fn a_panic_of_who_is_told_waits_for_the_others() {
+        let file = tempfile::tempfile().expect("a temporary file");
+        file.set_len(8 << 20).expect("sized");
+        let rings = Rings::new(1);
+        let mut buffer = vec![1; 8 << 20];
+        let mut requests: Vec<_> = (0..8)
+            .zip(buffer.chunks_mut(1 << 20))
+            .map(|(number, buffer)| BlockRequest::Read { sector: Sector::new(number * 256), buffer })
+            .collect();
+        let told = &mut |_: usize, _: &BlockRequest<'_>| panic!("at the first");
+        assert!(catch_unwind(AssertUnwindSafe(|| rings.run(&file, &mut requests, &mut || (), told))).is_err());
+        drop(requests);
+        assert!(buffer.iter().all(|&byte| byte == 0), "all were waited for");
     }
 }

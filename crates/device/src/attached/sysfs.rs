@@ -5,7 +5,9 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{major, minor};
 
-use crate::PersistenceDomain;
+use tandemfs_format::SECTOR_BYTES;
+
+use crate::{PersistenceDomain, REQUEST_BYTES};
 
 /// The directory of a device number in /sys/dev/`class` ("char" or "block").
 pub(super) fn device_directory(class: &str, number: u64) -> Option<PathBuf> {
@@ -54,6 +56,16 @@ pub(super) fn can_discard(directory: &Path) -> bool {
     ancestors(directory).find_map(|path| read(path, "queue/discard_max_bytes")).is_some_and(|bytes| bytes != "0")
 }
 
+/// How large requests of a drive should be, in bytes: what it says itself, within what it takes in one command.
+pub(super) fn request_bytes(directory: &Path) -> Option<u32> {
+    let number = |name| ancestors(directory).find_map(|path| read(path, name))?.parse::<u64>().ok();
+    let most = number("queue/max_sectors_kb").map_or(u64::MAX, |kib| kib << 10);
+    let best = number("queue/optimal_io_size").filter(|bytes| *bytes >= REQUEST_BYTES.into()).unwrap_or(REQUEST_BYTES.into());
+    // A drive that is a stripe over others may name megabytes; then a request would not spread over channels any more.
+    let bytes = best.min(most).min(4 * u64::from(REQUEST_BYTES)) / SECTOR_BYTES as u64 * SECTOR_BYTES as u64;
+    u32::try_from(bytes).ok().filter(|bytes| *bytes > 0)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -96,5 +108,15 @@ mod tests {
         let drive = root.path().join("sda");
         assert!(has_volatile_cache(&drive) && can_discard(&drive));
         assert!(has_volatile_cache(root.path()), "unknown counts as volatile");
+    }
+
+    #[test]
+    fn requests_are_as_large_as_the_drive_says_within_bounds() {
+        let bytes = |files: &[(&str, &str)]| request_bytes(tree(files).path());
+        assert_eq!(bytes(&[]), Some(REQUEST_BYTES));
+        assert_eq!(bytes(&[("queue/max_sectors_kb", "64\n"), ("queue/optimal_io_size", "0\n")]), Some(64 << 10));
+        assert_eq!(bytes(&[("queue/max_sectors_kb", "1280\n"), ("queue/optimal_io_size", "262144\n")]), Some(256 << 10));
+        assert_eq!(bytes(&[("queue/optimal_io_size", "67108864\n")]), Some(4 * REQUEST_BYTES));
+        assert_eq!(bytes(&[("queue/optimal_io_size", "512\n"), ("queue/max_sectors_kb", "127\n")]), Some(124 << 10));
     }
 }

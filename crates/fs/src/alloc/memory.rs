@@ -21,12 +21,13 @@ use tandemfs_format::{InodeNumber, LINE_BYTES, LineAddress, PAGE_BYTES, PAGE_LIN
 use super::Need;
 use super::bits::{Bits, WORDS};
 use super::pools::{DataPage, Pool};
+use crate::data::promote::Promoted;
 use crate::inject::{Take, fails};
 use crate::journal::{Space, Tx};
 use crate::quarantine;
 use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 use crate::sync::{Mutex, RwLock, current_cpu};
-use crate::types::ZoneSpace;
+use crate::types::{Promote, ZoneSpace};
 use crate::volume::Volume;
 use crate::{Error, Result};
 
@@ -170,6 +171,8 @@ pub(crate) struct MemoryAllocator {
     pub(crate) is_emptied: AtomicBool,
     metadata_reserve_units: u64,
     total_units: u64,
+    /// Copies in space that is spare.
+    pub(crate) promoted: Promoted,
 }
 
 fn slot(region: Region) -> usize {
@@ -194,7 +197,13 @@ impl MemoryAllocator {
             is_emptied: AtomicBool::new(false),
             metadata_reserve_units: (geometry.memory_units() / 16).max(1),
             total_units: geometry.memory_units(),
+            promoted: Promoted::new(Promote::Off, 0, 0),
         }
+    }
+
+    pub(crate) fn with_promotion(mut self, promoted: Promoted) -> Self {
+        self.promoted = promoted;
+        self
     }
 
     pub(crate) fn map(&self) -> &UnitMap {
@@ -377,7 +386,7 @@ impl MemoryAllocator {
             let nothing_waits = state.pending.is_empty();
             drop(state);
             if forced || nothing_waits {
-                if volume.release_quarantine() {
+                if self.promoted.give_back(self, usize::MAX) > 0 || volume.release_quarantine() {
                     continue;
                 }
                 return Err(Error::NoSpace { zone: "memory" });
@@ -582,6 +591,16 @@ impl MemoryAllocator {
         if fails(Take::Slot) || need == Need::Growth && is_full() {
             return Err(full);
         }
+        let mut found = self.find_slot(class);
+        while found.is_none() && self.promoted.give_back(self, 1) > 0 {
+            found = self.find_slot(class);
+        }
+        let found = found.ok_or(full)?;
+        self.promoted.make_room(self);
+        Ok(found)
+    }
+
+    fn find_slot(&self, class: SlotClass) -> Option<LineAddress> {
         let own = current_cpu() % self.pools.len();
         let take = |index: usize| self.pools[index].lock().take(&self.map, index as u32, class);
         let found = {
@@ -597,10 +616,30 @@ impl MemoryAllocator {
             found
         };
         let found = found.or_else(|| (0..self.pools.len()).filter(|index| *index != own).find_map(take));
-        let (unit, line) = found.ok_or(full)?;
+        let (unit, line) = found?;
         self.free_data_lines.fetch_sub(class.lines(), SeqCst);
         self.data_log_lines.fetch_add(class.lines(), SeqCst);
-        Ok(LineAddress::new(u64::from(unit) * UNIT_LINES + line))
+        Some(LineAddress::new(u64::from(unit) * UNIT_LINES + line))
+    }
+
+    /// A page for a copy. No data log: it counts as free.
+    pub(crate) fn take_spare_page(&self) -> Option<LineAddress> {
+        let address = self.find_slot(SlotClass::Page)?;
+        self.data_log_lines.fetch_sub(PAGE_LINES, SeqCst);
+        Some(address)
+    }
+
+    /// The copy in a page is forgotten.
+    pub(crate) fn free_spare_page(&self, address: LineAddress) {
+        self.data_log_lines.fetch_add(PAGE_LINES, SeqCst);
+        let freed = self.free_slot(address, PAGE_LINES);
+        assert!(freed, "only its copy had the page {address}");
+    }
+
+    /// Share of the data area that is free and holds no copies, in percent.
+    pub(crate) fn spare_percent(&self) -> u64 {
+        let total = self.free_for_data() + self.data_log_lines.load(SeqCst);
+        (self.free_for_data().saturating_sub(self.promoted.count() * PAGE_LINES)) * 100 / total.max(1)
     }
 
     /// A unit for a pool that the caller has locked.
@@ -665,7 +704,7 @@ impl MemoryAllocator {
 
     fn free_for_data(&self) -> u64 {
         let units = self.free_units.load(SeqCst).saturating_sub(self.metadata_reserve_units);
-        self.free_data_lines.load(SeqCst) + units * UNIT_LINES
+        self.free_data_lines.load(SeqCst) + units * UNIT_LINES + self.promoted.count() * PAGE_LINES
     }
 
     /// Whether metadata has taken of the units that are left to it while data logs hold others ([M3]).
@@ -694,6 +733,7 @@ impl MemoryAllocator {
             free_bytes: free * line,
             available_bytes: free.saturating_sub(TRANSIENT_DATA_LINES) * line,
             data_log_bytes: data_logs * line,
+            promoted_bytes: self.promoted.count() * PAGE_LINES * line,
         }
     }
 

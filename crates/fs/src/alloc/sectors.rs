@@ -274,6 +274,7 @@ impl SectorAllocator {
     pub(crate) fn space(&self) -> ZoneSpace {
         let free = self.free.load(SeqCst);
         ZoneSpace {
+            promoted_bytes: 0,
             total_bytes: (self.total - 1) * SECTOR_BYTES as u64,
             free_bytes: free * SECTOR_BYTES as u64,
             available_bytes: free.saturating_sub(self.transient) * SECTOR_BYTES as u64,

@@ -53,6 +53,13 @@ impl RangeLock {
         self.acquire(first, last, false)
     }
 
+    /// The same without waiting; `None` where an exclusive holder overlaps.
+    pub(crate) fn try_shared(&self, first: u64, last: u64) -> Option<RangeGuard<'_>> {
+        let mut state = self.state.lock();
+        let overlaps = |held: &Held| held.exclusive && held.first <= last && first <= held.last;
+        if state.held.iter().any(overlaps) { None } else { Some(self.hold(&mut state, first, last, false)) }
+    }
+
     /// Waits until no holder overlaps `first..=last`.
     pub(crate) fn exclusive(&self, first: u64, last: u64) -> RangeGuard<'_> {
         self.acquire(first, last, true)

@@ -1,20 +1,26 @@
 //! A read: from where the bytes are, both paths in parallel.
 //!
-//! 1. Lock the range of blocks, shared, over the I/O (RULES R7): what a record names cannot be given to anyone else meanwhile.
+//! 1. Lock the range of blocks, shared, over the I/O (RULES R7): what a record names cannot be given to anyone else meanwhile. A sequential
+//!    reader's range is longer, where nobody is in the way ([`super::read_ahead`]).
 //! 2. Look each block up: its logs come with its record. Where the logs cover what is asked for, the sectors are not read: the early
-//!    termination of RomeFS Algorithm 1.
+//!    termination of RomeFS Algorithm 1. Sectors that are promoted come by the byte path ([`super::promote`]).
 //! 3. Read sectors by blocks, straight into the caller's buffer where it holds whole sectors; while they are in flight load the logs.
-//! 4. Verify every sector and log; lay the logs over the sectors. Nothing unverified is returned.
+//! 4. Verify every log as it is loaded and every sector as its request completes, while others are still in flight; lay the logs over the
+//!    sectors. Nothing unverified is returned.
 
 use smallvec::SmallVec;
 use tandemfs_device::{BlockRequest, Structure};
 use tandemfs_format::mapping::LogEntry;
 use tandemfs_format::{InodeNumber, SECTOR_BYTES, Sector};
 
+use super::FileView;
 use super::compose::{load_log, verify_sectors};
+use super::range_lock::RangeGuard;
 use crate::index::block::Block;
 use crate::mutant::{Mutant, on};
+use crate::namespace::inodes::Handle;
 use crate::statistics::{add, count};
+use crate::volume::Volume;
 use crate::{Error, FileSystem, Result};
 
 /// What is wanted of one block: bytes `from..to` of it, at `start` in the caller's buffer.
@@ -24,15 +30,17 @@ struct Wanted {
     from: usize,
     to: usize,
     start: usize,
-    /// Sectors to read: first index in the block, number.
+    /// Sectors to read: first on the device, index in the block, number.
     sectors: Option<(Sector, usize, usize)>,
-    /// Where they go when the caller's buffer does not hold them whole.
-    bounce: Vec<u8>,
+    /// The caller's buffer does not hold them whole: they go to one of their own.
+    bounced: bool,
+    /// They are in that buffer already.
+    promoted: bool,
 }
 
 impl Wanted {
     fn direct(&self) -> bool {
-        self.bounce.is_empty()
+        !self.bounced && !self.promoted
     }
 }
 
@@ -51,50 +59,141 @@ impl FileSystem {
         if into.is_empty() {
             return Ok(0);
         }
-        let block_bytes = u64::from(volume.geometry.block_bytes());
-        let last = offset.saturating_add(into.len() as u64 - 1) / block_bytes;
-        let range = handle.ranges.shared(offset / block_bytes, last);
+        let ahead = self.read_ahead.step(&handle, offset, into.len() as u64);
+        let (range, ahead) = self.lock_to_read(&handle, offset, into.len() as u64, ahead);
+        let version = handle.state.read().inode.change_count; // before the view, so that it is never newer ([RA1])
         let view = self.view(&handle)?;
         let length = view.size.saturating_sub(offset).min(into.len() as u64) as usize;
         if !handle.state.read().inode.has_mapping() || length == 0 {
             return Ok(0);
         }
         let into = &mut into[..length];
+        let range = (!on(Mutant::ReadRangeReleasedEarly)).then_some(range);
+        let done = self.read_ahead.copy(&handle, version, offset, into);
+        if done > 0 {
+            count(&volume.live.work.read_ahead_hits);
+        }
+        if done < length {
+            self.fetch_ahead(&handle, version, &view, offset + done as u64, &mut into[done..], ahead)?;
+        }
+        drop(range);
+        add(&volume.live.work.user_read_bytes, length as u64);
+        Ok(length)
+    }
 
+    /// 1. Locks the blocks of a range, and those of `ahead` bytes behind it unless a writer has one of them ([RA3]).
+    fn lock_to_read<'h>(&self, handle: &'h Handle, offset: u64, length: u64, ahead: u64) -> (RangeGuard<'h>, u64) {
+        let block_bytes = u64::from(self.volume.geometry.block_bytes());
+        let last = |end: u64| (end - 1) / block_bytes;
+        let (first, end) = (offset / block_bytes, offset.saturating_add(length));
+        if ahead > 0
+            && let Some(range) = handle.ranges.try_shared(first, last(end.saturating_add(ahead)))
+        {
+            return (range, ahead);
+        }
+        (handle.ranges.shared(first, last(end)), 0)
+    }
+
+    /// Reads a range that is locked, with up to `ahead` bytes behind it.
+    fn fetch_ahead(&self, handle: &Handle, version: u64, view: &FileView, offset: u64, into: &mut [u8], ahead: u64) -> Result<()> {
+        let end = offset + into.len() as u64;
+        let ahead_end = self.end_of_sectors(view, offset, end, (end + ahead) / SECTOR_BYTES as u64 * SECTOR_BYTES as u64)?;
+        if ahead_end > end {
+            let mut bytes = self.read_ahead.room(handle);
+            bytes.resize((ahead_end - offset) as usize, 0);
+            if self.fetch(view, offset, &mut bytes, false).is_ok() {
+                into.copy_from_slice(&bytes[..into.len()]);
+                self.read_ahead.keep(handle, version, offset, bytes);
+                return Ok(());
+            } // [RA3]
+        }
+        self.fetch(view, offset, into, true)
+    }
+
+    /// How far blocks with sectors reach from `offset`, at most to `limit`: logs are read fast enough when they are asked for.
+    fn end_of_sectors(&self, view: &FileView, offset: u64, end: u64, limit: u64) -> Result<u64> {
+        let block_bytes = u64::from(self.volume.geometry.block_bytes());
+        let limit = limit.min(view.size);
+        let mut at = offset;
+        while at < limit && limit > end {
+            let block = Block::lookup(&self.volume, view.owner, view.root, at / block_bytes)?;
+            if block.extent.is_none_or(|extent| extent.unwritten) {
+                break;
+            }
+            at = (at / block_bytes + 1) * block_bytes;
+        }
+        Ok(at.min(limit))
+    }
+
+    /// Reads bytes inside the file. The caller has their blocks locked. What is `hot` may be promoted.
+    fn fetch(&self, view: &FileView, offset: u64, into: &mut [u8], hot: bool) -> Result<()> {
+        let volume = &self.volume;
+        let number = view.owner.inode;
+        let block_bytes = u64::from(volume.geometry.block_bytes());
         let mut wanted: SmallVec<[Wanted; 2]> = SmallVec::new();
+        let mut bounces: SmallVec<[Vec<u8>; 2]> = SmallVec::new();
         let mut done = 0;
-        while done < length {
+        while done < into.len() {
             let at = offset + done as u64;
             let from = (at % block_bytes) as usize;
-            let to = (from + length - done).min(block_bytes as usize);
+            let to = (from + into.len() - done).min(block_bytes as usize);
             let block = Block::lookup(volume, view.owner, view.root, at / block_bytes)?;
             self.write_back.heat.read(volume, number, at / block_bytes);
-            wanted.push(self.want(block, at - from as u64, from, to, done));
+            let mut want = self.want(block, at - from as u64, from, to, done);
+            let mut bounce = Vec::new();
+            if let Some((sector, first, sectors)) = want.sectors {
+                if let Some(bytes) = volume.load_promoted(view.owner, want.block_start, &want.block, sector, first as u64, sectors) {
+                    (bounce, want.promoted) = (bytes, true);
+                } else if want.bounced {
+                    bounce = vec![0; sectors * SECTOR_BYTES];
+                }
+            }
+            wanted.push(want);
+            bounces.push(bounce);
             done += to - from;
         }
-        let _range = (!on(Mutant::ReadRangeReleasedEarly)).then_some(range);
         let pieces = log_pieces(&wanted);
-        if wanted.iter().any(|wanted| wanted.sectors.is_some()) {
+        if wanted.iter().any(|wanted| wanted.sectors.is_some() && !wanted.promoted) {
             let mut loaded: Vec<Result<Vec<u8>>> = Vec::with_capacity(pieces.len());
-            let mut requests = read_requests(&mut wanted, into);
-            drop(volume.drive.transfer(Structure::Data, &mut requests, &mut || {
+            let mut damage = None;
+            let (runs, mut requests) = read_requests(&wanted, &mut bounces, into);
+            let mut load_logs = || {
                 loaded.extend(pieces.iter().map(|piece| {
                     let mut bytes = vec![0; piece.log.length as usize];
                     load_log(volume, number, piece.block_start, &piece.log, &mut bytes).map(|()| bytes)
                 }));
-            })?);
+            };
+            let mut verify = |index: usize, at: usize, bytes: &[u8]| {
+                let run: &Run = &runs[index];
+                for wanted in &wanted[run.first..run.end] {
+                    if let Err(error) = verify_part(volume, view, wanted, wanted.start.saturating_sub(run.start), at, bytes) {
+                        first_damage(&mut damage, error);
+                    }
+                }
+            };
+            drop(volume.drive.transfer_each(Structure::Data, &mut requests, &mut load_logs, &mut verify)?);
             drop(requests);
-            for wanted in &wanted {
-                let Some((_, first, sectors)) = wanted.sectors else { continue };
-                let read = if wanted.direct() { &into[wanted.start..wanted.start + sectors * SECTOR_BYTES] } else { &wanted.bounce };
-                verify_sectors(volume, view.owner, wanted.block_start, &wanted.block, first as u64, read)?;
+            let mut logs = SmallVec::<[Vec<u8>; 4]>::new();
+            for bytes in loaded {
+                match bytes {
+                    Ok(bytes) => logs.push(bytes),
+                    Err(error) => first_damage(&mut damage, error),
+                }
             }
-            wanted.iter().for_each(|wanted| lay_sectors(wanted, into));
-            for (piece, bytes) in pieces.iter().zip(loaded) {
-                into[piece.start..piece.start + piece.length].copy_from_slice(&bytes?[piece.skip..piece.skip + piece.length]);
+            damage.map_or(Ok(()), Err)?;
+            if hot {
+                for (wanted, bounce) in wanted.iter().zip(&bounces).filter(|(wanted, _)| !wanted.promoted) {
+                    let Some((sector, _, sectors)) = wanted.sectors else { continue };
+                    let read = if wanted.direct() { &into[wanted.start..wanted.start + sectors * SECTOR_BYTES] } else { bounce };
+                    volume.promote(sector, read);
+                }
+            }
+            wanted.iter().zip(&bounces).for_each(|(wanted, bounce)| lay_sectors(wanted, bounce, into));
+            for (piece, bytes) in pieces.iter().zip(logs) {
+                into[piece.start..piece.start + piece.length].copy_from_slice(&bytes[piece.skip..piece.skip + piece.length]);
             }
         } else {
-            wanted.iter().for_each(|wanted| lay_sectors(wanted, into));
+            wanted.iter().zip(&bounces).for_each(|(wanted, bounce)| lay_sectors(wanted, bounce, into));
             let mut buffer = [0; 4096];
             for piece in &pieces {
                 let target = &mut into[piece.start..piece.start + piece.length];
@@ -107,14 +206,13 @@ impl FileSystem {
                 }
             }
         }
-        add(&volume.live.work.user_read_bytes, length as u64);
-        Ok(length)
+        Ok(())
     }
 
     /// 2. Which sectors of a block are needed.
     fn want(&self, block: Block, block_start: u64, from: usize, to: usize, start: usize) -> Wanted {
         let covered: usize = block.logs().map(|log| (log.end() as usize).min(to).saturating_sub((log.offset as usize).max(from))).sum();
-        let mut wanted = Wanted { block, block_start, from, to, start, sectors: None, bounce: Vec::new() };
+        let mut wanted = Wanted { block, block_start, from, to, start, sectors: None, bounced: false, promoted: false };
         let Some(extent) = wanted.block.extent.filter(|extent| !extent.unwritten) else { return wanted };
         if covered == to - from {
             count(&self.volume.live.work.early_terminations); // logs do not overlap, so the sum says it
@@ -125,9 +223,7 @@ impl FileSystem {
             return wanted;
         }
         wanted.sectors = Some((extent.sector.nth(first as u64), first, end - first));
-        if !from.is_multiple_of(SECTOR_BYTES) || end * SECTOR_BYTES > to {
-            wanted.bounce = vec![0; (end - first) * SECTOR_BYTES];
-        }
+        wanted.bounced = !from.is_multiple_of(SECTOR_BYTES) || end * SECTOR_BYTES > to;
         wanted
     }
 }
@@ -160,41 +256,77 @@ fn log_pieces(wanted: &[Wanted]) -> SmallVec<[LogPiece; 4]> {
     pieces
 }
 
+/// One request: blocks `first..end` of those wanted, from `start` in the caller's buffer.
+struct Run {
+    first: usize,
+    end: usize,
+    start: usize,
+}
+
 /// 3. Requests for the sectors of all blocks. Blocks that lie side by side on the device and in the buffer are one request.
-fn read_requests<'b>(wanted: &'b mut [Wanted], into: &'b mut [u8]) -> Vec<BlockRequest<'b>> {
+fn read_requests<'b>(wanted: &[Wanted], bounces: &'b mut [Vec<u8>], into: &'b mut [u8]) -> (Vec<Run>, Vec<BlockRequest<'b>>) {
+    let mut runs: Vec<Run> = Vec::with_capacity(wanted.len());
     let mut requests: Vec<BlockRequest<'b>> = Vec::with_capacity(wanted.len());
     // Runs of direct reads: sector, start in the buffer, bytes.
-    let mut runs: SmallVec<[(Sector, usize, usize); 4]> = SmallVec::new();
-    for wanted in wanted.iter_mut() {
-        let Some((sector, _, number)) = wanted.sectors else { continue };
-        let bytes = number * SECTOR_BYTES;
-        if !wanted.direct() {
-            requests.push(BlockRequest::Read { sector, buffer: &mut wanted.bounce });
-            continue;
-        }
-        match runs.last_mut() {
+    let mut places: SmallVec<[(Sector, usize, usize); 4]> = SmallVec::new();
+    for (index, wanted) in wanted.iter().enumerate() {
+        let Some((sector, _, number)) = wanted.sectors.filter(|_| wanted.direct()) else { continue };
+        match places.last_mut() {
             Some((run, start, length))
                 if run.offset_bytes() + *length as u64 == sector.offset_bytes() && *start + *length == wanted.start =>
             {
-                *length += bytes;
+                *length += number * SECTOR_BYTES;
+                if let Some(run) = runs.last_mut() {
+                    run.end = index + 1;
+                }
             }
-            _ => runs.push((sector, wanted.start, bytes)),
+            _ => {
+                places.push((sector, wanted.start, number * SECTOR_BYTES));
+                runs.push(Run { first: index, end: index + 1, start: wanted.start });
+            }
         }
     }
     let mut rest = into;
     let mut consumed = 0;
-    for (sector, start, length) in runs {
+    for (sector, start, length) in places {
         let (_, tail) = rest.split_at_mut(start - consumed);
         let (buffer, tail) = tail.split_at_mut(length);
         requests.push(BlockRequest::Read { sector, buffer });
         rest = tail;
         consumed = start + length;
     }
-    requests
+    for ((index, wanted), buffer) in wanted.iter().enumerate().zip(bounces) {
+        if let Some((sector, ..)) = wanted.sectors.filter(|_| wanted.bounced && !wanted.promoted) {
+            runs.push(Run { first: index, end: index + 1, start: wanted.start });
+            requests.push(BlockRequest::Read { sector, buffer });
+        }
+    }
+    (runs, requests)
+}
+
+/// Step 4 for a part of a request that completed, from `at` in the request's buffer: verifies what it has of a block whose sectors start at
+/// `block_at` in that buffer.
+fn verify_part(volume: &Volume, view: &FileView, wanted: &Wanted, block_at: usize, at: usize, bytes: &[u8]) -> Result<()> {
+    let Some((_, first, sectors)) = wanted.sectors else { return Ok(()) };
+    let (from, to) = (at.max(block_at), (at + bytes.len()).min(block_at + sectors * SECTOR_BYTES));
+    if from >= to || (at > 0 && on(Mutant::LaterPartsNotVerified)) {
+        return Ok(());
+    }
+    let first = first + (from - block_at) / SECTOR_BYTES;
+    verify_sectors(volume, view.owner, wanted.block_start, &wanted.block, first as u64, &bytes[from - at..to - at])
+}
+
+/// Keeps the error that is to be told: of damaged data that of the lowest offset, whatever completed first.
+fn first_damage(kept: &mut Option<Error>, error: Error) {
+    match (&*kept, &error) {
+        (Some(Error::DamagedData { offset: kept, .. }), Error::DamagedData { offset, .. }) if kept <= offset => {}
+        (Some(Error::DamagedData { .. }) | None, _) => *kept = Some(error),
+        (Some(_), _) => {}
+    }
 }
 
 /// 4. Zeros where there are no sectors, and what was read into a bounce buffer.
-fn lay_sectors(wanted: &Wanted, into: &mut [u8]) {
+fn lay_sectors(wanted: &Wanted, bounce: &[u8], into: &mut [u8]) {
     let target = &mut into[wanted.start..wanted.start + wanted.to - wanted.from];
     match wanted.sectors {
         None => target.fill(0),
@@ -202,7 +334,7 @@ fn lay_sectors(wanted: &Wanted, into: &mut [u8]) {
             let end = ((first + number) * SECTOR_BYTES).min(wanted.to);
             if !wanted.direct() {
                 let skip = wanted.from - first * SECTOR_BYTES;
-                target[..end - wanted.from].copy_from_slice(&wanted.bounce[skip..skip + end - wanted.from]);
+                target[..end - wanted.from].copy_from_slice(&bounce[skip..skip + end - wanted.from]);
             }
             target[end - wanted.from..].fill(0);
         }

@@ -236,7 +236,10 @@ impl Block {
                 }
                 Some(self.replace_extent(tx, volume, new, need)?)
             }
-            ExtentChange::Fill(new) => Some(self.replace_extent(tx, volume, new, need)?),
+            ExtentChange::Fill(new) => {
+                volume.memory.promoted.forget(&volume.memory, new.sector, new.count.into());
+                Some(self.replace_extent(tx, volume, new, need)?)
+            }
             ExtentChange::To(extent) => extent,
         };
         let count = logs.iter().flatten().count();

@@ -227,7 +227,10 @@ impl Volume {
         let freed = match space {
             Space::Region { region, address, lines } => self.memory.free_now(region, address, lines),
             Space::Slot { address, lines } => self.memory.free_slot(address, lines),
-            Space::Sectors { sector, count } => self.sectors.free(sector, count),
+            Space::Sectors { sector, count } => {
+                self.memory.promoted.forget(&self.memory, sector, count);
+                self.sectors.free(sector, count)
+            }
         };
         if !freed {
             self.freed_by_nobody(space);

@@ -17,6 +17,7 @@ use tandemfs_format::{InodeNumber, LineAddress};
 
 use super::directory::DirectoryIndex;
 use crate::data::range_lock::RangeLock;
+use crate::data::read_ahead::Stream;
 use crate::journal::Tx;
 use crate::mutant::{Mutant, on};
 use crate::near::{NearMap, SHARDS, shard_of};
@@ -31,6 +32,8 @@ pub(crate) struct Handle {
     pub(crate) address: LineAddress,
     pub(crate) state: RwLock<State>,
     pub(crate) ranges: RangeLock,
+    /// Where its sequential reader is.
+    pub(crate) stream: Mutex<Stream>,
     /// Looked up since it was last considered for eviction: a directory that is in use outlives the files made in it.
     referenced: AtomicBool,
 }
@@ -57,7 +60,14 @@ impl State {
 impl Handle {
     pub(crate) fn new(number: InodeNumber, address: LineAddress, inode: Inode) -> Arc<Self> {
         let state = State { inode, removed: false, directory: None };
-        Arc::new(Self { number, address, state: RwLock::new(state), ranges: RangeLock::default(), referenced: AtomicBool::new(false) })
+        Arc::new(Self {
+            number,
+            address,
+            state: RwLock::new(state),
+            ranges: RangeLock::default(),
+            stream: Mutex::default(),
+            referenced: AtomicBool::new(false),
+        })
     }
 
     /// Puts the lines of a changed inode into a transaction; only those that differ.
