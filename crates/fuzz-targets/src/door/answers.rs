@@ -167,6 +167,11 @@ fn check_body(request: &Request, body: &[u8]) {
             exactly(8);
             assert!(word(body, 0) <= request.word(16), "more was written than there was");
         }
+        COPY_FILE_RANGE => {
+            exactly(8);
+            let length = u64::from(request.word(44)) << 32 | u64::from(request.word(40));
+            assert!(u64::from(word(body, 0)) <= length, "more was copied than was asked for");
+        }
         STATFS => exactly(80),
         LSEEK => {
             exactly(8);

@@ -28,6 +28,7 @@ pub(crate) mod opcode {
     pub(crate) const BATCH_FORGET: u32 = 42;
     pub(crate) const READDIRPLUS: u32 = 44;
     pub(crate) const LSEEK: u32 = 46;
+    pub(crate) const COPY_FILE_RANGE: u32 = 47;
 }
 
 use opcode::*;
