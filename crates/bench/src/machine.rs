@@ -58,6 +58,14 @@ pub fn facts() -> Vec<(&'static str, String)> {
     ]
 }
 
+/// Memory that programs can still take, in bytes.
+pub fn available_memory_bytes() -> u64 {
+    let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
+    let kib = line.and_then(|line| line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok());
+    kib.map_or(u64::MAX, |kib| kib << 10)
+}
+
 /// Keeps the calling thread on the last CPU until dropped; threads that it starts meanwhile stay there too. Best effort.
 pub struct Pinned(Option<CpuSet>);
 

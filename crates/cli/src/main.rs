@@ -54,6 +54,7 @@ fn run(command: Command) -> Result<u8, Failure> {
         Command::Info(arguments) => info::run(&arguments),
         Command::Stats(arguments) => stats::run(&arguments),
         Command::Dump(arguments) => dump::run(&arguments),
+        Command::Bench(arguments) => tandemfs_bench::run(&arguments).map(|()| 0).map_err(Failure::because),
         Command::Completions { shell } => generate::completions(shell),
         Command::Man { output } => generate::man(output.as_deref()),
     }
