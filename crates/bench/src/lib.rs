@@ -25,6 +25,7 @@ mod probe;
 mod report;
 mod romefs;
 mod scene;
+mod segments;
 mod stopwatch;
 mod table;
 

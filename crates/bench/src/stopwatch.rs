@@ -10,11 +10,11 @@ use std::time::Instant;
 
 use parking_lot::Mutex;
 use tandemfs_device::{BlockPath, BlockRequest, BytePath, Device, DeviceDescription, DeviceError};
-use tandemfs_format::geometry::{Geometry, SEGMENT_TABLE_LINES};
-use tandemfs_format::segment::Segment;
-use tandemfs_format::{LINE_BYTES, PairSeed, Sector, UNIT_BYTES};
+use tandemfs_format::geometry::Geometry;
+use tandemfs_format::{PairSeed, Sector, UNIT_BYTES};
 
-use crate::failure::{Failure, Result};
+use crate::failure::Result;
+use crate::segments::segments;
 
 /// Nanoseconds and bytes of some accesses.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -81,20 +81,12 @@ impl Stopwatch {
         *self.rings.lock() = Some((first, first + u64::from(geometry.ring_count()) * geometry.ring_bytes()));
     }
 
-    /// What the foreground and the others spent since the start. The segment table must be home: call after a checkpoint that was not
-    /// waited for here, on what [`Self::stop`] kept.
+    /// What the foreground and the others spent, of what [`Self::stop`] returned. The segment table must be home: a checkpoint comes first.
     pub fn purposes(&self, sides: &[Kept; 2], geometry: &Geometry, pair: PairSeed) -> Result<[Purposes; 2]> {
         let mut metadata = vec![false; geometry.memory_units() as usize];
         metadata[..geometry.fixed_units() as usize].fill(true);
-        for index in 0..SEGMENT_TABLE_LINES {
-            let address = geometry.segment_line(index);
-            let mut line = [0; LINE_BYTES];
-            self.inner.byte_path().load(address.offset_bytes(), &mut line)?;
-            let segment = Segment::decode(&line, pair, address, geometry.memory_units());
-            let segment = segment.map_err(|error| Failure::new(format!("the segment table: {error}")))?;
-            if let Some(Segment { start_unit, unit_count, .. }) = segment {
-                metadata[start_unit as usize..(start_unit + unit_count) as usize].fill(true);
-            }
+        for segment in segments(&*self.inner, geometry, pair)? {
+            metadata[segment.start_unit as usize..(segment.start_unit + segment.unit_count) as usize].fill(true);
         }
         Ok([0, 1].map(|side| {
             let Side { units, journal, block_writes, block_reads } = &sides[side].0;

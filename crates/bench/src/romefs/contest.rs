@@ -5,16 +5,14 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use tandemfs_device::CountersSnapshot;
 
-use super::requests::{REQUEST_BYTES_MAX, Requests};
+use super::requests::{REQUEST_BYTES_MAX, Requests, Size};
 use super::setting::{Volume, pattern};
 use crate::failure::Result;
 use crate::machine;
 use crate::measure::Samples;
 
-/// Turns that a load is cut into.
-const SLICES: u64 = 16;
-/// Points of the course of a load that are kept of each turn.
-const POINTS_EACH_SLICE: u64 = 4;
+/// Points of the course of a load that are kept.
+const POINTS: u64 = 96;
 
 /// What is done to the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -76,14 +74,14 @@ impl Contestant {
         Self { volume, name, requests, buffer, samples, operations: 0, bytes: 0, busy: Duration::ZERO, course }
     }
 
-    fn slice(&mut self, operation: Operation, bytes: u64) -> Result<()> {
+    fn slice(&mut self, operation: Operation, bytes: u64, point_bytes: u64) -> Result<()> {
         let (target, start) = (self.bytes + bytes, Instant::now());
         let mut next_point = self.bytes;
         while self.bytes < target {
             if self.bytes >= next_point {
                 machine::check()?;
                 self.note(start.elapsed());
-                next_point += bytes.div_ceil(POINTS_EACH_SLICE);
+                next_point += point_bytes;
             }
             let (offset, length) = self.requests.draw();
             let buffer = &mut self.buffer[..length as usize];
@@ -96,8 +94,8 @@ impl Contestant {
             self.operations += 1;
             self.bytes += length;
         }
+        self.note(start.elapsed());
         self.busy += start.elapsed() + self.volume.settle();
-        self.note(Duration::ZERO);
         Ok(())
     }
 
@@ -106,27 +104,26 @@ impl Contestant {
         self.course.push(Point { bytes: self.bytes, seconds, memory_bytes: self.volume.memory_in_use() });
     }
 
-    fn end(self) -> Result<Standing> {
+    fn end(self) -> Standing {
         let Self { volume, name, samples, operations, busy, course, .. } = self;
         let (counters, work) = (volume.fs.drive().counters().snapshot(), volume.fs.statistics().work);
-        volume.fs.unmount()?;
-        Ok(Standing { name, samples, all_told_ns: busy.as_nanos() as f64 / operations.max(1) as f64, course, counters, work, operations })
+        Standing { name, samples, all_told_ns: busy.as_nanos() as f64 / operations.max(1) as f64, course, counters, work, operations }
     }
 }
 
-/// Runs a load of so many bytes on each, in turns, forth and back.
-pub fn run(mut contestants: Vec<Contestant>, operation: Operation, bytes: u64) -> Result<Vec<Standing>> {
+/// Runs a load of so many bytes on each, in so many turns, forth and back.
+pub fn run(mut contestants: Vec<Contestant>, operation: Operation, bytes: u64, slices: u64) -> Result<Vec<Standing>> {
     for contestant in &contestants {
         contestant.volume.settle();
         contestant.volume.fs.reset_statistics();
     }
-    for slice in 0..SLICES {
+    for slice in 0..slices {
         for index in 0..contestants.len() {
             let index = if slice % 2 == 0 { index } else { contestants.len() - 1 - index };
-            contestants[index].slice(operation, bytes.div_ceil(SLICES))?;
+            contestants[index].slice(operation, bytes.div_ceil(slices), bytes.div_ceil(POINTS))?;
         }
     }
-    contestants.into_iter().map(Contestant::end).collect()
+    Ok(contestants.into_iter().map(Contestant::end).collect())
 }
 
 impl Standing {
@@ -154,11 +151,11 @@ impl Standing {
         }
     }
 
-    /// For programs.
-    pub fn json(&self) -> Value {
+    /// For programs; `ratio` is that to ours.
+    pub fn json(&self, part: &str, size: Size, ratio: Option<f64>) -> Value {
         let bytes = |field: fn(&tandemfs_device::PathBytes) -> u64| self.counters.by_structure.iter().map(field).sum::<u64>();
         json!({
-            "variant": self.name,
+            "part": part, "size": size.name(), "variant": self.name, "ratio": ratio,
             "operations": self.operations,
             "mean_ns": self.samples.mean_ns(), "median_ns": self.samples.median_ns(), "p99_ns": self.samples.p99_ns(),
             "all_told_ns": self.all_told_ns,

@@ -1,7 +1,7 @@
 //! What durable writes cost over their limits: into a log, of 1 MiB over both paths, and scattered small ones in memory-zone bytes.
 
 use tandemfs_device::{BlockRequest, Drive, Structure};
-use tandemfs_format::Sector;
+use tandemfs_format::{PairSeed, Sector};
 use tandemfs_fs::MountOptions;
 
 use super::requests::aligned_bytes;
@@ -13,6 +13,7 @@ use crate::measure::{Batch, Jumps, Recorder, interleaved};
 use crate::output::Outcome;
 use crate::report::{self, Reach, Row};
 use crate::scene::{DeviceShape, MIB, Scene};
+use crate::segments::{metadata_bytes, segments};
 
 const BLOCK: u64 = 64 << 10;
 const SHARE: f64 = 0.95;
@@ -101,9 +102,13 @@ fn scattered(setting: &Setting) -> Result<[Row; 2]> {
         };
         let mut jumps = Jumps::new(37);
         let data = [7; 64];
-        volume.fs.checkpoint()?;
-        let before = volume.memory_in_use();
-        let logs_before = volume.fs.space().memory.data_log_bytes;
+        let taken = || -> Result<(u64, u64)> {
+            volume.fs.checkpoint()?;
+            let superblock = volume.fs.superblock();
+            let segments = segments(&*device, &superblock.geometry, PairSeed::new(superblock.pair))?;
+            Ok((volume.fs.space().memory.data_log_bytes, metadata_bytes(&segments)))
+        };
+        let before = taken()?;
         for number in 0..count {
             if number % 4096 == 0 {
                 machine::check()?;
@@ -114,12 +119,12 @@ fn scattered(setting: &Setting) -> Result<[Row; 2]> {
                 volume.write(block * u64::from(block_bytes) + jumps.below(u64::from(block_bytes) - 64), &data)?;
             }
         }
-        volume.fs.checkpoint()?;
-        let each = (volume.memory_in_use() - before) as f64 / count as f64;
-        let logs = (volume.fs.space().memory.data_log_bytes - logs_before) as f64 / count as f64;
+        let after = taken()?;
         volume.fs.unmount()?;
-        let note = format!("{count} writes, one a block; {logs:.0} B of it in data logs; metadata counted in whole units of 2 MiB");
-        Ok(Row { reach: Reach::BytesAtMost(SCATTERED_BYTES_MAX), ..Row::value(name, each) }.note(note))
+        let [logs, metadata] = [after.0 - before.0, after.1 - before.1].map(|bytes| bytes as f64 / count as f64);
+        let note =
+            format!("{count} writes, one a block; {logs:.0} B in data logs, {metadata:.0} B in metadata, counted in steps of 256 KiB");
+        Ok(Row { reach: Reach::BytesAtMost(SCATTERED_BYTES_MAX), ..Row::value(name, logs + metadata) }.note(note))
     };
     Ok([one("scattered 64 B write, over a hole", 64 << 10, false)?, one("scattered 64 B write, over blocks", 4 << 10, true)?])
 }

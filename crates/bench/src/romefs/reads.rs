@@ -9,6 +9,9 @@ use crate::output::Outcome;
 use crate::scene::{MIB, Scene};
 
 const RATIOS: [u64; 2] = [5, 10];
+/// Requests a size at most: a load of small ones says nothing new after so many.
+const REQUESTS_MAX: u64 = 100_000;
+const SLICES: u64 = 8;
 /// Requests that made the file (§4.2.1).
 const MADE_BY: Size = Size::About(512 << 10);
 
@@ -20,22 +23,27 @@ pub fn run(setting: &Setting) -> Result<Outcome> {
         let load_bytes = setting.load_bytes(ratio);
         let scene = Scene::new(&setting.common)?;
         let devices = writes::devices(setting, &scene, load_bytes)?;
-        let (mut results, mut in_logs) = (Vec::new(), 0);
-        for size in SIZES {
-            let mut contestants = Vec::new();
-            for (variant, device) in Variant::ALL.into_iter().zip(&devices) {
-                let mut volume = Volume::laid_out(device, load_bytes, &variant.options())?;
-                // By blocks only, what was written that way is where it was laid out.
-                if variant != Variant::BlocksOnly {
-                    volume = volume.mounted_again(device, &Variant::Default.options())?;
-                    volume.fill_memory(MADE_BY)?;
-                    volume = volume.mounted_again(device, &variant.options())?;
-                    in_logs = volume.fs.space().memory.data_log_bytes;
-                }
-                contestants.push(Contestant::new(variant.name(), volume, Requests::new(ratio, size, Alignment::Sector, load_bytes)));
+        let mut volumes = Vec::new();
+        for (variant, device) in Variant::ALL.into_iter().zip(&devices) {
+            volumes.push((variant, Volume::laid_out(device, load_bytes, &Variant::Default.options())?));
+            // By blocks only, what was written that way would be where it was laid out.
+            if variant != Variant::BlocksOnly {
+                volumes[volumes.len() - 1].1.fill_memory(MADE_BY)?;
             }
-            results.push((size, contest::run(contestants, Operation::Read, load_bytes)?));
         }
+        let in_logs = volumes[0].1.fs.space().memory.data_log_bytes;
+        for ((variant, volume), device) in volumes.iter_mut().zip(&devices) {
+            *volume = volume.clone().mounted_again(device, &variant.options())?;
+        }
+        let mut results = Vec::new();
+        for size in SIZES {
+            let contestant = |(variant, volume): &(Variant, Volume)| {
+                Contestant::new(variant.name(), volume.clone(), Requests::new(ratio, size, Alignment::Sector, load_bytes))
+            };
+            let bytes = load_bytes.min(REQUESTS_MAX * size.mean_bytes());
+            results.push((size, contest::run(volumes.iter().map(contestant).collect(), Operation::Read, bytes, SLICES)?));
+        }
+        volumes.into_iter().try_for_each(|(_, volume)| volume.fs.unmount())?;
         let caption = format!(
             "memory zone : file and load = 1 : {ratio} ({} MiB), {} MiB of it in data logs at the start",
             load_bytes / MIB,
@@ -44,5 +52,6 @@ pub fn run(setting: &Setting) -> Result<Outcome> {
         writes::publish(&mut outcome, &format!("1-{ratio}"), &caption, &results)?;
     }
     writes::explain(&mut outcome);
+    outcome.note(format!("a size has the whole load or {REQUESTS_MAX} requests; the cache keeps what the sizes before it read"));
     Ok(outcome)
 }

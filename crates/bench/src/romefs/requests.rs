@@ -22,8 +22,8 @@ pub enum Size {
 pub const SIZES: [Size; 6] =
     [Size::About(4 * KIB), Size::About(16 * KIB), Size::About(64 * KIB), Size::About(256 * KIB), Size::About(MIB), Size::Below(MIB)];
 
-/// Largest request of any of them.
-pub const REQUEST_BYTES_MAX: u64 = MIB + MIB / 10;
+/// Largest request of any of them, in whole sectors.
+pub const REQUEST_BYTES_MAX: u64 = (MIB + MIB / 10).next_multiple_of(SECTOR_BYTES as u64);
 
 impl Size {
     /// For tables and plots.

@@ -51,7 +51,7 @@ fn one_operation(setting: &Setting, outcome: &mut Outcome, operation: Operation,
             volume.fill_memory(Size::About(512 << 10))?;
         }
         volume.settle();
-        // A B B A: half of each load, so that what drifts on the machine drifts for both.
+        // A B B A, each half of a load, twice: what drifts on the machine drifts for both.
         let half = load_bytes / 2;
         let on_file = |seed| {
             run_threads(threads, half, seed, load_bytes, &|offset, buffer| match operation {
@@ -60,11 +60,17 @@ fn one_operation(setting: &Setting, outcome: &mut Outcome, operation: Operation,
             })
         };
         let on_raw = |seed| run_threads(threads, half, seed, load_bytes, &|offset, buffer| request(&raw, operation, offset, buffer));
-        let seconds = [on_file(1)?, on_raw(1)?, on_raw(2)?, on_file(2)?];
+        let (mut seconds, mut raw_seconds) = ((0.0, 0), (0.0, 0));
+        let add = |sum: &mut (f64, u64), (seconds, bytes)| *sum = (sum.0 + seconds, sum.1 + bytes);
+        for round in 0..2 {
+            add(&mut seconds, on_file(2 * round)?);
+            add(&mut raw_seconds, on_raw(2 * round)?);
+            add(&mut raw_seconds, on_raw(2 * round + 1)?);
+            add(&mut seconds, on_file(2 * round + 1)?);
+        }
         let behind = volume.settle().as_secs_f64();
         volume.fs.unmount()?;
-        let gigabytes = |first: (f64, u64), second: (f64, u64)| (first.1 + second.1) as f64 / (first.0 + second.0) / 1e9;
-        let (rate, limit) = (gigabytes(seconds[0], seconds[3]), gigabytes(seconds[1], seconds[2]));
+        let [rate, limit] = [seconds, raw_seconds].map(|(seconds, bytes)| bytes as f64 / seconds / 1e9);
         let drive = drive_rate as f64 / 1e9;
         table.row([
             threads.to_string(),
@@ -75,13 +81,13 @@ fn one_operation(setting: &Setting, outcome: &mut Outcome, operation: Operation,
             format!("{:.0} %", 100.0 * limit / drive),
         ]);
         outcome.record(json!({
-            "operation": name, "threads": threads, "bytes": half * 2, "gb_per_s": rate, "raw_gb_per_s": limit, "drive_gb_per_s": drive,
+            "operation": name, "threads": threads, "bytes": half * 4, "gb_per_s": rate, "raw_gb_per_s": limit, "drive_gb_per_s": drive,
             "settle_seconds": behind,
         }));
         ours.push((threads as f64, rate));
         limits.push((threads as f64, limit));
     }
-    outcome.table(format!("{name}, {} MiB for each number of threads, memory zone : file = 1 : {RATIO}", load_bytes / MIB), table);
+    outcome.table(format!("{name}, {} MiB for each number of threads, memory zone : file = 1 : {RATIO}", load_bytes * 2 / MIB), table);
     let drive = [(0.0, drive_rate as f64 / 1e9), (16.0, drive_rate as f64 / 1e9)];
     let series = [Series::new("RomeFS", ours), Series::new("raw block path", limits), Series::new("the drive's bandwidth", drive)];
     let labels = Labels::new(format!("Random {name} of (0, 1 MiB) on one file"), "threads", "throughput [GB/s]");

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use serde_json::json;
 use tandemfs_device::Device;
 
 use super::contest::{self, Contestant, Operation, Standing};
@@ -16,6 +15,8 @@ use crate::scene::{MIB, Scene};
 use crate::table::Table;
 
 const RATIOS: [u64; 2] = [5, 10];
+/// Slices of a load of five memory zones.
+const SLICES_EACH_RATIO: u64 = 4;
 
 /// Both loads.
 pub fn run(setting: &Setting) -> Result<Outcome> {
@@ -39,19 +40,40 @@ fn one_load(setting: &Setting, ratio: u64, outcome: &mut Outcome) -> Result<()> 
     let load_bytes = setting.load_bytes(ratio);
     let scene = Scene::new(&setting.common)?;
     let devices = devices(setting, &scene, load_bytes)?;
-    let mut results = Vec::new();
+    let (mut results, mut alone) = (Vec::new(), Vec::new());
     for size in SIZES {
+        let requests = || Requests::new(ratio, size, Alignment::Byte, load_bytes);
         let mut contestants = Vec::new();
         for (variant, device) in Variant::ALL.into_iter().zip(&devices) {
-            let volume = Volume::laid_out(device, load_bytes, &variant.options())?;
-            contestants.push(Contestant::new(variant.name(), volume, Requests::new(ratio, size, Alignment::Byte, load_bytes)));
+            contestants.push(Contestant::new(variant.name(), Volume::laid_out(device, load_bytes, &variant.options())?, requests()));
         }
-        results.push((size, contest::run(contestants, Operation::Write, load_bytes)?));
+        let volumes: Vec<Volume> = contestants.iter().map(|contestant| contestant.volume.clone()).collect();
+        results.push((size, contest::run(contestants, Operation::Write, load_bytes, SLICES_EACH_RATIO * ratio / 5)?));
+        volumes.into_iter().try_for_each(|volume| volume.fs.unmount())?;
+        let volume = Volume::laid_out(&devices[0], load_bytes, &Variant::Default.options())?;
+        let contestant = Contestant::new("RomeFS alone", volume.clone(), requests());
+        alone.extend(contest::run(vec![contestant], Operation::Write, load_bytes, 1)?);
+        volume.fs.unmount()?;
     }
-    publish(outcome, &format!("1-{ratio}"), &format!("memory zone : load = 1 : {ratio} ({} MiB)", load_bytes / MIB), &results)?;
+    let part = format!("1-{ratio}");
+    publish(outcome, &part, &format!("memory zone : load = 1 : {ratio} ({} MiB)", load_bytes / MIB), &results)?;
+
+    let mut table = Table::new(["size", "mean", "all told", "last / second quarter", "logs merged", "blocks written back"]);
+    for (size, standing) in SIZES.into_iter().zip(&alone) {
+        table.row([
+            size.name(),
+            time(standing.samples.mean_ns()),
+            time(standing.all_told_ns),
+            format!("{:.0} %", standing.settled() * 100.0),
+            standing.work.merges.to_string(),
+            standing.work.block_write_backs.to_string(),
+        ]);
+        outcome.record(standing.json(&part, size, None));
+    }
+    outcome.table(format!("RomeFS alone, without slices, 1 : {ratio}: throughput of the last quarter over that of the second"), table);
 
     let ours = |of: &dyn Fn(&Standing) -> Vec<(f64, f64)>| -> Vec<Series<(f64, f64)>> {
-        results.iter().map(|(size, standings)| Series::new(size.name(), of(&standings[0]))).collect()
+        SIZES.iter().zip(&alone).map(|(size, standing)| Series::new(size.name(), of(standing))).collect()
     };
     let mib = MIB as f64;
     let throughput = ours(&|standing| standing.throughput().into_iter().map(|(bytes, rate)| (bytes / mib, rate)).collect());
@@ -72,33 +94,27 @@ pub fn devices(setting: &Setting, scene: &Scene, file_bytes: u64) -> Result<Vec<
 
 /// The table of a contest, its records and its bars. The first variant is ours.
 pub fn publish(outcome: &mut Outcome, part: &str, caption: &str, results: &[(Size, Vec<Standing>)]) -> Result<()> {
-    let mut head = vec!["size".to_owned()];
-    for (index, variant) in Variant::ALL.into_iter().enumerate() {
-        head.extend(["mean", "median", "p99", "all told"].map(|what| format!("{}: {what}", variant.name())));
-        if index > 0 {
-            head.push("ratio".into());
-        }
-    }
-    head.push("RomeFS: last / second quarter".into());
-    let mut table = Table::new(head);
+    let mut ratios = Table::new(["all told", "RomeFS", "blocks only", "ratio", "LRU cache", "ratio"]);
+    let mut times = Table::new(["requests: mean / median / p99", "RomeFS", "blocks only", "LRU cache"]);
     for (size, standings) in results {
-        let mut cells = vec![size.name()];
+        let (mut cells, ours) = (vec![size.name()], standings[0].all_told_ns);
+        let ratio = |standing: &Standing| standing.all_told_ns / ours;
         for (index, standing) in standings.iter().enumerate() {
-            let samples = &standing.samples;
-            cells.extend([samples.mean_ns(), samples.median_ns(), samples.p99_ns(), standing.all_told_ns].map(time));
+            cells.push(time(standing.all_told_ns));
             if index > 0 {
-                cells.push(format!("{:.2} x", standing.all_told_ns / standings[0].all_told_ns));
+                cells.push(format!("{:.2} x", ratio(standing)));
             }
-            let mut record = standing.json();
-            record["part"] = part.into();
-            record["size"] = size.name().into();
-            record["ratio"] = json!(standing.all_told_ns / standings[0].all_told_ns);
-            outcome.record(record);
+            outcome.record(standing.json(part, *size, Some(ratio(standing))));
         }
-        cells.push(format!("{:.0} %", standings[0].settled() * 100.0));
-        table.row(cells);
+        ratios.row(cells);
+        let each = |standing: &Standing| {
+            let samples = &standing.samples;
+            [samples.mean_ns(), samples.median_ns(), samples.p99_ns()].map(time).join(" / ")
+        };
+        times.row([size.name()].into_iter().chain(standings.iter().map(each)));
     }
-    outcome.table(caption, table);
+    outcome.table(caption, ratios);
+    outcome.table(format!("The requests alone, {caption}"), times);
     let groups: Vec<String> = results.iter().map(|(size, _)| size.name()).collect();
     let series: Vec<Series<f64>> = Variant::ALL
         .iter()
