@@ -95,8 +95,13 @@ pub fn bars(labels: &Labels, groups: &[String], series: &[Series<f64>], way: Bar
         Bars::Stacked => series.iter().map(|series| value(series, group)).sum(),
     };
     let y_max = (0..groups.len()).map(height).fold(0.0, f64::max);
+    // Room for the legend: above bars, or to the right of stacks, which are all as high.
+    let (right, top) = match way {
+        Bars::Grouped => (1.0, 1.35),
+        Bars::Stacked => (1.25, 1.05),
+    };
     draw(|root| {
-        let mut chart = chart(root, labels, 0.0..groups.len().max(1) as f64, 0.0..above(y_max * 1.35))?;
+        let mut chart = chart(root, labels, 0.0..groups.len().max(1) as f64 * right, 0.0..above(y_max * top))?;
         mesh(&mut chart, labels, false)?;
         let mut floors = vec![0.0; groups.len()];
         for (index, bars) in series.iter().enumerate() {
@@ -155,7 +160,7 @@ fn chart<'a, 'b>(root: &'a DrawingArea<SVGBackend<'b>, Shift>, labels: &Labels, 
 }
 
 fn mesh(chart: &mut Chart<'_, '_>, labels: &Labels, x_numbers: bool) -> Result<()> {
-    let number = |value: &f64| if value.abs() >= 10.0 || *value == 0.0 { format!("{value:.0}") } else { format!("{value:.2}") };
+    let number = |value: &f64| format!("{value:.2}").trim_end_matches('0').trim_end_matches('.').to_owned();
     let mut mesh = chart.configure_mesh();
     mesh.x_desc(&labels.x).y_desc(&labels.y).axis_desc_style((FONT, 15)).label_style((FONT, 13)).light_line_style(WHITE);
     mesh.y_label_formatter(&number).x_label_formatter(&number);
