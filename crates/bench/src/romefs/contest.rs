@@ -12,7 +12,7 @@ use crate::machine;
 use crate::measure::Samples;
 
 /// Points of the course of a load that are kept.
-const POINTS: u64 = 96;
+const POINTS: u64 = 48;
 
 /// What is done to the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -21,6 +21,8 @@ pub const PROFILE: &str = "romefs-a";
 const TMPFS: i64 = 0x0102_1994;
 /// Write-back rests when nothing has crossed to the device for so long.
 const QUIET: Duration = Duration::from_millis(5);
+/// From this load on the machine is shared: waits of the emulated drive come late.
+const BUSY: f64 = 0.5;
 /// Smallest file that requests of all sizes fit.
 const FILE_BYTES_MIN: u64 = 8 * MIB;
 
@@ -84,7 +86,13 @@ impl Setting {
     pub fn describe(&self) -> String {
         let quick = if self.common.quick { "; quick: fewer repetitions and a smaller memory zone, take no figure from it" } else { "" };
         let scale = if self.scale < 1.0 { "; scaled down to test the program: the figures mean nothing" } else { "" };
-        format!("memory zone: {} MiB; profile: {PROFILE}{quick}{scale}", self.memory_bytes / MIB)
+        let load = machine::load();
+        let busy = if load > BUSY {
+            format!("; the machine is busy (load {load:.1}): means and ratios show that too, trust medians")
+        } else {
+            String::new()
+        };
+        format!("memory zone: {} MiB; profile: {PROFILE}{quick}{scale}{busy}", self.memory_bytes / MIB)
     }
 
     /// A device of the profile with its timing on, every page of it touched ([B1]).
