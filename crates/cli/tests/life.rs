@@ -157,6 +157,8 @@ fn counters_have_the_names_of_the_contract() {
         "/file_system/operations",
         "create mkdir symlink mknod link unlink rmdir rename lookup getattr setattr read write readdir fsync fallocate lseek",
     );
+    names("/threshold", "bytes chosen_bytes");
+    assert_eq!((stats["threshold"]["bytes"].as_u64(), stats["threshold"]["reason"].as_str()), (Some(65_536), Some("the block size")));
     names("/memory_zone", "total_bytes free_bytes data_log_bytes");
     names("/block_zone", "total_bytes free_bytes data_log_bytes");
     assert_eq!(stats["file_system"]["operations"]["create"], 11);
@@ -243,4 +245,16 @@ fn a_pair_of_files_is_a_device() {
     succeeds(&["check", &pair]);
     assert!(succeeds(&["device", "info", &pair]).contains("attached"));
     assert!(succeeds(&["info", &pair]).contains("pair"));
+}
+
+#[test]
+fn an_automatic_threshold_says_what_it_chose_and_why() {
+    let place = Place::formatted();
+    let mount = place.mount("strict,threshold=auto");
+    let threshold = &mount.stats()["threshold"];
+    let measured = threshold["measured"].as_array().expect("measured");
+    assert!(measured.iter().any(|latency| latency["size_bytes"] == threshold["chosen_bytes"]), "{threshold:#}");
+    assert!(threshold["reason"].as_str().is_some_and(|reason| reason.contains("block path")), "{threshold:#}");
+    mount.unmount();
+    place.check();
 }

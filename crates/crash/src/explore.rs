@@ -347,6 +347,7 @@ pub const ALPHABET: &[Operation] = &[
     Operation::Punch("b", 40_000, 90_000),
     Operation::Zero("b", 66_000, 140_000, false),
     Operation::Checkpoint,
+    Operation::WriteBackAll,
     Operation::Remount,
     Operation::Hold(0, "a"),
     Operation::Forget(0),

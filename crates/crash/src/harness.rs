@@ -236,6 +236,7 @@ impl Harness {
             Operation::Sync => self.fs.sync(),
             Operation::Checkpoint => self.fs.checkpoint(),
             Operation::WriteBack => self.fs.write_back().map(drop),
+            Operation::WriteBackAll => self.fs.write_back_all().map(drop),
             Operation::Hold(slot, path) => {
                 let inode = self.resolve(path)?;
                 let found = self.fs.attributes(inode)?;
@@ -489,6 +490,7 @@ fn never_grows(operation: &Operation) -> bool {
             | Operation::Sync
             | Operation::Checkpoint
             | Operation::WriteBack
+            | Operation::WriteBackAll
             | Operation::Forget(_)
             | Operation::Hold(..)
     )

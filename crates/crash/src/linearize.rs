@@ -297,6 +297,7 @@ impl Bound {
             Operation::Sync => fs.sync(),
             Operation::Checkpoint => fs.checkpoint(),
             Operation::WriteBack => fs.write_back().map(drop),
+            Operation::WriteBackAll => fs.write_back_all().map(drop),
             Operation::Hold(slot, path) => self.with_file(fs, path, |inode| {
                 let found = fs.attributes(inode)?;
                 if found.mode & file_type::MASK != file_type::REGULAR {

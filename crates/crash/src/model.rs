@@ -502,7 +502,7 @@ impl Model {
                 give_space(bytes, written, offset, length, length_max == u64::MAX && !keep_size);
                 Ok(())
             }
-            Operation::Sync | Operation::Checkpoint | Operation::WriteBack => Ok(()),
+            Operation::Sync | Operation::Checkpoint | Operation::WriteBack | Operation::WriteBackAll => Ok(()),
             Operation::Remount | Operation::Crash => {
                 for slot in 0..SLOTS {
                     self.apply_piece(&Operation::Forget(slot), length_max)?;

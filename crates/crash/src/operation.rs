@@ -43,6 +43,8 @@ pub enum Operation {
     Checkpoint,
     /// Writes data logs back to blocks where the memory zone is short.
     WriteBack,
+    /// Writes all data logs back to blocks.
+    WriteBackAll,
     /// Unmounts and mounts again.
     Remount,
     /// Loses the power after what was answered, and mounts again.

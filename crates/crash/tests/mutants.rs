@@ -37,6 +37,8 @@ enum Catcher {
     FullDevice,
     /// Bytes behind the end come back.
     Model,
+    /// Logs are merged, and rewritten with their block.
+    Logs,
     /// A FLUSH fails.
     FailedFlush,
     /// `tandemfs_check` after an unmount.
@@ -51,11 +53,16 @@ enum Catcher {
     LongWrite,
     /// A write to the drive gets stuck.
     StuckWrite,
+    /// Blocks of several files are written back together, and cut.
+    Batch,
+    /// One of them has a damaged log.
+    DamagedBatch,
 }
 
 impl Catcher {
-    const ALL: [Self; 14] = [
+    const ALL: [Self; 17] = [
         Self::Model,
+        Self::Logs,
         Self::FailedFlush,
         Self::Check,
         Self::MetadataReuse,
@@ -69,6 +76,8 @@ impl Catcher {
         Self::FailedLoads,
         Self::LongWrite,
         Self::StuckWrite,
+        Self::Batch,
+        Self::DamagedBatch,
     ];
 
     fn run(self) -> Result<(), String> {
@@ -83,6 +92,16 @@ impl Catcher {
                 &Setting::small(PersistenceDomain::Adr, 64 << 10),
                 &[Create("f"), Append("f", 65_536, 1), Truncate("f", 387), Append("f", 59, 2), Write("f", 196_597, 100, 3)],
             ),
+            Self::Logs => agree(
+                &Setting::small(PersistenceDomain::Adr, 64 << 10),
+                &[
+                    Create("f"),
+                    Write("f", 0, 131_072, 1),
+                    Scatter("f", 100, 16, 4096, 64, 2), // sixteen entries, one in each sector
+                    Write("f", 130, 100, 18),           // merged with the first
+                    Write("f", 3000, 10, 19),           // one too many: the block is rewritten
+                ],
+            ),
             Self::FailedFlush => failed_flush(),
             Self::Check => orphan_and_check(),
             Self::Names => names(),
@@ -90,6 +109,8 @@ impl Catcher {
             Self::FailedLoads => failed_loads(),
             Self::LongWrite => long_write(),
             Self::StuckWrite => stuck_write(),
+            Self::Batch => batch(),
+            Self::DamagedBatch => damaged_batch(),
         }
     }
 }
@@ -341,6 +362,69 @@ fn stuck_write() -> Result<(), String> {
     })
 }
 
+/// Files with blocks, with and without logs over them, and one that is a log alone.
+const BATCH: &[Operation] = &[
+    Create("a"),
+    Write("a", 0, 131_072, 1),
+    Write("a", 100, 300, 2),
+    Write("a", 70_000, 5000, 3),
+    Create("b"),
+    Write("b", 0, 65_536, 4),
+    Write("b", 4000, 200, 5),
+    Create("c"),
+    Write("c", 10, 90, 6),
+];
+
+/// Every cut of a write-back of blocks of three files.
+fn batch() -> Result<(), String> {
+    let effort = Effort { states: 24, recovery_one_in: 60, recovery_depth: 1, recovery_states: 4, work_one_in: 10, empty_one_in: 0 };
+    let setting = Setting::small(PersistenceDomain::Adr, 64 << 10);
+    let scene = Scene { preparation: BATCH.to_vec(), ..Scene::small(&setting) };
+    Explorer::new(&scene, effort, 3)?.explore(&[WriteBackAll, Write("b", 65_000, 65_536, 7), WriteBackAll], 0)
+}
+
+/// The block with the damaged log stays as it is, whoever takes sectors after that; the others are written back.
+fn damaged_batch() -> Result<(), String> {
+    let mut harness = harness(&Setting::small(PersistenceDomain::Gpf, 64 << 10))?;
+    for operation in BATCH {
+        harness.apply(operation)?;
+    }
+    let log = fill(5, 200);
+    harness.device.damage(|zones| {
+        let at = zones.memory.windows(200).position(|window| window == log).expect("the log");
+        zones.memory[at + 50] ^= 1;
+    });
+    let logs = harness.fs.space().memory.data_log_bytes;
+    harness.apply(&WriteBackAll)?;
+    let left = harness.fs.space().memory.data_log_bytes;
+    if left != 256 {
+        return Err(format!("{left} of {logs} B of logs are left, the damaged one has 256"));
+    }
+    for operation in [Create("d"), Write("d", 0, 500_000, 8), Write("a", 0, 131_072, 9)] {
+        harness.apply(&operation)?;
+    }
+    let inode = harness.fs.lookup(InodeNumber::ROOT, b"b").map_err(|error| error.to_string())?.inode;
+    let mut bytes = vec![0; 50_000];
+    harness.fs.read(inode, 8192, &mut bytes).map_err(|error| format!("beside the damaged log: {error}"))?;
+    if bytes != fill(4, 65_536)[8192..58_192] {
+        return Err("the block beside the damaged log has other bytes".into());
+    }
+    match harness.fs.read(inode, 4000, &mut bytes[..200]) {
+        Err(Error::DamagedData { .. }) => {}
+        other => return Err(format!("the damaged log reads as {other:?}")),
+    }
+    harness.fs.checkpoint().map_err(|error| error.to_string())?;
+    let rebuilt = tandemfs_crash::mount(&harness.device.fork(), &harness_mount())?;
+    if rebuilt.space() != harness.fs.space() {
+        return Err(format!("space {:?}, rebuilt {:?}", harness.fs.space(), rebuilt.space()));
+    }
+    Ok(())
+}
+
+fn harness_mount() -> tandemfs_fs::MountOptions {
+    Setting::small(PersistenceDomain::Gpf, 64 << 10).mount
+}
+
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
 /// Runs a catcher with a bug; nothing is caught where all is well.
@@ -410,4 +494,11 @@ mutants! {
     link_count_kept: LinkCountKept by Names;
     parent_kept: ParentKept by Names;
     name_not_indexed: NameNotIndexed by Names;
+    r19_sub_writes_apart: SubWritesApart by SequencesAdr, SequencesGpf;
+    merged_bytes_forgotten: MergedBytesForgotten by Logs;
+    touched_taken_for_covered: TouchedTakenForCovered by Logs;
+    batch_not_flushed: BatchNotFlushed by Batch;
+    batch_logs_forgotten: BatchLogsForgotten by Batch;
+    batch_failed_block_freed: BatchFailedBlockFreed by DamagedBatch;
+    batch_checksums_kept: BatchChecksumsKept by Batch;
 }

@@ -37,7 +37,14 @@ fn run(start: &Start, plan: Option<(Take, u64)>) -> Outcome {
             Err(Error::NoSpace { .. }) if is_reached() && !was_reached => {
                 outcome = Outcome::Refused;
                 assert!(
-                    !matches!(operation, Operation::Unlink(_) | Operation::Truncate(..) | Operation::Checkpoint | Operation::WriteBack),
+                    !matches!(
+                        operation,
+                        Operation::Unlink(_)
+                            | Operation::Truncate(..)
+                            | Operation::Checkpoint
+                            | Operation::WriteBack
+                            | Operation::WriteBackAll
+                    ),
                     "{what}: gives back what it takes, but was refused (R14)"
                 );
                 harness.compare().unwrap_or_else(|difference| panic!("{what}: {difference}"));

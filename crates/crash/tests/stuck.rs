@@ -223,6 +223,46 @@ fn a_stuck_store_of_a_log_holds_up_its_block_alone() {
     all_is_right(&s, "stuck store of a log");
 }
 
+/// Blocks that are written back together are held up together; all others, of the same files too, are not.
+#[test]
+fn a_stuck_write_back_holds_up_its_blocks_alone() {
+    for access in [Access::Read, Access::Write, Access::Flush] {
+        let s = scene();
+        // Blocks with logs: the fifth of both files (a log alone), the first two of `a` (over sectors).
+        write(&s.fs, s.a, 50, 3, 300).expect("written");
+        write(&s.fs, s.a, BLOCK + 50, 4, 300).expect("written");
+        std::thread::scope(|scope| {
+            let _release = Release(&s.stuck);
+            s.stuck.set_trap(access, 0);
+            let stuck = start(scope, || s.fs.write_back_all());
+            assert!(s.stuck.is_stuck_within(LIMIT), "{access:?}");
+            let done = start(scope, || write(&s.fs, s.a, 2 * BLOCK + 100, 5, 600));
+            goes_on("a small write of another block of the file", &done).expect("written");
+            let done = start(scope, || s.fs.read(s.a, 3 * BLOCK as u64, &mut vec![0; BLOCK]));
+            goes_on("a read of another block of the file", &done).expect("read");
+            if access != Access::Flush {
+                let done = start(scope, || write(&s.fs, s.b, BLOCK, 6, BLOCK));
+                goes_on("a large write of other blocks", &done).expect("written");
+            }
+            let done = start(scope, || -> Result<(), Error> {
+                let file = create(&s.fs, b"new")?;
+                s.fs.attributes(s.a)?;
+                write(&s.fs, file, 0, 7, 900)?;
+                s.fs.checkpoint()
+            });
+            goes_on("names, attributes, a new file and a checkpoint", &done).expect("done");
+            let second = start(scope, || s.fs.write_back_all());
+            let writer = start(scope, || write(&s.fs, s.a, BLOCK + 10, 8, 100));
+            waits("a write of a block that is written back", &writer);
+            s.stuck.release();
+            assert!(goes_on("the write-back itself", &stuck).expect("works") >= 4, "{access:?}");
+            goes_on("another write-back", &second).expect("works");
+            goes_on("the write", &writer).expect("written");
+        });
+        all_is_right(&s, "stuck write-back");
+    }
+}
+
 /// A record on its way into a ring holds the inodes of its transaction and that ring; others take other rings (RULES R2). A checkpoint
 /// waits for it, since it holds the watermark back (RULES R1).
 #[test]

@@ -6,9 +6,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::FileSystem;
 use crate::journal::Wake;
 use crate::sync::atomic::Ordering::Relaxed;
+use crate::{FileSystem, Result};
 
 /// How often the thread looks by itself.
 const INTERVAL: Duration = Duration::from_secs(1);
@@ -50,16 +50,40 @@ impl FileSystem {
         {
             tracing::error!(%error, "checkpoint");
         }
-        if (wake.write_back || self.volume.memory.free_data_percent() < self.options.write_back_percent.into())
-            && let Err(error) = self.write_back()
+        if (wake.write_back || self.is_data_area_low() || self.volume.memory.is_metadata_short())
+            && let Err(error) = self.write_back_behind()
         {
             tracing::error!(%error, "write-back");
         }
     }
 
+    /// Passes until enough is free. Where one frees nothing, nobody asks again before the next tick ([WB5] of write-back).
+    fn write_back_behind(&self) -> Result<()> {
+        let asked = &self.write_back.asked;
+        asked.store(true, Relaxed);
+        if self.volume.memory.is_metadata_short() && self.write_back.may_empty_units() {
+            let is_emptied = &self.volume.memory.is_emptied;
+            is_emptied.store(true, Relaxed);
+            let result = self.write_back_all();
+            is_emptied.store(false, Relaxed);
+            result?;
+        }
+        loop {
+            let pass = self.write_back_pass()?;
+            if let Some(error) = pass.failed {
+                tracing::error!(%error, "write-back of a block"); // the others go on
+            }
+            if pass.blocks == 0 || !self.is_data_area_low() || self.write_back.stop.load(Relaxed) {
+                break;
+            }
+        }
+        asked.store(self.is_data_area_low(), Relaxed);
+        Ok(())
+    }
+
     /// Stops the thread and waits for its end.
     pub(crate) fn stop_background(&self) {
-        self.stop_write_back.store(true, Relaxed);
+        self.write_back.stop.store(true, Relaxed);
         self.volume.journal.ask(|wake| wake.stop = true);
         self.volume.journal.bell.heard.store(false, Relaxed);
         if let Some(thread) = self.background.lock().take() {

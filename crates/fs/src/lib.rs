@@ -42,6 +42,7 @@ use tandemfs_device::Drive;
 use tandemfs_format::InodeNumber;
 use tandemfs_format::superblock::Superblock;
 
+pub use data::threshold::{PathLatency, ThresholdReport};
 pub use error::{Error, Result};
 pub use mkfs::make_file_system;
 pub use mount::read_superblock;
@@ -53,9 +54,10 @@ pub use types::{
 };
 
 pub(crate) use data::space_512_of as data_space_512;
+use data::threshold::Splitting;
 use namespace::inodes::InodeTable;
 use sync::Mutex;
-use sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
+use sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use volume::Volume;
 
 /// A mounted file system. Dropped without [`FileSystem::unmount`] it leaves the device as a crash would.
@@ -63,16 +65,14 @@ pub struct FileSystem {
     pub(crate) volume: Volume,
     pub(crate) inodes: InodeTable,
     pub(crate) options: MountOptions,
-    /// Whole blocks inside multiples of this go by blocks.
-    pub(crate) threshold_bytes: u32,
+    pub(crate) splitting: Splitting,
     /// One directory at a time moves between directories (RULES R4).
     pub(crate) rename_lock: Mutex<()>,
     /// Inodes without names that are held from outside.
     pub(crate) orphans: Mutex<HashSet<u64>>,
     pub(crate) late_orphans: Mutex<Vec<InodeNumber>>,
     generation: AtomicU32,
-    pub(crate) write_back_cursor: AtomicU64,
-    pub(crate) stop_write_back: AtomicBool,
+    pub(crate) write_back: data::write_back::WriteBack,
     background: Mutex<Option<std::thread::JoinHandle<()>>>,
     pub(crate) unmounted: AtomicBool,
     recovery: RecoveryReport,

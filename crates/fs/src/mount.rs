@@ -15,6 +15,8 @@ use tandemfs_format::{InodeNumber, LINE_BYTES, LineAddress, PairSeed, SECTOR_BYT
 use crate::alloc::memory::MemoryAllocator;
 use crate::alloc::sectors::SectorAllocator;
 use crate::cache::PageCache;
+use crate::data::threshold::Splitting;
+use crate::data::write_back::WriteBack;
 use crate::health::Health;
 use crate::journal::{Journal, replay};
 use crate::mutant::{Mutant, on};
@@ -22,9 +24,9 @@ use crate::namespace::inodes::InodeTable;
 use crate::quarantine::Quarantine;
 use crate::recovery::{self, RecoveryReport};
 use crate::statistics::Live;
-use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::SeqCst};
+use crate::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
 use crate::sync::{Mutex, parallelism};
-use crate::types::{MountOptions, Threshold};
+use crate::types::MountOptions;
 use crate::volume::Volume;
 use crate::{Error, FileSystem, Result};
 
@@ -111,16 +113,10 @@ impl FileSystem {
             return Err(Error::Superblock { device: drive.description().name.clone(), source });
         }
         let geometry = superblock.geometry;
-        let threshold_bytes = match options.threshold {
-            Threshold::Bytes(bytes) => bytes,
-            Threshold::BlockSize | Threshold::Auto | Threshold::BlocksOnly => geometry.block_bytes(),
-        };
-        if threshold_bytes == 0 || threshold_bytes % geometry.block_bytes() != 0 {
-            return Err(Error::InvalidArgument("the threshold is not a multiple of the block size"));
-        }
         if !(1..=90).contains(&options.write_back_percent) {
             return Err(Error::InvalidArgument("the limit of write-back is a share from 1 to 90 percent"));
         }
+        let mut splitting = Splitting::new(options.threshold, geometry.block_bytes(), options.write_back_percent)?;
         let pools = parallelism();
         let records = if superblock.clean { Vec::new() } else { replay::read_records(&drive, &geometry, &superblock)? };
         let volume = Volume {
@@ -151,17 +147,19 @@ impl FileSystem {
         }
         let (clean, mut orphans) = recovery::load_space(&volume, &superblock)?;
         orphans.retain(|_| !on(Mutant::OrphansForgotten));
+        if !options.read_only {
+            splitting.calibrate(&volume);
+        }
         let mut file_system = Self {
             volume,
             inodes: InodeTable::new(options.memory_bytes),
             options: options.clone(),
-            threshold_bytes,
+            splitting,
             rename_lock: Mutex::default(),
             orphans: Mutex::new(orphans.iter().map(|number| number.get()).collect::<HashSet<u64>>()),
             late_orphans: Mutex::default(),
             generation: AtomicU32::new((last_txid as u32).wrapping_add(1)),
-            write_back_cursor: AtomicU64::new(1),
-            stop_write_back: AtomicBool::new(false),
+            write_back: WriteBack::new(options, last_txid),
             background: Mutex::default(),
             unmounted: AtomicBool::new(false),
             recovery: RecoveryReport::default(),

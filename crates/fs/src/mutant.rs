@@ -81,6 +81,22 @@ pub enum Mutant {
     ParentKept,
     /// A name that a rename made is not in the index in memory.
     NameNotIndexed,
+    /// R19: the sub-writes of one write are committed one by one.
+    SubWritesApart,
+    /// What a write merges into a new log is not taken over from the old ones.
+    MergedBytesForgotten,
+    /// A sector that is rewritten is taken for covered where any log touches it.
+    TouchedTakenForCovered,
+    /// R8: the blocks that are written back together are not flushed before their transactions.
+    BatchNotFlushed,
+    /// R9: of the blocks that are written back together only the first is locked.
+    BatchRangeNotLocked,
+    /// Write-back: the logs of all but the first block are forgotten.
+    BatchLogsForgotten,
+    /// Write-back: the sectors of a block that could not be written back are given out although it still has them.
+    BatchFailedBlockFreed,
+    /// Write-back: all blocks that are written together get the checksums of the first.
+    BatchChecksumsKept,
 }
 
 #[cfg(feature = "mutants")]

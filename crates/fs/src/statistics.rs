@@ -92,6 +92,14 @@ counters! {
         appends_in_place,
         /// Blocks composed anew from sectors and logs (RomeFS §3.5.2).
         block_write_backs,
+        /// Times that several blocks were written back together.
+        write_back_batches,
+        /// Bytes written to sectors by that, and where a block moved or was lengthened.
+        write_back_bytes,
+        /// Bytes of the memory zone that it freed.
+        write_back_freed_bytes,
+        /// Blocks that were left for later since somebody worked on them.
+        write_back_busy,
         /// Reads that the logs alone answered (RomeFS Algorithm 1).
         early_terminations,
         /// Metadata pages loaded from the device.

@@ -23,17 +23,22 @@ pub struct MountOptions {
     pub read_ahead_bytes: u32,
 }
 
+impl MountOptions {
+    /// What a mount that was told nothing does.
+    pub const DEFAULT: Self = Self {
+        read_only: false,
+        threshold: Threshold::BlockSize,
+        memory_bytes: 256 << 20,
+        write_back: WriteBackPolicy::MostSpace,
+        write_back_percent: 10,
+        promote: Promote::Off,
+        read_ahead_bytes: 1 << 20,
+    };
+}
+
 impl Default for MountOptions {
     fn default() -> Self {
-        Self {
-            read_only: false,
-            threshold: Threshold::BlockSize,
-            memory_bytes: 256 << 20,
-            write_back: WriteBackPolicy::MostSpace,
-            write_back_percent: 10,
-            promote: Promote::Off,
-            read_ahead_bytes: 1 << 20,
-        }
+        Self::DEFAULT
     }
 }
 

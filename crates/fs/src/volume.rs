@@ -3,11 +3,11 @@
 use tandemfs_device::{Drive, Structure};
 use tandemfs_format::geometry::Geometry;
 use tandemfs_format::inode::Timestamp;
-use tandemfs_format::{InodeNumber, Line, LineAddress, PairSeed, Place};
+use tandemfs_format::{EMPTY_LINE, InodeNumber, Line, LineAddress, PAGE_LINES, PairSeed, Place};
 
 use crate::alloc::memory::MemoryAllocator;
 use crate::alloc::sectors::SectorAllocator;
-use crate::cache::PageCache;
+use crate::cache::{Page, PageCache};
 use crate::health::Health;
 use crate::journal::Journal;
 use crate::quarantine::Quarantine;
@@ -36,6 +36,14 @@ pub(crate) struct Owner {
     pub(crate) generation: u32,
 }
 
+impl Owner {
+    /// What a host copy of a line remembers of the owner that it was verified for; never 0.
+    pub(crate) fn tag(self) -> u32 {
+        let mixed = (self.inode.get() ^ u64::from(self.generation).rotate_left(40)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        (mixed >> 32) as u32 | 1
+    }
+}
+
 impl Volume {
     pub(crate) fn place(&self, owner: Owner, address: LineAddress) -> Place {
         Place { pair: self.pair, address, inode: owner.inode, generation: owner.generation }
@@ -46,7 +54,21 @@ impl Volume {
         Ok(self.pages.page(&self.drive, &self.live.work, structure, address)?.line(address))
     }
 
-    /// Hands lines that follow each other to `each`, from their host copies, not verified. A page that holds several is looked up once.
+    /// Hands lines of `owner` that follow each other to `each`, verified, from their host copies. A page that holds several is looked up once.
+    pub(crate) fn lines(
+        &self,
+        owner: Owner,
+        structure: Structure,
+        first: LineAddress,
+        count: u64,
+        mut each: impl FnMut(LineAddress, &Line) -> Result<()>,
+    ) -> Result<()> {
+        self.pieces(structure, first, count, |page, first, count| {
+            page.lines(first, count, owner.tag(), |address, line| self.verify(owner, address, line), &mut each)
+        })
+    }
+
+    /// The same for lines that have no checksum of their own.
     pub(crate) fn raw_lines(
         &self,
         structure: Structure,
@@ -54,14 +76,22 @@ impl Volume {
         count: u64,
         mut each: impl FnMut(LineAddress, &Line) -> Result<()>,
     ) -> Result<()> {
-        let mut held = None;
-        for address in (0..count).map(|line| first.nth(line)) {
-            let page = match held.take() {
-                Some((start, page)) if start == address.page() => page,
-                _ => self.pages.page(&self.drive, &self.live.work, structure, address)?,
-            };
-            each(address, &page.line(address))?;
-            held = Some((address.page(), page));
+        self.pieces(structure, first, count, |page, first, count| page.lines(first, count, 0, |_, _| Ok(()), &mut each))
+    }
+
+    /// Cuts a run of lines at pages.
+    fn pieces(
+        &self,
+        structure: Structure,
+        mut first: LineAddress,
+        mut count: u64,
+        mut each: impl FnMut(&Page, LineAddress, usize) -> Result<()>,
+    ) -> Result<()> {
+        while count > 0 {
+            let here = count.min(PAGE_LINES - first.index_in_page() as u64);
+            each(&*self.pages.page(&self.drive, &self.live.work, structure, first)?, first, here as usize)?;
+            first = first.nth(here);
+            count -= here;
         }
         Ok(())
     }
@@ -69,12 +99,15 @@ impl Volume {
     /// A line that belongs to `owner`, verified.
     pub(crate) fn line(&self, owner: Owner, structure: Structure, address: LineAddress) -> Result<Line> {
         self.check_address(owner, address)?;
-        let line = self.raw_line(structure, address)?;
-        self.verify(owner, address, &line)?;
-        Ok(line)
+        let mut found = EMPTY_LINE;
+        self.lines(owner, structure, address, 1, |_, line| {
+            found = *line;
+            Ok(())
+        })?;
+        Ok(found)
     }
 
-    pub(crate) fn verify(&self, owner: Owner, address: LineAddress, line: &Line) -> Result<()> {
+    fn verify(&self, owner: Owner, address: LineAddress, line: &Line) -> Result<()> {
         self.place(owner, address).verify(line).map_err(|source| Error::Damaged { inode: owner.inode, source })
     }
 

@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use serde_json::{Map, Value, json};
 use tandemfs_device::Structure;
-use tandemfs_fs::{FileSystem, ZoneSpace};
+use tandemfs_fs::{FileSystem, PathLatency, ZoneSpace};
 
 use crate::settings::MountSettings;
 
@@ -47,9 +47,25 @@ pub fn stats(fs: &FileSystem) -> Value {
         "firmware": { "tagged_stores": 0, "commits": 0, "log_cleanings": 0 },
         "flash": { "pages_read": 0, "pages_programmed": 0, "blocks_erased": 0 },
         "by_structure": by_structure,
+        "threshold": threshold(fs),
         "file_system": file_system,
         "memory_zone": zone(&space.memory),
         "block_zone": zone(&space.block),
+    })
+}
+
+/// Where writes are split between the paths, and why.
+fn threshold(fs: &FileSystem) -> Value {
+    let report = fs.threshold();
+    let measured = report.measured.iter().map(|latency| {
+        let PathLatency { size_bytes, byte_path_ns, block_path_ns } = latency;
+        json!({ "size_bytes": size_bytes, "byte_path_ns": byte_path_ns, "block_path_ns": block_path_ns })
+    });
+    json!({
+        "bytes": report.bytes,
+        "chosen_bytes": report.chosen_bytes,
+        "reason": report.reason,
+        "measured": measured.collect::<Vec<_>>(),
     })
 }
 

@@ -44,6 +44,7 @@ mutants! {
     r5_evicted_in_use: EvictedInUse by caches_that_evict;
     r9_write_range_released_early: WriteRangeReleasedEarly by one_block;
     r9_read_range_released_early: ReadRangeReleasedEarly by one_block;
+    r9_batch_range_not_locked: BatchRangeNotLocked by batches;
     r12_late_orphan_forgotten: LateOrphanForgotten by last_holder;
 }
 
@@ -56,6 +57,7 @@ fn without_a_bug_nothing_is_caught() {
         support::neighbouring_blocks,
         support::caches_that_evict,
         support::one_block,
+        support::batches,
         support::orphans,
         support::last_holder,
         support::commits_cut,

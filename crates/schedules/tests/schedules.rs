@@ -30,6 +30,8 @@ scenes! {
     one_block_cut_adr: 150;
     one_block_cut_gpf: 150;
     neighbouring_blocks: 500;
+    batches: 400;
+    batches_cut: 80;
     orphans: 800;
     orphans_cut: 100;
     last_holder: 200;

@@ -38,7 +38,7 @@ pub const WORKLOAD: &[Operation] = &[
     Rename("d", "e/d", RenameMode::Replace),
     Symlink("t", 100),
     Unlink("e/d/g"),
-    WriteBack,
+    WriteBackAll,
     Checkpoint,
 ];
 

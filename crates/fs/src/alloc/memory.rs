@@ -4,6 +4,7 @@
 //!      shortage forces a checkpoint. Slots of the data area need not wait: no record targets them (RULES R7).
 //! [M2] A region grows by raising a segment's high-water mark: the new lines are zeroed and fenced first, then the mark is committed.
 //! [M3] The data area leaves the regions a reserve of units, and every kind leaves its transient room to what gives back (RULES R14).
+//!      When the regions have taken of the reserve, all data logs are written back ([WB6] of `data/write_back.rs`): emptied units fill it.
 //! [M4] What is freed is named by pointers of the medium, and a clean mount has not looked at them: space that is freed although nobody has
 //!      it is a reason to stop, never a panic.
 //!
@@ -23,7 +24,7 @@ use super::pools::{DataPage, Pool};
 use crate::inject::{Take, fails};
 use crate::journal::{Space, Tx};
 use crate::quarantine;
-use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
+use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 use crate::sync::{Mutex, RwLock, current_cpu};
 use crate::types::ZoneSpace;
 use crate::volume::Volume;
@@ -165,6 +166,8 @@ pub(crate) struct MemoryAllocator {
     free_data_lines: AtomicU64,
     data_log_lines: AtomicU64,
     inodes_used: AtomicU64,
+    /// Units of the data area are being emptied: growth gets no slots, and goes by blocks for so long ([M3]).
+    pub(crate) is_emptied: AtomicBool,
     metadata_reserve_units: u64,
     total_units: u64,
 }
@@ -188,6 +191,7 @@ impl MemoryAllocator {
             free_data_lines: AtomicU64::new(0),
             data_log_lines: AtomicU64::new(0),
             inodes_used: AtomicU64::new(0),
+            is_emptied: AtomicBool::new(false),
             metadata_reserve_units: (geometry.memory_units() / 16).max(1),
             total_units: geometry.memory_units(),
         }
@@ -437,6 +441,9 @@ impl MemoryAllocator {
             None => {
                 let Some(unit) = self.take_unit(region, need) else { return Ok(false) };
                 taken = Some(unit);
+                if self.is_metadata_short() {
+                    volume.journal.ask(|wake| wake.write_back = true); // [M3]: the next unit shall be there before it is needed
+                }
                 match state.segments.last() {
                     Some((index, last)) if last.start_unit + last.unit_count == unit => {
                         (Some(state.segments.len() - 1), *index, Segment { unit_count: last.unit_count + 1, ..*last })
@@ -534,6 +541,13 @@ impl MemoryAllocator {
         }
     }
 
+    /// Lines of a region that wait for the watermark, and lines that are free in it.
+    #[cfg(test)]
+    pub(crate) fn waiting_and_free(&self, region: Region) -> (u64, u64) {
+        let waiting = self.regions[slot(region)].lock().pending.iter().map(|(.., lines)| lines).sum();
+        (waiting, self.region_free[slot(region)].load(SeqCst))
+    }
+
     /// Frees everything that waits: nothing is left to replay.
     pub(crate) fn release_all_pending(&self, volume: &Volume) {
         for region in Region::ALL {
@@ -564,7 +578,8 @@ impl MemoryAllocator {
     /// Takes a data-log slot.
     pub(crate) fn take_slot(&self, class: SlotClass, need: Need) -> Result<LineAddress> {
         let full = Error::NoSpace { zone: "memory" };
-        if fails(Take::Slot) || need == Need::Growth && self.free_for_data() < class.lines() + TRANSIENT_DATA_LINES {
+        let is_full = || self.is_emptied.load(Relaxed) || self.free_for_data() < class.lines() + TRANSIENT_DATA_LINES;
+        if fails(Take::Slot) || need == Need::Growth && is_full() {
             return Err(full);
         }
         let own = current_cpu() % self.pools.len();
@@ -653,11 +668,21 @@ impl MemoryAllocator {
         self.free_data_lines.load(SeqCst) + units * UNIT_LINES
     }
 
+    /// Whether metadata has taken of the units that are left to it while data logs hold others ([M3]).
+    pub(crate) fn is_metadata_short(&self) -> bool {
+        self.free_units.load(SeqCst) < self.metadata_reserve_units && self.data_log_lines.load(SeqCst) > 0
+    }
+
+    /// Whether so many percent of the data area are free.
+    pub(crate) fn is_data_free(&self, percent: u64) -> bool {
+        let free = self.free_for_data();
+        free * 100 >= (free + self.data_log_lines.load(SeqCst)) * percent
+    }
+
     /// Share of the data area that is free, in percent.
     pub(crate) fn free_data_percent(&self) -> u64 {
         let free = self.free_for_data();
-        let total = free + self.data_log_lines.load(SeqCst);
-        free * 100 / total.max(1)
+        free * 100 / (free + self.data_log_lines.load(SeqCst)).max(1)
     }
 
     pub(crate) fn space(&self) -> ZoneSpace {

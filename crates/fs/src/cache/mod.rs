@@ -5,13 +5,14 @@
 //!      always committed.
 //! [C3] A page with dirty lines is never evicted; the list of dirty pages holds it.
 //!
-//! Lines are raw bytes: whoever reads one verifies it with its own place.
+//! [C4] Lines are raw bytes: whoever reads one verifies it with its own place. A line that was verified for an owner is not verified
+//!      again for that owner until it changes; for another owner it is.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
 use tandemfs_device::{Drive, Structure};
-use tandemfs_format::{LINE_BYTES, Line, LineAddress, PAGE_BYTES};
+use tandemfs_format::{LINE_BYTES, Line, LineAddress, PAGE_BYTES, PAGE_LINES};
 
 use crate::Result;
 use crate::mutant::{Mutant, on};
@@ -31,6 +32,8 @@ struct Body {
     bytes: [u8; PAGE_BYTES],
     /// One bit a line that is newer here than at home.
     dirty: u64,
+    /// For whom each line was verified ([`Owner::tag`]); 0 for nobody ([C4]).
+    verified_for: [u32; PAGE_LINES as usize],
 }
 
 impl Page {
@@ -39,6 +42,29 @@ impl Page {
         let mut line = [0; LINE_BYTES];
         line.copy_from_slice(&self.body.lock().bytes[at..at + LINE_BYTES]);
         line
+    }
+
+    /// Hands `count` lines from `first` on, all of this page, to `each`; before that to `verify` those that were not verified for the owner
+    /// with this tag ([C4]).
+    pub(crate) fn lines(
+        &self,
+        first: LineAddress,
+        count: usize,
+        tag: u32,
+        verify: impl Fn(LineAddress, &Line) -> Result<()>,
+        mut each: impl FnMut(LineAddress, &Line) -> Result<()>,
+    ) -> Result<()> {
+        let body = &mut *self.body.lock();
+        let start = first.index_in_page();
+        let lines = body.bytes.as_chunks::<LINE_BYTES>().0[start..start + count].iter();
+        for ((index, line), known) in (0..).zip(lines).zip(&mut body.verified_for[start..]) {
+            if *known != tag {
+                verify(first.nth(index), line)?;
+                *known = tag;
+            }
+            each(first.nth(index), line)?;
+        }
+        Ok(())
     }
 
     /// The whole page.
@@ -81,7 +107,7 @@ pub(crate) struct PageCache {
 
 /// Pages are counted, not lines, so that neighbours have numbers that follow each other.
 fn page_number(start: LineAddress) -> u64 {
-    start.number() / tandemfs_format::PAGE_LINES
+    start.number() / PAGE_LINES
 }
 
 impl PageCache {
@@ -139,8 +165,12 @@ impl PageCache {
                 }
             }
         }
-        let page =
-            Arc::new(Page { address: start, structure, referenced: AtomicBool::new(true), body: Mutex::new(Body { bytes, dirty: 0 }) });
+        let page = Arc::new(Page {
+            address: start,
+            structure,
+            referenced: AtomicBool::new(true),
+            body: Mutex::new(Body { bytes, dirty: 0, verified_for: [0; PAGE_LINES as usize] }),
+        });
         if shard.pages.insert(page_number(start), page.clone()).is_none() {
             shard.order.push_back(page_number(start));
         }
@@ -155,6 +185,7 @@ impl PageCache {
             body.bytes[at..at + LINE_BYTES].copy_from_slice(image);
             let first = body.dirty == 0;
             body.dirty |= 1 << address.index_in_page();
+            body.verified_for[address.index_in_page()] = 0;
             first
         };
         if first {
@@ -184,5 +215,41 @@ impl PageCache {
     /// Host memory taken, in bytes.
     pub(crate) fn memory_bytes(&self) -> u64 {
         self.shards.iter().map(|shard| (shard.lock().pages.len() * size_of::<Page>()) as u64).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Error;
+
+    /// How often three lines are handed to `verify` for an owner's tag.
+    fn verifications(page: &Page, tag: u32) -> usize {
+        let count = std::cell::Cell::new(0);
+        let verify = |_, _: &Line| {
+            count.set(count.get() + 1);
+            Ok(())
+        };
+        page.lines(LineAddress::new(0), 3, tag, verify, |_, _| Ok(())).expect("verified");
+        count.get()
+    }
+
+    #[test]
+    fn a_line_is_verified_once_for_an_owner_and_again_when_it_changes() {
+        let cache = PageCache::new(1 << 20);
+        let page = cache.insert_zeroed(Structure::Mapping, LineAddress::new(0));
+        assert_eq!([verifications(&page, 7), verifications(&page, 7)], [3, 0]);
+        assert_eq!(verifications(&page, 9), 3, "what is right for one owner is not for another");
+        assert_eq!(verifications(&page, 7), 3);
+        cache.apply(&page, LineAddress::new(1), &[1; LINE_BYTES]);
+        assert_eq!(verifications(&page, 7), 1, "only the line that changed");
+    }
+
+    #[test]
+    fn a_line_that_failed_is_verified_again() {
+        let page = PageCache::new(1 << 20).insert_zeroed(Structure::Mapping, LineAddress::new(0));
+        let refuse = |_, _: &Line| Err(Error::NotFound);
+        assert!(page.lines(LineAddress::new(0), 3, 7, refuse, |_, _| panic!("not verified")).is_err());
+        assert_eq!(verifications(&page, 7), 3);
     }
 }

@@ -1,12 +1,17 @@
 //! Reading one block as it is: sectors below, data logs above, zeros where there is neither. Used by read-modify-write and write-back.
 //!
 //! [CO1] Every byte is verified before it is used: sectors and logs against their checksums (DESIGN §2).
+//! [CO2] Only what shows is read: a sector below logs and new bytes that cover it whole is not.
+
+use std::ops::Range;
 
 use tandemfs_device::{BlockRequest, Structure};
 use tandemfs_format::mapping::LogEntry;
 use tandemfs_format::{InodeNumber, SECTOR_BYTES};
 
+use super::log_plan::Part;
 use crate::index::block::Block;
+use crate::mutant::{Mutant, on};
 use crate::volume::{Owner, Volume};
 use crate::{Error, Result};
 
@@ -33,17 +38,33 @@ fn damaged_data(inode: InodeNumber, offset: u64) -> Error {
     Error::DamagedData { inode, offset }
 }
 
-/// Fills `into` (whole sectors from the block's start) with the block as it stands.
-pub(crate) fn compose(volume: &Volume, owner: Owner, at: u64, block: &Block, into: &mut [u8]) -> Result<()> {
-    let written = block.extent.filter(|extent| !extent.unwritten);
-    let below = written.map_or(0, |extent| (extent.count as usize * SECTOR_BYTES).min(into.len()));
-    if let Some(extent) = written {
-        let sectors = &mut into[..below];
-        let mut requests = [BlockRequest::Read { sector: extent.sector, buffer: sectors }];
-        drop(volume.drive.transfer(Structure::Data, &mut requests, &mut || {})?);
-        verify_sectors(volume, owner, at, block, 0, &into[..below])?;
+/// The run of a block's written sectors that has to be read for the first `length` bytes of it (whole sectors): from the first to the last that
+/// neither its logs nor one of the parts over it covers whole. What cannot matter is not waited for (RomeFS Algorithm 1).
+pub(crate) fn needed_sectors(block: &Block, over: &[Part<'_>], length: usize) -> Range<usize> {
+    let written = block.extent.filter(|extent| !extent.unwritten).map_or(0, |extent| extent.count as usize);
+    let is_needed = |index: &usize| {
+        let (start, end) = ((index * SECTOR_BYTES) as u32, ((index + 1) * SECTOR_BYTES) as u32);
+        let of_logs: u32 = block.logs().map(|log| log.end().min(end).saturating_sub(log.offset.max(start))).sum(); // they do not overlap
+        of_logs < (if on(Mutant::TouchedTakenForCovered) { 1 } else { end - start })
+            && !over.iter().any(|part| part.offset <= start && end <= part.end())
+    };
+    let sectors = 0..written.min(length / SECTOR_BYTES);
+    match (sectors.clone().find(is_needed), sectors.rev().find(is_needed)) {
+        (Some(first), Some(last)) => first..last + 1,
+        _ => 0..0,
     }
-    into[below..].fill(0);
+}
+
+/// Lays the block as it stands into `into`, which is zeros (whole sectors from the block's start). Bytes that the parts will cover may be
+/// anything.
+pub(crate) fn compose(volume: &Volume, owner: Owner, at: u64, block: &Block, over: &[Part<'_>], into: &mut [u8]) -> Result<()> {
+    let needed = needed_sectors(block, over, into.len());
+    if let Some(extent) = block.extent.filter(|_| !needed.is_empty()) {
+        let sectors = &mut into[needed.start * SECTOR_BYTES..needed.end * SECTOR_BYTES];
+        let mut requests = [BlockRequest::Read { sector: extent.sector.nth(needed.start as u64), buffer: sectors }];
+        drop(volume.drive.transfer(Structure::Data, &mut requests, &mut || {})?);
+        verify_sectors(volume, owner, at, block, needed.start as u64, sectors)?;
+    }
     let mut buffer = [0; 4096];
     for log in block.logs() {
         let bytes = &mut buffer[..log.length as usize];
@@ -53,4 +74,44 @@ pub(crate) fn compose(volume: &Volume, owner: Owner, at: u64, block: &Block, int
         into[start..end].copy_from_slice(&bytes[..end - start]);
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use tandemfs_format::mapping::{BlockChecksum, Extent, SlotClass};
+    use tandemfs_format::{LineAddress, Sector};
+
+    use super::*;
+
+    fn block(logs: &[(u32, u32)]) -> Block {
+        let mut block = Block::HOLE;
+        block.extent = Some(Extent { sector: Sector::new(16), count: 16, checksum: BlockChecksum::None, unwritten: false });
+        for (slot, (offset, length)) in block.logs.iter_mut().zip(logs) {
+            let address = LineAddress::new(u64::from(*offset) + 70_000);
+            *slot = Some(LogEntry { address, crc: 0, offset: *offset, length: *length, class: SlotClass::Page });
+        }
+        block
+    }
+
+    #[test]
+    fn sectors_that_nobody_will_see_are_not_read() {
+        let needed = |logs: &[(u32, u32)], over: &[Part<'_>]| needed_sectors(&block(logs), over, 65_536);
+        assert_eq!(needed(&[], &[]), 0..16);
+        assert_eq!(needed(&[(0, 4096), (4096, 4096), (61_440, 4096)], &[]), 2..15);
+        assert_eq!(needed(&[(0, 1000), (1000, 3096)], &[]), 1..16, "two logs cover a sector together");
+        assert_eq!(needed(&[(0, 1000), (1001, 3095)], &[]), 0..16, "but for a byte");
+        let data = [0; 61_000];
+        assert_eq!(needed(&[(0, 4096)], &[Part { offset: 4096, data: &data }]), 15..16);
+        assert_eq!(
+            needed(&[], &[Part { offset: 1, data: &data[..9000] }]),
+            0..16,
+            "from the first to the last, also around what is covered"
+        );
+        let pages: Vec<(u32, u32)> = (0..16).map(|page| (page * 4096, 4096)).collect();
+        assert_eq!(needed(&pages, &[]), 0..0);
+        assert_eq!(needed_sectors(&block(&[]), &[], 8192), 0..2);
+        let mut unwritten = block(&[]);
+        unwritten.extent = unwritten.extent.map(|extent| Extent { unwritten: true, ..extent });
+        assert_eq!(needed_sectors(&unwritten, &[], 65_536), 0..0);
+    }
 }

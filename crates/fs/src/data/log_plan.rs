@@ -5,6 +5,8 @@
 //! [L2] Everything else is written out of place: logs that the write overlaps are merged into new ones.
 //! [L3] A log that ends where the write starts and has a slot below 4 KiB is merged too, into a larger slot: a file that grows by small
 //!      appends copies each byte at most three times and never runs out of leaf entries for it.
+//! [L4] Where the entries run out, logs that touch the write and fit one slot with it are merged as well, before the block is given up:
+//!      large writes at odd offsets meet in the middle of a page, and would rewrite the block where they do.
 //!
 //! Planning moves no byte and takes no space.
 
@@ -52,31 +54,39 @@ type NewLog = (u32, u32, SmallVec<[LogEntry; 2]>);
 /// Plans logs for `parts` (in order, not overlapping) over the logs that a block has. `None` where 16 entries are too few: then the whole
 /// block is written anew (RomeFS Algorithm 2, line 10).
 pub(crate) fn plan(old: &LogSlots, parts: &[Part<'_>]) -> Option<LogPlan> {
+    plan_with(old, parts, false).or_else(|| plan_with(old, parts, true))
+}
+
+/// With or without merging all logs that touch a part ([L4]).
+fn plan_with(old: &LogSlots, parts: &[Part<'_>], merges_neighbours: bool) -> Option<LogPlan> {
     let mut plan = LogPlan { kept: *old, steps: SmallVec::new(), merges: 0 };
     let mut writes: SmallVec<[NewLog; 4]> = SmallVec::new();
     for (index, part) in parts.iter().enumerate() {
-        let overlaps = |log: &LogEntry| log.offset < part.end() && part.offset < log.end();
-        let touched = plan.kept.iter().flatten().any(overlaps);
-        let before = plan.kept.iter().position(|log| log.is_some_and(|log| log.end() == part.offset));
-        if let (false, Some(slot)) = (touched, before)
+        let found = Around::of(&plan.kept, part);
+        if let (0, Some(slot)) = (found.overlapped, found.before)
             && let Some(log) = plan.kept[slot].filter(|log| log.length as usize + part.data.len() <= log.class.bytes())
         {
             plan.kept[slot] = None;
             plan.steps.push((slot, Step::Append { log, part: index }));
             continue;
         }
+        let mut merging = found.overlapped;
+        for slot in [found.before, found.behind].into_iter().flatten() {
+            let Some(log) = plan.kept[slot] else { continue };
+            let (start, end) = (part.offset.min(log.offset), part.end().max(log.end()));
+            let grows = Some(slot) == found.before && log.class != SlotClass::Page && (end - start) as usize <= LOG_BYTES_MAX; // [L3]
+            if grows || merges_neighbours && share_a_page(&log, part) {
+                merging |= 1 << slot;
+            }
+        }
         let (mut start, mut end) = (part.offset, part.end());
         let mut merged = SmallVec::new();
-        for slot in &mut plan.kept {
-            let Some(log) = *slot else { continue };
-            let grows = log.end() == part.offset && log.class != SlotClass::Page && (part.end() - log.offset) as usize <= LOG_BYTES_MAX; // [L3]
-            if overlaps(&log) || grows {
-                (start, end) = (start.min(log.offset), end.max(log.end()));
-                *slot = None;
-                plan.merges += 1;
-                if log.offset < part.offset || log.end() > part.end() {
-                    merged.push(log); // otherwise the write covers it and nothing of it is read
-                }
+        for slot in bits(merging) {
+            let Some(log) = plan.kept[slot].take() else { continue };
+            (start, end) = (start.min(log.offset), end.max(log.end()));
+            plan.merges += 1;
+            if log.offset < part.offset || log.end() > part.end() {
+                merged.push(log); // otherwise the write covers it and nothing of it is read
             }
         }
         if (end - start) as usize <= LOG_BYTES_MAX {
@@ -92,14 +102,64 @@ pub(crate) fn plan(old: &LogSlots, parts: &[Part<'_>]) -> Option<LogPlan> {
             at = next;
         }
     }
+    let mut taken = mask(&plan.kept) | plan.steps.iter().fold(0, |taken, (slot, _)| taken | 1 << slot);
+    let had = mask(old);
     for (offset, length, merged) in writes {
-        let taken = |slot: &usize| plan.steps.iter().any(|(other, _)| other == slot);
         // A slot that held a replaced log is preferred: then one line of the leaf changes.
-        let freed = (0..old.len()).find(|slot| old[*slot].is_some() && plan.kept[*slot].is_none() && !taken(slot));
-        let slot = freed.or_else(|| (0..old.len()).find(|slot| plan.kept[*slot].is_none() && !taken(slot)))?;
+        let slot = bits(had & !taken).next().or_else(|| bits(!taken).next())?;
+        taken |= 1 << slot;
         plan.steps.push((slot, Step::Write { offset, length, merged }));
     }
     Some(plan)
+}
+
+/// A bit a slot that holds a log.
+fn mask(logs: &LogSlots) -> u16 {
+    (0..).zip(logs).fold(0, |mask, (slot, log)| mask | u16::from(log.is_some()) << slot)
+}
+
+/// The numbers of the bits that are set.
+fn bits(mut mask: u16) -> impl Iterator<Item = usize> {
+    std::iter::from_fn(move || {
+        let bit = (mask != 0).then(|| mask.trailing_zeros() as usize)?;
+        mask &= mask - 1;
+        Some(bit)
+    })
+}
+
+/// The logs of a block around a part: one look at each.
+#[derive(Default)]
+struct Around {
+    /// A bit for each slot whose log overlaps it.
+    overlapped: u16,
+    /// The slot of the log that ends where it starts.
+    before: Option<usize>,
+    /// The slot of the log that starts where it ends.
+    behind: Option<usize>,
+}
+
+impl Around {
+    fn of(logs: &LogSlots, part: &Part<'_>) -> Self {
+        let mut found = Self::default();
+        for (slot, log) in logs.iter().enumerate() {
+            let Some(log) = log else { continue };
+            if log.offset < part.end() && part.offset < log.end() {
+                found.overlapped |= 1 << slot;
+            } else if log.end() == part.offset {
+                found.before = Some(slot);
+            } else if log.offset == part.end() {
+                found.behind = Some(slot);
+            }
+        }
+        found
+    }
+}
+
+/// Whether a log that touches a part lies in one page of the block with a byte of it.
+fn share_a_page(log: &LogEntry, part: &Part<'_>) -> bool {
+    const PAGE: u32 = LOG_BYTES_MAX as u32;
+    let (first, last) = (log.offset / PAGE, (log.end() - 1) / PAGE);
+    first == last && if log.end() == part.offset { part.offset / PAGE == first } else { (part.end() - 1) / PAGE == first }
 }
 
 #[cfg(test)]
@@ -161,6 +221,25 @@ mod tests {
             })
             .collect();
         assert_eq!(ranges, [(1000, 3096), (4096, 4096), (8192, 1808)]);
+    }
+
+    #[test]
+    fn where_entries_run_out_neighbours_in_a_page_become_one_log() {
+        // The head of one large write from byte 1000 on; the tail of another up to there.
+        let mut logs: Vec<LogEntry> = (1..16).map(|page| log(page * 4096, 4096, SlotClass::Page)).collect();
+        logs.push(log(1000, 3096, SlotClass::Page));
+        let merged = plan(&slots(&logs), &[part(0, &[1; 1000])]).expect("one page, one log");
+        let write = Step::Write { offset: 0, length: 4096, merged: [logs[15]].into_iter().collect() };
+        assert_eq!((merged.steps.as_slice(), merged.merges), ([(15, write)].as_slice(), 1));
+        // The other way round, over several pages.
+        logs[15] = log(0, 1000, SlotClass::Kilobyte);
+        let data = [1; 65_536 - 1000];
+        let merged = plan(&slots(&logs), &[part(1000, &data)]).expect("sixteen pages");
+        assert_eq!(merged.steps.len(), 16);
+        assert!(merged.steps.iter().any(|(_, step)| matches!(step, Step::Write { offset: 0, length: 4096, .. })));
+        // While there is room nothing is copied.
+        let plan = plan(&slots(&logs[15..]), &[part(4096, &[1; 10])]).expect("room");
+        assert_eq!(plan.merges, 0);
     }
 
     #[test]

@@ -2,12 +2,15 @@
 
 mod allocate;
 pub(crate) mod compose;
+mod heat;
 pub(crate) mod log_plan;
 pub(crate) mod range_lock;
 mod read_path;
+mod rewrite;
 mod seek;
+pub(crate) mod threshold;
 mod truncate;
-mod write_back;
+pub(crate) mod write_back;
 mod write_path;
 
 pub(crate) use truncate::free_blocks;

@@ -22,6 +22,13 @@ struct State {
     waiters: usize,
 }
 
+impl State {
+    /// Whether a holder stands in the way.
+    fn is_busy(&self, first: u64, last: u64, exclusive: bool) -> bool {
+        self.held.iter().any(|held| held.first <= last && first <= held.last && (exclusive || held.exclusive))
+    }
+}
+
 #[derive(Debug, Default)]
 pub(crate) struct RangeLock {
     state: Mutex<State>,
@@ -51,13 +58,23 @@ impl RangeLock {
         self.acquire(first, last, true)
     }
 
+    /// Locks `first..=last` where nobody holds any of it at this instant.
+    pub(crate) fn try_exclusive(&self, first: u64, last: u64) -> Option<RangeGuard<'_>> {
+        let mut state = self.state.lock();
+        (!state.is_busy(first, last, true)).then(|| self.hold(&mut state, first, last, true))
+    }
+
     fn acquire(&self, first: u64, last: u64, exclusive: bool) -> RangeGuard<'_> {
         let mut state = self.state.lock();
-        while state.held.iter().any(|held| held.first <= last && first <= held.last && (exclusive || held.exclusive)) {
+        while state.is_busy(first, last, exclusive) {
             state.waiters += 1;
             self.released.wait(&mut state);
             state.waiters -= 1;
         }
+        self.hold(&mut state, first, last, exclusive)
+    }
+
+    fn hold(&self, state: &mut State, first: u64, last: u64, exclusive: bool) -> RangeGuard<'_> {
         let id = state.next_id;
         state.next_id += 1;
         state.held.push(Held { first, last, exclusive, id });
@@ -82,6 +99,17 @@ mod tests {
     use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
     use super::*;
+
+    #[test]
+    fn a_range_is_had_at_once_or_not_at_all() {
+        let lock = RangeLock::default();
+        let held = lock.shared(3, 5);
+        assert!(lock.try_exclusive(5, 9).is_none());
+        let beside = lock.try_exclusive(6, 9);
+        assert!(beside.is_some() && lock.try_exclusive(9, 9).is_none());
+        drop((held, beside));
+        assert!(lock.try_exclusive(0, u64::MAX).is_some() && lock.is_idle());
+    }
 
     #[test]
     fn writers_of_a_block_exclude_each_other_and_its_readers() {

@@ -68,6 +68,7 @@ impl FileSystem {
             let from = (at % block_bytes) as usize;
             let to = (from + length - done).min(block_bytes as usize);
             let block = Block::lookup(volume, view.owner, view.root, at / block_bytes)?;
+            self.write_back.heat.read(volume, number, at / block_bytes);
             wanted.push(self.want(block, at - from as u64, from, to, done));
             done += to - from;
         }

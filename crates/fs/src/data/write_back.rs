@@ -1,75 +1,322 @@
-//! Who gives memory-zone space back when it runs short: blocks whose data logs become sectors (RomeFS §3.5.2).
+//! Who gives memory-zone space back when it runs short: blocks whose data logs become sectors (RomeFS §3.5.2). It runs behind the
+//! foreground; [`rewrite`](super::rewrite) says how several blocks are written at once.
 //!
-//! A cursor goes round the inodes; of each file every block with logs is written back, the block of the longest logs first within the
-//! file's order. It runs behind the foreground, or inside the operation that found the zone full where there is no background thread.
+//! [WB1] It starts where less than the limit is free, and goes on until [`ENOUGH_ABOVE_PERCENT`] more than that is.
+//! [WB2] A pass looks at a window of blocks with logs, keeps the best by the policy, and writes those back best first; the next window begins
+//!       where that one ended. So host memory is bounded, and *best* means best of a window: of everything, where no more than
+//!       [`WINDOW_BLOCKS`] blocks have logs.
+//! [WB3] What a block would free is read from its leaf, its age from a table in host memory ([`heat`](super::heat)): a write pays nothing.
+//! [WB4] An inode is locked for a look at [`LOOK_RECORDS`] records at a time, never while the device moves data (RULES R9).
+//! [WB5] A pass that freed nothing (a full block zone, damaged logs) is not asked for again by the next write: the thread tries anew by its
+//!       clock.
+//! [WB6] Metadata never loses its room to data: when it has taken of the units that the data area leaves it, everything is written back once,
+//!       so that units empty and the reserve is whole again; new logs go by blocks for so long. A reserve is a sixteenth of the zone and regions do not shrink, so this is rare.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use tandemfs_format::InodeNumber;
 use tandemfs_format::mapping::Record;
 
+use super::heat::Heat;
+use super::rewrite::{Job, Rewrite, Scratch};
+use super::write_path::Target;
+use crate::index::block::Block;
 use crate::index::tree::{self, Found};
-use crate::sync::EXPLORED;
+use crate::mutant::{Mutant, on};
+use crate::namespace::inodes::Handle;
+use crate::statistics::count;
+use crate::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use crate::sync::{EXPLORED, Mutex};
+use crate::types::MountOptions;
 use crate::{Error, FileSystem, Result};
 
 /// Write-back stops when this much more is free than where it starts, in percent of the data area.
 const ENOUGH_ABOVE_PERCENT: u64 = 5;
-/// Blocks of one file that are gathered before they are written back.
-const BATCH: usize = 64;
+/// All of the data area is free: everything is written back.
+const EVERYTHING_PERCENT: u64 = 100;
+/// Blocks with logs, and inodes, that one window has.
+const WINDOW_BLOCKS: u64 = 65_536;
+const WINDOW_INODES: u64 = 65_536;
+/// Blocks of a window that are kept to be written back.
+const CANDIDATES_MAX: usize = 4096;
+/// Records that are looked at before the inode is unlocked for others.
+const LOOK_RECORDS: usize = 256;
+/// Blocks that are written at once, and their bytes. Who writes one of them waits for all, so more of them cost writers more than they save.
+const BATCH_BLOCKS: u64 = 64;
+const BATCH_BYTES: u64 = 512 << 10;
+
+/// Time between two attempts to empty units of the data area.
+const EMPTY_UNITS_INTERVAL: Duration = Duration::from_secs(10);
+
+/// What write-back remembers from one pass to the next.
+pub(crate) struct WriteBack {
+    /// Inode and block where the next window begins.
+    cursor: Mutex<(u64, u64)>,
+    /// Whether the thread was asked since it last had enough.
+    pub(crate) asked: AtomicBool,
+    /// Whether it is to end at once.
+    pub(crate) stop: AtomicBool,
+    pub(crate) heat: Heat,
+    /// When units were last to be emptied ([WB6]).
+    emptied_at: Mutex<Option<Instant>>,
+}
+
+/// What a pass has done.
+#[derive(Debug, Default)]
+pub(crate) struct Pass {
+    /// Blocks that were written back.
+    pub(crate) blocks: u64,
+    /// Why the device failed the first of those that were not.
+    pub(crate) failed: Option<Error>,
+}
+
+impl Pass {
+    fn result(self) -> Result<u64> {
+        self.failed.map_or(Ok(self.blocks), Err)
+    }
+}
+
+/// A block with logs. The greatest is written back first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Candidate {
+    /// By age, then by what it frees; the age is 0 where the policy is most space.
+    age: u32,
+    lines: u32,
+    place: Reverse<(u64, u64)>,
+}
+
+impl WriteBack {
+    pub(crate) fn new(options: &MountOptions, last_txid: u64) -> Self {
+        Self {
+            cursor: Mutex::new((1, 0)),
+            asked: AtomicBool::new(false),
+            stop: AtomicBool::new(false),
+            heat: Heat::new(options.write_back, options.memory_bytes, last_txid),
+            emptied_at: Mutex::new(None),
+        }
+    }
+
+    /// Whether it is time to empty units ([WB6]): at once, then at intervals, since a load that goes on may keep them from emptying.
+    pub(crate) fn may_empty_units(&self) -> bool {
+        let mut emptied_at = self.emptied_at.lock();
+        let due = emptied_at.is_none_or(|at| at.elapsed() >= EMPTY_UNITS_INTERVAL);
+        if due {
+            *emptied_at = Some(Instant::now());
+        }
+        due
+    }
+}
 
 impl FileSystem {
-    /// Asks the background thread to write back.
+    /// Asks the background thread to write back, unless it was asked already.
     pub(crate) fn ask_write_back(&self) {
-        self.volume.journal.ask(|wake| wake.write_back = true);
+        let asked = &self.write_back.asked;
+        if !asked.load(Relaxed) && !asked.swap(true, Relaxed) {
+            self.volume.journal.ask(|wake| wake.write_back = true);
+        }
+    }
+
+    /// After a write: notes when, for a policy by age, and asks where too little is left ([WB1]).
+    pub(super) fn note_written(&self, handle: &Handle, targets: &[Target<'_>]) {
+        for target in targets {
+            self.write_back.heat.written(&self.volume, handle.number, target.block, !target.old.has_logs());
+        }
+        if self.is_data_area_low() {
+            self.ask_write_back();
+        }
+    }
+
+    pub(crate) fn is_data_area_low(&self) -> bool {
+        !self.volume.memory.is_data_free(self.options.write_back_percent.into())
     }
 
     /// Writes back until enough of the data area is free, at most once around all inodes. Returns the blocks written back.
+    ///
+    /// # Errors
+    /// Of a block that the device failed, after all others were done; `Stopped`.
     pub fn write_back(&self) -> Result<u64> {
-        use crate::sync::atomic::Ordering::Relaxed;
-        let limit = self.volume.memory.inode_limit();
-        let enough_percent = if EXPLORED { 100 } else { u64::from(self.options.write_back_percent) + ENOUGH_ABOVE_PERCENT };
-        let mut blocks = 0;
-        for _ in 0..limit {
-            if self.volume.memory.free_data_percent() >= enough_percent || self.stop_write_back.load(Relaxed) {
-                break;
-            }
-            let number = self.write_back_cursor.fetch_add(1, Relaxed) % limit;
-            match self.write_back_inode(InodeNumber::new(number.max(1))) {
-                Ok(written) => blocks += written,
-                Err(Error::Stale(_)) => {}
-                // A full block zone, a damaged log: the rest may still go.
-                Err(Error::NoSpace { .. } | Error::Damaged { .. } | Error::DamagedData { .. }) => {}
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(blocks)
+        self.write_back_pass().and_then(Pass::result)
     }
 
-    fn write_back_inode(&self, number: InodeNumber) -> Result<u64> {
-        let handle = self.inodes.get(&self.volume, number)?;
-        let mut from = 0;
-        let mut written = 0;
-        loop {
-            let candidates = {
-                let state = handle.state.read();
-                if state.removed || state.inode.is_directory() || !state.inode.has_mapping() {
-                    return Ok(written);
+    /// Writes back every block that has logs now.
+    ///
+    /// # Errors
+    /// As [`FileSystem::write_back`].
+    pub fn write_back_all(&self) -> Result<u64> {
+        self.write_back_until(EVERYTHING_PERCENT).and_then(Pass::result)
+    }
+
+    /// A pass that ends when enough is free.
+    pub(crate) fn write_back_pass(&self) -> Result<Pass> {
+        let enough = u64::from(self.options.write_back_percent) + ENOUGH_ABOVE_PERCENT;
+        self.write_back_until(if EXPLORED { EVERYTHING_PERCENT } else { enough })
+    }
+
+    fn write_back_until(&self, percent: u64) -> Result<Pass> {
+        let mut scratch = Scratch::default();
+        let mut pass = Pass::default();
+        let mut inodes_left = self.volume.memory.inode_limit() + 1; // the first one may be entered in the middle
+        while inodes_left > 0 && !self.volume.memory.is_data_free(percent) {
+            let candidates = self.look_for_candidates(&mut inodes_left, percent == EVERYTHING_PERCENT);
+            for batch in candidates.chunks((BATCH_BYTES / u64::from(self.volume.geometry.block_bytes())).clamp(1, BATCH_BLOCKS) as usize) {
+                if self.volume.memory.is_data_free(percent) || self.write_back.stop.load(Relaxed) {
+                    return Ok(pass);
                 }
-                let mut candidates = Vec::new();
-                let owner = state.owner(number);
-                tree::walk(&self.volume, owner, state.root(), from, &mut |found| {
-                    if let Found::Block(block, Record::SingleLog(_) | Record::Block { leaf: Some(_), .. }) = found
-                        && candidates.len() < BATCH
-                    {
-                        candidates.push(block);
-                    }
-                    Ok(())
-                })?;
-                candidates
-            };
-            let Some(last) = candidates.last().copied() else { return Ok(written) };
-            for block in candidates {
-                written += u64::from(self.write_back_block(&handle, block)?);
+                self.write_back_batch(batch, &mut scratch, &mut pass)?;
+                self.checkpoint_between_batches()?;
             }
-            from = last + 1;
         }
+        Ok(pass)
+    }
+
+    /// The thread that writes back is the one that checkpoints; a long pass must not let the rings run full.
+    fn checkpoint_between_batches(&self) -> Result<()> {
+        let asked = std::mem::take(&mut self.volume.journal.bell.wake.lock().checkpoint);
+        if asked { self.volume.checkpoint() } else { Ok(()) }
+    }
+
+    /// The best blocks of the next window, best first ([WB2]); all of a window where the order does not matter.
+    fn look_for_candidates(&self, inodes_left: &mut u64, all: bool) -> Vec<Candidate> {
+        let limit = self.volume.memory.inode_limit().max(2);
+        let mut cursor = self.write_back.cursor.lock();
+        let mut best: BinaryHeap<Reverse<Candidate>> = BinaryHeap::new();
+        let (mut seen, mut inodes) = (0, 0);
+        while *inodes_left > 0 && seen < WINDOW_BLOCKS && inodes < WINDOW_INODES && !(all && best.len() >= CANDIDATES_MAX) {
+            let (inode, from) = *cursor;
+            let inode = if inode < limit { inode } else { 1 };
+            let next = self.look_at(InodeNumber::new(inode), from, &mut |candidate| {
+                seen += 1;
+                best.push(Reverse(candidate));
+                if best.len() > CANDIDATES_MAX && !all {
+                    best.pop();
+                }
+            });
+            *cursor = match next {
+                Ok(Some(block)) => (inode, block),
+                other => {
+                    if let Err(error) = other
+                        && !matches!(error, Error::Stale(_))
+                    {
+                        tracing::debug!(%error, inode, "write-back leaves the rest of a file alone");
+                    }
+                    inodes += 1;
+                    *inodes_left -= 1;
+                    (inode + 1, 0)
+                }
+            };
+        }
+        best.into_sorted_vec().into_iter().map(|Reverse(candidate)| candidate).collect()
+    }
+
+    /// Hands the blocks with logs among the next records of a file on. Returns where to go on in it, if there is more ([WB4]).
+    fn look_at(&self, number: InodeNumber, from: u64, each: &mut dyn FnMut(Candidate)) -> Result<Option<u64>> {
+        let volume = &self.volume;
+        let handle = self.inodes.get(volume, number)?;
+        let state = handle.state.read();
+        if state.removed || state.inode.is_directory() || !state.inode.has_mapping() {
+            return Ok(None);
+        }
+        let owner = state.owner(number);
+        let (mut looked, mut next) = (0, None);
+        let _ended = tree::walk_range(volume, owner, state.root(), from..u64::MAX, &mut |found| {
+            let Found::Block(block, record) = found else { return Ok(ControlFlow::Continue(())) };
+            if looked == LOOK_RECORDS {
+                next = Some(block);
+                return Ok(ControlFlow::Break(()));
+            }
+            looked += 1;
+            if let Record::SingleLog(_) | Record::Block { leaf: Some(_), .. } = record
+                && let Ok(found) = Block::of_record(volume, owner, record)
+            {
+                let lines = found.logs().map(|log| log.class.lines() as u32).sum();
+                let age = self.write_back.heat.age(volume, number, block);
+                each(Candidate { age, lines, place: Reverse((number.get(), block)) });
+            }
+            Ok(ControlFlow::Continue(()))
+        })?;
+        Ok(next)
+    }
+
+    /// Writes several blocks back at once; those that somebody else works on are left out.
+    fn write_back_batch(&self, batch: &[Candidate], scratch: &mut Scratch, pass: &mut Pass) -> Result<()> {
+        let blocks: Vec<(Arc<Handle>, u64)> = batch
+            .iter()
+            .filter_map(|Candidate { place: Reverse((inode, block)), .. }| {
+                Some((self.inodes.get(&self.volume, InodeNumber::new(*inode)).ok()?, *block))
+            })
+            .collect();
+        let mut jobs: Vec<Job<'_, '_>> = Vec::with_capacity(blocks.len());
+        let mut may_use_room = true;
+        let mut stopped = None;
+        let mut note = |result: Result<bool>| match result {
+            Ok(was) => pass.blocks += u64::from(was),
+            // Removed meanwhile, no sectors, a damaged log: the rest may still go.
+            Err(Error::Stale(_) | Error::NoSpace { .. } | Error::Damaged { .. } | Error::DamagedData { .. }) => {}
+            Err(error @ Error::Device(_)) => drop(pass.failed.get_or_insert(error)),
+            Err(error) => stopped = Some(error),
+        };
+        let mut all_busy = true;
+        for (handle, block) in &blocks {
+            let Some(range) = handle.ranges.try_exclusive(*block, *block) else {
+                count(&self.volume.live.work.write_back_busy);
+                continue;
+            };
+            all_busy = false;
+            let range = Some(range).filter(|_| jobs.is_empty() || !on(Mutant::BatchRangeNotLocked));
+            match self.plan_rewrite(handle, *block, Rewrite::WriteBack, range, &mut may_use_room) {
+                Ok(job) => jobs.extend(job),
+                Err(error) => note(Err(error)),
+            }
+        }
+        if let Some((handle, block)) = blocks.first().filter(|_| all_busy) {
+            note(self.rewrite_block(handle, *block, Rewrite::WriteBack)); // it holds no other range while it waits
+        } else if !jobs.is_empty() {
+            count(&self.volume.live.work.write_back_batches);
+            self.rewrite_all(jobs, scratch, &mut note);
+        }
+        stopped.map_or(Ok(()), Err)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tandemfs_crash::MemoryDevice;
+    use tandemfs_device::{Drive, PersistenceDomain};
+    use tandemfs_format::inode::file_type;
+    use tandemfs_format::segment::Region;
+
+    use super::*;
+    use crate::{FormatOptions, NewInode, WriteOptions, make_file_system};
+
+    /// RomeFS §3.5.2 keeps emptied leaves until the checkpoint; here RULES R6 asks for the same.
+    #[test]
+    fn emptied_leaves_come_back_together_at_the_checkpoint() {
+        const BLOCK: u64 = 64 << 10;
+        const BLOCKS: u64 = 100;
+        let drive = Drive::new(Arc::new(MemoryDevice::new(16 << 20, 32 << 20, PersistenceDomain::Gpf)));
+        make_file_system(&drive, &FormatOptions::default()).expect("mkfs");
+        let fs = FileSystem::mount(drive, &MountOptions::default()).expect("mounts");
+        let new = NewInode { mode: file_type::REGULAR | 0o644, uid: 0, gid: 0, rdev: 0, target: b"" };
+        let file = fs.create(InodeNumber::ROOT, b"file", &new).expect("made").inode;
+        let write = |offset, bytes: &[u8]| fs.write(file, offset, bytes, WriteOptions::default()).expect("written");
+        for block in 0..BLOCKS {
+            write(block * BLOCK, &[1; BLOCK as usize]); // with the checksums that write-back will write anew in their place
+            write(block * BLOCK, &[2; 60]);
+        }
+        fs.checkpoint().expect("home");
+        fs.space();
+        let (waiting, free) = fs.volume.memory.waiting_and_free(Region::Leaves);
+        assert_eq!(waiting, 0);
+        let checkpoints = fs.statistics().work.checkpoints;
+        assert_eq!(fs.write_back_all().expect("works"), BLOCKS);
+        assert_eq!(fs.volume.memory.waiting_and_free(Region::Leaves), (BLOCKS, free), "none is given out before the checkpoint");
+        assert_eq!(fs.statistics().work.checkpoints, checkpoints, "and none is forced for them");
+        fs.checkpoint().expect("home");
+        write(100, &[3; 60]); // the next who takes a leaf finds all of them
+        assert_eq!(fs.volume.memory.waiting_and_free(Region::Leaves), (0, free + BLOCKS - 1));
     }
 }

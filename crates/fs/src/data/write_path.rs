@@ -23,13 +23,15 @@ use super::FileView;
 use super::compose::{compose, load_log};
 use super::log_plan::{self, LogPlan, Part, Step};
 use super::range_lock::RangeGuard;
+use super::rewrite::Rewrite;
 use crate::alloc::Need;
 use crate::index::block::{Block, ExtentChange, LogSlots, NewExtent};
+use crate::index::tree;
 use crate::journal::{Tx, tx_space as space};
 use crate::mutant::{Mutant, on};
 use crate::namespace::inodes::Handle;
 use crate::statistics::{add, count};
-use crate::types::{Threshold, WriteOptions};
+use crate::types::WriteOptions;
 use crate::volume::{Volume, now};
 use crate::{Error, FileSystem, Result};
 
@@ -44,27 +46,29 @@ struct Span {
     file_end: u64,
     /// No new logs where sectors do.
     by_blocks: bool,
+    /// Whole blocks inside multiples of this go by blocks; `None` where all do.
+    threshold: Option<u32>,
 }
 
 /// One block of a write.
-struct Target<'d> {
-    block: u64,
-    old: Block,
-    parts: SmallVec<[Part<'d>; 2]>,
-    action: Action<'d>,
+pub(super) struct Target<'d> {
+    pub(super) block: u64,
+    pub(super) old: Block,
+    pub(super) parts: SmallVec<[Part<'d>; 2]>,
+    pub(super) action: Action<'d>,
 }
 
-enum Action<'d> {
+pub(super) enum Action<'d> {
     /// Not decided yet.
     Undecided,
     /// Other logs over `extent`, what becomes of the block's sectors. The slots are filled as the logs are stored.
-    Logs { merges: u64, slots: LogSlots, stores: SmallVec<[Store<'d>; 4]>, extent: Option<Extent> },
+    Logs { merges: u64, slots: LogSlots, stores: SmallVec<[Store<'d>; 2]>, extent: Option<Extent> },
     /// New sectors for the block, or its own unwritten ones; logs in `kept` stay over or behind them.
     Sectors { extent: NewExtent, fill: bool, bytes: Bytes<'d>, kept: LogSlots },
 }
 
 /// A log on its way: which entry of the leaf it becomes.
-struct Store<'d> {
+pub(super) struct Store<'d> {
     slot: usize,
     entry: LogEntry,
     /// Bytes of the entry that are on the device already: an append in place leaves them alone.
@@ -72,16 +76,19 @@ struct Store<'d> {
     bytes: Bytes<'d>,
 }
 
-enum Bytes<'d> {
+pub(super) enum Bytes<'d> {
     Borrowed(&'d [u8]),
     Owned(Vec<u8>),
+    /// New bytes over those of logs of this file, which are loaded while blocks are in flight.
+    Merged(InodeNumber, Vec<LogEntry>),
 }
 
 impl Bytes<'_> {
-    fn get(&self) -> &[u8] {
+    pub(super) fn get(&self) -> &[u8] {
         match self {
             Self::Borrowed(bytes) => bytes,
             Self::Owned(bytes) => bytes,
+            Self::Merged(..) => unreachable!("logs are merged before their bytes are asked for"),
         }
     }
 }
@@ -107,6 +114,12 @@ impl FileSystem {
             let until_border = TX_DATA_MAX - at % TX_DATA_MAX;
             // An unaligned request of up to TX_DATA_MAX stays one transaction; longer ones are cut at its multiples.
             let piece = if ((from.len() - done) as u64) <= TX_DATA_MAX { from.len() - done } else { until_border as usize };
+            let piece = if on(Mutant::SubWritesApart) {
+                let block_bytes = u64::from(self.volume.geometry.block_bytes());
+                piece.min((block_bytes - at % block_bytes) as usize)
+            } else {
+                piece
+            };
             let bytes_after = if on(Mutant::SizeBeforePieces) { from.len() - done - piece } else { 0 };
             let write = || self.write_piece(&handle, at, &from[done..done + piece], options, bytes_after as u64);
             let written = match write() {
@@ -136,7 +149,7 @@ impl FileSystem {
         };
         let mut tx = Tx::new(volume);
         let mut targets = self.split(&view, offset, data, tail_zeros)?;
-        let span = Span { offset, end, file_end: view.size.max(end), by_blocks: false };
+        let span = Span { offset, end, file_end: view.size.max(end), by_blocks: false, threshold: self.splitting.bytes(volume) };
         for target in &mut targets {
             self.decide(&mut tx, &view, target, &span)?;
         }
@@ -152,6 +165,7 @@ impl FileSystem {
             }
             touch(inode, options);
         })?;
+        self.note_written(handle, &targets);
         drop(range);
         for block in lent {
             // On a full device the block was lent room; the hole that it left is large enough for it. The write itself is done.
@@ -209,22 +223,23 @@ impl FileSystem {
         let block_bytes = u64::from(volume.geometry.block_bytes());
         let mut targets: SmallVec<[Target<'d>; 2]> = SmallVec::new();
         for (start, bytes) in [(view.size, tail_zeros), (offset, data)] {
-            let mut at = start;
-            let mut rest = bytes;
-            while !rest.is_empty() {
-                let block = at / block_bytes;
-                let here = (block_bytes - at % block_bytes).min(rest.len() as u64);
-                let (piece, further) = rest.split_at(here as usize);
+            if bytes.is_empty() {
+                continue;
+            }
+            let (first, end) = (start / block_bytes, (start + bytes.len() as u64).div_ceil(block_bytes));
+            targets.reserve((end - first) as usize);
+            let (mut at, mut rest) = (start, bytes);
+            for (block, record) in (first..).zip(tree::lookup_range(volume, view.owner, view.root, first..end)?) {
+                let (piece, further) = rest.split_at((block_bytes - at % block_bytes).min(rest.len() as u64) as usize);
                 let part = Part { offset: (at % block_bytes) as u32, data: piece };
                 match targets.last_mut().filter(|target| target.block == block) {
                     Some(target) => target.parts.push(part),
                     None => {
-                        let old = Block::lookup(volume, view.owner, view.root, block)?;
+                        let old = Block::of_record(volume, view.owner, record)?;
                         targets.push(Target { block, old, parts: SmallVec::from_iter([part]), action: Action::Undecided });
                     }
                 }
-                at += here;
-                rest = further;
+                (at, rest) = (at + piece.len() as u64, further);
             }
         }
         Ok(targets)
@@ -235,20 +250,21 @@ impl FileSystem {
         let volume = &self.volume;
         let block_bytes = u64::from(volume.geometry.block_bytes());
         let block_start = target.block * block_bytes;
-        let threshold = u64::from(self.threshold_bytes);
-        let inside =
-            span.offset.next_multiple_of(threshold) <= block_start && block_start + block_bytes <= span.end / threshold * threshold;
+        let inside = span.threshold.is_none_or(|threshold| {
+            let threshold = u64::from(threshold);
+            span.offset.next_multiple_of(threshold) <= block_start && block_start + block_bytes <= span.end / threshold * threshold
+        });
         let grows = span.end > view.size;
         let to_logs = |tx: &mut Tx<'_>, target: &Target<'d>, forced: Option<Need>| -> Result<Option<Action<'d>>> {
             let Some(plan) = log_plan::plan(&target.old.logs, &target.parts) else { return Ok(None) };
             // A plan that merges logs frees their slots (RULES R14); one that adds to what is there is growth, also over sectors.
             let need = forced.unwrap_or(if plan.merges > 0 && !grows { Need::Transient } else { Need::Growth });
-            match take_logs(tx, volume, view, target, plan, block_start, need) {
+            match take_logs(tx, volume, view, target, plan, need) {
                 Err(Error::NoSpace { .. }) => Ok(None),
                 other => other.map(Some),
             }
         };
-        if !inside && !span.by_blocks && self.options.threshold != Threshold::BlocksOnly {
+        if !inside && !span.by_blocks {
             if let Some(action) = to_logs(tx, target, None)? {
                 target.action = action;
                 return Ok(());
@@ -293,7 +309,7 @@ impl FileSystem {
             [part] if part.offset == 0 && part.data.len() == length => Bytes::Borrowed(part.data),
             parts => {
                 let mut bytes = vec![0; length];
-                compose(volume, view.owner, block_start, &target.old, &mut bytes)?;
+                compose(volume, view.owner, block_start, &target.old, parts, &mut bytes)?;
                 // Bytes beyond the end that a truncation left are not taken over (RULES R13).
                 let known = (view.size.saturating_sub(block_start)).min(length as u64) as usize;
                 bytes[known..].fill(0);
@@ -316,7 +332,7 @@ impl FileSystem {
     }
 
     /// 6. One transaction for all blocks and the inode.
-    fn commit_write(
+    pub(super) fn commit_write(
         &self,
         mut tx: Tx<'_>,
         handle: &Handle,
@@ -366,7 +382,8 @@ impl FileSystem {
         let mut tx = Tx::new(&self.volume);
         let mut targets = self.split(view, size, &[], tail_zeros)?;
         // The zeros never reach beyond the file's new size, so a log may hold them.
-        let span = Span { offset: view.size, end: sector_end, file_end: size, by_blocks: false };
+        let threshold = self.splitting.bytes(&self.volume);
+        let span = Span { offset: view.size, end: sector_end, file_end: size, by_blocks: false, threshold };
         for target in &mut targets {
             self.decide(&mut tx, view, target, &span)?;
         }
@@ -378,68 +395,6 @@ impl FileSystem {
             }
             change(inode);
         })
-    }
-
-    /// Write-back of a block: its logs and sectors become new sectors, in one transaction (RomeFS §3.5.2). True where it had logs.
-    pub(crate) fn write_back_block(&self, handle: &Handle, block: u64) -> Result<bool> {
-        self.rewrite_block(handle, block, Rewrite::WriteBack)
-    }
-
-    fn rewrite_block(&self, handle: &Handle, block: u64, why: Rewrite) -> Result<bool> {
-        let _range = handle.ranges.exclusive(block, block);
-        self.rewrite_locked(handle, block, why)
-    }
-
-    /// The same for a caller that has the range locked.
-    pub(super) fn rewrite_locked(&self, handle: &Handle, block: u64, why: Rewrite) -> Result<bool> {
-        let volume = &self.volume;
-        let block_bytes = u64::from(volume.geometry.block_bytes());
-        let view = self.view(handle)?;
-        let old = Block::lookup(volume, view.owner, view.root, block)?;
-        let count_before = old.extent.map_or(0, |extent| extent.count);
-        let start = block * block_bytes;
-        let inside = view.size.saturating_sub(start).min(block_bytes) as usize;
-        let whole = (inside.div_ceil(SECTOR_BYTES) as u32).max(count_before);
-        let (wanted, sectors) = match why {
-            Rewrite::WriteBack => (old.has_logs(), whole),
-            // What it has now and no more: that is what the hole which it left holds.
-            Rewrite::MoveOut => (old.extent.is_some_and(|extent| volume.sectors.is_lent(extent.sector)), count_before),
-            Rewrite::Lengthen(sectors) => (count_before < sectors, whole.max(sectors)),
-        };
-        if !wanted {
-            return Ok(false);
-        }
-        let length = sectors as usize * SECTOR_BYTES;
-        let mut tx = Tx::new(volume);
-        let mut bytes = vec![0; length];
-        compose(volume, view.owner, start, &old, &mut bytes)?;
-        bytes[inside.min(length)..].fill(0);
-        let gives_back = count_before >= sectors;
-        let own = old.extent.filter(|extent| extent.unwritten && gives_back); // [B4]
-        let sector = match (own, why) {
-            (Some(own), _) => own.sector,
-            // A whole block that takes one from the room gives one back; the end of a file would leave it in pieces.
-            (None, Rewrite::WriteBack) if gives_back && u64::from(sectors) == volume.geometry.block_sectors_each() => {
-                volume.sectors.take(sectors.into(), Need::Transient)?
-            }
-            (None, Rewrite::WriteBack | Rewrite::Lengthen(_)) if !gives_back => volume.sectors.take(sectors.into(), Need::Growth)?,
-            _ => volume.sectors.take_outside_room(sectors.into()).ok_or(Error::NoSpace { zone: "block" })?,
-        };
-        if own.is_none() {
-            tx.took(space::sectors(sector, sectors.into()));
-        }
-        let extent = NewExtent { sector, count: sectors, checksums: SmallVec::new() };
-        let kept = old.logs.map(|slot| slot.filter(|log| log.end() as usize > length));
-        let action = Action::Sectors { extent, fill: own.is_some(), bytes: Bytes::Owned(bytes), kept };
-        let mut targets = [Target { block, old, parts: SmallVec::new(), action }];
-        let (fenced, flushed) = tx.suspect_if_failed(transfer(volume, &mut targets))?;
-        self.commit_write(tx, handle, &mut targets, fenced, flushed, |inode| {
-            if start + length as u64 >= inode.size {
-                inode.state &= !state::TAIL_STALE;
-            }
-        })?;
-        count(&volume.live.work.block_write_backs);
-        Ok(true)
     }
 
     /// Zeros over bytes of a block that has data there, inside the file: an overwrite (RULES R14). The caller has the range locked. Few of
@@ -456,6 +411,7 @@ impl FileSystem {
             end: start + u64::from(bytes.end),
             file_end: view.size,
             by_blocks: bytes.len() > LOG_BYTES_MAX,
+            threshold: self.splitting.bytes(volume),
         };
         let mut tx = Tx::new(volume);
         self.decide(&mut tx, view, &mut target, &span)?;
@@ -495,17 +451,6 @@ impl FileSystem {
         let (fenced, flushed) = tx.suspect_if_failed(transfer(volume, &mut targets))?;
         self.commit_write(tx, handle, &mut targets, fenced, flushed, |inode| touch(inode, WriteOptions::default()))
     }
-}
-
-/// Why a block is written anew without new data.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Rewrite {
-    /// Its logs give memory-zone space back.
-    WriteBack,
-    /// It leaves the transient room.
-    MoveOut,
-    /// It is to have at least so many sectors, zeros behind what it has.
-    Lengthen(u32),
 }
 
 impl Target<'_> {
@@ -575,16 +520,8 @@ pub(crate) fn kill_set_id(inode: &mut Inode) {
     }
 }
 
-/// 3. Takes slots for a plan and gathers the bytes of each log.
-fn take_logs<'d>(
-    tx: &mut Tx<'_>,
-    volume: &Volume,
-    view: &FileView,
-    target: &Target<'d>,
-    plan: LogPlan,
-    block_start: u64,
-    need: Need,
-) -> Result<Action<'d>> {
+/// 3. Takes slots for a plan and says where the bytes of each log come from.
+fn take_logs<'d>(tx: &mut Tx<'_>, volume: &Volume, view: &FileView, target: &Target<'d>, plan: LogPlan, need: Need) -> Result<Action<'d>> {
     let mut stores = SmallVec::new();
     let mut taken: SmallVec<[_; 4]> = SmallVec::new();
     for (slot, step) in &plan.steps {
@@ -600,7 +537,7 @@ fn take_logs<'d>(
                     Some(part) if merged.is_empty() => {
                         Bytes::Borrowed(&part.data[(offset - part.offset) as usize..(end - part.offset) as usize])
                     }
-                    _ => Bytes::Owned(merge(volume, view, &target.parts, merged, block_start, *offset, *length)?),
+                    _ => Bytes::Merged(view.owner.inode, merged.to_vec()),
                 };
                 let class = SlotClass::for_bytes(*length as usize);
                 let address = match volume.memory.take_slot(class, need) {
@@ -626,18 +563,17 @@ fn take_logs<'d>(
     Ok(Action::Logs { merges: plan.merges, slots: plan.kept, stores, extent: target.old.extent })
 }
 
-/// The bytes of a log from old logs and new parts.
+/// The bytes of a log from old logs of the file and new parts.
 fn merge(
     volume: &Volume,
-    view: &FileView,
-    parts: &[Part<'_>],
+    inode: InodeNumber,
     merged: &[LogEntry],
+    parts: &[Part<'_>],
     block_start: u64,
-    offset: u32,
-    length: u32,
+    entry: &LogEntry,
 ) -> Result<Vec<u8>> {
-    let mut bytes = vec![0; length as usize];
-    let end = offset + length;
+    let (offset, end) = (entry.offset, entry.end());
+    let mut bytes = vec![0; entry.length as usize];
     let mut buffer = [0; 4096];
     let mut copy = |start: u32, data: &[u8]| {
         let (from, to) = (start.max(offset), (start + data.len() as u32).min(end));
@@ -645,9 +581,9 @@ fn merge(
             bytes[(from - offset) as usize..(to - offset) as usize].copy_from_slice(&data[(from - start) as usize..(to - start) as usize]);
         }
     };
-    for log in merged {
+    for log in merged.iter().filter(|_| !on(Mutant::MergedBytesForgotten)) {
         let old = &mut buffer[..log.length as usize];
-        load_log(volume, view.owner.inode, block_start, log, old)?;
+        load_log(volume, inode, block_start, log, old)?;
         copy(log.offset, old);
     }
     for part in parts {
@@ -657,14 +593,15 @@ fn merge(
 }
 
 /// 4 and 5. Block writes in flight; meanwhile logs are stored and checksums computed; then both are durable.
-fn transfer(volume: &Volume, targets: &mut [Target<'_>]) -> Result<(Fenced, Flushed)> {
-    let mut logs: SmallVec<[(&mut LogSlots, &mut [Store<'_>]); 2]> = SmallVec::new();
+pub(super) fn transfer(volume: &Volume, targets: &mut [Target<'_>]) -> Result<(Fenced, Flushed)> {
+    let block_bytes = u64::from(volume.geometry.block_bytes());
+    let mut logs: SmallVec<[Logs<'_, '_>; 2]> = SmallVec::new();
     let mut blocks: SmallVec<[(&mut NewExtent, &[u8]); 2]> = SmallVec::new();
     for target in targets {
         match &mut target.action {
             Action::Logs { slots, stores, merges, .. } => {
                 add(&volume.live.work.merges, *merges);
-                logs.push((slots, stores));
+                logs.push(Logs { slots, stores, parts: &target.parts, block_start: target.block * block_bytes });
             }
             Action::Sectors { extent, bytes, .. } => blocks.push((extent, bytes.get())),
             Action::Undecided => unreachable!("every block was decided on"),
@@ -673,8 +610,11 @@ fn transfer(volume: &Volume, targets: &mut [Target<'_>]) -> Result<(Fenced, Flus
     let mut stored = None;
     let mut store_logs = || -> Result<Lines<InFlight>> {
         let mut in_flight = Lines::none();
-        for (slots, stores) in &mut logs {
+        for Logs { slots, stores, parts, block_start } in &mut logs {
             for store in stores.iter_mut() {
+                if let Bytes::Merged(inode, merged) = &store.bytes {
+                    store.bytes = Bytes::Owned(merge(volume, *inode, merged, parts, *block_start, &store.entry)?);
+                }
                 in_flight = std::mem::replace(&mut in_flight, Lines::none()).and(store_log(volume, store)?);
                 slots[store.slot] = Some(store.entry);
             }
@@ -704,6 +644,14 @@ fn transfer(volume: &Volume, targets: &mut [Target<'_>]) -> Result<(Fenced, Flus
     let any_log = !logs.is_empty() && !on(Mutant::LogsNotFenced);
     let fenced = if any_log { volume.drive.fence(in_flight) } else { Fenced::nothing_stored() };
     Ok((fenced, flushed))
+}
+
+/// What is stored of one block.
+struct Logs<'t, 'd> {
+    slots: &'t mut LogSlots,
+    stores: &'t mut [Store<'d>],
+    parts: &'t [Part<'d>],
+    block_start: u64,
 }
 
 /// One request for each run of blocks that lie side by side both in memory and on the device.

@@ -66,8 +66,7 @@ impl Block {
                         return Err(damaged(owner, leaf.address, "leaf"));
                     }
                     let mut slots = block.logs.chunks_exact_mut(LINE_ENTRIES);
-                    volume.raw_lines(Structure::Mapping, leaf.address, leaf.lines(), |address, line| {
-                        volume.verify(owner, address, line)?;
+                    volume.lines(owner, Structure::Mapping, leaf.address, leaf.lines(), |address, line| {
                         let entries = line_entries(line, address).map_err(|source| Error::Damaged { inode: owner.inode, source })?;
                         slots.next().into_iter().for_each(|slots| slots.copy_from_slice(&entries));
                         Ok(())
@@ -250,7 +249,18 @@ impl Block {
             tree::clear(tx, owner, root, &(block..block + 1))?;
             return Ok(0);
         }
+        if record == self.record() {
+            return Ok(0); // another log in a leaf that stays: the most frequent write of all
+        }
         tree::set(tx, volume, owner, root, block, record, need)
+    }
+
+    /// Its record as it stands.
+    fn record(&self) -> Record {
+        match (self.extent, self.leaf, self.logs().next()) {
+            (None, None, Some(single)) => Record::SingleLog(*single), // [B3]
+            (extent, leaf, _) => Record::Block { extent, leaf },
+        }
     }
 
     /// Unwritten sectors for the block in the place of what it has, with their vector ([B4]). Its old ones are freed.

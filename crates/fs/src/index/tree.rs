@@ -81,6 +81,21 @@ pub(crate) fn lookup(volume: &Volume, owner: Owner, root: RecordBytes, block: u6
     }
 }
 
+/// The records of a range of blocks, found by one descent.
+pub(crate) fn lookup_range(volume: &Volume, owner: Owner, root: RecordBytes, blocks: Range<u64>) -> Result<SmallVec<[Record; 2]>> {
+    if blocks.end - blocks.start == 1 {
+        return lookup(volume, owner, root, blocks.start).map(|record| SmallVec::from_iter([record]));
+    }
+    let mut records = SmallVec::from_elem(Record::HOLE, (blocks.end - blocks.start) as usize);
+    let _whole = walk_range(volume, owner, root, blocks.clone(), &mut |found| {
+        if let Found::Block(block, record) = found {
+            records[(block - blocks.start) as usize] = record;
+        }
+        Ok(ControlFlow::Continue(()))
+    })?;
+    Ok(records)
+}
+
 /// Sets the record of a block in a transaction; grows the tree as needed. `root` is the inode's; the caller writes the inode.
 /// Returns the pages added.
 pub(crate) fn set(

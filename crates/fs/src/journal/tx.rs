@@ -115,6 +115,11 @@ impl<'v> Tx<'v> {
         result
     }
 
+    /// The device failed something for which this transaction, among others, took space ([T3]).
+    pub(crate) fn suspect(&mut self) {
+        self.suspect = true;
+    }
+
     /// The transaction took this space: it goes back if the transaction is dropped.
     pub(crate) fn took(&mut self, space: Space) {
         self.taken.push(space);

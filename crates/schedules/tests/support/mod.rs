@@ -223,6 +223,54 @@ pub fn neighbouring_blocks() -> Play {
     }
 }
 
+/// Blocks of two files are written back together while others write, read, cut and remove them.
+fn batches_in(domain: PersistenceDomain, effort: Effort) -> Play {
+    const STEPS: &[Step] = &[
+        Do(WriteBackAll),
+        Do(WriteBackAll),
+        Do(Write("f", 50, 100, 40)),
+        Do(Write("f", 4200, 64, 41)),
+        Do(Write("f", 8000, 400, 42)),
+        Do(Write("g", 100, 3000, 43)),
+        Do(Write("g", 4096, 4096, 44)),
+        Do(Append("g", 100, 45)),
+        Do(Truncate("f", 5000)),
+        Do(Truncate("g", 300)),
+        Read("f", 0, 12_288),
+        Read("g", 0, 9000),
+    ];
+    Play {
+        name: "batches",
+        setting: Setting::small(domain, 4 << 10),
+        preparation: &[
+            Create("f"),
+            Write("f", 0, 12_288, 1),
+            Write("f", 100, 100, 2),
+            Write("f", 4100, 100, 3),
+            Write("f", 8200, 100, 4),
+            Create("g"),
+            Write("g", 10, 200, 5),
+            Write("g", 5000, 300, 6),
+        ],
+        bound: &["f", "g"],
+        effort,
+        draw: Box::new(|random| {
+            let steps = |random: &mut Random| (0..1 + random.below(3)).map(|_| *random.pick(STEPS)).collect();
+            let mut threads: Vec<Vec<Step>> = (0..1 + random.below(2)).map(|_| steps(random)).collect();
+            threads.push(vec![Do(WriteBackAll)]);
+            Workload { first: Vec::new(), threads }
+        }),
+    }
+}
+
+pub fn batches() -> Play {
+    batches_in(Gpf, Effort { finish_one_in: 3, ..Effort::SCHEDULES })
+}
+
+pub fn batches_cut() -> Play {
+    batches_in(Adr, Effort::CUTS)
+}
+
 // ---- orphans -----------------------------------------------------------------------------------------------------------------------
 
 /// Held files lose their names while they are written, read and given up. Each thread uses its own hold: an inode's number means

@@ -1,0 +1,73 @@
+//! When blocks were last used, for the write-back policies that go by age.
+//!
+//! [H1] A table of a fixed size, found by a hash of inode and block: nothing on the device, nothing for each block. Blocks that share an
+//!      entry share its time, which is the latest of theirs: a block may look younger than it is, never older.
+//! [H2] Time is the number of transactions since the mount; what nobody has used since then is the oldest. After 2^32 of them the count
+//!      begins again, and what was left alone for so long looks younger than it is. That costs order, never data.
+//! [H3] It is there for a policy that asks for it alone. Without one a use costs a branch; with one, a load and a store.
+
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+
+use tandemfs_format::InodeNumber;
+
+use crate::types::WriteBackPolicy;
+use crate::volume::Volume;
+
+/// The table's share of the host memory for metadata: one byte of so many.
+const MEMORY_SHARE: u64 = 64;
+/// Smallest and largest table, in entries.
+const ENTRIES: std::ops::RangeInclusive<u64> = 1 << 10..=1 << 22;
+
+pub(crate) struct Heat {
+    policy: WriteBackPolicy,
+    /// The last txid at the mount.
+    mounted_at: u64,
+    ticks: Box<[AtomicU32]>,
+}
+
+impl Heat {
+    pub(crate) fn new(policy: WriteBackPolicy, memory_bytes: u64, mounted_at: u64) -> Self {
+        let entries = match policy {
+            WriteBackPolicy::MostSpace => 0, // [H3]
+            WriteBackPolicy::Oldest | WriteBackPolicy::Coldest => {
+                let fits = memory_bytes / MEMORY_SHARE / size_of::<AtomicU32>() as u64;
+                fits.next_power_of_two().clamp(*ENTRIES.start(), *ENTRIES.end())
+            }
+        };
+        Self { policy, mounted_at, ticks: (0..entries).map(|_| AtomicU32::new(0)).collect() }
+    }
+
+    /// A block was written; `first_log` where it had no logs before and has some now.
+    pub(crate) fn written(&self, volume: &Volume, inode: InodeNumber, block: u64, first_log: bool) {
+        if self.policy == WriteBackPolicy::Coldest || self.policy == WriteBackPolicy::Oldest && first_log {
+            self.entry(inode, block).store(self.now(volume), Relaxed);
+        }
+    }
+
+    /// A block was read.
+    pub(crate) fn read(&self, volume: &Volume, inode: InodeNumber, block: u64) {
+        if self.policy == WriteBackPolicy::Coldest {
+            self.entry(inode, block).store(self.now(volume), Relaxed);
+        }
+    }
+
+    /// How long ago a block was used, in transactions; 0 where the policy does not ask.
+    pub(crate) fn age(&self, volume: &Volume, inode: InodeNumber, block: u64) -> u32 {
+        match self.policy {
+            WriteBackPolicy::MostSpace => 0,
+            WriteBackPolicy::Oldest | WriteBackPolicy::Coldest => {
+                self.now(volume).wrapping_sub(self.entry(inode, block).load(Relaxed)) // [H2]
+            }
+        }
+    }
+
+    /// Never 0 before the count begins again: 0 is *before the mount*.
+    fn now(&self, volume: &Volume) -> u32 {
+        (volume.journal.last_txid() - self.mounted_at + 1) as u32
+    }
+
+    fn entry(&self, inode: InodeNumber, block: u64) -> &AtomicU32 {
+        let mixed = (inode.get().rotate_left(40) ^ block).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        &self.ticks[(mixed >> 32) as usize & (self.ticks.len() - 1)]
+    }
+}

@@ -1,0 +1,268 @@
+//! Where a write is split between the paths (RomeFS §3.3). The paper fixes the threshold by hand, where the latencies of its paths are
+//! closest, and leaves the choice to future work; `threshold=auto` makes it:
+//!
+//! [H1] At the mount both paths write the sizes from a block to 1 MiB into free space that is given back, so no data can be harmed. The
+//!      threshold is the smallest size that the block path writes at least as fast; 1 MiB where there is none.
+//! [H2] The fuller the memory zone, the lower the threshold: it halves in even steps from half of the zone free to none beyond the limit of
+//!      write-back, where it is the block size. What is large then goes by blocks, and the room is left to what only bytes do well.
+//! [H3] One write has one threshold, read once.
+
+use std::time::{Duration, Instant};
+
+use tandemfs_device::{BlockRequest, Structure};
+use tandemfs_format::mapping::{LOG_BYTES_MAX, SlotClass};
+use tandemfs_format::{LineAddress, SECTOR_BYTES, Sector};
+
+use crate::alloc::Need;
+use crate::journal::tx_space as space;
+use crate::types::Threshold;
+use crate::volume::Volume;
+use crate::{Error, FileSystem, Result};
+
+/// Largest threshold that is chosen.
+const BYTES_MAX: u32 = 1 << 20;
+/// Free share of the data area from which on the threshold is lowered, in percent ([H2]).
+const AMPLE_PERCENT: u64 = 50;
+/// Writes of one size; the median counts.
+const ROUNDS: usize = 5;
+/// No further size is measured after this time: a slow drive does not hold the mount up.
+const TIME_MAX: Duration = Duration::from_millis(50);
+/// Slots that the byte path's share goes to, in turn.
+const SLOTS: usize = 16;
+
+/// The latencies of one size, as measured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PathLatency {
+    /// Bytes written.
+    pub size_bytes: u32,
+    /// Median by stores, flushed and fenced, in nanoseconds.
+    pub byte_path_ns: u64,
+    /// Median by blocks, flushed, in nanoseconds.
+    pub block_path_ns: u64,
+}
+
+/// What the threshold is, and why.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ThresholdReport {
+    /// The threshold in force for the next write, in bytes; 0 where everything goes by blocks.
+    pub bytes: u32,
+    /// What the mount chose or was told, in bytes.
+    pub chosen_bytes: u32,
+    /// What was measured, smallest first; empty where nothing was.
+    pub measured: Vec<PathLatency>,
+    /// One sentence for people.
+    pub reason: String,
+}
+
+/// The threshold of a mount.
+#[derive(Debug)]
+pub(crate) struct Splitting {
+    option: Threshold,
+    block_bytes: u32,
+    chosen_bytes: u32,
+    /// Share of free data area at which the threshold is the block size ([H2]).
+    limit_percent: u64,
+    measured: Vec<PathLatency>,
+    /// Why nothing was measured.
+    unmeasured: Option<String>,
+}
+
+impl Splitting {
+    /// The threshold that an option asks for.
+    ///
+    /// # Errors
+    /// `InvalidArgument` where it is no multiple of the block size.
+    pub(crate) fn new(option: Threshold, block_bytes: u32, limit_percent: u8) -> Result<Self> {
+        let chosen_bytes = match option {
+            Threshold::Bytes(bytes) if bytes == 0 || bytes % block_bytes != 0 => {
+                return Err(Error::InvalidArgument("the threshold is not a multiple of the block size"));
+            }
+            Threshold::Bytes(bytes) => bytes,
+            Threshold::BlockSize | Threshold::Auto | Threshold::BlocksOnly => block_bytes,
+        };
+        Ok(Self { option, block_bytes, chosen_bytes, limit_percent: limit_percent.into(), measured: Vec::new(), unmeasured: None })
+    }
+
+    /// Measures both paths, where the option is `Auto` ([H1]). The device is written to, free space of it only.
+    pub(crate) fn calibrate(&mut self, volume: &Volume) {
+        if self.option != Threshold::Auto {
+            return;
+        }
+        match measure(volume, self.block_bytes) {
+            Ok(measured) => {
+                self.chosen_bytes = meeting_point(&measured, self.block_bytes);
+                self.measured = measured;
+            }
+            Err(error) => self.unmeasured = Some(error.to_string()),
+        }
+        tracing::info!(bytes = self.chosen_bytes, measured = ?self.measured, unmeasured = self.unmeasured, "threshold");
+    }
+
+    /// For the next write ([H3]); `None` where everything goes by blocks.
+    pub(crate) fn bytes(&self, volume: &Volume) -> Option<u32> {
+        match self.option {
+            Threshold::BlocksOnly => None,
+            Threshold::Auto if self.chosen_bytes > self.block_bytes => {
+                Some(lowered(self.chosen_bytes, self.block_bytes, volume.memory.free_data_percent(), self.limit_percent))
+            }
+            _ => Some(self.chosen_bytes),
+        }
+    }
+
+    fn report(&self, volume: &Volume) -> ThresholdReport {
+        let (chosen, free) = (self.chosen_bytes, volume.memory.free_data_percent());
+        let bytes = self.bytes(volume).unwrap_or(0);
+        let at = |size| self.measured.iter().find(|latency| latency.size_bytes == size);
+        let reason = match (self.option, &self.unmeasured, at(chosen)) {
+            (Threshold::BlockSize, ..) => "the block size".to_owned(),
+            (Threshold::Bytes(_), ..) => "as the mount was told".to_owned(),
+            (Threshold::BlocksOnly, ..) => "everything goes by blocks, as the mount was told".to_owned(),
+            (Threshold::Auto, Some(error), _) => format!("the block size, since the paths could not be measured: {error}"),
+            (Threshold::Auto, None, None) => "the block size, since the mount is read-only".to_owned(),
+            (Threshold::Auto, None, Some(latency)) => {
+                let PathLatency { byte_path_ns, block_path_ns, .. } = latency;
+                let met = if byte_path_ns >= block_path_ns { "the smallest size" } else { "no smaller size" };
+                format!("{met} that the block path writes as fast: {block_path_ns} ns for {chosen} B, {byte_path_ns} ns by bytes")
+            }
+        };
+        let lowered = format!("; lowered since {free} % of the data area is free");
+        ThresholdReport {
+            bytes,
+            chosen_bytes: chosen,
+            measured: self.measured.clone(),
+            reason: if bytes != 0 && bytes < chosen { reason + &lowered } else { reason },
+        }
+    }
+}
+
+impl FileSystem {
+    /// Where writes are split now, and why.
+    pub fn threshold(&self) -> ThresholdReport {
+        self.splitting.report(&self.volume)
+    }
+}
+
+/// The smallest size that blocks write as fast as bytes ([H1]).
+fn meeting_point(measured: &[PathLatency], block_bytes: u32) -> u32 {
+    let met = measured.iter().find(|latency| latency.block_path_ns <= latency.byte_path_ns);
+    met.or(measured.last()).map_or(block_bytes, |latency| latency.size_bytes)
+}
+
+/// [H2]: `chosen` halved once for each even part of the way from ample room down to the limit.
+fn lowered(chosen: u32, block_bytes: u32, free_percent: u64, limit_percent: u64) -> u32 {
+    let halvings = u64::from((chosen / block_bytes).ilog2());
+    let way = AMPLE_PERCENT.saturating_sub(limit_percent).max(1);
+    let gone = AMPLE_PERCENT.saturating_sub(free_percent).min(way);
+    (chosen >> (halvings * gone).div_ceil(way)).max(block_bytes)
+}
+
+/// Latencies of sizes from a block to 1 MiB, as far as free space and time allow.
+fn measure(volume: &Volume, block_bytes: u32) -> Result<Vec<PathLatency>> {
+    let mut held = Held { volume, slots: Vec::new(), sectors: None };
+    for _ in 0..SLOTS {
+        held.slots.push(volume.memory.take_slot(SlotClass::Page, Need::Growth)?);
+    }
+    let mut count = BYTES_MAX.max(block_bytes) as usize / SECTOR_BYTES;
+    let sector = loop {
+        match volume.sectors.take(count as u64, Need::Growth) {
+            Ok(sector) => break sector,
+            Err(_) if count * SECTOR_BYTES > block_bytes as usize => count /= 2,
+            Err(error) => return Err(error),
+        }
+    };
+    held.sectors = Some((sector, count as u64));
+    let bytes = vec![0x5a; count * SECTOR_BYTES]; // a drive may answer zeros without writing them
+    let (start, mut measured) = (Instant::now(), Vec::new());
+    let mut size = block_bytes as usize;
+    while size <= bytes.len() && start.elapsed() < TIME_MAX {
+        let median = |run: &mut dyn FnMut() -> Result<()>| -> Result<u64> {
+            let mut times = [0; ROUNDS];
+            for time in &mut times {
+                let start = Instant::now();
+                run()?;
+                *time = start.elapsed().as_nanos() as u64;
+            }
+            times.sort_unstable();
+            Ok(times[ROUNDS / 2])
+        };
+        let byte_path_ns = median(&mut || by_bytes(volume, &held.slots, &bytes[..size]))?;
+        let block_path_ns = median(&mut || by_blocks(volume, sector, &bytes[..size], block_bytes as usize))?;
+        measured.push(PathLatency { size_bytes: size as u32, byte_path_ns, block_path_ns });
+        size *= 2;
+    }
+    Ok(measured)
+}
+
+fn by_bytes(volume: &Volume, slots: &[LineAddress], bytes: &[u8]) -> Result<()> {
+    let mut in_flight = tandemfs_device::Lines::none();
+    for (slot, piece) in slots.iter().cycle().zip(bytes.chunks(LOG_BYTES_MAX)) {
+        let lines = volume.drive.store(Structure::DataLog, *slot, piece)?;
+        in_flight = in_flight.and(volume.drive.flush_lines(lines));
+    }
+    drop(volume.drive.fence(in_flight));
+    Ok(())
+}
+
+fn by_blocks(volume: &Volume, sector: Sector, bytes: &[u8], block_bytes: usize) -> Result<()> {
+    let request = |(index, buffer)| BlockRequest::Write { sector: sector.nth((index * block_bytes / SECTOR_BYTES) as u64), buffer };
+    let mut requests: Vec<_> = bytes.chunks(block_bytes).enumerate().map(request).collect();
+    let written = volume.drive.transfer(Structure::Data, &mut requests, &mut || {})?;
+    drop(volume.drive.flush_blocks(written)?);
+    Ok(())
+}
+
+/// Space that is measured on; it goes back.
+struct Held<'v> {
+    volume: &'v Volume,
+    slots: Vec<LineAddress>,
+    sectors: Option<(Sector, u64)>,
+}
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        for slot in &self.slots {
+            self.volume.give_back(space::slot(*slot, SlotClass::Page.lines()));
+        }
+        if let Some((sector, count)) = self.sectors {
+            self.volume.give_back(space::sectors(sector, count));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KIB: u32 = 1 << 10;
+
+    fn latency(size_bytes: u32, byte_path_ns: u64, block_path_ns: u64) -> PathLatency {
+        PathLatency { size_bytes, byte_path_ns, block_path_ns }
+    }
+
+    #[test]
+    fn the_paths_meet_at_the_smallest_size_that_blocks_write_as_fast() {
+        let measured = [latency(16 * KIB, 7, 14), latency(32 * KIB, 12, 18), latency(64 * KIB, 23, 23), latency(128 * KIB, 40, 30)];
+        assert_eq!(meeting_point(&measured, 16 * KIB), 64 * KIB);
+        assert_eq!(meeting_point(&measured[..2], 16 * KIB), 32 * KIB, "they do not meet: the largest");
+        assert_eq!(meeting_point(&[], 16 * KIB), 16 * KIB);
+    }
+
+    #[test]
+    fn the_threshold_falls_to_the_block_size_as_the_zone_fills() {
+        let at = |free| lowered(512 * KIB, 64 * KIB, free, 10);
+        assert_eq!([at(100), at(50)], [512 * KIB; 2]);
+        assert_eq!([at(49), at(37), at(36), at(23), at(10), at(0)].map(|bytes| bytes / KIB), [256, 256, 128, 64, 64, 64]);
+        for free in 0..100 {
+            assert!(at(free) <= at(free + 1) && at(free) % (64 * KIB) == 0, "{free}");
+        }
+        assert_eq!(lowered(64 * KIB, 64 * KIB, 3, 10), 64 * KIB);
+    }
+
+    #[test]
+    fn a_threshold_is_a_multiple_of_the_block_size() {
+        for bytes in [0, 4 * KIB, 65 * KIB] {
+            assert!(Splitting::new(Threshold::Bytes(bytes), 64 * KIB, 10).is_err(), "{bytes}");
+        }
+        assert!(Splitting::new(Threshold::Bytes(192 * KIB), 64 * KIB, 10).is_ok());
+    }
+}
