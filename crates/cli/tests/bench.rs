@@ -9,7 +9,7 @@ const EXPERIMENTS: [&str; 7] = ["table4", "writes", "breakdown", "reads", "threa
 const PLOTS: [usize; 7] = [0, 6, 4, 2, 2, 2, 0];
 
 fn romefs(words: &[&str], output: &Path) -> String {
-    let tiny = ["--quick", "--memory", "24M", "--scale", "0.03", "--output"];
+    let tiny = ["--quick", "--memory", "24M", "--scale", "0.01", "--output"];
     let mut command = Command::new(env!("CARGO_BIN_EXE_tandemfs"));
     let run = command.args(["bench", "romefs"]).args(words).args(tiny).arg(output).output().expect("the program runs");
     let errors = String::from_utf8_lossy(&run.stderr);

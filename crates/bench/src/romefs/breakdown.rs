@@ -24,7 +24,7 @@ const PARTS: [&str; 6] = ["log write", "block write", "write-back", "journal", "
 /// Both loads.
 pub fn run(setting: &Setting) -> Result<Outcome> {
     let mut outcome = Outcome::new("breakdown", "where time and bytes of durable unaligned random writes go (Fig. 7)");
-    setting.require(setting.timed_device_bytes(setting.load_bytes(RATIO)))?;
+    setting.require(setting.timed_device_bytes(setting.file_bytes(RATIO)))?;
     one_load(setting, &mut outcome, "sufficient", "enough memory zone for all data logs")?;
     one_load(setting, &mut outcome, "1-5", "memory zone : load = 1 : 5")?;
     outcome.note(
@@ -120,14 +120,15 @@ fn one_load(setting: &Setting, outcome: &mut Outcome, part: &str, caption: &str)
 }
 
 fn measure(setting: &Setting, size: Size, sufficient: bool) -> Result<Broken> {
-    let file_bytes = setting.load_bytes(RATIO);
+    let file_bytes = setting.file_bytes(RATIO);
     let scene = Scene::new(&setting.common)?;
     let inner = setting.timed_device(&scene, "device", file_bytes)?;
     let watch = Arc::new(Stopwatch::new(inner));
     let volume = Volume::laid_out(&(watch.clone() as _), file_bytes, &Variant::Default.options())?;
     let mut requests = Requests::new(17, size, Alignment::Byte, file_bytes);
     let data = pattern(REQUEST_BYTES_MAX);
-    let load_bytes = if sufficient { file_bytes.min(setting.load_bytes(1) * size.mean_bytes().div_ceil(64 << 10)) } else { file_bytes };
+    let load_bytes =
+        if sufficient { file_bytes.min(setting.load_bytes(1) * size.mean_bytes().div_ceil(64 << 10)) } else { setting.load_bytes(RATIO) };
     // Logs of an unaligned request: at most about a block's worth, in slots a third larger.
     let enough_until = volume.fs.space().memory.free_bytes / 3;
 

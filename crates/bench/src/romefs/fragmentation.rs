@@ -37,7 +37,7 @@ struct Point {
 /// One load.
 pub fn run(setting: &Setting) -> Result<Outcome> {
     let mut outcome = Outcome::new("fragmentation", format!("a long load of durable random writes of {} bytes", SIZE.name()));
-    let (file_bytes, load_bytes) = (setting.load_bytes(FILE_RATIO), setting.load_bytes(LOAD_RATIO));
+    let (file_bytes, load_bytes) = (setting.file_bytes(FILE_RATIO), setting.load_bytes(LOAD_RATIO));
     setting.require(setting.timed_device_bytes(file_bytes))?;
     let scene = Scene::new(&setting.common)?;
     let device = setting.timed_device(&scene, "device", file_bytes)?;

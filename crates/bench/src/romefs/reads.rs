@@ -18,14 +18,14 @@ const MADE_BY: Size = Size::About(512 << 10);
 /// Both loads.
 pub fn run(setting: &Setting) -> Result<Outcome> {
     let mut outcome = Outcome::new("reads", "random reads aligned to 4 KiB, one thread (Fig. 8)");
-    setting.require(setting.timed_device_bytes(setting.load_bytes(RATIOS[1])) * Variant::ALL.len() as u64)?;
+    setting.require(setting.timed_device_bytes(setting.file_bytes(RATIOS[1])) * Variant::ALL.len() as u64)?;
     for ratio in RATIOS {
-        let load_bytes = setting.load_bytes(ratio);
+        let (file_bytes, load_bytes) = (setting.file_bytes(ratio), setting.load_bytes(ratio));
         let scene = Scene::new(&setting.common)?;
-        let devices = writes::devices(setting, &scene, load_bytes)?;
+        let devices = writes::devices(setting, &scene, file_bytes)?;
         let mut volumes = Vec::new();
         for (variant, device) in Variant::ALL.into_iter().zip(&devices) {
-            volumes.push((variant, Volume::laid_out(device, load_bytes, &Variant::Default.options())?));
+            volumes.push((variant, Volume::laid_out(device, file_bytes, &Variant::Default.options())?));
             // By blocks only, what was written that way would be where it was laid out.
             if variant != Variant::BlocksOnly {
                 volumes[volumes.len() - 1].1.fill_memory(MADE_BY)?;
@@ -38,7 +38,7 @@ pub fn run(setting: &Setting) -> Result<Outcome> {
         let mut results = Vec::new();
         for size in SIZES {
             let contestant = |(variant, volume): &(Variant, Volume)| {
-                Contestant::new(variant.name(), volume.clone(), Requests::new(ratio, size, Alignment::Sector, load_bytes))
+                Contestant::new(variant.name(), volume.clone(), Requests::new(ratio, size, Alignment::Sector, file_bytes))
             };
             let bytes = load_bytes.min(REQUESTS_MAX * size.mean_bytes());
             results.push((size, contest::run(volumes.iter().map(contestant).collect(), Operation::Read, bytes, SLICES)?));

@@ -50,9 +50,14 @@ impl Setting {
         Ok(Self { common: arguments.common.clone(), memory_bytes, scale: arguments.scale })
     }
 
-    /// Bytes of a load of `times` the memory zone, and of the file that it goes to.
+    /// Bytes of a load of `times` the memory zone.
     pub fn load_bytes(&self, times: u64) -> u64 {
-        (((self.memory_bytes * times) as f64 * self.scale) as u64).next_multiple_of(MIB).max(FILE_BYTES_MIN)
+        (((self.memory_bytes * times) as f64 * self.scale) as u64).next_multiple_of(MIB).max(MIB)
+    }
+
+    /// Bytes of the file that such a load goes to: as many, as in the paper.
+    pub fn file_bytes(&self, times: u64) -> u64 {
+        self.load_bytes(times).max(FILE_BYTES_MIN)
     }
 
     /// A number of operations: `full`, or less of it.

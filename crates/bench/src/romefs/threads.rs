@@ -24,7 +24,7 @@ const RATIO: u64 = 5;
 /// Both operations.
 pub fn run(setting: &Setting) -> Result<Outcome> {
     let mut outcome = Outcome::new("threads", "1 to 16 threads on one file, random requests of (0, 1 MiB) aligned to 4 KiB (Fig. 9, 10)");
-    setting.require(setting.timed_device_bytes(setting.load_bytes(RATIO)) * 2)?;
+    setting.require(setting.timed_device_bytes(setting.file_bytes(RATIO)) * 2)?;
     let block = timing()?.block;
     one_operation(setting, &mut outcome, Operation::Write, block.write_bytes_per_second)?;
     one_operation(setting, &mut outcome, Operation::Read, block.read_bytes_per_second)?;
@@ -39,14 +39,14 @@ pub fn run(setting: &Setting) -> Result<Outcome> {
 
 fn one_operation(setting: &Setting, outcome: &mut Outcome, operation: Operation, drive_rate: u64) -> Result<()> {
     let name = if operation == Operation::Write { "writes" } else { "reads" };
-    let load_bytes = setting.load_bytes(RATIO);
+    let (file_bytes, load_bytes) = (setting.file_bytes(RATIO), setting.load_bytes(RATIO));
     let scene = Scene::new(&setting.common)?;
-    let device = setting.timed_device(&scene, "device", load_bytes)?;
-    let raw = Drive::new(setting.timed_device(&scene, "raw", load_bytes)?);
+    let device = setting.timed_device(&scene, "device", file_bytes)?;
+    let raw = Drive::new(setting.timed_device(&scene, "raw", file_bytes)?);
     let mut table = Table::new([name, "RomeFS", "of the drive's", "of raw", "raw", "raw of the drive's"]);
     let (mut ours, mut limits) = (Vec::new(), Vec::new());
     for threads in THREADS {
-        let volume = Volume::laid_out(&device, load_bytes, &Variant::Default.options())?;
+        let volume = Volume::laid_out(&device, file_bytes, &Variant::Default.options())?;
         if operation == Operation::Read {
             volume.fill_memory(Size::About(512 << 10))?;
         }
@@ -54,12 +54,12 @@ fn one_operation(setting: &Setting, outcome: &mut Outcome, operation: Operation,
         // A B B A, each half of a load, twice: what drifts on the machine drifts for both.
         let half = load_bytes / 2;
         let on_file = |seed| {
-            run_threads(threads, half, seed, load_bytes, &|offset, buffer| match operation {
+            run_threads(threads, half, seed, file_bytes, &|offset, buffer| match operation {
                 Operation::Write => volume.write(offset, buffer),
                 Operation::Read => volume.read(offset, buffer),
             })
         };
-        let on_raw = |seed| run_threads(threads, half, seed, load_bytes, &|offset, buffer| request(&raw, operation, offset, buffer));
+        let on_raw = |seed| run_threads(threads, half, seed, file_bytes, &|offset, buffer| request(&raw, operation, offset, buffer));
         let (mut seconds, mut raw_seconds) = ((0.0, 0), (0.0, 0));
         let add = |sum: &mut (f64, u64), (seconds, bytes)| *sum = (sum.0 + seconds, sum.1 + bytes);
         for round in 0..2 {

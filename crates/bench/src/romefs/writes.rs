@@ -22,7 +22,7 @@ const SLICES_EACH_RATIO: u64 = 4;
 pub fn run(setting: &Setting) -> Result<Outcome> {
     let mut outcome = Outcome::new("writes", "durable unaligned random writes, one thread (Fig. 6)");
     // Both loads before the first, so that nobody waits for the second to be refused.
-    setting.require(setting.timed_device_bytes(setting.load_bytes(RATIOS[1])) * Variant::ALL.len() as u64)?;
+    setting.require(setting.timed_device_bytes(setting.file_bytes(RATIOS[1])) * Variant::ALL.len() as u64)?;
     for ratio in RATIOS {
         one_load(setting, ratio, &mut outcome)?;
     }
@@ -37,20 +37,20 @@ pub fn explain(outcome: &mut Outcome) {
 }
 
 fn one_load(setting: &Setting, ratio: u64, outcome: &mut Outcome) -> Result<()> {
-    let load_bytes = setting.load_bytes(ratio);
+    let (file_bytes, load_bytes) = (setting.file_bytes(ratio), setting.load_bytes(ratio));
     let scene = Scene::new(&setting.common)?;
-    let devices = devices(setting, &scene, load_bytes)?;
+    let devices = devices(setting, &scene, file_bytes)?;
     let (mut results, mut alone) = (Vec::new(), Vec::new());
     for size in SIZES {
-        let requests = || Requests::new(ratio, size, Alignment::Byte, load_bytes);
+        let requests = || Requests::new(ratio, size, Alignment::Byte, file_bytes);
         let mut contestants = Vec::new();
         for (variant, device) in Variant::ALL.into_iter().zip(&devices) {
-            contestants.push(Contestant::new(variant.name(), Volume::laid_out(device, load_bytes, &variant.options())?, requests()));
+            contestants.push(Contestant::new(variant.name(), Volume::laid_out(device, file_bytes, &variant.options())?, requests()));
         }
         let volumes: Vec<Volume> = contestants.iter().map(|contestant| contestant.volume.clone()).collect();
         results.push((size, contest::run(contestants, Operation::Write, load_bytes, SLICES_EACH_RATIO * ratio / 5)?));
         volumes.into_iter().try_for_each(|volume| volume.fs.unmount())?;
-        let volume = Volume::laid_out(&devices[0], load_bytes, &Variant::Default.options())?;
+        let volume = Volume::laid_out(&devices[0], file_bytes, &Variant::Default.options())?;
         let contestant = Contestant::new("RomeFS alone", volume.clone(), requests());
         alone.extend(contest::run(vec![contestant], Operation::Write, load_bytes, 1)?);
         volume.fs.unmount()?;
