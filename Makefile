@@ -60,7 +60,7 @@ power-cuts:
 
 bench:
 	@scripts/setup.sh run
-	cargo run --release --locked -p tandemfs-bench
+	cargo run --release --locked -p tandemfs -- bench
 
 lint:
 	@scripts/setup.sh lint

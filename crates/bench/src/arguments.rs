@@ -1,33 +1,82 @@
 use std::path::PathBuf;
 
-use clap::{Parser, ValueEnum};
+use clap::{Args, Subcommand, ValueEnum};
 
 /// Measures TandemFS, each operation beside its bare limit in the same run.
-#[derive(Debug, Parser)]
-#[command(name = "tandemfs-bench", version)]
+#[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true)]
 pub struct Arguments {
     /// What to measure; everything when nothing is named
     #[arg(value_name = "CASE")]
     pub cases: Vec<Case>,
-    /// One JSON object a line instead of tables
-    #[arg(long)]
-    pub json: bool,
-    /// Fewer repetitions, and 100,000 files instead of 1,000,000
-    #[arg(long)]
-    pub quick: bool,
-    /// Where the images of the devices are made; needs 2 GiB, best in memory
-    #[arg(long, value_name = "DIRECTORY", default_value = "/dev/shm")]
-    pub directory: PathBuf,
+    /// How.
+    #[command(flatten)]
+    pub common: Common,
     /// A part of a case that runs in a process of its own
     #[arg(long, hide = true)]
     pub child: Option<String>,
+    /// Other measurements.
+    #[command(subcommand)]
+    pub command: Option<Command>,
 }
 
-impl Arguments {
+/// What every measurement can be told.
+#[derive(Debug, Clone, Args)]
+pub struct Common {
+    /// One JSON object a line instead of tables
+    #[arg(long)]
+    pub json: bool,
+    /// Fewer repetitions, and less of everything
+    #[arg(long)]
+    pub quick: bool,
+    /// Where the images of the devices are made; needs 2 GiB, or what the measurement says; best in memory
+    #[arg(long, value_name = "DIRECTORY", default_value = "/dev/shm")]
+    pub directory: PathBuf,
+}
+
+impl Common {
     /// `full`, or a tenth of it for a quick run.
     pub fn scaled(&self, full: usize) -> usize {
         if self.quick { (full / 10).max(1) } else { full }
     }
+}
+
+/// Measurements beside the speed table.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// The evaluation of the RomeFS paper, on an emulated CXL-SSD
+    Romefs(RomefsArguments),
+}
+
+/// `bench romefs`.
+#[derive(Debug, Clone, Args)]
+pub struct RomefsArguments {
+    /// What to measure; everything when nothing is named
+    #[arg(value_name = "EXPERIMENT")]
+    pub experiments: Vec<Experiment>,
+    /// How.
+    #[command(flatten)]
+    pub common: Common,
+    /// Memory zone that loads are scaled to [default: 256M, with --quick 32M]
+    #[arg(long, value_name = "SIZE", value_parser = mebibytes)]
+    pub memory: Option<u64>,
+    /// Also write tables, JSON lines and plots to this directory
+    #[arg(long, value_name = "DIRECTORY")]
+    pub output: Option<PathBuf>,
+    /// Share of the load that is run, for tests of the program itself: the figures mean nothing
+    #[arg(long, hide = true, default_value_t = 1.0)]
+    pub scale: f64,
+}
+
+/// A size in whole MiB.
+fn mebibytes(text: &str) -> Result<u64, String> {
+    let (number, shift) = match (text.strip_suffix('M'), text.strip_suffix('G')) {
+        (Some(number), _) => (number, 20),
+        (_, Some(number)) => (number, 30),
+        _ => ("", 0),
+    };
+    let size = number.parse().ok().and_then(|number: u64| number.checked_mul(1 << shift)).filter(|size| (1..=1 << 40).contains(size));
+    size.ok_or_else(|| format!("'{text}' is no size here; write a number with M or G, such as 256M"))
 }
 
 /// A row, or a group of rows, of the speed table.
@@ -61,5 +110,71 @@ impl Case {
             Self::ManyFiles => "many-files",
             Self::Mount => "mount",
         }
+    }
+}
+
+/// An experiment of RomeFS §4.2, or one that the paper leaves out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Experiment {
+    /// Table 4: which share of the bytes takes which path, 5 thresholds x 6 sizes
+    Table4,
+    /// Fig. 6: durable unaligned random writes beside blocks only and beside an LRU cache
+    Writes,
+    /// Fig. 7: where time and bytes of a write go
+    Breakdown,
+    /// Fig. 8: random reads beside the same two
+    Reads,
+    /// Fig. 9 and 10: 1 to 16 threads on one file
+    Threads,
+    /// Merges, logs a block, write amplification, the memory zone over time
+    Fragmentation,
+    /// What a log write, a large write and a scattered small write cost over their limits
+    Overhead,
+}
+
+impl Experiment {
+    /// All, in the order of the paper.
+    pub const ALL: [Self; 7] =
+        [Self::Table4, Self::Writes, Self::Breakdown, Self::Reads, Self::Threads, Self::Fragmentation, Self::Overhead];
+
+    /// The name on the command line, and of its files.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Table4 => "table4",
+            Self::Writes => "writes",
+            Self::Breakdown => "breakdown",
+            Self::Reads => "reads",
+            Self::Threads => "threads",
+            Self::Fragmentation => "fragmentation",
+            Self::Overhead => "overhead",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::{Command as Line, FromArgMatches};
+
+    use super::*;
+
+    fn parse(line: &str) -> Result<Arguments, clap::Error> {
+        Arguments::from_arg_matches(&Arguments::augment_args(Line::new("bench")).try_get_matches_from(line.split(' '))?)
+    }
+
+    #[test]
+    fn cases_and_experiments_have_their_own_lines() {
+        let cases = parse("bench overwrite fuse --quick --json").expect("a line");
+        assert_eq!((cases.cases, cases.command.is_none()), (vec![Case::Overwrite, Case::Fuse], true));
+        let romefs = parse("bench romefs table4 writes --quick --memory 64M --output out").expect("a line");
+        let Some(Command::Romefs(romefs)) = romefs.command else { panic!("no experiment") };
+        assert_eq!((romefs.experiments, romefs.memory), (vec![Experiment::Table4, Experiment::Writes], Some(64 << 20)));
+        assert!(parse("bench overwrite romefs").is_err() && parse("bench romefs --memory 64").is_err());
+    }
+
+    #[test]
+    fn names_are_those_of_the_command_line() {
+        let name = |value: Option<clap::builder::PossibleValue>| value.map(|value| value.get_name().to_owned());
+        assert!(Case::ALL.iter().all(|case| name(case.to_possible_value()).as_deref() == Some(case.name())));
+        assert!(Experiment::ALL.iter().all(|each| name(each.to_possible_value()).as_deref() == Some(each.name())));
     }
 }

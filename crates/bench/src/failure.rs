@@ -1,25 +1,37 @@
 use std::fmt::{self, Display};
 
-/// Why nothing was measured: a sentence. Nobody handles the reasons apart, so there is one type.
+/// Why nothing was measured: a sentence. Nobody handles the reasons apart, but for a reader of the output who went away.
 #[derive(Debug)]
-pub struct Failure(String);
+pub struct Failure {
+    sentence: String,
+    output_closed: bool,
+}
 
 impl Failure {
     /// With a sentence of its own.
     pub fn new(sentence: impl Into<String>) -> Self {
-        Self(sentence.into())
+        Self { sentence: sentence.into(), output_closed: false }
+    }
+
+    /// Nobody reads the output any more (`tandemfs bench | head`).
+    pub(crate) fn output_closed() -> Self {
+        Self { output_closed: true, ..Self::new("standard output was closed") }
+    }
+
+    pub(crate) fn is_output_closed(&self) -> bool {
+        self.output_closed
     }
 }
 
 impl Display for Failure {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str(&self.0)
+        formatter.write_str(&self.sentence)
     }
 }
 
 impl<E: std::error::Error> From<E> for Failure {
     fn from(error: E) -> Self {
-        Self(error.to_string())
+        Self::new(error.to_string())
     }
 }
 

@@ -54,8 +54,22 @@ pub fn facts() -> Vec<(&'static str, String)> {
         ("memory", field("/proc/meminfo", "MemTotal").unwrap_or_default()),
         ("line write-back", flush.to_owned()),
         ("clock", read("/sys/devices/system/clocksource/clocksource0/current_clocksource")),
-        ("load", read("/proc/loadavg").split(' ').next().unwrap_or_default().to_owned()),
+        ("load", load().to_string()),
     ]
+}
+
+/// Threads that ran or wanted to, on average over the last minute.
+pub fn load() -> f64 {
+    let text = fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    text.split(' ').next().and_then(|load| load.parse().ok()).unwrap_or_default()
+}
+
+/// Memory that programs can still take, in bytes.
+pub fn available_memory_bytes() -> u64 {
+    let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
+    let kib = line.and_then(|line| line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok());
+    kib.map_or(u64::MAX, |kib| kib << 10)
 }
 
 /// Keeps the calling thread on the last CPU until dropped; threads that it starts meanwhile stay there too. Best effort.

@@ -98,6 +98,7 @@ pub fn interleaved(subjects: usize, rounds: usize, batches: &mut [Batch<'_>]) ->
 }
 
 /// Numbers that jump about but are the same in each run (xorshift).
+#[derive(Debug, Clone)]
 pub struct Jumps(u64);
 
 impl Jumps {

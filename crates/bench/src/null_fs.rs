@@ -5,6 +5,7 @@
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::path::Path;
+use std::sync::LazyLock;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use fuser::{
@@ -233,7 +234,8 @@ impl Filesystem for NullFs {
         _owner: Option<LockOwner>,
         reply: ReplyData,
     ) {
-        static NOTHING: [u8; REQUEST_BYTES_MAX as usize] = [0; REQUEST_BYTES_MAX as usize];
+        // Made at the first read: as a constant it would be a MiB of the program.
+        static NOTHING: LazyLock<Vec<u8>> = LazyLock::new(|| vec![0; REQUEST_BYTES_MAX as usize]);
         reply.data(&NOTHING[..(size as usize).min(NOTHING.len())]);
     }
 

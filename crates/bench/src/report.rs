@@ -2,9 +2,11 @@
 
 use serde_json::{Value, json};
 
-use crate::arguments::Case;
+use crate::failure::Result;
 use crate::machine;
 use crate::measure::Samples;
+use crate::output::say;
+use crate::table::Table;
 
 /// What a row has to reach.
 #[derive(Debug, Clone, Copy)]
@@ -17,7 +19,7 @@ pub enum Reach {
     SpeedAtLeast(f64),
     /// The slowest below so many nanoseconds.
     Below(f64),
-    /// Host memory of at most so many bytes.
+    /// Memory of at most so many bytes.
     BytesAtMost(f64),
     /// Nothing: shown to explain another row.
     Shown,
@@ -133,9 +135,10 @@ impl Row {
         ]
     }
 
-    fn json(&self, case: Case) -> Value {
+    /// A record for programs.
+    pub fn json(&self, case: &str) -> Value {
         json!({
-            "case": case.name(),
+            "case": case,
             "name": self.name,
             "unit": if matches!(self.reach, Reach::BytesAtMost(_)) { "bytes" } else { "nanoseconds" },
             "median": self.median,
@@ -160,49 +163,37 @@ impl Row {
 }
 
 /// The facts of the machine.
-pub fn header(as_json: bool) {
+pub fn header(as_json: bool) -> Result<()> {
     let facts = machine::facts();
     if as_json {
         let machine: serde_json::Map<String, Value> = facts.into_iter().map(|(name, value)| (name.to_owned(), value.into())).collect();
-        println!("{}", json!({ "machine": machine }));
-    } else {
-        let facts: Vec<String> = facts.into_iter().map(|(name, value)| format!("{name}: {value}")).collect();
-        println!("{}\n", facts.join("; "));
+        return say(&format!("{}\n", json!({ "machine": machine })));
     }
+    let facts: Vec<String> = facts.into_iter().map(|(name, value)| format!("{name}: {value}")).collect();
+    say(&format!("{}\n\n", facts.join("; ")))
 }
 
 /// The rows of a case, as a table that is also Markdown, or as a line of JSON each.
-pub fn print(case: Case, rows: &[Row], as_json: bool) {
+pub fn print(case: &str, rows: &[Row], as_json: bool) -> Result<()> {
     if as_json {
-        rows.iter().for_each(|row| println!("{}", row.json(case)));
-        return;
+        return rows.iter().try_for_each(|row| say(&format!("{}\n", row.json(case))));
     }
-    let head = [case.name(), "median", "p99", "limit", "limit p99", "result", "reach", "met"].map(str::to_owned);
-    let cells: Vec<[String; 8]> = std::iter::once(head).chain(rows.iter().map(Row::cells)).collect();
-    let width = |column: usize| cells.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
-    let widths: [usize; 8] = std::array::from_fn(width);
-    for (index, row) in cells.iter().enumerate() {
-        let padded = row.iter().zip(widths).enumerate().map(|(column, (cell, width))| match column {
-            0 => format!("{cell:<width$}"),
-            _ => format!("{cell:>width$}"),
-        });
-        println!("| {} |", padded.collect::<Vec<String>>().join(" | "));
-        if index == 0 {
-            let rule = widths.iter().enumerate().map(|(column, width)| match column {
-                0 => "-".repeat(width + 2),
-                _ => format!("{}:", "-".repeat(width + 1)),
-            });
-            println!("|{}|", rule.collect::<Vec<String>>().join("|"));
-        }
-    }
-    println!();
+    say(&format!("{}\n", table(case, rows).markdown()))?;
     for row in rows.iter().filter(|row| !row.note.is_empty()) {
-        println!("- {}: {}", row.name, row.note);
+        say(&format!("- {}: {}\n", row.name, row.note))?;
     }
-    println!();
+    say("\n")
 }
 
-fn time(nanoseconds: f64) -> String {
+/// The rows as a table.
+pub fn table(case: &str, rows: &[Row]) -> Table {
+    let mut table = Table::new([case, "median", "p99", "limit", "limit p99", "result", "reach", "met"]);
+    rows.iter().for_each(|row| table.row(row.cells()));
+    table
+}
+
+/// A time in a fitting unit.
+pub fn time(nanoseconds: f64) -> String {
     match nanoseconds.abs() {
         below if below < 10_000.0 => format!("{:.2} us", nanoseconds / 1e3),
         below if below < 1_000_000.0 => format!("{:.1} us", nanoseconds / 1e3),
@@ -212,7 +203,7 @@ fn time(nanoseconds: f64) -> String {
 }
 
 fn bytes(bytes: f64) -> String {
-    format!("{:.0} MiB", bytes / f64::from(1 << 20))
+    if bytes < f64::from(1 << 20) { format!("{bytes:.0} B") } else { format!("{:.0} MiB", bytes / f64::from(1 << 20)) }
 }
 
 #[cfg(test)]

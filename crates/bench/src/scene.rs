@@ -12,7 +12,7 @@ use tandemfs_format::{LINE_BYTES, LineAddress, SECTOR_BYTES, Sector};
 use tandemfs_fs::{FileSystem, FormatOptions, MountOptions, NewInode, make_file_system};
 use tempfile::TempDir;
 
-use crate::arguments::Arguments;
+use crate::arguments::Common;
 use crate::failure::{Failure, Result};
 
 pub const MIB: u64 = 1 << 20;
@@ -44,7 +44,7 @@ impl DeviceShape {
 
 impl Scene {
     /// A new directory below the one that the arguments name.
-    pub fn new(arguments: &Arguments) -> Result<Self> {
+    pub fn new(arguments: &Common) -> Result<Self> {
         let directory = tempfile::Builder::new().prefix("tandemfs-bench-").tempdir_in(&arguments.directory).map_err(|error| {
             Failure::new(format!("{}: {error}; name a directory to write to with --directory", arguments.directory.display()))
         })?;

@@ -55,6 +55,8 @@ pub enum Command {
     Scrub(ScrubArguments),
     /// Show structures of a device as they are on it
     Dump(DumpArguments),
+    /// Measure the file system, beside bare limits and as the RomeFS paper does; needs no device
+    Bench(tandemfs_bench::Arguments),
     /// Print a completion script for a shell
     Completions {
         /// Which shell.
@@ -263,6 +265,8 @@ mod tests {
             "tandemfs dump image superblock",
             "tandemfs dump image inode 5",
             "tandemfs dump image tree /a/b",
+            "tandemfs bench overwrite fuse --quick",
+            "tandemfs bench romefs table4 --memory 256M --output out",
             "tandemfs completions bash",
             "tandemfs man --output man",
         ] {

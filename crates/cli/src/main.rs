@@ -56,6 +56,7 @@ fn run(command: Command) -> Result<u8, Failure> {
         Command::Stats(arguments) => stats::run(&arguments),
         Command::Scrub(arguments) => scrub::run(&arguments),
         Command::Dump(arguments) => dump::run(&arguments),
+        Command::Bench(arguments) => tandemfs_bench::run(&arguments).map(|()| 0).map_err(Failure::because),
         Command::Completions { shell } => generate::completions(shell),
         Command::Man { output } => generate::man(output.as_deref()),
     }

@@ -14,7 +14,7 @@ use tandemfs_format::superblock::ChecksumKind;
 use tandemfs_fs::FileSystem;
 use tandemfs_fuse::{Mode, MountSettings, Unmount};
 
-use crate::arguments::Arguments;
+use crate::arguments::Common;
 use crate::failure::{Failure, Result};
 use crate::measure::{Batch, Jumps, Recorder, interleaved};
 use crate::null_fs;
@@ -33,13 +33,13 @@ const FSYNC: usize = 4;
 const WRITE_FSYNC: usize = 5;
 
 /// Both modes.
-pub fn run(arguments: &Arguments) -> Result<Vec<Row>> {
+pub fn run(arguments: &Common) -> Result<Vec<Row>> {
     let mut rows = in_mode(arguments, Mode::Strict)?;
     rows.extend(in_mode(arguments, Mode::Relaxed)?);
     Ok(rows)
 }
 
-fn in_mode(arguments: &Arguments, mode: Mode) -> Result<Vec<Row>> {
+fn in_mode(arguments: &Common, mode: Mode) -> Result<Vec<Row>> {
     let scene = Scene::new(arguments)?;
     let settings = MountSettings { mode, ..MountSettings::default() };
     let fs = scene::make(scene.device("engine", DeviceShape::plain(64 * MIB, 64 * MIB))?, ChecksumKind::Crc32c)?;

@@ -7,7 +7,7 @@ use tandemfs_format::InodeNumber;
 use tandemfs_format::superblock::ChecksumKind;
 use tandemfs_fs::{FileSystem, MountOptions};
 
-use crate::arguments::Arguments;
+use crate::arguments::Common;
 use crate::failure::Result;
 use crate::machine::{self, Pinned};
 use crate::measure::Samples;
@@ -50,7 +50,7 @@ pub fn fill(fs: &FileSystem, directories: &[InodeNumber], files: usize, mut took
 }
 
 /// Both trees, with the memory option as it comes; then with so much of it that nothing is evicted, to tell what eviction costs.
-pub fn run(arguments: &Arguments) -> Result<Vec<Row>> {
+pub fn run(arguments: &Common) -> Result<Vec<Row>> {
     let mut rows = Vec::new();
     for (memory_bytes, reach) in [(MountOptions::default().memory_bytes, Reach::RatioAtMost(RATIO)), (LARGE_MEMORY, Reach::Shown)] {
         for (directories, name) in [(1, "one directory"), (DIRECTORIES, "1,000 directories")] {
@@ -60,7 +60,7 @@ pub fn run(arguments: &Arguments) -> Result<Vec<Row>> {
     Ok(rows)
 }
 
-fn one_tree(arguments: &Arguments, directories: usize, name: &str, memory_bytes: u64, reach: Reach) -> Result<[Row; 2]> {
+fn one_tree(arguments: &Common, directories: usize, name: &str, memory_bytes: u64, reach: Reach) -> Result<[Row; 2]> {
     let files = arguments.scaled(1_000_000);
     let scene = Scene::new(arguments)?;
     let device = scene.device("engine", DeviceShape::plain(zone_bytes(files), 64 * MIB))?;

@@ -13,7 +13,7 @@ use tandemfs_format::superblock::ChecksumKind;
 use tandemfs_fs::{FileSystem, MountOptions};
 
 use super::many_files;
-use crate::arguments::Arguments;
+use crate::arguments::Common;
 use crate::failure::{Failure, Result};
 use crate::machine;
 use crate::measure::Samples;
@@ -28,7 +28,7 @@ const LATE_FILES: usize = 2000;
 const FIXED_BYTES: u64 = 64 * MIB;
 
 /// All rows.
-pub fn run(arguments: &Arguments) -> Result<Vec<Row>> {
+pub fn run(arguments: &Common) -> Result<Vec<Row>> {
     let files = arguments.scaled(1_000_000);
     let scene = Scene::new(arguments)?;
     let shape = DeviceShape::plain(many_files::zone_bytes(files), 64 * MIB);
@@ -103,7 +103,7 @@ fn in_process(image: &Path, order: &Order) -> Result<Value> {
         "round": order.round,
         "memory_bytes": order.memory_bytes,
     });
-    let output = Command::new(std::env::current_exe()?).args(["--child", &text.to_string()]).output()?;
+    let output = Command::new(std::env::current_exe()?).args(["bench", "--child", &text.to_string()]).output()?;
     if !output.status.success() {
         return Err(Failure::new(format!("a measured process failed: {}", String::from_utf8_lossy(&output.stderr).trim())));
     }

@@ -5,7 +5,7 @@ use tandemfs_format::InodeNumber;
 use tandemfs_format::superblock::ChecksumKind;
 use tandemfs_fs::RenameMode;
 
-use crate::arguments::Arguments;
+use crate::arguments::Common;
 use crate::failure::Result;
 use crate::machine::Pinned;
 use crate::measure::{Batch, Recorder, interleaved};
@@ -18,7 +18,7 @@ const OPERATIONS: [&str; 3] = ["create", "rename", "unlink"];
 const OVER_NS: f64 = 3000.0;
 
 /// The three rows.
-pub fn run(arguments: &Arguments) -> Result<Vec<Row>> {
+pub fn run(arguments: &Common) -> Result<Vec<Row>> {
     let scene = Scene::new(arguments)?;
     let shape = DeviceShape::plain(64 * MIB, 64 * MIB);
     let record_bytes = record_bytes(&scene, shape)?;

@@ -1,4 +1,5 @@
-//! A durable 4 KiB overwrite in a data log, beside the same copy, flush and fence alone; then its parts, each measured by itself.
+//! A durable 4 KiB overwrite in a data log, beside the same copy, flush and fence alone, and beside those with the CRC-32C that whoever
+//! verifies what he reads has to compute; then its parts, each measured by itself.
 
 use std::hint::black_box;
 use std::sync::Arc;
@@ -9,7 +10,7 @@ use tandemfs_format::superblock::ChecksumKind;
 use tandemfs_format::{InodeNumber, LineAddress, PairSeed};
 use tandemfs_fs::{FileSystem, WriteOptions};
 
-use crate::arguments::Arguments;
+use crate::arguments::Common;
 use crate::failure::{Failure, Result};
 use crate::machine::Pinned;
 use crate::measure::{Batch, Jumps, Recorder, interleaved};
@@ -17,27 +18,38 @@ use crate::probe::{Probe, Store};
 use crate::report::{Reach, Row};
 use crate::scene::{self, DeviceShape, MIB, Scene};
 
+const DOMAINS: [PersistenceDomain; 2] = [PersistenceDomain::Gpf, PersistenceDomain::Adr];
 const PAGE: usize = 4096;
 const PAGES: u64 = 256;
 const BATCH: usize = 64;
 const OVER_NS: f64 = 1500.0;
+const OVER_CHECKSUM_NS: f64 = 1000.0;
 
-const SUBJECTS: usize = 6;
+const SUBJECTS: usize = 7;
 const ENGINE: usize = 0;
 const LIMIT: usize = 1;
 const CHECKSUM: usize = 2;
 const ENCODE: usize = 3;
 const RECORD: usize = 4;
 const LOOK_UP: usize = 5;
+const LIMIT_CHECKSUM: usize = 6;
 
 /// Both domains.
-pub fn run(arguments: &Arguments) -> Result<Vec<Row>> {
-    let mut rows = in_domain(arguments, PersistenceDomain::Gpf)?;
-    rows.extend(in_domain(arguments, PersistenceDomain::Adr)?);
+pub fn run(arguments: &Common) -> Result<Vec<Row>> {
+    let mut rows = Vec::new();
+    for domain in DOMAINS {
+        rows.extend(in_domain(arguments, domain, arguments.scaled(2000))?);
+    }
     Ok(rows)
 }
 
-fn in_domain(arguments: &Arguments, domain: PersistenceDomain) -> Result<Vec<Row>> {
+/// The overwrite in both domains beside the limit that has a checksum.
+pub fn beside_checksum(arguments: &Common, rounds: usize) -> Result<Vec<Row>> {
+    let row = |domain| Ok(in_domain(arguments, domain, rounds)?.swap_remove(1));
+    DOMAINS.into_iter().map(row).collect()
+}
+
+fn in_domain(arguments: &Common, domain: PersistenceDomain, rounds: usize) -> Result<Vec<Row>> {
     let scene = Scene::new(arguments)?;
     let device = |name| -> Result<Arc<dyn Device>> {
         let device = match domain.needs_flush() {
@@ -69,6 +81,16 @@ fn in_domain(arguments: &Arguments, domain: PersistenceDomain) -> Result<Vec<Row
         Ok(())
     };
     let pair = PairSeed::new(fs.superblock().pair);
+    let mut checked_logs = trace.logs.iter().cycle();
+    let limit_checksum = |recorder: &mut Recorder| {
+        for store in checked_logs.by_ref().take(BATCH) {
+            recorder.time(LIMIT_CHECKSUM, || {
+                black_box(pair.data(black_box(&data)));
+                scene::persist(&bare, store.offset, &data)
+            })?;
+        }
+        Ok(())
+    };
     let checksum = |recorder: &mut Recorder| {
         for _ in 0..BATCH {
             recorder.time(CHECKSUM, || black_box(pair.data(black_box(&data))));
@@ -100,9 +122,16 @@ fn in_domain(arguments: &Arguments, domain: PersistenceDomain) -> Result<Vec<Row
         }
         Ok(())
     };
-    let mut batches: [Batch<'_>; SUBJECTS] =
-        [Box::new(engine), Box::new(limit), Box::new(checksum), Box::new(encoding), Box::new(record), Box::new(look_up)];
-    let samples = interleaved(SUBJECTS, arguments.scaled(2000), &mut batches)?;
+    let mut batches: [Batch<'_>; SUBJECTS] = [
+        Box::new(engine),
+        Box::new(limit_checksum),
+        Box::new(limit),
+        Box::new(checksum),
+        Box::new(encoding),
+        Box::new(record),
+        Box::new(look_up),
+    ];
+    let samples = interleaved(SUBJECTS, rounds, &mut batches)?;
     drop(batches);
     fs.unmount()?;
 
@@ -112,6 +141,13 @@ fn in_domain(arguments: &Arguments, domain: PersistenceDomain) -> Result<Vec<Row
     let lines = format!("{} lines in {} B", trace.record_lines, trace.record_bytes);
     Ok(vec![
         Row::beside(what("4 KiB overwrite"), &samples[ENGINE], &samples[LIMIT], Reach::OverAtMost(OVER_NS)),
+        Row::beside(
+            what("4 KiB overwrite, limit with CRC-32C"),
+            &samples[ENGINE],
+            &samples[LIMIT_CHECKSUM],
+            Reach::OverAtMost(OVER_CHECKSUM_NS),
+        )
+        .note("limit: copy, flush, fence and CRC-32C of the same 4 KiB"),
         Row::alone(what("of it: CRC-32C of the data"), &samples[CHECKSUM]),
         Row::alone(what("of it: record encoded, with its CRC"), &samples[ENCODE]).note(lines),
         Row::alone(what("of it: record persisted"), &samples[RECORD]),

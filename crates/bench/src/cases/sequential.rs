@@ -8,7 +8,7 @@ use tandemfs_format::superblock::ChecksumKind;
 use tandemfs_format::{InodeNumber, SECTOR_BYTES, Sector};
 use tandemfs_fs::{FileSystem, WriteOptions};
 
-use crate::arguments::Arguments;
+use crate::arguments::Common;
 use crate::failure::{Failure, Result};
 use crate::machine::Pinned;
 use crate::measure::{Batch, Recorder, Samples, interleaved};
@@ -21,7 +21,7 @@ const FILE_MIB: u64 = 64;
 const PLACEMENTS: usize = 8;
 
 /// All rows.
-pub fn run(arguments: &Arguments) -> Result<Vec<Row>> {
+pub fn run(arguments: &Common) -> Result<Vec<Row>> {
     let mut rows = timed(arguments)?;
     rows.extend(untimed(arguments)?);
     Ok(rows)
@@ -120,7 +120,7 @@ enum Kind {
 
 /// Measures subjects on several sets of fresh devices, made in another order each time. Where in the machine's memory an image comes to lie
 /// changes the speed of copies by more than a checksum does, for as long as the image lives; one set would measure that.
-fn on_many_placements(arguments: &Arguments, shape: DeviceShape, kinds: &[Kind], rounds: usize) -> Result<Vec<Vec<Samples>>> {
+fn on_many_placements(arguments: &Common, shape: DeviceShape, kinds: &[Kind], rounds: usize) -> Result<Vec<Vec<Samples>>> {
     let mut placements = Vec::new();
     for placement in 0..if arguments.quick { 3 } else { PLACEMENTS } {
         let scene = Scene::new(arguments)?;
@@ -156,7 +156,7 @@ fn row(name: String, placements: &[Vec<Samples>], subject: usize, limit: usize, 
     Row { bytes: Some(MIB), undecided, ..Row::beside(name, &all, &all_limit, reach) }.note(spread)
 }
 
-fn timed(arguments: &Arguments) -> Result<Vec<Row>> {
+fn timed(arguments: &Common) -> Result<Vec<Row>> {
     let shape = DeviceShape { profile: "romefs-a", timing: true, memory_bytes: 64 * MIB, block_bytes: 256 * MIB };
     let placements = on_many_placements(arguments, shape, &[Kind::Checked, Kind::Raw], arguments.scaled(50))?;
     let row = |name: &str, subject: usize| {
@@ -165,7 +165,7 @@ fn timed(arguments: &Arguments) -> Result<Vec<Row>> {
     Ok(vec![row("write", 0), row("read", 2)])
 }
 
-fn untimed(arguments: &Arguments) -> Result<Vec<Row>> {
+fn untimed(arguments: &Common) -> Result<Vec<Row>> {
     let shape = DeviceShape::plain(64 * MIB, 256 * MIB);
     let placements = on_many_placements(arguments, shape, &[Kind::Checked, Kind::Unchecked, Kind::Raw], arguments.scaled(50))?;
     let mut rows = Vec::new();

@@ -1,0 +1,85 @@
+//! Where figures go: standard output, and a directory of tables, JSON lines and plots.
+
+use std::fs;
+use std::io::{self, Write};
+use std::path::Path;
+
+use serde_json::{Value, json};
+
+use crate::failure::{Failure, Result};
+use crate::table::Table;
+
+/// Prints text. A reader who went away ends the run without a word.
+pub fn say(text: &str) -> Result<()> {
+    let mut out = io::stdout().lock();
+    out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(|error| match error.kind() {
+        io::ErrorKind::BrokenPipe => Failure::output_closed(),
+        _ => error.into(),
+    })
+}
+
+/// What an experiment found.
+pub struct Outcome {
+    /// Name of the experiment, and of its files.
+    pub name: &'static str,
+    title: String,
+    tables: Vec<(String, Table)>,
+    notes: Vec<String>,
+    records: Vec<Value>,
+    plots: Vec<(String, String)>,
+}
+
+impl Outcome {
+    /// Nothing yet.
+    pub fn new(name: &'static str, title: impl Into<String>) -> Self {
+        Self { name, title: title.into(), tables: Vec::new(), notes: Vec::new(), records: Vec::new(), plots: Vec::new() }
+    }
+
+    /// Adds a table with a line above it.
+    pub fn table(&mut self, caption: impl Into<String>, table: Table) {
+        self.tables.push((caption.into(), table));
+    }
+
+    /// Adds a sentence below the tables.
+    pub fn note(&mut self, note: impl Into<String>) {
+        self.notes.push(note.into());
+    }
+
+    /// Adds an object for programs; the experiment's name is added to it.
+    pub fn record(&mut self, mut record: Value) {
+        record["experiment"] = self.name.into();
+        self.records.push(record);
+    }
+
+    /// Adds a plot; `part` tells it from others of the experiment.
+    pub fn plot(&mut self, part: &str, svg: String) {
+        self.plots.push((format!("{}-{part}.svg", self.name), svg));
+    }
+
+    /// Prints the outcome, and writes it to a directory where one is named.
+    pub fn publish(&self, machine: &str, as_json: bool, directory: Option<&Path>) -> Result<()> {
+        let lines: String = self.records.iter().map(|record| format!("{record}\n")).collect();
+        let text = self.markdown();
+        say(if as_json { &lines } else { &text })?;
+        let Some(directory) = directory else { return Ok(()) };
+        let write = |name: &str, content: &str| {
+            let path = directory.join(name);
+            fs::write(&path, content).map_err(|error| Failure::new(format!("{}: {error}", path.display())))
+        };
+        fs::create_dir_all(directory).map_err(|error| Failure::new(format!("{}: {error}", directory.display())))?;
+        write(&format!("{}.jsonl", self.name), &format!("{}\n{lines}", json!({ "machine": machine })))?;
+        write(&format!("{}.md", self.name), &format!("{text}{machine}\n"))?;
+        self.plots.iter().try_for_each(|(name, svg)| write(name, svg))
+    }
+
+    fn markdown(&self) -> String {
+        let mut text = format!("## {}: {}\n\n", self.name, self.title);
+        for (caption, table) in &self.tables {
+            text += &format!("{caption}\n\n{}\n", table.markdown());
+        }
+        for note in &self.notes {
+            text += &format!("- {note}\n");
+        }
+        text + "\n"
+    }
+}

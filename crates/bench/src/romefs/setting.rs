@@ -1,0 +1,277 @@
+//! What the experiments have in common: the sizes of a run, volumes, the file that is worked on.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rustix::fs::{statfs, statvfs};
+use tandemfs_device::{Device, Drive};
+use tandemfs_emulator::Timing;
+use tandemfs_format::InodeNumber;
+use tandemfs_fs::{FileSystem, FormatOptions, MountOptions, Promote, Threshold, WriteBackPolicy, WriteOptions, make_file_system};
+
+use super::requests::{Alignment, Requests, Size};
+use crate::arguments::{Common, RomefsArguments};
+use crate::failure::{Failure, Result};
+use crate::machine;
+use crate::scene::{self, DeviceShape, MIB, Scene};
+
+/// The drive of the paper's CXL-SSD A.
+pub const PROFILE: &str = "romefs-a";
+const TMPFS: i64 = 0x0102_1994;
+/// Write-back rests when nothing has crossed to the device for so long.
+const QUIET: Duration = Duration::from_millis(5);
+/// From this load on the machine is shared: waits of the emulated drive come late.
+const BUSY: f64 = 0.5;
+/// Smallest file that requests of all sizes fit.
+const FILE_BYTES_MIN: u64 = 8 * MIB;
+
+/// Sizes of a run.
+#[derive(Debug, Clone)]
+pub struct Setting {
+    /// As of every measurement.
+    pub common: Common,
+    /// Memory zone, in bytes.
+    pub memory_bytes: u64,
+    /// Share of the load that is run.
+    pub scale: f64,
+}
+
+impl Setting {
+    /// What the arguments ask for.
+    pub fn new(arguments: &RomefsArguments) -> Result<Self> {
+        let memory_bytes = arguments.memory.unwrap_or(if arguments.common.quick { 32 * MIB } else { 256 * MIB });
+        if !(24 * MIB..=64 << 30).contains(&memory_bytes) || !memory_bytes.is_multiple_of(2 * MIB) {
+            return Err(Failure::new("--memory: a multiple of 2 MiB from 24M to 64G is needed"));
+        }
+        if !(arguments.scale > 0.0 && arguments.scale <= 1.0) {
+            return Err(Failure::new("--scale: a share above 0 and up to 1 is needed"));
+        }
+        Ok(Self { common: arguments.common.clone(), memory_bytes, scale: arguments.scale })
+    }
+
+    /// Bytes of a load of `times` the memory zone.
+    pub fn load_bytes(&self, times: u64) -> u64 {
+        (((self.memory_bytes * times) as f64 * self.scale) as u64).next_multiple_of(MIB).max(MIB)
+    }
+
+    /// Bytes of the file that such a load goes to: as many, as in the paper.
+    pub fn file_bytes(&self, times: u64) -> u64 {
+        self.load_bytes(times).max(FILE_BYTES_MIN)
+    }
+
+    /// A number of operations: `full`, or less of it.
+    pub fn count(&self, full: usize, quick: usize) -> usize {
+        ((if self.common.quick { quick } else { full } as f64 * self.scale) as usize).max(4)
+    }
+
+    /// Block zone for a file of so many bytes: its blocks, and room for those that replace them.
+    pub fn block_bytes(file_bytes: u64) -> u64 {
+        (file_bytes + file_bytes / 4 + 64 * MIB).next_multiple_of(2 * MIB)
+    }
+
+    /// Fails where the directory of the images has no room for so many bytes.
+    pub fn require(&self, bytes: u64) -> Result<()> {
+        let directory = &self.common.directory;
+        let free = room(directory).map_err(|error| Failure::new(format!("{}: {error}", directory.display())))?;
+        if bytes + bytes / 20 <= free {
+            return Ok(());
+        }
+        let gib = |bytes: u64| bytes as f64 / f64::from(1 << 30);
+        Err(Failure::new(format!(
+            "{} has {:.1} GiB to spare and this needs {:.1} GiB; name another directory with --directory, or a smaller memory zone with \
+             --memory or --quick",
+            directory.display(),
+            gib(free),
+            gib(bytes + bytes / 20)
+        )))
+    }
+
+    /// One line for the head of the output.
+    pub fn describe(&self) -> String {
+        let quick = if self.common.quick { "; quick: fewer repetitions and a smaller memory zone, take no figure from it" } else { "" };
+        let scale = if self.scale < 1.0 { "; scaled down to test the program: the figures mean nothing" } else { "" };
+        let load = machine::load();
+        let busy = if load > BUSY {
+            format!("; the machine is busy (load {load:.1}): means and ratios show that too, trust medians")
+        } else {
+            String::new()
+        };
+        format!("memory zone: {} MiB; profile: {PROFILE}{quick}{scale}{busy}", self.memory_bytes / MIB)
+    }
+
+    /// A device of the profile with its timing on, every page of it touched ([B1]).
+    ///
+    /// [B1]: crate
+    pub fn timed_device(&self, scene: &Scene, name: &str, file_bytes: u64) -> Result<Arc<dyn Device>> {
+        let shape =
+            DeviceShape { profile: PROFILE, timing: true, memory_bytes: self.memory_bytes, block_bytes: Self::block_bytes(file_bytes) };
+        let device = scene.device(name, shape)?;
+        scene::touch_blocks(&*device)?;
+        Ok(device)
+    }
+
+    /// Bytes that such a device takes.
+    pub fn timed_device_bytes(&self, file_bytes: u64) -> u64 {
+        self.memory_bytes + Self::block_bytes(file_bytes)
+    }
+}
+
+/// Bytes that files below a directory can still take. In tmpfs they are memory.
+fn room(directory: &Path) -> std::io::Result<u64> {
+    let space = statvfs(directory)?;
+    let free = space.f_bavail.saturating_mul(space.f_frsize);
+    let is_memory = statfs(directory)?.f_type as i64 == TMPFS;
+    Ok(if is_memory { free.min(machine::available_memory_bytes()) } else { free })
+}
+
+/// The timing model of the profile.
+pub fn timing() -> Result<Timing> {
+    let profile = tandemfs_emulator::profile(PROFILE).and_then(|profile| profile.timing);
+    profile.ok_or_else(|| Failure::new(format!("the profile {PROFILE} has no timing model")))
+}
+
+/// File systems that are compared.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Variant {
+    /// As it is mounted by default.
+    Default,
+    /// Everything by blocks: read, modified, written.
+    BlocksOnly,
+    /// Everything in the memory zone, which blocks are moved to and from by how recently they were used.
+    LruCache,
+}
+
+impl Variant {
+    /// All.
+    pub const ALL: [Self; 3] = [Self::Default, Self::BlocksOnly, Self::LruCache];
+
+    /// For tables and plots.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Default => "RomeFS",
+            Self::BlocksOnly => "blocks only",
+            Self::LruCache => "LRU cache",
+        }
+    }
+
+    /// How it is mounted.
+    pub fn options(self) -> MountOptions {
+        let default = MountOptions::default();
+        match self {
+            Self::Default => default,
+            Self::BlocksOnly => MountOptions { threshold: Threshold::BlocksOnly, ..default },
+            Self::LruCache => MountOptions {
+                threshold: Threshold::Bytes(1 << 30),
+                write_back: WriteBackPolicy::Coldest,
+                promote: Promote::EveryRead,
+                ..default
+            },
+        }
+    }
+}
+
+/// A mounted file system and the file that is worked on.
+#[derive(Clone)]
+pub struct Volume {
+    /// The file system.
+    pub fs: Arc<FileSystem>,
+    /// The file.
+    pub file: InodeNumber,
+    /// Its size.
+    pub file_bytes: u64,
+}
+
+impl Volume {
+    /// Formats and mounts a device and creates a file of no bytes.
+    pub fn empty(device: Arc<dyn Device>, block_bytes: u32, options: &MountOptions) -> Result<Self> {
+        let drive = Drive::new(device);
+        make_file_system(&drive, &FormatOptions { block_bytes, force: true, ..FormatOptions::default() })?;
+        let fs = scene::mount(drive, options)?;
+        let file = fs.create(InodeNumber::ROOT, b"file", &scene::new_file())?.inode;
+        Ok(Self { fs, file, file_bytes: 0 })
+    }
+
+    /// A device with a file whose every block is in the block zone, as the paper starts; then mounted as asked for.
+    pub fn laid_out(device: &Arc<dyn Device>, file_bytes: u64, options: &MountOptions) -> Result<Self> {
+        Self::laid_out_in(device, FormatOptions::default().block_bytes, file_bytes, options)
+    }
+
+    /// The same with blocks of another size.
+    pub fn laid_out_in(device: &Arc<dyn Device>, block_bytes: u32, file_bytes: u64, options: &MountOptions) -> Result<Self> {
+        let volume = Self::empty(device.clone(), block_bytes, &MountOptions::default())?;
+        let data = pattern(MIB);
+        for offset in (0..file_bytes).step_by(MIB as usize) {
+            volume.write(offset, &data[..(file_bytes - offset).min(MIB) as usize])?;
+        }
+        Self { file_bytes, ..volume }.mounted_again(device, options)
+    }
+
+    /// Unmounts, and mounts with other options.
+    pub fn mounted_again(self, device: &Arc<dyn Device>, options: &MountOptions) -> Result<Self> {
+        self.fs.unmount()?;
+        let Self { file, file_bytes, .. } = self;
+        Ok(Self { fs: scene::mount(Drive::new(device.clone()), options)?, file, file_bytes })
+    }
+
+    /// Random writes over both paths until about the whole memory zone is data logs, short of where write-back starts (Fig. 8).
+    pub fn fill_memory(&self, size: Size) -> Result<()> {
+        let mut requests = Requests::new(11, size, Alignment::Byte, self.file_bytes);
+        let data = pattern(super::requests::REQUEST_BYTES_MAX);
+        let least_percent = f64::from(MountOptions::default().write_back_percent) + 6.0;
+        let mut left = self.file_bytes.saturating_mul(4);
+        while left > 0 {
+            machine::check()?;
+            let memory = self.fs.space().memory;
+            let free = memory.free_bytes as f64 / (memory.free_bytes + memory.data_log_bytes).max(1) as f64;
+            if free * 100.0 < least_percent {
+                break;
+            }
+            let (offset, length) = requests.draw();
+            self.write(offset, &data[..length as usize])?;
+            left = left.saturating_sub(length);
+        }
+        self.settle();
+        Ok(())
+    }
+
+    /// A durable write of all bytes.
+    pub fn write(&self, offset: u64, data: &[u8]) -> Result<()> {
+        let written = self.fs.write(self.file, offset, data, WriteOptions::default())?;
+        self.fs.sync()?;
+        if written == data.len() { Ok(()) } else { Err(Failure::new("a short write")) }
+    }
+
+    /// A read of all bytes.
+    pub fn read(&self, offset: u64, into: &mut [u8]) -> Result<()> {
+        let read = self.fs.read(self.file, offset, into)?;
+        if read == into.len() { Ok(()) } else { Err(Failure::new("a short read")) }
+    }
+
+    /// Bytes of the memory zone that something takes.
+    pub fn memory_in_use(&self) -> u64 {
+        let memory = self.fs.space().memory;
+        memory.total_bytes - memory.free_bytes
+    }
+
+    /// Waits until the thread behind the foreground has nothing left to do. Returns how long it worked.
+    pub fn settle(&self) -> Duration {
+        let start = Instant::now();
+        let mut before = self.fs.drive().counters().snapshot();
+        let mut changed = start;
+        loop {
+            std::thread::sleep(Duration::from_micros(200));
+            let now = self.fs.drive().counters().snapshot();
+            if now != before {
+                (before, changed) = (now, Instant::now());
+            } else if changed.elapsed() > QUIET {
+                return changed - start;
+            }
+        }
+    }
+}
+
+/// Bytes that are no zeros.
+pub fn pattern(length: u64) -> Vec<u8> {
+    (0..length).map(|byte| (byte / 7 + byte) as u8 | 1).collect()
+}

@@ -1,0 +1,217 @@
+//! A device around a device that takes the times of accesses: by what they are for, and apart for the thread that made it and for others
+//! (those behind the foreground).
+//!
+//! What an access is for follows from where it goes: the rings are the journal, segments of the table are metadata, the rest of the memory
+//! zone is data logs. The table is read at the end, so nothing is asked of the file system.
+
+use std::cell::Cell;
+use std::sync::Arc;
+use std::thread::{self, ThreadId};
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use tandemfs_device::{BlockPath, BlockRequest, BytePath, Device, DeviceDescription, DeviceError};
+use tandemfs_format::geometry::Geometry;
+use tandemfs_format::{PairSeed, Sector, UNIT_BYTES};
+
+use crate::failure::Result;
+use crate::segments::segments;
+
+/// Nanoseconds and bytes of some accesses.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Spent {
+    /// Time.
+    pub ns: u64,
+    /// Bytes that went to the device; of reads, those that came.
+    pub bytes: u64,
+}
+
+impl Spent {
+    fn add(&mut self, ns: u64, bytes: u64) {
+        self.ns += ns;
+        self.bytes += bytes;
+    }
+}
+
+/// What one side spent, by purpose.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Purposes {
+    /// Stores of data logs, and loads of those that were merged.
+    pub logs: Spent,
+    /// Block writes: waiting beyond what was done meanwhile. Of transfers that also read, see `block_reads`.
+    pub block_writes: Spent,
+    /// Block reads, for blocks that are composed.
+    pub block_reads: Spent,
+    /// Journal records.
+    pub journal: Spent,
+    /// Everything else in the memory zone: metadata at checkpoints, zeroed and loaded pages.
+    pub index: Spent,
+}
+
+/// What one side did, by place.
+#[derive(Debug, Clone, Default)]
+struct Side {
+    units: Vec<Spent>,
+    journal: Spent,
+    block_writes: Spent,
+    block_reads: Spent,
+}
+
+/// A device seen through, with a watch.
+pub struct Stopwatch {
+    inner: Arc<dyn Device>,
+    foreground: ThreadId,
+    rings: Mutex<Option<(u64, u64)>>,
+    sides: [Mutex<Side>; 2],
+}
+
+impl Stopwatch {
+    /// Around a device; the calling thread is the foreground. Nothing is taken yet.
+    pub fn new(inner: Arc<dyn Device>) -> Self {
+        let foreground = thread::current().id();
+        Self { inner, foreground, rings: Mutex::default(), sides: Default::default() }
+    }
+
+    /// Takes times from now on, from zero.
+    pub fn start(&self, geometry: &Geometry) {
+        let first = geometry.ring(0).offset_bytes();
+        let units = vec![Spent::default(); geometry.memory_units() as usize];
+        for side in &self.sides {
+            *side.lock() = Side { units: units.clone(), ..Side::default() };
+        }
+        *self.rings.lock() = Some((first, first + u64::from(geometry.ring_count()) * geometry.ring_bytes()));
+    }
+
+    /// What the foreground and the others spent, of what [`Self::stop`] returned. The segment table must be home: a checkpoint comes first.
+    pub fn purposes(&self, sides: &[Kept; 2], geometry: &Geometry, pair: PairSeed) -> Result<[Purposes; 2]> {
+        let mut metadata = vec![false; geometry.memory_units() as usize];
+        metadata[..geometry.fixed_units() as usize].fill(true);
+        for segment in segments(&*self.inner, geometry, pair)? {
+            metadata[segment.start_unit as usize..(segment.start_unit + segment.unit_count) as usize].fill(true);
+        }
+        Ok([0, 1].map(|side| {
+            let Side { units, journal, block_writes, block_reads } = &sides[side].0;
+            let sum = |wanted: bool| {
+                let mut sum = Spent::default();
+                units.iter().zip(&metadata).filter(|(_, is)| **is == wanted).for_each(|(spent, _)| sum.add(spent.ns, spent.bytes));
+                sum
+            };
+            Purposes { logs: sum(false), index: sum(true), journal: *journal, block_writes: *block_writes, block_reads: *block_reads }
+        }))
+    }
+
+    /// Takes no more times. Returns what the foreground and the others did.
+    pub fn stop(&self) -> [Kept; 2] {
+        *self.rings.lock() = None;
+        [0, 1].map(|side| Kept(std::mem::take(&mut *self.sides[side].lock())))
+    }
+
+    fn side(&self) -> &Mutex<Side> {
+        &self.sides[usize::from(thread::current().id() != self.foreground)]
+    }
+
+    fn took(&self, start: Instant, offset: u64, bytes: u64) {
+        let ns = start.elapsed().as_nanos() as u64;
+        let Some((first, end)) = *self.rings.lock() else { return };
+        let mut side = self.side().lock();
+        if (first..end).contains(&offset) {
+            side.journal.add(ns, bytes);
+        } else if let Some(unit) = side.units.get_mut((offset / UNIT_BYTES) as usize) {
+            unit.add(ns, bytes);
+        }
+    }
+}
+
+/// What one side did until the watch was stopped.
+pub struct Kept(Side);
+
+impl Device for Stopwatch {
+    fn byte_path(&self) -> &dyn BytePath {
+        self
+    }
+
+    fn block_path(&self) -> &dyn BlockPath {
+        self
+    }
+
+    fn description(&self) -> &DeviceDescription {
+        self.inner.description()
+    }
+}
+
+impl BytePath for Stopwatch {
+    fn load(&self, offset: u64, into: &mut [u8]) -> std::result::Result<(), DeviceError> {
+        let start = Instant::now();
+        let result = self.inner.byte_path().load(offset, into);
+        self.took(start, offset, 0);
+        result
+    }
+
+    fn store(&self, offset: u64, from: &[u8]) -> std::result::Result<(), DeviceError> {
+        let start = Instant::now();
+        let result = self.inner.byte_path().store(offset, from);
+        self.took(start, offset, from.len() as u64);
+        result
+    }
+
+    fn flush(&self, offset: u64, length: u64) {
+        let start = Instant::now();
+        self.inner.byte_path().flush(offset, length);
+        self.took(start, offset, 0);
+    }
+
+    /// Not timed: on the domains of emulated drives it has nothing to wait for.
+    fn fence(&self) {
+        self.inner.byte_path().fence();
+    }
+}
+
+impl BlockPath for Stopwatch {
+    fn transfer_each(
+        &self,
+        requests: &mut [BlockRequest<'_>],
+        meanwhile: &mut dyn FnMut(),
+        completed: &mut dyn FnMut(usize, &BlockRequest<'_>),
+    ) -> std::result::Result<(), DeviceError> {
+        let (mut read, mut written) = (0, 0);
+        for request in requests.iter() {
+            match request {
+                BlockRequest::Read { buffer, .. } => read += buffer.len() as u64,
+                BlockRequest::Write { buffer, .. } => written += buffer.len() as u64,
+            }
+        }
+        let (start, aside) = (Instant::now(), Cell::new(Duration::ZERO));
+        let result = self.inner.block_path().transfer_each(
+            requests,
+            &mut || {
+                let start = Instant::now();
+                meanwhile();
+                aside.set(aside.get() + start.elapsed());
+            },
+            &mut |index, request| {
+                let start = Instant::now();
+                completed(index, request);
+                aside.set(aside.get() + start.elapsed());
+            },
+        );
+        let ns = start.elapsed().saturating_sub(aside.get()).as_nanos() as u64;
+        if self.rings.lock().is_some() {
+            let mut side = self.side().lock();
+            if read > 0 {
+                side.block_reads.add(ns, read);
+                side.block_writes.add(0, written);
+            } else {
+                side.block_writes.add(ns, written);
+            }
+        }
+        result
+    }
+
+    fn flush(&self) -> std::result::Result<(), DeviceError> {
+        self.inner.block_path().flush()
+    }
+
+    fn discard(&self, sector: Sector, count: u64) -> std::result::Result<(), DeviceError> {
+        self.inner.block_path().discard(sector, count)
+    }
+}
