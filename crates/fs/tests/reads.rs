@@ -154,11 +154,11 @@ fn racing_readers_never_see_older_bytes() {
                 scope.spawn(|| {
                     let mut seen = [0; PAGES];
                     while !ended.load(Relaxed) {
-                        for page in 0..PAGES {
+                        for (page, seen) in seen.iter_mut().enumerate() {
                             let found = read(&fs, file, (page * SECTOR) as u64, SECTOR);
                             assert!(found.iter().all(|byte| *byte == found[0]), "page {page} is of two writes");
-                            assert!(found[0] >= seen[page], "page {page} goes back from {} to {}", seen[page], found[0]);
-                            seen[page] = found[0];
+                            assert!(found[0] >= *seen, "page {page} goes back from {seen} to {}", found[0]);
+                            *seen = found[0];
                         }
                     }
                 });
