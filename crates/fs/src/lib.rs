@@ -55,6 +55,7 @@ pub use types::{
     Space, Threshold, WriteBackPolicy, WriteOptions, ZoneSpace,
 };
 
+use data::promote::Admission;
 use data::read_ahead::ReadAhead;
 pub(crate) use data::space_512_of as data_space_512;
 use data::threshold::Splitting;
@@ -70,6 +71,7 @@ pub struct FileSystem {
     pub(crate) options: MountOptions,
     pub(crate) splitting: Splitting,
     pub(crate) read_ahead: ReadAhead,
+    pub(crate) promotion: Admission,
     /// One directory at a time moves between directories (RULES R4).
     pub(crate) rename_lock: Mutex<()>,
     /// Inodes without names that are held from outside.
@@ -150,7 +152,7 @@ impl FileSystem {
 
     /// Gives the space of all promoted copies back, but for those that are being read. Returns how many went.
     pub fn drop_promoted(&self) -> u64 {
-        self.volume.memory.promoted.give_back(&self.volume.memory, usize::MAX) as u64
+        self.volume.memory.lent.give_back(&self.volume.memory, usize::MAX) as u64
     }
 
     /// Host memory of metadata pages and directory indexes, in bytes.

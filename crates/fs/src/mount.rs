@@ -12,10 +12,11 @@ use tandemfs_format::geometry::SUPERBLOCK_OFFSETS;
 use tandemfs_format::superblock::{BlockIdentity, ChecksumKind, Superblock, SuperblockError, Tail};
 use tandemfs_format::{InodeNumber, LINE_BYTES, LineAddress, PairSeed, SECTOR_BYTES, Sector};
 
+use crate::alloc::lent::LentPages;
 use crate::alloc::memory::MemoryAllocator;
 use crate::alloc::sectors::SectorAllocator;
 use crate::cache::PageCache;
-use crate::data::promote::Promoted;
+use crate::data::promote::Admission;
 use crate::data::read_ahead::ReadAhead;
 use crate::data::threshold::Splitting;
 use crate::data::write_back::WriteBack;
@@ -130,11 +131,7 @@ impl FileSystem {
             health: Health::new(options.read_only),
             pages: PageCache::new(options.memory_bytes / 2 - read_ahead.bytes_max()),
             journal: Journal::new(superblock.clone()),
-            memory: MemoryAllocator::new(&geometry, pools).with_promotion(Promoted::new(
-                promote,
-                options.memory_bytes,
-                options.write_back_percent,
-            )),
+            memory: MemoryAllocator::new(&geometry, pools, LentPages::new(options.memory_bytes, options.write_back_percent)),
             sectors: SectorAllocator::new(&geometry, pools),
             quarantine: Quarantine::default(),
             live: Live::default(),
@@ -164,6 +161,7 @@ impl FileSystem {
             options: options.clone(),
             splitting,
             read_ahead,
+            promotion: Admission::new(promote),
             rename_lock: Mutex::default(),
             orphans: Mutex::new(orphans.iter().map(|number| number.get()).collect::<HashSet<u64>>()),
             late_orphans: Mutex::default(),
@@ -207,7 +205,7 @@ impl FileSystem {
         self.volume.memory.release_all_pending(&self.volume);
         self.volume.release_quarantine();
         self.volume.sectors.empty_room();
-        self.volume.memory.promoted.close(&self.volume.memory);
+        self.volume.memory.lent.close(&self.volume.memory);
         let saved = self.volume.save_maps().map_err(|error| self.volume.health.stop_because(format!("saving the maps failed: {error}")))?;
         self.volume.update_superblock(saved, |superblock| superblock.clean = true)?; // [MO3]
         self.volume.health.close();

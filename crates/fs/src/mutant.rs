@@ -111,7 +111,7 @@ pub enum Mutant {
     LaterPartsNotVerified,
     /// A promoted copy outlives the sector that it is a copy of ([PR2]).
     PromotedKept,
-    /// An unmount saves maps before promoted slots are given back ([PR5]).
+    /// An unmount saves maps before promoted slots are given back ([LP3]).
     PromotedSlotsSaved,
     /// The slot of an evicted copy is free, and the copy is still found.
     PromotedSlotTwice,

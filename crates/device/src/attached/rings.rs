@@ -23,6 +23,7 @@ use parking_lot::{Mutex, MutexGuard};
 use tandemfs_format::SECTOR_BYTES;
 
 use crate::BlockRequest;
+use crate::sync::current_cpu;
 
 /// Requests of one ring in flight.
 const RING_ENTRIES: usize = 64;
@@ -172,7 +173,10 @@ impl Rings {
     }
 
     fn free_ring(&self) -> Option<MutexGuard<'_, IoUring>> {
-        self.rings.iter().find_map(|ring| ring.try_lock()).or_else(|| self.rings.first().map(|ring| ring.lock()))
+        // Each CPU begins at a ring of its own, so that its lock and its queues stay in that CPU's caches.
+        let own = current_cpu() % self.rings.len().max(1);
+        let from_own = self.rings.iter().cycle().skip(own).take(self.rings.len());
+        from_own.clone().find_map(|ring| ring.try_lock()).or_else(|| self.rings.get(own).map(|ring| ring.lock()))
     }
 
     fn bounce(&self, sectors: usize) -> Bounce {

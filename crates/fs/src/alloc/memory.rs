@@ -20,14 +20,14 @@ use tandemfs_format::{InodeNumber, LINE_BYTES, LineAddress, PAGE_BYTES, PAGE_LIN
 
 use super::Need;
 use super::bits::{Bits, WORDS};
+use super::lent::LentPages;
 use super::pools::{DataPage, Pool};
-use crate::data::promote::Promoted;
 use crate::inject::{Take, fails};
 use crate::journal::{Space, Tx};
 use crate::quarantine;
 use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 use crate::sync::{Mutex, RwLock, current_cpu};
-use crate::types::{Promote, ZoneSpace};
+use crate::types::ZoneSpace;
 use crate::volume::Volume;
 use crate::{Error, Result};
 
@@ -171,8 +171,8 @@ pub(crate) struct MemoryAllocator {
     pub(crate) is_emptied: AtomicBool,
     metadata_reserve_units: u64,
     total_units: u64,
-    /// Copies in space that is spare.
-    pub(crate) promoted: Promoted,
+    /// Pages that are spare and hold copies.
+    pub(crate) lent: LentPages,
 }
 
 fn slot(region: Region) -> usize {
@@ -181,7 +181,7 @@ fn slot(region: Region) -> usize {
 
 impl MemoryAllocator {
     /// All units free but the fixed parts.
-    pub(crate) fn new(geometry: &Geometry, pools: usize) -> Self {
+    pub(crate) fn new(geometry: &Geometry, pools: usize, lent: LentPages) -> Self {
         let free = geometry.memory_units() - geometry.fixed_units();
         Self {
             map: UnitMap::new(geometry),
@@ -197,13 +197,8 @@ impl MemoryAllocator {
             is_emptied: AtomicBool::new(false),
             metadata_reserve_units: (geometry.memory_units() / 16).max(1),
             total_units: geometry.memory_units(),
-            promoted: Promoted::new(Promote::Off, 0, 0),
+            lent,
         }
-    }
-
-    pub(crate) fn with_promotion(mut self, promoted: Promoted) -> Self {
-        self.promoted = promoted;
-        self
     }
 
     pub(crate) fn map(&self) -> &UnitMap {
@@ -386,7 +381,7 @@ impl MemoryAllocator {
             let nothing_waits = state.pending.is_empty();
             drop(state);
             if forced || nothing_waits {
-                if self.promoted.give_back(self, usize::MAX) > 0 || volume.release_quarantine() {
+                if self.lent.give_back(self, usize::MAX) > 0 || volume.release_quarantine() {
                     continue;
                 }
                 return Err(Error::NoSpace { zone: "memory" });
@@ -592,11 +587,11 @@ impl MemoryAllocator {
             return Err(full);
         }
         let mut found = self.find_slot(class);
-        while found.is_none() && self.promoted.give_back(self, 1) > 0 {
+        while found.is_none() && self.lent.give_back(self, 1) > 0 {
             found = self.find_slot(class);
         }
         let found = found.ok_or(full)?;
-        self.promoted.make_room(self);
+        self.lent.make_room(self);
         Ok(found)
     }
 
@@ -639,7 +634,7 @@ impl MemoryAllocator {
     /// Share of the data area that is free and holds no copies, in percent.
     pub(crate) fn spare_percent(&self) -> u64 {
         let total = self.free_for_data() + self.data_log_lines.load(SeqCst);
-        (self.free_for_data().saturating_sub(self.promoted.count() * PAGE_LINES)) * 100 / total.max(1)
+        (self.free_for_data().saturating_sub(self.lent.count() * PAGE_LINES)) * 100 / total.max(1)
     }
 
     /// A unit for a pool that the caller has locked.
@@ -704,7 +699,7 @@ impl MemoryAllocator {
 
     fn free_for_data(&self) -> u64 {
         let units = self.free_units.load(SeqCst).saturating_sub(self.metadata_reserve_units);
-        self.free_data_lines.load(SeqCst) + units * UNIT_LINES + self.promoted.count() * PAGE_LINES
+        self.free_data_lines.load(SeqCst) + units * UNIT_LINES + self.lent.count() * PAGE_LINES
     }
 
     /// Whether metadata has taken of the units that are left to it while data logs hold others ([M3]).
@@ -733,7 +728,7 @@ impl MemoryAllocator {
             free_bytes: free * line,
             available_bytes: free.saturating_sub(TRANSIENT_DATA_LINES) * line,
             data_log_bytes: data_logs * line,
-            promoted_bytes: self.promoted.count() * PAGE_LINES * line,
+            promoted_bytes: self.lent.count() * PAGE_LINES * line,
         }
     }
 

@@ -2,6 +2,7 @@
 //! space out costs no device write; what makes it owned is the transaction that points to it.
 
 pub(crate) mod bits;
+pub(crate) mod lent;
 pub(crate) mod maps;
 pub(crate) mod memory;
 mod pools;

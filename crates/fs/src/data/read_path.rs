@@ -185,7 +185,7 @@ impl FileSystem {
                 for (wanted, bounce) in wanted.iter().zip(&bounces).filter(|(wanted, _)| !wanted.promoted) {
                     let Some((sector, _, sectors)) = wanted.sectors else { continue };
                     let read = if wanted.direct() { &into[wanted.start..wanted.start + sectors * SECTOR_BYTES] } else { bounce };
-                    volume.promote(sector, read);
+                    self.promote(sector, read);
                 }
             }
             wanted.iter().zip(&bounces).for_each(|(wanted, bounce)| lay_sectors(wanted, bounce, into));

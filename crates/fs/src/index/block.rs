@@ -237,7 +237,7 @@ impl Block {
                 Some(self.replace_extent(tx, volume, new, need)?)
             }
             ExtentChange::Fill(new) => {
-                volume.memory.promoted.forget(&volume.memory, new.sector, new.count.into());
+                volume.memory.lent.forget(&volume.memory, new.sector, new.count.into());
                 Some(self.replace_extent(tx, volume, new, need)?)
             }
             ExtentChange::To(extent) => extent,

@@ -228,7 +228,7 @@ impl Volume {
             Space::Region { region, address, lines } => self.memory.free_now(region, address, lines),
             Space::Slot { address, lines } => self.memory.free_slot(address, lines),
             Space::Sectors { sector, count } => {
-                self.memory.promoted.forget(&self.memory, sector, count);
+                self.memory.lent.forget(&self.memory, sector, count);
                 self.sectors.free(sector, count)
             }
         };
