@@ -10,13 +10,14 @@
 
 use smallvec::SmallVec;
 use tandemfs_device::{BlockRequest, Structure};
-use tandemfs_format::mapping::LogEntry;
+use tandemfs_format::mapping::{LogEntry, Record};
 use tandemfs_format::{InodeNumber, SECTOR_BYTES, Sector};
 
 use super::FileView;
 use super::compose::{load_log, verify_sectors};
 use super::range_lock::RangeGuard;
 use crate::index::block::Block;
+use crate::index::tree;
 use crate::mutant::{Mutant, on};
 use crate::namespace::inodes::Handle;
 use crate::statistics::{add, count};
@@ -114,15 +115,14 @@ impl FileSystem {
     fn end_of_sectors(&self, view: &FileView, offset: u64, end: u64, limit: u64) -> Result<u64> {
         let block_bytes = u64::from(self.volume.geometry.block_bytes());
         let limit = limit.min(view.size);
-        let mut at = offset;
-        while at < limit && limit > end {
-            let block = Block::lookup(&self.volume, view.owner, view.root, at / block_bytes)?;
-            if block.extent.is_none_or(|extent| extent.unwritten) {
-                break;
-            }
-            at = (at / block_bytes + 1) * block_bytes;
+        if limit <= end {
+            return Ok(offset.min(limit));
         }
-        Ok(at.min(limit))
+        let blocks = offset / block_bytes..limit.div_ceil(block_bytes);
+        let records = tree::lookup_range(&self.volume, view.owner, view.root, blocks.clone())?;
+        let is_written = |record: &Record| matches!(record, Record::Block { extent: Some(extent), .. } if !extent.unwritten);
+        let written = records.iter().take_while(|record| is_written(record)).count() as u64;
+        Ok(if written == 0 { offset } else { ((blocks.start + written) * block_bytes).min(limit) })
     }
 
     /// Reads bytes inside the file. The caller has their blocks locked. What is `hot` may be promoted.
@@ -132,14 +132,14 @@ impl FileSystem {
         let block_bytes = u64::from(volume.geometry.block_bytes());
         let mut wanted: SmallVec<[Wanted; 2]> = SmallVec::new();
         let mut bounces: SmallVec<[Vec<u8>; 2]> = SmallVec::new();
+        let (first, end) = (offset / block_bytes, (offset + into.len() as u64).div_ceil(block_bytes));
         let mut done = 0;
-        while done < into.len() {
-            let at = offset + done as u64;
-            let from = (at % block_bytes) as usize;
+        for (block, record) in (first..).zip(tree::lookup_range(volume, view.owner, view.root, first..end)?) {
+            let block_start = block * block_bytes;
+            let from = offset.saturating_sub(block_start) as usize;
             let to = (from + into.len() - done).min(block_bytes as usize);
-            let block = Block::lookup(volume, view.owner, view.root, at / block_bytes)?;
-            self.write_back.heat.read(volume, number, at / block_bytes);
-            let mut want = self.want(block, at - from as u64, from, to, done);
+            self.write_back.heat.read(volume, number, block);
+            let mut want = self.want(Block::of_record(volume, view.owner, record)?, block_start, from, to, done);
             let mut bounce = Vec::new();
             if let Some((sector, first, sectors)) = want.sectors {
                 if let Some(bytes) = volume.load_promoted(view.owner, want.block_start, &want.block, sector, first as u64, sectors) {
