@@ -61,12 +61,8 @@ impl FileSystem {
     fn write_back_behind(&self) -> Result<()> {
         let asked = &self.write_back.asked;
         asked.store(true, Relaxed);
-        if self.volume.memory.is_metadata_short() && self.write_back.may_empty_units() {
-            let is_emptied = &self.volume.memory.is_emptied;
-            is_emptied.store(true, Relaxed);
-            let result = self.write_back_all();
-            is_emptied.store(false, Relaxed);
-            result?;
+        if self.volume.memory.is_metadata_short() {
+            self.empty_units()?;
         }
         loop {
             let pass = self.write_back_pass()?;

@@ -81,7 +81,6 @@ fn load(memory_bytes: u64, policy: WriteBackPolicy, seed: u64) {
     }
     let (space, work) = (fs.space(), fs.statistics().work);
     println!("{memory_bytes} B, {policy:?}, seed {seed}: {space:?}, room for {lowest_inodes} inodes at least; {work:?}");
-    assert!(lowest_inodes > 1000, "{lowest_inodes}");
     assert!(work.write_back_batches > 0 && work.write_back_bytes > memory_bytes);
     shadow.compare(&fs, file);
     // What write-back has time for when the load is over.
@@ -214,4 +213,30 @@ fn throughput_over_time() {
         fs.statistics().work
     );
     fs.unmount().expect("unmounts");
+}
+
+/// The thread behind came too late where creations were faster than it, and they were refused while data logs had units.
+#[test]
+fn regression_creations_refused_before_units_were_emptied() {
+    let device = MemoryDevice::new(16 << 20, 128 << 20, PersistenceDomain::Gpf);
+    let drive = Drive::new(Arc::new(device.clone()));
+    make_file_system(&drive, &FormatOptions::default()).expect("mkfs");
+    let fs = FileSystem::mount(drive, &MountOptions { write_back_percent: 1, ..MountOptions::default() }).expect("mounts");
+    let file = create(&fs, "file").expect("made");
+    let mut logs = 0;
+    while percent_free(&fs) >= 8 {
+        fs.write(file, logs * 70_000, &[5; 4000], WriteOptions::default()).expect("room");
+        logs += 1;
+    }
+    // Nobody works behind. Two units of inodes more than there are, where one unit was left.
+    for number in 0..40_000 {
+        create(&fs, &format!("small {number}")).unwrap_or_else(|error| panic!("file {number}: {error}, {:?}", fs.space()));
+    }
+    let mut bytes = [0; 4000];
+    for log in 0..logs {
+        fs.read(file, log * 70_000, &mut bytes).expect("reads");
+        assert_eq!(bytes, [5; 4000]);
+    }
+    fs.unmount().expect("unmounts");
+    check_device(&device, false).unwrap_or_else(|findings| panic!("{findings}"));
 }

@@ -10,7 +10,8 @@
 //! [WB5] A pass that freed nothing (a full block zone, damaged logs) is not asked for again by the next write: the thread tries anew by its
 //!       clock.
 //! [WB6] Metadata never loses its room to data: when it has taken of the units that the data area leaves it, everything is written back once,
-//!       so that units empty and the reserve is whole again; new logs go by blocks for so long. A reserve is a sixteenth of the zone and regions do not shrink, so this is rare.
+//!       so that units empty and the reserve is whole again; new logs go by blocks for so long. The thread behind does it; an operation that
+//!       finds no unit before that does it itself. A reserve is a sixteenth of the zone and regions do not shrink, so this is rare.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -99,16 +100,6 @@ impl WriteBack {
             emptied_at: Mutex::new(None),
         }
     }
-
-    /// Whether it is time to empty units ([WB6]): at once, then at intervals, since a load that goes on may keep them from emptying.
-    pub(crate) fn may_empty_units(&self) -> bool {
-        let mut emptied_at = self.emptied_at.lock();
-        let due = emptied_at.is_none_or(|at| at.elapsed() >= EMPTY_UNITS_INTERVAL);
-        if due {
-            *emptied_at = Some(Instant::now());
-        }
-        due
-    }
 }
 
 impl FileSystem {
@@ -154,6 +145,36 @@ impl FileSystem {
     pub(crate) fn write_back_pass(&self) -> Result<Pass> {
         let enough = u64::from(self.options.write_back_percent) + ENOUGH_ABOVE_PERCENT;
         self.write_back_until(if EXPLORED { EVERYTHING_PERCENT } else { enough })
+    }
+
+    /// Where metadata is short of units: writes all logs back, new ones going by blocks meanwhile, so that units of the data area become
+    /// whole ([WB6]). At once, then at intervals, since a load that goes on may keep them from emptying. Who comes while another does it
+    /// waits for that. True where there may be units now. The caller holds no lock.
+    pub(crate) fn empty_units(&self) -> Result<bool> {
+        let mut emptied_at = self.write_back.emptied_at.lock();
+        if !self.volume.memory.is_metadata_short() {
+            return Ok(true);
+        }
+        if emptied_at.is_some_and(|at| at.elapsed() < EMPTY_UNITS_INTERVAL) {
+            return Ok(false);
+        }
+        let is_emptied = &self.volume.memory.is_emptied;
+        is_emptied.store(true, Relaxed);
+        let result = self.write_back_all();
+        is_emptied.store(false, Relaxed);
+        *emptied_at = Some(Instant::now());
+        result.map(|blocks| blocks > 0)
+    }
+
+    /// Runs an operation that holds no lock yet. Where metadata finds no unit although data logs have some, the thread behind came too
+    /// late: the units are emptied here and the operation runs once more ([WB6]).
+    pub(crate) fn with_metadata_room<T>(&self, operation: impl Fn() -> Result<T>) -> Result<T> {
+        match operation() {
+            Err(Error::NoSpace { zone: "memory" }) if self.volume.memory.is_metadata_short() && matches!(self.empty_units(), Ok(true)) => {
+                operation()
+            }
+            other => other,
+        }
     }
 
     fn write_back_until(&self, percent: u64) -> Result<Pass> {

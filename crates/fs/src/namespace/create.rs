@@ -42,6 +42,11 @@ impl FileSystem {
         if !file_type::ALL.contains(&kind) {
             return Err(Error::InvalidArgument("the mode names no type of file"));
         }
+        self.with_metadata_room(|| self.create_entry(parent, name, new))
+    }
+
+    fn create_entry(&self, parent: InodeNumber, name: &[u8], new: &NewInode<'_>) -> Result<Attributes> {
+        let (volume, kind) = (&self.volume, new.mode & file_type::MASK);
         let directory = self.handle(parent)?;
         let mut locked = directory.state.write();
         self.index(parent, &mut locked)?;
@@ -141,10 +146,14 @@ impl FileSystem {
     /// # Errors
     /// `Exists`, `NotPermitted` for a directory, `TooManyLinks` at 65,000 names, `NoSpace`.
     pub fn link(&self, number: InodeNumber, parent: InodeNumber, name: &[u8]) -> Result<Attributes> {
-        let volume = &self.volume;
-        count(&volume.live.operations.link);
-        volume.health.check_writable()?;
+        count(&self.volume.live.operations.link);
+        self.volume.health.check_writable()?;
         check_name(name)?;
+        self.with_metadata_room(|| self.link_entry(number, parent, name))
+    }
+
+    fn link_entry(&self, number: InodeNumber, parent: InodeNumber, name: &[u8]) -> Result<Attributes> {
+        let volume = &self.volume;
         let (target, directory) = (self.handle(number)?, self.handle(parent)?);
         if target.state.read().inode.is_directory() {
             return Err(Error::NotPermitted);

@@ -32,6 +32,10 @@ impl FileSystem {
         self.volume.health.check_writable()?;
         check_name(name)?;
         check_name(new_name)?;
+        self.with_metadata_room(|| self.rename_entry(parent, name, new_parent, new_name, mode))
+    }
+
+    fn rename_entry(&self, parent: InodeNumber, name: &[u8], new_parent: InodeNumber, new_name: &[u8], mode: RenameMode) -> Result<()> {
         let (from, to) = (self.handle(parent)?, self.handle(new_parent)?);
         loop {
             let source = self.find(&from, name)?.ok_or(Error::NotFound)?;
