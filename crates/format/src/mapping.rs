@@ -190,6 +190,11 @@ impl LogEntry {
         self.offset + self.length
     }
 
+    /// Whether its bytes begin on the device where those of another log end, which fills its slot.
+    pub fn follows(&self, other: &Self) -> bool {
+        other.length as usize == LOG_BYTES_MAX && self.address == other.address.nth(PAGE_LINES)
+    }
+
     /// The bytes of the entry.
     pub fn encode(&self) -> LogEntryBytes {
         let packed = u64::from(self.offset) | u64::from(self.length) << 20 | self.class.number() << 33;

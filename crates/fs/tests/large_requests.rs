@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tandemfs_crash::MemoryDevice;
+use tandemfs_crash::{Event, MemoryDevice};
 use tandemfs_device::{Drive, PersistenceDomain};
 use tandemfs_format::InodeNumber;
 use tandemfs_format::inode::file_type;
@@ -53,4 +53,26 @@ fn a_mebibyte_that_was_written_at_once_is_read_at_once() {
     }
     let reads = fs.drive().counters().snapshot().block_reads;
     assert!(reads <= 10, "{reads} requests for 8 MiB");
+}
+
+/// The byte path moves a long run in less time than its pages one by one: neighbours in the file are neighbours on the device.
+#[test]
+fn pages_of_logs_side_by_side_are_one_store_also_where_freed_pages_come_back() {
+    let device = MemoryDevice::new(16 << 20, 64 << 20, PersistenceDomain::Gpf);
+    let drive = Drive::new(Arc::new(device.clone()));
+    make_file_system(&drive, &FormatOptions::default()).expect("mkfs");
+    let fs = FileSystem::mount(drive, &MountOptions::default()).expect("mounts");
+    let new = NewInode { mode: file_type::REGULAR | 0o644, uid: 0, gid: 0, rdev: 0, target: b"" };
+    let file = fs.create(InodeNumber::ROOT, b"file", &new).expect("creates").inode;
+    for round in 0..20_u8 {
+        let bytes: Vec<u8> = (0..60_000).map(|at| (at / 100) as u8 ^ round).collect();
+        device.start_recording();
+        fs.write(file, 1000, &bytes, WriteOptions::default()).expect("written");
+        let long = |event: &Event| matches!(event, Event::Store { bytes, .. } if bytes.len() > 1024);
+        let stores = device.stop_recording().iter().filter(|event| long(event)).count();
+        assert!(stores <= 4, "round {round}: {stores} stores for 15 pages");
+        let mut found = vec![0; bytes.len()];
+        fs.read(file, 1000, &mut found).expect("read");
+        assert!(found == bytes, "round {round}");
+    }
 }

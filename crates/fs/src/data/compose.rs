@@ -18,7 +18,32 @@ use crate::{Error, Result};
 /// Loads a whole log and verifies it. `at` is the offset of its block in the file, for the error.
 pub(crate) fn load_log(volume: &Volume, inode: InodeNumber, at: u64, log: &LogEntry, into: &mut [u8]) -> Result<()> {
     volume.drive.load(Structure::DataLog, log.address, into)?;
-    if volume.checksums && volume.pair.data(into) != log.crc {
+    verify_log(volume, inode, at, log, into)
+}
+
+/// Loads whole logs, one behind the other into `into`, and verifies each. With every log comes the offset of its block in the file. Logs that
+/// fill their slots and whose slots follow each other are one load: the byte path moves 64 KiB in less than half the time of sixteen pages.
+///
+/// # Errors
+/// Of the first log that cannot be had.
+pub(crate) fn load_logs(volume: &Volume, inode: InodeNumber, logs: &[(u64, LogEntry)], into: &mut [u8]) -> Result<()> {
+    let mut rest = into;
+    for run in logs.chunk_by(|(_, one), (_, next)| next.follows(one)) {
+        let (loaded, further) = std::mem::take(&mut rest).split_at_mut(run.iter().map(|(_, log)| log.length as usize).sum());
+        rest = further;
+        volume.drive.load(Structure::DataLog, run[0].1.address, loaded)?;
+        let mut loaded = &*loaded;
+        for (at, log) in run {
+            let (bytes, further) = loaded.split_at(log.length as usize);
+            loaded = further;
+            verify_log(volume, inode, *at, log, bytes)?;
+        }
+    }
+    Ok(())
+}
+
+fn verify_log(volume: &Volume, inode: InodeNumber, at: u64, log: &LogEntry, bytes: &[u8]) -> Result<()> {
+    if volume.checksums && volume.pair.data(bytes) != log.crc {
         return Err(damaged_data(inode, at + u64::from(log.offset)));
     }
     Ok(())

@@ -10,11 +10,11 @@
 
 use smallvec::SmallVec;
 use tandemfs_device::{BlockRequest, Structure};
-use tandemfs_format::mapping::{LogEntry, Record};
+use tandemfs_format::mapping::{LOG_BYTES_MAX, LogEntry, Record};
 use tandemfs_format::{InodeNumber, SECTOR_BYTES, Sector};
 
 use super::FileView;
-use super::compose::{load_log, verify_sectors};
+use super::compose::{load_log, load_logs, verify_sectors};
 use super::range_lock::RangeGuard;
 use crate::index::block::Block;
 use crate::index::tree;
@@ -154,14 +154,14 @@ impl FileSystem {
         }
         let pieces = log_pieces(&wanted);
         if wanted.iter().any(|wanted| wanted.sectors.is_some() && !wanted.promoted) {
-            let mut loaded: Vec<Result<Vec<u8>>> = Vec::with_capacity(pieces.len());
+            let mut loaded = Ok(());
             let mut damage = None;
             let (runs, mut requests) = read_requests(&wanted, &mut bounces, into);
-            let mut load_logs = || {
-                loaded.extend(pieces.iter().map(|piece| {
-                    let mut bytes = vec![0; piece.log.length as usize];
-                    load_log(volume, number, piece.block_start, &piece.log, &mut bytes).map(|()| bytes)
-                }));
+            let mut log_bytes = Vec::new();
+            let mut load_pieces = || {
+                let logs: SmallVec<[_; 16]> = pieces.iter().map(|piece| (piece.block_start, piece.log)).collect();
+                log_bytes.resize(logs.iter().map(|(_, log)| log.length as usize).sum(), 0);
+                loaded = load_logs(volume, number, &logs, &mut log_bytes);
             };
             let mut verify = |index: usize, at: usize, bytes: &[u8]| {
                 let run: &Run = &runs[index];
@@ -171,14 +171,10 @@ impl FileSystem {
                     }
                 }
             };
-            drop(volume.drive.transfer_each(Structure::Data, &mut requests, &mut load_logs, &mut verify)?);
+            drop(volume.drive.transfer_each(Structure::Data, &mut requests, &mut load_pieces, &mut verify)?);
             drop(requests);
-            let mut logs = SmallVec::<[Vec<u8>; 4]>::new();
-            for bytes in loaded {
-                match bytes {
-                    Ok(bytes) => logs.push(bytes),
-                    Err(error) => first_damage(&mut damage, error),
-                }
+            if let Err(error) = loaded {
+                first_damage(&mut damage, error);
             }
             damage.map_or(Ok(()), Err)?;
             if hot {
@@ -189,20 +185,30 @@ impl FileSystem {
                 }
             }
             wanted.iter().zip(&bounces).for_each(|(wanted, bounce)| lay_sectors(wanted, bounce, into));
-            for (piece, bytes) in pieces.iter().zip(logs) {
+            let mut rest = &log_bytes[..];
+            for piece in &pieces {
+                let (bytes, further) = rest.split_at(piece.log.length as usize);
                 into[piece.start..piece.start + piece.length].copy_from_slice(&bytes[piece.skip..piece.skip + piece.length]);
+                rest = further;
             }
         } else {
             wanted.iter().zip(&bounces).for_each(|(wanted, bounce)| lay_sectors(wanted, bounce, into));
-            let mut buffer = [0; 4096];
-            for piece in &pieces {
-                let target = &mut into[piece.start..piece.start + piece.length];
-                if piece.length == piece.log.length as usize {
-                    load_log(volume, number, piece.block_start, &piece.log, target)?;
+            // Whole logs that lie side by side in the file and on the device come straight into the caller's buffer.
+            let is_whole = |piece: &LogPiece| piece.length == piece.log.length as usize;
+            let goes_on = |one: &LogPiece, next: &LogPiece| {
+                is_whole(one) && is_whole(next) && one.start + one.length == next.start && next.log.follows(&one.log)
+            };
+            for run in pieces.chunk_by(goes_on) {
+                let (first, last) = (&run[0], &run[run.len() - 1]);
+                let target = &mut into[first.start..last.start + last.length];
+                if is_whole(first) {
+                    let logs: SmallVec<[_; 16]> = run.iter().map(|piece| (piece.block_start, piece.log)).collect();
+                    load_logs(volume, number, &logs, target)?;
                 } else {
-                    let bytes = &mut buffer[..piece.log.length as usize];
-                    load_log(volume, number, piece.block_start, &piece.log, bytes)?;
-                    target.copy_from_slice(&bytes[piece.skip..piece.skip + piece.length]);
+                    let mut buffer = [0; LOG_BYTES_MAX];
+                    let bytes = &mut buffer[..first.log.length as usize];
+                    load_log(volume, number, first.block_start, &first.log, bytes)?;
+                    target.copy_from_slice(&bytes[first.skip..first.skip + first.length]);
                 }
             }
         }
@@ -237,8 +243,9 @@ struct LogPiece {
     length: usize,
 }
 
+/// In the order of the file, so that neighbours are loaded together and the first damage is met first.
 fn log_pieces(wanted: &[Wanted]) -> SmallVec<[LogPiece; 4]> {
-    let mut pieces = SmallVec::new();
+    let mut pieces: SmallVec<[LogPiece; 4]> = SmallVec::new();
     for wanted in wanted {
         for log in wanted.block.logs() {
             let (from, to) = ((log.offset as usize).max(wanted.from), (log.end() as usize).min(wanted.to));
@@ -253,6 +260,7 @@ fn log_pieces(wanted: &[Wanted]) -> SmallVec<[LogPiece; 4]> {
             }
         }
     }
+    pieces.sort_unstable_by_key(|piece| piece.start);
     pieces
 }
 

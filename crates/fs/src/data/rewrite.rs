@@ -20,10 +20,11 @@ use std::ops::Range;
 use smallvec::SmallVec;
 use tandemfs_device::{BlockRequest, Fenced, Flushed, Structure};
 use tandemfs_format::inode::state;
+use tandemfs_format::mapping::LEAF_ENTRIES_MAX;
 use tandemfs_format::{LINE_BYTES, SECTOR_BYTES, Sector};
 
 use super::FileView;
-use super::compose::{load_log, needed_sectors, verify_sectors};
+use super::compose::{load_logs, needed_sectors, verify_sectors};
 use super::range_lock::RangeGuard;
 use super::write_path::{Action, Bytes, Target};
 use crate::alloc::Need;
@@ -295,24 +296,20 @@ fn load(volume: &Volume, jobs: &[Job<'_, '_>], scratch: &mut Scratch) -> Result<
     let bytes: usize = jobs.iter().flat_map(|job| job.old.logs()).map(|log| log.length as usize).sum();
     logs.resize(bytes, 0);
     let mut loaded = Vec::with_capacity(jobs.len());
-    let mut load_logs = || {
+    let mut load_all = || {
         let mut rest = &mut logs[..];
         for job in jobs {
-            let mut result = Ok(());
-            for log in job.old.logs() {
-                let (bytes, further) = std::mem::take(&mut rest).split_at_mut(log.length as usize);
-                rest = further;
-                if result.is_ok() {
-                    result = load_log(volume, job.view.owner.inode, job.start, log, bytes);
-                }
-            }
-            loaded.push(result);
+            let of_job: SmallVec<[_; LEAF_ENTRIES_MAX]> = job.old.logs().map(|log| (job.start, *log)).collect();
+            let length = of_job.iter().map(|(_, log)| log.length as usize).sum();
+            let (bytes, further) = std::mem::take(&mut rest).split_at_mut(length);
+            rest = further;
+            loaded.push(load_logs(volume, job.view.owner.inode, &of_job, bytes));
         }
     };
     if requests.is_empty() {
-        load_logs();
+        load_all();
     } else {
-        drop(volume.drive.transfer(Structure::Data, &mut requests, &mut load_logs)?);
+        drop(volume.drive.transfer(Structure::Data, &mut requests, &mut load_all)?);
     }
     Ok(loaded)
 }

@@ -17,7 +17,7 @@ use tandemfs_device::{BlockRequest, Fenced, Flushed, InFlight, Lines, Structure}
 use tandemfs_format::inode::{FILE_BYTES_MAX, Inode, file_type, state};
 use tandemfs_format::journal::TX_DATA_MAX;
 use tandemfs_format::mapping::{Extent, LOG_BYTES_MAX, LogEntry, SlotClass};
-use tandemfs_format::{InodeNumber, SECTOR_BYTES, Sector};
+use tandemfs_format::{InodeNumber, LineAddress, SECTOR_BYTES, Sector};
 
 use super::FileView;
 use super::compose::{compose, load_log};
@@ -83,6 +83,19 @@ pub(super) enum Bytes<'d> {
     Merged(InodeNumber, Vec<LogEntry>),
 }
 
+impl Store<'_> {
+    /// Whether the next log holds the bytes of the same part that come next, and its slot is the next on the device.
+    fn goes_on_in(&self, next: &Self, parts: &[Part<'_>]) -> bool {
+        let is_plain = |store: &Self| store.skip == 0 && matches!(store.bytes, Bytes::Borrowed(_));
+        let (start, end) = (self.entry.offset, next.entry.end());
+        is_plain(self)
+            && is_plain(next)
+            && self.entry.end() == next.entry.offset
+            && next.entry.follows(&self.entry)
+            && parts.iter().any(|part| part.offset <= start && end <= part.end())
+    }
+}
+
 impl Bytes<'_> {
     pub(super) fn get(&self) -> &[u8] {
         match self {
@@ -122,10 +135,10 @@ impl FileSystem {
             };
             let bytes_after = if on(Mutant::SizeBeforePieces) { from.len() - done - piece } else { 0 };
             let write = || self.write_piece(&handle, at, &from[done..done + piece], options, bytes_after as u64);
-            let written = match write() {
+            let written = self.with_metadata_room(|| match write() {
                 Err(Error::NoSpace { .. }) if self.volume.release_quarantine() => write(),
                 other => other,
-            };
+            });
             match written {
                 Ok(()) => done += piece,
                 Err(error) if done == 0 => return Err(error),
@@ -560,7 +573,16 @@ fn take_logs<'d>(tx: &mut Tx<'_>, volume: &Volume, view: &FileView, target: &Tar
             }
         }
     }
+    in_order(&mut stores);
     Ok(Action::Logs { merges: plan.merges, slots: plan.kept, stores, extent: target.old.extent })
+}
+
+/// New pages in the order of the file: pools hand out first what came back last, so they often come as a run backwards.
+fn in_order(stores: &mut [Store<'_>]) {
+    let is_new_page = |store: &&mut Store<'_>| store.skip == 0 && store.entry.class == SlotClass::Page;
+    let mut addresses: SmallVec<[LineAddress; 16]> = stores.iter_mut().filter(is_new_page).map(|store| store.entry.address).collect();
+    addresses.sort_unstable();
+    stores.iter_mut().filter(is_new_page).zip(addresses).for_each(|(store, address)| store.entry.address = address);
 }
 
 /// The bytes of a log from old logs of the file and new parts.
@@ -611,7 +633,18 @@ pub(super) fn transfer(volume: &Volume, targets: &mut [Target<'_>]) -> Result<(F
     let mut store_logs = || -> Result<Lines<InFlight>> {
         let mut in_flight = Lines::none();
         for Logs { slots, stores, parts, block_start } in &mut logs {
-            for store in stores.iter_mut() {
+            for run in stores.chunk_by_mut(|one, next| one.goes_on_in(next, parts)) {
+                if let [first, .., last] = run {
+                    let range = first.entry.offset..last.entry.end();
+                    let lines = store_run(volume, parts, range, first.entry.address)?;
+                    in_flight = std::mem::replace(&mut in_flight, Lines::none()).and(lines);
+                    for store in run {
+                        store.entry.crc = volume.data_checksum(store.bytes.get());
+                        slots[store.slot] = Some(store.entry);
+                    }
+                    continue;
+                }
+                let [store] = run else { unreachable!("no run is empty") };
                 if let Bytes::Merged(inode, merged) = &store.bytes {
                     store.bytes = Bytes::Owned(merge(volume, *inode, merged, parts, *block_start, &store.entry)?);
                 }
@@ -644,6 +677,14 @@ pub(super) fn transfer(volume: &Volume, targets: &mut [Target<'_>]) -> Result<(F
     let any_log = !logs.is_empty() && !on(Mutant::LogsNotFenced);
     let fenced = if any_log { volume.drive.fence(in_flight) } else { Fenced::nothing_stored() };
     Ok((fenced, flushed))
+}
+
+/// Stores a range of one part as logs whose slots follow each other: the byte path moves 64 KiB in half the time of sixteen pages.
+fn store_run(volume: &Volume, parts: &[Part<'_>], range: Range<u32>, address: LineAddress) -> Result<Lines<InFlight>> {
+    let holds = |part: &&Part<'_>| part.offset <= range.start && range.end <= part.end();
+    let Some(part) = parts.iter().find(holds) else { unreachable!("plain logs that follow each other are of one part") };
+    let bytes = &part.data[(range.start - part.offset) as usize..(range.end - part.offset) as usize];
+    Ok(volume.drive.flush_lines(volume.drive.store(Structure::DataLog, address, bytes)?))
 }
 
 /// What is stored of one block.
