@@ -261,7 +261,7 @@ fn with_both_zones_full_deletes_work_and_write_back_ends() {
     fs.unlink(InodeNumber::ROOT, b"blocks").expect("removing works");
     fs.write(blocks, 0, &[1; 10], WriteOptions::default()).expect_err("it is gone");
     assert!(fs.space().block.available_bytes > 4 << 20);
-    assert!(fs.write_back_all().expect("works") > 0, "there is room again");
+    fs.write_back_all().expect("there is room again"); // the thread behind may have been first
     assert!(fs.space().memory.data_log_bytes < before.memory.data_log_bytes);
     for round in 0..200_u64 {
         let mut bytes = [0; 300];

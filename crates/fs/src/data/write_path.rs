@@ -573,11 +573,14 @@ fn take_logs<'d>(tx: &mut Tx<'_>, volume: &Volume, view: &FileView, target: &Tar
             }
         }
     }
-    in_order(&mut stores);
+    if stores.len() > 1 {
+        in_order(&mut stores);
+    }
     Ok(Action::Logs { merges: plan.merges, slots: plan.kept, stores, extent: target.old.extent })
 }
 
 /// New pages in the order of the file: pools hand out first what came back last, so they often come as a run backwards.
+#[inline(never)]
 fn in_order(stores: &mut [Store<'_>]) {
     let is_new_page = |store: &&mut Store<'_>| store.skip == 0 && store.entry.class == SlotClass::Page;
     let mut addresses: SmallVec<[LineAddress; 16]> = stores.iter_mut().filter(is_new_page).map(|store| store.entry.address).collect();
@@ -634,14 +637,9 @@ pub(super) fn transfer(volume: &Volume, targets: &mut [Target<'_>]) -> Result<(F
         let mut in_flight = Lines::none();
         for Logs { slots, stores, parts, block_start } in &mut logs {
             for run in stores.chunk_by_mut(|one, next| one.goes_on_in(next, parts)) {
-                if let [first, .., last] = run {
-                    let range = first.entry.offset..last.entry.end();
-                    let lines = store_run(volume, parts, range, first.entry.address)?;
+                if run.len() > 1 {
+                    let lines = store_run(volume, run, slots, parts)?;
                     in_flight = std::mem::replace(&mut in_flight, Lines::none()).and(lines);
-                    for store in run {
-                        store.entry.crc = volume.data_checksum(store.bytes.get());
-                        slots[store.slot] = Some(store.entry);
-                    }
                     continue;
                 }
                 let [store] = run else { unreachable!("no run is empty") };
@@ -679,12 +677,19 @@ pub(super) fn transfer(volume: &Volume, targets: &mut [Target<'_>]) -> Result<(F
     Ok((fenced, flushed))
 }
 
-/// Stores a range of one part as logs whose slots follow each other: the byte path moves 64 KiB in half the time of sixteen pages.
-fn store_run(volume: &Volume, parts: &[Part<'_>], range: Range<u32>, address: LineAddress) -> Result<Lines<InFlight>> {
-    let holds = |part: &&Part<'_>| part.offset <= range.start && range.end <= part.end();
-    let Some(part) = parts.iter().find(holds) else { unreachable!("plain logs that follow each other are of one part") };
-    let bytes = &part.data[(range.start - part.offset) as usize..(range.end - part.offset) as usize];
-    Ok(volume.drive.flush_lines(volume.drive.store(Structure::DataLog, address, bytes)?))
+/// Stores logs of one part whose slots follow each other: the byte path moves 64 KiB in half the time of sixteen pages.
+#[inline(never)] // few writes come here; inlined it costs the others some 50 ns
+fn store_run(volume: &Volume, run: &mut [Store<'_>], slots: &mut LogSlots, parts: &[Part<'_>]) -> Result<Lines<InFlight>> {
+    let (start, end, address) = (run[0].entry.offset, run[run.len() - 1].entry.end(), run[0].entry.address);
+    let holds = |part: &&Part<'_>| part.offset <= start && end <= part.end();
+    let Some(part) = parts.iter().find(holds) else { unreachable!("logs that go on in each other are of one part") };
+    let bytes = &part.data[(start - part.offset) as usize..(end - part.offset) as usize];
+    let lines = volume.drive.store(Structure::DataLog, address, bytes)?;
+    for store in run {
+        store.entry.crc = volume.data_checksum(store.bytes.get());
+        slots[store.slot] = Some(store.entry);
+    }
+    Ok(volume.drive.flush_lines(lines))
 }
 
 /// What is stored of one block.
