@@ -10,10 +10,11 @@ state=target/torture
 mkdir -p "$state"
 round=$(cat "$state/round" 2>/dev/null || echo 0)
 
-cargo build --release --locked -p tandemfs -p tandemfs-crash -p tandemfs-witness
+cargo build --release --locked -p tandemfs -p tandemfs-witness
+cargo build --profile soak --locked -p tandemfs-crash
 export RUST_BACKTRACE=${RUST_BACKTRACE:-0}
-cargo test --release --locked --no-run -p tandemfs-crash -p tandemfs-fuzz-targets
-cargo test --release --locked --no-run -p tandemfs-schedules --features explore
+cargo test --profile soak --locked --no-run -p tandemfs-crash -p tandemfs-fuzz-targets
+cargo test --profile soak --locked --no-run -p tandemfs-schedules --features explore
 
 started=$SECONDS
 until=$((started + minutes * 60))
@@ -28,16 +29,16 @@ turn() { # turn NAME COMMAND...: prints what it is and how long it took
 while [ "$SECONDS" -lt "$until" ]; do
   left=$((until - SECONDS))
   seed=$((1000 * (round + 1)))
-  turn 'crash states and workloads' target/release/torture --state "$state/crash.json" --seconds $((left < 150 ? left : 150))
+  turn 'crash states and workloads' target/soak/torture --state "$state/crash.json" --seconds $((left < 150 ? left : 150))
   [ "$SECONDS" -lt "$until" ] || break
   turn "schedules, seed $seed" env TANDEMFS_SEED="$seed" TANDEMFS_SCHEDULES=600 \
-    cargo test --release --locked -q -p tandemfs-schedules --features explore --test schedules
+    cargo test --profile soak --locked -q -p tandemfs-schedules --features explore --test schedules
   [ "$SECONDS" -lt "$until" ] || break
   turn "faults, seed $seed" env TANDEMFS_SEED="$seed" \
-    cargo test --release --locked -q -p tandemfs-crash --test faults --test places --test no_space --test wrong_data
+    cargo test --profile soak --locked -q -p tandemfs-crash --test faults --test places --test no_space --test wrong_data
   [ "$SECONDS" -lt "$until" ] || break
   turn "bytes, seed $seed" env TANDEMFS_SEED="$seed" TANDEMFS_FUZZ_RUNS=4 \
-    cargo test --release --locked -q -p tandemfs-fuzz-targets --test bounded -- --test-threads=1 --nocapture
+    cargo test --profile soak --locked -q -p tandemfs-fuzz-targets --test bounded -- --test-threads=1 --nocapture
   [ "$SECONDS" -lt "$until" ] || break
   turn "kill loop, seed $seed" target/release/witness kill-loop --tandemfs target/release/tandemfs \
     --mount-until-cut target/release/mount-until-cut --rounds 20 --seed "$seed" --keep "$state/kill-loop"
