@@ -188,7 +188,12 @@ impl LentPages {
     }
 
     fn free(&self, memory: &MemoryAllocator, table: &mut Table, index: u32) {
-        memory.free_spare_page(table.copies[index as usize].address);
+        let address = table.copies[index as usize].address;
+        if !memory.free_spare_page(address) {
+            // Only metadata that names a page which nobody gave it can have freed one. Such an image gets no copies any more.
+            tracing::error!(%address, "a lent page was freed by somebody else: metadata contradicts the allocation maps");
+            table.closed = true;
+        }
         if !on(Mutant::PromotedSlotTwice) {
             self.forget_copy(table, index);
         }

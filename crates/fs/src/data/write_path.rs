@@ -678,7 +678,7 @@ pub(super) fn transfer(volume: &Volume, targets: &mut [Target<'_>]) -> Result<(F
 }
 
 /// Stores logs of one part whose slots follow each other: the byte path moves 64 KiB in half the time of sixteen pages.
-#[inline(never)] // few writes come here; inlined it costs the others some 50 ns
+#[inline(never)] // few writes come here
 fn store_run(volume: &Volume, run: &mut [Store<'_>], slots: &mut LogSlots, parts: &[Part<'_>]) -> Result<Lines<InFlight>> {
     let (start, end, address) = (run[0].entry.offset, run[run.len() - 1].entry.end(), run[0].entry.address);
     let holds = |part: &&Part<'_>| part.offset <= start && end <= part.end();
