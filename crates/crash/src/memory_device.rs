@@ -176,6 +176,7 @@ impl MemoryDevice {
             block_bytes: base.blocks.len() as u64,
             domain,
             volatile_write_cache: true,
+            overlapping: false,
             discard: true,
             request_bytes: REQUEST_BYTES,
         };

@@ -6,7 +6,10 @@ use std::sync::Arc;
 use tandemfs_format::{LINE_BYTES, LineAddress, SECTOR_BYTES, Sector};
 
 use crate::flush_group::FlushGroup;
-use crate::{BlockRequest, Counters, Device, DeviceDescription, DeviceError, PersistenceDomain, Structure};
+use crate::{
+    BlockRequest, Counters, Device, DeviceDescription, DeviceError, DriveCounts, DriveRecovery, Firmware, PersistenceDomain, Structure,
+    TxId,
+};
 
 /// State of stored lines that no flush has reached.
 #[derive(Debug)]
@@ -38,6 +41,11 @@ pub struct Written(());
 #[must_use = "a proof of durability belongs to the transaction that needed it"]
 #[derive(Debug)]
 pub struct Flushed(());
+
+/// Proof that a transaction of the drive is committed ([D5]).
+#[must_use = "what is not committed is gone after a power failure"]
+#[derive(Debug)]
+pub struct Committed(());
 
 impl Lines<InFlight> {
     /// No lines at all.
@@ -134,6 +142,70 @@ impl Drive {
         let offset = address.offset_bytes() + skip_bytes;
         self.device.byte_path().store(offset, from)?;
         Ok(Lines { offset, length: from.len() as u64, state: PhantomData })
+    }
+
+    /// Copies whole lines to the byte window as part of a transaction of the drive. See [`Firmware::store_tagged`].
+    pub fn store_tagged(
+        &self,
+        structure: Structure,
+        transaction: TxId,
+        address: LineAddress,
+        from: &[u8],
+    ) -> Result<Lines<Dirty>, DeviceError> {
+        self.counters.stored(structure, from.len() as u64);
+        let offset = address.offset_bytes();
+        self.firmware("tagged store")?.store_tagged(transaction, offset, from)?;
+        Ok(Lines { offset, length: from.len() as u64, state: PhantomData })
+    }
+
+    /// Commits a transaction of the drive whose stores were fenced ([D5]). See [`Firmware::commit`].
+    pub fn commit(&self, transaction: TxId, _stored: Fenced) -> Result<Committed, DeviceError> {
+        self.firmware("COMMIT")?.commit(transaction)?;
+        Ok(Committed(()))
+    }
+
+    /// Lets the drive discard what was not committed; nothing on a drive without transactions. See [`Firmware::recover`].
+    pub fn recover(&self) -> Result<Option<DriveRecovery>, DeviceError> {
+        self.device.firmware().map(Firmware::recover).transpose()
+    }
+
+    /// Lets the drive empty its write log. See [`Firmware::clean`].
+    pub fn clean(&self) -> Result<(), DeviceError> {
+        self.firmware("CLEAN")?.clean()
+    }
+
+    /// Whether the drive has transactions.
+    pub fn has_transactions(&self) -> bool {
+        self.device.firmware().is_some()
+    }
+
+    /// What the drive counts of itself.
+    pub fn drive_counts(&self) -> Option<DriveCounts> {
+        self.device.counts()
+    }
+
+    fn firmware(&self, command: &'static str) -> Result<&dyn Firmware, DeviceError> {
+        let name = || self.description().name.clone();
+        let reason = || "the drive has no transactions".to_owned();
+        self.device.firmware().ok_or_else(|| DeviceError::Firmware { device: name(), command, reason: reason() })
+    }
+
+    /// Reads whole pages of the memory zone: by blocks where the windows overlap (ByteFS §4.5), else by loads. What was stored there must
+    /// have been fenced.
+    pub fn load_pages(&self, structure: Structure, first: LineAddress, into: &mut [u8]) -> Result<(), DeviceError> {
+        match self.description().sector_of_page(first) {
+            Some(sector) => self.transfer(structure, &mut [BlockRequest::Read { sector, buffer: into }], &mut || {}).map(drop),
+            None => self.load(structure, first, into),
+        }
+    }
+
+    /// Writes whole pages of the memory zone that nobody uses yet: by blocks where the windows overlap, else by stores. Durable when it
+    /// returns. Pages that hold metadata are never written so (RULES R16).
+    pub fn persist_pages(&self, structure: Structure, first: LineAddress, from: &[u8]) -> Result<Fenced, DeviceError> {
+        let Some(sector) = self.description().sector_of_page(first) else { return self.persist(structure, first, from) };
+        let written = self.transfer(structure, &mut [BlockRequest::Write { sector, buffer: from }], &mut || {})?;
+        drop::<Flushed>(self.flush_blocks(written)?);
+        Ok(Fenced(()))
     }
 
     /// Starts writing stored lines back to the persistence domain ([D3]).

@@ -37,6 +37,16 @@ pub enum DeviceError {
         /// Size of the zone in bytes.
         size: u64,
     },
+    /// The firmware of a drive refused a command.
+    #[error("{device}: {command} was refused: {reason}")]
+    Firmware {
+        /// The device's name.
+        device: String,
+        /// "COMMIT", "RECOVER", "store", "write" and so on.
+        command: &'static str,
+        /// What is wrong.
+        reason: String,
+    },
     /// The device cannot be opened.
     #[error("{path}: {reason}")]
     Open {

@@ -11,6 +11,7 @@
 //!      volatile cache gives it at once.
 //! [D3] On a domain that keeps retired stores (`gpf`, `eadr`) and on `process`, flush does nothing; the types stay.
 //! [D4] A load or store that fails (a poisoned line, a full host disk under an image) is an error, never a signal (RULES R23).
+//! [D5] A transaction of the drive is committed with the proof that its stores were fenced ([`Drive::commit`]; RULES R16).
 //!
 //! ```compile_fail,E0308
 //! # use tandemfs_device::{Drive, Fenced, Structure};
@@ -41,6 +42,7 @@ mod counters;
 mod domain;
 mod drive;
 mod error;
+mod firmware;
 mod flush_group;
 mod mapping;
 #[doc(hidden)]
@@ -51,8 +53,9 @@ pub use block_path::{BlockPath, BlockRequest};
 pub use byte_path::BytePath;
 pub use counters::{Counters, CountersSnapshot, PathBytes, Structure};
 pub use domain::PersistenceDomain;
-pub use drive::{Dirty, Drive, Fenced, Flushed, InFlight, Lines, Written};
+pub use drive::{Committed, Dirty, Drive, Fenced, Flushed, InFlight, Lines, Written};
 pub use error::DeviceError;
+pub use firmware::{DriveCounts, DriveRecovery, Firmware, FirmwareCounts, FlashCounts, TxId};
 pub use mapping::{Mapping, MappingOptions};
 
 /// A hybrid SSD, or a pair of devices that serve as one.
@@ -63,6 +66,14 @@ pub trait Device: Send + Sync {
     fn block_path(&self) -> &dyn BlockPath;
     /// What the device is able to do.
     fn description(&self) -> &DeviceDescription;
+    /// Commands of a drive with firmware; a drive without has none.
+    fn firmware(&self) -> Option<&dyn Firmware> {
+        None
+    }
+    /// What the drive counts of itself, where it does.
+    fn counts(&self) -> Option<DriveCounts> {
+        None
+    }
 }
 
 /// What a device can do.
@@ -80,6 +91,9 @@ pub struct DeviceDescription {
     pub volatile_write_cache: bool,
     /// Whether bytes can be discarded (TRIM) on the block path.
     pub discard: bool,
+    /// Whether both paths reach the same bytes: the byte window goes on with the sectors of the block zone, the block window with the pages
+    /// of the memory zone ([`DeviceDescription::line_of_sector`], [`DeviceDescription::sector_of_page`]).
+    pub overlapping: bool,
     /// Requests beyond this are split, so that one large request uses several channels of the drive: whole sectors, in bytes.
     pub request_bytes: u32,
 }

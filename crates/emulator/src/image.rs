@@ -198,6 +198,7 @@ impl ImageDevice {
             block_bytes: image.block_bytes,
             domain: image.domain,
             volatile_write_cache: false,
+            overlapping: false,
             discard: !options.read_only,
             request_bytes: REQUEST_BYTES,
         };

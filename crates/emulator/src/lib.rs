@@ -14,6 +14,8 @@
 mod block_region;
 mod header;
 mod image;
+#[allow(dead_code)] // its users follow
+mod medium;
 mod open;
 mod profiles;
 mod timing;

@@ -39,6 +39,7 @@ fn device_errno(error: &DeviceError) -> Errno {
         DeviceError::Block { .. } | DeviceError::Poisoned { .. } | DeviceError::OutOfRange { .. } => Errno::EIO,
         DeviceError::Open { .. } => Errno::ENODEV,
         DeviceError::Busy { .. } => Errno::EBUSY,
+        DeviceError::Firmware { .. } => Errno::EIO,
     }
 }
 

@@ -530,6 +530,7 @@ impl MemoryDevice {
             block_bytes: blocks.len() as u64,
             domain: PersistenceDomain::Adr,
             volatile_write_cache: true,
+            overlapping: false,
             discard: false,
             request_bytes: REQUEST_BYTES,
         };

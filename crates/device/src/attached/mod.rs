@@ -73,6 +73,7 @@ impl PairDevice {
             block_bytes: block.bytes(),
             domain: memory.domain(),
             volatile_write_cache: false,
+            overlapping: false,
             discard: block.can_discard() && !options.read_only,
             request_bytes: block.request_bytes(),
         };

@@ -1,0 +1,184 @@
+//! What survives a power failure of an emulated drive with firmware: its battery-backed DRAM and its flash cells. Everything else in the
+//! firmware is derived from these two when the drive is opened.
+//!
+//! [M1] Stores to the DRAM survive in program order; 8 B at a multiple of 8 are never torn. A power failure falls between any two steps.
+//! [M2] A flash page is programmed once between two erasures, its bytes before its spare area: a page whose spare area is empty holds nothing.
+//! [M3] An erased page is all zeros, its spare area too. An erasure may be cut anywhere.
+
+use std::fmt::Debug;
+
+use tandemfs_device::DeviceError;
+use tandemfs_format::SECTOR_BYTES;
+
+/// Bytes of a flash page: the unit of reading and programming, and of translation.
+pub(crate) const FLASH_PAGE_BYTES: usize = SECTOR_BYTES;
+
+/// The bytes of a flash page.
+pub(crate) type PageBytes = [u8; FLASH_PAGE_BYTES];
+
+/// Number of a page of flash cells.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct PhysicalPage(pub(crate) u64);
+
+/// What a flash page says of itself, written with it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Spare {
+    /// The logical page that it holds, plus one; 0 where it holds nothing.
+    pub(crate) logical_plus_one: u64,
+    /// Lines of the write log with a sequence below this are older than the page ([`Pages::write`]).
+    pub(crate) stamp: u64,
+}
+
+/// Battery-backed DRAM and flash cells ([M1]–[M3]).
+pub(crate) trait Medium: Send + Sync + Debug {
+    /// Copies bytes from the DRAM.
+    fn load(&self, offset: u64, into: &mut [u8]) -> Result<(), DeviceError>;
+    /// Copies bytes to the DRAM.
+    fn store(&self, offset: u64, from: &[u8]) -> Result<(), DeviceError>;
+    /// Reads a flash page.
+    fn read_page(&self, page: PhysicalPage, into: &mut PageBytes) -> Result<(), DeviceError>;
+    /// What a flash page says of itself; no flash read (firmware keeps it in DRAM).
+    fn spare(&self, page: PhysicalPage) -> Result<Spare, DeviceError>;
+    /// Programs an erased flash page.
+    fn program_page(&self, page: PhysicalPage, from: &PageBytes, spare: Spare) -> Result<(), DeviceError>;
+    /// Erases pages that follow each other.
+    fn erase(&self, first: PhysicalPage, count: u64) -> Result<(), DeviceError>;
+}
+
+/// Logical pages as the write log sees them: what the translation layer offers.
+pub(crate) trait Pages {
+    /// Reads a logical page; one that was never written is zeros.
+    fn read(&mut self, logical: u64, into: &mut PageBytes) -> Result<(), DeviceError>;
+    /// Replaces a logical page, all of it or nothing at a power failure. With it lines of the write log with a sequence below `stamp` become
+    /// older than the page: that is how a block write invalidates them, and a cleaning has merged them, in one step.
+    fn write(&mut self, logical: u64, from: &PageBytes, stamp: u64) -> Result<(), DeviceError>;
+    /// The stamp that the page was last written (or discarded) with; 0 for one that never was.
+    fn stamp(&self, logical: u64) -> Result<u64, DeviceError>;
+    /// Forgets a logical page: it reads as zeros, and lines below `stamp` are older than that.
+    fn discard(&mut self, logical: u64, stamp: u64) -> Result<(), DeviceError>;
+    /// Whether the flash has a page of this number: for a read that would have to wait for the flash.
+    fn is_mapped(&self, logical: u64) -> Result<bool, DeviceError>;
+}
+
+/// What the flash was asked to do, for the timing model.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct FlashWork {
+    /// Which die does it.
+    pub(crate) die: u32,
+    pub(crate) kind: FlashWorkKind,
+    /// Whether the access that caused it waits for it (a read of the host), or it happens behind (a buffered program, cleaning, garbage
+    /// collection).
+    pub(crate) is_waited_for: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum FlashWorkKind {
+    Read,
+    Program,
+    Erase,
+}
+
+#[cfg(test)]
+pub(crate) mod test_medium {
+    //! A medium in host memory whose power can fail at any step.
+
+    use parking_lot::Mutex;
+
+    use super::*;
+
+    #[derive(Debug, Default)]
+    struct Cells {
+        dram: Vec<u8>,
+        pages: std::collections::HashMap<u64, (Box<PageBytes>, Spare)>,
+        /// Steps until the power fails; none where it does not.
+        steps_left: Option<u64>,
+        steps: u64,
+    }
+
+    /// DRAM and flash in host memory. After [`TestMedium::cut_after`] so many steps happen, then each fails and changes nothing.
+    #[derive(Debug, Default)]
+    pub(crate) struct TestMedium(Mutex<Cells>);
+
+    impl TestMedium {
+        pub(crate) fn new(dram_bytes: u64) -> Self {
+            Self(Mutex::new(Cells { dram: vec![0; dram_bytes as usize], ..Cells::default() }))
+        }
+
+        /// Lets the power fail after so many further steps; none restores it.
+        pub(crate) fn cut_after(&self, steps: Option<u64>) {
+            self.0.lock().steps_left = steps;
+        }
+
+        /// Steps that changed something so far: stores, programs, erasures (a page is a step).
+        pub(crate) fn steps(&self) -> u64 {
+            self.0.lock().steps
+        }
+    }
+
+    impl Cells {
+        fn step(&mut self) -> Result<(), DeviceError> {
+            match &mut self.steps_left {
+                Some(0) => Err(DeviceError::Firmware { device: "test".into(), command: "step", reason: "the power failed".into() }),
+                left => {
+                    if let Some(left) = left {
+                        *left -= 1;
+                    }
+                    self.steps += 1;
+                    Ok(())
+                }
+            }
+        }
+    }
+
+    impl Medium for TestMedium {
+        fn load(&self, offset: u64, into: &mut [u8]) -> Result<(), DeviceError> {
+            into.copy_from_slice(&self.0.lock().dram[offset as usize..offset as usize + into.len()]);
+            Ok(())
+        }
+
+        /// Steps of 8 B at most, as [M1] says.
+        fn store(&self, offset: u64, from: &[u8]) -> Result<(), DeviceError> {
+            let mut cells = self.0.lock();
+            let mut at = offset as usize;
+            let mut rest = from;
+            while !rest.is_empty() {
+                let (word, further) = rest.split_at((8 - at % 8).min(rest.len()));
+                cells.step()?;
+                cells.dram[at..at + word.len()].copy_from_slice(word);
+                (at, rest) = (at + word.len(), further);
+            }
+            Ok(())
+        }
+
+        fn read_page(&self, page: PhysicalPage, into: &mut PageBytes) -> Result<(), DeviceError> {
+            match self.0.lock().pages.get(&page.0) {
+                Some((bytes, _)) => into.copy_from_slice(&bytes[..]),
+                None => into.fill(0),
+            }
+            Ok(())
+        }
+
+        fn spare(&self, page: PhysicalPage) -> Result<Spare, DeviceError> {
+            Ok(self.0.lock().pages.get(&page.0).map(|(_, spare)| *spare).unwrap_or_default())
+        }
+
+        fn program_page(&self, page: PhysicalPage, from: &PageBytes, spare: Spare) -> Result<(), DeviceError> {
+            let mut cells = self.0.lock();
+            cells.step()?;
+            assert!(!cells.pages.contains_key(&page.0), "{page:?} is programmed twice ([M2])");
+            cells.pages.insert(page.0, (Box::new(*from), Spare::default()));
+            cells.step()?;
+            cells.pages.insert(page.0, (Box::new(*from), spare));
+            Ok(())
+        }
+
+        fn erase(&self, first: PhysicalPage, count: u64) -> Result<(), DeviceError> {
+            let mut cells = self.0.lock();
+            for page in first.0..first.0 + count {
+                cells.step()?;
+                cells.pages.remove(&page);
+            }
+            Ok(())
+        }
+    }
+}
