@@ -16,6 +16,12 @@ mod header;
 mod image;
 #[allow(dead_code)] // its users follow
 mod medium;
+#[cfg(not(feature = "mutants"))]
+#[allow(dead_code)] // its users follow
+mod mutant;
+#[cfg(feature = "mutants")]
+#[allow(dead_code)] // its users follow
+pub mod mutant;
 mod open;
 mod profiles;
 mod timing;

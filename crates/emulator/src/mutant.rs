@@ -1,0 +1,35 @@
+//! Deliberate bugs that show that the tests of the firmware can fail (`docs/TESTING.md`). Without the feature `mutants` every switch is
+//! `false` at compile time; no program enables it. Selected by thread, so that tests beside each other do not meet.
+
+/// A deliberate bug.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(feature = "mutants", allow(missing_docs))]
+pub enum Mutant {
+    #[cfg(feature = "mutants")]
+    None,
+    // Write log and transactions.
+    /// Recovery keeps lines of transactions that were never committed.
+    UncommittedKept,
+    // Flash.
+    /// The translation entry is switched before the new page is programmed.
+    SwitchedBeforeProgrammed,
+}
+
+#[cfg(feature = "mutants")]
+thread_local!(static SELECTED: std::cell::Cell<Mutant> = const { std::cell::Cell::new(Mutant::None) });
+
+/// Selects the bug of this thread; [`Mutant::None`] for none.
+#[cfg(feature = "mutants")]
+pub fn select(mutant: Mutant) {
+    SELECTED.set(mutant);
+}
+
+#[cfg(feature = "mutants")]
+pub(crate) fn on(mutant: Mutant) -> bool {
+    SELECTED.get() == mutant
+}
+
+#[cfg(not(feature = "mutants"))]
+pub(crate) const fn on(_: Mutant) -> bool {
+    false
+}
