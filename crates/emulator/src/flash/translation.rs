@@ -117,6 +117,9 @@ impl<M: Medium> Flash<M> {
         let waiting: Vec<(u32, u64)> = waiting.into_iter().map(|(_, slot, logical)| (slot, logical)).collect();
         let mut erased = 0;
         for (block, (record, valid)) in records.iter_mut().enumerate() {
+            if *valid > u32::from(record.begun) {
+                return Err(open_error(format!("flash block {block} is said to hold more logical pages than it has pages")));
+            }
             if record.state == BlockState::Erasing {
                 if *valid != 0 {
                     return Err(open_error(format!("flash block {block} is being erased, but {valid} logical pages are said to be in it")));
@@ -256,7 +259,7 @@ impl<M: Medium> Flash<M> {
     }
 
     /// What an entry no longer names is of no use.
-    fn release(&mut self, place: Place) {
+    pub(super) fn release(&mut self, place: Place) {
         match place {
             Place::Cells(page) => self.pool.drop_valid(self.pool.block_of(page)),
             Place::Slot(slot) => self.buffer.release(slot),

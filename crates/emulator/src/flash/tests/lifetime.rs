@@ -105,3 +105,26 @@ fn a_failed_program_costs_its_block_and_no_page() {
     assert_eq!(rig.flash().wear().bad_blocks_grown, wear.bad_blocks_grown);
     assert_eq!(rig.flash().wear().erasures_mean, erasures, "wear survives");
 }
+
+#[test]
+fn most_of_the_endurance_is_used_before_the_end() {
+    for settles in [false, true] {
+        let geometry = FlashGeometry::for_capacity(3200, 2, 1, 1, 8, 7);
+        let options = FlashOptions { endurance_erasures: 60, ..small_options() };
+        let mut rig = Rig::new(geometry, options).unwrap();
+        let mut draw = Draw::new(4);
+        let mut written = 0;
+        while rig.write(draw.below(3200)).is_ok() {
+            written += 1;
+            if settles {
+                rig.step(Step::Settle).unwrap();
+            }
+        }
+        rig.compare().unwrap();
+        // All spare blocks were used up, and the others were nearly as worn.
+        let wear = rig.flash().wear();
+        assert!(rig.flash().read_only_reason().unwrap().contains("no spare block"), "{:?}", rig.flash().read_only_reason());
+        assert!(wear.erasures_mean > 45.0, "{wear:?}");
+        assert!(written > 30_000, "{written}");
+    }
+}

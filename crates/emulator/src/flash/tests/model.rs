@@ -10,7 +10,7 @@ pub(super) fn run(geometry: FlashGeometry, options: FlashOptions, seed: u64, ste
     for number in 0..step_count {
         let step = Step::draw(&mut draw, geometry.logical_pages);
         if let Err(error) = rig.step(step) {
-            if rig.flash().read_only_reason().is_some() {
+            if rig.flash.as_ref().is_some_and(|flash| flash.read_only_reason().is_some()) {
                 break;
             }
             return Err(format!("seed {seed}, step {number}, {step:?}: {error}"));
@@ -151,4 +151,35 @@ fn bad_calls_are_errors() {
     assert!(error.to_string().contains("pages a block 8, not 16"), "{error}");
     let error = Flash::open(Arc::clone(&rig.medium), super::rig::DRAM_OFFSET + 4096, small_geometry(), small_options()).unwrap_err();
     assert!(error.to_string().contains("never formatted"), "{error}");
+}
+
+/// Damaged tables are refused or give errors; they never panic. (What is still readable need not be right: they carry no checksum.)
+#[test]
+fn damaged_tables_are_errors() {
+    let geometry = small_geometry();
+    let mut refused = 0;
+    for seed in 0..300 {
+        let mut rig = run(geometry, small_options(), seed, 300).unwrap();
+        let mut draw = Draw::new(seed);
+        let tables_bytes = geometry.dram_bytes(&small_options()) - 6 * 4096;
+        for _ in 0..3 {
+            let offset = super::rig::DRAM_OFFSET + draw.below(tables_bytes / 4096) * 4096 + draw.below(24) * 8;
+            let word = match draw.below(3) {
+                0 => draw.below(u64::MAX),
+                1 => 1 << 62 | draw.below(geometry.physical_pages()),
+                _ => draw.below(1 << 51),
+            };
+            crate::medium::Medium::store(&*rig.medium, offset, &word.to_le_bytes()).unwrap();
+        }
+        if rig.reopen().is_err() {
+            refused += 1;
+            continue;
+        }
+        let mut page = [0; 4096];
+        for logical in 0..geometry.logical_pages {
+            use crate::medium::Pages;
+            let _ = rig.flash().read(logical, &mut page);
+        }
+    }
+    assert!(refused > 100, "{refused}");
 }
