@@ -5,7 +5,7 @@ use tandemfs_device::DeviceError;
 
 use super::layout::{BlockRecord, BlockState, Place};
 use super::pool::{RESERVE_BLOCKS, Stream};
-use super::translation::{Flash, after_erasure};
+use super::translation::Flash;
 use crate::medium::{FlashWorkKind, Medium, PhysicalPage, Spare};
 use crate::mutant::{self, Mutant};
 
@@ -119,12 +119,20 @@ impl<M: Medium> Flash<M> {
             self.medium.erase(self.pool.first_page(block), u64::from(self.geometry.pages_per_block))?;
             self.counts.blocks_erased += 1;
             self.note(block, FlashWorkKind::Erase, is_waited_for);
-            let erased = after_erasure(record, &self.options);
-            self.pool.set_emptied(&self.tables, block, erased)?;
-            self.counts.blocks_retired += u64::from(erased.state == BlockState::BadGrown);
+            let erasures = record.erasures.saturating_add(1);
+            let state = if self.is_retired_at(erasures) { BlockState::BadGrown } else { BlockState::Good };
+            self.pool.set_emptied(&self.tables, block, BlockRecord { erasures, begun: 0, state })?;
+            self.counts.blocks_retired += u64::from(state == BlockState::BadGrown);
         }
         self.job = None;
         self.check_spare();
         Ok(())
+    }
+
+    /// Whether an erased block is worn and can be missed. Levelled blocks wear out together: were each taken out of use at once, collection
+    /// would lack the pages that it moves others to, although there are spare blocks. Then it serves until it is erased next.
+    fn is_retired_at(&self, erasures: u32) -> bool {
+        let reserve_pages = u64::from(RESERVE_BLOCKS) * u64::from(self.geometry.pages_per_block);
+        erasures >= self.options.endurance_erasures && self.pool.pages_for_moves() >= reserve_pages && !mutant::on(Mutant::WornBlockKept)
     }
 }

@@ -245,6 +245,18 @@ impl Pool {
         Ok(PhysicalPage(self.first_page(block).0 + u64::from(record.begun)))
     }
 
+    /// A page that was taken was not even begun: what carries the image failed. (The last page of a block stays taken.)
+    pub(super) fn give_back<M: Medium>(&mut self, tables: &Tables<M>, page: PhysicalPage) -> Result<(), DeviceError> {
+        let block = self.block_of(page);
+        let record = self.blocks[block as usize].record;
+        if self.blocks[block as usize].usage == Usage::Open && self.first_page(block).0 + u64::from(record.begun) == page.0 + 1 {
+            let record = BlockRecord { begun: record.begun - 1, ..record };
+            tables.set_block(block, record)?;
+            self.blocks[block as usize].record = record;
+        }
+        Ok(())
+    }
+
     fn open_blocks(&mut self, stream: Stream) -> &mut OpenBlocks {
         match stream {
             Stream::Host => &mut self.host,

@@ -154,7 +154,7 @@ fn collection_works_in_small_steps() {
         }
     }
     assert!(rig.flash().counts().pages_moved > 20_000);
-    assert!(most <= 4 + 2 * 16 + 1, "{most} operations in one call: a stripe, moves, an erasure");
+    assert!(most <= 2 * 8 + 1, "{most} operations in one call: a stripe, moves, an erasure");
     rig.compare().unwrap();
 }
 
