@@ -105,7 +105,8 @@ impl Index {
     pub(super) fn new(slots: u64, logical_pages: u64) -> Self {
         Self {
             partitions: vec![Lane::default(); logical_pages.div_ceil(PARTITION_PAGES) as usize],
-            nodes: Vec::new(),
+            // Room that is not used costs nothing, and growing would copy it all: enough for pages of one line at random places.
+            nodes: Vec::with_capacity(slots as usize / 8),
             free_nodes: Vec::new(),
             next: vec![0; slots as usize],
             pages: 0,
@@ -120,9 +121,20 @@ impl Index {
 
     /// Host memory that it takes.
     pub(super) fn bytes(&self) -> u64 {
-        let nodes = self.nodes.capacity() * size_of::<Node>() + self.free_nodes.capacity() * size_of::<u32>();
+        let nodes = self.nodes.len() * size_of::<Node>() + self.free_nodes.capacity() * size_of::<u32>();
         let fixed = self.partitions.len() * size_of::<Lane>() + self.next.len() * size_of::<Chunk>();
         (nodes + fixed) as u64 + self.lane_bytes
+    }
+
+    /// Brings the nodes of these lines into the CPU's caches, all at once; answers nothing of use. One after the other each waits for the
+    /// memory.
+    pub(super) fn warm(&self, lines: impl Iterator<Item = u64>) -> u32 {
+        let first_of = |line: u64| {
+            let (partition, key) = split_page(line / PAGE_LINES);
+            let lane = self.partitions.get(partition).filter(|lane| !lane.nodes.is_empty());
+            lane.map_or(0, |lane| self.nodes[lane.nodes[lane.seek(key)] as usize].firsts[0])
+        };
+        lines.map(first_of).fold(0, u32::wrapping_add)
     }
 
     /// The slot of a line's newest version.

@@ -51,6 +51,7 @@ use self::versions::Transaction;
 use crate::medium::{Medium, PageBytes, Pages};
 use crate::mutant::{Mutant, on};
 
+#[allow(unused_imports)] // for `tandemfs device bench`
 pub(crate) use self::measure::{LogFigures, measure};
 
 /// Sizes of the log and when it is cleaned.
@@ -246,7 +247,11 @@ impl<M: Medium> WriteLog<M> {
         }
         self.region.store_line(slot, line, is_hidden, bytes)?;
         self.region.publish(slot, lap, transaction)?;
-        self.set_head(self.head + 1);
+        self.head += 1;
+        self.head_slot += 1;
+        if u64::from(self.head_slot) == self.region.lines {
+            self.set_head(self.head);
+        }
         self.counts.log_appends += 1;
         Ok(slot)
     }
