@@ -114,8 +114,10 @@ impl<M: Medium> WriteLog<M> {
         if on(Mutant::EmptiedBeforeFlush) {
             self.region.set(Word::Tail, self.head)?;
         }
-        while let Some(page) = self.index.next_page(0) {
+        let mut from = 0;
+        while let Some(page) = self.index.next_page(from) {
             self.flush_page(pages, page)?;
+            from = page + 1;
         }
         self.region.set(Word::Tail, self.head)?;
         self.tail = self.head;

@@ -517,6 +517,235 @@ fn a_power_failure_after_every_step() {
     }
 }
 
+type Parts = (Arc<TestMedium>, TestPages, WriteLog<TestMedium>);
+
+fn parts(options: WriteLogOptions, logical_pages: u64) -> Parts {
+    let medium = Arc::new(TestMedium::new(LOG_OFFSET + options.dram_bytes()));
+    let log = WriteLog::format(Arc::clone(&medium), LOG_OFFSET, options, logical_pages).unwrap();
+    let pages = TestPages { medium: Arc::clone(&medium), next_physical: 0, is_worn_out: false };
+    (medium, pages, log)
+}
+
+fn reopened((medium, pages, _): &mut Parts, options: WriteLogOptions, logical_pages: u64) -> Result<WriteLog<TestMedium>, DeviceError> {
+    WriteLog::open(Arc::clone(medium), LOG_OFFSET, options, logical_pages, pages)
+}
+
+fn said<T: std::fmt::Debug>(result: Result<T, DeviceError>) -> String {
+    result.unwrap_err().to_string()
+}
+
+#[test]
+fn a_flash_that_refuses_makes_the_log_read_only_and_loses_nothing() {
+    let mut bench = Bench::new();
+    bench.step(Step::Store { transaction: 7, line: 500, value: 70 }).unwrap();
+    let mut value = 0;
+    bench.pages.is_worn_out = true;
+    let refused = loop {
+        value += 1;
+        let step = Step::Store { transaction: 0, line: value * 5 % 400, value };
+        match bench.act(step) {
+            Ok(_) => bench.model = bench.model_after(step),
+            Err(error) => break error.to_string(),
+        }
+    };
+    assert!(value > 40 && refused.contains("no spare block is left"), "{value}: {refused}");
+    let reason = bench.log.read_only_reason().unwrap().to_owned();
+    assert!(reason.contains("cannot be cleaned") && reason.contains("no spare block is left"), "{reason}");
+    let again = bench.log.append(&mut bench.pages, 0, 1, &line_of(1)).unwrap_err().to_string();
+    assert!(again.contains("store was refused") && again.contains("cannot be cleaned"), "{again}");
+    // Loads, block reads and COMMITs go on.
+    bench.compare(&bench.model.visible.clone()).unwrap();
+    bench.step(Step::Commit { transaction: 7 }).unwrap();
+    bench.check_state().unwrap();
+    bench.log.settle(&mut bench.pages, 100).unwrap();
+    assert!(said(bench.log.clean(&mut bench.pages)).contains("no spare block"));
+    let mut log = WriteLog::open(Arc::clone(&bench.medium), LOG_OFFSET, OPTIONS, LOGICAL_PAGES, &mut bench.pages).unwrap();
+    assert!(said(log.recover(&mut bench.pages, false)).contains("no spare block"));
+    assert!(log.read_only_reason().is_some());
+    bench.log = log;
+    bench.compare(&bench.model.committed.clone()).unwrap();
+    bench.pages.is_worn_out = false;
+    bench.step(Step::Reopen).unwrap();
+    bench.compare(&bench.model.committed.clone()).unwrap();
+    assert_eq!((bench.model.committed[500], bench.log.read_only_reason()), (70, None));
+}
+
+#[test]
+fn recovery_for_reading_only_hides_and_stores_nothing() {
+    let mut bench = Bench::new();
+    for (transaction, line, value) in [(0, 3, 1), (4, 3, 2), (5, 3, 3), (4, 9, 4)] {
+        bench.step(Step::Store { transaction, line, value }).unwrap();
+    }
+    bench.step(Step::Commit { transaction: 4 }).unwrap();
+    let steps = bench.medium.steps();
+    bench.log = WriteLog::open(Arc::clone(&bench.medium), LOG_OFFSET, OPTIONS, LOGICAL_PAGES, &mut bench.pages).unwrap();
+    bench.compare(&bench.model.visible.clone()).unwrap();
+    let found = bench.log.recover(&mut bench.pages, true).unwrap();
+    assert_eq!((found.lines_kept, found.lines_discarded, found.transactions), (2, 1, 1));
+    bench.compare(&bench.model.committed.clone()).unwrap();
+    assert_eq!((bench.model.committed[3], bench.medium.steps()), (2, steps));
+    bench.step(Step::Reopen).unwrap();
+    bench.compare(&bench.model.committed.clone()).unwrap();
+}
+
+#[test]
+fn a_number_is_free_again_after_a_clean() {
+    let (_, mut pages, mut log) = parts(OPTIONS, LOGICAL_PAGES);
+    assert!(said(log.commit(&mut pages, 3)).contains("COMMIT was refused: transaction 3 is unknown"));
+    log.append(&mut pages, 3, 1, &line_of(1)).unwrap();
+    assert!(said(log.clean(&mut pages)).contains("CLEAN was refused: transaction 3 is open"));
+    log.commit(&mut pages, 3).unwrap();
+    assert!(said(log.commit(&mut pages, 3)).contains("committed already"));
+    assert!(said(log.append(&mut pages, 3, 2, &line_of(2))).contains("transaction 3 is committed and still in the TxLog"));
+    assert!(!log.load(2, &mut [0; _]).unwrap(), "a refused line is stored");
+    log.clean(&mut pages).unwrap();
+    log.append(&mut pages, 3, 2, &line_of(2)).unwrap();
+    log.commit(&mut pages, 3).unwrap();
+    assert!(matches!(log.append(&mut pages, 0, LINES, &line_of(1)), Err(DeviceError::OutOfRange { .. })));
+    assert!(matches!(log.append(&mut pages, 0, u64::MAX, &line_of(1)), Err(DeviceError::OutOfRange { .. })));
+}
+
+#[test]
+fn a_full_transaction_log_starts_a_cleaning_although_the_log_is_empty() {
+    let options = WriteLogOptions { log_bytes: 64 << 10, ..OPTIONS };
+    let mut parts = parts(options, 32);
+    for number in 1..=1000 {
+        let (_, pages, log) = &mut parts;
+        log.append(pages, number, u64::from(number) % 8, &line_of(u64::from(number))).unwrap();
+        log.commit(pages, number).unwrap();
+        assert!(log.fill().lines <= 40);
+    }
+    assert!(parts.2.counts().log_cleanings >= 50 && parts.2.counts().commits == 1000);
+    let mut log = reopened(&mut parts, options, 32).unwrap();
+    log.recover(&mut parts.1, false).unwrap();
+    let mut page = page_of(0);
+    parts.1.read(0, &mut page).unwrap();
+    for line in 0..8 {
+        assert_eq!(page[line * LINE_BYTES..][..LINE_BYTES], line_of(993 + (line as u64 + 7) % 8), "line {line}");
+    }
+}
+
+#[test]
+fn an_open_transaction_outlives_many_cleanings_and_may_hold_a_quarter() {
+    let (_, mut pages, mut log) = parts(OPTIONS, LOGICAL_PAGES);
+    for line in 0..16 {
+        log.append(&mut pages, 9, line, &line_of(line + 1)).unwrap();
+    }
+    assert!(said(log.append(&mut pages, 9, 16, &line_of(1))).contains("hold 16 lines, a quarter"));
+    for value in 0..1000 {
+        // Beside its lines, and over every second one.
+        log.append(&mut pages, 0, 64 + value % 200, &line_of(value + 100)).unwrap();
+        log.append(&mut pages, 0, value % 8 * 2, &line_of(value + 2000)).unwrap();
+    }
+    assert!(log.counts().log_cleanings > 20);
+    let mut loaded: Line = [0; _];
+    let mut page = page_of(0);
+    pages.read(0, &mut page).unwrap();
+    log.merge(0, &mut page).unwrap();
+    for line in 0..16 {
+        let expected = if line % 2 == 0 { line_of(992 + line / 2 + 2000) } else { line_of(line + 1) };
+        assert_eq!(page[line as usize * LINE_BYTES..][..LINE_BYTES], expected, "line {line}");
+    }
+    log.commit(&mut pages, 9).unwrap();
+    for line in 0..16 {
+        assert!(log.load(line, &mut loaded).unwrap());
+        assert_eq!(loaded, line_of(line + 1), "line {line} after the COMMIT");
+    }
+    log.clean(&mut pages).unwrap();
+    pages.read(0, &mut page).unwrap();
+    assert_eq!(page[..16 * LINE_BYTES].as_chunks::<LINE_BYTES>().0, &std::array::from_fn::<_, 16, _>(|line| line_of(line as u64 + 1)));
+}
+
+#[test]
+fn a_steady_load_never_waits_for_a_cleaning() {
+    let options = WriteLogOptions { log_bytes: 64 << 10, ..OPTIONS };
+    let (_, mut pages, mut log) = parts(options, 256);
+    let (mut draw, mut most) = (Draw(3), 0);
+    for value in 0..20_000 {
+        let before = pages.next_physical;
+        log.append(&mut pages, 0, draw.below(256 * PAGE_LINES), &line_of(value)).unwrap();
+        most = most.max(pages.next_physical - before);
+        assert!(!log.take_waited(), "append {value} waits");
+    }
+    assert!(log.counts().log_cleanings > 10 && most <= 8, "{most} pages in one append");
+}
+
+#[test]
+fn stores_that_outrun_the_cleaning_wait_for_it() {
+    let mut bench = Bench::new();
+    // Tagged lines take two slots each once a cleaning is under way.
+    let mut has_waited = false;
+    for (number, value) in (1..3000u32).zip(1..) {
+        let transaction = number / 12 + 1;
+        bench.log.append(&mut bench.pages, transaction, u64::from(number * 37) % LINES, &line_of(value)).unwrap();
+        if number % 12 == 11 {
+            bench.log.commit(&mut bench.pages, transaction).unwrap();
+        }
+        has_waited |= bench.log.take_waited();
+        let fill = bench.log.fill();
+        assert!(fill.lines <= fill.capacity_lines, "{fill:?}");
+    }
+    assert!(bench.log.counts().log_cleanings > 20);
+    println!("waited: {has_waited}");
+}
+
+#[test]
+fn logs_that_make_no_sense_are_refused() {
+    let good = WriteLogOptions::default();
+    assert_eq!(good.check((32 << 30) / 4096), Ok(()));
+    assert_eq!(good.dram_bytes(), (256 << 20) + (64 << 20) + (2 << 20) + 4096);
+    for (bad, what) in [
+        (WriteLogOptions { log_bytes: 0, ..good }, "0 B"),
+        (WriteLogOptions { log_bytes: 4160, ..good }, "whole pages"),
+        (WriteLogOptions { log_bytes: 4 << 30, ..good }, "4 GiB"),
+        (WriteLogOptions { log_bytes: 1 << 30, ..good }, "larger than the drive"),
+        (WriteLogOptions { transaction_log_bytes: 0, ..good }, "TxLog"),
+        (WriteLogOptions { transaction_log_bytes: 100, ..good }, "TxLog"),
+        (WriteLogOptions { clean_at_percent: 100, ..good }, "100 %"),
+    ] {
+        let reason = bad.check(100_000).unwrap_err();
+        assert!(reason.contains(what), "{reason}");
+    }
+}
+
+#[test]
+fn a_log_of_another_geometry_or_none_is_not_opened() {
+    let mut parts = parts(OPTIONS, LOGICAL_PAGES);
+    for (options, logical_pages, what) in [
+        (WriteLogOptions { transaction_log_bytes: 128, ..OPTIONS }, LOGICAL_PAGES, "made for 16 TxLog entries, not for 32"),
+        (OPTIONS, LOGICAL_PAGES + 1, "made for 8 pages, not for 9"),
+    ] {
+        let said = said(reopened(&mut parts, options, logical_pages));
+        assert!(said.contains(what), "{said}");
+    }
+    let (medium, pages, log) = &mut parts;
+    log.append(pages, 0, 0, &line_of(1)).unwrap();
+    // The place of the first line, in its descriptor: a line far outside.
+    medium.store(LOG_OFFSET + 4096 + 64 + 8, &(1u64 << 40).to_le_bytes()).unwrap();
+    assert!(said(reopened(&mut parts, OPTIONS, LOGICAL_PAGES)).contains("outside the drive"));
+    for word in 0..7 {
+        let medium = &parts.0;
+        let mut kept = [0; 8];
+        medium.load(LOG_OFFSET + word * 8, &mut kept).unwrap();
+        medium.store(LOG_OFFSET + word * 8, &[0xff, 0, 0, 0, 0, 0, 0, 0]).unwrap();
+        let opened = reopened(&mut parts, OPTIONS, LOGICAL_PAGES);
+        // A tail that is wrong but may be right cannot be told.
+        assert!(opened.is_err() || word == 4, "word {word}");
+        parts.0.store(LOG_OFFSET + word * 8, &kept).unwrap();
+    }
+}
+
+#[test]
+fn a_format_forgets_what_was_there() {
+    let (medium, mut pages, mut log) = parts(OPTIONS, LOGICAL_PAGES);
+    for line in 0..40 {
+        log.append(&mut pages, 0, line, &line_of(line + 1)).unwrap();
+    }
+    drop(WriteLog::format(Arc::clone(&medium), LOG_OFFSET, OPTIONS, LOGICAL_PAGES).unwrap());
+    let log = WriteLog::open(medium, LOG_OFFSET, OPTIONS, LOGICAL_PAGES, &mut pages).unwrap();
+    assert_eq!((log.fill().lines, log.fill().pages), (0, 0));
+}
+
 /// A bug is caught by one of the runs that find nothing without it.
 fn is_caught(bug: Mutant) {
     crate::mutant::select(bug);
