@@ -27,6 +27,8 @@ pub mod mutant;
 mod open;
 mod profiles;
 mod timing;
+#[allow(dead_code)] // its users follow
+mod write_log;
 
 pub use header::ImageInfo;
 pub use image::{CreateOptions, ImageDevice, OpenOptions, create, info};
