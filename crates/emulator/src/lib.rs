@@ -12,6 +12,8 @@
 //! *Architecture invariant:* no inode, no journal, no superblock is known here; the bytes of both regions are opaque.
 
 mod block_region;
+#[allow(dead_code)] // its users follow
+mod flash;
 mod header;
 mod image;
 #[allow(dead_code)] // its users follow

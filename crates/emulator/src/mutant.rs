@@ -13,6 +13,22 @@ pub enum Mutant {
     // Flash.
     /// The translation entry is switched before the new page is programmed.
     SwitchedBeforeProgrammed,
+    /// A buffered page that is rewritten is changed in its slot.
+    BufferedPageOverwritten,
+    /// The record of a block does not say which pages were begun.
+    BegunNotNoted,
+    /// An erasure that was cut counts as done when the drive is opened.
+    CutErasureForgotten,
+    /// Garbage collection moves pages without asking whether they are still valid.
+    DeadPageRevived,
+    /// A page that is moved gets the stamp 0.
+    MovedPageLosesStamp,
+    /// A discarded page keeps no stamp.
+    DiscardStampLost,
+    /// A block past its endurance stays in use.
+    WornBlockKept,
+    /// Blocks with cold data are never emptied to level wear.
+    ColdDataStays,
 }
 
 #[cfg(feature = "mutants")]
