@@ -10,6 +10,30 @@ pub enum Mutant {
     // Write log and transactions.
     /// Recovery keeps lines of transactions that were never committed.
     UncommittedKept,
+    /// Recovery takes the oldest committed version of a line.
+    OldestRecovered,
+    /// Recovery gives the log back before it has written its pages.
+    EmptiedBeforeFlush,
+    /// Recovery leaves the TxLog as it was.
+    TransactionLogKept,
+    /// A cleaning drops the uncommitted lines that it meets.
+    UncommittedDropped,
+    /// A cleaning takes the latest version of a line, committed or not.
+    LatestTaken,
+    /// An uncommitted line below a committed one is visible after a cleaning.
+    HiddenShown,
+    /// The tail moves when a cleaning begins.
+    TailBeforePages,
+    /// The TxLog loses its entries when a cleaning begins.
+    TransactionLogEmptiedEarly,
+    /// The fill of the TxLog starts no cleaning.
+    TransactionLogFillIgnored,
+    /// Lines that are older than their page are taken when the log is opened.
+    StampIgnored,
+    /// A line is valid before its bytes are stored.
+    ValidBeforeBytes,
+    /// A commit does not come up over what others stored since.
+    CommitOrderIgnored,
     // Flash.
     /// The translation entry is switched before the new page is programmed.
     SwitchedBeforeProgrammed,
