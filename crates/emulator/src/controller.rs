@@ -27,8 +27,8 @@ use crate::write_log::{LogFill, WriteLog, WriteLogOptions};
 
 const PAGE: u64 = FLASH_PAGE_BYTES as u64;
 const LINES_A_PAGE: u64 = PAGE / LINE_BYTES as u64;
-/// Pages that are cleaned behind an access, for each line that it stored: above the rate at which the log fills, so that a cleaning ends.
-const CLEANED_PAGES_A_LINE: u32 = 2;
+/// Pages that are cleaned behind an access, beside the share that the log does with what it takes.
+const CLEANED_PAGES: u32 = 1;
 
 /// What stages stores.
 #[derive(Debug)]
@@ -142,18 +142,16 @@ impl<M: Medium> Controller<M> {
                 at = timeline.read_lines(at, lines);
             }
         }
-        self.settle(at, 0);
+        self.settle(at);
         Ok(at)
     }
 
     /// Copies bytes to the byte window ([C2]); `transaction` is 0 for none, else `from` are whole lines.
     pub(crate) fn store(&mut self, at: u64, transaction: u32, offset: u64, from: &[u8]) -> Result<u64, DeviceError> {
         let mut at = at;
-        let mut stored = 0;
         for (page, within, range) in pieces(offset, from.len()) {
             let part = &from[range];
             let lines = lines_touched(within, part.len());
-            stored += lines as u32;
             let mut result = Ok(());
             match &mut self.stage {
                 Stage::Log(log) => {
@@ -187,7 +185,7 @@ impl<M: Medium> Controller<M> {
             }
             result?;
         }
-        self.settle(at, stored);
+        self.settle(at);
         Ok(at)
     }
 
@@ -218,7 +216,7 @@ impl<M: Medium> Controller<M> {
             self.ready.sort_unstable();
             done = self.ready.iter().map(|&ready| timeline.send_page(ready)).fold(at, u64::max);
         }
-        self.settle(done, 1);
+        self.settle(done);
         Ok(done)
     }
 
@@ -238,7 +236,7 @@ impl<M: Medium> Controller<M> {
             };
             at = self.work_behind(at);
             written?;
-            self.settle(at, 1);
+            self.settle(at);
         }
         Ok(at)
     }
@@ -260,7 +258,7 @@ impl<M: Medium> Controller<M> {
             }
         }
         let at = self.work_behind(at);
-        self.settle(at, 1);
+        self.settle(at);
         Ok(at)
     }
 
@@ -273,7 +271,7 @@ impl<M: Medium> Controller<M> {
         };
         let at = if self.takes_waited() { self.wait_for_all(at) } else { self.work_behind(at) };
         result?;
-        self.settle(at, 1);
+        self.settle(at);
         Ok(at)
     }
 
@@ -287,7 +285,7 @@ impl<M: Medium> Controller<M> {
         let done = self.wait_for_all(begun);
         let mut recovery = result?;
         recovery.duration = recovery.duration.max(std::time::Duration::from_nanos(done - at));
-        self.settle(done, 1);
+        self.settle(done);
         Ok((done, recovery))
     }
 
@@ -300,7 +298,7 @@ impl<M: Medium> Controller<M> {
         };
         let at = self.wait_for_all(at);
         result?;
-        self.settle(at, 1);
+        self.settle(at);
         Ok(at)
     }
 
@@ -319,7 +317,7 @@ impl<M: Medium> Controller<M> {
         };
         let at = self.wait_for_reads(at);
         result?;
-        self.settle(at, 1);
+        self.settle(at);
         Ok(at)
     }
 
@@ -393,11 +391,9 @@ impl<M: Medium> Controller<M> {
     }
 
     /// [C5]. What fails here is met again, and said, by the access that needs the room.
-    fn settle(&mut self, at: u64, lines: u32) {
-        if let Stage::Log(log) = &mut self.stage
-            && lines > 0
-        {
-            let _ = log.settle(&mut self.flash, lines * CLEANED_PAGES_A_LINE);
+    fn settle(&mut self, at: u64) {
+        if let Stage::Log(log) = &mut self.stage {
+            let _ = log.settle(&mut self.flash, CLEANED_PAGES);
         }
         let _ = self.flash.settle();
         self.work_behind(at);

@@ -17,6 +17,7 @@ use crate::controller::Controller;
 use crate::header::{HEADER_BYTES, ImageInfo, MEMORY_OFFSET};
 use crate::image_medium::ImageMedium;
 use crate::model::ModelOptions;
+use crate::open::not_opened;
 use crate::profiles::{profile, profiles};
 
 /// Requests beyond this are split over the channels of the emulated drive, in bytes: what its smallest channel count needs to overlap.
@@ -137,8 +138,10 @@ fn fill(file: &File, image: &ImageInfo) -> Result<(), String> {
 fn finish(path: &Path, file: File, image: &ImageInfo) -> Result<(), DeviceError> {
     let copied = file.try_clone().map_err(|error| refused(path, format!("cannot be opened twice: {error}")))?;
     if let (Some(model), Some(layout)) = (&image.firmware, image.dram()) {
-        let open = OpenImage { file: copied, info: image.clone(), name: path.display().to_string() };
-        Controller::format(&Arc::new(ImageMedium::new(open, &layout, false)?), model, image.logical_pages())?;
+        let name = path.display().to_string();
+        let open = OpenImage { file: copied, info: image.clone(), name: name.clone() };
+        let medium = Arc::new(ImageMedium::new(open, &layout, false)?);
+        Controller::format(&medium, model, image.logical_pages()).map_err(|error| not_opened(&name, error))?;
     }
     let written = file.write_all_at(&image.encode(), 0).and_then(|()| file.sync_all());
     written.map_err(|error| refused(path, format!("cannot write the header: {error}")))

@@ -125,6 +125,8 @@ impl FirmwareModel {
     ///
     /// Errors: a sentence that says which choice makes no sense.
     pub(crate) fn chosen(mut self, options: &ModelOptions, logical_pages: u64) -> Result<Self, String> {
+        // What is not named is no larger than a quarter of a small drive.
+        let staged = |bytes: u64| bytes.min(logical_pages / 4 * FLASH_PAGE_BYTES as u64);
         match &mut self.staging {
             Staging::WriteLog { log_bytes, transaction_log_bytes, .. } => {
                 if options.cache_bytes.is_some() || options.cache_management.is_some() {
@@ -132,7 +134,7 @@ impl FirmwareModel {
                         "the profile has a write log and no page cache; leave the cache's options away or name another profile".into()
                     );
                 }
-                *log_bytes = options.write_log_bytes.unwrap_or(*log_bytes);
+                *log_bytes = options.write_log_bytes.unwrap_or_else(|| staged(*log_bytes));
                 *transaction_log_bytes = options.transaction_log_bytes.unwrap_or(*transaction_log_bytes);
             }
             Staging::Cache { cache_bytes, management } => {
@@ -141,7 +143,7 @@ impl FirmwareModel {
                         "the profile has a page cache and no write log; leave the log's options away or name another profile".into()
                     );
                 }
-                *cache_bytes = options.cache_bytes.unwrap_or(*cache_bytes);
+                *cache_bytes = options.cache_bytes.unwrap_or_else(|| staged(*cache_bytes));
                 *management = options.cache_management.unwrap_or(*management);
             }
         }

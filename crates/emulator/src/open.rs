@@ -118,8 +118,17 @@ pub(crate) fn open_firmware(image: OpenImage, options: &OpenOptions) -> Result<F
     let timeline = times.map(|times| Timeline::new(times, model.die_count(), model.write_buffer_pages));
     let time = times.map(|_| Time::new(options.virtual_time));
     let medium = Arc::new(ImageMedium::new(image, &layout, options.read_only)?);
-    let controller = Controller::open(&medium, &name, &model, info.logical_pages(), timeline)?;
+    let opened = Controller::open(&medium, &name, &model, info.logical_pages(), timeline);
+    let controller = opened.map_err(|error| not_opened(&name, error))?;
     Ok(FirmwareDrive::new(controller, description, time, options.read_only))
+}
+
+/// What the firmware's parts say when they find no drive, with the image's name.
+pub(crate) fn not_opened(name: &str, error: DeviceError) -> DeviceError {
+    match error {
+        DeviceError::Firmware { reason, .. } | DeviceError::Open { reason, .. } => refused(Path::new(name), reason),
+        other => other,
+    }
 }
 
 #[cfg(test)]

@@ -51,6 +51,7 @@ use self::versions::Transaction;
 use crate::medium::{Medium, PageBytes, Pages};
 use crate::mutant::{Mutant, on};
 
+#[allow(unused_imports)] // its users follow
 pub(crate) use self::measure::{LogFigures, measure};
 
 /// Sizes of the log and when it is cleaned.
