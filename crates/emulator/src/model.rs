@@ -239,4 +239,4 @@ impl FirmwareModel {
 }
 
 /// Blocks that each plane should have at least.
-const BLOCKS_PER_PLANE_LEAST: u64 = 8;
+const BLOCKS_PER_PLANE_LEAST: u64 = 32;

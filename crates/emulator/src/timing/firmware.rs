@@ -76,13 +76,13 @@ impl Timeline {
     /// Lines to the host, from `at`. Returns when the last is there.
     pub(crate) fn read_lines(&mut self, at: u64, lines: u64) -> u64 {
         let transfer = transfer_ns(lines * LINE_BYTES as u64, self.times.read_bytes_per_second);
-        self.read_link.reserve(at, transfer) + transfer.max(lines * u64::from(self.times.line_read_ns))
+        self.read_link.share(at, transfer).max(at + lines * u64::from(self.times.line_read_ns))
     }
 
     /// Lines to the drive, from `at`. Returns when the processor goes on.
     pub(crate) fn write_lines(&mut self, at: u64, lines: u64) -> u64 {
         let transfer = transfer_ns(lines * LINE_BYTES as u64, self.times.write_bytes_per_second);
-        self.write_link.reserve(at, transfer) + transfer.max(lines * u64::from(self.times.line_write_ns))
+        self.write_link.share(at, transfer).max(at + lines * u64::from(self.times.line_write_ns))
     }
 
     /// The write-verify read of a fence.
@@ -98,13 +98,13 @@ impl Timeline {
     /// A page to the host, which was ready at `ready`.
     pub(crate) fn send_page(&mut self, ready: u64) -> u64 {
         let transfer = transfer_ns(FLASH_PAGE_BYTES as u64, self.times.read_bytes_per_second);
-        self.read_link.reserve(ready, transfer) + transfer
+        self.read_link.share(ready, transfer)
     }
 
     /// A page from the host into the write buffer, from `at`.
     pub(crate) fn receive_page(&mut self, at: u64) -> u64 {
         let transfer = transfer_ns(FLASH_PAGE_BYTES as u64, self.times.write_bytes_per_second);
-        let mut admitted = self.write_link.reserve(at, transfer) + transfer;
+        let mut admitted = self.write_link.share(at, transfer);
         while let Some(&Reverse(programmed)) = self.buffered.peek() {
             if programmed > admitted && self.buffered.len() < self.write_buffer_pages {
                 break;
@@ -139,7 +139,7 @@ impl Timeline {
             FlashWorkKind::Erase => self.times.flash_erase_ns,
         });
         let count = self.dies.len();
-        let done = self.dies[work.die as usize % count].reserve(at, service) + service;
+        let done = self.dies[work.die as usize % count].reserve(at, service);
         if work.kind == FlashWorkKind::Program {
             self.buffered.push(Reverse(done));
         }
