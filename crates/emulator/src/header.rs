@@ -150,6 +150,11 @@ const _: () = {
 };
 
 impl ImageInfo {
+    /// Whether accesses take longer than on the host.
+    pub fn has_timing(&self) -> bool {
+        self.timing.is_some() || self.firmware.is_some_and(|model| model.timing.is_some())
+    }
+
     /// Pages that the drive offers behind both windows.
     pub(crate) fn logical_pages(&self) -> u64 {
         (self.memory_bytes + self.block_bytes) / FLASH_PAGE_BYTES as u64

@@ -26,6 +26,13 @@ pub struct Profile {
     pub default_block_bytes: u64,
 }
 
+impl Profile {
+    /// Whether accesses take longer than on the host.
+    pub fn has_timing(&self) -> bool {
+        self.timing.is_some() || self.firmware.is_some_and(|model| model.timing.is_some())
+    }
+}
+
 const fn curve(points: [(u32, u32); POINT_COUNT]) -> Curve {
     let mut curve = Curve { points: [LatencyPoint { size_bytes: 0, latency_ns: 0 }; POINT_COUNT] };
     let mut index = 0;
