@@ -12,6 +12,9 @@
 //! [P5] Where the drive manages it, a miss evicts: with *clock* the first slot, in turn, that was not used since it was last passed; with
 //!      *LRU* the one that was not used for longest.
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -20,6 +23,7 @@ use tandemfs_device::{DeviceError, FirmwareCounts};
 use crate::lists::Lists;
 use crate::medium::{FLASH_PAGE_BYTES, Medium, PageBytes, Pages};
 use crate::model::CacheManagement;
+use crate::mutant::{Mutant, on};
 
 const PAGE: u64 = FLASH_PAGE_BYTES as u64;
 const WORD: u64 = 8;
@@ -133,7 +137,9 @@ impl<M: Medium> PageCache<M> {
     pub(crate) fn store(&mut self, pages: &mut impl Pages, page: u64, within: usize, from: &[u8]) -> Result<(), DeviceError> {
         match self.slot_for(pages, page)? {
             Some(slot) => {
-                self.set_word(slot, word_of(page, true))?; // [P2]
+                if !on(Mutant::CachedPageStaysClean) {
+                    self.set_word(slot, word_of(page, true))?; // [P2]
+                }
                 self.medium.store(self.byte_at(slot) + within as u64, from)
             }
             None => {
@@ -165,11 +171,12 @@ impl<M: Medium> PageCache<M> {
     fn replace(&mut self, page: u64, change: impl FnOnce(bool) -> Result<(), DeviceError>) -> Result<(), DeviceError> {
         let Some(slot) = self.slot_of.get(&page).copied() else { return change(false) };
         let is_dirty = self.words[slot as usize] & DIRTY != 0;
-        if !is_dirty {
+        let is_cleared_before = !is_dirty || on(Mutant::DirtyPageDroppedBeforeWrite);
+        if is_cleared_before {
             self.empty(slot)?;
         }
         change(true)?;
-        if is_dirty { self.empty(slot) } else { Ok(()) }
+        if is_cleared_before { Ok(()) } else { self.empty(slot) }
     }
 
     /// Brings a page into the cache, for its host.
@@ -249,6 +256,9 @@ impl<M: Medium> PageCache<M> {
 
     fn fill_slot(&mut self, pages: &mut impl Pages, slot: u32, page: u64) -> Result<(), DeviceError> {
         pages.read(page, &mut self.page)?;
+        if on(Mutant::SlotNamedBeforeFilled) {
+            self.set_word(slot, word_of(page, false))?;
+        }
         self.medium.store(self.byte_at(slot), &self.page[..])?;
         self.set_word(slot, word_of(page, false))?; // [P1]
         self.slot_of.insert(page, slot);
@@ -258,7 +268,11 @@ impl<M: Medium> PageCache<M> {
 
     /// [P2]
     fn evict(&mut self, pages: &mut impl Pages, slot: u32) -> Result<(), DeviceError> {
-        if self.words[slot as usize] & DIRTY != 0 {
+        let word = self.words[slot as usize];
+        if on(Mutant::SlotClearedBeforeWrite) {
+            self.medium.store(self.words_at + u64::from(slot) * WORD, &[0; 8])?;
+        }
+        if word & DIRTY != 0 {
             self.write_back(pages, slot)?;
         }
         self.empty(slot)?;
