@@ -39,7 +39,7 @@ pub(crate) trait Medium: Send + Sync + Debug {
     fn read_page(&self, page: PhysicalPage, into: &mut PageBytes) -> Result<(), DeviceError>;
     /// What a flash page says of itself; no flash read (firmware keeps it in DRAM).
     fn spare(&self, page: PhysicalPage) -> Result<Spare, DeviceError>;
-    /// Programs an erased flash page.
+    /// Programs an erased flash page. [`DeviceError::Firmware`] says that the cells failed; after any other error the page counts as erased.
     fn program_page(&self, page: PhysicalPage, from: &PageBytes, spare: Spare) -> Result<(), DeviceError>;
     /// Erases pages that follow each other.
     fn erase(&self, first: PhysicalPage, count: u64) -> Result<(), DeviceError>;

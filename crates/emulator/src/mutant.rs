@@ -51,6 +51,8 @@ pub enum Mutant {
     DiscardStampLost,
     /// A block past its endurance stays in use.
     WornBlockKept,
+    /// A block in which a program failed is not marked.
+    FailedBlockForgotten,
     /// Blocks with cold data are never emptied to level wear.
     ColdDataStays,
     // Page cache.

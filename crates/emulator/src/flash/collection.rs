@@ -5,7 +5,7 @@ use tandemfs_device::DeviceError;
 
 use super::layout::{BlockRecord, BlockState, Place};
 use super::pool::{RESERVE_BLOCKS, Stream};
-use super::translation::{Flash, after_erasure};
+use super::translation::Flash;
 use crate::medium::{FlashWorkKind, Medium, PhysicalPage, Spare};
 use crate::mutant::{self, Mutant};
 
@@ -55,16 +55,14 @@ impl<M: Medium> Flash<M> {
         Ok(true)
     }
 
-    /// The block to be emptied next. A block with failed programs comes first if a whole block's worth of pages is left besides; then what
-    /// gives free blocks; then, with time to spare, the least worn block.
+    /// The block to be emptied next. A block with failed programs comes first if a whole block's worth of pages is left besides; then, with
+    /// free blocks to spare, the least worn one; then what gives free blocks.
     fn choose(&mut self, is_waited_for: bool) -> Option<u32> {
-        let pages_for_moves = self.pool.pages_for_moves();
         if let Some(&block) = self.pool.retiring.front()
-            && u64::from(self.pool.block(block).valid + self.geometry.pages_per_block) <= pages_for_moves
+            && u64::from(self.pool.block(block).valid + self.geometry.pages_per_block) <= self.pool.pages_for_moves()
         {
             return Some(block);
         }
-        let mark = if is_waited_for { RESERVE_BLOCKS } else { self.pool.background_mark() };
         if self.collected_since_levelling >= COLLECTED_A_LEVELLING
             && self.options.levelling_threshold_erasures > 0
             && self.pool.free_count() > RESERVE_BLOCKS
@@ -74,8 +72,9 @@ impl<M: Medium> Flash<M> {
             self.collected_since_levelling = 0;
             return Some(block);
         }
+        let mark = if is_waited_for { RESERVE_BLOCKS } else { self.pool.background_mark() };
         if self.pool.free_count() <= mark {
-            let victim = self.pool.victim(self.options.victim, pages_for_moves)?;
+            let victim = self.pool.victim(self.options.victim, self.pool.pages_for_moves())?;
             self.collected_since_levelling += 1;
             return Some(victim);
         }
@@ -86,8 +85,11 @@ impl<M: Medium> Flash<M> {
     fn move_page(&mut self, page: PhysicalPage, is_waited_for: bool) -> Result<bool, DeviceError> {
         let spare = self.medium.spare(page)?;
         let Some(logical) = spare.logical_plus_one.checked_sub(1) else { return Ok(false) };
-        let is_valid = logical < self.geometry.logical_pages && self.tables.place(logical)? == Place::Cells(page);
-        if !is_valid && !mutant::on(Mutant::DeadPageRevived) {
+        if logical >= self.geometry.logical_pages {
+            return Ok(false);
+        }
+        let old = self.tables.place(logical)?;
+        if old != Place::Cells(page) && !mutant::on(Mutant::DeadPageRevived) {
             return Ok(false);
         }
         self.medium.read_page(page, &mut self.transfer)?;
@@ -96,7 +98,7 @@ impl<M: Medium> Flash<M> {
         self.note(block, FlashWorkKind::Read, is_waited_for);
         let stamp = if mutant::on(Mutant::MovedPageLosesStamp) { 0 } else { spare.stamp };
         self.put(Stream::Moved, logical, Spare { stamp, ..spare }, is_waited_for)?;
-        self.pool.drop_valid(block);
+        self.release(old);
         self.counts.pages_moved += 1;
         Ok(true)
     }
@@ -117,12 +119,20 @@ impl<M: Medium> Flash<M> {
             self.medium.erase(self.pool.first_page(block), u64::from(self.geometry.pages_per_block))?;
             self.counts.blocks_erased += 1;
             self.note(block, FlashWorkKind::Erase, is_waited_for);
-            let erased = after_erasure(record, &self.options);
-            self.pool.set_emptied(&self.tables, block, erased)?;
-            self.counts.blocks_retired += u64::from(erased.state == BlockState::BadGrown);
+            let erasures = record.erasures.saturating_add(1);
+            let state = if self.is_retired_at(erasures) { BlockState::BadGrown } else { BlockState::Good };
+            self.pool.set_emptied(&self.tables, block, BlockRecord { erasures, begun: 0, state })?;
+            self.counts.blocks_retired += u64::from(state == BlockState::BadGrown);
         }
         self.job = None;
         self.check_spare();
         Ok(())
+    }
+
+    /// Whether an erased block is worn and can be missed. Levelled blocks wear out together: were each taken out of use at once, collection
+    /// would lack the pages that it moves others to, although there are spare blocks. Then it serves until it is erased next.
+    fn is_retired_at(&self, erasures: u32) -> bool {
+        let reserve_pages = u64::from(RESERVE_BLOCKS) * u64::from(self.geometry.pages_per_block);
+        erasures >= self.options.endurance_erasures && self.pool.pages_for_moves() >= reserve_pages && !mutant::on(Mutant::WornBlockKept)
     }
 }

@@ -37,7 +37,7 @@ pub(crate) enum VictimPolicy {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct FlashOptions {
     pub(crate) victim: VictimPolicy,
-    /// Erasures after which a block is taken out of use.
+    /// Erasures after which a block is taken out of use, as soon as it can be missed.
     pub(crate) endurance_erasures: u32,
     /// Pages of battery-backed DRAM that wait to be programmed.
     pub(crate) write_buffer_pages: u32,

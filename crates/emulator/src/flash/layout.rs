@@ -214,7 +214,12 @@ impl<M: Medium> Tables<M> {
         self.medium.store(offset, &word.to_le_bytes())
     }
 
+    /// Where a logical page is. A piece of the table that was never stored to is not looked at: opening the drive did not check it either.
     pub(super) fn place(&self, logical: u64) -> Result<Place, DeviceError> {
+        let piece = logical / PIECE_ENTRIES;
+        if self.touched[(piece / 64) as usize] & 1 << (piece % 64) == 0 {
+            return Ok(Place::Nowhere { stamp: 0 });
+        }
         let word = self.load_word(self.layout.translation + logical * 8)?;
         Place::from_word(word).ok_or_else(|| open_error(format!("the translation of logical page {logical} is damaged ({word:#x})")))
     }

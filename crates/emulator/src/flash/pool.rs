@@ -24,6 +24,14 @@ pub(super) enum Stream {
     Moved,
 }
 
+/// Free blocks that a stream leaves to others.
+fn reserve_for(stream: Stream) -> u32 {
+    match stream {
+        Stream::Host => RESERVE_BLOCKS,
+        Stream::Moved => 0,
+    }
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Usage {
     Free,
@@ -183,7 +191,7 @@ impl Pool {
 
     /// Whether the host's stream may take a page.
     pub(super) fn has_page_for_host(&self) -> bool {
-        self.host.slots.iter().any(Option::is_some) || self.free_count > RESERVE_BLOCKS
+        self.host.slots.iter().any(Option::is_some) || self.free_count > reserve_for(Stream::Host)
     }
 
     /// Pages that moved pages may take.
@@ -195,8 +203,7 @@ impl Pool {
 
     /// Takes the next page of a stream, one block after the other; opens blocks where the stream may. None where there is no page.
     pub(super) fn take<M: Medium>(&mut self, tables: &Tables<M>, stream: Stream) -> Result<Option<PhysicalPage>, DeviceError> {
-        let reserve = if stream == Stream::Host { RESERVE_BLOCKS } else { 0 };
-        if let Some(page) = self.take_of(tables, stream, reserve)? {
+        if let Some(page) = self.take_of(tables, stream, reserve_for(stream))? {
             return Ok(Some(page));
         }
         // A moved page rather shares a block with the host's than that the drive stops.
@@ -236,6 +243,18 @@ impl Pool {
             self.close(block);
         }
         Ok(PhysicalPage(self.first_page(block).0 + u64::from(record.begun)))
+    }
+
+    /// A page that was taken was not even begun: what carries the image failed. (The last page of a block stays taken.)
+    pub(super) fn give_back<M: Medium>(&mut self, tables: &Tables<M>, page: PhysicalPage) -> Result<(), DeviceError> {
+        let block = self.block_of(page);
+        let record = self.blocks[block as usize].record;
+        if self.blocks[block as usize].usage == Usage::Open && self.first_page(block).0 + u64::from(record.begun) == page.0 + 1 {
+            let record = BlockRecord { begun: record.begun - 1, ..record };
+            tables.set_block(block, record)?;
+            self.blocks[block as usize].record = record;
+        }
+        Ok(())
     }
 
     fn open_blocks(&mut self, stream: Stream) -> &mut OpenBlocks {
@@ -370,7 +389,9 @@ impl Pool {
     /// A program in the block failed: it is not written again.
     pub(super) fn retire<M: Medium>(&mut self, tables: &Tables<M>, block: u32) -> Result<(), DeviceError> {
         let record = self.blocks[block as usize].record;
-        tables.set_block(block, BlockRecord { state: BlockState::Retiring, ..record })?;
+        if !mutant::on(Mutant::FailedBlockForgotten) {
+            tables.set_block(block, BlockRecord { state: BlockState::Retiring, ..record })?;
+        }
         if self.blocks[block as usize].usage == Usage::Closed {
             self.take_out(block);
         }

@@ -15,8 +15,8 @@ use crate::mutant::{self, Mutant};
 
 /// Places at which one page is tried to be programmed before the drive gives up.
 const PROGRAM_ATTEMPTS: u32 = 8;
-/// Pages that garbage collection may move for each page that leaves the write buffer, before a write has to wait for it.
-const MOVES_A_PROGRAM: u32 = 4;
+/// Pages that collection moves in a step of [`Flash::settle`]: a settled drive keeps pace up to a write amplification of this and one.
+const MOVES_A_STEP: u32 = 8;
 
 /// Flash with its translation layer.
 #[derive(Debug)]
@@ -117,6 +117,9 @@ impl<M: Medium> Flash<M> {
         let waiting: Vec<(u32, u64)> = waiting.into_iter().map(|(_, slot, logical)| (slot, logical)).collect();
         let mut erased = 0;
         for (block, (record, valid)) in records.iter_mut().enumerate() {
+            if *valid > u32::from(record.begun) {
+                return Err(open_error(format!("flash block {block} is said to hold more logical pages than it has pages")));
+            }
             if record.state == BlockState::Erasing {
                 if *valid != 0 {
                     return Err(open_error(format!("flash block {block} is being erased, but {valid} logical pages are said to be in it")));
@@ -125,7 +128,7 @@ impl<M: Medium> Flash<M> {
                 if !mutant::on(Mutant::CutErasureForgotten) {
                     medium.erase(first, pages_per_block)?;
                 }
-                *record = after_erasure(*record, &options);
+                *record = BlockRecord { erasures: record.erasures.saturating_add(1), begun: 0, state: BlockState::Good };
                 tables.set_block(block as u32, *record)?;
                 erased += 1;
             }
@@ -149,8 +152,8 @@ impl<M: Medium> Flash<M> {
         Ok(flash)
     }
 
-    /// Does a bounded step of what can wait: programs a stripe where the buffer is more than half full, then moves pages of the block that
-    /// is being emptied.
+    /// Does a bounded step of what can wait: programs a stripe where the buffer is nearly full, or moves pages of the block that is
+    /// being emptied. Pages stay in the buffer for as long as that is not needed: they may be rewritten.
     ///
     /// # Errors
     /// Those of the medium. A drive that becomes read-only is no error here.
@@ -158,10 +161,10 @@ impl<M: Medium> Flash<M> {
         if self.read_only.is_some() {
             return Ok(());
         }
-        let result = if self.buffer.waiting_count() > self.options.write_buffer_pages / 2 {
+        let result = if self.buffer.waiting_count() > self.options.write_buffer_pages - self.options.write_buffer_pages / 8 {
             self.program_stripe()
         } else {
-            self.collect(MOVES_A_PROGRAM * 2, false).map(|_| ())
+            self.collect(MOVES_A_STEP, false).map(|_| ())
         };
         if self.read_only.is_some() { Ok(()) } else { result }
     }
@@ -256,7 +259,7 @@ impl<M: Medium> Flash<M> {
     }
 
     /// What an entry no longer names is of no use.
-    fn release(&mut self, place: Place) {
+    pub(super) fn release(&mut self, place: Place) {
         match place {
             Place::Cells(page) => self.pool.drop_valid(self.pool.block_of(page)),
             Place::Slot(slot) => self.buffer.release(slot),
@@ -264,7 +267,7 @@ impl<M: Medium> Flash<M> {
         }
     }
 
-    /// Programs the pages that wait for longest, one on each channel, and lets garbage collection keep pace.
+    /// Programs the pages that wait for longest, one on each channel, and lets collection move as many.
     fn program_stripe(&mut self) -> Result<(), DeviceError> {
         for _ in 0..self.geometry.channel_count {
             let Some((slot, logical)) = self.buffer.oldest() else { break };
@@ -274,7 +277,7 @@ impl<M: Medium> Flash<M> {
             self.put(Stream::Host, logical, spare, false)?;
             self.buffer.release(slot);
         }
-        self.collect(self.geometry.channel_count * MOVES_A_PROGRAM, false)?;
+        self.collect(self.geometry.channel_count, false)?;
         Ok(())
     }
 
@@ -306,12 +309,15 @@ impl<M: Medium> Flash<M> {
                     self.pool.add_valid(block);
                     return Ok(());
                 }
-                // The flash says that it failed; an error of what carries the image is none of a block.
                 Err(DeviceError::Firmware { .. }) => {
                     self.pool.retire(&self.tables, block)?;
                     self.check_spare();
                 }
-                Err(error) => return Err(error),
+                // The host's file has failed, on a full disk for one. That is no fault of the block, and may come again and again.
+                Err(error) => {
+                    self.pool.give_back(&self.tables, page)?;
+                    return Err(error);
+                }
             }
         }
         if self.read_only.is_none() {
@@ -330,13 +336,6 @@ impl<M: Medium> Flash<M> {
         }
         self.medium.program_page(page, &self.transfer, spare)
     }
-}
-
-/// The record of a block whose erasure is finished.
-pub(super) fn after_erasure(record: BlockRecord, options: &FlashOptions) -> BlockRecord {
-    let erasures = record.erasures.saturating_add(1);
-    let is_worn = erasures >= options.endurance_erasures && !mutant::on(Mutant::WornBlockKept);
-    BlockRecord { erasures, begun: 0, state: if is_worn { BlockState::BadGrown } else { BlockState::Good } }
 }
 
 impl<M: Medium> Pages for Flash<M> {

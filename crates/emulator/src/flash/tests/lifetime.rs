@@ -1,7 +1,13 @@
 //! Wear over the life of a drive: levelling, blocks that go bad, and the end.
 
-use super::rig::{Draw, Rig, Step, small_geometry, small_options};
-use crate::flash::{FlashGeometry, FlashOptions};
+use std::sync::Arc;
+
+use tandemfs_device::DeviceError;
+
+use super::full_host::FullHost;
+use super::rig::{Draw, Rig, Step, page_of, small_geometry, small_options};
+use crate::flash::{Flash, FlashGeometry, FlashOptions};
+use crate::medium::{FLASH_PAGE_BYTES, Pages};
 
 /// Cold data fills most of the drive, a few pages are overwritten: difference between the most and the least worn block.
 pub(super) fn wear_spread(threshold_erasures: u32) -> u32 {
@@ -88,20 +94,91 @@ fn blocks_are_bad_from_the_factory_as_the_seed_says() {
     assert!(error.to_string().contains("bad from the start"), "{error}");
 }
 
+/// Programs fail; each costs its block, for good, and no page.
+pub(super) fn failed_programs_are_remembered() -> Result<(), String> {
+    // Blocks so large that emptying one takes several steps.
+    let geometry = FlashGeometry { blocks_per_plane: 40, pages_per_block: 32, logical_pages: 600, ..small_geometry() };
+    let options = FlashOptions { program_failures_ppm: 2_000, ..small_options() };
+    let mut rig = Rig::new(geometry, options).map_err(|error| error.to_string())?;
+    let mut draw = Draw::new(3);
+    for number in 0..4000 {
+        let before = rig.flash().wear();
+        rig.write(draw.below(600)).and_then(|()| rig.step(Step::Settle)).map_err(|error| format!("write {number}: {error}"))?;
+        let after = rig.flash().wear();
+        if after.bad_blocks_grown == before.bad_blocks_grown {
+            continue;
+        }
+        // Its pages may not even be moved yet.
+        rig.reopen().map_err(|error| error.to_string())?;
+        let opened = rig.flash().wear();
+        if (opened.bad_blocks_grown, opened.erasures_mean) != (after.bad_blocks_grown, after.erasures_mean) {
+            return Err(format!("write {number}: {after:?} is {opened:?} once it is opened again"));
+        }
+        rig.compare()?;
+    }
+    rig.reopen().map_err(|error| error.to_string())?;
+    match (rig.flash().wear().bad_blocks_grown, rig.done[2]) {
+        (bad @ 3.., retired @ 3..) if retired <= u64::from(bad) => rig.compare(),
+        counts => Err(format!("bad and retired blocks: {counts:?}")),
+    }
+}
+
 #[test]
 fn a_failed_program_costs_its_block_and_no_page() {
-    let geometry = FlashGeometry { blocks_per_plane: 40, ..small_geometry() };
-    let mut rig = Rig::new(geometry, FlashOptions { program_failures_ppm: 2_000, ..small_options() }).unwrap();
-    let mut draw = Draw::new(3);
-    for _ in 0..4000 {
-        rig.write(draw.below(100)).unwrap();
-        rig.step(Step::Settle).unwrap();
+    failed_programs_are_remembered().unwrap();
+}
+
+#[test]
+fn most_of_the_endurance_is_used_before_the_end() {
+    for settles in [false, true] {
+        let geometry = FlashGeometry::for_capacity(3200, 2, 1, 1, 8, 7);
+        let options = FlashOptions { endurance_erasures: 60, ..small_options() };
+        let mut rig = Rig::new(geometry, options).unwrap();
+        let mut draw = Draw::new(4);
+        let mut written = 0;
+        while rig.write(draw.below(3200)).is_ok() {
+            written += 1;
+            if settles {
+                rig.step(Step::Settle).unwrap();
+            }
+        }
+        rig.compare().unwrap();
+        // All spare blocks were used up, and the others were nearly as worn.
+        let wear = rig.flash().wear();
+        assert!(rig.flash().read_only_reason().unwrap().contains("no spare block"), "{:?}", rig.flash().read_only_reason());
+        assert!(wear.erasures_mean > 45.0, "{wear:?}");
+        assert!(written > 30_000, "{written}");
     }
-    rig.compare().unwrap();
-    let (wear, counts) = (rig.flash().wear(), rig.flash().counts());
-    assert!(wear.bad_blocks_grown > 0 && counts.blocks_retired > 0, "{wear:?}");
-    let erasures = wear.erasures_mean;
-    rig.reopen().unwrap();
-    assert_eq!(rig.flash().wear().bad_blocks_grown, wear.bad_blocks_grown);
-    assert_eq!(rig.flash().wear().erasures_mean, erasures, "wear survives");
+}
+
+/// A host disk that is full is no wear: writes are refused for as long as it is, and nothing is lost or used up.
+#[test]
+fn a_full_host_disk_costs_nothing_but_the_writes_it_refuses() {
+    let geometry = small_geometry();
+    let medium = Arc::new(FullHost::new(geometry.dram_bytes(&small_options())));
+    let mut flash = Flash::format(Arc::clone(&medium), 0, geometry, small_options()).unwrap();
+    let mut model = vec![0; geometry.logical_pages as usize];
+    let mut draw = Draw::new(6);
+    let mut stamp = 0;
+    for round in 0..20 {
+        medium.set_full(round % 2 == 1);
+        let mut refused = 0;
+        for _ in 0..400 {
+            stamp += 1;
+            let logical = draw.below(geometry.logical_pages);
+            match flash.write(logical, &page_of(stamp), stamp) {
+                Ok(()) => model[logical as usize] = stamp,
+                Err(DeviceError::Block { .. }) => refused += 1,
+                Err(error) => panic!("{error}"),
+            }
+            let _ = flash.settle();
+        }
+        assert_eq!(refused > 300, round % 2 == 1, "{refused} writes were refused in round {round}");
+        let mut page = [0; FLASH_PAGE_BYTES];
+        for (logical, &stamp) in (0..).zip(&model) {
+            flash.read(logical, &mut page).unwrap();
+            assert!(stamp == 0 || page == page_of(stamp), "page {logical}");
+        }
+    }
+    assert_eq!((flash.wear().bad_blocks_grown, flash.read_only_reason()), (0, None));
 }

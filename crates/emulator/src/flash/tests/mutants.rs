@@ -2,10 +2,10 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use super::lifetime::{levelling_works, wears_out};
+use super::lifetime::{failed_programs_are_remembered, levelling_works, wears_out};
 use super::rig::{small_geometry, small_options};
 use super::{model, power};
-use crate::flash::{FlashGeometry, FlashOptions};
+use crate::flash::FlashOptions;
 use crate::mutant::{self, Mutant};
 
 /// What was found with the bug, by an error or a panic.
@@ -31,17 +31,12 @@ fn sequences() -> Result<(), String> {
 }
 
 fn power_failures() -> Result<(), String> {
-    (0..12).try_for_each(|seed| power::run_with_cuts(small_geometry(), small_options(), seed, 150, |draw| draw.below(3000)).map(drop))
-}
-
-fn frequent_power_failures() -> Result<(), String> {
-    let geometry = FlashGeometry { blocks_per_plane: 6, pages_per_block: 8, logical_pages: 40, ..small_geometry() };
-    (0..12).try_for_each(|seed| power::run_with_cuts(geometry, small_options(), seed, 300, |draw| draw.below(1500)).map(drop))
+    (0..12).try_for_each(|seed| power::run_with_cuts(small_geometry(), small_options(), seed, 150).map(drop))
 }
 
 #[test]
 fn switched_before_programmed() {
-    assert_caught(Mutant::SwitchedBeforeProgrammed, frequent_power_failures);
+    assert_caught(Mutant::SwitchedBeforeProgrammed, power_failures);
 }
 
 #[test]
@@ -56,7 +51,7 @@ fn begun_not_noted() {
 
 #[test]
 fn cut_erasure_forgotten() {
-    assert_caught(Mutant::CutErasureForgotten, frequent_power_failures);
+    assert_caught(Mutant::CutErasureForgotten, power_failures);
 }
 
 #[test]
@@ -72,6 +67,11 @@ fn moved_page_loses_stamp() {
 #[test]
 fn discard_stamp_lost() {
     assert_caught(Mutant::DiscardStampLost, sequences);
+}
+
+#[test]
+fn failed_block_forgotten() {
+    assert_caught(Mutant::FailedBlockForgotten, failed_programs_are_remembered);
 }
 
 #[test]

@@ -14,7 +14,7 @@ pub(super) const DRAM_OFFSET: u64 = 4096;
 
 /// Two channels, few small blocks: garbage collection works all the time.
 pub(super) fn small_geometry() -> FlashGeometry {
-    FlashGeometry { channel_count: 2, dies_per_channel: 1, planes_per_die: 1, blocks_per_plane: 11, pages_per_block: 8, logical_pages: 100 }
+    FlashGeometry { channel_count: 2, dies_per_channel: 1, planes_per_die: 1, blocks_per_plane: 11, pages_per_block: 8, logical_pages: 120 }
 }
 
 pub(super) fn small_options() -> FlashOptions {
@@ -99,6 +99,8 @@ pub(super) struct Rig {
     pub(super) model: HashMap<u64, State>,
     /// What was being done to which page when an error came: it may have happened or not.
     pub(super) in_flight: Option<(u64, State)>,
+    /// Counts of what was closed: moved pages, erased and retired blocks.
+    pub(super) done: [u64; 3],
     next: u64,
 }
 
@@ -106,7 +108,7 @@ impl Rig {
     pub(super) fn new(geometry: FlashGeometry, options: FlashOptions) -> Result<Self, DeviceError> {
         let medium = Arc::new(TestMedium::new(DRAM_OFFSET + geometry.dram_bytes(&options)));
         let flash = Flash::format(Arc::clone(&medium), DRAM_OFFSET, geometry, options)?;
-        Ok(Self { medium, geometry, options, flash: Some(flash), model: HashMap::new(), in_flight: None, next: 1 })
+        Ok(Self { medium, geometry, options, flash: Some(flash), model: HashMap::new(), in_flight: None, done: [0; 3], next: 1 })
     }
 
     pub(super) fn flash(&mut self) -> &mut Flash<TestMedium> {
@@ -115,7 +117,12 @@ impl Rig {
 
     /// Forgets what is volatile and opens the flash again.
     pub(super) fn reopen(&mut self) -> Result<(), DeviceError> {
-        self.flash = None;
+        if let Some(flash) = self.flash.take() {
+            let counts = flash.counts();
+            for (sum, count) in self.done.iter_mut().zip([counts.pages_moved, counts.blocks_erased, counts.blocks_retired]) {
+                *sum += count;
+            }
+        }
         self.flash = Some(Flash::open(Arc::clone(&self.medium), DRAM_OFFSET, self.geometry, self.options)?);
         Ok(())
     }
