@@ -178,6 +178,7 @@ impl<M: Medium> WriteLog<M> {
             }
             // No line below the mark is in the index: its page has a higher stamp, or it was appended again ([L5], [L6]).
             self.region.set(Word::Tail, cleaning.mark)?;
+            self.reused_from.get_or_insert(self.tail + self.region.lines);
             self.tail = cleaning.mark;
             cleaning.is_released = true;
         }
@@ -193,29 +194,24 @@ impl<M: Medium> WriteLog<M> {
 
     /// Merges the latest committed version of each line of a page into it, if it has a line in the old part (Algorithm 1, lines 3–12).
     fn clean_page(&mut self, pages: &mut impl Pages, cleaning: &mut Cleaning, page: u64) -> Result<(), DeviceError> {
-        let mut lines: Vec<(u32, Vec<Version>)> = Vec::new();
-        for (at, top) in self.index.chunks(page) {
-            lines.push((at, self.versions(top).collect::<Result<_, _>>()?));
-        }
-        let is_old = |version: &Version| self.sequence(version.slot) < cleaning.mark;
-        if !lines.iter().any(|(_, versions)| versions.iter().any(is_old)) {
+        let versions = self.page_versions(page)?;
+        if !versions.iter().any(|(_, version)| self.sequence(version.slot) < cleaning.mark) {
             return Ok(());
         }
         let stamp = self.head;
         let mut image: PageBytes = [0; FLASH_PAGE_BYTES];
-        let committed = self.merge_committed(pages, page, &lines, &mut image)?;
+        let committed = self.merge_committed(pages, page, &versions, &mut image)?;
         let mut kept = Vec::new();
-        for (at, versions) in &lines {
-            let latest = versions.iter().position(|version| version.is_committed).unwrap_or(versions.len());
-            for (depth, version) in versions.iter().enumerate().rev().filter(|(_, version)| !version.is_committed) {
-                let is_hidden = depth > latest || self.region.is_hidden(version.slot)?;
-                let mut bytes: Line = [0; _];
-                self.region.load_line(version.slot, &mut bytes)?;
-                let line = Self::line_of(page, *at);
+        for of_line in versions.chunk_by(|(one, _), (other, _)| one == other) {
+            let latest = of_line.iter().position(|(_, version)| version.is_committed).unwrap_or(of_line.len());
+            for (depth, (at, version)) in of_line.iter().enumerate().rev().filter(|(_, (_, version))| !version.is_committed) {
                 if on(Mutant::UncommittedDropped) {
                     continue;
                 }
-                let is_hidden = is_hidden && !on(Mutant::HiddenShown);
+                let is_hidden = (depth > latest || self.region.is_hidden(version.slot)?) && !on(Mutant::HiddenShown);
+                let mut bytes: Line = [0; _];
+                self.region.load_line(version.slot, &mut bytes)?;
+                let line = Self::line_of(page, *at);
                 kept.push((line, self.store(version.transaction, line, is_hidden, &bytes)?, version.transaction, is_hidden));
                 cleaning.reserve = cleaning.reserve.saturating_sub(1);
             }
@@ -235,11 +231,15 @@ impl<M: Medium> WriteLog<M> {
         &self,
         pages: &mut impl Pages,
         page: u64,
-        lines: &[(u32, Vec<Version>)],
+        versions: &[(u32, Version)],
         image: &mut PageBytes,
     ) -> Result<bool, DeviceError> {
-        let wanted = |version: &&Version| version.is_committed || on(Mutant::LatestTaken);
-        let committed: Vec<_> = lines.iter().filter_map(|(at, versions)| Some((*at, versions.iter().find(wanted)?.slot))).collect();
+        let mut committed: Vec<(u32, u32)> = Vec::with_capacity(versions.len());
+        for (at, version) in versions.iter().filter(|(_, version)| version.is_committed || on(Mutant::LatestTaken)) {
+            if committed.last().is_none_or(|(before, _)| before != at) {
+                committed.push((*at, version.slot));
+            }
+        }
         if committed.is_empty() {
             return Ok(false);
         }
@@ -254,12 +254,9 @@ impl<M: Medium> WriteLog<M> {
 
     /// Merges what is committed of a page and writes it with the head as its stamp; the page leaves the index.
     pub(super) fn flush_page(&mut self, pages: &mut impl Pages, page: u64) -> Result<(), DeviceError> {
-        let mut lines = Vec::new();
-        for (at, top) in self.index.chunks(page) {
-            lines.push((at, self.versions(top).collect::<Result<_, _>>()?));
-        }
+        let versions = self.page_versions(page)?;
         let mut image = [0; FLASH_PAGE_BYTES];
-        if self.merge_committed(pages, page, &lines, &mut image)? {
+        if self.merge_committed(pages, page, &versions, &mut image)? {
             pages.write(page, &image, self.head)?;
         }
         self.unlink_page(page)?;

@@ -1,10 +1,11 @@
 //! Where the newest version of each line is in the log: the three-layer index of ByteFS §4.3, in host memory, rebuilt when the drive is opened.
 //!
-//! [I1] Layer 1: the logical pages are cut into partitions of 16 MiB; a table gives each partition's skip list.
-//! [I2] Layer 2: a skip list by page. Its nodes are fat: up to [`NODE_PAGES`] neighbouring pages, sorted, in two cache lines, so that a
-//!      look-up misses the CPU's caches once or twice instead of once a step. A node holds the pages from its separator up to the next
-//!      node's; separators are kept in the links, so no node is visited that is too far. The first node of a partition has the separator 0
-//!      and stays while the partition has pages; every other node has at least one.
+//! [I1] Layer 1: the logical pages are cut into partitions of 16 MiB; a table gives each partition's list of pages.
+//! [I2] Layer 2: the pages of a partition in order, as the two lower levels of a skip list with the pointers packed away. The nodes of the bottom
+//!      level are two cache lines each, with up to [`NODE_PAGES`] neighbouring pages, sorted. The lane above is two arrays: the lowest page
+//!      that each node may have (its separator), and the node. The first separator is 0; a node holds the pages from its separator up to the
+//!      next, and has at least one. A look-up scans 2 B a node of the lane, which stays in the CPU's caches, and misses them once, at
+//!      the node; with towers of pointers the same log cost six misses.
 //! [I3] Layer 3: the lines of a page that are in the log, ordered by their place in the page. A slot of the log is in one list at most, so
 //!      its link is at the slot's place in one array, and a reference to a chunk is slot and place in the page in 32 bits.
 //!
@@ -14,10 +15,8 @@ use tandemfs_format::PAGE_LINES;
 
 /// Pages of a partition: 16 MiB.
 const PARTITION_PAGES: u64 = 4096;
-/// Pages of a node.
-const NODE_PAGES: usize = 16;
-/// Levels of a skip list; each has a quarter of the nodes of the one below.
-const LEVELS: usize = 4;
+/// Pages of a node: as many as two cache lines take.
+const NODE_PAGES: usize = 21;
 const NO_KEY: u16 = u16::MAX;
 const NO_CHUNK: u32 = u32::MAX;
 /// Slots that a reference can name.
@@ -25,47 +24,41 @@ pub(super) const SLOTS_MAX: u64 = (1 << 26) - 1;
 
 /// A place in the log and in a page: slot << 6 | line in page.
 type Chunk = u32;
-/// Separator << 32 | node; 0 for none.
-type Link = u64;
-
-/// A node of a skip list ([I2]).
+/// A node of the bottom level ([I2]).
 #[derive(Debug, Clone, Copy)]
-#[repr(C, align(64))]
+#[repr(C, align(128))]
 struct Node {
-    links: [Link; LEVELS],
     /// Pages in the partition, sorted, [`NO_KEY`] behind them.
     keys: [u16; NODE_PAGES],
-    /// The first chunk of each.
+    /// The first chunk of each page.
     firsts: [Chunk; NODE_PAGES],
 }
 
-const EMPTY_NODE: Node = Node { links: [0; LEVELS], keys: [NO_KEY; NODE_PAGES], firsts: [NO_CHUNK; NODE_PAGES] };
+const EMPTY_NODE: Node = Node { firsts: [NO_CHUNK; NODE_PAGES], keys: [NO_KEY; NODE_PAGES] };
 const _: () = assert!(size_of::<Node>() == 128);
+
+/// The lane over the nodes of a partition ([I2]).
+#[derive(Debug, Clone, Default)]
+struct Lane {
+    separators: Vec<u16>,
+    nodes: Vec<u32>,
+}
 
 /// The index ([I1]–[I3]).
 #[derive(Debug)]
 pub(super) struct Index {
-    /// The first node of each partition; 0 for none.
-    partitions: Vec<u32>,
-    /// All nodes; the first is nobody's.
+    partitions: Vec<Lane>,
     nodes: Vec<Node>,
     free_nodes: Vec<u32>,
     /// The chunk after a slot's in its page.
     next: Vec<Chunk>,
     pages: u64,
-    random: u32,
+    /// Memory of the lanes.
+    lane_bytes: u64,
 }
 
 /// Where a page is: a node, and the place in it.
 type Place = (usize, usize);
-
-const fn separator(link: Link) -> u16 {
-    (link >> 32) as u16
-}
-
-const fn node_of(link: Link) -> usize {
-    link as u32 as usize
-}
 
 const fn line_in_page(chunk: Chunk) -> u32 {
     chunk % PAGE_LINES as u32
@@ -89,12 +82,27 @@ impl Node {
         self.keys.iter().map(|one| usize::from(*one < key)).sum()
     }
 
+    /// The same, with the node's second cache line on its way meanwhile.
+    fn rank_in_both_lines(&self, key: u16) -> usize {
+        std::hint::black_box(self.firsts[NODE_PAGES - 1]);
+        self.rank(key)
+    }
+
     fn has(&self, place: usize, key: u16) -> bool {
         place < NODE_PAGES && self.keys[place] == key
     }
+}
 
-    fn len(&self) -> usize {
-        self.rank(NO_KEY)
+impl Lane {
+    /// The place in the lane of the node that has a page or would get it; there must be one.
+    fn seek(&self, key: u16) -> usize {
+        // Without branches: a partition has 410 nodes at most if they are half full, and most have far fewer.
+        let below: u16 = self.separators.iter().map(|separator| u16::from(*separator <= key)).sum();
+        usize::from(below) - 1
+    }
+
+    fn bytes(&self) -> u64 {
+        (self.separators.capacity() * size_of::<u16>() + self.nodes.capacity() * size_of::<u32>()) as u64
     }
 }
 
@@ -102,12 +110,13 @@ impl Index {
     /// An index for so many slots and logical pages.
     pub(super) fn new(slots: u64, logical_pages: u64) -> Self {
         Self {
-            partitions: vec![0; logical_pages.div_ceil(PARTITION_PAGES) as usize],
-            nodes: vec![EMPTY_NODE],
+            partitions: vec![Lane::default(); logical_pages.div_ceil(PARTITION_PAGES) as usize],
+            // Room that is not used costs nothing, and growing would copy it all: enough for pages of one line at random places.
+            nodes: Vec::with_capacity(slots as usize / 16),
             free_nodes: Vec::new(),
             next: vec![0; slots as usize],
             pages: 0,
-            random: 0x9e37_79b9,
+            lane_bytes: 0,
         }
     }
 
@@ -118,8 +127,20 @@ impl Index {
 
     /// Host memory that it takes.
     pub(super) fn bytes(&self) -> u64 {
-        let nodes = self.nodes.capacity() * size_of::<Node>() + self.free_nodes.capacity() * size_of::<u32>();
-        (nodes + self.partitions.len() * size_of::<u32>() + self.next.len() * size_of::<Chunk>()) as u64
+        let nodes = self.nodes.len() * size_of::<Node>() + self.free_nodes.capacity() * size_of::<u32>();
+        let fixed = self.partitions.len() * size_of::<Lane>() + self.next.len() * size_of::<Chunk>();
+        (nodes + fixed) as u64 + self.lane_bytes
+    }
+
+    /// Brings the nodes of these lines into the CPU's caches, all at once; answers nothing of use. One after the other each waits for the
+    /// memory.
+    pub(super) fn warm(&self, lines: impl Iterator<Item = u64>) -> u32 {
+        let first_of = |line: u64| {
+            let (partition, key) = split_page(line / PAGE_LINES);
+            let lane = self.partitions.get(partition).filter(|lane| !lane.nodes.is_empty());
+            lane.map_or(0, |lane| self.nodes[lane.nodes[lane.seek(key)] as usize].firsts[0])
+        };
+        lines.map(first_of).fold(0, u32::wrapping_add)
     }
 
     /// The slot of a line's newest version.
@@ -173,15 +194,15 @@ impl Index {
         if self.pages == 0 {
             return None;
         }
-        let (first_partition, mut key) = split_page(from);
-        for partition in first_partition..self.partitions.len() {
-            let base = self.partitions[partition] as usize;
-            if base != 0 {
-                let (node, _) = self.descend(base, key);
-                let found = match self.nodes[node].keys.get(self.nodes[node].rank(key)) {
+        let (first, mut key) = split_page(from);
+        for partition in first..self.partitions.len() {
+            let lane = &self.partitions[partition];
+            if !lane.nodes.is_empty() {
+                let at = lane.seek(key);
+                let node = &self.nodes[lane.nodes[at] as usize];
+                let found = match node.keys.get(node.rank(key)) {
                     Some(key) if *key != NO_KEY => Some(*key),
-                    // Every node but the first has pages ([I2]).
-                    _ => Some(self.nodes[node].links[0]).filter(|link| *link != 0).map(|link| self.nodes[node_of(link)].keys[0]),
+                    _ => lane.nodes.get(at + 1).map(|next| self.nodes[*next as usize].keys[0]),
                 };
                 if let Some(key) = found {
                     return Some(partition as u64 * PARTITION_PAGES + u64::from(key));
@@ -195,34 +216,24 @@ impl Index {
     /// Removes a page with all its lines.
     pub(super) fn remove_page(&mut self, page: u64) {
         let (partition, key) = split_page(page);
-        let base = self.partitions[partition] as usize;
-        if base == 0 {
-            return;
-        }
-        let (id, own_separator) = self.descend(base, key);
-        let node = &mut self.nodes[id];
-        let place = node.rank(key);
-        if !node.has(place, key) {
-            return;
-        }
-        node.keys.copy_within(place + 1.., place);
-        node.firsts.copy_within(place + 1.., place);
-        (node.keys[NODE_PAGES - 1], node.firsts[NODE_PAGES - 1]) = (NO_KEY, NO_CHUNK);
+        let Some((node, place)) = self.find(page) else { return };
+        let found = &mut self.nodes[node];
+        found.keys.copy_within(place + 1.., place);
+        found.firsts.copy_within(place + 1.., place);
+        (found.keys[NODE_PAGES - 1], found.firsts[NODE_PAGES - 1]) = (NO_KEY, NO_CHUNK);
         self.pages -= 1;
-        if node.keys[0] != NO_KEY {
+        if found.keys[0] != NO_KEY {
             return;
         }
-        if id != base {
-            for (level, before) in self.path(base, own_separator).into_iter().enumerate() {
-                if node_of(self.nodes[before].links[level]) == id {
-                    self.nodes[before].links[level] = self.nodes[id].links[level];
-                }
-            }
-            self.free_nodes.push(id as u32);
-        }
-        if self.nodes[base].keys[0] == NO_KEY && self.nodes[base].links[0] == 0 {
-            self.free_nodes.push(base as u32);
-            self.partitions[partition] = 0;
+        self.free_nodes.push(node as u32);
+        let lane = &mut self.partitions[partition];
+        let at = lane.seek(key);
+        lane.nodes.remove(at);
+        // The next node takes over what was this one's, so the first separator stays 0.
+        lane.separators.remove(if at + 1 < lane.separators.len() { at + 1 } else { at });
+        if lane.nodes.is_empty() {
+            self.lane_bytes -= lane.bytes();
+            *lane = Lane::default();
         }
     }
 
@@ -252,63 +263,29 @@ impl Index {
         }
     }
 
-    /// The node whose pages this one is among, and its separator.
-    fn descend(&self, base: usize, key: u16) -> (usize, u16) {
-        let mut at = (base, 0);
-        for level in (0..LEVELS).rev() {
-            loop {
-                let link = self.nodes[at.0].links[level];
-                if link == 0 || separator(link) > key {
-                    break;
-                }
-                at = (node_of(link), separator(link));
-            }
-        }
-        at
-    }
-
-    /// The last node of each level whose separator is below.
-    fn path(&self, base: usize, below: u16) -> [usize; LEVELS] {
-        let mut path = [base; LEVELS];
-        let mut at = base;
-        for level in (0..LEVELS).rev() {
-            loop {
-                let link = self.nodes[at].links[level];
-                if link == 0 || separator(link) >= below {
-                    break;
-                }
-                at = node_of(link);
-            }
-            path[level] = at;
-        }
-        path
-    }
-
     fn find(&self, page: u64) -> Option<Place> {
         let (partition, key) = split_page(page);
-        let base = *self.partitions.get(partition)? as usize;
-        if base == 0 {
-            return None;
-        }
-        let (node, _) = self.descend(base, key);
-        let place = self.nodes[node].rank(key);
+        let lane = self.partitions.get(partition).filter(|lane| !lane.nodes.is_empty())?;
+        let node = lane.nodes[lane.seek(key)] as usize;
+        let place = self.nodes[node].rank_in_both_lines(key);
         self.nodes[node].has(place, key).then_some((node, place))
     }
 
     fn find_or_add(&mut self, page: u64) -> Place {
         let (partition, key) = split_page(page);
-        let mut base = self.partitions[partition] as usize;
-        if base == 0 {
-            base = self.new_node();
-            self.partitions[partition] = base as u32;
+        if self.partitions[partition].nodes.is_empty() {
+            let node = self.new_node();
+            self.add_to_lane(partition, 0, 0, node);
         }
-        let (mut node, _) = self.descend(base, key);
-        let mut place = self.nodes[node].rank(key);
+        let lane = &self.partitions[partition];
+        let at = lane.seek(key);
+        let mut node = lane.nodes[at] as usize;
+        let mut place = self.nodes[node].rank_in_both_lines(key);
         if self.nodes[node].has(place, key) {
             return (node, place);
         }
         if self.nodes[node].keys[NODE_PAGES - 1] != NO_KEY {
-            node = self.split(base, node, key);
+            node = self.split(partition, at, key);
             place = self.nodes[node].rank(key);
         }
         let found = &mut self.nodes[node];
@@ -319,9 +296,10 @@ impl Index {
         (node, place)
     }
 
-    /// Splits a full node; answers the half in which the page belongs.
-    fn split(&mut self, base: usize, node: usize, key: u16) -> usize {
+    /// Splits the full node at a place of the lane; answers the half in which the page belongs.
+    fn split(&mut self, partition: usize, at: usize, key: u16) -> usize {
         let new = self.new_node();
+        let node = self.partitions[partition].nodes[at] as usize;
         let full = &mut self.nodes[node];
         // Pages that come in rising order fill their nodes.
         let from = if key > full.keys[NODE_PAGES - 1] { NODE_PAGES } else { NODE_PAGES / 2 };
@@ -330,13 +308,17 @@ impl Index {
         full.firsts[from..].fill(NO_CHUNK);
         self.nodes[new].keys[..NODE_PAGES - from].copy_from_slice(&keys[from..]);
         self.nodes[new].firsts[..NODE_PAGES - from].copy_from_slice(&firsts[from..]);
-        let own_separator = keys.get(from).copied().unwrap_or(key);
-        let top = self.random_level();
-        for (level, before) in self.path(base, own_separator).into_iter().enumerate().take(top + 1) {
-            self.nodes[new].links[level] = self.nodes[before].links[level];
-            self.nodes[before].links[level] = u64::from(own_separator) << 32 | new as u64;
-        }
-        if key >= own_separator { new } else { node }
+        let separator = keys.get(from).copied().unwrap_or(key);
+        self.add_to_lane(partition, at + 1, separator, new);
+        if key >= separator { new } else { node }
+    }
+
+    fn add_to_lane(&mut self, partition: usize, at: usize, separator: u16, node: usize) {
+        let lane = &mut self.partitions[partition];
+        let before = lane.bytes();
+        lane.separators.insert(at, separator);
+        lane.nodes.insert(at, node as u32);
+        self.lane_bytes += lane.bytes() - before;
     }
 
     fn new_node(&mut self) -> usize {
@@ -350,14 +332,6 @@ impl Index {
                 self.nodes.len() - 1
             }
         }
-    }
-
-    /// The highest level of a new node: each with a quarter of the chance of the one below.
-    fn random_level(&mut self) -> usize {
-        self.random ^= self.random << 13;
-        self.random ^= self.random >> 17;
-        self.random ^= self.random << 5;
-        (self.random.trailing_zeros() as usize / 2).min(LEVELS - 1)
     }
 }
 
@@ -373,14 +347,13 @@ mod tests {
         /// All it holds, by walking it; asserts [I2] and [I3].
         fn contents(&self) -> BTreeMap<u64, u32> {
             let mut contents = BTreeMap::new();
-            for (partition, base) in self.partitions.iter().enumerate().filter(|(_, base)| **base != 0) {
-                let (mut node, mut low) = (*base as usize, 0);
-                loop {
-                    let Node { links, keys, firsts } = &self.nodes[node];
-                    let high = if links[0] == 0 { NO_KEY } else { separator(links[0]) };
-                    let count = self.nodes[node].len();
-                    assert!(count > 0 || (low == 0 && links[0] != 0), "a node without pages");
-                    for (key, first) in keys.iter().zip(firsts).take(count) {
+            for (partition, lane) in self.partitions.iter().enumerate().filter(|(_, lane)| !lane.nodes.is_empty()) {
+                assert_eq!(lane.separators[0], 0);
+                for (at, node) in lane.nodes.iter().enumerate() {
+                    let (low, high) = (lane.separators[at], lane.separators.get(at + 1).copied().unwrap_or(NO_KEY));
+                    let Node { keys, firsts } = &self.nodes[*node as usize];
+                    assert!(keys[0] != NO_KEY, "a node without pages");
+                    for (key, first) in keys.iter().zip(firsts).filter(|(key, _)| **key != NO_KEY) {
                         assert!((low..high).contains(key), "a page outside its node");
                         let page = partition as u64 * PARTITION_PAGES + u64::from(*key);
                         let mut before = None;
@@ -391,12 +364,9 @@ mod tests {
                         }
                         assert!(before.is_some(), "a page without lines");
                     }
-                    if links[0] == 0 {
-                        break;
-                    }
-                    (node, low) = (node_of(links[0]), high);
                 }
             }
+            assert_eq!(self.lane_bytes, self.partitions.iter().map(Lane::bytes).sum::<u64>());
             contents
         }
     }
@@ -441,7 +411,7 @@ mod tests {
             for page in pages {
                 index.remove_page(page);
             }
-            prop_assert!(index.partitions.iter().all(|base| *base == 0) && index.free_nodes.len() == index.nodes.len() - 1);
+            prop_assert!(index.lane_bytes == 0 && index.free_nodes.len() == index.nodes.len());
         }
     }
 }

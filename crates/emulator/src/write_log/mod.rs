@@ -51,7 +51,7 @@ use self::versions::Transaction;
 use crate::medium::{Medium, PageBytes, Pages};
 use crate::mutant::{Mutant, on};
 
-#[allow(unused_imports)] // its users follow
+#[allow(unused_imports)] // for `tandemfs device bench`
 pub(crate) use self::measure::{LogFigures, measure};
 
 /// Sizes of the log and when it is cleaned.
@@ -142,6 +142,8 @@ pub(crate) struct WriteLog<M: Medium> {
     start_slack: u64,
     cleaning: Option<Cleaning>,
     refusal: Option<String>,
+    /// The sequence whose slot the last cleaning gave back first.
+    reused_from: Option<u64>,
     has_waited: bool,
     counts: FirmwareCounts,
 }
@@ -176,6 +178,7 @@ impl<M: Medium> WriteLog<M> {
             start_slack: region.lines - region.lines * u64::from(options.clean_at_percent) / 100,
             cleaning: None,
             refusal: None,
+            reused_from: None,
             has_waited: false,
             counts: FirmwareCounts::default(),
             region,
@@ -241,13 +244,21 @@ impl<M: Medium> WriteLog<M> {
         if self.head - self.tail >= self.region.lines {
             return Err(self.refused("store", "the write log is full".into()));
         }
+        if self.reused_from.is_some_and(|from| self.head >= from) {
+            self.reused_from = None;
+            self.has_waited = true;
+        }
         let (slot, lap) = (self.head_slot, self.head_lap);
         if on(Mutant::ValidBeforeBytes) {
             self.region.publish(slot, lap, transaction)?;
         }
         self.region.store_line(slot, line, is_hidden, bytes)?;
         self.region.publish(slot, lap, transaction)?;
-        self.set_head(self.head + 1);
+        self.head += 1;
+        self.head_slot += 1;
+        if u64::from(self.head_slot) == self.region.lines {
+            self.set_head(self.head);
+        }
         self.counts.log_appends += 1;
         Ok(slot)
     }
@@ -258,7 +269,9 @@ impl<M: Medium> WriteLog<M> {
         self.head_lap = (head / self.region.lines) as u32;
     }
 
-    /// Whether an append or COMMIT since the last question had to end a cleaning before it could go on: then the access waits for the flash.
+    /// Whether an append or COMMIT since the last question could not go on before the flash has done all that cleanings asked of it: its line
+    /// takes the first place that the last cleaning gave back, or the cleaning was ended for it. The cleaning itself is done in time
+    /// logically ([L7]), so this is where a flash that is slower than the host holds the host up.
     pub(crate) fn take_waited(&mut self) -> bool {
         std::mem::take(&mut self.has_waited)
     }

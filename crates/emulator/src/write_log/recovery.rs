@@ -33,15 +33,19 @@ impl<M: Medium> WriteLog<M> {
         }
         // Another view of the region, since linking a line needs the whole log.
         let scanned = Region::new(medium, dram_offset, &options);
-        let head = scanned.scan(log.tail, |sequence, descriptor| {
-            let page = descriptor.line / PAGE_LINES;
-            if page >= logical_pages {
-                return Err(refused_opening(format!("a line of its write log is for page {page}, outside the drive")));
+        let head = scanned.scan(log.tail, |first_sequence, descriptors| {
+            std::hint::black_box(log.index.warm(descriptors.iter().map(|descriptor| descriptor.line)));
+            for (sequence, descriptor) in (first_sequence..).zip(descriptors) {
+                let page = descriptor.line / PAGE_LINES;
+                if page >= logical_pages {
+                    return Err(refused_opening(format!("a line of its write log is for page {page}, outside the drive")));
+                }
+                if sequence >= pages.stamp(page)? || on(Mutant::StampIgnored) {
+                    let slot = (sequence % scanned.lines) as u32;
+                    log.link(descriptor.line, slot, descriptor.transaction, descriptor.is_hidden)?;
+                }
             }
-            if sequence < pages.stamp(page)? && !on(Mutant::StampIgnored) {
-                return Ok(());
-            }
-            log.link(descriptor.line, (sequence % scanned.lines) as u32, descriptor.transaction, descriptor.is_hidden)
+            Ok(())
         })?;
         log.set_head(head);
         Ok(log)
@@ -72,6 +76,9 @@ impl<M: Medium> WriteLog<M> {
 
     /// Leaves the latest committed version of each line in the index, and nothing else.
     fn discard_uncommitted(&mut self, recovery: &mut DriveRecovery) -> Result<(), DeviceError> {
+        if on(Mutant::UncommittedKept) {
+            self.transactions.values_mut().for_each(|state| *state = Transaction::COMMITTED);
+        }
         let mut from = 0;
         while let Some(page) = self.index.next_page(from) {
             from = page + 1;
@@ -80,7 +87,7 @@ impl<M: Medium> WriteLog<M> {
                 let versions = self.versions(top).collect::<Result<Vec<Version>, _>>()?;
                 recovery.lines_discarded += versions.iter().filter(|version| !version.is_committed).count() as u64;
                 let line = Self::line_of(page, at);
-                let wanted = |version: &&Version| version.is_committed || on(Mutant::UncommittedKept);
+                let wanted = |version: &&Version| version.is_committed;
                 let kept = if on(Mutant::OldestRecovered) { versions.iter().rfind(wanted) } else { versions.iter().find(wanted) };
                 for version in &versions {
                     self.older.remove(&version.slot);
@@ -107,8 +114,10 @@ impl<M: Medium> WriteLog<M> {
         if on(Mutant::EmptiedBeforeFlush) {
             self.region.set(Word::Tail, self.head)?;
         }
-        while let Some(page) = self.index.next_page(0) {
+        let mut from = 0;
+        while let Some(page) = self.index.next_page(from) {
             self.flush_page(pages, page)?;
+            from = page + 1;
         }
         self.region.set(Word::Tail, self.head)?;
         self.tail = self.head;

@@ -24,7 +24,7 @@ const ENTRY_BYTES: u64 = 4;
 const MAGIC: u64 = u64::from_le_bytes(*b"TFSWLOG1");
 const HIDDEN: u64 = 1 << 63;
 /// Descriptors that a scan loads at once.
-const SCAN: usize = 1024;
+const SCAN: usize = 64;
 
 /// A word of the header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -155,23 +155,29 @@ impl<M: Medium> Region<M> {
         Ok(self.load_word(self.descriptor_at(slot.into()) + 8)? & HIDDEN != 0)
     }
 
-    /// Calls with each valid line from `tail` on, in the order of their sequences; answers the sequence of the next one.
-    pub(super) fn scan(&self, tail: u64, mut each: impl FnMut(u64, Descriptor) -> Result<(), DeviceError>) -> Result<u64, DeviceError> {
-        let mut descriptors = [0; SCAN * DESCRIPTOR_BYTES as usize];
+    /// Calls with the valid lines from `tail` on, in the order of their sequences, some at a time, with the sequence of the first; answers the
+    /// sequence of the next one.
+    pub(super) fn scan(&self, tail: u64, mut some: impl FnMut(u64, &[Descriptor]) -> Result<(), DeviceError>) -> Result<u64, DeviceError> {
+        let mut bytes = [0; SCAN * DESCRIPTOR_BYTES as usize];
+        let mut descriptors = Vec::with_capacity(SCAN);
         let mut sequence = tail;
         while sequence < tail + self.lines {
             let slot = sequence % self.lines;
             let count = (self.lines - slot).min(tail + self.lines - sequence).min(SCAN as u64);
-            let loaded = &mut descriptors[..(count * DESCRIPTOR_BYTES) as usize];
+            let loaded = &mut bytes[..(count * DESCRIPTOR_BYTES) as usize];
             self.medium.load(self.descriptor_at(slot), loaded)?;
-            let lap = sequence / self.lines;
-            for descriptor in loaded.as_chunks::<8>().0.as_chunks::<2>().0 {
-                let [owner, place] = descriptor.map(u64::from_le_bytes);
-                if (owner >> 32) as u32 != lap as u32 {
-                    return Ok(sequence);
-                }
-                each(sequence, Descriptor { transaction: owner as u32, line: place & !HIDDEN, is_hidden: place & HIDDEN != 0 })?;
-                sequence += 1;
+            let lap = (sequence / self.lines) as u32;
+            let words = loaded.as_chunks::<8>().0.as_chunks::<2>().0.iter().map(|words| words.map(u64::from_le_bytes));
+            descriptors.clear();
+            descriptors.extend(words.take_while(|[owner, _]| (owner >> 32) as u32 == lap).map(|[owner, place]| Descriptor {
+                transaction: owner as u32,
+                line: place & !HIDDEN,
+                is_hidden: place & HIDDEN != 0,
+            }));
+            some(sequence, &descriptors)?;
+            sequence += descriptors.len() as u64;
+            if (descriptors.len() as u64) < count {
+                break;
             }
         }
         Ok(sequence)

@@ -44,6 +44,17 @@ impl<M: Medium> WriteLog<M> {
         })
     }
 
+    /// The versions of all lines of a page, with their places in it: lines in order, versions newest first.
+    pub(super) fn page_versions(&self, page: u64) -> Result<Vec<(u32, Version)>, DeviceError> {
+        let mut versions = Vec::with_capacity(16);
+        for (at, top) in self.index.chunks(page) {
+            for version in self.versions(top) {
+                versions.push((at, version?));
+            }
+        }
+        Ok(versions)
+    }
+
     /// The newest version that is not hidden.
     pub(super) fn visible(&self, top: u32) -> Result<Option<u32>, DeviceError> {
         if self.overlaid.is_empty() {
