@@ -82,6 +82,19 @@ fn a_drive_is_measured_beside_its_claims() {
 }
 
 #[test]
+fn the_index_of_a_full_log_is_measured() {
+    let place = Place::empty();
+    let image = created(&place, &["--profile", "bytefs", "--write-log", "1M"]);
+    let found = json(&["device", "bench", &image, "--index", "--json"]);
+    for figures in found["indexes"].as_array().expect("both") {
+        assert!(figures["hit_ns"].as_f64() > Some(0.0) && figures["index_bytes"].as_u64() > Some(16_384), "{figures}");
+    }
+    let plain = place.path("plain");
+    succeeds(&["device", "create", &plain, "--memory", "32M", "--block", "256M"]);
+    fails(1, "has no write log", &["device", "bench", &plain, "--index"]);
+}
+
+#[test]
 fn a_drive_with_a_file_system_is_not_measured_unless_it_may_be_lost() {
     let place = Place::empty();
     let image = created(&place, &["--profile", "bytefs"]);

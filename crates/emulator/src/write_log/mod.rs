@@ -51,8 +51,7 @@ use self::versions::Transaction;
 use crate::medium::{Medium, PageBytes, Pages};
 use crate::mutant::{Mutant, on};
 
-#[allow(unused_imports)] // for `tandemfs device bench`
-pub(crate) use self::measure::{LogFigures, measure};
+pub(crate) use self::measure::measure;
 
 /// Sizes of the log and when it is cleaned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
