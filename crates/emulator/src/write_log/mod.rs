@@ -302,6 +302,11 @@ impl<M: Medium> WriteLog<M> {
         self.overlaid.is_empty() && self.index.chunks(page).count() as u64 == PAGE_LINES
     }
 
+    /// Whether the log may have lines of the page.
+    pub(crate) fn has_lines(&self, page: u64) -> bool {
+        !self.overlaid.is_empty() || self.index.chunks(page).next().is_some()
+    }
+
     /// The sequence that the next line will have: the stamp of a block write or discard ([L4]).
     pub(crate) fn next_sequence(&self) -> u64 {
         self.head
