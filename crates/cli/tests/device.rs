@@ -72,7 +72,9 @@ fn a_drive_is_measured_beside_its_claims() {
         let of = |operation: &str| rows.iter().filter(|row| row["operation"] == operation).count();
         assert_eq!((of("store"), of("load"), of("read"), of("write")), (4, 4, 12, 12), "{profile}");
         assert_eq!(of("tagged, COMMIT"), usize::from(profile == "bytefs"));
-        for row in rows.iter().filter(|row| row["path"] == "blocks" || profile != "bytefs-dual") {
+        // Garbage collection takes its share of writes to a drive that is this small; a cache has misses.
+        let is_exact = |row: &&Value| row["operation"] == "read" || row["path"] == "bytes" && profile != "bytefs-dual";
+        for row in rows.iter().filter(is_exact) {
             let (Some(latency), Some(claimed)) = (row["latency_ns"].as_f64(), row["claimed_latency_ns"].as_f64()) else { continue };
             assert!((latency - claimed).abs() <= claimed * 0.05, "{profile}: {row}");
         }
