@@ -24,6 +24,8 @@
 //! [L7] *Room.* Slots for all lines that a cleaning may have to append again are kept back, and open transactions may hold a quarter of the
 //!      log, so a cleaning can always end and always frees room. Each append and COMMIT does its share of the cleaning: what is left over the
 //!      room that is left, so that the old part is empty before the new one is full. Where that is not so, the append ends the cleaning.
+//!      (A host that goes on after a power failure without RECOVER may find a log that is full of lines which a cut cleaning appended
+//!      again; stores are refused then, [L9], and RECOVER, which appends nothing, helps.)
 //! [L8] *Recovery* decides nothing new: it writes pages with the head as their stamp, as [L5], then moves the tail to the head, then the
 //!      TxLog's tail to its head. Cut anywhere, the scan finds the rest, and the uncommitted lines, again.
 //! [L9] *Refusals.* A cleaning that fails leaves index, log and TxLog as they were, up to lines appended again, which say the same twice.
