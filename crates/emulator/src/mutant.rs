@@ -55,6 +55,15 @@ pub enum Mutant {
     FailedBlockForgotten,
     /// Blocks with cold data are never emptied to level wear.
     ColdDataStays,
+    // Page cache.
+    /// A store to a cached page does not mark it dirty.
+    CachedPageStaysClean,
+    /// A slot is cleared before its dirty page is on the flash.
+    SlotClearedBeforeWrite,
+    /// A slot says that it holds a page before it does.
+    SlotNamedBeforeFilled,
+    /// A block write drops the dirty page in the cache before the new one is on the flash.
+    DirtyPageDroppedBeforeWrite,
 }
 
 #[cfg(feature = "mutants")]

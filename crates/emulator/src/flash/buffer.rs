@@ -1,6 +1,6 @@
 //! Which slots of the write buffer wait to be programmed, oldest first. Derived from the tables when the drive is opened.
 
-use super::lists::Lists;
+use crate::lists::Lists;
 
 /// The only list: slots that wait.
 const WAITING: u32 = 0;

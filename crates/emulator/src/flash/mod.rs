@@ -19,7 +19,6 @@ mod buffer;
 mod collection;
 mod geometry;
 mod layout;
-mod lists;
 mod pool;
 mod translation;
 mod wear;

@@ -10,7 +10,7 @@ use tandemfs_device::DeviceError;
 
 use super::geometry::{FlashGeometry, SPARE_BLOCKS_MIN, VictimPolicy};
 use super::layout::{BlockRecord, BlockState, Tables};
-use super::lists::Lists;
+use crate::lists::Lists;
 use crate::medium::{Medium, PhysicalPage};
 use crate::mutant::{self, Mutant};
 

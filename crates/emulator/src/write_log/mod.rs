@@ -53,8 +53,7 @@ use self::versions::Transaction;
 use crate::medium::{Medium, PageBytes, Pages};
 use crate::mutant::{Mutant, on};
 
-#[allow(unused_imports)] // for `tandemfs device bench`
-pub(crate) use self::measure::{LogFigures, measure};
+pub(crate) use self::measure::measure;
 
 /// Sizes of the log and when it is cleaned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -305,6 +304,11 @@ impl<M: Medium> WriteLog<M> {
     /// Whether lines of the log cover the whole page, so that a block read needs no flash.
     pub(crate) fn covers(&self, page: u64) -> bool {
         self.overlaid.is_empty() && self.index.chunks(page).count() as u64 == PAGE_LINES
+    }
+
+    /// Whether the log may have lines of the page.
+    pub(crate) fn has_lines(&self, page: u64) -> bool {
+        !self.overlaid.is_empty() || self.index.chunks(page).next().is_some()
     }
 
     /// The sequence that the next line will have: the stamp of a block write or discard ([L4]).

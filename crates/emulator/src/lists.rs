@@ -12,14 +12,14 @@ struct Links {
 
 /// Lists `0..list_count` of items `0..item_count`.
 #[derive(Debug)]
-pub(super) struct Lists {
+pub(crate) struct Lists {
     links: Vec<Links>,
     /// First and last item.
     ends: Vec<(u32, u32)>,
 }
 
 impl Lists {
-    pub(super) fn new(list_count: u32, item_count: u32) -> Self {
+    pub(crate) fn new(list_count: u32, item_count: u32) -> Self {
         Self {
             links: vec![Links { previous: NONE, next: NONE, list: NONE }; item_count as usize],
             ends: vec![(NONE, NONE); list_count as usize],
@@ -27,13 +27,13 @@ impl Lists {
     }
 
     /// The item that is in the list for longest.
-    pub(super) fn first(&self, list: u32) -> Option<u32> {
+    pub(crate) fn first(&self, list: u32) -> Option<u32> {
         let first = self.ends[list as usize].0;
         (first != NONE).then_some(first)
     }
 
     /// Appends an item, taking it from the list that it was in.
-    pub(super) fn push(&mut self, list: u32, item: u32) {
+    pub(crate) fn push(&mut self, list: u32, item: u32) {
         self.remove(item);
         let (first, last) = &mut self.ends[list as usize];
         self.links[item as usize] = Links { previous: *last, next: NONE, list };
@@ -45,7 +45,7 @@ impl Lists {
     }
 
     /// Takes an item from its list, if it is in one.
-    pub(super) fn remove(&mut self, item: u32) {
+    pub(crate) fn remove(&mut self, item: u32) {
         let Links { previous, next, list } = self.links[item as usize];
         if list == NONE {
             return;

@@ -1,0 +1,129 @@
+//! Drives with firmware by the command line: made, measured, counted, refused.
+
+mod support;
+
+use serde_json::Value;
+use support::{Place, fails, succeeds};
+
+fn json(words: &[&str]) -> Value {
+    serde_json::from_str(&succeeds(words)).expect("JSON")
+}
+
+fn created(place: &Place, more: &[&str]) -> String {
+    let image = place.image();
+    let mut words = vec!["device", "create", &image, "--memory", "32M", "--block", "256M"];
+    words.extend(more);
+    succeeds(&words);
+    image
+}
+
+#[test]
+fn a_drive_is_what_was_asked_for() {
+    let place = Place::empty();
+    let more = ["--profile", "bytefs", "--write-log", "8M", "--flash-latency", "3/80", "--channels", "4", "--over-provisioning", "25"];
+    let image = created(&place, &[&more[..], &["--garbage-collection", "cost-benefit"]].concat());
+    let info = json(&["device", "info", &image, "--json"]);
+    assert_eq!(info["firmware"]["write_log"]["log_bytes"], 8 << 20);
+    assert_eq!(info["firmware"]["flash"]["channels"], 4);
+    assert_eq!(info["firmware"]["flash"]["over_provisioning_percent"], 25);
+    assert_eq!(info["firmware"]["flash"]["garbage_collection"], "cost-benefit");
+    assert_eq!(
+        (&info["firmware"]["times"]["flash_read_ns"], &info["firmware"]["times"]["flash_program_ns"]),
+        (&3_000.into(), &80_000.into())
+    );
+    assert!(info["has_timing"] == true && info["firmware"]["cache"].is_null());
+    let profiles = json(&["device", "profiles", "--json"]);
+    let with_firmware = profiles.as_array().expect("all").iter().filter(|profile| profile["has_firmware"] == true).count();
+    assert_eq!(with_firmware, 4);
+}
+
+#[test]
+fn drives_that_make_no_sense_are_refused() {
+    let place = Place::empty();
+    let image = place.image();
+    let refused = |status: i32, word: &str, more: &[&str]| {
+        let mut words = vec!["device", "create", &image, "--memory", "32M", "--block", "256M"];
+        words.extend(more);
+        fails(status, word, &words);
+        assert!(!std::fs::exists(&image).expect("looked"), "{more:?} left an image behind");
+    };
+    refused(1, "is larger than the drive", &["--profile", "bytefs", "--write-log", "1G"]);
+    refused(1, "zero channels", &["--profile", "bytefs", "--channels", "0"]);
+    refused(1, "0 % of over-provisioning", &["--profile", "bytefs", "--over-provisioning", "0"]);
+    refused(1, "no page cache", &["--profile", "bytefs", "--cache", "1M"]);
+    refused(1, "no write log", &["--profile", "bytefs-dual", "--write-log", "1M"]);
+    refused(1, "has no firmware", &["--profile", "romefs-a", "--channels", "4"]);
+    refused(2, "'40' is not READ/PROGRAM", &["--profile", "bytefs", "--flash-latency", "40"]);
+    refused(2, "sometimes", &["--profile", "bytefs", "--garbage-collection", "sometimes"]);
+    fails(2, "--block is missing", &["device", "create", &image, "--memory", "32M"]);
+}
+
+#[test]
+fn a_drive_is_measured_beside_its_claims() {
+    let place = Place::empty();
+    for profile in ["bytefs", "bytefs-dual", "romefs-a", "off"] {
+        let image = created(&place, &["--profile", profile]);
+        if profile == "off" {
+            fails(1, "no timing model to reckon with", &["device", "bench", &image, "--virtual"]);
+            break;
+        }
+        let found = json(&["device", "bench", &image, "--virtual", "--json"]);
+        let rows = found["rows"].as_array().expect("rows");
+        let of = |operation: &str| rows.iter().filter(|row| row["operation"] == operation).count();
+        assert_eq!((of("store"), of("load"), of("read"), of("write")), (4, 4, 12, 12), "{profile}");
+        assert_eq!(of("tagged, COMMIT"), usize::from(profile == "bytefs"));
+        // Garbage collection takes its share of writes to a drive that is this small; a cache has misses.
+        let is_exact = |row: &&Value| row["operation"] == "read" || row["path"] == "bytes" && profile != "bytefs-dual";
+        for row in rows.iter().filter(is_exact) {
+            let (Some(latency), Some(claimed)) = (row["latency_ns"].as_f64(), row["claimed_latency_ns"].as_f64()) else { continue };
+            assert!((latency - claimed).abs() <= claimed * 0.05, "{profile}: {row}");
+        }
+        assert!(succeeds(&["device", "bench", &image, "--virtual"]).lines().count() == rows.len() + 1);
+        std::fs::remove_file(&image).expect("removed");
+    }
+}
+
+#[test]
+fn the_index_of_a_full_log_is_measured() {
+    let place = Place::empty();
+    let image = created(&place, &["--profile", "bytefs", "--write-log", "1M"]);
+    let found = json(&["device", "bench", &image, "--index", "--json"]);
+    for figures in found["indexes"].as_array().expect("both") {
+        assert!(figures["hit_ns"].as_f64() > Some(0.0) && figures["index_bytes"].as_u64() > Some(16_384), "{figures}");
+    }
+    let plain = place.path("plain");
+    succeeds(&["device", "create", &plain, "--memory", "32M", "--block", "256M"]);
+    fails(1, "has no write log", &["device", "bench", &plain, "--index"]);
+}
+
+#[test]
+fn a_drive_with_a_file_system_is_not_measured_unless_it_may_be_lost() {
+    let place = Place::empty();
+    let image = created(&place, &["--profile", "bytefs"]);
+    succeeds(&["mkfs", &image]);
+    fails(1, "holds a TandemFS", &["device", "bench", &image, "--virtual"]);
+    succeeds(&["check", &image]);
+    succeeds(&["device", "bench", &image, "--virtual", "--force"]);
+}
+
+#[test]
+fn a_drive_counts_over_its_life() {
+    let place = Place::empty();
+    let image = created(&place, &["--profile", "bytefs", "--no-timing"]);
+    let fresh = json(&["device", "stats", &image, "--json"]);
+    assert!(fresh["flash"]["pages_written"] == 0 && fresh["write_amplification"].is_null());
+    let mut before = 0;
+    for _ in 0..2 {
+        succeeds(&["device", "bench", &image, "--no-timing"]);
+        let found = json(&["device", "stats", &image, "--json"]);
+        let written = found["flash"]["pages_written"].as_u64().expect("a count");
+        assert!(written > before && found["firmware"]["commits"].as_u64() > Some(0), "{found}");
+        assert!(found["wear"]["blocks"].as_u64() > Some(0) && found["log"]["capacity_lines"] == 72 * (1 << 20) / 64, "{found}");
+        before = written;
+    }
+    assert!(succeeds(&["device", "stats", &image]).contains("write_amplification"));
+    let plain = place.path("plain");
+    succeeds(&["device", "create", &plain, "--memory", "32M", "--block", "256M"]);
+    fails(1, "has no firmware that counts", &["device", "stats", &plain]);
+    fails(1, "does not exist", &["device", "stats", &place.path("absent")]);
+}
