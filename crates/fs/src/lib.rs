@@ -51,8 +51,8 @@ pub use recovery::RecoveryReport;
 pub use scrub::{Scrub, ScrubCounts, ScrubFinding, ScrubbedKind};
 pub use statistics::{OperationCounts, Statistics, WorkCounts};
 pub use types::{
-    AllocateMode, Attributes, DirectoryEntry, FormatOptions, MountOptions, NewInode, Promote, RenameMode, SeekTo, SetAttributes, SetTime,
-    Space, Threshold, WriteBackPolicy, WriteOptions, ZoneSpace,
+    AllocateMode, Attributes, DirectoryEntry, Engine, FormatOptions, MountOptions, NewInode, Promote, RenameMode, SeekTo, SetAttributes,
+    SetTime, Space, Threshold, WriteBackPolicy, WriteOptions, ZoneSpace,
 };
 
 use data::promote::Admission;
