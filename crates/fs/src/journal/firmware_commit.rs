@@ -28,12 +28,12 @@ use crate::Result;
 use crate::cache::Page;
 use crate::inject::last_transaction_number;
 use crate::mutant::{Mutant, on};
-use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use crate::sync::{EXPLORED, Mutex};
 use crate::volume::Volume;
 
 /// Txids by which the durable bound is raised ([FC7]).
-const TXIDS_RESERVED: u64 = 1 << 16;
+const TXIDS_RESERVED: u64 = if EXPLORED { 16 } else { 1 << 16 };
 
 /// What this engine keeps between transactions.
 pub(crate) struct FirmwareEngine {
