@@ -21,6 +21,8 @@ pub struct MountOptions {
     pub promote: Promote,
     /// Most bytes read ahead of a sequential reader; 0 for none.
     pub read_ahead_bytes: u32,
+    /// How changes of metadata become durable.
+    pub engine: Engine,
 }
 
 impl MountOptions {
@@ -33,6 +35,7 @@ impl MountOptions {
         write_back_percent: 10,
         promote: Promote::Off,
         read_ahead_bytes: 1 << 20,
+        engine: Engine::Auto,
     };
 }
 
@@ -54,6 +57,18 @@ pub enum Threshold {
     Auto,
     /// Everything by blocks, read, modified and written: to compare with.
     BlocksOnly,
+}
+
+/// How transactions become durable. Both engines work on the same images, and may alternate from mount to mount.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Engine {
+    /// By the drive's transactions where it has them, else by the journal.
+    #[default]
+    Auto,
+    /// By the journal in the memory zone (RomeFS §3.6), also on a drive with transactions.
+    Journal,
+    /// By the drive's transactions (ByteFS §4.6); a drive without is refused.
+    Firmware,
 }
 
 /// Which blocks with data logs are written back first (RomeFS §3.5.2). Ages are in a table of fixed size in host memory: blocks that share
