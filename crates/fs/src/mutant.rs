@@ -115,6 +115,8 @@ pub enum Mutant {
     PromotedSlotsSaved,
     /// The slot of an evicted copy is free, and the copy is still found.
     PromotedSlotTwice,
+    /// A clean page survives that its bytes are changed in another way than by a write ([CP2]).
+    CleanPageStale,
 }
 
 #[cfg(feature = "mutants")]

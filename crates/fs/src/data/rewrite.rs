@@ -254,7 +254,7 @@ impl FileSystem {
         let lines: u64 = old.logs().map(|log| log.class.lines()).sum();
         let kept = old.logs.map(|slot| slot.filter(|log| log.end() as usize > length));
         let action = Action::Sectors { extent, fill, bytes: Bytes::Owned(Vec::new()), kept };
-        let mut targets = [Target { block, old, parts: SmallVec::new(), action }];
+        let mut targets = [Target::changed(block, old, action)];
         self.commit_write(tx, handle, &mut targets, Fenced::nothing_stored(), flushed, |inode| {
             if start + length as u64 >= inode.size {
                 inode.state &= !state::TAIL_STALE;

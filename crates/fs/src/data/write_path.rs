@@ -11,6 +11,7 @@
 //!    write is durable and atomic.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use smallvec::SmallVec;
 use tandemfs_device::{Fenced, Flushed};
@@ -22,6 +23,7 @@ use tandemfs_format::{InodeNumber, SECTOR_BYTES, Sector};
 use super::FileView;
 use super::compose::compose;
 use super::log_plan::{self, Part};
+use super::modified::{Returned, leave_out_unmodified};
 use super::range_lock::RangeGuard;
 use super::rewrite::Rewrite;
 use super::store::{Bytes, Store, take_logs, transfer};
@@ -56,6 +58,8 @@ pub(super) struct Target<'d> {
     pub(super) block: u64,
     pub(super) old: Block,
     pub(super) parts: SmallVec<[Part<'d>; 2]>,
+    /// What the parts were before lines that had not changed were left out ([MR4] of `modified.rs`); empty where nothing was.
+    pub(super) as_it_came: SmallVec<[Part<'d>; 2]>,
     pub(super) action: Action<'d>,
 }
 
@@ -112,7 +116,7 @@ impl FileSystem {
     }
 
     /// `size_ahead` is 0 but for a deliberate bug.
-    fn write_piece(&self, handle: &Handle, offset: u64, data: &[u8], options: WriteOptions, size_ahead: u64) -> Result<()> {
+    fn write_piece(&self, handle: &Arc<Handle>, offset: u64, data: &[u8], options: WriteOptions, size_ahead: u64) -> Result<()> {
         let volume = &self.volume;
         let (offset, view, range) = self.lock_range(handle, offset, data.len() as u64, options.append)?;
         let end = offset + data.len() as u64;
@@ -122,9 +126,21 @@ impl FileSystem {
         } else {
             &ZEROS[..0]
         };
+        let clean = &volume.pages.clean;
+        let old_pages = clean.take(handle, offset, end);
         let mut tx = Tx::new(volume);
         let mut targets = self.split(&view, offset, data, tail_zeros)?;
         let span = Span { offset, end, file_end: view.size.max(end), by_blocks: false, threshold: self.splitting.bytes(volume) };
+        let compares = options.compare && self.options.modified_lines > 0;
+        if let Some(threshold) = span.threshold.filter(|_| compares) {
+            let (lines_below, in_place) = (self.options.modified_lines, false);
+            let write = Returned { offset, data, old: &old_pages, lines_below, threshold: threshold.into(), in_place };
+            leave_out_unmodified(volume, &view, &write, &mut targets);
+            if targets.is_empty() && end <= view.size && options.keep_times && !options.kill_set_id {
+                clean.put_back(handle, view.size, offset, data, old_pages, true);
+                return Ok(()); // not a byte has changed, and nothing else was to
+            }
+        }
         for target in &mut targets {
             self.decide(&mut tx, &view, target, &span)?;
         }
@@ -141,6 +157,7 @@ impl FileSystem {
             touch(inode, options);
         })?;
         self.note_written(handle, &targets);
+        clean.put_back(handle, span.file_end, offset, data, old_pages, compares);
         drop(range);
         for block in lent {
             // On a full device the block was lent room; the hole that it left is large enough for it. The write itself is done.
@@ -211,7 +228,7 @@ impl FileSystem {
                     Some(target) => target.parts.push(part),
                     None => {
                         let old = Block::of_record(volume, view.owner, record)?;
-                        targets.push(Target { block, old, parts: SmallVec::from_iter([part]), action: Action::Undecided });
+                        targets.push(Target::new(block, old, part));
                     }
                 }
                 (at, rest) = (at + piece.len() as u64, further);
@@ -225,10 +242,11 @@ impl FileSystem {
         let volume = &self.volume;
         let block_bytes = u64::from(volume.geometry.block_bytes());
         let block_start = target.block * block_bytes;
-        let inside = span.threshold.is_none_or(|threshold| {
-            let threshold = u64::from(threshold);
-            span.offset.next_multiple_of(threshold) <= block_start && block_start + block_bytes <= span.end / threshold * threshold
-        });
+        let inside = target.as_it_came.is_empty()
+            && span.threshold.is_none_or(|threshold| {
+                let threshold = u64::from(threshold);
+                span.offset.next_multiple_of(threshold) <= block_start && block_start + block_bytes <= span.end / threshold * threshold
+            });
         let grows = span.end > view.size;
         let to_logs = |tx: &mut Tx<'_>, target: &Target<'d>, forced: Option<Need>| -> Result<Option<Action<'d>>> {
             let Some(plan) = log_plan::plan(&target.old.logs, &target.parts) else { return Ok(None) };
@@ -247,6 +265,9 @@ impl FileSystem {
             self.ask_write_back();
         }
         // The whole block goes by blocks: as it came, or composed with what it had.
+        if !target.as_it_came.is_empty() {
+            target.parts = std::mem::take(&mut target.as_it_came);
+        }
         let own_count = target.old.extent.map_or(0, |extent| extent.count);
         // Room that was kept beyond the end stays.
         let whole = ((span.file_end - block_start).min(block_bytes) as u32).div_ceil(SECTOR_BYTES as u32).max(own_count);
@@ -380,7 +401,7 @@ impl FileSystem {
         let zeros = vec![0; bytes.len()];
         let part = Part { offset: bytes.start, data: &zeros };
         let old = Block::lookup(volume, view.owner, view.root, block)?;
-        let mut target = Target { block, old, parts: SmallVec::from_iter([part]), action: Action::Undecided };
+        let mut target = Target::new(block, old, part);
         let span = Span {
             offset: start + u64::from(bytes.start),
             end: start + u64::from(bytes.end),
@@ -422,13 +443,22 @@ impl FileSystem {
         }
         let change = extent(&mut tx, &old)?;
         let action = Action::Logs { merges: 0, slots, stores, extent: change };
-        let mut targets = [Target { block, old, parts: SmallVec::new(), action }];
+        let mut targets = [Target::changed(block, old, action)];
         let (fenced, flushed) = tx.suspect_if_failed(transfer(volume, &mut targets))?;
         self.commit_write(tx, handle, &mut targets, fenced, flushed, |inode| touch(inode, WriteOptions::default()))
     }
 }
 
-impl Target<'_> {
+impl<'d> Target<'d> {
+    fn new(block: u64, old: Block, part: Part<'d>) -> Self {
+        Self { block, old, parts: SmallVec::from_iter([part]), as_it_came: SmallVec::new(), action: Action::Undecided }
+    }
+
+    /// A block that changes without new bytes of a caller.
+    pub(super) fn changed(block: u64, old: Block, action: Action<'d>) -> Self {
+        Self { block, old, parts: SmallVec::new(), as_it_came: SmallVec::new(), action }
+    }
+
     /// Whether a log across `end` lies over bytes of the parts.
     fn hides(&self, end: u32) -> bool {
         let across = |log: &&LogEntry| log.offset < end && log.end() > end;
