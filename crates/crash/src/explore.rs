@@ -125,7 +125,7 @@ impl Explorer {
     pub fn explore(&mut self, operations: &[Operation], first: usize) -> Result<(), String> {
         let first = first + self.prefix.len();
         let operations = &[&self.prefix, operations].concat()[..];
-        let device = MemoryDevice::over(self.base.clone(), self.setting.domain);
+        let device = self.setting.over(self.base.clone());
         let start = device.fork();
         device.start_recording();
         let mut harness =

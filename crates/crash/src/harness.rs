@@ -10,7 +10,7 @@ use tandemfs_fs::{
     make_file_system,
 };
 
-use crate::memory_device::MemoryDevice;
+use crate::memory_device::{MemoryDevice, Recorded};
 use crate::model::{Model, Refusal, link_target};
 use crate::operation::{Operation, SLOTS};
 use crate::random::{Random, fill};
@@ -35,6 +35,8 @@ pub struct Setting {
     pub mount: MountOptions,
     /// Writes come as a kernel's write-back cache sends them (relaxed mode): whole pages, times left alone, times by themselves after them.
     pub write_back_cache: bool,
+    /// The drive has firmware: overlapping windows, and transactions.
+    pub has_firmware: bool,
 }
 
 impl Setting {
@@ -47,7 +49,18 @@ impl Setting {
             format: FormatOptions { block_bytes, ..FormatOptions::default() },
             mount: MountOptions { memory_bytes: 4 << 20, ..MountOptions::default() },
             write_back_cache: false,
+            has_firmware: false,
         }
+    }
+
+    /// The same on a drive with firmware, whose transactions serve the file system.
+    pub fn with_firmware(self) -> Self {
+        Self { has_firmware: true, ..self }
+    }
+
+    /// A device over contents that others may share.
+    pub fn over(&self, base: Arc<Recorded>) -> MemoryDevice {
+        MemoryDevice::over(base, self.domain).given_firmware(self.has_firmware)
     }
 
     /// The same in relaxed mode.
@@ -60,7 +73,7 @@ impl Setting {
     /// # Panics
     /// Where it cannot be formatted: the setting is wrong.
     pub fn format(&self) -> MemoryDevice {
-        let device = MemoryDevice::new(self.memory_bytes, self.block_zone_bytes, self.domain);
+        let device = MemoryDevice::new(self.memory_bytes, self.block_zone_bytes, self.domain).given_firmware(self.has_firmware);
         if let Err(error) = make_file_system(&Drive::new(Arc::new(device.clone())), &self.format) {
             panic!("{self:?}: {error}");
         }

@@ -205,7 +205,7 @@ impl Run<'_> {
 }
 
 fn run(start: &Start, make: impl FnOnce(MemoryDevice) -> FaultDevice, lasting: bool, what: String) -> (Outcome, Arc<FaultDevice>) {
-    let device = MemoryDevice::over(start.base.clone(), start.setting.domain);
+    let device = start.setting.over(start.base.clone());
     let faulty = Arc::new(make(device.clone()));
     let allowed = vec![start.model.tree()];
     let outcome = Run { start, faulty: faulty.clone(), device, lasting, what, first: Outcome::Unnoticed, allowed }.all();

@@ -4,7 +4,7 @@
 mod support;
 
 use support::{Start, almost_full, fresh, full_blocks, small};
-use tandemfs_crash::{Harness, MemoryDevice, Operation, Tree, check_device, chosen, mount};
+use tandemfs_crash::{Harness, Operation, Tree, check_device, chosen, mount};
 use tandemfs_fs::Error;
 use tandemfs_fs::inject::{Take, allocations, fail_allocation};
 
@@ -24,7 +24,7 @@ fn no_space_is_lost(start: &Start, harness: &Harness, what: &str) {
 }
 
 fn run(start: &Start, plan: Option<(Take, u64)>) -> Outcome {
-    let device = MemoryDevice::over(start.base.clone(), start.setting.domain);
+    let device = start.setting.over(start.base.clone());
     let mut harness = Harness::new(device, &start.setting.mount, start.model.clone()).expect("mounts");
     let mut outcome = Outcome::NotReached;
     fail_allocation(plan);
@@ -77,7 +77,7 @@ fn after_any_allocation_that_fails_nothing_has_changed_and_nothing_is_lost() {
     {
         for take in Take::ALL {
             fail_allocation(None);
-            let device = MemoryDevice::over(start.base.clone(), start.setting.domain);
+            let device = start.setting.over(start.base.clone());
             let mut harness = Harness::new(device, &start.setting.mount, start.model.clone()).expect("mounts");
             for operation in &start.workload {
                 harness.apply(operation).expect("without a fault");

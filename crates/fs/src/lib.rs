@@ -51,7 +51,7 @@ pub use recovery::RecoveryReport;
 pub use scrub::{Scrub, ScrubCounts, ScrubFinding, ScrubbedKind};
 pub use statistics::{OperationCounts, Statistics, WorkCounts};
 pub use types::{
-    AllocateMode, Attributes, DirectoryEntry, FormatOptions, MountOptions, NewInode, Promote, ReadOptions, RenameMode, SeekTo,
+    AllocateMode, Attributes, DirectoryEntry, Engine, FormatOptions, MountOptions, NewInode, Promote, ReadOptions, RenameMode, SeekTo,
     SetAttributes, SetTime, Space, Threshold, WriteBackPolicy, WriteOptions, ZoneSpace,
 };
 

@@ -65,6 +65,22 @@ pub enum Mutant {
     TransientRoomGiven,
     /// R15: the file system goes on after a failed flush.
     FailedFlushIgnored,
+    /// R16: host copies change before COMMIT.
+    HostCopyBeforeCommit,
+    /// R16: COMMIT is given before the tagged stores are fenced.
+    CommitWithoutFence,
+    /// R16: a transaction of the drive is never committed.
+    CommitForgotten,
+    /// R16: only the first line of a run belongs to the transaction.
+    StoredUntagged,
+    /// R16: pages that a transaction stored and did not commit are evicted and loaded again ([C5] of `cache/`).
+    FailedPagesUnpinned,
+    /// R16: a fresh page that was zeroed by blocks is not flushed before lines are stored to it.
+    FreshPageNotFlushed,
+    /// R17: numbers of transactions are used again while the drive's log knows them.
+    NumbersReused,
+    /// ByteFS §4.7: a mount does not let the drive recover.
+    RecoverSkipped,
     /// R23: a load that failed is taken for zeros.
     FailedLoadIsZeros,
     /// R25: a mount leaves the clean flag set.

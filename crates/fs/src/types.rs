@@ -26,6 +26,8 @@ pub struct MountOptions {
     /// A page that comes back from a page cache goes by lines where fewer than so many of its 64 have changed (ByteFS §4.6: R < 1/8, so 8);
     /// 0 to write all pages as they come.
     pub modified_lines: u32,
+    /// How changes of metadata become durable.
+    pub engine: Engine,
 }
 
 impl MountOptions {
@@ -40,6 +42,7 @@ impl MountOptions {
         read_ahead_bytes: 1 << 20,
         in_place_bytes: 512,
         modified_lines: 8,
+        engine: Engine::Auto,
     };
 }
 
@@ -61,6 +64,18 @@ pub enum Threshold {
     Auto,
     /// Everything by blocks, read, modified and written: to compare with.
     BlocksOnly,
+}
+
+/// How transactions become durable. Both engines work on the same images, and may alternate from mount to mount.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Engine {
+    /// By the drive's transactions where it has them, else by the journal.
+    #[default]
+    Auto,
+    /// By the journal in the memory zone (RomeFS §3.6), also on a drive with transactions.
+    Journal,
+    /// By the drive's transactions (ByteFS §4.6); a drive without is refused.
+    Firmware,
 }
 
 /// Which blocks with data logs are written back first (RomeFS §3.5.2). Ages are in a table of fixed size in host memory: blocks that share

@@ -1,12 +1,25 @@
 //! Host copies of metadata: 4 KiB pages of lines, loaded on demand, evictable, with a dirty bit a line.
 //!
 //! [C1] Reads of metadata are served from here; while the working set fits the limit the device is not read (DESIGN §2).
-//! [C2] A line changes here only by [`PageCache::apply`], after its record is persistent (RULES R4); so what a checkpoint writes home is
-//!      always committed.
+//! [C2] A line changes here only by [`PageCache::apply`] and [`PageCache::apply_clean`], after its record is persistent or its transaction
+//!      committed (RULES R4); so what a checkpoint writes home is always committed.
 //! [C3] A page with dirty lines is never evicted; the list of dirty pages holds it.
 //!
 //! [C4] Lines are raw bytes: whoever reads one verifies it with its own place. A line that was verified for an owner is not verified
 //!      again for that owner until it changes; for another owner it is.
+//!
+//! Where the two windows of a drive overlap (`device/src/firmware.rs` [F1]), pages come by blocks and lines go home by bytes, and the drive
+//! orders neither against the other. The coherence is kept here:
+//!
+//! [C5] The drive shows lines that are stored and not committed. So a page for which a transaction has stored lines has a host copy from
+//!      before the first store until after COMMIT, and nobody loads it in between: `Tx::put` loads and pins it (an `Arc` in the transaction),
+//!      eviction passes pinned pages over, and a page is looked up and loaded under its shard's lock. A transaction that failed keeps its pages
+//!      pinned for ever (`journal/firmware_commit.rs` [FC2]).
+//! [C6] A page is read by blocks only while there is no host copy, and then every store to it has been fenced: those of a transaction before
+//!      its COMMIT, while it was pinned ([C5]); those of a checkpoint or a replay before the list of pages that it wrote is dropped.
+//! [C7] A metadata page is written by blocks only to zero it, before anything links it and after everybody who had it before is done
+//!      (RULES R6), and the write is flushed before a line of the page is stored (`Volume::zero_pages`). Pages in use are written by bytes
+//!      alone (R16), since a block write makes every line obsolete that the drive's log has of the page.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -153,7 +166,8 @@ impl PageCache {
         }
         count(&work.metadata_page_loads);
         let mut bytes = [0; PAGE_BYTES];
-        match drive.load(structure, start, &mut bytes) {
+        match drive.load_pages(structure, start, &mut bytes) {
+            // [C6]
             Err(_) if on(Mutant::FailedLoadIsZeros) => bytes.fill(0),
             other => other?,
         }
@@ -233,6 +247,14 @@ impl PageCache {
             self.dirty.lock().push(page.clone());
             self.dirty_count.fetch_add(1, Relaxed);
         }
+    }
+
+    /// The same for a line that is home already: the page stays clean, and can be evicted.
+    pub(crate) fn apply_clean(&self, page: &Page, address: LineAddress, image: &Line) {
+        let at = address.index_in_page() * LINE_BYTES;
+        let mut body = page.body.lock();
+        body.bytes[at..at + LINE_BYTES].copy_from_slice(image);
+        body.verified_for[address.index_in_page()] = 0;
     }
 
     /// Pages with dirty lines, roughly.
