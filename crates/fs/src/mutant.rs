@@ -133,6 +133,12 @@ pub enum Mutant {
     PromotedSlotTwice,
     /// A clean page survives that its bytes are changed in another way than by a write ([CP2]).
     CleanPageStale,
+    /// R18: the checksum of a sector of which lines were stored in place stays what it was.
+    ChecksumNotRenewed,
+    /// Lines are stored in place although a data log hides them ([IP1]).
+    InPlaceOverLog,
+    /// R13: a file grows in place and forgets what a truncation left behind its end ([IP5]).
+    StaleTailInPlace,
 }
 
 #[cfg(feature = "mutants")]

@@ -5,6 +5,7 @@ pub(crate) mod clean_pages;
 pub(crate) mod compose;
 mod copy;
 mod heat;
+mod in_place;
 pub(crate) mod interface;
 pub(crate) mod log_plan;
 mod modified;

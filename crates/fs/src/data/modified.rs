@@ -62,8 +62,19 @@ pub(super) fn leave_out_unmodified<'d>(
             return true; // the stale tail alone
         }
         let part = *part;
-        let mut pages = Pages { write, view, target, runs_left, parts: SmallVec::new(), whole_from: None, left_out: 0, entries_left: 0 };
+        let mut pages = Pages {
+            write,
+            view,
+            target,
+            runs_left,
+            parts: SmallVec::new(),
+            whole_from: None,
+            left_out: 0,
+            entries_left: 0,
+            in_place: false,
+        };
         pages.entries_left = LEAF_ENTRIES_MAX - pages.target.old.logs().count();
+        pages.in_place = write.in_place && pages.target.old.extent.is_some_and(|extent| !extent.unwritten);
         let mut at = from;
         while at < to {
             let next = ((at / PAGE + 1) * PAGE).min(to);
@@ -93,6 +104,8 @@ struct Pages<'w, 'd> {
     target: &'w Target<'d>,
     runs_left: usize,
     entries_left: usize,
+    /// Its lines can be stored in place.
+    in_place: bool,
     parts: SmallVec<[Part<'d>; 2]>,
     /// Where in the file the bytes start that are written as they came.
     whole_from: Option<u64>,
@@ -111,7 +124,7 @@ impl<'d> Pages<'_, 'd> {
         self.close_whole(block_start, at);
         self.left_out += 1;
         self.runs_left -= runs.len();
-        self.entries_left -= if self.write.in_place { 0 } else { runs.len() };
+        self.entries_left -= if self.in_place { 0 } else { runs.len() };
         for (first, length) in runs {
             let (from, to) = (at + first * LINE, (at + (first + length) * LINE).min(to));
             self.push(block_start, from, to);
@@ -154,13 +167,13 @@ impl<'d> Pages<'_, 'd> {
         if mask.count_ones() >= self.write.lines_below {
             return None;
         }
-        let runs = runs_of(mask, if self.write.in_place { 0 } else { 1 });
+        let runs = runs_of(mask, if self.in_place { 0 } else { 1 });
         let meets_a_log = |(first, length): &(u64, u64)| {
             let from = (at + first * LINE - block_start) as u32;
             let to = ((at + (first + length) * LINE).min(to) - block_start) as u32;
             self.target.old.logs().any(|log| log.offset < to && from < log.end())
         };
-        let runs_max = if self.write.in_place { self.runs_left } else { self.runs_left.min(RUNS_MAX).min(self.entries_left) };
+        let runs_max = if self.in_place { self.runs_left } else { self.runs_left.min(RUNS_MAX).min(self.entries_left) };
         (runs.len() <= runs_max && !runs.iter().any(meets_a_log)).then_some(runs)
     }
 }

@@ -203,7 +203,7 @@ pub(super) fn transfer(volume: &Volume, targets: &mut [Target<'_>]) -> Result<(F
         }
     };
     let in_flight = stored.unwrap_or_else(|| Ok(Lines::none()))?;
-    let any_log = !logs.is_empty() && !on(Mutant::LogsNotFenced);
+    let any_log = logs.iter().any(|logs| !logs.stores.is_empty()) && !on(Mutant::LogsNotFenced);
     let fenced = if any_log { volume.drive.fence(in_flight) } else { Fenced::nothing_stored() };
     Ok((fenced, flushed))
 }

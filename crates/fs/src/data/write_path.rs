@@ -10,6 +10,7 @@
 //! 6. Lock the inode, put records, leaves, checksums and the inode into one [`Tx`], commit. The caller is answered after that: the
 //!    write is durable and atomic.
 
+use std::cell::Cell;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -18,10 +19,12 @@ use tandemfs_device::{Fenced, Flushed};
 use tandemfs_format::inode::{FILE_BYTES_MAX, Inode, file_type, state};
 use tandemfs_format::journal::TX_DATA_MAX;
 use tandemfs_format::mapping::{Extent, LOG_BYTES_MAX, LogEntry, SlotClass};
-use tandemfs_format::{InodeNumber, SECTOR_BYTES, Sector};
+use tandemfs_format::{InodeNumber, LINE_BYTES, SECTOR_BYTES, Sector};
 
 use super::FileView;
+use super::clean_pages::Taken;
 use super::compose::compose;
+use super::in_place::{Allowance, InPlace, LINES_MAX, take_parts};
 use super::log_plan::{self, Part};
 use super::modified::{Returned, leave_out_unmodified};
 use super::range_lock::RangeGuard;
@@ -42,7 +45,7 @@ use crate::{Error, FileSystem, Result};
 static ZEROS: [u8; SECTOR_BYTES] = [0; SECTOR_BYTES];
 
 /// Where a write goes.
-struct Span {
+struct Span<'o> {
     offset: u64,
     end: u64,
     /// Where the file ends after it.
@@ -51,6 +54,7 @@ struct Span {
     by_blocks: bool,
     /// Whole blocks inside multiples of this go by blocks; `None` where all do.
     threshold: Option<u32>,
+    in_place: Allowance<'o>,
 }
 
 /// One block of a write.
@@ -58,8 +62,11 @@ pub(super) struct Target<'d> {
     pub(super) block: u64,
     pub(super) old: Block,
     pub(super) parts: SmallVec<[Part<'d>; 2]>,
-    /// What the parts were before lines that had not changed were left out ([MR4] of `modified.rs`); empty where nothing was.
+    /// What the parts were before lines that had not changed were left out ([MR4] of `modified.rs`) and others taken out to go in place;
+    /// empty where neither was.
     pub(super) as_it_came: SmallVec<[Part<'d>; 2]>,
+    /// Lines of its sectors that change in place.
+    pub(super) in_place: InPlace,
     pub(super) action: Action<'d>,
 }
 
@@ -120,7 +127,8 @@ impl FileSystem {
         let volume = &self.volume;
         let (offset, view, range) = self.lock_range(handle, offset, data.len() as u64, options.append)?;
         let end = offset + data.len() as u64;
-        let tail_zeros = if view.tail_stale && end > view.size {
+        let forgets_tail = on(Mutant::StaleTailInPlace) && volume.stores_in_place();
+        let tail_zeros = if view.tail_stale && end > view.size && !forgets_tail {
             let sector_end = view.size.next_multiple_of(SECTOR_BYTES as u64);
             &ZEROS[..(sector_end.min(offset.max(view.size)) - view.size) as usize]
         } else {
@@ -130,10 +138,11 @@ impl FileSystem {
         let old_pages = clean.take(handle, offset, end);
         let mut tx = Tx::new(volume);
         let mut targets = self.split(&view, offset, data, tail_zeros)?;
-        let span = Span { offset, end, file_end: view.size.max(end), by_blocks: false, threshold: self.splitting.bytes(volume) };
+        let in_place = self.allowance(Some(&old_pages));
+        let span = Span { offset, end, file_end: view.size.max(end), by_blocks: false, threshold: self.splitting.bytes(volume), in_place };
         let compares = options.compare && self.options.modified_lines > 0;
         if let Some(threshold) = span.threshold.filter(|_| compares) {
-            let (lines_below, in_place) = (self.options.modified_lines, false);
+            let (lines_below, in_place) = (self.options.modified_lines, volume.stores_in_place());
             let write = Returned { offset, data, old: &old_pages, lines_below, threshold: threshold.into(), in_place };
             leave_out_unmodified(volume, &view, &write, &mut targets);
             if targets.is_empty() && end <= view.size && options.keep_times && !options.kill_set_id {
@@ -209,6 +218,12 @@ impl FileSystem {
         })
     }
 
+    /// What of a write may go in place.
+    fn allowance<'o>(&self, old: Option<&'o Taken>) -> Allowance<'o> {
+        let modified_bytes = self.options.modified_lines.saturating_mul(LINE_BYTES as u32);
+        Allowance { bytes: self.options.in_place_bytes, modified_bytes, lines_left: Cell::new(LINES_MAX), old }
+    }
+
     /// 2a. Which bytes go to which block. `tail_zeros` go to the old end of the file.
     fn split<'d>(&self, view: &FileView, offset: u64, data: &'d [u8], tail_zeros: &'d [u8]) -> Result<SmallVec<[Target<'d>; 2]>> {
         let volume = &self.volume;
@@ -238,7 +253,7 @@ impl FileSystem {
     }
 
     /// 2b and 3. Which path a block takes; its space is taken.
-    fn decide<'d>(&self, tx: &mut Tx<'_>, view: &FileView, target: &mut Target<'d>, span: &Span) -> Result<()> {
+    fn decide<'d>(&self, tx: &mut Tx<'_>, view: &FileView, target: &mut Target<'d>, span: &Span<'_>) -> Result<()> {
         let volume = &self.volume;
         let block_bytes = u64::from(volume.geometry.block_bytes());
         let block_start = target.block * block_bytes;
@@ -258,6 +273,12 @@ impl FileSystem {
             }
         };
         if !inside && !span.by_blocks {
+            take_parts(volume, view, block_start, target, &span.in_place);
+            if target.parts.is_empty() {
+                let (slots, extent) = (target.old.logs, target.old.extent);
+                target.action = Action::Logs { merges: 0, slots, stores: SmallVec::new(), extent };
+                return Ok(());
+            }
             if let Some(action) = to_logs(tx, target, None)? {
                 target.action = action;
                 return Ok(());
@@ -267,6 +288,7 @@ impl FileSystem {
         // The whole block goes by blocks: as it came, or composed with what it had.
         if !target.as_it_came.is_empty() {
             target.parts = std::mem::take(&mut target.as_it_came);
+            target.in_place = InPlace::default();
         }
         let own_count = target.old.extent.map_or(0, |extent| extent.count);
         // Room that was kept beyond the end stays.
@@ -358,6 +380,9 @@ impl FileSystem {
                     (change(extent.clone()), *kept, sectors + logs)
                 }
                 Action::Logs { slots, extent, .. } => {
+                    if !target.in_place.is_empty() {
+                        *extent = target.in_place.put(&mut tx, volume, owner, &target.old)?;
+                    }
                     let sectors = extent.map_or(0, |extent| u64::from(extent.count) * (SECTOR_BYTES as u64 / 512));
                     (ExtentChange::To(*extent), *slots, sectors + slots.iter().flatten().map(|log| space_512_of(log.class)).sum::<u64>())
                 }
@@ -379,7 +404,8 @@ impl FileSystem {
         let mut targets = self.split(view, size, &[], tail_zeros)?;
         // The zeros never reach beyond the file's new size, so a log may hold them.
         let threshold = self.splitting.bytes(&self.volume);
-        let span = Span { offset: view.size, end: sector_end, file_end: size, by_blocks: false, threshold };
+        let in_place = self.allowance(None);
+        let span = Span { offset: view.size, end: sector_end, file_end: size, by_blocks: false, threshold, in_place };
         for target in &mut targets {
             self.decide(&mut tx, view, target, &span)?;
         }
@@ -408,6 +434,7 @@ impl FileSystem {
             file_end: view.size,
             by_blocks: bytes.len() > LOG_BYTES_MAX,
             threshold: self.splitting.bytes(volume),
+            in_place: self.allowance(None),
         };
         let mut tx = Tx::new(volume);
         self.decide(&mut tx, view, &mut target, &span)?;
@@ -451,12 +478,19 @@ impl FileSystem {
 
 impl<'d> Target<'d> {
     fn new(block: u64, old: Block, part: Part<'d>) -> Self {
-        Self { block, old, parts: SmallVec::from_iter([part]), as_it_came: SmallVec::new(), action: Action::Undecided }
+        Self {
+            block,
+            old,
+            parts: SmallVec::from_iter([part]),
+            as_it_came: SmallVec::new(),
+            in_place: InPlace::default(),
+            action: Action::Undecided,
+        }
     }
 
     /// A block that changes without new bytes of a caller.
     pub(super) fn changed(block: u64, old: Block, action: Action<'d>) -> Self {
-        Self { block, old, parts: SmallVec::new(), as_it_came: SmallVec::new(), action }
+        Self { block, old, parts: SmallVec::new(), as_it_came: SmallVec::new(), in_place: InPlace::default(), action }
     }
 
     /// Whether a log across `end` lies over bytes of the parts.
