@@ -137,6 +137,10 @@ pub enum Mutant {
     ChecksumNotRenewed,
     /// Lines are stored in place although a data log hides them ([IP1]).
     InPlaceOverLog,
+    /// R16, R18: lines go in place before the transaction that renews their checksum is committed ([IP2]).
+    InPlaceBeforeCommit,
+    /// The old bytes of a line come from a clean page although a log lies over them ([IP6]).
+    OldLineUnderLog,
     /// R13: a file grows in place and forgets what a truncation left behind its end ([IP5]).
     StaleTailInPlace,
 }

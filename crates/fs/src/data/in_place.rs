@@ -123,7 +123,7 @@ fn find_old(
             continue;
         }
         let (at, shows_the_sector) = (block_start + u64::from(start), !target.old.logs().any(|log| log.offset < end && start < log.end()));
-        if shows_the_sector && at + u64::from(LINE) <= view.size {
+        if (shows_the_sector || on(Mutant::OldLineUnderLog)) && at + u64::from(LINE) <= view.size {
             let page = pages.and_then(|pages| pages.page(at / PAGE_BYTES as u64));
             let lines = page.map(|page| page.as_chunks::<LINE_BYTES>().0);
             touched.old = lines.map(|lines| lines[at as usize % PAGE_BYTES / LINE_BYTES]);
@@ -190,7 +190,13 @@ impl InPlace {
     pub(super) fn put(&self, tx: &mut Tx<'_>, volume: &Volume, owner: Owner, block: &Block) -> Result<Option<Extent>> {
         let Some(extent) = block.extent else { return Ok(None) };
         for (sector, line, image) in &self.lines {
-            tx.put_data(extent.sector.nth((*sector).into()), *line, *image);
+            let sector = extent.sector.nth((*sector).into());
+            match volume.drive.description().line_of_sector(sector) {
+                Some(start) if on(Mutant::InPlaceBeforeCommit) => {
+                    drop(volume.drive.persist(Structure::Data, start.nth((*line).into()), image)?)
+                }
+                _ => tx.put_data(sector, *line, *image),
+            }
         }
         add(&volume.live.work.in_place_lines, self.lines.len() as u64);
         if on(Mutant::ChecksumNotRenewed) {
