@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use tandemfs_device::PersistenceDomain;
-use tandemfs_fs::{MountOptions, Promote, Threshold, WriteBackPolicy};
+use tandemfs_fs::{Engine, MountOptions, Promote, Threshold, WriteBackPolicy};
 use tandemfs_fuse::{Mode, MountSettings};
 
 use crate::size;
@@ -22,6 +22,8 @@ Options (-o):
   promote=on|off  copies of what is read often in spare space of the memory zone (default off); always: of
                   whatever is read
   read_ahead=SIZE most bytes read ahead of a sequential reader that asks past the page cache (default 1M; 0: none)
+  engine=NAME     how metadata becomes durable: journal, firmware (by the drive's own transactions), or auto
+                  (default): firmware where the drive has them
   memory=SIZE     host memory for metadata (default 256M)
   domain=NAME     take the drive for less persistent than it says: none, process, adr, eadr or gpf
   timing=on|off   an emulated drive takes the time that the real one would (default off)
@@ -105,6 +107,14 @@ impl Options {
             }
             Some(("read_ahead", value)) => {
                 self.file_system.read_ahead_bytes = bytes_32("read_ahead", value, option_size("read_ahead", value)?)?;
+            }
+            Some(("engine", value)) => {
+                self.file_system.engine = match value {
+                    "auto" => Engine::Auto,
+                    "journal" => Engine::Journal,
+                    "firmware" => Engine::Firmware,
+                    _ => return Err(format!("engine={value}: engine is 'auto', 'journal' or 'firmware'")),
+                }
             }
             Some(("memory", value)) => self.file_system.memory_bytes = option_size("memory", value)?,
             Some(("domain", value)) => self.domain = Some(value.parse().map_err(|error| format!("domain: {error}"))?),
@@ -214,7 +224,7 @@ mod tests {
         let options = Options::parse(
             [
                 "strict,threshold=128K,memory=1G,domain=adr",
-                "write_back=coldest,write_back_limit=20%,promote=on,read_ahead=256K",
+                "write_back=coldest,write_back_limit=20%,promote=on,read_ahead=256K,engine=firmware",
                 "timing=on,threads=3,log=/tmp/l,allow_other,allow_root,ro,nodev,nosuid,noexec,sync",
             ],
             true,
@@ -228,6 +238,7 @@ mod tests {
             write_back_percent: 20,
             promote: Promote::Hot,
             read_ahead_bytes: 256 << 10,
+            engine: Engine::Firmware,
         };
         let settings = MountSettings {
             mode: Mode::Strict,
@@ -254,6 +265,7 @@ mod tests {
         assert!(!parse("users").expect("reads").settings.exec);
         assert_eq!(parse("threshold=auto").expect("reads").file_system.threshold, Threshold::Auto);
         assert_eq!(parse("threshold=0").expect("reads").file_system.threshold, Threshold::BlocksOnly);
+        assert_eq!(parse("engine=firmware,engine=journal").expect("reads").file_system.engine, Engine::Journal);
         assert_eq!(parse("strict,atomic").expect("reads").settings.mode, Mode::StrictAtomic);
     }
 
@@ -269,6 +281,7 @@ mod tests {
             ("write_back_limit=0", "1%"),
             ("promote=maybe", "'always'"),
             ("read_ahead=8G", "8G"),
+            ("engine=steam", "'journal'"),
             ("domain=mine", "'mine'"),
             ("timing=fast", "timing=fast"),
             ("threads=0", "threads=0"),

@@ -6,8 +6,8 @@ use tandemfs_device::{Device, Drive, PersistenceDomain};
 use tandemfs_format::InodeNumber;
 use tandemfs_format::inode::file_type;
 use tandemfs_fs::{
-    AllocateMode, Error, FileSystem, FormatOptions, MountOptions, NewInode, ReadOptions, SeekTo, SetAttributes, SetTime, WriteOptions,
-    make_file_system,
+    AllocateMode, Engine, Error, FileSystem, FormatOptions, MountOptions, NewInode, ReadOptions, SeekTo, SetAttributes, SetTime,
+    WriteOptions, make_file_system,
 };
 
 use crate::memory_device::{MemoryDevice, Recorded};
@@ -56,6 +56,23 @@ impl Setting {
     /// The same on a drive with firmware, whose transactions serve the file system.
     pub fn with_firmware(self) -> Self {
         Self { has_firmware: true, ..self }
+    }
+
+    /// A drive with firmware that has transactions, and a file system that keeps its journal all the same.
+    pub fn with_idle_firmware(self) -> Self {
+        let mount = MountOptions { engine: Engine::Journal, ..self.mount };
+        Self { has_firmware: true, mount, ..self }
+    }
+
+    /// Whether transactions are the drive's.
+    pub fn commits_on_drive(&self) -> bool {
+        self.has_firmware && self.mount.engine != Engine::Journal
+    }
+
+    /// How the same image may be mounted next: engines may alternate.
+    pub fn mount_again(&self, random: &mut Random) -> MountOptions {
+        let engine = if self.has_firmware { *random.pick(&[Engine::Journal, Engine::Firmware]) } else { self.mount.engine };
+        MountOptions { engine, ..self.mount.clone() }
     }
 
     /// A device over contents that others may share.

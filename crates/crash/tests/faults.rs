@@ -5,7 +5,7 @@ mod support;
 
 use std::sync::Arc;
 
-use support::{Start, almost_full, small, split};
+use support::{Start, almost_full, small, small_on_firmware, split};
 use tandemfs_crash::{Access, FaultDevice, Harness, MemoryDevice, Operation, Tree, check_device, chosen, content, mount, mount_device};
 use tandemfs_format::InodeNumber;
 use tandemfs_fs::{Error, FileSystem};
@@ -240,6 +240,32 @@ fn summary(start: &Start, access: Access, outcomes: &[(bool, Outcome)]) -> Strin
         text += &format!(", {kind:?} {count}");
     }
     text
+}
+
+/// Whether the drive took the transaction that failed, only its recovery tells: until then nobody sees it, and nothing follows it (R16).
+#[test]
+fn after_a_failed_tagged_store_or_commit_the_file_system_stopped() {
+    let start = small_on_firmware();
+    for access in [Access::StoreTagged, Access::Commit] {
+        let outcomes = every_access_fails(&start, access, 200);
+        let fits = |outcome: &Outcome| matches!(outcome, Outcome::Stopped | Outcome::MountFailed | Outcome::UnmountFailed);
+        assert!(outcomes.iter().all(|(_, outcome)| fits(outcome)), "{outcomes:?}");
+        assert!(outcomes.iter().any(|(_, outcome)| *outcome == Outcome::Stopped));
+    }
+}
+
+#[test]
+fn other_faults_of_a_drive_with_firmware_do_what_they_do_elsewhere() {
+    let start = small_on_firmware();
+    for (access, most) in [(Access::Load, 100), (Access::Read, 200), (Access::Store, 100), (Access::Write, 60), (Access::Flush, 60)] {
+        let outcomes = every_access_fails(&start, access, most);
+        let wanted = match access {
+            Access::Flush => Outcome::Stopped,
+            Access::Write | Access::Store => Outcome::CallFailed,
+            _ => Outcome::ReadFailed,
+        };
+        assert!(outcomes.iter().any(|(_, outcome)| *outcome == wanted), "{access:?}: {outcomes:?}");
+    }
 }
 
 #[test]

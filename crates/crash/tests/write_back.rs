@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tandemfs_crash::{
-    Access, Effort, Explorer, FaultDevice, Harness, MemoryDevice, Model, Operation, Place, Scene, Setting, Tree, check_device, mount,
-    mount_device, seed_or,
+    Access, Effort, Explorer, FaultDevice, Harness, Model, Operation, Place, Scene, Setting, Tree, check_device, mount, mount_device,
+    seed_or,
 };
 use tandemfs_device::PersistenceDomain;
 use tandemfs_format::InodeNumber;

@@ -147,7 +147,7 @@ impl FileSystem {
             memory: MemoryAllocator::new(&geometry, pools, LentPages::new(options.memory_bytes, options.write_back_percent)),
             sectors: SectorAllocator::new(&geometry, pools),
             quarantine: Quarantine::default(),
-            live: Live::default(),
+            live: Live { drive_before: Mutex::new(drive.drive_counts().unwrap_or_default()), ..Live::default() },
             drive,
         };
         let last_txid = volume.replay(&records)?;

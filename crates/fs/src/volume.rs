@@ -112,6 +112,14 @@ impl Volume {
         self.place(owner, address).verify(line).map_err(|source| Error::Damaged { inode: owner.inode, source })
     }
 
+    /// Zeroes whole pages before anything links them ([`zero_pages`]). A failed FLUSH stops the file system (RULES R15): it may have lost more.
+    pub(crate) fn zero_fresh_pages(&self, structure: Structure, first: LineAddress, lines: u64) -> Result<Fenced> {
+        zero_pages(&self.drive, structure, first, lines).map_err(|error| match error {
+            DeviceError::Block { operation: "flush", .. } => self.health.stop("flushing the drive", &error),
+            other => other.into(),
+        })
+    }
+
     /// Refuses a pointer that leads out of the zone before anything follows it.
     pub(crate) fn check_address(&self, owner: Owner, address: LineAddress) -> Result<()> {
         if self.geometry.holds_lines(address, 1) {

@@ -28,7 +28,7 @@ use crate::quarantine;
 use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 use crate::sync::{Mutex, RwLock, current_cpu};
 use crate::types::ZoneSpace;
-use crate::volume::{Volume, zero_pages};
+use crate::volume::Volume;
 use crate::{Error, Result};
 
 /// Lines by which a high-water mark rises: 256 KiB.
@@ -394,12 +394,12 @@ impl MemoryAllocator {
     /// A zeroed 4 KiB page of a region, with an empty host copy. Fenced before anything links it (RULES R6).
     pub(crate) fn take_page(&self, volume: &Volume, region: Region, structure: Structure, need: Need) -> Result<LineAddress> {
         let page = self.take(volume, region, PAGE_LINES, need)?;
-        let zeroed = zero_pages(&volume.drive, structure, page, PAGE_LINES);
+        let zeroed = volume.zero_fresh_pages(structure, page, PAGE_LINES);
         match zeroed {
             Ok(proof) => drop::<Fenced>(proof),
             Err(error) => {
                 volume.quarantine(Space::Region { region, address: page, lines: PAGE_LINES });
-                return Err(error.into());
+                return Err(error);
             }
         }
         volume.pages.insert_zeroed(structure, page);
@@ -746,7 +746,7 @@ impl MemoryAllocator {
 /// Zeroes the next lines of a segment, then commits its higher mark ([M2]).
 fn raise_mark(volume: &Volume, index: u64, segment: &mut Segment) -> Result<()> {
     let from = segment.start_unit * UNIT_LINES + segment.high_water_lines;
-    let zeroed = zero_pages(&volume.drive, structure_of(segment.region), LineAddress::new(from), HIGH_WATER_STEP)?;
+    let zeroed = volume.zero_fresh_pages(structure_of(segment.region), LineAddress::new(from), HIGH_WATER_STEP)?;
     segment.high_water_lines += HIGH_WATER_STEP;
     let mut tx = Tx::new(volume);
     let line = volume.geometry.segment_line(index);
