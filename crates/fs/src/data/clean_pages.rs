@@ -12,8 +12,8 @@
 //! [CP3] What moves bytes without changing them (write-back, room that is given out) leaves copies alone: they are known by file and
 //!       offset, and belong to the inode in memory, which a number that is used again does not share.
 //! [CP4] Copies are counted in the memory option, at most an eighth of it, and only what the pages of metadata leave ([`super::super::cache`]
-//!       gives the bound anew at each page that it takes in). The oldest that was not used since goes first. Requests beyond
-//!       [`REQUEST_BYTES_MAX`] leave no copies: who moves so much at once changes no few lines of it soon.
+//!       gives the bound anew at each page that it takes in). The oldest that was not used since goes first. Writes beyond
+//!       [`WRITE_BYTES_MAX`] leave no new copies: who writes so much at once hardly changes a few lines of it soon.
 //!
 //! Lock order: the queue, then the pages of one file. No other lock is taken under them.
 
@@ -31,8 +31,8 @@ use crate::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Share of the memory option that copies may take: one in so many.
 const MEMORY_SHARE: u64 = 8;
-/// Longest request whose pages are kept ([CP4]).
-const REQUEST_BYTES_MAX: usize = 128 << 10;
+/// Longest write whose pages are kept ([CP4]).
+const WRITE_BYTES_MAX: usize = 128 << 10;
 /// Host memory of a page's place in its file's map and in the queue, with or without a copy.
 const PLACE_BYTES: u64 = 96;
 const PAGE: u64 = PAGE_BYTES as u64;
@@ -151,11 +151,11 @@ impl CleanPages {
     /// After a write: puts the copies that it took back, as they are now; with `all` also those of other pages that it had whole. The caller
     /// still has their blocks locked ([CP1]).
     pub(crate) fn put_back(&self, handle: &Arc<Handle>, file_size: u64, offset: u64, bytes: &[u8], taken: Taken, all: bool) {
-        self.keep(handle, file_size, offset, bytes, taken, all);
+        self.keep(handle, file_size, offset, bytes, taken, all && bytes.len() <= WRITE_BYTES_MAX);
     }
 
     fn keep(&self, handle: &Arc<Handle>, file_size: u64, offset: u64, bytes: &[u8], mut taken: Taken, all: bool) {
-        let all = all && bytes.len() <= REQUEST_BYTES_MAX && self.allowed_bytes.load(Relaxed) >= PAGE + PLACE_BYTES;
+        let all = all && self.allowed_bytes.load(Relaxed) >= PAGE + PLACE_BYTES;
         if bytes.is_empty() || (!all && taken.pages.iter().all(Option::is_none)) {
             return;
         }
