@@ -77,6 +77,11 @@ pub enum DeviceCommand {
     Create(DeviceCreateArguments),
     /// Show an emulated drive or an attached pair
     Info(DeviceInfoArguments),
+    /// Measure latency and bandwidth of an emulated drive, beside what its profile claims
+    #[command(after_help = DEVICE_BENCH_HELP)]
+    Bench(DeviceBenchArguments),
+    /// Show what an emulated drive with firmware counted in its life: traffic, write amplification, wear, what is in its log
+    Stats(DeviceStatsArguments),
     /// List the profiles that an emulated drive can have
     Profiles {
         /// As JSON.
@@ -93,12 +98,102 @@ pub struct DeviceCreateArguments {
     /// The drive to emulate; `tandemfs device profiles` lists them.
     #[arg(long, value_name = "NAME", default_value = "off")]
     pub profile: String,
-    /// Size of the memory that loads and stores reach.
+    /// Size of the memory that loads and stores reach. Needed unless the profile has firmware: then the profile has a size.
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
-    pub memory: u64,
-    /// Size of the space that block commands reach.
+    pub memory: Option<u64>,
+    /// Size of the space that block commands reach. As --memory.
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
-    pub block: u64,
+    pub block: Option<u64>,
+    /// Size of the write log.
+    #[arg(long, value_name = "SIZE", value_parser = size::parse, help_heading = WITH_FIRMWARE)]
+    pub write_log: Option<u64>,
+    /// Size of the page cache.
+    #[arg(long, value_name = "SIZE", value_parser = size::parse, help_heading = WITH_FIRMWARE)]
+    pub cache: Option<u64>,
+    /// Who decides which pages are in the page cache.
+    #[arg(long, value_enum, help_heading = WITH_FIRMWARE)]
+    pub cache_management: Option<CacheManagement>,
+    /// Time to read and to program a flash page, in us.
+    #[arg(long, value_name = "READ/PROGRAM", value_parser = parse_latency, help_heading = WITH_FIRMWARE)]
+    pub flash_latency: Option<(u32, u32)>,
+    /// Channels of the flash.
+    #[arg(long, value_name = "COUNT", help_heading = WITH_FIRMWARE)]
+    pub channels: Option<u32>,
+    /// Flash beyond the capacity.
+    #[arg(long, value_name = "PERCENT", help_heading = WITH_FIRMWARE)]
+    pub over_provisioning: Option<u32>,
+    /// Which block garbage collection empties.
+    #[arg(long, value_enum, help_heading = WITH_FIRMWARE)]
+    pub garbage_collection: Option<GarbageCollection>,
+    /// Without the profile's timing model: as fast as the host.
+    #[arg(long)]
+    pub no_timing: bool,
+}
+
+const WITH_FIRMWARE: &str = "Options of drives with firmware";
+
+/// Who decides which pages are in a drive's cache.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum CacheManagement {
+    /// The host, by commands.
+    Host,
+    /// The drive: the first that was not used since it was last passed leaves.
+    Clock,
+    /// The drive: the one that was not used for longest leaves.
+    Lru,
+}
+
+/// Which block garbage collection empties.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum GarbageCollection {
+    /// The one with the fewest valid pages.
+    Greedy,
+    /// The one whose space is worth most, by its age.
+    CostBenefit,
+}
+
+/// `40/60`: microseconds to nanoseconds.
+fn parse_latency(text: &str) -> Result<(u32, u32), String> {
+    let wrong = || format!("'{text}' is not READ/PROGRAM in us; write two numbers such as 40/60");
+    let nanoseconds = |part: &str| match part.parse::<f64>() {
+        Ok(us) if (0.0..=1e6).contains(&us) => Ok((us * 1000.0).round() as u32),
+        _ => Err(wrong()),
+    };
+    let (read, program) = text.split_once('/').ok_or_else(wrong)?;
+    Ok((nanoseconds(read)?, nanoseconds(program)?))
+}
+
+const DEVICE_BENCH_HELP: &str = "Writes to the end of both zones of the drive: what was there is lost. So a drive that holds a TandemFS is \
+left alone unless --force is given.\n\nA size of one line by bytes up to 64 KiB by blocks, 1 to 64 requests at a time. What is claimed of \
+writes holds while there is room in the drive's buffer, what is claimed of loads where the drive has the line at hand.";
+
+/// `device bench`.
+#[derive(Debug, Args)]
+pub struct DeviceBenchArguments {
+    /// The image of the drive.
+    pub image: PathBuf,
+    /// As JSON.
+    #[arg(long)]
+    pub json: bool,
+    /// Reckon in virtual time: nothing waits, the model only adds up.
+    #[arg(long = "virtual", conflicts_with = "no_timing")]
+    pub virtual_time: bool,
+    /// Without the timing model: what the emulator itself takes.
+    #[arg(long)]
+    pub no_timing: bool,
+    /// Measure even if there is a file system on the drive. It is lost.
+    #[arg(short, long)]
+    pub force: bool,
+}
+
+/// `device stats`.
+#[derive(Debug, Args)]
+pub struct DeviceStatsArguments {
+    /// The image of the drive.
+    pub image: PathBuf,
+    /// As JSON.
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// `device info`.
@@ -248,9 +343,23 @@ mod tests {
     }
 
     #[test]
+    fn latencies_are_two_numbers() {
+        assert_eq!(parse_latency("40/60"), Ok((40_000, 60_000)));
+        assert_eq!(parse_latency("2.5/0"), Ok((2_500, 0)));
+        for text in ["40", "40/", "/60", "a/b", "-1/3", "1/1e9", "nan/1"] {
+            assert!(parse_latency(text).is_err_and(|error| error.contains(text)), "{text}");
+        }
+    }
+
+    #[test]
     fn lines_of_the_contract_are_understood() {
         for line in [
             "tandemfs device create image --profile romefs-a --memory 1G --block 16G",
+            "tandemfs device create image --profile bytefs --write-log 64M --flash-latency 3/80 --channels 4 --over-provisioning 25",
+            "tandemfs device create image --profile bytefs-dual --cache 64M --cache-management clock --garbage-collection cost-benefit",
+            "tandemfs device create image --profile bytefs --no-timing",
+            "tandemfs device bench image --json --virtual --force",
+            "tandemfs device stats image --json",
             "tandemfs device info image",
             "tandemfs device profiles",
             "tandemfs mkfs image --block-size 128K --checksum none --label mail --force",

@@ -4,9 +4,9 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 use tandemfs_device::{Drive, PersistenceDomain};
-use tandemfs_emulator::{CreateOptions, DeviceOptions};
+use tandemfs_emulator::{CacheManagement, CreateOptions, DeviceOptions, FirmwareModel, GarbageCollection, ModelOptions, Staging};
 
-use crate::arguments::{DeviceCreateArguments, DeviceInfoArguments};
+use crate::arguments::{self, DeviceCreateArguments, DeviceInfoArguments};
 use crate::failure::Failure;
 use crate::output;
 use crate::size;
@@ -24,7 +24,8 @@ pub struct Opening {
 
 /// Takes a device into use; nobody else can meanwhile.
 pub fn open(device: &str, opening: Opening) -> Result<Drive, Failure> {
-    let options = DeviceOptions { timing: opening.timing, read_only: opening.read_only, shared: opening.read_only, domain: None };
+    let Opening { read_only, timing, .. } = opening;
+    let options = DeviceOptions { timing, read_only, shared: read_only, ..DeviceOptions::default() };
     let drive = Drive::new(tandemfs_emulator::open_device(device, &options).map_err(Failure::because)?);
     match opening.domain {
         None => Ok(drive),
@@ -57,8 +58,15 @@ pub fn absolute(device: &str) -> String {
 /// `device create`.
 pub fn create(arguments: &DeviceCreateArguments) -> Result<u8, Failure> {
     let (image, profile) = (&arguments.image, &arguments.profile);
-    let options = CreateOptions { profile: profile.clone(), memory_bytes: arguments.memory, block_bytes: arguments.block };
-    let info = tandemfs_emulator::create(image, &options).map_err(Failure::because)?;
+    let has_sizes = tandemfs_emulator::profile(profile).is_none_or(|profile| profile.firmware.is_some());
+    let size = |name: &str, size: Option<u64>| match size {
+        Some(bytes) => Ok(bytes),
+        None if has_sizes => Ok(0),
+        None => Err(Failure::Usage(format!("--{name} is missing; say how large the drive is, such as --memory 1G --block 16G"))),
+    };
+    let (memory_bytes, block_bytes) = (size("memory", arguments.memory)?, size("block", arguments.block)?);
+    let options = CreateOptions { profile: profile.clone(), memory_bytes, block_bytes };
+    let info = tandemfs_emulator::create_with(image, &options, &chosen(arguments)).map_err(Failure::because)?;
     output::print(&format!(
         "{}: emulated drive, profile {}, memory {}, block {}\n",
         image.display(),
@@ -67,6 +75,28 @@ pub fn create(arguments: &DeviceCreateArguments) -> Result<u8, Failure> {
         size::show(info.block_bytes)
     ))?;
     Ok(0)
+}
+
+fn chosen(arguments: &DeviceCreateArguments) -> ModelOptions {
+    ModelOptions {
+        write_log_bytes: arguments.write_log,
+        transaction_log_bytes: None,
+        cache_bytes: arguments.cache,
+        cache_management: arguments.cache_management.map(|management| match management {
+            arguments::CacheManagement::Host => CacheManagement::Host,
+            arguments::CacheManagement::Clock => CacheManagement::Clock,
+            arguments::CacheManagement::Lru => CacheManagement::Lru,
+        }),
+        flash_read_ns: arguments.flash_latency.map(|(read_ns, _)| read_ns),
+        flash_program_ns: arguments.flash_latency.map(|(_, program_ns)| program_ns),
+        channel_count: arguments.channels,
+        over_provisioning_percent: arguments.over_provisioning,
+        garbage_collection: arguments.garbage_collection.map(|policy| match policy {
+            arguments::GarbageCollection::Greedy => GarbageCollection::Greedy,
+            arguments::GarbageCollection::CostBenefit => GarbageCollection::CostBenefit,
+        }),
+        no_timing: arguments.no_timing,
+    }
 }
 
 /// `device info`.
@@ -89,11 +119,62 @@ fn of_image(image: &str) -> Result<Value, Failure> {
         "profile": info.profile,
         "profile_description": tandemfs_emulator::profile(&info.profile).map(|profile| profile.description),
         "profile_domain": info.domain.name(),
-        "has_timing": info.timing.is_some(),
+        "has_timing": info.has_timing(),
         "memory_bytes": info.memory_bytes,
         "block_bytes": info.block_bytes,
+        "firmware": info.firmware.as_ref().map(of_firmware),
         "allocated_bytes": std::fs::metadata(image).map(|file| std::os::unix::fs::MetadataExt::blocks(&file) * 512).ok(),
     }))
+}
+
+/// The parts of a drive with firmware.
+fn of_firmware(model: &FirmwareModel) -> Value {
+    json!({
+        "write_log": match model.staging {
+            Staging::WriteLog { log_bytes, transaction_log_bytes, clean_at_percent } => json!({
+                "log_bytes": log_bytes,
+                "transaction_log_bytes": transaction_log_bytes,
+                "clean_at_percent": clean_at_percent,
+            }),
+            Staging::Cache { .. } => Value::Null,
+        },
+        "cache": match model.staging {
+            Staging::WriteLog { .. } => Value::Null,
+            Staging::Cache { cache_bytes, management } => json!({
+                "cache_bytes": cache_bytes,
+                "management": match management {
+                    CacheManagement::Host => "host",
+                    CacheManagement::Clock => "clock",
+                    CacheManagement::Lru => "lru",
+                },
+            }),
+        },
+        "flash": {
+            "channels": model.channel_count,
+            "dies_per_channel": model.dies_per_channel,
+            "planes_per_die": model.planes_per_die,
+            "blocks_per_plane": model.blocks_per_plane,
+            "pages_per_block": model.pages_per_block,
+            "over_provisioning_percent": model.over_provisioning_percent,
+            "garbage_collection": match model.garbage_collection {
+                GarbageCollection::Greedy => "greedy",
+                GarbageCollection::CostBenefit => "cost-benefit",
+            },
+            "write_buffer_pages": model.write_buffer_pages,
+            "endurance_erasures": model.endurance_erasures,
+        },
+        "times": model.timing.map(|timing| json!({
+            "line_read_ns": timing.line_read_ns,
+            "line_write_ns": timing.line_write_ns,
+            "verify_read_ns": timing.verify_read_ns,
+            "command_ns": timing.command_ns,
+            "link_read_bytes_per_second": timing.read_bytes_per_second,
+            "link_write_bytes_per_second": timing.write_bytes_per_second,
+            "flash_read_ns": timing.flash_read_ns,
+            "flash_program_ns": timing.flash_program_ns,
+            "flash_erase_ns": timing.flash_erase_ns,
+        })),
+    })
 }
 
 fn of_pair(device: &str) -> Result<Value, Failure> {
@@ -119,7 +200,8 @@ pub fn profiles(as_json: bool) -> Result<u8, Failure> {
                 "name": profile.name,
                 "description": profile.description,
                 "domain": profile.domain.name(),
-                "has_timing": profile.timing.is_some(),
+                "has_timing": profile.has_timing(),
+                "has_firmware": profile.firmware.is_some(),
             })
         });
         output::print_json(&all.collect())?;

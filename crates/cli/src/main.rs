@@ -9,6 +9,8 @@ mod arguments;
 mod check;
 mod daemon;
 mod device;
+mod device_bench;
+mod device_stats;
 mod dump;
 mod failure;
 mod generate;
@@ -46,6 +48,8 @@ fn run(command: Command) -> Result<u8, Failure> {
     match command {
         Command::Device { command: DeviceCommand::Create(arguments) } => device::create(&arguments),
         Command::Device { command: DeviceCommand::Info(arguments) } => device::info(&arguments),
+        Command::Device { command: DeviceCommand::Bench(arguments) } => device_bench::run(&arguments),
+        Command::Device { command: DeviceCommand::Stats(arguments) } => device_stats::run(&arguments),
         Command::Device { command: DeviceCommand::Profiles { json } } => device::profiles(json),
         Command::Mkfs(arguments) => mkfs::run(&arguments),
         Command::Mount(arguments) if arguments.daemon => daemon::run(&arguments),

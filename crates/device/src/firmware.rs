@@ -52,6 +52,18 @@ pub trait Firmware: Send + Sync {
     fn clean(&self) -> Result<(), DeviceError>;
 }
 
+/// Commands of a drive whose cache of flash pages the host manages. Pages are counted from the start of the byte window.
+pub trait CacheCommands: Send + Sync {
+    /// Brings a page of 4 KiB into the cache, where loads and stores meet it without the flash. One that is there stays.
+    ///
+    /// # Errors
+    /// [`DeviceError::Firmware`] where the cache is full.
+    fn move_in(&self, page: u64) -> Result<(), DeviceError>;
+
+    /// Takes a page out of the cache; what was stored to it goes to the flash. One that is not there is no error.
+    fn move_out(&self, page: u64) -> Result<(), DeviceError>;
+}
+
 macro_rules! drive_statistics {
     ($($(#[$meta:meta])* $group:ident { $($(#[$field_meta:meta])* $field:ident),* $(,)? })*) => { $(
         $(#[$meta])*
@@ -62,6 +74,17 @@ macro_rules! drive_statistics {
             /// Names and values, in the order of `stats --json`.
             pub fn entries(&self) -> Vec<(&'static str, u64)> {
                 vec![$((stringify!($field), self.$field)),*]
+            }
+
+            /// The values in that order, as they were stored; those that are missing are 0.
+            pub fn from_values(values: impl IntoIterator<Item = u64>) -> Self {
+                let mut values = values.into_iter();
+                Self { $($field: values.next().unwrap_or(0)),* }
+            }
+
+            /// Both counts together.
+            pub fn plus(&self, other: &Self) -> Self {
+                Self { $($field: self.$field.wrapping_add(other.$field)),* }
             }
 
             /// What was counted since an earlier moment.

@@ -57,7 +57,7 @@ pub use counters::{Counters, CountersSnapshot, PathBytes, Structure};
 pub use domain::PersistenceDomain;
 pub use drive::{Committed, Dirty, Drive, Fenced, Flushed, InFlight, Lines, Written};
 pub use error::DeviceError;
-pub use firmware::{DriveCounts, DriveRecovery, Firmware, FirmwareCounts, FlashCounts, TxId};
+pub use firmware::{CacheCommands, DriveCounts, DriveRecovery, Firmware, FirmwareCounts, FlashCounts, TxId};
 pub use mapping::{Mapping, MappingOptions};
 
 /// A hybrid SSD, or a pair of devices that serve as one.
@@ -72,10 +72,28 @@ pub trait Device: Send + Sync {
     fn firmware(&self) -> Option<&dyn Firmware> {
         None
     }
+    /// Commands of a drive whose cache of flash pages the host manages.
+    fn cache_commands(&self) -> Option<&dyn CacheCommands> {
+        None
+    }
     /// What the drive counts of itself, where it does.
     fn counts(&self) -> Option<DriveCounts> {
         None
     }
+    /// The clocks of a drive in virtual time.
+    fn virtual_time(&self) -> Option<&dyn VirtualTime> {
+        None
+    }
+}
+
+/// Time of a drive that waits for nothing: each thread has a clock, which its accesses set forward to their completion.
+pub trait VirtualTime: Send + Sync {
+    /// The calling thread's clock, in nanoseconds. A thread that comes to the drive begins at the latest clock there is.
+    fn now_ns(&self) -> u64;
+    /// Sets the calling thread's clock, so that threads can begin together.
+    fn set_now_ns(&self, now: u64);
+    /// The latest clock of all threads: when everything that was asked so far is done.
+    fn latest_ns(&self) -> u64;
 }
 
 /// What a device can do.

@@ -1,5 +1,8 @@
 //! The first page of an image: what it is and how large its regions are. Written once, at creation.
 //!
+//! Version 1 is a drive without firmware. Version 2 adds what follows `channel_count`: a distribution of latencies, and firmware. An image
+//! that needs none of it is still written as version 1, so that older programs open it.
+//!
 //! This is the only persistent structure outside `format`: it belongs to the emulated drive as a label to a real one, and no file system
 //! ever sees it.
 
@@ -12,12 +15,17 @@ use tandemfs_format::integer::{U32, U64};
 use tandemfs_format::{SECTOR_BYTES, UNIT_BYTES};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use crate::timing::{BlockTiming, Curve, LatencyPoint, POINT_COUNT, Timing};
+use crate::layout::DramLayout;
+use crate::medium::FLASH_PAGE_BYTES;
+use crate::model::{CacheManagement, FirmwareModel, GarbageCollection, Staging};
+use crate::timing::{BlockTiming, Curve, Distribution, FirmwareTiming, LatencyPoint, POINT_COUNT, QUANTILE_COUNT, Quantile, Timing};
 
 /// Size of the header, in bytes.
 pub(crate) const HEADER_BYTES: usize = 4096;
-/// Version of the image's layout that this program writes and reads.
-pub(crate) const VERSION: u32 = 1;
+/// Newest version of the image's layout that this program writes and reads.
+pub(crate) const VERSION: u32 = 2;
+/// The version of drives without firmware.
+const VERSION_PLAIN: u32 = 1;
 /// Offset of the memory region in the file, in bytes: a huge page can map its start.
 pub(crate) const MEMORY_OFFSET: u64 = UNIT_BYTES;
 /// Largest region, in bytes: what the format's 40-bit line addresses reach.
@@ -36,8 +44,12 @@ pub struct ImageInfo {
     pub block_bytes: u64,
     /// The domain that it emulates.
     pub domain: PersistenceDomain,
-    /// Its timing model, as the profile had it at creation.
+    /// Its timing model, as the profile had it at creation; of a drive without firmware.
     pub timing: Option<Timing>,
+    /// What its loads of a line are drawn from.
+    pub line_latency: Option<Distribution>,
+    /// What it is made of, where it has firmware: as the profile had it and as was chosen at creation.
+    pub firmware: Option<FirmwareModel>,
 }
 
 #[repr(C)]
@@ -45,6 +57,62 @@ pub struct ImageInfo {
 struct PointBytes {
     size_bytes: U32,
     latency_ns: U32,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+struct QuantileBytes {
+    parts_per_million: U32,
+    latency_ns: U32,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+struct DistributionBytes {
+    /// 1 where there is one.
+    is_there: U32,
+    quantiles: [QuantileBytes; QUANTILE_COUNT],
+    seed: U64,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+struct FirmwareBytes {
+    /// 1 where there is firmware.
+    is_there: U32,
+    /// 1 a write log, 2 a cache of pages.
+    staging: U32,
+    /// Of the cache: 1 the host's, 2 clock, 3 least recently used.
+    management: U32,
+    clean_at_percent: U32,
+    /// Of the log, or of the cache.
+    staging_bytes: U64,
+    transaction_log_bytes: U64,
+    channel_count: U32,
+    dies_per_channel: U32,
+    planes_per_die: U32,
+    blocks_per_plane: U32,
+    pages_per_block: U32,
+    over_provisioning_percent: U32,
+    /// 1 greedy, 2 cost-benefit.
+    garbage_collection: U32,
+    write_buffer_pages: U32,
+    endurance_erasures: U32,
+    /// 1 where the times that follow hold a model.
+    has_timing: U32,
+    line_read_ns: U32,
+    line_write_ns: U32,
+    verify_read_ns: U32,
+    command_ns: U32,
+    read_bytes_per_second: U64,
+    write_bytes_per_second: U64,
+    flash_read_ns: U32,
+    flash_program_ns: U32,
+    flash_erase_ns: U32,
+    reserved: U32,
+    /// What the fields above come to: the regions of the file.
+    dram_bytes: U64,
+    physical_pages: U64,
 }
 
 #[repr(C)]
@@ -68,24 +136,49 @@ struct HeaderBytes {
     read_latency_ns: U32,
     write_latency_ns: U32,
     channel_count: U32,
-    zero: [u8; HEADER_BYTES - 204],
+    distribution: DistributionBytes,
+    firmware: FirmwareBytes,
+    zero: [u8; HEADER_BYTES - 400],
 }
 const _: () = {
     assert!(size_of::<HeaderBytes>() == HEADER_BYTES);
     assert!(offset_of!(HeaderBytes, memory_bytes) == 16);
     assert!(offset_of!(HeaderBytes, load) == 72);
-    assert!(offset_of!(HeaderBytes, zero) == 204);
+    assert!(offset_of!(HeaderBytes, distribution) == 204);
+    assert!(offset_of!(HeaderBytes, firmware) == 264);
+    assert!(offset_of!(HeaderBytes, zero) == 400);
 };
 
 impl ImageInfo {
-    /// Offset of the block region in the file, in bytes.
+    /// Whether accesses take longer than on the host.
+    pub fn has_timing(&self) -> bool {
+        self.timing.is_some() || self.firmware.is_some_and(|model| model.timing.is_some())
+    }
+
+    /// Pages that the drive offers behind both windows.
+    pub(crate) fn logical_pages(&self) -> u64 {
+        (self.memory_bytes + self.block_bytes) / FLASH_PAGE_BYTES as u64
+    }
+
+    /// What is where in the DRAM of a drive with firmware.
+    pub(crate) fn dram(&self) -> Option<DramLayout> {
+        self.firmware.map(|model| DramLayout::new(&model, self.logical_pages()))
+    }
+
+    /// Bytes of the region that is mapped: the memory region, or the drive's DRAM.
+    pub(crate) fn mapped_bytes(&self) -> u64 {
+        self.dram().map_or(self.memory_bytes, |dram| dram.end)
+    }
+
+    /// Offset in the file, in bytes, of what is read and written by offset: the block region, or the flash.
     pub(crate) fn block_offset(&self) -> u64 {
-        MEMORY_OFFSET + self.memory_bytes
+        MEMORY_OFFSET.saturating_add(self.mapped_bytes())
     }
 
     /// Size of the whole file, in bytes.
     pub(crate) fn file_bytes(&self) -> u64 {
-        self.block_offset() + self.block_bytes
+        let flash = |model: FirmwareModel| model.geometry(self.logical_pages()).physical_pages().saturating_mul(FLASH_PAGE_BYTES as u64);
+        self.block_offset().saturating_add(self.firmware.map_or(self.block_bytes, flash))
     }
 
     /// Says in a sentence why no image has these sizes.
@@ -108,7 +201,8 @@ impl ImageInfo {
     pub(crate) fn encode(&self) -> [u8; HEADER_BYTES] {
         let mut header = HeaderBytes::new_zeroed();
         header.magic = MAGIC;
-        header.version = VERSION.into();
+        let is_plain = self.firmware.is_none() && self.line_latency.is_none();
+        header.version = if is_plain { VERSION_PLAIN } else { VERSION }.into();
         header.memory_bytes = self.memory_bytes.into();
         header.block_bytes = self.block_bytes.into();
         let name = self.profile.as_bytes();
@@ -125,6 +219,14 @@ impl ImageInfo {
             header.read_latency_ns = timing.block.read_latency_ns.into();
             header.write_latency_ns = timing.block.write_latency_ns.into();
             header.channel_count = timing.block.channel_count.into();
+        }
+        if let Some(line_latency) = &self.line_latency {
+            header.distribution = distribution_bytes(line_latency);
+        }
+        if let Some(model) = &self.firmware {
+            header.firmware = firmware_bytes(model);
+            header.firmware.dram_bytes = self.mapped_bytes().into();
+            header.firmware.physical_pages = model.geometry(self.logical_pages()).physical_pages().into();
         }
         header.crc = crc32c(header.as_bytes()).into();
         let mut page = [0; HEADER_BYTES];
@@ -160,7 +262,34 @@ impl ImageInfo {
             return damaged("its timing model has no meaning");
         }
         let name = header.profile.split(|&byte| byte == 0).next().unwrap_or_default();
-        Ok(Self { profile: String::from_utf8_lossy(name).into_owned(), memory_bytes, block_bytes, domain, timing })
+        let profile = String::from_utf8_lossy(name).into_owned();
+        let mut image = Self { profile, memory_bytes, block_bytes, domain, timing, line_latency: None, firmware: None };
+        if version == VERSION_PLAIN {
+            return Ok(image);
+        }
+        image.line_latency = (header.distribution.is_there.get() != 0).then(|| distribution_of(&header.distribution));
+        if image.line_latency.is_some_and(|distribution| !distribution.is_sane()) {
+            return damaged("its distribution of latencies has no meaning");
+        }
+        if header.firmware.is_there.get() != 0 {
+            let Some(model) = firmware_of(&header.firmware) else { return damaged("its firmware has no meaning") };
+            let contradicts =
+                |why: String| Err(format!("its geometry contradicts its header: {why}; restore it from a copy or create it anew"));
+            if let Err(why) = model.check(image.logical_pages()) {
+                return contradicts(why);
+            }
+            image.firmware = Some(model);
+            let physical_pages = model.geometry(image.logical_pages()).physical_pages();
+            for (what, said, comes_to) in [
+                ("bytes of DRAM", header.firmware.dram_bytes.get(), image.mapped_bytes()),
+                ("pages of flash", header.firmware.physical_pages.get(), physical_pages),
+            ] {
+                if said != comes_to {
+                    return contradicts(format!("it says {said} {what} and its parts come to {comes_to}"));
+                }
+            }
+        }
+        Ok(image)
     }
 }
 
@@ -187,6 +316,112 @@ fn timing_of(header: &HeaderBytes) -> Timing {
     }
 }
 
+fn distribution_bytes(distribution: &Distribution) -> DistributionBytes {
+    let point =
+        |quantile: Quantile| QuantileBytes { parts_per_million: quantile.parts_per_million.into(), latency_ns: quantile.latency_ns.into() };
+    DistributionBytes { is_there: 1.into(), quantiles: distribution.quantiles.map(point), seed: distribution.seed.into() }
+}
+
+fn distribution_of(bytes: &DistributionBytes) -> Distribution {
+    let point =
+        |quantile: QuantileBytes| Quantile { parts_per_million: quantile.parts_per_million.get(), latency_ns: quantile.latency_ns.get() };
+    Distribution { quantiles: bytes.quantiles.map(point), seed: bytes.seed.get() }
+}
+
+fn firmware_bytes(model: &FirmwareModel) -> FirmwareBytes {
+    let mut bytes = FirmwareBytes::new_zeroed();
+    bytes.is_there = 1.into();
+    match model.staging {
+        Staging::WriteLog { log_bytes, transaction_log_bytes, clean_at_percent } => {
+            bytes.staging = 1.into();
+            bytes.staging_bytes = log_bytes.into();
+            bytes.transaction_log_bytes = transaction_log_bytes.into();
+            bytes.clean_at_percent = clean_at_percent.into();
+        }
+        Staging::Cache { cache_bytes, management } => {
+            bytes.staging = 2.into();
+            bytes.staging_bytes = cache_bytes.into();
+            bytes.management = code_of(&MANAGEMENTS, management).into();
+        }
+    }
+    bytes.channel_count = model.channel_count.into();
+    bytes.dies_per_channel = model.dies_per_channel.into();
+    bytes.planes_per_die = model.planes_per_die.into();
+    bytes.blocks_per_plane = model.blocks_per_plane.into();
+    bytes.pages_per_block = model.pages_per_block.into();
+    bytes.over_provisioning_percent = model.over_provisioning_percent.into();
+    bytes.garbage_collection = code_of(&COLLECTIONS, model.garbage_collection).into();
+    bytes.write_buffer_pages = model.write_buffer_pages.into();
+    bytes.endurance_erasures = model.endurance_erasures.into();
+    if let Some(timing) = &model.timing {
+        bytes.has_timing = 1.into();
+        bytes.line_read_ns = timing.line_read_ns.into();
+        bytes.line_write_ns = timing.line_write_ns.into();
+        bytes.verify_read_ns = timing.verify_read_ns.into();
+        bytes.command_ns = timing.command_ns.into();
+        bytes.read_bytes_per_second = timing.read_bytes_per_second.into();
+        bytes.write_bytes_per_second = timing.write_bytes_per_second.into();
+        bytes.flash_read_ns = timing.flash_read_ns.into();
+        bytes.flash_program_ns = timing.flash_program_ns.into();
+        bytes.flash_erase_ns = timing.flash_erase_ns.into();
+    }
+    bytes
+}
+
+/// What the bytes say, where they mean anything; whether a drive can be made of it is not asked here.
+fn firmware_of(bytes: &FirmwareBytes) -> Option<FirmwareModel> {
+    let staging = match bytes.staging.get() {
+        1 => Staging::WriteLog {
+            log_bytes: bytes.staging_bytes.get(),
+            transaction_log_bytes: bytes.transaction_log_bytes.get(),
+            clean_at_percent: bytes.clean_at_percent.get(),
+        },
+        2 => Staging::Cache { cache_bytes: bytes.staging_bytes.get(), management: *of_code(&MANAGEMENTS, bytes.management.get())? },
+        _ => return None,
+    };
+    let timing = FirmwareTiming {
+        line_read_ns: bytes.line_read_ns.get(),
+        line_write_ns: bytes.line_write_ns.get(),
+        verify_read_ns: bytes.verify_read_ns.get(),
+        command_ns: bytes.command_ns.get(),
+        read_bytes_per_second: bytes.read_bytes_per_second.get(),
+        write_bytes_per_second: bytes.write_bytes_per_second.get(),
+        flash_read_ns: bytes.flash_read_ns.get(),
+        flash_program_ns: bytes.flash_program_ns.get(),
+        flash_erase_ns: bytes.flash_erase_ns.get(),
+    };
+    let has_timing = bytes.has_timing.get() != 0;
+    if has_timing && !timing.is_sane() {
+        return None;
+    }
+    Some(FirmwareModel {
+        staging,
+        channel_count: bytes.channel_count.get(),
+        dies_per_channel: bytes.dies_per_channel.get(),
+        planes_per_die: bytes.planes_per_die.get(),
+        blocks_per_plane: bytes.blocks_per_plane.get(),
+        pages_per_block: bytes.pages_per_block.get(),
+        over_provisioning_percent: bytes.over_provisioning_percent.get(),
+        garbage_collection: *of_code(&COLLECTIONS, bytes.garbage_collection.get())?,
+        write_buffer_pages: bytes.write_buffer_pages.get(),
+        endurance_erasures: bytes.endurance_erasures.get(),
+        timing: has_timing.then_some(timing),
+    })
+}
+
+/// By their codes, from 1.
+const MANAGEMENTS: [CacheManagement; 3] = [CacheManagement::Host, CacheManagement::Clock, CacheManagement::Lru];
+/// By their codes, from 1.
+const COLLECTIONS: [GarbageCollection; 2] = [GarbageCollection::Greedy, GarbageCollection::CostBenefit];
+
+fn code_of<T: PartialEq>(all: &[T], one: T) -> u32 {
+    all.iter().zip(1..).find(|(each, _)| **each == one).map_or(0, |(_, code)| code)
+}
+
+fn of_code<T>(all: &[T], code: u32) -> Option<&T> {
+    all.get((code as usize).checked_sub(1)?)
+}
+
 fn domain_code(domain: PersistenceDomain) -> u32 {
     match domain {
         PersistenceDomain::None => 0,
@@ -205,15 +440,23 @@ fn domain_of(code: u32) -> Option<PersistenceDomain> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::ModelOptions;
     use crate::profiles::profiles;
 
     fn images() -> impl Iterator<Item = ImageInfo> {
-        profiles().iter().map(|profile| ImageInfo {
-            profile: profile.name.to_owned(),
-            memory_bytes: 16 << 20,
-            block_bytes: 64 << 20,
-            domain: profile.domain,
-            timing: profile.timing,
+        profiles().iter().map(|profile| {
+            let mut image = ImageInfo {
+                profile: profile.name.to_owned(),
+                memory_bytes: 16 << 20,
+                block_bytes: 512 << 20,
+                domain: profile.domain,
+                timing: profile.timing,
+                line_latency: profile.line_latency,
+                firmware: None,
+            };
+            let chosen = |model: FirmwareModel| model.chosen(&ModelOptions::default(), image.logical_pages()).expect("a drive");
+            image.firmware = profile.firmware.map(chosen);
+            image
         })
     }
 
@@ -221,6 +464,42 @@ mod tests {
     fn headers_round_trip() {
         for image in images() {
             assert_eq!(ImageInfo::decode(&image.encode()), Ok(image));
+        }
+    }
+
+    #[test]
+    fn drives_without_firmware_are_still_of_version_1() {
+        for image in images() {
+            let version = if ["off", "romefs-a"].contains(&&*image.profile) { 1 } else { 2 };
+            assert_eq!(image.encode()[8..12], u32::to_le_bytes(version), "{}", image.profile);
+        }
+    }
+
+    /// Geometry that its own parts contradict, under a checksum that fits.
+    #[test]
+    fn a_header_that_contradicts_itself_is_refused() {
+        let image = images().find(|image| image.profile == "bytefs").expect("a profile");
+        let firmware = offset_of!(HeaderBytes, firmware);
+        let field = |at: usize| firmware + at;
+        for (at, value, said) in [
+            (field(offset_of!(FirmwareBytes, staging)), 7_u32, "its firmware has no meaning"),
+            (field(offset_of!(FirmwareBytes, garbage_collection)), 0, "its firmware has no meaning"),
+            (field(offset_of!(FirmwareBytes, read_bytes_per_second)), 0, "its firmware has no meaning"),
+            (field(offset_of!(FirmwareBytes, channel_count)), 0, "contradicts its header"),
+            (field(offset_of!(FirmwareBytes, channel_count)), 9, "contradicts its header"),
+            (field(offset_of!(FirmwareBytes, blocks_per_plane)), 1 << 20, "contradicts its header"),
+            (field(offset_of!(FirmwareBytes, pages_per_block)), u32::MAX, "contradicts its header"),
+            (field(offset_of!(FirmwareBytes, staging_bytes)), 1 << 30, "larger than the drive"),
+            (field(offset_of!(FirmwareBytes, dram_bytes)), 4096, "it says 4096 bytes of DRAM"),
+            (field(offset_of!(FirmwareBytes, write_buffer_pages)), u32::MAX, "contradicts its header"),
+        ] {
+            let mut page = image.encode();
+            page[at..at + 4].copy_from_slice(&value.to_le_bytes());
+            page[12..16].fill(0);
+            let crc = crc32c(&page);
+            page[12..16].copy_from_slice(&crc.to_le_bytes());
+            let reason = ImageInfo::decode(&page).expect_err("refused");
+            assert!(reason.contains(said) && !reason.contains('\n'), "{value} at {at}: {reason}");
         }
     }
 

@@ -1,7 +1,8 @@
 //! A hybrid SSD without hardware: one sparse image file with a profile, and the way to open any device by its name.
 //!
 //! [E1] An image is a header page, the memory region (mapped shared, its space reserved at creation) and the block region (sparse, read and
-//!      written by offset). A full host disk is therefore an error of creation or of one block write, never a signal.
+//!      written by offset). A full host disk is therefore an error of creation or of one block write, never a signal. The image of a drive
+//!      with firmware has its DRAM in the place of the one and its flash in the place of the other (`layout.rs`).
 //! [E2] Stores go to the page cache of the host at once, so they survive `kill -9` of the process at any instant, as they would survive a
 //!      power failure of a drive with Global Persistent Flush: that is the failure an image emulates. What the host's *own* power failure
 //!      leaves of an image is up to the host's write-back: anything. So an image made for plain use (profile `off`) promises the `process`
@@ -11,11 +12,22 @@
 //!
 //! *Architecture invariant:* no inode, no journal, no superblock is known here; the bytes of both regions are opaque.
 
+mod batch;
 mod block_region;
+mod controller;
+mod firmware_drive;
+#[allow(dead_code)] // its users follow
+mod flash;
 mod header;
 mod image;
+mod image_file;
+mod image_medium;
+mod layout;
+mod lifetime;
+mod lists;
 #[allow(dead_code)] // its users follow
 mod medium;
+mod model;
 #[cfg(not(feature = "mutants"))]
 #[allow(dead_code)] // its users follow
 mod mutant;
@@ -23,11 +35,18 @@ mod mutant;
 #[allow(dead_code)] // its users follow
 pub mod mutant;
 mod open;
+mod page_cache;
 mod profiles;
+mod statistics;
 mod timing;
+#[allow(dead_code)] // its users follow
+mod write_log;
 
 pub use header::ImageInfo;
-pub use image::{CreateOptions, ImageDevice, OpenOptions, create, info};
-pub use open::{DeviceOptions, DeviceSpec, open_device};
+pub use image::ImageDevice;
+pub use image_file::{CreateOptions, OpenOptions, create, create_with, info};
+pub use model::{CacheManagement, FirmwareModel, GarbageCollection, ModelOptions, Staging};
+pub use open::{DeviceOptions, DeviceSpec, open_device, open_image};
 pub use profiles::{Profile, profile, profiles};
-pub use timing::{BlockTiming, Curve, LatencyPoint, Timing};
+pub use statistics::{DriveStatistics, LogStatistics, WearStatistics, statistics};
+pub use timing::{Access, BlockTiming, Claim, Curve, Distribution, FirmwareTiming, LatencyPoint, Quantile, Timing};

@@ -10,9 +10,49 @@ pub enum Mutant {
     // Write log and transactions.
     /// Recovery keeps lines of transactions that were never committed.
     UncommittedKept,
+    /// Recovery takes the oldest committed version of a line.
+    OldestRecovered,
+    /// Recovery gives the log back before it has written its pages.
+    EmptiedBeforeFlush,
+    /// Recovery leaves the TxLog as it was.
+    TransactionLogKept,
+    /// A cleaning drops the uncommitted lines that it meets.
+    UncommittedDropped,
+    /// A cleaning takes the latest version of a line, committed or not.
+    LatestTaken,
+    /// An uncommitted line below a committed one is visible after a cleaning.
+    HiddenShown,
+    /// The tail moves when a cleaning begins.
+    TailBeforePages,
+    /// The TxLog loses its entries when a cleaning begins.
+    TransactionLogEmptiedEarly,
+    /// The fill of the TxLog starts no cleaning.
+    TransactionLogFillIgnored,
+    /// Lines that are older than their page are taken when the log is opened.
+    StampIgnored,
+    /// A line is valid before its bytes are stored.
+    ValidBeforeBytes,
+    /// A commit does not come up over what others stored since.
+    CommitOrderIgnored,
     // Flash.
     /// The translation entry is switched before the new page is programmed.
     SwitchedBeforeProgrammed,
+    /// A buffered page that is rewritten is changed in its slot.
+    BufferedPageOverwritten,
+    /// The record of a block does not say which pages were begun.
+    BegunNotNoted,
+    /// An erasure that was cut counts as done when the drive is opened.
+    CutErasureForgotten,
+    /// Garbage collection moves pages without asking whether they are still valid.
+    DeadPageRevived,
+    /// A page that is moved gets the stamp 0.
+    MovedPageLosesStamp,
+    /// A discarded page keeps no stamp.
+    DiscardStampLost,
+    /// A block past its endurance stays in use.
+    WornBlockKept,
+    /// Blocks with cold data are never emptied to level wear.
+    ColdDataStays,
 }
 
 #[cfg(feature = "mutants")]

@@ -1,12 +1,17 @@
 //! Opening a device by the name that people give it: `IMAGE`, or `memory=PATH,block=PATH` for a real pair.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
 
 use tandemfs_device::{Device, DeviceError, PairDevice, PairOptions, PersistenceDomain};
 
-use crate::image::{ImageDevice, OpenOptions};
+use crate::controller::Controller;
+use crate::firmware_drive::FirmwareDrive;
+use crate::image::ImageDevice;
+use crate::image_file::{OpenImage, OpenOptions, refused};
+use crate::image_medium::ImageMedium;
+use crate::timing::{Time, Timeline};
 
 /// How to open a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -19,11 +24,13 @@ pub struct DeviceOptions {
     pub domain: Option<PersistenceDomain>,
     /// Use an image's timing model. Means nothing for a real pair.
     pub timing: bool,
+    /// Let an image's timing model add up only, so that nothing waits. Means nothing without `timing`.
+    pub virtual_time: bool,
 }
 
 impl Default for DeviceOptions {
     fn default() -> Self {
-        Self { read_only: false, shared: false, domain: None, timing: true }
+        Self { read_only: false, shared: false, domain: None, timing: true, virtual_time: false }
     }
 }
 
@@ -82,13 +89,45 @@ impl FromStr for DeviceSpec {
 ///
 /// Errors: [`DeviceError::Open`] with what was found and what to do, [`DeviceError::Busy`] where another process has it.
 pub fn open_device(spec: &str, options: &DeviceOptions) -> Result<Arc<dyn Device>, DeviceError> {
-    let DeviceOptions { read_only, shared, domain, timing } = *options;
+    let DeviceOptions { read_only, shared, domain, timing, virtual_time } = *options;
     match spec.parse().map_err(|reason| DeviceError::Open { path: spec.to_owned(), reason })? {
-        DeviceSpec::Image(path) => {
-            let options = OpenOptions { read_only, shared, domain, timing };
-            Ok(Arc::new(ImageDevice::open(&path, &options)?))
-        }
+        DeviceSpec::Image(path) => open_image(&path, &OpenOptions { read_only, shared, domain, timing, virtual_time }),
         DeviceSpec::Pair { memory, block } => Ok(Arc::new(PairDevice::open(&memory, &block, &PairOptions { read_only, shared, domain })?)),
+    }
+}
+
+/// Opens and locks an emulated drive, with firmware or without, as its image's header says.
+///
+/// Errors: as [`open_device`].
+pub fn open_image(path: &Path, options: &OpenOptions) -> Result<Arc<dyn Device>, DeviceError> {
+    let image = OpenImage::open(path, options)?;
+    match image.info.firmware {
+        None => Ok(Arc::new(ImageDevice::of(image, options)?)),
+        Some(_) => Ok(Arc::new(open_firmware(image, options)?)),
+    }
+}
+
+/// The drive of an image with firmware.
+pub(crate) fn open_firmware(image: OpenImage, options: &OpenOptions) -> Result<FirmwareDrive<ImageMedium>, DeviceError> {
+    let (info, name) = (image.info.clone(), image.name.clone());
+    let (Some(model), Some(layout)) = (info.firmware, info.dram()) else {
+        return Err(refused(Path::new(&name), "is a drive without firmware"));
+    };
+    let description = image.describe(options)?;
+    let times = model.timing.filter(|_| options.timing);
+    let timeline = times.map(|times| Timeline::new(times, model.die_count(), model.write_buffer_pages));
+    let time = times.map(|_| Time::new(options.virtual_time));
+    let medium = Arc::new(ImageMedium::new(image, &layout, options.read_only)?);
+    let opened = Controller::open(&medium, &name, &model, info.logical_pages(), timeline);
+    let controller = opened.map_err(|error| not_opened(&name, error))?;
+    Ok(FirmwareDrive::new(controller, description, time, options.read_only))
+}
+
+/// What the firmware's parts say when they find no drive, with the image's name.
+pub(crate) fn not_opened(name: &str, error: DeviceError) -> DeviceError {
+    match error {
+        DeviceError::Firmware { reason, .. } | DeviceError::Open { reason, .. } => refused(Path::new(name), reason),
+        other => other,
     }
 }
 

@@ -2,7 +2,8 @@
 
 use tandemfs_device::PersistenceDomain;
 
-use crate::timing::{BlockTiming, Curve, LatencyPoint, POINT_COUNT, Timing};
+use crate::model::{CacheManagement, FirmwareModel, GarbageCollection, Staging};
+use crate::timing::{BlockTiming, Curve, Distribution, FirmwareTiming, LatencyPoint, POINT_COUNT, QUANTILE_COUNT, Quantile, Timing};
 
 /// A drive that can be emulated.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -13,12 +14,23 @@ pub struct Profile {
     pub description: &'static str,
     /// What becomes of stores in the failure that the profile emulates.
     pub domain: PersistenceDomain,
-    /// How long accesses take; none adds nothing to what the host takes.
+    /// How long accesses take on a drive without firmware; none adds nothing to what the host takes.
     pub timing: Option<Timing>,
+    /// What loads of a line are drawn from, around the curve; none for drives that are always as fast.
+    pub line_latency: Option<Distribution>,
+    /// What a drive with firmware is made of.
+    pub firmware: Option<FirmwareModel>,
     /// Size of the memory region where none is named, in bytes.
     pub default_memory_bytes: u64,
     /// Size of the block region where none is named, in bytes.
     pub default_block_bytes: u64,
+}
+
+impl Profile {
+    /// Whether accesses take longer than on the host.
+    pub fn has_timing(&self) -> bool {
+        self.timing.is_some() || self.firmware.is_some_and(|model| model.timing.is_some())
+    }
 }
 
 const fn curve(points: [(u32, u32); POINT_COUNT]) -> Curve {
@@ -58,15 +70,108 @@ const ROMEFS_A: Timing = Timing {
     },
 };
 
-static PROFILES: [Profile; 2] = [
-    Profile {
-        name: "off",
-        description: "no timing model, for plain use: as fast as the host; what was stored survives the process, not the host's power",
-        domain: PersistenceDomain::Process,
-        timing: None,
-        default_memory_bytes: 256 << 20,
-        default_block_bytes: 8 << 30,
-    },
+const fn distribution(quantiles: [(u32, u32); QUANTILE_COUNT], seed: u64) -> Distribution {
+    let mut distribution = Distribution { quantiles: [Quantile { parts_per_million: 0, latency_ns: 0 }; QUANTILE_COUNT], seed };
+    let mut index = 0;
+    while index < QUANTILE_COUNT {
+        distribution.quantiles[index] = Quantile { parts_per_million: quantiles[index].0, latency_ns: quantiles[index].1 };
+        index += 1;
+    }
+    distribution
+}
+
+/// A CMM-H by CXL, as others measured it.
+///
+/// *Measured* elsewhere: a load of one line takes 771 ns (median), about 980 ns (95 %), 28 to 37 us (99 %), 57 to 63 us (99.9 %), 400 us at
+/// most, and 4 % of loads more than 5 us. Loads that its cache does not answer are in these numbers, so no cache is simulated beside them.
+///
+/// *Assumed*: the link, the stores and the block path of [`ROMEFS_A`], each further line of a load costing what it costs there.
+const CMM_H: Timing = Timing {
+    load: curve([(64, 771), (4 << 10, 3_401), (16 << 10, 6_321), (64 << 10, 17_721), (256 << 10, 60_051), (1 << 20, 228_421)]),
+    ..ROMEFS_A
+};
+
+/// See [`CMM_H`]; the middle of what is given as a range.
+const CMM_H_LINES: Distribution =
+    distribution([(500_000, 771), (950_000, 980), (960_000, 5_000), (990_000, 32_500), (999_000, 60_000), (1_000_000, 400_000)], 6);
+
+/// The emulated drive of ByteFS (Table 4).
+///
+/// *Published:* 40/60 us for reading and programming a flash page of 4 KiB, 8 channels, 4.8/0.6 us for a load and a store of a line, 3.5/2.5
+/// GB/s of the link, 256 MiB of log, 2 MiB of TxLog, cleaning at 85 %.
+///
+/// *Assumed:*
+/// - 8 dies on a channel, one plane each, 256 pages a block, 2 ms for an erasure, 7 % of over-provisioning: FEMU, which their emulator is
+///   made of, has such flash. The channel's bus takes no time: it is part of the 40/60 us.
+/// - the write-verify read that ends a fence takes a load's 4.8 us: it crosses the link and comes back (the paper gives no number).
+/// - a command takes 4.8 us, the same round trip: the drive fetches it from the host. So does COMMIT.
+/// - 1,024 pages of write buffer (4 MiB), 3,000 erasures.
+const BYTEFS: FirmwareModel = FirmwareModel {
+    staging: Staging::WriteLog { log_bytes: 256 << 20, transaction_log_bytes: 2 << 20, clean_at_percent: 85 },
+    channel_count: 8,
+    dies_per_channel: 8,
+    planes_per_die: 1,
+    blocks_per_plane: 0,
+    pages_per_block: 256,
+    over_provisioning_percent: 7,
+    garbage_collection: GarbageCollection::Greedy,
+    write_buffer_pages: 1024,
+    endurance_erasures: 3_000,
+    timing: Some(FirmwareTiming {
+        line_read_ns: 4_800,
+        line_write_ns: 600,
+        verify_read_ns: 4_800,
+        command_ns: 4_800,
+        read_bytes_per_second: 3_500_000_000,
+        write_bytes_per_second: 2_500_000_000,
+        flash_read_ns: 40_000,
+        flash_program_ns: 60_000,
+        flash_erase_ns: 2_000_000,
+    }),
+};
+
+/// ByteFS by CXL (§5.6): 175 ns a line, both ways, and flash of 3/80 us. Everything else as [`BYTEFS`].
+const BYTEFS_CXL: FirmwareModel = FirmwareModel {
+    timing: Some(FirmwareTiming {
+        line_read_ns: 175,
+        line_write_ns: 175,
+        verify_read_ns: 175,
+        command_ns: 4_800,
+        read_bytes_per_second: 3_500_000_000,
+        write_bytes_per_second: 2_500_000_000,
+        flash_read_ns: 3_000,
+        flash_program_ns: 80_000,
+        flash_erase_ns: 2_000_000,
+    }),
+    ..BYTEFS
+};
+
+/// What ByteFS is compared with (§5.1, Fig. 12): the same DRAM as a cache of pages that the drive manages.
+const BYTEFS_DUAL: FirmwareModel =
+    FirmwareModel { staging: Staging::Cache { cache_bytes: 256 << 20, management: CacheManagement::Lru }, ..BYTEFS };
+
+/// A cache of flash pages that the host fills and empties, behind the links and flash of [`BYTEFS_CXL`]: the model of Habicht et al.
+const HYBRID_CACHE: FirmwareModel =
+    FirmwareModel { staging: Staging::Cache { cache_bytes: 256 << 20, management: CacheManagement::Host }, ..BYTEFS_CXL };
+
+const PLAIN: Profile = Profile {
+    name: "off",
+    description: "no timing model, for plain use: as fast as the host; what was stored survives the process, not the host's power",
+    domain: PersistenceDomain::Process,
+    timing: None,
+    line_latency: None,
+    firmware: None,
+    default_memory_bytes: 256 << 20,
+    default_block_bytes: 8 << 30,
+};
+
+const fn with_firmware(name: &'static str, description: &'static str, domain: PersistenceDomain, model: FirmwareModel) -> Profile {
+    let firmware = Some(model);
+    Profile { name, description, domain, firmware, default_memory_bytes: 2 << 30, default_block_bytes: 30 << 30, ..PLAIN }
+}
+
+static PROFILES: [Profile; 7] = [
+    PLAIN,
     Profile {
         name: "romefs-a",
         description: "CXL-SSD A of the RomeFS paper: CXL memory over DDR4 beside a PCIe 4 NVMe of 6.8/4 GB/s, persistent by GPF",
@@ -74,7 +179,37 @@ static PROFILES: [Profile; 2] = [
         timing: Some(ROMEFS_A),
         default_memory_bytes: 10 << 30,
         default_block_bytes: 3_840_000_000_000 / (2 << 20) * (2 << 20),
+        ..PLAIN
     },
+    Profile {
+        name: "cmm-h",
+        description: "a measured CMM-H: loads mostly of 0.8 us, some of tens of us, beside the block path of romefs-a, persistent by GPF",
+        domain: PersistenceDomain::Gpf,
+        timing: Some(CMM_H),
+        line_latency: Some(CMM_H_LINES),
+        default_memory_bytes: 10 << 30,
+        default_block_bytes: 3_840_000_000_000 / (2 << 20) * (2 << 20),
+        ..PLAIN
+    },
+    with_firmware(
+        "bytefs",
+        "the SSD of the ByteFS paper: write log with transactions over flash of 40/60 us, 4.8/0.6 us a line, persistent once fenced",
+        PersistenceDomain::Adr,
+        BYTEFS,
+    ),
+    with_firmware("bytefs-cxl", "the same by CXL: 175 ns a line, flash of 3/80 us", PersistenceDomain::Adr, BYTEFS_CXL),
+    with_firmware(
+        "bytefs-dual",
+        "the same as bytefs with a cache of pages in place of the write log, and no transactions",
+        PersistenceDomain::Adr,
+        BYTEFS_DUAL,
+    ),
+    with_firmware(
+        "hybrid-cache",
+        "a cache of flash pages that the host fills and empties by commands, by CXL, persistent by GPF",
+        PersistenceDomain::Gpf,
+        HYBRID_CACHE,
+    ),
 ];
 
 /// All profiles.

@@ -1,46 +1,18 @@
-//! How long the emulated drive takes, and waiting for it.
+//! Times of a drive without firmware: latency by size on the byte path, channels and links on the block path ([T2], [T3]).
 //!
-//! [T1] An access charges its own time: it does its work on the host, then waits until the drive would have finished. The host's share
-//!      counts as part of the wait, so an emulated drive is never faster than the host and as little slower as its figures say.
-//! [T2] Byte path: an access takes what its size costs on the profile's latency curve, and a share of the port that all threads use. Stores
-//!      are *posted*: a processor goes on when a store sits in its buffers, so one line costs less than a round trip, while a long run of
-//!      lines is bound by the link like a load. Flush and fence add nothing: on the emulated domain a store that retired is safe.
-//! [T3] Block path: completion = arrival + queueing + service. A request holds one of the drive's channels for its latency (requests of one
-//!      batch, and of several threads, overlap there), then the link of its direction for its bytes, first come first served.
-//! [T4] Waits up to [`SPIN_NS_MAX`] spin, since a sleep would cost more than that; longer ones sleep for all but that and spin the rest.
+//! [T2]: super
+//! [T3]: super
 
-use std::hint::spin_loop;
-use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::thread::sleep;
-use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-/// Waits up to this many nanoseconds spin: the kernel's timer slack, by which a sleep may come late.
-const SPIN_NS_MAX: u64 = 60_000;
+use super::curve::Curve;
+use super::distribution::{Distribution, Draws};
+use super::time::Time;
 
 /// Channels that a profile may have.
-pub(crate) const CHANNEL_COUNT_MAX: u32 = 1024;
-
-/// Points of a latency curve.
-pub(crate) const POINT_COUNT: usize = 6;
-
-/// One measured point of a latency curve.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct LatencyPoint {
-    /// Size of the access, in bytes.
-    pub size_bytes: u32,
-    /// What it takes, in nanoseconds.
-    pub latency_ns: u32,
-}
-
-/// Latency by size: straight lines between the points, flat before the first, the last slope continued behind the last.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Curve {
-    /// In ascending order of both size and latency.
-    pub points: [LatencyPoint; POINT_COUNT],
-}
+const CHANNEL_COUNT_MAX: u32 = 1024;
 
 /// Times of the block path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -70,25 +42,6 @@ pub struct Timing {
     pub block: BlockTiming,
 }
 
-impl Curve {
-    /// What an access of `size_bytes` takes, in nanoseconds.
-    pub fn latency_ns(&self, size_bytes: u64) -> u64 {
-        let [first, .., last] = self.points;
-        if size_bytes <= u64::from(first.size_bytes) {
-            return u64::from(first.latency_ns);
-        }
-        let segment = self.points.windows(2).find(|pair| size_bytes <= u64::from(pair[1].size_bytes));
-        let (from, to) = segment.map_or((self.points[POINT_COUNT - 2], last), |pair| (pair[0], pair[1]));
-        let (width, height) = (u64::from(to.size_bytes - from.size_bytes), u64::from(to.latency_ns - from.latency_ns));
-        u64::from(from.latency_ns) + (size_bytes - u64::from(from.size_bytes)).saturating_mul(height) / width
-    }
-
-    /// Whether sizes and latencies ascend, so that every size has one latency.
-    pub(crate) fn is_ascending(&self) -> bool {
-        self.points.windows(2).all(|pair| pair[0].size_bytes < pair[1].size_bytes && pair[0].latency_ns <= pair[1].latency_ns)
-    }
-}
-
 impl Timing {
     /// Whether the numbers make a drive: what a header claims is checked by this before it is used.
     pub(crate) fn is_sane(&self) -> bool {
@@ -110,10 +63,12 @@ pub(crate) enum Direction {
     Write,
 }
 
-/// A drive's clock: when its parts are free again. Times are nanoseconds since the first use in this process.
+/// A drive's clock: when its parts are free again, in nanoseconds of its time.
 #[derive(Debug)]
 pub(crate) struct Clock {
     timing: Timing,
+    pub(crate) time: Time,
+    draws: Option<Draws>,
     port_free_at: AtomicU64,
     block: Mutex<BlockTimeline>,
 }
@@ -126,23 +81,26 @@ struct BlockTimeline {
 }
 
 impl Clock {
-    pub(crate) fn new(timing: Timing) -> Self {
+    /// `line_latency` is what loads draw from, where they do.
+    pub(crate) fn new(timing: Timing, line_latency: Option<Distribution>, time: Time) -> Self {
         let channels_free_at = vec![0; timing.block.channel_count as usize].into_boxed_slice();
         let block = Mutex::new(BlockTimeline { channels_free_at, read_link_free_at: 0, write_link_free_at: 0 });
-        Self { timing, port_free_at: AtomicU64::new(0), block }
+        Self { timing, time, draws: line_latency.map(Draws::new), port_free_at: AtomicU64::new(0), block }
     }
 
     /// Waits until a load that arrived at `arrival` would be done.
     pub(crate) fn finish_load(&self, arrival: u64, bytes: usize) {
-        self.finish_byte_access(arrival, bytes, &self.timing.load);
+        let latency = self.timing.load.latency_ns(bytes as u64);
+        let beyond = self.draws.as_ref().map_or(0, Draws::beyond_median_ns);
+        self.finish_byte_access(arrival, bytes, latency.saturating_add_signed(beyond));
     }
 
     /// Waits until a store that arrived at `arrival` would have been taken.
     pub(crate) fn finish_store(&self, arrival: u64, bytes: usize) {
-        self.finish_byte_access(arrival, bytes, &self.timing.store);
+        self.finish_byte_access(arrival, bytes, self.timing.store.latency_ns(bytes as u64));
     }
 
-    fn finish_byte_access(&self, arrival: u64, bytes: usize, curve: &Curve) {
+    fn finish_byte_access(&self, arrival: u64, bytes: usize, latency: u64) {
         let service = transfer_ns(bytes as u64, self.timing.port_bytes_per_second);
         let mut free_at = self.port_free_at.load(Relaxed);
         let queueing = loop {
@@ -152,7 +110,7 @@ impl Clock {
                 Err(found) => free_at = found,
             }
         };
-        wait_until(arrival + queueing + curve.latency_ns(bytes as u64));
+        self.time.wait_until(arrival + queueing + latency);
     }
 
     /// Takes a block request that arrived at `arrival` into the drive's queues. Returns when it will be done.
@@ -175,29 +133,9 @@ impl Clock {
     }
 }
 
-fn transfer_ns(bytes: u64, bytes_per_second: u64) -> u64 {
+/// What bytes take on a link, in nanoseconds.
+pub(crate) fn transfer_ns(bytes: u64, bytes_per_second: u64) -> u64 {
     (u128::from(bytes) * 1_000_000_000 / u128::from(bytes_per_second)) as u64
-}
-
-/// Nanoseconds since the first use in this process.
-pub(crate) fn now_ns() -> u64 {
-    static START: LazyLock<Instant> = LazyLock::new(Instant::now);
-    START.elapsed().as_nanos() as u64
-}
-
-/// Returns at `deadline`, or at once where it is past.
-pub(crate) fn wait_until(deadline: u64) {
-    loop {
-        let remaining = deadline.saturating_sub(now_ns());
-        if remaining == 0 {
-            return;
-        }
-        if remaining > SPIN_NS_MAX {
-            sleep(Duration::from_nanos(remaining - SPIN_NS_MAX));
-        } else {
-            spin_loop();
-        }
-    }
 }
 
 #[cfg(test)]
@@ -228,7 +166,7 @@ mod tests {
         // RomeFS §3.3 chooses its threshold there for that reason.
         let timing = timing();
         let distance = |size: u64| {
-            let block = Clock::new(timing).submit(0, Direction::Write, size);
+            let block = Clock::new(timing, None, Time::Real).submit(0, Direction::Write, size);
             timing.store.latency_ns(size).abs_diff(block)
         };
         let closest = [4, 16, 64, 256, 1024].into_iter().min_by_key(|kib| distance(kib << 10));
@@ -238,7 +176,7 @@ mod tests {
     #[test]
     fn requests_of_a_batch_overlap_and_share_the_link() {
         let timing = timing();
-        let clock = Clock::new(timing);
+        let clock = Clock::new(timing, None, Time::Real);
         let alone = clock.submit(0, Direction::Read, 4096);
         let latency = u64::from(timing.block.read_latency_ns);
         assert_eq!(alone, latency + 602);
@@ -251,18 +189,9 @@ mod tests {
     #[test]
     fn a_full_drive_queues() {
         let timing = timing();
-        let clock = Clock::new(timing);
+        let clock = Clock::new(timing, None, Time::Real);
         let channels = u64::from(timing.block.channel_count);
         let last = (0..=channels).map(|_| clock.submit(0, Direction::Read, 4096)).last();
         assert_eq!(last, Some(2 * u64::from(timing.block.read_latency_ns) + 602));
-    }
-
-    #[test]
-    fn waits_are_no_shorter_than_asked() {
-        for wait in [500, 40_000, 300_000] {
-            let start = now_ns();
-            wait_until(start + wait);
-            assert!(now_ns() - start >= wait);
-        }
     }
 }

@@ -1,0 +1,128 @@
+//! Emptying blocks: garbage collection, static wear levelling, and retirement are the same work for different reasons. One block at a time,
+//! in bounded steps.
+
+use tandemfs_device::DeviceError;
+
+use super::layout::{BlockRecord, BlockState, Place};
+use super::pool::{RESERVE_BLOCKS, Stream};
+use super::translation::{Flash, after_erasure};
+use crate::medium::{FlashWorkKind, Medium, PhysicalPage, Spare};
+use crate::mutant::{self, Mutant};
+
+/// Blocks emptied for their dead pages for each one that is emptied to level wear, at least: levelling must not slow the drive down.
+const COLLECTED_A_LEVELLING: u32 = 4;
+
+/// A block that is being emptied.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Job {
+    block: u32,
+    /// Pages below this are dead or moved.
+    next: u32,
+}
+
+impl<M: Medium> Flash<M> {
+    /// Moves so many pages at most, and erases the block where it is empty then. In the foreground it works only for free blocks, in the
+    /// background towards a few more. False where there was nothing to do, or nothing that could be done.
+    pub(super) fn collect(&mut self, moves: u32, is_waited_for: bool) -> Result<bool, DeviceError> {
+        if self.read_only.is_some() {
+            return Ok(false);
+        }
+        let job = match self.job {
+            Some(job) => job,
+            None => match self.choose(is_waited_for) {
+                Some(block) => {
+                    self.pool.start_emptying(block);
+                    *self.job.insert(Job { block, next: 0 })
+                }
+                None => return Ok(false),
+            },
+        };
+        let begun = u32::from(self.pool.block(job.block).record.begun);
+        let mut moves_left = moves;
+        let mut next = job.next;
+        while next < begun && self.pool.block(job.block).valid > 0 {
+            if moves_left == 0 {
+                return Ok(true);
+            }
+            let page = PhysicalPage(self.pool.first_page(job.block).0 + u64::from(next));
+            if self.move_page(page, is_waited_for)? {
+                moves_left -= 1;
+            }
+            next += 1;
+            self.job = Some(Job { next, ..job });
+        }
+        self.finish(job.block, is_waited_for)?;
+        Ok(true)
+    }
+
+    /// The block to be emptied next. A block with failed programs comes first if a whole block's worth of pages is left besides; then what
+    /// gives free blocks; then, with time to spare, the least worn block.
+    fn choose(&mut self, is_waited_for: bool) -> Option<u32> {
+        let pages_for_moves = self.pool.pages_for_moves();
+        if let Some(&block) = self.pool.retiring.front()
+            && u64::from(self.pool.block(block).valid + self.geometry.pages_per_block) <= pages_for_moves
+        {
+            return Some(block);
+        }
+        let mark = if is_waited_for { RESERVE_BLOCKS } else { self.pool.background_mark() };
+        if self.collected_since_levelling >= COLLECTED_A_LEVELLING
+            && self.options.levelling_threshold_erasures > 0
+            && self.pool.free_count() > RESERVE_BLOCKS
+            && !mutant::on(Mutant::ColdDataStays)
+            && let Some(block) = self.pool.coldest(self.options.levelling_threshold_erasures)
+        {
+            self.collected_since_levelling = 0;
+            return Some(block);
+        }
+        if self.pool.free_count() <= mark {
+            let victim = self.pool.victim(self.options.victim, pages_for_moves)?;
+            self.collected_since_levelling += 1;
+            return Some(victim);
+        }
+        None
+    }
+
+    /// Moves a page where an entry names it; its stamp goes with it ([L3]).
+    fn move_page(&mut self, page: PhysicalPage, is_waited_for: bool) -> Result<bool, DeviceError> {
+        let spare = self.medium.spare(page)?;
+        let Some(logical) = spare.logical_plus_one.checked_sub(1) else { return Ok(false) };
+        let is_valid = logical < self.geometry.logical_pages && self.tables.place(logical)? == Place::Cells(page);
+        if !is_valid && !mutant::on(Mutant::DeadPageRevived) {
+            return Ok(false);
+        }
+        self.medium.read_page(page, &mut self.transfer)?;
+        let block = self.pool.block_of(page);
+        self.counts.pages_read += 1;
+        self.note(block, FlashWorkKind::Read, is_waited_for);
+        let stamp = if mutant::on(Mutant::MovedPageLosesStamp) { 0 } else { spare.stamp };
+        self.put(Stream::Moved, logical, Spare { stamp, ..spare }, is_waited_for)?;
+        self.pool.drop_valid(block);
+        self.counts.pages_moved += 1;
+        Ok(true)
+    }
+
+    /// Erases a block that no entry names ([L2], [L4]), or takes it out of use.
+    fn finish(&mut self, block: u32, is_waited_for: bool) -> Result<(), DeviceError> {
+        let record = self.pool.block(block).record;
+        if self.pool.block(block).valid > 0 {
+            let reason = format!("flash block {block} lacks pages that the translation table says it has");
+            self.read_only = Some(reason.clone());
+            return Err(DeviceError::Firmware { device: "flash".into(), command: "collect", reason });
+        }
+        if record.state == BlockState::Retiring {
+            self.pool.set_emptied(&self.tables, block, BlockRecord { state: BlockState::BadGrown, ..record })?;
+            self.counts.blocks_retired += 1;
+        } else {
+            self.pool.set_emptied(&self.tables, block, BlockRecord { state: BlockState::Erasing, ..record })?;
+            self.medium.erase(self.pool.first_page(block), u64::from(self.geometry.pages_per_block))?;
+            self.counts.blocks_erased += 1;
+            self.note(block, FlashWorkKind::Erase, is_waited_for);
+            let erased = after_erasure(record, &self.options);
+            self.pool.set_emptied(&self.tables, block, erased)?;
+            self.counts.blocks_retired += u64::from(erased.state == BlockState::BadGrown);
+        }
+        self.job = None;
+        self.check_spare();
+        Ok(())
+    }
+}

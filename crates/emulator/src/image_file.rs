@@ -1,0 +1,261 @@
+//! The file of an emulated drive: making it, reading its header, opening and locking it ([E1], [E3]).
+//!
+//! [E1]: crate
+//! [E3]: crate
+
+use std::fs::{File, OpenOptions as FileOptions};
+use std::io;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::Path;
+use std::sync::Arc;
+
+use rustix::fs::{FallocateFlags, FlockOperation, fallocate, flock, fstatvfs};
+use rustix::io::Errno;
+use tandemfs_device::{DeviceDescription, DeviceError, Mapping, MappingOptions, PersistenceDomain};
+
+use crate::controller::Controller;
+use crate::header::{HEADER_BYTES, ImageInfo, MEMORY_OFFSET};
+use crate::image_medium::ImageMedium;
+use crate::model::ModelOptions;
+use crate::open::not_opened;
+use crate::profiles::{profile, profiles};
+
+/// Requests beyond this are split over the channels of the emulated drive, in bytes: what its smallest channel count needs to overlap.
+const REQUEST_BYTES: u32 = 64 << 10;
+/// Largest DRAM of a drive with firmware whose space is reserved, in bytes.
+const DRAM_RESERVED_BYTES_MAX: u64 = 1 << 30;
+
+/// What image to create.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CreateOptions {
+    /// Name of a profile.
+    pub profile: String,
+    /// Size of the memory region in bytes, a multiple of 2 MiB; 0 for the profile's default.
+    pub memory_bytes: u64,
+    /// Size of the block region in bytes, a multiple of 4 KiB; 0 for the profile's default.
+    pub block_bytes: u64,
+}
+
+/// How to open an image.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OpenOptions {
+    /// Loads and reads only; works on a file without write permission.
+    pub read_only: bool,
+    /// Share the image with others that only read. Means nothing without `read_only`.
+    pub shared: bool,
+    /// Lower the persistence domain to this; raising it is refused.
+    pub domain: Option<PersistenceDomain>,
+    /// Use the image's timing model; otherwise accesses take what the host takes.
+    pub timing: bool,
+    /// Let the timing model add up only, so that nothing waits. Means nothing without `timing`, or on an image without a model.
+    pub virtual_time: bool,
+}
+
+impl Default for OpenOptions {
+    fn default() -> Self {
+        Self { read_only: false, shared: false, domain: None, timing: true, virtual_time: false }
+    }
+}
+
+pub(crate) fn refused(path: &Path, reason: impl Into<String>) -> DeviceError {
+    DeviceError::Open { path: path.display().to_string(), reason: reason.into() }
+}
+
+/// Creates an image that only its owner may read. Space for the memory region is reserved, the block region is sparse.
+///
+/// Errors ([`DeviceError::Open`]): the file exists, the profile is unknown, a size has no meaning, the host has no space. Nothing is left
+/// behind then.
+pub fn create(path: &Path, options: &CreateOptions) -> Result<ImageInfo, DeviceError> {
+    create_with(path, options, &ModelOptions::default())
+}
+
+/// As [`create`], with what may be chosen for a drive with firmware. On a profile without firmware nothing may.
+pub fn create_with(path: &Path, options: &CreateOptions, chosen: &ModelOptions) -> Result<ImageInfo, DeviceError> {
+    let Some(profile) = profile(&options.profile) else {
+        let names: Vec<_> = profiles().iter().map(|profile| profile.name).collect();
+        return Err(refused(path, format!("there is no profile '{}'; name one of {}", options.profile, names.join(", "))));
+    };
+    let or_default = |size, default| if size == 0 { default } else { size };
+    let mut image = ImageInfo {
+        profile: profile.name.to_owned(),
+        memory_bytes: or_default(options.memory_bytes, profile.default_memory_bytes),
+        block_bytes: or_default(options.block_bytes, profile.default_block_bytes),
+        domain: profile.domain,
+        timing: profile.timing.filter(|_| !chosen.no_timing),
+        line_latency: profile.line_latency.filter(|_| !chosen.no_timing),
+        firmware: None,
+    };
+    ImageInfo::check_sizes(image.memory_bytes, image.block_bytes).map_err(|reason| refused(path, reason))?;
+    match profile.firmware {
+        Some(model) => image.firmware = Some(model.chosen(chosen, image.logical_pages()).map_err(|reason| refused(path, reason))?),
+        None if (ModelOptions { no_timing: false, ..*chosen }) != ModelOptions::default() => {
+            return Err(refused(
+                path,
+                format!("profile '{}' has no firmware whose parts could be chosen; name another profile", profile.name),
+            ));
+        }
+        None => {}
+    }
+    let file = FileOptions::new().read(true).write(true).create_new(true).mode(0o600).open(path).map_err(|error| match error.kind() {
+        io::ErrorKind::AlreadyExists => refused(path, "exists already; name another file or remove this one"),
+        _ => refused(path, format!("cannot be created: {error}")),
+    })?;
+    let made = fill(&file, &image).map_err(|reason| refused(path, reason)).and_then(|()| finish(path, file, &image));
+    if made.is_err() {
+        // The name is ours: nobody else can have created it.
+        let _ = std::fs::remove_file(path);
+    }
+    made.map(|()| image)
+}
+
+fn fill(file: &File, image: &ImageInfo) -> Result<(), String> {
+    let space = fstatvfs(file).map_err(|error| format!("cannot ask for free space: {error}"))?;
+    let free = space.f_bavail.saturating_mul(space.f_frsize);
+    let no_space = |free: u64| {
+        format!(
+            "the {} needs {} B on the host's disk and {free} B are free; make space or name a smaller size",
+            if image.firmware.is_some() { "drive's DRAM" } else { "memory region" },
+            image.mapped_bytes()
+        )
+    };
+    // Asking first spares the host's disk from being filled up to learn that it is too small.
+    if free < image.mapped_bytes() && is_reserved(image) {
+        return Err(no_space(free));
+    }
+    file.set_len(image.file_bytes())
+        .map_err(|error| format!("the host's file system takes no file of {} B: {error}", image.file_bytes()))?;
+    if is_reserved(image) {
+        match reserve(file, MEMORY_OFFSET, image.mapped_bytes()) {
+            Ok(()) => {}
+            Err(error) if error.kind() == io::ErrorKind::StorageFull => return Err(no_space(free)),
+            Err(error) => return Err(format!("cannot reserve space for the memory region: {error}")),
+        }
+    }
+    Ok(())
+}
+
+/// Makes the drive of the file. The header comes last: without it nothing is an image.
+fn finish(path: &Path, file: File, image: &ImageInfo) -> Result<(), DeviceError> {
+    let copied = file.try_clone().map_err(|error| refused(path, format!("cannot be opened twice: {error}")))?;
+    if let (Some(model), Some(layout)) = (&image.firmware, image.dram()) {
+        let name = path.display().to_string();
+        let open = OpenImage { file: copied, info: image.clone(), name: name.clone() };
+        let medium = Arc::new(ImageMedium::new(open, &layout, false)?);
+        Controller::format(&medium, model, image.logical_pages()).map_err(|error| not_opened(&name, error))?;
+    }
+    let written = file.write_all_at(&image.encode(), 0).and_then(|()| file.sync_all());
+    written.map_err(|error| refused(path, format!("cannot write the header: {error}")))
+}
+
+/// The DRAM of a drive with firmware is reserved unless it is huge: then most of it (tables of flash that is never written) would be paid
+/// for in vain, and a full host disk is an error of the access that met it ([D4] of `device`).
+///
+/// [D4]: tandemfs_device
+fn is_reserved(image: &ImageInfo) -> bool {
+    image.firmware.is_none() || image.mapped_bytes() <= DRAM_RESERVED_BYTES_MAX
+}
+
+fn reserve(file: &File, offset: u64, length: u64) -> io::Result<()> {
+    match fallocate(file, FallocateFlags::empty(), offset, length) {
+        Err(Errno::OPNOTSUPP) => {
+            // A host file system that cannot reserve can still be written to.
+            let zeros = vec![0; 1 << 20];
+            (0..length / zeros.len() as u64).try_for_each(|index| file.write_all_at(&zeros, offset + index * zeros.len() as u64))
+        }
+        other => Ok(other?),
+    }
+}
+
+/// What an image is. Needs no lock, so it works on an image in use.
+///
+/// Errors: [`DeviceError::Open`] where the file is no whole image.
+pub fn info(path: &Path) -> Result<ImageInfo, DeviceError> {
+    read_header(path, &open_file(path, true)?)
+}
+
+fn open_file(path: &Path, read_only: bool) -> Result<File, DeviceError> {
+    // A named pipe would block an ordinary open.
+    let flags = rustix::fs::OFlags::NONBLOCK.bits() as i32;
+    FileOptions::new().read(true).write(!read_only).custom_flags(flags).open(path).map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound => refused(path, "does not exist; create an image with 'tandemfs device create'"),
+        io::ErrorKind::PermissionDenied if !read_only => {
+            refused(path, "may not be written; ask its owner for permission, or open it read-only")
+        }
+        io::ErrorKind::IsADirectory => refused(path, "is a directory, not an image; name a file"),
+        _ => refused(path, format!("cannot be opened: {error}")),
+    })
+}
+
+fn read_header(path: &Path, file: &File) -> Result<ImageInfo, DeviceError> {
+    let metadata = file.metadata().map_err(|error| refused(path, format!("cannot be examined: {error}")))?;
+    if metadata.is_dir() {
+        return Err(refused(path, "is a directory, not an image; name a file"));
+    }
+    if !metadata.is_file() {
+        return Err(refused(path, "is not a regular file, so it is no image; name a real pair as memory=PATH,block=PATH"));
+    }
+    if metadata.len() == 0 {
+        return Err(refused(path, "is an empty file, not an image; remove it and use 'tandemfs device create'"));
+    }
+    let mut page = [0; HEADER_BYTES];
+    let readable = (metadata.len() as usize).min(HEADER_BYTES);
+    file.read_exact_at(&mut page[..readable], 0).map_err(|error| refused(path, format!("cannot be read: {error}")))?;
+    let image = ImageInfo::decode(&page).map_err(|reason| refused(path, reason))?;
+    if metadata.len() < image.file_bytes() {
+        let reason =
+            format!("was cut short: it has {} B, its header says {} B; restore it from a copy", metadata.len(), image.file_bytes());
+        return Err(refused(path, reason));
+    }
+    Ok(image)
+}
+
+/// An image that was opened and locked.
+#[derive(Debug)]
+pub(crate) struct OpenImage {
+    /// Holds the lock ([E3]).
+    pub(crate) file: File,
+    pub(crate) info: ImageInfo,
+    /// Its path.
+    pub(crate) name: String,
+}
+
+impl OpenImage {
+    /// Errors: [`DeviceError::Busy`] where another process has it, [`DeviceError::Open`] where the file is no whole image.
+    pub(crate) fn open(path: &Path, options: &OpenOptions) -> Result<Self, DeviceError> {
+        let file = open_file(path, options.read_only)?;
+        let lock = if options.read_only && options.shared {
+            FlockOperation::NonBlockingLockShared
+        } else {
+            FlockOperation::NonBlockingLockExclusive
+        };
+        flock(&file, lock).map_err(|error| match error {
+            Errno::WOULDBLOCK => DeviceError::Busy { path: path.display().to_string() },
+            error => refused(path, format!("cannot be locked: {error}")),
+        })?;
+        let info = read_header(path, &file)?;
+        Ok(Self { file, info, name: path.display().to_string() })
+    }
+
+    /// Maps the memory region, or the drive's DRAM. `private` lets changes be made that the image never sees.
+    pub(crate) fn map(&self, read_only: bool, private: bool) -> Result<Mapping, DeviceError> {
+        let options =
+            MappingOptions { offset: MEMORY_OFFSET, length: self.info.mapped_bytes(), read_only, private, ..MappingOptions::default() };
+        Mapping::new(&self.name, &self.file, options).map_err(|error| refused(Path::new(&self.name), format!("cannot be mapped: {error}")))
+    }
+
+    /// What the drive can do.
+    pub(crate) fn describe(&self, options: &OpenOptions) -> Result<DeviceDescription, DeviceError> {
+        let mut description = DeviceDescription {
+            name: self.name.clone(),
+            memory_bytes: self.info.memory_bytes,
+            block_bytes: self.info.block_bytes,
+            domain: self.info.domain,
+            volatile_write_cache: false,
+            overlapping: self.info.firmware.is_some(),
+            discard: !options.read_only,
+            request_bytes: REQUEST_BYTES,
+        };
+        description.lower_domain(options.domain)?;
+        Ok(description)
+    }
+}

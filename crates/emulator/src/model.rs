@@ -1,0 +1,242 @@
+//! What a drive with firmware is made of: what its profile says, what may be chosen at its creation, and what the image's header keeps.
+
+use crate::flash::{FlashGeometry, FlashOptions, VictimPolicy};
+use crate::medium::FLASH_PAGE_BYTES;
+use crate::timing::FirmwareTiming;
+use crate::write_log::WriteLogOptions;
+
+/// What the drive's DRAM does for the byte path.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Staging {
+    /// A write log with transactions (ByteFS §4.3).
+    WriteLog {
+        /// Lines of the log, in bytes.
+        log_bytes: u64,
+        /// The TxLog, in bytes: 4 B a commit.
+        transaction_log_bytes: u64,
+        /// Cleaning begins when the log is so full.
+        clean_at_percent: u32,
+    },
+    /// A cache of pages.
+    Cache {
+        /// Its size, in bytes: whole pages.
+        cache_bytes: u64,
+        /// Who decides which pages are in it.
+        management: CacheManagement,
+    },
+}
+
+/// Who decides which pages are in a drive's cache.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CacheManagement {
+    /// The host, by commands that move pages in and out.
+    Host,
+    /// The drive: every page that the byte path touches; the one that a second chance did not save leaves (clock).
+    Clock,
+    /// The drive: every page that the byte path touches; the one that was not used for longest leaves.
+    Lru,
+}
+
+/// Which block garbage collection empties.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum GarbageCollection {
+    /// The one with the fewest valid pages.
+    Greedy,
+    /// The one with the best ratio of what it frees and its age to what it costs.
+    CostBenefit,
+}
+
+/// A drive with firmware.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FirmwareModel {
+    /// What its DRAM does for the byte path.
+    pub staging: Staging,
+    /// Channels of the flash.
+    pub channel_count: u32,
+    /// Dies on each channel.
+    pub dies_per_channel: u32,
+    /// Planes of each die.
+    pub planes_per_die: u32,
+    /// Blocks of each plane; 0 in a profile, where the capacity says it.
+    pub blocks_per_plane: u32,
+    /// Pages of 4 KiB in a block: what is erased at once.
+    pub pages_per_block: u32,
+    /// Flash beyond the capacity, in percent of it.
+    pub over_provisioning_percent: u32,
+    /// Which block garbage collection empties.
+    pub garbage_collection: GarbageCollection,
+    /// Pages that wait in the DRAM to be programmed.
+    pub write_buffer_pages: u32,
+    /// Erasures after which a block is taken out of use.
+    pub endurance_erasures: u32,
+    /// How long its parts take; none adds nothing to what the host takes.
+    pub timing: Option<FirmwareTiming>,
+}
+
+/// What may be chosen for a drive with firmware when it is created; none of it leaves the profile's.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ModelOptions {
+    /// Size of the write log, in bytes.
+    pub write_log_bytes: Option<u64>,
+    /// Size of the TxLog, in bytes.
+    pub transaction_log_bytes: Option<u64>,
+    /// Size of the page cache, in bytes.
+    pub cache_bytes: Option<u64>,
+    /// Who decides what is in the page cache.
+    pub cache_management: Option<CacheManagement>,
+    /// A read of a flash page, in nanoseconds.
+    pub flash_read_ns: Option<u32>,
+    /// Programming a flash page, in nanoseconds.
+    pub flash_program_ns: Option<u32>,
+    /// Channels of the flash.
+    pub channel_count: Option<u32>,
+    /// Flash beyond the capacity, in percent of it.
+    pub over_provisioning_percent: Option<u32>,
+    /// Which block garbage collection empties.
+    pub garbage_collection: Option<GarbageCollection>,
+    /// No timing model at all.
+    pub no_timing: bool,
+}
+
+/// Largest share of flash beyond the capacity, in percent.
+const OVER_PROVISIONING_PERCENT_MAX: u32 = 400;
+/// Largest cache or log: what 4 B can count lines of.
+const STAGING_BYTES_MAX: u64 = 64 << 30;
+
+impl Staging {
+    /// The write log's options, where there is one.
+    pub(crate) fn write_log(&self) -> Option<WriteLogOptions> {
+        match *self {
+            Self::WriteLog { log_bytes, transaction_log_bytes, clean_at_percent } => {
+                Some(WriteLogOptions { log_bytes, transaction_log_bytes, clean_at_percent })
+            }
+            Self::Cache { .. } => None,
+        }
+    }
+}
+
+impl FirmwareModel {
+    /// Dies, over all channels.
+    pub fn die_count(&self) -> u32 {
+        self.channel_count.saturating_mul(self.dies_per_channel)
+    }
+
+    /// This drive with what was chosen, for a capacity.
+    ///
+    /// Errors: a sentence that says which choice makes no sense.
+    pub(crate) fn chosen(mut self, options: &ModelOptions, logical_pages: u64) -> Result<Self, String> {
+        // What is not named is no larger than a quarter of a small drive.
+        let staged = |bytes: u64| bytes.min(logical_pages / 4 * FLASH_PAGE_BYTES as u64);
+        match &mut self.staging {
+            Staging::WriteLog { log_bytes, transaction_log_bytes, .. } => {
+                if options.cache_bytes.is_some() || options.cache_management.is_some() {
+                    return Err(
+                        "the profile has a write log and no page cache; leave the cache's options away or name another profile".into()
+                    );
+                }
+                *log_bytes = options.write_log_bytes.unwrap_or_else(|| staged(*log_bytes));
+                *transaction_log_bytes = options.transaction_log_bytes.unwrap_or(*transaction_log_bytes);
+            }
+            Staging::Cache { cache_bytes, management } => {
+                if options.write_log_bytes.is_some() || options.transaction_log_bytes.is_some() {
+                    return Err(
+                        "the profile has a page cache and no write log; leave the log's options away or name another profile".into()
+                    );
+                }
+                *cache_bytes = options.cache_bytes.unwrap_or_else(|| staged(*cache_bytes));
+                *management = options.cache_management.unwrap_or(*management);
+            }
+        }
+        self.channel_count = options.channel_count.unwrap_or(self.channel_count);
+        self.over_provisioning_percent = options.over_provisioning_percent.unwrap_or(self.over_provisioning_percent);
+        self.garbage_collection = options.garbage_collection.unwrap_or(self.garbage_collection);
+        if let Some(timing) = &mut self.timing {
+            timing.flash_read_ns = options.flash_read_ns.unwrap_or(timing.flash_read_ns);
+            timing.flash_program_ns = options.flash_program_ns.unwrap_or(timing.flash_program_ns);
+        }
+        if options.no_timing {
+            self.timing = None;
+        }
+        self.over_provisioning_check()?;
+        // A small drive has smaller blocks, so that every die has several and none is a large part of its capacity.
+        let units = u64::from(self.die_count()) * u64::from(self.planes_per_die);
+        while self.pages_per_block > 16 && u64::from(self.pages_per_block) * units * BLOCKS_PER_PLANE_LEAST > logical_pages {
+            self.pages_per_block /= 2;
+        }
+        self.blocks_per_plane = FlashGeometry::for_capacity(
+            logical_pages,
+            self.channel_count,
+            self.dies_per_channel,
+            self.planes_per_die,
+            self.pages_per_block,
+            self.over_provisioning_percent,
+        )
+        .blocks_per_plane;
+        self.check(logical_pages)?;
+        Ok(self)
+    }
+
+    fn over_provisioning_check(&self) -> Result<(), String> {
+        let percent = self.over_provisioning_percent;
+        if (1..=OVER_PROVISIONING_PERCENT_MAX).contains(&percent) {
+            return Ok(());
+        }
+        Err(format!("{percent} % of over-provisioning is outside 1 % to {OVER_PROVISIONING_PERCENT_MAX} %; name another share"))
+    }
+
+    /// Says in a sentence why no drive of such a capacity is made of this.
+    pub(crate) fn check(&self, logical_pages: u64) -> Result<(), String> {
+        self.over_provisioning_check()?;
+        self.geometry(logical_pages).check()?;
+        self.flash_options().check()?;
+        let capacity_bytes = logical_pages.saturating_mul(FLASH_PAGE_BYTES as u64);
+        let fits = |what: &str, bytes: u64| match bytes {
+            0 => Err(format!("a {what} of 0 B stages nothing; name another size")),
+            bytes if bytes > capacity_bytes => {
+                Err(format!("a {what} of {bytes} B is larger than the drive, which has {capacity_bytes} B; name a smaller one"))
+            }
+            bytes if bytes > STAGING_BYTES_MAX => {
+                Err(format!("a {what} of {bytes} B is more than {STAGING_BYTES_MAX} B; name a smaller one"))
+            }
+            bytes if !bytes.is_multiple_of(FLASH_PAGE_BYTES as u64) => {
+                Err(format!("a {what} of {bytes} B is not a multiple of {FLASH_PAGE_BYTES} B; name another size"))
+            }
+            _ => Ok(()),
+        };
+        match self.staging {
+            Staging::WriteLog { log_bytes, .. } => {
+                fits("write log", log_bytes)?;
+                self.staging.write_log().map_or(Ok(()), |log| log.check(logical_pages))
+            }
+            Staging::Cache { cache_bytes, .. } => fits("page cache", cache_bytes),
+        }
+    }
+
+    /// The flash of such a drive.
+    pub(crate) fn geometry(&self, logical_pages: u64) -> FlashGeometry {
+        FlashGeometry {
+            channel_count: self.channel_count,
+            dies_per_channel: self.dies_per_channel,
+            planes_per_die: self.planes_per_die,
+            blocks_per_plane: self.blocks_per_plane,
+            pages_per_block: self.pages_per_block,
+            logical_pages,
+        }
+    }
+
+    /// How its translation layer behaves.
+    pub(crate) fn flash_options(&self) -> FlashOptions {
+        FlashOptions {
+            victim: match self.garbage_collection {
+                GarbageCollection::Greedy => VictimPolicy::Greedy,
+                GarbageCollection::CostBenefit => VictimPolicy::CostBenefit,
+            },
+            endurance_erasures: self.endurance_erasures,
+            write_buffer_pages: self.write_buffer_pages,
+            ..FlashOptions::default()
+        }
+    }
+}
+
+/// Blocks that each plane should have at least.
+const BLOCKS_PER_PLANE_LEAST: u64 = 32;

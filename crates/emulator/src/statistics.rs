@@ -1,0 +1,114 @@
+//! What an emulated drive with firmware says of itself: counters of its whole life, wear, what is staged.
+
+use std::path::Path;
+
+use tandemfs_device::{DeviceError, DriveCounts};
+
+use crate::image_file::{OpenImage, OpenOptions, refused};
+use crate::open::open_firmware;
+
+/// Wear of the flash.
+#[derive(Debug, Clone, PartialEq)]
+pub struct WearStatistics {
+    /// Erasures of the block that was erased least, of those in use.
+    pub erasures_min: u32,
+    /// Of the one that was erased most.
+    pub erasures_max: u32,
+    /// The mean.
+    pub erasures_mean: f64,
+    /// Erasures after which a block is taken out of use.
+    pub endurance_erasures: u32,
+    /// Blocks, bad ones included.
+    pub blocks: u32,
+    /// Blocks that are erased and wait for pages.
+    pub free_blocks: u32,
+    /// Blocks that were bad when the drive was made.
+    pub bad_blocks_from_factory: u32,
+    /// Blocks taken out of use since.
+    pub bad_blocks_grown: u32,
+    /// Erasures that one part of the histogram spans.
+    pub histogram_step_erasures: u32,
+    /// Blocks in use by erasures.
+    pub histogram: Vec<u32>,
+}
+
+/// What is in the write log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LogStatistics {
+    /// Lines that take room in the log, valid or not.
+    pub lines: u64,
+    /// Lines that it has room for.
+    pub capacity_lines: u64,
+    /// Lines of transactions that are not committed.
+    pub uncommitted_lines: u64,
+    /// Pages that have lines in the log.
+    pub pages: u64,
+    /// Transactions that the TxLog names.
+    pub transactions: u64,
+    /// Transactions that it has room for.
+    pub capacity_transactions: u64,
+    /// Host memory of the index, in bytes.
+    pub index_bytes: u64,
+}
+
+/// What a drive says of itself.
+#[derive(Debug, Clone, PartialEq)]
+pub struct DriveStatistics {
+    /// Since the drive was made.
+    pub lifetime: DriveCounts,
+    /// Of the flash.
+    pub wear: WearStatistics,
+    /// Of the write log, where there is one.
+    pub log: Option<LogStatistics>,
+    /// Pages in the page cache, and how many it has room for, where there is one.
+    pub cached_pages: Option<(u64, u64)>,
+    /// Why the drive can only be read, if so.
+    pub read_only_reason: Option<String>,
+}
+
+impl DriveStatistics {
+    /// Flash pages programmed for each that was written (by the host or from the log); none where nothing was written.
+    pub fn write_amplification(&self) -> Option<f64> {
+        let flash = &self.lifetime.flash;
+        (flash.pages_written > 0).then(|| flash.pages_programmed as f64 / flash.pages_written as f64)
+    }
+}
+
+/// What the drive of an image says of itself. Nobody may have it open to write.
+///
+/// Errors: those of opening it; a drive without firmware.
+pub fn statistics(path: &Path) -> Result<DriveStatistics, DeviceError> {
+    let options = OpenOptions { read_only: true, shared: true, timing: false, ..OpenOptions::default() };
+    let image = OpenImage::open(path, &options)?;
+    if image.info.firmware.is_none() {
+        return Err(refused(path, format!("profile '{}' has no firmware that counts anything", image.info.profile)));
+    }
+    let condition = open_firmware(image, &options)?.condition();
+    let wear = condition.wear;
+    Ok(DriveStatistics {
+        lifetime: condition.lifetime,
+        wear: WearStatistics {
+            erasures_min: wear.erasures_min,
+            erasures_max: wear.erasures_max,
+            erasures_mean: wear.erasures_mean,
+            endurance_erasures: wear.endurance_erasures,
+            blocks: wear.blocks,
+            free_blocks: wear.free_blocks,
+            bad_blocks_from_factory: wear.bad_blocks_from_factory,
+            bad_blocks_grown: wear.bad_blocks_grown,
+            histogram_step_erasures: wear.histogram_step_erasures,
+            histogram: wear.histogram.to_vec(),
+        },
+        log: condition.log.map(|fill| LogStatistics {
+            lines: fill.lines,
+            capacity_lines: fill.capacity_lines,
+            uncommitted_lines: fill.uncommitted_lines,
+            pages: fill.pages,
+            transactions: fill.transactions,
+            capacity_transactions: fill.capacity_transactions,
+            index_bytes: fill.index_bytes,
+        }),
+        cached_pages: condition.cached_pages,
+        read_only_reason: condition.read_only_reason,
+    })
+}

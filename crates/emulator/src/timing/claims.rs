@@ -1,0 +1,87 @@
+//! What a profile claims that an access takes: what `device bench` shows beside what it measured, and what the model is held against.
+
+use tandemfs_format::SECTOR_BYTES;
+
+use super::firmware::FirmwareTiming;
+use super::plain::{Timing, transfer_ns};
+use tandemfs_format::LINE_BYTES;
+
+/// An access of either path.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Access {
+    /// By the byte path, of what the drive has at hand without reading its flash.
+    Load,
+    /// By the byte path; without the fence.
+    Store,
+    /// By the block path, of pages on the flash.
+    Read,
+    /// By the block path, while there is room in the write buffer.
+    Write,
+}
+
+/// What is claimed of accesses of one size, so many at a time: threads on the byte path, requests of a batch on the block path.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Claim {
+    /// Until the last of them is done, in nanoseconds.
+    pub latency_ns: u64,
+    /// Of all of them together, in bytes a second.
+    pub bytes_per_second: u64,
+}
+
+impl Claim {
+    fn new(latency_ns: u64, bytes: u64) -> Self {
+        let latency_ns = latency_ns.max(1);
+        Self { latency_ns, bytes_per_second: (u128::from(bytes) * 1_000_000_000 / u128::from(latency_ns)) as u64 }
+    }
+}
+
+/// `count` pieces that `servers` work on, `service_ns` each, and that then cross a link one by one. Returns when the last has crossed.
+fn pipeline_ns(count: u64, servers: u64, service_ns: u64, transfer_ns: u64) -> u64 {
+    let rounds = count.div_ceil(servers).max(1);
+    // Either the link is behind from the first round on, or it waits for the last.
+    let link_bound = service_ns + count * transfer_ns;
+    let server_bound = rounds * service_ns + (count - (rounds - 1) * servers) * transfer_ns;
+    link_bound.max(server_bound)
+}
+
+impl FirmwareTiming {
+    /// What is claimed of accesses of `size_bytes`, `depth` at a time, on a drive of so many dies.
+    pub fn claim(&self, access: Access, size_bytes: u64, depth: u64, die_count: u64) -> Claim {
+        let (lines, pages) = (size_bytes.div_ceil(LINE_BYTES as u64), depth * size_bytes.div_ceil(SECTOR_BYTES as u64));
+        let lines_ns = |line_ns: u32, rate| (lines * u64::from(line_ns)).max(transfer_ns(depth * size_bytes, rate));
+        let page_ns = |rate| transfer_ns(SECTOR_BYTES as u64, rate);
+        let command_ns = u64::from(self.command_ns);
+        let latency_ns = match access {
+            Access::Load => lines_ns(self.line_read_ns, self.read_bytes_per_second),
+            Access::Store => lines_ns(self.line_write_ns, self.write_bytes_per_second),
+            Access::Read => command_ns + pipeline_ns(pages, die_count, u64::from(self.flash_read_ns), page_ns(self.read_bytes_per_second)),
+            Access::Write => command_ns + pages * page_ns(self.write_bytes_per_second),
+        };
+        Claim::new(latency_ns, depth * size_bytes)
+    }
+
+    /// Bytes a second that can be written for long: what the dies program, or the link brings. Garbage collection takes its share of it.
+    pub fn sustained_write_bytes_per_second(&self, die_count: u64) -> u64 {
+        match u64::from(self.flash_program_ns) {
+            0 => self.write_bytes_per_second,
+            ns => self.write_bytes_per_second.min(die_count * SECTOR_BYTES as u64 * 1_000_000_000 / ns),
+        }
+    }
+}
+
+impl Timing {
+    /// What is claimed of accesses of `size_bytes`, `depth` at a time.
+    pub fn claim(&self, access: Access, size_bytes: u64, depth: u64) -> Claim {
+        let port_ns = transfer_ns(depth * size_bytes, self.port_bytes_per_second);
+        let block = |latency_ns: u32, rate| {
+            pipeline_ns(depth, u64::from(self.block.channel_count), u64::from(latency_ns), transfer_ns(size_bytes, rate))
+        };
+        let latency_ns = match access {
+            Access::Load => self.load.latency_ns(size_bytes).max(port_ns),
+            Access::Store => self.store.latency_ns(size_bytes).max(port_ns),
+            Access::Read => block(self.block.read_latency_ns, self.block.read_bytes_per_second),
+            Access::Write => block(self.block.write_latency_ns, self.block.write_bytes_per_second),
+        };
+        Claim::new(latency_ns, depth * size_bytes)
+    }
+}

@@ -1,0 +1,148 @@
+//! Times of a drive with firmware: links, dies, a write buffer ([T6], [T7]).
+//!
+//! - Byte path: lines cross one after another, each with the profile's latency, as uncached loads and stores do; all threads share the link
+//!   of the direction with the block path. A store is posted: it does not wait for the flash. A fence ends with a write-verify read
+//!   (ByteFS §4.2), which takes what the profile says.
+//! - Block read: the command, then all pages at once from their dies, then the link as they come.
+//! - Block write: the command, then page by page the link and a place in the write buffer. A place is free again when the die has
+//!   programmed its page, so that a drive whose dies cannot follow makes its writers wait.
+//! - COMMIT and the other commands take what a command takes.
+//!
+//! [T6]: super
+//! [T7]: super
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use super::plain::transfer_ns;
+use super::resource::Resource;
+use crate::medium::{FLASH_PAGE_BYTES, FlashWork, FlashWorkKind};
+use tandemfs_format::LINE_BYTES;
+
+/// Times of a drive with firmware (ByteFS Table 4).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FirmwareTiming {
+    /// A load of one line that needs no flash, in nanoseconds.
+    pub line_read_ns: u32,
+    /// A store of one line, posted.
+    pub line_write_ns: u32,
+    /// The read that ends a fence.
+    pub verify_read_ns: u32,
+    /// A command, from its submission until the drive works on it, and its completion.
+    pub command_ns: u32,
+    /// Bandwidth of the link from the drive, for both paths together, in bytes a second.
+    pub read_bytes_per_second: u64,
+    /// The same to the drive.
+    pub write_bytes_per_second: u64,
+    /// A read of a flash page, in nanoseconds.
+    pub flash_read_ns: u32,
+    /// Programming a flash page.
+    pub flash_program_ns: u32,
+    /// Erasing a block.
+    pub flash_erase_ns: u32,
+}
+
+impl FirmwareTiming {
+    /// Whether the numbers make a drive.
+    pub(crate) fn is_sane(&self) -> bool {
+        self.read_bytes_per_second > 0 && self.write_bytes_per_second > 0
+    }
+}
+
+/// When the parts of a drive are free again, in nanoseconds of its time.
+#[derive(Debug)]
+pub(crate) struct Timeline {
+    times: FirmwareTiming,
+    read_link: Resource,
+    write_link: Resource,
+    dies: Box<[Resource]>,
+    /// When the pages in the write buffer will have been programmed.
+    buffered: BinaryHeap<Reverse<u64>>,
+    write_buffer_pages: usize,
+}
+
+impl Timeline {
+    pub(crate) fn new(times: FirmwareTiming, die_count: u32, write_buffer_pages: u32) -> Self {
+        Self {
+            times,
+            read_link: Resource::default(),
+            write_link: Resource::default(),
+            dies: vec![Resource::default(); die_count as usize].into_boxed_slice(),
+            buffered: BinaryHeap::new(),
+            write_buffer_pages: write_buffer_pages.max(1) as usize,
+        }
+    }
+
+    /// Lines to the host, from `at`. Returns when the last is there.
+    pub(crate) fn read_lines(&mut self, at: u64, lines: u64) -> u64 {
+        let transfer = transfer_ns(lines * LINE_BYTES as u64, self.times.read_bytes_per_second);
+        self.read_link.share(at, transfer).max(at + lines * u64::from(self.times.line_read_ns))
+    }
+
+    /// Lines to the drive, from `at`. Returns when the processor goes on.
+    pub(crate) fn write_lines(&mut self, at: u64, lines: u64) -> u64 {
+        let transfer = transfer_ns(lines * LINE_BYTES as u64, self.times.write_bytes_per_second);
+        self.write_link.share(at, transfer).max(at + lines * u64::from(self.times.line_write_ns))
+    }
+
+    /// The write-verify read of a fence.
+    pub(crate) fn verify(&self, at: u64) -> u64 {
+        at + u64::from(self.times.verify_read_ns)
+    }
+
+    /// A command reaches the drive.
+    pub(crate) fn command(&self, at: u64) -> u64 {
+        at + u64::from(self.times.command_ns)
+    }
+
+    /// A page to the host, which was ready at `ready`.
+    pub(crate) fn send_page(&mut self, ready: u64) -> u64 {
+        let transfer = transfer_ns(FLASH_PAGE_BYTES as u64, self.times.read_bytes_per_second);
+        self.read_link.share(ready, transfer)
+    }
+
+    /// A page from the host into the write buffer, from `at`.
+    pub(crate) fn receive_page(&mut self, at: u64) -> u64 {
+        let transfer = transfer_ns(FLASH_PAGE_BYTES as u64, self.times.write_bytes_per_second);
+        let mut admitted = self.write_link.share(at, transfer);
+        while let Some(&Reverse(programmed)) = self.buffered.peek() {
+            if programmed > admitted && self.buffered.len() < self.write_buffer_pages {
+                break;
+            }
+            admitted = admitted.max(programmed);
+            self.buffered.pop();
+        }
+        admitted
+    }
+
+    /// The flash works from `at` on, and the access waits for all of it. Returns when the last is done.
+    pub(crate) fn work(&mut self, at: u64, work: &[FlashWork]) -> u64 {
+        work.iter().map(|work| self.charge(at, work)).fold(at, u64::max)
+    }
+
+    /// The flash works from `at` on, and the access waits for what it needs.
+    pub(crate) fn work_needed(&mut self, at: u64, work: &[FlashWork]) -> u64 {
+        let needed = |work: &FlashWork, done| if work.is_waited_for { done } else { at };
+        work.iter().map(|work| needed(work, self.charge(at, work))).fold(at, u64::max)
+    }
+
+    /// The flash works behind the access, which waits for nothing.
+    pub(crate) fn work_behind(&mut self, at: u64, work: &[FlashWork]) -> u64 {
+        self.work(at, work);
+        at
+    }
+
+    fn charge(&mut self, at: u64, work: &FlashWork) -> u64 {
+        let service = u64::from(match work.kind {
+            FlashWorkKind::Read => self.times.flash_read_ns,
+            FlashWorkKind::Program => self.times.flash_program_ns,
+            FlashWorkKind::Erase => self.times.flash_erase_ns,
+        });
+        let count = self.dies.len();
+        let done = self.dies[work.die as usize % count].reserve(at, service);
+        if work.kind == FlashWorkKind::Program {
+            self.buffered.push(Reverse(done));
+        }
+        done
+    }
+}

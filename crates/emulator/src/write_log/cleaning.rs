@@ -1,0 +1,268 @@
+//! Cleaning of the log: Algorithm 1 of ByteFS, in bounded steps ([L5]–[L7] of the parent).
+
+use tandemfs_device::DeviceError;
+use tandemfs_format::{LINE_BYTES, Line, PAGE_LINES};
+
+use super::versions::Version;
+use super::{Word, WriteLog};
+use crate::medium::{FLASH_PAGE_BYTES, Medium, PageBytes, Pages};
+use crate::mutant::{Mutant, on};
+
+/// Pages, and blocks of TxLog entries, that an access does at once where it must wait.
+const BURST_PAGES: u64 = 64;
+/// TxLog entries that are given back in one step.
+const RELEASED_ENTRIES: u64 = 256;
+
+/// A cleaning that is under way.
+#[derive(Debug)]
+pub(super) struct Cleaning {
+    /// The old part of the log ends here.
+    mark: u64,
+    /// The entries that the TxLog had.
+    transaction_mark: u64,
+    /// Pages before this one are done.
+    cursor: u64,
+    /// Pages that are not: what an access's share is reckoned from.
+    pub(super) pages_left: u64,
+    /// Slots kept back for lines that may have to be appended again ([L7]).
+    pub(super) reserve: u64,
+    /// Whether the tail has moved; what remains is the TxLog.
+    is_released: bool,
+}
+
+impl<M: Medium> WriteLog<M> {
+    /// Slots that stores may take, one for an untagged line and two for a tagged one ([L7]).
+    fn slack(&self) -> u64 {
+        let free = self.region.lines - (self.head - self.tail);
+        free.saturating_sub(match &self.cleaning {
+            Some(cleaning) if !cleaning.is_released => cleaning.reserve,
+            _ => self.uncommitted,
+        })
+    }
+
+    fn start_cleaning(&mut self) -> Result<(), DeviceError> {
+        self.cleaning = Some(Cleaning {
+            mark: self.head,
+            transaction_mark: self.transaction_head,
+            cursor: 0,
+            pages_left: self.index.pages(),
+            reserve: self.uncommitted,
+            is_released: false,
+        });
+        if on(Mutant::TransactionLogEmptiedEarly) {
+            self.region.set(Word::TransactionTail, self.transaction_head)?;
+        }
+        if on(Mutant::TailBeforePages) {
+            self.region.set(Word::Tail, self.head)?;
+        }
+        Ok(())
+    }
+
+    /// Does an access's share of the cleaning, and ends it where the line would have no room otherwise.
+    pub(super) fn make_room(&mut self, pages: &mut impl Pages, slots: u64) -> Result<(), DeviceError> {
+        let slack = self.slack();
+        if self.cleaning.is_none() {
+            if slack >= self.start_slack {
+                return Ok(());
+            }
+            self.start_cleaning()?;
+        }
+        self.do_share(pages, slack / 2)?;
+        for _ in 0..2 {
+            if self.slack() >= slots {
+                return Ok(());
+            }
+            self.has_waited = true;
+            if self.cleaning.is_none() {
+                self.start_cleaning()?;
+            }
+            self.finish_cleaning(pages)?;
+        }
+        if self.slack() >= slots { Ok(()) } else { Err(self.refused("store", "the write log is full of open transactions".into())) }
+    }
+
+    /// The same for an entry of the TxLog (R17).
+    pub(super) fn make_transaction_room(&mut self, pages: &mut impl Pages) -> Result<(), DeviceError> {
+        let (used, entries) = (self.transaction_head - self.transaction_tail, self.region.entries);
+        if on(Mutant::TransactionLogFillIgnored) {
+            return Ok(());
+        }
+        if self.cleaning.is_none() && used * 100 >= entries * u64::from(self.options.clean_at_percent) && self.refusal.is_none() {
+            self.start_cleaning()?;
+        }
+        if self.refusal.is_none() {
+            // A COMMIT that finds room goes on although the log cannot be cleaned: stores will hear of it ([L9]).
+            let _ = self.do_share(pages, entries - used);
+        }
+        while self.transaction_head - self.transaction_tail >= entries {
+            self.has_waited = true;
+            if self.cleaning.is_none() {
+                self.start_cleaning()?;
+            }
+            self.finish_cleaning(pages)?;
+        }
+        Ok(())
+    }
+
+    /// What is left of the cleaning, over the accesses that are left for it.
+    fn do_share(&mut self, pages: &mut impl Pages, accesses_left: u64) -> Result<(), DeviceError> {
+        match &self.cleaning {
+            Some(cleaning) => {
+                let budget = cleaning.pages_left.div_ceil(accesses_left.max(1)).max(1);
+                self.step(pages, budget)
+            }
+            None => Ok(()),
+        }
+    }
+
+    fn finish_cleaning(&mut self, pages: &mut impl Pages) -> Result<(), DeviceError> {
+        while self.cleaning.is_some() {
+            self.step(pages, BURST_PAGES)?;
+        }
+        Ok(())
+    }
+
+    /// A bounded step of the cleaning that is under way, if one is: so many pages at most.
+    ///
+    /// # Errors
+    /// What the flash says; stores are refused from then on ([L9]).
+    pub(crate) fn settle(&mut self, pages: &mut impl Pages, budget_pages: u32) -> Result<(), DeviceError> {
+        if self.refusal.is_some() { Ok(()) } else { self.step(pages, budget_pages.into()) }
+    }
+
+    /// CLEAN: everything that is committed goes to the flash, now; the log and the TxLog are empty then.
+    ///
+    /// # Errors
+    /// [`DeviceError::Firmware`] while a transaction is open; what the flash says.
+    pub(crate) fn clean(&mut self, pages: &mut impl Pages) -> Result<(), DeviceError> {
+        if let Some(open) = self.transactions.iter().filter(|(_, state)| !state.is_committed()).map(|(number, _)| number).min() {
+            return Err(self.refused("CLEAN", format!("transaction {open} is open")));
+        }
+        self.finish_cleaning(pages)?;
+        if self.head > self.tail || self.transaction_head > self.transaction_tail {
+            self.start_cleaning()?;
+            self.finish_cleaning(pages)?;
+        }
+        self.refusal = None;
+        Ok(())
+    }
+
+    fn step(&mut self, pages: &mut impl Pages, budget_pages: u64) -> Result<(), DeviceError> {
+        let Some(mut cleaning) = self.cleaning.take() else { return Ok(()) };
+        let done = self.clean_pages(pages, &mut cleaning, budget_pages);
+        match &done {
+            Ok(true) => self.counts.log_cleanings += 1,
+            Ok(false) => self.cleaning = Some(cleaning),
+            Err(error) => {
+                self.refusal = Some(format!("the write log cannot be cleaned ({error})"));
+                self.cleaning = Some(cleaning);
+            }
+        }
+        done.map(drop)
+    }
+
+    /// Cleans so many pages at most; whether that was all.
+    fn clean_pages(&mut self, pages: &mut impl Pages, cleaning: &mut Cleaning, budget_pages: u64) -> Result<bool, DeviceError> {
+        if !cleaning.is_released {
+            for _ in 0..budget_pages {
+                let Some(page) = self.index.next_page(cleaning.cursor) else {
+                    cleaning.pages_left = 0;
+                    break;
+                };
+                self.clean_page(pages, cleaning, page)?;
+                cleaning.cursor = page + 1;
+                cleaning.pages_left = cleaning.pages_left.saturating_sub(1);
+            }
+            if self.index.next_page(cleaning.cursor).is_some() {
+                return Ok(false);
+            }
+            // No line below the mark is in the index: its page has a higher stamp, or it was appended again ([L5], [L6]).
+            self.region.set(Word::Tail, cleaning.mark)?;
+            self.tail = cleaning.mark;
+            cleaning.is_released = true;
+        }
+        let end = cleaning.transaction_mark.min(self.transaction_tail + RELEASED_ENTRIES * budget_pages.max(1));
+        let released = (self.transaction_tail..end).map(|number| self.region.entry(number)).collect::<Result<Vec<_>, _>>()?;
+        self.region.set(Word::TransactionTail, end)?;
+        self.transaction_tail = end;
+        for transaction in released {
+            self.transactions.remove(&transaction);
+        }
+        Ok(end == cleaning.transaction_mark)
+    }
+
+    /// Merges the latest committed version of each line of a page into it, if it has a line in the old part (Algorithm 1, lines 3–12).
+    fn clean_page(&mut self, pages: &mut impl Pages, cleaning: &mut Cleaning, page: u64) -> Result<(), DeviceError> {
+        let mut lines: Vec<(u32, Vec<Version>)> = Vec::new();
+        for (at, top) in self.index.chunks(page) {
+            lines.push((at, self.versions(top).collect::<Result<_, _>>()?));
+        }
+        let is_old = |version: &Version| self.sequence(version.slot) < cleaning.mark;
+        if !lines.iter().any(|(_, versions)| versions.iter().any(is_old)) {
+            return Ok(());
+        }
+        let stamp = self.head;
+        let mut image: PageBytes = [0; FLASH_PAGE_BYTES];
+        let committed = self.merge_committed(pages, page, &lines, &mut image)?;
+        let mut kept = Vec::new();
+        for (at, versions) in &lines {
+            let latest = versions.iter().position(|version| version.is_committed).unwrap_or(versions.len());
+            for (depth, version) in versions.iter().enumerate().rev().filter(|(_, version)| !version.is_committed) {
+                let is_hidden = depth > latest || self.region.is_hidden(version.slot)?;
+                let mut bytes: Line = [0; _];
+                self.region.load_line(version.slot, &mut bytes)?;
+                let line = Self::line_of(page, *at);
+                if on(Mutant::UncommittedDropped) {
+                    continue;
+                }
+                let is_hidden = is_hidden && !on(Mutant::HiddenShown);
+                kept.push((line, self.store(version.transaction, line, is_hidden, &bytes)?, version.transaction, is_hidden));
+                cleaning.reserve = cleaning.reserve.saturating_sub(1);
+            }
+        }
+        if committed {
+            pages.write(page, &image, stamp)?;
+        }
+        self.unlink_page(page)?;
+        for (line, slot, transaction, is_hidden) in kept {
+            self.link(line, slot, transaction, is_hidden)?;
+        }
+        Ok(())
+    }
+
+    /// The page with the latest committed version of each line; whether there is any. The flash is read only where lines do not cover it.
+    fn merge_committed(
+        &self,
+        pages: &mut impl Pages,
+        page: u64,
+        lines: &[(u32, Vec<Version>)],
+        image: &mut PageBytes,
+    ) -> Result<bool, DeviceError> {
+        let wanted = |version: &&Version| version.is_committed || on(Mutant::LatestTaken);
+        let committed: Vec<_> = lines.iter().filter_map(|(at, versions)| Some((*at, versions.iter().find(wanted)?.slot))).collect();
+        if committed.is_empty() {
+            return Ok(false);
+        }
+        if (committed.len() as u64) < PAGE_LINES {
+            pages.read(page, image)?;
+        }
+        for (at, slot) in &committed {
+            self.region.load_line(*slot, &mut image[*at as usize * LINE_BYTES..][..LINE_BYTES])?;
+        }
+        Ok(true)
+    }
+
+    /// Merges what is committed of a page and writes it with the head as its stamp; the page leaves the index.
+    pub(super) fn flush_page(&mut self, pages: &mut impl Pages, page: u64) -> Result<(), DeviceError> {
+        let mut lines = Vec::new();
+        for (at, top) in self.index.chunks(page) {
+            lines.push((at, self.versions(top).collect::<Result<_, _>>()?));
+        }
+        let mut image = [0; FLASH_PAGE_BYTES];
+        if self.merge_committed(pages, page, &lines, &mut image)? {
+            pages.write(page, &image, self.head)?;
+        }
+        self.unlink_page(page)?;
+        Ok(())
+    }
+}
