@@ -130,8 +130,20 @@ impl FaultDevice {
         std::mem::take(&mut self.places())
     }
 
+    /// A place as its own zone has it, where both paths reach both zones.
+    fn own_place(&self, place: Place) -> Place {
+        let description = self.inner.description();
+        let moved = |range: Range<u64>, by: u64| range.start - by..range.end - by;
+        match place {
+            Place::Memory(range) if range.start >= description.memory_bytes => Place::Blocks(moved(range, description.memory_bytes)),
+            Place::Blocks(range) if range.start >= description.block_bytes => Place::Memory(moved(range, description.block_bytes)),
+            own => own,
+        }
+    }
+
     /// Whether an access of a place fails. A FLUSH has none.
     fn fails(&self, access: Access, place: Option<Place>) -> bool {
+        let place = place.map(|place| self.own_place(place));
         let before = self.counts[access as usize].fetch_add(1, SeqCst);
         let fails = match &self.plan {
             Plan::Nothing => {

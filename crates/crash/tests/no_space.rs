@@ -3,7 +3,7 @@
 
 mod support;
 
-use support::{Start, almost_full, fresh, full_blocks, small};
+use support::{Start, almost_full, fresh, full_blocks, small, small_on_firmware};
 use tandemfs_crash::{Harness, Operation, Tree, check_device, chosen, mount};
 use tandemfs_fs::Error;
 use tandemfs_fs::inject::{Take, allocations, fail_allocation};
@@ -72,9 +72,13 @@ fn run(start: &Start, plan: Option<(Take, u64)>) -> Outcome {
 
 #[test]
 fn after_any_allocation_that_fails_nothing_has_changed_and_nothing_is_lost() {
-    for (name, start) in
-        [("fresh", fresh()), ("small", small()), ("memory zone almost full", almost_full()), ("block zone full", full_blocks())]
-    {
+    for (name, start) in [
+        ("fresh", fresh()),
+        ("small", small()),
+        ("memory zone almost full", almost_full()),
+        ("block zone full", full_blocks()),
+        ("drive with firmware", small_on_firmware()),
+    ] {
         for take in Take::ALL {
             fail_allocation(None);
             let device = start.setting.over(start.base.clone());
