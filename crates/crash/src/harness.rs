@@ -6,8 +6,8 @@ use tandemfs_device::{Device, Drive, PersistenceDomain};
 use tandemfs_format::InodeNumber;
 use tandemfs_format::inode::file_type;
 use tandemfs_fs::{
-    AllocateMode, Engine, Error, FileSystem, FormatOptions, MountOptions, NewInode, SeekTo, SetAttributes, SetTime, WriteOptions,
-    make_file_system,
+    AllocateMode, Engine, Error, FileSystem, FormatOptions, MountOptions, NewInode, ReadOptions, SeekTo, SetAttributes, SetTime,
+    WriteOptions, make_file_system,
 };
 
 use crate::memory_device::{MemoryDevice, Recorded};
@@ -204,9 +204,9 @@ impl Harness {
         let end = offset + data.len() as u64;
         let start = offset / CACHE_PAGE_BYTES * CACHE_PAGE_BYTES;
         let mut pages = vec![0; (end.next_multiple_of(CACHE_PAGE_BYTES).min(found.size.max(end)) - start) as usize];
-        self.fs.read(inode, start, &mut pages)?;
+        self.fs.read_with(inode, start, &mut pages, ReadOptions { keep_pages: true })?;
         pages[(offset - start) as usize..(end - start) as usize].copy_from_slice(data);
-        let options = WriteOptions { keep_times: true, ..WriteOptions::default() };
+        let options = WriteOptions { keep_times: true, compare: true, ..WriteOptions::default() };
         let done = self.fs.write(inode, start, &pages, options)? as u64;
         let now = SetAttributes { mtime: Some(SetTime::Now), ..SetAttributes::default() };
         self.fs.set_attributes(inode, &now)?;

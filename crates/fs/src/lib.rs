@@ -51,8 +51,8 @@ pub use recovery::RecoveryReport;
 pub use scrub::{Scrub, ScrubCounts, ScrubFinding, ScrubbedKind};
 pub use statistics::{OperationCounts, Statistics, WorkCounts};
 pub use types::{
-    AllocateMode, Attributes, DirectoryEntry, Engine, FormatOptions, MountOptions, NewInode, Promote, RenameMode, SeekTo, SetAttributes,
-    SetTime, Space, Threshold, WriteBackPolicy, WriteOptions, ZoneSpace,
+    AllocateMode, Attributes, DirectoryEntry, Engine, FormatOptions, MountOptions, NewInode, Promote, ReadOptions, RenameMode, SeekTo,
+    SetAttributes, SetTime, Space, Threshold, WriteBackPolicy, WriteOptions, ZoneSpace,
 };
 
 use data::promote::Admission;
@@ -170,7 +170,10 @@ impl FileSystem {
 
     /// Host memory of metadata pages and directory indexes, in bytes.
     pub fn memory_bytes(&self) -> u64 {
-        self.volume.pages.memory_bytes() + self.inodes.index_bytes.load(Relaxed) as u64 + self.read_ahead.memory_bytes()
+        self.volume.pages.memory_bytes()
+            + self.volume.pages.clean.memory_bytes()
+            + self.inodes.index_bytes.load(Relaxed) as u64
+            + self.read_ahead.memory_bytes()
     }
 
     /// A generation for a new inode: no other inode of this file system has had it with the same number.

@@ -18,6 +18,7 @@ use crate::alloc::lent::LentPages;
 use crate::alloc::memory::MemoryAllocator;
 use crate::alloc::sectors::SectorAllocator;
 use crate::cache::PageCache;
+use crate::data::clean_pages::CleanPages;
 use crate::data::promote::Admission;
 use crate::data::read_ahead::ReadAhead;
 use crate::data::threshold::Splitting;
@@ -141,7 +142,7 @@ impl FileSystem {
             geometry,
             checksums: superblock.checksum_kind == ChecksumKind::Crc32c,
             health: Health::new(options.read_only),
-            pages: PageCache::new(options.memory_bytes / 2 - read_ahead.bytes_max()),
+            pages: PageCache::new(options.memory_bytes / 2 - read_ahead.bytes_max(), CleanPages::new(options.memory_bytes)),
             journal: Journal::new(superblock.clone(), on_drive),
             memory: MemoryAllocator::new(&geometry, pools, LentPages::new(options.memory_bytes, options.write_back_percent)),
             sectors: SectorAllocator::new(&geometry, pools),

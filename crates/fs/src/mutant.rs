@@ -131,6 +131,18 @@ pub enum Mutant {
     PromotedSlotsSaved,
     /// The slot of an evicted copy is free, and the copy is still found.
     PromotedSlotTwice,
+    /// A clean page survives that its bytes are changed in another way than by a write ([CP2]).
+    CleanPageStale,
+    /// R18: the checksum of a sector of which lines were stored in place stays what it was.
+    ChecksumNotRenewed,
+    /// Lines are stored in place although a data log hides them ([IP1]).
+    InPlaceOverLog,
+    /// R16, R18: lines go in place before the transaction that renews their checksum is committed ([IP2]).
+    InPlaceBeforeCommit,
+    /// The old bytes of a line come from a clean page although a log lies over them ([IP6]).
+    OldLineUnderLog,
+    /// R13: a file grows in place and forgets what a truncation left behind its end ([IP5]).
+    StaleTailInPlace,
 }
 
 #[cfg(feature = "mutants")]

@@ -116,6 +116,12 @@ counters! {
         promotions,
         /// Blocks whose sectors were read from such copies.
         promoted_reads,
+        /// Lines of file data stored in place (ByteFS §4.6).
+        in_place_lines,
+        /// Pages compared with an older copy (ByteFS §4.6).
+        pages_compared,
+        /// Pages of which only the lines that had changed were written, or nothing.
+        pages_by_lines,
     }
 }
 

@@ -28,6 +28,7 @@ use tandemfs_device::{Drive, Structure};
 use tandemfs_format::{LINE_BYTES, Line, LineAddress, PAGE_BYTES, PAGE_LINES};
 
 use crate::Result;
+use crate::data::clean_pages::CleanPages;
 use crate::mutant::{Mutant, on};
 use crate::near::{NearMap, SHARDS, shard_of};
 use crate::statistics::{LiveWork, count};
@@ -122,6 +123,10 @@ struct Shard {
 pub(crate) struct PageCache {
     shards: Vec<Mutex<Shard>>,
     shard_pages_max: usize,
+    memory_bytes_max: u64,
+    page_count: AtomicUsize,
+    /// Copies of file data take what is left ([CP4] there).
+    pub(crate) clean: CleanPages,
     dirty: Mutex<Vec<Arc<Page>>>,
     dirty_count: AtomicUsize,
 }
@@ -132,12 +137,15 @@ fn page_number(start: LineAddress) -> u64 {
 }
 
 impl PageCache {
-    /// A cache of at most `memory_bytes`, dirty pages aside.
-    pub(crate) fn new(memory_bytes: u64) -> Self {
+    /// A cache of at most `memory_bytes`, dirty pages aside; `clean` shares them.
+    pub(crate) fn new(memory_bytes: u64, clean: CleanPages) -> Self {
         let pages = memory_bytes as usize / size_of::<Page>();
         Self {
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
             shard_pages_max: (pages / SHARDS).max(if EXPLORED { 1 } else { 4 }),
+            memory_bytes_max: memory_bytes,
+            page_count: AtomicUsize::new(0),
+            clean,
             dirty: Mutex::default(),
             dirty_count: AtomicUsize::new(0),
         }
@@ -206,6 +214,7 @@ impl PageCache {
                 Some(page) if Arc::strong_count(page) > 1 || page.referenced.swap(false, Relaxed) => shard.order.push_back(oldest),
                 Some(_) => {
                     shard.pages.remove(&oldest);
+                    self.page_count.fetch_sub(1, Relaxed);
                 }
             }
         }
@@ -217,6 +226,8 @@ impl PageCache {
         });
         if shard.pages.insert(page_number(start), page.clone()).is_none() {
             shard.order.push_back(page_number(start));
+            self.page_count.fetch_add(1, Relaxed);
+            self.clean.allow(self.memory_bytes_max.saturating_sub(self.memory_bytes()));
         }
         page
     }
@@ -266,7 +277,7 @@ impl PageCache {
 
     /// Host memory taken, in bytes.
     pub(crate) fn memory_bytes(&self) -> u64 {
-        self.shards.iter().map(|shard| (shard.lock().pages.len() * size_of::<Page>()) as u64).sum()
+        (self.page_count.load(Relaxed) * size_of::<Page>()) as u64
     }
 }
 
@@ -288,7 +299,7 @@ mod tests {
 
     #[test]
     fn a_line_is_verified_once_for_an_owner_and_again_when_it_changes() {
-        let cache = PageCache::new(1 << 20);
+        let cache = PageCache::new(1 << 20, CleanPages::new(0));
         let page = cache.insert_zeroed(Structure::Mapping, LineAddress::new(0));
         assert_eq!([verifications(&page, 7), verifications(&page, 7)], [3, 0]);
         assert_eq!(verifications(&page, 9), 3, "what is right for one owner is not for another");
@@ -299,7 +310,7 @@ mod tests {
 
     #[test]
     fn a_line_that_failed_is_verified_again() {
-        let page = PageCache::new(1 << 20).insert_zeroed(Structure::Mapping, LineAddress::new(0));
+        let page = PageCache::new(1 << 20, CleanPages::new(0)).insert_zeroed(Structure::Mapping, LineAddress::new(0));
         let refuse = |_, _: &Line| Err(Error::NotFound);
         assert!(page.lines(LineAddress::new(0), 3, 7, refuse, |_, _| panic!("not verified")).is_err());
         assert_eq!(verifications(&page, 7), 3);

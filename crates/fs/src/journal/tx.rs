@@ -120,7 +120,6 @@ impl<'v> Tx<'v> {
     }
 
     /// A new image of a line of file data inside a written sector ([T5]). The caller holds the range, and puts the sector's new checksum too.
-    #[allow(dead_code, reason = "the write path decides when")]
     pub(crate) fn put_data(&mut self, sector: Sector, line_in_sector: u32, image: Line) {
         assert!(u64::from(line_in_sector) < PAGE_LINES, "a line outside its sector");
         let start = self.volume.drive.description().line_of_sector(sector).filter(|_| self.volume.stores_in_place());
