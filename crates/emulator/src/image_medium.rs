@@ -1,7 +1,8 @@
-//! DRAM and flash of an emulated drive in its image ([M1]–[M3]), both mapped shared, so stores survive the process in the order in which they
-//! were made. The flash is sparse until it is programmed; a host disk that is full then is an error of the program that met it. An erasure
-//! only clears spare areas: a drive uses all its blocks before it erases the first, so giving space back would cost each program a page
-//! fault and keep an image no smaller.
+//! DRAM and flash of an emulated drive in its image ([M1]–[M3]). The DRAM is mapped shared, so stores to it survive the process in the order
+//! in which they were made. The flash is read through a mapping and programmed by offset: a drive goes through all of its blocks before it
+//! uses one again, and a store to a page that the host's file does not have yet costs a page fault more than the whole write. A host disk that
+//! is full is an error of the program that met it. An erasure clears spare areas only: giving space back would make each program meet a hole
+//! again and keep an image no smaller.
 //!
 //! An image that is open for reading only is never written: it is mapped privately, and what the firmware stores, programs or erases (it may
 //! finish what a power failure left half done) stays in host memory.
@@ -10,6 +11,7 @@
 //! [M3]: crate::medium
 
 use std::fs::File;
+use std::os::unix::fs::FileExt;
 
 use tandemfs_device::{DeviceError, Mapping};
 
@@ -26,14 +28,18 @@ pub(crate) struct ImageMedium {
     flash: Mapping,
     /// Where the spare areas start in the DRAM, in bytes.
     spares_at: u64,
+    /// Where the flash starts in the file, in bytes.
+    flash_at: u64,
+    read_only: bool,
     /// Holds the lock ([E3] of the crate).
-    _file: File,
+    file: File,
 }
 
 impl ImageMedium {
     pub(crate) fn new(image: OpenImage, layout: &DramLayout, read_only: bool) -> Result<Self, DeviceError> {
         let (dram, flash) = (image.map(false, read_only)?, image.map_flash(read_only)?);
-        Ok(Self { dram, flash, spares_at: layout.spares, _file: image.file })
+        let flash_at = image.info.block_offset();
+        Ok(Self { dram, flash, spares_at: layout.spares, flash_at, read_only, file: image.file })
     }
 
     fn spare_at(&self, page: PhysicalPage) -> u64 {
@@ -62,7 +68,13 @@ impl Medium for ImageMedium {
     }
 
     fn program_page(&self, page: PhysicalPage, from: &PageBytes, spare: Spare) -> Result<(), DeviceError> {
-        self.flash.store(page.0.saturating_mul(PAGE), from)?;
+        let offset = page.0.saturating_mul(PAGE);
+        if self.read_only {
+            self.flash.store(offset, from)?;
+        } else {
+            let failed = |source| DeviceError::Block { device: "flash".into(), operation: "program", offset, length: PAGE, source };
+            self.file.write_all_at(from, self.flash_at + offset).map_err(failed)?;
+        }
         // [M2]: what makes the page hold something comes last, in one word.
         self.dram.store(self.spare_at(page) + 8, &spare.stamp.to_le_bytes())?;
         self.dram.store(self.spare_at(page), &spare.logical_plus_one.to_le_bytes())
