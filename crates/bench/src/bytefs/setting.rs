@@ -118,3 +118,44 @@ impl Setting {
         )
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use clap::{Command, FromArgMatches};
+
+    use super::*;
+    use crate::arguments::{Arguments, Command as Subcommand};
+
+    fn setting(line: &str) -> Result<Setting> {
+        let matches = <Arguments as clap::Args>::augment_args(Command::new("bench")).try_get_matches_from(line.split(' '))?;
+        let Some(Subcommand::Bytefs(arguments)) = Arguments::from_arg_matches(&matches)?.command else { panic!("no experiment") };
+        Setting::new(&arguments)
+    }
+
+    #[test]
+    fn memory_that_stands_for_a_share_is_scaled_with_the_load() {
+        let full = setting("bench bytefs --scale 1").expect("a setting");
+        assert_eq!((full.own_log_bytes(), full.page_cache_bytes), (256 * MIB, Some(128 << 30)));
+        let tenth = setting("bench bytefs --scale 0.1").expect("a setting");
+        assert_eq!((tenth.own_log_bytes(), tenth.load(Workload::Varmail).files), (26_869_760, 100_000));
+        assert_eq!([64, 1024].map(|size| tenth.log_bytes(size * MIB)), [6_750_208, 107_413_504]);
+        assert_eq!(setting("bench bytefs --scale 0.0001").expect("a setting").own_log_bytes(), LOG_BYTES_MIN);
+        let chosen = setting("bench bytefs --log 8M --strict").expect("a setting");
+        assert_eq!((chosen.own_log_bytes(), chosen.page_cache_bytes), (8 * MIB, None));
+    }
+
+    #[test]
+    fn every_load_fits_its_drive() {
+        let setting = setting("bench bytefs").expect("a setting");
+        for workload in Workload::ALL {
+            let load = setting.load(workload);
+            let (memory, block) = Setting::zones(&load);
+            assert!(
+                memory > load.files * 1024 && block > load.files * load.file_bytes + load.loops.unwrap_or_default() / 4,
+                "{workload:?}"
+            );
+            assert!(setting.own_log_bytes() < memory, "{workload:?}");
+        }
+        assert!(setting.loads(&[Workload::Mkdir]).is_ok() && !setting.is_tiny());
+    }
+}
