@@ -57,6 +57,7 @@ pub(crate) struct Controller<M: Medium> {
 pub(crate) struct Condition {
     pub(crate) lifetime: DriveCounts,
     pub(crate) wear: Wear,
+    pub(crate) buffered_pages: u32,
     pub(crate) log: Option<LogFill>,
     pub(crate) cached_pages: Option<(u64, u64)>,
     pub(crate) read_only_reason: Option<String>,
@@ -349,7 +350,14 @@ impl<M: Medium> Controller<M> {
             Stage::Cache(_) => self.flash.read_only_reason(),
         };
         let read_only_reason = reason.map(str::to_owned);
-        Condition { lifetime: self.lifetime.total(&self.counts()), wear: self.flash.wear(), log, cached_pages, read_only_reason }
+        Condition {
+            lifetime: self.lifetime.total(&self.counts()),
+            wear: self.flash.wear(),
+            buffered_pages: self.flash.buffered_pages(),
+            log,
+            cached_pages,
+            read_only_reason,
+        }
     }
 
     /// Stores what is counted, for a drive that is closed.

@@ -16,7 +16,6 @@ mod batch;
 mod block_region;
 mod controller;
 mod firmware_drive;
-#[allow(dead_code)] // its users follow
 mod flash;
 mod header;
 mod image;
@@ -25,21 +24,17 @@ mod image_medium;
 mod layout;
 mod lifetime;
 mod lists;
-#[allow(dead_code)] // its users follow
 mod medium;
 mod model;
 #[cfg(not(feature = "mutants"))]
-#[allow(dead_code)] // its users follow
 mod mutant;
 #[cfg(feature = "mutants")]
-#[allow(dead_code)] // its users follow
 pub mod mutant;
 mod open;
 mod page_cache;
 mod profiles;
 mod statistics;
 mod timing;
-#[allow(dead_code)] // its users follow
 mod write_log;
 
 pub use header::ImageInfo;
