@@ -216,7 +216,7 @@ impl<M: Medium> WriteLog<M> {
                 cleaning.reserve = cleaning.reserve.saturating_sub(1);
             }
         }
-        if committed {
+        if committed > 0 {
             pages.write(page, &image, stamp)?;
         }
         self.unlink_page(page)?;
@@ -226,14 +226,14 @@ impl<M: Medium> WriteLog<M> {
         Ok(())
     }
 
-    /// The page with the latest committed version of each line; whether there is any. The flash is read only where lines do not cover it.
-    fn merge_committed(
+    /// The page with the latest committed version of each line; how many lines have one. The flash is read only where they do not cover it.
+    pub(super) fn merge_committed(
         &self,
         pages: &mut impl Pages,
         page: u64,
         versions: &[(u32, Version)],
         image: &mut PageBytes,
-    ) -> Result<bool, DeviceError> {
+    ) -> Result<u64, DeviceError> {
         let mut committed: Vec<(u32, u32)> = Vec::with_capacity(versions.len());
         for (at, version) in versions.iter().filter(|(_, version)| version.is_committed || on(Mutant::LatestTaken)) {
             if committed.last().is_none_or(|(before, _)| before != at) {
@@ -241,7 +241,7 @@ impl<M: Medium> WriteLog<M> {
             }
         }
         if committed.is_empty() {
-            return Ok(false);
+            return Ok(0);
         }
         if (committed.len() as u64) < PAGE_LINES {
             pages.read(page, image)?;
@@ -249,17 +249,6 @@ impl<M: Medium> WriteLog<M> {
         for (at, slot) in &committed {
             self.region.load_line(*slot, &mut image[*at as usize * LINE_BYTES..][..LINE_BYTES])?;
         }
-        Ok(true)
-    }
-
-    /// Merges what is committed of a page and writes it with the head as its stamp; the page leaves the index.
-    pub(super) fn flush_page(&mut self, pages: &mut impl Pages, page: u64) -> Result<(), DeviceError> {
-        let versions = self.page_versions(page)?;
-        let mut image = [0; FLASH_PAGE_BYTES];
-        if self.merge_committed(pages, page, &versions, &mut image)? {
-            pages.write(page, &image, self.head)?;
-        }
-        self.unlink_page(page)?;
-        Ok(())
+        Ok(committed.len() as u64)
     }
 }

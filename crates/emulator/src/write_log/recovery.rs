@@ -8,7 +8,7 @@ use tandemfs_format::PAGE_LINES;
 
 use super::versions::{Transaction, Version};
 use super::{Region, Word, WriteLog, WriteLogOptions, refused_opening};
-use crate::medium::{Medium, Pages};
+use crate::medium::{FLASH_PAGE_BYTES, Medium, Pages};
 use crate::mutant::{Mutant, on};
 
 impl<M: Medium> WriteLog<M> {
@@ -62,12 +62,17 @@ impl<M: Medium> WriteLog<M> {
         let begun = Instant::now();
         let mut recovery = DriveRecovery { transactions: self.transaction_head - self.transaction_tail, ..DriveRecovery::default() };
         self.cleaning = None;
+        if on(Mutant::UncommittedKept) {
+            self.transactions.values_mut().for_each(|state| *state = Transaction::COMMITTED);
+        }
+        let flushed = if read_only { Ok(()) } else { self.flush(pages, &mut recovery) };
+        // What a flash that refuses left, or everything on a drive that is only read.
         self.discard_uncommitted(&mut recovery)?;
+        if let Err(error) = flushed {
+            self.refusal = Some(format!("the write log cannot be cleaned ({error})"));
+            return Err(error);
+        }
         if !read_only {
-            if let Err(error) = self.flush(pages) {
-                self.refusal = Some(format!("the write log cannot be cleaned ({error})"));
-                return Err(error);
-            }
             self.refusal = None;
         }
         recovery.duration = begun.elapsed();
@@ -76,9 +81,6 @@ impl<M: Medium> WriteLog<M> {
 
     /// Leaves the latest committed version of each line in the index, and nothing else.
     fn discard_uncommitted(&mut self, recovery: &mut DriveRecovery) -> Result<(), DeviceError> {
-        if on(Mutant::UncommittedKept) {
-            self.transactions.values_mut().for_each(|state| *state = Transaction::COMMITTED);
-        }
         let mut from = 0;
         while let Some(page) = self.index.next_page(from) {
             from = page + 1;
@@ -87,8 +89,7 @@ impl<M: Medium> WriteLog<M> {
                 let versions = self.versions(top).collect::<Result<Vec<Version>, _>>()?;
                 recovery.lines_discarded += versions.iter().filter(|version| !version.is_committed).count() as u64;
                 let line = Self::line_of(page, at);
-                let wanted = |version: &&Version| version.is_committed;
-                let kept = if on(Mutant::OldestRecovered) { versions.iter().rfind(wanted) } else { versions.iter().find(wanted) };
+                let kept = versions.iter().find(|version| version.is_committed);
                 for version in &versions {
                     self.older.remove(&version.slot);
                 }
@@ -107,17 +108,28 @@ impl<M: Medium> WriteLog<M> {
         Ok(())
     }
 
-    /// Writes every page that has lines and gives the log back ([L8]).
+    /// Writes every page that has committed lines and gives the log back ([L8]).
     ///
     /// [L8]: super
-    fn flush(&mut self, pages: &mut impl Pages) -> Result<(), DeviceError> {
+    fn flush(&mut self, pages: &mut impl Pages, recovery: &mut DriveRecovery) -> Result<(), DeviceError> {
         if on(Mutant::EmptiedBeforeFlush) {
             self.region.set(Word::Tail, self.head)?;
         }
         let mut from = 0;
         while let Some(page) = self.index.next_page(from) {
-            self.flush_page(pages, page)?;
             from = page + 1;
+            let mut versions = self.page_versions(page)?;
+            if on(Mutant::OldestRecovered) {
+                versions.reverse();
+            }
+            let mut image = [0; FLASH_PAGE_BYTES];
+            let kept = self.merge_committed(pages, page, &versions, &mut image)?;
+            if kept > 0 {
+                pages.write(page, &image, self.head)?;
+            }
+            recovery.lines_kept += kept;
+            recovery.lines_discarded += versions.iter().filter(|(_, version)| !version.is_committed).count() as u64;
+            self.unlink_page(page)?;
         }
         self.region.set(Word::Tail, self.head)?;
         self.tail = self.head;
