@@ -39,6 +39,8 @@ mod page_cache;
 mod profiles;
 mod statistics;
 mod timing;
+#[cfg(test)]
+mod whole_drive;
 #[allow(dead_code)] // its users follow
 mod write_log;
 

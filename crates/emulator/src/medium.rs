@@ -86,7 +86,7 @@ pub(crate) mod test_medium {
 
     use super::*;
 
-    #[derive(Debug, Default)]
+    #[derive(Debug, Clone, Default)]
     struct Cells {
         dram: Vec<u8>,
         pages: std::collections::HashMap<u64, (Box<PageBytes>, Spare)>,
@@ -107,6 +107,16 @@ pub(crate) mod test_medium {
         /// Lets the power fail after so many further steps; none restores it.
         pub(crate) fn cut_after(&self, steps: Option<u64>) {
             self.0.lock().steps_left = steps;
+        }
+
+        /// Whether the power has failed.
+        pub(crate) fn is_off(&self) -> bool {
+            self.0.lock().steps_left == Some(0)
+        }
+
+        /// Another medium with the same content, whose power lasts.
+        pub(crate) fn copy(&self) -> Self {
+            Self(Mutex::new(Cells { steps_left: None, ..self.0.lock().clone() }))
         }
 
         /// Steps that changed something so far: stores, programs, erasures (a page is a step).

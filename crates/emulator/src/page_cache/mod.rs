@@ -10,7 +10,7 @@
 //!      old one, as it may be as long as the write has not returned. A discard is the same.
 //! [P4] Where the host manages the cache, what is not in it goes to the flash: a load reads the page, a store reads and writes it.
 //! [P5] Where the drive manages it, a miss evicts: with *clock* the first slot, in turn, that was not used since it was last passed; with
-//!      *LRU* the one that was not used for longest.
+//!      *LRU* the one that was not used for longest. Where that fails, a load reads the page past the cache.
 
 #[cfg(test)]
 mod tests;
@@ -123,9 +123,10 @@ impl<M: Medium> PageCache<M> {
 
     /// Loads a part of a page.
     pub(crate) fn load(&mut self, pages: &mut impl Pages, page: u64, within: usize, into: &mut [u8]) -> Result<(), DeviceError> {
-        match self.slot_for(pages, page)? {
-            Some(slot) => self.medium.load(self.byte_at(slot) + within as u64, into),
-            None => {
+        match self.slot_for(pages, page) {
+            Ok(Some(slot)) => self.medium.load(self.byte_at(slot) + within as u64, into),
+            // Also where no page can leave the cache, on flash that is worn out ([P5]).
+            Ok(None) | Err(_) => {
                 pages.read(page, &mut self.page)?;
                 into.copy_from_slice(&self.page[within..within + into.len()]);
                 Ok(())
@@ -272,7 +273,7 @@ impl<M: Medium> PageCache<M> {
         if on(Mutant::SlotClearedBeforeWrite) {
             self.medium.store(self.words_at + u64::from(slot) * WORD, &[0; 8])?;
         }
-        if word & DIRTY != 0 {
+        if word & DIRTY != 0 && !on(Mutant::CacheWriteBackForgotten) {
             self.write_back(pages, slot)?;
         }
         self.empty(slot)?;
