@@ -181,6 +181,9 @@ pub struct DeviceBenchArguments {
     /// Without the timing model: what the emulator itself takes.
     #[arg(long)]
     pub no_timing: bool,
+    /// Measure the index of the drive's write log, when that is full, in host memory. Writes nothing to the drive.
+    #[arg(long, conflicts_with_all = ["virtual_time", "no_timing"])]
+    pub index: bool,
     /// Measure even if there is a file system on the drive. It is lost.
     #[arg(short, long)]
     pub force: bool,
@@ -359,6 +362,7 @@ mod tests {
             "tandemfs device create image --profile bytefs-dual --cache 64M --cache-management clock --garbage-collection cost-benefit",
             "tandemfs device create image --profile bytefs --no-timing",
             "tandemfs device bench image --json --virtual --force",
+            "tandemfs device bench image --index",
             "tandemfs device stats image --json",
             "tandemfs device info image",
             "tandemfs device profiles",

@@ -72,13 +72,28 @@ fn a_drive_is_measured_beside_its_claims() {
         let of = |operation: &str| rows.iter().filter(|row| row["operation"] == operation).count();
         assert_eq!((of("store"), of("load"), of("read"), of("write")), (4, 4, 12, 12), "{profile}");
         assert_eq!(of("tagged, COMMIT"), usize::from(profile == "bytefs"));
-        for row in rows.iter().filter(|row| row["path"] == "blocks" || profile != "bytefs-dual") {
+        // Garbage collection takes its share of writes to a drive that is this small; a cache has misses.
+        let is_exact = |row: &&Value| row["operation"] == "read" || row["path"] == "bytes" && profile != "bytefs-dual";
+        for row in rows.iter().filter(is_exact) {
             let (Some(latency), Some(claimed)) = (row["latency_ns"].as_f64(), row["claimed_latency_ns"].as_f64()) else { continue };
             assert!((latency - claimed).abs() <= claimed * 0.05, "{profile}: {row}");
         }
         assert!(succeeds(&["device", "bench", &image, "--virtual"]).lines().count() == rows.len() + 1);
         std::fs::remove_file(&image).expect("removed");
     }
+}
+
+#[test]
+fn the_index_of_a_full_log_is_measured() {
+    let place = Place::empty();
+    let image = created(&place, &["--profile", "bytefs", "--write-log", "1M"]);
+    let found = json(&["device", "bench", &image, "--index", "--json"]);
+    for figures in found["indexes"].as_array().expect("both") {
+        assert!(figures["hit_ns"].as_f64() > Some(0.0) && figures["index_bytes"].as_u64() > Some(16_384), "{figures}");
+    }
+    let plain = place.path("plain");
+    succeeds(&["device", "create", &plain, "--memory", "32M", "--block", "256M"]);
+    fails(1, "has no write log", &["device", "bench", &plain, "--index"]);
 }
 
 #[test]

@@ -254,8 +254,8 @@ impl<M: Medium> Controller<M> {
         for page in self.pages_from(first).take(count as usize) {
             match &mut self.stage {
                 Stage::Log(log) => {
-                    // A page that is nowhere, of which no log has lines, is forgotten already.
-                    if self.flash.is_mapped(page)? || log.fill().lines > 0 && !on(Mutant::DiscardOfLoggedPageSkipped) {
+                    // A page that is nowhere, of which the log has no lines, is forgotten already.
+                    if self.flash.is_mapped(page)? || log.has_lines(page) && !on(Mutant::DiscardOfLoggedPageSkipped) {
                         let stamp = log.next_sequence();
                         self.flash.discard(page, stamp)?;
                         if !on(Mutant::DiscardKeepsLines) {

@@ -50,5 +50,5 @@ pub use image_file::{CreateOptions, OpenOptions, create, create_with, info};
 pub use model::{CacheManagement, FirmwareModel, GarbageCollection, ModelOptions, Staging};
 pub use open::{DeviceOptions, DeviceSpec, open_device, open_image};
 pub use profiles::{Profile, profile, profiles};
-pub use statistics::{DriveStatistics, LogStatistics, WearStatistics, statistics};
+pub use statistics::{DriveStatistics, LogFigures, LogStatistics, WearStatistics, measure_log, statistics};
 pub use timing::{Access, BlockTiming, Claim, Curve, Distribution, FirmwareTiming, LatencyPoint, Quantile, Timing};

@@ -4,13 +4,14 @@
 //! [H1] An image opens, or is refused in a sentence that names the file.
 //! [H2] What opens has the sizes of its header; both regions answer up to their last byte and refuse the next.
 //! [H3] Nothing is allocated by a size that the header claims, and no byte outside the regions changes.
+//! [H4] A header of a drive with firmware stands before DRAM that was never formatted here, so it is refused.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use tandemfs_device::{BlockRequest, Device, DeviceError};
-use tandemfs_emulator::{CreateOptions, ImageDevice, OpenOptions, create, info};
+use tandemfs_emulator::{CreateOptions, OpenOptions, create, info, open_image};
 use tandemfs_format::checksum::crc32c;
 use tandemfs_format::{SECTOR_BYTES, Sector};
 
@@ -22,8 +23,25 @@ const CRC_AT: usize = 12;
 const MEMORY_AT: u64 = 2 << 20;
 const SIZES: [u64; 12] =
     [0, 1, 4096, 2 << 20, 4 << 20, 8 << 20, 16 << 20, (16 << 20) + 4096, 1 << 30, 1 << 40, 1 << 46, (1 << 46) + (2 << 20)];
-/// Offset and size of every field after the checksum.
-const FIELDS: [(usize, usize); 10] = [(0, 8), (8, 4), (16, 8), (24, 8), (32, 32), (64, 4), (68, 4), (72, 96), (168, 24), (192, 12)];
+/// Offset and size of every field after the checksum; those of firmware in pieces.
+const FIELDS: [(usize, usize); 16] = [
+    (0, 8),
+    (8, 4),
+    (16, 8),
+    (24, 8),
+    (32, 32),
+    (64, 4),
+    (68, 4),
+    (72, 96),
+    (168, 24),
+    (192, 12),
+    (204, 60),
+    (264, 16),
+    (280, 16),
+    (296, 36),
+    (332, 52),
+    (384, 16),
+];
 /// The timing curves only where an access may take its time.
 const TIMING_FROM: usize = 72;
 
@@ -39,8 +57,8 @@ fn valid(profile: &str) -> Vec<u8> {
 }
 
 fn page(input: &mut Input<'_>) -> Vec<u8> {
-    static PAGES: std::sync::OnceLock<[Vec<u8>; 2]> = std::sync::OnceLock::new();
-    let pages = PAGES.get_or_init(|| ["off", "romefs-a"].map(valid));
+    static PAGES: std::sync::OnceLock<[Vec<u8>; 5]> = std::sync::OnceLock::new();
+    let pages = PAGES.get_or_init(|| ["off", "romefs-a", "cmm-h", "bytefs", "bytefs-dual"].map(valid));
     let mut page = input.pick(pages).clone();
     let sealed = !input.one_in(8);
     for _ in 0..input.below(5) {
@@ -81,6 +99,8 @@ pub(crate) fn run(bytes: &[u8]) {
         1 => claimed.saturating_sub(1),
         2 => claimed.saturating_add(4096),
         3 => input.border(8) >> 1,
+        // Room for what a drive with firmware has beside its capacity.
+        4 => claimed.saturating_add(1 << 30),
         _ => claimed,
     };
     let directory = tempfile::tempdir().unwrap_or_else(|error| panic!("a temporary directory: {error}"));
@@ -92,25 +112,27 @@ pub(crate) fn run(bytes: &[u8]) {
         return;
     }
     let told = info(&path);
-    let opened = ImageDevice::open(&path, &OpenOptions { timing: false, ..OpenOptions::default() });
+    let opened = open_image(&path, &OpenOptions { timing: false, ..OpenOptions::default() });
     match (&told, &opened) {
         (Ok(_), Ok(_)) => {}
         // The host may refuse to map so much.
         (_, Err(DeviceError::Open { reason, path: named })) => {
             assert!(Path::new(named) == path && reason.len() > 10, "refused with '{reason}' ({named})");
         }
-        (told, opened) => panic!("info says {told:?}, open {opened:?}"),
+        (told, opened) => panic!("info says {told:?}, open {:?}", opened.as_ref().err()),
     }
     let (Ok(info), Ok(device)) = (told, opened) else { return };
     assert!(length >= MEMORY_AT + info.memory_bytes + info.block_bytes, "a file of {length} B is an image of {info:?}");
-    use_it(&device, info.memory_bytes, info.block_bytes);
+    assert!(info.firmware.is_none(), "[H4] {info:?}");
+    let description = device.description();
+    use_it(&*device, description.byte_window_bytes(), description.block_window_bytes());
     drop(device);
     let mut now = vec![0; HEADER_BYTES];
     File::open(&path).and_then(|file| file.read_exact_at(&mut now, 0)).unwrap_or_else(|error| panic!("{error}"));
     assert!(now == page, "the header changed in use");
     if page[TIMING_FROM..].iter().all(|byte| *byte == 0) {
-        let timed = ImageDevice::open(&path, &OpenOptions::default());
-        assert!(timed.is_ok(), "an image without a timing model opens with it as well: {timed:?}");
+        let timed = open_image(&path, &OpenOptions::default());
+        assert!(timed.is_ok(), "an image without a timing model opens with it as well: {:?}", timed.err());
     }
 }
 

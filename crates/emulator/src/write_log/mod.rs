@@ -24,6 +24,8 @@
 //! [L7] *Room.* Slots for all lines that a cleaning may have to append again are kept back, and open transactions may hold a quarter of the
 //!      log, so a cleaning can always end and always frees room. Each append and COMMIT does its share of the cleaning: what is left over the
 //!      room that is left, so that the old part is empty before the new one is full. Where that is not so, the append ends the cleaning.
+//!      (A host that goes on after a power failure without RECOVER may find a log that is full of lines which a cut cleaning appended
+//!      again; stores are refused then, [L9], and RECOVER, which appends nothing, helps.)
 //! [L8] *Recovery* decides nothing new: it writes pages with the head as their stamp, as [L5], then moves the tail to the head, then the
 //!      TxLog's tail to its head. Cut anywhere, the scan finds the rest, and the uncommitted lines, again.
 //! [L9] *Refusals.* A cleaning that fails leaves index, log and TxLog as they were, up to lines appended again, which say the same twice.
@@ -51,8 +53,7 @@ use self::versions::Transaction;
 use crate::medium::{Medium, PageBytes, Pages};
 use crate::mutant::{Mutant, on};
 
-#[allow(unused_imports)] // for `tandemfs device bench`
-pub(crate) use self::measure::{LogFigures, measure};
+pub(crate) use self::measure::measure;
 
 /// Sizes of the log and when it is cleaned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -301,6 +302,11 @@ impl<M: Medium> WriteLog<M> {
     /// Whether lines of the log cover the whole page, so that a block read needs no flash.
     pub(crate) fn covers(&self, page: u64) -> bool {
         self.overlaid.is_empty() && self.index.chunks(page).count() as u64 == PAGE_LINES
+    }
+
+    /// Whether the log may have lines of the page.
+    pub(crate) fn has_lines(&self, page: u64) -> bool {
+        !self.overlaid.is_empty() || self.index.chunks(page).next().is_some()
     }
 
     /// The sequence that the next line will have: the stamp of a block write or discard ([L4]).

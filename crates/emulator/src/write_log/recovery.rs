@@ -56,8 +56,6 @@ impl<M: Medium> WriteLog<M> {
     ///
     /// # Errors
     /// What the flash says; stores are refused then ([L9]), and the next RECOVER goes on.
-    ///
-    /// [L9]: super
     pub(crate) fn recover(&mut self, pages: &mut impl Pages, read_only: bool) -> Result<DriveRecovery, DeviceError> {
         let begun = Instant::now();
         let mut recovery = DriveRecovery { transactions: self.transaction_head - self.transaction_tail, ..DriveRecovery::default() };
@@ -109,8 +107,6 @@ impl<M: Medium> WriteLog<M> {
     }
 
     /// Writes every page that has committed lines and gives the log back ([L8]).
-    ///
-    /// [L8]: super
     fn flush(&mut self, pages: &mut impl Pages, recovery: &mut DriveRecovery) -> Result<(), DeviceError> {
         if on(Mutant::EmptiedBeforeFlush) {
             self.region.set(Word::Tail, self.head)?;
@@ -138,6 +134,7 @@ impl<M: Medium> WriteLog<M> {
         }
         self.transaction_tail = self.transaction_head;
         self.transactions.clear();
+        self.reused_from = None;
         Ok(())
     }
 }

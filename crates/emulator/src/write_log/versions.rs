@@ -142,8 +142,6 @@ impl<M: Medium> WriteLog<M> {
     }
 
     /// Appends the lines of a transaction again over which others stored since ([L2]).
-    ///
-    /// [L2]: super
     pub(super) fn raise(&mut self, pages: &mut impl Pages, transaction: u32) -> Result<(), DeviceError> {
         if self.overlaid.is_empty() {
             return Ok(());
