@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use tandemfs_device::{BlockPath, BytePath, Device, DeviceDescription, DeviceError, PersistenceDomain};
+use tandemfs_device::{BlockPath, BytePath, Device, DeviceDescription, DeviceError, DriveCounts, Firmware, PersistenceDomain};
 
 /// A store: offset in the memory zone and length, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,6 +52,14 @@ impl Device for Probe {
 
     fn description(&self) -> &DeviceDescription {
         &self.description
+    }
+
+    fn firmware(&self) -> Option<&dyn Firmware> {
+        self.inner.firmware()
+    }
+
+    fn counts(&self) -> Option<DriveCounts> {
+        self.inner.counts()
     }
 }
 

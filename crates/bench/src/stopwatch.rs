@@ -10,7 +10,7 @@ use std::thread::{self, ThreadId};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use tandemfs_device::{BlockPath, BlockRequest, BytePath, Device, DeviceDescription, DeviceError};
+use tandemfs_device::{BlockPath, BlockRequest, BytePath, Device, DeviceDescription, DeviceError, DriveCounts, Firmware};
 use tandemfs_format::geometry::Geometry;
 use tandemfs_format::{PairSeed, Sector, UNIT_BYTES};
 
@@ -136,6 +136,14 @@ impl Device for Stopwatch {
 
     fn description(&self) -> &DeviceDescription {
         self.inner.description()
+    }
+
+    fn firmware(&self) -> Option<&dyn Firmware> {
+        self.inner.firmware()
+    }
+
+    fn counts(&self) -> Option<DriveCounts> {
+        self.inner.counts()
     }
 }
 

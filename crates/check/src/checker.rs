@@ -199,6 +199,7 @@ fn inspect<'d>(drive: &'d Drive, options: &CheckOptions, progress: &mut dyn FnMu
 /// Only where nothing could be checked: no readable superblock, a truncated device, halves of two pairs, or a device that fails where
 /// check writes or reads the journal. Damage is a finding.
 pub fn check(drive: &Drive, options: &CheckOptions, progress: &mut dyn FnMut(Progress)) -> Result<Report, CheckError> {
+    drive.recover()?; // what no COMMIT made durable must not be taken for damage, nor for a state of the image
     let mut inspection = inspect(drive, options, progress)?;
     let clean = inspection.image.superblock.clean;
     let mut repaired: Vec<Located> = Vec::new();

@@ -33,6 +33,7 @@ impl<'d> Dump<'d> {
     /// # Errors
     /// As [`crate::check`].
     pub fn open(drive: &'d Drive) -> Result<Self, CheckError> {
+        drive.recover()?;
         let heads = superblock::read(drive)?;
         let mut image = Image::new(drive, heads.superblock);
         let mut ignored = Vec::new();

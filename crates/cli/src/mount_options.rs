@@ -3,10 +3,14 @@
 use std::path::PathBuf;
 
 use tandemfs_device::PersistenceDomain;
-use tandemfs_fs::{MountOptions, Promote, Threshold, WriteBackPolicy};
+use tandemfs_format::PAGE_LINES;
+use tandemfs_fs::{Engine, MountOptions, Promote, Threshold, WriteBackPolicy};
 use tandemfs_fuse::{Mode, MountSettings};
 
 use crate::size;
+
+/// Longest write that can be asked to go in place, in bytes: a page.
+const IN_PLACE_BYTES_MAX: u32 = 4096;
 
 /// The options, for `tandemfs mount --help`.
 pub const HELP: &str = "\
@@ -22,6 +26,11 @@ Options (-o):
   promote=on|off  copies of what is read often in spare space of the memory zone (default off); always: of
                   whatever is read
   read_ahead=SIZE most bytes read ahead of a sequential reader that asks past the page cache (default 1M; 0: none)
+  in_place=SIZE   writes up to this are stored in place, on a drive with transactions (default 512; 0: none)
+  modified_ratio=N/M  a page that comes back from the page cache goes by its changed lines of 64 B where they are less
+                  than this share of it (default 1/8; also N%; 0: all pages as they come)
+  engine=NAME     how metadata becomes durable: journal, firmware (by the drive's own transactions), or auto
+                  (default): firmware where the drive has them
   memory=SIZE     host memory for metadata (default 256M)
   domain=NAME     take the drive for less persistent than it says: none, process, adr, eadr or gpf
   timing=on|off   an emulated drive takes the time that the real one would (default off)
@@ -106,6 +115,24 @@ impl Options {
             Some(("read_ahead", value)) => {
                 self.file_system.read_ahead_bytes = bytes_32("read_ahead", value, option_size("read_ahead", value)?)?;
             }
+            Some(("in_place", value)) => {
+                let bytes = option_size("in_place", value)?;
+                let fits = u32::try_from(bytes).ok().filter(|bytes| *bytes <= IN_PLACE_BYTES_MAX);
+                self.file_system.in_place_bytes = fits.ok_or_else(|| format!("in_place={value}: at most 4K is possible"))?;
+            }
+            Some(("modified_ratio", value)) => {
+                let lines = modified_lines(value);
+                let wrong = || format!("modified_ratio={value}: a share as 1/8 or 10% is needed, at most 1/1, or 0");
+                self.file_system.modified_lines = lines.ok_or_else(wrong)?;
+            }
+            Some(("engine", value)) => {
+                self.file_system.engine = match value {
+                    "auto" => Engine::Auto,
+                    "journal" => Engine::Journal,
+                    "firmware" => Engine::Firmware,
+                    _ => return Err(format!("engine={value}: engine is 'auto', 'journal' or 'firmware'")),
+                }
+            }
             Some(("memory", value)) => self.file_system.memory_bytes = option_size("memory", value)?,
             Some(("domain", value)) => self.domain = Some(value.parse().map_err(|error| format!("domain: {error}"))?),
             Some(("timing", value)) => {
@@ -183,6 +210,17 @@ fn option_size(name: &str, value: &str) -> Result<u64, String> {
     size::parse(value).map_err(|error| format!("{name}: {error}"))
 }
 
+/// Fewer lines of a page than this are less than the share of it that a ratio names.
+fn modified_lines(ratio: &str) -> Option<u32> {
+    let (part, whole): (u32, u32) = match (ratio.split_once('/'), ratio.strip_suffix('%')) {
+        (Some((part, whole)), _) => (part.parse().ok()?, whole.parse().ok()?),
+        (None, Some(percent)) => (percent.parse().ok()?, 100),
+        (None, None) => (ratio.parse().ok()?, 1),
+    };
+    let fits = (1..=u32::from(u16::MAX)).contains(&whole) && part <= whole;
+    fits.then(|| (part * PAGE_LINES as u32).div_ceil(whole))
+}
+
 fn bytes_32(name: &str, value: &str, bytes: u64) -> Result<u32, String> {
     u32::try_from(bytes).map_err(|_| format!("{name}={value}: less than 4G is possible"))
 }
@@ -214,7 +252,7 @@ mod tests {
         let options = Options::parse(
             [
                 "strict,threshold=128K,memory=1G,domain=adr",
-                "write_back=coldest,write_back_limit=20%,promote=on,read_ahead=256K",
+                "write_back=coldest,write_back_limit=20%,promote=on,read_ahead=256K,engine=firmware,in_place=128,modified_ratio=1/4",
                 "timing=on,threads=3,log=/tmp/l,allow_other,allow_root,ro,nodev,nosuid,noexec,sync",
             ],
             true,
@@ -228,6 +266,9 @@ mod tests {
             write_back_percent: 20,
             promote: Promote::Hot,
             read_ahead_bytes: 256 << 10,
+            engine: Engine::Firmware,
+            in_place_bytes: 128,
+            modified_lines: 16,
         };
         let settings = MountSettings {
             mode: Mode::Strict,
@@ -254,7 +295,15 @@ mod tests {
         assert!(!parse("users").expect("reads").settings.exec);
         assert_eq!(parse("threshold=auto").expect("reads").file_system.threshold, Threshold::Auto);
         assert_eq!(parse("threshold=0").expect("reads").file_system.threshold, Threshold::BlocksOnly);
+        assert_eq!(parse("engine=firmware,engine=journal").expect("reads").file_system.engine, Engine::Journal);
         assert_eq!(parse("strict,atomic").expect("reads").settings.mode, Mode::StrictAtomic);
+    }
+
+    #[test]
+    fn a_ratio_is_a_number_of_lines() {
+        for (ratio, lines) in [("1/8", 8), ("0", 0), ("1", 64), ("1/1", 64), ("100%", 64), ("10%", 7), ("1/64", 1), ("5%", 4)] {
+            assert_eq!(parse(&format!("modified_ratio={ratio}")).expect("reads").file_system.modified_lines, lines, "{ratio}");
+        }
     }
 
     #[test]
@@ -269,6 +318,11 @@ mod tests {
             ("write_back_limit=0", "1%"),
             ("promote=maybe", "'always'"),
             ("read_ahead=8G", "8G"),
+            ("engine=steam", "'journal'"),
+            ("in_place=5K", "4K"),
+            ("modified_ratio=3/2", "1/8"),
+            ("modified_ratio=1/0", "1/8"),
+            ("modified_ratio=few", "1/8"),
             ("domain=mine", "'mine'"),
             ("timing=fast", "timing=fast"),
             ("threads=0", "threads=0"),

@@ -429,3 +429,65 @@ fn a_copy_outlives_the_daemon() {
         mount.unmount();
     }
 }
+
+/// Bytes that crossed to the drive, by both paths.
+fn written(mount: &Mount) -> u64 {
+    let stats = mount.stats();
+    let path = |name: &str| stats[name]["written_bytes"].as_u64().expect("a number");
+    path("byte_path") + path("block_path")
+}
+
+#[test]
+fn one_changed_byte_of_a_page_that_comes_back_moves_a_few_lines() {
+    let modes = ["relaxed", "strict", "relaxed,modified_ratio=0"];
+    for (mode, has_firmware) in modes.map(|mode| (mode, false)).into_iter().chain(modes.map(|mode| (mode, true))) {
+        let place = if has_firmware { Place::with_firmware() } else { Place::formatted() };
+        let mount = place.mount(mode);
+        let mut expected = pattern(4, if mode == "strict" { 1 << 17 } else { 1 << 18 });
+        fs::write(mount.path("file"), &expected).expect("written");
+        mount.unmount();
+        let mount = place.mount(mode); // the kernel has no page of the file, and reads them
+        let file = OpenOptions::new().read(true).write(true).open(mount.path("file")).expect("opened");
+        let settle = |file: &File| {
+            file.sync_all().expect("synced");
+            written(&mount)
+        };
+        // What one page costs: its lines, and the same with the times of the file, which the kernel sends by themselves.
+        let mut moved = Vec::new();
+        for at in [5 * 4096 + 100, 9 * 4096 + 4095] {
+            let before = settle(&file);
+            if mode == "strict" {
+                let mapped = Mapped::new(&file, expected.len());
+                mapped.store(at, b"!");
+                mapped.sync(MsyncFlags::SYNC).expect("synced");
+            } else {
+                file.write_all_at(b"!", at as u64).expect("written");
+            }
+            expected[at] = b'!';
+            moved.push(settle(&file) - before);
+        }
+        if mode == "relaxed" {
+            let mapped = Mapped::new(&file, expected.len());
+            let before = settle(&file);
+            mapped.store(20 * 4096, b"?");
+            mapped.sync(MsyncFlags::SYNC).expect("synced");
+            expected[20 * 4096] = b'?';
+            moved.push(settle(&file) - before);
+        }
+        println!("{mode}, firmware {has_firmware}: {moved:?} B");
+        if has_firmware && mode != "relaxed,modified_ratio=0" {
+            // The line, its sector's checksum, and the inode: twice where the kernel sends the file's times by themselves.
+            assert!(moved.iter().all(|bytes| *bytes <= 256), "{mode}: {moved:?} B");
+            assert_eq!(mount.stats()["file_system"]["in_place_lines"].as_u64(), Some(moved.len() as u64));
+        }
+        let few = mode != "relaxed,modified_ratio=0";
+        assert!(moved.iter().all(|bytes| (*bytes < 1024) == few), "{mode}: {moved:?} B");
+        drop(file);
+        assert!(fs::read(mount.path("file")).expect("read") == expected);
+        mount.unmount();
+        let mount = place.mount(mode);
+        assert!(fs::read(mount.path("file")).expect("read") == expected, "{mode}: after a remount");
+        mount.unmount();
+        place.check();
+    }
+}

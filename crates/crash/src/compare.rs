@@ -106,6 +106,11 @@ pub fn compare_with_model(seed: u64) -> Result<Compared, String> {
     let mut of_reads = Random::new(seed.rotate_left(32));
     setting.mount.promote = *of_reads.pick(&[Promote::Off, Promote::Hot, Promote::EveryRead]);
     setting.mount.read_ahead_bytes = *of_reads.pick(&[0, 16 << 10, 1 << 20]);
+    match Random::new(seed.rotate_left(16)).below(5) {
+        0 | 1 => setting = setting.with_firmware(),
+        2 => setting = setting.with_idle_firmware(),
+        _ => {}
+    }
     let mix = Mix::draw(&mut random, setting.block_zone_bytes);
     let mut list = match random.below(3) {
         0 => Vec::new(),

@@ -125,7 +125,7 @@ impl Explorer {
     pub fn explore(&mut self, operations: &[Operation], first: usize) -> Result<(), String> {
         let first = first + self.prefix.len();
         let operations = &[&self.prefix, operations].concat()[..];
-        let device = MemoryDevice::over(self.base.clone(), self.setting.domain);
+        let device = self.setting.over(self.base.clone());
         let start = device.fork();
         device.start_recording();
         let mut harness =
@@ -226,7 +226,7 @@ impl Explorer {
         if nested {
             device.start_recording();
         }
-        let fs = mount(&device, &self.setting.mount)?;
+        let fs = mount(&device, &self.setting.mount_again(&mut self.random))?;
         let tree = Tree::read(&fs)?;
         if nested {
             self.cut_recovery(&start, &device.stop_recording(), &tree, self.effort.recovery_depth)?;
@@ -241,7 +241,7 @@ impl Explorer {
             drop(fs);
             let counts = check_device(&device, false).map_err(|what| format!("check after recovery: {what}"))?;
             compare_space(&space, &counts, &tree)?;
-            let again = mount(&device, &self.setting.mount)?;
+            let again = mount(&device, &self.setting.mount_again(&mut self.random))?;
             if !again.recovery().clean {
                 return Err("not clean after recovery and unmount".into());
             }
@@ -287,7 +287,7 @@ impl Explorer {
         if nested {
             state.device.start_recording();
         }
-        let fs = mount(&state.device, &self.setting.mount)?;
+        let fs = mount(&state.device, &self.setting.mount_again(&mut self.random))?;
         if let Some(difference) = Tree::read(&fs)?.difference(expected) {
             return Err(difference);
         }

@@ -1,7 +1,7 @@
 //! A device that fails: on the n-th access of a kind, or wherever an access touches a bad place.
 //!
 //! The fault model: a failed load, store or read changes nothing on the device; a failed write leaves its sectors as they were; a failed
-//! FLUSH makes nothing durable that was not. A lasting fault fails every access of the kind from the n-th on. A bad place fails for good,
+//! FLUSH makes nothing durable that was not, and a failed COMMIT commits nothing. A lasting fault fails every access of the kind from the n-th on. A bad place fails for good,
 //! unless it is one that a write heals. Flushes of lines and fences cannot fail on a CPU.
 
 use std::io;
@@ -9,7 +9,9 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use tandemfs_device::{BlockPath, BlockRequest, BytePath, Device, DeviceDescription, DeviceError};
+use tandemfs_device::{
+    BlockPath, BlockRequest, BytePath, Device, DeviceDescription, DeviceError, DriveCounts, DriveRecovery, Firmware, TxId,
+};
 use tandemfs_format::Sector;
 
 use crate::memory_device::MemoryDevice;
@@ -28,11 +30,17 @@ pub enum Access {
     Write,
     /// FLUSH of the drive.
     Flush,
+    /// Of lines, as part of a transaction of the drive.
+    StoreTagged,
+    /// COMMIT of a transaction of the drive.
+    Commit,
 }
 
 impl Access {
-    /// All of them.
-    pub const ALL: [Self; 5] = [Self::Load, Self::Store, Self::Read, Self::Write, Self::Flush];
+    /// All of them; the last two are of drives with firmware.
+    pub const ALL: [Self; 7] = [Self::Load, Self::Store, Self::Read, Self::Write, Self::Flush, Self::StoreTagged, Self::Commit];
+    /// Those that every device has.
+    pub const PLAIN: [Self; 5] = [Self::Load, Self::Store, Self::Read, Self::Write, Self::Flush];
 }
 
 /// Bytes of one zone.
@@ -73,7 +81,7 @@ pub struct FaultDevice {
     inner: MemoryDevice,
     plan: Plan,
     /// Accesses so far, in the order of [`Access::ALL`].
-    counts: [AtomicU64; 5],
+    counts: [AtomicU64; 7],
     hit: AtomicBool,
     touched: Mutex<Vec<Place>>,
 }
@@ -122,8 +130,20 @@ impl FaultDevice {
         std::mem::take(&mut self.places())
     }
 
+    /// A place as its own zone has it, where both paths reach both zones.
+    fn own_place(&self, place: Place) -> Place {
+        let description = self.inner.description();
+        let moved = |range: Range<u64>, by: u64| range.start - by..range.end - by;
+        match place {
+            Place::Memory(range) if range.start >= description.memory_bytes => Place::Blocks(moved(range, description.memory_bytes)),
+            Place::Blocks(range) if range.start >= description.block_bytes => Place::Memory(moved(range, description.block_bytes)),
+            own => own,
+        }
+    }
+
     /// Whether an access of a place fails. A FLUSH has none.
     fn fails(&self, access: Access, place: Option<Place>) -> bool {
+        let place = place.map(|place| self.own_place(place));
         let before = self.counts[access as usize].fetch_add(1, SeqCst);
         let fails = match &self.plan {
             Plan::Nothing => {
@@ -170,6 +190,39 @@ impl Device for FaultDevice {
 
     fn description(&self) -> &DeviceDescription {
         self.inner.description()
+    }
+
+    fn firmware(&self) -> Option<&dyn Firmware> {
+        self.inner.firmware().map(|_| self as &dyn Firmware)
+    }
+
+    fn counts(&self) -> Option<DriveCounts> {
+        self.inner.counts()
+    }
+}
+
+impl Firmware for FaultDevice {
+    fn store_tagged(&self, transaction: TxId, offset: u64, from: &[u8]) -> Result<(), DeviceError> {
+        if self.fails(Access::StoreTagged, Some(Place::Memory(offset..offset + from.len() as u64))) {
+            return Err(self.poisoned(offset));
+        }
+        self.inner.store_tagged(transaction, offset, from)
+    }
+
+    fn commit(&self, transaction: TxId) -> Result<(), DeviceError> {
+        if self.fails(Access::Commit, None) {
+            let reason = "an injected fault".to_owned();
+            return Err(DeviceError::Firmware { device: "fault device".into(), command: "COMMIT", reason });
+        }
+        self.inner.commit(transaction)
+    }
+
+    fn recover(&self) -> Result<DriveRecovery, DeviceError> {
+        self.inner.recover()
+    }
+
+    fn clean(&self) -> Result<(), DeviceError> {
+        self.inner.clean()
     }
 }
 

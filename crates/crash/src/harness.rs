@@ -6,10 +6,11 @@ use tandemfs_device::{Device, Drive, PersistenceDomain};
 use tandemfs_format::InodeNumber;
 use tandemfs_format::inode::file_type;
 use tandemfs_fs::{
-    AllocateMode, Error, FileSystem, FormatOptions, MountOptions, NewInode, SeekTo, SetAttributes, SetTime, WriteOptions, make_file_system,
+    AllocateMode, Engine, Error, FileSystem, FormatOptions, MountOptions, NewInode, ReadOptions, SeekTo, SetAttributes, SetTime,
+    WriteOptions, make_file_system,
 };
 
-use crate::memory_device::MemoryDevice;
+use crate::memory_device::{MemoryDevice, Recorded};
 use crate::model::{Model, Refusal, link_target};
 use crate::operation::{Operation, SLOTS};
 use crate::random::{Random, fill};
@@ -34,6 +35,8 @@ pub struct Setting {
     pub mount: MountOptions,
     /// Writes come as a kernel's write-back cache sends them (relaxed mode): whole pages, times left alone, times by themselves after them.
     pub write_back_cache: bool,
+    /// The drive has firmware: overlapping windows, and transactions.
+    pub has_firmware: bool,
 }
 
 impl Setting {
@@ -46,7 +49,35 @@ impl Setting {
             format: FormatOptions { block_bytes, ..FormatOptions::default() },
             mount: MountOptions { memory_bytes: 4 << 20, ..MountOptions::default() },
             write_back_cache: false,
+            has_firmware: false,
         }
+    }
+
+    /// The same on a drive with firmware, whose transactions serve the file system.
+    pub fn with_firmware(self) -> Self {
+        Self { has_firmware: true, ..self }
+    }
+
+    /// A drive with firmware that has transactions, and a file system that keeps its journal all the same.
+    pub fn with_idle_firmware(self) -> Self {
+        let mount = MountOptions { engine: Engine::Journal, ..self.mount };
+        Self { has_firmware: true, mount, ..self }
+    }
+
+    /// Whether transactions are the drive's.
+    pub fn commits_on_drive(&self) -> bool {
+        self.has_firmware && self.mount.engine != Engine::Journal
+    }
+
+    /// How the same image may be mounted next: engines may alternate.
+    pub fn mount_again(&self, random: &mut Random) -> MountOptions {
+        let engine = if self.has_firmware { *random.pick(&[Engine::Journal, Engine::Firmware]) } else { self.mount.engine };
+        MountOptions { engine, ..self.mount.clone() }
+    }
+
+    /// A device over contents that others may share.
+    pub fn over(&self, base: Arc<Recorded>) -> MemoryDevice {
+        MemoryDevice::over(base, self.domain).given_firmware(self.has_firmware)
     }
 
     /// The same in relaxed mode.
@@ -59,7 +90,7 @@ impl Setting {
     /// # Panics
     /// Where it cannot be formatted: the setting is wrong.
     pub fn format(&self) -> MemoryDevice {
-        let device = MemoryDevice::new(self.memory_bytes, self.block_zone_bytes, self.domain);
+        let device = MemoryDevice::new(self.memory_bytes, self.block_zone_bytes, self.domain).given_firmware(self.has_firmware);
         if let Err(error) = make_file_system(&Drive::new(Arc::new(device.clone())), &self.format) {
             panic!("{self:?}: {error}");
         }
@@ -173,9 +204,9 @@ impl Harness {
         let end = offset + data.len() as u64;
         let start = offset / CACHE_PAGE_BYTES * CACHE_PAGE_BYTES;
         let mut pages = vec![0; (end.next_multiple_of(CACHE_PAGE_BYTES).min(found.size.max(end)) - start) as usize];
-        self.fs.read(inode, start, &mut pages)?;
+        self.fs.read_with(inode, start, &mut pages, ReadOptions { keep_pages: true })?;
         pages[(offset - start) as usize..(end - start) as usize].copy_from_slice(data);
-        let options = WriteOptions { keep_times: true, ..WriteOptions::default() };
+        let options = WriteOptions { keep_times: true, compare: true, ..WriteOptions::default() };
         let done = self.fs.write(inode, start, &pages, options)? as u64;
         let now = SetAttributes { mtime: Some(SetTime::Now), ..SetAttributes::default() };
         self.fs.set_attributes(inode, &now)?;

@@ -20,6 +20,7 @@ mod sequences;
 mod soundness;
 mod states;
 mod stuck;
+mod tagged_lines;
 mod tree;
 
 pub use compare::{Compared, compare_with_model};

@@ -2,12 +2,20 @@
 //!
 //! It is a copy-on-write image: pages that changed lie over a base that many devices share. So a crash state costs the few pages in which
 //! it differs, and [`MemoryDevice::fork`] costs nothing worth counting.
+//!
+//! It may have firmware ([`MemoryDevice::with_firmware`]): then each path reaches both zones, one behind the other as
+//! `DeviceDescription::overlapping` says, and stores may belong to transactions (`tagged_lines.rs`).
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use tandemfs_device::{BlockPath, BlockRequest, BytePath, Device, DeviceDescription, DeviceError, PersistenceDomain, REQUEST_BYTES};
-use tandemfs_format::{SECTOR_BYTES, Sector};
+use tandemfs_device::{
+    BlockPath, BlockRequest, BytePath, Device, DeviceDescription, DeviceError, DriveCounts, DriveRecovery, Firmware, PersistenceDomain,
+    REQUEST_BYTES, TxId,
+};
+use tandemfs_format::{LINE_BYTES, Line, PAGE_LINES, SECTOR_BYTES, Sector};
+
+use crate::tagged_lines::{TaggedLines, line_of};
 
 /// What discarded sectors read as: nobody may rely on zeros.
 pub const DISCARDED: u8 = 0xdb;
@@ -24,6 +32,21 @@ pub enum Event {
         /// The bytes.
         bytes: Vec<u8>,
     },
+    /// Whole lines were stored as part of a transaction of the drive.
+    StoreTagged {
+        /// The transaction.
+        transaction: TxId,
+        /// Offset in the byte window in bytes.
+        offset: u64,
+        /// Whole lines.
+        bytes: Vec<u8>,
+    },
+    /// A transaction of the drive was committed.
+    Commit(TxId),
+    /// The drive discarded what was not committed.
+    Recover,
+    /// The drive emptied its write log.
+    Clean,
     /// Lines of a range are on their way to the persistence domain.
     FlushLines {
         /// Offset in bytes.
@@ -64,13 +87,22 @@ pub struct Recorded {
     pub blocks: Vec<u8>,
 }
 
-/// Which of the two zones.
+/// Which of the two zones; where the paths overlap, whose window: it begins with its own zone and goes on with the other one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Zone {
     /// Reached by loads and stores.
     Memory,
     /// Reached by block commands.
     Blocks,
+}
+
+impl Zone {
+    fn other(self) -> Self {
+        match self {
+            Self::Memory => Self::Blocks,
+            Self::Blocks => Self::Memory,
+        }
+    }
 }
 
 /// Two zones: pages over a shared base.
@@ -97,7 +129,46 @@ impl Image {
         bytes
     }
 
-    fn load(&self, zone: Zone, offset: u64, into: &mut [u8]) {
+    /// Loads through a window: what is behind its own zone is of the other one.
+    fn load(&self, window: Zone, offset: u64, into: &mut [u8]) {
+        let (own, rest) = into.split_at_mut(self.own_bytes(window, offset, into.len()));
+        self.load_zone(window, offset, own);
+        if !rest.is_empty() {
+            let behind = offset + own.len() as u64 - self.base(window).len() as u64;
+            self.load_zone(window.other(), behind, rest);
+        }
+    }
+
+    /// The same for stores.
+    fn store(&mut self, window: Zone, offset: u64, from: &[u8]) {
+        let (own, rest) = from.split_at(self.own_bytes(window, offset, from.len()));
+        self.store_zone(window, offset, own);
+        if !rest.is_empty() {
+            let behind = offset + own.len() as u64 - self.base(window).len() as u64;
+            self.store_zone(window.other(), behind, rest);
+        }
+    }
+
+    /// How much of an access is in the window's own zone.
+    fn own_bytes(&self, window: Zone, offset: u64, length: usize) -> usize {
+        (self.base(window).len() as u64).saturating_sub(offset).min(length as u64) as usize
+    }
+
+    /// The number in the byte window of the line at an offset of a window.
+    fn line_number(&self, window: Zone, offset: u64) -> u64 {
+        let (memory, blocks) = (self.base.memory.len() as u64, self.base.blocks.len() as u64);
+        let offset = match window {
+            Zone::Memory => offset,
+            Zone::Blocks if offset < blocks => memory + offset,
+            Zone::Blocks => offset - blocks,
+        };
+        offset / LINE_BYTES as u64
+    }
+
+    fn load_zone(&self, zone: Zone, offset: u64, into: &mut [u8]) {
+        if into.is_empty() {
+            return;
+        }
         let start = offset as usize;
         into.copy_from_slice(&self.base(zone)[start..start + into.len()]);
         if self.pages.is_empty() || into.is_empty() {
@@ -112,7 +183,7 @@ impl Image {
         }
     }
 
-    fn store(&mut self, zone: Zone, offset: u64, mut from: &[u8]) {
+    fn store_zone(&mut self, zone: Zone, offset: u64, mut from: &[u8]) {
         let mut at = offset as usize;
         while !from.is_empty() {
             let (page, within) = ((at / PAGE) as u64, at % PAGE);
@@ -147,7 +218,59 @@ impl Image {
 #[derive(Debug)]
 struct State {
     image: Image,
+    tagged: TaggedLines,
     events: Option<Vec<Event>>,
+}
+
+impl State {
+    fn over(image: Image) -> Arc<Mutex<Self>> {
+        Arc::new(Mutex::new(Self { image, tagged: TaggedLines::default(), events: None }))
+    }
+
+    fn line(&self, line: u64) -> Line {
+        let mut bytes = [0; LINE_BYTES];
+        self.image.load(Zone::Memory, line * LINE_BYTES as u64, &mut bytes);
+        bytes
+    }
+
+    /// An untagged store, or a block write, with what it does to lines of open transactions.
+    fn store(&mut self, window: Zone, offset: u64, from: &[u8]) {
+        self.image.store(window, offset, from);
+        match window {
+            Zone::Memory => {
+                let (mut at, mut rest) = (offset, from);
+                while !rest.is_empty() {
+                    let within = (at % LINE_BYTES as u64) as usize;
+                    let here = (LINE_BYTES - within).min(rest.len());
+                    self.tagged.store_untagged(at / LINE_BYTES as u64, within, &rest[..here]);
+                    (at, rest) = (at + here as u64, &rest[here..]);
+                }
+            }
+            Zone::Blocks => {
+                for sector in (offset..offset + from.len() as u64).step_by(SECTOR_BYTES) {
+                    self.tagged.forget(self.image.line_number(Zone::Blocks, sector), PAGE_LINES);
+                }
+            }
+        }
+    }
+
+    fn store_tagged(&mut self, transaction: TxId, offset: u64, from: &[u8]) -> Result<(), String> {
+        self.tagged.check_open(transaction)?;
+        for (line, bytes) in (offset / LINE_BYTES as u64..).zip(from.chunks(LINE_BYTES)) {
+            self.tagged.store(transaction, line, self.line(line), line_of(bytes))?;
+        }
+        self.image.store(Zone::Memory, offset, from);
+        Ok(())
+    }
+
+    fn recover(&mut self) -> DriveRecovery {
+        let (lines, transactions) = self.tagged.recover();
+        let lines_discarded = lines.len() as u64;
+        for (line, bytes) in lines {
+            self.image.store(Zone::Memory, line * LINE_BYTES as u64, &bytes);
+        }
+        DriveRecovery { lines_discarded, transactions, ..DriveRecovery::default() }
+    }
 }
 
 /// The device. Clones share it.
@@ -181,13 +304,27 @@ impl MemoryDevice {
             request_bytes: REQUEST_BYTES,
         };
         let image = Image { base, pages: HashMap::new() };
-        Self { description, state: Arc::new(Mutex::new(State { image, events: None })) }
+        Self { description, state: State::over(image) }
+    }
+
+    /// A drive of zeros with firmware: overlapping windows, tagged stores, COMMIT and RECOVER.
+    pub fn with_firmware(memory_bytes: u64, block_bytes: u64, domain: PersistenceDomain) -> Self {
+        Self::new(memory_bytes, block_bytes, domain).given_firmware(true)
+    }
+
+    /// The same device with firmware, or without. No transaction may be open.
+    pub fn given_firmware(mut self, has_firmware: bool) -> Self {
+        self.description.overlapping = has_firmware;
+        self
     }
 
     /// A device of its own with the contents that this one has now. It records nothing.
     pub fn fork(&self) -> Self {
-        let image = self.state().image.clone();
-        Self { description: self.description.clone(), state: Arc::new(Mutex::new(State { image, events: None })) }
+        let (image, tagged) = {
+            let state = self.state();
+            (state.image.clone(), state.tagged.clone())
+        };
+        Self { description: self.description.clone(), state: Arc::new(Mutex::new(State { image, tagged, events: None })) }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -242,6 +379,10 @@ impl MemoryDevice {
         self.description.domain
     }
 
+    pub(crate) fn has_firmware(&self) -> bool {
+        self.description.overlapping
+    }
+
     /// Bytes of a zone, past the record.
     pub(crate) fn peek(&self, zone: Zone, offset: u64, into: &mut [u8]) {
         self.state().image.load(zone, offset, into);
@@ -249,7 +390,42 @@ impl MemoryDevice {
 
     /// Changes bytes of a zone, past the record.
     pub(crate) fn poke(&self, zone: Zone, offset: u64, from: &[u8]) {
-        self.state().image.store(zone, offset, from);
+        self.state().store(zone, offset, from);
+    }
+
+    /// Stores lines as part of a transaction, past the record.
+    pub(crate) fn poke_tagged(&self, transaction: TxId, offset: u64, from: &[u8]) -> Result<(), String> {
+        self.state().store_tagged(transaction, offset, from)
+    }
+
+    /// Commits a transaction, past the record.
+    pub(crate) fn commit_unrecorded(&self, transaction: TxId) -> Result<(), String> {
+        self.state().tagged.commit(transaction)
+    }
+
+    /// Discards what is not committed, past the record.
+    pub(crate) fn recover_unrecorded(&self) -> DriveRecovery {
+        self.state().recover()
+    }
+
+    /// Empties the write log, past the record.
+    pub(crate) fn clean_unrecorded(&self) -> Result<(), String> {
+        self.state().tagged.clean()
+    }
+
+    /// Lines of open transactions: their numbers in the byte window, and what is committed under them.
+    pub(crate) fn uncommitted(&self) -> Vec<(u64, Line)> {
+        self.state().tagged.uncommitted().map(|(line, bytes)| (line, *bytes)).collect()
+    }
+
+    /// The number in the byte window of the line at an offset of a window.
+    pub(crate) fn line_number(&self, window: Zone, offset: u64) -> u64 {
+        self.state().image.line_number(window, offset)
+    }
+
+    fn refused(&self, command: &'static str) -> impl FnOnce(String) -> DeviceError {
+        let device = self.description.name.clone();
+        move |reason| DeviceError::Firmware { device, command, reason }
     }
 
     fn check(&self, offset: u64, length: usize, size: u64) -> Result<(), DeviceError> {
@@ -272,17 +448,54 @@ impl Device for MemoryDevice {
     fn description(&self) -> &DeviceDescription {
         &self.description
     }
+
+    fn firmware(&self) -> Option<&dyn Firmware> {
+        self.description.overlapping.then_some(self)
+    }
+
+    fn counts(&self) -> Option<DriveCounts> {
+        self.description.overlapping.then(|| DriveCounts { firmware: self.state().tagged.counts, ..DriveCounts::default() })
+    }
+}
+
+impl Firmware for MemoryDevice {
+    fn store_tagged(&self, transaction: TxId, offset: u64, from: &[u8]) -> Result<(), DeviceError> {
+        self.check(offset, from.len(), self.description.byte_window_bytes())?;
+        if !(offset.is_multiple_of(LINE_BYTES as u64) && from.len().is_multiple_of(LINE_BYTES)) {
+            return Err(self.refused("tagged store")(format!("{} B at byte {offset} are not whole lines", from.len())));
+        }
+        self.poke_tagged(transaction, offset, from).map_err(self.refused("tagged store"))?;
+        self.record(Event::StoreTagged { transaction, offset, bytes: from.to_vec() });
+        Ok(())
+    }
+
+    fn commit(&self, transaction: TxId) -> Result<(), DeviceError> {
+        self.commit_unrecorded(transaction).map_err(self.refused("COMMIT"))?;
+        self.record(Event::Commit(transaction));
+        Ok(())
+    }
+
+    fn recover(&self) -> Result<DriveRecovery, DeviceError> {
+        self.record(Event::Recover);
+        Ok(self.recover_unrecorded())
+    }
+
+    fn clean(&self) -> Result<(), DeviceError> {
+        self.clean_unrecorded().map_err(self.refused("CLEAN"))?;
+        self.record(Event::Clean);
+        Ok(())
+    }
 }
 
 impl BytePath for MemoryDevice {
     fn load(&self, offset: u64, into: &mut [u8]) -> Result<(), DeviceError> {
-        self.check(offset, into.len(), self.description.memory_bytes)?;
+        self.check(offset, into.len(), self.description.byte_window_bytes())?;
         self.peek(Zone::Memory, offset, into);
         Ok(())
     }
 
     fn store(&self, offset: u64, from: &[u8]) -> Result<(), DeviceError> {
-        self.check(offset, from.len(), self.description.memory_bytes)?;
+        self.check(offset, from.len(), self.description.byte_window_bytes())?;
         self.record(Event::Store { offset, bytes: from.to_vec() });
         self.poke(Zone::Memory, offset, from);
         Ok(())
@@ -307,11 +520,11 @@ impl BlockPath for MemoryDevice {
         for request in requests.iter_mut() {
             match request {
                 BlockRequest::Read { sector, buffer } => {
-                    self.check(sector.offset_bytes(), buffer.len(), self.description.block_bytes)?;
+                    self.check(sector.offset_bytes(), buffer.len(), self.description.block_window_bytes())?;
                     self.peek(Zone::Blocks, sector.offset_bytes(), buffer);
                 }
                 BlockRequest::Write { sector, buffer } => {
-                    self.check(sector.offset_bytes(), buffer.len(), self.description.block_bytes)?;
+                    self.check(sector.offset_bytes(), buffer.len(), self.description.block_window_bytes())?;
                     assert_eq!(buffer.len() % SECTOR_BYTES, 0, "whole sectors");
                     self.record(Event::Write { sector: *sector, bytes: buffer.to_vec() });
                     self.poke(Zone::Blocks, sector.offset_bytes(), buffer);
@@ -330,9 +543,76 @@ impl BlockPath for MemoryDevice {
     }
 
     fn discard(&self, sector: Sector, count: u64) -> Result<(), DeviceError> {
-        self.check(sector.offset_bytes(), count as usize * SECTOR_BYTES, self.description.block_bytes)?;
+        self.check(sector.offset_bytes(), count as usize * SECTOR_BYTES, self.description.block_window_bytes())?;
         self.record(Event::Discard { sector, count });
         self.poke(Zone::Blocks, sector.offset_bytes(), &vec![DISCARDED; count as usize * SECTOR_BYTES]);
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn transaction(number: u32) -> TxId {
+        TxId::new(number).expect("not 0")
+    }
+
+    fn first_bytes(device: &MemoryDevice, offset: u64) -> [u8; 2] {
+        let mut bytes = [0; 65];
+        device.load(offset, &mut bytes).expect("inside");
+        [bytes[0], bytes[64]]
+    }
+
+    #[test]
+    fn both_paths_reach_both_zones() {
+        let device = MemoryDevice::with_firmware(8192, 8192, PersistenceDomain::Gpf);
+        device.store(8192 + 4096, &[5; 64]).expect("the second sector, by bytes");
+        let mut sector = [0; 4096];
+        device.transfer(&mut [BlockRequest::Read { sector: Sector::new(1), buffer: &mut sector }], &mut || {}).expect("read");
+        assert_eq!([sector[0], sector[63], sector[64]], [5, 5, 0]);
+        device.transfer(&mut [BlockRequest::Write { sector: Sector::new(3), buffer: &[6; 4096] }], &mut || {}).expect("written");
+        assert_eq!(first_bytes(&device, 4096), [6, 6], "the second page of the memory zone");
+        let mut across = [0; 128];
+        device.load(8192 - 64, &mut across).expect("both zones at once");
+        assert_eq!([across[0], across[64]], [6, 0]);
+        assert!(device.store(16384, &[1]).is_err(), "behind both");
+        assert!(MemoryDevice::new(8192, 8192, PersistenceDomain::Gpf).store(8192, &[1]).is_err(), "without firmware the windows end");
+    }
+
+    #[test]
+    fn recovery_leaves_what_was_committed() {
+        let device = MemoryDevice::with_firmware(8192, 8192, PersistenceDomain::Gpf);
+        device.store(0, &[1; 128]).expect("inside");
+        device.store_tagged(transaction(1), 0, &[2; 64]).expect("open");
+        device.store_tagged(transaction(2), 64, &[3; 64]).expect("open");
+        assert_eq!(first_bytes(&device, 0), [2, 3], "visible at once");
+        device.commit(transaction(2)).expect("it stored something");
+        assert_eq!(device.recover().expect("always").lines_discarded, 1);
+        assert_eq!(first_bytes(&device, 0), [1, 3]);
+    }
+
+    #[test]
+    fn wrong_numbers_are_refused() {
+        let device = MemoryDevice::with_firmware(8192, 8192, PersistenceDomain::Gpf);
+        assert!(device.commit(transaction(9)).is_err(), "it stored nothing");
+        device.store_tagged(transaction(1), 0, &[2; 64]).expect("open");
+        assert!(device.clean().is_err(), "a transaction is open");
+        device.commit(transaction(1)).expect("it stored something");
+        assert!(device.commit(transaction(1)).is_err(), "twice");
+        assert!(device.store_tagged(transaction(1), 0, &[2; 64]).is_err(), "not used again before the log is empty");
+        device.clean().expect("nothing is open");
+        device.store_tagged(transaction(1), 0, &[2; 64]).expect("free again");
+        assert!(device.store_tagged(transaction(1), 7, &[2; 64]).is_err(), "no whole lines");
+    }
+
+    #[test]
+    fn a_block_write_forgets_open_lines_of_its_page() {
+        let device = MemoryDevice::with_firmware(8192, 8192, PersistenceDomain::Gpf);
+        device.store_tagged(transaction(1), 0, &[2; 64]).expect("open");
+        device.store_tagged(transaction(1), 4096, &[2; 64]).expect("open");
+        device.transfer(&mut [BlockRequest::Write { sector: Sector::new(2), buffer: &[7; 4096] }], &mut || {}).expect("written");
+        device.recover().expect("always");
+        assert_eq!([first_bytes(&device, 0), first_bytes(&device, 4096)], [[7, 7], [0, 0]]);
     }
 }

@@ -1,7 +1,9 @@
 //! A device that pauses at every step, so that another thread may go on there: what happens while I/O is in flight is half of what there is
 //! to find (RULES R9). Block requests move sector by sector and long stores in two halves, as no drive promises more.
 
-use tandemfs_device::{BlockPath, BlockRequest, BytePath, Device, DeviceDescription, DeviceError};
+use tandemfs_device::{
+    BlockPath, BlockRequest, BytePath, Device, DeviceDescription, DeviceError, DriveCounts, DriveRecovery, Firmware, TxId,
+};
 use tandemfs_format::{LINE_BYTES, SECTOR_BYTES, Sector};
 
 use crate::memory_device::MemoryDevice;
@@ -30,6 +32,40 @@ impl Device for PausingDevice {
 
     fn description(&self) -> &DeviceDescription {
         self.inner.description()
+    }
+
+    fn firmware(&self) -> Option<&dyn Firmware> {
+        self.inner.firmware().map(|_| self as &dyn Firmware)
+    }
+
+    fn counts(&self) -> Option<DriveCounts> {
+        self.inner.counts()
+    }
+}
+
+impl Firmware for PausingDevice {
+    fn store_tagged(&self, transaction: TxId, offset: u64, from: &[u8]) -> Result<(), DeviceError> {
+        for (index, line) in (0..).zip(from.chunks(LINE_BYTES)) {
+            (self.pause)();
+            self.inner.store_tagged(transaction, offset + index * LINE_BYTES as u64, line)?;
+        }
+        Ok(())
+    }
+
+    fn commit(&self, transaction: TxId) -> Result<(), DeviceError> {
+        (self.pause)();
+        self.inner.commit(transaction)?;
+        (self.pause)();
+        Ok(())
+    }
+
+    fn recover(&self) -> Result<DriveRecovery, DeviceError> {
+        self.inner.recover()
+    }
+
+    fn clean(&self) -> Result<(), DeviceError> {
+        (self.pause)();
+        self.inner.clean()
     }
 }
 

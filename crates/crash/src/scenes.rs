@@ -43,14 +43,15 @@ impl Scene {
     /// # Errors
     /// Where a preparation disagrees with the model.
     pub fn all(setting: &Setting) -> Result<Vec<Self>, String> {
-        Ok(vec![
+        let ring = if setting.commits_on_drive() { None } else { Some(Self::ring_at_its_end(setting)?) };
+        let others = vec![
             Self::small(setting),
-            Self::ring_at_its_end(setting)?,
             Self::full(setting, "memory zone full of logs", &[Filling::Logs])?,
             Self::full(setting, "block zone full", &[Filling::Blocks])?,
             Self::full(setting, "both zones full", &[Filling::Blocks, Filling::Logs])?,
             Self::few_pages(setting),
-        ])
+        ];
+        Ok(others.into_iter().chain(ring).collect())
     }
 
     /// The next record needs a checkpoint, and goes to the front of its ring. The thread must stay on its CPU: a CPU has its ring.
@@ -71,6 +72,12 @@ impl Scene {
         }
         scene.prefix = vec![small; count as usize - 1];
         Ok(scene)
+    }
+
+    /// The next transaction of the drive finds all numbers used, so that its log is cleaned. The caller has let them end at `last`.
+    pub fn numbers_at_their_end(setting: &Setting, last: u32) -> Self {
+        let prefix = vec![Operation::Truncate("a", 300); last as usize];
+        Self { name: "transaction numbers at their end", prefix, ..Self::small(setting) }
     }
 
     /// Zones that are full but for the transient room.
@@ -178,8 +185,9 @@ mod tests {
 
     #[test]
     fn scenes_are_at_their_limits() {
-        for block_bytes in [4 << 10, 64 << 10] {
-            let setting = Setting::small(PersistenceDomain::Adr, block_bytes);
+        let plain = [4 << 10, 64 << 10].map(|block_bytes| Setting::small(PersistenceDomain::Adr, block_bytes));
+        for setting in plain.iter().cloned().chain(plain.iter().cloned().map(Setting::with_firmware)) {
+            let block_bytes = setting.format.block_bytes;
             for scene in Scene::all(&setting).expect("scenes") {
                 let mut harness = mounted(&scene);
                 let space = harness.fs.space();

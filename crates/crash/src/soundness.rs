@@ -65,7 +65,9 @@ pub fn reads_only(device: &MemoryDevice, setting: &Setting, tree: &Tree) -> Resu
         return Err(format!("on a read-only mount: {difference}"));
     }
     fs.unmount().map_err(|error| format!("read-only unmount: {error}"))?;
-    let changed = |event: &Event| !matches!(event, Event::Fence | Event::FlushLines { .. } | Event::FlushBlocks | Event::Call(_));
+    // A recovery of the drive discards what was never there: it is the drive's own affair.
+    let changed =
+        |event: &Event| !matches!(event, Event::Fence | Event::FlushLines { .. } | Event::FlushBlocks | Event::Recover | Event::Call(_));
     match device.stop_recording().into_iter().find(changed) {
         None => Ok(()),
         Some(event) => Err(format!("a read-only mount wrote: {event:.80?}")),

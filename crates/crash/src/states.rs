@@ -8,6 +8,9 @@
 //! * *blocks*: any subset of the sectors written since the last flush, torn at 512 B, whatever the memory zone kept.
 //! * *process*: the process dies, the host lives. Both zones keep what was done, in program order; the cut is at any store or block write,
 //!   inside it at any 8 B word or 512 B.
+//! * *firmware*: a tagged store is on the drive once it would be durable without its transaction, and is *committed* only from COMMIT on, all
+//!   of it at once. A cut before leaves it there, uncommitted, for the drive's recovery to discard. What was not in the persistence domain at
+//!   COMMIT is lost or kept afterwards like an untagged store: COMMIT vouches for what was fenced alone.
 //! * Both zones are cut at the same instant, but neither waits for the other.
 //!
 //! What is not durable yet only grows until a fence or a flush, so it is enough to cut right before each of them, at each call's border and
@@ -16,7 +19,7 @@
 
 use std::collections::BTreeMap;
 
-use tandemfs_device::PersistenceDomain;
+use tandemfs_device::{PersistenceDomain, TxId};
 use tandemfs_format::{LINE_BYTES, SECTOR_BYTES};
 
 use crate::memory_device::{DISCARDED, Event, MemoryDevice, Zone};
@@ -28,10 +31,18 @@ const TEAR_BYTES: usize = 512;
 /// Bytes that are lost or kept together, and may be torn between their words: a line, or a sector.
 #[derive(Debug, Clone)]
 struct Pending {
-    /// What was stored, in order: offset in the unit and bytes.
-    stores: Vec<(usize, Vec<u8>)>,
+    /// What was stored, in order.
+    stores: Vec<PendingStore>,
     /// Stores that the next fence makes durable.
     flushed: usize,
+}
+
+#[derive(Debug, Clone)]
+struct PendingStore {
+    within: usize,
+    bytes: Vec<u8>,
+    /// The open transaction that it is part of.
+    transaction: Option<TxId>,
 }
 
 type Unit = (Zone, u64);
@@ -60,6 +71,13 @@ pub struct Tracker {
     pending: BTreeMap<Unit, Pending>,
 }
 
+impl Pending {
+    /// How many of its stores may be kept: none to all, or nothing to choose where all are of open transactions.
+    fn choices(&self) -> u64 {
+        if self.stores.iter().all(|store| store.transaction.is_some()) { 1 } else { self.stores.len() as u64 + 1 }
+    }
+}
+
 /// What becomes of one pending unit.
 #[derive(Debug, Clone, Copy)]
 enum Fate {
@@ -78,7 +96,7 @@ pub struct CrashState {
     pub hash: u64,
 }
 
-fn hash_unit(unit: Unit, bytes: &[u8]) -> u64 {
+fn hash_bytes(unit: Unit, bytes: &[u8]) -> u64 {
     let mut hash = mix(unit.1.wrapping_mul(2).wrapping_add(u64::from(unit.0 == Zone::Blocks)).wrapping_add(1));
     for chunk in bytes.chunks_exact(8) {
         let mut word = [0; 8];
@@ -94,6 +112,16 @@ impl Tracker {
         Self { domain: start.domain(), durable: start.fork(), hash: 0, pending: BTreeMap::new() }
     }
 
+    /// What a unit adds to the identity of a state. Where both paths reach the same bytes, their lines count, whichever path changed them.
+    fn hash_unit(&self, unit: Unit, bytes: &[u8]) -> u64 {
+        if !self.durable.has_firmware() {
+            return hash_bytes(unit, bytes);
+        }
+        let first = self.durable.line_number(unit.0, unit.1 * unit_bytes(unit.0) as u64);
+        let lines = (first..).zip(bytes.chunks(LINE_BYTES));
+        lines.fold(0, |hash, (line, bytes)| hash.wrapping_add(hash_bytes((Zone::Memory, line), bytes)))
+    }
+
     fn current(&self, unit: Unit) -> Vec<u8> {
         let mut bytes = vec![0; unit_bytes(unit.0)];
         self.durable.peek(unit.0, unit.1 * unit_bytes(unit.0) as u64, &mut bytes);
@@ -107,8 +135,11 @@ impl Tracker {
             Fate::Kept(count) => count,
             Fate::Torn(_) => pending.stores.len(),
         };
-        for (offset, bytes) in &pending.stores[..count] {
-            new[*offset..offset + bytes.len()].copy_from_slice(bytes);
+        for store in &pending.stores[..count] {
+            // One of an open transaction that no fence has reached is taken as lost: if it is kept, the drive's recovery discards it.
+            if store.transaction.is_none() {
+                new[store.within..store.within + store.bytes.len()].copy_from_slice(&store.bytes);
+            }
         }
         if let Fate::Torn(mask) = fate {
             let word = word_bytes(unit.0);
@@ -124,7 +155,10 @@ impl Tracker {
     /// Makes bytes of one unit durable.
     fn settle(&mut self, unit: Unit, new: &[u8]) {
         let old = self.current(unit);
-        self.hash = self.hash.wrapping_sub(hash_unit(unit, &old)).wrapping_add(hash_unit(unit, new));
+        if old == new && unit.0 == Zone::Memory {
+            return;
+        }
+        self.hash = self.hash.wrapping_sub(self.hash_unit(unit, &old)).wrapping_add(self.hash_unit(unit, new));
         self.durable.poke(unit.0, unit.1 * unit_bytes(unit.0) as u64, new);
     }
 
@@ -142,11 +176,53 @@ impl Tracker {
         }
     }
 
-    fn hold_back(&mut self, zone: Zone, offset: u64, bytes: &[u8]) {
+    fn hold_back(&mut self, zone: Zone, offset: u64, bytes: &[u8], transaction: Option<TxId>) {
         let pending = &mut self.pending;
         Self::each_unit(zone, offset, bytes, |unit, within, piece| {
-            pending.entry(unit).or_insert_with(|| Pending { stores: Vec::new(), flushed: 0 }).stores.push((within, piece.to_vec()));
+            let store = PendingStore { within, bytes: piece.to_vec(), transaction };
+            pending.entry(unit).or_insert_with(|| Pending { stores: Vec::new(), flushed: 0 }).stores.push(store);
         });
+    }
+
+    /// A tagged store is on the drive: shown, and not committed.
+    fn log(&mut self, transaction: TxId, offset: u64, bytes: &[u8]) {
+        let unit = (Zone::Memory, offset / LINE_BYTES as u64);
+        for (index, bytes) in (0..).zip(bytes.chunks(LINE_BYTES)) {
+            let unit = (unit.0, unit.1 + index);
+            let old = self.current(unit);
+            self.hash = self.hash.wrapping_sub(self.hash_unit(unit, &old)).wrapping_add(self.hash_unit(unit, bytes));
+        }
+        self.durable.poke_tagged(transaction, offset, bytes).expect("what was recorded was accepted");
+    }
+
+    fn commit(&mut self, transaction: TxId) {
+        for store in self.pending.values_mut().flat_map(|pending| &mut pending.stores) {
+            if store.transaction == Some(transaction) {
+                store.transaction = None;
+            }
+        }
+        // A transaction of which nothing was fenced has nothing on the drive.
+        let _nothing_logged = self.durable.commit_unrecorded(transaction);
+    }
+
+    fn recover(&mut self) {
+        for (line, bytes) in self.durable.uncommitted() {
+            let unit = (Zone::Memory, line);
+            let old = self.current(unit);
+            self.hash = self.hash.wrapping_sub(self.hash_unit(unit, &old)).wrapping_add(self.hash_unit(unit, &bytes));
+        }
+        self.durable.recover_unrecorded();
+        self.pending.retain(|_, pending| {
+            let flushed = pending.stores[..pending.flushed].iter().filter(|store| store.transaction.is_none()).count();
+            pending.stores.retain(|store| store.transaction.is_none());
+            pending.flushed = flushed;
+            !pending.stores.is_empty()
+        });
+    }
+
+    /// What the lines of open transactions add to the identity of a device.
+    fn hash_uncommitted(device: &MemoryDevice) -> u64 {
+        device.uncommitted().iter().fold(0, |hash, (line, bytes)| hash.wrapping_add(mix(hash_bytes((Zone::Memory, *line), bytes))))
     }
 
     fn write_durably(&mut self, zone: Zone, offset: u64, bytes: &[u8]) {
@@ -162,8 +238,15 @@ impl Tracker {
     /// Takes one event in.
     pub fn apply(&mut self, event: &Event) {
         match event {
-            Event::Store { offset, bytes } if self.domain == PersistenceDomain::Adr => self.hold_back(Zone::Memory, *offset, bytes),
+            Event::Store { offset, bytes } if self.domain == PersistenceDomain::Adr => self.hold_back(Zone::Memory, *offset, bytes, None),
             Event::Store { offset, bytes } => self.write_durably(Zone::Memory, *offset, bytes),
+            Event::StoreTagged { transaction, offset, bytes } if self.domain == PersistenceDomain::Adr => {
+                self.hold_back(Zone::Memory, *offset, bytes, Some(*transaction));
+            }
+            Event::StoreTagged { transaction, offset, bytes } => self.log(*transaction, *offset, bytes),
+            Event::Commit(transaction) => self.commit(*transaction),
+            Event::Recover => self.recover(),
+            Event::Clean => drop(self.durable.clean_unrecorded()),
             Event::FlushLines { offset, length } => {
                 let first = offset / LINE_BYTES as u64;
                 let end = (offset + length).div_ceil(LINE_BYTES as u64);
@@ -175,12 +258,12 @@ impl Tracker {
             Event::Write { sector, bytes } if self.domain == PersistenceDomain::Process => {
                 self.write_durably(Zone::Blocks, sector.offset_bytes(), bytes);
             }
-            Event::Write { sector, bytes } => self.hold_back(Zone::Blocks, sector.offset_bytes(), bytes),
+            Event::Write { sector, bytes } => self.hold_back(Zone::Blocks, sector.offset_bytes(), bytes, None),
             Event::Discard { sector, count } => {
                 let bytes = vec![DISCARDED; *count as usize * SECTOR_BYTES];
                 match self.domain {
                     PersistenceDomain::Process => self.write_durably(Zone::Blocks, sector.offset_bytes(), &bytes),
-                    _ => self.hold_back(Zone::Blocks, sector.offset_bytes(), &bytes),
+                    _ => self.hold_back(Zone::Blocks, sector.offset_bytes(), &bytes, None),
                 }
             }
             Event::FlushBlocks => {
@@ -200,7 +283,11 @@ impl Tracker {
             let Some(mut pending) = self.pending.remove(&unit) else { continue };
             let new = self.after(unit, &pending, Fate::Kept(pending.flushed));
             self.settle(unit, &new);
-            pending.stores.drain(..pending.flushed);
+            for store in pending.stores.drain(..pending.flushed) {
+                if let Some(transaction) = store.transaction {
+                    self.log(transaction, unit.1 * LINE_BYTES as u64, &store.bytes);
+                }
+            }
             pending.flushed = 0;
             if !pending.stores.is_empty() {
                 self.pending.insert(unit, pending);
@@ -210,7 +297,7 @@ impl Tracker {
 
     fn is_cut_before(&self, event: &Event) -> bool {
         match event {
-            Event::Fence | Event::FlushBlocks | Event::Call(_) | Event::Return(_) => true,
+            Event::Fence | Event::FlushBlocks | Event::Commit(_) | Event::Recover | Event::Call(_) | Event::Return(_) => true,
             Event::Store { .. } => self.domain != PersistenceDomain::Adr,
             Event::Write { .. } => self.domain == PersistenceDomain::Process,
             _ => false,
@@ -236,8 +323,14 @@ impl Tracker {
                 continue;
             }
             let new = self.after(*unit, pending, *fate);
-            hash = hash.wrapping_sub(hash_unit(*unit, &self.current(*unit))).wrapping_add(hash_unit(*unit, &new));
+            if new == self.current(*unit) {
+                continue; // above all, it must not commit what an open transaction stored there
+            }
+            hash = hash.wrapping_sub(self.hash_unit(*unit, &self.current(*unit))).wrapping_add(self.hash_unit(*unit, &new));
             device.poke(unit.0, unit.1 * unit_bytes(unit.0) as u64, &new);
+        }
+        if device.has_firmware() {
+            hash = hash.wrapping_add(Self::hash_uncommitted(&device));
         }
         CrashState { device, hash }
     }
@@ -316,7 +409,7 @@ impl Tracker {
     fn each_cut(&self, budget: u64, random: &mut Random, visit: &mut dyn FnMut(CrashState)) {
         let mut count = 1_u64;
         for pending in self.pending.values() {
-            count = count.saturating_mul(pending.stores.len() as u64 + 1);
+            count = count.saturating_mul(pending.choices());
         }
         if count <= budget {
             for mut index in 0..count {
@@ -324,7 +417,7 @@ impl Tracker {
                     .pending
                     .values()
                     .map(|pending| {
-                        let choices = pending.stores.len() as u64 + 1;
+                        let choices = pending.choices();
                         let choice = index % choices;
                         index /= choices;
                         Fate::Kept(choice as usize)
@@ -332,7 +425,7 @@ impl Tracker {
                     .collect();
                 visit(self.state(&fates));
             }
-            if !self.pending.is_empty() {
+            if count > 1 {
                 for index in 0..(budget / 4).clamp(1, 2 * count) {
                     let style = [Style::TearOne, Style::TearOnlyOne, Style::Mixed][index as usize % 3];
                     visit(self.state(&self.draw(random, style)));
@@ -508,5 +601,62 @@ mod tests {
         }
         assert!(!has(&found, [(64, 2), (256, 0), (256 + 4096, 8)]), "flushed before the last store");
         assert!(found.iter().any(|bytes| bytes[256] != bytes[256 + 512]), "a sector is torn at 512 B");
+    }
+
+    /// What the first bytes of three lines may be after the drive's recovery, of lines that two transactions store.
+    fn recovered(domain: PersistenceDomain, events: &[Event]) -> HashSet<[u8; 3]> {
+        let start = MemoryDevice::with_firmware(4096, 8192, domain);
+        let mut found = HashSet::new();
+        each_state(&start, events, 0, 64, &mut Random::new(1), &mut |_, state| {
+            state.device.recover_unrecorded();
+            let memory = state.device.zones().memory;
+            found.insert([memory[0], memory[64], memory[128]]);
+        });
+        found
+    }
+
+    fn tagged(transaction: u32, offset: u64, byte: u8) -> Event {
+        Event::StoreTagged { transaction: TxId::new(transaction).expect("not 0"), offset, bytes: vec![byte; 64] }
+    }
+
+    fn commit(transaction: u32) -> Event {
+        Event::Commit(TxId::new(transaction).expect("not 0"))
+    }
+
+    #[test]
+    fn a_transaction_survives_as_a_whole_from_its_commit_on() {
+        let flush = Event::FlushLines { offset: 0, length: 192 };
+        let events = [tagged(1, 0, 1), tagged(2, 64, 9), tagged(1, 128, 3), flush, Event::Fence, commit(1)];
+        for domain in [PersistenceDomain::Adr, PersistenceDomain::Gpf, PersistenceDomain::Process] {
+            assert_eq!(recovered(domain, &events), HashSet::from([[0, 0, 0], [1, 0, 3]]), "{domain}");
+        }
+    }
+
+    #[test]
+    fn commit_vouches_for_what_was_fenced() {
+        let events = [tagged(1, 0, 1), tagged(1, 64, 2), commit(1)];
+        let found = recovered(PersistenceDomain::Adr, &events);
+        assert!(found.contains(&[1, 0, 0]) && found.contains(&[0, 2, 0]), "{found:?}");
+        assert_eq!(recovered(PersistenceDomain::Gpf, &events), HashSet::from([[0, 0, 0], [1, 2, 0]]));
+    }
+
+    #[test]
+    fn states_before_and_after_a_commit_differ_though_they_show_the_same() {
+        let start = MemoryDevice::with_firmware(4096, 8192, PersistenceDomain::Gpf);
+        let mut hashes = HashSet::new();
+        each_state(&start, &[tagged(1, 0, 1), commit(1)], 0, 8, &mut Random::new(1), &mut |_, state| {
+            hashes.insert(state.hash);
+        });
+        assert_eq!(hashes.len(), 2);
+    }
+
+    #[test]
+    fn a_block_write_makes_logged_lines_obsolete_once_it_is_durable() {
+        let write = Event::Write { sector: Sector::new(2), bytes: vec![7; 4096] };
+        let found = recovered(PersistenceDomain::Gpf, &[tagged(1, 0, 1), write, commit(1), Event::FlushBlocks]);
+        assert!(found.contains(&[7, 7, 7]) && found.contains(&[1, 0, 0]), "{found:?}");
+        let durable =
+            recovered(PersistenceDomain::Process, &[tagged(1, 0, 1), Event::Write { sector: Sector::new(2), bytes: vec![7; 4096] }]);
+        assert!(durable.contains(&[7, 7, 7]) && durable.contains(&[0, 0, 0]), "{durable:?}");
     }
 }

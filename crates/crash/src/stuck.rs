@@ -3,7 +3,9 @@
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use tandemfs_device::{BlockPath, BlockRequest, BytePath, Device, DeviceDescription, DeviceError};
+use tandemfs_device::{
+    BlockPath, BlockRequest, BytePath, Device, DeviceDescription, DeviceError, DriveCounts, DriveRecovery, Firmware, TxId,
+};
 use tandemfs_format::Sector;
 
 use crate::fault::Access;
@@ -90,6 +92,34 @@ impl Device for StuckDevice {
 
     fn description(&self) -> &DeviceDescription {
         self.inner.description()
+    }
+
+    fn firmware(&self) -> Option<&dyn Firmware> {
+        self.inner.firmware().map(|_| self as &dyn Firmware)
+    }
+
+    fn counts(&self) -> Option<DriveCounts> {
+        self.inner.counts()
+    }
+}
+
+impl Firmware for StuckDevice {
+    fn store_tagged(&self, transaction: TxId, offset: u64, from: &[u8]) -> Result<(), DeviceError> {
+        self.pass(Access::StoreTagged, from.len() as u64);
+        self.inner.store_tagged(transaction, offset, from)
+    }
+
+    fn commit(&self, transaction: TxId) -> Result<(), DeviceError> {
+        self.pass(Access::Commit, 0);
+        self.inner.commit(transaction)
+    }
+
+    fn recover(&self) -> Result<DriveRecovery, DeviceError> {
+        self.inner.recover()
+    }
+
+    fn clean(&self) -> Result<(), DeviceError> {
+        self.inner.clean()
     }
 }
 

@@ -15,6 +15,7 @@ use tandemfs_device::{BlockPath, BlockRequest, PersistenceDomain};
 use tandemfs_format::journal::{decode, encode};
 use tandemfs_format::superblock::{ChecksumKind, Superblock, Tail};
 use tandemfs_format::{InodeNumber, LineAddress, PairSeed, Sector};
+use tandemfs_fs::inject::end_transaction_numbers_at;
 use tandemfs_fs::mutant::{self, Mutant};
 use tandemfs_fs::{Error, Promote, RenameMode, WriteOptions};
 
@@ -65,10 +66,18 @@ enum Catcher {
     ReadCopies,
     /// Damage behind the first part of a long request.
     DamagedPart,
+    /// Every cut of every single operation on a drive with firmware, by flush and fence.
+    FirmwareAdr,
+    /// The same where retired stores survive.
+    FirmwareGpf,
+    /// A COMMIT of the drive fails, and host copies come and go after that.
+    FailedCommit,
+    /// More transactions of the drive than there are numbers.
+    NumbersEnd,
 }
 
 impl Catcher {
-    const ALL: [Self; 21] = [
+    const ALL: [Self; 25] = [
         Self::Model,
         Self::Logs,
         Self::FailedFlush,
@@ -90,12 +99,20 @@ impl Catcher {
         Self::Scrub,
         Self::ReadCopies,
         Self::DamagedPart,
+        Self::FirmwareAdr,
+        Self::FirmwareGpf,
+        Self::FailedCommit,
+        Self::NumbersEnd,
     ];
 
     fn run(self) -> Result<(), String> {
         match self {
-            Self::SequencesAdr => sequences(PersistenceDomain::Adr, 48),
-            Self::SequencesGpf => sequences(PersistenceDomain::Gpf, 8),
+            Self::SequencesAdr => sequences(&Setting::small(PersistenceDomain::Adr, 64 << 10), 48),
+            Self::SequencesGpf => sequences(&Setting::small(PersistenceDomain::Gpf, 64 << 10), 8),
+            Self::FirmwareAdr => sequences(&Setting::small(PersistenceDomain::Adr, 64 << 10).with_firmware(), 16),
+            Self::FirmwareGpf => sequences(&Setting::small(PersistenceDomain::Gpf, 64 << 10).with_firmware(), 8),
+            Self::FailedCommit => failed_commit(),
+            Self::NumbersEnd => numbers_end(),
             Self::RingWrap => ring_wrap(),
             Self::ManyRings => many_rings(),
             Self::MetadataReuse => metadata_reuse(),
@@ -143,13 +160,51 @@ fn agree(setting: &Setting, operations: &[Operation]) -> Result<(), String> {
     harness.compare()
 }
 
-fn sequences(domain: PersistenceDomain, states: u64) -> Result<(), String> {
+fn sequences(setting: &Setting, states: u64) -> Result<(), String> {
     let effort = Effort { states, recovery_one_in: 60, recovery_depth: 1, recovery_states: 4, work_one_in: 10, empty_one_in: 0 };
-    let mut explorer = Explorer::new(&Scene::small(&Setting::small(domain, 64 << 10)), effort, 3)?;
+    let mut explorer = Explorer::new(&Scene::small(setting), effort, 3)?;
     for operation in ALPHABET {
         explorer.explore(&[*operation], 0)?;
     }
     explorer.explore(&[Write("b", 0, 131_072, 1), Checkpoint], 0)
+}
+
+/// What is not committed is nowhere to be seen, though the drive shows it, and though no page stays in host memory.
+fn failed_commit() -> Result<(), String> {
+    let mut setting = Setting::small(PersistenceDomain::Adr, 64 << 10).with_firmware();
+    setting.mount.memory_bytes = 4096; // the fewest pages
+    let mut prepared = harness(&setting)?;
+    for directory in 0..400 {
+        prepared.apply(&MakeDirectory(format!("d{directory}").leak()))?;
+        prepared.apply(&Create(format!("d{directory}/file").leak()))?;
+    }
+    prepared.apply(&Append("d7/file", 5000, 1))?;
+    prepared.fs.unmount().map_err(|error| error.to_string())?;
+    let expected = prepared.model.tree();
+    for operation in [Create("d7/other"), Unlink("d7/file"), Append("d7/file", 300, 2), Truncate("d7/file", 100)] {
+        let faulty = Arc::new(FaultDevice::new(prepared.device.fork(), Access::Commit, 0, false));
+        prepared.exchange(mount_device(faulty, &setting.mount).map_err(|error| error.to_string())?);
+        match prepared.perform(&operation) {
+            Err(Error::Stopped { .. }) => {}
+            other => return Err(format!("{operation:?} whose COMMIT failed gave {other:?}")),
+        }
+        for _ in 0..3 {
+            if let Some(difference) = Tree::read(&prepared.fs)?.difference(&expected) {
+                return Err(format!("{operation:?} whose COMMIT failed is visible: {difference}"));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn numbers_end() -> Result<(), String> {
+    const LAST: u32 = 20;
+    end_transaction_numbers_at(LAST);
+    let mut operations = vec![Create("a")];
+    operations.extend((0..50).map(|round| Append("a", 10, round)));
+    let agreed = agree(&Setting::small(PersistenceDomain::Adr, 64 << 10).with_firmware(), &operations);
+    end_transaction_numbers_at(u32::MAX);
+    agreed
 }
 
 fn ring_wrap() -> Result<(), String> {
@@ -639,6 +694,14 @@ mutants! {
     r13_stale_tail_forgotten: StaleTailForgotten by Model;
     r14_transient_room_given: TransientRoomGiven by FullDevice;
     r15_failed_flush_ignored: FailedFlushIgnored by FailedFlush;
+    r16_host_copy_before_commit: HostCopyBeforeCommit by FailedCommit;
+    r16_commit_without_fence: CommitWithoutFence by FirmwareAdr;
+    r16_commit_forgotten: CommitForgotten by FirmwareAdr, FirmwareGpf;
+    r16_stored_untagged: StoredUntagged by FirmwareAdr, FirmwareGpf;
+    r16_failed_pages_unpinned: FailedPagesUnpinned by FailedCommit;
+    r16_fresh_page_not_flushed: FreshPageNotFlushed by FirmwareAdr, FirmwareGpf;
+    r17_numbers_reused: NumbersReused by NumbersEnd;
+    firmware_recover_skipped: RecoverSkipped by FirmwareAdr, FirmwareGpf;
     r23_failed_load_is_zeros: FailedLoadIsZeros by FailedLoads;
     r25_clean_kept: CleanKept by SequencesAdr, SequencesGpf;
     second_superblock_skipped: SecondSuperblockSkipped by Check;

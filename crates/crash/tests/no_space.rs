@@ -3,8 +3,8 @@
 
 mod support;
 
-use support::{Start, almost_full, fresh, full_blocks, small};
-use tandemfs_crash::{Harness, MemoryDevice, Operation, Tree, check_device, chosen, mount};
+use support::{Start, almost_full, fresh, full_blocks, small, small_on_firmware};
+use tandemfs_crash::{Harness, Operation, Tree, check_device, chosen, mount};
 use tandemfs_fs::Error;
 use tandemfs_fs::inject::{Take, allocations, fail_allocation};
 
@@ -24,7 +24,7 @@ fn no_space_is_lost(start: &Start, harness: &Harness, what: &str) {
 }
 
 fn run(start: &Start, plan: Option<(Take, u64)>) -> Outcome {
-    let device = MemoryDevice::over(start.base.clone(), start.setting.domain);
+    let device = start.setting.over(start.base.clone());
     let mut harness = Harness::new(device, &start.setting.mount, start.model.clone()).expect("mounts");
     let mut outcome = Outcome::NotReached;
     fail_allocation(plan);
@@ -72,12 +72,16 @@ fn run(start: &Start, plan: Option<(Take, u64)>) -> Outcome {
 
 #[test]
 fn after_any_allocation_that_fails_nothing_has_changed_and_nothing_is_lost() {
-    for (name, start) in
-        [("fresh", fresh()), ("small", small()), ("memory zone almost full", almost_full()), ("block zone full", full_blocks())]
-    {
+    for (name, start) in [
+        ("fresh", fresh()),
+        ("small", small()),
+        ("memory zone almost full", almost_full()),
+        ("block zone full", full_blocks()),
+        ("drive with firmware", small_on_firmware()),
+    ] {
         for take in Take::ALL {
             fail_allocation(None);
-            let device = MemoryDevice::over(start.base.clone(), start.setting.domain);
+            let device = start.setting.over(start.base.clone());
             let mut harness = Harness::new(device, &start.setting.mount, start.model.clone()).expect("mounts");
             for operation in &start.workload {
                 harness.apply(operation).expect("without a fault");

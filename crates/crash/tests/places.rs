@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use tandemfs_check::{CheckOptions, check};
 use tandemfs_crash::{
-    Entry, FaultDevice, Harness, Kind, MemoryDevice, Model, Operation, Place, Recorded, Setting, Tree, check_device, chosen, content, fill,
-    mount, mount_device,
+    Entry, FaultDevice, Harness, Kind, Model, Operation, Place, Recorded, Setting, Tree, check_device, chosen, content, fill, mount,
+    mount_device,
 };
 use tandemfs_device::{Drive, PersistenceDomain};
 use tandemfs_format::geometry::{Geometry, SUPERBLOCK_OFFSETS};
@@ -60,7 +60,7 @@ enum What {
 
 struct Scene {
     base: Arc<Recorded>,
-    options: MountOptions,
+    setting: Setting,
     tree: Tree,
     clean: bool,
     /// What mounting reads.
@@ -93,8 +93,7 @@ fn read(fs: &FileSystem, tree: &Tree, path: &[u8]) -> Result<bool, Error> {
     Ok(same && fs.attributes(inode)?.nlink == *nlink)
 }
 
-fn scene(clean: bool) -> Scene {
-    let setting = Setting::small(PersistenceDomain::Adr, 64 << 10);
+fn scene(setting: Setting, clean: bool) -> Scene {
     let mut harness = Harness::new(setting.format(), &setting.mount, Model::default()).expect("mounts");
     for operation in PREPARATION {
         harness.apply(operation).expect("prepared");
@@ -109,7 +108,7 @@ fn scene(clean: bool) -> Scene {
     let tree = harness.model.tree();
     let base = Arc::new(harness.device.zones());
     let cold = || {
-        let device = Arc::new(FaultDevice::counting(MemoryDevice::over(base.clone(), PersistenceDomain::Adr)));
+        let device = Arc::new(FaultDevice::counting(setting.over(base.clone())));
         let fs = mount_device(device.clone(), &setting.mount).expect("mounts");
         (device, fs)
     };
@@ -124,7 +123,7 @@ fn scene(clean: bool) -> Scene {
         touches.insert(path.clone(), device.take_touched());
     }
     let places = places(&base, clean);
-    Scene { base, options: setting.mount, tree, clean, mount_touches, touches, places }
+    Scene { base, setting, tree, clean, mount_touches, touches, places }
 }
 
 /// Every page and sector that holds something, by what it holds.
@@ -222,15 +221,15 @@ fn work(fs: &FileSystem) -> Result<(), Error> {
 fn try_place(scene: &Scene, what: What, place: &Place, heals: bool, effects: &mut Effects) {
     let name = format!("{what:?} {place:x?}, clean: {}, heals: {heals}", scene.clean);
     effects.places += 1;
-    let device = MemoryDevice::over(scene.base.clone(), PersistenceDomain::Adr);
+    let device = scene.setting.over(scene.base.clone());
     let faulty = Arc::new(FaultDevice::at(device.clone(), place.clone(), heals));
     let in_place = |touched: &[Place]| touched.iter().any(|touched| touched.overlaps(place));
-    let fs = match mount_device(faulty.clone(), &scene.options) {
+    let fs = match mount_device(faulty.clone(), &scene.setting.mount) {
         Ok(fs) => Some(fs),
         Err(error) => {
             assert!(is_device_error(&error), "{name}: mount: {error}");
             // Reading goes on where nothing has to be known of the place to read the rest.
-            let options = MountOptions { read_only: true, ..scene.options.clone() };
+            let options = MountOptions { read_only: true, ..scene.setting.mount.clone() };
             match mount_device(faulty.clone(), &options) {
                 Ok(fs) => Some(fs),
                 Err(error) => {
@@ -286,7 +285,7 @@ fn try_place(scene: &Scene, what: What, place: &Place, heals: bool, effects: &mu
     assert!(!is_in_use || meets.hit() || faulty.is_healed(), "{name}: check did not look");
     // Without the fault everything is there.
     check_device(&device, true).unwrap_or_else(|findings| panic!("{name}: {findings}"));
-    let fs = mount(&device, &scene.options).unwrap_or_else(|error| panic!("{name}: {error}"));
+    let fs = mount(&device, &scene.setting.mount).unwrap_or_else(|error| panic!("{name}: {error}"));
     let _made_by_the_work_and_not_removed = fs.unlink(InodeNumber::ROOT, b"new");
     let found = Tree::read(&fs).unwrap_or_else(|error| panic!("{name}: {error}"));
     assert_eq!(found.difference(&scene.tree), None, "{name}");
@@ -296,8 +295,18 @@ fn try_place(scene: &Scene, what: What, place: &Place, heals: bool, effects: &mu
 
 #[test]
 fn damage_of_any_place_stays_confined() {
+    stays_confined(&Setting::small(PersistenceDomain::Adr, 64 << 10), 20);
+}
+
+/// There a page of metadata is read by blocks, and goes bad on both paths.
+#[test]
+fn damage_of_any_place_of_a_drive_with_firmware_stays_confined() {
+    stays_confined(&Setting::small(PersistenceDomain::Adr, 64 << 10).with_firmware(), 10);
+}
+
+fn stays_confined(setting: &Setting, most: u64) {
     for clean in [true, false] {
-        let scene = scene(clean);
+        let scene = scene(setting.clone(), clean);
         let mut kinds: BTreeMap<What, Vec<&Place>> = BTreeMap::new();
         for (what, place) in &scene.places {
             kinds.entry(*what).or_default().push(place);
@@ -305,7 +314,7 @@ fn damage_of_any_place_stays_confined() {
         assert!(kinds.len() >= 10, "{:?}", kinds.keys());
         for (what, places) in kinds {
             let mut effects = Effects::default();
-            for index in chosen(&format!("{what:?}"), places.len() as u64, 20) {
+            for index in chosen(&format!("{what:?}"), places.len() as u64, most) {
                 let place = places[index as usize];
                 try_place(&scene, what, place, false, &mut effects);
                 if matches!(place, Place::Blocks(_)) {

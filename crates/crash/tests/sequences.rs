@@ -1,8 +1,11 @@
 //! Crash states of all sequences of one and two operations over a bounded set, in the manner of ACE, and of sampled longer ones: in each
-//! domain, in both modes, and with zones and rings at their limits.
+//! domain, in both modes, and with zones and rings at their limits; on drives without firmware and with.
 
-use tandemfs_crash::{Effort, Explorer, Operation, Random, Scene, Setting, explore_sequences, pairs, seed_or, settings, singles, triples};
+use tandemfs_crash::{
+    Effort, Explorer, Harness, Operation, Random, Scene, Setting, explore_sequences, pairs, seed_or, settings, singles, triples,
+};
 use tandemfs_device::PersistenceDomain;
+use tandemfs_fs::inject::end_transaction_numbers_at;
 
 const BLOCK: u32 = 64 << 10;
 
@@ -11,91 +14,135 @@ fn explore(scene: &Scene, sequences: &[Vec<Operation>], effort: Effort) {
     let seed = seed_or(7);
     let setting = &scene.setting;
     let mode = if setting.write_back_cache { "relaxed" } else { "strict" };
+    let drive = if setting.commits_on_drive() { "firmware" } else { "journal" };
     match explore_sequences(scene, sequences, effort, seed) {
         Ok(tried) => {
-            println!("{}, {}, {mode}, blocks of {}, seed {seed}: {tried:?}", scene.name, setting.domain, setting.format.block_bytes)
+            println!(
+                "{}, {drive}, {}, {mode}, blocks of {}, seed {seed}: {tried:?}",
+                scene.name, setting.domain, setting.format.block_bytes
+            )
         }
         Err(what) => panic!("{}, seed {seed}: {what}", scene.name),
     }
 }
 
-fn small(domain: PersistenceDomain) -> Scene {
-    Scene::small(&Setting::small(domain, BLOCK))
+/// A drive without firmware, where the journal serves, or one with, whose transactions do.
+type OnDrive = fn(Setting) -> Setting;
+
+fn small(on: OnDrive, domain: PersistenceDomain) -> Scene {
+    Scene::small(&on(Setting::small(domain, BLOCK)))
 }
 
-fn relaxed(domain: PersistenceDomain) -> Scene {
-    Scene::small(&Setting::small(domain, BLOCK).relaxed())
+fn relaxed(on: OnDrive, domain: PersistenceDomain) -> Scene {
+    Scene::small(&on(Setting::small(domain, BLOCK).relaxed()))
 }
 
-#[test]
-fn single_operations_adr() {
-    explore(&small(PersistenceDomain::Adr), &singles(), Effort { states: 1 << 8, ..Effort::EXHAUSTIVE });
+macro_rules! with {
+    ($module:ident, $on:expr, $($name:ident),+ $(,)?) => {
+        mod $module {
+            $(#[test]
+            fn $name() {
+                super::$name($on);
+            })+
+        }
+    };
 }
 
-#[test]
-fn single_operations_gpf() {
-    explore(&small(PersistenceDomain::Gpf), &singles(), Effort { states: 1 << 5, ..Effort::EXHAUSTIVE });
+with!(
+    journal,
+    std::convert::identity,
+    single_operations_adr,
+    single_operations_gpf,
+    single_operations_process,
+    single_operations_in_every_setting,
+    single_operations_at_the_limits,
+    pairs_of_operations_adr,
+    pairs_of_operations_gpf,
+    pairs_of_operations_process,
+    pairs_of_operations_relaxed_adr,
+    pairs_of_operations_relaxed_gpf,
+    sampled_triples,
+    random_workloads,
+);
+with!(
+    firmware,
+    super::Setting::with_firmware,
+    single_operations_adr,
+    single_operations_gpf,
+    single_operations_process,
+    single_operations_in_every_setting,
+    single_operations_at_the_limits,
+    pairs_of_operations_adr,
+    pairs_of_operations_process,
+    pairs_of_operations_relaxed_gpf,
+    sampled_triples,
+    random_workloads,
+);
+with!(
+    journal_on_a_drive_with_firmware,
+    super::Setting::with_idle_firmware,
+    single_operations_adr,
+    single_operations_process,
+    sampled_triples
+);
+
+fn single_operations_adr(on: OnDrive) {
+    explore(&small(on, PersistenceDomain::Adr), &singles(), Effort { states: 1 << 8, ..Effort::EXHAUSTIVE });
 }
 
-#[test]
-fn single_operations_process() {
-    explore(&small(PersistenceDomain::Process), &singles(), Effort { states: 1 << 4, ..Effort::EXHAUSTIVE });
+fn single_operations_gpf(on: OnDrive) {
+    explore(&small(on, PersistenceDomain::Gpf), &singles(), Effort { states: 1 << 5, ..Effort::EXHAUSTIVE });
 }
 
-#[test]
-fn single_operations_in_every_setting() {
+fn single_operations_process(on: OnDrive) {
+    explore(&small(on, PersistenceDomain::Process), &singles(), Effort { states: 1 << 4, ..Effort::EXHAUSTIVE });
+}
+
+fn single_operations_in_every_setting(on: OnDrive) {
     for domain in [PersistenceDomain::Adr, PersistenceDomain::Gpf, PersistenceDomain::Process] {
         for setting in settings(domain) {
-            explore(&Scene::small(&setting), &singles(), Effort { states: 4, ..Effort::QUICK });
+            explore(&Scene::small(&on(setting)), &singles(), Effort { states: 4, ..Effort::QUICK });
         }
     }
 }
 
-#[test]
-fn single_operations_at_the_limits() {
+fn single_operations_at_the_limits(on: OnDrive) {
     for (domain, block_bytes) in [(PersistenceDomain::Adr, BLOCK), (PersistenceDomain::Gpf, BLOCK), (PersistenceDomain::Adr, 4 << 10)] {
-        for scene in Scene::all(&Setting::small(domain, block_bytes)).unwrap_or_else(|what| panic!("{what}")) {
+        for scene in Scene::all(&on(Setting::small(domain, block_bytes))).unwrap_or_else(|what| panic!("{what}")) {
             explore(&scene, &singles(), Effort { states: 4, recovery_one_in: 300, ..Effort::QUICK });
         }
     }
 }
 
-#[test]
-fn pairs_of_operations_adr() {
-    explore(&small(PersistenceDomain::Adr), &pairs(), Effort::QUICK);
+fn pairs_of_operations_adr(on: OnDrive) {
+    explore(&small(on, PersistenceDomain::Adr), &pairs(), Effort::QUICK);
 }
 
-#[test]
-fn pairs_of_operations_gpf() {
-    explore(&small(PersistenceDomain::Gpf), &pairs(), Effort { states: 3, ..Effort::QUICK });
+fn pairs_of_operations_gpf(on: OnDrive) {
+    explore(&small(on, PersistenceDomain::Gpf), &pairs(), Effort { states: 3, ..Effort::QUICK });
 }
 
-#[test]
-fn pairs_of_operations_process() {
-    explore(&small(PersistenceDomain::Process), &pairs(), Effort { states: 2, ..Effort::QUICK });
+fn pairs_of_operations_process(on: OnDrive) {
+    explore(&small(on, PersistenceDomain::Process), &pairs(), Effort { states: 2, ..Effort::QUICK });
 }
 
-#[test]
-fn pairs_of_operations_relaxed_adr() {
-    explore(&relaxed(PersistenceDomain::Adr), &pairs(), Effort { states: 4, ..Effort::QUICK });
+fn pairs_of_operations_relaxed_adr(on: OnDrive) {
+    explore(&relaxed(on, PersistenceDomain::Adr), &pairs(), Effort { states: 4, ..Effort::QUICK });
 }
 
-#[test]
-fn pairs_of_operations_relaxed_gpf() {
-    explore(&relaxed(PersistenceDomain::Gpf), &pairs(), Effort { states: 2, ..Effort::QUICK });
+fn pairs_of_operations_relaxed_gpf(on: OnDrive) {
+    explore(&relaxed(on, PersistenceDomain::Gpf), &pairs(), Effort { states: 2, ..Effort::QUICK });
 }
 
-#[test]
-fn sampled_triples() {
+fn sampled_triples(on: OnDrive) {
     let mut random = Random::new(seed_or(13));
     for domain in [PersistenceDomain::Adr, PersistenceDomain::Gpf, PersistenceDomain::Process] {
-        explore(&small(domain), &triples(150, &mut random), Effort { states: 4, ..Effort::QUICK });
+        explore(&small(on, domain), &triples(150, &mut random), Effort { states: 4, ..Effort::QUICK });
     }
 }
 
 /// Longer workloads on the smallest zones: full zones, growing regions, checkpoints and write-back in the middle of the last operations.
-#[test]
-fn random_workloads() {
+fn random_workloads(on: OnDrive) {
     let seed = seed_or(11);
     for (domain, block_bytes) in [
         (PersistenceDomain::Adr, 64 << 10),
@@ -104,12 +151,32 @@ fn random_workloads() {
         (PersistenceDomain::Process, 64 << 10),
     ] {
         let effort = Effort { states: 8, recovery_one_in: 200, ..Effort::QUICK };
-        let mut explorer = Explorer::new(&Scene::small(&Setting::small(domain, block_bytes)), effort, seed).expect("prepares");
+        let mut explorer = Explorer::new(&Scene::small(&on(Setting::small(domain, block_bytes))), effort, seed).expect("prepares");
         for _ in 0..20 {
             if let Err(what) = explorer.explore_random(40, 8) {
                 panic!("TANDEMFS_SEED={seed}: {what}");
             }
         }
         println!("{domain}, blocks of {block_bytes}, seed {seed}: {:?}", explorer.tried);
+    }
+}
+
+/// The drive cleans its log in the middle of the operation that is cut, and its numbers begin again.
+#[test]
+fn single_operations_where_transaction_numbers_end() {
+    const LAST: u32 = 60;
+    end_transaction_numbers_at(LAST); // of the whole process: other tests clean a little more often
+    for domain in [PersistenceDomain::Adr, PersistenceDomain::Process] {
+        let scene = Scene::numbers_at_their_end(&Setting::small(domain, BLOCK).with_firmware(), LAST);
+        let (model, device) = scene.prepare().expect("prepares");
+        let mut harness = Harness::new(device, &scene.setting.mount, model).expect("mounts");
+        for operation in &scene.prefix {
+            harness.apply(operation).expect("agrees");
+        }
+        let before = harness.fs.drive_counts().firmware;
+        assert_eq!(before.log_cleanings, 0);
+        harness.apply(&Operation::Create("c")).expect("agrees");
+        assert_eq!(harness.fs.drive_counts().firmware.log_cleanings, 1, "after {} commits", before.commits);
+        explore(&scene, &singles(), Effort { states: 8, ..Effort::QUICK });
     }
 }

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tandemfs_crash::{
-    Access, Effort, Explorer, FaultDevice, Harness, MemoryDevice, Model, Operation, Place, Scene, Setting, Tree, check_device, mount,
-    mount_device, seed_or,
+    Access, Effort, Explorer, FaultDevice, Harness, Model, Operation, Place, Scene, Setting, Tree, check_device, mount, mount_device,
+    seed_or,
 };
 use tandemfs_device::PersistenceDomain;
 use tandemfs_format::InodeNumber;
@@ -88,7 +88,7 @@ fn a_failed_access_costs_no_other_block_anything() {
     let harness = prepared(&setting, &[FILES, &[Remount]].concat());
     harness.fs.unmount().expect("unmounts");
     let (base, model) = (Arc::new(harness.device.zones()), harness.model.clone());
-    let over = || MemoryDevice::over(base.clone(), setting.domain);
+    let over = || setting.over(base.clone());
     let counting = Arc::new(FaultDevice::counting(over()));
     let fs = mount_device(counting.clone(), &setting.mount).expect("mounts");
     let before = [Access::Read, Access::Write].map(|access| counting.count(access));
@@ -118,7 +118,7 @@ fn a_bad_sector_holds_up_its_block_alone() {
     harness.fs.unmount().expect("unmounts");
     let bytes = tandemfs_crash::fill(1, 4096);
     let at = harness.device.zones().blocks.windows(4096).step_by(4096).position(|sector| sector == bytes).expect("the first sector") as u64;
-    let device = MemoryDevice::over(Arc::new(harness.device.zones()), setting.domain);
+    let device = setting.over(Arc::new(harness.device.zones()));
     let faulty = Arc::new(FaultDevice::at(device.clone(), Place::Blocks(at * 4096..at * 4096 + 1), false));
     let fs = mount_device(faulty, &setting.mount).expect("mounts");
     assert!(matches!(fs.write_back_all(), Err(Error::Device(_))), "the error is told");

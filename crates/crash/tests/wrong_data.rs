@@ -284,8 +284,8 @@ impl Run<'_> {
 }
 
 fn run(scene: &Scene, lie: Lie, succeed: u64) -> (Outcome, Arc<LyingDevice>) {
-    let device = MemoryDevice::over(scene.start.base.clone(), scene.start.setting.domain);
-    let older = MemoryDevice::over(scene.older.clone(), scene.start.setting.domain);
+    let device = scene.start.setting.over(scene.start.base.clone());
+    let older = scene.start.setting.over(scene.older.clone());
     let lying = Arc::new(LyingDevice::new(device.clone(), older, lie, succeed));
     let what = format!("{lie:?} instead of answer {succeed}");
     let outcome = Run { scene, lie, device, lying: lying.clone(), first: Outcome::NoLie, what }.all();
@@ -327,7 +327,7 @@ fn a_wrong_answer_for_the_journal_leaves_a_state_that_once_was() {
     let mut found = [0; 16];
     for seed in 0..60 {
         for succeed in 0..8 {
-            let device = MemoryDevice::over(scene.start.base.clone(), scene.start.setting.domain);
+            let device = scene.start.setting.over(scene.start.base.clone());
             let lying = Arc::new(LyingDevice::new(device.clone(), device.fork(), Lie::FlippedBit(seed), succeed));
             let fs = mount_device(lying.clone(), &scene.start.setting.mount);
             if lying.told().is_none_or(|told| told.truth.len() < 256 << 10) {
@@ -352,7 +352,7 @@ fn without_checksums_metadata_is_still_verified() {
     assert_eq!(outcome, Outcome::NoLie);
     let mut wrong_data = 0;
     for succeed in 0..truthful.count() {
-        let device = MemoryDevice::over(scene.start.base.clone(), scene.start.setting.domain);
+        let device = scene.start.setting.over(scene.start.base.clone());
         let lying = Arc::new(LyingDevice::new(device.clone(), device.fork(), Lie::FlippedBit(3), succeed));
         let Ok(fs) = mount_device(lying.clone(), &scene.start.setting.mount) else { continue };
         let expected = scene.start.model.tree();

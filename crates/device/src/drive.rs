@@ -203,6 +203,10 @@ impl Drive {
     /// returns. Pages that hold metadata are never written so (RULES R16).
     pub fn persist_pages(&self, structure: Structure, first: LineAddress, from: &[u8]) -> Result<Fenced, DeviceError> {
         let Some(sector) = self.description().sector_of_page(first) else { return self.persist(structure, first, from) };
+        if self.domain.needs_flush() {
+            // [F1] What somebody stored here and never flushed must not come out of a CPU's cache over these pages.
+            drop(self.fence(self.flush_lines(Lines { offset: first.offset_bytes(), length: from.len() as u64, state: PhantomData })));
+        }
         let written = self.transfer(structure, &mut [BlockRequest::Write { sector, buffer: from }], &mut || {})?;
         drop::<Flushed>(self.flush_blocks(written)?);
         Ok(Fenced(()))

@@ -37,6 +37,7 @@
 mod attached;
 mod block_path;
 mod byte_path;
+mod compare;
 mod copy;
 mod counters;
 mod domain;
@@ -51,6 +52,7 @@ pub mod sync;
 pub use attached::{PairDevice, PairOptions};
 pub use block_path::{BlockPath, BlockRequest};
 pub use byte_path::BytePath;
+pub use compare::modified_lines;
 pub use counters::{Counters, CountersSnapshot, PathBytes, Structure};
 pub use domain::PersistenceDomain;
 pub use drive::{Committed, Dirty, Drive, Fenced, Flushed, InFlight, Lines, Written};

@@ -4,6 +4,8 @@
 //! - File data: one checksum a sector or a data log, seeded with (pair) alone, never with the owner, so that shared data verify for both.
 //!   The place is proved by the pointer beside the checksum.
 //!
+//! A sector of which a few lines change gets its new checksum by linearity ([`crate::linearity`], RULES R18).
+//!
 //! What this cannot find: a lost write of a line that leaves the older, valid version in place.
 
 use crc_fast::{CrcAlgorithm, Digest};

@@ -22,6 +22,7 @@ pub mod geometry;
 pub mod inode;
 pub mod integer;
 pub mod journal;
+pub mod linearity;
 pub mod mapping;
 pub mod segment;
 pub mod superblock;

@@ -471,6 +471,12 @@ pub fn vector_checksum(line: &Line, sector: u64) -> u32 {
     u32::from_le_bytes([line[at], line[at + 1], line[at + 2], line[at + 3]])
 }
 
+/// Sets the checksum of a sector in its line of the vector.
+pub fn set_vector_checksum(line: &mut Line, sector: u64, checksum: u32) {
+    let at = (sector % VECTOR_LINE_SECTORS) as usize * 4;
+    line[at..at + 4].copy_from_slice(&checksum.to_le_bytes());
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

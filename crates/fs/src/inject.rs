@@ -1,4 +1,4 @@
-//! Allocations that fail on demand, for tests of running out of space. Without the feature `mutants` nothing of it is compiled in; no program
+//! Allocations that fail on demand, and transaction numbers that run out, for tests of running out. Without the feature `mutants` nothing of it is compiled in; no program
 //! enables it.
 
 /// What an allocator gives out.
@@ -37,6 +37,27 @@ pub fn fail_allocation(plan: Option<(Take, u64)>) {
 #[cfg(feature = "mutants")]
 pub fn allocations(take: Take) -> u64 {
     TAKEN.get()[take as usize]
+}
+
+#[cfg(feature = "mutants")]
+static LAST_NUMBER: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(u32::MAX);
+
+/// Lets the numbers of the drive's transactions end here, so that a test need not wait for four thousand million of them.
+#[cfg(feature = "mutants")]
+pub fn end_transaction_numbers_at(last: u32) {
+    LAST_NUMBER.store(last, std::sync::atomic::Ordering::SeqCst);
+}
+
+/// The last number of a transaction of the drive, before they begin again.
+#[cfg(feature = "mutants")]
+pub(crate) fn last_transaction_number() -> u32 {
+    LAST_NUMBER.load(std::sync::atomic::Ordering::Relaxed)
+}
+
+/// The last number of a transaction of the drive, before they begin again.
+#[cfg(not(feature = "mutants"))]
+pub(crate) const fn last_transaction_number() -> u32 {
+    u32::MAX
 }
 
 #[cfg(feature = "mutants")]

@@ -39,7 +39,7 @@ mod volume;
 use std::sync::Arc;
 
 use hashbrown::HashSet;
-use tandemfs_device::Drive;
+use tandemfs_device::{Drive, DriveCounts};
 use tandemfs_format::InodeNumber;
 use tandemfs_format::superblock::Superblock;
 
@@ -51,8 +51,8 @@ pub use recovery::RecoveryReport;
 pub use scrub::{Scrub, ScrubCounts, ScrubFinding, ScrubbedKind};
 pub use statistics::{OperationCounts, Statistics, WorkCounts};
 pub use types::{
-    AllocateMode, Attributes, DirectoryEntry, FormatOptions, MountOptions, NewInode, Promote, RenameMode, SeekTo, SetAttributes, SetTime,
-    Space, Threshold, WriteBackPolicy, WriteOptions, ZoneSpace,
+    AllocateMode, Attributes, DirectoryEntry, Engine, FormatOptions, MountOptions, NewInode, Promote, ReadOptions, RenameMode, SeekTo,
+    SetAttributes, SetTime, Space, Threshold, WriteBackPolicy, WriteOptions, ZoneSpace,
 };
 
 use data::promote::Admission;
@@ -143,8 +143,21 @@ impl FileSystem {
         Statistics { operations: live.operations.snapshot(), work: live.work.snapshot() }
     }
 
+    /// What the drive counted of itself since the mount or the last reset; zeros where it does not.
+    pub fn drive_counts(&self) -> DriveCounts {
+        let earlier = *self.volume.live.drive_before.lock();
+        let now = self.volume.drive.drive_counts().unwrap_or_default();
+        DriveCounts { firmware: now.firmware.since(&earlier.firmware), flash: now.flash.since(&earlier.flash) }
+    }
+
+    /// Whether metadata becomes durable by the drive's transactions; else by the journal.
+    pub fn commits_on_drive(&self) -> bool {
+        self.volume.journal.is_on_drive()
+    }
+
     /// Sets all counters to zero, the drive's included.
     pub fn reset_statistics(&self) {
+        *self.volume.live.drive_before.lock() = self.volume.drive.drive_counts().unwrap_or_default();
         self.volume.live.operations.reset();
         self.volume.live.work.reset();
         self.volume.drive.counters().reset();
@@ -157,7 +170,10 @@ impl FileSystem {
 
     /// Host memory of metadata pages and directory indexes, in bytes.
     pub fn memory_bytes(&self) -> u64 {
-        self.volume.pages.memory_bytes() + self.inodes.index_bytes.load(Relaxed) as u64 + self.read_ahead.memory_bytes()
+        self.volume.pages.memory_bytes()
+            + self.volume.pages.clean.memory_bytes()
+            + self.inodes.index_bytes.load(Relaxed) as u64
+            + self.read_ahead.memory_bytes()
     }
 
     /// A generation for a new inode: no other inode of this file system has had it with the same number.

@@ -8,18 +8,21 @@ use tandemfs_format::geometry::{Geometry, GeometryError, SEGMENT_TABLE_LINES, SU
 use tandemfs_format::inode::{Inode, file_type, state};
 use tandemfs_format::segment::{Region, Segment};
 use tandemfs_format::superblock::{BlockIdentity, ChecksumKind, Superblock, Tail, incompat};
-use tandemfs_format::{InodeNumber, LINE_BYTES, LineAddress, PAGE_BYTES, PAGE_LINES, PairSeed, SECTOR_BYTES, Sector};
+use tandemfs_format::{InodeNumber, LINE_BYTES, LineAddress, PairSeed, SECTOR_BYTES, Sector};
 use uuid::Uuid;
 use zerocopy::IntoBytes;
 
 use crate::alloc::memory::structure_of;
 use crate::journal::checkpoint::write_superblock;
 use crate::types::{FormatOptions, MountOptions};
-use crate::volume::now;
+use crate::volume::{now, zero_pages};
 use crate::{Error, FileSystem, Result, mount};
 
 /// Lines of each first segment that are zeroed: 256 KiB.
 const FIRST_HIGH_WATER: u64 = 4096;
+
+/// Regions that have a segment from the start.
+const FIRST_REGIONS: [Region; 4] = [Region::Inodes, Region::Dentries, Region::Mappings, Region::Leaves];
 
 /// Makes a file system on a drive and returns its superblock.
 ///
@@ -29,6 +32,7 @@ pub fn make_file_system(drive: &Drive, options: &FormatOptions) -> Result<Superb
     if options.label.len() > 64 || options.label.contains('\0') {
         return Err(Error::Label);
     }
+    drive.recover()?; // what an earlier owner left open must not come between
     let description = drive.description();
     let geometry = |source: GeometryError| Error::Geometry { device: description.name.clone(), source };
     let (ring_count, ring_bytes) = Geometry::default_rings(description.memory_bytes);
@@ -69,9 +73,8 @@ pub fn make_file_system(drive: &Drive, options: &FormatOptions) -> Result<Superb
 fn write_first_state(drive: &Drive, superblock: &Superblock, (uid, gid): (u32, u32)) -> Result<()> {
     let geometry = &superblock.geometry;
     let pair = PairSeed::new(superblock.pair);
-    let zeros = [0; PAGE_BYTES];
     for offset in SUPERBLOCK_OFFSETS {
-        drop(drive.persist(Structure::Superblock, LineAddress::new(offset / LINE_BYTES as u64), &zeros[..1024])?);
+        drop(drive.persist(Structure::Superblock, LineAddress::new(offset / LINE_BYTES as u64), &[0; 1024])?);
     }
     let mut sector = vec![0; SECTOR_BYTES];
     sector[..size_of::<BlockIdentity>()].copy_from_slice(BlockIdentity::of(superblock).as_bytes());
@@ -79,20 +82,18 @@ fn write_first_state(drive: &Drive, superblock: &Superblock, (uid, gid): (u32, u
     let written = drive.transfer(Structure::Superblock, &mut requests, &mut || {})?;
     drop::<Flushed>(drive.flush_blocks(written)?);
 
+    drop(zero_pages(drive, Structure::AllocationMap, geometry.segment_line(0), SEGMENT_TABLE_LINES)?);
+    for (index, region) in (0..).zip(FIRST_REGIONS) {
+        drop(zero_pages(drive, structure_of(region), geometry.unit(geometry.fixed_units() + index), FIRST_HIGH_WATER)?);
+    }
     let mut in_flight = Lines::none();
     let mut store = |structure, address, bytes: &[u8]| -> Result<()> {
         let lines = drive.flush_lines(drive.store(structure, address, bytes)?);
         in_flight = std::mem::replace(&mut in_flight, Lines::none()).and(lines);
         Ok(())
     };
-    for line in (0..SEGMENT_TABLE_LINES).step_by(PAGE_LINES as usize) {
-        store(Structure::AllocationMap, geometry.segment_line(line), &zeros)?;
-    }
-    for (index, region) in (0..).zip([Region::Inodes, Region::Dentries, Region::Mappings, Region::Leaves]) {
+    for (index, region) in (0..).zip(FIRST_REGIONS) {
         let start_unit = geometry.fixed_units() + index;
-        for page in (0..FIRST_HIGH_WATER).step_by(PAGE_LINES as usize) {
-            store(structure_of(region), geometry.unit(start_unit).nth(page), &zeros)?;
-        }
         let segment = Segment { region, start_unit, unit_count: 1, region_unit: 0, high_water_lines: FIRST_HIGH_WATER };
         let line = geometry.segment_line(index);
         store(Structure::AllocationMap, line, &segment.encode(pair, line))?;

@@ -3,6 +3,8 @@
 //! [MO1] `clean = false` and a new generation are durable before the first record (RULES R25).
 //! [MO2] A read-only mount writes nothing: a journal is replayed into the host copies and stays there.
 //! [MO3] An unmount removes orphans, writes everything home, saves the maps, and only then says *clean*.
+//! [MO4] The drive recovers before anything of it is read: what a crash left uncommitted is gone then. After that the rings are replayed,
+//!       whichever engine ran last: those of a mount whose transactions were the drive's are empty (ByteFS §4.7).
 
 use std::time::Instant;
 
@@ -16,6 +18,7 @@ use crate::alloc::lent::LentPages;
 use crate::alloc::memory::MemoryAllocator;
 use crate::alloc::sectors::SectorAllocator;
 use crate::cache::PageCache;
+use crate::data::clean_pages::CleanPages;
 use crate::data::promote::Admission;
 use crate::data::read_ahead::ReadAhead;
 use crate::data::threshold::Splitting;
@@ -29,7 +32,7 @@ use crate::recovery::{self, RecoveryReport};
 use crate::statistics::Live;
 use crate::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
 use crate::sync::{Mutex, parallelism};
-use crate::types::{MountOptions, Promote};
+use crate::types::{Engine, MountOptions, Promote};
 use crate::volume::Volume;
 use crate::{Error, FileSystem, Result};
 
@@ -110,6 +113,16 @@ impl FileSystem {
     /// mount may still work).
     pub fn mount(drive: Drive, options: &MountOptions) -> Result<Self> {
         let start = Instant::now();
+        let on_drive = match options.engine {
+            Engine::Auto => drive.has_transactions(),
+            Engine::Journal => false,
+            Engine::Firmware if drive.has_transactions() => true,
+            Engine::Firmware => {
+                let reason = "engine=firmware needs a drive with transactions, which this one has not; use engine=journal or engine=auto";
+                return Err(Error::InvalidArgument(reason));
+            }
+        };
+        let drive_recovery = if on(Mutant::RecoverSkipped) { None } else { drive.recover()? }; // [MO4]
         let superblock = read_superblock(&drive)?;
         if superblock.ro_compat != 0 && !options.read_only {
             let source = SuperblockError::WriteFeatures { unknown: superblock.ro_compat };
@@ -129,12 +142,12 @@ impl FileSystem {
             geometry,
             checksums: superblock.checksum_kind == ChecksumKind::Crc32c,
             health: Health::new(options.read_only),
-            pages: PageCache::new(options.memory_bytes / 2 - read_ahead.bytes_max()),
-            journal: Journal::new(superblock.clone()),
+            pages: PageCache::new(options.memory_bytes / 2 - read_ahead.bytes_max(), CleanPages::new(options.memory_bytes)),
+            journal: Journal::new(superblock.clone(), on_drive),
             memory: MemoryAllocator::new(&geometry, pools, LentPages::new(options.memory_bytes, options.write_back_percent)),
             sectors: SectorAllocator::new(&geometry, pools),
             quarantine: Quarantine::default(),
-            live: Live::default(),
+            live: Live { drive_before: Mutex::new(drive.drive_counts().unwrap_or_default()), ..Live::default() },
             drive,
         };
         let last_txid = volume.replay(&records)?;
@@ -145,7 +158,7 @@ impl FileSystem {
             volume.update_superblock(home, |superblock| {
                 superblock.clean = superblock.clean && on(Mutant::CleanKept);
                 superblock.generation += 1;
-                superblock.watermark = last_txid;
+                superblock.watermark = volume.journal.durable_watermark(last_txid);
                 superblock.tails.fill(Tail::default());
             })?;
             volume.journal.set_watermark(last_txid);
@@ -178,10 +191,15 @@ impl FileSystem {
         }
         file_system.recovery = RecoveryReport {
             clean,
+            drive: drive_recovery,
             records_replayed: records.len() as u64,
             orphans_removed: orphans.len() as u64,
             duration: start.elapsed(),
         };
+        if let Some(found) = drive_recovery {
+            let (kept, discarded, elapsed) = (found.lines_kept, found.lines_discarded, found.duration);
+            tracing::info!(kept, discarded, transactions = found.transactions, ?elapsed, "the drive recovered its write log");
+        }
         tracing::info!(clean, records = records.len(), orphans = orphans.len(), elapsed = ?start.elapsed(), "mounted");
         Ok(file_system)
     }
@@ -207,7 +225,10 @@ impl FileSystem {
         self.volume.sectors.empty_room();
         self.volume.memory.lent.close(&self.volume.memory);
         let saved = self.volume.save_maps().map_err(|error| self.volume.health.stop_because(format!("saving the maps failed: {error}")))?;
-        self.volume.update_superblock(saved, |superblock| superblock.clean = true)?; // [MO3]
+        self.volume.update_superblock(saved, |superblock| {
+            superblock.clean = true; // [MO3]
+            superblock.watermark = self.volume.journal.last_txid();
+        })?;
         self.volume.health.close();
         Ok(())
     }

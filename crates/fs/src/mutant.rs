@@ -65,6 +65,22 @@ pub enum Mutant {
     TransientRoomGiven,
     /// R15: the file system goes on after a failed flush.
     FailedFlushIgnored,
+    /// R16: host copies change before COMMIT.
+    HostCopyBeforeCommit,
+    /// R16: COMMIT is given before the tagged stores are fenced.
+    CommitWithoutFence,
+    /// R16: a transaction of the drive is never committed.
+    CommitForgotten,
+    /// R16: only the first line of a run belongs to the transaction.
+    StoredUntagged,
+    /// R16: pages that a transaction stored and did not commit are evicted and loaded again ([C5] of `cache/`).
+    FailedPagesUnpinned,
+    /// R16: a fresh page that was zeroed by blocks is not flushed before lines are stored to it.
+    FreshPageNotFlushed,
+    /// R17: numbers of transactions are used again while the drive's log knows them.
+    NumbersReused,
+    /// ByteFS §4.7: a mount does not let the drive recover.
+    RecoverSkipped,
     /// R23: a load that failed is taken for zeros.
     FailedLoadIsZeros,
     /// R25: a mount leaves the clean flag set.
@@ -115,6 +131,18 @@ pub enum Mutant {
     PromotedSlotsSaved,
     /// The slot of an evicted copy is free, and the copy is still found.
     PromotedSlotTwice,
+    /// A clean page survives that its bytes are changed in another way than by a write ([CP2]).
+    CleanPageStale,
+    /// R18: the checksum of a sector of which lines were stored in place stays what it was.
+    ChecksumNotRenewed,
+    /// Lines are stored in place although a data log hides them ([IP1]).
+    InPlaceOverLog,
+    /// R16, R18: lines go in place before the transaction that renews their checksum is committed ([IP2]).
+    InPlaceBeforeCommit,
+    /// The old bytes of a line come from a clean page although a log lies over them ([IP6]).
+    OldLineUnderLog,
+    /// R13: a file grows in place and forgets what a truncation left behind its end ([IP5]).
+    StaleTailInPlace,
 }
 
 #[cfg(feature = "mutants")]

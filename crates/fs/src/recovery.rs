@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use tandemfs_device::Structure;
+use tandemfs_device::{DriveRecovery, Structure};
 use tandemfs_format::geometry::SEGMENT_TABLE_LINES;
 use tandemfs_format::inode::Inode;
 use tandemfs_format::mapping::Record;
@@ -19,7 +19,7 @@ use crate::index::block::Block;
 use crate::index::tree::{self, Found};
 use crate::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use crate::sync::{Mutex, scan_threads};
-use crate::volume::{Owner, Volume};
+use crate::volume::{Owner, Volume, load_bulk};
 use crate::{Error, Result};
 
 /// What a mount had to do.
@@ -27,6 +27,8 @@ use crate::{Error, Result};
 pub struct RecoveryReport {
     /// The last unmount was clean and its maps were taken.
     pub clean: bool,
+    /// What the drive itself recovered first, where it has transactions.
+    pub drive: Option<DriveRecovery>,
     /// Journal records applied.
     pub records_replayed: u64,
     /// Files without names removed.
@@ -164,7 +166,7 @@ fn read_bulk(volume: &Volume, address: LineAddress, bytes: &mut [u8]) -> Result<
         }
         return Ok(());
     }
-    Ok(volume.drive.load(Structure::Inode, address, bytes)?)
+    Ok(load_bulk(&volume.drive, Structure::Inode, address, bytes)?)
 }
 
 fn mark_inode(volume: &Volume, number: InodeNumber, address: LineAddress, inode: &Inode) -> Result<()> {

@@ -208,7 +208,11 @@ impl Scrub {
         verify: &dyn Fn(LineAddress, &Line) -> Result<(), Corrupt>,
     ) -> Vec<Option<Line>> {
         let mut lines = Vec::with_capacity(count as usize);
-        let home = match volume.pages.home(&volume.drive, structure, first, count) {
+        // A drive with transactions shows lines before they are committed, and before the host copy has them.
+        let nobody_commits = volume.journal.hold_drive_commits();
+        let home = volume.pages.home(&volume.drive, structure, first, count);
+        drop(nobody_commits);
+        let home = match home {
             Ok(home) => home,
             Err(error) if count == 1 => {
                 self.find_line(inode, first, error);

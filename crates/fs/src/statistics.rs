@@ -2,6 +2,10 @@
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
+use tandemfs_device::DriveCounts;
+
+use crate::sync::Mutex;
+
 macro_rules! counters {
     ($(#[$meta:meta])* $live:ident, $(#[$snapshot_meta:meta])* $snapshot:ident { $($(#[$field_meta:meta])* $field:ident),* $(,)? }) => {
         $(#[$meta])*
@@ -112,6 +116,12 @@ counters! {
         promotions,
         /// Blocks whose sectors were read from such copies.
         promoted_reads,
+        /// Lines of file data stored in place (ByteFS §4.6).
+        in_place_lines,
+        /// Pages compared with an older copy (ByteFS §4.6).
+        pages_compared,
+        /// Pages of which only the lines that had changed were written, or nothing.
+        pages_by_lines,
     }
 }
 
@@ -119,6 +129,8 @@ counters! {
 pub(crate) struct Live {
     pub(crate) operations: LiveOperations,
     pub(crate) work: LiveWork,
+    /// What the drive had counted of itself at the mount or the last reset.
+    pub(crate) drive_before: Mutex<DriveCounts>,
 }
 
 /// Counters of the file system since the mount or the last reset.

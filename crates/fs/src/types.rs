@@ -21,6 +21,13 @@ pub struct MountOptions {
     pub promote: Promote,
     /// Most bytes read ahead of a sequential reader; 0 for none.
     pub read_ahead_bytes: u32,
+    /// Longest piece of a write that is stored in place, on a drive with transactions, in bytes (ByteFS §4.6: 512); 0 for none.
+    pub in_place_bytes: u32,
+    /// A page that comes back from a page cache goes by lines where fewer than so many of its 64 have changed (ByteFS §4.6: R < 1/8, so 8);
+    /// 0 to write all pages as they come.
+    pub modified_lines: u32,
+    /// How changes of metadata become durable.
+    pub engine: Engine,
 }
 
 impl MountOptions {
@@ -33,6 +40,9 @@ impl MountOptions {
         write_back_percent: 10,
         promote: Promote::Off,
         read_ahead_bytes: 1 << 20,
+        in_place_bytes: 512,
+        modified_lines: 8,
+        engine: Engine::Auto,
     };
 }
 
@@ -54,6 +64,18 @@ pub enum Threshold {
     Auto,
     /// Everything by blocks, read, modified and written: to compare with.
     BlocksOnly,
+}
+
+/// How transactions become durable. Both engines work on the same images, and may alternate from mount to mount.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Engine {
+    /// By the drive's transactions where it has them, else by the journal.
+    #[default]
+    Auto,
+    /// By the journal in the memory zone (RomeFS §3.6), also on a drive with transactions.
+    Journal,
+    /// By the drive's transactions (ByteFS §4.6); a drive without is refused.
+    Firmware,
 }
 
 /// Which blocks with data logs are written back first (RomeFS §3.5.2). Ages are in a table of fixed size in host memory: blocks that share
@@ -212,6 +234,16 @@ pub struct WriteOptions {
     pub append: bool,
     /// Clear set-user-id, and set-group-id of an executable.
     pub kill_set_id: bool,
+    /// The bytes come from a page cache that gives whole pages back: those of which an older copy is at hand are compared with it, and few
+    /// changed lines are written alone (ByteFS §4.6, RULES R20).
+    pub compare: bool,
+}
+
+/// What `read` does beside the bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct ReadOptions {
+    /// Keep copies of whole pages to compare with: a page cache takes these bytes, and may give them back changed.
+    pub keep_pages: bool,
 }
 
 /// What `allocate` does with a range.

@@ -1,15 +1,16 @@
 //! What every part of the engine shares: the drive, the pair's seed and geometry, host copies of metadata, journal, allocators.
 
-use tandemfs_device::{Drive, Structure};
+use tandemfs_device::{BlockRequest, DeviceError, Drive, Fenced, Lines, Structure};
 use tandemfs_format::geometry::Geometry;
 use tandemfs_format::inode::Timestamp;
-use tandemfs_format::{EMPTY_LINE, InodeNumber, Line, LineAddress, PAGE_LINES, PairSeed, Place};
+use tandemfs_format::{EMPTY_LINE, InodeNumber, LINE_BYTES, Line, LineAddress, PAGE_BYTES, PAGE_LINES, PairSeed, Place};
 
 use crate::alloc::memory::MemoryAllocator;
 use crate::alloc::sectors::SectorAllocator;
 use crate::cache::{Page, PageCache};
 use crate::health::Health;
 use crate::journal::Journal;
+use crate::mutant::{Mutant, on};
 use crate::quarantine::Quarantine;
 use crate::statistics::Live;
 use crate::{Error, Result};
@@ -111,6 +112,14 @@ impl Volume {
         self.place(owner, address).verify(line).map_err(|source| Error::Damaged { inode: owner.inode, source })
     }
 
+    /// Zeroes whole pages before anything links them ([`zero_pages`]). A failed FLUSH stops the file system (RULES R15): it may have lost more.
+    pub(crate) fn zero_fresh_pages(&self, structure: Structure, first: LineAddress, lines: u64) -> Result<Fenced> {
+        zero_pages(&self.drive, structure, first, lines).map_err(|error| match error {
+            DeviceError::Block { operation: "flush", .. } => self.health.stop("flushing the drive", &error),
+            other => other.into(),
+        })
+    }
+
     /// Refuses a pointer that leads out of the zone before anything follows it.
     pub(crate) fn check_address(&self, owner: Owner, address: LineAddress) -> Result<()> {
         if self.geometry.holds_lines(address, 1) {
@@ -124,6 +133,48 @@ impl Volume {
     pub(crate) fn data_checksum(&self, bytes: &[u8]) -> u32 {
         if self.checksums { self.pair.data(bytes) } else { 0 }
     }
+}
+
+/// Loads lines of metadata that follow each other, past the host copies: whole pages by blocks where the windows overlap ([C6] of `cache/`).
+pub(crate) fn load_bulk(drive: &Drive, structure: Structure, first: LineAddress, into: &mut [u8]) -> std::result::Result<(), DeviceError> {
+    let before_page = (PAGE_LINES - first.index_in_page() as u64) % PAGE_LINES;
+    let (head, rest) = into.split_at_mut(into.len().min(before_page as usize * LINE_BYTES));
+    let (pages, tail) = rest.split_at_mut(rest.len() / PAGE_BYTES * PAGE_BYTES);
+    if !drive.description().overlapping || pages.is_empty() {
+        return drive.load(structure, first, into);
+    }
+    let first_page = first.nth(before_page);
+    if !head.is_empty() {
+        drive.load(structure, first, head)?;
+    }
+    drive.load_pages(structure, first_page, pages)?;
+    if !tail.is_empty() {
+        drive.load(structure, first_page.nth((pages.len() / LINE_BYTES) as u64), tail)?;
+    }
+    Ok(())
+}
+
+/// Bytes of one write of zeros.
+const ZEROS_BYTES: usize = 256 << 10;
+
+/// Zeroes whole pages that nobody uses yet: by blocks where the windows overlap, else by stores ([C7] of `cache/`). Durable when it returns.
+pub(crate) fn zero_pages(drive: &Drive, structure: Structure, first: LineAddress, lines: u64) -> std::result::Result<Fenced, DeviceError> {
+    let step = if drive.description().overlapping { ZEROS_BYTES.min(lines as usize * LINE_BYTES) } else { PAGE_BYTES };
+    let zeros = vec![0; step];
+    let pieces = (0..lines).step_by(step / LINE_BYTES).map(|line| (first.nth(line), step.min((lines - line) as usize * LINE_BYTES)));
+    let mut in_flight = Lines::none();
+    for (address, bytes) in pieces {
+        if on(Mutant::FreshPageNotFlushed)
+            && let Some(sector) = drive.description().sector_of_page(address)
+        {
+            drop(drive.transfer(structure, &mut [BlockRequest::Write { sector, buffer: &zeros[..bytes] }], &mut || {})?);
+        } else if drive.description().overlapping {
+            drop(drive.persist_pages(structure, address, &zeros[..bytes])?);
+        } else {
+            in_flight = in_flight.and(drive.flush_lines(drive.store(structure, address, &zeros[..bytes])?));
+        }
+    }
+    Ok(drive.fence(in_flight))
 }
 
 /// The time of an operation, as coarse as the kernel's own file times.

@@ -11,7 +11,7 @@ use tandemfs_fs::{
 };
 
 const BLOCK: u64 = 64 << 10;
-const PLAIN: WriteOptions = WriteOptions { keep_times: false, append: false, kill_set_id: false };
+const PLAIN: WriteOptions = WriteOptions { keep_times: false, append: false, kill_set_id: false, compare: false };
 
 fn mounted() -> FileSystem {
     let drive = Drive::new(Arc::new(MemoryDevice::new(16 << 20, 64 << 20, PersistenceDomain::Gpf)));
@@ -136,7 +136,7 @@ fn a_copy_changes_times_and_set_id_bits_as_a_write_does() {
         let to = file(&fs, "to", b"");
         let set = SetAttributes { permissions: Some(0o6755), mtime: Some(SetTime::At(long_ago)), ..SetAttributes::default() };
         fs.set_attributes(to, &set).expect("sets");
-        fs.copy_range((from, 0), (to, 0), 1 << 30, WriteOptions { kill_set_id, keep_times, append: false }).expect("copies");
+        fs.copy_range((from, 0), (to, 0), 1 << 30, WriteOptions { kill_set_id, keep_times, ..PLAIN }).expect("copies");
         let after = fs.attributes(to).expect("there");
         assert_eq!(after.mode & 0o7777, if kill_set_id { 0o755 } else { 0o6755 });
         assert_eq!(after.mtime == long_ago, keep_times);

@@ -20,7 +20,11 @@ fn drive(device: &MemoryDevice) -> Drive {
 }
 
 fn formatted() -> (MemoryDevice, FileSystem) {
-    let device = MemoryDevice::new(32 << 20, 64 << 20, PersistenceDomain::Gpf);
+    formatted_on(false)
+}
+
+fn formatted_on(has_firmware: bool) -> (MemoryDevice, FileSystem) {
+    let device = MemoryDevice::new(32 << 20, 64 << 20, PersistenceDomain::Gpf).given_firmware(has_firmware);
     make_file_system(&drive(&device), &FormatOptions::default()).expect("mkfs");
     let fs = FileSystem::mount(drive(&device), &MountOptions { write_back_percent: 90, ..MountOptions::default() }).expect("mounts");
     (device, fs)
@@ -209,7 +213,17 @@ fn what_cannot_be_read_is_a_finding_and_stops_nothing() {
 /// Three writers, a checkpoint without pause, names that come and go: nobody is accused.
 #[test]
 fn what_changes_meanwhile_is_no_damage() {
-    let (_device, fs) = formatted();
+    nobody_is_accused(false);
+}
+
+/// There the drive shows lines before they are committed, and before the host copies have them.
+#[test]
+fn what_the_drive_commits_meanwhile_is_no_damage() {
+    nobody_is_accused(true);
+}
+
+fn nobody_is_accused(has_firmware: bool) {
+    let (_device, fs) = formatted_on(has_firmware);
     let [blocks, logs, mixed] = fill_some(&fs);
     let rounds = AtomicU64::new(0);
     let end = Instant::now() + Duration::from_secs(2);

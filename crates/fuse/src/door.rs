@@ -17,6 +17,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fuser::{Errno, FopenFlags, Generation, INodeNo, InitFlags, KernelConfig, ReplyEntry, Request};
+use tandemfs_format::InodeNumber;
 use tandemfs_format::inode::file_type;
 use tandemfs_fs::{Attributes, Error, FileSystem, NewInode, Result};
 
@@ -35,6 +36,8 @@ pub(crate) const REQUEST_BYTES_MAX: u32 = 1 << 20;
 const BACKGROUND_MAX: u16 = 64;
 /// Below this much free space files are opened past the write-back cache, so that write() itself says "no space" (RULES R20).
 const LOW_SPACE_BYTES: u64 = 64 << 20;
+/// Longest READ whose pages are copied in strict mode.
+const KEPT_BYTES_MAX: u32 = 128 << 10;
 const SET_GID: u16 = 0o2000;
 
 /// The door from FUSE to a file system.
@@ -106,6 +109,16 @@ impl Door {
     /// Whether an opener with these flags writes behind the write-back cache.
     pub(crate) fn writes_behind(&self, flags: i32) -> bool {
         self.mode == Mode::Relaxed && flags & libc::O_ACCMODE != libc::O_RDONLY
+    }
+
+    /// Whether pages that the kernel reads now may come back changed (RULES R20): in relaxed mode those of files that are open for writing. In
+    /// strict mode opens are not told, and only mapped pages come back: those of short reads, so that long ones are not copied for nothing.
+    pub(crate) fn may_come_back(&self, inode: InodeNumber, size: u32) -> bool {
+        match self.mode {
+            Mode::Relaxed => self.writers.contains(inode),
+            Mode::Strict => !self.read_only && size <= KEPT_BYTES_MAX,
+            Mode::StrictAtomic => false, // read past the page cache
+        }
     }
 
     /// Replies that there is no such name, and that the kernel may keep that ([F1]).

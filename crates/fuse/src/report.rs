@@ -13,6 +13,7 @@ pub fn stats(fs: &FileSystem) -> Value {
     let drive = fs.drive().counters().snapshot();
     let statistics = fs.statistics();
     let space = fs.space();
+    let of_drive = fs.drive_counts();
     let by_structure: Map<String, Value> = Structure::ALL
         .iter()
         .zip(drive.by_structure)
@@ -43,9 +44,9 @@ pub fn stats(fs: &FileSystem) -> Value {
             "writes": drive.block_writes,
             "flushes": drive.block_flushes,
         },
-        // Zero on drives without firmware commands and without a flash model: all that this build knows.
-        "firmware": { "tagged_stores": 0, "commits": 0, "log_cleanings": 0 },
-        "flash": { "pages_read": 0, "pages_programmed": 0, "blocks_erased": 0 },
+        // Zeros where the drive counts nothing of itself.
+        "firmware": counters(of_drive.firmware.entries()),
+        "flash": counters(of_drive.flash.entries()),
         "by_structure": by_structure,
         "threshold": threshold(fs),
         "file_system": file_system,
@@ -87,6 +88,7 @@ pub(crate) fn info(fs: &FileSystem, settings: &MountSettings, mounted_since: Ins
         "pair": superblock.pair,
         "label": superblock.label,
         "mode": settings.mode.name(),
+        "engine": if fs.commits_on_drive() { "firmware" } else { "journal" },
         "read_only": settings.read_only,
         "persistence_domain": fs.drive().domain().name(),
         "block_bytes": superblock.geometry.block_bytes(),
@@ -98,6 +100,12 @@ pub(crate) fn info(fs: &FileSystem, settings: &MountSettings, mounted_since: Ins
             "records_replayed": recovery.records_replayed,
             "orphans_removed": recovery.orphans_removed,
             "milliseconds": recovery.duration.as_secs_f64() * 1e3,
+            "drive": recovery.drive.map(|drive| json!({
+                "lines_kept": drive.lines_kept,
+                "lines_discarded": drive.lines_discarded,
+                "transactions": drive.transactions,
+                "milliseconds": drive.duration.as_secs_f64() * 1e3,
+            })),
         },
         "memory_zone": zone(&space.memory),
         "block_zone": zone(&space.block),

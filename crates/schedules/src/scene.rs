@@ -87,7 +87,7 @@ impl Scene {
     }
 
     fn run_workload(&self, workload: &Workload, effort: Effort, random: &mut Random) -> Result<(), String> {
-        let device = MemoryDevice::over(self.base.clone(), self.setting.domain);
+        let device = self.setting.over(self.base.clone());
         let yielding = Arc::new(PausingDevice::new(device.clone(), shuttle::thread::yield_now));
         let fs = Arc::new(mount_device(yielding, &self.setting.mount).map_err(|error| format!("mount: {error}"))?);
         let bound = Arc::new(Bound::new(&fs, &self.bound).map_err(|error| format!("binding: {error}"))?);

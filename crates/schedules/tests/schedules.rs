@@ -40,6 +40,11 @@ scenes! {
     rings_that_wrap: 40;
     rings_cut: 120;
     caches_that_evict: 500;
+    names_on_firmware_cut: 120;
+    one_block_on_firmware_cut: 150;
+    caches_on_firmware: 500;
+    orphans_on_firmware_cut: 100;
+    pools_on_firmware: 200;
 }
 
 /// What reached the device in each of 20 schedules: kinds of steps and places.

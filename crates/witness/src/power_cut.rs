@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 
-use tandemfs_device::{BlockPath, BlockRequest, BytePath, Device, DeviceDescription, DeviceError};
+use tandemfs_device::{BlockPath, BlockRequest, BytePath, Device, DeviceDescription, DeviceError, DriveCounts, Firmware};
 use tandemfs_format::geometry::{Geometry, SUPERBLOCK_OFFSETS};
 use tandemfs_format::{LINE_BYTES, Sector};
 
@@ -158,6 +158,14 @@ impl Device for PowerCutDevice {
 
     fn description(&self) -> &DeviceDescription {
         self.inner.description()
+    }
+
+    fn firmware(&self) -> Option<&dyn Firmware> {
+        self.inner.firmware()
+    }
+
+    fn counts(&self) -> Option<DriveCounts> {
+        self.inner.counts()
     }
 }
 

@@ -71,6 +71,14 @@ impl Place {
         place
     }
 
+    /// With a formatted drive with firmware.
+    pub fn with_firmware() -> Self {
+        let place = Self::empty();
+        succeeds(&["device", "create", &place.image(), "--profile", "bytefs", "--memory", "128M", "--block", "512M"]);
+        succeeds(&["mkfs", &place.image()]);
+        place
+    }
+
     /// A path in it.
     pub fn path(&self, name: &str) -> String {
         self.directory.path().join(name).to_str().expect("UTF-8").to_owned()

@@ -30,6 +30,9 @@ struct Arguments {
     /// Where to keep which unit is next, and what was tried in all.
     #[arg(long)]
     state: Option<PathBuf>,
+    /// On a drive with firmware, whose transactions take the place of the journal. With a state file of its own.
+    #[arg(long)]
+    firmware: bool,
     /// Does this unit alone, whatever the state file says.
     #[arg(long)]
     unit: Option<u64>,
@@ -94,25 +97,30 @@ fn unit(number: u64, seed: u64) -> Unit {
     }
 }
 
-fn run(unit: &Unit, seed: u64) -> Result<(Tried, Compared), String> {
+fn run(unit: &Unit, seed: u64, firmware: bool) -> Result<(Tried, Compared), String> {
+    let on = |setting: Setting| if firmware { setting.with_firmware() } else { setting };
     let thorough = |domain| Effort { states: if domain == PersistenceDomain::Adr { 1 << 12 } else { 64 }, ..Effort::EXHAUSTIVE };
     let some = Effort { states: 16, work_one_in: 10, recovery_one_in: 100, ..Effort::EXHAUSTIVE };
     let tried = match *unit {
-        Unit::Singles(domain, setting) => explore_sequences(&Scene::small(&settings(domain)[setting]), &singles(), thorough(domain), seed)?,
+        Unit::Singles(domain, setting) => {
+            explore_sequences(&Scene::small(&on(settings(domain)[setting].clone())), &singles(), thorough(domain), seed)?
+        }
         Unit::Limits(domain, block_bytes, scene) => {
-            let scenes = Scene::all(&Setting::small(domain, block_bytes))?;
-            explore_sequences(&scenes[scene], &singles(), Effort { states: 64, ..some }, seed)?
+            let scenes = Scene::all(&on(Setting::small(domain, block_bytes)))?;
+            // A drive with firmware has no ring, so a scene less.
+            let Some(scene) = scenes.get(scene) else { return Ok(Default::default()) };
+            explore_sequences(scene, &singles(), Effort { states: 64, ..some }, seed)?
         }
         Unit::Pairs(domain, block_bytes, relaxed, first) => {
-            let setting = Setting::small(domain, block_bytes);
+            let setting = on(Setting::small(domain, block_bytes));
             let scene = Scene::small(&if relaxed { setting.relaxed() } else { setting });
             explore_sequences(&scene, &pairs_of(ALPHABET[first]), some, seed)?
         }
         Unit::Triples(domain, setting, seed) => {
-            explore_sequences(&Scene::small(&settings(domain)[setting]), &triples(100, &mut Random::new(seed)), some, seed)?
+            explore_sequences(&Scene::small(&on(settings(domain)[setting].clone())), &triples(100, &mut Random::new(seed)), some, seed)?
         }
         Unit::Random(domain, block_bytes, seed) => {
-            let mut explorer = Explorer::new(&Scene::small(&Setting::small(domain, block_bytes)), some, seed)?;
+            let mut explorer = Explorer::new(&Scene::small(&on(Setting::small(domain, block_bytes))), some, seed)?;
             for _ in 0..10 {
                 explorer.explore_random(60, 10)?;
             }
@@ -156,9 +164,10 @@ fn work(arguments: &Arguments) -> Result<(), String> {
         let number = arguments.unit.unwrap_or(state.next_unit);
         let unit = unit(number, state.seed);
         let begun = Instant::now();
-        let repeat = format!("--seed {} --unit {number}", state.seed);
-        let (tried, compared) =
-            run(&unit, state.seed.wrapping_add(number)).map_err(|what| format!("{unit:?}, repeat with {repeat}:\n{what}"))?;
+        let firmware = if arguments.firmware { " --firmware" } else { "" };
+        let repeat = format!("--seed {} --unit {number}{firmware}", state.seed);
+        let (tried, compared) = run(&unit, state.seed.wrapping_add(number), arguments.firmware)
+            .map_err(|what| format!("{unit:?}, repeat with {repeat}:\n{what}"))?;
         println!("{:6} s  unit {number} ({repeat}): {unit:?}: {tried:?} {compared:?}", start.elapsed().as_secs());
         if arguments.unit.is_some() {
             return Ok(());

@@ -88,6 +88,11 @@ pub fn small() -> Start {
     crashed(Setting::small(PersistenceDomain::Adr, 64 << 10), PREPARATION, WORKLOAD, false)
 }
 
+/// The same on a drive with firmware, whose transactions serve.
+pub fn small_on_firmware() -> Start {
+    crashed(Setting::small(PersistenceDomain::Adr, 64 << 10).with_firmware(), PREPARATION, WORKLOAD, false)
+}
+
 pub fn almost_full() -> Start {
     let mut setting = Setting::small(PersistenceDomain::Adr, 64 << 10);
     setting.block_zone_bytes = 8 << 20;

@@ -1,6 +1,7 @@
 //! Saving and loading allocation maps: one piece for each unit of the memory zone and each group of sectors.
 //!
 //! [A1] Pieces are written before the superblock says *clean*, and carry the generation of the mount that wrote them (RULES R25).
+//!      A piece of which only some lines are new proves itself by the checksum in its head, like any other.
 //! [A2] One piece that does not verify, cannot be read, or takes what nothing can have taken makes all of them worthless: the maps are
 //!      rebuilt.
 
@@ -12,7 +13,10 @@ use tandemfs_format::{LINE_BYTES, Line};
 use super::memory::UnitOwner;
 use crate::Result;
 use crate::mutant::{Mutant, on};
-use crate::volume::Volume;
+use crate::volume::{Volume, load_bulk};
+
+/// Pieces that are loaded at once.
+const BATCH: u64 = 256;
 
 impl Volume {
     /// Writes all pieces ([A1]). Returns the proof that they are durable.
@@ -21,6 +25,9 @@ impl Volume {
         let units = self.geometry.memory_units();
         let mut in_flight = Lines::<InFlight>::none();
         let mut buffer = Vec::with_capacity(LINE_BYTES + PIECE_BYTES);
+        // Where pages can be read by blocks, only the lines that changed are stored: the head, and groups of 512 bits (ByteFS Table 3).
+        let mut knows_pages = self.drive.description().overlapping;
+        let mut saved = Vec::new();
         for index in 0..self.geometry.piece_count() {
             let (kind, bits) = if index < units {
                 let kind = match self.memory.map().owner(index) {
@@ -36,8 +43,20 @@ impl Volume {
             buffer.clear();
             buffer.extend_from_slice(&encode(self.pair, kind, index, generation, &bits));
             buffer.extend_from_slice(&bits);
-            let lines = self.drive.store(Structure::AllocationMap, self.geometry.piece(index), &buffer)?;
-            in_flight = in_flight.and(self.drive.flush_lines(lines));
+            let address = self.geometry.piece(index);
+            if knows_pages && index % BATCH == 0 {
+                let batch = BATCH.min(self.geometry.piece_count() - index);
+                saved.resize(batch as usize * buffer.len(), 0);
+                knows_pages = load_bulk(&self.drive, Structure::AllocationMap, address, &mut saved).is_ok();
+            }
+            let old = knows_pages.then(|| &saved[(index % BATCH) as usize * buffer.len()..][..buffer.len()]);
+            let is_same = |line: usize| old.is_some_and(|old| old[line..line + LINE_BYTES] == buffer[line..line + LINE_BYTES]);
+            let changed: Vec<usize> = (0..buffer.len()).step_by(LINE_BYTES).filter(|line| !is_same(*line)).collect();
+            for run in changed.chunk_by(|one, next| one + LINE_BYTES == *next) {
+                let (start, end) = (run[0], run[run.len() - 1] + LINE_BYTES);
+                let lines = self.drive.store(Structure::AllocationMap, address.nth((start / LINE_BYTES) as u64), &buffer[start..end])?;
+                in_flight = in_flight.and(self.drive.flush_lines(lines));
+            }
         }
         Ok(self.drive.fence(in_flight))
     }
@@ -47,13 +66,12 @@ impl Volume {
         let units = self.geometry.memory_units();
         let count = self.geometry.piece_count();
         let piece_bytes = (PIECE_LINES * LINE_BYTES as u64) as usize;
-        const BATCH: u64 = 256;
         let mut pieces: Vec<(u64, PieceKind, Vec<u8>)> = Vec::new();
         let mut buffer = vec![0; piece_bytes * BATCH as usize];
         for start in (0..count).step_by(BATCH as usize) {
             let batch = BATCH.min(count - start);
             let bytes = &mut buffer[..piece_bytes * batch as usize];
-            if let Err(error) = self.drive.load(Structure::AllocationMap, self.geometry.piece(start), bytes) {
+            if let Err(error) = load_bulk(&self.drive, Structure::AllocationMap, self.geometry.piece(start), bytes) {
                 tracing::warn!(%error, "the saved maps cannot be read");
                 return false;
             }

@@ -12,11 +12,11 @@
 
 use std::collections::VecDeque;
 
-use tandemfs_device::{Fenced, Flushed, Lines, Structure};
+use tandemfs_device::{Fenced, Flushed, Structure};
 use tandemfs_format::geometry::{Geometry, SEGMENT_TABLE_LINES};
 use tandemfs_format::mapping::SlotClass;
 use tandemfs_format::segment::{Region, Segment};
-use tandemfs_format::{InodeNumber, LINE_BYTES, LineAddress, PAGE_BYTES, PAGE_LINES, UNIT_LINES};
+use tandemfs_format::{InodeNumber, LINE_BYTES, LineAddress, PAGE_LINES, UNIT_LINES};
 
 use super::Need;
 use super::bits::{Bits, WORDS};
@@ -394,12 +394,12 @@ impl MemoryAllocator {
     /// A zeroed 4 KiB page of a region, with an empty host copy. Fenced before anything links it (RULES R6).
     pub(crate) fn take_page(&self, volume: &Volume, region: Region, structure: Structure, need: Need) -> Result<LineAddress> {
         let page = self.take(volume, region, PAGE_LINES, need)?;
-        let zeroed = volume.drive.persist(structure, page, &[0; PAGE_BYTES]);
+        let zeroed = volume.zero_fresh_pages(structure, page, PAGE_LINES);
         match zeroed {
             Ok(proof) => drop::<Fenced>(proof),
             Err(error) => {
                 volume.quarantine(Space::Region { region, address: page, lines: PAGE_LINES });
-                return Err(error.into());
+                return Err(error);
             }
         }
         volume.pages.insert_zeroed(structure, page);
@@ -746,13 +746,7 @@ impl MemoryAllocator {
 /// Zeroes the next lines of a segment, then commits its higher mark ([M2]).
 fn raise_mark(volume: &Volume, index: u64, segment: &mut Segment) -> Result<()> {
     let from = segment.start_unit * UNIT_LINES + segment.high_water_lines;
-    let zeros = [0; PAGE_BYTES];
-    let mut in_flight = Lines::none();
-    for page in (0..HIGH_WATER_STEP).step_by(PAGE_LINES as usize) {
-        let lines = volume.drive.store(structure_of(segment.region), LineAddress::new(from + page), &zeros)?;
-        in_flight = in_flight.and(volume.drive.flush_lines(lines));
-    }
-    let zeroed = volume.drive.fence(in_flight);
+    let zeroed = volume.zero_fresh_pages(structure_of(segment.region), LineAddress::new(from), HIGH_WATER_STEP)?;
     segment.high_water_lines += HIGH_WATER_STEP;
     let mut tx = Tx::new(volume);
     let line = volume.geometry.segment_line(index);

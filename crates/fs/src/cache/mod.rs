@@ -1,12 +1,25 @@
 //! Host copies of metadata: 4 KiB pages of lines, loaded on demand, evictable, with a dirty bit a line.
 //!
 //! [C1] Reads of metadata are served from here; while the working set fits the limit the device is not read (DESIGN §2).
-//! [C2] A line changes here only by [`PageCache::apply`], after its record is persistent (RULES R4); so what a checkpoint writes home is
-//!      always committed.
+//! [C2] A line changes here only by [`PageCache::apply`] and [`PageCache::apply_clean`], after its record is persistent or its transaction
+//!      committed (RULES R4); so what a checkpoint writes home is always committed.
 //! [C3] A page with dirty lines is never evicted; the list of dirty pages holds it.
 //!
 //! [C4] Lines are raw bytes: whoever reads one verifies it with its own place. A line that was verified for an owner is not verified
 //!      again for that owner until it changes; for another owner it is.
+//!
+//! Where the two windows of a drive overlap (`device/src/firmware.rs` [F1]), pages come by blocks and lines go home by bytes, and the drive
+//! orders neither against the other. The coherence is kept here:
+//!
+//! [C5] The drive shows lines that are stored and not committed. So a page for which a transaction has stored lines has a host copy from
+//!      before the first store until after COMMIT, and nobody loads it in between: `Tx::put` loads and pins it (an `Arc` in the transaction),
+//!      eviction passes pinned pages over, and a page is looked up and loaded under its shard's lock. A transaction that failed keeps its pages
+//!      pinned for ever (`journal/firmware_commit.rs` [FC2]).
+//! [C6] A page is read by blocks only while there is no host copy, and then every store to it has been fenced: those of a transaction before
+//!      its COMMIT, while it was pinned ([C5]); those of a checkpoint or a replay before the list of pages that it wrote is dropped.
+//! [C7] A metadata page is written by blocks only to zero it, before anything links it and after everybody who had it before is done
+//!      (RULES R6), and the write is flushed before a line of the page is stored (`Volume::zero_pages`). Pages in use are written by bytes
+//!      alone (R16), since a block write makes every line obsolete that the drive's log has of the page.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -15,6 +28,7 @@ use tandemfs_device::{Drive, Structure};
 use tandemfs_format::{LINE_BYTES, Line, LineAddress, PAGE_BYTES, PAGE_LINES};
 
 use crate::Result;
+use crate::data::clean_pages::CleanPages;
 use crate::mutant::{Mutant, on};
 use crate::near::{NearMap, SHARDS, shard_of};
 use crate::statistics::{LiveWork, count};
@@ -109,6 +123,10 @@ struct Shard {
 pub(crate) struct PageCache {
     shards: Vec<Mutex<Shard>>,
     shard_pages_max: usize,
+    memory_bytes_max: u64,
+    page_count: AtomicUsize,
+    /// Copies of file data take what is left ([CP4] there).
+    pub(crate) clean: CleanPages,
     dirty: Mutex<Vec<Arc<Page>>>,
     dirty_count: AtomicUsize,
 }
@@ -119,12 +137,15 @@ fn page_number(start: LineAddress) -> u64 {
 }
 
 impl PageCache {
-    /// A cache of at most `memory_bytes`, dirty pages aside.
-    pub(crate) fn new(memory_bytes: u64) -> Self {
+    /// A cache of at most `memory_bytes`, dirty pages aside; `clean` shares them.
+    pub(crate) fn new(memory_bytes: u64, clean: CleanPages) -> Self {
         let pages = memory_bytes as usize / size_of::<Page>();
         Self {
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
             shard_pages_max: (pages / SHARDS).max(if EXPLORED { 1 } else { 4 }),
+            memory_bytes_max: memory_bytes,
+            page_count: AtomicUsize::new(0),
+            clean,
             dirty: Mutex::default(),
             dirty_count: AtomicUsize::new(0),
         }
@@ -145,7 +166,8 @@ impl PageCache {
         }
         count(&work.metadata_page_loads);
         let mut bytes = [0; PAGE_BYTES];
-        match drive.load(structure, start, &mut bytes) {
+        match drive.load_pages(structure, start, &mut bytes) {
+            // [C6]
             Err(_) if on(Mutant::FailedLoadIsZeros) => bytes.fill(0),
             other => other?,
         }
@@ -192,6 +214,7 @@ impl PageCache {
                 Some(page) if Arc::strong_count(page) > 1 || page.referenced.swap(false, Relaxed) => shard.order.push_back(oldest),
                 Some(_) => {
                     shard.pages.remove(&oldest);
+                    self.page_count.fetch_sub(1, Relaxed);
                 }
             }
         }
@@ -203,6 +226,8 @@ impl PageCache {
         });
         if shard.pages.insert(page_number(start), page.clone()).is_none() {
             shard.order.push_back(page_number(start));
+            self.page_count.fetch_add(1, Relaxed);
+            self.clean.allow(self.memory_bytes_max.saturating_sub(self.memory_bytes()));
         }
         page
     }
@@ -222,6 +247,14 @@ impl PageCache {
             self.dirty.lock().push(page.clone());
             self.dirty_count.fetch_add(1, Relaxed);
         }
+    }
+
+    /// The same for a line that is home already: the page stays clean, and can be evicted.
+    pub(crate) fn apply_clean(&self, page: &Page, address: LineAddress, image: &Line) {
+        let at = address.index_in_page() * LINE_BYTES;
+        let mut body = page.body.lock();
+        body.bytes[at..at + LINE_BYTES].copy_from_slice(image);
+        body.verified_for[address.index_in_page()] = 0;
     }
 
     /// Pages with dirty lines, roughly.
@@ -244,7 +277,7 @@ impl PageCache {
 
     /// Host memory taken, in bytes.
     pub(crate) fn memory_bytes(&self) -> u64 {
-        self.shards.iter().map(|shard| (shard.lock().pages.len() * size_of::<Page>()) as u64).sum()
+        (self.page_count.load(Relaxed) * size_of::<Page>()) as u64
     }
 }
 
@@ -266,7 +299,7 @@ mod tests {
 
     #[test]
     fn a_line_is_verified_once_for_an_owner_and_again_when_it_changes() {
-        let cache = PageCache::new(1 << 20);
+        let cache = PageCache::new(1 << 20, CleanPages::new(0));
         let page = cache.insert_zeroed(Structure::Mapping, LineAddress::new(0));
         assert_eq!([verifications(&page, 7), verifications(&page, 7)], [3, 0]);
         assert_eq!(verifications(&page, 9), 3, "what is right for one owner is not for another");
@@ -277,7 +310,7 @@ mod tests {
 
     #[test]
     fn a_line_that_failed_is_verified_again() {
-        let page = PageCache::new(1 << 20).insert_zeroed(Structure::Mapping, LineAddress::new(0));
+        let page = PageCache::new(1 << 20, CleanPages::new(0)).insert_zeroed(Structure::Mapping, LineAddress::new(0));
         let refuse = |_, _: &Line| Err(Error::NotFound);
         assert!(page.lines(LineAddress::new(0), 3, 7, refuse, |_, _| panic!("not verified")).is_err());
         assert_eq!(verifications(&page, 7), 3);

@@ -64,6 +64,9 @@ impl FileSystem {
         }
         let grows = matches!(mode, AllocateMode::Allocate { keep_size: false } | AllocateMode::Zero { keep_size: false });
         let _range = self.lock_for(&handle, offset, end, grows)?;
+        if !matches!(mode, AllocateMode::Allocate { .. }) {
+            handle.clean.forget(offset, end);
+        }
         match mode {
             AllocateMode::Punch => return self.zero(&handle, offset, end, Zeroed::Freed),
             AllocateMode::Allocate { .. } => self.reserve(&handle, offset, end)?,

@@ -9,6 +9,7 @@ use tandemfs_device::{BlockRequest, Structure};
 use tandemfs_format::mapping::LogEntry;
 use tandemfs_format::{InodeNumber, SECTOR_BYTES};
 
+use super::interface::load_slots;
 use super::log_plan::Part;
 use crate::index::block::Block;
 use crate::mutant::{Mutant, on};
@@ -17,7 +18,7 @@ use crate::{Error, Result};
 
 /// Loads a whole log and verifies it. `at` is the offset of its block in the file, for the error.
 pub(crate) fn load_log(volume: &Volume, inode: InodeNumber, at: u64, log: &LogEntry, into: &mut [u8]) -> Result<()> {
-    volume.drive.load(Structure::DataLog, log.address, into)?;
+    load_slots(volume, log.address, into)?;
     verify_log(volume, inode, at, log, into)
 }
 
@@ -31,7 +32,7 @@ pub(crate) fn load_logs(volume: &Volume, inode: InodeNumber, logs: &[(u64, LogEn
     for run in logs.chunk_by(|(_, one), (_, next)| next.follows(one)) {
         let (loaded, further) = std::mem::take(&mut rest).split_at_mut(run.iter().map(|(_, log)| log.length as usize).sum());
         rest = further;
-        volume.drive.load(Structure::DataLog, run[0].1.address, loaded)?;
+        load_slots(volume, run[0].1.address, loaded)?;
         let mut loaded = &*loaded;
         for (at, log) in run {
             let (bytes, further) = loaded.split_at(log.length as usize);

@@ -1,16 +1,21 @@
 //! File data: which path each byte takes, and why. [`write_path`] and [`read_path`] read top to bottom.
 
 mod allocate;
+pub(crate) mod clean_pages;
 pub(crate) mod compose;
 mod copy;
 mod heat;
+mod in_place;
+pub(crate) mod interface;
 pub(crate) mod log_plan;
+mod modified;
 pub(crate) mod promote;
 pub(crate) mod range_lock;
 pub(crate) mod read_ahead;
 mod read_path;
 mod rewrite;
 mod seek;
+mod store;
 pub(crate) mod threshold;
 mod truncate;
 pub(crate) mod write_back;

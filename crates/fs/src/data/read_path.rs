@@ -21,6 +21,7 @@ use crate::index::tree;
 use crate::mutant::{Mutant, on};
 use crate::namespace::inodes::Handle;
 use crate::statistics::{add, count};
+use crate::types::ReadOptions;
 use crate::volume::Volume;
 use crate::{Error, FileSystem, Result};
 
@@ -51,6 +52,14 @@ impl FileSystem {
     /// # Errors
     /// `DamagedData` where a sector or log does not fit its checksum.
     pub fn read(&self, number: InodeNumber, offset: u64, into: &mut [u8]) -> Result<usize> {
+        self.read_with(number, offset, into, ReadOptions::default())
+    }
+
+    /// The same, told what becomes of the bytes.
+    ///
+    /// # Errors
+    /// As [`FileSystem::read`].
+    pub fn read_with(&self, number: InodeNumber, offset: u64, into: &mut [u8], options: ReadOptions) -> Result<usize> {
         count(&self.volume.live.operations.read);
         let volume = &self.volume;
         let handle = self.inodes.get(volume, number)?;
@@ -76,6 +85,9 @@ impl FileSystem {
         }
         if done < length {
             self.fetch_ahead(&handle, version, &view, offset + done as u64, &mut into[done..], ahead)?;
+        }
+        if options.keep_pages && self.options.modified_lines > 0 {
+            volume.pages.clean.keep_read(&handle, view.size, offset, into);
         }
         drop(range);
         add(&volume.live.work.user_read_bytes, length as u64);

@@ -26,7 +26,8 @@ use tandemfs_format::{LINE_BYTES, SECTOR_BYTES, Sector};
 use super::FileView;
 use super::compose::{load_logs, needed_sectors, verify_sectors};
 use super::range_lock::RangeGuard;
-use super::write_path::{Action, Bytes, Target};
+use super::store::Bytes;
+use super::write_path::{Action, Target};
 use crate::alloc::Need;
 use crate::index::block::{Block, NewExtent};
 use crate::journal::{Tx, tx_space as space};
@@ -253,7 +254,7 @@ impl FileSystem {
         let lines: u64 = old.logs().map(|log| log.class.lines()).sum();
         let kept = old.logs.map(|slot| slot.filter(|log| log.end() as usize > length));
         let action = Action::Sectors { extent, fill, bytes: Bytes::Owned(Vec::new()), kept };
-        let mut targets = [Target { block, old, parts: SmallVec::new(), action }];
+        let mut targets = [Target::changed(block, old, action)];
         self.commit_write(tx, handle, &mut targets, Fenced::nothing_stored(), flushed, |inode| {
             if start + length as u64 >= inode.size {
                 inode.state &= !state::TAIL_STALE;

@@ -62,6 +62,7 @@ impl FileSystem {
     fn shrink(&self, handle: &Handle, view: &FileView, size: u64, change: impl FnOnce(&mut Inode)) -> Result<()> {
         let volume = &self.volume;
         let block_bytes = u64::from(volume.geometry.block_bytes());
+        handle.clean.forget(size, u64::MAX);
         let mut tx = Tx::new(volume);
         let mut guard = handle.state.write();
         if guard.removed {

@@ -10,20 +10,26 @@
 //! 6. Lock the inode, put records, leaves, checksums and the inode into one [`Tx`], commit. The caller is answered after that: the
 //!    write is durable and atomic.
 
+use std::cell::Cell;
 use std::ops::Range;
+use std::sync::Arc;
 
 use smallvec::SmallVec;
-use tandemfs_device::{BlockRequest, Fenced, Flushed, InFlight, Lines, Structure};
+use tandemfs_device::{Fenced, Flushed};
 use tandemfs_format::inode::{FILE_BYTES_MAX, Inode, file_type, state};
 use tandemfs_format::journal::TX_DATA_MAX;
 use tandemfs_format::mapping::{Extent, LOG_BYTES_MAX, LogEntry, SlotClass};
-use tandemfs_format::{InodeNumber, LineAddress, SECTOR_BYTES, Sector};
+use tandemfs_format::{InodeNumber, LINE_BYTES, SECTOR_BYTES, Sector};
 
 use super::FileView;
-use super::compose::{compose, load_log};
-use super::log_plan::{self, LogPlan, Part, Step};
+use super::clean_pages::Taken;
+use super::compose::compose;
+use super::in_place::{Allowance, InPlace, LINES_MAX, take_parts};
+use super::log_plan::{self, Part};
+use super::modified::{Returned, leave_out_unmodified};
 use super::range_lock::RangeGuard;
 use super::rewrite::Rewrite;
+use super::store::{Bytes, Store, take_logs, transfer};
 use crate::alloc::Need;
 use crate::index::block::{Block, ExtentChange, LogSlots, NewExtent};
 use crate::index::tree;
@@ -39,7 +45,7 @@ use crate::{Error, FileSystem, Result};
 static ZEROS: [u8; SECTOR_BYTES] = [0; SECTOR_BYTES];
 
 /// Where a write goes.
-struct Span {
+struct Span<'o> {
     offset: u64,
     end: u64,
     /// Where the file ends after it.
@@ -48,6 +54,7 @@ struct Span {
     by_blocks: bool,
     /// Whole blocks inside multiples of this go by blocks; `None` where all do.
     threshold: Option<u32>,
+    in_place: Allowance<'o>,
 }
 
 /// One block of a write.
@@ -55,6 +62,11 @@ pub(super) struct Target<'d> {
     pub(super) block: u64,
     pub(super) old: Block,
     pub(super) parts: SmallVec<[Part<'d>; 2]>,
+    /// What the parts were before lines that had not changed were left out ([MR4] of `modified.rs`) and others taken out to go in place;
+    /// empty where neither was.
+    pub(super) as_it_came: SmallVec<[Part<'d>; 2]>,
+    /// Lines of its sectors that change in place.
+    pub(super) in_place: InPlace,
     pub(super) action: Action<'d>,
 }
 
@@ -65,45 +77,6 @@ pub(super) enum Action<'d> {
     Logs { merges: u64, slots: LogSlots, stores: SmallVec<[Store<'d>; 2]>, extent: Option<Extent> },
     /// New sectors for the block, or its own unwritten ones; logs in `kept` stay over or behind them.
     Sectors { extent: NewExtent, fill: bool, bytes: Bytes<'d>, kept: LogSlots },
-}
-
-/// A log on its way: which entry of the leaf it becomes.
-pub(super) struct Store<'d> {
-    slot: usize,
-    entry: LogEntry,
-    /// Bytes of the entry that are on the device already: an append in place leaves them alone.
-    skip: u32,
-    bytes: Bytes<'d>,
-}
-
-pub(super) enum Bytes<'d> {
-    Borrowed(&'d [u8]),
-    Owned(Vec<u8>),
-    /// New bytes over those of logs of this file, which are loaded while blocks are in flight.
-    Merged(InodeNumber, Vec<LogEntry>),
-}
-
-impl Store<'_> {
-    /// Whether the next log holds the bytes of the same part that come next, and its slot is the next on the device.
-    fn goes_on_in(&self, next: &Self, parts: &[Part<'_>]) -> bool {
-        let is_plain = |store: &Self| store.skip == 0 && matches!(store.bytes, Bytes::Borrowed(_));
-        let (start, end) = (self.entry.offset, next.entry.end());
-        is_plain(self)
-            && is_plain(next)
-            && self.entry.end() == next.entry.offset
-            && next.entry.follows(&self.entry)
-            && parts.iter().any(|part| part.offset <= start && end <= part.end())
-    }
-}
-
-impl Bytes<'_> {
-    pub(super) fn get(&self) -> &[u8] {
-        match self {
-            Self::Borrowed(bytes) => bytes,
-            Self::Owned(bytes) => bytes,
-            Self::Merged(..) => unreachable!("logs are merged before their bytes are asked for"),
-        }
-    }
 }
 
 impl FileSystem {
@@ -150,19 +123,33 @@ impl FileSystem {
     }
 
     /// `size_ahead` is 0 but for a deliberate bug.
-    fn write_piece(&self, handle: &Handle, offset: u64, data: &[u8], options: WriteOptions, size_ahead: u64) -> Result<()> {
+    fn write_piece(&self, handle: &Arc<Handle>, offset: u64, data: &[u8], options: WriteOptions, size_ahead: u64) -> Result<()> {
         let volume = &self.volume;
         let (offset, view, range) = self.lock_range(handle, offset, data.len() as u64, options.append)?;
         let end = offset + data.len() as u64;
-        let tail_zeros = if view.tail_stale && end > view.size {
+        let forgets_tail = on(Mutant::StaleTailInPlace) && volume.stores_in_place();
+        let tail_zeros = if view.tail_stale && end > view.size && !forgets_tail {
             let sector_end = view.size.next_multiple_of(SECTOR_BYTES as u64);
             &ZEROS[..(sector_end.min(offset.max(view.size)) - view.size) as usize]
         } else {
             &ZEROS[..0]
         };
+        let clean = &volume.pages.clean;
+        let old_pages = clean.take(handle, offset, end);
         let mut tx = Tx::new(volume);
         let mut targets = self.split(&view, offset, data, tail_zeros)?;
-        let span = Span { offset, end, file_end: view.size.max(end), by_blocks: false, threshold: self.splitting.bytes(volume) };
+        let in_place = self.allowance(Some(&old_pages));
+        let span = Span { offset, end, file_end: view.size.max(end), by_blocks: false, threshold: self.splitting.bytes(volume), in_place };
+        let compares = options.compare && self.options.modified_lines > 0;
+        if let Some(threshold) = span.threshold.filter(|_| compares) {
+            let (lines_below, in_place) = (self.options.modified_lines, volume.stores_in_place());
+            let write = Returned { offset, data, old: &old_pages, lines_below, threshold: threshold.into(), in_place };
+            leave_out_unmodified(volume, &view, &write, &mut targets);
+            if targets.is_empty() && end <= view.size && options.keep_times && !options.kill_set_id {
+                clean.put_back(handle, view.size, offset, data, old_pages, true);
+                return Ok(()); // not a byte has changed, and nothing else was to
+            }
+        }
         for target in &mut targets {
             self.decide(&mut tx, &view, target, &span)?;
         }
@@ -179,6 +166,7 @@ impl FileSystem {
             touch(inode, options);
         })?;
         self.note_written(handle, &targets);
+        clean.put_back(handle, span.file_end, offset, data, old_pages, compares);
         drop(range);
         for block in lent {
             // On a full device the block was lent room; the hole that it left is large enough for it. The write itself is done.
@@ -230,6 +218,12 @@ impl FileSystem {
         })
     }
 
+    /// What of a write may go in place.
+    fn allowance<'o>(&self, old: Option<&'o Taken>) -> Allowance<'o> {
+        let modified_bytes = self.options.modified_lines.saturating_mul(LINE_BYTES as u32);
+        Allowance { bytes: self.options.in_place_bytes, modified_bytes, lines_left: Cell::new(LINES_MAX), old }
+    }
+
     /// 2a. Which bytes go to which block. `tail_zeros` go to the old end of the file.
     fn split<'d>(&self, view: &FileView, offset: u64, data: &'d [u8], tail_zeros: &'d [u8]) -> Result<SmallVec<[Target<'d>; 2]>> {
         let volume = &self.volume;
@@ -249,7 +243,7 @@ impl FileSystem {
                     Some(target) => target.parts.push(part),
                     None => {
                         let old = Block::of_record(volume, view.owner, record)?;
-                        targets.push(Target { block, old, parts: SmallVec::from_iter([part]), action: Action::Undecided });
+                        targets.push(Target::new(block, old, part));
                     }
                 }
                 (at, rest) = (at + piece.len() as u64, further);
@@ -259,14 +253,15 @@ impl FileSystem {
     }
 
     /// 2b and 3. Which path a block takes; its space is taken.
-    fn decide<'d>(&self, tx: &mut Tx<'_>, view: &FileView, target: &mut Target<'d>, span: &Span) -> Result<()> {
+    fn decide<'d>(&self, tx: &mut Tx<'_>, view: &FileView, target: &mut Target<'d>, span: &Span<'_>) -> Result<()> {
         let volume = &self.volume;
         let block_bytes = u64::from(volume.geometry.block_bytes());
         let block_start = target.block * block_bytes;
-        let inside = span.threshold.is_none_or(|threshold| {
-            let threshold = u64::from(threshold);
-            span.offset.next_multiple_of(threshold) <= block_start && block_start + block_bytes <= span.end / threshold * threshold
-        });
+        let inside = target.as_it_came.is_empty()
+            && span.threshold.is_none_or(|threshold| {
+                let threshold = u64::from(threshold);
+                span.offset.next_multiple_of(threshold) <= block_start && block_start + block_bytes <= span.end / threshold * threshold
+            });
         let grows = span.end > view.size;
         let to_logs = |tx: &mut Tx<'_>, target: &Target<'d>, forced: Option<Need>| -> Result<Option<Action<'d>>> {
             let Some(plan) = log_plan::plan(&target.old.logs, &target.parts) else { return Ok(None) };
@@ -278,6 +273,12 @@ impl FileSystem {
             }
         };
         if !inside && !span.by_blocks {
+            take_parts(volume, view, block_start, target, &span.in_place);
+            if target.parts.is_empty() {
+                let (slots, extent) = (target.old.logs, target.old.extent);
+                target.action = Action::Logs { merges: 0, slots, stores: SmallVec::new(), extent };
+                return Ok(());
+            }
             if let Some(action) = to_logs(tx, target, None)? {
                 target.action = action;
                 return Ok(());
@@ -285,6 +286,10 @@ impl FileSystem {
             self.ask_write_back();
         }
         // The whole block goes by blocks: as it came, or composed with what it had.
+        if !target.as_it_came.is_empty() {
+            target.parts = std::mem::take(&mut target.as_it_came);
+            target.in_place = InPlace::default();
+        }
         let own_count = target.old.extent.map_or(0, |extent| extent.count);
         // Room that was kept beyond the end stays.
         let whole = ((span.file_end - block_start).min(block_bytes) as u32).div_ceil(SECTOR_BYTES as u32).max(own_count);
@@ -375,6 +380,9 @@ impl FileSystem {
                     (change(extent.clone()), *kept, sectors + logs)
                 }
                 Action::Logs { slots, extent, .. } => {
+                    if !target.in_place.is_empty() {
+                        *extent = target.in_place.put(&mut tx, volume, owner, &target.old)?;
+                    }
                     let sectors = extent.map_or(0, |extent| u64::from(extent.count) * (SECTOR_BYTES as u64 / 512));
                     (ExtentChange::To(*extent), *slots, sectors + slots.iter().flatten().map(|log| space_512_of(log.class)).sum::<u64>())
                 }
@@ -396,7 +404,8 @@ impl FileSystem {
         let mut targets = self.split(view, size, &[], tail_zeros)?;
         // The zeros never reach beyond the file's new size, so a log may hold them.
         let threshold = self.splitting.bytes(&self.volume);
-        let span = Span { offset: view.size, end: sector_end, file_end: size, by_blocks: false, threshold };
+        let in_place = self.allowance(None);
+        let span = Span { offset: view.size, end: sector_end, file_end: size, by_blocks: false, threshold, in_place };
         for target in &mut targets {
             self.decide(&mut tx, view, target, &span)?;
         }
@@ -418,13 +427,14 @@ impl FileSystem {
         let zeros = vec![0; bytes.len()];
         let part = Part { offset: bytes.start, data: &zeros };
         let old = Block::lookup(volume, view.owner, view.root, block)?;
-        let mut target = Target { block, old, parts: SmallVec::from_iter([part]), action: Action::Undecided };
+        let mut target = Target::new(block, old, part);
         let span = Span {
             offset: start + u64::from(bytes.start),
             end: start + u64::from(bytes.end),
             file_end: view.size,
             by_blocks: bytes.len() > LOG_BYTES_MAX,
             threshold: self.splitting.bytes(volume),
+            in_place: self.allowance(None),
         };
         let mut tx = Tx::new(volume);
         self.decide(&mut tx, view, &mut target, &span)?;
@@ -460,13 +470,29 @@ impl FileSystem {
         }
         let change = extent(&mut tx, &old)?;
         let action = Action::Logs { merges: 0, slots, stores, extent: change };
-        let mut targets = [Target { block, old, parts: SmallVec::new(), action }];
+        let mut targets = [Target::changed(block, old, action)];
         let (fenced, flushed) = tx.suspect_if_failed(transfer(volume, &mut targets))?;
         self.commit_write(tx, handle, &mut targets, fenced, flushed, |inode| touch(inode, WriteOptions::default()))
     }
 }
 
-impl Target<'_> {
+impl<'d> Target<'d> {
+    fn new(block: u64, old: Block, part: Part<'d>) -> Self {
+        Self {
+            block,
+            old,
+            parts: SmallVec::from_iter([part]),
+            as_it_came: SmallVec::new(),
+            in_place: InPlace::default(),
+            action: Action::Undecided,
+        }
+    }
+
+    /// A block that changes without new bytes of a caller.
+    pub(super) fn changed(block: u64, old: Block, action: Action<'d>) -> Self {
+        Self { block, old, parts: SmallVec::new(), as_it_came: SmallVec::new(), in_place: InPlace::default(), action }
+    }
+
     /// Whether a log across `end` lies over bytes of the parts.
     fn hides(&self, end: u32) -> bool {
         let across = |log: &&LogEntry| log.offset < end && log.end() > end;
@@ -531,196 +557,4 @@ pub(crate) fn kill_set_id(inode: &mut Inode) {
     if inode.mode & 0o010 != 0 {
         inode.mode &= !0o2000;
     }
-}
-
-/// 3. Takes slots for a plan and says where the bytes of each log come from.
-fn take_logs<'d>(tx: &mut Tx<'_>, volume: &Volume, view: &FileView, target: &Target<'d>, plan: LogPlan, need: Need) -> Result<Action<'d>> {
-    let mut stores = SmallVec::new();
-    let mut taken: SmallVec<[_; 4]> = SmallVec::new();
-    for (slot, step) in &plan.steps {
-        match step {
-            Step::Append { log, part } => {
-                let data = target.parts[*part].data;
-                let entry = LogEntry { length: log.length + data.len() as u32, ..*log };
-                stores.push(Store { slot: *slot, entry, skip: log.length, bytes: Bytes::Borrowed(data) });
-            }
-            Step::Write { offset, length, merged } => {
-                let end = offset + length;
-                let bytes = match target.parts.iter().find(|part| part.offset <= *offset && end <= part.end()) {
-                    Some(part) if merged.is_empty() => {
-                        Bytes::Borrowed(&part.data[(offset - part.offset) as usize..(end - part.offset) as usize])
-                    }
-                    _ => Bytes::Merged(view.owner.inode, merged.to_vec()),
-                };
-                let class = SlotClass::for_bytes(*length as usize);
-                let address = match volume.memory.take_slot(class, need) {
-                    Ok(address) => address,
-                    Err(error) => {
-                        for space in taken {
-                            tx.free(space);
-                        }
-                        return Err(error);
-                    }
-                };
-                tx.took(space::slot(address, class.lines()));
-                taken.push(space::slot(address, class.lines()));
-                stores.push(Store {
-                    slot: *slot,
-                    entry: LogEntry { address, crc: 0, offset: *offset, length: *length, class },
-                    skip: 0,
-                    bytes,
-                });
-            }
-        }
-    }
-    if stores.len() > 1 {
-        in_order(&mut stores);
-    }
-    Ok(Action::Logs { merges: plan.merges, slots: plan.kept, stores, extent: target.old.extent })
-}
-
-/// New pages in the order of the file: pools hand out first what came back last, so they often come as a run backwards.
-#[inline(never)]
-fn in_order(stores: &mut [Store<'_>]) {
-    let is_new_page = |store: &&mut Store<'_>| store.skip == 0 && store.entry.class == SlotClass::Page;
-    let mut addresses: SmallVec<[LineAddress; 16]> = stores.iter_mut().filter(is_new_page).map(|store| store.entry.address).collect();
-    addresses.sort_unstable();
-    stores.iter_mut().filter(is_new_page).zip(addresses).for_each(|(store, address)| store.entry.address = address);
-}
-
-/// The bytes of a log from old logs of the file and new parts.
-fn merge(
-    volume: &Volume,
-    inode: InodeNumber,
-    merged: &[LogEntry],
-    parts: &[Part<'_>],
-    block_start: u64,
-    entry: &LogEntry,
-) -> Result<Vec<u8>> {
-    let (offset, end) = (entry.offset, entry.end());
-    let mut bytes = vec![0; entry.length as usize];
-    let mut buffer = [0; 4096];
-    let mut copy = |start: u32, data: &[u8]| {
-        let (from, to) = (start.max(offset), (start + data.len() as u32).min(end));
-        if from < to {
-            bytes[(from - offset) as usize..(to - offset) as usize].copy_from_slice(&data[(from - start) as usize..(to - start) as usize]);
-        }
-    };
-    for log in merged.iter().filter(|_| !on(Mutant::MergedBytesForgotten)) {
-        let old = &mut buffer[..log.length as usize];
-        load_log(volume, inode, block_start, log, old)?;
-        copy(log.offset, old);
-    }
-    for part in parts {
-        copy(part.offset, part.data);
-    }
-    Ok(bytes)
-}
-
-/// 4 and 5. Block writes in flight; meanwhile logs are stored and checksums computed; then both are durable.
-pub(super) fn transfer(volume: &Volume, targets: &mut [Target<'_>]) -> Result<(Fenced, Flushed)> {
-    let block_bytes = u64::from(volume.geometry.block_bytes());
-    let mut logs: SmallVec<[Logs<'_, '_>; 2]> = SmallVec::new();
-    let mut blocks: SmallVec<[(&mut NewExtent, &[u8]); 2]> = SmallVec::new();
-    for target in targets {
-        match &mut target.action {
-            Action::Logs { slots, stores, merges, .. } => {
-                add(&volume.live.work.merges, *merges);
-                logs.push(Logs { slots, stores, parts: &target.parts, block_start: target.block * block_bytes });
-            }
-            Action::Sectors { extent, bytes, .. } => blocks.push((extent, bytes.get())),
-            Action::Undecided => unreachable!("every block was decided on"),
-        }
-    }
-    let mut stored = None;
-    let mut store_logs = || -> Result<Lines<InFlight>> {
-        let mut in_flight = Lines::none();
-        for Logs { slots, stores, parts, block_start } in &mut logs {
-            for run in stores.chunk_by_mut(|one, next| one.goes_on_in(next, parts)) {
-                if run.len() > 1 {
-                    let lines = store_run(volume, run, slots, parts)?;
-                    in_flight = std::mem::replace(&mut in_flight, Lines::none()).and(lines);
-                    continue;
-                }
-                let [store] = run else { unreachable!("no run is empty") };
-                if let Bytes::Merged(inode, merged) = &store.bytes {
-                    store.bytes = Bytes::Owned(merge(volume, *inode, merged, parts, *block_start, &store.entry)?);
-                }
-                in_flight = std::mem::replace(&mut in_flight, Lines::none()).and(store_log(volume, store)?);
-                slots[store.slot] = Some(store.entry);
-            }
-        }
-        Ok(in_flight)
-    };
-    let flushed = if blocks.is_empty() {
-        stored = Some(store_logs());
-        Flushed::nothing_written()
-    } else {
-        let mut requests = write_requests(&blocks);
-        let written = volume.drive.transfer(Structure::Data, &mut requests, &mut || {
-            stored = Some(store_logs());
-            if volume.checksums {
-                for (extent, bytes) in &mut blocks {
-                    extent.checksums = bytes.chunks_exact(SECTOR_BYTES).map(|sector| volume.pair.data(sector)).collect();
-                }
-            }
-        })?;
-        // R15: a FLUSH that fails says nothing about what is durable.
-        match if on(Mutant::BlocksNotFlushed) { Ok(Flushed::nothing_written()) } else { volume.drive.flush_blocks(written) } {
-            Err(_) if on(Mutant::FailedFlushIgnored) => Flushed::nothing_written(),
-            other => other.map_err(|error| volume.health.stop("flushing the drive", &error))?,
-        }
-    };
-    let in_flight = stored.unwrap_or_else(|| Ok(Lines::none()))?;
-    let any_log = !logs.is_empty() && !on(Mutant::LogsNotFenced);
-    let fenced = if any_log { volume.drive.fence(in_flight) } else { Fenced::nothing_stored() };
-    Ok((fenced, flushed))
-}
-
-/// Stores logs of one part whose slots follow each other: the byte path moves 64 KiB in half the time of sixteen pages.
-#[inline(never)] // few writes come here
-fn store_run(volume: &Volume, run: &mut [Store<'_>], slots: &mut LogSlots, parts: &[Part<'_>]) -> Result<Lines<InFlight>> {
-    let (start, end, address) = (run[0].entry.offset, run[run.len() - 1].entry.end(), run[0].entry.address);
-    let holds = |part: &&Part<'_>| part.offset <= start && end <= part.end();
-    let Some(part) = parts.iter().find(holds) else { unreachable!("logs that go on in each other are of one part") };
-    let bytes = &part.data[(start - part.offset) as usize..(end - part.offset) as usize];
-    let lines = volume.drive.store(Structure::DataLog, address, bytes)?;
-    for store in run {
-        store.entry.crc = volume.data_checksum(store.bytes.get());
-        slots[store.slot] = Some(store.entry);
-    }
-    Ok(volume.drive.flush_lines(lines))
-}
-
-/// What is stored of one block.
-struct Logs<'t, 'd> {
-    slots: &'t mut LogSlots,
-    stores: &'t mut [Store<'d>],
-    parts: &'t [Part<'d>],
-    block_start: u64,
-}
-
-/// One request for each run of blocks that lie side by side both in memory and on the device.
-fn write_requests<'b>(blocks: &SmallVec<[(&mut NewExtent, &'b [u8]); 2]>) -> SmallVec<[BlockRequest<'b>; 2]> {
-    blocks.iter().map(|(extent, bytes)| BlockRequest::Write { sector: extent.sector, buffer: bytes }).collect()
-}
-
-/// Stores one log and starts its way out of the caches. Its checksum is computed from the caller's bytes, or extended (RULES R10).
-fn store_log(volume: &Volume, store: &mut Store<'_>) -> Result<Lines<InFlight>> {
-    let bytes = store.bytes.get();
-    if store.skip > 0 {
-        count(&volume.live.work.appends_in_place);
-        if volume.checksums {
-            if on(Mutant::ChecksumFromReadBack) {
-                let mut read_back = vec![0; store.skip as usize];
-                volume.drive.load(Structure::DataLog, store.entry.address, &mut read_back)?;
-                store.entry.crc = volume.pair.data(&read_back);
-            }
-            store.entry.crc = volume.pair.data_extend(store.entry.crc, bytes);
-        }
-    } else {
-        store.entry.crc = volume.data_checksum(bytes);
-    }
-    let lines = volume.drive.store_within(Structure::DataLog, store.entry.address, store.skip.into(), bytes)?;
-    Ok(volume.drive.flush_lines(lines))
 }

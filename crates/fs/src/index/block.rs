@@ -10,7 +10,7 @@ use smallvec::SmallVec;
 use tandemfs_device::Structure;
 use tandemfs_format::mapping::{
     BlockChecksum, Extent, LEAF_ENTRIES_MAX, LINE_ENTRIES, LeafPointer, LogEntry, Record, RecordBytes, VECTOR_LINE_SECTORS, leaf_line,
-    line_entries, vector_checksum, vector_lines,
+    line_entries, set_vector_checksum, vector_checksum, vector_lines,
 };
 use tandemfs_format::segment::Region;
 use tandemfs_format::{Corrupt, Line, LineAddress, SECTOR_BYTES, Sector};
@@ -121,6 +121,30 @@ impl Block {
                 Ok(Some(vector_checksum(&volume.raw_line(Structure::Mapping, address)?, index)))
             }
         }
+    }
+
+    /// XORs checksums of its sectors, by their indexes, with what their sectors' change makes of them (RULES R18). Returns what its sectors
+    /// are then. The caller has the inode locked.
+    pub(crate) fn renew_checksums(&self, tx: &mut Tx<'_>, volume: &Volume, owner: Owner, changes: &[(u32, u32)]) -> Result<Option<Extent>> {
+        let Some(mut extent) = self.extent else { return Ok(None) };
+        match extent.checksum {
+            BlockChecksum::None => {}
+            BlockChecksum::Inline(crc) => {
+                extent.checksum = BlockChecksum::Inline(changes.iter().fold(crc, |crc, (_, change)| crc ^ change));
+            }
+            BlockChecksum::Vector(vector) => {
+                for (index, change) in changes {
+                    let index = u64::from(*index);
+                    let address = vector.nth(index / VECTOR_LINE_SECTORS);
+                    volume.check_address(owner, address)?;
+                    let mut line = tx.raw_line(Structure::Mapping, address)?;
+                    let crc = vector_checksum(&line, index);
+                    set_vector_checksum(&mut line, index, crc ^ change);
+                    tx.put(Structure::Mapping, address, line)?;
+                }
+            }
+        }
+        Ok(Some(extent))
     }
 
     /// Hands the checksums of `count` of its sectors from `first` on to `each`, with their indexes; nothing where it has none.

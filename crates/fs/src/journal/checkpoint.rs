@@ -5,6 +5,7 @@
 //!      committed image; its record is above the watermark and will be replayed over it.
 //! [K3] Both superblocks carry the watermark durably before a ring reuses a byte (J3).
 //! [K4] A failure stops the file system (RULES R15).
+//! [K5] An engine without records has nothing to checkpoint ([FC3], [FC7] of `firmware_commit.rs`).
 
 use tandemfs_device::{Drive, Fenced, InFlight, Lines, Structure};
 use tandemfs_format::geometry::SUPERBLOCK_OFFSETS;
@@ -53,7 +54,8 @@ impl Volume {
             let _nobody_commits = (!on(Mutant::CheckpointPassesCommits)).then(|| self.journal.gate.write()); // [K1]
             (self.journal.last_txid(), self.pages.take_dirty())
         };
-        if dirty.is_empty() && target == self.journal.watermark() {
+        // On a drive with transactions every line is home with its commit, but for what a replay left.
+        if dirty.is_empty() && (self.journal.is_on_drive() || target == self.journal.watermark()) {
             return Ok(());
         }
         if on(Mutant::WatermarkBeforeHome) {
@@ -63,7 +65,7 @@ impl Volume {
         let tails = self.journal.rings.iter().map(|ring| ring.lock().tail(target)).collect();
         if !on(Mutant::TailReleasedEarly) {
             self.update_superblock(home, |superblock| {
-                superblock.watermark = target;
+                superblock.watermark = self.journal.durable_watermark(target);
                 superblock.tails = tails;
             })?; // [K3]
         }

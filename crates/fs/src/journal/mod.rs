@@ -4,12 +4,17 @@
 //! [`checkpoint`] writes host copies home behind the foreground and moves the one watermark (RULES R1). Replay after a crash reads the
 //! records back and goes through the same `apply` ([`replay`]).
 //!
+//! Where the drive has transactions, they take the place of all that ([`firmware_commit`]): the rings stay empty, and what an earlier mount
+//! left in them is replayed as ever. Which of the two engines runs is decided at the mount; nobody outside this room knows.
+//!
 //! Order of locks: inodes → `gate` (shared) → a ring. A checkpoint takes `checkpoint` → `gate` (exclusive, for an instant) → rings one by
 //! one → `superblock`. Nobody who holds a ring waits for a checkpoint.
 
 pub(crate) mod checkpoint;
+mod firmware_commit;
 pub(crate) mod replay;
 mod ring;
+mod ring_commit;
 mod tx;
 
 use std::sync::Arc;
@@ -19,7 +24,8 @@ use tandemfs_format::superblock::{Superblock, Tail};
 pub(crate) use tx::{Space, Tx};
 
 use crate::sync::atomic::{AtomicBool, AtomicU64};
-use crate::sync::{Condvar, Mutex, RwLock};
+use crate::sync::{Condvar, Mutex, RwLock, RwLockWriteGuard};
+use firmware_commit::FirmwareEngine;
 use ring::{Ring, used_ring_bytes};
 
 pub(crate) struct Journal {
@@ -38,6 +44,8 @@ pub(crate) struct Journal {
     superblock: Mutex<Superblock>,
     /// Wakes the background thread.
     pub(crate) bell: Arc<Bell>,
+    /// The engine, where the drive's transactions serve; else the rings do.
+    firmware: Option<FirmwareEngine>,
     /// Whether a checkpoint was asked for since the last one.
     asked: AtomicBool,
 }
@@ -60,8 +68,8 @@ pub(crate) struct Wake {
 }
 
 impl Journal {
-    /// A journal with empty rings, as it is after recovery.
-    pub(crate) fn new(superblock: Superblock) -> Self {
+    /// A journal with empty rings, as it is after recovery. `on_drive`: transactions are the drive's.
+    pub(crate) fn new(superblock: Superblock, on_drive: bool) -> Self {
         let geometry = superblock.geometry;
         Self {
             rings: (0..geometry.ring_count())
@@ -72,6 +80,7 @@ impl Journal {
             gate: RwLock::new(()),
             generation: AtomicU64::new(superblock.generation),
             checkpoint: Mutex::new(()),
+            firmware: on_drive.then(|| FirmwareEngine::new(superblock.watermark)),
             superblock: Mutex::new(superblock),
             bell: Arc::default(),
             asked: AtomicBool::new(false),
@@ -86,6 +95,16 @@ impl Journal {
     pub(crate) fn while_unwritten<T>(&self, look: impl FnOnce() -> T) -> T {
         let _superblock = self.superblock.lock();
         look()
+    }
+
+    /// Whether transactions are the drive's.
+    pub(crate) fn is_on_drive(&self) -> bool {
+        self.firmware.is_some()
+    }
+
+    /// Lets nobody commit on the drive, for as long as it is held: what is stored there is committed, and in the host copies.
+    pub(crate) fn hold_drive_commits(&self) -> Option<RwLockWriteGuard<'_, ()>> {
+        self.firmware.as_ref().map(|_| self.gate.write())
     }
 
     /// Asks the background thread; does nothing where there is none.

@@ -13,7 +13,7 @@ use tandemfs_format::{LINE_BYTES, PairSeed};
 
 use super::ring::used_ring_bytes;
 use crate::mutant::{self, Mutant, on};
-use crate::volume::Volume;
+use crate::volume::{Volume, load_bulk};
 use crate::{Error, Result};
 
 /// Dirty pages that replay holds before it writes them home.
@@ -57,7 +57,7 @@ pub(crate) fn read_records(drive: &tandemfs_device::Drive, geometry: &Geometry, 
     let mut bytes = vec![0; used_ring_bytes(geometry) as usize];
     for ring in 0..geometry.ring_count() {
         for (offset, piece) in (0..).step_by(1 << 20).zip(bytes.chunks_mut(1 << 20)) {
-            drive.load(Structure::Journal, geometry.ring(ring).nth(offset / LINE_BYTES as u64), piece)?;
+            load_bulk(drive, Structure::Journal, geometry.ring(ring).nth(offset / LINE_BYTES as u64), piece)?;
         }
         let tail = superblock.tails.get(ring as usize).copied().unwrap_or_default();
         records.extend(ring_records(&bytes, pair, ring, tail, superblock.generation));

@@ -1,27 +1,26 @@
 //! A transaction: a bounded list of new line images, what it took and what it gives back.
 //!
 //! [T1] Bounded: at most `TX_LINES_MAX` lines, held against the ring at compile time in `format` (RULES R11).
-//! [T2] Committed by move: record persistent first, host copies after (RULES R4), freed data space after that (R7), freed metadata space
+//! [T2] Committed by move, by the engine of the mount (`ring_commit.rs`, `firmware_commit.rs`), which nobody else knows: record persistent first, host copies after (RULES R4), freed data space after that (R7), freed metadata space
 //!      only when the watermark has passed (R6).
 //! [T3] Dropped without commit: everything that it took goes back, nothing else happened. Where the device failed it, what it took is
 //!      suspect and goes into quarantine first.
 //! [T4] Data that the record points to is durable before the record: `commit` asks for the proofs (RULES R8).
+//! [T5] A line of file data goes to its sector by the transaction that renews the sector's checksum, whole or not at all: on a drive with
+//!      transactions only ([`Volume::stores_in_place`]). Dropped without commit, the sector is as it was. Copies of it are forgotten.
 
 use std::fmt;
 use std::sync::Arc;
 
 use smallvec::SmallVec;
 use tandemfs_device::{Fenced, Flushed, Structure};
-use tandemfs_format::journal::{TX_LINES_MAX, encode};
+use tandemfs_format::journal::TX_LINES_MAX;
 use tandemfs_format::segment::Region;
-use tandemfs_format::{LINE_BYTES, Line, LineAddress, Sector};
+use tandemfs_format::{Line, LineAddress, PAGE_LINES, Sector};
 
-use super::Wake;
 use crate::cache::Page;
 use crate::mutant::{Mutant, on};
 use crate::statistics::count;
-use crate::sync::atomic::Ordering::{Relaxed, SeqCst};
-use crate::sync::{EXPLORED, current_cpu};
 use crate::volume::{Owner, Volume};
 use crate::{Error, Result};
 
@@ -47,10 +46,16 @@ impl fmt::Display for Space {
 }
 
 pub(crate) struct Tx<'v> {
-    volume: &'v Volume,
-    addresses: SmallVec<[LineAddress; 8]>,
-    images: SmallVec<[Line; 8]>,
-    pages: SmallVec<[Arc<Page>; 8]>,
+    pub(super) volume: &'v Volume,
+    pub(super) addresses: SmallVec<[LineAddress; 8]>,
+    pub(super) structures: SmallVec<[Structure; 8]>,
+    pub(super) images: SmallVec<[Line; 8]>,
+    /// The pages of the lines, pinned until the transaction ends ([C5] of `cache/`).
+    pub(super) pages: SmallVec<[Arc<Page>; 8]>,
+    /// Lines of file data, stored in place.
+    pub(super) data: SmallVec<[(LineAddress, Line); 4]>,
+    /// Their sectors.
+    in_place: SmallVec<[Sector; 2]>,
     taken: SmallVec<[Space; 8]>,
     freed: SmallVec<[Space; 8]>,
     /// The device failed an access of what was taken.
@@ -62,8 +67,11 @@ impl<'v> Tx<'v> {
         Self {
             volume,
             addresses: SmallVec::new(),
+            structures: SmallVec::new(),
             images: SmallVec::new(),
             pages: SmallVec::new(),
+            data: SmallVec::new(),
+            in_place: SmallVec::new(),
             taken: SmallVec::new(),
             freed: SmallVec::new(),
             suspect: false,
@@ -96,13 +104,37 @@ impl<'v> Tx<'v> {
             self.images[position] = image;
             return Ok(());
         }
-        assert!(self.addresses.len() < TX_LINES_MAX, "a transaction of more than {TX_LINES_MAX} lines (R11)");
+        self.assert_room();
         let page = self.volume.pages.page(&self.volume.drive, &self.volume.live.work, structure, address);
         let page = self.suspect_if_failed(page)?;
         self.addresses.push(address);
+        self.structures.push(structure);
         self.images.push(image);
         self.pages.push(page);
         Ok(())
+    }
+
+    /// [T1]
+    fn assert_room(&self) {
+        assert!(self.addresses.len() + self.data.len() < TX_LINES_MAX, "a transaction of more than {TX_LINES_MAX} lines (R11)");
+    }
+
+    /// A new image of a line of file data inside a written sector ([T5]). The caller holds the range, and puts the sector's new checksum too.
+    pub(crate) fn put_data(&mut self, sector: Sector, line_in_sector: u32, image: Line) {
+        assert!(u64::from(line_in_sector) < PAGE_LINES, "a line outside its sector");
+        let start = self.volume.drive.description().line_of_sector(sector).filter(|_| self.volume.stores_in_place());
+        let Some(start) = start else { unreachable!("data is stored in place where `stores_in_place` says so") };
+        let address = start.nth(line_in_sector.into());
+        match self.data.iter_mut().find(|(other, _)| *other == address) {
+            Some((_, known)) => *known = image,
+            None => {
+                self.assert_room();
+                self.data.push((address, image));
+            }
+        }
+        if !self.in_place.contains(&sector) {
+            self.in_place.push(sector);
+        }
     }
 
     fn position(&self, address: LineAddress) -> Option<usize> {
@@ -139,74 +171,22 @@ impl<'v> Tx<'v> {
     /// Makes the transaction durable. `_stored` and `_written` prove that the data it points to is ([T4]).
     pub(crate) fn commit(mut self, _stored: Fenced, _written: Flushed) -> Result<u64> {
         let volume = self.volume;
-        let journal = &volume.journal;
-        let mut wants_checkpoint = false;
-        let txid = loop {
-            let gate = journal.gate.read();
-            volume.health.check_writable()?; // under the gate: nothing is committed after an unmount closed it
-            // Any free ring (RULES R2): start at this CPU's, try them all, then wait for the first.
-            let ring_count = if EXPLORED { 2 } else { journal.rings.len() };
-            let preferred = current_cpu() % ring_count;
-            let early_txid = on(Mutant::TxidBeforeRing).then(|| journal.last_txid.fetch_add(1, SeqCst) + 1);
-            let rings = journal.rings[..ring_count].iter().cycle().skip(preferred).take(ring_count);
-            let mut ring = rings.clone().find_map(|ring| ring.try_lock()).unwrap_or_else(|| journal.rings[preferred].lock());
-            let Some(reservation) = ring.reserve(self.addresses.len()) else {
-                drop(ring);
-                drop(gate);
-                volume.checkpoint()?;
-                continue;
-            };
-            let txid = early_txid.unwrap_or_else(|| journal.last_txid.fetch_add(1, SeqCst) + 1);
-            let generation = journal.superblock_generation();
-            let mut buffer = std::mem::take(&mut ring.buffer);
-            let seed = volume.pair.journal(ring.index, reservation.start.wrap, generation);
-            encode(&mut buffer, seed, reservation.start.wrap, txid, &self.addresses, &self.images);
-            let address = volume.geometry.ring(ring.index).nth(u64::from(reservation.start.offset_bytes) / LINE_BYTES as u64);
-            for (address, image) in self.addresses.iter().zip(&self.images).filter(|_| on(Mutant::HomeBeforeRecord)) {
-                drop(volume.drive.persist(Structure::Inode, *address, image)?);
-            }
-            let released_early = on(Mutant::RingReleasedEarly);
-            if released_early {
-                let index = ring.index as usize;
-                ring.advance(reservation, txid);
-                drop(ring);
-                drop(volume.drive.persist(Structure::Journal, address, &buffer)?);
-                ring = journal.rings[index].lock();
-            }
-            let persisted = if released_early {
-                Ok(Fenced::nothing_stored())
-            } else if on(Mutant::RecordNotFlushed) {
-                volume.drive.store(Structure::Journal, address, &buffer).map(|_| Fenced::nothing_stored())
-            } else {
-                volume.drive.persist(Structure::Journal, address, &buffer) // [J1]
-            };
-            ring.buffer = buffer;
-            match persisted {
-                Ok(proof) => drop::<Fenced>(proof),
-                // R15: the record may or may not be there, so nothing may follow it.
-                Err(error) => return Err(volume.health.stop("writing the journal", &error)),
-            }
-            if !released_early {
-                ring.advance(reservation, txid);
-            }
-            wants_checkpoint |= ring.wants_checkpoint();
-            drop(ring);
-            for ((page, address), image) in self.pages.iter().zip(&self.addresses).zip(&self.images) {
-                volume.pages.apply(page, *address, image); // R4
-            }
-            break txid;
+        let frees_at_once = volume.journal.firmware.is_some();
+        let txid = match &volume.journal.firmware {
+            Some(engine) => self.commit_on_drive(engine)?,
+            None => self.commit_to_ring()?,
         };
+        for sector in self.in_place.drain(..) {
+            volume.memory.lent.forget(&volume.memory, sector, 1);
+        }
         count(&volume.live.work.transactions);
         self.taken.clear();
         for space in self.freed.drain(..) {
             match space {
-                Space::Region { .. } if on(Mutant::FreedMetadataAtOnce) => volume.give_back(space),
-                Space::Region { region, address, lines } => volume.memory.free_after(region, address, lines, txid), // R6
-                other => volume.give_back(other),                                                                   // R7
+                Space::Region { .. } if frees_at_once || on(Mutant::FreedMetadataAtOnce) => volume.give_back(space), // [FC6]
+                Space::Region { region, address, lines } => volume.memory.free_after(region, address, lines, txid),  // R6
+                other => volume.give_back(other),                                                                    // R7
             }
-        }
-        if wants_checkpoint && !journal.asked.swap(true, Relaxed) {
-            journal.ask(|wake: &mut Wake| wake.checkpoint = true);
         }
         Ok(txid)
     }

@@ -16,6 +16,7 @@ use tandemfs_format::mapping::RecordBytes;
 use tandemfs_format::{InodeNumber, LineAddress};
 
 use super::directory::DirectoryIndex;
+use crate::data::clean_pages::FilePages;
 use crate::data::range_lock::RangeLock;
 use crate::data::read_ahead::Stream;
 use crate::journal::Tx;
@@ -34,6 +35,8 @@ pub(crate) struct Handle {
     pub(crate) ranges: RangeLock,
     /// Where its sequential reader is.
     pub(crate) stream: Mutex<Stream>,
+    /// Copies of its pages.
+    pub(crate) clean: FilePages,
     /// Looked up since it was last considered for eviction: a directory that is in use outlives the files made in it.
     referenced: AtomicBool,
 }
@@ -66,6 +69,7 @@ impl Handle {
             state: RwLock::new(state),
             ranges: RangeLock::default(),
             stream: Mutex::default(),
+            clean: FilePages::default(),
             referenced: AtomicBool::new(false),
         })
     }

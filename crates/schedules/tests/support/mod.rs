@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use tandemfs_crash::{Operation, Random, Setting, Step};
 use tandemfs_device::PersistenceDomain::{self, Adr, Gpf};
+use tandemfs_fs::inject::end_transaction_numbers_at;
 use tandemfs_fs::{MountOptions, RenameMode};
 use tandemfs_schedules::{Effort, Explored, Scene, Workload, explore};
 
@@ -498,4 +499,33 @@ pub fn caches_that_evict() -> Play {
         effort: Effort { finish_one_in: 3, ..Effort::SCHEDULES },
         draw: from_alphabet(STEPS),
     }
+}
+
+// ---- a drive with firmware, whose transactions take the place of the journal ---------------------------------------------------------
+
+fn on_firmware(play: Play) -> Play {
+    Play { setting: play.setting.with_firmware(), ..play }
+}
+
+pub fn names_on_firmware_cut() -> Play {
+    on_firmware(names_in(Adr, Effort::CUTS))
+}
+
+pub fn one_block_on_firmware_cut() -> Play {
+    on_firmware(one_block_in(Adr, Effort::CUTS))
+}
+
+/// Pages come and go by blocks while lines of other pages, or of the same, are stored and not committed.
+pub fn caches_on_firmware() -> Play {
+    on_firmware(caches_that_evict())
+}
+
+pub fn orphans_on_firmware_cut() -> Play {
+    on_firmware(orphans_cut())
+}
+
+/// Numbers of transactions end again and again, so that nobody may commit while the drive cleans its log.
+pub fn pools_on_firmware() -> Play {
+    end_transaction_numbers_at(9); // of the whole process; elsewhere it happens a little more often
+    on_firmware(pools())
 }

@@ -1,0 +1,298 @@
+//! Clean pages: host copies of file data as it is on the device, to find out which lines of a page have changed when it comes back whole
+//! from a kernel's page cache (ByteFS §4.6: the duplicate page; RULES R20).
+//!
+//! ByteFS copies a page when it is modified, inside the kernel. Behind FUSE nobody says when that happens, so copies are made when the kernel
+//! gets a page (READ of a file that is open for writing) and when it gives one back (WRITE of a whole page).
+//!
+//! [CP1] A copy holds what a read returns, zeros behind the end of the file. It is put in and taken out only by who holds the range lock of
+//!       its block: shared by a read that has just verified those bytes, exclusively by a write whose transaction is committed.
+//! [CP2] Whoever changes bytes of a file has their blocks locked exclusively and drops or takes out the copies before the change: a write
+//!       takes them and puts them back as they are after its commit, so that a failed one leaves none; truncation, punching, zeroing and
+//!       removal drop them. A copy that survived would hide a change for ever: the lines that equal it are not written.
+//! [CP3] What moves bytes without changing them (write-back, room that is given out) leaves copies alone: they are known by file and
+//!       offset, and belong to the inode in memory, which a number that is used again does not share.
+//! [CP4] Copies are counted in the memory option, at most an eighth of it, and only what the pages of metadata leave ([`super::super::cache`]
+//!       gives the bound anew at each page that it takes in). The oldest that was not used since goes first. Writes beyond
+//!       [`WRITE_BYTES_MAX`] leave no new copies: who writes so much at once hardly changes a few lines of it soon.
+//!
+//! Lock order: the queue, then the pages of one file. No other lock is taken under them.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Weak};
+
+use smallvec::SmallVec;
+use tandemfs_format::PAGE_BYTES;
+
+use crate::mutant::{Mutant, on};
+use crate::namespace::inodes::Handle;
+use crate::near::NearMap;
+use crate::sync::Mutex;
+use crate::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// Share of the memory option that copies may take: one in so many.
+const MEMORY_SHARE: u64 = 8;
+/// Longest write whose pages are kept ([CP4]).
+const WRITE_BYTES_MAX: usize = 128 << 10;
+/// Host memory of a page's place in its file's map and in the queue, with or without a copy.
+const PLACE_BYTES: u64 = 96;
+const PAGE: u64 = PAGE_BYTES as u64;
+
+/// The bytes of a page.
+pub(crate) type PageBytes = [u8; PAGE_BYTES];
+
+/// A copy. Wherever it is, it is counted.
+pub(crate) struct CleanPage {
+    bytes: Box<PageBytes>,
+    all: Arc<AtomicU64>,
+}
+
+impl CleanPage {
+    /// The page.
+    pub(crate) fn bytes(&self) -> &PageBytes {
+        &self.bytes
+    }
+}
+
+impl Drop for CleanPage {
+    fn drop(&mut self) {
+        self.all.fetch_sub(PAGE, Relaxed);
+    }
+}
+
+/// Where a copy is or was; it stays until the queue comes to it.
+#[derive(Default)]
+struct Place {
+    page: Option<CleanPage>,
+    referenced: bool,
+}
+
+/// The copies of one file by page number; nothing for most files.
+#[derive(Default)]
+pub(crate) struct FilePages(Mutex<Option<Box<NearMap<Place>>>>);
+
+impl FilePages {
+    /// Drops copies ([CP2]): those of pages that bytes `start..end` touch. The caller has their blocks locked exclusively.
+    pub(crate) fn forget(&self, start: u64, end: u64) {
+        let mut places = self.0.lock();
+        let Some(places) = places.as_mut().filter(|_| !on(Mutant::CleanPageStale)) else { return };
+        let (first, last) = (start / PAGE, end.saturating_sub(1) / PAGE);
+        if last - first < places.len() as u64 {
+            (first..=last).for_each(|page| drop(places.get_mut(&page).and_then(|place| place.page.take())));
+        } else {
+            places.iter_mut().filter(|(page, _)| (first..=last).contains(page)).for_each(|(_, place)| place.page = None);
+        }
+    }
+}
+
+/// Pages that a write has taken out ([CP2]), from the first that it touches.
+#[derive(Default)]
+pub(crate) struct Taken {
+    first: u64,
+    pages: SmallVec<[Option<CleanPage>; 1]>,
+}
+
+impl Taken {
+    /// The copy of a page.
+    pub(crate) fn page(&self, page: u64) -> Option<&PageBytes> {
+        self.pages.get(page.checked_sub(self.first)? as usize)?.as_ref().map(CleanPage::bytes)
+    }
+}
+
+/// All copies of a mount.
+pub(crate) struct CleanPages {
+    queue: Mutex<VecDeque<(Weak<Handle>, u64)>>,
+    /// Bytes of copies, and of their places.
+    pages_bytes: Arc<AtomicU64>,
+    places_bytes: AtomicU64,
+    bytes_max: u64,
+    /// What metadata leaves of it ([CP4]).
+    allowed_bytes: AtomicU64,
+}
+
+impl CleanPages {
+    pub(crate) fn new(memory_bytes: u64) -> Self {
+        let bytes_max = memory_bytes / MEMORY_SHARE;
+        Self {
+            queue: Mutex::default(),
+            pages_bytes: Arc::default(),
+            places_bytes: AtomicU64::new(0),
+            bytes_max,
+            allowed_bytes: AtomicU64::new(bytes_max),
+        }
+    }
+
+    /// Host memory taken, in bytes.
+    pub(crate) fn memory_bytes(&self) -> u64 {
+        self.pages_bytes.load(Relaxed) + self.places_bytes.load(Relaxed)
+    }
+
+    /// Metadata leaves so much, in bytes, from now on ([CP4]).
+    pub(crate) fn allow(&self, bytes: u64) {
+        let bytes = bytes.min(self.bytes_max);
+        if self.allowed_bytes.swap(bytes, Relaxed) > bytes {
+            self.shrink();
+        }
+    }
+
+    /// After a read: keeps the pages that it had whole, or up to the end of the file. The caller has their blocks locked ([CP1]).
+    pub(crate) fn keep_read(&self, handle: &Arc<Handle>, file_size: u64, offset: u64, bytes: &[u8]) {
+        self.keep(handle, file_size, offset, bytes, Taken::default(), true);
+    }
+
+    /// Before a write: takes the copies of the pages that bytes `start..end` touch. The caller has their blocks locked exclusively ([CP2]).
+    pub(crate) fn take(&self, handle: &Handle, start: u64, end: u64) -> Taken {
+        let mut places = handle.clean.0.lock();
+        let Some(places) = places.as_mut() else { return Taken::default() };
+        let first = start / PAGE;
+        let mut take = |page| places.get_mut(&page).and_then(|place| place.page.take());
+        Taken { first, pages: (first..end.div_ceil(PAGE)).map(&mut take).collect() }
+    }
+
+    /// After a write: puts the copies that it took back, as they are now; with `all` also those of other pages that it had whole. The caller
+    /// still has their blocks locked ([CP1]).
+    pub(crate) fn put_back(&self, handle: &Arc<Handle>, file_size: u64, offset: u64, bytes: &[u8], taken: Taken, all: bool) {
+        self.keep(handle, file_size, offset, bytes, taken, all && bytes.len() <= WRITE_BYTES_MAX);
+    }
+
+    fn keep(&self, handle: &Arc<Handle>, file_size: u64, offset: u64, bytes: &[u8], mut taken: Taken, all: bool) {
+        let all = all && self.allowed_bytes.load(Relaxed) >= PAGE + PLACE_BYTES;
+        if bytes.is_empty() || (!all && taken.pages.iter().all(Option::is_none)) {
+            return;
+        }
+        let end = offset + bytes.len() as u64;
+        let mut new: SmallVec<[u64; 32]> = SmallVec::new();
+        let mut places = handle.clean.0.lock();
+        let map = places.get_or_insert_default();
+        for page in offset / PAGE..end.div_ceil(PAGE) {
+            let (from, to) = ((page * PAGE).max(offset), ((page + 1) * PAGE).min(end));
+            let source = &bytes[(from - offset) as usize..(to - offset) as usize];
+            let is_whole = from == page * PAGE && (to == (page + 1) * PAGE || end >= file_size);
+            let old = page.checked_sub(taken.first).and_then(|index| taken.pages.get_mut(index as usize)?.take());
+            if old.is_none() && !(all && is_whole) {
+                continue;
+            }
+            let place = map.entry(page).or_insert_with(|| {
+                new.push(page);
+                Place::default()
+            });
+            place.referenced = true;
+            if place.page.is_some() {
+                continue; // a reader before this one put the same bytes in
+            }
+            let mut page_now = old.unwrap_or_else(|| self.empty_page());
+            page_now.bytes[(from % PAGE) as usize..][..source.len()].copy_from_slice(source);
+            place.page = Some(page_now);
+        }
+        drop(places);
+        if !new.is_empty() {
+            self.places_bytes.fetch_add(new.len() as u64 * PLACE_BYTES, Relaxed);
+            let weak = Arc::downgrade(handle);
+            self.queue.lock().extend(new.into_iter().map(|page| (weak.clone(), page)));
+        }
+        self.shrink();
+    }
+
+    fn empty_page(&self) -> CleanPage {
+        self.pages_bytes.fetch_add(PAGE, Relaxed);
+        CleanPage { bytes: Box::new([0; PAGE_BYTES]), all: self.pages_bytes.clone() }
+    }
+
+    /// Lets copies go until the rest is allowed: the oldest that was not used since the queue came to it last.
+    fn shrink(&self) {
+        if self.memory_bytes() <= self.allowed_bytes.load(Relaxed) {
+            return;
+        }
+        let mut queue = self.queue.lock();
+        let mut steps = 2 * queue.len();
+        while self.memory_bytes() > self.allowed_bytes.load(Relaxed) && steps > 0 {
+            steps -= 1;
+            let Some((file, page)) = queue.pop_front() else { return };
+            if let Some(handle) = file.upgrade() {
+                let mut places = handle.clean.0.lock();
+                if let Some(map) = places.as_mut() {
+                    let is_used = |place: &mut Place| place.page.is_some() && std::mem::take(&mut place.referenced);
+                    if map.get_mut(&page).is_some_and(is_used) {
+                        queue.push_back((file, page));
+                        continue;
+                    }
+                    map.remove(&page);
+                    if map.is_empty() {
+                        *places = None;
+                    }
+                }
+            }
+            self.places_bytes.fetch_sub(PLACE_BYTES, Relaxed);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tandemfs_format::inode::{Inode, Timestamp};
+    use tandemfs_format::{InodeNumber, LineAddress};
+
+    use super::*;
+
+    fn file(number: u64) -> Arc<Handle> {
+        let (time, parent) = (Timestamp { seconds: 0, nanoseconds: 0 }, InodeNumber::ROOT);
+        #[rustfmt::skip]
+        let inode = Inode {
+            mode: 0o100_600, state: 1, nlink: 1, generation: 1, size: 0, sectors: 0, atime: time, mtime: time, ctime: time, change_count: 1,
+            uid: 0, gid: 0, project: 0, flags: 0, birth: time, parent, root: [0; 20],
+        };
+        Handle::new(InodeNumber::new(number), LineAddress::new(number * 2), inode)
+    }
+
+    #[test]
+    fn copies_are_bounded_and_what_is_used_stays() {
+        let clean = CleanPages::new(8 * 16 * (PAGE + PLACE_BYTES));
+        let (hot, cold) = (file(3), file(4));
+        clean.keep_read(&hot, PAGE, 0, &[1; PAGE_BYTES]);
+        for page in 0..100 {
+            clean.keep_read(&cold, 1 << 30, page * PAGE, &[2; PAGE_BYTES]);
+            clean.keep_read(&hot, PAGE, 0, &[1; PAGE_BYTES]);
+            assert!(clean.memory_bytes() <= 16 * (PAGE + PLACE_BYTES));
+        }
+        assert!(clean.take(&hot, 0, PAGE).page(0).is_some());
+        assert!(clean.take(&cold, 99 * PAGE, 100 * PAGE).page(99).is_some());
+        assert!(clean.take(&cold, 0, PAGE).page(0).is_none());
+        clean.keep_read(&cold, 1 << 30, 0, &[2; PAGE_BYTES]);
+        drop((hot, cold)); // files that leave memory take their copies with them; places go when the queue comes to them
+        assert_eq!(clean.pages_bytes.load(Relaxed), 0);
+        clean.allow(0);
+        assert_eq!((clean.memory_bytes(), clean.queue.lock().len()), (0, 0));
+    }
+
+    #[test]
+    fn only_whole_pages_and_ends_of_files_are_kept() {
+        let clean = CleanPages::new(64 << 20);
+        let file = file(3);
+        let size = 3 * PAGE + 10;
+        clean.keep_read(&file, size, 100, &[1; 2 * PAGE_BYTES]); // one whole page
+        clean.keep_read(&file, size, 3 * PAGE, &[2; 10]); // the end
+        clean.keep_read(&file, size, 2 * PAGE, &[3; 100]); // neither
+        let taken = clean.take(&file, 0, size);
+        assert!(taken.page(0).is_none() && taken.page(2).is_none());
+        assert_eq!(taken.page(1).map(|page| page[0]), Some(1));
+        assert_eq!(taken.page(3).map(|page| (page[9], page[10])), Some((2, 0)));
+        // A write over part of a page changes its copy; a page that it had no copy of stays without.
+        clean.put_back(&file, size, PAGE + 50, &[9; 10], taken, false);
+        let taken = clean.take(&file, 0, size);
+        assert_eq!(taken.page(1).map(|page| (page[49], page[50], page[59], page[60])), Some((1, 9, 9, 1)));
+        assert!(taken.page(3).is_none(), "what the write did not touch was not to be taken");
+    }
+
+    #[test]
+    fn forgetting_drops_what_is_touched() {
+        let clean = CleanPages::new(64 << 20);
+        for (start, end, left) in
+            [(PAGE, PAGE + 1, [true, false, true]), (0, u64::MAX, [false; 3]), (PAGE - 1, PAGE + 1, [false, false, true])]
+        {
+            let file = file(3);
+            clean.keep_read(&file, 3 * PAGE, 0, &[1; 3 * PAGE_BYTES]);
+            file.clean.forget(start, end);
+            let taken = clean.take(&file, 0, 3 * PAGE);
+            assert_eq!([0, 1, 2].map(|page| taken.page(page).is_some()), left, "{start}..{end}");
+        }
+    }
+}

@@ -1,0 +1,207 @@
+//! Small overwrites of sectors in place (ByteFS §4.6: direct I/O up to 512 B, and the modified lines of pages that come back): the touched
+//! lines are stored tagged, in the transaction of the drive that also renews the sector's checksum (RULES R16, R18).
+//!
+//! [IP1] In place goes what overwrites *written* sectors of the block, on a drive with transactions only, and meets no byte of a data log: a
+//!       log would hide it. Unwritten sectors and holes are left to the other ways, which know what becomes of the rest of them. Sectors are
+//!       shared by nobody.
+//! [IP2] Nothing is stored before the commit. The lines, the checksum and the inode are one transaction, with whatever else the write does
+//!       by logs and blocks, and its data is durable before the first of them is stored (RULES R8): so a write is atomic, and a failure
+//!       before the commit leaves everything as it was. This is the data journaling of §4.6: small data inside the drive's transaction, large
+//!       data through fresh blocks (instead of a journal area) with the commit entry at the end.
+//! [IP3] Readers are excluded by the exclusive lock of the range, held from before the old lines are read until COMMIT returned: a tagged
+//!       store is visible at once (device [F2]). The lines are fenced before COMMIT, so later block reads merge them (device [F1]), and the
+//!       sector is written by blocks only after it was freed.
+//! [IP4] The new checksum is the old one XOR the change of the touched lines (`format::linearity`). Only they are read, so the sector is not
+//!       verified. That blesses no damage: the difference is between what was *read* and what is *stored*, so a sector that did not fit its
+//!       checksum before, in those lines or others, does not fit it after, and the next read says so. Damage in a line that is overwritten
+//!       whole is not healed, therefore; writing the sector anew does that.
+//! [IP5] Bytes behind the end of the file that share a line with new ones stay what they are (RULES R13). What the file grows over in its last
+//!       sector was zeroed by the same write where a truncation had left bytes: those zeros are parts as any other.
+//! [IP6] Old lines come from a clean page where one is at hand: not where a log lies over the line, nor behind the end of the file, since there
+//!       the page shows something else than the sector has. Where a line cannot be loaded, the write goes another way.
+//! [IP7] A transaction is bounded (RULES R11): what is beyond [`LINES_MAX`] goes as before.
+
+use std::cell::Cell;
+
+use smallvec::SmallVec;
+use tandemfs_device::Structure;
+use tandemfs_format::linearity::{SECTOR_LINES, checksum_change};
+use tandemfs_format::mapping::Extent;
+use tandemfs_format::{EMPTY_LINE, LINE_BYTES, Line, PAGE_BYTES, SECTOR_BYTES};
+
+use super::FileView;
+use super::clean_pages::Taken;
+use super::log_plan::Part;
+use super::write_path::Target;
+use crate::Result;
+use crate::index::block::Block;
+use crate::journal::Tx;
+use crate::mutant::{Mutant, on};
+use crate::statistics::add;
+use crate::volume::{Owner, Volume};
+
+/// Most lines of data in one transaction: a quarter of its lines ([IP7]).
+pub(super) const LINES_MAX: u32 = 128;
+const LINE: u32 = LINE_BYTES as u32;
+
+/// What of a write may go in place.
+pub(super) struct Allowance<'o> {
+    /// Longest part, in bytes; 0 for none.
+    pub(super) bytes: u32,
+    /// The same for lines that were left over of a page.
+    pub(super) modified_bytes: u32,
+    /// Lines that the transaction has room for.
+    pub(super) lines_left: Cell<u32>,
+    /// Copies that are at hand.
+    pub(super) old: Option<&'o Taken>,
+}
+
+/// Lines of a block's own sectors that change with the transaction.
+#[derive(Default)]
+pub(super) struct InPlace {
+    /// Index of the sector in the block, of the line in it, and what the line becomes.
+    lines: SmallVec<[(u32, u32, Line); 2]>,
+    /// Index of a sector in the block, and what its checksum is XORed with.
+    checksums: SmallVec<[(u32, u32); 1]>,
+}
+
+/// A line that parts touch.
+struct Touched {
+    /// In the block.
+    line: u32,
+    /// What it was; `None` until it is loaded.
+    old: Option<Line>,
+}
+
+/// Takes the parts of a block that can go in place out of it ([IP1]) and plans their lines.
+pub(super) fn take_parts(volume: &Volume, view: &FileView, block_start: u64, target: &mut Target<'_>, allowance: &Allowance<'_>) {
+    let is_left_over = !target.as_it_came.is_empty();
+    let bytes_max = if is_left_over { allowance.modified_bytes.max(allowance.bytes) } else { allowance.bytes };
+    let Some(extent) = target.old.extent.filter(|extent| bytes_max > 0 && !extent.unwritten && volume.stores_in_place()) else { return };
+    let fits = |part: &Part<'_>| {
+        let hidden = target.old.logs().any(|log| log.offset < part.end() && part.offset < log.end());
+        part.data.len() <= bytes_max as usize && part.end() <= extent.count * SECTOR_BYTES as u32 && (!hidden || on(Mutant::InPlaceOverLog))
+    };
+    let (chosen, rest): (SmallVec<[Part<'_>; 2]>, SmallVec<[Part<'_>; 2]>) = target.parts.iter().copied().partition(fits);
+    let mut touched: SmallVec<[Touched; 9]> = SmallVec::new();
+    for line in chosen.iter().flat_map(|part| part.offset / LINE..part.end().div_ceil(LINE)) {
+        if touched.last().is_none_or(|last| last.line != line) {
+            touched.push(Touched { line, old: None });
+        }
+    }
+    if touched.is_empty() || touched.len() as u32 > allowance.lines_left.get() {
+        return;
+    }
+    find_old(volume, view, block_start, target, &chosen, allowance.old, &mut touched);
+    if let Err(error) = load_old(volume, &extent, &mut touched) {
+        tracing::debug!(%error, "lines that cannot be loaded are not written in place"); // [IP6]
+        return;
+    }
+    allowance.lines_left.set(allowance.lines_left.get() - touched.len() as u32);
+    target.in_place = InPlace::plan(volume, &chosen, &touched);
+    if !is_left_over {
+        target.as_it_came = std::mem::replace(&mut target.parts, rest);
+    } else {
+        target.parts = rest;
+    }
+}
+
+/// Old lines that need not be loaded: those of which nothing is needed, and those of clean pages ([IP6]).
+fn find_old(
+    volume: &Volume,
+    view: &FileView,
+    block_start: u64,
+    target: &Target<'_>,
+    parts: &[Part<'_>],
+    pages: Option<&Taken>,
+    touched: &mut [Touched],
+) {
+    for touched in touched {
+        let (start, end) = (touched.line * LINE, (touched.line + 1) * LINE);
+        if !volume.checksums && parts.iter().any(|part| part.offset <= start && end <= part.end()) {
+            touched.old = Some(EMPTY_LINE);
+            continue;
+        }
+        let (at, shows_the_sector) = (block_start + u64::from(start), !target.old.logs().any(|log| log.offset < end && start < log.end()));
+        if (shows_the_sector || on(Mutant::OldLineUnderLog)) && at + u64::from(LINE) <= view.size {
+            let page = pages.and_then(|pages| pages.page(at / PAGE_BYTES as u64));
+            let lines = page.map(|page| page.as_chunks::<LINE_BYTES>().0);
+            touched.old = lines.map(|lines| lines[at as usize % PAGE_BYTES / LINE_BYTES]);
+        }
+    }
+}
+
+/// Loads the others. Lines that follow each other in a sector are one load.
+fn load_old(volume: &Volume, extent: &Extent, touched: &mut [Touched]) -> Result<()> {
+    let follows = |one: &Touched, next: &Touched| {
+        one.old.is_none() && next.old.is_none() && one.line + 1 == next.line && !next.line.is_multiple_of(SECTOR_LINES as u32)
+    };
+    for run in touched.chunk_by_mut(follows) {
+        if run[0].old.is_some() {
+            continue;
+        }
+        let (sector, line) = (run[0].line / SECTOR_LINES as u32, run[0].line % SECTOR_LINES as u32);
+        let Some(start) = volume.drive.description().line_of_sector(extent.sector.nth(sector.into())) else {
+            unreachable!("only where the windows overlap is anything stored in place")
+        };
+        let mut lines: SmallVec<[Line; 9]> = SmallVec::from_elem(EMPTY_LINE, run.len());
+        volume.drive.load(Structure::Data, start.nth(line.into()), lines.as_flattened_mut())?;
+        for (touched, line) in run.iter_mut().zip(lines) {
+            touched.old = Some(line);
+        }
+    }
+    Ok(())
+}
+
+impl InPlace {
+    fn plan(volume: &Volume, parts: &[Part<'_>], touched: &[Touched]) -> Self {
+        let mut planned = Self::default();
+        for touched in touched {
+            let (start, old) = (touched.line * LINE, touched.old.unwrap_or(EMPTY_LINE));
+            let mut new = old;
+            for part in parts {
+                let (from, to) = (part.offset.max(start), part.end().min(start + LINE));
+                if from < to {
+                    new[(from - start) as usize..(to - start) as usize]
+                        .copy_from_slice(&part.data[(from - part.offset) as usize..(to - part.offset) as usize]);
+                }
+            }
+            let (sector, line) = (touched.line / SECTOR_LINES as u32, touched.line % SECTOR_LINES as u32);
+            planned.lines.push((sector, line, new));
+            if !volume.checksums {
+                continue;
+            }
+            let change = checksum_change(line as usize, &old, &new); // [IP4]
+            match planned.checksums.last_mut().filter(|(of, _)| *of == sector) {
+                Some((_, changes)) => *changes ^= change,
+                None => planned.checksums.push((sector, change)),
+            }
+        }
+        planned
+    }
+
+    /// Whether nothing goes in place.
+    pub(super) fn is_empty(&self) -> bool {
+        self.lines.is_empty()
+    }
+
+    /// Puts the lines and the renewed checksums into the write's transaction ([IP2]). Returns what the block's sectors are then. The caller
+    /// has the inode locked.
+    pub(super) fn put(&self, tx: &mut Tx<'_>, volume: &Volume, owner: Owner, block: &Block) -> Result<Option<Extent>> {
+        let Some(extent) = block.extent else { return Ok(None) };
+        for (sector, line, image) in &self.lines {
+            let sector = extent.sector.nth((*sector).into());
+            match volume.drive.description().line_of_sector(sector) {
+                Some(start) if on(Mutant::InPlaceBeforeCommit) => {
+                    drop(volume.drive.persist(Structure::Data, start.nth((*line).into()), image)?)
+                }
+                _ => tx.put_data(sector, *line, *image),
+            }
+        }
+        add(&volume.live.work.in_place_lines, self.lines.len() as u64);
+        if on(Mutant::ChecksumNotRenewed) {
+            return Ok(Some(extent));
+        }
+        block.renew_checksums(tx, volume, owner, &self.checksums)
+    }
+}

@@ -1,0 +1,208 @@
+//! Pages that come back whole from a kernel's page cache: of those whose old copy is at hand and of which little has changed, only the lines
+//! that differ are written (ByteFS §4.6: a modified ratio R < 1/8; mapped files come back the same way).
+//!
+//! [MR1] A line is left out only where the copy says that it reads as it is to be. Copies are right ([CP1], [CP2] of `clean_pages.rs`), and
+//!       none is taken for bytes behind the old end of the file: those are always written.
+//! [MR2] What is left out moves no byte and takes no space; size, times and set-id bits are those of the whole write.
+//! [MR3] Where lines cannot go in place they become data logs, so they must cost less than the page: a page in at most [`RUNS_MAX`] runs,
+//!       none of which meets an old log (that would be merged into a new one, and is what it would save), and entries of the leaf left for
+//!       others. A block that would go by blocks as a whole does, unless less than the ratio of *it* is to be written.
+//! [MR4] If in the end there is no entry or slot for the runs, the write goes on with the bytes as they came.
+
+use smallvec::SmallVec;
+use tandemfs_device::modified_lines;
+use tandemfs_format::mapping::LEAF_ENTRIES_MAX;
+use tandemfs_format::{LINE_BYTES, PAGE_BYTES};
+
+use super::FileView;
+use super::clean_pages::{PageBytes, Taken};
+use super::log_plan::Part;
+use super::write_path::Target;
+use crate::statistics::{add, count};
+use crate::volume::Volume;
+
+/// Most runs of modified lines of a page that become data logs ([MR3]).
+const RUNS_MAX: usize = 4;
+/// Most runs of one write: a transaction is bounded (RULES R11).
+const WRITE_RUNS_MAX: usize = 64;
+const PAGE: u64 = PAGE_BYTES as u64;
+const LINE: u64 = LINE_BYTES as u64;
+
+/// A write that came from a page cache.
+pub(super) struct Returned<'d, 'o> {
+    /// Where it starts in the file, and its bytes.
+    pub(super) offset: u64,
+    pub(super) data: &'d [u8],
+    /// The copies that are at hand.
+    pub(super) old: &'o Taken,
+    /// A page with fewer modified lines than this goes by lines.
+    pub(super) lines_below: u32,
+    /// Whole blocks inside multiples of this go by blocks.
+    pub(super) threshold: u64,
+    /// Lines can be stored in place, so they need no logs.
+    pub(super) in_place: bool,
+}
+
+/// Replaces the parts of targets by those lines that have changed. Targets without any are dropped.
+pub(super) fn leave_out_unmodified<'d>(
+    volume: &Volume,
+    view: &FileView,
+    write: &Returned<'d, '_>,
+    targets: &mut SmallVec<[Target<'d>; 2]>,
+) {
+    let block_bytes = u64::from(volume.geometry.block_bytes());
+    let mut runs_left = WRITE_RUNS_MAX;
+    let end = write.offset + write.data.len() as u64;
+    targets.retain(|target| {
+        // Zeros over a stale tail come beside the data ([MR1]).
+        let [part] = target.parts.as_slice() else { return true };
+        let block_start = target.block * block_bytes;
+        let (from, to) = (block_start + u64::from(part.offset), block_start + u64::from(part.end()));
+        if from < write.offset || to > end {
+            return true; // the stale tail alone
+        }
+        let part = *part;
+        let mut pages = Pages {
+            write,
+            view,
+            target,
+            runs_left,
+            parts: SmallVec::new(),
+            whole_from: None,
+            left_out: 0,
+            entries_left: 0,
+            in_place: false,
+        };
+        pages.entries_left = LEAF_ENTRIES_MAX - pages.target.old.logs().count();
+        pages.in_place = write.in_place && pages.target.old.extent.is_some_and(|extent| !extent.unwritten);
+        let mut at = from;
+        while at < to {
+            let next = ((at / PAGE + 1) * PAGE).min(to);
+            pages.page(volume, block_start, at, next);
+            at = next;
+        }
+        pages.close_whole(block_start, to);
+        let (parts, left_out, left) = (pages.parts, pages.left_out, pages.runs_left);
+        let written: u64 = parts.iter().map(|part| part.data.len() as u64).sum();
+        let first_whole = write.offset.next_multiple_of(write.threshold);
+        let by_blocks = first_whole <= block_start && block_start + block_bytes <= end / write.threshold * write.threshold;
+        if left_out == 0 || (by_blocks && written * PAGE / LINE >= block_bytes * u64::from(write.lines_below)) {
+            return true;
+        }
+        runs_left = left;
+        add(&volume.live.work.pages_by_lines, left_out);
+        target.as_it_came = SmallVec::from_iter([part]);
+        target.parts = parts;
+        !target.parts.is_empty()
+    });
+}
+
+/// The pages of one block.
+struct Pages<'w, 'd> {
+    write: &'w Returned<'d, 'w>,
+    view: &'w FileView,
+    target: &'w Target<'d>,
+    runs_left: usize,
+    entries_left: usize,
+    /// Its lines can be stored in place.
+    in_place: bool,
+    parts: SmallVec<[Part<'d>; 2]>,
+    /// Where in the file the bytes start that are written as they came.
+    whole_from: Option<u64>,
+    /// Pages of which lines were left out.
+    left_out: u64,
+}
+
+impl<'d> Pages<'_, 'd> {
+    /// A page of the write, or as much of it as the write has.
+    fn page(&mut self, volume: &Volume, block_start: u64, at: u64, to: u64) {
+        let runs = self.runs(volume, block_start, at, to);
+        let Some(runs) = runs else {
+            self.whole_from.get_or_insert(at);
+            return;
+        };
+        self.close_whole(block_start, at);
+        self.left_out += 1;
+        self.runs_left -= runs.len();
+        self.entries_left -= if self.in_place { 0 } else { runs.len() };
+        for (first, length) in runs {
+            let (from, to) = (at + first * LINE, (at + (first + length) * LINE).min(to));
+            self.push(block_start, from, to);
+        }
+    }
+
+    /// The bytes up to `to` that are written as they came become a part.
+    fn close_whole(&mut self, block_start: u64, to: u64) {
+        if let Some(from) = self.whole_from.take() {
+            self.push(block_start, from, to);
+        }
+    }
+
+    fn push(&mut self, block_start: u64, from: u64, to: u64) {
+        let data = &self.write.data[(from - self.write.offset) as usize..(to - self.write.offset) as usize];
+        self.parts.push(Part { offset: (from - block_start) as u32, data });
+    }
+
+    /// First line and number of lines of each run that has changed; `None` where the page is written as it came.
+    fn runs(&self, volume: &Volume, block_start: u64, at: u64, to: u64) -> Option<SmallVec<[(u64, u64); 8]>> {
+        let old = self.write.old.page(at / PAGE).filter(|_| at.is_multiple_of(PAGE) && at < self.view.size)?;
+        let bytes = &self.write.data[(at - self.write.offset) as usize..(to - self.write.offset) as usize];
+        count(&volume.live.work.pages_compared);
+        let mut padded: PageBytes;
+        let new = match bytes.try_into() {
+            Ok(whole) => whole,
+            Err(_) => {
+                // The end of the file, or of the write: what is not written has not changed.
+                padded = *old;
+                padded[..bytes.len()].copy_from_slice(bytes);
+                &padded
+            }
+        };
+        let mut mask = modified_lines(old, new);
+        if to > self.view.size {
+            // [MR1]
+            let (first, last) = ((self.view.size - at) / LINE, (to - 1 - at) / LINE);
+            mask |= (u64::MAX << first) & (u64::MAX >> (63 - last));
+        }
+        if mask.count_ones() >= self.write.lines_below {
+            return None;
+        }
+        let runs = runs_of(mask, if self.in_place { 0 } else { 1 });
+        let meets_a_log = |(first, length): &(u64, u64)| {
+            let from = (at + first * LINE - block_start) as u32;
+            let to = ((at + (first + length) * LINE).min(to) - block_start) as u32;
+            self.target.old.logs().any(|log| log.offset < to && from < log.end())
+        };
+        let runs_max = if self.in_place { self.runs_left } else { self.runs_left.min(RUNS_MAX).min(self.entries_left) };
+        (runs.len() <= runs_max && !runs.iter().any(meets_a_log)).then_some(runs)
+    }
+}
+
+/// First bit and number of bits of each run of ones; runs with at most `gap` zeros between them are one.
+fn runs_of(mut mask: u64, gap: u32) -> SmallVec<[(u64, u64); 8]> {
+    let mut runs: SmallVec<[(u64, u64); 8]> = SmallVec::new();
+    while mask != 0 {
+        let first = u64::from(mask.trailing_zeros());
+        let length = u64::from((mask >> first).trailing_ones());
+        mask &= if first + length == 64 { 0 } else { u64::MAX << (first + length) };
+        match runs.last_mut() {
+            Some((start, bits)) if first - (*start + *bits) <= u64::from(gap) => *bits = first + length - *start,
+            _ => runs.push((first, length)),
+        }
+    }
+    runs
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn runs_are_found_and_joined_over_gaps() {
+        assert_eq!(runs_of(0, 1).as_slice(), []);
+        assert_eq!(runs_of(0b1011_0001, 0).as_slice(), [(0, 1), (4, 2), (7, 1)]);
+        assert_eq!(runs_of(0b1011_0001, 1).as_slice(), [(0, 1), (4, 4)]);
+        assert_eq!(runs_of(u64::MAX, 0).as_slice(), [(0, 64)]);
+        assert_eq!(runs_of(1 << 63 | 1, 0).as_slice(), [(0, 1), (63, 1)]);
+    }
+}
