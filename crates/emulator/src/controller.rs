@@ -156,7 +156,6 @@ impl<M: Medium> Controller<M> {
             let mut result = Ok(());
             match &mut self.stage {
                 Stage::Log(log) => {
-                    let mut is_read = false;
                     for (index, skip, range) in lines_of(within, part.len()) {
                         let mut line: Line = [0; LINE_BYTES];
                         let number = page * LINES_A_PAGE + index as u64;
@@ -164,7 +163,8 @@ impl<M: Medium> Controller<M> {
                             self.flash.read(page, &mut self.page)?;
                             line.copy_from_slice(&self.page[index * LINE_BYTES..][..LINE_BYTES]);
                         } else if range.len() < LINE_BYTES {
-                            load_line(log, &mut self.flash, &mut self.page, &mut is_read, number, &mut line)?;
+                            // Read anew for the last line of a store: the appends between may have cleaned this very page.
+                            load_line(log, &mut self.flash, &mut self.page, &mut false, number, &mut line)?;
                         }
                         line[skip..skip + range.len()].copy_from_slice(&part[range]);
                         result = log.append(&mut self.flash, transaction, number, &line);

@@ -149,3 +149,20 @@ fn a_power_failure_after_every_step() {
         }
     }
 }
+
+/// The page that the first line of a store was completed from was taken for its last line too, although in between a cleaning had merged lines
+/// of the log into it.
+#[test]
+fn regression_a_long_store_forgot_what_a_cleaning_within_it_had_merged() {
+    for filling in 30..64 {
+        let mut rig = Rig::new(SHAPES[0]);
+        let (page, line) = (7 * 4096, 64);
+        let mut steps = vec![Operation::Store { offset: page + 11 * line + 50, bytes: vec![1; 8] }];
+        steps.extend((0..filling).map(|number| Operation::Store { offset: number % 2 * 4096 + number / 2 * line, bytes: vec![2; 64] }));
+        steps.push(Operation::Store { offset: page + 5 * line + 10, bytes: vec![3; 6 * 64] });
+        for operation in &steps {
+            let end = rig.step(operation).unwrap_or_else(|what| panic!("after {filling} lines, {}: {what}", operation.told()));
+            assert_eq!(end, End::Done);
+        }
+    }
+}
