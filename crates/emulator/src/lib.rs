@@ -22,6 +22,8 @@ mod header;
 mod image;
 mod image_file;
 mod image_medium;
+#[cfg(feature = "power-cuts")]
+mod in_memory;
 mod layout;
 mod lifetime;
 mod lists;
@@ -47,6 +49,8 @@ mod write_log;
 pub use header::ImageInfo;
 pub use image::ImageDevice;
 pub use image_file::{CreateOptions, OpenOptions, create, create_with, info};
+#[cfg(feature = "power-cuts")]
+pub use in_memory::DriveInMemory;
 pub use model::{CacheManagement, FirmwareModel, GarbageCollection, ModelOptions, Staging};
 pub use open::{DeviceOptions, DeviceSpec, open_device, open_image};
 pub use profiles::{Profile, profile, profiles};

@@ -78,7 +78,8 @@ pub(crate) enum FlashWorkKind {
     Erase,
 }
 
-#[cfg(test)]
+#[cfg(any(test, feature = "power-cuts"))]
+#[cfg_attr(not(test), allow(dead_code))] // its own tests use more of it
 pub(crate) mod test_medium {
     //! A medium in host memory whose power can fail at any step.
 
