@@ -3,15 +3,18 @@
 //! while the drive is opened and the file system mounted again. Both halves keep the same rules where the tree is one that the oracle of
 //! `explore.rs` allows, and `tandemfs_check` finds nothing.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use tandemfs_check::{CheckOptions, check};
 use tandemfs_crash::{
     Harness, MemoryDevice, Mix, Model, Operation, PREPARATION, Random, Setting, Tree, mount_device, rounds_or, seed_or, stay_on_one_cpu,
 };
-use tandemfs_device::{Device, Drive, DriveCounts, PersistenceDomain};
+use tandemfs_device::{BlockRequest, Device, Drive, DriveCounts, PersistenceDomain};
+use tandemfs_emulator::mutant::{self, Mutant};
 use tandemfs_emulator::{DriveInMemory, ModelOptions};
-use tandemfs_fs::{Error, FileSystem, MountOptions, make_file_system};
+use tandemfs_format::{SECTOR_BYTES, Sector};
+use tandemfs_fs::{Error, FileSystem, FormatOptions, MountOptions, make_file_system};
 
 /// Operations of a workload.
 const OPERATIONS: usize = 25;
@@ -25,7 +28,17 @@ fn new_drive(setting: &Setting) -> DriveInMemory {
         over_provisioning_percent: Some(3),
         ..ModelOptions::default()
     };
-    DriveInMemory::new(setting.memory_bytes, setting.block_zone_bytes, &chosen, 16).expect("a drive")
+    let drive = DriveInMemory::new(setting.memory_bytes, setting.block_zone_bytes, &chosen, 16).expect("a drive");
+    // It was in use before: every page is somewhere, and all over the flash there are pages of no use, so that blocks are collected at once.
+    let device = drive.open().expect("opened");
+    let pages = device.description().block_window_bytes() / SECTOR_BYTES as u64;
+    let mut random = Random::new(1);
+    for number in 0..pages + 2000 {
+        let sector = Sector::new(if number < pages { number } else { random.below(pages) });
+        let mut requests = [BlockRequest::Write { sector, buffer: &[0xdd; SECTOR_BYTES] }];
+        device.block_path().transfer(&mut requests, &mut || ()).expect("written");
+    }
+    drive
 }
 
 fn mounted(drive: &DriveInMemory, options: &MountOptions) -> Result<(Arc<dyn Device>, FileSystem), Error> {
@@ -44,7 +57,7 @@ fn harness(fs: FileSystem, setting: &Setting, model: Model) -> Harness {
 fn prepare(setting: &Setting) -> Result<(DriveInMemory, Model), String> {
     let drive = new_drive(setting);
     let device = drive.open().map_err(|error| error.to_string())?;
-    make_file_system(&Drive::new(device), &setting.format).map_err(|error| error.to_string())?;
+    make_file_system(&Drive::new(device), &FormatOptions { force: true, ..setting.format.clone() }).map_err(|error| error.to_string())?;
     let (_device, fs) = mounted(&drive, &setting.mount).map_err(|error| error.to_string())?;
     let mut harness = harness(fs, setting, Model::default());
     PREPARATION.iter().try_for_each(|operation| harness.apply(operation))?;
@@ -68,7 +81,7 @@ fn run(base: &DriveInMemory, model: &Model, setting: &Setting, seed: u64, done: 
     let mix = Mix::draw(&mut random, setting.block_zone_bytes);
     let parts = (0..OPERATIONS).flat_map(|_| mix.next(&mut random).parts()).collect::<Vec<_>>();
     // Most steps copy bytes, so that most operations are thousands of them.
-    let limit = [300, 5000, 60_000, 400_000][random.below(4) as usize];
+    let limit = [300, 5000, 20_000, 150_000][random.below(4) as usize];
     drive.cut_after(Some(1 + random.below(limit)));
     let mut allowed = vec![harness.model.tree()];
     let mut last = None;
@@ -122,6 +135,37 @@ fn run(base: &DriveInMemory, model: &Model, setting: &Setting, seed: u64, done: 
     }
 }
 
+/// What a bug of the drive does to the file system on it.
+#[test]
+fn deliberate_bugs_of_the_drive_are_caught() {
+    stay_on_one_cpu().expect("pinned");
+    let bugs = [
+        Mutant::UncommittedKept,
+        Mutant::EmptiedBeforeFlush,
+        Mutant::TransactionLogEmptiedEarly,
+        Mutant::TransactionLogKept,
+        Mutant::StampIgnored,
+        Mutant::SwitchedBeforeProgrammed,
+        Mutant::DeadPageRevived,
+        Mutant::BlockReadNotMerged,
+        Mutant::BlockWriteKeepsLines,
+    ];
+    for bug in bugs {
+        let found = settings().into_iter().find_map(|setting| {
+            mutant::select(Mutant::None);
+            let (base, model) = prepare(&setting).unwrap_or_else(|what| panic!("{what}"));
+            mutant::select(bug);
+            (1..40).find_map(|seed| {
+                let run = || run(&base, &model, &setting, seed, &mut Done::default());
+                catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|_| Err("a panic".into())).err()
+            })
+        });
+        mutant::select(Mutant::None);
+        println!("{bug:?}: {found:.200?}");
+        assert!(found.is_some(), "{bug:?} was not caught");
+    }
+}
+
 fn settings() -> Vec<Setting> {
     let small = |block_bytes| Setting::small(PersistenceDomain::Adr, block_bytes).with_firmware();
     vec![small(4 << 10), small(64 << 10), small(64 << 10).relaxed(), Setting::small(PersistenceDomain::Adr, 4 << 10).with_idle_firmware()]
@@ -135,10 +179,13 @@ fn a_power_failure_at_any_step_of_the_drive_leaves_a_tree_that_is_allowed() {
     for setting in settings() {
         let (base, model) = prepare(&setting).unwrap_or_else(|what| panic!("{what}"));
         let mut done = Done::default();
-        for seed in first..first + rounds_or(25) {
+        for seed in first..first + rounds_or(40) {
             run(&base, &model, &setting, seed, &mut done).unwrap_or_else(|what| panic!("TANDEMFS_SEED={seed} {setting:?}: {what}"));
         }
         println!("{:?}, blocks of {}: {done:?}", setting.mount.engine, setting.format.block_bytes);
-        assert!(done.cuts_within > 3 && done.counts.firmware.log_appends > 1000, "{done:?}");
+        assert!(
+            done.cuts_within > rounds_or(40) / 4 && done.counts.firmware.log_appends > 1000 && done.counts.flash.pages_moved > 500,
+            "{done:?}"
+        );
     }
 }

@@ -95,12 +95,15 @@ impl<M: Medium> PageCache<M> {
             page: Box::new([0; FLASH_PAGE_BYTES]),
         };
         for slot in 0..slot_count {
-            let Some(page) = (cache.words[slot as usize] >> 1).checked_sub(1) else {
+            let word = cache.words[slot as usize];
+            if word == 0 {
                 cache.lists.push(EMPTY, slot);
                 continue;
-            };
-            if page >= logical_pages || cache.slot_of.insert(page, slot).is_some() {
-                let reason = format!("slot {slot} of the page cache holds page {page}, which is outside the drive or in another slot too");
+            }
+            let page = (word >> 1).checked_sub(1).filter(|page| *page < logical_pages);
+            if page.is_none_or(|page| cache.slot_of.insert(page, slot).is_some()) {
+                let page = page.map_or("a page".to_owned(), |page| format!("page {page}"));
+                let reason = format!("slot {slot} of the page cache holds {page}, which is outside the drive or in another slot too");
                 return Err(DeviceError::Open { path: name.to_owned(), reason });
             }
             cache.lists.push(USED, slot);

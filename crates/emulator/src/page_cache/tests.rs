@@ -179,7 +179,7 @@ fn deliberate_bugs_are_caught() {
 
 #[test]
 fn tables_that_name_a_page_twice_or_none_of_the_drive_are_refused() {
-    for word in [word_of(PAGES, false), word_of(3, false)] {
+    for word in [word_of(PAGES, false), word_of(3, false), DIRTY] {
         let mut rig = Rig::new(CacheManagement::Lru);
         rig.cache.store(&mut rig.flash, 3, 0, &[1]).expect("stored");
         rig.medium.store(CACHE_AT + 5 * WORD, &word.to_le_bytes()).expect("stored");

@@ -9,7 +9,9 @@
 //!      page cache word by word), block requests page by page, a commit in one piece.
 //! [W4] *Refusals* come where the interface says so, and then nothing is done beyond what came before in the same store.
 //! [W5] A drive that is worn out answers reads with what was there.
+//! [W6] A drive whose tables are damaged is refused in a sentence, or answers every access with bytes or an error.
 
+mod damage;
 mod model;
 mod mutants;
 mod operation;

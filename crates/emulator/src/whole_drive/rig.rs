@@ -208,6 +208,31 @@ impl Rig {
         Ok(Self { shape: self.shape, medium, drive: Some(drive), model: self.model.clone(), totals: Totals::default() })
     }
 
+    /// A drive with other content in the place of this one's.
+    pub(super) fn over(&self, medium: TestMedium) -> Result<Self, String> {
+        let medium = Arc::new(medium);
+        let drive = open(self.shape, &medium, false).map_err(text)?;
+        Ok(Self { shape: self.shape, medium, drive: Some(drive), model: self.model.clone(), totals: Totals::default() })
+    }
+
+    /// Does an operation whatever comes of it; of a drive that is opened again and refuses, nothing is left.
+    pub(super) fn dare(&mut self, operation: &Operation) {
+        if self.drive.is_some() {
+            let _ = self.act(operation);
+        }
+    }
+
+    /// Where the tables are in the DRAM, without the pages and lines themselves: offsets, in bytes.
+    pub(super) fn tables(&self) -> Vec<(u64, u64)> {
+        let layout = DramLayout::new(&self.shape.model(), PAGES);
+        // Of the flash: header, touched pieces, translation, blocks, slots, each at the start of a page. Of the log: header, TxLog,
+        // descriptors. Of a cache: its words.
+        let parts = [(0, 64), (4096, 8), (8192, PAGES * 8), (12_288, 24 * 8), (16_384, 4 * 16)];
+        let staging = [(0, 64), (0, 64), (4096, 128), (4096, 2048)];
+        let at = |start: u64| move |(offset, length): (u64, u64)| (start + offset, start + offset + length);
+        parts.map(at(layout.flash)).into_iter().chain(staging.map(at(layout.staging))).chain([(layout.lifetime, layout.spares)]).collect()
+    }
+
     fn drive(&self) -> &Drive {
         self.drive.as_ref().expect("it is open")
     }

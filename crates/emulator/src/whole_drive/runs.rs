@@ -103,7 +103,7 @@ pub(super) fn run_every_cut(shape: Shape, seed: u64, before: u64, count: u64) ->
     Ok(0)
 }
 
-fn number_of(name: &str, default: u64) -> u64 {
+pub(super) fn number_of(name: &str, default: u64) -> u64 {
     std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
 }
 
