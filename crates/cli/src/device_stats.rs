@@ -28,6 +28,7 @@ fn shown(found: &DriveStatistics) -> Value {
         "read_only": found.read_only_reason,
         "firmware": firmware,
         "flash": flash,
+        "buffered_pages": found.buffered_pages,
         "write_amplification": found.write_amplification(),
         "wear": {
             "erasures_min": wear.erasures_min,

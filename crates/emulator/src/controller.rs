@@ -8,7 +8,8 @@
 //!      it are old (`medium::Pages`); then the log forgets them. A discard is the same without a page.
 //! [C5] Every access ends with bounded steps of what goes on behind: cleaning the log, garbage collection (RULES R24). What the flash does
 //!      in them makes its dies busy and delays nobody now.
-//! [C6] Flash work of an access is waited for where the answer needs it: pages that are read, and cleaning that a full log forced.
+//! [C6] Flash work of an access is waited for where the answer needs it: pages that are read; and a cleaning, by who needs the room that it
+//!      gives back (`WriteLog::take_waited`).
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -57,6 +58,7 @@ pub(crate) struct Controller<M: Medium> {
 pub(crate) struct Condition {
     pub(crate) lifetime: DriveCounts,
     pub(crate) wear: Wear,
+    pub(crate) buffered_pages: u32,
     pub(crate) log: Option<LogFill>,
     pub(crate) cached_pages: Option<(u64, u64)>,
     pub(crate) read_only_reason: Option<String>,
@@ -180,7 +182,10 @@ impl<M: Medium> Controller<M> {
                 let work = self.flash.work();
                 at = match (&self.stage, waited) {
                     (Stage::Cache(_), _) => timeline.work_needed(at, work),
-                    (Stage::Log(_), true) => timeline.work(at, work),
+                    (Stage::Log(_), true) => {
+                        let read = timeline.work_needed(at, work);
+                        timeline.catch_up(read)
+                    }
                     // Posted: the page that a part of a line needs is read behind the processor's back.
                     (Stage::Log(_), false) => timeline.work_behind(at, work),
                 };
@@ -278,7 +283,12 @@ impl<M: Medium> Controller<M> {
             Stage::Log(log) => log.commit(&mut self.flash, transaction),
             Stage::Cache(_) => Err(self.has_no("COMMIT", "transactions")),
         };
-        let at = if self.takes_waited() { self.wait_for_all(at) } else { self.work_behind(at) };
+        let at = if self.takes_waited() {
+            let read = self.wait_for_reads(at);
+            self.timeline.as_mut().map_or(read, |timeline| timeline.catch_up(read))
+        } else {
+            self.work_behind(at)
+        };
         result?;
         self.settle(at);
         Ok(at)
@@ -349,7 +359,14 @@ impl<M: Medium> Controller<M> {
             Stage::Cache(_) => self.flash.read_only_reason(),
         };
         let read_only_reason = reason.map(str::to_owned);
-        Condition { lifetime: self.lifetime.total(&self.counts()), wear: self.flash.wear(), log, cached_pages, read_only_reason }
+        Condition {
+            lifetime: self.lifetime.total(&self.counts()),
+            wear: self.flash.wear(),
+            buffered_pages: self.flash.buffered_pages(),
+            log,
+            cached_pages,
+            read_only_reason,
+        }
     }
 
     /// Stores what is counted, for a drive that is closed.

@@ -16,7 +16,6 @@ mod batch;
 mod block_region;
 mod controller;
 mod firmware_drive;
-#[allow(dead_code)] // its users follow
 mod flash;
 mod header;
 mod image;
@@ -27,14 +26,11 @@ mod in_memory;
 mod layout;
 mod lifetime;
 mod lists;
-#[allow(dead_code)] // its users follow
 mod medium;
 mod model;
 #[cfg(not(feature = "mutants"))]
-#[allow(dead_code)] // its users follow
 mod mutant;
 #[cfg(feature = "mutants")]
-#[allow(dead_code)] // its users follow
 pub mod mutant;
 mod open;
 mod page_cache;
@@ -43,7 +39,6 @@ mod statistics;
 mod timing;
 #[cfg(test)]
 mod whole_drive;
-#[allow(dead_code)] // its users follow
 mod write_log;
 
 pub use header::ImageInfo;

@@ -8,7 +8,7 @@ use tandemfs_device::{DeviceError, DriveCounts, FirmwareCounts, FlashCounts};
 use crate::medium::Medium;
 
 /// Accesses after which the counters are stored.
-const ACCESSES_BETWEEN: u64 = 256;
+const ACCESSES_BETWEEN: u64 = 64;
 /// Words kept for the first group, so that it can get further counters.
 const FIRMWARE_WORDS: usize = 64;
 

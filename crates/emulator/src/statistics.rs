@@ -59,6 +59,8 @@ pub struct DriveStatistics {
     pub lifetime: DriveCounts,
     /// Of the flash.
     pub wear: WearStatistics,
+    /// Pages in the write buffer, that wait to be programmed.
+    pub buffered_pages: u32,
     /// Of the write log, where there is one.
     pub log: Option<LogStatistics>,
     /// Pages in the page cache, and how many it has room for, where there is one.
@@ -68,7 +70,8 @@ pub struct DriveStatistics {
 }
 
 impl DriveStatistics {
-    /// Flash pages programmed for each that was written (by the host or from the log); none where nothing was written.
+    /// Flash pages programmed for each that was written (by the host or from the log); none where nothing was written. Below 1 where pages
+    /// are written again while they wait in the write buffer.
     pub fn write_amplification(&self) -> Option<f64> {
         let flash = &self.lifetime.flash;
         (flash.pages_written > 0).then(|| flash.pages_programmed as f64 / flash.pages_written as f64)
@@ -100,6 +103,7 @@ pub fn statistics(path: &Path) -> Result<DriveStatistics, DeviceError> {
             histogram_step_erasures: wear.histogram_step_erasures,
             histogram: wear.histogram.to_vec(),
         },
+        buffered_pages: condition.buffered_pages,
         log: condition.log.map(|fill| LogStatistics {
             lines: fill.lines,
             capacity_lines: fill.capacity_lines,

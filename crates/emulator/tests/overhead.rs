@@ -43,7 +43,7 @@ fn write(device: &dyn Device, sector: u64, buffer: &[u8]) {
 #[test]
 #[ignore = "takes figures; needs 3 GB in /dev/shm and a quiet machine"]
 fn what_accesses_take_without_a_model() {
-    for profile in ["bytefs", "bytefs-dual"] {
+    for profile in ["off", "bytefs", "bytefs-dual"] {
         println!("{profile}:");
         let (_directory, device) = device(profile);
         let (line, page) = ([0x5a; 64], [0xa5; 4096]);

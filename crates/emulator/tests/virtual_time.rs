@@ -219,6 +219,34 @@ fn writing_for_long_is_bound_by_the_dies() {
     close(bytes * 1_000_000_000 / (now(&*device) - begun), rate, "bytes a second");
 }
 
+/// Lines that come faster than the dies can clean the log wait for it: each of them costs its page a read and a program.
+#[test]
+fn storing_for_long_is_bound_by_the_cleaning_of_the_log() {
+    let model = ModelOptions { write_log_bytes: Some(1 << 20), over_provisioning_percent: Some(100), ..ModelOptions::default() };
+    let (_directory, path) = image("bytefs", &model);
+    let device = open_image(&path, &OpenOptions { virtual_time: true, ..OpenOptions::default() }).expect("opened");
+    let (pages, buffer) = (24 << 10, vec![1; 64 << 10]);
+    for sector in (0..pages).step_by(16) {
+        let mut requests = [BlockRequest::Write { sector: Sector::new(sector), buffer: &buffer }];
+        device.block_path().transfer(&mut requests, &mut || ()).expect("written");
+    }
+    rest(&*device);
+    let first = device.description().line_of_sector(Sector::new(0)).expect("overlapping").offset_bytes();
+    let store = |count: u64| {
+        let begun = now(&*device);
+        for number in 0..count {
+            device.byte_path().store(first + number % pages * 4096, &[2; 64]).expect("stored");
+        }
+        (now(&*device) - begun) / count
+    };
+    assert_eq!(store(8_000), 600, "there is room in the log");
+    store(24_000);
+    let (timing, dies) = self::model("bytefs");
+    let least = u64::from(timing.flash_read_ns + timing.flash_program_ns) / dies;
+    let found = store(48_000);
+    assert!((least * 9 / 10..least * 2).contains(&found), "{found} ns a line, the dies take {least}");
+}
+
 #[test]
 fn drives_without_firmware_take_what_they_claim() {
     for profile in ["romefs-a", "cmm-h"] {

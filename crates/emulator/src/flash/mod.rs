@@ -26,9 +26,6 @@ mod wear;
 #[cfg(test)]
 mod tests;
 
-#[allow(unused_imports)] // its users follow
 pub(crate) use geometry::{FlashGeometry, FlashOptions, VictimPolicy};
-#[allow(unused_imports)]
 pub(crate) use translation::Flash;
-#[allow(unused_imports)]
 pub(crate) use wear::Wear;

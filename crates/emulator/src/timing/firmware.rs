@@ -6,6 +6,7 @@
 //! - Block read: the command, then all pages at once from their dies, then the link as they come.
 //! - Block write: the command, then page by page the link and a place in the write buffer. A place is free again when the die has
 //!   programmed its page, so that a drive whose dies cannot follow makes its writers wait.
+//! - A store (or COMMIT) that needs room which a cleaning of the log gives back waits until the cleaning's pages are in the write buffer.
 //! - COMMIT and the other commands take what a command takes.
 //!
 //! [T6]: super
@@ -130,6 +131,16 @@ impl Timeline {
     pub(crate) fn work_behind(&mut self, at: u64, work: &[FlashWork]) -> u64 {
         self.work(at, work);
         at
+    }
+
+    /// Waits until no more pages are to be programmed than the write buffer holds: the rest is what a cleaning has yet to bring there.
+    pub(crate) fn catch_up(&mut self, at: u64) -> u64 {
+        let mut done = at;
+        while self.buffered.len() > self.write_buffer_pages {
+            let Some(Reverse(programmed)) = self.buffered.pop() else { break };
+            done = done.max(programmed);
+        }
+        done
     }
 
     fn charge(&mut self, at: u64, work: &FlashWork) -> u64 {

@@ -210,6 +210,8 @@ impl<M: Medium> WriteLog<M> {
         if is_tagged {
             self.admit(transaction)?;
         }
+        // The index's memory is on its way while the line is stored.
+        std::hint::black_box(self.index.warm(std::iter::once(line)));
         self.make_room(pages, 1 + u64::from(is_tagged))?;
         self.place(transaction, line, false, bytes)?;
         self.counts.tagged_stores += u64::from(is_tagged);
