@@ -22,6 +22,7 @@ use crate::layout::DramLayout;
 use crate::lifetime::Lifetime;
 use crate::medium::{FLASH_PAGE_BYTES, FlashWork, Medium, PageBytes, Pages};
 use crate::model::{FirmwareModel, Staging};
+use crate::mutant::{Mutant, on};
 use crate::page_cache::PageCache;
 use crate::timing::Timeline;
 use crate::write_log::{LogFill, WriteLog, WriteLogOptions};
@@ -157,12 +158,15 @@ impl<M: Medium> Controller<M> {
             let mut result = Ok(());
             match &mut self.stage {
                 Stage::Log(log) => {
-                    let mut is_read = false;
                     for (index, skip, range) in lines_of(within, part.len()) {
                         let mut line: Line = [0; LINE_BYTES];
                         let number = page * LINES_A_PAGE + index as u64;
-                        if range.len() < LINE_BYTES {
-                            load_line(log, &mut self.flash, &mut self.page, &mut is_read, number, &mut line)?;
+                        if range.len() < LINE_BYTES && on(Mutant::PartialLineFromFlash) {
+                            self.flash.read(page, &mut self.page)?;
+                            line.copy_from_slice(&self.page[index * LINE_BYTES..][..LINE_BYTES]);
+                        } else if range.len() < LINE_BYTES {
+                            // Read anew for the last line of a store: the appends between may have cleaned this very page.
+                            load_line(log, &mut self.flash, &mut self.page, &mut false, number, &mut line)?;
                         }
                         line[skip..skip + range.len()].copy_from_slice(&part[range]);
                         result = log.append(&mut self.flash, transaction, number, &line);
@@ -209,7 +213,9 @@ impl<M: Medium> Controller<M> {
                     if !log.covers(page) {
                         self.flash.read(page, into)?;
                     }
-                    log.merge(page, into)?;
+                    if !on(Mutant::BlockReadNotMerged) {
+                        log.merge(page, into)?;
+                    }
                 }
                 Stage::Cache(cache) => cache.read_page(&mut self.flash, page, into)?,
             }
@@ -234,8 +240,9 @@ impl<M: Medium> Controller<M> {
             }
             let written = match &mut self.stage {
                 Stage::Log(log) => {
-                    let stamp = log.next_sequence();
-                    self.flash.write(page, from, stamp).and_then(|()| log.forget_page(page))
+                    let stamp = if on(Mutant::BlockWriteWithoutStamp) { 0 } else { log.next_sequence() };
+                    let written = self.flash.write(page, from, stamp);
+                    if on(Mutant::BlockWriteKeepsLines) { written } else { written.and_then(|()| log.forget_page(page)) }
                 }
                 Stage::Cache(cache) => cache.write_page(&mut self.flash, page, from),
             };
@@ -253,10 +260,12 @@ impl<M: Medium> Controller<M> {
             match &mut self.stage {
                 Stage::Log(log) => {
                     // A page that is nowhere, of which the log has no lines, is forgotten already.
-                    if self.flash.is_mapped(page)? || log.has_lines(page) {
+                    if self.flash.is_mapped(page)? || log.has_lines(page) && !on(Mutant::DiscardOfLoggedPageSkipped) {
                         let stamp = log.next_sequence();
                         self.flash.discard(page, stamp)?;
-                        log.forget_page(page)?;
+                        if !on(Mutant::DiscardKeepsLines) {
+                            log.forget_page(page)?;
+                        }
                     }
                 }
                 Stage::Cache(cache) => cache.discard(&mut self.flash, page)?,

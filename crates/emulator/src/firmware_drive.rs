@@ -17,6 +17,7 @@ use tandemfs_format::{LINE_BYTES, SECTOR_BYTES, Sector};
 use crate::batch;
 use crate::controller::{Condition, Controller};
 use crate::medium::{FLASH_PAGE_BYTES, Medium};
+use crate::mutant::{Mutant, on};
 use crate::timing::Time;
 
 const SECTOR: u64 = SECTOR_BYTES as u64;
@@ -91,7 +92,11 @@ impl<M: Medium> FirmwareDrive<M> {
             return Err(self.failed(operation, offset, length, io::ErrorKind::InvalidInput.into()));
         }
         let page = self.description.memory_bytes / FLASH_PAGE_BYTES as u64 + sector.number();
-        Ok((page % (size / FLASH_PAGE_BYTES as u64), offset))
+        let pages = size / FLASH_PAGE_BYTES as u64;
+        if page >= pages && on(Mutant::MemoryZoneReversed) {
+            return Ok((self.description.memory_bytes / FLASH_PAGE_BYTES as u64 - 1 - (page - pages), offset));
+        }
+        Ok((page % pages, offset))
     }
 
     fn check_writable(&self, operation: &'static str, offset: u64, length: u64) -> Result<(), DeviceError> {

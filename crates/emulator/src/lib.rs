@@ -21,6 +21,8 @@ mod header;
 mod image;
 mod image_file;
 mod image_medium;
+#[cfg(feature = "power-cuts")]
+mod in_memory;
 mod layout;
 mod lifetime;
 mod lists;
@@ -35,11 +37,15 @@ mod page_cache;
 mod profiles;
 mod statistics;
 mod timing;
+#[cfg(test)]
+mod whole_drive;
 mod write_log;
 
 pub use header::ImageInfo;
 pub use image::ImageDevice;
 pub use image_file::{CreateOptions, OpenOptions, create, create_with, info};
+#[cfg(feature = "power-cuts")]
+pub use in_memory::DriveInMemory;
 pub use model::{CacheManagement, FirmwareModel, GarbageCollection, ModelOptions, Staging};
 pub use open::{DeviceOptions, DeviceSpec, open_device, open_image};
 pub use profiles::{Profile, profile, profiles};

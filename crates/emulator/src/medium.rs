@@ -78,7 +78,8 @@ pub(crate) enum FlashWorkKind {
     Erase,
 }
 
-#[cfg(test)]
+#[cfg(any(test, feature = "power-cuts"))]
+#[cfg_attr(not(test), allow(dead_code))] // its own tests use more of it
 pub(crate) mod test_medium {
     //! A medium in host memory whose power can fail at any step.
 
@@ -86,13 +87,15 @@ pub(crate) mod test_medium {
 
     use super::*;
 
-    #[derive(Debug, Default)]
+    #[derive(Debug, Clone, Default)]
     struct Cells {
         dram: Vec<u8>,
         pages: std::collections::HashMap<u64, (Box<PageBytes>, Spare)>,
         /// Steps until the power fails; none where it does not.
         steps_left: Option<u64>,
         steps: u64,
+        /// Its tables say what was never so: pages may be programmed twice.
+        is_damaged: bool,
     }
 
     /// DRAM and flash in host memory. After [`TestMedium::cut_after`] so many steps happen, then each fails and changes nothing.
@@ -109,6 +112,39 @@ pub(crate) mod test_medium {
             self.0.lock().steps_left = steps;
         }
 
+        /// Whether the power has failed.
+        pub(crate) fn is_off(&self) -> bool {
+            self.0.lock().steps_left == Some(0)
+        }
+
+        /// Another medium with the same content, whose power lasts.
+        pub(crate) fn copy(&self) -> Self {
+            Self(Mutex::new(Cells { steps_left: None, ..self.0.lock().clone() }))
+        }
+
+        /// Changes a byte of the DRAM, as damage does.
+        #[cfg(test)]
+        pub(crate) fn damage(&self, offset: u64, to: impl FnOnce(u8) -> u8) {
+            let mut cells = self.0.lock();
+            cells.is_damaged = true;
+            if let Some(byte) = cells.dram.get_mut(offset as usize) {
+                *byte = to(*byte);
+            }
+        }
+
+        /// Changes what one of the programmed pages says of itself.
+        #[cfg(test)]
+        pub(crate) fn damage_spare(&self, chance: u64) {
+            let mut cells = self.0.lock();
+            let mut pages: Vec<u64> = cells.pages.keys().copied().collect();
+            pages.sort_unstable();
+            if let Some(page) = pages.get((chance >> 8) as usize % pages.len().max(1))
+                && let Some((_, spare)) = cells.pages.get_mut(page)
+            {
+                *spare = Spare { logical_plus_one: chance % 64, stamp: chance };
+            }
+        }
+
         /// Steps that changed something so far: stores, programs, erasures (a page is a step).
         pub(crate) fn steps(&self) -> u64 {
             self.0.lock().steps
@@ -116,6 +152,14 @@ pub(crate) mod test_medium {
     }
 
     impl Cells {
+        fn range(&self, offset: u64, length: usize) -> Result<std::ops::Range<usize>, DeviceError> {
+            let (length, size) = (length as u64, self.dram.len() as u64);
+            match offset.checked_add(length) {
+                Some(end) if end <= size => Ok(offset as usize..end as usize),
+                _ => Err(DeviceError::OutOfRange { device: "test".into(), offset, length, size }),
+            }
+        }
+
         fn step(&mut self) -> Result<(), DeviceError> {
             match &mut self.steps_left {
                 Some(0) => Err(DeviceError::Firmware { device: "test".into(), command: "step", reason: "the power failed".into() }),
@@ -132,14 +176,15 @@ pub(crate) mod test_medium {
 
     impl Medium for TestMedium {
         fn load(&self, offset: u64, into: &mut [u8]) -> Result<(), DeviceError> {
-            into.copy_from_slice(&self.0.lock().dram[offset as usize..offset as usize + into.len()]);
+            let cells = self.0.lock();
+            into.copy_from_slice(&cells.dram[cells.range(offset, into.len())?]);
             Ok(())
         }
 
         /// Steps of 8 B at most, as [M1] says.
         fn store(&self, offset: u64, from: &[u8]) -> Result<(), DeviceError> {
             let mut cells = self.0.lock();
-            let mut at = offset as usize;
+            let mut at = cells.range(offset, from.len())?.start;
             let mut rest = from;
             while !rest.is_empty() {
                 let (word, further) = rest.split_at((8 - at % 8).min(rest.len()));
@@ -165,7 +210,7 @@ pub(crate) mod test_medium {
         fn program_page(&self, page: PhysicalPage, from: &PageBytes, spare: Spare) -> Result<(), DeviceError> {
             let mut cells = self.0.lock();
             cells.step()?;
-            assert!(!cells.pages.contains_key(&page.0), "{page:?} is programmed twice ([M2])");
+            assert!(cells.is_damaged || !cells.pages.contains_key(&page.0), "{page:?} is programmed twice ([M2])");
             cells.pages.insert(page.0, (Box::new(*from), Spare::default()));
             cells.step()?;
             cells.pages.insert(page.0, (Box::new(*from), spare));

@@ -64,6 +64,23 @@ pub enum Mutant {
     SlotNamedBeforeFilled,
     /// A block write drops the dirty page in the cache before the new one is on the flash.
     DirtyPageDroppedBeforeWrite,
+    /// A dirty page that leaves the cache is not written to the flash.
+    CacheWriteBackForgotten,
+    // The drive put together.
+    /// A block read shows the flash alone.
+    BlockReadNotMerged,
+    /// A block write leaves the lines that the log has of the page in its index.
+    BlockWriteKeepsLines,
+    /// A block write does not make the lines older that the log has of the page.
+    BlockWriteWithoutStamp,
+    /// A discard leaves the lines that the log has of the page.
+    DiscardKeepsLines,
+    /// A page that the flash does not have counts as discarded, whatever the log has of it.
+    DiscardOfLoggedPageSkipped,
+    /// A store of part of a line takes the rest from the flash, past the log.
+    PartialLineFromFlash,
+    /// Behind the last sector of the block zone comes nothing of the memory zone: its pages are counted from the end.
+    MemoryZoneReversed,
 }
 
 #[cfg(feature = "mutants")]

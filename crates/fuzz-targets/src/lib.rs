@@ -10,6 +10,7 @@
 #![forbid(unsafe_code)]
 
 mod door;
+mod drive;
 mod format;
 mod header;
 mod image;
@@ -70,6 +71,14 @@ pub const TARGETS: &[Target] = &[
         corpus: header::corpus,
         input_bytes_max: 128,
         lies: header::LIES,
+    },
+    Target {
+        name: "drive",
+        feeds: "damaged tables of emulated drives with firmware",
+        run: drive::run,
+        corpus: drive::corpus,
+        input_bytes_max: 256,
+        lies: drive::LIES,
     },
     Target {
         name: "format",

@@ -283,8 +283,14 @@ impl Loop<'_> {
         self.device = if number.is_multiple_of(2) {
             let image = self.path("disk.image");
             let name = image.to_string_lossy().into_owned();
-            let profile = if number.is_multiple_of(4) { "off" } else { "romefs-a" };
-            self.succeeds(&["device", "create", &name, "--profile", profile, "--memory", memory, "--block", block])?;
+            // Of the drive with firmware the log is small, so that it is cleaned while there is work; without its times, so that there is much.
+            let profile: &[&str] = match number / 2 % 3 {
+                0 => &["off"],
+                1 => &["bytefs", "--write-log", "1M", "--no-timing"],
+                _ => &["romefs-a"],
+            };
+            let words = ["device", "create", &name, "--memory", memory, "--block", block, "--profile"];
+            self.succeeds(&[&words, profile].concat())?;
             Device { name, files: vec![image] }
         } else {
             let files = vec![self.path("memory"), self.path("block")];

@@ -229,10 +229,25 @@ impl<M: Medium> Tables<M> {
         let piece = logical / PIECE_ENTRIES;
         let (index, bit) = ((piece / 64) as usize, 1u64 << (piece % 64));
         if self.touched[index] & bit == 0 {
+            self.check_untouched(piece)?;
             self.store_word(self.layout.touched + index as u64 * 8, self.touched[index] | bit)?;
             self.touched[index] |= bit;
         }
         self.store_word(self.layout.translation + logical * 8, place.to_word())
+    }
+
+    /// A piece of the table that becomes visible now must be empty: its entries were not counted when the drive was opened.
+    fn check_untouched(&self, piece: u64) -> Result<(), DeviceError> {
+        let first = piece * PIECE_ENTRIES;
+        let mut bytes = [0u8; PIECE_ENTRIES as usize * 8];
+        let piece = &mut bytes[..PIECE_ENTRIES.min(self.logical_pages - first) as usize * 8];
+        self.medium.load(self.layout.translation + first * 8, piece)?;
+        if piece.iter().all(|&byte| byte == 0) {
+            return Ok(());
+        }
+        Err(open_error(format!(
+            "the translation of logical page {first} and the next ones is damaged: it was never stored, and is not empty"
+        )))
     }
 
     /// Calls for each logical page that is somewhere, in order; pieces of the table that were never stored to are not even loaded.

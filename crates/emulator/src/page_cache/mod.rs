@@ -10,7 +10,7 @@
 //!      old one, as it may be as long as the write has not returned. A discard is the same.
 //! [P4] Where the host manages the cache, what is not in it goes to the flash: a load reads the page, a store reads and writes it.
 //! [P5] Where the drive manages it, a miss evicts: with *clock* the first slot, in turn, that was not used since it was last passed; with
-//!      *LRU* the one that was not used for longest.
+//!      *LRU* the one that was not used for longest. Where that fails, a load reads the page past the cache.
 
 #[cfg(test)]
 mod tests;
@@ -95,12 +95,15 @@ impl<M: Medium> PageCache<M> {
             page: Box::new([0; FLASH_PAGE_BYTES]),
         };
         for slot in 0..slot_count {
-            let Some(page) = (cache.words[slot as usize] >> 1).checked_sub(1) else {
+            let word = cache.words[slot as usize];
+            if word == 0 {
                 cache.lists.push(EMPTY, slot);
                 continue;
-            };
-            if page >= logical_pages || cache.slot_of.insert(page, slot).is_some() {
-                let reason = format!("slot {slot} of the page cache holds page {page}, which is outside the drive or in another slot too");
+            }
+            let page = (word >> 1).checked_sub(1).filter(|page| *page < logical_pages);
+            if page.is_none_or(|page| cache.slot_of.insert(page, slot).is_some()) {
+                let page = page.map_or("a page".to_owned(), |page| format!("page {page}"));
+                let reason = format!("slot {slot} of the page cache holds {page}, which is outside the drive or in another slot too");
                 return Err(DeviceError::Open { path: name.to_owned(), reason });
             }
             cache.lists.push(USED, slot);
@@ -123,9 +126,10 @@ impl<M: Medium> PageCache<M> {
 
     /// Loads a part of a page.
     pub(crate) fn load(&mut self, pages: &mut impl Pages, page: u64, within: usize, into: &mut [u8]) -> Result<(), DeviceError> {
-        match self.slot_for(pages, page)? {
-            Some(slot) => self.medium.load(self.byte_at(slot) + within as u64, into),
-            None => {
+        match self.slot_for(pages, page) {
+            Ok(Some(slot)) => self.medium.load(self.byte_at(slot) + within as u64, into),
+            // Also where no page can leave the cache, on flash that is worn out ([P5]).
+            Ok(None) | Err(_) => {
                 pages.read(page, &mut self.page)?;
                 into.copy_from_slice(&self.page[within..within + into.len()]);
                 Ok(())
@@ -272,7 +276,7 @@ impl<M: Medium> PageCache<M> {
         if on(Mutant::SlotClearedBeforeWrite) {
             self.medium.store(self.words_at + u64::from(slot) * WORD, &[0; 8])?;
         }
-        if word & DIRTY != 0 {
+        if word & DIRTY != 0 && !on(Mutant::CacheWriteBackForgotten) {
             self.write_back(pages, slot)?;
         }
         self.empty(slot)?;

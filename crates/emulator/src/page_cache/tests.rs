@@ -179,11 +179,38 @@ fn deliberate_bugs_are_caught() {
 
 #[test]
 fn tables_that_name_a_page_twice_or_none_of_the_drive_are_refused() {
-    for word in [word_of(PAGES, false), word_of(3, false)] {
+    for word in [word_of(PAGES, false), word_of(3, false), DIRTY] {
         let mut rig = Rig::new(CacheManagement::Lru);
         rig.cache.store(&mut rig.flash, 3, 0, &[1]).expect("stored");
         rig.medium.store(CACHE_AT + 5 * WORD, &word.to_le_bytes()).expect("stored");
         let error = Rig::open(Arc::clone(&rig.medium), CacheManagement::Lru).err().expect("refused").to_string();
         assert!(error.contains("slot 5 of the page cache"), "{error}");
+    }
+}
+
+/// A load that misses had to evict a page that was changed, which flash that is worn out does not take.
+#[test]
+fn regression_a_cache_over_worn_out_flash_could_not_be_read() {
+    for management in MANAGEMENTS {
+        let (geometry, options) = geometry();
+        let options = FlashOptions { endurance_erasures: 1, ..options };
+        let medium = Arc::new(TestMedium::new(CACHE_AT + dram_bytes(CACHE_BYTES)));
+        let mut flash = Flash::format(Arc::clone(&medium), 0, geometry, options).expect("formatted");
+        let mut cache = PageCache::open(Arc::clone(&medium), CACHE_AT, CACHE_BYTES, management, "test", PAGES).expect("opened");
+        let mut stored = [0; PAGES as usize];
+        let refused = (0..10_000_u64).find(|round| {
+            let (page, value) = (round * 7 % PAGES, *round as u8);
+            let is_refused = cache.store(&mut flash, page, 0, &[value]).is_err();
+            if !is_refused {
+                stored[page as usize] = value;
+            }
+            is_refused
+        });
+        assert!(refused.is_some(), "{management:?}: it did not wear out");
+        for (page, value) in (0..).zip(stored) {
+            let mut found = [0xee];
+            cache.load(&mut flash, page, 0, &mut found).unwrap_or_else(|error| panic!("{management:?}, page {page}: {error}"));
+            assert_eq!(found, [value], "{management:?}, page {page}");
+        }
     }
 }

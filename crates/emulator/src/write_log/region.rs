@@ -23,6 +23,8 @@ const DESCRIPTOR_BYTES: u64 = 16;
 const ENTRY_BYTES: u64 = 4;
 const MAGIC: u64 = u64::from_le_bytes(*b"TFSWLOG1");
 const HIDDEN: u64 = 1 << 63;
+/// Sequences that no drive reaches: they are stamps, which the flash keeps in fewer than 64 bits.
+const SEQUENCE_MAX: u64 = 1 << 60;
 /// Descriptors that a scan loads at once.
 const SCAN: usize = 64;
 
@@ -114,7 +116,7 @@ impl<M: Medium> Region<M> {
             }
         }
         let (tail, head) = (self.word(Word::TransactionTail)?, self.word(Word::TransactionHead)?);
-        if self.word(Word::Tail)? < self.lines || head.checked_sub(tail).is_none_or(|used| used > self.entries) {
+        if !(self.lines..SEQUENCE_MAX).contains(&self.word(Word::Tail)?) || head.checked_sub(tail).is_none_or(|used| used > self.entries) {
             return Ok(Err("the header of its write log is damaged".into()));
         }
         Ok(Ok(()))
