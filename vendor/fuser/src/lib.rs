@@ -21,6 +21,7 @@ use std::path::Path;
 use std::time::Duration;
 use std::time::SystemTime;
 
+use log::debug;
 use log::warn;
 #[cfg(target_os = "macos")]
 pub use reply::ReplyXTimes;
@@ -71,6 +72,7 @@ pub use crate::reply::ReplyLseek;
 pub use crate::reply::ReplyOpen;
 pub use crate::reply::ReplyPoll;
 pub use crate::reply::ReplyStatfs;
+pub use crate::reply::ReplyStatx;
 pub use crate::reply::ReplyWrite;
 pub use crate::reply::ReplyXattr;
 pub use crate::request_param::Request;
@@ -464,6 +466,36 @@ pub trait Filesystem: Send + Sync + 'static {
         reply.error(Errno::ENOSYS);
     }
 
+    /// Set file attributes, as [`setattr`](Self::setattr), which the default implementation calls.
+    ///
+    /// `kill_suidgid` is set only with [`InitFlags::FUSE_HANDLE_KILLPRIV_V2`]: the caller lacks `CAP_FSETID` and
+    /// changes the size, so the filesystem has to clear the set-user-id bit, and the set-group-id bit of a file
+    /// that its group may execute. A new owner or group takes them away without it.
+    fn setattr_kill_suidgid(
+        &self,
+        req: &Request,
+        ino: INodeNo,
+        mode: Option<u32>,
+        uid: Option<u32>,
+        gid: Option<u32>,
+        size: Option<u64>,
+        atime: Option<TimeOrNow>,
+        mtime: Option<TimeOrNow>,
+        ctime: Option<SystemTime>,
+        fh: Option<FileHandle>,
+        crtime: Option<SystemTime>,
+        chgtime: Option<SystemTime>,
+        bkuptime: Option<SystemTime>,
+        flags: Option<BsdFileFlags>,
+        _kill_suidgid: bool,
+        reply: ReplyAttr,
+    ) {
+        self.setattr(
+            req, ino, mode, uid, gid, size, atime, mtime, ctime, fh, crtime, chgtime, bkuptime,
+            flags, reply,
+        );
+    }
+
     /// Read symbolic link.
     fn readlink(&self, _req: &Request, ino: INodeNo, reply: ReplyData) {
         warn!("[Not Implemented] readlink(ino: {ino:#x?})");
@@ -851,6 +883,42 @@ pub trait Filesystem: Send + Sync + 'static {
         warn!(
             "[Not Implemented] create(parent: {parent:#x?}, name: {name:?}, mode: {mode}, \
             umask: {umask:#x?}, flags: {flags:#x?})"
+        );
+        reply.error(Errno::ENOSYS);
+    }
+
+    /// Create and open a file without a name (`O_TMPFILE`), in the filesystem of the directory `parent`.
+    /// It has no links until `link` gives it one, and goes with its last look-up otherwise. If this method is
+    /// not implemented, `open()` fails with `EOPNOTSUPP`.
+    fn tmpfile(
+        &self,
+        _req: &Request,
+        parent: INodeNo,
+        mode: u32,
+        umask: u32,
+        flags: i32,
+        reply: ReplyCreate,
+    ) {
+        debug!(
+            "[Not Implemented] tmpfile(parent: {parent:#x?}, mode: {mode}, umask: {umask:#x?}, \
+            flags: {flags:#x?})"
+        );
+        reply.error(Errno::ENOSYS);
+    }
+
+    /// Get file attributes as `statx()` shows them: with the time of birth. The kernel calls it where that is
+    /// asked for. If this method is not implemented, `getattr()` is called instead.
+    fn statx(
+        &self,
+        _req: &Request,
+        ino: INodeNo,
+        fh: Option<FileHandle>,
+        flags: u32,
+        mask: u32,
+        reply: ReplyStatx,
+    ) {
+        debug!(
+            "[Not Implemented] statx(ino: {ino:#x?}, fh: {fh:#x?}, flags: {flags:#x}, mask: {mask:#x})"
         );
         reply.error(Errno::ENOSYS);
     }

@@ -41,9 +41,9 @@ pub(crate) fn system_time_from_time(secs: i64, nsecs: u32) -> SystemTime {
     if secs >= 0 {
         SystemTime::UNIX_EPOCH + Duration::new(secs as u64, nsecs)
     } else {
-        // TODO: overflow
-        // TODO: 1_000_000_000 - nsec
-        SystemTime::UNIX_EPOCH - Duration::new((-secs) as u64, nsecs)
+        // Nanoseconds count on from the second, which lies before the epoch.
+        SystemTime::UNIX_EPOCH - Duration::from_secs(secs.unsigned_abs())
+            + Duration::from_nanos(nsecs.into())
     }
 }
 
@@ -52,7 +52,25 @@ mod test {
     use std::time::Duration;
     use std::time::UNIX_EPOCH;
 
+    use crate::time::system_time_from_time;
     use crate::time::time_from_system_time;
+
+    #[test]
+    fn test_times_before_epoch_round_trip() {
+        for time in [
+            (-2, 250_000_000),
+            (-1, 0),
+            (-1, 999_999_999),
+            (i64::MIN, 0),
+            (i64::MIN, 1),
+            (i64::MAX, 999_999_999),
+        ] {
+            assert_eq!(
+                time,
+                time_from_system_time(&system_time_from_time(time.0, time.1))
+            );
+        }
+    }
 
     #[test]
     fn test_time_from_system_time_negative() {

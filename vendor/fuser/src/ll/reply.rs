@@ -244,6 +244,55 @@ impl ResponseStruct<abi::fuse_getxattr_out> {
     }
 }
 
+impl ResponseStruct<abi::fuse_statx_out> {
+    pub(crate) fn new_statx(ttl: &Duration, attr: &crate::FileAttr) -> Self {
+        /// `STATX_BASIC_STATS | STATX_BTIME`
+        const MASK: u32 = 0x7ff | 0x800;
+        let time = |time| {
+            let (tv_sec, tv_nsec) = time_from_system_time(time);
+            abi::fuse_sx_time {
+                tv_sec,
+                tv_nsec,
+                reserved: 0,
+            }
+        };
+        // As the kernel encodes a device number in 32 bits.
+        let (rdev_major, rdev_minor) = (
+            (attr.rdev >> 8) & 0xfff,
+            (attr.rdev & 0xff) | ((attr.rdev >> 12) & 0xfff00),
+        );
+        ResponseStruct(abi::fuse_statx_out {
+            attr_valid: ttl.as_secs(),
+            attr_valid_nsec: ttl.subsec_nanos(),
+            flags: 0,
+            spare: [0; 2],
+            stat: abi::fuse_statx {
+                mask: MASK,
+                blksize: attr.blksize,
+                attributes: 0,
+                nlink: attr.nlink,
+                uid: attr.uid,
+                gid: attr.gid,
+                mode: mode_from_kind_and_perm(attr.kind, attr.perm) as u16,
+                spare0: [0],
+                ino: attr.ino.0,
+                size: attr.size,
+                blocks: attr.blocks,
+                attributes_mask: 0,
+                atime: time(&attr.atime),
+                btime: time(&attr.crtime),
+                ctime: time(&attr.ctime),
+                mtime: time(&attr.mtime),
+                rdev_major,
+                rdev_minor,
+                dev_major: 0,
+                dev_minor: 0,
+                spare2: [0; 14],
+            },
+        })
+    }
+}
+
 impl ResponseStruct<abi::fuse_lseek_out> {
     pub(crate) fn new_lseek(offset: i64) -> Self {
         ResponseStruct(abi::fuse_lseek_out { offset })
