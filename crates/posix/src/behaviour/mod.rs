@@ -1,6 +1,7 @@
 //! The tests, a file for each part of the promise.
 
 mod copying;
+mod exerciser;
 mod export;
 mod large;
 mod links;
@@ -67,6 +68,7 @@ pub(crate) fn tests() -> Vec<Test> {
             sizes::holes_and_data,
             copying::ranges,
             copying::refusals,
+            exerciser::random_operations,
             mapping::shared_is_coherent,
             mapping::private_is_private,
             mapping::beyond_the_end,
