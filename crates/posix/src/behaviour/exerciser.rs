@@ -195,7 +195,7 @@ pub(crate) fn random_operations(scene: &Scene<'_>) {
     for seed in 1..=seeds {
         let path = scene.path(&format!("file-{seed}"));
         let (file, direct) = (Exerciser::open(&path, 0), Exerciser::open(&path, libc::O_DIRECT));
-        let random = Random(seed * 0x9E37_79B9_7F4A_7C15);
+        let random = Random(u64::wrapping_mul(seed, 0x9E37_79B9_7F4A_7C15));
         let mut exerciser = Exerciser { path, file, direct, model: Vec::new(), random, done: Vec::new() };
         let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| (0..operations).for_each(|_| exerciser.step())));
         if let Err(panic) = result {
