@@ -70,7 +70,7 @@ pub fn run(arguments: &MountArguments) -> Result<u8, Failure> {
 /// What the kernel can change of a mount. What its daemon does stays as it is, so a word that asks for something else is refused.
 fn remount(arguments: &MountArguments, options: &Options) -> Result<u8, Failure> {
     let place = arguments.mountpoint.display();
-    let mount = mounts::find(&arguments.mountpoint).map_err(|error| Failure::at(&place.to_string(), error))?;
+    let mount = mounts::find(&arguments.mountpoint).map_err(|error| Failure::at(&place, error))?;
     let mount = mount.ok_or_else(|| Failure::Failed(format!("{place}: no TandemFS is mounted there, so there is nothing to remount")))?;
     let info =
         control::ask(&mount, Request::Info).map_err(|error| Failure::Failed(format!("{place}: its daemon does not answer: {error}")))?;

@@ -110,7 +110,7 @@ impl Drop for Mounted {
 
 fn main() -> ExitCode {
     let arguments = Arguments::of_process();
-    let modes = [("relaxed", "relaxed"), ("strict", "strict")];
+    let modes = [("relaxed", "relaxed"), ("strict", "strict"), ("strict,atomic", "atomic")];
     if arguments.lists(&modes.map(|(_, name)| name)) {
         return ExitCode::SUCCESS;
     }

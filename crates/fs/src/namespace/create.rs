@@ -113,9 +113,8 @@ impl FileSystem {
         tx.took(space::region(Region::Inodes, address, 2));
         let mut inode = new_inode(new, parent);
         let mut stored = Fenced::nothing_stored();
-        match kind {
-            file_type::SYMLINK => stored = self.put_target(&mut tx, &mut inode, new.target)?,
-            _ => {}
+        if kind == file_type::SYMLINK {
+            stored = self.put_target(&mut tx, &mut inode, new.target)?;
         }
         let dentry = Dentry { inode: number, file_type: type_of_mode(new.mode), hash: volume.pair.name_hash(name), name: name.to_vec() };
         let mut parent_new = parent_state.inode.clone();

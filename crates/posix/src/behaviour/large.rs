@@ -131,11 +131,11 @@ pub(crate) fn many_open_files(scene: &Scene<'_>) {
 }
 
 pub(crate) fn large_files(scene: &Scene<'_>) {
-    let mebibytes = if whole_size() { 10 << 10 } else { 48 };
+    let mebibytes: u64 = if whole_size() { 10 << 10 } else { 48 };
     let file = open(scene, "file");
     let mut piece = pattern(1, 1 << 20);
     for number in 0..mebibytes {
-        piece[..8].copy_from_slice(&(number as u64).to_le_bytes());
+        piece[..8].copy_from_slice(&number.to_le_bytes());
         file.write_all_at(&piece, number << 20).expect("written");
     }
     file.sync_all().expect("synced");
@@ -143,7 +143,7 @@ pub(crate) fn large_files(scene: &Scene<'_>) {
     let mut found = vec![0; 1 << 20];
     for number in (0..mebibytes).rev() {
         file.read_exact_at(&mut found, number << 20).expect("read");
-        piece[..8].copy_from_slice(&(number as u64).to_le_bytes());
+        piece[..8].copy_from_slice(&number.to_le_bytes());
         assert!(found == piece, "mebibyte {number}");
     }
 }

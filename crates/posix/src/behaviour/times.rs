@@ -25,8 +25,8 @@ fn set(path: &Path, atime: Time, mtime: Time) -> rustix::io::Result<()> {
     rustix::fs::utimensat(CWD, path, &Timestamps { last_access: time(atime), last_modification: time(mtime) }, AtFlags::SYMLINK_NOFOLLOW)
 }
 
-const NOW: Time = (0, UTIME_NOW as i64);
-const OMIT: Time = (0, UTIME_OMIT as i64);
+const NOW: Time = (0, UTIME_NOW);
+const OMIT: Time = (0, UTIME_OMIT);
 /// 2017: no time of this test.
 const THEN: Time = (1_500_000_000, 123_456_789);
 
