@@ -8,25 +8,21 @@ mod support;
 use std::cell::RefCell;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitCode, Stdio};
+use std::process::ExitCode;
 
 use support::{Mount, Place, succeeds};
-use tandemfs_posix::{Arguments, Difference, Host, run, whole_size};
-
-/// Waits until its standard input ends, which it does with the program that started it; then takes the mount out of the tree. The daemon
-/// ends with its mount, and the image is in memory.
-const GUARDIAN: &str = r#"cat > /dev/null; umount --lazy "$1" 2>/dev/null; [ ! -e "$2" ] || rm -rf "$2""#;
+use tandemfs_posix::{Arguments, Difference, Guardian, Host, run, whole_size};
 
 /// A mount in one mode.
 struct Mounted {
     mode: &'static str,
     name: &'static str,
-    place: Place,
     root: PathBuf,
+    // In this order they go: the mount, who guards it, the device.
     mount: RefCell<Option<Mount>>,
-    guardian: Child,
+    _guardian: Guardian,
+    place: Place,
 }
 
 impl Mounted {
@@ -36,11 +32,9 @@ impl Mounted {
         let (memory, block) = if whole_size() { ("4G", "16G") } else { ("256M", "1G") };
         succeeds(&["device", "create", &place.image(), "--profile", "off", "--memory", memory, "--block", block]);
         succeeds(&["mkfs", &place.image()]);
-        let mut guardian = Command::new("sh");
-        guardian.args(["-c", GUARDIAN, "guardian", &place.mountpoint(), &place.path("")]).stdin(Stdio::piped()).process_group(0);
-        let guardian = guardian.spawn().expect("a shell");
+        let guardian = Guardian::new(place.mountpoint().as_ref(), place.path("").as_ref());
         let root = place.mountpoint().into();
-        let mounted = Self { mode, name, place, root, mount: RefCell::new(None), guardian };
+        let mounted = Self { mode, name, place, root, mount: RefCell::new(None), _guardian: guardian };
         mounted.mount("");
         mounted
     }
@@ -96,15 +90,6 @@ impl Host for Mounted {
     fn crash(&self) {
         self.take().expect("mounted").kill();
         self.mount("");
-    }
-}
-
-impl Drop for Mounted {
-    fn drop(&mut self) {
-        drop(self.mount.borrow_mut().take());
-        // Its input ends, and it finds nothing to do but the directory.
-        drop(self.guardian.stdin.take());
-        let _ = self.guardian.wait();
     }
 }
 

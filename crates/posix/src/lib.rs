@@ -7,6 +7,7 @@
 //! [P3] A test that cannot run (the directory cannot be remounted, the caller is not root) says so by name; it never passes silently.
 
 mod behaviour;
+mod guardian;
 mod scene;
 mod sys;
 
@@ -14,6 +15,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::time::Instant;
 
+pub use guardian::Guardian;
 pub use scene::{Difference, Host, Scene};
 
 /// A test: a name that says what must hold, and what must be possible on the host.

@@ -7,10 +7,11 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
-use tandemfs_posix::{Arguments, Difference, Host, NamedDirectory, run, whole_size};
+use tandemfs_posix::{Arguments, Difference, Guardian, Host, NamedDirectory, run, whole_size};
 
 /// ext4 on a loop device over a file in memory.
 struct Ext4 {
+    _guardian: Guardian,
     directory: tempfile::TempDir,
     root: PathBuf,
 }
@@ -23,7 +24,7 @@ impl Ext4 {
         fs::create_dir(&root).expect("a mountpoint");
         let size = if whole_size() { 20 << 30 } else { 1 << 30 };
         File::create(directory.path().join("image")).expect("an image").set_len(size).expect("its size");
-        let ext4 = Self { directory, root };
+        let ext4 = Self { _guardian: Guardian::new(&root, directory.path()), directory, root };
         let image = ext4.image();
         succeeds(Command::new("mkfs.ext4").args(["-q", "-F", "-b", "4096", "-I", "256", "-N", "1200000"]).arg(image));
         ext4.mount("");
