@@ -96,7 +96,7 @@ fio() {
   local engine
   for engine in sync libaio io_uring mmap pvsync2; do
     command fio --name="$engine" --directory="$mount" --ioengine="$engine" --rw=randrw --bs=4k-64k --size=24m --verify=crc32c \
-      --verify_fatal=1 --do_verify=1 --fsync=64 --iodepth=8 --randseed=7 --output="$place/fio.out" >/dev/null 2>&1 ||
+      --aux-path="$place" --verify_fatal=1 --do_verify=1 --fsync=64 --iodepth=8 --randseed=7 --output="$place/fio.out" >/dev/null 2>&1 ||
       { tail -5 "$place/fio.out" >&2; return 1; }
   done
 }
