@@ -14,6 +14,8 @@ use crate::daemon;
 use crate::failure::Failure;
 use crate::logging;
 use crate::mount_options::Options;
+use tandemfs_fuse::control::{self, Request};
+use tandemfs_fuse::mounts;
 
 /// What the daemon says when its mount answers.
 pub const READY: &str = "ready";
@@ -29,6 +31,9 @@ pub fn run(arguments: &MountArguments) -> Result<u8, Failure> {
     let options = options(arguments)?;
     if arguments.fake {
         return Ok(0);
+    }
+    if options.remount {
+        return remount(arguments, &options);
     }
     if arguments.foreground {
         logging::start(options.log.as_deref(), true, arguments.verbose)?;
@@ -60,6 +65,25 @@ pub fn run(arguments: &MountArguments) -> Result<u8, Failure> {
         Some((status, message)) => Err(Failure::Status(status, message.to_owned())),
         None => Err(died(&mut daemon)),
     }
+}
+
+/// What the kernel can change of a mount. What its daemon does stays as it is, so a word that asks for something else is refused.
+fn remount(arguments: &MountArguments, options: &Options) -> Result<u8, Failure> {
+    let place = arguments.mountpoint.display();
+    let mount = mounts::find(&arguments.mountpoint).map_err(|error| Failure::at(&place, error))?;
+    let mount = mount.ok_or_else(|| Failure::Failed(format!("{place}: no TandemFS is mounted there, so there is nothing to remount")))?;
+    let info =
+        control::ask(&mount, Request::Info).map_err(|error| Failure::Failed(format!("{place}: its daemon does not answer: {error}")))?;
+    let mode = info["mode"].as_str().unwrap_or_default();
+    if options.names_mode && mode != options.settings.mode.name() {
+        let wanted = options.settings.mode.name();
+        return Err(Failure::Failed(format!("{place}: a remount cannot make {wanted} of {mode}: unmount, and mount with the new options")));
+    }
+    if info["read_only"].as_bool() == Some(true) && !options.settings.read_only {
+        return Err(Failure::Failed(format!("{place}: the device was opened for reading only: unmount, and mount again without 'ro'")));
+    }
+    tandemfs_fuse::remount(&mount.mountpoint, &options.settings).map_err(Failure::because)?;
+    Ok(0)
 }
 
 /// This program. Its path, so that process lists show its name; after an upgrade the path is gone, the program is still there.

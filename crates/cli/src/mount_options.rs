@@ -40,7 +40,8 @@ Options (-o):
   ro, rw          read-only, or not (default)
   allow_other     every user may use the mount; permissions apply (others than root: see /etc/fuse.conf)
   allow_root      root may use an ordinary user's mount
-  dev, nodev, suid, nosuid, exec, noexec, sync, async   as in mount(8); others than root get nodev,nosuid";
+  dev, nodev, suid, nosuid, exec, noexec, sync, async, dirsync   as in mount(8); others than root get nodev,nosuid
+  remount         change ro, dev, suid, exec, sync and dirsync of a mount in place (root only); the rest stays";
 
 /// What the options of a mount say.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -55,6 +56,10 @@ pub struct Options {
     pub timing: bool,
     /// Where to log.
     pub log: Option<PathBuf>,
+    /// Whether a word said what a write promises.
+    pub names_mode: bool,
+    /// Change the flags of what is mounted.
+    pub remount: bool,
 }
 
 impl Options {
@@ -62,13 +67,22 @@ impl Options {
     pub fn parse<'a>(lists: impl IntoIterator<Item = &'a str>, is_root: bool) -> Result<Self, String> {
         // A file system mounted by root serves device files and set-user-id programs, as others do. fusermount3 allows users neither.
         let settings = MountSettings { dev: is_root, suid: is_root, ..MountSettings::default() };
-        let mut options = Self { file_system: MountOptions::default(), settings, domain: None, timing: false, log: None };
+        let mut options = Self {
+            file_system: MountOptions::default(),
+            settings,
+            domain: None,
+            timing: false,
+            log: None,
+            names_mode: false,
+            remount: false,
+        };
         let mut atomic = false;
         for word in lists.into_iter().flat_map(|list| list.split(',')).filter(|word| !word.is_empty()) {
             match word {
                 "atomic" => atomic = true,
                 _ => options.apply(word)?,
             }
+            options.names_mode |= matches!(word, "strict" | "relaxed" | "atomic");
         }
         match (options.settings.mode, atomic) {
             (Mode::Strict, true) => options.settings.mode = Mode::StrictAtomic,
@@ -173,10 +187,11 @@ impl Options {
             "noexec" => settings.exec = false,
             "sync" => settings.sync = true,
             "async" => settings.sync = false,
+            "dirsync" => settings.dirsync = true,
             // mount(8)'s words for what others may do imply these.
             "user" | "users" => (settings.dev, settings.suid, settings.exec) = (false, false, false),
             "owner" | "group" => (settings.dev, settings.suid) = (false, false),
-            "remount" => return Err("'remount' is not possible: unmount, and mount with the new options".into()),
+            "remount" => self.remount = true,
             // Words of fstab that are for others, or what happens anyway.
             "defaults"
             | "auto"
@@ -282,7 +297,15 @@ mod tests {
             threads: Some(3),
             ..MountSettings::default()
         };
-        let expected = Options { file_system, settings, domain: Some(PersistenceDomain::Adr), timing: true, log: Some("/tmp/l".into()) };
+        let expected = Options {
+            file_system,
+            settings,
+            domain: Some(PersistenceDomain::Adr),
+            timing: true,
+            log: Some("/tmp/l".into()),
+            names_mode: true,
+            remount: false,
+        };
         assert_eq!(options, expected);
     }
 
@@ -307,6 +330,13 @@ mod tests {
     }
 
     #[test]
+    fn a_remount_knows_whether_a_mode_was_said() {
+        let options = parse("remount,ro,dirsync").expect("reads");
+        assert!(options.remount && !options.names_mode && options.settings.read_only && options.settings.dirsync);
+        assert!(parse("remount,strict").expect("reads").names_mode);
+    }
+
+    #[test]
     fn what_is_wrong_is_named() {
         for (list, named) in [
             ("strickt", "'strickt'"),
@@ -327,7 +357,6 @@ mod tests {
             ("timing=fast", "timing=fast"),
             ("threads=0", "threads=0"),
             ("atomic", "'strict'"),
-            ("remount,ro", "unmount"),
         ] {
             let error = parse(list).expect_err(list);
             assert!(error.contains(named), "{list}: {error}");

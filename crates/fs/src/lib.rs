@@ -76,6 +76,8 @@ pub struct FileSystem {
     pub(crate) rename_lock: Mutex<()>,
     /// Inodes without names that are held from outside.
     pub(crate) orphans: Mutex<HashSet<u64>>,
+    /// Those of them that never had one and may get it.
+    pub(crate) nameable: Mutex<HashSet<u64>>,
     pub(crate) late_orphans: Mutex<Vec<InodeNumber>>,
     generation: AtomicU32,
     pub(crate) write_back: data::write_back::WriteBack,

@@ -177,6 +177,7 @@ impl FileSystem {
             promotion: Admission::new(promote),
             rename_lock: Mutex::default(),
             orphans: Mutex::new(orphans.iter().map(|number| number.get()).collect::<HashSet<u64>>()),
+            nameable: Mutex::default(),
             late_orphans: Mutex::default(),
             generation: AtomicU32::new((last_txid as u32).wrapping_add(1)),
             write_back: WriteBack::new(options, last_txid),

@@ -79,14 +79,17 @@ fn system_time(time: Timestamp) -> SystemTime {
     }
 }
 
-/// A time that the kernel sent. fuser makes `1969-12-31T23:59:58.25` (-2 s + 250 ms) into `epoch - 2.25 s`, so before the epoch its
-/// nanoseconds count on from the second although the `SystemTime` says otherwise; they are taken apart the way they were put together.
+/// A time that the kernel sent: before the epoch its nanoseconds count on from the second.
 pub(crate) fn timestamp(time: SystemTime) -> Timestamp {
     match time.duration_since(UNIX_EPOCH) {
         Ok(since) => Timestamp { seconds: i64::try_from(since.as_secs()).unwrap_or(i64::MAX), nanoseconds: since.subsec_nanos() },
         Err(before) => {
             let until = before.duration();
-            Timestamp { seconds: i64::try_from(until.as_secs()).map_or(i64::MIN, |seconds| -seconds), nanoseconds: until.subsec_nanos() }
+            let whole = i64::try_from(until.as_secs()).map_or(i64::MIN, |seconds| -seconds);
+            match until.subsec_nanos() {
+                0 => Timestamp { seconds: whole, nanoseconds: 0 },
+                part => Timestamp { seconds: whole.saturating_sub(1), nanoseconds: 1_000_000_000 - part },
+            }
         }
     }
 }
@@ -103,18 +106,13 @@ pub(crate) fn set_time(time: TimeOrNow) -> SetTime {
 mod tests {
     use super::*;
 
-    /// As fuser 0.18 does.
-    fn as_sent(seconds: i64, nanoseconds: u32) -> SystemTime {
-        match u64::try_from(seconds) {
-            Ok(seconds) => UNIX_EPOCH + Duration::new(seconds, nanoseconds),
-            Err(_) => UNIX_EPOCH - Duration::new(seconds.unsigned_abs(), nanoseconds),
-        }
-    }
-
     #[test]
     fn times_arrive_as_they_were_sent_on_both_sides_of_the_epoch() {
-        for (seconds, nanoseconds) in [(0, 0), (1_800_000_000, 999_999_999), (-2, 250_000_000), (-2, 0), (-1, 1)] {
-            assert_eq!(timestamp(as_sent(seconds, nanoseconds)), Timestamp { seconds, nanoseconds });
+        for (seconds, nanoseconds) in
+            [(0, 0), (1_800_000_000, 999_999_999), (-2, 250_000_000), (-2, 0), (-1, 1), (i64::MIN, 0), (i64::MIN, 1)]
+        {
+            let time = Timestamp { seconds, nanoseconds };
+            assert_eq!(timestamp(system_time(time)), time);
         }
     }
 

@@ -7,8 +7,10 @@
 //!      an unlinked inode stays until then (RULES R21). The kernel holds a look-up for whatever is open, so opening counts nothing.
 //! [F3] No operation of the door calls inval_inode or inval_entry (RULES R21).
 //! [F4] What a reply acknowledges is durable (RULES R8), but for reads. `fsync` has nothing left to write.
-//! [F5] The kernel checks permissions (default_permissions), applies the umask, and takes away set-id bits by SETATTR: fuser hides the
-//!      bits of HANDLE_KILLPRIV_V2 in SETATTR and OPEN, so it is not asked for.
+//! [F5] The kernel checks permissions (default_permissions) and applies the umask. Set-id bits are ours to clear (HANDLE_KILLPRIV_V2): the
+//!      kernel marks the WRITE and the SETATTR that take them away (a new size from who lacks CAP_FSETID, a new owner from anybody), and
+//!      before a FALLOCATE or COPY_FILE_RANGE that does it sends a SETATTR without any field. Else it would ask for `security.capability`
+//!      before every write.
 
 use std::cell::RefCell;
 use std::ffi::OsStr;
@@ -64,6 +66,9 @@ impl Door {
             InitFlags::FUSE_PARALLEL_DIROPS,
             InitFlags::FUSE_ASYNC_DIO,
             InitFlags::FUSE_CACHE_SYMLINKS,
+            InitFlags::FUSE_HANDLE_KILLPRIV_V2,
+            // Look-ups of "." and ".." by number: open_by_handle_at, and so NFS.
+            InitFlags::FUSE_EXPORT_SUPPORT,
             InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP,
             // Pages stay when a size changes: nobody else changes them ([F1]).
             InitFlags::FUSE_EXPLICIT_INVAL_DATA,
@@ -144,17 +149,21 @@ impl Door {
         rdev: u32,
         target: &[u8],
     ) -> Result<Attributes> {
+        self.fs.create(inode(parent), name.as_bytes(), &self.new_inode(request, parent, mode, rdev, target)?)
+    }
+
+    /// What a new inode is given.
+    pub(crate) fn new_inode<'t>(&self, request: &Request, parent: INodeNo, mode: u16, rdev: u32, target: &'t [u8]) -> Result<NewInode<'t>> {
         let directory = self.fs.attributes(inode(parent))?;
         let inherits = directory.mode & SET_GID != 0;
         let is_directory = mode & file_type::MASK == file_type::DIRECTORY;
-        let new = NewInode {
+        Ok(NewInode {
             mode: if inherits && is_directory { mode | SET_GID } else { mode },
             uid: request.uid(),
             gid: if inherits { directory.gid } else { request.gid() },
             rdev,
             target,
-        };
-        self.fs.create(inode(parent), name.as_bytes(), &new)
+        })
     }
 
     /// How a file is opened.

@@ -22,7 +22,7 @@ mod session;
 mod settings;
 mod writers;
 
-pub use mounting::{MountError, Unmount, unmount};
+pub use mounting::{MountError, Unmount, remount, unmount};
 pub use report::stats;
 pub use session::{Answering, check_mountpoint, serve};
 pub use settings::{Mode, MountSettings};

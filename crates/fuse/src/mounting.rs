@@ -126,21 +126,34 @@ fn mount_as_root(mountpoint: &Path, root_mode: u32, settings: &MountSettings) ->
     if settings.allow_other || settings.allow_root {
         options.push_str(",allow_other");
     }
+    let flags = mount_flags(settings);
+    let failed = |source: io::Error| MountError::Mount { path: mountpoint.to_owned(), source };
+    let options = CString::new(options).map_err(|error| failed(error.into()))?;
+    rustix::mount::mount(settings.source.as_str(), mountpoint, FILE_SYSTEM_TYPE, flags, options.as_c_str())
+        .map_err(|error| failed(error.into()))?;
+    Ok(device)
+}
+
+/// Changes the flags of a mount in place: `ro`, `nodev`, `nosuid`, `noexec`, `sync`, `dirsync`. Its daemon is not asked. Only root may.
+pub fn remount(mountpoint: &Path, settings: &MountSettings) -> Result<(), MountError> {
+    rustix::mount::mount_remount(mountpoint, mount_flags(settings), c"").map_err(|error| match error {
+        rustix::io::Errno::BUSY => MountError::InUse { path: mountpoint.to_owned() },
+        error => MountError::Mount { path: mountpoint.to_owned(), source: error.into() },
+    })
+}
+
+fn mount_flags(settings: &MountSettings) -> MountFlags {
     let flags = [
         (!settings.dev, MountFlags::NODEV),
         (!settings.suid, MountFlags::NOSUID),
         (!settings.exec, MountFlags::NOEXEC),
         (settings.read_only, MountFlags::RDONLY),
         (settings.sync, MountFlags::SYNCHRONOUS),
+        (settings.dirsync, MountFlags::DIRSYNC),
         // Reads of cached pages never reach the daemon (RULES R22), so access times are the engine's affair alone.
         (true, MountFlags::NOATIME),
     ];
-    let flags = flags.into_iter().filter(|(wanted, _)| *wanted).fold(MountFlags::empty(), |all, (_, flag)| all | flag);
-    let failed = |source: io::Error| MountError::Mount { path: mountpoint.to_owned(), source };
-    let options = CString::new(options).map_err(|error| failed(error.into()))?;
-    rustix::mount::mount(settings.source.as_str(), mountpoint, FILE_SYSTEM_TYPE, flags, options.as_c_str())
-        .map_err(|error| failed(error.into()))?;
-    Ok(device)
+    flags.into_iter().filter(|(wanted, _)| *wanted).fold(MountFlags::empty(), |all, (_, flag)| all | flag)
 }
 
 fn open_fuse() -> Result<OwnedFd, MountError> {
@@ -191,6 +204,7 @@ fn helper_options(settings: &MountSettings) -> String {
         (!settings.exec, ",noexec"),
         (settings.read_only, ",ro"),
         (settings.sync, ",sync"),
+        (settings.dirsync, ",dirsync"),
     ];
     options.extend(flags.into_iter().filter(|(wanted, _)| *wanted).map(|(_, name)| name));
     options

@@ -10,7 +10,7 @@ use std::time::SystemTime;
 use fuser::{
     BsdFileFlags, Errno, FileHandle, Generation, INodeNo, IoctlFlags, KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr,
     ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen, ReplyStatfs,
-    ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
+    ReplyStatx, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
 use tandemfs_format::inode::file_type;
 use tandemfs_fs::{AllocateMode, Error, ReadOptions, RenameMode, SeekTo, SetAttributes, WriteOptions};
@@ -51,7 +51,14 @@ impl fuser::Filesystem for Door {
         }
     }
 
-    fn setattr(
+    fn statx(&self, _request: &Request, node: INodeNo, _handle: Option<FileHandle>, _flags: u32, _mask: u32, reply: ReplyStatx) {
+        match self.fs.attributes(inode(node)) {
+            Ok(attributes) => reply.statx(&self.valid(&attributes), &file_attr(&attributes)),
+            Err(error) => reply.error(self.failed("statx", node, &error)),
+        }
+    }
+
+    fn setattr_kill_suidgid(
         &self,
         _request: &Request,
         node: INodeNo,
@@ -67,8 +74,10 @@ impl fuser::Filesystem for Door {
         _changed: Option<SystemTime>,
         _backed_up: Option<SystemTime>,
         _flags: Option<BsdFileFlags>,
+        kill_set_id: bool,
         reply: ReplyAttr,
     ) {
+        let nothing = (mode, uid, gid, size) == (None, None, None, None) && atime.is_none() && mtime.is_none() && ctime.is_none();
         let set = SetAttributes {
             permissions: mode.map(permissions),
             uid,
@@ -77,8 +86,8 @@ impl fuser::Filesystem for Door {
             atime: atime.map(set_time),
             mtime: mtime.map(set_time),
             ctime: ctime.map(timestamp),
-            // The kernel puts the new mode into the same request ([F5]).
-            kill_set_id: false,
+            // A request that asks for nothing comes before the space of a file changes ([F5]).
+            kill_set_id: kill_set_id || nothing,
         };
         match self.fs.set_attributes(inode(node), &set) {
             Ok(attributes) => reply.attr(&self.valid(&attributes), &file_attr(&attributes)),
@@ -124,6 +133,23 @@ impl fuser::Filesystem for Door {
         }
     }
 
+    /// The file is held from its creation on, which is the look-up that the reply carries ([F2]).
+    fn tmpfile(&self, request: &Request, parent: INodeNo, mode: u32, _umask: u32, flags: i32, reply: ReplyCreate) {
+        let created = self
+            .new_inode(request, parent, file_type::REGULAR | permissions(mode), 0, &[])
+            .and_then(|new| self.fs.create_nameless(inode(parent), &new));
+        match created {
+            Ok(attributes) => {
+                if self.writes_behind(flags) {
+                    self.writers.add(attributes.inode);
+                }
+                let generation = Generation(attributes.generation.into());
+                reply.created(&self.valid(&attributes), &file_attr(&attributes), generation, HANDLE, self.open_flags());
+            }
+            Err(error) => reply.error(self.failed("tmpfile", parent, &error)),
+        }
+    }
+
     fn link(&self, _request: &Request, node: INodeNo, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         self.reply_entry("link", node, self.fs.link(inode(node), inode(parent), name.as_bytes()), reply);
     }
@@ -138,7 +164,7 @@ impl fuser::Filesystem for Door {
 
     fn rename(
         &self,
-        _request: &Request,
+        request: &Request,
         parent: INodeNo,
         name: &OsStr,
         new_parent: INodeNo,
@@ -146,9 +172,13 @@ impl fuser::Filesystem for Door {
         flags: RenameFlags,
         reply: ReplyEmpty,
     ) {
-        // RENAME_WHITEOUT, and whatever else may come.
-        let Some(mode) = rename_mode(flags) else { return reply.error(Errno::EINVAL) };
-        let result = self.fs.rename(inode(parent), name.as_bytes(), inode(new_parent), new_name.as_bytes(), mode);
+        let Some(mode) = rename_mode(flags - RenameFlags::RENAME_WHITEOUT) else { return reply.error(Errno::EINVAL) };
+        let (from, to) = ((inode(parent), name.as_bytes()), (inode(new_parent), new_name.as_bytes()));
+        let result = if flags.contains(RenameFlags::RENAME_WHITEOUT) {
+            self.fs.rename_leaving_whiteout(from, to, mode, (request.uid(), request.gid()))
+        } else {
+            self.fs.rename(from.0, from.1, to.0, to.1, mode)
+        };
         self.reply_empty("rename", parent, result, reply);
     }
 
@@ -445,7 +475,7 @@ mod tests {
         assert_eq!(rename_mode(RenameFlags::empty()), Some(RenameMode::Replace));
         assert_eq!(rename_mode(RenameFlags::RENAME_NOREPLACE), Some(RenameMode::NoReplace));
         assert_eq!(rename_mode(RenameFlags::RENAME_EXCHANGE), Some(RenameMode::Exchange));
-        assert_eq!(rename_mode(RenameFlags::RENAME_WHITEOUT), None);
+        assert_eq!(rename_mode(RenameFlags::from_bits_retain(1 << 20)), None);
         assert_eq!(rename_mode(RenameFlags::RENAME_NOREPLACE | RenameFlags::RENAME_EXCHANGE), None);
     }
 }

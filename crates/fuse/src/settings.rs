@@ -54,6 +54,8 @@ pub struct MountSettings {
     pub exec: bool,
     /// Each change is written at once (mount(8)'s `sync`).
     pub sync: bool,
+    /// Each change of a directory is written at once (mount(8)'s `dirsync`), as it is anyway.
+    pub dirsync: bool,
     /// The source that `findmnt` and `df` show.
     pub source: String,
     /// Threads that serve requests; `None` = as many as the machine has CPUs, at least 2 and at most 16.
@@ -71,6 +73,7 @@ impl Default for MountSettings {
             suid: false,
             exec: true,
             sync: false,
+            dirsync: false,
             source: "tandemfs".into(),
             threads: None,
         }

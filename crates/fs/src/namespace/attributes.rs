@@ -2,7 +2,7 @@
 
 use tandemfs_device::{Fenced, Flushed};
 use tandemfs_format::InodeNumber;
-use tandemfs_format::inode::{INLINE_LINK_MAX, Inode, file_type};
+use tandemfs_format::inode::{INLINE_LINK_MAX, Inode, Timestamp, file_type};
 
 use super::attributes_of;
 use crate::data::kill_set_id;
@@ -88,7 +88,7 @@ fn change(inode: &mut Inode, set: &SetAttributes) {
     let time = now();
     let time_of = |set: SetTime| match set {
         SetTime::Now => time,
-        SetTime::At(time) => time,
+        SetTime::At(time) => representable(time),
     };
     if set.kill_set_id {
         kill_set_id(inode);
@@ -104,5 +104,13 @@ fn change(inode: &mut Inode, set: &SetAttributes) {
     if let Some(mtime) = set.mtime {
         inode.mtime = time_of(mtime);
     }
-    inode.ctime = set.ctime.unwrap_or(time);
+    inode.ctime = set.ctime.map_or(time, representable);
+}
+
+/// The nearest time that the format has, as Linux does it: what is shown now is what is shown after a mount.
+fn representable(time: Timestamp) -> Timestamp {
+    match time.seconds {
+        Timestamp::SECONDS_MIN..=Timestamp::SECONDS_MAX => time,
+        seconds => Timestamp { seconds: seconds.clamp(Timestamp::SECONDS_MIN, Timestamp::SECONDS_MAX), nanoseconds: 0 },
+    }
 }

@@ -45,6 +45,54 @@ impl FileSystem {
         self.with_metadata_room(|| self.create_entry(parent, name, new))
     }
 
+    /// Creates a file without a name (`O_TMPFILE`) on behalf of a holder, who gives it up with [`FileSystem::forget`]. [`FileSystem::link`]
+    /// names it; without a name it goes with its last holder, or in a crash.
+    ///
+    /// # Errors
+    /// `NotDirectory`, `NotFound` in a directory that is gone, `NoSpace`, `InvalidArgument` for what is no regular file.
+    pub fn create_nameless(&self, parent: InodeNumber, new: &NewInode<'_>) -> Result<Attributes> {
+        count(&self.volume.live.operations.create);
+        self.volume.health.check_writable()?;
+        if new.mode & file_type::MASK != file_type::REGULAR {
+            return Err(Error::InvalidArgument("only a regular file can be without a name"));
+        }
+        self.with_metadata_room(|| self.create_orphan(parent, new))
+    }
+
+    /// An orphan from the start (RULES R12): recovery removes it as any other.
+    fn create_orphan(&self, parent: InodeNumber, new: &NewInode<'_>) -> Result<Attributes> {
+        let volume = &self.volume;
+        let directory = self.handle(parent)?;
+        {
+            let state = directory.state.read();
+            match (state.removed, state.inode.is_directory(), state.inode.nlink) {
+                (true, _, _) => return Err(Error::Stale(parent)),
+                (_, false, _) => return Err(Error::NotDirectory),
+                (_, _, 0) => return Err(Error::NotFound),
+                _ => {}
+            }
+        }
+        let mut tx = Tx::new(volume);
+        let (number, address) = volume.memory.take_inode(volume)?;
+        tx.took(space::region(Region::Inodes, address, 2));
+        let mut inode = new_inode(new, parent);
+        inode.nlink = 0;
+        inode.generation = self.next_generation();
+        let handle = Handle::new(number, address, inode.clone());
+        handle.put(&mut tx, volume, None, &inode)?;
+        let mut state = handle.state.write();
+        self.inodes.add(handle.clone());
+        if let Err(error) = tx.commit(Fenced::nothing_stored(), Flushed::nothing_written()) {
+            state.removed = true;
+            self.inodes.remove(&handle);
+            return Err(error);
+        }
+        self.inodes.hold(number, 1);
+        self.orphans.lock().insert(number.get());
+        self.nameable.lock().insert(number.get());
+        Ok(attributes_of(number, &inode))
+    }
+
     fn create_entry(&self, parent: InodeNumber, name: &[u8], new: &NewInode<'_>) -> Result<Attributes> {
         let (volume, kind) = (&self.volume, new.mode & file_type::MASK);
         let directory = self.handle(parent)?;
@@ -63,31 +111,10 @@ impl FileSystem {
         let mut tx = Tx::new(volume);
         let (number, address) = volume.memory.take_inode(volume)?;
         tx.took(space::region(Region::Inodes, address, 2));
-        let time = now();
-        let mut inode = Inode {
-            mode: new.mode,
-            state: state::IN_USE,
-            nlink: if kind == file_type::DIRECTORY { 2 } else { 1 },
-            generation: 0,
-            size: 0,
-            sectors: 0,
-            atime: time,
-            mtime: time,
-            ctime: time,
-            change_count: 1,
-            uid: new.uid,
-            gid: new.gid,
-            project: 0,
-            flags: 0,
-            birth: time,
-            parent,
-            root: [0; 20],
-        };
+        let mut inode = new_inode(new, parent);
         let mut stored = Fenced::nothing_stored();
-        match kind {
-            file_type::SYMLINK => stored = self.put_target(&mut tx, &mut inode, new.target)?,
-            file_type::CHARACTER | file_type::BLOCK => inode.root[..4].copy_from_slice(&new.rdev.to_le_bytes()),
-            _ => {}
+        if kind == file_type::SYMLINK {
+            stored = self.put_target(&mut tx, &mut inode, new.target)?;
         }
         let dentry = Dentry { inode: number, file_type: type_of_mode(new.mode), hash: volume.pair.name_hash(name), name: name.to_vec() };
         let mut parent_new = parent_state.inode.clone();
@@ -144,7 +171,7 @@ impl FileSystem {
     /// Gives an inode a further name.
     ///
     /// # Errors
-    /// `Exists`, `NotPermitted` for a directory, `TooManyLinks` at 65,000 names, `NoSpace`.
+    /// `Exists`, `NotPermitted` for a directory, `TooManyLinks` at 65,000 names, `NoSpace`, `NotFound` for what lost its last name.
     pub fn link(&self, number: InodeNumber, parent: InodeNumber, name: &[u8]) -> Result<Attributes> {
         count(&self.volume.live.operations.link);
         self.volume.health.check_writable()?;
@@ -163,7 +190,9 @@ impl FileSystem {
             return Err(Error::Stale(number));
         }
         let target_old = locked.get(number).inode.clone();
-        if target_old.nlink == 0 {
+        // Only what never had a name may get one again.
+        let was_nameless = target_old.nlink == 0;
+        if was_nameless && !self.nameable.lock().contains(&number.get()) {
             return Err(Error::NotFound);
         }
         if target_old.nlink >= LINK_MAX {
@@ -202,6 +231,38 @@ impl FileSystem {
         self.inodes.recount_index(index);
         let attributes = attributes_of(number, &target_new);
         locked.get_mut(number).inode = target_new;
+        if was_nameless {
+            self.nameable.lock().remove(&number.get());
+            self.orphans.lock().remove(&number.get());
+        }
         Ok(attributes)
     }
+}
+
+/// An inode as it is made: one name, two for a directory; generation, target and mapping to come.
+pub(super) fn new_inode(new: &NewInode<'_>, parent: InodeNumber) -> Inode {
+    let (kind, time) = (new.mode & file_type::MASK, now());
+    let mut inode = Inode {
+        mode: new.mode,
+        state: state::IN_USE,
+        nlink: if kind == file_type::DIRECTORY { 2 } else { 1 },
+        generation: 0,
+        size: 0,
+        sectors: 0,
+        atime: time,
+        mtime: time,
+        ctime: time,
+        change_count: 1,
+        uid: new.uid,
+        gid: new.gid,
+        project: 0,
+        flags: 0,
+        birth: time,
+        parent,
+        root: [0; 20],
+    };
+    if matches!(kind, file_type::CHARACTER | file_type::BLOCK) {
+        inode.root[..4].copy_from_slice(&new.rdev.to_le_bytes());
+    }
+    inode
 }

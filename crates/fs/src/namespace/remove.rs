@@ -168,6 +168,7 @@ impl FileSystem {
         self.plan_free(&mut tx, &target, &state)?;
         // Before the commit: after it the number may be another orphan's.
         self.orphans.lock().remove(&number.get());
+        self.nameable.lock().remove(&number.get());
         tx.commit(Fenced::nothing_stored(), Flushed::nothing_written())?;
         self.mark_removed(&target, &mut state);
         Ok(())

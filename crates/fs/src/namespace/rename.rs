@@ -6,15 +6,18 @@
 
 use tandemfs_device::{Fenced, Flushed};
 use tandemfs_format::InodeNumber;
-use tandemfs_format::dentry::Dentry;
+use tandemfs_format::dentry::{Dentry, type_of_mode};
+use tandemfs_format::inode::file_type;
+use tandemfs_format::segment::Region;
 
+use super::create::new_inode;
 use super::directory::FoundEntry;
 use super::inodes::Locked;
 use super::{check_name, directory_changed};
-use crate::journal::Tx;
+use crate::journal::{Tx, tx_space as space};
 use crate::mutant::{Mutant, on};
 use crate::statistics::count;
-use crate::types::RenameMode;
+use crate::types::{NewInode, RenameMode};
 use crate::volume::now;
 use crate::{Error, FileSystem, Result};
 
@@ -32,10 +35,38 @@ impl FileSystem {
         self.volume.health.check_writable()?;
         check_name(name)?;
         check_name(new_name)?;
-        self.with_metadata_room(|| self.rename_entry(parent, name, new_parent, new_name, mode))
+        self.with_metadata_room(|| self.rename_entry((parent, name), (new_parent, new_name), mode, None))
     }
 
-    fn rename_entry(&self, parent: InodeNumber, name: &[u8], new_parent: InodeNumber, new_name: &[u8], mode: RenameMode) -> Result<()> {
+    /// Moves a name and leaves a whiteout in its place, in the same transaction: a character device 0:0 of `owner` (user, group), which
+    /// hides what an overlay has below it.
+    ///
+    /// # Errors
+    /// As [`FileSystem::rename`]; `InvalidArgument` for an exchange.
+    pub fn rename_leaving_whiteout(
+        &self,
+        (parent, name): (InodeNumber, &[u8]),
+        (new_parent, new_name): (InodeNumber, &[u8]),
+        mode: RenameMode,
+        owner: (u32, u32),
+    ) -> Result<()> {
+        count(&self.volume.live.operations.rename);
+        self.volume.health.check_writable()?;
+        check_name(name)?;
+        check_name(new_name)?;
+        if mode == RenameMode::Exchange {
+            return Err(Error::InvalidArgument("an exchange leaves no whiteout"));
+        }
+        self.with_metadata_room(|| self.rename_entry((parent, name), (new_parent, new_name), mode, Some(owner)))
+    }
+
+    fn rename_entry(
+        &self,
+        (parent, name): (InodeNumber, &[u8]),
+        (new_parent, new_name): (InodeNumber, &[u8]),
+        mode: RenameMode,
+        whiteout: Option<(u32, u32)>,
+    ) -> Result<()> {
         let (from, to) = (self.handle(parent)?, self.handle(new_parent)?);
         loop {
             let source = self.find(&from, name)?.ok_or(Error::NotFound)?;
@@ -96,7 +127,7 @@ impl FileSystem {
                 (RenameMode::Exchange, Some((target, target_handle))) => {
                     self.exchange(&mut locked, [(&from, &source, &source_handle), (&to, &target, target_handle)])
                 }
-                (_, target) => self.replace(&mut locked, (&from, &source, &source_handle), &to, new_name, target),
+                (_, target) => self.replace(&mut locked, (&from, &source, &source_handle), (&to, new_name), target, whiteout),
             }?;
             drop(locked);
             self.remove_late_orphans();
@@ -123,9 +154,9 @@ impl FileSystem {
         &self,
         locked: &mut Locked<'_>,
         (from, source, source_handle): (&std::sync::Arc<super::Handle>, &FoundEntry, &std::sync::Arc<super::Handle>),
-        to: &std::sync::Arc<super::Handle>,
-        new_name: &[u8],
+        (to, new_name): (&std::sync::Arc<super::Handle>, &[u8]),
         target: Option<(FoundEntry, &std::sync::Arc<super::Handle>)>,
+        whiteout: Option<(u32, u32)>,
     ) -> Result<()> {
         let volume = &self.volume;
         let (parent, new_parent) = (from.number, to.number);
@@ -160,7 +191,11 @@ impl FileSystem {
             to_new.nlink -= 1;
         }
         // The name in the old place.
-        if !on(Mutant::RenameInTwoTransactions) {
+        let whiteout = match whiteout {
+            Some(owner) => Some(self.plan_whiteout(&mut tx, locked, from, source, owner)?),
+            None => None,
+        };
+        if whiteout.is_none() && !on(Mutant::RenameInTwoTransactions) {
             index_of(locked.get(parent)).plan_remove(&mut tx, source)?;
         }
         let from_new = if parent == new_parent {
@@ -188,7 +223,19 @@ impl FileSystem {
             Some((_, handle)) => Some((*handle, self.plan_unlink(&mut tx, handle, locked.get_mut(handle.number))?)),
             None => None,
         };
-        tx.commit(Fenced::nothing_stored(), Flushed::nothing_written())?;
+        // Whoever finds the number in use finds this handle, locked ([N3] of the inodes).
+        let whiteout_state = whiteout.as_ref().map(|handle| {
+            self.inodes.add(handle.clone());
+            handle.state.write()
+        });
+        if let Err(error) = tx.commit(Fenced::nothing_stored(), Flushed::nothing_written()) {
+            if let (Some(handle), Some(mut state)) = (&whiteout, whiteout_state) {
+                state.removed = true;
+                self.inodes.remove(handle);
+            }
+            return Err(error);
+        }
+        drop(whiteout_state);
         if on(Mutant::RenameInTwoTransactions) {
             let mut second = Tx::new(volume);
             index_of(locked.get(parent)).plan_remove(&mut second, source)?;
@@ -205,13 +252,36 @@ impl FileSystem {
             index.inserted(insertion);
             self.inodes.recount_index(index);
         }
-        if let Some(index) = &mut locked.get_mut(parent).directory {
+        if let (Some(index), None) = (&mut locked.get_mut(parent).directory, &whiteout) {
             index.removed(source);
         }
         if let Some((handle, removal)) = removal {
             self.unlinked(handle, locked.get_mut(handle.number), removal);
         }
         Ok(())
+    }
+
+    /// Puts a whiteout and its entry, in the slot of the entry that moves away, into a transaction.
+    fn plan_whiteout(
+        &self,
+        tx: &mut Tx<'_>,
+        locked: &Locked<'_>,
+        from: &super::Handle,
+        source: &FoundEntry,
+        (uid, gid): (u32, u32),
+    ) -> Result<std::sync::Arc<super::Handle>> {
+        let volume = &self.volume;
+        let new = NewInode { mode: file_type::CHARACTER, uid, gid, rdev: 0, target: &[] };
+        let (number, address) = volume.memory.take_inode(volume)?;
+        tx.took(space::region(Region::Inodes, address, 2));
+        let mut inode = new_inode(&new, from.number);
+        inode.generation = self.next_generation();
+        let handle = super::Handle::new(number, address, inode.clone());
+        handle.put(tx, volume, None, &inode)?;
+        let dentry = Dentry { inode: number, file_type: type_of_mode(new.mode), ..source.dentry.clone() };
+        let state = locked.get(from.number);
+        index_of(state).plan_retarget(tx, volume, state.owner(from.number), source.slot, &dentry)?;
+        Ok(handle)
     }
 
     fn exchange(

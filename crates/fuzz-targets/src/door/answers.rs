@@ -12,6 +12,7 @@ use crate::Input;
 const OUT_HEADER_BYTES: usize = 16;
 const ENTRY_BYTES: usize = 128;
 const ATTR_BYTES: usize = 88;
+const STATX_BYTES: usize = 288;
 /// Longest wait for an answer. Nothing here takes a second.
 const ANSWER_SECONDS_MAX: i64 = 40;
 /// As the kernel has it: errors are above this.
@@ -154,13 +155,22 @@ fn check_body(request: &Request, body: &[u8]) {
             exactly(ENTRY_BYTES);
             check_entry(body, request.opcode == LOOKUP);
         }
-        CREATE => {
+        CREATE | TMPFILE => {
             exactly(ENTRY_BYTES + 16);
             check_entry(body, false);
         }
         GETATTR | SETATTR => {
             exactly(16 + ATTR_BYTES);
             check_attributes(&body[16..]);
+        }
+        STATX => {
+            exactly(STATX_BYTES);
+            // Mode and size stand elsewhere than in the other answers.
+            let (mode, size) = (word(body, 32 + 28) & 0xffff, long(body, 32 + 40));
+            assert!(size <= i64::MAX as u64 && mode & 0o170_000 != 0, "a size of {size}, a mode of {mode:o}");
+            for time in [64, 80, 96, 112] {
+                assert!(word(body, 32 + time + 8) < 1_000_000_000, "a time with {} ns", word(body, 32 + time + 8));
+            }
         }
         OPEN | OPENDIR => exactly(16),
         WRITE => {

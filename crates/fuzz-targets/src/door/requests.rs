@@ -29,6 +29,8 @@ pub(crate) mod opcode {
     pub(crate) const READDIRPLUS: u32 = 44;
     pub(crate) const LSEEK: u32 = 46;
     pub(crate) const COPY_FILE_RANGE: u32 = 47;
+    pub(crate) const TMPFILE: u32 = 51;
+    pub(crate) const STATX: u32 = 52;
 }
 
 use opcode::*;
@@ -118,8 +120,8 @@ pub(crate) const SHAPES: &[Shape] = &[
     (48, &[Long, Offset, Size, Flags], Tail::Nothing),
     (49, &[Long], Tail::Nothing),
     (50, &[Node], Tail::Names(1)),
-    (51, &[Flags, Flags, Flags, Flags], Tail::Names(1)),
-    (52, &[Flags, Word, Long, Word, Word], Tail::Nothing),
+    (TMPFILE, &[Flags, Flags, Flags, Flags], Tail::Names(1)),
+    (STATX, &[Flags, Word, Long, Word, Word], Tail::Nothing),
     (53, &[Long, Long, Long, Size, Size], Tail::Data),
     (4096, &[Word, Word, Word, Flags], Tail::Nothing),
     (7, &[], Tail::Data),
@@ -270,7 +272,7 @@ impl Request {
     }
 
     /// Takes back what fuser 0.18 answers with a panic: lengths of WRITE, SETXATTR and IOCTL that are not those of the data, a header that
-    /// is shorter than itself, times with 10^9 nanoseconds or at the first second of all.
+    /// is shorter than itself, times with 10^9 nanoseconds.
     pub(crate) fn spare_the_library(mut self) -> Self {
         let covered = self.covered();
         match self.opcode {
@@ -284,11 +286,6 @@ impl Request {
             SETATTR => {
                 for at in [56, 60, 64] {
                     self.set(at, self.word(at) % 1_000_000_000);
-                }
-                for at in [32, 40, 48] {
-                    if self.word(at) == 0 && self.word(at + 4) == 1 << 31 {
-                        self.set(at, 1);
-                    }
                 }
             }
             _ => {}

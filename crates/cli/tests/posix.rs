@@ -1,0 +1,115 @@
+//! The behaviour tests of `tandemfs-posix` on real mounts, one mount for all of them in each mode.
+//!
+//! Without the usual harness, which has no place for what comes after the last test: here the mount is taken down and the device checked,
+//! also when a test fails; a guardian does it where this program is killed.
+
+mod support;
+
+use std::cell::RefCell;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use support::{Mount, Place, succeeds};
+use tandemfs_posix::{Arguments, Difference, Guardian, Host, run, whole_size};
+
+/// A mount in one mode.
+struct Mounted {
+    mode: &'static str,
+    name: &'static str,
+    root: PathBuf,
+    // In this order they go: the mount, who guards it, the device.
+    mount: RefCell<Option<Mount>>,
+    _guardian: Guardian,
+    place: Place,
+}
+
+impl Mounted {
+    fn new(mode: &'static str, name: &'static str) -> Self {
+        let place = Place::empty();
+        fs::set_permissions(place.path(""), fs::Permissions::from_mode(0o755)).expect("changed");
+        let (memory, block) = if whole_size() { ("4G", "16G") } else { ("256M", "1G") };
+        succeeds(&["device", "create", &place.image(), "--profile", "off", "--memory", memory, "--block", block]);
+        succeeds(&["mkfs", &place.image()]);
+        let guardian = Guardian::new(place.mountpoint().as_ref(), place.path("").as_ref());
+        let root = place.mountpoint().into();
+        let mounted = Self { mode, name, place, root, mount: RefCell::new(None), _guardian: guardian };
+        mounted.mount("");
+        mounted
+    }
+
+    fn mount(&self, options: &str) {
+        let mount = self.place.mount(&format!("allow_other,{}{}{options}", self.mode, if options.is_empty() { "" } else { "," }));
+        *self.mount.borrow_mut() = Some(mount);
+    }
+
+    /// None where a remount failed before.
+    fn take(&self) -> Option<Mount> {
+        self.mount.borrow_mut().take()
+    }
+
+    /// Unmounts and checks what is left.
+    fn end(self) {
+        self.take().expect("mounted").unmount();
+        self.place.check();
+    }
+}
+
+impl Host for Mounted {
+    fn name(&self) -> &str {
+        self.name
+    }
+
+    fn root(&self) -> &Path {
+        &self.root
+    }
+
+    fn differs(&self, difference: Difference) -> bool {
+        match difference {
+            Difference::HolesAreData | Difference::TimesOutOfRange => self.mode == "relaxed",
+            _ => true,
+        }
+    }
+
+    fn can_remount(&self) -> bool {
+        true
+    }
+
+    fn remount(&self, options: &str) {
+        if let Some(mount) = self.take() {
+            mount.unmount();
+        }
+        self.mount(options);
+    }
+
+    fn can_crash(&self) -> bool {
+        true
+    }
+
+    fn crash(&self) {
+        self.take().expect("mounted").kill();
+        self.mount("");
+    }
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::of_process();
+    let modes = [("relaxed", "relaxed"), ("strict", "strict"), ("strict,atomic", "atomic")];
+    if arguments.lists(&modes.map(|(_, name)| name)) {
+        return ExitCode::SUCCESS;
+    }
+    if !rustix::process::geteuid().is_root() {
+        println!("behaviour tests: not run, only root may act as others and make devices");
+        return ExitCode::SUCCESS;
+    }
+    let mut failed = 0;
+    for (mode, name) in modes {
+        if arguments.wants_any(name) {
+            let mounted = Mounted::new(mode, name);
+            failed += run(&mounted, &arguments);
+            mounted.end();
+        }
+    }
+    if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}

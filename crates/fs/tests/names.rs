@@ -1,0 +1,143 @@
+//! What of names can be tried on the library alone, or faster there: names that no kernel sends, 65,000 links, files without names, whiteouts.
+
+use std::sync::Arc;
+
+use tandemfs_crash::MemoryDevice;
+use tandemfs_device::{Drive, PersistenceDomain};
+use tandemfs_format::InodeNumber;
+use tandemfs_format::inode::{LINK_MAX, file_type};
+use tandemfs_fs::{Error, FileSystem, FormatOptions, MountOptions, NewInode, RenameMode, WriteOptions, make_file_system};
+
+const ROOT: InodeNumber = InodeNumber::ROOT;
+
+fn file() -> NewInode<'static> {
+    NewInode { mode: file_type::REGULAR | 0o644, uid: 0, gid: 0, rdev: 0, target: b"" }
+}
+
+fn formatted() -> MemoryDevice {
+    let device = MemoryDevice::new(64 << 20, 64 << 20, PersistenceDomain::Gpf);
+    make_file_system(&Drive::new(Arc::new(device.clone())), &FormatOptions::default()).expect("mkfs");
+    device
+}
+
+fn mounted(device: &MemoryDevice) -> FileSystem {
+    FileSystem::mount(Drive::new(Arc::new(device.clone())), &MountOptions::default()).expect("mounts")
+}
+
+#[test]
+fn names_that_no_kernel_sends_are_refused_and_change_nothing() {
+    let fs = mounted(&formatted());
+    let there = fs.create(ROOT, b"there", &file()).expect("created").inode;
+    let before = (fs.attributes(ROOT).expect("there"), fs.space());
+    let long = [b'n'; 256];
+    for name in [&b""[..], b".", b"..", b"a/b", b"/", b"a\0b", b"\0", &long] {
+        let refusals = [
+            fs.create(ROOT, name, &file()).map(drop),
+            fs.link(there, ROOT, name).map(drop),
+            fs.unlink(ROOT, name),
+            fs.remove_directory(ROOT, name),
+            fs.rename(ROOT, b"there", ROOT, name, RenameMode::Replace),
+            fs.rename(ROOT, name, ROOT, b"new", RenameMode::Replace),
+            fs.rename_leaving_whiteout((ROOT, b"there"), (ROOT, name), RenameMode::Replace, (0, 0)),
+        ];
+        for refusal in refusals {
+            let expected =
+                if name.len() > 255 { matches!(refusal, Err(Error::NameTooLong)) } else { matches!(refusal, Err(Error::InvalidName)) };
+            assert!(expected, "{name:?}: {refusal:?}");
+        }
+    }
+    assert_eq!((fs.attributes(ROOT).expect("there"), fs.space()), before);
+}
+
+#[test]
+fn a_file_has_65_000_names_and_no_more() {
+    let device = formatted();
+    let fs = mounted(&device);
+    let number = fs.create(ROOT, b"0", &file()).expect("created").inode;
+    let name = |index: u32| index.to_string().into_bytes();
+    for index in 1..LINK_MAX {
+        fs.link(number, ROOT, &name(index)).unwrap_or_else(|error| panic!("link {index}: {error}"));
+    }
+    assert_eq!(fs.attributes(number).expect("there").nlink, 65_000);
+    let before = fs.space();
+    assert!(matches!(fs.link(number, ROOT, &name(LINK_MAX)), Err(Error::TooManyLinks)));
+    assert!(matches!(fs.lookup(ROOT, &name(LINK_MAX)), Err(Error::NotFound)));
+    assert_eq!((fs.attributes(number).expect("there").nlink, fs.space()), (65_000, before));
+    fs.rename(ROOT, b"1", ROOT, b"other", RenameMode::NoReplace).expect("a rename needs no link");
+    fs.unlink(ROOT, b"2").expect("removed");
+    fs.link(number, ROOT, &name(LINK_MAX)).expect("there is room for one again");
+    fs.unmount().expect("unmounts");
+    assert_eq!(mounted(&device).attributes(number).expect("there").nlink, 65_000);
+}
+
+#[test]
+fn a_nameless_file_is_named_once_or_goes_with_its_holder() {
+    let device = formatted();
+    let fs = mounted(&device);
+    let used = |fs: &FileSystem| fs.space().inodes_used;
+    let before = used(&fs);
+    let nameless = fs.create_nameless(ROOT, &file()).expect("created");
+    assert_eq!((nameless.nlink, used(&fs)), (0, before + 1));
+    fs.write(nameless.inode, 0, &[7; 100_000], WriteOptions::default()).expect("written");
+    fs.forget(nameless.inode, 1);
+    assert!(matches!(fs.attributes(nameless.inode), Err(Error::Stale(_))));
+    assert_eq!(used(&fs), before, "it went with its holder");
+
+    let named = fs.create_nameless(ROOT, &file()).expect("created").inode;
+    assert_eq!(fs.link(named, ROOT, b"named").expect("named").nlink, 1);
+    fs.forget(named, 1);
+    assert_eq!(fs.lookup(ROOT, b"named").expect("there").inode, named);
+    // What lost its last name gets none again.
+    fs.remember(named, fs.attributes(named).expect("there").generation, 1).expect("held");
+    fs.unlink(ROOT, b"named").expect("removed");
+    assert!(matches!(fs.link(named, ROOT, b"again"), Err(Error::NotFound)));
+    fs.forget(named, 1);
+    assert_eq!(used(&fs), before);
+
+    assert!(matches!(fs.create_nameless(named, &file()), Err(Error::Stale(_))));
+    let directory = NewInode { mode: file_type::DIRECTORY | 0o755, ..file() };
+    assert!(matches!(fs.create_nameless(ROOT, &directory), Err(Error::InvalidArgument(_))));
+
+    // In a crash one without a name goes, one with a name stays.
+    let lost = fs.create_nameless(ROOT, &file()).expect("created").inode;
+    let kept = fs.create_nameless(ROOT, &file()).expect("created").inode;
+    fs.write(kept, 0, b"kept", WriteOptions::default()).expect("written");
+    fs.link(kept, ROOT, b"kept").expect("named");
+    drop(fs);
+    let fs = mounted(&device);
+    assert!(matches!(fs.attributes(lost), Err(Error::Stale(_))));
+    assert_eq!((fs.recovery().orphans_removed, used(&fs)), (1, before + 1));
+    let mut bytes = [0; 4];
+    fs.read(fs.lookup(ROOT, b"kept").expect("there").inode, 0, &mut bytes).expect("read");
+    assert_eq!(&bytes, b"kept");
+}
+
+#[test]
+fn a_whiteout_takes_the_place_of_what_moved_away() {
+    let device = formatted();
+    let fs = mounted(&device);
+    let directory = fs.create(ROOT, b"directory", &NewInode { mode: file_type::DIRECTORY | 0o755, ..file() }).expect("created").inode;
+    let one = fs.create(ROOT, b"one", &file()).expect("created").inode;
+    let two = fs.create(directory, b"two", &file()).expect("created").inode;
+    let away = |from: (InodeNumber, &[u8]), to: (InodeNumber, &[u8]), mode| fs.rename_leaving_whiteout(from, to, mode, (5, 6));
+    assert!(matches!(away((ROOT, b"one"), (directory, b"two"), RenameMode::NoReplace), Err(Error::Exists)));
+    assert!(matches!(away((ROOT, b"one"), (directory, b"two"), RenameMode::Exchange), Err(Error::InvalidArgument(_))));
+    away((ROOT, b"one"), (directory, b"two"), RenameMode::Replace).expect("renamed");
+    assert!(matches!(fs.attributes(two), Err(Error::Stale(_))));
+    assert_eq!(fs.lookup(directory, b"two").expect("there").inode, one);
+    let whiteout = fs.lookup(ROOT, b"one").expect("there");
+    assert_eq!((whiteout.mode, whiteout.rdev, whiteout.uid, whiteout.gid, whiteout.nlink), (file_type::CHARACTER, 0, 5, 6, 1));
+    // Of a directory into another, and over a whiteout.
+    let inner = fs.create(directory, b"inner", &NewInode { mode: file_type::DIRECTORY | 0o755, ..file() }).expect("created").inode;
+    away((directory, b"inner"), (ROOT, b"moved"), RenameMode::NoReplace).expect("renamed");
+    assert_eq!(fs.lookup(inner, b"..").expect("there").inode, ROOT);
+    let links = |number| fs.attributes(number).expect("there").nlink;
+    assert_eq!((links(ROOT), links(directory)), (4, 2));
+    away((directory, b"two"), (ROOT, b"one"), RenameMode::Replace).expect("over a whiteout");
+    fs.unmount().expect("unmounts");
+    let fs = mounted(&device);
+    assert_eq!(fs.lookup(ROOT, b"one").expect("there").inode, one);
+    for name in [&b"two"[..], b"inner"] {
+        assert_eq!(fs.lookup(directory, name).expect("there").mode, file_type::CHARACTER);
+    }
+}

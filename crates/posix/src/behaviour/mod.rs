@@ -1,0 +1,118 @@
+//! The tests, a file for each part of the promise.
+
+mod copying;
+mod exerciser;
+mod export;
+mod large;
+mod links;
+mod locks;
+mod mapping;
+mod mounts;
+mod names;
+mod opening;
+mod renames;
+mod rights;
+mod sizes;
+mod space;
+mod special;
+mod times;
+mod unlinked;
+mod vectored;
+
+use crate::{Needs, Test};
+
+/// Names tests by their functions.
+macro_rules! tests {
+    ($($needs:ident: $($module:ident :: $test:ident),+ $(,)?;)+) => {
+        vec![$($(Test { name: concat!(stringify!($module), "::", stringify!($test)), needs: Needs::$needs, run: $module::$test },)+)+]
+    };
+}
+
+pub(crate) fn tests() -> Vec<Test> {
+    tests! {
+        Nothing:
+            names::any_bytes_but_nul_and_slash,
+            names::one_to_255_bytes,
+            names::paths_up_to_path_max,
+            names::symbolic_links_up_to_forty,
+            names::symbolic_links_hold_1_to_4095_bytes,
+            names::what_is_no_directory,
+            names::trailing_slashes,
+            names::dot_and_dot_dot,
+            links::one_file_of_many_names,
+            links::sixty_five_thousand_and_no_more,
+            links::removal_by_the_right_call,
+            links::directories_count_their_subdirectories,
+            renames::replace_and_refuse,
+            renames::exchange,
+            renames::whiteout,
+            renames::directories,
+            renames::the_name_is_always_there,
+            opening::exclusive_creation_has_one_winner,
+            opening::flags_that_refuse,
+            opening::path_descriptors,
+            opening::appends_of_many_processes,
+            opening::nameless_files,
+            opening::a_running_program_is_not_written,
+            unlinked::still_open,
+            unlinked::replaced_and_still_open,
+            unlinked::a_directory_that_is_gone,
+            special::fifos,
+            special::sockets,
+            special::devices,
+            sizes::sparse_to_16_tebibytes,
+            sizes::offsets_near_the_end_of_numbers,
+            sizes::truncation_both_ways,
+            sizes::allocation_modes,
+            sizes::allocation_refusals,
+            sizes::holes_and_data,
+            copying::ranges,
+            copying::refusals,
+            exerciser::random_operations,
+            mapping::shared_is_coherent,
+            mapping::private_is_private,
+            mapping::beyond_the_end,
+            mapping::rights,
+            vectored::flags,
+            vectored::vectors,
+            locks::whole_files,
+            locks::ranges_of_processes,
+            locks::ranges_of_open_files,
+            locks::leases,
+            locks::notices,
+            space::file_system_totals,
+            space::files_take_what_they_hold,
+            space::a_nameless_inode_counts,
+            times::set_now_and_omitted,
+            times::from_1901_to_2446,
+            times::changed_by_what_changes,
+            times::kept_by_late_writes,
+            times::who_may_set_them,
+            times::access_times,
+            times::birth,
+            rights::permissions_of_three_classes,
+            rights::groups_beyond_the_first,
+            rights::owners_change_by_the_rules,
+            rights::set_id_bits_go_with_a_write,
+            rights::set_id_bits_go_with_a_new_owner,
+            rights::sticky_directories,
+            rights::directories_hand_their_group_on,
+            rights::the_umask_applies,
+            rights::root_may,
+            large::many_names,
+            large::names_that_stay_are_listed_once,
+            large::hundred_levels,
+            large::many_open_files,
+            large::large_files,
+            export::handles_lead_to_files,
+            export::handles_of_removed_files_are_stale;
+        Remount:
+            export::handles_cookies_and_numbers_survive_a_remount,
+            mounts::read_only,
+            mounts::no_devices_no_set_id_no_programs,
+            mounts::synchronous,
+            mounts::remounted_in_place;
+        Crash:
+            unlinked::open_and_nameless_files_go_in_a_crash;
+    }
+}

@@ -1,0 +1,101 @@
+//! statfs, `df`, `df -i`, `du`.
+
+use std::fs;
+use std::os::unix::fs::{FileExt, MetadataExt};
+
+use rustix::fs::{AtFlags, Mode, OFlags};
+
+use super::sizes::{open, pattern};
+use crate::scene::Scene;
+
+const BLOCK: u64 = 4096;
+
+fn totals(scene: &Scene<'_>) -> rustix::fs::StatVfs {
+    // What the kernel holds back goes first.
+    let root = rustix::fs::open(scene.root(), OFlags::DIRECTORY, Mode::empty()).expect("opened");
+    rustix::fs::syncfs(root).expect("synced");
+    rustix::fs::statvfs(scene.root()).expect("statvfs")
+}
+
+/// How many could still be made may change with the room that other metadata takes; how many are there is exact.
+fn inodes_used(totals: &rustix::fs::StatVfs) -> u64 {
+    totals.f_files - totals.f_ffree
+}
+
+/// Space that comes back a little later than the call that gave it back.
+#[track_caller]
+fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
+    let start = std::time::Instant::now();
+    while !condition() {
+        assert!(start.elapsed() < std::time::Duration::from_secs(10), "{what}");
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+}
+
+pub(crate) fn file_system_totals(scene: &Scene<'_>) {
+    let before = totals(scene);
+    assert_eq!(before.f_namemax, 255);
+    assert!(before.f_bavail <= before.f_bfree && before.f_bfree < before.f_blocks && before.f_ffree < before.f_files);
+    let file = open(scene, "file");
+    file.write_all_at(&pattern(1, 16 << 20), 0).expect("written");
+    file.sync_all().expect("synced");
+    let during = totals(scene);
+    let taken = (before.f_bfree - during.f_bfree) * during.f_frsize;
+    // Its data and what maps and proves it: below one part in a hundred.
+    assert!((16 << 20..(16 << 20) + (200 << 10)).contains(&taken), "{taken} B taken by 16 MiB");
+    assert_eq!(before.f_blocks, during.f_blocks);
+    for number in 0..100 {
+        scene.file(&format!("small-{number}"), "");
+    }
+    let inodes = totals(scene);
+    assert_eq!(inodes_used(&inodes) - inodes_used(&during), 100, "an inode each");
+    drop(file);
+    for entry in fs::read_dir(scene.directory()).expect("listed") {
+        fs::remove_file(entry.expect("entry").path()).expect("removed");
+    }
+    eventually("the inodes come back", || inodes_used(&totals(scene)) == inodes_used(&before));
+    // The directory itself may keep pages that held the names.
+    eventually("the space comes back", || (before.f_bfree - totals(scene).f_bfree.min(before.f_bfree)) * BLOCK <= 32 << 10);
+    let seen = std::process::Command::new("df").args(["--output=size,avail,itotal,iavail", "-B1"]).arg(scene.root()).output().expect("df");
+    let text = String::from_utf8(seen.stdout).expect("UTF-8");
+    let now = totals(scene);
+    let words: Vec<u64> = text.lines().nth(1).expect("a line").split_whitespace().map(|word| word.parse().expect("a number")).collect();
+    assert_eq!(words, [now.f_blocks * now.f_frsize, now.f_bavail * now.f_frsize, now.f_files, now.f_ffree], "df");
+}
+
+pub(crate) fn files_take_what_they_hold(scene: &Scene<'_>) {
+    let directory = scene.subdirectory("directory");
+    let name = |name: &str| format!("directory/{name}");
+    for (file, holes, length) in [("empty", 0, 0), ("block", 0, 4096), ("large", 0, 10 << 20), ("sparse", 100 << 20, 65_536)] {
+        let opened = open(scene, &name(file));
+        opened.write_all_at(&pattern(1, length), holes).expect("written");
+        opened.sync_all().expect("synced");
+        drop(opened);
+        let taken = || fs::metadata(scene.path(&name(file))).expect("there").blocks() * 512;
+        eventually(&format!("{file} takes its {length} B: {}", taken()), || (length as u64..=length as u64 + 65_536).contains(&taken()));
+    }
+    let sum: u64 =
+        fs::read_dir(&directory).expect("listed").map(|entry| entry.expect("entry").metadata().expect("there").blocks() * 512).sum();
+    let own = fs::metadata(&directory).expect("there").blocks() * 512;
+    let du = std::process::Command::new("du").args(["-s", "-B1"]).arg(&directory).output().expect("du");
+    let text = String::from_utf8(du.stdout).expect("UTF-8");
+    assert_eq!(text.split_whitespace().next().expect("a number").parse::<u64>().expect("a number"), sum + own, "du");
+}
+
+pub(crate) fn a_nameless_inode_counts(scene: &Scene<'_>) {
+    let before = totals(scene);
+    let file = rustix::fs::open(scene.directory(), OFlags::TMPFILE | OFlags::RDWR, Mode::RUSR).expect("O_TMPFILE");
+    rustix::io::write(&file, &pattern(1, 4 << 20)).expect("written");
+    rustix::fs::fsync(&file).expect("synced");
+    let during = totals(scene);
+    assert_eq!(inodes_used(&during) - inodes_used(&before), 1);
+    assert!((before.f_bfree - during.f_bfree) * BLOCK >= 4 << 20);
+    drop(file);
+    eventually("nobody has it any more", || inodes_used(&totals(scene)) == inodes_used(&before));
+    // With a name in between.
+    let file = rustix::fs::open(scene.directory(), OFlags::TMPFILE | OFlags::RDWR, Mode::RUSR).expect("O_TMPFILE");
+    rustix::fs::linkat(&file, "", rustix::fs::CWD, scene.path("named"), AtFlags::EMPTY_PATH).expect("named");
+    drop(file);
+    fs::remove_file(scene.path("named")).expect("removed");
+    eventually("it went with its name", || inodes_used(&totals(scene)) == inodes_used(&before));
+}

@@ -1,0 +1,132 @@
+//! What POSIX and Linux promise of files, as tests that run on any directory: on mounts of TandemFS (`cargo test -p tandemfs --test posix`)
+//! and on ext4 (`cargo test -p tandemfs-posix`), so that the tests themselves are known to be right.
+//!
+//! [P1] A test knows nothing of the file system below it. Where TandemFS differs from ext4 the difference is a [`Difference`] with a line in
+//!      `docs/SEMANTICS.md`, and the test asserts the difference as it asserts the rule.
+//! [P2] All tests share one mount; each has a directory of its own, made before it and removed after it.
+//! [P3] A test that cannot run (the directory cannot be remounted, the caller is not root) says so by name; it never passes silently.
+
+mod behaviour;
+mod guardian;
+mod scene;
+mod sys;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+use std::time::Instant;
+
+pub use guardian::Guardian;
+pub use scene::{Difference, Host, Scene};
+
+/// A test: a name that says what must hold, and what must be possible on the host.
+#[derive(Debug, Clone, Copy)]
+pub struct Test {
+    /// Its name.
+    pub name: &'static str,
+    /// What it cannot do without.
+    needs: Needs,
+    run: fn(&Scene<'_>),
+}
+
+/// What a test cannot do without.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Needs {
+    Nothing,
+    /// A host that can unmount and mount again.
+    Remount,
+    /// A host whose daemon can be killed.
+    Crash,
+}
+
+/// All tests.
+pub fn tests() -> Vec<Test> {
+    behaviour::tests()
+}
+
+/// The whole sizes of issue 7 (a million names, 10 GiB) instead of those that a test run has time for.
+pub fn whole_size() -> bool {
+    std::env::var_os("TANDEMFS_WHOLE_SIZE").is_some()
+}
+
+/// The words of a test program's command line.
+#[derive(Debug, Default)]
+pub struct Arguments {
+    filters: Vec<String>,
+    list: bool,
+}
+
+impl Arguments {
+    /// Reads what `cargo test` passes on: words of names, `--list`; other options are those of another harness.
+    pub fn of_process() -> Self {
+        let words: Vec<String> = std::env::args().skip(1).collect();
+        Self { list: words.iter().any(|word| word == "--list"), filters: words.into_iter().filter(|word| !word.starts_with('-')).collect() }
+    }
+
+    /// Whether the tests are only to be named, which this does.
+    pub fn lists(&self, hosts: &[&str]) -> bool {
+        if self.list {
+            for host in hosts {
+                tests().iter().for_each(|test| println!("{host}::{}: test", test.name));
+            }
+        }
+        self.list
+    }
+
+    fn wants(&self, name: &str) -> bool {
+        self.filters.is_empty() || self.filters.iter().any(|filter| name.contains(filter.as_str()))
+    }
+
+    /// Whether any test of a host is wanted; a mount is made for no other.
+    pub fn wants_any(&self, host: &str) -> bool {
+        tests().iter().any(|test| self.wants(&format!("{host}::{}", test.name)))
+    }
+}
+
+/// Runs the tests that are wanted on a host and returns how many failed.
+pub fn run(host: &dyn Host, arguments: &Arguments) -> usize {
+    let (mut failed, mut passed, mut absent, start) = (0, 0, Vec::new(), Instant::now());
+    for test in tests() {
+        let name = format!("{}::{}", host.name(), test.name);
+        if !arguments.wants(&name) {
+            continue;
+        }
+        let possible = match test.needs {
+            Needs::Nothing => true,
+            Needs::Remount => host.can_remount(),
+            Needs::Crash => host.can_crash(),
+        };
+        if !possible {
+            absent.push(test.name);
+            continue;
+        }
+        let began = Instant::now();
+        let result = catch_unwind(AssertUnwindSafe(|| Scene::run(host, test.name, test.run)));
+        let time = began.elapsed().as_millis();
+        match result {
+            Ok(()) => {
+                passed += 1;
+                println!("test {name} ... ok ({time} ms)");
+            }
+            Err(_) => {
+                failed += 1;
+                println!("test {name} ... FAILED ({time} ms)");
+            }
+        }
+    }
+    println!("{}: {passed} passed, {failed} failed in {:.1} s; not possible here: {absent:?}", host.name(), start.elapsed().as_secs_f64());
+    failed
+}
+
+/// A directory that somebody named: nothing is mounted, nothing can be mounted anew.
+#[derive(Debug)]
+pub struct NamedDirectory<'p>(pub &'p Path);
+
+impl Host for NamedDirectory<'_> {
+    fn name(&self) -> &str {
+        "directory"
+    }
+
+    fn root(&self) -> &Path {
+        self.0
+    }
+}

@@ -1,0 +1,178 @@
+//! Where a test runs: its directory, and what its host can do.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{Gid, Uid};
+use rustix::io::Errno;
+
+/// Where TandemFS differs from ext4, each a line of `docs/SEMANTICS.md`. The tests assert these as they assert the rules ([P1]).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Difference {
+    /// With the write-back cache the kernel takes the whole file for data.
+    HolesAreData,
+    /// No space is punched out of or put into the middle of a file through the mount (RULES R22).
+    NoCollapse,
+    /// Reads leave atime alone: cached ones never reach the daemon (RULES R22).
+    AccessTimesKept,
+    /// A directory has more subdirectories than `st_nlink` can say on ext4.
+    ManySubdirectories,
+    /// Files reach 2^63 - 1 B; those of ext4 end at 16 TiB.
+    SixteenTebibytes,
+    /// With the write-back cache the kernel shows a time out of range as it was set until it forgets the inode; then the nearest.
+    TimesOutOfRange,
+}
+
+/// A file system that the tests run on.
+pub trait Host {
+    /// Its name in the names of tests.
+    fn name(&self) -> &str;
+
+    /// A directory on it. Everybody may enter it.
+    fn root(&self) -> &Path;
+
+    /// Whether it differs from ext4 in this.
+    fn differs(&self, _difference: Difference) -> bool {
+        false
+    }
+
+    /// Whether [`Host::remount`] can be called.
+    fn can_remount(&self) -> bool {
+        false
+    }
+
+    /// Unmounts it and mounts it again, with further options in the words of mount(8).
+    fn remount(&self, _options: &str) {
+        unreachable!("can_remount says no");
+    }
+
+    /// Whether [`Host::crash`] can be called.
+    fn can_crash(&self) -> bool {
+        false
+    }
+
+    /// Ends it without a warning and mounts it again.
+    fn crash(&self) {
+        unreachable!("can_crash says no");
+    }
+}
+
+/// A test's directory on its host.
+pub struct Scene<'h> {
+    host: &'h dyn Host,
+    directory: PathBuf,
+}
+
+impl<'h> Scene<'h> {
+    /// Makes the directory, runs the test, removes the directory, also when the test fails.
+    pub(crate) fn run(host: &'h dyn Host, name: &str, test: fn(&Scene<'_>)) {
+        let directory = host.root().join(name.replace("::", "-"));
+        let _ = fs::remove_dir_all(&directory);
+        fs::create_dir(&directory).unwrap_or_else(|error| panic!("{}: {error}", directory.display()));
+        fs::set_permissions(&directory, fs::Permissions::from_mode(0o777)).expect("changed");
+        let scene = Scene { host, directory };
+        let removal = Removal(scene.directory.clone());
+        test(&scene);
+        drop(removal);
+    }
+
+    /// A path in the directory.
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.directory.join(name)
+    }
+
+    pub(crate) fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    pub(crate) fn root(&self) -> &Path {
+        self.host.root()
+    }
+
+    pub(crate) fn differs(&self, difference: Difference) -> bool {
+        self.host.differs(difference)
+    }
+
+    pub(crate) fn remount(&self, options: &str) {
+        self.host.remount(options);
+    }
+
+    pub(crate) fn crash(&self) {
+        self.host.crash();
+    }
+
+    /// A file with these bytes.
+    pub(crate) fn file(&self, name: &str, bytes: impl AsRef<[u8]>) -> PathBuf {
+        let path = self.path(name);
+        fs::write(&path, bytes).unwrap_or_else(|error| panic!("{name}: {error}"));
+        path
+    }
+
+    pub(crate) fn subdirectory(&self, name: &str) -> PathBuf {
+        let path = self.path(name);
+        fs::create_dir(&path).unwrap_or_else(|error| panic!("{name}: {error}"));
+        path
+    }
+}
+
+/// Removes a tree, whatever its permissions: the tests run as root.
+struct Removal(PathBuf);
+
+impl Drop for Removal {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Asserts that a call was refused with an errno.
+#[track_caller]
+pub(crate) fn refused<T, E: Into<io::Error>>(result: Result<T, E>, expected: Errno) {
+    match result {
+        Ok(_) => panic!("done, where {expected:?} was due"),
+        Err(error) => {
+            let error: io::Error = error.into();
+            assert_eq!(error.raw_os_error(), Some(expected.raw_os_error()), "{error} where {expected:?} was due");
+        }
+    }
+}
+
+/// Somebody who is not root, with groups.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct User {
+    pub(crate) uid: u32,
+    pub(crate) gid: u32,
+    pub(crate) groups: &'static [u32],
+}
+
+pub(crate) const ALICE: User = User { uid: 41_001, gid: 41_001, groups: &[] };
+pub(crate) const BOB: User = User { uid: 41_002, gid: 41_002, groups: &[] };
+/// The group of those who share.
+pub(crate) const SHARED: u32 = 41_100;
+/// In thirty-one groups and, the last, the shared one.
+pub(crate) const CAROL: User = User {
+    uid: 41_003,
+    gid: 41_003,
+    groups: &[
+        42_000, 42_001, 42_002, 42_003, 42_004, 42_005, 42_006, 42_007, 42_008, 42_009, 42_010, 42_011, 42_012, 42_013, 42_014, 42_015,
+        42_016, 42_017, 42_018, 42_019, 42_020, 42_021, 42_022, 42_023, 42_024, 42_025, 42_026, 42_027, 42_028, 42_029, 42_030, SHARED,
+    ],
+};
+
+impl User {
+    /// Does something as this user, on a thread of its own: on Linux the credentials are the thread's.
+    pub(crate) fn does<T: Send>(self, work: impl FnOnce() -> T + Send) -> T {
+        std::thread::scope(|scope| {
+            let thread = scope.spawn(move || {
+                let groups: Vec<Gid> = self.groups.iter().map(|group| Gid::from_raw(*group)).collect();
+                rustix::thread::set_thread_groups(&groups).expect("root may");
+                let (uid, gid) = (Uid::from_raw(self.uid), Gid::from_raw(self.gid));
+                rustix::thread::set_thread_res_gid(gid, gid, gid).expect("root may");
+                rustix::thread::set_thread_res_uid(uid, uid, uid).expect("root may");
+                work()
+            });
+            thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        })
+    }
+}

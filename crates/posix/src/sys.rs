@@ -1,0 +1,182 @@
+//! System calls that no safe crate offers, one function each.
+
+use std::ffi::CString;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use rustix::mm::{MapFlags, MsyncFlags, ProtFlags};
+
+fn checked(result: libc::c_int) -> io::Result<libc::c_int> {
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
+}
+
+/// A mapping of a file, read and written byte by byte.
+pub(crate) struct Mapping {
+    address: *mut u8,
+    length: usize,
+}
+
+impl Mapping {
+    pub(crate) fn new(file: &File, length: usize, shared: bool, writable: bool) -> rustix::io::Result<Self> {
+        Self::at(file, 0, length, shared, writable)
+    }
+
+    pub(crate) fn at(file: &File, offset: u64, length: usize, shared: bool, writable: bool) -> rustix::io::Result<Self> {
+        let flags = if shared { MapFlags::SHARED } else { MapFlags::PRIVATE };
+        let rights = if writable { ProtFlags::READ | ProtFlags::WRITE } else { ProtFlags::READ };
+        // SAFETY: the kernel chooses the address, so nothing that is in use is mapped over.
+        let address = unsafe { rustix::mm::mmap(std::ptr::null_mut(), length, rights, flags, file, offset)? };
+        Ok(Self { address: address.cast(), length })
+    }
+
+    pub(crate) fn get(&self, from: usize, length: usize) -> Vec<u8> {
+        assert!(from + length <= self.length);
+        // SAFETY: inside the mapping, which lives as long as `self`; volatile, for others change the file meanwhile.
+        (from..from + length).map(|index| unsafe { self.address.add(index).read_volatile() }).collect()
+    }
+
+    pub(crate) fn set(&self, at: usize, bytes: &[u8]) {
+        assert!(at + bytes.len() <= self.length);
+        for (index, byte) in bytes.iter().enumerate() {
+            // SAFETY: inside the mapping, which the caller made writable; no reference to it exists.
+            unsafe { self.address.add(at + index).write_volatile(*byte) };
+        }
+    }
+
+    pub(crate) fn sync(&self) -> rustix::io::Result<()> {
+        // SAFETY: exactly the mapping; MS_SYNC changes no memory.
+        unsafe { rustix::mm::msync(self.address.cast(), self.length, MsyncFlags::SYNC) }
+    }
+
+    /// Lets the kernel read `length` bytes of the mapping at `from`, as write(2) does with its buffer: `EFAULT` where a program would get SIGBUS.
+    pub(crate) fn probe(&self, from: usize, length: usize) -> io::Result<usize> {
+        assert!(from + length <= self.length);
+        let (_reader, writer) = io::pipe()?;
+        // SAFETY: the kernel reads inside the mapping and reports pages that are not there by EFAULT.
+        let result = unsafe { libc::write(writer.as_raw_fd(), self.address.add(from).cast(), length) };
+        usize::try_from(result).map_err(|_| io::Error::last_os_error())
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: exactly what was mapped; no reference into it exists.
+        let _ = unsafe { rustix::mm::munmap(self.address.cast(), self.length) };
+    }
+}
+
+/// Whose a lock on a range is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum LockOwner {
+    Process,
+    OpenFile,
+}
+
+/// Takes, waits for or gives up a lock (`F_RDLCK`, `F_WRLCK`, `F_UNLCK`) on a range.
+pub(crate) fn lock(file: &File, owner: LockOwner, kind: libc::c_int, start: i64, length: i64, wait: bool) -> io::Result<()> {
+    let command = match (owner, wait) {
+        (LockOwner::Process, false) => libc::F_SETLK,
+        (LockOwner::Process, true) => libc::F_SETLKW,
+        (LockOwner::OpenFile, false) => libc::F_OFD_SETLK,
+        (LockOwner::OpenFile, true) => libc::F_OFD_SETLKW,
+    };
+    let lock = flock_of(kind, start, length);
+    // SAFETY: the descriptor is open, the argument a `flock` that lives across the call.
+    checked(unsafe { libc::fcntl(file.as_raw_fd(), command, &raw const lock) }).map(drop)
+}
+
+/// The first lock that stands in the way of one: its kind, start and length. `F_UNLCK` where there is none.
+pub(crate) fn conflict(file: &File, owner: LockOwner, kind: libc::c_int, start: i64, length: i64) -> io::Result<(libc::c_int, i64, i64)> {
+    let command = if owner == LockOwner::Process { libc::F_GETLK } else { libc::F_OFD_GETLK };
+    let mut lock = flock_of(kind, start, length);
+    // SAFETY: as above; the kernel writes into the `flock`.
+    checked(unsafe { libc::fcntl(file.as_raw_fd(), command, &raw mut lock) })?;
+    Ok((lock.l_type.into(), lock.l_start, lock.l_len))
+}
+
+fn flock_of(kind: libc::c_int, start: i64, length: i64) -> libc::flock {
+    libc::flock { l_type: kind as libc::c_short, l_whence: libc::SEEK_SET as libc::c_short, l_start: start, l_len: length, l_pid: 0 }
+}
+
+/// Takes or gives up a lease.
+pub(crate) fn set_lease(file: &File, kind: libc::c_int) -> io::Result<()> {
+    // SAFETY: the descriptor is open, the argument a number.
+    checked(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETLEASE, kind) }).map(drop)
+}
+
+/// The lease that a descriptor has.
+pub(crate) fn lease(file: &File) -> io::Result<libc::c_int> {
+    // SAFETY: the descriptor is open, there is no argument.
+    checked(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GETLEASE) })
+}
+
+/// Leaves the breaking of leases without a signal that ends the process.
+pub(crate) fn ignore_lease_signals() {
+    // SAFETY: no handler is installed; SIGIO is ignored from here on.
+    unsafe { libc::signal(libc::SIGIO, libc::SIG_IGN) };
+}
+
+/// What `name_to_handle_at` says of a file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct FileHandle {
+    kind: i32,
+    bytes: Vec<u8>,
+}
+
+/// `struct file_handle` with the largest handle behind it.
+#[repr(C)]
+struct RawHandle {
+    handle_bytes: u32,
+    handle_type: i32,
+    bytes: [u8; 128],
+}
+
+impl FileHandle {
+    pub(crate) fn of(path: &Path) -> io::Result<Self> {
+        let path = CString::new(path.as_os_str().as_bytes())?;
+        let mut raw = RawHandle { handle_bytes: 128, handle_type: 0, bytes: [0; 128] };
+        let mut mount = 0;
+        // SAFETY: `raw` is a file_handle with room for 128 bytes, as its first field says; all pointers live across the call.
+        checked(unsafe { libc::name_to_handle_at(libc::AT_FDCWD, path.as_ptr(), (&raw mut raw).cast(), &raw mut mount, 0) })?;
+        Ok(Self { kind: raw.handle_type, bytes: raw.bytes[..raw.handle_bytes as usize].to_vec() })
+    }
+
+    pub(crate) fn open(&self, mount: impl AsFd, flags: libc::c_int) -> io::Result<File> {
+        let mut raw = RawHandle { handle_bytes: self.bytes.len() as u32, handle_type: self.kind, bytes: [0; 128] };
+        raw.bytes[..self.bytes.len()].copy_from_slice(&self.bytes);
+        // SAFETY: as above; the handle says how many of its bytes are meant.
+        let opened =
+            checked(unsafe { libc::open_by_handle_at(mount.as_fd().as_raw_fd(), (&raw mut raw).cast(), flags | libc::O_CLOEXEC) })?;
+        // SAFETY: a new descriptor that nobody else owns.
+        Ok(File::from(unsafe { OwnedFd::from_raw_fd(opened) }))
+    }
+}
+
+/// Seeks a directory to a cookie (`d_off`), as seekdir(3) does.
+pub(crate) fn seek_directory(directory: &OwnedFd, cookie: i64) -> io::Result<()> {
+    // SAFETY: the descriptor is open.
+    let at = unsafe { libc::lseek(directory.as_raw_fd(), cookie, libc::SEEK_SET) };
+    if at < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// Lets a call with an offset that no type of Rust has (negative) through.
+pub(crate) fn write_at_raw(file: &File, bytes: &[u8], offset: i64) -> io::Result<usize> {
+    // SAFETY: the buffer lives across the call.
+    let result = unsafe { libc::pwrite(file.as_raw_fd(), bytes.as_ptr().cast(), bytes.len(), offset) };
+    usize::try_from(result).map_err(|_| io::Error::last_os_error())
+}
+
+/// ftruncate(2) with any length.
+pub(crate) fn truncate_raw(file: &File, length: i64) -> io::Result<()> {
+    // SAFETY: the descriptor is open.
+    checked(unsafe { libc::ftruncate(file.as_raw_fd(), length) }).map(drop)
+}
+
+/// fallocate(2) with any arguments.
+pub(crate) fn allocate_raw(file: &File, mode: libc::c_int, offset: i64, length: i64) -> io::Result<()> {
+    // SAFETY: the descriptor is open.
+    checked(unsafe { libc::fallocate(file.as_raw_fd(), mode, offset, length) }).map(drop)
+}
