@@ -115,6 +115,14 @@ pub enum Mutant {
     PromotedSlotsSaved,
     /// The slot of an evicted copy is free, and the copy is still found.
     PromotedSlotTwice,
+    /// Lines of new attributes are linked before they are fenced ([ST1]).
+    AttributesNotFenced,
+    /// A file that is removed keeps the lines of its attributes.
+    AttributesKept,
+    /// An attribute is replaced where it lies.
+    AttributesInPlace,
+    /// A rebuild of the maps does not look at attributes.
+    AttributesNotMarked,
 }
 
 #[cfg(feature = "mutants")]

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex};
 use tandemfs_check::{CheckOptions, Finding, Report, check};
 use tandemfs_device::{BlockPath, BlockRequest, BytePath, Device, DeviceDescription, DeviceError, Drive, PersistenceDomain, REQUEST_BYTES};
 use tandemfs_format::allocation_map::{PIECE_BYTES, PieceKind, encode as encode_piece};
+use tandemfs_format::attributes::AttributePointer;
 use tandemfs_format::dentry::{Dentry, DentryHeadLine, type_of_mode};
 use tandemfs_format::geometry::{Geometry, PIECE_SECTORS, RING_BYTES_MIN, SUPERBLOCK_OFFSETS};
 use tandemfs_format::inode::{Inode, InodeColdLine, InodeHotLine, Timestamp, file_type, state};
@@ -85,6 +86,7 @@ pub fn new_inode(mode: u16, nlink: u32, size: u64, sectors: u64, root: [u8; 20])
         flags: 0,
         birth: time,
         parent: InodeNumber::ROOT,
+        attributes: AttributePointer::NONE,
         root,
     }
 }

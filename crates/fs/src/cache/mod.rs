@@ -224,6 +224,17 @@ impl PageCache {
         }
     }
 
+    /// Fresh lines of one page were stored on the device: a host copy of them is what they are now. Nobody has a pointer to them yet, so
+    /// none of them is dirty, and a page that is being loaded was loaded before the store or has it.
+    pub(crate) fn follow(&self, first: LineAddress, bytes: &[u8]) {
+        let page = self.shard(page_number(first.page())).lock().pages.get(&page_number(first.page())).cloned();
+        let Some(page) = page else { return };
+        let mut body = page.body.lock();
+        let start = first.index_in_page();
+        body.bytes[start * LINE_BYTES..start * LINE_BYTES + bytes.len()].copy_from_slice(bytes);
+        body.verified_for[start..start + bytes.len() / LINE_BYTES].fill(0);
+    }
+
     /// Pages with dirty lines, roughly.
     pub(crate) fn dirty_count(&self) -> usize {
         self.dirty_count.load(Relaxed)

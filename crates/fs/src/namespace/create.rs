@@ -3,6 +3,7 @@
 use tandemfs_device::Structure;
 use tandemfs_device::{Fenced, Flushed};
 use tandemfs_format::InodeNumber;
+use tandemfs_format::attributes::AttributePointer;
 use tandemfs_format::dentry::{Dentry, type_of_mode};
 use tandemfs_format::inode::{INLINE_LINK_MAX, Inode, LINK_MAX, file_type, state};
 use tandemfs_format::mapping::{LogEntry, Record, SlotClass};
@@ -16,7 +17,7 @@ use crate::journal::{Tx, tx_space as space};
 use crate::mutant::{Mutant, on};
 use crate::statistics::count;
 use crate::types::{Attributes, NewInode};
-use crate::volume::now;
+use crate::volume::{Owner, now};
 use crate::{Error, FileSystem, Result};
 
 /// Longest target of a symbolic link, in bytes.
@@ -29,6 +30,15 @@ impl FileSystem {
     /// `Exists`, `NoSpace`, `TooManyLinks` (too many subdirectories), `InvalidName`, `InvalidArgument` for a mode without a type or a link
     /// target of no or too many bytes.
     pub fn create(&self, parent: InodeNumber, name: &[u8], new: &NewInode<'_>) -> Result<Attributes> {
+        self.create_under_umask(parent, name, new, 0)
+    }
+
+    /// The same with permissions that are cut: by the default access control list of the directory, which the new inode inherits in the same
+    /// transaction, or by the umask where the directory has none.
+    ///
+    /// # Errors
+    /// As [`FileSystem::create`].
+    pub fn create_under_umask(&self, parent: InodeNumber, name: &[u8], new: &NewInode<'_>, umask: u16) -> Result<Attributes> {
         let volume = &self.volume;
         let kind = new.mode & file_type::MASK;
         count(match kind {
@@ -42,18 +52,17 @@ impl FileSystem {
         if !file_type::ALL.contains(&kind) {
             return Err(Error::InvalidArgument("the mode names no type of file"));
         }
-        self.with_metadata_room(|| self.create_entry(parent, name, new))
+        self.with_metadata_room(|| self.create_entry(parent, name, new, umask))
     }
 
-    fn create_entry(&self, parent: InodeNumber, name: &[u8], new: &NewInode<'_>) -> Result<Attributes> {
+    fn create_entry(&self, parent: InodeNumber, name: &[u8], new: &NewInode<'_>, umask: u16) -> Result<Attributes> {
         let (volume, kind) = (&self.volume, new.mode & file_type::MASK);
         let directory = self.handle(parent)?;
         let mut locked = directory.state.write();
         self.index(parent, &mut locked)?;
         let owner = locked.owner(parent);
-        let parent_state = &mut *locked;
-        let Some(index) = &mut parent_state.directory else { unreachable!("it was just built") };
-        if parent_state.inode.nlink == 0 {
+        let Some(index) = &locked.directory else { unreachable!("it was just built") };
+        if locked.inode.nlink == 0 {
             return Err(Error::NotFound);
         }
         if index.find(volume, owner, name)?.is_some() {
@@ -81,8 +90,12 @@ impl FileSystem {
             flags: 0,
             birth: time,
             parent,
+            attributes: AttributePointer::NONE,
             root: [0; 20],
         };
+        let inherited = self.plan_inheritance(&mut tx, (parent, &mut locked), &mut inode, umask)?;
+        let parent_state = &mut *locked;
+        let Some(index) = &mut parent_state.directory else { unreachable!("it was just built") };
         let mut stored = Fenced::nothing_stored();
         match kind {
             file_type::SYMLINK => stored = self.put_target(&mut tx, &mut inode, new.target)?,
@@ -100,13 +113,26 @@ impl FileSystem {
         }
         // Taken last, so that a failed creation uses none up: generations never run ahead of transactions, which go on after a mount.
         inode.generation = self.next_generation();
+        let mut attributes = None;
+        if let Some(inherited) = inherited {
+            let owner = Owner { inode: number, generation: inode.generation };
+            match self.store_inheritance(&mut tx, owner, &mut inode, inherited) {
+                Ok((set, fenced)) => (attributes, stored) = (Some(set), fenced), // a symbolic link, which has stored its target, inherits nothing
+                Err(error) => {
+                    self.return_generation(inode.generation);
+                    return Err(error);
+                }
+            }
+        }
         let handle = Handle::new(number, address, inode.clone());
         handle.put(&mut tx, volume, None, &inode)?;
         directory.put(&mut tx, volume, Some(&parent_state.inode), &parent_new)?;
         let mut new_state = handle.state.write();
+        self.inodes.put_attributes(&mut new_state, attributes);
         self.inodes.add(handle.clone());
         if let Err(error) = tx.commit(stored, Flushed::nothing_written()) {
             new_state.removed = true;
+            self.inodes.forget(&mut new_state);
             self.inodes.remove(&handle);
             return Err(error);
         }
