@@ -7,8 +7,11 @@
 //!      an unlinked inode stays until then (RULES R21). The kernel holds a look-up for whatever is open, so opening counts nothing.
 //! [F3] No operation of the door calls inval_inode or inval_entry (RULES R21).
 //! [F4] What a reply acknowledges is durable (RULES R8), but for reads. `fsync` has nothing left to write.
-//! [F5] The kernel checks permissions (default_permissions), applies the umask, and takes away set-id bits by SETATTR: fuser hides the
-//!      bits of HANDLE_KILLPRIV_V2 in SETATTR and OPEN, so it is not asked for.
+//! [F5] The kernel checks permissions (default_permissions) and access control lists (POSIX_ACL); with those it leaves the umask to the file
+//!      system. The file system takes away set-id bits (HANDLE_KILLPRIV_V2): else the kernel would ask for `security.capability` before every
+//!      write. It says where to in WRITE; for SETATTR, where fuser hides its word, and for FALLOCATE and COPY_FILE_RANGE, where it has none,
+//!      the door asks what the caller may do (`caller.rs`), for files with such bits alone. The kernel does not notice that a write took
+//!      them, so it keeps no attributes of such files.
 
 use std::cell::RefCell;
 use std::ffi::OsStr;
@@ -36,6 +39,8 @@ const BACKGROUND_MAX: u16 = 64;
 /// Below this much free space files are opened past the write-back cache, so that write() itself says "no space" (RULES R20).
 const LOW_SPACE_BYTES: u64 = 64 << 20;
 const SET_GID: u16 = 0o2000;
+/// Set-user-id and set-group-id.
+pub(crate) const SET_ID: u16 = 0o6000;
 
 /// The door from FUSE to a file system.
 pub(crate) struct Door {
@@ -64,6 +69,9 @@ impl Door {
             InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP,
             // Pages stay when a size changes: nobody else changes them ([F1]).
             InitFlags::FUSE_EXPLICIT_INVAL_DATA,
+            // [F5]
+            InitFlags::FUSE_HANDLE_KILLPRIV_V2,
+            InitFlags::FUSE_POSIX_ACL | InitFlags::FUSE_DONT_MASK,
         ];
         let write_back = (self.mode == Mode::Relaxed && !self.read_only).then_some(InitFlags::FUSE_WRITEBACK_CACHE);
         for flag in wanted.into_iter().chain(write_back) {
@@ -100,7 +108,14 @@ impl Door {
 
     /// How long the kernel keeps attributes.
     pub(crate) fn valid(&self, attributes: &Attributes) -> Duration {
-        if self.writers.contains(attributes.inode) { VALID_WHILE_WRITTEN } else { VALID }
+        let is_directory = attributes.mode & file_type::MASK == file_type::DIRECTORY;
+        if attributes.mode & SET_ID != 0 && !is_directory {
+            Duration::ZERO // [F5]
+        } else if self.writers.contains(attributes.inode) {
+            VALID_WHILE_WRITTEN
+        } else {
+            VALID
+        }
     }
 
     /// Whether an opener with these flags writes behind the write-back cache.
@@ -121,13 +136,13 @@ impl Door {
         errno(error)
     }
 
-    /// Makes an inode and its name. In a directory with the set-group-id bit it gets the directory's group, and a directory the bit.
+    /// Makes an inode and its name, with permissions that the umask cuts unless the directory says what they are. In a directory with the set-group-id bit it gets the directory's group, and a directory the bit.
     pub(crate) fn create(
         &self,
         request: &Request,
         parent: INodeNo,
         name: &OsStr,
-        mode: u16,
+        (mode, umask): (u16, u16),
         rdev: u32,
         target: &[u8],
     ) -> Result<Attributes> {
@@ -141,7 +156,7 @@ impl Door {
             rdev,
             target,
         };
-        self.fs.create(inode(parent), name.as_bytes(), &new)
+        self.fs.create_under_umask(inode(parent), name.as_bytes(), &new, umask)
     }
 
     /// How a file is opened.

@@ -16,7 +16,8 @@ use tandemfs_format::inode::file_type;
 use tandemfs_fs::{AllocateMode, Error, RenameMode, SeekTo, SetAttributes, WriteOptions};
 
 use crate::attributes::{file_attr, file_kind, inode, set_time, timestamp};
-use crate::door::Door;
+use crate::caller::Caller;
+use crate::door::{Door, SET_ID};
 use crate::settings::Mode;
 
 const STATFS_UNIT_BYTES: u64 = 4096;
@@ -53,7 +54,7 @@ impl fuser::Filesystem for Door {
 
     fn setattr(
         &self,
-        _request: &Request,
+        request: &Request,
         node: INodeNo,
         mode: Option<u32>,
         uid: Option<u32>,
@@ -77,9 +78,16 @@ impl fuser::Filesystem for Door {
             atime: atime.map(set_time),
             mtime: mtime.map(set_time),
             ctime: ctime.map(timestamp),
-            // The kernel puts the new mode into the same request ([F5]).
             kill_set_id: false,
         };
+        // [F5]: a new owner always, a new size where the caller does not keep the bits.
+        let kills = |mode: u16| {
+            mode & file_type::MASK != file_type::DIRECTORY && (uid.is_some() || gid.is_some())
+                || size.is_some() && !Caller::of(request).keeps_set_id()
+        };
+        let kill_set_id = (uid.is_some() || gid.is_some() || size.is_some())
+            && self.fs.attributes(inode(node)).is_ok_and(|found| found.mode & SET_ID != 0 && kills(found.mode));
+        let set = SetAttributes { kill_set_id, ..set };
         match self.fs.set_attributes(inode(node), &set) {
             Ok(attributes) => reply.attr(&self.valid(&attributes), &file_attr(&attributes)),
             Err(error) => reply.error(self.failed("setattr", node, &error)),
@@ -93,24 +101,26 @@ impl fuser::Filesystem for Door {
         }
     }
 
-    fn mknod(&self, request: &Request, parent: INodeNo, name: &OsStr, mode: u32, _umask: u32, rdev: u32, reply: ReplyEntry) {
+    fn mknod(&self, request: &Request, parent: INodeNo, name: &OsStr, mode: u32, umask: u32, rdev: u32, reply: ReplyEntry) {
         let kind = (mode as u16) & file_type::MASK;
         let kind = if kind == 0 { file_type::REGULAR } else { kind };
-        self.reply_entry("mknod", parent, self.create(request, parent, name, kind | permissions(mode), rdev, &[]), reply);
+        let mode = kind | permissions(mode);
+        self.reply_entry("mknod", parent, self.create(request, parent, name, (mode, permissions(umask)), rdev, &[]), reply);
     }
 
-    fn mkdir(&self, request: &Request, parent: INodeNo, name: &OsStr, mode: u32, _umask: u32, reply: ReplyEntry) {
+    fn mkdir(&self, request: &Request, parent: INodeNo, name: &OsStr, mode: u32, umask: u32, reply: ReplyEntry) {
         let mode = file_type::DIRECTORY | permissions(mode);
-        self.reply_entry("mkdir", parent, self.create(request, parent, name, mode, 0, &[]), reply);
+        self.reply_entry("mkdir", parent, self.create(request, parent, name, (mode, permissions(umask)), 0, &[]), reply);
     }
 
     fn symlink(&self, request: &Request, parent: INodeNo, name: &OsStr, target: &Path, reply: ReplyEntry) {
         let (mode, target) = (file_type::SYMLINK | 0o777, target.as_os_str().as_bytes());
-        self.reply_entry("symlink", parent, self.create(request, parent, name, mode, 0, target), reply);
+        self.reply_entry("symlink", parent, self.create(request, parent, name, (mode, 0), 0, target), reply);
     }
 
-    fn create(&self, request: &Request, parent: INodeNo, name: &OsStr, mode: u32, _umask: u32, flags: i32, reply: ReplyCreate) {
-        let created = self.create(request, parent, name, file_type::REGULAR | permissions(mode), 0, &[]);
+    fn create(&self, request: &Request, parent: INodeNo, name: &OsStr, mode: u32, umask: u32, flags: i32, reply: ReplyCreate) {
+        let mode = file_type::REGULAR | permissions(mode);
+        let created = self.create(request, parent, name, (mode, permissions(umask)), 0, &[]);
         match created.and_then(|attributes| self.remember(attributes)) {
             Ok(attributes) => {
                 // Creating gives one time for both, and entries may be kept either way.
@@ -209,7 +219,10 @@ impl fuser::Filesystem for Door {
         _owner: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
-        match self.fs.write(inode(node), offset, data, write_options(self.mode, write_flags, flags)) {
+        // Past its cache the kernel leaves them to the file system; else it has taken them away by REMOVEXATTR.
+        let is_direct = self.mode == Mode::StrictAtomic || flags.0 & libc::O_DIRECT != 0;
+        let killed = if is_direct { self.fs.kill_capabilities(inode(node)) } else { Ok(()) };
+        match killed.and_then(|()| self.fs.write(inode(node), offset, data, write_options(self.mode, write_flags, flags))) {
             Ok(written) => reply.written(written as u32),
             Err(error) => reply.error(self.failed("write", node, &error)),
         }
@@ -266,10 +279,16 @@ impl fuser::Filesystem for Door {
         );
     }
 
-    fn fallocate(&self, _request: &Request, node: INodeNo, _handle: FileHandle, offset: u64, length: u64, mode: i32, reply: ReplyEmpty) {
+    fn fallocate(&self, request: &Request, node: INodeNo, _handle: FileHandle, offset: u64, length: u64, mode: i32, reply: ReplyEmpty) {
         // One mode is not there, not all of them: EOPNOTSUPP, where ENOSYS would end all.
         let Some(mode) = allocate_mode(mode) else { return reply.error(Errno::EOPNOTSUPP) };
-        self.reply_empty("fallocate", node, self.fs.allocate(inode(node), offset, length, mode), reply);
+        let result = self.fs.allocate(inode(node), offset, length, mode);
+        let result = match self.loses_set_id(request, node) {
+            true => result
+                .and_then(|()| self.fs.set_attributes(inode(node), &SetAttributes { kill_set_id: true, ..Default::default() }).map(drop)),
+            false => result,
+        };
+        self.reply_empty("fallocate", node, result, reply);
     }
 
     /// The kernel answers SEEK_SET, SEEK_CUR and SEEK_END itself. It does not write its cache back before it asks for data or holes, so with
@@ -295,7 +314,7 @@ impl fuser::Filesystem for Door {
     /// bounded part, so that a caller can be ended; every caller has to go on after a short copy anyway.
     fn copy_file_range(
         &self,
-        _request: &Request,
+        request: &Request,
         from: INodeNo,
         _from_handle: FileHandle,
         from_offset: u64,
@@ -310,29 +329,30 @@ impl fuser::Filesystem for Door {
             return reply.error(Errno::EINVAL);
         }
         let length = length.min(COPY_BYTES_MAX);
-        match self.fs.copy_range((inode(from), from_offset), (inode(to), to_offset), length, WriteOptions::default()) {
+        let options = WriteOptions { kill_set_id: self.loses_set_id(request, to), ..WriteOptions::default() };
+        match self.fs.copy_range((inode(from), from_offset), (inode(to), to_offset), length, options) {
             Ok(copied) => reply.written(copied as u32),
             Err(error) => reply.error(self.failed("copy_file_range", to, &error)),
         }
     }
 
-    // What the file system does not have. After one ENOSYS the kernel stops asking, or does it itself.
-
-    fn getxattr(&self, _request: &Request, _node: INodeNo, _name: &OsStr, _size: u32, reply: ReplyXattr) {
-        reply.error(Errno::ENOSYS);
+    fn getxattr(&self, _request: &Request, node: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
+        self.reply_bytes("getxattr", node, size, self.fs.extended_attribute(inode(node), name.as_bytes()), reply);
     }
 
-    fn listxattr(&self, _request: &Request, _node: INodeNo, _size: u32, reply: ReplyXattr) {
-        reply.error(Errno::ENOSYS);
+    fn listxattr(&self, request: &Request, node: INodeNo, size: u32, reply: ReplyXattr) {
+        self.reply_bytes("listxattr", node, size, self.attribute_names(request, node), reply);
     }
 
-    fn setxattr(&self, _request: &Request, _node: INodeNo, _name: &OsStr, _value: &[u8], _flags: i32, _position: u32, reply: ReplyEmpty) {
-        reply.error(Errno::ENOSYS);
+    fn setxattr(&self, request: &Request, node: INodeNo, name: &OsStr, value: &[u8], flags: i32, _position: u32, reply: ReplyEmpty) {
+        self.reply_empty("setxattr", node, self.set_attribute(request, node, name.as_bytes(), value, flags), reply);
     }
 
-    fn removexattr(&self, _request: &Request, _node: INodeNo, _name: &OsStr, reply: ReplyEmpty) {
-        reply.error(Errno::ENOSYS);
+    fn removexattr(&self, _request: &Request, node: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        self.reply_empty("removexattr", node, self.fs.remove_extended_attribute(inode(node), name.as_bytes()), reply);
     }
+
+    // What the file system does not have.
 
     fn ioctl(
         &self,
@@ -355,6 +375,11 @@ impl Door {
             Ok(()) => reply.ok(),
             Err(error) => reply.error(self.failed(operation, node, &error)),
         }
+    }
+
+    /// Whether a change of a file's bytes takes its set-id bits away, where the kernel does not say so ([F5]).
+    fn loses_set_id(&self, request: &Request, node: INodeNo) -> bool {
+        self.fs.attributes(inode(node)).is_ok_and(|found| found.mode & SET_ID != 0) && !Caller::of(request).keeps_set_id()
     }
 
     /// In strict mode ENOSYS: the kernel stops asking, and fsync costs nothing ([F4]). In relaxed mode the kernel has just written its

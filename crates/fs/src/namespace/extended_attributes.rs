@@ -356,7 +356,7 @@ impl FileSystem {
     /// Removes an extended attribute. The mode stays what an access control list that is removed has made of it.
     ///
     /// # Errors
-    /// `NoData`.
+    /// `NoData`, but not for access control lists, as in Linux.
     pub fn remove_extended_attribute(&self, number: InodeNumber, name: &[u8]) -> Result<()> {
         count(&self.volume.live.operations.removexattr);
         self.volume.health.check_writable()?;
@@ -370,7 +370,8 @@ impl FileSystem {
             check_type(&state.inode, namespace)?;
             self.load_attributes(number, &mut state)?;
             if state.attributes.as_ref().is_none_or(|set| set.find(namespace, name).is_none()) {
-                return Err(Error::NoData);
+                let is_list = matches!(namespace, Namespace::AccessAcl | Namespace::DefaultAcl);
+                return if is_list { Ok(()) } else { Err(Error::NoData) };
             }
             let mut new = state.inode.clone();
             new.ctime = now();
