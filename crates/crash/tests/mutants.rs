@@ -65,10 +65,14 @@ enum Catcher {
     ReadCopies,
     /// Damage behind the first part of a long request.
     DamagedPart,
+    /// Every cut of extended attributes that are set, replaced and removed.
+    Attributes,
+    /// Their space after a rebuild, and after the file is gone.
+    AttributeSpace,
 }
 
 impl Catcher {
-    const ALL: [Self; 21] = [
+    const ALL: [Self; 23] = [
         Self::Model,
         Self::Logs,
         Self::FailedFlush,
@@ -90,6 +94,8 @@ impl Catcher {
         Self::Scrub,
         Self::ReadCopies,
         Self::DamagedPart,
+        Self::Attributes,
+        Self::AttributeSpace,
     ];
 
     fn run(self) -> Result<(), String> {
@@ -127,6 +133,8 @@ impl Catcher {
             Self::Scrub => scrub(),
             Self::ReadCopies => read_copies(),
             Self::DamagedPart => damaged_part(),
+            Self::Attributes => attribute_cuts(),
+            Self::AttributeSpace => attribute_space(),
         }
     }
 }
@@ -318,6 +326,45 @@ fn damaged_log() -> Result<(), String> {
         Err(Error::DamagedData { .. }) => Ok(()),
         other => Err(format!("a damaged log that was appended to reads as {:?}", other.map(|bytes| bytes.len()))),
     }
+}
+
+/// Cuts of small sets and of values in pages of their own, replaced by others of the same shape.
+fn attribute_cuts() -> Result<(), String> {
+    let effort = Effort { states: 48, recovery_one_in: 100, recovery_depth: 1, recovery_states: 4, work_one_in: 20, empty_one_in: 0 };
+    let mut explorer = Explorer::new(&Scene::small(&Setting::small(PersistenceDomain::Adr, 64 << 10)), effort, 3)?;
+    let first = [SetAttribute("a", "user.x", 900, 7), SetAttribute("b", "user.y", 5000, 8)];
+    for second in [
+        SetAttribute("a", "user.x", 900, 9),
+        SetAttribute("b", "user.y", 5000, 10),
+        SetAttribute("b", "user.y", 65_536, 11),
+        RemoveAttribute("a", "user.x"),
+        RemoveAttribute("b", "user.y"),
+    ] {
+        explorer.explore(&[first[0], first[1], second], 0)?;
+    }
+    explorer.explore(&[SetDefaultList("d", 5), MakeDirectory("d/d"), Create("d/d/a"), SetDefaultList("d", 6)], 0)
+}
+
+/// Lines of attributes belong to one inode, also after the maps were built anew, and go with it.
+fn attribute_space() -> Result<(), String> {
+    let setting = Setting::small(PersistenceDomain::Gpf, 64 << 10);
+    let mut harness = harness(&setting)?;
+    for operation in [
+        Create("a"),
+        SetAttribute("a", "user.x", 9000, 1),
+        SetAttribute("a", "user.y", 50, 2),
+        Crash,
+        Create("b"),
+        SetAttribute("b", "user.x", 9000, 3),
+        SetAttribute("b", "user.y", 50, 4),
+        Remount,
+        Unlink("a"),
+    ] {
+        harness.apply(&operation)?;
+        harness.compare()?;
+    }
+    harness.fs.unmount().map_err(|error| error.to_string())?;
+    check_device(&harness.device, false).map(drop)
 }
 
 /// What cannot be loaded is an error, not zeros (RULES R23).
@@ -662,4 +709,8 @@ mutants! {
     promoted_kept: PromotedKept by ReadCopies;
     promoted_slots_saved: PromotedSlotsSaved by ReadCopies;
     promoted_slot_twice: PromotedSlotTwice by ReadCopies;
+    attributes_not_fenced: AttributesNotFenced by Attributes;
+    attributes_in_place: AttributesInPlace by Attributes;
+    attributes_kept: AttributesKept by AttributeSpace;
+    attributes_not_marked: AttributesNotMarked by AttributeSpace;
 }

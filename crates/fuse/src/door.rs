@@ -47,6 +47,8 @@ pub(crate) struct Door {
     pub(crate) fs: Arc<FileSystem>,
     pub(crate) mode: Mode,
     pub(crate) read_only: bool,
+    /// Extended attributes are asked for and set.
+    pub(crate) attributes: bool,
     pub(crate) writers: Writers,
     /// Largest WRITE and READ that is agreed on. Nothing is allocated for more, whatever a request asks for.
     pub(crate) request_bytes_max: u32,
@@ -69,12 +71,11 @@ impl Door {
             InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP,
             // Pages stay when a size changes: nobody else changes them ([F1]).
             InitFlags::FUSE_EXPLICIT_INVAL_DATA,
-            // [F5]
-            InitFlags::FUSE_HANDLE_KILLPRIV_V2,
-            InitFlags::FUSE_POSIX_ACL | InitFlags::FUSE_DONT_MASK,
         ];
+        let of_attributes = [InitFlags::FUSE_HANDLE_KILLPRIV_V2, InitFlags::FUSE_POSIX_ACL | InitFlags::FUSE_DONT_MASK]; // [F5]
+        let of_attributes = of_attributes.into_iter().filter(|_| self.attributes);
         let write_back = (self.mode == Mode::Relaxed && !self.read_only).then_some(InitFlags::FUSE_WRITEBACK_CACHE);
-        for flag in wanted.into_iter().chain(write_back) {
+        for flag in wanted.into_iter().chain(write_back).chain(of_attributes) {
             if config.add_capabilities(flag).is_err() {
                 tracing::info!(?flag, "this kernel cannot");
             }

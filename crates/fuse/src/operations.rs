@@ -337,18 +337,30 @@ impl fuser::Filesystem for Door {
     }
 
     fn getxattr(&self, _request: &Request, node: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
+        if !self.attributes {
+            return reply.error(Errno::ENOSYS); // and the kernel asks no more
+        }
         self.reply_bytes("getxattr", node, size, self.fs.extended_attribute(inode(node), name.as_bytes()), reply);
     }
 
     fn listxattr(&self, request: &Request, node: INodeNo, size: u32, reply: ReplyXattr) {
+        if !self.attributes {
+            return reply.error(Errno::ENOSYS); // and the kernel asks no more
+        }
         self.reply_bytes("listxattr", node, size, self.attribute_names(request, node), reply);
     }
 
     fn setxattr(&self, request: &Request, node: INodeNo, name: &OsStr, value: &[u8], flags: i32, _position: u32, reply: ReplyEmpty) {
+        if !self.attributes {
+            return reply.error(Errno::ENOSYS); // and the kernel asks no more
+        }
         self.reply_empty("setxattr", node, self.set_attribute(request, node, name.as_bytes(), value, flags), reply);
     }
 
     fn removexattr(&self, _request: &Request, node: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        if !self.attributes {
+            return reply.error(Errno::ENOSYS); // and the kernel asks no more
+        }
         self.reply_empty("removexattr", node, self.fs.remove_extended_attribute(inode(node), name.as_bytes()), reply);
     }
 

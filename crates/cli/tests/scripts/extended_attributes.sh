@@ -1,7 +1,8 @@
-# Run in an empty directory, as root, on TandemFS and on ext4: both must print the same. $1: `python3` that tries what no command does.
+# Run in an empty directory, as root, on TandemFS and on ext4: both must print the same. Without the commands of the packages acl, attr,
+# libcap2-bin, util-linux and python3 it proves nothing.
 say() { echo "== $*"; }
 try() { "$@" 2>&1 | sed "s|$PWD/||g; s|^[a-z]*: ||"; [ "${PIPESTATUS[0]}" = 0 ] || echo "failed"; }
-get() { try getfattr --absolute-names -d -m - -e text "$@" | sort; }
+get() { try getfattr --absolute-names -d -m - -e hex "$@" | sort; }
 acl() { try getfacl -p -n "$@"; }
 mode() { stat -c '%A %a %u %g %n' "$@"; }
 as() { setpriv --reuid="$1" --regid="$1" --clear-groups "${@:2}"; }
@@ -139,7 +140,7 @@ say renames and links keep them
 ln f f2; mv f f3; get f2; rm f3; get f2
 mv d e; get e
 
-"$1" - <<'PY'
+python3 - <<'PY'
 import os, errno
 def attempt(what, call):
     try: print(what, call())
