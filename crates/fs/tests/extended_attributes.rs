@@ -9,7 +9,8 @@ use tandemfs_format::InodeNumber;
 use tandemfs_format::attributes::{ATTRIBUTE_VALUE_MAX, NEAR_VALUE_MAX};
 use tandemfs_format::inode::file_type;
 use tandemfs_fs::{
-    Error, FileSystem, FormatOptions, MountOptions, NewInode, SetAttributeMode, SetAttributes, SetExtendedAttribute, make_file_system,
+    Error, FileSystem, FormatOptions, MountOptions, NewInode, ScrubbedKind, SetAttributeMode, SetAttributes, SetExtendedAttribute,
+    make_file_system,
 };
 
 const ROOT: InodeNumber = InodeNumber::ROOT;
@@ -377,6 +378,10 @@ fn damage_is_an_error_of_the_attributes_and_not_of_the_file() {
     };
     flip(&large[4980..]);
     let fs = mount(&device);
+    let mut scrub = fs.scrub();
+    while fs.scrub_step(&mut scrub) {}
+    let found: Vec<_> = scrub.findings().iter().map(|found| (found.kind, found.inode, found.file_offset, found.length)).collect();
+    assert_eq!(found, [(ScrubbedKind::Line, Some(inode), None, 64)], "a scrub finds the line that is damaged");
     assert!(matches!(fs.extended_attribute(inode, b"user.large"), Err(Error::Damaged { .. })));
     assert_eq!(fs.extended_attribute(inode, b"user.small").expect("there"), b"small value that");
     fs.unmount().expect("unmounts");
