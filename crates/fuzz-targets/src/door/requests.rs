@@ -19,6 +19,8 @@ pub(crate) mod opcode {
     pub(crate) const WRITE: u32 = 16;
     pub(crate) const STATFS: u32 = 17;
     pub(crate) const SETXATTR: u32 = 21;
+    pub(crate) const GETXATTR: u32 = 22;
+    pub(crate) const LISTXATTR: u32 = 23;
     pub(crate) const INIT: u32 = 26;
     pub(crate) const OPENDIR: u32 = 27;
     pub(crate) const READDIR: u32 = 28;
@@ -91,8 +93,8 @@ pub(crate) const SHAPES: &[Shape] = &[
     (18, &[Long, Flags, Flags, Long], Tail::Nothing),
     (20, &[Long, Flags, Word], Tail::Nothing),
     (SETXATTR, &[Size, Flags], Tail::NameAndData),
-    (22, &[Size, Word], Tail::AttributeName),
-    (23, &[Size, Word], Tail::Nothing),
+    (GETXATTR, &[Size, Word], Tail::AttributeName),
+    (LISTXATTR, &[Size, Word], Tail::Nothing),
     (24, &[], Tail::AttributeName),
     (25, &[Long, Word, Word, Long], Tail::Nothing),
     (INIT, &[Word, Word, Word, Word, Word, Long, Long, Long, Long, Long], Tail::Nothing),
