@@ -117,3 +117,24 @@ for index in range(250):
     mount.unmount();
     place.check();
 }
+
+#[test]
+fn a_mount_without_attributes_says_so_and_keeps_those_that_are_there() {
+    let place = Place::formatted();
+    let mount = place.mount("strict");
+    succeeds_in_shell(&mount, "touch f && setfattr -n user.a -v 1 f && mkdir d && setfacl -d -m u:1000:rwx d");
+    mount.unmount();
+    let mount = place.mount("strict,noxattr");
+    for command in ["setfattr -n user.b -v 2 f", "getfattr -n user.a f", "setfacl -m u:1:r f"] {
+        let output = run(Command::new("sh").args(["-c", command]).current_dir(mount.root()));
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!output.status.success() && said.contains("not supported"), "{command}: {said}");
+    }
+    assert_eq!(succeeds_in_shell(&mount, "umask 027; touch g; chmod 4755 g; chown 1 g; stat -c %a g"), "755\n");
+    mount.unmount();
+    let mount = place.mount("relaxed");
+    assert!(succeeds_in_shell(&mount, "getfattr -n user.a f").contains("user.a=\"1\""));
+    assert!(succeeds_in_shell(&mount, "getfacl -n d").contains("default:user:1000:rwx"));
+    mount.unmount();
+    place.check();
+}
