@@ -72,6 +72,14 @@ impl Page {
         self.body.lock().bytes
     }
 
+    /// Fresh lines were stored on the device: here they are what they are there. Nobody has a pointer to them yet, so none of them is dirty.
+    pub(crate) fn follow(&self, first: LineAddress, bytes: &[u8]) {
+        let mut body = self.body.lock();
+        let start = first.index_in_page();
+        body.bytes[start * LINE_BYTES..start * LINE_BYTES + bytes.len()].copy_from_slice(bytes);
+        body.verified_for[start..start + bytes.len() / LINE_BYTES].fill(0);
+    }
+
     pub(crate) fn structure(&self) -> Structure {
         self.structure
     }
@@ -222,17 +230,6 @@ impl PageCache {
             self.dirty.lock().push(page.clone());
             self.dirty_count.fetch_add(1, Relaxed);
         }
-    }
-
-    /// Fresh lines of one page were stored on the device: a host copy of them is what they are now. Nobody has a pointer to them yet, so
-    /// none of them is dirty, and a page that is being loaded was loaded before the store or has it.
-    pub(crate) fn follow(&self, first: LineAddress, bytes: &[u8]) {
-        let page = self.shard(page_number(first.page())).lock().pages.get(&page_number(first.page())).cloned();
-        let Some(page) = page else { return };
-        let mut body = page.body.lock();
-        let start = first.index_in_page();
-        body.bytes[start * LINE_BYTES..start * LINE_BYTES + bytes.len()].copy_from_slice(bytes);
-        body.verified_for[start..start + bytes.len() / LINE_BYTES].fill(0);
     }
 
     /// Pages with dirty lines, roughly.

@@ -3,7 +3,10 @@
 //! [ST1] A stream is never changed where it lies: it is stored into fresh lines that nothing points to, fenced, and linked by a transaction
 //!       after that ([T4] of `journal/tx.rs`). No journal record ever names one of its lines.
 //! [ST2] Its lines are given out again when the watermark has passed the transaction that freed them, as all lines of a region (RULES R6).
-//! [ST3] A host copy of a fresh line follows the device before anything links the line, so nobody reads what its last owner left.
+//! [ST3] Every page with fresh lines has a host copy from before the first store until after the fence, and it follows: nobody loads such a
+//!       page meanwhile, and nobody reads what a line's last owner left.
+
+use std::sync::Arc;
 
 use smallvec::SmallVec;
 use tandemfs_device::{Fenced, InFlight, Lines, Structure};
@@ -15,6 +18,7 @@ use tandemfs_format::{LineAddress, PAGE_LINES};
 
 use crate::Result;
 use crate::alloc::Need;
+use crate::cache::Page;
 use crate::index::block::damaged;
 use crate::journal::{Tx, tx_space as space};
 use crate::mutant::{Mutant, on};
@@ -75,7 +79,15 @@ impl Planned {
         let volume = tx.volume();
         let mut in_flight = Lines::<InFlight>::none();
         let place = |address| volume.place(owner, address);
-        for piece in self.pieces {
+        let mut pages = SmallVec::<[Arc<Page>; 2]>::new(); // [ST3]
+        for piece in &self.pieces {
+            let page = match piece.lines {
+                PAGE_LINES => Ok(volume.pages.insert_zeroed(Structure::Mapping, piece.first)),
+                _ => volume.pages.page(&volume.drive, &volume.live.work, Structure::Mapping, piece.first),
+            };
+            pages.push(tx.suspect_if_failed(page)?);
+        }
+        for (piece, page) in self.pieces.iter().zip(&pages) {
             let bytes = match &piece.content {
                 Content::Bytes(bytes) => stream_lines(place, piece.first, piece.lines, bytes),
                 Content::Pages(pages) => address_lines(place, piece.first, piece.lines, pages),
@@ -84,7 +96,7 @@ impl Planned {
             if !on(Mutant::AttributesNotFenced) {
                 in_flight = in_flight.and(volume.drive.flush_lines(stored));
             }
-            volume.pages.follow(piece.first, &bytes); // [ST3]
+            page.follow(piece.first, &bytes);
         }
         Ok(volume.drive.fence(in_flight))
     }
