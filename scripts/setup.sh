@@ -12,7 +12,7 @@ for purpose in "$@"; do
   case $purpose in
     build) ;;
     run) need fusermount3 fuse3; need sqlite3 sqlite3; need python3 python3; need git git; need diff diffutils ;;
-    test) need fusermount3 fuse3; need sqlite3 sqlite3; need git git; need setfattr attr; need losetup mount; need mkfs.ext4 e2fsprogs ;;
+    test) need fusermount3 fuse3; need sqlite3 sqlite3; need python3 python3; need git git; need setfattr attr; need setfacl acl; need setcap libcap2-bin; need setpriv util-linux; need losetup mount; need mkfs.ext4 e2fsprogs ;;
     applications) need sqlite3 sqlite3; need git git; need rsync rsync; need fio fio; need tar tar ;;
     lint) ;;
     fuzz) need c++ g++ ;;

@@ -3,12 +3,14 @@
 use std::io::Write;
 
 use tandemfs_device::{Drive, Structure};
+use tandemfs_format::attributes::AttributeValue;
 use tandemfs_format::dentry::{Dentry, PAGE_SLOTS};
 use tandemfs_format::inode::{INLINE_LINK_MAX, Inode, Timestamp, file_type, state};
 use tandemfs_format::mapping::{BlockChecksum, LeafPointer, LogEntry, Record, line_entries};
 use tandemfs_format::segment::Region;
 use tandemfs_format::{LineAddress, PAGE_LINES};
 
+use crate::attributes::{self, Owner};
 use crate::error::CheckError;
 use crate::image::Image;
 use crate::inodes;
@@ -137,6 +139,7 @@ impl<'d> Dump<'d> {
             writeln!(out, "{name:<12} {}", seconds(time))?;
         }
         writeln!(out, "changes      {}, flags {:#x}", inode.change_count, inode.flags)?;
+        self.attributes(number, &inode, out)?;
         if inode.has_mapping() {
             self.mapping(number, &inode, out)?;
         } else if inode.file_type() == file_type::SYMLINK {
@@ -144,6 +147,30 @@ impl<'d> Dump<'d> {
             writeln!(out, "target       {}", printable(target))?;
         } else {
             writeln!(out, "device       {:#x}", inode.rdev())?;
+        }
+        Ok(())
+    }
+
+    fn attributes(&self, number: u64, inode: &Inode, out: &mut dyn Write) -> Result<(), CheckError> {
+        let (pointer, owner) = (inode.attributes, Owner { inode: number, generation: inode.generation });
+        if pointer.is_none() {
+            return Ok(());
+        }
+        let set = match attributes::set(&self.image, owner, pointer, &mut |_, _| true) {
+            Ok(set) => set,
+            Err(_) => return Ok(writeln!(out, "attributes   at line {}, damaged", pointer.address)?),
+        };
+        writeln!(out, "attributes   {} at line {}, class {}", set.len(), pointer.address, pointer.class)?;
+        for attribute in &set {
+            let name = printable(&attribute.full_name());
+            match &attribute.value {
+                AttributeValue::Near(bytes) => writeln!(out, "  {name}: {} B '{}'", bytes.len(), printable(bytes))?,
+                AttributeValue::Apart { address, length, crc } => {
+                    let verified = attributes::value(&self.image, owner, &attribute.value, &mut |_, _| true).is_ok();
+                    let damaged = if verified { "" } else { ", damaged" };
+                    writeln!(out, "  {name}: {length} B at line {address}, checksum {crc:#010x}{damaged}")?;
+                }
+            }
         }
         Ok(())
     }

@@ -352,6 +352,42 @@ findings! {
         /// What it takes, in 512 B.
         expected: u64
     } = "space_wrong" Error true;
+    /// A line of an inode's extended attributes does not verify, or what its lines say together does not.
+    #[error("inode {inode}: line {line:#x} of its extended attributes is damaged: {damage}")]
+    AttributesDamaged {
+        /// Inode.
+        inode: u64,
+        /// The line; the first of a set or value that does not verify as a whole.
+        line: u64,
+        /// What is wrong.
+        damage: Damage
+    } = "attributes_damaged" Error true;
+    /// A pointer to attributes leads out of their region, above a high-water mark, or to a misaligned place.
+    #[error("inode {inode}: a pointer to its extended attributes leads to line {line:#x}, where none can be")]
+    AttributesMisplaced {
+        /// Inode.
+        inode: u64,
+        /// Where it leads.
+        line: u64
+    } = "attributes_misplaced" Error true;
+    /// Lines of attributes that something else uses already.
+    #[error("inode {inode}: its extended attributes at line {line:#x} are used by something else, too")]
+    AttributesShared {
+        /// Inode that came second.
+        inode: u64,
+        /// First line.
+        line: u64
+    } = "attributes_shared" Error true;
+    /// An attribute that verifies and that no such inode has.
+    #[error("inode {inode}: its extended attribute number {attribute} has a {field} that it cannot have")]
+    AttributeInvalid {
+        /// Inode.
+        inode: u64,
+        /// Position in the set, from 0.
+        attribute: u64,
+        /// What of it: its name (twice), its namespace, its access list, or the mode that this does not say.
+        field: &'static str
+    } = "attribute_invalid" Error false;
     /// A directory lacks a page below its size.
     #[error("directory {inode} lacks its page {page}")]
     DirectoryPageMissing {
@@ -550,6 +586,10 @@ impl Finding {
             | Self::LogsOverlap { inode, .. }
             | Self::LogPastEnd { inode, .. }
             | Self::SpaceWrong { inode, .. }
+            | Self::AttributesDamaged { inode, .. }
+            | Self::AttributesMisplaced { inode, .. }
+            | Self::AttributesShared { inode, .. }
+            | Self::AttributeInvalid { inode, .. }
             | Self::DirectoryPageMissing { inode, .. }
             | Self::ParentWrong { inode, .. }
             | Self::LinkCount { inode, .. }

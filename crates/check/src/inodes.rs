@@ -3,9 +3,8 @@
 use std::collections::BTreeMap;
 
 use tandemfs_device::Structure;
-use tandemfs_format::inode::{Inode, InodeColdLine, file_type};
+use tandemfs_format::inode::{Inode, file_type};
 use tandemfs_format::{EMPTY_LINE, InodeNumber, LINE_BYTES, LineAddress, PAGE_BYTES, PAGE_LINES, UNIT_LINES};
-use zerocopy::FromBytes;
 
 use crate::checker::{Checker, Stage};
 use crate::finding::{Damage, Finding};
@@ -92,7 +91,6 @@ impl Inodes {
 pub(crate) struct FoundInode {
     pub(crate) number: u64,
     pub(crate) address: LineAddress,
-    pub(crate) cold: [u8; LINE_BYTES],
     pub(crate) decoded: Result<Inode, Damage>,
 }
 
@@ -133,7 +131,7 @@ fn sweep_pages(image: &Image<'_>, number: u64, first: LineAddress, lines: u64, v
         for slot in (0..count).step_by(2) {
             let number = number + (skip + slot) / 2;
             if number > 0 {
-                visit(FoundInode { number, address: address.nth(slot), cold: EMPTY_LINE, decoded: Err(Damage::Unreadable) });
+                visit(FoundInode { number, address: address.nth(slot), decoded: Err(Damage::Unreadable) });
             }
         }
     }
@@ -154,7 +152,7 @@ fn sweep_piece(image: &Image<'_>, number: u64, first: LineAddress, piece: &[u8],
             Ok(None) => continue,
             Err(corrupt) => Err(corrupt.into()),
         };
-        visit(FoundInode { number, address, cold, decoded });
+        visit(FoundInode { number, address, decoded });
     }
 }
 
@@ -210,17 +208,14 @@ impl Checker<'_> {
             file_type::SYMLINK => self.counts.links += 1,
             _ => self.counts.special += 1,
         }
-        for (field, value) in odd_fields(inode, &found.cold) {
+        for (field, value) in odd_fields(inode) {
             self.find(Finding::InodeField { inode: found.number, field, found: value });
-        }
-        if !inode.has_mapping() && inode.sectors != 0 {
-            self.find(Finding::SpaceWrong { inode: found.number, found: inode.sectors, expected: 0 });
         }
     }
 }
 
 /// Fields with values that FORMAT.md does not allow.
-fn odd_fields(inode: &Inode, cold: &[u8; LINE_BYTES]) -> Vec<(&'static str, u64)> {
+fn odd_fields(inode: &Inode) -> Vec<(&'static str, u64)> {
     let mut odd = Vec::new();
     for (field, time) in [("atime", inode.atime), ("mtime", inode.mtime), ("ctime", inode.ctime), ("birth", inode.birth)] {
         if time.nanoseconds > 999_999_999 {
@@ -235,14 +230,6 @@ fn odd_fields(inode: &Inode, cold: &[u8; LINE_BYTES]) -> Vec<(&'static str, u64)
     };
     if size_is_odd {
         odd.push(("size", inode.size));
-    }
-    if let Ok(cold) = InodeColdLine::read_from_bytes(cold) {
-        if cold.attributes.get() != 0 {
-            odd.push(("attributes", cold.attributes.get()));
-        }
-        if cold.attributes_class != 0 {
-            odd.push(("attributes_class", cold.attributes_class.into()));
-        }
     }
     odd
 }

@@ -15,6 +15,7 @@
 
 #![forbid(unsafe_code)]
 
+mod attributes;
 mod checker;
 mod claims;
 mod data;

@@ -37,17 +37,22 @@ impl Checker<'_> {
         sweep(image, &mut |done, total, found| match found {
             None => self.progress(Stage::Mappings, done, total),
             Some(found) => {
-                if let Ok(inode) = found.decoded
-                    && inode.has_mapping()
+                let Ok(inode) = found.decoded else { return };
+                let attributes_512 = self.check_attributes(found.number, &inode);
+                let mapping_512 = if inode.has_mapping() { self.check_mapping(found.number, &inode) } else { Some(0) };
+                if let (Some(mapping), Some(attributes)) = (mapping_512, attributes_512)
+                    && mapping + attributes != inode.sectors
                 {
-                    self.check_mapping(found.number, &inode);
+                    let expected = mapping + attributes;
+                    self.find(Finding::SpaceWrong { inode: found.number, found: inode.sectors, expected });
                 }
             }
         });
         self.verify_data();
     }
 
-    fn check_mapping(&mut self, number: u64, inode: &Inode) {
+    /// Checks the mapping of an inode. The space that it takes, in 512 B; `None` where not all of it could be seen.
+    fn check_mapping(&mut self, number: u64, inode: &Inode) -> Option<u64> {
         let image = self.image;
         let mut walk = Walk::new(number, inode);
         let mut directory = inode.is_directory().then(|| OpenDirectory::new(number, inode));
@@ -106,9 +111,7 @@ impl Checker<'_> {
             self.names_whole &= whole;
         }
         self.tree_whole &= whole;
-        if whole && space != inode.sectors {
-            self.find(Finding::SpaceWrong { inode: number, found: inode.sectors, expected: space });
-        }
+        whole.then_some(space)
     }
 
     fn block_of(&mut self, inode: u64, of: &Inode, block: u64) -> BlockOf {

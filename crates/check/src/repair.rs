@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use tandemfs_device::{BlockRequest, Drive, Lines, Structure};
 use tandemfs_format::dentry::{DentryHeadLine, PAGE_SLOTS, Slot};
 use tandemfs_format::inode::{Inode, InodeColdLine, InodeHotLine, LINK_MAX};
-use tandemfs_format::integer::U48;
+use tandemfs_format::integer::{U40, U48};
 use tandemfs_format::journal::{TX_LINES_MAX, encode};
 use tandemfs_format::superblock::{BlockIdentity, Superblock, Tail};
 use tandemfs_format::{EMPTY_LINE, InodeNumber, LINE_BYTES, Line, LineAddress, SECTOR_BYTES, Sector};
@@ -201,6 +201,10 @@ fn group_of(image: &Image<'_>, finding: &Finding) -> Option<Group> {
         }
         Finding::SpaceWrong { inode, expected, .. } => change_hot(image, inode, |hot| hot.sectors = expected.into()),
         Finding::ParentWrong { inode, expected, .. } => change_cold(image, inode, |cold| cold.parent = U48::new(expected & U48::MAX)),
+        // What is left of a set cannot be told from what is lost. Its space in pages of its own is wrong then, and mended after it.
+        Finding::AttributesDamaged { inode, .. } | Finding::AttributesMisplaced { inode, .. } | Finding::AttributesShared { inode, .. } => {
+            change_cold(image, inode, |cold| (cold.attributes, cold.attributes_class) = (U40::default(), 0))
+        }
         Finding::EntryType { directory, slot, expected, .. } => change_head(image, directory, slot, |head, _| head.file_type = expected),
         Finding::EntryHash { directory, slot } => change_head(image, directory, slot, |head, hash| head.hash = hash.into()),
         Finding::EntryDangling { directory, slot, .. } | Finding::EntryPartStray { directory, slot } => clear_entry(image, directory, slot),

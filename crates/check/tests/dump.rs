@@ -46,6 +46,9 @@ fn inodes_show_their_mapping() {
     }
     let text = shown(&Image::small(), |dump, out| dump.inode(FILE, out));
     assert!(text.contains("leaf of 1 lines") && text.contains("log of 200 B at 5000"), "{text}");
+    let text = shown(&Image::attributed(), |dump, out| dump.inode(FILE, out));
+    assert!(text.contains("attributes   2 at line 0x30000, class 0"), "{text}");
+    assert!(text.contains("  security.label: 7 B 'a label'") && text.contains("  user.large: 5000 B at line 0x30040"), "{text}");
     assert!(shown(&Image::small(), |dump, out| dump.inode(LINK, out)).contains("target       file"));
     assert!(shown(&Image::small(), |dump, out| dump.inode(DIRECTORY, out)).contains("slot 1: inode 7 type 10 'link'"));
 }

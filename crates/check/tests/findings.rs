@@ -8,6 +8,7 @@ use support::*;
 use tandemfs_check::Finding::*;
 use tandemfs_check::{Damage, Finding, Target};
 use tandemfs_format::allocation_map::PieceKind;
+use tandemfs_format::attributes::{AttributePointer, Namespace};
 use tandemfs_format::inode::{file_type, state};
 use tandemfs_format::mapping::{BlockChecksum, LeafPointer, Record, SlotClass};
 use tandemfs_format::segment::{Region, Segment};
@@ -20,7 +21,11 @@ type Case = (Image, Vec<Finding>);
 /// A finding with the damage left open: checksums are not worth spelling out.
 fn without_checksums(mut finding: Finding) -> Finding {
     match &mut finding {
-        SegmentDamaged { damage, .. } | InodeDamaged { damage, .. } | MappingDamaged { damage, .. } | EntryDamaged { damage, .. }
+        SegmentDamaged { damage, .. }
+        | InodeDamaged { damage, .. }
+        | MappingDamaged { damage, .. }
+        | EntryDamaged { damage, .. }
+        | AttributesDamaged { damage, .. }
             if matches!(damage, Damage::Checksum { .. }) =>
         {
             *damage = CHECKSUM;
@@ -107,9 +112,58 @@ plants! {
     inode_with_a_time_without_meaning(image: crashed) {
         image.edit_hot(FILE, |hot| hot.mtime = (hot.mtime.get() | 0x3fff_ffff).into());
     } => [InodeField { inode: FILE, field: "mtime", found: 0x3fff_ffff }];
-    inode_with_attributes(image: crashed) {
+    attributes_of_a_class_without_meaning(image: crashed) {
         image.edit_cold(FILE, |cold| cold.attributes_class = 2);
-    } => [InodeField { inode: FILE, field: "attributes_class", found: 2 }];
+    } => [AttributesDamaged { inode: FILE, line: 0, damage: Damage::Field { field: "attributes_class", found: 2 } }];
+    attributes_of_any_size(image: attributed) {} => [];
+    attributes_in_pages_that_are_not_counted(image: attributed) {
+        image.edit_inode(FILE, |inode| inode.sectors -= 8);
+    } => [SpaceWrong { inode: FILE, found: 26 + 8, expected: 26 + 16 }];
+    attributes_with_a_flipped_bit(image: attributed) { image.damage(ATTRIBUTES); } => [
+        AttributesDamaged { inode: FILE, line: ATTRIBUTES, damage: CHECKSUM },
+    ];
+    attribute_value_with_a_flipped_bit(image: attributed) { image.damage(ATTRIBUTES + 128 + 3); } => [
+        AttributesDamaged { inode: FILE, line: ATTRIBUTES + 128 + 3, damage: CHECKSUM },
+    ];
+    attribute_value_with_an_empty_line(image: attributed) { image.put(ATTRIBUTES + 128 + 3, EMPTY_LINE); } => [
+        AttributesDamaged { inode: FILE, line: ATTRIBUTES + 64, damage: CHECKSUM },
+    ];
+    attributes_of_another_file(image: attributed) {
+        let pointer = image.inode(FILE).attributes;
+        image.edit_inode(SMALL, |inode| inode.attributes = pointer);
+    } => [AttributesShared { inode: SMALL, line: ATTRIBUTES }];
+    attributes_above_the_mark(image: attributed) {
+        image.edit_inode(SMALL, |inode| inode.attributes = AttributePointer { address: LineAddress::new(ATTRIBUTES + MARK), class: 0 });
+    } => [AttributesMisplaced { inode: SMALL, line: ATTRIBUTES + MARK }];
+    attributes_in_another_region(image: attributed) {
+        image.edit_inode(SMALL, |inode| inode.attributes = AttributePointer { address: LineAddress::new(TREE_PAGE + 128), class: 0 });
+    } => [AttributesMisplaced { inode: SMALL, line: TREE_PAGE + 128 }];
+    attribute_twice(image: attributed) {
+        image.put_attributes(SMALL, ATTRIBUTES + 512, &[near(Namespace::User, b"a", b"1"), near(Namespace::User, b"a", b"2")]);
+    } => [AttributeInvalid { inode: SMALL, attribute: 1, field: "name" }];
+    attribute_of_users_on_a_device(image: attributed) {
+        image.put_attributes(NULL, ATTRIBUTES + 512, &[near(Namespace::Trusted, b"a", b""), near(Namespace::User, b"a", b"")]);
+    } => [AttributeInvalid { inode: NULL, attribute: 1, field: "namespace" }];
+    default_access_list_of_a_file(image: attributed) {
+        let list = access_list(&[(1, 6, u32::MAX), (4, 4, u32::MAX), (32, 4, u32::MAX)]);
+        image.put_attributes(SMALL, ATTRIBUTES + 512, &[near(Namespace::DefaultAcl, b"", &list)]);
+        image.put_attributes(DIRECTORY, ATTRIBUTES + 520, &[near(Namespace::DefaultAcl, b"", &list)]);
+    } => [AttributeInvalid { inode: SMALL, attribute: 0, field: "namespace" }];
+    access_list_that_is_none(image: attributed) {
+        image.put_attributes(SMALL, ATTRIBUTES + 512, &[near(Namespace::AccessAcl, b"", b"list")]);
+    } => [AttributeInvalid { inode: SMALL, attribute: 0, field: "access list" }];
+    access_list_without_its_mask(image: attributed) {
+        let list = access_list(&[(1, 6, u32::MAX), (2, 4, 1000), (4, 4, u32::MAX), (32, 4, u32::MAX)]);
+        image.put_attributes(SMALL, ATTRIBUTES + 512, &[near(Namespace::AccessAcl, b"", &list)]);
+    } => [AttributeInvalid { inode: SMALL, attribute: 0, field: "access list" }];
+    access_list_that_says_another_mode(image: attributed) {
+        let list = access_list(&[(1, 6, u32::MAX), (2, 4, 1000), (4, 4, u32::MAX), (16, 7, u32::MAX), (32, 4, u32::MAX)]);
+        image.put_attributes(SMALL, ATTRIBUTES + 512, &[near(Namespace::AccessAcl, b"", &list)]);
+    } => [AttributeInvalid { inode: SMALL, attribute: 0, field: "mode" }];
+    access_list_that_says_the_mode(image: attributed) {
+        let list = access_list(&[(1, 6, u32::MAX), (2, 7, 1000), (4, 7, u32::MAX), (16, 4, u32::MAX), (32, 4, u32::MAX)]);
+        image.put_attributes(SMALL, ATTRIBUTES + 512, &[near(Namespace::AccessAcl, b"", &list)]);
+    } => [];
     directory_of_half_a_page(image: crashed) {
         image.edit_inode(DIRECTORY, |inode| inode.size = 4100);
     } => [InodeField { inode: DIRECTORY, field: "size", found: 4100 }];

@@ -56,6 +56,19 @@ mends! {
     link_count_and_space_of_one_line(image: crashed) {
         image.edit_inode(FILE, |inode| (inode.nlink, inode.sectors) = (5, 5));
     } => [SpaceWrong { inode: FILE, .. }, LinkCount { inode: FILE, .. }], left [];
+    damaged_attributes(image: attributed) {
+        image.damage(ATTRIBUTES);
+    } => [AttributesDamaged { inode: FILE, .. }, SpaceWrong { inode: FILE, found: 42, expected: 26 }], left [];
+    damaged_attribute_value(image: attributed) {
+        image.damage(ATTRIBUTES + 128);
+    } => [AttributesDamaged { inode: FILE, .. }, SpaceWrong { inode: FILE, .. }], left [];
+    attributes_of_two_files(image: attributed) {
+        let pointer = image.inode(FILE).attributes;
+        image.edit_inode(SMALL, |inode| inode.attributes = pointer);
+    } => [AttributesShared { inode: SMALL, .. }], left [];
+    attributes_out_of_their_region(image: attributed) {
+        image.edit_inode(SMALL, |inode| inode.attributes.address = tandemfs_format::LineAddress::new(TREE_PAGE));
+    } => [AttributesMisplaced { inode: SMALL, .. }], left [];
     parent(image: crashed) {
         image.edit_inode(DIRECTORY, |inode| inode.parent = InodeNumber::new(7));
     } => [ParentWrong { .. }], left [];

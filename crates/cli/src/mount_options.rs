@@ -37,6 +37,8 @@ Options (-o):
   threads=N       threads that serve requests (default: one a CPU, 2 to 16)
   log=FILE        log to this file (default: the system's journal, or else /var/log/tandemfs.log for root,
                   $XDG_STATE_HOME/tandemfs/tandemfs.log for others)
+  noxattr, xattr  without extended attributes and access control lists, or with them (default); without, the
+                  kernel saves a question for each file that it checks or writes the first time
   ro, rw          read-only, or not (default)
   allow_other     every user may use the mount; permissions apply (others than root: see /etc/fuse.conf)
   allow_root      root may use an ordinary user's mount
@@ -185,6 +187,8 @@ impl Options {
             "nosuid" => settings.suid = false,
             "exec" => settings.exec = true,
             "noexec" => settings.exec = false,
+            "xattr" | "user_xattr" | "acl" => settings.attributes = true,
+            "noxattr" => settings.attributes = false,
             "sync" => settings.sync = true,
             "async" => settings.sync = false,
             "dirsync" => settings.dirsync = true,
@@ -268,7 +272,7 @@ mod tests {
             [
                 "strict,threshold=128K,memory=1G,domain=adr",
                 "write_back=coldest,write_back_limit=20%,promote=on,read_ahead=256K,engine=firmware,in_place=128,modified_ratio=1/4",
-                "timing=on,threads=3,log=/tmp/l,allow_other,allow_root,ro,nodev,nosuid,noexec,sync",
+                "timing=on,threads=3,log=/tmp/l,allow_other,allow_root,ro,nodev,nosuid,noexec,noxattr,sync",
             ],
             true,
         )
@@ -293,6 +297,7 @@ mod tests {
             dev: false,
             suid: false,
             exec: false,
+            attributes: false,
             sync: true,
             threads: Some(3),
             ..MountSettings::default()

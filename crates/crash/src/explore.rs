@@ -312,6 +312,8 @@ pub const PREPARATION: &[Operation] = &[
     Operation::Create("d/b"),
     Operation::Append("d/b", 5000, 4),
     Operation::Symlink("s", 40),
+    Operation::SetAttribute("a", "user.a", 100, 5),
+    Operation::SetAttribute("b", "user.b", 4000, 6),
 ];
 
 /// The bounded set from which sequences are made, in the manner of ACE.
@@ -354,6 +356,10 @@ pub const ALPHABET: &[Operation] = &[
     Operation::Zero("b", 66_000, 140_000, false),
     Operation::CopyRange("b", 1_000, "a", 0, 70_000),
     Operation::CopyRange("a", 0, "d/b", 5_000, 200_000),
+    Operation::SetAttribute("a", "trusted.c", 40, 20),
+    Operation::SetAttribute("b", "user.b", 5000, 21),
+    Operation::RemoveAttribute("a", "user.a"),
+    Operation::SetDefaultList("d", 22),
     Operation::Checkpoint,
     Operation::WriteBackAll,
     Operation::Remount,

@@ -6,12 +6,12 @@ use tandemfs_device::{Device, Drive, PersistenceDomain};
 use tandemfs_format::InodeNumber;
 use tandemfs_format::inode::file_type;
 use tandemfs_fs::{
-    AllocateMode, Engine, Error, FileSystem, FormatOptions, MountOptions, NewInode, ReadOptions, SeekTo, SetAttributes, SetTime,
-    WriteOptions, make_file_system,
+    AllocateMode, Engine, Error, FileSystem, FormatOptions, MountOptions, NewInode, ReadOptions, SeekTo, SetAttributes,
+    SetExtendedAttribute, SetTime, WriteOptions, make_file_system,
 };
 
 use crate::memory_device::{MemoryDevice, Recorded};
-use crate::model::{Model, Refusal, link_target};
+use crate::model::{DEFAULT_LIST, Model, Refusal, default_list, link_target};
 use crate::operation::{Operation, SLOTS};
 use crate::random::{Random, fill};
 use crate::states::Tracker;
@@ -267,6 +267,15 @@ impl Harness {
             Operation::CopyRange(from, from_offset, to, to_offset, length) => {
                 let (from, to) = (self.resolve(from)?, self.resolve(to)?);
                 return self.fs.copy_range((from, from_offset), (to, to_offset), length, WriteOptions::default());
+            }
+            Operation::SetAttribute(path, name, length, seed) => {
+                let value = fill(seed, length as usize);
+                self.fs.set_extended_attribute(self.resolve(path)?, name.as_bytes(), &value, SetExtendedAttribute::default())
+            }
+            Operation::RemoveAttribute(path, name) => self.fs.remove_extended_attribute(self.resolve(path)?, name.as_bytes()),
+            Operation::SetDefaultList(path, user) => {
+                let how = SetExtendedAttribute::default();
+                self.fs.set_extended_attribute(self.resolve(path)?, DEFAULT_LIST, &default_list(user), how)
             }
             Operation::Sync => self.fs.sync(),
             Operation::Checkpoint => self.fs.checkpoint(),
@@ -524,6 +533,7 @@ fn never_grows(operation: &Operation) -> bool {
         Operation::Unlink(_)
             | Operation::RemoveDirectory(_)
             | Operation::Punch(..)
+            | Operation::RemoveAttribute(..)
             | Operation::Sync
             | Operation::Checkpoint
             | Operation::WriteBack

@@ -40,4 +40,4 @@ pub use sequences::{explore_sequences, pairs, pairs_of, singles, triples};
 pub use soundness::{Fresh, check_device, compare_space, fill_with_blocks, works};
 pub use states::{CrashState, Cut, Tracker, each_state};
 pub use stuck::StuckDevice;
-pub use tree::{Entry, Kind, Tree, content};
+pub use tree::{Attributes, Entry, Kind, Tree, attributes, content};

@@ -11,9 +11,9 @@ use std::sync::{Mutex, PoisonError};
 
 use tandemfs_format::InodeNumber;
 use tandemfs_format::inode::file_type;
-use tandemfs_fs::{AllocateMode, Error, FileSystem, NewInode, SetAttributes, WriteOptions};
+use tandemfs_fs::{AllocateMode, Error, FileSystem, NewInode, SetAttributes, SetExtendedAttribute, WriteOptions};
 
-use crate::model::{Model, Refusal, link_target};
+use crate::model::{DEFAULT_LIST, Model, Refusal, default_list, link_target};
 use crate::operation::{Operation, SLOTS};
 use crate::random::fill;
 use crate::tree::Tree;
@@ -299,6 +299,15 @@ impl Bound {
                     self.with_file(fs, to, |to| fs.copy_range((from, from_offset), (to, to_offset), length, WriteOptions::default()))
                 });
             }
+            Operation::SetAttribute(path, name, length, seed) => self.with_file(fs, path, |inode| {
+                fs.set_extended_attribute(inode, name.as_bytes(), &fill(seed, length as usize), SetExtendedAttribute::default())
+            }),
+            Operation::RemoveAttribute(path, name) => {
+                self.with_file(fs, path, |inode| fs.remove_extended_attribute(inode, name.as_bytes()))
+            }
+            Operation::SetDefaultList(path, user) => self.with_file(fs, path, |inode| {
+                fs.set_extended_attribute(inode, DEFAULT_LIST, &default_list(user), SetExtendedAttribute::default())
+            }),
             Operation::Sync => fs.sync(),
             Operation::Checkpoint => fs.checkpoint(),
             Operation::WriteBack => fs.write_back().map(drop),

@@ -11,7 +11,7 @@ use tandemfs_fs::{Error, RenameMode};
 use crate::linearize::{Answer, Step};
 use crate::operation::{Operation, SLOTS};
 use crate::random::fill;
-use crate::tree::{Entry, Kind, Tree};
+use crate::tree::{Attributes, Entry, Kind, Tree};
 
 /// Why the model refuses an operation: the part of [`Error`] that a caller can cause.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,6 +32,8 @@ pub enum Refusal {
     NotPermitted,
     /// Not for this type of file.
     Invalid,
+    /// No such extended attribute.
+    NoData,
     /// A zone is full: the model never says so, the file system may where it grows.
     NoSpace,
 }
@@ -48,6 +50,8 @@ impl Refusal {
             Error::IntoItself => Self::IntoItself,
             Error::NotPermitted => Self::NotPermitted,
             Error::InvalidArgument(_) => Self::Invalid,
+            Error::NotSupported(_) | Error::NotForFiles => Self::Invalid,
+            Error::NoData => Self::NoData,
             Error::NoSpace { .. } => Self::NoSpace,
             _ => return None,
         })
@@ -74,6 +78,7 @@ enum Body {
 #[derive(Debug, Clone)]
 struct Node {
     body: Body,
+    attributes: Arc<Attributes>,
     nlink: u32,
     holds: u32,
 }
@@ -90,7 +95,8 @@ pub struct Model {
 
 impl Default for Model {
     fn default() -> Self {
-        let root = Node { body: Body::Directory { entries: BTreeMap::new(), parent: ROOT }, nlink: 2, holds: 0 };
+        let root =
+            Node { body: Body::Directory { entries: BTreeMap::new(), parent: ROOT }, attributes: Arc::default(), nlink: 2, holds: 0 };
         Self { nodes: HashMap::from([(ROOT, root)]), next: ROOT + 1, slots: [None; SLOTS], bound: Arc::default() }
     }
 }
@@ -127,7 +133,8 @@ impl Model {
                 Body::File { bytes, .. } => Kind::File(bytes.clone()),
                 Body::Symlink(target) => Kind::Symlink(target.clone()),
             };
-            tree.0.insert(path, Entry { kind, nlink: node.nlink, same_as: first.get(&id).cloned().unwrap_or_default() });
+            let (attributes, same_as) = (node.attributes.clone(), first.get(&id).cloned().unwrap_or_default());
+            tree.0.insert(path, Entry { kind, nlink: node.nlink, same_as, attributes });
         }
         tree
     }
@@ -229,7 +236,7 @@ impl Model {
             }
             met.insert(id, count);
             let node = &self.nodes[&id];
-            (count, node.nlink, node.holds).hash(&mut hasher);
+            (count, node.nlink, node.holds, &node.attributes).hash(&mut hasher);
             match &node.body {
                 Body::Directory { entries, .. } => {
                     entries.keys().collect::<Vec<_>>().hash(&mut hasher);
@@ -318,10 +325,26 @@ impl Model {
         let id = self.next;
         self.next += 1;
         let directory = matches!(body, Body::Directory { .. });
-        self.nodes.insert(id, Node { body, nlink: if directory { 2 } else { 1 }, holds: 0 });
+        let attributes = match (&body, self.nodes[&parent].attributes.get(DEFAULT_LIST)) {
+            (_, None) | (Body::Symlink(_), _) => Arc::default(),
+            (Body::File { .. }, Some(default)) => Arc::new(Attributes::from([(ACCESS_LIST.to_vec(), inherited(default, 0o644))])),
+            (Body::Directory { .. }, Some(default)) => {
+                Arc::new(Attributes::from([(ACCESS_LIST.to_vec(), inherited(default, 0o755)), (DEFAULT_LIST.to_vec(), default.clone())]))
+            }
+        };
+        self.nodes.insert(id, Node { body, attributes, nlink: if directory { 2 } else { 1 }, holds: 0 });
         self.entries_mut(parent)?.insert(name.to_vec(), id);
         self.links(parent, i64::from(directory));
         Ok(())
+    }
+
+    fn attributes_mut(&mut self, path: &str, name: &str) -> Result<&mut Attributes, Refusal> {
+        let id = self.resolve(path)?;
+        match self.nodes.get_mut(&id) {
+            Some(node) if name.starts_with("user.") && matches!(node.body, Body::Symlink(_)) => Err(Refusal::NotPermitted),
+            Some(node) => Ok(Arc::make_mut(&mut node.attributes)),
+            None => Err(Refusal::NotFound),
+        }
     }
 
     fn links(&mut self, id: Id, change: i64) {
@@ -539,6 +562,22 @@ impl Model {
                 }
                 Ok(())
             }
+            Operation::SetAttribute(path, name, length, seed) => {
+                let attributes = self.attributes_mut(path, name)?;
+                attributes.insert(name.as_bytes().to_vec(), fill(seed, length as usize));
+                Ok(())
+            }
+            Operation::RemoveAttribute(path, name) => {
+                self.attributes_mut(path, name)?.remove(name.as_bytes()).map(drop).ok_or(Refusal::NoData)
+            }
+            Operation::SetDefaultList(path, user) => {
+                let id = self.resolve(path)?;
+                if !self.is_directory(id) {
+                    return Err(Refusal::Invalid);
+                }
+                self.attributes_mut(path, "")?.insert(DEFAULT_LIST.to_vec(), default_list(user));
+                Ok(())
+            }
             Operation::Sync | Operation::Checkpoint | Operation::WriteBack | Operation::WriteBackAll => Ok(()),
             Operation::Remount | Operation::Crash => {
                 for slot in 0..SLOTS {
@@ -590,6 +629,31 @@ impl Model {
         }
         trees
     }
+}
+
+const ACCESS_LIST: &[u8] = b"system.posix_acl_access";
+/// The name of a default access control list.
+pub(crate) const DEFAULT_LIST: &[u8] = b"system.posix_acl_default";
+
+/// Permissions of owner, a user, the group, the mask and others.
+fn list(user: u32, permissions: [u16; 5]) -> Vec<u8> {
+    let mut value = vec![2, 0, 0, 0];
+    for ((tag, id), permissions) in [(1, u32::MAX), (2, user), (4, u32::MAX), (16, u32::MAX), (32, u32::MAX)].into_iter().zip(permissions) {
+        value.extend([u16::to_le_bytes(tag), permissions.to_le_bytes()].concat());
+        value.extend(u32::to_le_bytes(id));
+    }
+    value
+}
+
+/// A list that gives a user and the mask more than others.
+pub(crate) fn default_list(user: u32) -> Vec<u8> {
+    list(user, [7, 7, 5, 7, 5])
+}
+
+/// What something made with a mode under such a list has: what both allow the owner, the mask and others.
+fn inherited(default: &[u8], mode: u16) -> Vec<u8> {
+    let user = default[16..20].iter().rev().fold(0, |id, byte| id << 8 | u32::from(*byte));
+    list(user, [mode >> 6 & 7, 7, 5, mode >> 3 & 7, mode & 5])
 }
 
 fn zero(bytes: &mut [u8], offset: u64, end: u64) {

@@ -39,6 +39,12 @@ pub enum Operation {
     Zero(&'static str, u64, u64, bool),
     /// Copies a range: path and offset of the source, path and offset of the target, length.
     CopyRange(&'static str, u64, &'static str, u64, u64),
+    /// Sets an extended attribute: path, name, length of the value, seed of its bytes.
+    SetAttribute(&'static str, &'static str, u32, u64),
+    /// Removes an extended attribute.
+    RemoveAttribute(&'static str, &'static str),
+    /// Gives a directory a default access control list, which what is made in it inherits: path, a user that the list names.
+    SetDefaultList(&'static str, u32),
     /// Asks for durability.
     Sync,
     /// Writes all metadata home.
@@ -110,10 +116,12 @@ const PATHS: [&str; 20] =
 
 const DIRECTORIES: [&str; 3] = ["", "d", "e"];
 
+const ATTRIBUTES: [&str; 3] = ["user.a", "user.b", "trusted.c"];
+
 /// Draws operations with weights that are drawn anew for each run, some of them zero.
 #[derive(Debug, Clone)]
 pub struct Mix {
-    weights: [u64; 25],
+    weights: [u64; 28],
     largest_write: u64,
     file_bytes_max: u64,
 }
@@ -121,7 +129,7 @@ pub struct Mix {
 impl Mix {
     /// Weights of one run. `room_bytes` is the space that the run may try to fill.
     pub fn draw(random: &mut Random, room_bytes: u64) -> Self {
-        let mut weights = [6, 4, 2, 3, 5, 2, 6, 20, 8, 8, 1, 1, 1, 1, 1, 2, 3, 2, 1, 1, 1, 4, 5, 3, 4];
+        let mut weights = [6, 4, 2, 3, 5, 2, 6, 20, 8, 8, 1, 1, 1, 1, 1, 2, 3, 2, 1, 1, 1, 4, 5, 3, 4, 5, 2, 2];
         for weight in &mut weights {
             match random.below(6) {
                 0 => *weight = 0,
@@ -183,7 +191,13 @@ impl Mix {
             21 => Operation::Allocate(path(random), self.offset(random), self.range(random), random.one_in(2)),
             22 => Operation::Punch(path(random), self.offset(random), self.range(random)),
             23 => Operation::Zero(path(random), self.offset(random), self.range(random), random.one_in(2)),
-            _ => Operation::CopyRange(path(random), self.offset(random), path(random), self.offset(random), self.range(random)),
+            24 => Operation::CopyRange(path(random), self.offset(random), path(random), self.offset(random), self.range(random)),
+            25 => {
+                let length = *random.pick(&[0, 7, 44, 60, 1000, 1025, 3840, 3841, 9000, 65_536]);
+                Operation::SetAttribute(path(random), random.pick::<&str>(&ATTRIBUTES), length, seed)
+            }
+            26 => Operation::RemoveAttribute(path(random), random.pick::<&str>(&ATTRIBUTES)),
+            _ => Operation::SetDefaultList(path(random), random.below(3) as u32),
         }
     }
 

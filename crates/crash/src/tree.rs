@@ -18,6 +18,9 @@ pub enum Kind {
     Symlink(Arc<Vec<u8>>),
 }
 
+/// Extended attributes: values by whole name.
+pub type Attributes = BTreeMap<Vec<u8>, Vec<u8>>;
+
 /// One name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
@@ -27,6 +30,8 @@ pub struct Entry {
     pub nlink: u32,
     /// The first path, in order, that is a name of the same inode.
     pub same_as: Vec<u8>,
+    /// Extended attributes of the inode.
+    pub attributes: Arc<Attributes>,
 }
 
 /// All names.
@@ -77,9 +82,10 @@ impl Tree {
                     }
                     _ => Kind::File(Arc::new(content(fs, inode).map_err(|error| format!("reading '{}': {error}", show(&full)))?)),
                 };
+                let attributes = Arc::new(attributes(fs, inode).map_err(|error| format!("attributes of '{}': {error}", show(&full)))?);
                 let first = first_names.entry(inode).or_insert_with(|| full.clone());
                 *first = full.clone().min(first.clone());
-                tree.0.insert(full, Entry { kind, nlink: found.nlink, same_as: inode.get().to_le_bytes().to_vec() });
+                tree.0.insert(full, Entry { kind, nlink: found.nlink, same_as: inode.get().to_le_bytes().to_vec(), attributes });
             }
         }
         let by_number: HashMap<Vec<u8>, Vec<u8>> =
@@ -88,7 +94,8 @@ impl Tree {
             entry.same_as.clone_from(&by_number[&entry.same_as]);
         }
         let root = fs.attributes(InodeNumber::ROOT).map_err(|error| format!("the root: {error}"))?;
-        tree.0.insert(Vec::new(), Entry { kind: Kind::Directory, nlink: root.nlink, same_as: Vec::new() });
+        let attributes = Arc::new(attributes(fs, InodeNumber::ROOT).map_err(|error| format!("attributes of the root: {error}"))?);
+        tree.0.insert(Vec::new(), Entry { kind: Kind::Directory, nlink: root.nlink, same_as: Vec::new(), attributes });
         Ok(tree)
     }
 
@@ -115,12 +122,29 @@ impl Tree {
                 _ if found.same_as != entry.same_as => {
                     format!("is the inode of '{}' instead of '{}'", show(&found.same_as), show(&entry.same_as))
                 }
+                _ if found.attributes != entry.attributes => {
+                    let shown = |attributes: &Attributes| {
+                        let show = |(name, value): (&Vec<u8>, &Vec<u8>)| format!("{} ({} B)", show(name), value.len());
+                        attributes.iter().map(show).collect::<Vec<_>>().join(", ")
+                    };
+                    format!("has the attributes [{}] instead of [{}]", shown(&found.attributes), shown(&entry.attributes))
+                }
                 _ => "has another type".into(),
             };
             return Some(format!("'{}' {what}", show(path)));
         }
         self.0.keys().find(|path| !expected.0.contains_key(*path)).map(|path| format!("'{}' should not be there", show(path)))
     }
+}
+
+/// All extended attributes of an inode.
+///
+/// # Errors
+/// What the file system says.
+pub fn attributes(fs: &FileSystem, inode: InodeNumber) -> Result<Attributes, Error> {
+    let mut names = Vec::new();
+    fs.extended_attributes(inode, &mut |name, _| names.push(name.to_vec()))?;
+    names.into_iter().map(|name| fs.extended_attribute(inode, &name).map(|value| (name, value))).collect()
 }
 
 /// Bytes of one step of a sequential reader; no part of a sector, so that steps cross them.

@@ -74,10 +74,16 @@ enum Catcher {
     FailedCommit,
     /// More transactions of the drive than there are numbers.
     NumbersEnd,
+    /// Every cut of extended attributes that are set, replaced and removed.
+    Attributes,
+    /// The same on a drive with firmware.
+    FirmwareAttributes,
+    /// Their space after a rebuild, and after the file is gone.
+    AttributeSpace,
 }
 
 impl Catcher {
-    const ALL: [Self; 25] = [
+    const ALL: [Self; 28] = [
         Self::Model,
         Self::Logs,
         Self::FailedFlush,
@@ -103,6 +109,9 @@ impl Catcher {
         Self::FirmwareGpf,
         Self::FailedCommit,
         Self::NumbersEnd,
+        Self::Attributes,
+        Self::FirmwareAttributes,
+        Self::AttributeSpace,
     ];
 
     fn run(self) -> Result<(), String> {
@@ -144,6 +153,9 @@ impl Catcher {
             Self::Scrub => scrub(),
             Self::ReadCopies => read_copies(),
             Self::DamagedPart => damaged_part(),
+            Self::Attributes => attribute_cuts(&Setting::small(PersistenceDomain::Adr, 64 << 10)),
+            Self::FirmwareAttributes => attribute_cuts(&Setting::small(PersistenceDomain::Adr, 64 << 10).with_firmware()),
+            Self::AttributeSpace => attribute_space(),
         }
     }
 }
@@ -373,6 +385,45 @@ fn damaged_log() -> Result<(), String> {
         Err(Error::DamagedData { .. }) => Ok(()),
         other => Err(format!("a damaged log that was appended to reads as {:?}", other.map(|bytes| bytes.len()))),
     }
+}
+
+/// Cuts of small sets and of values in pages of their own, replaced by others of the same shape.
+fn attribute_cuts(setting: &Setting) -> Result<(), String> {
+    let effort = Effort { states: 48, recovery_one_in: 100, recovery_depth: 1, recovery_states: 4, work_one_in: 20, empty_one_in: 0 };
+    let mut explorer = Explorer::new(&Scene::small(setting), effort, 3)?;
+    let first = [SetAttribute("a", "user.x", 900, 7), SetAttribute("b", "user.y", 5000, 8)];
+    for second in [
+        SetAttribute("a", "user.x", 900, 9),
+        SetAttribute("b", "user.y", 5000, 10),
+        SetAttribute("b", "user.y", 65_536, 11),
+        RemoveAttribute("a", "user.x"),
+        RemoveAttribute("b", "user.y"),
+    ] {
+        explorer.explore(&[first[0], first[1], second], 0)?;
+    }
+    explorer.explore(&[SetDefaultList("d", 5), MakeDirectory("d/d"), Create("d/d/a"), SetDefaultList("d", 6)], 0)
+}
+
+/// Lines of attributes belong to one inode, also after the maps were built anew, and go with it.
+fn attribute_space() -> Result<(), String> {
+    let setting = Setting::small(PersistenceDomain::Gpf, 64 << 10);
+    let mut harness = harness(&setting)?;
+    for operation in [
+        Create("a"),
+        SetAttribute("a", "user.x", 9000, 1),
+        SetAttribute("a", "user.y", 50, 2),
+        Crash,
+        Create("b"),
+        SetAttribute("b", "user.x", 9000, 3),
+        SetAttribute("b", "user.y", 50, 4),
+        Remount,
+        Unlink("a"),
+    ] {
+        harness.apply(&operation)?;
+        harness.compare()?;
+    }
+    harness.fs.unmount().map_err(|error| error.to_string())?;
+    check_device(&harness.device, false).map(drop)
 }
 
 /// What cannot be loaded is an error, not zeros (RULES R23).
@@ -725,4 +776,8 @@ mutants! {
     promoted_kept: PromotedKept by ReadCopies;
     promoted_slots_saved: PromotedSlotsSaved by ReadCopies;
     promoted_slot_twice: PromotedSlotTwice by ReadCopies;
+    attributes_not_fenced: AttributesNotFenced by Attributes, FirmwareAttributes;
+    attributes_in_place: AttributesInPlace by Attributes, FirmwareAttributes;
+    attributes_kept: AttributesKept by AttributeSpace;
+    attributes_not_marked: AttributesNotMarked by AttributeSpace;
 }

@@ -2,6 +2,7 @@
 
 use zerocopy::{FromBytes, IntoBytes};
 
+use crate::attributes::AttributePointer;
 use crate::checksum::Place;
 use crate::integer::{U16, U32, U40, U48, U64};
 use crate::mapping::RecordBytes;
@@ -69,9 +70,9 @@ persistent! {
         birth: U64 = 20,
         /// Directory that held the newest name: `..` of a directory, and look-up by handle.
         parent: U48 = 28,
-        /// Line of the extended attributes; 0 none.
+        /// First line of the extended attributes; 0 none.
         attributes: U40 = 34,
-        /// Class of the extended attributes.
+        /// Class of the piece that starts there.
         attributes_class: u8 = 39,
         /// Mapping: record of block 0, or pointer to the tree's root page; device number; or a short symbolic link.
         root: [u8; 20] = 40,
@@ -142,6 +143,8 @@ pub struct Inode {
     pub birth: Timestamp,
     /// Directory of the newest name.
     pub parent: InodeNumber,
+    /// Where the extended attributes are.
+    pub attributes: AttributePointer,
     /// Mapping root, device number or short link.
     pub root: [u8; 20],
 }
@@ -231,8 +234,8 @@ impl Inode {
             flags: self.flags.into(),
             birth: self.birth.encode().into(),
             parent: U48::new(self.parent.get()),
-            attributes: U40::default(),
-            attributes_class: 0,
+            attributes: U40::new(self.attributes.address.number()),
+            attributes_class: self.attributes.class,
             root: self.root,
             zero: [0; 4],
         };
@@ -274,6 +277,7 @@ impl Inode {
             flags: cold.flags.get(),
             birth: Timestamp::decode(cold.birth.get()),
             parent: InodeNumber::new(cold.parent.get()),
+            attributes: AttributePointer { address: LineAddress::new(cold.attributes.get()), class: cold.attributes_class },
             root: cold.root,
         };
         if inode.state & state::IN_USE == 0 || inode.state & !state::KNOWN != 0 {
@@ -320,6 +324,7 @@ mod tests {
             flags: 0,
             birth: Timestamp::default(),
             parent: InodeNumber::ROOT,
+            attributes: AttributePointer { address: LineAddress::new(77), class: 0 },
             root: [0; 20],
         }
     }

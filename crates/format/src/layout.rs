@@ -73,6 +73,11 @@ pub const TABLES: &[Table] = &[
     crate::mapping::LogEntryBytes::TABLE,
     crate::mapping::LeafLine::TABLE,
     crate::mapping::ChecksumLine::TABLE,
+    crate::attributes::AttributeLine::TABLE,
+    crate::attributes::AttributeAddressLine::TABLE,
+    crate::attributes::AttributeSetHead::TABLE,
+    crate::attributes::AttributeHead::TABLE,
+    crate::attributes::AttributeValuePointer::TABLE,
 ];
 
 #[cfg(test)]

@@ -16,6 +16,7 @@ mod layout;
 
 pub mod address;
 pub mod allocation_map;
+pub mod attributes;
 pub mod checksum;
 pub mod dentry;
 pub mod geometry;

@@ -17,7 +17,7 @@ pub enum Region {
     Mappings,
     /// Leaves of data logs and checksum vectors.
     Leaves,
-    /// Extended attributes. Assigned, not yet used.
+    /// Extended attributes.
     Attributes,
 }
 

@@ -39,6 +39,24 @@ pub enum Error {
     /// Not permitted on this kind of file.
     #[error("not permitted on this kind of file")]
     NotPermitted,
+    /// No attribute of that name.
+    #[error("the file has no such extended attribute")]
+    NoData,
+    /// The name of an attribute is empty, or over 255 B.
+    #[error("the name of an extended attribute has 1 to 255 B")]
+    AttributeNameLength,
+    /// The value of an attribute is over 64 KiB.
+    #[error("the value of an extended attribute has at most 64 KiB")]
+    AttributeTooLarge,
+    /// The attributes of one inode are more than the format holds.
+    #[error("the file has as many extended attributes as it can have")]
+    AttributesFull,
+    /// Something that the file system does not have.
+    #[error("{0}")]
+    NotSupported(&'static str),
+    /// Not for this type of file, as the access control lists of new files are for directories only.
+    #[error("only directories have a default access control list")]
+    NotForFiles,
     /// A zone is full.
     #[error("no space left in the {zone} zone")]
     NoSpace {

@@ -52,7 +52,7 @@ pub use scrub::{Scrub, ScrubCounts, ScrubFinding, ScrubbedKind};
 pub use statistics::{OperationCounts, Statistics, WorkCounts};
 pub use types::{
     AllocateMode, Attributes, DirectoryEntry, Engine, FormatOptions, MountOptions, NewInode, Promote, ReadOptions, RenameMode, SeekTo,
-    SetAttributes, SetTime, Space, Threshold, WriteBackPolicy, WriteOptions, ZoneSpace,
+    SetAttributeMode, SetAttributes, SetExtendedAttribute, SetTime, Space, Threshold, WriteBackPolicy, WriteOptions, ZoneSpace,
 };
 
 use data::promote::Admission;
@@ -181,6 +181,11 @@ impl FileSystem {
     /// A generation for a new inode: no other inode of this file system has had it with the same number.
     pub(crate) fn next_generation(&self) -> u32 {
         self.generation.fetch_add(1, Relaxed)
+    }
+
+    /// Nothing got this generation after all. Where others have been given out since, those have their transactions.
+    pub(crate) fn return_generation(&self, generation: u32) {
+        let _others_were = self.generation.compare_exchange(generation.wrapping_add(1), generation, Relaxed, Relaxed);
     }
 }
 

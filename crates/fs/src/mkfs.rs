@@ -4,6 +4,7 @@
 //! Then the file system is mounted and unmounted once: that saves the maps and proves that it mounts.
 
 use tandemfs_device::{BlockRequest, Drive, Flushed, Lines, Structure};
+use tandemfs_format::attributes::AttributePointer;
 use tandemfs_format::geometry::{Geometry, GeometryError, SEGMENT_TABLE_LINES, SUPERBLOCK_OFFSETS};
 use tandemfs_format::inode::{Inode, file_type, state};
 use tandemfs_format::segment::{Region, Segment};
@@ -116,6 +117,7 @@ fn write_first_state(drive: &Drive, superblock: &Superblock, (uid, gid): (u32, u
         flags: 0,
         birth: time,
         parent: InodeNumber::ROOT,
+        attributes: AttributePointer::NONE,
         root: [0; 20],
     };
     let address = geometry.unit(geometry.fixed_units()).nth(2 * InodeNumber::ROOT.get());

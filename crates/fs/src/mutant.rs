@@ -143,6 +143,14 @@ pub enum Mutant {
     OldLineUnderLog,
     /// R13: a file grows in place and forgets what a truncation left behind its end ([IP5]).
     StaleTailInPlace,
+    /// Lines of new attributes are linked before they are fenced ([ST1]).
+    AttributesNotFenced,
+    /// A file that is removed keeps the lines of its attributes.
+    AttributesKept,
+    /// An attribute is replaced where it lies.
+    AttributesInPlace,
+    /// A rebuild of the maps does not look at attributes.
+    AttributesNotMarked,
 }
 
 #[cfg(feature = "mutants")]

@@ -17,6 +17,8 @@ use tandemfs_format::{EMPTY_LINE, InodeNumber, LINE_BYTES, Line, LineAddress, PA
 
 use crate::index::block::Block;
 use crate::index::tree::{self, Found};
+use crate::mutant::{Mutant, on};
+use crate::namespace::extended_attributes::AttributeSet;
 use crate::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use crate::sync::{Mutex, scan_threads};
 use crate::volume::{Owner, Volume, load_bulk};
@@ -174,14 +176,26 @@ fn mark_inode(volume: &Volume, number: InodeNumber, address: LineAddress, inode:
     if !volume.memory.mark(Some(Region::Inodes), address, 2) {
         return Err(twice("its slot", address));
     }
-    if !inode.has_mapping() {
-        return Ok(());
-    }
     let owner = Owner { inode: number, generation: inode.generation };
     let context = |error: Error| match error {
         Error::Damaged { source, .. } => damaged(volume, format!("inode {number}: {source}")),
         other => other,
     };
+    if !on(Mutant::AttributesNotMarked) {
+        let mut foreign = None;
+        let mut mark = |first, lines| {
+            if mark_lines(volume, Some(Region::Attributes), first, lines).is_none() {
+                foreign.get_or_insert(first);
+            }
+        };
+        AttributeSet::each_piece(volume, owner, inode, &mut mark).map_err(context)?;
+        if let Some(first) = foreign {
+            return Err(twice("a line of its extended attributes", first));
+        }
+    }
+    if !inode.has_mapping() {
+        return Ok(());
+    }
     tree::walk(volume, owner, inode.root_record(), 0, &mut |found| match found {
         Found::Page(page) => mark_lines(volume, Some(Region::Mappings), page, PAGE_LINES).ok_or_else(|| twice("a mapping page", page)),
         Found::Block(_, Record::Memory(page)) => {

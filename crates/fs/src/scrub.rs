@@ -16,6 +16,7 @@ use std::fmt;
 
 use hashbrown::{HashMap, HashSet};
 use tandemfs_device::{BlockRequest, DeviceError, Structure};
+use tandemfs_format::attributes::{AttributeValue, StreamShape, addresses_of, decode_set, extend_stream};
 use tandemfs_format::dentry::decode_slot;
 use tandemfs_format::geometry::{SEGMENT_TABLE_LINES, SUPERBLOCK_OFFSETS};
 use tandemfs_format::inode::{Inode, file_type};
@@ -303,6 +304,7 @@ impl Scrub {
                 }
                 look(self);
                 self.counts.inodes += 1;
+                self.attributes(volume, &state, number);
                 state.inode.has_mapping()
             }
             // A free slot has valid lines as well; whoever takes it now changes one after the other.
@@ -316,6 +318,59 @@ impl Scrub {
                 false
             }
         }
+    }
+
+    /// The lines of an inode's extended attributes, and what they say together.
+    fn attributes(&mut self, volume: &Volume, state: &State, number: InodeNumber) {
+        let (owner, pointer) = (state.owner(number), state.inode.attributes);
+        if pointer.is_none() {
+            return;
+        }
+        let verified = match pointer.first_piece() {
+            None => Err(Corrupt::Field { address: pointer.address, field: "attributes_class", found: pointer.class.into() }),
+            Some(piece) => match self.stream(volume, owner, pointer.address, piece) {
+                None => return,
+                Some(stream) => decode_set(volume.pair, pointer, &stream),
+            },
+        };
+        let set = match verified {
+            Ok(set) => set,
+            Err(source) => return self.find_line(Some(number), pointer.address, source),
+        };
+        for attribute in set {
+            let AttributeValue::Apart { address, length, crc } = attribute.value else { continue };
+            let shape = StreamShape::of(length as usize);
+            let Some(stream) = self.stream(volume, owner, address, (shape.lines, shape.pages > 0)) else { continue };
+            let found = stream.get(..length as usize).map(|value| volume.pair.data(value));
+            if found != Some(crc) {
+                self.find_line(Some(number), address, "an extended attribute does not fit its checksum");
+            }
+        }
+    }
+
+    /// The bytes of a stream; `None` where a line of it was found damaged.
+    fn stream(&mut self, volume: &Volume, owner: Owner, first: LineAddress, (lines, names_pages): (u64, bool)) -> Option<Vec<u8>> {
+        let verify = |address, line: &Line| volume.place(owner, address).verify(line);
+        let mut bytes = Vec::new();
+        let mut pieces = vec![(first, lines, names_pages)];
+        while let Some((first, lines, names_pages)) = pieces.pop() {
+            if !volume.geometry.holds_lines(first, lines) {
+                self.find_line(Some(owner.inode), first, "a pointer leads out of the memory zone");
+                return None;
+            }
+            let found = self.lines(volume, Some(owner.inode), Structure::Mapping, first, lines, &verify);
+            let found: Option<Vec<Line>> = found.into_iter().collect();
+            for line in found? {
+                match names_pages {
+                    true => pieces.extend(addresses_of(&line).map(|page| (page.page(), PAGE_LINES, false))),
+                    false => extend_stream(&mut bytes, &line),
+                }
+            }
+            if names_pages {
+                pieces.reverse();
+            }
+        }
+        Some(bytes)
     }
 
     /// A part of a mapping: the blocks that it names, and where it goes on.

@@ -76,6 +76,14 @@ counters! {
         lseek,
         /// Ranges copied between files; what they seek, read and write counts as well.
         copy_range,
+        /// Extended attributes read.
+        getxattr,
+        /// Lists of extended attributes.
+        listxattr,
+        /// Extended attributes set.
+        setxattr,
+        /// Extended attributes removed.
+        removexattr,
     }
 }
 

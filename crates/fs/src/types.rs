@@ -200,6 +200,27 @@ pub struct SetAttributes {
     pub kill_set_id: bool,
 }
 
+/// Whether an extended attribute may, must or must not be there when it is set.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum SetAttributeMode {
+    /// It may be.
+    #[default]
+    Any,
+    /// It must not (`XATTR_CREATE`). Access control lists do not ask, as in Linux.
+    Create,
+    /// It must (`XATTR_REPLACE`). Access control lists do not ask.
+    Replace,
+}
+
+/// How an extended attribute is set.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct SetExtendedAttribute {
+    /// Whether it may be there.
+    pub mode: SetAttributeMode,
+    /// An access control list takes the set-group-id bit away: its setter is not in the file's group and has no right to leave it.
+    pub kill_set_group_id: bool,
+}
+
 /// An entry that `read_directory` yields.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DirectoryEntry<'a> {

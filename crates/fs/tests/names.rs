@@ -76,14 +76,14 @@ fn a_nameless_file_is_named_once_or_goes_with_its_holder() {
     let fs = mounted(&device);
     let used = |fs: &FileSystem| fs.space().inodes_used;
     let before = used(&fs);
-    let nameless = fs.create_nameless(ROOT, &file()).expect("created");
+    let nameless = fs.create_nameless(ROOT, &file(), 0).expect("created");
     assert_eq!((nameless.nlink, used(&fs)), (0, before + 1));
     fs.write(nameless.inode, 0, &[7; 100_000], WriteOptions::default()).expect("written");
     fs.forget(nameless.inode, 1);
     assert!(matches!(fs.attributes(nameless.inode), Err(Error::Stale(_))));
     assert_eq!(used(&fs), before, "it went with its holder");
 
-    let named = fs.create_nameless(ROOT, &file()).expect("created").inode;
+    let named = fs.create_nameless(ROOT, &file(), 0).expect("created").inode;
     assert_eq!(fs.link(named, ROOT, b"named").expect("named").nlink, 1);
     fs.forget(named, 1);
     assert_eq!(fs.lookup(ROOT, b"named").expect("there").inode, named);
@@ -94,13 +94,13 @@ fn a_nameless_file_is_named_once_or_goes_with_its_holder() {
     fs.forget(named, 1);
     assert_eq!(used(&fs), before);
 
-    assert!(matches!(fs.create_nameless(named, &file()), Err(Error::Stale(_))));
+    assert!(matches!(fs.create_nameless(named, &file(), 0), Err(Error::Stale(_))));
     let directory = NewInode { mode: file_type::DIRECTORY | 0o755, ..file() };
-    assert!(matches!(fs.create_nameless(ROOT, &directory), Err(Error::InvalidArgument(_))));
+    assert!(matches!(fs.create_nameless(ROOT, &directory, 0), Err(Error::InvalidArgument(_))));
 
     // In a crash one without a name goes, one with a name stays.
-    let lost = fs.create_nameless(ROOT, &file()).expect("created").inode;
-    let kept = fs.create_nameless(ROOT, &file()).expect("created").inode;
+    let lost = fs.create_nameless(ROOT, &file(), 0).expect("created").inode;
+    let kept = fs.create_nameless(ROOT, &file(), 0).expect("created").inode;
     fs.write(kept, 0, b"kept", WriteOptions::default()).expect("written");
     fs.link(kept, ROOT, b"kept").expect("named");
     drop(fs);

@@ -7,10 +7,12 @@
 //!      an unlinked inode stays until then (RULES R21). The kernel holds a look-up for whatever is open, so opening counts nothing.
 //! [F3] No operation of the door calls inval_inode or inval_entry (RULES R21).
 //! [F4] What a reply acknowledges is durable (RULES R8), but for reads. `fsync` has nothing left to write.
-//! [F5] The kernel checks permissions (default_permissions) and applies the umask. Set-id bits are ours to clear (HANDLE_KILLPRIV_V2): the
-//!      kernel marks the WRITE and the SETATTR that take them away (a new size from who lacks CAP_FSETID, a new owner from anybody), and
-//!      before a FALLOCATE or COPY_FILE_RANGE that does it sends a SETATTR without any field. Else it would ask for `security.capability`
-//!      before every write.
+//! [F5] The kernel checks permissions (default_permissions) and access control lists (POSIX_ACL); with those it leaves the umask to the file
+//!      system. Set-id bits and `security.capability` are ours to clear (HANDLE_KILLPRIV_V2): the kernel marks the WRITE and the SETATTR that
+//!      take the bits away (a new size from who lacks CAP_FSETID, a new owner from anybody), and before a FALLOCATE or COPY_FILE_RANGE that
+//!      does it sends a SETATTR without any field. Else it would ask for `security.capability` before every write. It does not notice that a
+//!      write took the bits, so it keeps no attributes of files that have them. `security.capability` goes with every change of the bytes,
+//!      the size or the owner, whoever makes it.
 
 use std::cell::RefCell;
 use std::ffi::OsStr;
@@ -41,12 +43,16 @@ const LOW_SPACE_BYTES: u64 = 64 << 20;
 /// Longest READ whose pages are copied in strict mode.
 const KEPT_BYTES_MAX: u32 = 128 << 10;
 const SET_GID: u16 = 0o2000;
+/// Set-user-id and set-group-id.
+const SET_ID: u16 = 0o6000;
 
 /// The door from FUSE to a file system.
 pub(crate) struct Door {
     pub(crate) fs: Arc<FileSystem>,
     pub(crate) mode: Mode,
     pub(crate) read_only: bool,
+    /// Extended attributes are asked for and set.
+    pub(crate) attributes: bool,
     pub(crate) writers: Writers,
     /// Largest WRITE and READ that is agreed on. Nothing is allocated for more, whatever a request asks for.
     pub(crate) request_bytes_max: u32,
@@ -73,8 +79,9 @@ impl Door {
             // Pages stay when a size changes: nobody else changes them ([F1]).
             InitFlags::FUSE_EXPLICIT_INVAL_DATA,
         ];
+        let of_lists = self.attributes.then_some(InitFlags::FUSE_POSIX_ACL | InitFlags::FUSE_DONT_MASK); // [F5]
         let write_back = (self.mode == Mode::Relaxed && !self.read_only).then_some(InitFlags::FUSE_WRITEBACK_CACHE);
-        for flag in wanted.into_iter().chain(write_back) {
+        for flag in wanted.into_iter().chain(write_back).chain(of_lists) {
             if config.add_capabilities(flag).is_err() {
                 tracing::info!(?flag, "this kernel cannot");
             }
@@ -108,7 +115,14 @@ impl Door {
 
     /// How long the kernel keeps attributes.
     pub(crate) fn valid(&self, attributes: &Attributes) -> Duration {
-        if self.writers.contains(attributes.inode) { VALID_WHILE_WRITTEN } else { VALID }
+        let is_directory = attributes.mode & file_type::MASK == file_type::DIRECTORY;
+        if attributes.mode & SET_ID != 0 && !is_directory {
+            Duration::ZERO // [F5]
+        } else if self.writers.contains(attributes.inode) {
+            VALID_WHILE_WRITTEN
+        } else {
+            VALID
+        }
     }
 
     /// Whether an opener with these flags writes behind the write-back cache.
@@ -139,20 +153,20 @@ impl Door {
         errno(error)
     }
 
-    /// Makes an inode and its name. In a directory with the set-group-id bit it gets the directory's group, and a directory the bit.
+    /// Makes an inode and its name, with permissions that the umask cuts unless the directory says what they are.
     pub(crate) fn create(
         &self,
         request: &Request,
         parent: INodeNo,
         name: &OsStr,
-        mode: u16,
+        (mode, umask): (u16, u16),
         rdev: u32,
         target: &[u8],
     ) -> Result<Attributes> {
-        self.fs.create(inode(parent), name.as_bytes(), &self.new_inode(request, parent, mode, rdev, target)?)
+        self.fs.create_under_umask(inode(parent), name.as_bytes(), &self.new_inode(request, parent, mode, rdev, target)?, umask)
     }
 
-    /// What a new inode is given.
+    /// What a new inode is given. In a directory with the set-group-id bit it gets the directory's group, and a directory the bit.
     pub(crate) fn new_inode<'t>(&self, request: &Request, parent: INodeNo, mode: u16, rdev: u32, target: &'t [u8]) -> Result<NewInode<'t>> {
         let directory = self.fs.attributes(inode(parent))?;
         let inherits = directory.mode & SET_GID != 0;

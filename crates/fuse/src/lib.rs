@@ -9,9 +9,11 @@
 #![forbid(unsafe_code)]
 
 mod attributes;
+mod caller;
 pub mod control;
 mod door;
 mod errno;
+mod extended_attributes;
 mod listing;
 mod mounting;
 pub mod mounts;

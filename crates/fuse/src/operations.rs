@@ -89,7 +89,9 @@ impl fuser::Filesystem for Door {
             // A request that asks for nothing comes before the space of a file changes ([F5]).
             kill_set_id: kill_set_id || nothing,
         };
-        match self.fs.set_attributes(inode(node), &set) {
+        let kills = set.kill_set_id || uid.is_some() || gid.is_some() || size.is_some();
+        let killed = if kills { self.fs.kill_capabilities(inode(node)) } else { Ok(()) };
+        match killed.and_then(|()| self.fs.set_attributes(inode(node), &set)) {
             Ok(attributes) => reply.attr(&self.valid(&attributes), &file_attr(&attributes)),
             Err(error) => reply.error(self.failed("setattr", node, &error)),
         }
@@ -102,24 +104,26 @@ impl fuser::Filesystem for Door {
         }
     }
 
-    fn mknod(&self, request: &Request, parent: INodeNo, name: &OsStr, mode: u32, _umask: u32, rdev: u32, reply: ReplyEntry) {
+    fn mknod(&self, request: &Request, parent: INodeNo, name: &OsStr, mode: u32, umask: u32, rdev: u32, reply: ReplyEntry) {
         let kind = (mode as u16) & file_type::MASK;
         let kind = if kind == 0 { file_type::REGULAR } else { kind };
-        self.reply_entry("mknod", parent, self.create(request, parent, name, kind | permissions(mode), rdev, &[]), reply);
+        let mode = kind | permissions(mode);
+        self.reply_entry("mknod", parent, self.create(request, parent, name, (mode, permissions(umask)), rdev, &[]), reply);
     }
 
-    fn mkdir(&self, request: &Request, parent: INodeNo, name: &OsStr, mode: u32, _umask: u32, reply: ReplyEntry) {
+    fn mkdir(&self, request: &Request, parent: INodeNo, name: &OsStr, mode: u32, umask: u32, reply: ReplyEntry) {
         let mode = file_type::DIRECTORY | permissions(mode);
-        self.reply_entry("mkdir", parent, self.create(request, parent, name, mode, 0, &[]), reply);
+        self.reply_entry("mkdir", parent, self.create(request, parent, name, (mode, permissions(umask)), 0, &[]), reply);
     }
 
     fn symlink(&self, request: &Request, parent: INodeNo, name: &OsStr, target: &Path, reply: ReplyEntry) {
         let (mode, target) = (file_type::SYMLINK | 0o777, target.as_os_str().as_bytes());
-        self.reply_entry("symlink", parent, self.create(request, parent, name, mode, 0, target), reply);
+        self.reply_entry("symlink", parent, self.create(request, parent, name, (mode, 0), 0, target), reply);
     }
 
-    fn create(&self, request: &Request, parent: INodeNo, name: &OsStr, mode: u32, _umask: u32, flags: i32, reply: ReplyCreate) {
-        let created = self.create(request, parent, name, file_type::REGULAR | permissions(mode), 0, &[]);
+    fn create(&self, request: &Request, parent: INodeNo, name: &OsStr, mode: u32, umask: u32, flags: i32, reply: ReplyCreate) {
+        let mode = file_type::REGULAR | permissions(mode);
+        let created = self.create(request, parent, name, (mode, permissions(umask)), 0, &[]);
         match created.and_then(|attributes| self.remember(attributes)) {
             Ok(attributes) => {
                 // Creating gives one time for both, and entries may be kept either way.
@@ -134,10 +138,10 @@ impl fuser::Filesystem for Door {
     }
 
     /// The file is held from its creation on, which is the look-up that the reply carries ([F2]).
-    fn tmpfile(&self, request: &Request, parent: INodeNo, mode: u32, _umask: u32, flags: i32, reply: ReplyCreate) {
+    fn tmpfile(&self, request: &Request, parent: INodeNo, mode: u32, umask: u32, flags: i32, reply: ReplyCreate) {
         let created = self
             .new_inode(request, parent, file_type::REGULAR | permissions(mode), 0, &[])
-            .and_then(|new| self.fs.create_nameless(inode(parent), &new));
+            .and_then(|new| self.fs.create_nameless(inode(parent), &new, permissions(umask)));
         match created {
             Ok(attributes) => {
                 if self.writes_behind(flags) {
@@ -240,7 +244,10 @@ impl fuser::Filesystem for Door {
         _owner: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
-        match self.fs.write(inode(node), offset, data, write_options(self.mode, write_flags, flags)) {
+        // Past its cache the kernel leaves them to us ([F5]); else it has taken them away by REMOVEXATTR when the bytes came into the cache.
+        let from_cache = write_flags.contains(WriteFlags::FUSE_WRITE_CACHE);
+        let killed = if !from_cache { self.fs.kill_capabilities(inode(node)) } else { Ok(()) };
+        match killed.and_then(|()| self.fs.write(inode(node), offset, data, write_options(self.mode, write_flags, flags))) {
             Ok(written) => reply.written(written as u32),
             Err(error) => reply.error(self.failed("write", node, &error)),
         }
@@ -347,23 +354,35 @@ impl fuser::Filesystem for Door {
         }
     }
 
-    // What the file system does not have. After one ENOSYS the kernel stops asking, or does it itself.
-
-    fn getxattr(&self, _request: &Request, _node: INodeNo, _name: &OsStr, _size: u32, reply: ReplyXattr) {
-        reply.error(Errno::ENOSYS);
+    fn getxattr(&self, _request: &Request, node: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
+        if !self.attributes {
+            return reply.error(Errno::ENOSYS); // and the kernel asks no more
+        }
+        self.reply_bytes("getxattr", node, size, self.fs.extended_attribute(inode(node), name.as_bytes()), reply);
     }
 
-    fn listxattr(&self, _request: &Request, _node: INodeNo, _size: u32, reply: ReplyXattr) {
-        reply.error(Errno::ENOSYS);
+    fn listxattr(&self, request: &Request, node: INodeNo, size: u32, reply: ReplyXattr) {
+        if !self.attributes {
+            return reply.error(Errno::ENOSYS); // and the kernel asks no more
+        }
+        self.reply_bytes("listxattr", node, size, self.attribute_names(request, node), reply);
     }
 
-    fn setxattr(&self, _request: &Request, _node: INodeNo, _name: &OsStr, _value: &[u8], _flags: i32, _position: u32, reply: ReplyEmpty) {
-        reply.error(Errno::ENOSYS);
+    fn setxattr(&self, request: &Request, node: INodeNo, name: &OsStr, value: &[u8], flags: i32, _position: u32, reply: ReplyEmpty) {
+        if !self.attributes {
+            return reply.error(Errno::ENOSYS); // and the kernel asks no more
+        }
+        self.reply_empty("setxattr", node, self.set_attribute(request, node, name.as_bytes(), value, flags), reply);
     }
 
-    fn removexattr(&self, _request: &Request, _node: INodeNo, _name: &OsStr, reply: ReplyEmpty) {
-        reply.error(Errno::ENOSYS);
+    fn removexattr(&self, _request: &Request, node: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        if !self.attributes {
+            return reply.error(Errno::ENOSYS); // and the kernel asks no more
+        }
+        self.reply_empty("removexattr", node, self.fs.remove_extended_attribute(inode(node), name.as_bytes()), reply);
     }
+
+    // What the file system does not have.
 
     fn ioctl(
         &self,

@@ -66,7 +66,8 @@ impl Answering {
     /// Waits for the first request, INIT, and agrees on sizes and abilities. No WRITE or READ is larger than `request_bytes_max`.
     pub fn start(fs: &Arc<FileSystem>, channel: OwnedFd, settings: &MountSettings, request_bytes_max: u32) -> io::Result<Self> {
         let (mode, read_only) = (settings.mode, settings.read_only);
-        let door = Door { fs: Arc::clone(fs), mode, read_only, writers: Writers::default(), request_bytes_max };
+        let (attributes, writers) = (settings.attributes, Writers::default());
+        let door = Door { fs: Arc::clone(fs), mode, read_only, attributes, writers, request_bytes_max };
         fuser::Session::from_fd(door, channel, settings.access(), settings.session()).map(Self)
     }
 

@@ -52,6 +52,9 @@ pub struct MountSettings {
     pub suid: bool,
     /// Programs can be run.
     pub exec: bool,
+    /// There are extended attributes and access control lists. They cost the kernel a question the first time that it checks or writes a
+    /// file of which it knows no attributes.
+    pub attributes: bool,
     /// Each change is written at once (mount(8)'s `sync`).
     pub sync: bool,
     /// Each change of a directory is written at once (mount(8)'s `dirsync`), as it is anyway.
@@ -72,6 +75,7 @@ impl Default for MountSettings {
             dev: false,
             suid: false,
             exec: true,
+            attributes: true,
             sync: false,
             dirsync: false,
             source: "tandemfs".into(),

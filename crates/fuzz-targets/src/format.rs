@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 
 use tandemfs_format::allocation_map::{self, PIECE_BYTES};
+use tandemfs_format::attributes::{AttributePointer, decode_set, encode_set};
 use tandemfs_format::dentry::{Dentry, PAGE_SLOTS, decode_slot};
 use tandemfs_format::inode::Inode;
 use tandemfs_format::journal::{self, TX_LINES_MAX};
@@ -25,7 +26,7 @@ pub(crate) fn run(bytes: &[u8]) {
     let pair = PairSeed::new(uuid::Uuid::from_u128(7));
     let address = LineAddress::new(640);
     let place = Place { pair, address, inode: InodeNumber::new(5), generation: 3 };
-    match input.below(7) {
+    match input.below(8) {
         0 => {
             let mut copies = [vec![0; 1024], vec![0; 1024]];
             for copy in &mut copies {
@@ -99,6 +100,24 @@ pub(crate) fn run(bytes: &[u8]) {
                 assert!(record.changes.len() <= TX_LINES_MAX && record.bytes <= bytes.len(), "a record beyond its bytes");
             }
         }
+        7 => {
+            // A set with a checksum that fits, of attributes that may be right.
+            let mut stream = vec![0; 8];
+            while !input.is_empty() && stream.len() < 4000 {
+                let (name, value) = (input.take(1 + usize::from(input_low(&stream))).to_vec(), input.below(40));
+                stream.extend([1 + (name.len() % 6) as u8, name.len() as u8, value as u8, 0, 0, 0]);
+                stream.extend(name);
+                stream.extend(input.take(value));
+            }
+            let length = stream.len() as u32;
+            stream[4..8].copy_from_slice(&length.to_le_bytes());
+            let crc = pair.data(&stream[4..]);
+            stream[..4].copy_from_slice(&crc.to_le_bytes());
+            let pointer = AttributePointer::new(address, stream.len());
+            if let Ok(set) = decode_set(pair, pointer, &stream) {
+                assert_eq!(encode_set(pair, &set), stream, "a set changes when it is written");
+            }
+        }
         _ => {
             let (index, generation) = (input.number(2), input.number(2));
             let mut header = line(&mut input);
@@ -115,6 +134,11 @@ pub(crate) fn run(bytes: &[u8]) {
     }
 }
 
+/// A length that follows from what is there already.
+fn input_low(stream: &[u8]) -> u8 {
+    stream.last().copied().unwrap_or(0) % 12
+}
+
 /// What is understood of a record is the same when it is written and read again.
 fn check_record(bytes: RecordBytes, address: LineAddress, encode: fn(&Record) -> RecordBytes) {
     if let Ok(record) = bytes.decode(address) {
@@ -124,7 +148,7 @@ fn check_record(bytes: RecordBytes, address: LineAddress, encode: fn(&Record) ->
 
 pub(crate) fn corpus() -> Vec<Vec<u8>> {
     let mut seen = HashSet::new();
-    let noise = (0..7_u8).flat_map(|kind| (0..6_u8).map(move |seed| (kind, seed)));
+    let noise = (0..8_u8).flat_map(|kind| (0..6_u8).map(move |seed| (kind, seed)));
     let inputs = noise.map(|(kind, seed)| {
         let bytes = (0..200_u16).map(|at| if seed < 3 { u8::from(at % 8 == u16::from(seed)) } else { (at as u8).wrapping_mul(seed) });
         std::iter::once(kind).chain(bytes).collect::<Vec<u8>>()

@@ -12,6 +12,7 @@ const PATHS: [&str; 16] = ["a", "b", "c", "d", "e", LONG, "d/a", "d/b", "d/d", "
 const DIRECTORIES: [&str; 3] = ["", "d", "e"];
 const MODES: [RenameMode; 3] = [RenameMode::Replace, RenameMode::NoReplace, RenameMode::Exchange];
 const UNITS: [u64; 5] = [1, 64, 256, 4096, 16_384];
+const ATTRIBUTES: [&str; 3] = ["user.a", "user.b", "trusted.c"];
 /// What a page of records maps, in blocks of 4 KiB.
 const PAGE_OF_RECORDS: u64 = 192 << 12;
 
@@ -47,8 +48,8 @@ fn operation(input: &mut Input<'_>) -> Operation {
         4 => Operation::Unlink(path(input)),
         5 => Operation::RemoveDirectory(path(input)),
         6 => Operation::Rename(path(input), path(input), *input.pick(&MODES)),
-        7 | 22 | 23 => Operation::Write(path(input), place(input), length(input), input.byte().into()),
-        8 | 24 => Operation::Append(path(input), length(input), input.byte().into()),
+        7 | 22 => Operation::Write(path(input), place(input), length(input), input.byte().into()),
+        8 => Operation::Append(path(input), length(input), input.byte().into()),
         9 | 25 => Operation::Truncate(path(input), place(input)),
         10 => Operation::Sync,
         11 => Operation::Checkpoint,
@@ -60,6 +61,9 @@ fn operation(input: &mut Input<'_>) -> Operation {
         17 => Operation::Forget(input.below(SLOTS)),
         18 => Operation::Scatter(path(input), place(input), 1 + u32::from(input.byte() % 40), 4096, length(input).min(4096), 1),
         19 => Operation::CreateMany(input.pick::<&str>(&DIRECTORIES), 0, 1 + u32::from(input.byte() % 70)),
+        23 => Operation::SetAttribute(path(input), input.pick::<&str>(&ATTRIBUTES), u32::from(input.short()), input.byte().into()),
+        24 if input.one_in(2) => Operation::RemoveAttribute(path(input), input.pick::<&str>(&ATTRIBUTES)),
+        24 => Operation::SetDefaultList(path(input), input.byte().into()),
         _ => Operation::UnlinkMany(input.pick::<&str>(&DIRECTORIES), 0, 1 + u32::from(input.byte() % 70)),
     }
 }

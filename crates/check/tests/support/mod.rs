@@ -7,6 +7,9 @@ use std::sync::{Arc, Mutex};
 use tandemfs_check::{CheckOptions, Finding, Report, check};
 use tandemfs_device::{BlockPath, BlockRequest, BytePath, Device, DeviceDescription, DeviceError, Drive, PersistenceDomain, REQUEST_BYTES};
 use tandemfs_format::allocation_map::{PIECE_BYTES, PieceKind, encode as encode_piece};
+use tandemfs_format::attributes::{
+    Attribute, AttributePointer, AttributeValue, Namespace, STREAM_PAGE_BYTES, StreamShape, address_lines, encode_set, stream_lines,
+};
 use tandemfs_format::dentry::{Dentry, DentryHeadLine, type_of_mode};
 use tandemfs_format::geometry::{Geometry, PIECE_SECTORS, RING_BYTES_MIN, SUPERBLOCK_OFFSETS};
 use tandemfs_format::inode::{Inode, InodeColdLine, InodeHotLine, Timestamp, file_type, state};
@@ -45,6 +48,7 @@ pub const DENTRIES: u64 = 2 * UNIT_LINES;
 pub const MAPPINGS: u64 = 3 * UNIT_LINES;
 pub const LEAVES: u64 = 4 * UNIT_LINES;
 pub const DATA: u64 = 5 * UNIT_LINES;
+pub const ATTRIBUTES: u64 = 6 * UNIT_LINES;
 /// Lines below the mark of each segment.
 pub const MARK: u64 = 4096;
 
@@ -85,8 +89,24 @@ pub fn new_inode(mode: u16, nlink: u32, size: u64, sectors: u64, root: [u8; 20])
         flags: 0,
         birth: time,
         parent: InodeNumber::ROOT,
+        attributes: AttributePointer::NONE,
         root,
     }
+}
+
+pub fn near(namespace: Namespace, name: &[u8], value: &[u8]) -> Attribute {
+    Attribute { namespace, name: name.to_vec(), value: AttributeValue::Near(value.to_vec()) }
+}
+
+/// An access control list: tags, permissions, ids.
+pub fn access_list(entries: &[(u16, u16, u32)]) -> Vec<u8> {
+    let mut list = vec![2, 0, 0, 0];
+    for (tag, permissions, id) in entries {
+        list.extend(tag.to_le_bytes());
+        list.extend(permissions.to_le_bytes());
+        list.extend(id.to_le_bytes());
+    }
+    list
 }
 
 pub fn data_of(seed: u64, length: usize) -> Vec<u8> {
@@ -140,6 +160,19 @@ impl Image {
     pub fn crashed() -> Self {
         let mut image = Self::small();
         image.edit_superblock(|superblock| superblock.clean = false);
+        image
+    }
+
+    /// The same where [`FILE`] has attributes, one of them in two pages of its own.
+    pub fn attributed() -> Self {
+        let mut image = Self::crashed();
+        image.add_attributes_region();
+        let value = data_of(9, 5000);
+        image.put_stream(FILE, ATTRIBUTES + 64, &value);
+        let apart = AttributeValue::Apart { address: LineAddress::new(ATTRIBUTES + 64), length: 5000, crc: image.pair().data(&value) };
+        let large = Attribute { namespace: Namespace::User, name: b"large".to_vec(), value: apart };
+        image.put_attributes(FILE, ATTRIBUTES, &[near(Namespace::Security, b"label", b"a label"), large]);
+        image.edit_inode(FILE, |inode| inode.sectors += 16);
         image
     }
 
@@ -479,6 +512,46 @@ impl Image {
     }
 
     // ---- checking ---------------------------------------------------------------------------------------------------------------
+
+    // ---- attributes -------------------------------------------------------------------------------------------------------------
+
+    /// Gives attributes their region.
+    pub fn add_attributes_region(&mut self) {
+        self.memory[ATTRIBUTES as usize * LINE_BYTES..(ATTRIBUTES + MARK) as usize * LINE_BYTES].fill(0);
+        let segment = Segment { region: Region::Attributes, start_unit: 6, unit_count: 1, region_unit: 0, high_water_lines: MARK };
+        self.put_segment(4, &segment);
+    }
+
+    /// Gives an inode a set of attributes at a line.
+    pub fn put_attributes(&mut self, number: u64, line: u64, set: &[Attribute]) {
+        let stream = encode_set(self.pair(), set);
+        self.put_stream(number, line, &stream);
+        let pointer = AttributePointer::new(LineAddress::new(line), stream.len());
+        self.edit_inode(number, |inode| inode.attributes = pointer);
+    }
+
+    /// Puts a stream at a line; its pages follow its addresses at the next multiple of 64.
+    pub fn put_stream(&mut self, number: u64, line: u64, stream: &[u8]) {
+        let generation = self.inode(number).generation;
+        let pair = self.pair();
+        let place = move |address| Place { pair, address, inode: InodeNumber::new(number), generation };
+        let shape = StreamShape::of(stream.len());
+        let mut pieces = Vec::new();
+        if shape.pages == 0 {
+            pieces.push((line, stream_lines(place, LineAddress::new(line), shape.lines, stream)));
+        } else {
+            let first = (line + 1).next_multiple_of(64);
+            let pages: Vec<LineAddress> = (0..shape.pages).map(|page| LineAddress::new(first + page * 64)).collect();
+            pieces.push((line, address_lines(place, LineAddress::new(line), shape.lines, &pages)));
+            for (page, bytes) in pages.iter().zip(stream.chunks(STREAM_PAGE_BYTES)) {
+                pieces.push((page.number(), stream_lines(place, *page, 64, bytes)));
+            }
+        }
+        for (first, bytes) in pieces {
+            self.memory[first as usize * LINE_BYTES..][..bytes.len()].copy_from_slice(&bytes);
+            self.use_lines(first, (bytes.len() / LINE_BYTES) as u64);
+        }
+    }
 
     pub fn device(&self) -> Arc<MemoryDevice> {
         MemoryDevice::new(self.memory.clone(), self.blocks.clone())

@@ -2,7 +2,8 @@
 //!
 //! [C1] Reads of metadata are served from here; while the working set fits the limit the device is not read (DESIGN §2).
 //! [C2] A line changes here only by [`PageCache::apply`] and [`PageCache::apply_clean`], after its record is persistent or its transaction
-//!      committed (RULES R4); so what a checkpoint writes home is always committed.
+//!      committed (RULES R4); so what a checkpoint writes home is always committed. Lines that nobody points to yet ([`Page::follow`]) are home
+//!      when they come here, and never dirty.
 //! [C3] A page with dirty lines is never evicted; the list of dirty pages holds it.
 //!
 //! [C4] Lines are raw bytes: whoever reads one verifies it with its own place. A line that was verified for an owner is not verified
@@ -84,6 +85,14 @@ impl Page {
     /// The whole page.
     pub(crate) fn bytes(&self) -> [u8; PAGE_BYTES] {
         self.body.lock().bytes
+    }
+
+    /// Fresh lines were stored on the device: here they are what they are there. Nobody has a pointer to them yet, so none of them is dirty.
+    pub(crate) fn follow(&self, first: LineAddress, bytes: &[u8]) {
+        let mut body = self.body.lock();
+        let start = first.index_in_page();
+        body.bytes[start * LINE_BYTES..start * LINE_BYTES + bytes.len()].copy_from_slice(bytes);
+        body.verified_for[start..start + bytes.len() / LINE_BYTES].fill(0);
     }
 
     pub(crate) fn structure(&self) -> Structure {

@@ -228,6 +228,7 @@ impl CleanPages {
 
 #[cfg(test)]
 mod tests {
+    use tandemfs_format::attributes::AttributePointer;
     use tandemfs_format::inode::{Inode, Timestamp};
     use tandemfs_format::{InodeNumber, LineAddress};
 
@@ -238,7 +239,7 @@ mod tests {
         #[rustfmt::skip]
         let inode = Inode {
             mode: 0o100_600, state: 1, nlink: 1, generation: 1, size: 0, sectors: 0, atime: time, mtime: time, ctime: time, change_count: 1,
-            uid: 0, gid: 0, project: 0, flags: 0, birth: time, parent, root: [0; 20],
+            uid: 0, gid: 0, project: 0, flags: 0, birth: time, parent, attributes: AttributePointer::NONE, root: [0; 20],
         };
         Handle::new(InodeNumber::new(number), LineAddress::new(number * 2), inode)
     }

@@ -5,4 +5,5 @@
 //! logs cover a request, the sectors are not read ([`crate::data`]).
 
 pub(crate) mod block;
+pub(crate) mod stream;
 pub(crate) mod tree;

@@ -1,12 +1,10 @@
 //! Attributes of an inode, read and set.
 
-use tandemfs_device::{Fenced, Flushed};
 use tandemfs_format::InodeNumber;
 use tandemfs_format::inode::{INLINE_LINK_MAX, Inode, Timestamp, file_type};
 
 use super::attributes_of;
 use crate::data::kill_set_id;
-use crate::journal::Tx;
 use crate::statistics::count;
 use crate::types::{Attributes, SetAttributes, SetTime};
 use crate::volume::now;
@@ -42,10 +40,17 @@ impl FileSystem {
                 file_type::DIRECTORY => return Err(Error::IsDirectory),
                 _ => return Err(Error::InvalidArgument("only regular files have a size to set")),
             }
+            // The size with all that goes with it; then the permissions, which an access list may have to follow.
+            let with_size = SetAttributes { permissions: None, ..*set };
+            let keeps_rights = |mode: u16| set.permissions.is_none_or(|permissions| (permissions ^ mode) & 0o777 == 0);
+            let at_once = keeps_rights(handle.state.read().inode.mode) || handle.state.read().inode.attributes.is_none();
             self.truncate(&handle, size, |inode| {
                 inode.mtime = now();
-                change(inode, set);
+                change(inode, if at_once { set } else { &with_size });
             })?;
+            if !at_once {
+                self.set_attributes(number, &SetAttributes { permissions: set.permissions, ctime: set.ctime, ..SetAttributes::default() })?;
+            }
         } else {
             let mut state = handle.state.write();
             if state.removed {
@@ -53,7 +58,7 @@ impl FileSystem {
             }
             let mut new = state.inode.clone();
             change(&mut new, set);
-            handle.commit(Tx::new(volume), &mut state, new, Fenced::nothing_stored(), Flushed::nothing_written())?;
+            self.commit_mode(&handle, &mut state, new)?;
         }
         let state = handle.state.read();
         Ok(attributes_of(number, &state.inode))

@@ -3,11 +3,13 @@
 use tandemfs_device::Structure;
 use tandemfs_device::{Fenced, Flushed};
 use tandemfs_format::InodeNumber;
+use tandemfs_format::attributes::AttributePointer;
 use tandemfs_format::dentry::{Dentry, type_of_mode};
 use tandemfs_format::inode::{INLINE_LINK_MAX, Inode, LINK_MAX, file_type, state};
 use tandemfs_format::mapping::{LogEntry, Record, SlotClass};
 use tandemfs_format::segment::Region;
 
+use super::extended_attributes::{AttributeSet, Changed};
 use super::inodes::{Handle, Locked};
 use super::{attributes_of, check_name, directory_changed};
 use crate::alloc::Need;
@@ -16,7 +18,7 @@ use crate::journal::{Tx, tx_space as space};
 use crate::mutant::{Mutant, on};
 use crate::statistics::count;
 use crate::types::{Attributes, NewInode};
-use crate::volume::now;
+use crate::volume::{Owner, now};
 use crate::{Error, FileSystem, Result};
 
 /// Longest target of a symbolic link, in bytes.
@@ -29,6 +31,15 @@ impl FileSystem {
     /// `Exists`, `NoSpace`, `TooManyLinks` (too many subdirectories), `InvalidName`, `InvalidArgument` for a mode without a type or a link
     /// target of no or too many bytes.
     pub fn create(&self, parent: InodeNumber, name: &[u8], new: &NewInode<'_>) -> Result<Attributes> {
+        self.create_under_umask(parent, name, new, 0)
+    }
+
+    /// The same with permissions that are cut: by the default access control list of the directory, which the new inode inherits in the same
+    /// transaction, or by the umask where the directory has none.
+    ///
+    /// # Errors
+    /// As [`FileSystem::create`].
+    pub fn create_under_umask(&self, parent: InodeNumber, name: &[u8], new: &NewInode<'_>, umask: u16) -> Result<Attributes> {
         let volume = &self.volume;
         let kind = new.mode & file_type::MASK;
         count(match kind {
@@ -42,48 +53,54 @@ impl FileSystem {
         if !file_type::ALL.contains(&kind) {
             return Err(Error::InvalidArgument("the mode names no type of file"));
         }
-        self.with_metadata_room(|| self.create_entry(parent, name, new))
+        self.with_metadata_room(|| self.create_entry(parent, name, new, umask))
     }
 
     /// Creates a file without a name (`O_TMPFILE`) on behalf of a holder, who gives it up with [`FileSystem::forget`]. [`FileSystem::link`]
     /// names it; without a name it goes with its last holder, or in a crash.
     ///
+    /// Its permissions are cut as those of [`FileSystem::create_under_umask`], and it inherits the same.
+    ///
     /// # Errors
     /// `NotDirectory`, `NotFound` in a directory that is gone, `NoSpace`, `InvalidArgument` for what is no regular file.
-    pub fn create_nameless(&self, parent: InodeNumber, new: &NewInode<'_>) -> Result<Attributes> {
+    pub fn create_nameless(&self, parent: InodeNumber, new: &NewInode<'_>, umask: u16) -> Result<Attributes> {
         count(&self.volume.live.operations.create);
         self.volume.health.check_writable()?;
         if new.mode & file_type::MASK != file_type::REGULAR {
             return Err(Error::InvalidArgument("only a regular file can be without a name"));
         }
-        self.with_metadata_room(|| self.create_orphan(parent, new))
+        self.with_metadata_room(|| self.create_orphan(parent, new, umask))
     }
 
     /// An orphan from the start (RULES R12): recovery removes it as any other.
-    fn create_orphan(&self, parent: InodeNumber, new: &NewInode<'_>) -> Result<Attributes> {
+    fn create_orphan(&self, parent: InodeNumber, new: &NewInode<'_>, umask: u16) -> Result<Attributes> {
         let volume = &self.volume;
         let directory = self.handle(parent)?;
-        {
-            let state = directory.state.read();
-            match (state.removed, state.inode.is_directory(), state.inode.nlink) {
+        let mut tx = Tx::new(volume);
+        let mut inode = new_inode(new, parent);
+        inode.nlink = 0;
+        let (number, address, inherited) = {
+            let mut locked = directory.state.write();
+            match (locked.removed, locked.inode.is_directory(), locked.inode.nlink) {
                 (true, _, _) => return Err(Error::Stale(parent)),
                 (_, false, _) => return Err(Error::NotDirectory),
                 (_, _, 0) => return Err(Error::NotFound),
                 _ => {}
             }
-        }
-        let mut tx = Tx::new(volume);
-        let (number, address) = volume.memory.take_inode(volume)?;
-        tx.took(space::region(Region::Inodes, address, 2));
-        let mut inode = new_inode(new, parent);
-        inode.nlink = 0;
+            let (number, address) = volume.memory.take_inode(volume)?;
+            tx.took(space::region(Region::Inodes, address, 2));
+            (number, address, self.plan_inheritance(&mut tx, (parent, &mut locked), &mut inode, umask)?)
+        };
         inode.generation = self.next_generation();
+        let (attributes, stored) = self.store_inherited(&mut tx, number, &mut inode, inherited)?;
         let handle = Handle::new(number, address, inode.clone());
         handle.put(&mut tx, volume, None, &inode)?;
         let mut state = handle.state.write();
+        self.inodes.put_attributes(&mut state, attributes);
         self.inodes.add(handle.clone());
-        if let Err(error) = tx.commit(Fenced::nothing_stored(), Flushed::nothing_written()) {
+        if let Err(error) = tx.commit(stored, Flushed::nothing_written()) {
             state.removed = true;
+            self.inodes.forget(&mut state);
             self.inodes.remove(&handle);
             return Err(error);
         }
@@ -93,15 +110,33 @@ impl FileSystem {
         Ok(attributes_of(number, &inode))
     }
 
-    fn create_entry(&self, parent: InodeNumber, name: &[u8], new: &NewInode<'_>) -> Result<Attributes> {
+    /// Stores what an inode inherits, whose generation was taken for it just now and is given back where that fails.
+    fn store_inherited(
+        &self,
+        tx: &mut Tx<'_>,
+        number: InodeNumber,
+        inode: &mut Inode,
+        inherited: Option<Changed>,
+    ) -> Result<(Option<AttributeSet>, Fenced)> {
+        let Some(inherited) = inherited else { return Ok((None, Fenced::nothing_stored())) };
+        let owner = Owner { inode: number, generation: inode.generation };
+        match self.store_inheritance(tx, owner, inode, inherited) {
+            Ok((set, fenced)) => Ok((Some(set), fenced)),
+            Err(error) => {
+                self.return_generation(inode.generation);
+                Err(error)
+            }
+        }
+    }
+
+    fn create_entry(&self, parent: InodeNumber, name: &[u8], new: &NewInode<'_>, umask: u16) -> Result<Attributes> {
         let (volume, kind) = (&self.volume, new.mode & file_type::MASK);
         let directory = self.handle(parent)?;
         let mut locked = directory.state.write();
         self.index(parent, &mut locked)?;
         let owner = locked.owner(parent);
-        let parent_state = &mut *locked;
-        let Some(index) = &mut parent_state.directory else { unreachable!("it was just built") };
-        if parent_state.inode.nlink == 0 {
+        let Some(index) = &locked.directory else { unreachable!("it was just built") };
+        if locked.inode.nlink == 0 {
             return Err(Error::NotFound);
         }
         if index.find(volume, owner, name)?.is_some() {
@@ -112,6 +147,9 @@ impl FileSystem {
         let (number, address) = volume.memory.take_inode(volume)?;
         tx.took(space::region(Region::Inodes, address, 2));
         let mut inode = new_inode(new, parent);
+        let inherited = self.plan_inheritance(&mut tx, (parent, &mut locked), &mut inode, umask)?;
+        let parent_state = &mut *locked;
+        let Some(index) = &mut parent_state.directory else { unreachable!("it was just built") };
         let mut stored = Fenced::nothing_stored();
         if kind == file_type::SYMLINK {
             stored = self.put_target(&mut tx, &mut inode, new.target)?;
@@ -127,13 +165,20 @@ impl FileSystem {
         }
         // Taken last, so that a failed creation uses none up: generations never run ahead of transactions, which go on after a mount.
         inode.generation = self.next_generation();
+        // A symbolic link, which has stored its target, inherits nothing.
+        let (attributes, fenced) = self.store_inherited(&mut tx, number, &mut inode, inherited)?;
+        if attributes.is_some() {
+            stored = fenced;
+        }
         let handle = Handle::new(number, address, inode.clone());
         handle.put(&mut tx, volume, None, &inode)?;
         directory.put(&mut tx, volume, Some(&parent_state.inode), &parent_new)?;
         let mut new_state = handle.state.write();
+        self.inodes.put_attributes(&mut new_state, attributes);
         self.inodes.add(handle.clone());
         if let Err(error) = tx.commit(stored, Flushed::nothing_written()) {
             new_state.removed = true;
+            self.inodes.forget(&mut new_state);
             self.inodes.remove(&handle);
             return Err(error);
         }
@@ -259,6 +304,7 @@ pub(super) fn new_inode(new: &NewInode<'_>, parent: InodeNumber) -> Inode {
         flags: 0,
         birth: time,
         parent,
+        attributes: AttributePointer::NONE,
         root: [0; 20],
     };
     if matches!(kind, file_type::CHARACTER | file_type::BLOCK) {

@@ -16,6 +16,7 @@ use tandemfs_format::mapping::RecordBytes;
 use tandemfs_format::{InodeNumber, LineAddress};
 
 use super::directory::DirectoryIndex;
+use super::extended_attributes::AttributeSet;
 use crate::data::clean_pages::FilePages;
 use crate::data::range_lock::RangeLock;
 use crate::data::read_ahead::Stream;
@@ -48,6 +49,8 @@ pub(crate) struct State {
     pub(crate) removed: bool,
     /// The index of a directory, once it was needed.
     pub(crate) directory: Option<Box<DirectoryIndex>>,
+    /// The extended attributes, once they were needed; values that lie apart stay there.
+    pub(crate) attributes: Option<AttributeSet>,
 }
 
 impl State {
@@ -62,7 +65,7 @@ impl State {
 
 impl Handle {
     pub(crate) fn new(number: InodeNumber, address: LineAddress, inode: Inode) -> Arc<Self> {
-        let state = State { inode, removed: false, directory: None };
+        let state = State { inode, removed: false, directory: None, attributes: None };
         Arc::new(Self {
             number,
             address,
@@ -80,8 +83,8 @@ impl Handle {
         tx.put(Structure::Inode, self.address, new.encode_hot(&place(self.address)))?;
         let cold_address = self.address.nth(1);
         let cold_differs = old.is_none_or(|old| {
-            (old.uid, old.gid, old.project, old.flags, old.birth, old.parent, old.root)
-                != (new.uid, new.gid, new.project, new.flags, new.birth, new.parent, new.root)
+            (old.uid, old.gid, old.project, old.flags, old.birth, old.parent, old.attributes, old.root)
+                != (new.uid, new.gid, new.project, new.flags, new.birth, new.parent, new.attributes, new.root)
         });
         if cold_differs {
             tx.put(Structure::Inode, cold_address, new.encode_cold(&place(cold_address)))?;
@@ -110,7 +113,7 @@ struct Shard {
 pub(crate) struct InodeTable {
     shards: Vec<Mutex<Shard>>,
     shard_handles_max: usize,
-    /// Bytes of directory indexes in memory.
+    /// Bytes of directory indexes and extended attributes in memory.
     pub(crate) index_bytes: AtomicUsize,
     index_bytes_max: usize,
 }
@@ -173,7 +176,7 @@ impl InodeTable {
                 }
                 Some(_) => {
                     if let Some(evicted) = shard.handles.remove(&oldest) {
-                        self.forget_index(&mut evicted.state.write());
+                        self.forget(&mut evicted.state.write());
                     }
                     if tight && shard.handles.len() < self.shard_handles_max {
                         break;
@@ -185,11 +188,19 @@ impl InodeTable {
         shard.handles.insert(handle.number.get(), handle);
     }
 
-    /// Drops a directory's index from memory.
-    pub(crate) fn forget_index(&self, state: &mut State) {
+    /// Drops a directory's index and an inode's attributes from memory.
+    pub(crate) fn forget(&self, state: &mut State) {
         if let Some(index) = state.directory.take() {
             self.index_bytes.fetch_sub(index.counted_bytes(), Relaxed);
         }
+        self.put_attributes(state, None);
+    }
+
+    /// What is known of an inode's attributes from now on.
+    pub(crate) fn put_attributes(&self, state: &mut State, attributes: Option<AttributeSet>) {
+        self.index_bytes.fetch_add(attributes.as_ref().map_or(0, AttributeSet::memory_bytes), Relaxed);
+        let before = std::mem::replace(&mut state.attributes, attributes);
+        self.index_bytes.fetch_sub(before.as_ref().map_or(0, AttributeSet::memory_bytes), Relaxed);
     }
 
     /// An index has grown.

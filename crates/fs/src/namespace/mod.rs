@@ -2,8 +2,10 @@
 //! locked in the order of their numbers (RULES R4): resolve, lock, revalidate, retry.
 
 pub(crate) mod directory;
+pub(crate) mod extended_attributes;
 pub(crate) mod inodes;
 
+mod access_lists;
 mod attributes;
 mod create;
 mod list;

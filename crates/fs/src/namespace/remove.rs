@@ -11,6 +11,7 @@ use tandemfs_format::segment::Region;
 use tandemfs_format::{EMPTY_LINE, InodeNumber};
 
 use super::directory::FoundEntry;
+use super::extended_attributes::AttributeSet;
 use super::inodes::{Handle, Locked, State};
 use super::{check_name, directory_changed};
 use crate::data::FileView;
@@ -125,7 +126,7 @@ impl FileSystem {
 
     fn mark_removed(&self, target: &Handle, state: &mut State) {
         state.removed = true;
-        self.inodes.forget_index(state);
+        self.inodes.forget(state);
         self.inodes.remove(target);
     }
 
@@ -146,6 +147,9 @@ impl FileSystem {
                 free_blocks(tx, self, &view, 0..u64::MAX)?;
             }
             tree::clear(tx, owner, &mut root, &(0..u64::MAX))?;
+        }
+        if !on(Mutant::AttributesKept) {
+            AttributeSet::free(tx, owner, state)?;
         }
         tx.put(Structure::Inode, target.address, EMPTY_LINE)?;
         tx.put(Structure::Inode, target.address.nth(1), EMPTY_LINE)?;

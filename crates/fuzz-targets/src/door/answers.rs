@@ -192,6 +192,9 @@ fn check_body(request: &Request, body: &[u8]) {
         }
         READLINK => assert!((1..4096).contains(&length), "a link of {length} B"),
         READ => assert!(length <= request.word(16).min(REQUEST_BYTES_MAX) as usize, "{length} B were read"),
+        // Where there is no room at all the length is asked for.
+        GETXATTR | LISTXATTR if request.word(0) == 0 => exactly(8),
+        GETXATTR | LISTXATTR => assert!(length <= request.word(0) as usize, "{length} B of an attribute, or of names"),
         READDIR | READDIRPLUS => check_listing(request, body),
         INIT => panic!("a second INIT is answered"),
         _ => exactly(0),
@@ -261,6 +264,9 @@ pub(crate) const LIES: &[(&str, fn())] = &[
     ("more bytes than were asked for", || {
         let body = [[0; 16].as_slice(), &10_u32.to_le_bytes(), &[0; 20]].concat();
         check_body(&Request::new(READ, 1, body), &[0; 11]);
+    }),
+    ("more bytes of an attribute than were asked for", || {
+        check_body(&Request::new(GETXATTR, 1, [10_u32.to_le_bytes(), [0; 4]].concat()), &[0; 11]);
     }),
     ("a name beyond the end of a listing", || {
         let body = [[0; 16].as_slice(), &4096_u32.to_le_bytes(), &[0; 20]].concat();

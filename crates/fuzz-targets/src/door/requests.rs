@@ -19,6 +19,8 @@ pub(crate) mod opcode {
     pub(crate) const WRITE: u32 = 16;
     pub(crate) const STATFS: u32 = 17;
     pub(crate) const SETXATTR: u32 = 21;
+    pub(crate) const GETXATTR: u32 = 22;
+    pub(crate) const LISTXATTR: u32 = 23;
     pub(crate) const INIT: u32 = 26;
     pub(crate) const OPENDIR: u32 = 27;
     pub(crate) const READDIR: u32 = 28;
@@ -63,6 +65,7 @@ pub(crate) enum Tail {
     Names(usize),
     Data,
     NameAndData,
+    AttributeName,
     Forgets,
 }
 
@@ -92,9 +95,9 @@ pub(crate) const SHAPES: &[Shape] = &[
     (18, &[Long, Flags, Flags, Long], Tail::Nothing),
     (20, &[Long, Flags, Word], Tail::Nothing),
     (SETXATTR, &[Size, Flags], Tail::NameAndData),
-    (22, &[Size, Word], Tail::Names(1)),
-    (23, &[Size, Word], Tail::Nothing),
-    (24, &[], Tail::Names(1)),
+    (GETXATTR, &[Size, Word], Tail::AttributeName),
+    (LISTXATTR, &[Size, Word], Tail::Nothing),
+    (24, &[], Tail::AttributeName),
     (25, &[Long, Word, Word, Long], Tail::Nothing),
     (INIT, &[Word, Word, Word, Word, Word, Long, Long, Long, Long, Long], Tail::Nothing),
     (OPENDIR, &[Flags, Flags], Tail::Nothing),
@@ -162,6 +165,49 @@ fn name(input: &mut Input<'_>) -> Vec<u8> {
     }
 }
 
+/// Names of extended attributes, most of them of a kind that there is.
+fn attribute_name(input: &mut Input<'_>) -> Vec<u8> {
+    const NAMES: [&[u8]; 10] = [
+        b"user.a",
+        b"user.b",
+        b"trusted.c",
+        b"security.capability",
+        b"system.posix_acl_access",
+        b"system.posix_acl_default",
+        b"user.",
+        b"system.other",
+        b"security.",
+        b"trusted.d",
+    ];
+    match input.below(8) {
+        0 => name(input),
+        1 => [&b"user."[..], &vec![b'n'; *input.pick(&[1, 249, 250, 251, 4000])]].concat(),
+        _ => input.pick(&NAMES).to_vec(),
+    }
+}
+
+/// Values: access control lists that may be right, and bytes of any length.
+fn attribute_value(input: &mut Input<'_>, body: &mut Vec<u8>) {
+    if input.one_in(3) {
+        let length = *input.pick(&[0, 1, 60, 300, 1024, 1025, 4000, 65_536, 65_537]);
+        return body.extend(std::iter::repeat_n(input.byte(), length));
+    }
+    body.extend([input.pick(&[2, 2, 2, 2, 1]), &0, &0, &0].map(|byte: &u8| *byte));
+    for tag in [1_u16, 2, 4, 8, 16, 32] {
+        // Each part of a list is mostly there, mostly once, and mostly in its place.
+        for _ in 0..*input.pick(&[1, 1, 1, 1, 0, 2]) {
+            let tag = if input.one_in(16) { input.border(2) as u16 } else { tag };
+            let permissions = if input.one_in(16) { input.border(2) as u16 } else { u16::from(input.byte() % 8) };
+            let id = if input.one_in(4) { u32::MAX } else { input.byte().into() };
+            body.extend([tag.to_le_bytes(), permissions.to_le_bytes()].concat());
+            body.extend(id.to_le_bytes());
+        }
+    }
+    if input.one_in(8) {
+        body.truncate(body.len().saturating_sub(1 + input.below(7)));
+    }
+}
+
 fn field(field: Field, input: &mut Input<'_>, body: &mut Vec<u8>) {
     match field {
         Word => body.extend((input.border(4) as u32).to_le_bytes()),
@@ -206,10 +252,13 @@ fn tail(tail: Tail, input: &mut Input<'_>, body: &mut Vec<u8>) {
             body.extend((0..length).map(|at: u32| byte.wrapping_add(at as u8)));
         }
         Tail::NameAndData => {
-            body.extend(name(input));
+            body.extend(attribute_name(input));
             terminate(body, input);
-            let length = input.below(300);
-            body.extend(std::iter::repeat_n(input.byte(), length));
+            attribute_value(input, body);
+        }
+        Tail::AttributeName => {
+            body.extend(attribute_name(input));
+            terminate(body, input);
         }
         Tail::Forgets => {
             let count = input.below(9);

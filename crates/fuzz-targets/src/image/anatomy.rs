@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use tandemfs_crash::MemoryDevice;
 use tandemfs_device::{BlockPath, BlockRequest, BytePath};
 use tandemfs_format::allocation_map::{PIECE_BYTES, PieceHeader};
+use tandemfs_format::attributes::{AttributePointer, AttributeValue, StreamShape, addresses_of, decode_set, extend_stream};
 use tandemfs_format::checksum::{crc32c, crc32c_extend};
 use tandemfs_format::geometry::{PIECE_LINES, SEGMENT_TABLE_LINES, SUPERBLOCK_OFFSETS};
 use tandemfs_format::inode::{Inode, InodeHotLine};
@@ -32,6 +33,8 @@ pub(super) enum Kind {
     Leaf,
     /// Has no checksum of its own.
     Vector,
+    /// Of extended attributes.
+    Attribute,
 }
 
 /// A line of metadata and whose it is (0: of the segment table).
@@ -148,12 +151,25 @@ impl Anatomy {
                 parts.push(Part { line: line + 1, kind: Kind::InodeCold, owner: number });
                 self.inodes.push(number);
                 self.generations.insert(number, inode.generation);
+                self.survey_attributes(view, number, inode.attributes, &mut parts);
                 if inode.has_mapping() {
                     self.survey_mapping(view, number, inode.root_record(), LineAddress::new(line + 1), &mut parts)?;
                 }
             }
         }
         Ok(parts)
+    }
+
+    /// The lines of a set and of the values apart from it that are in use.
+    fn survey_attributes(&self, view: &View<'_>, owner: u64, pointer: AttributePointer, parts: &mut Vec<Part>) {
+        let Some(piece) = pointer.first_piece() else { return };
+        let stream = survey_stream(view, owner, pointer.address, piece, parts);
+        for attribute in decode_set(self.pair(), pointer, &stream).unwrap_or_default() {
+            if let AttributeValue::Apart { address, length, .. } = attribute.value {
+                let shape = StreamShape::of(length as usize);
+                survey_stream(view, owner, address, (shape.lines, shape.pages > 0), parts);
+            }
+        }
     }
 
     fn survey_mapping(
@@ -230,7 +246,7 @@ impl Anatomy {
         let generation = match part.kind {
             Kind::Vector => return None,
             Kind::Segment | Kind::InodeHot | Kind::InodeCold => 0,
-            Kind::Dentry | Kind::Mapping | Kind::Leaf => self.generations.get(&part.owner).copied().unwrap_or(0),
+            Kind::Dentry | Kind::Mapping | Kind::Leaf | Kind::Attribute => self.generations.get(&part.owner).copied().unwrap_or(0),
         };
         Some(Place { pair: self.pair(), address: LineAddress::new(line), inode: InodeNumber::new(part.owner), generation })
     }
@@ -271,7 +287,8 @@ impl Anatomy {
             return;
         }
         let parts = std::sync::Arc::clone(&self.parts);
-        let owned = |other: &&Part| other.owner == part.owner && matches!(other.kind, Kind::Dentry | Kind::Mapping | Kind::Leaf);
+        let owned =
+            |other: &&Part| other.owner == part.owner && matches!(other.kind, Kind::Dentry | Kind::Mapping | Kind::Leaf | Kind::Attribute);
         for owned in parts.iter().filter(owned) {
             let bytes = self.line(owned.line);
             self.put(owned.line, self.seal(*owned, owned.line, bytes));
@@ -349,6 +366,25 @@ impl Anatomy {
             drop(self.device.transfer(&mut [BlockRequest::Write { sector: Sector::new(sector), buffer: &bytes }], &mut || {}));
         }
     }
+}
+
+/// The bytes of a stream, whose lines in use join the parts.
+fn survey_stream(view: &View<'_>, owner: u64, first: LineAddress, (lines, names_pages): (u64, bool), parts: &mut Vec<Part>) -> Vec<u8> {
+    let mut stream = Vec::new();
+    for line in first.number()..first.number() + lines {
+        let bytes = view.line(line);
+        if bytes != EMPTY_LINE {
+            parts.push(Part { line, kind: Kind::Attribute, owner });
+        }
+        if names_pages {
+            for page in addresses_of(&bytes) {
+                stream.extend(survey_stream(view, owner, page, (PAGE_LINES, false), parts));
+            }
+        } else {
+            extend_stream(&mut stream, &bytes);
+        }
+    }
+    stream
 }
 
 /// Records from the tails on, as a mount finds them.

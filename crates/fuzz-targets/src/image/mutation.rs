@@ -1,6 +1,7 @@
 //! Changes to an image that the input chooses: fields, records, pointers, lengths, lines swapped and copied, whole structures that are
 //! well-formed and wrong. Mostly under checksums that fit, since those lead furthest.
 
+use tandemfs_format::attributes::AttributeLine;
 use tandemfs_format::dentry::{Dentry, DentryContinuationLine, DentryHeadLine, NAME_MAX, type_of_mode};
 use tandemfs_format::inode::{InodeColdLine, InodeHotLine, file_type};
 use tandemfs_format::mapping::{
@@ -78,7 +79,8 @@ fn part_of(anatomy: &Anatomy, input: &mut Input<'_>, kinds: &[Kind]) -> Option<P
     (!parts.is_empty()).then(|| parts[(input.short() as usize) % parts.len()])
 }
 
-const KINDS: [Kind; 7] = [Kind::InodeHot, Kind::InodeCold, Kind::Mapping, Kind::Dentry, Kind::Leaf, Kind::Vector, Kind::Segment];
+const KINDS: [Kind; 8] =
+    [Kind::InodeHot, Kind::InodeCold, Kind::Mapping, Kind::Dentry, Kind::Leaf, Kind::Vector, Kind::Segment, Kind::Attribute];
 
 fn table(kind: Kind, line: &Line) -> Table {
     match kind {
@@ -90,6 +92,7 @@ fn table(kind: Kind, line: &Line) -> Table {
         Kind::Mapping => MappingLine::TABLE,
         Kind::Leaf => LeafLine::TABLE,
         Kind::Vector => ChecksumLine::TABLE,
+        Kind::Attribute => AttributeLine::TABLE,
     }
 }
 

@@ -52,6 +52,13 @@ const TREE: &[Operation] = &[
     CreateMany("e", 0, 40),
     Truncate("c", 5010),
     Create("d/g"),
+    SetAttribute("a", "user.a", 44, 30),
+    SetAttribute("a", "trusted.c", 0, 31),
+    SetAttribute("b", "user.b", 5000, 32),
+    SetAttribute("b", "user.a", 1000, 33),
+    SetAttribute("f", "trusted.c", 10, 34),
+    SetDefaultList("e", 35),
+    MakeDirectory("e/e"),
 ];
 
 /// How an image is left.

@@ -68,6 +68,9 @@ pub(super) fn read(fs: &FileSystem) -> Result<Vec<Entry>, String> {
             if let Err(error) = looked {
                 note(format!("reading inode {}: {error}", attributes.inode));
             }
+            if let Err(error) = tandemfs_crash::attributes(fs, attributes.inode) {
+                note(format!("attributes of inode {}: {error}", attributes.inode));
+            }
             entries.push(Entry { directory, name, attributes });
             if entries.len() > ENTRIES_MAX {
                 return Err("more names than there is room for".into());

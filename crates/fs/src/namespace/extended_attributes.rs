@@ -1,0 +1,475 @@
+//! Extended attributes: read, set, removed, inherited.
+//!
+//! [EA1] A change is one transaction: new lines for the whole set out of place ([ST1] of `index/stream.rs`), then the inode's two lines with
+//!       the pointer to them, the mode that an access list says, the time and the space. After a cut there is the old set or the new one.
+//! [EA2] The inode's lock owns all lines of its attributes (RULES R5); they go with the inode, in the transaction that frees it.
+//! [EA3] A set that was read once stays in host memory with its inode: checks of access lists and attributes read no device. Only values over
+//!       1 KiB are read where they lie, and verified each time.
+//! [EA4] A removal, and whatever makes a set no larger, may take the transient room: it gives back what it takes (RULES R14).
+
+use tandemfs_device::{Fenced, Flushed};
+use tandemfs_format::attributes::{
+    ATTRIBUTE_NAME_MAX, ATTRIBUTE_VALUE_MAX, Attribute, AttributePointer, AttributeValue, LIST_BYTES_MAX, NEAR_VALUE_MAX, Namespace,
+    SET_BYTES_MAX, StreamShape, decode_set, encode_set, set_bytes,
+};
+use tandemfs_format::inode::{Inode, file_type};
+use tandemfs_format::segment::Region;
+use tandemfs_format::{Corrupt, InodeNumber, LineAddress};
+
+use super::access_lists::AccessList;
+use super::inodes::{Handle, State};
+use crate::alloc::Need;
+use crate::index::block::damaged;
+use crate::index::stream::{self, Planned};
+use crate::journal::{Tx, tx_space as space};
+use crate::mutant::{Mutant, on};
+use crate::statistics::count;
+use crate::types::{SetAttributeMode, SetExtendedAttribute};
+use crate::volume::{Owner, Volume, now};
+use crate::{Error, FileSystem, Result};
+
+/// What the kernel keeps of the rights that a program gets when it is executed.
+const CAPABILITY: (Namespace, &[u8]) = (Namespace::Security, b"capability");
+
+/// The attributes of one inode in memory.
+#[derive(Debug, Default)]
+pub(crate) struct AttributeSet {
+    list: Vec<Attribute>,
+}
+
+/// A change of one attribute; without a value it goes.
+pub(crate) type Change<'c> = (Namespace, &'c [u8], Option<&'c [u8]>);
+
+/// What a transaction that changes attributes leaves of them, once the lines are stored for their owner.
+pub(crate) struct Changed {
+    set: AttributeSet,
+    pointer: AttributePointer,
+    planned: Planned,
+    /// Space in pages of its own before and after, in 512 B.
+    space_512: (u64, u64),
+}
+
+impl AttributeSet {
+    /// The set of an inode from its lines.
+    fn load(volume: &Volume, owner: Owner, pointer: AttributePointer) -> Result<Self> {
+        if pointer.is_none() {
+            return Ok(Self::default());
+        }
+        let stream = stream::read(volume, owner, pointer.address, first_piece(owner, pointer)?)?;
+        let list = decode_set(volume.pair, pointer, &stream).map_err(|source| Error::Damaged { inode: owner.inode, source })?;
+        Ok(Self { list })
+    }
+
+    /// Host memory that it takes, in bytes.
+    pub(crate) fn memory_bytes(&self) -> usize {
+        let of_value = |value: &AttributeValue| if let AttributeValue::Near(bytes) = value { bytes.len() } else { 0 };
+        self.list.iter().map(|attribute| size_of::<Attribute>() + attribute.name.len() + of_value(&attribute.value)).sum()
+    }
+
+    fn position(&self, namespace: Namespace, name: &[u8]) -> Option<usize> {
+        self.list.iter().position(|attribute| attribute.namespace == namespace && attribute.name == name)
+    }
+
+    fn find(&self, namespace: Namespace, name: &[u8]) -> Option<&Attribute> {
+        self.list.get(self.position(namespace, name)?)
+    }
+
+    /// Calls `each` with every run of lines of an inode's attributes.
+    pub(crate) fn each_piece(volume: &Volume, owner: Owner, inode: &Inode, each: &mut dyn FnMut(LineAddress, u64)) -> Result<()> {
+        if inode.attributes.is_none() {
+            return Ok(());
+        }
+        Self::load(volume, owner, inode.attributes)?.pieces(volume, owner, inode.attributes, each)
+    }
+
+    fn pieces(&self, volume: &Volume, owner: Owner, pointer: AttributePointer, each: &mut dyn FnMut(LineAddress, u64)) -> Result<()> {
+        for (first, lines) in stream::pieces(volume, owner, pointer.address, first_piece(owner, pointer)?)? {
+            each(first, lines);
+        }
+        for attribute in &self.list {
+            pieces_of_value(volume, owner, &attribute.value, each)?;
+        }
+        Ok(())
+    }
+
+    /// Frees all lines of an inode's attributes with a transaction ([EA2]).
+    pub(crate) fn free(tx: &mut Tx<'_>, owner: Owner, state: &State) -> Result<()> {
+        let (volume, pointer) = (tx.volume(), state.inode.attributes);
+        if pointer.is_none() {
+            return Ok(());
+        }
+        let mut gone = Vec::new();
+        let mut note = |first, lines| gone.push((first, lines));
+        match &state.attributes {
+            Some(set) => set.pieces(volume, owner, pointer, &mut note)?,
+            None => Self::load(volume, owner, pointer)?.pieces(volume, owner, pointer, &mut note)?,
+        }
+        free_lines(tx, gone);
+        Ok(())
+    }
+
+    /// Takes the lines that a change of the set needs, and frees those that it leaves. `pointer` is where the set lies now.
+    fn plan(&self, tx: &mut Tx<'_>, owner: Owner, pointer: AttributePointer, changes: &[Change<'_>]) -> Result<Changed> {
+        let volume = tx.volume();
+        let mut list = self.list.clone();
+        let mut planned = Planned::default();
+        let (mut gone, mut before_512, mut after_512) = (Vec::new(), 0, 0);
+        for (namespace, name, value) in changes {
+            let old = list.iter().position(|attribute| attribute.namespace == *namespace && attribute.name == *name);
+            let old = old.map(|position| list.remove(position));
+            if let Some(old) = &old {
+                pieces_of_value(volume, owner, &old.value, &mut |first, lines| gone.push((first, lines)))?;
+                before_512 += apart_512(&old.value);
+            }
+            let Some(value) = value else { continue };
+            let value = if value.len() <= NEAR_VALUE_MAX {
+                AttributeValue::Near(value.to_vec())
+            } else {
+                let gives_back = old.is_some_and(|old| old.value.length() >= value.len());
+                let address = planned.add(tx, value, if gives_back { Need::Transient } else { Need::Growth })?;
+                AttributeValue::Apart { address, length: value.len() as u32, crc: volume.pair.data(value) }
+            };
+            after_512 += apart_512(&value);
+            list.push(Attribute { namespace: *namespace, name: name.to_vec(), value });
+        }
+        let names: usize = list.iter().map(|attribute| attribute.full_name_bytes() + 1).sum();
+        let (bytes, bytes_before) = (set_bytes(&list), set_bytes(&self.list));
+        let grows = bytes > bytes_before || pointer.is_none();
+        if grows && (bytes > SET_BYTES_MAX || names > LIST_BYTES_MAX) {
+            return Err(Error::AttributesFull);
+        }
+        if !pointer.is_none() {
+            for (first, lines) in stream::pieces(volume, owner, pointer.address, first_piece(owner, pointer)?)? {
+                gone.push((first, lines));
+            }
+            before_512 += StreamShape::of(bytes_before).space_512();
+        }
+        let mut new_pointer = AttributePointer::NONE;
+        if !list.is_empty() {
+            let stream = encode_set(volume.pair, &list);
+            let in_place = on(Mutant::AttributesInPlace) && pointer == AttributePointer::new(pointer.address, stream.len());
+            let address = match in_place {
+                true => planned.add_in_place(pointer.address, &stream, &mut gone),
+                false => planned.add(tx, &stream, if grows { Need::Growth } else { Need::Transient })?, // [EA4]
+            };
+            new_pointer = AttributePointer::new(address, stream.len());
+            after_512 += StreamShape::of(stream.len()).space_512();
+        }
+        free_lines(tx, gone);
+        Ok(Changed { set: Self { list }, pointer: new_pointer, planned, space_512: (before_512, after_512) })
+    }
+}
+
+impl Changed {
+    /// Stores the lines for their owner and puts what follows from them into its inode.
+    fn store(self, tx: &mut Tx<'_>, owner: Owner, inode: &mut Inode) -> Result<(AttributeSet, Fenced)> {
+        let fenced = self.planned.store(tx, owner)?;
+        inode.attributes = self.pointer;
+        inode.sectors = (inode.sectors + self.space_512.1).saturating_sub(self.space_512.0);
+        Ok((self.set, fenced))
+    }
+}
+
+fn first_piece(owner: Owner, pointer: AttributePointer) -> Result<(u64, bool)> {
+    pointer.first_piece().ok_or_else(|| damaged(owner, pointer.address, "attributes_class"))
+}
+
+fn piece_of_value(length: u32) -> (u64, bool) {
+    let shape = StreamShape::of(length as usize);
+    (shape.lines, shape.pages > 0)
+}
+
+fn pieces_of_value(volume: &Volume, owner: Owner, value: &AttributeValue, each: &mut dyn FnMut(LineAddress, u64)) -> Result<()> {
+    if let AttributeValue::Apart { address, length, .. } = value {
+        for (first, lines) in stream::pieces(volume, owner, *address, piece_of_value(*length))? {
+            each(first, lines);
+        }
+    }
+    Ok(())
+}
+
+fn apart_512(value: &AttributeValue) -> u64 {
+    if let AttributeValue::Apart { length, .. } = value { StreamShape::of(*length as usize).space_512() } else { 0 }
+}
+
+fn free_lines(tx: &mut Tx<'_>, gone: Vec<(LineAddress, u64)>) {
+    for (first, lines) in gone {
+        tx.free(space::region(Region::Attributes, first, lines));
+    }
+}
+
+/// The bytes of a value, verified.
+fn value_bytes(volume: &Volume, owner: Owner, value: &AttributeValue) -> Result<Vec<u8>> {
+    match value {
+        AttributeValue::Near(bytes) => Ok(bytes.clone()),
+        AttributeValue::Apart { address, length, crc } => {
+            let mut bytes = stream::read(volume, owner, *address, piece_of_value(*length))?;
+            bytes.truncate(*length as usize);
+            let found = volume.pair.data(&bytes);
+            if bytes.len() != *length as usize || found != *crc {
+                let source = Corrupt::Checksum { address: *address, found, expected: *crc };
+                return Err(Error::Damaged { inode: owner.inode, source });
+            }
+            Ok(bytes)
+        }
+    }
+}
+
+/// Takes a whole name apart, as Linux refuses those that no file has.
+fn split(name: &[u8]) -> Result<(Namespace, &[u8])> {
+    if name.is_empty() || name.len() > ATTRIBUTE_NAME_MAX {
+        return Err(Error::AttributeNameLength);
+    }
+    match Namespace::split(name) {
+        None => Err(Error::NotSupported("no extended attribute has a name of this kind")),
+        Some((namespace, [])) if namespace.is_prefix() => Err(Error::InvalidArgument("the name of an extended attribute is its prefix")),
+        Some((_, rest)) if rest.contains(&0) => Err(Error::InvalidArgument("the name of an extended attribute holds a NUL")),
+        Some(found) => Ok(found),
+    }
+}
+
+/// Which files may have which attributes.
+fn check_type(inode: &Inode, namespace: Namespace) -> Result<()> {
+    match (namespace, inode.file_type()) {
+        (Namespace::User, file_type::REGULAR | file_type::DIRECTORY) => Ok(()),
+        (Namespace::User, _) => Err(Error::NotPermitted),
+        (Namespace::AccessAcl | Namespace::DefaultAcl, file_type::SYMLINK) => {
+            Err(Error::NotSupported("symbolic links have no access control lists"))
+        }
+        _ => Ok(()),
+    }
+}
+
+impl FileSystem {
+    /// Calls `read` with an inode's attributes, read from the device the first time ([EA3]).
+    fn with_attributes<T>(&self, handle: &Handle, read: impl FnOnce(&State, &AttributeSet) -> Result<T>) -> Result<T> {
+        {
+            let state = handle.state.read();
+            if state.removed {
+                return Err(Error::Stale(handle.number));
+            }
+            if state.inode.attributes.is_none() {
+                return read(&state, &AttributeSet::default());
+            }
+            if let Some(set) = &state.attributes {
+                return read(&state, set);
+            }
+        }
+        let mut state = handle.state.write();
+        if state.removed {
+            return Err(Error::Stale(handle.number));
+        }
+        self.load_attributes(handle.number, &mut state)?;
+        match &state.attributes {
+            Some(set) => read(&state, set),
+            None => read(&state, &AttributeSet::default()),
+        }
+    }
+
+    /// Puts the attributes of a locked inode into host memory.
+    fn load_attributes(&self, number: InodeNumber, state: &mut State) -> Result<()> {
+        if state.attributes.is_none() && !state.inode.attributes.is_none() {
+            let set = AttributeSet::load(&self.volume, state.owner(number), state.inode.attributes)?;
+            self.inodes.put_attributes(state, Some(set));
+        }
+        Ok(())
+    }
+
+    /// The value of an extended attribute. `name` is the whole name, `user.mime_type`.
+    ///
+    /// # Errors
+    /// `NoData` where the inode has none of that name; `AttributeNameLength`, `NotSupported` and `InvalidArgument` for names that none has.
+    pub fn extended_attribute(&self, number: InodeNumber, name: &[u8]) -> Result<Vec<u8>> {
+        count(&self.volume.live.operations.getxattr);
+        let (namespace, name) = split(name)?;
+        let handle = self.handle(number)?;
+        self.with_attributes(&handle, |state, set| {
+            let attribute = set.find(namespace, name).ok_or(Error::NoData)?;
+            value_bytes(&self.volume, state.owner(number), &attribute.value)
+        })
+    }
+
+    /// Calls `each` with the whole name and the length of the value of every extended attribute, in no order.
+    ///
+    /// # Errors
+    /// `Stale`, `Damaged`.
+    pub fn extended_attributes(&self, number: InodeNumber, each: &mut dyn FnMut(&[u8], usize)) -> Result<()> {
+        count(&self.volume.live.operations.listxattr);
+        let handle = self.handle(number)?;
+        self.with_attributes(&handle, |_, set| {
+            for attribute in &set.list {
+                each(&attribute.full_name(), attribute.value.length());
+            }
+            Ok(())
+        })
+    }
+
+    /// Sets an extended attribute; durable and whole when the call returns. An access control list sets the mode with it; one that says no
+    /// more than the mode is not kept, one without entries goes.
+    ///
+    /// # Errors
+    /// `Exists` and `NoData` as `set.mode` asks; `AttributeTooLarge`, `AttributesFull`, `NoSpace`; `InvalidArgument` for what is no access
+    /// control list; `NotPermitted`, `NotForFiles` and `NotSupported` for types of files that have none of the kind.
+    pub fn set_extended_attribute(&self, number: InodeNumber, name: &[u8], value: &[u8], set: SetExtendedAttribute) -> Result<()> {
+        count(&self.volume.live.operations.setxattr);
+        self.volume.health.check_writable()?;
+        let (namespace, name) = split(name)?;
+        if value.len() > ATTRIBUTE_VALUE_MAX {
+            return Err(Error::AttributeTooLarge);
+        }
+        let is_list = matches!(namespace, Namespace::AccessAcl | Namespace::DefaultAcl);
+        let list = if is_list { AccessList::decode(value)? } else { None };
+        self.with_metadata_room(|| {
+            let handle = self.handle(number)?;
+            let mut state = handle.state.write();
+            if state.removed {
+                return Err(Error::Stale(number));
+            }
+            check_type(&state.inode, namespace)?;
+            if namespace == Namespace::DefaultAcl && !state.inode.is_directory() {
+                return if list.is_some() { Err(Error::NotForFiles) } else { Ok(()) };
+            }
+            self.load_attributes(number, &mut state)?;
+            let exists = state.attributes.as_ref().is_some_and(|set| set.find(namespace, name).is_some());
+            match set.mode {
+                SetAttributeMode::Create if exists && !is_list => return Err(Error::Exists),
+                SetAttributeMode::Replace if !exists && !is_list => return Err(Error::NoData),
+                _ => {}
+            }
+            let mut new = state.inode.clone();
+            let mut kept = (!is_list || list.is_some()).then_some(value);
+            if let (Namespace::AccessAcl, Some(list)) = (namespace, &list) {
+                new.mode = new.mode & !0o777 | list.mode_bits();
+                if set.kill_set_group_id {
+                    new.mode &= !0o2000;
+                }
+                kept = kept.filter(|_| !list.is_minimal());
+            }
+            if kept.is_none() && !exists && new.mode == state.inode.mode {
+                return Ok(()); // nothing to remove
+            }
+            new.ctime = now();
+            self.change_attributes(&handle, &mut state, new, &[(namespace, name, kept)])
+        })
+    }
+
+    /// Removes an extended attribute. The mode stays what an access control list that is removed has made of it.
+    ///
+    /// # Errors
+    /// `NoData`, but not for access control lists, as in Linux.
+    pub fn remove_extended_attribute(&self, number: InodeNumber, name: &[u8]) -> Result<()> {
+        count(&self.volume.live.operations.removexattr);
+        self.volume.health.check_writable()?;
+        let (namespace, name) = split(name)?;
+        self.with_metadata_room(|| {
+            let handle = self.handle(number)?;
+            let mut state = handle.state.write();
+            if state.removed {
+                return Err(Error::Stale(number));
+            }
+            check_type(&state.inode, namespace)?;
+            self.load_attributes(number, &mut state)?;
+            if state.attributes.as_ref().is_none_or(|set| set.find(namespace, name).is_none()) {
+                let is_list = matches!(namespace, Namespace::AccessAcl | Namespace::DefaultAcl);
+                return if is_list { Ok(()) } else { Err(Error::NoData) };
+            }
+            let mut new = state.inode.clone();
+            new.ctime = now();
+            self.change_attributes(&handle, &mut state, new, &[(namespace, name, None)])
+        })
+    }
+
+    /// One transaction that changes attributes of a locked inode whose set is in memory, and the inode with them ([EA1]).
+    fn change_attributes(&self, handle: &Handle, state: &mut State, mut new: Inode, changes: &[Change<'_>]) -> Result<()> {
+        let owner = state.owner(handle.number);
+        let mut tx = Tx::new(&self.volume);
+        let nothing = AttributeSet::default();
+        let changed = state.attributes.as_ref().unwrap_or(&nothing).plan(&mut tx, owner, state.inode.attributes, changes)?;
+        let (set, stored) = changed.store(&mut tx, owner, &mut new)?;
+        handle.commit(tx, state, new, stored, Flushed::nothing_written())?;
+        let set = (!set.list.is_empty()).then_some(set);
+        self.inodes.put_attributes(state, set);
+        Ok(())
+    }
+
+    /// Commits a change of a locked inode's mode, owner or times: an access list follows the mode ([AC2] of `access_lists.rs`).
+    pub(crate) fn commit_mode(&self, handle: &Handle, state: &mut State, new: Inode) -> Result<()> {
+        if (new.mode ^ state.inode.mode) & 0o777 != 0 && !state.inode.attributes.is_none() {
+            self.load_attributes(handle.number, state)?;
+            let value = match state.attributes.as_ref().and_then(|set| set.find(Namespace::AccessAcl, b"")) {
+                Some(list) => Some(value_bytes(&self.volume, state.owner(handle.number), &list.value)?),
+                None => None,
+            };
+            if let Some(list) = value.and_then(|value| AccessList::decode(&value).ok().flatten()) {
+                let value = list.with_mode(new.mode).encode();
+                return self.change_attributes(handle, state, new, &[(Namespace::AccessAcl, b"", Some(&value))]);
+            }
+        }
+        handle.commit(Tx::new(&self.volume), state, new, Fenced::nothing_stored(), Flushed::nothing_written())
+    }
+
+    /// What something new in a locked directory inherits ([AC3] of `access_lists.rs`): its mode is cut, and its lines are taken.
+    pub(crate) fn plan_inheritance(
+        &self,
+        tx: &mut Tx<'_>,
+        parent: (InodeNumber, &mut State),
+        inode: &mut Inode,
+        umask: u16,
+    ) -> Result<Option<Changed>> {
+        if inode.file_type() == file_type::SYMLINK {
+            return Ok(None);
+        }
+        let (number, parent) = parent;
+        self.load_attributes(number, parent)?;
+        let Some(default) = parent.attributes.as_ref().and_then(|set| set.find(Namespace::DefaultAcl, b"")) else {
+            inode.mode &= !(umask & 0o777);
+            return Ok(None);
+        };
+        let default = value_bytes(&self.volume, parent.owner(number), &default.value)?;
+        let Some(list) = AccessList::decode(&default).ok().flatten() else { return Ok(None) };
+        let (access, bits) = list.inherited(inode.mode);
+        inode.mode = inode.mode & !0o777 | bits;
+        let access = access.encode();
+        let mut changes: Vec<Change<'_>> = Vec::new();
+        if !list.is_minimal() {
+            changes.push((Namespace::AccessAcl, b"", Some(&access)));
+        }
+        if inode.is_directory() {
+            changes.push((Namespace::DefaultAcl, b"", Some(&default)));
+        }
+        if changes.is_empty() {
+            return Ok(None);
+        }
+        // Nothing of an owner is read or freed here, so it need not be known yet.
+        let nobody = Owner { inode: InodeNumber::new(0), generation: 0 };
+        AttributeSet::default().plan(tx, nobody, AttributePointer::NONE, &changes).map(Some)
+    }
+
+    /// Stores what was inherited for an inode whose generation is known now.
+    pub(crate) fn store_inheritance(
+        &self,
+        tx: &mut Tx<'_>,
+        owner: Owner,
+        inode: &mut Inode,
+        changed: Changed,
+    ) -> Result<(AttributeSet, Fenced)> {
+        changed.store(tx, owner, inode)
+    }
+
+    /// Drops the rights that a program gets when it is executed, as a change of its bytes or its owner does. Directories are no programs.
+    ///
+    /// # Errors
+    /// As [`FileSystem::remove_extended_attribute`], but for `NoData`.
+    pub fn kill_capabilities(&self, number: InodeNumber) -> Result<()> {
+        let handle = self.handle(number)?;
+        let (namespace, name) = CAPABILITY;
+        let found = |state: &State, set: &AttributeSet| Ok(!state.inode.is_directory() && set.find(namespace, name).is_some());
+        if !self.with_attributes(&handle, found)? {
+            return Ok(());
+        }
+        match self.remove_extended_attribute(number, &[namespace.prefix().as_bytes(), name].concat()) {
+            Err(Error::NoData) => Ok(()),
+            other => other,
+        }
+    }
+}
