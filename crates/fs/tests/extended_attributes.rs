@@ -286,11 +286,15 @@ fn what_is_made_in_a_directory_inherits_its_default_list() {
     let below = create(&fs, b"below", file_type::DIRECTORY | 0o770, 0o077);
     let fifo = create(&fs, b"fifo", file_type::FIFO | 0o600, 0);
     let link = create(&fs, b"link", file_type::SYMLINK | 0o777, 0);
+    let new = NewInode { mode: file_type::REGULAR | 0o640, uid: 1, gid: 2, rdev: 0, target: b"" };
+    let nameless = fs.create_nameless(directory, &new, 0o077).expect("creates").inode;
+    fs.link(nameless, directory, b"named").expect("links");
     for _ in 0..2 {
         assert_eq!((mode(&fs, child), all(&fs, child)), (0o660, BTreeMap::from([(ACCESS.to_vec(), named(6, 6, 5, 6, 0))])));
         let expected = BTreeMap::from([(ACCESS.to_vec(), named(7, 6, 5, 7, 0)), (DEFAULT.to_vec(), named(7, 6, 5, 7, 1))]);
         assert_eq!((mode(&fs, below), all(&fs, below)), (0o770, expected));
         assert_eq!((mode(&fs, fifo), all(&fs, fifo)), (0o600, BTreeMap::from([(ACCESS.to_vec(), named(6, 6, 5, 0, 0))])));
+        assert_eq!((mode(&fs, nameless), all(&fs, nameless)), (0o640, BTreeMap::from([(ACCESS.to_vec(), named(6, 6, 5, 4, 0))])));
         assert_eq!((mode(&fs, link), all(&fs, link).len()), (0o777, 0));
         drop(fs); // as a crash leaves it
         fs = mount(&device);

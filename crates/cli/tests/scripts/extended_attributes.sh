@@ -110,6 +110,16 @@ cp -a i/file copied; mode copied; acl copied
 mkdir s; chgrp 50 s; chmod 2775 s; setfacl -d -m u:1000:rw s
 touch s/f; mkdir s/d
 mode s/f s/d; acl s/f s/d
+umask 077
+mkdir t; setfacl -d -m u:1000:rwx,g:50:rx t
+python3 - <<'PY'
+import os
+for directory, mode in (("t", 0o666), ("t", 0o640), ("s", 0o660), (".", 0o666)):
+    nameless = os.open(directory, os.O_TMPFILE | os.O_RDWR, mode)
+    os.link(f"/proc/self/fd/{nameless}", f"{directory}/nameless-{mode:o}", src_dir_fd=0, follow_symlinks=True)
+PY
+umask 022
+mode */nameless-* nameless-*; acl */nameless-* nameless-*
 
 say set-id bits and capabilities
 cp /bin/true c; chmod 755 c
@@ -123,6 +133,13 @@ try getcap c
 try setcap cap_net_raw+ep c
 truncate -s 100 c
 try getcap c
+cp /bin/true from
+for how in 'dd if=/dev/zero of=c bs=4096 count=1 conv=notrunc oflag=direct status=none' 'fallocate -l 20000 c' \
+  'python3 -c "import os; os.copy_file_range(os.open(\"from\", 0), os.open(\"c\", 1), 5000)"' 'chgrp 50 c' 'touch c' 'chmod 755 c'; do
+  try setcap cap_net_raw+ep c
+  sh -c "$how"; echo "$how"; try getcap c
+done
+rm from
 for how in 'echo more >> S' 'truncate -s 10 S' 'fallocate -l 20000 S' 'dd if=/dev/zero of=S bs=10 count=1 conv=notrunc status=none' 'true > S'; do
   echo text > S; chown 0:0 S; chmod 6777 S
   as 1000 sh -c "$how"; echo "$how"; mode S
