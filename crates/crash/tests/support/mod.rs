@@ -31,6 +31,13 @@ pub const WORKLOAD: &[Operation] = &[
     CopyRange("f/h", 1_000, "f/g", 30_000, 400_000),
     Truncate("f/g", 60_000),
     Link("f/g", "d/g"),
+    // Sets in lines and in pages, replaced and removed, and a list that is inherited.
+    SetAttribute("f/h", "user.a", 900, 11),
+    SetAttribute("f/h", "user.b", 9000, 12),
+    SetAttribute("f/h", "user.a", 50, 13),
+    RemoveAttribute("f/h", "user.b"),
+    SetDefaultList("f", 5),
+    Create("f/i"),
     Checkpoint,
     // More logs than a leaf has entries: the last one makes the block go by blocks, composed with what it had.
     Scatter("b", 0, 17, 3000, 60, 6),
