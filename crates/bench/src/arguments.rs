@@ -2,6 +2,8 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
 
+use crate::workloads::Workload;
+
 /// Measures TandemFS, each operation beside its bare limit in the same run.
 #[derive(Debug, Args)]
 #[command(args_conflicts_with_subcommands = true)]
@@ -46,6 +48,46 @@ impl Common {
 pub enum Command {
     /// The evaluation of the RomeFS paper, on an emulated CXL-SSD
     Romefs(RomefsArguments),
+    /// The evaluation of the ByteFS paper, on an emulated SSD with firmware, in reckoned time
+    Bytefs(BytefsArguments),
+}
+
+/// `bench bytefs`.
+#[derive(Debug, Clone, Args)]
+pub struct BytefsArguments {
+    /// What to measure; everything when nothing is named
+    #[arg(value_name = "EXPERIMENT")]
+    pub experiments: Vec<BytefsExperiment>,
+    /// How.
+    #[command(flatten)]
+    pub common: Common,
+    /// Share of the paper's load, from 0.0001 to 1: its number of files and of loops, with the write log and the host's page cache
+    #[arg(long, value_name = "SHARE", default_value_t = 0.01)]
+    pub scale: f64,
+    /// Run only these loads of those that an experiment has
+    #[arg(long = "load", value_name = "LOAD", value_delimiter = ',')]
+    pub loads: Vec<Workload>,
+    /// Write log of the drive, instead of a share of the paper's 256M
+    #[arg(long, value_name = "SIZE", value_parser = mebibytes)]
+    pub log: Option<u64>,
+    /// Memory of the host for file data, instead of a share of the paper's 128G; with `--strict` there is none
+    #[arg(long, value_name = "SIZE", value_parser = mebibytes)]
+    pub page_cache: Option<u64>,
+    /// Size of the file system's data blocks: whole ones go by blocks, the rest by bytes
+    #[arg(long, value_name = "SIZE", value_parser = block_size, default_value = "4K")]
+    pub block_size: u32,
+    /// Strict semantics: each write is durable when it returns, and no page cache is in front
+    #[arg(long, conflicts_with = "page_cache")]
+    pub strict: bool,
+    /// Run the loads on a directory (a mount, another file system) by a thread a worker, in real time; only for `loads`
+    #[arg(long, value_name = "DIRECTORY")]
+    pub on: Option<PathBuf>,
+    /// Chooses everything that is drawn
+    #[arg(long, value_name = "NUMBER", default_value_t = 1)]
+    pub seed: u64,
+    /// Also write tables, JSON lines and plots to this directory
+    #[arg(long, value_name = "DIRECTORY")]
+    pub output: Option<PathBuf>,
 }
 
 /// `bench romefs`.
@@ -77,6 +119,13 @@ fn mebibytes(text: &str) -> Result<u64, String> {
     };
     let size = number.parse().ok().and_then(|number: u64| number.checked_mul(1 << shift)).filter(|size| (1..=1 << 40).contains(size));
     size.ok_or_else(|| format!("'{text}' is no size here; write a number with M or G, such as 256M"))
+}
+
+/// A size of data blocks.
+fn block_size(text: &str) -> Result<u32, String> {
+    let number = text.strip_suffix('K').and_then(|number| number.parse::<u32>().ok());
+    let size = number.filter(|number| number.is_power_of_two() && (4..=1024).contains(number));
+    size.map(|number| number << 10).ok_or_else(|| format!("'{text}' is no size of blocks; write a power of two from 4K to 1024K"))
 }
 
 /// A row, or a group of rows, of the speed table.
@@ -151,6 +200,59 @@ impl Experiment {
     }
 }
 
+/// An experiment of ByteFS §5, or one that issues of this project ask for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum BytefsExperiment {
+    /// Fig. 6: operations a second of each load
+    Loads,
+    /// Fig. 8 and 9: bytes between host and drive, by path and structure
+    Traffic,
+    /// Fig. 10 and 11: flash pages read and programmed
+    Flash,
+    /// Fig. 12: only two paths; with the write log; the whole
+    Breakdown,
+    /// Fig. 13: flash of 40/60, 25/200, 3/80 us, the last by CXL too
+    Latency,
+    /// Fig. 14: a write log of 64 MiB to 1 GiB, scaled
+    LogSize,
+    /// §5.5: the time to recover, by how full the write log was
+    Recovery,
+    /// What one creation of a file writes to the drive
+    Create,
+    /// What the emulator itself takes, and the parts of it that the paper gives numbers for
+    Overhead,
+}
+
+impl BytefsExperiment {
+    /// All, in the order of the paper.
+    pub const ALL: [Self; 9] = [
+        Self::Loads,
+        Self::Traffic,
+        Self::Flash,
+        Self::Breakdown,
+        Self::Latency,
+        Self::LogSize,
+        Self::Recovery,
+        Self::Create,
+        Self::Overhead,
+    ];
+
+    /// The name on the command line, and of its files.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Loads => "loads",
+            Self::Traffic => "traffic",
+            Self::Flash => "flash",
+            Self::Breakdown => "breakdown",
+            Self::Latency => "latency",
+            Self::LogSize => "log-size",
+            Self::Recovery => "recovery",
+            Self::Create => "create",
+            Self::Overhead => "overhead",
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use clap::{Command as Line, FromArgMatches};
@@ -168,6 +270,12 @@ mod tests {
         let romefs = parse("bench romefs table4 writes --quick --memory 64M --output out").expect("a line");
         let Some(Command::Romefs(romefs)) = romefs.command else { panic!("no experiment") };
         assert_eq!((romefs.experiments, romefs.memory), (vec![Experiment::Table4, Experiment::Writes], Some(64 << 20)));
+        let bytefs = parse("bench bytefs traffic log-size --scale 0.1 --load varmail,oltp --log 64M --strict").expect("a line");
+        let Some(Command::Bytefs(bytefs)) = bytefs.command else { panic!("no experiment") };
+        assert_eq!((bytefs.experiments, bytefs.log), (vec![BytefsExperiment::Traffic, BytefsExperiment::LogSize], Some(64 << 20)));
+        assert_eq!((bytefs.loads, bytefs.scale), (vec![Workload::Varmail, Workload::Oltp], 0.1));
+        assert_eq!(bytefs.block_size, 4096);
+        assert!(parse("bench bytefs --strict --page-cache 1G").is_err() && parse("bench bytefs --block-size 5K").is_err());
         assert!(parse("bench overwrite romefs").is_err() && parse("bench romefs --memory 64").is_err());
     }
 
@@ -176,5 +284,7 @@ mod tests {
         let name = |value: Option<clap::builder::PossibleValue>| value.map(|value| value.get_name().to_owned());
         assert!(Case::ALL.iter().all(|case| name(case.to_possible_value()).as_deref() == Some(case.name())));
         assert!(Experiment::ALL.iter().all(|each| name(each.to_possible_value()).as_deref() == Some(each.name())));
+        assert!(BytefsExperiment::ALL.iter().all(|each| name(each.to_possible_value()).as_deref() == Some(each.name())));
+        assert!(Workload::ALL.iter().all(|each| name(each.to_possible_value()).as_deref() == Some(each.name())));
     }
 }

@@ -1,5 +1,5 @@
-//! `tandemfs bench`: every row of the speed table, each next to the bare limit measured in the same run; and `tandemfs bench romefs`, the
-//! evaluation of the RomeFS paper on an emulated drive.
+//! `tandemfs bench`: every row of the speed table, each next to the bare limit measured in the same run; `tandemfs bench romefs` and
+//! `tandemfs bench bytefs`, the evaluations of the two papers on emulated drives.
 //!
 //! [B1] A row and its limit are measured interleaved, A B B A, on devices of the same kind with their memory touched before, so that what
 //!      drifts on the machine drifts for both.
@@ -7,13 +7,14 @@
 //! [B3] Each operation is timed by itself; medians and p99 are over all of them. Reading the clock costs both sides the same.
 //! [B4] Whatever is made is removed, on an error too: directories and mounts are guards, and SIGINT or SIGTERM is an error.
 //!
-//! `cases/` has a file a row of the table, `romefs/` one an experiment of the paper; `measure.rs` takes the times, `report.rs` judges and
-//! prints them, `scene.rs` makes devices and file systems, `probe.rs` sees what the engine stores and `stopwatch.rs` how long it takes, `null_fs.rs` is the FUSE file system
-//! that does nothing.
+//! `cases/` has a file a row of the table, `romefs/` and `bytefs/` one an experiment of the papers, `workloads/` the loads of the latter;
+//! `measure.rs` takes the times, `report.rs` judges and prints them, `scene.rs` makes devices and file systems, `probe.rs` sees what the
+//! engine stores and `stopwatch.rs` how long it takes, `null_fs.rs` is the FUSE file system that does nothing.
 
 #![forbid(unsafe_code)]
 
 mod arguments;
+mod bytefs;
 mod cases;
 mod failure;
 mod machine;
@@ -28,9 +29,11 @@ mod scene;
 mod segments;
 mod stopwatch;
 mod table;
+mod workloads;
 
-pub use crate::arguments::{Arguments, Case, Command, Common, Experiment, RomefsArguments};
+pub use crate::arguments::{Arguments, BytefsArguments, BytefsExperiment, Case, Command, Common, Experiment, RomefsArguments};
 pub use crate::failure::Failure;
+pub use crate::workloads::Workload;
 
 /// Measures what the arguments ask for.
 ///
@@ -40,6 +43,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let result = match (&arguments.child, &arguments.command) {
         (Some(order), _) => cases::mount_time::child(order),
         (None, Some(Command::Romefs(romefs))) => machine::listen_for_signals().and_then(|()| romefs::run(romefs)),
+        (None, Some(Command::Bytefs(bytefs))) => machine::listen_for_signals().and_then(|()| bytefs::run(bytefs)),
         (None, None) => machine::listen_for_signals().and_then(|()| run_cases(arguments)),
     };
     match result {

@@ -4,6 +4,7 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use rustix::fs::{statfs, statvfs};
 use tandemfs_device::{BlockRequest, Device, Drive, Structure};
 use tandemfs_emulator::{CreateOptions, DeviceOptions};
 use tandemfs_format::inode::file_type;
@@ -14,8 +15,10 @@ use tempfile::TempDir;
 
 use crate::arguments::Common;
 use crate::failure::{Failure, Result};
+use crate::machine;
 
 pub const MIB: u64 = 1 << 20;
+const TMPFS: i64 = 0x0102_1994;
 
 /// A directory for images and mountpoints.
 pub struct Scene {
@@ -76,6 +79,29 @@ impl Scene {
         touch_memory(&*device)?;
         Ok(device)
     }
+}
+
+/// Fails where a directory has no room for images of so many bytes; `or_else` says what makes them smaller.
+pub fn require_room(directory: &Path, bytes: u64, or_else: &str) -> Result<()> {
+    let free = room(directory).map_err(|error| Failure::new(format!("{}: {error}", directory.display())))?;
+    if bytes + bytes / 20 <= free {
+        return Ok(());
+    }
+    let gib = |bytes: u64| bytes as f64 / f64::from(1 << 30);
+    Err(Failure::new(format!(
+        "{} has {:.1} GiB to spare and this needs {:.1} GiB; name another directory with --directory, or {or_else}",
+        directory.display(),
+        gib(free),
+        gib(bytes + bytes / 20)
+    )))
+}
+
+/// Bytes that files below a directory can still take. In tmpfs they are memory.
+fn room(directory: &Path) -> std::io::Result<u64> {
+    let space = statvfs(directory)?;
+    let free = space.f_bavail.saturating_mul(space.f_frsize);
+    let is_memory = statfs(directory)?.f_type as i64 == TMPFS;
+    Ok(if is_memory { free.min(machine::available_memory_bytes()) } else { free })
 }
 
 /// Opens a device by its name.

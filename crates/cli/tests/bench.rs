@@ -1,4 +1,4 @@
-//! `tandemfs bench romefs` at a tiny scale: every experiment runs, says what it measured, and writes files that programs read.
+//! `tandemfs bench romefs` and `tandemfs bench bytefs` at a tiny scale: every experiment runs, says what it measured, and writes files that programs read.
 
 use std::fs;
 use std::path::Path;
@@ -55,8 +55,95 @@ fn the_split_is_that_of_the_requests() {
     }
 }
 
+/// Experiments, and their plots.
+const BYTEFS: [(&str, usize); 9] = [
+    ("loads", 0),
+    ("traffic", 2),
+    ("flash", 2),
+    ("breakdown", 1),
+    ("latency", 1),
+    ("log-size", 1),
+    ("recovery", 1),
+    ("create", 0),
+    ("overhead", 0),
+];
+
+fn bytefs(words: &[&str], output: &Path) -> Vec<serde_json::Value> {
+    let tiny = ["--scale", "0.0002", "--output"];
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tandemfs"));
+    let run = command.args(["bench", "bytefs"]).args(words).args(tiny).arg(output).output().expect("the program runs");
+    let errors = String::from_utf8_lossy(&run.stderr);
+    assert!(run.status.success() && errors.is_empty(), "{words:?}: {errors}");
+    let shown = String::from_utf8(run.stdout).expect("text");
+    assert!(shown.contains(&format!("## {}: ", words[0])) && shown.contains("figures mean nothing"), "{shown}");
+    let lines = fs::read_to_string(output.join(format!("{}.jsonl", words[0]))).expect("lines");
+    let values: Vec<serde_json::Value> = lines.lines().skip(1).map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    assert!(!values.is_empty() && values.iter().all(|value| value["experiment"] == words[0]), "{lines}");
+    values
+}
+
+#[test]
+fn every_experiment_of_bytefs_writes_tables_lines_and_plots() {
+    let output = tempfile::tempdir().expect("a directory");
+    for (experiment, plots) in BYTEFS {
+        bytefs(&[experiment], output.path());
+        assert!(fs::read_to_string(output.path().join(format!("{experiment}.md"))).expect("a table").contains("|--"));
+        let names =
+            fs::read_dir(output.path()).expect("listed").map(|entry| entry.expect("read").file_name().into_string().expect("UTF-8"));
+        let svgs: Vec<String> = names.filter(|name| name.starts_with(&format!("{experiment}-")) && name.ends_with(".svg")).collect();
+        assert_eq!(svgs.len(), plots, "{svgs:?}");
+    }
+}
+
+/// The same seed is the same load, and on a reckoned clock the same figures.
+#[test]
+fn figures_in_reckoned_time_come_again() {
+    let output = tempfile::tempdir().expect("a directory");
+    let varmail = |seed: &str| {
+        let values = bytefs(&["traffic", "--load", "varmail", "--seed", seed], output.path());
+        values.into_iter().map(|value| (value["reckoned_ns"].clone(), value["by_structure"].clone())).collect::<Vec<_>>()
+    };
+    let first = varmail("1");
+    assert!(first.len() == 2 && first[0].0.as_u64() > Some(0));
+    assert_eq!(first, varmail("1"));
+    assert_ne!(first, varmail("2"));
+}
+
+/// Metadata by the drive's transactions has no journal, and one that is open when the process dies is discarded.
+#[test]
+fn engines_are_those_of_their_names() {
+    let output = tempfile::tempdir().expect("a directory");
+    for value in bytefs(&["traffic", "--load", "create"], output.path()) {
+        let journal = value["by_structure"]["journal"]["byte_written_bytes"].as_u64().expect("bytes");
+        assert_eq!(journal == 0, value["variant"] == "+ transactions", "{value}");
+        assert_eq!(value["firmware"]["commits"].as_u64() > Some(0), value["variant"] == "+ transactions", "{value}");
+    }
+    for value in bytefs(&["recovery"], output.path()) {
+        let (fill, kept) = (value["fill_percent"].as_u64().expect("a fill"), value["lines_kept"].as_u64().expect("lines"));
+        assert!(value["lines_discarded"] == 256 && (fill == 0) == (kept == 0), "{value}");
+    }
+}
+
+#[test]
+fn loads_run_on_a_directory() {
+    let (output, below) = (tempfile::tempdir().expect("a directory"), tempfile::tempdir().expect("a directory"));
+    let values = bytefs(&["loads", "--load", "varmail,oltp", "--on", below.path().to_str().expect("UTF-8")], output.path());
+    assert_eq!(values.len(), 2);
+    assert_eq!(fs::read_dir(below.path()).expect("listed").count(), 0, "nothing is left");
+}
+
 #[test]
 fn what_cannot_be_measured_is_refused_in_a_sentence() {
+    for (words, reason) in [
+        (&["--scale", "7"][..], "a share of the paper's load"),
+        (&["traffic", "--on", "/tmp"][..], "only 'loads' runs on a directory"),
+        (&["breakdown", "--load", "mkdir"][..], "this experiment has varmail"),
+        (&["traffic", "--directory", "/nowhere"][..], "/nowhere: "),
+    ] {
+        let run = Command::new(env!("CARGO_BIN_EXE_tandemfs")).args(["bench", "bytefs"]).args(words).output().expect("the program runs");
+        let errors = String::from_utf8_lossy(&run.stderr);
+        assert!(run.status.code() == Some(1) && errors.contains(reason) && errors.lines().count() == 1, "{errors}");
+    }
     for (words, reason) in [
         (&["--memory", "24M", "--directory", "/nowhere", "table4"][..], "/nowhere: "),
         (&["--memory", "64G", "--quick", "writes"][..], "GiB to spare and this needs"),

@@ -6,7 +6,9 @@ mod support;
 use std::sync::Arc;
 
 use support::{Start, almost_full, small, small_on_firmware, split};
-use tandemfs_crash::{Access, FaultDevice, Harness, MemoryDevice, Operation, Tree, check_device, chosen, content, mount, mount_device};
+use tandemfs_crash::{
+    Access, FaultDevice, Harness, MemoryDevice, Operation, Tree, check_device, chosen, content, mount, mount_device, stay_on_one_cpu,
+};
 use tandemfs_format::InodeNumber;
 use tandemfs_fs::{Error, FileSystem};
 
@@ -216,6 +218,7 @@ fn run(start: &Start, make: impl FnOnce(MemoryDevice) -> FaultDevice, lasting: b
 
 /// Runs with each access of a kind failing, once and for good. Returns what each fault did first.
 fn every_access_fails(start: &Start, access: Access, most: u64) -> Vec<(bool, Outcome)> {
+    stay_on_one_cpu().expect("bound"); // pools and rings are a CPU's: elsewhere there would be other accesses than were counted
     let (outcome, counted) = run(start, FaultDevice::counting, false, "no fault".into());
     assert_eq!(outcome, Outcome::Unnoticed);
     let count = counted.count(access);

@@ -1,6 +1,9 @@
 //! Small writes on a drive with firmware, and pages that come back from a page cache on both kinds of drives: what moves, and what is read.
 
-use tandemfs_crash::{MemoryDevice, Setting, check_device, fill, mount};
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+use tandemfs_crash::{MemoryDevice, Random, Setting, check_device, fill, mount};
 use tandemfs_device::{CountersSnapshot, PersistenceDomain, Structure};
 use tandemfs_format::InodeNumber;
 use tandemfs_format::inode::file_type;
@@ -288,4 +291,70 @@ fn clean_pages_stay_in_their_share_of_the_memory_option() {
         assert!(file.fs.memory_bytes() <= 1 << 20, "{} B", file.fs.memory_bytes());
     }
     file.check(&setting);
+}
+
+/// Threads that change pages of the same blocks by every way, each its own pages; blocks are written back meanwhile.
+#[test]
+fn threads_in_the_same_blocks_find_their_bytes() {
+    const THREADS: usize = 3;
+    const PAGES: usize = 32;
+    for has_firmware in [true, false] {
+        let setting = setting(has_firmware);
+        let mut file = File::new(&setting);
+        let (fs, inode, content) = (&file.fs, file.inode, &file.content);
+        let done = std::sync::atomic::AtomicBool::new(false);
+        let change = |thread: usize| {
+            let mut random = Random::new(thread as u64 + 1);
+            // Pages of all threads take turns in each block.
+            let mut pages: Vec<(usize, Vec<u8>)> =
+                (thread..PAGES).step_by(THREADS).map(|page| (page, content[page * PAGE..(page + 1) * PAGE].to_vec())).collect();
+            for round in 0..400 {
+                let index = random.below(pages.len() as u64) as usize;
+                let (page, bytes) = &mut pages[index];
+                let start = (*page * PAGE) as u64;
+                let (at, length) = (random.below(4000) as usize, 1 + random.below(90) as usize);
+                match random.below(8) {
+                    0 => {
+                        bytes[at..at + length].fill(0);
+                        fs.allocate(inode, start + at as u64, length as u64, AllocateMode::Punch).expect("punched");
+                    }
+                    1 | 2 => {
+                        // Long ones become logs, which the thread behind writes back.
+                        let (at, length) = if round % 4 == 0 { (at / 2, length * 20) } else { (at, length) };
+                        bytes[at..at + length].copy_from_slice(&fill(round, length));
+                        fs.write(inode, start + at as u64, &bytes[at..at + length], PLAIN).expect("written");
+                    }
+                    _ => {
+                        let mut found = vec![0; PAGE];
+                        fs.read_with(inode, start, &mut found, KEPT).expect("read");
+                        assert!(found == *bytes, "page {page}, round {round}, firmware: {has_firmware}");
+                        bytes[at..at + length].copy_from_slice(&fill(round, length));
+                        fs.write(inode, start, bytes, RETURNED).expect("written");
+                    }
+                }
+            }
+            pages
+        };
+        let changed = std::thread::scope(|scope| {
+            let behind = scope.spawn(|| {
+                while !done.load(Relaxed) {
+                    fs.write_back_all().expect("written back");
+                    std::thread::sleep(Duration::from_millis(3));
+                }
+            });
+            let change = &change;
+            let threads: Vec<_> = (0..THREADS).map(|thread| scope.spawn(move || change(thread))).collect();
+            let changed: Vec<_> = threads.into_iter().map(|thread| thread.join()).collect();
+            done.store(true, Relaxed);
+            behind.join().expect("the thread behind");
+            changed.into_iter().flat_map(|pages| pages.expect("a thread")).collect::<Vec<_>>()
+        });
+        let work = fs.statistics().work;
+        assert!(work.pages_by_lines > 100 && work.block_write_backs > 0, "{work:?}");
+        assert!(!has_firmware || work.in_place_lines > 100, "{work:?}");
+        for (page, bytes) in changed {
+            file.content[page * PAGE..(page + 1) * PAGE].copy_from_slice(&bytes);
+        }
+        file.check(&setting);
+    }
 }

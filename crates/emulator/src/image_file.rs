@@ -243,6 +243,13 @@ impl OpenImage {
         Mapping::new(&self.name, &self.file, options).map_err(|error| refused(Path::new(&self.name), format!("cannot be mapped: {error}")))
     }
 
+    /// Maps the flash of a drive with firmware.
+    pub(crate) fn map_flash(&self, private: bool) -> Result<Mapping, DeviceError> {
+        let offset = self.info.block_offset();
+        let options = MappingOptions { offset, length: self.info.file_bytes() - offset, private, ..MappingOptions::default() };
+        Mapping::new(&self.name, &self.file, options).map_err(|error| refused(Path::new(&self.name), format!("cannot be mapped: {error}")))
+    }
+
     /// What the drive can do.
     pub(crate) fn describe(&self, options: &OpenOptions) -> Result<DeviceDescription, DeviceError> {
         let mut description = DeviceDescription {

@@ -3,7 +3,7 @@
 //!
 //! [M1] Stores to the DRAM survive in program order; 8 B at a multiple of 8 are never torn. A power failure falls between any two steps.
 //! [M2] A flash page is programmed once between two erasures, its bytes before its spare area: a page whose spare area is empty holds nothing.
-//! [M3] An erased page is all zeros, its spare area too. An erasure may be cut anywhere.
+//! [M3] The spare area of an erased page is all zeros; its bytes mean nothing. An erasure may be cut anywhere.
 
 use std::fmt::Debug;
 
@@ -198,7 +198,7 @@ pub(crate) mod test_medium {
         fn read_page(&self, page: PhysicalPage, into: &mut PageBytes) -> Result<(), DeviceError> {
             match self.0.lock().pages.get(&page.0) {
                 Some((bytes, _)) => into.copy_from_slice(&bytes[..]),
-                None => into.fill(0),
+                None => into.fill(0xdb),
             }
             Ok(())
         }

@@ -70,6 +70,11 @@ fn what_accesses_take_without_a_model() {
         figure("a block write of 4 KiB, the first time", sectors, |number| write(&*device, number, &page));
         figure("a block write of 4 KiB, again, in turn", sectors, |number| write(&*device, number, &page));
         figure("a block write of 4 KiB, again, scattered", sectors, |number| write(&*device, scattered(number, sectors), &page));
+        // A drive goes through all of its flash before it uses a page again: from then on the host's file has every page.
+        for number in 0..(5 << 30) / 4096_u64 {
+            write(&*device, number % sectors, &page);
+        }
+        figure("a block write of 4 KiB, in turn, the flash touched", sectors, |number| write(&*device, number, &page));
         let mut into = [0; 4096];
         figure("a block read of 4 KiB", sectors, |number| {
             let mut requests = [BlockRequest::Read { sector: Sector::new(scattered(number, sectors)), buffer: &mut into }];

@@ -1,10 +1,8 @@
 //! What the experiments have in common: the sizes of a run, volumes, the file that is worked on.
 
-use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use rustix::fs::{statfs, statvfs};
 use tandemfs_device::{Device, Drive};
 use tandemfs_emulator::Timing;
 use tandemfs_format::InodeNumber;
@@ -18,7 +16,6 @@ use crate::scene::{self, DeviceShape, MIB, Scene};
 
 /// The drive of the paper's CXL-SSD A.
 pub const PROFILE: &str = "romefs-a";
-const TMPFS: i64 = 0x0102_1994;
 /// Write-back rests when nothing has crossed to the device for so long.
 const QUIET: Duration = Duration::from_millis(5);
 /// From this load on the machine is shared: waits of the emulated drive come late.
@@ -72,19 +69,7 @@ impl Setting {
 
     /// Fails where the directory of the images has no room for so many bytes.
     pub fn require(&self, bytes: u64) -> Result<()> {
-        let directory = &self.common.directory;
-        let free = room(directory).map_err(|error| Failure::new(format!("{}: {error}", directory.display())))?;
-        if bytes + bytes / 20 <= free {
-            return Ok(());
-        }
-        let gib = |bytes: u64| bytes as f64 / f64::from(1 << 30);
-        Err(Failure::new(format!(
-            "{} has {:.1} GiB to spare and this needs {:.1} GiB; name another directory with --directory, or a smaller memory zone with \
-             --memory or --quick",
-            directory.display(),
-            gib(free),
-            gib(bytes + bytes / 20)
-        )))
+        scene::require_room(&self.common.directory, bytes, "a smaller memory zone with --memory or --quick")
     }
 
     /// One line for the head of the output.
@@ -115,14 +100,6 @@ impl Setting {
     pub fn timed_device_bytes(&self, file_bytes: u64) -> u64 {
         self.memory_bytes + Self::block_bytes(file_bytes)
     }
-}
-
-/// Bytes that files below a directory can still take. In tmpfs they are memory.
-fn room(directory: &Path) -> std::io::Result<u64> {
-    let space = statvfs(directory)?;
-    let free = space.f_bavail.saturating_mul(space.f_frsize);
-    let is_memory = statfs(directory)?.f_type as i64 == TMPFS;
-    Ok(if is_memory { free.min(machine::available_memory_bytes()) } else { free })
 }
 
 /// The timing model of the profile.

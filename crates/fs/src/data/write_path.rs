@@ -3,12 +3,14 @@
 //! 1. Lock the range of blocks (RULES R9): it stays locked over the I/O, nothing else does.
 //! 2. Split at the threshold (RomeFS §3.3): whole blocks inside it go to fresh sectors by the **block path**; head and tail go to
 //!    **data logs** by the byte path ([`log_plan`]). Where a leaf has no entry left, or no slot is free, the block is composed with its
-//!    old content and goes by blocks as well.
-//! 3. Take the space. Nothing is overwritten in place, so a failure here or below leaves everything as it was.
+//!    old content and goes by blocks as well. Of pages that come back from a page cache only what has changed may be left
+//!    ([`super::modified`]). On a drive with transactions small pieces go **in place** ([`super::in_place`]): they need neither space nor
+//!    steps 4 and 5.
+//! 3. Take the space. Nothing is overwritten before the commit, so a failure here or below leaves everything as it was.
 //! 4. Submit the block writes; while they are in flight store the logs and compute the checksums.
 //! 5. Fence the logs, FLUSH the drive (RULES R8).
-//! 6. Lock the inode, put records, leaves, checksums and the inode into one [`Tx`], commit. The caller is answered after that: the
-//!    write is durable and atomic.
+//! 6. Lock the inode, put records, leaves, checksums, lines that go in place and the inode into one [`Tx`], commit. The caller is answered
+//!    after that: the write is durable and atomic.
 
 use std::cell::Cell;
 use std::ops::Range;

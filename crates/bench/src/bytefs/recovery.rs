@@ -1,0 +1,229 @@
+//! §5.5: the time to recover after the process was killed, by how full the write log was; and by the recipe of §4.7: the drive loads its
+//! DRAM, RECOVER writes what is committed to the flash, then the file system is mounted.
+
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+use tandemfs_device::{Drive, Structure, TxId};
+use tandemfs_format::LineAddress;
+use tandemfs_fs::FileSystem;
+
+use super::rig::{Image, Rig, Variant};
+use super::setting::{PAPER_LOG_BYTES, Setting};
+use crate::failure::{Failure, Result};
+use crate::machine;
+use crate::output::Outcome;
+use crate::plot::{self, Labels, Series};
+use crate::report::time;
+use crate::scene::{MIB, Scene};
+use crate::table::Table;
+use crate::workloads::{Clock, LibraryTarget, Load, Worker, Workload, lay_out};
+
+/// Lines appended since the log was empty, in percent of those that it holds. A cleaning starts at 85 %, so at 100 % one is under way.
+const FILLS_PERCENT: [u64; 7] = [0, 10, 25, 50, 75, 84, 100];
+const LINE_BYTES: u64 = 64;
+/// Lines of a transaction that is not committed when the process is killed.
+const OPEN_LINES: u64 = 256;
+/// Files that the load works on.
+const FILES: u64 = 12_000;
+/// The paper's time to recover.
+const PAPER: &str = "4.2 s (0.9 s to load the DRAM, 2.7 s to scan and write)";
+const REACH: Duration = Duration::from_secs(1);
+
+/// Time on the host: by the clock, and of the processor, which others on the machine do not lengthen.
+#[derive(Clone, Copy)]
+struct Took {
+    wall: Duration,
+    cpu: Duration,
+}
+
+impl Took {
+    /// Runs something.
+    fn time<T>(work: impl FnOnce() -> Result<T>) -> Result<(Self, T)> {
+        let (wall, cpu) = (Instant::now(), cpu_time());
+        let value = work()?;
+        Ok((Self { wall: wall.elapsed(), cpu: cpu_time().saturating_sub(cpu) }, value))
+    }
+
+    fn and(self, other: Self) -> Self {
+        Self { wall: self.wall + other.wall, cpu: self.cpu + other.cpu }
+    }
+
+    fn show(self) -> String {
+        format!("{} ({})", time(self.wall.as_nanos() as f64), time(self.cpu.as_nanos() as f64))
+    }
+}
+
+/// Of all threads of the process.
+fn cpu_time() -> Duration {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    Duration::new(now.tv_sec.unsigned_abs(), now.tv_nsec as u32)
+}
+
+/// What a recovery took.
+struct Recovered {
+    fill_percent: u64,
+    lines_in_log: u64,
+    kept: u64,
+    discarded: u64,
+    transactions: u64,
+    pages_read: u64,
+    pages_programmed: u64,
+    open: Took,
+    recover: Took,
+    recover_reckoned_ns: u64,
+    mount: Took,
+    mount_reckoned_ns: u64,
+}
+
+impl Recovered {
+    fn host(&self) -> Took {
+        self.open.and(self.recover).and(self.mount)
+    }
+
+    fn reckoned_ns(&self) -> u64 {
+        self.recover_reckoned_ns + self.mount_reckoned_ns
+    }
+}
+
+/// All fill levels, on one drive.
+pub fn run(setting: &Setting) -> Result<Outcome> {
+    let mut outcome = Outcome::new("recovery", "time to recover by how full the write log was (§5.5)");
+    // The paper's log as it is: what recovery takes is of its size, not of the load's.
+    let log_bytes = if setting.is_tiny() { setting.own_log_bytes() } else { PAPER_LOG_BYTES };
+    let rig = Rig { staging_bytes: log_bytes, ..Rig::new(setting, Variant::Whole) };
+    let load = Load { loops: Some(u64::MAX), files: FILES.min(log_bytes / 4096), ..setting.load(Workload::Varmail) };
+    let (memory_bytes, block_bytes) = Setting::zones(&load);
+    setting.require(rig.image_bytes(memory_bytes, block_bytes))?;
+    let scene = Scene::new(&setting.common)?;
+    let image = rig.create(&scene, "drive", memory_bytes, block_bytes)?;
+    {
+        let (device, _clock) = image.open()?;
+        rig.format(device.clone())?;
+        let fs = rig.mount(device)?;
+        lay_out(&load, &LibraryTarget::new(fs.clone(), None))?;
+        fs.unmount()?;
+    }
+
+    let mut workers = Worker::all(&load);
+    let mut results = Vec::new();
+    for fill_percent in FILLS_PERCENT {
+        let lines = fill_and_kill(&rig, &image, &mut workers, log_bytes / LINE_BYTES * fill_percent / 100)?;
+        results.push(recover(&rig, &image, fill_percent, lines)?);
+    }
+    let mut table = Table::new([
+        "appended",
+        "lines kept",
+        "discarded",
+        "transactions",
+        "flash pages",
+        "open (processor)",
+        "RECOVER",
+        "mount",
+        "all, host",
+        "RECOVER, reckoned",
+        "mount, reckoned",
+        "all, reckoned",
+        "< 1 s",
+    ]);
+    for result in &results {
+        let is_met = result.host().wall < REACH && Duration::from_nanos(result.reckoned_ns()) < REACH;
+        table.row([
+            format!("{} %", result.fill_percent),
+            result.kept.to_string(),
+            result.discarded.to_string(),
+            result.transactions.to_string(),
+            format!("{} read, {} programmed", result.pages_read, result.pages_programmed),
+            result.open.show(),
+            result.recover.show(),
+            result.mount.show(),
+            result.host().show(),
+            time(result.recover_reckoned_ns as f64),
+            time(result.mount_reckoned_ns as f64),
+            time(result.reckoned_ns() as f64),
+            if is_met { "yes" } else { "NO" }.to_owned(),
+        ]);
+        outcome.record(json!({
+            "fill_percent": result.fill_percent, "log_bytes": log_bytes, "lines_in_log": result.lines_in_log,
+            "lines_kept": result.kept, "lines_discarded": result.discarded, "transactions": result.transactions,
+            "pages_read": result.pages_read, "pages_programmed": result.pages_programmed,
+            "open_ns": result.open.wall.as_nanos() as u64, "recover_ns": result.recover.wall.as_nanos() as u64,
+            "mount_ns": result.mount.wall.as_nanos() as u64, "cpu_ns": result.host().cpu.as_nanos() as u64, "recover_reckoned_ns": result.recover_reckoned_ns,
+            "mount_reckoned_ns": result.mount_reckoned_ns, "met": is_met,
+        }));
+    }
+    outcome.table(format!("Write log of {} MiB, filled by varmail, strict", log_bytes / MIB), table);
+    let seconds = |of: &dyn Fn(&Recovered) -> f64| -> Vec<(f64, f64)> {
+        results.iter().map(|result| (result.lines_in_log as f64 * LINE_BYTES as f64 / MIB as f64, of(result))).collect()
+    };
+    let series = [
+        Series::new("host, all", seconds(&|result| result.host().wall.as_secs_f64())),
+        Series::new("reckoned, all", seconds(&|result| result.reckoned_ns() as f64 / 1e9)),
+    ];
+    let labels = Labels::new("Time to recover", "lines in the write log [MiB]", "time [s]");
+    outcome.plot("time", plot::lines(&labels, &series)?);
+    outcome.note(format!("the paper: {PAPER}, after YCSB, how full its log of 256 MB was is not said"));
+    outcome.note("host: what this program takes, in brackets of its processor; opening the image (which scans the log for its index) included; reckoned: what the drive's flash and links would take, which opening is no part of");
+    outcome.note("nothing was unmounted: the file system is dropped as a killed process leaves it, with one transaction open and, at 100 %, a cleaning cut; cuts at every step are the crash tests' affair");
+    Ok(outcome)
+}
+
+/// Runs the load until so many lines were appended to an empty log, and drops everything. Returns how many lines are in the log.
+fn fill_and_kill(rig: &Rig, image: &Image, workers: &mut [Worker], lines: u64) -> Result<u64> {
+    let (device, clock) = image.open()?;
+    let fs = rig.mount(device)?;
+    fs.drive().clean()?;
+    let target = LibraryTarget::new(fs.clone(), None);
+    let appended = |fs: &FileSystem| -> Result<u64> {
+        let counts = fs.drive().drive_counts().ok_or_else(|| Failure::new("the drive counts nothing"))?;
+        Ok(counts.firmware.log_appends)
+    };
+    let start = appended(&fs)?;
+    let mut index = 0;
+    while appended(&fs)? - start < lines {
+        machine::check()?;
+        workers[index].step(&target)?;
+        index = (index + 1) % workers.len();
+        clock.set_now_ns(clock.now_ns());
+    }
+    leave_open(fs.drive())?;
+    drop((fs, target, clock));
+    image.lines_in_log()
+}
+
+/// Leaves a transaction without its COMMIT over lines at the end of the memory zone, as a kill amid a change does. They are garbage: what is
+/// mounted afterwards is whole only if they are discarded.
+fn leave_open(drive: &Drive) -> Result<()> {
+    let last = drive.description().memory_bytes / LINE_BYTES;
+    for line in last - OPEN_LINES..last {
+        drop(drive.store_tagged(Structure::Inode, TxId::MAX, LineAddress::new(line), &[0xa5; LINE_BYTES as usize])?);
+    }
+    Ok(())
+}
+
+fn recover(rig: &Rig, image: &Image, fill_percent: u64, lines_in_log: u64) -> Result<Recovered> {
+    let (open, (device, clock)) = Took::time(|| image.open())?;
+    let drive = Drive::new(device.clone());
+    let reckoned = clock.now_ns();
+    let (recover, found) = Took::time(|| drive.recover()?.ok_or_else(|| Failure::new("the drive has no transactions to recover")))?;
+    let recover_reckoned_ns = clock.now_ns() - reckoned;
+    let flash = drive.drive_counts().map(|counts| counts.flash).unwrap_or_default();
+    let reckoned = clock.now_ns();
+    let (mount, fs) = Took::time(|| rig.mount(device))?;
+    let mount_reckoned_ns = clock.now_ns() - reckoned;
+    fs.unmount()?;
+    Ok(Recovered {
+        fill_percent,
+        lines_in_log,
+        kept: found.lines_kept,
+        discarded: found.lines_discarded,
+        transactions: found.transactions,
+        pages_read: flash.pages_read,
+        pages_programmed: flash.pages_programmed,
+        open,
+        recover,
+        recover_reckoned_ns,
+        mount,
+        mount_reckoned_ns,
+    })
+}

@@ -1,0 +1,133 @@
+//! Any directory: a mount of TandemFS, or another file system to compare with.
+
+use std::collections::HashMap;
+use std::fs::{self, File, OpenOptions};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use parking_lot::Mutex;
+
+use super::target::{Handle, Target};
+use crate::failure::{Failure, Result};
+
+/// Files below a directory, by system calls.
+pub struct DirectoryTarget {
+    root: PathBuf,
+    open: Mutex<HashMap<u64, Arc<File>>>,
+    next: AtomicU64,
+}
+
+impl DirectoryTarget {
+    /// Below a directory that exists.
+    pub fn new(root: impl Into<PathBuf>) -> Self {
+        Self { root: root.into(), open: Mutex::default(), next: AtomicU64::default() }
+    }
+
+    fn path(&self, path: &str) -> PathBuf {
+        self.root.join(path)
+    }
+
+    fn keep(&self, file: File) -> Handle {
+        let number = self.next.fetch_add(1, Relaxed);
+        self.open.lock().insert(number, Arc::new(file));
+        Handle(number)
+    }
+
+    fn file(&self, handle: Handle) -> Result<Arc<File>> {
+        self.open.lock().get(&handle.0).cloned().ok_or_else(|| Failure::new("a file that is not open"))
+    }
+}
+
+fn named<T>(path: &Path, result: std::io::Result<T>) -> Result<T> {
+    result.map_err(|error| Failure::new(format!("{}: {error}", path.display())))
+}
+
+impl Target for DirectoryTarget {
+    fn make_directory(&self, path: &str) -> Result<()> {
+        let path = self.path(path);
+        named(&path, fs::create_dir(&path))
+    }
+
+    fn remove_directory(&self, path: &str) -> Result<()> {
+        let path = self.path(path);
+        named(&path, fs::remove_dir(&path))
+    }
+
+    fn create(&self, path: &str) -> Result<Handle> {
+        let path = self.path(path);
+        let file = named(&path, OpenOptions::new().read(true).write(true).create_new(true).open(&path))?;
+        Ok(self.keep(file))
+    }
+
+    fn open(&self, path: &str) -> Result<Handle> {
+        let path = self.path(path);
+        let file = named(&path, OpenOptions::new().read(true).write(true).open(&path))?;
+        Ok(self.keep(file))
+    }
+
+    fn size(&self, path: &str) -> Result<u64> {
+        let path = self.path(path);
+        Ok(named(&path, fs::metadata(&path))?.len())
+    }
+
+    fn read(&self, file: Handle, offset: u64, into: &mut [u8]) -> Result<usize> {
+        let file = self.file(file)?;
+        let mut done = 0;
+        while done < into.len() {
+            match file.read_at(&mut into[done..], offset + done as u64)? {
+                0 => break,
+                length => done += length,
+            }
+        }
+        Ok(done)
+    }
+
+    fn write(&self, file: Handle, offset: u64, from: &[u8]) -> Result<()> {
+        Ok(self.file(file)?.write_all_at(from, offset)?)
+    }
+
+    /// One worker at a time appends to a file here, but for a log whose lines may come in any order: the end is asked for and written to.
+    fn append(&self, file: Handle, from: &[u8]) -> Result<()> {
+        let file = self.file(file)?;
+        rustix::io::pwritev2(&*file, &[std::io::IoSlice::new(from)], u64::MAX, rustix::io::ReadWriteFlags::APPEND)
+            .map_err(std::io::Error::from)
+            .and_then(|written| if written == from.len() { Ok(()) } else { Err(std::io::ErrorKind::WriteZero.into()) })
+            .map_err(Failure::from)
+    }
+
+    fn synchronize(&self, file: Handle) -> Result<()> {
+        Ok(self.file(file)?.sync_data()?)
+    }
+
+    fn close(&self, file: Handle) -> Result<()> {
+        self.open.lock().remove(&file.0).map(drop).ok_or_else(|| Failure::new("a file that is not open"))
+    }
+
+    fn remove(&self, path: &str) -> Result<()> {
+        let path = self.path(path);
+        named(&path, fs::remove_file(&path))
+    }
+
+    fn synchronize_all(&self) -> Result<()> {
+        Ok(rustix::fs::syncfs(File::open(&self.root)?)?)
+    }
+
+    /// The kernel is told for each file that its pages are not needed; what it does not believe stays.
+    fn drop_caches(&self) -> Result<()> {
+        self.synchronize_all()?;
+        let mut directories = vec![self.root.clone()];
+        while let Some(directory) = directories.pop() {
+            for entry in fs::read_dir(&directory)? {
+                let entry = entry?;
+                if entry.file_type()?.is_dir() {
+                    directories.push(entry.path());
+                } else {
+                    rustix::fs::fadvise(File::open(entry.path())?, 0, None, rustix::fs::Advice::DontNeed)?;
+                }
+            }
+        }
+        Ok(())
+    }
+}

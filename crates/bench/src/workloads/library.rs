@@ -1,0 +1,173 @@
+//! The file system as a library, with the caches that a kernel has in front of a mount: pages ([`PageCache`]) and names of directories.
+//!
+//! In strict semantics there is no page cache: every write goes to the file system and is durable when it returns.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use tandemfs_format::InodeNumber;
+use tandemfs_fs::{FileSystem, ReadOptions, WriteOptions};
+
+use super::page_cache::{Backing, PageCache};
+use super::target::{Handle, Target};
+use crate::failure::{Failure, Result};
+use crate::scene;
+
+/// A mounted file system, used by one thread at a time.
+pub struct LibraryTarget {
+    fs: Arc<FileSystem>,
+    directories: Mutex<HashMap<String, InodeNumber>>,
+    cache: Option<Mutex<PageCache>>,
+}
+
+impl LibraryTarget {
+    /// In relaxed semantics, with a page cache of so many bytes; in strict ones without.
+    pub fn new(fs: Arc<FileSystem>, cache_bytes: Option<u64>) -> Self {
+        Self { fs, directories: Mutex::default(), cache: cache_bytes.map(|bytes| Mutex::new(PageCache::new(bytes))) }
+    }
+
+    fn below(&self) -> Below<'_> {
+        Below { fs: &self.fs, has_cache: self.cache.is_some() }
+    }
+
+    /// Writes one file's pages back. Returns false when nothing is dirty.
+    pub fn write_back_one(&self) -> Result<bool> {
+        self.cache.as_ref().map_or(Ok(false), |cache| cache.lock().write_back_one(&self.below()))
+    }
+
+    /// The directory of a path, and the name there.
+    fn resolve<'p>(&self, path: &'p str) -> Result<(InodeNumber, &'p [u8])> {
+        let Some((directory, name)) = path.rsplit_once('/') else { return Ok((InodeNumber::ROOT, path.as_bytes())) };
+        if let Some(number) = self.directories.lock().get(directory) {
+            return Ok((*number, name.as_bytes()));
+        }
+        let (parent, last) = self.resolve(directory)?;
+        let number = self.fs.lookup(parent, last)?.inode;
+        self.directories.lock().insert(directory.to_owned(), number);
+        Ok((number, name.as_bytes()))
+    }
+}
+
+/// The file system below a page cache, or without one.
+struct Below<'f> {
+    fs: &'f FileSystem,
+    has_cache: bool,
+}
+
+impl Backing for Below<'_> {
+    fn read(&self, file: u64, offset: u64, into: &mut [u8]) -> Result<usize> {
+        Ok(self.fs.read_with(InodeNumber::new(file), offset, into, ReadOptions { keep_pages: self.has_cache })?)
+    }
+
+    fn write(&self, file: u64, offset: u64, from: &[u8]) -> Result<()> {
+        let options = WriteOptions { compare: self.has_cache, ..WriteOptions::default() };
+        match self.fs.write(InodeNumber::new(file), offset, from, options)? == from.len() {
+            true => Ok(()),
+            false => Err(Failure::new("a short write: a zone is full")),
+        }
+    }
+}
+
+impl Target for LibraryTarget {
+    fn make_directory(&self, path: &str) -> Result<()> {
+        let (parent, name) = self.resolve(path)?;
+        self.fs.create(parent, name, &scene::new_directory())?;
+        Ok(())
+    }
+
+    fn remove_directory(&self, path: &str) -> Result<()> {
+        let (parent, name) = self.resolve(path)?;
+        self.directories.lock().remove(path);
+        Ok(self.fs.remove_directory(parent, name)?)
+    }
+
+    fn create(&self, path: &str) -> Result<Handle> {
+        let (parent, name) = self.resolve(path)?;
+        let file = self.fs.create(parent, name, &scene::new_file())?.inode.get();
+        if let Some(cache) = &self.cache {
+            cache.lock().open(file, 0);
+        }
+        Ok(Handle(file))
+    }
+
+    fn open(&self, path: &str) -> Result<Handle> {
+        let (parent, name) = self.resolve(path)?;
+        let attributes = self.fs.lookup(parent, name)?;
+        if let Some(cache) = &self.cache {
+            cache.lock().open(attributes.inode.get(), attributes.size);
+        }
+        Ok(Handle(attributes.inode.get()))
+    }
+
+    fn size(&self, path: &str) -> Result<u64> {
+        let (parent, name) = self.resolve(path)?;
+        let attributes = self.fs.lookup(parent, name)?;
+        let cached = self.cache.as_ref().and_then(|cache| cache.lock().size(attributes.inode.get()));
+        Ok(cached.unwrap_or(attributes.size))
+    }
+
+    fn read(&self, file: Handle, offset: u64, into: &mut [u8]) -> Result<usize> {
+        let below = self.below();
+        match &self.cache {
+            Some(cache) => cache.lock().read(&below, file.0, offset, into),
+            None => below.read(file.0, offset, into),
+        }
+    }
+
+    fn write(&self, file: Handle, offset: u64, from: &[u8]) -> Result<()> {
+        let below = self.below();
+        match &self.cache {
+            Some(cache) => cache.lock().write(&below, file.0, offset, from),
+            None => below.write(file.0, offset, from),
+        }
+    }
+
+    fn append(&self, file: Handle, from: &[u8]) -> Result<()> {
+        if let Some(cache) = &self.cache {
+            let mut cache = cache.lock();
+            let end = cache.size(file.0).ok_or_else(|| Failure::new("a file that is not open"))?;
+            return cache.write(&self.below(), file.0, end, from);
+        }
+        let options = WriteOptions { append: true, ..WriteOptions::default() };
+        match self.fs.write(InodeNumber::new(file.0), 0, from, options)? == from.len() {
+            true => Ok(()),
+            false => Err(Failure::new("a short write: a zone is full")),
+        }
+    }
+
+    fn synchronize(&self, file: Handle) -> Result<()> {
+        if let Some(cache) = &self.cache {
+            cache.lock().write_back(&self.below(), file.0)?;
+        }
+        Ok(self.fs.sync()?)
+    }
+
+    fn close(&self, _file: Handle) -> Result<()> {
+        Ok(())
+    }
+
+    fn remove(&self, path: &str) -> Result<()> {
+        let (parent, name) = self.resolve(path)?;
+        if let Some(cache) = &self.cache {
+            let number = self.fs.lookup(parent, name)?.inode.get();
+            cache.lock().forget(number);
+        }
+        Ok(self.fs.unlink(parent, name)?)
+    }
+
+    fn synchronize_all(&self) -> Result<()> {
+        if let Some(cache) = &self.cache {
+            cache.lock().write_back_all(&self.below())?;
+        }
+        Ok(self.fs.sync()?)
+    }
+
+    fn drop_caches(&self) -> Result<()> {
+        self.synchronize_all()?;
+        if let Some(cache) = &self.cache {
+            cache.lock().drop_clean();
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,318 @@
+//! The numbers of the loads: ByteFS Table 5 for how many and how large, Filebench's personalities for what is done.
+
+use clap::ValueEnum;
+
+const KIB: u64 = 1 << 10;
+const MIB: u64 = 1 << 20;
+
+/// One call, as Filebench's *flowops*.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Step {
+    /// Creates one of the worker's files that do not exist, and holds it open.
+    Create,
+    /// Opens one of those that do.
+    Open,
+    /// Writes the open file, all of its size.
+    WriteWhole,
+    /// Appends up to [`Load::append_bytes_max`] to the open file.
+    Append,
+    /// fdatasync of the open file.
+    Synchronize,
+    /// Reads the open file, all of it.
+    ReadWhole,
+    /// Closes it.
+    Close,
+    /// Removes one of the worker's files.
+    Delete,
+    /// Asks for the size of one.
+    Stat,
+    /// Makes one of the worker's directories.
+    MakeDirectory,
+    /// Removes one.
+    RemoveDirectory,
+    /// Appends up to [`Load::append_bytes_max`] to the one log of all workers.
+    AppendLog,
+    /// Reads a record of any file.
+    ReadRecord,
+    /// Overwrites a record of any file that is the worker's, and synchronises it.
+    WriteRecord,
+    /// Overwrites [`Load::log_write_bytes`] of the log and synchronises it; only the first worker, once in so many of its loops.
+    WriteLog,
+}
+
+impl Step {
+    /// How many there are.
+    pub const COUNT: usize = Self::WriteLog as usize + 1;
+}
+
+/// A load of Table 5. YCSB on RocksDB is not among them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, ValueEnum)]
+pub enum Workload {
+    /// Files of 4 KiB are made.
+    Create,
+    /// They are removed.
+    Delete,
+    /// Directories are made.
+    Mkdir,
+    /// They are removed.
+    Rmdir,
+    /// Mails are removed, stored, read and added to, each durable at once.
+    Varmail,
+    /// Files of 128 KiB are stored, added to, read, removed and asked about.
+    Fileserver,
+    /// Files are replaced, and read five times as often.
+    Webproxy,
+    /// Files are read, and a log is written.
+    Webserver,
+    /// Records of 2 KiB are read and durably overwritten, and a log is written.
+    Oltp,
+}
+
+impl Workload {
+    /// In the order of the paper.
+    pub const ALL: [Self; 9] = [
+        Self::Create,
+        Self::Delete,
+        Self::Mkdir,
+        Self::Rmdir,
+        Self::Varmail,
+        Self::Fileserver,
+        Self::Webproxy,
+        Self::Webserver,
+        Self::Oltp,
+    ];
+
+    /// Those that stand for applications.
+    pub const MACRO: [Self; 5] = [Self::Varmail, Self::Fileserver, Self::Webproxy, Self::Webserver, Self::Oltp];
+
+    /// For tables.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Create => "create",
+            Self::Delete => "delete",
+            Self::Mkdir => "mkdir",
+            Self::Rmdir => "rmdir",
+            Self::Varmail => "varmail",
+            Self::Fileserver => "fileserver",
+            Self::Webproxy => "webproxy",
+            Self::Webserver => "webserver",
+            Self::Oltp => "oltp",
+        }
+    }
+
+    /// One loop of a worker.
+    pub fn steps(self) -> &'static [Step] {
+        use Step::{
+            Append, AppendLog, Close, Create, Delete, MakeDirectory, Open, ReadRecord, ReadWhole, RemoveDirectory, Stat, Synchronize,
+            WriteLog, WriteRecord, WriteWhole,
+        };
+        const READ: [Step; 3] = [Open, ReadWhole, Close];
+        const fn with_reads<const N: usize>(before: &[Step], times: usize, after: &[Step]) -> [Step; N] {
+            let mut steps = [Close; N];
+            let (mut at, mut index) = (0, 0);
+            while index < before.len() {
+                steps[at] = before[index];
+                (at, index) = (at + 1, index + 1);
+            }
+            let mut read = 0;
+            while read < times * READ.len() {
+                steps[at] = READ[read % READ.len()];
+                (at, read) = (at + 1, read + 1);
+            }
+            index = 0;
+            while index < after.len() {
+                steps[at] = after[index];
+                (at, index) = (at + 1, index + 1);
+            }
+            assert!(at == N, "as many steps as named");
+            steps
+        }
+        static VARMAIL: [Step; 13] =
+            [Delete, Create, Append, Synchronize, Close, Open, ReadWhole, Append, Synchronize, Close, Open, ReadWhole, Close];
+        static FILESERVER: [Step; 11] = [Create, WriteWhole, Close, Open, Append, Close, Open, ReadWhole, Close, Delete, Stat];
+        static WEBPROXY: [Step; 19] = with_reads(&[Delete, Create, Append, Close], 5, &[]);
+        static WEBSERVER: [Step; 31] = with_reads(&[], 10, &[AppendLog]);
+        match self {
+            Self::Create => &[Create, WriteWhole, Close],
+            Self::Delete => &[Delete],
+            Self::Mkdir => &[MakeDirectory],
+            Self::Rmdir => &[RemoveDirectory],
+            Self::Varmail => &VARMAIL,
+            Self::Fileserver => &FILESERVER,
+            Self::Webproxy => &WEBPROXY,
+            Self::Webserver => &WEBSERVER,
+            Self::Oltp => &[ReadRecord, WriteRecord, WriteLog],
+        }
+    }
+}
+
+/// A load with its numbers.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Load {
+    /// What is done.
+    pub workload: Workload,
+    /// Files (or directories) of the set.
+    pub files: u64,
+    /// Files of the set that exist before the load, in percent.
+    pub laid_out_percent: u64,
+    /// Mean size of a file.
+    pub file_bytes: u64,
+    /// Sizes are gamma distributed; all the same otherwise.
+    pub is_gamma: bool,
+    /// Files of a directory.
+    pub width: u64,
+    /// Workers.
+    pub workers: u64,
+    /// Loops of all workers together; none: until each of the set was dealt with.
+    pub loops: Option<u64>,
+    /// Longest append; appends are of any length up to it.
+    pub append_bytes_max: u64,
+    /// Longest request.
+    pub request_bytes_max: u64,
+    /// Bytes of a record (OLTP).
+    pub record_bytes: u64,
+    /// Bytes of a write to the log of records (OLTP).
+    pub log_write_bytes: u64,
+    /// Records read until the log is written once (OLTP).
+    pub reads_a_log_write: u64,
+    /// Chooses everything that is drawn.
+    pub seed: u64,
+    /// What is read is checked.
+    pub verify: bool,
+}
+
+impl Load {
+    /// A share of the paper's load ([W4]): at 1, its million files.
+    ///
+    /// Filebench's numbers: appends up to 16 KiB (`meanappendsize`), requests up to 1 MiB (`iosize`), 80 % of the files preallocated where
+    /// files are made and removed; directories of 20 files (fileserver, webserver), of 100 (create, delete) and of 100 directories, and one
+    /// for all mails and for the proxy. Directories have one level here. OLTP: records of 2 KiB, 256 KiB of log for every 3,200 reads. Each
+    /// read lets each of the ten writers of the personality go on by a tenth of a write, so reads and writes are as many; they follow each
+    /// other in each of 200 workers, and the first writes the log.
+    ///
+    /// [W4]: super
+    pub fn new(workload: Workload, scale: f64, seed: u64) -> Self {
+        let share = |full: u64| (full as f64 * scale).ceil() as u64;
+        let base = Self {
+            workload,
+            files: share(1_000_000).max(120),
+            laid_out_percent: 80,
+            file_bytes: 16 * KIB,
+            is_gamma: true,
+            width: u64::MAX,
+            workers: 12,
+            loops: Some(share(1_000_000).max(24)),
+            append_bytes_max: 16 * KIB,
+            request_bytes_max: MIB,
+            record_bytes: 2 * KIB,
+            log_write_bytes: 256 * KIB,
+            reads_a_log_write: 3200,
+            seed,
+            verify: false,
+        };
+        match workload {
+            Workload::Create => Self { laid_out_percent: 0, file_bytes: 4 * KIB, is_gamma: false, width: 100, loops: None, ..base },
+            Workload::Delete => Self { laid_out_percent: 100, file_bytes: 4 * KIB, is_gamma: false, width: 100, loops: None, ..base },
+            Workload::Mkdir => Self { laid_out_percent: 0, file_bytes: 0, width: 100, loops: None, ..base },
+            Workload::Rmdir => Self { laid_out_percent: 100, file_bytes: 0, width: 100, loops: None, ..base },
+            Workload::Varmail | Workload::Webproxy => base,
+            Workload::Fileserver => {
+                Self { files: share(100_000).max(120), loops: Some(share(100_000).max(24)), file_bytes: 128 * KIB, width: 20, ..base }
+            }
+            Workload::Webserver => Self { laid_out_percent: 100, width: 20, ..base },
+            Workload::Oltp => Self {
+                files: share(1600).max(2),
+                laid_out_percent: 100,
+                file_bytes: 10 * MIB,
+                is_gamma: false,
+                workers: 200,
+                loops: Some(share(2_000_000).max(400)),
+                ..base
+            },
+        }
+    }
+
+    /// Bytes of files when there are most of them: what was laid out, and what the load leaves behind.
+    pub fn bytes_max(&self) -> u64 {
+        let logs = match self.workload {
+            Workload::Webserver => self.loops.unwrap_or_default() * (self.append_bytes_max / 2),
+            Workload::Oltp => self.file_bytes,
+            _ => 0,
+        };
+        // Whole blocks, a spread of sizes, and appends that come before removals.
+        self.files * (self.file_bytes.next_multiple_of(4 * KIB) * 5 / 4 + self.append_bytes_max / 2) + logs
+    }
+
+    /// One loop of a worker.
+    pub fn steps(&self) -> &'static [Step] {
+        self.workload.steps()
+    }
+
+    /// Whether workers share the files and go by records.
+    pub fn is_of_records(&self) -> bool {
+        self.workload == Workload::Oltp
+    }
+
+    /// Whether the set is of directories.
+    pub fn is_of_directories(&self) -> bool {
+        matches!(self.workload, Workload::Mkdir | Workload::Rmdir)
+    }
+
+    /// The path of a file or directory of the set.
+    pub fn path(&self, number: u64) -> String {
+        format!("{}/f{number:07}", self.directory(number / self.width))
+    }
+
+    /// The path of a directory that holds some of the set.
+    pub fn directory(&self, number: u64) -> String {
+        format!("d{number:05}")
+    }
+
+    /// Directories that hold the set.
+    pub fn directories(&self) -> u64 {
+        self.files.div_ceil(self.width)
+    }
+
+    /// The log of all workers, where there is one.
+    pub fn log(&self) -> Option<&'static str> {
+        matches!(self.workload, Workload::Webserver | Workload::Oltp).then_some("log")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn at_full_scale_it_is_table_5() {
+        for workload in Workload::ALL {
+            let load = Load::new(workload, 1.0, 1);
+            let (files, bytes, workers) = match workload {
+                Workload::Create | Workload::Delete => (1_000_000, 4 * KIB, 12),
+                Workload::Mkdir | Workload::Rmdir => (1_000_000, 0, 12),
+                Workload::Fileserver => (100_000, 128 * KIB, 12),
+                Workload::Oltp => (1600, 10 * MIB, 200),
+                _ => (1_000_000, 16 * KIB, 12),
+            };
+            assert_eq!((load.files, load.file_bytes, load.workers), (files, bytes, workers), "{workload:?}");
+            let small = Load::new(workload, 0.01, 1);
+            assert_eq!((small.files, small.file_bytes, small.workers), (files / 100, bytes, workers), "{workload:?}");
+        }
+    }
+
+    #[test]
+    fn a_loop_has_the_calls_of_its_personality() {
+        let count = |workload: Workload, step: Step| workload.steps().iter().filter(|each| **each == step).count();
+        let calls = [Step::Create, Step::Delete, Step::Append, Step::Synchronize, Step::ReadWhole, Step::WriteWhole, Step::AppendLog];
+        for (workload, expected) in [
+            (Workload::Varmail, [1, 1, 2, 2, 2, 0, 0]),
+            (Workload::Fileserver, [1, 1, 1, 0, 1, 1, 0]),
+            (Workload::Webproxy, [1, 1, 1, 0, 5, 0, 0]),
+            (Workload::Webserver, [0, 0, 0, 0, 10, 0, 1]),
+            (Workload::Create, [1, 0, 0, 0, 0, 1, 0]),
+        ] {
+            assert_eq!(calls.map(|step| count(workload, step)), expected, "{workload:?}");
+            assert_eq!(count(workload, Step::Create) + count(workload, Step::Open), count(workload, Step::Close), "{workload:?}");
+        }
+    }
+}
