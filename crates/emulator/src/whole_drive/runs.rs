@@ -39,7 +39,7 @@ pub(super) fn run_cut(shape: Shape, seed: u64, count: u64) -> Result<Totals, Str
     let mut draw = Draw(seed ^ 0xc075);
     let cut = |draw: &mut Draw| {
         // Most steps copy pages, so many failures come soon; a log fills in some ten thousand steps.
-        let limits = if seed % 2 == 0 { [100, 1500, 4000] } else { [4000, 40_000, 40_000] };
+        let limits = if seed.is_multiple_of(2) { [100, 1500, 4000] } else { [4000, 40_000, 40_000] };
         let limit = limits[draw.below(3) as usize];
         Some(1 + draw.below(limit))
     };
