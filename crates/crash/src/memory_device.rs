@@ -301,6 +301,7 @@ impl MemoryDevice {
             volatile_write_cache: true,
             overlapping: false,
             discard: true,
+            discard_zeroes: false,
             request_bytes: REQUEST_BYTES,
         };
         let image = Image { base, pages: HashMap::new() };

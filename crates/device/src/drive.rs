@@ -3,13 +3,16 @@
 use std::marker::PhantomData;
 use std::sync::Arc;
 
-use tandemfs_format::{LINE_BYTES, LineAddress, SECTOR_BYTES, Sector};
+use tandemfs_format::{LINE_BYTES, LineAddress, PAGE_BYTES, PAGE_LINES, SECTOR_BYTES, Sector};
 
 use crate::flush_group::FlushGroup;
 use crate::{
     BlockRequest, Counters, Device, DeviceDescription, DeviceError, DriveCounts, DriveRecovery, Firmware, PersistenceDomain, Structure,
     TxId,
 };
+
+/// Pages of zeros that are written at once, where they have to be: 256 KiB.
+const ZEROED_PAGES: u64 = 64;
 
 /// State of stored lines that no flush has reached.
 #[derive(Debug)]
@@ -199,17 +202,37 @@ impl Drive {
         }
     }
 
-    /// Writes whole pages of the memory zone that nobody uses yet: by blocks where the windows overlap, else by stores. Durable when it
-    /// returns. Pages that hold metadata are never written so (RULES R16).
-    pub fn persist_pages(&self, structure: Structure, first: LineAddress, from: &[u8]) -> Result<Fenced, DeviceError> {
-        let Some(sector) = self.description().sector_of_page(first) else { return self.persist(structure, first, from) };
+    /// Zeroes whole pages of the memory zone that nobody uses yet: where the windows overlap by a discard, if that leaves zeros, or by blocks,
+    /// else by stores. Durable when it returns. Pages that hold metadata are never zeroed so (RULES R16).
+    pub fn zero_pages(&self, structure: Structure, first: LineAddress, count: u64) -> Result<Fenced, DeviceError> {
+        let description = self.description();
+        let Some(sector) = description.sector_of_page(first) else { return self.store_zeros(structure, first, count) };
         if self.domain.needs_flush() {
             // [F1] What somebody stored here and never flushed must not come out of a CPU's cache over these pages.
-            drop(self.fence(self.flush_lines(Lines { offset: first.offset_bytes(), length: from.len() as u64, state: PhantomData })));
+            let length = count * PAGE_BYTES as u64;
+            drop(self.fence(self.flush_lines(Lines { offset: first.offset_bytes(), length, state: PhantomData })));
         }
-        let written = self.transfer(structure, &mut [BlockRequest::Write { sector, buffer: from }], &mut || {})?;
-        drop::<Flushed>(self.flush_blocks(written)?);
+        if description.discard && description.discard_zeroes {
+            self.discard(sector, count)?;
+            drop::<Flushed>(self.flush_blocks(Written(()))?);
+            return Ok(Fenced(()));
+        }
+        let step = count.min(ZEROED_PAGES);
+        let zeros = vec![0; step as usize * PAGE_BYTES];
+        for page in (0..count).step_by(step.max(1) as usize) {
+            let buffer = &zeros[..(count - page).min(step) as usize * PAGE_BYTES];
+            let written = self.transfer(structure, &mut [BlockRequest::Write { sector: sector.nth(page), buffer }], &mut || {})?;
+            drop::<Flushed>(self.flush_blocks(written)?);
+        }
         Ok(Fenced(()))
+    }
+
+    fn store_zeros(&self, structure: Structure, first: LineAddress, count: u64) -> Result<Fenced, DeviceError> {
+        let mut in_flight = Lines::none();
+        for page in 0..count {
+            in_flight = in_flight.and(self.flush_lines(self.store(structure, first.nth(page * PAGE_LINES), &[0; PAGE_BYTES])?));
+        }
+        Ok(self.fence(in_flight))
     }
 
     /// Starts writing stored lines back to the persistence domain ([D3]).

@@ -111,6 +111,8 @@ pub struct DeviceDescription {
     pub volatile_write_cache: bool,
     /// Whether bytes can be discarded (TRIM) on the block path.
     pub discard: bool,
+    /// Whether discarded sectors read as zeros, durably once they are flushed (what NVMe calls DLFEAT).
+    pub discard_zeroes: bool,
     /// Whether both paths reach the same bytes: the byte window goes on with the sectors of the block zone, the block window with the pages
     /// of the memory zone ([`DeviceDescription::line_of_sector`], [`DeviceDescription::sector_of_page`]).
     pub overlapping: bool,

@@ -260,6 +260,7 @@ impl OpenImage {
             volatile_write_cache: false,
             overlapping: self.info.firmware.is_some(),
             discard: !options.read_only,
+            discard_zeroes: self.info.firmware.is_some() && !options.read_only,
             request_bytes: REQUEST_BYTES,
         };
         description.lower_domain(options.domain)?;

@@ -54,6 +54,7 @@ impl DriveInMemory {
             domain: PersistenceDomain::Adr,
             volatile_write_cache: false,
             discard: true,
+            discard_zeroes: true,
             overlapping: true,
             request_bytes: REQUEST_BYTES,
         };

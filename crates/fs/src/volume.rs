@@ -1,6 +1,6 @@
 //! What every part of the engine shares: the drive, the pair's seed and geometry, host copies of metadata, journal, allocators.
 
-use tandemfs_device::{BlockRequest, DeviceError, Drive, Fenced, Lines, Structure};
+use tandemfs_device::{BlockRequest, DeviceError, Drive, Fenced, Structure};
 use tandemfs_format::geometry::Geometry;
 use tandemfs_format::inode::Timestamp;
 use tandemfs_format::{EMPTY_LINE, InodeNumber, LINE_BYTES, Line, LineAddress, PAGE_BYTES, PAGE_LINES, PairSeed, Place};
@@ -154,27 +154,16 @@ pub(crate) fn load_bulk(drive: &Drive, structure: Structure, first: LineAddress,
     Ok(())
 }
 
-/// Bytes of one write of zeros.
-const ZEROS_BYTES: usize = 256 << 10;
-
-/// Zeroes whole pages that nobody uses yet: by blocks where the windows overlap, else by stores ([C7] of `cache/`). Durable when it returns.
+/// Zeroes whole pages that nobody uses yet ([C7] of `cache/`). Durable when it returns.
 pub(crate) fn zero_pages(drive: &Drive, structure: Structure, first: LineAddress, lines: u64) -> std::result::Result<Fenced, DeviceError> {
-    let step = if drive.description().overlapping { ZEROS_BYTES.min(lines as usize * LINE_BYTES) } else { PAGE_BYTES };
-    let zeros = vec![0; step];
-    let pieces = (0..lines).step_by(step / LINE_BYTES).map(|line| (first.nth(line), step.min((lines - line) as usize * LINE_BYTES)));
-    let mut in_flight = Lines::none();
-    for (address, bytes) in pieces {
-        if on(Mutant::FreshPageNotFlushed)
-            && let Some(sector) = drive.description().sector_of_page(address)
-        {
-            drop(drive.transfer(structure, &mut [BlockRequest::Write { sector, buffer: &zeros[..bytes] }], &mut || {})?);
-        } else if drive.description().overlapping {
-            drop(drive.persist_pages(structure, address, &zeros[..bytes])?);
-        } else {
-            in_flight = in_flight.and(drive.flush_lines(drive.store(structure, address, &zeros[..bytes])?));
-        }
+    if on(Mutant::FreshPageNotFlushed)
+        && let Some(sector) = drive.description().sector_of_page(first)
+    {
+        let zeros = vec![0; lines as usize * LINE_BYTES];
+        drop(drive.transfer(structure, &mut [BlockRequest::Write { sector, buffer: &zeros }], &mut || {})?);
+        return Ok(Fenced::nothing_stored());
     }
-    Ok(drive.fence(in_flight))
+    drive.zero_pages(structure, first, lines / PAGE_LINES)
 }
 
 /// The time of an operation, as coarse as the kernel's own file times.

@@ -19,7 +19,7 @@ fn executions(target: &Target) -> u64 {
             "operations" => 300,
             "door" => 300,
             "header" => 300,
-            "drive" => 200,
+            "drive" => 100,
             _ => 5000,
         }
 }

@@ -285,8 +285,8 @@ impl Loop<'_> {
             let name = image.to_string_lossy().into_owned();
             // Of the drive with firmware the log is small, so that it is cleaned while there is work; without its times, so that there is much.
             let profile: &[&str] = match number / 2 % 3 {
-                0 => &["off"],
-                1 => &["bytefs", "--write-log", "1M", "--no-timing"],
+                0 => &["bytefs", "--write-log", "1M", "--no-timing"],
+                1 => &["off"],
                 _ => &["romefs-a"],
             };
             let words = ["device", "create", &name, "--memory", memory, "--block", block, "--profile"];

@@ -605,6 +605,7 @@ impl MemoryDevice {
             volatile_write_cache: true,
             overlapping: false,
             discard: false,
+            discard_zeroes: false,
             request_bytes: REQUEST_BYTES,
         };
         Arc::new(Self { memory: Mutex::new(memory), blocks: Mutex::new(blocks), faults: Mutex::default(), description })

@@ -75,6 +75,7 @@ impl PairDevice {
             volatile_write_cache: false,
             overlapping: false,
             discard: block.can_discard() && !options.read_only,
+            discard_zeroes: false,
             request_bytes: block.request_bytes(),
         };
         description.lower_domain(options.domain)?;

@@ -523,6 +523,7 @@ fn open(shape: Shape, medium: &Arc<TestMedium>, read_only: bool) -> Result<Drive
         domain: PersistenceDomain::Adr,
         volatile_write_cache: false,
         discard: true,
+        discard_zeroes: true,
         overlapping: true,
         request_bytes: REQUEST_BYTES,
     };

@@ -3,9 +3,11 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use hashbrown::HashMap;
 use tandemfs_device::{DeviceError, DriveRecovery};
 use tandemfs_format::PAGE_LINES;
 
+use super::region::{Descriptor, SCAN};
 use super::versions::{Transaction, Version};
 use super::{Region, Word, WriteLog, WriteLogOptions, refused_opening};
 use crate::medium::{FLASH_PAGE_BYTES, Medium, Pages};
@@ -31,24 +33,48 @@ impl<M: Medium> WriteLog<M> {
         for number in log.transaction_tail..log.transaction_head {
             log.transactions.insert(log.region.entry(number)?, Transaction::COMMITTED);
         }
-        // Another view of the region, since linking a line needs the whole log.
-        let scanned = Region::new(medium, dram_offset, &options);
-        let head = scanned.scan(log.tail, |first_sequence, descriptors| {
-            std::hint::black_box(log.index.warm(descriptors.iter().map(|descriptor| descriptor.line)));
-            for (sequence, descriptor) in (first_sequence..).zip(descriptors) {
-                let page = descriptor.line / PAGE_LINES;
-                if page >= logical_pages {
-                    return Err(refused_opening(format!("a line of its write log is for page {page}, outside the drive")));
-                }
-                if sequence >= pages.stamp(page)? || on(Mutant::StampIgnored) {
-                    let slot = (sequence % scanned.lines) as u32;
-                    log.link(descriptor.line, slot, descriptor.transaction, descriptor.is_hidden)?;
-                }
+        let mut descriptors = Vec::new();
+        let head = log.region.scan(log.tail, |_, some| {
+            if let Some(outside) = some.iter().map(|found| found.line / PAGE_LINES).find(|page| *page >= logical_pages) {
+                return Err(refused_opening(format!("a line of its write log is for page {outside}, outside the drive")));
             }
+            descriptors.extend_from_slice(some);
             Ok(())
         })?;
+        let needed = log.needed(&descriptors);
+        for (first, some) in (0..).step_by(SCAN).zip(descriptors.chunks(SCAN)) {
+            let is_needed = |index: &usize| needed[(first + index) / 64] >> ((first + index) % 64) & 1 == 1;
+            std::hint::black_box(log.index.warm((0..some.len()).filter(is_needed).map(|index| some[index].line)));
+            for index in (0..some.len()).filter(is_needed) {
+                let (found, sequence) = (some[index], log.tail + (first + index) as u64);
+                if sequence >= pages.stamp(found.line / PAGE_LINES)? || on(Mutant::StampIgnored) {
+                    let slot = (sequence % log.region.lines) as u32;
+                    log.link(found.line, slot, found.transaction, found.is_hidden)?;
+                }
+            }
+        }
         log.set_head(head);
         Ok(log)
+    }
+
+    /// A bit for each line of the log that its index needs ([V1] of `versions.rs`): not those that lie below a newer committed version. Most
+    /// stores go to few lines, and whether one is needed is found out faster than it is linked and dropped again. (A stale version hides
+    /// stale ones only: what is older than a line below its page's stamp is below it as well.)
+    fn needed(&self, descriptors: &[Descriptor]) -> Vec<u64> {
+        let mut needed = vec![0_u64; descriptors.len().div_ceil(64)];
+        // Of each page the lines of which a committed version was met.
+        let mut met: HashMap<u64, u64> = HashMap::new();
+        for (index, found) in descriptors.iter().enumerate().rev() {
+            let is_new = !self.is_committed(found.transaction) || {
+                let lines = met.entry(found.line / PAGE_LINES).or_default();
+                let line = 1 << (found.line % PAGE_LINES);
+                let is_first = *lines & line == 0;
+                *lines |= line;
+                is_first
+            };
+            needed[index / 64] |= u64::from(is_new) << (index % 64);
+        }
+        needed
     }
 
     /// RECOVER: discards what was not committed, writes the rest to the flash, empties log and TxLog. A drive that is open for reading only

@@ -26,7 +26,7 @@ const HIDDEN: u64 = 1 << 63;
 /// Sequences that no drive reaches: they are stamps, which the flash keeps in fewer than 64 bits.
 const SEQUENCE_MAX: u64 = 1 << 60;
 /// Descriptors that a scan loads at once.
-const SCAN: usize = 64;
+pub(super) const SCAN: usize = 64;
 
 /// A word of the header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

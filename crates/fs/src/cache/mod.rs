@@ -18,7 +18,7 @@
 //!      pinned for ever (`journal/firmware_commit.rs` [FC2]).
 //! [C6] A page is read by blocks only while there is no host copy, and then every store to it has been fenced: those of a transaction before
 //!      its COMMIT, while it was pinned ([C5]); those of a checkpoint or a replay before the list of pages that it wrote is dropped.
-//! [C7] A metadata page is written by blocks only to zero it, before anything links it and after everybody who had it before is done
+//! [C7] A metadata page is written by blocks, or discarded, only to zero it, before anything links it and after everybody who had it before is done
 //!      (RULES R6), and the write is flushed before a line of the page is stored (`Volume::zero_pages`). Pages in use are written by bytes
 //!      alone (R16), since a block write makes every line obsolete that the drive's log has of the page.
 
