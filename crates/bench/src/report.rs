@@ -173,6 +173,16 @@ pub fn header(as_json: bool) -> Result<()> {
     say(&format!("{}\n\n", facts.join("; ")))
 }
 
+/// The header of a paper's evaluation: the facts of the machine and what is run. Answers both in a line, for what is published.
+pub fn begin(description: &str, as_json: bool) -> Result<String> {
+    header(as_json)?;
+    if !as_json {
+        say(&format!("{description}\n\n"))?;
+    }
+    let facts: Vec<String> = machine::facts().into_iter().map(|(name, value)| format!("{name}: {value}")).collect();
+    Ok(format!("{}; {description}", facts.join("; ")))
+}
+
 /// The rows of a case, as a table that is also Markdown, or as a line of JSON each.
 pub fn print(case: &str, rows: &[Row], as_json: bool) -> Result<()> {
     if as_json {

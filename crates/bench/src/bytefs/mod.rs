@@ -30,19 +30,13 @@ mod traffic;
 use crate::arguments::{BytefsArguments, BytefsExperiment};
 use crate::bytefs::setting::Setting;
 use crate::failure::{Failure, Result};
-use crate::output::say;
-use crate::{machine, report};
+use crate::report;
 
 /// Runs the experiments and publishes each as it ends.
 pub fn run(arguments: &BytefsArguments) -> Result<()> {
     let setting = Setting::new(arguments)?;
     let as_json = arguments.common.json;
-    report::header(as_json)?;
-    if !as_json {
-        say(&format!("{}\n\n", setting.describe()))?;
-    }
-    let facts: Vec<String> = machine::facts().into_iter().map(|(name, value)| format!("{name}: {value}")).collect();
-    let machine = format!("{}; {}", facts.join("; "), setting.describe());
+    let machine = report::begin(&setting.describe(), as_json)?;
     let experiments = match (&arguments.on, &arguments.experiments[..]) {
         (None, []) => BytefsExperiment::ALL.to_vec(),
         (Some(_), [] | [BytefsExperiment::Loads]) => vec![BytefsExperiment::Loads],

@@ -22,20 +22,14 @@ mod writes;
 
 use crate::arguments::{Experiment, RomefsArguments};
 use crate::failure::Result;
-use crate::output::say;
 use crate::report;
-use crate::{machine, romefs::setting::Setting};
+use crate::romefs::setting::Setting;
 
 /// Runs the experiments and publishes each as it ends.
 pub fn run(arguments: &RomefsArguments) -> Result<()> {
     let setting = Setting::new(arguments)?;
     let as_json = arguments.common.json;
-    report::header(as_json)?;
-    if !as_json {
-        say(&format!("{}\n\n", setting.describe()))?;
-    }
-    let facts: Vec<String> = machine::facts().into_iter().map(|(name, value)| format!("{name}: {value}")).collect();
-    let machine = format!("{}; {}", facts.join("; "), setting.describe());
+    let machine = report::begin(&setting.describe(), as_json)?;
     let experiments = if arguments.experiments.is_empty() { Experiment::ALL.to_vec() } else { arguments.experiments.clone() };
     for experiment in experiments {
         let outcome = match experiment {
