@@ -4,8 +4,8 @@ use std::fs;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
@@ -19,6 +19,7 @@ use crate::door::{Door, REQUEST_BYTES_MAX};
 use crate::mounting::{self, MountError, Unmount};
 use crate::mounts::{self, Mounted};
 use crate::report;
+use crate::reserve::Reserve;
 use crate::scrubbing;
 use crate::settings::MountSettings;
 use crate::writers::Writers;
@@ -67,7 +68,8 @@ impl Answering {
     pub fn start(fs: &Arc<FileSystem>, channel: OwnedFd, settings: &MountSettings, request_bytes_max: u32) -> io::Result<Self> {
         let (mode, read_only) = (settings.mode, settings.read_only);
         let (attributes, writers) = (settings.attributes, Writers::default());
-        let door = Door { fs: Arc::clone(fs), mode, read_only, attributes, writers, request_bytes_max };
+        let (reserve, logged) = (Reserve::new(settings.reserved_percent), Mutex::default());
+        let door = Door { fs: Arc::clone(fs), mode, read_only, attributes, writers, request_bytes_max, reserve, logged };
         fuser::Session::from_fd(door, channel, settings.access(), settings.session()).map(Self)
     }
 
@@ -140,6 +142,10 @@ impl Answer for Desk {
                 info["mountpoint"] = json!(self.mountpoint.to_string_lossy());
                 info
             }
+            Request::Label { text } => match self.fs.set_label(&text) {
+                Ok(()) => json!({ "label": text }),
+                Err(error) => json!({ "error": error.to_string() }),
+            },
             Request::Scrub { .. } => unreachable!("a scrub has a thread of its own"),
         }
     }
