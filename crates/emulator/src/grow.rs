@@ -72,6 +72,7 @@ fn grow_until(
     written.map_err(|error| refused(path, format!("cannot write the header: {error}")))?;
     if go_on(Step::HeaderWritten) {
         give_back(&file, &after);
+        give_back_grown_over(&file, &before, &after);
         go_on(Step::GivenBack);
     }
     Ok((before, after))
@@ -145,6 +146,15 @@ fn give_back(file: &File, image: &ImageInfo) {
             let _ = fallocate(file, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, end, start - end);
         }
         end = start + bytes;
+    }
+}
+
+/// The memory region may have lain where the block region has grown to: its bytes mean nothing there ([GR5]).
+fn give_back_grown_over(file: &File, before: &ImageInfo, after: &ImageInfo) {
+    let start = before.memory_offset().max(before.block_offset() + before.block_bytes);
+    let end = (before.memory_offset() + before.memory_bytes).min(after.block_offset() + after.block_bytes);
+    if start < end && before.memory_offset() != after.memory_offset() {
+        let _ = fallocate(file, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, start, end - start);
     }
 }
 
