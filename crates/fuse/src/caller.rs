@@ -29,9 +29,9 @@ impl Caller {
         self.has(CAP_SYS_ADMIN)
     }
 
-    /// Whether it may use what is reserved for root.
+    /// Whether it may use what is reserved for root: root, as ext4's `resuid=0` has it also where it lacks the capability, and who has that.
     pub(crate) fn may_use_reserve(&self) -> bool {
-        self.has(CAP_SYS_RESOURCE)
+        self.uid == 0 || self.has(CAP_SYS_RESOURCE)
     }
 
     /// Whether it may leave the set-group-id bit on a file of this group.
