@@ -547,6 +547,16 @@ fn the_log_names_inode_and_path() {
             |line: &str| line.contains(&format!("inode={inode} ")) && line.contains(&format!("path=\"{path}\"")) && line.contains(what);
         assert!(log.lines().any(|line| line.contains("ERROR") && names(line)), "inode {inode}, {path}:\n{log}");
     }
+    // Behind the foreground as well: a log that cannot be written back.
+    let mount = place.mount("strict,write_back_limit=90%");
+    for log in 0..600 {
+        fs::write(mount.path(&format!("log-{log}")), pattern(log, 4000)).expect("written");
+    }
+    let names = |line: &str| line.contains(&format!("inode={of_small} ")) && line.contains("path=\"/spool/in box/small\"");
+    let log = || fs::read_to_string(place.path("log")).expect("a log");
+    eventually("write-back meets the damaged log", || log().lines().any(|line| line.contains("write-back of a block") && names(line)));
+    mount.unmount();
+    let log = log();
     // No line about damage is without a path.
     for line in log.lines().filter(|line| line.contains("ERROR") && line.contains("inode=")) {
         assert!(line.contains("path="), "{line}");
