@@ -168,7 +168,7 @@ fn a_grown_image_mounts_and_goes_on() {
         assert!(fs.recovery().clean, "round {round}");
         assert_eq!(fs.superblock().geometry.map_units(), 22..23);
         look(&fs);
-        fs.create(InodeNumber::ROOT, &[b'n', round], &file()).expect("creates");
+        fs.create(InodeNumber::ROOT, &[b'n', b'0' + round], &file()).expect("creates");
         fs.unmount().expect("unmounts");
     }
 }
