@@ -45,6 +45,11 @@ pub fn serve(fs: &Arc<FileSystem>, mountpoint: &Path, settings: &MountSettings, 
     }
     let watch = SignalWatch::start(signals, mountpoint.clone(), mounted.clone()).map_err(failed)?;
     let serving = std::thread::Builder::new().name("session".into()).spawn(move || session.run()).map_err(failed)?;
+    if !settings.read_only
+        && let Err(error) = fs.start_background()
+    {
+        tracing::warn!("no thread behind the foreground, so operations checkpoint and write back themselves: {error}");
+    }
     // INIT is answered and somebody serves: from here on every request is. The daemon itself never asks its own mount: killed meanwhile,
     // the thread that asks would wait for ever for those that are gone, and keep the mount and the device.
     let control = mounted.as_ref().and_then(|mounted| control(fs, settings, mounted));
