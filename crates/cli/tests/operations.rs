@@ -512,7 +512,7 @@ fn the_log_names_inode_and_path() {
     let place = image("16M", "64M", &[]);
     let mount = place.mount("strict");
     fs::create_dir_all(mount.path("spool/in box")).expect("made");
-    let (large, small) = (noise(11, 200_000), noise(12, 300));
+    let (large, small) = (noise(11, 200_000), noise(12, 4000));
     fs::write(mount.path("spool/in box/large"), &large).expect("written");
     fs::write(mount.path("spool/in box/small"), &small).expect("written");
     fs::write(mount.path("spool/first"), &small[..100]).expect("written");
