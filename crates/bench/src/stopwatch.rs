@@ -84,8 +84,7 @@ impl Stopwatch {
 
     /// What the foreground and the others spent, of what [`Self::stop`] returned. The segment table must be home: a checkpoint comes first.
     pub fn purposes(&self, sides: &[Kept; 2], geometry: &Geometry, pair: PairSeed) -> Result<[Purposes; 2]> {
-        let mut metadata = vec![false; geometry.memory_units() as usize];
-        metadata[..geometry.fixed_units() as usize].fill(true);
+        let mut metadata: Vec<bool> = (0..geometry.memory_units()).map(|unit| geometry.is_fixed(unit)).collect();
         for segment in segments(&*self.inner, geometry, pair)? {
             metadata[segment.start_unit as usize..(segment.start_unit + segment.unit_count) as usize].fill(true);
         }

@@ -8,16 +8,16 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tandemfs_crash::{
-    ALPHABET, Access, Effort, Explorer, FaultDevice, Harness, MemoryDevice, Model, Operation, Scene, Setting, StuckDevice, Tree,
-    check_device, content, fill, mount_device,
+    ALPHABET, Access, Effort, Explorer, FaultDevice, Harness, MemoryDevice, Model, Operation, Random, Scene, Setting, StuckDevice, Tree,
+    check_device, content, each_state, fill, mount_device,
 };
-use tandemfs_device::{BlockPath, BlockRequest, PersistenceDomain};
+use tandemfs_device::{BlockPath, BlockRequest, Drive, PersistenceDomain};
 use tandemfs_format::journal::{decode, encode};
 use tandemfs_format::superblock::{ChecksumKind, Superblock, Tail};
 use tandemfs_format::{InodeNumber, LineAddress, PairSeed, Sector};
 use tandemfs_fs::inject::end_transaction_numbers_at;
 use tandemfs_fs::mutant::{self, Mutant};
-use tandemfs_fs::{Error, Promote, RenameMode, WriteOptions};
+use tandemfs_fs::{Error, Growth, Promote, RenameMode, WriteOptions, grow, read_superblock};
 
 use Operation::*;
 
@@ -80,10 +80,12 @@ enum Catcher {
     FirmwareAttributes,
     /// Their space after a rebuild, and after the file is gone.
     AttributeSpace,
+    /// Every cut of a growth whose map pieces move.
+    Growth,
 }
 
 impl Catcher {
-    const ALL: [Self; 28] = [
+    const ALL: [Self; 29] = [
         Self::Model,
         Self::Logs,
         Self::FailedFlush,
@@ -112,6 +114,7 @@ impl Catcher {
         Self::Attributes,
         Self::FirmwareAttributes,
         Self::AttributeSpace,
+        Self::Growth,
     ];
 
     fn run(self) -> Result<(), String> {
@@ -156,6 +159,7 @@ impl Catcher {
             Self::Attributes => attribute_cuts(&Setting::small(PersistenceDomain::Adr, 64 << 10)),
             Self::FirmwareAttributes => attribute_cuts(&Setting::small(PersistenceDomain::Adr, 64 << 10).with_firmware()),
             Self::AttributeSpace => attribute_space(),
+            Self::Growth => growth(),
         }
     }
 }
@@ -424,6 +428,41 @@ fn attribute_space() -> Result<(), String> {
     }
     harness.fs.unmount().map_err(|error| error.to_string())?;
     check_device(&harness.device, false).map(drop)
+}
+
+/// Old sizes or new ones, with all files, and maps that are there where it is said.
+fn growth() -> Result<(), String> {
+    // The memory zone whose map pieces have the least room behind the rings.
+    let setting = Setting { memory_bytes: 44 << 20, ..Setting::small(PersistenceDomain::Gpf, 64 << 10) };
+    let mut harness = harness(&setting)?;
+    for operation in [Create("a"), Write("a", 3000, 150_000, 1), MakeDirectory("d"), Create("d/b"), Append("d/b", 100, 2)] {
+        harness.apply(&operation)?;
+    }
+    harness.fs.unmount().map_err(|error| error.to_string())?;
+    let expected = harness.model.tree();
+    let mut zones = harness.device.zones();
+    zones.memory.resize(64 << 20, 0xdb);
+    let start = MemoryDevice::from_zones(zones, PersistenceDomain::Gpf);
+    let device = start.fork();
+    device.start_recording();
+    grow(&Drive::new(Arc::new(device.clone())), &Growth::default()).map_err(|error| error.to_string())?;
+    let look = |device: &MemoryDevice, after_cut| {
+        check_device(device, after_cut)?;
+        let drive = Drive::new(Arc::new(device.clone()));
+        let was_clean = read_superblock(&drive).map_err(|error| error.to_string())?.clean;
+        let fs = mount_device(Arc::new(device.clone()), &setting.mount).map_err(|error| error.to_string())?;
+        if was_clean && !fs.recovery().clean {
+            return Err("clean, and the saved maps are not there".into());
+        }
+        Tree::read(&fs)?.difference(&expected).map_or(Ok(()), |difference| Err(difference.to_string()))
+    };
+    let mut result = Ok(());
+    each_state(&start, &device.stop_recording(), 0, 1, &mut Random::new(1), &mut |_, state| {
+        if result.is_ok() {
+            result = look(&state.device, true);
+        }
+    });
+    result.and_then(|()| look(&device, false))
 }
 
 /// What cannot be loaded is an error, not zeros (RULES R23).
@@ -780,4 +819,6 @@ mutants! {
     attributes_in_place: AttributesInPlace by Attributes, FirmwareAttributes;
     attributes_kept: AttributesKept by AttributeSpace;
     attributes_not_marked: AttributesNotMarked by AttributeSpace;
+    map_grows_in_place: MapGrowsInPlace by Growth;
+    grown_before_maps: GrownBeforeMaps by Growth;
 }

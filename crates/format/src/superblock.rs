@@ -89,8 +89,10 @@ persistent! {
         watermark: U64 = 168,
         /// Raised by every mount that writes; seeds the records of the journal.
         generation: U64 = 176,
+        /// First unit of the map pieces; 0 where they follow the rings.
+        map_unit: U32 = 184,
         /// Zero.
-        reserved: [u8; 328] = 184,
+        reserved: [u8; 324] = 188,
         /// Where the oldest record above the watermark may start, for each ring.
         tails: [RingTail; 64] = 512,
     }
@@ -117,12 +119,8 @@ persistent! {
         version: U32 = 12,
         /// UUID of the pair of halves.
         pair: [u8; 16] = 16,
-        /// Size of the memory zone in bytes.
-        memory_bytes: U64 = 32,
-        /// Size of the block zone in sectors.
-        block_sectors: U64 = 40,
         /// Zero.
-        zero: [u8; 16] = 48,
+        zero: [u8; 32] = 32,
     }
 }
 
@@ -231,6 +229,7 @@ impl Superblock {
         bytes.sequence = self.sequence.into();
         bytes.watermark = self.watermark.into();
         bytes.generation = self.generation.into();
+        bytes.map_unit = (self.geometry.map_unit() as u32).into();
         for (slot, tail) in bytes.tails.iter_mut().zip(&self.tails) {
             *slot = RingTail { offset_bytes: tail.offset_bytes.into(), wrap: tail.wrap.into() };
         }
@@ -279,7 +278,8 @@ impl Superblock {
             .get()
             .checked_mul(SECTOR_BYTES as u64)
             .ok_or(SuperblockError::Field { field: "block_sectors", found: bytes.block_sectors.get() })?;
-        let geometry = Geometry::new(
+        let geometry = Geometry::with_map_at(
+            bytes.map_unit.get().into(),
             bytes.memory_bytes.get(),
             block_bytes_total,
             bytes.block_bytes.get(),
@@ -325,15 +325,7 @@ impl Superblock {
 impl BlockIdentity {
     /// The identity that goes with a superblock.
     pub fn of(superblock: &Superblock) -> Self {
-        let mut identity = Self {
-            crc: 0.into(),
-            magic: MAGIC,
-            version: VERSION.into(),
-            pair: *superblock.pair.as_bytes(),
-            memory_bytes: superblock.geometry.memory_bytes().into(),
-            block_sectors: superblock.geometry.block_sectors().into(),
-            zero: [0; 16],
-        };
+        let mut identity = Self { crc: 0.into(), magic: MAGIC, version: VERSION.into(), pair: *superblock.pair.as_bytes(), zero: [0; 32] };
         identity.crc = crc32c(&identity.as_bytes()[4..]).into();
         identity
     }
@@ -373,6 +365,17 @@ mod tests {
     #[test]
     fn superblock_round_trips() {
         assert_eq!(Superblock::decode(superblock().encode().as_bytes()), Ok(superblock()));
+    }
+
+    #[test]
+    fn a_map_elsewhere_round_trips_and_one_outside_is_refused() {
+        let at = |unit| Geometry::with_map_at(unit, 64 << 20, 16 << 20, 64 << 10, 4, RING_BYTES_MIN);
+        let moved = Superblock { geometry: at(9).expect("fits"), ..superblock() };
+        assert_eq!(Superblock::decode(moved.encode().as_bytes()), Ok(moved.clone()));
+        let mut outside = moved.encode();
+        outside.map_unit = 32.into();
+        outside.crc = crc32c(&outside.as_bytes()[4..]).into();
+        assert!(matches!(Superblock::decode(outside.as_bytes()), Err(SuperblockError::Geometry(GeometryError::MapPlace { unit: 32, .. }))));
     }
 
     #[test]

@@ -151,6 +151,10 @@ pub enum Mutant {
     AttributesInPlace,
     /// A rebuild of the maps does not look at attributes.
     AttributesNotMarked,
+    /// Map pieces that grow stay where they are, whoever has the units behind them ([RS3]).
+    MapGrowsInPlace,
+    /// The new sizes are *clean* before their maps are saved ([RS4]).
+    GrownBeforeMaps,
 }
 
 #[cfg(feature = "mutants")]

@@ -103,6 +103,15 @@ pub enum Promote {
     EveryRead,
 }
 
+/// What a file system shall grow to. Where neither size is given: to what its device has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Growth {
+    /// Size of the memory zone, in bytes; rounded down to units of 2 MiB.
+    pub memory_bytes: Option<u64>,
+    /// Size of the block zone, in bytes; rounded down to sectors.
+    pub block_bytes: Option<u64>,
+}
+
 /// How to format.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FormatOptions {

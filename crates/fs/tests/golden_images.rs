@@ -18,10 +18,12 @@ use tandemfs_format::checksum::crc32c;
 use tandemfs_format::geometry::SUPERBLOCK_OFFSETS;
 use tandemfs_format::inode::file_type;
 use tandemfs_format::superblock::{SuperblockError, VERSION};
-use tandemfs_fs::{Error, FileSystem, FormatOptions, MountOptions, NewInode, WriteOptions, make_file_system};
+use tandemfs_fs::{Error, FileSystem, FormatOptions, Growth, MountOptions, NewInode, WriteOptions, grow, make_file_system};
 
 const MEMORY_BYTES: usize = 16 << 20;
 const BLOCK_BYTES: usize = 4 << 20;
+/// The memory zone of the image that has grown: 22 units at first, whose map pieces leave room for eight more, and 32 now.
+const GROWN_MEMORY_BYTES: [usize; 2] = [44 << 20, 64 << 20];
 const SMALL: &[u8] = b"a golden image is read by every later build";
 
 fn path(name: &str) -> PathBuf {
@@ -44,11 +46,15 @@ fn save(name: &str, zones: &Recorded) {
 }
 
 fn load(name: &str) -> Drive {
+    load_zones(name, MEMORY_BYTES)
+}
+
+fn load_zones(name: &str, memory_bytes: usize) -> Drive {
     let file = File::open(path(name)).unwrap_or_else(|error| {
         panic!("{name}: {error}; make it by TANDEMFS_MAKE_GOLDEN=1 cargo test -p tandemfs-fs --test golden_images")
     });
     let mut decoder = GzDecoder::new(file);
-    let mut zones = Recorded { memory: vec![0; MEMORY_BYTES], blocks: vec![0; BLOCK_BYTES] };
+    let mut zones = Recorded { memory: vec![0; memory_bytes], blocks: vec![0; BLOCK_BYTES] };
     decoder.read_exact(&mut zones.memory).expect("is whole");
     decoder.read_exact(&mut zones.blocks).expect("is whole");
     Drive::new(Arc::new(MemoryDevice::from_zones(zones, PersistenceDomain::Gpf)))
@@ -63,7 +69,29 @@ fn make_if_asked() {
 }
 
 fn make() {
-    let device = MemoryDevice::new(MEMORY_BYTES as u64, BLOCK_BYTES as u64, PersistenceDomain::Gpf);
+    make_grown();
+    let (device, fs) = filled(MEMORY_BYTES);
+    save("format-0-crashed.gz", &device.zones());
+    fs.unmount().expect("unmounts");
+    save("format-0-clean.gz", &device.zones());
+    make_damaged(&device, &fs);
+}
+
+/// One whose map pieces have no more room behind the rings.
+fn make_grown() {
+    let (device, fs) = filled(GROWN_MEMORY_BYTES[0]);
+    fs.unmount().expect("unmounts");
+    let mut zones = device.zones();
+    zones.memory.resize(GROWN_MEMORY_BYTES[1], 0);
+    let device = MemoryDevice::from_zones(zones, PersistenceDomain::Gpf);
+    let (_, after) = grow(&Drive::new(Arc::new(device.clone())), &Growth::default()).expect("grows");
+    assert_eq!((after.map_unit(), after.memory_units()), (22, 32));
+    save("format-0-grown.gz", &device.zones());
+}
+
+/// A file system of each kind of files, mounted.
+fn filled(memory_bytes: usize) -> (MemoryDevice, FileSystem) {
+    let device = MemoryDevice::new(memory_bytes as u64, BLOCK_BYTES as u64, PersistenceDomain::Gpf);
     let drive = Drive::new(Arc::new(device.clone()));
     let options = FormatOptions { label: "golden".into(), ..FormatOptions::default() };
     make_file_system(&drive, &options).expect("mkfs");
@@ -79,9 +107,10 @@ fn make() {
     fs.write(big, 1 << 30, SMALL, WriteOptions::default()).expect("writes far out");
     let link = NewInode { mode: file_type::SYMLINK | 0o777, target: b"directory/small", ..file() };
     fs.create(root, b"symbolic link", &link).expect("creates");
-    save("format-0-crashed.gz", &device.zones());
-    fs.unmount().expect("unmounts");
-    save("format-0-clean.gz", &device.zones());
+    (device, fs)
+}
+
+fn make_damaged(device: &MemoryDevice, fs: &FileSystem) {
     let mut damaged = device.zones();
     for line in 0..4 {
         // The second inode line of each of the first inodes after the root's.
@@ -128,6 +157,20 @@ fn a_clean_image_mounts_and_goes_on() {
     let fs = FileSystem::mount(drive, &MountOptions::default()).expect("mounts");
     look(&fs);
     fs.lookup(InodeNumber::ROOT, b"new").expect("there");
+}
+
+#[test]
+fn a_grown_image_mounts_and_goes_on() {
+    make_if_asked();
+    let drive = load_zones("format-0-grown.gz", GROWN_MEMORY_BYTES[1]);
+    for round in 0..2_u8 {
+        let fs = FileSystem::mount(drive.clone(), &MountOptions::default()).expect("mounts");
+        assert!(fs.recovery().clean, "round {round}");
+        assert_eq!(fs.superblock().geometry.map_units(), 22..23);
+        look(&fs);
+        fs.create(InodeNumber::ROOT, &[b'n', b'0' + round], &file()).expect("creates");
+        fs.unmount().expect("unmounts");
+    }
 }
 
 #[test]

@@ -9,6 +9,7 @@ mod access_lists;
 mod attributes;
 mod create;
 mod list;
+mod paths;
 mod remove;
 mod rename;
 
