@@ -11,6 +11,7 @@ mod create;
 mod list;
 mod remove;
 mod rename;
+mod room;
 
 use std::sync::Arc;
 
