@@ -134,6 +134,7 @@ mod tests {
                     assert_eq!(room.first_with(count), expected, "{pages} pages, step {step}, {count} slots");
                 }
             }
+            assert!(room.levels.iter().all(|level| !level.is_empty()) && room.levels[room.levels.len() - 1].len() <= FAN_OUT);
         }
     }
 }

@@ -270,7 +270,7 @@ pub(crate) fn many_attributes(scene: &Scene<'_>) {
     // One that goes leaves room for one.
     if refusal.is_some() {
         rustix::fs::removexattr(&file, &*name(count / 2)).expect("removed");
-        rustix::fs::setxattr(&file, &*name(count), &value(count), XattrFlags::CREATE).expect("there is room for one again");
+        rustix::fs::setxattr(&file, &*name(count), &value(count / 2), XattrFlags::CREATE).expect("there is room for one again");
         assert_eq!(names_of(&file).len(), count * 10);
     }
 }
