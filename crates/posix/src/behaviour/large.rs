@@ -115,7 +115,7 @@ pub(crate) fn names_that_stay_are_listed_once(scene: &Scene<'_>) {
 /// A listing goes on at its cookie whatever happened between two calls: names made, removed and renamed, the directory closed, the file
 /// system mounted anew.
 pub(crate) fn a_listing_goes_on_after_changes_and_remounts(scene: &Scene<'_>) {
-    let (stay, pieces) = if whole_size() { (100_000, 40) } else { (1200, 12) };
+    let (stay, pieces) = if whole_size() { (100_000, 40) } else { (600, 9) };
     let directory = scene.subdirectory("changing");
     for number in 0..stay {
         touch(&directory.join(format!("stays-{number}-{}", &"with-a-longer-tail-of-another-line-or-so"[..number % 40])));
