@@ -12,6 +12,7 @@ mod list;
 mod paths;
 mod remove;
 mod rename;
+mod room;
 
 use std::sync::Arc;
 

@@ -107,6 +107,8 @@ pub(crate) fn tests() -> Vec<Test> {
             export::handles_lead_to_files,
             export::handles_of_removed_files_are_stale;
         Remount:
+            large::a_listing_goes_on_after_changes_and_remounts,
+            large::many_attributes,
             export::handles_cookies_and_numbers_survive_a_remount,
             mounts::read_only,
             mounts::no_devices_no_set_id_no_programs,
