@@ -10,7 +10,7 @@ use tandemfs_format::attributes::{ATTRIBUTE_VALUE_MAX, NEAR_VALUE_MAX};
 use tandemfs_format::inode::file_type;
 use tandemfs_fs::{
     Error, FileSystem, FormatOptions, MountOptions, NewInode, ScrubbedKind, SetAttributeMode, SetAttributes, SetExtendedAttribute,
-    make_file_system,
+    WriteOptions, make_file_system,
 };
 
 const ROOT: InodeNumber = InodeNumber::ROOT;
@@ -359,6 +359,49 @@ fn a_removal_works_where_nothing_more_can_be_set() {
     assert!(count > 100, "{count}");
     for name in 0..8 {
         fs.remove_extended_attribute(inode, format!("user.{name}").as_bytes()).expect("gives back what it takes");
+    }
+}
+
+/// The region of attributes gets its first unit also where other metadata has taken all that it could, and where data logs have.
+#[test]
+fn the_first_attribute_finds_room_on_a_zone_that_is_full() {
+    let full_of_files = |fs: &FileSystem| {
+        let mut files = vec![file(fs, b"first")];
+        let new = NewInode { mode: file_type::REGULAR | 0o644, uid: 1, gid: 2, rdev: 0, target: b"" };
+        loop {
+            let name = format!("{:0200}", files.len());
+            match fs.create(ROOT, name.as_bytes(), &new) {
+                Ok(made) => files.push(made.inode),
+                Err(Error::NoSpace { zone: "memory" }) => return files,
+                Err(error) => panic!("{error}"),
+            }
+        }
+    };
+    let full_of_logs = |fs: &FileSystem| {
+        let inode = file(fs, b"logs");
+        let mut offset = 0;
+        // Until logs are written by blocks instead, which takes nothing of the memory zone.
+        let logs = |fs: &FileSystem| fs.space().memory.data_log_bytes;
+        let mut before = u64::MAX;
+        while logs(fs) != before && offset < 12 << 20 {
+            before = logs(fs);
+            for _ in 0..64 {
+                fs.write(inode, offset, &bytes(offset, 3000), WriteOptions::default()).expect("writes");
+                offset += 4096;
+            }
+        }
+        vec![inode]
+    };
+    for (what, fill) in [("files", &full_of_files as &dyn Fn(&FileSystem) -> Vec<InodeNumber>), ("logs", &full_of_logs)] {
+        let device = MemoryDevice::new(16 << 20, 16 << 20, PersistenceDomain::Gpf);
+        make_file_system(&Drive::new(Arc::new(device.clone())), &FormatOptions::default()).expect("formats");
+        let fs = mount(&device);
+        let files = fill(&fs);
+        for inode in files.iter().rev().take(1000) {
+            fs.set_extended_attribute(*inode, b"user.name", b"value", ANY).unwrap_or_else(|error| panic!("full of {what}: {error}"));
+        }
+        fs.unmount().expect("unmounts");
+        tandemfs_crash::check_device(&device, false).expect("clean");
     }
 }
 

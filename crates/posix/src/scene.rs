@@ -23,6 +23,8 @@ pub enum Difference {
     SixteenTebibytes,
     /// With the write-back cache the kernel shows a time out of range as it was set until it forgets the inode; then the nearest.
     TimesOutOfRange,
+    /// Attributes have up to 64 KiB each; ext4 has room for 4 KiB of them in all.
+    LargeAttributes,
 }
 
 /// A file system that the tests run on.
