@@ -64,7 +64,7 @@ impl FileSystem {
             _ => return Err(Error::InvalidArgument("only regular files have space to give out")),
         }
         if let Some(direction) = Direction::of(mode) {
-            return self.shift(&handle, offset, length, direction);
+            return self.with_metadata_room(|| self.shift(&handle, offset, length, direction)); // [SF4]
         }
         let mode = match mode {
             AllocateMode::Unshare { keep_size } => AllocateMode::Allocate { keep_size },

@@ -8,7 +8,8 @@
 //! [SF2] The whole file is locked: there is no block of which a reader or writer could know the old place meanwhile (RULES R5, R7). The
 //!       inode's lock is held as well, while lines of the memory zone are stored: no I/O by blocks is waited for (RULES R9).
 //! [SF3] What a kernel has of the file by offset is wrong after it, so pages that are kept for comparison are forgotten before.
-//! [SF4] Room for the new pages of the mapping is needed for an instant, also by a collapse: `NoSpace` changes nothing.
+//! [SF4] Room for the new pages of the mapping is needed for an instant, also by a collapse; data logs give theirs where nothing else is free.
+//!       `NoSpace` changes nothing.
 //! [SF5] Distances are whole blocks, so what is known of the last sector (`TAIL_STALE`, RULES R13) stays true.
 
 use tandemfs_device::Flushed;
