@@ -5,8 +5,6 @@
 //! [M2] A region grows by raising a segment's high-water mark: the new lines are zeroed and fenced first, then the mark is committed.
 //! [M3] The data area leaves the regions a reserve of units, and every kind leaves its transient room to what gives back (RULES R14).
 //!      When the regions have taken of the reserve, all data logs are written back ([WB6] of `data/write_back.rs`): emptied units fill it.
-//!      The region of attributes has no unit until there is one: growth of the others leaves it one, so that the first attribute does not fail
-//!      for ever where files took all units before it.
 //! [M4] What is freed is named by pointers of the medium, and a clean mount has not looked at them: space that is freed although nobody has
 //!      it is a reason to stop, never a panic.
 //!
@@ -489,11 +487,10 @@ impl MemoryAllocator {
         Ok(true)
     }
 
-    /// A free unit for a region. Growth leaves one for each other region that is short of transient room, and the first one of the region
-    /// of attributes ([M3]).
+    /// A free unit for a region. Growth leaves one for each other region that is short of transient room ([M3]).
     fn take_unit(&self, region: Region, need: Need) -> Option<u64> {
         let _serial = self.units.lock();
-        let kept = if need == Need::Growth { self.short_regions(Some(region)) + self.first_unit_of_attributes(region) } else { 0 };
+        let kept = if need == Need::Growth { self.short_regions(Some(region)) } else { 0 };
         if fails(Take::Unit) || self.free_units.load(SeqCst) <= kept {
             return None;
         }
@@ -507,12 +504,6 @@ impl MemoryAllocator {
         let _serial = self.units.lock();
         self.map.set_owner(unit, UnitOwner::Free);
         self.free_units.fetch_add(1, SeqCst);
-    }
-
-    /// One where the region of attributes has none yet and another wants to grow.
-    fn first_unit_of_attributes(&self, region: Region) -> u64 {
-        let has = |wanted| (0..self.total_units).any(|unit| self.map.owner(unit) == UnitOwner::Region(wanted));
-        u64::from(region != Region::Attributes && !has(Region::Attributes))
     }
 
     fn short_regions(&self, except: Option<Region>) -> u64 {
