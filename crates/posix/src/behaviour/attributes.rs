@@ -70,7 +70,7 @@ pub(crate) fn names_values_and_namespaces(scene: &Scene<'_>) {
     let path = scene.file("file", "bytes");
     let long = format!("user.{}", "n".repeat(250));
     setxattr(&path, &long, b"1", ANY).expect("255 bytes");
-    refused(setxattr(&path, &format!("{long}n"), b"1", ANY), Errno::RANGE);
+    refused(setxattr(&path, format!("{long}n"), b"1", ANY), Errno::RANGE);
     refused(setxattr(&path, "", b"1", ANY), Errno::RANGE);
     refused(setxattr(&path, "other.name", b"1", ANY), Errno::OPNOTSUPP);
     refused(setxattr(&path, "plain", b"1", ANY), Errno::OPNOTSUPP);
