@@ -82,10 +82,14 @@ enum Catcher {
     AttributeSpace,
     /// Every cut of a growth whose map pieces move.
     Growth,
+    /// Every cut of ranges that are collapsed and inserted.
+    Shifts,
+    /// The same on a drive with firmware.
+    FirmwareShifts,
 }
 
 impl Catcher {
-    const ALL: [Self; 29] = [
+    const ALL: [Self; 31] = [
         Self::Model,
         Self::Logs,
         Self::FailedFlush,
@@ -115,6 +119,8 @@ impl Catcher {
         Self::FirmwareAttributes,
         Self::AttributeSpace,
         Self::Growth,
+        Self::Shifts,
+        Self::FirmwareShifts,
     ];
 
     fn run(self) -> Result<(), String> {
@@ -160,6 +166,8 @@ impl Catcher {
             Self::FirmwareAttributes => attribute_cuts(&Setting::small(PersistenceDomain::Adr, 64 << 10).with_firmware()),
             Self::AttributeSpace => attribute_space(),
             Self::Growth => growth(),
+            Self::Shifts => shifts(&Setting::small(PersistenceDomain::Adr, 4 << 10)),
+            Self::FirmwareShifts => shifts(&Setting::small(PersistenceDomain::Adr, 4 << 10).with_firmware()),
         }
     }
 }
@@ -406,6 +414,17 @@ fn attribute_cuts(setting: &Setting) -> Result<(), String> {
         explorer.explore(&[first[0], first[1], second], 0)?;
     }
     explorer.explore(&[SetDefaultList("d", 5), MakeDirectory("d/d"), Create("d/d/a"), SetDefaultList("d", 6)], 0)
+}
+
+/// Cuts of ranges taken out of a file of two pages of records, and of holes put into it.
+fn shifts(setting: &Setting) -> Result<(), String> {
+    let effort = Effort { states: 48, recovery_one_in: 100, recovery_depth: 1, recovery_states: 4, work_one_in: 4, empty_one_in: 0 };
+    let mut explorer = Explorer::new(&Scene::small(setting), effort, 3)?;
+    let first = [Write("b", 4096, 20_000, 7), Write("b", 900_000, 9000, 8)];
+    for second in [Collapse("b", 4096, 8192), Insert("b", 8192, 40_960), Collapse("b", 12_288, 819_200)] {
+        explorer.explore(&[first[0], first[1], second, Append("b", 3000, 9)], 2)?;
+    }
+    Ok(())
 }
 
 /// Lines of attributes belong to one inode, also after the maps were built anew, and go with it.
@@ -815,6 +834,9 @@ mutants! {
     promoted_kept: PromotedKept by ReadCopies;
     promoted_slots_saved: PromotedSlotsSaved by ReadCopies;
     promoted_slot_twice: PromotedSlotTwice by ReadCopies;
+    collapse_in_two_transactions: CollapseInTwoTransactions by Shifts, FirmwareShifts;
+    shifted_pages_not_fenced: ShiftedPagesNotFenced by Shifts, FirmwareShifts;
+    collapsed_blocks_kept: CollapsedBlocksKept by Shifts, FirmwareShifts;
     attributes_not_fenced: AttributesNotFenced by Attributes, FirmwareAttributes;
     attributes_in_place: AttributesInPlace by Attributes, FirmwareAttributes;
     attributes_kept: AttributesKept by AttributeSpace;

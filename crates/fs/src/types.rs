@@ -291,6 +291,15 @@ pub enum AllocateMode {
         /// The size stays what it is, also where the range ends behind it.
         keep_size: bool,
     },
+    /// Takes it out of the file: what lies behind moves to its start. Whole blocks, ending before the end of the file.
+    Collapse,
+    /// Puts a hole of this length before its start: what lies there and behind moves. Whole blocks, starting before the end of the file.
+    Insert,
+    /// Gives it space of its own. No file shares space with another here, so it is the same as `Allocate`.
+    Unshare {
+        /// The size stays what it is, also where the range ends behind it.
+        keep_size: bool,
+    },
 }
 
 /// What `seek` looks for.

@@ -25,6 +25,8 @@ pub enum Difference {
     SixteenTebibytes,
     /// With the write-back cache the kernel shows a time out of range as it was set until it forgets the inode; then the nearest.
     TimesOutOfRange,
+    /// Attributes have up to 64 KiB each; ext4 has room for 4 KiB of them in all.
+    LargeAttributes,
 }
 
 /// Host memory of a file system in user space, in bytes.

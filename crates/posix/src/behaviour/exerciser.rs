@@ -39,20 +39,20 @@ impl Random {
 }
 
 /// A buffer at an address that O_DIRECT takes.
-struct Aligned {
+pub(super) struct Aligned {
     bytes: Vec<u8>,
     start: usize,
     length: usize,
 }
 
 impl Aligned {
-    fn new(length: usize) -> Self {
+    pub(super) fn new(length: usize) -> Self {
         let bytes = vec![0; length + ALIGNMENT as usize];
         let start = bytes.as_ptr().align_offset(ALIGNMENT as usize);
         Self { bytes, start, length }
     }
 
-    fn slice(&mut self) -> &mut [u8] {
+    pub(super) fn slice(&mut self) -> &mut [u8] {
         &mut self.bytes[self.start..self.start + self.length]
     }
 }

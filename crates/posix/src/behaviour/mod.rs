@@ -1,5 +1,6 @@
 //! The tests, a file for each part of the promise.
 
+mod attributes;
 mod copying;
 mod exerciser;
 mod export;
@@ -99,6 +100,12 @@ pub(crate) fn tests() -> Vec<Test> {
             rights::directories_hand_their_group_on,
             rights::the_umask_applies,
             rights::root_may,
+            attributes::set_replaced_listed_removed,
+            attributes::names_values_and_namespaces,
+            attributes::who_may,
+            attributes::access_lists,
+            attributes::default_lists_are_inherited,
+            attributes::capabilities_go_with_a_change,
             large::many_names,
             large::names_that_stay_are_listed_once,
             large::hundred_levels,
@@ -113,6 +120,8 @@ pub(crate) fn tests() -> Vec<Test> {
             mounts::read_only,
             mounts::no_devices_no_set_id_no_programs,
             mounts::synchronous,
+            mounts::times_of_access,
+            mounts::lazy_times,
             mounts::remounted_in_place;
         Crash:
             unlinked::open_and_nameless_files_go_in_a_crash;
