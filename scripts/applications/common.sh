@@ -1,4 +1,4 @@
-# shellcheck shell=bash
+# shellcheck shell=bash disable=SC2034,SC2154,SC2164 # names are shared with applications.sh, which also ends at errors
 # What all programs share: the mount, its daemon, servers, and the kill in the middle. $tandemfs, $place, $mount and $mode are the caller's.
 
 now_ms() { echo $(($(date +%s%N) / 1000000)); }

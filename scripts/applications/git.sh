@@ -1,7 +1,7 @@
-# shellcheck shell=bash
+# shellcheck shell=bash disable=SC2034,SC2154,SC2164 # names are shared with applications.sh, which also ends at errors
 # git: clone, commits, gc, fsck; worktrees of a bare repository.
 cases+=(git git_killed git_worktrees)
-only[git_killed]=relaxed
+once+=(git_killed)
 
 app_git() {
   git clone -q --no-hardlinks "$sources" "$mount/clone"

@@ -1,4 +1,4 @@
-# shellcheck shell=bash
+# shellcheck shell=bash disable=SC2034,SC2154,SC2164 # names are shared with applications.sh, which also ends at errors
 # LMDB by its own tools: 100,000 records go in and come out the same; after a kill every load that had ended is there.
 cases+=(lmdb lmdb_killed)
 

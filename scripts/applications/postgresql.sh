@@ -1,4 +1,4 @@
-# shellcheck shell=bash
+# shellcheck shell=bash disable=SC2034,SC2154,SC2164 # names are shared with applications.sh, which also ends at errors
 # PostgreSQL: a cluster of its own, reached by a UNIX socket alone; pgbench, whose sums must agree, and amcheck of every table and index.
 cases+=(postgresql postgresql_killed)
 

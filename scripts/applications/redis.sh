@@ -1,4 +1,4 @@
-# shellcheck shell=bash
+# shellcheck shell=bash disable=SC2034,SC2154,SC2164 # names are shared with applications.sh, which also ends at errors
 # Redis with appendfsync always, on a UNIX socket: every acknowledged key is there after a restart, and after the daemon was killed.
 cases+=(redis redis_killed)
 

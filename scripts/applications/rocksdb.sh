@@ -1,4 +1,4 @@
-# shellcheck shell=bash
+# shellcheck shell=bash disable=SC2034,SC2154,SC2164 # names are shared with applications.sh, which also ends at errors
 # RocksDB by its own tools: synchronous writes, compaction, every checksum, the consistency of its tables; also past the page cache.
 cases+=(rocksdb rocksdb_killed)
 

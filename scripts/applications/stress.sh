@@ -1,11 +1,11 @@
-# shellcheck shell=bash
+# shellcheck shell=bash disable=SC2034,SC2154,SC2164 # names are shared with applications.sh, which also ends at errors
 # stress-ng: every stressor of its class `filesystem` that a directory can be given to, eight at a time, with --verify. Not asked for, because
 # ext4 on a loop device fails or skips it as well, or because a file system in user space has no say in it:
 #   bind-mount  stress-ng itself refuses it without --pathological     binderfs  mounts that file system, not in the directory
 #   verity      neither has fs-verity                                 fiemap    the kernel asks no FUSE daemon for extents
 #   eventfd procfs   no files of the directory                        io        sync and syncfs of every mount of the machine
 cases+=(stress stress_killed)
-only[stress_killed]=relaxed
+once+=(stress_killed)
 
 app_stress() {
   local stressor number=0 words=()
@@ -22,7 +22,7 @@ app_stress() {
 }
 
 stress_group() {
-  stress-ng "$@" --verify --timeout 3 --temp-path "$mount/stress" --iomix-bytes 32m --hdd-bytes 32m --copy-file-bytes 32m --fallocate-bytes 64m \
+  stress-ng "$@" --verify --timeout 3 --temp-path "$mount/stress" --iomix-bytes 32m --hdd-bytes 32m --copy-file-bytes 128m --fallocate-bytes 64m \
     --sync-file-bytes 32m >"$place/stress" 2>&1 || { cat "$place/stress" >&2; return 1; }
   ! grep -E 'fail:|skipp|aborted' "$place/stress" >&2
 }
