@@ -69,10 +69,10 @@ end_servers() {
 }
 gone() { ! kill -0 "$1" 2>/dev/null; }
 
-# killed NAME MS: app_NAME, its daemon killed when half of the time has passed that it took; then the file system must be clean, mounted and
+# killed NAME MS: app_NAME, its daemon killed when half of the time has passed that it took, at most 10 s; then the file system must be clean, mounted and
 # not, and app_NAME must end right on it. One that had ended before the kill is tried again with half of that time.
 killed() {
-  local delay_ms=$(($2 / 2)) work
+  local delay_ms=$(($2 / 2 < 10000 ? $2 / 2 : 10000)) work
   while :; do
     (app_"$1") >/dev/null 2>&1 &
     work=$!

@@ -39,7 +39,7 @@ run
 quit
 CONF
   # As many files deleted as created; almost every transaction reads or appends, as its biases have it.
-  awk '/ created \(/ { created = $1 } / deleted \(/ { deleted = $1 } / read \(/ { read = $1 } / appended \(/ { appended = $1 }
+  awk '$2 == "created" { created = $1 } $2 == "deleted" { deleted = $1 } $2 == "read" { read = $1 } $2 == "appended" { appended = $1 }
     END { exit !(created > 1000 && created == deleted && read + appended > 1900) }' "$place/postmark" || { cat "$place/postmark" >&2; return 1; }
   [ -z "$(ls -A "$mount/postmark")" ]
 }
