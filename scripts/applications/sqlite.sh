@@ -48,13 +48,10 @@ app_sqlite() {
   done
 }
 
-# Each inserts a row a process, and notes what was acknowledged.
+# One connection, never closed (closing writes the kernel's cache back); after each row, which is a transaction, it says the row's number.
 sqlite_writer() {
-  local number
-  for number in {1..100000}; do
-    sqlite3 "$mount/$1.db" "$(sqlite_settings "$1") INSERT INTO t VALUES($number, hex(randomblob(300)));" >/dev/null 2>&1 || break
-    echo "$number" >"$place/$1.acknowledged"
-  done
+  { sqlite_settings "$1"; seq 1 1000000 | sed 's/.*/INSERT INTO t VALUES(&, hex(randomblob(300))); SELECT &;/'; } |
+    stdbuf -oL sqlite3 -bail "$mount/$1.db" >"$place/$1.acknowledged" 2>/dev/null || true
 }
 
 app_sqlite_killed() {
@@ -64,13 +61,15 @@ app_sqlite_killed() {
     sqlite_writer "$kind" &
     writers+=($!)
   done
-  wait_until 60 test -s "$place/delete.acknowledged" -a -s "$place/wal.acknowledged" -a -s "$place/mmap.acknowledged"
+  wait_until 60 grep -qs '^9$' "$place/delete.acknowledged"
+  wait_until 60 grep -qs '^9$' "$place/wal.acknowledged"
+  wait_until 60 grep -qs '^9$' "$place/mmap.acknowledged"
   sleep 2
   kill_daemon
   wait "${writers[@]}"
   come_back
   for kind in delete wal mmap; do
-    last=$(cat "$place/$kind.acknowledged")
+    last=$(tail -1 "$place/$kind.acknowledged")
     [ "$(sqlite3 "$mount/$kind.db" "PRAGMA integrity_check; SELECT count(*) = $last FROM t WHERE id <= $last;")" = $'ok\n1' ]
   done
 }
