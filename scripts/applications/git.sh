@@ -8,7 +8,8 @@ app_git() {
   cd "$mount/clone"
   git config user.email test@localhost
   git config user.name test
-  local number
+  local number before
+  before=$(git rev-list --count HEAD)
   for number in {1..20}; do
     echo "$number" >"file-$number"
     git add .
@@ -17,7 +18,7 @@ app_git() {
   git gc -q --prune=now
   git fsck --full --strict >"$place/git" 2>&1
   [ -z "$(git status --porcelain)" ]
-  [ "$(git rev-list --count HEAD)" = $(($(git -C "$sources" rev-list --count HEAD) + 20)) ]
+  [ "$(git rev-list --count HEAD)" = $((before + 20)) ]
   cd "$sources"
 }
 
