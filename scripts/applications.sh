@@ -36,6 +36,7 @@ mount=$place/mnt
 worker=
 # shellcheck disable=SC2317 # a trap calls it
 clean() {
+  trap '' INT TERM # a second one must not end it halfway
   [ -z "$worker" ] || kill -9 -- "-$worker" 2>/dev/null
   end_servers
   abandon

@@ -21,6 +21,7 @@ if [ "$EUID" = 0 ]; then cargo test --quiet --locked --no-run -p tandemfs-posix;
 
 place=$(mktemp -d /dev/shm/tandemfs-fsx-XXXXXX)
 clean() {
+  trap '' INT TERM # a second one must not end it halfway
   "$tandemfs" umount --lazy "$place/mnt" >/dev/null 2>&1 || true
   rm -rf "$place"
 }
