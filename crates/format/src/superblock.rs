@@ -13,16 +13,18 @@ use crate::integer::{U32, U64};
 
 /// First bytes of a superblock after its checksum, and of the block zone's identity.
 pub const MAGIC: [u8; 8] = *b"TandemFS";
-/// Version of the format. 0 is the format under development; Format 1 will be the first that is promised.
-pub const VERSION: u32 = 0;
+/// Version of the format. Format 1 is the first that is promised.
+pub const VERSION: u32 = 1;
+/// Version of images from before Format 1, which only the build that made them reads.
+pub const VERSION_OF_DEVELOPMENT: u32 = 0;
 
 /// Largest sequence, watermark, generation and transaction number: none was ever reached by counting, and every one leaves room to count on.
 pub const COUNTER_MAX: u64 = u64::MAX / 2;
 
 /// Incompatible feature bits: a build that lacks one refuses to mount.
 pub mod incompat {
-    /// The format is not declared yet: only the build of the same development stage reads it.
-    pub const DEVELOPMENT: u64 = 1 << 0;
+    // Bit 0 was set in images from before Format 1; it is never assigned again.
+
     /// Extents with several owners (reflink). Assigned, not yet used.
     pub const SHARED: u64 = 1 << 1;
     /// Snapshots. Assigned, not yet used.
@@ -34,7 +36,7 @@ pub mod incompat {
     /// Quota. Assigned, not yet used.
     pub const QUOTA: u64 = 1 << 5;
     /// What this build understands.
-    pub const KNOWN: u64 = DEVELOPMENT | UNCHECKED_DATA;
+    pub const KNOWN: u64 = UNCHECKED_DATA;
 }
 
 /// How file data is checked.
@@ -133,6 +135,9 @@ pub enum SuperblockError {
     /// A magic number, but no copy with a fitting checksum.
     #[error("both superblocks are damaged; restore the device from a backup, or format it anew")]
     Damaged,
+    /// From before Format 1.
+    #[error("it was made while the format was under development; copy its files with the build that made it, then format it anew")]
+    Development,
     /// A newer format.
     #[error("its format has version {found}, this build reads version {VERSION}; use a newer build")]
     Version {
@@ -261,8 +266,10 @@ impl Superblock {
         if crc32c(&bytes.as_bytes()[4..]) != bytes.crc.get() {
             return Err(SuperblockError::Damaged);
         }
-        if bytes.version.get() != VERSION {
-            return Err(SuperblockError::Version { found: bytes.version.get() });
+        match bytes.version.get() {
+            VERSION => {}
+            VERSION_OF_DEVELOPMENT => return Err(SuperblockError::Development),
+            found => return Err(SuperblockError::Version { found }),
         }
         let unknown = bytes.incompat.get() & !incompat::KNOWN;
         if unknown != 0 {
@@ -350,7 +357,7 @@ mod tests {
             label: "mail".into(),
             geometry: Geometry::new(16 << 20, 16 << 20, 64 << 10, 4, RING_BYTES_MIN).expect("fits"),
             checksum_kind: ChecksumKind::Crc32c,
-            incompat: incompat::DEVELOPMENT,
+            incompat: 0,
             ro_compat: 0,
             compat: 0,
             clean: true,
@@ -396,6 +403,12 @@ mod tests {
         newer.version = 9.into();
         newer.crc = crc32c(&newer.as_bytes()[4..]).into();
         assert_eq!(Superblock::decode(newer.as_bytes()), Err(SuperblockError::Version { found: 9 }));
+        newer.version = VERSION_OF_DEVELOPMENT.into();
+        newer.crc = crc32c(&newer.as_bytes()[4..]).into();
+        assert_eq!(Superblock::decode(newer.as_bytes()), Err(SuperblockError::Development));
+        // Bit 0, of development, is not known any more.
+        let features = Superblock { incompat: 1, ..superblock() }.encode();
+        assert_eq!(Superblock::decode(features.as_bytes()), Err(SuperblockError::Features { unknown: 1 }));
         let features = Superblock { incompat: 1 << 40, ..superblock() }.encode();
         assert_eq!(Superblock::decode(features.as_bytes()), Err(SuperblockError::Features { unknown: 1 << 40 }));
     }

@@ -52,7 +52,7 @@ pub fn make_file_system(drive: &Drive, options: &FormatOptions) -> Result<Superb
         label: options.label.clone(),
         geometry: places,
         checksum_kind: options.checksum_kind,
-        incompat: incompat::DEVELOPMENT | unchecked,
+        incompat: unchecked,
         ro_compat: 0,
         compat: 0,
         clean: false,
