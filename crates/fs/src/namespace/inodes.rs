@@ -222,8 +222,10 @@ impl InodeTable {
     /// An index has grown.
     pub(crate) fn recount_index(&self, index: &mut DirectoryIndex) {
         let (before, after) = index.recount();
-        self.index_bytes.fetch_add(after, Relaxed);
-        self.index_bytes.fetch_sub(before, Relaxed);
+        if before != after {
+            self.index_bytes.fetch_add(after, Relaxed);
+            self.index_bytes.fetch_sub(before, Relaxed);
+        }
     }
 
     // ---- holders from outside ([N4]) --------------------------------------------------------------------------------------------
