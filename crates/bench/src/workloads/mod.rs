@@ -11,12 +11,12 @@
 //! `load.rs` has the numbers, `worker.rs` runs them, `target.rs` is what they run on: `library.rs` (with `page_cache.rs` where a kernel would
 //! have its own) or `directory.rs`.
 
-mod content;
+pub mod content;
 mod directory;
 mod library;
 mod load;
 mod page_cache;
-mod random;
+pub mod random;
 mod run;
 mod target;
 mod worker;
