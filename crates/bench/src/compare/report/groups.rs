@@ -39,6 +39,13 @@ pub fn chapter(group: Group, material: &Material<'_, '_>) -> Result<Vec<Block>> 
         let title = format!("{}: rate beside the best of ext4 and XFS, {}", names::group(group), names::place(place));
         ratio_plots.extend(ratios::plots(&title, &rows(&here, material.judgements))?);
     }
+    if !ratio_plots.is_empty() {
+        blocks.push(Block::Paragraph(
+            "Bars are ratios of rates: 1 is the better of ext4 and XFS, which has no bar. Thin lines are 95 % intervals, a dashed line is what the \
+             mount has to reach."
+                .into(),
+        ));
+    }
     plotted(&mut blocks, &subjects, ratio_plots);
     if group == Group::Scale {
         let plots = growth(&subjects)?;

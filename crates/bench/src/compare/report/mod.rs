@@ -98,7 +98,7 @@ fn document(results: &Results, descriptions: &BTreeMap<String, String>) -> Resul
     for group in names::GROUPS {
         blocks.extend(groups::chapter(group, &material)?);
     }
-    blocks.extend(bytes::chapter(&subjects)?);
+    blocks.extend(bytes::chapter(&subjects, &judgements)?);
     blocks.extend(background::calibration(&results.header.calibration));
     blocks.extend(background::chapter(results, &subjects));
     Ok(Document { title: "TandemFS beside ext4, XFS and Btrfs".into(), blocks })
