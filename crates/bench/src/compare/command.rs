@@ -1,6 +1,7 @@
 //! Programs that a comparison calls: mkfs, mount, losetup, and this program itself.
 
 use std::ffi::OsStr;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -39,7 +40,8 @@ pub fn tandemfs() -> Command {
 /// It cannot be started, or it failed: its last words, on one line.
 pub fn run(command: &mut Command) -> Result<String> {
     let name = Path::new(command.get_program()).file_name().unwrap_or_else(|| OsStr::new("?")).to_string_lossy().into_owned();
-    let output = command.stdin(Stdio::null()).output().map_err(|error| Failure::new(format!("{name}: {error}")))?;
+    // A group of its own: an interrupt from the terminal is for whoever asks, who takes everything down in order.
+    let output = command.stdin(Stdio::null()).process_group(0).output().map_err(|error| Failure::new(format!("{name}: {error}")))?;
     if output.status.success() {
         return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
     }

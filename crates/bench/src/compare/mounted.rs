@@ -69,9 +69,8 @@ pub trait Mounted {
     fn finish(self: Box<Self>) -> Result<()>;
 }
 
-/// Drops pages, names and inodes of all file systems that the kernel holds. Only root may; for others the kernel keeps them.
+/// Drops clean pages, names and inodes of all file systems that the kernel holds. Only root may; for others the kernel keeps them.
 pub fn drop_caches() -> Result<()> {
-    rustix::fs::sync();
     match fs::write("/proc/sys/vm/drop_caches", "3") {
         Err(error) if rustix::process::geteuid().is_root() => Err(Failure::new(format!("the kernel's caches cannot be dropped: {error}"))),
         _ => Ok(()),
@@ -389,6 +388,7 @@ impl NullMount {
 impl Mounted for NullMount {
     /// Unmounted, it would have nothing left: only the kernel forgets.
     fn make_cold(&mut self) -> Result<()> {
+        rustix::fs::syncfs(fs::File::open(&self.mountpoint.path)?)?;
         drop_caches()
     }
 

@@ -85,7 +85,7 @@ impl Case for Durable {
     }
 
     fn bytes_needed(&self) -> u64 {
-        FILE_BYTES * 4
+        if self.kind == Kind::Overwrite { FILE_BYTES * 4 } else { FILE_BYTES }
     }
 
     fn run(&self, stage: &mut Stage<'_>) -> Result<Outcome> {
