@@ -9,7 +9,7 @@ use crate::failure::{Failure, Result};
 
 /// Where administrators' programs are, for users whose PATH leaves them out.
 const SYSTEM_DIRECTORIES: [&str; 3] = ["/usr/local/sbin", "/usr/sbin", "/sbin"];
-/// Names the program to call in place of this process's own: tests of the library are no `tandemfs`.
+/// Names the TandemFS to measure in place of this program's own, such as an older one.
 const PROGRAM_VARIABLE: &str = "TANDEMFS_BENCH_PROGRAM";
 
 /// Where a program is, on the PATH or among the administrators'.
@@ -27,11 +27,15 @@ pub fn command(program: &str) -> Result<Command> {
     find(program).map(Command::new).ok_or_else(|| Failure::new(format!("{program} is not installed")))
 }
 
-/// A command of this program: what users run.
+/// A command of TandemFS as users run it: this program, or another that the environment names.
 pub fn tandemfs() -> Command {
-    let program = std::env::var_os(PROGRAM_VARIABLE).map(PathBuf::from);
-    let own = || std::env::current_exe().ok().filter(|path| path.exists()).unwrap_or_else(|| "/proc/self/exe".into());
-    Command::new(program.unwrap_or_else(own))
+    std::env::var_os(PROGRAM_VARIABLE).map_or_else(own_program, Command::new)
+}
+
+/// A command of this program.
+pub fn own_program() -> Command {
+    let own = std::env::current_exe().ok().filter(|path| path.exists());
+    Command::new(own.unwrap_or_else(|| "/proc/self/exe".into()))
 }
 
 /// Runs a command to its end; what it printed.

@@ -117,7 +117,9 @@ impl Laboratory {
                     scene::require_room(directory, wanted, "leave out large cases")?;
                     self.image = Some(new_image(&directory.join(IMAGE), &self.settings, bytes)?);
                 }
-                self.image.as_ref().map_or(Ok(()), MemoryFile::renew)
+                // Flash that was written before is another drive: its garbage would be collected in the next run.
+                let has_firmware = tandemfs_emulator::profile(&self.settings.profile).is_some_and(|profile| profile.firmware.is_some());
+                self.image.as_ref().filter(|_| has_firmware).map_or(Ok(()), MemoryFile::renew)
             }
             _ if place == Place::Free => {
                 if self.loop_file.as_ref().is_none_or(|file| file.bytes() != bytes) {

@@ -81,7 +81,7 @@ impl Case for Durable {
     }
 
     fn is_quick(&self) -> bool {
-        self.clients == 1 || (self.kind == Kind::Overwrite && self.clients == 4)
+        self.clients == 1 && self.kind != Kind::Rename
     }
 
     fn bytes_needed(&self) -> u64 {
