@@ -12,5 +12,6 @@
 
 pub mod backing;
 pub mod case;
+pub mod cases;
 pub mod peer;
 pub mod record;

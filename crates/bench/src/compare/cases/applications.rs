@@ -1,0 +1,14 @@
+//! Programs that people run, unchanged as Debian ships them, each with the settings that make its writes durable: a file each.
+
+use super::{fio, postgres, redis, rocksdb, sqlite};
+use crate::compare::case::Cases;
+
+/// All of them.
+pub fn cases() -> Cases {
+    [fio::cases(), redis::cases(), sqlite::cases(), postgres::cases(), rocksdb::cases()].into_iter().flatten().collect()
+}
+
+/// A share of a number, at least `least`.
+pub fn share(full: u64, scale: f64, least: u64) -> u64 {
+    ((full as f64 * scale).ceil() as u64).max(least)
+}
