@@ -10,8 +10,23 @@
 //!
 //! `peer.rs` says who, `backing.rs` on what, `case.rs` what a case is, `record.rs` what a run leaves.
 
+pub mod available;
 pub mod backing;
 pub mod case;
 pub mod cases;
+pub mod clock;
+pub mod command;
+pub mod laboratory;
+pub mod memory_file;
+pub mod memory_fs;
+pub mod mounted;
+pub mod outline;
 pub mod peer;
+pub mod plan;
+pub mod progress;
+pub mod reach;
 pub mod record;
+pub mod session;
+pub mod settings;
+pub mod statistics;
+pub mod store;

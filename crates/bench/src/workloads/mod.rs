@@ -11,12 +11,12 @@
 //! `load.rs` has the numbers, `worker.rs` runs them, `target.rs` is what they run on: `library.rs` (with `page_cache.rs` where a kernel would
 //! have its own) or `directory.rs`.
 
-mod content;
+pub mod content;
 mod directory;
 mod library;
 mod load;
 mod page_cache;
-mod random;
+pub mod random;
 mod run;
 mod target;
 mod worker;
@@ -26,7 +26,6 @@ pub use library::LibraryTarget;
 #[cfg(test)]
 pub use load::Step;
 pub use load::{Load, Workload};
-pub use random::Random;
 pub use run::{Clock, interleave, run_interleaved, run_on_threads};
 pub use target::Target;
 pub use worker::{Done, Worker, lay_out};

@@ -7,8 +7,3 @@ use crate::compare::case::Cases;
 pub fn cases() -> Cases {
     [fio::cases(), redis::cases(), sqlite::cases(), postgres::cases(), rocksdb::cases()].into_iter().flatten().collect()
 }
-
-/// A share of a number, at least `least`.
-pub fn share(full: u64, scale: f64, least: u64) -> u64 {
-    ((full as f64 * scale).ceil() as u64).max(least)
-}

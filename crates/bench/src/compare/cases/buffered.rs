@@ -1,6 +1,6 @@
 //! Work on many small files that nothing makes durable: a source tree like a kernel's ([`super::tree`]) through the programs of Debian.
 //!
-//! [BU1] What is timed is the program from start to end. What it left unwritten is written after that, by the unmount: `untar-sync` has the
+//! [BU1] What is timed is the program from start to end. What it left unwritten is written after that, by the unmount: `sync-untar` has the
 //!       writing in its time, so that the two together show what a file system puts off.
 //! [BU2] Cold is: everything written, unmounted, mounted, caches of the kernel dropped. Warm is: the same program ran once before.
 //! [BU3] Results are compared with what they must be: all files by number and size, bytes of all in small runs and of one in
@@ -62,13 +62,13 @@ impl Case for Work {
     fn name(&self) -> String {
         match self {
             Self::Untar { sync: false } => "untar",
-            Self::Untar { sync: true } => "untar-sync",
+            Self::Untar { sync: true } => "sync-untar",
             Self::Copy => "cp-r",
             Self::Remove => "rm-r",
             Self::Grep { cold: true } => "grep-cold",
             Self::Grep { cold: false } => "grep-warm",
-            Self::Find => "find-cold",
-            Self::List => "ls-cold",
+            Self::Find => "readdir-cold",
+            Self::List => "list-cold",
             Self::Status { cold: true } => "git-status-cold",
             Self::Status { cold: false } => "git-status-warm",
             Self::Checkout => "git-checkout",
@@ -111,7 +111,7 @@ impl Case for Work {
     }
 
     fn is_quick(&self) -> bool {
-        matches!(self, Self::Untar { sync: false } | Self::Find | Self::Status { cold: false })
+        matches!(self, Self::Untar { sync: false } | Self::Status { cold: false })
     }
 
     fn bytes_needed(&self) -> u64 {
@@ -133,7 +133,7 @@ impl Case for Work {
 
 impl Work {
     fn run_on_tree(self, stage: &mut Stage<'_>) -> Result<Outcome> {
-        let tree = Tree::new(stage.scale);
+        let tree = Tree::new(1.0, stage.scale);
         let (directory, scratch) = (stage.directory.to_owned(), stage.scratch.to_owned());
         let [source, copy] = ["tree", "copy"].map(|name| directory.join(name));
         let archive = scratch.join("tree.tar");
@@ -178,7 +178,7 @@ impl Work {
     }
 
     fn run_in_repository(self, stage: &mut Stage<'_>) -> Result<Outcome> {
-        let tree = Tree::new(stage.scale * REPOSITORY_SHARE);
+        let tree = Tree::new(REPOSITORY_SHARE, stage.scale);
         let (scratch, repository) = (stage.scratch.to_owned(), stage.directory.join("repository"));
         fs::create_dir(&repository)?;
         let history = scratch.join("history");
@@ -241,16 +241,15 @@ fn trust_index(repository: &Path) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::compare::cases::trial::Trial;
+    use crate::compare::cases::support::run_once;
 
     #[test]
     fn every_program_does_its_work_and_is_checked() {
         for case in cases() {
-            let trial = Trial::new(1e-3);
-            let outcome = trial.run(&*case).unwrap_or_else(|failure| panic!("{}: {failure}", case.name()));
+            let (outcome, clock) = run_once(&*case, 1e-3).unwrap_or_else(|failure| panic!("{}: {failure}", case.name()));
             let is_cold = !case.name().ends_with("-warm");
             let expected = if case.name() == "git-checkout" { 24.0 } else { 200.0 };
-            assert_eq!((outcome.units, trial.timed(), trial.cold()), (expected, 1, u32::from(is_cold)), "{}", case.name());
+            assert_eq!((outcome.units, clock.ended, clock.cold), (expected, 1, u32::from(is_cold)), "{}", case.name());
         }
     }
 }

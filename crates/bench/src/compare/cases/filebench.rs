@@ -40,7 +40,7 @@ impl Personality {
 
 impl Case for Personality {
     fn name(&self) -> String {
-        format!("filebench-{}", self.0.name())
+        self.0.name().to_owned()
     }
 
     fn group(&self) -> Group {
@@ -71,7 +71,7 @@ impl Case for Personality {
     }
 
     fn is_quick(&self) -> bool {
-        matches!(self.0, Workload::Varmail | Workload::Fileserver)
+        self.0 == Workload::Varmail
     }
 
     fn bytes_needed(&self) -> u64 {
@@ -98,16 +98,15 @@ impl Case for Personality {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::compare::cases::trial::Trial;
+    use crate::compare::cases::support::run_once;
     use crate::workloads::Step;
 
     #[test]
     fn every_personality_runs_and_checks_what_it_reads() {
         for case in cases() {
-            let trial = Trial::new(1e-4);
-            let outcome = trial.run(&*case).unwrap_or_else(|failure| panic!("{}: {failure}", case.name()));
+            let (outcome, clock) = run_once(&*case, 1e-4).unwrap_or_else(|failure| panic!("{}: {failure}", case.name()));
             assert!(outcome.units > 100.0 && outcome.own_time.is_some(), "{}: {}", case.name(), outcome.units);
-            assert_eq!(trial.timed(), 1, "{}", case.name());
+            assert_eq!(clock.ended, 1, "{}", case.name());
         }
     }
 

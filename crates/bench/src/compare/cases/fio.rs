@@ -11,11 +11,11 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
-use super::applications::share;
+use super::clients::scaled;
 use super::programs;
 use crate::compare::case::{Case, Cases, Group, Outcome, Stage};
 use crate::failure::{Failure, Result};
-use crate::workloads::Random;
+use crate::workloads::random::Random;
 
 const MIB: u64 = 1 << 20;
 /// Bytes of the file at scale 1.
@@ -80,7 +80,9 @@ impl Case for Job {
     fn description(&self) -> String {
         let what = match self {
             Self::RandomWriteFsync => "random writes of 4 KiB, an fsync after each, over a file that is laid out",
-            Self::RandomReadWrite => "as many random reads as writes of 4 KiB, fdatasync after every 16th write, in a file that is laid out and cold",
+            Self::RandomReadWrite => {
+                "as many random reads as writes of 4 KiB, fdatasync after every 16th write, in a file that is laid out and cold"
+            }
             Self::SequentialWrite => "a new file in writes of 1 MiB, an fsync at the end",
             Self::SequentialRead => "reads of 1 MiB from the start to the end of a cold file",
         };
@@ -101,24 +103,38 @@ impl Case for Job {
 
     fn run(&self, stage: &mut Stage<'_>) -> Result<Outcome> {
         let file = stage.directory.join("fio");
-        let size = share(FILE_BYTES / MIB, stage.scale, 4) * MIB;
+        let size = scaled(FILE_BYTES / MIB, stage.scale, 4) * MIB;
         let request = if self.is_sequential() { MIB } else { 4096 };
         // A random job must not need more requests than the file has blocks: fio visits each once.
-        let total = (share(self.bytes() / request, stage.scale, 4) * request).min(size);
+        let total = (scaled(self.bytes() / request, stage.scale, 4) * request).min(size);
         if *self != Self::SequentialWrite {
             lay_out(&file, size, stage.seed)?;
         }
         stage.make_cold()?;
         let mut command = programs::command("fio", stage.scratch)?;
-        command.args(["--name=job", "--ioengine=psync", "--thread", "--fallocate=none", "--invalidate=0", "--randrepeat=1", "--output-format=json"]);
-        command.args(self.arguments()).arg(format!("--filename={}", file.display())).arg(format!("--randseed={}", stage.seed & 0xffff_ffff));
+        command.args([
+            "--name=job",
+            "--ioengine=psync",
+            "--thread",
+            "--fallocate=none",
+            "--invalidate=0",
+            "--randrepeat=1",
+            "--output-format=json",
+        ]);
+        command
+            .args(self.arguments())
+            .arg(format!("--filename={}", file.display()))
+            .arg(format!("--randseed={}", stage.seed & 0xffff_ffff));
         command.arg(format!("--size={size}")).arg(format!("--io_size={total}")).arg(format!("--aux-path={}", stage.scratch.display()));
         let scratch = stage.scratch.to_owned();
         let said = stage.time(|| programs::run(&mut command, &scratch))?;
         let job = parse(&said)?;
         let (requests, found) = (job.read.total_ios + job.write.total_ios, job.read.io_bytes + job.write.io_bytes);
         if job.error != 0 || found != total || requests != total / request {
-            return Err(Failure::new(format!("fio did {requests} requests of {found} bytes with error {} instead of {total} bytes", job.error)));
+            return Err(Failure::new(format!(
+                "fio did {requests} requests of {found} bytes with error {} instead of {total} bytes",
+                job.error
+            )));
         }
         if std::fs::metadata(&file)?.len() != size {
             return Err(Failure::new("the file has another size than fio was told"));
@@ -170,18 +186,18 @@ fn lay_out(path: &Path, size: u64, seed: u64) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::compare::cases::trial::Trial;
+    use crate::compare::cases::support::run_once;
+    use crate::compare::command::find;
 
     #[test]
     fn every_job_runs() {
-        if programs::find("fio").is_none() {
+        if find("fio").is_none() {
             eprintln!("fio is not installed: not tested");
             return;
         }
         for case in cases() {
-            let trial = Trial::new(1e-3);
-            let outcome = trial.run(&*case).unwrap_or_else(|failure| panic!("{}: {failure}", case.name()));
-            assert!(outcome.units >= 10.0 && outcome.own_time.is_some() && trial.timed() == 1, "{}: {}", case.name(), outcome.units);
+            let (outcome, clock) = run_once(&*case, 1e-3).unwrap_or_else(|failure| panic!("{}: {failure}", case.name()));
+            assert!(outcome.units >= 10.0 && outcome.own_time.is_some() && clock.ended == 1, "{}: {}", case.name(), outcome.units);
         }
     }
 

@@ -2,23 +2,25 @@
 
 mod applications;
 mod buffered;
+pub mod clients;
 mod filebench;
 mod fio;
+mod micro;
 mod postgres;
 pub mod programs;
 mod redis;
 mod rocksdb;
 mod scale;
 mod sqlite;
-mod tree;
 #[cfg(test)]
-mod trial;
+pub mod support;
+mod tree;
 
 use super::case::{Case, Cases};
 
 /// All cases, in the order of the report.
 pub fn all() -> Cases {
-    [buffered::cases(), filebench::cases(), applications::cases(), scale::cases()].into_iter().flatten().collect()
+    [micro::cases(), buffered::cases(), filebench::cases(), applications::cases(), scale::cases()].into_iter().flatten().collect()
 }
 
 /// The cases that words of the command line choose: a name, or the beginning of names.

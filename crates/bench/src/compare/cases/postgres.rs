@@ -13,9 +13,10 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 
-use super::applications::share;
+use super::clients::scaled;
 use super::programs::{self, Server, number_after};
 use crate::compare::case::{Case, Cases, Group, Outcome, Stage};
+use crate::compare::command::find;
 use crate::failure::{Failure, Result};
 
 /// Clients of pgbench.
@@ -88,12 +89,12 @@ impl Case for Pgbench {
         programs::run(&mut make, &scratch)?;
         let server = start(&data, &scratch, &socket, &["fsync=off"])?;
         let mut fill = client("pgbench", &scratch)?;
-        programs::run(fill.args(["-i", "-q", "-s", &share(BRANCHES, stage.scale, 1).to_string(), "postgres"]), &scratch)?;
+        programs::run(fill.args(["-i", "-q", "-s", &scaled(BRANCHES, stage.scale, 1).to_string(), "postgres"]), &scratch)?;
         server.end();
         stage.make_cold()?;
 
         let server = start(&data, &scratch, &socket, &["fsync=on", "synchronous_commit=on", "full_page_writes=on"])?;
-        let transactions = share(self.transactions() / CLIENTS, stage.scale, 20) * CLIENTS;
+        let transactions = scaled(self.transactions() / CLIENTS, stage.scale, 20) * CLIENTS;
         let mut load = client("pgbench", &scratch)?;
         load.args(["-n", "-c", &CLIENTS.to_string(), "-j", "2", "-t", &(transactions / CLIENTS).to_string()]);
         load.arg(format!("--random-seed={}", stage.seed & 0xffff_ffff));
@@ -131,7 +132,7 @@ fn unprivileged(name: &str, scratch: &Path) -> Result<Command> {
     if !rustix::process::geteuid().is_root() {
         return programs::command(name, scratch);
     }
-    let program: PathBuf = programs::find(name).ok_or_else(|| Failure::new(format!("{name} is not installed")))?;
+    let program: PathBuf = find(name).ok_or_else(|| Failure::new(format!("{name} is not installed")))?;
     let mut command = programs::command("unshare", scratch)?;
     command.args(["--user", "--map-user=1000", "--map-group=1000"]).arg(program);
     Ok(command)
@@ -162,18 +163,17 @@ fn start(data: &Path, scratch: &Path, socket: &Path, settings: &[&str]) -> Resul
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::compare::cases::trial::Trial;
+    use crate::compare::cases::support::run_once;
 
     #[test]
     fn a_server_is_measured_and_its_sums_are_checked() {
-        if ["initdb", "postgres", "pgbench", "psql", "unshare"].iter().any(|name| programs::find(name).is_none()) {
+        if ["initdb", "postgres", "pgbench", "psql", "unshare"].iter().any(|name| find(name).is_none()) {
             eprintln!("PostgreSQL is not installed: not tested");
             return;
         }
         for case in cases() {
-            let trial = Trial::new(1e-3);
-            let outcome = trial.run(&*case).unwrap_or_else(|failure| panic!("{}: {failure}", case.name()));
-            assert!(outcome.units == 80.0 && outcome.own_time.is_some() && trial.timed() == 1, "{}", case.name());
+            let (outcome, clock) = run_once(&*case, 1e-3).unwrap_or_else(|failure| panic!("{}: {failure}", case.name()));
+            assert!(outcome.units == 80.0 && outcome.own_time.is_some() && clock.ended == 1, "{}", case.name());
         }
     }
 }

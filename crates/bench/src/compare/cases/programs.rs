@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 
+use crate::compare;
 use crate::failure::{Failure, Result};
 use crate::machine;
 
@@ -25,24 +26,12 @@ const SERVER_MAX: Duration = Duration::from_secs(60);
 /// Between two looks at what cannot be waited for.
 const LOOK: Duration = Duration::from_millis(5);
 
-/// Where a program is: on the path, or where Debian keeps those of PostgreSQL's versions, the newest first.
-pub fn find(name: &str) -> Option<PathBuf> {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let on_path = std::env::split_paths(&path).map(|directory| directory.join(name)).find(|program| program.is_file());
-    on_path.or_else(|| {
-        let mut versions: Vec<PathBuf> = fs::read_dir("/usr/lib/postgresql").ok()?.flatten().map(|entry| entry.path()).collect();
-        versions.sort_by_key(|version| version.file_name().and_then(|name| name.to_str()?.parse::<u32>().ok()));
-        versions.iter().rev().map(|version| version.join("bin").join(name)).find(|program| program.is_file())
-    })
-}
-
 /// A command that knows nothing of the user's settings ([PR4]).
 ///
 /// # Errors
 /// The program is missing.
 pub fn command(name: &str, scratch: &Path) -> Result<Command> {
-    let program = find(name).ok_or_else(|| Failure::new(format!("{name} is not installed")))?;
-    let mut command = Command::new(program);
+    let mut command = compare::command::command(name)?;
     command.env("HOME", scratch).env("LC_ALL", "C").env("TZ", "UTC");
     Ok(command)
 }
@@ -66,7 +55,8 @@ pub fn run_aside(command: &mut Command, errors: &Path) -> Result<()> {
     let name = name_of(command);
     let child = command.spawn().map_err(|error| Failure::new(format!("{name} does not start: {error}")))?;
     let mut running = Running { child, stop: Signal::KILL };
-    let status = running.wait(RUN_MAX)?.ok_or_else(|| Failure::new(format!("{name} takes longer than {} minutes", RUN_MAX.as_secs() / 60)))?;
+    let status =
+        running.wait(RUN_MAX)?.ok_or_else(|| Failure::new(format!("{name} takes longer than {} minutes", RUN_MAX.as_secs() / 60)))?;
     if status.success() {
         return Ok(());
     }
@@ -207,7 +197,9 @@ pub fn is_listening(socket: &Path) -> bool {
 pub fn number_after(said: &str, before: &str) -> Result<f64> {
     let rest = said.split_once(before).map(|(_, rest)| rest.trim_start());
     let digits = rest.map(|rest| rest.split(|letter: char| !letter.is_ascii_digit() && letter != '.').next().unwrap_or_default());
-    digits.and_then(|digits| digits.parse().ok()).ok_or_else(|| Failure::new(format!("no number behind `{before}` in what the program said")))
+    digits
+        .and_then(|digits| digits.parse().ok())
+        .ok_or_else(|| Failure::new(format!("no number behind `{before}` in what the program said")))
 }
 
 /// What a server of Redis answers on a socket to a command of one line.
@@ -240,7 +232,10 @@ mod tests {
         let mut wrong = command("sh", scratch.path()).expect("sh");
         let failure = run(wrong.args(["-c", "echo first >&2; echo the reason >&2; exit 3"]), scratch.path()).expect_err("failed");
         assert_eq!(failure.to_string(), "sh failed (exit status: 3): the reason");
-        assert_eq!(command("no-such-program", scratch.path()).err().map(|failure| failure.to_string()), Some("no-such-program is not installed".to_owned()));
+        assert_eq!(
+            command("no-such-program", scratch.path()).err().map(|failure| failure.to_string()),
+            Some("no-such-program is not installed".to_owned())
+        );
     }
 
     #[test]

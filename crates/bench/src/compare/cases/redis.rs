@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 
-use super::applications::share;
+use super::clients::scaled;
 use super::programs::{self, Server, ask_line, is_listening};
 use crate::compare::case::{Case, Cases, Group, Outcome, Stage};
 use crate::failure::{Failure, Result};
@@ -72,7 +72,7 @@ impl Case for Always {
     }
 
     fn run(&self, stage: &mut Stage<'_>) -> Result<Outcome> {
-        let commands = share(self.commands(), stage.scale, 1000);
+        let commands = scaled(self.commands(), stage.scale, 1000);
         let (directory, scratch) = (stage.directory.to_owned(), stage.scratch.to_owned());
         let socket = programs::socket(&scratch, "redis.sock")?;
         let server = start(&directory, &scratch, &socket)?;
@@ -118,17 +118,17 @@ fn parse(said: &str) -> Result<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::compare::cases::trial::Trial;
+    use crate::compare::cases::support::run_once;
+    use crate::compare::command::find;
 
     #[test]
     fn a_server_is_measured_and_keeps_its_keys() {
-        if programs::find("redis-server").is_none() || programs::find("redis-benchmark").is_none() {
+        if find("redis-server").is_none() || find("redis-benchmark").is_none() {
             eprintln!("Redis is not installed: not tested");
             return;
         }
-        let trial = Trial::new(1e-3);
-        let outcome = trial.run(&Always { pipeline: 10 }).unwrap_or_else(|failure| panic!("{failure}"));
-        assert!(outcome.units == 1000.0 && outcome.own_time.is_some() && trial.timed() == 1);
+        let (outcome, clock) = run_once(&Always { pipeline: 10 }, 1e-3).unwrap_or_else(|failure| panic!("{failure}"));
+        assert!(outcome.units == 1000.0 && outcome.own_time.is_some() && clock.ended == 1);
     }
 
     #[test]

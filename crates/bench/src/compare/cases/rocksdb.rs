@@ -12,7 +12,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use super::applications::share;
+use super::clients::scaled;
 use super::programs;
 use crate::compare::case::{Case, Cases, Group, Outcome, Stage};
 use crate::failure::{Failure, Result};
@@ -59,7 +59,13 @@ pub fn cases() -> Cases {
             is_quick: true,
             ..base
         },
-        Bench { name: "overwrite", what: "writes of keys that exist, not synchronised", benchmarks: "overwrite", operations: 200_000, ..base },
+        Bench {
+            name: "overwrite",
+            what: "writes of keys that exist, not synchronised",
+            benchmarks: "overwrite",
+            operations: 200_000,
+            ..base
+        },
         Bench {
             name: "readwhilewriting",
             what: "reads by four threads while one writes",
@@ -109,7 +115,10 @@ impl Case for Bench {
     fn description(&self) -> String {
         let filled = if self.is_filled { format!(" in a database of {KEYS} keys") } else { String::new() };
         let each = if self.threads > 1 { " by each" } else { "" };
-        format!("RocksDB's db_bench: {}{filled}; values of {VALUE_BYTES} bytes, {} operations{each} ({})", self.what, self.operations, self.benchmarks)
+        format!(
+            "RocksDB's db_bench: {}{filled}; values of {VALUE_BYTES} bytes, {} operations{each} ({})",
+            self.what, self.operations, self.benchmarks
+        )
     }
 
     fn clients(&self) -> u32 {
@@ -131,8 +140,8 @@ impl Case for Bench {
 
     fn run(&self, stage: &mut Stage<'_>) -> Result<Outcome> {
         let (directory, scratch) = (stage.directory.join("database"), stage.scratch.to_owned());
-        let keys = share(KEYS, stage.scale, 2000);
-        let operations = share(self.operations, stage.scale, 200);
+        let keys = scaled(KEYS, stage.scale, 2000);
+        let operations = scaled(self.operations, stage.scale, 200);
         if self.is_filled {
             let mut fill = command(&directory, &scratch, stage.seed)?;
             fill.args(["--benchmarks=fillrandom", "--use_existing_db=0"]).arg(format!("--num={keys}"));
@@ -164,7 +173,10 @@ impl Case for Bench {
 /// [RO1].
 fn command(directory: &Path, scratch: &Path, seed: u64) -> Result<Command> {
     let mut command = programs::command("db_bench", scratch)?;
-    command.arg(format!("--db={}", directory.display())).arg(format!("--value_size={VALUE_BYTES}")).arg(format!("--seed={}", seed & 0xffff | 1));
+    command
+        .arg(format!("--db={}", directory.display()))
+        .arg(format!("--value_size={VALUE_BYTES}"))
+        .arg(format!("--seed={}", seed & 0xffff | 1));
     command.args(["--compression_type=none", "--key_size=16"]);
     Ok(command)
 }
@@ -197,18 +209,18 @@ fn parse(said: &str, benchmark: &str) -> Result<(f64, f64)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::compare::cases::trial::Trial;
+    use crate::compare::cases::support::run_once;
+    use crate::compare::command::find;
 
     #[test]
     fn every_benchmark_runs_and_keys_are_found_again() {
-        if programs::find("db_bench").is_none() {
+        if find("db_bench").is_none() {
             eprintln!("db_bench is not installed: not tested");
             return;
         }
         for case in cases() {
-            let trial = Trial::new(1e-3);
-            let outcome = trial.run(&*case).unwrap_or_else(|failure| panic!("{}: {failure}", case.name()));
-            assert!(outcome.units >= 200.0 && outcome.own_time.is_some() && trial.timed() == 1, "{}: {}", case.name(), outcome.units);
+            let (outcome, clock) = run_once(&*case, 1e-3).unwrap_or_else(|failure| panic!("{}: {failure}", case.name()));
+            assert!(outcome.units >= 200.0 && outcome.own_time.is_some() && clock.ended == 1, "{}: {}", case.name(), outcome.units);
         }
     }
 

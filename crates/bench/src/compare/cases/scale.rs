@@ -18,12 +18,13 @@ use std::time::Instant;
 
 use rustix::fs::{FileType, Mode, mknodat, statvfs};
 
-use super::applications::share;
+use super::clients::scaled;
 use crate::compare::case::{Case, Cases, Group, Outcome, Stage};
+use crate::compare::peer::Peer;
 use crate::failure::{Failure, Result};
 use crate::machine;
 use crate::measure::Samples;
-use crate::workloads::Random;
+use crate::workloads::random::Random;
 
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
@@ -86,7 +87,9 @@ impl Case for Point {
                 format!("{operations} random overwrites of 4 KiB with fdatasync in a file of {} MiB", bytes / MIB)
             }
             Self::Clients { clients } => {
-                format!("{operations} files of 4 KiB are made, written, synchronised by fsync and closed by {clients} clients, a directory each")
+                format!(
+                    "{operations} files of 4 KiB are made, written, synchronised by fsync and closed by {clients} clients, a directory each"
+                )
             }
             Self::Fill { percent } => format!(
                 "{operations} random overwrites of 4 KiB with fdatasync in a file of {} MiB while {percent} % of the file system is used",
@@ -114,6 +117,11 @@ impl Case for Point {
         })
     }
 
+    fn applies_to(&self, peer: Peer) -> bool {
+        // What has no drive is never full and does not age.
+        peer != Peer::TandemfsLibrary && (peer != Peer::Null || !matches!(self, Self::Fill { .. } | Self::Age { .. }))
+    }
+
     fn is_quick(&self) -> bool {
         false
     }
@@ -122,14 +130,14 @@ impl Case for Point {
         match self {
             // An inode, a name and their index.
             Self::CreateIn { files } | Self::LookUpIn { files } => files * KIB + 256 * MIB,
-            Self::OverwriteIn { bytes } => bytes * 5 / 4 + 256 * MIB,
+            Self::OverwriteIn { bytes } => bytes + 256 * MIB,
             Self::Clients { .. } => 512 * MIB,
             Self::Fill { .. } | Self::Age { .. } => DRIVE_BYTES,
         }
     }
 
     fn run(&self, stage: &mut Stage<'_>) -> Result<Outcome> {
-        let operations = share(self.operations(), stage.scale, 64);
+        let operations = scaled(self.operations(), stage.scale, 64);
         match *self {
             Self::CreateIn { files } => create_in(stage, files, operations),
             Self::LookUpIn { files } => look_up_in(stage, files, operations),
@@ -141,7 +149,7 @@ impl Case for Point {
             }
             Self::Age { times } => {
                 age(stage.directory, times, stage.seed)?;
-                read_and_write(stage, (share(AGE_FILE_BYTES / MIB, stage.scale, 4)) * MIB)
+                read_and_write(stage, (scaled(AGE_FILE_BYTES / MIB, stage.scale, 4)) * MIB)
             }
         }
     }
@@ -399,7 +407,7 @@ fn read_and_write(stage: &mut Stage<'_>, bytes: u64) -> Result<Outcome> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::compare::cases::trial::Trial;
+    use crate::compare::cases::support::run_once;
 
     #[test]
     fn points_are_measured_and_checked() {
@@ -411,19 +419,19 @@ mod tests {
             // Fill and more than no age need a file system of their own.
             Point::Age { times: 0 },
         ] {
-            let trial = Trial::new(1e-2);
-            let outcome = trial.run(&point).unwrap_or_else(|failure| panic!("{point:?}: {failure}"));
-            let expected = if let Point::Age { .. } = point { 4.0 * MIB as f64 } else { share(point.operations(), 1e-2, 64) as f64 };
-            assert_eq!((outcome.units, trial.timed()), (expected, 1), "{point:?}");
+            let (outcome, clock) = run_once(&point, 1e-2).unwrap_or_else(|failure| panic!("{point:?}: {failure}"));
+            let expected = if let Point::Age { .. } = point { 4.0 * MIB as f64 } else { scaled(point.operations(), 1e-2, 64) as f64 };
+            assert_eq!((outcome.units, clock.ended), (expected, 1), "{point:?}");
             assert!(outcome.latencies.is_some());
         }
     }
 
     #[test]
     fn a_fill_level_that_is_passed_already_is_refused() {
-        let trial = Trial::new(1e-2);
         // Nothing is below 0 % of use.
-        assert!(trial.run(&Point::Fill { percent: 0 }).is_err() || used_percent(Path::new("/dev/shm"), 0).is_ok_and(|used| used < 5.0));
+        assert!(
+            run_once(&Point::Fill { percent: 0 }, 1e-2).is_err() || used_percent(Path::new("/dev/shm"), 0).is_ok_and(|used| used < 5.0)
+        );
     }
 
     #[test]

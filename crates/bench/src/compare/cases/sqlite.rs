@@ -9,11 +9,11 @@ use std::fs::{self, File};
 use std::io::{BufWriter, Write};
 use std::path::Path;
 
-use super::applications::share;
+use super::clients::scaled;
 use super::programs;
 use crate::compare::case::{Case, Cases, Group, Outcome, Stage};
 use crate::failure::{Failure, Result};
-use crate::workloads::Random;
+use crate::workloads::random::Random;
 
 /// By journal mode and script.
 pub fn cases() -> Cases {
@@ -45,7 +45,8 @@ const ROWS: u64 = 50_000;
 
 impl Case for Script {
     fn name(&self) -> String {
-        format!("sqlite-{}{}", self.journal.to_ascii_lowercase(), if self.is_mixed { "-mixed" } else { "" })
+        let journal = self.journal.to_ascii_lowercase();
+        if self.is_mixed { format!("sqlite-mixed-{journal}") } else { format!("sqlite-{journal}-full") }
     }
 
     fn group(&self) -> Group {
@@ -79,8 +80,8 @@ impl Case for Script {
 
     fn run(&self, stage: &mut Stage<'_>) -> Result<Outcome> {
         let (database, scratch) = (stage.directory.join("database"), stage.scratch.to_owned());
-        let rows = if self.is_mixed { share(ROWS, stage.scale, 500) } else { 0 };
-        let transactions = if self.is_mixed { share(MIXED, stage.scale, 5) } else { share(SINGLES, stage.scale, 50) };
+        let rows = if self.is_mixed { scaled(ROWS, stage.scale, 500) } else { 0 };
+        let transactions = if self.is_mixed { scaled(MIXED, stage.scale, 5) } else { scaled(SINGLES, stage.scale, 50) };
         let make = format!(
             "PRAGMA journal_mode={}; PRAGMA synchronous=FULL;
              CREATE TABLE t(id INTEGER PRIMARY KEY, name TEXT, body BLOB); CREATE INDEX i ON t(name);
@@ -99,7 +100,11 @@ impl Case for Script {
         let said = sqlite(&database, &scratch, "PRAGMA integrity_check; SELECT count(*) FROM t; PRAGMA journal_mode;")?;
         let wanted = format!("ok\n{expected}\n{}\n", self.journal.to_ascii_lowercase());
         if said != wanted {
-            return Err(Failure::new(format!("the database says `{}` instead of `{}`", said.replace('\n', " "), wanted.replace('\n', " "))));
+            return Err(Failure::new(format!(
+                "the database says `{}` instead of `{}`",
+                said.replace('\n', " "),
+                wanted.replace('\n', " ")
+            )));
         }
         Ok(Outcome { units: transactions as f64, unit: "transactions", latencies: None, own_time: None })
     }
@@ -157,19 +162,19 @@ fn sqlite(database: &Path, scratch: &Path, statements: &str) -> Result<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::compare::cases::trial::Trial;
+    use crate::compare::cases::support::run_once;
+    use crate::compare::command::find;
 
     #[test]
     fn every_script_runs_and_its_rows_are_counted() {
-        if programs::find("sqlite3").is_none() {
+        if find("sqlite3").is_none() {
             eprintln!("sqlite3 is not installed: not tested");
             return;
         }
         for case in cases() {
-            let trial = Trial::new(1e-3);
-            let outcome = trial.run(&*case).unwrap_or_else(|failure| panic!("{}: {failure}", case.name()));
-            let expected = if case.name().ends_with("mixed") { 5.0 } else { 50.0 };
-            assert_eq!((outcome.units, trial.timed()), (expected, 1), "{}", case.name());
+            let (outcome, clock) = run_once(&*case, 1e-3).unwrap_or_else(|failure| panic!("{}: {failure}", case.name()));
+            let expected = if case.name().contains("mixed") { 5.0 } else { 50.0 };
+            assert_eq!((outcome.units, clock.ended), (expected, 1), "{}", case.name());
         }
     }
 }

@@ -1,0 +1,205 @@
+//! Where runs are made: fresh drives, a fresh file system, a case once, and everything taken down again ([P1]).
+//!
+//! [P1]: super
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use tempfile::TempDir;
+
+use super::backing::{FreeDrive, Place};
+use super::case::{Case, Stage};
+use super::clock::{Noise, RunClock};
+use super::command::{run, tandemfs};
+use super::memory_file::MemoryFile;
+use super::mounted::{KernelMount, Mounted, NullMount, TandemfsLibrary, TandemfsMount};
+use super::peer::Peer;
+use super::record::Record;
+use super::settings::{Pinning, Settings};
+use super::statistics::percentiles;
+use crate::failure::{Failure, Result};
+use crate::machine::{self, Pinned};
+use crate::scene;
+use crate::workloads::random::Random;
+
+const GIB: u64 = 1 << 30;
+/// What a file system gets beyond what a case writes, as a share of that.
+const ROOM: f64 = 1.5;
+const LOOP_FILE: &str = "loop-file";
+const IMAGE: &str = "image";
+
+/// Files that stand for drives, directories to mount on, and how it is measured.
+pub struct Laboratory {
+    directory: TempDir,
+    settings: Settings,
+    noise: Noise,
+    loop_file: Option<MemoryFile>,
+    image: Option<MemoryFile>,
+}
+
+impl Laboratory {
+    /// A new directory below the one of the settings.
+    ///
+    /// # Errors
+    /// It cannot be written to.
+    pub fn new(settings: &Settings) -> Result<Self> {
+        let directory = tempfile::Builder::new().prefix("tandemfs-compare-").tempdir_in(&settings.directory).map_err(|error| {
+            Failure::new(format!("{}: {error}; name a directory to write to with --directory", settings.directory.display()))
+        })?;
+        Ok(Self { directory, settings: settings.clone(), noise: Noise::new(), loop_file: None, image: None })
+    }
+
+    /// Measures a case once. `round` also chooses what is drawn; none is a warm-up, whose record is to be thrown away.
+    ///
+    /// # Errors
+    /// A sentence: something could not be made, mounted or taken down, or the case failed.
+    pub fn run(&mut self, case: &dyn Case, place: Place, peer: Peer, round: Option<u32>) -> Result<Record> {
+        machine::check()?;
+        let scale = match round {
+            Some(_) => self.settings.scale,
+            None => self.settings.scale * self.settings.warm_up_share,
+        };
+        let bytes = drive_bytes(case.bytes_needed());
+        let scratch = fresh(&self.directory.path().join("scratch"))?;
+        let mountpoint = fresh(&self.directory.path().join("mount"))?;
+        // From before the mount on: a daemon stays where who starts it is.
+        let _pinned = self.settings.pins(case.clients()).then(Pinned::new);
+        self.prepare(place, peer, bytes)?;
+        let Self { settings, noise, loop_file, image, .. } = self;
+        let mut mounted = start(settings, place, peer, &mountpoint, loop_file.as_ref(), image.as_ref())?;
+        let directory = mountpoint.join("work");
+        let library = mounted.library();
+        if library.is_none() {
+            fs::create_dir(&directory)?;
+        }
+        let mut clock = RunClock::new(&mut *mounted, noise, directory.clone());
+        let seed = Random::new(settings.seed, u64::from(round.map_or(0, |round| round + 1))).next();
+        let result =
+            case.run(&mut Stage { directory: &directory, scratch: &scratch, library: library.as_deref(), seed, scale, clock: &mut clock });
+        let taken = result.and_then(|outcome| Ok((outcome, clock.taken()?)));
+        drop(library);
+        // Nothing that a case wrote may be lost, or the others would be slower for being safe.
+        let finished = mounted.finish();
+        let (outcome, taken) = taken?;
+        finished?;
+        let record = Record {
+            case: case.name(),
+            group: case.group(),
+            place,
+            peer,
+            round: round.unwrap_or_default(),
+            clients: case.clients(),
+            parameter: case.parameter(),
+            units: outcome.units,
+            unit: outcome.unit.to_owned(),
+            seconds: outcome.own_time.map_or(taken.seconds, |time| time.as_secs_f64()),
+            cpu_seconds: taken.cpu_seconds,
+            memory_bytes: Some(taken.memory_bytes),
+            latency_ns: outcome.latencies.as_ref().and_then(percentiles),
+            traffic: taken.traffic,
+            noise: taken.noise,
+        };
+        if record.units > 0.0 && record.seconds > 0.0 {
+            Ok(record)
+        } else {
+            Err(Failure::new(format!("{} did nothing, or took no time", record.case)))
+        }
+    }
+
+    /// Makes the drive that a run needs, or makes it new again.
+    fn prepare(&mut self, place: Place, peer: Peer, bytes: u64) -> Result<()> {
+        let directory = self.directory.path();
+        match peer {
+            Peer::Null => Ok(()),
+            _ if peer.is_ours() => {
+                let wanted = bytes + self.settings.memory_bytes;
+                if !self.image.as_ref().is_some_and(|image| image.bytes() >= wanted && image.bytes() < wanted + GIB / 2) {
+                    self.image = None;
+                    scene::require_room(directory, wanted, "leave out large cases")?;
+                    self.image = Some(new_image(&directory.join(IMAGE), &self.settings, bytes)?);
+                }
+                self.image.as_ref().map_or(Ok(()), MemoryFile::renew)
+            }
+            _ if place == Place::Free => {
+                if self.loop_file.as_ref().is_none_or(|file| file.bytes() != bytes) {
+                    self.loop_file = None;
+                    scene::require_room(directory, bytes, "leave out large cases")?;
+                    self.loop_file = Some(MemoryFile::new(directory.join(LOOP_FILE), bytes)?);
+                }
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// A drive as a user makes it.
+fn new_image(path: &Path, settings: &Settings, block_bytes: u64) -> Result<MemoryFile> {
+    let mebibytes = |bytes: u64| format!("{}M", bytes >> 20);
+    let mut create = tandemfs();
+    create.args(["device", "create"]).arg(path).args(["--profile", &settings.profile]);
+    run(create.args(["--memory", &mebibytes(settings.memory_bytes), "--block", &mebibytes(block_bytes)]))?;
+    MemoryFile::adopt(path.to_owned())
+}
+
+/// Makes and mounts a file system. Its files must have been made by [`Laboratory::prepare`].
+fn start<'f>(
+    settings: &Settings,
+    place: Place,
+    peer: Peer,
+    mountpoint: &Path,
+    loop_file: Option<&'f MemoryFile>,
+    image: Option<&MemoryFile>,
+) -> Result<Box<dyn Mounted + 'f>> {
+    let lost = || Failure::new("a drive was not made; this is a bug of the benchmark");
+    let image_path = || image.map(MemoryFile::path).ok_or_else(lost);
+    let options = |mode: &str| format!("{mode},timing=on");
+    Ok(match peer {
+        Peer::TandemfsRelaxed => Box::new(TandemfsMount::start(image_path()?, mountpoint, options("relaxed"))?),
+        Peer::TandemfsStrict => Box::new(TandemfsMount::start(image_path()?, mountpoint, options("strict"))?),
+        Peer::TandemfsLibrary => Box::new(TandemfsLibrary::start(image_path()?, true)?),
+        Peer::Null => Box::new(NullMount::start(mountpoint)?),
+        Peer::Ext4 | Peer::Ext4Journal | Peer::Xfs | Peer::Btrfs => {
+            let backing = match place {
+                Place::Free => Box::new(FreeDrive::start(loop_file.ok_or_else(lost)?)?),
+                Place::Same => return Err(Failure::new(format!("{} cannot be put on the same drive yet", settings.profile))),
+            };
+            Box::new(KernelMount::start(peer, backing, mountpoint)?)
+        }
+    })
+}
+
+/// Size of a drive for a case: a power of two of GiB, so that few different ones are made.
+fn drive_bytes(needed: u64) -> u64 {
+    ((needed as f64 * ROOM) as u64).div_ceil(GIB).max(1).next_power_of_two() * GIB
+}
+
+/// An empty directory.
+fn fresh(path: &Path) -> Result<PathBuf> {
+    if path.exists() {
+        fs::remove_dir_all(path)?;
+    }
+    fs::create_dir(path)?;
+    Ok(path.to_owned())
+}
+
+impl Settings {
+    /// Whether a case of so many clients is pinned.
+    fn pins(&self, clients: u32) -> bool {
+        match self.pinning {
+            Pinning::Single => clients == 1,
+            Pinning::All => true,
+            Pinning::None => false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn drives_come_in_few_sizes() {
+        assert_eq!([0, 64 << 20, 700 << 20, GIB, 10 * GIB].map(|needed| drive_bytes(needed) / GIB), [1, 1, 2, 2, 16]);
+    }
+}
