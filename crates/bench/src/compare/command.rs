@@ -1,6 +1,7 @@
 //! Programs that a comparison calls: mkfs, mount, losetup, and this program itself.
 
 use std::ffi::OsStr;
+use std::fs;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -12,10 +13,17 @@ const SYSTEM_DIRECTORIES: [&str; 3] = ["/usr/local/sbin", "/usr/sbin", "/sbin"];
 /// Names the TandemFS to measure in place of this program's own, such as an older one.
 const PROGRAM_VARIABLE: &str = "TANDEMFS_BENCH_PROGRAM";
 
-/// Where a program is, on the PATH or among the administrators'.
+/// Where Debian keeps the programs of PostgreSQL's versions, which are on nobody's PATH.
+const POSTGRESQL: &str = "/usr/lib/postgresql";
+
+/// Where a program is, on the PATH, among the administrators' or PostgreSQL's.
 pub fn find(program: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
-    let directories = std::env::split_paths(&path).chain(SYSTEM_DIRECTORIES.iter().map(PathBuf::from));
+    let mut versions: Vec<PathBuf> =
+        fs::read_dir(POSTGRESQL).map(|all| all.flatten().map(|entry| entry.path()).collect()).unwrap_or_default();
+    versions.sort_by_key(|version| version.file_name().and_then(|name| name.to_str()?.parse::<u32>().ok()));
+    let newest = versions.pop().map(|version| version.join("bin"));
+    let directories = std::env::split_paths(&path).chain(SYSTEM_DIRECTORIES.iter().map(PathBuf::from)).chain(newest);
     directories.map(|directory| directory.join(program)).find(|path| path.is_file())
 }
 

@@ -1,15 +1,26 @@
 //! What is measured: a file a group of cases, each with a function `cases` that this registry calls.
 
+mod applications;
+mod buffered;
 pub mod clients;
+mod filebench;
+mod fio;
 mod micro;
+mod postgres;
+pub mod programs;
+mod redis;
+mod rocksdb;
+mod scale;
+mod sqlite;
 #[cfg(test)]
 pub mod support;
+mod tree;
 
 use super::case::Cases;
 
 /// All cases, in the order of the report.
 pub fn all() -> Cases {
-    [micro::cases()].into_iter().flatten().collect()
+    [micro::cases(), buffered::cases(), filebench::cases(), applications::cases(), scale::cases()].into_iter().flatten().collect()
 }
 
 /// The cases that words of the command line choose: a name, or else the beginning of names.
