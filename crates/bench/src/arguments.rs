@@ -57,6 +57,19 @@ pub enum Command {
     Compare(CompareArguments),
     /// One run of one case of the comparison
     Run(RunArguments),
+    /// The report of a comparison, made again from its results
+    Report(ReportArguments),
+}
+
+/// `bench report`.
+#[derive(Debug, Clone, Args)]
+pub struct ReportArguments {
+    /// A file of results, or the directory that 'bench compare' wrote it to
+    #[arg(value_name = "RESULTS")]
+    pub results: PathBuf,
+    /// Where report.html and report.md are written [default: beside the results]
+    #[arg(long, value_name = "DIRECTORY")]
+    pub output: Option<PathBuf>,
 }
 
 /// `bench compare`.
@@ -397,6 +410,10 @@ mod tests {
         let run = parse("bench run durable-overwrite-4k-c1 --peer tandemfs-strict --place free --json").expect("a line");
         let Some(Command::Run(run)) = run.command else { panic!("no run") };
         assert_eq!((run.peer, run.scale, run.common.json), (Peer::TandemfsStrict, 1.0, true));
+        let report = parse("bench report results.jsonl --output out").expect("a line");
+        let Some(Command::Report(report)) = report.command else { panic!("no report") };
+        assert_eq!((report.results, report.output), ("results.jsonl".into(), Some("out".into())));
+        assert!(parse("bench report").is_err());
         assert!(parse("bench compare --quick --full").is_err() && parse("bench compare --rounds 0").is_err());
         assert!(parse("bench compare --peer zfs").is_err() && parse("bench run x --scale 0").is_err());
         assert!(parse("bench overwrite romefs").is_err() && parse("bench romefs --memory 64").is_err());

@@ -35,8 +35,8 @@ mod table;
 mod workloads;
 
 pub use crate::arguments::{
-    Arguments, BytefsArguments, BytefsExperiment, Case, Command, Common, CompareArguments, ComparisonCommon, Experiment, RomefsArguments,
-    RunArguments,
+    Arguments, BytefsArguments, BytefsExperiment, Case, Command, Common, CompareArguments, ComparisonCommon, Experiment, ReportArguments,
+    RomefsArguments, RunArguments,
 };
 pub use crate::compare::backing::Place;
 pub use crate::compare::peer::Peer;
@@ -55,6 +55,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         (None, Some(Command::Bytefs(bytefs))) => machine::listen_for_signals().and_then(|()| bytefs::run(bytefs)),
         (None, Some(Command::Compare(asked))) => machine::listen_for_signals().and_then(|()| compare::session::compare(asked)),
         (None, Some(Command::Run(asked))) => machine::listen_for_signals().and_then(|()| compare::session::run(asked)),
+        (None, Some(Command::Report(asked))) => compare::report::run(asked),
         (None, None) => machine::listen_for_signals().and_then(|()| run_cases(arguments)),
     };
     match result {

@@ -26,6 +26,7 @@ pub mod plan;
 pub mod progress;
 pub mod reach;
 pub mod record;
+pub mod report;
 pub mod session;
 pub mod settings;
 pub mod statistics;

@@ -77,7 +77,7 @@ pub fn compare(arguments: &CompareArguments) -> Result<()> {
     let mut store = if arguments.resume { Store::resume(&results, header)? } else { Store::create(&results, header)? };
     let outcome = measure(&chosen, &places, &peers, &extent, &settings, &mut store, arguments.common.json);
     let failed = outcome?;
-    let text = outline::write(&results, &arguments.output)?;
+    let text = super::report::write(&results, &arguments.output)?;
     if !arguments.common.json {
         say(&text)?;
     }
