@@ -145,6 +145,9 @@ pub struct ComparisonCommon {
     /// Memory zone of TandemFS's emulated drive
     #[arg(long, value_name = "SIZE", value_parser = mebibytes, default_value = "256M")]
     pub memory: u64,
+    /// Least size of drives; a case that needs more gets more
+    #[arg(long, value_name = "SIZE", value_parser = mebibytes, default_value = "1G")]
+    pub drive: u64,
     /// Whose client and daemon share one CPU
     #[arg(long, value_name = "CASES", value_enum, default_value = "single")]
     pub pin: Pinning,
@@ -163,6 +166,7 @@ impl ComparisonCommon {
             pinning: self.pin,
             profile: self.profile.clone(),
             memory_bytes: self.memory,
+            drive_bytes: self.drive,
             directory: self.directory.clone(),
         }
     }

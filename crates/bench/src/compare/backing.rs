@@ -31,7 +31,7 @@ impl Place {
     }
 }
 
-/// A block device that a kernel file system is made on, fresh and all zeros; gone when it is dropped.
+/// A block device that a kernel file system is made on; gone when it is dropped. What is on it before is zeros, or what an earlier run left.
 pub trait Backing {
     /// `/dev/loopN`.
     fn block_device(&self) -> &Path;
@@ -65,12 +65,11 @@ struct Counts {
 }
 
 impl<'f> FreeDrive<'f> {
-    /// Makes the file new and attaches it.
+    /// Attaches a file.
     ///
     /// # Errors
     /// There is no loop device to be had.
     pub fn start(file: &'f MemoryFile) -> Result<Self> {
-        file.renew()?;
         let device = run(command("losetup")?.args(["--find", "--show"]).arg(file.path()))?;
         Ok(Self { device: device.trim().into(), file, since: Mutex::default() })
     }

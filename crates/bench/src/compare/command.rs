@@ -1,6 +1,8 @@
 //! Programs that a comparison calls: mkfs, mount, losetup, and this program itself.
 
 use std::ffi::OsStr;
+use std::fs;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -8,13 +10,20 @@ use crate::failure::{Failure, Result};
 
 /// Where administrators' programs are, for users whose PATH leaves them out.
 const SYSTEM_DIRECTORIES: [&str; 3] = ["/usr/local/sbin", "/usr/sbin", "/sbin"];
-/// Names the program to call in place of this process's own: tests of the library are no `tandemfs`.
+/// Names the TandemFS to measure in place of this program's own, such as an older one.
 const PROGRAM_VARIABLE: &str = "TANDEMFS_BENCH_PROGRAM";
 
-/// Where a program is, on the PATH or among the administrators'.
+/// Where Debian keeps the programs of PostgreSQL's versions, which are on nobody's PATH.
+const POSTGRESQL: &str = "/usr/lib/postgresql";
+
+/// Where a program is, on the PATH, among the administrators' or PostgreSQL's.
 pub fn find(program: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
-    let directories = std::env::split_paths(&path).chain(SYSTEM_DIRECTORIES.iter().map(PathBuf::from));
+    let mut versions: Vec<PathBuf> =
+        fs::read_dir(POSTGRESQL).map(|all| all.flatten().map(|entry| entry.path()).collect()).unwrap_or_default();
+    versions.sort_by_key(|version| version.file_name().and_then(|name| name.to_str()?.parse::<u32>().ok()));
+    let newest = versions.pop().map(|version| version.join("bin"));
+    let directories = std::env::split_paths(&path).chain(SYSTEM_DIRECTORIES.iter().map(PathBuf::from)).chain(newest);
     directories.map(|directory| directory.join(program)).find(|path| path.is_file())
 }
 
@@ -26,11 +35,15 @@ pub fn command(program: &str) -> Result<Command> {
     find(program).map(Command::new).ok_or_else(|| Failure::new(format!("{program} is not installed")))
 }
 
-/// A command of this program: what users run.
+/// A command of TandemFS as users run it: this program, or another that the environment names.
 pub fn tandemfs() -> Command {
-    let program = std::env::var_os(PROGRAM_VARIABLE).map(PathBuf::from);
-    let own = || std::env::current_exe().ok().filter(|path| path.exists()).unwrap_or_else(|| "/proc/self/exe".into());
-    Command::new(program.unwrap_or_else(own))
+    std::env::var_os(PROGRAM_VARIABLE).map_or_else(own_program, Command::new)
+}
+
+/// A command of this program.
+pub fn own_program() -> Command {
+    let own = std::env::current_exe().ok().filter(|path| path.exists());
+    Command::new(own.unwrap_or_else(|| "/proc/self/exe".into()))
 }
 
 /// Runs a command to its end; what it printed.
@@ -39,7 +52,8 @@ pub fn tandemfs() -> Command {
 /// It cannot be started, or it failed: its last words, on one line.
 pub fn run(command: &mut Command) -> Result<String> {
     let name = Path::new(command.get_program()).file_name().unwrap_or_else(|| OsStr::new("?")).to_string_lossy().into_owned();
-    let output = command.stdin(Stdio::null()).output().map_err(|error| Failure::new(format!("{name}: {error}")))?;
+    // A group of its own: an interrupt from the terminal is for whoever asks, who takes everything down in order.
+    let output = command.stdin(Stdio::null()).process_group(0).output().map_err(|error| Failure::new(format!("{name}: {error}")))?;
     if output.status.success() {
         return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
     }

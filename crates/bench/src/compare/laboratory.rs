@@ -22,7 +22,6 @@ use crate::machine::{self, Pinned};
 use crate::scene;
 use crate::workloads::random::Random;
 
-const GIB: u64 = 1 << 30;
 /// What a file system gets beyond what a case writes, as a share of that.
 const ROOM: f64 = 1.5;
 const LOOP_FILE: &str = "loop-file";
@@ -59,7 +58,7 @@ impl Laboratory {
             Some(_) => self.settings.scale,
             None => self.settings.scale * self.settings.warm_up_share,
         };
-        let bytes = drive_bytes(case.bytes_needed());
+        let bytes = drive_bytes(case.bytes_needed(), self.settings.drive_bytes);
         let scratch = fresh(&self.directory.path().join("scratch"))?;
         let mountpoint = fresh(&self.directory.path().join("mount"))?;
         // From before the mount on: a daemon stays where who starts it is.
@@ -113,12 +112,14 @@ impl Laboratory {
             Peer::Null => Ok(()),
             _ if peer.is_ours() => {
                 let wanted = bytes + self.settings.memory_bytes;
-                if !self.image.as_ref().is_some_and(|image| image.bytes() >= wanted && image.bytes() < wanted + GIB / 2) {
+                if !self.image.as_ref().is_some_and(|image| image.bytes() >= wanted && image.bytes() < wanted + wanted / 4) {
                     self.image = None;
                     scene::require_room(directory, wanted, "leave out large cases")?;
                     self.image = Some(new_image(&directory.join(IMAGE), &self.settings, bytes)?);
                 }
-                self.image.as_ref().map_or(Ok(()), MemoryFile::renew)
+                // Flash that was written before is another drive: its garbage would be collected in the next run.
+                let has_firmware = tandemfs_emulator::profile(&self.settings.profile).is_some_and(|profile| profile.firmware.is_some());
+                self.image.as_ref().filter(|_| has_firmware).map_or(Ok(()), MemoryFile::renew)
             }
             _ if place == Place::Free => {
                 if self.loop_file.as_ref().is_none_or(|file| file.bytes() != bytes) {
@@ -169,9 +170,9 @@ fn start<'f>(
     })
 }
 
-/// Size of a drive for a case: a power of two of GiB, so that few different ones are made.
-fn drive_bytes(needed: u64) -> u64 {
-    ((needed as f64 * ROOM) as u64).div_ceil(GIB).max(1).next_power_of_two() * GIB
+/// Size of a drive for a case: a power of two, so that few different ones are made.
+fn drive_bytes(needed: u64, least: u64) -> u64 {
+    ((needed as f64 * ROOM) as u64).max(least).next_power_of_two()
 }
 
 /// An empty directory.
@@ -198,8 +199,11 @@ impl Settings {
 mod tests {
     use super::*;
 
+    const GIB: u64 = 1 << 30;
+
     #[test]
     fn drives_come_in_few_sizes() {
-        assert_eq!([0, 64 << 20, 700 << 20, GIB, 10 * GIB].map(|needed| drive_bytes(needed) / GIB), [1, 1, 2, 2, 16]);
+        assert_eq!([0, 64 << 20, 700 << 20, GIB, 10 * GIB].map(|needed| drive_bytes(needed, GIB) / GIB), [1, 1, 2, 2, 16]);
+        assert_eq!(drive_bytes(64 << 20, 1 << 20), 128 << 20);
     }
 }

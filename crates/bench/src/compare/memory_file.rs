@@ -1,7 +1,8 @@
-//! Files in memory that stand for drives. Their pages are touched once, before anything is timed, and used again by the next run, so that
-//! nobody pays for the host's giving out of memory.
+//! Files in memory that stand for drives.
 //!
-//! [F1] [`MemoryFile::renew`] makes the file what it was when it was new: zeros, but for what it began with (an emulated drive's header).
+//! [F1] Their pages are touched once, before anything is timed, and used again by the next run, so that nobody pays for the host's giving
+//!      out of memory. What an earlier run wrote stays, as on any used drive; each run makes its file system anew.
+//! [F2] [`MemoryFile::renew`] makes the file what it was when it was new: zeros, but for what it began with (an emulated drive's header).
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -23,21 +24,23 @@ pub struct MemoryFile {
 }
 
 impl MemoryFile {
-    /// A new file of zeros.
+    /// A new file of zeros, its pages touched ([F1]).
     ///
     /// # Errors
-    /// It cannot be made.
+    /// It cannot be made, the memory is full, or a signal came.
     pub fn new(path: PathBuf, bytes: u64) -> Result<Self> {
         let made = File::create_new(&path).map_err(|error| Failure::new(format!("{}: {error}", path.display())))?;
         let file = Self { path, bytes, beginnings: Vec::new() };
         made.set_len(bytes)?;
+        file.renew()?;
         Ok(file)
     }
 
-    /// A file that somebody made; what it holds now comes again at each [`Self::renew`]. `path` is removed when this is dropped.
+    /// A file that somebody made; what it holds now comes again at each [`Self::renew`]. Its pages are touched ([F1]); `path` is removed when
+    /// this is dropped.
     ///
     /// # Errors
-    /// It cannot be read.
+    /// It cannot be read, the memory is full, or a signal came.
     pub fn adopt(path: PathBuf) -> Result<Self> {
         let file = File::open(&path)?;
         let mut adopted = Self { bytes: file.metadata()?.len(), path, beginnings: Vec::new() };
@@ -47,6 +50,7 @@ impl MemoryFile {
             adopted.keep(&file, start, end)?;
             offset = end;
         }
+        adopted.renew()?;
         Ok(adopted)
     }
 
@@ -77,7 +81,7 @@ impl MemoryFile {
         self.bytes
     }
 
-    /// Writes zeros everywhere, then what it began with ([F1]).
+    /// Writes zeros everywhere, then what it began with ([F2]).
     ///
     /// # Errors
     /// The memory is full, or a signal came.
@@ -133,13 +137,10 @@ mod tests {
     }
 
     #[test]
-    fn a_renewed_file_has_all_its_pages() {
+    fn a_file_has_all_its_pages() {
         use std::os::unix::fs::MetadataExt;
         let directory = tempfile::tempdir_in("/dev/shm").expect("/dev/shm");
         let file = MemoryFile::new(directory.path().join("drive"), 4 << 20).expect("made");
-        let blocks = || std::fs::metadata(file.path()).expect("there").blocks();
-        assert_eq!(blocks(), 0);
-        file.renew().expect("renewed");
-        assert_eq!(blocks(), (4 << 20) / 512);
+        assert_eq!(std::fs::metadata(file.path()).expect("there").blocks(), (4 << 20) / 512);
     }
 }

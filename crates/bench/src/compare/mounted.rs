@@ -1,7 +1,7 @@
 //! File systems, made and mounted as a user makes and mounts them; taken down when dropped, on an error and a signal too.
 //!
 //! [M1] Whoever unmounts waits until it is done: what is below is taken away right after.
-//! [M2] Everybody gets the options that a user would get. What differs: mkfs discards nothing, since the drive is new; ext4 initialises its
+//! [M2] Everybody gets the options that a user would get. What differs: mkfs discards nothing, so that the pages of a drive in memory stay; ext4 initialises its
 //!      inode tables and journal at once and not behind the first minutes of the measurement.
 
 use std::fs;
@@ -19,7 +19,7 @@ use tandemfs_fuse::Unmount;
 
 use super::available::kernel_type;
 use super::backing::Backing;
-use super::command::{command, run, tandemfs};
+use super::command::{command, own_program, run, tandemfs};
 use super::memory_fs;
 use super::peer::Peer;
 use super::record::Traffic;
@@ -69,9 +69,8 @@ pub trait Mounted {
     fn finish(self: Box<Self>) -> Result<()>;
 }
 
-/// Drops pages, names and inodes of all file systems that the kernel holds. Only root may; for others the kernel keeps them.
+/// Drops clean pages, names and inodes of all file systems that the kernel holds. Only root may; for others the kernel keeps them.
 pub fn drop_caches() -> Result<()> {
-    rustix::fs::sync();
     match fs::write("/proc/sys/vm/drop_caches", "3") {
         Err(error) if rustix::process::geteuid().is_root() => Err(Failure::new(format!("the kernel's caches cannot be dropped: {error}"))),
         _ => Ok(()),
@@ -187,7 +186,8 @@ impl TandemfsMount {
     /// # Errors
     /// The sentence of `mkfs` or `mount`.
     pub fn start(image: &Path, mountpoint: &Path, options: String) -> Result<Self> {
-        run(tandemfs().arg("mkfs").arg(image))?;
+        // The drive may be a used one.
+        run(tandemfs().args(["mkfs", "--force"]).arg(image))?;
         let mut mount =
             Self { image: image.to_owned(), mountpoint: Mountpoint::new(mountpoint), options, daemon: None, since: Value::Null };
         mount.mount()?;
@@ -369,7 +369,7 @@ impl NullMount {
     pub fn start(mountpoint: &Path) -> Result<Self> {
         let order = json!({ "null_file_system": mountpoint }).to_string();
         // A group of its own: an interrupt from the terminal is for whoever asks, who takes it down in order.
-        let mut command = tandemfs();
+        let mut command = own_program();
         command.args(["bench", "--child", &order]).stdin(Stdio::piped()).stdout(Stdio::piped()).process_group(0);
         let mut process = command.spawn()?;
         let (held, stdout) = (process.stdin.take(), process.stdout.take());
@@ -389,6 +389,7 @@ impl NullMount {
 impl Mounted for NullMount {
     /// Unmounted, it would have nothing left: only the kernel forgets.
     fn make_cold(&mut self) -> Result<()> {
+        rustix::fs::syncfs(fs::File::open(&self.mountpoint.path)?)?;
         drop_caches()
     }
 

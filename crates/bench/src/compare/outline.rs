@@ -84,3 +84,29 @@ fn rate(rate: f64, unit: &str) -> String {
         _ => format!("{rate:.1} {unit}/s"),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::statistics::tests::record;
+    use super::*;
+
+    #[test]
+    fn everybody_has_a_row_and_what_is_slow_is_named() {
+        let name = "durable-overwrite-4k-c1";
+        let sides = [(Peer::TandemfsRelaxed, 10.0), (Peer::TandemfsStrict, 400.0), (Peer::Ext4, 100.0), (Peer::Null, 50.0)];
+        let records: Vec<Record> =
+            (0..5).flat_map(|round| sides.map(|(peer, rate)| record(name, peer, round, rate + f64::from(round) / 100.0))).collect();
+        let text = outline(&records);
+        assert!(sides.iter().all(|(peer, _)| text.contains(peer.name())), "{text}");
+        assert!(text.contains("4.00 to ext4") && text.contains("met"), "{text}");
+        assert!(text.contains("- durable-overwrite-4k-c1: 4.99 times what FUSE alone takes"), "{text}");
+    }
+
+    #[test]
+    fn rates_have_a_fitting_unit() {
+        assert_eq!(
+            [rate(2.5e9, "bytes"), rate(123.45, "operations"), rate(123_456.0, "operations")],
+            ["2500 MB/s", "123.5 operations/s", "123.5 k operations/s"]
+        );
+    }
+}

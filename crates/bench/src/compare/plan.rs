@@ -62,12 +62,13 @@ impl Grid<'_> {
     }
 }
 
-/// Each round begins one further, so that nobody is always first or always after the same.
+/// Forth and back, and each time one further, so that nobody is always first or always after the same.
 fn turned<'p>(peers: impl Iterator<Item = &'p Peer>, round: Option<u32>) -> Vec<&'p Peer> {
     let mut peers: Vec<&Peer> = peers.collect();
-    let first = round.unwrap_or_default() as usize % peers.len().max(1);
+    let round = round.unwrap_or_default() as usize;
+    let first = round / 2 % peers.len().max(1);
     peers.rotate_left(first);
-    if round.is_some_and(|round| round % 2 == 1) {
+    if round % 2 == 1 {
         peers.reverse();
     }
     peers

@@ -27,7 +27,7 @@ pub enum Measure {
 pub struct Reach {
     /// The row, for readers.
     pub title: &'static str,
-    /// Beginnings of the names of the cases.
+    /// Names of the cases, without the number of clients or of commands at once that ends them.
     pub cases: &'static [&'static str],
     /// Which of ours.
     pub peer: Peer,
@@ -37,26 +37,26 @@ pub struct Reach {
     pub measure: Measure,
 }
 
-const DURABLE: &[&str] = &["durable-overwrite-4k", "append-fsync", "create-write-fsync"];
-const MANY_FILES: &[&str] = &["untar", "cp-r", "rm-r", "readdir-cold"];
+const DURABLE: &[&str] = &["durable-overwrite-4k", "append-fsync-4k", "create-write-fsync-4k"];
+const MANY_FILES: &[&str] = &["untar", "cp-r", "rm-r", "ls-cold", "find-cold"];
 
 /// All rows.
 pub const TABLE: &[Reach] = &[
     row("durable overwrite, append, create; strict, through FUSE", DURABLE, Peer::TandemfsStrict, Some(Place::Free), 3.0),
     row("durable overwrite, append, create; strict, through FUSE", DURABLE, Peer::TandemfsStrict, Some(Place::Same), 5.0),
     row("durable overwrite, append, create; library", DURABLE, Peer::TandemfsLibrary, Some(Place::Free), 10.0),
-    row("varmail", &["varmail"], Peer::TandemfsRelaxed, Some(Place::Same), 4.8),
-    row("fileserver", &["fileserver"], Peer::TandemfsRelaxed, Some(Place::Same), 2.0),
-    row("webproxy", &["webproxy"], Peer::TandemfsRelaxed, Some(Place::Same), 3.0),
-    row("oltp", &["oltp"], Peer::TandemfsRelaxed, Some(Place::Same), 4.1),
+    row("varmail", &["filebench-varmail"], Peer::TandemfsRelaxed, Some(Place::Same), 4.8),
+    row("fileserver", &["filebench-fileserver"], Peer::TandemfsRelaxed, Some(Place::Same), 2.0),
+    row("webproxy", &["filebench-webproxy"], Peer::TandemfsRelaxed, Some(Place::Same), 3.0),
+    row("oltp", &["filebench-oltp"], Peer::TandemfsRelaxed, Some(Place::Same), 4.1),
     row("Redis, appendfsync always", &["redis-always"], Peer::TandemfsRelaxed, Some(Place::Same), 2.5),
-    row("SQLite, WAL and FULL", &["sqlite-wal-full"], Peer::TandemfsRelaxed, Some(Place::Same), 2.5),
+    row("SQLite, WAL and FULL", &["sqlite-wal", "sqlite-wal-mixed"], Peer::TandemfsRelaxed, Some(Place::Same), 2.5),
     row("pgbench, reading and writing", &["pgbench-read-write"], Peer::TandemfsRelaxed, Some(Place::Same), 2.5),
     row("RocksDB, fillsync", &["rocksdb-fillsync"], Peer::TandemfsRelaxed, Some(Place::Same), 2.5),
     row("warm reads", &["read-4k-random-warm", "read-1m-sequential-warm"], Peer::TandemfsRelaxed, None, 0.9),
     row("warm getattr", &["getattr-warm"], Peer::TandemfsRelaxed, None, 0.9),
     row("sequential 1 MiB, both ways", &["read-1m-sequential-cold", "write-1m-sequential"], Peer::TandemfsRelaxed, None, 0.9),
-    row("git status", &["git-status"], Peer::TandemfsRelaxed, None, 0.9),
+    row("git status", &["git-status-cold", "git-status-warm"], Peer::TandemfsRelaxed, None, 0.9),
     Reach {
         title: "many small files without fsync, beside a FUSE file system that keeps nothing safe",
         cases: MANY_FILES,
@@ -66,7 +66,7 @@ pub const TABLE: &[Reach] = &[
     },
     Reach {
         title: "bytes to flash beside ext4's",
-        cases: &["varmail", "create-write-fsync"],
+        cases: &["filebench-varmail", "create-write-fsync-4k"],
         peer: Peer::TandemfsRelaxed,
         place: Some(Place::Same),
         measure: Measure::FlashBytesAtMost(1.0 / 3.0),
@@ -141,7 +141,7 @@ pub fn beside<'a>(ours: &Summary, peer: Peer, summaries: &'a [Summary]) -> Optio
 fn judge_one(reach: Reach, ours: &Summary, summaries: &[Summary]) -> Option<Judgement> {
     let is_meant = reach.peer == ours.peer
         && reach.place.is_none_or(|place| place == ours.place)
-        && reach.cases.iter().any(|beginning| is_case(&ours.case, beginning));
+        && reach.cases.iter().any(|name| is_case(&ours.case, name));
     if !is_meant {
         return None;
     }
@@ -175,9 +175,10 @@ fn flash_bytes(traffic: &TrafficPerUnit) -> Option<f64> {
     traffic.flash_programmed_bytes.filter(|bytes| *bytes > 0.0)
 }
 
-/// Whether a name is that of a case or goes on with a dash, so that `oltp` is not `oltpish`.
-fn is_case(name: &str, beginning: &str) -> bool {
-    name.strip_prefix(beginning).is_some_and(|rest| rest.is_empty() || rest.starts_with('-'))
+/// Whether a name is that of a case, for any number of clients (`-c4`) or commands at once (`-p10`).
+fn is_case(name: &str, case: &str) -> bool {
+    let is_number = |text: &str| text.strip_prefix(['c', 'p']).is_some_and(|number| number.parse::<u32>().is_ok());
+    name.strip_prefix(case).is_some_and(|rest| rest.is_empty() || rest.strip_prefix('-').is_some_and(is_number))
 }
 
 fn verdict(measure: Measure, found: Ratio) -> Verdict {
@@ -221,7 +222,7 @@ mod tests {
 
     #[test]
     fn an_interval_on_both_sides_and_noise_decide_nothing() {
-        let name = "append-fsync-c4";
+        let name = "append-fsync-4k-c4";
         let ext4 = rounds(name, Peer::Ext4, &[100.0, 100.0, 100.0]);
         let wide = rounds(name, Peer::TandemfsStrict, &[250.0, 310.0, 400.0]);
         assert_eq!(judged(&[wide, ext4.clone()])[0].verdict, Verdict::UndecidedByInterval);
@@ -244,7 +245,7 @@ mod tests {
     #[test]
     fn flash_is_counted_not_timed() {
         let side = |peer, flash: u64| {
-            let mut records = rounds("varmail", peer, &[10.0; 3]);
+            let mut records = rounds("filebench-varmail", peer, &[10.0; 3]);
             for record in &mut records {
                 record.place = Place::Same;
                 record.noise = 0.5;
@@ -262,8 +263,10 @@ mod tests {
 
     #[test]
     fn a_row_is_for_its_cases_only() {
-        assert!(is_case("oltp", "oltp") && is_case("oltp-c4", "oltp") && !is_case("oltpish", "oltp"));
-        let sides = [rounds("untar-more", Peer::TandemfsStrict, &[1.0]), rounds("untar-more", Peer::Ext4, &[1.0])];
+        assert!(is_case("oltp", "oltp") && is_case("oltp-c4", "oltp") && is_case("redis-p100", "redis"));
+        assert!(!is_case("oltpish", "oltp") && !is_case("untar-sync", "untar") && !is_case("oltp-cold", "oltp"));
+        let sides =
+            [rounds("untar", Peer::TandemfsStrict, &[1.0]), rounds("untar", Peer::Ext4, &[1.0]), rounds("untar", Peer::Null, &[1.0])];
         assert_eq!(judged(&sides), []);
     }
 }

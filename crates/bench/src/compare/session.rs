@@ -243,3 +243,45 @@ fn header(extent: &Extent, settings: &Settings, peers: &[Peer], left_out: Vec<(S
         calibration: Vec::new(),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn planned(round: u32) -> Planned {
+        Planned { case: 0, place: Place::Free, peer: Peer::Ext4, round: Some(round) }
+    }
+
+    #[test]
+    fn a_round_that_would_end_too_late_is_not_begun() {
+        let extent = Extent { name: "quick", rounds: 9, scale: 0.1, budget: Some(Duration::from_secs(10)) };
+        let mut progress = Progress::new(9);
+        progress.end(&planned(0), Duration::from_secs(6));
+        let left: Vec<Planned> = (1..9).map(planned).collect();
+        let begins = |round: usize, start| fits(&extent, &left[round - 1], &left[round - 1..], start, &progress);
+        let now = Instant::now();
+        let Some(before) = now.checked_sub(Duration::from_secs(5)) else { return };
+        assert!(begins(3, now), "6 s of 10");
+        assert!(!begins(3, before), "5 s and 6 s are more than 10");
+        assert!(begins(1, before), "the first rounds are made in any case");
+        let endless = Extent { budget: None, ..extent };
+        assert!(fits(&endless, &left[2], &left[2..], before, &progress));
+    }
+
+    #[test]
+    fn cases_without_their_programs_are_left_out_by_name() {
+        let mut left_out = Vec::new();
+        let all = cases::all();
+        let count = all.len();
+        let present = with_programs(all, &mut left_out).unwrap_or_else(|failure| panic!("{failure}"));
+        assert_eq!(present.len() + left_out.len(), count);
+    }
+
+    #[test]
+    fn quick_cases_are_those_that_say_so() {
+        let quick = chosen_cases(&[], true).unwrap_or_else(|failure| panic!("{failure}"));
+        assert!(!quick.is_empty() && quick.iter().all(|case| case.is_quick()));
+        let named = chosen_cases(&["rmdir-c1".to_owned()], true).unwrap_or_else(|failure| panic!("{failure}"));
+        assert_eq!(named.len(), 1, "who names a case gets it");
+    }
+}

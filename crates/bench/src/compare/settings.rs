@@ -41,6 +41,8 @@ pub struct Settings {
     pub profile: String,
     /// Memory zone of TandemFS's drive, in bytes.
     pub memory_bytes: u64,
+    /// Least size of drives, in bytes.
+    pub drive_bytes: u64,
     /// Where files that stand for drives are made.
     pub directory: PathBuf,
 }
@@ -55,6 +57,7 @@ impl Settings {
             ("pinned", self.pinning.name().to_owned()),
             ("profile", self.profile.clone()),
             ("memory zone", format!("{} MiB", self.memory_bytes >> 20)),
+            ("drives", format!("at least {} MiB", self.drive_bytes >> 20)),
             ("directory", self.directory.display().to_string()),
         ];
         pairs.map(|(name, value)| (name.to_owned(), value)).into()

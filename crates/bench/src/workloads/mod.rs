@@ -23,6 +23,8 @@ mod worker;
 
 pub use directory::DirectoryTarget;
 pub use library::LibraryTarget;
+#[cfg(test)]
+pub use load::Step;
 pub use load::{Load, Workload};
 pub use run::{Clock, interleave, run_interleaved, run_on_threads};
 pub use target::Target;

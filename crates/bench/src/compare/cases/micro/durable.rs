@@ -81,11 +81,11 @@ impl Case for Durable {
     }
 
     fn is_quick(&self) -> bool {
-        self.clients == 1 || (self.kind == Kind::Overwrite && self.clients == 4)
+        self.clients == 1 && self.kind != Kind::Rename
     }
 
     fn bytes_needed(&self) -> u64 {
-        FILE_BYTES * 4
+        if self.kind == Kind::Overwrite { FILE_BYTES * 4 } else { FILE_BYTES }
     }
 
     fn run(&self, stage: &mut Stage<'_>) -> Result<Outcome> {

@@ -60,7 +60,7 @@ impl Case for Sequential {
     }
 
     fn is_quick(&self) -> bool {
-        self.clients == 1
+        self.clients == 1 && self.kind != Kind::ReadCold
     }
 
     fn bytes_needed(&self) -> u64 {
