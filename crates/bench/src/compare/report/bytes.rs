@@ -21,7 +21,7 @@ const UNSPLIT: &str = "not split";
 /// The chapter; nothing where no drive counted.
 pub fn chapter(subjects: &[Subject<'_>], judgements: &[Judgement]) -> Result<Vec<Block>> {
     let counted: Vec<&Subject<'_>> =
-        subjects.iter().filter(|subject| subject.peers.iter().any(|measured| traffic(measured.summary).is_some())).collect();
+        subjects.iter().filter(|subject| is_counted(subject)).collect();
     if counted.is_empty() {
         return Ok(Vec::new());
     }
@@ -30,9 +30,10 @@ pub fn chapter(subjects: &[Subject<'_>], judgements: &[Judgement]) -> Result<Vec
     let mut blocks = vec![
         Block::Chapter { id: "bytes".into(), title: "Bytes".into() },
         Block::Paragraph(
-            "Medians for one unit of work, of the measured part alone. Bars are what the host wrote, by the structure of the file system that it \
-             belongs to; the line below a bar is what the flash programmed for it, collection included; beside it stand both. What a case leaves in a cache is not in \
-             it. Programmed / written is the drive's own amplification; programmed / by application is counted where a case's unit is bytes that it writes."
+            "Medians for one unit of work, of the measured part; what the kernel still held at its end was written first, and counts. Bars are \
+             what the host wrote, by the structure of the file system that it belongs to; the line below a bar is what the flash programmed for \
+             it, collection included; beside it stand both. Programmed / written is the drive's own amplification; programmed / by application is \
+             counted where a case's unit is bytes that it writes."
                 .into(),
         ),
         Block::Grid(overview(&counted)),
@@ -71,6 +72,11 @@ pub fn chapter(subjects: &[Subject<'_>], judgements: &[Judgement]) -> Result<Vec
 
 fn title(subject: &Subject<'_>) -> String {
     format!("{}, {}", subject.case, names::place(subject.place))
+}
+
+/// Whether somebody's bytes are there to be held against ours.
+fn is_counted(subject: &Subject<'_>) -> bool {
+    subject.peers.iter().any(|measured| !measured.summary.peer.is_ours() && traffic(measured.summary).is_some())
 }
 
 fn traffic(summary: &Summary) -> Option<&TrafficPerUnit> {

@@ -182,7 +182,7 @@ fn details(subject: &Subject<'_>) -> Grid {
         "p99".to_owned(),
         "p99.9".to_owned(),
         cpu_name,
-        "host memory".to_owned(),
+        "daemon and client".to_owned(),
         "noise".to_owned(),
     ];
     let mut grid = Grid::new(format!("{}, {}", subject.case, names::place(subject.place)), &[0], head);
@@ -267,10 +267,10 @@ fn varied(name: &str) -> (&'static str, fn(f64) -> String) {
     let has = |word: &str| name.split('-').any(|part| part.starts_with(word));
     match () {
         () if has("client") => ("clients", figures::three_digits),
-        () if has("fill") || has("full") => ("percent full", |value| format!("{} %", figures::three_digits(value))),
-        () if has("age") => ("age", figures::count),
-        () if has("size") => ("bytes of the file", figures::bytes),
-        () if has("director") || has("files") || has("entries") || has("names") => ("files in the directory", figures::count),
+        () if has("fill") => ("percent full", |value| format!("{} %", figures::three_digits(value))),
+        () if has("age") => ("times that the drive was written over", figures::three_digits),
+        () if has("overwrite") => ("bytes of the file", figures::bytes),
+        () if has("create") || has("lookup") => ("files in the directory", figures::count),
         () => ("parameter", figures::count),
     }
 }
@@ -281,8 +281,16 @@ mod tests {
 
     #[test]
     fn families_leave_the_parameter_out() {
-        for (name, expected) in [("file-size-1m", "file-size"), ("clients-c16", "clients"), ("untar", "untar"), ("fill-95", "fill")] {
+        for (name, expected) in [("scale-overwrite-in-16mib", "scale-overwrite-in"), ("scale-clients-16", "scale-clients"), ("untar", "untar")] {
             assert_eq!(family(name), expected);
+        }
+    }
+
+    #[test]
+    fn every_case_of_this_program_that_varies_something_says_what() {
+        let names: Vec<String> = crate::compare::cases::all().iter().filter(|case| case.parameter().is_some()).map(|case| case.name()).collect();
+        for name in names {
+            assert_ne!(varied(family(&name)).0, "parameter", "{name}");
         }
     }
 }

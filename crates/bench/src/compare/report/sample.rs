@@ -30,11 +30,11 @@ const CASES: [Case; 17] = [
     ("fileserver", Group::Filebench, "operations", None, 8_000.0, 1.4),
     (NOISY, Group::Applications, "requests", None, 20_000.0, 2.9),
     (HOSTILE, Group::Applications, "queries", None, 700.0, 1.5),
-    ("directory-files-1000", Group::Scale, "files", Some(1e3), 30_000.0, 1.2),
-    ("directory-files-10000", Group::Scale, "files", Some(1e4), 28_000.0, 1.25),
-    ("directory-files-1000000", Group::Scale, "files", Some(1e6), 11_000.0, 2.2),
-    ("fill-10", Group::Scale, "bytes", Some(10.0), 1.5e9, 1.05),
-    ("fill-95", Group::Scale, "bytes", Some(95.0), 1.1e9, 0.9),
+    ("scale-create-in-1000", Group::Scale, "operations", Some(1e3), 30_000.0, 1.2),
+    ("scale-create-in-10000", Group::Scale, "operations", Some(1e4), 28_000.0, 1.25),
+    ("scale-create-in-1000000", Group::Scale, "operations", Some(1e6), 11_000.0, 2.2),
+    ("scale-age-0", Group::Scale, "bytes", Some(0.0), 1.5e9, 1.05),
+    ("scale-age-3", Group::Scale, "bytes", Some(3.0), 1.1e9, 0.9),
 ];
 
 /// How many times the rate of TandemFS in its relaxed form, or that of ext4, a file system has.
