@@ -14,7 +14,7 @@ use super::{PAGE, RESULTS, html, results, sample, write};
 const WIDTHS: [u32; 2] = [390, 1280];
 const HEIGHT: u32 = 844;
 /// A browser that has not ended by then is ended.
-const PATIENCE: Duration = Duration::from_secs(120);
+const PATIENCE: Duration = Duration::from_secs(300);
 
 /// What a page around the report asks of it: it holds the report in a frame of the wanted width, so that no window's least width matters, and
 /// writes what it finds into itself. The report stays as it is.

@@ -20,8 +20,7 @@ const UNSPLIT: &str = "not split";
 
 /// The chapter; nothing where no drive counted.
 pub fn chapter(subjects: &[Subject<'_>], judgements: &[Judgement]) -> Result<Vec<Block>> {
-    let counted: Vec<&Subject<'_>> =
-        subjects.iter().filter(|subject| is_counted(subject)).collect();
+    let counted: Vec<&Subject<'_>> = subjects.iter().filter(|subject| is_counted(subject)).collect();
     if counted.is_empty() {
         return Ok(Vec::new());
     }
@@ -45,7 +44,8 @@ pub fn chapter(subjects: &[Subject<'_>], judgements: &[Judgement]) -> Result<Vec
     }
     // Those that have to reach something, and the loads of the papers, are seen at once; the others when they are opened.
     let is_first = |subject: &Subject<'_>| {
-        let is_judged = |judgement: &Judgement| matches!(judgement.reach.measure, Measure::FlashBytesAtMost(_)) && judgement.case == subject.case;
+        let is_judged =
+            |judgement: &Judgement| matches!(judgement.reach.measure, Measure::FlashBytesAtMost(_)) && judgement.case == subject.case;
         subject.group == Group::Filebench || judgements.iter().any(is_judged)
     };
     let (mut first, mut folds) = (Vec::new(), Vec::new());
@@ -170,8 +170,8 @@ fn details(subject: &Subject<'_>) -> Grid {
         let Some(found) = traffic(measured.summary) else { continue };
         let flash = |bytes: Option<f64>| bytes.map_or("–".to_owned(), figures::bytes);
         let amplification = found.flash_programmed_bytes.filter(|_| found.written_bytes > 0.0).map(|flash| flash / found.written_bytes);
-        // A case whose unit is bytes that it reads writes hardly any.
-        let writes_its_unit = subject.unit == "bytes" && found.written_bytes >= 0.5;
+        // A case whose unit is bytes that it reads writes hardly any, or reads as many.
+        let writes_its_unit = subject.unit == "bytes" && found.written_bytes >= 0.5 && found.read_bytes < 0.25;
         let by_application = found.flash_programmed_bytes.filter(|_| writes_its_unit);
         let mut parts: Vec<(&str, f64)> = parts(found).into_iter().collect();
         parts.sort_by(|one, other| other.1.total_cmp(&one.1));

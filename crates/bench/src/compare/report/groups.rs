@@ -281,14 +281,17 @@ mod tests {
 
     #[test]
     fn families_leave_the_parameter_out() {
-        for (name, expected) in [("scale-overwrite-in-16mib", "scale-overwrite-in"), ("scale-clients-16", "scale-clients"), ("untar", "untar")] {
+        for (name, expected) in
+            [("scale-overwrite-in-16mib", "scale-overwrite-in"), ("scale-clients-16", "scale-clients"), ("untar", "untar")]
+        {
             assert_eq!(family(name), expected);
         }
     }
 
     #[test]
     fn every_case_of_this_program_that_varies_something_says_what() {
-        let names: Vec<String> = crate::compare::cases::all().iter().filter(|case| case.parameter().is_some()).map(|case| case.name()).collect();
+        let names: Vec<String> =
+            crate::compare::cases::all().iter().filter(|case| case.parameter().is_some()).map(|case| case.name()).collect();
         for name in names {
             assert_ne!(varied(family(&name)).0, "parameter", "{name}");
         }

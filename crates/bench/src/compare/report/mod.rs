@@ -231,6 +231,17 @@ mod tests {
     }
 
     #[test]
+    fn a_directory_of_results_gets_its_report_beside_them_or_where_it_is_asked_for() {
+        let directory = tempfile::tempdir().expect("a directory");
+        fs::write(directory.path().join(RESULTS), results::tests::lines(&sample::header(), &[])).expect("written");
+        run(&ReportArguments { results: directory.path().to_owned(), output: None }).unwrap_or_else(|failure| panic!("{failure}"));
+        assert!(directory.path().join(PAGE).is_file() && directory.path().join(TABLES).is_file());
+        let (file, elsewhere) = (directory.path().join(RESULTS), directory.path().join("else/where"));
+        run(&ReportArguments { results: file, output: Some(elsewhere.clone()) }).unwrap_or_else(|failure| panic!("{failure}"));
+        assert!(elsewhere.join(PAGE).is_file());
+    }
+
+    #[test]
     fn a_directory_that_cannot_be_made_is_one_sentence() {
         let directory = tempfile::tempdir().expect("a directory");
         let results = directory.path().join(RESULTS);
