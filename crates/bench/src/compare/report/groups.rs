@@ -170,7 +170,7 @@ fn case(subjects: &[&Subject<'_>], descriptions: &BTreeMap<String, String>) -> R
 fn details(subject: &Subject<'_>) -> Grid {
     let is_bytes = subject.unit == "bytes";
     let rate_name = if is_bytes { "median rate".to_owned() } else { format!("{}/s, median", subject.unit) };
-    let cpu_name = if is_bytes { "CPU a MiB".to_owned() } else { format!("CPU a {}", figures::singular(subject.unit)) };
+    let cpu_name = if is_bytes { "CPU for one MiB".to_owned() } else { format!("CPU for one {}", figures::singular(subject.unit)) };
     let head = [
         "file system".to_owned(),
         "rounds".to_owned(),
@@ -246,12 +246,12 @@ fn growth(subjects: &[&Subject<'_>]) -> Result<Vec<Plot>> {
             .into_iter()
             .map(|peer| {
                 let points = members().filter_map(|subject| Some((subject.parameter?, subject.of(peer)?.summary.rate.median)));
-                let cost = |(parameter, rate): (f64, f64)| (parameter, if is_bytes { rate } else { 1e9 / rate });
+                let cost = |(parameter, rate): (f64, f64)| (parameter, if is_bytes { rate / MEBIBYTE } else { 1e9 / rate });
                 (names::colour(peer), points.map(cost).collect())
             })
             .collect();
-        let y = if is_bytes { "rate".to_owned() } else { format!("time of a {}", figures::singular(unit)) };
-        let y_text = |value: f64| if is_bytes { figures::rate(value, unit) } else { figures::time(value) };
+        let y = if is_bytes { "rate".to_owned() } else { format!("time for one {}", figures::singular(unit)) };
+        let y_text = |value: f64| if is_bytes { format!("{} MiB/s", figures::three_digits(value)) } else { figures::time(value) };
         let (x, x_text) = varied(name);
         let title = format!("{name}: {y}, {}", names::place(place));
         let axes = scale::Axes { x, y: &y, x_text: &x_text, y_text: &y_text };

@@ -7,7 +7,7 @@ use crate::compare::report::document::Colour;
 use crate::failure::Result;
 
 const HEIGHT: i32 = 460;
-const LEFT: i32 = 128;
+const LEFT: i32 = 160;
 const RIGHT: i32 = 44;
 const TOP: i32 = 52;
 const BOTTOM: i32 = 84;
