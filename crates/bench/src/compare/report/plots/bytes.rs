@@ -79,7 +79,7 @@ mod tests {
     fn parts_are_stacked_and_nothing_is_a_plot_too() {
         let bar = |parts: Vec<(Colour, f64)>, programmed| Bar { name: "ext4".into(), parts, programmed };
         let two = bar(vec![(Colour(10), 4096.0), (Colour(11), 8192.0)], Some(30_000.0));
-        let svg = plot("bytes", "a file", &[two.clone()]).expect("drawn");
+        let svg = plot("bytes", "a file", &[two]).expect("drawn");
         assert!(svg.contains("var(--c10)") && svg.contains("var(--c11)") && svg.contains("12.0 KiB → 29.3 KiB"), "{svg}");
         assert!(shapes(&svg) > 4);
         assert!(shapes(&plot("empty", "x", &[bar(vec![], None), bar(vec![(Colour(10), f64::NAN)], Some(f64::NAN))]).expect("drawn")) > 0);
