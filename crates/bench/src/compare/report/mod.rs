@@ -28,7 +28,7 @@ mod subject;
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use self::document::{Block, Document};
 use self::groups::Material;
@@ -50,10 +50,17 @@ const CHAPTERS_SHOWN: usize = 2;
 /// # Errors
 /// Those of [`write`]; nobody reads standard output.
 pub fn run(arguments: &ReportArguments) -> Result<()> {
+    let (results, directory) = places(arguments);
+    say(&write(&results, &directory)?)
+}
+
+/// The file of results that is meant, and where its report goes.
+fn places(arguments: &ReportArguments) -> (PathBuf, PathBuf) {
     let named = &arguments.results;
     let results = if named.is_dir() { named.join(RESULTS) } else { named.clone() };
     let beside = || results.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new(".")).to_owned();
-    say(&write(&results, &arguments.output.clone().unwrap_or_else(beside))?)
+    let directory = arguments.output.clone().unwrap_or_else(beside);
+    (results, directory)
 }
 
 /// Makes `report.html` and `report.md` in a directory from a file of results. Returns the first chapters as Markdown, for the terminal.
@@ -231,14 +238,16 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_of_results_gets_its_report_beside_them_or_where_it_is_asked_for() {
+    fn a_report_goes_beside_its_results_or_where_it_is_asked_for() {
         let directory = tempfile::tempdir().expect("a directory");
-        fs::write(directory.path().join(RESULTS), results::tests::lines(&sample::header(), &[])).expect("written");
-        run(&ReportArguments { results: directory.path().to_owned(), output: None }).unwrap_or_else(|failure| panic!("{failure}"));
-        assert!(directory.path().join(PAGE).is_file() && directory.path().join(TABLES).is_file());
-        let (file, elsewhere) = (directory.path().join(RESULTS), directory.path().join("else/where"));
-        run(&ReportArguments { results: file, output: Some(elsewhere.clone()) }).unwrap_or_else(|failure| panic!("{failure}"));
-        assert!(elsewhere.join(PAGE).is_file());
+        let directory = directory.path();
+        let asked = |results: &Path, output: Option<&Path>| {
+            places(&ReportArguments { results: results.to_owned(), output: output.map(Path::to_owned) })
+        };
+        let file = directory.join(RESULTS);
+        assert_eq!(asked(directory, None), (file.clone(), directory.to_owned()));
+        assert_eq!(asked(&file, Some(Path::new("else/where"))), (file, "else/where".into()));
+        assert_eq!(asked(Path::new("other.jsonl"), None), ("other.jsonl".into(), ".".into()));
     }
 
     #[test]
