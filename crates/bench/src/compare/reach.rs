@@ -166,8 +166,11 @@ fn judge_one(reach: Reach, ours: &Summary, summaries: &[Summary]) -> Option<Judg
         _ => beside(ours, Peer::Ext4, summaries).map(rates),
     };
     let counts_time = !matches!(reach.measure, Measure::FlashBytesAtMost(_));
-    let verdict =
-        if counts_time && (ours.is_noisy() || other.is_noisy()) { Verdict::UndecidedByNoise } else { verdict(reach.measure, found) };
+    let verdict = match () {
+        () if counts_time && (ours.is_noisy() || other.is_noisy()) => Verdict::UndecidedByNoise,
+        () if counts_time && (ours.is_of_few_rounds() || other.is_of_few_rounds()) => Verdict::UndecidedByInterval,
+        () => verdict(reach.measure, found),
+    };
     Some(Judgement { reach, case: ours.case.clone(), place: ours.place, other: other.peer, ratio: found, beside_ext4, verdict })
 }
 
@@ -230,6 +233,13 @@ mod tests {
         assert_eq!(judged(&[fast.clone(), ext4.clone()])[0].verdict, Verdict::Met);
         fast.iter_mut().for_each(|record| record.noise = 0.5);
         assert_eq!(judged(&[fast, ext4])[0].verdict, Verdict::UndecidedByNoise);
+    }
+
+    #[test]
+    fn regression_one_round_decides_nothing() {
+        let name = "append-fsync-4k-c4";
+        let (ours, ext4) = (rounds(name, Peer::TandemfsStrict, &[900.0]), rounds(name, Peer::Ext4, &[100.0, 100.0, 100.0]));
+        assert_eq!(judged(&[ours, ext4])[0].verdict, Verdict::UndecidedByInterval);
     }
 
     #[test]

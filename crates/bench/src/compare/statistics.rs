@@ -24,6 +24,8 @@ const SEED: u64 = 0x7461_6e64;
 const TAIL: f64 = 0.025;
 /// With more noise than this, as [`Record::noise`] says it, a comparison decides nothing.
 pub const NOISE_MAX: f64 = 0.10;
+/// With fewer rounds nothing is decided.
+pub const ROUNDS_LEAST: usize = 3;
 
 /// A ratio of medians with its 95 % interval.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
@@ -93,6 +95,11 @@ impl Summary {
     /// Whether the machine was too disturbed for this to decide anything.
     pub fn is_noisy(&self) -> bool {
         self.noise > NOISE_MAX
+    }
+
+    /// Whether there are too few rounds for an interval to mean anything: that of one round has no width.
+    pub fn is_of_few_rounds(&self) -> bool {
+        self.rates.len() < ROUNDS_LEAST
     }
 }
 

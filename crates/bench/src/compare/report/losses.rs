@@ -104,11 +104,13 @@ pub fn sentence(subjects: &[Subject<'_>], judgements: &[Judgement]) -> String {
         return "Nothing was measured on both TandemFS and one of ext4 and XFS, so there is nothing to compare yet.".to_owned();
     }
     let noisy = with(Standing::Noisy);
+    let few = with(Standing::FewRounds);
+    let few = if few > 0 { format!(" {few} have too few rounds to decide.") } else { String::new() };
     let noise = if noisy > 0 { format!(" On {noisy} the machine was too disturbed to decide anything.") } else { String::new() };
     let verdict = |verdict: Verdict| judgements.iter().filter(|judgement| judgement.verdict == verdict).count();
     let (met, missed) = (verdict(Verdict::Met), verdict(Verdict::Missed));
     format!(
-        "Of {count} comparisons of TandemFS with the best of ext4 and XFS it is slower in {} and faster in {}; {} are within the interval.{noise} \
+        "Of {count} comparisons of TandemFS with the best of ext4 and XFS it is slower in {} and faster in {}; {} are within the interval.{noise}{few} \
          Of {} reaches that could be judged {met} are met, {missed} missed and {} undecided.",
         with(Standing::Slower),
         with(Standing::Faster),

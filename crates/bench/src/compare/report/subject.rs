@@ -3,9 +3,10 @@
 //! [J1] TandemFS has two doors, the mount and the library, and they are judged apart: a fast library hides no slow mount. At the mount it is
 //!      the better of *relaxed* and *strict* that is compared, as on the other side it is the better of ext4 and XFS.
 //! [J2] Faster or slower is what the whole interval of the ratio says; what lies on both sides of 1 is neither, and what was measured on a
-//!      disturbed machine ([`NOISE_MAX`]) decides nothing. A median below 1 counts as a loss all the same, with that said.
+//!      disturbed machine ([`NOISE_MAX`]) or in fewer rounds than [`ROUNDS_LEAST`] decides nothing. A median below 1 counts as a loss all the same, with that said.
 //!
 //! [`NOISE_MAX`]: crate::compare::statistics::NOISE_MAX
+//! [`ROUNDS_LEAST`]: crate::compare::statistics::ROUNDS_LEAST
 
 use super::document::Mark;
 use crate::compare::backing::Place;
@@ -65,16 +66,19 @@ pub enum Standing {
     Faster,
     /// The machine was too disturbed.
     Noisy,
+    /// One of the sides has too few rounds.
+    FewRounds,
 }
 
 impl Standing {
-    fn of(ratio: Ratio, is_noisy: bool) -> Self {
-        match (is_noisy, ratio.median < 1.0) {
-            (true, _) => Self::Noisy,
-            (_, true) if ratio.high < 1.0 => Self::Slower,
-            (_, true) => Self::RatherSlower,
-            _ if ratio.low > 1.0 => Self::Faster,
-            _ => Self::RatherFaster,
+    fn of(ratio: Ratio, sides: [&Summary; 2]) -> Self {
+        match () {
+            () if sides.iter().any(|side| side.is_noisy()) => Self::Noisy,
+            () if sides.iter().any(|side| side.is_of_few_rounds()) => Self::FewRounds,
+            () if ratio.high < 1.0 => Self::Slower,
+            () if ratio.median < 1.0 => Self::RatherSlower,
+            () if ratio.low > 1.0 => Self::Faster,
+            () => Self::RatherFaster,
         }
     }
 
@@ -86,6 +90,7 @@ impl Standing {
             Self::RatherFaster => "faster, within the interval",
             Self::Faster => "faster",
             Self::Noisy => "noisy: decides nothing",
+            Self::FewRounds => "too few rounds to decide",
         }
     }
 
@@ -159,7 +164,7 @@ impl<'a> Subject<'a> {
 
     fn comparison(&self, ours: &Measured<'a>) -> Option<Comparison<'a>> {
         let (theirs, ratio) = (self.yardstick()?, ours.ratio?);
-        let standing = Standing::of(ratio, ours.summary.is_noisy() || theirs.is_noisy());
+        let standing = Standing::of(ratio, [ours.summary, theirs]);
         Some(Comparison { ours: ours.summary, theirs, ratio, standing })
     }
 
@@ -213,6 +218,12 @@ mod tests {
             ours.iter_mut().for_each(|record| record.noise = 0.2);
             assert_eq!(standing(&[ours, ext4.clone()].concat())[0].2, Standing::Noisy);
         }
+    }
+
+    #[test]
+    fn one_round_decides_nothing() {
+        let sides = [rounds(Peer::TandemfsStrict, &[900.0]), rounds(Peer::Ext4, &[100.0, 100.0, 100.0])].concat();
+        assert_eq!(standing(&sides)[0].2, Standing::FewRounds);
     }
 
     #[test]
