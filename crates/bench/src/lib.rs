@@ -43,7 +43,10 @@ pub use crate::workloads::Workload;
 /// A sentence on what could not be measured. A reader of standard output who has seen enough is none.
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let result = match (&arguments.child, &arguments.command) {
-        (Some(order), _) => cases::mount_time::child(order),
+        (Some(text), _) => match compare::same_drive::order(text) {
+            Some(order) => compare::same_drive::server::serve(&order),
+            None => cases::mount_time::child(text),
+        },
         (None, Some(Command::Romefs(romefs))) => machine::listen_for_signals().and_then(|()| romefs::run(romefs)),
         (None, Some(Command::Bytefs(bytefs))) => machine::listen_for_signals().and_then(|()| bytefs::run(bytefs)),
         (None, None) => machine::listen_for_signals().and_then(|()| run_cases(arguments)),

@@ -14,3 +14,4 @@ pub mod backing;
 pub mod case;
 pub mod peer;
 pub mod record;
+pub mod same_drive;
