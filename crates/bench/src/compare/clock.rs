@@ -1,5 +1,6 @@
 //! What is taken around a measured part: time, CPU, memory, traffic, and how disturbed the machine was.
 
+use std::cell::Cell;
 use std::fs;
 use std::hint::black_box;
 use std::path::PathBuf;
@@ -20,20 +21,20 @@ const FIRST_SPINS: usize = 20;
 
 /// A fixed piece of computing, and the best time that it ever took.
 pub struct Noise {
-    best_seconds: f64,
+    best_seconds: Cell<f64>,
 }
 
 impl Noise {
     /// Computes some times to know the best.
     pub fn new() -> Self {
-        Self { best_seconds: (0..FIRST_SPINS).map(|_| spin()).fold(f64::INFINITY, f64::min) }
+        Self { best_seconds: Cell::new((0..FIRST_SPINS).map(|_| spin()).fold(f64::INFINITY, f64::min)) }
     }
 
     /// How much longer than the best it takes now: 0.03 is 3 % longer.
-    pub fn now(&mut self) -> f64 {
+    pub fn now(&self) -> f64 {
         let seconds = spin();
-        self.best_seconds = self.best_seconds.min(seconds);
-        seconds / self.best_seconds - 1.0
+        self.best_seconds.set(self.best_seconds.get().min(seconds));
+        seconds / self.best_seconds.get() - 1.0
     }
 }
 
@@ -65,7 +66,7 @@ pub struct Taken {
 /// The clock of one run.
 pub struct RunClock<'m> {
     mounted: &'m mut dyn Mounted,
-    noise: &'m mut Noise,
+    noise: &'m Noise,
     /// Something on the file system, to make it all durable before traffic is counted.
     directory: PathBuf,
     started: Option<Started>,
@@ -81,7 +82,7 @@ struct Started {
 
 impl<'m> RunClock<'m> {
     /// Nothing taken yet.
-    pub fn new(mounted: &'m mut dyn Mounted, noise: &'m mut Noise, directory: PathBuf) -> Self {
+    pub fn new(mounted: &'m mut dyn Mounted, noise: &'m Noise, directory: PathBuf) -> Self {
         Self { mounted, noise, directory, started: None, taken: None }
     }
 
@@ -186,9 +187,9 @@ mod tests {
 
     #[test]
     fn a_part_is_measured_once() {
-        let (mut still, mut noise) = (Still, Noise::new());
+        let (mut still, noise) = (Still, Noise::new());
         let directory = tempfile::tempdir().expect("a directory");
-        let mut clock = RunClock::new(&mut still, &mut noise, directory.path().to_owned());
+        let mut clock = RunClock::new(&mut still, &noise, directory.path().to_owned());
         assert!(clock.end().is_err());
         clock.begin().expect("begun");
         std::thread::sleep(std::time::Duration::from_millis(20));
@@ -198,7 +199,7 @@ mod tests {
         assert!(taken.seconds >= 0.02 && taken.cpu_seconds >= 0.0 && taken.memory_bytes > 0 && taken.noise >= 0.0, "{taken:?}");
         assert_eq!(taken.traffic, Some(Traffic::default()));
 
-        let clock = RunClock::new(&mut still, &mut noise, directory.path().to_owned());
+        let clock = RunClock::new(&mut still, &noise, directory.path().to_owned());
         assert!(clock.taken().is_err(), "nothing was measured");
     }
 
@@ -213,8 +214,8 @@ mod tests {
 
     #[test]
     fn a_disturbance_is_seen() {
-        let mut noise = Noise::new();
-        noise.best_seconds /= 2.0;
+        let noise = Noise::new();
+        noise.best_seconds.set(noise.best_seconds.get() / 2.0);
         assert!(noise.now() > 0.5);
     }
 }

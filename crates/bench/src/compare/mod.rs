@@ -27,6 +27,7 @@ pub mod progress;
 pub mod reach;
 pub mod record;
 pub mod report;
+pub mod same_drive;
 pub mod session;
 pub mod settings;
 pub mod statistics;

@@ -16,7 +16,7 @@ use super::progress::{Progress, in_words};
 use super::record::{Header, VERSION};
 use super::settings::Settings;
 use super::store::Store;
-use super::{cases, memory_fs, mounted};
+use super::{cases, memory_fs, mounted, report, same_drive};
 use crate::arguments::{CompareArguments, RunArguments};
 use crate::failure::{Failure, Result};
 use crate::machine;
@@ -53,6 +53,9 @@ impl Extent {
 
 /// A process of the comparison's own, if `text` is an order for one.
 pub fn child(text: &str) -> Option<Result<()>> {
+    if let Some(order) = same_drive::order(text) {
+        return Some(same_drive::server::serve(&order));
+    }
     mounted::null_order(text).map(|mountpoint| memory_fs::serve(&mountpoint))
 }
 
@@ -77,7 +80,7 @@ pub fn compare(arguments: &CompareArguments) -> Result<()> {
     let mut store = if arguments.resume { Store::resume(&results, header)? } else { Store::create(&results, header)? };
     let outcome = measure(&chosen, &places, &peers, &extent, &settings, &mut store, arguments.common.json);
     let failed = outcome?;
-    let text = super::report::write(&results, &arguments.output)?;
+    let text = report::write(&results, &arguments.output)?;
     if !arguments.common.json {
         say(&text)?;
     }
@@ -107,6 +110,11 @@ fn measure(
     }
     let mut laboratory = Laboratory::new(settings)?;
     let mut progress = Progress::new(runs.len());
+    if runs.iter().any(|run| run.place == Place::Same) {
+        progress.begin("the same drive for everybody is calibrated", &[]);
+        let calibrated = laboratory.calibrate(&mut |sentence| progress.say_if_seen(sentence))?;
+        store.calibrated(calibrated)?;
+    }
     let (start, mut failed) = (Instant::now(), BTreeSet::new());
     for (index, run) in runs.iter().enumerate() {
         let begins_round = index == 0 || runs[index - 1].round != run.round;
@@ -170,7 +178,11 @@ pub fn run(arguments: &RunArguments) -> Result<()> {
         return Err(Failure::new(format!("{program} is not installed")));
     }
     let settings = arguments.common.settings(arguments.scale);
-    let record = Laboratory::new(&settings)?.run(&*case, arguments.place, arguments.peer, Some(0))?;
+    let mut laboratory = Laboratory::new(&settings)?;
+    if arguments.place == Place::Same {
+        laboratory.calibrate(&mut |_| {})?;
+    }
+    let record = laboratory.run(&*case, arguments.place, arguments.peer, Some(0))?;
     if arguments.common.json {
         return say(&format!("{}\n", serde_json::to_string(&record)?));
     }
