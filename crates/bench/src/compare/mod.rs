@@ -20,7 +20,6 @@ pub mod laboratory;
 pub mod memory_file;
 pub mod memory_fs;
 pub mod mounted;
-pub mod outline;
 pub mod peer;
 pub mod plan;
 pub mod progress;

@@ -9,11 +9,10 @@ use super::backing::Place;
 use super::case::{Case, Cases};
 use super::command::find;
 use super::laboratory::Laboratory;
-use super::outline;
 use super::peer::Peer;
 use super::plan::{Grid, Planned};
 use super::progress::{Progress, in_words};
-use super::record::{Header, VERSION};
+use super::record::{Header, Record, VERSION};
 use super::settings::Settings;
 use super::store::Store;
 use super::{cases, memory_fs, mounted, report, same_drive};
@@ -186,7 +185,21 @@ pub fn run(arguments: &RunArguments) -> Result<()> {
     if arguments.common.json {
         return say(&format!("{}\n", serde_json::to_string(&record)?));
     }
-    say(&outline::of_run(&record))
+    say(&in_a_line(&record))
+}
+
+/// One run, for people.
+fn in_a_line(record: &Record) -> String {
+    let rate = match (record.unit.as_str(), record.rate()) {
+        ("bytes", rate) => format!("{:.0} MB/s", rate / 1e6),
+        (unit, rate) if rate >= 10_000.0 => format!("{:.1} k {unit}/s", rate / 1e3),
+        (unit, rate) => format!("{rate:.1} {unit}/s"),
+    };
+    let mut text = format!("{} on {}: {rate} in {:.3} s", record.case, record.peer.name(), record.seconds);
+    if let Some(latency) = &record.latency_ns {
+        text += &format!("; median {:.1} us, p99 {:.1} us", latency.p50 / 1e3, latency.p99 / 1e3);
+    }
+    text + "\n"
 }
 
 fn list(arguments: &CompareArguments) -> Result<()> {
@@ -258,7 +271,16 @@ fn header(extent: &Extent, settings: &Settings, peers: &[Peer], left_out: Vec<(S
 
 #[cfg(test)]
 mod tests {
+    use super::super::statistics::tests::record;
     use super::*;
+
+    #[test]
+    fn a_run_is_said_in_a_line() {
+        let mut run = record("x", Peer::Ext4, 0, 123_456.0);
+        assert_eq!(in_a_line(&run), "x on ext4: 123.5 k operations/s in 1.000 s\n");
+        (run.unit, run.units) = ("bytes".into(), 2.5e9);
+        assert_eq!(in_a_line(&run), "x on ext4: 2500 MB/s in 1.000 s\n");
+    }
 
     fn planned(round: u32) -> Planned {
         Planned { case: 0, place: Place::Free, peer: Peer::Ext4, round: Some(round) }
