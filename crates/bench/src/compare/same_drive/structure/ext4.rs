@@ -186,7 +186,9 @@ Group 1: (Blocks 32768-65535) csum 0xf8f1 [INODE_UNINIT, ITABLE_ZEROED]
         let layout = Layout::parse(SAID).expect("a layout");
         assert_eq!((layout.block_bytes, layout.inode_bytes, layout.inodes_per_group), (4096, 256, 2048));
         assert_eq!(layout.tables, [(66, 11), (194, 2048)]);
-        let of = |name| layout.extents.iter().filter(|(structure, ..)| *structure == name).map(|&(_, first, count)| (first, count)).collect::<Vec<_>>();
+        let of = |name| {
+            layout.extents.iter().filter(|(structure, ..)| *structure == name).map(|&(_, first, count)| (first, count)).collect::<Vec<_>>()
+        };
         assert_eq!(of("superblock"), [(0, 1), (32768, 1)]);
         assert_eq!(of("group descriptors"), [(1, 2), (3, 31), (32769, 2)]);
         assert_eq!(of("bitmaps"), [(34, 1), (50, 1), (35, 1), (51, 1)]);
