@@ -245,7 +245,7 @@ counted() { # counted FIELD DEVICE: bytes read (3) or written (7) by blocks
 
 run_load() { # run_load LOAD: its figures in $STATE/load.json
   show "$TANDEMFS" bench bytefs loads --on "$mountpoint" --load "$1" --scale "$SCALE" --json >"$STATE/load.out"
-  grep '^{' "$STATE/load.out" >"$STATE/load.json" || fail "the load $1 says nothing: $(cat "$STATE/load.out")"
+  grep '"experiment"' "$STATE/load.out" >"$STATE/load.json" || fail "the load $1 says nothing: $(cat "$STATE/load.out")"
   sync -f "$mountpoint"
 }
 

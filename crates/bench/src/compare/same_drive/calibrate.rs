@@ -45,6 +45,9 @@ const VERIFICATIONS: u32 = 3;
 /// A way that is made longer is longer than needed by this share, so that noise does not ask for less than nothing.
 const MARGIN: f64 = 0.15;
 
+/// A detour beyond this is the machine's other work: some 40 us are usual. A drive of such a command would be none.
+const DETOUR_NS_MAX: f64 = 150_000.0;
+
 /// What a request does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
@@ -196,6 +199,13 @@ fn needed_command_ns(bare: &[Found], settings: &Settings) -> Result<Option<(u32,
     let mut needed: Option<(f64, String)> = None;
     for (shape, found) in bare {
         let detour_ns = found.loop_ns - found.drive_ns;
+        if detour_ns > DETOUR_NS_MAX {
+            return Err(Failure::new(format!(
+                "nothing is compared on the same drive: the detour over FUSE and loop device takes {:.0} us, and some 40 us are usual; the \
+                 machine is busy with something else",
+                detour_ns / 1e3
+            )));
+        }
         if detour_ns <= found.drive_ns * (1.0 + TOLERANCE / 2.0) {
             continue;
         }
@@ -412,6 +422,8 @@ mod tests {
         let (command_ns, sentence) = needed_command_ns(&bare, &settings).expect("a profile").expect("too fast");
         // 60 us for a write of 64 KiB, of which 16 us are its bytes' way: 69 - 16.
         assert_eq!(command_ns, 53_000);
+        let busy = each([(90.6, 50.6), (100.0, 59.6), (4_054.0, 11.0), (86.0, 26.0)]);
+        assert!(needed_command_ns(&busy, &settings).expect_err("no drive").to_string().contains("takes 4043 us"));
         assert!(sentence.contains("64 KiB write takes 26.0 us") && sentence.contains("at least 53 us"), "{sentence}");
     }
 

@@ -79,6 +79,31 @@ impl Settings {
         })
     }
 
+    /// What a reader wants to know of the drive: name and value.
+    ///
+    /// # Errors
+    /// A profile without timing.
+    pub fn facts(&self) -> Result<Vec<(String, String)>> {
+        let us = |ns: f64| format!("{:.1} us", ns / 1e3);
+        let line = |line: &detour::Line| format!("{} + {} a KiB", us(line.base_ns), us(line.byte_ns * 1024.0));
+        let memory = match self.model()?.firmware {
+            None => format!("cache of {} MiB in front of the block path, durable at once", self.memory_bytes >> 20),
+            Some(_) => "write buffer of the flash, as much as TandemFS stages in, durable at once".to_owned(),
+        };
+        let mut facts = vec![
+            ("same drive: profile", self.profile.clone()),
+            ("same drive: block command, read", us(self.command_ns(true)?.into())),
+            ("same drive: block command, write", us(self.command_ns(false)?.into())),
+            ("same drive: its memory for the peers", memory),
+            ("same drive: detour of reads taken back", line(&self.detour.read)),
+            ("same drive: detour of writes taken back", line(&self.detour.write)),
+        ];
+        if let Some(channels) = self.channels()? {
+            facts.push(("same drive: block requests at once", channels.to_string()));
+        }
+        Ok(facts.into_iter().map(|(name, value)| (name.to_owned(), value)).collect())
+    }
+
     /// What a block command takes before its bytes move, in nanoseconds.
     fn command_ns(&self, is_read: bool) -> Result<u32> {
         let profile = self.model()?;
@@ -190,6 +215,11 @@ fn start_with(directory: &Path, bytes: u64, settings: &Settings, memory: Memory)
 }
 
 impl Drive {
+    /// The process that is the drive: what it takes of the CPUs is the emulation's, not the file system's.
+    pub fn process_id(&self) -> u32 {
+        self.conversation.lock().process.id()
+    }
+
     /// Takes this back from answers from now on.
     ///
     /// # Errors

@@ -23,6 +23,7 @@ use fuser::{
     MountOption, OpenFlags, ReplyAttr, ReplyData, ReplyEmpty, ReplyEntry, ReplyOpen, ReplyWrite, Request, Session, WriteFlags,
 };
 use parking_lot::{Mutex, RwLock};
+use rustix::thread::{CpuSet, sched_setaffinity, set_current_timer_slack};
 use tandemfs_device::{BlockRequest, Device, DeviceError, FlashCounts};
 use tandemfs_emulator::OpenOptions;
 use tandemfs_format::{SECTOR_BYTES, Sector};
@@ -151,7 +152,7 @@ impl BlockFile {
 
     fn wait_until(&self, release_ns: u64) {
         thread_local! {
-            static SLACK: bool = rustix::thread::set_current_timer_slack(NonZeroU64::new(TIMER_SLACK_NS)).is_ok();
+            static SLACK: bool = set_current_timer_slack(NonZeroU64::new(TIMER_SLACK_NS)).is_ok();
         }
         loop {
             let left = release_ns.saturating_sub(self.now_ns());
@@ -318,7 +319,13 @@ fn discards_to_zeros(device: &dyn Device) -> Result<bool> {
 
 /// The process: serves until told to end, or until nobody is there who could tell.
 pub fn serve(order: &Order) -> Result<()> {
-    machine::listen_for_signals()?; // [S3] they set a flag that nobody looks at
+    // The drive is no part of what is measured: where its starter is pinned to one CPU, it is on any.
+    let mut everywhere = CpuSet::new();
+    (0..CpuSet::MAX_CPU).for_each(|cpu| everywhere.set(cpu));
+    let _best_effort = sched_setaffinity(None, &everywhere);
+    // [S3] They set a flag that nobody looks at.
+    machine::listen_for_signals()?;
+    signal_hook::flag::register(signal_hook::consts::SIGHUP, Arc::default())?;
     let mut end = Answering { told: false };
     let mut up = match Up::new(order) {
         Ok(up) => up,

@@ -109,7 +109,11 @@ fn xfs_works_on_a_drive_with_flash_and_is_taken_down_while_mounted() {
     let device = drive.block_device().to_owned();
     let traffic = work(&drive, "mkfs.xfs -q", &mountpoint);
     assert!(traffic.flash_programmed_bytes.is_some());
-    check(&traffic, &["journal", "superblock and group headers"]);
+    // The rest goes from the log to its place when somebody needs the log's room.
+    check(&traffic, &["journal"]);
+    let _writing = fs::File::create(mountpoint.join("open")).expect("created");
+    let written = drive.traffic().expect("answers").expect("counts").written_by_structure;
+    assert_eq!(written.keys().collect::<Vec<_>>(), ["total"], "no map while a file is open for writing");
     drop(drive);
     assert!(!is_attached(&device) && !is_mounted(directory.path()), "a mount on it goes, too");
 }
@@ -124,7 +128,8 @@ fn a_drive_goes_when_nobody_is_there_any_more() {
     let device = drive.block_device().to_owned();
     let process = drive.conversation.get_mut();
     // Signals do not end it; the end of its standard input does, as when the other process was killed.
-    shell(&format!("kill -INT {0}; kill -TERM {0}; kill -HUP {0} || true; sleep 0.2; kill -0 {0}", process.process.id()), &[]);
+    shell(&format!("kill -INT {0}; kill -TERM {0}; kill -HUP {0}; sleep 0.2", process.process.id()), &[]);
+    assert!(matches!(process.process.try_wait(), Ok(None)), "a signal ended it");
     process.questions = None;
     process.process.wait().expect("ended");
     assert!(!is_attached(&device) && !is_mounted(directory.path()));
@@ -145,9 +150,61 @@ fn what_cannot_be_a_drive_is_refused_by_a_sentence() {
 }
 
 #[test]
+fn a_drive_says_what_was_changed_for_everybody() {
+    let mut settings = Settings::new("romefs-a", 64 * MIB);
+    (settings.command_ns_min, settings.channel_count) = (Some(53_000), Some(2));
+    settings.detour.write = detour::Line { base_ns: 44_000.0, byte_ns: 0.5 };
+    let facts: BTreeMap<_, _> = settings.facts().expect("a profile").into_iter().collect();
+    let fact = |name: &str| facts.get(&format!("same drive: {name}")).map(String::as_str);
+    assert_eq!((fact("block command, read"), fact("block command, write")), (Some("53.0 us"), Some("53.0 us")));
+    assert_eq!(fact("detour of writes taken back"), Some("44.0 us + 0.5 us a KiB"));
+    assert_eq!(fact("block requests at once"), Some("2"));
+    // The numbers are in the image, so whoever opens TandemFS's drive finds them.
+    let directory = tempfile::tempdir().expect("a directory");
+    settings.create_own_image(&directory.path().join("image"), 64 * MIB).expect("created");
+    let block = tandemfs_emulator::info(&directory.path().join("image")).expect("an image").timing.expect("timed").block;
+    assert_eq!((block.read_latency_ns, block.write_latency_ns, block.channel_count), (53_000, 53_000, 2));
+    let cache = settings.create_peer_image(&directory.path().join("peers"), 64 * MIB).expect("created");
+    let peers = tandemfs_emulator::info(&directory.path().join("peers")).expect("an image");
+    assert_eq!((cache, peers.timing.expect("timed").block), (64 * MIB, block), "the same drive, its memory a cache");
+
+    let settings = Settings { profile: "bytefs".into(), channel_count: None, ..settings };
+    settings.create_own_image(&directory.path().join("own-firmware"), 192 * MIB).expect("created");
+    settings.create_peer_image(&directory.path().join("peers-firmware"), 192 * MIB).expect("created");
+    let model = |name: &str| tandemfs_emulator::info(&directory.path().join(name)).expect("an image").firmware.expect("firmware");
+    let (own, peers) = (model("own-firmware"), model("peers-firmware"));
+    let dram = |model: &tandemfs_emulator::FirmwareModel| match model.staging {
+        Staging::WriteLog { log_bytes, transaction_log_bytes, .. } => {
+            log_bytes + transaction_log_bytes + u64::from(model.write_buffer_pages) * PAGE
+        }
+        Staging::Cache { .. } => unreachable!("a drive with a write log"),
+    };
+    assert_eq!(dram(&own), dram(&peers), "the same DRAM");
+    assert_eq!(own.timing, peers.timing);
+    assert_eq!(own.timing.expect("timed").command_ns, 53_000);
+    assert_eq!(
+        (own.blocks_per_plane, own.pages_per_block, own.die_count()),
+        (peers.blocks_per_plane, peers.pages_per_block, peers.die_count())
+    );
+}
+
+#[test]
 fn orders_of_others_are_not_taken_for_ours() {
     assert!(order(r#"{"image":"x","late_files":0}"#).is_none() && order("").is_none());
     let ours = Order { image: "i".into(), mountpoint: "m".into(), directory: "d".into(), cache_bytes: 1, detour: Detour::default() };
     let text = serde_json::to_string(&Envelope { same_drive: ours.clone() }).expect("text");
     assert_eq!(order(&text), Some(ours));
+}
+
+/// By hand, on a machine with nothing else to do: `cargo test -p tandemfs-bench calibration_by_hand -- --ignored --nocapture`.
+#[test]
+#[ignore = "takes a minute, and a quiet machine"]
+fn calibration_by_hand() {
+    let profile = std::env::var("PROFILE").unwrap_or_else(|_| "romefs-a".into());
+    let longer_way = std::env::var_os("AS_PROFILE").is_none();
+    let say = &mut |sentence: &str| eprintln!("{sentence}");
+    match calibrate::calibrate(Path::new("/dev/shm"), &Settings::new(&profile, 64 * MIB), longer_way, say) {
+        Ok(found) => eprintln!("{:?}", found.settings),
+        Err(failure) => panic!("{failure}"),
+    }
 }

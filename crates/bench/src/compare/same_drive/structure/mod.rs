@@ -6,7 +6,8 @@
 //!       before it became a directory's counts as that.
 //! [ST3] Counters are read before the map is: looking at the device is no traffic of the file system.
 //!
-//! ext4 has a map by dumpe2fs and debugfs, XFS by xfs_db. Btrfs writes its trees wherever there is room, so it has the total alone.
+//! ext4 has a map by dumpe2fs and debugfs, XFS by xfs_db unless a file is open for writing. Btrfs writes its trees wherever there is room, so
+//! it has the total alone.
 
 pub mod ext4;
 pub mod xfs;
@@ -100,13 +101,14 @@ pub fn of(device: &Path, device_bytes: u64, sector_bytes: u64, written: &[Run]) 
     let mut head = vec![0; 8192];
     File::open(device)?.read_exact_at(&mut head, 0)?;
     let sector_count = device_bytes / sector_bytes;
-    let split = if head[1080..1082] == [0x53, 0xef] {
-        ext4::map(device, sector_count, sector_bytes)?.split(written, sector_bytes)
+    let map = if head[1080..1082] == [0x53, 0xef] {
+        Some(ext4::map(device, sector_count, sector_bytes)?)
     } else if head[..4] == *b"XFSB" {
-        xfs::map(device, sector_count, sector_bytes)?.split(written, sector_bytes)
+        xfs::map(device, sector_count, sector_bytes)?
     } else {
-        BTreeMap::from([(TOTAL.to_owned(), total)])
+        None
     };
+    let split = map.map_or_else(|| BTreeMap::from([(TOTAL.to_owned(), total)]), |map| map.split(written, sector_bytes));
     let sum = split.values().sum::<u64>();
     if sum != total {
         return Err(Failure::new(format!("the structures come to {sum} B, and {total} B were written; this is a bug of the benchmark")));

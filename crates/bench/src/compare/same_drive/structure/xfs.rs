@@ -1,16 +1,16 @@
-//! XFS, from `xfs_db`'s check of every block. XFS keeps metadata in a cache of its own, so a mounted one is frozen meanwhile: then the device
-//! has everything.
+//! XFS, from `xfs_db`'s check of every block. XFS keeps metadata in a cache of its own, and `xfs_db` reads no file system whose log is not
+//! clean; so a mounted one is made read-only meanwhile. Where somebody has a file open for writing that cannot be, and there is no map.
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use super::{DATA, Map, ask};
 use crate::failure::{Failure, Result};
 
-/// The map of a file system, mounted or not.
-pub fn map(device: &Path, sector_count: u64, sector_bytes: u64) -> Result<Map> {
-    let _frozen = Frozen::new(device)?;
+/// The map of a file system, mounted or not; none of one that is being written to.
+pub fn map(device: &Path, sector_count: u64, sector_bytes: u64) -> Result<Option<Map>> {
+    let Some(_still) = ReadOnly::new(device)? else { return Ok(None) };
     let sizes = ask("xfs_db", &["-r", "-c", "sb 0", "-c", "print blocksize agblocks"], device)?;
     let size = |name: &str| {
         let line = sizes.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(" = "));
@@ -26,7 +26,7 @@ pub fn map(device: &Path, sector_count: u64, sector_bytes: u64) -> Result<Map> {
     for (structure, first, count) in runs(&said, group_blocks)? {
         map.claim(structure, first * per_block, count * per_block)?;
     }
-    Ok(map)
+    Ok(Some(map))
 }
 
 /// "setting block 0/9 to freelist": the last such line of a block holds. Data and free blocks are left out: nobody claims them.
@@ -68,31 +68,32 @@ fn structure(kind: &str) -> &'static str {
     }
 }
 
-/// A mounted file system that stands still, until dropped.
-struct Frozen(Option<PathBuf>);
+/// A file system that nobody writes to, until dropped.
+struct ReadOnly(Option<PathBuf>);
 
-impl Frozen {
-    fn new(device: &Path) -> Result<Self> {
+impl ReadOnly {
+    /// None where somebody has a file open for writing.
+    fn new(device: &Path) -> Result<Option<Self>> {
         let mounts = fs::read_to_string("/proc/self/mounts")?;
         let mut places = mounts.lines().filter_map(|line| line.strip_prefix(device.to_str()?)?.strip_prefix(' ')?.split(' ').next());
-        let Some(mountpoint) = places.next().map(PathBuf::from) else { return Ok(Self(None)) };
-        let status = Command::new("fsfreeze").arg("--freeze").arg(&mountpoint).status()?;
-        if status.success() {
-            Ok(Self(Some(mountpoint)))
-        } else {
-            Err(Failure::new(format!("{}: it cannot be frozen", mountpoint.display())))
+        let Some(mountpoint) = places.next().map(PathBuf::from) else { return Ok(Some(Self(None))) };
+        let is_read_only = remount(&mountpoint, "remount,ro")?;
+        Ok(is_read_only.then_some(Self(Some(mountpoint))))
+    }
+}
+
+impl Drop for ReadOnly {
+    fn drop(&mut self) {
+        if let Some(mountpoint) = &self.0
+            && !remount(mountpoint, "remount,rw").is_ok_and(|done| done)
+        {
+            eprintln!("{}: it was made read-only and cannot be made writable again", mountpoint.display());
         }
     }
 }
 
-impl Drop for Frozen {
-    fn drop(&mut self) {
-        if let Some(mountpoint) = &self.0
-            && !Command::new("fsfreeze").arg("--unfreeze").arg(mountpoint).status().is_ok_and(|status| status.success())
-        {
-            eprintln!("{}: it is frozen and cannot be thawed; 'fsfreeze --unfreeze' does that", mountpoint.display());
-        }
-    }
+fn remount(mountpoint: &Path, options: &str) -> Result<bool> {
+    Ok(Command::new("mount").args(["-o", options]).arg(mountpoint).stderr(Stdio::null()).status()?.success())
 }
 
 #[cfg(test)]
