@@ -53,7 +53,7 @@ fn spin() -> f64 {
 pub struct Taken {
     /// Seconds of the measured part.
     pub seconds: f64,
-    /// CPU seconds of the whole machine.
+    /// CPU seconds of the whole machine, less those of what only emulates a drive.
     pub cpu_seconds: f64,
     /// Memory of daemon and client, in bytes.
     pub memory_bytes: u64,
@@ -94,6 +94,11 @@ impl<'m> RunClock<'m> {
         self.taken.ok_or_else(|| Failure::new("the case measured nothing; this is a bug of the benchmark"))
     }
 
+    /// CPU seconds of the machine, less those of what only emulates a drive.
+    fn cpu_seconds(&self) -> Result<f64> {
+        Ok(busy_seconds()? - self.mounted.drive().map_or(0.0, process_seconds))
+    }
+
     fn memory_bytes(&self) -> u64 {
         private_memory_bytes(std::process::id()) + self.mounted.daemon().map_or(0, private_memory_bytes)
     }
@@ -112,14 +117,14 @@ impl StageClock for RunClock<'_> {
         }
         self.mounted.begin_traffic()?;
         let (noise, memory_bytes) = (self.noise.now(), self.memory_bytes());
-        self.started = Some(Started { noise, cpu_seconds: busy_seconds()?, memory_bytes, time: Instant::now() });
+        self.started = Some(Started { noise, cpu_seconds: self.cpu_seconds()?, memory_bytes, time: Instant::now() });
         Ok(())
     }
 
     fn end(&mut self) -> Result<()> {
         let now = Instant::now();
         let started = self.started.take().ok_or_else(|| Failure::new("a measured part ends that did not begin"))?;
-        let cpu_seconds = busy_seconds()? - started.cpu_seconds;
+        let cpu_seconds = (self.cpu_seconds()? - started.cpu_seconds).max(0.0);
         let memory_bytes = started.memory_bytes.max(self.memory_bytes());
         let noise = started.noise.max(self.noise.now());
         // What the kernel still holds has to cross as well, sooner or later.
@@ -149,6 +154,18 @@ fn busy_of(text: &str) -> Result<f64> {
         [user, nice, system, _, _, irq, softirq, ..] => Ok((user + nice + system + irq + softirq) as f64 / clock_ticks_per_second() as f64),
         _ => Err(Failure::new("/proc/stat does not say how busy the CPUs are")),
     }
+}
+
+/// CPU seconds of a process; 0 of one that is gone.
+fn process_seconds(process: u32) -> f64 {
+    process_of(&fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default())
+}
+
+/// Fields 14 and 15 of `/proc/PID/stat`, in ticks. The second is a name that may hold anything, in parentheses.
+fn process_of(text: &str) -> f64 {
+    let after_name = text.rsplit_once(')').map_or("", |(_, rest)| rest);
+    let ticks = after_name.split_ascii_whitespace().skip(11).take(2).filter_map(|field| field.parse::<u64>().ok());
+    ticks.sum::<u64>() as f64 / clock_ticks_per_second() as f64
 }
 
 /// Memory of a process that is its own: not what it maps of files and images. 0 of a process that is gone.
@@ -208,6 +225,8 @@ mod tests {
         let ticks = clock_ticks_per_second() as f64;
         assert_eq!(busy_of("cpu  10 20 30 999 888 5 6 777 3 2\ncpu0 1 1 1").expect("busy") * ticks, 71.0);
         assert!(busy_of("nothing").is_err());
+        assert_eq!(process_of("7 (a b) c) S 1 2 3 4 5 6 7 8 9 10 40 2 99 99") * ticks, 42.0);
+        assert_eq!(process_of(""), 0.0);
         assert_eq!(private_of("VmRSS:\t 900 kB\nRssAnon:\t     12 kB\nRssFile:\t 8 kB\n"), 12 << 10);
         assert_eq!(private_of(""), 0);
     }

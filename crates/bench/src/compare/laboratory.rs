@@ -40,6 +40,16 @@ pub struct Laboratory {
     same: Option<same_drive::Settings>,
 }
 
+/// What the drives of everybody are.
+pub struct SameDrive {
+    /// What they take.
+    pub calibrations: Vec<Calibration>,
+    /// For readers: name and value.
+    pub facts: Vec<(String, String)>,
+    /// From which they can be made again.
+    pub made: String,
+}
+
 impl Laboratory {
     /// A new directory below the one of the settings.
     ///
@@ -52,15 +62,19 @@ impl Laboratory {
         Ok(Self { directory, settings: settings.clone(), noise: Noise::new(), loop_file: None, image: None, same: None })
     }
 
-    /// Finds what makes the drives of everybody equal. Nothing is run at [`Place::Same`] before.
+    /// Finds what makes the drives of everybody equal, or for a comparison that is resumed what makes them so on the drive that it was made
+    /// on (`before`). Nothing is run at [`Place::Same`] before.
     ///
     /// # Errors
     /// They cannot be made equal here; by how much they differ.
-    pub fn calibrate(&mut self, say: &mut dyn FnMut(&str)) -> Result<Vec<Calibration>> {
-        let wanted = same_drive::Settings::new(&self.settings.profile, self.settings.memory_bytes);
+    pub fn calibrate(&mut self, before: Option<&str>, say: &mut dyn FnMut(&str)) -> Result<SameDrive> {
+        let new = || same_drive::Settings::new(&self.settings.profile, self.settings.memory_bytes);
+        let wanted = before.map(serde_json::from_str).transpose()?.unwrap_or_else(new);
         let calibrated = same_drive::calibrate::calibrate(self.directory.path(), &wanted, true, say)?;
+        let made = serde_json::to_string(&calibrated.settings)?;
+        let found = SameDrive { calibrations: calibrated.calibrations, facts: calibrated.settings.facts()?, made };
         self.same = Some(calibrated.settings);
-        Ok(calibrated.calibrations)
+        Ok(found)
     }
 
     /// Measures a case once. `round` also chooses what is drawn; none is a warm-up, whose record is to be thrown away.

@@ -43,7 +43,12 @@ pub trait Mounted {
     /// It cannot be unmounted or mounted.
     fn make_cold(&mut self) -> Result<()>;
 
-    /// The processes that serve it.
+    /// The process that is its drive, whose CPU time is not the file system's.
+    fn drive(&self) -> Option<u32> {
+        None
+    }
+
+    /// The process that serves it.
     fn daemon(&self) -> Option<u32> {
         None
     }
@@ -155,6 +160,10 @@ impl<'b> KernelMount<'b> {
 }
 
 impl Mounted for KernelMount<'_> {
+    fn drive(&self) -> Option<u32> {
+        self.backing.process()
+    }
+
     fn make_cold(&mut self) -> Result<()> {
         self.mountpoint.unmount()?;
         drop_caches()?;

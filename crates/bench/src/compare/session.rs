@@ -70,7 +70,13 @@ pub fn compare(arguments: &CompareArguments) -> Result<()> {
     let chosen = chosen_cases(&arguments.cases, arguments.quick)?;
     let (peers, mut left_out) = available(&wanted_peers(&arguments.peer))?;
     let chosen = with_programs(chosen, &mut left_out)?;
-    let places = if arguments.place.is_empty() { vec![Place::Free] } else { arguments.place.clone() };
+    let mut places = match (arguments.place.is_empty(), arguments.full) {
+        (false, _) => arguments.place.clone(),
+        (true, true) => vec![Place::Free, Place::Same],
+        (true, false) => vec![Place::Free],
+    };
+    places.sort_unstable();
+    places.dedup();
     let settings = arguments.common.settings(extent.scale);
 
     fs::create_dir_all(&arguments.output).map_err(|error| Failure::new(format!("{}: {error}", arguments.output.display())))?;
@@ -103,7 +109,7 @@ fn measure(
     let names: Vec<String> = chosen.iter().map(|case| case.name()).collect();
     let applies = |case: usize, peer: Peer| chosen[case].applies_to(peer);
     let grid = Grid { cases: &names, places, peers, rounds: extent.rounds, applies: &applies };
-    let runs = grid.runs(&store.done());
+    let mut runs = grid.runs(&store.done());
     if runs.is_empty() {
         return Ok(0);
     }
@@ -111,8 +117,18 @@ fn measure(
     let mut progress = Progress::new(runs.len());
     if runs.iter().any(|run| run.place == Place::Same) {
         progress.begin("the same drive for everybody is calibrated", &[]);
-        let calibrated = laboratory.calibrate(&mut |sentence| progress.say_if_seen(sentence))?;
-        store.calibrated(calibrated)?;
+        match laboratory.calibrate(store.same_drive(), &mut |sentence| progress.say_if_seen(sentence)) {
+            Ok(found) => store.calibrated(found.calibrations, found.facts, found.made)?,
+            Err(failure) => {
+                machine::check()?;
+                runs.retain(|run| run.place != Place::Same);
+                if runs.is_empty() {
+                    return Err(failure);
+                }
+                progress.say(&failure.to_string());
+                store.leave_out("same drive".to_owned(), failure.to_string())?;
+            }
+        }
     }
     let (start, mut failed) = (Instant::now(), BTreeSet::new());
     for (index, run) in runs.iter().enumerate() {
@@ -179,7 +195,7 @@ pub fn run(arguments: &RunArguments) -> Result<()> {
     let settings = arguments.common.settings(arguments.scale);
     let mut laboratory = Laboratory::new(&settings)?;
     if arguments.place == Place::Same {
-        laboratory.calibrate(&mut |_| {})?;
+        laboratory.calibrate(None, &mut |_| {})?;
     }
     let record = laboratory.run(&*case, arguments.place, arguments.peer, Some(0))?;
     if arguments.common.json {

@@ -277,6 +277,10 @@ impl Backing for Drive {
     fn begin_traffic(&self) -> Result<()> {
         self.tell(Ask::Begin)
     }
+
+    fn process(&self) -> Option<u32> {
+        Some(self.process_id())
+    }
 }
 
 /// The process of a drive: this program; in tests the test of that name.
