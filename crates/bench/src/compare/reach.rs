@@ -38,19 +38,19 @@ pub struct Reach {
 }
 
 const DURABLE: &[&str] = &["durable-overwrite-4k", "append-fsync-4k", "create-write-fsync-4k"];
-const MANY_FILES: &[&str] = &["untar", "cp-r", "rm-r", "ls-cold", "find-cold"];
+const MANY_FILES: &[&str] = &["untar", "cp-r", "rm-r", "list-cold", "readdir-cold"];
 
 /// All rows.
 pub const TABLE: &[Reach] = &[
     row("durable overwrite, append, create; strict, through FUSE", DURABLE, Peer::TandemfsStrict, Some(Place::Free), 3.0),
     row("durable overwrite, append, create; strict, through FUSE", DURABLE, Peer::TandemfsStrict, Some(Place::Same), 5.0),
     row("durable overwrite, append, create; library", DURABLE, Peer::TandemfsLibrary, Some(Place::Free), 10.0),
-    row("varmail", &["filebench-varmail"], Peer::TandemfsRelaxed, Some(Place::Same), 4.8),
-    row("fileserver", &["filebench-fileserver"], Peer::TandemfsRelaxed, Some(Place::Same), 2.0),
-    row("webproxy", &["filebench-webproxy"], Peer::TandemfsRelaxed, Some(Place::Same), 3.0),
-    row("oltp", &["filebench-oltp"], Peer::TandemfsRelaxed, Some(Place::Same), 4.1),
+    row("varmail", &["varmail"], Peer::TandemfsRelaxed, Some(Place::Same), 4.8),
+    row("fileserver", &["fileserver"], Peer::TandemfsRelaxed, Some(Place::Same), 2.0),
+    row("webproxy", &["webproxy"], Peer::TandemfsRelaxed, Some(Place::Same), 3.0),
+    row("oltp", &["oltp"], Peer::TandemfsRelaxed, Some(Place::Same), 4.1),
     row("Redis, appendfsync always", &["redis-always"], Peer::TandemfsRelaxed, Some(Place::Same), 2.5),
-    row("SQLite, WAL and FULL", &["sqlite-wal", "sqlite-wal-mixed"], Peer::TandemfsRelaxed, Some(Place::Same), 2.5),
+    row("SQLite, WAL and FULL", &["sqlite-wal-full", "sqlite-mixed-wal"], Peer::TandemfsRelaxed, Some(Place::Same), 2.5),
     row("pgbench, reading and writing", &["pgbench-read-write"], Peer::TandemfsRelaxed, Some(Place::Same), 2.5),
     row("RocksDB, fillsync", &["rocksdb-fillsync"], Peer::TandemfsRelaxed, Some(Place::Same), 2.5),
     row("warm reads", &["read-4k-random-warm", "read-1m-sequential-warm"], Peer::TandemfsRelaxed, None, 0.9),
@@ -66,7 +66,7 @@ pub const TABLE: &[Reach] = &[
     },
     Reach {
         title: "bytes to flash beside ext4's",
-        cases: &["filebench-varmail", "create-write-fsync-4k"],
+        cases: &["varmail", "create-write-fsync-4k"],
         peer: Peer::TandemfsRelaxed,
         place: Some(Place::Same),
         measure: Measure::FlashBytesAtMost(1.0 / 3.0),
@@ -176,7 +176,7 @@ fn flash_bytes(traffic: &TrafficPerUnit) -> Option<f64> {
 }
 
 /// Whether a name is that of a case, for any number of clients (`-c4`) or commands at once (`-p10`).
-fn is_case(name: &str, case: &str) -> bool {
+pub fn is_case(name: &str, case: &str) -> bool {
     let is_number = |text: &str| text.strip_prefix(['c', 'p']).is_some_and(|number| number.parse::<u32>().is_ok());
     name.strip_prefix(case).is_some_and(|rest| rest.is_empty() || rest.strip_prefix('-').is_some_and(is_number))
 }
@@ -245,7 +245,7 @@ mod tests {
     #[test]
     fn flash_is_counted_not_timed() {
         let side = |peer, flash: u64| {
-            let mut records = rounds("filebench-varmail", peer, &[10.0; 3]);
+            let mut records = rounds("varmail", peer, &[10.0; 3]);
             for record in &mut records {
                 record.place = Place::Same;
                 record.noise = 0.5;
@@ -259,6 +259,14 @@ mod tests {
         };
         assert_eq!(verdicts(9_000), [Verdict::UndecidedByNoise, Verdict::Met]);
         assert_eq!(verdicts(11_000), [Verdict::UndecidedByNoise, Verdict::Missed]);
+    }
+
+    #[test]
+    fn regression_every_reach_names_cases_that_there_are() {
+        let names: Vec<String> = crate::compare::cases::all().iter().map(|case| case.name()).collect();
+        for case in TABLE.iter().flat_map(|reach| reach.cases) {
+            assert!(names.iter().any(|name| is_case(name, case)), "no case is called {case}: {names:?}");
+        }
     }
 
     #[test]

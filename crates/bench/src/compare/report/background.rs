@@ -115,7 +115,7 @@ fn noise(results: &Results) -> Vec<Block> {
     let rows = noisy.iter().map(|record| format!("{}: {}", run_name(record), figures::percent(record.noise)));
     vec![
         Block::Warning(format!(
-            "{} of {count} runs, of {} cases, were disturbed: a fixed piece of computing around them took more than {limit} longer than usual. \
+            "{} of {count} runs (cases: {}) were disturbed: a fixed piece of computing around them took more than {limit} longer than usual. \
              Where that holds for the median of a case's rounds, the case decides nothing.",
             noisy.len(),
             cases.len()

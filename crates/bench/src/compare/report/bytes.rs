@@ -7,7 +7,9 @@ use super::names::{self, STRUCTURES_MAX};
 use super::plots::bytes::{Bar, plot};
 use super::subject::Subject;
 use super::{document, figures};
+use crate::compare::case::Group;
 use crate::compare::peer::Peer;
+use crate::compare::reach::{Judgement, Measure};
 use crate::compare::statistics::{Summary, TrafficPerUnit};
 use crate::failure::Result;
 
@@ -17,9 +19,8 @@ const OTHER: &str = "other";
 const UNSPLIT: &str = "not split";
 
 /// The chapter; nothing where no drive counted.
-pub fn chapter(subjects: &[Subject<'_>]) -> Result<Vec<Block>> {
-    let counted: Vec<&Subject<'_>> =
-        subjects.iter().filter(|subject| subject.peers.iter().any(|measured| traffic(measured.summary).is_some())).collect();
+pub fn chapter(subjects: &[Subject<'_>], judgements: &[Judgement]) -> Result<Vec<Block>> {
+    let counted: Vec<&Subject<'_>> = subjects.iter().filter(|subject| is_counted(subject)).collect();
     if counted.is_empty() {
         return Ok(Vec::new());
     }
@@ -28,9 +29,10 @@ pub fn chapter(subjects: &[Subject<'_>]) -> Result<Vec<Block>> {
     let mut blocks = vec![
         Block::Chapter { id: "bytes".into(), title: "Bytes".into() },
         Block::Paragraph(
-            "Medians for one unit of work, of the measured part alone. Bars are what the host wrote, by the structure of the file system that it \
-             belongs to; the line below a bar is what the flash programmed for it, collection included. What a case leaves in a cache is not in \
-             it. Programmed / written is the drive's own amplification; programmed / by application is counted where a case's unit is bytes that it writes."
+            "Medians for one unit of work, of the measured part; what the kernel still held at its end was written first, and counts. Bars are \
+             what the host wrote, by the structure of the file system that it belongs to; the line below a bar is what the flash programmed for \
+             it, collection included; beside it stand both. Programmed / written is the drive's own amplification; programmed / by application is \
+             counted where a case's unit is bytes that it writes."
                 .into(),
         ),
         Block::Grid(overview(&counted)),
@@ -40,21 +42,41 @@ pub fn chapter(subjects: &[Subject<'_>]) -> Result<Vec<Block>> {
         legend.truncate(STRUCTURES_MAX);
         legend.push((names::structure_colour(STRUCTURES_MAX), OTHER.to_owned()));
     }
-    let mut plots = Vec::new();
-    for subject in counted
-        .iter()
-        .filter(|subject| subject.peers.iter().any(|measured| traffic(measured.summary).is_some_and(|found| found.written_bytes > 0.0)))
-    {
-        let unit = figures::singular(subject.unit);
-        let title = format!("{}, {}", subject.case, names::place(subject.place));
-        let bars: Vec<Bar> = subject.peers.iter().filter_map(|measured| bar(measured.summary, &colour)).collect();
-        plots.push(Plot { svg: plot(&title, &format!("written for one {unit}"), &bars)?, title });
+    // Those that have to reach something, and the loads of the papers, are seen at once; the others when they are opened.
+    let is_first = |subject: &Subject<'_>| {
+        let is_judged =
+            |judgement: &Judgement| matches!(judgement.reach.measure, Measure::FlashBytesAtMost(_)) && judgement.case == subject.case;
+        subject.group == Group::Filebench || judgements.iter().any(is_judged)
+    };
+    let (mut first, mut folds) = (Vec::new(), Vec::new());
+    for subject in counted {
+        let mut blocks = vec![Block::Grid(details(subject))];
+        if subject.peers.iter().any(|measured| traffic(measured.summary).is_some_and(|found| found.written_bytes > 0.0)) {
+            let bars: Vec<Bar> = subject.peers.iter().filter_map(|measured| bar(measured.summary, &colour)).collect();
+            let svg = plot(&title(subject), &format!("written for one {}", figures::singular(subject.unit)), &bars)?;
+            let drawn = Plot { title: title(subject), svg };
+            if is_first(subject) {
+                first.push(drawn);
+            } else {
+                blocks.push(Block::Plots { legend: legend.clone(), plots: vec![drawn] });
+            }
+        }
+        folds.push(Block::Fold { id: link(subject), summary: title(subject), tag: None, blocks });
     }
-    if !plots.is_empty() {
-        blocks.push(Block::Plots { legend, plots });
+    if !first.is_empty() {
+        blocks.push(Block::Plots { legend, plots: first });
     }
-    blocks.extend(counted.iter().map(|subject| case(subject)));
+    blocks.extend(folds);
     Ok(blocks)
+}
+
+fn title(subject: &Subject<'_>) -> String {
+    format!("{}, {}", subject.case, names::place(subject.place))
+}
+
+/// Whether somebody's bytes are there to be held against ours.
+fn is_counted(subject: &Subject<'_>) -> bool {
+    subject.peers.iter().any(|measured| !measured.summary.peer.is_ours() && traffic(measured.summary).is_some())
 }
 
 fn traffic(summary: &Summary) -> Option<&TrafficPerUnit> {
@@ -94,8 +116,8 @@ fn bar(summary: &Summary, colour: &dyn Fn(&str) -> Colour) -> Option<Bar> {
 
 /// TandemFS beside ext4, a row for each case and drive.
 fn overview(subjects: &[&Subject<'_>]) -> Grid {
-    let head = ["case", "drive", "TandemFS", "written, ours to ext4's", "flash programmed, ours to ext4's", "FLUSH, ours to ext4's"];
-    let mut grid = Grid::new("TandemFS beside ext4 with its defaults: below 1× is less", &[0, 1, 2], head);
+    let head = ["case", "flash programmed", "written", "FLUSH", "TandemFS", "drive"];
+    let mut grid = Grid::new("TandemFS to ext4 with its defaults, for a unit of work: below 1× is less", &[0, 4, 5], head);
     for subject in subjects {
         let Some(ext4) = subject.of(Peer::Ext4).and_then(|measured| traffic(measured.summary)) else { continue };
         for peer in [Peer::TandemfsRelaxed, Peer::TandemfsStrict] {
@@ -103,7 +125,9 @@ fn overview(subjects: &[&Subject<'_>]) -> Grid {
             let share = |of: fn(&TrafficPerUnit) -> Option<f64>| match (of(ours), of(ext4)) {
                 (Some(ours), Some(theirs)) if theirs > 0.0 => {
                     let ratio = ours / theirs;
-                    Cell::marked(figures::ratio(ratio), if ratio > 1.0 { Mark::Loss } else { Mark::Win })
+                    let mark = if ratio > 1.0 { Mark::Loss } else { Mark::Win };
+                    // What reads as 1.00 is neither.
+                    if (0.995..1.005).contains(&ratio) { figures::ratio(ratio).into() } else { Cell::marked(figures::ratio(ratio), mark) }
                 }
                 _ => "–".into(),
             };
@@ -111,11 +135,11 @@ fn overview(subjects: &[&Subject<'_>]) -> Grid {
                 None,
                 [
                     Cell::linked(subject.case, link(subject)),
-                    names::place(subject.place).into(),
-                    names::peer(peer).into(),
-                    share(|traffic| Some(traffic.written_bytes)),
                     share(|traffic| traffic.flash_programmed_bytes),
+                    share(|traffic| Some(traffic.written_bytes)),
                     share(|traffic| Some(traffic.flushes)),
+                    names::peer(peer).into(),
+                    names::place(subject.place).into(),
                 ],
             );
         }
@@ -128,7 +152,7 @@ fn link(subject: &Subject<'_>) -> String {
 }
 
 /// Everybody in a case.
-fn case(subject: &Subject<'_>) -> Block {
+fn details(subject: &Subject<'_>) -> Grid {
     let head = [
         "file system",
         "written",
@@ -141,14 +165,13 @@ fn case(subject: &Subject<'_>) -> Block {
         "by structure",
     ];
     let unit = figures::singular(subject.unit);
-    let title = format!("{}, {}", subject.case, names::place(subject.place));
-    let mut grid = Grid::new(format!("{title}: for one {unit}"), &[0, 8], head);
+    let mut grid = Grid::new(format!("{}: for one {unit}", title(subject)), &[0, 8], head);
     for measured in &subject.peers {
         let Some(found) = traffic(measured.summary) else { continue };
         let flash = |bytes: Option<f64>| bytes.map_or("–".to_owned(), figures::bytes);
         let amplification = found.flash_programmed_bytes.filter(|_| found.written_bytes > 0.0).map(|flash| flash / found.written_bytes);
-        // A case whose unit is bytes that it reads writes hardly any.
-        let writes_its_unit = subject.unit == "bytes" && found.written_bytes >= 0.5;
+        // A case whose unit is bytes that it reads writes hardly any, or reads as many.
+        let writes_its_unit = subject.unit == "bytes" && found.written_bytes >= 0.5 && found.read_bytes < 0.25;
         let by_application = found.flash_programmed_bytes.filter(|_| writes_its_unit);
         let mut parts: Vec<(&str, f64)> = parts(found).into_iter().collect();
         parts.sort_by(|one, other| other.1.total_cmp(&one.1));
@@ -168,5 +191,5 @@ fn case(subject: &Subject<'_>) -> Block {
             ],
         );
     }
-    Block::Fold { id: link(subject), summary: title, tag: None, blocks: vec![Block::Grid(grid)] }
+    grid
 }

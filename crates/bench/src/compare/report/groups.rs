@@ -39,6 +39,13 @@ pub fn chapter(group: Group, material: &Material<'_, '_>) -> Result<Vec<Block>> 
         let title = format!("{}: rate beside the best of ext4 and XFS, {}", names::group(group), names::place(place));
         ratio_plots.extend(ratios::plots(&title, &rows(&here, material.judgements))?);
     }
+    if !ratio_plots.is_empty() {
+        blocks.push(Block::Paragraph(
+            "Bars are ratios of rates: 1 is the better of ext4 and XFS, which has no bar. Thin lines are 95 % intervals, a dashed line is what the \
+             mount has to reach."
+                .into(),
+        ));
+    }
     plotted(&mut blocks, &subjects, ratio_plots);
     if group == Group::Scale {
         let plots = growth(&subjects)?;
@@ -163,7 +170,7 @@ fn case(subjects: &[&Subject<'_>], descriptions: &BTreeMap<String, String>) -> R
 fn details(subject: &Subject<'_>) -> Grid {
     let is_bytes = subject.unit == "bytes";
     let rate_name = if is_bytes { "median rate".to_owned() } else { format!("{}/s, median", subject.unit) };
-    let cpu_name = if is_bytes { "CPU a MiB".to_owned() } else { format!("CPU a {}", figures::singular(subject.unit)) };
+    let cpu_name = if is_bytes { "CPU for one MiB".to_owned() } else { format!("CPU for one {}", figures::singular(subject.unit)) };
     let head = [
         "file system".to_owned(),
         "rounds".to_owned(),
@@ -175,7 +182,7 @@ fn details(subject: &Subject<'_>) -> Grid {
         "p99".to_owned(),
         "p99.9".to_owned(),
         cpu_name,
-        "host memory".to_owned(),
+        "daemon and client".to_owned(),
         "noise".to_owned(),
     ];
     let mut grid = Grid::new(format!("{}, {}", subject.case, names::place(subject.place)), &[0], head);
@@ -239,12 +246,12 @@ fn growth(subjects: &[&Subject<'_>]) -> Result<Vec<Plot>> {
             .into_iter()
             .map(|peer| {
                 let points = members().filter_map(|subject| Some((subject.parameter?, subject.of(peer)?.summary.rate.median)));
-                let cost = |(parameter, rate): (f64, f64)| (parameter, if is_bytes { rate } else { 1e9 / rate });
+                let cost = |(parameter, rate): (f64, f64)| (parameter, if is_bytes { rate / MEBIBYTE } else { 1e9 / rate });
                 (names::colour(peer), points.map(cost).collect())
             })
             .collect();
-        let y = if is_bytes { "rate".to_owned() } else { format!("time of a {}", figures::singular(unit)) };
-        let y_text = |value: f64| if is_bytes { figures::rate(value, unit) } else { figures::time(value) };
+        let y = if is_bytes { "rate".to_owned() } else { format!("time for one {}", figures::singular(unit)) };
+        let y_text = |value: f64| if is_bytes { format!("{} MiB/s", figures::three_digits(value)) } else { figures::time(value) };
         let (x, x_text) = varied(name);
         let title = format!("{name}: {y}, {}", names::place(place));
         let axes = scale::Axes { x, y: &y, x_text: &x_text, y_text: &y_text };
@@ -260,10 +267,10 @@ fn varied(name: &str) -> (&'static str, fn(f64) -> String) {
     let has = |word: &str| name.split('-').any(|part| part.starts_with(word));
     match () {
         () if has("client") => ("clients", figures::three_digits),
-        () if has("fill") || has("full") => ("percent full", |value| format!("{} %", figures::three_digits(value))),
-        () if has("age") => ("age", figures::count),
-        () if has("size") => ("bytes of the file", figures::bytes),
-        () if has("director") || has("files") || has("entries") || has("names") => ("files in the directory", figures::count),
+        () if has("fill") => ("percent full", |value| format!("{} %", figures::three_digits(value))),
+        () if has("age") => ("times that the drive was written over", figures::three_digits),
+        () if has("overwrite") => ("bytes of the file", figures::bytes),
+        () if has("create") || has("lookup") => ("files in the directory", figures::count),
         () => ("parameter", figures::count),
     }
 }
@@ -274,8 +281,19 @@ mod tests {
 
     #[test]
     fn families_leave_the_parameter_out() {
-        for (name, expected) in [("file-size-1m", "file-size"), ("clients-c16", "clients"), ("untar", "untar"), ("fill-95", "fill")] {
+        for (name, expected) in
+            [("scale-overwrite-in-16mib", "scale-overwrite-in"), ("scale-clients-16", "scale-clients"), ("untar", "untar")]
+        {
             assert_eq!(family(name), expected);
+        }
+    }
+
+    #[test]
+    fn every_case_of_this_program_that_varies_something_says_what() {
+        let names: Vec<String> =
+            crate::compare::cases::all().iter().filter(|case| case.parameter().is_some()).map(|case| case.name()).collect();
+        for name in names {
+            assert_ne!(varied(family(&name)).0, "parameter", "{name}");
         }
     }
 }

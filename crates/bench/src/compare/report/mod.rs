@@ -28,7 +28,7 @@ mod subject;
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use self::document::{Block, Document};
 use self::groups::Material;
@@ -50,10 +50,17 @@ const CHAPTERS_SHOWN: usize = 2;
 /// # Errors
 /// Those of [`write`]; nobody reads standard output.
 pub fn run(arguments: &ReportArguments) -> Result<()> {
+    let (results, directory) = places(arguments);
+    say(&write(&results, &directory)?)
+}
+
+/// The file of results that is meant, and where its report goes.
+fn places(arguments: &ReportArguments) -> (PathBuf, PathBuf) {
     let named = &arguments.results;
     let results = if named.is_dir() { named.join(RESULTS) } else { named.clone() };
     let beside = || results.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new(".")).to_owned();
-    say(&write(&results, &arguments.output.clone().unwrap_or_else(beside))?)
+    let directory = arguments.output.clone().unwrap_or_else(beside);
+    (results, directory)
 }
 
 /// Makes `report.html` and `report.md` in a directory from a file of results. Returns the first chapters as Markdown, for the terminal.
@@ -98,7 +105,7 @@ fn document(results: &Results, descriptions: &BTreeMap<String, String>) -> Resul
     for group in names::GROUPS {
         blocks.extend(groups::chapter(group, &material)?);
     }
-    blocks.extend(bytes::chapter(&subjects)?);
+    blocks.extend(bytes::chapter(&subjects, &judgements)?);
     blocks.extend(background::calibration(&results.header.calibration));
     blocks.extend(background::chapter(results, &subjects));
     Ok(Document { title: "TandemFS beside ext4, XFS and Btrfs".into(), blocks })
@@ -228,6 +235,19 @@ mod tests {
         assert!(made.tables.contains("varmail, same drive: fewer rounds than the 3 of others (XFS 2)"), "{}", made.tables);
         let calibration = made.tables.lines().find(|line| line.contains("4 KiB write + flush")).expect("a row");
         assert!(calibration.contains("1.19×") && calibration.ends_with("no |"), "{calibration}");
+    }
+
+    #[test]
+    fn a_report_goes_beside_its_results_or_where_it_is_asked_for() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let directory = directory.path();
+        let asked = |results: &Path, output: Option<&Path>| {
+            places(&ReportArguments { results: results.to_owned(), output: output.map(Path::to_owned) })
+        };
+        let file = directory.join(RESULTS);
+        assert_eq!(asked(directory, None), (file.clone(), directory.to_owned()));
+        assert_eq!(asked(&file, Some(Path::new("else/where"))), (file, "else/where".into()));
+        assert_eq!(asked(Path::new("other.jsonl"), None), ("other.jsonl".into(), ".".into()));
     }
 
     #[test]

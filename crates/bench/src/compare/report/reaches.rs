@@ -3,7 +3,7 @@
 use super::document::{Block, Cell, Grid, identifier};
 use super::losses::{interval, verdict_mark};
 use super::{figures, names};
-use crate::compare::reach::{Judgement, Measure, Reach, TABLE};
+use crate::compare::reach::{Judgement, Measure, Reach, TABLE, is_case};
 
 /// The chapter.
 pub fn chapter(judgements: &[Judgement]) -> Vec<Block> {
@@ -62,7 +62,7 @@ fn wanted(measure: Measure) -> String {
 
 /// The cases of a row that were not judged, in a sentence.
 fn unmeasured(reach: &Reach, judgements: &[Judgement]) -> Option<String> {
-    let is_judged = |case: &str| judgements.iter().any(|judgement| judgement.reach == *reach && judgement.case.starts_with(case));
+    let is_judged = |case: &str| judgements.iter().any(|judgement| judgement.reach == *reach && is_case(&judgement.case, case));
     let open: Vec<&str> = reach.cases.iter().copied().filter(|case| !is_judged(case)).collect();
     let place = reach.place.map_or("any drive", names::place);
     (!open.is_empty())

@@ -12,7 +12,7 @@ pub const HOSTILE: &str = "<script>alert('x')</script>";
 /// A case that TandemFS loses on both drives, by more than any other.
 pub const WORST: &str = "untar";
 /// A case of which all runs are noisy.
-pub const NOISY: &str = "redis-always";
+pub const NOISY: &str = "redis-always-p1";
 
 /// Name, group, unit, parameter, the rate of ext4, and how many times that of TandemFS in its relaxed form is.
 type Case = (&'static str, Group, &'static str, Option<f64>, f64, f64);
@@ -20,21 +20,21 @@ type Case = (&'static str, Group, &'static str, Option<f64>, f64, f64);
 const CASES: [Case; 17] = [
     ("durable-overwrite-4k-c1", Group::Micro, "operations", None, 9_000.0, 4.1),
     ("durable-overwrite-4k-c16", Group::Micro, "operations", None, 40_000.0, 6.3),
-    ("append-fsync-c1", Group::Micro, "operations", None, 7_000.0, 3.3),
-    ("create-write-fsync-c1", Group::Micro, "operations", None, 4_000.0, 5.9),
+    ("append-fsync-4k-c1", Group::Micro, "operations", None, 7_000.0, 3.3),
+    ("create-write-fsync-4k-c1", Group::Micro, "operations", None, 4_000.0, 5.9),
     ("read-4k-random-warm-c1", Group::Micro, "operations", None, 1_100_000.0, 0.97),
     ("write-1m-sequential", Group::Micro, "bytes", None, 1_900_000_000.0, 0.71),
     (WORST, Group::Buffered, "files", None, 61_000.0, 0.12),
-    ("git-status", Group::Buffered, "entries", None, 90_000.0, 0.99),
+    ("git-status-warm", Group::Buffered, "entries", None, 90_000.0, 0.99),
     ("varmail", Group::Filebench, "operations", None, 12_000.0, 5.2),
     ("fileserver", Group::Filebench, "operations", None, 8_000.0, 1.4),
     (NOISY, Group::Applications, "requests", None, 20_000.0, 2.9),
     (HOSTILE, Group::Applications, "queries", None, 700.0, 1.5),
-    ("directory-files-1000", Group::Scale, "files", Some(1e3), 30_000.0, 1.2),
-    ("directory-files-10000", Group::Scale, "files", Some(1e4), 28_000.0, 1.25),
-    ("directory-files-1000000", Group::Scale, "files", Some(1e6), 11_000.0, 2.2),
-    ("fill-10", Group::Scale, "bytes", Some(10.0), 1.5e9, 1.05),
-    ("fill-95", Group::Scale, "bytes", Some(95.0), 1.1e9, 0.9),
+    ("scale-create-in-1000", Group::Scale, "operations", Some(1e3), 30_000.0, 1.2),
+    ("scale-create-in-10000", Group::Scale, "operations", Some(1e4), 28_000.0, 1.25),
+    ("scale-create-in-1000000", Group::Scale, "operations", Some(1e6), 11_000.0, 2.2),
+    ("scale-age-0", Group::Scale, "bytes", Some(0.0), 1.5e9, 1.05),
+    ("scale-age-3", Group::Scale, "bytes", Some(3.0), 1.1e9, 0.9),
 ];
 
 /// How many times the rate of TandemFS in its relaxed form, or that of ext4, a file system has.

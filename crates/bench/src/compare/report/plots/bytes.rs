@@ -2,7 +2,7 @@
 
 use plotters::style::text_anchor::{HPos, VPos};
 
-use super::{Axis, GRID, INK, WIDTH, block, drawn, rule, steps, write};
+use super::{Axis, GRID, INK, WIDTH, binary_steps, block, drawn, rule, write};
 use crate::compare::report::document::Colour;
 use crate::compare::report::figures;
 use crate::failure::Result;
@@ -12,7 +12,7 @@ const LABEL: i32 = 32;
 const TOP: i32 = 6;
 const BOTTOM: i32 = 84;
 const LEFT: i32 = 6;
-const RIGHT: i32 = 130;
+const RIGHT: i32 = 264;
 
 /// A file system.
 #[derive(Debug, Clone)]
@@ -37,7 +37,7 @@ pub fn plot(title: &str, x: &str, bars: &[Bar]) -> Result<String> {
     let axis = Axis::linear(most.fold(0.0, f64::max), LEFT, WIDTH as i32 - RIGHT);
     let bottom = TOP + bars.len() as i32 * ROW;
     drawn(title, (bottom + BOTTOM) as u32, |area| {
-        for step in steps(axis.to, 4) {
+        for step in binary_steps(axis.to, 4) {
             rule(area, (axis.place(step), TOP), (axis.place(step), bottom), GRID, 1)?;
             let position = if step == 0.0 { HPos::Left } else { HPos::Center };
             write(area, figures::bytes(step), (axis.place(step), bottom + 8), position, VPos::Top)?;
@@ -62,7 +62,8 @@ pub fn plot(title: &str, x: &str, bars: &[Bar]) -> Result<String> {
                 rule(area, (place, upper - 4), (place, lower + 8), INK, 3)?;
                 end = end.max(place);
             }
-            write(area, figures::bytes(bar.written()), (end + 8, (upper + lower) / 2), HPos::Left, VPos::Center)?;
+            let programmed = bar.programmed.map(|bytes| format!(" → {}", figures::bytes(bytes))).unwrap_or_default();
+            write(area, figures::bytes(bar.written()) + &programmed, (end + 8, (upper + lower) / 2), HPos::Left, VPos::Center)?;
         }
         rule(area, (LEFT, TOP), (LEFT, bottom), INK, 2)?;
         write(area, x, (WIDTH as i32 / 2, bottom + 46), HPos::Center, VPos::Top)
@@ -78,8 +79,8 @@ mod tests {
     fn parts_are_stacked_and_nothing_is_a_plot_too() {
         let bar = |parts: Vec<(Colour, f64)>, programmed| Bar { name: "ext4".into(), parts, programmed };
         let two = bar(vec![(Colour(10), 4096.0), (Colour(11), 8192.0)], Some(30_000.0));
-        let svg = plot("bytes", "a file", &[two.clone()]).expect("drawn");
-        assert!(svg.contains("var(--c10)") && svg.contains("var(--c11)") && svg.contains("12.0 KiB"), "{svg}");
+        let svg = plot("bytes", "a file", &[two]).expect("drawn");
+        assert!(svg.contains("var(--c10)") && svg.contains("var(--c11)") && svg.contains("12.0 KiB → 29.3 KiB"), "{svg}");
         assert!(shapes(&svg) > 4);
         assert!(shapes(&plot("empty", "x", &[bar(vec![], None), bar(vec![(Colour(10), f64::NAN)], Some(f64::NAN))]).expect("drawn")) > 0);
     }

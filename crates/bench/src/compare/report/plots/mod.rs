@@ -93,11 +93,9 @@ fn ticks(from: f64, to: f64, most: usize) -> Vec<f64> {
     choices.into_iter().find(|choice| (1..=most).contains(&choice.len())).unwrap_or(thinned)
 }
 
-/// Steps from 0 to `to`, round and at most `most`.
-fn steps(to: f64, most: usize) -> Vec<f64> {
-    let rough = to / most.max(1) as f64;
-    let tenfold = 10_f64.powf(rough.log10().floor());
-    let step = [1.0, 2.0, 5.0, 10.0].into_iter().map(|digit| digit * tenfold).find(|step| *step >= rough * 0.999).unwrap_or(rough);
+/// Steps from 0 to `to`, powers of two and at most `most`.
+fn binary_steps(to: f64, most: usize) -> Vec<f64> {
+    let step = (to / most.max(1) as f64).log2().ceil().exp2();
     (0..=most).map(|index| index as f64 * step).filter(|value| *value <= to * 1.001).collect()
 }
 
@@ -208,8 +206,8 @@ pub mod tests {
         assert_eq!(ticks(0.4, 12.0, 6), [0.5, 1.0, 2.0, 5.0, 10.0]);
         assert_eq!(ticks(0.9, 1100.0, 5), [1.0, 10.0, 100.0, 1000.0]);
         assert!(ticks(1e-9, 1e9, 5).len() <= 5 && !ticks(1e-9, 1e9, 5).is_empty());
-        assert_eq!(steps(9.0, 5), [0.0, 2.0, 4.0, 6.0, 8.0]);
-        assert!(steps(1.0, 4).len() <= 5);
+        assert_eq!(binary_steps(9.0, 5), [0.0, 2.0, 4.0, 6.0, 8.0]);
+        assert_eq!(binary_steps(4096.0, 4).len(), 5);
     }
 
     #[test]

@@ -7,7 +7,7 @@ use crate::compare::report::document::Colour;
 use crate::failure::Result;
 
 const HEIGHT: i32 = 460;
-const LEFT: i32 = 128;
+const LEFT: i32 = 160;
 const RIGHT: i32 = 44;
 const TOP: i32 = 52;
 const BOTTOM: i32 = 84;
@@ -30,11 +30,14 @@ pub struct Axes<'a> {
 /// Lines, none where there is nothing to draw. The axis below is logarithmic where its values are far apart.
 pub fn plot(title: &str, axes: &Axes<'_>, lines: &[Line]) -> Result<Option<String>> {
     let points = || lines.iter().flat_map(|line| line.1.iter().copied());
-    let (Some(xs), Some(ys)) = (extremes(points().map(|point| point.0)), extremes(points().map(|point| point.1))) else {
+    let Some(ys) = extremes(points().map(|point| point.1)) else { return Ok(None) };
+    let xs = points().map(|point| point.0).filter(|x| is_place(*x)).fold((f64::INFINITY, 0.0), |(low, high), x| (x.min(low), x.max(high)));
+    if !is_place(xs.0) {
         return Ok(None);
-    };
+    }
     let (start, end) = (LEFT + 24, WIDTH as i32 - RIGHT - 24);
-    let x = Axis { from: xs.0, to: if xs.1 > xs.0 { xs.1 } else { xs.0 * 2.0 }, start, end, is_logarithmic: xs.1 / xs.0 >= 12.0 };
+    let is_logarithmic = xs.0 > 0.0 && xs.1 / xs.0 >= 12.0;
+    let x = Axis { from: xs.0, to: if xs.1 > xs.0 { xs.1 } else { xs.0 * 2.0 + 1.0 }, start, end, is_logarithmic };
     let y = Axis::logarithmic(ys, HEIGHT - BOTTOM, TOP);
     drawn(title, HEIGHT as u32, |area| {
         for tick in ticks(y.from, y.to, 6) {
@@ -49,7 +52,7 @@ pub fn plot(title: &str, axes: &Axes<'_>, lines: &[Line]) -> Result<Option<Strin
         write(area, axes.y, (4, 8), HPos::Left, VPos::Top)?;
         write(area, axes.x, ((LEFT + WIDTH as i32 - RIGHT) / 2, HEIGHT - 36), HPos::Center, VPos::Top)?;
         for (colour, points) in lines {
-            let mut points: Vec<_> = points.iter().copied().filter(|point| is_drawable(point.0) && is_drawable(point.1)).collect();
+            let mut points: Vec<_> = points.iter().copied().filter(|point| is_place(point.0) && is_drawable(point.1)).collect();
             points.sort_by(|one, other| one.0.total_cmp(&other.0));
             line(area, &points.into_iter().map(|point| (x.place(point.0), y.place(point.1))).collect::<Vec<_>>(), *colour)?;
         }
@@ -58,10 +61,15 @@ pub fn plot(title: &str, axes: &Axes<'_>, lines: &[Line]) -> Result<Option<Strin
     .map(Some)
 }
 
+/// Nothing can be what is varied: a drive that is new.
+fn is_place(x: f64) -> bool {
+    x.is_finite() && x >= 0.0
+}
+
 /// What was measured, as far as there is room between the names.
 fn x_ticks(values: impl Iterator<Item = f64>, axis: Axis) -> Vec<f64> {
     const ROOM: i32 = 84;
-    let mut all: Vec<f64> = values.filter(|value| is_drawable(*value)).collect();
+    let mut all: Vec<f64> = values.filter(|value| is_place(*value)).collect();
     all.sort_by(f64::total_cmp);
     all.dedup();
     let mut kept: Vec<f64> = Vec::new();
@@ -93,6 +101,8 @@ mod tests {
         let svg = plot("scale", &axes, &lines).expect("drawn").expect("points");
         assert!(shapes(&svg) > 4 && svg.contains(">\n1 k\n<") && svg.contains(">\n1 M\n<"), "{svg}");
         assert!(plot("nothing", &axes, &[(Colour(1), vec![])]).expect("drawn").is_none());
+        let ages = plot("ages", &axes, &[(Colour(1), vec![(0.0, 5.0), (1.0, 6.0), (3.0, 7.0)])]).expect("drawn").expect("points");
+        assert_eq!(ages.matches("<circle").count(), 3, "a drive that is new is one of them: {ages}");
         let one = plot("one", &axes, &[(Colour(1), vec![(10.0, 5.0)])]).expect("drawn").expect("a point");
         assert!(shapes(&one) > 0);
     }
