@@ -187,10 +187,10 @@ case_volatile_write_cache() {
 # Bytes that cross to the drive, also of file systems that the measuring machine's kernel may lack: a line a load in $STATE/bytes.jsonl.
 case_compare_bytes() {
   HALF=devdax
-  vm --nvme-sector 4096 --timeout 900 -- bytes_of_tandemfs
-  vm --nvme-sector 4096 --timeout 900 -- bytes_of_block_file_systems
+  vm --nvme-sector 4096 --timeout 1500 -- bytes_of_tandemfs
+  vm --nvme-sector 4096 --timeout 1500 -- bytes_of_block_file_systems
   HALF=fsdax
-  vm --memory-mode fsdax --memory-size 1G --timeout 900 -- bytes_of_dax_file_systems
+  vm --memory-mode fsdax --memory-size 1G --timeout 1500 -- bytes_of_dax_file_systems
   cat "$STATE/bytes.jsonl"
   expect "the number of lines" "$(wc -l <"$STATE/bytes.jsonl")" = 14
   python3 - "$STATE/bytes.jsonl" <<'END'

@@ -48,6 +48,7 @@ use crate::failure::{Failure, Result};
 /// How long the drive's process may take to answer, loop device and mount included.
 const ANSWER_WITHIN: Duration = Duration::from_secs(60);
 const PAGE: u64 = 4096;
+const MOUNTPOINT: &str = "mount";
 /// Variable that makes a test the process of a drive.
 const TEST_ORDER: &str = "TANDEMFS_TEST_DRIVE";
 
@@ -169,7 +170,7 @@ pub struct Drive {
     bytes: u64,
     conversation: Mutex<Conversation>,
     /// Removed after the process has ended.
-    _directory: TempDir,
+    directory: TempDir,
 }
 
 struct Conversation {
@@ -199,7 +200,7 @@ enum Memory {
 fn start_with(directory: &Path, bytes: u64, settings: &Settings, memory: Memory) -> Result<Drive> {
     let named = |error| Failure::new(format!("{}: {error}", directory.display()));
     let directory = tempfile::Builder::new().prefix("tandemfs-drive-").tempdir_in(directory).map_err(named)?;
-    let (image, mountpoint) = (directory.path().join("image"), directory.path().join("mount"));
+    let (image, mountpoint) = (directory.path().join("image"), directory.path().join(MOUNTPOINT));
     std::fs::create_dir(&mountpoint)?;
     let cache_bytes = match memory {
         Memory::AsCache => settings.create_peer_image(&image, bytes)?,
@@ -208,7 +209,7 @@ fn start_with(directory: &Path, bytes: u64, settings: &Settings, memory: Memory)
     let order = Order { image, mountpoint, directory: directory.path().to_owned(), cache_bytes, detour: settings.detour };
     let mut conversation = Conversation::start(order)?;
     match conversation.next()? {
-        Answer::Ready(loop_device) => Ok(Drive { loop_device, bytes, conversation: Mutex::new(conversation), _directory: directory }),
+        Answer::Ready(loop_device) => Ok(Drive { loop_device, bytes, conversation: Mutex::new(conversation), directory }),
         Answer::Failed(sentence) => Err(Failure::new(sentence)),
         other => Err(Failure::new(format!("the drive's process began with {other:?}"))),
     }
@@ -325,10 +326,23 @@ impl Conversation {
     }
 }
 
-impl Drop for Conversation {
+impl Drop for Drive {
     fn drop(&mut self) {
+        if self.conversation.get_mut().end() {
+            return;
+        }
+        if let Err(failure) = server::clear(&self.loop_device, &self.directory.path().join(MOUNTPOINT)) {
+            eprintln!("the drive behind {} is not taken down: {failure}", self.loop_device.display());
+        }
+    }
+}
+
+impl Conversation {
+    /// Lets the process take everything down and end. Returns whether it did.
+    fn end(&mut self) -> bool {
         // `End` says that somebody is here who removes the files; the closed pipe ends it in any case.
-        if let Ok(Answer::Failed(sentence)) = self.ask(Ask::End) {
+        let answer = self.ask(Ask::End);
+        if let Ok(Answer::Failed(sentence)) = &answer {
             eprintln!("the drive was not taken down in order: {sentence}");
         }
         self.questions = None;
@@ -338,9 +352,18 @@ impl Drop for Conversation {
                 eprintln!("the drive's process {} does not end and is killed", self.process.id());
                 drop(self.process.kill());
                 drop(self.process.wait());
-                return;
+                return false;
             }
             std::thread::sleep(Duration::from_millis(2));
+        }
+        matches!(answer, Ok(Answer::Done))
+    }
+}
+
+impl Drop for Conversation {
+    fn drop(&mut self) {
+        if matches!(self.process.try_wait(), Ok(None)) {
+            self.end();
         }
     }
 }

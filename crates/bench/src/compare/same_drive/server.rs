@@ -470,16 +470,7 @@ impl Up {
     /// [S3]
     fn take_down(&mut self) -> Result<()> {
         if self.loop_device != Path::new("") {
-            for mountpoint in mounted_from(&self.loop_device) {
-                // Lazily: whoever still uses it keeps it, and finds the drive gone.
-                run("umount", &[OsStr::new("--lazy"), mountpoint.as_ref()])?;
-            }
-            run("losetup", &[OsStr::new("--detach"), self.loop_device.as_ref()])?;
-            let backing = sysfs(&self.loop_device).join("loop");
-            let is_free = wait_for(|| !backing.exists());
-            if !is_free {
-                eprintln!("{}: still in use; the kernel frees it after its last user", self.loop_device.display());
-            }
+            detach(&self.loop_device)?;
         }
         let Some(session) = self.session.take() else { return Ok(()) };
         // A loop device that is in use keeps the file open: then the mount leaves the tree, and its connection ends with the process.
@@ -489,6 +480,31 @@ impl Up {
         }
         Ok(session.join()?)
     }
+}
+
+/// Frees a loop device, and takes down what is mounted on it.
+fn detach(device: &Path) -> Result<()> {
+    for mountpoint in mounted_from(device) {
+        // Lazily: whoever still uses it keeps it, and finds the drive gone.
+        run("umount", &[OsStr::new("--lazy"), mountpoint.as_ref()])?;
+    }
+    run("losetup", &[OsStr::new("--detach"), device.as_ref()])?;
+    let backing = sysfs(device).join("loop");
+    if !wait_for(|| !backing.exists()) {
+        eprintln!("{}: still in use; the kernel frees it after its last user", device.display());
+    }
+    Ok(())
+}
+
+/// Takes down what the process left behind that was killed.
+pub fn clear(device: &Path, mountpoint: &Path) -> Result<()> {
+    let detached = if sysfs(device).join("loop").exists() { detach(device) } else { Ok(()) };
+    let mounts = fs::read_to_string("/proc/self/mounts")?;
+    let is_mounted = mounts.lines().any(|line| line.split(' ').nth(1) == mountpoint.to_str());
+    if is_mounted {
+        run("umount", &[OsStr::new("--lazy"), mountpoint.as_ref()])?;
+    }
+    detached
 }
 
 fn sysfs(device: &Path) -> PathBuf {

@@ -111,9 +111,10 @@ fn xfs_works_on_a_drive_with_flash_and_is_taken_down_while_mounted() {
     assert!(traffic.flash_programmed_bytes.is_some());
     // The rest goes from the log to its place when somebody needs the log's room.
     check(&traffic, &["journal"]);
-    let _writing = fs::File::create(mountpoint.join("open")).expect("created");
+    let writing = fs::File::create(mountpoint.join("open")).expect("created");
     let written = drive.traffic().expect("answers").expect("counts").written_by_structure;
     assert_eq!(written.keys().collect::<Vec<_>>(), ["total"], "no map while a file is open for writing");
+    drop(writing);
     drop(drive);
     assert!(!is_attached(&device) && !is_mounted(directory.path()), "a mount on it goes, too");
 }
@@ -135,6 +136,24 @@ fn a_drive_goes_when_nobody_is_there_any_more() {
     assert!(!is_attached(&device) && !is_mounted(directory.path()));
     let left = fs::read_dir(directory.path()).expect("listed").count();
     assert_eq!(left, 0, "the image is removed, too");
+}
+
+#[test]
+fn a_drive_whose_process_was_killed_is_taken_down_by_who_started_it() {
+    if !is_possible() {
+        return;
+    }
+    let directory = tempfile::tempdir_in("/dev/shm").expect("a directory");
+    let mountpoint = directory.path().join("mnt");
+    fs::create_dir(&mountpoint).expect("made");
+    let drive = start(directory.path(), 64 * MIB, &Settings::new("romefs-a", 16 * MIB)).expect("started");
+    let device = drive.block_device().to_owned();
+    shell("mkfs.ext4 -q \"$1\"; mount \"$1\" \"$2\"; sync -f \"$2\"", &[&device, &mountpoint]);
+    shell(&format!("kill -KILL {}", drive.process_id()), &[]);
+    assert!(drive.counted().is_err(), "it says so");
+    drop(drive);
+    assert!(!is_attached(&device) && !is_mounted(directory.path()));
+    assert_eq!(fs::read_dir(directory.path()).expect("listed").count(), 1, "only the mountpoint is left");
 }
 
 #[test]
