@@ -87,7 +87,7 @@ pub struct CompareArguments {
     /// All of the work, in less than ninety minutes [default: all cases, a quarter of the work]
     #[arg(long)]
     pub full: bool,
-    /// On what: drives that take no time, or the same drive for everybody
+    /// On what: drives that take no time, or the same drive for everybody [default: free, with --full both]
     #[arg(long, value_name = "PLACE", value_enum, value_delimiter = ',')]
     pub place: Vec<Place>,
     /// Who; everybody when nobody is named

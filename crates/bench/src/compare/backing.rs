@@ -47,6 +47,11 @@ pub trait Backing {
     /// # Errors
     /// The drive does not answer.
     fn begin_traffic(&self) -> Result<()>;
+
+    /// The process that is the drive, where one is: what it takes of the CPUs is the emulation's, not the file system's.
+    fn process(&self) -> Option<u32> {
+        None
+    }
 }
 
 /// A loop device over a file in memory: it takes no time at all. Detached when dropped.

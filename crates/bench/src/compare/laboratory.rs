@@ -7,14 +7,16 @@ use std::path::{Path, PathBuf};
 
 use tempfile::TempDir;
 
-use super::backing::{FreeDrive, Place};
+use super::available::kernel_type;
+use super::backing::{Backing, FreeDrive, Place};
 use super::case::{Case, Stage};
 use super::clock::{Noise, RunClock};
 use super::command::{run, tandemfs};
 use super::memory_file::MemoryFile;
 use super::mounted::{KernelMount, Mounted, NullMount, TandemfsLibrary, TandemfsMount};
 use super::peer::Peer;
-use super::record::Record;
+use super::record::{Calibration, Record};
+use super::same_drive;
 use super::settings::{Pinning, Settings};
 use super::statistics::percentiles;
 use crate::failure::{Failure, Result};
@@ -33,7 +35,19 @@ pub struct Laboratory {
     settings: Settings,
     noise: Noise,
     loop_file: Option<MemoryFile>,
-    image: Option<MemoryFile>,
+    image: Option<(Place, MemoryFile)>,
+    /// What drives of everybody are made from, once it is known.
+    same: Option<same_drive::Settings>,
+}
+
+/// What the drives of everybody are.
+pub struct SameDrive {
+    /// What they take.
+    pub calibrations: Vec<Calibration>,
+    /// For readers: name and value.
+    pub facts: Vec<(String, String)>,
+    /// From which they can be made again.
+    pub made: String,
 }
 
 impl Laboratory {
@@ -45,7 +59,22 @@ impl Laboratory {
         let directory = tempfile::Builder::new().prefix("tandemfs-compare-").tempdir_in(&settings.directory).map_err(|error| {
             Failure::new(format!("{}: {error}; name a directory to write to with --directory", settings.directory.display()))
         })?;
-        Ok(Self { directory, settings: settings.clone(), noise: Noise::new(), loop_file: None, image: None })
+        Ok(Self { directory, settings: settings.clone(), noise: Noise::new(), loop_file: None, image: None, same: None })
+    }
+
+    /// Finds what makes the drives of everybody equal, or for a comparison that is resumed what makes them so on the drive that it was made
+    /// on (`before`). Nothing is run at [`Place::Same`] before.
+    ///
+    /// # Errors
+    /// They cannot be made equal here; by how much they differ.
+    pub fn calibrate(&mut self, before: Option<&str>, say: &mut dyn FnMut(&str)) -> Result<SameDrive> {
+        let new = || same_drive::Settings::new(&self.settings.profile, self.settings.memory_bytes);
+        let wanted = before.map(serde_json::from_str).transpose()?.unwrap_or_else(new);
+        let calibrated = same_drive::calibrate::calibrate(self.directory.path(), &wanted, true, say)?;
+        let made = serde_json::to_string(&calibrated.settings)?;
+        let found = SameDrive { calibrations: calibrated.calibrations, facts: calibrated.settings.facts()?, made };
+        self.same = Some(calibrated.settings);
+        Ok(found)
     }
 
     /// Measures a case once. `round` also chooses what is drawn; none is a warm-up, whose record is to be thrown away.
@@ -61,18 +90,18 @@ impl Laboratory {
         let bytes = drive_bytes(case.bytes_needed(), self.settings.drive_bytes);
         let scratch = fresh(&self.directory.path().join("scratch"))?;
         let mountpoint = fresh(&self.directory.path().join("mount"))?;
-        // From before the mount on: a daemon stays where who starts it is.
-        let _pinned = self.settings.pins(case.clients()).then(Pinned::new);
         self.prepare(place, peer, bytes)?;
-        let Self { settings, noise, loop_file, image, .. } = self;
-        let mut mounted = start(settings, place, peer, &mountpoint, loop_file.as_ref(), image.as_ref())?;
+        let backing = self.backing(place, peer, bytes)?;
+        // After the drive, which is no program, and before the mount: a daemon stays where who starts it is.
+        let _pinned = self.settings.pins(case.clients()).then(Pinned::new);
+        let mut mounted = self.start(peer, backing, &mountpoint)?;
         let directory = mountpoint.join("work");
         let library = mounted.library();
         if library.is_none() {
             fs::create_dir(&directory)?;
         }
-        let mut clock = RunClock::new(&mut *mounted, noise, directory.clone());
-        let seed = Random::new(settings.seed, u64::from(round.map_or(0, |round| round + 1))).next();
+        let mut clock = RunClock::new(&mut *mounted, &self.noise, directory.clone());
+        let seed = Random::new(self.settings.seed, u64::from(round.map_or(0, |round| round + 1))).next();
         let result =
             case.run(&mut Stage { directory: &directory, scratch: &scratch, library: library.as_deref(), seed, scale, clock: &mut clock });
         let taken = result.and_then(|outcome| Ok((outcome, clock.taken()?)));
@@ -108,66 +137,74 @@ impl Laboratory {
     /// Makes the drive that a run needs, or makes it new again.
     fn prepare(&mut self, place: Place, peer: Peer, bytes: u64) -> Result<()> {
         let directory = self.directory.path();
-        match peer {
-            Peer::Null => Ok(()),
-            _ if peer.is_ours() => {
-                let wanted = bytes + self.settings.memory_bytes;
-                if !self.image.as_ref().is_some_and(|image| image.bytes() >= wanted && image.bytes() < wanted + wanted / 4) {
-                    self.image = None;
-                    scene::require_room(directory, wanted, "leave out large cases")?;
-                    self.image = Some(new_image(&directory.join(IMAGE), &self.settings, bytes)?);
-                }
-                // Flash that was written before is another drive: its garbage would be collected in the next run.
-                let has_firmware = tandemfs_emulator::profile(&self.settings.profile).is_some_and(|profile| profile.firmware.is_some());
-                self.image.as_ref().filter(|_| has_firmware).map_or(Ok(()), MemoryFile::renew)
+        if peer.is_ours() {
+            let wanted = bytes + self.settings.memory_bytes;
+            let fits = |image: &MemoryFile| image.bytes() >= wanted && image.bytes() < wanted + wanted / 4;
+            if !self.image.as_ref().is_some_and(|(made_for, image)| *made_for == place && fits(image)) {
+                self.image = None;
+                scene::require_room(directory, wanted, "leave out large cases")?;
+                let image = self.new_image(&directory.join(IMAGE), place, bytes)?;
+                self.image = Some((place, image));
             }
-            _ if place == Place::Free => {
-                if self.loop_file.as_ref().is_none_or(|file| file.bytes() != bytes) {
-                    self.loop_file = None;
-                    scene::require_room(directory, bytes, "leave out large cases")?;
-                    self.loop_file = Some(MemoryFile::new(directory.join(LOOP_FILE), bytes)?);
-                }
-                Ok(())
+            // Flash that was written before is another drive: its garbage would be collected in the next run.
+            let has_firmware = tandemfs_emulator::profile(&self.settings.profile).is_some_and(|profile| profile.firmware.is_some());
+            if let Some((_, image)) = self.image.as_ref().filter(|_| has_firmware) {
+                image.renew()?;
             }
-            _ => Ok(()),
+        } else if kernel_type(peer).is_some() && place == Place::Free && self.loop_file.as_ref().is_none_or(|file| file.bytes() != bytes) {
+            self.loop_file = None;
+            scene::require_room(directory, bytes, "leave out large cases")?;
+            self.loop_file = Some(MemoryFile::new(directory.join(LOOP_FILE), bytes)?);
         }
+        Ok(())
+    }
+
+    /// A drive of TandemFS: as a user makes it, or with what holds for everybody.
+    fn new_image(&self, path: &Path, place: Place, block_bytes: u64) -> Result<MemoryFile> {
+        if place == Place::Same {
+            self.same()?.create_own_image(path, block_bytes)?;
+        } else {
+            let mebibytes = |bytes: u64| format!("{}M", bytes >> 20);
+            let mut create = tandemfs();
+            create.args(["device", "create"]).arg(path).args(["--profile", &self.settings.profile]);
+            run(create.args(["--memory", &mebibytes(self.settings.memory_bytes), "--block", &mebibytes(block_bytes)]))?;
+        }
+        MemoryFile::adopt(path.to_owned())
+    }
+
+    fn same(&self) -> Result<&same_drive::Settings> {
+        self.same.as_ref().ok_or_else(|| Failure::new("the same drive was not calibrated; this is a bug of the benchmark"))
+    }
+
+    /// The drive of a file system of the kernel, on what [`Self::prepare`] made.
+    fn backing(&self, place: Place, peer: Peer, bytes: u64) -> Result<Option<Box<dyn Backing + '_>>> {
+        if kernel_type(peer).is_none() {
+            return Ok(None);
+        }
+        Ok(Some(match place {
+            Place::Free => Box::new(FreeDrive::start(self.loop_file.as_ref().ok_or_else(lost)?)?),
+            Place::Same => Box::new(same_drive::start(self.directory.path(), bytes, self.same()?)?),
+        }))
+    }
+
+    /// Makes and mounts a file system.
+    fn start<'d>(&self, peer: Peer, backing: Option<Box<dyn Backing + 'd>>, mountpoint: &Path) -> Result<Box<dyn Mounted + 'd>> {
+        let image = || self.image.as_ref().map(|(_, image)| image.path()).ok_or_else(lost);
+        let options = |mode: &str| format!("{mode},timing=on");
+        Ok(match peer {
+            Peer::TandemfsRelaxed => Box::new(TandemfsMount::start(image()?, mountpoint, options("relaxed"))?),
+            Peer::TandemfsStrict => Box::new(TandemfsMount::start(image()?, mountpoint, options("strict"))?),
+            Peer::TandemfsLibrary => Box::new(TandemfsLibrary::start(image()?, true)?),
+            Peer::Null => Box::new(NullMount::start(mountpoint)?),
+            Peer::Ext4 | Peer::Ext4Journal | Peer::Xfs | Peer::Btrfs => {
+                Box::new(KernelMount::start(peer, backing.ok_or_else(lost)?, mountpoint)?)
+            }
+        })
     }
 }
 
-/// A drive as a user makes it.
-fn new_image(path: &Path, settings: &Settings, block_bytes: u64) -> Result<MemoryFile> {
-    let mebibytes = |bytes: u64| format!("{}M", bytes >> 20);
-    let mut create = tandemfs();
-    create.args(["device", "create"]).arg(path).args(["--profile", &settings.profile]);
-    run(create.args(["--memory", &mebibytes(settings.memory_bytes), "--block", &mebibytes(block_bytes)]))?;
-    MemoryFile::adopt(path.to_owned())
-}
-
-/// Makes and mounts a file system. Its files must have been made by [`Laboratory::prepare`].
-fn start<'f>(
-    settings: &Settings,
-    place: Place,
-    peer: Peer,
-    mountpoint: &Path,
-    loop_file: Option<&'f MemoryFile>,
-    image: Option<&MemoryFile>,
-) -> Result<Box<dyn Mounted + 'f>> {
-    let lost = || Failure::new("a drive was not made; this is a bug of the benchmark");
-    let image_path = || image.map(MemoryFile::path).ok_or_else(lost);
-    let options = |mode: &str| format!("{mode},timing=on");
-    Ok(match peer {
-        Peer::TandemfsRelaxed => Box::new(TandemfsMount::start(image_path()?, mountpoint, options("relaxed"))?),
-        Peer::TandemfsStrict => Box::new(TandemfsMount::start(image_path()?, mountpoint, options("strict"))?),
-        Peer::TandemfsLibrary => Box::new(TandemfsLibrary::start(image_path()?, true)?),
-        Peer::Null => Box::new(NullMount::start(mountpoint)?),
-        Peer::Ext4 | Peer::Ext4Journal | Peer::Xfs | Peer::Btrfs => {
-            let backing = match place {
-                Place::Free => Box::new(FreeDrive::start(loop_file.ok_or_else(lost)?)?),
-                Place::Same => return Err(Failure::new(format!("{} cannot be put on the same drive yet", settings.profile))),
-            };
-            Box::new(KernelMount::start(peer, backing, mountpoint)?)
-        }
-    })
+fn lost() -> Failure {
+    Failure::new("a drive was not made; this is a bug of the benchmark")
 }
 
 /// Size of a drive for a case: a power of two, so that few different ones are made.

@@ -4,6 +4,7 @@
 //! [M2] Everybody gets the options that a user would get. What differs: mkfs discards nothing, so that the pages of a drive in memory stay; ext4 initialises its
 //!      inode tables and journal at once and not behind the first minutes of the measurement.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
@@ -30,6 +31,8 @@ use crate::scene;
 const BUSY_WITHIN: Duration = Duration::from_secs(10);
 /// How long a daemon may take to end after its mount has.
 const END_WITHIN: Duration = Duration::from_secs(60);
+/// A page of an emulated drive's flash.
+const FLASH_PAGE_BYTES: u64 = 4096;
 const POLL: Duration = Duration::from_millis(5);
 
 /// A file system that can be measured.
@@ -40,7 +43,12 @@ pub trait Mounted {
     /// It cannot be unmounted or mounted.
     fn make_cold(&mut self) -> Result<()>;
 
-    /// The processes that serve it.
+    /// The process that is its drive, whose CPU time is not the file system's.
+    fn drive(&self) -> Option<u32> {
+        None
+    }
+
+    /// The process that serves it.
     fn daemon(&self) -> Option<u32> {
         None
     }
@@ -152,6 +160,10 @@ impl<'b> KernelMount<'b> {
 }
 
 impl Mounted for KernelMount<'_> {
+    fn drive(&self) -> Option<u32> {
+        self.backing.process()
+    }
+
     fn make_cold(&mut self) -> Result<()> {
         self.mountpoint.unmount()?;
         drop_caches()?;
@@ -324,26 +336,33 @@ impl Drop for TandemfsLibrary {
     }
 }
 
-/// What crossed between two answers of `stats`.
+/// What crossed between two answers of `stats`; structures are named with their path.
 fn traffic_between(before: &Value, after: &Value) -> Traffic {
     let since = |path: &str| {
         let number = |value: &Value| value.pointer(path).and_then(Value::as_u64).unwrap_or_default();
         number(after).saturating_sub(number(before))
     };
     let both = |what: &str| since(&format!("/byte_path/{what}")) + since(&format!("/block_path/{what}"));
-    let names = after["by_structure"].as_object().map(|structures| structures.keys().cloned().collect()).unwrap_or_else(Vec::new);
-    let written = |name: String| {
-        let path = |what: &str| format!("/by_structure/{name}/{what}");
-        let bytes = since(&path("byte_written_bytes")) + since(&path("block_written_bytes"));
-        (name.replace('_', " "), bytes)
-    };
+    let mut written_by_structure = BTreeMap::new();
+    for structure in after["by_structure"].as_object().map(|structures| structures.keys()).into_iter().flatten() {
+        for (path, field) in [("byte path", "byte_written_bytes"), ("block path", "block_written_bytes")] {
+            let bytes = since(&format!("/by_structure/{structure}/{field}"));
+            if bytes > 0 {
+                written_by_structure.insert(format!("{path}: {}", structure.replace('_', " ")), bytes);
+            }
+        }
+    }
+    // A drive that counts nothing of itself says zeros.
+    let counts = |group: &str| after[group].as_object().is_some_and(|group| group.values().any(|value| value.as_u64() != Some(0)));
+    let has_flash = counts("flash") || counts("firmware");
+    let flash = |what: &str| has_flash.then(|| since(&format!("/flash/{what}")) * FLASH_PAGE_BYTES);
     Traffic {
         read_bytes: both("read_bytes"),
         written_bytes: both("written_bytes"),
         flushes: since("/block_path/flushes"),
-        flash_programmed_bytes: None,
-        flash_read_bytes: None,
-        written_by_structure: names.into_iter().map(written).filter(|(_, bytes)| *bytes > 0).collect(),
+        flash_programmed_bytes: flash("pages_programmed"),
+        flash_read_bytes: flash("pages_read"),
+        written_by_structure,
     }
 }
 
@@ -449,7 +468,8 @@ mod tests {
         };
         let traffic = traffic_between(&stats(0), &stats(100));
         assert_eq!((traffic.read_bytes, traffic.written_bytes, traffic.flushes), (0, 300, 2));
-        let expected = [("data".to_owned(), 200), ("data log".to_owned(), 100)];
+        let expected = [("block path: data".to_owned(), 200), ("byte path: data log".to_owned(), 100)];
+        assert_eq!(traffic.flash_programmed_bytes, None);
         assert_eq!(traffic.written_by_structure.into_iter().collect::<Vec<_>>(), expected);
     }
 

@@ -95,6 +95,11 @@ impl Progress {
         self.bar.suspend(|| eprintln!("tandemfs: {sentence}"));
     }
 
+    /// Says something to whoever watches the bar; nothing where nobody does.
+    pub fn say_if_seen(&self, sentence: &str) {
+        self.bar.println(sentence);
+    }
+
     /// Takes the bar away.
     pub fn finish(&self) {
         self.bar.finish_and_clear();

@@ -9,14 +9,13 @@ use super::backing::Place;
 use super::case::{Case, Cases};
 use super::command::find;
 use super::laboratory::Laboratory;
-use super::outline;
 use super::peer::Peer;
 use super::plan::{Grid, Planned};
 use super::progress::{Progress, in_words};
-use super::record::{Header, VERSION};
+use super::record::{Header, Record, VERSION};
 use super::settings::Settings;
 use super::store::Store;
-use super::{cases, memory_fs, mounted};
+use super::{cases, memory_fs, mounted, report, same_drive};
 use crate::arguments::{CompareArguments, RunArguments};
 use crate::failure::{Failure, Result};
 use crate::machine;
@@ -53,6 +52,9 @@ impl Extent {
 
 /// A process of the comparison's own, if `text` is an order for one.
 pub fn child(text: &str) -> Option<Result<()>> {
+    if let Some(order) = same_drive::order(text) {
+        return Some(same_drive::server::serve(&order));
+    }
     mounted::null_order(text).map(|mountpoint| memory_fs::serve(&mountpoint))
 }
 
@@ -68,7 +70,13 @@ pub fn compare(arguments: &CompareArguments) -> Result<()> {
     let chosen = chosen_cases(&arguments.cases, arguments.quick)?;
     let (peers, mut left_out) = available(&wanted_peers(&arguments.peer))?;
     let chosen = with_programs(chosen, &mut left_out)?;
-    let places = if arguments.place.is_empty() { vec![Place::Free] } else { arguments.place.clone() };
+    let mut places = match (arguments.place.is_empty(), arguments.full) {
+        (false, _) => arguments.place.clone(),
+        (true, true) => vec![Place::Free, Place::Same],
+        (true, false) => vec![Place::Free],
+    };
+    places.sort_unstable();
+    places.dedup();
     let settings = arguments.common.settings(extent.scale);
 
     fs::create_dir_all(&arguments.output).map_err(|error| Failure::new(format!("{}: {error}", arguments.output.display())))?;
@@ -77,7 +85,7 @@ pub fn compare(arguments: &CompareArguments) -> Result<()> {
     let mut store = if arguments.resume { Store::resume(&results, header)? } else { Store::create(&results, header)? };
     let outcome = measure(&chosen, &places, &peers, &extent, &settings, &mut store, arguments.common.json);
     let failed = outcome?;
-    let text = super::report::write(&results, &arguments.output)?;
+    let text = report::write(&results, &arguments.output)?;
     if !arguments.common.json {
         say(&text)?;
     }
@@ -101,12 +109,27 @@ fn measure(
     let names: Vec<String> = chosen.iter().map(|case| case.name()).collect();
     let applies = |case: usize, peer: Peer| chosen[case].applies_to(peer);
     let grid = Grid { cases: &names, places, peers, rounds: extent.rounds, applies: &applies };
-    let runs = grid.runs(&store.done());
+    let mut runs = grid.runs(&store.done());
     if runs.is_empty() {
         return Ok(0);
     }
     let mut laboratory = Laboratory::new(settings)?;
     let mut progress = Progress::new(runs.len());
+    if runs.iter().any(|run| run.place == Place::Same) {
+        progress.begin("the same drive for everybody is calibrated", &[]);
+        match laboratory.calibrate(store.same_drive(), &mut |sentence| progress.say_if_seen(sentence)) {
+            Ok(found) => store.calibrated(found.calibrations, found.facts, found.made)?,
+            Err(failure) => {
+                machine::check()?;
+                runs.retain(|run| run.place != Place::Same);
+                if runs.is_empty() {
+                    return Err(failure);
+                }
+                progress.say(&failure.to_string());
+                store.leave_out("same drive".to_owned(), failure.to_string())?;
+            }
+        }
+    }
     let (start, mut failed) = (Instant::now(), BTreeSet::new());
     for (index, run) in runs.iter().enumerate() {
         let begins_round = index == 0 || runs[index - 1].round != run.round;
@@ -170,11 +193,29 @@ pub fn run(arguments: &RunArguments) -> Result<()> {
         return Err(Failure::new(format!("{program} is not installed")));
     }
     let settings = arguments.common.settings(arguments.scale);
-    let record = Laboratory::new(&settings)?.run(&*case, arguments.place, arguments.peer, Some(0))?;
+    let mut laboratory = Laboratory::new(&settings)?;
+    if arguments.place == Place::Same {
+        laboratory.calibrate(None, &mut |_| {})?;
+    }
+    let record = laboratory.run(&*case, arguments.place, arguments.peer, Some(0))?;
     if arguments.common.json {
         return say(&format!("{}\n", serde_json::to_string(&record)?));
     }
-    say(&outline::of_run(&record))
+    say(&in_a_line(&record))
+}
+
+/// One run, for people.
+fn in_a_line(record: &Record) -> String {
+    let rate = match (record.unit.as_str(), record.rate()) {
+        ("bytes", rate) => format!("{:.0} MB/s", rate / 1e6),
+        (unit, rate) if rate >= 10_000.0 => format!("{:.1} k {unit}/s", rate / 1e3),
+        (unit, rate) => format!("{rate:.1} {unit}/s"),
+    };
+    let mut text = format!("{} on {}: {rate} in {:.3} s", record.case, record.peer.name(), record.seconds);
+    if let Some(latency) = &record.latency_ns {
+        text += &format!("; median {:.1} us, p99 {:.1} us", latency.p50 / 1e3, latency.p99 / 1e3);
+    }
+    text + "\n"
 }
 
 fn list(arguments: &CompareArguments) -> Result<()> {
@@ -246,7 +287,16 @@ fn header(extent: &Extent, settings: &Settings, peers: &[Peer], left_out: Vec<(S
 
 #[cfg(test)]
 mod tests {
+    use super::super::statistics::tests::record;
     use super::*;
+
+    #[test]
+    fn a_run_is_said_in_a_line() {
+        let mut run = record("x", Peer::Ext4, 0, 123_456.0);
+        assert_eq!(in_a_line(&run), "x on ext4: 123.5 k operations/s in 1.000 s\n");
+        (run.unit, run.units) = ("bytes".into(), 2.5e9);
+        assert_eq!(in_a_line(&run), "x on ext4: 2500 MB/s in 1.000 s\n");
+    }
 
     fn planned(round: u32) -> Planned {
         Planned { case: 0, place: Place::Free, peer: Peer::Ext4, round: Some(round) }

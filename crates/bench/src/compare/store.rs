@@ -10,8 +10,13 @@ use std::io::{Seek, SeekFrom, Write};
 use std::path::Path;
 
 use super::plan::Key;
-use super::record::{Header, Line, Record, VERSION};
+use super::record::{Calibration, Header, Line, Record, VERSION};
 use crate::failure::{Failure, Result};
+
+/// Names of facts of the same drive begin so.
+const SAME_DRIVE: &str = "same drive: ";
+/// The fact from which the same drive can be made again.
+const SAME_DRIVE_MADE: &str = "same drive: made from";
 
 /// The file of results that is being written.
 pub struct Store {
@@ -61,10 +66,13 @@ impl Store {
                 "these results were measured with {name} {was}, not {is}; ask for the same, or name another directory with --output"
             ))));
         }
-        file.set_len(whole as u64).map_err(|error| named(error.into()))?;
+        if whole < text.len() {
+            file.set_len(whole as u64).map_err(|error| named(error.into()))?;
+        }
         file.seek(SeekFrom::End(0)).map_err(|error| named(error.into()))?;
         // What was calibrated and left out then is not forgotten; what is missing now is said once.
         let mut merged = Header { calibration: before.calibration.clone(), ..header };
+        merged.machine.extend(before.machine.iter().filter(|(name, _)| name.starts_with(SAME_DRIVE)).cloned());
         for one in &before.left_out {
             if !merged.left_out.contains(one) {
                 merged.left_out.push(one.clone());
@@ -109,12 +117,20 @@ impl Store {
         self.append(&Line::Header(self.header.clone()))
     }
 
-    /// Puts what the drives take into the header ([O1]).
+    /// What the same drive was made from, if there was one.
+    pub fn same_drive(&self) -> Option<&str> {
+        self.header.machine.iter().find(|(name, _)| name == SAME_DRIVE_MADE).map(|(_, value)| value.as_str())
+    }
+
+    /// Puts what the same drive is, what it was made from and what it takes into the header ([O1]).
     ///
     /// # Errors
     /// It cannot be made durable.
-    pub fn calibrated(&mut self, calibration: Vec<super::record::Calibration>) -> Result<()> {
+    pub fn calibrated(&mut self, calibration: Vec<Calibration>, facts: Vec<(String, String)>, made: String) -> Result<()> {
         self.header.calibration = calibration;
+        self.header.machine.retain(|(name, _)| !name.starts_with(SAME_DRIVE));
+        self.header.machine.extend(facts);
+        self.header.machine.push((SAME_DRIVE_MADE.to_owned(), made));
         self.append(&Line::Header(self.header.clone()))
     }
 
@@ -141,10 +157,11 @@ fn parse(text: &str) -> Result<(Header, Vec<Record>)> {
     Ok((header.ok_or_else(|| Failure::new("the header is missing"))?, records))
 }
 
-/// The first setting, or fact of the machine, that differs: its name and both values. The load of the machine may differ.
+/// The first setting, or fact of the machine, that differs: its name and both values. The load of the machine may differ;
+/// the same drive is made again from what it was.
 fn difference(before: &Header, now: &Header) -> Option<(String, String, String)> {
     let facts = |header: &Header| -> Vec<(String, String)> {
-        let machine = header.machine.iter().filter(|(name, _)| name != "load");
+        let machine = header.machine.iter().filter(|(name, _)| name != "load" && !name.starts_with(SAME_DRIVE));
         header.settings.iter().chain(machine).cloned().collect()
     };
     let (before, now) = (facts(before), facts(now));
@@ -199,6 +216,22 @@ mod tests {
         drop(store);
         assert_eq!(Store::resume(&path, header("1")).expect("resumed").done().len(), 3);
         assert_eq!(std::fs::read_to_string(&path).expect("read").lines().count(), 5);
+    }
+
+    #[test]
+    fn the_same_drive_is_made_again() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("results.jsonl");
+        let mut store = Store::create(&path, header("1")).expect("created");
+        assert_eq!(store.same_drive(), None);
+        let calibration = vec![Calibration { request: "4 KiB read".into(), loop_ns: 1.0, drive_ns: 1.0 }];
+        let facts = || vec![("same drive: profile".to_owned(), "x".to_owned())];
+        store.calibrated(calibration.clone(), facts(), "{1}".into()).expect("said");
+        store.calibrated(calibration.clone(), facts(), "{2}".into()).expect("said");
+        drop(store);
+        let store = Store::resume(&path, header("1")).expect("resumed");
+        assert_eq!((store.same_drive(), &store.header.calibration), (Some("{2}"), &calibration));
+        assert_eq!(store.header.machine.len(), 4, "each once");
     }
 
     #[test]

@@ -428,10 +428,12 @@ mod tests {
 
     #[test]
     fn a_fill_level_that_is_passed_already_is_refused() {
-        // Nothing is below 0 % of use.
-        assert!(
-            run_once(&Point::Fill { percent: 0 }, 1e-2).is_err() || used_percent(Path::new("/dev/shm"), 0).is_ok_and(|used| used < 5.0)
-        );
+        let place = tempfile::tempdir().expect("a directory");
+        let space = statvfs(place.path()).expect("statvfs");
+        // With a file as large as the whole file system beside it, no level is low enough.
+        let failure = fill(place.path(), 50, space.f_blocks * space.f_frsize).expect_err("full");
+        assert!(failure.to_string().ends_with("% of the file system are used instead of 50 %"), "{failure}");
+        assert_eq!(fs::read_dir(place.path().join("fill")).expect("listed").count(), 0);
     }
 
     #[test]
