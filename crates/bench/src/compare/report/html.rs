@@ -76,12 +76,13 @@ fn fold(page: &mut Writer, id: &str, summary: &str, tag: Option<&(Mark, String)>
 }
 
 fn table(page: &mut Writer, grid: &Grid) {
+    // Beside the table and not in it, where it would be as wide as the table.
+    if !grid.caption.is_empty() {
+        page.leaf("p", &[("class", "caption")], &grid.caption);
+    }
     // Whoever has no mouse scrolls a region that can be focused.
     page.element("div", &[("class", "scroll"), ("tabindex", "0"), ("role", "region"), ("aria-label", &grid.caption)], |page| {
         page.element("table", &[], |page| {
-            if !grid.caption.is_empty() {
-                page.leaf("caption", &[], &grid.caption);
-            }
             let class = |column: usize| if grid.texts.contains(&column) { "text" } else { "figure" };
             page.element("thead", &[], |page| {
                 page.element("tr", &[], |page| {
