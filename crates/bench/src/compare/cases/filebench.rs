@@ -7,7 +7,7 @@
 //! [FB3] What Filebench makes durable is: varmail's mails by fsync; records and log of oltp, which Filebench opens with O_DSYNC, by fdatasync
 //!       behind each write; the others write nothing durably.
 //! [FB4] What a worker reads is compared with what it wrote, in runs of a small scale (a tenth and less); in large ones reading is the load.
-//! [FB5] Filebench counts every flow operation but closing. So do the operations of the outcome.
+//! [FB5] Operations of the outcome are flow operations but closing, which asks nothing of a file system; Filebench counts that as well.
 //!
 //! Departures: directories have one level; who reads in oltp also writes (the ten writers of the original go on by a tenth of a write for each
 //! read, so there are as many writes as reads), and nothing is computed between reads (`hog`).
