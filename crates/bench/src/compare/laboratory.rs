@@ -89,7 +89,11 @@ impl Laboratory {
         };
         let bytes = drive_bytes(case.bytes_needed(), self.settings.drive_bytes);
         let scratch = fresh(&self.directory.path().join("scratch"))?;
-        let mountpoint = fresh(&self.directory.path().join("mount"))?;
+        let mountpoint = self.directory.path().join("mount");
+        if !mountpoint.exists() {
+            // Never removed with what is in it: that could be a file system that would not be unmounted.
+            fs::create_dir(&mountpoint)?;
+        }
         self.prepare(place, peer, bytes)?;
         let backing = self.backing(place, peer, bytes)?;
         // After the drive, which is no program, and before the mount: a daemon stays where who starts it is.

@@ -9,7 +9,8 @@ use super::peer::Peer;
 /// Format of the lines. A file of another version is not resumed.
 pub const VERSION: u32 = 1;
 
-/// A line of the results: the first is the header, all others are runs.
+/// A line of the results: the first is the header, all others are runs. The header comes again where something was left out or calibrated
+/// later; the last one counts.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", tag = "line")]
 pub enum Line {
