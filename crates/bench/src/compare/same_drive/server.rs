@@ -470,7 +470,7 @@ impl Up {
     /// [S3]
     fn take_down(&mut self) -> Result<()> {
         if self.loop_device != Path::new("") {
-            detach(&self.loop_device)?;
+            detach(&self.loop_device, &self.mountpoint)?;
         }
         let Some(session) = self.session.take() else { return Ok(()) };
         // A loop device that is in use keeps the file open: then the mount leaves the tree, and its connection ends with the process.
@@ -483,22 +483,27 @@ impl Up {
 }
 
 /// Frees a loop device, and takes down what is mounted on it.
-fn detach(device: &Path) -> Result<()> {
+fn detach(device: &Path, mountpoint: &Path) -> Result<()> {
     for mountpoint in mounted_from(device) {
         // Lazily: whoever still uses it keeps it, and finds the drive gone.
         run("umount", &[OsStr::new("--lazy"), mountpoint.as_ref()])?;
     }
     run("losetup", &[OsStr::new("--detach"), device.as_ref()])?;
-    let backing = sysfs(device).join("loop");
-    if !wait_for(|| !backing.exists()) {
+    if !wait_for(|| !is_attached(device, mountpoint)) {
         eprintln!("{}: still in use; the kernel frees it after its last user", device.display());
     }
     Ok(())
 }
 
+/// Whether a loop device is over the file of this mount: once free it may be somebody else's.
+pub fn is_attached(device: &Path, mountpoint: &Path) -> bool {
+    let file = fs::read_to_string(sysfs(device).join("loop/backing_file")).unwrap_or_default();
+    Path::new(file.trim_end()).starts_with(mountpoint)
+}
+
 /// Takes down what the process left behind that was killed.
 pub fn clear(device: &Path, mountpoint: &Path) -> Result<()> {
-    let detached = if sysfs(device).join("loop").exists() { detach(device) } else { Ok(()) };
+    let detached = if is_attached(device, mountpoint) { detach(device, mountpoint) } else { Ok(()) };
     let mounts = fs::read_to_string("/proc/self/mounts")?;
     let is_mounted = mounts.lines().any(|line| line.split(' ').nth(1) == mountpoint.to_str());
     if is_mounted {
