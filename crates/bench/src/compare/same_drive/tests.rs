@@ -93,7 +93,7 @@ fn ext4_works_on_a_drive_and_its_bytes_are_counted() {
         &[&device, &mountpoint],
     );
     drop(drive);
-    assert!(!server::is_attached(&device, directory.path()) && !is_mounted(directory.path()), "everything is taken down");
+    assert!(!loop_device::is_attached(&device, directory.path()) && !is_mounted(directory.path()), "everything is taken down");
 }
 
 #[test]
@@ -115,7 +115,7 @@ fn xfs_works_on_a_drive_with_flash_and_is_taken_down_while_mounted() {
     assert_eq!(written.keys().collect::<Vec<_>>(), ["total"], "no map while a file is open for writing");
     drop(writing);
     drop(drive);
-    assert!(!server::is_attached(&device, directory.path()) && !is_mounted(directory.path()), "a mount on it goes, too");
+    assert!(!loop_device::is_attached(&device, directory.path()) && !is_mounted(directory.path()), "a mount on it goes, too");
 }
 
 #[test]
@@ -132,7 +132,7 @@ fn a_drive_goes_when_nobody_is_there_any_more() {
     assert!(matches!(process.process.try_wait(), Ok(None)), "a signal ended it");
     process.questions = None;
     process.process.wait().expect("ended");
-    assert!(!server::is_attached(&device, directory.path()) && !is_mounted(directory.path()));
+    assert!(!loop_device::is_attached(&device, directory.path()) && !is_mounted(directory.path()));
     let left = fs::read_dir(directory.path()).expect("listed").count();
     assert_eq!(left, 0, "the image is removed, too");
 }
@@ -151,7 +151,7 @@ fn a_drive_whose_process_was_killed_is_taken_down_by_who_started_it() {
     shell(&format!("kill -KILL {}", drive.process_id()), &[]);
     assert!(drive.counted().is_err(), "it says so");
     drop(drive);
-    assert!(!server::is_attached(&device, directory.path()) && !is_mounted(directory.path()));
+    assert!(!loop_device::is_attached(&device, directory.path()) && !is_mounted(directory.path()));
     assert_eq!(fs::read_dir(directory.path()).expect("listed").count(), 1, "only the mountpoint is left");
 }
 
