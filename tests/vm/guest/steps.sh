@@ -258,6 +258,7 @@ say_bytes() { # say_bytes PEER BLOCK_READ BLOCK_WRITTEN BYTE_READ BYTE_WRITTEN D
 
 bytes_of_kernel() { # bytes_of_kernel PEER DEVICE DAX MAKE MOUNT-OPTIONS
   local load read written
+  echo 1 >"/sys/block/${2##*/}/queue/iostats" # off for pmem
   for load in "${loads[@]}"; do
     show $4 "$2"
     mkdir -p "$mountpoint"

@@ -5,6 +5,7 @@
 //! [K3] *Queue depth N* is N requests handed over together, until the last is done: by fio (libaio, one batch) and by the library (one call of
 //!      `transfer`). Of N requests in a row each would wait for another's end, which the library's batches do not.
 //! [K4] What is compared is the median of a batch. The tolerance holds for every request and depth; one that is beyond it refuses all.
+//!      Requests of 1 MiB are measured beside them and said to be no comparison where they are not, since the way copies their bytes.
 //!
 //! [SD2]: super
 //! [SD3]: super
@@ -139,6 +140,12 @@ pub fn calibrate(directory: &Path, settings: &Settings, longer_way: bool, say: &
             Some(off) => worst = if off.0 < worst.0 { off } else { worst },
             None => {
                 calibrations.iter().for_each(|calibration| say(&sentence_of(calibration)));
+                for (_, found) in both.measure_all(&large_shapes())? {
+                    if let Some(sentence) = large_note(&found) {
+                        say(&sentence);
+                        notes.push(sentence);
+                    }
+                }
                 return Ok(Calibrated { settings, calibrations, notes });
             }
         }
@@ -178,6 +185,20 @@ fn worst_of(calibrations: &[Calibration]) -> Option<(f64, String)> {
 fn basic_shapes() -> Vec<Shape> {
     let sizes = |kind| [SMALL, LARGE].map(|bytes| Shape { kind, bytes, depth: 1 });
     [Kind::Read, Kind::Write].into_iter().flat_map(sizes).collect()
+}
+
+/// Requests whose bytes take longer on the way than on the drive's link: shown, not judged.
+fn large_shapes() -> Vec<Shape> {
+    [Kind::Read, Kind::Write].map(|kind| Shape { kind, bytes: 1 << 20, depth: 1 }).into()
+}
+
+/// What has to be said of such a request, if anything.
+fn large_note(found: &Calibration) -> Option<String> {
+    let is_off = !is_equal(found.loop_ns, found.drive_ns);
+    is_off.then(|| {
+        let so = "FUSE and loop device copy the bytes, so long transfers of large requests are no comparison on the same drive";
+        format!("{}: {so}", sentence_of(found))
+    })
 }
 
 fn deep_shapes() -> Vec<Shape> {
@@ -446,6 +467,8 @@ mod tests {
         assert!((off - 0.2).abs() < 1e-9);
         assert_eq!(sentence, "4 KiB write + flush, queue depth 4: loop device 60.0 us, drive 50.0 us (+20.0 %)");
         assert_eq!(worst_of(&calibrations[..1]), None);
+        assert_eq!(large_note(&calibrations[0]), None);
+        assert!(large_note(&calibrations[1]).is_some_and(|note| note.starts_with("4 KiB write + flush") && note.ends_with("same drive")));
     }
 
     #[test]

@@ -20,6 +20,7 @@
 pub mod cache;
 pub mod calibrate;
 pub mod detour;
+pub mod loop_device;
 pub mod protocol;
 pub mod server;
 pub mod structure;
@@ -331,7 +332,7 @@ impl Drop for Drive {
         if self.conversation.get_mut().end() {
             return;
         }
-        if let Err(failure) = server::clear(&self.loop_device, &self.directory.path().join(MOUNTPOINT)) {
+        if let Err(failure) = loop_device::clear(&self.loop_device, &self.directory.path().join(MOUNTPOINT)) {
             eprintln!("the drive behind {} is not taken down: {failure}", self.loop_device.display());
         }
     }

@@ -13,7 +13,6 @@ use std::fs;
 use std::io::{self, BufRead, Write};
 use std::num::NonZeroU64;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant, UNIX_EPOCH};
@@ -30,6 +29,7 @@ use tandemfs_format::{SECTOR_BYTES, Sector};
 
 use super::cache::TransparentCache;
 use super::detour::{Detour, release_ns};
+use super::loop_device::{self, run, wait_for};
 use super::protocol::{Answer, Ask, Counted, Order};
 use super::written::Written;
 use crate::failure::{Failure, Result};
@@ -47,8 +47,6 @@ const THREADS: usize = 24;
 /// Shorter waits spin; longer ones sleep for all but that. With the timer slack below a sleep comes some microseconds late.
 const SPIN_NS_MAX: u64 = 15_000;
 const TIMER_SLACK_NS: u64 = 1_000;
-/// How long the kernel may take to let go of something.
-const LET_GO_WITHIN: Duration = Duration::from_secs(10);
 
 /// The block path of a drive, and what crossed it.
 struct BlockFile {
@@ -424,7 +422,7 @@ impl Up {
         let mount = |error: io::Error| Failure::new(format!("{}: the drive cannot be mounted: {error}", order.mountpoint.display()));
         let session = Session::new(DriveFs(Arc::clone(&file)), &order.mountpoint, &config).and_then(Session::spawn).map_err(mount)?;
         let mut up = Self { file, session: Some(session), mountpoint: order.mountpoint.clone(), loop_device: PathBuf::new() };
-        match up.attach() {
+        match loop_device::attach(&up.mountpoint.join(NAME), up.file.device.description().volatile_write_cache) {
             Ok(loop_device) => up.loop_device = loop_device,
             Err(failure) => {
                 up.take_down()?;
@@ -434,43 +432,10 @@ impl Up {
         Ok(up)
     }
 
-    fn attach(&self) -> Result<PathBuf> {
-        let options = ["--show", "--find", "--direct-io=on", "--sector-size", "4096"];
-        let output = Command::new("losetup").args(options).arg(self.mountpoint.join(NAME)).output();
-        let output = output.map_err(|error| Failure::new(format!("losetup: {error}")))?;
-        if !output.status.success() {
-            return Err(Failure::new(String::from_utf8_lossy(&output.stderr).trim()));
-        }
-        let device = PathBuf::from(String::from_utf8_lossy(&output.stdout).trim());
-        if let Err(failure) = self.tune(&device) {
-            drop(Command::new("losetup").arg("--detach").arg(&device).status());
-            return Err(failure);
-        }
-        Ok(device)
-    }
-
-    /// What the kernel would know of the drive itself, and does not of a file.
-    fn tune(&self, device: &Path) -> Result<()> {
-        let directory = sysfs(device);
-        let direct = fs::read_to_string(directory.join("loop/dio"))?;
-        if direct.trim() != "1" {
-            return Err(Failure::new(format!(
-                "{}: the kernel does no direct I/O on it, so it would be measured with a cache",
-                device.display()
-            )));
-        }
-        let cache = if self.file.device.description().volatile_write_cache { "write back" } else { "write through" };
-        for (name, value) in [("write_cache", cache), ("rotational", "0"), ("max_sectors_kb", "1024"), ("scheduler", "none")] {
-            let path = directory.join("queue").join(name);
-            fs::write(&path, value).map_err(|error| Failure::new(format!("{}: {error}", path.display())))?;
-        }
-        Ok(())
-    }
-
     /// [S3]
     fn take_down(&mut self) -> Result<()> {
         if self.loop_device != Path::new("") {
-            detach(&self.loop_device)?;
+            loop_device::detach(&self.loop_device, &self.mountpoint)?;
         }
         let Some(session) = self.session.take() else { return Ok(()) };
         // A loop device that is in use keeps the file open: then the mount leaves the tree, and its connection ends with the process.
@@ -479,62 +444,5 @@ impl Up {
             return Ok(());
         }
         Ok(session.join()?)
-    }
-}
-
-/// Frees a loop device, and takes down what is mounted on it.
-fn detach(device: &Path) -> Result<()> {
-    for mountpoint in mounted_from(device) {
-        // Lazily: whoever still uses it keeps it, and finds the drive gone.
-        run("umount", &[OsStr::new("--lazy"), mountpoint.as_ref()])?;
-    }
-    run("losetup", &[OsStr::new("--detach"), device.as_ref()])?;
-    let backing = sysfs(device).join("loop");
-    if !wait_for(|| !backing.exists()) {
-        eprintln!("{}: still in use; the kernel frees it after its last user", device.display());
-    }
-    Ok(())
-}
-
-/// Takes down what the process left behind that was killed.
-pub fn clear(device: &Path, mountpoint: &Path) -> Result<()> {
-    let detached = if sysfs(device).join("loop").exists() { detach(device) } else { Ok(()) };
-    let mounts = fs::read_to_string("/proc/self/mounts")?;
-    let is_mounted = mounts.lines().any(|line| line.split(' ').nth(1) == mountpoint.to_str());
-    if is_mounted {
-        run("umount", &[OsStr::new("--lazy"), mountpoint.as_ref()])?;
-    }
-    detached
-}
-
-fn sysfs(device: &Path) -> PathBuf {
-    Path::new("/sys/block").join(device.file_name().unwrap_or_default())
-}
-
-/// Where a block device is mounted, the last mount first.
-fn mounted_from(device: &Path) -> Vec<PathBuf> {
-    let text = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
-    let places = text.lines().filter_map(|line| {
-        let mut fields = line.split(' ');
-        (fields.next()? == device.to_str()?).then(|| fields.next())?.map(PathBuf::from)
-    });
-    places.collect::<Vec<_>>().into_iter().rev().collect()
-}
-
-fn run(program: &str, arguments: &[&OsStr]) -> Result<()> {
-    let output = Command::new(program).args(arguments).output().map_err(|error| Failure::new(format!("{program}: {error}")))?;
-    if output.status.success() { Ok(()) } else { Err(Failure::new(String::from_utf8_lossy(&output.stderr).trim())) }
-}
-
-fn wait_for(mut is_so: impl FnMut() -> bool) -> bool {
-    let start = Instant::now();
-    loop {
-        if is_so() {
-            return true;
-        }
-        if start.elapsed() > LET_GO_WITHIN {
-            return false;
-        }
-        std::thread::sleep(Duration::from_millis(5));
     }
 }
