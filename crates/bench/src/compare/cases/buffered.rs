@@ -154,6 +154,8 @@ impl Work {
         match self {
             // [BU2].
             Self::Grep { cold: false } => drop(programs::run(&mut command, &scratch)?),
+            // There is nothing yet that could be warm.
+            Self::Untar { .. } => {}
             _ => stage.make_cold()?,
         }
         let said = stage.time(|| {
@@ -247,7 +249,7 @@ mod tests {
     fn every_program_does_its_work_and_is_checked() {
         for case in cases() {
             let (outcome, clock) = run_once(&*case, 1e-3).unwrap_or_else(|failure| panic!("{}: {failure}", case.name()));
-            let is_cold = !case.name().ends_with("-warm");
+            let is_cold = !case.name().ends_with("-warm") && !case.name().contains("untar");
             let expected = if case.name() == "git-checkout" { 24.0 } else { 200.0 };
             assert_eq!((outcome.units, clock.ended, clock.cold), (expected, 1, u32::from(is_cold)), "{}", case.name());
         }
