@@ -203,7 +203,10 @@ fn create_in(stage: &mut Stage<'_>, files: u64, operations: u64) -> Result<Outco
     stage.time(|| {
         (files..files + operations).try_for_each(|number| {
             let path = directory.join(file_name(number));
-            timed(&mut samples, || Ok(drop(OpenOptions::new().write(true).create_new(true).open(path)?)))
+            timed(&mut samples, || {
+                OpenOptions::new().write(true).create_new(true).open(path)?;
+                Ok(())
+            })
         })
     })?;
     let found = fs::read_dir(&directory)?.count() as u64;
