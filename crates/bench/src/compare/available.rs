@@ -9,11 +9,14 @@ use super::command::{command, find, run};
 use super::peer::Peer;
 use crate::failure::{Failure, Result};
 
+/// What is missing on a machine, and a sentence why.
+pub type LeftOut = Vec<(String, String)>;
+
 /// The peers of `wanted` that can be measured here, and the others, each with a sentence.
 ///
 /// # Errors
 /// File systems of the kernel are wanted and nobody here may mount any, or nothing is left to measure.
-pub fn available(wanted: &[Peer]) -> Result<(Vec<Peer>, Vec<(String, String)>)> {
+pub fn available(wanted: &[Peer]) -> Result<(Vec<Peer>, LeftOut)> {
     if wanted.iter().any(|peer| kernel_type(*peer).is_some()) {
         require_loop_devices()?;
     }

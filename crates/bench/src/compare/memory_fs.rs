@@ -160,7 +160,7 @@ impl Bytes {
 }
 
 impl Directory {
-    fn new(parent: u64) -> Content {
+    fn empty(parent: u64) -> Content {
         Content::Directory(Box::new(Self { parent, names: HashMap::new(), entries: BTreeMap::new(), next: COOKIE_FIRST }))
     }
 
@@ -325,7 +325,7 @@ impl Table {
 impl MemoryFs {
     fn new() -> Self {
         let owner = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
-        let root = Node::new(FileType::Directory, 0o755, owner, 0, Directory::new(1));
+        let root = Node::new(FileType::Directory, 0o755, owner, 0, Directory::empty(1));
         Self { table: Mutex::new(Table { nodes: HashMap::from([(1, root)]), last: 1 }) }
     }
 
@@ -387,7 +387,7 @@ fn rustix_kind(mode: u32) -> Option<FileType> {
 fn content(mode: u32, parent: u64) -> Content {
     match rustix_kind(mode) {
         Some(FileType::RegularFile) => Content::File(Arc::default()),
-        Some(FileType::Directory) => Directory::new(parent),
+        Some(FileType::Directory) => Directory::empty(parent),
         _ => Content::Nothing,
     }
 }
@@ -483,7 +483,7 @@ impl Filesystem for MemoryFs {
         changed: Option<SystemTime>,
         _handle: Option<FileHandle>,
         _birth: Option<SystemTime>,
-        _changed: Option<SystemTime>,
+        _flagged: Option<SystemTime>,
         _backed_up: Option<SystemTime>,
         _flags: Option<BsdFileFlags>,
         reply: ReplyAttr,
@@ -746,7 +746,7 @@ mod tests {
         let (a, b) = (OsStr::new("a"), OsStr::new("b"));
         let number = table.add(1, a, file()).expect("added").ino.0;
         assert!(table.add(1, a, file()).is_err(), "once");
-        let directory = table.add(1, b, Node::new(FileType::Directory, 0o755, (0, 0), 0, Directory::new(1))).expect("added").ino.0;
+        let directory = table.add(1, b, Node::new(FileType::Directory, 0o755, (0, 0), 0, Directory::empty(1))).expect("added").ino.0;
         assert_eq!(table.node(1).expect("root").links, 3);
         table.rename((1, a), (directory, b), RenameFlags::empty()).expect("moved");
         assert_eq!((table.directory(1).expect("root").find(a), table.directory(directory).expect("below").find(b)), (None, Some(number)));

@@ -100,7 +100,12 @@ mod tests {
         for count in [1, 3] {
             let mut clock = TestClock::default();
             let samples = with_stage(&mut clock, |stage| {
-                timed(stage, &mut vec![(); count], |(), watch| watch.time(|| Ok(thread::sleep(Duration::from_millis(1)))))
+                timed(stage, &mut vec![(); count], |(), watch| {
+                    watch.time(|| {
+                        thread::sleep(Duration::from_millis(1));
+                        Ok(())
+                    })
+                })
             });
             assert_eq!(samples.expect("measured").count(), count as u64);
             assert_eq!((clock.begun, clock.ended), (1, 1));
