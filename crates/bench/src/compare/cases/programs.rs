@@ -4,10 +4,11 @@
 //! [PR2] Whatever was started ends, also on an error or a signal: by its own pid, politely where it may write something, then by force.
 //! [PR3] A program speaks to files in the case's scratch directory, never to a pipe: nobody has to read while it is measured.
 //! [PR4] Settings of the user (`~/.gitconfig`, `~/.sqliterc`, the locale) change nothing: they get a home of their own and the C locale.
+//! [PR5] They read nothing from the terminal, and an interrupt from it is for the benchmark alone, which then ends them in order.
 
 use std::fs::{self, File};
 use std::os::unix::net::UnixStream;
-use std::os::unix::process::ExitStatusExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -26,13 +27,13 @@ const SERVER_MAX: Duration = Duration::from_secs(60);
 /// Between two looks at what cannot be waited for.
 const LOOK: Duration = Duration::from_millis(5);
 
-/// A command that knows nothing of the user's settings ([PR4]).
+/// A command that knows nothing of the user's settings and terminal ([PR4], [PR5]).
 ///
 /// # Errors
 /// The program is missing.
 pub fn command(name: &str, scratch: &Path) -> Result<Command> {
     let mut command = compare::command::command(name)?;
-    command.env("HOME", scratch).env("LC_ALL", "C").env("TZ", "UTC");
+    command.env("HOME", scratch).env("LC_ALL", "C").env("TZ", "UTC").stdin(Stdio::null()).process_group(0);
     Ok(command)
 }
 
@@ -135,7 +136,7 @@ impl Server {
         let name = name_of(command);
         let errors = scratch.join(format!("{name}.log"));
         let log = File::create(&errors)?;
-        command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
+        command.stdout(log.try_clone()?).stderr(log);
         let child = command.spawn().map_err(|error| Failure::new(format!("{name} does not start: {error}")))?;
         Ok(Self { running: Running { child, stop }, name, errors })
     }

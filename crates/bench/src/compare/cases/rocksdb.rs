@@ -5,8 +5,8 @@
 //! [RO3] YCSB's mixes are approximated, as db_bench has no such driver. A and B are `readrandomwriterandom` with 50 and 95 % of reads; C is
 //!       `readrandom`; D, which reads the newest, is `readrandom` of keys that are drawn by an exponential distribution of range 8, without
 //!       D's 5 % of writes; E is `mixgraph` with 95 % of scans of up to 100 keys and 5 % of puts; F is `updaterandom`, which reads, changes and
-//!       writes a key, for that half of F's operations, and then `readrandom` for the other half. Keys are drawn evenly but in D and E; YCSB's
-//!       are zipfian, which caches like better.
+//!       writes a key, for that half of F's operations, and then `readrandom` for the other half. Keys are drawn evenly but in D; YCSB's are
+//!       zipfian, which caches like better. The few values that E writes are of mixgraph's own sizes, some 60 bytes.
 
 use std::path::Path;
 use std::process::Command;

@@ -66,9 +66,9 @@ pub struct Tree {
 }
 
 impl Tree {
-    /// Of a share of the kernel's files, at a scale ([TR1]).
-    pub fn new(share: f64, scale: f64) -> Self {
-        Self::with_files(((FILES as f64 * share * scale.powf(SHRINKS)).ceil() as u64).max(200))
+    /// At a scale ([TR1]).
+    pub fn new(scale: f64) -> Self {
+        Self::with_files(((FILES as f64 * scale.powf(SHRINKS)).ceil() as u64).max(200))
     }
 
     /// Of so many files.
@@ -312,7 +312,7 @@ mod tests {
     /// Linux 6.1: 79 thousand files, 5 thousand directories, 1.2 GB.
     #[test]
     fn at_full_scale_it_is_as_large_and_as_deep_as_a_kernel() {
-        let tree = Tree::new(1.0, 1.0);
+        let tree = Tree::new(1.0);
         let files = tree.files.len() as u64;
         assert_eq!(files, FILES);
         assert!((4500..5500).contains(&tree.directories.len()), "{}", tree.directories.len());
@@ -335,11 +335,11 @@ mod tests {
 
     #[test]
     fn a_small_tree_has_the_same_mean_and_names_are_unique() {
-        let tree = Tree::new(1.0, 0.1);
+        let tree = Tree::new(0.1);
         let mean = tree.bytes() as f64 / tree.files.len() as f64;
         assert!((2000..2020).contains(&tree.files.len()) && (12_000.0..19_000.0).contains(&mean), "{mean}");
         assert_eq!(tree.files.iter().map(|file| &file.path).collect::<BTreeSet<_>>().len(), tree.files.len());
-        assert_eq!(tree, Tree::new(1.0, 0.1));
+        assert_eq!(tree, Tree::new(0.1));
         let parents: BTreeSet<&String> = tree.directories.iter().collect();
         assert!(tree.directories.iter().all(|path| path.rsplit_once('/').is_none_or(|(parent, _)| parents.contains(&parent.to_owned()))));
     }
