@@ -14,7 +14,14 @@ for purpose in "$@"; do
     run) need fusermount3 fuse3; need sqlite3 sqlite3; need python3 python3; need git git; need diff diffutils ;;
     test) need fusermount3 fuse3; need sqlite3 sqlite3; need python3 python3; need git git; need setfattr attr; need setfacl acl; need setcap libcap2-bin; need setpriv util-linux; need losetup mount; need mkfs.ext4 e2fsprogs ;;
     report) need chromium chromium ;;
-    applications) need sqlite3 sqlite3; need git git; need rsync rsync; need fio fio; need tar tar ;;
+    applications)
+      need sqlite3 sqlite3; need git git; need rsync rsync; need fio fio; need tar tar; need xz xz-utils; need awk mawk; need pgrep procps
+      need setfattr attr; need setfacl acl; need setpriv util-linux; need cmp diffutils
+      need redis-server redis-server; need db_bench rocksdb-tools; need mdb_load lmdb-utils
+      need stress-ng stress-ng; need dbench dbench; need bonnie++ bonnie++; need postmark postmark
+      compgen -G '/usr/lib/postgresql/*/bin/postgres' >/dev/null || missing+=(postgresql)
+      compgen -G '/usr/src/binutils/binutils-*.tar.xz' >/dev/null || missing+=(binutils-source)
+      ;;
     lint) ;;
     fuzz) need c++ g++ ;;
     vm) need qemu-system-x86_64 qemu-system-x86; need python3 python3; need flock util-linux ;;

@@ -10,9 +10,9 @@ use std::thread::{self, ThreadId};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use tandemfs_device::{BlockPath, BlockRequest, BytePath, Device, DeviceDescription, DeviceError, DriveCounts, Firmware};
+use tandemfs_device::{BlockRequest, Device, DeviceError, Layer};
 use tandemfs_format::geometry::Geometry;
-use tandemfs_format::{PairSeed, Sector, UNIT_BYTES};
+use tandemfs_format::{PairSeed, UNIT_BYTES};
 
 use crate::failure::Result;
 use crate::segments::segments;
@@ -84,8 +84,7 @@ impl Stopwatch {
 
     /// What the foreground and the others spent, of what [`Self::stop`] returned. The segment table must be home: a checkpoint comes first.
     pub fn purposes(&self, sides: &[Kept; 2], geometry: &Geometry, pair: PairSeed) -> Result<[Purposes; 2]> {
-        let mut metadata = vec![false; geometry.memory_units() as usize];
-        metadata[..geometry.fixed_units() as usize].fill(true);
+        let mut metadata: Vec<bool> = (0..geometry.memory_units()).map(|unit| geometry.is_fixed(unit)).collect();
         for segment in segments(&*self.inner, geometry, pair)? {
             metadata[segment.start_unit as usize..(segment.start_unit + segment.unit_count) as usize].fill(true);
         }
@@ -125,29 +124,11 @@ impl Stopwatch {
 /// What one side did until the watch was stopped.
 pub struct Kept(Side);
 
-impl Device for Stopwatch {
-    fn byte_path(&self) -> &dyn BytePath {
-        self
+impl Layer for Stopwatch {
+    fn below(&self) -> &dyn Device {
+        &*self.inner
     }
 
-    fn block_path(&self) -> &dyn BlockPath {
-        self
-    }
-
-    fn description(&self) -> &DeviceDescription {
-        self.inner.description()
-    }
-
-    fn firmware(&self) -> Option<&dyn Firmware> {
-        self.inner.firmware()
-    }
-
-    fn counts(&self) -> Option<DriveCounts> {
-        self.inner.counts()
-    }
-}
-
-impl BytePath for Stopwatch {
     fn load(&self, offset: u64, into: &mut [u8]) -> std::result::Result<(), DeviceError> {
         let start = Instant::now();
         let result = self.inner.byte_path().load(offset, into);
@@ -162,19 +143,13 @@ impl BytePath for Stopwatch {
         result
     }
 
-    fn flush(&self, offset: u64, length: u64) {
+    fn flush_lines(&self, offset: u64, length: u64) {
         let start = Instant::now();
         self.inner.byte_path().flush(offset, length);
         self.took(start, offset, 0);
     }
 
     /// Not timed: on the domains of emulated drives it has nothing to wait for.
-    fn fence(&self) {
-        self.inner.byte_path().fence();
-    }
-}
-
-impl BlockPath for Stopwatch {
     fn transfer_each(
         &self,
         requests: &mut [BlockRequest<'_>],
@@ -213,13 +188,5 @@ impl BlockPath for Stopwatch {
             }
         }
         result
-    }
-
-    fn flush(&self) -> std::result::Result<(), DeviceError> {
-        self.inner.block_path().flush()
-    }
-
-    fn discard(&self, sector: Sector, count: u64) -> std::result::Result<(), DeviceError> {
-        self.inner.block_path().discard(sector, count)
     }
 }

@@ -68,6 +68,10 @@ impl<'d> Dump<'d> {
             geometry.memory_units(),
             geometry.fixed_units()
         )?;
+        if geometry.map_unit() > 0 {
+            let map = geometry.map_units();
+            writeln!(out, "maps         units {} to {}", map.start, map.end - 1)?;
+        }
         writeln!(out, "blocks       {} sectors of 4 KiB, blocks of {} B", geometry.block_sectors(), geometry.block_bytes())?;
         writeln!(out, "checksums    {:?}", superblock.checksum_kind)?;
         writeln!(out, "created      {} s since 1970", superblock.created_seconds)?;

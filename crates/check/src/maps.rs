@@ -67,7 +67,7 @@ impl Checker<'_> {
         if index >= image.geometry.memory_units() {
             return kind == PieceKind::Sectors;
         }
-        if index < image.geometry.fixed_units() {
+        if image.geometry.is_fixed(index) {
             return kind == PieceKind::Fixed;
         }
         if image.segments.of_unit(index).is_some() {

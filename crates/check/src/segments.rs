@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use tandemfs_device::Structure;
-use tandemfs_format::geometry::SEGMENT_TABLE_LINES;
+use tandemfs_format::geometry::{Geometry, SEGMENT_TABLE_LINES};
 use tandemfs_format::segment::{Region, Segment};
 use tandemfs_format::{LineAddress, PAGE_LINES, UNIT_LINES};
 
@@ -39,7 +39,7 @@ impl Segments {
         }
         let mut segments = Self::default();
         for (index, segment) in &decoded {
-            segments.insert(*index, *segment, image.geometry.fixed_units(), found);
+            segments.insert(*index, *segment, &image.geometry, found);
         }
         for region in Region::ALL {
             check_positions(&decoded, region, found);
@@ -55,9 +55,9 @@ impl Segments {
         segments
     }
 
-    fn insert(&mut self, index: u64, segment: Segment, fixed_units: u64, found: &mut Vec<Finding>) {
-        if segment.start_unit < fixed_units {
-            found.push(Finding::SegmentInFixedPart { segment: index, unit: segment.start_unit });
+    fn insert(&mut self, index: u64, segment: Segment, geometry: &Geometry, found: &mut Vec<Finding>) {
+        if let Some(unit) = (segment.start_unit..segment.start_unit + segment.unit_count).find(|unit| geometry.is_fixed(*unit)) {
+            found.push(Finding::SegmentInFixedPart { segment: index, unit });
             return;
         }
         let end = segment.start_unit + segment.unit_count;

@@ -46,6 +46,10 @@ pub enum Command {
     /// Check a device that is not mounted, and repair it
     #[command(after_help = "Exit status, as of fsck(8): 0 clean, 1 errors repaired, 4 errors left, 8 could not run, 2 usage.")]
     Check(CheckArguments),
+    /// Grow a file system that is not mounted, and the emulated drive that it is on
+    Resize(ResizeArguments),
+    /// Show or set the label of a device or a mount
+    Label(LabelArguments),
     /// Show what a device or a mount is
     Info(InfoArguments),
     /// Show the counters of a mount
@@ -288,6 +292,34 @@ pub struct CheckArguments {
     pub json: bool,
 }
 
+/// `resize`.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Without sizes the file system grows to what its devices have now. A zone of which no size is given stays as it is \
+otherwise. Nothing shrinks. An emulated drive without firmware grows in its file; a real pair has to have the space already. A power \
+failure leaves the old sizes or the new ones."
+)]
+pub struct ResizeArguments {
+    /// The device, not mounted.
+    pub device: String,
+    /// New size of the memory zone.
+    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+    pub memory: Option<u64>,
+    /// New size of the block zone.
+    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+    pub block: Option<u64>,
+}
+
+/// `label`.
+#[derive(Debug, Args)]
+pub struct LabelArguments {
+    /// A device that is not mounted, or a directory where one is mounted.
+    #[arg(value_name = "DEVICE|MOUNTPOINT")]
+    pub place: String,
+    /// The new label, up to 64 bytes; "" takes it away. Without it the label is shown.
+    pub text: Option<String>,
+}
+
 /// `info`.
 #[derive(Debug, Args)]
 pub struct InfoArguments {
@@ -372,6 +404,10 @@ mod tests {
             "tandemfs umount /mnt",
             "tandemfs umount /mnt --lazy",
             "tandemfs check image --repair --json",
+            "tandemfs resize image --memory 2G --block 32G",
+            "tandemfs resize memory=/dev/dax0.0,block=/dev/nvme0n1",
+            "tandemfs label image",
+            "tandemfs label /mnt mail",
             "tandemfs info /mnt --json",
             "tandemfs stats /mnt --json --reset",
             "tandemfs scrub /mnt --limit 100M --json",

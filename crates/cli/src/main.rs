@@ -16,11 +16,13 @@ mod failure;
 mod generate;
 mod helpers;
 mod info;
+mod label;
 mod logging;
 mod mkfs;
 mod mount;
 mod mount_options;
 mod output;
+mod resize;
 mod scrub;
 mod size;
 mod stats;
@@ -56,6 +58,8 @@ fn run(command: Command) -> Result<u8, Failure> {
         Command::Mount(arguments) => mount::run(&arguments),
         Command::Umount(arguments) => umount::run(&arguments),
         Command::Check(arguments) => check::run(&arguments),
+        Command::Resize(arguments) => resize::run(&arguments),
+        Command::Label(arguments) => label::run(&arguments),
         Command::Info(arguments) => info::run(&arguments),
         Command::Stats(arguments) => stats::run(&arguments),
         Command::Scrub(arguments) => scrub::run(&arguments),

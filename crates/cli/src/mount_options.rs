@@ -12,6 +12,9 @@ use crate::size;
 /// Longest write that can be asked to go in place, in bytes: a page.
 const IN_PLACE_BYTES_MAX: u32 = 4096;
 
+/// Largest share that can be reserved for root, in percent, as for ext4.
+const RESERVED_PERCENT_MAX: u32 = 50;
+
 /// The options, for `tandemfs mount --help`.
 pub const HELP: &str = "\
 Options (-o):
@@ -39,6 +42,7 @@ Options (-o):
                   $XDG_STATE_HOME/tandemfs/tandemfs.log for others)
   noxattr, xattr  without extended attributes and access control lists, or with them (default); without, the
                   kernel saves a question for each file that it checks or writes the first time
+  reserved=N%     share of both zones that only root may fill, as ext4's reserved blocks: 0% (default) to 50%
   ro, rw          read-only, or not (default)
   allow_other     every user may use the mount; permissions apply (others than root: see /etc/fuse.conf)
   allow_root      root may use an ordinary user's mount
@@ -162,6 +166,10 @@ impl Options {
                 let threads = value.parse().ok().filter(|threads| (1..=256).contains(threads));
                 settings.threads = Some(threads.ok_or_else(|| format!("threads={value}: a number from 1 to 256 is needed"))?);
             }
+            Some(("reserved", value)) => {
+                let percent = value.strip_suffix('%').unwrap_or(value).parse().ok().filter(|percent| *percent <= RESERVED_PERCENT_MAX);
+                settings.reserved_percent = percent.ok_or_else(|| format!("reserved={value}: a share from 0% to 50% is needed"))?;
+            }
             Some(("log", value)) => self.log = Some(value.into()),
             // For other programs: fstab comments, systemd, and what FUSE mounts are given out of habit.
             Some(("comment" | "fsname" | "subtype", _)) => {}
@@ -272,7 +280,7 @@ mod tests {
             [
                 "strict,threshold=128K,memory=1G,domain=adr",
                 "write_back=coldest,write_back_limit=20%,promote=on,read_ahead=256K,engine=firmware,in_place=128,modified_ratio=1/4",
-                "timing=on,threads=3,log=/tmp/l,allow_other,allow_root,ro,nodev,nosuid,noexec,noxattr,sync",
+                "timing=on,threads=3,log=/tmp/l,allow_other,allow_root,ro,nodev,nosuid,noexec,noxattr,sync,reserved=5%",
             ],
             true,
         )
@@ -300,6 +308,7 @@ mod tests {
             attributes: false,
             sync: true,
             threads: Some(3),
+            reserved_percent: 5,
             ..MountSettings::default()
         };
         let expected = Options {

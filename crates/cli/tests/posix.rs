@@ -12,7 +12,13 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use support::{Mount, Place, succeeds};
-use tandemfs_posix::{Arguments, Difference, Guardian, Host, run, whole_size};
+use tandemfs_posix::{Arguments, Difference, Guardian, Host, Memory, run, whole_size};
+
+/// What the mounts may take for metadata.
+const MEMORY_OPTION_BYTES: u64 = 128 << 20;
+/// What a daemon takes beside that: stacks and buffers of its threads, the allocation maps, what the kernel holds (a number each), metadata
+/// that is committed and not yet home.
+const MEMORY_BESIDE_BYTES: u64 = 64 << 20;
 
 /// A mount in one mode.
 struct Mounted {
@@ -27,7 +33,8 @@ struct Mounted {
 
 impl Mounted {
     fn new(mode: &'static str, name: &'static str) -> Self {
-        let place = Place::empty();
+        // Whole sizes do not fit into memory.
+        let place = if whole_size() { Place::empty_in(&std::env::temp_dir()) } else { Place::empty() };
         fs::set_permissions(place.path(""), fs::Permissions::from_mode(0o755)).expect("changed");
         let (memory, block) = if whole_size() { ("4G", "16G") } else { ("256M", "1G") };
         succeeds(&["device", "create", &place.image(), "--profile", "off", "--memory", memory, "--block", block]);
@@ -40,7 +47,8 @@ impl Mounted {
     }
 
     fn mount(&self, options: &str) {
-        let mount = self.place.mount(&format!("allow_other,{}{}{options}", self.mode, if options.is_empty() { "" } else { "," }));
+        let memory = format!("memory={}M", MEMORY_OPTION_BYTES >> 20);
+        let mount = self.place.mount(&format!("allow_other,{memory},{}{}{options}", self.mode, if options.is_empty() { "" } else { "," }));
         *self.mount.borrow_mut() = Some(mount);
     }
 
@@ -81,6 +89,15 @@ impl Host for Mounted {
             mount.unmount();
         }
         self.mount(options);
+    }
+
+    /// The image is a mapped file, which is not counted.
+    fn memory(&self) -> Option<Memory> {
+        let process_id = self.mount.borrow().as_ref()?.process_id();
+        let status = fs::read_to_string(format!("/proc/{}/status", process_id.as_raw_nonzero())).ok()?;
+        let anonymous = status.lines().find_map(|line| line.strip_prefix("RssAnon:"))?;
+        let resident_bytes = anonymous.trim().trim_end_matches(" kB").parse::<u64>().ok()? << 10;
+        Some(Memory { resident_bytes, resident_bytes_max: MEMORY_OPTION_BYTES + MEMORY_BESIDE_BYTES })
     }
 
     fn can_crash(&self) -> bool {

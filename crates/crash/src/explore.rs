@@ -354,6 +354,8 @@ pub const ALPHABET: &[Operation] = &[
     Operation::Punch("b", 3_000, 9_000),
     Operation::Punch("b", 40_000, 90_000),
     Operation::Zero("b", 66_000, 140_000, false),
+    Operation::Collapse("b", 0, 65_536),
+    Operation::Insert("b", 65_536, 131_072),
     Operation::CopyRange("b", 1_000, "a", 0, 70_000),
     Operation::CopyRange("a", 0, "d/b", 5_000, 200_000),
     Operation::SetAttribute("a", "trusted.c", 40, 20),
@@ -365,4 +367,7 @@ pub const ALPHABET: &[Operation] = &[
     Operation::Remount,
     Operation::Hold(0, "a"),
     Operation::Forget(0),
+    Operation::CreateNameless(1, "d"),
+    Operation::LinkHeld(1, "d/n"),
+    Operation::LeaveWhiteout("d/b", "a"),
 ];

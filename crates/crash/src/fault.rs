@@ -9,9 +9,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use tandemfs_device::{
-    BlockPath, BlockRequest, BytePath, Device, DeviceDescription, DeviceError, DriveCounts, DriveRecovery, Firmware, TxId,
-};
+use tandemfs_device::{BlockPath, BlockRequest, BytePath, Device, DeviceError, Firmware, Layer, TxId};
 use tandemfs_format::Sector;
 
 use crate::memory_device::MemoryDevice;
@@ -179,29 +177,11 @@ impl FaultDevice {
     }
 }
 
-impl Device for FaultDevice {
-    fn byte_path(&self) -> &dyn BytePath {
-        self
+impl Layer for FaultDevice {
+    fn below(&self) -> &dyn Device {
+        &self.inner
     }
 
-    fn block_path(&self) -> &dyn BlockPath {
-        self
-    }
-
-    fn description(&self) -> &DeviceDescription {
-        self.inner.description()
-    }
-
-    fn firmware(&self) -> Option<&dyn Firmware> {
-        self.inner.firmware().map(|_| self as &dyn Firmware)
-    }
-
-    fn counts(&self) -> Option<DriveCounts> {
-        self.inner.counts()
-    }
-}
-
-impl Firmware for FaultDevice {
     fn store_tagged(&self, transaction: TxId, offset: u64, from: &[u8]) -> Result<(), DeviceError> {
         if self.fails(Access::StoreTagged, Some(Place::Memory(offset..offset + from.len() as u64))) {
             return Err(self.poisoned(offset));
@@ -217,16 +197,6 @@ impl Firmware for FaultDevice {
         self.inner.commit(transaction)
     }
 
-    fn recover(&self) -> Result<DriveRecovery, DeviceError> {
-        self.inner.recover()
-    }
-
-    fn clean(&self) -> Result<(), DeviceError> {
-        self.inner.clean()
-    }
-}
-
-impl BytePath for FaultDevice {
     fn load(&self, offset: u64, into: &mut [u8]) -> Result<(), DeviceError> {
         if self.fails(Access::Load, Some(Place::Memory(offset..offset + into.len() as u64))) {
             // What a failed load leaves in the buffer has no meaning, so nobody may rely on it.
@@ -243,16 +213,6 @@ impl BytePath for FaultDevice {
         self.inner.store(offset, from)
     }
 
-    fn flush(&self, offset: u64, length: u64) {
-        BytePath::flush(&self.inner, offset, length);
-    }
-
-    fn fence(&self) {
-        self.inner.fence();
-    }
-}
-
-impl BlockPath for FaultDevice {
     fn transfer_each(
         &self,
         requests: &mut [BlockRequest<'_>],
@@ -279,7 +239,7 @@ impl BlockPath for FaultDevice {
         first.map_or(Ok(()), Err)
     }
 
-    fn flush(&self) -> Result<(), DeviceError> {
+    fn flush_blocks(&self) -> Result<(), DeviceError> {
         if self.fails(Access::Flush, None) {
             return Err(self.error("flush", 0, 0));
         }

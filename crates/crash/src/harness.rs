@@ -6,7 +6,7 @@ use tandemfs_device::{Device, Drive, PersistenceDomain};
 use tandemfs_format::InodeNumber;
 use tandemfs_format::inode::file_type;
 use tandemfs_fs::{
-    AllocateMode, Engine, Error, FileSystem, FormatOptions, MountOptions, NewInode, ReadOptions, SeekTo, SetAttributes,
+    AllocateMode, Engine, Error, FileSystem, FormatOptions, MountOptions, NewInode, ReadOptions, RenameMode, SeekTo, SetAttributes,
     SetExtendedAttribute, SetTime, WriteOptions, make_file_system,
 };
 
@@ -144,6 +144,7 @@ impl Harness {
 
     /// Takes a file system that is mounted already, perhaps through another device over `device`.
     pub fn over(device: MemoryDevice, fs: FileSystem, options: &MountOptions, model: Model) -> Self {
+        let model = model.with_blocks_of(fs.superblock().geometry.block_bytes());
         Self {
             device,
             fs,
@@ -264,6 +265,8 @@ impl Harness {
             Operation::Zero(path, offset, length, keep_size) => {
                 self.fs.allocate(self.resolve(path)?, offset, length, AllocateMode::Zero { keep_size })
             }
+            Operation::Collapse(path, offset, length) => self.fs.allocate(self.resolve(path)?, offset, length, AllocateMode::Collapse),
+            Operation::Insert(path, offset, length) => self.fs.allocate(self.resolve(path)?, offset, length, AllocateMode::Insert),
             Operation::CopyRange(from, from_offset, to, to_offset, length) => {
                 let (from, to) = (self.resolve(from)?, self.resolve(to)?);
                 return self.fs.copy_range((from, from_offset), (to, to_offset), length, WriteOptions::default());
@@ -293,6 +296,24 @@ impl Harness {
                 self.fs.remember(inode, found.generation, 1)?;
                 self.held[slot] = Some(inode);
                 Ok(())
+            }
+            Operation::CreateNameless(slot, path) => {
+                let parent = self.resolve(path)?;
+                if self.held[slot].is_some() {
+                    return Err(Error::Exists);
+                }
+                let new = NewInode { mode: file_type::REGULAR | 0o644, uid: 1, gid: 2, rdev: 0, target: b"" };
+                self.held[slot] = Some(self.fs.create_nameless(parent, &new, 0)?.inode);
+                Ok(())
+            }
+            Operation::LinkHeld(slot, path) => {
+                let inode = self.held[slot].ok_or(Error::NotFound)?;
+                let (parent, name) = self.parent(path)?;
+                self.fs.link(inode, parent, name).map(drop)
+            }
+            Operation::LeaveWhiteout(from, to) => {
+                let (from, to) = (self.parent(from)?, self.parent(to)?);
+                self.fs.rename_leaving_whiteout(from, to, RenameMode::Replace, (1, 2))
             }
             Operation::WriteHeld(slot, offset, length, seed) => {
                 let inode = self.held[slot].ok_or(Error::NotFound)?;

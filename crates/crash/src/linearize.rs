@@ -244,7 +244,9 @@ impl Bound {
                 | Operation::Unlink(path)
                 | Operation::RemoveDirectory(path),
             ) => self.parent(path).0 == number,
-            Step::Do(Operation::Rename(from, to, _)) => self.parent(from).0 == number || self.parent(to).0 == number,
+            Step::Do(Operation::Rename(from, to, _) | Operation::LeaveWhiteout(from, to)) => {
+                self.parent(from).0 == number || self.parent(to).0 == number
+            }
             _ => true,
         }
     }
@@ -294,6 +296,12 @@ impl Bound {
             Operation::Zero(path, offset, length, keep_size) => {
                 self.with_file(fs, path, |inode| fs.allocate(inode, offset, length, AllocateMode::Zero { keep_size }))
             }
+            Operation::Collapse(path, offset, length) => {
+                self.with_file(fs, path, |inode| fs.allocate(inode, offset, length, AllocateMode::Collapse))
+            }
+            Operation::Insert(path, offset, length) => {
+                self.with_file(fs, path, |inode| fs.allocate(inode, offset, length, AllocateMode::Insert))
+            }
             Operation::CopyRange(from, from_offset, to, to_offset, length) => {
                 return self.with_file(fs, from, |from| {
                     self.with_file(fs, to, |to| fs.copy_range((from, from_offset), (to, to_offset), length, WriteOptions::default()))
@@ -324,6 +332,20 @@ impl Bound {
                 self.set_held(slot, Some(inode));
                 Ok(())
             }),
+            Operation::CreateNameless(slot, path) => {
+                if self.held(slot).is_some() {
+                    return Err(Error::Exists);
+                }
+                let new = NewInode { mode: file_type::REGULAR | 0o644, uid: 1, gid: 2, rdev: 0, target: b"" };
+                self.with_file(fs, path, |parent| fs.create_nameless(parent, &new, 0)).map(|made| self.set_held(slot, Some(made.inode)))
+            }
+            Operation::LinkHeld(slot, path) => {
+                let (parent, name) = self.parent(path);
+                self.held(slot).ok_or(Error::NotFound).and_then(|inode| fs.link(inode, parent, name).map(drop))
+            }
+            Operation::LeaveWhiteout(from, to) => {
+                fs.rename_leaving_whiteout(self.parent(from), self.parent(to), tandemfs_fs::RenameMode::Replace, (1, 2))
+            }
             Operation::WriteHeld(slot, offset, length, seed) => {
                 return self.held(slot).ok_or(Error::NotFound).and_then(|inode| written(inode, offset, length, seed, false));
             }

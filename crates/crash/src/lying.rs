@@ -3,8 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::{Mutex, PoisonError};
 
-use tandemfs_device::{BlockPath, BlockRequest, BytePath, Device, DeviceDescription, DeviceError, DriveCounts, Firmware};
-use tandemfs_format::Sector;
+use tandemfs_device::{BlockPath, BlockRequest, BytePath, Device, DeviceError, Layer};
 
 use crate::fault::Place;
 use crate::memory_device::{MemoryDevice, Zone};
@@ -101,49 +100,17 @@ impl LyingDevice {
     }
 }
 
-impl Device for LyingDevice {
-    fn byte_path(&self) -> &dyn BytePath {
-        self
+impl Layer for LyingDevice {
+    fn below(&self) -> &dyn Device {
+        &self.inner
     }
 
-    fn block_path(&self) -> &dyn BlockPath {
-        self
-    }
-
-    fn description(&self) -> &DeviceDescription {
-        self.inner.description()
-    }
-
-    fn firmware(&self) -> Option<&dyn Firmware> {
-        self.inner.firmware()
-    }
-
-    fn counts(&self) -> Option<DriveCounts> {
-        self.inner.counts()
-    }
-}
-
-impl BytePath for LyingDevice {
     fn load(&self, offset: u64, into: &mut [u8]) -> Result<(), DeviceError> {
         self.inner.load(offset, into)?;
         self.answer(Zone::Memory, offset, into);
         Ok(())
     }
 
-    fn store(&self, offset: u64, from: &[u8]) -> Result<(), DeviceError> {
-        self.inner.store(offset, from)
-    }
-
-    fn flush(&self, offset: u64, length: u64) {
-        BytePath::flush(&self.inner, offset, length);
-    }
-
-    fn fence(&self) {
-        self.inner.fence();
-    }
-}
-
-impl BlockPath for LyingDevice {
     fn transfer_each(
         &self,
         requests: &mut [BlockRequest<'_>],
@@ -158,13 +125,5 @@ impl BlockPath for LyingDevice {
         }
         requests.iter().enumerate().for_each(|(index, request)| completed(index, request));
         Ok(())
-    }
-
-    fn flush(&self) -> Result<(), DeviceError> {
-        BlockPath::flush(&self.inner)
-    }
-
-    fn discard(&self, sector: Sector, count: u64) -> Result<(), DeviceError> {
-        self.inner.discard(sector, count)
     }
 }

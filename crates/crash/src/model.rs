@@ -73,6 +73,7 @@ enum Body {
         written: Arc<Vec<bool>>,
     },
     Symlink(Arc<Vec<u8>>),
+    Whiteout,
 }
 
 #[derive(Debug, Clone)]
@@ -81,6 +82,8 @@ struct Node {
     attributes: Arc<Attributes>,
     nlink: u32,
     holds: u32,
+    /// It never had a name, so it may get one.
+    nameable: bool,
 }
 
 /// The tree. Cloning it is cheap: contents are shared until written.
@@ -91,13 +94,23 @@ pub struct Model {
     slots: [Option<Id>; SLOTS],
     /// Inodes that are meant by these paths whatever their names have become.
     bound: Arc<HashMap<String, Id>>,
+    /// What is taken out of files or put into them consists of blocks of this size.
+    block_bytes: u64,
 }
+
+/// Block size of a model that nobody told another.
+const BLOCK_BYTES: u64 = 64 << 10;
 
 impl Default for Model {
     fn default() -> Self {
-        let root =
-            Node { body: Body::Directory { entries: BTreeMap::new(), parent: ROOT }, attributes: Arc::default(), nlink: 2, holds: 0 };
-        Self { nodes: HashMap::from([(ROOT, root)]), next: ROOT + 1, slots: [None; SLOTS], bound: Arc::default() }
+        let root = Node {
+            body: Body::Directory { entries: BTreeMap::new(), parent: ROOT },
+            attributes: Arc::default(),
+            nlink: 2,
+            holds: 0,
+            nameable: false,
+        };
+        Self { nodes: HashMap::from([(ROOT, root)]), next: ROOT + 1, slots: [None; SLOTS], bound: Arc::default(), block_bytes: BLOCK_BYTES }
     }
 }
 
@@ -109,6 +122,11 @@ fn split(path: &str) -> (&str, &[u8]) {
 }
 
 impl Model {
+    /// The same with blocks of another size.
+    pub fn with_blocks_of(self, block_bytes: u32) -> Self {
+        Self { block_bytes: block_bytes.into(), ..self }
+    }
+
     /// The tree as a value.
     pub fn tree(&self) -> Tree {
         let mut tree = Tree::default();
@@ -132,6 +150,7 @@ impl Model {
                 Body::Directory { .. } => Kind::Directory,
                 Body::File { bytes, .. } => Kind::File(bytes.clone()),
                 Body::Symlink(target) => Kind::Symlink(target.clone()),
+                Body::Whiteout => Kind::Whiteout,
             };
             let (attributes, same_as) = (node.attributes.clone(), first.get(&id).cloned().unwrap_or_default());
             tree.0.insert(path, Entry { kind, nlink: node.nlink, same_as, attributes });
@@ -184,7 +203,7 @@ impl Model {
             *size = match &self.nodes[id].body {
                 Body::File { bytes, .. } => bytes.len() as u64,
                 Body::Directory { .. } => return Err(Refusal::IsDirectory),
-                Body::Symlink(_) => return Err(Refusal::Invalid),
+                Body::Symlink(_) | Body::Whiteout => return Err(Refusal::Invalid),
             };
         }
         let copied = length.min(sizes[0].saturating_sub(from_offset));
@@ -236,7 +255,7 @@ impl Model {
             }
             met.insert(id, count);
             let node = &self.nodes[&id];
-            (count, node.nlink, node.holds, &node.attributes).hash(&mut hasher);
+            (count, node.nlink, node.holds, node.nameable, &node.attributes).hash(&mut hasher);
             match &node.body {
                 Body::Directory { entries, .. } => {
                     entries.keys().collect::<Vec<_>>().hash(&mut hasher);
@@ -244,6 +263,7 @@ impl Model {
                 }
                 Body::File { bytes, .. } => bytes.hash(&mut hasher),
                 Body::Symlink(target) => target.hash(&mut hasher),
+                Body::Whiteout => {}
             }
         }
         hasher.finish()
@@ -263,7 +283,7 @@ impl Model {
                 Ok(Answer::Bytes(bytes.get(offset as usize..end as usize).unwrap_or_default().to_vec()))
             }
             Some(Body::Directory { .. }) => Err(Refusal::IsDirectory),
-            Some(Body::Symlink(_)) => Err(Refusal::Invalid),
+            Some(Body::Symlink(_) | Body::Whiteout) => Err(Refusal::Invalid),
             None => Err(Refusal::NotFound),
         };
         let answer = match *step {
@@ -287,6 +307,7 @@ impl Model {
                 Body::Directory { .. } => Answer::Seen(file_type::DIRECTORY, node.nlink, 0),
                 Body::File { bytes, .. } => Answer::Seen(file_type::REGULAR, node.nlink, bytes.len() as u64),
                 Body::Symlink(_) => Answer::Seen(file_type::SYMLINK, node.nlink, 0),
+                Body::Whiteout => Answer::Seen(file_type::CHARACTER, node.nlink, 0),
             }),
             Step::List(path) => {
                 self.resolve(path).and_then(|id| self.entries(id)).map(|entries| Answer::Listed(entries.keys().cloned().collect()))
@@ -322,26 +343,52 @@ impl Model {
             return Err(Refusal::Exists);
         }
         let body = body(parent);
+        let directory = matches!(body, Body::Directory { .. });
+        let id = self.insert(parent, body, if directory { 2 } else { 1 });
+        self.entries_mut(parent)?.insert(name.to_vec(), id);
+        self.links(parent, i64::from(directory));
+        Ok(())
+    }
+
+    /// A new inode, which inherits from a directory and has no name yet.
+    fn insert(&mut self, parent: Id, body: Body, nlink: u32) -> Id {
         let id = self.next;
         self.next += 1;
-        let directory = matches!(body, Body::Directory { .. });
         let attributes = match (&body, self.nodes[&parent].attributes.get(DEFAULT_LIST)) {
-            (_, None) | (Body::Symlink(_), _) => Arc::default(),
+            (_, None) | (Body::Symlink(_) | Body::Whiteout, _) => Arc::default(),
             (Body::File { .. }, Some(default)) => Arc::new(Attributes::from([(ACCESS_LIST.to_vec(), inherited(default, 0o644))])),
             (Body::Directory { .. }, Some(default)) => {
                 Arc::new(Attributes::from([(ACCESS_LIST.to_vec(), inherited(default, 0o755)), (DEFAULT_LIST.to_vec(), default.clone())]))
             }
         };
-        self.nodes.insert(id, Node { body, attributes, nlink: if directory { 2 } else { 1 }, holds: 0 });
-        self.entries_mut(parent)?.insert(name.to_vec(), id);
-        self.links(parent, i64::from(directory));
+        self.nodes.insert(id, Node { body, attributes, nlink, holds: 0, nameable: nlink == 0 });
+        id
+    }
+
+    fn link(&mut self, id: Id, to: &str) -> Result<(), Refusal> {
+        let (to_parent, to_name) = split(to);
+        let parent = self.resolve(to_parent)?;
+        if self.is_directory(id) {
+            return Err(Refusal::NotPermitted);
+        }
+        if self.nodes[&id].nlink == 0 && !self.nodes[&id].nameable {
+            return Err(Refusal::NotFound);
+        }
+        if self.entries(parent)?.contains_key(to_name) {
+            return Err(Refusal::Exists);
+        }
+        self.entries_mut(parent)?.insert(to_name.to_vec(), id);
+        self.links(id, 1);
+        if let Some(node) = self.nodes.get_mut(&id) {
+            node.nameable = false;
+        }
         Ok(())
     }
 
     fn attributes_mut(&mut self, path: &str, name: &str) -> Result<&mut Attributes, Refusal> {
         let id = self.resolve(path)?;
         match self.nodes.get_mut(&id) {
-            Some(node) if name.starts_with("user.") && matches!(node.body, Body::Symlink(_)) => Err(Refusal::NotPermitted),
+            Some(node) if name.starts_with("user.") && matches!(node.body, Body::Symlink(_) | Body::Whiteout) => Err(Refusal::NotPermitted),
             Some(node) => Ok(Arc::make_mut(&mut node.attributes)),
             None => Err(Refusal::NotFound),
         }
@@ -477,21 +524,8 @@ impl Model {
             Operation::MakeDirectory(path) => self.add(path, |parent| Body::Directory { entries: BTreeMap::new(), parent }),
             Operation::Symlink(path, length) => self.add(path, |_| Body::Symlink(Arc::new(link_target(length)))),
             Operation::Link(from, to) => {
-                let (to_parent, to_name) = split(to);
                 let id = self.resolve(from)?;
-                let parent = self.resolve(to_parent)?;
-                if self.is_directory(id) {
-                    return Err(Refusal::NotPermitted);
-                }
-                if self.nodes[&id].nlink == 0 {
-                    return Err(Refusal::NotFound);
-                }
-                if self.entries(parent)?.contains_key(to_name) {
-                    return Err(Refusal::Exists);
-                }
-                self.entries_mut(parent)?.insert(to_name.to_vec(), id);
-                self.links(id, 1);
-                Ok(())
+                self.link(id, to)
             }
             Operation::Unlink(path) | Operation::RemoveDirectory(path) => {
                 let (parent, name) = split(path);
@@ -549,6 +583,30 @@ impl Model {
                 give_space(bytes, written, offset, length, length_max == u64::MAX && !keep_size);
                 Ok(())
             }
+            Operation::Collapse(path, offset, length) => {
+                let id = self.resolve(path)?;
+                let block_bytes = self.block_bytes;
+                let (bytes, written) = self.file_mut(id)?;
+                let end = (offset + length) as usize;
+                if !offset.is_multiple_of(block_bytes) || !length.is_multiple_of(block_bytes) || end >= bytes.len() {
+                    return Err(Refusal::Invalid);
+                }
+                bytes.drain(offset as usize..end);
+                written.drain(offset as usize..end);
+                Ok(())
+            }
+            Operation::Insert(path, offset, length) => {
+                let id = self.resolve(path)?;
+                let block_bytes = self.block_bytes;
+                let (bytes, written) = self.file_mut(id)?;
+                let start = offset as usize;
+                if !offset.is_multiple_of(block_bytes) || !length.is_multiple_of(block_bytes) || start >= bytes.len() {
+                    return Err(Refusal::Invalid);
+                }
+                bytes.splice(start..start, std::iter::repeat_n(0, length as usize));
+                written.splice(start..start, std::iter::repeat_n(false, length as usize));
+                Ok(())
+            }
             Operation::CopyRange(from, from_offset, to, to_offset, _) => {
                 let copied = self.copied(operation)?.min(length_max) as usize;
                 let source = self.resolve(from)?;
@@ -598,6 +656,33 @@ impl Model {
                     node.holds += 1;
                 }
                 Ok(())
+            }
+            Operation::CreateNameless(slot, path) => {
+                let parent = self.resolve(path)?;
+                if self.slots[slot].is_some() {
+                    return Err(Refusal::Exists);
+                }
+                self.entries(parent)?;
+                let id = self.insert(parent, Body::File { bytes: Arc::default(), written: Arc::default() }, 0);
+                self.slots[slot] = Some(id);
+                if let Some(node) = self.nodes.get_mut(&id) {
+                    node.holds += 1;
+                }
+                Ok(())
+            }
+            Operation::LinkHeld(slot, path) => {
+                let id = self.slots[slot].ok_or(Refusal::NotFound)?;
+                self.link(id, path)
+            }
+            Operation::LeaveWhiteout(from, to) => {
+                let named = |model: &Self, path| {
+                    let (parent, name) = split(path);
+                    Some(*model.entries(model.resolve(parent).ok()?).ok()?.get(name)?)
+                };
+                let is_same = named(self, from) == named(self, to);
+                self.rename(from, to, RenameMode::Replace)?;
+                // Two names of one inode stay as they are.
+                if is_same { Ok(()) } else { self.add(from, |_| Body::Whiteout) }
             }
             Operation::WriteHeld(slot, offset, length, seed) => {
                 let id = self.slots[slot].ok_or(Refusal::NotFound)?;

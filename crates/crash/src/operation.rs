@@ -37,6 +37,10 @@ pub enum Operation {
     Punch(&'static str, u64, u64),
     /// Zeroes a range and gives it space: path, offset, length, whether the size stays.
     Zero(&'static str, u64, u64, bool),
+    /// Takes a range out of a file: path, offset, length.
+    Collapse(&'static str, u64, u64),
+    /// Puts a hole into a file: path, offset, length.
+    Insert(&'static str, u64, u64),
     /// Copies a range: path and offset of the source, path and offset of the target, length.
     CopyRange(&'static str, u64, &'static str, u64, u64),
     /// Sets an extended attribute: path, name, length of the value, seed of its bytes.
@@ -59,6 +63,12 @@ pub enum Operation {
     Crash,
     /// Takes hold of a file, as an open does: slot, path.
     Hold(usize, &'static str),
+    /// Makes a file without a name and holds it: slot, directory.
+    CreateNameless(usize, &'static str),
+    /// Gives a held file a name, which only one that never had one gets: slot, path.
+    LinkHeld(usize, &'static str),
+    /// Moves a name and leaves a whiteout in its place.
+    LeaveWhiteout(&'static str, &'static str),
     /// Writes to a held file, which may have lost its names: slot, offset, length, seed.
     WriteHeld(usize, u64, u32, u64),
     /// Gives the hold up.
@@ -121,7 +131,7 @@ const ATTRIBUTES: [&str; 3] = ["user.a", "user.b", "trusted.c"];
 /// Draws operations with weights that are drawn anew for each run, some of them zero.
 #[derive(Debug, Clone)]
 pub struct Mix {
-    weights: [u64; 28],
+    weights: [u64; 33],
     largest_write: u64,
     file_bytes_max: u64,
 }
@@ -129,7 +139,7 @@ pub struct Mix {
 impl Mix {
     /// Weights of one run. `room_bytes` is the space that the run may try to fill.
     pub fn draw(random: &mut Random, room_bytes: u64) -> Self {
-        let mut weights = [6, 4, 2, 3, 5, 2, 6, 20, 8, 8, 1, 1, 1, 1, 1, 2, 3, 2, 1, 1, 1, 4, 5, 3, 4, 5, 2, 2];
+        let mut weights = [6, 4, 2, 3, 5, 2, 6, 20, 8, 8, 1, 1, 1, 1, 1, 2, 3, 2, 1, 1, 1, 4, 5, 3, 4, 5, 2, 2, 3, 3, 1, 2, 2];
         for weight in &mut weights {
             match random.below(6) {
                 0 => *weight = 0,
@@ -197,7 +207,18 @@ impl Mix {
                 Operation::SetAttribute(path(random), random.pick::<&str>(&ATTRIBUTES), length, seed)
             }
             26 => Operation::RemoveAttribute(path(random), random.pick::<&str>(&ATTRIBUTES)),
-            _ => Operation::SetDefaultList(path(random), random.below(3) as u32),
+            27 => Operation::SetDefaultList(path(random), random.below(3) as u32),
+            28 => {
+                let (offset, length) = self.blocks(random);
+                Operation::Collapse(path(random), offset, length)
+            }
+            29 => {
+                let (offset, length) = self.blocks(random);
+                Operation::Insert(path(random), offset, length)
+            }
+            30 => Operation::CreateNameless(random.below(SLOTS as u64) as usize, random.pick::<&str>(&DIRECTORIES)),
+            31 => Operation::LinkHeld(random.below(SLOTS as u64) as usize, path(random)),
+            _ => Operation::LeaveWhiteout(path(random), path(random)),
         }
     }
 
@@ -220,6 +241,18 @@ impl Mix {
     /// Lengths of ranges: those of writes, and up to the largest file.
     fn range(&self, random: &mut Random) -> u64 {
         if random.one_in(4) { 1 + self.offset(random) } else { self.length(random).into() }
+    }
+
+    /// Ranges that are mostly whole blocks, and often inside a file.
+    fn blocks(&self, random: &mut Random) -> (u64, u64) {
+        let unit = *random.pick(&[4096, 65_536, 65_536]);
+        let most = if random.one_in(4) { 40 } else { 3 };
+        let length = unit * (1 + random.below(most));
+        match random.below(12) {
+            0 => (self.offset(random), self.length(random).into()),
+            1..=4 => (0, length),
+            _ => (self.offset(random) / unit * unit, length),
+        }
     }
 
     fn length(&self, random: &mut Random) -> u32 {

@@ -1,9 +1,7 @@
 //! A device that pauses at every step, so that another thread may go on there: what happens while I/O is in flight is half of what there is
 //! to find (RULES R9). Block requests move sector by sector and long stores in two halves, as no drive promises more.
 
-use tandemfs_device::{
-    BlockPath, BlockRequest, BytePath, Device, DeviceDescription, DeviceError, DriveCounts, DriveRecovery, Firmware, TxId,
-};
+use tandemfs_device::{BlockPath, BlockRequest, BytePath, Device, DeviceError, Firmware, Layer, TxId};
 use tandemfs_format::{LINE_BYTES, SECTOR_BYTES, Sector};
 
 use crate::memory_device::MemoryDevice;
@@ -21,29 +19,11 @@ impl PausingDevice {
     }
 }
 
-impl Device for PausingDevice {
-    fn byte_path(&self) -> &dyn BytePath {
-        self
+impl Layer for PausingDevice {
+    fn below(&self) -> &dyn Device {
+        &self.inner
     }
 
-    fn block_path(&self) -> &dyn BlockPath {
-        self
-    }
-
-    fn description(&self) -> &DeviceDescription {
-        self.inner.description()
-    }
-
-    fn firmware(&self) -> Option<&dyn Firmware> {
-        self.inner.firmware().map(|_| self as &dyn Firmware)
-    }
-
-    fn counts(&self) -> Option<DriveCounts> {
-        self.inner.counts()
-    }
-}
-
-impl Firmware for PausingDevice {
     fn store_tagged(&self, transaction: TxId, offset: u64, from: &[u8]) -> Result<(), DeviceError> {
         for (index, line) in (0..).zip(from.chunks(LINE_BYTES)) {
             (self.pause)();
@@ -59,17 +39,11 @@ impl Firmware for PausingDevice {
         Ok(())
     }
 
-    fn recover(&self) -> Result<DriveRecovery, DeviceError> {
-        self.inner.recover()
-    }
-
     fn clean(&self) -> Result<(), DeviceError> {
         (self.pause)();
         self.inner.clean()
     }
-}
 
-impl BytePath for PausingDevice {
     fn load(&self, offset: u64, into: &mut [u8]) -> Result<(), DeviceError> {
         (self.pause)();
         self.inner.load(offset, into)
@@ -87,7 +61,7 @@ impl BytePath for PausingDevice {
         Ok(())
     }
 
-    fn flush(&self, offset: u64, length: u64) {
+    fn flush_lines(&self, offset: u64, length: u64) {
         (self.pause)();
         BytePath::flush(&self.inner, offset, length);
     }
@@ -96,9 +70,7 @@ impl BytePath for PausingDevice {
         (self.pause)();
         self.inner.fence();
     }
-}
 
-impl BlockPath for PausingDevice {
     fn transfer_each(
         &self,
         requests: &mut [BlockRequest<'_>],
@@ -133,7 +105,7 @@ impl BlockPath for PausingDevice {
         Ok(())
     }
 
-    fn flush(&self) -> Result<(), DeviceError> {
+    fn flush_blocks(&self) -> Result<(), DeviceError> {
         (self.pause)();
         BlockPath::flush(&self.inner)?;
         (self.pause)();

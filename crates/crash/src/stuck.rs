@@ -3,10 +3,7 @@
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use tandemfs_device::{
-    BlockPath, BlockRequest, BytePath, Device, DeviceDescription, DeviceError, DriveCounts, DriveRecovery, Firmware, TxId,
-};
-use tandemfs_format::Sector;
+use tandemfs_device::{BlockPath, BlockRequest, BytePath, Device, DeviceError, Firmware, Layer, TxId};
 
 use crate::fault::Access;
 use crate::memory_device::MemoryDevice;
@@ -81,29 +78,11 @@ impl StuckDevice {
     }
 }
 
-impl Device for StuckDevice {
-    fn byte_path(&self) -> &dyn BytePath {
-        self
+impl Layer for StuckDevice {
+    fn below(&self) -> &dyn Device {
+        &self.inner
     }
 
-    fn block_path(&self) -> &dyn BlockPath {
-        self
-    }
-
-    fn description(&self) -> &DeviceDescription {
-        self.inner.description()
-    }
-
-    fn firmware(&self) -> Option<&dyn Firmware> {
-        self.inner.firmware().map(|_| self as &dyn Firmware)
-    }
-
-    fn counts(&self) -> Option<DriveCounts> {
-        self.inner.counts()
-    }
-}
-
-impl Firmware for StuckDevice {
     fn store_tagged(&self, transaction: TxId, offset: u64, from: &[u8]) -> Result<(), DeviceError> {
         self.pass(Access::StoreTagged, from.len() as u64);
         self.inner.store_tagged(transaction, offset, from)
@@ -114,16 +93,6 @@ impl Firmware for StuckDevice {
         self.inner.commit(transaction)
     }
 
-    fn recover(&self) -> Result<DriveRecovery, DeviceError> {
-        self.inner.recover()
-    }
-
-    fn clean(&self) -> Result<(), DeviceError> {
-        self.inner.clean()
-    }
-}
-
-impl BytePath for StuckDevice {
     fn load(&self, offset: u64, into: &mut [u8]) -> Result<(), DeviceError> {
         self.pass(Access::Load, into.len() as u64);
         self.inner.load(offset, into)
@@ -134,16 +103,6 @@ impl BytePath for StuckDevice {
         self.inner.store(offset, from)
     }
 
-    fn flush(&self, offset: u64, length: u64) {
-        BytePath::flush(&self.inner, offset, length);
-    }
-
-    fn fence(&self) {
-        self.inner.fence();
-    }
-}
-
-impl BlockPath for StuckDevice {
     fn transfer_each(
         &self,
         requests: &mut [BlockRequest<'_>],
@@ -159,12 +118,8 @@ impl BlockPath for StuckDevice {
         self.inner.transfer_each(requests, meanwhile, completed)
     }
 
-    fn flush(&self) -> Result<(), DeviceError> {
+    fn flush_blocks(&self) -> Result<(), DeviceError> {
         self.pass(Access::Flush, 0);
         BlockPath::flush(&self.inner)
-    }
-
-    fn discard(&self, sector: Sector, count: u64) -> Result<(), DeviceError> {
-        self.inner.discard(sector, count)
     }
 }

@@ -16,6 +16,8 @@ pub enum Kind {
     File(Arc<Vec<u8>>),
     /// A symbolic link with its target.
     Symlink(Arc<Vec<u8>>),
+    /// A character device 0:0, which hides what an overlay has below it.
+    Whiteout,
 }
 
 /// Extended attributes: values by whole name.
@@ -80,6 +82,7 @@ impl Tree {
                         let target = fs.read_link(inode).map_err(|error| format!("target of '{}': {error}", show(&full)))?;
                         Kind::Symlink(Arc::new(target))
                     }
+                    file_type::CHARACTER if found.rdev == 0 => Kind::Whiteout,
                     _ => Kind::File(Arc::new(content(fs, inode).map_err(|error| format!("reading '{}': {error}", show(&full)))?)),
                 };
                 let attributes = Arc::new(attributes(fs, inode).map_err(|error| format!("attributes of '{}': {error}", show(&full)))?);

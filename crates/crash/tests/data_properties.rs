@@ -1,4 +1,5 @@
-//! The data path against plain byte arrays: any sequence of writes, truncations, punches, zeroed and given-out ranges, copies and reads, in
+//! The data path against plain byte arrays: any sequence of writes, truncations, punches, zeroed, given-out, collapsed and inserted
+//! ranges, copies and reads, in
 //! both modes and on both kinds of drives, for every block size and several thresholds, while another thread writes back and checkpoints without pause. The memory zone
 //! is almost full, so that logs merge, leaves overflow and blocks are redirected.
 //!
@@ -31,6 +32,8 @@ enum Step {
     Allocate(usize, u64, u64, bool),
     Punch(usize, u64, u64),
     Zero(usize, u64, u64, bool),
+    Collapse(usize, u64, u64),
+    Insert(usize, u64, u64),
     /// From a file and offset to a file and offset, so many bytes.
     Copy(usize, u64, usize, u64, u64),
     Read(usize, u64, u64),
@@ -58,13 +61,25 @@ fn draw(random: &mut Random, block_bytes: u64) -> Step {
     let length = |random: &mut Random| length(random).min(FILE_BYTES_MAX / 2);
     // One file is the scene, the other is where copies go and come from.
     let file = |random: &mut Random| usize::from(random.one_in(4));
-    match random.below(19) {
+    let blocks = |random: &mut Random| {
+        let unit = if random.one_in(8) { PAGE } else { block_bytes };
+        (random.below(400_000 / unit + 2) * unit, unit * (1 + random.below(3)))
+    };
+    match random.below(22) {
         0..=6 => Step::Write(file(random), place(random), length(random), random.next() % 1000),
         7 => Step::Truncate(file(random), place(random)),
         8 => Step::Allocate(file(random), place(random), length(random), random.one_in(2)),
         9 | 10 => Step::Punch(file(random), place(random), length(random)),
         11 => Step::Zero(file(random), place(random), length(random), random.one_in(2)),
         12 | 13 => Step::Copy(file(random), place(random), file(random), place(random), length(random)),
+        19 | 20 => {
+            let (offset, length) = blocks(random);
+            Step::Collapse(file(random), offset, length)
+        }
+        21 => {
+            let (offset, length) = blocks(random);
+            Step::Insert(file(random), offset, length)
+        }
         14..=16 => Step::Append(0, 1 + random.below(300), random.next() % 1000),
         _ => Step::Read(file(random), place(random), length(random)),
     }
@@ -167,6 +182,33 @@ impl Pair<'_> {
                     self.arrays[file].resize(if keep_size { self.arrays[file].len() } else { end as usize }, 0);
                 }
             }
+            Step::Collapse(file, offset, length) => {
+                let legal = self.is_of_blocks(offset, length) && offset + length < self.arrays[file].len() as u64;
+                let done = self.fs.allocate(self.inodes[file], offset, length, AllocateMode::Collapse);
+                match done {
+                    Err(Error::InvalidArgument(_)) if !legal => {}
+                    other if legal => {
+                        if self.or_full(other)?.is_some() {
+                            self.arrays[file].drain(offset as usize..(offset + length) as usize);
+                        }
+                    }
+                    other => return Err(format!("a collapse without meaning: {other:?}")),
+                }
+            }
+            Step::Insert(file, offset, length) => {
+                let legal = self.is_of_blocks(offset, length) && offset < self.arrays[file].len() as u64;
+                let done = self.fs.allocate(self.inodes[file], offset, length, AllocateMode::Insert);
+                match done {
+                    Err(Error::InvalidArgument(_)) if !legal => {}
+                    other if legal => {
+                        if self.or_full(other)?.is_some() {
+                            let at = offset as usize;
+                            self.arrays[file].splice(at..at, std::iter::repeat_n(0, length as usize));
+                        }
+                    }
+                    other => return Err(format!("an insert without meaning: {other:?}")),
+                }
+            }
             Step::Copy(from, from_offset, to, to_offset, length) => {
                 let expected = length.min((self.arrays[from].len() as u64).saturating_sub(from_offset));
                 let overlaps = from == to && expected > 0 && from_offset < to_offset + expected && to_offset < from_offset + expected;
@@ -194,6 +236,11 @@ impl Pair<'_> {
             Step::Read(file, offset, length) => self.read(file, offset, length)?,
         }
         (0..2).try_for_each(|file| self.compare(file))
+    }
+
+    fn is_of_blocks(&self, offset: u64, length: u64) -> bool {
+        let block_bytes = u64::from(self.fs.superblock().geometry.block_bytes());
+        offset.is_multiple_of(block_bytes) && length.is_multiple_of(block_bytes)
     }
 
     fn read(&self, file: usize, offset: u64, length: u64) -> Result<(), String> {

@@ -8,16 +8,16 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tandemfs_crash::{
-    ALPHABET, Access, Effort, Explorer, FaultDevice, Harness, MemoryDevice, Model, Operation, Scene, Setting, StuckDevice, Tree,
-    check_device, content, fill, mount_device,
+    ALPHABET, Access, Effort, Explorer, FaultDevice, Harness, MemoryDevice, Model, Operation, Random, Scene, Setting, StuckDevice, Tree,
+    check_device, content, each_state, fill, mount_device,
 };
-use tandemfs_device::{BlockPath, BlockRequest, PersistenceDomain};
+use tandemfs_device::{BlockPath, BlockRequest, Drive, PersistenceDomain};
 use tandemfs_format::journal::{decode, encode};
 use tandemfs_format::superblock::{ChecksumKind, Superblock, Tail};
 use tandemfs_format::{InodeNumber, LineAddress, PairSeed, Sector};
 use tandemfs_fs::inject::end_transaction_numbers_at;
 use tandemfs_fs::mutant::{self, Mutant};
-use tandemfs_fs::{Error, Promote, RenameMode, WriteOptions};
+use tandemfs_fs::{Error, Growth, Promote, RenameMode, WriteOptions, grow, read_superblock};
 
 use Operation::*;
 
@@ -80,10 +80,16 @@ enum Catcher {
     FirmwareAttributes,
     /// Their space after a rebuild, and after the file is gone.
     AttributeSpace,
+    /// Every cut of a growth whose map pieces move.
+    Growth,
+    /// Every cut of ranges that are collapsed and inserted.
+    Shifts,
+    /// The same on a drive with firmware.
+    FirmwareShifts,
 }
 
 impl Catcher {
-    const ALL: [Self; 28] = [
+    const ALL: [Self; 31] = [
         Self::Model,
         Self::Logs,
         Self::FailedFlush,
@@ -112,6 +118,9 @@ impl Catcher {
         Self::Attributes,
         Self::FirmwareAttributes,
         Self::AttributeSpace,
+        Self::Growth,
+        Self::Shifts,
+        Self::FirmwareShifts,
     ];
 
     fn run(self) -> Result<(), String> {
@@ -156,6 +165,9 @@ impl Catcher {
             Self::Attributes => attribute_cuts(&Setting::small(PersistenceDomain::Adr, 64 << 10)),
             Self::FirmwareAttributes => attribute_cuts(&Setting::small(PersistenceDomain::Adr, 64 << 10).with_firmware()),
             Self::AttributeSpace => attribute_space(),
+            Self::Growth => growth(),
+            Self::Shifts => shifts(&Setting::small(PersistenceDomain::Adr, 4 << 10)),
+            Self::FirmwareShifts => shifts(&Setting::small(PersistenceDomain::Adr, 4 << 10).with_firmware()),
         }
     }
 }
@@ -404,6 +416,17 @@ fn attribute_cuts(setting: &Setting) -> Result<(), String> {
     explorer.explore(&[SetDefaultList("d", 5), MakeDirectory("d/d"), Create("d/d/a"), SetDefaultList("d", 6)], 0)
 }
 
+/// Cuts of ranges taken out of a file of two pages of records, and of holes put into it.
+fn shifts(setting: &Setting) -> Result<(), String> {
+    let effort = Effort { states: 48, recovery_one_in: 100, recovery_depth: 1, recovery_states: 4, work_one_in: 4, empty_one_in: 0 };
+    let mut explorer = Explorer::new(&Scene::small(setting), effort, 3)?;
+    let first = [Write("b", 4096, 20_000, 7), Write("b", 900_000, 9000, 8)];
+    for second in [Collapse("b", 4096, 8192), Insert("b", 8192, 40_960), Collapse("b", 12_288, 819_200)] {
+        explorer.explore(&[first[0], first[1], second, Append("b", 3000, 9)], 2)?;
+    }
+    Ok(())
+}
+
 /// Lines of attributes belong to one inode, also after the maps were built anew, and go with it.
 fn attribute_space() -> Result<(), String> {
     let setting = Setting::small(PersistenceDomain::Gpf, 64 << 10);
@@ -424,6 +447,41 @@ fn attribute_space() -> Result<(), String> {
     }
     harness.fs.unmount().map_err(|error| error.to_string())?;
     check_device(&harness.device, false).map(drop)
+}
+
+/// Old sizes or new ones, with all files, and maps that are there where it is said.
+fn growth() -> Result<(), String> {
+    // The memory zone whose map pieces have the least room behind the rings.
+    let setting = Setting { memory_bytes: 44 << 20, ..Setting::small(PersistenceDomain::Gpf, 64 << 10) };
+    let mut harness = harness(&setting)?;
+    for operation in [Create("a"), Write("a", 3000, 150_000, 1), MakeDirectory("d"), Create("d/b"), Append("d/b", 100, 2)] {
+        harness.apply(&operation)?;
+    }
+    harness.fs.unmount().map_err(|error| error.to_string())?;
+    let expected = harness.model.tree();
+    let mut zones = harness.device.zones();
+    zones.memory.resize(64 << 20, 0xdb);
+    let start = MemoryDevice::from_zones(zones, PersistenceDomain::Gpf);
+    let device = start.fork();
+    device.start_recording();
+    grow(&Drive::new(Arc::new(device.clone())), &Growth::default()).map_err(|error| error.to_string())?;
+    let look = |device: &MemoryDevice, after_cut| {
+        check_device(device, after_cut)?;
+        let drive = Drive::new(Arc::new(device.clone()));
+        let was_clean = read_superblock(&drive).map_err(|error| error.to_string())?.clean;
+        let fs = mount_device(Arc::new(device.clone()), &setting.mount).map_err(|error| error.to_string())?;
+        if was_clean && !fs.recovery().clean {
+            return Err("clean, and the saved maps are not there".into());
+        }
+        Tree::read(&fs)?.difference(&expected).map_or(Ok(()), |difference| Err(difference.to_string()))
+    };
+    let mut result = Ok(());
+    each_state(&start, &device.stop_recording(), 0, 1, &mut Random::new(1), &mut |_, state| {
+        if result.is_ok() {
+            result = look(&state.device, true);
+        }
+    });
+    result.and_then(|()| look(&device, false))
 }
 
 /// What cannot be loaded is an error, not zeros (RULES R23).
@@ -776,8 +834,13 @@ mutants! {
     promoted_kept: PromotedKept by ReadCopies;
     promoted_slots_saved: PromotedSlotsSaved by ReadCopies;
     promoted_slot_twice: PromotedSlotTwice by ReadCopies;
+    collapse_in_two_transactions: CollapseInTwoTransactions by Shifts, FirmwareShifts;
+    shifted_pages_not_fenced: ShiftedPagesNotFenced by Shifts, FirmwareShifts;
+    collapsed_blocks_kept: CollapsedBlocksKept by Shifts, FirmwareShifts;
     attributes_not_fenced: AttributesNotFenced by Attributes, FirmwareAttributes;
     attributes_in_place: AttributesInPlace by Attributes, FirmwareAttributes;
     attributes_kept: AttributesKept by AttributeSpace;
     attributes_not_marked: AttributesNotMarked by AttributeSpace;
+    map_grows_in_place: MapGrowsInPlace by Growth;
+    grown_before_maps: GrownBeforeMaps by Growth;
 }

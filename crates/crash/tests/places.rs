@@ -81,6 +81,7 @@ fn read(fs: &FileSystem, tree: &Tree, path: &[u8]) -> Result<bool, Error> {
     let Entry { kind, nlink, .. } = &tree.0[path];
     let same = match kind {
         Kind::File(expected) => content(fs, inode)? == **expected,
+        Kind::Whiteout => fs.attributes(inode)?.rdev == 0,
         Kind::Symlink(expected) => fs.read_link(inode)? == **expected,
         Kind::Directory => {
             let mut names = BTreeSet::new();

@@ -56,6 +56,7 @@ with!(
     single_operations_process,
     single_operations_in_every_setting,
     single_operations_at_the_limits,
+    attributes_and_shifts_in_every_setting,
     pairs_of_operations_adr,
     pairs_of_operations_gpf,
     pairs_of_operations_process,
@@ -72,6 +73,7 @@ with!(
     single_operations_process,
     single_operations_in_every_setting,
     single_operations_at_the_limits,
+    attributes_and_shifts_in_every_setting,
     pairs_of_operations_adr,
     pairs_of_operations_process,
     pairs_of_operations_relaxed_gpf,
@@ -83,6 +85,7 @@ with!(
     super::Setting::with_idle_firmware,
     single_operations_adr,
     single_operations_process,
+    attributes_and_shifts_in_every_setting,
     sampled_triples
 );
 
@@ -102,6 +105,24 @@ fn single_operations_in_every_setting(on: OnDrive) {
     for domain in [PersistenceDomain::Adr, PersistenceDomain::Gpf, PersistenceDomain::Process] {
         for setting in settings(domain) {
             explore(&Scene::small(&on(setting)), &singles(), Effort { states: 4, ..Effort::QUICK });
+        }
+    }
+}
+
+/// What stores fresh lines before the transaction that links them: streams of attributes of every shape, replaced by their like, and mappings
+/// that are built anew; files without names between their creation and their name.
+fn attributes_and_shifts_in_every_setting(on: OnDrive) {
+    let sequences = [
+        vec![Operation::SetAttribute("a", "user.a", 100, 30)],
+        vec![Operation::SetAttribute("b", "user.b", 4000, 31), Operation::SetAttribute("b", "user.b", 65_536, 32)],
+        vec![Operation::SetAttribute("a", "user.x", 1000, 33), Operation::RemoveAttribute("a", "user.a")],
+        vec![Operation::SetDefaultList("d", 5), Operation::MakeDirectory("d/d"), Operation::CreateNameless(0, "d/d")],
+        vec![Operation::CreateNameless(0, "d"), Operation::WriteHeld(0, 0, 70_000, 34), Operation::LinkHeld(0, "d/n")],
+        vec![Operation::Insert("b", 0, 2 << 20), Operation::Collapse("b", 1 << 20, 1 << 20)],
+    ];
+    for domain in [PersistenceDomain::Adr, PersistenceDomain::Gpf, PersistenceDomain::Process] {
+        for setting in settings(domain) {
+            explore(&Scene::small(&on(setting)), &sequences, Effort { states: 8, ..Effort::QUICK });
         }
     }
 }

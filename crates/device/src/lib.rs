@@ -45,6 +45,7 @@ mod drive;
 mod error;
 mod firmware;
 mod flush_group;
+mod layer;
 mod mapping;
 #[doc(hidden)]
 pub mod sync;
@@ -58,6 +59,7 @@ pub use domain::PersistenceDomain;
 pub use drive::{Committed, Dirty, Drive, Fenced, Flushed, InFlight, Lines, Written};
 pub use error::DeviceError;
 pub use firmware::{CacheCommands, DriveCounts, DriveRecovery, Firmware, FirmwareCounts, FlashCounts, TxId};
+pub use layer::Layer;
 pub use mapping::{Mapping, MappingOptions};
 
 /// A hybrid SSD, or a pair of devices that serve as one.

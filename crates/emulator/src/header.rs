@@ -1,7 +1,8 @@
-//! The first page of an image: what it is and how large its regions are. Written once, at creation.
+//! The first page of an image: what it is and how large its regions are. Written at creation, and when it grows.
 //!
 //! Version 1 is a drive without firmware. Version 2 adds what follows `channel_count`: a distribution of latencies, and firmware. An image
-//! that needs none of it is still written as version 1, so that older programs open it.
+//! that needs none of it is still written as version 1, so that older programs open it. Version 3 says where the regions are, of an image
+//! that has grown (`grow.rs`) so that they do not follow each other any more.
 //!
 //! This is the only persistent structure outside `format`: it belongs to the emulated drive as a label to a real one, and no file system
 //! ever sees it.
@@ -23,9 +24,11 @@ use crate::timing::{BlockTiming, Curve, Distribution, FirmwareTiming, LatencyPoi
 /// Size of the header, in bytes.
 pub(crate) const HEADER_BYTES: usize = 4096;
 /// Newest version of the image's layout that this program writes and reads.
-pub(crate) const VERSION: u32 = 2;
+pub(crate) const VERSION: u32 = 3;
 /// The version of drives without firmware.
 const VERSION_PLAIN: u32 = 1;
+/// The version of drives with firmware, or with a distribution of latencies, whose regions follow each other.
+const VERSION_FIRMWARE: u32 = 2;
 /// Offset of the memory region in the file, in bytes: a huge page can map its start.
 pub(crate) const MEMORY_OFFSET: u64 = UNIT_BYTES;
 /// Largest region, in bytes: what the format's 40-bit line addresses reach.
@@ -50,6 +53,24 @@ pub struct ImageInfo {
     pub line_latency: Option<Distribution>,
     /// What it is made of, where it has firmware: as the profile had it and as was chosen at creation.
     pub firmware: Option<FirmwareModel>,
+    /// Where its regions are, where the block region does not follow the memory region.
+    pub places: Option<Places>,
+}
+
+/// Where the regions of an image are that has grown: offsets in the file, in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Places {
+    /// The memory region.
+    pub memory: u64,
+    /// The block region.
+    pub blocks: u64,
+}
+
+impl Places {
+    /// Where they are from creation on.
+    pub(crate) fn usual(memory_bytes: u64) -> Self {
+        Self { memory: MEMORY_OFFSET, blocks: MEMORY_OFFSET.saturating_add(memory_bytes) }
+    }
 }
 
 #[repr(C)]
@@ -138,7 +159,9 @@ struct HeaderBytes {
     channel_count: U32,
     distribution: DistributionBytes,
     firmware: FirmwareBytes,
-    zero: [u8; HEADER_BYTES - 400],
+    memory_offset: U64,
+    block_offset: U64,
+    zero: [u8; HEADER_BYTES - 416],
 }
 const _: () = {
     assert!(size_of::<HeaderBytes>() == HEADER_BYTES);
@@ -146,7 +169,8 @@ const _: () = {
     assert!(offset_of!(HeaderBytes, load) == 72);
     assert!(offset_of!(HeaderBytes, distribution) == 204);
     assert!(offset_of!(HeaderBytes, firmware) == 264);
-    assert!(offset_of!(HeaderBytes, zero) == 400);
+    assert!(offset_of!(HeaderBytes, memory_offset) == 400);
+    assert!(offset_of!(HeaderBytes, zero) == 416);
 };
 
 impl ImageInfo {
@@ -172,13 +196,28 @@ impl ImageInfo {
 
     /// Offset in the file, in bytes, of what is read and written by offset: the block region, or the flash.
     pub(crate) fn block_offset(&self) -> u64 {
-        MEMORY_OFFSET.saturating_add(self.mapped_bytes())
+        self.places.map_or(MEMORY_OFFSET.saturating_add(self.mapped_bytes()), |places| places.blocks)
+    }
+
+    /// Offset in the file, in bytes, of the memory region, or of the drive's DRAM.
+    pub(crate) fn memory_offset(&self) -> u64 {
+        self.places.map_or(MEMORY_OFFSET, |places| places.memory)
     }
 
     /// Size of the whole file, in bytes.
     pub(crate) fn file_bytes(&self) -> u64 {
         let flash = |model: FirmwareModel| model.geometry(self.logical_pages()).physical_pages().saturating_mul(FLASH_PAGE_BYTES as u64);
-        self.block_offset().saturating_add(self.firmware.map_or(self.block_bytes, flash))
+        let blocks_end = self.block_offset().saturating_add(self.firmware.map_or(self.block_bytes, flash));
+        blocks_end.max(self.memory_offset().saturating_add(self.mapped_bytes()))
+    }
+
+    /// Whether regions elsewhere lie behind the header, aligned, and beside each other. Of drives without firmware alone.
+    fn has_sane_places(&self) -> bool {
+        self.places.is_none_or(|Places { memory, blocks }| {
+            let is_whole = |offset: u64| offset >= MEMORY_OFFSET && offset.is_multiple_of(UNIT_BYTES) && offset <= 1 << 60;
+            let apart = memory.saturating_add(self.memory_bytes) <= blocks || blocks.saturating_add(self.block_bytes) <= memory;
+            is_whole(memory) && is_whole(blocks) && apart && self.firmware.is_none()
+        })
     }
 
     /// Says in a sentence why no image has these sizes.
@@ -202,7 +241,16 @@ impl ImageInfo {
         let mut header = HeaderBytes::new_zeroed();
         header.magic = MAGIC;
         let is_plain = self.firmware.is_none() && self.line_latency.is_none();
-        header.version = if is_plain { VERSION_PLAIN } else { VERSION }.into();
+        header.version = match self.places {
+            Some(places) => {
+                header.memory_offset = places.memory.into();
+                header.block_offset = places.blocks.into();
+                VERSION
+            }
+            None if is_plain => VERSION_PLAIN,
+            None => VERSION_FIRMWARE,
+        }
+        .into();
         header.memory_bytes = self.memory_bytes.into();
         header.block_bytes = self.block_bytes.into();
         let name = self.profile.as_bytes();
@@ -263,7 +311,10 @@ impl ImageInfo {
         }
         let name = header.profile.split(|&byte| byte == 0).next().unwrap_or_default();
         let profile = String::from_utf8_lossy(name).into_owned();
-        let mut image = Self { profile, memory_bytes, block_bytes, domain, timing, line_latency: None, firmware: None };
+        let mut image = Self { profile, memory_bytes, block_bytes, domain, timing, line_latency: None, firmware: None, places: None };
+        if version > VERSION_FIRMWARE {
+            image.places = Some(Places { memory: header.memory_offset.get(), blocks: header.block_offset.get() });
+        }
         if version == VERSION_PLAIN {
             return Ok(image);
         }
@@ -288,6 +339,9 @@ impl ImageInfo {
                     return contradicts(format!("it says {said} {what} and its parts come to {comes_to}"));
                 }
             }
+        }
+        if !image.has_sane_places() {
+            return damaged("the places of its regions have no meaning");
         }
         Ok(image)
     }
@@ -453,6 +507,7 @@ mod tests {
                 timing: profile.timing,
                 line_latency: profile.line_latency,
                 firmware: None,
+                places: None,
             };
             let chosen = |model: FirmwareModel| model.chosen(&ModelOptions::default(), image.logical_pages()).expect("a drive");
             image.firmware = profile.firmware.map(chosen);
@@ -472,6 +527,18 @@ mod tests {
         for image in images() {
             let version = if ["off", "romefs-a"].contains(&&*image.profile) { 1 } else { 2 };
             assert_eq!(image.encode()[8..12], u32::to_le_bytes(version), "{}", image.profile);
+        }
+    }
+
+    #[test]
+    fn places_round_trip_and_nonsense_is_refused() {
+        let image = images().find(|image| image.profile == "off").expect("a profile");
+        let at = |memory: u64, blocks: u64| ImageInfo { places: Some(Places { memory, blocks }), ..image.clone() };
+        let moved = at(600 << 20, 18 << 20);
+        assert_eq!(moved.encode()[8..12], 3_u32.to_le_bytes());
+        assert_eq!(ImageInfo::decode(&moved.encode()), Ok(moved));
+        for (memory, blocks) in [(0, 18 << 20), (2 << 20, 16 << 20), (2 << 20, (18 << 20) + 1), (100 << 20, 2 << 20), (u64::MAX, 2 << 20)] {
+            assert!(ImageInfo::decode(&at(memory, blocks).encode()).is_err_and(|why| why.contains("places")), "{memory} {blocks}");
         }
     }
 

@@ -84,6 +84,7 @@ pub fn create_with(path: &Path, options: &CreateOptions, chosen: &ModelOptions) 
         timing: profile.timing.filter(|_| !chosen.no_timing),
         line_latency: profile.line_latency.filter(|_| !chosen.no_timing),
         firmware: None,
+        places: None,
     };
     ImageInfo::check_sizes(image.memory_bytes, image.block_bytes).map_err(|reason| refused(path, reason))?;
     match profile.firmware {
@@ -160,7 +161,7 @@ fn is_reserved(image: &ImageInfo) -> bool {
     image.firmware.is_none() || image.mapped_bytes() <= DRAM_RESERVED_BYTES_MAX
 }
 
-fn reserve(file: &File, offset: u64, length: u64) -> io::Result<()> {
+pub(crate) fn reserve(file: &File, offset: u64, length: u64) -> io::Result<()> {
     match fallocate(file, FallocateFlags::empty(), offset, length) {
         Err(Errno::OPNOTSUPP) => {
             // A host file system that cannot reserve can still be written to.
@@ -243,8 +244,8 @@ impl OpenImage {
 
     /// Maps the memory region, or the drive's DRAM. `private` lets changes be made that the image never sees.
     pub(crate) fn map(&self, read_only: bool, private: bool) -> Result<Mapping, DeviceError> {
-        let options =
-            MappingOptions { offset: MEMORY_OFFSET, length: self.info.mapped_bytes(), read_only, private, ..MappingOptions::default() };
+        let (offset, length) = (self.info.memory_offset(), self.info.mapped_bytes());
+        let options = MappingOptions { offset, length, read_only, private, ..MappingOptions::default() };
         Mapping::new(&self.name, &self.file, options).map_err(|error| refused(Path::new(&self.name), format!("cannot be mapped: {error}")))
     }
 

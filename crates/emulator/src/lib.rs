@@ -1,7 +1,7 @@
 //! A hybrid SSD without hardware: one sparse image file with a profile, and the way to open any device by its name.
 //!
 //! [E1] An image is a header page, the memory region (mapped shared, its space reserved at creation) and the block region (sparse, read and
-//!      written by offset). A full host disk is therefore an error of creation or of one block write, never a signal. The image of a drive
+//!      written by offset). Both may grow later (`grow.rs`). A full host disk is therefore an error of creation or of one block write, never a signal. The image of a drive
 //!      with firmware has its DRAM in the place of the one and its flash in the place of the other (`layout.rs`).
 //! [E2] Stores go to the page cache of the host at once, so they survive `kill -9` of the process at any instant, as they would survive a
 //!      power failure of a drive with Global Persistent Flush: that is the failure an image emulates. What the host's *own* power failure
@@ -17,6 +17,7 @@ mod block_region;
 mod controller;
 mod firmware_drive;
 mod flash;
+mod grow;
 mod header;
 mod image;
 mod image_file;
@@ -41,7 +42,8 @@ mod timing;
 mod whole_drive;
 mod write_log;
 
-pub use header::ImageInfo;
+pub use grow::grow;
+pub use header::{ImageInfo, Places};
 pub use image::ImageDevice;
 pub use image_file::{CreateOptions, OpenOptions, create, create_with, info};
 #[cfg(feature = "power-cuts")]

@@ -177,8 +177,8 @@ fn what_is_no_whole_image_is_refused_with_what_was_found() {
         FileOptions::new().write(true).open(&path).and_then(|file| file.write_all_at(bytes, offset)).expect("written");
     };
 
-    write(8, &3_u32.to_le_bytes());
-    assert!(open_reason(&path).contains("is an image of version 3, this program reads up to version 2"));
+    write(8, &4_u32.to_le_bytes());
+    assert!(open_reason(&path).contains("is an image of version 4, this program reads up to version 3"));
     write(0, &page);
     write(20, &[0xff]);
     assert!(open_reason(&path).contains("header is damaged"));

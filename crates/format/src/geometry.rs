@@ -5,6 +5,9 @@
 //! 64 KiB  superblock B          512 KiB  journal rings, then map pieces, up to a multiple of 2 MiB
 //! after that: 2 MiB units, given to regions (segments) or to the data area
 //! ```
+//!
+//! [GE1] A zone that grew may need more map pieces than there is room for behind the rings, and the units behind them are in use. Then all
+//!       pieces lie in a run of whole units that the superblock names, and the units behind the rings are units like others.
 
 use crate::{LINE_BYTES, LineAddress, SECTOR_BYTES, UNIT_BYTES, UNIT_LINES};
 
@@ -80,6 +83,14 @@ pub enum GeometryError {
         /// Units in all.
         total: u64,
     },
+    /// The map pieces are not where they could be.
+    #[error("the map pieces of {units} units at unit {unit} do not lie between the fixed parts and the end of the memory zone")]
+    MapPlace {
+        /// First unit.
+        unit: u64,
+        /// Units.
+        units: u64,
+    },
     /// The metadata of a full block zone would not fit the memory zone.
     #[error(
         "metadata of a full block zone may take {needed} B, over 60 % of the memory zone's {memory} B; use larger blocks or --checksum=none"
@@ -100,11 +111,24 @@ pub struct Geometry {
     block_bytes: u32,
     ring_count: u32,
     ring_bytes: u64,
+    map_unit: u64,
 }
 
 impl Geometry {
-    /// Checks the sizes against the format's limits. Sizes are rounded down to whole units and sectors.
+    /// Checks the sizes against the format's limits. Sizes are rounded down to whole units and sectors. The map pieces follow the rings.
     pub fn new(
+        memory_bytes: u64,
+        block_bytes_total: u64,
+        block_bytes: u32,
+        ring_count: u32,
+        ring_bytes: u64,
+    ) -> Result<Self, GeometryError> {
+        Self::with_map_at(0, memory_bytes, block_bytes_total, block_bytes, ring_count, ring_bytes)
+    }
+
+    /// The same with the map pieces in whole units from `map_unit` on ([GE1]); 0 where they follow the rings.
+    pub fn with_map_at(
+        map_unit: u64,
         memory_bytes: u64,
         block_bytes_total: u64,
         block_bytes: u32,
@@ -136,10 +160,14 @@ impl Geometry {
         {
             return Err(GeometryError::Rings { count: ring_count, bytes: ring_bytes });
         }
-        let geometry = Self { memory_bytes, block_sectors, block_bytes, ring_count, ring_bytes };
-        let (fixed, total) = (geometry.fixed_units(), geometry.memory_units());
+        let geometry = Self { memory_bytes, block_sectors, block_bytes, ring_count, ring_bytes, map_unit };
+        let (map, total) = (geometry.map_units(), geometry.memory_units());
+        let fixed = geometry.fixed_units() + (map.end - map.start);
         if fixed + 6 > total {
             return Err(GeometryError::NoRoom { fixed, total });
+        }
+        if map_unit > 0 && (map.start < geometry.fixed_units() || map.end > total) {
+            return Err(GeometryError::MapPlace { unit: map.start, units: map.end - map.start });
         }
         Ok(geometry)
     }
@@ -220,14 +248,45 @@ impl Geometry {
     /// The header line of a map piece; its 4 KiB of bits follow.
     pub fn piece(&self, index: u64) -> LineAddress {
         assert!(index < self.piece_count(), "map piece {index} of {}", self.piece_count());
-        let pieces_offset = RINGS_OFFSET + u64::from(self.ring_count) * self.ring_bytes;
+        let pieces_offset = if self.map_unit > 0 { self.map_unit * UNIT_BYTES } else { self.rings_end() };
         LineAddress::new(pieces_offset / LINE_BYTES as u64 + index * PIECE_LINES)
+    }
+
+    fn rings_end(&self) -> u64 {
+        RINGS_OFFSET + u64::from(self.ring_count) * self.ring_bytes
+    }
+
+    fn pieces_bytes(&self) -> u64 {
+        self.piece_count() * PIECE_LINES * LINE_BYTES as u64
     }
 
     /// Units at the start of the memory zone that the fixed parts take.
     pub fn fixed_units(&self) -> u64 {
-        let pieces_bytes = self.piece_count() * PIECE_LINES * LINE_BYTES as u64;
-        (RINGS_OFFSET + u64::from(self.ring_count) * self.ring_bytes + pieces_bytes).div_ceil(UNIT_BYTES)
+        let pieces_bytes = if self.map_unit > 0 { 0 } else { self.pieces_bytes() };
+        (self.rings_end() + pieces_bytes).div_ceil(UNIT_BYTES)
+    }
+
+    /// The first unit of the map pieces; 0 where they follow the rings.
+    pub fn map_unit(&self) -> u64 {
+        self.map_unit
+    }
+
+    /// The units of the map pieces where they do not follow the rings ([GE1]); else none.
+    pub fn map_units(&self) -> core::ops::Range<u64> {
+        if self.map_unit == 0 {
+            return 0..0;
+        }
+        self.map_unit..self.map_unit.saturating_add(self.map_unit_count())
+    }
+
+    /// Whole units that the map pieces of these sizes fill, wherever they lie.
+    pub fn map_unit_count(&self) -> u64 {
+        self.pieces_bytes().div_ceil(UNIT_BYTES)
+    }
+
+    /// Whether a unit is of the fixed parts, or of the map pieces elsewhere.
+    pub fn is_fixed(&self, unit: u64) -> bool {
+        unit < self.fixed_units() || self.map_units().contains(&unit)
     }
 
     /// The first line of a unit.
@@ -236,10 +295,16 @@ impl Geometry {
         LineAddress::new(unit * UNIT_LINES)
     }
 
-    /// Whether `count` lines from `address` lie in the memory zone after the fixed parts.
+    /// Whether `count` lines from `address` lie in the memory zone after the fixed parts, and beside the map pieces.
     pub fn holds_lines(&self, address: LineAddress, count: u64) -> bool {
         address.unit() >= self.fixed_units()
-            && address.number().checked_add(count).is_some_and(|end| end <= self.memory_bytes / LINE_BYTES as u64)
+            && address.number().checked_add(count).is_some_and(|end| {
+                end <= self.memory_bytes / LINE_BYTES as u64
+                    && (self.map_unit == 0 || {
+                        let map = self.map_units();
+                        end <= map.start * UNIT_LINES || address.number() >= map.end * UNIT_LINES
+                    })
+            })
     }
 
     /// Whether `count` sectors from `sector` lie in the block zone after the identity.
@@ -275,6 +340,27 @@ mod tests {
         assert!(matches!(Geometry::new(16 << 20, 16 << 20, 65536, 0, RING_BYTES_MIN), Err(GeometryError::Rings { .. })));
         assert!(matches!(Geometry::new(16 << 20, 16 << 20, 65536, 4, 4 << 20), Err(GeometryError::NoRoom { .. })));
         assert!(matches!(Geometry::new(16 << 20, 1 << 55, 65536, 4, RING_BYTES_MIN), Err(GeometryError::TooLarge { .. })));
+    }
+
+    #[test]
+    fn map_pieces_may_lie_in_units_of_their_own() {
+        let at = |unit| Geometry::with_map_at(unit, 64 << 20, 128 << 30, 64 << 10, 4, RING_BYTES_MIN);
+        let behind_the_rings = at(0).expect("fits");
+        assert_eq!((behind_the_rings.fixed_units(), behind_the_rings.map_units()), (3, 0..0));
+        let geometry = at(20).expect("fits");
+        assert_eq!((geometry.fixed_units(), geometry.map_units()), (1, 20..23));
+        assert_eq!(geometry.piece(0), geometry.unit(20));
+        let last = geometry.piece(geometry.piece_count() - 1);
+        assert!(last.number() + PIECE_LINES <= 23 * UNIT_LINES);
+        for (unit, fixed) in [(0, true), (1, false), (19, false), (20, true), (22, true), (23, false)] {
+            assert_eq!(geometry.is_fixed(unit), fixed, "{unit}");
+            assert_eq!(geometry.holds_lines(geometry.unit(unit), 1), !fixed, "{unit}");
+        }
+        assert!(geometry.holds_lines(LineAddress::new(20 * UNIT_LINES - 1), 1));
+        assert!(!geometry.holds_lines(LineAddress::new(20 * UNIT_LINES - 1), 2));
+        for unit in [30, 32, u64::MAX] {
+            assert!(matches!(at(unit), Err(GeometryError::MapPlace { .. } | GeometryError::NoRoom { .. })), "{unit}");
+        }
     }
 
     #[test]

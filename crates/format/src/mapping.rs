@@ -418,11 +418,16 @@ pub fn line_records(line: &Line) -> [RecordBytes; LINE_RECORDS] {
 pub fn with_record(line: &Line, index: usize, record: RecordBytes, place: &Place) -> Line {
     let mut records = line_records(line);
     records[index] = record;
+    mapping_line(&records, place)
+}
+
+/// A sealed mapping line with these records; empty where all of them are holes.
+pub fn mapping_line(records: &[RecordBytes; LINE_RECORDS], place: &Place) -> Line {
     if records.iter().all(|record| record.to_bytes() == [0; 20]) {
         return EMPTY_LINE;
     }
     let mut image = EMPTY_LINE;
-    image.copy_from_slice(MappingLine { crc: 0.into(), records }.as_bytes());
+    image.copy_from_slice(MappingLine { crc: 0.into(), records: *records }.as_bytes());
     place.seal(image)
 }
 

@@ -13,16 +13,18 @@ use crate::integer::{U32, U64};
 
 /// First bytes of a superblock after its checksum, and of the block zone's identity.
 pub const MAGIC: [u8; 8] = *b"TandemFS";
-/// Version of the format. 0 is the format under development; Format 1 will be the first that is promised.
-pub const VERSION: u32 = 0;
+/// Version of the format. Format 1 is the first that is promised.
+pub const VERSION: u32 = 1;
+/// Version of images from before Format 1, which only the build that made them reads.
+pub const VERSION_OF_DEVELOPMENT: u32 = 0;
 
 /// Largest sequence, watermark, generation and transaction number: none was ever reached by counting, and every one leaves room to count on.
 pub const COUNTER_MAX: u64 = u64::MAX / 2;
 
 /// Incompatible feature bits: a build that lacks one refuses to mount.
 pub mod incompat {
-    /// The format is not declared yet: only the build of the same development stage reads it.
-    pub const DEVELOPMENT: u64 = 1 << 0;
+    // Bit 0 was set in images from before Format 1; it is never assigned again.
+
     /// Extents with several owners (reflink). Assigned, not yet used.
     pub const SHARED: u64 = 1 << 1;
     /// Snapshots. Assigned, not yet used.
@@ -34,7 +36,7 @@ pub mod incompat {
     /// Quota. Assigned, not yet used.
     pub const QUOTA: u64 = 1 << 5;
     /// What this build understands.
-    pub const KNOWN: u64 = DEVELOPMENT | UNCHECKED_DATA;
+    pub const KNOWN: u64 = UNCHECKED_DATA;
 }
 
 /// How file data is checked.
@@ -89,8 +91,10 @@ persistent! {
         watermark: U64 = 168,
         /// Raised by every mount that writes; seeds the records of the journal.
         generation: U64 = 176,
+        /// First unit of the map pieces; 0 where they follow the rings.
+        map_unit: U32 = 184,
         /// Zero.
-        reserved: [u8; 328] = 184,
+        reserved: [u8; 324] = 188,
         /// Where the oldest record above the watermark may start, for each ring.
         tails: [RingTail; 64] = 512,
     }
@@ -117,12 +121,8 @@ persistent! {
         version: U32 = 12,
         /// UUID of the pair of halves.
         pair: [u8; 16] = 16,
-        /// Size of the memory zone in bytes.
-        memory_bytes: U64 = 32,
-        /// Size of the block zone in sectors.
-        block_sectors: U64 = 40,
         /// Zero.
-        zero: [u8; 16] = 48,
+        zero: [u8; 32] = 32,
     }
 }
 
@@ -135,6 +135,9 @@ pub enum SuperblockError {
     /// A magic number, but no copy with a fitting checksum.
     #[error("both superblocks are damaged; restore the device from a backup, or format it anew")]
     Damaged,
+    /// From before Format 1.
+    #[error("it was made while the format was under development; copy its files with the build that made it, then format it anew")]
+    Development,
     /// A newer format.
     #[error("its format has version {found}, this build reads version {VERSION}; use a newer build")]
     Version {
@@ -231,6 +234,7 @@ impl Superblock {
         bytes.sequence = self.sequence.into();
         bytes.watermark = self.watermark.into();
         bytes.generation = self.generation.into();
+        bytes.map_unit = (self.geometry.map_unit() as u32).into();
         for (slot, tail) in bytes.tails.iter_mut().zip(&self.tails) {
             *slot = RingTail { offset_bytes: tail.offset_bytes.into(), wrap: tail.wrap.into() };
         }
@@ -262,8 +266,10 @@ impl Superblock {
         if crc32c(&bytes.as_bytes()[4..]) != bytes.crc.get() {
             return Err(SuperblockError::Damaged);
         }
-        if bytes.version.get() != VERSION {
-            return Err(SuperblockError::Version { found: bytes.version.get() });
+        match bytes.version.get() {
+            VERSION => {}
+            VERSION_OF_DEVELOPMENT => return Err(SuperblockError::Development),
+            found => return Err(SuperblockError::Version { found }),
         }
         let unknown = bytes.incompat.get() & !incompat::KNOWN;
         if unknown != 0 {
@@ -279,7 +285,8 @@ impl Superblock {
             .get()
             .checked_mul(SECTOR_BYTES as u64)
             .ok_or(SuperblockError::Field { field: "block_sectors", found: bytes.block_sectors.get() })?;
-        let geometry = Geometry::new(
+        let geometry = Geometry::with_map_at(
+            bytes.map_unit.get().into(),
             bytes.memory_bytes.get(),
             block_bytes_total,
             bytes.block_bytes.get(),
@@ -325,15 +332,7 @@ impl Superblock {
 impl BlockIdentity {
     /// The identity that goes with a superblock.
     pub fn of(superblock: &Superblock) -> Self {
-        let mut identity = Self {
-            crc: 0.into(),
-            magic: MAGIC,
-            version: VERSION.into(),
-            pair: *superblock.pair.as_bytes(),
-            memory_bytes: superblock.geometry.memory_bytes().into(),
-            block_sectors: superblock.geometry.block_sectors().into(),
-            zero: [0; 16],
-        };
+        let mut identity = Self { crc: 0.into(), magic: MAGIC, version: VERSION.into(), pair: *superblock.pair.as_bytes(), zero: [0; 32] };
         identity.crc = crc32c(&identity.as_bytes()[4..]).into();
         identity
     }
@@ -358,7 +357,7 @@ mod tests {
             label: "mail".into(),
             geometry: Geometry::new(16 << 20, 16 << 20, 64 << 10, 4, RING_BYTES_MIN).expect("fits"),
             checksum_kind: ChecksumKind::Crc32c,
-            incompat: incompat::DEVELOPMENT,
+            incompat: 0,
             ro_compat: 0,
             compat: 0,
             clean: true,
@@ -373,6 +372,17 @@ mod tests {
     #[test]
     fn superblock_round_trips() {
         assert_eq!(Superblock::decode(superblock().encode().as_bytes()), Ok(superblock()));
+    }
+
+    #[test]
+    fn a_map_elsewhere_round_trips_and_one_outside_is_refused() {
+        let at = |unit| Geometry::with_map_at(unit, 64 << 20, 16 << 20, 64 << 10, 4, RING_BYTES_MIN);
+        let moved = Superblock { geometry: at(9).expect("fits"), ..superblock() };
+        assert_eq!(Superblock::decode(moved.encode().as_bytes()), Ok(moved.clone()));
+        let mut outside = moved.encode();
+        outside.map_unit = 32.into();
+        outside.crc = crc32c(&outside.as_bytes()[4..]).into();
+        assert!(matches!(Superblock::decode(outside.as_bytes()), Err(SuperblockError::Geometry(GeometryError::MapPlace { unit: 32, .. }))));
     }
 
     #[test]
@@ -393,6 +403,12 @@ mod tests {
         newer.version = 9.into();
         newer.crc = crc32c(&newer.as_bytes()[4..]).into();
         assert_eq!(Superblock::decode(newer.as_bytes()), Err(SuperblockError::Version { found: 9 }));
+        newer.version = VERSION_OF_DEVELOPMENT.into();
+        newer.crc = crc32c(&newer.as_bytes()[4..]).into();
+        assert_eq!(Superblock::decode(newer.as_bytes()), Err(SuperblockError::Development));
+        // Bit 0, of development, is not known any more.
+        let features = Superblock { incompat: 1, ..superblock() }.encode();
+        assert_eq!(Superblock::decode(features.as_bytes()), Err(SuperblockError::Features { unknown: 1 }));
         let features = Superblock { incompat: 1 << 40, ..superblock() }.encode();
         assert_eq!(Superblock::decode(features.as_bytes()), Err(SuperblockError::Features { unknown: 1 << 40 }));
     }

@@ -66,8 +66,9 @@ impl FileSystem {
         }
         loop {
             let pass = self.write_back_pass()?;
-            if let Some(error) = pass.failed {
-                tracing::error!(%error, "write-back of a block"); // the others go on
+            for (inode, error) in pass.failed.into_iter().chain(pass.damaged) {
+                let path = self.path_text(inode, None);
+                tracing::error!(inode = inode.get(), path, "write-back of a block: {error}"); // the others go on
             }
             if pass.blocks == 0 || !self.is_data_area_low() || self.write_back.stop.load(Relaxed) {
                 break;

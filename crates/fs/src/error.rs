@@ -125,6 +125,40 @@ pub enum Error {
         /// Size expected in bytes.
         expected: u64,
     },
+    /// A zone was asked to become smaller.
+    #[error("{device}: the {zone} zone has {current} B and cannot shrink to {wanted} B; nothing was changed")]
+    Shrinks {
+        /// The device's name.
+        device: String,
+        /// "memory" or "block".
+        zone: &'static str,
+        /// Its size in bytes.
+        current: u64,
+        /// The size asked for in bytes.
+        wanted: u64,
+    },
+    /// A zone was asked to become larger than the device's.
+    #[error("{device}: the {zone} zone of the device has {found} B, less than {wanted} B; enlarge the device first")]
+    BeyondDevice {
+        /// The device's name.
+        device: String,
+        /// "memory" or "block".
+        zone: &'static str,
+        /// What the device has, in bytes.
+        found: u64,
+        /// The size asked for in bytes.
+        wanted: u64,
+    },
+    /// The allocation maps of the new size have no place.
+    #[error(
+        "{device}: maps of that size need {units} free units of 2 MiB in a row, which the memory zone has not; delete files, or let it grow as well"
+    )]
+    NoRoomForMaps {
+        /// The device's name.
+        device: String,
+        /// Units in a row.
+        units: u64,
+    },
     /// The two halves are of different pairs.
     #[error("{device}: the block half is of {found}, the memory half of pair {expected}; name two halves of one pair")]
     PairMismatch {

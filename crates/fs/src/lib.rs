@@ -30,6 +30,7 @@ mod namespace;
 mod near;
 mod quarantine;
 mod recovery;
+mod resize;
 mod scrub;
 mod statistics;
 mod sync;
@@ -48,11 +49,12 @@ pub use error::{Error, Result};
 pub use mkfs::make_file_system;
 pub use mount::read_superblock;
 pub use recovery::RecoveryReport;
+pub use resize::{could_grow, grow, set_label};
 pub use scrub::{Scrub, ScrubCounts, ScrubFinding, ScrubbedKind};
 pub use statistics::{OperationCounts, Statistics, WorkCounts};
 pub use types::{
-    AllocateMode, Attributes, DirectoryEntry, Engine, FormatOptions, MountOptions, NewInode, Promote, ReadOptions, RenameMode, SeekTo,
-    SetAttributeMode, SetAttributes, SetExtendedAttribute, SetTime, Space, Threshold, WriteBackPolicy, WriteOptions, ZoneSpace,
+    AllocateMode, Attributes, DirectoryEntry, Engine, FormatOptions, Growth, MountOptions, NewInode, Promote, ReadOptions, RenameMode,
+    SeekTo, SetAttributeMode, SetAttributes, SetExtendedAttribute, SetTime, Space, Threshold, WriteBackPolicy, WriteOptions, ZoneSpace,
 };
 
 use data::promote::Admission;
@@ -137,6 +139,11 @@ impl FileSystem {
         self.volume.memory.release_all_pending(&self.volume);
         let (inodes_used, inodes_free) = self.volume.memory.inodes();
         Space { memory: self.volume.memory.space(), block: self.volume.sectors.space(), inodes_used, inodes_free }
+    }
+
+    /// Space of the memory zone and of the block zone, as the counters have it: cheap enough for every write.
+    pub fn zones(&self) -> (ZoneSpace, ZoneSpace) {
+        (self.volume.memory.space(), self.volume.sectors.space())
     }
 
     /// Counters since the mount or the last reset.

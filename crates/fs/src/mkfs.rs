@@ -17,7 +17,7 @@ use crate::alloc::memory::structure_of;
 use crate::journal::checkpoint::write_superblock;
 use crate::types::{FormatOptions, MountOptions};
 use crate::volume::{now, zero_pages};
-use crate::{Error, FileSystem, Result, mount};
+use crate::{Error, FileSystem, Result, mount, resize};
 
 /// Lines of each first segment that are zeroed: 256 KiB.
 const FIRST_HIGH_WATER: u64 = 4096;
@@ -30,9 +30,7 @@ const FIRST_REGIONS: [Region; 4] = [Region::Inodes, Region::Dentries, Region::Ma
 /// # Errors
 /// `Occupied` where the drive holds a TandemFS and `force` is not set; `Geometry` where the sizes do not fit; `Label`.
 pub fn make_file_system(drive: &Drive, options: &FormatOptions) -> Result<Superblock> {
-    if options.label.len() > 64 || options.label.contains('\0') {
-        return Err(Error::Label);
-    }
+    resize::check_label(&options.label)?;
     drive.recover()?; // what an earlier owner left open must not come between
     let description = drive.description();
     let geometry = |source: GeometryError| Error::Geometry { device: description.name.clone(), source };
@@ -54,7 +52,7 @@ pub fn make_file_system(drive: &Drive, options: &FormatOptions) -> Result<Superb
         label: options.label.clone(),
         geometry: places,
         checksum_kind: options.checksum_kind,
-        incompat: incompat::DEVELOPMENT | unchecked,
+        incompat: unchecked,
         ro_compat: 0,
         compat: 0,
         clean: false,

@@ -9,8 +9,8 @@
 use std::time::Instant;
 
 use hashbrown::HashSet;
-use tandemfs_device::{BlockRequest, Drive, Structure};
-use tandemfs_format::geometry::SUPERBLOCK_OFFSETS;
+use tandemfs_device::{BlockRequest, Drive, Fenced, Structure};
+use tandemfs_format::geometry::{Geometry, SUPERBLOCK_OFFSETS};
 use tandemfs_format::superblock::{BlockIdentity, ChecksumKind, Superblock, SuperblockError, Tail};
 use tandemfs_format::{InodeNumber, LINE_BYTES, LineAddress, PairSeed, SECTOR_BYTES, Sector};
 
@@ -210,6 +210,11 @@ impl FileSystem {
     /// # Errors
     /// `Stopped` where the file system had stopped, or the device fails now: then the device stays as after a crash.
     pub fn unmount(&self) -> Result<()> {
+        self.unmount_as(&self.volume.geometry)
+    }
+
+    /// Unmounts a file system that has these sizes from then on (`resize.rs` [RS4], [RS5]).
+    pub(crate) fn unmount_as(&self, geometry: &Geometry) -> Result<()> {
         if self.volume.health.is_read_only() || self.unmounted.swap(true, SeqCst) {
             return Ok(());
         }
@@ -225,11 +230,17 @@ impl FileSystem {
         self.volume.release_quarantine();
         self.volume.sectors.empty_room();
         self.volume.memory.lent.close(&self.volume.memory);
-        let saved = self.volume.save_maps().map_err(|error| self.volume.health.stop_because(format!("saving the maps failed: {error}")))?;
+        let too_early = on(Mutant::GrownBeforeMaps) && *geometry != self.volume.geometry;
+        let saved = if too_early { Ok(Fenced::nothing_stored()) } else { self.volume.save_maps(geometry) };
+        let saved = saved.map_err(|error| self.volume.health.stop_because(format!("saving the maps failed: {error}")))?;
         self.volume.update_superblock(saved, |superblock| {
+            superblock.geometry = *geometry;
             superblock.clean = true; // [MO3]
             superblock.watermark = self.volume.journal.last_txid();
         })?;
+        if too_early {
+            drop(self.volume.save_maps(geometry)?);
+        }
         self.volume.health.close();
         Ok(())
     }

@@ -143,6 +143,12 @@ pub enum Mutant {
     OldLineUnderLog,
     /// R13: a file grows in place and forgets what a truncation left behind its end ([IP5]).
     StaleTailInPlace,
+    /// R11: a collapse frees its blocks in a transaction of its own ([SF1]).
+    CollapseInTwoTransactions,
+    /// R6: the pages of a mapping that was shifted are linked before they are fenced ([SH1]).
+    ShiftedPagesNotFenced,
+    /// The blocks that a collapse takes out are not freed.
+    CollapsedBlocksKept,
     /// Lines of new attributes are linked before they are fenced ([ST1]).
     AttributesNotFenced,
     /// A file that is removed keeps the lines of its attributes.
@@ -151,6 +157,10 @@ pub enum Mutant {
     AttributesInPlace,
     /// A rebuild of the maps does not look at attributes.
     AttributesNotMarked,
+    /// Map pieces that grow stay where they are, whoever has the units behind them ([RS3]).
+    MapGrowsInPlace,
+    /// The new sizes are *clean* before their maps are saved ([RS4]).
+    GrownBeforeMaps,
 }
 
 #[cfg(feature = "mutants")]

@@ -16,7 +16,7 @@ use std::fmt;
 
 use hashbrown::{HashMap, HashSet};
 use tandemfs_device::{BlockRequest, DeviceError, Structure};
-use tandemfs_format::attributes::{AttributeValue, StreamShape, addresses_of, decode_set, extend_stream};
+use tandemfs_format::attributes::{AttributeValue, Namespace, StreamShape, addresses_of, decode_set, extend_stream};
 use tandemfs_format::dentry::decode_slot;
 use tandemfs_format::geometry::{SEGMENT_TABLE_LINES, SUPERBLOCK_OFFSETS};
 use tandemfs_format::inode::{Inode, file_type};
@@ -28,6 +28,7 @@ use tandemfs_format::{Corrupt, EMPTY_LINE, InodeNumber, LINE_BYTES, Line, LineAd
 use crate::index::block::Block;
 use crate::index::tree;
 use crate::mutant::{Mutant, on};
+use crate::namespace::extended_attributes::AttributeSet;
 use crate::namespace::inodes::State;
 use crate::volume::{Owner, Volume};
 use crate::{Error, FileSystem};
@@ -36,7 +37,7 @@ use crate::{Error, FileSystem};
 const STEP_INODES: u64 = 128;
 /// Pages of a mapping or of a directory that one step looks at; more than a tree is high.
 const STEP_PAGES: usize = 16;
-/// Data that one step reads, in bytes, or one block.
+/// Data or values of attributes that one step reads, in bytes, or one block.
 const STEP_BYTES: u64 = 1 << 20;
 /// Findings that are kept; more are counted.
 const FINDINGS_MAX: usize = 1000;
@@ -131,6 +132,8 @@ pub struct Scrub {
 enum Stage {
     Fixed,
     Inode(u64),
+    /// Values of an inode's attributes that lie apart, from behind a name on.
+    Values(u64, Option<(Namespace, Vec<u8>)>),
     /// The mapping of a file or directory from a block on.
     Tree(u64, u64),
     /// Blocks that were found in it, and where its tree goes on.
@@ -290,62 +293,105 @@ impl Scrub {
         }
     }
 
-    /// The two lines of an inode. True where it has a mapping to look at.
-    fn inode(&mut self, fs: &FileSystem, number: InodeNumber) -> bool {
+    /// Inodes one after the other, until one has more to look at or the step has read enough. Returns what comes next.
+    fn inodes(&mut self, fs: &FileSystem, first: u64, limit: u64) -> Stage {
+        let end = limit.min(first + STEP_INODES);
+        let enough = self.counts.bytes + STEP_BYTES;
+        for number in first..end {
+            if let Some(more) = self.inode(fs, InodeNumber::new(number)) {
+                return more;
+            }
+            if self.counts.bytes > enough && number + 1 < limit {
+                return Stage::Inode(number + 1);
+            }
+        }
+        if end < limit { Stage::Inode(end) } else { Stage::Done }
+    }
+
+    /// The two lines of an inode and its set of attributes. What of it is left to look at.
+    fn inode(&mut self, fs: &FileSystem, number: InodeNumber) -> Option<Stage> {
         let volume = &fs.volume;
-        let Some(address) = volume.memory.inode_address(number) else { return false };
+        let address = volume.memory.inode_address(number)?;
         let verify = |address, line: &Line| Inode::place(volume.pair, number, address).verify(line);
         let look = |scrub: &mut Self| scrub.lines(volume, Some(number), Structure::Inode, address, 2, &verify);
         match fs.inodes.get(volume, number) {
             Ok(handle) => {
                 let state = handle.state.read();
                 if state.removed {
-                    return false;
+                    return None;
                 }
                 look(self);
                 self.counts.inodes += 1;
-                self.attributes(volume, &state, number);
-                state.inode.has_mapping()
+                match (self.attributes(volume, &state, number), state.inode.has_mapping()) {
+                    (true, _) => Some(Stage::Values(number.get(), None)),
+                    (false, true) => Some(Stage::Tree(number.get(), 0)),
+                    (false, false) => None,
+                }
             }
             // A free slot has valid lines as well; whoever takes it now changes one after the other.
             Err(Error::Stale(_)) => {
                 look(self);
-                false
+                None
             }
             Err(error) => {
                 look(self);
                 self.find_error(number, &error);
+                None
+            }
+        }
+    }
+
+    /// The lines of an inode's set of extended attributes, and what they say together. True where values lie apart from it.
+    fn attributes(&mut self, volume: &Volume, state: &State, number: InodeNumber) -> bool {
+        let (owner, pointer) = (state.owner(number), state.inode.attributes);
+        if pointer.is_none() {
+            return false;
+        }
+        let verified = match pointer.first_piece() {
+            None => Err(Corrupt::Field { address: pointer.address, field: "attributes_class", found: pointer.class.into() }),
+            Some(piece) => match self.stream(volume, owner, pointer.address, piece) {
+                None => return false,
+                Some(stream) => decode_set(volume.pair, pointer, &stream),
+            },
+        };
+        match verified {
+            Ok(set) => set.iter().any(|attribute| matches!(attribute.value, AttributeValue::Apart { .. })),
+            Err(source) => {
+                self.find_line(Some(number), pointer.address, source);
                 false
             }
         }
     }
 
-    /// The lines of an inode's extended attributes, and what they say together.
-    fn attributes(&mut self, volume: &Volume, state: &State, number: InodeNumber) {
-        let (owner, pointer) = (state.owner(number), state.inode.attributes);
-        if pointer.is_none() {
-            return;
+    /// Values that lie apart, from behind a name on, as many as a step reads: one inode may have seven thousand of 64 KiB. The name of the
+    /// last; none where no more come. The set may have changed since, so it is asked anew.
+    fn values(&mut self, fs: &FileSystem, number: InodeNumber, after: Option<&(Namespace, Vec<u8>)>) -> Option<(Namespace, Vec<u8>)> {
+        let (volume, handle) = (&fs.volume, fs.inodes.get(&fs.volume, number).ok()?);
+        let state = handle.state.read();
+        if state.removed {
+            return None;
         }
-        let verified = match pointer.first_piece() {
-            None => Err(Corrupt::Field { address: pointer.address, field: "attributes_class", found: pointer.class.into() }),
-            Some(piece) => match self.stream(volume, owner, pointer.address, piece) {
-                None => return,
-                Some(stream) => decode_set(volume.pair, pointer, &stream),
-            },
+        let owner = state.owner(number);
+        let values = match AttributeSet::apart(volume, owner, &state) {
+            Ok(values) => values,
+            Err(error) => {
+                self.find_error(number, &error);
+                return None;
+            }
         };
-        let set = match verified {
-            Ok(set) => set,
-            Err(source) => return self.find_line(Some(number), pointer.address, source),
-        };
-        for attribute in set {
-            let AttributeValue::Apart { address, length, crc } = attribute.value else { continue };
-            let shape = StreamShape::of(length as usize);
-            let Some(stream) = self.stream(volume, owner, address, (shape.lines, shape.pages > 0)) else { continue };
-            let found = stream.get(..length as usize).map(|value| volume.pair.data(value));
-            if found != Some(crc) {
-                self.find_line(Some(number), address, "an extended attribute does not fit its checksum");
+        let enough = self.counts.bytes + STEP_BYTES;
+        for value in values.into_iter().filter(|value| after.is_none_or(|after| value.name > *after)) {
+            let shape = StreamShape::of(value.length as usize);
+            let stream = self.stream(volume, owner, value.address, (shape.lines, shape.pages > 0));
+            let found = stream.map(|stream| stream.get(..value.length as usize).map(|bytes| volume.pair.data(bytes)));
+            if found.is_some_and(|found| found != Some(value.crc)) {
+                self.find_line(Some(number), value.address, "an extended attribute does not fit its checksum");
+            }
+            if self.counts.bytes >= enough {
+                return Some(value.name);
             }
         }
+        None
     }
 
     /// The bytes of a stream; `None` where a line of it was found damaged.
@@ -650,14 +696,11 @@ impl FileSystem {
                 scrub.fixed(&self.volume);
                 Stage::Inode(InodeNumber::ROOT.get())
             }
-            Stage::Inode(first) => {
-                let step = first..limit.min(first + STEP_INODES);
-                match step.clone().find(|number| scrub.inode(self, InodeNumber::new(*number))) {
-                    Some(number) => Stage::Tree(number, 0),
-                    None if step.end < limit => Stage::Inode(step.end),
-                    None => Stage::Done,
-                }
-            }
+            Stage::Inode(first) => scrub.inodes(self, first, limit),
+            Stage::Values(number, after) => match scrub.values(self, InodeNumber::new(number), after.as_ref()) {
+                Some(last) => Stage::Values(number, Some(last)),
+                None => Stage::Tree(number, 0),
+            },
             Stage::Tree(number, from) => match scrub.tree(self, InodeNumber::new(number), from) {
                 Some((blocks, next)) => Stage::Blocks(number, blocks, next),
                 None => Stage::Inode(number + 1),

@@ -103,6 +103,15 @@ pub enum Promote {
     EveryRead,
 }
 
+/// What a file system shall grow to. Where neither size is given: to what its device has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Growth {
+    /// Size of the memory zone, in bytes; rounded down to units of 2 MiB.
+    pub memory_bytes: Option<u64>,
+    /// Size of the block zone, in bytes; rounded down to sectors.
+    pub block_bytes: Option<u64>,
+}
+
 /// How to format.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FormatOptions {
@@ -279,6 +288,15 @@ pub enum AllocateMode {
     Punch,
     /// Makes it read as zeros and gives it space.
     Zero {
+        /// The size stays what it is, also where the range ends behind it.
+        keep_size: bool,
+    },
+    /// Takes it out of the file: what lies behind moves to its start. Whole blocks, ending before the end of the file.
+    Collapse,
+    /// Puts a hole of this length before its start: what lies there and behind moves. Whole blocks, starting before the end of the file.
+    Insert,
+    /// Gives it space of its own. No file shares space with another here, so it is the same as `Allocate`.
+    Unshare {
         /// The size stays what it is, also where the range ends behind it.
         keep_size: bool,
     },

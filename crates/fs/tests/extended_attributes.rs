@@ -10,7 +10,7 @@ use tandemfs_format::attributes::{ATTRIBUTE_VALUE_MAX, NEAR_VALUE_MAX};
 use tandemfs_format::inode::file_type;
 use tandemfs_fs::{
     Error, FileSystem, FormatOptions, MountOptions, NewInode, ScrubbedKind, SetAttributeMode, SetAttributes, SetExtendedAttribute,
-    make_file_system,
+    WriteOptions, make_file_system,
 };
 
 const ROOT: InodeNumber = InodeNumber::ROOT;
@@ -360,6 +360,32 @@ fn a_removal_works_where_nothing_more_can_be_set() {
     for name in 0..8 {
         fs.remove_extended_attribute(inode, format!("user.{name}").as_bytes()).expect("gives back what it takes");
     }
+}
+
+/// The region of attributes gets its first unit also where data logs have all that there is.
+#[test]
+fn the_first_attribute_finds_room_where_logs_fill_the_zone() {
+    let device = MemoryDevice::new(16 << 20, 16 << 20, PersistenceDomain::Gpf);
+    make_file_system(&Drive::new(Arc::new(device.clone())), &FormatOptions::default()).expect("formats");
+    let fs = mount(&device);
+    let inode = file(&fs, b"logs");
+    let mut offset = 0;
+    // Until writes go by blocks instead, which takes nothing of the memory zone.
+    let logs = |fs: &FileSystem| fs.space().memory.data_log_bytes;
+    let mut before = u64::MAX;
+    while logs(&fs) != before && offset < 12 << 20 {
+        before = logs(&fs);
+        for _ in 0..64 {
+            fs.write(inode, offset, &bytes(offset, 3000), WriteOptions::default()).expect("writes");
+            offset += 4096;
+        }
+    }
+    assert!(logs(&fs) > 1 << 20, "{:?}", fs.space());
+    for number in 0..1000 {
+        fs.set_extended_attribute(inode, format!("user.{number}").as_bytes(), b"value", ANY).expect("there is room");
+    }
+    fs.unmount().expect("unmounts");
+    tandemfs_crash::check_device(&device, false).expect("clean");
 }
 
 #[test]

@@ -1,7 +1,8 @@
-//! Golden images: file systems of this stage of the format, kept compressed, that must mount and read the same for ever after.
+//! Golden images: file systems of every version of the format that was declared, kept compressed. They are mounted, read, written, recovered
+//! and checked (`crates/check/tests/golden.rs`) for ever after, or refused as `docs/FORMAT.md` says.
 //!
-//! While images carry the *development* bit they are made anew when the format changes:
-//! `TANDEMFS_MAKE_GOLDEN=1 cargo test -p tandemfs-fs --test golden_images`. Once Format 1 is declared, a file here never changes.
+//! An image that is kept never changes. A new version gets images of its own, beside the others:
+//! `TANDEMFS_MAKE_GOLDEN=1 cargo test -p tandemfs-fs --test golden_images` makes those of this build's version where there are none yet.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -17,12 +18,23 @@ use tandemfs_format::InodeNumber;
 use tandemfs_format::checksum::crc32c;
 use tandemfs_format::geometry::SUPERBLOCK_OFFSETS;
 use tandemfs_format::inode::file_type;
-use tandemfs_format::superblock::{SuperblockError, VERSION};
-use tandemfs_fs::{Error, FileSystem, FormatOptions, MountOptions, NewInode, WriteOptions, make_file_system};
+use tandemfs_format::superblock::{ChecksumKind, SuperblockError, VERSION};
+use tandemfs_fs::{
+    AllocateMode, Error, FileSystem, FormatOptions, Growth, MountOptions, NewInode, RenameMode, SeekTo, SetExtendedAttribute, WriteOptions,
+    grow, make_file_system,
+};
 
 const MEMORY_BYTES: usize = 16 << 20;
 const BLOCK_BYTES: usize = 4 << 20;
+/// The memory zone of the image that has grown: 22 units at first, whose map pieces leave room for eight more, and 32 now.
+const GROWN_MEMORY_BYTES: [usize; 2] = [44 << 20, 64 << 20];
 const SMALL: &[u8] = b"a golden image is read by every later build";
+const ROOT: InodeNumber = InodeNumber::ROOT;
+/// Versions that were declared; each has its images.
+const VERSIONS: [u32; 1] = [1];
+const ATTRIBUTE: SetExtendedAttribute = SetExtendedAttribute { mode: tandemfs_fs::SetAttributeMode::Any, kill_set_group_id: false };
+/// A default access control list: all for the owner and user 7, less for the group and others.
+const DEFAULT_LIST: [(u16, u16, u32); 5] = [(1, 7, u32::MAX), (2, 7, 7), (4, 5, u32::MAX), (16, 7, u32::MAX), (32, 5, u32::MAX)];
 
 fn path(name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(name)
@@ -32,11 +44,19 @@ fn large() -> Vec<u8> {
     (0..200_000_u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8).collect()
 }
 
+fn list() -> Vec<u8> {
+    let entries = DEFAULT_LIST
+        .iter()
+        .flat_map(|(tag, permissions, id)| [&tag.to_le_bytes()[..], &permissions.to_le_bytes(), &id.to_le_bytes()].concat());
+    2_u32.to_le_bytes().into_iter().chain(entries).collect()
+}
+
 fn file() -> NewInode<'static> {
     NewInode { mode: file_type::REGULAR | 0o640, uid: 7, gid: 8, rdev: 0, target: b"" }
 }
 
 fn save(name: &str, zones: &Recorded) {
+    assert!(!path(name).exists(), "{name} is kept and never changes");
     let mut encoder = GzEncoder::new(File::create(path(name)).expect("creates"), Compression::best());
     encoder.write_all(&zones.memory).expect("writes");
     encoder.write_all(&zones.blocks).expect("writes");
@@ -44,117 +64,215 @@ fn save(name: &str, zones: &Recorded) {
 }
 
 fn load(name: &str) -> Drive {
+    load_zones(name, MEMORY_BYTES)
+}
+
+fn load_zones(name: &str, memory_bytes: usize) -> Drive {
     let file = File::open(path(name)).unwrap_or_else(|error| {
         panic!("{name}: {error}; make it by TANDEMFS_MAKE_GOLDEN=1 cargo test -p tandemfs-fs --test golden_images")
     });
     let mut decoder = GzDecoder::new(file);
-    let mut zones = Recorded { memory: vec![0; MEMORY_BYTES], blocks: vec![0; BLOCK_BYTES] };
+    let mut zones = Recorded { memory: vec![0; memory_bytes], blocks: vec![0; BLOCK_BYTES] };
     decoder.read_exact(&mut zones.memory).expect("is whole");
     decoder.read_exact(&mut zones.blocks).expect("is whole");
     Drive::new(Arc::new(MemoryDevice::from_zones(zones, PersistenceDomain::Gpf)))
 }
 
-/// Makes the images, where the environment asks for it. Called by each test first, so that one command makes all.
+/// Makes the images of this build's version, where the environment asks for it. Called by each test first, so that one command makes all.
 fn make_if_asked() {
     static ONCE: std::sync::Once = std::sync::Once::new();
-    if std::env::var_os("TANDEMFS_MAKE_GOLDEN").is_some() {
+    if std::env::var_os("TANDEMFS_MAKE_GOLDEN").is_some() && !path(&format!("format-{VERSION}-clean.gz")).exists() {
         ONCE.call_once(make);
     }
 }
 
 fn make() {
-    let device = MemoryDevice::new(MEMORY_BYTES as u64, BLOCK_BYTES as u64, PersistenceDomain::Gpf);
-    let drive = Drive::new(Arc::new(device.clone()));
-    let options = FormatOptions { label: "golden".into(), ..FormatOptions::default() };
-    make_file_system(&drive, &options).expect("mkfs");
-    let fs = FileSystem::mount(drive, &MountOptions::default()).expect("mounts");
-    let root = InodeNumber::ROOT;
-    let directory = NewInode { mode: file_type::DIRECTORY | 0o755, ..file() };
-    let inner = fs.create(root, b"directory", &directory).expect("creates").inode;
-    let small = fs.create(inner, b"small", &file()).expect("creates").inode;
-    fs.write(small, 0, SMALL, WriteOptions::default()).expect("writes");
-    fs.link(small, root, b"hard link").expect("links");
-    let big = fs.create(root, &[b'L'; 200], &file()).expect("creates").inode;
-    fs.write(big, 0, &large(), WriteOptions::default()).expect("writes");
-    fs.write(big, 1 << 30, SMALL, WriteOptions::default()).expect("writes far out");
-    let link = NewInode { mode: file_type::SYMLINK | 0o777, target: b"directory/small", ..file() };
-    fs.create(root, b"symbolic link", &link).expect("creates");
-    save("format-0-crashed.gz", &device.zones());
+    let labelled = FormatOptions { label: "golden".into(), ..FormatOptions::default() };
+    make_grown(&labelled);
+    let (device, fs) = filled(MEMORY_BYTES, &labelled);
+    let nameless = fs.create_nameless(ROOT, &file(), 0).expect("creates").inode;
+    fs.write(nameless, 0, &large(), WriteOptions::default()).expect("writes");
+    save(&format!("format-{VERSION}-crashed.gz"), &device.zones());
     fs.unmount().expect("unmounts");
-    save("format-0-clean.gz", &device.zones());
+    save(&format!("format-{VERSION}-clean.gz"), &device.zones());
     let mut damaged = device.zones();
     for line in 0..4 {
         // The second inode line of each of the first inodes after the root's.
         let at = fs.superblock().geometry.unit(fs.superblock().geometry.fixed_units()).offset_bytes() as usize + 64 * (2 * (2 + line) + 1);
         damaged.memory[at + 20] ^= 0x10;
     }
-    save("format-0-damaged.gz", &damaged);
-    let mut newer = device.zones();
-    for offset in SUPERBLOCK_OFFSETS {
-        let superblock = &mut newer.memory[offset as usize..offset as usize + 1024];
-        superblock[12..16].copy_from_slice(&(VERSION + 1).to_le_bytes());
-        let crc = crc32c(&superblock[4..]);
-        superblock[..4].copy_from_slice(&crc.to_le_bytes());
+    save(&format!("format-{VERSION}-damaged.gz"), &damaged);
+    let unchecked = FormatOptions { block_bytes: 4 << 10, checksum_kind: ChecksumKind::None, ..FormatOptions::default() };
+    let (device, fs) = filled(MEMORY_BYTES, &unchecked);
+    fs.unmount().expect("unmounts");
+    save(&format!("format-{VERSION}-unchecked.gz"), &device.zones());
+}
+
+/// One whose map pieces have no more room behind the rings.
+fn make_grown(options: &FormatOptions) {
+    let (device, fs) = filled(GROWN_MEMORY_BYTES[0], options);
+    fs.unmount().expect("unmounts");
+    let mut zones = device.zones();
+    zones.memory.resize(GROWN_MEMORY_BYTES[1], 0);
+    let device = MemoryDevice::from_zones(zones, PersistenceDomain::Gpf);
+    let (_, after) = grow(&Drive::new(Arc::new(device.clone())), &Growth::default()).expect("grows");
+    assert_eq!((after.map_unit(), after.memory_units()), (22, 32));
+    save(&format!("format-{VERSION}-grown.gz"), &device.zones());
+}
+
+/// A file system with everything that the format has.
+fn filled(memory_bytes: usize, options: &FormatOptions) -> (MemoryDevice, FileSystem) {
+    let device = MemoryDevice::new(memory_bytes as u64, BLOCK_BYTES as u64, PersistenceDomain::Gpf);
+    let drive = Drive::new(Arc::new(device.clone()));
+    make_file_system(&drive, options).expect("mkfs");
+    let fs = FileSystem::mount(drive, &MountOptions::default()).expect("mounts");
+    let directory = NewInode { mode: file_type::DIRECTORY | 0o755, ..file() };
+    let inner = fs.create(ROOT, b"directory", &directory).expect("creates").inode;
+    let small = fs.create(inner, b"small", &file()).expect("creates").inode;
+    fs.write(small, 0, SMALL, WriteOptions::default()).expect("writes");
+    fs.link(small, ROOT, b"hard link").expect("links");
+    // Sectors with a vector of checksums, logs over them, holes, and a mapping of several levels.
+    let big = fs.create(ROOT, &[b'L'; 200], &file()).expect("creates").inode;
+    fs.write(big, 0, &large(), WriteOptions::default()).expect("writes");
+    for offset in [100, 70_000, 130_000] {
+        fs.write(big, offset, &large()[offset as usize..][..300], WriteOptions::default()).expect("writes a log");
     }
-    save("format-newer.gz", &newer);
+    fs.write(big, 1 << 30, SMALL, WriteOptions::default()).expect("writes far out");
+    let link = NewInode { mode: file_type::SYMLINK | 0o777, target: b"directory/small", ..file() };
+    fs.create(ROOT, b"symbolic link", &link).expect("creates");
+    fs.create(ROOT, b"long link", &NewInode { target: &[b'x'; 3000], ..link }).expect("creates");
+    fs.create(ROOT, b"device", &NewInode { mode: file_type::CHARACTER | 0o600, rdev: 0x0103, ..file() }).expect("creates");
+    fs.create(ROOT, b"moved", &file()).expect("creates");
+    fs.rename_leaving_whiteout((ROOT, b"moved"), (inner, b"moved"), RenameMode::Replace, (0, 0)).expect("moves");
+    // Room before and behind the end.
+    let room = fs.create(ROOT, b"room", &file()).expect("creates").inode;
+    fs.allocate(room, 0, 150_000, AllocateMode::Allocate { keep_size: false }).expect("room");
+    fs.allocate(room, 400_000, 70_000, AllocateMode::Allocate { keep_size: true }).expect("room");
+    // Attributes in the set, apart from it, and inherited.
+    fs.set_extended_attribute(small, b"user.near", b"value", ATTRIBUTE).expect("set");
+    fs.set_extended_attribute(small, b"user.apart", &large()[..65_536], ATTRIBUTE).expect("set");
+    fs.set_extended_attribute(small, b"trusted.of four lines", &large()[..200], ATTRIBUTE).expect("set");
+    fs.set_extended_attribute(inner, b"system.posix_acl_default", &list(), ATTRIBUTE).expect("set");
+    fs.create(inner, b"inherits", &file()).expect("creates");
+    (device, fs)
 }
 
 fn look(fs: &FileSystem) {
-    let root = InodeNumber::ROOT;
-    let inner = fs.lookup(root, b"directory").expect("there").inode;
+    let inner = fs.lookup(ROOT, b"directory").expect("there").inode;
     let small = fs.lookup(inner, b"small").expect("there");
     assert_eq!((small.nlink, small.mode, small.uid, small.gid), (2, file_type::REGULAR | 0o640, 7, 8));
     let mut bytes = vec![0; 100];
-    let length = fs.read(fs.lookup(root, b"hard link").expect("there").inode, 0, &mut bytes).expect("reads");
+    let length = fs.read(fs.lookup(ROOT, b"hard link").expect("there").inode, 0, &mut bytes).expect("reads");
     assert_eq!(&bytes[..length], SMALL);
-    let big = fs.lookup(root, &[b'L'; 200]).expect("there");
+    let big = fs.lookup(ROOT, &[b'L'; 200]).expect("there");
     assert_eq!(big.size, (1 << 30) + SMALL.len() as u64);
     let mut bytes = vec![0xff; 300_000];
     assert_eq!(fs.read(big.inode, 0, &mut bytes).expect("reads"), 300_000);
     assert!(bytes[..200_000] == large() && bytes[200_000..].iter().all(|byte| *byte == 0));
-    let link = fs.lookup(root, b"symbolic link").expect("there").inode;
-    assert_eq!(fs.read_link(link).expect("reads"), b"directory/small");
+    let target = |name: &[u8]| fs.read_link(fs.lookup(ROOT, name).expect("there").inode).expect("reads");
+    assert_eq!((target(b"symbolic link"), target(b"long link")), (b"directory/small".to_vec(), vec![b'x'; 3000]));
+    let of = |name: &[u8]| fs.lookup(ROOT, name).map(|found| (found.mode, found.rdev)).expect("there");
+    assert_eq!((of(b"device"), of(b"moved")), ((file_type::CHARACTER | 0o600, 0x0103), (file_type::CHARACTER, 0)));
+    fs.lookup(inner, b"moved").expect("there");
+    let room = fs.lookup(ROOT, b"room").expect("there");
+    assert_eq!((room.size, fs.seek(room.inode, 0, SeekTo::Data).expect("sought")), (150_000, None));
+    assert!(room.sectors * 512 >= 220_000, "{}", room.sectors);
+    let attribute = |inode, name: &[u8]| fs.extended_attribute(inode, name).expect("there");
+    assert_eq!(attribute(small.inode, b"user.near"), b"value");
+    assert!(attribute(small.inode, b"user.apart") == large()[..65_536]);
+    assert!(attribute(small.inode, b"trusted.of four lines") == large()[..200]);
+    assert_eq!(attribute(inner, b"system.posix_acl_default"), list());
+    let inherits = fs.lookup(inner, b"inherits").expect("there").inode;
+    assert_eq!(attribute(inherits, b"system.posix_acl_access").len(), list().len());
 }
 
 #[test]
-fn a_clean_image_mounts_and_goes_on() {
+fn every_version_that_was_declared_has_its_images() {
     make_if_asked();
-    let drive = load("format-0-clean.gz");
-    let fs = FileSystem::mount(drive.clone(), &MountOptions::default()).expect("mounts");
-    assert!(fs.recovery().clean);
-    look(&fs);
-    fs.create(InodeNumber::ROOT, b"new", &file()).expect("creates");
-    fs.unmount().expect("unmounts");
-    let fs = FileSystem::mount(drive, &MountOptions::default()).expect("mounts");
-    look(&fs);
-    fs.lookup(InodeNumber::ROOT, b"new").expect("there");
+    assert_eq!(VERSIONS.last(), Some(&VERSION));
+    for version in VERSIONS {
+        for kind in ["clean", "crashed", "damaged", "unchecked"] {
+            let name = format!("format-{version}-{kind}.gz");
+            assert!(path(&name).is_file(), "{name} is kept for ever");
+        }
+    }
 }
 
 #[test]
-fn a_crashed_image_is_recovered() {
+fn clean_images_mount_and_go_on() {
     make_if_asked();
-    let fs = FileSystem::mount(load("format-0-crashed.gz"), &MountOptions::default()).expect("mounts");
-    assert!(!fs.recovery().clean && fs.recovery().records_replayed > 0);
-    look(&fs);
+    for name in VERSIONS.iter().flat_map(|version| [format!("format-{version}-clean.gz"), format!("format-{version}-unchecked.gz")]) {
+        let drive = load(&name);
+        let fs = FileSystem::mount(drive.clone(), &MountOptions::default()).expect("mounts");
+        assert!(fs.recovery().clean, "{name}");
+        look(&fs);
+        fs.create(ROOT, b"new", &file()).expect("creates");
+        fs.unmount().expect("unmounts");
+        let fs = FileSystem::mount(drive, &MountOptions::default()).expect("mounts");
+        look(&fs);
+        fs.lookup(ROOT, b"new").expect("there");
+    }
 }
 
 #[test]
-fn a_damaged_image_fails_where_it_is_damaged_and_nowhere_else() {
+fn grown_images_mount_and_go_on() {
     make_if_asked();
-    let fs = FileSystem::mount(load("format-0-damaged.gz"), &MountOptions::default()).expect("mounts: the saved maps are whole");
-    assert!(matches!(fs.lookup(InodeNumber::ROOT, b"directory"), Err(Error::Damaged { .. })));
-    let mut names = 0;
-    fs.read_directory(InodeNumber::ROOT, 2, &mut |_| {
-        names += 1;
-        true
-    })
-    .expect("the root is whole");
-    assert_eq!(names, 4);
+    for version in VERSIONS {
+        let drive = load_zones(&format!("format-{version}-grown.gz"), GROWN_MEMORY_BYTES[1]);
+        for round in 0..2_u8 {
+            let fs = FileSystem::mount(drive.clone(), &MountOptions::default()).expect("mounts");
+            assert!(fs.recovery().clean, "round {round}");
+            assert_eq!(fs.superblock().geometry.map_units(), 22..23);
+            look(&fs);
+            fs.create(ROOT, &[b'n', b'0' + round], &file()).expect("creates");
+            fs.unmount().expect("unmounts");
+        }
+    }
 }
 
 #[test]
-fn a_newer_image_is_refused_and_left_alone() {
+fn crashed_images_are_recovered() {
     make_if_asked();
-    let refused = FileSystem::mount(load("format-newer.gz"), &MountOptions::default()).map(drop);
+    for version in VERSIONS {
+        let fs = FileSystem::mount(load(&format!("format-{version}-crashed.gz")), &MountOptions::default()).expect("mounts");
+        assert!(!fs.recovery().clean && fs.recovery().records_replayed > 0);
+        look(&fs);
+    }
+}
+
+#[test]
+fn damaged_images_fail_where_they_are_damaged_and_nowhere_else() {
+    make_if_asked();
+    for version in VERSIONS {
+        let drive = load(&format!("format-{version}-damaged.gz"));
+        let fs = FileSystem::mount(drive, &MountOptions::default()).expect("mounts: the saved maps are whole");
+        assert!(matches!(fs.lookup(ROOT, b"directory"), Err(Error::Damaged { .. })));
+        let mut names = 0;
+        fs.read_directory(ROOT, 2, &mut |_| {
+            names += 1;
+            true
+        })
+        .expect("the root is whole");
+        assert_eq!(names, 8);
+    }
+}
+
+#[test]
+fn images_of_other_formats_are_refused_and_left_alone() {
+    make_if_asked();
+    // Of the time before Format 1.
+    let refused = FileSystem::mount(load("format-0-clean.gz"), &MountOptions::default()).map(drop);
+    assert!(matches!(refused, Err(Error::Superblock { source: SuperblockError::Development, .. })), "{refused:?}");
+    let newest = load(&format!("format-{VERSION}-clean.gz"));
+    for offset in SUPERBLOCK_OFFSETS {
+        let mut superblock = vec![0; 1024];
+        let address = tandemfs_format::LineAddress::new(offset / 64);
+        newest.load(tandemfs_device::Structure::Superblock, address, &mut superblock).expect("loads");
+        superblock[12..16].copy_from_slice(&(VERSION + 1).to_le_bytes());
+        let crc = crc32c(&superblock[4..]);
+        superblock[..4].copy_from_slice(&crc.to_le_bytes());
+        drop(newest.persist(tandemfs_device::Structure::Superblock, address, &superblock).expect("stores"));
+    }
+    let refused = FileSystem::mount(newest, &MountOptions::default()).map(drop);
     assert!(matches!(refused, Err(Error::Superblock { source: SuperblockError::Version { found }, .. }) if found == VERSION + 1));
 }

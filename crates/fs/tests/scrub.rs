@@ -9,8 +9,8 @@ use tandemfs_device::{Drive, PersistenceDomain};
 use tandemfs_format::InodeNumber;
 use tandemfs_format::inode::file_type;
 use tandemfs_fs::{
-    AllocateMode, Error, FileSystem, FormatOptions, MountOptions, NewInode, Scrub, ScrubFinding, ScrubbedKind, SetAttributes, WriteOptions,
-    make_file_system,
+    AllocateMode, Error, FileSystem, FormatOptions, MountOptions, NewInode, Scrub, ScrubFinding, ScrubbedKind, SetAttributes,
+    SetExtendedAttribute, WriteOptions, make_file_system,
 };
 
 const BLOCK: usize = 64 << 10;
@@ -282,4 +282,38 @@ fn nobody_is_accused(has_firmware: bool) {
     });
     fs.checkpoint().expect("a checkpoint");
     assert_eq!(scrub(&fs).findings(), []);
+}
+
+/// One inode may have hundreds of MiB of attributes: a step reads a bounded piece of them, and finds what is damaged in any.
+#[test]
+fn values_of_attributes_are_read_piece_by_piece() {
+    let (device, fs) = formatted();
+    let inode = file(&fs, InodeNumber::ROOT, "file");
+    let any = SetExtendedAttribute::default();
+    for number in 0..150 {
+        fs.set_extended_attribute(inode, format!("user.{number}").as_bytes(), &fill(number, 65_536), any).expect("set");
+    }
+    write(&fs, inode, 0, &fill(1, BLOCK));
+    fs.checkpoint().expect("home");
+    let mut steps = 0;
+    let mut step_by_step = |expected: usize| {
+        let mut scrub = fs.scrub();
+        let mut before = 0;
+        while fs.scrub_step(&mut scrub) {
+            let read = scrub.counts().bytes - before;
+            assert!(read < 3 << 20, "{read} B in one step");
+            before = scrub.counts().bytes;
+            steps += 1;
+        }
+        assert!(scrub.counts().bytes > 150 * 65_536 && scrub.counts().sectors == (BLOCK / 4096) as u64, "{:?}", scrub.counts());
+        assert_eq!(scrub.findings().len(), expected, "{:?}", scrub.findings());
+    };
+    step_by_step(0);
+    let value = fill(149, 65_536);
+    device.damage(|zones| {
+        let at = zones.memory.windows(60).position(|window| *window == value[..60]).expect("the value");
+        zones.memory[at + 7] ^= 1;
+    });
+    step_by_step(1);
+    assert!(steps > 8, "{steps}");
 }

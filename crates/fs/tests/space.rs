@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use tandemfs_crash::MemoryDevice;
-use tandemfs_device::{Drive, PersistenceDomain};
+use tandemfs_device::{Drive, PersistenceDomain, Structure};
 use tandemfs_format::InodeNumber;
 use tandemfs_format::inode::file_type;
 use tandemfs_fs::{AllocateMode, Error, FileSystem, FormatOptions, MountOptions, NewInode, SeekTo, WriteOptions, make_file_system};
@@ -104,7 +104,9 @@ fn without_room_nothing_stays_given_out() {
 fn ranges_without_meaning_are_refused() {
     let fs = mounted(16 << 20, 16 << 20, 64 << 10);
     let file = create(&fs, "file");
-    for mode in [ALLOCATE, KEEP_SIZE, AllocateMode::Punch, AllocateMode::Zero { keep_size: true }] {
+    let unshare = AllocateMode::Unshare { keep_size: false };
+    let zero = AllocateMode::Zero { keep_size: true };
+    for mode in [ALLOCATE, KEEP_SIZE, AllocateMode::Punch, zero, AllocateMode::Collapse, AllocateMode::Insert, unshare] {
         assert!(matches!(fs.allocate(file, 5, 0, mode), Err(Error::InvalidArgument(_))));
         assert!(matches!(fs.allocate(file, u64::MAX, 2, mode), Err(Error::FileTooLarge)));
         assert!(matches!(fs.allocate(file, 1 << 63, 2, mode), Err(Error::FileTooLarge)));
@@ -112,4 +114,79 @@ fn ranges_without_meaning_are_refused() {
     }
     assert!(matches!(fs.seek(InodeNumber::ROOT, 0, SeekTo::Data), Err(Error::InvalidArgument(_))));
     assert_eq!(fs.seek(file, 0, SeekTo::Hole).expect("sought"), None);
+}
+
+/// A file of 51,200 blocks, of which every 256th holds a byte of its own.
+#[test]
+fn blocks_of_any_number_move_in_one_transaction() {
+    const BLOCK: u64 = 4096;
+    const BLOCKS: u64 = 51_200;
+    let fs = mounted(64 << 20, 256 << 20, BLOCK as u32);
+    let file = create(&fs, "file");
+    let before = fs.space();
+    fs.allocate(file, 0, BLOCKS * BLOCK, ALLOCATE).expect("room");
+    for block in (0..BLOCKS).step_by(256) {
+        fs.write(file, block * BLOCK, &[(block / 256) as u8; 16], WriteOptions::default()).expect("writes");
+    }
+    let byte_at = |block: u64| {
+        let mut byte = [0];
+        assert_eq!(fs.read(file, block * BLOCK, &mut byte).expect("reads"), 1);
+        byte[0]
+    };
+    // Taking pages that a region never had raises its marks, which are transactions of their own: so it has them already.
+    fs.allocate(file, 0, 256 * BLOCK, AllocateMode::Insert).expect("inserts");
+    fs.allocate(file, 0, 256 * BLOCK, AllocateMode::Collapse).expect("collapses");
+    fs.checkpoint().expect("home");
+    let size = || fs.attributes(file).expect("there").size / BLOCK;
+    assert_eq!(transactions(&fs, || fs.allocate(file, 10 * BLOCK, 256 * BLOCK, AllocateMode::Collapse).expect("collapses")), 1);
+    assert_eq!((size(), byte_at(0), byte_at(256), byte_at(50_688)), (BLOCKS - 256, 0, 2, 199));
+    fs.checkpoint().expect("home");
+    assert_eq!(transactions(&fs, || fs.allocate(file, 300 * BLOCK, 7 * BLOCK, AllocateMode::Insert).expect("inserts")), 1);
+    assert_eq!((size(), byte_at(256), byte_at(512), byte_at(519)), (BLOCKS - 249, 2, 0, 3));
+    assert_eq!(fs.seek(file, 300 * BLOCK, SeekTo::Data).expect("sought"), Some(519 * BLOCK));
+    // 192 x 192 blocks are the page of a page: those behind stay where they are on the device.
+    let stored = || fs.drive().counters().snapshot().by_structure[Structure::Mapping as usize].byte_written_bytes;
+    let before_shift = stored();
+    fs.allocate(file, 0, 192 * 192 * BLOCK, AllocateMode::Insert).expect("inserts");
+    let stored = stored() - before_shift;
+    assert!(stored < 64 << 10, "{stored} B are stored for a shift by a whole page of pages");
+    assert_eq!((byte_at(0), byte_at(36_864 + 519)), (0, 3));
+
+    // Room that is kept behind the end moves as well, and cannot leave the largest file.
+    let other = create(&fs, "other");
+    fs.write(other, 0, &[1; 5000], WriteOptions::default()).expect("writes");
+    fs.allocate(other, (1 << 62) + BLOCK, 1, KEEP_SIZE).expect("room");
+    assert!(matches!(fs.allocate(other, 0, 1 << 62, AllocateMode::Insert), Err(Error::FileTooLarge)));
+    assert_eq!(fs.attributes(other).expect("there").size, 5000);
+    assert!(matches!(fs.allocate(other, 0, (1 << 63) - BLOCK, AllocateMode::Insert), Err(Error::FileTooLarge)));
+
+    fs.unlink(InodeNumber::ROOT, b"file").expect("removed");
+    fs.unlink(InodeNumber::ROOT, b"other").expect("removed");
+    fs.checkpoint().expect("home");
+    assert_eq!(fs.space().block, before.block);
+}
+
+#[test]
+fn parts_of_blocks_do_not_move() {
+    let fs = mounted(16 << 20, 16 << 20, 64 << 10);
+    let file = create(&fs, "file");
+    fs.write(file, 0, &[3; 200_000], WriteOptions::default()).expect("writes");
+    let times = |file| fs.attributes(file).map(|found| (found.mtime, found.ctime, found.size, found.sectors)).expect("there");
+    let before = times(file);
+    for mode in [AllocateMode::Collapse, AllocateMode::Insert] {
+        for (offset, length) in [(4096, 65_536), (0, 4096), (0, 65_537), (1, 65_536), (262_144, 65_536)] {
+            assert!(matches!(fs.allocate(file, offset, length, mode), Err(Error::InvalidArgument(_))), "{mode:?} {offset} {length}");
+        }
+    }
+    // Up to the end or over it is a truncation's affair.
+    for (offset, length) in [(131_072, 131_072), (0, 262_144), (196_608, 65_536)] {
+        assert!(matches!(fs.allocate(file, offset, length, AllocateMode::Collapse), Err(Error::InvalidArgument(_))));
+    }
+    assert_eq!(times(file), before);
+    fs.allocate(file, 196_608, 65_536, AllocateMode::Insert).expect("right before the last bytes");
+    let before = fs.attributes(file).expect("there");
+    assert_eq!(before.size, 265_536);
+    // Nothing is shared, so unsharing gives what `allocate` gives.
+    fs.allocate(file, 196_608, 65_536, AllocateMode::Unshare { keep_size: true }).expect("room");
+    assert_eq!(fs.attributes(file).expect("there").sectors, before.sectors + 128);
 }

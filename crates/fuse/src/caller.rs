@@ -1,5 +1,5 @@
 //! What the caller of a request may do, where the kernel leaves it to the daemon. Asked of `/proc`, so only where it matters: for an access
-//! control list of a file with the set-group-id bit, and for attributes that not everybody sees.
+//! control list of a file with the set-group-id bit, for attributes that not everybody sees, and where space is down to what is reserved.
 
 use std::fs;
 
@@ -9,6 +9,8 @@ use fuser::Request;
 const CAP_FSETID: u32 = 4;
 /// `CAP_SYS_ADMIN`: sees `trusted.` attributes.
 const CAP_SYS_ADMIN: u32 = 21;
+/// `CAP_SYS_RESOURCE`: may use space that is reserved.
+const CAP_SYS_RESOURCE: u32 = 24;
 
 /// Who made a request.
 pub(crate) struct Caller {
@@ -25,6 +27,11 @@ impl Caller {
     /// Whether it sees attributes of the namespace `trusted.`.
     pub(crate) fn is_trusted(&self) -> bool {
         self.has(CAP_SYS_ADMIN)
+    }
+
+    /// Whether it may use what is reserved for root: root, as ext4's `resuid=0` has it also where it lacks the capability, and who has that.
+    pub(crate) fn may_use_reserve(&self) -> bool {
+        self.uid == 0 || self.has(CAP_SYS_RESOURCE)
     }
 
     /// Whether it may leave the set-group-id bit on a file of this group.

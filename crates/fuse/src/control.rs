@@ -25,7 +25,7 @@ const PROGRESS_WITHIN: Duration = Duration::from_secs(1);
 const REQUEST_BYTES_MAX: u64 = 4096;
 
 /// What can be asked of a daemon.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "request", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Request {
     /// The counters of `tandemfs stats`; `reset` sets them to zero afterwards.
@@ -36,6 +36,11 @@ pub enum Request {
     },
     /// What is mounted how, and the daemon's process id.
     Info,
+    /// Sets the label.
+    Label {
+        /// The new one.
+        text: String,
+    },
     /// Reads and verifies everything. Goes on while the caller listens.
     Scrub {
         /// Most bytes read in a second.
@@ -81,7 +86,7 @@ pub(crate) trait Answer: Send + Sync + 'static {
 }
 
 impl Request {
-    fn is_long(self) -> bool {
+    fn is_long(&self) -> bool {
         matches!(self, Self::Scrub { .. })
     }
 }

@@ -17,8 +17,8 @@
 use std::cell::RefCell;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
-use std::sync::Arc;
-use std::time::Duration;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use fuser::{Errno, FopenFlags, Generation, INodeNo, InitFlags, KernelConfig, ReplyEntry, Request};
 use tandemfs_format::InodeNumber;
@@ -27,6 +27,7 @@ use tandemfs_fs::{Attributes, Error, FileSystem, NewInode, Result};
 
 use crate::attributes::{file_attr, inode, placeholder};
 use crate::errno::{errno, is_failure};
+use crate::reserve::Reserve;
 use crate::settings::Mode;
 use crate::writers::Writers;
 
@@ -40,6 +41,8 @@ pub(crate) const REQUEST_BYTES_MAX: u32 = 1 << 20;
 const BACKGROUND_MAX: u16 = 64;
 /// Below this much free space files are opened past the write-back cache, so that write() itself says "no space" (RULES R20).
 const LOW_SPACE_BYTES: u64 = 64 << 20;
+/// How long the path of a line in the log serves the next line about the same inode.
+const PATH_HOLDS: Duration = Duration::from_secs(1);
 /// Longest READ whose pages are copied in strict mode.
 const KEPT_BYTES_MAX: u32 = 128 << 10;
 const SET_GID: u16 = 0o2000;
@@ -56,6 +59,9 @@ pub(crate) struct Door {
     pub(crate) writers: Writers,
     /// Largest WRITE and READ that is agreed on. Nothing is allocated for more, whatever a request asks for.
     pub(crate) request_bytes_max: u32,
+    pub(crate) reserve: Reserve,
+    /// Of whom the last line in the log was, and the path that it had: a program that meets damage often must not make each line dear.
+    pub(crate) logged: Mutex<Option<(InodeNumber, String, Instant)>>,
 }
 
 thread_local! {
@@ -148,9 +154,27 @@ impl Door {
     /// The number for the kernel; what a person should know of goes to the log as well.
     pub(crate) fn failed(&self, operation: &'static str, node: INodeNo, error: &Error) -> Errno {
         if is_failure(error) {
-            tracing::error!(operation, inode = node.0, "{error}");
+            let asked = inode(node);
+            let about = match error {
+                Error::Damaged { inode, .. } | Error::DamagedData { inode, .. } | Error::Stale(inode) => *inode,
+                _ => asked,
+            };
+            let path = self.path_for_log(about, asked);
+            tracing::error!(operation, inode = about.get(), path, "{error}");
         }
         errno(error)
+    }
+
+    /// The path of an inode that something is said about. No operation holds a lock any more when its failure is told.
+    fn path_for_log(&self, inode: InodeNumber, near: InodeNumber) -> String {
+        let logged = || self.logged.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = logged().clone().filter(|(number, _, at)| *number == inode && at.elapsed() < PATH_HOLDS);
+        if let Some((_, path, _)) = known {
+            return path;
+        }
+        let path = self.fs.path_text(inode, Some(near));
+        *logged() = Some((inode, path.clone(), Instant::now()));
+        path
     }
 
     /// Makes an inode and its name, with permissions that the umask cuts unless the directory says what they are.
@@ -168,6 +192,7 @@ impl Door {
 
     /// What a new inode is given. In a directory with the set-group-id bit it gets the directory's group, and a directory the bit.
     pub(crate) fn new_inode<'t>(&self, request: &Request, parent: INodeNo, mode: u16, rdev: u32, target: &'t [u8]) -> Result<NewInode<'t>> {
+        self.leaves_reserve_to_names(request)?;
         let directory = self.fs.attributes(inode(parent))?;
         let inherits = directory.mode & SET_GID != 0;
         let is_directory = mode & file_type::MASK == file_type::DIRECTORY;
@@ -192,7 +217,9 @@ impl Door {
 
     fn space_is_low(&self) -> bool {
         let space = self.fs.space();
-        let low = |zone: &tandemfs_fs::ZoneSpace| zone.available_bytes < LOW_SPACE_BYTES.min(zone.total_bytes / 16);
+        let low = |zone: &tandemfs_fs::ZoneSpace| {
+            zone.available_bytes < LOW_SPACE_BYTES.min(zone.total_bytes / 16) + self.reserve.bytes(zone.total_bytes)
+        };
         low(&space.block) || low(&space.memory)
     }
 

@@ -33,6 +33,8 @@ pub(crate) fn errno(error: &Error) -> Errno {
         Error::Device(device) => device_errno(device),
         // Reasons not to mount. They never reach a mounted file system.
         Error::Superblock { .. } | Error::Geometry { .. } | Error::Truncated { .. } | Error::PairMismatch { .. } => Errno::EIO,
+        // Reasons not to resize: as little.
+        Error::Shrinks { .. } | Error::BeyondDevice { .. } | Error::NoRoomForMaps { .. } => Errno::EINVAL,
         Error::Occupied { .. } => Errno::EBUSY,
     }
 }

@@ -19,6 +19,7 @@ mod mounting;
 pub mod mounts;
 mod operations;
 mod report;
+mod reserve;
 mod scrubbing;
 mod session;
 mod settings;

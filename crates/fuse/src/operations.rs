@@ -234,7 +234,7 @@ impl fuser::Filesystem for Door {
 
     fn write(
         &self,
-        _request: &Request,
+        request: &Request,
         node: INodeNo,
         _handle: FileHandle,
         offset: u64,
@@ -246,7 +246,8 @@ impl fuser::Filesystem for Door {
     ) {
         // Past its cache the kernel leaves them to us ([F5]); else it has taken them away by REMOVEXATTR when the bytes came into the cache.
         let from_cache = write_flags.contains(WriteFlags::FUSE_WRITE_CACHE);
-        let killed = if !from_cache { self.fs.kill_capabilities(inode(node)) } else { Ok(()) };
+        let allowed = if from_cache { Ok(()) } else { self.leaves_reserve(request, node, offset, data.len() as u64, flags.0) };
+        let killed = if !from_cache { allowed.and_then(|()| self.fs.kill_capabilities(inode(node))) } else { Ok(()) };
         match killed.and_then(|()| self.fs.write(inode(node), offset, data, write_options(self.mode, write_flags, flags))) {
             Ok(written) => reply.written(written as u32),
             Err(error) => reply.error(self.failed("write", node, &error)),
@@ -295,7 +296,7 @@ impl fuser::Filesystem for Door {
         reply.statfs(
             units(space.memory.total_bytes, space.block.total_bytes),
             units(space.memory.free_bytes, space.block.free_bytes),
-            units(space.memory.available_bytes, space.block.available_bytes),
+            units(self.reserve.left(&space.memory), self.reserve.left(&space.block)),
             space.inodes_used + space.inodes_free,
             space.inodes_free,
             STATFS_UNIT_BYTES as u32,
@@ -304,10 +305,11 @@ impl fuser::Filesystem for Door {
         );
     }
 
-    fn fallocate(&self, _request: &Request, node: INodeNo, _handle: FileHandle, offset: u64, length: u64, mode: i32, reply: ReplyEmpty) {
+    fn fallocate(&self, request: &Request, node: INodeNo, _handle: FileHandle, offset: u64, length: u64, mode: i32, reply: ReplyEmpty) {
         // One mode is not there, not all of them: EOPNOTSUPP, where ENOSYS would end all.
         let Some(mode) = allocate_mode(mode) else { return reply.error(Errno::EOPNOTSUPP) };
-        self.reply_empty("fallocate", node, self.fs.allocate(inode(node), offset, length, mode), reply);
+        let allowed = if mode == AllocateMode::Punch { Ok(()) } else { self.leaves_reserve(request, node, offset, length, 0) };
+        self.reply_empty("fallocate", node, allowed.and_then(|()| self.fs.allocate(inode(node), offset, length, mode)), reply);
     }
 
     /// The kernel answers SEEK_SET, SEEK_CUR and SEEK_END itself. It does not write its cache back before it asks for data or holes, so with
@@ -333,7 +335,7 @@ impl fuser::Filesystem for Door {
     /// bounded part, so that a caller can be ended; every caller has to go on after a short copy anyway.
     fn copy_file_range(
         &self,
-        _request: &Request,
+        request: &Request,
         from: INodeNo,
         _from_handle: FileHandle,
         from_offset: u64,
@@ -348,7 +350,9 @@ impl fuser::Filesystem for Door {
             return reply.error(Errno::EINVAL);
         }
         let length = length.min(COPY_BYTES_MAX);
-        match self.fs.copy_range((inode(from), from_offset), (inode(to), to_offset), length, WriteOptions::default()) {
+        let allowed = self.leaves_reserve(request, to, to_offset, length, 0);
+        match allowed.and_then(|()| self.fs.copy_range((inode(from), from_offset), (inode(to), to_offset), length, WriteOptions::default()))
+        {
             Ok(copied) => reply.written(copied as u32),
             Err(error) => reply.error(self.failed("copy_file_range", to, &error)),
         }
@@ -372,7 +376,8 @@ impl fuser::Filesystem for Door {
         if !self.attributes {
             return reply.error(Errno::ENOSYS); // and the kernel asks no more
         }
-        self.reply_empty("setxattr", node, self.set_attribute(request, node, name.as_bytes(), value, flags), reply);
+        let set = || self.set_attribute(request, node, name.as_bytes(), value, flags);
+        self.reply_empty("setxattr", node, self.leaves_reserve_to_names(request).and_then(|()| set()), reply);
     }
 
     fn removexattr(&self, _request: &Request, node: INodeNo, name: &OsStr, reply: ReplyEmpty) {

@@ -90,6 +90,7 @@ pub(crate) fn info(fs: &FileSystem, settings: &MountSettings, mounted_since: Ins
         "mode": settings.mode.name(),
         "engine": if fs.commits_on_drive() { "firmware" } else { "journal" },
         "read_only": settings.read_only,
+        "reserved_percent": settings.reserved_percent,
         "persistence_domain": fs.drive().domain().name(),
         "block_bytes": superblock.geometry.block_bytes(),
         "threads": settings.thread_count(),

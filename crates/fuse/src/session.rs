@@ -4,8 +4,8 @@ use std::fs;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
@@ -19,6 +19,7 @@ use crate::door::{Door, REQUEST_BYTES_MAX};
 use crate::mounting::{self, MountError, Unmount};
 use crate::mounts::{self, Mounted};
 use crate::report;
+use crate::reserve::Reserve;
 use crate::scrubbing;
 use crate::settings::MountSettings;
 use crate::writers::Writers;
@@ -44,6 +45,11 @@ pub fn serve(fs: &Arc<FileSystem>, mountpoint: &Path, settings: &MountSettings, 
     }
     let watch = SignalWatch::start(signals, mountpoint.clone(), mounted.clone()).map_err(failed)?;
     let serving = std::thread::Builder::new().name("session".into()).spawn(move || session.run()).map_err(failed)?;
+    if !settings.read_only
+        && let Err(error) = fs.start_background()
+    {
+        tracing::warn!("no thread behind the foreground, so operations checkpoint and write back themselves: {error}");
+    }
     // INIT is answered and somebody serves: from here on every request is. The daemon itself never asks its own mount: killed meanwhile,
     // the thread that asks would wait for ever for those that are gone, and keep the mount and the device.
     let control = mounted.as_ref().and_then(|mounted| control(fs, settings, mounted));
@@ -67,7 +73,8 @@ impl Answering {
     pub fn start(fs: &Arc<FileSystem>, channel: OwnedFd, settings: &MountSettings, request_bytes_max: u32) -> io::Result<Self> {
         let (mode, read_only) = (settings.mode, settings.read_only);
         let (attributes, writers) = (settings.attributes, Writers::default());
-        let door = Door { fs: Arc::clone(fs), mode, read_only, attributes, writers, request_bytes_max };
+        let (reserve, logged) = (Reserve::new(settings.reserved_percent), Mutex::default());
+        let door = Door { fs: Arc::clone(fs), mode, read_only, attributes, writers, request_bytes_max, reserve, logged };
         fuser::Session::from_fd(door, channel, settings.access(), settings.session()).map(Self)
     }
 
@@ -140,6 +147,10 @@ impl Answer for Desk {
                 info["mountpoint"] = json!(self.mountpoint.to_string_lossy());
                 info
             }
+            Request::Label { text } => match self.fs.set_label(&text) {
+                Ok(()) => json!({ "label": text }),
+                Err(error) => json!({ "error": error.to_string() }),
+            },
             Request::Scrub { .. } => unreachable!("a scrub has a thread of its own"),
         }
     }

@@ -59,6 +59,8 @@ pub struct MountSettings {
     pub sync: bool,
     /// Each change of a directory is written at once (mount(8)'s `dirsync`), as it is anyway.
     pub dirsync: bool,
+    /// Share of both zones that only root may fill, in percent.
+    pub reserved_percent: u32,
     /// The source that `findmnt` and `df` show.
     pub source: String,
     /// Threads that serve requests; `None` = as many as the machine has CPUs, at least 2 and at most 16.
@@ -78,6 +80,7 @@ impl Default for MountSettings {
             attributes: true,
             sync: false,
             dirsync: false,
+            reserved_percent: 0,
             source: "tandemfs".into(),
             threads: None,
         }

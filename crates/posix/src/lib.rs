@@ -5,6 +5,7 @@
 //!      `docs/SEMANTICS.md`, and the test asserts the difference as it asserts the rule.
 //! [P2] All tests share one mount; each has a directory of its own, made before it and removed after it.
 //! [P3] A test that cannot run (the directory cannot be remounted, the caller is not root) says so by name; it never passes silently.
+//! [P4] After every test the host says what memory it takes; more than it may is a failure of that test.
 
 mod behaviour;
 mod guardian;
@@ -16,7 +17,7 @@ use std::path::Path;
 use std::time::Instant;
 
 pub use guardian::Guardian;
-pub use scene::{Difference, Host, Scene};
+pub use scene::{Difference, Host, Memory, Scene};
 
 /// A test: a name that says what must hold, and what must be possible on the host.
 #[derive(Debug, Clone, Copy)]
@@ -102,15 +103,16 @@ pub fn run(host: &dyn Host, arguments: &Arguments) -> usize {
         let began = Instant::now();
         let result = catch_unwind(AssertUnwindSafe(|| Scene::run(host, test.name, test.run)));
         let time = began.elapsed().as_millis();
-        match result {
-            Ok(()) => {
-                passed += 1;
-                println!("test {name} ... ok ({time} ms)");
-            }
-            Err(_) => {
-                failed += 1;
-                println!("test {name} ... FAILED ({time} ms)");
-            }
+        let memory = host.memory();
+        let too_much = memory.is_some_and(|memory| memory.resident_bytes > memory.resident_bytes_max); // [P4]
+        let memory =
+            memory.map_or(String::new(), |memory| format!(", {} of {} MiB", memory.resident_bytes >> 20, memory.resident_bytes_max >> 20));
+        if result.is_ok() && !too_much {
+            passed += 1;
+            println!("test {name} ... ok ({time} ms{memory})");
+        } else {
+            failed += 1;
+            println!("test {name} ... FAILED ({time} ms{memory})");
         }
     }
     println!("{}: {passed} passed, {failed} failed in {:.1} s; not possible here: {absent:?}", host.name(), start.elapsed().as_secs_f64());

@@ -19,10 +19,23 @@ pub enum Difference {
     AccessTimesKept,
     /// A directory has more subdirectories than `st_nlink` can say on ext4.
     ManySubdirectories,
+    /// The attributes of a file end where their list has 64 KiB; those of ext4 at 4 KiB in all.
+    ManyAttributes,
     /// Files reach 2^63 - 1 B; those of ext4 end at 16 TiB.
     SixteenTebibytes,
     /// With the write-back cache the kernel shows a time out of range as it was set until it forgets the inode; then the nearest.
     TimesOutOfRange,
+    /// Attributes have up to 64 KiB each; ext4 has room for 4 KiB of them in all.
+    LargeAttributes,
+}
+
+/// Host memory of a file system in user space, in bytes.
+#[derive(Debug, Clone, Copy)]
+pub struct Memory {
+    /// Resident now, files and shared memory aside.
+    pub resident_bytes: u64,
+    /// The most that it may be.
+    pub resident_bytes_max: u64,
 }
 
 /// A file system that the tests run on.
@@ -46,6 +59,11 @@ pub trait Host {
     /// Unmounts it and mounts it again, with further options in the words of mount(8).
     fn remount(&self, _options: &str) {
         unreachable!("can_remount says no");
+    }
+
+    /// Host memory of whoever serves it, and the most that it may be; `None` where nobody can say.
+    fn memory(&self) -> Option<Memory> {
+        None
     }
 
     /// Whether [`Host::crash`] can be called.

@@ -1,6 +1,6 @@
 //! System calls that no safe crate offers, one function each.
 
-use std::ffi::CString;
+use std::ffi::{CStr, CString};
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
@@ -179,4 +179,20 @@ pub(crate) fn truncate_raw(file: &File, length: i64) -> io::Result<()> {
 pub(crate) fn allocate_raw(file: &File, mode: libc::c_int, offset: i64, length: i64) -> io::Result<()> {
     // SAFETY: the descriptor is open.
     checked(unsafe { libc::fallocate(file.as_raw_fd(), mode, offset, length) }).map(drop)
+}
+
+/// The length of an extended attribute, asked for without room for it.
+pub(crate) fn attribute_size(path: &Path, name: &CStr) -> io::Result<usize> {
+    let path = CString::new(path.as_os_str().as_bytes())?;
+    // SAFETY: both names end with a NUL; no buffer is given.
+    let size = unsafe { libc::getxattr(path.as_ptr(), name.as_ptr(), std::ptr::null_mut(), 0) };
+    usize::try_from(size).map_err(|_| io::Error::last_os_error())
+}
+
+/// The length of all names of extended attributes, asked for without room for them.
+pub(crate) fn attribute_names_size(path: &Path) -> io::Result<usize> {
+    let path = CString::new(path.as_os_str().as_bytes())?;
+    // SAFETY: the path ends with a NUL; no buffer is given.
+    let size = unsafe { libc::listxattr(path.as_ptr(), std::ptr::null_mut(), 0) };
+    usize::try_from(size).map_err(|_| io::Error::last_os_error())
 }

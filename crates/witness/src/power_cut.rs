@@ -11,9 +11,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 
-use tandemfs_device::{BlockPath, BlockRequest, BytePath, Device, DeviceDescription, DeviceError, DriveCounts, Firmware};
+use tandemfs_device::{BlockRequest, Device, DeviceError, Layer};
+use tandemfs_format::LINE_BYTES;
 use tandemfs_format::geometry::{Geometry, SUPERBLOCK_OFFSETS};
-use tandemfs_format::{LINE_BYTES, Sector};
 
 use crate::power;
 
@@ -147,31 +147,9 @@ impl PowerCutDevice {
     }
 }
 
-impl Device for PowerCutDevice {
-    fn byte_path(&self) -> &dyn BytePath {
-        self
-    }
-
-    fn block_path(&self) -> &dyn BlockPath {
-        self
-    }
-
-    fn description(&self) -> &DeviceDescription {
-        self.inner.description()
-    }
-
-    fn firmware(&self) -> Option<&dyn Firmware> {
-        self.inner.firmware()
-    }
-
-    fn counts(&self) -> Option<DriveCounts> {
-        self.inner.counts()
-    }
-}
-
-impl BytePath for PowerCutDevice {
-    fn load(&self, offset: u64, into: &mut [u8]) -> Result<(), DeviceError> {
-        self.inner.byte_path().load(offset, into)
+impl Layer for PowerCutDevice {
+    fn below(&self) -> &dyn Device {
+        &*self.inner
     }
 
     fn store(&self, offset: u64, from: &[u8]) -> Result<(), DeviceError> {
@@ -199,7 +177,7 @@ impl BytePath for PowerCutDevice {
         Ok(())
     }
 
-    fn flush(&self, offset: u64, length: u64) {
+    fn flush_lines(&self, offset: u64, length: u64) {
         self.inner.byte_path().flush(offset, length);
         if self.part(offset) == Part::Journal {
             self.reached(Step::RecordFlushed);
@@ -213,9 +191,7 @@ impl BytePath for PowerCutDevice {
             self.reached(Step::RecordFenced);
         }
     }
-}
 
-impl BlockPath for PowerCutDevice {
     fn transfer_each(
         &self,
         requests: &mut [BlockRequest<'_>],
@@ -236,15 +212,11 @@ impl BlockPath for PowerCutDevice {
         Ok(())
     }
 
-    fn flush(&self) -> Result<(), DeviceError> {
+    fn flush_blocks(&self) -> Result<(), DeviceError> {
         if !self.plan.skip_flushes {
             self.inner.block_path().flush()?;
         }
         self.reached(Step::BlocksFlushed);
         Ok(())
-    }
-
-    fn discard(&self, sector: Sector, count: u64) -> Result<(), DeviceError> {
-        self.inner.block_path().discard(sector, count)
     }
 }

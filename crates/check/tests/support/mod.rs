@@ -19,7 +19,7 @@ use tandemfs_format::mapping::{
     with_record,
 };
 use tandemfs_format::segment::{Region, Segment};
-use tandemfs_format::superblock::{BlockIdentity, ChecksumKind, Superblock, Tail, incompat};
+use tandemfs_format::superblock::{BlockIdentity, ChecksumKind, Superblock, Tail};
 use tandemfs_format::{EMPTY_LINE, InodeNumber, LINE_BYTES, Line, LineAddress, PairSeed, Place, SECTOR_BYTES, Sector, UNIT_LINES};
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -122,7 +122,7 @@ impl Image {
             label: "small".into(),
             geometry,
             checksum_kind: ChecksumKind::Crc32c,
-            incompat: incompat::DEVELOPMENT,
+            incompat: 0,
             ro_compat: 0,
             compat: 0,
             clean: true,

@@ -58,7 +58,12 @@ pub struct Place {
 impl Place {
     /// An empty directory.
     pub fn empty() -> Self {
-        let directory = tempfile::Builder::new().prefix("tandemfs-test-").tempdir_in("/dev/shm").expect("/dev/shm");
+        Self::empty_in("/dev/shm".as_ref())
+    }
+
+    /// Nothing yet, in a directory with more room than memory has.
+    pub fn empty_in(directory: &Path) -> Self {
+        let directory = tempfile::Builder::new().prefix("tandemfs-test-").tempdir_in(directory).expect("a directory");
         std::fs::create_dir(directory.path().join("mnt")).expect("a mountpoint");
         Self { directory }
     }

@@ -4,10 +4,12 @@
 //!      A piece of which only some lines are new proves itself by the checksum in its head, like any other.
 //! [A2] One piece that does not verify, cannot be read, or takes what nothing can have taken makes all of them worthless: the maps are
 //!      rebuilt.
+//! [A3] The pieces of a file system that has grown say what its old ones said of what was there; what is new is free, and so is what held
+//!      pieces that lie elsewhere now. Only units that were fixed or free can become fixed.
 
 use tandemfs_device::{Fenced, InFlight, Lines, Structure};
 use tandemfs_format::allocation_map::{PIECE_BYTES, PieceKind, decode, encode};
-use tandemfs_format::geometry::PIECE_LINES;
+use tandemfs_format::geometry::{Geometry, PIECE_LINES};
 use tandemfs_format::{LINE_BYTES, Line};
 
 use super::memory::UnitOwner;
@@ -19,33 +21,22 @@ use crate::volume::{Volume, load_bulk};
 const BATCH: u64 = 256;
 
 impl Volume {
-    /// Writes all pieces ([A1]). Returns the proof that they are durable.
-    pub(crate) fn save_maps(&self) -> Result<Fenced> {
+    /// Writes all pieces ([A1]) of a file system of these sizes: its own, or what it grows to ([A3]). Returns the proof that they are durable.
+    pub(crate) fn save_maps(&self, geometry: &Geometry) -> Result<Fenced> {
         let generation = self.journal.superblock_generation();
-        let units = self.geometry.memory_units();
         let mut in_flight = Lines::<InFlight>::none();
         let mut buffer = Vec::with_capacity(LINE_BYTES + PIECE_BYTES);
         // Where pages can be read by blocks, only the lines that changed are stored: the head, and groups of 512 bits (ByteFS Table 3).
         let mut knows_pages = self.drive.description().overlapping;
         let mut saved = Vec::new();
-        for index in 0..self.geometry.piece_count() {
-            let (kind, bits) = if index < units {
-                let kind = match self.memory.map().owner(index) {
-                    UnitOwner::Free => PieceKind::Free,
-                    UnitOwner::Fixed => PieceKind::Fixed,
-                    UnitOwner::Region(_) => PieceKind::Region,
-                    UnitOwner::Pool(_) => PieceKind::Data,
-                };
-                (kind, self.memory.map().unit_bytes(index))
-            } else {
-                (PieceKind::Sectors, self.sectors.group_bytes((index - units) as usize))
-            };
+        for index in 0..geometry.piece_count() {
+            let (kind, bits) = self.piece_of(geometry, index)?;
             buffer.clear();
             buffer.extend_from_slice(&encode(self.pair, kind, index, generation, &bits));
             buffer.extend_from_slice(&bits);
-            let address = self.geometry.piece(index);
+            let address = geometry.piece(index);
             if knows_pages && index % BATCH == 0 {
-                let batch = BATCH.min(self.geometry.piece_count() - index);
+                let batch = BATCH.min(geometry.piece_count() - index);
                 saved.resize(batch as usize * buffer.len(), 0);
                 knows_pages = load_bulk(&self.drive, Structure::AllocationMap, address, &mut saved).is_ok();
             }
@@ -59,6 +50,27 @@ impl Volume {
             }
         }
         Ok(self.drive.fence(in_flight))
+    }
+
+    /// One piece, by what the allocators know ([A3]).
+    fn piece_of(&self, geometry: &Geometry, index: u64) -> Result<(PieceKind, Vec<u8>)> {
+        let (units, old_units) = (geometry.memory_units(), self.geometry.memory_units());
+        let empty = || vec![0; PIECE_BYTES];
+        if let Some(group) = index.checked_sub(units) {
+            return Ok((PieceKind::Sectors, self.sectors.group_of(group, geometry.block_sectors())));
+        }
+        let owner = if index < old_units { self.memory.map().owner(index) } else { UnitOwner::Free };
+        let bits = |kind| (kind, if index < old_units { self.memory.map().unit_bytes(index) } else { empty() });
+        Ok(match (owner, geometry.is_fixed(index)) {
+            (UnitOwner::Fixed | UnitOwner::Free, true) => (PieceKind::Fixed, empty()),
+            (UnitOwner::Fixed, false) => (PieceKind::Free, empty()),
+            (UnitOwner::Free, false) => bits(PieceKind::Free),
+            (UnitOwner::Region(_), false) => bits(PieceKind::Region),
+            (UnitOwner::Pool(_), false) => bits(PieceKind::Data),
+            (owner, true) => {
+                return Err(self.health.stop_because(format!("the maps were to lie in unit {index}, which {owner:?} has")));
+            }
+        })
     }
 
     /// Takes the saved pieces of the last mount. False where one of them does not verify ([A2]); then nothing was taken.

@@ -65,9 +65,9 @@ pub(crate) struct UnitMap {
 impl UnitMap {
     fn new(geometry: &Geometry) -> Self {
         let units = geometry.memory_units() as usize;
-        let fixed = geometry.fixed_units() as usize;
+        let owner = |unit| if geometry.is_fixed(unit) { OWNER_FIXED } else { OWNER_FREE };
         Self {
-            owners: (0..units).map(|unit| AtomicU32::new(if unit < fixed { OWNER_FIXED } else { OWNER_FREE })).collect(),
+            owners: (0..geometry.memory_units()).map(|unit| AtomicU32::new(owner(unit))).collect(),
             lines_at_mount: (0..units).map(|_| AtomicU32::new(UNIT_LINES as u32)).collect(),
             bits: (0..units).map(|_| Mutex::new(Bits::new())).collect(),
         }
@@ -182,7 +182,7 @@ fn slot(region: Region) -> usize {
 impl MemoryAllocator {
     /// All units free but the fixed parts.
     pub(crate) fn new(geometry: &Geometry, pools: usize, lent: LentPages) -> Self {
-        let free = geometry.memory_units() - geometry.fixed_units();
+        let free = (0..geometry.memory_units()).filter(|unit| !geometry.is_fixed(*unit)).count() as u64;
         Self {
             map: UnitMap::new(geometry),
             units: Mutex::new(0),
@@ -504,6 +504,16 @@ impl MemoryAllocator {
         let _serial = self.units.lock();
         self.map.set_owner(unit, UnitOwner::Free);
         self.free_units.fetch_add(1, SeqCst);
+    }
+
+    /// The last run of so many units that nobody has.
+    pub(crate) fn free_run(&self, units: u64) -> Option<u64> {
+        let _serial = self.units.lock();
+        let mut length = 0;
+        (0..self.total_units).rev().find(|unit| {
+            length = if self.map.owner(*unit) == UnitOwner::Free { length + 1 } else { 0 };
+            length == units
+        })
     }
 
     fn short_regions(&self, except: Option<Region>) -> u64 {

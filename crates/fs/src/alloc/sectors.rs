@@ -81,8 +81,22 @@ impl SectorAllocator {
         Self { groups, pools, free: AtomicU64::new(total - 1), total, block_sectors, transient, room: Mutex::default() }
     }
 
-    pub(crate) fn group_bytes(&self, group: usize) -> Vec<u8> {
-        self.groups[group].lock().to_bytes()
+    /// A group as it is saved in a zone of `total` sectors, at least as many as there are: those behind the old end are free, those behind
+    /// the new one taken.
+    pub(crate) fn group_of(&self, group: u64, total: u64) -> Vec<u8> {
+        let within = |sectors: u64| sectors.saturating_sub(group * PIECE_SECTORS).min(PIECE_SECTORS);
+        let old = self.groups.get(group as usize).map(|bits| bits.lock().to_bytes());
+        let unused = if old.is_some() { within(self.total)..within(total) } else { 0..0 };
+        let mut bytes = old.unwrap_or_else(|| vec![0; PIECE_SECTORS as usize / 8]);
+        let mut set = |sectors: std::ops::Range<u64>, taken: bool| {
+            for sector in sectors {
+                let (byte, bit) = ((sector / 8) as usize, 1 << (sector % 8));
+                bytes[byte] = if taken { bytes[byte] | bit } else { bytes[byte] & !bit };
+            }
+        };
+        set(unused, false);
+        set(within(total)..PIECE_SECTORS, true);
+        bytes
     }
 
     /// Takes a group as it was saved.

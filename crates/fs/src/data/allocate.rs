@@ -1,4 +1,4 @@
-//! Space given out before there is data for it, and taken back under it: `allocate`, `punch`, `zero`.
+//! Space given out before there is data for it, and taken back under it: `allocate`, `punch`, `zero`. What moves bytes is in `shift.rs`.
 //!
 //! Room is *unwritten* sectors on the block's own record, with the checksum vector that they will need ([B4] of `index/block.rs`): it
 //! reads as zeros, survives a crash and an unmount, and a write fills it where it lies, on a full device too (RULES R14).
@@ -26,6 +26,7 @@ use super::FileView;
 use super::compose::load_log;
 use super::range_lock::RangeGuard;
 use super::rewrite::Rewrite;
+use super::shift::Direction;
 use super::truncate::free_blocks;
 use crate::alloc::Need;
 use crate::index::block::{Block, ExtentChange};
@@ -47,8 +48,8 @@ impl FileSystem {
     /// Gives out, takes back or zeroes the space of a range of a file ([AL1]).
     ///
     /// # Errors
-    /// `InvalidArgument` for an empty range and for what is no regular file, `FileTooLarge`, `NoSpace`: then nothing that can be read has
-    /// changed.
+    /// `InvalidArgument` for an empty range, for what is no regular file, and where `shift.rs` says so, `FileTooLarge`, `NoSpace`: then
+    /// nothing that can be read has changed.
     pub fn allocate(&self, number: InodeNumber, offset: u64, length: u64, mode: AllocateMode) -> Result<()> {
         count(&self.volume.live.operations.fallocate);
         self.volume.health.check_writable()?;
@@ -62,6 +63,13 @@ impl FileSystem {
             file_type::DIRECTORY => return Err(Error::IsDirectory),
             _ => return Err(Error::InvalidArgument("only regular files have space to give out")),
         }
+        if let Some(direction) = Direction::of(mode) {
+            return self.with_metadata_room(|| self.shift(&handle, offset, length, direction)); // [SF4]
+        }
+        let mode = match mode {
+            AllocateMode::Unshare { keep_size } => AllocateMode::Allocate { keep_size },
+            mode => mode,
+        };
         let grows = matches!(mode, AllocateMode::Allocate { keep_size: false } | AllocateMode::Zero { keep_size: false });
         let _range = self.lock_for(&handle, offset, end, grows)?;
         if !matches!(mode, AllocateMode::Allocate { .. }) {
@@ -69,7 +77,8 @@ impl FileSystem {
         }
         match mode {
             AllocateMode::Punch => return self.zero(&handle, offset, end, Zeroed::Freed),
-            AllocateMode::Allocate { .. } => self.reserve(&handle, offset, end)?,
+            AllocateMode::Collapse | AllocateMode::Insert => unreachable!("they were done above"),
+            AllocateMode::Allocate { .. } | AllocateMode::Unshare { .. } => self.reserve(&handle, offset, end)?,
             AllocateMode::Zero { .. } => {
                 self.reserve(&handle, offset, end)?; // [AL2]
                 self.zero(&handle, offset, end, Zeroed::Kept)?;
@@ -229,6 +238,11 @@ impl FileSystem {
         if to > 0 { self.zero_part(handle, last, 0..to, space) } else { Ok(()) }
     }
 
+    /// The bug: what is collapsed is a hole first.
+    pub(super) fn zero_whole_blocks(&self, handle: &Handle, offset: u64, end: u64) -> Result<()> {
+        self.zero(handle, offset, end, Zeroed::Freed)
+    }
+
     /// Frees whole blocks ([AL3]).
     fn free_range(&self, handle: &Handle, blocks: Range<u64>) -> Result<()> {
         let mut at = blocks.start;
@@ -372,7 +386,7 @@ enum Zeroed {
 }
 
 /// Times of an inode whose space or data changes.
-fn changed(inode: &mut Inode) {
+pub(super) fn changed(inode: &mut Inode) {
     let time = now();
     (inode.mtime, inode.ctime) = (time, time);
 }

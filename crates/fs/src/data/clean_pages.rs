@@ -141,6 +141,10 @@ impl CleanPages {
 
     /// Before a write: takes the copies of the pages that bytes `start..end` touch. The caller has their blocks locked exclusively ([CP2]).
     pub(crate) fn take(&self, handle: &Handle, start: u64, end: u64) -> Taken {
+        // Copies of these pages were put in under the lock that the caller has now, so they are counted here.
+        if self.pages_bytes.load(Relaxed) == 0 {
+            return Taken::default();
+        }
         let mut places = handle.clean.0.lock();
         let Some(places) = places.as_mut() else { return Taken::default() };
         let first = start / PAGE;

@@ -56,13 +56,13 @@ pub(super) struct Allowance<'o> {
     pub(super) old: Option<&'o Taken>,
 }
 
-/// Lines of a block's own sectors that change with the transaction.
+/// Lines of a block's own sectors that change with the transaction. Small while it is empty: every block of every write has one.
 #[derive(Default)]
 pub(super) struct InPlace {
     /// Index of the sector in the block, of the line in it, and what the line becomes.
-    lines: SmallVec<[(u32, u32, Line); 2]>,
+    lines: Vec<(u32, u32, Line)>,
     /// Index of a sector in the block, and what its checksum is XORed with.
-    checksums: SmallVec<[(u32, u32); 1]>,
+    checksums: Vec<(u32, u32)>,
 }
 
 /// A line that parts touch.
@@ -75,9 +75,12 @@ struct Touched {
 
 /// Takes the parts of a block that can go in place out of it ([IP1]) and plans their lines.
 pub(super) fn take_parts(volume: &Volume, view: &FileView, block_start: u64, target: &mut Target<'_>, allowance: &Allowance<'_>) {
+    if !volume.stores_in_place() {
+        return;
+    }
     let is_left_over = !target.as_it_came.is_empty();
     let bytes_max = if is_left_over { allowance.modified_bytes.max(allowance.bytes) } else { allowance.bytes };
-    let Some(extent) = target.old.extent.filter(|extent| bytes_max > 0 && !extent.unwritten && volume.stores_in_place()) else { return };
+    let Some(extent) = target.old.extent.filter(|extent| bytes_max > 0 && !extent.unwritten) else { return };
     let fits = |part: &Part<'_>| {
         let hidden = target.old.logs().any(|log| log.offset < part.end() && part.offset < log.end());
         part.data.len() <= bytes_max as usize && part.end() <= extent.count * SECTOR_BYTES as u32 && (!hidden || on(Mutant::InPlaceOverLog))
@@ -100,7 +103,7 @@ pub(super) fn take_parts(volume: &Volume, view: &FileView, block_start: u64, tar
     allowance.lines_left.set(allowance.lines_left.get() - touched.len() as u32);
     target.in_place = InPlace::plan(volume, &chosen, &touched);
     if !is_left_over {
-        target.as_it_came = std::mem::replace(&mut target.parts, rest);
+        target.as_it_came = std::mem::replace(&mut target.parts, rest).into_vec();
     } else {
         target.parts = rest;
     }

@@ -15,6 +15,7 @@ pub(crate) mod read_ahead;
 mod read_path;
 mod rewrite;
 mod seek;
+mod shift;
 mod store;
 pub(crate) mod threshold;
 mod truncate;

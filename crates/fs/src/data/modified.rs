@@ -91,7 +91,7 @@ pub(super) fn leave_out_unmodified<'d>(
         }
         runs_left = left;
         add(&volume.live.work.pages_by_lines, left_out);
-        target.as_it_came = SmallVec::from_iter([part]);
+        target.as_it_came = vec![part];
         target.parts = parts;
         !target.parts.is_empty()
     });

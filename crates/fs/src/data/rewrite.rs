@@ -21,7 +21,7 @@ use smallvec::SmallVec;
 use tandemfs_device::{BlockRequest, Fenced, Flushed, Structure};
 use tandemfs_format::inode::state;
 use tandemfs_format::mapping::LEAF_ENTRIES_MAX;
-use tandemfs_format::{LINE_BYTES, SECTOR_BYTES, Sector};
+use tandemfs_format::{InodeNumber, LINE_BYTES, SECTOR_BYTES, Sector};
 
 use super::FileView;
 use super::compose::{load_logs, needed_sectors, verify_sectors};
@@ -122,7 +122,7 @@ impl FileSystem {
         let mut may_use_room = true;
         let Some(job) = self.plan_rewrite(handle, block, why, None, &mut may_use_room)? else { return Ok(false) };
         let mut result = Ok(true);
-        self.rewrite_all(vec![job], &mut Scratch::default(), &mut |one| result = one);
+        self.rewrite_all(vec![job], &mut Scratch::default(), &mut |_, one| result = one);
         result
     }
 
@@ -175,7 +175,7 @@ impl FileSystem {
     }
 
     /// Writes blocks anew together: one transfer reads them, one writes them, one FLUSH, then a transaction each. `done` hears of each.
-    pub(super) fn rewrite_all(&self, mut jobs: Vec<Job<'_, '_>>, scratch: &mut Scratch, done: &mut dyn FnMut(Result<bool>)) {
+    pub(super) fn rewrite_all(&self, mut jobs: Vec<Job<'_, '_>>, scratch: &mut Scratch, done: &mut dyn FnMut(InodeNumber, Result<bool>)) {
         let volume = &self.volume;
         let mut end = 0;
         for job in &mut jobs {
@@ -199,7 +199,7 @@ impl FileSystem {
                             if let Some(extent) = job.old.extent.filter(|_| on(Mutant::BatchFailedBlockFreed)) {
                                 volume.give_back(space::sectors(extent.sector, extent.count.into()));
                             }
-                            done(Err(error)); // its sectors go back with its transaction ([W5])
+                            done(job.handle.number, Err(error)); // its sectors go back with its transaction ([W5])
                         }
                     }
                 }
@@ -218,14 +218,15 @@ impl FileSystem {
                 }
                 return self.each_by_itself(jobs, error, done);
             }
-            Err(error) => return done(Err(error)), // the file system has stopped (RULES R15)
+            Err(error) => return done(jobs[0].handle.number, Err(error)), // the file system has stopped (RULES R15)
         };
         let first_checksums = extents[0].checksums.clone();
         for (job, mut extent) in jobs.into_iter().zip(extents) {
             if on(Mutant::BatchChecksumsKept) && first_checksums.len() == extent.checksums.len() {
                 extent.checksums.clone_from(&first_checksums);
             }
-            done(self.commit_anew(job, extent, flushed.for_another()).map(|()| true));
+            let number = job.handle.number;
+            done(number, self.commit_anew(job, extent, flushed.for_another()).map(|()| true));
         }
     }
 
@@ -269,14 +270,14 @@ impl FileSystem {
     }
 
     /// After an error of the device each block of a batch is tried by itself ([W5]); a block whose caller has its range has failed.
-    fn each_by_itself(&self, jobs: Vec<Job<'_, '_>>, error: Error, done: &mut dyn FnMut(Result<bool>)) {
-        if jobs.iter().all(|job| job.range.is_none()) {
-            return done(Err(error));
+    fn each_by_itself(&self, jobs: Vec<Job<'_, '_>>, error: Error, done: &mut dyn FnMut(InodeNumber, Result<bool>)) {
+        if let Some(job) = jobs.first().filter(|_| jobs.iter().all(|job| job.range.is_none())) {
+            return done(job.handle.number, Err(error));
         }
         let blocks: Vec<_> = jobs.iter().map(|job| (job.handle, job.block)).collect();
         drop(jobs); // all ranges are free, all sectors given back
         for (handle, block) in blocks {
-            done(self.rewrite_block(handle, block, Rewrite::WriteBack));
+            done(handle.number, self.rewrite_block(handle, block, Rewrite::WriteBack));
         }
     }
 }

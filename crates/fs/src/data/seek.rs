@@ -1,5 +1,5 @@
 //! Where data is and where holes are, by the mapping: written sectors and data logs are data, rounded to whole sectors; holes and room that
-//! was only given out are holes, and so is what lies behind the end of the file.
+//! was only given out are holes, and so is what lies behind the end of the file. And whether a range has space for what comes.
 
 use std::ops::ControlFlow;
 
@@ -62,6 +62,41 @@ impl FileSystem {
             SeekTo::Hole => Some(at.min(size)),
             SeekTo::Data => Some(at).filter(|at| ended.is_break() && *at < size),
         })
+    }
+
+    /// Whether writing a range of a file takes more space: some of it has neither sectors, written or given out, nor data logs.
+    ///
+    /// # Errors
+    /// `Stale`; damage on the way.
+    pub fn needs_space(&self, number: InodeNumber, offset: u64, length: u64) -> Result<bool> {
+        let handle = self.inodes.get(&self.volume, number)?;
+        let state = handle.state.read();
+        if state.removed {
+            return Err(Error::Stale(number));
+        }
+        let (block_bytes, end) = (u64::from(self.volume.geometry.block_bytes()), offset.saturating_add(length));
+        if length == 0 || !state.inode.has_mapping() {
+            return Ok(length > 0);
+        }
+        let owner = state.owner(number);
+        let mut at = offset; // where a gap would start
+        let blocks = offset / block_bytes..end.div_ceil(block_bytes);
+        let ended = tree::walk_range(&self.volume, owner, state.root(), blocks, &mut |found| {
+            let Found::Block(block, record) = found else { return Ok(ControlFlow::Continue(())) };
+            let mut held = Block::of_record(&self.volume, owner, record)?;
+            if let Some(extent) = &mut held.extent {
+                extent.unwritten = false; // what is given out is there
+            }
+            for (start, end) in data_ranges(&held) {
+                let (start, end) = (block * block_bytes + start, block * block_bytes + end);
+                if start > at {
+                    return Ok(ControlFlow::Break(()));
+                }
+                at = at.max(end);
+            }
+            Ok(ControlFlow::Continue(()))
+        })?;
+        Ok(ended.is_break() || at < end)
     }
 }
 

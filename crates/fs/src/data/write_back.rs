@@ -71,13 +71,15 @@ pub(crate) struct WriteBack {
 pub(crate) struct Pass {
     /// Blocks that were written back.
     pub(crate) blocks: u64,
-    /// Why the device failed the first of those that were not.
-    pub(crate) failed: Option<Error>,
+    /// Why the device failed the first of those that were not, and whose it was.
+    pub(crate) failed: Option<(InodeNumber, Error)>,
+    /// What was found damaged first, and whose it is.
+    pub(crate) damaged: Option<(InodeNumber, Error)>,
 }
 
 impl Pass {
     fn result(self) -> Result<u64> {
-        self.failed.map_or(Ok(self.blocks), Err)
+        self.failed.map_or(Ok(self.blocks), |(_, error)| Err(error))
     }
 }
 
@@ -273,11 +275,12 @@ impl FileSystem {
         let mut jobs: Vec<Job<'_, '_>> = Vec::with_capacity(blocks.len());
         let mut may_use_room = true;
         let mut stopped = None;
-        let mut note = |result: Result<bool>| match result {
+        let mut note = |number: InodeNumber, result: Result<bool>| match result {
             Ok(was) => pass.blocks += u64::from(was),
             // Removed meanwhile, no sectors, a damaged log: the rest may still go.
-            Err(Error::Stale(_) | Error::NoSpace { .. } | Error::Damaged { .. } | Error::DamagedData { .. }) => {}
-            Err(error @ Error::Device(_)) => drop(pass.failed.get_or_insert(error)),
+            Err(Error::Stale(_) | Error::NoSpace { .. }) => {}
+            Err(error @ (Error::Damaged { .. } | Error::DamagedData { .. })) => drop(pass.damaged.get_or_insert((number, error))),
+            Err(error @ Error::Device(_)) => drop(pass.failed.get_or_insert((number, error))),
             Err(error) => stopped = Some(error),
         };
         let mut all_busy = true;
@@ -290,11 +293,11 @@ impl FileSystem {
             let range = Some(range).filter(|_| jobs.is_empty() || !on(Mutant::BatchRangeNotLocked));
             match self.plan_rewrite(handle, *block, Rewrite::WriteBack, range, &mut may_use_room) {
                 Ok(job) => jobs.extend(job),
-                Err(error) => note(Err(error)),
+                Err(error) => note(handle.number, Err(error)),
             }
         }
         if let Some((handle, block)) = blocks.first().filter(|_| all_busy) {
-            note(self.rewrite_block(handle, *block, Rewrite::WriteBack)); // it holds no other range while it waits
+            note(handle.number, self.rewrite_block(handle, *block, Rewrite::WriteBack)); // it holds no other range while it waits
         } else if !jobs.is_empty() {
             count(&self.volume.live.work.write_back_batches);
             self.rewrite_all(jobs, scratch, &mut note);

@@ -66,7 +66,7 @@ pub(super) struct Target<'d> {
     pub(super) parts: SmallVec<[Part<'d>; 2]>,
     /// What the parts were before lines that had not changed were left out ([MR4] of `modified.rs`) and others taken out to go in place;
     /// empty where neither was.
-    pub(super) as_it_came: SmallVec<[Part<'d>; 2]>,
+    pub(super) as_it_came: Vec<Part<'d>>,
     /// Lines of its sectors that change in place.
     pub(super) in_place: InPlace,
     pub(super) action: Action<'d>,
@@ -289,7 +289,7 @@ impl FileSystem {
         }
         // The whole block goes by blocks: as it came, or composed with what it had.
         if !target.as_it_came.is_empty() {
-            target.parts = std::mem::take(&mut target.as_it_came);
+            target.parts = std::mem::take(&mut target.as_it_came).into();
             target.in_place = InPlace::default();
         }
         let own_count = target.old.extent.map_or(0, |extent| extent.count);
@@ -484,7 +484,7 @@ impl<'d> Target<'d> {
             block,
             old,
             parts: SmallVec::from_iter([part]),
-            as_it_came: SmallVec::new(),
+            as_it_came: Vec::new(),
             in_place: InPlace::default(),
             action: Action::Undecided,
         }
@@ -492,7 +492,7 @@ impl<'d> Target<'d> {
 
     /// A block that changes without new bytes of a caller.
     pub(super) fn changed(block: u64, old: Block, action: Action<'d>) -> Self {
-        Self { block, old, parts: SmallVec::new(), as_it_came: SmallVec::new(), in_place: InPlace::default(), action }
+        Self { block, old, parts: SmallVec::new(), as_it_came: Vec::new(), in_place: InPlace::default(), action }
     }
 
     /// Whether a log across `end` lies over bytes of the parts.

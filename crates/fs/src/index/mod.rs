@@ -5,5 +5,6 @@
 //! logs cover a request, the sectors are not read ([`crate::data`]).
 
 pub(crate) mod block;
+pub(crate) mod shifted;
 pub(crate) mod stream;
 pub(crate) mod tree;

@@ -36,13 +36,13 @@ fn position(page: LineAddress, index: u64) -> (LineAddress, usize) {
 }
 
 /// A place inside the inode that errors of the root record name.
-const IN_INODE: LineAddress = LineAddress::new(0);
+pub(super) const IN_INODE: LineAddress = LineAddress::new(0);
 
 fn damaged(owner: Owner, source: Corrupt) -> Error {
     Error::Damaged { inode: owner.inode, source }
 }
 
-fn decode(owner: Owner, bytes: &RecordBytes, line: LineAddress) -> Result<Record> {
+pub(super) fn decode(owner: Owner, bytes: &RecordBytes, line: LineAddress) -> Result<Record> {
     bytes.decode(line).map_err(|source| damaged(owner, source))
 }
 
@@ -256,7 +256,7 @@ fn walk_page(
     Ok(ControlFlow::Continue(()))
 }
 
-fn child_or_block(owner: Owner, record: Record, line: LineAddress, height: u32) -> Result<Option<LineAddress>> {
+pub(super) fn child_or_block(owner: Owner, record: Record, line: LineAddress, height: u32) -> Result<Option<LineAddress>> {
     match (height, record) {
         (1, Record::Pointer { .. }) => Err(damaged(owner, Corrupt::Field { address: line, field: "state", found: 6 })),
         (1, _) => Ok(None),

@@ -53,9 +53,9 @@ pub(crate) struct Tx<'v> {
     /// The pages of the lines, pinned until the transaction ends ([C5] of `cache/`).
     pub(super) pages: SmallVec<[Arc<Page>; 8]>,
     /// Lines of file data, stored in place.
-    pub(super) data: SmallVec<[(LineAddress, Line); 4]>,
+    pub(super) data: Vec<(LineAddress, Line)>,
     /// Their sectors.
-    in_place: SmallVec<[Sector; 2]>,
+    in_place: Vec<Sector>,
     taken: SmallVec<[Space; 8]>,
     freed: SmallVec<[Space; 8]>,
     /// The device failed an access of what was taken.
@@ -70,8 +70,8 @@ impl<'v> Tx<'v> {
             structures: SmallVec::new(),
             images: SmallVec::new(),
             pages: SmallVec::new(),
-            data: SmallVec::new(),
-            in_place: SmallVec::new(),
+            data: Vec::new(),
+            in_place: Vec::new(),
             taken: SmallVec::new(),
             freed: SmallVec::new(),
             suspect: false,

@@ -25,7 +25,8 @@ impl FileSystem {
         Ok(attributes_of(number, &state.inode))
     }
 
-    /// Changes attributes; a new size truncates or grows the file. All of it is one transaction.
+    /// Changes attributes; a new size truncates or grows the file. All of it is one transaction, but for a size and permissions at once of a
+    /// file with extended attributes: there the size comes first, then the permissions with the access list that follows them.
     ///
     /// # Errors
     /// `IsDirectory` and `InvalidArgument` for the size of what is no regular file; `FileTooLarge`.

@@ -37,6 +37,22 @@ pub(crate) struct AttributeSet {
     list: Vec<Attribute>,
 }
 
+/// A value that lies apart from the set that names it.
+pub(crate) struct ApartValue {
+    /// Its namespace, and the name in it.
+    pub(crate) name: (Namespace, Vec<u8>),
+    pub(crate) address: LineAddress,
+    pub(crate) length: u32,
+    pub(crate) crc: u32,
+}
+
+impl ApartValue {
+    fn of(attribute: &Attribute) -> Option<Self> {
+        let AttributeValue::Apart { address, length, crc } = attribute.value else { return None };
+        Some(Self { name: (attribute.namespace, attribute.name.clone()), address, length, crc })
+    }
+}
+
 /// A change of one attribute; without a value it goes.
 pub(crate) type Change<'c> = (Namespace, &'c [u8], Option<&'c [u8]>);
 
@@ -72,6 +88,16 @@ impl AttributeSet {
 
     fn find(&self, namespace: Namespace, name: &[u8]) -> Option<&Attribute> {
         self.list.get(self.position(namespace, name)?)
+    }
+
+    /// Values that lie apart, in the order of their names: name, first line, length in bytes, checksum.
+    pub(crate) fn apart(volume: &Volume, owner: Owner, state: &State) -> Result<Vec<ApartValue>> {
+        let mut apart: Vec<ApartValue> = match &state.attributes {
+            Some(set) => set.list.iter().filter_map(ApartValue::of).collect(),
+            None => Self::load(volume, owner, state.inode.attributes)?.list.iter().filter_map(ApartValue::of).collect(),
+        };
+        apart.sort_unstable_by(|one, other| one.name.cmp(&other.name));
+        Ok(apart)
     }
 
     /// Calls `each` with every run of lines of an inode's attributes.

@@ -6,6 +6,8 @@
 //! [N3] A handle that is in use by anyone is never evicted, so there is one lock for an inode.
 //! [N4] Who holds an inode from outside (a kernel's look-up, an open file) is counted apart; an inode without names lives until that
 //!      count is zero (RULES R21).
+//! [N5] The order of eviction names each inode in memory once, and at most as many again that are gone: whoever creates and removes files for
+//!      years takes no more memory for it.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -27,6 +29,9 @@ use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use crate::sync::{EXPLORED, Mutex, RwLock, RwLockWriteGuard};
 use crate::volume::{Owner, Volume};
 use crate::{Error, Result};
+
+/// Numbers that the order of a shard may have beyond twice its inodes, so that small ones are not gone through at every change.
+const ORDER_SLACK: usize = 64;
 
 /// An inode in memory, with its lock and its range lock.
 pub(crate) struct Handle {
@@ -110,6 +115,17 @@ struct Shard {
     held: NearMap<u64>,
 }
 
+impl Shard {
+    /// A number joins the order; those that are gone leave it, and those that came again, where they are the most of it ([N5]).
+    fn join(&mut self, number: u64) {
+        if self.order.len() > 2 * self.handles.len() + ORDER_SLACK {
+            let mut seen: NearMap<()> = NearMap::default();
+            self.order.retain(|known| self.handles.contains_key(known) && seen.insert(*known, ()).is_none());
+        }
+        self.order.push_back(number);
+    }
+}
+
 pub(crate) struct InodeTable {
     shards: Vec<Mutex<Shard>>,
     shard_handles_max: usize,
@@ -184,7 +200,7 @@ impl InodeTable {
                 }
             }
         }
-        shard.order.push_back(handle.number.get());
+        shard.join(handle.number.get());
         shard.handles.insert(handle.number.get(), handle);
     }
 
@@ -266,5 +282,43 @@ impl<'h> Locked<'h> {
     pub(crate) fn get_mut(&mut self, number: InodeNumber) -> &mut State {
         let position = self.position(number);
         &mut self.guards[position].1
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::create::new_inode;
+    use super::*;
+    use crate::types::NewInode;
+
+    fn handle(number: u64) -> Arc<Handle> {
+        let new = NewInode { mode: 0o100_600, uid: 0, gid: 0, rdev: 0, target: b"" };
+        Handle::new(InodeNumber::new(number), LineAddress::new(0), new_inode(&new, InodeNumber::ROOT))
+    }
+
+    /// Below its limit nothing was evicted, so that every file ever made stayed in the order, 8 B each.
+    #[test]
+    fn regression_the_order_of_eviction_forgets_what_is_gone() {
+        let table = InodeTable::new(64 << 20);
+        let stays: Vec<_> = (0..1000).map(|number| handle(8 + number)).collect();
+        stays.iter().for_each(|handle| table.add(handle.clone()));
+        for round in 0..100_000 {
+            // Numbers that come again, and ever new ones.
+            for number in [5000 + round % 70, 10_000 + round] {
+                let handle = handle(number);
+                table.add(handle.clone());
+                table.remove(&handle);
+            }
+        }
+        for shard in &table.shards {
+            let shard = shard.lock();
+            assert!(shard.order.len() <= 2 * (shard.handles.len() + 1) + ORDER_SLACK, "{} numbers", shard.order.len());
+        }
+        for handle in &stays {
+            let number = handle.number.get();
+            let shard = table.shard(handle.number).lock();
+            assert!(shard.handles.contains_key(&number));
+            assert_eq!(shard.order.iter().filter(|known| **known == number).count(), 1, "it can still be evicted");
+        }
     }
 }

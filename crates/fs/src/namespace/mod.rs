@@ -9,8 +9,10 @@ mod access_lists;
 mod attributes;
 mod create;
 mod list;
+mod paths;
 mod remove;
 mod rename;
+mod room;
 
 use std::sync::Arc;
 

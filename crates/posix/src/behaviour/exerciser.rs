@@ -1,5 +1,6 @@
 //! Random operations on one file against an array of bytes, as fsx does, with what the crate fsx lacks: zeroed ranges and O_DIRECT beside
-//! the page cache. A failure prints its seed and the last operations.
+//! the page cache. A failure prints its seed and the last operations. `TANDEMFS_EXERCISER_OPERATIONS=N` draws N of them, 50,000 a seed, from
+//! seed `TANDEMFS_EXERCISER_SEED` (1) on; `make fsx` does.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
@@ -13,6 +14,8 @@ const LENGTH_MAX: u64 = 256 << 10;
 const OPERATION_BYTES_MAX: u64 = 64 << 10;
 /// What O_DIRECT needs on any file system.
 const ALIGNMENT: u64 = 4096;
+
+const OPERATIONS_OF_SEED: u64 = 50_000;
 
 struct Random(u64);
 
@@ -39,20 +42,20 @@ impl Random {
 }
 
 /// A buffer at an address that O_DIRECT takes.
-struct Aligned {
+pub(super) struct Aligned {
     bytes: Vec<u8>,
     start: usize,
     length: usize,
 }
 
 impl Aligned {
-    fn new(length: usize) -> Self {
+    pub(super) fn new(length: usize) -> Self {
         let bytes = vec![0; length + ALIGNMENT as usize];
         let start = bytes.as_ptr().align_offset(ALIGNMENT as usize);
         Self { bytes, start, length }
     }
 
-    fn slice(&mut self) -> &mut [u8] {
+    pub(super) fn slice(&mut self) -> &mut [u8] {
         &mut self.bytes[self.start..self.start + self.length]
     }
 }
@@ -191,8 +194,14 @@ impl Exerciser {
 }
 
 pub(crate) fn random_operations(scene: &Scene<'_>) {
-    let (seeds, operations) = if crate::whole_size() { (20, 50_000) } else { (3, 1200) };
-    for seed in 1..=seeds {
+    let number = |name: &str| std::env::var(name).ok().map(|text| text.parse::<u64>().unwrap_or_else(|error| panic!("{name}: {error}")));
+    let first = number("TANDEMFS_EXERCISER_SEED").unwrap_or(1).max(1);
+    let (seeds, operations) = match number("TANDEMFS_EXERCISER_OPERATIONS") {
+        Some(all) => (all.div_ceil(OPERATIONS_OF_SEED).max(1), all.min(OPERATIONS_OF_SEED)),
+        None if crate::whole_size() => (20, OPERATIONS_OF_SEED),
+        None => (3, 1200),
+    };
+    for seed in first..first + seeds {
         let path = scene.path(&format!("file-{seed}"));
         let (file, direct) = (Exerciser::open(&path, 0), Exerciser::open(&path, libc::O_DIRECT));
         let random = Random(u64::wrapping_mul(seed, 0x9E37_79B9_7F4A_7C15));

@@ -1,4 +1,4 @@
-//! Many names, deep trees, many open files, large files: scaled for a test run, whole with `TANDEMFS_WHOLE_SIZE`.
+//! Many names, deep trees, many open files, large files, many attributes: scaled for a test run, whole with `TANDEMFS_WHOLE_SIZE`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
@@ -7,11 +7,12 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
-use rustix::fs::{AtFlags, CWD, Mode, OFlags, RawDir};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, RawDir, XattrFlags};
+use rustix::io::Errno;
 
 use super::sizes::{open, pattern};
-use crate::scene::Scene;
-use crate::whole_size;
+use crate::scene::{Difference, Scene};
+use crate::{sys, whole_size};
 
 /// Names and inode numbers of a directory, read with a buffer of this size.
 pub(crate) fn list(path: &Path, buffer_bytes: usize) -> Vec<(Vec<u8>, u64)> {
@@ -50,6 +51,17 @@ pub(crate) fn many_names(scene: &Scene<'_>) {
     fs::remove_dir(&directory).expect("empty");
 }
 
+/// Asserts that every name that stays was listed once, and none twice.
+#[track_caller]
+fn assert_stayed(listed: impl Iterator<Item = Vec<u8>>, stay: usize, round: usize) {
+    let mut seen: BTreeMap<Vec<u8>, usize> = BTreeMap::new();
+    listed.for_each(|name| *seen.entry(name).or_insert(0) += 1);
+    let twice: Vec<_> = seen.iter().filter(|(_, count)| **count > 1).map(|(name, _)| String::from_utf8_lossy(name)).collect();
+    assert!(twice.is_empty(), "round {round}: twice {twice:?}");
+    let stayed = seen.keys().filter(|name| name.starts_with(b"stays-")).count();
+    assert_eq!(stayed, stay, "round {round}");
+}
+
 /// While others create, remove and rename, a reader sees every name that stays once, and none twice.
 pub(crate) fn names_that_stay_are_listed_once(scene: &Scene<'_>) {
     let (stay, rounds) = if whole_size() { (100_000, 10) } else { (800, 4) };
@@ -75,19 +87,21 @@ pub(crate) fn names_that_stay_are_listed_once(scene: &Scene<'_>) {
                 number += 1;
             }
         });
-        for round in 0..rounds {
-            let mut seen: BTreeMap<Vec<u8>, usize> = BTreeMap::new();
-            for (name, _) in list(&directory, [400, 1024, 4096, 32 << 10][round % 4]) {
-                *seen.entry(name).or_insert(0) += 1;
+        // Two at a time: they share what the kernel keeps of the listing, and lose it to each other.
+        let read = |buffers: [usize; 4]| {
+            for round in 0..rounds {
+                let buffer_bytes = buffers[round % 4];
+                assert_stayed(list(&directory, buffer_bytes).into_iter().map(|entry| entry.0), stay, round);
             }
-            let of_those = |prefix: &[u8]| seen.iter().filter(|(name, _)| name.starts_with(prefix)).collect::<Vec<_>>();
-            let stayed = of_those(b"stays-");
-            assert!(stayed.len() == stay && stayed.iter().all(|(_, count)| **count == 1), "round {round}: {} of {stay}", stayed.len());
-            let twice: Vec<_> = seen.iter().filter(|(_, count)| **count > 1).collect();
-            assert!(twice.is_empty(), "round {round}: {twice:?}");
-        }
+        };
+        let other = scope.spawn(move || read([32 << 10, 2000, 700, 4096]));
+        let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| read([400, 1024, 4096, 32 << 10])));
+        let other = other.join();
         done.store(true, SeqCst);
         writer.join().expect("ended");
+        for failed in [result, other] {
+            failed.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        }
     });
     // rm removes what it lists.
     for (name, _) in list(&directory, 1024) {
@@ -96,6 +110,52 @@ pub(crate) fn names_that_stay_are_listed_once(scene: &Scene<'_>) {
         }
     }
     fs::remove_dir(&directory).expect("empty");
+}
+
+/// A listing goes on at its cookie whatever happened between two calls: names made, removed and renamed, the directory closed, the file
+/// system mounted anew.
+pub(crate) fn a_listing_goes_on_after_changes_and_remounts(scene: &Scene<'_>) {
+    let (stay, pieces) = if whole_size() { (100_000, 40) } else { (600, 9) };
+    let directory = scene.subdirectory("changing");
+    for number in 0..stay {
+        touch(&directory.join(format!("stays-{number}-{}", &"with-a-longer-tail-of-another-line-or-so"[..number % 40])));
+        touch(&directory.join(format!("goes-{number}")));
+    }
+    let (mut listed, mut cookie, mut ended) = (Vec::new(), 0, false);
+    for piece in 0.. {
+        let opened = rustix::fs::open(&directory, OFlags::DIRECTORY, Mode::empty()).expect("opened");
+        sys::seek_directory(&opened, cookie).expect("sought");
+        let mut buffer = vec![std::mem::MaybeUninit::uninit(); 1500];
+        let mut reader = RawDir::new(&opened, &mut buffer);
+        let wanted = 2 * stay / pieces + piece % 5;
+        for _ in 0..wanted {
+            let Some(entry) = reader.next() else {
+                ended = true;
+                break;
+            };
+            let entry = entry.expect("listed");
+            cookie = entry.next_entry_cookie() as i64;
+            listed.push(entry.file_name().to_bytes().to_vec());
+        }
+        drop(opened);
+        if ended {
+            break;
+        }
+        // Before and behind the cookie some go, and their places are taken: by shorter and longer names, by files and by moved ones.
+        for number in (piece..stay).step_by(pieces) {
+            let goes = directory.join(format!("goes-{number}"));
+            match number % 3 {
+                0 => drop(fs::remove_file(&goes)),
+                1 => drop(fs::rename(&goes, directory.join(format!("moved-{piece}-{number}-{}", "n".repeat(number % 100))))),
+                _ => touch(&directory.join(format!("new-{piece}-{number}"))),
+            }
+        }
+        if piece % 3 == 0 {
+            scene.remount("");
+        }
+        assert!(piece < 4 * pieces, "it ends");
+    }
+    assert_stayed(listed.into_iter(), stay, 0);
 }
 
 pub(crate) fn hundred_levels(scene: &Scene<'_>) {
@@ -145,5 +205,72 @@ pub(crate) fn large_files(scene: &Scene<'_>) {
         file.read_exact_at(&mut found, number << 20).expect("read");
         piece[..8].copy_from_slice(&number.to_le_bytes());
         assert!(found == piece, "mebibyte {number}");
+    }
+}
+
+/// As many attributes on one file as its list can name, then as many again over many files; all there after a remount.
+pub(crate) fn many_attributes(scene: &Scene<'_>) {
+    let get = |path: &Path, name: &str| {
+        let mut value = [0; 64];
+        rustix::fs::getxattr(path, name, &mut value[..]).map(|length| value[..length].to_vec())
+    };
+    let names_of = |path: &Path| {
+        let mut names = vec![0; 64 << 10];
+        let length = rustix::fs::listxattr(path, &mut names[..]).expect("listed");
+        names.truncate(length);
+        names
+    };
+    // Names of ten bytes with their end.
+    let name = |number: usize| format!("user.{number:04}");
+    let value = |number: usize| format!("value {number}").into_bytes();
+    let file = scene.file("file", "x");
+    let wanted = if whole_size() { usize::MAX } else { 500 };
+    let mut count = 0;
+    let refusal = loop {
+        match rustix::fs::setxattr(&file, &*name(count), &value(count), XattrFlags::CREATE) {
+            Ok(()) => count += 1,
+            Err(error) => break Some(error),
+        }
+        if count == wanted {
+            break None;
+        }
+    };
+    let most = (64 << 10) / 10;
+    match (scene.differs(Difference::ManyAttributes), whole_size()) {
+        (true, true) => assert_eq!((count, refusal), (most, Some(Errno::NOSPC)), "the list has 64 KiB"),
+        (true, false) => assert_eq!((count, refusal), (wanted, None)),
+        (false, _) => assert!((50..500).contains(&count) && refusal == Some(Errno::NOSPC), "{count} attributes, {refusal:?}"),
+    }
+    assert_eq!(get(&file, &name(count)), Err(Errno::NODATA), "nothing of what was refused");
+
+    let (files, each) = if whole_size() { (8192, 8) } else { (64, 8) };
+    let directory = scene.subdirectory("files");
+    let path = |number: usize| directory.join(number.to_string());
+    for number in 0..files {
+        touch(&path(number));
+        for attribute in 0..each {
+            rustix::fs::setxattr(path(number), &*name(attribute), &value(number + attribute), XattrFlags::CREATE).expect("set");
+        }
+    }
+    scene.remount("");
+    let listed = names_of(&file);
+    let listed: BTreeSet<&[u8]> = listed.split(|byte| *byte == 0).filter(|name| !name.is_empty()).collect();
+    assert_eq!(listed.len(), count);
+    for number in 0..count {
+        assert!(listed.contains(name(number).as_bytes()), "{number}");
+        if number % 7 == 0 {
+            assert_eq!(get(&file, &name(number)), Ok(value(number)), "{number}");
+        }
+    }
+    for number in 0..files {
+        assert_eq!(names_of(&path(number)).len(), each * 10);
+        let attribute = number % each;
+        assert_eq!(get(&path(number), &name(attribute)), Ok(value(number + attribute)), "file {number}");
+    }
+    // One that goes leaves room for one.
+    if refusal.is_some() {
+        rustix::fs::removexattr(&file, &*name(count / 2)).expect("removed");
+        rustix::fs::setxattr(&file, &*name(count), &value(count / 2), XattrFlags::CREATE).expect("there is room for one again");
+        assert_eq!(names_of(&file).len(), count * 10);
     }
 }

@@ -1,5 +1,6 @@
 //! The tests, a file for each part of the promise.
 
+mod attributes;
 mod copying;
 mod exerciser;
 mod export;
@@ -99,6 +100,12 @@ pub(crate) fn tests() -> Vec<Test> {
             rights::directories_hand_their_group_on,
             rights::the_umask_applies,
             rights::root_may,
+            attributes::set_replaced_listed_removed,
+            attributes::names_values_and_namespaces,
+            attributes::who_may,
+            attributes::access_lists,
+            attributes::default_lists_are_inherited,
+            attributes::capabilities_go_with_a_change,
             large::many_names,
             large::names_that_stay_are_listed_once,
             large::hundred_levels,
@@ -107,10 +114,14 @@ pub(crate) fn tests() -> Vec<Test> {
             export::handles_lead_to_files,
             export::handles_of_removed_files_are_stale;
         Remount:
+            large::a_listing_goes_on_after_changes_and_remounts,
+            large::many_attributes,
             export::handles_cookies_and_numbers_survive_a_remount,
             mounts::read_only,
             mounts::no_devices_no_set_id_no_programs,
             mounts::synchronous,
+            mounts::times_of_access,
+            mounts::lazy_times,
             mounts::remounted_in_place;
         Crash:
             unlinked::open_and_nameless_files_go_in_a_crash;

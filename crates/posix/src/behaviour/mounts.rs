@@ -10,7 +10,7 @@ use rustix::fs::{CWD, FileType, Mode};
 use rustix::io::Errno;
 use rustix::mount::MountFlags;
 
-use crate::scene::{ALICE, Scene, refused};
+use crate::scene::{ALICE, Difference, Scene, refused};
 
 /// Remounts with options, and without them again, also when the test fails.
 fn with_options(scene: &Scene<'_>, options: &str, work: impl FnOnce()) {
@@ -96,6 +96,54 @@ pub(crate) fn synchronous(scene: &Scene<'_>) {
             assert_eq!(fs::read(path).expect("read"), b"now");
         });
     }
+}
+
+/// The times of a file: atime and mtime, in nanoseconds.
+fn times(path: &Path) -> (i128, i128) {
+    let found = fs::metadata(path).expect("there");
+    let of = |seconds: i64, nanoseconds: i64| i128::from(seconds) * 1_000_000_000 + i128::from(nanoseconds);
+    (of(found.atime(), found.atime_nsec()), of(found.mtime(), found.mtime_nsec()))
+}
+
+/// A file with an atime of long ago and an mtime one second after it, read under these options. Whether its atime has changed.
+fn read_changes_atime(scene: &Scene<'_>, options: &str) -> bool {
+    let path = scene.file("read", "bytes");
+    let file = OpenOptions::new().write(true).open(&path).expect("opened");
+    let long_ago = std::time::UNIX_EPOCH + std::time::Duration::from_secs(1_000_000_000);
+    let times_of = fs::FileTimes::new().set_accessed(long_ago).set_modified(long_ago + std::time::Duration::from_secs(1));
+    file.set_times(times_of).expect("set");
+    drop(file);
+    let mut changed = None;
+    with_options(scene, options, || {
+        let before = times(&path);
+        assert_eq!((before.0, before.1), (1_000_000_000_000_000_000, 1_000_000_001_000_000_000), "{options}: set times survive a remount");
+        assert_eq!(fs::read(&path).expect("read"), b"bytes");
+        let after = times(&path);
+        assert_eq!(after.1, before.1, "{options}: a read changes no mtime");
+        changed = Some(after.0 != before.0);
+    });
+    changed.expect("the work was done")
+}
+
+pub(crate) fn times_of_access(scene: &Scene<'_>) {
+    assert!(!read_changes_atime(scene, "noatime"));
+    for options in ["relatime", "strictatime"] {
+        assert_eq!(read_changes_atime(scene, options), !scene.differs(Difference::AccessTimesKept), "{options}");
+    }
+}
+
+/// Times that the kernel may keep in memory for long are seen at once, and are there after an unmount.
+pub(crate) fn lazy_times(scene: &Scene<'_>) {
+    let path = scene.file("file", "bytes");
+    let before = times(&path).1;
+    std::thread::sleep(std::time::Duration::from_millis(20));
+    let mut seen = 0;
+    with_options(scene, "lazytime", || {
+        OpenOptions::new().append(true).open(&path).expect("opened").write_all(b"more").expect("written");
+        seen = times(&path).1;
+        assert!(seen > before, "a write changes mtime");
+    });
+    assert_eq!((times(&path).1, fs::read(&path).expect("read")), (seen, b"bytesmore".to_vec()));
 }
 
 /// What mount(8) does for `-o remount`.

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{Access, AtFlags, CWD, Mode};
 use rustix::io::Errno;
 
+use super::exerciser::Aligned;
 use crate::scene::{ALICE, BOB, CAROL, SHARED, Scene, User, refused};
 
 fn mode_of(path: &Path) -> u32 {
@@ -123,7 +124,7 @@ fn loses(scene: &Scene<'_>, what: &str, before: u32, after: u32, action: impl Fn
 pub(crate) fn set_id_bits_go_with_a_write(scene: &Scene<'_>) {
     let open = |path: &Path| OpenOptions::new().read(true).write(true).open(path).expect("opened");
     type Action<'a> = (&'static str, Box<dyn Fn(&Path) + Sync + 'a>);
-    let actions: [Action<'_>; 7] = [
+    let actions: [Action<'_>; 8] = [
         ("write", Box::new(|path| writes(path).expect("written"))),
         (
             "write, fsync",
@@ -137,10 +138,17 @@ pub(crate) fn set_id_bits_go_with_a_write(scene: &Scene<'_>) {
         ("truncate", Box::new(|path| open(path).set_len(2).expect("truncated"))),
         ("O_TRUNC", Box::new(|path| drop(OpenOptions::new().write(true).truncate(true).open(path).expect("opened")))),
         (
-            "O_DIRECT",
+            "O_DSYNC",
             Box::new(|path| {
                 let file = OpenOptions::new().write(true).custom_flags(libc::O_DSYNC).open(path).expect("opened");
                 rustix::io::pwrite(&file, b"x", 0).expect("written");
+            }),
+        ),
+        (
+            "O_DIRECT",
+            Box::new(|path| {
+                let file = OpenOptions::new().write(true).custom_flags(libc::O_DIRECT).open(path).expect("opened");
+                assert_eq!(rustix::io::pwrite(&file, Aligned::new(4096).slice(), 0), Ok(4096));
             }),
         ),
         ("fallocate", Box::new(|path| rustix::fs::fallocate(open(path), rustix::fs::FallocateFlags::empty(), 0, 9000).expect("allocated"))),

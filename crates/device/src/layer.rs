@@ -1,0 +1,167 @@
+use tandemfs_format::Sector;
+
+use crate::{
+    BlockPath, BlockRequest, BytePath, CacheCommands, Device, DeviceDescription, DeviceError, DriveCounts, DriveRecovery, Firmware, TxId,
+    VirtualTime,
+};
+
+/// A device over another one, which sees or changes some of the calls: a watch, a fault, a power cut. It says what lies below and writes
+/// only the calls that it is about; all others go through, and so does what the device below can do.
+pub trait Layer: Send + Sync {
+    /// The device below.
+    fn below(&self) -> &dyn Device;
+
+    /// [`BytePath::load`].
+    fn load(&self, offset: u64, into: &mut [u8]) -> Result<(), DeviceError> {
+        self.below().byte_path().load(offset, into)
+    }
+
+    /// [`BytePath::store`].
+    fn store(&self, offset: u64, from: &[u8]) -> Result<(), DeviceError> {
+        self.below().byte_path().store(offset, from)
+    }
+
+    /// [`BytePath::flush`].
+    fn flush_lines(&self, offset: u64, length: u64) {
+        self.below().byte_path().flush(offset, length);
+    }
+
+    /// [`BytePath::fence`].
+    fn fence(&self) {
+        self.below().byte_path().fence();
+    }
+
+    /// [`BlockPath::transfer_each`].
+    fn transfer_each(
+        &self,
+        requests: &mut [BlockRequest<'_>],
+        meanwhile: &mut dyn FnMut(),
+        completed: &mut dyn FnMut(usize, &BlockRequest<'_>),
+    ) -> Result<(), DeviceError> {
+        self.below().block_path().transfer_each(requests, meanwhile, completed)
+    }
+
+    /// [`BlockPath::flush`].
+    fn flush_blocks(&self) -> Result<(), DeviceError> {
+        self.below().block_path().flush()
+    }
+
+    /// [`BlockPath::discard`].
+    fn discard(&self, sector: Sector, count: u64) -> Result<(), DeviceError> {
+        self.below().block_path().discard(sector, count)
+    }
+
+    /// [`Firmware::store_tagged`].
+    fn store_tagged(&self, transaction: TxId, offset: u64, from: &[u8]) -> Result<(), DeviceError> {
+        firmware(self.below())?.store_tagged(transaction, offset, from)
+    }
+
+    /// [`Firmware::commit`].
+    fn commit(&self, transaction: TxId) -> Result<(), DeviceError> {
+        firmware(self.below())?.commit(transaction)
+    }
+
+    /// [`Firmware::recover`].
+    fn recover(&self) -> Result<DriveRecovery, DeviceError> {
+        firmware(self.below())?.recover()
+    }
+
+    /// [`Firmware::clean`].
+    fn clean(&self) -> Result<(), DeviceError> {
+        firmware(self.below())?.clean()
+    }
+}
+
+/// The firmware of a device that has one. Who asks a layer for its firmware got it from [`Device::firmware`], so there is one below.
+fn firmware(device: &dyn Device) -> Result<&dyn Firmware, DeviceError> {
+    device.firmware().ok_or_else(|| DeviceError::Firmware {
+        device: device.description().name.clone(),
+        command: "any command",
+        reason: "the drive has no firmware".to_owned(),
+    })
+}
+
+impl<L: Layer> Device for L {
+    fn byte_path(&self) -> &dyn BytePath {
+        self
+    }
+
+    fn block_path(&self) -> &dyn BlockPath {
+        self
+    }
+
+    fn description(&self) -> &DeviceDescription {
+        self.below().description()
+    }
+
+    fn firmware(&self) -> Option<&dyn Firmware> {
+        self.below().firmware().map(|_| self as &dyn Firmware)
+    }
+
+    fn cache_commands(&self) -> Option<&dyn CacheCommands> {
+        self.below().cache_commands()
+    }
+
+    fn counts(&self) -> Option<DriveCounts> {
+        self.below().counts()
+    }
+
+    fn virtual_time(&self) -> Option<&dyn VirtualTime> {
+        self.below().virtual_time()
+    }
+}
+
+impl<L: Layer> BytePath for L {
+    fn load(&self, offset: u64, into: &mut [u8]) -> Result<(), DeviceError> {
+        Layer::load(self, offset, into)
+    }
+
+    fn store(&self, offset: u64, from: &[u8]) -> Result<(), DeviceError> {
+        Layer::store(self, offset, from)
+    }
+
+    fn flush(&self, offset: u64, length: u64) {
+        self.flush_lines(offset, length);
+    }
+
+    fn fence(&self) {
+        Layer::fence(self);
+    }
+}
+
+impl<L: Layer> BlockPath for L {
+    fn transfer_each(
+        &self,
+        requests: &mut [BlockRequest<'_>],
+        meanwhile: &mut dyn FnMut(),
+        completed: &mut dyn FnMut(usize, &BlockRequest<'_>),
+    ) -> Result<(), DeviceError> {
+        Layer::transfer_each(self, requests, meanwhile, completed)
+    }
+
+    fn flush(&self) -> Result<(), DeviceError> {
+        self.flush_blocks()
+    }
+
+    fn discard(&self, sector: Sector, count: u64) -> Result<(), DeviceError> {
+        Layer::discard(self, sector, count)
+    }
+}
+
+impl<L: Layer> Firmware for L {
+    fn store_tagged(&self, transaction: TxId, offset: u64, from: &[u8]) -> Result<(), DeviceError> {
+        Layer::store_tagged(self, transaction, offset, from)
+    }
+
+    fn commit(&self, transaction: TxId) -> Result<(), DeviceError> {
+        Layer::commit(self, transaction)
+    }
+
+    fn recover(&self) -> Result<DriveRecovery, DeviceError> {
+        Layer::recover(self)
+    }
+
+    fn clean(&self) -> Result<(), DeviceError> {
+        Layer::clean(self)
+    }
+}

@@ -1,0 +1,210 @@
+//! The radix tree of a file whose blocks from some place on have moved: what collapse and insert make of a mapping.
+//!
+//! [SH1] The new tree is built beside the old one, in fresh pages that nothing points to. They are fenced before the one transaction that
+//!       puts the new root into the inode and frees the old pages, so any shift is wholly there or not at all (RULES R11). A cut before
+//!       that leaves pages that nobody has, which the rebuild of the maps finds free.
+//! [SH2] A page whose blocks all stay where they are, or move together to a place that a page may have, is linked from the new tree as it
+//!       is: what a shift costs is the pages behind its place, 4 KiB for 192 blocks, no data.
+//! [SH3] A fresh page is stored whole and its host copy follows ([ST3] of `stream.rs`); records of the journal name it only after the link.
+//!       Old pages are given out again when the watermark has passed the transaction (RULES R6).
+//! [SH4] All frees come before the first page is taken: a transaction looks through what it took for each that it frees.
+
+use tandemfs_device::{Fenced, InFlight, Lines, Structure};
+use tandemfs_format::mapping::{HEIGHT_MAX, LINE_RECORDS, PAGE_RECORDS, Record, RecordBytes, line_records, mapping_line};
+use tandemfs_format::segment::Region;
+use tandemfs_format::{EMPTY_LINE, LineAddress, PAGE_LINES};
+
+use super::tree::{IN_INODE, capacity, child_or_block, decode};
+use crate::alloc::Need;
+use crate::journal::{Tx, tx_space as space};
+use crate::mutant::{Mutant, on};
+use crate::volume::{Owner, Volume};
+use crate::{Error, Result};
+
+/// Which blocks go, and by how much those behind them move.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Shift {
+    /// The first block that does not stay.
+    pub(crate) at: u64,
+    /// Blocks that go from there on.
+    pub(crate) gone: u64,
+    /// Blocks of hole that come in their place.
+    pub(crate) added: u64,
+    /// Blocks that a file may have.
+    pub(crate) blocks_max: u64,
+}
+
+impl Shift {
+    /// Where a block comes to lie; nothing where it goes.
+    fn target(&self, block: u64) -> Result<Option<u64>> {
+        if block < self.at {
+            return Ok(Some(block));
+        }
+        match block.checked_sub(self.at + self.gone).map(|behind| self.at + self.added + behind) {
+            Some(target) if target >= self.blocks_max => Err(Error::FileTooLarge),
+            target => Ok(target),
+        }
+    }
+
+    /// Where a page that covers `covered` blocks from `base` on comes to lie, if it can stay what it is ([SH2]).
+    fn target_of_page(&self, base: u64, covered: u64) -> Option<u64> {
+        if base.saturating_add(covered) <= self.at {
+            return Some(base);
+        }
+        let target = self.at + self.added + base.checked_sub(self.at + self.gone)?;
+        (target.is_multiple_of(covered) && target.saturating_add(covered) <= self.blocks_max).then_some(target)
+    }
+}
+
+/// What a walk over the old tree finds.
+enum Part {
+    /// A page that goes.
+    Page(LineAddress),
+    /// A record of the new tree at a height (0: a block), and its number among those of this height.
+    Record(u32, u64, Record),
+}
+
+/// Builds the shifted tree in a transaction that has taken nothing yet; returns its root, to be committed with the proof. The blocks that
+/// go are the caller's to free. The caller holds the whole file and the inode's lock.
+///
+/// # Errors
+/// `NoSpace` where there is no room for the pages, `FileTooLarge` where a block would come to lie beyond the largest file.
+pub(crate) fn shifted(tx: &mut Tx<'_>, owner: Owner, root: RecordBytes, shift: &Shift) -> Result<(RecordBytes, Fenced)> {
+    let volume = tx.volume();
+    walk(volume, owner, root, shift, &mut |part| {
+        if let Part::Page(page) = part {
+            tx.free(space::region(Region::Mappings, page, PAGE_LINES)); // [SH4]
+        }
+        Ok(())
+    })?;
+    let mut builder = Builder { tx, owner, open: [const { None }; LEVELS], in_flight: Lines::none() };
+    walk(volume, owner, root, shift, &mut |part| match part {
+        Part::Page(_) => Ok(()),
+        Part::Record(height, index, record) => builder.put(height as usize, index, record),
+    })?;
+    let root = builder.finish()?;
+    Ok((root, volume.drive.fence(builder.in_flight)))
+}
+
+fn walk(volume: &Volume, owner: Owner, root: RecordBytes, shift: &Shift, visit: &mut dyn FnMut(Part) -> Result<()>) -> Result<()> {
+    match decode(owner, &root, IN_INODE)? {
+        Record::HOLE => Ok(()),
+        Record::Pointer { page, height } => walk_page(volume, owner, (page, height), 0, shift, visit),
+        block => shift.target(0)?.map_or(Ok(()), |target| visit(Part::Record(0, target, block))),
+    }
+}
+
+/// Recursion is bounded by the height, as in `tree.rs`.
+fn walk_page(
+    volume: &Volume,
+    owner: Owner,
+    (page, height): (LineAddress, u32),
+    base: u64,
+    shift: &Shift,
+    visit: &mut dyn FnMut(Part) -> Result<()>,
+) -> Result<()> {
+    let covered = capacity(height);
+    if let Some(target) = shift.target_of_page(base, covered) {
+        return visit(Part::Record(height, target / covered, Record::Pointer { page, height }));
+    }
+    visit(Part::Page(page))?;
+    let below = capacity(height - 1);
+    for line_index in 0..PAGE_LINES {
+        let line = page.nth(line_index);
+        let bytes = volume.line(owner, Structure::Mapping, line)?;
+        if bytes == EMPTY_LINE {
+            continue;
+        }
+        for (index, record) in (line_index * LINE_RECORDS as u64..).zip(line_records(&bytes)) {
+            let record = decode(owner, &record, line)?;
+            if record == Record::HOLE {
+                continue;
+            }
+            let first = base.saturating_add(below.saturating_mul(index));
+            match child_or_block(owner, record, line, height)? {
+                Some(next) => walk_page(volume, owner, (next, height - 1), first, shift, visit)?,
+                None => shift.target(first)?.map_or(Ok(()), |target| visit(Part::Record(0, target, record)))?,
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Levels of records: those of blocks, and those that point to pages of each height.
+const LEVELS: usize = HEIGHT_MAX as usize + 1;
+
+/// A page that is being filled: its number among those of its height, and its records.
+struct Open {
+    number: u64,
+    records: Box<[RecordBytes]>,
+}
+
+/// Takes records in the order of the file. One page of each height is open at a time.
+struct Builder<'b, 'v> {
+    tx: &'b mut Tx<'v>,
+    owner: Owner,
+    open: [Option<Open>; LEVELS],
+    in_flight: Lines<InFlight>,
+}
+
+impl Builder<'_, '_> {
+    fn put(&mut self, level: usize, index: u64, record: Record) -> Result<()> {
+        // What is open below lies before it.
+        for lower in 0..level {
+            self.close(lower)?;
+        }
+        let number = index / PAGE_RECORDS;
+        if self.open[level].as_ref().is_some_and(|open| open.number != number) {
+            self.close(level)?;
+        }
+        let open = self.open[level]
+            .get_or_insert_with(|| Open { number, records: vec![Record::HOLE.encode(); PAGE_RECORDS as usize].into_boxed_slice() });
+        open.records[(index % PAGE_RECORDS) as usize] = record.encode();
+        Ok(())
+    }
+
+    /// Stores the open page of a level and hands its pointer up.
+    fn close(&mut self, level: usize) -> Result<()> {
+        let Some(open) = self.open[level].take() else { return Ok(()) };
+        if level + 1 == LEVELS {
+            return Err(Error::FileTooLarge);
+        }
+        let page = self.store(&open.records)?;
+        self.put(level + 1, open.number, Record::Pointer { page, height: level as u32 + 1 })
+    }
+
+    /// The root of what was put.
+    fn finish(&mut self) -> Result<RecordBytes> {
+        let hole = Record::HOLE.encode();
+        for level in 0..LEVELS {
+            let is_top = self.open[level + 1..].iter().all(Option::is_none);
+            match &self.open[level] {
+                // A page for what is its first record alone is not needed.
+                Some(open) if is_top && open.number == 0 && open.records[1..].iter().all(|record| *record == hole) => {
+                    return Ok(open.records[0]);
+                }
+                _ => self.close(level)?,
+            }
+        }
+        Ok(hole)
+    }
+
+    /// A fresh page with these records ([SH3]).
+    fn store(&mut self, records: &[RecordBytes]) -> Result<LineAddress> {
+        let volume = self.tx.volume();
+        let page = volume.memory.take(volume, Region::Mappings, PAGE_LINES, Need::Growth)?;
+        self.tx.took(space::region(Region::Mappings, page, PAGE_LINES));
+        let mut bytes = Vec::with_capacity(tandemfs_format::PAGE_BYTES);
+        for (index, records) in (0..).zip(records.as_chunks::<LINE_RECORDS>().0) {
+            bytes.extend(mapping_line(records, &volume.place(self.owner, page.nth(index))));
+        }
+        let host = volume.pages.insert_zeroed(Structure::Mapping, page);
+        let stored = self.tx.suspect_if_failed(volume.drive.store(Structure::Mapping, page, &bytes).map_err(Error::from))?;
+        if !on(Mutant::ShiftedPagesNotFenced) {
+            let before = std::mem::replace(&mut self.in_flight, Lines::none());
+            self.in_flight = before.and(volume.drive.flush_lines(stored));
+        }
+        host.follow(page, &bytes);
+        Ok(page)
+    }
+}

@@ -1,0 +1,143 @@
+//! Growing the zones of a file system to what its device has, and its label. Both offline.
+//!
+//! [RS1] The file system is mounted, as any mount does it: it is recovered, and `clean` is 0, before anything is decided; what this build
+//!       cannot mount for writing is left alone.
+//! [RS2] What grows is space that nobody has: units behind the last one, sectors behind the last one. No structure moves but the map pieces,
+//!       and those are derived state: while `clean` is 0 nobody looks at them.
+//! [RS3] Map pieces that have no more room where they are get whole units that are free (`format::geometry` [GE1]): new ones, or old ones
+//!       that nothing has.
+//! [RS4] The unmount saves the maps of the new sizes in their new place, fenced. A cut up to here leaves the old sizes and `clean` 0, as a cut
+//!       in any mount: the next mount builds the maps of the old sizes from the tree.
+//! [RS5] Then one write of the superblock is the whole change: sizes, place of the map pieces, `clean` 1. Both copies are written, each fenced,
+//!       so the old sizes count or the new ones, each with everything that it needs.
+//! [RS6] A label is one write of the superblock too; `clean` stays as it is.
+
+use tandemfs_device::{Drive, Fenced};
+use tandemfs_format::geometry::{Geometry, GeometryError};
+use tandemfs_format::superblock::{Superblock, SuperblockError};
+use tandemfs_format::{SECTOR_BYTES, UNIT_BYTES};
+
+use crate::journal::checkpoint::write_superblock;
+use crate::mount::read_superblock;
+use crate::mutant::{Mutant, on};
+use crate::types::{Growth, MountOptions};
+use crate::{Error, FileSystem, Result};
+
+/// Longest label, in bytes.
+const LABEL_BYTES_MAX: usize = 64;
+
+/// Whether a superblock has room for a label.
+pub(crate) fn check_label(label: &str) -> Result<()> {
+    if label.len() > LABEL_BYTES_MAX || label.contains('\0') { Err(Error::Label) } else { Ok(()) }
+}
+
+/// Sets the label of a file system that is not mounted.
+///
+/// # Errors
+/// `Label`; those of [`read_superblock`] and of the device.
+pub fn set_label(drive: &Drive, label: &str) -> Result<()> {
+    check_label(label)?;
+    drive.recover()?; // what an earlier owner left open must not come between
+    let mut superblock = read_superblock(drive)?;
+    check_writable(drive, &superblock)?;
+    label.clone_into(&mut superblock.label);
+    superblock.sequence += 1;
+    Ok(write_superblock(drive, &superblock)?) // [RS6]
+}
+
+/// Grows a file system that is not mounted. Returns its sizes before and after; equal where there was nothing to do.
+///
+/// # Errors
+/// `Shrinks`, `BeyondDevice`, `Geometry`, `NoRoomForMaps`: nothing was changed. Those of [`FileSystem::mount`] and `unmount`: where they come
+/// after the change, the next mount finds the new sizes.
+pub fn grow(drive: &Drive, growth: &Growth) -> Result<(Geometry, Geometry)> {
+    let fs = FileSystem::mount(drive.clone(), &MountOptions::default())?; // [RS1]
+    let before = fs.volume.geometry;
+    let (memory_bytes, block_bytes) = (drive.description().memory_bytes, drive.description().block_bytes);
+    let after = match fs.grown(growth, memory_bytes, block_bytes) {
+        Ok(after) => after,
+        Err(error) => {
+            fs.unmount()?;
+            return Err(error);
+        }
+    };
+    fs.unmount_as(&after)?; // [RS4], [RS5]
+    Ok((before, after))
+}
+
+/// Whether a file system that is not mounted could grow so if its device had the room. It is recovered, and nothing else is changed.
+///
+/// # Errors
+/// Those of [`grow`].
+pub fn could_grow(drive: &Drive, growth: &Growth) -> Result<()> {
+    let fs = FileSystem::mount(drive.clone(), &MountOptions::default())?;
+    let (memory_bytes, block_bytes) = (drive.description().memory_bytes, drive.description().block_bytes);
+    let room = |wanted: Option<u64>, found: u64| wanted.unwrap_or(found).max(found);
+    let grown = fs.grown(growth, room(growth.memory_bytes, memory_bytes), room(growth.block_bytes, block_bytes));
+    fs.unmount()?;
+    grown.map(drop)
+}
+
+fn check_writable(drive: &Drive, superblock: &Superblock) -> Result<()> {
+    if superblock.ro_compat == 0 {
+        return Ok(());
+    }
+    let source = SuperblockError::WriteFeatures { unknown: superblock.ro_compat };
+    Err(Error::Superblock { device: drive.description().name.clone(), source })
+}
+
+impl FileSystem {
+    /// Sets the label of a mounted file system ([RS6]).
+    ///
+    /// # Errors
+    /// `Label`, `ReadOnly`, `Stopped`.
+    pub fn set_label(&self, label: &str) -> Result<()> {
+        check_label(label)?;
+        self.volume.health.check_writable()?;
+        self.volume.update_superblock(Fenced::nothing_stored(), |superblock| label.clone_into(&mut superblock.label))
+    }
+
+    /// The sizes that a growth comes to on a device of these sizes, and the place of the map pieces.
+    fn grown(&self, growth: &Growth, memory_found: u64, block_found: u64) -> Result<Geometry> {
+        let before = self.volume.geometry;
+        let device = || self.volume.drive.description().name.clone();
+        let sector = SECTOR_BYTES as u64;
+        let everything = growth.memory_bytes.is_none() && growth.block_bytes.is_none();
+        let size = |zone, wanted: Option<u64>, current: u64, found: u64, granule: u64| {
+            let Some(wanted) = wanted.or(everything.then_some(found)) else { return Ok(current) };
+            let whole = wanted / granule * granule;
+            match whole {
+                _ if whole < current => Err(Error::Shrinks { device: device(), zone, current, wanted }),
+                _ if wanted > found => Err(Error::BeyondDevice { device: device(), zone, found, wanted }),
+                _ => Ok(whole),
+            }
+        };
+        let memory_bytes = size("memory", growth.memory_bytes, before.memory_bytes(), memory_found, UNIT_BYTES)?;
+        let block_bytes = size("block", growth.block_bytes, before.block_sectors() * sector, block_found, sector)?;
+        let at = |unit| {
+            let (rings, each) = (before.ring_count(), before.ring_bytes());
+            Geometry::with_map_at(unit, memory_bytes, block_bytes, before.block_bytes(), rings, each)
+        };
+        let refused = |source| Error::Geometry { device: device(), source };
+        // The map pieces stay where they take no unit more than they had.
+        let is_same_place = |after: &Geometry| {
+            after.fixed_units() == before.fixed_units() && after.map_units().end <= before.map_units().end || on(Mutant::MapGrowsInPlace)
+        };
+        let after = match at(before.map_unit()).ok().filter(is_same_place) {
+            Some(after) => after,
+            None => {
+                // Any place says how many units they fill; whether they fit is asked of the place that they get.
+                let new = before.memory_units();
+                let units = at(new).or_else(|_| at(0)).map_err(refused)?.map_unit_count();
+                let fits = memory_bytes / UNIT_BYTES >= new + units;
+                let unit = if fits { Some(new) } else { self.volume.memory.free_run(units) }; // [RS3]
+                at(unit.ok_or_else(|| Error::NoRoomForMaps { device: device(), units })?).map_err(refused)?
+            }
+        };
+        let needed = after.metadata_bytes_worst(self.volume.checksums);
+        if after.block_sectors() > before.block_sectors() && needed > after.memory_bytes() / 10 * 6 {
+            return Err(refused(GeometryError::MetadataTooLarge { needed, memory: after.memory_bytes() }));
+        }
+        Ok(after)
+    }
+}
