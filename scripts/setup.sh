@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# setup.sh PURPOSE...: what a Debian (or a relative) needs beside Rust. Purposes: build, run, test, applications, lint, fuzz, vm.
+# setup.sh PURPOSE...: what a Debian (or a relative) needs beside Rust. Purposes: build, run, test, report, applications, lint, fuzz, vm.
 # As root it installs what is missing with apt-get; for others it says what root should install.
 set -euo pipefail
 
@@ -13,6 +13,7 @@ for purpose in "$@"; do
     build) ;;
     run) need fusermount3 fuse3; need sqlite3 sqlite3; need python3 python3; need git git; need diff diffutils ;;
     test) need fusermount3 fuse3; need sqlite3 sqlite3; need python3 python3; need git git; need setfattr attr; need setfacl acl; need setcap libcap2-bin; need setpriv util-linux; need losetup mount; need mkfs.ext4 e2fsprogs ;;
+    report) need chromium chromium ;;
     applications)
       need sqlite3 sqlite3; need git git; need rsync rsync; need fio fio; need tar tar; need xz xz-utils; need awk mawk; need pgrep procps
       need setfattr attr; need setfacl acl; need setpriv util-linux; need cmp diffutils
@@ -24,7 +25,7 @@ for purpose in "$@"; do
     lint) ;;
     fuzz) need c++ g++ ;;
     vm) need qemu-system-x86_64 qemu-system-x86; need python3 python3; need flock util-linux ;;
-    *) echo "setup: '$purpose' is no purpose: build, run, test, applications, lint, fuzz, vm" >&2; exit 2 ;;
+    *) echo "setup: '$purpose' is no purpose: build, run, test, report, applications, lint, fuzz, vm" >&2; exit 2 ;;
   esac
 done
 # Rust links with cc.

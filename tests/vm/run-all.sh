@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # run-all.sh [CASE]...: TandemFS on the drivers of real devices, in virtual machines. One line a case; exit 1 if any failed.
 # What a case printed is in target/vm-tests/CASE/log. TANDEMFS names the program to test (target/release/tandemfs); witness and
-# mount-until-cut are beside it. Cases that are only run by name: power_cuts_many (CUTS=20, SEED=1), drive_cache_many (REPLAYS=10).
+# mount-until-cut are beside it. Cases that are only run by name: power_cuts_many (CUTS=20, SEED=1), drive_cache_many (REPLAYS=10),
+# compare_bytes (SCALE=0.0005).
 set -euo pipefail
 
 here=$(dirname "$(realpath -- "$0")")
@@ -21,7 +22,7 @@ vm() { # vm OPTION... -- STEP ARGUMENT...: a step of guest/steps.sh in a machine
   shift
   "$here/run-vm.sh" --timeout 240 --share "$STATE" --console "$STATE/console" \
     --memory-image "$images/memory" --nvme-image "$images/nvme" "${options[@]}" -- \
-    env TANDEMFS="$results/tandemfs" WITNESS="$results/witness" MOUNT_UNTIL_CUT="$results/mount-until-cut" SOURCES="$results/sources.tar" STATE="$STATE" HALF="$HALF" bash "$here/guest/steps.sh" "$@"
+    env TANDEMFS="$results/tandemfs" WITNESS="$results/witness" MOUNT_UNTIL_CUT="$results/mount-until-cut" SOURCES="$results/sources.tar" STATE="$STATE" HALF="$HALF" SCALE="${SCALE:-0.0005}" bash "$here/guest/steps.sh" "$@"
 }
 
 json() { # json FILE NAME...: a value inside
@@ -181,6 +182,24 @@ case_volatile_write_cache() {
   vm -- flushes
   expect "the number of flushes by writing whole blocks" "$(($(json after.json block_path flushes) - $(json before.json block_path flushes)))" -gt 0
   expect "the bytes written by blocks" "$(($(json after.json block_path written_bytes) - $(json before.json block_path written_bytes)))" -ge $((12 << 20))
+}
+
+# Bytes that cross to the drive, also of file systems that the measuring machine's kernel may lack: a line a load in $STATE/bytes.jsonl.
+case_compare_bytes() {
+  HALF=devdax
+  vm --nvme-sector 4096 --timeout 1500 -- bytes_of_tandemfs
+  vm --nvme-sector 4096 --timeout 1500 -- bytes_of_block_file_systems
+  HALF=fsdax
+  vm --memory-mode fsdax --memory-size 1G --timeout 1500 -- bytes_of_dax_file_systems
+  cat "$STATE/bytes.jsonl"
+  expect "the number of lines" "$(wc -l <"$STATE/bytes.jsonl")" = 14
+  python3 - "$STATE/bytes.jsonl" <<'END'
+import json, sys
+for line in map(json.loads, open(sys.argv[1])):
+    crossed = line["block_written_bytes"] + line["byte_written_bytes"] + (line["user_written_bytes"] if line["dax"] else 0)
+    assert line["operations"] > 0 and line["block_written_bytes"] + line["byte_written_bytes"] > 0, line
+    print(f'{line["peer"]:18} {line["load"]:8} {crossed / line["operations"]:10.0f} B an operation, {crossed / max(1, line["user_written_bytes"]):6.2f} B for each that was written')
+END
 }
 
 cases=(devdax devdax_4k_sectors cxl fsdax_file raw_pmem power_cuts_strict power_cuts_relaxed power_cut_cxl canary drive_cache drive_cache_canary domain_adr domain_eadr volatile_write_cache)

@@ -2,6 +2,9 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
 
+use crate::compare::backing::Place;
+use crate::compare::peer::Peer;
+use crate::compare::settings::{Pinning, Settings};
 use crate::workloads::Workload;
 
 /// Measures TandemFS, each operation beside its bare limit in the same run.
@@ -50,6 +53,129 @@ pub enum Command {
     Romefs(RomefsArguments),
     /// The evaluation of the ByteFS paper, on an emulated SSD with firmware, in reckoned time
     Bytefs(BytefsArguments),
+    /// The same work on TandemFS and on ext4, XFS and Btrfs, side by side
+    Compare(CompareArguments),
+    /// One run of one case of the comparison
+    Run(RunArguments),
+    /// The report of a comparison, made again from its results
+    Report(ReportArguments),
+}
+
+/// `bench report`.
+#[derive(Debug, Clone, Args)]
+pub struct ReportArguments {
+    /// A file of results, or the directory that 'bench compare' wrote it to
+    #[arg(value_name = "RESULTS")]
+    pub results: PathBuf,
+    /// Where report.html and report.md are written [default: beside the results]
+    #[arg(long, value_name = "DIRECTORY")]
+    pub output: Option<PathBuf>,
+}
+
+/// `bench compare`.
+#[derive(Debug, Clone, Args)]
+pub struct CompareArguments {
+    /// What to measure, by name or by the beginning of names; everything when nothing is named
+    #[arg(value_name = "CASE")]
+    pub cases: Vec<String>,
+    /// How.
+    #[command(flatten)]
+    pub common: ComparisonCommon,
+    /// Some cases, a tenth of the work, in less than five minutes
+    #[arg(long, conflicts_with = "full")]
+    pub quick: bool,
+    /// All of the work, in less than ninety minutes [default: all cases, a quarter of the work]
+    #[arg(long)]
+    pub full: bool,
+    /// On what: drives that take no time, or the same drive for everybody [default: free, with --full both]
+    #[arg(long, value_name = "PLACE", value_enum, value_delimiter = ',')]
+    pub place: Vec<Place>,
+    /// Who; everybody when nobody is named
+    #[arg(long, value_name = "PEER", value_enum, value_delimiter = ',')]
+    pub peer: Vec<Peer>,
+    /// Rounds that are kept, after one to warm up [default: 5]
+    #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub rounds: Option<u32>,
+    /// Share of the work, instead of that of --quick or --full
+    #[arg(long, value_name = "SHARE", value_parser = share)]
+    pub scale: Option<f64>,
+    /// Where results and report are written
+    #[arg(long, value_name = "DIRECTORY", default_value = "tandemfs-compare")]
+    pub output: PathBuf,
+    /// Make the runs that earlier results lack
+    #[arg(long)]
+    pub resume: bool,
+    /// List the cases
+    #[arg(long)]
+    pub list: bool,
+}
+
+/// `bench run`.
+#[derive(Debug, Clone, Args)]
+pub struct RunArguments {
+    /// The case; 'bench compare --list' shows them
+    #[arg(value_name = "CASE")]
+    pub case: String,
+    /// How.
+    #[command(flatten)]
+    pub common: ComparisonCommon,
+    /// On what
+    #[arg(long, value_name = "PLACE", value_enum, default_value = "free")]
+    pub place: Place,
+    /// Who
+    #[arg(long, value_name = "PEER", value_enum, default_value = "tandemfs-relaxed")]
+    pub peer: Peer,
+    /// Share of the work
+    #[arg(long, value_name = "SHARE", value_parser = share, default_value = "1")]
+    pub scale: f64,
+}
+
+/// What both can be told.
+#[derive(Debug, Clone, Args)]
+pub struct ComparisonCommon {
+    /// One JSON object a line instead of tables
+    #[arg(long)]
+    pub json: bool,
+    /// Where files that stand for drives are made; needs 3 GiB for most cases; best in memory
+    #[arg(long, value_name = "DIRECTORY", default_value = "/dev/shm")]
+    pub directory: PathBuf,
+    /// Profile of TandemFS's emulated drive
+    #[arg(long, value_name = "PROFILE", default_value = "romefs-a")]
+    pub profile: String,
+    /// Memory zone of TandemFS's emulated drive
+    #[arg(long, value_name = "SIZE", value_parser = mebibytes, default_value = "256M")]
+    pub memory: u64,
+    /// Least size of drives; a case that needs more gets more
+    #[arg(long, value_name = "SIZE", value_parser = mebibytes, default_value = "1G")]
+    pub drive: u64,
+    /// Whose client and daemon share one CPU
+    #[arg(long, value_name = "CASES", value_enum, default_value = "single")]
+    pub pin: Pinning,
+    /// Chooses everything that is drawn
+    #[arg(long, value_name = "NUMBER", default_value_t = 1)]
+    pub seed: u64,
+}
+
+impl ComparisonCommon {
+    /// What holds for all runs.
+    pub(crate) fn settings(&self, scale: f64) -> Settings {
+        Settings {
+            scale,
+            warm_up_share: 0.2,
+            seed: self.seed,
+            pinning: self.pin,
+            profile: self.profile.clone(),
+            memory_bytes: self.memory,
+            drive_bytes: self.drive,
+            directory: self.directory.clone(),
+        }
+    }
+}
+
+/// A share of the work.
+fn share(text: &str) -> Result<f64, String> {
+    let share = text.parse().ok().filter(|share| (0.0001..=10.0).contains(share));
+    share.ok_or_else(|| format!("'{text}' is no share of the work; write a number from 0.0001 to 10"))
 }
 
 /// `bench bytefs`.
@@ -276,6 +402,20 @@ mod tests {
         assert_eq!((bytefs.loads, bytefs.scale), (vec![Workload::Varmail, Workload::Oltp], 0.1));
         assert_eq!(bytefs.block_size, 4096);
         assert!(parse("bench bytefs --strict --page-cache 1G").is_err() && parse("bench bytefs --block-size 5K").is_err());
+        let compare =
+            parse("bench compare untar durable- --quick --place free,same --peer ext4,null --rounds 7 --pin none").expect("a line");
+        let Some(Command::Compare(compare)) = compare.command else { panic!("no comparison") };
+        assert_eq!((compare.place, compare.peer), (vec![Place::Free, Place::Same], vec![Peer::Ext4, Peer::Null]));
+        assert_eq!((compare.cases.len(), compare.rounds, compare.common.pin), (2, Some(7), Pinning::None));
+        let run = parse("bench run durable-overwrite-4k-c1 --peer tandemfs-strict --place free --json").expect("a line");
+        let Some(Command::Run(run)) = run.command else { panic!("no run") };
+        assert_eq!((run.peer, run.scale, run.common.json), (Peer::TandemfsStrict, 1.0, true));
+        let report = parse("bench report results.jsonl --output out").expect("a line");
+        let Some(Command::Report(report)) = report.command else { panic!("no report") };
+        assert_eq!((report.results, report.output), ("results.jsonl".into(), Some("out".into())));
+        assert!(parse("bench report").is_err());
+        assert!(parse("bench compare --quick --full").is_err() && parse("bench compare --rounds 0").is_err());
+        assert!(parse("bench compare --peer zfs").is_err() && parse("bench run x --scale 0").is_err());
         assert!(parse("bench overwrite romefs").is_err() && parse("bench romefs --memory 64").is_err());
     }
 
@@ -285,6 +425,8 @@ mod tests {
         assert!(Case::ALL.iter().all(|case| name(case.to_possible_value()).as_deref() == Some(case.name())));
         assert!(Experiment::ALL.iter().all(|each| name(each.to_possible_value()).as_deref() == Some(each.name())));
         assert!(BytefsExperiment::ALL.iter().all(|each| name(each.to_possible_value()).as_deref() == Some(each.name())));
+        assert!(Peer::ALL.iter().all(|each| name(each.to_possible_value()).as_deref() == Some(each.name())));
+        assert!([Place::Free, Place::Same].iter().all(|each| name(each.to_possible_value()).as_deref() == Some(each.name())));
         assert!(Workload::ALL.iter().all(|each| name(each.to_possible_value()).as_deref() == Some(each.name())));
     }
 }

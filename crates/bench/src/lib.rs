@@ -1,5 +1,6 @@
 //! `tandemfs bench`: every row of the speed table, each next to the bare limit measured in the same run; `tandemfs bench romefs` and
-//! `tandemfs bench bytefs`, the evaluations of the two papers on emulated drives.
+//! `tandemfs bench bytefs`, the evaluations of the two papers on emulated drives; `tandemfs bench compare`, the same work on TandemFS and on
+//! the file systems of the kernel.
 //!
 //! [B1] A row and its limit are measured interleaved, A B B A, on devices of the same kind with their memory touched before, so that what
 //!      drifts on the machine drifts for both.
@@ -16,6 +17,8 @@
 mod arguments;
 mod bytefs;
 mod cases;
+#[allow(dead_code, reason = "the parts of the comparison come one by one")]
+mod compare;
 mod failure;
 mod machine;
 mod measure;
@@ -31,7 +34,13 @@ mod stopwatch;
 mod table;
 mod workloads;
 
-pub use crate::arguments::{Arguments, BytefsArguments, BytefsExperiment, Case, Command, Common, Experiment, RomefsArguments};
+pub use crate::arguments::{
+    Arguments, BytefsArguments, BytefsExperiment, Case, Command, Common, CompareArguments, ComparisonCommon, Experiment, ReportArguments,
+    RomefsArguments, RunArguments,
+};
+pub use crate::compare::backing::Place;
+pub use crate::compare::peer::Peer;
+pub use crate::compare::settings::Pinning;
 pub use crate::failure::Failure;
 pub use crate::workloads::Workload;
 
@@ -41,9 +50,12 @@ pub use crate::workloads::Workload;
 /// A sentence on what could not be measured. A reader of standard output who has seen enough is none.
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let result = match (&arguments.child, &arguments.command) {
-        (Some(order), _) => cases::mount_time::child(order),
+        (Some(order), _) => compare::session::child(order).unwrap_or_else(|| cases::mount_time::child(order)),
         (None, Some(Command::Romefs(romefs))) => machine::listen_for_signals().and_then(|()| romefs::run(romefs)),
         (None, Some(Command::Bytefs(bytefs))) => machine::listen_for_signals().and_then(|()| bytefs::run(bytefs)),
+        (None, Some(Command::Compare(asked))) => machine::listen_for_signals().and_then(|()| compare::session::compare(asked)),
+        (None, Some(Command::Run(asked))) => machine::listen_for_signals().and_then(|()| compare::session::run(asked)),
+        (None, Some(Command::Report(asked))) => compare::report::run(asked),
         (None, None) => machine::listen_for_signals().and_then(|()| run_cases(arguments)),
     };
     match result {

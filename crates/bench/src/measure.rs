@@ -49,6 +49,11 @@ impl Samples {
         self.0.value_at_quantile(0.99) as f64
     }
 
+    /// This share of the times, from 0 to 1, is at most so long.
+    pub fn quantile_ns(&self, share: f64) -> f64 {
+        self.0.value_at_quantile(share) as f64
+    }
+
     /// The mean.
     pub fn mean_ns(&self) -> f64 {
         self.0.mean()

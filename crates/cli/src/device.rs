@@ -96,6 +96,7 @@ fn chosen(arguments: &DeviceCreateArguments) -> ModelOptions {
             arguments::GarbageCollection::CostBenefit => GarbageCollection::CostBenefit,
         }),
         no_timing: arguments.no_timing,
+        ..ModelOptions::default()
     }
 }
 

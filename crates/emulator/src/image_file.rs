@@ -89,13 +89,18 @@ pub fn create_with(path: &Path, options: &CreateOptions, chosen: &ModelOptions) 
     ImageInfo::check_sizes(image.memory_bytes, image.block_bytes).map_err(|reason| refused(path, reason))?;
     match profile.firmware {
         Some(model) => image.firmware = Some(model.chosen(chosen, image.logical_pages()).map_err(|reason| refused(path, reason))?),
-        None if (ModelOptions { no_timing: false, ..*chosen }) != ModelOptions::default() => {
+        None if !chosen.is_for_plain(profile.timing.is_some()) => {
             return Err(refused(
                 path,
                 format!("profile '{}' has no firmware whose parts could be chosen; name another profile", profile.name),
             ));
         }
-        None => {}
+        None => {
+            image.timing = image.timing.map(|timing| timing.chosen(chosen));
+            if image.timing.is_some_and(|timing| !timing.is_sane()) {
+                return Err(refused(path, "that many requests at once are served by no drive; name 1 to 1024 channels"));
+            }
+        }
     }
     let file = FileOptions::new().read(true).write(true).create_new(true).mode(0o600).open(path).map_err(|error| match error.kind() {
         io::ErrorKind::AlreadyExists => refused(path, "exists already; name another file or remove this one"),

@@ -73,7 +73,8 @@ pub struct FirmwareModel {
     pub timing: Option<FirmwareTiming>,
 }
 
-/// What may be chosen for a drive with firmware when it is created; none of it leaves the profile's.
+/// What may be chosen for a drive when it is created; none of it leaves the profile's. A drive without firmware has `channel_count`,
+/// `block_command_ns_min` and `no_timing` alone.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ModelOptions {
     /// Size of the write log, in bytes.
@@ -88,14 +89,30 @@ pub struct ModelOptions {
     pub flash_read_ns: Option<u32>,
     /// Programming a flash page, in nanoseconds.
     pub flash_program_ns: Option<u32>,
-    /// Channels of the flash.
+    /// Channels of the flash; without firmware, block requests that are served at once.
     pub channel_count: Option<u32>,
     /// Flash beyond the capacity, in percent of it.
     pub over_provisioning_percent: Option<u32>,
+    /// Pages that wait in the DRAM to be programmed: the write cache of the block path.
+    pub write_buffer_pages: Option<u32>,
+    /// Least time of a block command before its data moves, in nanoseconds: for a drive that is reached by a longer way than its profile
+    /// has. On a drive with firmware every command takes it, COMMIT included.
+    pub block_command_ns_min: Option<u32>,
     /// Which block garbage collection empties.
     pub garbage_collection: Option<GarbageCollection>,
     /// No timing model at all.
     pub no_timing: bool,
+}
+
+impl ModelOptions {
+    /// Whether a drive without firmware can be made so.
+    pub(crate) fn is_for_plain(&self, has_timing: bool) -> bool {
+        let mut firmware = Self { no_timing: false, ..*self };
+        if has_timing {
+            firmware = Self { channel_count: None, block_command_ns_min: None, ..firmware };
+        }
+        firmware == Self::default()
+    }
 }
 
 /// Largest share of flash beyond the capacity, in percent.
@@ -150,9 +167,11 @@ impl FirmwareModel {
         self.channel_count = options.channel_count.unwrap_or(self.channel_count);
         self.over_provisioning_percent = options.over_provisioning_percent.unwrap_or(self.over_provisioning_percent);
         self.garbage_collection = options.garbage_collection.unwrap_or(self.garbage_collection);
+        self.write_buffer_pages = options.write_buffer_pages.unwrap_or(self.write_buffer_pages);
         if let Some(timing) = &mut self.timing {
             timing.flash_read_ns = options.flash_read_ns.unwrap_or(timing.flash_read_ns);
             timing.flash_program_ns = options.flash_program_ns.unwrap_or(timing.flash_program_ns);
+            timing.command_ns = timing.command_ns.max(options.block_command_ns_min.unwrap_or(0));
         }
         if options.no_timing {
             self.timing = None;

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # steps.sh STEP [ARGUMENT]...: what run-all.sh has done inside the guest. Any command that fails ends the step with its status.
 # From the environment: TANDEMFS, WITNESS and MOUNT_UNTIL_CUT (programs), SOURCES (a tar of a tree to copy), STATE (a directory that outlives the guest),
-# HALF (what serves as the memory half: devdax, cxl, fsdax, raw).
+# HALF (what serves as the memory half: devdax, cxl, fsdax, raw), SCALE (share of the published loads, for bytes).
 set -euo pipefail
 
 mountpoint=/run/tandem
@@ -231,6 +231,75 @@ step_flushes() {
   "$TANDEMFS" stats "$mountpoint" --json >"$STATE/after.json"
   detach
   check
+}
+
+# ---- bytes of file systems that the measuring machine's kernel may lack ------------------------------------------------------------
+# Emulation spoils times, not bytes. What crossed is what the kernel counts of the device; through DAX a program stores file data past the
+# block layer, so there what it wrote (`user_written_bytes`) comes on top. A line of JSON a load in $STATE/bytes.jsonl.
+
+loads=(create varmail)
+
+counted() { # counted FIELD DEVICE: bytes read (3) or written (7) by blocks
+  awk -v field="$1" '{ printf "%d", $field * 512 }' "/sys/block/${2##*/}/stat"
+}
+
+run_load() { # run_load LOAD: its figures in $STATE/load.json
+  show "$TANDEMFS" bench bytefs loads --on "$mountpoint" --load "$1" --scale "$SCALE" --json >"$STATE/load.out"
+  grep '"experiment"' "$STATE/load.out" >"$STATE/load.json" || fail "the load $1 says nothing: $(cat "$STATE/load.out")"
+  sync -f "$mountpoint"
+}
+
+say_bytes() { # say_bytes PEER BLOCK_READ BLOCK_WRITTEN BYTE_READ BYTE_WRITTEN DAX
+  local load
+  load=$(cat "$STATE/load.json")
+  echo "{\"peer\":\"$1\",\"block_read_bytes\":$2,\"block_written_bytes\":$3,\"byte_read_bytes\":$4,\"byte_written_bytes\":$5,\"dax\":$6,${load#\{}" \
+    >>"$STATE/bytes.jsonl"
+}
+
+bytes_of_kernel() { # bytes_of_kernel PEER DEVICE DAX MAKE MOUNT-OPTIONS
+  local load read written
+  echo 1 >"/sys/block/${2##*/}/queue/iostats" # off for pmem
+  for load in "${loads[@]}"; do
+    show $4 "$2"
+    mkdir -p "$mountpoint"
+    show mount -o "noatime${5:+,$5}" "$2" "$mountpoint"
+    sync -f "$mountpoint"
+    read=$(counted 3 "$2") written=$(counted 7 "$2")
+    run_load "$load"
+    say_bytes "$1" $(($(counted 3 "$2") - read)) $(($(counted 7 "$2") - written)) 0 0 "$3"
+    show umount "$mountpoint"
+  done
+}
+
+step_bytes_of_tandemfs() {
+  local load numbers mode
+  for mode in relaxed strict; do
+    for load in "${loads[@]}"; do
+      find_pair new
+      show "$TANDEMFS" mkfs --force "$device"
+      attach "$mode"
+      "$TANDEMFS" stats "$mountpoint" --json --reset >/dev/null
+      run_load "$load"
+      "$TANDEMFS" stats "$mountpoint" --json >"$STATE/stats.json"
+      numbers=$(python3 -c 'import json, sys; stats = json.load(open(sys.argv[1])); print(*(stats[path][way] for path in ("block_path", "byte_path") for way in ("read_bytes", "written_bytes")))' "$STATE/stats.json")
+      say_bytes "tandemfs-$mode" $numbers false
+      detach
+    done
+  done
+}
+
+step_bytes_of_block_file_systems() {
+  modprobe f2fs
+  modprobe xfs
+  bytes_of_kernel f2fs "$TANDEMFS_BLOCK_DEVICE" false 'mkfs.f2fs -q -f' ''
+  bytes_of_kernel ext4 "$TANDEMFS_BLOCK_DEVICE" false 'mkfs.ext4 -q -F -E lazy_itable_init=0,lazy_journal_init=0' ''
+  bytes_of_kernel xfs "$TANDEMFS_BLOCK_DEVICE" false 'mkfs.xfs -q -f' ''
+}
+
+step_bytes_of_dax_file_systems() {
+  modprobe xfs
+  bytes_of_kernel ext4-dax "$TANDEMFS_MEMORY_DEVICE" true 'mkfs.ext4 -q -F -b 4096 -E lazy_itable_init=0,lazy_journal_init=0' dax=always
+  bytes_of_kernel xfs-dax "$TANDEMFS_MEMORY_DEVICE" true 'mkfs.xfs -q -f -m reflink=0' dax=always
 }
 
 "step_$1" "${@:2}"

@@ -15,6 +15,7 @@ use crate::failure::{Failure, Result};
 /// Files below a directory, by system calls.
 pub struct DirectoryTarget {
     root: PathBuf,
+    synchronizes_attributes: bool,
     open: Mutex<HashMap<u64, Arc<File>>>,
     next: AtomicU64,
 }
@@ -22,7 +23,12 @@ pub struct DirectoryTarget {
 impl DirectoryTarget {
     /// Below a directory that exists.
     pub fn new(root: impl Into<PathBuf>) -> Self {
-        Self { root: root.into(), open: Mutex::default(), next: AtomicU64::default() }
+        Self { root: root.into(), synchronizes_attributes: false, open: Mutex::default(), next: AtomicU64::default() }
+    }
+
+    /// The same with fsync where it is fdatasync otherwise.
+    pub fn with_attributes_synchronized(self) -> Self {
+        Self { synchronizes_attributes: true, ..self }
     }
 
     fn path(&self, path: &str) -> PathBuf {
@@ -98,7 +104,8 @@ impl Target for DirectoryTarget {
     }
 
     fn synchronize(&self, file: Handle) -> Result<()> {
-        Ok(self.file(file)?.sync_data()?)
+        let file = self.file(file)?;
+        Ok(if self.synchronizes_attributes { file.sync_all() } else { file.sync_data() }?)
     }
 
     fn close(&self, file: Handle) -> Result<()> {

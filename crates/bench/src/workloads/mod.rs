@@ -11,18 +11,20 @@
 //! `load.rs` has the numbers, `worker.rs` runs them, `target.rs` is what they run on: `library.rs` (with `page_cache.rs` where a kernel would
 //! have its own) or `directory.rs`.
 
-mod content;
+pub mod content;
 mod directory;
 mod library;
 mod load;
 mod page_cache;
-mod random;
+pub mod random;
 mod run;
 mod target;
 mod worker;
 
 pub use directory::DirectoryTarget;
 pub use library::LibraryTarget;
+#[cfg(test)]
+pub use load::Step;
 pub use load::{Load, Workload};
 pub use run::{Clock, interleave, run_interleaved, run_on_threads};
 pub use target::Target;

@@ -30,12 +30,21 @@ impl Random {
         ((self.next() >> 11) + 1) as f64 / (1_u64 << 53) as f64
     }
 
+    /// Log-normally distributed, as sizes of files of people are; at least 1. The mean is above the median.
+    pub fn log_normal(&mut self, median: f64, mean: f64) -> u64 {
+        (median * ((2.0 * (mean / median).ln()).sqrt() * self.normal()).exp()).max(1.0) as u64
+    }
+
+    fn normal(&mut self) -> f64 {
+        (-2.0 * self.unit().ln()).sqrt() * (std::f64::consts::TAU * self.unit()).cos()
+    }
+
     /// Gamma distributed with shape 1.5, as Filebench draws sizes of files; at least 1.
     ///
     /// Gamma(1.5) is Gamma(1) + Gamma(0.5): an exponential and half the square of a normal variable.
     pub fn gamma(&mut self, mean: u64) -> u64 {
         let exponential = -self.unit().ln();
-        let normal = (-2.0 * self.unit().ln()).sqrt() * (std::f64::consts::TAU * self.unit()).cos();
+        let normal = self.normal();
         ((exponential + normal * normal / 2.0) / 1.5 * mean as f64).max(1.0) as u64
     }
 }
@@ -54,6 +63,16 @@ mod tests {
         assert!((mean / 16384.0 - 1.0).abs() < 0.01, "{mean}");
         // Gamma of shape k has a variance of mean² / k.
         assert!((variance / (mean * mean / 1.5) - 1.0).abs() < 0.05, "{variance}");
+    }
+
+    #[test]
+    fn a_log_normal_size_has_the_median_and_the_mean() {
+        let mut random = Random::new(1, 2);
+        let mut sizes: Vec<u64> = (0..200_000).map(|_| random.log_normal(5120.0, 15360.0)).collect();
+        sizes.sort_unstable();
+        let mean = sizes.iter().sum::<u64>() as f64 / sizes.len() as f64;
+        let median = sizes[sizes.len() / 2] as f64;
+        assert!((mean / 15360.0 - 1.0).abs() < 0.05 && (median / 5120.0 - 1.0).abs() < 0.02, "{mean} {median}");
     }
 
     #[test]

@@ -33,7 +33,7 @@ pub struct Done {
 }
 
 impl Done {
-    /// Calls other than of closing, which asks nothing of a file system: Filebench's operations.
+    /// Calls other than of closing, which asks nothing of a file system: Filebench's operations without its `closefile`.
     pub fn operations(&self) -> u64 {
         self.calls.iter().sum::<u64>() - self.calls[Step::Close as usize]
     }

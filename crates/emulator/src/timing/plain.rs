@@ -10,6 +10,7 @@ use parking_lot::Mutex;
 use super::curve::Curve;
 use super::distribution::{Distribution, Draws};
 use super::time::Time;
+use crate::model::ModelOptions;
 
 /// Channels that a profile may have.
 const CHANNEL_COUNT_MAX: u32 = 1024;
@@ -43,6 +44,15 @@ pub struct Timing {
 }
 
 impl Timing {
+    /// These times with what was chosen at the drive's creation.
+    pub(crate) fn chosen(mut self, options: &ModelOptions) -> Self {
+        let least = options.block_command_ns_min.unwrap_or(0);
+        self.block.read_latency_ns = self.block.read_latency_ns.max(least);
+        self.block.write_latency_ns = self.block.write_latency_ns.max(least);
+        self.block.channel_count = options.channel_count.unwrap_or(self.block.channel_count);
+        self
+    }
+
     /// Whether the numbers make a drive: what a header claims is checked by this before it is used.
     pub(crate) fn is_sane(&self) -> bool {
         self.load.is_ascending()
@@ -184,6 +194,17 @@ mod tests {
         assert_eq!(last, Some(latency + 16 * 602), "latency once, the link sixteen times");
         let write = clock.submit(0, Direction::Write, 4096);
         assert_eq!(write, u64::from(timing.block.write_latency_ns) + 1024, "the other direction is free");
+    }
+
+    #[test]
+    fn a_drive_at_the_end_of_a_longer_way_is_slower_by_blocks_alone() {
+        let chosen = ModelOptions { block_command_ns_min: Some(45_000), channel_count: Some(2), ..ModelOptions::default() };
+        let (before, after) = (timing(), timing().chosen(&chosen));
+        assert_eq!((after.block.read_latency_ns, after.block.write_latency_ns), (50_000, 45_000), "a read took longer anyway");
+        assert_eq!((after.load, after.store, after.block.channel_count), (before.load, before.store, 2));
+        let clock = Clock::new(after, None, Time::Real);
+        let last = (0..4).map(|_| clock.submit(0, Direction::Write, 4096)).last();
+        assert_eq!(last, Some(2 * 45_000 + 2 * 1024), "two at once");
     }
 
     #[test]

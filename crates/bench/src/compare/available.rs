@@ -1,0 +1,100 @@
+//! Who can take part on this machine, and which versions of programs do.
+
+use std::fs;
+use std::path::Path;
+use std::process::Stdio;
+
+use super::backing::require_loop_devices;
+use super::command::{command, find, run};
+use super::peer::Peer;
+use crate::failure::{Failure, Result};
+
+/// What is missing on a machine, and a sentence why.
+pub type LeftOut = Vec<(String, String)>;
+
+/// The peers of `wanted` that can be measured here, and the others, each with a sentence.
+///
+/// # Errors
+/// File systems of the kernel are wanted and nobody here may mount any, or nothing is left to measure.
+pub fn available(wanted: &[Peer]) -> Result<(Vec<Peer>, LeftOut)> {
+    if wanted.iter().any(|peer| kernel_type(*peer).is_some()) {
+        require_loop_devices()?;
+    }
+    if wanted.iter().any(|peer| kernel_type(*peer).is_none() && *peer != Peer::TandemfsLibrary) && !Path::new("/dev/fuse").exists() {
+        return Err(Failure::new("there is no /dev/fuse: load the kernel module (modprobe fuse), or give the container the device"));
+    }
+    let (mut present, mut left_out) = (Vec::new(), Vec::new());
+    for peer in wanted {
+        match missing(*peer) {
+            None => present.push(*peer),
+            Some(sentence) => left_out.push((peer.name().to_owned(), sentence)),
+        }
+    }
+    if present.is_empty() {
+        let reasons: Vec<String> = left_out.iter().map(|(name, sentence)| format!("{name}: {sentence}")).collect();
+        return Err(Failure::new(format!("nothing can be measured here; {}", reasons.join("; "))));
+    }
+    Ok((present, left_out))
+}
+
+/// The type by which the kernel knows a peer.
+pub fn kernel_type(peer: Peer) -> Option<&'static str> {
+    match peer {
+        Peer::Ext4 | Peer::Ext4Journal => Some("ext4"),
+        Peer::Xfs => Some("xfs"),
+        Peer::Btrfs => Some("btrfs"),
+        Peer::TandemfsRelaxed | Peer::TandemfsStrict | Peer::TandemfsLibrary | Peer::Null => None,
+    }
+}
+
+/// What a peer lacks here, in a sentence.
+fn missing(peer: Peer) -> Option<String> {
+    let kernel_type = kernel_type(peer)?;
+    let mkfs = format!("mkfs.{kernel_type}");
+    if find(&mkfs).is_none() {
+        return Some(format!("{mkfs} is not installed"));
+    }
+    let is_known = || {
+        let known = fs::read_to_string("/proc/filesystems").unwrap_or_default();
+        known.lines().any(|line| line.split_ascii_whitespace().next_back() == Some(kernel_type))
+    };
+    if !is_known() {
+        // Quietly: that there is no such module is the answer.
+        let _asked = command("modprobe").and_then(|mut modprobe| run(modprobe.arg(kernel_type)));
+    }
+    (!is_known()).then(|| format!("this kernel has no {kernel_type}"))
+}
+
+/// Programs that take part, and their versions.
+pub fn versions(peers: &[Peer]) -> Vec<(String, String)> {
+    let mut versions = vec![("tandemfs".to_owned(), env!("CARGO_PKG_VERSION").to_owned())];
+    let mut types: Vec<&str> = peers.iter().filter_map(|peer| kernel_type(*peer)).collect();
+    types.dedup();
+    for kernel_type in types {
+        let program = format!("mkfs.{kernel_type}");
+        let word = if kernel_type == "btrfs" { "--version" } else { "-V" };
+        versions.extend(version(&program, word).map(|version| (program, version)));
+    }
+    versions
+}
+
+/// The first line of what a program says of itself, on whichever output.
+pub fn version(program: &str, word: &str) -> Option<String> {
+    let output = command(program).ok()?.arg(word).stdin(Stdio::null()).output().ok()?;
+    let said = [output.stdout, output.stderr].concat();
+    String::from_utf8_lossy(&said).lines().map(str::trim).find(|line| !line.is_empty()).map(str::to_owned)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_needs_no_kernel_is_always_there() {
+        for peer in [Peer::TandemfsLibrary, Peer::TandemfsRelaxed, Peer::Null] {
+            assert_eq!(missing(peer), None);
+        }
+        let (present, left_out) = available(&[Peer::TandemfsLibrary]).unwrap_or_else(|failure| panic!("{failure}"));
+        assert_eq!((present, left_out.len()), (vec![Peer::TandemfsLibrary], 0));
+    }
+}

@@ -1,0 +1,162 @@
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use clap::ValueEnum;
+use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
+
+use super::command::{command, run};
+use super::memory_file::MemoryFile;
+use super::record::Traffic;
+use crate::failure::{Failure, Result};
+
+/// On what everybody is measured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Place {
+    /// Kernel file systems on a loop device over a file in memory, which takes no time at all; TandemFS on its emulated drive with timing.
+    Free,
+    /// All on the same emulated drive: kernel file systems by its block path behind a loop device.
+    Same,
+}
+
+impl Place {
+    /// The name on the command line, in records and in reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Free => "free",
+            Self::Same => "same",
+        }
+    }
+}
+
+/// A block device that a kernel file system is made on; gone when it is dropped. What is on it before is zeros, or what an earlier run left.
+pub trait Backing {
+    /// `/dev/loopN`.
+    fn block_device(&self) -> &Path;
+
+    /// What has crossed to the drive since [`Backing::begin_traffic`], where the drive counts it.
+    ///
+    /// # Errors
+    /// The drive does not answer.
+    fn traffic(&self) -> Result<Option<Traffic>>;
+
+    /// Counts from nothing from now on.
+    ///
+    /// # Errors
+    /// The drive does not answer.
+    fn begin_traffic(&self) -> Result<()>;
+
+    /// The process that is the drive, where one is: what it takes of the CPUs is the emulation's, not the file system's.
+    fn process(&self) -> Option<u32> {
+        None
+    }
+}
+
+/// A loop device over a file in memory: it takes no time at all. Detached when dropped.
+pub struct FreeDrive<'f> {
+    device: PathBuf,
+    file: &'f MemoryFile,
+    since: Mutex<Counts>,
+}
+
+/// What the kernel counts of a block device.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct Counts {
+    read_bytes: u64,
+    written_bytes: u64,
+    flushes: u64,
+}
+
+impl<'f> FreeDrive<'f> {
+    /// Attaches a file.
+    ///
+    /// # Errors
+    /// There is no loop device to be had.
+    pub fn start(file: &'f MemoryFile) -> Result<Self> {
+        let device = run(command("losetup")?.args(["--find", "--show"]).arg(file.path()))?;
+        Ok(Self { device: device.trim().into(), file, since: Mutex::default() })
+    }
+
+    fn counts(&self) -> Result<Counts> {
+        let name = self.device.file_name().unwrap_or_default().to_string_lossy();
+        Counts::parse(&fs::read_to_string(format!("/sys/block/{name}/stat"))?)
+    }
+}
+
+impl Counts {
+    /// Fields of `/sys/block/DEVICE/stat`, in sectors of 512 B: Documentation/block/stat.rst of the kernel.
+    fn parse(text: &str) -> Result<Self> {
+        let fields: Vec<u64> = text.split_ascii_whitespace().map_while(|field| field.parse().ok()).collect();
+        match fields[..] {
+            [_, _, read, _, _, _, written, ..] => {
+                Ok(Self { read_bytes: read * 512, written_bytes: written * 512, flushes: fields.get(15).copied().unwrap_or_default() })
+            }
+            _ => Err(Failure::new("the kernel's counters of a block device are not as they should be")),
+        }
+    }
+}
+
+impl Backing for FreeDrive<'_> {
+    fn block_device(&self) -> &Path {
+        &self.device
+    }
+
+    fn traffic(&self) -> Result<Option<Traffic>> {
+        let (now, since) = (self.counts()?, *self.since.lock());
+        Ok(Some(Traffic {
+            read_bytes: now.read_bytes.saturating_sub(since.read_bytes),
+            written_bytes: now.written_bytes.saturating_sub(since.written_bytes),
+            flushes: now.flushes.saturating_sub(since.flushes),
+            flash_programmed_bytes: None,
+            flash_read_bytes: None,
+            written_by_structure: BTreeMap::new(),
+        }))
+    }
+
+    fn begin_traffic(&self) -> Result<()> {
+        *self.since.lock() = self.counts()?;
+        Ok(())
+    }
+}
+
+impl Drop for FreeDrive<'_> {
+    fn drop(&mut self) {
+        let detached = command("losetup").and_then(|mut losetup| run(losetup.arg("--detach").arg(&self.device)));
+        if let Err(failure) = detached {
+            eprintln!("tandemfs: {} of {} is left behind: {failure}", self.device.display(), self.file.path().display());
+        }
+    }
+}
+
+/// Whether loop devices can be had here; else a sentence.
+///
+/// # Errors
+/// What is missing.
+pub fn require_loop_devices() -> Result<()> {
+    if !rustix::process::geteuid().is_root() {
+        return Err(Failure::new("only root may make and mount the other file systems; run the comparison as root"));
+    }
+    if !Path::new("/dev/loop-control").exists() {
+        return Err(Failure::new(
+            "there is no /dev/loop-control: load the kernel module (modprobe loop), or give the container the devices",
+        ));
+    }
+    command("losetup").map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kernels_counters_are_read() {
+        let text = "  6 0 48 1 22 4 6256 24 0 16 26 1 2 3 4 9 1\n";
+        let counts = Counts { read_bytes: 48 * 512, written_bytes: 6256 * 512, flushes: 9 };
+        assert_eq!(Counts::parse(text).expect("counters"), counts);
+        // A kernel before 5.5 does not count flushes.
+        assert_eq!(Counts::parse("6 0 48 1 22 4 6256 24 0 16 26").expect("counters"), Counts { flushes: 0, ..counts });
+        assert!(Counts::parse("nothing").is_err());
+    }
+}

@@ -1,0 +1,9 @@
+//! Programs that people run, unchanged as Debian ships them, each with the settings that make its writes durable: a file each.
+
+use super::{fio, postgres, redis, rocksdb, sqlite};
+use crate::compare::case::Cases;
+
+/// All of them.
+pub fn cases() -> Cases {
+    [fio::cases(), redis::cases(), sqlite::cases(), postgres::cases(), rocksdb::cases()].into_iter().flatten().collect()
+}

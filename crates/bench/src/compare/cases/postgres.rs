@@ -1,0 +1,179 @@
+//! PostgreSQL with pgbench.
+//!
+//! [PG1] `fsync`, `synchronous_commit` and `full_page_writes` are on: a commit that was answered survives a power failure.
+//! [PG2] The server listens on a UNIX socket in the scratch directory alone.
+//! [PG3] PostgreSQL refuses to run as root. A benchmark that is root runs it in a user namespace in which root has another number: to the
+//!       server it is an ordinary user without privileges, and files and mounts of root stay reachable for it.
+//! [PG4] The number of transactions is fixed. What pgbench measures is taken, without the time for connections.
+//! [PG5] Afterwards the sums of balances and of what was added to them are the same, and so many transactions are in the history.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use rustix::process::Signal;
+
+use super::clients::scaled;
+use super::programs::{self, Server, number_after};
+use crate::compare::case::{Case, Cases, Group, Outcome, Stage};
+use crate::compare::command::find;
+use crate::failure::{Failure, Result};
+
+/// Clients of pgbench.
+const CLIENTS: u64 = 4;
+/// pgbench's own scale: 100,000 accounts each.
+const BRANCHES: u64 = 5;
+/// Shared memory for pages: less than the database at scale 1, so that some reads go to the file system.
+const SHARED_BUFFERS: &str = "16MB";
+/// The one who owns the database.
+const USER: &str = "bench";
+
+/// Reading alone, and pgbench's mix like TPC-B's.
+pub fn cases() -> Cases {
+    [Pgbench { is_select: true }, Pgbench { is_select: false }].into_iter().map(|case| Box::new(case) as Box<dyn Case>).collect()
+}
+
+struct Pgbench {
+    is_select: bool,
+}
+
+impl Pgbench {
+    /// Transactions of all clients at scale 1.
+    fn transactions(&self) -> u64 {
+        if self.is_select { 40_000 } else { 8000 }
+    }
+}
+
+impl Case for Pgbench {
+    fn name(&self) -> String {
+        if self.is_select { "pgbench-select" } else { "pgbench-read-write" }.to_owned()
+    }
+
+    fn group(&self) -> Group {
+        Group::Applications
+    }
+
+    fn description(&self) -> String {
+        format!(
+            "PostgreSQL, {}: {} transactions by {CLIENTS} clients, {} accounts, {SHARED_BUFFERS} of shared buffers; fsync, synchronous_commit \
+             and full_page_writes on",
+            if self.is_select { "pgbench -S" } else { "pgbench (like TPC-B)" },
+            self.transactions(),
+            BRANCHES * 100_000,
+        )
+    }
+
+    fn clients(&self) -> u32 {
+        CLIENTS as u32
+    }
+
+    fn programs(&self) -> &'static [&'static str] {
+        &["initdb", "postgres", "pgbench", "psql", "unshare"]
+    }
+
+    fn is_quick(&self) -> bool {
+        false
+    }
+
+    fn bytes_needed(&self) -> u64 {
+        1 << 30
+    }
+
+    fn run(&self, stage: &mut Stage<'_>) -> Result<Outcome> {
+        let scratch = stage.scratch.to_owned();
+        let data = stage.directory.join("data");
+        let socket = programs::socket(&scratch, ".s.PGSQL.5432")?;
+        // Not synchronised while it is made: `make_cold` does that for all of it.
+        let mut make = unprivileged("initdb", &scratch)?;
+        make.arg("-D").arg(&data).args(["-A", "trust", "-N", "--locale=C", "-E", "UTF8", "-U", USER]);
+        programs::run(&mut make, &scratch)?;
+        let server = start(&data, &scratch, &socket, &["fsync=off"])?;
+        let mut fill = client("pgbench", &scratch)?;
+        programs::run(fill.args(["-i", "-q", "-s", &scaled(BRANCHES, stage.scale, 1).to_string(), "postgres"]), &scratch)?;
+        server.end();
+        stage.make_cold()?;
+
+        let server = start(&data, &scratch, &socket, &["fsync=on", "synchronous_commit=on", "full_page_writes=on"])?;
+        let transactions = scaled(self.transactions() / CLIENTS, stage.scale, 20) * CLIENTS;
+        let mut load = client("pgbench", &scratch)?;
+        load.args(["-n", "-c", &CLIENTS.to_string(), "-j", "2", "-t", &(transactions / CLIENTS).to_string()]);
+        load.arg(format!("--random-seed={}", stage.seed & 0xffff_ffff));
+        if self.is_select {
+            load.arg("-S");
+        }
+        let said = stage.time(|| programs::run(load.arg("postgres"), &scratch))?;
+        let (done, rate) = (number_after(&said, "number of transactions actually processed:")?, number_after(&said, "tps =")?);
+        if done != transactions as f64 || rate <= 0.0 {
+            return Err(Failure::new(format!("pgbench did {done} transactions instead of {transactions}")));
+        }
+        self.check(transactions, &scratch)?;
+        server.end();
+        Ok(Outcome { units: done, unit: "transactions", latencies: None, own_time: Some(Duration::from_secs_f64(done / rate)) })
+    }
+}
+
+impl Pgbench {
+    /// [PG5].
+    fn check(&self, transactions: u64, scratch: &Path) -> Result<()> {
+        let query = "SELECT (SELECT count(*) FROM pgbench_history), (SELECT coalesce(sum(delta), 0) FROM pgbench_history) =
+                     (SELECT sum(abalance) FROM pgbench_accounts), (SELECT sum(bbalance) FROM pgbench_branches) =
+                     (SELECT sum(abalance) FROM pgbench_accounts)";
+        let said = programs::run(client("psql", scratch)?.args(["-X", "-A", "-t", "-c", query, "postgres"]), scratch)?;
+        let expected = format!("{}|t|t", if self.is_select { 0 } else { transactions });
+        match said.trim() == expected {
+            true => Ok(()),
+            false => Err(Failure::new(format!("the database says {} of its history and sums instead of {expected}", said.trim()))),
+        }
+    }
+}
+
+/// A program of the server ([PG3]).
+fn unprivileged(name: &str, scratch: &Path) -> Result<Command> {
+    if !rustix::process::geteuid().is_root() {
+        return programs::command(name, scratch);
+    }
+    let program: PathBuf = find(name).ok_or_else(|| Failure::new(format!("{name} is not installed")))?;
+    let mut command = programs::command("unshare", scratch)?;
+    command.args(["--user", "--map-user=1000", "--map-group=1000"]).arg(program);
+    Ok(command)
+}
+
+fn client(name: &str, scratch: &Path) -> Result<Command> {
+    let mut command = programs::command(name, scratch)?;
+    command.arg("-h").arg(scratch).args(["-U", USER]).env_remove("PGOPTIONS").env_remove("PGSERVICE").env_remove("PGPORT");
+    Ok(command)
+}
+
+/// [PG2]. It ends by SIGINT, which is a fast shutdown: clients are not waited for.
+fn start(data: &Path, scratch: &Path, socket: &Path, settings: &[&str]) -> Result<Server> {
+    let mut command = unprivileged("postgres", scratch)?;
+    command.arg("-D").arg(data).arg("-k").arg(scratch).args(["-p", "5432", "-c", "listen_addresses=", "-c", "max_wal_size=256MB"]);
+    command.arg("-c").arg(format!("shared_buffers={SHARED_BUFFERS}"));
+    for setting in settings {
+        command.args(["-c", setting]);
+    }
+    let mut server = Server::start(&mut command, scratch, Signal::INT)?;
+    server.wait_until(|| {
+        let mut ask = client("psql", scratch);
+        socket.exists() && ask.as_mut().is_ok_and(|ask| programs::run(ask.args(["-X", "-c", "SELECT 1", "postgres"]), scratch).is_ok())
+    })?;
+    Ok(server)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::compare::cases::support::run_once;
+
+    #[test]
+    fn a_server_is_measured_and_its_sums_are_checked() {
+        if ["initdb", "postgres", "pgbench", "psql", "unshare"].iter().any(|name| find(name).is_none()) {
+            eprintln!("PostgreSQL is not installed: not tested");
+            return;
+        }
+        for case in cases() {
+            let (outcome, clock) = run_once(&*case, 1e-3).unwrap_or_else(|failure| panic!("{}: {failure}", case.name()));
+            assert!(outcome.units == 80.0 && outcome.own_time.is_some() && clock.ended == 1, "{}", case.name());
+        }
+    }
+}

@@ -1,0 +1,270 @@
+//! Programs that cases run, and servers that end with them.
+//!
+//! [PR1] A program is waited for by its pidfd, so its end is seen at once, and a signal that asks the benchmark for the end as soon.
+//! [PR2] Whatever was started ends, also on an error or a signal: by its own pid, politely where it may write something, then by force.
+//! [PR3] A program speaks to files in the case's scratch directory, never to a pipe: nobody has to read while it is measured.
+//! [PR4] Settings of the user (`~/.gitconfig`, `~/.sqliterc`, the locale) change nothing: they get a home of their own and the C locale.
+//! [PR5] They read nothing from the terminal, and an interrupt from it is for the benchmark alone, which then ends them in order.
+
+use std::fs::{self, File};
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
+
+use crate::compare;
+use crate::failure::{Failure, Result};
+use crate::machine;
+
+/// Longest that a program may take.
+const RUN_MAX: Duration = Duration::from_secs(1800);
+/// Longest that a server may take to answer, or to end when it is asked to.
+const SERVER_MAX: Duration = Duration::from_secs(60);
+/// Between two looks at what cannot be waited for.
+const LOOK: Duration = Duration::from_millis(5);
+
+/// A command that knows nothing of the user's settings and terminal ([PR4], [PR5]).
+///
+/// # Errors
+/// The program is missing.
+pub fn command(name: &str, scratch: &Path) -> Result<Command> {
+    let mut command = compare::command::command(name)?;
+    command.env("HOME", scratch).env("LC_ALL", "C").env("TZ", "UTC").stdin(Stdio::null()).process_group(0);
+    Ok(command)
+}
+
+/// Runs a program to its end. Returns its standard output.
+///
+/// # Errors
+/// It cannot be started, fails (the last line that it said is in the sentence), takes longer than half an hour, or a signal came.
+pub fn run(command: &mut Command, scratch: &Path) -> Result<String> {
+    let (output, errors) = (scratch.join("program.out"), scratch.join("program.err"));
+    command.stdout(File::create(&output)?).stderr(File::create(&errors)?);
+    run_aside(command, &errors)?;
+    Ok(String::from_utf8_lossy(&fs::read(&output)?).into_owned())
+}
+
+/// Runs a program whose output is somewhere already; `errors` is where its standard error goes.
+///
+/// # Errors
+/// Those of [`run`].
+pub fn run_aside(command: &mut Command, errors: &Path) -> Result<()> {
+    let name = name_of(command);
+    let child = command.spawn().map_err(|error| Failure::new(format!("{name} does not start: {error}")))?;
+    let mut running = Running { child, stop: Signal::KILL };
+    let status =
+        running.wait(RUN_MAX)?.ok_or_else(|| Failure::new(format!("{name} takes longer than {} minutes", RUN_MAX.as_secs() / 60)))?;
+    if status.success() {
+        return Ok(());
+    }
+    let said = String::from_utf8_lossy(&fs::read(errors).unwrap_or_default()).into_owned();
+    let last = said.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("it said nothing").trim();
+    let how = status.signal().map_or_else(|| status.to_string(), |signal| format!("signal {signal}"));
+    Err(Failure::new(format!("{name} failed ({how}): {last}")))
+}
+
+fn name_of(command: &Command) -> String {
+    Path::new(command.get_program()).file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
+}
+
+/// A process that was started and ends at the latest when this is dropped ([PR2]).
+struct Running {
+    child: Child,
+    stop: Signal,
+}
+
+impl Running {
+    /// Waits for the end; none when it has not come in time ([PR1]).
+    fn wait(&mut self, at_most: Duration) -> Result<Option<std::process::ExitStatus>> {
+        let pid = Pid::from_child(&self.child);
+        let descriptor = pidfd_open(pid, PidfdFlags::empty())?;
+        let start = Instant::now();
+        loop {
+            let mut descriptors = [PollFd::new(&descriptor, PollFlags::IN)];
+            match poll(&mut descriptors, Some(&Timespec { tv_sec: 0, tv_nsec: 100_000_000 })) {
+                Ok(0) | Err(rustix::io::Errno::INTR) => machine::check()?,
+                Ok(_) => return Ok(Some(self.child.wait()?)),
+                Err(error) => return Err(error.into()),
+            }
+            if start.elapsed() > at_most {
+                return Ok(None);
+            }
+        }
+    }
+
+    fn end(&mut self) {
+        // Once it was waited for the number may be somebody else's.
+        if matches!(self.child.try_wait(), Ok(Some(_))) {
+            return;
+        }
+        let _may_be_gone = kill_process(Pid::from_child(&self.child), self.stop);
+        let start = Instant::now();
+        while start.elapsed() < SERVER_MAX {
+            match self.child.try_wait() {
+                Ok(None) => std::thread::sleep(LOOK),
+                _ => return,
+            }
+        }
+        let _may_be_gone = self.child.kill();
+        let _may_be_gone = self.child.wait();
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+/// A server, which ends when this is dropped.
+pub struct Server {
+    running: Running,
+    name: String,
+    errors: PathBuf,
+}
+
+impl Server {
+    /// Starts it; `stop` asks it for its end. What it says goes to the scratch directory.
+    ///
+    /// # Errors
+    /// It does not start.
+    pub fn start(command: &mut Command, scratch: &Path, stop: Signal) -> Result<Self> {
+        let name = name_of(command);
+        let errors = scratch.join(format!("{name}.log"));
+        let log = File::create(&errors)?;
+        command.stdout(log.try_clone()?).stderr(log);
+        let child = command.spawn().map_err(|error| Failure::new(format!("{name} does not start: {error}")))?;
+        Ok(Self { running: Running { child, stop }, name, errors })
+    }
+
+    /// Waits until it answers.
+    ///
+    /// # Errors
+    /// It ended instead (the last line that it said is in the sentence), or takes longer than a minute.
+    pub fn wait_until(&mut self, mut answers: impl FnMut() -> bool) -> Result<()> {
+        let start = Instant::now();
+        while !answers() {
+            machine::check()?;
+            if self.running.child.try_wait()?.is_some() {
+                let said = String::from_utf8_lossy(&fs::read(&self.errors).unwrap_or_default()).into_owned();
+                let last = said.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("it said nothing").trim().to_owned();
+                return Err(Failure::new(format!("{} ended: {last}", self.name)));
+            }
+            if start.elapsed() > SERVER_MAX {
+                return Err(Failure::new(format!("{} does not answer within a minute", self.name)));
+            }
+            std::thread::sleep(LOOK);
+        }
+        Ok(())
+    }
+
+    /// Asks it to end, and waits for that.
+    pub fn end(mut self) {
+        self.running.end();
+    }
+
+    /// Its process.
+    #[cfg(test)]
+    fn id(&self) -> u32 {
+        self.running.child.id()
+    }
+}
+
+/// A path for a server's socket.
+///
+/// # Errors
+/// The path is longer than a socket's may be.
+pub fn socket(scratch: &Path, name: &str) -> Result<PathBuf> {
+    let path = scratch.join(name);
+    if path.as_os_str().len() > 100 {
+        return Err(Failure::new(format!("{} is too long for a socket; name a shorter directory with --directory", path.display())));
+    }
+    Ok(path)
+}
+
+/// Whether something listens there.
+pub fn is_listening(socket: &Path) -> bool {
+    UnixStream::connect(socket).is_ok()
+}
+
+/// The number behind `before` in what a program said.
+///
+/// # Errors
+/// It said nothing like that.
+pub fn number_after(said: &str, before: &str) -> Result<f64> {
+    let rest = said.split_once(before).map(|(_, rest)| rest.trim_start());
+    let digits = rest.map(|rest| rest.split(|letter: char| !letter.is_ascii_digit() && letter != '.').next().unwrap_or_default());
+    digits
+        .and_then(|digits| digits.parse().ok())
+        .ok_or_else(|| Failure::new(format!("no number behind `{before}` in what the program said")))
+}
+
+/// What a server of Redis answers on a socket to a command of one line.
+///
+/// # Errors
+/// It does not answer.
+pub fn ask_line(socket: &Path, line: &str) -> Result<String> {
+    use std::io::{BufRead, BufReader, Write};
+    let mut stream = UnixStream::connect(socket)?;
+    stream.set_read_timeout(Some(SERVER_MAX))?;
+    stream.write_all(format!("{line}\r\n").as_bytes())?;
+    let mut answer = String::new();
+    BufReader::new(stream).read_line(&mut answer)?;
+    Ok(answer.trim_end().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn scratch() -> tempfile::TempDir {
+        tempfile::tempdir().expect("a directory")
+    }
+
+    #[test]
+    fn what_a_program_says_comes_back_and_its_failure_is_a_sentence() {
+        let scratch = scratch();
+        let mut echo = command("sh", scratch.path()).expect("sh");
+        assert_eq!(run(echo.args(["-c", "echo said; echo $HOME >&2"]), scratch.path()).expect("run"), "said\n");
+        let mut wrong = command("sh", scratch.path()).expect("sh");
+        let failure = run(wrong.args(["-c", "echo first >&2; echo the reason >&2; exit 3"]), scratch.path()).expect_err("failed");
+        assert_eq!(failure.to_string(), "sh failed (exit status: 3): the reason");
+        assert_eq!(
+            command("no-such-program", scratch.path()).err().map(|failure| failure.to_string()),
+            Some("no-such-program is not installed".to_owned())
+        );
+    }
+
+    #[test]
+    fn a_server_ends_with_its_guard() {
+        let scratch = scratch();
+        let mut sleep = command("sleep", scratch.path()).expect("sleep");
+        let mut server = Server::start(sleep.arg("300"), scratch.path(), Signal::TERM).expect("started");
+        server.wait_until(|| true).expect("answers");
+        let process = PathBuf::from(format!("/proc/{}", server.id()));
+        assert!(process.exists());
+        drop(server);
+        assert!(!process.exists());
+    }
+
+    #[test]
+    fn a_server_that_ends_by_itself_is_told_by_its_last_words() {
+        let scratch = scratch();
+        let mut wrong = command("sh", scratch.path()).expect("sh");
+        let mut server = Server::start(wrong.args(["-c", "echo no such option >&2"]), scratch.path(), Signal::TERM).expect("started");
+        let failure = server.wait_until(|| false).expect_err("ended");
+        assert_eq!(failure.to_string(), "sh ended: no such option");
+    }
+
+    #[test]
+    fn numbers_are_found_behind_words() {
+        let said = "transactions: 1200/1200\ntps = 8123.25 (without initial connection time)\n";
+        assert_eq!(number_after(said, "tps =").expect("a number"), 8123.25);
+        assert_eq!(number_after(said, "transactions:").expect("a number"), 1200.0);
+        assert!(number_after(said, "latency").is_err() && number_after(said, "without").is_err());
+    }
+}

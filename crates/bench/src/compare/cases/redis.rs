@@ -1,0 +1,140 @@
+//! Redis with `appendfsync always`: each answer is durable.
+//!
+//! [RE1] Redis writes its log once for all commands that one turn of its loop has read, and then one fsync: so clients and pipelines share it.
+//! [RE2] The server listens on a UNIX socket in the scratch directory alone, never rewrites its log and takes no snapshots.
+//! [RE3] After the measured part the server is ended and started again on the same log: it has as many keys as before.
+
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use rustix::process::Signal;
+
+use super::clients::scaled;
+use super::programs::{self, Server, ask_line, is_listening};
+use crate::compare::case::{Case, Cases, Group, Outcome, Stage};
+use crate::failure::{Failure, Result};
+
+/// Connections of redis-benchmark, its default.
+const CLIENTS: u32 = 50;
+
+/// By the commands that a client sends before it waits.
+pub fn cases() -> Cases {
+    [1, 10, 100].into_iter().map(|pipeline| Box::new(Always { pipeline }) as Box<dyn Case>).collect()
+}
+
+struct Always {
+    pipeline: u64,
+}
+
+impl Always {
+    /// SETs at scale 1.
+    fn commands(&self) -> u64 {
+        match self.pipeline {
+            1 => 50_000,
+            10 => 200_000,
+            _ => 500_000,
+        }
+    }
+}
+
+impl Case for Always {
+    fn name(&self) -> String {
+        format!("redis-always-p{}", self.pipeline)
+    }
+
+    fn group(&self) -> Group {
+        Group::Applications
+    }
+
+    fn description(&self) -> String {
+        format!(
+            "redis-server with appendfsync always: {} SETs of 100 bytes to random keys by {CLIENTS} clients of redis-benchmark, pipeline {}",
+            self.commands(),
+            self.pipeline
+        )
+    }
+
+    fn clients(&self) -> u32 {
+        CLIENTS
+    }
+
+    fn programs(&self) -> &'static [&'static str] {
+        &["redis-server", "redis-benchmark"]
+    }
+
+    fn is_quick(&self) -> bool {
+        self.pipeline == 1
+    }
+
+    fn bytes_needed(&self) -> u64 {
+        self.commands() * 200 + (64 << 20)
+    }
+
+    fn run(&self, stage: &mut Stage<'_>) -> Result<Outcome> {
+        let commands = scaled(self.commands(), stage.scale, 1000);
+        let (directory, scratch) = (stage.directory.to_owned(), stage.scratch.to_owned());
+        let socket = programs::socket(&scratch, "redis.sock")?;
+        let server = start(&directory, &scratch, &socket)?;
+        let mut load = programs::command("redis-benchmark", &scratch)?;
+        load.arg("-s").arg(&socket).args(["-t", "set", "-d", "100", "--csv", "-r", "100000"]);
+        load.args(["-n", &commands.to_string(), "-c", &CLIENTS.to_string(), "-P", &self.pipeline.to_string()]);
+        let said = stage.time(|| programs::run(&mut load, &scratch))?;
+        let rate = parse(&said)?;
+        let keys = ask_line(&socket, "DBSIZE")?;
+        server.end();
+        // [RE3].
+        let server = start(&directory, &scratch, &socket)?;
+        let again = ask_line(&socket, "DBSIZE")?;
+        server.end();
+        if keys == ":0" || keys != again {
+            return Err(Failure::new(format!("redis-server has {again} keys after a restart and had {keys}")));
+        }
+        let time = Duration::from_secs_f64(commands as f64 / rate);
+        Ok(Outcome { units: commands as f64, unit: "operations", latencies: None, own_time: Some(time) })
+    }
+}
+
+/// [RE2].
+fn start(directory: &Path, scratch: &Path, socket: &Path) -> Result<Server> {
+    let mut command: Command = programs::command("redis-server", scratch)?;
+    command.args(["--port", "0", "--daemonize", "no", "--save", "", "--appendonly", "yes", "--appendfsync", "always"]);
+    command.args(["--auto-aof-rewrite-percentage", "0", "--dir"]).arg(directory).arg("--unixsocket").arg(socket);
+    let mut server = Server::start(&mut command, scratch, Signal::TERM)?;
+    server.wait_until(|| is_listening(socket) && ask_line(socket, "PING").is_ok_and(|answer| answer == "+PONG"))?;
+    Ok(server)
+}
+
+/// Requests a second, from the comma-separated output.
+fn parse(said: &str) -> Result<f64> {
+    let line = said.lines().find(|line| line.starts_with("\"SET\""));
+    let field = line.and_then(|line| line.split(',').nth(1)).map(|field| field.trim_matches('"'));
+    field
+        .and_then(|field| field.parse().ok())
+        .filter(|rate| *rate > 0.0)
+        .ok_or_else(|| Failure::new("redis-benchmark named no rate of SET"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::compare::cases::support::run_once;
+    use crate::compare::command::find;
+
+    #[test]
+    fn a_server_is_measured_and_keeps_its_keys() {
+        if find("redis-server").is_none() || find("redis-benchmark").is_none() {
+            eprintln!("Redis is not installed: not tested");
+            return;
+        }
+        let (outcome, clock) = run_once(&Always { pipeline: 10 }, 1e-3).unwrap_or_else(|failure| panic!("{failure}"));
+        assert!(outcome.units == 1000.0 && outcome.own_time.is_some() && clock.ended == 1);
+    }
+
+    #[test]
+    fn the_rate_is_the_second_field() {
+        let said = "\"test\",\"rps\",\"avg_latency_ms\"\n\"SET\",\"15384.62\",\"3.1\"\n";
+        assert_eq!(parse(said).expect("a rate"), 15384.62);
+        assert!(parse("\"test\",\"rps\"\n").is_err() && parse("\"SET\",\"0.00\"\n").is_err());
+    }
+}

@@ -1,0 +1,235 @@
+//! RocksDB's own `db_bench`.
+//!
+//! [RO1] Keys of 16 and values of 400 bytes, no compression (what snappy costs is not a file system's affair), the log as it is by default.
+//! [RO2] The database is filled by a run of its own before; what is timed opens it, works and closes it, and db_bench's own time is taken.
+//! [RO3] YCSB's mixes are approximated, as db_bench has no such driver. A and B are `readrandomwriterandom` with 50 and 95 % of reads; C is
+//!       `readrandom`; D, which reads the newest, is `readrandom` of keys that are drawn by an exponential distribution of range 8, without
+//!       D's 5 % of writes; E is `mixgraph` with 95 % of scans of up to 100 keys and 5 % of puts; F is `updaterandom`, which reads, changes and
+//!       writes a key, for that half of F's operations, and then `readrandom` for the other half. Keys are drawn evenly but in D; YCSB's are
+//!       zipfian, which caches like better. The few values that E writes are of mixgraph's own sizes, some 60 bytes.
+
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use super::clients::scaled;
+use super::programs;
+use crate::compare::case::{Case, Cases, Group, Outcome, Stage};
+use crate::failure::{Failure, Result};
+
+/// Bytes of a value.
+const VALUE_BYTES: u64 = 400;
+/// Keys at scale 1.
+const KEYS: u64 = 200_000;
+
+/// A run of db_bench.
+struct Bench {
+    name: &'static str,
+    what: &'static str,
+    /// db_bench's names, in the order in which they are run.
+    benchmarks: &'static str,
+    arguments: &'static [&'static str],
+    /// Operations at scale 1, for each of the benchmarks.
+    operations: u64,
+    threads: u32,
+    /// Whether there are keys before.
+    is_filled: bool,
+    is_quick: bool,
+}
+
+/// All of them.
+pub fn cases() -> Cases {
+    let base = Bench {
+        name: "",
+        what: "",
+        benchmarks: "readrandomwriterandom",
+        arguments: &[],
+        operations: 100_000,
+        threads: 1,
+        is_filled: true,
+        is_quick: false,
+    };
+    let all = [
+        Bench {
+            name: "fillsync",
+            what: "writes of new keys, each durable",
+            benchmarks: "fillsync",
+            operations: 20_000,
+            is_filled: false,
+            is_quick: true,
+            ..base
+        },
+        Bench {
+            name: "overwrite",
+            what: "writes of keys that exist, not synchronised",
+            benchmarks: "overwrite",
+            operations: 200_000,
+            ..base
+        },
+        Bench {
+            name: "readwhilewriting",
+            what: "reads by four threads while one writes",
+            benchmarks: "readwhilewriting",
+            operations: 40_000,
+            threads: 4,
+            ..base
+        },
+        Bench { name: "ycsb-a", what: "like YCSB A: 50 % reads, 50 % writes", arguments: &["--readwritepercent=50"], ..base },
+        Bench { name: "ycsb-b", what: "like YCSB B: 95 % reads, 5 % writes", arguments: &["--readwritepercent=95"], ..base },
+        Bench { name: "ycsb-c", what: "like YCSB C: reads alone", benchmarks: "readrandom", ..base },
+        Bench {
+            name: "ycsb-d",
+            what: "like YCSB D: reads, most of them of a few keys; its 5 % of writes are left out",
+            benchmarks: "readrandom",
+            arguments: &["--read_random_exp_range=8"],
+            ..base
+        },
+        Bench {
+            name: "ycsb-e",
+            what: "like YCSB E: 95 % scans of up to 100 keys, 5 % writes",
+            benchmarks: "mixgraph",
+            arguments: &["--mix_get_ratio=0", "--mix_put_ratio=0.05", "--mix_seek_ratio=0.95", "--mix_max_scan_len=100"],
+            operations: 20_000,
+            ..base
+        },
+        Bench {
+            name: "ycsb-f",
+            what: "like YCSB F: keys are read, changed and written, then as many are read",
+            benchmarks: "updaterandom,readrandom",
+            operations: 50_000,
+            ..base
+        },
+    ];
+    all.into_iter().map(|bench| Box::new(bench) as Box<dyn Case>).collect()
+}
+
+impl Case for Bench {
+    fn name(&self) -> String {
+        format!("rocksdb-{}", self.name)
+    }
+
+    fn group(&self) -> Group {
+        Group::Applications
+    }
+
+    fn description(&self) -> String {
+        let filled = if self.is_filled { format!(" in a database of {KEYS} keys") } else { String::new() };
+        let each = if self.threads > 1 { " by each" } else { "" };
+        format!(
+            "RocksDB's db_bench: {}{filled}; values of {VALUE_BYTES} bytes, {} operations{each} ({})",
+            self.what, self.operations, self.benchmarks
+        )
+    }
+
+    fn clients(&self) -> u32 {
+        self.threads
+    }
+
+    fn programs(&self) -> &'static [&'static str] {
+        &["db_bench"]
+    }
+
+    fn is_quick(&self) -> bool {
+        self.is_quick
+    }
+
+    fn bytes_needed(&self) -> u64 {
+        // Levels are rewritten: old and new exist at once.
+        (KEYS + self.operations) * (VALUE_BYTES + 100) * 3 + (256 << 20)
+    }
+
+    fn run(&self, stage: &mut Stage<'_>) -> Result<Outcome> {
+        let (directory, scratch) = (stage.directory.join("database"), stage.scratch.to_owned());
+        let keys = scaled(KEYS, stage.scale, 2000);
+        let operations = scaled(self.operations, stage.scale, 200);
+        if self.is_filled {
+            let mut fill = command(&directory, &scratch, stage.seed)?;
+            fill.args(["--benchmarks=fillrandom", "--use_existing_db=0"]).arg(format!("--num={keys}"));
+            programs::run(&mut fill, &scratch)?;
+            stage.make_cold()?;
+        }
+        let mut bench = command(&directory, &scratch, stage.seed)?;
+        bench.arg(format!("--benchmarks={}", self.benchmarks)).arg(format!("--threads={}", self.threads)).args(self.arguments);
+        if self.is_filled {
+            bench.args(["--use_existing_db=1"]).arg(format!("--num={keys}")).arg(format!("--reads={operations}"));
+            // What writes does so many of the operations, what reads so many of the keys.
+            bench.arg(format!("--writes={operations}"));
+        } else {
+            // `fillsync` divides the number of keys by 1,000, but not that of writes.
+            bench.arg(format!("--num={}", operations * 1000)).arg(format!("--writes={operations}"));
+        }
+        let said = stage.time(|| programs::run(&mut bench, &scratch))?;
+        let results = self.benchmarks.split(',').map(|benchmark| parse(&said, benchmark)).collect::<Result<Vec<_>>>()?;
+        let done: f64 = results.iter().map(|(_, done)| done).sum();
+        let seconds: f64 = results.iter().map(|(seconds, _)| seconds).sum();
+        if done < operations as f64 || seconds <= 0.0 {
+            return Err(Failure::new(format!("db_bench did {done} operations in {seconds} s instead of {operations}")));
+        }
+        check(&directory, &scratch, stage.seed, if self.is_filled { keys } else { operations })?;
+        Ok(Outcome { units: done, unit: "operations", latencies: None, own_time: Some(Duration::from_secs_f64(seconds)) })
+    }
+}
+
+/// [RO1].
+fn command(directory: &Path, scratch: &Path, seed: u64) -> Result<Command> {
+    let mut command = programs::command("db_bench", scratch)?;
+    command
+        .arg(format!("--db={}", directory.display()))
+        .arg(format!("--value_size={VALUE_BYTES}"))
+        .arg(format!("--seed={}", seed & 0xffff | 1));
+    command.args(["--compression_type=none", "--key_size=16"]);
+    Ok(command)
+}
+
+/// Keys are read back: of evenly drawn keys some exist, and what is read was verified by its checksum.
+fn check(directory: &Path, scratch: &Path, seed: u64, keys: u64) -> Result<()> {
+    let mut command = command(directory, scratch, seed)?;
+    command.args(["--benchmarks=readrandom", "--use_existing_db=1", "--readonly=1", "--verify_checksum=1"]);
+    let said = programs::run(command.arg(format!("--num={keys}")).arg("--reads=200"), scratch)?;
+    let found = said.rsplit_once(" found)").and_then(|(before, _)| before.rsplit_once('(')).map(|(_, counts)| counts);
+    let found = found.and_then(|counts| counts.split_once(" of ")?.0.parse::<u64>().ok()).unwrap_or_default();
+    // Keys are drawn with repetitions when a database is filled: 1 - 1/e of them exist.
+    if found < 80 { Err(Failure::new(format!("{found} of 200 keys were found again"))) } else { Ok(()) }
+}
+
+/// Seconds and operations of a benchmark.
+fn parse(said: &str, benchmark: &str) -> Result<(f64, f64)> {
+    let line = said.lines().find(|line| line.split_whitespace().next() == Some(benchmark) && line.contains("micros/op"));
+    let words: Vec<&str> = line.unwrap_or_default().split_whitespace().collect();
+    let before = |unit: &str| {
+        let index = words.iter().position(|word| word.trim_end_matches(';') == unit)?;
+        words.get(index.checked_sub(1)?)?.parse::<f64>().ok()
+    };
+    match (before("seconds"), before("operations")) {
+        (Some(seconds), Some(operations)) => Ok((seconds, operations)),
+        _ => Err(Failure::new(format!("db_bench said nothing of {benchmark}"))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::compare::cases::support::run_once;
+    use crate::compare::command::find;
+
+    #[test]
+    fn every_benchmark_runs_and_keys_are_found_again() {
+        if find("db_bench").is_none() {
+            eprintln!("db_bench is not installed: not tested");
+            return;
+        }
+        for case in cases() {
+            let (outcome, clock) = run_once(&*case, 1e-3).unwrap_or_else(|failure| panic!("{}: {failure}", case.name()));
+            assert!(outcome.units >= 200.0 && outcome.own_time.is_some() && clock.ended == 1, "{}: {}", case.name(), outcome.units);
+        }
+    }
+
+    #[test]
+    fn lines_of_benchmarks_are_understood() {
+        let said = "Keys: 16 bytes each\nupdaterandom :  115.403 micros/op 8664 ops/sec 2.308 seconds 20000 operations;    6.6 MB/s ( updates)\n\
+                    readrandom   :      35.397 micros/op 28247 ops/sec 0.708 seconds 20000 operations;   10.8 MB/s (19304 of 20000 found)\n";
+        assert_eq!(parse(said, "updaterandom").expect("a line"), (2.308, 20_000.0));
+        assert_eq!(parse(said, "readrandom").expect("a line"), (0.708, 20_000.0));
+        assert!(parse(said, "random").is_err());
+    }
+}

@@ -1,0 +1,459 @@
+//! How cost grows: with files in a directory, size of a file, clients, fill level and age.
+//!
+//! [SC1] A case is one point; its parameter is what grows, and everything else is the same in all points of a series. Operations are timed one
+//!       by one.
+//! [SC2] A parameter is never scaled: `--quick` does fewer operations, and leaves these cases out, since what lies in front is not fewer.
+//! [SC3] Files in front of what is measured are made by mknod, the cheapest way; those of sizes are written whole and are durable.
+//! [SC4] Fill is what statfs says: files of 64 MiB and less until so many percent are used, beside the file that is overwritten.
+//! [SC5] Age is how often a drive was written over: files whose sizes follow a power law (1 KiB to 16 MiB, exponent 1.2, so most are small and
+//!       most bytes are in large ones) are made while less than 70 % is used, random ones are removed while more than 60 % is. Then a file is
+//!       written and read in sequence, cold. How it lies on the drive is not told: FUSE has no FIEMAP.
+//! [SC6] What is written is read back where it is small; of large files the blocks that were overwritten are.
+
+use std::fs::{self, File, OpenOptions};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::Barrier;
+use std::time::Instant;
+
+use rustix::fs::{FileType, Mode, mknodat, statvfs};
+
+use super::clients::scaled;
+use crate::compare::case::{Case, Cases, Group, Outcome, Stage};
+use crate::compare::peer::Peer;
+use crate::failure::{Failure, Result};
+use crate::machine;
+use crate::measure::Samples;
+use crate::workloads::random::Random;
+
+const KIB: u64 = 1 << 10;
+const MIB: u64 = 1 << 20;
+const GIB: u64 = 1 << 30;
+const BLOCK: usize = 4096;
+
+/// All points of all series.
+pub fn cases() -> Cases {
+    let mut all: Vec<Point> = Vec::new();
+    for files in [1000, 10_000, 100_000, 1_000_000] {
+        all.extend([Point::CreateIn { files }, Point::LookUpIn { files }]);
+    }
+    all.extend([MIB, 16 * MIB, 256 * MIB, GIB, 10 * GIB].map(|bytes| Point::OverwriteIn { bytes }));
+    all.extend([1, 2, 4, 8, 16].map(|clients| Point::Clients { clients }));
+    all.extend([10, 50, 80, 90, 95].map(|percent| Point::Fill { percent }));
+    all.extend([0, 1, 3].map(|times| Point::Age { times }));
+    all.into_iter().map(|point| Box::new(point) as Box<dyn Case>).collect()
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Point {
+    CreateIn { files: u64 },
+    LookUpIn { files: u64 },
+    OverwriteIn { bytes: u64 },
+    Clients { clients: u32 },
+    Fill { percent: u64 },
+    Age { times: u64 },
+}
+
+/// Bytes of the file that is overwritten on a full drive.
+const FILL_FILE_BYTES: u64 = 64 * MIB;
+/// Bytes of the file that is written and read on an old drive.
+const AGE_FILE_BYTES: u64 = 64 * MIB;
+/// Size of the drive that fill and age ask for.
+const DRIVE_BYTES: u64 = GIB;
+
+impl Case for Point {
+    fn name(&self) -> String {
+        match self {
+            Self::CreateIn { files } => format!("scale-create-in-{files}"),
+            Self::LookUpIn { files } => format!("scale-lookup-in-{files}"),
+            Self::OverwriteIn { bytes } if *bytes < GIB => format!("scale-overwrite-in-{}mib", bytes / MIB),
+            Self::OverwriteIn { bytes } => format!("scale-overwrite-in-{}gib", bytes / GIB),
+            Self::Clients { clients } => format!("scale-clients-{clients}"),
+            Self::Fill { percent } => format!("scale-fill-{percent}"),
+            Self::Age { times } => format!("scale-age-{times}"),
+        }
+    }
+
+    fn group(&self) -> Group {
+        Group::Scale
+    }
+
+    fn description(&self) -> String {
+        let operations = self.operations();
+        match self {
+            Self::CreateIn { files } => format!("{operations} empty files are made in a directory of {files}"),
+            Self::LookUpIn { files } => format!("{operations} random names of a directory of {files} are looked up, after a mount"),
+            Self::OverwriteIn { bytes } => {
+                format!("{operations} random overwrites of 4 KiB with fdatasync in a file of {} MiB", bytes / MIB)
+            }
+            Self::Clients { clients } => {
+                format!(
+                    "{operations} files of 4 KiB are made, written, synchronised by fsync and closed by {clients} clients, a directory each"
+                )
+            }
+            Self::Fill { percent } => format!(
+                "{operations} random overwrites of 4 KiB with fdatasync in a file of {} MiB while {percent} % of the file system is used",
+                FILL_FILE_BYTES / MIB
+            ),
+            Self::Age { times } => format!(
+                "a file of {} MiB is written, synchronised, and read cold in requests of 1 MiB after files of power-law sizes have been made and \
+                 removed until {times} times the file system's size was written",
+                AGE_FILE_BYTES / MIB
+            ),
+        }
+    }
+
+    fn clients(&self) -> u32 {
+        if let Self::Clients { clients } = self { *clients } else { 1 }
+    }
+
+    fn parameter(&self) -> Option<f64> {
+        Some(match *self {
+            Self::CreateIn { files } | Self::LookUpIn { files } => files as f64,
+            Self::OverwriteIn { bytes } => bytes as f64,
+            Self::Clients { clients } => f64::from(clients),
+            Self::Fill { percent } => percent as f64,
+            Self::Age { times } => times as f64,
+        })
+    }
+
+    fn applies_to(&self, peer: Peer) -> bool {
+        // What has no drive is never full and does not age.
+        peer != Peer::TandemfsLibrary && (peer != Peer::Null || !matches!(self, Self::Fill { .. } | Self::Age { .. }))
+    }
+
+    fn is_quick(&self) -> bool {
+        false
+    }
+
+    fn bytes_needed(&self) -> u64 {
+        match self {
+            // An inode, a name and their index.
+            Self::CreateIn { files } | Self::LookUpIn { files } => files * KIB + 256 * MIB,
+            Self::OverwriteIn { bytes } => bytes + 256 * MIB,
+            Self::Clients { .. } => 512 * MIB,
+            Self::Fill { .. } | Self::Age { .. } => DRIVE_BYTES,
+        }
+    }
+
+    fn run(&self, stage: &mut Stage<'_>) -> Result<Outcome> {
+        let operations = scaled(self.operations(), stage.scale, 64);
+        match *self {
+            Self::CreateIn { files } => create_in(stage, files, operations),
+            Self::LookUpIn { files } => look_up_in(stage, files, operations),
+            Self::OverwriteIn { bytes } => overwrite(stage, bytes, operations),
+            Self::Clients { clients } => create_by_clients(stage, u64::from(clients), operations),
+            Self::Fill { percent } => {
+                fill(stage.directory, percent, FILL_FILE_BYTES)?;
+                overwrite(stage, FILL_FILE_BYTES, operations)
+            }
+            Self::Age { times } => {
+                age(stage.directory, times, stage.seed)?;
+                read_and_write(stage, (scaled(AGE_FILE_BYTES / MIB, stage.scale, 4)) * MIB)
+            }
+        }
+    }
+}
+
+impl Point {
+    /// At scale 1.
+    fn operations(self) -> u64 {
+        match self {
+            Self::CreateIn { .. } | Self::LookUpIn { .. } => 5000,
+            Self::OverwriteIn { .. } | Self::Fill { .. } => 5000,
+            Self::Clients { .. } => 8000,
+            Self::Age { .. } => 2 * AGE_FILE_BYTES / MIB,
+        }
+    }
+}
+
+fn outcome(latencies: Samples) -> Outcome {
+    Outcome { units: latencies.count() as f64, unit: "operations", latencies: Some(latencies), own_time: None }
+}
+
+fn timed<T>(samples: &mut Samples, operation: impl FnOnce() -> Result<T>) -> Result<T> {
+    let start = Instant::now();
+    let result = operation()?;
+    samples.add(start.elapsed());
+    Ok(result)
+}
+
+fn file_name(number: u64) -> String {
+    format!("file-{number:07}")
+}
+
+/// [SC3].
+fn make_empty(directory: &Path, files: u64) -> Result<()> {
+    fs::create_dir(directory)?;
+    let directory = File::open(directory)?;
+    for number in 0..files {
+        if number.is_multiple_of(1024) {
+            machine::check()?;
+        }
+        mknodat(&directory, file_name(number), FileType::RegularFile, Mode::from_raw_mode(0o644), 0)?;
+    }
+    Ok(())
+}
+
+fn create_in(stage: &mut Stage<'_>, files: u64, operations: u64) -> Result<Outcome> {
+    let directory = stage.directory.join("wide");
+    make_empty(&directory, files)?;
+    stage.make_cold()?;
+    let mut samples = Samples::new();
+    stage.time(|| {
+        (files..files + operations).try_for_each(|number| {
+            let path = directory.join(file_name(number));
+            timed(&mut samples, || {
+                OpenOptions::new().write(true).create_new(true).open(path)?;
+                Ok(())
+            })
+        })
+    })?;
+    let found = fs::read_dir(&directory)?.count() as u64;
+    if found != files + operations {
+        return Err(Failure::new(format!("the directory has {found} names instead of {}", files + operations)));
+    }
+    Ok(outcome(samples))
+}
+
+fn look_up_in(stage: &mut Stage<'_>, files: u64, operations: u64) -> Result<Outcome> {
+    let directory = stage.directory.join("wide");
+    make_empty(&directory, files)?;
+    stage.make_cold()?;
+    let (mut samples, mut random) = (Samples::new(), Random::new(stage.seed, files));
+    stage.time(|| {
+        (0..operations).try_for_each(|_| {
+            let path = directory.join(file_name(random.below(files)));
+            let found = timed(&mut samples, || Ok(fs::symlink_metadata(path)?))?;
+            if found.is_file() { Ok(()) } else { Err(Failure::new("a name is of something else")) }
+        })
+    })?;
+    Ok(outcome(samples))
+}
+
+/// A block of a file as the `version`th write leaves it.
+fn block(number: u64, version: u64) -> [u8; BLOCK] {
+    let mut random = Random::new(number, version);
+    let mut bytes = [0; BLOCK];
+    bytes.chunks_exact_mut(8).for_each(|word| word.copy_from_slice(&random.next().to_le_bytes()));
+    bytes
+}
+
+fn write_whole(path: &Path, bytes: u64, seed: u64) -> Result<File> {
+    let file = OpenOptions::new().read(true).write(true).create_new(true).open(path)?;
+    let mut random = Random::new(seed, bytes);
+    let piece: Vec<u8> = (0..MIB / 8).flat_map(|_| random.next().to_le_bytes()).collect();
+    for offset in (0..bytes).step_by(MIB as usize) {
+        machine::check()?;
+        file.write_all_at(&piece[..piece.len().min((bytes - offset) as usize)], offset)?;
+    }
+    file.sync_all()?;
+    Ok(file)
+}
+
+fn overwrite(stage: &mut Stage<'_>, bytes: u64, operations: u64) -> Result<Outcome> {
+    let path = stage.directory.join("file");
+    drop(write_whole(&path, bytes, stage.seed)?);
+    stage.make_cold()?;
+    let file = OpenOptions::new().read(true).write(true).open(&path)?;
+    let (mut samples, mut random) = (Samples::new(), Random::new(stage.seed, 1));
+    let blocks = bytes / BLOCK as u64;
+    let places: Vec<u64> = (0..operations).map(|_| random.below(blocks)).collect();
+    let contents: Vec<_> = places.iter().zip(0..).map(|(place, version)| block(*place, version)).collect();
+    stage.time(|| {
+        places.iter().zip(&contents).try_for_each(|(place, content)| {
+            timed(&mut samples, || {
+                file.write_all_at(content, place * BLOCK as u64)?;
+                Ok(file.sync_data()?)
+            })
+        })
+    })?;
+    // [SC6]: the last one of each place.
+    drop(file);
+    let (file, mut found) = (File::open(&path)?, [0; BLOCK]);
+    let last: std::collections::HashMap<u64, usize> = places.iter().zip(0..).map(|(place, index)| (*place, index)).collect();
+    for (place, index) in last {
+        file.read_exact_at(&mut found, place * BLOCK as u64)?;
+        if found != contents[index] {
+            return Err(Failure::new(format!("block {place} is not what was written to it")));
+        }
+    }
+    Ok(outcome(samples))
+}
+
+fn create_by_clients(stage: &mut Stage<'_>, clients: u64, operations: u64) -> Result<Outcome> {
+    let directories: Vec<_> = (0..clients).map(|client| stage.directory.join(format!("client-{client}"))).collect();
+    directories.iter().try_for_each(fs::create_dir)?;
+    let each = operations / clients;
+    let samples = stage.time(|| {
+        let barrier = Barrier::new(clients as usize);
+        std::thread::scope(|scope| {
+            let threads: Vec<_> = directories
+                .iter()
+                .map(|directory| {
+                    let barrier = &barrier;
+                    scope.spawn(move || -> Result<Samples> {
+                        let mut samples = Samples::new();
+                        barrier.wait();
+                        for number in 0..each {
+                            machine::check()?;
+                            let content = block(number, 0);
+                            timed(&mut samples, || {
+                                let file = File::create_new(directory.join(file_name(number)))?;
+                                file.write_all_at(&content, 0)?;
+                                Ok(file.sync_all()?)
+                            })?;
+                        }
+                        Ok(samples)
+                    })
+                })
+                .collect();
+            let mut all = Samples::new();
+            for thread in threads {
+                all.merge(&thread.join().map_err(|_| Failure::new("a client panicked"))??);
+            }
+            Ok(all)
+        })
+    })?;
+    for directory in &directories {
+        for number in 0..each {
+            if fs::read(directory.join(file_name(number)))? != block(number, 0) {
+                return Err(Failure::new(format!("{} is not what was written to it", file_name(number))));
+            }
+        }
+    }
+    Ok(outcome(samples))
+}
+
+/// Percent of the file system that are used, once `more` bytes will be.
+fn used_percent(directory: &Path, more: u64) -> Result<f64> {
+    let space = statvfs(directory)?;
+    let unit = space.f_frsize.max(1) as f64;
+    let (all, free) = (space.f_blocks as f64 * unit, space.f_bavail as f64 * unit);
+    Ok((all - free + more as f64) / all * 100.0)
+}
+
+/// [SC4].
+fn fill(directory: &Path, percent: u64, beside: u64) -> Result<()> {
+    let (mut number, mut bytes) = (0, 64 * MIB);
+    let fillers = directory.join("fill");
+    fs::create_dir(&fillers)?;
+    while bytes >= MIB {
+        if used_percent(directory, beside + bytes)? > percent as f64 {
+            bytes /= 2;
+            continue;
+        }
+        drop(write_whole(&fillers.join(file_name(number)), bytes, number)?);
+        number += 1;
+    }
+    let used = used_percent(directory, beside)?;
+    match (used - percent as f64).abs() <= 5.0 {
+        true => Ok(()),
+        false => Err(Failure::new(format!("{used:.0} % of the file system are used instead of {percent} %"))),
+    }
+}
+
+/// A size by the power law of [SC5].
+fn power_law(random: &mut Random) -> u64 {
+    let (smallest, largest, exponent) = (KIB as f64, 16.0 * MIB as f64, 0.2);
+    let even = random.below(1 << 30) as f64 / f64::from(1 << 30);
+    let (low, high) = (smallest.powf(-exponent), largest.powf(-exponent));
+    (low - even * (low - high)).powf(-1.0 / exponent) as u64
+}
+
+/// [SC5].
+fn age(directory: &Path, times: u64, seed: u64) -> Result<()> {
+    let space = statvfs(directory)?;
+    let size = space.f_blocks * space.f_frsize;
+    let place = directory.join("age");
+    fs::create_dir(&place)?;
+    let mut random = Random::new(seed, 0xa9e);
+    let mut existing: Vec<u64> = Vec::new();
+    let piece: Vec<u8> = (0..16 * MIB / 8).flat_map(|word| word.to_le_bytes()).collect();
+    let (mut written, mut next) = (0, 0);
+    while written < times * size {
+        machine::check()?;
+        if used_percent(directory, AGE_FILE_BYTES)? > 70.0 {
+            while !existing.is_empty() && used_percent(directory, AGE_FILE_BYTES)? > 60.0 {
+                // What a removal frees may be free only later: several, then one more look.
+                for _ in 0..existing.len().div_ceil(16) {
+                    let number = existing.swap_remove(random.below(existing.len() as u64) as usize);
+                    fs::remove_file(place.join(file_name(number)))?;
+                }
+                rustix::fs::syncfs(File::open(&place)?)?;
+            }
+        }
+        let bytes = power_law(&mut random);
+        fs::write(place.join(file_name(next)), &piece[..bytes as usize])?;
+        existing.push(next);
+        (written, next) = (written + bytes, next + 1);
+    }
+    Ok(())
+}
+
+fn read_and_write(stage: &mut Stage<'_>, bytes: u64) -> Result<Outcome> {
+    let path = stage.directory.join("file");
+    drop(write_whole(&path, bytes, stage.seed)?);
+    stage.make_cold()?;
+    let (mut samples, mut buffer) = (Samples::new(), vec![0; MIB as usize]);
+    let file = File::open(&path)?;
+    stage.time(|| {
+        (0..bytes).step_by(MIB as usize).try_for_each(|offset| timed(&mut samples, || Ok(file.read_exact_at(&mut buffer, offset)?)))
+    })?;
+    let mut random = Random::new(stage.seed, bytes);
+    if !buffer.chunks_exact(8).all(|word| *word == random.next().to_le_bytes()) {
+        return Err(Failure::new("the file is not what was written to it"));
+    }
+    Ok(Outcome { units: bytes as f64, unit: "bytes", latencies: Some(samples), own_time: None })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::compare::cases::support::run_once;
+
+    #[test]
+    fn points_are_measured_and_checked() {
+        for point in [
+            Point::CreateIn { files: 1000 },
+            Point::LookUpIn { files: 1000 },
+            Point::OverwriteIn { bytes: MIB },
+            Point::Clients { clients: 4 },
+            // Fill and more than no age need a file system of their own.
+            Point::Age { times: 0 },
+        ] {
+            let (outcome, clock) = run_once(&point, 1e-2).unwrap_or_else(|failure| panic!("{point:?}: {failure}"));
+            let expected = if let Point::Age { .. } = point { 4.0 * MIB as f64 } else { scaled(point.operations(), 1e-2, 64) as f64 };
+            assert_eq!((outcome.units, clock.ended), (expected, 1), "{point:?}");
+            assert!(outcome.latencies.is_some());
+        }
+    }
+
+    #[test]
+    fn a_fill_level_that_is_passed_already_is_refused() {
+        let place = tempfile::tempdir().expect("a directory");
+        let space = statvfs(place.path()).expect("statvfs");
+        // With a file as large as the whole file system beside it, no level is low enough.
+        let failure = fill(place.path(), 50, space.f_blocks * space.f_frsize).expect_err("full");
+        assert!(failure.to_string().ends_with("% of the file system are used instead of 50 %"), "{failure}");
+        assert_eq!(fs::read_dir(place.path().join("fill")).expect("listed").count(), 0);
+    }
+
+    #[test]
+    fn sizes_follow_the_power_law() {
+        let mut random = Random::new(1, 1);
+        let mut sizes: Vec<u64> = (0..100_000).map(|_| power_law(&mut random)).collect();
+        sizes.sort_unstable();
+        assert!(sizes[0] >= KIB - 1 && sizes[sizes.len() - 1] <= 16 * MIB);
+        // Half are small; of the bytes nine tenths are in the largest fifth.
+        assert!(sizes[sizes.len() / 2] < 64 * KIB, "{}", sizes[sizes.len() / 2]);
+        let all: u64 = sizes.iter().sum();
+        let largest: u64 = sizes[sizes.len() * 4 / 5..].iter().sum();
+        assert!(largest * 10 > all * 9, "{largest} of {all}");
+    }
+
+    #[test]
+    fn every_point_names_its_parameter() {
+        assert!(cases().iter().all(|case| case.parameter().is_some() && !case.is_quick() && case.name().starts_with("scale-")));
+    }
+}

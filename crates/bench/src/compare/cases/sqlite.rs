@@ -1,0 +1,180 @@
+//! SQLite's own shell with scripts of transactions.
+//!
+//! [SQ1] `synchronous = FULL` in each journal mode: a transaction that was answered survives a power failure.
+//! [SQ2] Tables are made before; the program opens the database, runs the script and closes it, which in WAL mode checkpoints: all of it is
+//!       timed, for all of it is what a user waits for.
+//! [SQ3] Afterwards SQLite itself checks the database and counts rows.
+
+use std::fs::{self, File};
+use std::io::{BufWriter, Write};
+use std::path::Path;
+
+use super::clients::scaled;
+use super::programs;
+use crate::compare::case::{Case, Cases, Group, Outcome, Stage};
+use crate::failure::{Failure, Result};
+use crate::workloads::random::Random;
+
+/// By journal mode and script.
+pub fn cases() -> Cases {
+    [
+        Script { journal: "WAL", is_mixed: false },
+        Script { journal: "DELETE", is_mixed: false },
+        Script { journal: "WAL", is_mixed: true },
+        Script { journal: "DELETE", is_mixed: true },
+    ]
+    .into_iter()
+    .map(|script| Box::new(script) as Box<dyn Case>)
+    .collect()
+}
+
+struct Script {
+    journal: &'static str,
+    /// Transactions of many statements with an index, as in SQLite's own speed test; single rows otherwise.
+    is_mixed: bool,
+}
+
+/// Single-row transactions at scale 1.
+const SINGLES: u64 = 20_000;
+/// Mixed transactions at scale 1.
+const MIXED: u64 = 1000;
+/// Statements of a mixed transaction: inserts, updates and look-ups by the index, deletes.
+const MIX: [u64; 4] = [40, 20, 30, 10];
+/// Rows in front of the mixed transactions.
+const ROWS: u64 = 50_000;
+
+impl Case for Script {
+    fn name(&self) -> String {
+        let journal = self.journal.to_ascii_lowercase();
+        if self.is_mixed { format!("sqlite-mixed-{journal}") } else { format!("sqlite-{journal}-full") }
+    }
+
+    fn group(&self) -> Group {
+        Group::Applications
+    }
+
+    fn description(&self) -> String {
+        let journal = self.journal;
+        if self.is_mixed {
+            let [inserts, updates, selects, deletes] = MIX;
+            format!(
+                "sqlite3, journal_mode={journal}, synchronous=FULL: {MIXED} transactions of {inserts} inserts, {updates} updates and {selects} \
+                 look-ups by an index and {deletes} deletes in a table of {ROWS} rows"
+            )
+        } else {
+            format!("sqlite3, journal_mode={journal}, synchronous=FULL: {SINGLES} transactions that insert a row of 100 bytes each")
+        }
+    }
+
+    fn programs(&self) -> &'static [&'static str] {
+        &["sqlite3"]
+    }
+
+    fn is_quick(&self) -> bool {
+        !self.is_mixed && self.journal == "WAL"
+    }
+
+    fn bytes_needed(&self) -> u64 {
+        256 << 20
+    }
+
+    fn run(&self, stage: &mut Stage<'_>) -> Result<Outcome> {
+        let (database, scratch) = (stage.directory.join("database"), stage.scratch.to_owned());
+        let rows = if self.is_mixed { scaled(ROWS, stage.scale, 500) } else { 0 };
+        let transactions = if self.is_mixed { scaled(MIXED, stage.scale, 5) } else { scaled(SINGLES, stage.scale, 50) };
+        let make = format!(
+            "PRAGMA journal_mode={}; PRAGMA synchronous=FULL;
+             CREATE TABLE t(id INTEGER PRIMARY KEY, name TEXT, body BLOB); CREATE INDEX i ON t(name);
+             BEGIN; WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n WHERE x < {rows})
+             INSERT INTO t SELECT x, hex(x * 7919 % 1000003), randomblob(100) FROM n WHERE {rows} > 0; COMMIT;",
+            self.journal
+        );
+        sqlite(&database, &scratch, &make)?;
+        let script = scratch.join("script.sql");
+        let expected = self.write(&script, transactions, rows, stage.seed)?;
+        let mut command = command(&database, &scratch)?;
+        command.stdin(File::open(&script)?);
+        stage.time(|| programs::run(&mut command, &scratch))?;
+        fs::remove_file(&script)?;
+        // [SQ3].
+        let said = sqlite(&database, &scratch, "PRAGMA integrity_check; SELECT count(*) FROM t; PRAGMA journal_mode;")?;
+        let wanted = format!("ok\n{expected}\n{}\n", self.journal.to_ascii_lowercase());
+        if said != wanted {
+            return Err(Failure::new(format!(
+                "the database says `{}` instead of `{}`",
+                said.replace('\n', " "),
+                wanted.replace('\n', " ")
+            )));
+        }
+        Ok(Outcome { units: transactions as f64, unit: "transactions", latencies: None, own_time: None })
+    }
+}
+
+impl Script {
+    /// Writes the script; returns how many rows there are after it.
+    fn write(&self, path: &Path, transactions: u64, rows: u64, seed: u64) -> Result<u64> {
+        let mut script = BufWriter::new(File::create(path)?);
+        let mut random = Random::new(seed, 0x5714);
+        let (mut next, mut left) = (rows + 1, rows);
+        // The journal mode stays with the database, this does not.
+        writeln!(script, "PRAGMA synchronous=FULL;")?;
+        let insert = |script: &mut BufWriter<File>, id: u64, random: &mut Random| {
+            writeln!(script, "INSERT INTO t VALUES({id}, '{:X}', randomblob(100));", random.below(1_000_003))
+        };
+        for _ in 0..transactions {
+            if !self.is_mixed {
+                insert(&mut script, next, &mut random)?;
+                (next, left) = (next + 1, left + 1);
+                continue;
+            }
+            let [inserts, updates, selects, deletes] = MIX;
+            writeln!(script, "BEGIN;")?;
+            for _ in 0..inserts {
+                insert(&mut script, next, &mut random)?;
+                (next, left) = (next + 1, left + 1);
+            }
+            for _ in 0..updates {
+                writeln!(script, "UPDATE t SET body = randomblob(100) WHERE id = {};", 1 + random.below(next - 1))?;
+            }
+            for _ in 0..selects {
+                writeln!(script, "SELECT count(*), sum(length(body)) FROM t WHERE name = '{:X}';", random.below(1_000_003))?;
+            }
+            // The newest rows, which are always there.
+            writeln!(script, "DELETE FROM t WHERE id >= {};\nCOMMIT;", next - deletes)?;
+            (next, left) = (next - deletes, left - deletes);
+        }
+        script.flush()?;
+        Ok(left)
+    }
+}
+
+fn command(database: &Path, scratch: &Path) -> Result<std::process::Command> {
+    let mut command = programs::command("sqlite3", scratch)?;
+    // -bail: a statement that fails is a failed run.
+    command.args(["-batch", "-bail"]).arg(database);
+    Ok(command)
+}
+
+fn sqlite(database: &Path, scratch: &Path, statements: &str) -> Result<String> {
+    programs::run(command(database, scratch)?.arg(statements).stdin(std::process::Stdio::null()), scratch)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::compare::cases::support::run_once;
+    use crate::compare::command::find;
+
+    #[test]
+    fn every_script_runs_and_its_rows_are_counted() {
+        if find("sqlite3").is_none() {
+            eprintln!("sqlite3 is not installed: not tested");
+            return;
+        }
+        for case in cases() {
+            let (outcome, clock) = run_once(&*case, 1e-3).unwrap_or_else(|failure| panic!("{}: {failure}", case.name()));
+            let expected = if case.name().contains("mixed") { 5.0 } else { 50.0 };
+            assert_eq!((outcome.units, clock.ended), (expected, 1), "{}", case.name());
+        }
+    }
+}

@@ -1,0 +1,374 @@
+//! A tree of source files like a kernel's, the same for the same number.
+//!
+//! [TR1] Beside what is timed a tree is made, compared and removed, so it shrinks faster than the scale, by the power of 1.6: 2,000 files at a
+//!       tenth. At scale 1 it has 80,000 files in some 5,000 directories, as Linux 6.1 has 79 thousand in 5 thousand; sizes are log-normal with a
+//!       median of 5 KiB and a mean of 15 KiB, none above 4 MiB; files lie at most nine directories deep, most of them four or five.
+//! [TR2] Directories are of very different sizes: some have hundreds of files, most a few.
+//! [TR3] Files hold lines that look like C and compress as it does; every [`NEEDLE_EVERY`]th has a line with [`NEEDLE`] once.
+//! [TR4] Everything follows from the number of files: names, sizes and bytes of a file can be made again at any time, so a copy is compared
+//!       with what it must be and not with where it came from. A second version of some files is a second commit.
+
+use std::fs::{self, File};
+use std::io::{BufWriter, Write};
+use std::path::Path;
+use std::sync::OnceLock;
+
+use crate::failure::{Failure, Result};
+use crate::machine;
+use crate::workloads::random::Random;
+
+/// Files at scale 1.
+pub const FILES: u64 = 80_000;
+/// Power of the scale in the number of files.
+const SHRINKS: f64 = 1.6;
+/// Median size of a file in bytes.
+const SIZE_MEDIAN: f64 = 5120.0;
+/// Mean size of a file in bytes.
+const SIZE_MEAN: f64 = 15_360.0;
+/// No file is larger.
+const SIZE_MAX: u64 = 4 << 20;
+/// Files for each directory, on average.
+const FILES_A_DIRECTORY: u64 = 16;
+/// Of 1,000 directories how many lie so deep, from 1.
+const DEPTHS: [u64; 9] = [5, 70, 230, 310, 220, 100, 45, 15, 5];
+/// A word that no other line has.
+pub const NEEDLE: &str = "tandem_needle";
+/// Of so many files one has it.
+pub const NEEDLE_EVERY: u64 = 100;
+/// Bytes of text that files are pieces of.
+const TEXT_BYTES: usize = 4 << 20;
+
+const WORDS: [&str; 48] = [
+    "struct", "static", "int", "return", "device", "dev", "queue", "buffer", "lock", "unlock", "page", "inode", "init", "exit", "probe",
+    "remove", "config", "enable", "disable", "read", "write", "register", "clock", "reset", "power", "state", "flags", "mask", "offset",
+    "length", "count", "index", "list", "node", "parent", "driver", "bus", "irq", "handler", "status", "error", "value", "data", "size",
+    "ctrl", "mode", "port", "map",
+];
+const ENDINGS: [&str; 10] = [".c", ".c", ".c", ".c", ".h", ".h", ".h", ".yaml", ".rst", ".S"];
+
+/// A file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TreeFile {
+    /// Below the tree's root, in the order of `files`.
+    pub path: String,
+    /// Bytes.
+    pub size: u64,
+    number: u64,
+}
+
+/// A tree: names and sizes. Bytes are made when they are needed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Tree {
+    /// Below the root, parents first.
+    pub directories: Vec<String>,
+    /// In the order of their directories, as an archiver that walks meets them.
+    pub files: Vec<TreeFile>,
+}
+
+impl Tree {
+    /// At a scale ([TR1]).
+    pub fn new(scale: f64) -> Self {
+        Self::with_files(((FILES as f64 * scale.powf(SHRINKS)).ceil() as u64).max(200))
+    }
+
+    /// Of so many files.
+    pub fn with_files(count: u64) -> Self {
+        let mut random = Random::new(0x7265_6531, 0);
+        let mut directories = directories((count / FILES_A_DIRECTORY).max(DEPTHS.len() as u64), &mut random);
+        directories.sort_unstable();
+        let mut files: Vec<TreeFile> = (0..count)
+            .map(|number| {
+                // [TR2]: the third power of an even draw is small for most.
+                let even = random.below(1 << 20) as f64 / f64::from(1 << 20);
+                let rank = (even.powi(3) * directories.len() as f64) as usize;
+                // Ranks are spread over the tree, in the same way each time.
+                let directory = &directories[rank * 7919 % directories.len()];
+                let ending = ENDINGS[random.below(ENDINGS.len() as u64) as usize];
+                let path = format!("{directory}/{}-{}{number}{ending}", word(&mut random), word(&mut random));
+                TreeFile { path, size: random.log_normal(SIZE_MEDIAN, SIZE_MEAN).clamp(120, SIZE_MAX), number }
+            })
+            .collect();
+        files.sort_unstable_by(|one, other| one.path.cmp(&other.path));
+        Self { directories, files }
+    }
+
+    /// Bytes of all files.
+    pub fn bytes(&self) -> u64 {
+        self.files.iter().map(|file| file.size).sum()
+    }
+
+    /// Lines with [`NEEDLE`].
+    pub fn needles(&self) -> u64 {
+        self.files.iter().filter(|file| file.has_needle()).count() as u64
+    }
+
+    /// Makes it below a directory that exists.
+    ///
+    /// # Errors
+    /// A call failed.
+    pub fn lay_out(&self, root: &Path) -> Result<()> {
+        let mut bytes = Vec::new();
+        self.directories.iter().try_for_each(|directory| fs::create_dir(root.join(directory)))?;
+        for file in &self.files {
+            machine::check()?;
+            file.fill(0, &mut bytes);
+            fs::write(root.join(&file.path), &bytes)?;
+        }
+        Ok(())
+    }
+
+    /// Writes it as an archive, as `tar -c` would.
+    ///
+    /// # Errors
+    /// A call failed.
+    pub fn archive(&self, path: &Path) -> Result<()> {
+        let mut archive = tar::Builder::new(BufWriter::with_capacity(1 << 20, File::create(path)?));
+        let mut bytes = Vec::new();
+        let header = |size: u64, mode: u32, kind: tar::EntryType| {
+            let mut header = tar::Header::new_ustar();
+            header.set_size(size);
+            header.set_mode(mode);
+            header.set_mtime(1_700_000_000);
+            header.set_entry_type(kind);
+            header
+        };
+        for directory in &self.directories {
+            archive.append_data(&mut header(0, 0o755, tar::EntryType::Directory), format!("{directory}/"), std::io::empty())?;
+        }
+        for file in &self.files {
+            machine::check()?;
+            file.fill(0, &mut bytes);
+            archive.append_data(&mut header(file.size, 0o644, tar::EntryType::Regular), &file.path, bytes.as_slice())?;
+        }
+        archive.into_inner()?.into_inner().map_err(|error| Failure::new(error.to_string()))?;
+        Ok(())
+    }
+
+    /// Writes it as a history of two commits for `git fast-import`, `first` and `second`: the second changes every tenth file, removes every
+    /// fiftieth and adds as many. Returns how many files it touches.
+    ///
+    /// # Errors
+    /// A call failed.
+    pub fn history(&self, path: &Path) -> Result<u64> {
+        let mut stream = BufWriter::with_capacity(1 << 20, File::create(path)?);
+        let mut bytes = Vec::new();
+        let mut modify = |stream: &mut BufWriter<File>, path: &str, file: &TreeFile, version: u64| -> Result<()> {
+            machine::check()?;
+            file.fill(version, &mut bytes);
+            write!(stream, "M 100644 inline {path}\ndata {}\n", bytes.len())?;
+            stream.write_all(&bytes)?;
+            Ok(stream.write_all(b"\n")?)
+        };
+        write!(stream, "{}", commit("first", 1_700_000_000))?;
+        for file in &self.files {
+            modify(&mut stream, &file.path, file, 0)?;
+        }
+        write!(stream, "\n{}from refs/heads/first\n", commit("second", 1_700_000_100))?;
+        let mut touched = 0;
+        for file in &self.files {
+            match file.number {
+                number if number.is_multiple_of(50) => {
+                    writeln!(stream, "D {}", file.path)?;
+                    modify(&mut stream, &format!("{}.new", file.path), file, 1)?;
+                    touched += 2;
+                }
+                number if number.is_multiple_of(10) => {
+                    modify(&mut stream, &file.path, file, 1)?;
+                    touched += 1;
+                }
+                _ => {}
+            }
+        }
+        writeln!(stream, "\ndone")?;
+        stream.flush()?;
+        Ok(touched)
+    }
+
+    /// Compares a copy with what it must be: the number of files and their sizes, and the bytes of one in `every`.
+    ///
+    /// # Errors
+    /// A call failed, or a sentence with the first that differs.
+    pub fn compare(&self, root: &Path, every: usize) -> Result<()> {
+        let differs = |what: &str, path: &str| Failure::new(format!("{path} {what}"));
+        let found = count_files(root)?;
+        if found != self.files.len() as u64 {
+            return Err(Failure::new(format!("{} has {found} files instead of {}", root.display(), self.files.len())));
+        }
+        let mut bytes = Vec::new();
+        for (index, file) in self.files.iter().enumerate() {
+            machine::check()?;
+            let path = root.join(&file.path);
+            let size = fs::metadata(&path).map_err(|error| Failure::new(format!("{}: {error}", path.display())))?.len();
+            if size != file.size {
+                return Err(differs(&format!("has {size} bytes instead of {}", file.size), &file.path));
+            }
+            if index.is_multiple_of(every) {
+                file.fill(0, &mut bytes);
+                if fs::read(&path)? != bytes {
+                    return Err(differs("has other bytes than were written", &file.path));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl TreeFile {
+    fn has_needle(&self) -> bool {
+        self.number.is_multiple_of(NEEDLE_EVERY)
+    }
+
+    /// Its bytes ([TR3]).
+    pub fn fill(&self, version: u64, into: &mut Vec<u8>) {
+        let text = text();
+        let mut at = Random::new(self.number, version).below(text.len() as u64) as usize;
+        into.clear();
+        let _vectors_take_all = writeln!(into, "/* SPDX-License-Identifier: none. File {} version {version} */", self.number);
+        if self.has_needle() {
+            let _vectors_take_all = writeln!(into, "static int {NEEDLE}_{};", self.number);
+        }
+        let size = self.size as usize;
+        while into.len() < size {
+            let piece = &text[at..text.len().min(at + size - into.len())];
+            into.extend_from_slice(piece);
+            at = 0;
+        }
+        into.truncate(size);
+    }
+}
+
+fn commit(branch: &str, seconds: u64) -> String {
+    format!("commit refs/heads/{branch}\ncommitter bench <bench@localhost> {seconds} +0000\ndata {}\n{branch}\n", branch.len() + 1)
+}
+
+/// Files below a directory.
+///
+/// # Errors
+/// It cannot be listed.
+pub fn count_files(root: &Path) -> Result<u64> {
+    let (mut files, mut directories) = (0, vec![root.to_owned()]);
+    while let Some(directory) = directories.pop() {
+        for entry in fs::read_dir(&directory)? {
+            let entry = entry?;
+            if entry.file_type()?.is_dir() { directories.push(entry.path()) } else { files += 1 }
+        }
+    }
+    Ok(files)
+}
+
+fn word(random: &mut Random) -> &'static str {
+    WORDS[random.below(WORDS.len() as u64) as usize]
+}
+
+/// Names of directories, by depth ([TR1]).
+fn directories(count: u64, random: &mut Random) -> Vec<String> {
+    let mut all = Vec::new();
+    let mut above: Vec<String> = Vec::new();
+    for (depth, share) in DEPTHS.into_iter().enumerate() {
+        let level: Vec<String> = (0..(count * share / 1000).max(1))
+            .map(|number| match above.len() as u64 {
+                0 => format!("{}{number}", word(random)),
+                // Some parents have many, most none.
+                parents => {
+                    format!("{}/{}{depth}{number}", above[(random.below(parents).min(random.below(parents))) as usize], word(random))
+                }
+            })
+            .collect();
+        all.extend(level.iter().cloned());
+        above = level;
+    }
+    all
+}
+
+/// Lines that look like C.
+fn text() -> &'static [u8] {
+    static TEXT: OnceLock<Vec<u8>> = OnceLock::new();
+    TEXT.get_or_init(|| {
+        let mut random = Random::new(0x7465_7874, 0);
+        let mut text = String::with_capacity(TEXT_BYTES + 200);
+        while text.len() < TEXT_BYTES {
+            let indent = "\t".repeat(random.below(4) as usize);
+            let [one, two, three, four] = [(); 4].map(|()| word(&mut random));
+            let number = random.below(4096);
+            text += &match random.below(5) {
+                0 => format!("{indent}if ({one}->{two} & {three}_{four})\n"),
+                1 => format!("{indent}{one}_{two}({three}, {number});\n"),
+                2 => format!("{indent}{one}->{two} = {three}[{number}] | {four};\n"),
+                3 => format!("{indent}/* {one} the {two} of a {three} before {four} */\n"),
+                _ => format!("#define {}_{} {number:#06x}\n", one.to_uppercase(), two.to_uppercase()),
+            };
+        }
+        text.truncate(TEXT_BYTES);
+        text.into_bytes()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::{BTreeSet, HashMap};
+
+    use super::*;
+
+    /// Linux 6.1: 79 thousand files, 5 thousand directories, 1.2 GB.
+    #[test]
+    fn at_full_scale_it_is_as_large_and_as_deep_as_a_kernel() {
+        let tree = Tree::new(1.0);
+        let files = tree.files.len() as u64;
+        assert_eq!(files, FILES);
+        assert!((4500..5500).contains(&tree.directories.len()), "{}", tree.directories.len());
+        let mean = tree.bytes() as f64 / files as f64;
+        assert!((14_500.0..16_000.0).contains(&mean), "mean {mean}");
+        let mut sizes: Vec<u64> = tree.files.iter().map(|file| file.size).collect();
+        sizes.sort_unstable();
+        let median = sizes[sizes.len() / 2];
+        assert!((4900..5400).contains(&median), "median {median}");
+        let depths: Vec<usize> = tree.files.iter().map(|file| file.path.matches('/').count()).collect();
+        let mean_depth = depths.iter().sum::<usize>() as f64 / files as f64;
+        assert!((3.5..5.0).contains(&mean_depth) && depths.iter().max() <= Some(&9), "depth {mean_depth}");
+        let mut widths: HashMap<&str, u64> = HashMap::new();
+        tree.files.iter().for_each(|file| *widths.entry(file.path.rsplit_once('/').expect("a directory").0).or_default() += 1);
+        let widest = widths.values().max().copied().unwrap_or_default();
+        let mut sorted: Vec<u64> = widths.values().copied().collect();
+        sorted.sort_unstable();
+        assert!((200..5000).contains(&widest) && sorted[sorted.len() / 2] < 16, "widest {widest}, median {}", sorted[sorted.len() / 2]);
+    }
+
+    #[test]
+    fn a_small_tree_has_the_same_mean_and_names_are_unique() {
+        let tree = Tree::new(0.1);
+        let mean = tree.bytes() as f64 / tree.files.len() as f64;
+        assert!((2000..2020).contains(&tree.files.len()) && (12_000.0..19_000.0).contains(&mean), "{mean}");
+        assert_eq!(tree.files.iter().map(|file| &file.path).collect::<BTreeSet<_>>().len(), tree.files.len());
+        assert_eq!(tree, Tree::new(0.1));
+        let parents: BTreeSet<&String> = tree.directories.iter().collect();
+        assert!(tree.directories.iter().all(|path| path.rsplit_once('/').is_none_or(|(parent, _)| parents.contains(&parent.to_owned()))));
+    }
+
+    #[test]
+    fn a_difference_is_found() {
+        let (tree, place) = (Tree::with_files(200), tempfile::tempdir().expect("a directory"));
+        tree.lay_out(place.path()).expect("laid out");
+        tree.compare(place.path(), 1).expect("the same");
+        let (first, last) = (place.path().join(&tree.files[0].path), place.path().join(&tree.files[199].path));
+        let mut bytes = fs::read(&first).expect("read");
+        bytes[100] ^= 1;
+        fs::write(&first, &bytes).expect("written");
+        assert!(tree.compare(place.path(), 1).expect_err("bytes").to_string().ends_with("has other bytes than were written"));
+        fs::write(&last, "short").expect("written");
+        assert!(tree.compare(place.path(), 1000).is_err());
+        fs::remove_file(&last).expect("removed");
+        assert!(tree.compare(place.path(), 1).expect_err("a file less").to_string().contains("199 files instead of 200"));
+    }
+
+    #[test]
+    fn text_compresses_about_as_source_does() {
+        // Without a compressor: words come again, bytes are printable, and versions differ.
+        let file = TreeFile { path: String::new(), size: 9000, number: 200 };
+        let [mut one, mut two] = [Vec::new(), Vec::new()];
+        file.fill(0, &mut one);
+        file.fill(1, &mut two);
+        assert!(one.len() == 9000 && two.len() == 9000 && one != two);
+        assert!(one.iter().all(|byte| byte.is_ascii_graphic() || b" \t\n".contains(byte)));
+        assert_eq!(String::from_utf8_lossy(&one).matches(NEEDLE).count(), 1);
+    }
+}

@@ -1,0 +1,240 @@
+//! What is taken around a measured part: time, CPU, memory, traffic, and how disturbed the machine was.
+
+use std::cell::Cell;
+use std::fs;
+use std::hint::black_box;
+use std::path::PathBuf;
+use std::time::Instant;
+
+use rustix::param::clock_ticks_per_second;
+
+use super::case::StageClock;
+use super::mounted::Mounted;
+use super::record::Traffic;
+use crate::failure::{Failure, Result};
+use crate::machine;
+
+/// Steps of the fixed piece of computing: some milliseconds.
+const STEPS: u64 = 2_000_000;
+/// Times that it is done before anything is measured, for the best.
+const FIRST_SPINS: usize = 20;
+
+/// A fixed piece of computing, and the best time that it ever took.
+pub struct Noise {
+    best_seconds: Cell<f64>,
+}
+
+impl Noise {
+    /// Computes some times to know the best.
+    pub fn new() -> Self {
+        Self { best_seconds: Cell::new((0..FIRST_SPINS).map(|_| spin()).fold(f64::INFINITY, f64::min)) }
+    }
+
+    /// How much longer than the best it takes now: 0.03 is 3 % longer.
+    pub fn now(&self) -> f64 {
+        let seconds = spin();
+        self.best_seconds.set(self.best_seconds.get().min(seconds));
+        seconds / self.best_seconds.get() - 1.0
+    }
+}
+
+fn spin() -> f64 {
+    let start = Instant::now();
+    let mut value = 1_u64;
+    for step in 0..STEPS {
+        value = black_box(value.wrapping_mul(0x5851_f42d_4c95_7f2d) ^ step);
+    }
+    black_box(value);
+    start.elapsed().as_secs_f64()
+}
+
+/// What was taken.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Taken {
+    /// Seconds of the measured part.
+    pub seconds: f64,
+    /// CPU seconds of the whole machine, less those of what only emulates a drive.
+    pub cpu_seconds: f64,
+    /// Memory of daemon and client, in bytes.
+    pub memory_bytes: u64,
+    /// What crossed to the drive.
+    pub traffic: Option<Traffic>,
+    /// See [`Noise::now`]; the larger of before and after.
+    pub noise: f64,
+}
+
+/// The clock of one run.
+pub struct RunClock<'m> {
+    mounted: &'m mut dyn Mounted,
+    noise: &'m Noise,
+    /// Something on the file system, to make it all durable before traffic is counted.
+    directory: PathBuf,
+    started: Option<Started>,
+    taken: Option<Taken>,
+}
+
+struct Started {
+    noise: f64,
+    cpu_seconds: f64,
+    memory_bytes: u64,
+    time: Instant,
+}
+
+impl<'m> RunClock<'m> {
+    /// Nothing taken yet.
+    pub fn new(mounted: &'m mut dyn Mounted, noise: &'m Noise, directory: PathBuf) -> Self {
+        Self { mounted, noise, directory, started: None, taken: None }
+    }
+
+    /// What was taken.
+    ///
+    /// # Errors
+    /// The case measured nothing: a bug.
+    pub fn taken(self) -> Result<Taken> {
+        self.taken.ok_or_else(|| Failure::new("the case measured nothing; this is a bug of the benchmark"))
+    }
+
+    /// CPU seconds of the machine, less those of what only emulates a drive.
+    fn cpu_seconds(&self) -> Result<f64> {
+        Ok(busy_seconds()? - self.mounted.drive().map_or(0.0, process_seconds))
+    }
+
+    fn memory_bytes(&self) -> u64 {
+        private_memory_bytes(std::process::id()) + self.mounted.daemon().map_or(0, private_memory_bytes)
+    }
+}
+
+impl StageClock for RunClock<'_> {
+    fn make_cold(&mut self) -> Result<()> {
+        machine::check()?;
+        self.mounted.make_cold()
+    }
+
+    fn begin(&mut self) -> Result<()> {
+        machine::check()?;
+        if self.started.is_some() || self.taken.is_some() {
+            return Err(Failure::new("the case measures twice; this is a bug of the benchmark"));
+        }
+        self.mounted.begin_traffic()?;
+        let (noise, memory_bytes) = (self.noise.now(), self.memory_bytes());
+        self.started = Some(Started { noise, cpu_seconds: self.cpu_seconds()?, memory_bytes, time: Instant::now() });
+        Ok(())
+    }
+
+    fn end(&mut self) -> Result<()> {
+        let now = Instant::now();
+        let started = self.started.take().ok_or_else(|| Failure::new("a measured part ends that did not begin"))?;
+        let cpu_seconds = (self.cpu_seconds()? - started.cpu_seconds).max(0.0);
+        let memory_bytes = started.memory_bytes.max(self.memory_bytes());
+        let noise = started.noise.max(self.noise.now());
+        // What the kernel still holds has to cross as well, sooner or later.
+        let traffic = if self.mounted.library().is_some() {
+            self.mounted.traffic()?
+        } else {
+            rustix::fs::syncfs(fs::File::open(&self.directory)?)?;
+            self.mounted.traffic()?
+        };
+        let seconds = now.duration_since(started.time).as_secs_f64();
+        self.taken = Some(Taken { seconds, cpu_seconds, memory_bytes, traffic, noise });
+        machine::check()
+    }
+}
+
+/// Seconds that all CPUs were busy since the machine started, in steps of a hundredth: whatever is neither idle nor waiting nor taken away
+/// by a hypervisor.
+fn busy_seconds() -> Result<f64> {
+    busy_of(&fs::read_to_string("/proc/stat")?)
+}
+
+/// `cpu  user nice system idle iowait irq softirq steal guest guest_nice`, in ticks; guests are in `user`.
+fn busy_of(text: &str) -> Result<f64> {
+    let line = text.lines().next().and_then(|line| line.strip_prefix("cpu "));
+    let ticks: Vec<u64> = line.unwrap_or_default().split_ascii_whitespace().map_while(|field| field.parse().ok()).collect();
+    match ticks[..] {
+        [user, nice, system, _, _, irq, softirq, ..] => Ok((user + nice + system + irq + softirq) as f64 / clock_ticks_per_second() as f64),
+        _ => Err(Failure::new("/proc/stat does not say how busy the CPUs are")),
+    }
+}
+
+/// CPU seconds of a process; 0 of one that is gone.
+fn process_seconds(process: u32) -> f64 {
+    process_of(&fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default())
+}
+
+/// Fields 14 and 15 of `/proc/PID/stat`, in ticks. The second is a name that may hold anything, in parentheses.
+fn process_of(text: &str) -> f64 {
+    let after_name = text.rsplit_once(')').map_or("", |(_, rest)| rest);
+    let ticks = after_name.split_ascii_whitespace().skip(11).take(2).filter_map(|field| field.parse::<u64>().ok());
+    ticks.sum::<u64>() as f64 / clock_ticks_per_second() as f64
+}
+
+/// Memory of a process that is its own: not what it maps of files and images. 0 of a process that is gone.
+fn private_memory_bytes(process: u32) -> u64 {
+    private_of(&fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default())
+}
+
+fn private_of(text: &str) -> u64 {
+    let line = text.lines().find_map(|line| line.strip_prefix("RssAnon:"));
+    line.and_then(|line| line.trim().strip_suffix(" kB")?.parse::<u64>().ok()).map_or(0, |kib| kib << 10)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Still;
+
+    impl Mounted for Still {
+        fn make_cold(&mut self) -> Result<()> {
+            Ok(())
+        }
+
+        fn begin_traffic(&mut self) -> Result<()> {
+            Ok(())
+        }
+
+        fn traffic(&mut self) -> Result<Option<Traffic>> {
+            Ok(Some(Traffic::default()))
+        }
+
+        fn finish(self: Box<Self>) -> Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_part_is_measured_once() {
+        let (mut still, noise) = (Still, Noise::new());
+        let directory = tempfile::tempdir().expect("a directory");
+        let mut clock = RunClock::new(&mut still, &noise, directory.path().to_owned());
+        assert!(clock.end().is_err());
+        clock.begin().expect("begun");
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        clock.end().expect("ended");
+        assert!(clock.begin().is_err(), "once");
+        let taken = clock.taken().expect("taken");
+        assert!(taken.seconds >= 0.02 && taken.cpu_seconds >= 0.0 && taken.memory_bytes > 0 && taken.noise >= 0.0, "{taken:?}");
+        assert_eq!(taken.traffic, Some(Traffic::default()));
+
+        let clock = RunClock::new(&mut still, &noise, directory.path().to_owned());
+        assert!(clock.taken().is_err(), "nothing was measured");
+    }
+
+    #[test]
+    fn the_kernels_words_are_understood() {
+        let ticks = clock_ticks_per_second() as f64;
+        assert_eq!(busy_of("cpu  10 20 30 999 888 5 6 777 3 2\ncpu0 1 1 1").expect("busy") * ticks, 71.0);
+        assert!(busy_of("nothing").is_err());
+        assert_eq!(process_of("7 (a b) c) S 1 2 3 4 5 6 7 8 9 10 40 2 99 99") * ticks, 42.0);
+        assert_eq!(process_of(""), 0.0);
+        assert_eq!(private_of("VmRSS:\t 900 kB\nRssAnon:\t     12 kB\nRssFile:\t 8 kB\n"), 12 << 10);
+        assert_eq!(private_of(""), 0);
+    }
+
+    #[test]
+    fn a_disturbance_is_seen() {
+        let noise = Noise::new();
+        noise.best_seconds.set(noise.best_seconds.get() / 2.0);
+        assert!(noise.now() > 0.5);
+    }
+}

@@ -1,0 +1,250 @@
+//! Where runs are made: fresh drives, a fresh file system, a case once, and everything taken down again ([P1]).
+//!
+//! [P1]: super
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use tempfile::TempDir;
+
+use super::available::kernel_type;
+use super::backing::{Backing, FreeDrive, Place};
+use super::case::{Case, Stage};
+use super::clock::{Noise, RunClock};
+use super::command::{run, tandemfs};
+use super::memory_file::MemoryFile;
+use super::mounted::{KernelMount, Mounted, NullMount, TandemfsLibrary, TandemfsMount};
+use super::peer::Peer;
+use super::record::{Calibration, Record};
+use super::same_drive;
+use super::settings::{Pinning, Settings};
+use super::statistics::percentiles;
+use crate::failure::{Failure, Result};
+use crate::machine::{self, Pinned};
+use crate::scene;
+use crate::workloads::random::Random;
+
+/// What a file system gets beyond what a case writes, as a share of that.
+const ROOM: f64 = 1.5;
+const LOOP_FILE: &str = "loop-file";
+const IMAGE: &str = "image";
+
+/// Files that stand for drives, directories to mount on, and how it is measured.
+pub struct Laboratory {
+    directory: TempDir,
+    settings: Settings,
+    noise: Noise,
+    loop_file: Option<MemoryFile>,
+    image: Option<(Place, MemoryFile)>,
+    /// What drives of everybody are made from, once it is known.
+    same: Option<same_drive::Settings>,
+}
+
+/// What the drives of everybody are.
+pub struct SameDrive {
+    /// What they take.
+    pub calibrations: Vec<Calibration>,
+    /// For readers: name and value.
+    pub facts: Vec<(String, String)>,
+    /// From which they can be made again.
+    pub made: String,
+}
+
+impl Laboratory {
+    /// A new directory below the one of the settings.
+    ///
+    /// # Errors
+    /// It cannot be written to.
+    pub fn new(settings: &Settings) -> Result<Self> {
+        let directory = tempfile::Builder::new().prefix("tandemfs-compare-").tempdir_in(&settings.directory).map_err(|error| {
+            Failure::new(format!("{}: {error}; name a directory to write to with --directory", settings.directory.display()))
+        })?;
+        Ok(Self { directory, settings: settings.clone(), noise: Noise::new(), loop_file: None, image: None, same: None })
+    }
+
+    /// Finds what makes the drives of everybody equal, or for a comparison that is resumed what makes them so on the drive that it was made
+    /// on (`before`). Nothing is run at [`Place::Same`] before.
+    ///
+    /// # Errors
+    /// They cannot be made equal here; by how much they differ.
+    pub fn calibrate(&mut self, before: Option<&str>, say: &mut dyn FnMut(&str)) -> Result<SameDrive> {
+        let new = || same_drive::Settings::new(&self.settings.profile, self.settings.memory_bytes);
+        let wanted = before.map(serde_json::from_str).transpose()?.unwrap_or_else(new);
+        let calibrated = same_drive::calibrate::calibrate(self.directory.path(), &wanted, true, say)?;
+        let made = serde_json::to_string(&calibrated.settings)?;
+        let found = SameDrive { calibrations: calibrated.calibrations, facts: calibrated.settings.facts()?, made };
+        self.same = Some(calibrated.settings);
+        Ok(found)
+    }
+
+    /// Measures a case once. `round` also chooses what is drawn; none is a warm-up, whose record is to be thrown away.
+    ///
+    /// # Errors
+    /// A sentence: something could not be made, mounted or taken down, or the case failed.
+    pub fn run(&mut self, case: &dyn Case, place: Place, peer: Peer, round: Option<u32>) -> Result<Record> {
+        machine::check()?;
+        let scale = match round {
+            Some(_) => self.settings.scale,
+            None => self.settings.scale * self.settings.warm_up_share,
+        };
+        let bytes = drive_bytes(case.bytes_needed(), self.settings.drive_bytes);
+        let scratch = fresh(&self.directory.path().join("scratch"))?;
+        let mountpoint = self.directory.path().join("mount");
+        if !mountpoint.exists() {
+            // Never removed with what is in it: that could be a file system that would not be unmounted.
+            fs::create_dir(&mountpoint)?;
+        }
+        self.prepare(place, peer, bytes)?;
+        let backing = self.backing(place, peer, bytes)?;
+        // After the drive, which is no program, and before the mount: a daemon stays where who starts it is.
+        let _pinned = self.settings.pins(case.clients()).then(Pinned::new);
+        let mut mounted = self.start(peer, backing, &mountpoint)?;
+        let directory = mountpoint.join("work");
+        let library = mounted.library();
+        if library.is_none() {
+            fs::create_dir(&directory)?;
+        }
+        let mut clock = RunClock::new(&mut *mounted, &self.noise, directory.clone());
+        let seed = Random::new(self.settings.seed, u64::from(round.map_or(0, |round| round + 1))).next();
+        let result =
+            case.run(&mut Stage { directory: &directory, scratch: &scratch, library: library.as_deref(), seed, scale, clock: &mut clock });
+        let taken = result.and_then(|outcome| Ok((outcome, clock.taken()?)));
+        drop(library);
+        // Nothing that a case wrote may be lost, or the others would be slower for being safe.
+        let finished = mounted.finish();
+        let (outcome, taken) = taken?;
+        finished?;
+        let record = Record {
+            case: case.name(),
+            group: case.group(),
+            place,
+            peer,
+            round: round.unwrap_or_default(),
+            clients: case.clients(),
+            parameter: case.parameter(),
+            units: outcome.units,
+            unit: outcome.unit.to_owned(),
+            seconds: outcome.own_time.map_or(taken.seconds, |time| time.as_secs_f64()),
+            cpu_seconds: taken.cpu_seconds,
+            memory_bytes: Some(taken.memory_bytes),
+            latency_ns: outcome.latencies.as_ref().and_then(percentiles),
+            traffic: taken.traffic,
+            noise: taken.noise,
+        };
+        if record.units > 0.0 && record.seconds > 0.0 {
+            Ok(record)
+        } else {
+            Err(Failure::new(format!("{} did nothing, or took no time", record.case)))
+        }
+    }
+
+    /// Makes the drive that a run needs, or makes it new again.
+    fn prepare(&mut self, place: Place, peer: Peer, bytes: u64) -> Result<()> {
+        let directory = self.directory.path();
+        if peer.is_ours() {
+            let wanted = bytes + self.settings.memory_bytes;
+            let fits = |image: &MemoryFile| image.bytes() >= wanted && image.bytes() < wanted + wanted / 4;
+            if !self.image.as_ref().is_some_and(|(made_for, image)| *made_for == place && fits(image)) {
+                self.image = None;
+                scene::require_room(directory, wanted, "leave out large cases")?;
+                let image = self.new_image(&directory.join(IMAGE), place, bytes)?;
+                self.image = Some((place, image));
+            }
+            // Flash that was written before is another drive: its garbage would be collected in the next run.
+            let has_firmware = tandemfs_emulator::profile(&self.settings.profile).is_some_and(|profile| profile.firmware.is_some());
+            if let Some((_, image)) = self.image.as_ref().filter(|_| has_firmware) {
+                image.renew()?;
+            }
+        } else if kernel_type(peer).is_some() && place == Place::Free && self.loop_file.as_ref().is_none_or(|file| file.bytes() != bytes) {
+            self.loop_file = None;
+            scene::require_room(directory, bytes, "leave out large cases")?;
+            self.loop_file = Some(MemoryFile::new(directory.join(LOOP_FILE), bytes)?);
+        }
+        Ok(())
+    }
+
+    /// A drive of TandemFS: as a user makes it, or with what holds for everybody.
+    fn new_image(&self, path: &Path, place: Place, block_bytes: u64) -> Result<MemoryFile> {
+        if place == Place::Same {
+            self.same()?.create_own_image(path, block_bytes)?;
+        } else {
+            let mebibytes = |bytes: u64| format!("{}M", bytes >> 20);
+            let mut create = tandemfs();
+            create.args(["device", "create"]).arg(path).args(["--profile", &self.settings.profile]);
+            run(create.args(["--memory", &mebibytes(self.settings.memory_bytes), "--block", &mebibytes(block_bytes)]))?;
+        }
+        MemoryFile::adopt(path.to_owned())
+    }
+
+    fn same(&self) -> Result<&same_drive::Settings> {
+        self.same.as_ref().ok_or_else(|| Failure::new("the same drive was not calibrated; this is a bug of the benchmark"))
+    }
+
+    /// The drive of a file system of the kernel, on what [`Self::prepare`] made.
+    fn backing(&self, place: Place, peer: Peer, bytes: u64) -> Result<Option<Box<dyn Backing + '_>>> {
+        if kernel_type(peer).is_none() {
+            return Ok(None);
+        }
+        Ok(Some(match place {
+            Place::Free => Box::new(FreeDrive::start(self.loop_file.as_ref().ok_or_else(lost)?)?),
+            Place::Same => Box::new(same_drive::start(self.directory.path(), bytes, self.same()?)?),
+        }))
+    }
+
+    /// Makes and mounts a file system.
+    fn start<'d>(&self, peer: Peer, backing: Option<Box<dyn Backing + 'd>>, mountpoint: &Path) -> Result<Box<dyn Mounted + 'd>> {
+        let image = || self.image.as_ref().map(|(_, image)| image.path()).ok_or_else(lost);
+        let options = |mode: &str| format!("{mode},timing=on");
+        Ok(match peer {
+            Peer::TandemfsRelaxed => Box::new(TandemfsMount::start(image()?, mountpoint, options("relaxed"))?),
+            Peer::TandemfsStrict => Box::new(TandemfsMount::start(image()?, mountpoint, options("strict"))?),
+            Peer::TandemfsLibrary => Box::new(TandemfsLibrary::start(image()?, true)?),
+            Peer::Null => Box::new(NullMount::start(mountpoint)?),
+            Peer::Ext4 | Peer::Ext4Journal | Peer::Xfs | Peer::Btrfs => {
+                Box::new(KernelMount::start(peer, backing.ok_or_else(lost)?, mountpoint)?)
+            }
+        })
+    }
+}
+
+fn lost() -> Failure {
+    Failure::new("a drive was not made; this is a bug of the benchmark")
+}
+
+/// Size of a drive for a case: a power of two, so that few different ones are made.
+fn drive_bytes(needed: u64, least: u64) -> u64 {
+    ((needed as f64 * ROOM) as u64).max(least).next_power_of_two()
+}
+
+/// An empty directory.
+fn fresh(path: &Path) -> Result<PathBuf> {
+    if path.exists() {
+        fs::remove_dir_all(path)?;
+    }
+    fs::create_dir(path)?;
+    Ok(path.to_owned())
+}
+
+impl Settings {
+    /// Whether a case of so many clients is pinned.
+    fn pins(&self, clients: u32) -> bool {
+        match self.pinning {
+            Pinning::Single => clients == 1,
+            Pinning::All => true,
+            Pinning::None => false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GIB: u64 = 1 << 30;
+
+    #[test]
+    fn drives_come_in_few_sizes() {
+        assert_eq!([0, 64 << 20, 700 << 20, GIB, 10 * GIB].map(|needed| drive_bytes(needed, GIB) / GIB), [1, 1, 2, 2, 16]);
+        assert_eq!(drive_bytes(64 << 20, 1 << 20), 128 << 20);
+    }
+}

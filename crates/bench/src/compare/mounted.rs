@@ -1,0 +1,481 @@
+//! File systems, made and mounted as a user makes and mounts them; taken down when dropped, on an error and a signal too.
+//!
+//! [M1] Whoever unmounts waits until it is done: what is below is taken away right after.
+//! [M2] Everybody gets the options that a user would get. What differs: mkfs discards nothing, so that the pages of a drive in memory stay; ext4 initialises its
+//!      inode tables and journal at once and not behind the first minutes of the measurement.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use tandemfs_format::superblock::ChecksumKind;
+use tandemfs_fs::FileSystem;
+use tandemfs_fuse::Unmount;
+
+use super::available::kernel_type;
+use super::backing::Backing;
+use super::command::{command, own_program, run, tandemfs};
+use super::memory_fs;
+use super::peer::Peer;
+use super::record::Traffic;
+use crate::failure::{Failure, Result};
+use crate::scene;
+
+/// How long a file system may be busy after its last user has gone: the kernel's own threads let go a little later.
+const BUSY_WITHIN: Duration = Duration::from_secs(10);
+/// How long a daemon may take to end after its mount has.
+const END_WITHIN: Duration = Duration::from_secs(60);
+/// A page of an emulated drive's flash.
+const FLASH_PAGE_BYTES: u64 = 4096;
+const POLL: Duration = Duration::from_millis(5);
+
+/// A file system that can be measured.
+pub trait Mounted {
+    /// Makes everything durable and forgets every cache that can be forgotten.
+    ///
+    /// # Errors
+    /// It cannot be unmounted or mounted.
+    fn make_cold(&mut self) -> Result<()>;
+
+    /// The process that is its drive, whose CPU time is not the file system's.
+    fn drive(&self) -> Option<u32> {
+        None
+    }
+
+    /// The process that serves it.
+    fn daemon(&self) -> Option<u32> {
+        None
+    }
+
+    /// Counts traffic from here.
+    ///
+    /// # Errors
+    /// The drive or the daemon does not answer.
+    fn begin_traffic(&mut self) -> Result<()>;
+
+    /// What crossed to the drive since then, where it counts.
+    ///
+    /// # Errors
+    /// The drive or the daemon does not answer.
+    fn traffic(&mut self) -> Result<Option<Traffic>>;
+
+    /// The file system as a library.
+    fn library(&self) -> Option<Arc<FileSystem>> {
+        None
+    }
+
+    /// Takes it down.
+    ///
+    /// # Errors
+    /// It could not be taken down in order: then not everything that was written is safe.
+    fn finish(self: Box<Self>) -> Result<()>;
+}
+
+/// Drops clean pages, names and inodes of all file systems that the kernel holds. Only root may; for others the kernel keeps them.
+pub fn drop_caches() -> Result<()> {
+    match fs::write("/proc/sys/vm/drop_caches", "3") {
+        Err(error) if rustix::process::geteuid().is_root() => Err(Failure::new(format!("the kernel's caches cannot be dropped: {error}"))),
+        _ => Ok(()),
+    }
+}
+
+/// A directory where something is mounted, or not at the moment.
+struct Mountpoint {
+    path: PathBuf,
+    is_mounted: bool,
+}
+
+impl Mountpoint {
+    fn new(path: &Path) -> Self {
+        Self { path: path.to_owned(), is_mounted: false }
+    }
+
+    fn unmount(&mut self) -> Result<()> {
+        let start = Instant::now();
+        loop {
+            match tandemfs_fuse::unmount(&self.path, Unmount::Normal) {
+                Ok(()) => {
+                    self.is_mounted = false;
+                    return Ok(());
+                }
+                Err(tandemfs_fuse::MountError::InUse { .. }) if start.elapsed() < BUSY_WITHIN => std::thread::sleep(POLL),
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+}
+
+impl Drop for Mountpoint {
+    fn drop(&mut self) {
+        if self.is_mounted
+            && let Err(failure) = self.unmount()
+        {
+            eprintln!("tandemfs: {failure}");
+            let _out_of_the_tree_at_least = tandemfs_fuse::unmount(&self.path, Unmount::Lazy);
+        }
+    }
+}
+
+/// A file system of the kernel.
+pub struct KernelMount<'b> {
+    mountpoint: Mountpoint,
+    peer: Peer,
+    /// Dropped after the mountpoint.
+    backing: Box<dyn Backing + 'b>,
+}
+
+impl<'b> KernelMount<'b> {
+    /// Makes it on a drive and mounts it.
+    ///
+    /// # Errors
+    /// The sentence of mkfs or mount.
+    pub fn start(peer: Peer, backing: Box<dyn Backing + 'b>, mountpoint: &Path) -> Result<Self> {
+        let (program, words): (&str, &[&str]) = match peer {
+            Peer::Xfs => ("mkfs.xfs", &["-q", "-f", "-K"]),
+            Peer::Btrfs => ("mkfs.btrfs", &["-q", "-f", "-K"]),
+            _ => ("mkfs.ext4", &["-q", "-F", "-E", "nodiscard,lazy_itable_init=0,lazy_journal_init=0"]),
+        };
+        run(command(program)?.args(words).arg(backing.block_device()))?;
+        let mut mount = Self { mountpoint: Mountpoint::new(mountpoint), peer, backing };
+        mount.mount()?;
+        Ok(mount)
+    }
+
+    fn mount(&mut self) -> Result<()> {
+        let mut mount = command("mount")?;
+        mount.args(["-t", kernel_type(self.peer).unwrap_or_default()]);
+        if self.peer == Peer::Ext4Journal {
+            mount.args(["-o", "data=journal"]);
+        }
+        run(mount.arg(self.backing.block_device()).arg(&self.mountpoint.path))?;
+        self.mountpoint.is_mounted = true;
+        Ok(())
+    }
+}
+
+impl Mounted for KernelMount<'_> {
+    fn drive(&self) -> Option<u32> {
+        self.backing.process()
+    }
+
+    fn make_cold(&mut self) -> Result<()> {
+        self.mountpoint.unmount()?;
+        drop_caches()?;
+        self.mount()
+    }
+
+    fn begin_traffic(&mut self) -> Result<()> {
+        self.backing.begin_traffic()
+    }
+
+    fn traffic(&mut self) -> Result<Option<Traffic>> {
+        self.backing.traffic()
+    }
+
+    fn finish(mut self: Box<Self>) -> Result<()> {
+        self.mountpoint.unmount()
+    }
+}
+
+/// TandemFS, by the commands of this program.
+pub struct TandemfsMount {
+    image: PathBuf,
+    mountpoint: Mountpoint,
+    options: String,
+    daemon: Option<u32>,
+    since: Value,
+}
+
+impl TandemfsMount {
+    /// Formats an image and mounts it.
+    ///
+    /// # Errors
+    /// The sentence of `mkfs` or `mount`.
+    pub fn start(image: &Path, mountpoint: &Path, options: String) -> Result<Self> {
+        // The drive may be a used one.
+        run(tandemfs().args(["mkfs", "--force"]).arg(image))?;
+        let mut mount =
+            Self { image: image.to_owned(), mountpoint: Mountpoint::new(mountpoint), options, daemon: None, since: Value::Null };
+        mount.mount()?;
+        Ok(mount)
+    }
+
+    fn mount(&mut self) -> Result<()> {
+        run(tandemfs().arg("mount").arg(&self.image).arg(&self.mountpoint.path).args(["-o", &self.options]))?;
+        self.mountpoint.is_mounted = true;
+        let info = self.ask("info")?;
+        self.daemon = info["process_id"].as_u64().and_then(|id| u32::try_from(id).ok());
+        Ok(())
+    }
+
+    fn ask(&self, what: &str) -> Result<Value> {
+        Ok(serde_json::from_str(&run(tandemfs().arg(what).arg(&self.mountpoint.path).arg("--json"))?)?)
+    }
+
+    /// As users do; it returns when the daemon is gone.
+    fn unmount(&mut self) -> Result<()> {
+        run(tandemfs().arg("umount").arg(&self.mountpoint.path))?;
+        self.mountpoint.is_mounted = false;
+        Ok(())
+    }
+}
+
+impl Mounted for TandemfsMount {
+    fn make_cold(&mut self) -> Result<()> {
+        self.unmount()?;
+        drop_caches()?;
+        self.mount()
+    }
+
+    fn daemon(&self) -> Option<u32> {
+        self.daemon
+    }
+
+    fn begin_traffic(&mut self) -> Result<()> {
+        self.since = self.ask("stats")?;
+        Ok(())
+    }
+
+    fn traffic(&mut self) -> Result<Option<Traffic>> {
+        Ok(Some(traffic_between(&self.since, &self.ask("stats")?)))
+    }
+
+    fn finish(mut self: Box<Self>) -> Result<()> {
+        self.unmount()
+    }
+}
+
+impl Drop for TandemfsMount {
+    fn drop(&mut self) {
+        if self.mountpoint.is_mounted && self.unmount().is_err() {
+            // The daemon may be gone already, after a signal to both. What is still there is taken out of the tree by the guard.
+            let _said_before = tandemfs_fuse::unmount(&self.mountpoint.path, Unmount::Lazy);
+            self.mountpoint.is_mounted = false;
+        }
+        if let Some(process) = self.daemon {
+            end(process);
+        }
+    }
+}
+
+/// Waits for a daemon that should end by itself now.
+fn end(process: u32) {
+    let start = Instant::now();
+    while is_alive(process) && start.elapsed() < END_WITHIN {
+        std::thread::sleep(POLL);
+    }
+    if is_alive(process) {
+        eprintln!("tandemfs: the daemon {process} did not end");
+    }
+}
+
+/// Whether a process still runs: one that ended and was not waited for does not.
+fn is_alive(process: u32) -> bool {
+    let status = fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
+    status.lines().find_map(|line| line.strip_prefix("State:")).is_some_and(|state| !state.trim_start().starts_with(['Z', 'X']))
+}
+
+/// TandemFS in this process.
+pub struct TandemfsLibrary {
+    fs: Option<Arc<FileSystem>>,
+    since: Value,
+}
+
+impl TandemfsLibrary {
+    /// Formats an image and opens it, with the drive's timing or without.
+    ///
+    /// # Errors
+    /// It cannot be formatted or opened.
+    pub fn start(image: &Path, timing: bool) -> Result<Self> {
+        let name = image.to_str().ok_or_else(|| Failure::new("the directory's name is not Unicode; name another with --directory"))?;
+        let fs = scene::make(scene::open(name, timing)?, ChecksumKind::Crc32c)?;
+        Ok(Self { fs: Some(fs), since: Value::Null })
+    }
+
+    fn stats(&self) -> Value {
+        self.fs.as_ref().map_or(Value::Null, |fs| tandemfs_fuse::stats(fs))
+    }
+}
+
+impl Mounted for TandemfsLibrary {
+    fn make_cold(&mut self) -> Result<()> {
+        Err(Failure::new("a case for the library cannot ask for cold caches: the file system is in use"))
+    }
+
+    fn begin_traffic(&mut self) -> Result<()> {
+        self.since = self.stats();
+        Ok(())
+    }
+
+    fn traffic(&mut self) -> Result<Option<Traffic>> {
+        Ok(Some(traffic_between(&self.since, &self.stats())))
+    }
+
+    fn library(&self) -> Option<Arc<FileSystem>> {
+        self.fs.clone()
+    }
+
+    fn finish(mut self: Box<Self>) -> Result<()> {
+        Ok(self.fs.take().map_or(Ok(()), |fs| fs.unmount())?)
+    }
+}
+
+impl Drop for TandemfsLibrary {
+    fn drop(&mut self) {
+        if let Some(fs) = self.fs.take()
+            && let Err(error) = fs.unmount()
+        {
+            eprintln!("tandemfs: {error}");
+        }
+    }
+}
+
+/// What crossed between two answers of `stats`; structures are named with their path.
+fn traffic_between(before: &Value, after: &Value) -> Traffic {
+    let since = |path: &str| {
+        let number = |value: &Value| value.pointer(path).and_then(Value::as_u64).unwrap_or_default();
+        number(after).saturating_sub(number(before))
+    };
+    let both = |what: &str| since(&format!("/byte_path/{what}")) + since(&format!("/block_path/{what}"));
+    let mut written_by_structure = BTreeMap::new();
+    for structure in after["by_structure"].as_object().map(|structures| structures.keys()).into_iter().flatten() {
+        for (path, field) in [("byte path", "byte_written_bytes"), ("block path", "block_written_bytes")] {
+            let bytes = since(&format!("/by_structure/{structure}/{field}"));
+            if bytes > 0 {
+                written_by_structure.insert(format!("{path}: {}", structure.replace('_', " ")), bytes);
+            }
+        }
+    }
+    // A drive that counts nothing of itself says zeros.
+    let counts = |group: &str| after[group].as_object().is_some_and(|group| group.values().any(|value| value.as_u64() != Some(0)));
+    let has_flash = counts("flash") || counts("firmware");
+    let flash = |what: &str| has_flash.then(|| since(&format!("/flash/{what}")) * FLASH_PAGE_BYTES);
+    Traffic {
+        read_bytes: both("read_bytes"),
+        written_bytes: both("written_bytes"),
+        flushes: since("/block_path/flushes"),
+        flash_programmed_bytes: flash("pages_programmed"),
+        flash_read_bytes: flash("pages_read"),
+        written_by_structure,
+    }
+}
+
+/// The FUSE file system that keeps everything in memory, in a process of its own.
+pub struct NullMount {
+    mountpoint: Mountpoint,
+    process: Child,
+    /// Closing it ends the process.
+    held: Option<ChildStdin>,
+}
+
+/// The order of `--child` for the process of [`NullMount`].
+pub fn null_order(text: &str) -> Option<PathBuf> {
+    let order: Value = serde_json::from_str(text).ok()?;
+    order["null_file_system"].as_str().map(PathBuf::from)
+}
+
+impl NullMount {
+    /// Mounts it.
+    ///
+    /// # Errors
+    /// The process cannot be started, or cannot mount.
+    pub fn start(mountpoint: &Path) -> Result<Self> {
+        let order = json!({ "null_file_system": mountpoint }).to_string();
+        // A group of its own: an interrupt from the terminal is for whoever asks, who takes it down in order.
+        let mut command = own_program();
+        command.args(["bench", "--child", &order]).stdin(Stdio::piped()).stdout(Stdio::piped()).process_group(0);
+        let mut process = command.spawn()?;
+        let (held, stdout) = (process.stdin.take(), process.stdout.take());
+        let mut mount = Self { mountpoint: Mountpoint::new(mountpoint), process, held };
+        let mut line = String::new();
+        if let Some(stdout) = stdout {
+            BufReader::new(stdout).read_line(&mut line)?;
+        }
+        if line.trim_end() != memory_fs::READY {
+            return Err(Failure::new("the process of the null file system ended before its mount answered"));
+        }
+        mount.mountpoint.is_mounted = true;
+        Ok(mount)
+    }
+}
+
+impl Mounted for NullMount {
+    /// Unmounted, it would have nothing left: only the kernel forgets.
+    fn make_cold(&mut self) -> Result<()> {
+        rustix::fs::syncfs(fs::File::open(&self.mountpoint.path)?)?;
+        drop_caches()
+    }
+
+    fn daemon(&self) -> Option<u32> {
+        Some(self.process.id())
+    }
+
+    fn begin_traffic(&mut self) -> Result<()> {
+        Ok(())
+    }
+
+    fn traffic(&mut self) -> Result<Option<Traffic>> {
+        Ok(None)
+    }
+
+    fn finish(mut self: Box<Self>) -> Result<()> {
+        self.mountpoint.unmount()
+    }
+}
+
+impl Drop for NullMount {
+    fn drop(&mut self) {
+        if self.mountpoint.is_mounted
+            && let Err(failure) = self.mountpoint.unmount()
+        {
+            eprintln!("tandemfs: {failure}");
+        }
+        drop(self.held.take());
+        let start = Instant::now();
+        while matches!(self.process.try_wait(), Ok(None)) {
+            if start.elapsed() > END_WITHIN {
+                let _it_is_this_one = self.process.kill();
+                let _ended = self.process.wait();
+                return;
+            }
+            std::thread::sleep(POLL);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn traffic_is_what_came_between_two_answers() {
+        let stats = |bytes: u64| {
+            json!({
+                "byte_path": { "read_bytes": 10, "written_bytes": 100 + bytes },
+                "block_path": { "read_bytes": 4096, "written_bytes": 2 * bytes, "flushes": bytes / 50 },
+                "by_structure": {
+                    "data_log": { "byte_written_bytes": bytes, "block_written_bytes": 0 },
+                    "data": { "byte_written_bytes": 0, "block_written_bytes": 2 * bytes },
+                    "inode": { "byte_written_bytes": 7, "block_written_bytes": 0 },
+                },
+            })
+        };
+        let traffic = traffic_between(&stats(0), &stats(100));
+        assert_eq!((traffic.read_bytes, traffic.written_bytes, traffic.flushes), (0, 300, 2));
+        let expected = [("block path: data".to_owned(), 200), ("byte path: data log".to_owned(), 100)];
+        assert_eq!(traffic.flash_programmed_bytes, None);
+        assert_eq!(traffic.written_by_structure.into_iter().collect::<Vec<_>>(), expected);
+    }
+
+    #[test]
+    fn orders_of_others_are_not_taken_for_ours() {
+        assert_eq!(null_order(r#"{"null_file_system":"/mnt"}"#), Some(PathBuf::from("/mnt")));
+        assert_eq!((null_order(r#"{"image":"x"}"#), null_order("nonsense")), (None, None));
+    }
+}

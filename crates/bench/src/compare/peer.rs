@@ -1,0 +1,62 @@
+use clap::ValueEnum;
+use serde::{Deserialize, Serialize};
+
+/// Who is measured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Peer {
+    /// TandemFS through the mount, writes durable with fsync
+    TandemfsRelaxed,
+    /// TandemFS through the mount, each write durable when it returns
+    TandemfsStrict,
+    /// TandemFS as a library in the measuring process; for the cases that have such a form
+    TandemfsLibrary,
+    /// ext4 with its defaults (data=ordered)
+    Ext4,
+    /// ext4 with data=journal
+    Ext4Journal,
+    /// XFS with its defaults
+    Xfs,
+    /// Btrfs with its defaults
+    Btrfs,
+    /// A FUSE file system that keeps everything in memory and nothing safe: what the way through FUSE costs by itself
+    Null,
+}
+
+impl Peer {
+    /// All, TandemFS first.
+    pub const ALL: [Self; 8] = [
+        Self::TandemfsRelaxed,
+        Self::TandemfsStrict,
+        Self::TandemfsLibrary,
+        Self::Ext4,
+        Self::Ext4Journal,
+        Self::Xfs,
+        Self::Btrfs,
+        Self::Null,
+    ];
+
+    /// The name on the command line, in records and in reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::TandemfsRelaxed => "tandemfs-relaxed",
+            Self::TandemfsStrict => "tandemfs-strict",
+            Self::TandemfsLibrary => "tandemfs-library",
+            Self::Ext4 => "ext4",
+            Self::Ext4Journal => "ext4-journal",
+            Self::Xfs => "xfs",
+            Self::Btrfs => "btrfs",
+            Self::Null => "null",
+        }
+    }
+
+    /// Whether it is a form of TandemFS.
+    pub fn is_ours(self) -> bool {
+        matches!(self, Self::TandemfsRelaxed | Self::TandemfsStrict | Self::TandemfsLibrary)
+    }
+
+    /// Whether ratios are taken to it: the best of these in the same run.
+    pub fn is_yardstick(self) -> bool {
+        matches!(self, Self::Ext4 | Self::Xfs)
+    }
+}

@@ -1,0 +1,290 @@
+//! What TandemFS has to reach beside the others, as data, and whether it did.
+//!
+//! [T1] A reach is judged by the interval of the ratio, not by the ratio alone: met when all of the interval is, missed when none of it is,
+//!      undecided when it lies on both sides, and when the machine was too noisy for either side.
+//! [T2] A yardstick is the better of ext4 and XFS in the same runs, case by case.
+
+use serde::Serialize;
+
+use super::backing::Place;
+use super::peer::Peer;
+use super::statistics::{Ratio, Summary, TrafficPerUnit, ratio};
+
+/// What a ratio is held against.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Measure {
+    /// Our rate is at least so many times that of the yardstick ([T2]).
+    RateAtLeast(f64),
+    /// Our time is at most so many times that of the FUSE file system that keeps nothing safe: the physical reason for what is slow here.
+    TimesNullAtMost(f64),
+    /// Our bytes programmed to flash are at most this share of ext4's.
+    FlashBytesAtMost(f64),
+}
+
+/// A row of the table of what has to be reached.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Reach {
+    /// The row, for readers.
+    pub title: &'static str,
+    /// Names of the cases, without the number of clients or of commands at once that ends them.
+    pub cases: &'static [&'static str],
+    /// Which of ours.
+    pub peer: Peer,
+    /// On what; everywhere when nothing is said.
+    pub place: Option<Place>,
+    /// How much.
+    pub measure: Measure,
+}
+
+const DURABLE: &[&str] = &["durable-overwrite-4k", "append-fsync-4k", "create-write-fsync-4k"];
+const MANY_FILES: &[&str] = &["untar", "cp-r", "rm-r", "list-cold", "readdir-cold"];
+
+/// All rows.
+pub const TABLE: &[Reach] = &[
+    row("durable overwrite, append, create; strict, through FUSE", DURABLE, Peer::TandemfsStrict, Some(Place::Free), 3.0),
+    row("durable overwrite, append, create; strict, through FUSE", DURABLE, Peer::TandemfsStrict, Some(Place::Same), 5.0),
+    row("durable overwrite, append, create; library", DURABLE, Peer::TandemfsLibrary, Some(Place::Free), 10.0),
+    row("varmail", &["varmail"], Peer::TandemfsRelaxed, Some(Place::Same), 4.8),
+    row("fileserver", &["fileserver"], Peer::TandemfsRelaxed, Some(Place::Same), 2.0),
+    row("webproxy", &["webproxy"], Peer::TandemfsRelaxed, Some(Place::Same), 3.0),
+    row("oltp", &["oltp"], Peer::TandemfsRelaxed, Some(Place::Same), 4.1),
+    row("Redis, appendfsync always", &["redis-always"], Peer::TandemfsRelaxed, Some(Place::Same), 2.5),
+    row("SQLite, WAL and FULL", &["sqlite-wal-full", "sqlite-mixed-wal"], Peer::TandemfsRelaxed, Some(Place::Same), 2.5),
+    row("pgbench, reading and writing", &["pgbench-read-write"], Peer::TandemfsRelaxed, Some(Place::Same), 2.5),
+    row("RocksDB, fillsync", &["rocksdb-fillsync"], Peer::TandemfsRelaxed, Some(Place::Same), 2.5),
+    row("warm reads", &["read-4k-random-warm", "read-1m-sequential-warm"], Peer::TandemfsRelaxed, None, 0.9),
+    row("warm getattr", &["getattr-warm"], Peer::TandemfsRelaxed, None, 0.9),
+    row("sequential 1 MiB, both ways", &["read-1m-sequential-cold", "write-1m-sequential"], Peer::TandemfsRelaxed, None, 0.9),
+    row("git status", &["git-status-cold", "git-status-warm"], Peer::TandemfsRelaxed, None, 0.9),
+    Reach {
+        title: "many small files without fsync, beside a FUSE file system that keeps nothing safe",
+        cases: MANY_FILES,
+        peer: Peer::TandemfsRelaxed,
+        place: None,
+        measure: Measure::TimesNullAtMost(1.25),
+    },
+    Reach {
+        title: "bytes to flash beside ext4's",
+        cases: &["varmail", "create-write-fsync-4k"],
+        peer: Peer::TandemfsRelaxed,
+        place: Some(Place::Same),
+        measure: Measure::FlashBytesAtMost(1.0 / 3.0),
+    },
+];
+
+const fn row(title: &'static str, cases: &'static [&'static str], peer: Peer, place: Option<Place>, times: f64) -> Reach {
+    Reach { title, cases, peer, place, measure: Measure::RateAtLeast(times) }
+}
+
+/// What became of a reach ([T1]).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Verdict {
+    /// Surely.
+    Met,
+    /// Surely not.
+    Missed,
+    /// The interval lies on both sides.
+    UndecidedByInterval,
+    /// The machine was too disturbed.
+    UndecidedByNoise,
+}
+
+impl Verdict {
+    /// In words.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Met => "met",
+            Self::Missed => "missed",
+            Self::UndecidedByInterval => "undecided: more rounds are needed",
+            Self::UndecidedByNoise => "undecided: the machine was too noisy",
+        }
+    }
+}
+
+/// A reach beside what was measured for one case.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Judgement {
+    /// The row.
+    pub reach: Reach,
+    /// The case.
+    pub case: String,
+    /// What it was measured on.
+    pub place: Place,
+    /// Whom the ratio is to.
+    pub other: Peer,
+    /// The ratio as [`Measure`] says it: rates, times or bytes.
+    pub ratio: Ratio,
+    /// Ratio of our rate to ext4's, for the rows that are not judged by it.
+    pub beside_ext4: Option<Ratio>,
+    /// What became of it.
+    pub verdict: Verdict,
+}
+
+/// Judges every row of [`TABLE`] whose both sides were measured, in the order of the table.
+pub fn judge(summaries: &[Summary]) -> Vec<Judgement> {
+    TABLE.iter().flat_map(|reach| summaries.iter().filter_map(|ours| judge_one(*reach, ours, summaries))).collect()
+}
+
+/// The better of ext4 and XFS at the same case and place ([T2]).
+pub fn yardstick<'a>(ours: &Summary, summaries: &'a [Summary]) -> Option<&'a Summary> {
+    let same = summaries.iter().filter(|other| other.case == ours.case && other.place == ours.place && other.peer.is_yardstick());
+    same.max_by(|one, other| one.rate.median.total_cmp(&other.rate.median))
+}
+
+/// What is measured of a peer at the same case and place.
+pub fn beside<'a>(ours: &Summary, peer: Peer, summaries: &'a [Summary]) -> Option<&'a Summary> {
+    summaries.iter().find(|other| other.case == ours.case && other.place == ours.place && other.peer == peer)
+}
+
+fn judge_one(reach: Reach, ours: &Summary, summaries: &[Summary]) -> Option<Judgement> {
+    let is_meant = reach.peer == ours.peer
+        && reach.place.is_none_or(|place| place == ours.place)
+        && reach.cases.iter().any(|name| is_case(&ours.case, name));
+    if !is_meant {
+        return None;
+    }
+    let rates = |other: &Summary| ratio(&ours.rates, &other.rates);
+    let (other, found) = match reach.measure {
+        Measure::RateAtLeast(_) => {
+            let other = yardstick(ours, summaries)?;
+            (other, rates(other))
+        }
+        Measure::TimesNullAtMost(_) => {
+            let other = beside(ours, Peer::Null, summaries)?;
+            (other, rates(other).inverse())
+        }
+        Measure::FlashBytesAtMost(_) => {
+            let other = beside(ours, Peer::Ext4, summaries)?;
+            let flash = |summary: &Summary| summary.traffic_per_unit.as_ref().and_then(flash_bytes);
+            (other, ratio(&[flash(ours)?], &[flash(other)?]))
+        }
+    };
+    let beside_ext4 = match reach.measure {
+        Measure::RateAtLeast(_) => None,
+        _ => beside(ours, Peer::Ext4, summaries).map(rates),
+    };
+    let counts_time = !matches!(reach.measure, Measure::FlashBytesAtMost(_));
+    let verdict = match () {
+        () if counts_time && (ours.is_noisy() || other.is_noisy()) => Verdict::UndecidedByNoise,
+        () if counts_time && (ours.is_of_few_rounds() || other.is_of_few_rounds()) => Verdict::UndecidedByInterval,
+        () => verdict(reach.measure, found),
+    };
+    Some(Judgement { reach, case: ours.case.clone(), place: ours.place, other: other.peer, ratio: found, beside_ext4, verdict })
+}
+
+fn flash_bytes(traffic: &TrafficPerUnit) -> Option<f64> {
+    traffic.flash_programmed_bytes.filter(|bytes| *bytes > 0.0)
+}
+
+/// Whether a name is that of a case, for any number of clients (`-c4`) or commands at once (`-p10`).
+pub fn is_case(name: &str, case: &str) -> bool {
+    let is_number = |text: &str| text.strip_prefix(['c', 'p']).is_some_and(|number| number.parse::<u32>().is_ok());
+    name.strip_prefix(case).is_some_and(|rest| rest.is_empty() || rest.strip_prefix('-').is_some_and(is_number))
+}
+
+fn verdict(measure: Measure, found: Ratio) -> Verdict {
+    let (sure, never) = match measure {
+        Measure::RateAtLeast(least) => (found.low >= least, found.high < least),
+        Measure::TimesNullAtMost(most) | Measure::FlashBytesAtMost(most) => (found.high <= most, found.low > most),
+    };
+    match (sure, never) {
+        (true, _) => Verdict::Met,
+        (_, true) => Verdict::Missed,
+        _ => Verdict::UndecidedByInterval,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::record::{Record, Traffic};
+    use super::super::statistics::summaries;
+    use super::super::statistics::tests::record;
+    use super::*;
+
+    fn rounds(case: &str, peer: Peer, rates: &[f64]) -> Vec<Record> {
+        rates.iter().zip(0..).map(|(rate, round)| record(case, peer, round, *rate)).collect()
+    }
+
+    fn judged(sides: &[Vec<Record>]) -> Vec<Judgement> {
+        judge(&summaries(&sides.concat()))
+    }
+
+    #[test]
+    fn the_better_of_ext4_and_xfs_is_the_yardstick() {
+        let name = "durable-overwrite-4k-c1";
+        let ours = rounds(name, Peer::TandemfsStrict, &[320.0, 321.0, 322.0]);
+        let slow = rounds(name, Peer::Ext4, &[50.0, 51.0, 52.0]);
+        let btrfs = rounds(name, Peer::Btrfs, &[500.0, 500.0, 500.0]);
+        let found = judged(&[ours.clone(), slow.clone(), btrfs.clone()]);
+        assert_eq!(found.iter().map(|each| (each.other, each.verdict)).collect::<Vec<_>>(), [(Peer::Ext4, Verdict::Met)]);
+        let found = judged(&[ours, slow, btrfs, rounds(name, Peer::Xfs, &[200.0, 200.0, 201.0])]);
+        assert_eq!(found.iter().map(|each| (each.other, each.verdict)).collect::<Vec<_>>(), [(Peer::Xfs, Verdict::Missed)]);
+    }
+
+    #[test]
+    fn an_interval_on_both_sides_and_noise_decide_nothing() {
+        let name = "append-fsync-4k-c4";
+        let ext4 = rounds(name, Peer::Ext4, &[100.0, 100.0, 100.0]);
+        let wide = rounds(name, Peer::TandemfsStrict, &[250.0, 310.0, 400.0]);
+        assert_eq!(judged(&[wide, ext4.clone()])[0].verdict, Verdict::UndecidedByInterval);
+        let mut fast = rounds(name, Peer::TandemfsStrict, &[900.0, 900.0, 900.0]);
+        assert_eq!(judged(&[fast.clone(), ext4.clone()])[0].verdict, Verdict::Met);
+        fast.iter_mut().for_each(|record| record.noise = 0.5);
+        assert_eq!(judged(&[fast, ext4])[0].verdict, Verdict::UndecidedByNoise);
+    }
+
+    #[test]
+    fn regression_one_round_decides_nothing() {
+        let name = "append-fsync-4k-c4";
+        let (ours, ext4) = (rounds(name, Peer::TandemfsStrict, &[900.0]), rounds(name, Peer::Ext4, &[100.0, 100.0, 100.0]));
+        assert_eq!(judged(&[ours, ext4])[0].verdict, Verdict::UndecidedByInterval);
+    }
+
+    #[test]
+    fn many_small_files_are_held_against_fuse_that_does_nothing() {
+        let (null, ext4) = (rounds("untar", Peer::Null, &[100.0; 3]), rounds("untar", Peer::Ext4, &[400.0; 3]));
+        let found = judged(&[rounds("untar", Peer::TandemfsRelaxed, &[90.0; 3]), null.clone(), ext4.clone()]);
+        assert_eq!((found[0].other, found[0].verdict), (Peer::Null, Verdict::Met));
+        assert!((found[0].ratio.median - 100.0 / 90.0).abs() < 1e-9);
+        assert!(found[0].beside_ext4.is_some_and(|beside| (beside.median - 0.225).abs() < 1e-9));
+        assert_eq!(judged(&[rounds("untar", Peer::TandemfsRelaxed, &[70.0; 3]), null, ext4])[0].verdict, Verdict::Missed);
+    }
+
+    #[test]
+    fn flash_is_counted_not_timed() {
+        let side = |peer, flash: u64| {
+            let mut records = rounds("varmail", peer, &[10.0; 3]);
+            for record in &mut records {
+                record.place = Place::Same;
+                record.noise = 0.5;
+                record.traffic = Some(Traffic { flash_programmed_bytes: Some(flash), ..Traffic::default() });
+            }
+            records
+        };
+        let verdicts = |ours| {
+            let found = judged(&[side(Peer::TandemfsRelaxed, ours), side(Peer::Ext4, 30_000)]);
+            found.iter().map(|each| each.verdict).collect::<Vec<_>>()
+        };
+        assert_eq!(verdicts(9_000), [Verdict::UndecidedByNoise, Verdict::Met]);
+        assert_eq!(verdicts(11_000), [Verdict::UndecidedByNoise, Verdict::Missed]);
+    }
+
+    #[test]
+    fn regression_every_reach_names_cases_that_there_are() {
+        let names: Vec<String> = crate::compare::cases::all().iter().map(|case| case.name()).collect();
+        for case in TABLE.iter().flat_map(|reach| reach.cases) {
+            assert!(names.iter().any(|name| is_case(name, case)), "no case is called {case}: {names:?}");
+        }
+    }
+
+    #[test]
+    fn a_row_is_for_its_cases_only() {
+        assert!(is_case("oltp", "oltp") && is_case("oltp-c4", "oltp") && is_case("redis-p100", "redis"));
+        assert!(!is_case("oltpish", "oltp") && !is_case("untar-sync", "untar") && !is_case("oltp-cold", "oltp"));
+        let sides =
+            [rounds("untar", Peer::TandemfsStrict, &[1.0]), rounds("untar", Peer::Ext4, &[1.0]), rounds("untar", Peer::Null, &[1.0])];
+        assert_eq!(judged(&sides), []);
+    }
+}

@@ -1,0 +1,70 @@
+//! The second chapter: what had to be reached, row by row, and whether it was.
+
+use super::document::{Block, Cell, Grid, identifier};
+use super::losses::{interval, verdict_mark};
+use super::{figures, names};
+use crate::compare::reach::{Judgement, Measure, Reach, TABLE, is_case};
+
+/// The chapter.
+pub fn chapter(judgements: &[Judgement]) -> Vec<Block> {
+    let mut blocks = vec![Block::Chapter { id: "reaches".into(), title: "What had to be reached".into() }];
+    let all: Vec<&Judgement> = judgements.iter().collect();
+    if all.is_empty() {
+        blocks.push(Block::Paragraph("None of the rows has both its sides in these results.".into()));
+    } else {
+        blocks.push(Block::Paragraph(
+            "A reach is met when all of the 95 % interval is, missed when none of it is, and undecided otherwise or when the machine was too noisy."
+                .into(),
+        ));
+        blocks.push(Block::Grid(grid("", &all)));
+    }
+    let open: Vec<String> = TABLE.iter().filter_map(|reach| unmeasured(reach, judgements)).collect();
+    if !open.is_empty() {
+        blocks.push(Block::Section("Not measured here".into()));
+        blocks.push(Block::List(open));
+    }
+    blocks
+}
+
+/// A row for each judgement.
+pub fn grid(caption: &str, judgements: &[&Judgement]) -> Grid {
+    let head = ["case", "drive", "reach", "found", "95 % interval", "verdict", "what", "TandemFS", "beside", "rate to ext4's"];
+    let mut grid = Grid::new(caption, &[0, 1, 5, 6, 7, 8], head);
+    for judgement in judgements {
+        let mark = verdict_mark(judgement.verdict);
+        grid.row(
+            None,
+            [
+                Cell::linked(judgement.case.as_str(), format!("case-{}", identifier(&judgement.case))),
+                names::place(judgement.place).into(),
+                wanted(judgement.reach.measure).into(),
+                Cell::marked(figures::ratio(judgement.ratio.median), mark),
+                interval(judgement.ratio).into(),
+                Cell::marked(judgement.verdict.name(), mark),
+                judgement.reach.title.into(),
+                names::peer(judgement.reach.peer).into(),
+                names::peer(judgement.other).into(),
+                judgement.beside_ext4.map_or("–".to_owned(), |beside| figures::ratio(beside.median)).into(),
+            ],
+        );
+    }
+    grid
+}
+
+/// What is asked, in few words.
+fn wanted(measure: Measure) -> String {
+    match measure {
+        Measure::RateAtLeast(least) => format!("rate ≥ {}", figures::ratio(least)),
+        Measure::TimesNullAtMost(most) => format!("time ≤ {}", figures::ratio(most)),
+        Measure::FlashBytesAtMost(most) => format!("flash bytes ≤ {}", figures::ratio(most)),
+    }
+}
+
+/// The cases of a row that were not judged, in a sentence.
+fn unmeasured(reach: &Reach, judgements: &[Judgement]) -> Option<String> {
+    let is_judged = |case: &str| judgements.iter().any(|judgement| judgement.reach == *reach && is_case(&judgement.case, case));
+    let open: Vec<&str> = reach.cases.iter().copied().filter(|case| !is_judged(case)).collect();
+    let place = reach.place.map_or("any drive", names::place);
+    (!open.is_empty())
+        .then(|| format!("{} ({}, {place}, {}): {}", reach.title, names::peer(reach.peer), wanted(reach.measure), open.join(", ")))
+}

@@ -1,0 +1,84 @@
+//! What the way over FUSE and a loop device costs beside the drive itself, and how much of it is taken back.
+
+use serde::{Deserialize, Serialize};
+
+/// Both are within this of each other, or nothing is compared.
+pub const TOLERANCE: f64 = 0.05;
+
+/// Time by size, a straight line.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct Line {
+    /// Of a request without bytes, in nanoseconds.
+    pub base_ns: f64,
+    /// Of each byte.
+    pub byte_ns: f64,
+}
+
+impl Line {
+    /// The line through two points (bytes, nanoseconds); it never falls, and is never below zero.
+    pub fn through(small: (u64, f64), large: (u64, f64)) -> Self {
+        let byte_ns = ((large.1 - small.1) / (large.0 as f64 - small.0 as f64)).max(0.0);
+        Self { base_ns: small.1 - byte_ns * small.0 as f64, byte_ns }
+    }
+
+    /// Time of a request, in nanoseconds.
+    pub fn at(&self, bytes: u64) -> u64 {
+        (self.base_ns + self.byte_ns * bytes as f64).max(0.0) as u64
+    }
+}
+
+/// What is taken back from the service of a request, by direction.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct Detour {
+    /// Of reads.
+    pub read: Line,
+    /// Of writes.
+    pub write: Line,
+}
+
+/// How far apart two times are, as a share of the drive's: positive where the loop device is the slower.
+pub fn difference(loop_ns: f64, drive_ns: f64) -> f64 {
+    (loop_ns - drive_ns) / drive_ns
+}
+
+/// Whether they count as equal.
+pub fn is_equal(loop_ns: f64, drive_ns: f64) -> bool {
+    drive_ns > 0.0 && difference(loop_ns, drive_ns).abs() <= TOLERANCE
+}
+
+/// When an answer leaves the server: as much earlier as the rest of the way takes, never before the request came. The drive itself is busy
+/// as long as it would be, so that its throughput stays what it is.
+pub fn release_ns(arrival_ns: u64, done_ns: u64, detour_ns: u64) -> u64 {
+    done_ns.saturating_sub(detour_ns).max(arrival_ns)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_meets_its_points_and_never_falls() {
+        let line = Line::through((4096, 40_000.0), (65_536, 70_720.0));
+        assert_eq!([line.at(4096), line.at(65_536)], [40_000, 70_720]);
+        assert_eq!(line.at(0), 37_952);
+        let flat = Line::through((4096, 40_000.0), (65_536, 30_000.0));
+        assert_eq!([flat.at(4096), flat.at(65_536)], [40_000, 40_000], "noise does not make large requests cheaper");
+        let negative = Line::through((4096, -100.0), (65_536, -100.0));
+        assert_eq!(negative.at(4096), 0);
+    }
+
+    #[test]
+    fn within_five_percent_is_equal_and_nothing_beyond() {
+        assert!(is_equal(52_500.0, 50_000.0) && is_equal(47_500.0, 50_000.0));
+        assert!(!is_equal(52_600.0, 50_000.0) && !is_equal(47_400.0, 50_000.0));
+        assert!(!is_equal(f64::NAN, 50_000.0) && !is_equal(50_000.0, 0.0), "what was not measured is not equal");
+        assert!(difference(60_000.0, 50_000.0) > 0.19, "slower is positive");
+    }
+
+    #[test]
+    fn an_answer_never_leaves_before_its_request_came() {
+        assert_eq!(release_ns(1_000, 51_000, 40_000), 11_000);
+        assert_eq!(release_ns(1_000, 11_000, 40_000), 1_000);
+        assert_eq!(release_ns(1_000, 51_000, 0), 51_000);
+    }
+}

@@ -1,0 +1,110 @@
+//! A loop device over the file of a drive, and whoever is mounted on it.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use crate::failure::{Failure, Result};
+
+/// How long the kernel may take to let go of something.
+const LET_GO_WITHIN: Duration = Duration::from_secs(10);
+
+/// Attaches a loop device to a file, with direct I/O and sectors of 4 KiB. Without a volatile cache it asks for no FLUSH ([S4]).
+///
+/// [S4]: super::server
+pub fn attach(file: &Path, has_volatile_cache: bool) -> Result<PathBuf> {
+    let options = ["--show", "--find", "--direct-io=on", "--sector-size", "4096"];
+    let output = Command::new("losetup").args(options).arg(file).output();
+    let output = output.map_err(|error| Failure::new(format!("losetup: {error}")))?;
+    if !output.status.success() {
+        return Err(Failure::new(String::from_utf8_lossy(&output.stderr).trim()));
+    }
+    let device = PathBuf::from(String::from_utf8_lossy(&output.stdout).trim());
+    if let Err(failure) = tune(&device, has_volatile_cache) {
+        drop(Command::new("losetup").arg("--detach").arg(&device).status());
+        return Err(failure);
+    }
+    Ok(device)
+}
+
+/// What the kernel would know of the drive itself, and does not of a file.
+fn tune(device: &Path, has_volatile_cache: bool) -> Result<()> {
+    let directory = sysfs(device);
+    let direct = fs::read_to_string(directory.join("loop/dio"))?;
+    if direct.trim() != "1" {
+        let name = device.display();
+        return Err(Failure::new(format!("{name}: the kernel does no direct I/O on it, so it would be measured with a cache")));
+    }
+    let cache = if has_volatile_cache { "write back" } else { "write through" };
+    for (name, value) in [("write_cache", cache), ("rotational", "0"), ("max_sectors_kb", "1024"), ("scheduler", "none")] {
+        let path = directory.join("queue").join(name);
+        fs::write(&path, value).map_err(|error| Failure::new(format!("{}: {error}", path.display())))?;
+    }
+    Ok(())
+}
+
+/// Frees a loop device, and takes down what is mounted on it.
+pub fn detach(device: &Path, mountpoint: &Path) -> Result<()> {
+    for mountpoint in mounted_from(device) {
+        // Lazily: whoever still uses it keeps it, and finds the drive gone.
+        run("umount", &[OsStr::new("--lazy"), mountpoint.as_ref()])?;
+    }
+    run("losetup", &[OsStr::new("--detach"), device.as_ref()])?;
+    if !wait_for(|| !is_attached(device, mountpoint)) {
+        eprintln!("{}: still in use; the kernel frees it after its last user", device.display());
+    }
+    Ok(())
+}
+
+/// Whether a loop device is over the file of this mount: once free it may be somebody else's.
+pub fn is_attached(device: &Path, mountpoint: &Path) -> bool {
+    let file = fs::read_to_string(sysfs(device).join("loop/backing_file")).unwrap_or_default();
+    Path::new(file.trim_end()).starts_with(mountpoint)
+}
+
+/// Takes down what the process left behind that was killed.
+pub fn clear(device: &Path, mountpoint: &Path) -> Result<()> {
+    let detached = if is_attached(device, mountpoint) { detach(device, mountpoint) } else { Ok(()) };
+    let mounts = fs::read_to_string("/proc/self/mounts")?;
+    let is_mounted = mounts.lines().any(|line| line.split(' ').nth(1) == mountpoint.to_str());
+    if is_mounted {
+        run("umount", &[OsStr::new("--lazy"), mountpoint.as_ref()])?;
+    }
+    detached
+}
+
+fn sysfs(device: &Path) -> PathBuf {
+    Path::new("/sys/block").join(device.file_name().unwrap_or_default())
+}
+
+/// Where a block device is mounted, the last mount first.
+fn mounted_from(device: &Path) -> Vec<PathBuf> {
+    let text = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+    let places = text.lines().filter_map(|line| {
+        let mut fields = line.split(' ');
+        (fields.next()? == device.to_str()?).then(|| fields.next())?.map(PathBuf::from)
+    });
+    places.collect::<Vec<_>>().into_iter().rev().collect()
+}
+
+/// Runs a program; what it says is the reason where it fails.
+pub fn run(program: &str, arguments: &[&OsStr]) -> Result<()> {
+    let output = Command::new(program).args(arguments).output().map_err(|error| Failure::new(format!("{program}: {error}")))?;
+    if output.status.success() { Ok(()) } else { Err(Failure::new(String::from_utf8_lossy(&output.stderr).trim())) }
+}
+
+/// Waits until something is so, for a while. Returns whether it is.
+pub fn wait_for(mut is_so: impl FnMut() -> bool) -> bool {
+    let start = Instant::now();
+    loop {
+        if is_so() {
+            return true;
+        }
+        if start.elapsed() > LET_GO_WITHIN {
+            return false;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}

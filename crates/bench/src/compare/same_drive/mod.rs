@@ -1,0 +1,373 @@
+//! The same drive for everybody: the block path of an emulated drive as a block device of the kernel, so that its file systems are measured
+//! on what TandemFS is measured on.
+//!
+//! [SD1] The drive of the peers is a second emulated drive with the same numbers, in a process of its own (`server.rs`): its block path is a
+//!       file of a FUSE server, and over that file is a loop device with O_DIRECT.
+//! [SD2] The detour over FUSE and loop is measured (`calibrate.rs`) and taken back from each answer (`detour.rs`): on the raw loop device fio
+//!       sees what TandemFS sees on its own block path, within 5 %, or nothing is compared.
+//! [SD3] A detour cannot be taken back from a service that is shorter than it. Where the profile's block commands are, the drive of *all* is put
+//!       at the end of a longer way ([`Settings::command_ns_min`]): a block command takes at least so long, TandemFS's own included (on a
+//!       drive with transactions its COMMIT as well). The byte path is the profile's. Where the machine carries fewer requests at
+//!       once than the drive, the drive of all serves fewer ([`Settings::channel_count`]).
+//! [SD4] The drive's memory is not TandemFS's alone. For the peers it is a cache in front of the block path (RomeFS §4.1, transparent cache),
+//!       as large as TandemFS's memory zone or staging, durable at once as the byte path is: a write is done when it is in the cache.
+//!       - Without firmware (`romefs-a`, `cmm-h`): a write costs what it costs TandemFS, and no flash ever delays it; a read of
+//!         what is in the cache costs what a write costs (`cache.rs`). TandemFS's own block path has no such hits.
+//!       - With firmware (`bytefs*`, `hybrid-cache`): the DRAM of write log or page cache is write buffer instead: pages that are written
+//!         again while they wait there are programmed once, and pages there are read without the flash.
+//! [SD5] What crossed is counted where the drive gets it, by sectors; `structure/` says whose sectors they are.
+
+pub mod cache;
+pub mod calibrate;
+pub mod detour;
+pub mod loop_device;
+pub mod protocol;
+pub mod server;
+pub mod structure;
+pub mod tandemfs;
+pub mod written;
+
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
+use tandemfs_emulator::{CreateOptions, ModelOptions, Staging};
+use tandemfs_format::geometry::MEMORY_BYTES_MIN;
+use tempfile::TempDir;
+
+use self::detour::Detour;
+use self::protocol::{Answer, Ask, Counted, Envelope, Order};
+use super::backing::Backing;
+use super::record::Traffic;
+use crate::failure::{Failure, Result};
+
+/// How long the drive's process may take to answer, loop device and mount included.
+const ANSWER_WITHIN: Duration = Duration::from_secs(60);
+const PAGE: u64 = 4096;
+const MOUNTPOINT: &str = "mount";
+/// Variable that makes a test the process of a drive.
+const TEST_ORDER: &str = "TANDEMFS_TEST_DRIVE";
+
+/// What the drive of everybody is like.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Settings {
+    /// Profile of the emulator.
+    pub profile: String,
+    /// TandemFS's memory zone, in bytes.
+    pub memory_bytes: u64,
+    /// Least time of a block command, in nanoseconds ([SD3]); none leaves the profile's.
+    pub command_ns_min: Option<u32>,
+    /// Block requests that a drive without firmware serves at once; none leaves the profile's.
+    pub channel_count: Option<u32>,
+    /// What is taken back from the peers' answers; `calibrate` finds it.
+    pub detour: Detour,
+}
+
+impl Settings {
+    /// A profile as it is.
+    pub fn new(profile: &str, memory_bytes: u64) -> Self {
+        Self { profile: profile.to_owned(), memory_bytes, command_ns_min: None, channel_count: None, detour: Detour::default() }
+    }
+
+    fn model(&self) -> Result<&'static tandemfs_emulator::Profile> {
+        let profile = tandemfs_emulator::profile(&self.profile).filter(|profile| profile.has_timing());
+        profile.ok_or_else(|| {
+            Failure::new(format!("the same drive needs a profile with a timing model, and '{}' has none; name romefs-a", self.profile))
+        })
+    }
+
+    /// What a reader wants to know of the drive: name and value.
+    ///
+    /// # Errors
+    /// A profile without timing.
+    pub fn facts(&self) -> Result<Vec<(String, String)>> {
+        let us = |ns: f64| format!("{:.1} us", ns / 1e3);
+        let line = |line: &detour::Line| format!("{} + {} a KiB", us(line.base_ns), us(line.byte_ns * 1024.0));
+        let memory = match self.model()?.firmware {
+            None => format!("cache of {} MiB in front of the block path, durable at once", self.memory_bytes >> 20),
+            Some(_) => "write buffer of the flash, as much as TandemFS stages in, durable at once".to_owned(),
+        };
+        let mut facts = vec![
+            ("same drive: profile", self.profile.clone()),
+            ("same drive: block command, read", us(self.command_ns(true)?.into())),
+            ("same drive: block command, write", us(self.command_ns(false)?.into())),
+            ("same drive: its memory for the peers", memory),
+            ("same drive: detour of reads taken back", line(&self.detour.read)),
+            ("same drive: detour of writes taken back", line(&self.detour.write)),
+        ];
+        if let Some(channels) = self.channels()? {
+            facts.push(("same drive: block requests at once", channels.to_string()));
+        }
+        Ok(facts.into_iter().map(|(name, value)| (name.to_owned(), value)).collect())
+    }
+
+    /// What a block command takes before its bytes move, in nanoseconds.
+    fn command_ns(&self, is_read: bool) -> Result<u32> {
+        let profile = self.model()?;
+        let plain = profile.timing.map(|timing| if is_read { timing.block.read_latency_ns } else { timing.block.write_latency_ns });
+        let firmware = profile.firmware.and_then(|model| model.timing).map(|timing| timing.command_ns);
+        Ok(plain.or(firmware).unwrap_or(0).max(self.command_ns_min.unwrap_or(0)))
+    }
+
+    /// Block requests that are served at once; none on a drive with firmware, where that is its flash's affair.
+    fn channels(&self) -> Result<Option<u32>> {
+        Ok(self.model()?.timing.map(|timing| self.channel_count.unwrap_or(timing.block.channel_count)))
+    }
+
+    /// Makes TandemFS's drive: the profile's, with what holds for everybody ([SD3]). Whoever opens the image finds these numbers in it.
+    ///
+    /// # Errors
+    /// A profile without timing; those of making an image.
+    pub fn create_own_image(&self, path: &Path, block_bytes: u64) -> Result<()> {
+        let has_firmware = self.model()?.firmware.is_some();
+        let options = CreateOptions { profile: self.profile.clone(), memory_bytes: self.memory_bytes, block_bytes };
+        let channel_count = self.channel_count.filter(|_| !has_firmware);
+        let chosen = ModelOptions { block_command_ns_min: self.command_ns_min, channel_count, ..ModelOptions::default() };
+        tandemfs_emulator::create_with(path, &options, &chosen)?;
+        Ok(())
+    }
+
+    /// Makes the peers' drive: the same, its memory as [SD4] says. Returns the bytes of the cache that the server keeps.
+    fn create_peer_image(&self, path: &Path, block_bytes: u64) -> Result<u64> {
+        let Some(model) = self.model()?.firmware else {
+            // Nobody uses the memory region itself: the cache is only modelled, and the bytes are in the block region.
+            let small = Self { memory_bytes: MEMORY_BYTES_MIN, ..self.clone() };
+            small.create_own_image(path, block_bytes)?;
+            return Ok(self.memory_bytes);
+        };
+        // The same flash, and what TandemFS's drive would stage in its DRAM as write buffer; a page of staging has to remain.
+        let staged = |bytes: u64| bytes.min((self.memory_bytes + block_bytes) / 4);
+        let mut chosen = ModelOptions { block_command_ns_min: self.command_ns_min, ..ModelOptions::default() };
+        let dram_bytes = match model.staging {
+            Staging::WriteLog { log_bytes, transaction_log_bytes, .. } => {
+                (chosen.write_log_bytes, chosen.transaction_log_bytes) = (Some(PAGE), Some(PAGE));
+                staged(log_bytes) + transaction_log_bytes - 2 * PAGE
+            }
+            Staging::Cache { cache_bytes, .. } => {
+                chosen.cache_bytes = Some(PAGE);
+                staged(cache_bytes) - PAGE
+            }
+        };
+        chosen.write_buffer_pages = Some(model.write_buffer_pages + u32::try_from(dram_bytes / PAGE)?);
+        let options = CreateOptions { profile: self.profile.clone(), memory_bytes: self.memory_bytes, block_bytes };
+        tandemfs_emulator::create_with(path, &options, &chosen)?;
+        Ok(0)
+    }
+}
+
+/// The order of `--child`, if it is one for this.
+pub fn order(text: &str) -> Option<Order> {
+    serde_json::from_str(text).ok().map(|Envelope { same_drive }| same_drive)
+}
+
+/// A drive whose block path is a block device; everything is gone when it is dropped.
+pub struct Drive {
+    loop_device: PathBuf,
+    bytes: u64,
+    conversation: Mutex<Conversation>,
+    /// Removed after the process has ended.
+    directory: TempDir,
+}
+
+struct Conversation {
+    process: Child,
+    /// Closing it ends the process.
+    questions: Option<ChildStdin>,
+    answers: Receiver<String>,
+}
+
+/// Makes a fresh drive with a block zone of `bytes` in a directory and hands it to the kernel.
+///
+/// # Errors
+/// A sentence: the profile cannot be used, there is no room, or the kernel has no FUSE or loop devices for this user.
+pub fn start(directory: &Path, bytes: u64, settings: &Settings) -> Result<Drive> {
+    start_with(directory, bytes, settings, Memory::AsCache)
+}
+
+/// What the drive's memory is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Memory {
+    /// A cache for the peers ([SD4]).
+    AsCache,
+    /// What it is for TandemFS: the block path does not see it.
+    AsTandemfs,
+}
+
+fn start_with(directory: &Path, bytes: u64, settings: &Settings, memory: Memory) -> Result<Drive> {
+    let named = |error| Failure::new(format!("{}: {error}", directory.display()));
+    let directory = tempfile::Builder::new().prefix("tandemfs-drive-").tempdir_in(directory).map_err(named)?;
+    let (image, mountpoint) = (directory.path().join("image"), directory.path().join(MOUNTPOINT));
+    std::fs::create_dir(&mountpoint)?;
+    let cache_bytes = match memory {
+        Memory::AsCache => settings.create_peer_image(&image, bytes)?,
+        Memory::AsTandemfs => settings.create_own_image(&image, bytes).map(|()| 0)?,
+    };
+    let order = Order { image, mountpoint, directory: directory.path().to_owned(), cache_bytes, detour: settings.detour };
+    let mut conversation = Conversation::start(order)?;
+    match conversation.next()? {
+        Answer::Ready(loop_device) => Ok(Drive { loop_device, bytes, conversation: Mutex::new(conversation), directory }),
+        Answer::Failed(sentence) => Err(Failure::new(sentence)),
+        other => Err(Failure::new(format!("the drive's process began with {other:?}"))),
+    }
+}
+
+impl Drive {
+    /// The process that is the drive: what it takes of the CPUs is the emulation's, not the file system's.
+    pub fn process_id(&self) -> u32 {
+        self.conversation.lock().process.id()
+    }
+
+    /// Takes this back from answers from now on.
+    ///
+    /// # Errors
+    /// The process does not answer.
+    pub fn set_detour(&self, detour: Detour) -> Result<()> {
+        self.tell(Ask::Detour(detour))
+    }
+
+    /// Empties the cache of the peers' drive, and says whether there is one from now on. The write buffer of a drive with firmware stays.
+    ///
+    /// # Errors
+    /// The process does not answer.
+    pub fn set_cache(&self, used: bool) -> Result<()> {
+        self.tell(Ask::Cache { used })
+    }
+
+    /// What crossed since [`Backing::begin_traffic`], by sector.
+    ///
+    /// # Errors
+    /// The process does not answer.
+    pub fn counted(&self) -> Result<Counted> {
+        match self.conversation.lock().ask(Ask::Traffic)? {
+            Answer::Traffic(counted) => Ok(*counted),
+            other => Err(Failure::new(format!("the drive's process answered {other:?}"))),
+        }
+    }
+
+    fn tell(&self, ask: Ask) -> Result<()> {
+        match self.conversation.lock().ask(ask)? {
+            Answer::Done => Ok(()),
+            other => Err(Failure::new(format!("the drive's process answered {other:?}"))),
+        }
+    }
+}
+
+impl Backing for Drive {
+    fn block_device(&self) -> &Path {
+        &self.loop_device
+    }
+
+    fn traffic(&self) -> Result<Option<Traffic>> {
+        // Before anything looks at the device for its layout.
+        let counted = self.counted()?;
+        let written_by_structure = structure::of(&self.loop_device, self.bytes, PAGE, &counted.written)?;
+        Ok(Some(Traffic {
+            read_bytes: counted.read_bytes,
+            written_bytes: counted.written_bytes,
+            flushes: counted.flushes,
+            flash_programmed_bytes: counted.flash_bytes.map(|(programmed, _)| programmed),
+            flash_read_bytes: counted.flash_bytes.map(|(_, read)| read),
+            written_by_structure,
+        }))
+    }
+
+    fn begin_traffic(&self) -> Result<()> {
+        self.tell(Ask::Begin)
+    }
+
+    fn process(&self) -> Option<u32> {
+        Some(self.process_id())
+    }
+}
+
+/// The process of a drive: this program; in tests the test of that name.
+fn program(order: &str) -> Result<Command> {
+    let mut command = Command::new(std::env::current_exe()?);
+    if cfg!(test) {
+        command.args(["--exact", "--quiet", "--nocapture", "compare::same_drive::tests::process_of_a_drive"]).env(TEST_ORDER, order);
+    } else {
+        command.args(["bench", "--child", order]);
+    }
+    Ok(command)
+}
+
+impl Conversation {
+    fn start(order: Order) -> Result<Self> {
+        let text = serde_json::to_string(&Envelope { same_drive: order })?;
+        // A group of its own: an interrupt from the terminal is for whoever asks, who takes the drive down in order.
+        let mut process = program(&text)?.stdin(Stdio::piped()).stdout(Stdio::piped()).process_group(0).spawn()?;
+        let questions = process.stdin.take();
+        let (lines, answers) = channel();
+        if let Some(stdout) = process.stdout.take() {
+            // What a library may print is no answer.
+            let said = BufReader::new(stdout).lines().map_while(|line| line.ok()).filter(|line| line.starts_with(['{', '"']));
+            std::thread::spawn(move || said.into_iter().try_for_each(|line| lines.send(line)));
+        }
+        Ok(Self { process, questions, answers })
+    }
+
+    fn ask(&mut self, ask: Ask) -> Result<Answer> {
+        if let Some(questions) = &mut self.questions {
+            questions.write_all(format!("{}\n", serde_json::to_string(&ask)?).as_bytes())?;
+        }
+        self.next()
+    }
+
+    fn next(&mut self) -> Result<Answer> {
+        match self.answers.recv_timeout(ANSWER_WITHIN) {
+            Ok(line) => Ok(serde_json::from_str(&line)?),
+            Err(RecvTimeoutError::Timeout) => Err(Failure::new("the drive's process does not answer")),
+            Err(RecvTimeoutError::Disconnected) => Err(Failure::new("the drive's process ended")),
+        }
+    }
+}
+
+impl Drop for Drive {
+    fn drop(&mut self) {
+        if self.conversation.get_mut().end() {
+            return;
+        }
+        if let Err(failure) = loop_device::clear(&self.loop_device, &self.directory.path().join(MOUNTPOINT)) {
+            eprintln!("the drive behind {} is not taken down: {failure}", self.loop_device.display());
+        }
+    }
+}
+
+impl Conversation {
+    /// Lets the process take everything down and end. Returns whether it did.
+    fn end(&mut self) -> bool {
+        // `End` says that somebody is here who removes the files; the closed pipe ends it in any case.
+        let answer = self.ask(Ask::End);
+        if let Ok(Answer::Failed(sentence)) = &answer {
+            eprintln!("the drive was not taken down in order: {sentence}");
+        }
+        self.questions = None;
+        let start = Instant::now();
+        while matches!(self.process.try_wait(), Ok(None)) {
+            if start.elapsed() > ANSWER_WITHIN {
+                eprintln!("the drive's process {} does not end and is killed", self.process.id());
+                drop(self.process.kill());
+                drop(self.process.wait());
+                return false;
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        matches!(answer, Ok(Answer::Done))
+    }
+}
+
+impl Drop for Conversation {
+    fn drop(&mut self) {
+        if matches!(self.process.try_wait(), Ok(None)) {
+            self.end();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,448 @@
+//! The process of a drive: its block path as a file of a small FUSE file system, a loop device over that file.
+//!
+//! [S1] A request is done on the drive at once, in the drive's reckoned time, which begins when the request came; the answer leaves when
+//!      the drive would have been done, less the detour ([`release_ns`]). So the model of the drive is the emulator's own, queues and links
+//!      included, and waiting for it holds no lock.
+//! [S2] A serving thread waits for its own request. There are more of them than the deepest queue that is measured.
+//! [S3] All that the kernel holds for the drive (loop device, FUSE mount, whoever is mounted on them) is taken down by this process: when it
+//!      is told to, and when the other end of its standard input is gone, however that happened. Signals do not end it.
+//! [S4] A drive without a volatile cache gets no FLUSH commands: its loop device says *write through*, as such a drive does.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::io::{self, BufRead, Write};
+use std::num::NonZeroU64;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, Instant, UNIX_EPOCH};
+
+use fuser::{
+    Config, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo, InitFlags, KernelConfig, LockOwner,
+    MountOption, OpenFlags, ReplyAttr, ReplyData, ReplyEmpty, ReplyEntry, ReplyOpen, ReplyWrite, Request, Session, WriteFlags,
+};
+use parking_lot::{Mutex, RwLock};
+use rustix::thread::{CpuSet, sched_setaffinity, set_current_timer_slack};
+use tandemfs_device::{BlockRequest, Device, DeviceError, FlashCounts};
+use tandemfs_emulator::OpenOptions;
+use tandemfs_format::{SECTOR_BYTES, Sector};
+
+use super::cache::TransparentCache;
+use super::detour::{Detour, release_ns};
+use super::loop_device::{self, run, wait_for};
+use super::protocol::{Answer, Ask, Counted, Order};
+use super::written::Written;
+use crate::failure::{Failure, Result};
+use crate::machine;
+
+const SECTOR: u64 = SECTOR_BYTES as u64;
+const NAME: &str = "drive";
+const FILE: INodeNo = INodeNo(2);
+const HANDLE: FileHandle = FileHandle(0);
+const VALID: Duration = Duration::from_secs(3600);
+const REQUEST_BYTES_MAX: u32 = 1 << 20;
+const BACKGROUND_MAX: u16 = 128;
+/// [S2]
+const THREADS: usize = 24;
+/// Shorter waits spin; longer ones sleep for all but that. With the timer slack below a sleep comes some microseconds late.
+const SPIN_NS_MAX: u64 = 15_000;
+const TIMER_SLACK_NS: u64 = 1_000;
+
+/// The block path of a drive, and what crossed it.
+struct BlockFile {
+    device: Arc<dyn Device>,
+    start: Instant,
+    size: u64,
+    /// Whether what was discarded reads as zeros.
+    discards: bool,
+    detour: RwLock<Detour>,
+    cache: Option<Mutex<TransparentCache>>,
+    cache_used: AtomicBool,
+    /// What a read that the cache answers is faster by: it costs what a write costs.
+    hit_saves_ns: u64,
+    read_bytes: AtomicU64,
+    written_bytes: AtomicU64,
+    flushes: AtomicU64,
+    discarded_bytes: AtomicU64,
+    written: Written,
+    flash_before: Mutex<FlashCounts>,
+}
+
+/// The file system of one file.
+struct DriveFs(Arc<BlockFile>);
+
+impl BlockFile {
+    fn now_ns(&self) -> u64 {
+        self.start.elapsed().as_nanos() as u64
+    }
+
+    /// Does requests on the drive. Returns when it would be done ([S1]).
+    fn transfer(&self, arrival_ns: u64, request: BlockRequest<'_>) -> std::result::Result<u64, DeviceError> {
+        let clock = self.device.virtual_time();
+        if let Some(clock) = clock {
+            clock.set_now_ns(arrival_ns);
+        }
+        self.device.block_path().transfer(&mut [request], &mut || {})?;
+        Ok(clock.map_or(arrival_ns, |clock| clock.now_ns()))
+    }
+
+    fn touch(&self, offset: u64, length: u64) -> bool {
+        let Some(cache) = self.cache.as_ref().filter(|_| self.cache_used.load(Relaxed)) else { return false };
+        cache.lock().touch(offset / SECTOR, length / SECTOR)
+    }
+
+    fn read(&self, arrival_ns: u64, offset: u64, into: &mut [u8]) -> std::result::Result<u64, DeviceError> {
+        let length = into.len() as u64;
+        let mut done = self.transfer(arrival_ns, BlockRequest::Read { sector: Sector::new(offset / SECTOR), buffer: into })?;
+        if self.touch(offset, length) {
+            done = done.saturating_sub(self.hit_saves_ns).max(arrival_ns);
+        }
+        self.read_bytes.fetch_add(length, Relaxed);
+        Ok(release_ns(arrival_ns, done, self.detour.read().read.at(length)))
+    }
+
+    fn write(&self, arrival_ns: u64, offset: u64, from: &[u8]) -> std::result::Result<u64, DeviceError> {
+        let length = from.len() as u64;
+        let done = self.transfer(arrival_ns, BlockRequest::Write { sector: Sector::new(offset / SECTOR), buffer: from })?;
+        self.touch(offset, length);
+        self.written_bytes.fetch_add(length, Relaxed);
+        self.written.add(offset / SECTOR, length / SECTOR);
+        Ok(release_ns(arrival_ns, done, self.detour.read().write.at(length)))
+    }
+
+    fn discard(&self, offset: u64, length: u64) -> std::result::Result<(), DeviceError> {
+        if let Some(cache) = &self.cache {
+            cache.lock().forget(offset / SECTOR, length / SECTOR);
+        }
+        self.device.block_path().discard(Sector::new(offset / SECTOR), length / SECTOR)?;
+        self.discarded_bytes.fetch_add(length, Relaxed);
+        Ok(())
+    }
+
+    /// Whether a range can be a request: whole sectors within the drive.
+    fn is_request(&self, offset: u64, length: u64) -> bool {
+        offset.is_multiple_of(SECTOR) && length.is_multiple_of(SECTOR) && offset.checked_add(length).is_some_and(|end| end <= self.size)
+    }
+
+    fn flash(&self) -> Option<FlashCounts> {
+        self.device.counts().map(|counts| counts.flash)
+    }
+
+    fn begin(&self) {
+        for counter in [&self.read_bytes, &self.written_bytes, &self.flushes, &self.discarded_bytes] {
+            counter.store(0, Relaxed);
+        }
+        self.written.clear();
+        *self.flash_before.lock() = self.flash().unwrap_or_default();
+    }
+
+    fn counted(&self) -> Counted {
+        let flash = self.flash().map(|flash| flash.since(&self.flash_before.lock()));
+        Counted {
+            read_bytes: self.read_bytes.load(Relaxed),
+            written_bytes: self.written_bytes.load(Relaxed),
+            flushes: self.flushes.load(Relaxed),
+            discarded_bytes: self.discarded_bytes.load(Relaxed),
+            flash_bytes: flash.map(|flash| (flash.pages_programmed * SECTOR, flash.pages_read * SECTOR)),
+            written: self.written.runs(),
+        }
+    }
+
+    fn wait_until(&self, release_ns: u64) {
+        thread_local! {
+            static SLACK: bool = set_current_timer_slack(NonZeroU64::new(TIMER_SLACK_NS)).is_ok();
+        }
+        loop {
+            let left = release_ns.saturating_sub(self.now_ns());
+            match left {
+                0 => return,
+                1..=SPIN_NS_MAX => std::hint::spin_loop(),
+                _ => {
+                    SLACK.with(|_| {});
+                    std::thread::sleep(Duration::from_nanos(left - SPIN_NS_MAX));
+                }
+            }
+        }
+    }
+}
+
+impl DriveFs {
+    fn attributes(&self, number: INodeNo) -> FileAttr {
+        let is_root = number == INodeNo::ROOT;
+        FileAttr {
+            ino: number,
+            size: if is_root { 0 } else { self.0.size },
+            blocks: if is_root { 0 } else { self.0.size / 512 },
+            atime: UNIX_EPOCH,
+            mtime: UNIX_EPOCH,
+            ctime: UNIX_EPOCH,
+            crtime: UNIX_EPOCH,
+            kind: if is_root { FileType::Directory } else { FileType::RegularFile },
+            perm: if is_root { 0o700 } else { 0o600 },
+            nlink: 1,
+            uid: 0,
+            gid: 0,
+            rdev: 0,
+            blksize: SECTOR as u32,
+            flags: 0,
+        }
+    }
+}
+
+fn failed(error: &DeviceError) -> Errno {
+    eprintln!("the drive: {error}");
+    Errno::EIO
+}
+
+impl Filesystem for DriveFs {
+    fn init(&mut self, _request: &Request, config: &mut KernelConfig) -> io::Result<()> {
+        let _the_kernel_may_not_know_it = config.add_capabilities(InitFlags::FUSE_ASYNC_DIO);
+        let _nearest = config.set_max_write(REQUEST_BYTES_MAX).or_else(|possible| config.set_max_write(possible));
+        let _nearest = config.set_max_background(BACKGROUND_MAX);
+        Ok(())
+    }
+
+    fn lookup(&self, _request: &Request, _parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        match name == NAME {
+            true => reply.entry(&VALID, &self.attributes(FILE), Generation(0)),
+            false => reply.error(Errno::ENOENT),
+        }
+    }
+
+    fn getattr(&self, _request: &Request, node: INodeNo, _handle: Option<FileHandle>, reply: ReplyAttr) {
+        reply.attr(&VALID, &self.attributes(node));
+    }
+
+    fn open(&self, _request: &Request, _node: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
+        // Without the second flag the kernel does one write after another.
+        reply.opened(HANDLE, FopenFlags::FOPEN_DIRECT_IO | FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES);
+    }
+
+    fn read(
+        &self,
+        _request: &Request,
+        _node: INodeNo,
+        _handle: FileHandle,
+        offset: u64,
+        size: u32,
+        _flags: OpenFlags,
+        _owner: Option<LockOwner>,
+        reply: ReplyData,
+    ) {
+        thread_local! {
+            static BUFFER: std::cell::RefCell<Vec<u8>> = const { std::cell::RefCell::new(Vec::new()) };
+        }
+        let arrival = self.0.now_ns();
+        if !self.0.is_request(offset, size.into()) {
+            return reply.error(Errno::EINVAL);
+        }
+        BUFFER.with_borrow_mut(|buffer| {
+            if buffer.len() < size as usize {
+                buffer.resize(size as usize, 0);
+            }
+            match self.0.read(arrival, offset, &mut buffer[..size as usize]) {
+                Ok(release) => {
+                    self.0.wait_until(release);
+                    reply.data(&buffer[..size as usize]);
+                }
+                Err(error) => reply.error(failed(&error)),
+            }
+        });
+    }
+
+    fn write(
+        &self,
+        _request: &Request,
+        _node: INodeNo,
+        _handle: FileHandle,
+        offset: u64,
+        data: &[u8],
+        _write_flags: WriteFlags,
+        _flags: OpenFlags,
+        _owner: Option<LockOwner>,
+        reply: ReplyWrite,
+    ) {
+        let arrival = self.0.now_ns();
+        if !self.0.is_request(offset, data.len() as u64) {
+            return reply.error(Errno::EINVAL);
+        }
+        match self.0.write(arrival, offset, data) {
+            Ok(release) => {
+                self.0.wait_until(release);
+                reply.written(data.len() as u32);
+            }
+            Err(error) => reply.error(failed(&error)),
+        }
+    }
+
+    fn flush(&self, _request: &Request, _node: INodeNo, _handle: FileHandle, _owner: LockOwner, reply: ReplyEmpty) {
+        reply.ok();
+    }
+
+    fn fsync(&self, _request: &Request, _node: INodeNo, _handle: FileHandle, _data_only: bool, reply: ReplyEmpty) {
+        self.0.flushes.fetch_add(1, Relaxed);
+        match self.0.device.block_path().flush() {
+            Ok(()) => reply.ok(),
+            Err(error) => reply.error(failed(&error)),
+        }
+    }
+
+    fn fallocate(&self, _request: &Request, _node: INodeNo, _handle: FileHandle, offset: u64, length: u64, mode: i32, reply: ReplyEmpty) {
+        use rustix::fs::FallocateFlags;
+        let is_punch = FallocateFlags::from_bits_retain(mode as u32).contains(FallocateFlags::PUNCH_HOLE);
+        // ENOSYS would be for ever, and zeros that the drive cannot promise are written by the kernel.
+        if !is_punch || !self.0.discards || !self.0.is_request(offset, length) {
+            return reply.error(Errno::EOPNOTSUPP);
+        }
+        match self.0.discard(offset, length) {
+            Ok(()) => reply.ok(),
+            Err(error) => reply.error(failed(&error)),
+        }
+    }
+}
+
+/// Whether a sector that is discarded reads as zeros: asked of the first, which is written again afterwards.
+fn discards_to_zeros(device: &dyn Device) -> Result<bool> {
+    let path = device.block_path();
+    let (first, mut before, mut found) = (Sector::new(0), vec![0; SECTOR_BYTES], vec![0; SECTOR_BYTES]);
+    path.transfer(&mut [BlockRequest::Read { sector: first, buffer: &mut before }], &mut || {})?;
+    path.transfer(&mut [BlockRequest::Write { sector: first, buffer: &[0xa5; SECTOR_BYTES] }], &mut || {})?;
+    path.discard(first, 1)?;
+    path.transfer(&mut [BlockRequest::Read { sector: first, buffer: &mut found }], &mut || {})?;
+    if before.iter().any(|byte| *byte != 0) || found.iter().any(|byte| *byte != 0) {
+        path.transfer(&mut [BlockRequest::Write { sector: first, buffer: &before }], &mut || {})?;
+    }
+    Ok(found.iter().all(|byte| *byte == 0))
+}
+
+/// The process: serves until told to end, or until nobody is there who could tell.
+pub fn serve(order: &Order) -> Result<()> {
+    // The drive is no part of what is measured: where its starter is pinned to one CPU, it is on any.
+    let mut everywhere = CpuSet::new();
+    (0..CpuSet::MAX_CPU).for_each(|cpu| everywhere.set(cpu));
+    let _best_effort = sched_setaffinity(None, &everywhere);
+    // [S3] They set a flag that nobody looks at.
+    machine::listen_for_signals()?;
+    signal_hook::flag::register(signal_hook::consts::SIGHUP, Arc::default())?;
+    let mut end = Answering { told: false };
+    let mut up = match Up::new(order) {
+        Ok(up) => up,
+        Err(failure) => {
+            end.say(&Answer::Failed(failure.to_string()))?;
+            return Ok(());
+        }
+    };
+    let result = end.say(&Answer::Ready(up.loop_device.clone())).and_then(|()| end.answer(&up.file));
+    let taken_down = up.take_down();
+    match &taken_down {
+        Ok(()) => drop(end.say(&Answer::Done)),
+        Err(failure) => drop(end.say(&Answer::Failed(failure.to_string()))),
+    }
+    if !end.told {
+        drop(fs::remove_dir_all(&order.directory));
+    }
+    result.and(taken_down)
+}
+
+/// The conversation.
+struct Answering {
+    told: bool,
+}
+
+impl Answering {
+    fn say(&mut self, answer: &Answer) -> Result<()> {
+        let mut out = io::stdout().lock();
+        out.write_all(format!("{}\n", serde_json::to_string(answer)?).as_bytes())?;
+        Ok(out.flush()?)
+    }
+
+    fn answer(&mut self, file: &BlockFile) -> Result<()> {
+        for line in io::stdin().lock().lines() {
+            let answer = match serde_json::from_str(&line?)? {
+                Ask::Begin => {
+                    file.begin();
+                    Answer::Done
+                }
+                Ask::Traffic => Answer::Traffic(Box::new(file.counted())),
+                Ask::Detour(detour) => {
+                    *file.detour.write() = detour;
+                    Answer::Done
+                }
+                Ask::Cache { used } => {
+                    file.cache_used.store(used, Relaxed);
+                    file.cache.iter().for_each(|cache| cache.lock().clear());
+                    Answer::Done
+                }
+                Ask::End => {
+                    self.told = true;
+                    return Ok(());
+                }
+            };
+            self.say(&answer)?;
+        }
+        Ok(())
+    }
+}
+
+/// Everything that is up.
+struct Up {
+    file: Arc<BlockFile>,
+    session: Option<fuser::BackgroundSession>,
+    mountpoint: PathBuf,
+    loop_device: PathBuf,
+}
+
+impl Up {
+    fn new(order: &Order) -> Result<Self> {
+        let options = OpenOptions { timing: true, virtual_time: true, ..OpenOptions::default() };
+        let device = tandemfs_emulator::open_image(&order.image, &options)?;
+        let block = tandemfs_emulator::info(&order.image)?.timing.map(|timing| timing.block);
+        let size = device.description().block_bytes;
+        let file = Arc::new(BlockFile {
+            discards: discards_to_zeros(&*device)?,
+            start: Instant::now(),
+            size,
+            detour: RwLock::new(order.detour),
+            cache: TransparentCache::new(order.cache_bytes, SECTOR).map(Mutex::new),
+            cache_used: AtomicBool::new(true),
+            hit_saves_ns: block.map_or(0, |block| block.read_latency_ns.saturating_sub(block.write_latency_ns).into()),
+            read_bytes: AtomicU64::new(0),
+            written_bytes: AtomicU64::new(0),
+            flushes: AtomicU64::new(0),
+            discarded_bytes: AtomicU64::new(0),
+            written: Written::new(size / SECTOR),
+            flash_before: Mutex::default(),
+            device,
+        });
+        file.begin();
+        let mut config = Config::default();
+        config.mount_options =
+            vec![MountOption::FSName("tandemfs-bench-drive".into()), MountOption::NoAtime, MountOption::NoDev, MountOption::NoSuid];
+        config.n_threads = Some(THREADS);
+        let mount = |error: io::Error| Failure::new(format!("{}: the drive cannot be mounted: {error}", order.mountpoint.display()));
+        let session = Session::new(DriveFs(Arc::clone(&file)), &order.mountpoint, &config).and_then(Session::spawn).map_err(mount)?;
+        let mut up = Self { file, session: Some(session), mountpoint: order.mountpoint.clone(), loop_device: PathBuf::new() };
+        match loop_device::attach(&up.mountpoint.join(NAME), up.file.device.description().volatile_write_cache) {
+            Ok(loop_device) => up.loop_device = loop_device,
+            Err(failure) => {
+                up.take_down()?;
+                return Err(failure);
+            }
+        }
+        Ok(up)
+    }
+
+    /// [S3]
+    fn take_down(&mut self) -> Result<()> {
+        if self.loop_device != Path::new("") {
+            loop_device::detach(&self.loop_device, &self.mountpoint)?;
+        }
+        let Some(session) = self.session.take() else { return Ok(()) };
+        // A loop device that is in use keeps the file open: then the mount leaves the tree, and its connection ends with the process.
+        if !wait_for(|| run("umount", &[self.mountpoint.as_ref()]).is_ok()) {
+            run("umount", &[OsStr::new("--lazy"), self.mountpoint.as_ref()])?;
+            return Ok(());
+        }
+        Ok(session.join()?)
+    }
+}

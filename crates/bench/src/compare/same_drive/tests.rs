@@ -1,0 +1,228 @@
+//! A drive with file systems of the kernel on it. Where loop devices cannot be made (no root, no FUSE) these tests say so and pass.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::process::Command;
+
+use super::*;
+
+const MIB: u64 = 1 << 20;
+
+/// Not a test: the process of a drive, when [`program`] starts it.
+#[test]
+fn process_of_a_drive() {
+    if let Some(order) = std::env::var(TEST_ORDER).ok().as_deref().and_then(order) {
+        server::serve(&order).expect("served");
+        std::process::exit(0);
+    }
+}
+
+fn is_possible() -> bool {
+    let possible = rustix::process::geteuid().is_root() && Path::new("/dev/fuse").exists() && Path::new("/dev/loop-control").exists();
+    if !possible {
+        eprintln!("skipped: this needs root, /dev/fuse and loop devices");
+    }
+    possible
+}
+
+/// Others look at mounts, too, and keep them busy for an instant.
+const UNMOUNT: &str = "unmount() { for i in $(seq 100); do umount \"$1\" 2>/dev/null && return; sleep 0.1; done; umount \"$1\"; }; ";
+
+fn shell(script: &str, arguments: &[&Path]) {
+    let output = Command::new("bash").args(["-euc", &format!("{UNMOUNT}{script}"), "test"]).args(arguments).output().expect("bash");
+    assert!(output.status.success(), "{script}: {}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+}
+
+/// Bytes that the kernel wrote to and read from a block device.
+fn kernel_counts(device: &Path) -> (u64, u64) {
+    let name = device.file_name().expect("a name").to_str().expect("text").to_owned();
+    let text = fs::read_to_string(format!("/sys/block/{name}/stat")).expect("statistics");
+    let fields: Vec<u64> = text.split_whitespace().map(|field| field.parse().expect("a number")).collect();
+    (fields[6] * 512, fields[2] * 512)
+}
+
+fn is_mounted(directory: &Path) -> bool {
+    fs::read_to_string("/proc/self/mounts").expect("mounts").contains(directory.to_str().expect("text"))
+}
+
+/// Makes a file system, mounts it, and does small work in it: files, directories, an overwrite.
+fn work(drive: &Drive, make: &str, mountpoint: &Path) -> Traffic {
+    shell(&format!("{make} \"$1\"; mount \"$1\" \"$2\""), &[drive.block_device(), mountpoint]);
+    shell("sync -f \"$1\"", &[mountpoint]);
+    drive.begin_traffic().expect("counts from nothing");
+    let before = kernel_counts(drive.block_device());
+    let fill = "cd \"$1\"; mkdir -p a b c; for i in $(seq 60); do head -c 9000 /dev/urandom >a/$i; mkdir c/$i; done; sync -f .";
+    shell(fill, &[mountpoint]);
+    let counted = drive.counted().expect("counted");
+    let after = kernel_counts(drive.block_device());
+    assert_eq!(counted.written_bytes, after.0 - before.0, "the kernel counts the same writes");
+    assert_eq!(counted.read_bytes, after.1 - before.1, "and reads");
+    assert_eq!(counted.flushes, 0, "a drive without a volatile cache is asked for no flush");
+    let traffic = drive.traffic().expect("answers").expect("counts");
+    assert_eq!(traffic.written_by_structure.values().sum::<u64>(), traffic.written_bytes, "{traffic:?}");
+    traffic
+}
+
+fn check(traffic: &Traffic, structures: &[&str]) {
+    let found: &BTreeMap<String, u64> = &traffic.written_by_structure;
+    for structure in structures {
+        assert!(found.get(*structure).is_some_and(|bytes| *bytes > 0), "nothing was written to {structure}: {found:?}");
+    }
+    assert!(found["data"] >= 60 * 9000, "{found:?}");
+}
+
+#[test]
+fn ext4_works_on_a_drive_and_its_bytes_are_counted() {
+    if !is_possible() {
+        return;
+    }
+    let directory = tempfile::tempdir_in("/dev/shm").expect("a directory");
+    let mountpoint = directory.path().join("mnt");
+    fs::create_dir(&mountpoint).expect("made");
+    let drive = start(directory.path(), 256 * MIB, &Settings::new("romefs-a", 64 * MIB)).expect("started");
+    let device = drive.block_device().to_owned();
+    let traffic = work(&drive, "mkfs.ext4 -q -E lazy_itable_init=0", &mountpoint);
+    assert_eq!(traffic.flash_programmed_bytes, None, "this profile has no flash");
+    check(&traffic, &["journal", "inode tables", "bitmaps", "directories"]);
+    // What was deleted and trimmed reads as zeros or as before, and the file system is whole.
+    let sums =
+        "cd \"$2\"; find a -type f | sort | xargs md5sum >\"$2.sums\"; rm -r c; cd /; fstrim \"$2\"; unmount \"$2\"; e2fsck -fn \"$1\"";
+    shell(sums, &[&device, &mountpoint]);
+    shell(
+        "mount \"$1\" \"$2\"; cd \"$2\"; md5sum --quiet -c \"$2.sums\"; test -e c && exit 1; cd /; unmount \"$2\"",
+        &[&device, &mountpoint],
+    );
+    drop(drive);
+    assert!(!loop_device::is_attached(&device, directory.path()) && !is_mounted(directory.path()), "everything is taken down");
+}
+
+#[test]
+fn xfs_works_on_a_drive_with_flash_and_is_taken_down_while_mounted() {
+    if !is_possible() {
+        return;
+    }
+    let directory = tempfile::tempdir_in("/dev/shm").expect("a directory");
+    let mountpoint = directory.path().join("mnt");
+    fs::create_dir(&mountpoint).expect("made");
+    let drive = start(directory.path(), 320 * MIB, &Settings::new("bytefs", 64 * MIB)).expect("started");
+    let device = drive.block_device().to_owned();
+    let traffic = work(&drive, "mkfs.xfs -q", &mountpoint);
+    assert!(traffic.flash_programmed_bytes.is_some());
+    // The rest goes from the log to its place when somebody needs the log's room.
+    check(&traffic, &["journal"]);
+    let writing = fs::File::create(mountpoint.join("open")).expect("created");
+    let written = drive.traffic().expect("answers").expect("counts").written_by_structure;
+    assert_eq!(written.keys().collect::<Vec<_>>(), ["total"], "no map while a file is open for writing");
+    drop(writing);
+    drop(drive);
+    assert!(!loop_device::is_attached(&device, directory.path()) && !is_mounted(directory.path()), "a mount on it goes, too");
+}
+
+#[test]
+fn a_drive_goes_when_nobody_is_there_any_more() {
+    if !is_possible() {
+        return;
+    }
+    let directory = tempfile::tempdir_in("/dev/shm").expect("a directory");
+    let mut drive = start(directory.path(), 64 * MIB, &Settings::new("romefs-a", 16 * MIB)).expect("started");
+    let device = drive.block_device().to_owned();
+    let process = drive.conversation.get_mut();
+    // Signals do not end it; the end of its standard input does, as when the other process was killed.
+    shell(&format!("kill -INT {0}; kill -TERM {0}; kill -HUP {0}; sleep 0.2", process.process.id()), &[]);
+    assert!(matches!(process.process.try_wait(), Ok(None)), "a signal ended it");
+    process.questions = None;
+    process.process.wait().expect("ended");
+    assert!(!loop_device::is_attached(&device, directory.path()) && !is_mounted(directory.path()));
+    let left = fs::read_dir(directory.path()).expect("listed").count();
+    assert_eq!(left, 0, "the image is removed, too");
+}
+
+#[test]
+fn a_drive_whose_process_was_killed_is_taken_down_by_who_started_it() {
+    if !is_possible() {
+        return;
+    }
+    let directory = tempfile::tempdir_in("/dev/shm").expect("a directory");
+    let mountpoint = directory.path().join("mnt");
+    fs::create_dir(&mountpoint).expect("made");
+    let drive = start(directory.path(), 64 * MIB, &Settings::new("romefs-a", 16 * MIB)).expect("started");
+    let device = drive.block_device().to_owned();
+    shell("mkfs.ext4 -q \"$1\"; mount \"$1\" \"$2\"; sync -f \"$2\"", &[&device, &mountpoint]);
+    shell(&format!("kill -KILL {}", drive.process_id()), &[]);
+    assert!(drive.counted().is_err(), "it says so");
+    drop(drive);
+    assert!(!loop_device::is_attached(&device, directory.path()) && !is_mounted(directory.path()));
+    assert_eq!(fs::read_dir(directory.path()).expect("listed").count(), 1, "only the mountpoint is left");
+}
+
+#[test]
+fn what_cannot_be_a_drive_is_refused_by_a_sentence() {
+    let directory = tempfile::tempdir().expect("a directory");
+    for (profile, said) in [("off", "'off' has none"), ("nonesuch", "'nonesuch' has none")] {
+        let failure = start(directory.path(), 64 * MIB, &Settings::new(profile, 16 * MIB)).err().expect("refused").to_string();
+        assert!(failure.contains(said), "{failure}");
+    }
+    let failure = start(Path::new("/nonesuch"), 64 * MIB, &Settings::new("romefs-a", 16 * MIB)).err().expect("refused").to_string();
+    assert!(failure.contains("/nonesuch"), "{failure}");
+    assert_eq!(fs::read_dir(directory.path()).expect("listed").count(), 0);
+}
+
+#[test]
+fn a_drive_says_what_was_changed_for_everybody() {
+    let mut settings = Settings::new("romefs-a", 64 * MIB);
+    (settings.command_ns_min, settings.channel_count) = (Some(53_000), Some(2));
+    settings.detour.write = detour::Line { base_ns: 44_000.0, byte_ns: 0.5 };
+    let facts: BTreeMap<_, _> = settings.facts().expect("a profile").into_iter().collect();
+    let fact = |name: &str| facts.get(&format!("same drive: {name}")).map(String::as_str);
+    assert_eq!((fact("block command, read"), fact("block command, write")), (Some("53.0 us"), Some("53.0 us")));
+    assert_eq!(fact("detour of writes taken back"), Some("44.0 us + 0.5 us a KiB"));
+    assert_eq!(fact("block requests at once"), Some("2"));
+    // The numbers are in the image, so whoever opens TandemFS's drive finds them.
+    let directory = tempfile::tempdir().expect("a directory");
+    settings.create_own_image(&directory.path().join("image"), 64 * MIB).expect("created");
+    let block = tandemfs_emulator::info(&directory.path().join("image")).expect("an image").timing.expect("timed").block;
+    assert_eq!((block.read_latency_ns, block.write_latency_ns, block.channel_count), (53_000, 53_000, 2));
+    let cache = settings.create_peer_image(&directory.path().join("peers"), 64 * MIB).expect("created");
+    let peers = tandemfs_emulator::info(&directory.path().join("peers")).expect("an image");
+    assert_eq!((cache, peers.timing.expect("timed").block), (64 * MIB, block), "the same drive, its memory a cache");
+
+    let settings = Settings { profile: "bytefs".into(), channel_count: None, ..settings };
+    settings.create_own_image(&directory.path().join("own-firmware"), 192 * MIB).expect("created");
+    settings.create_peer_image(&directory.path().join("peers-firmware"), 192 * MIB).expect("created");
+    let model = |name: &str| tandemfs_emulator::info(&directory.path().join(name)).expect("an image").firmware.expect("firmware");
+    let (own, peers) = (model("own-firmware"), model("peers-firmware"));
+    let dram = |model: &tandemfs_emulator::FirmwareModel| match model.staging {
+        Staging::WriteLog { log_bytes, transaction_log_bytes, .. } => {
+            log_bytes + transaction_log_bytes + u64::from(model.write_buffer_pages) * PAGE
+        }
+        Staging::Cache { .. } => unreachable!("a drive with a write log"),
+    };
+    assert_eq!(dram(&own), dram(&peers), "the same DRAM");
+    assert_eq!(own.timing, peers.timing);
+    assert_eq!(own.timing.expect("timed").command_ns, 53_000);
+    assert_eq!(
+        (own.blocks_per_plane, own.pages_per_block, own.die_count()),
+        (peers.blocks_per_plane, peers.pages_per_block, peers.die_count())
+    );
+}
+
+#[test]
+fn orders_of_others_are_not_taken_for_ours() {
+    assert!(order(r#"{"image":"x","late_files":0}"#).is_none() && order("").is_none());
+    let ours = Order { image: "i".into(), mountpoint: "m".into(), directory: "d".into(), cache_bytes: 1, detour: Detour::default() };
+    let text = serde_json::to_string(&Envelope { same_drive: ours.clone() }).expect("text");
+    assert_eq!(order(&text), Some(ours));
+}
+
+/// By hand, on a machine with nothing else to do: `cargo test -p tandemfs-bench calibration_by_hand -- --ignored --nocapture`.
+#[test]
+#[ignore = "takes a minute, and a quiet machine"]
+fn calibration_by_hand() {
+    let profile = std::env::var("PROFILE").unwrap_or_else(|_| "romefs-a".into());
+    let longer_way = std::env::var_os("AS_PROFILE").is_none();
+    let say = &mut |sentence: &str| eprintln!("{sentence}");
+    match calibrate::calibrate(Path::new("/dev/shm"), &Settings::new(&profile, 64 * MIB), longer_way, say) {
+        Ok(found) => eprintln!("{:?}", found.settings),
+        Err(failure) => panic!("{failure}"),
+    }
+}

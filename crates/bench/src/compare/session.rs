@@ -1,0 +1,337 @@
+//! `tandemfs bench compare` and `tandemfs bench run`: what is asked for, all of its runs, and what they say.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::time::{Duration, Instant};
+
+use super::available::{available, versions};
+use super::backing::Place;
+use super::case::{Case, Cases};
+use super::command::find;
+use super::laboratory::Laboratory;
+use super::peer::Peer;
+use super::plan::{Grid, Planned};
+use super::progress::{Progress, in_words};
+use super::record::{Header, Record, VERSION};
+use super::settings::Settings;
+use super::store::Store;
+use super::{cases, memory_fs, mounted, report, same_drive};
+use crate::arguments::{CompareArguments, RunArguments};
+use crate::failure::{Failure, Result};
+use crate::machine;
+use crate::output::say;
+use crate::table::Table;
+
+/// The file of results in its directory.
+pub const RESULTS: &str = "results.jsonl";
+/// Fewer rounds than this decide nothing, so these are made whatever they take.
+const ROUNDS_LEAST: u32 = 3;
+
+/// How much is measured.
+struct Extent {
+    name: &'static str,
+    rounds: u32,
+    scale: f64,
+    /// No round begins that would not end in this time.
+    budget: Option<Duration>,
+}
+
+impl Extent {
+    fn of(arguments: &CompareArguments) -> Self {
+        let minutes = |minutes: u64| Some(Duration::from_secs(minutes * 60));
+        let mut extent = match (arguments.quick, arguments.full) {
+            (true, _) => Self { name: "quick", rounds: 5, scale: 0.1, budget: minutes(5) },
+            (_, true) => Self { name: "full", rounds: 5, scale: 1.0, budget: minutes(90) },
+            _ => Self { name: "usual", rounds: 5, scale: 0.25, budget: None },
+        };
+        extent.rounds = arguments.rounds.unwrap_or(extent.rounds);
+        extent.scale = arguments.scale.unwrap_or(extent.scale);
+        extent
+    }
+}
+
+/// A process of the comparison's own, if `text` is an order for one.
+pub fn child(text: &str) -> Option<Result<()>> {
+    if let Some(order) = same_drive::order(text) {
+        return Some(same_drive::server::serve(&order));
+    }
+    mounted::null_order(text).map(|mountpoint| memory_fs::serve(&mountpoint))
+}
+
+/// `bench compare`.
+///
+/// # Errors
+/// A sentence: what was asked for cannot be measured here, or a signal came.
+pub fn compare(arguments: &CompareArguments) -> Result<()> {
+    if arguments.list {
+        return list(arguments);
+    }
+    let extent = Extent::of(arguments);
+    let chosen = chosen_cases(&arguments.cases, arguments.quick)?;
+    let (peers, mut left_out) = available(&wanted_peers(&arguments.peer))?;
+    let chosen = with_programs(chosen, &mut left_out)?;
+    let mut places = match (arguments.place.is_empty(), arguments.full) {
+        (false, _) => arguments.place.clone(),
+        (true, true) => vec![Place::Free, Place::Same],
+        (true, false) => vec![Place::Free],
+    };
+    places.sort_unstable();
+    places.dedup();
+    let settings = arguments.common.settings(extent.scale);
+
+    fs::create_dir_all(&arguments.output).map_err(|error| Failure::new(format!("{}: {error}", arguments.output.display())))?;
+    let results = arguments.output.join(RESULTS);
+    let header = header(&extent, &settings, &peers, left_out);
+    let mut store = if arguments.resume { Store::resume(&results, header)? } else { Store::create(&results, header)? };
+    let outcome = measure(&chosen, &places, &peers, &extent, &settings, &mut store, arguments.common.json);
+    let failed = outcome?;
+    let text = report::write(&results, &arguments.output)?;
+    if !arguments.common.json {
+        say(&text)?;
+    }
+    if failed == 0 {
+        Ok(())
+    } else {
+        Err(Failure::new(format!("{failed} of the runs failed; the report names them among what is left out")))
+    }
+}
+
+/// Makes all runs that are not done. Returns how many failed.
+fn measure(
+    chosen: &Cases,
+    places: &[Place],
+    peers: &[Peer],
+    extent: &Extent,
+    settings: &Settings,
+    store: &mut Store,
+    as_json: bool,
+) -> Result<u32> {
+    let names: Vec<String> = chosen.iter().map(|case| case.name()).collect();
+    let applies = |case: usize, peer: Peer| chosen[case].applies_to(peer);
+    let grid = Grid { cases: &names, places, peers, rounds: extent.rounds, applies: &applies };
+    let mut runs = grid.runs(&store.done());
+    if runs.is_empty() {
+        return Ok(0);
+    }
+    let mut laboratory = Laboratory::new(settings)?;
+    let mut progress = Progress::new(runs.len());
+    if runs.iter().any(|run| run.place == Place::Same) {
+        progress.begin("the same drive for everybody is calibrated", &[]);
+        match laboratory.calibrate(store.same_drive(), &mut |sentence| progress.say_if_seen(sentence)) {
+            Ok(found) => store.calibrated(found.calibrations, found.facts, found.made)?,
+            Err(failure) => {
+                machine::check()?;
+                runs.retain(|run| run.place != Place::Same);
+                if runs.is_empty() {
+                    return Err(failure);
+                }
+                progress.say(&failure.to_string());
+                store.leave_out("same drive".to_owned(), failure.to_string())?;
+            }
+        }
+    }
+    let (start, mut failed) = (Instant::now(), BTreeSet::new());
+    for (index, run) in runs.iter().enumerate() {
+        let begins_round = index == 0 || runs[index - 1].round != run.round;
+        if begins_round && !fits(extent, run, &runs[index..], start, &progress) {
+            let rounds = run.round.unwrap_or_default();
+            progress.say(&format!("after {rounds} of {} rounds another would take too long; --resume makes the rest", extent.rounds));
+            break;
+        }
+        if failed.contains(&(run.case, run.place, run.peer)) {
+            continue;
+        }
+        let case = &*chosen[run.case];
+        progress.begin(&format!("{}, {}, {}", names[run.case], run.place.name(), run.peer.name()), &runs[index..]);
+        let begun = Instant::now();
+        match laboratory.run(case, run.place, run.peer, run.round) {
+            Ok(record) => {
+                if run.round.is_some() {
+                    if as_json {
+                        say(&format!("{}\n", serde_json::to_string(&record)?))?;
+                    }
+                    store.add(record)?;
+                }
+            }
+            Err(failure) => {
+                // A signal also takes down what a run stands on.
+                machine::check()?;
+                let what = format!("{}, {}, {}", names[run.case], run.place.name(), run.peer.name());
+                progress.say(&format!("{what}: {failure}"));
+                store.leave_out(what, failure.to_string())?;
+                failed.insert((run.case, run.place, run.peer));
+            }
+        }
+        progress.end(run, begun.elapsed());
+    }
+    progress.finish();
+    Ok(failed.len() as u32)
+}
+
+/// Whether a round can end within the budget; the first rounds are made in any case.
+fn fits(extent: &Extent, run: &Planned, left: &[Planned], start: Instant, progress: &Progress) -> bool {
+    let (Some(budget), Some(round)) = (extent.budget, run.round) else { return true };
+    if round < ROUNDS_LEAST {
+        return true;
+    }
+    let round: Vec<Planned> = left.iter().take_while(|next| next.round == run.round).copied().collect();
+    progress.estimate(&round).is_none_or(|time| start.elapsed() + time <= budget)
+}
+
+/// `bench run`.
+///
+/// # Errors
+/// A sentence: there is no such case, or it cannot be measured here.
+pub fn run(arguments: &RunArguments) -> Result<()> {
+    let case = cases::all().into_iter().find(|case| case.name() == arguments.case);
+    let case = case.ok_or_else(|| no_such_case(&arguments.case))?;
+    available(&[arguments.peer])?;
+    if !case.applies_to(arguments.peer) {
+        return Err(Failure::new(format!("{} has no form for {}", case.name(), arguments.peer.name())));
+    }
+    if let Some(program) = case.programs().iter().find(|program| find(program).is_none()) {
+        return Err(Failure::new(format!("{program} is not installed")));
+    }
+    let settings = arguments.common.settings(arguments.scale);
+    let mut laboratory = Laboratory::new(&settings)?;
+    if arguments.place == Place::Same {
+        laboratory.calibrate(None, &mut |_| {})?;
+    }
+    let record = laboratory.run(&*case, arguments.place, arguments.peer, Some(0))?;
+    if arguments.common.json {
+        return say(&format!("{}\n", serde_json::to_string(&record)?));
+    }
+    say(&in_a_line(&record))
+}
+
+/// One run, for people.
+fn in_a_line(record: &Record) -> String {
+    let rate = match (record.unit.as_str(), record.rate()) {
+        ("bytes", rate) => format!("{:.0} MB/s", rate / 1e6),
+        (unit, rate) if rate >= 10_000.0 => format!("{:.1} k {unit}/s", rate / 1e3),
+        (unit, rate) => format!("{rate:.1} {unit}/s"),
+    };
+    let mut text = format!("{} on {}: {rate} in {:.3} s", record.case, record.peer.name(), record.seconds);
+    if let Some(latency) = &record.latency_ns {
+        text += &format!("; median {:.1} us, p99 {:.1} us", latency.p50 / 1e3, latency.p99 / 1e3);
+    }
+    text + "\n"
+}
+
+fn list(arguments: &CompareArguments) -> Result<()> {
+    let chosen = chosen_cases(&arguments.cases, arguments.quick)?;
+    if arguments.common.json {
+        let line = |case: &dyn Case| {
+            serde_json::json!({
+                "case": case.name(),
+                "group": case.group(),
+                "clients": case.clients(),
+                "quick": case.is_quick(),
+                "programs": case.programs(),
+                "description": case.description(),
+            })
+        };
+        return say(&chosen.iter().map(|case| format!("{}\n", line(&**case))).collect::<String>());
+    }
+    let mut table = Table::new(["case", "quick", "what"]);
+    for case in &chosen {
+        table.row([case.name(), if case.is_quick() { "yes" } else { "" }.to_owned(), case.description()]);
+    }
+    say(&table.markdown())
+}
+
+/// Cases by name; without names, those of the extent.
+fn chosen_cases(words: &[String], is_quick: bool) -> Result<Cases> {
+    let chosen = cases::named(words).map_err(|word| no_such_case(&word))?;
+    Ok(chosen.into_iter().filter(|case| !words.is_empty() || !is_quick || case.is_quick()).collect())
+}
+
+fn no_such_case(word: &str) -> Failure {
+    Failure::new(format!("there is no case '{word}'; 'tandemfs bench compare --list' shows them"))
+}
+
+fn wanted_peers(named: &[Peer]) -> Vec<Peer> {
+    Peer::ALL.into_iter().filter(|peer| named.is_empty() || named.contains(peer)).collect()
+}
+
+/// The cases whose programs are installed; the others are left out by name.
+fn with_programs(chosen: Cases, left_out: &mut Vec<(String, String)>) -> Result<Cases> {
+    let (present, missing): (Cases, Cases) =
+        chosen.into_iter().partition(|case| case.programs().iter().all(|program| find(program).is_some()));
+    for case in missing {
+        let absent: Vec<&str> = case.programs().iter().copied().filter(|program| find(program).is_none()).collect();
+        left_out.push((case.name(), format!("not installed: {}", absent.join(", "))));
+    }
+    if present.is_empty() {
+        return Err(Failure::new("none of the programs that these cases run is installed"));
+    }
+    Ok(present)
+}
+
+fn header(extent: &Extent, settings: &Settings, peers: &[Peer], left_out: Vec<(String, String)>) -> Header {
+    let mut named = settings.named();
+    named.insert(0, ("extent".to_owned(), extent.name.to_owned()));
+    named.insert(1, ("rounds".to_owned(), extent.rounds.to_string()));
+    if let Some(budget) = extent.budget {
+        named.push(("time".to_owned(), format!("no round that would end after {}", in_words(budget))));
+    }
+    Header {
+        version: VERSION,
+        machine: machine::facts().into_iter().map(|(name, value)| (name.to_owned(), value)).collect(),
+        programs: versions(peers),
+        settings: named,
+        left_out,
+        calibration: Vec::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::statistics::tests::record;
+    use super::*;
+
+    #[test]
+    fn a_run_is_said_in_a_line() {
+        let mut run = record("x", Peer::Ext4, 0, 123_456.0);
+        assert_eq!(in_a_line(&run), "x on ext4: 123.5 k operations/s in 1.000 s\n");
+        (run.unit, run.units) = ("bytes".into(), 2.5e9);
+        assert_eq!(in_a_line(&run), "x on ext4: 2500 MB/s in 1.000 s\n");
+    }
+
+    fn planned(round: u32) -> Planned {
+        Planned { case: 0, place: Place::Free, peer: Peer::Ext4, round: Some(round) }
+    }
+
+    #[test]
+    fn a_round_that_would_end_too_late_is_not_begun() {
+        let extent = Extent { name: "quick", rounds: 9, scale: 0.1, budget: Some(Duration::from_secs(10)) };
+        let mut progress = Progress::new(9);
+        progress.end(&planned(0), Duration::from_secs(6));
+        let left: Vec<Planned> = (1..9).map(planned).collect();
+        let begins = |round: usize, start| fits(&extent, &left[round - 1], &left[round - 1..], start, &progress);
+        let now = Instant::now();
+        let Some(before) = now.checked_sub(Duration::from_secs(5)) else { return };
+        assert!(begins(3, now), "6 s of 10");
+        assert!(!begins(3, before), "5 s and 6 s are more than 10");
+        assert!(begins(1, before), "the first rounds are made in any case");
+        let endless = Extent { budget: None, ..extent };
+        assert!(fits(&endless, &left[2], &left[2..], before, &progress));
+    }
+
+    #[test]
+    fn cases_without_their_programs_are_left_out_by_name() {
+        let mut left_out = Vec::new();
+        let all = cases::all();
+        let count = all.len();
+        let present = with_programs(all, &mut left_out).unwrap_or_else(|failure| panic!("{failure}"));
+        assert_eq!(present.len() + left_out.len(), count);
+    }
+
+    #[test]
+    fn quick_cases_are_those_that_say_so() {
+        let quick = chosen_cases(&[], true).unwrap_or_else(|failure| panic!("{failure}"));
+        assert!(!quick.is_empty() && quick.iter().all(|case| case.is_quick()));
+        let named = chosen_cases(&["rmdir-c1".to_owned()], true).unwrap_or_else(|failure| panic!("{failure}"));
+        assert_eq!(named.len(), 1, "who names a case gets it");
+    }
+}

@@ -1,0 +1,360 @@
+//! From runs to figures: medians, spreads, and how sure a ratio is.
+//!
+//! [S1] What is compared are medians over rounds, so that one disturbed round moves nothing.
+//! [S2] The interval of a ratio is a bootstrap's: both sides are drawn anew from their own rounds, with repetition, and the middle 95 % of the
+//!      ratios so made are the interval. What is drawn follows from a fixed seed, so the same lines give the same interval.
+//! [S3] A summary is computed from records alone.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+use super::backing::Place;
+use super::case::Group;
+use super::peer::Peer;
+use super::record::{Percentiles, Record, Traffic};
+use crate::measure::Samples;
+use crate::workloads::random::Random;
+
+/// Times that both sides are drawn anew.
+const DRAWS: usize = 4000;
+/// Seed of the drawing.
+const SEED: u64 = 0x7461_6e64;
+/// Share of the ratios that lie below the interval, and above it.
+const TAIL: f64 = 0.025;
+/// With more noise than this, as [`Record::noise`] says it, a comparison decides nothing.
+pub const NOISE_MAX: f64 = 0.10;
+/// With fewer rounds nothing is decided.
+pub const ROUNDS_LEAST: usize = 3;
+
+/// A ratio of medians with its 95 % interval.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Ratio {
+    /// Ratio of the two medians.
+    pub median: f64,
+    /// Lower end of the interval.
+    pub low: f64,
+    /// Upper end of the interval.
+    pub high: f64,
+}
+
+impl Ratio {
+    /// The ratio of the other to the one: of rates, that of times.
+    pub fn inverse(self) -> Self {
+        Self { median: 1.0 / self.median, low: 1.0 / self.high, high: 1.0 / self.low }
+    }
+}
+
+/// The values of the rounds.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Spread {
+    /// Their median.
+    pub median: f64,
+    /// The smallest.
+    pub low: f64,
+    /// The largest.
+    pub high: f64,
+}
+
+/// All rounds of one case on one file system.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Summary {
+    /// Name of the case.
+    pub case: String,
+    /// Its group.
+    pub group: Group,
+    /// What it was measured on.
+    pub place: Place,
+    /// Who was measured.
+    pub peer: Peer,
+    /// Clients at once.
+    pub clients: u32,
+    /// What a case of [`Group::Scale`] varies.
+    pub parameter: Option<f64>,
+    /// What is counted, in the plural.
+    pub unit: String,
+    /// Units a second of each round, in the order of rounds.
+    pub rates: Vec<f64>,
+    /// Units a second.
+    pub rate: Spread,
+    /// Seconds that the measured part took.
+    pub seconds: Spread,
+    /// CPU seconds of the whole machine for a unit.
+    pub cpu_seconds_per_unit: Spread,
+    /// Host memory, the largest of the rounds, in bytes.
+    pub memory_bytes: Option<u64>,
+    /// Medians over the rounds of each percentile; the slowest of all rounds.
+    pub latency_ns: Option<Percentiles>,
+    /// Bytes that crossed to the drive for a unit, where it counts.
+    pub traffic_per_unit: Option<TrafficPerUnit>,
+    /// Median over the rounds of how disturbed the machine was.
+    pub noise: f64,
+}
+
+impl Summary {
+    /// Whether the machine was too disturbed for this to decide anything.
+    pub fn is_noisy(&self) -> bool {
+        self.noise > NOISE_MAX
+    }
+
+    /// Whether there are too few rounds for an interval to mean anything: that of one round has no width.
+    pub fn is_of_few_rounds(&self) -> bool {
+        self.rates.len() < ROUNDS_LEAST
+    }
+}
+
+/// [`Traffic`] for a unit of work: medians over the rounds, in bytes.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct TrafficPerUnit {
+    /// Read by the host.
+    pub read_bytes: f64,
+    /// Written by the host.
+    pub written_bytes: f64,
+    /// FLUSH commands.
+    pub flushes: f64,
+    /// Programmed to flash.
+    pub flash_programmed_bytes: Option<f64>,
+    /// Read from flash.
+    pub flash_read_bytes: Option<f64>,
+    /// Written, by the file system's structure.
+    pub written_by_structure: BTreeMap<String, f64>,
+}
+
+/// The middle of values, or the mean of the two in the middle; 0 of none.
+pub fn median(values: &[f64]) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    middle(&sorted)
+}
+
+fn middle(sorted: &[f64]) -> f64 {
+    match sorted.len() {
+        0 => 0.0,
+        odd if odd % 2 == 1 => sorted[odd / 2],
+        even => f64::midpoint(sorted[even / 2 - 1], sorted[even / 2]),
+    }
+}
+
+/// Median, smallest and largest; zeros of none.
+pub fn spread(values: &[f64]) -> Spread {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    Spread { median: middle(&sorted), low: sorted.first().copied().unwrap_or_default(), high: sorted.last().copied().unwrap_or_default() }
+}
+
+/// The ratio of the median of `ours` to that of `theirs`, with its interval ([S2]). Neither is empty, all are above 0.
+pub fn ratio(ours: &[f64], theirs: &[f64]) -> Ratio {
+    let median = median(ours) / median(theirs);
+    let mut random = Random::new(SEED, 0);
+    let mut drawn = |values: &[f64], into: &mut Vec<f64>| {
+        into.clear();
+        into.extend(values.iter().map(|_| values[random.below(values.len() as u64) as usize]));
+        into.sort_by(f64::total_cmp);
+        middle(into)
+    };
+    let (mut above, mut below) = (Vec::with_capacity(ours.len()), Vec::with_capacity(theirs.len()));
+    let mut ratios: Vec<f64> = (0..DRAWS).map(|_| drawn(ours, &mut above) / drawn(theirs, &mut below)).collect();
+    ratios.sort_by(f64::total_cmp);
+    let tail = (DRAWS as f64 * TAIL) as usize;
+    // The interval of few rounds can miss the ratio itself by the last digits of a division.
+    Ratio { median, low: ratios[tail].min(median), high: ratios[DRAWS - 1 - tail].max(median) }
+}
+
+/// Percentiles of single operations; none of none.
+pub fn percentiles(samples: &Samples) -> Option<Percentiles> {
+    (samples.count() > 0).then(|| Percentiles {
+        count: samples.count(),
+        mean: samples.mean_ns(),
+        p50: samples.quantile_ns(0.5),
+        p90: samples.quantile_ns(0.9),
+        p99: samples.quantile_ns(0.99),
+        p999: samples.quantile_ns(0.999),
+        max: samples.quantile_ns(1.0),
+    })
+}
+
+/// A summary of each case, place and file system, in the order in which they were first measured.
+pub fn summaries(records: &[Record]) -> Vec<Summary> {
+    let mut groups: Vec<Vec<&Record>> = Vec::new();
+    let mut places: BTreeMap<(&str, Place, Peer), usize> = BTreeMap::new();
+    for record in records {
+        let index = *places.entry((&record.case, record.place, record.peer)).or_insert(groups.len());
+        if index == groups.len() {
+            groups.push(Vec::new());
+        }
+        groups[index].push(record);
+    }
+    groups.iter_mut().filter_map(|rounds| summary(rounds)).collect()
+}
+
+fn summary(rounds: &mut [&Record]) -> Option<Summary> {
+    rounds.sort_by_key(|record| record.round);
+    let first = *rounds.first()?;
+    let values = |of: &dyn Fn(&Record) -> f64| -> Vec<f64> { rounds.iter().map(|record| of(record)).collect() };
+    let rates = values(&Record::rate);
+    let noise = median(&values(&|record| record.noise));
+    Some(Summary {
+        case: first.case.clone(),
+        group: first.group,
+        place: first.place,
+        peer: first.peer,
+        clients: first.clients,
+        parameter: first.parameter,
+        unit: first.unit.clone(),
+        rate: spread(&rates),
+        rates,
+        seconds: spread(&values(&|record| record.seconds)),
+        cpu_seconds_per_unit: spread(&values(&|record| record.cpu_seconds / record.units)),
+        memory_bytes: rounds.iter().filter_map(|record| record.memory_bytes).max(),
+        latency_ns: latencies(rounds),
+        traffic_per_unit: traffic(rounds),
+        noise,
+    })
+}
+
+fn latencies(rounds: &[&Record]) -> Option<Percentiles> {
+    let all: Vec<&Percentiles> = rounds.iter().filter_map(|record| record.latency_ns.as_ref()).collect();
+    let of = |of: fn(&Percentiles) -> f64| median(&all.iter().map(|each| of(each)).collect::<Vec<f64>>());
+    (!all.is_empty()).then(|| Percentiles {
+        count: all.iter().map(|each| each.count).sum(),
+        mean: of(|each| each.mean),
+        p50: of(|each| each.p50),
+        p90: of(|each| each.p90),
+        p99: of(|each| each.p99),
+        p999: of(|each| each.p999),
+        max: all.iter().map(|each| each.max).fold(0.0, f64::max),
+    })
+}
+
+fn traffic(rounds: &[&Record]) -> Option<TrafficPerUnit> {
+    let all: Vec<(&Traffic, f64)> = rounds.iter().filter_map(|record| Some((record.traffic.as_ref()?, record.units))).collect();
+    if all.is_empty() {
+        return None;
+    }
+    let of = |of: &dyn Fn(&Traffic) -> u64| median(&all.iter().map(|(each, units)| of(each) as f64 / units).collect::<Vec<f64>>());
+    let some = |of: fn(&Traffic) -> Option<u64>| {
+        let values: Option<Vec<f64>> = all.iter().map(|(each, units)| Some(of(each)? as f64 / units)).collect();
+        values.map(|values| median(&values))
+    };
+    let mut names: Vec<&String> = all.iter().flat_map(|(each, _)| each.written_by_structure.keys()).collect();
+    names.sort();
+    names.dedup();
+    let structure = |name: &String| (name.clone(), of(&|each| each.written_by_structure.get(name).copied().unwrap_or_default()));
+    Some(TrafficPerUnit {
+        read_bytes: of(&|each| each.read_bytes),
+        written_bytes: of(&|each| each.written_bytes),
+        flushes: of(&|each| each.flushes),
+        flash_programmed_bytes: some(|each| each.flash_programmed_bytes),
+        flash_read_bytes: some(|each| each.flash_read_bytes),
+        written_by_structure: names.into_iter().map(structure).collect(),
+    })
+}
+
+#[cfg(test)]
+pub mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// A run of a second with so many units.
+    pub fn record(case: &str, peer: Peer, round: u32, units: f64) -> Record {
+        Record {
+            case: case.into(),
+            group: Group::Micro,
+            place: Place::Free,
+            peer,
+            round,
+            clients: 1,
+            parameter: None,
+            units,
+            unit: "operations".into(),
+            seconds: 1.0,
+            cpu_seconds: 0.5,
+            memory_bytes: Some(1 << 20),
+            latency_ns: None,
+            traffic: None,
+            noise: 0.01,
+        }
+    }
+
+    #[test]
+    fn a_median_is_the_middle() {
+        assert_eq!([median(&[]), median(&[3.0]), median(&[9.0, 1.0, 2.0]), median(&[4.0, 1.0, 2.0, 8.0])], [0.0, 3.0, 2.0, 3.0]);
+        assert_eq!(spread(&[5.0, 1.0, 2.0]), Spread { median: 2.0, low: 1.0, high: 5.0 });
+    }
+
+    #[test]
+    fn one_disturbed_round_moves_no_ratio() {
+        let calm = ratio(&[300.0, 301.0, 299.0, 300.0, 302.0], &[100.0, 100.0, 101.0, 99.0, 100.0]);
+        let disturbed = ratio(&[300.0, 301.0, 299.0, 300.0, 10.0], &[100.0, 100.0, 101.0, 99.0, 100.0]);
+        assert!((calm.median - 3.0).abs() < 0.01 && calm.low > 2.9 && calm.high < 3.1, "{calm:?}");
+        assert!((disturbed.median - 3.0).abs() < 0.01, "{disturbed:?}");
+        assert!(disturbed.low < calm.low, "less is sure: {disturbed:?}");
+    }
+
+    #[test]
+    fn rounds_become_a_summary() {
+        let peers = [Peer::TandemfsRelaxed, Peer::Ext4];
+        let mut records: Vec<Record> = (0..5)
+            .flat_map(|round| peers.map(|peer| record("x", peer, round, if peer.is_ours() { 200.0 } else { 100.0 } + f64::from(round))))
+            .collect();
+        for record in &mut records {
+            let written_by_structure = BTreeMap::from([("journal".to_owned(), 50 * record.units as u64)]);
+            let traffic = Traffic { written_bytes: 100 * record.units as u64, written_by_structure, ..Traffic::default() };
+            record.traffic = Some(traffic);
+        }
+        let all = summaries(&records);
+        assert_eq!(all.len(), 2);
+        let ours = &all[0];
+        assert_eq!((ours.peer, ours.rate), (Peer::TandemfsRelaxed, Spread { median: 202.0, low: 200.0, high: 204.0 }));
+        let traffic = ours.traffic_per_unit.as_ref().expect("counted");
+        assert_eq!((traffic.written_bytes, traffic.written_by_structure["journal"], traffic.flash_read_bytes), (100.0, 50.0, None));
+        assert_eq!((ours.memory_bytes, ours.is_noisy()), (Some(1 << 20), false));
+    }
+
+    #[test]
+    fn percentiles_are_of_all_operations() {
+        let mut samples = Samples::new();
+        assert_eq!(percentiles(&samples), None);
+        (1..=1000).for_each(|time| samples.add(std::time::Duration::from_nanos(time)));
+        let found = percentiles(&samples).expect("times");
+        assert_eq!([found.p50, found.p90, found.p99, found.p999, found.max], [500.0, 900.0, 990.0, 999.0, 1000.0]);
+    }
+
+    fn rates() -> impl Strategy<Value = Vec<f64>> {
+        prop::collection::vec(0.01..1e6_f64, 1..12)
+    }
+
+    proptest! {
+        #[test]
+        fn an_interval_holds_its_ratio_and_stays_within_the_extremes(ours in rates(), theirs in rates()) {
+            let found = ratio(&ours, &theirs);
+            prop_assert!(found.low <= found.median && found.median <= found.high);
+            let (ours, theirs) = (spread(&ours), spread(&theirs));
+            prop_assert!(found.low >= ours.low / theirs.high * (1.0 - 1e-12) && found.high <= ours.high / theirs.low * (1.0 + 1e-12));
+        }
+
+        #[test]
+        fn a_ratio_comes_again_and_scales(ours in rates(), theirs in rates(), power in -8_i32..8) {
+            let found = ratio(&ours, &theirs);
+            prop_assert_eq!(found, ratio(&ours, &theirs));
+            // A power of two, which changes no digit.
+            let factor = f64::from(power).exp2();
+            let scaled = ratio(&ours.iter().map(|rate| rate * factor).collect::<Vec<f64>>(), &theirs);
+            prop_assert_eq!([scaled.low, scaled.median, scaled.high], [found.low * factor, found.median * factor, found.high * factor]);
+        }
+
+        #[test]
+        fn the_order_of_rounds_changes_no_median(mut ours in rates()) {
+            let before = median(&ours);
+            ours.reverse();
+            prop_assert_eq!(before, median(&ours));
+        }
+
+        #[test]
+        fn equal_rounds_leave_nothing_open(rate in 0.01..1e6_f64, rounds in 1_usize..10) {
+            let found = ratio(&vec![rate; rounds], &vec![rate; rounds]);
+            prop_assert_eq!(found, Ratio { median: 1.0, low: 1.0, high: 1.0 });
+        }
+    }
+}

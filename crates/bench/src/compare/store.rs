@@ -1,0 +1,256 @@
+//! The file of results: lines that are durable one by one, so that a comparison can be ended anywhere and resumed.
+//!
+//! [O1] The header is the first line. Where something is left out later, it comes again with what it was and why; the last one counts.
+//! [O2] A run is on the medium before the next begins. Half a line at the end is that of a run that was interrupted: it is cut off.
+//! [O3] Runs of other settings, or of another version of the format, are never mixed with these.
+
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::io::{Seek, SeekFrom, Write};
+use std::path::Path;
+
+use super::plan::Key;
+use super::record::{Calibration, Header, Line, Record, VERSION};
+use crate::failure::{Failure, Result};
+
+/// Names of facts of the same drive begin so.
+const SAME_DRIVE: &str = "same drive: ";
+/// The fact from which the same drive can be made again.
+const SAME_DRIVE_MADE: &str = "same drive: made from";
+
+/// The file of results that is being written.
+pub struct Store {
+    file: File,
+    header: Header,
+    records: Vec<Record>,
+}
+
+impl Store {
+    /// A new file with its header.
+    ///
+    /// # Errors
+    /// It is there already, or cannot be written.
+    pub fn create(path: &Path, header: Header) -> Result<Self> {
+        let file = File::create_new(path).map_err(|error| match error.kind() {
+            std::io::ErrorKind::AlreadyExists => Failure::new(format!(
+                "{}: holds results already; go on with --resume, or name another directory with --output",
+                path.display()
+            )),
+            _ => Failure::new(format!("{}: {error}", path.display())),
+        })?;
+        let mut store = Self { file, header: header.clone(), records: Vec::new() };
+        store.append(&Line::Header(header))?;
+        Ok(store)
+    }
+
+    /// The file of an earlier comparison with the same settings ([O3]); a new one where there is none.
+    ///
+    /// # Errors
+    /// It cannot be read, or it is another comparison's.
+    pub fn resume(path: &Path, header: Header) -> Result<Self> {
+        let named = |failure: Failure| Failure::new(format!("{}: {failure}", path.display()));
+        let mut file = match File::options().read(true).write(true).open(path) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Self::create(path, header),
+            other => other.map_err(|error| named(error.into()))?,
+        };
+        let text = std::fs::read_to_string(path).map_err(|error| named(error.into()))?;
+        let whole = text.rfind('\n').map_or(0, |end| end + 1);
+        if whole == 0 {
+            drop(file);
+            std::fs::remove_file(path).map_err(|error| named(error.into()))?;
+            return Self::create(path, header);
+        }
+        let (before, records) = parse(&text[..whole]).map_err(named)?;
+        if let Some((name, was, is)) = difference(&before, &header) {
+            return Err(named(Failure::new(format!(
+                "these results were measured with {name} {was}, not {is}; ask for the same, or name another directory with --output"
+            ))));
+        }
+        if whole < text.len() {
+            file.set_len(whole as u64).map_err(|error| named(error.into()))?;
+        }
+        file.seek(SeekFrom::End(0)).map_err(|error| named(error.into()))?;
+        // What was calibrated and left out then is not forgotten; what is missing now is said once.
+        let mut merged = Header { calibration: before.calibration.clone(), ..header };
+        merged.machine.extend(before.machine.iter().filter(|(name, _)| name.starts_with(SAME_DRIVE)).cloned());
+        for one in &before.left_out {
+            if !merged.left_out.contains(one) {
+                merged.left_out.push(one.clone());
+            }
+        }
+        let mut store = Self { file, header: merged.clone(), records };
+        if merged.left_out != before.left_out {
+            store.append(&Line::Header(merged))?;
+        }
+        Ok(store)
+    }
+
+    /// The runs that are done.
+    pub fn done(&self) -> BTreeSet<Key> {
+        self.records.iter().map(|record| (record.case.clone(), record.place, record.peer, record.round)).collect()
+    }
+
+    /// All runs, in the order in which they were made.
+    pub fn records(&self) -> &[Record] {
+        &self.records
+    }
+
+    /// Adds a run.
+    ///
+    /// # Errors
+    /// It cannot be made durable.
+    pub fn add(&mut self, record: Record) -> Result<()> {
+        self.append(&Line::Run(Box::new(record.clone())))?;
+        self.records.push(record);
+        Ok(())
+    }
+
+    /// Says that something is left out from here on ([O1]).
+    ///
+    /// # Errors
+    /// It cannot be made durable.
+    pub fn leave_out(&mut self, what: String, sentence: String) -> Result<()> {
+        if self.header.left_out.contains(&(what.clone(), sentence.clone())) {
+            return Ok(());
+        }
+        self.header.left_out.push((what, sentence));
+        self.append(&Line::Header(self.header.clone()))
+    }
+
+    /// What the same drive was made from, if there was one.
+    pub fn same_drive(&self) -> Option<&str> {
+        self.header.machine.iter().find(|(name, _)| name == SAME_DRIVE_MADE).map(|(_, value)| value.as_str())
+    }
+
+    /// Puts what the same drive is, what it was made from and what it takes into the header ([O1]).
+    ///
+    /// # Errors
+    /// It cannot be made durable.
+    pub fn calibrated(&mut self, calibration: Vec<Calibration>, facts: Vec<(String, String)>, made: String) -> Result<()> {
+        self.header.calibration = calibration;
+        self.header.machine.retain(|(name, _)| !name.starts_with(SAME_DRIVE));
+        self.header.machine.extend(facts);
+        self.header.machine.push((SAME_DRIVE_MADE.to_owned(), made));
+        self.append(&Line::Header(self.header.clone()))
+    }
+
+    fn append(&mut self, line: &Line) -> Result<()> {
+        let mut text = serde_json::to_string(line)?;
+        text.push('\n');
+        self.file.write_all(text.as_bytes()).and_then(|()| self.file.sync_data())?;
+        Ok(())
+    }
+}
+
+fn parse(text: &str) -> Result<(Header, Vec<Record>)> {
+    let (mut header, mut records) = (None, Vec::new());
+    for (number, line) in (1..).zip(text.lines()) {
+        match serde_json::from_str(line) {
+            Ok(Line::Header(found)) if found.version == VERSION => header = Some(found),
+            Ok(Line::Header(found)) => {
+                return Err(Failure::new(format!("results of version {}; this program writes version {VERSION}", found.version)));
+            }
+            Ok(Line::Run(record)) => records.push(*record),
+            Err(error) => return Err(Failure::new(format!("line {number} is no line of results: {error}"))),
+        }
+    }
+    Ok((header.ok_or_else(|| Failure::new("the header is missing"))?, records))
+}
+
+/// The first setting, or fact of the machine, that differs: its name and both values. The load of the machine may differ;
+/// the same drive is made again from what it was.
+fn difference(before: &Header, now: &Header) -> Option<(String, String, String)> {
+    let facts = |header: &Header| -> Vec<(String, String)> {
+        let machine = header.machine.iter().filter(|(name, _)| name != "load" && !name.starts_with(SAME_DRIVE));
+        header.settings.iter().chain(machine).cloned().collect()
+    };
+    let (before, now) = (facts(before), facts(now));
+    let value_of = |facts: &[(String, String)], name: &str| {
+        facts.iter().find(|(found, _)| found == name).map_or_else(|| "not set".to_owned(), |(_, value)| value.clone())
+    };
+    let names = before.iter().chain(&now).map(|(name, _)| name);
+    let differs = names.into_iter().find(|name| value_of(&before, name) != value_of(&now, name))?;
+    Some((differs.clone(), value_of(&before, differs), value_of(&now, differs)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::peer::Peer;
+    use super::super::statistics::tests::record;
+    use super::*;
+
+    fn header(scale: &str) -> Header {
+        Header {
+            version: VERSION,
+            machine: vec![("cpu".into(), "one".into()), ("load".into(), scale.into())],
+            programs: vec![],
+            settings: vec![("scale".into(), scale.into())],
+            left_out: vec![],
+            calibration: vec![],
+        }
+    }
+
+    fn refused(result: Result<Store>) -> String {
+        result.map(|_| ()).expect_err("refused").to_string()
+    }
+
+    #[test]
+    fn what_was_measured_is_there_again() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("results.jsonl");
+        let mut store = Store::create(&path, header("1")).expect("created");
+        store.add(record("x", Peer::Ext4, 0, 10.0)).expect("added");
+        store.leave_out("xfs".into(), "no".into()).expect("said");
+        store.leave_out("xfs".into(), "no".into()).expect("said once");
+        store.add(record("x", Peer::Ext4, 1, 11.0)).expect("added");
+        drop(store);
+        assert!(refused(Store::create(&path, header("1"))).contains("--resume"));
+
+        // A run that was interrupted in its line.
+        let mut file = File::options().append(true).open(&path).expect("opened");
+        file.write_all(br#"{"line":"run","case":"#).expect("written");
+        let mut store = Store::resume(&path, header("1")).expect("resumed");
+        assert_eq!(store.records(), [record("x", Peer::Ext4, 0, 10.0), record("x", Peer::Ext4, 1, 11.0)]);
+        assert_eq!((store.done().len(), store.header.left_out.len()), (2, 1));
+        store.add(record("x", Peer::Ext4, 2, 12.0)).expect("added");
+        drop(store);
+        assert_eq!(Store::resume(&path, header("1")).expect("resumed").done().len(), 3);
+        assert_eq!(std::fs::read_to_string(&path).expect("read").lines().count(), 5);
+    }
+
+    #[test]
+    fn the_same_drive_is_made_again() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("results.jsonl");
+        let mut store = Store::create(&path, header("1")).expect("created");
+        assert_eq!(store.same_drive(), None);
+        let calibration = vec![Calibration { request: "4 KiB read".into(), loop_ns: 1.0, drive_ns: 1.0 }];
+        let facts = || vec![("same drive: profile".to_owned(), "x".to_owned())];
+        store.calibrated(calibration.clone(), facts(), "{1}".into()).expect("said");
+        store.calibrated(calibration.clone(), facts(), "{2}".into()).expect("said");
+        drop(store);
+        let store = Store::resume(&path, header("1")).expect("resumed");
+        assert_eq!((store.same_drive(), &store.header.calibration), (Some("{2}"), &calibration));
+        assert_eq!(store.header.machine.len(), 4, "each once");
+    }
+
+    #[test]
+    fn results_of_others_are_refused_in_a_sentence() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("results.jsonl");
+        drop(Store::create(&path, header("1")).expect("created"));
+        let sentence = refused(Store::resume(&path, header("0.5")));
+        assert!(sentence.contains("scale 1, not 0.5") && sentence.lines().count() == 1, "{sentence}");
+        let other = Header { machine: vec![("cpu".into(), "two".into())], ..header("1") };
+        assert!(refused(Store::resume(&path, other)).contains("cpu one, not two"));
+
+        std::fs::write(&path, "nonsense\n").expect("written");
+        assert!(refused(Store::resume(&path, header("1"))).contains("line 1"));
+        let later = serde_json::to_string(&Line::Header(Header { version: VERSION + 1, ..header("1") })).expect("JSON");
+        std::fs::write(&path, later + "\n").expect("written");
+        assert!(refused(Store::resume(&path, header("1"))).contains("version 2"));
+        std::fs::write(&path, r#"{"line":"hea"#).expect("written");
+        assert!(Store::resume(&path, header("1")).is_ok(), "nothing was measured, so a new one");
+        assert!(refused(Store::create(&directory.path().join("no/where"), header("1"))).contains("No such file"));
+    }
+}

@@ -1,0 +1,238 @@
+//! `tandemfs bench compare` and `tandemfs bench run` at a tiny scale: figures come, results are resumed, and nothing is left behind.
+
+mod support;
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+/// A directory in memory. That nothing of it is mounted or attached afterwards is asked in [`Drop`].
+struct Ground(TempDir);
+
+impl Ground {
+    fn new() -> Self {
+        support::require_fuse();
+        Self(tempfile::Builder::new().prefix("tandemfs-test-").tempdir_in("/dev/shm").expect("/dev/shm"))
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.0.path().join(name).to_str().expect("UTF-8").to_owned()
+    }
+
+    fn bench(&self, words: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tandemfs"));
+        command.arg("bench").args(words).args(["--directory", &self.path(""), "--memory", "64M", "--drive", "64M"]);
+        command
+    }
+
+    fn output(&self, words: &[&str]) -> Output {
+        self.bench(words).output().expect("the program runs")
+    }
+
+    fn succeeds(&self, words: &[&str]) -> String {
+        let output = self.output(words);
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success() && errors.is_empty(), "{words:?}: {errors}");
+        String::from_utf8(output.stdout).expect("UTF-8")
+    }
+
+    fn fails(&self, words: &[&str], reason: &str) {
+        let output = self.output(words);
+        support::failed(&output, 1, reason, &format!("{words:?}"));
+    }
+
+    /// Mounts, loop devices and directories below this one that a comparison made.
+    fn left_behind(&self) -> Vec<String> {
+        let own = self.path("");
+        let mounts = fs::read_to_string("/proc/mounts").expect("mounts");
+        let mut left: Vec<String> = mounts.lines().filter(|line| line.contains(&own)).map(str::to_owned).collect();
+        for device in fs::read_dir("/sys/block").expect("devices") {
+            let file = device.expect("a device").path().join("loop/backing_file");
+            left.extend(fs::read_to_string(file).ok().filter(|file| file.contains(&own)));
+        }
+        let names = fs::read_dir(self.0.path()).expect("listed").map(|entry| entry.expect("an entry").file_name());
+        left.extend(names.filter_map(|name| name.into_string().ok()).filter(|name| name.starts_with("tandemfs-")));
+        left
+    }
+}
+
+impl Drop for Ground {
+    fn drop(&mut self) {
+        let left = self.left_behind();
+        if !std::thread::panicking() {
+            assert!(left.is_empty(), "left behind: {left:?}");
+        }
+    }
+}
+
+fn has_loop_devices() -> bool {
+    rustix::process::geteuid().is_root() && Path::new("/dev/loop-control").exists() && Path::new("/usr/sbin/mkfs.ext4").exists()
+}
+
+#[test]
+fn a_run_says_what_it_measured() {
+    let ground = Ground::new();
+    let mut peers = vec!["tandemfs-relaxed", "tandemfs-strict", "tandemfs-library", "null"];
+    if has_loop_devices() {
+        peers.extend(["ext4", "ext4-journal"]);
+    }
+    for peer in peers {
+        let said = ground.succeeds(&["run", "append-fsync-4k-c2", "--peer", peer, "--scale", "0.005", "--json"]);
+        let record: Value = serde_json::from_str(&said).expect("JSON");
+        assert_eq!((&record["case"], &record["peer"], &record["place"]), (&json!("append-fsync-4k-c2"), &json!(peer), &json!("free")));
+        assert_eq!((record["units"].as_f64(), record["latency_ns"]["count"].as_u64()), (Some(20.0), Some(20)), "{record}");
+        let number = |name: &str| record[name].as_f64().unwrap_or_else(|| panic!("{name} of {record}"));
+        assert!(number("seconds") > 0.0 && number("memory_bytes") > 0.0 && number("noise") >= 0.0, "{record}");
+        let written = record["traffic"]["written_bytes"].as_u64();
+        assert!(if peer == "null" { written.is_none() } else { written >= Some(20 * 4096) }, "{record}");
+        assert_eq!(ground.left_behind(), [""; 0]);
+    }
+}
+
+#[test]
+fn caches_are_cold_where_a_case_says_so() {
+    let ground = Ground::new();
+    let said = ground.succeeds(&["run", "read-4k-random-cold-c1", "--peer", "tandemfs-relaxed", "--scale", "0.01", "--json"]);
+    let record: Value = serde_json::from_str(&said).expect("JSON");
+    // Some of 80 reads meet the same page, and read-ahead brings others; without a cold cache it would be nothing.
+    assert!(record["traffic"]["read_bytes"].as_u64() >= Some(40 * 4096), "{record}");
+}
+
+fn runs(results: &str) -> Vec<(String, u64)> {
+    let run = |line: &str| {
+        let value: Value = serde_json::from_str(line).expect("JSON");
+        (value["line"] == "run").then(|| (value["peer"].as_str().expect("a peer").to_owned(), value["round"].as_u64().expect("a round")))
+    };
+    fs::read_to_string(results).expect("results").lines().filter_map(run).collect()
+}
+
+#[test]
+fn a_comparison_is_resumed_where_it_ended() {
+    let ground = Ground::new();
+    let (output, results) = (ground.path("out"), ground.path("out/results.jsonl"));
+    let words = |more: &[&'static str]| {
+        let mut words = vec!["compare", "getattr-warm-c1", "--peer", "tandemfs-relaxed,null", "--rounds", "3", "--scale", "0.0005"];
+        words.extend(more);
+        words
+    };
+    let with_output = |more: &[&'static str]| [words(more), vec!["--output", &output]].concat();
+    let shown = ground.succeeds(&with_output(&[]));
+    assert!(shown.contains("report.html") && fs::metadata(ground.path("out/report.html")).is_ok(), "{shown}");
+    let all = runs(&results);
+    assert_eq!(all.iter().collect::<BTreeSet<_>>().len(), 6, "{all:?}");
+    assert_eq!(all.iter().map(|(_, round)| *round).collect::<Vec<_>>(), [0, 0, 1, 1, 2, 2], "interleaved");
+    assert_ne!(all[0].0, all[2].0, "in an order that turns");
+
+    // Interrupted in the middle of its fourth run.
+    let text = fs::read_to_string(&results).expect("results");
+    let kept: String = text.split_inclusive('\n').take(4).collect();
+    let torn = &text[kept.len()..kept.len() + 30];
+    fs::write(&results, format!("{kept}{torn}")).expect("written");
+    ground.succeeds(&with_output(&["--resume"]));
+    let resumed = fs::read_to_string(&results).expect("results");
+    assert!(resumed.starts_with(&kept), "what was measured stays");
+    assert_eq!(runs(&results), all);
+    ground.succeeds(&with_output(&["--resume"]));
+    assert!(fs::read_to_string(&results).expect("results") == resumed, "nothing was left to measure");
+
+    ground.fails(&with_output(&[]), "--resume");
+    ground.fails(&with_output(&["--resume", "--seed", "7"]), "seed 1, not 7");
+}
+
+#[test]
+fn a_signal_ends_a_comparison_without_leaving_anything() {
+    let ground = Ground::new();
+    let peers = if has_loop_devices() { "tandemfs-strict,ext4,null" } else { "tandemfs-strict,null" };
+    let (output, results) = (ground.path("out"), ground.path("out/results.jsonl"));
+    let words = ["compare", "getattr-warm-c1", "--peer", peers, "--rounds", "500", "--scale", "0.0005", "--output", &output];
+    let mut child = ground.bench(&words).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("started");
+    let start = Instant::now();
+    while fs::read_to_string(&results).map_or(0, |text| text.lines().count()) < 3 {
+        assert!(start.elapsed() < Duration::from_secs(100) && child.try_wait().expect("asked").is_none(), "no runs came");
+        std::thread::sleep(Duration::from_millis(7));
+    }
+    let process = rustix::process::Pid::from_child(&child);
+    rustix::process::kill_process(process, rustix::process::Signal::INT).expect("sent");
+    let ended = child.wait_with_output().expect("ended");
+    assert_eq!(ended.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&ended.stderr).contains("interrupted"), "{ended:?}");
+    assert_eq!(ground.left_behind(), [""; 0]);
+}
+
+#[test]
+fn what_cannot_be_compared_is_refused_in_a_sentence() {
+    let ground = Ground::new();
+    ground.fails(&["run", "nonsense"], "there is no case 'nonsense'");
+    ground.fails(&["compare", "nonsense", "--output", &ground.path("out")], "there is no case 'nonsense'");
+    ground.fails(&["run", "rename-fsync-c1", "--peer", "tandemfs-library"], "no form for tandemfs-library");
+    let list = ground.succeeds(&["compare", "--list"]);
+    assert!(list.contains("| durable-overwrite-4k-c1 "), "{list}");
+}
+
+/// The FUSE file system that keeps everything in memory, as a comparison starts it.
+struct Null {
+    process: Child,
+}
+
+impl Null {
+    fn start(mountpoint: &str) -> Self {
+        let order = json!({ "null_file_system": mountpoint }).to_string();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tandemfs"));
+        let mut process = command.args(["bench", "--child", &order]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("started");
+        let mut line = String::new();
+        BufReader::new(process.stdout.take().expect("a pipe")).read_line(&mut line).expect("read");
+        assert_eq!(line, "ready\n");
+        Self { process }
+    }
+}
+
+#[test]
+fn programs_work_on_the_null_file_system() {
+    let ground = Ground::new();
+    let (mountpoint, source) = (ground.path("mnt"), ground.path("source"));
+    fs::create_dir(&mountpoint).expect("made");
+    fs::create_dir_all(format!("{source}/a/b")).expect("made");
+    for number in 0..300 {
+        fs::write(format!("{source}/a/b/file-{number}"), format!("needle {number}\n").repeat(number)).expect("written");
+    }
+    std::os::unix::fs::symlink("b/file-7", format!("{source}/a/link")).expect("linked");
+    let mut null = Null::start(&mountpoint);
+    let shell = |script: &str| {
+        let output = support::run(Command::new("sh").args(["-ec", script]).current_dir(&mountpoint).env("S", &source));
+        assert!(output.status.success(), "{script}: {}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).expect("UTF-8")
+    };
+    shell("cp -r $S/a copied && diff -r $S/a copied");
+    shell("tar cf packed.tar -C $S a && mkdir out && tar xf packed.tar -C out && diff -r $S/a out/a");
+    assert_eq!(shell("grep -rl 'needle 123' out | sort"), "out/a/b/file-123\n");
+    assert_eq!(shell("mv out/a/b out/c && ls out/c | wc -l"), "300\n");
+    assert_eq!(shell("ln copied/b/file-5 hard && stat -c %h hard"), "2\n");
+    shell("truncate -s 100000 hole && echo end >> hole && cmp -n 100000 hole /dev/zero && tail -n 1 hole | grep -q end");
+    shell("touch -d 2001-01-01 hard && test $(stat -c %Y hard) -lt 1000000000 && chmod 600 hard && test -r hard");
+    shell("cp packed.tar again && sync again && cmp packed.tar again");
+    shell("rm -r copied out hard hole packed.tar again && test -z \"$(ls -A)\"");
+
+    // Nobody holds it any more: it goes by itself.
+    drop(null.process.stdin.take());
+    assert!(null.process.wait().expect("ended").success());
+}
+
+#[test]
+fn the_null_file_system_ends_with_a_mount_in_use() {
+    let ground = Ground::new();
+    let mountpoint = ground.path("mnt");
+    fs::create_dir(&mountpoint).expect("made");
+    let mut null = Null::start(&mountpoint);
+    let mut file = fs::File::create(format!("{mountpoint}/file")).expect("created");
+    file.write_all(b"held").expect("written");
+    drop(null.process.stdin.take());
+    support::eventually("the end of the mount", || ground.left_behind().is_empty());
+    drop(file);
+    assert!(null.process.wait().expect("ended").success());
+}
