@@ -17,7 +17,6 @@
 mod arguments;
 mod bytefs;
 mod cases;
-#[allow(dead_code, reason = "the parts of the comparison come one by one")]
 mod compare;
 mod failure;
 mod machine;

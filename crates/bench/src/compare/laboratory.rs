@@ -72,7 +72,10 @@ impl Laboratory {
         let wanted = before.map(serde_json::from_str).transpose()?.unwrap_or_else(new);
         let calibrated = same_drive::calibrate::calibrate(self.directory.path(), &wanted, true, say)?;
         let made = serde_json::to_string(&calibrated.settings)?;
-        let found = SameDrive { calibrations: calibrated.calibrations, facts: calibrated.settings.facts()?, made };
+        let mut facts = calibrated.settings.facts()?;
+        facts
+            .extend(calibrated.notes.into_iter().enumerate().map(|(index, note)| (format!("same drive: calibrated, {}", index + 1), note)));
+        let found = SameDrive { calibrations: calibrated.calibrations, facts, made };
         self.same = Some(calibrated.settings);
         Ok(found)
     }

@@ -91,6 +91,7 @@ impl Store {
     }
 
     /// All runs, in the order in which they were made.
+    #[cfg(test)]
     pub fn records(&self) -> &[Record] {
         &self.records
     }

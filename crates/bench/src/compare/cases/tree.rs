@@ -93,6 +93,7 @@ impl Tree {
     }
 
     /// Bytes of all files.
+    #[cfg(test)]
     pub fn bytes(&self) -> u64 {
         self.files.iter().map(|file| file.size).sum()
     }

@@ -24,7 +24,6 @@ pub mod loop_device;
 pub mod protocol;
 pub mod server;
 pub mod structure;
-pub mod tandemfs;
 pub mod written;
 
 use std::io::{BufRead, BufReader, Write};
@@ -228,14 +227,6 @@ impl Drive {
     /// The process does not answer.
     pub fn set_detour(&self, detour: Detour) -> Result<()> {
         self.tell(Ask::Detour(detour))
-    }
-
-    /// Empties the cache of the peers' drive, and says whether there is one from now on. The write buffer of a drive with firmware stays.
-    ///
-    /// # Errors
-    /// The process does not answer.
-    pub fn set_cache(&self, used: bool) -> Result<()> {
-        self.tell(Ask::Cache { used })
     }
 
     /// What crossed since [`Backing::begin_traffic`], by sector.

@@ -41,11 +41,6 @@ pub enum Ask {
     Traffic,
     /// Take this back from now on.
     Detour(Detour),
-    /// Forget what is in the cache, or use none at all until told otherwise.
-    Cache {
-        /// Whether there is one from now on.
-        used: bool,
-    },
     /// Take everything down.
     End,
 }

@@ -14,7 +14,7 @@ use std::io::{self, BufRead, Write};
 use std::num::NonZeroU64;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant, UNIX_EPOCH};
 
 use fuser::{
@@ -57,7 +57,6 @@ struct BlockFile {
     discards: bool,
     detour: RwLock<Detour>,
     cache: Option<Mutex<TransparentCache>>,
-    cache_used: AtomicBool,
     /// What a read that the cache answers is faster by: it costs what a write costs.
     hit_saves_ns: u64,
     read_bytes: AtomicU64,
@@ -87,7 +86,7 @@ impl BlockFile {
     }
 
     fn touch(&self, offset: u64, length: u64) -> bool {
-        let Some(cache) = self.cache.as_ref().filter(|_| self.cache_used.load(Relaxed)) else { return false };
+        let Some(cache) = &self.cache else { return false };
         cache.lock().touch(offset / SECTOR, length / SECTOR)
     }
 
@@ -368,11 +367,6 @@ impl Answering {
                     *file.detour.write() = detour;
                     Answer::Done
                 }
-                Ask::Cache { used } => {
-                    file.cache_used.store(used, Relaxed);
-                    file.cache.iter().for_each(|cache| cache.lock().clear());
-                    Answer::Done
-                }
                 Ask::End => {
                     self.told = true;
                     return Ok(());
@@ -404,7 +398,6 @@ impl Up {
             size,
             detour: RwLock::new(order.detour),
             cache: TransparentCache::new(order.cache_bytes, SECTOR).map(Mutex::new),
-            cache_used: AtomicBool::new(true),
             hit_saves_ns: block.map_or(0, |block| block.read_latency_ns.saturating_sub(block.write_latency_ns).into()),
             read_bytes: AtomicU64::new(0),
             written_bytes: AtomicU64::new(0),
