@@ -214,6 +214,9 @@ impl InodeTable {
 
     /// What is known of an inode's attributes from now on.
     pub(crate) fn put_attributes(&self, state: &mut State, attributes: Option<AttributeSet>) {
+        if attributes.is_none() && state.attributes.is_none() {
+            return; // most inodes
+        }
         self.index_bytes.fetch_add(attributes.as_ref().map_or(0, AttributeSet::memory_bytes), Relaxed);
         let before = std::mem::replace(&mut state.attributes, attributes);
         self.index_bytes.fetch_sub(before.as_ref().map_or(0, AttributeSet::memory_bytes), Relaxed);

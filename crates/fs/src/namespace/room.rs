@@ -68,9 +68,8 @@ impl Room {
     pub(super) fn first_with(&self, count: usize) -> Option<usize> {
         let mut at = 0;
         for (level, numbers) in self.levels.iter().enumerate().rev() {
-            let group = numbers[at * FAN_OUT..].iter().take(FAN_OUT);
-            let found = group.enumerate().find(|(_, longest)| usize::from(**longest) >= count).map(|(index, _)| index);
-            match found {
+            let group = &numbers[at * FAN_OUT..];
+            match first_at_least(&group[..group.len().min(FAN_OUT)], count) {
                 Some(index) => at = at * FAN_OUT + index,
                 None if level + 1 == self.levels.len() => return None,
                 None => unreachable!("the level above says that there is one"),
@@ -83,6 +82,20 @@ impl Room {
     pub(super) fn memory_bytes(&self) -> usize {
         self.levels.iter().map(Vec::capacity).sum()
     }
+}
+
+/// The first number that is at least `count`, eight at a time: none is larger than [`ENTRY_SLOTS_MAX`], so that what reaches 128 by adding
+/// carries nothing to its neighbour.
+fn first_at_least(numbers: &[u8], count: usize) -> Option<usize> {
+    const EACH: u64 = 0x0101_0101_0101_0101;
+    let (words, rest) = numbers.as_chunks::<8>();
+    for (index, word) in words.iter().enumerate() {
+        let reached = (u64::from_le_bytes(*word) + EACH * (0x80 - count as u64)) & (EACH * 0x80);
+        if reached != 0 {
+            return Some(index * 8 + reached.trailing_zeros() as usize / 8);
+        }
+    }
+    rest.iter().position(|number| usize::from(*number) >= count).map(|index| words.len() * 8 + index)
 }
 
 /// The longest run of zeros of a word, but no more than an entry takes.
