@@ -52,7 +52,7 @@ fn drives_that_make_no_sense_are_refused() {
     refused(1, "0 % of over-provisioning", &["--profile", "bytefs", "--over-provisioning", "0"]);
     refused(1, "no page cache", &["--profile", "bytefs", "--cache", "1M"]);
     refused(1, "no write log", &["--profile", "bytefs-dual", "--write-log", "1M"]);
-    refused(1, "has no firmware", &["--profile", "romefs-a", "--channels", "4"]);
+    refused(1, "has no firmware", &["--profile", "romefs-a", "--over-provisioning", "10"]);
     refused(2, "'40' is not READ/PROGRAM", &["--profile", "bytefs", "--flash-latency", "40"]);
     refused(2, "sometimes", &["--profile", "bytefs", "--garbage-collection", "sometimes"]);
     fails(2, "--block is missing", &["device", "create", &image, "--memory", "32M"]);
