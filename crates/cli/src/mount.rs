@@ -17,6 +17,10 @@ use crate::mount_options::Options;
 use tandemfs_fuse::control::{self, Request};
 use tandemfs_fuse::mounts;
 
+/// Heaps of the C library (mallopt(3)). A serving thread with a heap of its own gives nothing back that another one could take: after a million
+/// files made and removed the daemon had 209 MiB that way, and 150 MiB with two heaps (`memory=128M`), which bounds what is in use.
+const ARENAS: (&str, &str) = ("MALLOC_ARENA_MAX", "2");
+
 /// What the daemon says when its mount answers.
 pub const READY: &str = "ready";
 
@@ -44,6 +48,7 @@ pub fn run(arguments: &MountArguments) -> Result<u8, Failure> {
     let (mut reader, writer) = io::pipe().map_err(failed)?;
     let mut daemon = Command::new(program())
         .arg0("tandemfs")
+        .env(ARENAS.0, env::var_os(ARENAS.0).unwrap_or_else(|| ARENAS.1.into()))
         .args(["mount", "--daemon"])
         .args(arguments.verbose.then_some("--verbose"))
         .args(arguments.options.iter().flat_map(|list| ["-o", list]))
