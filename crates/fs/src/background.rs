@@ -14,11 +14,16 @@ use crate::{FileSystem, Result};
 const INTERVAL: Duration = Duration::from_secs(1);
 
 impl FileSystem {
-    /// Starts the thread that checkpoints and writes back behind the foreground. Without it, operations do both themselves when they must.
+    /// Starts the thread that checkpoints and writes back behind the foreground, if there is none. Without it, operations do both themselves
+    /// when they must.
     ///
     /// # Errors
     /// What the system says when it gives no thread.
     pub fn start_background(self: &Arc<Self>) -> std::io::Result<()> {
+        let mut background = self.background.lock();
+        if background.is_some() {
+            return Ok(()); // only one of two would hear that it is to stop
+        }
         let (file_system, bell) = (Arc::downgrade(self), self.volume.journal.bell.clone());
         bell.heard.store(true, Relaxed);
         let run = move || {
@@ -36,7 +41,7 @@ impl FileSystem {
                 }
             }
         };
-        *self.background.lock() = Some(std::thread::Builder::new().name("tandemfs-checkpoint".into()).spawn(run)?);
+        *background = Some(std::thread::Builder::new().name("tandemfs-checkpoint".into()).spawn(run)?);
         Ok(())
     }
 

@@ -148,3 +148,17 @@ fn truncation_zeroes_what_comes_back() {
         fs.set_attributes(f, &size(down)).expect("truncates");
     }
 }
+
+/// Whoever made the file system may have started the thread, and the mount starts it too: of two, one never heard that it was to stop.
+#[test]
+fn regression_a_second_start_of_the_thread_behind_is_none() {
+    let (_, drive) = drive();
+    make_file_system(&drive, &FormatOptions::default()).expect("mkfs");
+    let fs = Arc::new(FileSystem::mount(drive, &MountOptions::default()).expect("mounts"));
+    fs.start_background().expect("starts");
+    fs.start_background().expect("is there");
+    let (ended, end) = std::sync::mpsc::channel();
+    let unmounting = std::thread::spawn(move || ended.send(fs.unmount()));
+    end.recv_timeout(std::time::Duration::from_secs(60)).expect("the unmount ends").expect("unmounts");
+    unmounting.join().expect("ended").expect("heard");
+}
