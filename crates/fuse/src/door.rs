@@ -20,13 +20,14 @@ use std::os::unix::ffi::OsStrExt;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use fuser::{Errno, FopenFlags, Generation, INodeNo, InitFlags, KernelConfig, ReplyEntry, Request};
+use fuser::{Errno, FopenFlags, Generation, INodeNo, KernelConfig, ReplyEntry, Request};
 use tandemfs_format::InodeNumber;
 use tandemfs_format::inode::file_type;
 use tandemfs_fs::{Attributes, Error, FileSystem, NewInode, Result};
 
 use crate::attributes::{file_attr, inode, placeholder};
 use crate::errno::{errno, is_failure};
+use crate::negotiation::negotiate;
 use crate::reserve::Reserve;
 use crate::settings::Mode;
 use crate::writers::Writers;
@@ -37,8 +38,6 @@ pub(crate) const VALID: Duration = Duration::from_secs(3600);
 const VALID_WHILE_WRITTEN: Duration = Duration::from_secs(1);
 /// Largest WRITE and READ.
 pub(crate) const REQUEST_BYTES_MAX: u32 = 1 << 20;
-/// Requests of read-ahead and write-back in flight.
-const BACKGROUND_MAX: u16 = 64;
 /// Below this much free space files are opened past the write-back cache, so that write() itself says "no space" (RULES R20).
 const LOW_SPACE_BYTES: u64 = 64 << 20;
 /// How long the path of a line in the log serves the next line about the same inode.
@@ -72,34 +71,8 @@ thread_local! {
 impl Door {
     /// Agrees on sizes and abilities with the kernel.
     pub(crate) fn negotiate(&self, config: &mut KernelConfig) {
-        let wanted = [
-            InitFlags::FUSE_DO_READDIRPLUS,
-            InitFlags::FUSE_READDIRPLUS_AUTO,
-            InitFlags::FUSE_PARALLEL_DIROPS,
-            InitFlags::FUSE_ASYNC_DIO,
-            InitFlags::FUSE_CACHE_SYMLINKS,
-            InitFlags::FUSE_HANDLE_KILLPRIV_V2,
-            // Look-ups of "." and ".." by number: open_by_handle_at, and so NFS.
-            InitFlags::FUSE_EXPORT_SUPPORT,
-            InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP,
-            // Pages stay when a size changes: nobody else changes them ([F1]).
-            InitFlags::FUSE_EXPLICIT_INVAL_DATA,
-        ];
-        let of_lists = self.attributes.then_some(InitFlags::FUSE_POSIX_ACL | InitFlags::FUSE_DONT_MASK); // [F5]
-        let write_back = (self.mode == Mode::Relaxed && !self.read_only).then_some(InitFlags::FUSE_WRITEBACK_CACHE);
-        for flag in wanted.into_iter().chain(write_back).chain(of_lists) {
-            if config.add_capabilities(flag).is_err() {
-                tracing::info!(?flag, "this kernel cannot");
-            }
-        }
-        // The nearest possible value where the kernel allows less.
-        if let Err(possible) = config.set_max_write(self.request_bytes_max) {
-            let _ = config.set_max_write(possible);
-        }
-        if let Err(possible) = config.set_max_readahead(self.request_bytes_max) {
-            let _ = config.set_max_readahead(possible);
-        }
-        let _ = config.set_max_background(BACKGROUND_MAX);
+        let write_back = self.mode == Mode::Relaxed && !self.read_only;
+        negotiate(config, write_back, self.attributes, self.request_bytes_max);
     }
 
     /// Replies with an entry ([F2]).

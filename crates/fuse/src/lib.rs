@@ -17,6 +17,7 @@ mod extended_attributes;
 mod listing;
 mod mounting;
 pub mod mounts;
+mod negotiation;
 mod operations;
 mod report;
 mod reserve;
@@ -26,6 +27,7 @@ mod settings;
 mod writers;
 
 pub use mounting::{MountError, Unmount, remount, unmount};
+pub use negotiation::negotiate;
 pub use report::stats;
 pub use session::{Answering, check_mountpoint, serve};
 pub use settings::{Mode, MountSettings};

@@ -18,9 +18,8 @@ use std::time::{Duration, SystemTime};
 
 use fuser::{
     BsdFileFlags, Config, CopyFileRangeFlags, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo,
-    InitFlags, KernelConfig, LockOwner, MountOption, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory,
-    ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, Session, TimeOrNow,
-    WriteFlags,
+    KernelConfig, LockOwner, MountOption, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus,
+    ReplyEmpty, ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, Session, TimeOrNow, WriteFlags,
 };
 use hashbrown::HashMap;
 use parking_lot::{Mutex, RwLock};
@@ -31,7 +30,6 @@ use crate::output::say;
 
 const VALID: Duration = Duration::from_secs(3600);
 const REQUEST_BYTES_MAX: u32 = 1 << 20;
-const BACKGROUND_MAX: u16 = 64;
 const READ_AHEAD_KIB: u32 = 1024;
 const COPY_BYTES_MAX: u64 = 16 << 20;
 const HANDLE: FileHandle = FileHandle(0);
@@ -422,26 +420,7 @@ fn reply_empty(result: Answer<()>, reply: ReplyEmpty) {
 
 impl Filesystem for MemoryFs {
     fn init(&mut self, _request: &Request, config: &mut KernelConfig) -> io::Result<()> {
-        let wanted = [
-            InitFlags::FUSE_DO_READDIRPLUS,
-            InitFlags::FUSE_READDIRPLUS_AUTO,
-            InitFlags::FUSE_PARALLEL_DIROPS,
-            InitFlags::FUSE_ASYNC_DIO,
-            InitFlags::FUSE_CACHE_SYMLINKS,
-            InitFlags::FUSE_HANDLE_KILLPRIV_V2,
-            InitFlags::FUSE_EXPORT_SUPPORT,
-            InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP,
-            InitFlags::FUSE_EXPLICIT_INVAL_DATA,
-            InitFlags::FUSE_WRITEBACK_CACHE,
-            InitFlags::FUSE_POSIX_ACL,
-            InitFlags::FUSE_DONT_MASK,
-        ];
-        for flag in wanted {
-            let _the_kernel_may_not_know_it = config.add_capabilities(flag);
-        }
-        let _nearest = config.set_max_write(REQUEST_BYTES_MAX).or_else(|possible| config.set_max_write(possible));
-        let _nearest = config.set_max_readahead(REQUEST_BYTES_MAX).or_else(|possible| config.set_max_readahead(possible));
-        let _nearest = config.set_max_background(BACKGROUND_MAX);
+        tandemfs_fuse::negotiate(config, true, true, REQUEST_BYTES_MAX);
         Ok(())
     }
 
