@@ -1,6 +1,6 @@
 //! A FUSE file system that does nothing: the bare limit of the mount. It remembers names, kinds and sizes so that the kernel gets sensible
-//! answers, and throws bytes away. It is mounted with the same settings, and answers ENOSYS, caches and flags as the mount of TandemFS
-//! does, so that the kernel sends the same requests to both.
+//! answers, and throws bytes away. It is mounted with the same settings, and answers ENOSYS and caches as the mount of TandemFS does, so that
+//! the kernel sends the same requests to both; but it takes part in no access lists, set-id bits or export, which the limit need not know.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
