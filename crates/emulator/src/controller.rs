@@ -384,8 +384,8 @@ impl<M: Medium> Controller<M> {
         DeviceError::Firmware { device: self.name.clone(), command, reason: format!("the drive has no {what}") }
     }
 
-    fn command(&self, at: u64) -> u64 {
-        self.timeline.as_ref().map_or(at, |timeline| timeline.command(at))
+    fn command(&mut self, at: u64) -> u64 {
+        self.timeline.as_mut().map_or(at, |timeline| timeline.command(at))
     }
 
     fn takes_waited(&mut self) -> bool {

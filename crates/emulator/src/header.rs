@@ -130,7 +130,8 @@ struct FirmwareBytes {
     flash_read_ns: U32,
     flash_program_ns: U32,
     flash_erase_ns: U32,
-    reserved: U32,
+    /// 0 sets no limit, as in images of programs that knew none.
+    commands_at_once: U32,
     /// What the fields above come to: the regions of the file.
     dram_bytes: U64,
     physical_pages: U64,
@@ -418,6 +419,7 @@ fn firmware_bytes(model: &FirmwareModel) -> FirmwareBytes {
         bytes.flash_read_ns = timing.flash_read_ns.into();
         bytes.flash_program_ns = timing.flash_program_ns.into();
         bytes.flash_erase_ns = timing.flash_erase_ns.into();
+        bytes.commands_at_once = timing.commands_at_once.into();
     }
     bytes
 }
@@ -443,6 +445,7 @@ fn firmware_of(bytes: &FirmwareBytes) -> Option<FirmwareModel> {
         flash_read_ns: bytes.flash_read_ns.get(),
         flash_program_ns: bytes.flash_program_ns.get(),
         flash_erase_ns: bytes.flash_erase_ns.get(),
+        commands_at_once: bytes.commands_at_once.get(),
     };
     let has_timing = bytes.has_timing.get() != 0;
     if has_timing && !timing.is_sane() {

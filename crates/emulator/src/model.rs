@@ -74,7 +74,7 @@ pub struct FirmwareModel {
 }
 
 /// What may be chosen for a drive when it is created; none of it leaves the profile's. A drive without firmware has `channel_count`,
-/// `block_command_ns_min` and `no_timing` alone.
+/// `no_timing` and what is said of commands and link alone.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ModelOptions {
     /// Size of the write log, in bytes.
@@ -98,6 +98,10 @@ pub struct ModelOptions {
     /// Least time of a block command before its data moves, in nanoseconds: for a drive that is reached by a longer way than its profile
     /// has. On a drive with firmware every command takes it, COMMIT included.
     pub block_command_ns_min: Option<u32>,
+    /// Block commands that are on their way at once, at most: for a way that carries fewer than the drive would take.
+    pub commands_at_once: Option<u32>,
+    /// Bandwidth of the link in either direction, at most, in bytes a second; without firmware, of the block path's.
+    pub link_bytes_per_second_max: Option<u64>,
     /// Which block garbage collection empties.
     pub garbage_collection: Option<GarbageCollection>,
     /// No timing model at all.
@@ -109,7 +113,13 @@ impl ModelOptions {
     pub(crate) fn is_for_plain(&self, has_timing: bool) -> bool {
         let mut firmware = Self { no_timing: false, ..*self };
         if has_timing {
-            firmware = Self { channel_count: None, block_command_ns_min: None, ..firmware };
+            firmware = Self {
+                channel_count: None,
+                block_command_ns_min: None,
+                commands_at_once: None,
+                link_bytes_per_second_max: None,
+                ..firmware
+            };
         }
         firmware == Self::default()
     }
@@ -172,6 +182,10 @@ impl FirmwareModel {
             timing.flash_read_ns = options.flash_read_ns.unwrap_or(timing.flash_read_ns);
             timing.flash_program_ns = options.flash_program_ns.unwrap_or(timing.flash_program_ns);
             timing.command_ns = timing.command_ns.max(options.block_command_ns_min.unwrap_or(0));
+            timing.commands_at_once = options.commands_at_once.unwrap_or(timing.commands_at_once);
+            let most = options.link_bytes_per_second_max.unwrap_or(u64::MAX);
+            timing.read_bytes_per_second = timing.read_bytes_per_second.min(most);
+            timing.write_bytes_per_second = timing.write_bytes_per_second.min(most);
         }
         if options.no_timing {
             self.timing = None;

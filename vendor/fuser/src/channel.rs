@@ -32,16 +32,17 @@ impl Channel {
     }
 
     /// Receives data up to the capacity of the given buffer (can block),
-    /// retrying on errors that are safe to retry (ENOENT, EINTR, EAGAIN).
+    /// retrying on errors that are safe to retry (ENOENT, EINTR).
     ///
     /// - ENOENT: Operation interrupted. According to FUSE, this is safe to retry.
     /// - EINTR: Interrupted system call, retry.
-    /// - EAGAIN: Explicitly instructed to try again.
+    ///
+    /// EAGAIN is returned: a device that was made non-blocking has no request.
     pub(crate) fn receive_retrying(&self, buffer: &mut [u8]) -> nix::Result<usize> {
         loop {
             match self.receive(buffer) {
                 Ok(size) => return Ok(size),
-                Err(Errno::ENOENT | Errno::EINTR | Errno::EAGAIN) => continue,
+                Err(Errno::ENOENT | Errno::EINTR) => continue,
                 Err(err) => return Err(err),
             }
         }

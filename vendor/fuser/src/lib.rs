@@ -407,6 +407,12 @@ pub trait Filesystem: Send + Sync + 'static {
         Ok(())
     }
 
+    /// No request waits.
+    /// Called again and again by each thread of a session whose device was made
+    /// non-blocking (`O_NONBLOCK` on [`Session::as_fd`]), and never by others. Whoever
+    /// does that decides here whether to look again at once or to wait for the device.
+    fn idle(&self) {}
+
     /// Clean up filesystem.
     /// Called on filesystem exit.
     fn destroy(&mut self) {}

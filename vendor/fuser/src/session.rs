@@ -548,6 +548,11 @@ impl<FS: Filesystem> SessionEventLoop<FS> {
                         ));
                     }
                 },
+                Err(nix::errno::Errno::EAGAIN) => {
+                    if let Some(fs) = &self.filesystem.fs {
+                        fs.idle();
+                    }
+                }
                 Err(nix::errno::Errno::ENODEV) => return Ok(()),
                 Err(err) => return Err(err.into()),
             }

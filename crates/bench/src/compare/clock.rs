@@ -151,7 +151,8 @@ fn busy_of(text: &str) -> Result<f64> {
     let line = text.lines().next().and_then(|line| line.strip_prefix("cpu "));
     let ticks: Vec<u64> = line.unwrap_or_default().split_ascii_whitespace().map_while(|field| field.parse().ok()).collect();
     match ticks[..] {
-        [user, nice, system, _, _, irq, softirq, ..] => Ok((user + nice + system + irq + softirq) as f64 / clock_ticks_per_second() as f64),
+        // Nice is what keeps the CPUs awake.
+        [user, _nice, system, _, _, irq, softirq, ..] => Ok((user + system + irq + softirq) as f64 / clock_ticks_per_second() as f64),
         _ => Err(Failure::new("/proc/stat does not say how busy the CPUs are")),
     }
 }

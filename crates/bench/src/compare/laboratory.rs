@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 
 use super::available::kernel_type;
+use super::awake::Awake;
 use super::backing::{Backing, FreeDrive, Place};
 use super::case::{Case, Stage};
 use super::clock::{Noise, RunClock};
@@ -70,6 +71,7 @@ impl Laboratory {
     pub fn calibrate(&mut self, before: Option<&str>, say: &mut dyn FnMut(&str)) -> Result<SameDrive> {
         let new = || same_drive::Settings::new(&self.settings.profile, self.settings.memory_bytes);
         let wanted = before.map(serde_json::from_str).transpose()?.unwrap_or_else(new);
+        let _awake = Awake::new();
         let calibrated = same_drive::calibrate::calibrate(self.directory.path(), &wanted, true, say)?;
         let made = serde_json::to_string(&calibrated.settings)?;
         let mut facts = calibrated.settings.facts()?;
@@ -97,6 +99,7 @@ impl Laboratory {
             // Never removed with what is in it: that could be a file system that would not be unmounted.
             fs::create_dir(&mountpoint)?;
         }
+        let _awake = (place == Place::Same).then(Awake::new);
         self.prepare(place, peer, bytes)?;
         let backing = self.backing(place, peer, bytes)?;
         // After the drive, which is no program, and before the mount: a daemon stays where who starts it is.

@@ -5,6 +5,7 @@ use std::fs;
 use std::time::{Duration, Instant};
 
 use super::available::{available, versions};
+use super::awake;
 use super::backing::Place;
 use super::case::{Case, Cases};
 use super::command::find;
@@ -54,6 +55,9 @@ impl Extent {
 pub fn child(text: &str) -> Option<Result<()>> {
     if let Some(order) = same_drive::order(text) {
         return Some(same_drive::server::serve(&order));
+    }
+    if let Some(cpu) = awake::order(text) {
+        return Some(awake::serve(cpu));
     }
     mounted::null_order(text).map(|mountpoint| memory_fs::serve(&mountpoint))
 }

@@ -31,6 +31,8 @@ pub struct FirmwareTiming {
     pub verify_read_ns: u32,
     /// A command, from its submission until the drive works on it, and its completion.
     pub command_ns: u32,
+    /// Commands that are on their way at once; 0 sets no limit.
+    pub commands_at_once: u32,
     /// Bandwidth of the link from the drive, for both paths together, in bytes a second.
     pub read_bytes_per_second: u64,
     /// The same to the drive.
@@ -46,9 +48,12 @@ pub struct FirmwareTiming {
 impl FirmwareTiming {
     /// Whether the numbers make a drive.
     pub(crate) fn is_sane(&self) -> bool {
-        self.read_bytes_per_second > 0 && self.write_bytes_per_second > 0
+        self.read_bytes_per_second > 0 && self.write_bytes_per_second > 0 && self.commands_at_once <= COMMANDS_AT_ONCE_MAX
     }
 }
+
+/// Ways of commands that a drive may have.
+const COMMANDS_AT_ONCE_MAX: u32 = 1024;
 
 /// When the parts of a drive are free again, in nanoseconds of its time.
 #[derive(Debug)]
@@ -57,6 +62,8 @@ pub(crate) struct Timeline {
     read_link: Resource,
     write_link: Resource,
     dies: Box<[Resource]>,
+    /// Ways of commands; none where their number has no limit.
+    ways: Box<[Resource]>,
     /// When the pages in the write buffer will have been programmed.
     buffered: BinaryHeap<Reverse<u64>>,
     write_buffer_pages: usize,
@@ -68,6 +75,7 @@ impl Timeline {
             times,
             read_link: Resource::default(),
             write_link: Resource::default(),
+            ways: vec![Resource::default(); times.commands_at_once as usize].into_boxed_slice(),
             dies: vec![Resource::default(); die_count as usize].into_boxed_slice(),
             buffered: BinaryHeap::new(),
             write_buffer_pages: write_buffer_pages.max(1) as usize,
@@ -92,8 +100,12 @@ impl Timeline {
     }
 
     /// A command reaches the drive.
-    pub(crate) fn command(&self, at: u64) -> u64 {
-        at + u64::from(self.times.command_ns)
+    pub(crate) fn command(&mut self, at: u64) -> u64 {
+        let service = u64::from(self.times.command_ns);
+        match self.ways.iter_mut().min_by_key(|way| way.free_at()) {
+            Some(way) => way.reserve(at, service),
+            None => at + service,
+        }
     }
 
     /// A page to the host, which was ready at `ready`.

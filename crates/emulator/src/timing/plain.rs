@@ -50,6 +50,10 @@ impl Timing {
         self.block.read_latency_ns = self.block.read_latency_ns.max(least);
         self.block.write_latency_ns = self.block.write_latency_ns.max(least);
         self.block.channel_count = options.channel_count.unwrap_or(self.block.channel_count);
+        self.block.channel_count = self.block.channel_count.min(options.commands_at_once.unwrap_or(u32::MAX));
+        let most = options.link_bytes_per_second_max.unwrap_or(u64::MAX);
+        self.block.read_bytes_per_second = self.block.read_bytes_per_second.min(most);
+        self.block.write_bytes_per_second = self.block.write_bytes_per_second.min(most);
         self
     }
 
@@ -198,13 +202,18 @@ mod tests {
 
     #[test]
     fn a_drive_at_the_end_of_a_longer_way_is_slower_by_blocks_alone() {
-        let chosen = ModelOptions { block_command_ns_min: Some(45_000), channel_count: Some(2), ..ModelOptions::default() };
+        let chosen = ModelOptions {
+            block_command_ns_min: Some(45_000),
+            commands_at_once: Some(2),
+            link_bytes_per_second_max: Some(2_000_000_000),
+            ..ModelOptions::default()
+        };
         let (before, after) = (timing(), timing().chosen(&chosen));
         assert_eq!((after.block.read_latency_ns, after.block.write_latency_ns), (50_000, 45_000), "a read took longer anyway");
         assert_eq!((after.load, after.store, after.block.channel_count), (before.load, before.store, 2));
         let clock = Clock::new(after, None, Time::Real);
         let last = (0..4).map(|_| clock.submit(0, Direction::Write, 4096)).last();
-        assert_eq!(last, Some(2 * 45_000 + 2 * 1024), "two at once");
+        assert_eq!(last, Some(2 * 45_000 + 2 * 2048), "two at once, over a link of half the rate");
     }
 
     #[test]

@@ -18,6 +18,11 @@ pub(crate) struct Resource {
 }
 
 impl Resource {
+    /// When it is idle for good, as far as is known.
+    pub(crate) fn free_at(&self) -> u64 {
+        self.free_at
+    }
+
     /// Takes work of `service` nanoseconds that arrives at `arrival` and is done in one piece. Returns when it ends.
     pub(crate) fn reserve(&mut self, arrival: u64, service: u64) -> u64 {
         if let Some(end) = self.take_idle(arrival, service) {

@@ -34,6 +34,24 @@ pub struct Detour {
     pub read: Line,
     /// Of writes.
     pub write: Line,
+    /// Of reads, for each request that is not answered before: they wait for each other on the way.
+    pub read_behind: Line,
+    /// The same of writes.
+    pub write_behind: Line,
+}
+
+impl Detour {
+    /// One after which nothing of a drive's time is left: answers leave at once.
+    pub fn endless() -> Self {
+        let endless = Line { base_ns: 1e12, byte_ns: 0.0 };
+        Self { read: endless, write: endless, ..Self::default() }
+    }
+
+    /// Of a request of `bytes` that finds `others` on the drive, in nanoseconds.
+    pub fn of(&self, is_read: bool, bytes: u64, others: usize) -> u64 {
+        let (own, behind) = if is_read { (self.read, self.read_behind) } else { (self.write, self.write_behind) };
+        own.at(bytes) + behind.at(bytes) * others as u64
+    }
 }
 
 /// How far apart two times are, as a share of the drive's: positive where the loop device is the slower.
@@ -65,6 +83,14 @@ mod tests {
         assert_eq!([flat.at(4096), flat.at(65_536)], [40_000, 40_000], "noise does not make large requests cheaper");
         let negative = Line::through((4096, -100.0), (65_536, -100.0));
         assert_eq!(negative.at(4096), 0);
+    }
+
+    #[test]
+    fn who_finds_others_on_the_drive_gets_more_back() {
+        let line = |base_ns| Line { base_ns, byte_ns: 1.0 };
+        let detour = Detour { read: line(10_000.0), write: line(20_000.0), read_behind: line(1_000.0), write_behind: line(2_000.0) };
+        assert_eq!([detour.of(true, 500, 0), detour.of(true, 500, 3), detour.of(false, 0, 2)], [10_500, 15_000, 24_000]);
+        assert!(Detour::endless().of(true, 4096, 0) > 1_000_000_000);
     }
 
     #[test]

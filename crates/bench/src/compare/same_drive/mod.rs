@@ -6,9 +6,9 @@
 //! [SD2] The detour over FUSE and loop is measured (`calibrate.rs`) and taken back from each answer (`detour.rs`): on the raw loop device fio
 //!       sees what TandemFS sees on its own block path, within 5 %, or nothing is compared.
 //! [SD3] A detour cannot be taken back from a service that is shorter than it. Where the profile's block commands are, the drive of *all* is put
-//!       at the end of a longer way ([`Settings::command_ns_min`]): a block command takes at least so long, TandemFS's own included (on a
-//!       drive with transactions its COMMIT as well). The byte path is the profile's. Where the machine carries fewer requests at
-//!       once than the drive, the drive of all serves fewer ([`Settings::channel_count`]).
+//!       at the end of a longer way ([`Way`]): a block command takes at least so long, TandemFS's own included (on a drive with transactions
+//!       its COMMIT as well), and no more of them and of their bytes are on it at once than this machine carries. The byte path is the
+//!       profile's.
 //! [SD4] The drive's memory is not TandemFS's alone. For the peers it is a cache in front of the block path (RomeFS §4.1, transparent cache),
 //!       as large as TandemFS's memory zone or staging, durable at once as the byte path is: a write is done when it is in the cache.
 //!       - Without firmware (`romefs-a`, `cmm-h`): a write costs what it costs TandemFS, and no flash ever delays it; a read of
@@ -24,6 +24,7 @@ pub mod loop_device;
 pub mod protocol;
 pub mod server;
 pub mod structure;
+pub mod way;
 pub mod written;
 
 use std::io::{BufRead, BufReader, Write};
@@ -41,6 +42,7 @@ use tempfile::TempDir;
 
 use self::detour::Detour;
 use self::protocol::{Answer, Ask, Counted, Envelope, Order};
+use self::way::{Times, Way};
 use super::backing::Backing;
 use super::record::Traffic;
 use crate::failure::{Failure, Result};
@@ -59,10 +61,8 @@ pub struct Settings {
     pub profile: String,
     /// TandemFS's memory zone, in bytes.
     pub memory_bytes: u64,
-    /// Least time of a block command, in nanoseconds ([SD3]); none leaves the profile's.
-    pub command_ns_min: Option<u32>,
-    /// Block requests that a drive without firmware serves at once; none leaves the profile's.
-    pub channel_count: Option<u32>,
+    /// The way to its block path ([SD3]); none leaves the profile's.
+    pub way: Option<Way>,
     /// What is taken back from the peers' answers; `calibrate` finds it.
     pub detour: Detour,
 }
@@ -70,7 +70,7 @@ pub struct Settings {
 impl Settings {
     /// A profile as it is.
     pub fn new(profile: &str, memory_bytes: u64) -> Self {
-        Self { profile: profile.to_owned(), memory_bytes, command_ns_min: None, channel_count: None, detour: Detour::default() }
+        Self { profile: profile.to_owned(), memory_bytes, way: None, detour: Detour::default() }
     }
 
     fn model(&self) -> Result<&'static tandemfs_emulator::Profile> {
@@ -91,31 +91,55 @@ impl Settings {
             None => format!("cache of {} MiB in front of the block path, durable at once", self.memory_bytes >> 20),
             Some(_) => "write buffer of the flash, as much as TandemFS stages in, durable at once".to_owned(),
         };
+        let (read, write) = (self.times(true)?, self.times(false)?);
+        let rate = |times: &Times| format!("{:.2} GB/s", times.bytes_per_second as f64 / 1e9);
         let mut facts = vec![
             ("same drive: profile", self.profile.clone()),
-            ("same drive: block command, read", us(self.command_ns(true)?.into())),
-            ("same drive: block command, write", us(self.command_ns(false)?.into())),
+            ("same drive: block command, read", us(read.command_ns.into())),
+            ("same drive: block command, write", us(write.command_ns.into())),
+            ("same drive: link, read", rate(&read)),
+            ("same drive: link, write", rate(&write)),
             ("same drive: its memory for the peers", memory),
             ("same drive: detour of reads taken back", line(&self.detour.read)),
             ("same drive: detour of writes taken back", line(&self.detour.write)),
+            ("same drive: of reads, for each before", line(&self.detour.read_behind)),
+            ("same drive: of writes, for each before", line(&self.detour.write_behind)),
         ];
-        if let Some(channels) = self.channels()? {
-            facts.push(("same drive: block requests at once", channels.to_string()));
+        if let Some(commands) = read.commands_at_once {
+            facts.push(("same drive: block requests at once", commands.to_string()));
         }
         Ok(facts.into_iter().map(|(name, value)| (name.to_owned(), value)).collect())
     }
 
-    /// What a block command takes before its bytes move, in nanoseconds.
-    fn command_ns(&self, is_read: bool) -> Result<u32> {
+    /// What a block request takes on this drive.
+    fn times(&self, is_read: bool) -> Result<Times> {
         let profile = self.model()?;
-        let plain = profile.timing.map(|timing| if is_read { timing.block.read_latency_ns } else { timing.block.write_latency_ns });
-        let firmware = profile.firmware.and_then(|model| model.timing).map(|timing| timing.command_ns);
-        Ok(plain.or(firmware).unwrap_or(0).max(self.command_ns_min.unwrap_or(0)))
+        let plain = profile.timing.map(|timing| {
+            let block = timing.block;
+            let (command_ns, bytes_per_second) = match is_read {
+                true => (block.read_latency_ns, block.read_bytes_per_second),
+                false => (block.write_latency_ns, block.write_bytes_per_second),
+            };
+            Times { command_ns, bytes_per_second, commands_at_once: Some(block.channel_count), flash_ns: 0 }
+        });
+        let firmware = profile.firmware.and_then(|model| model.timing).map(|timing| Times {
+            command_ns: timing.command_ns,
+            bytes_per_second: if is_read { timing.read_bytes_per_second } else { timing.write_bytes_per_second },
+            commands_at_once: Some(timing.commands_at_once).filter(|limit| *limit > 0),
+            flash_ns: if is_read { timing.flash_read_ns } else { 0 },
+        });
+        let times = plain.or(firmware).ok_or_else(|| Failure::new(format!("'{}' has no times", self.profile)))?;
+        Ok(self.way.map_or(times, |way| times.over(&way)))
     }
 
-    /// Block requests that are served at once; none on a drive with firmware, where that is its flash's affair.
-    fn channels(&self) -> Result<Option<u32>> {
-        Ok(self.model()?.timing.map(|timing| self.channel_count.unwrap_or(timing.block.channel_count)))
+    /// What is chosen for an image of this drive.
+    fn chosen(&self) -> ModelOptions {
+        ModelOptions {
+            block_command_ns_min: self.way.map(|way| way.command_ns),
+            commands_at_once: self.way.map(|way| way.commands_at_once),
+            link_bytes_per_second_max: self.way.map(|way| way.bytes_per_second),
+            ..ModelOptions::default()
+        }
     }
 
     /// Makes TandemFS's drive: the profile's, with what holds for everybody ([SD3]). Whoever opens the image finds these numbers in it.
@@ -123,11 +147,9 @@ impl Settings {
     /// # Errors
     /// A profile without timing; those of making an image.
     pub fn create_own_image(&self, path: &Path, block_bytes: u64) -> Result<()> {
-        let has_firmware = self.model()?.firmware.is_some();
+        self.model()?;
         let options = CreateOptions { profile: self.profile.clone(), memory_bytes: self.memory_bytes, block_bytes };
-        let channel_count = self.channel_count.filter(|_| !has_firmware);
-        let chosen = ModelOptions { block_command_ns_min: self.command_ns_min, channel_count, ..ModelOptions::default() };
-        tandemfs_emulator::create_with(path, &options, &chosen)?;
+        tandemfs_emulator::create_with(path, &options, &self.chosen())?;
         Ok(())
     }
 
@@ -141,7 +163,7 @@ impl Settings {
         };
         // The same flash, and what TandemFS's drive would stage in its DRAM as write buffer; a page of staging has to remain.
         let staged = |bytes: u64| bytes.min((self.memory_bytes + block_bytes) / 4);
-        let mut chosen = ModelOptions { block_command_ns_min: self.command_ns_min, ..ModelOptions::default() };
+        let mut chosen = self.chosen();
         let dram_bytes = match model.staging {
             Staging::WriteLog { log_bytes, transaction_log_bytes, .. } => {
                 (chosen.write_log_bytes, chosen.transaction_log_bytes) = (Some(PAGE), Some(PAGE));

@@ -2,19 +2,23 @@
 //!
 //! [S1] A request is done on the drive at once, in the drive's reckoned time, which begins when the request came; the answer leaves when
 //!      the drive would have been done, less the detour ([`release_ns`]). So the model of the drive is the emulator's own, queues and links
-//!      included, and waiting for it holds no lock.
-//! [S2] A serving thread waits for its own request. There are more of them than the deepest queue that is measured.
+//!      included.
+//! [S2] One thread takes requests and sends answers, and sleeps for neither: it looks for the next request, and at the clock, until nothing has
+//!      come for a while. As a drive's controller would be, it is there at once; threads that sleep are woken some 50 us late.
+//!      A drive has more hands than that thread: a request that waited while it was busy with others came when that began, and of answers
+//!      that are due together the first leave so much earlier that the last leaves in time.
 //! [S3] All that the kernel holds for the drive (loop device, FUSE mount, whoever is mounted on them) is taken down by this process: when it
 //!      is told to, and when the other end of its standard input is gone, however that happened. Signals do not end it.
 //! [S4] A drive without a volatile cache gets no FLUSH commands: its loop device says *write through*, as such a drive does.
 
 use std::ffi::OsStr;
 use std::fs;
+use std::hint::spin_loop;
 use std::io::{self, BufRead, Write};
-use std::num::NonZeroU64;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant, UNIX_EPOCH};
 
 use fuser::{
@@ -22,7 +26,8 @@ use fuser::{
     MountOption, OpenFlags, ReplyAttr, ReplyData, ReplyEmpty, ReplyEntry, ReplyOpen, ReplyWrite, Request, Session, WriteFlags,
 };
 use parking_lot::{Mutex, RwLock};
-use rustix::thread::{CpuSet, sched_setaffinity, set_current_timer_slack};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::thread::{CpuSet, sched_setaffinity};
 use tandemfs_device::{BlockRequest, Device, DeviceError, FlashCounts};
 use tandemfs_emulator::OpenOptions;
 use tandemfs_format::{SECTOR_BYTES, Sector};
@@ -42,11 +47,8 @@ const HANDLE: FileHandle = FileHandle(0);
 const VALID: Duration = Duration::from_secs(3600);
 const REQUEST_BYTES_MAX: u32 = 1 << 20;
 const BACKGROUND_MAX: u16 = 128;
-/// [S2]
-const THREADS: usize = 24;
-/// Shorter waits spin; longer ones sleep for all but that. With the timer slack below a sleep comes some microseconds late.
-const SPIN_NS_MAX: u64 = 15_000;
-const TIMER_SLACK_NS: u64 = 1_000;
+/// [S2] How long after the last request the thread looks for another before it sleeps.
+const AWAKE_NS: u64 = 500_000;
 
 /// The block path of a drive, and what crossed it.
 struct BlockFile {
@@ -67,8 +69,92 @@ struct BlockFile {
     flash_before: Mutex<FlashCounts>,
 }
 
+/// Furthest back that a request is believed to have come, in nanoseconds: some 16 requests' handling.
+const BUSY_NS_MAX: u64 = 200_000;
+
+/// An answer that the drive would not have yet.
+struct Answering {
+    release_ns: u64,
+    reply: Reply,
+}
+
+enum Reply {
+    Read(ReplyData, Vec<u8>, usize),
+    Written(ReplyWrite, u32),
+    Flushed(ReplyEmpty),
+}
+
+/// What the drive is at.
+#[derive(Default)]
+struct Queue {
+    /// The latest first, so that the next is the last.
+    answers: Vec<Answering>,
+    /// Of answers that left, for the next.
+    buffers: Vec<Vec<u8>>,
+    last_ns: u64,
+    /// Since when there was always something to do.
+    busy_since_ns: u64,
+    cost: SendCost,
+}
+
+/// What sending an answer takes: running means.
+#[derive(Debug, Default)]
+struct SendCost {
+    answer_ns: f64,
+    byte_ns: f64,
+}
+
+impl SendCost {
+    const SMALL_BYTES: usize = 8 << 10;
+    const SHARE: f64 = 0.05;
+
+    fn learn(&mut self, bytes: usize, took_ns: u64) {
+        let took = took_ns as f64;
+        if bytes <= Self::SMALL_BYTES {
+            self.answer_ns += (took - self.answer_ns) * Self::SHARE;
+        } else {
+            self.byte_ns += ((took - self.answer_ns).max(0.0) / bytes as f64 - self.byte_ns) * Self::SHARE;
+        }
+    }
+
+    fn of(&self, bytes: usize) -> u64 {
+        (self.answer_ns + self.byte_ns * bytes as f64) as u64
+    }
+}
+
+impl Reply {
+    /// Bytes that go with it.
+    fn bytes(&self) -> usize {
+        match self {
+            Self::Read(_, _, length) => *length,
+            Self::Written(..) | Self::Flushed(_) => 0,
+        }
+    }
+}
+
+impl Queue {
+    fn add(&mut self, answer: Answering) {
+        let place = self.answers.partition_point(|other| other.release_ns > answer.release_ns);
+        self.answers.insert(place, answer);
+    }
+
+    /// When the next answer has to leave so that none is late.
+    fn next_leaves_ns(&self) -> Option<u64> {
+        self.answers.iter().fold(None, |behind: Option<u64>, answer| {
+            let in_time = behind.map_or(u64::MAX, |behind| behind.saturating_sub(self.cost.of(answer.reply.bytes())));
+            Some(answer.release_ns.min(in_time))
+        })
+    }
+}
+
 /// The file system of one file.
-struct DriveFs(Arc<BlockFile>);
+struct DriveFs {
+    file: Arc<BlockFile>,
+    /// Used by the session's one thread.
+    queue: Mutex<Queue>,
+    /// FUSE's device.
+    device: Arc<OnceLock<OwnedFd>>,
+}
 
 impl BlockFile {
     fn now_ns(&self) -> u64 {
@@ -90,23 +176,34 @@ impl BlockFile {
         cache.lock().touch(offset / SECTOR, length / SECTOR)
     }
 
-    fn read(&self, arrival_ns: u64, offset: u64, into: &mut [u8]) -> std::result::Result<u64, DeviceError> {
+    fn read(&self, arrival_ns: u64, others: usize, offset: u64, into: &mut [u8]) -> std::result::Result<u64, DeviceError> {
         let length = into.len() as u64;
         let mut done = self.transfer(arrival_ns, BlockRequest::Read { sector: Sector::new(offset / SECTOR), buffer: into })?;
         if self.touch(offset, length) {
             done = done.saturating_sub(self.hit_saves_ns).max(arrival_ns);
         }
         self.read_bytes.fetch_add(length, Relaxed);
-        Ok(release_ns(arrival_ns, done, self.detour.read().read.at(length)))
+        Ok(release_ns(arrival_ns, done, self.detour.read().of(true, length, others)))
     }
 
-    fn write(&self, arrival_ns: u64, offset: u64, from: &[u8]) -> std::result::Result<u64, DeviceError> {
+    fn write(&self, arrival_ns: u64, others: usize, offset: u64, from: &[u8]) -> std::result::Result<u64, DeviceError> {
         let length = from.len() as u64;
         let done = self.transfer(arrival_ns, BlockRequest::Write { sector: Sector::new(offset / SECTOR), buffer: from })?;
         self.touch(offset, length);
         self.written_bytes.fetch_add(length, Relaxed);
         self.written.add(offset / SECTOR, length / SECTOR);
-        Ok(release_ns(arrival_ns, done, self.detour.read().write.at(length)))
+        Ok(release_ns(arrival_ns, done, self.detour.read().of(false, length, others)))
+    }
+
+    fn make_durable(&self, arrival_ns: u64) -> std::result::Result<u64, DeviceError> {
+        self.flushes.fetch_add(1, Relaxed);
+        let clock = self.device.virtual_time();
+        if let Some(clock) = clock {
+            clock.set_now_ns(arrival_ns);
+        }
+        self.device.block_path().flush()?;
+        let done = clock.map_or(arrival_ns, |clock| clock.now_ns());
+        Ok(release_ns(arrival_ns, done, self.detour.read().of(false, 0, 0)))
     }
 
     fn discard(&self, offset: u64, length: u64) -> std::result::Result<(), DeviceError> {
@@ -146,32 +243,62 @@ impl BlockFile {
             written: self.written.runs(),
         }
     }
-
-    fn wait_until(&self, release_ns: u64) {
-        thread_local! {
-            static SLACK: bool = set_current_timer_slack(NonZeroU64::new(TIMER_SLACK_NS)).is_ok();
-        }
-        loop {
-            let left = release_ns.saturating_sub(self.now_ns());
-            match left {
-                0 => return,
-                1..=SPIN_NS_MAX => std::hint::spin_loop(),
-                _ => {
-                    SLACK.with(|_| {});
-                    std::thread::sleep(Duration::from_nanos(left - SPIN_NS_MAX));
-                }
-            }
-        }
-    }
 }
 
 impl DriveFs {
+    /// Keeps an answer until it is time, and sends those whose time has come.
+    fn answer(&self, release_ns: u64, reply: Reply) {
+        let mut queue = self.queue.lock();
+        queue.add(Answering { release_ns, reply });
+        self.send_due(&mut queue);
+    }
+
+    fn send_due(&self, queue: &mut Queue) {
+        while let Some(leaves_ns) = queue.next_leaves_ns() {
+            let begun = self.file.now_ns();
+            if leaves_ns > begun {
+                return;
+            }
+            let Some(next) = queue.answers.pop() else { return };
+            let bytes = next.reply.bytes();
+            match next.reply {
+                Reply::Read(reply, buffer, length) => {
+                    reply.data(&buffer[..length]);
+                    queue.buffers.push(buffer);
+                }
+                Reply::Written(reply, length) => reply.written(length),
+                Reply::Flushed(reply) => reply.ok(),
+            }
+            queue.last_ns = self.file.now_ns();
+            queue.cost.learn(bytes, queue.last_ns - begun);
+        }
+    }
+
+    /// When the request that is being handled came ([S2]), and how many others have no answer yet.
+    fn arrival(&self) -> (u64, usize) {
+        let mut queue = self.queue.lock();
+        let now = self.file.now_ns();
+        if queue.busy_since_ns == 0 {
+            queue.busy_since_ns = now;
+        }
+        queue.busy_since_ns = queue.busy_since_ns.max(now.saturating_sub(BUSY_NS_MAX));
+        (queue.busy_since_ns, queue.answers.len())
+    }
+
+    fn buffer(&self, length: usize) -> Vec<u8> {
+        let mut buffer = self.queue.lock().buffers.pop().unwrap_or_default();
+        if buffer.len() < length {
+            buffer.resize(length, 0);
+        }
+        buffer
+    }
+
     fn attributes(&self, number: INodeNo) -> FileAttr {
         let is_root = number == INodeNo::ROOT;
         FileAttr {
             ino: number,
-            size: if is_root { 0 } else { self.0.size },
-            blocks: if is_root { 0 } else { self.0.size / 512 },
+            size: if is_root { 0 } else { self.file.size },
+            blocks: if is_root { 0 } else { self.file.size / 512 },
             atime: UNIX_EPOCH,
             mtime: UNIX_EPOCH,
             ctime: UNIX_EPOCH,
@@ -201,6 +328,21 @@ impl Filesystem for DriveFs {
         Ok(())
     }
 
+    fn idle(&self) {
+        let mut queue = self.queue.lock();
+        queue.busy_since_ns = 0;
+        self.send_due(&mut queue);
+        let is_awake = !queue.answers.is_empty() || self.file.now_ns() < queue.last_ns + AWAKE_NS;
+        if is_awake {
+            return spin_loop();
+        }
+        drop(queue);
+        if let Some(device) = self.device.get() {
+            // Interrupted, or an end: the next read knows.
+            let _looked_at_again = poll(&mut [PollFd::new(device, PollFlags::IN)], None);
+        }
+    }
+
     fn lookup(&self, _request: &Request, _parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         match name == NAME {
             true => reply.entry(&VALID, &self.attributes(FILE), Generation(0)),
@@ -228,25 +370,16 @@ impl Filesystem for DriveFs {
         _owner: Option<LockOwner>,
         reply: ReplyData,
     ) {
-        thread_local! {
-            static BUFFER: std::cell::RefCell<Vec<u8>> = const { std::cell::RefCell::new(Vec::new()) };
-        }
-        let arrival = self.0.now_ns();
-        if !self.0.is_request(offset, size.into()) {
+        let (arrival, others) = self.arrival();
+        if !self.file.is_request(offset, size.into()) {
             return reply.error(Errno::EINVAL);
         }
-        BUFFER.with_borrow_mut(|buffer| {
-            if buffer.len() < size as usize {
-                buffer.resize(size as usize, 0);
-            }
-            match self.0.read(arrival, offset, &mut buffer[..size as usize]) {
-                Ok(release) => {
-                    self.0.wait_until(release);
-                    reply.data(&buffer[..size as usize]);
-                }
-                Err(error) => reply.error(failed(&error)),
-            }
-        });
+        let length = size as usize;
+        let mut buffer = self.buffer(length);
+        match self.file.read(arrival, others, offset, &mut buffer[..length]) {
+            Ok(release_ns) => self.answer(release_ns, Reply::Read(reply, buffer, length)),
+            Err(error) => reply.error(failed(&error)),
+        }
     }
 
     fn write(
@@ -261,15 +394,12 @@ impl Filesystem for DriveFs {
         _owner: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
-        let arrival = self.0.now_ns();
-        if !self.0.is_request(offset, data.len() as u64) {
+        let (arrival, others) = self.arrival();
+        if !self.file.is_request(offset, data.len() as u64) {
             return reply.error(Errno::EINVAL);
         }
-        match self.0.write(arrival, offset, data) {
-            Ok(release) => {
-                self.0.wait_until(release);
-                reply.written(data.len() as u32);
-            }
+        match self.file.write(arrival, others, offset, data) {
+            Ok(release_ns) => self.answer(release_ns, Reply::Written(reply, data.len() as u32)),
             Err(error) => reply.error(failed(&error)),
         }
     }
@@ -279,9 +409,8 @@ impl Filesystem for DriveFs {
     }
 
     fn fsync(&self, _request: &Request, _node: INodeNo, _handle: FileHandle, _data_only: bool, reply: ReplyEmpty) {
-        self.0.flushes.fetch_add(1, Relaxed);
-        match self.0.device.block_path().flush() {
-            Ok(()) => reply.ok(),
+        match self.file.make_durable(self.arrival().0) {
+            Ok(release_ns) => self.answer(release_ns, Reply::Flushed(reply)),
             Err(error) => reply.error(failed(&error)),
         }
     }
@@ -290,10 +419,10 @@ impl Filesystem for DriveFs {
         use rustix::fs::FallocateFlags;
         let is_punch = FallocateFlags::from_bits_retain(mode as u32).contains(FallocateFlags::PUNCH_HOLE);
         // ENOSYS would be for ever, and zeros that the drive cannot promise are written by the kernel.
-        if !is_punch || !self.0.discards || !self.0.is_request(offset, length) {
+        if !is_punch || !self.file.discards || !self.file.is_request(offset, length) {
             return reply.error(Errno::EOPNOTSUPP);
         }
-        match self.0.discard(offset, length) {
+        match self.file.discard(offset, length) {
             Ok(()) => reply.ok(),
             Err(error) => reply.error(failed(&error)),
         }
@@ -323,7 +452,7 @@ pub fn serve(order: &Order) -> Result<()> {
     // [S3] They set a flag that nobody looks at.
     machine::listen_for_signals()?;
     signal_hook::flag::register(signal_hook::consts::SIGHUP, Arc::default())?;
-    let mut end = Answering { told: false };
+    let mut end = Talk { told: false };
     let mut up = match Up::new(order) {
         Ok(up) => up,
         Err(failure) => {
@@ -344,11 +473,11 @@ pub fn serve(order: &Order) -> Result<()> {
 }
 
 /// The conversation.
-struct Answering {
+struct Talk {
     told: bool,
 }
 
-impl Answering {
+impl Talk {
     fn say(&mut self, answer: &Answer) -> Result<()> {
         let mut out = io::stdout().lock();
         out.write_all(format!("{}\n", serde_json::to_string(answer)?).as_bytes())?;
@@ -411,9 +540,14 @@ impl Up {
         let mut config = Config::default();
         config.mount_options =
             vec![MountOption::FSName("tandemfs-bench-drive".into()), MountOption::NoAtime, MountOption::NoDev, MountOption::NoSuid];
-        config.n_threads = Some(THREADS);
         let mount = |error: io::Error| Failure::new(format!("{}: the drive cannot be mounted: {error}", order.mountpoint.display()));
-        let session = Session::new(DriveFs(Arc::clone(&file)), &order.mountpoint, &config).and_then(Session::spawn).map_err(mount)?;
+        let device = Arc::new(OnceLock::new());
+        let drive = DriveFs { file: Arc::clone(&file), queue: Mutex::default(), device: Arc::clone(&device) };
+        let session = Session::new(drive, &order.mountpoint, &config).map_err(mount)?;
+        let polled = session.as_fd().try_clone_to_owned()?;
+        rustix::io::ioctl_fionbio(&polled, true)?;
+        device.get_or_init(|| polled);
+        let session = session.spawn().map_err(mount)?;
         let mut up = Self { file, session: Some(session), mountpoint: order.mountpoint.clone(), loop_device: PathBuf::new() };
         match loop_device::attach(&up.mountpoint.join(NAME), up.file.device.description().volatile_write_cache) {
             Ok(loop_device) => up.loop_device = loop_device,

@@ -170,13 +170,13 @@ fn what_cannot_be_a_drive_is_refused_by_a_sentence() {
 #[test]
 fn a_drive_says_what_was_changed_for_everybody() {
     let mut settings = Settings::new("romefs-a", 64 * MIB);
-    (settings.command_ns_min, settings.channel_count) = (Some(53_000), Some(2));
+    settings.way = Some(way::Way { command_ns: 53_000, commands_at_once: 2, bytes_per_second: 3_000_000_000 });
     settings.detour.write = detour::Line { base_ns: 44_000.0, byte_ns: 0.5 };
     let facts: BTreeMap<_, _> = settings.facts().expect("a profile").into_iter().collect();
     let fact = |name: &str| facts.get(&format!("same drive: {name}")).map(String::as_str);
     assert_eq!((fact("block command, read"), fact("block command, write")), (Some("53.0 us"), Some("53.0 us")));
     assert_eq!(fact("detour of writes taken back"), Some("44.0 us + 0.5 us a KiB"));
-    assert_eq!(fact("block requests at once"), Some("2"));
+    assert_eq!((fact("block requests at once"), fact("link, read")), (Some("2"), Some("3.00 GB/s")));
     // The numbers are in the image, so whoever opens TandemFS's drive finds them.
     let directory = tempfile::tempdir().expect("a directory");
     settings.create_own_image(&directory.path().join("image"), 64 * MIB).expect("created");
@@ -186,7 +186,7 @@ fn a_drive_says_what_was_changed_for_everybody() {
     let peers = tandemfs_emulator::info(&directory.path().join("peers")).expect("an image");
     assert_eq!((cache, peers.timing.expect("timed").block), (64 * MIB, block), "the same drive, its memory a cache");
 
-    let settings = Settings { profile: "bytefs".into(), channel_count: None, ..settings };
+    let settings = Settings { profile: "bytefs".into(), ..settings };
     settings.create_own_image(&directory.path().join("own-firmware"), 192 * MIB).expect("created");
     settings.create_peer_image(&directory.path().join("peers-firmware"), 192 * MIB).expect("created");
     let model = |name: &str| tandemfs_emulator::info(&directory.path().join(name)).expect("an image").firmware.expect("firmware");
@@ -199,7 +199,8 @@ fn a_drive_says_what_was_changed_for_everybody() {
     };
     assert_eq!(dram(&own), dram(&peers), "the same DRAM");
     assert_eq!(own.timing, peers.timing);
-    assert_eq!(own.timing.expect("timed").command_ns, 53_000);
+    let timing = own.timing.expect("timed");
+    assert_eq!((timing.command_ns, timing.commands_at_once, timing.write_bytes_per_second), (53_000, 2, 2_500_000_000));
     assert_eq!(
         (own.blocks_per_plane, own.pages_per_block, own.die_count()),
         (peers.blocks_per_plane, peers.pages_per_block, peers.die_count())

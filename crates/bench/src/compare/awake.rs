@@ -1,0 +1,93 @@
+//! CPUs that do not halt while something is measured.
+//!
+//! A halted virtual CPU takes 25 to 50 us to be woken, a deep-sleeping real one some microseconds: as much as a block command, and it happens
+//! or not by how long somebody waited before, so that no time could be taken back from the detour ([SD2]). So on the same drive
+//! one process for each CPU computes at the lowest priority (SCHED_IDLE), which leaves the CPU at once to whoever has work. Everybody is
+//! measured so; `idle=poll` of the kernel would do the same. On the free drive CPUs do what the machine lets them do.
+//!
+//! [SD2]: super::same_drive
+
+use std::hint::spin_loop;
+use std::io::Read;
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use serde_json::{Value, json};
+
+use super::command::find;
+use crate::failure::Result;
+
+/// The program that sets the policy.
+const CHRT: &str = "chrt";
+/// Their time counts as *nice* in `/proc/stat`, apart from everybody's work.
+const NICENESS: i32 = 19;
+
+/// Keeps the CPUs awake until it is dropped. Best effort: without `chrt` they halt.
+pub struct Awake(Vec<(Child, Option<ChildStdin>)>);
+
+impl Awake {
+    /// Starts a process for each CPU that this thread may use.
+    pub fn new() -> Self {
+        let Some(chrt) = find(CHRT) else { return Self(Vec::new()) };
+        let start = |cpu: usize| {
+            let order = json!({ "awake": cpu }).to_string();
+            let mut command = Command::new(&chrt);
+            command.args(["--idle", "0"]).arg(std::env::current_exe().ok()?).args(["bench", "--child", &order]);
+            let mut process = command.stdin(Stdio::piped()).stdout(Stdio::null()).spawn().ok()?;
+            let held = process.stdin.take();
+            Some((process, held))
+        };
+        let allowed = sched_getaffinity(None).unwrap_or_default();
+        // A test's program knows no orders.
+        let cpus = (0..CpuSet::MAX_CPU).filter(|cpu| allowed.is_set(*cpu) && !cfg!(test));
+        Self(cpus.filter_map(start).collect())
+    }
+}
+
+impl Drop for Awake {
+    fn drop(&mut self) {
+        for (process, held) in &mut self.0 {
+            *held = None;
+            drop(process.kill());
+            drop(process.wait());
+        }
+    }
+}
+
+/// The order of `--child` for such a process.
+pub fn order(text: &str) -> Option<usize> {
+    let order: Value = serde_json::from_str(text).ok()?;
+    order["awake"].as_u64().and_then(|cpu| usize::try_from(cpu).ok()).filter(|cpu| *cpu < CpuSet::MAX_CPU)
+}
+
+/// The process: until the other end of its standard input is gone.
+pub fn serve(cpu: usize) -> Result<()> {
+    let mut set = CpuSet::new();
+    set.set(cpu);
+    let _best_effort = (sched_setaffinity(None, &set), rustix::process::nice(NICENESS));
+    let ended = Arc::new(AtomicBool::new(false));
+    let seen = Arc::clone(&ended);
+    std::thread::spawn(move || {
+        let _until_the_end = std::io::stdin().read_to_end(&mut Vec::new());
+        seen.store(true, Relaxed);
+    });
+    while !ended.load(Relaxed) {
+        spin_loop();
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_its_own_orders_are_taken() {
+        assert_eq!(order(r#"{"awake":1}"#), Some(1));
+        for other in ["", r#"{"awake":4096000}"#, r#"{"null_file_system":"m"}"#, r#"{"awake":-1}"#] {
+            assert_eq!(order(other), None, "{other}");
+        }
+    }
+}

@@ -1,0 +1,139 @@
+//! How long the way to a block path has to be so that this machine carries what comes over it: the detour of the peers cannot be taken back
+//! from a drive that is faster than the detour.
+
+use serde::{Deserialize, Serialize};
+
+/// A way is longer than needed by this share, so that noise does not ask for less than nothing.
+const MARGIN: f64 = 0.15;
+
+/// The way to a drive's block path, for everybody.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Way {
+    /// Least time of a block command before its bytes move, in nanoseconds.
+    pub command_ns: u32,
+    /// Block commands on it at once.
+    pub commands_at_once: u32,
+    /// Most bytes a second in either direction.
+    pub bytes_per_second: u64,
+}
+
+/// What block requests of a direction take.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Times {
+    /// From a request's arrival until its bytes can move, or its flash be read, in nanoseconds.
+    pub command_ns: u32,
+    /// Bandwidth of the link.
+    pub bytes_per_second: u64,
+    /// Commands at once; none where there is no limit.
+    pub commands_at_once: Option<u32>,
+    /// Of a page of the flash that a request waits for, in nanoseconds; pages of several requests are read at once.
+    pub flash_ns: u32,
+}
+
+impl Times {
+    /// These times over a way.
+    pub fn over(&self, way: &Way) -> Self {
+        Self {
+            command_ns: self.command_ns.max(way.command_ns),
+            bytes_per_second: self.bytes_per_second.min(way.bytes_per_second),
+            commands_at_once: Some(self.commands_at_once.map_or(way.commands_at_once, |own| own.min(way.commands_at_once))),
+            flash_ns: self.flash_ns,
+        }
+    }
+
+    /// What `depth` requests of `bytes` take, handed over together, in nanoseconds.
+    pub fn batch_ns(&self, depth: u32, bytes: u64) -> f64 {
+        let (command, transfer) = (f64::from(self.command_ns), bytes as f64 * 1e9 / self.bytes_per_second as f64);
+        let at_once = self.commands_at_once.unwrap_or(depth).clamp(1, depth);
+        let last = (0..depth).fold(0.0, |link: f64, request| link.max(f64::from(request / at_once + 1) * command) + transfer);
+        last + f64::from(self.flash_ns)
+    }
+}
+
+/// A batch that the machine carried over the detour while nothing else took time.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Carried {
+    /// Whether it reads.
+    pub is_read: bool,
+    /// Size of a request, in bytes.
+    pub bytes: u64,
+    /// Requests.
+    pub depth: u32,
+    /// Until the last was done, in nanoseconds.
+    pub took_ns: f64,
+}
+
+/// The shortest way on which every batch takes longer than the machine needs to carry it; none where the drive's own (`times`, of reads and
+/// writes) is such a way.
+pub fn needed(carried: &[Carried], times: impl Fn(bool) -> Times) -> Option<Way> {
+    let is_carried = |batch: &Carried, way: Option<Way>| {
+        let own = times(batch.is_read);
+        way.map_or(own, |way| own.over(&way)).batch_ns(batch.depth, batch.bytes) >= batch.took_ns * (1.0 + MARGIN)
+    };
+    if carried.iter().all(|batch| is_carried(batch, None)) {
+        return None;
+    }
+    let size = |batch: &Carried| u64::from(batch.depth) * batch.bytes;
+    let largest = carried.iter().map(size).max().unwrap_or_default();
+    let rates = carried.iter().filter(|batch| size(batch) == largest).map(|batch| largest as f64 * 1e9 / (batch.took_ns * (1.0 + MARGIN)));
+    let bytes_per_second = rates.fold(f64::INFINITY, f64::min).max(1e6) as u64;
+    let shortest = |commands_at_once| {
+        let ways = (1..=COMMAND_US_MAX).map(|us| Way { command_ns: us * 1_000, commands_at_once, bytes_per_second });
+        let mut carrying = ways.filter(|way| carried.iter().all(|batch| is_carried(batch, Some(*way))));
+        carrying.next().unwrap_or(Way { command_ns: COMMAND_US_MAX * 1_000, commands_at_once, bytes_per_second })
+    };
+    let one_after_another = shortest(1);
+    let limit_ns = (f64::from(one_after_another.command_ns) * LONGER_FOR_MORE_AT_ONCE) as u32;
+    let more = (2..=COMMANDS_MAX).map(shortest).take_while(|way| way.command_ns <= limit_ns);
+    Some(more.last().unwrap_or(one_after_another))
+}
+
+const COMMANDS_MAX: u32 = 64;
+const COMMAND_US_MAX: u32 = 10_000;
+/// How much longer a command may take so that more of them are served at once.
+const LONGER_FOR_MORE_AT_ONCE: f64 = 1.6;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FAST: Times = Times { command_ns: 10_000, bytes_per_second: 4_000_000_000, commands_at_once: Some(64), flash_ns: 0 };
+
+    fn carried(bytes: u64, depth: u32, took_us: f64) -> Carried {
+        Carried { is_read: false, bytes, depth, took_ns: took_us * 1e3 }
+    }
+
+    #[test]
+    fn a_batch_waits_for_ways_and_for_the_link() {
+        assert_eq!(FAST.batch_ns(1, 4000), 11_000.0);
+        assert_eq!(FAST.batch_ns(64, 4000), 74_000.0);
+        assert_eq!(FAST.batch_ns(65, 4000), 75_000.0, "the link is busy longer than a second command takes");
+        let way = Way { command_ns: 30_000, commands_at_once: 2, bytes_per_second: 1_000_000_000 };
+        let slow = FAST.over(&way);
+        assert_eq!(slow, Times { command_ns: 30_000, bytes_per_second: 1_000_000_000, commands_at_once: Some(2), flash_ns: 0 });
+        assert_eq!(slow.batch_ns(1, 4000), 34_000.0);
+        assert_eq!(slow.batch_ns(4, 4000), 68_000.0);
+        assert_eq!(slow.batch_ns(4, 40_000), 190_000.0);
+        let flash = Times { commands_at_once: None, flash_ns: 40_000, ..FAST };
+        assert_eq!((flash.batch_ns(3, 4000), flash.over(&way).commands_at_once), (53_000.0, Some(2)));
+    }
+
+    #[test]
+    fn a_drive_that_is_slower_than_the_detour_keeps_its_way() {
+        assert_eq!(needed(&[carried(4096, 1, 8.0), carried(4096, 16, 20.0)], |_| FAST), None);
+    }
+
+    #[test]
+    fn a_drive_that_is_faster_gets_the_shortest_way_that_the_machine_carries() {
+        let batches = [(4096, 1, 25.0), (65_536, 1, 53.0), (4096, 4, 67.0), (4096, 16, 190.0), (65_536, 4, 130.0), (65_536, 16, 420.0)];
+        let batches = batches.map(|(bytes, depth, took_us)| carried(bytes, depth, took_us));
+        let way = needed(&batches, |_| FAST).expect("a longer way");
+        assert_eq!(way, Way { command_ns: 38_000, commands_at_once: 3, bytes_per_second: 2_170_964_803 });
+        let over = FAST.over(&way);
+        assert!(batches.iter().all(|batch| over.batch_ns(batch.depth, batch.bytes) >= batch.took_ns * (1.0 + MARGIN)));
+        // A machine that carries one after another at any price.
+        let way = needed(&[carried(4096, 1, 5.0), carried(4096, 16, 1600.0), carried(65_536, 16, 1600.0)], |_| FAST).expect("a longer way");
+        let most = Way { command_ns: 1_000, commands_at_once: 1, bytes_per_second: 569_878_260 };
+        assert!(way.command_ns > 100_000 && way.bytes_per_second == most.bytes_per_second, "{way:?}");
+    }
+}
