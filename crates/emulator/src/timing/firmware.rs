@@ -169,3 +169,24 @@ impl Timeline {
         done
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn timeline(commands_at_once: u32) -> Timeline {
+        let bytefs = crate::profile("bytefs").and_then(|profile| profile.firmware).and_then(|model| model.timing);
+        Timeline::new(FirmwareTiming { commands_at_once, ..bytefs.expect("timed") }, 4, 16)
+    }
+
+    #[test]
+    fn commands_wait_for_each_other_where_few_are_on_their_way_at_once() {
+        let done = |commands_at_once| {
+            let mut timeline = timeline(commands_at_once);
+            [0, 0, 0, 20_000].map(|at| timeline.command(at))
+        };
+        assert_eq!(done(0), [4_800, 4_800, 4_800, 24_800], "no limit");
+        assert_eq!(done(2), [4_800, 4_800, 9_600, 24_800]);
+        assert_eq!(done(1), [4_800, 9_600, 14_400, 24_800]);
+    }
+}

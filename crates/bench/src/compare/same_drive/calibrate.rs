@@ -4,8 +4,8 @@
 //! [K2] All requests are measured on one and at once on the other, in turns of seconds, so that what the machine does meanwhile happens to both.
 //! [K3] *Queue depth N* is N requests handed over together, until the last is done: by fio (libaio, one batch) and by the library (one call of
 //!      `transfer`). Of N requests in a row each would wait for another's end, which the library's batches do not.
-//! [K4] What is compared is the median of a batch, and of that the median of three passes. The tolerance holds for every request and depth; a
-//!      few that are beyond it are measured once more; then one refuses all.
+//! [K4] What is compared is the median of a batch, in the least disturbed of three passes: neighbours only ever add time. The tolerance holds
+//!      for every request and depth; a few that are beyond it are measured once more; then one refuses all.
 //!      Requests of 1 MiB are measured beside them and said to be no comparison where they are not, since the way copies their bytes.
 //!
 //! [SD2]: super
@@ -24,13 +24,13 @@ use tandemfs_emulator::DeviceOptions;
 use tandemfs_format::{SECTOR_BYTES, Sector};
 use tempfile::TempDir;
 
-use super::detour::{Detour, Line, TOLERANCE, difference, is_equal};
+use super::detour::{DEPTHS, Detour, Line, TOLERANCE, difference, is_equal};
 use super::way::{self, Carried, Way};
 use super::{Drive, Memory, Settings, start_with};
 use crate::compare::backing::Backing;
 use crate::compare::record::Calibration;
 use crate::failure::{Failure, Result};
-use crate::machine;
+use crate::machine::{self, Pinned};
 use crate::measure::{Jumps, Samples};
 
 /// Size of both drives' block zones while they are compared.
@@ -38,21 +38,18 @@ const BLOCK_BYTES: u64 = 128 << 20;
 const MEMORY_BYTES: u64 = 32 << 20;
 const SMALL: u64 = 4 << 10;
 const LARGE: u64 = 64 << 10;
-const DEPTHS: [u32; 3] = [1, 4, 16];
 /// How long a request is measured on either.
-const MEASURED: Duration = Duration::from_millis(100);
-/// How often, of which the median counts.
+const MEASURED: Duration = Duration::from_millis(60);
+/// How often, of which the least disturbed counts.
 const PASSES: usize = 3;
 /// Times that the detour is adjusted before anything is judged.
 const ROUGH_ATTEMPTS: u32 = 3;
 /// Times that everything is measured before the machine is called too noisy; some three minutes.
-const ATTEMPTS: u32 = ROUGH_ATTEMPTS + 8;
+const ATTEMPTS: u32 = ROUGH_ATTEMPTS + 6;
 /// Requests that may be measured again: where more are beyond the tolerance, the detour is not found yet.
 const AGAIN_MAX: usize = 5;
 /// How much of what is found is believed.
-const BELIEVED: f64 = 0.7;
-/// More is not taken back for a request before: where answers leave at once already, more would change nothing.
-const BEHIND_NS_MAX: f64 = 10_000.0;
+const BELIEVED: f64 = 0.8;
 /// A detour beyond this is the machine's other work: some 40 us are usual. A drive of such a command would be none.
 const DETOUR_NS_MAX: f64 = 150_000.0;
 
@@ -105,6 +102,8 @@ pub struct Calibrated {
 pub fn calibrate(directory: &Path, settings: &Settings, longer_way: bool, say: &mut dyn FnMut(&str)) -> Result<Calibrated> {
     let mut settings = Settings { detour: Detour::default(), ..settings.clone() };
     let mut notes = Vec::new();
+    // The drive is on the first CPU, as it is for single clients.
+    let _pinned = Pinned::new();
     let mut both = Both::new(directory, &settings)?;
     if let Some(way) = both.needed_way(&settings)? {
         let sentence = longer_way_sentence(&way, &settings);
@@ -137,7 +136,9 @@ pub fn calibrate(directory: &Path, settings: &Settings, longer_way: bool, say: &
                 return Ok(Calibrated { settings, calibrations, notes });
             }
             Some(off) if !is_rough => {
-                say(&format!("not yet: {}", off.1));
+                for (_, row) in found.iter().filter(|(_, row)| !is_equal(row.loop_ns, row.drive_ns)) {
+                    say(&format!("not yet: {}", sentence_of(row)));
+                }
                 worst = if off.0 < worst.0 { off } else { worst };
             }
             _ => {}
@@ -213,32 +214,22 @@ fn longer_way_sentence(way: &Way, settings: &Settings) -> String {
     )
 }
 
-/// What was found of the detour so far, in nanoseconds: reads and writes of either size, alone and for each request before them.
+/// What was found of the detour so far, in nanoseconds: by direction, depth and size.
 #[derive(Debug, Default)]
-struct Points {
-    alone: [[f64; 2]; 2],
-    behind: [[f64; 2]; 2],
-}
+struct Points([[[f64; 2]; 3]; 2]);
 
 impl Points {
     /// The detour, corrected by how far apart both are now.
     fn adjusted(&mut self, found: &[Found]) -> Detour {
         for (shape, found) in found.iter().filter(|(shape, _)| shape.kind != Kind::DurableWrite) {
-            let (direction, size) = (usize::from(shape.kind == Kind::Write), usize::from(shape.bytes == LARGE));
-            let off = found.loop_ns - found.drive_ns;
-            match shape.depth {
-                1 => self.alone[direction][size] = (self.alone[direction][size] + off * BELIEVED).max(0.0),
-                depth => {
-                    let point = &mut self.behind[direction][size];
-                    // An error of a shallow queue is few requests' and says less of each.
-                    let believed = if depth == DEPTHS[2] { BELIEVED } else { BELIEVED / 4.0 };
-                    *point = (*point + off / f64::from(depth - 1) * believed).clamp(0.0, BEHIND_NS_MAX);
-                }
-            }
+            let depth = DEPTHS.iter().position(|depth| *depth == shape.depth).unwrap_or_default();
+            let point = &mut self.0[usize::from(shape.kind == Kind::Write)][depth][usize::from(shape.bytes == LARGE)];
+            // More than the whole service would change nothing, and take long to be given up.
+            *point = (*point + (found.loop_ns - found.drive_ns) * BELIEVED).clamp(0.0, found.drive_ns);
         }
         let line = |points: [f64; 2]| Line::through((SMALL, points[0]), (LARGE, points[1]));
-        let [[read, write], [read_behind, write_behind]] = [self.alone, self.behind].map(|points| points.map(line));
-        Detour { read, write, read_behind, write_behind }
+        let [read, write] = self.0.map(|depths| depths.map(line));
+        Detour { read, write }
     }
 }
 
@@ -276,7 +267,7 @@ impl Both {
         Ok(file.sync_all()?)
     }
 
-    /// Medians of [`PASSES`] passes ([K2]).
+    /// The least of the medians of [`PASSES`] passes ([K2], [K4]).
     fn measure_all(&self, shapes: &[Shape]) -> Result<Vec<Found>> {
         let mut times = vec![(Vec::new(), Vec::new()); shapes.len()];
         for _ in 0..PASSES {
@@ -287,7 +278,7 @@ impl Both {
             }
         }
         let found = |(shape, (loops, drives)): (&Shape, (Vec<f64>, Vec<f64>))| {
-            (*shape, Calibration { request: shape.name(), loop_ns: median(loops), drive_ns: median(drives) })
+            (*shape, Calibration { request: shape.name(), loop_ns: least(&loops), drive_ns: least(&drives) })
         };
         Ok(shapes.iter().zip(times).map(found).collect())
     }
@@ -304,7 +295,7 @@ impl Both {
             passes.push(on_loop(self.drive.block_device(), &shapes)?);
         }
         for (index, shape) in shapes.iter().enumerate() {
-            let took_ns = median(passes.iter().map(|pass| pass[index]).collect());
+            let took_ns = least(&passes.iter().map(|pass| pass[index]).collect::<Vec<_>>());
             if shape.depth == 1 && took_ns > DETOUR_NS_MAX {
                 return Err(Failure::new(format!(
                     "nothing is compared on the same drive: the detour over FUSE and loop device takes {:.0} us, and some 40 us are usual; the \
@@ -417,9 +408,9 @@ fn median_of(job: &Value, part: &str) -> Result<f64> {
     median.filter(|median| *median > 0.0).ok_or_else(|| Failure::new(format!("fio says no median of its {part}s")))
 }
 
-fn median(mut times: Vec<f64>) -> f64 {
-    times.sort_by(f64::total_cmp);
-    times[times.len() / 2]
+/// Of the pass that was disturbed least.
+fn least(times: &[f64]) -> f64 {
+    times.iter().copied().fold(f64::INFINITY, f64::min)
 }
 
 #[cfg(test)]

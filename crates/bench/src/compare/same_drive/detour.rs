@@ -27,30 +27,35 @@ impl Line {
     }
 }
 
-/// What is taken back from the service of a request, by direction.
+/// Requests on the drive for which the detour is known: a request and those before it that have no answer yet.
+pub const DEPTHS: [u32; 3] = [1, 4, 16];
+
+/// What is taken back from the service of a request, by direction and by how many there are: they wait for each other on the way.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct Detour {
-    /// Of reads.
-    pub read: Line,
+    /// Of reads, at each of [`DEPTHS`].
+    pub read: [Line; 3],
     /// Of writes.
-    pub write: Line,
-    /// Of reads, for each request that is not answered before: they wait for each other on the way.
-    pub read_behind: Line,
-    /// The same of writes.
-    pub write_behind: Line,
+    pub write: [Line; 3],
 }
 
 impl Detour {
     /// One after which nothing of a drive's time is left: answers leave at once.
     pub fn endless() -> Self {
-        let endless = Line { base_ns: 1e12, byte_ns: 0.0 };
-        Self { read: endless, write: endless, ..Self::default() }
+        let endless = [Line { base_ns: 1e12, byte_ns: 0.0 }; 3];
+        Self { read: endless, write: endless }
     }
 
-    /// Of a request of `bytes` that finds `others` on the drive, in nanoseconds.
+    /// Of a request of `bytes` that finds `others` on the drive, in nanoseconds: a straight line between the depths that are known, and what
+    /// the deepest gets beyond.
     pub fn of(&self, is_read: bool, bytes: u64, others: usize) -> u64 {
-        let (own, behind) = if is_read { (self.read, self.read_behind) } else { (self.write, self.write_behind) };
-        own.at(bytes) + behind.at(bytes) * others as u64
+        let lines = if is_read { &self.read } else { &self.write };
+        let depth = (others as f64 + 1.0).min(f64::from(DEPTHS[DEPTHS.len() - 1]));
+        let after = DEPTHS.iter().position(|known| depth <= f64::from(*known)).unwrap_or_default().max(1);
+        let (left, right) = (f64::from(DEPTHS[after - 1]), f64::from(DEPTHS[after]));
+        let share = ((depth - left) / (right - left)).max(0.0);
+        let [before, behind] = [after - 1, after].map(|index| lines[index].at(bytes) as f64);
+        (before + (behind - before) * share) as u64
     }
 }
 
@@ -86,10 +91,12 @@ mod tests {
     }
 
     #[test]
-    fn who_finds_others_on_the_drive_gets_more_back() {
+    fn who_finds_others_on_the_drive_gets_what_their_number_gets() {
         let line = |base_ns| Line { base_ns, byte_ns: 1.0 };
-        let detour = Detour { read: line(10_000.0), write: line(20_000.0), read_behind: line(1_000.0), write_behind: line(2_000.0) };
-        assert_eq!([detour.of(true, 500, 0), detour.of(true, 500, 3), detour.of(false, 0, 2)], [10_500, 15_000, 24_000]);
+        let detour = Detour { read: [line(10_000.0), line(13_000.0), line(25_000.0)], write: [line(5_000.0); 3] };
+        let of_reads = |others| detour.of(true, 500, others);
+        assert_eq!([0, 1, 3, 4, 15, 16, 99].map(of_reads), [10_500, 11_500, 13_500, 14_500, 25_500, 25_500, 25_500]);
+        assert_eq!(detour.of(false, 0, 7), 5_000);
         assert!(Detour::endless().of(true, 4096, 0) > 1_000_000_000);
     }
 

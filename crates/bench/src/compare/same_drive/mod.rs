@@ -20,6 +20,7 @@
 pub mod cache;
 pub mod calibrate;
 pub mod detour;
+pub mod kernel_threads;
 pub mod loop_device;
 pub mod protocol;
 pub mod server;
@@ -40,7 +41,7 @@ use tandemfs_emulator::{CreateOptions, ModelOptions, Staging};
 use tandemfs_format::geometry::MEMORY_BYTES_MIN;
 use tempfile::TempDir;
 
-use self::detour::Detour;
+use self::detour::{DEPTHS, Detour};
 use self::protocol::{Answer, Ask, Counted, Envelope, Order};
 use self::way::{Times, Way};
 use super::backing::Backing;
@@ -100,15 +101,17 @@ impl Settings {
             ("same drive: link, read", rate(&read)),
             ("same drive: link, write", rate(&write)),
             ("same drive: its memory for the peers", memory),
-            ("same drive: detour of reads taken back", line(&self.detour.read)),
-            ("same drive: detour of writes taken back", line(&self.detour.write)),
-            ("same drive: of reads, for each before", line(&self.detour.read_behind)),
-            ("same drive: of writes, for each before", line(&self.detour.write_behind)),
         ];
         if let Some(commands) = read.commands_at_once {
             facts.push(("same drive: block requests at once", commands.to_string()));
         }
-        Ok(facts.into_iter().map(|(name, value)| (name.to_owned(), value)).collect())
+        let mut facts: Vec<_> = facts.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
+        for (direction, lines) in [("reads", &self.detour.read), ("writes", &self.detour.write)] {
+            for (depth, taken_back) in DEPTHS.iter().zip(lines) {
+                facts.push((format!("same drive: detour of {direction} taken back, queue depth {depth}"), line(taken_back)));
+            }
+        }
+        Ok(facts)
     }
 
     /// What a block request takes on this drive.

@@ -34,6 +34,7 @@ use tandemfs_format::{SECTOR_BYTES, Sector};
 
 use super::cache::TransparentCache;
 use super::detour::{Detour, release_ns};
+use super::kernel_threads::KeptOff;
 use super::loop_device::{self, run, wait_for};
 use super::protocol::{Answer, Ask, Counted, Order};
 use super::written::Written;
@@ -445,10 +446,11 @@ fn discards_to_zeros(device: &dyn Device) -> Result<bool> {
 
 /// The process: serves until told to end, or until nobody is there who could tell.
 pub fn serve(order: &Order) -> Result<()> {
-    // The drive is no part of what is measured: where its starter is pinned to one CPU, it is on any.
-    let mut everywhere = CpuSet::new();
-    (0..CpuSet::MAX_CPU).for_each(|cpu| everywhere.set(cpu));
-    let _best_effort = sched_setaffinity(None, &everywhere);
+    // The drive is no part of what is measured: single clients are on the last CPU, so it is on the first, and always there.
+    let mut first = CpuSet::new();
+    first.set(0);
+    let _best_effort = sched_setaffinity(None, &first);
+    let _kept_off = KeptOff::first_cpu();
     // [S3] They set a flag that nobody looks at.
     machine::listen_for_signals()?;
     signal_hook::flag::register(signal_hook::consts::SIGHUP, Arc::default())?;

@@ -171,11 +171,11 @@ fn what_cannot_be_a_drive_is_refused_by_a_sentence() {
 fn a_drive_says_what_was_changed_for_everybody() {
     let mut settings = Settings::new("romefs-a", 64 * MIB);
     settings.way = Some(way::Way { command_ns: 53_000, commands_at_once: 2, bytes_per_second: 3_000_000_000 });
-    settings.detour.write = detour::Line { base_ns: 44_000.0, byte_ns: 0.5 };
+    settings.detour.write[0] = detour::Line { base_ns: 44_000.0, byte_ns: 0.5 };
     let facts: BTreeMap<_, _> = settings.facts().expect("a profile").into_iter().collect();
     let fact = |name: &str| facts.get(&format!("same drive: {name}")).map(String::as_str);
     assert_eq!((fact("block command, read"), fact("block command, write")), (Some("53.0 us"), Some("53.0 us")));
-    assert_eq!(fact("detour of writes taken back"), Some("44.0 us + 0.5 us a KiB"));
+    assert_eq!(fact("detour of writes taken back, queue depth 1"), Some("44.0 us + 0.5 us a KiB"));
     assert_eq!((fact("block requests at once"), fact("link, read")), (Some("2"), Some("3.00 GB/s")));
     // The numbers are in the image, so whoever opens TandemFS's drive finds them.
     let directory = tempfile::tempdir().expect("a directory");

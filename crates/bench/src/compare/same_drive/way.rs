@@ -3,8 +3,8 @@
 
 use serde::{Deserialize, Serialize};
 
-/// A way is longer than needed by this share, so that noise does not ask for less than nothing.
-const MARGIN: f64 = 0.15;
+/// A way is longer than needed by this share: what is carried at the same moment disturbs more than that, and noise asks for more.
+const MARGIN: f64 = 0.3;
 
 /// The way to a drive's block path, for everybody.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -128,12 +128,11 @@ mod tests {
         let batches = [(4096, 1, 25.0), (65_536, 1, 53.0), (4096, 4, 67.0), (4096, 16, 190.0), (65_536, 4, 130.0), (65_536, 16, 420.0)];
         let batches = batches.map(|(bytes, depth, took_us)| carried(bytes, depth, took_us));
         let way = needed(&batches, |_| FAST).expect("a longer way");
-        assert_eq!(way, Way { command_ns: 38_000, commands_at_once: 3, bytes_per_second: 2_170_964_803 });
+        assert_eq!(way, Way { command_ns: 43_000, commands_at_once: 3, bytes_per_second: 1_920_468_864 });
         let over = FAST.over(&way);
         assert!(batches.iter().all(|batch| over.batch_ns(batch.depth, batch.bytes) >= batch.took_ns * (1.0 + MARGIN)));
         // A machine that carries one after another at any price.
         let way = needed(&[carried(4096, 1, 5.0), carried(4096, 16, 1600.0), carried(65_536, 16, 1600.0)], |_| FAST).expect("a longer way");
-        let most = Way { command_ns: 1_000, commands_at_once: 1, bytes_per_second: 569_878_260 };
-        assert!(way.command_ns > 100_000 && way.bytes_per_second == most.bytes_per_second, "{way:?}");
+        assert!(way.command_ns > 100_000 && way.bytes_per_second == 504_123_076, "{way:?}");
     }
 }

@@ -1,0 +1,51 @@
+//! The kernel's threads for work of any CPU, the loop device's among them, kept off the CPU that the drive answers from: else they are there
+//! at one time and beside their client at another, and the detour has two lengths.
+
+use std::fs;
+
+/// Where the kernel is told which CPUs they may use: hexadecimal digits, the lowest last.
+const MASK: &str = "/sys/devices/virtual/workqueue/cpumask";
+
+/// They are elsewhere until this is dropped. Best effort: where the kernel takes no such order they go where they like.
+pub struct KeptOff {
+    before: Option<String>,
+}
+
+impl KeptOff {
+    /// Keeps them off the first CPU, if there are others.
+    pub fn first_cpu() -> Self {
+        let before = fs::read_to_string(MASK).ok().map(|mask| mask.trim().to_owned());
+        let is_told = before.as_deref().and_then(without_first).is_some_and(|mask| fs::write(MASK, mask).is_ok());
+        Self { before: before.filter(|_| is_told) }
+    }
+}
+
+impl Drop for KeptOff {
+    fn drop(&mut self) {
+        if let Some(Err(error)) = self.before.as_ref().map(|before| fs::write(MASK, before)) {
+            eprintln!("{MASK}: {error}; it was {}", self.before.as_deref().unwrap_or_default());
+        }
+    }
+}
+
+/// A mask without its first CPU; none where that is not in it, or is all that is.
+fn without_first(mask: &str) -> Option<String> {
+    let lowest = mask.chars().last()?.to_digit(16).filter(|digit| digit % 2 == 1)?;
+    let others = format!("{}{:x}", &mask[..mask.len() - 1], lowest - 1);
+    others.chars().any(|digit| digit.to_digit(16).is_some_and(|digit| digit > 0)).then_some(others)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mask_loses_its_first_cpu_and_never_its_only_one() {
+        assert_eq!(without_first("3").as_deref(), Some("2"));
+        assert_eq!(without_first("ff,ffffffff").as_deref(), Some("ff,fffffffe"));
+        assert_eq!(without_first("1,00000001").as_deref(), Some("1,00000000"));
+        for kept in ["1", "0,00000001", "2", "", "zz"] {
+            assert_eq!(without_first(kept), None, "{kept}");
+        }
+    }
+}
