@@ -5,8 +5,8 @@ use std::sync::Arc;
 use tandemfs_crash::MemoryDevice;
 use tandemfs_device::{Drive, PersistenceDomain};
 use tandemfs_format::InodeNumber;
-use tandemfs_format::inode::{LINK_MAX, file_type};
-use tandemfs_fs::{Error, FileSystem, FormatOptions, MountOptions, NewInode, RenameMode, WriteOptions, make_file_system};
+use tandemfs_format::inode::{LINK_MAX, Timestamp, file_type};
+use tandemfs_fs::{Error, FileSystem, FormatOptions, MountOptions, NewInode, RenameMode, SetAttributes, WriteOptions, make_file_system};
 
 const ROOT: InodeNumber = InodeNumber::ROOT;
 
@@ -140,4 +140,37 @@ fn a_whiteout_takes_the_place_of_what_moved_away() {
     for name in [&b"two"[..], b"inner"] {
         assert_eq!(fs.lookup(directory, name).expect("there").mode, file_type::CHARACTER);
     }
+}
+
+/// A kernel with a write-back cache says of every file that loses its last name when that was.
+#[test]
+fn the_last_ctime_of_a_file_without_names_takes_no_transaction_and_other_changes_do() {
+    let device = formatted();
+    let fs = mounted(&device);
+    let ctime = Timestamp { seconds: 1_800_000_000, nanoseconds: 7 };
+    let at_ctime = SetAttributes { ctime: Some(ctime), ..SetAttributes::default() };
+    let inode = fs.create(ROOT, b"f", &file()).expect("created");
+    let transactions = |set: &SetAttributes| {
+        let before = fs.statistics().work.transactions;
+        let shown = fs.set_attributes(inode.inode, set).expect("set");
+        assert_eq!(shown.ctime, ctime);
+        fs.statistics().work.transactions - before
+    };
+    assert_eq!(transactions(&at_ctime), 1, "it has a name");
+    fs.remember(inode.inode, inode.generation, 1).expect("held");
+    fs.unlink(ROOT, b"f").expect("unlinked");
+    assert_eq!(transactions(&at_ctime), 0);
+    assert_eq!(transactions(&SetAttributes { permissions: Some(0o600), ..at_ctime }), 1);
+    assert_eq!(fs.attributes(inode.inode).expect("held").mode & 0o777, 0o600);
+    fs.forget(inode.inode, 1);
+
+    // Without a name now does not mean for ever.
+    let nameless = fs.create_nameless(ROOT, &file(), 0).expect("created");
+    fs.remember(nameless.inode, nameless.generation, 1).expect("held");
+    fs.set_attributes(nameless.inode, &at_ctime).expect("set");
+    fs.link(nameless.inode, ROOT, b"named").expect("linked");
+    let shown = fs.attributes(nameless.inode).expect("there");
+    fs.forget(nameless.inode, 1);
+    drop(fs);
+    assert_eq!(mounted(&device).lookup(ROOT, b"named").expect("there"), shown);
 }
