@@ -7,13 +7,15 @@ use std::cell::Cell;
 use std::hint::spin_loop;
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::thread::sleep;
+use std::thread::{sleep, yield_now};
 use std::time::{Duration, Instant};
 
 use tandemfs_device::VirtualTime as _;
 
-/// Waits up to this many nanoseconds spin: the kernel's timer slack, by which a sleep may come late.
-const SPIN_NS_MAX: u64 = 60_000;
+/// Longer waits sleep for all but this many nanoseconds: the kernel's timer slack, by which a sleep may come late.
+const AWAKE_NS_MAX: u64 = 60_000;
+/// Up to this many nanoseconds a wait keeps its CPU: letting another thread run takes about as long.
+const SPIN_NS_MAX: u64 = 4_000;
 
 /// A drive's time, in nanoseconds.
 #[derive(Debug)]
@@ -105,10 +107,13 @@ fn wait_until(deadline: u64) {
         if remaining == 0 {
             return;
         }
-        if remaining > SPIN_NS_MAX {
-            sleep(Duration::from_nanos(remaining - SPIN_NS_MAX));
-        } else {
+        if remaining <= SPIN_NS_MAX {
             spin_loop();
+        } else if remaining <= AWAKE_NS_MAX {
+            // A processor that waits for a real drive does other work.
+            yield_now();
+        } else {
+            sleep(Duration::from_nanos(remaining - AWAKE_NS_MAX));
         }
     }
 }
