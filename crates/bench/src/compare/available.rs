@@ -1,5 +1,6 @@
 //! Who can take part on this machine, and which versions of programs do.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 use std::process::Stdio;
@@ -65,8 +66,8 @@ fn missing(peer: Peer) -> Option<String> {
     (!is_known()).then(|| format!("this kernel has no {kernel_type}"))
 }
 
-/// Programs that take part, and their versions.
-pub fn versions(peers: &[Peer]) -> Vec<(String, String)> {
+/// Programs that take part, for the peers and of the cases, and their versions.
+pub fn versions(peers: &[Peer], of_cases: &BTreeSet<&str>) -> Vec<(String, String)> {
     let mut versions = vec![("tandemfs".to_owned(), env!("CARGO_PKG_VERSION").to_owned())];
     let mut types: Vec<&str> = peers.iter().filter_map(|peer| kernel_type(*peer)).collect();
     types.dedup();
@@ -75,6 +76,8 @@ pub fn versions(peers: &[Peer]) -> Vec<(String, String)> {
         let word = if kernel_type == "btrfs" { "--version" } else { "-V" };
         versions.extend(version(&program, word).map(|version| (program, version)));
     }
+    let of_cases = of_cases.iter().filter_map(|program| Some(((*program).to_owned(), version(program, "--version")?)));
+    versions.extend(of_cases);
     versions
 }
 

@@ -85,7 +85,8 @@ pub fn compare(arguments: &CompareArguments) -> Result<()> {
 
     fs::create_dir_all(&arguments.output).map_err(|error| Failure::new(format!("{}: {error}", arguments.output.display())))?;
     let results = arguments.output.join(RESULTS);
-    let header = header(&extent, &settings, &peers, left_out);
+    let programs = chosen.iter().flat_map(|case| case.programs().iter().copied()).collect();
+    let header = header(&extent, &settings, versions(&peers, &programs), left_out);
     let mut store = if arguments.resume { Store::resume(&results, header)? } else { Store::create(&results, header)? };
     let outcome = measure(&chosen, &places, &peers, &extent, &settings, &mut store, arguments.common.json);
     let failed = outcome?;
@@ -272,7 +273,7 @@ fn with_programs(chosen: Cases, left_out: &mut Vec<(String, String)>) -> Result<
     Ok(present)
 }
 
-fn header(extent: &Extent, settings: &Settings, peers: &[Peer], left_out: Vec<(String, String)>) -> Header {
+fn header(extent: &Extent, settings: &Settings, programs: Vec<(String, String)>, left_out: Vec<(String, String)>) -> Header {
     let mut named = settings.named();
     named.insert(0, ("extent".to_owned(), extent.name.to_owned()));
     named.insert(1, ("rounds".to_owned(), extent.rounds.to_string()));
@@ -282,7 +283,7 @@ fn header(extent: &Extent, settings: &Settings, peers: &[Peer], left_out: Vec<(S
     Header {
         version: VERSION,
         machine: machine::facts().into_iter().map(|(name, value)| (name.to_owned(), value)).collect(),
-        programs: versions(peers),
+        programs,
         settings: named,
         left_out,
         calibration: Vec::new(),
