@@ -28,6 +28,30 @@ impl Drop for KeptOff {
     }
 }
 
+/// What the kernel was told before a drive was started, for whoever finds that the drive's process was killed.
+pub struct Before(Option<String>);
+
+impl Before {
+    /// Now, before the start.
+    pub fn now() -> Self {
+        Self(fs::read_to_string(MASK).ok().map(|mask| mask.trim().to_owned()))
+    }
+
+    /// Whether they may use the first CPU, or nobody knows.
+    #[cfg(test)]
+    pub fn is_with_first(&self) -> bool {
+        self.0.as_deref().and_then(|mask| mask.chars().last()?.to_digit(16)).is_none_or(|digit| digit % 2 == 1)
+    }
+
+    /// Says it again, where the kernel threads are still kept off.
+    pub fn restore(&self) {
+        let Some(before) = &self.0 else { return };
+        if Self::now().0.is_some_and(|mask| without_first(before) == Some(mask)) {
+            drop(KeptOff { before: Some(before.clone()) });
+        }
+    }
+}
+
 /// A mask without its first CPU; none where that is not in it, or is all that is.
 fn without_first(mask: &str) -> Option<String> {
     let lowest = mask.chars().last()?.to_digit(16).filter(|digit| digit % 2 == 1)?;

@@ -194,6 +194,8 @@ pub struct Drive {
     loop_device: PathBuf,
     bytes: u64,
     conversation: Mutex<Conversation>,
+    /// For a process that was killed.
+    kernel_threads: kernel_threads::Before,
     /// Removed after the process has ended.
     directory: TempDir,
 }
@@ -232,9 +234,10 @@ fn start_with(directory: &Path, bytes: u64, settings: &Settings, memory: Memory)
         Memory::AsTandemfs => settings.create_own_image(&image, bytes).map(|()| 0)?,
     };
     let order = Order { image, mountpoint, directory: directory.path().to_owned(), cache_bytes, detour: settings.detour };
+    let kernel_threads = kernel_threads::Before::now();
     let mut conversation = Conversation::start(order)?;
     match conversation.next()? {
-        Answer::Ready(loop_device) => Ok(Drive { loop_device, bytes, conversation: Mutex::new(conversation), directory }),
+        Answer::Ready(loop_device) => Ok(Drive { loop_device, bytes, conversation: Mutex::new(conversation), kernel_threads, directory }),
         Answer::Failed(sentence) => Err(Failure::new(sentence)),
         other => Err(Failure::new(format!("the drive's process began with {other:?}"))),
     }
@@ -348,6 +351,7 @@ impl Drop for Drive {
         if self.conversation.get_mut().end() {
             return;
         }
+        self.kernel_threads.restore();
         if let Err(failure) = loop_device::clear(&self.loop_device, &self.directory.path().join(MOUNTPOINT)) {
             eprintln!("the drive behind {} is not taken down: {failure}", self.loop_device.display());
         }
