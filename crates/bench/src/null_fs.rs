@@ -9,7 +9,7 @@ use std::sync::LazyLock;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use fuser::{
-    BackgroundSession, BsdFileFlags, Config, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo, InitFlags,
+    BackgroundSession, BsdFileFlags, Config, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo,
     KernelConfig, LockOwner, MountOption, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyEmpty, ReplyEntry, ReplyOpen,
     ReplyWrite, ReplyXattr, Request, Session, TimeOrNow, WriteFlags,
 };
@@ -19,7 +19,6 @@ use tandemfs_fuse::{Mode, MountSettings};
 
 const VALID: Duration = Duration::from_secs(3600);
 const REQUEST_BYTES_MAX: u32 = 1 << 20;
-const BACKGROUND_MAX: u16 = 64;
 const HANDLE: FileHandle = FileHandle(0);
 
 /// The file system.
@@ -110,21 +109,8 @@ impl NullFs {
 
 impl Filesystem for NullFs {
     fn init(&mut self, _request: &Request, config: &mut KernelConfig) -> io::Result<()> {
-        let wanted = [
-            InitFlags::FUSE_DO_READDIRPLUS,
-            InitFlags::FUSE_READDIRPLUS_AUTO,
-            InitFlags::FUSE_PARALLEL_DIROPS,
-            InitFlags::FUSE_ASYNC_DIO,
-            InitFlags::FUSE_CACHE_SYMLINKS,
-            InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP,
-            InitFlags::FUSE_EXPLICIT_INVAL_DATA,
-        ];
-        for flag in wanted.into_iter().chain(self.relaxed.then_some(InitFlags::FUSE_WRITEBACK_CACHE)) {
-            let _the_kernel_may_not_know_it = config.add_capabilities(flag);
-        }
-        let _nearest = config.set_max_write(REQUEST_BYTES_MAX).or_else(|possible| config.set_max_write(possible));
-        let _nearest = config.set_max_readahead(REQUEST_BYTES_MAX).or_else(|possible| config.set_max_readahead(possible));
-        let _nearest = config.set_max_background(BACKGROUND_MAX);
+        // Without lists, of which it has none: the limit is the fewest requests.
+        tandemfs_fuse::negotiate(config, self.relaxed, false, REQUEST_BYTES_MAX);
         Ok(())
     }
 

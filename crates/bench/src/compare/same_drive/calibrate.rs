@@ -44,8 +44,8 @@ const MEASURED: Duration = Duration::from_millis(60);
 const PASSES: usize = 3;
 /// Times that the detour is adjusted before anything is judged.
 const ROUGH_ATTEMPTS: u32 = 3;
-/// Times that everything is measured before the machine is called too noisy; some three minutes.
-const ATTEMPTS: u32 = ROUGH_ATTEMPTS + 6;
+/// Times that everything is measured and judged before the machine is called too noisy; with the above some three minutes.
+const ATTEMPTS: u32 = 6;
 /// Requests that may be measured again: where more are beyond the tolerance, the detour is not found yet.
 const AGAIN_MAX: usize = 5;
 /// How much of what is found is believed.
@@ -117,39 +117,36 @@ pub fn calibrate(directory: &Path, settings: &Settings, longer_way: bool, say: &
         both = Both::new(directory, &settings)?;
     }
     let mut points = Points::default();
+    let mut adjust = |found: &[Found]| {
+        settings.detour = points.adjusted(found);
+        both.drive.set_detour(settings.detour)
+    };
+    for _ in 0..ROUGH_ATTEMPTS {
+        adjust(&both.measure_all(&plain_shapes())?)?;
+    }
     let mut worst = (f64::INFINITY, String::new());
-    for attempt in 0..ATTEMPTS {
-        let is_rough = attempt < ROUGH_ATTEMPTS;
-        let shapes = if is_rough { plain_shapes() } else { all_shapes() };
-        let found = both.measure_all(&shapes)?;
-        let found = if is_rough { found } else { both.measured_again(found)? };
-        match worst_of(&found) {
-            None if !is_rough => {
-                for (_, found) in both.measure_all(&large_shapes())? {
-                    if let Some(sentence) = large_note(&found) {
-                        say(&sentence);
-                        notes.push(sentence);
-                    }
+    for _ in 0..ATTEMPTS {
+        let found = both.measured_again(both.measure_all(&all_shapes())?)?;
+        let Some(off) = worst_of(&found) else {
+            for (_, found) in both.measure_all(&large_shapes())? {
+                if let Some(sentence) = large_note(&found) {
+                    say(&sentence);
+                    notes.push(sentence);
                 }
-                let calibrations: Vec<_> = found.into_iter().map(|(_, calibration)| calibration).collect();
-                calibrations.iter().for_each(|calibration| say(&sentence_of(calibration)));
-                return Ok(Calibrated { settings, calibrations, notes });
             }
-            Some(off) if !is_rough => {
-                for (_, row) in found.iter().filter(|(_, row)| !is_equal(row.loop_ns, row.drive_ns)) {
-                    say(&format!("not yet: {}", sentence_of(row)));
-                }
-                worst = if off.0 < worst.0 { off } else { worst };
-            }
-            _ => {}
+            let calibrations: Vec<_> = found.into_iter().map(|(_, calibration)| calibration).collect();
+            calibrations.iter().for_each(|calibration| say(&sentence_of(calibration)));
+            return Ok(Calibrated { settings, calibrations, notes });
+        };
+        for (_, row) in found.iter().filter(|(_, row)| !is_equal(row.loop_ns, row.drive_ns)) {
+            say(&format!("not yet: {}", sentence_of(row)));
         }
-        settings.detour = points.adjusted(&found);
-        both.drive.set_detour(settings.detour)?;
+        worst = if off.0 < worst.0 { off } else { worst };
+        adjust(&found)?;
     }
     Err(Failure::new(format!(
-        "nothing is compared on the same drive: after {} attempts the loop device and the drive's own block path differ by {:.0} % ({}), and \
-         {:.0} % is allowed; the machine is too noisy or has too few CPUs for the drive",
-        ATTEMPTS - ROUGH_ATTEMPTS,
+        "nothing is compared on the same drive: after {ATTEMPTS} attempts the loop device and the drive's own block path differ by {:.0} % ({}), \
+         and {:.0} % is allowed; the machine is too noisy or has too few CPUs for the drive",
         worst.0 * 100.0,
         worst.1,
         TOLERANCE * 100.0

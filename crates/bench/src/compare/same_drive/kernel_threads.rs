@@ -14,7 +14,7 @@ pub struct KeptOff {
 impl KeptOff {
     /// Keeps them off the first CPU, if there are others.
     pub fn first_cpu() -> Self {
-        let before = fs::read_to_string(MASK).ok().map(|mask| mask.trim().to_owned());
+        let before = mask();
         let is_told = before.as_deref().and_then(without_first).is_some_and(|mask| fs::write(MASK, mask).is_ok());
         Self { before: before.filter(|_| is_told) }
     }
@@ -22,9 +22,19 @@ impl KeptOff {
 
 impl Drop for KeptOff {
     fn drop(&mut self) {
-        if let Some(Err(error)) = self.before.as_ref().map(|before| fs::write(MASK, before)) {
-            eprintln!("{MASK}: {error}; it was {}", self.before.as_deref().unwrap_or_default());
+        if let Some(before) = &self.before {
+            say_again(before);
         }
+    }
+}
+
+fn mask() -> Option<String> {
+    fs::read_to_string(MASK).ok().map(|mask| mask.trim().to_owned())
+}
+
+fn say_again(before: &str) {
+    if let Err(error) = fs::write(MASK, before) {
+        eprintln!("{MASK}: {error}; it was {before}");
     }
 }
 
@@ -34,7 +44,7 @@ pub struct Before(Option<String>);
 impl Before {
     /// Now, before the start.
     pub fn now() -> Self {
-        Self(fs::read_to_string(MASK).ok().map(|mask| mask.trim().to_owned()))
+        Self(mask())
     }
 
     /// Whether they may use the first CPU, or nobody knows.
@@ -46,8 +56,8 @@ impl Before {
     /// Says it again, where the kernel threads are still kept off.
     pub fn restore(&self) {
         let Some(before) = &self.0 else { return };
-        if Self::now().0.is_some_and(|mask| without_first(before) == Some(mask)) {
-            drop(KeptOff { before: Some(before.clone()) });
+        if mask().is_some_and(|mask| without_first(before) == Some(mask)) {
+            say_again(before);
         }
     }
 }

@@ -17,6 +17,7 @@
 //!         again while they wait there are programmed once, and pages there are read without the flash.
 //! [SD5] What crossed is counted where the drive gets it, by sectors; `structure/` says whose sectors they are.
 
+pub mod answers;
 pub mod cache;
 pub mod calibrate;
 pub mod detour;
@@ -150,7 +151,7 @@ impl Settings {
     /// # Errors
     /// A profile without timing; those of making an image.
     pub fn create_own_image(&self, path: &Path, block_bytes: u64) -> Result<()> {
-        self.model()?;
+        self.model()?; // a profile without times is refused
         let options = CreateOptions { profile: self.profile.clone(), memory_bytes: self.memory_bytes, block_bytes };
         tandemfs_emulator::create_with(path, &options, &self.chosen())?;
         Ok(())

@@ -28,10 +28,11 @@ use fuser::{
 use parking_lot::{Mutex, RwLock};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::thread::{CpuSet, sched_setaffinity};
-use tandemfs_device::{BlockRequest, Device, DeviceError, FlashCounts};
+use tandemfs_device::{BlockPath, BlockRequest, Device, DeviceError, FlashCounts};
 use tandemfs_emulator::OpenOptions;
 use tandemfs_format::{SECTOR_BYTES, Sector};
 
+use super::answers::{Queue, Reply, Waiting};
 use super::cache::TransparentCache;
 use super::detour::{Detour, release_ns};
 use super::kernel_threads::KeptOff;
@@ -50,6 +51,8 @@ const REQUEST_BYTES_MAX: u32 = 1 << 20;
 const BACKGROUND_MAX: u16 = 128;
 /// [S2] How long after the last request the thread looks for another before it sleeps.
 const AWAKE_NS: u64 = 500_000;
+/// [S2] Furthest back that a request is believed to have come, in nanoseconds: some 16 requests' handling.
+const BUSY_NS_MAX: u64 = 200_000;
 
 /// The block path of a drive, and what crossed it.
 struct BlockFile {
@@ -70,84 +73,6 @@ struct BlockFile {
     flash_before: Mutex<FlashCounts>,
 }
 
-/// Furthest back that a request is believed to have come, in nanoseconds: some 16 requests' handling.
-const BUSY_NS_MAX: u64 = 200_000;
-
-/// An answer that the drive would not have yet.
-struct Answering {
-    release_ns: u64,
-    reply: Reply,
-}
-
-enum Reply {
-    Read(ReplyData, Vec<u8>, usize),
-    Written(ReplyWrite, u32),
-    Flushed(ReplyEmpty),
-}
-
-/// What the drive is at.
-#[derive(Default)]
-struct Queue {
-    /// The latest first, so that the next is the last.
-    answers: Vec<Answering>,
-    /// Of answers that left, for the next.
-    buffers: Vec<Vec<u8>>,
-    last_ns: u64,
-    /// Since when there was always something to do.
-    busy_since_ns: u64,
-    cost: SendCost,
-}
-
-/// What sending an answer takes: running means.
-#[derive(Debug, Default)]
-struct SendCost {
-    answer_ns: f64,
-    byte_ns: f64,
-}
-
-impl SendCost {
-    const SMALL_BYTES: usize = 8 << 10;
-    const SHARE: f64 = 0.05;
-
-    fn learn(&mut self, bytes: usize, took_ns: u64) {
-        let took = took_ns as f64;
-        if bytes <= Self::SMALL_BYTES {
-            self.answer_ns += (took - self.answer_ns) * Self::SHARE;
-        } else {
-            self.byte_ns += ((took - self.answer_ns).max(0.0) / bytes as f64 - self.byte_ns) * Self::SHARE;
-        }
-    }
-
-    fn of(&self, bytes: usize) -> u64 {
-        (self.answer_ns + self.byte_ns * bytes as f64) as u64
-    }
-}
-
-impl Reply {
-    /// Bytes that go with it.
-    fn bytes(&self) -> usize {
-        match self {
-            Self::Read(_, _, length) => *length,
-            Self::Written(..) | Self::Flushed(_) => 0,
-        }
-    }
-}
-
-impl Queue {
-    fn add(&mut self, answer: Answering) {
-        let place = self.answers.partition_point(|other| other.release_ns > answer.release_ns);
-        self.answers.insert(place, answer);
-    }
-
-    /// When the next answer has to leave so that none is late.
-    fn next_leaves_ns(&self) -> Option<u64> {
-        self.answers.iter().fold(None, |behind: Option<u64>, answer| {
-            let in_time = behind.map_or(u64::MAX, |behind| behind.saturating_sub(self.cost.of(answer.reply.bytes())));
-            Some(answer.release_ns.min(in_time))
-        })
-    }
-}
-
 /// The file system of one file.
 struct DriveFs {
     file: Arc<BlockFile>,
@@ -162,14 +87,22 @@ impl BlockFile {
         self.start.elapsed().as_nanos() as u64
     }
 
-    /// Does requests on the drive. Returns when it would be done ([S1]).
-    fn transfer(&self, arrival_ns: u64, request: BlockRequest<'_>) -> std::result::Result<u64, DeviceError> {
+    /// Does something on the drive that came then. Returns when it would be done ([S1]).
+    fn reckoned(
+        &self,
+        arrival_ns: u64,
+        work: impl FnOnce(&dyn BlockPath) -> std::result::Result<(), DeviceError>,
+    ) -> std::result::Result<u64, DeviceError> {
         let clock = self.device.virtual_time();
         if let Some(clock) = clock {
             clock.set_now_ns(arrival_ns);
         }
-        self.device.block_path().transfer(&mut [request], &mut || {})?;
+        work(self.device.block_path())?;
         Ok(clock.map_or(arrival_ns, |clock| clock.now_ns()))
+    }
+
+    fn transfer(&self, arrival_ns: u64, request: BlockRequest<'_>) -> std::result::Result<u64, DeviceError> {
+        self.reckoned(arrival_ns, |path| path.transfer(&mut [request], &mut || {}))
     }
 
     fn touch(&self, offset: u64, length: u64) -> bool {
@@ -198,12 +131,7 @@ impl BlockFile {
 
     fn make_durable(&self, arrival_ns: u64) -> std::result::Result<u64, DeviceError> {
         self.flushes.fetch_add(1, Relaxed);
-        let clock = self.device.virtual_time();
-        if let Some(clock) = clock {
-            clock.set_now_ns(arrival_ns);
-        }
-        self.device.block_path().flush()?;
-        let done = clock.map_or(arrival_ns, |clock| clock.now_ns());
+        let done = self.reckoned(arrival_ns, |path| path.flush())?;
         Ok(release_ns(arrival_ns, done, self.detour.read().of(false, 0, 0)))
     }
 
@@ -250,29 +178,8 @@ impl DriveFs {
     /// Keeps an answer until it is time, and sends those whose time has come.
     fn answer(&self, release_ns: u64, reply: Reply) {
         let mut queue = self.queue.lock();
-        queue.add(Answering { release_ns, reply });
-        self.send_due(&mut queue);
-    }
-
-    fn send_due(&self, queue: &mut Queue) {
-        while let Some(leaves_ns) = queue.next_leaves_ns() {
-            let begun = self.file.now_ns();
-            if leaves_ns > begun {
-                return;
-            }
-            let Some(next) = queue.answers.pop() else { return };
-            let bytes = next.reply.bytes();
-            match next.reply {
-                Reply::Read(reply, buffer, length) => {
-                    reply.data(&buffer[..length]);
-                    queue.buffers.push(buffer);
-                }
-                Reply::Written(reply, length) => reply.written(length),
-                Reply::Flushed(reply) => reply.ok(),
-            }
-            queue.last_ns = self.file.now_ns();
-            queue.cost.learn(bytes, queue.last_ns - begun);
-        }
+        queue.add(Waiting { release_ns, reply });
+        queue.send_due(|| self.file.now_ns());
     }
 
     /// When the request that is being handled came ([S2]), and how many others have no answer yet.
@@ -283,7 +190,7 @@ impl DriveFs {
             queue.busy_since_ns = now;
         }
         queue.busy_since_ns = queue.busy_since_ns.max(now.saturating_sub(BUSY_NS_MAX));
-        (queue.busy_since_ns, queue.answers.len())
+        (queue.busy_since_ns, queue.count())
     }
 
     fn buffer(&self, length: usize) -> Vec<u8> {
@@ -332,8 +239,8 @@ impl Filesystem for DriveFs {
     fn idle(&self) {
         let mut queue = self.queue.lock();
         queue.busy_since_ns = 0;
-        self.send_due(&mut queue);
-        let is_awake = !queue.answers.is_empty() || self.file.now_ns() < queue.last_ns + AWAKE_NS;
+        queue.send_due(|| self.file.now_ns());
+        let is_awake = queue.count() > 0 || self.file.now_ns() < queue.last_ns + AWAKE_NS;
         if is_awake {
             return spin_loop();
         }

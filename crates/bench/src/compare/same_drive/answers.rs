@@ -1,0 +1,132 @@
+//! Answers of the drive's server that wait for their time ([S2]): of several that are due together the first leave so much earlier that the
+//! last leaves in time.
+//!
+//! [S2]: super::server
+
+use fuser::{ReplyData, ReplyEmpty, ReplyWrite};
+
+/// An answer that the drive would not have yet.
+pub struct Waiting {
+    /// When, in the server's nanoseconds, if nothing else leaves then.
+    pub release_ns: u64,
+    /// What is said.
+    pub reply: Reply,
+}
+
+/// What is said to the kernel.
+pub enum Reply {
+    /// So many bytes of a buffer.
+    Read(ReplyData, Vec<u8>, usize),
+    /// So many bytes were written.
+    Written(ReplyWrite, u32),
+    /// Nothing more than that it is done.
+    Flushed(ReplyEmpty),
+}
+
+/// What the drive is at.
+#[derive(Default)]
+pub struct Queue {
+    /// The latest first, so that the next is the last.
+    answers: Vec<Waiting>,
+    /// Of answers that left, for the next.
+    pub buffers: Vec<Vec<u8>>,
+    /// When the last answer left.
+    pub last_ns: u64,
+    /// Since when there was always something to do; 0 where there is nothing.
+    pub busy_since_ns: u64,
+    cost: SendCost,
+}
+
+/// What sending an answer takes: running means.
+#[derive(Debug, Default)]
+struct SendCost {
+    answer_ns: f64,
+    byte_ns: f64,
+}
+
+impl SendCost {
+    const SMALL_BYTES: usize = 8 << 10;
+    const SHARE: f64 = 0.05;
+
+    fn learn(&mut self, bytes: usize, took_ns: u64) {
+        let took = took_ns as f64;
+        if bytes <= Self::SMALL_BYTES {
+            self.answer_ns += (took - self.answer_ns) * Self::SHARE;
+        } else {
+            self.byte_ns += ((took - self.answer_ns).max(0.0) / bytes as f64 - self.byte_ns) * Self::SHARE;
+        }
+    }
+
+    fn of(&self, bytes: usize) -> u64 {
+        (self.answer_ns + self.byte_ns * bytes as f64) as u64
+    }
+}
+
+impl Reply {
+    /// Bytes that go with it.
+    fn bytes(&self) -> usize {
+        match self {
+            Self::Read(_, _, length) => *length,
+            Self::Written(..) | Self::Flushed(_) => 0,
+        }
+    }
+}
+
+impl Queue {
+    /// Keeps an answer until it is time.
+    pub fn add(&mut self, answer: Waiting) {
+        let place = self.answers.partition_point(|other| other.release_ns > answer.release_ns);
+        self.answers.insert(place, answer);
+    }
+
+    /// When the next answer has to leave so that none is late.
+    fn next_leaves_ns(&self) -> Option<u64> {
+        self.answers.iter().fold(None, |behind: Option<u64>, answer| {
+            let in_time = behind.map_or(u64::MAX, |behind| behind.saturating_sub(self.cost.of(answer.reply.bytes())));
+            Some(answer.release_ns.min(in_time))
+        })
+    }
+
+    /// Sends those whose time has come.
+    pub fn send_due(&mut self, now_ns: impl Fn() -> u64) {
+        while let Some(leaves_ns) = self.next_leaves_ns() {
+            let begun = now_ns();
+            if leaves_ns > begun {
+                return;
+            }
+            let Some(next) = self.answers.pop() else { return };
+            let bytes = next.reply.bytes();
+            match next.reply {
+                Reply::Read(reply, buffer, length) => {
+                    reply.data(&buffer[..length]);
+                    self.buffers.push(buffer);
+                }
+                Reply::Written(reply, length) => reply.written(length),
+                Reply::Flushed(reply) => reply.ok(),
+            }
+            self.last_ns = now_ns();
+            self.cost.learn(bytes, self.last_ns - begun);
+        }
+    }
+
+    /// Answers that have not left.
+    pub fn count(&self) -> usize {
+        self.answers.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_answers_take_is_learnt_by_their_size() {
+        let mut cost = SendCost::default();
+        for _ in 0..1_000 {
+            cost.learn(0, 2_000);
+            cost.learn(64 << 10, 2_000 + (64 << 10) / 4);
+        }
+        assert!((1_990..=2_010).contains(&cost.of(0)), "{cost:?}");
+        assert!((18_000..=18_800).contains(&cost.of(64 << 10)), "{cost:?}");
+    }
+}
