@@ -56,7 +56,7 @@ pub fn mount(mountpoint: &Path, settings: &MountSettings) -> io::Result<Backgrou
         MountOption::NoDev,
         MountOption::NoSuid,
     ];
-    config.n_threads = Some(settings.thread_count());
+    settings.set_threads(&mut config);
     Session::new(file_system, mountpoint, &config)?.spawn()
 }
 

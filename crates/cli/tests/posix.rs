@@ -11,7 +11,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use support::{Mount, Place, succeeds};
+use support::{Mount, OverIoUring, Place, succeeds};
 use tandemfs_posix::{Arguments, Difference, Guardian, Host, Memory, run, whole_size};
 
 /// What the mounts may take for metadata.
@@ -50,6 +50,12 @@ impl Mounted {
         let memory = format!("memory={}M", MEMORY_OPTION_BYTES >> 20);
         let mount = self.place.mount(&format!("allow_other,{memory},{}{}{options}", self.mode, if options.is_empty() { "" } else { "," }));
         *self.mount.borrow_mut() = Some(mount);
+    }
+
+    /// Holds what the mount says of itself against what was asked for.
+    fn comes_over(&self, ring: bool) {
+        let info: serde_json::Value = serde_json::from_str(&succeeds(&["info", "--json", &self.place.mountpoint()])).expect("JSON");
+        assert_eq!(info["requests_over"], if ring { "io_uring" } else { "device" });
     }
 
     /// None where a remount failed before.
@@ -112,8 +118,16 @@ impl Host for Mounted {
 
 fn main() -> ExitCode {
     let arguments = Arguments::of_process();
-    let modes = [("relaxed", "relaxed"), ("strict", "strict"), ("strict,atomic", "atomic")];
-    if arguments.lists(&modes.map(|(_, name)| name)) {
+    // Mode, name, and whether requests come over io_uring.
+    let modes = [
+        ("relaxed", "relaxed", false),
+        ("strict", "strict", false),
+        ("strict,atomic", "atomic", false),
+        ("relaxed", "relaxed-ring", true),
+        ("strict", "strict-ring", true),
+        ("strict,atomic", "atomic-ring", true),
+    ];
+    if arguments.lists(&modes.map(|(_, name, _)| name)) {
         return ExitCode::SUCCESS;
     }
     if !rustix::process::geteuid().is_root() {
@@ -121,9 +135,15 @@ fn main() -> ExitCode {
         return ExitCode::SUCCESS;
     }
     let mut failed = 0;
-    for (mode, name) in modes {
+    for (mode, name, ring) in modes {
         if arguments.wants_any(name) {
+            let set = OverIoUring::set(ring);
+            if ring && set.is_none() {
+                println!("{name}: not run, this kernel has no FUSE over io_uring");
+                continue;
+            }
             let mounted = Mounted::new(mode, name);
+            mounted.comes_over(ring);
             failed += run(&mounted, &arguments);
             mounted.end();
         }

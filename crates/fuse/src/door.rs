@@ -14,7 +14,6 @@
 //!      write took the bits, so it keeps no attributes of files that have them. `security.capability` goes with every change of the bytes,
 //!      the size or the owner, whoever makes it.
 
-use std::cell::RefCell;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -61,11 +60,6 @@ pub(crate) struct Door {
     pub(crate) reserve: Reserve,
     /// Of whom the last line in the log was, and the path that it had: a program that meets damage often must not make each line dear.
     pub(crate) logged: Mutex<Option<(InodeNumber, String, Instant)>>,
-}
-
-thread_local! {
-    /// One buffer a serving thread for READ: zeroing a new one costs more than the read.
-    static READ_BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
 impl Door {
@@ -194,15 +188,5 @@ impl Door {
             zone.available_bytes < LOW_SPACE_BYTES.min(zone.total_bytes / 16) + self.reserve.bytes(zone.total_bytes)
         };
         low(&space.block) || low(&space.memory)
-    }
-
-    /// Runs a read into the thread's buffer.
-    pub(crate) fn with_read_buffer<T>(size: usize, read: impl FnOnce(&mut [u8]) -> T) -> T {
-        READ_BUFFER.with_borrow_mut(|buffer| {
-            if buffer.len() < size {
-                buffer.resize(size, 0);
-            }
-            read(&mut buffer[..size])
-        })
     }
 }

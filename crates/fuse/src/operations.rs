@@ -226,9 +226,8 @@ impl fuser::Filesystem for Door {
     ) {
         let size = size.min(self.request_bytes_max);
         let options = ReadOptions { keep_pages: self.may_come_back(inode(node), size) };
-        Self::with_read_buffer(size as usize, |buffer| match self.fs.read_with(inode(node), offset, buffer, options) {
-            Ok(read) => reply.data(&buffer[..read]),
-            Err(error) => reply.error(self.failed("read", node, &error)),
+        reply.fill(size as usize, |buffer| {
+            self.fs.read_with(inode(node), offset, buffer, options).map_err(|error| self.failed("read", node, &error))
         });
     }
 

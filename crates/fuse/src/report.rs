@@ -93,6 +93,7 @@ pub(crate) fn info(fs: &FileSystem, settings: &MountSettings, mounted_since: Ins
         "reserved_percent": settings.reserved_percent,
         "persistence_domain": fs.drive().domain().name(),
         "block_bytes": superblock.geometry.block_bytes(),
+        "requests_over": "device",
         "threads": settings.thread_count(),
         "mounted_seconds": mounted_since.elapsed().as_secs(),
         "stopped": fs.stopped(),

@@ -39,6 +39,7 @@ pub fn serve(fs: &Arc<FileSystem>, mountpoint: &Path, settings: &MountSettings, 
     let channel = mounting::mount(&mountpoint, settings)?;
     let mut guard = Guard { mountpoint: mountpoint.clone(), armed: true };
     let session = Answering::start(fs, channel, settings, REQUEST_BYTES_MAX).map_err(failed)?;
+    let ring_threads = session.ring_threads();
     let mounted = mounts::find(&mountpoint).map_err(failed)?;
     if let Some(mounted) = &mounted {
         read_ahead(mounted);
@@ -52,8 +53,8 @@ pub fn serve(fs: &Arc<FileSystem>, mountpoint: &Path, settings: &MountSettings, 
     }
     // INIT is answered and somebody serves: from here on every request is. The daemon itself never asks its own mount: killed meanwhile,
     // the thread that asks would wait for ever for those that are gone, and keep the mount and the device.
-    let control = mounted.as_ref().and_then(|mounted| control(fs, settings, mounted));
-    tracing::info!(mountpoint = %mountpoint.display(), source = settings.source, mode = settings.mode.name(), "mounted");
+    let control = mounted.as_ref().and_then(|mounted| control(fs, settings, ring_threads, mounted));
+    tracing::info!(mountpoint = %mountpoint.display(), source = settings.source, mode = settings.mode.name(), ring_threads, "mounted");
     ready();
 
     let result = serving.join().unwrap_or_else(|_| Err(io::Error::other("a serving thread panicked")));
@@ -76,6 +77,11 @@ impl Answering {
         let (reserve, logged) = (Reserve::new(settings.reserved_percent), Mutex::default());
         let door = Door { fs: Arc::clone(fs), mode, read_only, attributes, writers, request_bytes_max, reserve, logged };
         fuser::Session::from_fd(door, channel, settings.access(), settings.session()).map(Self)
+    }
+
+    /// Threads that serve requests over io_uring; 0 where all come over the device.
+    pub fn ring_threads(&self) -> usize {
+        self.0.ring_threads()
     }
 
     /// Answers until the other end is done. What fuser takes for a breach of the protocol is an error.
@@ -114,9 +120,9 @@ impl Drop for Guard {
     }
 }
 
-fn control(fs: &Arc<FileSystem>, settings: &MountSettings, mounted: &Mounted) -> Option<Server> {
+fn control(fs: &Arc<FileSystem>, settings: &MountSettings, ring_threads: usize, mounted: &Mounted) -> Option<Server> {
     let (fs, settings, mountpoint) = (Arc::clone(fs), settings.clone(), mounted.mountpoint.clone());
-    let desk = Desk { fs, settings, mountpoint, since: Instant::now(), scrubs: AtomicBool::new(false) };
+    let desk = Desk { fs, settings, ring_threads, mountpoint, since: Instant::now(), scrubs: AtomicBool::new(false) };
     Server::start(mounted, Arc::new(desk))
         .inspect_err(|error| tracing::warn!("no control socket, so 'tandemfs stats' cannot ask this mount: {error}"))
         .ok()
@@ -126,6 +132,7 @@ fn control(fs: &Arc<FileSystem>, settings: &MountSettings, mounted: &Mounted) ->
 struct Desk {
     fs: Arc<FileSystem>,
     settings: MountSettings,
+    ring_threads: usize,
     mountpoint: PathBuf,
     since: Instant,
     /// One at a time: two would only halve each other's pace.
@@ -144,6 +151,10 @@ impl Answer for Desk {
             }
             Request::Info => {
                 let mut info = report::info(&self.fs, &self.settings, self.since);
+                if self.ring_threads > 0 {
+                    info["requests_over"] = json!("io_uring");
+                    info["threads"] = json!(self.ring_threads + 1);
+                }
                 info["mountpoint"] = json!(self.mountpoint.to_string_lossy());
                 info
             }

@@ -8,8 +8,11 @@ use fuser::{Config, SessionACL};
 /// A single client's request takes some 3 us where the kernel wakes the serving thread on the client's own CPU, and some 34 us where it
 /// wakes it on the other (two virtual CPUs under load). Which of the two is the scheduler's choice and holds for thousands of requests;
 /// more waiting threads make the slow one likelier (in 24 runs each: about 4 with one thread, 6 with two, 13 with four), so there are no
-/// more threads than CPUs. Queues that belong to a CPU would settle it (FUSE over io_uring), which fuser 0.18 does not have.
+/// more threads than CPUs.
 const CLONED_CHANNELS_ABOVE: usize = 4;
+/// Where each CPU has a queue of its own (FUSE over io_uring): one works, the other takes over while that one waits for the drive or a lock.
+/// The kernel wakes the one that worked last, so more cost nothing and, on two CPUs with up to 16 clients, brought nothing.
+const RING_THREADS_PER_CPU: usize = 2;
 
 /// What a write that returned promises (DESIGN §4, RULES R19).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
@@ -63,7 +66,8 @@ pub struct MountSettings {
     pub reserved_percent: u32,
     /// The source that `findmnt` and `df` show.
     pub source: String,
-    /// Threads that serve requests; `None` = as many as the machine has CPUs, at least 2 and at most 16.
+    /// Threads that serve requests over the device; `None` = as many as the machine has CPUs, at least 2 and at most 16. Over io_uring each
+    /// CPU has two, and the device one.
     pub threads: Option<usize>,
 }
 
@@ -92,9 +96,15 @@ impl MountSettings {
     pub(crate) fn session(&self) -> Config {
         let mut config = Config::default();
         config.acl = self.access();
+        self.set_threads(&mut config);
+        config
+    }
+
+    /// Who serves; also for a file system that is measured beside a mount.
+    pub fn set_threads(&self, config: &mut Config) {
         config.n_threads = Some(self.thread_count());
         config.clone_fd = self.thread_count() > CLONED_CHANNELS_ABOVE;
-        config
+        config.n_ring_threads_per_cpu = Some(RING_THREADS_PER_CPU);
     }
 
     /// Who may use the mount.
@@ -106,7 +116,7 @@ impl MountSettings {
         }
     }
 
-    /// Threads that serve requests.
+    /// Threads that serve requests where these come over the device alone.
     pub fn thread_count(&self) -> usize {
         let automatic = || std::thread::available_parallelism().map_or(2, |cpus| cpus.get().clamp(2, 16));
         self.threads.unwrap_or_else(automatic).max(1)

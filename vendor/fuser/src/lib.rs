@@ -101,6 +101,8 @@ mod rename_flags;
 mod reply;
 mod request;
 mod request_param;
+#[cfg(target_os = "linux")]
+mod ring;
 mod session;
 mod time;
 
@@ -387,7 +389,7 @@ impl KernelConfig {
         }
     }
 
-    fn max_pages(&self) -> u16 {
+    pub(crate) fn max_pages(&self) -> u16 {
         ((max(self.max_write, self.max_readahead) - 1) / page_size::get() as u32) as u16 + 1
     }
 }

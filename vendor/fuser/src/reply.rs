@@ -6,10 +6,13 @@
 //! data without cloning the data. A reply *must always* be used (by calling either `ok()` or
 //! `error()` exactly once).
 
+use std::cell::RefCell;
 use std::convert::AsRef;
 use std::ffi::OsStr;
 use std::io::IoSlice;
 use std::os::fd::BorrowedFd;
+#[cfg(target_os = "linux")]
+use std::sync::Arc;
 use std::time::Duration;
 #[cfg(target_os = "macos")]
 use std::time::SystemTime;
@@ -33,11 +36,16 @@ use crate::ll::reply::DirEntryPlus;
 use crate::ll::reply::Response;
 use crate::ll::{self};
 use crate::passthrough::BackingId;
+#[cfg(target_os = "linux")]
+use crate::ring::Slot;
 
 /// Generic reply callback to send data
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) enum ReplySender {
     Channel(ChannelSender),
+    /// An entry of a queue that the request came by
+    #[cfg(target_os = "linux")]
+    Ring(Arc<Slot>),
     #[cfg(test)]
     Assert(AssertSender),
     #[cfg(test)]
@@ -49,6 +57,8 @@ impl ReplySender {
     pub(crate) fn send(&self, data: &[IoSlice<'_>]) -> std::io::Result<()> {
         match self {
             ReplySender::Channel(sender) => sender.send(data),
+            #[cfg(target_os = "linux")]
+            ReplySender::Ring(slot) => slot.send(data),
             #[cfg(test)]
             ReplySender::Assert(sender) => sender.send(data),
             #[cfg(test)]
@@ -59,10 +69,20 @@ impl ReplySender {
         }
     }
 
+    /// The request wants no reply.
+    pub(crate) fn none(&self) {
+        #[cfg(target_os = "linux")]
+        if let ReplySender::Ring(slot) = self {
+            slot.none();
+        }
+    }
+
     /// Open a backing file
     pub(crate) fn open_backing(&self, fd: BorrowedFd<'_>) -> std::io::Result<BackingId> {
         match self {
             ReplySender::Channel(sender) => sender.open_backing(fd),
+            #[cfg(target_os = "linux")]
+            ReplySender::Ring(slot) => slot.channel().open_backing(fd),
             #[cfg(test)]
             ReplySender::Assert(_) => unreachable!(),
             #[cfg(test)]
@@ -74,6 +94,8 @@ impl ReplySender {
     pub(crate) unsafe fn wrap_backing(&self, id: u32) -> BackingId {
         match self {
             ReplySender::Channel(sender) => unsafe { sender.wrap_backing(id) },
+            #[cfg(target_os = "linux")]
+            ReplySender::Ring(slot) => unsafe { slot.channel().wrap_backing(id) },
             #[cfg(test)]
             ReplySender::Assert(_) => unreachable!(),
             #[cfg(test)]
@@ -83,7 +105,7 @@ impl ReplySender {
 }
 
 #[cfg(test)]
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct AssertSender {
     expected: Vec<u8>,
 }
@@ -209,10 +231,38 @@ impl ReplyData {
         self.reply.send_ll(&ll::ResponseSlice(data));
     }
 
+    /// Reply to a request with up to `size` bytes, of which `fill` writes the first and says how
+    /// many, or with its error. What the buffer holds before is left over from other requests.
+    /// Where it can be, it is the memory that the kernel reads; else one buffer for each thread.
+    pub fn fill(mut self, size: usize, fill: impl FnOnce(&mut [u8]) -> Result<usize, Errno>) {
+        #[cfg(target_os = "linux")]
+        if let Some(ReplySender::Ring(slot)) = &self.reply.sender
+            && slot.lends(size)
+        {
+            slot.fill(size, fill);
+            self.reply.sender = None;
+            return;
+        }
+        BUFFER.with_borrow_mut(|buffer| {
+            if buffer.len() < size {
+                buffer.resize(size, 0);
+            }
+            match fill(&mut buffer[..size]) {
+                Ok(filled) => self.data(&buffer[..filled.min(size)]),
+                Err(err) => self.error(err),
+            }
+        });
+    }
+
     /// Reply to a request with the given error code
     pub fn error(self, err: Errno) {
         self.reply.error(err);
     }
+}
+
+thread_local! {
+    /// For [`ReplyData::fill`]: zeroing a new one costs more than most replies.
+    static BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
 ///

@@ -48,11 +48,17 @@ use crate::reply::Reply;
 use crate::reply::ReplyRaw;
 use crate::reply::ReplySender;
 use crate::request::RequestWithSender;
+#[cfg(target_os = "linux")]
+use crate::ring::RingWorker;
 
 /// The max size of write requests from the kernel. The absolute minimum is 4k,
 /// FUSE recommends at least 128k, max 16M. The FUSE default is 16M on macOS
 /// and 128k on other systems.
 pub(crate) const MAX_WRITE_SIZE: usize = 16 * 1024 * 1024;
+
+/// Pages of a request where the kernel is not told how many.
+#[cfg(target_os = "linux")]
+const DEFAULT_MAX_PAGES: usize = 32;
 
 #[derive(Default, Debug, Eq, PartialEq, Clone, Copy)]
 /// How requests should be filtered based on the calling UID.
@@ -139,6 +145,9 @@ pub struct Session<FS: Filesystem> {
     /// The field is set to `Some` when the init message is received.
     pub(crate) proto_version: Option<Version>,
     pub(crate) config: Config,
+    /// What serves requests that come over io_uring; empty where they come over the channel only
+    #[cfg(target_os = "linux")]
+    rings: Vec<RingWorker>,
 }
 
 impl<FS: Filesystem> AsFd for Session<FS> {
@@ -186,6 +195,8 @@ impl<FS: Filesystem> Session<FS> {
             session_owner: geteuid(),
             proto_version: None,
             config: options.clone(),
+            #[cfg(target_os = "linux")]
+            rings: Vec::new(),
         };
 
         session.handshake()?;
@@ -214,6 +225,8 @@ impl<FS: Filesystem> Session<FS> {
             session_owner: geteuid(),
             proto_version: None,
             config,
+            #[cfg(target_os = "linux")]
+            rings: Vec::new(),
         };
 
         session.handshake()?;
@@ -252,9 +265,14 @@ impl<FS: Filesystem> Session<FS> {
             session_owner,
             proto_version: _,
             config,
+            #[cfg(target_os = "linux")]
+            rings,
         } = self;
 
         let n_threads = config.n_threads.unwrap_or(1);
+        // Beside rings the channel has little left to bring.
+        #[cfg(target_os = "linux")]
+        let n_threads = if rings.is_empty() { n_threads } else { 1 };
 
         if !cfg!(target_os = "linux") && n_threads != 1 {
             // TODO: check whether it works on macOS/FreeBSD and enable if it works.
@@ -289,6 +307,30 @@ impl<FS: Filesystem> Session<FS> {
         channels.push(ch);
 
         let mut threads = Vec::with_capacity(n_threads);
+
+        #[cfg(target_os = "linux")]
+        for ring in rings {
+            let thread_name = match ring.cpu {
+                Some(cpu) => format!("fuser-ring-{cpu}"),
+                None => "fuser-ring".to_owned(),
+            };
+            let event_loop = SessionEventLoop {
+                thread_name: thread_name.clone(),
+                filesystem: filesystem.clone(),
+                ch: channels[0].clone(),
+                allowed,
+                session_owner,
+            };
+            threads.push(
+                thread::Builder::new()
+                    .name(thread_name)
+                    .spawn(move || {
+                        ring.run(&event_loop).inspect_err(|err| {
+                            error!("a thread that served requests over io_uring has ended: {err}")
+                        })
+                    })?,
+            );
+        }
 
         for (i, ch) in channels.into_iter().enumerate() {
             let thread_name = format!("fuser-{i}");
@@ -429,6 +471,9 @@ impl<FS: Filesystem> Session<FS> {
                 return Err(error);
             }
 
+            #[cfg(target_os = "linux")]
+            self.prepare_rings(&mut config);
+
             // Remember the ABI version supported by kernel and mark the session initialized.
             self.proto_version = Some(v);
 
@@ -475,6 +520,33 @@ impl<FS: Filesystem> Session<FS> {
 
             return Ok(());
         }
+    }
+
+    /// Makes the rings if the filesystem asked for them. They must exist before the kernel is told:
+    /// from its INIT reply on it holds all requests back until every queue is ready.
+    #[cfg(target_os = "linux")]
+    fn prepare_rings(&mut self, config: &mut KernelConfig) {
+        if !config.requested.contains(InitFlags::FUSE_OVER_IO_URING) {
+            return;
+        }
+        let pages = usize::from(config.max_pages()).max(DEFAULT_MAX_PAGES) * page_size::get();
+        let payload_bytes = pages.max(config.max_write as usize);
+        let threads = self.config.n_ring_threads_per_cpu.unwrap_or(1);
+        match RingWorker::all(&self.ch, threads, payload_bytes) {
+            Ok(rings) => self.rings = rings,
+            Err(err) => {
+                info!("requests come over the device alone, as there is no io_uring: {err}");
+                config.requested.remove(InitFlags::FUSE_OVER_IO_URING);
+            }
+        }
+    }
+
+    /// Threads that serve requests over io_uring; 0 where all come over the device.
+    pub fn ring_threads(&self) -> usize {
+        #[cfg(target_os = "linux")]
+        return self.rings.len();
+        #[cfg(not(target_os = "linux"))]
+        0
     }
 
     /// Unmount the filesystem
@@ -530,7 +602,7 @@ impl<FS: Filesystem> SessionEventLoop<FS> {
             // Read the next request from the given channel to kernel driver
             // The kernel driver makes sure that we get exactly one request per read
             match self.ch.receive_retrying(buf) {
-                Ok(size) => match RequestWithSender::new(self.ch.sender(), &buf[..size]) {
+                Ok(size) => match RequestWithSender::new(ReplySender::Channel(self.ch.sender()), &buf[..size]) {
                     // Dispatch request
                     Some(req) => {
                         if let Ok(Operation::Destroy(_)) = req.request.operation() {

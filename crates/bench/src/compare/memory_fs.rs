@@ -52,7 +52,7 @@ pub fn serve(mountpoint: &Path) -> Result<()> {
         MountOption::DefaultPermissions,
         MountOption::NoAtime,
     ];
-    config.n_threads = Some(MountSettings::default().thread_count());
+    MountSettings::default().set_threads(&mut config);
     let session = Session::new(MemoryFs::new(), mountpoint, &config)?.spawn()?;
     read_ahead(mountpoint);
     let path = PathBuf::from(mountpoint);

@@ -15,6 +15,28 @@ use tempfile::TempDir;
 /// The modes in which everything has to hold.
 pub const MODES: [&str; 3] = ["relaxed", "strict", "strict,atomic"];
 
+/// Whether mounts made from now on may have their requests over io_uring: the kernel's parameter, which is put back at the end.
+pub struct OverIoUring {
+    before: String,
+}
+
+impl OverIoUring {
+    const PARAMETER: &str = "/sys/module/fuse/parameters/enable_uring";
+
+    /// Sets it; `None` where the kernel has no such thing or this process may not.
+    pub fn set(on: bool) -> Option<Self> {
+        let before = std::fs::read_to_string(Self::PARAMETER).ok()?;
+        std::fs::write(Self::PARAMETER, if on { "Y" } else { "N" }).ok()?;
+        Some(Self { before })
+    }
+}
+
+impl Drop for OverIoUring {
+    fn drop(&mut self) {
+        let _as_before = std::fs::write(Self::PARAMETER, self.before.trim());
+    }
+}
+
 /// Runs `tandemfs`.
 pub fn tandemfs(words: &[&str]) -> Output {
     run(Command::new(env!("CARGO_BIN_EXE_tandemfs")).args(words))

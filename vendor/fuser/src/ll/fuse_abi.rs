@@ -819,3 +819,43 @@ pub(crate) struct fuse_copy_file_range_in {
     pub(crate) len: u64,
     pub(crate) flags: u64,
 }
+
+/// Submits an entry of a queue (`ring.rs`)
+pub(crate) const FUSE_IO_URING_CMD_REGISTER: u32 = 1;
+/// Gives the reply in an entry to the kernel and waits for the next request in it
+pub(crate) const FUSE_IO_URING_CMD_COMMIT_AND_FETCH: u32 = 2;
+
+pub(crate) const FUSE_URING_IN_OUT_HEADER_SZ: usize = 128;
+pub(crate) const FUSE_URING_OP_IN_OUT_SZ: usize = 128;
+
+#[repr(C)]
+#[derive(Debug)]
+pub(crate) struct fuse_uring_ent_in_out {
+    pub(crate) flags: u64,
+    /// Names the request in the commit
+    pub(crate) commit_id: u64,
+    pub(crate) payload_sz: u32,
+    pub(crate) padding: u32,
+    pub(crate) reserved: u64,
+}
+
+/// Header of an entry
+#[repr(C)]
+#[derive(Debug)]
+pub(crate) struct fuse_uring_req_header {
+    /// `fuse_in_header` or `fuse_out_header`
+    pub(crate) in_out: [u8; FUSE_URING_IN_OUT_HEADER_SZ],
+    /// The operation's own header
+    pub(crate) op_in: [u8; FUSE_URING_OP_IN_OUT_SZ],
+    pub(crate) ring_ent_in_out: fuse_uring_ent_in_out,
+}
+
+/// In the 80 bytes of a submission queue entry
+#[repr(C)]
+#[derive(Debug, IntoBytes, Immutable)]
+pub(crate) struct fuse_uring_cmd_req {
+    pub(crate) flags: u64,
+    pub(crate) commit_id: u64,
+    pub(crate) qid: u16,
+    pub(crate) padding: [u8; 6],
+}

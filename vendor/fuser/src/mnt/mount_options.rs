@@ -18,6 +18,9 @@ pub struct Config {
     /// This enables more efficient request processing
     /// when multiple threads are used. Requires Linux 4.5+.
     pub clone_fd: bool,
+    /// Threads for each CPU where requests come over io_uring (`InitFlags::FUSE_OVER_IO_URING`);
+    /// one more reads the device then. If unspecified, one is used.
+    pub n_ring_threads_per_cpu: Option<usize>,
 }
 
 /// Mount options accepted by the FUSE filesystem type
