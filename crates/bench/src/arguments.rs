@@ -84,7 +84,7 @@ pub struct CompareArguments {
     /// Some cases, a tenth of the work, in less than five minutes
     #[arg(long, conflicts_with = "full")]
     pub quick: bool,
-    /// All of the work, in less than ninety minutes [default: all cases, a quarter of the work]
+    /// All cases on both drives, a twentieth of the work, in less than ninety minutes [default: all cases on one drive, a quarter of the work]
     #[arg(long)]
     pub full: bool,
     /// On what: drives that take no time, or the same drive for everybody [default: free, with --full both]

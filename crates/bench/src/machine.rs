@@ -54,6 +54,7 @@ pub fn facts() -> Vec<(&'static str, String)> {
         ("memory", field("/proc/meminfo", "MemTotal").unwrap_or_default()),
         ("line write-back", flush.to_owned()),
         ("clock", read("/sys/devices/system/clocksource/clocksource0/current_clocksource")),
+        ("fuse over io_uring", if read("/sys/module/fuse/parameters/enable_uring") == "Y" { "allowed" } else { "off" }.to_owned()),
         ("load", load().to_string()),
     ]
 }

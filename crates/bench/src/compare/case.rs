@@ -63,6 +63,11 @@ pub trait Case: Sync {
     /// Bytes that it needs on the drive at the most.
     fn bytes_needed(&self) -> u64;
 
+    /// Files that it makes at the most, where that is more than a drive of so many bytes is made for: ext4 has to know when it is made.
+    fn files_needed(&self) -> Option<u64> {
+        None
+    }
+
     /// Lays out, then does the work once inside [`Stage::time`].
     ///
     /// # Errors
@@ -80,7 +85,7 @@ pub struct Stage<'a> {
     pub library: Option<&'a FileSystem>,
     /// Chooses everything that is drawn; the same for all peers of a round.
     pub seed: u64,
-    /// Share of the work that is done, 1 for `--full`, less for `--quick`.
+    /// Share of the work that is done.
     pub scale: f64,
     pub(super) clock: &'a mut dyn StageClock,
 }

@@ -27,6 +27,8 @@ use crate::workloads::random::Random;
 
 /// What a file system gets beyond what a case writes, as a share of that.
 const ROOM: f64 = 1.5;
+/// Of drives from 512 MiB on, by /etc/mke2fs.conf as it comes.
+const EXT4_BYTES_PER_INODE: u64 = 16 << 10;
 const LOOP_FILE: &str = "loop-file";
 const IMAGE: &str = "image";
 
@@ -104,7 +106,8 @@ impl Laboratory {
         let backing = self.backing(place, peer, bytes)?;
         // After the drive, which is no program, and before the mount: a daemon stays where who starts it is.
         let _pinned = self.settings.pins(case.clients()).then(Pinned::new);
-        let mut mounted = self.start(peer, backing, &mountpoint)?;
+        let inodes = case.files_needed().filter(|files| *files > bytes / EXT4_BYTES_PER_INODE);
+        let mut mounted = self.start(peer, backing, &mountpoint, inodes)?;
         let directory = mountpoint.join("work");
         let library = mounted.library();
         if library.is_none() {
@@ -198,7 +201,13 @@ impl Laboratory {
     }
 
     /// Makes and mounts a file system.
-    fn start<'d>(&self, peer: Peer, backing: Option<Box<dyn Backing + 'd>>, mountpoint: &Path) -> Result<Box<dyn Mounted + 'd>> {
+    fn start<'d>(
+        &self,
+        peer: Peer,
+        backing: Option<Box<dyn Backing + 'd>>,
+        mountpoint: &Path,
+        inodes: Option<u64>,
+    ) -> Result<Box<dyn Mounted + 'd>> {
         let image = || self.image.as_ref().map(|(_, image)| image.path()).ok_or_else(lost);
         let options = |mode: &str| format!("{mode},timing=on");
         Ok(match peer {
@@ -207,7 +216,7 @@ impl Laboratory {
             Peer::TandemfsLibrary => Box::new(TandemfsLibrary::start(image()?, true)?),
             Peer::Null => Box::new(NullMount::start(mountpoint)?),
             Peer::Ext4 | Peer::Ext4Journal | Peer::Xfs | Peer::Btrfs => {
-                Box::new(KernelMount::start(peer, backing.ok_or_else(lost)?, mountpoint)?)
+                Box::new(KernelMount::start(peer, backing.ok_or_else(lost)?, mountpoint, inodes)?)
             }
         })
     }

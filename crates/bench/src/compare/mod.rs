@@ -27,6 +27,7 @@ pub mod mounted;
 pub mod peer;
 pub mod plan;
 pub mod progress;
+mod ration;
 pub mod reach;
 pub mod record;
 pub mod report;

@@ -131,17 +131,22 @@ pub struct KernelMount<'b> {
 }
 
 impl<'b> KernelMount<'b> {
-    /// Makes it on a drive and mounts it.
+    /// Makes it on a drive and mounts it; ext4 with so many `inodes` where its default does not do.
     ///
     /// # Errors
     /// The sentence of mkfs or mount.
-    pub fn start(peer: Peer, backing: Box<dyn Backing + 'b>, mountpoint: &Path) -> Result<Self> {
+    pub fn start(peer: Peer, backing: Box<dyn Backing + 'b>, mountpoint: &Path, inodes: Option<u64>) -> Result<Self> {
         let (program, words): (&str, &[&str]) = match peer {
             Peer::Xfs => ("mkfs.xfs", &["-q", "-f", "-K"]),
             Peer::Btrfs => ("mkfs.btrfs", &["-q", "-f", "-K"]),
             _ => ("mkfs.ext4", &["-q", "-F", "-E", "nodiscard,lazy_itable_init=0,lazy_journal_init=0"]),
         };
-        run(command(program)?.args(words).arg(backing.block_device()))?;
+        let mut mkfs = command(program)?;
+        mkfs.args(words);
+        if let (Peer::Ext4 | Peer::Ext4Journal, Some(inodes)) = (peer, inodes) {
+            mkfs.args(["-N", &inodes.to_string()]);
+        }
+        run(mkfs.arg(backing.block_device()))?;
         let mut mount = Self { mountpoint: Mountpoint::new(mountpoint), peer, backing };
         mount.mount()?;
         Ok(mount)

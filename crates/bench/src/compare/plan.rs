@@ -35,6 +35,8 @@ pub struct Grid<'a> {
     pub rounds: u32,
     /// Whether a case makes sense for a file system.
     pub applies: &'a dyn Fn(usize, Peer) -> bool,
+    /// Whether a case is warmed up.
+    pub warms_up: &'a dyn Fn(usize) -> bool,
 }
 
 impl Grid<'_> {
@@ -48,7 +50,7 @@ impl Grid<'_> {
                     let peers = || self.peers.iter().filter(|peer| (self.applies)(case, **peer));
                     for peer in turned(peers(), round) {
                         let is_wanted = match round {
-                            None => (0..self.rounds).any(|round| is_open(case, *place, *peer, round)),
+                            None => (self.warms_up)(case) && (0..self.rounds).any(|round| is_open(case, *place, *peer, round)),
                             Some(round) => is_open(case, *place, *peer, round),
                         };
                         if is_wanted {
@@ -83,7 +85,7 @@ mod tests {
     const PEERS: [Peer; 4] = [Peer::TandemfsRelaxed, Peer::Ext4, Peer::Xfs, Peer::Null];
 
     fn plan(cases: &[String], peers: &[Peer], rounds: u32, done: &BTreeSet<Key>) -> Vec<Planned> {
-        Grid { cases, places: &[Place::Free, Place::Same], peers, rounds, applies: &|_, _| true }.runs(done)
+        Grid { cases, places: &[Place::Free, Place::Same], peers, rounds, applies: &|_, _| true, warms_up: &|_| true }.runs(done)
     }
 
     fn names(count: usize) -> Vec<String> {
@@ -108,7 +110,8 @@ mod tests {
     fn a_case_without_a_form_for_somebody_leaves_him_out() {
         let applies = |_: usize, peer: Peer| peer != Peer::Xfs;
         let cases = names(1);
-        let runs = Grid { cases: &cases, places: &[Place::Free], peers: &PEERS, rounds: 1, applies: &applies }.runs(&BTreeSet::new());
+        let runs = Grid { cases: &cases, places: &[Place::Free], peers: &PEERS, rounds: 1, applies: &applies, warms_up: &|_| true }
+            .runs(&BTreeSet::new());
         assert!(runs.len() == 6 && runs.iter().all(|run| run.peer != Peer::Xfs));
     }
 

@@ -127,6 +127,11 @@ pub fn judge(summaries: &[Summary]) -> Vec<Judgement> {
     TABLE.iter().flat_map(|reach| summaries.iter().filter_map(|ours| judge_one(*reach, ours, summaries))).collect()
 }
 
+/// Whether a row of [`TABLE`] is judged by a case on a drive.
+pub fn decides(case: &str, place: Place) -> bool {
+    TABLE.iter().any(|reach| reach.place.is_none_or(|wanted| wanted == place) && reach.cases.iter().any(|name| is_case(case, name)))
+}
+
 /// The better of ext4 and XFS at the same case and place ([T2]).
 pub fn yardstick<'a>(ours: &Summary, summaries: &'a [Summary]) -> Option<&'a Summary> {
     let same = summaries.iter().filter(|other| other.case == ours.case && other.place == ours.place && other.peer.is_yardstick());

@@ -136,6 +136,13 @@ impl Case for Point {
         }
     }
 
+    fn files_needed(&self) -> Option<u64> {
+        match self {
+            Self::CreateIn { files } | Self::LookUpIn { files } => Some(files + self.operations() + 1000),
+            _ => None,
+        }
+    }
+
     fn run(&self, stage: &mut Stage<'_>) -> Result<Outcome> {
         let operations = scaled(self.operations(), stage.scale, 64);
         match *self {
