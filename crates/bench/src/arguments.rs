@@ -87,6 +87,9 @@ pub struct CompareArguments {
     /// All cases on both drives, a twentieth of the work, in less than ninety minutes [default: all cases on one drive, a quarter of the work]
     #[arg(long)]
     pub full: bool,
+    /// After the first round no more is measured than ends in so many minutes [default: 5 with --quick, 90 with --full]
+    #[arg(long, value_name = "NUMBER")]
+    pub minutes: Option<u64>,
     /// On what: drives that take no time, or the same drive for everybody [default: free, with --full both]
     #[arg(long, value_name = "PLACE", value_enum, value_delimiter = ',')]
     pub place: Vec<Place>,

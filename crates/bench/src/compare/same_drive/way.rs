@@ -17,6 +17,17 @@ pub struct Way {
     pub bytes_per_second: u64,
 }
 
+impl Way {
+    /// A way on which everything takes so many times as long.
+    pub fn lengthened(&self, times: f64) -> Self {
+        Self {
+            command_ns: (f64::from(self.command_ns) * times) as u32,
+            commands_at_once: self.commands_at_once,
+            bytes_per_second: (self.bytes_per_second as f64 / times) as u64,
+        }
+    }
+}
+
 /// What block requests of a direction take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Times {
