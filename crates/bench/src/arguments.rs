@@ -87,7 +87,7 @@ pub struct CompareArguments {
     /// All cases on both drives, a twentieth of the work, in less than ninety minutes [default: all cases on one drive, a quarter of the work]
     #[arg(long)]
     pub full: bool,
-    /// After the first round no more is measured than ends in so many minutes [default: 5 with --quick, 90 with --full]
+    /// No more is measured than ends in so many minutes, but for what decides a reach [default: 5 with --quick, 90 with --full]
     #[arg(long, value_name = "NUMBER")]
     pub minutes: Option<u64>,
     /// On what: drives that take no time, or the same drive for everybody [default: free, with --full both]

@@ -74,7 +74,8 @@ impl Laboratory {
         let new = || same_drive::Settings::new(&self.settings.profile, self.settings.memory_bytes);
         let wanted = before.map(serde_json::from_str).transpose()?.unwrap_or_else(new);
         let _awake = Awake::new();
-        let calibrated = same_drive::calibrate::calibrate(self.directory.path(), &wanted, true, say)?;
+        // Results on another drive would be no comparison with those that are there.
+        let calibrated = same_drive::calibrate::calibrate(self.directory.path(), &wanted, before.is_none(), say)?;
         let made = serde_json::to_string(&calibrated.settings)?;
         let mut facts = calibrated.settings.facts()?;
         facts

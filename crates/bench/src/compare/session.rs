@@ -13,7 +13,7 @@ use super::laboratory::Laboratory;
 use super::peer::Peer;
 use super::plan::{Grid, Planned};
 use super::progress::{Progress, in_words};
-use super::ration::Ration;
+use super::ration::{Ration, part};
 use super::record::{Header, Record, VERSION};
 use super::settings::Settings;
 use super::store::Store;
@@ -35,7 +35,7 @@ struct Extent {
     name: &'static str,
     rounds: u32,
     scale: f64,
-    /// From the second round on, no more is measured than ends in this time.
+    /// No more is measured than ends in this time, but for what decides a reach.
     budget: Option<Duration>,
 }
 
@@ -116,13 +116,17 @@ fn measure(
 ) -> Result<u32> {
     let names: Vec<String> = chosen.iter().map(|case| case.name()).collect();
     let applies = |case: usize, peer: Peer| chosen[case].applies_to(peer);
+    let decides = |case: usize, place: Place| reach::decides(&names[case], place);
     // Where there is no time for it, the drive's memory at least has been touched.
     let warms_up = |case: usize| match extent.budget {
-        Some(_) => places.iter().any(|place| reach::decides(&names[case], *place)),
+        Some(_) => places.iter().any(|place| decides(case, *place)),
         None => chosen[case].group() != Group::Scale,
     };
     let grid = Grid { cases: &names, places, peers, rounds: extent.rounds, applies: &applies, warms_up: &warms_up };
     let mut runs = grid.runs(&store.done());
+    if extent.budget.is_some() {
+        runs.sort_by_key(|run| part(decides(run.case, run.place), run.round));
+    }
     if runs.is_empty() {
         return Ok(0);
     }
@@ -144,16 +148,19 @@ fn measure(
             }
         }
     }
-    let decides = |(case, place): (usize, Place)| reach::decides(&names[case], place);
-    let (mut ration, mut failed) = (Ration::default(), BTreeSet::new());
+    let (mut ration, mut gives, mut failed) = (Ration::default(), true, BTreeSet::new());
     for (index, run) in runs.iter().enumerate() {
-        let begins_round = index == 0 || runs[index - 1].round != run.round;
-        if let (true, Some(budget), Some(round @ 1..)) = (begins_round, extent.budget, run.round) {
-            let of_round: Vec<Planned> = runs[index..].iter().take_while(|next| next.round == run.round).copied().collect();
-            ration.begin(round, &of_round, budget.saturating_sub(start.elapsed()), decides, |runs| progress.estimate(runs));
-        }
-        if !ration.allows(run) {
-            continue;
+        if let Some(budget) = extent.budget {
+            let is_of_group = |other: &Planned| (other.case, other.place, other.round) == (run.case, run.place, run.round);
+            if index == 0 || !is_of_group(&runs[index - 1]) {
+                let of_group: Vec<Planned> = runs[index..].iter().take_while(|other| is_of_group(other)).copied().collect();
+                let time = progress.estimate(&of_group).unwrap_or_default();
+                let left = budget.saturating_sub(start.elapsed());
+                gives = ration.gives((run.case, run.place), decides(run.case, run.place), run.round, time, left);
+            }
+            if !gives {
+                continue;
+            }
         }
         if failed.contains(&(run.case, run.place, run.peer)) {
             continue;
@@ -289,7 +296,7 @@ fn header(extent: &Extent, settings: &Settings, programs: Vec<(String, String)>,
     named.insert(0, ("extent".to_owned(), extent.name.to_owned()));
     named.insert(1, ("rounds".to_owned(), extent.rounds.to_string()));
     if let Some(budget) = extent.budget {
-        named.push(("time".to_owned(), format!("after the first round no more than ends in {}", in_words(budget))));
+        named.push(("time".to_owned(), format!("no more than ends in {}, but for what decides a reach", in_words(budget))));
     }
     Header {
         version: VERSION,

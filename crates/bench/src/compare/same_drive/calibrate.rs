@@ -96,7 +96,8 @@ pub struct Calibrated {
 
 /// Finds the detour for these settings in a directory that has room for two drives of 192 MiB.
 ///
-/// With `longer_way` a drive that is faster than this machine carries is put at the end of a longer way ([SD3]); without, it is refused.
+/// With `longer_way` a drive that is faster than this machine carries is put at the end of a longer way ([SD3]); without, it is refused, and a way
+/// that the settings have stays as it is.
 ///
 /// # Errors
 /// A sentence: the drive is too fast for the detour, or the machine too noisy; how far off it was.
@@ -108,7 +109,9 @@ pub fn calibrate(directory: &Path, settings: &Settings, longer_way: bool, say: &
     // The drive is on the first CPU, as it is for single clients.
     let _pinned = Pinned::new();
     let mut both = Both::new(directory, &settings)?;
-    if let Some(way) = both.needed_way(&settings)? {
+    if settings.way.is_none()
+        && let Some(way) = both.needed_way(&settings)?
+    {
         let sentence = longer_way_sentence(&way, &settings);
         if !longer_way {
             return Err(Failure::new(sentence));
