@@ -8,9 +8,9 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::backing::Place;
+use super::statistics::ROUNDS_LEAST;
 
-/// Fewer rounds than this decide nothing.
-pub const ROUNDS_LEAST: u32 = 3;
+const LEAST: u32 = ROUNDS_LEAST as u32;
 
 /// A case on a drive, with all of its peers.
 pub type Group = (usize, Place);
@@ -19,7 +19,7 @@ pub type Group = (usize, Place);
 pub fn part(decides: bool, round: Option<u32>) -> u32 {
     match round {
         None => 0,
-        Some(round) if decides && round < ROUNDS_LEAST => 0,
+        Some(round) if decides && round < LEAST => 0,
         Some(0) => 1,
         Some(_) => 2,
     }
@@ -38,7 +38,7 @@ impl Ration {
         if self.given_up.contains(&group) {
             return false;
         }
-        let rounds = if round == 0 { 1 } else { ROUNDS_LEAST.saturating_sub(round).max(1) };
+        let rounds = if round == 0 { 1 } else { LEAST.saturating_sub(round).max(1) };
         let gives = part(decides, Some(round)) == 0 || time * rounds <= left;
         if !gives {
             self.given_up.insert(group);
