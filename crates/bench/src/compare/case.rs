@@ -68,6 +68,12 @@ pub trait Case: Sync {
         None
     }
 
+    /// Least share of the work with which the fastest still takes some tenths of a second: below, a run measures how threads start and what
+    /// the machine's neighbours do. A comparison that chooses the share by itself does not go below.
+    fn share_least(&self) -> f64 {
+        0.0
+    }
+
     /// Lays out, then does the work once inside [`Stage::time`].
     ///
     /// # Errors

@@ -92,8 +92,8 @@ impl Laboratory {
     pub fn run(&mut self, case: &dyn Case, place: Place, peer: Peer, round: Option<u32>) -> Result<Record> {
         machine::check()?;
         let scale = match round {
-            Some(_) => self.settings.scale,
-            None => self.settings.scale * self.settings.warm_up_share,
+            Some(_) => self.settings.share(case),
+            None => self.settings.share(case) * self.settings.warm_up_share,
         };
         let bytes = drive_bytes(case.bytes_needed(), self.settings.drive_bytes);
         let scratch = fresh(&self.directory.path().join("scratch"))?;

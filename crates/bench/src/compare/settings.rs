@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use clap::ValueEnum;
 
+use super::case::Case;
+
 /// Who is kept on one CPU: client and daemon together. What the kernel does for its file systems by itself goes wherever it likes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Pinning {
@@ -31,6 +33,8 @@ impl Pinning {
 pub struct Settings {
     /// Share of the work of each case.
     pub scale: f64,
+    /// Whether a case does more than that where runs would be too short ([`Case::share_least`]).
+    pub keeps_least: bool,
     /// Share of that for a run to warm up.
     pub warm_up_share: f64,
     /// Chooses everything that is drawn.
@@ -48,10 +52,18 @@ pub struct Settings {
 }
 
 impl Settings {
+    /// Share of the work of a case.
+    pub fn share(&self, case: &dyn Case) -> f64 {
+        if self.keeps_least { self.scale.max(case.share_least()) } else { self.scale }
+    }
+
     /// For the header of results: name and value.
     pub fn named(&self) -> Vec<(String, String)> {
         let pairs = [
-            ("scale", self.scale.to_string()),
+            (
+                "scale",
+                if self.keeps_least { format!("{}, more where runs would be too short", self.scale) } else { self.scale.to_string() },
+            ),
             ("warm-up", format!("{} of the work", self.warm_up_share)),
             ("seed", self.seed.to_string()),
             ("pinned", self.pinning.name().to_owned()),

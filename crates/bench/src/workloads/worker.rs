@@ -374,6 +374,13 @@ impl Worker {
         target.synchronize(file)
     }
 
+    /// Opens the data files of a load of records, which stay open until the end: in a load as long as Filebench's that takes no part of the
+    /// time.
+    pub fn begin(&mut self, target: &dyn Target) -> Result<()> {
+        let files = if self.load.is_of_records() { self.load.files } else { 0 };
+        (0..files).try_for_each(|number| self.data_file(number, target).map(drop))
+    }
+
     /// Closes what it holds open.
     pub fn end(&mut self, target: &dyn Target) -> Result<()> {
         let open = self.open.take().map(|(_, file)| file);

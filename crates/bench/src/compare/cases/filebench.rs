@@ -70,6 +70,10 @@ impl Case for Personality {
         self.load(1.0, 0).workers as u32
     }
 
+    fn share_least(&self) -> f64 {
+        if self.0 == Workload::Oltp { 0.5 } else { 0.25 }
+    }
+
     fn is_quick(&self) -> bool {
         self.0 == Workload::Varmail
     }
@@ -87,6 +91,7 @@ impl Case for Personality {
         };
         lay_out(&load, &target)?;
         let mut workers = Worker::all(&load);
+        workers.iter_mut().try_for_each(|worker| worker.begin(&target))?;
         let (done, elapsed) = stage.time(|| run_on_threads(&mut workers, &target))?;
         if load.loops.is_some_and(|loops| loops != done.loops) {
             return Err(Failure::new(format!("{} loops were done instead of {:?}", done.loops, load.loops)));

@@ -93,6 +93,10 @@ impl Case for Job {
         &["fio"]
     }
 
+    fn share_least(&self) -> f64 {
+        0.25
+    }
+
     fn is_quick(&self) -> bool {
         // `durable-overwrite-4k` is the same work.
         false

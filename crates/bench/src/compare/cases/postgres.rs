@@ -71,6 +71,10 @@ impl Case for Pgbench {
         &["initdb", "postgres", "pgbench", "psql", "unshare"]
     }
 
+    fn share_least(&self) -> f64 {
+        0.25
+    }
+
     fn is_quick(&self) -> bool {
         false
     }

@@ -63,6 +63,10 @@ impl Case for Always {
         &["redis-server", "redis-benchmark"]
     }
 
+    fn share_least(&self) -> f64 {
+        0.25
+    }
+
     fn is_quick(&self) -> bool {
         self.pipeline == 1
     }

@@ -129,6 +129,10 @@ impl Case for Bench {
         &["db_bench"]
     }
 
+    fn share_least(&self) -> f64 {
+        0.25
+    }
+
     fn is_quick(&self) -> bool {
         self.is_quick
     }

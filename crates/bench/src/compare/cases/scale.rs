@@ -122,6 +122,10 @@ impl Case for Point {
         peer != Peer::TandemfsLibrary && (peer != Peer::Null || !matches!(self, Self::Fill { .. } | Self::Age { .. }))
     }
 
+    fn share_least(&self) -> f64 {
+        0.25
+    }
+
     fn is_quick(&self) -> bool {
         false
     }

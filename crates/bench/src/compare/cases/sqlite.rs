@@ -70,6 +70,10 @@ impl Case for Script {
         &["sqlite3"]
     }
 
+    fn share_least(&self) -> f64 {
+        0.25
+    }
+
     fn is_quick(&self) -> bool {
         !self.is_mixed && self.journal == "WAL"
     }

@@ -80,6 +80,10 @@ impl Case for Durable {
         peer != Peer::TandemfsLibrary || self.kind != Kind::Rename
     }
 
+    fn share_least(&self) -> f64 {
+        1.0
+    }
+
     fn is_quick(&self) -> bool {
         self.clients == 1 && self.kind != Kind::Rename
     }

@@ -65,6 +65,10 @@ impl Case for Namespace {
         self.clients
     }
 
+    fn share_least(&self) -> f64 {
+        0.1
+    }
+
     fn is_quick(&self) -> bool {
         self.kind == Kind::Create && self.clients == 1
     }

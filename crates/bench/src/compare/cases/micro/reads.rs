@@ -50,6 +50,10 @@ impl Case for Reads {
         self.clients
     }
 
+    fn share_least(&self) -> f64 {
+        if self.is_cold { 0.25 } else { 0.5 }
+    }
+
     fn is_quick(&self) -> bool {
         self.clients == 1
     }
@@ -111,6 +115,10 @@ impl Case for Attributes {
 
     fn clients(&self) -> u32 {
         self.clients
+    }
+
+    fn share_least(&self) -> f64 {
+        0.5
     }
 
     fn is_quick(&self) -> bool {

@@ -52,6 +52,10 @@ impl Case for Unaligned {
         self.clients
     }
 
+    fn share_least(&self) -> f64 {
+        0.25
+    }
+
     fn is_quick(&self) -> bool {
         self.bytes == 512
     }
