@@ -496,6 +496,36 @@ fn a_killed_daemon_leaves_enotconn_and_the_next_mount_recovers() {
     }
 }
 
+/// The kernel drops cached pages that it cannot send, without an error of their own: the request for the fsync has to fail. It is why relaxed
+/// mode does not answer ENOSYS to it, though nothing is left to write.
+#[test]
+fn fsync_fails_when_the_daemon_died_with_bytes_in_the_cache() {
+    for ring in [false, true] {
+        let _set = OverIoUring::set(ring);
+        let place = Place::formatted();
+        let mount = place.mount("relaxed");
+        let file = OpenOptions::new().create_new(true).read(true).write(true).open(mount.path("file")).expect("created");
+        file.write_all_at(&pattern(1, 70_000), 0).and_then(|()| file.sync_all()).expect("synced");
+        file.write_all_at(&pattern(2, 70_000), 0).expect("into the cache");
+        mount.signal(Signal::KILL);
+        assert!(mount.daemon_ends_within(Duration::from_secs(10)));
+        eventually("the connection is gone", || {
+            fs::metadata(place.mountpoint()).expect_err("nobody answers").raw_os_error() == Some(libc::ENOTCONN)
+        });
+        assert!(file.sync_all().is_err(), "the first");
+        assert!(file.sync_all().is_err(), "and every other, with nothing left in the cache");
+        drop(file);
+        eventually("the dead mount is taken away", || run(Command::new("umount").arg(place.mountpoint())).status.success());
+        drop(mount);
+        let mount = place.mount("relaxed");
+        // What was in the cache may have been written back before.
+        let (read, old, new) = (fs::read(mount.path("file")).expect("read"), pattern(1, 70_000), pattern(2, 70_000));
+        assert_eq!(read.len(), old.len());
+        assert!((0..read.len()).all(|at| read[at] == old[at] || read[at] == new[at]), "what was acknowledged");
+        mount.unmount();
+    }
+}
+
 /// Bytes of which no piece comes twice.
 fn noise(mut state: u64, length: usize) -> Vec<u8> {
     let next = |_| {

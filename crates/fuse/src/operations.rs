@@ -412,7 +412,8 @@ impl Door {
     }
 
     /// In strict mode ENOSYS: the kernel stops asking, and fsync costs nothing ([F4]). In relaxed mode the kernel has just written its
-    /// cache back; what is left is to say whether the file system stopped.
+    /// cache back; what is left is to say whether the file system stopped, and to be there: cached pages that cannot be sent because the
+    /// daemon has died are dropped in silence (Linux 6.18), and this request is the only one whose failure tells who synchronises.
     fn sync(&self, operation: &'static str, node: INodeNo, reply: ReplyEmpty) {
         match self.mode {
             Mode::Strict | Mode::StrictAtomic => reply.error(Errno::ENOSYS),
