@@ -47,7 +47,7 @@ impl Extent {
         // Some seconds less than what is promised: the last case and the report come on top.
         let mut extent = match (arguments.quick, arguments.full) {
             (true, _) => Self { name: "quick", rounds: 5, scale: 0.1, keeps_least: false, budget: seconds(270) },
-            (_, true) => Self { name: "full", rounds: 5, scale: FULL_SCALE, keeps_least: true, budget: seconds(80 * 60) },
+            (_, true) => Self { name: "full", rounds: 5, scale: FULL_SCALE, keeps_least: true, budget: seconds(75 * 60) },
             _ => Self { name: "usual", rounds: 5, scale: 0.25, keeps_least: true, budget: None },
         };
         extent.rounds = arguments.rounds.unwrap_or(extent.rounds);
@@ -153,45 +153,43 @@ fn measure(
             }
         }
     }
-    let (mut ration, mut gives, mut failed) = (Ration::default(), true, BTreeSet::new());
-    for (index, run) in runs.iter().enumerate() {
+    let (mut ration, mut failed, mut left) = (Ration::default(), BTreeSet::new(), runs.as_slice());
+    for round_of_case in runs.chunk_by(|run, next| (run.case, run.place, run.round) == (next.case, next.place, next.round)) {
+        let to_do = left;
+        left = &left[round_of_case.len()..];
+        let Planned { case, place, round, .. } = round_of_case[0];
         if let Some(budget) = extent.budget {
-            let is_of_group = |other: &Planned| (other.case, other.place, other.round) == (run.case, run.place, run.round);
-            if index == 0 || !is_of_group(&runs[index - 1]) {
-                let of_group: Vec<Planned> = runs[index..].iter().take_while(|other| is_of_group(other)).copied().collect();
-                let time = progress.estimate(&of_group).unwrap_or_default();
-                let left = budget.saturating_sub(start.elapsed());
-                gives = ration.gives((run.case, run.place), decides(run.case, run.place), run.round, time, left);
-            }
-            if !gives {
+            let time = progress.estimate(round_of_case).unwrap_or_default();
+            if !ration.gives((case, place), decides(case, place), round, time, budget.saturating_sub(start.elapsed())) {
                 continue;
             }
         }
-        if failed.contains(&(run.case, run.place, run.peer)) {
-            continue;
-        }
-        let case = &*chosen[run.case];
-        progress.begin(&format!("{}, {}, {}", names[run.case], run.place.name(), run.peer.name()), &runs[index..]);
-        let begun = Instant::now();
-        match laboratory.run(case, run.place, run.peer, run.round) {
-            Ok(record) => {
-                if run.round.is_some() {
-                    if as_json {
-                        say(&format!("{}\n", serde_json::to_string(&record)?))?;
+        for (index, run) in round_of_case.iter().enumerate() {
+            if failed.contains(&(case, place, run.peer)) {
+                continue;
+            }
+            let what = format!("{}, {}, {}", names[case], place.name(), run.peer.name());
+            progress.begin(&what, &to_do[index..]);
+            let begun = Instant::now();
+            match laboratory.run(&*chosen[case], place, run.peer, round) {
+                Ok(record) => {
+                    if round.is_some() {
+                        if as_json {
+                            say(&format!("{}\n", serde_json::to_string(&record)?))?;
+                        }
+                        store.add(record)?;
                     }
-                    store.add(record)?;
+                }
+                Err(failure) => {
+                    // A signal also takes down what a run stands on.
+                    machine::check()?;
+                    progress.say(&format!("{what}: {failure}"));
+                    store.leave_out(what, failure.to_string())?;
+                    failed.insert((case, place, run.peer));
                 }
             }
-            Err(failure) => {
-                // A signal also takes down what a run stands on.
-                machine::check()?;
-                let what = format!("{}, {}, {}", names[run.case], run.place.name(), run.peer.name());
-                progress.say(&format!("{what}: {failure}"));
-                store.leave_out(what, failure.to_string())?;
-                failed.insert((run.case, run.place, run.peer));
-            }
+            progress.end(run, begun.elapsed());
         }
-        progress.end(run, begun.elapsed());
     }
     if ration.given_up() > 0 {
         let few = format!(
