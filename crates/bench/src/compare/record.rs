@@ -79,7 +79,7 @@ pub struct Record {
     pub latency_ns: Option<Percentiles>,
     /// What crossed to the drive, where it counts.
     pub traffic: Option<Traffic>,
-    /// How much longer than usual a fixed piece of computing took around this run: 0.03 is 3 % longer.
+    /// How much longer than the best so far a fixed piece of computing took around this run: 0.03 is 3 % longer.
     pub noise: f64,
 }
 

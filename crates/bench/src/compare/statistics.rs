@@ -4,6 +4,8 @@
 //! [S2] The interval of a ratio is a bootstrap's: both sides are drawn anew from their own rounds, with repetition, and the middle 95 % of the
 //!      ratios so made are the interval. What is drawn follows from a fixed seed, so the same lines give the same interval.
 //! [S3] A summary is computed from records alone.
+//! [S4] Noise is told against what is usual in the same results. A record has it against the best that was ever seen, and the best gets better
+//!      the longer one looks: an hour of it would call every run disturbed. A machine that is slow throughout is slow for everybody.
 
 use std::collections::BTreeMap;
 
@@ -22,7 +24,7 @@ const DRAWS: usize = 4000;
 const SEED: u64 = 0x7461_6e64;
 /// Share of the ratios that lie below the interval, and above it.
 const TAIL: f64 = 0.025;
-/// With more noise than this, as [`Record::noise`] says it, a comparison decides nothing.
+/// With more noise than this, against what is usual ([S4]), a comparison decides nothing.
 pub const NOISE_MAX: f64 = 0.10;
 /// With fewer rounds nothing is decided.
 pub const ROUNDS_LEAST: usize = 3;
@@ -87,7 +89,7 @@ pub struct Summary {
     pub latency_ns: Option<Percentiles>,
     /// Bytes that crossed to the drive for a unit, where it counts.
     pub traffic_per_unit: Option<TrafficPerUnit>,
-    /// Median over the rounds of how disturbed the machine was.
+    /// Median over the rounds of how far from usual the machine was ([S4]).
     pub noise: f64,
 }
 
@@ -184,15 +186,26 @@ pub fn summaries(records: &[Record]) -> Vec<Summary> {
         }
         groups[index].push(record);
     }
-    groups.iter_mut().filter_map(|rounds| summary(rounds)).collect()
+    let usual = usual_noise(records);
+    groups.iter_mut().filter_map(|rounds| summary(rounds, usual)).collect()
 }
 
-fn summary(rounds: &mut [&Record]) -> Option<Summary> {
+/// [`Record::noise`] that is usual among records.
+pub fn usual_noise(records: &[Record]) -> f64 {
+    median(&records.iter().map(|record| record.noise).collect::<Vec<f64>>())
+}
+
+/// How far from usual the machine was around a run, either way: 0.03 is 3 % ([S4]).
+pub fn disturbance(record: &Record, usual_noise: f64) -> f64 {
+    ((1.0 + record.noise) / (1.0 + usual_noise) - 1.0).abs()
+}
+
+fn summary(rounds: &mut [&Record], usual_noise: f64) -> Option<Summary> {
     rounds.sort_by_key(|record| record.round);
     let first = *rounds.first()?;
     let values = |of: &dyn Fn(&Record) -> f64| -> Vec<f64> { rounds.iter().map(|record| of(record)).collect() };
     let rates = values(&Record::rate);
-    let noise = median(&values(&|record| record.noise));
+    let noise = median(&values(&|record| disturbance(record, usual_noise)));
     Some(Summary {
         case: first.case.clone(),
         group: first.group,
@@ -310,6 +323,19 @@ pub mod tests {
         let traffic = ours.traffic_per_unit.as_ref().expect("counted");
         assert_eq!((traffic.written_bytes, traffic.written_by_structure["journal"], traffic.flash_read_bytes), (100.0, 50.0, None));
         assert_eq!((ours.memory_bytes, ours.is_noisy()), (Some(1 << 20), false));
+    }
+
+    #[test]
+    fn a_machine_that_is_slow_throughout_is_slow_for_everybody() {
+        let of = |noise: [f64; 4]| -> Vec<bool> {
+            let mut records: Vec<Record> = (0..4).map(|round| record("untar", Peer::Xfs, round, 100.0)).collect();
+            records.iter_mut().zip(noise).for_each(|(record, noise)| record.noise = noise);
+            let usual = usual_noise(&records);
+            records.iter().map(|record| disturbance(record, usual) > NOISE_MAX).collect()
+        };
+        assert_eq!(of([0.0, 0.01, 0.02, 0.3]), [false, false, false, true]);
+        assert_eq!(of([0.2, 0.21, 0.22, 0.2]), [false; 4]);
+        assert_eq!(of([0.2, 0.21, 0.22, 0.0]), [false, false, false, true], "also when it is faster for once");
     }
 
     #[test]

@@ -7,7 +7,7 @@ use super::results::{Results, run_name};
 use super::subject::Subject;
 use super::{figures, names};
 use crate::compare::record::Calibration;
-use crate::compare::statistics::NOISE_MAX;
+use crate::compare::statistics::{NOISE_MAX, disturbance, usual_noise};
 
 /// How far the two ways to the same drive may lie apart.
 const DEVIATION_MAX: f64 = 0.05;
@@ -106,16 +106,17 @@ fn uneven(subjects: &[Subject<'_>]) -> Vec<String> {
 
 fn noise(results: &Results) -> Vec<Block> {
     let limit = figures::percent(NOISE_MAX);
-    let noisy: Vec<_> = results.records.iter().filter(|record| record.noise > NOISE_MAX).collect();
+    let usual = usual_noise(&results.records);
+    let noisy: Vec<_> = results.records.iter().filter(|record| disturbance(record, usual) > NOISE_MAX).collect();
     let count = results.records.len();
     if noisy.is_empty() {
         return vec![Block::Paragraph(format!("None of {count} runs was disturbed by more than {limit}."))];
     }
     let cases: BTreeSet<&str> = noisy.iter().map(|record| record.case.as_str()).collect();
-    let rows = noisy.iter().map(|record| format!("{}: {}", run_name(record), figures::percent(record.noise)));
+    let rows = noisy.iter().map(|record| format!("{}: {}", run_name(record), figures::percent(disturbance(record, usual))));
     vec![
         Block::Warning(format!(
-            "{} of {count} runs (cases: {}) were disturbed: a fixed piece of computing around them took more than {limit} longer than usual. \
+            "{} of {count} runs (cases: {}) were disturbed: a fixed piece of computing around them took more than {limit} longer or less than usual. \
              Where that holds for the median of a case's rounds, the case decides nothing.",
             noisy.len(),
             cases.len()

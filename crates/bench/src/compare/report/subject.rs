@@ -215,7 +215,7 @@ mod tests {
         ] {
             let mut ours = rounds(Peer::TandemfsStrict, &rates);
             assert_eq!(standing(&[ours.clone(), ext4.clone()].concat())[0].2, expected, "{rates:?}");
-            ours.iter_mut().for_each(|record| record.noise = 0.2);
+            ours.iter_mut().for_each(|record| record.noise = 0.5);
             assert_eq!(standing(&[ours, ext4.clone()].concat())[0].2, Standing::Noisy);
         }
     }
