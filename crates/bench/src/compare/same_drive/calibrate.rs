@@ -306,9 +306,9 @@ impl Both {
             }
         }
         let found = |(shape, (loops, drives)): (&Shape, (Vec<f64>, Vec<f64>))| {
-            (*shape, Calibration { request: shape.name(), loop_ns: least(&loops), drive_ns: least(&drives) })
+            Ok((*shape, Calibration { request: shape.name(), loop_ns: least(&loops)?, drive_ns: least(&drives)? }))
         };
-        Ok(shapes.iter().zip(times).map(found).collect())
+        shapes.iter().zip(times).map(found).collect()
     }
 
     /// The way that the drive of all is put at the end of; none where it needs no other than its own. Leaves a drive that answers at once.
@@ -323,7 +323,7 @@ impl Both {
             passes.push(on_loop(self.drive.block_device(), &shapes)?);
         }
         for (index, shape) in shapes.iter().enumerate() {
-            let took_ns = least(&passes.iter().map(|pass| pass[index]).collect::<Vec<_>>());
+            let took_ns = least(&passes.iter().map(|pass| pass[index]).collect::<Vec<_>>())?;
             if shape.depth == 1 && took_ns > DETOUR_NS_MAX {
                 return Err(Failure::new(format!(
                     "nothing is compared on the same drive: the detour over FUSE and loop device takes {:.0} us, and some 40 us are usual; the \
@@ -430,15 +430,17 @@ fn times_of(said: &Value, shapes: &[Shape]) -> Result<Vec<f64>> {
     Ok(times)
 }
 
-/// The median that fio says of a job's direction, or of `sync`.
+/// The median that fio says of a job's direction, or of `sync`; endless where nothing ended, as the machine stood still for all of the job.
 fn median_of(job: &Value, part: &str) -> Result<f64> {
     let median = job[part]["lat_ns"]["percentile"]["50.000000"].as_f64();
-    median.filter(|median| *median > 0.0).ok_or_else(|| Failure::new(format!("fio says no median of its {part}s")))
+    let median = median.ok_or_else(|| Failure::new(format!("fio says no median of its {part}s")))?;
+    Ok(if median > 0.0 { median } else { f64::INFINITY })
 }
 
 /// Of the pass that was disturbed least.
-fn least(times: &[f64]) -> f64 {
-    times.iter().copied().fold(f64::INFINITY, f64::min)
+fn least(times: &[f64]) -> Result<f64> {
+    let least = times.iter().copied().fold(f64::INFINITY, f64::min);
+    if least.is_finite() { Ok(least) } else { Err(Failure::new("fio ended no request in any pass; the machine stands still")) }
 }
 
 #[cfg(test)]
@@ -501,7 +503,15 @@ mod tests {
         let job = |part: &str, time: u32| json!({ part: { "lat_ns": { "percentile": { "50.000000": time } } } });
         let said = json!({ "jobs": [job("read", 40), job("write", 50), job("sync", 7), job("write", 51)] });
         assert_eq!(times_of(&said, &shapes).expect("times"), [40.0, 57.0, 51.0]);
-        assert!(times_of(&json!({ "jobs": [job("read", 0)] }), &shapes[..1]).is_err(), "fio says 0 where it did nothing");
+        assert!(times_of(&json!({ "jobs": [{}] }), &shapes[..1]).is_err());
+    }
+
+    #[test]
+    fn a_pass_in_which_the_machine_stood_still_is_not_the_one_that_counts() {
+        let job = |time: u32| json!({ "sync": { "lat_ns": { "percentile": { "50.000000": time } } } });
+        let passes = [median_of(&job(0), "sync").expect("fio says 0 where it ended nothing"), 40.0];
+        assert_eq!(least(&passes).expect("one pass was well"), 40.0);
+        assert!(least(&passes[..1]).is_err());
     }
 
     #[test]
