@@ -60,8 +60,8 @@ pub trait Case: Sync {
     /// Whether it is one of the few that `--quick` runs.
     fn is_quick(&self) -> bool;
 
-    /// Bytes that it needs on the drive at the most.
-    fn bytes_needed(&self) -> u64;
+    /// Bytes that such a share of the work needs on the drive at the most.
+    fn bytes_needed(&self, share: f64) -> u64;
 
     /// Files that it makes at the most, where that is more than a drive of so many bytes is made for: ext4 has to know when it is made.
     fn files_needed(&self) -> Option<u64> {

@@ -91,11 +91,9 @@ impl Laboratory {
     /// A sentence: something could not be made, mounted or taken down, or the case failed.
     pub fn run(&mut self, case: &dyn Case, place: Place, peer: Peer, round: Option<u32>) -> Result<Record> {
         machine::check()?;
-        let scale = match round {
-            Some(_) => self.settings.share(case),
-            None => self.settings.share(case) * self.settings.warm_up_share,
-        };
-        let bytes = drive_bytes(case.bytes_needed(), self.settings.drive_bytes);
+        let share = self.settings.share(case);
+        let scale = if round.is_some() { share } else { share * self.settings.warm_up_share };
+        let bytes = drive_bytes(case.bytes_needed(share), self.settings.drive_bytes);
         let scratch = fresh(&self.directory.path().join("scratch"))?;
         let mountpoint = self.directory.path().join("mount");
         if !mountpoint.exists() {

@@ -117,9 +117,13 @@ impl Case for Work {
         matches!(self, Self::Untar { sync: false } | Self::Status { cold: false })
     }
 
-    fn bytes_needed(&self) -> u64 {
+    fn share_least(&self) -> f64 {
+        0.12
+    }
+
+    fn bytes_needed(&self, share: f64) -> u64 {
         // 15 KiB and the rest of a block for each file.
-        let tree = FILES * (18 << 10);
+        let tree = Tree::count(share) * (18 << 10);
         match self {
             Self::Copy => 2 * tree,
             _ => tree * 5 / 4,

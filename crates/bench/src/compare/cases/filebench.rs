@@ -71,14 +71,14 @@ impl Case for Personality {
     }
 
     fn share_least(&self) -> f64 {
-        if self.0 == Workload::Oltp { 0.5 } else { 0.25 }
+        1.0
     }
 
     fn is_quick(&self) -> bool {
         self.0 == Workload::Varmail
     }
 
-    fn bytes_needed(&self) -> u64 {
+    fn bytes_needed(&self, _share: f64) -> u64 {
         self.load(1.0, 0).bytes_max() * 3 / 2
     }
 

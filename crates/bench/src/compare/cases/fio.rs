@@ -102,7 +102,7 @@ impl Case for Job {
         false
     }
 
-    fn bytes_needed(&self) -> u64 {
+    fn bytes_needed(&self, _share: f64) -> u64 {
         FILE_BYTES * 3 / 2
     }
 

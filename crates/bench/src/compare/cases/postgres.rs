@@ -79,7 +79,7 @@ impl Case for Pgbench {
         false
     }
 
-    fn bytes_needed(&self) -> u64 {
+    fn bytes_needed(&self, _share: f64) -> u64 {
         1 << 30
     }
 

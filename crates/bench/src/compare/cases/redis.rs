@@ -71,7 +71,7 @@ impl Case for Always {
         self.pipeline == 1
     }
 
-    fn bytes_needed(&self) -> u64 {
+    fn bytes_needed(&self, _share: f64) -> u64 {
         self.commands() * 200 + (64 << 20)
     }
 

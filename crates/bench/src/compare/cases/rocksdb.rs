@@ -137,7 +137,7 @@ impl Case for Bench {
         self.is_quick
     }
 
-    fn bytes_needed(&self) -> u64 {
+    fn bytes_needed(&self, _share: f64) -> u64 {
         // Levels are rewritten: old and new exist at once.
         (KEYS + self.operations) * (VALUE_BYTES + 100) * 3 + (256 << 20)
     }

@@ -130,7 +130,7 @@ impl Case for Point {
         false
     }
 
-    fn bytes_needed(&self) -> u64 {
+    fn bytes_needed(&self, _share: f64) -> u64 {
         match self {
             // An inode, a name and their index.
             Self::CreateIn { files } | Self::LookUpIn { files } => files * KIB + 256 * MIB,

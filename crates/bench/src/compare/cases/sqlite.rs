@@ -78,7 +78,7 @@ impl Case for Script {
         !self.is_mixed && self.journal == "WAL"
     }
 
-    fn bytes_needed(&self) -> u64 {
+    fn bytes_needed(&self, _share: f64) -> u64 {
         256 << 20
     }
 

@@ -68,7 +68,12 @@ pub struct Tree {
 impl Tree {
     /// At a scale ([TR1]).
     pub fn new(scale: f64) -> Self {
-        Self::with_files(((FILES as f64 * scale.powf(SHRINKS)).ceil() as u64).max(200))
+        Self::with_files(Self::count(scale))
+    }
+
+    /// Files of a tree at a scale.
+    pub fn count(scale: f64) -> u64 {
+        ((FILES as f64 * scale.powf(SHRINKS)).ceil() as u64).max(200)
     }
 
     /// Of so many files.

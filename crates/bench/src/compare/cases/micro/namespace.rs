@@ -73,7 +73,7 @@ impl Case for Namespace {
         self.kind == Kind::Create && self.clients == 1
     }
 
-    fn bytes_needed(&self) -> u64 {
+    fn bytes_needed(&self, _share: f64) -> u64 {
         512 * MIB
     }
 

@@ -58,7 +58,7 @@ impl Case for Reads {
         self.clients == 1
     }
 
-    fn bytes_needed(&self) -> u64 {
+    fn bytes_needed(&self, _share: f64) -> u64 {
         FILE_BYTES * 2
     }
 
@@ -125,7 +125,7 @@ impl Case for Attributes {
         self.clients == 1
     }
 
-    fn bytes_needed(&self) -> u64 {
+    fn bytes_needed(&self, _share: f64) -> u64 {
         64 * MIB
     }
 

@@ -69,7 +69,7 @@ impl Case for Sequential {
         self.clients == 1 && self.kind != Kind::ReadCold
     }
 
-    fn bytes_needed(&self) -> u64 {
+    fn bytes_needed(&self, _share: f64) -> u64 {
         FILE_BYTES * 2
     }
 

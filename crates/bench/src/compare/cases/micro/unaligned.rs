@@ -60,7 +60,7 @@ impl Case for Unaligned {
         self.bytes == 512
     }
 
-    fn bytes_needed(&self) -> u64 {
+    fn bytes_needed(&self, _share: f64) -> u64 {
         FILE_BYTES * 6
     }
 
