@@ -1,8 +1,9 @@
 //! Who gets a round when time is limited.
 //!
-//! [R1] Cases that decide a reach come first and get as many rounds as decide something ([`ROUNDS_LEAST`]), whatever they take.
-//! [R2] Then all others get one round, and then everybody another as often as was asked for: a case as long as there is time for it, and its
-//!      second round only if there is time for a third. Who missed a round gets no later one.
+//! [R1] Cases that decide a reach come first and get as many rounds as decide something ([`ROUNDS_LEAST`]), whatever they take; then all that
+//!      were asked for, as long as there is time.
+//! [R2] Then all others get one round, and then another as often as was asked for: a case as long as there is time for it, and its second round
+//!      only if there is time for a third. Who missed a round gets no later one.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -15,13 +16,13 @@ const LEAST: u32 = ROUNDS_LEAST as u32;
 /// A case on a drive, with all of its peers.
 pub type Group = (usize, Place);
 
-/// When a round of a case is made, where time is limited: in the first part, the second or the third ([R1], [R2]). Warm-ups are round none.
+/// When a round of a case is made, where time is limited: in which of four parts ([R1], [R2]). Warm-ups are round none.
 pub fn part(decides: bool, round: Option<u32>) -> u32 {
     match round {
         None => 0,
-        Some(round) if decides && round < LEAST => 0,
-        Some(0) => 1,
-        Some(_) => 2,
+        Some(round) if decides => u32::from(round >= LEAST),
+        Some(0) => 2,
+        Some(_) => 3,
     }
 }
 
@@ -66,8 +67,9 @@ mod tests {
             assert!(ration.gives(CASE, true, Some(round), SECOND, Duration::ZERO));
             assert!(part(true, Some(round)) < part(false, Some(0)));
         }
-        assert!(!ration.gives(CASE, true, Some(3), SECOND, Duration::ZERO));
-        assert_eq!(part(true, Some(3)), part(false, Some(3)));
+        assert!(ration.gives(CASE, true, Some(3), SECOND, SECOND));
+        assert!(part(true, Some(2)) < part(true, Some(3)) && part(true, Some(4)) < part(false, Some(0)));
+        assert!(!ration.gives(CASE, true, Some(4), SECOND, Duration::ZERO));
         assert_eq!(ration.given_up(), 1);
     }
 

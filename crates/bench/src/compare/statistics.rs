@@ -1,8 +1,9 @@
 //! From runs to figures: medians, spreads, and how sure a ratio is.
 //!
 //! [S1] What is compared are medians over rounds, so that one disturbed round moves nothing.
-//! [S2] The interval of a ratio is a bootstrap's: both sides are drawn anew from their own rounds, with repetition, and the middle 95 % of the
-//!      ratios so made are the interval. What is drawn follows from a fixed seed, so the same lines give the same interval.
+//! [S2] The interval of a ratio is a bootstrap's: rounds are drawn anew, with repetition, and the middle 95 % of the ratios so made are the
+//!      interval. A round is drawn with both of its sides, which were measured next to each other: a minute in which the machine was slow was
+//!      slow for both. What is drawn follows from a fixed seed, so the same lines give the same interval.
 //! [S3] A summary is computed from records alone.
 //! [S4] Noise is told against what is usual in the same results. A record has it against the best that was ever seen, and the best gets better
 //!      the longer one looks: an hour of it would call every run disturbed. A machine that is slow throughout is slow for everybody.
@@ -18,7 +19,7 @@ use super::record::{Percentiles, Record, Traffic};
 use crate::measure::Samples;
 use crate::workloads::random::Random;
 
-/// Times that both sides are drawn anew.
+/// Times that rounds are drawn anew.
 const DRAWS: usize = 4000;
 /// Seed of the drawing.
 const SEED: u64 = 0x7461_6e64;
@@ -144,18 +145,23 @@ pub fn spread(values: &[f64]) -> Spread {
     Spread { median: middle(&sorted), low: sorted.first().copied().unwrap_or_default(), high: sorted.last().copied().unwrap_or_default() }
 }
 
-/// The ratio of the median of `ours` to that of `theirs`, with its interval ([S2]). Neither is empty, all are above 0.
+/// The ratio of the median of `ours` to that of `theirs`, both in the order of rounds, with its interval ([S2]): of the rounds that both have.
+/// Neither is empty, all are above 0.
 pub fn ratio(ours: &[f64], theirs: &[f64]) -> Ratio {
     let median = median(ours) / median(theirs);
     let mut random = Random::new(SEED, 0);
-    let mut drawn = |values: &[f64], into: &mut Vec<f64>| {
-        into.clear();
-        into.extend(values.iter().map(|_| values[random.below(values.len() as u64) as usize]));
-        into.sort_by(f64::total_cmp);
-        middle(into)
+    let rounds = ours.len().min(theirs.len());
+    let (mut above, mut below) = (vec![0.0; rounds], vec![0.0; rounds]);
+    let mut draw = || {
+        for (one, other) in above.iter_mut().zip(&mut below) {
+            let round = random.below(rounds as u64) as usize;
+            (*one, *other) = (ours[round], theirs[round]);
+        }
+        above.sort_by(f64::total_cmp);
+        below.sort_by(f64::total_cmp);
+        middle(&above) / middle(&below)
     };
-    let (mut above, mut below) = (Vec::with_capacity(ours.len()), Vec::with_capacity(theirs.len()));
-    let mut ratios: Vec<f64> = (0..DRAWS).map(|_| drawn(ours, &mut above) / drawn(theirs, &mut below)).collect();
+    let mut ratios: Vec<f64> = (0..DRAWS).map(|_| draw()).collect();
     ratios.sort_by(f64::total_cmp);
     let tail = (DRAWS as f64 * TAIL) as usize;
     // The interval of few rounds can miss the ratio itself by the last digits of a division.
@@ -303,6 +309,12 @@ pub mod tests {
         assert!((calm.median - 3.0).abs() < 0.01 && calm.low > 2.9 && calm.high < 3.1, "{calm:?}");
         assert!((disturbed.median - 3.0).abs() < 0.01, "{disturbed:?}");
         assert!(disturbed.low < calm.low, "less is sure: {disturbed:?}");
+    }
+
+    #[test]
+    fn a_minute_in_which_everybody_was_slow_leaves_the_ratio_sure() {
+        let found = ratio(&[300.0, 150.0, 302.0, 75.0, 299.0], &[100.0, 50.0, 100.0, 25.0, 100.0]);
+        assert!((found.median - 3.0).abs() < 0.05 && found.low > 2.9 && found.high < 3.1, "{found:?}");
     }
 
     #[test]
