@@ -125,7 +125,7 @@ fn rows(subjects: &[&Subject<'_>], judgements: &[Judgement]) -> Vec<ratios::Row>
     let reach = |subject: &Subject<'_>| {
         let here = judgements.iter().filter(|judgement| judgement.case == subject.case && judgement.place == subject.place);
         let wanted =
-            here.filter(|judgement| judgement.reach.peer != Peer::TandemfsLibrary).filter_map(|judgement| match judgement.reach.measure {
+            here.filter(|judgement| judgement.peer != Peer::TandemfsLibrary).filter_map(|judgement| match judgement.reach.measure {
                 Measure::RateAtLeast(least) => Some(least),
                 _ => None,
             });

@@ -42,7 +42,7 @@ pub fn grid(caption: &str, judgements: &[&Judgement]) -> Grid {
                 interval(judgement.ratio).into(),
                 Cell::marked(judgement.verdict.name(), mark),
                 judgement.reach.title.into(),
-                names::peer(judgement.reach.peer).into(),
+                names::peer(judgement.peer).into(),
                 names::peer(judgement.other).into(),
                 judgement.beside_ext4.map_or("–".to_owned(), |beside| figures::ratio(beside.median)).into(),
             ],
@@ -65,6 +65,6 @@ fn unmeasured(reach: &Reach, judgements: &[Judgement]) -> Option<String> {
     let is_judged = |case: &str| judgements.iter().any(|judgement| judgement.reach == *reach && is_case(&judgement.case, case));
     let open: Vec<&str> = reach.cases.iter().copied().filter(|case| !is_judged(case)).collect();
     let place = reach.place.map_or("any drive", names::place);
-    (!open.is_empty())
-        .then(|| format!("{} ({}, {place}, {}): {}", reach.title, names::peer(reach.peer), wanted(reach.measure), open.join(", ")))
+    let ours = reach.peers.iter().copied().map(names::peer).collect::<Vec<_>>().join(", ");
+    (!open.is_empty()).then(|| format!("{} ({ours}; {place}; {}): {}", reach.title, wanted(reach.measure), open.join(", ")))
 }
