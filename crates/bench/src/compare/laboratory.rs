@@ -73,7 +73,7 @@ impl Laboratory {
     pub fn calibrate(&mut self, before: Option<&str>, say: &mut dyn FnMut(&str)) -> Result<SameDrive> {
         let new = || same_drive::Settings::new(&self.settings.profile, self.settings.memory_bytes);
         let wanted = before.map(serde_json::from_str).transpose()?.unwrap_or_else(new);
-        let _awake = Awake::new();
+        let _awake = Awake::beside_server();
         // Results on another drive would be no comparison with those that are there.
         let calibrated = same_drive::calibrate::calibrate(self.directory.path(), &wanted, before.is_none(), say)?;
         let made = serde_json::to_string(&calibrated.settings)?;
@@ -100,7 +100,8 @@ impl Laboratory {
             // Never removed with what is in it: that could be a file system that would not be unmounted.
             fs::create_dir(&mountpoint)?;
         }
-        let _awake = (place == Place::Same).then(Awake::new);
+        let has_server = kernel_type(peer).is_some();
+        let _awake = (place == Place::Same).then(|| if has_server { Awake::beside_server() } else { Awake::beside_daemon() });
         self.prepare(place, peer, bytes)?;
         let backing = self.backing(place, peer, bytes)?;
         // After the drive, which is no program, and before the mount: a daemon stays where who starts it is.
