@@ -1,8 +1,8 @@
 //! How long the way to a block path has to be so that this machine carries what comes over it: the detour of the peers cannot be taken back
 //! from a drive that is faster than the detour.
 //!
-//! [W1] A command takes [`COMMAND_US_LEAST`] at least, as long as the detour does on most machines. Were it shorter where the machine allows,
-//!      each day would have a drive of its own: on one machine the shortest way was 3, 21 and 126 us within three days, and whoever does with
+//! [W1] A command takes [`COMMAND_US_LEAST`] at least, about what the detour took when this was designed. Were it shorter where the machine
+//!      allows, each day would have a drive of its own: on one machine the shortest way was 3, 21 and 126 us within three days, and whoever does with
 //!      fewer block commands looked worse the quieter its neighbours were.
 
 use serde::{Deserialize, Serialize};
