@@ -2,7 +2,7 @@
 //! from a drive that is faster than the detour.
 //!
 //! [W1] A command takes [`COMMAND_US_LEAST`] at least, about what the detour took when this was designed. Were it shorter where the machine
-//!      allows, each day would have a drive of its own: on one machine the shortest way was 3, 21 and 126 us within three days, and whoever does with
+//!      allows, each day would have a drive of its own: on one machine the shortest way was 3, 21 and 126 us within some days, and whoever does with
 //!      fewer block commands looked worse the quieter its neighbours were.
 
 use serde::{Deserialize, Serialize};
