@@ -325,20 +325,13 @@ impl FileSystem {
             tx.took(space::sectors(sector, sectors.into()));
         }
         let length = sectors as usize * SECTOR_BYTES;
-        // Bytes beyond the end that a truncation left are not taken over (RULES R13).
-        let known = (view.size.saturating_sub(block_start)).min(length as u64) as usize;
         let bytes = match target.parts.as_slice() {
             [part] if part.offset == 0 && part.data.len() == length => Bytes::Borrowed(part.data),
-            // All that was known is replaced: nothing to compose.
-            [part] if part.offset == 0 && (known..=length).contains(&part.data.len()) && !target.old.has_logs() => {
-                let mut bytes = Vec::with_capacity(length);
-                bytes.extend_from_slice(part.data);
-                bytes.resize(length, 0);
-                Bytes::Owned(bytes)
-            }
             parts => {
                 let mut bytes = vec![0; length];
                 compose(volume, view.owner, block_start, &target.old, parts, &mut bytes)?;
+                // Bytes beyond the end that a truncation left are not taken over (RULES R13).
+                let known = (view.size.saturating_sub(block_start)).min(length as u64) as usize;
                 bytes[known..].fill(0);
                 for part in parts {
                     bytes[part.offset as usize..part.end() as usize].copy_from_slice(part.data);
