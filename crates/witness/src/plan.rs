@@ -266,6 +266,10 @@ impl Model {
         self.names.values().filter(|node| **node == Node::File(file)).count()
     }
 
+    fn directories(&self) -> usize {
+        self.names.values().filter(|node| **node == Node::Directory).count()
+    }
+
     fn pick<'m>(&'m self, random: &mut Rng, wanted: impl Fn(&str, &Node) -> bool) -> Option<&'m str> {
         let found: Vec<&str> = self.names.iter().filter(|(name, node)| wanted(name, node)).map(|(name, _)| name.as_str()).collect();
         (!found.is_empty()).then(|| found[random.usize(..found.len())])
@@ -374,6 +378,10 @@ impl Model {
         }
         if kind == Kind::Map && !can_map {
             kind = Kind::Write;
+        }
+        // Directories go only when they are empty, so without a limit they end up with all the names.
+        if kind == Kind::MkDir && self.directories() > profile.names_max() / 4 {
+            kind = Kind::RmDir;
         }
         if self.names.len() > profile.names_max() && matches!(kind, Kind::Create | Kind::Link | Kind::Symlink | Kind::MkDir) {
             kind = Kind::Unlink;
@@ -525,6 +533,26 @@ mod tests {
                 Profile::Log | Profile::Large => 4,
             };
             assert!(words.len() >= kinds, "{profile:?}: {words:?}");
+        }
+    }
+
+    #[test]
+    fn a_writer_is_of_one_kind_for_as_long_as_it_works() {
+        for (profile, files_least, bytes_least) in
+            [(Profile::Mixed, 30, 1 << 20), (Profile::Small, 100, 200_000), (Profile::Log, 1, 1000), (Profile::Large, 1, 1 << 20)]
+        {
+            let mut model = Model::new();
+            let mut bytes = 0;
+            for number in 0..12_000 {
+                let operation = model.next(7, profile, true, number);
+                model.apply(&operation, number);
+                if number % 100 == 99 && number > 9_000 {
+                    let files = model.names.values().filter(|node| matches!(node, Node::File(_))).count();
+                    assert!(files >= files_least, "{profile:?}: {files} of {} names are files' after {number}", model.names.len());
+                    bytes += model.files.values().map(|bytes| bytes.len()).sum::<usize>() / 30;
+                }
+            }
+            assert!(bytes >= bytes_least, "{profile:?}: {bytes} bytes on average");
         }
     }
 }

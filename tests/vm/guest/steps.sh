@@ -186,7 +186,7 @@ step_log_writes() { # step_log_writes MODE STEP AFTER [MOUNT_UNTIL_CUT OPTION]..
   [ "$(cat /sys/block/dm-0/queue/write_cache)" = 'write back' ] || fail "the target has no volatile write cache"
   format
   attach_until "$1" --at "$2" --after "$3" --end kill --arm-when /run/armed "${@:4}"
-  start_writers 1 "$1"
+  start_writers 4 "$1" # the fourth round's second writer writes large files, which go by blocks
   sleep 5
   : >/run/armed
   wait || true # for the daemon, and for the writers, which it leaves without their file system
