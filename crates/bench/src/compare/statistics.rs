@@ -7,6 +7,8 @@
 //! [S3] A summary is computed from records alone.
 //! [S4] Noise is told against what is usual in the same results. A record has it against the best that was ever seen, and the best gets better
 //!      the longer one looks: an hour of it would call every run disturbed. A machine that is slow throughout is slow for everybody.
+//! [S5] The kernel counts CPU time by samples, a hundred a second, and what only emulates a drive is taken off: of runs that took less than a
+//!      few samples it says nothing.
 
 use std::collections::BTreeMap;
 
@@ -27,6 +29,8 @@ const SEED: u64 = 0x7461_6e64;
 const TAIL: f64 = 0.025;
 /// With more noise than this, against what is usual ([S4]), a comparison decides nothing.
 pub const NOISE_MAX: f64 = 0.10;
+/// CPU seconds of a run of which the kernel's samples say something ([S5]).
+const CPU_SECONDS_LEAST: f64 = 0.05;
 /// With fewer rounds nothing is decided.
 pub const ROUNDS_LEAST: usize = 3;
 
@@ -82,8 +86,8 @@ pub struct Summary {
     pub rate: Spread,
     /// Seconds that the measured part took.
     pub seconds: Spread,
-    /// CPU seconds of the whole machine for a unit.
-    pub cpu_seconds_per_unit: Spread,
+    /// CPU seconds of the whole machine for a unit, the median of the rounds; none where a round took less than can be counted ([S5]).
+    pub cpu_seconds_per_unit: Option<f64>,
     /// Host memory, the largest of the rounds, in bytes.
     pub memory_bytes: Option<u64>,
     /// Medians over the rounds of each percentile; the slowest of all rounds.
@@ -223,7 +227,8 @@ fn summary(rounds: &mut [&Record], usual_noise: f64) -> Option<Summary> {
         rate: spread(&rates),
         rates,
         seconds: spread(&values(&|record| record.seconds)),
-        cpu_seconds_per_unit: spread(&values(&|record| record.cpu_seconds / record.units)),
+        cpu_seconds_per_unit: (median(&values(&|record| record.cpu_seconds)) >= CPU_SECONDS_LEAST)
+            .then(|| median(&values(&|record| record.cpu_seconds / record.units))),
         memory_bytes: rounds.iter().filter_map(|record| record.memory_bytes).max(),
         latency_ns: latencies(rounds),
         traffic_per_unit: traffic(rounds),
@@ -300,6 +305,17 @@ pub mod tests {
     fn a_median_is_the_middle() {
         assert_eq!([median(&[]), median(&[3.0]), median(&[9.0, 1.0, 2.0]), median(&[4.0, 1.0, 2.0, 8.0])], [0.0, 3.0, 2.0, 3.0]);
         assert_eq!(spread(&[5.0, 1.0, 2.0]), Spread { median: 2.0, low: 1.0, high: 5.0 });
+    }
+
+    #[test]
+    fn cpu_time_that_is_less_than_a_few_samples_is_not_told() {
+        let told = |cpu_seconds: [f64; 3]| {
+            let records: Vec<Record> =
+                (0..3).map(|round| Record { cpu_seconds: cpu_seconds[round], ..record("x", Peer::Xfs, round as u32, 2.0) }).collect();
+            summaries(&records)[0].cpu_seconds_per_unit
+        };
+        assert_eq!(told([0.0, 0.01, 0.0]), None);
+        assert_eq!(told([0.06, 0.0, 0.07]), Some(0.03));
     }
 
     #[test]

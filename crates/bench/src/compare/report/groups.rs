@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::document::{Block, Cell, Grid, Mark, Plot};
 use super::losses::{interval, rate};
 use super::plots::{latency, ratios, scale};
-use super::subject::Subject;
+use super::subject::{Comparison, Subject};
 use super::{figures, names};
 use crate::compare::backing::Place;
 use crate::compare::case::Group;
@@ -98,9 +98,7 @@ fn overview(subjects: &[&Subject<'_>]) -> Grid {
         }
         row.push(side(ours.map(|measured| measured.summary)).into());
         row.push(side(subject.yardstick()).into());
-        let cpu =
-            |found: &super::subject::Comparison<'_>| found.ours.cpu_seconds_per_unit.median / found.theirs.cpu_seconds_per_unit.median;
-        row.push(mount.as_ref().map_or("–".to_owned(), |found| figures::ratio(cpu(found))).into());
+        row.push(mount.as_ref().and_then(Comparison::cpu_ratio).map_or("–".to_owned(), figures::ratio).into());
         if has_library {
             row.push(match subject.library() {
                 Some(found) => Cell::marked(figures::ratio(found.ratio.median), found.standing.mark()),
@@ -198,7 +196,7 @@ fn details(subject: &Subject<'_>) -> Grid {
         let latency = |of: fn(&crate::compare::record::Percentiles) -> f64| {
             summary.latency_ns.as_ref().map_or("–".to_owned(), |latency| figures::time(of(latency)))
         };
-        let cpu = summary.cpu_seconds_per_unit.median * if is_bytes { MEBIBYTE } else { 1.0 };
+        let cpu = summary.cpu_seconds_per_unit.map(|seconds| seconds * 1e9 * if is_bytes { MEBIBYTE } else { 1.0 });
         let noise = figures::percent(summary.noise);
         grid.row(
             summary.peer.is_ours().then_some(Mark::Ours),
@@ -212,7 +210,7 @@ fn details(subject: &Subject<'_>) -> Grid {
                 latency(|latency| latency.p50).into(),
                 latency(|latency| latency.p99).into(),
                 latency(|latency| latency.p999).into(),
-                figures::time(cpu * 1e9).into(),
+                cpu.map_or("–".to_owned(), figures::time).into(),
                 summary.memory_bytes.map_or("–".to_owned(), |bytes| figures::bytes(bytes as f64)).into(),
                 if summary.is_noisy() { Cell::marked(format!("{noise}, too noisy"), Mark::Open) } else { noise.into() },
             ],

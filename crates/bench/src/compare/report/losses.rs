@@ -124,8 +124,7 @@ pub fn sentence(subjects: &[Subject<'_>], judgements: &[Judgement]) -> String {
 fn processor_time(subjects: &[Subject<'_>]) -> Option<String> {
     let ratios: Vec<f64> = all(subjects)
         .filter(|(_, found)| found.ours.peer != Peer::TandemfsLibrary)
-        .map(|(_, found)| found.ours.cpu_seconds_per_unit.median / found.theirs.cpu_seconds_per_unit.median)
-        .filter(|ratio| ratio.is_finite() && *ratio > 0.0)
+        .filter_map(|(_, found)| found.cpu_ratio())
         .collect();
     let more = ratios.iter().filter(|ratio| **ratio > 1.0).count();
     let worst = ratios.iter().copied().fold(0.0, f64::max);

@@ -53,6 +53,13 @@ pub struct Comparison<'a> {
     pub standing: Standing,
 }
 
+impl Comparison<'_> {
+    /// CPU time of the whole machine for a unit of work, ours to theirs, where both could be counted.
+    pub fn cpu_ratio(&self) -> Option<f64> {
+        Some(self.ours.cpu_seconds_per_unit? / self.theirs.cpu_seconds_per_unit?)
+    }
+}
+
 /// What a comparison says ([J2]).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Standing {
