@@ -3,12 +3,16 @@
 //! A halted virtual CPU takes 25 to 50 us to be woken, a deep-sleeping real one some microseconds: as much as a block command, and it happens
 //! or not by how long somebody waited before, so that no time could be taken back from the detour ([SD2]). So on the same drive
 //! one process for each CPU computes at the lowest priority (SCHED_IDLE), which leaves the CPU at once to whoever has work. Everybody is
-//! measured so; `idle=poll` of the kernel would do the same. On the free drive CPUs do what the machine lets them do.
+//! measured so, with one client. On the free drive CPUs do what the machine lets them do.
 //!
 //! [A1] Beside the server of the peers' drive it yields all the time: the server polls and yields, so that the loop device's thread can run, and
 //!      else gets its CPU back a tick later (appends on ext4 684 a second instead of 13,000).
 //! [A2] Beside a daemon of FUSE it never does: the scheduler (EEVDF) would let it have a turn between a client's sleep and its daemon's start,
 //!      4 us a request, whenever the daemon takes longer than the client (strict overwrites 83,000 a second instead of 124,000).
+//! [A3] With several clients nothing keeps them awake: a CPU that has something to do takes no waiting task from another one, which made
+//!      everybody slower (pgbench 4,050 instead of 4,980 transactions a second on XFS, 5,850 instead of 10,870 in strict mode; varmail 71,000
+//!      instead of 92,000 operations on XFS, 107,000 and 105,000 in strict mode; oltp 88,000 instead of 164,000, 67,000 instead of 227,000).
+//!      `idle=poll` of the kernel would keep both, but a boot decides that.
 //!
 //! [SD2]: super::same_drive
 

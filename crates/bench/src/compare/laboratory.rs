@@ -101,7 +101,9 @@ impl Laboratory {
             fs::create_dir(&mountpoint)?;
         }
         let has_server = kernel_type(peer).is_some();
-        let _awake = (place == Place::Same).then(|| if has_server { Awake::beside_server() } else { Awake::beside_daemon() });
+        // [A3]
+        let _awake =
+            (place == Place::Same && case.clients() == 1).then(|| if has_server { Awake::beside_server() } else { Awake::beside_daemon() });
         self.prepare(place, peer, bytes)?;
         let backing = self.backing(place, peer, bytes)?;
         // After the drive, which is no program, and before the mount: a daemon stays where who starts it is.

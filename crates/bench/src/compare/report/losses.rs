@@ -122,10 +122,8 @@ pub fn sentence(subjects: &[Subject<'_>], judgements: &[Judgement]) -> String {
 
 /// What speed costs: a daemon takes time that a kernel file system does not.
 fn processor_time(subjects: &[Subject<'_>]) -> Option<String> {
-    let ratios: Vec<f64> = all(subjects)
-        .filter(|(_, found)| found.ours.peer != Peer::TandemfsLibrary)
-        .filter_map(|(_, found)| found.cpu_ratio())
-        .collect();
+    let ratios: Vec<f64> =
+        all(subjects).filter(|(_, found)| found.ours.peer != Peer::TandemfsLibrary).filter_map(|(_, found)| found.cpu_ratio()).collect();
     let more = ratios.iter().filter(|ratio| **ratio > 1.0).count();
     let worst = ratios.iter().copied().fold(0.0, f64::max);
     (more > 0).then(|| {
