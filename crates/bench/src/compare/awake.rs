@@ -1,18 +1,18 @@
-//! CPUs that do not halt while something is measured.
+//! CPUs that do not halt while something is measured, where a halted one takes long to be woken.
 //!
-//! A halted virtual CPU takes 25 to 50 us to be woken, a deep-sleeping real one some microseconds: as much as a block command, and it happens
-//! or not by how long somebody waited before, so that no time could be taken back from the detour ([SD2]). So on the same drive
-//! one process for each CPU computes at the lowest priority (SCHED_IDLE), which leaves the CPU at once to whoever has work. Everybody is
-//! measured so, with one client. On the free drive CPUs do what the machine lets them do.
+//! On some machines waking a halted virtual CPU takes 25 to 60 us, as much as a block command, and it happens or not by how long somebody waited
+//! before, so that no time could be taken back from the detour ([SD2]). There one process for each CPU computes at the lowest priority
+//! (SCHED_IDLE) while the peers' drive is calibrated and while one client uses it. `idle=poll` of the kernel would do the same, but a boot
+//! decides that.
 //!
-//! [A1] Beside the server of the peers' drive it yields all the time: the server polls and yields, so that the loop device's thread can run, and
-//!      else gets its CPU back a tick later (appends on ext4 684 a second instead of 13,000).
-//! [A2] Beside a daemon of FUSE it never does: the scheduler (EEVDF) would let it have a turn between a client's sleep and its daemon's start,
-//!      4 us a request, whenever the daemon takes longer than the client (strict overwrites 83,000 a second instead of 124,000).
-//! [A3] With several clients nothing keeps them awake: a CPU that has something to do takes no waiting task from another one, which made
-//!      everybody slower (pgbench 4,050 instead of 4,980 transactions a second on XFS, 5,850 instead of 10,870 in strict mode; varmail 71,000
-//!      instead of 92,000 operations on XFS, 107,000 and 105,000 in strict mode; oltp 88,000 instead of 164,000, 67,000 instead of 227,000).
-//!      `idle=poll` of the kernel would keep both, but a boot decides that.
+//! [A1] Only where it is needed: how long a wake-up takes is measured once a comparison. On a machine that wakes within 2 to 7 us the processes
+//!      made the detour of a block command 14 us instead of 5, and the block commands that could be compared 90 us instead of 50.
+//! [A2] They yield all the time: the drive's server polls and yields, so that the loop device's thread can run, and else gets its CPU back a
+//!      tick later (appends on ext4 684 a second instead of 13,000).
+//! [A3] Beside several clients there are none: a CPU that has something to do takes no waiting task from another one, which made everybody
+//!      slower (pgbench 4,050 instead of 4,980 transactions a second on XFS, varmail 71,000 instead of 92,000 operations, oltp 88,000 instead
+//!      of 164,000).
+//! [A4] Beside a daemon of FUSE there are none either: one client and its daemon share a CPU, and nobody is woken from another one.
 //!
 //! [SD2]: super::same_drive
 
@@ -21,7 +21,9 @@ use std::io::Read;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::thread::yield_now;
+use std::sync::mpsc::channel;
+use std::thread::{spawn, yield_now};
+use std::time::{Duration, Instant};
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use serde_json::{Value, json};
@@ -33,36 +35,30 @@ use crate::failure::Result;
 const CHRT: &str = "chrt";
 /// Their time counts as *nice* in `/proc/stat`, apart from everybody's work.
 const NICENESS: i32 = 19;
+/// Wake-ups that are timed.
+const WAKE_UPS: usize = 101;
+/// How long a CPU is left alone before each: as long as a slow block command, so that it halts.
+const LEFT_ALONE: Duration = Duration::from_micros(300);
+/// With wake-ups of more than this CPUs are kept awake ([A1]): a quarter of the shortest block command that is compared.
+const WAKE_UP_MAX: Duration = Duration::from_micros(10);
 
 /// Keeps the CPUs awake until it is dropped. Best effort: without `chrt` they halt.
 pub struct Awake(Vec<(Child, Option<ChildStdin>)>);
 
 impl Awake {
-    /// For what uses the server of the peers' drive ([A1]).
-    pub fn beside_server() -> Self {
-        Self::new(true)
-    }
-
-    /// For what does not ([A2]).
-    pub fn beside_daemon() -> Self {
-        Self::new(false)
-    }
-
     /// Starts a process for each CPU that this thread may use.
-    fn new(yields: bool) -> Self {
+    pub fn new() -> Self {
         let Some(chrt) = find(CHRT) else { return Self(Vec::new()) };
         let start = |cpu: usize| {
-            let order = json!({ "awake": cpu, "yields": yields }).to_string();
+            let order = json!({ "awake": cpu }).to_string();
             let mut command = Command::new(&chrt);
             command.args(["--idle", "0"]).arg(std::env::current_exe().ok()?).args(["bench", "--child", &order]);
             let mut process = command.stdin(Stdio::piped()).stdout(Stdio::null()).spawn().ok()?;
             let held = process.stdin.take();
             Some((process, held))
         };
-        let allowed = sched_getaffinity(None).unwrap_or_default();
         // A test's program knows no orders.
-        let cpus = (0..CpuSet::MAX_CPU).filter(|cpu| allowed.is_set(*cpu) && !cfg!(test));
-        Self(cpus.filter_map(start).collect())
+        Self(if cfg!(test) { Vec::new() } else { allowed_cpus().into_iter().filter_map(start).collect() })
     }
 }
 
@@ -76,26 +72,66 @@ impl Drop for Awake {
     }
 }
 
-/// The order of `--child` for such a process: its CPU, and whether it yields.
-pub fn order(text: &str) -> Option<(usize, bool)> {
+/// How long it takes until a thread on another CPU, which had nothing to do, runs: the median. None where there is one CPU.
+pub fn wake_up() -> Option<Duration> {
+    let [first, second, ..] = allowed_cpus()[..] else { return None };
+    let (sender, receiver) = channel::<Instant>();
+    let sleeper = spawn(move || {
+        keep_on(second);
+        let mut took: Vec<Duration> = receiver.iter().map(|sent| sent.elapsed()).collect();
+        took.sort();
+        took[WAKE_UPS / 2]
+    });
+    let waker = spawn(move || {
+        keep_on(first);
+        for _ in 0..WAKE_UPS {
+            let since = Instant::now();
+            while since.elapsed() < LEFT_ALONE {
+                spin_loop();
+            }
+            sender.send(Instant::now())?;
+        }
+        Ok::<(), std::sync::mpsc::SendError<Instant>>(())
+    });
+    waker.join().ok()?.ok()?;
+    sleeper.join().ok()
+}
+
+/// Whether CPUs that are woken within this time have to be kept awake ([A1]).
+pub fn is_needed(wake_up: Option<Duration>) -> bool {
+    wake_up.is_some_and(|took| took > WAKE_UP_MAX)
+}
+
+fn allowed_cpus() -> Vec<usize> {
+    let allowed = sched_getaffinity(None).unwrap_or_default();
+    (0..CpuSet::MAX_CPU).filter(|cpu| allowed.is_set(*cpu)).collect()
+}
+
+/// Keeps this thread on a CPU; best effort.
+fn keep_on(cpu: usize) {
+    let mut set = CpuSet::new();
+    set.set(cpu);
+    let _best_effort = sched_setaffinity(None, &set);
+}
+
+/// The order of `--child` for such a process: its CPU.
+pub fn order(text: &str) -> Option<usize> {
     let order: Value = serde_json::from_str(text).ok()?;
-    let cpu = order["awake"].as_u64().and_then(|cpu| usize::try_from(cpu).ok()).filter(|cpu| *cpu < CpuSet::MAX_CPU)?;
-    Some((cpu, order["yields"].as_bool()?))
+    order["awake"].as_u64().and_then(|cpu| usize::try_from(cpu).ok()).filter(|cpu| *cpu < CpuSet::MAX_CPU)
 }
 
 /// The process: until the other end of its standard input is gone.
-pub fn serve(cpu: usize, yields: bool) -> Result<()> {
-    let mut set = CpuSet::new();
-    set.set(cpu);
-    let _best_effort = (sched_setaffinity(None, &set), rustix::process::nice(NICENESS));
+pub fn serve(cpu: usize) -> Result<()> {
+    keep_on(cpu);
+    let _best_effort = rustix::process::nice(NICENESS);
     let ended = Arc::new(AtomicBool::new(false));
     let seen = Arc::clone(&ended);
-    std::thread::spawn(move || {
+    spawn(move || {
         let _until_the_end = std::io::stdin().read_to_end(&mut Vec::new());
         seen.store(true, Relaxed);
     });
     while !ended.load(Relaxed) {
-        if yields { yield_now() } else { spin_loop() }
+        yield_now(); // [A2]
     }
     Ok(())
 }
@@ -106,9 +142,15 @@ mod tests {
 
     #[test]
     fn only_its_own_orders_are_taken() {
-        assert_eq!(order(r#"{"awake":1,"yields":true}"#), Some((1, true)));
-        for other in ["", r#"{"awake":4096000,"yields":true}"#, r#"{"null_file_system":"m"}"#, r#"{"awake":1}"#] {
+        assert_eq!(order(r#"{"awake":1}"#), Some(1));
+        for other in ["", r#"{"awake":4096000}"#, r#"{"null_file_system":"m"}"#, r#"{"awake":"1"}"#] {
             assert_eq!(order(other), None, "{other}");
         }
+    }
+
+    #[test]
+    fn cpus_are_kept_awake_where_waking_one_takes_long() {
+        assert!(!is_needed(None) && !is_needed(Some(Duration::from_micros(7))) && is_needed(Some(Duration::from_micros(25))));
+        assert_eq!(wake_up().is_some(), allowed_cpus().len() > 1);
     }
 }

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 
 use super::available::kernel_type;
-use super::awake::Awake;
+use super::awake::{self, Awake};
 use super::backing::{Backing, FreeDrive, Place};
 use super::case::{Case, Stage};
 use super::clock::{Noise, RunClock};
@@ -71,9 +71,10 @@ impl Laboratory {
     /// # Errors
     /// They cannot be made equal here; by how much they differ.
     pub fn calibrate(&mut self, before: Option<&str>, say: &mut dyn FnMut(&str)) -> Result<SameDrive> {
-        let new = || same_drive::Settings::new(&self.settings.profile, self.settings.memory_bytes);
-        let wanted = before.map(serde_json::from_str).transpose()?.unwrap_or_else(new);
-        let _awake = Awake::beside_server();
+        let profile = || same_drive::Settings::new(&self.settings.profile, self.settings.memory_bytes);
+        let new = || same_drive::Settings { wake_up: awake::wake_up(), ..profile() };
+        let wanted: same_drive::Settings = before.map(serde_json::from_str).transpose()?.unwrap_or_else(new);
+        let _awake = wanted.is_kept_awake().then(Awake::new);
         // Results on another drive would be no comparison with those that are there.
         let calibrated = same_drive::calibrate::calibrate(self.directory.path(), &wanted, before.is_none(), say)?;
         let made = serde_json::to_string(&calibrated.settings)?;
@@ -100,10 +101,9 @@ impl Laboratory {
             // Never removed with what is in it: that could be a file system that would not be unmounted.
             fs::create_dir(&mountpoint)?;
         }
-        let has_server = kernel_type(peer).is_some();
-        // [A3]
-        let _awake =
-            (place == Place::Same && case.clients() == 1).then(|| if has_server { Awake::beside_server() } else { Awake::beside_daemon() });
+        let uses_server = place == Place::Same && kernel_type(peer).is_some();
+        let is_kept_awake = uses_server && case.clients() == 1 && self.same.as_ref().is_some_and(same_drive::Settings::is_kept_awake);
+        let _awake = is_kept_awake.then(Awake::new); // [A3], [A4]
         self.prepare(place, peer, bytes)?;
         let backing = self.backing(place, peer, bytes)?;
         // After the drive, which is no program, and before the mount: a daemon stays where who starts it is.

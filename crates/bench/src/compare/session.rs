@@ -64,8 +64,8 @@ pub fn child(text: &str) -> Option<Result<()>> {
     if let Some(order) = same_drive::order(text) {
         return Some(same_drive::server::serve(&order));
     }
-    if let Some((cpu, yields)) = awake::order(text) {
-        return Some(awake::serve(cpu, yields));
+    if let Some(cpu) = awake::order(text) {
+        return Some(awake::serve(cpu));
     }
     mounted::null_order(text).map(|mountpoint| memory_fs::serve(&mountpoint))
 }

@@ -45,6 +45,7 @@ use tempfile::TempDir;
 use self::detour::{DEPTHS, Detour};
 use self::protocol::{Answer, Ask, Counted, Envelope, Order};
 use self::way::{Times, Way};
+use super::awake;
 use super::backing::Backing;
 use super::record::Traffic;
 use crate::failure::{Failure, Result};
@@ -67,12 +68,19 @@ pub struct Settings {
     pub way: Option<Way>,
     /// What is taken back from the peers' answers; `calibrate` finds it.
     pub detour: Detour,
+    /// How long waking a CPU took when these were made; none where there is one.
+    pub wake_up: Option<Duration>,
 }
 
 impl Settings {
     /// A profile as it is.
     pub fn new(profile: &str, memory_bytes: u64) -> Self {
-        Self { profile: profile.to_owned(), memory_bytes, way: None, detour: Detour::default() }
+        Self { profile: profile.to_owned(), memory_bytes, way: None, detour: Detour::default(), wake_up: None }
+    }
+
+    /// Whether CPUs are kept from halting while the peers' drive is used by one.
+    pub fn is_kept_awake(&self) -> bool {
+        awake::is_needed(self.wake_up)
     }
 
     fn model(&self) -> Result<&'static tandemfs_emulator::Profile> {
@@ -103,6 +111,10 @@ impl Settings {
             ("same drive: link, write", rate(&write)),
             ("same drive: its memory for the peers", memory),
         ];
+        if let Some(wake_up) = self.wake_up {
+            let kept = if self.is_kept_awake() { "CPUs are kept awake for single clients of the peers" } else { "CPUs may halt" };
+            facts.push(("same drive: waking a CPU", format!("{}: {kept}", us(wake_up.as_nanos() as f64))));
+        }
         if let Some(commands) = read.commands_at_once {
             facts.push(("same drive: block requests at once", commands.to_string()));
         }
