@@ -52,15 +52,26 @@ impl<M: Medium> FirmwareDrive<M> {
         self.time.as_ref().map_or(0, Time::now_ns)
     }
 
-    /// Does an access and waits until the drive would have done it ([FD1]).
-    fn timed<T>(&self, access: impl FnOnce(&mut Controller<M>, u64) -> Result<(u64, T), DeviceError>) -> Result<T, DeviceError> {
+    /// Does a command and waits until the drive would have done it ([FD1]).
+    fn timed<T>(&self, command: impl FnOnce(&mut Controller<M>, u64) -> Result<(u64, T), DeviceError>) -> Result<T, DeviceError> {
         let at = self.now_ns();
-        let result = access(&mut self.controller.lock(), at);
+        let result = command(&mut self.controller.lock(), at);
         let (done, value) = result.map_err(|error| self.named(error))?;
         if let Some(time) = &self.time {
             time.wait_until(done);
         }
         Ok(value)
+    }
+
+    /// Does a load or a store, or a fence, and stalls until the drive would have done it ([FD1]).
+    fn stalled(&self, access: impl FnOnce(&mut Controller<M>, u64) -> Result<u64, DeviceError>) -> Result<(), DeviceError> {
+        let at = self.now_ns();
+        let result = access(&mut self.controller.lock(), at);
+        let done = result.map_err(|error| self.named(error))?;
+        if let Some(time) = &self.time {
+            time.stall_until(done);
+        }
+        Ok(())
     }
 
     /// The flash does not know whose it is.
@@ -172,13 +183,13 @@ impl<M: Medium> Device for FirmwareDrive<M> {
 impl<M: Medium> BytePath for FirmwareDrive<M> {
     fn load(&self, offset: u64, into: &mut [u8]) -> Result<(), DeviceError> {
         self.check_window(offset, into.len())?;
-        self.timed(|controller, at| Ok((controller.load(at, offset, into)?, ())))
+        self.stalled(|controller, at| controller.load(at, offset, into))
     }
 
     fn store(&self, offset: u64, from: &[u8]) -> Result<(), DeviceError> {
         self.check_window(offset, from.len())?;
         self.check_writable("store", offset, from.len() as u64)?;
-        self.timed(|controller, at| Ok((controller.store(at, 0, offset, from)?, ())))
+        self.stalled(|controller, at| controller.store(at, 0, offset, from))
     }
 
     /// Nothing to do ([FD2]).
@@ -188,7 +199,7 @@ impl<M: Medium> BytePath for FirmwareDrive<M> {
         if let Some(time) = &self.time {
             let at = time.now_ns();
             let done = self.controller.lock().fence(at);
-            time.wait_until(done);
+            time.stall_until(done);
         }
     }
 }
@@ -229,7 +240,7 @@ impl<M: Medium> Firmware for FirmwareDrive<M> {
         if !offset.is_multiple_of(LINE_BYTES as u64) || !from.len().is_multiple_of(LINE_BYTES) {
             return Err(self.failed("store", offset, from.len() as u64, io::ErrorKind::InvalidInput.into()));
         }
-        self.timed(|controller, at| Ok((controller.store(at, transaction.get(), offset, from)?, ())))
+        self.stalled(|controller, at| controller.store(at, transaction.get(), offset, from))
     }
 
     fn commit(&self, transaction: TxId) -> Result<(), DeviceError> {

@@ -9,8 +9,8 @@
 //! [T3] Block path without firmware: completion = arrival + queueing + service. A request holds one of the drive's channels for its latency
 //!      (requests of one batch, and of several threads, overlap there), then the link of its direction for its bytes, first come first
 //!      served.
-//! [T4] Waits up to 60 us do not sleep, since that would cost more; longer ones sleep for all but that. Whoever waits longer than 4 us lets
-//!      other threads have the CPU meanwhile, as a processor does that waits for a drive; shorter waits spin.
+//! [T4] Loads, stores and fences stall: the CPU does nothing else meanwhile, as a real one. Waits for block commands sleep for all but 60 us,
+//!      then let other threads have the CPU, and spin for the last 4 us, since anything else would cost more.
 //! [T5] In virtual time nothing waits: each thread has a clock that its accesses set forward to their completion. Threads whose clocks are
 //!      apart meet at the drive's parts in the order in which they really come, so a thread that is behind may be served in time that the
 //!      part had left idle ([T6]). What the host does between accesses takes no time.

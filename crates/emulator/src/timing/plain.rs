@@ -124,7 +124,7 @@ impl Clock {
                 Err(found) => free_at = found,
             }
         };
-        self.time.wait_until(arrival + queueing + latency);
+        self.time.stall_until(arrival + queueing + latency);
     }
 
     /// Takes a block request that arrived at `arrival` into the drive's queues. Returns when it will be done.

@@ -44,6 +44,12 @@ impl ThreadClocks {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         Self { identity: NEXT.fetch_add(1, Relaxed), latest_ns: AtomicU64::new(0) }
     }
+
+    fn set_forward(&self, deadline: u64) {
+        if deadline > self.now_ns() {
+            self.set_now_ns(deadline);
+        }
+    }
 }
 
 impl tandemfs_device::VirtualTime for ThreadClocks {
@@ -79,12 +85,23 @@ impl Time {
         }
     }
 
-    /// Returns at `deadline`, or at once where it is past.
+    /// Returns at `deadline`, or at once where it is past: as a thread that waits for a drive's answer.
     pub(crate) fn wait_until(&self, deadline: u64) {
         match self {
             Self::Real => wait_until(deadline),
-            Self::Virtual(time) if deadline > time.now_ns() => time.set_now_ns(deadline),
-            Self::Virtual(_) => {}
+            Self::Virtual(time) => time.set_forward(deadline),
+        }
+    }
+
+    /// The same, as a processor that waits for a load or a store: it does nothing else meanwhile.
+    pub(crate) fn stall_until(&self, deadline: u64) {
+        match self {
+            Self::Real => {
+                while real_now_ns() < deadline {
+                    spin_loop();
+                }
+            }
+            Self::Virtual(time) => time.set_forward(deadline),
         }
     }
 
@@ -127,6 +144,9 @@ mod tests {
         for wait in [500, 40_000, 300_000] {
             let start = Time::Real.now_ns();
             Time::Real.wait_until(start + wait);
+            assert!(Time::Real.now_ns() - start >= wait);
+            let start = Time::Real.now_ns();
+            Time::Real.stall_until(start + wait);
             assert!(Time::Real.now_ns() - start >= wait);
         }
     }
