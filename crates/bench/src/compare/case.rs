@@ -60,7 +60,7 @@ pub trait Case: Sync {
     /// Whether it is one of the few that `--quick` runs.
     fn is_quick(&self) -> bool;
 
-    /// Bytes that such a share of the work needs on the drive at the most.
+    /// Bytes that such a share of the work, at most all of it, needs on the drive at the most.
     fn bytes_needed(&self, share: f64) -> u64;
 
     /// Files that it makes at the most, where that is more than a drive of so many bytes is made for: ext4 has to know when it is made.

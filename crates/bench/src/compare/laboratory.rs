@@ -94,7 +94,7 @@ impl Laboratory {
         machine::check()?;
         let share = self.settings.share(case);
         let scale = if round.is_some() { share } else { share * self.settings.warm_up_share };
-        let bytes = drive_bytes(case.bytes_needed(share), self.settings.drive_bytes);
+        let bytes = drive_bytes(case.bytes_needed(share.min(1.0)), share, self.settings.drive_bytes);
         let scratch = fresh(&self.directory.path().join("scratch"))?;
         let mountpoint = self.directory.path().join("mount");
         if !mountpoint.exists() {
@@ -228,9 +228,9 @@ fn lost() -> Failure {
     Failure::new("a drive was not made; this is a bug of the benchmark")
 }
 
-/// Size of a drive for a case: a power of two, so that few different ones are made.
-fn drive_bytes(needed: u64, least: u64) -> u64 {
-    ((needed as f64 * ROOM) as u64).max(least).next_power_of_two()
+/// Size of a drive for a share of a case, which at most all of it needs so many bytes for: a power of two, so that few different ones are made.
+fn drive_bytes(needed: u64, share: f64, least: u64) -> u64 {
+    ((needed as f64 * share.max(1.0) * ROOM) as u64).max(least).next_power_of_two()
 }
 
 /// An empty directory.
@@ -261,7 +261,8 @@ mod tests {
 
     #[test]
     fn drives_come_in_few_sizes() {
-        assert_eq!([0, 64 << 20, 700 << 20, GIB, 10 * GIB].map(|needed| drive_bytes(needed, GIB) / GIB), [1, 1, 2, 2, 16]);
-        assert_eq!(drive_bytes(64 << 20, 1 << 20), 128 << 20);
+        assert_eq!([0, 64 << 20, 700 << 20, GIB, 10 * GIB].map(|needed| drive_bytes(needed, 0.1, GIB) / GIB), [1, 1, 2, 2, 16]);
+        assert_eq!(drive_bytes(64 << 20, 1.0, 1 << 20), 128 << 20);
+        assert_eq!(drive_bytes(GIB, 4.0, GIB), 8 * GIB, "more than all of the work needs more than all of the room");
     }
 }
