@@ -4,7 +4,8 @@
 //! [WB1] It starts where less than the limit is free, and goes on until [`ENOUGH_ABOVE_PERCENT`] more than that is.
 //! [WB2] A pass looks at a window of blocks with logs, keeps the best by the policy, and writes those back best first; the next window begins
 //!       where that one ended. So host memory is bounded, and *best* means best of a window: of everything, where no more than
-//!       [`WINDOW_BLOCKS`] blocks have logs.
+//!       [`WINDOW_BLOCKS`] blocks have logs. What is left of the best when enough is free comes first in the next pass, without another look,
+//!       but for blocks that were used since where the policy goes by age: looking at a window costs as much as writing thousands of blocks.
 //! [WB3] What a block would free is read from its leaf, its age from a table in host memory ([`heat`](super::heat)): a write pays nothing.
 //! [WB4] An inode is locked for a look at [`LOOK_RECORDS`] records at a time, never while the device moves data (RULES R9).
 //! [WB5] A pass that freed nothing (a full block zone, damaged logs) is not asked for again by the next write: the thread tries anew by its
@@ -57,6 +58,8 @@ const EMPTY_UNITS_INTERVAL: Duration = Duration::from_secs(10);
 pub(crate) struct WriteBack {
     /// Inode and block where the next window begins.
     cursor: Mutex<(u64, u64)>,
+    /// The best of the last window that were not needed, the very best last ([WB2]).
+    left: Mutex<Vec<Candidate>>,
     /// Whether the thread was asked since it last had enough.
     pub(crate) asked: AtomicBool,
     /// Whether it is to end at once.
@@ -96,6 +99,7 @@ impl WriteBack {
     pub(crate) fn new(options: &MountOptions, last_txid: u64) -> Self {
         Self {
             cursor: Mutex::new((1, 0)),
+            left: Mutex::default(),
             asked: AtomicBool::new(false),
             stop: AtomicBool::new(false),
             heat: Heat::new(options.write_back, options.memory_bytes, last_txid),
@@ -183,17 +187,30 @@ impl FileSystem {
         let mut scratch = Scratch::default();
         let mut pass = Pass::default();
         let mut inodes_left = self.volume.memory.inode_limit() + 1; // the first one may be entered in the middle
-        while inodes_left > 0 && !self.volume.memory.is_data_free(percent) {
-            let candidates = self.look_for_candidates(&mut inodes_left, percent == EVERYTHING_PERCENT);
-            for batch in candidates.chunks((BATCH_BYTES / u64::from(self.volume.geometry.block_bytes())).clamp(1, BATCH_BLOCKS) as usize) {
+        let batch_blocks = (BATCH_BYTES / u64::from(self.volume.geometry.block_bytes())).clamp(1, BATCH_BLOCKS) as usize;
+        let mut candidates = std::mem::take(&mut *self.write_back.left.lock());
+        candidates.retain(|candidate| self.is_as_old_as_it_was(candidate));
+        loop {
+            while !candidates.is_empty() {
                 if self.volume.memory.is_data_free(percent) || self.write_back.stop.load(Relaxed) {
+                    *self.write_back.left.lock() = candidates;
                     return Ok(pass);
                 }
-                self.write_back_batch(batch, &mut scratch, &mut pass)?;
+                let batch = candidates.split_off(candidates.len().saturating_sub(batch_blocks));
+                self.write_back_batch(&batch, &mut scratch, &mut pass)?;
                 self.checkpoint_between_batches()?;
             }
+            if inodes_left == 0 || self.volume.memory.is_data_free(percent) {
+                return Ok(pass);
+            }
+            candidates = self.look_for_candidates(&mut inodes_left, percent == EVERYTHING_PERCENT);
         }
-        Ok(pass)
+    }
+
+    /// Whether a block was not used since it was looked at.
+    fn is_as_old_as_it_was(&self, candidate: &Candidate) -> bool {
+        let Reverse((inode, block)) = candidate.place;
+        self.write_back.heat.age(&self.volume, InodeNumber::new(inode), block) >= candidate.age
     }
 
     /// The thread that writes back is the one that checkpoints; a long pass must not let the rings run full.
@@ -202,7 +219,7 @@ impl FileSystem {
         if asked { self.volume.checkpoint() } else { Ok(()) }
     }
 
-    /// The best blocks of the next window, best first ([WB2]); all of a window where the order does not matter.
+    /// The best blocks of the next window, the very best last ([WB2]); all of a window where the order does not matter.
     fn look_for_candidates(&self, inodes_left: &mut u64, all: bool) -> Vec<Candidate> {
         let limit = self.volume.memory.inode_limit().max(2);
         let mut cursor = self.write_back.cursor.lock();
@@ -232,7 +249,7 @@ impl FileSystem {
                 }
             };
         }
-        best.into_sorted_vec().into_iter().map(|Reverse(candidate)| candidate).collect()
+        best.into_sorted_vec().into_iter().rev().map(|Reverse(candidate)| candidate).collect()
     }
 
     /// Hands the blocks with logs among the next records of a file on. Returns where to go on in it, if there is more ([WB4]).
@@ -315,6 +332,42 @@ mod tests {
 
     use super::*;
     use crate::{FormatOptions, NewInode, WriteOptions, make_file_system};
+
+    /// A file system with a file whose blocks have logs, so many that write-back has to give space back.
+    fn low_on_space() -> FileSystem {
+        let drive = Drive::new(Arc::new(MemoryDevice::new(16 << 20, 32 << 20, PersistenceDomain::Gpf)));
+        make_file_system(&drive, &FormatOptions::default()).expect("mkfs");
+        let fs = FileSystem::mount(drive, &MountOptions::default()).expect("mounts");
+        let new = NewInode { mode: file_type::REGULAR | 0o644, uid: 0, gid: 0, rdev: 0, target: b"" };
+        let file = fs.create(InodeNumber::ROOT, b"file", &new).expect("made").inode;
+        for block in 0.. {
+            if fs.is_data_area_low() {
+                break;
+            }
+            fs.write(file, block << 16, &[1; 20_000], WriteOptions::default()).expect("written");
+        }
+        fs
+    }
+
+    #[test]
+    fn what_is_left_of_a_window_comes_first_in_the_next_pass() {
+        let fs = low_on_space();
+        let file = fs.lookup(InodeNumber::ROOT, b"file").expect("there").inode;
+        assert!(fs.write_back().expect("works") > 0);
+        let left = fs.write_back.left.lock().len();
+        assert!(left > 0, "enough was free before all candidates were written");
+        fs.checkpoint().expect("home");
+        *fs.write_back.cursor.lock() = (7, 0);
+        for block in 1000.. {
+            if fs.is_data_area_low() {
+                break;
+            }
+            fs.write(file, block << 16, &[1; 200], WriteOptions::default()).expect("written");
+        }
+        assert!(fs.write_back().expect("works") > 0);
+        assert_eq!(*fs.write_back.cursor.lock(), (7, 0), "no window was looked at");
+        assert!(fs.write_back.left.lock().len() < left);
+    }
 
     /// RomeFS §3.5.2 keeps emptied leaves until the checkpoint; here RULES R6 asks for the same.
     #[test]
