@@ -4,7 +4,7 @@
 //!      shortage forces a checkpoint. Slots of the data area need not wait: no record targets them (RULES R7).
 //! [M2] A region grows by raising a segment's high-water mark: the new lines are zeroed and fenced first, then the mark is committed.
 //! [M3] The data area leaves the regions a reserve of units, and every kind leaves its transient room to what gives back (RULES R14).
-//!      When the regions have taken of the reserve, all data logs are written back ([WB6] of `data/write_back.rs`): emptied units fill it.
+//!      When the regions have taken half of the reserve, all data logs are written back ([WB6] of `data/write_back.rs`): emptied units fill it.
 //! [M4] What is freed is named by pointers of the medium, and a clean mount has not looked at them: space that is freed although nobody has
 //!      it is a reason to stop, never a panic.
 //!
@@ -716,9 +716,9 @@ impl MemoryAllocator {
         self.free_data_lines.load(SeqCst) + units * UNIT_LINES + self.lent.count() * PAGE_LINES
     }
 
-    /// Whether metadata has taken of the units that are left to it while data logs hold others ([M3]).
+    /// Whether metadata has taken half of the units that are left to it while data logs hold others ([M3]).
     pub(crate) fn is_metadata_short(&self) -> bool {
-        self.free_units.load(SeqCst) < self.metadata_reserve_units && self.data_log_lines.load(SeqCst) > 0
+        self.free_units.load(SeqCst) < self.metadata_reserve_units.div_ceil(2) && self.data_log_lines.load(SeqCst) > 0
     }
 
     /// Whether so many percent of the data area are free.

@@ -10,7 +10,7 @@
 //! [WB4] An inode is locked for a look at [`LOOK_RECORDS`] records at a time, never while the device moves data (RULES R9).
 //! [WB5] A pass that freed nothing (a full block zone, damaged logs) is not asked for again by the next write: the thread tries anew by its
 //!       clock.
-//! [WB6] Metadata never loses its room to data: when it has taken of the units that the data area leaves it, everything is written back once,
+//! [WB6] Metadata never loses its room to data: when it has taken half of the units that the data area leaves it, everything is written back once,
 //!       so that units empty and the reserve is whole again; new logs go by blocks for so long. The thread behind does it; an operation that
 //!       finds no unit before that does it itself. A reserve is a sixteenth of the zone and regions do not shrink, so this is rare.
 
@@ -333,15 +333,16 @@ mod tests {
     use super::*;
     use crate::{FormatOptions, NewInode, WriteOptions, make_file_system};
 
-    /// A file system with a file whose blocks have logs, so many that write-back has to give space back.
-    fn low_on_space() -> FileSystem {
-        let drive = Drive::new(Arc::new(MemoryDevice::new(16 << 20, 32 << 20, PersistenceDomain::Gpf)));
+    const NEW_FILE: NewInode<'_> = NewInode { mode: file_type::REGULAR | 0o644, uid: 0, gid: 0, rdev: 0, target: b"" };
+
+    /// A file system with a file that is given logs, a block each, until `is_enough`.
+    fn with_logs(memory_bytes: u64, is_enough: impl Fn(&FileSystem) -> bool) -> FileSystem {
+        let drive = Drive::new(Arc::new(MemoryDevice::new(memory_bytes, 2 * memory_bytes, PersistenceDomain::Gpf)));
         make_file_system(&drive, &FormatOptions::default()).expect("mkfs");
         let fs = FileSystem::mount(drive, &MountOptions::default()).expect("mounts");
-        let new = NewInode { mode: file_type::REGULAR | 0o644, uid: 0, gid: 0, rdev: 0, target: b"" };
-        let file = fs.create(InodeNumber::ROOT, b"file", &new).expect("made").inode;
+        let file = fs.create(InodeNumber::ROOT, b"file", &NEW_FILE).expect("made").inode;
         for block in 0.. {
-            if fs.is_data_area_low() {
+            if is_enough(&fs) {
                 break;
             }
             fs.write(file, block << 16, &[1; 20_000], WriteOptions::default()).expect("written");
@@ -351,7 +352,7 @@ mod tests {
 
     #[test]
     fn what_is_left_of_a_window_comes_first_in_the_next_pass() {
-        let fs = low_on_space();
+        let fs = with_logs(16 << 20, FileSystem::is_data_area_low);
         let file = fs.lookup(InodeNumber::ROOT, b"file").expect("there").inode;
         assert!(fs.write_back().expect("works") > 0);
         let left = fs.write_back.left.lock().len();
@@ -369,6 +370,23 @@ mod tests {
         assert!(fs.write_back.left.lock().len() < left);
     }
 
+    #[test]
+    fn metadata_takes_half_of_its_reserve_before_all_logs_have_to_go() {
+        let logs = std::cell::Cell::new(0);
+        let fs =
+            with_logs(128 << 20, |fs| logs.replace(fs.space().memory.data_log_bytes) == fs.space().memory.data_log_bytes && logs.get() > 0);
+        let mut names = 0..;
+        let mut create = |count: u64| {
+            for number in names.by_ref().take(count as usize) {
+                fs.create(InodeNumber::ROOT, format!("name-{number}").as_bytes(), &NEW_FILE).expect("made");
+            }
+        };
+        create(25_000); // one of the four units
+        assert!(!fs.volume.memory.is_metadata_short());
+        create(15_000);
+        assert!(fs.volume.memory.is_metadata_short());
+    }
+
     /// RomeFS §3.5.2 keeps emptied leaves until the checkpoint; here RULES R6 asks for the same.
     #[test]
     fn emptied_leaves_come_back_together_at_the_checkpoint() {
@@ -377,8 +395,7 @@ mod tests {
         let drive = Drive::new(Arc::new(MemoryDevice::new(16 << 20, 32 << 20, PersistenceDomain::Gpf)));
         make_file_system(&drive, &FormatOptions::default()).expect("mkfs");
         let fs = FileSystem::mount(drive, &MountOptions::default()).expect("mounts");
-        let new = NewInode { mode: file_type::REGULAR | 0o644, uid: 0, gid: 0, rdev: 0, target: b"" };
-        let file = fs.create(InodeNumber::ROOT, b"file", &new).expect("made").inode;
+        let file = fs.create(InodeNumber::ROOT, b"file", &NEW_FILE).expect("made").inode;
         let write = |offset, bytes: &[u8]| fs.write(file, offset, bytes, WriteOptions::default()).expect("written");
         for block in 0..BLOCKS {
             write(block * BLOCK, &[1; BLOCK as usize]); // with the checksums that write-back will write anew in their place
