@@ -335,36 +335,41 @@ mod tests {
 
     const NEW_FILE: NewInode<'_> = NewInode { mode: file_type::REGULAR | 0o644, uid: 0, gid: 0, rdev: 0, target: b"" };
 
-    /// A file system with a file that is given logs, a block each, until `is_enough`.
-    fn with_logs(memory_bytes: u64, is_enough: impl Fn(&FileSystem) -> bool) -> FileSystem {
+    /// A file system with an empty file.
+    fn with_file(memory_bytes: u64) -> (FileSystem, InodeNumber) {
         let drive = Drive::new(Arc::new(MemoryDevice::new(memory_bytes, 2 * memory_bytes, PersistenceDomain::Gpf)));
         make_file_system(&drive, &FormatOptions::default()).expect("mkfs");
         let fs = FileSystem::mount(drive, &MountOptions::default()).expect("mounts");
         let file = fs.create(InodeNumber::ROOT, b"file", &NEW_FILE).expect("made").inode;
-        for block in 0.. {
-            if is_enough(&fs) {
+        (fs, file)
+    }
+
+    /// Gives blocks of a file logs, one each, until `is_enough`.
+    fn add_logs(
+        fs: &FileSystem,
+        file: InodeNumber,
+        blocks: std::ops::RangeFrom<u64>,
+        bytes: &[u8],
+        is_enough: impl Fn(&FileSystem) -> bool,
+    ) {
+        for block in blocks {
+            if is_enough(fs) {
                 break;
             }
-            fs.write(file, block << 16, &[1; 20_000], WriteOptions::default()).expect("written");
+            fs.write(file, block << 16, bytes, WriteOptions::default()).expect("written");
         }
-        fs
     }
 
     #[test]
     fn what_is_left_of_a_window_comes_first_in_the_next_pass() {
-        let fs = with_logs(16 << 20, FileSystem::is_data_area_low);
-        let file = fs.lookup(InodeNumber::ROOT, b"file").expect("there").inode;
+        let (fs, file) = with_file(16 << 20);
+        add_logs(&fs, file, 0.., &[1; 20_000], FileSystem::is_data_area_low);
         assert!(fs.write_back().expect("works") > 0);
         let left = fs.write_back.left.lock().len();
         assert!(left > 0, "enough was free before all candidates were written");
         fs.checkpoint().expect("home");
         *fs.write_back.cursor.lock() = (7, 0);
-        for block in 1000.. {
-            if fs.is_data_area_low() {
-                break;
-            }
-            fs.write(file, block << 16, &[1; 200], WriteOptions::default()).expect("written");
-        }
+        add_logs(&fs, file, 1000.., &[1; 200], FileSystem::is_data_area_low);
         assert!(fs.write_back().expect("works") > 0);
         assert_eq!(*fs.write_back.cursor.lock(), (7, 0), "no window was looked at");
         assert!(fs.write_back.left.lock().len() < left);
@@ -373,8 +378,12 @@ mod tests {
     #[test]
     fn metadata_takes_half_of_its_reserve_before_all_logs_have_to_go() {
         let logs = std::cell::Cell::new(0);
-        let fs =
-            with_logs(128 << 20, |fs| logs.replace(fs.space().memory.data_log_bytes) == fs.space().memory.data_log_bytes && logs.get() > 0);
+        let (fs, file) = with_file(128 << 20);
+        // Until one goes by blocks.
+        add_logs(&fs, file, 0.., &[1; 20_000], |fs| {
+            let now = fs.space().memory.data_log_bytes;
+            logs.replace(now) == now && now > 0
+        });
         let mut names = 0..;
         let mut create = |count: u64| {
             for number in names.by_ref().take(count as usize) {
@@ -392,10 +401,7 @@ mod tests {
     fn emptied_leaves_come_back_together_at_the_checkpoint() {
         const BLOCK: u64 = 64 << 10;
         const BLOCKS: u64 = 100;
-        let drive = Drive::new(Arc::new(MemoryDevice::new(16 << 20, 32 << 20, PersistenceDomain::Gpf)));
-        make_file_system(&drive, &FormatOptions::default()).expect("mkfs");
-        let fs = FileSystem::mount(drive, &MountOptions::default()).expect("mounts");
-        let file = fs.create(InodeNumber::ROOT, b"file", &NEW_FILE).expect("made").inode;
+        let (fs, file) = with_file(16 << 20);
         let write = |offset, bytes: &[u8]| fs.write(file, offset, bytes, WriteOptions::default()).expect("written");
         for block in 0..BLOCKS {
             write(block * BLOCK, &[1; BLOCK as usize]); // with the checksums that write-back will write anew in their place
