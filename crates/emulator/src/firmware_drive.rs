@@ -52,11 +52,16 @@ impl<M: Medium> FirmwareDrive<M> {
         self.time.as_ref().map_or(0, Time::now_ns)
     }
 
+    /// Does something that arrives now; what it returns says when it is done.
+    fn reckoned<T>(&self, access: impl FnOnce(&mut Controller<M>, u64) -> Result<T, DeviceError>) -> Result<T, DeviceError> {
+        let at = self.now_ns();
+        let result = access(&mut self.controller.lock(), at);
+        result.map_err(|error| self.named(error))
+    }
+
     /// Does a command and waits until the drive would have done it ([FD1]).
     fn timed<T>(&self, command: impl FnOnce(&mut Controller<M>, u64) -> Result<(u64, T), DeviceError>) -> Result<T, DeviceError> {
-        let at = self.now_ns();
-        let result = command(&mut self.controller.lock(), at);
-        let (done, value) = result.map_err(|error| self.named(error))?;
+        let (done, value) = self.reckoned(command)?;
         if let Some(time) = &self.time {
             time.wait_until(done);
         }
@@ -65,9 +70,7 @@ impl<M: Medium> FirmwareDrive<M> {
 
     /// Does a load or a store, or a fence, and stalls until the drive would have done it ([FD1]).
     fn stalled(&self, access: impl FnOnce(&mut Controller<M>, u64) -> Result<u64, DeviceError>) -> Result<(), DeviceError> {
-        let at = self.now_ns();
-        let result = access(&mut self.controller.lock(), at);
-        let done = result.map_err(|error| self.named(error))?;
+        let done = self.reckoned(access)?;
         if let Some(time) = &self.time {
             time.stall_until(done);
         }
