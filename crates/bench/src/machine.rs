@@ -73,6 +73,19 @@ pub fn available_memory_bytes() -> u64 {
     kib.map_or(u64::MAX, |kib| kib << 10)
 }
 
+/// CPUs that the calling thread may use, in order; none where nobody says.
+pub fn allowed_cpus() -> Vec<usize> {
+    let allowed = sched_getaffinity(None).unwrap_or_default();
+    (0..CpuSet::MAX_CPU).filter(|cpu| allowed.is_set(*cpu)).collect()
+}
+
+/// Keeps the calling thread on a CPU. Best effort.
+pub fn keep_on(cpu: usize) {
+    let mut set = CpuSet::new();
+    set.set(cpu);
+    let _best_effort = sched_setaffinity(None, &set);
+}
+
 /// Keeps the calling thread on the last CPU until dropped; threads that it starts meanwhile stay there too. Best effort.
 pub struct Pinned(Option<CpuSet>);
 
@@ -80,10 +93,8 @@ impl Pinned {
     /// Pins.
     pub fn new() -> Self {
         let before = sched_getaffinity(None).ok();
-        if let Some(last) = before.as_ref().and_then(|set| (0..CpuSet::MAX_CPU).rev().find(|cpu| set.is_set(*cpu))) {
-            let mut set = CpuSet::new();
-            set.set(last);
-            let _best_effort = sched_setaffinity(None, &set);
+        if let Some(last) = allowed_cpus().last() {
+            keep_on(*last);
         }
         Self(before)
     }

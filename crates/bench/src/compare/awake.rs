@@ -25,11 +25,12 @@ use std::sync::mpsc::channel;
 use std::thread::{spawn, yield_now};
 use std::time::{Duration, Instant};
 
-use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use rustix::thread::CpuSet;
 use serde_json::{Value, json};
 
 use super::command::find;
 use crate::failure::Result;
+use crate::machine::{allowed_cpus, keep_on};
 
 /// The program that sets the policy.
 const CHRT: &str = "chrt";
@@ -80,7 +81,7 @@ pub fn wake_up() -> Option<Duration> {
         keep_on(second);
         let mut took: Vec<Duration> = receiver.iter().map(|sent| sent.elapsed()).collect();
         took.sort();
-        took[WAKE_UPS / 2]
+        took.get(took.len() / 2).copied()
     });
     let waker = spawn(move || {
         keep_on(first);
@@ -89,29 +90,16 @@ pub fn wake_up() -> Option<Duration> {
             while since.elapsed() < LEFT_ALONE {
                 spin_loop();
             }
-            sender.send(Instant::now())?;
+            let _nobody_sleeps = sender.send(Instant::now());
         }
-        Ok::<(), std::sync::mpsc::SendError<Instant>>(())
     });
-    waker.join().ok()?.ok()?;
-    sleeper.join().ok()
+    waker.join().ok()?;
+    sleeper.join().ok()?
 }
 
 /// Whether CPUs that are woken within this time have to be kept awake ([A1]).
 pub fn is_needed(wake_up: Option<Duration>) -> bool {
     wake_up.is_some_and(|took| took > WAKE_UP_MAX)
-}
-
-fn allowed_cpus() -> Vec<usize> {
-    let allowed = sched_getaffinity(None).unwrap_or_default();
-    (0..CpuSet::MAX_CPU).filter(|cpu| allowed.is_set(*cpu)).collect()
-}
-
-/// Keeps this thread on a CPU; best effort.
-fn keep_on(cpu: usize) {
-    let mut set = CpuSet::new();
-    set.set(cpu);
-    let _best_effort = sched_setaffinity(None, &set);
 }
 
 /// The order of `--child` for such a process: its CPU.

@@ -71,8 +71,8 @@ impl Laboratory {
     /// # Errors
     /// They cannot be made equal here; by how much they differ.
     pub fn calibrate(&mut self, before: Option<&str>, say: &mut dyn FnMut(&str)) -> Result<SameDrive> {
-        let profile = || same_drive::Settings::new(&self.settings.profile, self.settings.memory_bytes);
-        let new = || same_drive::Settings { wake_up: awake::wake_up(), ..profile() };
+        let Settings { profile, memory_bytes, .. } = &self.settings;
+        let new = || same_drive::Settings { wake_up: awake::wake_up(), ..same_drive::Settings::new(profile, *memory_bytes) };
         let wanted: same_drive::Settings = before.map(serde_json::from_str).transpose()?.unwrap_or_else(new);
         let _awake = wanted.is_kept_awake().then(Awake::new);
         // Results on another drive would be no comparison with those that are there.

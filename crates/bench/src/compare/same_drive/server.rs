@@ -27,7 +27,6 @@ use fuser::{
 };
 use parking_lot::{Mutex, RwLock};
 use rustix::event::{PollFd, PollFlags, poll};
-use rustix::thread::{CpuSet, sched_setaffinity};
 use tandemfs_device::{BlockPath, BlockRequest, Device, DeviceError, FlashCounts};
 use tandemfs_emulator::OpenOptions;
 use tandemfs_format::{SECTOR_BYTES, Sector};
@@ -354,9 +353,7 @@ fn discards_to_zeros(device: &dyn Device) -> Result<bool> {
 /// The process: serves until told to end, or until nobody is there who could tell.
 pub fn serve(order: &Order) -> Result<()> {
     // The drive is no part of what is measured: single clients are on the last CPU, so it is on the first, and always there.
-    let mut first = CpuSet::new();
-    first.set(0);
-    let _best_effort = sched_setaffinity(None, &first);
+    machine::keep_on(0);
     let _kept_off = KeptOff::first_cpu();
     // [S3] They set a flag that nobody looks at.
     machine::listen_for_signals()?;
