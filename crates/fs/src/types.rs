@@ -207,6 +207,8 @@ pub struct SetAttributes {
     pub ctime: Option<Timestamp>,
     /// Clear set-user-id, and set-group-id of an executable, as a change of data or owner does.
     pub kill_set_id: bool,
+    /// Clear set-group-id of a file, also of one that is not executable: who changes it is not in its group.
+    pub kill_set_group_id: bool,
 }
 
 /// Whether an extended attribute may, must or must not be there when it is set.

@@ -5,16 +5,18 @@
 //!      space that a file takes changes behind its back, while it writes back what it holds ([`VALID_WHILE_WRITTEN`]).
 //! [F2] Every entry that a reply carries is remembered in the file system *before* the reply is sent, and forgotten as the kernel says;
 //!      an unlinked inode stays until then (RULES R21). The kernel holds a look-up for whatever is open, so opening counts nothing.
-//! [F3] No operation of the door calls inval_inode or inval_entry (RULES R21).
+//! [F3] No thread that serves requests tells the kernel to drop pages or names (RULES R21, [L1] of `later.rs`).
 //! [F4] What a reply acknowledges is durable (RULES R8), but for reads. `fsync` has nothing left to write.
 //! [F5] The kernel checks permissions (default_permissions) and access control lists (POSIX_ACL); with those it leaves the umask to the file
 //!      system. Set-id bits and `security.capability` are ours to clear (HANDLE_KILLPRIV_V2): the kernel marks the WRITE and the SETATTR that
 //!      take the bits away (a new size from who lacks CAP_FSETID, a new owner from anybody), and before a FALLOCATE or COPY_FILE_RANGE that
 //!      does it sends a SETATTR without any field. Else it would ask for `security.capability` before every write. It does not notice that a
 //!      write took the bits, so it keeps no attributes of files that have them. `security.capability` goes with every change of the bytes,
-//!      the size or the owner, whoever makes it.
+//!      the size or the owner, whoever makes it. Whether set-group-id of a file goes that its group may not execute depends on the
+//!      caller's groups, which the kernel has asked before that SETATTR and does not tell: the daemon asks for them again.
 
 use std::ffi::OsStr;
+use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -26,9 +28,13 @@ use tandemfs_fs::{Attributes, Error, FileSystem, NewInode, Result};
 
 use crate::attributes::{file_attr, inode, placeholder};
 use crate::errno::{errno, is_failure};
+use crate::kernel::Kernel;
+use crate::later::{Later, Places};
 use crate::negotiation::negotiate;
+use crate::page_cache::PageCache;
 use crate::reserve::Reserve;
-use crate::settings::Mode;
+use crate::returning_space::Forgets;
+use crate::settings::{Mode, MountSettings};
 use crate::writers::Writers;
 
 /// How long the kernel keeps what it was told ([F1]).
@@ -58,11 +64,39 @@ pub(crate) struct Door {
     /// Largest WRITE and READ that is agreed on. Nothing is allocated for more, whatever a request asks for.
     pub(crate) request_bytes_max: u32,
     pub(crate) reserve: Reserve,
+    pub(crate) page_cache: Arc<PageCache>,
+    pub(crate) forgets: Forgets,
+    pub(crate) kernel: Kernel,
+    /// What concerns pages of the kernel ([L2] of `later.rs`).
+    pub(crate) pages: Later,
+    /// What waits for space.
+    pub(crate) space: Later,
+    /// For requests that wait for one of the two.
+    pub(crate) places: Places,
     /// Of whom the last line in the log was, and the path that it had: a program that meets damage often must not make each line dear.
     pub(crate) logged: Mutex<Option<(InodeNumber, String, Instant)>>,
 }
 
 impl Door {
+    pub(crate) fn new(fs: &Arc<FileSystem>, settings: &MountSettings, request_bytes_max: u32) -> io::Result<Self> {
+        Ok(Self {
+            fs: Arc::clone(fs),
+            mode: settings.mode,
+            read_only: settings.read_only,
+            attributes: settings.attributes,
+            writers: Writers::default(),
+            request_bytes_max,
+            reserve: Reserve::new(settings.reserved_percent),
+            page_cache: Arc::default(),
+            forgets: Forgets::default(),
+            kernel: Kernel::default(),
+            pages: Later::start("pages")?,
+            space: Later::start("space")?,
+            places: Places::default(),
+            logged: Mutex::default(),
+        })
+    }
+
     /// Agrees on sizes and abilities with the kernel.
     pub(crate) fn negotiate(&self, config: &mut KernelConfig) {
         let write_back = self.mode == Mode::Relaxed && !self.read_only;
@@ -91,7 +125,7 @@ impl Door {
         let is_directory = attributes.mode & file_type::MASK == file_type::DIRECTORY;
         if attributes.mode & SET_ID != 0 && !is_directory {
             Duration::ZERO // [F5]
-        } else if self.writers.contains(attributes.inode) {
+        } else if self.writers.told(attributes.inode, attributes.sectors) {
             VALID_WHILE_WRITTEN
         } else {
             VALID

@@ -1,6 +1,7 @@
 //! The mount of TandemFS: a thin door from the kernel's FUSE requests to the file system.
 //!
-//! `door.rs` says what the door holds to ([F1]–[F5]), `operations.rs` translates the requests, `errno.rs` the errors, `session.rs` is the
+//! `door.rs` says what the door holds to ([F1]–[F5]), `operations.rs` translates the requests, `data_requests.rs` those where the kernel's
+//! page cache and the file system have to agree (`page_cache.rs`, `later.rs`, `returning_space.rs`), `errno.rs` the errors, `session.rs` is the
 //! life of a mount, `mounting.rs` and `mounts.rs` talk to mount(2), fusermount3 and the kernel's list, `control.rs`, `report.rs` and
 //! `scrubbing.rs` answer `tandemfs stats`, `info` and `scrub`.
 //!
@@ -11,16 +12,21 @@
 mod attributes;
 mod caller;
 pub mod control;
+mod data_requests;
 mod door;
 mod errno;
 mod extended_attributes;
+mod kernel;
+mod later;
 mod listing;
 mod mounting;
 pub mod mounts;
 mod negotiation;
 mod operations;
+mod page_cache;
 mod report;
 mod reserve;
+mod returning_space;
 mod scrubbing;
 mod session;
 mod settings;

@@ -37,10 +37,9 @@ impl Reserve {
 }
 
 impl Door {
-    /// Whether a caller may put `length` bytes at `offset` of a file; `O_APPEND` in `flags` means its end.
-    pub(crate) fn leaves_reserve(&self, request: &Request, node: INodeNo, offset: u64, length: u64, flags: i32) -> Result<()> {
+    /// Whether a caller may put `length` bytes at `offset` of a file.
+    pub(crate) fn leaves_reserve(&self, request: &Request, node: INodeNo, offset: u64, length: u64) -> Result<()> {
         let Some(full) = self.reached(request) else { return Ok(()) };
-        let offset = if flags & libc::O_APPEND != 0 { u64::MAX - length } else { offset };
         if self.fs.needs_space(inode(node), offset, length)? { Err(full) } else { Ok(()) }
     }
 

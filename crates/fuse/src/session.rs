@@ -4,8 +4,8 @@ use std::fs;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
-use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
@@ -16,13 +16,13 @@ use tandemfs_fs::FileSystem;
 
 use crate::control::{Answer, Listener, Request, Server};
 use crate::door::{Door, REQUEST_BYTES_MAX};
+use crate::later::WAITING_MAX_OVER_RING;
 use crate::mounting::{self, MountError, Unmount};
 use crate::mounts::{self, Mounted};
+use crate::operations::Operations;
 use crate::report;
-use crate::reserve::Reserve;
 use crate::scrubbing;
 use crate::settings::MountSettings;
-use crate::writers::Writers;
 
 /// Read-ahead of the mount where this process may set it (root): READs of the largest size. The kernel's default is 128 KiB.
 const READ_AHEAD_KIB: u32 = 1024;
@@ -67,16 +67,18 @@ pub fn serve(fs: &Arc<FileSystem>, mountpoint: &Path, settings: &MountSettings, 
 }
 
 /// The answering end of a channel to the kernel: what [`serve`] runs on a mount, and tests on a channel of their own.
-pub struct Answering(fuser::Session<Door>);
+pub struct Answering(fuser::Session<Operations>);
 
 impl Answering {
     /// Waits for the first request, INIT, and agrees on sizes and abilities. No WRITE or READ is larger than `request_bytes_max`.
     pub fn start(fs: &Arc<FileSystem>, channel: OwnedFd, settings: &MountSettings, request_bytes_max: u32) -> io::Result<Self> {
-        let (mode, read_only) = (settings.mode, settings.read_only);
-        let (attributes, writers) = (settings.attributes, Writers::default());
-        let (reserve, logged) = (Reserve::new(settings.reserved_percent), Mutex::default());
-        let door = Door { fs: Arc::clone(fs), mode, read_only, attributes, writers, request_bytes_max, reserve, logged };
-        fuser::Session::from_fd(door, channel, settings.access(), settings.session()).map(Self)
+        let door = Arc::new(Door::new(fs, settings, request_bytes_max)?);
+        let session = fuser::Session::from_fd(Operations(Arc::clone(&door)), channel, settings.access(), settings.session())?;
+        door.kernel.connect(session.notifier());
+        if session.ring_threads() > 0 {
+            door.places.limit(WAITING_MAX_OVER_RING);
+        }
+        Ok(Self(session))
     }
 
     /// Threads that serve requests over io_uring; 0 where all come over the device.

@@ -10,9 +10,9 @@ use fuser::{Config, SessionACL};
 /// more waiting threads make the slow one likelier (in 24 runs each: about 4 with one thread, 6 with two, 13 with four), so there are no
 /// more threads than CPUs.
 const CLONED_CHANNELS_ABOVE: usize = 4;
-/// Where each CPU has a queue of its own (FUSE over io_uring): one works, the other takes over while that one waits for the drive or a lock.
-/// The kernel wakes the one that worked last, so more cost nothing and, on two CPUs with up to 16 clients, brought nothing.
-const RING_THREADS_PER_CPU: usize = 2;
+/// Where each CPU has a queue of its own (FUSE over io_uring): one works, others take over while that one waits for the drive, a lock, or what
+/// the kernel has to do first (`later.rs`). The kernel wakes the one that worked last, so more cost nothing but address space.
+pub(crate) const RING_THREADS_PER_CPU: usize = 16;
 
 /// What a write that returned promises (DESIGN §4, RULES R19).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
@@ -67,7 +67,7 @@ pub struct MountSettings {
     /// The source that `findmnt` and `df` show.
     pub source: String,
     /// Threads that serve requests over the device; `None` = as many as the machine has CPUs, at least 2 and at most 16. Over io_uring each
-    /// CPU has two, and the device one.
+    /// CPU has sixteen, most of which sleep, and the device one.
     pub threads: Option<usize>,
 }
 

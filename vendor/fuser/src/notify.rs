@@ -83,6 +83,18 @@ impl Notifier {
         self.send_inval(notify_code::FUSE_NOTIFY_INVAL_INODE, &notif)
     }
 
+    /// Whether the kernel has an inode in memory. Its attributes are invalidated, its data is not.
+    /// # Errors
+    /// Returns an error if the kernel rejects the notification.
+    pub fn knows(&self, ino: INodeNo) -> io::Result<bool> {
+        let notif = Notification::new_inval_inode(ino, -1, 0);
+        match self.send(notify_code::FUSE_NOTIFY_INVAL_INODE, &notif) {
+            Ok(()) => Ok(true),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
     /// Update the kernel's cached copy of a given inode's data
     /// # Errors
     /// Returns an error if the notification data is too large.

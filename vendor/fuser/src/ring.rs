@@ -55,7 +55,9 @@ const SQE_LEN_OFFSET: usize = 24;
 /// Header and payload of one entry, as the kernel knows them.
 #[derive(Debug)]
 struct Memory {
+    /// The first whole page of the allocation.
     start: NonNull<u8>,
+    allocation: NonNull<u8>,
     layout: Layout,
 }
 
@@ -67,12 +69,16 @@ unsafe impl Sync for Memory {}
 impl Memory {
     /// The headers have the first page. Its end is room for a header in one piece with the payload.
     fn new(payload_bytes: usize) -> Memory {
-        let layout =
-            Layout::from_size_align(PAGE + payload_bytes, PAGE).expect("size of a request");
+        // Without a large alignment, so that pages that are never used are never touched.
+        let layout = Layout::from_size_align(2 * PAGE + payload_bytes, align_of::<u64>())
+            .expect("size of a request");
         // SAFETY: the size is not 0.
-        let start = unsafe { alloc_zeroed(layout) };
-        let Some(start) = NonNull::new(start) else { handle_alloc_error(layout) };
-        let memory = Memory { start, layout };
+        let allocation = unsafe { alloc_zeroed(layout) };
+        let Some(allocation) = NonNull::new(allocation) else { handle_alloc_error(layout) };
+        let skipped = allocation.as_ptr().align_offset(PAGE);
+        // SAFETY: less than a page, which the allocation has beside what is used.
+        let start = unsafe { allocation.add(skipped) };
+        let memory = Memory { start, allocation, layout };
         let parts = [
             libc::iovec {
                 iov_base: memory.headers().cast(),
@@ -101,14 +107,14 @@ impl Memory {
     }
 
     fn payload_bytes(&self) -> usize {
-        self.layout.size() - PAGE
+        self.layout.size() - 2 * PAGE
     }
 }
 
 impl Drop for Memory {
     fn drop(&mut self) {
         // SAFETY: allocated with this layout.
-        unsafe { dealloc(self.start.as_ptr(), self.layout) }
+        unsafe { dealloc(self.allocation.as_ptr(), self.layout) }
     }
 }
 

@@ -42,8 +42,11 @@ impl FileSystem {
         }
     }
 
-    /// Grows a file to at least `size`; one that is larger already stays what it is.
-    pub(crate) fn grow_over(&self, number: InodeNumber, size: u64) -> Result<()> {
+    /// Grows a file to at least `size` by a hole; one that is larger already stays what it is, and so do the times.
+    ///
+    /// # Errors
+    /// `Stale` where the number is not in use, `NoSpace` where the metadata of a longer file has no room.
+    pub fn grow_over(&self, number: InodeNumber, size: u64) -> Result<()> {
         let block_bytes = u64::from(self.volume.geometry.block_bytes());
         let handle = self.inodes.get(&self.volume, number)?;
         loop {

@@ -553,10 +553,13 @@ fn touch(inode: &mut Inode, options: WriteOptions) {
     }
 }
 
+/// The set-group-id bit of a mode.
+pub(crate) const SET_GROUP_ID: u16 = 0o2000;
+
 /// Clears set-user-id, and set-group-id of a group-executable file.
 pub(crate) fn kill_set_id(inode: &mut Inode) {
     inode.mode &= !0o4000;
     if inode.mode & 0o010 != 0 {
-        inode.mode &= !0o2000;
+        inode.mode &= !SET_GROUP_ID;
     }
 }

@@ -4,7 +4,7 @@ use tandemfs_format::InodeNumber;
 use tandemfs_format::inode::{INLINE_LINK_MAX, Inode, Timestamp, file_type};
 
 use super::attributes_of;
-use crate::data::kill_set_id;
+use crate::data::{SET_GROUP_ID, kill_set_id};
 use crate::statistics::count;
 use crate::types::{Attributes, SetAttributes, SetTime};
 use crate::volume::now;
@@ -23,6 +23,28 @@ impl FileSystem {
             return Err(Error::Stale(number));
         }
         Ok(attributes_of(number, &state.inode))
+    }
+
+    /// The size of a file, in bytes.
+    ///
+    /// # Errors
+    /// `Stale` where the number is not in use.
+    pub fn size(&self, number: InodeNumber) -> Result<u64> {
+        self.of_inode(number, |inode| inode.size)
+    }
+
+    /// What a file takes of both zones, in units of 512 B, as `st_blocks` says it.
+    ///
+    /// # Errors
+    /// `Stale` where the number is not in use.
+    pub fn space_512(&self, number: InodeNumber) -> Result<u64> {
+        self.of_inode(number, |inode| inode.sectors)
+    }
+
+    fn of_inode<T>(&self, number: InodeNumber, get: impl FnOnce(&Inode) -> T) -> Result<T> {
+        let handle = self.handle(number)?;
+        let state = handle.state.read();
+        if state.removed { Err(Error::Stale(number)) } else { Ok(get(&state.inode)) }
     }
 
     /// Changes attributes; a new size truncates or grows the file. All of it is one transaction, but for a size and permissions at once of a
@@ -104,6 +126,9 @@ fn change(inode: &mut Inode, set: &SetAttributes) {
     };
     if set.kill_set_id {
         kill_set_id(inode);
+    }
+    if set.kill_set_group_id && inode.file_type() != file_type::DIRECTORY {
+        inode.mode &= !SET_GROUP_ID;
     }
     if let Some(permissions) = set.permissions {
         inode.mode = inode.mode & file_type::MASK | permissions & 0o7777;

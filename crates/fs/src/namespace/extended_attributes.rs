@@ -367,7 +367,7 @@ impl FileSystem {
             if let (Namespace::AccessAcl, Some(list)) = (namespace, &list) {
                 new.mode = new.mode & !0o777 | list.mode_bits();
                 if set.kill_set_group_id {
-                    new.mode &= !0o2000;
+                    new.mode &= !crate::data::SET_GROUP_ID;
                 }
                 kept = kept.filter(|_| !list.is_minimal());
             }

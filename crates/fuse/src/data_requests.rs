@@ -1,0 +1,421 @@
+//! READ, WRITE, FALLOCATE and COPY_FILE_RANGE: where the kernel's page cache and the file system have to agree.
+//!
+//! A request with a lock owner is *direct*: its bytes go past the page cache (O_DIRECT, or a file opened with FOPEN_DIRECT_IO). Others fill
+//! the cache, come from it (FUSE_WRITE_CACHE), or go through it (`write` in strict mode).
+//!
+//! [DR1] A WRITE goes where the kernel put it, also with O_APPEND. The kernel holds the lock of the file and has chosen the end that it knows,
+//!       which lies behind the daemon's where the write-back cache holds more.
+//! [DR2] A direct READ that reaches behind the daemon's end waits until the write-back cache has given what it holds behind that end: only
+//!       the kernel knows which bytes before its own end are holes.
+//! [DR3] A direct WRITE is acknowledged when no cached page has older bytes ([PC1]–[PC3] of `page_cache.rs`).
+//! [DR4] A mapping may have stored bytes behind the end of the file, in its last page; they must not appear when it grows. A request that
+//!       makes the file grow and does not touch that page waits until the kernel has dropped it. In SETATTR, where the kernel lets no page
+//!       be written back, the bytes in the page are made zeros.
+//! [DR5] A copy changes whole pages, up to the end of the file. The kernel drops every page that a copy touched, with stores of a mapping in
+//!       the rest of it; told EXDEV it copies parts of pages itself, by reading and writing.
+//! [DR6] Bytes of the write-back cache for which there is no room are lost, as on any file system that allocates late. The file keeps the size
+//!       that programs saw, the pages are dropped, and the next `write` is told ([WR2] of `writers.rs`), as are `fsync` and `close`.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use fuser::{Errno, INodeNo, LockOwner, ReplyAttr, ReplyData, ReplyEmpty, ReplyWrite, Request, WriteFlags};
+use tandemfs_format::InodeNumber;
+use tandemfs_fs::{AllocateMode, Attributes, Error, ReadOptions, Result, SetAttributes, WriteOptions};
+
+use crate::attributes::{file_attr, inode};
+use crate::caller::Caller;
+use crate::door::Door;
+use crate::errno::errno;
+use crate::later::Place;
+use crate::page_cache::{DirectWrite, PAGE_BYTES, READ_HOLDS, WRITE_HOLDS};
+use crate::settings::Mode;
+
+/// Most bytes that one request copies.
+const COPY_BYTES_MAX: u64 = 64 << 20;
+/// Behind every byte of every file, for the kernel.
+const END_OF_FILES: u64 = i64::MAX as u64;
+
+/// Which way the bytes of a WRITE come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Way {
+    /// Past the page cache.
+    Direct,
+    /// Pages that a cached `write` or a mapping changed, written back.
+    FromCache,
+    /// A `write` that changes the cached page as well.
+    Through,
+}
+
+/// A WRITE without its bytes.
+#[derive(Debug, Clone, Copy)]
+struct Write {
+    node: INodeNo,
+    offset: u64,
+    length: u64,
+    way: Way,
+    options: WriteOptions,
+}
+
+impl Write {
+    fn bytes(&self) -> Range<u64> {
+        self.offset..self.offset.saturating_add(self.length)
+    }
+}
+
+/// How many bytes were written; a direct WRITE is still in progress.
+type Wrote = (usize, Option<DirectWrite>);
+
+impl Door {
+    pub(crate) fn read(self: &Arc<Self>, node: INodeNo, offset: u64, size: u32, owner: Option<LockOwner>, reply: ReplyData) {
+        let (file, size) = (inode(node), size.min(self.request_bytes_max));
+        let bytes = offset..offset.saturating_add(size.into());
+        if owner.is_none() {
+            self.page_cache.note(file, bytes, READ_HOLDS); // [PC1]
+        } else if let Some(behind) = self.cached_behind_the_end(file, bytes.end)
+            && let Some(place) = self.places.take()
+        {
+            let door = Arc::clone(self);
+            return self.pages.push(move || {
+                door.kernel.drop_pages(file, behind); // [DR2]
+                let mut bytes = vec![0; size as usize];
+                match door.fs.read_with(file, offset, &mut bytes, ReadOptions::default()) {
+                    Ok(length) => reply.data(&bytes[..length]),
+                    Err(error) => reply.error(door.failed("read", node, &error)),
+                }
+                drop(place);
+            });
+        }
+        let options = ReadOptions { keep_pages: self.may_come_back(file, size) };
+        reply.fill(size as usize, |buffer| {
+            self.fs.read_with(file, offset, buffer, options).map_err(|error| self.failed("read", node, &error))
+        });
+    }
+
+    pub(crate) fn write(
+        self: &Arc<Self>,
+        request: &Request,
+        (node, offset, data): (INodeNo, u64, &[u8]),
+        flags: WriteFlags,
+        owner: Option<LockOwner>,
+        reply: ReplyWrite,
+    ) {
+        let way = match owner {
+            _ if flags.contains(WriteFlags::FUSE_WRITE_CACHE) => Way::FromCache,
+            Some(_) => Way::Direct,
+            None => Way::Through,
+        };
+        let write = Write { node, offset, length: data.len() as u64, way, options: write_options(self.mode, flags) };
+        if let Err(error) = self.before_write(request, &write) {
+            return reply.error(self.failed("write", node, &error));
+        }
+        let held = self.begin(&write);
+        if let Some(tail) = self.tail_before(&write, held.as_ref())
+            && let Some(place) = self.places.take()
+        {
+            let (door, data) = (Arc::clone(self), data.to_vec());
+            return self.pages.push(move || {
+                door.kernel.drop_pages(inode(node), tail); // [DR4]
+                door.write_now(write, held, &data, Some(place), reply);
+            });
+        }
+        self.write_now(write, held, data, None, reply);
+    }
+
+    /// What is asked and done before bytes of a program change a file. Bytes from the cache were asked for when they came there.
+    fn before_write(&self, request: &Request, write: &Write) -> Result<()> {
+        if write.way == Way::FromCache {
+            return Ok(());
+        }
+        let file = inode(write.node);
+        self.leaves_reserve(request, write.node, write.offset, write.length)?;
+        self.fs.kill_capabilities(file)?;
+        if write.options.kill_set_id && self.loses_set_group_id(request, file)? {
+            self.fs.set_attributes(file, &SetAttributes { kill_set_group_id: true, ..SetAttributes::default() })?;
+        }
+        Ok(())
+    }
+
+    fn write_now(self: &Arc<Self>, write: Write, held: Option<DirectWrite>, data: &[u8], place: Option<Place>, reply: ReplyWrite) {
+        let first = self.put(&write, data).map(|written| (written, held));
+        let again = || {
+            let data = data.to_vec();
+            move |door: &Door| {
+                let held = door.begin(&write);
+                door.put(&write, &data).map(|written| (written, held))
+            }
+        };
+        self.or_with_returned_space(first, place, again, move |door, result, place| door.wrote(&write, result, place, reply));
+    }
+
+    /// Begins a direct WRITE ([PC3]).
+    fn begin(&self, write: &Write) -> Option<DirectWrite> {
+        (write.way == Way::Direct).then(|| self.page_cache.begin_direct(inode(write.node), write.bytes()))
+    }
+
+    fn put(&self, write: &Write, data: &[u8]) -> Result<usize> {
+        let file = inode(write.node);
+        if write.way == Way::Direct {
+            return self.fs.write(file, write.offset, data, write.options);
+        }
+        self.page_cache.note(file, write.bytes(), WRITE_HOLDS); // [PC1]
+        if write.way == Way::Through {
+            return self.fs.write(file, write.offset, data, write.options);
+        }
+        let writing_back = self.page_cache.begin_writing_back(file, write.bytes()); // [PC3]
+        for part in writing_back.parts() {
+            let mut at = part.start;
+            // The kernel does not look at how much of its pages was written.
+            while at < part.end {
+                let rest = &data[(at - write.offset) as usize..(part.end - write.offset) as usize];
+                at += self.fs.write(file, at, rest, write.options)? as u64;
+            }
+        }
+        Ok(data.len())
+    }
+
+    fn wrote(self: &Arc<Self>, write: &Write, result: Result<Wrote>, place: Option<Place>, reply: ReplyWrite) {
+        let (file, bytes) = (inode(write.node), write.bytes());
+        let (written, held) = match result {
+            Ok(wrote) => wrote,
+            Err(error) => {
+                if write.way == Way::FromCache {
+                    self.lost(write, &error);
+                }
+                return reply.error(self.failed("write", write.node, &error));
+            }
+        };
+        let Some(held) = held.filter(DirectWrite::must_drop) else { return reply.written(written as u32) };
+        let door = Arc::clone(self);
+        let Some(place) = place.or_else(|| self.places.take()) else {
+            // All places are taken ([L3] of `later.rs`): acknowledged before the pages are dropped, which stay known until then.
+            self.pages.push(move || {
+                door.kernel.drop_pages(file, bytes);
+                drop(held);
+            });
+            return reply.written(written as u32);
+        };
+        self.pages.push(move || {
+            door.kernel.drop_pages(file, bytes); // [PC2]
+            drop(held);
+            reply.written(written as u32);
+            drop(place);
+        });
+    }
+
+    /// Bytes of the write-back cache could not be written ([DR6]).
+    fn lost(self: &Arc<Self>, write: &Write, error: &Error) {
+        let (file, bytes) = (inode(write.node), write.bytes());
+        if let Err(error) = self.fs.grow_over(file, bytes.end) {
+            tracing::warn!(inode = file.get(), "the size that programs saw of a file cannot be kept: {error}");
+        }
+        self.writers.lost(file, errno(error));
+        let door = Arc::clone(self);
+        self.pages.push(move || door.kernel.drop_pages(file, bytes));
+    }
+
+    /// What the write-back cache may hold behind the daemon's end of a file, where a direct READ reaches behind it ([DR2]).
+    fn cached_behind_the_end(&self, file: InodeNumber, end: u64) -> Option<Range<u64>> {
+        if !self.caches_writes() || !self.writers.contains(file) {
+            return None;
+        }
+        let size = self.fs.size(file).ok()?;
+        (end > size).then(|| page_of(size)..END_OF_FILES)
+    }
+
+    /// The pages to drop before a WRITE that makes a file grow ([DR4]): from that of the old end up to the first that the WRITE touches.
+    fn tail_before(&self, write: &Write, held: Option<&DirectWrite>) -> Option<Range<u64>> {
+        if write.way == Way::FromCache {
+            return None;
+        }
+        let size = self.fs.size(inode(write.node)).ok()?;
+        if write.offset <= size || held.is_some_and(|held| held.follows_from(size)) {
+            return None;
+        }
+        let tail = self.tail(size)?;
+        let tail = tail.start..tail.end.min(page_of(write.offset));
+        (!tail.is_empty()).then_some(tail)
+    }
+
+    /// Where pages may hold bytes behind the end of a file. With the write-back cache the kernel's end may be any behind the daemon's.
+    fn tail(&self, size: u64) -> Option<Range<u64>> {
+        let first = page_of(size);
+        if self.caches_writes() { Some(first..END_OF_FILES) } else { (first < size).then(|| first..first + PAGE_BYTES) }
+    }
+
+    pub(crate) fn allocate(
+        self: &Arc<Self>,
+        request: &Request,
+        node: INodeNo,
+        (offset, length): (u64, u64),
+        mode: AllocateMode,
+        reply: ReplyEmpty,
+    ) {
+        let allowed = if mode == AllocateMode::Punch { Ok(()) } else { self.leaves_reserve(request, node, offset, length) };
+        if let Err(error) = allowed {
+            return reply.error(self.failed("fallocate", node, &error));
+        }
+        let file = inode(node);
+        let grows = matches!(mode, AllocateMode::Allocate { keep_size: false } | AllocateMode::Zero { keep_size: false });
+        let tail = if grows { self.tail_before_growth(file, offset.saturating_add(length)) } else { None };
+        self.after_drop(file, tail, move |door, place| {
+            let allocate = move |door: &Door| door.fs.allocate(file, offset, length, mode);
+            let first = allocate(door);
+            door.or_with_returned_space(
+                first,
+                place,
+                || allocate,
+                move |door, result, place| {
+                    door.reply_empty("fallocate", node, result, reply);
+                    drop(place);
+                },
+            );
+        });
+    }
+
+    /// The kernel has written both files back from the start of their ranges on, and drops what it holds of the target. One request copies a
+    /// bounded part, so that a caller can be ended; every caller has to go on after a short copy anyway.
+    pub(crate) fn copy(
+        self: &Arc<Self>,
+        request: &Request,
+        (from, from_offset): (INodeNo, u64),
+        (to, to_offset): (INodeNo, u64),
+        length: u64,
+        reply: ReplyWrite,
+    ) {
+        let length = match self.whole_pages((inode(from), from_offset), (inode(to), to_offset), length.min(COPY_BYTES_MAX)) {
+            Ok(Some(length)) => length,
+            Ok(None) => return reply.error(Errno::EXDEV), // [DR5]
+            Err(error) => return reply.error(self.failed("copy_file_range", to, &error)),
+        };
+        if let Err(error) = self.leaves_reserve(request, to, to_offset, length) {
+            return reply.error(self.failed("copy_file_range", to, &error));
+        }
+        let file = inode(to);
+        let tail = if self.fs.size(file).is_ok_and(|size| to_offset > size) { self.tail_before_growth(file, to_offset) } else { None };
+        self.after_drop(file, tail, move |door, place| {
+            let copy =
+                move |door: &Door| door.fs.copy_range((inode(from), from_offset), (file, to_offset), length, WriteOptions::default());
+            let first = copy(door);
+            door.or_with_returned_space(
+                first,
+                place,
+                || copy,
+                move |door, result, place| {
+                    match result {
+                        Ok(copied) => reply.written(copied as u32),
+                        Err(error) => reply.error(door.failed("copy_file_range", to, &error)),
+                    }
+                    drop(place);
+                },
+            );
+        });
+    }
+
+    /// How much of a copy changes whole pages of the target, up to its end; `None` where it begins with a part of a page ([DR5]).
+    fn whole_pages(
+        &self,
+        (from, from_offset): (InodeNumber, u64),
+        (to, to_offset): (InodeNumber, u64),
+        length: u64,
+    ) -> Result<Option<u64>> {
+        let length = length.min(self.fs.size(from)?.saturating_sub(from_offset));
+        let end = to_offset.saturating_add(length);
+        if length == 0 || (to_offset.is_multiple_of(PAGE_BYTES) && (end.is_multiple_of(PAGE_BYTES) || end >= self.fs.size(to)?)) {
+            return Ok(Some(length));
+        }
+        let length = page_of(end).saturating_sub(to_offset);
+        Ok((to_offset.is_multiple_of(PAGE_BYTES) && length > 0).then_some(length))
+    }
+
+    /// The pages to drop before a file grows to `end` without a byte of its last page being touched by the request ([DR4]).
+    fn tail_before_growth(&self, file: InodeNumber, end: u64) -> Option<Range<u64>> {
+        let size = self.fs.size(file).ok()?;
+        if end > size { self.tail(size) } else { None }
+    }
+
+    /// Goes on when pages were dropped, at once where there are none to drop.
+    fn after_drop(
+        self: &Arc<Self>,
+        file: InodeNumber,
+        pages: Option<Range<u64>>,
+        go_on: impl FnOnce(&Arc<Self>, Option<Place>) + Send + 'static,
+    ) {
+        match pages.and_then(|pages| Some((pages, self.places.take()?))) {
+            None => go_on(self, None),
+            Some((pages, place)) => {
+                let door = Arc::clone(self);
+                self.pages.push(move || {
+                    door.kernel.drop_pages(file, pages);
+                    go_on(&door, Some(place));
+                });
+            }
+        }
+    }
+
+    /// Replies to a SETATTR that may have made a file grow from a size ([DR4]).
+    pub(crate) fn reply_resized(self: &Arc<Self>, before: Option<u64>, attributes: Attributes, reply: ReplyAttr) {
+        // Where the kernel's end may lie behind the daemon's, nobody but the kernel knows where bytes behind it begin.
+        let tail = before.filter(|_| !self.caches_writes()).and_then(|size| {
+            let end = attributes.size.min(size.next_multiple_of(PAGE_BYTES));
+            (end > size).then_some(size..end)
+        });
+        match tail.and_then(|tail| Some((tail, self.places.take()?))) {
+            None => reply.attr(&self.valid(&attributes), &file_attr(&attributes)),
+            Some((tail, place)) => {
+                let door = Arc::clone(self);
+                self.pages.push(move || {
+                    door.kernel.put_zeros(attributes.inode, tail);
+                    reply.attr(&door.valid(&attributes), &file_attr(&attributes));
+                    drop(place);
+                });
+            }
+        }
+    }
+
+    /// Whether the kernel holds bytes of `write` back.
+    fn caches_writes(&self) -> bool {
+        self.mode == Mode::Relaxed && !self.read_only
+    }
+
+    /// Whether a change of a file by this caller takes a set-group-id bit away that an executable file would lose anyway.
+    pub(crate) fn loses_set_group_id(&self, request: &Request, file: InodeNumber) -> Result<bool> {
+        let attributes = self.fs.attributes(file)?;
+        let kept_for_its_group = attributes.mode & 0o2010 == 0o2000;
+        Ok(kept_for_its_group && !Caller::of(request).is_in_group(attributes.gid))
+    }
+}
+
+fn page_of(offset: u64) -> u64 {
+    offset / PAGE_BYTES * PAGE_BYTES
+}
+
+/// What a WRITE does beside the bytes. Pages that come late from the cache carry some opener's flags, not the writer's. With the
+/// write-back cache the kernel sends the times itself (RULES R20); without it late pages come from mappings, and their times are the
+/// file system's affair.
+fn write_options(mode: Mode, flags: WriteFlags) -> WriteOptions {
+    let from_cache = flags.contains(WriteFlags::FUSE_WRITE_CACHE);
+    WriteOptions {
+        keep_times: from_cache && mode == Mode::Relaxed,
+        append: false, // [DR1]
+        kill_set_id: flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID),
+        // Buffered and mapped pages alike come back whole, however little of them has changed (ByteFS §4.6).
+        compare: from_cache,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn late_pages_change_no_times_with_the_write_back_cache() {
+        let late = write_options(Mode::Relaxed, WriteFlags::FUSE_WRITE_CACHE);
+        assert!(late.keep_times && late.compare);
+        let mapped = write_options(Mode::Strict, WriteFlags::FUSE_WRITE_CACHE);
+        assert!(!mapped.keep_times && mapped.compare);
+        let direct = write_options(Mode::Relaxed, WriteFlags::empty());
+        assert!(!direct.keep_times && !direct.compare);
+        assert!(write_options(Mode::Strict, WriteFlags::FUSE_WRITE_KILL_SUIDGID).kill_set_id);
+    }
+}

@@ -1,0 +1,374 @@
+//! What the daemon knows of the kernel's page cache, so that bytes written past the cache and pages that come back from it agree.
+//!
+//! Before a direct WRITE the kernel writes back and drops the pages of its range; after one that was submitted asynchronously it does nothing
+//! more. In between a reader or a mapping may bring a page into the cache, with the old bytes. Readers would then see the old bytes after
+//! the write was acknowledged, and a store elsewhere in that page would bring them back to the drive.
+//!
+//! [PC1] What fills or comes from a cached page notes the page *before* it reads or changes the file. A direct WRITE takes the notes of its
+//!       pages *after* it changed the file, so it finds a note of everybody who may have read the old bytes.
+//! [PC2] A direct WRITE that finds a note is acknowledged after the kernel has dropped those pages once more. So is one of a page that
+//!       another direct WRITE is waiting to have dropped.
+//! [PC3] From before it changes the file until it is acknowledged, a direct WRITE keeps its bytes: a page that comes back meanwhile leaves
+//!       them out. A page that is just being written back is waited for first.
+//!
+//! Notes end by themselves: the kernel drops a page, then queues the WRITE, so only what was read while the WRITE was queued matters. They
+//! hold for much longer than a request waits in that queue. Places of the table are shared by pages; two pages in one place cost a drop that
+//! was not needed, never one that was.
+
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed, Ordering::SeqCst, fence};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use tandemfs_format::InodeNumber;
+
+/// A page of the kernel's cache.
+pub(crate) const PAGE_BYTES: u64 = 4096;
+/// How long a note holds that a page was read into the cache.
+pub(crate) const READ_HOLDS: Duration = Duration::from_secs(10);
+/// The same for a page whose bytes came from the cache: the kernel writes pages back just before nearly every direct WRITE of them.
+pub(crate) const WRITE_HOLDS: Duration = Duration::from_secs(1);
+const TICK: Duration = Duration::from_millis(10);
+const PLACES: usize = 1 << 17;
+const SHARDS: usize = 64;
+/// Tag of a place with notes of several pages.
+const SEVERAL: u32 = u32::MAX;
+
+/// Notes of pages, and who is writing to them.
+#[derive(Debug)]
+pub(crate) struct PageCache {
+    /// The tag of a page and the tick until which the note holds; 0 for none.
+    notes: Box<[AtomicU64]>,
+    started: Instant,
+    shards: Box<[Shard]>,
+}
+
+#[derive(Debug, Default)]
+struct Shard {
+    writes: Mutex<Writes>,
+    written_back: Condvar,
+}
+
+/// Writes in progress to the inodes of a shard.
+#[derive(Debug, Default)]
+struct Writes {
+    next: u64,
+    direct: Vec<Write>,
+    back: Vec<Write>,
+}
+
+#[derive(Debug, Clone)]
+struct Write {
+    id: u64,
+    inode: InodeNumber,
+    bytes: Range<u64>,
+    /// A direct write whose pages are being dropped ([PC2]).
+    drops: bool,
+}
+
+impl Write {
+    fn shares_page(&self, other: &Self) -> bool {
+        let pages = |write: &Self| write.bytes.start / PAGE_BYTES..write.bytes.end.div_ceil(PAGE_BYTES);
+        let (ours, theirs) = (pages(self), pages(other));
+        self.inode == other.inode && ours.start < theirs.end && theirs.start < ours.end
+    }
+}
+
+impl Default for PageCache {
+    fn default() -> Self {
+        Self {
+            notes: (0..PLACES).map(|_| AtomicU64::new(0)).collect(),
+            started: Instant::now(),
+            shards: (0..SHARDS).map(|_| Shard::default()).collect(),
+        }
+    }
+}
+
+impl PageCache {
+    /// Notes that pages are in the cache from now on ([PC1]). Before the file is read or changed.
+    pub(crate) fn note(&self, inode: InodeNumber, bytes: Range<u64>, holds: Duration) {
+        let now = self.tick();
+        let until = now.wrapping_add((holds.as_millis() / TICK.as_millis()) as u32 + 1);
+        for page in bytes.start / PAGE_BYTES..bytes.end.div_ceil(PAGE_BYTES) {
+            let (place, tag) = self.place(inode, page);
+            let noted = |note: u64| {
+                let (found, found_until) = (tag_of(note), until_of(note));
+                Some(match holds_at(note, now) {
+                    false => note_of(tag, until),
+                    true if found == tag => note_of(tag, later(found_until, until)),
+                    true => note_of(SEVERAL, later(found_until, until)),
+                })
+            };
+            let _ = place.fetch_update(Relaxed, Relaxed, noted);
+        }
+        fence(SeqCst);
+    }
+
+    /// Begins a direct WRITE ([PC3]).
+    pub(crate) fn begin_direct(self: &Arc<Self>, inode: InodeNumber, bytes: Range<u64>) -> DirectWrite {
+        let shard = self.shard(inode);
+        let mut writes = shard.lock();
+        let write = writes.new_write(inode, bytes);
+        writes.direct.push(write.clone());
+        // What comes back from now on leaves our bytes out; what was earlier is waited for.
+        while writes.back.iter().any(|back| back.id < write.id && back.shares_page(&write)) {
+            writes = shard.written_back.wait(writes).unwrap_or_else(PoisonError::into_inner);
+        }
+        drop(writes);
+        DirectWrite { cache: Arc::clone(self), write }
+    }
+
+    /// Begins to write bytes back that came from the cache ([PC3]).
+    pub(crate) fn begin_writing_back(self: &Arc<Self>, inode: InodeNumber, bytes: Range<u64>) -> WritingBack {
+        let mut writes = self.shard(inode).lock();
+        let write = writes.new_write(inode, bytes.clone());
+        let mut parts = vec![bytes];
+        for direct in writes.direct.iter().filter(|direct| direct.shares_page(&write)) {
+            parts = parts.into_iter().flat_map(|part| without(part, &direct.bytes)).collect();
+        }
+        writes.back.push(write.clone());
+        drop(writes);
+        WritingBack { cache: Arc::clone(self), write, parts }
+    }
+
+    /// Takes the notes of pages away; whether there were any. After the file was changed.
+    fn take_notes(&self, inode: InodeNumber, bytes: &Range<u64>) -> bool {
+        fence(SeqCst);
+        let now = self.tick();
+        let mut found = false;
+        for page in bytes.start / PAGE_BYTES..bytes.end.div_ceil(PAGE_BYTES) {
+            let (place, tag) = self.place(inode, page);
+            let note = place.load(Relaxed);
+            if !holds_at(note, now) || (tag_of(note) != tag && tag_of(note) != SEVERAL) {
+                continue;
+            }
+            found = true;
+            if tag_of(note) == tag {
+                // A note that changed meanwhile stays; it costs another drop.
+                let _ = place.compare_exchange(note, 0, Relaxed, Relaxed);
+            }
+        }
+        found
+    }
+
+    fn place(&self, inode: InodeNumber, page: u64) -> (&AtomicU64, u32) {
+        let mut hash = inode.get().wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ page.wrapping_mul(0xC2B2_AE3D_27D4_EB4F);
+        hash = (hash ^ hash >> 29).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        hash ^= hash >> 32;
+        (&self.notes[hash as usize % PLACES], ((hash >> 33) as u32).max(1))
+    }
+
+    fn tick(&self) -> u32 {
+        (self.started.elapsed().as_millis() / TICK.as_millis()) as u32
+    }
+
+    fn shard(&self, inode: InodeNumber) -> &Shard {
+        &self.shards[inode.get() as usize % SHARDS]
+    }
+}
+
+impl Shard {
+    fn lock(&self) -> MutexGuard<'_, Writes> {
+        self.writes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Writes {
+    fn new_write(&mut self, inode: InodeNumber, bytes: Range<u64>) -> Write {
+        self.next += 1;
+        Write { id: self.next, inode, bytes, drops: false }
+    }
+}
+
+/// A direct WRITE in progress; ended by dropping it, before it is acknowledged.
+#[derive(Debug)]
+pub(crate) struct DirectWrite {
+    cache: Arc<PageCache>,
+    write: Write,
+}
+
+impl DirectWrite {
+    /// Whether direct WRITEs in progress, of which this is one, follow each other from `start` on up to this one: pieces of one system call.
+    pub(crate) fn follows_from(&self, start: u64) -> bool {
+        let writes = self.cache.shard(self.write.inode).lock();
+        let mut reached = start;
+        while reached < self.write.bytes.start {
+            let reaches = |write: &&Write| write.inode == self.write.inode && write.bytes.start <= reached && write.bytes.end > reached;
+            match writes.direct.iter().filter(reaches).map(|write| write.bytes.end).max() {
+                Some(end) => reached = end,
+                None => return false,
+            }
+        }
+        true
+    }
+
+    /// Whether the kernel has to drop the pages before this is acknowledged ([PC2]). After the file was changed.
+    pub(crate) fn must_drop(&self) -> bool {
+        let mut writes = self.cache.shard(self.write.inode).lock();
+        let noted = self.cache.take_notes(self.write.inode, &self.write.bytes);
+        let drops = noted || writes.direct.iter().any(|other| other.drops && other.shares_page(&self.write));
+        if let Some(own) = writes.direct.iter_mut().find(|own| own.id == self.write.id) {
+            own.drops = drops;
+        }
+        drops
+    }
+}
+
+impl Drop for DirectWrite {
+    fn drop(&mut self) {
+        self.cache.shard(self.write.inode).lock().direct.retain(|direct| direct.id != self.write.id);
+    }
+}
+
+/// Bytes from the cache that are being written.
+#[derive(Debug)]
+pub(crate) struct WritingBack {
+    cache: Arc<PageCache>,
+    write: Write,
+    parts: Vec<Range<u64>>,
+}
+
+impl WritingBack {
+    /// What of the bytes is to be written, in order.
+    pub(crate) fn parts(&self) -> &[Range<u64>] {
+        &self.parts
+    }
+}
+
+impl Drop for WritingBack {
+    fn drop(&mut self) {
+        let shard = self.cache.shard(self.write.inode);
+        shard.lock().back.retain(|back| back.id != self.write.id);
+        shard.written_back.notify_all();
+    }
+}
+
+/// What of a range is not in another one.
+fn without(range: Range<u64>, other: &Range<u64>) -> impl Iterator<Item = Range<u64>> {
+    let before = range.start..range.end.min(other.start.max(range.start));
+    let behind = range.start.max(other.end.min(range.end))..range.end;
+    [before, behind].into_iter().filter(|part| !part.is_empty())
+}
+
+fn note_of(tag: u32, until: u32) -> u64 {
+    u64::from(tag) << 32 | u64::from(until)
+}
+
+fn tag_of(note: u64) -> u32 {
+    (note >> 32) as u32
+}
+
+fn until_of(note: u64) -> u32 {
+    note as u32
+}
+
+/// Ticks go round after 497 days.
+fn holds_at(note: u64, tick: u32) -> bool {
+    note != 0 && (until_of(note).wrapping_sub(tick) as i32) > 0
+}
+
+fn later(one: u32, other: u32) -> u32 {
+    if (one.wrapping_sub(other) as i32) > 0 { one } else { other }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FILE: InodeNumber = InodeNumber::new(7);
+    const OTHER: InodeNumber = InodeNumber::new(8);
+
+    fn cache() -> Arc<PageCache> {
+        Arc::default()
+    }
+
+    #[test]
+    fn a_direct_write_finds_the_note_of_its_page_once() {
+        let cache = cache();
+        cache.note(FILE, 4096..12288, READ_HOLDS);
+        let write = |bytes| cache.begin_direct(FILE, bytes).must_drop();
+        assert!(!write(0..4096) && !write(12288..16384));
+        assert!(write(8191..8192), "a byte of a noted page");
+        assert!(!write(4096..8192), "its note was taken");
+        assert!(write(8192..8193));
+        assert!(!cache.begin_direct(OTHER, 4096..12288).must_drop());
+    }
+
+    #[test]
+    fn a_note_ends_by_itself() {
+        let cache = cache();
+        cache.note(FILE, 0..1, Duration::ZERO);
+        let noted = Instant::now();
+        while noted.elapsed() < 3 * TICK {
+            std::thread::yield_now();
+        }
+        assert!(!cache.begin_direct(FILE, 0..1).must_drop());
+    }
+
+    #[test]
+    fn a_place_with_two_pages_keeps_the_notes_of_both() {
+        let cache = cache();
+        let (place, _) = cache.place(FILE, 0);
+        let place = place as *const AtomicU64;
+        let twin = (1..).find(|&page| std::ptr::eq(cache.place(FILE, page).0, place)).expect("places are shared") * PAGE_BYTES;
+        cache.note(FILE, 0..1, READ_HOLDS);
+        cache.note(FILE, twin..twin + 1, READ_HOLDS);
+        assert!(cache.begin_direct(FILE, 0..1).must_drop() && cache.begin_direct(FILE, twin..twin + 1).must_drop());
+    }
+
+    #[test]
+    fn a_second_write_waits_for_the_same_drop() {
+        let cache = cache();
+        cache.note(FILE, 0..1, READ_HOLDS);
+        let first = cache.begin_direct(FILE, 0..100);
+        let second = cache.begin_direct(FILE, 2000..2100);
+        let elsewhere = cache.begin_direct(FILE, 4096..4097);
+        assert!(first.must_drop() && second.must_drop() && !elsewhere.must_drop());
+        drop((first, second));
+        assert!(!cache.begin_direct(FILE, 2000..2100).must_drop());
+    }
+
+    #[test]
+    fn pieces_of_one_call_follow_each_other() {
+        let cache = cache();
+        let begin = |bytes| cache.begin_direct(FILE, bytes);
+        let (_first, third) = (begin(100..200), begin(300..400));
+        assert!(!third.follows_from(100));
+        let second = begin(200..300);
+        assert!(third.follows_from(100) && second.follows_from(150) && !third.follows_from(50) && third.follows_from(300));
+    }
+
+    #[test]
+    fn pages_that_come_back_leave_out_the_bytes_of_direct_writes() {
+        let cache = cache();
+        let direct = cache.begin_direct(FILE, 100..200);
+        let parts = |bytes| cache.begin_writing_back(FILE, bytes).parts().to_vec();
+        assert_eq!(parts(0..4096), [0..100, 200..4096]);
+        assert_eq!(parts(100..200), []);
+        assert_eq!(parts(150..300), [200..300]);
+        let second = cache.begin_direct(FILE, 4000..5000);
+        assert_eq!(parts(0..8192), [0..100, 200..4000, 5000..8192]);
+        drop((direct, second));
+        assert_eq!(parts(0..4096), [0..4096]);
+    }
+
+    #[test]
+    fn a_direct_write_waits_for_a_page_that_is_being_written_back() {
+        let cache = cache();
+        let back = cache.begin_writing_back(FILE, 0..4096);
+        let elsewhere = cache.begin_direct(FILE, 4096..8192); // does not wait
+        let (begun, waits) = std::sync::mpsc::channel();
+        let thread = {
+            let cache = Arc::clone(&cache);
+            std::thread::spawn(move || {
+                let _write = cache.begin_direct(FILE, 0..10);
+                begun.send(()).expect("somebody waits");
+            })
+        };
+        assert!(waits.recv_timeout(Duration::from_millis(50)).is_err(), "it must wait");
+        drop(back);
+        waits.recv_timeout(Duration::from_secs(60)).expect("it goes on");
+        thread.join().expect("no panic");
+        drop(elsewhere);
+    }
+}

@@ -1,0 +1,124 @@
+//! Space of removed files that the kernel has closed and not yet forgotten.
+//!
+//! When `unlink` and the last `close` have returned, a program counts on the space. The file system has it back when the kernel's FORGET has
+//! been served, which comes a moment later.
+//!
+//! [RS1] An operation that finds no space is tried again when such files were forgotten, as long as there are any. Which files are closed the
+//!       kernel is asked: a removed file that it still has in memory is open, and nobody waits for it.
+//! [RS2] The wait is bounded, and no thread that serves requests waits.
+
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use tandemfs_format::InodeNumber;
+use tandemfs_fs::{Error, Result};
+
+use crate::door::Door;
+use crate::later::Place;
+
+/// Longest wait for FORGETs.
+const WAIT_MAX: Duration = Duration::from_secs(5);
+
+/// FORGETs that were served, for those who wait for them.
+#[derive(Debug, Default)]
+pub(crate) struct Forgets {
+    running: AtomicUsize,
+    waiting: AtomicUsize,
+    served: Mutex<u64>,
+    changed: Condvar,
+}
+
+impl Forgets {
+    /// Serves one.
+    pub(crate) fn serve(&self, forget: impl FnOnce()) {
+        self.running.fetch_add(1, SeqCst);
+        forget();
+        self.running.fetch_sub(1, SeqCst);
+        if self.waiting.load(SeqCst) > 0 {
+            *self.served.lock().unwrap_or_else(PoisonError::into_inner) += 1;
+            self.changed.notify_all();
+        }
+    }
+
+    /// Waits until one was served since `seen`; false when `until` came first.
+    fn wait(&self, seen: u64, until: Instant) -> bool {
+        let served = self.served.lock().unwrap_or_else(PoisonError::into_inner);
+        let left = until.saturating_duration_since(Instant::now());
+        let (served, _) = self.changed.wait_timeout_while(served, left, |served| *served == seen).unwrap_or_else(PoisonError::into_inner);
+        *served != seen
+    }
+
+    fn seen(&self) -> u64 {
+        *self.served.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Door {
+    /// Finishes an operation with its first result, or where that is "no space", with a later one for which space came back ([RS1]). `again`
+    /// makes what is tried then.
+    pub(crate) fn or_with_returned_space<T, A>(
+        self: &Arc<Self>,
+        first: Result<T>,
+        place: Option<Place>,
+        again: impl FnOnce() -> A,
+        finish: impl FnOnce(&Arc<Self>, Result<T>, Option<Place>) + Send + 'static,
+    ) where
+        T: Send + 'static,
+        A: Fn(&Door) -> Result<T> + Send + 'static,
+    {
+        if !matches!(first, Err(Error::NoSpace { .. })) || !self.may_return() {
+            return finish(self, first, place);
+        }
+        let Some(place) = place.or_else(|| self.places.take()) else { return finish(self, first, None) };
+        let (door, again) = (Arc::clone(self), again());
+        self.space.push(move || {
+            let result = door.try_while_space_returns(again);
+            finish(&door, result, Some(place));
+        });
+    }
+
+    fn may_return(&self) -> bool {
+        self.forgets.running.load(SeqCst) > 0 || self.fs.has_inodes_without_names()
+    }
+
+    /// [RS2]: on the thread for space.
+    fn try_while_space_returns<T>(&self, operation: impl Fn(&Door) -> Result<T>) -> Result<T> {
+        let until = Instant::now() + WAIT_MAX;
+        self.forgets.waiting.fetch_add(1, SeqCst);
+        let result = loop {
+            let seen = self.forgets.seen();
+            // Looked at before the operation: what is forgotten between the two is found by the operation.
+            let returns = self.forgets.running.load(SeqCst) > 0 || self.is_closed_without_names();
+            let result = operation(self);
+            if !returns || !matches!(result, Err(Error::NoSpace { .. })) || !self.forgets.wait(seen, until) {
+                break result;
+            }
+        };
+        self.forgets.waiting.fetch_sub(1, SeqCst);
+        result
+    }
+
+    fn is_closed_without_names(&self) -> bool {
+        self.fs.inodes_without_names().into_iter().any(|file: InodeNumber| !self.kernel.knows(file))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_waits_is_woken_by_the_next_forget_and_not_by_an_earlier_one() {
+        let forgets = Forgets::default();
+        forgets.waiting.fetch_add(1, SeqCst);
+        forgets.serve(|| {});
+        let seen = forgets.seen();
+        assert!(!forgets.wait(seen, Instant::now() + Duration::from_millis(10)));
+        std::thread::scope(|scope| {
+            let waits = scope.spawn(|| forgets.wait(seen, Instant::now() + Duration::from_secs(60)));
+            forgets.serve(|| {});
+            assert!(waits.join().expect("no panic"));
+        });
+    }
+}
