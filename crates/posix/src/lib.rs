@@ -7,7 +7,9 @@
 //! [P3] A test that cannot run (the directory cannot be remounted, the caller is not root) says so by name; it never passes silently.
 //! [P4] After every test the host says what memory it takes; more than it may is a failure of that test.
 
+mod asynchronous;
 mod behaviour;
+mod filled;
 mod guardian;
 mod scene;
 mod sys;

@@ -113,6 +113,10 @@ impl<'h> Scene<'h> {
         self.host.differs(difference)
     }
 
+    pub(crate) fn can_remount(&self) -> bool {
+        self.host.can_remount()
+    }
+
     pub(crate) fn remount(&self, options: &str) {
         self.host.remount(options);
     }

@@ -13,6 +13,36 @@ fn checked(result: libc::c_int) -> io::Result<libc::c_int> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
 }
 
+/// What O_DIRECT needs on any file system: of addresses, offsets and lengths.
+pub(crate) const ALIGNMENT: u64 = 4096;
+
+/// A buffer at an address that O_DIRECT takes.
+#[derive(Debug)]
+pub(crate) struct Aligned {
+    bytes: Vec<u8>,
+    start: usize,
+    length: usize,
+}
+
+impl Aligned {
+    pub(crate) fn new(length: usize) -> Self {
+        let bytes = vec![0; length + ALIGNMENT as usize];
+        let start = bytes.as_ptr().align_offset(ALIGNMENT as usize);
+        Self { bytes, start, length }
+    }
+
+    /// With these bytes.
+    pub(crate) fn of(bytes: &[u8]) -> Self {
+        let mut buffer = Self::new(bytes.len());
+        buffer.slice().copy_from_slice(bytes);
+        buffer
+    }
+
+    pub(crate) fn slice(&mut self) -> &mut [u8] {
+        &mut self.bytes[self.start..self.start + self.length]
+    }
+}
+
 /// A mapping of a file, read and written byte by byte.
 pub(crate) struct Mapping {
     address: *mut u8,

@@ -8,19 +8,22 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use rustix::fs::FallocateFlags;
 
 use crate::scene::Scene;
-use crate::sys::Mapping;
+use crate::sys::{ALIGNMENT, Aligned, Mapping};
 
 const LENGTH_MAX: u64 = 256 << 10;
 const OPERATION_BYTES_MAX: u64 = 64 << 10;
-/// What O_DIRECT needs on any file system.
-const ALIGNMENT: u64 = 4096;
 
 const OPERATIONS_OF_SEED: u64 = 50_000;
 
-struct Random(u64);
+/// Numbers that a seed decides.
+pub(super) struct Random(u64);
 
 impl Random {
-    fn below(&mut self, bound: u64) -> u64 {
+    pub(super) fn of(seed: u64) -> Self {
+        Self(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15))
+    }
+
+    pub(super) fn below(&mut self, bound: u64) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;
@@ -38,25 +41,6 @@ impl Random {
             _ => (offset, length),
         };
         (offset, length.min(LENGTH_MAX - offset))
-    }
-}
-
-/// A buffer at an address that O_DIRECT takes.
-pub(super) struct Aligned {
-    bytes: Vec<u8>,
-    start: usize,
-    length: usize,
-}
-
-impl Aligned {
-    pub(super) fn new(length: usize) -> Self {
-        let bytes = vec![0; length + ALIGNMENT as usize];
-        let start = bytes.as_ptr().align_offset(ALIGNMENT as usize);
-        Self { bytes, start, length }
-    }
-
-    pub(super) fn slice(&mut self) -> &mut [u8] {
-        &mut self.bytes[self.start..self.start + self.length]
     }
 }
 
@@ -204,7 +188,7 @@ pub(crate) fn random_operations(scene: &Scene<'_>) {
     for seed in first..first + seeds {
         let path = scene.path(&format!("file-{seed}"));
         let (file, direct) = (Exerciser::open(&path, 0), Exerciser::open(&path, libc::O_DIRECT));
-        let random = Random(u64::wrapping_mul(seed, 0x9E37_79B9_7F4A_7C15));
+        let random = Random::of(seed);
         let mut exerciser = Exerciser { path, file, direct, model: Vec::new(), random, done: Vec::new() };
         let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| (0..operations).for_each(|_| exerciser.step())));
         if let Err(panic) = result {

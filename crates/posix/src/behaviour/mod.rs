@@ -1,5 +1,6 @@
 //! The tests, a file for each part of the promise.
 
+mod appending;
 mod attributes;
 mod copying;
 mod exerciser;
@@ -55,6 +56,11 @@ pub(crate) fn tests() -> Vec<Test> {
             opening::appends_of_many_processes,
             opening::nameless_files,
             opening::a_running_program_is_not_written,
+            appending::large_direct_writes,
+            appending::asynchronous_direct_writes,
+            appending::direct_behind_cached,
+            appending::by_turns_with_little_space,
+            appending::flags_of_one_write,
             unlinked::still_open,
             unlinked::replaced_and_still_open,
             unlinked::a_directory_that_is_gone,

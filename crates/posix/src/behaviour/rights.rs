@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{Access, AtFlags, CWD, Mode};
 use rustix::io::Errno;
 
-use super::exerciser::Aligned;
 use crate::scene::{ALICE, BOB, CAROL, SHARED, Scene, User, refused};
+use crate::sys::Aligned;
 
 fn mode_of(path: &Path) -> u32 {
     fs::symlink_metadata(path).expect("there").mode() & 0o7777
