@@ -6,6 +6,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 use rustix::mm::{MapFlags, MsyncFlags, ProtFlags};
 
@@ -43,11 +44,16 @@ impl Aligned {
     }
 }
 
-/// A mapping of a file, read and written byte by byte.
+/// A mapping of a file, read and written by bytes and words, each at once.
 pub(crate) struct Mapping {
     address: *mut u8,
     length: usize,
 }
+
+// SAFETY: memory of the process, whichever thread has it.
+unsafe impl Send for Mapping {}
+// SAFETY: its bytes are loaded and stored as atomics only; the mapping goes with `&mut self`.
+unsafe impl Sync for Mapping {}
 
 impl Mapping {
     pub(crate) fn new(file: &File, length: usize, shared: bool, writable: bool) -> rustix::io::Result<Self> {
@@ -64,16 +70,27 @@ impl Mapping {
 
     pub(crate) fn get(&self, from: usize, length: usize) -> Vec<u8> {
         assert!(from + length <= self.length);
-        // SAFETY: inside the mapping, which lives as long as `self`; volatile, for others change the file meanwhile.
-        (from..from + length).map(|index| unsafe { self.address.add(index).read_volatile() }).collect()
+        (from..from + length).map(|index| self.byte(index).load(Ordering::Relaxed)).collect()
     }
 
     pub(crate) fn set(&self, at: usize, bytes: &[u8]) {
         assert!(at + bytes.len() <= self.length);
         for (index, byte) in bytes.iter().enumerate() {
-            // SAFETY: inside the mapping, which the caller made writable; no reference to it exists.
-            unsafe { self.address.add(at + index).write_volatile(*byte) };
+            self.byte(at + index).store(*byte, Ordering::Relaxed);
         }
+    }
+
+    fn byte(&self, at: usize) -> &AtomicU8 {
+        assert!(at < self.length);
+        // SAFETY: inside the mapping, which lives as long as `self`; others, and the kernel, change it meanwhile, so it is an atomic.
+        unsafe { AtomicU8::from_ptr(self.address.add(at)) }
+    }
+
+    /// Eight bytes that are loaded and stored at once.
+    pub(crate) fn word(&self, at: usize) -> &AtomicU64 {
+        assert!(at.is_multiple_of(8) && at + 8 <= self.length);
+        // SAFETY: as above; a mapping begins at a page.
+        unsafe { AtomicU64::from_ptr(self.address.add(at).cast()) }
     }
 
     pub(crate) fn sync(&self) -> rustix::io::Result<()> {

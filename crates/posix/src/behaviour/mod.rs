@@ -2,6 +2,7 @@
 
 mod appending;
 mod attributes;
+mod coherence;
 mod copying;
 mod exerciser;
 mod export;
@@ -80,6 +81,11 @@ pub(crate) fn tests() -> Vec<Test> {
             mapping::private_is_private,
             mapping::beyond_the_end,
             mapping::rights,
+            coherence::a_hole_before_cached_bytes,
+            coherence::a_hole_before_cached_bytes_with_little_space,
+            coherence::cached_reads_beside_direct_writes,
+            coherence::cached_reads_beside_libaio,
+            coherence::cached_reads_beside_io_uring,
             vectored::flags,
             vectored::vectors,
             locks::whole_files,
