@@ -15,6 +15,7 @@ mod names;
 mod opening;
 mod renames;
 mod rights;
+mod shared_pages;
 mod sizes;
 mod space;
 mod special;
@@ -86,6 +87,10 @@ pub(crate) fn tests() -> Vec<Test> {
             coherence::cached_reads_beside_direct_writes,
             coherence::cached_reads_beside_libaio,
             coherence::cached_reads_beside_io_uring,
+            shared_pages::stores_beside_writes,
+            shared_pages::stores_beside_synchronous_writes,
+            shared_pages::stores_beside_writes_with_little_space,
+            shared_pages::stores_beside_copies,
             vectored::flags,
             vectored::vectors,
             locks::whole_files,
