@@ -27,6 +27,13 @@ pub enum Difference {
     TimesOutOfRange,
     /// Attributes have up to 64 KiB each; ext4 has room for 4 KiB of them in all.
     LargeAttributes,
+    /// With the write-back cache what a mapping stored behind the end may show when a truncation or a write behind a gap makes the file longer: the
+    /// kernel sends the page after the new size, and tells of neither before.
+    StoredBehindTheEnd,
+    /// Without it, but through the kernel's cache, the same after a write behind a gap that ends in the page: the kernel sends the page whole.
+    StoredBehindTheEndInThePage,
+    /// A write past the cache leaves zeros before it, whatever was stored behind the end; ext4 (Linux 6.18) may show it.
+    ZerosBeforeDirectWrites,
 }
 
 /// Host memory of a file system in user space, in bytes.

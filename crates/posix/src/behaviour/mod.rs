@@ -2,6 +2,7 @@
 
 mod appending;
 mod attributes;
+mod behind_the_end;
 mod coherence;
 mod copying;
 mod exerciser;
@@ -82,6 +83,12 @@ pub(crate) fn tests() -> Vec<Test> {
             mapping::private_is_private,
             mapping::beyond_the_end,
             mapping::rights,
+            behind_the_end::truncation,
+            behind_the_end::writes_behind_a_gap,
+            behind_the_end::writes_at_the_end,
+            behind_the_end::allocation,
+            behind_the_end::copies,
+            behind_the_end::direct_writes,
             coherence::a_hole_before_cached_bytes,
             coherence::a_hole_before_cached_bytes_with_little_space,
             coherence::cached_reads_beside_direct_writes,
