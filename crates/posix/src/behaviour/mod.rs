@@ -1,6 +1,7 @@
 //! The tests, a file for each part of the promise.
 
 mod appending;
+mod appending_together;
 mod attributes;
 mod behind_the_end;
 mod coherence;
@@ -64,6 +65,9 @@ pub(crate) fn tests() -> Vec<Test> {
             appending::direct_behind_cached,
             appending::by_turns_with_little_space,
             appending::flags_of_one_write,
+            appending_together::cached_records_of_any_length,
+            appending_together::cached_and_direct_records,
+            appending_together::at_the_end_of_space,
             unlinked::still_open,
             unlinked::replaced_and_still_open,
             unlinked::a_directory_that_is_gone,
