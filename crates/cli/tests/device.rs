@@ -2,8 +2,13 @@
 
 mod support;
 
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::process::Command;
+
+use rustix::fs::SeekFrom;
 use serde_json::Value;
-use support::{Place, fails, succeeds};
+use support::{Place, fails, run, succeeds};
 
 fn json(words: &[&str]) -> Value {
     serde_json::from_str(&succeeds(words)).expect("JSON")
@@ -126,4 +131,49 @@ fn a_drive_counts_over_its_life() {
     succeeds(&["device", "create", &plain, "--memory", "32M", "--block", "256M"]);
     fails(1, "has no firmware that counts", &["device", "stats", &plain]);
     fails(1, "does not exist", &["device", "stats", &place.path("absent")]);
+}
+
+/// Pages of a sparse file that are not zeros, each with its place. (Pages that were only read may count as written.)
+fn written(path: &str) -> Vec<(u64, [u8; 4096])> {
+    let file = File::open(path).expect("opened");
+    let mut pages = Vec::new();
+    let mut at = 0;
+    while let Ok(start) = rustix::fs::seek(&file, SeekFrom::Data(at)) {
+        at = rustix::fs::seek(&file, SeekFrom::Hole(start)).expect("data ends");
+        for page in (start / 4096 * 4096..at).step_by(4096) {
+            let mut bytes = [0; 4096];
+            file.read_exact_at(&mut bytes, page).expect("read");
+            if bytes != [0; 4096] {
+                pages.push((page, bytes));
+            }
+        }
+    }
+    pages
+}
+
+/// The limit counts memory that a process has for itself, private mappings with their whole size among it: as if the machine had no more.
+#[test]
+fn regression_an_image_larger_than_memory_could_not_be_checked() {
+    const LIMIT_KIB: u64 = 2 << 20;
+    let place = Place::empty_in(&std::env::temp_dir());
+    let image = place.image();
+    succeeds(&["device", "create", &image, "--profile", "bytefs", "--no-timing"]);
+    assert!(std::fs::metadata(&image).expect("made").len() > 8 * (LIMIT_KIB << 10));
+    succeeds(&["mkfs", &image]);
+    // A daemon that died leaves lines in the drive's log.
+    let mount = place.mount("strict");
+    for number in 0..200 {
+        std::fs::write(mount.path(&format!("file{number}")), vec![number as u8; 3000 * number]).expect("written");
+    }
+    mount.kill();
+    let before = written(&image);
+    for (words, expected) in
+        [(&["check", &image][..], "200 files"), (&["dump", &image, "tree"], "file199"), (&["dump", &image, "journal"], "")]
+    {
+        let limited = format!("ulimit -d {LIMIT_KIB} && exec \"$@\"");
+        let output = run(Command::new("sh").args(["-c", &limited, "sh", env!("CARGO_BIN_EXE_tandemfs")]).args(words));
+        let said = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success() && said.contains(expected), "{words:?}: {}{said}", String::from_utf8_lossy(&output.stderr));
+    }
+    assert!(written(&image) == before, "reading has changed the image");
 }

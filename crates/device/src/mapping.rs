@@ -28,11 +28,9 @@ pub struct MappingOptions {
     /// Ask for MAP_SYNC: the file system keeps its metadata durable for mapped stores (fsdax). Where it is refused the mapping is an
     /// ordinary shared one; [`Mapping::is_synchronous`] says which it became.
     pub synchronous: bool,
-    /// Keep stores from the file, and from others who map it.
-    pub private: bool,
 }
 
-/// A mapping of a file or a device, shared unless it was asked to be private.
+/// A shared mapping of a file or a device.
 #[derive(Debug)]
 pub struct Mapping {
     name: String,
@@ -65,7 +63,6 @@ impl Mapping {
         let synchronous_start = options.synchronous.then(|| map(MapFlags::SHARED_VALIDATE | MapFlags::SYNC).ok()).flatten();
         let start = match synchronous_start {
             Some(start) => start,
-            None if options.private => map(MapFlags::PRIVATE)?,
             None => map(MapFlags::SHARED)?,
         };
         // SAFETY: advice about the range just mapped; it changes no contents. Refused where huge pages make no sense, which is no error.
@@ -79,6 +76,11 @@ impl Mapping {
             synchronous: synchronous_start.is_some(),
             flush_failed_at: AtomicU64::new(NOWHERE),
         })
+    }
+
+    /// The device's name in errors.
+    pub fn name(&self) -> &str {
+        &self.name
     }
 
     /// Length in bytes.
@@ -231,21 +233,6 @@ mod tests {
         let mut found = [0; 302];
         file.read_exact_at(&mut found, 8192 + 6).expect("read");
         assert!(found[0] == 0 && found[301] == 0 && found[1..301].iter().all(|&byte| byte == 9));
-    }
-
-    #[test]
-    fn a_private_mapping_keeps_its_stores_to_itself() {
-        use std::os::unix::fs::FileExt;
-        let (file, mapping) = mapped(false);
-        mapping.store(0, &[1; 64]).expect("stored");
-        let options = MappingOptions { length: LENGTH, private: true, ..MappingOptions::default() };
-        let private = Mapping::new("test", &file, options).expect("mapped");
-        private.store(32, &[2; 64]).expect("stored");
-        let mut found = [0; 96];
-        private.load(0, &mut found).expect("loaded");
-        assert!(found[..32] == [1; 32] && found[32..] == [2; 64]);
-        file.read_exact_at(&mut found, 0).expect("read");
-        assert!(found[..64] == [1; 64] && found[64..] == [0; 32]);
     }
 
     #[test]

@@ -7,7 +7,8 @@
 //! [C4] A block write gives the page the stamp of the next sequence, so that in one step the page is new and all lines that the log has of
 //!      it are old (`medium::Pages`); then the log forgets them. A discard is the same without a page.
 //! [C5] Every access ends with bounded steps of what goes on behind: cleaning the log, garbage collection (RULES R24). What the flash does
-//!      in them makes its dies busy and delays nobody now.
+//!      in them makes its dies busy and delays nobody now. A drive that is open for reading leaves it all to the next opening: what it
+//!      changed would be kept in host memory for nobody ([PT2] of `part.rs`).
 //! [C6] Flash work of an access is waited for where the answer needs it: pages that are read; and a cleaning, by who needs the room that it
 //!      gives back (`WriteLog::take_waited`).
 
@@ -24,11 +25,11 @@ use crate::medium::{FLASH_PAGE_BYTES, FlashWork, Medium, PageBytes, Pages};
 use crate::model::{FirmwareModel, Staging};
 use crate::mutant::{Mutant, on};
 use crate::page_cache::PageCache;
+use crate::part::pieces;
 use crate::timing::Timeline;
 use crate::write_log::{LogFill, WriteLog, WriteLogOptions};
 
-const PAGE: u64 = FLASH_PAGE_BYTES as u64;
-const LINES_A_PAGE: u64 = PAGE / LINE_BYTES as u64;
+const LINES_A_PAGE: u64 = FLASH_PAGE_BYTES as u64 / LINE_BYTES as u64;
 /// Pages that are cleaned behind an access, beside the share that the log does with what it takes.
 const CLEANED_PAGES: u32 = 1;
 
@@ -48,6 +49,8 @@ pub(crate) struct Controller<M: Medium> {
     stage: Stage<M>,
     lifetime: Lifetime<M>,
     timeline: Option<Timeline>,
+    /// Open for reading only.
+    read_only: bool,
     /// When the pages of a block read are ready, kept to be used again.
     ready: Vec<u64>,
     page: Box<PageBytes>,
@@ -107,9 +110,15 @@ impl<M: Medium> Controller<M> {
             stage,
             lifetime,
             timeline,
+            read_only: false,
             ready: Vec::new(),
             page: Box::new([0; FLASH_PAGE_BYTES]),
         })
+    }
+
+    /// Says that it was opened for reading only.
+    pub(crate) fn set_read_only(&mut self, read_only: bool) {
+        self.read_only = read_only;
     }
 
     /// Whether it has transactions.
@@ -295,10 +304,10 @@ impl<M: Medium> Controller<M> {
     }
 
     /// RECOVER. The flash's share of the time is part of what it says.
-    pub(crate) fn recover(&mut self, at: u64, read_only: bool) -> Result<(u64, DriveRecovery), DeviceError> {
+    pub(crate) fn recover(&mut self, at: u64) -> Result<(u64, DriveRecovery), DeviceError> {
         let begun = self.command(at);
         let result = match &mut self.stage {
-            Stage::Log(log) => log.recover(&mut self.flash, read_only),
+            Stage::Log(log) => log.recover(&mut self.flash, self.read_only),
             Stage::Cache(_) => Err(self.has_no("RECOVER", "transactions")),
         };
         let done = self.wait_for_all(begun);
@@ -371,6 +380,9 @@ impl<M: Medium> Controller<M> {
 
     /// Stores what is counted, for a drive that is closed.
     pub(crate) fn close(&mut self) {
+        if self.read_only {
+            return;
+        }
         // Statistics: who cannot store them loses nothing else.
         let _ = self.lifetime.store(&self.counts());
     }
@@ -418,6 +430,9 @@ impl<M: Medium> Controller<M> {
 
     /// [C5]. What fails here is met again, and said, by the access that needs the room.
     fn settle(&mut self, at: u64) {
+        if self.read_only {
+            return;
+        }
         if let Stage::Log(log) = &mut self.stage {
             let _ = log.settle(&mut self.flash, CLEANED_PAGES);
         }
@@ -450,22 +465,6 @@ fn load_line<M: Medium>(
     Ok(())
 }
 
-/// The pages that a range of bytes touches: number, first byte within, and which bytes of the range lie there.
-fn pieces(offset: u64, length: usize) -> impl Iterator<Item = (u64, usize, Range<usize>)> {
-    let mut start = 0;
-    std::iter::from_fn(move || {
-        if start == length {
-            return None;
-        }
-        let at = offset + start as u64;
-        let within = (at % PAGE) as usize;
-        let end = length.min(start + FLASH_PAGE_BYTES - within);
-        let range = start..end;
-        start = end;
-        Some((at / PAGE, within, range))
-    })
-}
-
 /// The lines that bytes of one page touch: number in the page, first byte within, and which of the bytes lie there.
 fn lines_of(within: usize, length: usize) -> impl Iterator<Item = (usize, usize, Range<usize>)> {
     (within / LINE_BYTES..(within + length).div_ceil(LINE_BYTES)).map(move |line| {
@@ -484,10 +483,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ranges_fall_into_pages_and_lines() {
-        let found: Vec<_> = pieces(4090, 4106).collect();
-        assert_eq!(found, [(0, 4090, 0..6), (1, 0, 6..4102), (2, 0, 4102..4106)]);
-        assert_eq!(pieces(17, 0).count(), 0);
+    fn ranges_fall_into_lines() {
         let found: Vec<_> = lines_of(60, 70).collect();
         assert_eq!(found, [(0, 60, 0..4), (1, 0, 4..68), (2, 0, 68..70)]);
         assert_eq!(lines_touched(60, 70), 3);

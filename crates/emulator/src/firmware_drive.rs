@@ -38,8 +38,9 @@ pub(crate) struct FirmwareDrive<M: Medium> {
 
 impl<M: Medium> FirmwareDrive<M> {
     /// `time` is there where the controller has a timeline.
-    pub(crate) fn new(controller: Controller<M>, description: DeviceDescription, time: Option<Time>, read_only: bool) -> Self {
+    pub(crate) fn new(mut controller: Controller<M>, description: DeviceDescription, time: Option<Time>, read_only: bool) -> Self {
         let (has_transactions, has_host_cache) = (controller.has_transactions(), controller.has_host_cache());
+        controller.set_read_only(read_only);
         Self { description, read_only, time, has_transactions, has_host_cache, controller: Mutex::new(controller) }
     }
 
@@ -147,9 +148,7 @@ impl<M: Medium> FirmwareDrive<M> {
 
 impl<M: Medium> Drop for FirmwareDrive<M> {
     fn drop(&mut self) {
-        if !self.read_only {
-            self.controller.get_mut().close();
-        }
+        self.controller.get_mut().close();
     }
 }
 
@@ -252,7 +251,7 @@ impl<M: Medium> Firmware for FirmwareDrive<M> {
     }
 
     fn recover(&self) -> Result<DriveRecovery, DeviceError> {
-        self.timed(|controller, at| controller.recover(at, self.read_only))
+        self.timed(Controller::recover)
     }
 
     fn clean(&self) -> Result<(), DeviceError> {

@@ -40,7 +40,7 @@ impl ImageDevice {
 
     /// The drive of an image that was opened.
     pub(crate) fn of(image: OpenImage, options: &OpenOptions) -> Result<Self, DeviceError> {
-        let memory = image.map(options.read_only, false)?;
+        let memory = image.map(options.read_only)?;
         let description = image.describe(options)?;
         let OpenImage { file, info, name } = image;
         let blocks = BlockRegion { name, file, start: info.block_offset(), length: info.block_bytes, read_only: options.read_only };

@@ -242,17 +242,19 @@ impl OpenImage {
         Ok(Self { file, info, name: path.display().to_string() })
     }
 
-    /// Maps the memory region, or the drive's DRAM. `private` lets changes be made that the image never sees.
-    pub(crate) fn map(&self, read_only: bool, private: bool) -> Result<Mapping, DeviceError> {
-        let (offset, length) = (self.info.memory_offset(), self.info.mapped_bytes());
-        let options = MappingOptions { offset, length, read_only, private, ..MappingOptions::default() };
-        Mapping::new(&self.name, &self.file, options).map_err(|error| refused(Path::new(&self.name), format!("cannot be mapped: {error}")))
+    /// Maps the memory region, or the drive's DRAM.
+    pub(crate) fn map(&self, read_only: bool) -> Result<Mapping, DeviceError> {
+        self.map_range(self.info.memory_offset(), self.info.mapped_bytes(), read_only)
     }
 
     /// Maps the flash of a drive with firmware.
-    pub(crate) fn map_flash(&self, private: bool) -> Result<Mapping, DeviceError> {
+    pub(crate) fn map_flash(&self, read_only: bool) -> Result<Mapping, DeviceError> {
         let offset = self.info.block_offset();
-        let options = MappingOptions { offset, length: self.info.file_bytes() - offset, private, ..MappingOptions::default() };
+        self.map_range(offset, self.info.file_bytes() - offset, read_only)
+    }
+
+    fn map_range(&self, offset: u64, length: u64, read_only: bool) -> Result<Mapping, DeviceError> {
+        let options = MappingOptions { offset, length, read_only, ..MappingOptions::default() };
         Mapping::new(&self.name, &self.file, options).map_err(|error| refused(Path::new(&self.name), format!("cannot be mapped: {error}")))
     }
 

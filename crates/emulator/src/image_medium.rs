@@ -4,8 +4,7 @@
 //! is full is an error of the program that met it. An erasure clears spare areas only: giving space back would make each program meet a hole
 //! again and keep an image no smaller.
 //!
-//! An image that is open for reading only is never written: it is mapped privately, and what the firmware stores, programs or erases (it may
-//! finish what a power failure left half done) stays in host memory.
+//! An image that is open for reading only is never written: what the firmware stores, programs or erases stays in host memory (`part.rs`).
 //!
 //! [M1]: crate::medium
 //! [M3]: crate::medium
@@ -13,19 +12,20 @@
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
-use tandemfs_device::{DeviceError, Mapping};
+use tandemfs_device::DeviceError;
 
 use crate::image_file::OpenImage;
 use crate::layout::{DramLayout, SPARE_BYTES};
 use crate::medium::{FLASH_PAGE_BYTES, Medium, PageBytes, PhysicalPage, Spare};
+use crate::part::Part;
 
 const PAGE: u64 = FLASH_PAGE_BYTES as u64;
 
 /// Battery-backed DRAM and flash in an image.
 #[derive(Debug)]
 pub(crate) struct ImageMedium {
-    dram: Mapping,
-    flash: Mapping,
+    dram: Part,
+    flash: Part,
     /// Where the spare areas start in the DRAM, in bytes.
     spares_at: u64,
     /// Where the flash starts in the file, in bytes.
@@ -37,7 +37,8 @@ pub(crate) struct ImageMedium {
 
 impl ImageMedium {
     pub(crate) fn new(image: OpenImage, layout: &DramLayout, read_only: bool) -> Result<Self, DeviceError> {
-        let (dram, flash) = (image.map(false, read_only)?, image.map_flash(read_only)?);
+        let dram = Part::new(image.map(read_only)?, read_only);
+        let flash = Part::new(image.map_flash(read_only)?, read_only);
         let flash_at = image.info.block_offset();
         Ok(Self { dram, flash, spares_at: layout.spares, flash_at, read_only, file: image.file })
     }

@@ -35,6 +35,7 @@ mod mutant;
 pub mod mutant;
 mod open;
 mod page_cache;
+mod part;
 mod profiles;
 mod statistics;
 mod timing;

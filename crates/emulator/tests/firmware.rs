@@ -234,6 +234,32 @@ fn opening_for_reading_writes_nothing() {
     }
 }
 
+/// What garbage collection moved would be kept in host memory, for nobody.
+#[test]
+fn a_drive_that_is_only_read_leaves_work_behind_to_the_next_opening() {
+    let (_directory, path) = image("bytefs");
+    let device = open(&path);
+    let (sectors, mut state) = (BLOCK_BYTES / 4096, 1_u64);
+    let moved = |device: &dyn Device| device.counts().expect("firmware").flash.pages_moved;
+    // Until it is in the middle of moving pages.
+    let mut before = 0;
+    while moved(&*device) < 100 || moved(&*device) == before {
+        before = moved(&*device);
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        write(&*device, (state >> 33) % sectors, &[7; 4096]);
+    }
+    drop(device);
+    let moved_by_loads = |read_only| {
+        let device = open_image(&path, &OpenOptions { read_only, ..OpenOptions::default() }).expect("opened");
+        for sector in 0..sectors {
+            let _content = read(&*device, sector);
+        }
+        moved(&*device)
+    };
+    assert_eq!(moved_by_loads(true), 0);
+    assert!(moved_by_loads(false) > 0, "there was nothing to do");
+}
+
 #[test]
 fn what_makes_no_drive_is_refused_in_one_sentence_and_leaves_nothing() {
     let directory = TempDir::new_in("/dev/shm").expect("a directory");

@@ -44,7 +44,7 @@ impl MemoryHalf {
         if metadata.is_file() && !access.read_only && metadata.blocks().saturating_mul(512) < length {
             reserve(&file, length).map_err(refuse)?;
         }
-        let options = MappingOptions { offset: 0, length, read_only: access.read_only, synchronous: true, private: false };
+        let options = MappingOptions { offset: 0, length, read_only: access.read_only, synchronous: true };
         let mapping = Mapping::new(&name, &file, options).map_err(|error| refuse(format!("cannot be mapped: {error}")))?;
         let domain = match found.vouched {
             Some(vouched) if found.direct || mapping.is_synchronous() => Mapping::reachable_domain(vouched),
