@@ -45,11 +45,13 @@ pub fn must(result: Result<Explored, String>) {
 
 /// Two or three threads of one to three steps each.
 fn from_alphabet(alphabet: &'static [Step]) -> Draw {
-    Box::new(move |random| {
-        let threads = 2 + random.below(2);
-        let steps = |random: &mut Random| (0..1 + random.below(3)).map(|_| *random.pick(alphabet)).collect();
-        Workload { first: Vec::new(), threads: (0..threads).map(|_| steps(random)).collect() }
-    })
+    Box::new(move |random| drawn_from(alphabet, random))
+}
+
+fn drawn_from(alphabet: &[Step], random: &mut Random) -> Workload {
+    let threads = 2 + random.below(2);
+    let steps = |random: &mut Random| (0..1 + random.below(3)).map(|_| *random.pick(alphabet)).collect();
+    Workload { first: Vec::new(), threads: (0..threads).map(|_| steps(random)).collect() }
 }
 
 fn first(operations: &'static [Operation], then: Draw) -> Draw {
@@ -97,9 +99,23 @@ const NAMES: &[Step] = &[
     List(""),
 ];
 
+/// A kernel holds an inode as long as it can link it, and the number of one that nobody holds goes to the next file as soon as it has lost
+/// its names. So the files are held, or nothing is linked.
+fn names_held_or_not() -> Draw {
+    let held = first(&[Hold(0, "a"), Hold(1, "b"), Hold(2, "d/b")], from_alphabet(NAMES));
+    Box::new(move |random| {
+        if random.one_in(2) {
+            return held(random);
+        }
+        let links = |step: &Step| matches!(step, Do(Link(..)));
+        let unlinked: Vec<Step> = NAMES.iter().copied().filter(|step| !links(step)).collect();
+        drawn_from(&unlinked, random)
+    })
+}
+
 fn names_in(domain: PersistenceDomain, effort: Effort) -> Play {
     let setting = Setting::small(domain, 4 << 10);
-    Play { name: "names", setting, preparation: NAMES_BEFORE, bound: NAMES_BOUND, effort, draw: from_alphabet(NAMES) }
+    Play { name: "names", setting, preparation: NAMES_BEFORE, bound: NAMES_BOUND, effort, draw: names_held_or_not() }
 }
 
 pub fn names() -> Play {
