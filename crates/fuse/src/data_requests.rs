@@ -312,20 +312,22 @@ impl Door {
         });
     }
 
-    /// How much of a copy changes whole pages of the target, up to its end; `None` where it begins with a part of a page ([DR5]).
-    fn whole_pages(
-        &self,
-        (from, from_offset): (InodeNumber, u64),
-        (to, to_offset): (InodeNumber, u64),
-        length: u64,
-    ) -> Result<Option<u64>> {
+    /// How much of a copy changes no part of a page that holds other bytes of the target; `None` where it begins with one ([DR5]).
+    fn whole_pages(&self, (from, from_offset): (InodeNumber, u64), (to, to_offset): (InodeNumber, u64), length: u64) -> Result<Option<u64>> {
         let length = length.min(self.fs.size(from)?.saturating_sub(from_offset));
-        let end = to_offset.saturating_add(length);
-        if length == 0 || (to_offset.is_multiple_of(PAGE_BYTES) && (end.is_multiple_of(PAGE_BYTES) || end >= self.fs.size(to)?)) {
+        // The kernel has written the pages of the range back, so the daemon's end is not before any byte in them.
+        let (end, size) = (to_offset.saturating_add(length), self.fs.size(to)?);
+        if length == 0 {
+            return Ok(Some(0));
+        }
+        if !to_offset.is_multiple_of(PAGE_BYTES) && page_of(to_offset) < size {
+            return Ok(None);
+        }
+        if end.is_multiple_of(PAGE_BYTES) || end >= size {
             return Ok(Some(length));
         }
         let length = page_of(end).saturating_sub(to_offset);
-        Ok((to_offset.is_multiple_of(PAGE_BYTES) && length > 0).then_some(length))
+        Ok((length > 0).then_some(length))
     }
 
     /// The pages to drop before a file grows to `end` without a byte of its last page being touched by the request ([DR4]).
