@@ -113,6 +113,8 @@ pub enum Mutant {
     BatchFailedBlockFreed,
     /// Write-back: all blocks that are written together get the checksums of the first.
     BatchChecksumsKept,
+    /// Write-back takes the root of whatever has a candidate's number now for that of its file ([WB7]).
+    CandidateOfAnotherInode,
     /// A hole that is copied is punched a block behind its place.
     CopiedHoleMisplaced,
     /// A copy of several pieces ends after the first.

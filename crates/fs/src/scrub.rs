@@ -10,6 +10,8 @@
 //!       of its range alone (RULES R9), and looked up anew under it.
 //! [SC4] What appears behind the position is not looked at: it was written during the scrub. The journal and the saved maps are not data of
 //!       a mounted file system: a recovery or an unmount that is to come writes or proves them.
+//! [SC5] A position inside an inode carries its generation, which each step compares under the inode's lock: where the number has been given
+//!       to another inode meanwhile, that one is as new as what [SC4] speaks of, and its root may not name blocks at all.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -133,11 +135,11 @@ enum Stage {
     Fixed,
     Inode(u64),
     /// Values of an inode's attributes that lie apart, from behind a name on.
-    Values(u64, Option<(Namespace, Vec<u8>)>),
+    Values(Owner, Option<(Namespace, Vec<u8>)>),
     /// The mapping of a file or directory from a block on.
-    Tree(u64, u64),
+    Tree(Owner, u64),
     /// Blocks that were found in it, and where its tree goes on.
-    Blocks(u64, VecDeque<u64>, Option<u64>),
+    Blocks(Owner, VecDeque<u64>, Option<u64>),
     Done,
 }
 
@@ -323,8 +325,8 @@ impl Scrub {
                 look(self);
                 self.counts.inodes += 1;
                 match (self.attributes(volume, &state, number), state.inode.has_mapping()) {
-                    (true, _) => Some(Stage::Values(number.get(), None)),
-                    (false, true) => Some(Stage::Tree(number.get(), 0)),
+                    (true, _) => Some(Stage::Values(state.owner(number), None)),
+                    (false, true) => Some(Stage::Tree(state.owner(number), 0)),
                     (false, false) => None,
                 }
             }
@@ -365,13 +367,13 @@ impl Scrub {
 
     /// Values that lie apart, from behind a name on, as many as a step reads: one inode may have seven thousand of 64 KiB. The name of the
     /// last; none where no more come. The set may have changed since, so it is asked anew.
-    fn values(&mut self, fs: &FileSystem, number: InodeNumber, after: Option<&(Namespace, Vec<u8>)>) -> Option<(Namespace, Vec<u8>)> {
-        let (volume, handle) = (&fs.volume, fs.inodes.get(&fs.volume, number).ok()?);
+    fn values(&mut self, fs: &FileSystem, owner: Owner, after: Option<&(Namespace, Vec<u8>)>) -> Option<(Namespace, Vec<u8>)> {
+        let (volume, number) = (&fs.volume, owner.inode);
+        let handle = fs.inodes.get(volume, number).ok()?;
         let state = handle.state.read();
-        if state.removed {
-            return None;
+        if !state.is_life_of(owner) {
+            return None; // [SC5]
         }
-        let owner = state.owner(number);
         let values = match AttributeSet::apart(volume, owner, &state) {
             Ok(values) => values,
             Err(error) => {
@@ -420,13 +422,13 @@ impl Scrub {
     }
 
     /// A part of a mapping: the blocks that it names, and where it goes on.
-    fn tree(&mut self, fs: &FileSystem, number: InodeNumber, from: u64) -> Option<(VecDeque<u64>, Option<u64>)> {
+    fn tree(&mut self, fs: &FileSystem, owner: Owner, from: u64) -> Option<(VecDeque<u64>, Option<u64>)> {
+        let number = owner.inode;
         let handle = fs.inodes.get(&fs.volume, number).ok()?;
         let state = handle.state.read();
-        if state.removed || !state.inode.has_mapping() {
-            return None;
+        if !state.is_life_of(owner) || !state.inode.has_mapping() {
+            return None; // [SC5]
         }
-        let owner = state.owner(number);
         let mut walk = Walk { owner, from, pages: STEP_PAGES, blocks: VecDeque::new() };
         let record = match state.root().decode(LineAddress::new(0)) {
             Ok(record) => record,
@@ -488,16 +490,20 @@ impl Scrub {
     }
 
     /// Some of the blocks that were found. False where the inode is gone.
-    fn blocks(&mut self, fs: &FileSystem, number: InodeNumber, blocks: &mut VecDeque<u64>) -> bool {
-        let Ok(handle) = fs.inodes.get(&fs.volume, number) else { return false };
-        let volume = &fs.volume;
-        let is_directory = handle.state.read().inode.file_type() == file_type::DIRECTORY;
-        if is_directory {
+    fn blocks(&mut self, fs: &FileSystem, owner: Owner, blocks: &mut VecDeque<u64>) -> bool {
+        let (volume, number) = (&fs.volume, owner.inode);
+        let Ok(handle) = fs.inodes.get(volume, number) else { return false };
+        {
             let state = handle.state.read();
-            for block in blocks.drain(..blocks.len().min(STEP_PAGES)) {
-                self.directory_page(volume, &state, number, block);
+            if !state.is_life_of(owner) || !state.inode.has_mapping() {
+                return false; // [SC5]
             }
-            return !state.removed;
+            if state.inode.is_directory() {
+                for block in blocks.drain(..blocks.len().min(STEP_PAGES)) {
+                    self.directory_page(volume, &state, number, block);
+                }
+                return true;
+            }
         }
         let Some(first) = blocks.front().copied() else { return true };
         let each = u64::from(volume.geometry.block_bytes());
@@ -506,10 +512,9 @@ impl Scrub {
         let mut data = Vec::new();
         {
             let state = handle.state.read();
-            if state.removed {
-                return false;
+            if !state.is_life_of(owner) {
+                return false; // [SC5]
             }
-            let owner = state.owner(number);
             while let Some(block) = blocks.pop_front_if(|block| *block <= last) {
                 match Block::lookup(volume, owner, state.root(), block) {
                     Ok(found) => {
@@ -529,9 +534,6 @@ impl Scrub {
 
     fn directory_page(&mut self, volume: &Volume, state: &State, number: InodeNumber, block: u64) {
         let owner = state.owner(number);
-        if state.removed {
-            return;
-        }
         match tree::lookup(volume, owner, state.root(), block) {
             Ok(Record::Memory(page)) if volume.geometry.holds_lines(page, PAGE_LINES) => {
                 let verify = |address, line: &Line| decode_slot(line, &volume.place(owner, address)).map(drop);
@@ -697,22 +699,22 @@ impl FileSystem {
                 Stage::Inode(InodeNumber::ROOT.get())
             }
             Stage::Inode(first) => scrub.inodes(self, first, limit),
-            Stage::Values(number, after) => match scrub.values(self, InodeNumber::new(number), after.as_ref()) {
-                Some(last) => Stage::Values(number, Some(last)),
-                None => Stage::Tree(number, 0),
+            Stage::Values(owner, after) => match scrub.values(self, owner, after.as_ref()) {
+                Some(last) => Stage::Values(owner, Some(last)),
+                None => Stage::Tree(owner, 0),
             },
-            Stage::Tree(number, from) => match scrub.tree(self, InodeNumber::new(number), from) {
-                Some((blocks, next)) => Stage::Blocks(number, blocks, next),
-                None => Stage::Inode(number + 1),
+            Stage::Tree(owner, from) => match scrub.tree(self, owner, from) {
+                Some((blocks, next)) => Stage::Blocks(owner, blocks, next),
+                None => Stage::Inode(owner.inode.get() + 1),
             },
-            Stage::Blocks(number, mut blocks, next) => {
-                if !scrub.blocks(self, InodeNumber::new(number), &mut blocks) {
-                    Stage::Inode(number + 1)
+            Stage::Blocks(owner, mut blocks, next) => {
+                if !scrub.blocks(self, owner, &mut blocks) {
+                    Stage::Inode(owner.inode.get() + 1)
                 } else {
                     match (blocks.is_empty(), next) {
-                        (false, next) => Stage::Blocks(number, blocks, next),
-                        (true, Some(next)) => Stage::Tree(number, next),
-                        (true, None) => Stage::Inode(number + 1),
+                        (false, next) => Stage::Blocks(owner, blocks, next),
+                        (true, Some(next)) => Stage::Tree(owner, next),
+                        (true, None) => Stage::Inode(owner.inode.get() + 1),
                     }
                 }
             }

@@ -114,6 +114,8 @@ counters! {
         write_back_freed_bytes,
         /// Blocks that were left for later since somebody worked on them.
         write_back_busy,
+        /// Blocks that it left alone since they, or the way to them, are damaged.
+        write_back_damaged,
         /// Reads that the logs alone answered (RomeFS Algorithm 1).
         early_terminations,
         /// Metadata pages loaded from the device.

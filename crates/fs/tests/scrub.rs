@@ -317,3 +317,30 @@ fn values_of_attributes_are_read_piece_by_piece() {
     step_by_step(1);
     assert!(steps > 8, "{steps}");
 }
+
+/// A scrub in the middle of a file that was removed, and whose number came to a link, took the link's text for the records of blocks.
+#[test]
+fn regression_a_position_does_not_lead_into_the_next_inode_with_its_number() {
+    for steps in 1.. {
+        let (_device, fs) = formatted();
+        let number = file(&fs, InodeNumber::ROOT, "file");
+        for block in 0..400 {
+            write(&fs, number, block * BLOCK as u64, &fill(block, 100));
+        }
+        write(&fs, number, 0, &fill(1, 40 * BLOCK));
+        fs.checkpoint().expect("home");
+        let mut scrub = fs.scrub();
+        let is_on_its_way = (0..steps).all(|_| fs.scrub_step(&mut scrub));
+        fs.unlink(InodeNumber::ROOT, b"file").expect("removed");
+        fs.checkpoint().expect("its number is free");
+        // Reads as a pointer to a page of records.
+        let new = NewInode { mode: file_type::SYMLINK | 0o777, uid: 0, gid: 0, rdev: 0, target: b"\x01\x0c\x42\x41" };
+        assert_eq!(fs.create(InodeNumber::ROOT, b"link", &new).expect("made").inode, number, "the number is used again");
+        while fs.scrub_step(&mut scrub) {}
+        assert_eq!(scrub.findings(), [], "after {steps} steps");
+        if !is_on_its_way {
+            assert!(steps > 5, "{steps} steps are a whole scrub");
+            break;
+        }
+    }
+}

@@ -8,7 +8,7 @@ use tandemfs_crash::{Operation, PausingDevice, Setting, Step, mount_device};
 use tandemfs_device::PersistenceDomain::Gpf;
 use tandemfs_format::InodeNumber;
 use tandemfs_format::inode::file_type;
-use tandemfs_fs::{Error, NewInode, RenameMode, WriteOptions};
+use tandemfs_fs::{AllocateMode, Error, NewInode, RenameMode, WriteOptions};
 use tandemfs_schedules::{Effort, Scene, Workload, explore, rounds_or};
 
 use Operation::*;
@@ -82,5 +82,37 @@ fn regression_a_file_has_one_handle_from_its_first_instant() {
             Err(error @ Error::Damaged { .. }) => Err(error.to_string()),
             other => Err(format!("written: {written}, read: {other:?}")),
         }
+    }));
+}
+
+/// A look-up went down from a root that it had read before: the page of its hole was freed with the last block in it, and another file's by
+/// the time that it was read. Intact metadata was called damaged.
+#[test]
+fn regression_a_hole_is_read_while_its_page_goes_to_another_file() {
+    must(explore("hole and page", rounds_or(400), |_| {
+        let setting = Setting::small(Gpf, 4 << 10);
+        let device = Arc::new(PausingDevice::new(setting.format(), shuttle::thread::yield_now));
+        let fs = Arc::new(mount_device(device, &setting.mount).map_err(|error| error.to_string())?);
+        let new = NewInode { mode: file_type::REGULAR | 0o644, uid: 0, gid: 0, rdev: 0, target: b"" };
+        let make = |name: &[u8]| fs.create(InodeNumber::ROOT, name, &new).map(|made| made.inode).map_err(|error| error.to_string());
+        let (first, other) = (make(b"first")?, make(b"other")?);
+        // A tree of one page, which goes with block 100.
+        fs.write(first, 100 << 12, &[1; 4096], WriteOptions::default()).map_err(|error| error.to_string())?;
+        let user = {
+            let fs = fs.clone();
+            shuttle::thread::spawn(move || {
+                let mut byte = [0];
+                fs.read(first, 40 << 12, &mut byte)?;
+                fs.write(first, 41 << 12, b"x", WriteOptions::default())?;
+                fs.allocate(first, 41 << 12, 4096, AllocateMode::Punch)
+            })
+        };
+        let taker = (|| {
+            fs.allocate(first, 100 << 12, 4096, AllocateMode::Punch)?;
+            fs.checkpoint()?;
+            (0..3).try_for_each(|block| fs.write(other, (40 + block) << 12, b"y", WriteOptions::default()).map(drop))
+        })();
+        let used = user.join().map_err(|_| "the user panicked".to_owned())?;
+        used.and(taker).map_err(|error| error.to_string())
     }));
 }

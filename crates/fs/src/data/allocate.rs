@@ -22,7 +22,6 @@ use tandemfs_format::inode::{FILE_BYTES_MAX, Inode, file_type};
 use tandemfs_format::mapping::{BlockChecksum, Extent, LogEntry, PAGE_RECORDS, Record};
 use tandemfs_format::{InodeNumber, SECTOR_BYTES};
 
-use super::FileView;
 use super::compose::load_log;
 use super::range_lock::RangeGuard;
 use super::rewrite::Rewrite;
@@ -144,10 +143,12 @@ impl FileSystem {
         if wanted <= available {
             return Ok(());
         }
-        let view = self.view(handle)?;
         let mut there = 0;
         let state = handle.state.read();
-        let _ended = tree::walk_range(volume, view.owner, state.root(), blocks.clone(), &mut |found| {
+        if state.removed {
+            return Err(Error::Stale(handle.number));
+        }
+        let _ended = tree::walk_range(volume, state.owner(handle.number), state.root(), blocks.clone(), &mut |found| {
             if let Found::Block(_, Record::Block { extent: Some(extent), .. }) = found {
                 there += u64::from(extent.count);
             }
@@ -252,12 +253,12 @@ impl FileSystem {
                 return Err(Error::Stale(handle.number));
             }
             let mut root = state.root();
-            let view = FileView { owner: state.owner(handle.number), root, size: state.inode.size, tail_stale: false };
-            let Some(first) = tree::first_block(&self.volume, view.owner, root, at..blocks.end)? else { break };
+            let owner = state.owner(handle.number);
+            let Some(first) = tree::first_block(&self.volume, owner, root, at..blocks.end)? else { break };
             let step = first..blocks.end.min((first / FREE_STEP_BLOCKS + 1) * FREE_STEP_BLOCKS);
             let mut tx = Tx::new(&self.volume);
-            let freed_512 = free_blocks(&mut tx, self, &view, step.clone())?;
-            tree::clear(&mut tx, view.owner, &mut root, &step)?;
+            let freed_512 = free_blocks(&mut tx, self, owner, root, step.clone())?;
+            tree::clear(&mut tx, owner, &mut root, &step)?;
             let mut new = state.inode.clone();
             new.root = root.to_bytes();
             new.sectors = new.sectors.saturating_sub(freed_512);
@@ -311,7 +312,7 @@ impl FileSystem {
     fn zero_part(&self, handle: &Handle, block: u64, bytes: Range<u32>, space: Zeroed) -> Result<()> {
         let block_bytes = self.volume.geometry.block_bytes();
         let view = self.view(handle)?;
-        let old = Block::lookup(&self.volume, view.owner, view.root, block)?;
+        let old = self.block_of(handle, &view, block)?;
         if old == Block::HOLE {
             return Ok(());
         }
@@ -340,7 +341,7 @@ impl FileSystem {
     fn clear_part(&self, handle: &Handle, block: u64, bytes: Range<u32>, cuts: bool) -> Result<()> {
         let volume = &self.volume;
         let view = self.view(handle)?;
-        let old = Block::lookup(volume, view.owner, view.root, block)?;
+        let old = self.block_of(handle, &view, block)?;
         let start = block * u64::from(volume.geometry.block_bytes());
         let mut slots = old.logs;
         let mut moved = None;

@@ -25,11 +25,12 @@ mod write_path;
 pub(crate) use truncate::free_blocks;
 pub(crate) use write_path::{SET_GROUP_ID, kill_set_id, space_512_of};
 
-/// What the data paths know of the file they work on, read under the inode's lock.
+/// What the data paths know of the file they work on, read under the inode's lock. The root of its mapping is not part of it: who has a range
+/// locked is told of no change to other ranges, and a page whose last block goes is freed with all holes in it, also those of the range.
+/// `FileSystem::mapped` looks up under the inode's lock.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct FileView {
     pub(crate) owner: crate::volume::Owner,
-    pub(crate) root: tandemfs_format::mapping::RecordBytes,
     pub(crate) size: u64,
     pub(crate) tail_stale: bool,
 }

@@ -110,35 +110,35 @@ impl FileSystem {
     /// Reads a range that is locked, with up to `ahead` bytes behind it.
     fn fetch_ahead(&self, handle: &Handle, version: u64, view: &FileView, offset: u64, into: &mut [u8], ahead: u64) -> Result<()> {
         let end = offset + into.len() as u64;
-        let ahead_end = self.end_of_sectors(view, offset, end, (end + ahead) / SECTOR_BYTES as u64 * SECTOR_BYTES as u64)?;
+        let ahead_end = self.end_of_sectors(handle, view, offset, end, (end + ahead) / SECTOR_BYTES as u64 * SECTOR_BYTES as u64)?;
         if ahead_end > end {
             let mut bytes = self.read_ahead.room(handle);
             bytes.resize((ahead_end - offset) as usize, 0);
-            if self.fetch(view, offset, &mut bytes, false).is_ok() {
+            if self.fetch(handle, view, offset, &mut bytes, false).is_ok() {
                 into.copy_from_slice(&bytes[..into.len()]);
                 self.read_ahead.keep(handle, version, offset, bytes);
                 return Ok(());
             } // [RA3]
         }
-        self.fetch(view, offset, into, true)
+        self.fetch(handle, view, offset, into, true)
     }
 
     /// How far blocks with sectors reach from `offset`, at most to `limit`: logs are read fast enough when they are asked for.
-    fn end_of_sectors(&self, view: &FileView, offset: u64, end: u64, limit: u64) -> Result<u64> {
+    fn end_of_sectors(&self, handle: &Handle, view: &FileView, offset: u64, end: u64, limit: u64) -> Result<u64> {
         let block_bytes = u64::from(self.volume.geometry.block_bytes());
         let limit = limit.min(view.size);
         if limit <= end {
             return Ok(offset.min(limit));
         }
         let blocks = offset / block_bytes..limit.div_ceil(block_bytes);
-        let records = tree::lookup_range(&self.volume, view.owner, view.root, blocks.clone())?;
+        let records = self.mapped(handle, view, |root| tree::lookup_range(&self.volume, view.owner, root, blocks.clone()))?;
         let is_written = |record: &Record| matches!(record, Record::Block { extent: Some(extent), .. } if !extent.unwritten);
         let written = records.iter().take_while(|record| is_written(record)).count() as u64;
         Ok(if written == 0 { offset } else { ((blocks.start + written) * block_bytes).min(limit) })
     }
 
     /// Reads bytes inside the file. The caller has their blocks locked. What is `hot` may be promoted.
-    fn fetch(&self, view: &FileView, offset: u64, into: &mut [u8], hot: bool) -> Result<()> {
+    fn fetch(&self, handle: &Handle, view: &FileView, offset: u64, into: &mut [u8], hot: bool) -> Result<()> {
         let volume = &self.volume;
         let number = view.owner.inode;
         let block_bytes = u64::from(volume.geometry.block_bytes());
@@ -146,12 +146,18 @@ impl FileSystem {
         let mut bounces: SmallVec<[Vec<u8>; 2]> = SmallVec::new();
         let (first, end) = (offset / block_bytes, (offset + into.len() as u64).div_ceil(block_bytes));
         let mut done = 0;
-        for (block, record) in (first..).zip(tree::lookup_range(volume, view.owner, view.root, first..end)?) {
-            let block_start = block * block_bytes;
-            let from = offset.saturating_sub(block_start) as usize;
-            let to = (from + into.len() - done).min(block_bytes as usize);
+        self.mapped(handle, view, |root| {
+            for (block, record) in (first..).zip(tree::lookup_range(volume, view.owner, root, first..end)?) {
+                let block_start = block * block_bytes;
+                let from = offset.saturating_sub(block_start) as usize;
+                let to = (from + into.len() - done).min(block_bytes as usize);
+                wanted.push(self.want(Block::of_record(volume, view.owner, record)?, block_start, from, to, done));
+                done += to - from;
+            }
+            Ok(())
+        })?;
+        for (block, want) in (first..).zip(&mut wanted) {
             self.write_back.heat.read(volume, number, block);
-            let mut want = self.want(Block::of_record(volume, view.owner, record)?, block_start, from, to, done);
             let mut bounce = Vec::new();
             if let Some((sector, first, sectors)) = want.sectors {
                 if let Some(bytes) = volume.load_promoted(view.owner, want.block_start, &want.block, sector, first as u64, sectors) {
@@ -160,9 +166,7 @@ impl FileSystem {
                     bounce = vec![0; sectors * SECTOR_BYTES];
                 }
             }
-            wanted.push(want);
             bounces.push(bounce);
-            done += to - from;
         }
         let pieces = log_pieces(&wanted);
         if wanted.iter().any(|wanted| wanted.sectors.is_some() && !wanted.promoted) {

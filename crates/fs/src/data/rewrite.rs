@@ -139,7 +139,7 @@ impl FileSystem {
         let volume = &self.volume;
         let block_bytes = u64::from(volume.geometry.block_bytes());
         let view = self.view(handle)?;
-        let old = Block::lookup(volume, view.owner, view.root, block)?;
+        let old = self.block_of(handle, &view, block)?;
         let count_before = old.extent.map_or(0, |extent| extent.count);
         let start = block * block_bytes;
         let inside = view.size.saturating_sub(start).min(block_bytes) as usize;

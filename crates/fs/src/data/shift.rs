@@ -15,7 +15,6 @@
 use tandemfs_device::Flushed;
 use tandemfs_format::inode::FILE_BYTES_MAX;
 
-use super::FileView;
 use super::allocate::changed;
 use super::truncate::free_blocks;
 use crate::index::shifted::{Shift, shifted};
@@ -64,12 +63,12 @@ impl FileSystem {
             return Err(Error::Stale(handle.number));
         }
         let mut new = state.inode.clone();
-        let view = FileView { owner: state.owner(handle.number), root: state.root(), size, tail_stale: false };
+        let (owner, old_root) = (state.owner(handle.number), state.root());
         let freed_512 = match on(Mutant::CollapsedBlocksKept) {
             true => 0,
-            false => free_blocks(&mut tx, self, &view, at..at + shift.gone)?,
+            false => free_blocks(&mut tx, self, owner, old_root, at..at + shift.gone)?,
         };
-        let (root, stored) = shifted(&mut tx, view.owner, view.root, &shift)?;
+        let (root, stored) = shifted(&mut tx, owner, old_root, &shift)?;
         new.root = root.to_bytes();
         new.size = new_size;
         new.sectors = new.sectors.saturating_sub(freed_512);

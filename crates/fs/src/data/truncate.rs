@@ -8,7 +8,7 @@ use std::ops::{ControlFlow, Range};
 
 use tandemfs_device::{Fenced, Flushed};
 use tandemfs_format::inode::{FILE_BYTES_MAX, Inode, state};
-use tandemfs_format::mapping::{LogEntry, Record};
+use tandemfs_format::mapping::{LogEntry, Record, RecordBytes};
 use tandemfs_format::{InodeNumber, SECTOR_BYTES};
 
 use super::FileView;
@@ -19,6 +19,7 @@ use crate::index::tree::{self, Found};
 use crate::journal::Tx;
 use crate::mutant::{Mutant, on};
 use crate::namespace::inodes::Handle;
+use crate::volume::Owner;
 use crate::{Error, FileSystem, Result};
 
 impl FileSystem {
@@ -74,11 +75,12 @@ impl FileSystem {
         let mut new = guard.inode.clone();
         let mut root = new.root_record();
         let first_gone = size.div_ceil(block_bytes);
-        let mut freed_512 = free_blocks(&mut tx, self, view, first_gone..u64::MAX)?;
+        let old_root = root;
+        let mut freed_512 = free_blocks(&mut tx, self, view.owner, old_root, first_gone..u64::MAX)?;
         tree::clear(&mut tx, view.owner, &mut root, &(first_gone..u64::MAX))?;
         if !size.is_multiple_of(block_bytes) {
             let block = size / block_bytes;
-            let old = Block::lookup(volume, view.owner, view.root, block)?;
+            let old = Block::lookup(volume, view.owner, old_root, block)?;
             let (kept, stale) = cut_block(&mut tx, self, view, &old, block, (size % block_bytes) as u32)?;
             if size < view.size {
                 if stale && !on(Mutant::StaleTailForgotten) {
@@ -104,14 +106,14 @@ impl FileSystem {
 }
 
 /// Frees what every block of a range takes. Returns the space in 512 B. The records themselves go with their pages ([`tree::clear`]).
-pub(crate) fn free_blocks(tx: &mut Tx<'_>, fs: &FileSystem, view: &FileView, blocks: Range<u64>) -> Result<u64> {
+pub(crate) fn free_blocks(tx: &mut Tx<'_>, fs: &FileSystem, owner: Owner, root: RecordBytes, blocks: Range<u64>) -> Result<u64> {
     let mut freed = 0;
-    let _ended = tree::walk_range(&fs.volume, view.owner, view.root, blocks, &mut |found| {
+    let _ended = tree::walk_range(&fs.volume, owner, root, blocks, &mut |found| {
         match found {
             Found::Page(_) => {}
             Found::Block(_, Record::Memory(_)) => {}
             Found::Block(_, record) => {
-                let block = Block::of_record(&fs.volume, view.owner, record)?;
+                let block = Block::of_record(&fs.volume, owner, record)?;
                 freed += block.space_512();
                 block.free_all(tx, &fs.volume);
             }

@@ -13,6 +13,9 @@
 //! [WB6] Metadata never loses its room to data: when it has taken half of the units that the data area leaves it, everything is written back once,
 //!       so that units empty and the reserve is whole again; new logs go by blocks for so long. The thread behind does it; an operation that
 //!       finds no unit before that does it itself. A reserve is a sixteenth of the zone and regions do not shrink, so this is rare.
+//! [WB7] Candidates and the cursor are older than what is done with them, and inode numbers are used again. Each carries the generation of its
+//!       inode, which is compared under the inode's lock wherever it is acted on: what stands in the root of another inode, the text of a
+//!       link or the number of a device, is never taken for a record.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -34,6 +37,7 @@ use crate::statistics::count;
 use crate::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use crate::sync::{EXPLORED, Mutex};
 use crate::types::MountOptions;
+use crate::volume::Owner;
 use crate::{Error, FileSystem, Result};
 
 /// Write-back stops when this much more is free than where it starts, in percent of the data area.
@@ -56,8 +60,8 @@ const EMPTY_UNITS_INTERVAL: Duration = Duration::from_secs(10);
 
 /// What write-back remembers from one pass to the next.
 pub(crate) struct WriteBack {
-    /// Inode and block where the next window begins.
-    cursor: Mutex<(u64, u64)>,
+    /// Where the next window begins.
+    cursor: Mutex<Cursor>,
     /// The best of the last window that were not needed, the very best last ([WB2]).
     left: Mutex<Vec<Candidate>>,
     /// Whether the thread was asked since it last had enough.
@@ -92,13 +96,40 @@ struct Candidate {
     /// By age, then by what it frees; the age is 0 where the policy is most space.
     age: u32,
     lines: u32,
+    /// Inode and block.
     place: Reverse<(u64, u64)>,
+    /// Of the inode when it was looked at ([WB7]).
+    generation: u32,
+}
+
+impl Candidate {
+    fn owner(&self) -> Owner {
+        Owner { inode: InodeNumber::new(self.place.0.0), generation: self.generation }
+    }
+
+    fn block(&self) -> u64 {
+        self.place.0.1
+    }
+}
+
+/// A place in the order of all files.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Cursor {
+    inode: u64,
+    /// Where to go on in the inode that has this generation; in another one, at its first block ([WB7]).
+    within: Option<(u32, u64)>,
+}
+
+impl Cursor {
+    const fn start_of(inode: u64) -> Self {
+        Self { inode, within: None }
+    }
 }
 
 impl WriteBack {
     pub(crate) fn new(options: &MountOptions, last_txid: u64) -> Self {
         Self {
-            cursor: Mutex::new((1, 0)),
+            cursor: Mutex::new(Cursor::start_of(1)),
             left: Mutex::default(),
             asked: AtomicBool::new(false),
             stop: AtomicBool::new(false),
@@ -209,8 +240,7 @@ impl FileSystem {
 
     /// Whether a block was not used since it was looked at.
     fn is_as_old_as_it_was(&self, candidate: &Candidate) -> bool {
-        let Reverse((inode, block)) = candidate.place;
-        self.write_back.heat.age(&self.volume, InodeNumber::new(inode), block) >= candidate.age
+        self.write_back.heat.age(&self.volume, candidate.owner().inode, candidate.block()) >= candidate.age
     }
 
     /// The thread that writes back is the one that checkpoints; a long pass must not let the rings run full.
@@ -226,9 +256,8 @@ impl FileSystem {
         let mut best: BinaryHeap<Reverse<Candidate>> = BinaryHeap::new();
         let (mut seen, mut inodes) = (0, 0);
         while *inodes_left > 0 && seen < WINDOW_BLOCKS && inodes < WINDOW_INODES && !(all && best.len() >= CANDIDATES_MAX) {
-            let (inode, from) = *cursor;
-            let inode = if inode < limit { inode } else { 1 };
-            let next = self.look_at(InodeNumber::new(inode), from, &mut |candidate| {
+            let Cursor { inode, within } = if cursor.inode < limit { *cursor } else { Cursor::start_of(1) };
+            let next = self.look_at(InodeNumber::new(inode), within, &mut |candidate| {
                 seen += 1;
                 best.push(Reverse(candidate));
                 if best.len() > CANDIDATES_MAX && !all {
@@ -236,7 +265,7 @@ impl FileSystem {
                 }
             });
             *cursor = match next {
-                Ok(Some(block)) => (inode, block),
+                Ok(Some(within)) => Cursor { inode, within: Some(within) },
                 other => {
                     if let Err(error) = other
                         && !matches!(error, Error::Stale(_))
@@ -245,22 +274,23 @@ impl FileSystem {
                     }
                     inodes += 1;
                     *inodes_left -= 1;
-                    (inode + 1, 0)
+                    Cursor::start_of(inode + 1)
                 }
             };
         }
         best.into_sorted_vec().into_iter().rev().map(|Reverse(candidate)| candidate).collect()
     }
 
-    /// Hands the blocks with logs among the next records of a file on. Returns where to go on in it, if there is more ([WB4]).
-    fn look_at(&self, number: InodeNumber, from: u64, each: &mut dyn FnMut(Candidate)) -> Result<Option<u64>> {
+    /// Hands the blocks with logs among the next records of a file on. Returns where to go on in it, if there is more ([WB4], [WB7]).
+    fn look_at(&self, number: InodeNumber, within: Option<(u32, u64)>, each: &mut dyn FnMut(Candidate)) -> Result<Option<(u32, u64)>> {
         let volume = &self.volume;
         let handle = self.inodes.get(volume, number)?;
         let state = handle.state.read();
-        if state.removed || state.inode.is_directory() || !state.inode.has_mapping() {
+        if state.removed || !state.has_blocks() {
             return Ok(None);
         }
         let owner = state.owner(number);
+        let from = within.filter(|(generation, _)| *generation == owner.generation).map_or(0, |(_, block)| block);
         let (mut looked, mut next) = (0, None);
         let _ended = tree::walk_range(volume, owner, state.root(), from..u64::MAX, &mut |found| {
             let Found::Block(block, record) = found else { return Ok(ControlFlow::Continue(())) };
@@ -274,19 +304,23 @@ impl FileSystem {
             {
                 let lines = found.logs().map(|log| log.class.lines() as u32).sum();
                 let age = self.write_back.heat.age(volume, number, block);
-                each(Candidate { age, lines, place: Reverse((number.get(), block)) });
+                each(Candidate { age, lines, place: Reverse((number.get(), block)), generation: owner.generation });
             }
             Ok(ControlFlow::Continue(()))
         })?;
-        Ok(next)
+        Ok(next.map(|block| (owner.generation, block)))
     }
 
     /// Writes several blocks back at once; those that somebody else works on are left out.
     fn write_back_batch(&self, batch: &[Candidate], scratch: &mut Scratch, pass: &mut Pass) -> Result<()> {
         let blocks: Vec<(Arc<Handle>, u64)> = batch
             .iter()
-            .filter_map(|Candidate { place: Reverse((inode, block)), .. }| {
-                Some((self.inodes.get(&self.volume, InodeNumber::new(*inode)).ok()?, *block))
+            .filter_map(|candidate| {
+                let owner = candidate.owner();
+                let handle = self.inodes.get(&self.volume, owner.inode).ok()?;
+                // From here on the handle stands for the inode: another one with its number has another handle ([WB7]).
+                let is_it = handle.state.read().is_life_of(owner) || on(Mutant::CandidateOfAnotherInode);
+                is_it.then(|| (handle, candidate.block()))
             })
             .collect();
         let mut jobs: Vec<Job<'_, '_>> = Vec::with_capacity(blocks.len());
@@ -296,7 +330,10 @@ impl FileSystem {
             Ok(was) => pass.blocks += u64::from(was),
             // Removed meanwhile, no sectors, a damaged log: the rest may still go.
             Err(Error::Stale(_) | Error::NoSpace { .. }) => {}
-            Err(error @ (Error::Damaged { .. } | Error::DamagedData { .. })) => drop(pass.damaged.get_or_insert((number, error))),
+            Err(error @ (Error::Damaged { .. } | Error::DamagedData { .. })) => {
+                count(&self.volume.live.work.write_back_damaged);
+                pass.damaged.get_or_insert((number, error));
+            }
             Err(error @ Error::Device(_)) => drop(pass.failed.get_or_insert((number, error))),
             Err(error) => stopped = Some(error),
         };
@@ -327,6 +364,7 @@ impl FileSystem {
 mod tests {
     use tandemfs_crash::MemoryDevice;
     use tandemfs_device::{Drive, PersistenceDomain};
+    use tandemfs_format::LineAddress;
     use tandemfs_format::inode::file_type;
     use tandemfs_format::segment::Region;
 
@@ -368,10 +406,10 @@ mod tests {
         let left = fs.write_back.left.lock().len();
         assert!(left > 0, "enough was free before all candidates were written");
         fs.checkpoint().expect("home");
-        *fs.write_back.cursor.lock() = (7, 0);
+        *fs.write_back.cursor.lock() = Cursor::start_of(7);
         add_logs(&fs, file, 1000.., &[1; 200], FileSystem::is_data_area_low);
         assert!(fs.write_back().expect("works") > 0);
-        assert_eq!(*fs.write_back.cursor.lock(), (7, 0), "no window was looked at");
+        assert_eq!(*fs.write_back.cursor.lock(), Cursor::start_of(7), "no window was looked at");
         assert!(fs.write_back.left.lock().len() < left);
     }
 
@@ -394,6 +432,38 @@ mod tests {
         assert!(!fs.volume.memory.is_metadata_short());
         create(15_000);
         assert!(fs.volume.memory.is_metadata_short());
+    }
+
+    /// The number of a removed file came to a link, and its text was decoded as the record of a block: damage that was none.
+    #[test]
+    fn regression_a_candidate_is_not_taken_for_what_has_its_number_now() {
+        let pointer = Record::Pointer { page: LineAddress::new(0x40_41_42), height: 1 }.encode().to_bytes();
+        let without_zeros = pointer.split(|byte| *byte == 0).next().expect("a part"); // the root ends in zeros by itself
+        let link = |target| NewInode { mode: file_type::SYMLINK | 0o777, target, ..NEW_FILE };
+        let [pointer, path] = [link(without_zeros), link(b"../some/where/else")];
+        let device = NewInode { mode: file_type::CHARACTER | 0o600, rdev: 0x0c01, ..NEW_FILE };
+        let directory = NewInode { mode: file_type::DIRECTORY | 0o755, ..NEW_FILE };
+        for (what, new) in [("a pointer", pointer), ("a path", path), ("a device", device), ("a directory", directory)] {
+            let (fs, file) = with_file(16 << 20);
+            add_logs(&fs, file, 0.., &[1; 20_000], FileSystem::is_data_area_low);
+            assert!(fs.write_back().expect("works") > 0);
+            assert!(!fs.write_back.left.lock().is_empty(), "enough was free before all candidates were written");
+            let other = fs.create(InodeNumber::ROOT, b"with a log", &NEW_FILE).expect("made").inode;
+            fs.write(other, 0, &[1; 200], WriteOptions::default()).expect("written"); // else everything is free, and nothing is done
+            fs.unlink(InodeNumber::ROOT, b"file").expect("removed");
+            fs.checkpoint().expect("its number is free");
+            let made = fs.create(InodeNumber::ROOT, b"other", &new).expect("made");
+            assert_eq!(made.inode, file, "{what}: the number is used again");
+            let is_directory = fs.create(file, b"name", &NEW_FILE).is_ok();
+            let before = fs.attributes(file).expect("there");
+            let pass = fs.write_back_until(EVERYTHING_PERCENT).expect("works");
+            assert!(pass.damaged.is_none() && pass.failed.is_none() && pass.blocks == 1, "{what}: {pass:?}");
+            if new.mode & file_type::MASK == file_type::SYMLINK {
+                assert_eq!(fs.read_link(file).expect("a link"), new.target, "{what}");
+            }
+            assert_eq!(fs.lookup(file, b"name").is_ok(), is_directory, "{what}");
+            assert_eq!(fs.attributes(file).expect("there"), before, "{what}");
+        }
     }
 
     /// RomeFS §3.5.2 keeps emptied leaves until the checkpoint; here RULES R6 asks for the same.

@@ -20,7 +20,7 @@ use smallvec::SmallVec;
 use tandemfs_device::{Fenced, Flushed};
 use tandemfs_format::inode::{FILE_BYTES_MAX, Inode, file_type, state};
 use tandemfs_format::journal::TX_DATA_MAX;
-use tandemfs_format::mapping::{Extent, LOG_BYTES_MAX, LogEntry, SlotClass};
+use tandemfs_format::mapping::{Extent, LOG_BYTES_MAX, LogEntry, RecordBytes, SlotClass};
 use tandemfs_format::{InodeNumber, LINE_BYTES, SECTOR_BYTES, Sector};
 
 use super::FileView;
@@ -139,7 +139,7 @@ impl FileSystem {
         let clean = &volume.pages.clean;
         let old_pages = clean.take(handle, offset, end);
         let mut tx = Tx::new(volume);
-        let mut targets = self.split(&view, offset, data, tail_zeros)?;
+        let mut targets = self.split(handle, &view, offset, data, tail_zeros)?;
         let in_place = self.allowance(Some(&old_pages));
         let span = Span { offset, end, file_end: view.size.max(end), by_blocks: false, threshold: self.splitting.bytes(volume), in_place };
         let compares = options.compare && self.options.modified_lines > 0;
@@ -212,12 +212,22 @@ impl FileSystem {
         if state.removed {
             return Err(Error::Stale(handle.number));
         }
-        Ok(FileView {
-            owner: state.owner(handle.number),
-            root: state.root(),
-            size: state.inode.size,
-            tail_stale: state.inode.state & state::TAIL_STALE != 0,
-        })
+        Ok(FileView { owner: state.owner(handle.number), size: state.inode.size, tail_stale: state.inode.state & state::TAIL_STALE != 0 })
+    }
+
+    /// Calls `look` with the root of a file's mapping. The inode is locked meanwhile: pages on the way down are the file's, whatever other
+    /// ranges of it become. What `look` finds of the range that the caller has locked stays true after it.
+    pub(crate) fn mapped<T>(&self, handle: &Handle, view: &FileView, look: impl FnOnce(RecordBytes) -> Result<T>) -> Result<T> {
+        let state = handle.state.read();
+        if !state.is_life_of(view.owner) || !(state.has_blocks() || on(Mutant::CandidateOfAnotherInode)) {
+            return Err(Error::Stale(handle.number));
+        }
+        look(state.root())
+    }
+
+    /// A block of a file ([`FileSystem::mapped`]).
+    pub(super) fn block_of(&self, handle: &Handle, view: &FileView, block: u64) -> Result<Block> {
+        self.mapped(handle, view, |root| Block::lookup(&self.volume, view.owner, root, block))
     }
 
     /// What of a write may go in place.
@@ -227,30 +237,40 @@ impl FileSystem {
     }
 
     /// 2a. Which bytes go to which block. `tail_zeros` go to the old end of the file.
-    fn split<'d>(&self, view: &FileView, offset: u64, data: &'d [u8], tail_zeros: &'d [u8]) -> Result<SmallVec<[Target<'d>; 2]>> {
+    fn split<'d>(
+        &self,
+        handle: &Handle,
+        view: &FileView,
+        offset: u64,
+        data: &'d [u8],
+        tail_zeros: &'d [u8],
+    ) -> Result<SmallVec<[Target<'d>; 2]>> {
         let volume = &self.volume;
         let block_bytes = u64::from(volume.geometry.block_bytes());
         let mut targets: SmallVec<[Target<'d>; 2]> = SmallVec::new();
-        for (start, bytes) in [(view.size, tail_zeros), (offset, data)] {
-            if bytes.is_empty() {
-                continue;
-            }
-            let (first, end) = (start / block_bytes, (start + bytes.len() as u64).div_ceil(block_bytes));
-            targets.reserve((end - first) as usize);
-            let (mut at, mut rest) = (start, bytes);
-            for (block, record) in (first..).zip(tree::lookup_range(volume, view.owner, view.root, first..end)?) {
-                let (piece, further) = rest.split_at((block_bytes - at % block_bytes).min(rest.len() as u64) as usize);
-                let part = Part { offset: (at % block_bytes) as u32, data: piece };
-                match targets.last_mut().filter(|target| target.block == block) {
-                    Some(target) => target.parts.push(part),
-                    None => {
-                        let old = Block::of_record(volume, view.owner, record)?;
-                        targets.push(Target::new(block, old, part));
-                    }
+        self.mapped(handle, view, |root| {
+            for (start, bytes) in [(view.size, tail_zeros), (offset, data)] {
+                if bytes.is_empty() {
+                    continue;
                 }
-                (at, rest) = (at + piece.len() as u64, further);
+                let (first, end) = (start / block_bytes, (start + bytes.len() as u64).div_ceil(block_bytes));
+                targets.reserve((end - first) as usize);
+                let (mut at, mut rest) = (start, bytes);
+                for (block, record) in (first..).zip(tree::lookup_range(volume, view.owner, root, first..end)?) {
+                    let (piece, further) = rest.split_at((block_bytes - at % block_bytes).min(rest.len() as u64) as usize);
+                    let part = Part { offset: (at % block_bytes) as u32, data: piece };
+                    match targets.last_mut().filter(|target| target.block == block) {
+                        Some(target) => target.parts.push(part),
+                        None => {
+                            let old = Block::of_record(volume, view.owner, record)?;
+                            targets.push(Target::new(block, old, part));
+                        }
+                    }
+                    (at, rest) = (at + piece.len() as u64, further);
+                }
             }
-        }
+            Ok(())
+        })?;
         Ok(targets)
     }
 
@@ -403,7 +423,7 @@ impl FileSystem {
         let sector_end = view.size.next_multiple_of(SECTOR_BYTES as u64).min(size);
         let tail_zeros = if view.tail_stale { &ZEROS[..(sector_end - view.size) as usize] } else { &ZEROS[..0] };
         let mut tx = Tx::new(&self.volume);
-        let mut targets = self.split(view, size, &[], tail_zeros)?;
+        let mut targets = self.split(handle, view, size, &[], tail_zeros)?;
         // The zeros never reach beyond the file's new size, so a log may hold them.
         let threshold = self.splitting.bytes(&self.volume);
         let in_place = self.allowance(None);
@@ -428,7 +448,7 @@ impl FileSystem {
         let start = block * u64::from(volume.geometry.block_bytes());
         let zeros = vec![0; bytes.len()];
         let part = Part { offset: bytes.start, data: &zeros };
-        let old = Block::lookup(volume, view.owner, view.root, block)?;
+        let old = self.block_of(handle, view, block)?;
         let mut target = Target::new(block, old, part);
         let span = Span {
             offset: start + u64::from(bytes.start),

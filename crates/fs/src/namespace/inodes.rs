@@ -66,6 +66,16 @@ impl State {
     pub(crate) fn root(&self) -> RecordBytes {
         self.inode.root_record()
     }
+
+    /// Whether this is still the inode that had its number then: numbers are used again, generations are not.
+    pub(crate) fn is_life_of(&self, owner: Owner) -> bool {
+        !self.removed && self.inode.generation == owner.generation
+    }
+
+    /// Whether the root names blocks of data: not those of a directory, the text of a link or the number of a device.
+    pub(crate) fn has_blocks(&self) -> bool {
+        self.inode.has_mapping() && !self.inode.is_directory()
+    }
 }
 
 impl Handle {

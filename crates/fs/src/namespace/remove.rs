@@ -14,7 +14,6 @@ use super::directory::FoundEntry;
 use super::extended_attributes::AttributeSet;
 use super::inodes::{Handle, Locked, State};
 use super::{check_name, directory_changed};
-use crate::data::FileView;
 use crate::data::free_blocks;
 use crate::index::tree;
 use crate::journal::{Tx, tx_space as space};
@@ -136,7 +135,6 @@ impl FileSystem {
         let volume = &self.volume;
         let owner = state.owner(target.number);
         if state.inode.has_mapping() {
-            let view = FileView { owner, root: state.root(), size: state.inode.size, tail_stale: false };
             let mut root = state.root();
             if state.inode.is_directory() {
                 match &state.directory {
@@ -144,7 +142,7 @@ impl FileSystem {
                     None => super::directory::DirectoryIndex::load(volume, owner, root, state.inode.size)?.free_all(tx),
                 }
             } else {
-                free_blocks(tx, self, &view, 0..u64::MAX)?;
+                free_blocks(tx, self, owner, root, 0..u64::MAX)?;
             }
             tree::clear(tx, owner, &mut root, &(0..u64::MAX))?;
         }
