@@ -15,6 +15,7 @@ mod format;
 mod header;
 mod image;
 mod input;
+mod links;
 mod operations;
 mod text;
 
@@ -54,6 +55,14 @@ pub const TARGETS: &[Target] = &[
         run: operations::run,
         corpus: operations::corpus,
         input_bytes_max: 512,
+        lies: &[],
+    },
+    Target {
+        name: "links",
+        feeds: "texts of links in the place of what write-back and scrub were about to look at",
+        run: links::run,
+        corpus: links::corpus,
+        input_bytes_max: 256,
         lies: &[],
     },
     Target {

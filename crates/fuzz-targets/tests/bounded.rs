@@ -17,6 +17,7 @@ fn executions(target: &Target) -> u64 {
         * match target.name {
             "image" => 500,
             "operations" => 300,
+            "links" => 150,
             "door" => 300,
             "header" => 300,
             "drive" => 100,

@@ -18,6 +18,7 @@ const MUTANTS: &[(&str, Mutant)] = &[
     ("operations", Mutant::OrphansForgotten),
     ("operations", Mutant::RecordNotFlushed),
     ("operations", Mutant::BlocksNotFlushed),
+    ("links", Mutant::CandidateOfAnotherInode),
     ("door", Mutant::SecondSuperblockSkipped),
 ];
 
