@@ -32,6 +32,7 @@ mod quarantine;
 mod recovery;
 mod resize;
 mod scrub;
+mod shortage;
 mod statistics;
 mod sync;
 mod types;
@@ -82,6 +83,7 @@ pub struct FileSystem {
     pub(crate) nameable: Mutex<HashSet<u64>>,
     pub(crate) late_orphans: Mutex<Vec<InodeNumber>>,
     generation: AtomicU32,
+    pub(crate) leaving: shortage::Leaving,
     pub(crate) write_back: data::write_back::WriteBack,
     background: Mutex<Option<std::thread::JoinHandle<()>>>,
     pub(crate) unmounted: AtomicBool,

@@ -29,6 +29,7 @@ use crate::mutant::{Mutant, on};
 use crate::namespace::inodes::InodeTable;
 use crate::quarantine::Quarantine;
 use crate::recovery::{self, RecoveryReport};
+use crate::shortage::Leaving;
 use crate::statistics::Live;
 use crate::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
 use crate::sync::{Mutex, parallelism};
@@ -180,6 +181,7 @@ impl FileSystem {
             nameable: Mutex::default(),
             late_orphans: Mutex::default(),
             generation: AtomicU32::new((last_txid as u32).wrapping_add(1)),
+            leaving: Leaving::default(),
             write_back: WriteBack::new(options, last_txid),
             background: Mutex::default(),
             unmounted: AtomicBool::new(false),

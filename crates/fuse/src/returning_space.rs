@@ -79,7 +79,7 @@ impl Door {
     }
 
     fn may_return(&self) -> bool {
-        self.forgets.running.load(SeqCst) > 0 || self.fs.has_inodes_without_names()
+        self.forgets.running.load(SeqCst) > 0 || self.fs.space_may_return()
     }
 
     /// [RS2]: on the thread for space.

@@ -37,6 +37,8 @@ const HIGH_WATER_STEP: u64 = 4096;
 const TRANSIENT_REGION_LINES: u64 = 1024;
 /// Lines that growth leaves in the data area: 32 logs of 4 KiB.
 const TRANSIENT_DATA_LINES: u64 = 2048;
+/// Checkpoints that one operation forces for space: what the first brings back others may take, who free more meanwhile.
+const CHECKPOINTS_MAX: u32 = 4;
 /// Lines of an inode.
 const INODE_LINES: u64 = 2;
 
@@ -350,7 +352,7 @@ impl MemoryAllocator {
         if fails(Take::Lines) {
             return Err(Error::NoSpace { zone: "memory" });
         }
-        let mut forced = false;
+        let mut forced = 0;
         let mut unreadable = 0;
         loop {
             let mut state = self.regions[slot(region)].lock();
@@ -380,14 +382,14 @@ impl MemoryAllocator {
             }
             let nothing_waits = state.pending.is_empty();
             drop(state);
-            if forced || nothing_waits {
+            if forced == CHECKPOINTS_MAX || nothing_waits {
                 if self.lent.give_back(self, usize::MAX) > 0 || volume.release_quarantine() {
                     continue;
                 }
                 return Err(Error::NoSpace { zone: "memory" });
             }
             volume.checkpoint()?; // R6: shortage forces a checkpoint
-            forced = true;
+            forced += 1;
         }
     }
 
@@ -553,6 +555,11 @@ impl MemoryAllocator {
                 volume.freed_by_nobody(Space::Region { region, address, lines });
             }
         }
+    }
+
+    /// Whether freed lines wait for the watermark.
+    pub(crate) fn is_any_pending(&self) -> bool {
+        self.regions.iter().any(|region| !region.lock().pending.is_empty())
     }
 
     /// Lines of a region that wait for the watermark, and lines that are free in it.

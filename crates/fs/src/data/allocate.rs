@@ -63,29 +63,33 @@ impl FileSystem {
             _ => return Err(Error::InvalidArgument("only regular files have space to give out")),
         }
         if let Some(direction) = Direction::of(mode) {
-            return self.with_metadata_room(|| self.shift(&handle, offset, length, direction)); // [SF4]
+            return self.with_room(|| self.shift(&handle, offset, length, direction)); // [SF4]
         }
         let mode = match mode {
             AllocateMode::Unshare { keep_size } => AllocateMode::Allocate { keep_size },
             mode => mode,
         };
+        self.with_room(|| self.allocate_once(&handle, offset, end, mode))
+    }
+
+    fn allocate_once(&self, handle: &Handle, offset: u64, end: u64, mode: AllocateMode) -> Result<()> {
         let grows = matches!(mode, AllocateMode::Allocate { keep_size: false } | AllocateMode::Zero { keep_size: false });
-        let _range = self.lock_for(&handle, offset, end, grows)?;
+        let _range = self.lock_for(handle, offset, end, grows)?;
         if !matches!(mode, AllocateMode::Allocate { .. }) {
             handle.clean.forget(offset, end);
         }
         match mode {
-            AllocateMode::Punch => return self.zero(&handle, offset, end, Zeroed::Freed),
+            AllocateMode::Punch => return self.zero(handle, offset, end, Zeroed::Freed),
             AllocateMode::Collapse | AllocateMode::Insert => unreachable!("they were done above"),
-            AllocateMode::Allocate { .. } | AllocateMode::Unshare { .. } => self.reserve(&handle, offset, end)?,
+            AllocateMode::Allocate { .. } | AllocateMode::Unshare { .. } => self.reserve(handle, offset, end)?,
             AllocateMode::Zero { .. } => {
-                self.reserve(&handle, offset, end)?; // [AL2]
-                self.zero(&handle, offset, end, Zeroed::Kept)?;
+                self.reserve(handle, offset, end)?; // [AL2]
+                self.zero(handle, offset, end, Zeroed::Kept)?;
             }
         }
-        let view = self.view(&handle)?;
+        let view = self.view(handle)?;
         if grows && end > view.size {
-            self.grow(&handle, &view, end, changed)?;
+            self.grow(handle, &view, end, changed)?;
         }
         Ok(())
     }
@@ -122,7 +126,7 @@ impl FileSystem {
                 Err(error) => {
                     // [AL2]: blocks that were holes are holes again.
                     for range in taken {
-                        if let Err(error) = self.free_range(handle, range) {
+                        if let Err(error) = self.free_range(handle, range, &mut || {}) {
                             tracing::warn!(%error, inode = handle.number.get(), "room that is not needed stays given out");
                         }
                     }
@@ -233,7 +237,10 @@ impl FileSystem {
             whole.start += 1;
         }
         match space {
-            Zeroed::Freed => self.free_range(handle, whole)?,
+            Zeroed::Freed => {
+                let mut leaving = None; // where there is anything to free ([NS3])
+                self.free_range(handle, whole, &mut || _ = leaving.get_or_insert_with(|| self.leaving.enter()))?;
+            }
             Zeroed::Kept => self.unwrite_range(handle, whole)?,
         }
         if to > 0 { self.zero_part(handle, last, 0..to, space) } else { Ok(()) }
@@ -244,8 +251,8 @@ impl FileSystem {
         self.zero(handle, offset, end, Zeroed::Freed)
     }
 
-    /// Frees whole blocks ([AL3]).
-    fn free_range(&self, handle: &Handle, blocks: Range<u64>) -> Result<()> {
+    /// Frees whole blocks ([AL3]). `begins` is called before any is freed.
+    fn free_range(&self, handle: &Handle, blocks: Range<u64>, begins: &mut dyn FnMut()) -> Result<()> {
         let mut at = blocks.start;
         while at < blocks.end {
             let mut state = handle.state.write();
@@ -255,6 +262,7 @@ impl FileSystem {
             let mut root = state.root();
             let owner = state.owner(handle.number);
             let Some(first) = tree::first_block(&self.volume, owner, root, at..blocks.end)? else { break };
+            begins();
             let step = first..blocks.end.min((first / FREE_STEP_BLOCKS + 1) * FREE_STEP_BLOCKS);
             let mut tx = Tx::new(&self.volume);
             let freed_512 = free_blocks(&mut tx, self, owner, root, step.clone())?;

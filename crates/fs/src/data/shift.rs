@@ -57,6 +57,7 @@ impl FileSystem {
         if direction == Direction::Collapse && on(Mutant::CollapseInTwoTransactions) {
             self.zero_whole_blocks(handle, offset, offset + length)?;
         }
+        let _leaving = (direction == Direction::Collapse).then(|| self.leaving.enter());
         let mut tx = Tx::new(volume);
         let mut state = handle.state.write();
         if state.removed {

@@ -24,10 +24,14 @@ use crate::{Error, FileSystem, Result};
 
 impl FileSystem {
     /// Sets the size of a regular file; `change` sets what else the operation changes of the inode.
-    pub(crate) fn truncate(&self, handle: &Handle, size: u64, change: impl FnOnce(&mut Inode)) -> Result<()> {
+    pub(crate) fn truncate(&self, handle: &Handle, size: u64, change: impl Fn(&mut Inode)) -> Result<()> {
         if size > FILE_BYTES_MAX {
             return Err(Error::FileTooLarge);
         }
+        self.with_room(|| self.truncate_once(handle, size, &change))
+    }
+
+    fn truncate_once(&self, handle: &Handle, size: u64, change: impl FnOnce(&mut Inode)) -> Result<()> {
         let block_bytes = u64::from(self.volume.geometry.block_bytes());
         loop {
             let before = self.view(handle)?;
@@ -48,17 +52,21 @@ impl FileSystem {
     /// # Errors
     /// `Stale` where the number is not in use, `NoSpace` where the metadata of a longer file has no room.
     pub fn grow_over(&self, number: InodeNumber, size: u64) -> Result<()> {
-        let block_bytes = u64::from(self.volume.geometry.block_bytes());
         let handle = self.inodes.get(&self.volume, number)?;
+        self.with_room(|| self.grow_over_once(&handle, size))
+    }
+
+    fn grow_over_once(&self, handle: &Handle, size: u64) -> Result<()> {
+        let block_bytes = u64::from(self.volume.geometry.block_bytes());
         loop {
-            let before = self.view(&handle)?;
+            let before = self.view(handle)?;
             if before.size >= size {
                 return Ok(());
             }
             let _range = handle.ranges.exclusive(before.size / block_bytes, u64::MAX);
-            let view = self.view(&handle)?;
+            let view = self.view(handle)?;
             if view.size == before.size {
-                return self.grow(&handle, &view, size, |_| {});
+                return self.grow(handle, &view, size, |_| {});
             }
         }
     }
@@ -67,6 +75,7 @@ impl FileSystem {
         let volume = &self.volume;
         let block_bytes = u64::from(volume.geometry.block_bytes());
         handle.clean.forget(size, u64::MAX);
+        let _leaving = self.leaving.enter();
         let mut tx = Tx::new(volume);
         let mut guard = handle.state.write();
         if guard.removed {

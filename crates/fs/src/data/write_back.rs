@@ -203,17 +203,6 @@ impl FileSystem {
         result.map(|blocks| blocks > 0)
     }
 
-    /// Runs an operation that holds no lock yet. Where metadata finds no unit although data logs have some, the thread behind came too
-    /// late: the units are emptied here and the operation runs once more ([WB6]).
-    pub(crate) fn with_metadata_room<T>(&self, operation: impl Fn() -> Result<T>) -> Result<T> {
-        match operation() {
-            Err(Error::NoSpace { zone: "memory" }) if self.volume.memory.is_metadata_short() && matches!(self.empty_units(), Ok(true)) => {
-                operation()
-            }
-            other => other,
-        }
-    }
-
     fn write_back_until(&self, percent: u64) -> Result<Pass> {
         let mut scratch = Scratch::default();
         let mut pass = Pass::default();

@@ -109,12 +109,7 @@ impl FileSystem {
                 piece
             };
             let bytes_after = if on(Mutant::SizeBeforePieces) { from.len() - done - piece } else { 0 };
-            let write = || self.write_piece(&handle, at, &from[done..done + piece], options, bytes_after as u64);
-            let written = self.with_metadata_room(|| match write() {
-                Err(Error::NoSpace { .. }) if self.volume.release_quarantine() => write(),
-                other => other,
-            });
-            match written {
+            match self.with_room(|| self.write_piece(&handle, at, &from[done..done + piece], options, bytes_after as u64)) {
                 Ok(()) => done += piece,
                 Err(error) if done == 0 => return Err(error),
                 Err(_) => break,

@@ -75,19 +75,21 @@ impl FileSystem {
                 self.set_attributes(number, &SetAttributes { permissions: set.permissions, ctime: set.ctime, ..SetAttributes::default() })?;
             }
         } else {
-            let mut state = handle.state.write();
-            if state.removed {
-                return Err(Error::Stale(number));
-            }
-            let mut new = state.inode.clone();
-            change(&mut new, set);
-            let without_ctime = Inode { ctime: state.inode.ctime, ..new.clone() };
-            if state.inode.nlink == 0 && without_ctime == state.inode {
-                // Nobody sees it after a failure, and the kernel says this of every file that loses its last name.
-                state.inode = new;
-            } else {
-                self.commit_mode(&handle, &mut state, new)?;
-            }
+            self.with_room(|| {
+                let mut state = handle.state.write();
+                if state.removed {
+                    return Err(Error::Stale(number));
+                }
+                let mut new = state.inode.clone();
+                change(&mut new, set);
+                let without_ctime = Inode { ctime: state.inode.ctime, ..new.clone() };
+                if state.inode.nlink == 0 && without_ctime == state.inode {
+                    // Nobody sees it after a failure, and the kernel says this of every file that loses its last name.
+                    state.inode = new;
+                    return Ok(());
+                }
+                self.commit_mode(&handle, &mut state, new)
+            })?;
         }
         let state = handle.state.read();
         Ok(attributes_of(number, &state.inode))

@@ -53,7 +53,7 @@ impl FileSystem {
         if !file_type::ALL.contains(&kind) {
             return Err(Error::InvalidArgument("the mode names no type of file"));
         }
-        self.with_metadata_room(|| self.create_entry(parent, name, new, umask))
+        self.with_room(|| self.create_entry(parent, name, new, umask))
     }
 
     /// Creates a file without a name (`O_TMPFILE`) on behalf of a holder, who gives it up with [`FileSystem::forget`]. [`FileSystem::link`]
@@ -69,7 +69,7 @@ impl FileSystem {
         if new.mode & file_type::MASK != file_type::REGULAR {
             return Err(Error::InvalidArgument("only a regular file can be without a name"));
         }
-        self.with_metadata_room(|| self.create_orphan(parent, new, umask))
+        self.with_room(|| self.create_orphan(parent, new, umask))
     }
 
     /// An orphan from the start (RULES R12): recovery removes it as any other.
@@ -221,7 +221,7 @@ impl FileSystem {
         count(&self.volume.live.operations.link);
         self.volume.health.check_writable()?;
         check_name(name)?;
-        self.with_metadata_room(|| self.link_entry(number, parent, name))
+        self.with_room(|| self.link_entry(number, parent, name))
     }
 
     fn link_entry(&self, number: InodeNumber, parent: InodeNumber, name: &[u8]) -> Result<Attributes> {

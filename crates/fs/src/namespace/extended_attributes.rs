@@ -345,7 +345,7 @@ impl FileSystem {
         }
         let is_list = matches!(namespace, Namespace::AccessAcl | Namespace::DefaultAcl);
         let list = if is_list { AccessList::decode(value)? } else { None };
-        self.with_metadata_room(|| {
+        self.with_room(|| {
             let handle = self.handle(number)?;
             let mut state = handle.state.write();
             if state.removed {
@@ -387,7 +387,7 @@ impl FileSystem {
         count(&self.volume.live.operations.removexattr);
         self.volume.health.check_writable()?;
         let (namespace, name) = split(name)?;
-        self.with_metadata_room(|| {
+        self.with_room(|| {
             let handle = self.handle(number)?;
             let mut state = handle.state.write();
             if state.removed {

@@ -192,16 +192,6 @@ impl FileSystem {
         }
     }
 
-    /// Whether there are inodes that have lost their last name and are still held. Their space comes back with the last holder.
-    pub fn has_inodes_without_names(&self) -> bool {
-        !self.orphans.lock().is_empty()
-    }
-
-    /// Those inodes.
-    pub fn inodes_without_names(&self) -> Vec<InodeNumber> {
-        self.orphans.lock().iter().map(|&number| InodeNumber::new(number)).collect()
-    }
-
     pub(crate) fn volume(&self) -> &Volume {
         &self.volume
     }

@@ -18,6 +18,7 @@ use crate::data::free_blocks;
 use crate::index::tree;
 use crate::journal::{Tx, tx_space as space};
 use crate::mutant::{Mutant, on};
+use crate::shortage::LeavingGuard;
 use crate::statistics::count;
 use crate::volume::now;
 use crate::{Error, FileSystem, Result};
@@ -89,7 +90,7 @@ impl FileSystem {
     }
 
     /// Puts into a transaction that a locked inode loses a name: one less, or none and the inode with it.
-    pub(crate) fn plan_unlink(&self, tx: &mut Tx<'_>, target: &Arc<Handle>, state: &mut State) -> Result<Removal> {
+    pub(crate) fn plan_unlink(&self, tx: &mut Tx<'_>, target: &Arc<Handle>, state: &mut State) -> Result<Removal<'_>> {
         let mut new = state.inode.clone();
         new.nlink = if new.is_directory() { 0 } else { new.nlink.saturating_sub(1) };
         new.ctime = now();
@@ -103,12 +104,13 @@ impl FileSystem {
             target.put(tx, &self.volume, Some(&state.inode), &new)?;
             return Ok(Removal::Orphaned(new));
         }
+        let leaving = self.leaving.enter();
         self.plan_free(tx, target, state)?;
-        Ok(Removal::Removed)
+        Ok(Removal::Removed(leaving))
     }
 
     /// The removal is durable: the inode in memory follows.
-    pub(crate) fn unlinked(&self, target: &Arc<Handle>, state: &mut State, removal: Removal) {
+    pub(crate) fn unlinked(&self, target: &Arc<Handle>, state: &mut State, removal: Removal<'_>) {
         match removal {
             Removal::Named(new) => state.inode = new,
             Removal::Orphaned(new) => {
@@ -119,7 +121,10 @@ impl FileSystem {
                     self.late_orphans.lock().push(target.number);
                 }
             }
-            Removal::Removed => self.mark_removed(target, state),
+            Removal::Removed(leaving) => {
+                self.mark_removed(target, state);
+                drop(leaving);
+            }
         }
     }
 
@@ -161,6 +166,7 @@ impl FileSystem {
             Err(Error::Stale(_)) => return Ok(()),
             other => other?,
         };
+        let _leaving = self.leaving.enter(); // before it is no orphan any more ([NS3])
         let _range = target.ranges.exclusive(0, u64::MAX);
         let mut state = target.state.write();
         if state.removed || state.inode.nlink > 0 || self.inodes.is_held(number) {
@@ -188,13 +194,13 @@ impl FileSystem {
 }
 
 /// What becomes of an inode that loses a name.
-pub(crate) enum Removal {
+pub(crate) enum Removal<'l> {
     /// It has others.
     Named(Inode),
     /// It has none, but holders.
     Orphaned(Inode),
-    /// It is gone.
-    Removed,
+    /// It is gone once the transaction is committed ([NS3] of `shortage.rs`).
+    Removed(LeavingGuard<'l>),
 }
 
 impl FoundEntry {

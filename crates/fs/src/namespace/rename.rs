@@ -35,7 +35,7 @@ impl FileSystem {
         self.volume.health.check_writable()?;
         check_name(name)?;
         check_name(new_name)?;
-        self.with_metadata_room(|| self.rename_entry((parent, name), (new_parent, new_name), mode, None))
+        self.with_room(|| self.rename_entry((parent, name), (new_parent, new_name), mode, None))
     }
 
     /// Moves a name and leaves a whiteout in its place, in the same transaction: a character device 0:0 of `owner` (user, group), which
@@ -57,7 +57,7 @@ impl FileSystem {
         if mode == RenameMode::Exchange {
             return Err(Error::InvalidArgument("an exchange leaves no whiteout"));
         }
-        self.with_metadata_room(|| self.rename_entry((parent, name), (new_parent, new_name), mode, Some(owner)))
+        self.with_room(|| self.rename_entry((parent, name), (new_parent, new_name), mode, Some(owner)))
     }
 
     fn rename_entry(

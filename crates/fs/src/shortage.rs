@@ -1,0 +1,255 @@
+//! What an operation does that finds no space, before it says so: space that is free already, or will be at once, serves it.
+//!
+//! [NS1] An operation that may be refused for space runs inside [`FileSystem::with_room`], from before its first lock on. It changes nothing
+//!       when it fails, so it can run again.
+//! [NS2] In this order: space that was held back for a bad access (`quarantine.rs`) comes back; units of the data area are emptied where
+//!       metadata is short of them ([WB6] of `data/write_back.rs`); other threads that are about to free space are waited for.
+//! [NS3] Whoever frees an inode or a range of a file is *leaving*, from before its transaction is planned until it is committed and the space
+//!       is in the maps; not who gives back what it took itself, or its own failure would look like room. Who waits for those holds no lock, so they never wait for who waits; and it waits no longer than [`LEAVING_MAX`]
+//!       in all, since removals may follow each other for ever.
+//! [NS4] Freed lines of metadata that wait for the watermark are not seen here: the allocator forces the checkpoint ([M1] of
+//!       `alloc/memory.rs`).
+//!
+//! What only a caller from outside can end, an inode without names that it still holds, it is asked for: [`FileSystem::inodes_without_names`].
+
+use std::time::{Duration, Instant};
+
+use tandemfs_format::InodeNumber;
+
+use crate::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use crate::sync::{Condvar, Mutex};
+use crate::{Error, FileSystem, Result};
+
+/// How long an operation waits for others that are leaving.
+const LEAVING_MAX: Duration = Duration::from_millis(500);
+
+/// Threads that are about to free space.
+#[derive(Debug, Default)]
+pub(crate) struct Leaving {
+    now: Mutex<usize>,
+    /// Of all that have left; changed under the lock.
+    ended: AtomicU64,
+    rung: Condvar,
+}
+
+/// One of them, until it is dropped.
+#[derive(Debug)]
+pub(crate) struct LeavingGuard<'l>(&'l Leaving);
+
+impl Leaving {
+    /// The caller is about to free space.
+    pub(crate) fn enter(&self) -> LeavingGuard<'_> {
+        *self.now.lock() += 1;
+        LeavingGuard(self)
+    }
+
+    fn is_any(&self) -> bool {
+        *self.now.lock() > 0
+    }
+
+    /// Waits until one of those that are leaving now has ended. False where there is none, or none has ended in time.
+    fn wait(&self, at_most: Duration) -> bool {
+        let end = Instant::now() + at_most;
+        let mut now = self.now.lock();
+        let before = self.ended.load(Relaxed);
+        while *now > 0 && self.ended.load(Relaxed) == before {
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return false;
+            }
+            self.rung.wait_for(&mut now, left);
+        }
+        self.ended.load(Relaxed) != before
+    }
+}
+
+impl Drop for LeavingGuard<'_> {
+    fn drop(&mut self) {
+        let mut now = self.0.now.lock();
+        *now -= 1;
+        self.0.ended.fetch_add(1, Relaxed);
+        drop(now);
+        self.0.rung.notify_all();
+    }
+}
+
+impl FileSystem {
+    /// Runs an operation that holds no lock yet, and again where it found no space and some has come ([NS1], [NS2]).
+    pub(crate) fn with_room<T>(&self, operation: impl Fn() -> Result<T>) -> Result<T> {
+        let mut is_released = false;
+        let mut is_emptied = false;
+        let mut end = None;
+        loop {
+            let before = self.leaving.ended.load(Relaxed);
+            let zone = match operation() {
+                Err(Error::NoSpace { zone }) => zone,
+                other => return other,
+            };
+            if !std::mem::replace(&mut is_released, true) && self.volume.release_quarantine() {
+                continue;
+            }
+            if zone == "memory"
+                && self.volume.memory.is_metadata_short()
+                && !std::mem::replace(&mut is_emptied, true)
+                && matches!(self.empty_units(), Ok(true))
+            {
+                continue;
+            }
+            let now = Instant::now();
+            let left = end.get_or_insert_with(|| now + LEAVING_MAX).saturating_duration_since(now);
+            let has_left = || self.leaving.ended.load(Relaxed) != before || self.leaving.wait(left);
+            if left.is_zero() || !has_left() {
+                return Err(Error::NoSpace { zone });
+            }
+        }
+    }
+
+    /// Inodes that have lost their last name, or never had one, and are held from outside ([`FileSystem::remember`]): their space comes back
+    /// with [`FileSystem::forget`].
+    pub fn inodes_without_names(&self) -> Vec<InodeNumber> {
+        let orphans: Vec<u64> = self.orphans.lock().iter().copied().collect();
+        orphans.into_iter().map(InodeNumber::new).filter(|number| self.inodes.is_held(*number)).collect()
+    }
+
+    /// Whether an operation that was refused for space might find some a little later: inodes without names are there still, another thread
+    /// is about to free space, or freed metadata waits for a checkpoint. Cheap enough to be asked at every refusal.
+    pub fn space_may_return(&self) -> bool {
+        !self.orphans.lock().is_empty() || self.leaving.is_any() || self.volume.memory.is_any_pending()
+    }
+
+    /// Waits until one of the threads that are about to free space has done it. False where none is, or none has in that time.
+    pub fn wait_for_leaving(&self, at_most: Duration) -> bool {
+        self.leaving.wait(at_most)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+    use std::sync::Arc;
+
+    use tandemfs_crash::MemoryDevice;
+    use tandemfs_device::{Drive, PersistenceDomain};
+    use tandemfs_format::inode::file_type;
+
+    use super::*;
+    use crate::alloc::Need;
+    use crate::journal::tx_space;
+    use crate::{AllocateMode, FormatOptions, MountOptions, NewInode, WriteOptions, make_file_system};
+
+    const NEW_FILE: NewInode<'_> = NewInode { mode: file_type::REGULAR | 0o644, uid: 0, gid: 0, rdev: 0, target: b"" };
+    const BLOCK: u64 = 64 << 10;
+    const ALLOCATE: AllocateMode = AllocateMode::Allocate { keep_size: false };
+
+    fn with_file(memory_bytes: u64, block_zone_bytes: u64) -> (FileSystem, InodeNumber) {
+        let drive = Drive::new(Arc::new(MemoryDevice::new(memory_bytes, block_zone_bytes, PersistenceDomain::Gpf)));
+        make_file_system(&drive, &FormatOptions::default()).expect("mkfs");
+        let fs = FileSystem::mount(drive, &MountOptions::default()).expect("mounts");
+        let file = fs.create(InodeNumber::ROOT, b"file", &NEW_FILE).expect("made").inode;
+        (fs, file)
+    }
+
+    #[test]
+    fn an_inode_without_names_is_named_until_its_holder_forgets_it() {
+        let (fs, file) = with_file(16 << 20, 32 << 20);
+        fs.write(file, 0, &[1; BLOCK as usize], WriteOptions::default()).expect("written");
+        let free = fs.space().block.free_bytes;
+        assert_eq!(fs.inodes_without_names(), []);
+        let generation = fs.attributes(file).expect("there").generation;
+        fs.remember(file, generation, 1).expect("held");
+        assert_eq!(fs.inodes_without_names(), []);
+        fs.unlink(InodeNumber::ROOT, b"file").expect("removed");
+        assert_eq!(fs.inodes_without_names(), [file]);
+        assert!(fs.space_may_return());
+        assert!(!fs.wait_for_leaving(Duration::ZERO), "its holder is not leaving by itself");
+        fs.forget(file, 1);
+        assert_eq!(fs.inodes_without_names(), []);
+        assert_eq!(fs.space().block.free_bytes, free + BLOCK);
+        assert!(fs.space_may_return(), "its lines wait for a checkpoint");
+        fs.checkpoint().expect("home");
+        fs.space();
+        assert!(!fs.space_may_return());
+    }
+
+    #[test]
+    fn who_leaves_wakes_who_waits() {
+        let (fs, _) = with_file(16 << 20, 32 << 20);
+        let leaving = [fs.leaving.enter(), fs.leaving.enter()];
+        assert!(fs.space_may_return());
+        assert!(!fs.wait_for_leaving(Duration::from_millis(1)), "nobody has left");
+        std::thread::scope(|scope| {
+            let waiter = scope.spawn(|| fs.wait_for_leaving(Duration::from_secs(600)));
+            let [one, other] = leaving;
+            // The waiter may come after one has left, or after both: it ends all the same.
+            drop(one);
+            while !waiter.is_finished() && fs.leaving.ended.load(Relaxed) < 1 {
+                std::thread::yield_now();
+            }
+            drop(other);
+            let _either = waiter.join().expect("no panic");
+        });
+        assert!(!fs.wait_for_leaving(Duration::from_secs(600)), "nobody is left");
+    }
+
+    #[test]
+    fn an_operation_runs_again_when_somebody_has_left_meanwhile() {
+        let (fs, _) = with_file(16 << 20, 32 << 20);
+        let attempts = Cell::new(0);
+        let result = fs.with_room(|| {
+            attempts.set(attempts.get() + 1);
+            if attempts.get() > 3 {
+                return Ok(attempts.get());
+            }
+            drop(fs.leaving.enter());
+            Err(Error::NoSpace { zone: "block" })
+        });
+        assert!(matches!(result, Ok(4)), "{result:?}");
+        let refused: Result<()> = fs.with_room(|| {
+            attempts.set(attempts.get() + 1);
+            Err(Error::NoSpace { zone: "block" })
+        });
+        assert!(refused.is_err() && attempts.get() == 5, "where nobody leaves it is refused at once");
+    }
+
+    /// What one failed access had made unusable was missing to `fallocate` for ever, while a write took it back.
+    #[test]
+    fn regression_space_that_was_held_back_serves_an_allocation() {
+        let (fs, file) = with_file(16 << 20, 32 << 20);
+        let each = BLOCK / 4096;
+        for _ in 0..100 {
+            let sector = fs.volume.sectors.take(each, Need::Growth).expect("room");
+            fs.volume.quarantine(tx_space::sectors(sector, each));
+        }
+        let bytes = fs.space().block.available_bytes / BLOCK * BLOCK;
+        fs.allocate(file, 0, bytes + 50 * BLOCK, ALLOCATE).expect("held back, but free");
+    }
+
+    /// `fallocate` that fails gives back what it took; that is no reason to try again.
+    #[test]
+    fn an_allocation_that_cannot_fit_is_refused_at_once() {
+        let (fs, file) = with_file(16 << 20, 32 << 20);
+        let taken = fs.statistics().work.transactions;
+        let refused = fs.allocate(file, 0, 1 << 40, ALLOCATE);
+        assert!(matches!(refused, Err(Error::NoSpace { .. })), "{refused:?}");
+        assert_eq!(fs.statistics().work.transactions, taken);
+    }
+
+    /// A write whose mapping found no room had the units of data logs emptied, `fallocate` was refused beside a zone full of logs.
+    #[test]
+    fn regression_an_allocation_has_units_emptied_for_its_mapping() {
+        let (fs, logs) = with_file(16 << 20, 256 << 20);
+        let before = |fs: &FileSystem| fs.space().memory.data_log_bytes;
+        for block in 0.. {
+            let had = before(&fs);
+            fs.write(logs, block * BLOCK, &[1; 20_000], WriteOptions::default()).expect("written");
+            if had > 0 && before(&fs) <= had {
+                break; // it went by blocks
+            }
+        }
+        let sparse = fs.create(InodeNumber::ROOT, b"sparse", &NEW_FILE).expect("made").inode;
+        // Each of them needs a page of the mapping.
+        let refused = (0..).find_map(|page| fs.allocate(sparse, page * 192 * BLOCK, 4096, ALLOCATE).err());
+        assert!(matches!(refused, Some(Error::NoSpace { zone: "memory" })), "{refused:?}");
+        assert_eq!(before(&fs), 0, "data logs have no units that metadata could have");
+    }
+}
