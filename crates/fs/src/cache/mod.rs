@@ -4,7 +4,8 @@
 //! [C2] A line changes here only by [`PageCache::apply`] and [`PageCache::apply_clean`], after its record is persistent or its transaction
 //!      committed (RULES R4); so what a checkpoint writes home is always committed. Lines that nobody points to yet ([`Page::follow`]) are home
 //!      when they come here, and never dirty.
-//! [C3] A page with dirty lines is never evicted; the list of dirty pages holds it.
+//! [C3] A page with dirty lines is never evicted; the list of dirty pages holds it. So there may be only so many of them: a quarter of the
+//!      cache ([`PageCache::is_full_of_dirty`]), above which whoever commits checkpoints first ([K6] of `journal/checkpoint.rs`).
 //!
 //! [C4] Lines are raw bytes: whoever reads one verifies it with its own place. A line that was verified for an owner is not verified
 //!      again for that owner until it changes; for another owner it is.
@@ -137,8 +138,13 @@ pub(crate) struct PageCache {
     /// Copies of file data take what is left ([CP4] there).
     pub(crate) clean: CleanPages,
     dirty: Mutex<Vec<Arc<Page>>>,
+    /// Pages in that list, and those that a checkpoint has taken from it and not yet written home.
     dirty_count: AtomicUsize,
+    dirty_max: usize,
 }
+
+/// Which part of the cache may be dirty pages.
+const DIRTY_PART: usize = 4;
 
 /// Pages are counted, not lines, so that neighbours have numbers that follow each other.
 fn page_number(start: LineAddress) -> u64 {
@@ -146,12 +152,14 @@ fn page_number(start: LineAddress) -> u64 {
 }
 
 impl PageCache {
-    /// A cache of at most `memory_bytes`, dirty pages aside; `clean` shares them.
+    /// A cache of at most `memory_bytes`, dirty pages included where they lie in many shards, as they do; `clean` shares them.
     pub(crate) fn new(memory_bytes: u64, clean: CleanPages) -> Self {
         let pages = memory_bytes as usize / size_of::<Page>();
+        let shard_pages_max = (pages / SHARDS).max(if EXPLORED { 1 } else { 4 });
         Self {
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
-            shard_pages_max: (pages / SHARDS).max(if EXPLORED { 1 } else { 4 }),
+            shard_pages_max,
+            dirty_max: SHARDS * shard_pages_max / DIRTY_PART,
             memory_bytes_max: memory_bytes,
             page_count: AtomicUsize::new(0),
             clean,
@@ -266,22 +274,35 @@ impl PageCache {
         body.verified_for[address.index_in_page()] = 0;
     }
 
-    /// Pages with dirty lines, roughly.
+    #[cfg(test)]
     pub(crate) fn dirty_count(&self) -> usize {
         self.dirty_count.load(Relaxed)
     }
 
-    /// Takes the list of dirty pages. Their lines are still dirty; [`Page::write_dirty`] makes them clean.
+    /// Whether so many pages are dirty that a checkpoint must come before the next ([C3]).
+    pub(crate) fn is_full_of_dirty(&self) -> bool {
+        self.dirty_count.load(Relaxed) >= self.dirty_max
+    }
+
+    /// Whether half as many are, so that a checkpoint should start behind the foreground.
+    pub(crate) fn wants_checkpoint(&self) -> bool {
+        self.dirty_count.load(Relaxed) >= self.dirty_max / 2
+    }
+
+    /// Takes the list of dirty pages. Their lines are still dirty; [`Page::write_dirty`] makes them clean. They count until
+    /// [`PageCache::are_home`] or [`PageCache::keep_dirty`].
     pub(crate) fn take_dirty(&self) -> Vec<Arc<Page>> {
-        let pages = std::mem::take(&mut *self.dirty.lock());
-        self.dirty_count.store(0, Relaxed);
-        pages
+        std::mem::take(&mut *self.dirty.lock())
+    }
+
+    /// So many pages of a list that was taken are home.
+    pub(crate) fn are_home(&self, pages: usize) {
+        self.dirty_count.fetch_sub(pages, Relaxed);
     }
 
     /// Takes pages back whose lines could not be written home: what was committed must not leave the cache ([C3]).
     pub(crate) fn keep_dirty(&self, pages: &[Arc<Page>]) {
         self.dirty.lock().extend_from_slice(pages);
-        self.dirty_count.fetch_add(pages.len(), Relaxed);
     }
 
     /// Host memory taken, in bytes.

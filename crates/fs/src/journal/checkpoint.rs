@@ -6,6 +6,10 @@
 //! [K3] Both superblocks carry the watermark durably before a ring reuses a byte (J3).
 //! [K4] A failure stops the file system (RULES R15).
 //! [K5] An engine without records has nothing to checkpoint ([FC3], [FC7] of `firmware_commit.rs`).
+//! [K6] Who commits while too many pages are dirty ([C3] of `cache/`) makes room first: waits for the checkpoint that runs, and does one of its
+//!      own where that was not enough. It may hold locks of inodes and of a region then, and holds neither gate nor ring. A checkpoint asks
+//!      for gate, rings and superblock alone, so it never waits for who waits for it. It is done once and not until it is enough: threads
+//!      that commit meanwhile hold nobody up for ever, and exceed the bound by a transaction each.
 
 use tandemfs_device::{Drive, Fenced, InFlight, Lines, Structure};
 use tandemfs_format::geometry::SUPERBLOCK_OFFSETS;
@@ -45,9 +49,24 @@ impl Journal {
 }
 
 impl Volume {
+    /// Before a commit: a checkpoint where too many pages are dirty, by whoever comes first ([K6]). The caller holds neither gate nor ring.
+    pub(super) fn bound_dirty_pages(&self) -> Result<()> {
+        if !self.pages.is_full_of_dirty() {
+            return Ok(());
+        }
+        let _one = self.journal.checkpoint.lock();
+        // Another one may have done it meanwhile.
+        if self.pages.is_full_of_dirty() { self.checkpoint_alone() } else { Ok(()) }
+    }
+
     /// Writes all dirty lines home and moves the watermark.
     pub(crate) fn checkpoint(&self) -> Result<()> {
         let _one = self.journal.checkpoint.lock();
+        self.checkpoint_alone()
+    }
+
+    /// The caller holds the lock that lets one checkpoint run at a time.
+    fn checkpoint_alone(&self) -> Result<()> {
         self.health.check_writable()?;
         self.journal.asked.store(false, Relaxed);
         let (target, dirty) = {
@@ -88,9 +107,11 @@ impl Volume {
             });
             if let Err(error) = written {
                 self.pages.keep_dirty(&pages[index..]); // reads go on, and must find what was committed
+                self.pages.are_home(index);
                 return Err(self.health.stop("writing metadata home", &error)); // [K4]
             }
         }
+        self.pages.are_home(pages.len());
         Ok(self.drive.fence(in_flight))
     }
 

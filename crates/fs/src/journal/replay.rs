@@ -16,9 +16,6 @@ use crate::mutant::{self, Mutant, on};
 use crate::volume::{Volume, load_bulk};
 use crate::{Error, Result};
 
-/// Dirty pages that replay holds before it writes them home.
-const DIRTY_PAGES_MAX: usize = 16 << 10;
-
 /// Records of one ring from its tail on ([P1]).
 pub(crate) fn ring_records(ring_bytes: &[u8], pair: PairSeed, ring: u32, tail: Tail, generation: u64) -> Vec<JournalRecord> {
     let mut records = Vec::new();
@@ -85,7 +82,7 @@ impl Volume {
                 self.pages.apply(&page, *address, image);
             }
             last = record.txid;
-            if self.pages.dirty_count() > DIRTY_PAGES_MAX && !self.health.is_read_only() {
+            if self.pages.is_full_of_dirty() && !self.health.is_read_only() {
                 drop(self.write_home(&self.pages.take_dirty())?);
             }
         }

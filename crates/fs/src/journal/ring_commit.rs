@@ -16,6 +16,7 @@ impl Tx<'_> {
         let volume = self.volume;
         let journal = &volume.journal;
         debug_assert!(self.data.is_empty(), "file data is stored in place by the drive's transactions alone");
+        volume.bound_dirty_pages()?; // [K6]
         loop {
             let gate = journal.gate.read();
             volume.health.check_writable()?; // under the gate: nothing is committed after an unmount closed it
@@ -64,7 +65,7 @@ impl Tx<'_> {
             if !released_early {
                 ring.advance(reservation, txid);
             }
-            let wants_checkpoint = ring.wants_checkpoint();
+            let wants_checkpoint = ring.wants_checkpoint() || volume.pages.wants_checkpoint();
             drop(ring);
             for ((page, address), image) in self.pages.iter().zip(&self.addresses).zip(&self.images) {
                 volume.pages.apply(page, *address, image); // R4
