@@ -20,6 +20,7 @@ mod inject;
 #[cfg(feature = "mutants")]
 pub mod inject;
 mod journal;
+mod large_file;
 mod mkfs;
 mod mount;
 #[cfg(not(feature = "mutants"))]

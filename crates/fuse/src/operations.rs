@@ -15,7 +15,7 @@ use fuser::{
 };
 use tandemfs_format::InodeNumber;
 use tandemfs_format::inode::file_type;
-use tandemfs_fs::{AllocateMode, Error, RenameMode, Result, SeekTo, SetAttributes};
+use tandemfs_fs::{AllocateMode, Error, RenameMode, Result, SeekTo, SetAttributes, ZoneSpace};
 
 use crate::attributes::{file_attr, file_kind, inode, set_time, timestamp};
 use crate::door::Door;
@@ -293,10 +293,12 @@ impl fuser::Filesystem for Operations {
     fn statfs(&self, _request: &Request, _node: INodeNo, reply: ReplyStatfs) {
         let space = self.0.fs.space();
         let units = |memory: u64, block: u64| (memory + block) / STATFS_UNIT_BYTES;
+        // Who asks what is available means to write a file, or to give it room.
+        let large_file = ZoneSpace { available_bytes: self.0.fs.large_file_bytes(), ..space.block };
         reply.statfs(
             units(space.memory.total_bytes, space.block.total_bytes),
             units(space.memory.free_bytes, space.block.free_bytes),
-            units(self.0.reserve.left(&space.memory), self.0.reserve.left(&space.block)),
+            self.0.reserve.left(&large_file) / STATFS_UNIT_BYTES,
             space.inodes_used + space.inodes_free,
             space.inodes_free,
             STATFS_UNIT_BYTES as u32,

@@ -117,6 +117,26 @@ impl Bits {
         None
     }
 
+    /// Aligned runs of `count` (a power of two) free bits, as [`Bits::take`] finds them, in the words before `to`.
+    pub(crate) fn count_runs(&self, to: usize, count: u32) -> u64 {
+        if self.free < count {
+            return 0;
+        }
+        if count > 64 {
+            let words = (count / 64) as usize;
+            return self.words[..to].chunks_exact(words).filter(|run| run.iter().all(|word| *word == 0)).count() as u64;
+        }
+        let runs = |word: &u64| {
+            let (mut starts, mut length) = (!word, 1);
+            while length < count {
+                starts &= starts >> length;
+                length *= 2;
+            }
+            u64::from((starts & aligned_starts(count)).count_ones())
+        };
+        self.words[..to].iter().map(runs).sum()
+    }
+
     /// Whether none of these bits is taken.
     pub(crate) fn is_free(&self, start: u64, count: u64) -> bool {
         let mut at = start;
@@ -193,6 +213,24 @@ mod tests {
         bits.clear(first, 65);
         assert_eq!(bits.take(0, WORDS, 65, false).map(|found| found.index()), Some(first));
         assert_eq!(bits.free(), 0);
+    }
+
+    #[test]
+    fn as_many_runs_are_counted_as_can_be_taken() {
+        for count in [1, 2, 4, 8, 16, 32, 64, 128, 256] {
+            let mut bits = Bits::new();
+            for step in 0..97 {
+                bits.set(step * 311 % UNIT_LINES, 1 + step % 40);
+            }
+            for to in [WORDS, WORDS / 2, 0] {
+                let mut left = bits.clone();
+                let mut taken = 0;
+                while left.take(0, to, count, true).is_some() {
+                    taken += 1;
+                }
+                assert_eq!(bits.count_runs(to, count), taken, "{count} before {to}");
+            }
+        }
     }
 
     #[test]

@@ -34,7 +34,7 @@ use crate::{Error, Result};
 /// Lines by which a high-water mark rises: 256 KiB.
 const HIGH_WATER_STEP: u64 = 4096;
 /// Lines that growth leaves in the regions of mappings and leaves.
-const TRANSIENT_REGION_LINES: u64 = 1024;
+pub(crate) const TRANSIENT_REGION_LINES: u64 = 1024;
 /// Lines that growth leaves in the data area: 32 logs of 4 KiB.
 const TRANSIENT_DATA_LINES: u64 = 2048;
 /// Checkpoints that one operation forces for space: what the first brings back others may take, who free more meanwhile.
@@ -130,6 +130,17 @@ impl UnitMap {
         }
         (0..WORDS).find(|word| bits.word(*word) == 0)
     }
+}
+
+/// What a region has for growth without another unit.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct RegionRoom {
+    /// Aligned runs of the length that was asked for, below the high-water marks and above them.
+    pub(crate) runs: u64,
+    /// Lines of both.
+    pub(crate) lines: u64,
+    /// Lines that are free below the marks.
+    pub(crate) below_mark: u64,
 }
 
 #[derive(Default)]
@@ -506,6 +517,22 @@ impl MemoryAllocator {
         let _serial = self.units.lock();
         self.map.set_owner(unit, UnitOwner::Free);
         self.free_units.fetch_add(1, SeqCst);
+    }
+
+    /// What a region has for runs of `lines` (a power of two up to 64).
+    pub(crate) fn region_room(&self, region: Region, lines: u64) -> RegionRoom {
+        let state = self.regions[slot(region)].lock();
+        let above_mark: u64 = state.segments.iter().map(|(_, segment)| segment.unit_count * UNIT_LINES - segment.high_water_lines).sum();
+        let runs_of = |(unit, below): &(u64, u64)| self.map.bits[*unit as usize].lock().count_runs((below / 64) as usize, lines as u32);
+        let below_mark = self.region_free[slot(region)].load(SeqCst);
+        RegionRoom { runs: state.units.iter().map(runs_of).sum::<u64>() + above_mark / lines, lines: below_mark + above_mark, below_mark }
+    }
+
+    /// Units that nobody has when a file has been made: it may take one for its inode and one for its name.
+    pub(crate) fn free_units_after_a_creation(&self) -> u64 {
+        let needed = [(Region::Inodes, INODE_LINES), (Region::Dentries, PAGE_LINES)];
+        let taken = needed.into_iter().filter(|(region, lines)| self.region_room(*region, *lines).runs == 0).count() as u64;
+        self.free_units.load(SeqCst).saturating_sub(taken)
     }
 
     /// The last run of so many units that nobody has.

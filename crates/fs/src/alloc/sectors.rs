@@ -285,6 +285,17 @@ impl SectorAllocator {
         }
     }
 
+    /// Whole blocks that growth can still have, one after the other.
+    pub(crate) fn whole_blocks(&self) -> u64 {
+        let each = self.block_sectors;
+        let in_group = |bits: &Mutex<Bits>| {
+            let bits = bits.lock();
+            if u64::from(bits.free()) == PIECE_SECTORS { PIECE_SECTORS / each } else { bits.count_runs(WORDS, each as u32) }
+        };
+        let runs: u64 = self.groups.iter().map(in_group).sum();
+        runs.min(self.free.load(SeqCst).saturating_sub(self.transient) / each)
+    }
+
     pub(crate) fn space(&self) -> ZoneSpace {
         let free = self.free.load(SeqCst);
         ZoneSpace {
