@@ -8,6 +8,7 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::{Pid, PidfdFlags};
 use serde_json::Value;
 use tandemfs_fuse::control::{self, Request};
+use tandemfs_fuse::holders::{holders, in_words};
 use tandemfs_fuse::mounts::{self, Mounted};
 use tandemfs_fuse::{MountError, Unmount, unmount};
 
@@ -20,6 +21,10 @@ const GONE_WITHIN: Duration = Duration::from_secs(120);
 /// How long somebody else may use the mount before it counts as in use.
 const UNUSED_WITHIN: Duration = Duration::from_secs(1);
 const TRY_EVERY: Duration = Duration::from_millis(20);
+/// How long somebody may go on to use the file system after its mount is gone: a program that has just got mounts of its own, for one.
+const LEFT_WITHIN: Duration = Duration::from_secs(3);
+/// How often a daemon that is still there is asked why.
+const ASK_EVERY: Duration = Duration::from_secs(1);
 
 /// Unmounts.
 pub fn run(arguments: &UmountArguments) -> Result<u8, Failure> {
@@ -31,22 +36,30 @@ pub fn run(arguments: &UmountArguments) -> Result<u8, Failure> {
     };
     // Asked before: afterwards the daemon may be gone any moment. One that hangs or died does not answer.
     let daemon = (how == Unmount::Normal).then(|| daemon(&mount)).flatten();
-    patiently(|| unmount(&mount.mountpoint, how))?;
+    patiently(&mount, || unmount(&mount.mountpoint, how))?;
     if let Some(daemon) = daemon {
-        wait(&daemon)?;
+        wait(&mount, &daemon)?;
         left_clean(&mount, &daemon)?;
     }
     Ok(0)
 }
 
 /// Tries again for a moment where the mount is in use: by an indexer, or by a process that is just ending.
-fn patiently(unmount: impl Fn() -> Result<(), MountError>) -> Result<(), Failure> {
+fn patiently(mount: &Mounted, unmount: impl Fn() -> Result<(), MountError>) -> Result<(), Failure> {
     let start = Instant::now();
     loop {
         match unmount() {
             Err(MountError::InUse { .. }) if start.elapsed() < UNUSED_WITHIN => std::thread::sleep(TRY_EVERY),
+            Err(error @ MountError::InUse { .. }) => return Err(in_use(mount, error)),
             other => return other.map_err(Failure::because),
         }
+    }
+}
+
+fn in_use(mount: &Mounted, error: MountError) -> Failure {
+    match in_words(&holders(mount)) {
+        Some(holders) => Failure::Failed(format!("{}: in use by {holders}; end that, or use --lazy", mount.mountpoint.display())),
+        None => Failure::because(error),
     }
 }
 
@@ -105,17 +118,39 @@ fn left_clean(mount: &Mounted, daemon: &Daemon) -> Result<(), Failure> {
     }
 }
 
-/// The descriptor is readable when the process has ended, and with it every lock that it held.
-fn wait(daemon: &Daemon) -> Result<(), Failure> {
-    let process_id = daemon.process_id;
-    let timeout = Timespec { tv_sec: GONE_WITHIN.as_secs() as i64, tv_nsec: 0 };
-    let ended = rustix::io::retry_on_intr(|| rustix::event::poll(&mut [PollFd::new(&daemon.descriptor, PollFlags::IN)], Some(&timeout)));
-    match ended {
-        Ok(0) => Err(Failure::Failed(format!(
-            "unmounted, but the daemon (process {process_id}) has been writing for {} s; the device is in use until it ends",
-            GONE_WITHIN.as_secs()
-        ))),
-        Ok(_) => Ok(()),
-        Err(error) => Err(Failure::at("waiting for the daemon", error)),
+/// Waits until the daemon is gone. The kernel takes the file system from it when nobody uses it any more, at whatever place; while somebody
+/// does, there is nothing to wait for.
+fn wait(mount: &Mounted, daemon: &Daemon) -> Result<(), Failure> {
+    let start = Instant::now();
+    while !ends_within(daemon, ASK_EVERY)? {
+        // In this order: as long as the daemon serves, the device number is that of its file system and of no later one.
+        let held = in_words(&holders(mount)).filter(|_| start.elapsed() > LEFT_WITHIN && serves(mount, daemon));
+        let (place, process_id) = (mount.mountpoint.display(), daemon.process_id);
+        if let Some(holders) = held {
+            return Err(Failure::Failed(format!(
+                "{place}: unmounted, but the file system is still used by {holders}; until that ends, its daemon (process {process_id}) serves \
+                 it and the device is in use"
+            )));
+        }
+        if start.elapsed() > GONE_WITHIN {
+            let doing = if serves(mount, daemon) { "serving somebody whom this user cannot see" } else { "writing" };
+            return Err(Failure::Failed(format!(
+                "{place}: unmounted, but the daemon (process {process_id}) has been {doing} for {} s; the device is in use until it ends",
+                GONE_WITHIN.as_secs()
+            )));
+        }
     }
+    Ok(())
+}
+
+/// Whether the daemon still answers requests of the kernel, so that something keeps its file system.
+fn serves(mount: &Mounted, serving: &Daemon) -> bool {
+    daemon(mount).is_some_and(|found| found.process_id == serving.process_id)
+}
+
+/// The descriptor is readable when the process has ended, and with it every lock that it held.
+fn ends_within(daemon: &Daemon, time: Duration) -> Result<bool, Failure> {
+    let timeout = Timespec { tv_sec: time.as_secs() as i64, tv_nsec: time.subsec_nanos().into() };
+    let ended = rustix::io::retry_on_intr(|| rustix::event::poll(&mut [PollFd::new(&daemon.descriptor, PollFlags::IN)], Some(&timeout)));
+    ended.map(|count| count > 0).map_err(|error| Failure::at("waiting for the daemon", error))
 }

@@ -336,6 +336,8 @@ fn a_line_of_fstab_mounts() {
     fs::write(&fstab, line).expect("written");
     let script = r#"
         set -eu
+        # Mounts of tests beside this one would live as long as this namespace.
+        for other in $(findmnt -n -l -o TARGET -t fuse.tandemfs); do umount -l "$other" 2>/dev/null || true; done
         sbin=$(readlink -f /sbin)
         mount -t overlay overlay -o "lowerdir=$1:$sbin" "$sbin"
         mount -T "$2" "$3"

@@ -64,7 +64,7 @@ fn parse(line: &[u8]) -> Option<Mounted> {
 }
 
 /// Undoes the kernel's `\040`.
-fn unescape(field: &[u8]) -> OsString {
+pub(crate) fn unescape(field: &[u8]) -> OsString {
     let mut bytes = Vec::with_capacity(field.len());
     let mut rest = field;
     while let Some((first, tail)) = rest.split_first() {
