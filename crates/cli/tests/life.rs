@@ -4,6 +4,7 @@ mod support;
 
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::process::Command;
 use std::time::Duration;
 
 use rustix::process::Signal;
@@ -98,7 +99,7 @@ fn others_may_unmount_too() {
     let place = Place::formatted();
     let mount = place.mount("relaxed");
     fs::write(mount.path("file"), "x").expect("written");
-    let output = run(std::process::Command::new("umount").arg(place.mountpoint()));
+    let output = run(Command::new("umount").arg(place.mountpoint()));
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     assert!(mount.daemon_ends_within(Duration::from_secs(10)));
     place.check();
@@ -189,7 +190,7 @@ fn info_shows_mounts_and_devices() {
 fn mount_and_fsck_call_the_program_by_their_names() {
     support::require_fuse();
     let place = Place::formatted();
-    let program = |name: &str| std::process::Command::new(support::program_named(&place, name));
+    let program = |name: &str| Command::new(support::program_named(&place, name));
     let (image, mountpoint) = (place.image(), place.mountpoint());
     let wrong = run(program("mount.tandemfs").args([&image, &mountpoint, "-o", "rw,colour=red"]));
     failed(&wrong, 1, "colour=red", "mount.tandemfs");
@@ -257,4 +258,34 @@ fn an_automatic_threshold_says_what_it_chose_and_why() {
     assert!(threshold["reason"].as_str().is_some_and(|reason| reason.contains("block path")), "{threshold:#}");
     mount.unmount();
     place.check();
+}
+
+/// Replies that come too late are nothing for its log. Several callers and mounts: once the kernel has heard that a daemon knows no INTERRUPT
+/// it sends it no more, so each mount has one moment in which a reply can come too late. Most meet it.
+#[test]
+fn killed_callers_leave_no_word_in_the_log() {
+    let place = Place::with_firmware();
+    for round in 0..6 {
+        let mount = place.mount("relaxed,threads=8");
+        let start = |name: String| {
+            let to = format!("of={name}");
+            let words = ["if=/dev/zero", &to, "bs=4k", "count=10000", "oflag=direct", "status=none"];
+            Command::new("dd").args(words).current_dir(mount.root()).spawn().expect("dd")
+        };
+        let mut writers: Vec<_> = (0..8).map(|writer| start(format!("file{writer}"))).collect();
+        support::eventually("every writer writes", || {
+            let written = |writer| fs::metadata(mount.path(&format!("file{writer}"))).is_ok_and(|metadata| metadata.len() > 0);
+            (0..writers.len()).all(written)
+        });
+        writers.iter_mut().for_each(|writer| writer.kill().expect("killed"));
+        for writer in &mut writers {
+            writer.wait().expect("ended");
+        }
+        for entry in fs::read_dir(mount.root()).expect("listed") {
+            fs::remove_file(entry.expect("an entry").path()).expect("removed");
+        }
+        mount.unmount();
+        let said = fs::read_to_string(place.path("log")).expect("a log");
+        assert!(!said.contains("ERROR") && !said.contains("WARN"), "round {round}: {said}");
+    }
 }
