@@ -34,6 +34,8 @@ pub enum Difference {
     StoredBehindTheEndInThePage,
     /// A write past the cache leaves zeros before it, whatever was stored behind the end; ext4 (Linux 6.18) may show it.
     ZerosBeforeDirectWrites,
+    /// With the write-back cache the kernel takes writes before there is room for them; what has none is dropped, and the next write or fsync says so.
+    CachedWritesMayNotFit,
 }
 
 /// Host memory of a file system in user space, in bytes.

@@ -8,6 +8,7 @@ mod coherence;
 mod copying;
 mod exerciser;
 mod export;
+mod full;
 mod large;
 mod links;
 mod locks;
@@ -112,6 +113,10 @@ pub(crate) fn tests() -> Vec<Test> {
             space::file_system_totals,
             space::files_take_what_they_hold,
             space::a_nameless_inode_counts,
+            full::removed_space_is_there_for_fallocate,
+            full::removed_space_is_there_for_writes,
+            full::replaced_space_is_there_at_once,
+            full::a_writer_is_told_in_time,
             times::set_now_and_omitted,
             times::from_1901_to_2446,
             times::changed_by_what_changes,

@@ -1,0 +1,162 @@
+//! Where the space ends: what a removed file gives back is there at once, and who writes on is told.
+
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::FileExt;
+
+use rustix::fs::FallocateFlags;
+use rustix::io::Errno;
+
+use super::sizes::{open, pattern};
+use crate::filled::Filled;
+use crate::scene::{Difference, Scene};
+
+const MEBIBYTE: u64 = 1 << 20;
+/// What the tests have to themselves.
+const SPACE_BYTES: u64 = 64 * MEBIBYTE;
+const ROUNDS: usize = 30;
+
+/// Room as left beside nearly all of [`SPACE_BYTES`]: what maps and proves it.
+const NEARLY_BYTES: u64 = SPACE_BYTES - 6 * MEBIBYTE;
+
+/// When `unlink` and `close` have returned, a new file gets the space.
+pub(crate) fn removed_space_is_there_for_fallocate(scene: &Scene<'_>) {
+    let filled = Filled::but(scene, SPACE_BYTES);
+    for round in 0..ROUNDS {
+        let file = File::create_new(scene.path("file")).expect("made");
+        rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, NEARLY_BYTES).unwrap_or_else(|error| panic!("round {round}: {error}"));
+        // In turns the name goes first, or the descriptor.
+        if round % 2 == 0 {
+            fs::remove_file(scene.path("file")).expect("removed");
+            drop(file);
+        } else {
+            drop(file);
+            fs::remove_file(scene.path("file")).expect("removed");
+        }
+    }
+    drop(filled);
+}
+
+/// The same for who writes.
+pub(crate) fn removed_space_is_there_for_writes(scene: &Scene<'_>) {
+    let filled = Filled::but(scene, SPACE_BYTES);
+    let piece = pattern(1, MEBIBYTE as usize);
+    for round in 0..ROUNDS / 5 {
+        let file = File::create_new(scene.path("file")).expect("made");
+        for offset in (0..NEARLY_BYTES).step_by(MEBIBYTE as usize) {
+            file.write_all_at(&piece, offset).unwrap_or_else(|error| panic!("round {round}, at {offset}: {error}"));
+        }
+        file.sync_all().unwrap_or_else(|error| panic!("round {round}: {error}"));
+        if round % 2 == 0 {
+            fs::remove_file(scene.path("file")).expect("removed");
+            drop(file);
+        } else {
+            drop(file);
+            fs::remove_file(scene.path("file")).expect("removed");
+        }
+    }
+    drop(filled);
+}
+
+/// And by a rename over it, which removes a file as well.
+pub(crate) fn replaced_space_is_there_at_once(scene: &Scene<'_>) {
+    let filled = Filled::but(scene, SPACE_BYTES);
+    let small = scene.path("small");
+    for round in 0..ROUNDS {
+        let file = File::create(scene.path("file")).expect("made");
+        rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, NEARLY_BYTES).unwrap_or_else(|error| panic!("round {round}: {error}"));
+        drop(file);
+        fs::write(&small, "small").expect("made");
+        fs::rename(&small, scene.path("file")).expect("replaced");
+    }
+    drop(filled);
+}
+
+/// More than a kernel keeps of a small file system's writes before it sends them.
+const WRITTEN_BYTES_MAX: u64 = 512 * MEBIBYTE;
+const PIECE: usize = 64 << 10;
+
+/// What the piece at an offset holds.
+fn piece_at(offset: u64) -> Vec<u8> {
+    let mut bytes = pattern(offset / PIECE as u64, PIECE);
+    bytes[..8].copy_from_slice(&offset.to_le_bytes());
+    bytes
+}
+
+fn is_no_space(error: &io::Error) -> bool {
+    error.raw_os_error() == Some(Errno::NOSPC.raw_os_error())
+}
+
+/// Writes on and on from a descriptor that was opened while there was room; where it was told that there is none, and what it had synchronised.
+struct Written {
+    told_at: u64,
+    synchronised: u64,
+}
+
+fn write_until_told(file: &File) -> Written {
+    let mut written = Written { told_at: 0, synchronised: 0 };
+    while written.told_at < WRITTEN_BYTES_MAX {
+        if let Err(error) = file.write_all_at(&piece_at(written.told_at), written.told_at) {
+            assert!(is_no_space(&error), "{error}");
+            return written;
+        }
+        written.told_at += PIECE as u64;
+        if written.told_at == 16 * MEBIBYTE {
+            file.sync_all().expect("there is room for 16 MiB");
+            written.synchronised = written.told_at;
+        }
+    }
+    panic!("{} MiB were taken where {} MiB are free, and nobody said so", WRITTEN_BYTES_MAX >> 20, (SPACE_BYTES + LARGE_BYTES) >> 20);
+}
+
+/// Beside [`SPACE_BYTES`], so that there is room enough when the file is opened.
+const LARGE_BYTES: u64 = 32 * MEBIBYTE;
+
+/// All bytes up to the size are there and can be read; of those that were written each is what it was, or, where cached writes may be dropped,
+/// nothing; what was synchronised is there.
+fn assert_size_is_true(scene: &Scene<'_>, written: &Written, when: &str) -> u64 {
+    let file = File::open(scene.path("file")).expect("opened");
+    let size = file.metadata().expect("open").len();
+    assert!(size >= written.synchronised, "{when}: {size} B, where {} were synchronised", written.synchronised);
+    assert!(size <= written.told_at + PIECE as u64, "{when}: {size} B, where {} were written", written.told_at);
+    let mut found = vec![0; PIECE];
+    for offset in (0..size).step_by(PIECE) {
+        let length = PIECE.min((size - offset) as usize);
+        file.read_exact_at(&mut found[..length], offset).unwrap_or_else(|error| panic!("{when}: at {offset} of {size}: {error}"));
+        let expected = piece_at(offset);
+        let dropped = offset >= written.synchronised && scene.differs(Difference::CachedWritesMayNotFit);
+        // A piece that the end of space cut may be zeros behind the cut.
+        let whole = offset + length as u64 <= written.told_at;
+        let right = (0..length).all(|at| found[at] == expected[at] || (found[at] == 0 && (dropped || !whole)));
+        assert!(right, "{when}: the piece at {offset} of {size}, {} synchronised, told at {}", written.synchronised, written.told_at);
+    }
+    assert_eq!(file.read_at(&mut found, size).expect("read"), 0, "{when}: the end");
+    size
+}
+
+/// A file system fills up under a writer that has opened its file while there was room. It is told soon, and the file's size is true.
+pub(crate) fn a_writer_is_told_in_time(scene: &Scene<'_>) {
+    let filled = Filled::but(scene, SPACE_BYTES + LARGE_BYTES);
+    let file = open(scene, "file");
+    let written = write_until_told(&file);
+    let synced = file.sync_all();
+    if !scene.differs(Difference::CachedWritesMayNotFit) {
+        synced.expect("what was taken has its room");
+    } else if let Err(error) = synced {
+        assert!(is_no_space(&error), "{error}");
+    }
+    let size = assert_size_is_true(scene, &written, "at once");
+    drop(file);
+    assert_eq!(assert_size_is_true(scene, &written, "when closed"), size);
+    drop(filled);
+    // With room again the file can be written on, and nothing is left of the error.
+    let file = OpenOptions::new().write(true).open(scene.path("file")).expect("opened");
+    file.write_all_at(b"more", size).expect("there is room again");
+    file.sync_all().expect("nothing is left of it");
+    file.set_len(size).expect("as before");
+    drop(file);
+    if scene.can_remount() {
+        scene.remount("");
+        assert_eq!(assert_size_is_true(scene, &written, "after a remount"), size);
+    }
+}
