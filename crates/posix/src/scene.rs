@@ -36,6 +36,8 @@ pub enum Difference {
     ZerosBeforeDirectWrites,
     /// With the write-back cache the kernel takes writes before there is room for them; what has none is dropped, and the next write or fsync says so.
     CachedWritesMayNotFit,
+    /// A call that answers ENOSPC has changed nothing; on ext4 a part of its range may be done.
+    NoSpaceChangesNothing,
 }
 
 /// Host memory of a file system in user space, in bytes.

@@ -6,6 +6,7 @@ mod attributes;
 mod behind_the_end;
 mod coherence;
 mod copying;
+mod descriptors;
 mod exerciser;
 mod export;
 mod full;
@@ -84,6 +85,9 @@ pub(crate) fn tests() -> Vec<Test> {
             copying::ranges,
             copying::refusals,
             exerciser::random_operations,
+            descriptors::agree,
+            descriptors::agree_with_little_space,
+            descriptors::agree_at_the_end_of_space,
             mapping::shared_is_coherent,
             mapping::private_is_private,
             mapping::beyond_the_end,
