@@ -84,7 +84,7 @@ impl Host for Mounted {
             Difference::HolesAreData | Difference::TimesOutOfRange | Difference::StoredBehindTheEnd | Difference::CachedWritesMayNotFit => {
                 self.mode == "relaxed"
             }
-            Difference::StoredBehindTheEndInThePage => self.mode == "strict",
+            Difference::StoredBehindTheEndInThePage | Difference::RefusedBytesAreLoaded => self.mode == "strict",
             _ => true,
         }
     }

@@ -38,6 +38,9 @@ pub enum Difference {
     CachedWritesMayNotFit,
     /// A call that answers ENOSPC has changed nothing; on ext4 a part of its range may be done.
     NoSpaceChangesNothing,
+    /// Through the kernel's cache without write-back a mapping shows the bytes of a write that found no space until the page is mapped or read
+    /// anew, and loses what was stored there and not synchronised: the kernel puts the bytes into the page before it asks.
+    RefusedBytesAreLoaded,
 }
 
 /// Host memory of a file system in user space, in bytes.

@@ -72,6 +72,8 @@ struct Run {
     scarce: bool,
     /// Whether what answers ENOSPC has changed nothing.
     whole_or_nothing: bool,
+    /// Whether a mapping shows what was refused until it is made anew, and what was stored in the same pages goes with it.
+    refused_are_loaded: bool,
     done: Vec<String>,
 }
 
@@ -111,6 +113,7 @@ impl Run {
             held: [false; PAGES],
             scarce,
             whole_or_nothing: scene.differs(Difference::NoSpaceChangesNothing),
+            refused_are_loaded: scene.differs(Difference::RefusedBytesAreLoaded),
             done: Vec::new(),
         }
     }
@@ -169,6 +172,9 @@ impl Run {
                 assert!(count == bytes.len() || (self.scarce && (1..bytes.len()).contains(&count)), "{count} of {} B", bytes.len());
                 self.put(offset, &bytes[..count]);
                 self.hold((offset, count as u64), true);
+                if count < bytes.len() {
+                    self.map_anew();
+                }
             }
             Err(error) if self.scarce && is_no_space(&error) => self.without_space(offset, bytes),
             Err(error) => panic!("{error}"),
@@ -178,6 +184,7 @@ impl Run {
     /// After ENOSPC: everything is as before, or, on a file system that promises less, some of the range is done.
     fn without_space(&mut self, offset: u64, bytes: &[u8]) {
         self.done.push("  no space".to_owned());
+        self.map_anew();
         if self.whole_or_nothing {
             return;
         }
@@ -196,7 +203,22 @@ impl Run {
 
     // Operations.
 
+    /// Where a mapping shows what was refused.
+    fn map_anew(&mut self) {
+        if self.refused_are_loaded {
+            self.mapping = Mapping::new(&self.files[CACHED], LENGTH_MAX as usize, true, true).expect("mapped");
+        }
+    }
+
+    /// Where a refused write takes stores with it they are sent before.
+    fn keep_stores(&self) {
+        if self.scarce && self.refused_are_loaded {
+            self.mapping.sync().expect("synced");
+        }
+    }
+
     fn write_by(&mut self, file: usize) {
+        self.keep_stores();
         let range = self.range();
         let (offset, length) = if FLAGS[file] & libc::O_DIRECT != 0 { align(range) } else { range };
         self.note(["write", "", "write past the cache", "", "write synchronously"][file], (offset, length));
@@ -210,6 +232,7 @@ impl Run {
     }
 
     fn write_by_queue(&mut self, aio: bool) {
+        self.keep_stores();
         let range = self.range();
         let (offset, length) = if aio { align(range) } else { range };
         self.note(if aio { "write by libaio" } else { "write by io_uring" }, (offset, length));
@@ -224,6 +247,7 @@ impl Run {
 
     /// At the end by the descriptor or by the write's flag, whatever the offset.
     fn append(&mut self, by_flag: bool) {
+        self.keep_stores();
         let length = self.range().1.min(LENGTH_MAX - self.size());
         let end = self.size();
         self.note(if by_flag { "append by flag" } else { "append" }, (end, length));
@@ -253,6 +277,7 @@ impl Run {
     }
 
     fn write_by_an_appender(&mut self) {
+        self.keep_stores();
         let (offset, length) = self.range();
         let flags = ReadWriteFlags::from_bits_retain(libc::RWF_NOAPPEND as u32);
         self.note("write without appending", (offset, length));
