@@ -2,7 +2,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 
 use rustix::fs::FallocateFlags;
 use rustix::io::Errno;
@@ -10,6 +10,7 @@ use rustix::io::Errno;
 use super::sizes::{open, pattern};
 use crate::filled::Filled;
 use crate::scene::{Difference, Scene};
+use crate::sys::{Aligned, Mapping};
 
 const MEBIBYTE: u64 = 1 << 20;
 /// What the tests have to themselves.
@@ -159,4 +160,59 @@ pub(crate) fn a_writer_is_told_in_time(scene: &Scene<'_>) {
         scene.remount("");
         assert_eq!(assert_size_is_true(scene, &written, "after a remount"), size);
     }
+}
+
+/// What a file holds can be written over where nothing is left, in pieces of other lengths than it came in, through the cache, past it and by a
+/// mapping.
+pub(crate) fn what_is_there_is_written_over(scene: &Scene<'_>) {
+    let filled = Filled::but(scene, 3 * MEBIBYTE);
+    let file = open(scene, "file");
+    // Small pieces until there is no room, or more than there was.
+    let (piece, mut size) = (4096, 0);
+    while size < 8 * MEBIBYTE {
+        match file.write_all_at(&pattern(size, piece), size) {
+            Ok(()) => size += piece as u64,
+            Err(error) if is_no_space(&error) => break,
+            Err(error) => panic!("{error}"),
+        }
+    }
+    file.sync_all().expect("what was taken has its room");
+    file.set_len(size).expect("without what a refused piece left");
+    let hog = open(scene, "hog");
+    let mut hogged = 0;
+    while hogged < 64 * MEBIBYTE && rustix::fs::fallocate(&hog, FallocateFlags::KEEP_SIZE, hogged, 64 << 10).is_ok() {
+        hogged += 64 << 10;
+    }
+    let direct = OpenOptions::new().write(true).custom_flags(libc::O_DIRECT).open(scene.path("file")).expect("opened");
+    let mapping = Mapping::new(&file, size as usize, true, true).expect("mapped");
+    for (round, length) in [4096, 160 << 10, 1 << 20, 200 << 10].into_iter().enumerate() {
+        let parts = || (0..size).step_by(length).map(|offset| (offset, length.min((size - offset) as usize)));
+        let holds = |seed: u64, how: &str| {
+            rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).expect("forgotten");
+            let mut found = vec![0; size as usize];
+            file.read_exact_at(&mut found, 0).expect("read");
+            let right = parts().all(|(offset, length)| found[offset as usize..][..length] == pattern(seed + offset, length));
+            assert!(right, "{how}, in pieces of {length} B");
+        };
+        let seed = round as u64 * 1000;
+        for (offset, length) in parts() {
+            file.write_all_at(&pattern(seed + offset, length), offset).unwrap_or_else(|error| panic!("{length} B at {offset}: {error}"));
+        }
+        file.sync_all().unwrap_or_else(|error| panic!("fsync after pieces of {length} B: {error}"));
+        holds(seed, "written");
+        for (offset, length) in parts() {
+            let mut buffer = Aligned::of(&pattern(seed + 1 + offset, length));
+            direct.write_all_at(buffer.slice(), offset).unwrap_or_else(|error| panic!("{length} B past the cache at {offset}: {error}"));
+        }
+        holds(seed + 1, "written past the cache");
+        for (offset, length) in parts() {
+            mapping.set(offset as usize, &pattern(seed + 2 + offset, length));
+            if offset as usize / length % 3 == 2 {
+                mapping.sync().unwrap_or_else(|error| panic!("msync after {length} B at {offset}: {error}"));
+            }
+        }
+        mapping.sync().unwrap_or_else(|error| panic!("msync after pieces of {length} B: {error}"));
+        holds(seed + 2, "stored");
+    }
+    drop((hog, filled));
 }

@@ -121,6 +121,7 @@ pub(crate) fn tests() -> Vec<Test> {
             full::removed_space_is_there_for_writes,
             full::replaced_space_is_there_at_once,
             full::a_writer_is_told_in_time,
+            full::what_is_there_is_written_over,
             times::set_now_and_omitted,
             times::from_1901_to_2446,
             times::changed_by_what_changes,
