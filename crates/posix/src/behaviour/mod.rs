@@ -133,6 +133,8 @@ pub(crate) fn tests() -> Vec<Test> {
             rights::groups_beyond_the_first,
             rights::owners_change_by_the_rules,
             rights::set_id_bits_go_with_a_write,
+            rights::set_group_id_goes_with_a_write_from_outside,
+            rights::set_group_id_goes_with_an_allocation_from_outside,
             rights::set_id_bits_go_with_a_new_owner,
             rights::sticky_directories,
             rights::directories_hand_their_group_on,

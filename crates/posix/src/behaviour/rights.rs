@@ -5,7 +5,7 @@ use std::io::Write;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{Access, AtFlags, CWD, Mode};
+use rustix::fs::{Access, AtFlags, CWD, FallocateFlags, Mode};
 use rustix::io::Errno;
 
 use crate::scene::{ALICE, BOB, CAROL, SHARED, Scene, User, refused};
@@ -151,7 +151,7 @@ pub(crate) fn set_id_bits_go_with_a_write(scene: &Scene<'_>) {
                 assert_eq!(rustix::io::pwrite(&file, Aligned::new(4096).slice(), 0), Ok(4096));
             }),
         ),
-        ("fallocate", Box::new(|path| rustix::fs::fallocate(open(path), rustix::fs::FallocateFlags::empty(), 0, 9000).expect("allocated"))),
+        ("fallocate", Box::new(|path| rustix::fs::fallocate(open(path), FallocateFlags::empty(), 0, 9000).expect("allocated"))),
     ];
     for (what, action) in &actions {
         loses(scene, what, 0o4777, 0o777, action);
@@ -174,6 +174,57 @@ pub(crate) fn set_id_bits_go_with_a_write(scene: &Scene<'_>) {
         let from = File::open(&source).expect("opened");
         rustix::fs::copy_file_range(from, Some(&mut 0), open(path), Some(&mut 0), 6).expect("copied");
     });
+}
+
+/// A file that its group may not execute loses the set-group-id bit when who is not in the group changes it, and keeps it for who is.
+fn loses_set_group_id(scene: &Scene<'_>, what: &str, action: &(dyn Fn(&Path) + Sync)) {
+    loses(scene, what, 0o2666, 0o666, action);
+    loses(scene, what, 0o2766, 0o766, action);
+    loses(scene, what, 0o6666, 0o666, action);
+    let path = file_of(scene, "members", ALICE.uid, SHARED, 0o2666);
+    CAROL.does(|| action(&path));
+    assert_eq!(mode_of(&path), 0o2666, "{what} by a member of the group");
+    fs::remove_file(path).expect("removed");
+    let path = file_of(scene, "roots", ALICE.uid, ALICE.gid, 0o2666);
+    action(&path);
+    assert_eq!(mode_of(&path), 0o2666, "{what} by root");
+    fs::remove_file(path).expect("removed");
+}
+
+fn open_both_ways(path: &Path) -> File {
+    OpenOptions::new().read(true).write(true).open(path).expect("opened")
+}
+
+pub(crate) fn set_group_id_goes_with_a_write_from_outside(scene: &Scene<'_>) {
+    let source = scene.file("source", "source");
+    set_mode(&source, 0o644);
+    loses_set_group_id(scene, "write", &|path| writes(path).expect("written"));
+    loses_set_group_id(scene, "append", &|path| {
+        OpenOptions::new().append(true).open(path).expect("opened").write_all(b"x").expect("written");
+    });
+    loses_set_group_id(scene, "O_DIRECT", &|path| {
+        let file = OpenOptions::new().write(true).custom_flags(libc::O_DIRECT).open(path).expect("opened");
+        assert_eq!(rustix::io::pwrite(&file, Aligned::new(4096).slice(), 0), Ok(4096));
+    });
+    loses_set_group_id(scene, "truncate", &|path| open_both_ways(path).set_len(2).expect("truncated"));
+    loses_set_group_id(scene, "O_TRUNC", &|path| drop(OpenOptions::new().write(true).truncate(true).open(path).expect("opened")));
+    loses_set_group_id(scene, "copy_file_range", &|path| {
+        let from = File::open(&source).expect("opened");
+        assert_eq!(rustix::fs::copy_file_range(from, Some(&mut 0), open_both_ways(path), Some(&mut 0), 6), Ok(6));
+    });
+}
+
+pub(crate) fn set_group_id_goes_with_an_allocation_from_outside(scene: &Scene<'_>) {
+    let keep = FallocateFlags::KEEP_SIZE;
+    for (what, mode, offset) in [
+        ("fallocate", FallocateFlags::empty(), 0),
+        ("fallocate, the size kept", keep, 8192),
+        ("punch", FallocateFlags::PUNCH_HOLE | keep, 0),
+        ("zero range", FallocateFlags::ZERO_RANGE, 0),
+        ("zero range, the size kept", FallocateFlags::ZERO_RANGE | keep, 0),
+    ] {
+        loses_set_group_id(scene, what, &|path| rustix::fs::fallocate(open_both_ways(path), mode, offset, 4096).expect("allocated"));
+    }
 }
 
 pub(crate) fn set_id_bits_go_with_a_new_owner(scene: &Scene<'_>) {
