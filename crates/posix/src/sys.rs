@@ -243,3 +243,22 @@ pub(crate) fn attribute_names_size(path: &Path) -> io::Result<usize> {
     let size = unsafe { libc::listxattr(path.as_ptr(), std::ptr::null_mut(), 0) };
     usize::try_from(size).map_err(|_| io::Error::last_os_error())
 }
+
+/// Asks an epoll instance of its own to watch a descriptor.
+pub(crate) fn epoll_add(file: &File) -> io::Result<()> {
+    // SAFETY: no pointer is given.
+    let epoll = checked(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) })?;
+    // SAFETY: a new descriptor that nobody else owns.
+    let epoll = unsafe { OwnedFd::from_raw_fd(epoll) };
+    let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: 0 };
+    // SAFETY: both descriptors are open; the event lives across the call.
+    checked(unsafe { libc::epoll_ctl(epoll.as_raw_fd(), libc::EPOLL_CTL_ADD, file.as_raw_fd(), &raw mut event) }).map(drop)
+}
+
+/// What a descriptor is ready for now.
+pub(crate) fn poll_now(file: &File, events: libc::c_short) -> io::Result<libc::c_short> {
+    let mut asked = libc::pollfd { fd: file.as_raw_fd(), events, revents: 0 };
+    // SAFETY: one entry, which lives across the call; it waits for nothing.
+    checked(unsafe { libc::poll(&raw mut asked, 1, 0) })?;
+    Ok(asked.revents)
+}

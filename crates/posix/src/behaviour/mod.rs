@@ -76,6 +76,7 @@ pub(crate) fn tests() -> Vec<Test> {
             special::fifos,
             special::sockets,
             special::devices,
+            special::regular_files_are_always_ready,
             sizes::sparse_to_16_tebibytes,
             sizes::offsets_near_the_end_of_numbers,
             sizes::truncation_both_ways,

@@ -9,6 +9,7 @@ use rustix::fs::{CWD, FileType, Mode};
 use rustix::io::Errno;
 
 use crate::scene::{ALICE, Scene, refused};
+use crate::sys;
 
 pub(crate) fn fifos(scene: &Scene<'_>) {
     let path = scene.path("fifo");
@@ -79,4 +80,15 @@ pub(crate) fn devices(scene: &Scene<'_>) {
     ALICE.does(|| rustix::fs::mknodat(CWD, &path, FileType::Fifo, Mode::RUSR, 0)).expect("a FIFO is free to all");
     rustix::fs::mknodat(CWD, scene.path("file"), FileType::RegularFile, Mode::RUSR, 0).expect("made");
     assert!(fs::metadata(scene.path("file")).expect("there").is_file());
+}
+
+/// What is always ready can be asked by poll, and is nothing for epoll.
+pub(crate) fn regular_files_are_always_ready(scene: &Scene<'_>) {
+    let path = scene.file("file", "text");
+    let file = OpenOptions::new().read(true).write(true).open(&path).expect("opened");
+    for opened in [file, File::open(scene.directory()).expect("opened")] {
+        refused(sys::epoll_add(&opened), Errno::PERM);
+        let both = libc::POLLIN | libc::POLLOUT;
+        assert_eq!(sys::poll_now(&opened, both).expect("polled"), both, "ready at once for both");
+    }
 }
