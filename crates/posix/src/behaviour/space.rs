@@ -1,12 +1,14 @@
 //! statfs, `df`, `df -i`, `du`.
 
-use std::fs;
+use std::fs::{self, OpenOptions};
+use std::io::Write;
 use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::Path;
 
-use rustix::fs::{AtFlags, Mode, OFlags};
+use rustix::fs::{AtFlags, FallocateFlags, Mode, OFlags};
 
 use super::sizes::{open, pattern};
-use crate::scene::Scene;
+use crate::scene::{Difference, Scene};
 
 const BLOCK: u64 = 4096;
 
@@ -98,4 +100,95 @@ pub(crate) fn a_nameless_inode_counts(scene: &Scene<'_>) {
     drop(file);
     fs::remove_file(scene.path("named")).expect("removed");
     eventually("it went with its name", || inodes_used(&totals(scene)) == inodes_used(&before));
+}
+
+/// `st_blocks` by stat, in bytes.
+fn taken(path: &Path) -> u64 {
+    fs::metadata(path).expect("there").blocks() * 512
+}
+
+/// What `st_blocks` says right after a change is what a fresh mount says.
+fn assert_taken_stays(scene: &Scene<'_>, named: &[&str]) {
+    let all = || named.iter().map(|name| (*name, taken(&scene.path(name)))).collect::<Vec<_>>();
+    let before = all();
+    scene.remount("");
+    assert_eq!(before, all(), "st_blocks before and after a remount");
+}
+
+pub(crate) fn blocks_after_an_attribute(scene: &Scene<'_>) {
+    // More than an inode holds; on ext4 as much as it has room for.
+    let length = if scene.differs(Difference::LargeAttributes) { 60_000 } else { 3500 };
+    for (name, bytes) in [("empty", 0), ("small", 100), ("large", 300_000)] {
+        let path = scene.file(name, pattern(1, bytes));
+        // What the kernel keeps of it is of before.
+        let file = open(scene, name);
+        file.sync_all().expect("synced");
+        let before = taken(&path);
+        rustix::fs::setxattr(&path, "user.large", &pattern(2, length), rustix::fs::XattrFlags::CREATE).expect("set");
+        assert!(
+            (before + length as u64..=before + length as u64 + 32_768).contains(&taken(&path)),
+            "{name}: {} B with an attribute, {before} without",
+            taken(&path)
+        );
+        let kept = rustix::fs::fstat(&file).expect("open");
+        assert_eq!(kept.st_blocks as u64 * 512, taken(&path), "{name}: by the descriptor");
+    }
+    assert_taken_stays(scene, &["empty", "small", "large"]);
+    for name in ["empty", "small", "large"] {
+        rustix::fs::removexattr(scene.path(name), "user.large").expect("removed");
+    }
+    assert!(taken(&scene.path("empty")) < 3500, "{} B are taken by nothing", taken(&scene.path("empty")));
+    assert_taken_stays(scene, &["empty", "small", "large"]);
+}
+
+pub(crate) fn blocks_after_a_synchronised_write(scene: &Scene<'_>) {
+    let names = ["small", "page", "large", "sparse", "overwritten", "appended", "shrunk"];
+    for (name, offset, length) in [
+        ("small", 0, 100),
+        ("page", 0, 4096),
+        ("large", 0, 3 << 20),
+        ("sparse", 10 << 20, 70_000),
+        ("overwritten", 0, 200_000),
+        ("shrunk", 0, 500_000),
+    ] {
+        let file = open(scene, name);
+        assert_eq!(taken(&scene.path(name)), 0);
+        file.write_all_at(&pattern(1, length), offset).expect("written");
+        // Whatever it is now, it is not kept.
+        let _before = taken(&scene.path(name));
+        file.sync_all().expect("synced");
+        // The descriptor is still open.
+        let (by_name, by_file) = (taken(&scene.path(name)), rustix::fs::fstat(&file).expect("open").st_blocks as u64 * 512);
+        assert_eq!(by_name, by_file, "{name}");
+        assert!((length as u64..=length as u64 + 131_072).contains(&by_name) || length < 4096, "{name}: {by_name} B for {length}");
+    }
+    let file = open(scene, "overwritten");
+    file.write_all_at(&pattern(2, 50_000), 70_001).expect("written");
+    file.sync_all().expect("synced");
+    drop(file);
+    let mut file = OpenOptions::new().append(true).create(true).open(scene.path("appended")).expect("opened");
+    for number in 0..50 {
+        file.write_all(&pattern(number, 3000)).expect("appended");
+        file.sync_data().expect("synced");
+    }
+    open(scene, "shrunk").set_len(1000).expect("shrunk");
+    drop(file);
+    assert_taken_stays(scene, &names);
+}
+
+/// Bytes in space that was given out take nothing more, wherever in a block the range begins and ends.
+pub(crate) fn blocks_of_given_space_stay(scene: &Scene<'_>) {
+    let offsets = [2000, 5000, 300_123, 65_536, 999_000, 1_001_000];
+    // A file each: on ext4 a block of the mapping is counted once a file has more pieces than its inode has room for.
+    let names = offsets.map(|offset| offset.to_string());
+    for (offset, name) in offsets.into_iter().zip(&names) {
+        let file = open(scene, name);
+        rustix::fs::fallocate(&file, FallocateFlags::empty(), 1234, 1_000_000).expect("given out");
+        let given = taken(&scene.path(name));
+        assert!((1_000_000..1_200_000).contains(&given), "{given}");
+        file.write_all_at(&pattern(3, 100), offset).expect("written");
+        file.sync_all().expect("synced");
+        assert_eq!(taken(&scene.path(name)), given, "100 B at {offset}");
+    }
+    assert_taken_stays(scene, &names.each_ref().map(String::as_str));
 }
