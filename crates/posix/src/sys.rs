@@ -98,6 +98,28 @@ impl Mapping {
         unsafe { rustix::mm::msync(self.address.cast(), self.length, MsyncFlags::SYNC) }
     }
 
+    /// Lets the kernel store bytes, as read(2) does into its buffer: how many there was room for, `EFAULT` where a program would get SIGBUS at once.
+    pub(crate) fn set_by_kernel(&self, at: usize, bytes: &[u8]) -> io::Result<usize> {
+        assert!(at + bytes.len() <= self.length);
+        let (reader, mut writer) = io::pipe()?;
+        let mut stored = 0;
+        // A pipe holds more than a page.
+        for part in bytes.chunks(ALIGNMENT as usize) {
+            io::Write::write_all(&mut writer, part)?;
+            // SAFETY: the kernel stores inside the mapping, which the caller made writable, and reports pages that it cannot by EFAULT.
+            let result = unsafe { libc::read(reader.as_raw_fd(), self.address.add(at + stored).cast(), part.len()) };
+            match usize::try_from(result) {
+                Ok(count) => stored += count,
+                Err(_) if stored == 0 => return Err(io::Error::last_os_error()),
+                Err(_) => break,
+            }
+            if !stored.is_multiple_of(ALIGNMENT as usize) && stored < bytes.len() {
+                break;
+            }
+        }
+        Ok(stored)
+    }
+
     /// Lets the kernel read `length` bytes of the mapping at `from`, as write(2) does with its buffer: `EFAULT` where a program would get SIGBUS.
     pub(crate) fn probe(&self, from: usize, length: usize) -> io::Result<usize> {
         assert!(from + length <= self.length);
