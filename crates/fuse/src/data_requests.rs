@@ -313,7 +313,12 @@ impl Door {
     }
 
     /// How much of a copy changes no part of a page that holds other bytes of the target; `None` where it begins with one ([DR5]).
-    fn whole_pages(&self, (from, from_offset): (InodeNumber, u64), (to, to_offset): (InodeNumber, u64), length: u64) -> Result<Option<u64>> {
+    fn whole_pages(
+        &self,
+        (from, from_offset): (InodeNumber, u64),
+        (to, to_offset): (InodeNumber, u64),
+        length: u64,
+    ) -> Result<Option<u64>> {
         let length = length.min(self.fs.size(from)?.saturating_sub(from_offset));
         // The kernel has written the pages of the range back, so the daemon's end is not before any byte in them.
         let (end, size) = (to_offset.saturating_add(length), self.fs.size(to)?);
