@@ -94,7 +94,8 @@ impl fuser::Filesystem for Operations {
         let nothing = (mode, uid, gid, size) == (None, None, None, None) && atime.is_none() && mtime.is_none() && ctime.is_none();
         let file = inode(node);
         // A request that asks for nothing comes before the space of a file changes ([F5]).
-        let kill_set_group_id = nothing && self.0.loses_set_group_id(request, file).unwrap_or(false);
+        let kill_set_id = kill_set_id || nothing;
+        let kill_set_group_id = kill_set_id && self.0.loses_set_group_id(request, file).unwrap_or(false);
         let set = SetAttributes {
             permissions: mode.map(permissions),
             uid,
@@ -103,7 +104,7 @@ impl fuser::Filesystem for Operations {
             atime: atime.map(set_time),
             mtime: mtime.map(set_time),
             ctime: ctime.map(timestamp),
-            kill_set_id: kill_set_id || nothing,
+            kill_set_id,
             kill_set_group_id,
         };
         let kills = set.kill_set_id || uid.is_some() || gid.is_some() || size.is_some();

@@ -1,8 +1,8 @@
 //! Which files are open for writing behind the kernel's write-back cache, and what their writers have still to be told.
 //!
 //! [WR1] The space that such a file takes changes whenever the kernel writes back, and the kernel does not ask again by itself while it keeps
-//!       the attributes. They hold for a short time only, and `fsync` drops them where the space has changed since they were told. So that
-//!       a log that is synchronised after each record does not pay a request more for each, only so often in a second.
+//!       the attributes. They hold for a short time only, and `fsync` drops them where the space has changed since they were told: of one file
+//!       only so often in a second, so that a log that is synchronised after each record does not pay one more request for each.
 //! [WR2] When bytes that came back from the cache were lost, the next `write` is told: the kernel asks for attributes before a cached
 //!       `write`, with the handle of a writer, as soon as it has none that hold. The error is given once.
 
@@ -14,22 +14,15 @@ use std::time::{Duration, Instant};
 use fuser::Errno;
 use tandemfs_format::InodeNumber;
 
-/// How often in a second `fsync` drops attributes.
-const DROPS_PER_SECOND_MAX: u32 = 200;
+/// How often in a second `fsync` drops the attributes of a file.
+const DROPS_PER_SECOND_MAX: u32 = 100;
 
 /// Files open for writing.
 #[derive(Debug, Default)]
 pub(crate) struct Writers {
-    open: Mutex<Open>,
+    open: Mutex<HashMap<u64, File>>,
     /// Files that are open: nearly always few or none, and then nobody needs the lock.
     files: AtomicUsize,
-}
-
-#[derive(Debug, Default)]
-struct Open {
-    files: HashMap<u64, File>,
-    /// When the second began in which drops are counted, and how many there were.
-    drops: Option<(Instant, u32)>,
 }
 
 #[derive(Debug, Default)]
@@ -37,6 +30,8 @@ struct File {
     openers: u32,
     /// The space that the kernel was told last, in 512 B.
     told_512: Option<u64>,
+    /// When the second began in which drops are counted, and how many there were.
+    drops: Option<(Instant, u32)>,
     lost: Option<Errno>,
 }
 
@@ -44,20 +39,20 @@ impl Writers {
     /// One more opener.
     pub(crate) fn add(&self, inode: InodeNumber) {
         let mut open = self.lock();
-        open.files.entry(inode.get()).or_default().openers += 1;
-        self.files.store(open.files.len(), Ordering::Release);
+        open.entry(inode.get()).or_default().openers += 1;
+        self.files.store(open.len(), Ordering::Release);
     }
 
     /// One less.
     pub(crate) fn remove(&self, inode: InodeNumber) {
         let mut open = self.lock();
-        if let Some(file) = open.files.get_mut(&inode.get()) {
+        if let Some(file) = open.get_mut(&inode.get()) {
             file.openers -= 1;
             if file.openers == 0 {
-                open.files.remove(&inode.get());
+                open.remove(&inode.get());
             }
         }
-        self.files.store(open.files.len(), Ordering::Release);
+        self.files.store(open.len(), Ordering::Release);
     }
 
     /// Whether a file is open for writing.
@@ -72,22 +67,14 @@ impl Writers {
 
     /// Whether attributes are to be dropped, where a file takes so much space now ([WR1]).
     pub(crate) fn must_drop_attributes(&self, inode: InodeNumber, space_512: u64) -> bool {
-        if self.files.load(Ordering::Acquire) == 0 {
-            return false;
-        }
-        let mut open = self.lock();
-        let Open { files, drops } = &mut *open;
-        let Some(file) = files.get_mut(&inode.get()).filter(|file| file.told_512 != Some(space_512)) else { return false };
-        let (_, count) = match drops {
-            Some(second) if second.0.elapsed() < Duration::from_secs(1) => second,
-            _ => drops.insert((Instant::now(), 0)),
-        };
-        *count += 1;
-        let drops = *count <= DROPS_PER_SECOND_MAX;
-        if drops {
-            file.told_512 = Some(space_512);
-        }
-        drops
+        self.with(inode, |file| {
+            let drops = file.told_512 != Some(space_512) && file.may_drop();
+            if drops {
+                file.told_512 = Some(space_512);
+            }
+            drops
+        })
+        .unwrap_or(false)
     }
 
     /// Bytes that came back from the cache were lost ([WR2]).
@@ -104,11 +91,22 @@ impl Writers {
         if self.files.load(Ordering::Acquire) == 0 {
             return None;
         }
-        self.lock().files.get_mut(&inode.get()).map(act)
+        self.lock().get_mut(&inode.get()).map(act)
     }
 
-    fn lock(&self) -> MutexGuard<'_, Open> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<u64, File>> {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl File {
+    fn may_drop(&mut self) -> bool {
+        let (_, count) = match &mut self.drops {
+            Some(second) if second.0.elapsed() < Duration::from_secs(1) => second,
+            second => second.insert((Instant::now(), 0)),
+        };
+        *count += 1;
+        *count <= DROPS_PER_SECOND_MAX
     }
 }
 

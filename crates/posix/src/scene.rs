@@ -30,7 +30,7 @@ pub enum Difference {
     /// With the write-back cache what a mapping stored behind the end may show when a truncation or a write behind a gap makes the file longer: the
     /// kernel sends the page after the new size, and tells of neither before.
     StoredBehindTheEnd,
-    /// Without it, but through the kernel's cache, the same after a write behind a gap that ends in the page: the kernel sends the page whole.
+    /// Without it, but through the kernel's cache, the same after a write behind a gap that begins in the page: the kernel sends the page whole.
     StoredBehindTheEndInThePage,
     /// A write past the cache leaves zeros before it, whatever was stored behind the end; ext4 (Linux 6.18) may show it.
     ZerosBeforeDirectWrites,
@@ -38,6 +38,8 @@ pub enum Difference {
     CachedWritesMayNotFit,
     /// A call that answers ENOSPC has changed nothing; on ext4 a part of its range may be done.
     NoSpaceChangesNothing,
+    /// epoll takes files and directories, which are always ready: the kernel asks whether there is a way to poll, which all FUSE files have.
+    EpollTakesFiles,
     /// Through the kernel's cache without write-back a mapping shows the bytes of a write that found no space until the page is mapped or read
     /// anew, and loses what was stored there and not synchronised: the kernel puts the bytes into the page before it asks.
     RefusedBytesAreLoaded,

@@ -34,8 +34,21 @@ fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
     }
 }
 
+/// The totals once they do not move any more: the kernel gives up some files of earlier tests a little after their last descriptor is closed.
+fn settled(scene: &Scene<'_>) -> rustix::fs::StatVfs {
+    let (mut last, mut since) = (totals(scene), std::time::Instant::now());
+    eventually("the totals come to rest", || {
+        let now = totals(scene);
+        if (now.f_bfree, now.f_ffree) != (last.f_bfree, last.f_ffree) {
+            (last, since) = (now, std::time::Instant::now());
+        }
+        since.elapsed() > std::time::Duration::from_millis(200)
+    });
+    last
+}
+
 pub(crate) fn file_system_totals(scene: &Scene<'_>) {
-    let before = totals(scene);
+    let before = settled(scene);
     assert_eq!(before.f_namemax, 255);
     assert!(before.f_bavail <= before.f_bfree && before.f_bfree < before.f_blocks && before.f_ffree < before.f_files);
     let file = open(scene, "file");
@@ -55,7 +68,7 @@ pub(crate) fn file_system_totals(scene: &Scene<'_>) {
     for entry in fs::read_dir(scene.directory()).expect("listed") {
         fs::remove_file(entry.expect("entry").path()).expect("removed");
     }
-    eventually("the inodes come back", || inodes_used(&totals(scene)) == inodes_used(&before));
+    eventually("the inodes come back", || inodes_used(&totals(scene)) <= inodes_used(&before));
     // The directory itself may keep pages that held the names.
     eventually("the space comes back", || (before.f_bfree - totals(scene).f_bfree.min(before.f_bfree)) * BLOCK <= 32 << 10);
     let seen = std::process::Command::new("df").args(["--output=size,avail,itotal,iavail", "-B1"]).arg(scene.root()).output().expect("df");
@@ -93,13 +106,13 @@ pub(crate) fn a_nameless_inode_counts(scene: &Scene<'_>) {
     assert_eq!(inodes_used(&during) - inodes_used(&before), 1);
     assert!((before.f_bfree - during.f_bfree) * BLOCK >= 4 << 20);
     drop(file);
-    eventually("nobody has it any more", || inodes_used(&totals(scene)) == inodes_used(&before));
+    eventually("nobody has it any more", || inodes_used(&totals(scene)) <= inodes_used(&before));
     // With a name in between.
     let file = rustix::fs::open(scene.directory(), OFlags::TMPFILE | OFlags::RDWR, Mode::RUSR).expect("O_TMPFILE");
     rustix::fs::linkat(&file, "", rustix::fs::CWD, scene.path("named"), AtFlags::EMPTY_PATH).expect("named");
     drop(file);
     fs::remove_file(scene.path("named")).expect("removed");
-    eventually("it went with its name", || inodes_used(&totals(scene)) == inodes_used(&before));
+    eventually("it went with its name", || inodes_used(&totals(scene)) <= inodes_used(&before));
 }
 
 /// `st_blocks` by stat, in bytes.
