@@ -1,0 +1,394 @@
+//! What both sides agree on by the first request: a file system says what it wants, the kernel what it offers.
+//!
+//! [N1] Nothing is agreed on that the kernel does not offer; sizes are the smaller of both.
+//! [N2] Flags by which this crate speaks (`BIG_WRITES`, `MAX_PAGES`, `INIT_EXT`) are added by itself, `OVER_IO_URING` by the session once its
+//!      rings exist. `PASSTHROUGH` is not served, and never agreed on.
+//! [N3] With a kernel of another major version the protocol's own rules hold: a newer one is told ours and asks again.
+
+use std::fmt;
+use std::ops::{BitOr, BitOrAssign, Sub};
+
+use crate::abi::{self, InitOut};
+use crate::request::{Dialect, Init};
+
+/// Smallest size of a WRITE that can be agreed on.
+const MAX_WRITE_MIN: u32 = 4096;
+/// Pages of a request with a kernel that is not told how many.
+const PAGES_DEFAULT: usize = 32;
+
+/// Abilities of kernel and file system: both words of the flags of INIT.
+#[derive(Clone, Copy, PartialEq, Eq, Default)]
+pub struct InitFlags(u64);
+
+macro_rules! flags {
+    ($($(#[$about:meta])* $name:ident = $bit:literal),* $(,)?) => {
+        impl InitFlags {
+            $($(#[$about])* pub const $name: Self = Self(1 << $bit);)*
+        }
+        const NAMES: &[(u32, &str)] = &[$(($bit, stringify!($name))),*];
+    };
+}
+
+flags! {
+    /// Reads of the same file at the same time.
+    ASYNC_READ = 0,
+    /// POSIX locks are the file system's.
+    POSIX_LOCKS = 1,
+    /// O_TRUNC comes with OPEN.
+    ATOMIC_O_TRUNC = 3,
+    /// Look-ups of `.` and `..`, by number: file handles, and so NFS.
+    EXPORT_SUPPORT = 4,
+    /// Writes of more than a page ([N2]).
+    BIG_WRITES = 5,
+    /// The umask is the file system's.
+    DONT_MASK = 6,
+    /// The kernel can splice from the device.
+    SPLICE_WRITE = 7,
+    /// The kernel can move pages.
+    SPLICE_MOVE = 8,
+    /// The kernel can splice to the device.
+    SPLICE_READ = 9,
+    /// BSD locks are the file system's.
+    FLOCK_LOCKS = 10,
+    /// Commands for directories.
+    HAS_IOCTL_DIR = 11,
+    /// Pages are dropped when a file looks changed.
+    AUTO_INVAL_DATA = 12,
+    /// READDIRPLUS.
+    DO_READDIRPLUS = 13,
+    /// READDIRPLUS where it pays only.
+    READDIRPLUS_AUTO = 14,
+    /// Direct I/O in several requests at a time.
+    ASYNC_DIO = 15,
+    /// Writes stay in the kernel's cache until they are written back.
+    WRITEBACK_CACHE = 16,
+    /// ENOSYS to OPEN ends opens.
+    NO_OPEN_SUPPORT = 17,
+    /// Look-ups and readdir in a directory at the same time.
+    PARALLEL_DIROPS = 18,
+    /// Set-id bits are the file system's, old rules.
+    HANDLE_KILLPRIV = 19,
+    /// Access control lists, checked by the kernel.
+    POSIX_ACL = 20,
+    /// ECONNABORTED after an abort.
+    ABORT_ERROR = 21,
+    /// The reply to INIT says the number of pages ([N2]).
+    MAX_PAGES = 22,
+    /// Targets of symbolic links are kept.
+    CACHE_SYMLINKS = 23,
+    /// ENOSYS to OPENDIR ends opens of directories.
+    NO_OPENDIR_SUPPORT = 24,
+    /// Pages are dropped on request only.
+    EXPLICIT_INVAL_DATA = 25,
+    /// The reply to INIT says the alignment of mappings.
+    MAP_ALIGNMENT = 26,
+    /// Submounts.
+    SUBMOUNTS = 27,
+    /// Set-id bits are the file system's, marked where they are to go (7.33).
+    HANDLE_KILLPRIV_V2 = 28,
+    /// SETXATTR has flags of its own (7.33).
+    SETXATTR_EXT = 29,
+    /// There is a second word of flags (7.36; [N2]).
+    INIT_EXT = 30,
+    /// A security context comes with what makes an inode (7.36).
+    SECURITY_CTX = 32,
+    /// DAX for single inodes (7.36).
+    HAS_INODE_DAX = 33,
+    /// A group comes with what makes an inode (7.38).
+    CREATE_SUPP_GROUP = 34,
+    /// Entries can be expired (7.38).
+    HAS_EXPIRE_ONLY = 35,
+    /// Shared mappings of files that are open for direct I/O (7.39).
+    DIRECT_IO_ALLOW_MMAP = 36,
+    /// Files backed by files (7.40; [N2]).
+    PASSTHROUGH = 37,
+    /// No file handles at all (7.40).
+    NO_EXPORT_SUPPORT = 38,
+    /// Requests can be sent again (7.40).
+    HAS_RESEND = 39,
+    /// Mounts with mapped owners (7.41).
+    ALLOW_IDMAP = 40,
+    /// Requests over io_uring (7.42; [N2]).
+    OVER_IO_URING = 41,
+    /// The kernel gives up on requests that take too long (7.43).
+    REQUEST_TIMEOUT = 42,
+}
+
+impl InitFlags {
+    /// None.
+    pub const NONE: Self = Self(0);
+
+    /// The flags in the two words of the protocol.
+    pub const fn from_words(low: u32, high: u32) -> Self {
+        Self(low as u64 | (high as u64) << 32)
+    }
+
+    /// The two words of the protocol.
+    pub const fn words(self) -> (u32, u32) {
+        (self.0 as u32, (self.0 >> 32) as u32)
+    }
+
+    /// Whether all of these are set.
+    pub const fn contains(self, all: Self) -> bool {
+        self.0 & all.0 == all.0
+    }
+
+    /// Whether none is set.
+    pub const fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+
+    /// Those that both have.
+    pub const fn and(self, other: Self) -> Self {
+        Self(self.0 & other.0)
+    }
+}
+
+impl BitOr for InitFlags {
+    type Output = Self;
+
+    fn bitor(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+}
+
+impl BitOrAssign for InitFlags {
+    fn bitor_assign(&mut self, other: Self) {
+        self.0 |= other.0;
+    }
+}
+
+impl Sub for InitFlags {
+    type Output = Self;
+
+    fn sub(self, other: Self) -> Self {
+        Self(self.0 & !other.0)
+    }
+}
+
+impl FromIterator<Self> for InitFlags {
+    fn from_iter<I: IntoIterator<Item = Self>>(all: I) -> Self {
+        all.into_iter().fold(Self::NONE, |all, flag| all | flag)
+    }
+}
+
+impl fmt::Debug for InitFlags {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut list = formatter.debug_list();
+        for bit in (0..u64::BITS).filter(|bit| self.0 >> bit & 1 == 1) {
+            match NAMES.iter().find(|(known, _)| *known == bit) {
+                Some((_, name)) => list.entry(&format_args!("{name}")),
+                None => list.entry(&format_args!("1 << {bit}")),
+            };
+        }
+        list.finish()
+    }
+}
+
+/// What a file system wants. [`Wanted::default`] asks for sizes that suit most and for no ability.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Wanted {
+    /// Abilities; what the kernel lacks is left out ([`Agreed::missing`]).
+    pub flags: InitFlags,
+    /// Largest WRITE in bytes, at least 4,096.
+    pub max_write: u32,
+    /// Largest READ, WRITE or READDIR in pages; `None` = what `max_write` needs. The kernel's own limit is `fs.fuse.max_pages_limit`.
+    pub max_pages: Option<u16>,
+    /// Most bytes that the kernel reads ahead.
+    pub max_readahead: u32,
+    /// Most requests of read-ahead, write-back and the like at a time.
+    pub max_background: u16,
+    /// Of those, how many mean that there are many; `None` = three quarters.
+    pub congestion_threshold: Option<u16>,
+    /// Unit of times in nanoseconds: a power of ten up to 1,000,000,000.
+    pub time_granularity_ns: u32,
+    /// How many file systems may be stacked on this one.
+    pub max_stack_depth: u32,
+    /// With `REQUEST_TIMEOUT`: seconds after which the kernel gives up on a request, and with it on the mount.
+    pub request_timeout_s: u16,
+}
+
+impl Default for Wanted {
+    fn default() -> Self {
+        Self {
+            flags: InitFlags::NONE,
+            max_write: 1 << 20,
+            max_pages: None,
+            max_readahead: 128 << 10,
+            max_background: 12,
+            congestion_threshold: None,
+            time_granularity_ns: 1,
+            max_stack_depth: 0,
+            request_timeout_s: 0,
+        }
+    }
+}
+
+/// What was agreed on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Agreed {
+    /// Minor version that both speak.
+    pub minor: u32,
+    /// All that the kernel offered.
+    pub offered: InitFlags,
+    /// What holds.
+    pub flags: InitFlags,
+    /// What was wanted and not offered.
+    pub missing: InitFlags,
+    /// Largest WRITE in bytes.
+    pub max_write: u32,
+    /// Largest request in pages.
+    pub max_pages: u16,
+    /// Most bytes that the kernel reads ahead.
+    pub max_readahead: u32,
+    /// Most requests in the background.
+    pub max_background: u16,
+    /// Of those, how many mean that there are many.
+    pub congestion_threshold: u16,
+    /// Unit of times.
+    pub time_granularity_ns: u32,
+    /// How many file systems may be stacked on this one.
+    pub max_stack_depth: u32,
+    /// Seconds after which the kernel gives up on a request; 0 = never.
+    pub request_timeout_s: u16,
+}
+
+/// Why nothing can be agreed on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Disagreement {
+    /// The kernel is of a newer major version and asks again once it knows ours ([N3]).
+    AskAgain,
+    /// The kernel is older than Linux 5.2.
+    TooOld { major: u32, minor: u32 },
+}
+
+impl Agreed {
+    pub(crate) fn on(offer: &Init, wanted: &Wanted) -> Result<Self, Disagreement> {
+        if offer.major > abi::MAJOR {
+            return Err(Disagreement::AskAgain);
+        }
+        if offer.major < abi::MAJOR || offer.minor < abi::MINOR_MIN {
+            return Err(Disagreement::TooOld { major: offer.major, minor: offer.minor });
+        }
+        let spoken = InitFlags::BIG_WRITES | InitFlags::MAX_PAGES | InitFlags::INIT_EXT; // [N2]
+        let mine = InitFlags::OVER_IO_URING | InitFlags::PASSTHROUGH | spoken;
+        let mut offered = offer.flags;
+        if offer.minor < 38 {
+            offered = offered - InitFlags::SECURITY_CTX; // its length is not in the header yet
+        }
+        let max_write = wanted.max_write.max(MAX_WRITE_MIN);
+        let flags = ((wanted.flags - mine) | spoken).and(offered);
+        let max_background = wanted.max_background.max(1);
+        Ok(Self {
+            minor: offer.minor.min(abi::MINOR),
+            offered: offer.flags,
+            flags,
+            missing: wanted.flags - mine - offered,
+            max_write,
+            max_pages: wanted.max_pages.unwrap_or_else(|| pages(max_write)).max(1),
+            max_readahead: wanted.max_readahead.min(offer.max_readahead),
+            max_background,
+            congestion_threshold: wanted.congestion_threshold.unwrap_or(max_background.div_ceil(4) * 3).clamp(1, max_background),
+            time_granularity_ns: granularity(wanted.time_granularity_ns),
+            max_stack_depth: wanted.max_stack_depth,
+            request_timeout_s: if flags.contains(InitFlags::REQUEST_TIMEOUT) { wanted.request_timeout_s } else { 0 },
+        })
+    }
+
+    /// The reply to INIT.
+    pub(crate) fn reply(&self) -> InitOut {
+        let (flags, flags2) = self.flags.words();
+        InitOut {
+            major: abi::MAJOR,
+            minor: abi::MINOR,
+            max_readahead: self.max_readahead,
+            flags,
+            max_background: self.max_background,
+            congestion_threshold: self.congestion_threshold,
+            max_write: self.max_write,
+            time_gran: self.time_granularity_ns,
+            max_pages: self.max_pages,
+            flags2,
+            max_stack_depth: self.max_stack_depth,
+            request_timeout: self.request_timeout_s,
+            ..InitOut::default()
+        }
+    }
+
+    /// How requests are to be read from now on.
+    pub fn dialect(&self) -> Dialect {
+        Dialect { setxattr_ext: self.flags.contains(InitFlags::SETXATTR_EXT) }
+    }
+
+    /// Most bytes of a reply, its header aside: no request asks for more.
+    pub(crate) fn reply_bytes_max(&self) -> usize {
+        let pages = if self.flags.contains(InitFlags::MAX_PAGES) { usize::from(self.max_pages) } else { PAGES_DEFAULT };
+        (pages * rustix::param::page_size()).max(self.max_write as usize).max(abi::MIN_READ_BUFFER)
+    }
+}
+
+fn pages(bytes: u32) -> u16 {
+    let pages = (bytes as usize).div_ceil(rustix::param::page_size());
+    u16::try_from(pages).unwrap_or(u16::MAX)
+}
+
+/// The nearest power of ten that is no larger.
+fn granularity(wanted_ns: u32) -> u32 {
+    10_u32.pow(wanted_ns.clamp(1, 1_000_000_000).ilog10())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn offer(minor: u32, flags: InitFlags) -> Init {
+        Init { major: 7, minor, max_readahead: 128 << 10, flags }
+    }
+
+    #[test]
+    fn nothing_is_agreed_on_that_is_not_offered() {
+        let offered = InitFlags::BIG_WRITES | InitFlags::MAX_PAGES | InitFlags::INIT_EXT | InitFlags::POSIX_ACL | InitFlags::ALLOW_IDMAP;
+        let flags = InitFlags::POSIX_ACL | InitFlags::WRITEBACK_CACHE | InitFlags::ALLOW_IDMAP | InitFlags::HAS_RESEND;
+        let wanted = Wanted { flags, max_readahead: 1 << 20, ..Wanted::default() };
+        let agreed = Agreed::on(&offer(45, offered), &wanted).expect("agreed");
+        assert_eq!(agreed.flags, offered);
+        assert_eq!(agreed.missing, InitFlags::WRITEBACK_CACHE | InitFlags::HAS_RESEND);
+        assert_eq!((agreed.max_readahead, agreed.max_pages, agreed.minor), (128 << 10, 256, 45));
+        let reply = agreed.reply();
+        assert_eq!((reply.flags, reply.flags2), (1 << 5 | 1 << 20 | 1 << 22 | 1 << 30, 1 << 8));
+        assert_eq!(agreed.reply_bytes_max(), 1 << 20);
+    }
+
+    #[test]
+    fn without_pages_the_kernels_old_limit_holds() {
+        let agreed = Agreed::on(&offer(31, InitFlags::NONE), &Wanted { max_write: 4096, ..Wanted::default() }).expect("agreed");
+        assert_eq!((agreed.reply_bytes_max(), agreed.flags, agreed.minor), (128 << 10, InitFlags::NONE, 31));
+    }
+
+    #[test]
+    fn values_that_the_kernel_would_refuse_are_mended() {
+        let wanted = Wanted {
+            max_write: 1,
+            max_pages: Some(0),
+            max_background: 0,
+            congestion_threshold: Some(99),
+            time_granularity_ns: 999,
+            flags: InitFlags::PASSTHROUGH | InitFlags::OVER_IO_URING,
+            ..Wanted::default()
+        };
+        let agreed = Agreed::on(&offer(45, InitFlags::from_words(u32::MAX, u32::MAX)), &wanted).expect("agreed");
+        assert_eq!((agreed.max_write, agreed.max_pages, agreed.max_background, agreed.congestion_threshold), (4096, 1, 1, 1));
+        assert_eq!(agreed.time_granularity_ns, 100);
+        assert!(agreed.flags.and(InitFlags::PASSTHROUGH | InitFlags::OVER_IO_URING).is_empty(), "{:?}", agreed.flags);
+    }
+
+    #[test]
+    fn versions_that_are_not_spoken_are_told_apart() {
+        let newer = Init { major: 8, minor: 0, max_readahead: 0, flags: InitFlags::NONE };
+        assert_eq!(Agreed::on(&newer, &Wanted::default()), Err(Disagreement::AskAgain));
+        let older = offer(30, InitFlags::NONE);
+        assert_eq!(Agreed::on(&older, &Wanted::default()), Err(Disagreement::TooOld { major: 7, minor: 30 }));
+        let later = Agreed::on(&offer(99, InitFlags::NONE), &Wanted::default()).expect("agreed");
+        assert_eq!(later.minor, abi::MINOR);
+    }
+}
