@@ -1,8 +1,8 @@
 //! The structures and numbers of `linux/fuse.h`, protocol 7.31 to 7.45, under the kernel's names.
 //!
-//! [A1] Size and the place of every field are held at compile time; zerocopy refuses padding that has no name.
-//! [A2] Integers are in the byte order of the machine, as the kernel has them.
-//! [A3] What a structure of a version after 7.31 adds is named where it is used (`negotiation.rs`, [`crate::InitFlags`]).
+//! * A1: Size and the place of every field are held at compile time; zerocopy refuses padding that has no name.
+//! * A2: Integers are in the byte order of the machine, as the kernel has them.
+//! * A3: What a structure of a version after 7.31 adds is named where it is used (`negotiation.rs`, [`crate::InitFlags`]).
 //!
 //! Whoever serves a file system needs none of this: [`crate::Operation`] and [`crate::Reply`] speak plain types. It is public for programs
 //! that stand in for the kernel, as tests do.

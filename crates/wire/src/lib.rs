@@ -1,19 +1,97 @@
-//! The FUSE kernel protocol of Linux: requests are parsed once and borrow from the buffer that they came in ([`Operation`]).
+//! The FUSE kernel protocol of Linux: whatever a file system in a process needs to be mounted, and nothing of what a file system is.
+//!
+//! A [`Session`] reads requests of the kernel over `/dev/fuse`, or over io_uring where the kernel offers that, and gives each to a
+//! [`Handler`] with a [`Reply`]. Requests are parsed once and borrow from the buffer that they came in ([`Operation`]); replies are written
+//! where the kernel takes them. A handler answers at once, or parks the reply and lets another thread finish it ([`Reply::park`]), so that
+//! requests need no threads. A [`Notifier`] tells the kernel what it must not keep; [`mount()`] mounts, as root or by fusermount3.
 //!
 //! The protocol is spoken from version 7.31 (Linux 5.2) to 7.45 (Linux 6.18). Names are bytes, times are [`Time`], errors are [`Errno`].
+//!
+//! ```no_run
+//! use std::time::Duration;
+//!
+//! use tandemfs_wire::{
+//!     Attributes, Entry, Errno, Handler, MountOptions, Operation, Options, Reply, Request, Session, Wanted, mount,
+//! };
+//!
+//! /// One file, `/hello`, that can be read.
+//! struct Hello;
+//!
+//! const TEXT: &[u8] = b"Hello, kernel!\n";
+//! const VALID: Duration = Duration::from_secs(1);
+//!
+//! fn attributes(node: u64) -> Attributes {
+//!     match node {
+//!         1 => Attributes { ino: 1, mode: 0o040_755, nlink: 2, ..Attributes::default() },
+//!         _ => Attributes { ino: node, mode: 0o100_444, nlink: 1, size: TEXT.len() as u64, ..Attributes::default() },
+//!     }
+//! }
+//!
+//! impl Handler for Hello {
+//!     fn handle(&self, request: &Request<'_>, reply: Reply<'_>) {
+//!         match request.operation {
+//!             Operation::Lookup { name: b"hello" } => {
+//!                 let attributes = attributes(2);
+//!                 reply.entry(&Entry { node: 2, generation: 0, entry_valid: VALID, attributes_valid: VALID, attributes });
+//!             }
+//!             Operation::Lookup { .. } => reply.error(Errno::ENOENT),
+//!             Operation::Getattr { .. } => reply.attributes(&attributes(request.node), VALID),
+//!             Operation::Read { offset, size, .. } => reply.fill(size as usize, |buffer| {
+//!                 let rest = TEXT.get(offset as usize..).unwrap_or_default();
+//!                 let bytes = rest.len().min(buffer.len());
+//!                 buffer[..bytes].copy_from_slice(&rest[..bytes]);
+//!                 Ok(bytes)
+//!             }),
+//!             Operation::Forget { .. } | Operation::BatchForget(_) => reply.none(),
+//!             _ => reply.error(Errno::ENOSYS),
+//!         }
+//!     }
+//! }
+//!
+//! fn main() -> Result<(), Box<dyn std::error::Error>> {
+//!     let (device, mounted) = mount("/mnt/hello", &MountOptions { source: "hello".into(), ..MountOptions::default() })?;
+//!     let session = Session::start(device, Hello, &Wanted::default(), Options::default())?;
+//!     println!("{} answers: {:?}", mounted.path().display(), session.agreed().flags);
+//!     session.run()?; // until it is unmounted
+//!     Ok(())
+//! }
+//! ```
+
+// Where things are: `abi.rs` has the kernel's structures, `request/` parses ([Q1], [Q2]), `negotiation.rs` agrees ([N1]–[N3]), `reply/`
+// answers ([R1], [R2]; `sink.rs` [S1]–[S3] says where the bytes go), `serving.rs` is what every thread does with a request ([V1]–[V3]),
+// `device.rs` and `ring.rs` ([G1]–[G5]; `interrupts.rs` [I1], [I2]) are the two ways that requests come, `notify.rs` ([T1])
+// and `mount/` speak for themselves.
+//
+// *Architecture invariants:* nothing here knows a file system, and no operation has an answer that the handler did not give, but for the
+// session's own. `unsafe` is in `sys.rs` alone ([U1]–[U3]).
 
 #![deny(unsafe_code)]
 
 pub mod abi;
+mod cpus;
+mod device;
 mod errno;
+mod interrupts;
+mod mailbox;
+mod mount;
 mod negotiation;
+mod notify;
+mod reply;
 mod request;
+mod ring;
+mod serving;
+mod session;
+mod sys;
 mod time;
 
 pub use errno::Errno;
+pub use mount::{MountError, MountGuard, MountOptions, Unmount, mount, unmount};
 pub use negotiation::{Agreed, InitFlags, Wanted};
+pub use notify::{Contents, Notifier, NotifyError, Retrieval, Retrieved};
+pub use reply::{Attributes, Directory, Entry, OpenFlags, Opened, ParkedReply, Reply, Statfs, kind_of};
 pub use request::{
-    CopyFileRange, Dialect, Extensions, FileLock, Forgets, Groups, Init, Ioctl, Mappings, Operation, Request, RequestError, SecurityContext,
-    SetAttributes, Write,
+    CopyFileRange, Dialect, Extensions, FileLock, Forgets, Groups, Init, Ioctl, Mappings, Operation, Request, RequestError,
+    SecurityContext, SetAttributes, Write,
 };
+pub use session::{Handler, Interruption, Options, RingOptions, Session, Threads};
 pub use time::{SetTime, Time};

@@ -1,8 +1,8 @@
 //! What both sides agree on by the first request: a file system says what it wants, the kernel what it offers.
 //!
 //! [N1] Nothing is agreed on that the kernel does not offer; sizes are the smaller of both.
-//! [N2] Flags by which this crate speaks (`BIG_WRITES`, `MAX_PAGES`, `INIT_EXT`) are added by itself, `OVER_IO_URING` by the session once its
-//!      rings exist. `PASSTHROUGH` is not served, and never agreed on.
+//! [N2] Flags by which this crate speaks (`BIG_WRITES`, `MAX_PAGES`, `INIT_EXT`) are added by itself, `OVER_IO_URING` by the session once
+//!      its rings exist. `PASSTHROUGH` is not served, and never agreed on.
 //! [N3] With a kernel of another major version the protocol's own rules hold: a newer one is told ours and asks again.
 
 use std::fmt;
@@ -38,7 +38,7 @@ flags! {
     ATOMIC_O_TRUNC = 3,
     /// Look-ups of `.` and `..`, by number: file handles, and so NFS.
     EXPORT_SUPPORT = 4,
-    /// Writes of more than a page ([N2]).
+    /// Writes of more than a page. Added by this crate.
     BIG_WRITES = 5,
     /// The umask is the file system's.
     DONT_MASK = 6,
@@ -72,7 +72,7 @@ flags! {
     POSIX_ACL = 20,
     /// ECONNABORTED after an abort.
     ABORT_ERROR = 21,
-    /// The reply to INIT says the number of pages ([N2]).
+    /// The reply to INIT says the number of pages. Added by this crate.
     MAX_PAGES = 22,
     /// Targets of symbolic links are kept.
     CACHE_SYMLINKS = 23,
@@ -88,7 +88,7 @@ flags! {
     HANDLE_KILLPRIV_V2 = 28,
     /// SETXATTR has flags of its own (7.33).
     SETXATTR_EXT = 29,
-    /// There is a second word of flags (7.36; [N2]).
+    /// There is a second word of flags (7.36). Added by this crate.
     INIT_EXT = 30,
     /// A security context comes with what makes an inode (7.36).
     SECURITY_CTX = 32,
@@ -100,7 +100,7 @@ flags! {
     HAS_EXPIRE_ONLY = 35,
     /// Shared mappings of files that are open for direct I/O (7.39).
     DIRECT_IO_ALLOW_MMAP = 36,
-    /// Files backed by files (7.40; [N2]).
+    /// Files backed by files (7.40). Not served by this crate.
     PASSTHROUGH = 37,
     /// No file handles at all (7.40).
     NO_EXPORT_SUPPORT = 38,
@@ -108,7 +108,7 @@ flags! {
     HAS_RESEND = 39,
     /// Mounts with mapped owners (7.41).
     ALLOW_IDMAP = 40,
-    /// Requests over io_uring (7.42; [N2]).
+    /// Requests over io_uring (7.42). Wanted by [`crate::Options::ring`].
     OVER_IO_URING = 41,
     /// The kernel gives up on requests that take too long (7.43).
     REQUEST_TIMEOUT = 42,

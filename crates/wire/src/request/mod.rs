@@ -6,6 +6,7 @@
 mod cursor;
 mod extensions;
 mod operation;
+mod parse;
 
 use std::mem::size_of;
 
@@ -14,7 +15,8 @@ use zerocopy::FromBytes;
 use crate::abi::{self, InHeader, opcode};
 use cursor::{Cursor, Malformed};
 pub use extensions::{Extensions, Groups, SecurityContext};
-pub use operation::{CopyFileRange, Dialect, FileLock, Forgets, Init, Ioctl, Mappings, Operation, SetAttributes, Write};
+pub use operation::{CopyFileRange, FileLock, Forgets, Init, Ioctl, Mappings, Operation, SetAttributes, Write};
+pub use parse::Dialect;
 
 /// Who asks for what.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -100,14 +102,14 @@ impl<'a> Message<'a> {
             0 => Extensions::default(),
             units => body.take_end(units * 8).and_then(Extensions::parse).map_err(malformed)?,
         };
-        let operation = operation::parse(opcode, &mut body, dialect).map_err(malformed)?;
+        let operation = parse::parse(opcode, &mut body, dialect).map_err(malformed)?;
         let operation = operation.ok_or(RequestError::Unknown { unique, opcode })?;
         Ok(Request { unique, node, uid, gid, pid, operation, extensions })
     }
 }
 
 impl<'a> Request<'a> {
-    /// Parses a message as `/dev/fuse` gives it: one request in one piece ([Q1]).
+    /// Parses a message as `/dev/fuse` gives it: one request in one piece. Any bytes may come.
     pub fn parse(bytes: &'a [u8], dialect: Dialect) -> Result<Self, RequestError> {
         Message::from_bytes(bytes)?.request(dialect)
     }

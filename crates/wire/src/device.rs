@@ -1,0 +1,117 @@
+//! Requests over `/dev/fuse`: a read is a request, a write a reply or a notification.
+
+use std::io::{self, IoSlice};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+use rustix::io::Errno as SystemError;
+
+use crate::mailbox::Mailbox;
+use crate::reply::sink::{Buffer, Sink};
+use crate::request::Message;
+use crate::serving::{Next, Serving};
+use crate::{Handler, sys};
+
+/// Largest value of an extended attribute: a request may be that long though no WRITE is.
+const XATTR_BYTES_MAX: usize = 64 << 10;
+/// Room of a request beside its data: headers, names, extensions.
+const HEAD_BYTES_MAX: usize = 16 << 10;
+
+/// An end of the connection to the kernel.
+#[derive(Debug)]
+pub(crate) struct Channel(OwnedFd);
+
+impl AsFd for Channel {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+impl Channel {
+    pub(crate) fn new(device: OwnedFd) -> Self {
+        Self(device)
+    }
+
+    /// Another end of the same connection.
+    pub(crate) fn duplicate(&self) -> io::Result<Self> {
+        sys::clone_device(self.as_fd()).map(Self)
+    }
+
+    /// Reads fail with EAGAIN instead of waiting.
+    pub(crate) fn set_polled(&self) -> io::Result<()> {
+        let flags = fcntl_getfl(&self.0)?;
+        Ok(fcntl_setfl(&self.0, flags | OFlags::NONBLOCK)?)
+    }
+
+    /// Reads one request. `None`: the connection has ended.
+    pub(crate) fn receive<'b>(&self, buffer: &'b mut [u8]) -> Result<Option<&'b [u8]>, SystemError> {
+        loop {
+            match rustix::io::read(&self.0, &mut *buffer) {
+                Ok(0) | Err(SystemError::NODEV | SystemError::CONNABORTED | SystemError::NOTCONN) => return Ok(None),
+                Ok(bytes) => return Ok(buffer.get(..bytes)),
+                // A request that was interrupted while it was read, or a signal to this thread.
+                Err(SystemError::NOENT | SystemError::INTR) => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Sends a reply. Nobody is told that the kernel does not want it: its caller is gone, or the whole connection.
+    pub(crate) fn send(&self, message: &[IoSlice<'_>]) {
+        if let Err(error) = self.try_send(message) {
+            match error {
+                SystemError::NOENT | SystemError::NODEV | SystemError::CONNABORTED | SystemError::NOTCONN | SystemError::PIPE => {
+                    tracing::debug!(%error, "nobody waits for a reply any more");
+                }
+                _ => tracing::error!(%error, "the kernel refuses a reply"),
+            }
+        }
+    }
+
+    pub(crate) fn try_send(&self, message: &[IoSlice<'_>]) -> Result<(), SystemError> {
+        rustix::io::retry_on_intr(|| rustix::io::writev(&self.0, message)).map(drop)
+    }
+}
+
+fn await_either(channel: &Channel, end: &Mailbox) -> io::Result<()> {
+    let mut both = [PollFd::new(channel, PollFlags::IN), PollFd::new(end, PollFlags::IN)];
+    rustix::io::retry_on_intr(|| poll(&mut both, None))?;
+    Ok(())
+}
+
+/// Bytes that a buffer for requests needs.
+pub(crate) fn request_bytes_max(max_write: usize) -> usize {
+    max_write.max(XATTR_BYTES_MAX) + HEAD_BYTES_MAX
+}
+
+/// Serves what comes over a channel until the connection ends, or `end` says so, where others serve most requests.
+pub(crate) fn serve<H: Handler>(channel: &Arc<Channel>, serving: &Serving<'_, H>, end: Option<&Mailbox>) -> io::Result<()> {
+    let mut request = vec![0; request_bytes_max(serving.agreed.max_write as usize)];
+    let mut buffer = Buffer::default();
+    loop {
+        if let Some(end) = end {
+            await_either(channel, end)?;
+            if end.is_to_end() {
+                return Ok(());
+            }
+        }
+        let message = match channel.receive(&mut request) {
+            Ok(Some(bytes)) => Message::from_bytes(bytes).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?,
+            Ok(None) => return Ok(()),
+            Err(SystemError::AGAIN) => {
+                serving.idle();
+                continue;
+            }
+            Err(error) => return Err(error.into()),
+        };
+        let sink = match message.wants_reply() {
+            true => Sink::Device { channel, buffer: &mut buffer },
+            false => Sink::Nobody { body: Vec::new() },
+        };
+        if serving.serve(message, sink)? == Next::End {
+            return Ok(());
+        }
+    }
+}

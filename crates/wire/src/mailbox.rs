@@ -1,0 +1,72 @@
+//! Letters to a thread that waits in io_uring: replies that others finished, and that it shall end.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use rustix::event::{EventfdFlags, eventfd};
+
+/// The finished reply to a parked request.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Answer {
+    pub(crate) entry: usize,
+    /// 0 or negative.
+    pub(crate) error: i32,
+    pub(crate) body: Vec<u8>,
+}
+
+/// The thread watches the descriptor by its ring, so a letter wakes it like a request.
+#[derive(Debug)]
+pub(crate) struct Mailbox {
+    answers: Mutex<Vec<Answer>>,
+    end: AtomicBool,
+    wake: OwnedFd,
+}
+
+impl Mailbox {
+    pub(crate) fn new() -> rustix::io::Result<Self> {
+        Ok(Self {
+            answers: Mutex::default(),
+            end: AtomicBool::new(false),
+            wake: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
+        })
+    }
+
+    pub(crate) fn post(&self, answer: Answer) {
+        self.answers.lock().unwrap_or_else(PoisonError::into_inner).push(answer);
+        self.ring();
+    }
+
+    /// Asks the thread to end.
+    pub(crate) fn end(&self) {
+        self.end.store(true, Ordering::Release);
+        self.ring();
+    }
+
+    pub(crate) fn is_to_end(&self) -> bool {
+        self.end.load(Ordering::Acquire)
+    }
+
+    /// Takes the letters out. Whoever posts one later wakes the thread again.
+    pub(crate) fn take(&self) -> Vec<Answer> {
+        if let Err(error) = rustix::io::read(&self.wake, &mut [0; 8])
+            && error != rustix::io::Errno::AGAIN
+        {
+            tracing::error!(%error, "a mailbox cannot be read");
+        }
+        std::mem::take(&mut self.answers.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn ring(&self) {
+        // The counter could only overflow after 2^64 letters that nobody read.
+        if let Err(error) = rustix::io::write(&self.wake, &1_u64.to_ne_bytes()) {
+            tracing::error!(%error, "a thread that serves requests cannot be woken");
+        }
+    }
+}
+
+impl AsFd for Mailbox {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.wake.as_fd()
+    }
+}

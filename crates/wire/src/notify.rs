@@ -1,0 +1,252 @@
+//! What a file system tells the kernel of its own accord: what it must not keep any longer, and what it may keep.
+//!
+//! [T1] A notifier holds nothing of the connection: when that is gone, it says so.
+
+use std::collections::HashMap;
+use std::io::IoSlice;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use rustix::io::Errno as SystemError;
+use zerocopy::IntoBytes;
+
+use crate::abi::{self, OutHeader, notify_code};
+use crate::device::Channel;
+use crate::{Agreed, Errno};
+
+/// Longest name that the kernel takes.
+const NAME_BYTES_MAX: usize = 1024;
+
+/// Why the kernel was not told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum NotifyError {
+    /// The connection has ended.
+    #[error("the mount is gone")]
+    Gone,
+    /// The kernel holds no such node, or no such name.
+    #[error("the kernel knows no such node or name")]
+    NotFound,
+    /// The kernel is too old.
+    #[error("this kernel has no such notification")]
+    Unsupported,
+    /// A directory that is not empty, or on which something is mounted.
+    #[error("the directory is in use")]
+    InUse,
+    /// A name or a range that cannot be.
+    #[error("a name is too long, or a range is none")]
+    Invalid,
+    /// Nothing came in time.
+    #[error("the kernel did not answer in time")]
+    TimedOut,
+    /// Another reason.
+    #[error("the kernel refuses: {0}")]
+    Refused(Errno),
+}
+
+/// What becomes invalid beside the attributes of a node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Contents {
+    /// Nothing.
+    None,
+    /// All pages.
+    All,
+    /// The pages of a range, which must not be empty.
+    Range {
+        /// First byte.
+        offset: u64,
+        /// Bytes.
+        length: u64,
+    },
+}
+
+/// Tells the kernel. Clones are for other threads; all end with the session.
+///
+/// A call may wait for locks that the kernel holds for a request, so a handler makes none about a node or a name before it has answered
+/// what it was asked about that. [`Notifier::increment_epoch`] and [`Notifier::poll_wakeup`] wait for nothing.
+#[derive(Debug, Clone)]
+pub struct Notifier {
+    channel: Weak<Channel>,
+    retrievals: Weak<Retrievals>,
+    minor: u32,
+}
+
+impl Notifier {
+    pub(crate) fn new(channel: &Arc<Channel>, retrievals: &Arc<Retrievals>, agreed: &Agreed) -> Self {
+        Self { channel: Arc::downgrade(channel), retrievals: Arc::downgrade(retrievals), minor: agreed.minor }
+    }
+
+    /// Attributes of a node are not valid any more, nor are these contents.
+    pub fn invalidate_inode(&self, node: u64, contents: Contents) -> Result<(), NotifyError> {
+        let signed = |value: u64| i64::try_from(value).map_err(|_| NotifyError::Invalid);
+        let (off, len) = match contents {
+            Contents::None => (-1, 0),
+            Contents::All => (0, 0),
+            Contents::Range { length: 0, .. } => return Err(NotifyError::Invalid),
+            Contents::Range { offset, length } => (signed(offset)?, signed(length)?),
+        };
+        self.send(notify_code::INVAL_INODE, &[abi::NotifyInvalInodeOut { ino: node, off, len }.as_bytes()])
+    }
+
+    /// A name in a directory is not valid any more.
+    pub fn invalidate_entry(&self, parent: u64, name: &[u8]) -> Result<(), NotifyError> {
+        self.entry(parent, name, 0)
+    }
+
+    /// A name in a directory is to be looked up again at its next use (7.38).
+    pub fn expire_entry(&self, parent: u64, name: &[u8]) -> Result<(), NotifyError> {
+        self.at_least(38)?;
+        self.entry(parent, name, abi::inval_entry::EXPIRE_ONLY)
+    }
+
+    fn entry(&self, parent: u64, name: &[u8], flags: u32) -> Result<(), NotifyError> {
+        let head = abi::NotifyInvalEntryOut { parent, namelen: name_length(name)?, flags };
+        self.send(notify_code::INVAL_ENTRY, &[head.as_bytes(), name, &[0]])
+    }
+
+    /// A name in a directory was removed, and the node that it had: as [`Notifier::invalidate_entry`], and watchers learn of it.
+    pub fn delete(&self, parent: u64, child: u64, name: &[u8]) -> Result<(), NotifyError> {
+        let head = abi::NotifyDeleteOut { parent, child, namelen: name_length(name)?, padding: 0 };
+        self.send(notify_code::DELETE, &[head.as_bytes(), name, &[0]])
+    }
+
+    /// Puts data into the kernel's pages of a file, which grows if it was shorter.
+    pub fn store(&self, node: u64, offset: u64, data: &[u8]) -> Result<(), NotifyError> {
+        let size = u32::try_from(data.len()).map_err(|_| NotifyError::Invalid)?;
+        let head = abi::NotifyStoreOut { nodeid: node, offset, size, padding: 0 };
+        self.send(notify_code::STORE, &[head.as_bytes(), data])
+    }
+
+    /// Asks for what the kernel's pages hold of a file. The answer comes as a request, so some thread must be free to serve it.
+    pub fn retrieve(&self, node: u64, offset: u64, size: u32) -> Result<Retrieval, NotifyError> {
+        let retrievals = self.retrievals.upgrade().ok_or(NotifyError::Gone)?;
+        let (unique, receiver) = retrievals.expect();
+        let retrieval = Retrieval { unique, receiver, retrievals: Weak::clone(&self.retrievals) };
+        let head = abi::NotifyRetrieveOut { notify_unique: unique, nodeid: node, offset, size, padding: 0 };
+        self.send(notify_code::RETRIEVE, &[head.as_bytes()])?;
+        Ok(retrieval)
+    }
+
+    /// Whoever polls the file of a POLL request may look again.
+    pub fn poll_wakeup(&self, kernel_handle: u64) -> Result<(), NotifyError> {
+        self.send(notify_code::POLL, &[abi::NotifyPollWakeupOut { kh: kernel_handle }.as_bytes()])
+    }
+
+    /// Has all requests sent again that were not answered yet (7.40): for a server that took over another one's connection.
+    pub fn resend(&self) -> Result<(), NotifyError> {
+        self.at_least(40)?;
+        self.send(notify_code::RESEND, &[])
+    }
+
+    /// All names that the kernel holds are to be looked up again at their next use (7.44).
+    pub fn increment_epoch(&self) -> Result<(), NotifyError> {
+        self.at_least(44)?;
+        self.send(notify_code::INC_EPOCH, &[])
+    }
+
+    /// The kernel may forget these nodes where nobody uses them (7.45, in Linux 6.18 or later).
+    pub fn prune(&self, nodes: &[u64]) -> Result<(), NotifyError> {
+        self.at_least(45)?;
+        let count = u32::try_from(nodes.len()).map_err(|_| NotifyError::Invalid)?;
+        let head = abi::NotifyPruneOut { count, padding: 0, spare: 0 };
+        self.send(notify_code::PRUNE, &[head.as_bytes(), nodes.as_bytes()]).map_err(|error| match error {
+            // The number of the protocol is older than this notification.
+            NotifyError::Invalid => NotifyError::Unsupported,
+            other => other,
+        })
+    }
+
+    fn at_least(&self, minor: u32) -> Result<(), NotifyError> {
+        if self.minor < minor { Err(NotifyError::Unsupported) } else { Ok(()) }
+    }
+
+    fn send(&self, code: i32, parts: &[&[u8]]) -> Result<(), NotifyError> {
+        let channel = self.channel.upgrade().ok_or(NotifyError::Gone)?;
+        let bytes = size_of::<OutHeader>() + parts.iter().map(|part| part.len()).sum::<usize>();
+        let header = OutHeader { len: u32::try_from(bytes).map_err(|_| NotifyError::Invalid)?, error: code, unique: 0 };
+        let mut message = vec![IoSlice::new(header.as_bytes())];
+        message.extend(parts.iter().map(|part| IoSlice::new(part)));
+        channel.try_send(&message).map_err(|error| match error {
+            SystemError::NODEV | SystemError::NOTCONN | SystemError::CONNABORTED | SystemError::PIPE => NotifyError::Gone,
+            SystemError::NOENT => NotifyError::NotFound,
+            SystemError::NOSYS => NotifyError::Unsupported,
+            SystemError::NOTEMPTY | SystemError::BUSY => NotifyError::InUse,
+            SystemError::INVAL | SystemError::NAMETOOLONG => NotifyError::Invalid,
+            error => NotifyError::Refused(error.into()),
+        })
+    }
+}
+
+fn name_length(name: &[u8]) -> Result<u32, NotifyError> {
+    match name.len() {
+        1..=NAME_BYTES_MAX if !name.contains(&0) => Ok(name.len() as u32),
+        _ => Err(NotifyError::Invalid),
+    }
+}
+
+/// Pages that the kernel gave.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Retrieved {
+    /// Place in the file.
+    pub offset: u64,
+    /// What the pages held from there on: less than was asked for where the kernel has less.
+    pub data: Vec<u8>,
+}
+
+/// Pages that were asked for.
+#[derive(Debug)]
+pub struct Retrieval {
+    unique: u64,
+    receiver: Receiver<Retrieved>,
+    retrievals: Weak<Retrievals>,
+}
+
+impl Retrieval {
+    /// Waits for them; after [`NotifyError::TimedOut`] one may wait again.
+    pub fn wait(&self, timeout: Duration) -> Result<Retrieved, NotifyError> {
+        self.receiver.recv_timeout(timeout).map_err(|error| match error {
+            RecvTimeoutError::Timeout => NotifyError::TimedOut,
+            RecvTimeoutError::Disconnected => NotifyError::Gone,
+        })
+    }
+}
+
+impl Drop for Retrieval {
+    fn drop(&mut self) {
+        if let Some(retrievals) = self.retrievals.upgrade() {
+            retrievals.lock().waiting.remove(&self.unique);
+        }
+    }
+}
+
+/// Who waits for pages, by the number of the request that will bring them.
+#[derive(Debug, Default)]
+pub(crate) struct Retrievals(Mutex<Waiting>);
+
+#[derive(Debug, Default)]
+struct Waiting {
+    last: u64,
+    waiting: HashMap<u64, SyncSender<Retrieved>>,
+}
+
+impl Retrievals {
+    fn lock(&self) -> MutexGuard<'_, Waiting> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn expect(&self) -> (u64, Receiver<Retrieved>) {
+        let (sender, receiver) = sync_channel(1);
+        let mut waiting = self.lock();
+        waiting.last += 2; // the lowest bit marks interrupts
+        let unique = waiting.last;
+        waiting.waiting.insert(unique, sender);
+        (unique, receiver)
+    }
+
+    pub(crate) fn arrived(&self, unique: u64, offset: u64, data: &[u8]) {
+        if let Some(sender) = self.lock().waiting.remove(&unique) {
+            // Nobody is told who does not wait any more.
+            let _gone = sender.try_send(Retrieved { offset, data: data.to_vec() });
+        }
+    }
+}

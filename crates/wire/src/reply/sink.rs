@@ -1,0 +1,198 @@
+//! Where the bytes of a reply go.
+//!
+//! [S1] `fill` and directories write where the kernel takes the bytes: over io_uring the payload of the entry, over the device a buffer of
+//!      the serving thread with room for the header in front, so that one write is enough.
+//! [S2] A serving thread's reply takes no lock, counts no reference and allocates nothing once its buffers have grown.
+//! [S3] No reply is longer than what was agreed on ([`crate::Agreed`]); one that would be is `EIO`.
+
+use std::io::IoSlice;
+use std::mem::size_of;
+use std::sync::{Arc, Weak};
+
+use zerocopy::IntoBytes;
+
+use crate::abi::OutHeader;
+use crate::device::Channel;
+use crate::errno::Errno;
+use crate::mailbox::{Answer, Mailbox};
+
+const HEADER_BYTES: usize = size_of::<OutHeader>();
+/// Most pieces of a reply: what it is, and data.
+pub(crate) const PARTS_MAX: usize = 2;
+
+/// Memory of a thread for replies over the device: a header and what follows it.
+#[derive(Debug, Default)]
+pub(crate) struct Buffer(Vec<u8>);
+
+impl Buffer {
+    /// Holds whatever earlier replies left.
+    fn body(&mut self, size: usize) -> &mut [u8] {
+        if self.0.len() < HEADER_BYTES + size {
+            self.0.resize(HEADER_BYTES + size, 0);
+        }
+        self.0.get_mut(HEADER_BYTES..HEADER_BYTES + size).unwrap_or_default()
+    }
+
+    fn message(&mut self, unique: u64, filled: usize) -> &[u8] {
+        let header = header(unique, 0, filled);
+        self.body(filled); // nothing may have been written yet
+        if let Some(start) = self.0.get_mut(..HEADER_BYTES) {
+            start.copy_from_slice(header.as_bytes());
+        }
+        self.0.get(..HEADER_BYTES + filled).unwrap_or_default()
+    }
+}
+
+fn header(unique: u64, error: i32, body: usize) -> OutHeader {
+    OutHeader { len: (HEADER_BYTES + body) as u32, error, unique }
+}
+
+/// What became of the request of an entry of io_uring.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    Waiting,
+    /// In the payload, or staged where the request lies in it. The error is 0 or negative.
+    Answered {
+        error: i32,
+        bytes: usize,
+    },
+    Parked,
+}
+
+/// The place for the reply to the request of an entry of io_uring, for its thread.
+#[derive(Debug)]
+pub(crate) struct Slot<'a> {
+    /// `None` while the request lies there.
+    pub(crate) payload: Option<&'a mut [u8]>,
+    pub(crate) staged: &'a mut Vec<u8>,
+    pub(crate) outcome: &'a mut Outcome,
+    pub(crate) mailbox: &'a Arc<Mailbox>,
+    pub(crate) entry: usize,
+}
+
+#[derive(Debug)]
+pub(crate) enum Sink<'a> {
+    Device {
+        channel: &'a Arc<Channel>,
+        buffer: &'a mut Buffer,
+    },
+    Ring(Slot<'a>),
+    /// Of a reply that was parked by a thread of io_uring.
+    Mailbox {
+        mailbox: Arc<Mailbox>,
+        entry: usize,
+        body: Vec<u8>,
+    },
+    /// The kernel wants no reply, or is gone.
+    Nobody {
+        body: Vec<u8>,
+    },
+}
+
+/// What a parked reply keeps: nothing that holds the connection open.
+#[derive(Debug, Clone)]
+pub(crate) enum Held {
+    Device(Weak<Channel>),
+    Ring { mailbox: Weak<Mailbox>, entry: usize },
+    Nobody,
+}
+
+impl Sink<'_> {
+    /// Sends a reply in pieces.
+    pub(crate) fn send(&mut self, unique: u64, error: i32, parts: &[&[u8]]) {
+        let bytes = parts.iter().map(|part| part.len()).sum();
+        match self {
+            Self::Device { channel, .. } => {
+                let header = header(unique, error, bytes);
+                let mut message = [IoSlice::new(header.as_bytes()); PARTS_MAX + 1];
+                for (place, part) in message.iter_mut().skip(1).zip(parts) {
+                    *place = IoSlice::new(part);
+                }
+                channel.send(message.get(..=parts.len()).unwrap_or_default());
+            }
+            Self::Ring(slot) => {
+                let mut room = slot.room(bytes);
+                for part in parts {
+                    let (place, left) = std::mem::take(&mut room).split_at_mut(part.len());
+                    place.copy_from_slice(part);
+                    room = left;
+                }
+                *slot.outcome = Outcome::Answered { error, bytes };
+            }
+            Self::Mailbox { mailbox, entry, .. } => mailbox.post(Answer { entry: *entry, error, body: parts.concat() }),
+            Self::Nobody { .. } => {}
+        }
+    }
+
+    /// Room for a reply of up to `size` bytes ([S1]). What it holds at first is not defined.
+    pub(crate) fn body(&mut self, size: usize) -> &mut [u8] {
+        match self {
+            Self::Device { buffer, .. } => buffer.body(size),
+            Self::Ring(slot) => slot.room(size),
+            Self::Mailbox { body, .. } | Self::Nobody { body } => {
+                body.resize(size, 0);
+                body
+            }
+        }
+    }
+
+    /// Sends the first bytes of the room.
+    pub(crate) fn send_body(&mut self, unique: u64, filled: usize) {
+        match self {
+            Self::Device { channel, buffer } => channel.send(&[IoSlice::new(buffer.message(unique, filled))]),
+            Self::Ring(slot) => *slot.outcome = Outcome::Answered { error: 0, bytes: filled },
+            Self::Mailbox { mailbox, entry, body } => {
+                body.truncate(filled);
+                mailbox.post(Answer { entry: *entry, error: 0, body: std::mem::take(body) });
+            }
+            Self::Nobody { .. } => {}
+        }
+    }
+
+    /// Leaves the reply to somebody else, later.
+    pub(crate) fn park(&mut self) -> Held {
+        match self {
+            Self::Device { channel, .. } => Held::Device(Arc::downgrade(channel)),
+            Self::Ring(slot) => {
+                *slot.outcome = Outcome::Parked;
+                Held::Ring { mailbox: Arc::downgrade(slot.mailbox), entry: slot.entry }
+            }
+            Self::Mailbox { mailbox, entry, .. } => Held::Ring { mailbox: Arc::downgrade(mailbox), entry: *entry },
+            Self::Nobody { .. } => Held::Nobody,
+        }
+    }
+}
+
+impl Slot<'_> {
+    fn room(&mut self, size: usize) -> &mut [u8] {
+        match &mut self.payload {
+            Some(payload) => payload.get_mut(..size).unwrap_or_default(),
+            None => {
+                if self.staged.len() < size {
+                    self.staged.resize(size, 0);
+                }
+                self.staged.get_mut(..size).unwrap_or_default()
+            }
+        }
+    }
+}
+
+impl Held {
+    /// Takes the reply up again. A connection that is gone wants none.
+    pub(crate) fn with<R>(self, work: impl FnOnce(Sink<'_>) -> R) -> R {
+        match self {
+            Self::Device(channel) => match channel.upgrade() {
+                Some(channel) => work(Sink::Device { channel: &channel, buffer: &mut Buffer::default() }),
+                None => work(Sink::Nobody { body: Vec::new() }),
+            },
+            Self::Ring { mailbox, entry } => match mailbox.upgrade() {
+                Some(mailbox) => work(Sink::Mailbox { mailbox, entry, body: Vec::new() }),
+                None => work(Sink::Nobody { body: Vec::new() }),
+            },
+            Self::Nobody => work(Sink::Nobody { body: Vec::new() }),
+        }
+    }
+}
+
+/// The reply of whoever gives none.
+pub(crate) const UNANSWERED: Errno = Errno::EIO;

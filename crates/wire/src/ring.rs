@@ -1,0 +1,235 @@
+//! Requests over io_uring (`FUSE_OVER_IO_URING`, Linux 6.14, module parameter `fuse.enable_uring`).
+//!
+//! The kernel has a queue for each CPU that may ever come up, and gives a request to the queue of its caller's CPU. An entry of a queue is
+//! memory of ours for one request and then its reply. One system call hands over a reply and waits for the next request, so where callers
+//! and the threads of their CPU take turns nobody is woken on another CPU.
+//!
+//! [G1] From the reply to INIT on the kernel holds requests back until every queue has an entry. So rings and entries are made before, and
+//!      when that fails requests come over the device alone.
+//! [G2] A thread has a ring of its own and entries of its own, and registers all of them at once: the kernel gives a request that waits to
+//!      an entry that has answered, never to one that is registered later.
+//! [G3] A request that is parked keeps its entry. The answer comes by the mailbox, and the thread hands it over.
+//! [G4] With more entries than threads a request may wait for a thread that works although another one sleeps. So a handler that blocks
+//!      gets one entry for each thread.
+//!
+//! [G5] When the kernel refuses an entry before all queues are ready, it sends everything over the device, which has a thread in any case.
+//!
+//! FORGET, INTERRUPT and all that comes before the queues are ready are sent over the device. Of a signal that the caller got before its
+//! request reached us the kernel says nothing (Linux 6.18): only SIGKILL, or the answer, ends such a call. See
+//! `Documentation/filesystems/fuse/fuse-io-uring.rst` of the kernel.
+
+use std::io;
+use std::mem::size_of;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+
+use zerocopy::{FromBytes, IntoBytes};
+
+use crate::abi::{InHeader, OutHeader};
+use crate::cpus::{self, Cpus};
+use crate::device::Channel;
+use crate::mailbox::Mailbox;
+use crate::reply::sink::{Outcome, Sink, Slot};
+use crate::request::Message;
+use crate::serving::{Next, Serving};
+use crate::sys::{CommandRing, Completion, EntryParts};
+use crate::{Agreed, Handler, RingOptions};
+
+/// A payload that is no longer is copied out of the entry, so that the reply is written there at once. A longer one, data of a WRITE or a
+/// value, is used where it lies, and its short reply is copied.
+const COPIED_BYTES_MAX: usize = 1024;
+const REFUSED: &str = "the kernel refuses an entry of io_uring; if it has none for some queue, requests come over the device";
+
+/// A thread's ring.
+pub(crate) struct Worker {
+    ring: CommandRing,
+    mailbox: Arc<Mailbox>,
+    /// The CPU whose callers it serves; `None`: those of CPUs that have no thread of their own.
+    pub(crate) cpu: Option<usize>,
+}
+
+/// What a thread needs for a request at a time.
+#[derive(Debug, Default)]
+struct Scratch {
+    request: Vec<u8>,
+    staged: Vec<u8>,
+}
+
+impl Worker {
+    /// Threads for each CPU that this process may run on, and as many for all other CPUs together ([G1]).
+    pub(crate) fn all(channel: &Channel, options: &RingOptions, agreed: &Agreed) -> io::Result<Vec<Self>> {
+        let Cpus { possible, allowed } = cpus::cpus()?;
+        let threads = options.threads_per_cpu.max(1);
+        let queue = |cpu: usize| u16::try_from(cpu).map_err(io::Error::other);
+        let mut workers = Vec::new();
+        for thread in 0..threads {
+            let entries = entries_of(thread, threads, options.requests_per_cpu_max);
+            for &cpu in allowed.iter().filter(|&&cpu| cpu < possible) {
+                workers.push(Self::new(channel, Some(cpu), &vec![queue(cpu)?; entries], agreed)?);
+            }
+            let others = (0..possible).filter(|cpu| !allowed.contains(cpu));
+            let others = others.flat_map(|cpu| std::iter::repeat_n(cpu, entries)).map(queue).collect::<io::Result<Vec<_>>>()?;
+            if !others.is_empty() {
+                workers.push(Self::new(channel, None, &others, agreed)?);
+            }
+        }
+        Ok(workers)
+    }
+
+    fn new(channel: &Channel, cpu: Option<usize>, queues: &[u16], agreed: &Agreed) -> io::Result<Self> {
+        let ring = CommandRing::new(channel.as_fd(), queues, agreed.reply_bytes_max())?;
+        Ok(Self { ring, mailbox: Arc::new(Mailbox::new()?), cpu })
+    }
+
+    /// By which it is told to end.
+    pub(crate) fn mailbox(&self) -> Arc<Mailbox> {
+        Arc::clone(&self.mailbox)
+    }
+
+    /// Serves requests until the connection ends or somebody says so.
+    pub(crate) fn run<H: Handler>(mut self, serving: &Serving<'_, H>) -> io::Result<()> {
+        if let Some(cpu) = self.cpu {
+            cpus::pin(cpu);
+        }
+        self.ring.enable()?;
+        let (mut live, mut scratch, mut completions) = (self.ring.entries(), Scratch::default(), Vec::new());
+        for index in 0..live {
+            self.ring.submit(index, None)?; // [G2]
+        }
+        while live > 0 {
+            self.ring.listen(self.mailbox.as_fd())?;
+            self.ring.wait(&mut completions)?;
+            for &completion in &completions {
+                match completion {
+                    Completion::Letters => self.hand_over()?,
+                    Completion::Entry { index, result: 0 } => {
+                        if self.serve(index, serving, &mut scratch)? == Next::End {
+                            return Ok(());
+                        }
+                    }
+                    Completion::Entry { index, result } if is_refused_for_now(result) => self.ring.submit_again(index)?,
+                    Completion::Entry { index, result } => {
+                        live -= 1;
+                        match ended(result) {
+                            Err(error) if self.ring.was_registering(index) => tracing::warn!(%error, "{REFUSED}"), // [G5]
+                            other => other?,
+                        }
+                    }
+                }
+            }
+            // The connection is gone: what is parked is not waited for. After a failure it may live on, without this thread.
+            if self.mailbox.is_to_end() && (!self.ring.is_lent() || serving.has_failed()) {
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    /// Serves the request that the kernel has put into an entry.
+    fn serve<H: Handler>(&mut self, index: usize, serving: &Serving<'_, H>, scratch: &mut Scratch) -> io::Result<Next> {
+        let Some(EntryParts { headers, payload }) = self.ring.parts(index) else {
+            return Err(breach("a completion of an entry that was not submitted"));
+        };
+        let (header, _) = InHeader::read_from_prefix(&headers.in_out).map_err(|_| breach("no header"))?;
+        let (commit, payload_bytes) = (headers.ring_ent_in_out.commit_id, headers.ring_ent_in_out.payload_sz as usize);
+        let fixed = (header.len as usize).checked_sub(size_of::<InHeader>() + payload_bytes).and_then(|bytes| headers.op_in.get(..bytes));
+        let fixed = fixed.ok_or_else(|| breach("lengths of a request that do not fit each other"))?;
+        if payload_bytes > payload.len() {
+            return Err(breach("a request that is longer than its entry"));
+        }
+
+        let (request, payload) = if payload_bytes > COPIED_BYTES_MAX {
+            (&payload[..payload_bytes], None)
+        } else {
+            scratch.request.clear();
+            scratch.request.extend_from_slice(&payload[..payload_bytes]);
+            (scratch.request.as_slice(), Some(payload))
+        };
+        let mut outcome = Outcome::Waiting;
+        let slot = Slot { payload, staged: &mut scratch.staged, outcome: &mut outcome, mailbox: &self.mailbox, entry: index };
+        let is_in_place = slot.payload.is_none();
+        let served = serving.serve(Message::from_parts(header, fixed, request), Sink::Ring(slot));
+        if let Outcome::Answered { error, bytes } = outcome {
+            let staged = scratch.staged.get(..bytes).filter(|_| is_in_place);
+            self.answer(index, header.unique, error, bytes, staged)?;
+            self.ring.submit(index, Some(commit))?;
+        }
+        if !matches!(served, Ok(Next::Request)) {
+            self.flush()?;
+        }
+        served
+    }
+
+    /// Hands answers to parked requests over to the kernel ([G3]).
+    fn hand_over(&mut self) -> io::Result<()> {
+        for letter in self.mailbox.take() {
+            let Some(EntryParts { headers, .. }) = self.ring.parts(letter.entry) else {
+                return Err(breach("an answer to an entry that was not parked"));
+            };
+            let commit = headers.ring_ent_in_out.commit_id;
+            // The header was not touched since the request came.
+            let (header, _) = InHeader::read_from_prefix(&headers.in_out).map_err(|_| breach("no header"))?;
+            self.answer(letter.entry, header.unique, letter.error, letter.body.len(), Some(&letter.body))?;
+            self.ring.submit(letter.entry, Some(commit))?;
+        }
+        Ok(())
+    }
+
+    /// Puts an answer where the kernel reads it. `body` is given where it is not there yet.
+    fn answer(&mut self, index: usize, unique: u64, error: i32, bytes: usize, body: Option<&[u8]>) -> io::Result<()> {
+        let Some(EntryParts { headers, payload }) = self.ring.parts(index) else {
+            return Err(breach("an answer to an entry that is not ours"));
+        };
+        let (mut error, mut bytes) = (error, bytes);
+        if bytes > payload.len() {
+            (error, bytes) = (-libc::EIO, 0);
+        } else if let Some(body) = body {
+            payload[..bytes].copy_from_slice(body);
+        }
+        let out = OutHeader { len: (size_of::<OutHeader>() + bytes) as u32, error, unique };
+        headers.in_out[..size_of::<OutHeader>()].copy_from_slice(out.as_bytes());
+        headers.ring_ent_in_out.payload_sz = bytes as u32;
+        Ok(())
+    }
+
+    /// Lets the kernel take the last reply before the thread ends.
+    fn flush(&mut self) -> io::Result<()> {
+        self.mailbox.end();
+        self.ring.listen(self.mailbox.as_fd())?;
+        self.ring.wait(&mut Vec::new())
+    }
+}
+
+/// Entries that a thread registers for a queue: its share of the requests of a CPU, and at least one.
+fn entries_of(thread: usize, threads: usize, requests: usize) -> usize {
+    let share = requests / threads + usize::from(thread < requests % threads);
+    share.max(1)
+}
+
+fn breach(what: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, format!("over io_uring came {what}"))
+}
+
+/// INIT is not done yet, or a signal came.
+fn is_refused_for_now(result: i32) -> bool {
+    matches!(-result, libc::EAGAIN | libc::EINTR)
+}
+
+/// What an entry ends with when the connection does is no error.
+fn ended(result: i32) -> io::Result<()> {
+    match -result {
+        libc::ENOTCONN | libc::ECONNABORTED | libc::ENODEV | libc::ECANCELED | libc::ENOENT => Ok(()),
+        error => Err(io::Error::from_raw_os_error(error)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_of_a_cpu_are_shared_among_its_threads() {
+        let shares = |threads, requests| (0..threads).map(|thread| entries_of(thread, threads, requests)).collect::<Vec<_>>();
+        assert_eq!((shares(2, 0), shares(2, 2), shares(2, 5), shares(1, 8)), (vec![1, 1], vec![1, 1], vec![3, 2], vec![8]));
+    }
+}

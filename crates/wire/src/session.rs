@@ -1,0 +1,325 @@
+//! A session: the first request, then threads that serve all others until the connection ends.
+
+use std::io::{self, IoSlice};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno as SystemError;
+use zerocopy::IntoBytes;
+
+use crate::abi::{self, InitOut, OutHeader};
+use crate::device::{self, Channel};
+use crate::interrupts::EarlyInterrupts;
+use crate::mailbox::Mailbox;
+use crate::negotiation::Disagreement;
+use crate::notify::{Notifier, Retrievals};
+use crate::request::{Dialect, Init};
+use crate::ring::Worker;
+use crate::serving::Serving;
+use crate::{Agreed, Errno, InitFlags, Operation, Reply, Request, Wanted};
+
+/// Who answers requests. Several threads call it at the same time.
+///
+/// After a panic in it the session ends: requests are answered `EIO`, then the connection is closed.
+pub trait Handler: Sync {
+    /// Serves a request: answers it, or parks its reply for later. What it lacks it answers with [`Errno::ENOSYS`], by which the kernel
+    /// stops asking for most operations.
+    fn handle(&self, request: &Request<'_>, reply: Reply<'_>);
+
+    /// The caller of the request with this number got a signal. The request still wants its answer, `EINTR` if nothing better. It may be
+    /// answered already, or come later than this.
+    fn interrupted(&self, unique: u64) -> Interruption {
+        let _ = unique;
+        Interruption::Noted
+    }
+
+    /// Called between requests by a thread of a polled session ([`Options::polled`]) that found none.
+    fn idle(&self) {
+        thread::yield_now();
+    }
+}
+
+impl<H: Handler + ?Sized> Handler for &H {
+    fn handle(&self, request: &Request<'_>, reply: Reply<'_>) {
+        (**self).handle(request, reply);
+    }
+
+    fn interrupted(&self, unique: u64) -> Interruption {
+        (**self).interrupted(unique)
+    }
+
+    fn idle(&self) {
+        (**self).idle();
+    }
+}
+
+impl<H: Handler + Send + ?Sized> Handler for Arc<H> {
+    fn handle(&self, request: &Request<'_>, reply: Reply<'_>) {
+        (**self).handle(request, reply);
+    }
+
+    fn interrupted(&self, unique: u64) -> Interruption {
+        (**self).interrupted(unique)
+    }
+
+    fn idle(&self) {
+        (**self).idle();
+    }
+}
+
+/// What became of the news that a caller got a signal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Interruption {
+    /// The request will be answered sooner, or is of no interest.
+    Noted,
+    /// The request did not come yet: the kernel says it again.
+    TryAgain,
+    /// The kernel need not say it any more.
+    Unsupported,
+}
+
+/// How a session serves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Options {
+    /// Threads that serve requests over the device, at least one. Beside io_uring there is one, as little comes there.
+    pub device_threads: usize,
+    /// Each of these threads has a descriptor of its own (`FUSE_DEV_IOC_CLONE`), so that they do not meet at the lock of one.
+    pub clone_device: bool,
+    /// Threads do not sleep in the device: without a request they call [`Handler::idle`]. Requests then come over the device alone.
+    pub polled: bool,
+    /// Requests over io_uring where the kernel offers that; else over the device.
+    pub ring: Option<RingOptions>,
+    /// Of a mount that every user may use, only this one and root may: others get `EACCES`, but for what they do with files that somebody
+    /// opened for them.
+    pub only_root_and: Option<u32>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { device_threads: 1, clone_device: false, polled: false, ring: None, only_root_and: None }
+    }
+}
+
+/// How requests over io_uring are served.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RingOptions {
+    /// Threads for each CPU that this process may run on; as many serve all other CPUs together.
+    pub threads_per_cpu: usize,
+    /// Requests of a CPU that are served or parked at a time, at least one a thread; each costs memory of the largest request once it was
+    /// used. With more than threads, a request may wait for a thread that is busy while another one sleeps: a handler that blocks takes as
+    /// many as threads, one that parks takes more.
+    pub requests_per_cpu_max: usize,
+}
+
+impl Default for RingOptions {
+    fn default() -> Self {
+        Self { threads_per_cpu: 2, requests_per_cpu_max: 2 }
+    }
+}
+
+/// Threads of a session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Threads {
+    /// Those that serve the device.
+    pub device: usize,
+    /// Those that serve io_uring; 0 where all requests come over the device.
+    pub ring: usize,
+}
+
+/// A connection to the kernel on which the first request is answered.
+pub struct Session<H> {
+    handler: H,
+    channel: Arc<Channel>,
+    agreed: Agreed,
+    workers: Vec<Worker>,
+    options: Options,
+    retrievals: Arc<Retrievals>,
+}
+
+impl<H: Handler> Session<H> {
+    /// Waits for the first request of the kernel and answers it. `device` comes from [`crate::mount()`], or is any descriptor that gives
+    /// one message a read and takes one a write.
+    ///
+    /// The mount answers from [`Session::run`] on.
+    pub fn start(device: OwnedFd, handler: H, wanted: &Wanted, options: Options) -> io::Result<Self> {
+        let channel = Arc::new(Channel::new(device));
+        let mut buffer = vec![0; device::request_bytes_max(0)];
+        let (unique, mut agreed) = loop {
+            let (unique, offer) = first_request(&channel, &mut buffer)?;
+            match Agreed::on(&offer, wanted) {
+                Ok(agreed) => break (unique, agreed),
+                Err(Disagreement::AskAgain) => {
+                    reply_init(&channel, unique, &InitOut { major: abi::MAJOR, minor: abi::MINOR, ..InitOut::default() })?;
+                }
+                Err(Disagreement::TooOld { major, minor }) => {
+                    refuse(&channel, unique, Errno::EPROTO);
+                    let what = format!("the kernel speaks FUSE {major}.{minor}, older than {}.{}", abi::MAJOR, abi::MINOR_MIN);
+                    return Err(io::Error::new(io::ErrorKind::Unsupported, what));
+                }
+            }
+        };
+        let workers = rings(&channel, &options, &mut agreed);
+        tracing::debug!(?agreed, "FUSE session");
+        reply_init(&channel, unique, &agreed.reply())?;
+        if options.polled {
+            channel.set_polled()?;
+        }
+        Ok(Self { handler, channel, agreed, workers, options, retrievals: Arc::default() })
+    }
+
+    /// What was agreed on with the kernel.
+    pub fn agreed(&self) -> &Agreed {
+        &self.agreed
+    }
+
+    /// Tells the kernel things of its own accord.
+    pub fn notifier(&self) -> Notifier {
+        Notifier::new(&self.channel, &self.retrievals, &self.agreed)
+    }
+
+    /// The threads that will serve.
+    pub fn threads(&self) -> Threads {
+        let device = if self.workers.is_empty() { self.options.device_threads.max(1) } else { 1 };
+        Threads { device, ring: self.workers.len() }
+    }
+
+    /// Serves until the connection ends: by an unmount, or cut off. This thread is one of those that serve.
+    pub fn run(self) -> io::Result<()> {
+        let threads = self.threads();
+        let Self { handler, channel, agreed, workers, options, retrievals } = self;
+        let failed = AtomicBool::new(false);
+        let early = EarlyInterrupts::default();
+        let early = (!workers.is_empty()).then_some(&early);
+        let serving = Serving {
+            handler: &handler,
+            agreed: &agreed,
+            retrievals: &retrievals,
+            channel: &channel,
+            failed: &failed,
+            early,
+            owner: options.only_root_and,
+        };
+        let mut channels = Vec::new();
+        for _ in 1..threads.device {
+            channels.push(if options.clone_device { Arc::new(channel.duplicate()?) } else { Arc::clone(&channel) });
+        }
+        if options.polled {
+            channels.iter().try_for_each(|channel| channel.set_polled())?;
+        }
+        let own = Mailbox::new()?;
+        let own = (!workers.is_empty()).then_some(own);
+        let ends = Ends { mailboxes: workers.iter().map(Worker::mailbox).collect(), own: own.as_ref(), failed: &failed };
+        let serving = &serving;
+        let ends = &ends;
+        thread::scope(|scope| {
+            let mut others = Vec::new();
+            for worker in workers {
+                let name = worker.cpu.map_or_else(|| "fuse-ring".to_owned(), |cpu| format!("fuse-cpu-{cpu}"));
+                let spawned = thread::Builder::new().name(name).spawn_scoped(scope, move || ends.on_error(worker.run(serving)));
+                // A queue that nobody serves would hold all requests back.
+                others.push(spawned.inspect_err(|_| ends.fail())?);
+            }
+            for (index, channel) in channels.into_iter().enumerate() {
+                let name = format!("fuse-{}", index + 1);
+                match thread::Builder::new().name(name).spawn_scoped(scope, move || ends.on_error(device::serve(&channel, serving, None))) {
+                    Ok(other) => others.push(other),
+                    Err(error) => tracing::warn!(%error, "fewer threads serve requests than were asked for"),
+                }
+            }
+            let mut result = ends.on_error(device::serve(&channel, serving, own.as_ref()));
+            ends.all();
+            for other in others {
+                let other = other.join().unwrap_or_else(|_| Err(io::Error::other("a thread that served requests panicked")));
+                result = result.and(other);
+            }
+            result
+        })
+    }
+
+    /// The same in a thread of its own.
+    pub fn spawn(self) -> io::Result<JoinHandle<io::Result<()>>>
+    where
+        H: Send + 'static,
+    {
+        thread::Builder::new().name("fuse-session".into()).spawn(move || self.run())
+    }
+}
+
+/// Who is told when threads are to end.
+struct Ends<'a> {
+    mailboxes: Vec<Arc<Mailbox>>,
+    /// Of the thread that serves the device beside io_uring.
+    own: Option<&'a Mailbox>,
+    failed: &'a AtomicBool,
+}
+
+impl Ends<'_> {
+    fn all(&self) {
+        self.mailboxes.iter().for_each(|mailbox| mailbox.end());
+        self.own.into_iter().for_each(Mailbox::end);
+    }
+
+    fn fail(&self) {
+        self.failed.store(true, Ordering::Release);
+        self.all();
+    }
+
+    /// Requests of a queue without a thread would wait for ever: the whole session ends ([V3] of `serving.rs`).
+    fn on_error(&self, result: io::Result<()>) -> io::Result<()> {
+        result.inspect_err(|error| {
+            tracing::error!(%error, "a thread that serves requests has ended");
+            self.fail();
+        })
+    }
+}
+
+fn first_request(channel: &Channel, buffer: &mut [u8]) -> io::Result<(u64, Init)> {
+    let bytes = loop {
+        match channel.receive(buffer) {
+            // Borrowed anew, as the loop keeps the buffer.
+            Ok(Some(bytes)) => break bytes.len(),
+            Ok(None) => return Err(io::Error::new(io::ErrorKind::NotConnected, "the mount is gone before its first request")),
+            Err(SystemError::AGAIN) => drop(rustix::io::retry_on_intr(|| poll(&mut [PollFd::new(channel, PollFlags::IN)], None))?),
+            Err(error) => return Err(error.into()),
+        }
+    };
+    let invalid = |error| io::Error::new(io::ErrorKind::InvalidData, error);
+    let request = Request::parse(buffer.get(..bytes).unwrap_or_default(), Dialect::default());
+    match request.map_err(|error| invalid(error.to_string()))? {
+        Request { unique, operation: Operation::Init(offer), .. } => Ok((unique, offer)),
+        request => {
+            refuse(channel, request.unique, Errno::EIO);
+            Err(invalid(format!("the first request is not INIT but {:?}", request.operation)))
+        }
+    }
+}
+
+/// Rings must exist before the kernel is told that requests go there; without them the device serves.
+fn rings(channel: &Channel, options: &Options, agreed: &mut Agreed) -> Vec<Worker> {
+    let Some(ring) = options.ring.filter(|_| !options.polled && agreed.offered.contains(InitFlags::OVER_IO_URING)) else {
+        return Vec::new();
+    };
+    match Worker::all(channel, &ring, agreed) {
+        Ok(workers) => {
+            agreed.flags |= InitFlags::OVER_IO_URING;
+            workers
+        }
+        Err(error) => {
+            tracing::info!(%error, "requests come over the device, as there is no io_uring");
+            Vec::new()
+        }
+    }
+}
+
+fn reply_init(channel: &Channel, unique: u64, reply: &InitOut) -> io::Result<()> {
+    let header = OutHeader { len: (size_of::<OutHeader>() + size_of::<InitOut>()) as u32, error: 0, unique };
+    Ok(channel.try_send(&[IoSlice::new(header.as_bytes()), IoSlice::new(reply.as_bytes())])?)
+}
+
+fn refuse(channel: &Channel, unique: u64, error: Errno) {
+    let header = OutHeader { len: size_of::<OutHeader>() as u32, error: -error.code(), unique };
+    channel.send(&[IoSlice::new(header.as_bytes())]);
+}

@@ -1,0 +1,315 @@
+//! All that needs `unsafe`: cloning the device, and the entries of io_uring, whose memory the kernel writes.
+//!
+//! [U1] An entry's memory is either lent to the kernel or ours. It is lent from the submission of its command to the completion of that
+//!      command, and borrowed only while it is ours.
+//! [U2] Memory that is still lent when a ring is dropped is never given back: its pages stay, whatever the kernel does with them.
+//! [U3] A ring is used by the thread that enabled it; the kernel then writes entries only while that thread waits in it.
+#![allow(unsafe_code)]
+
+use std::fs::File;
+use std::io;
+use std::mem::{ManuallyDrop, size_of};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::ptr::{self, NonNull};
+
+use io_uring::types::{Fd, Fixed};
+use io_uring::{IoUring, cqueue, opcode, squeue};
+use rustix::ioctl::{self, Setter, opcode as ioctl_opcode};
+use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
+use zerocopy::IntoBytes;
+
+use crate::abi::{self, UringReqHeader, uring_cmd};
+
+/// Opens another descriptor of a connection, which has requests and replies of its own.
+pub(crate) fn clone_device(device: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    const CLONE: ioctl::Opcode = ioctl_opcode::read::<u32>(abi::DEV_IOC_CLONE.0, abi::DEV_IOC_CLONE.1);
+    let fresh = File::options().read(true).write(true).open(crate::mount::DEVICE)?;
+    let source = device.as_raw_fd().cast_unsigned();
+    // SAFETY: FUSE_DEV_IOC_CLONE reads a u32 from its argument, whatever the direction in its name says.
+    unsafe { ioctl::ioctl(&fresh, Setter::<CLONE, u32>::new(source))? };
+    Ok(fresh.into())
+}
+
+/// Private pages.
+#[derive(Debug)]
+struct Pages {
+    start: NonNull<u8>,
+    bytes: usize,
+}
+
+// SAFETY: plain memory with one owner.
+unsafe impl Send for Pages {}
+
+impl Pages {
+    /// Zeroed, and taken up as they are touched.
+    fn new(bytes: usize) -> io::Result<Self> {
+        // SAFETY: a new mapping, at a place that the kernel chooses.
+        let start = unsafe { mmap_anonymous(ptr::null_mut(), bytes, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE)? };
+        let start = NonNull::new(start.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
+        Ok(Self { start, bytes })
+    }
+}
+
+impl Drop for Pages {
+    fn drop(&mut self) {
+        // SAFETY: mapped by `new` with this length, and its one owner is gone.
+        if let Err(error) = unsafe { munmap(self.start.as_ptr().cast(), self.bytes) } {
+            tracing::error!(%error, "memory of a request is not given back");
+        }
+    }
+}
+
+/// Memory of an entry: a page with the headers and what the kernel is told of both parts, then the payload.
+#[derive(Debug)]
+struct Memory(Pages);
+
+const PAGE: usize = 4096;
+const PARTS_OFFSET: usize = size_of::<UringReqHeader>();
+const _: () = assert!(PARTS_OFFSET.is_multiple_of(align_of::<libc::iovec>()) && PARTS_OFFSET + 2 * size_of::<libc::iovec>() <= PAGE);
+
+impl Memory {
+    fn new(payload_bytes: usize) -> io::Result<Self> {
+        let memory = Self(Pages::new(PAGE + payload_bytes)?);
+        let parts = [
+            libc::iovec { iov_base: memory.headers().cast(), iov_len: size_of::<UringReqHeader>() },
+            libc::iovec { iov_base: memory.payload().cast(), iov_len: payload_bytes },
+        ];
+        // SAFETY: within the first page, behind the headers, aligned; nobody else knows the memory yet.
+        unsafe { memory.parts().write(parts) };
+        Ok(memory)
+    }
+
+    fn headers(&self) -> *mut UringReqHeader {
+        self.0.start.as_ptr().cast()
+    }
+
+    fn parts(&self) -> *mut [libc::iovec; 2] {
+        // SAFETY: within the first page.
+        unsafe { self.0.start.as_ptr().add(PARTS_OFFSET).cast() }
+    }
+
+    fn payload(&self) -> *mut u8 {
+        // SAFETY: the mapping is a page longer than the payload.
+        unsafe { self.0.start.as_ptr().add(PAGE) }
+    }
+}
+
+#[derive(Debug)]
+struct Entry {
+    memory: Memory,
+    queue: u16,
+    /// [U1]
+    lent: bool,
+    /// The request whose reply the next command hands over; `None` = the kernel does not know the entry yet.
+    commit: Option<u64>,
+}
+
+impl Entry {
+    fn command(&self, index: usize) -> squeue::Entry128 {
+        let commit_id = self.commit.unwrap_or(0);
+        let request = abi::UringCmdReq { flags: 0, commit_id, qid: self.queue, padding: [0; 6] };
+        let mut area = [0; 80];
+        area.iter_mut().zip(request.as_bytes()).for_each(|(place, byte)| *place = *byte);
+        if self.commit.is_some() {
+            return opcode::UringCmd80::new(Fixed(0), uring_cmd::COMMIT_AND_FETCH).cmd(area).build().user_data(index as u64);
+        }
+        let parts = self.memory.parts() as u64;
+        let command = opcode::UringCmd80::new(Fixed(0), uring_cmd::REGISTER).cmd(area).addr(Some(parts)).build().user_data(index as u64);
+        with_length(command, 2)
+    }
+}
+
+/// Sets `len` of a submission, for which the library's command has no setter.
+fn with_length(mut command: squeue::Entry128, length: u32) -> squeue::Entry128 {
+    /// `offsetof(struct io_uring_sqe, len)`
+    const LEN_OFFSET: usize = 24;
+    const _: () = assert!(size_of::<squeue::Entry128>() == 128);
+    // SAFETY: an entry is a `struct io_uring_sqe` of 128 bytes with a u32 at this place, which is exclusively borrowed.
+    unsafe { ptr::from_mut(&mut command).cast::<u8>().add(LEN_OFFSET).cast::<u32>().write_unaligned(length) };
+    command
+}
+
+/// What came back from the kernel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Completion {
+    /// A command of an entry, with 0 or a negative error.
+    Entry { index: usize, result: i32 },
+    /// The mailbox has letters.
+    Letters,
+}
+
+/// An entry's memory while it is ours ([U1]).
+#[derive(Debug)]
+pub(crate) struct EntryParts<'a> {
+    pub(crate) headers: &'a mut UringReqHeader,
+    pub(crate) payload: &'a mut [u8],
+}
+
+/// A ring with its entries of the kernel's queues.
+pub(crate) struct CommandRing {
+    ring: ManuallyDrop<IoUring<squeue::Entry128, cqueue::Entry>>,
+    entries: ManuallyDrop<Vec<Entry>>,
+    payload_bytes: usize,
+    /// The kernel watches the mailbox.
+    listening: bool,
+}
+
+const LETTERS: u64 = u64::MAX;
+
+impl CommandRing {
+    /// A ring that is not enabled yet, with an entry for each of these queues. The kernel knows none of the entries before they are
+    /// submitted.
+    pub(crate) fn new(device: BorrowedFd<'_>, queues: &[u16], payload_bytes: usize) -> io::Result<Self> {
+        let entry = |&queue| Ok(Entry { memory: Memory::new(payload_bytes)?, queue, lent: false, commit: None });
+        let entries = queues.iter().map(entry).collect::<io::Result<Vec<_>>>()?;
+        let room = u32::try_from(entries.len() + 1).map_err(io::Error::other)?.next_power_of_two();
+        let ring = IoUring::builder().setup_r_disabled().setup_single_issuer().setup_defer_taskrun().build(room)?;
+        ring.submitter().register_files(&[device.as_raw_fd()])?;
+        Ok(Self { ring: ManuallyDrop::new(ring), entries: ManuallyDrop::new(entries), payload_bytes, listening: false })
+    }
+
+    /// Binds the ring to this thread ([U3]).
+    pub(crate) fn enable(&self) -> io::Result<()> {
+        self.ring.submitter().register_enable_rings()
+    }
+
+    pub(crate) fn entries(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Whether the kernel has any entry.
+    pub(crate) fn is_lent(&self) -> bool {
+        self.entries.iter().any(|entry| entry.lent)
+    }
+
+    /// Queues the command of an entry: its registration, or the reply to the request `commit`. The entry is lent from now on.
+    pub(crate) fn submit(&mut self, index: usize, commit: Option<u64>) -> io::Result<()> {
+        let Some(entry) = self.entries.get_mut(index).filter(|entry| !entry.lent) else {
+            return Err(io::Error::other("an entry that is not ours is submitted"));
+        };
+        entry.commit = commit;
+        let command = entry.command(index);
+        entry.lent = true;
+        self.push(&command)
+    }
+
+    /// Asks for a completion once the mailbox has letters. Its descriptor must live as long as the ring.
+    pub(crate) fn listen(&mut self, mailbox: BorrowedFd<'_>) -> io::Result<()> {
+        if self.listening {
+            return Ok(());
+        }
+        let watch = opcode::PollAdd::new(Fd(mailbox.as_raw_fd()), libc::POLLIN as u32).build().user_data(LETTERS);
+        self.listening = true;
+        self.push(&watch.into())
+    }
+
+    /// Queues the last command of an entry once more.
+    pub(crate) fn submit_again(&mut self, index: usize) -> io::Result<()> {
+        let commit = self.entries.get(index).and_then(|entry| entry.commit);
+        self.submit(index, commit)
+    }
+
+    /// Whether the kernel refused to take an entry at all, as opposed to a reply in it.
+    pub(crate) fn was_registering(&self, index: usize) -> bool {
+        self.entries.get(index).is_some_and(|entry| entry.commit.is_none())
+    }
+
+    fn push(&mut self, command: &squeue::Entry128) -> io::Result<()> {
+        if self.ring.submission().is_full() {
+            self.ring.submit()?;
+        }
+        // SAFETY: memory that the command names lives until its completion, or for ever ([U2]).
+        let pushed = unsafe { self.ring.submission().push(command) };
+        pushed.map_err(io::Error::other)
+    }
+
+    /// Submits what is queued, waits for a completion and returns all that came; the entries among them are ours again.
+    pub(crate) fn wait(&mut self, completions: &mut Vec<Completion>) -> io::Result<()> {
+        completions.clear();
+        match self.ring.submit_and_wait(1) {
+            Ok(_) => {}
+            Err(error) if matches!(error.kind(), io::ErrorKind::Interrupted | io::ErrorKind::ResourceBusy) => {}
+            Err(error) => return Err(error),
+        }
+        for completion in self.ring.completion() {
+            if completion.user_data() == LETTERS {
+                self.listening = false;
+                completions.push(Completion::Letters);
+                continue;
+            }
+            let index = completion.user_data() as usize;
+            if let Some(entry) = self.entries.get_mut(index) {
+                entry.lent = false;
+                completions.push(Completion::Entry { index, result: completion.result() });
+            }
+        }
+        Ok(())
+    }
+
+    /// The memory of an entry; `None` while it is lent.
+    pub(crate) fn parts(&mut self, index: usize) -> Option<EntryParts<'_>> {
+        let entry = self.entries.get_mut(index).filter(|entry| !entry.lent)?;
+        // SAFETY: ours ([U1]), and borrowed as long as the ring is; the two parts do not overlap, and any bytes are valid in both.
+        unsafe {
+            Some(EntryParts {
+                headers: &mut *entry.memory.headers(),
+                payload: std::slice::from_raw_parts_mut(entry.memory.payload(), self.payload_bytes),
+            })
+        }
+    }
+}
+
+impl Drop for CommandRing {
+    fn drop(&mut self) {
+        // SAFETY: dropped here alone. The ring goes first, so that no command is submitted any more.
+        unsafe { ManuallyDrop::drop(&mut self.ring) };
+        if !self.is_lent() {
+            // SAFETY: dropped here alone, and the kernel has nothing of it ([U2]).
+            unsafe { ManuallyDrop::drop(&mut self.entries) };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsFd;
+
+    use super::*;
+
+    /// The descriptor is no FUSE device, so the kernel refuses the commands; what is lent comes back all the same.
+    #[test]
+    fn an_entry_is_borrowed_only_while_it_is_ours() {
+        let file = File::open("/proc/self/exe").expect("opened");
+        let ring = CommandRing::new(file.as_fd(), &[0, 1], 8192);
+        let mut ring = match ring {
+            Ok(ring) => ring,
+            Err(error) => return println!("skipped: no io_uring here ({error})"),
+        };
+        ring.enable().expect("enabled");
+        assert_eq!(ring.parts(0).map(|parts| parts.payload.len()), Some(8192));
+        ring.submit(0, None).expect("queued");
+        assert!(ring.parts(0).is_none() && ring.parts(1).is_some() && ring.is_lent());
+        assert!(ring.submit(0, None).is_err(), "submitted twice");
+        let mut completions = Vec::new();
+        ring.wait(&mut completions).expect("waited");
+        let [Completion::Entry { index: 0, result }] = completions[..] else { panic!("{completions:?}") };
+        assert!(result < 0, "{result}");
+        assert!(ring.parts(0).is_some() && !ring.is_lent());
+    }
+
+    #[test]
+    fn a_letter_wakes_a_ring() {
+        let file = File::open("/proc/self/exe").expect("opened");
+        let Ok(mut ring) = CommandRing::new(file.as_fd(), &[], 8192) else { return println!("skipped: no io_uring here") };
+        ring.enable().expect("enabled");
+        let mailbox = crate::mailbox::Mailbox::new().expect("a mailbox");
+        ring.listen(mailbox.as_fd()).expect("queued");
+        std::thread::scope(|scope| {
+            scope.spawn(|| mailbox.end());
+            let mut completions = Vec::new();
+            ring.wait(&mut completions).expect("waited");
+            assert_eq!(completions, [Completion::Letters]);
+        });
+        assert!(mailbox.is_to_end());
+    }
+}

@@ -1,0 +1,4 @@
+//! What the tests of mounts share.
+
+pub mod memory;
+pub mod server;
