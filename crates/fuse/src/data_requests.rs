@@ -368,12 +368,12 @@ impl Door {
             (end > size).then_some(size..end)
         });
         match tail.and_then(|tail| Some((tail, self.places.take()?))) {
-            None => reply.attr(&self.valid(&attributes), &file_attr(&attributes)),
+            None => reply.attr(&self.valid_after_setattr(&attributes), &file_attr(&attributes)),
             Some((tail, place)) => {
                 let door = Arc::clone(self);
                 self.pages.push(move || {
                     door.kernel.put_zeros(attributes.inode, tail);
-                    reply.attr(&door.valid(&attributes), &file_attr(&attributes));
+                    reply.attr(&door.valid_after_setattr(&attributes), &file_attr(&attributes));
                     drop(place);
                 });
             }

@@ -120,12 +120,22 @@ impl Door {
         Ok(attributes)
     }
 
-    /// How long the kernel keeps attributes.
+    /// How long the kernel keeps attributes that it is told.
     pub(crate) fn valid(&self, attributes: &Attributes) -> Duration {
+        let is_written = self.writers.told(attributes.inode, attributes.sectors);
+        Self::valid_where(attributes, is_written)
+    }
+
+    /// The same in the reply to a SETATTR. The kernel may not look at it: it sends the times of a file without asking what became of them.
+    pub(crate) fn valid_after_setattr(&self, attributes: &Attributes) -> Duration {
+        Self::valid_where(attributes, self.writers.contains(attributes.inode))
+    }
+
+    fn valid_where(attributes: &Attributes, is_written: bool) -> Duration {
         let is_directory = attributes.mode & file_type::MASK == file_type::DIRECTORY;
         if attributes.mode & SET_ID != 0 && !is_directory {
             Duration::ZERO // [F5]
-        } else if self.writers.told(attributes.inode, attributes.sectors) {
+        } else if is_written {
             VALID_WHILE_WRITTEN
         } else {
             VALID

@@ -38,7 +38,7 @@ pub enum Difference {
     CachedWritesMayNotFit,
     /// A call that answers ENOSPC has changed nothing; on ext4 a part of its range may be done.
     NoSpaceChangesNothing,
-    /// epoll takes files and directories, which are always ready: the kernel asks whether there is a way to poll, which all FUSE files have.
+    /// epoll takes regular files, which are always ready: the kernel asks whether there is a way to poll, and regular files of FUSE have one.
     EpollTakesFiles,
     /// Through the kernel's cache without write-back a mapping shows the bytes of a write that found no space until the page is mapped or read
     /// anew, and loses what was stored there and not synchronised: the kernel puts the bytes into the page before it asks.

@@ -86,8 +86,8 @@ pub(crate) fn devices(scene: &Scene<'_>) {
 pub(crate) fn regular_files_are_always_ready(scene: &Scene<'_>) {
     let path = scene.file("file", "text");
     let file = OpenOptions::new().read(true).write(true).open(&path).expect("opened");
-    for opened in [file, File::open(scene.directory()).expect("opened")] {
-        if scene.differs(Difference::EpollTakesFiles) {
+    for (opened, is_file) in [(file, true), (File::open(scene.directory()).expect("opened"), false)] {
+        if is_file && scene.differs(Difference::EpollTakesFiles) {
             sys::epoll_add(&opened).expect("taken");
         } else {
             refused(sys::epoll_add(&opened), Errno::PERM);
