@@ -17,11 +17,11 @@ use std::time::{Duration, Instant};
 use tandemfs_format::InodeNumber;
 
 use crate::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use crate::sync::{Condvar, Mutex};
+use crate::sync::{Condvar, EXPLORED, Mutex};
 use crate::{Error, FileSystem, Result};
 
-/// How long an operation waits for others that are leaving.
-const LEAVING_MAX: Duration = Duration::from_millis(500);
+/// How long an operation waits for others that are leaving; in an explored schedule, where time does not pass, until they have left.
+const LEAVING_MAX: Duration = Duration::from_millis(if EXPLORED { 600_000 } else { 500 });
 
 /// Threads that are about to free space.
 #[derive(Debug, Default)]

@@ -116,3 +116,29 @@ fn regression_a_hole_is_read_while_its_page_goes_to_another_file() {
         used.and(taker).map_err(|error| error.to_string())
     }));
 }
+
+/// Who found no space was refused while another thread was giving back all of it.
+#[test]
+fn regression_space_that_is_about_to_be_free_is_waited_for() {
+    must(explore("leaving", rounds_or(120), |_| {
+        let setting = Setting::small(Gpf, 4 << 10);
+        let device = Arc::new(PausingDevice::new(setting.format(), shuttle::thread::yield_now));
+        let fs = Arc::new(mount_device(device, &setting.mount).map_err(|error| error.to_string())?);
+        let new = NewInode { mode: file_type::REGULAR | 0o644, uid: 0, gid: 0, rdev: 0, target: b"" };
+        let make = |name: &[u8]| fs.create(InodeNumber::ROOT, name, &new).map(|made| made.inode).map_err(|error| error.to_string());
+        let (large, other) = (make(b"large")?, make(b"other")?);
+        let allocate = AllocateMode::Allocate { keep_size: false };
+        fs.allocate(large, 0, fs.large_file_bytes(), allocate).map_err(|error| error.to_string())?;
+        let leaver = {
+            let fs = fs.clone();
+            shuttle::thread::spawn(move || fs.unlink(InodeNumber::ROOT, b"large"))
+        };
+        let is_leaving = fs.space_may_return();
+        let given = fs.allocate(other, 0, 4096, allocate);
+        leaver.join().map_err(|_| "the leaver panicked".to_owned())?.map_err(|error| error.to_string())?;
+        match given {
+            Err(Error::NoSpace { .. }) if !is_leaving => Ok(()), // it came first
+            other => other.map_err(|error| format!("{error}, while a file was leaving")),
+        }
+    }));
+}
