@@ -69,7 +69,7 @@ names=() directories=() programs=()
 while IFS=$'\t' read -r name directory program; do
   [ -n "$name" ] && wants "$name" || continue
   # A program without a test says nothing.
-  (cd "$directory" && "$program" --list 2>/dev/null | grep -q ': test$') || continue
+  [[ $(cd "$directory" && "$program" --list 2>/dev/null) = *": test"* ]] || continue
   names+=("$name") directories+=("$directory") programs+=("$program")
 done <<<"$listed"
 [ ${#names[@]} != 0 ] || { echo "test-repeat: there is no such test program" >&2; exit 2; }
