@@ -6,7 +6,9 @@ use tandemfs_crash::MemoryDevice;
 use tandemfs_device::{Drive, PersistenceDomain, Structure};
 use tandemfs_format::InodeNumber;
 use tandemfs_format::inode::file_type;
-use tandemfs_fs::{AllocateMode, Error, FileSystem, FormatOptions, MountOptions, NewInode, SeekTo, WriteOptions, make_file_system};
+use tandemfs_fs::{
+    AllocateMode, Error, FileSystem, FormatOptions, MountOptions, NewInode, SeekTo, SetAttributes, WriteOptions, make_file_system,
+};
 
 const ALLOCATE: AllocateMode = AllocateMode::Allocate { keep_size: false };
 const KEEP_SIZE: AllocateMode = AllocateMode::Allocate { keep_size: true };
@@ -98,6 +100,28 @@ fn without_room_nothing_stays_given_out() {
     let mut bytes = [0; 300];
     fs.read(file, 70_000, &mut bytes).expect("reads");
     assert_eq!(bytes, [5; 300], "zeroing takes its room first");
+}
+
+/// A page of a block that has some bytes found no room in a full block zone, although the memory zone had some: a store through a mapping into
+/// such a page was lost.
+#[test]
+fn regression_a_block_with_data_is_written_whole_where_no_block_is_left() {
+    let fs = mounted(16 << 20, 16 << 20, 4096);
+    let (file, hole) = (create(&fs, "file"), create(&fs, "hole"));
+    fs.write(file, 10, &[1; 100], WriteOptions::default()).expect("written");
+    for grown in [file, hole] {
+        fs.set_attributes(grown, &SetAttributes { size: Some(3 * 4096), ..SetAttributes::default() }).expect("grown");
+    }
+    let full = create(&fs, "full");
+    let mut size = 0;
+    while fs.allocate(full, size, 4096, ALLOCATE).is_ok() {
+        size += 4096;
+    }
+    assert_eq!(fs.write(file, 0, &[2; 4096], WriteOptions::default()).expect("the block has data"), 4096);
+    let mut found = vec![0; 3 * 4096];
+    assert_eq!(fs.read(file, 0, &mut found).expect("read"), found.len());
+    assert!(found[..4096].iter().all(|byte| *byte == 2) && found[4096..].iter().all(|byte| *byte == 0));
+    assert!(matches!(fs.write(hole, 0, &[2; 4096], WriteOptions::default()), Err(Error::NoSpace { .. })), "a hole has no place");
 }
 
 #[test]

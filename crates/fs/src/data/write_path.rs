@@ -333,6 +333,12 @@ impl FileSystem {
                         },
                     }
                 }
+                // New bytes beside others of the block, inside the file: the byte path may have the room that the block path has not.
+                Err(error @ Error::NoSpace { .. }) if !grows && inside && !span.by_blocks && need_of(&target.old) == Need::Transient => {
+                    let Some(action) = to_logs(tx, target, Some(Need::Growth))? else { return Err(error) };
+                    target.action = action;
+                    return Ok(());
+                }
                 Err(error) => return Err(error),
             },
         };
