@@ -55,6 +55,10 @@ struct Write {
     length: u64,
     way: Way,
     options: WriteOptions,
+    /// The writer may not use what is reserved, and nothing else is left.
+    bound_by_reserve: bool,
+    /// The writer takes a set-group-id bit away that `kill_set_id` leaves.
+    kill_set_group_id: bool,
 }
 
 impl Write {
@@ -105,10 +109,18 @@ impl Door {
             Some(_) => Way::Direct,
             None => Way::Through,
         };
-        let write = Write { node, offset, length: data.len() as u64, way, options: write_options(self.mode, flags) };
-        if let Err(error) = self.before_write(request, &write) {
-            return reply.error(self.failed("write", node, &error));
-        }
+        let options = write_options(self.mode, flags);
+        // Of bytes from the cache the writer is not known. What they take was asked when they came there, by other requests.
+        let by_writer = way != Way::FromCache;
+        let write = Write {
+            node,
+            offset,
+            length: data.len() as u64,
+            way,
+            options,
+            bound_by_reserve: by_writer && self.is_bound_by_reserve(request),
+            kill_set_group_id: by_writer && options.kill_set_id && self.loses_set_group_id(request, inode(node)).unwrap_or(false),
+        };
         let held = self.begin(&write);
         if let Some(tail) = self.tail_before(&write, held.as_ref())
             && let Some(place) = self.places.take()
@@ -120,20 +132,6 @@ impl Door {
             });
         }
         self.write_now(write, held, data, None, reply);
-    }
-
-    /// What is asked and done before bytes of a program change a file. Bytes from the cache were asked for when they came there.
-    fn before_write(&self, request: &Request, write: &Write) -> Result<()> {
-        if write.way == Way::FromCache {
-            return Ok(());
-        }
-        let file = inode(write.node);
-        self.leaves_reserve(request, write.node, write.offset, write.length)?;
-        self.fs.kill_capabilities(file)?;
-        if write.options.kill_set_id && self.loses_set_group_id(request, file)? {
-            self.fs.set_attributes(file, &SetAttributes { kill_set_group_id: true, ..SetAttributes::default() })?;
-        }
-        Ok(())
     }
 
     fn write_now(self: &Arc<Self>, write: Write, held: Option<DirectWrite>, data: &[u8], place: Option<Place>, reply: ReplyWrite) {
@@ -155,6 +153,15 @@ impl Door {
 
     fn put(&self, write: &Write, data: &[u8]) -> Result<usize> {
         let file = inode(write.node);
+        if write.bound_by_reserve {
+            self.leaves_reserve(file, write.offset, write.length)?;
+        }
+        if write.way != Way::FromCache {
+            self.fs.kill_capabilities(file)?;
+        }
+        if write.kill_set_group_id {
+            self.fs.set_attributes(file, &SetAttributes { kill_set_group_id: true, ..SetAttributes::default() })?;
+        }
         if write.way == Way::Direct {
             return self.fs.write(file, write.offset, data, write.options);
         }
@@ -251,15 +258,17 @@ impl Door {
         mode: AllocateMode,
         reply: ReplyEmpty,
     ) {
-        let allowed = if mode == AllocateMode::Punch { Ok(()) } else { self.leaves_reserve(request, node, offset, length) };
-        if let Err(error) = allowed {
-            return reply.error(self.failed("fallocate", node, &error));
-        }
         let file = inode(node);
+        let bound = mode != AllocateMode::Punch && self.is_bound_by_reserve(request);
         let grows = matches!(mode, AllocateMode::Allocate { keep_size: false } | AllocateMode::Zero { keep_size: false });
         let tail = if grows { self.tail_before_growth(file, offset.saturating_add(length)) } else { None };
         self.after_drop(file, tail, move |door, place| {
-            let allocate = move |door: &Door| door.fs.allocate(file, offset, length, mode);
+            let allocate = move |door: &Door| {
+                if bound {
+                    door.leaves_reserve(file, offset, length)?;
+                }
+                door.fs.allocate(file, offset, length, mode)
+            };
             let first = allocate(door);
             door.or_with_returned_space(
                 first,
@@ -288,14 +297,15 @@ impl Door {
             Ok(None) => return reply.error(Errno::EXDEV), // [DR5]
             Err(error) => return reply.error(self.failed("copy_file_range", to, &error)),
         };
-        if let Err(error) = self.leaves_reserve(request, to, to_offset, length) {
-            return reply.error(self.failed("copy_file_range", to, &error));
-        }
-        let file = inode(to);
+        let (file, bound) = (inode(to), self.is_bound_by_reserve(request));
         let tail = if self.fs.size(file).is_ok_and(|size| to_offset > size) { self.tail_before_growth(file, to_offset) } else { None };
         self.after_drop(file, tail, move |door, place| {
-            let copy =
-                move |door: &Door| door.fs.copy_range((inode(from), from_offset), (file, to_offset), length, WriteOptions::default());
+            let copy = move |door: &Door| {
+                if bound {
+                    door.leaves_reserve(file, to_offset, length)?;
+                }
+                door.fs.copy_range((inode(from), from_offset), (file, to_offset), length, WriteOptions::default())
+            };
             let first = copy(door);
             door.or_with_returned_space(
                 first,

@@ -344,12 +344,12 @@ mod tests {
         let direct = cache.begin_direct(FILE, 100..200);
         let parts = |bytes| cache.begin_writing_back(FILE, bytes).parts().to_vec();
         assert_eq!(parts(0..4096), [0..100, 200..4096]);
-        assert_eq!(parts(100..200), []);
-        assert_eq!(parts(150..300), [200..300]);
+        assert!(parts(100..200).is_empty());
+        assert_eq!(parts(150..300).as_slice(), std::slice::from_ref(&(200..300)));
         let second = cache.begin_direct(FILE, 4000..5000);
         assert_eq!(parts(0..8192), [0..100, 200..4000, 5000..8192]);
         drop((direct, second));
-        assert_eq!(parts(0..4096), [0..4096]);
+        assert_eq!(parts(0..4096).as_slice(), std::slice::from_ref(&(0..4096)));
     }
 
     #[test]

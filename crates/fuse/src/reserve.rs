@@ -7,10 +7,10 @@
 //! [RV4] What the kernel's write-back cache took before the limit was reached comes without the name of the writer, and is not refused: near
 //!       the limit files are opened past that cache (RULES R20), so `write` itself is told.
 
-use fuser::{INodeNo, Request};
+use fuser::Request;
+use tandemfs_format::InodeNumber;
 use tandemfs_fs::{Error, Result, ZoneSpace};
 
-use crate::attributes::inode;
 use crate::caller::Caller;
 use crate::door::Door;
 
@@ -37,26 +37,34 @@ impl Reserve {
 }
 
 impl Door {
-    /// Whether a caller may put `length` bytes at `offset` of a file.
-    pub(crate) fn leaves_reserve(&self, request: &Request, node: INodeNo, offset: u64, length: u64) -> Result<()> {
-        let Some(full) = self.reached(request) else { return Ok(()) };
-        if self.fs.needs_space(inode(node), offset, length)? { Err(full) } else { Ok(()) }
+    /// Whether the reserve is reached and a caller may not use it. Only then are its writes looked at one by one ([`Door::leaves_reserve`]).
+    pub(crate) fn is_bound_by_reserve(&self, request: &Request) -> bool {
+        self.reached().is_some() && !Caller::of(request).may_use_reserve()
+    }
+
+    /// Whether `length` bytes at `offset` of a file leave others what is reserved.
+    pub(crate) fn leaves_reserve(&self, file: InodeNumber, offset: u64, length: u64) -> Result<()> {
+        let Some(full) = self.reached() else { return Ok(()) };
+        if self.fs.needs_space(file, offset, length)? { Err(full) } else { Ok(()) }
     }
 
     /// Whether a caller may make a name.
     pub(crate) fn leaves_reserve_to_names(&self, request: &Request) -> Result<()> {
-        self.reached(request).map_or(Ok(()), Err)
+        match self.reached() {
+            Some(full) if !Caller::of(request).may_use_reserve() => Err(full),
+            _ => Ok(()),
+        }
     }
 
-    /// What a caller is told who may not use the reserve, where nothing else is left ([RV1]).
-    fn reached(&self, request: &Request) -> Option<Error> {
+    /// What is told who may not use the reserve, where nothing else is left ([RV1]).
+    fn reached(&self) -> Option<Error> {
         if self.reserve.percent == 0 {
             return None; // [RV3]
         }
         let (memory, block) = self.fs.zones();
         let memory = ZoneSpace { available_bytes: memory.available_bytes + memory.data_log_bytes, ..memory };
         let zone = [("memory", &memory), ("block", &block)].into_iter().find(|(_, space)| self.reserve.left(space) == 0)?.0;
-        (!Caller::of(request).may_use_reserve()).then_some(Error::NoSpace { zone })
+        Some(Error::NoSpace { zone })
     }
 }
 
