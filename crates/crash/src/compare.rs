@@ -1,4 +1,4 @@
-//! Random workloads on the file system and on the model, compared after every operation (STYLE 17, 18). A failure is shrunk to the
+//! Random workloads on the file system and on the model, compared after every operation. A failure is shrunk to the
 //! operations that it needs.
 
 use tandemfs_device::PersistenceDomain;

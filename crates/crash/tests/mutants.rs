@@ -1,4 +1,4 @@
-//! Deliberate bugs: the harness must catch every one (STYLE 19). The table of `docs/TESTING.md` is what these tests assert.
+//! Deliberate bugs: the harness must catch every one. The table of `docs/TESTING.md` is what these tests assert.
 //!
 //! A mutant is global to the process, so the tests of this file run one after the other.
 

@@ -365,7 +365,7 @@ mod tests {
 
     #[test]
     fn worst_case_of_the_layout_paper_example() {
-        // LAYOUT: 64 KiB blocks cost 21 + 64 B each, 0.13 %.
+        // docs/FORMAT.md: 64 KiB blocks cost 21 + 64 B each, 0.13 %.
         let geometry = Geometry::new(10 << 30, 3_840_000_000_000, 64 << 10, 16, 4 << 20).expect("fits");
         let share = geometry.metadata_bytes_worst(true) as f64 / 3_840_000_000_000.0;
         assert!((0.0012..0.0014).contains(&share), "{share}");

@@ -1,4 +1,4 @@
-//! Counters of the file system since the mount (DESIGN §7, `stats`).
+//! Counters of the file system since the mount (`tandemfs stats`).
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 

@@ -1,4 +1,4 @@
-//! What `tandemfs stats` and `tandemfs info` say of a mount. The names are a contract (DESIGN §7): new ones may join, these stay.
+//! What `tandemfs stats` and `tandemfs info` say of a mount. The names are a contract: new ones may join, these stay.
 
 use std::time::Instant;
 

@@ -14,7 +14,7 @@ const CLONED_CHANNELS_ABOVE: usize = 4;
 /// the kernel has to do first (`later.rs`). The kernel wakes the one that worked last, so more cost nothing but address space.
 pub(crate) const RING_THREADS_PER_CPU: usize = 16;
 
-/// What a write that returned promises (DESIGN §4, RULES R19).
+/// What a write that returned promises (`docs/SEMANTICS.md`, RULES R19).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Mode {

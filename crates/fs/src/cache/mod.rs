@@ -1,6 +1,6 @@
 //! Host copies of metadata: 4 KiB pages of lines, loaded on demand, evictable, with a dirty bit a line.
 //!
-//! [C1] Reads of metadata are served from here; while the working set fits the limit the device is not read (DESIGN §2).
+//! [C1] Reads of metadata are served from here; while the working set fits the limit the device is not read (`ARCHITECTURE.md`).
 //! [C2] A line changes here only by [`PageCache::apply`] and [`PageCache::apply_clean`], after its record is persistent or its transaction
 //!      committed (RULES R4); so what a checkpoint writes home is always committed. Lines that nobody points to yet ([`Page::follow`]) are home
 //!      when they come here, and never dirty.

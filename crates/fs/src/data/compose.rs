@@ -1,6 +1,6 @@
 //! Reading one block as it is: sectors below, data logs above, zeros where there is neither. Used by read-modify-write and write-back.
 //!
-//! [CO1] Every byte is verified before it is used: sectors and logs against their checksums (DESIGN §2).
+//! [CO1] Every byte is verified before it is used: sectors and logs against their checksums (`ARCHITECTURE.md`).
 //! [CO2] Only what shows is read: a sector below logs and new bytes that cover it whole is not.
 
 use std::ops::Range;

@@ -2,7 +2,7 @@
 //!
 //! [B1] No two logs of a block overlap; a log never leaves its block.
 //! [B2] A change of one log touches one line of the leaf; a leaf that grows is written anew and the old one freed (RULES R6).
-//! [B3] A block that is a single log keeps the entry in its record; a million small files need no leaf (LAYOUT).
+//! [B3] A block that is a single log keeps the entry in its record; a million small files need no leaf (`docs/FORMAT.md`).
 //! [B4] Unwritten sectors are room kept for their own block, with the vector that they will need: filling them takes nothing (RULES R14).
 //!      They hold no data, so they are written *before* the record that says so.
 

@@ -2,7 +2,7 @@
 //!
 //! [N1] The inode's lock owns its two lines and all its mapping, leaf and checksum lines (RULES R5). The in-memory inode changes only
 //!      after its transaction is persistent (RULES R4).
-//! [N2] Several inodes are locked in the order of their numbers (RULES R4, STYLE 14).
+//! [N2] Several inodes are locked in the order of their numbers (RULES R4).
 //! [N3] A handle that is in use by anyone is never evicted, so there is one lock for an inode.
 //! [N4] Who holds an inode from outside (a kernel's look-up, an open file) is counted apart; an inode without names lives until that
 //!      count is zero (RULES R21).
