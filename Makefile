@@ -14,7 +14,7 @@ help:
 	@echo 'make kill-loop   200 rounds of a daemon killed amid mount, work and unmount; ROUNDS=200 SEED=1 MODE=relaxed'
 	@echo 'make power-cuts  20 power cuts of a virtual machine, half of them at an exact store, and 10 lost drive caches; CUTS=20 SEED=1'
 	@echo 'make bench    measurements, each beside its limit'
-	@echo 'make lint     formatting and clippy'
+	@echo 'make lint     formatting, clippy, and what the compiler does not check: tags of rules, paths in documents'
 
 build:
 	@scripts/setup.sh build
@@ -82,5 +82,6 @@ bench:
 lint:
 	@scripts/setup.sh lint
 	cargo fmt --all --check
+	cargo run --quiet --locked -p xtask -- lint
 	cargo clippy --workspace --all-targets --locked -- -D warnings
 	cargo clippy --locked -p tandemfs-schedules --features explore --all-targets -- -D warnings

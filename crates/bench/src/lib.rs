@@ -2,11 +2,11 @@
 //! `tandemfs bench bytefs`, the evaluations of the two papers on emulated drives; `tandemfs bench compare`, the same work on TandemFS and on
 //! the file systems of the kernel.
 //!
-//! [B1] A row and its limit are measured interleaved, A B B A, on devices of the same kind with their memory touched before, so that what
-//!      drifts on the machine drifts for both.
-//! [B2] The limit does the least that anyone would have to do: the same bytes to the same pattern of addresses, nothing else.
-//! [B3] Each operation is timed by itself; medians and p99 are over all of them. Reading the clock costs both sides the same.
-//! [B4] Whatever is made is removed, on an error too: directories and mounts are guards, and SIGINT or SIGTERM is an error.
+//! [BE1] A row and its limit are measured interleaved, A B B A, on devices of the same kind with their memory touched before, so that what
+//!       drifts on the machine drifts for both.
+//! [BE2] The limit does the least that anyone would have to do: the same bytes to the same pattern of addresses, nothing else.
+//! [BE3] Each operation is timed by itself; medians and p99 are over all of them. Reading the clock costs both sides the same.
+//! [BE4] Whatever is made is removed, on an error too: directories and mounts are guards, and SIGINT or SIGTERM is an error.
 //!
 //! `cases/` has a file a row of the table, `romefs/` and `bytefs/` one an experiment of the papers, `workloads/` the loads of the latter;
 //! `measure.rs` takes the times, `report.rs` judges and prints them, `scene.rs` makes devices and file systems, `probe.rs` sees what the

@@ -1,4 +1,4 @@
-//! Taking times: one operation at a time into a histogram, subjects interleaved ([B1], [B3]).
+//! Taking times: one operation at a time into a histogram, subjects interleaved ([BE1], [BE3]).
 
 use std::time::{Duration, Instant};
 

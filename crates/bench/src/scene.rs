@@ -1,4 +1,4 @@
-//! Devices and file systems to measure on; all of it goes when it is dropped ([B4]).
+//! Devices and file systems to measure on; all of it goes when it is dropped ([BE4]).
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -163,7 +163,7 @@ pub fn new_directory() -> NewInode<'static> {
     NewInode { mode: file_type::DIRECTORY | 0o755, ..new_file() }
 }
 
-/// Copies, flushes and fences: what the byte path must do at the least ([B2]).
+/// Copies, flushes and fences: what the byte path must do at the least ([BE2]).
 pub fn persist(drive: &Drive, offset: u64, bytes: &[u8]) -> Result<()> {
     drop(drive.persist(Structure::DataLog, LineAddress::new(offset / LINE_BYTES as u64), bytes)?);
     Ok(())

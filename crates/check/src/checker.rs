@@ -90,9 +90,9 @@ pub(crate) struct Checker<'c> {
     pub(crate) counts: Counts,
     findings: Vec<Finding>,
     left_out: u64,
-    /// All that takes space was read ([C3]).
+    /// All that takes space was read ([CK3]).
     pub(crate) tree_whole: bool,
-    /// All names were read ([C3]).
+    /// All names were read ([CK3]).
     pub(crate) names_whole: bool,
 }
 

@@ -1,4 +1,4 @@
-//! Reading an image as the next mount would see it: the device's bytes with the replayed lines over them ([C1]).
+//! Reading an image as the next mount would see it: the device's bytes with the replayed lines over them ([CK1]).
 
 use std::collections::BTreeMap;
 

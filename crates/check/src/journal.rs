@@ -1,4 +1,4 @@
-//! The journal: which records prove themselves, and what the lines look like once they are replayed ([C1]).
+//! The journal: which records prove themselves, and what the lines look like once they are replayed ([CK1]).
 
 use std::collections::BTreeMap;
 

@@ -12,7 +12,7 @@ use crate::image::line_of;
 use crate::mutant::{Mutant, on};
 
 impl Checker<'_> {
-    /// Checks every piece of a clean image. What it says is held against the tree only where the whole tree was read ([C3]).
+    /// Checks every piece of a clean image. What it says is held against the tree only where the whole tree was read ([CK3]).
     pub(crate) fn check_maps(&mut self) {
         let image = self.image;
         if !image.superblock.clean || on(Mutant::MapsIgnored) {

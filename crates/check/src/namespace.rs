@@ -191,7 +191,7 @@ impl Checker<'_> {
         page.entry(line).ok()?.map(|entry| entry.name)
     }
 
-    /// Link counts, parents, and what the root does not reach. Only where every name could be read ([C3]).
+    /// Link counts, parents, and what the root does not reach. Only where every name could be read ([CK3]).
     pub(crate) fn check_names(&mut self) {
         let total = self.counts.inodes;
         self.progress(Stage::Names, 0, total);

@@ -1,10 +1,10 @@
-//! Repairs that need no guess, in an order that a cut never makes worse ([C4]):
+//! Repairs that need no guess, in an order that a cut never makes worse ([CK4]):
 //!
-//! [R1] A superblock copy is written only from the one that counts, before anything else writes either.
-//! [R2] The clean flag goes first, so that the next mount recovers and builds the maps anew.
-//! [R3] The journal is replayed home as a mount would: lines, fence, superblock with the next generation and watermark.
-//! [R4] Every further change is a journal record: persisted, written home, passed by the watermark, one after the other. What belongs
-//!      together (the slots of one name, all of an inode) is in one record.
+//! [RP1] A superblock copy is written only from the one that counts, before anything else writes either.
+//! [RP2] The clean flag goes first, so that the next mount recovers and builds the maps anew.
+//! [RP3] The journal is replayed home as a mount would: lines, fence, superblock with the next generation and watermark.
+//! [RP4] Every further change is a journal record: persisted, written home, passed by the watermark, one after the other. What belongs
+//!       together (the slots of one name, all of an inode) is in one record.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -41,7 +41,7 @@ pub(crate) fn apply(inspection: &Inspection<'_>, progress: &mut dyn FnMut(Progre
         return Ok(false); // a copy of the superblock that is only behind is the next mount's to write
     }
     for copy in &inspection.stale_copies {
-        drop(image.drive.persist(Structure::Superblock, copy_address(*copy), &inspection.superblock_bytes)?); // [R1]
+        drop(image.drive.persist(Structure::Superblock, copy_address(*copy), &inspection.superblock_bytes)?); // [RP1]
         mended = true;
     }
     if inspection.block_half_proved && inspection.findings().any(|finding| *finding == Finding::IdentityDamaged {}) {
@@ -80,17 +80,17 @@ pub(crate) fn apply(inspection: &Inspection<'_>, progress: &mut dyn FnMut(Progre
     let mut writer = Writer { drive: image.drive, superblock: image.superblock.clone() };
     if writer.superblock.clean {
         writer.superblock.clean = on(Mutant::RepairKeepsClean);
-        writer.write_superblock()?; // [R2]
+        writer.write_superblock()?; // [RP2]
         if !inspection.pending.is_empty() {
             return Ok(true); // what the records say counts from now on: look again before anything is changed
         }
     }
     if !groups.is_empty() {
-        writer.recover(inspection)?; // [R3]
+        writer.recover(inspection)?; // [RP3]
         let total = groups.len() as u64;
         for (done, changes) in (0..).zip(records(groups)) {
             progress(Progress { stage: Stage::Repair, done: total.min(done), total });
-            writer.commit(image, &changes)?; // [R4]
+            writer.commit(image, &changes)?; // [RP4]
         }
         progress(Progress { stage: Stage::Repair, done: total, total });
     }

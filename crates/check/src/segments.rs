@@ -1,4 +1,4 @@
-//! The segment table: who has which unit. Every pointer into the memory zone is held against it before it is followed ([C2]).
+//! The segment table: who has which unit. Every pointer into the memory zone is held against it before it is followed ([CK2]).
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! Walking a mapping tree without recursion: the caller decides which pages to enter, so that it can claim them first ([C2]).
+//! Walking a mapping tree without recursion: the caller decides which pages to enter, so that it can claim them first ([CK2]).
 
 use tandemfs_device::{DeviceError, Structure};
 use tandemfs_format::inode::Inode;

@@ -3,12 +3,12 @@
 //! A load or store of mapped device memory can raise SIGBUS: an uncorrectable error, a file cut short, no space under a sparse file.
 //! Checking for that before each copy would cost a system call and still race, so the copies are left to fail and are *fixed up*:
 //!
-//! [C1] Every instruction of this process that touches a mapping lies between `tandemfs_device_copy` and `tandemfs_device_copy_end`.
-//! [C2] The routines there use neither stack nor callee-saved registers, so at each of their instructions a return is possible.
-//! [C3] The SIGBUS handler looks at the instruction that faulted. Inside the range it sets the result register to the fault's address and
-//!      continues at `tandemfs_device_copy_fault`, a lone return. Anywhere else the signal is not ours and goes to the handler before us.
-//! [C4] The handler is installed once, before the first mapping, and stays. It touches only the interrupted registers and one static that
-//!      was written before it was installed, so it is safe at any instant.
+//! [CY1] Every instruction of this process that touches a mapping lies between `tandemfs_device_copy` and `tandemfs_device_copy_end`.
+//! [CY2] The routines there use neither stack nor callee-saved registers, so at each of their instructions a return is possible.
+//! [CY3] The SIGBUS handler looks at the instruction that faulted. Inside the range it sets the result register to the fault's address and
+//!       continues at `tandemfs_device_copy_fault`, a lone return. Anywhere else the signal is not ours and goes to the handler before us.
+//! [CY4] The handler is installed once, before the first mapping, and stays. It touches only the interrupted registers and one static that
+//!       was written before it was installed, so it is safe at any instant.
 //!
 //! The cost on the hot path is a direct call. 8 aligned bytes are always moved by one instruction, the atom of the `adr` domain.
 //!
@@ -181,7 +181,7 @@ mod x86_64 {
     /// overlap. [`install`] has succeeded.
     #[inline]
     pub(crate) unsafe fn copy(target: *mut u8, source: *const u8, bytes: usize) -> Result<(), Fault> {
-        // SAFETY: the caller's promise is the routine's; a SIGBUS inside is fixed up [C3].
+        // SAFETY: the caller's promise is the routine's; a SIGBUS inside is fixed up [CY3].
         result(unsafe { tandemfs_device_copy(target, source, bytes) })
     }
 
@@ -249,7 +249,7 @@ mod x86_64 {
             let mut action = previous;
             action.sa_sigaction = on_bus_error as *const () as usize;
             action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_RESTART;
-            // SAFETY: the mask belongs to `action`; the handler has the signature that SA_SIGINFO asks for and keeps [C4].
+            // SAFETY: the mask belongs to `action`; the handler has the signature that SA_SIGINFO asks for and keeps [CY4].
             let installed =
                 unsafe { libc::sigemptyset(&raw mut action.sa_mask) | libc::sigaction(libc::SIGBUS, &raw const action, null_mut()) };
             if installed == 0 { Ok(()) } else { Err(code()) }

@@ -1,4 +1,4 @@
-//! What the file system holds of a device: both paths with counters, the enforced domain, and the order of stores in types ([D1]–[D4]).
+//! What the file system holds of a device: both paths with counters, the enforced domain, and the order of stores in types ([DV1]–[DV4]).
 
 use std::marker::PhantomData;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ pub enum Dirty {}
 #[derive(Debug)]
 pub enum InFlight {}
 
-/// Lines that were stored and are not yet safe ([D1]).
+/// Lines that were stored and are not yet safe ([DV1]).
 #[must_use = "lines that are not flushed and fenced are lost with the power"]
 #[derive(Debug)]
 pub struct Lines<State> {
@@ -30,22 +30,22 @@ pub struct Lines<State> {
     state: PhantomData<State>,
 }
 
-/// Proof that stores are in the persistence domain ([D1]).
+/// Proof that stores are in the persistence domain ([DV1]).
 #[must_use = "a proof of durability belongs to the transaction that needed it"]
 #[derive(Debug)]
 pub struct Fenced(());
 
-/// Block writes that completed; a volatile cache may still lose them ([D2]).
+/// Block writes that completed; a volatile cache may still lose them ([DV2]).
 #[must_use = "written blocks are lost with the power until they are flushed"]
 #[derive(Debug)]
 pub struct Written(());
 
-/// Proof that block writes are durable ([D2]).
+/// Proof that block writes are durable ([DV2]).
 #[must_use = "a proof of durability belongs to the transaction that needed it"]
 #[derive(Debug)]
 pub struct Flushed(());
 
-/// Proof that a transaction of the drive is committed ([D5]).
+/// Proof that a transaction of the drive is committed ([DV5]).
 #[must_use = "what is not committed is gone after a power failure"]
 #[derive(Debug)]
 pub struct Committed(());
@@ -161,7 +161,7 @@ impl Drive {
         Ok(Lines { offset, length: from.len() as u64, state: PhantomData })
     }
 
-    /// Commits a transaction of the drive whose stores were fenced ([D5]). See [`Firmware::commit`].
+    /// Commits a transaction of the drive whose stores were fenced ([DV5]). See [`Firmware::commit`].
     pub fn commit(&self, transaction: TxId, _stored: Fenced) -> Result<Committed, DeviceError> {
         self.firmware("COMMIT")?.commit(transaction)?;
         Ok(Committed(()))
@@ -208,7 +208,7 @@ impl Drive {
         let description = self.description();
         let Some(sector) = description.sector_of_page(first) else { return self.store_zeros(structure, first, count) };
         if self.domain.needs_flush() {
-            // [F1] What somebody stored here and never flushed must not come out of a CPU's cache over these pages.
+            // [FW1] What somebody stored here and never flushed must not come out of a CPU's cache over these pages.
             let length = count * PAGE_BYTES as u64;
             drop(self.fence(self.flush_lines(Lines { offset: first.offset_bytes(), length, state: PhantomData })));
         }
@@ -235,7 +235,7 @@ impl Drive {
         Ok(self.fence(in_flight))
     }
 
-    /// Starts writing stored lines back to the persistence domain ([D3]).
+    /// Starts writing stored lines back to the persistence domain ([DV3]).
     pub fn flush_lines(&self, lines: Lines<Dirty>) -> Lines<InFlight> {
         if self.domain.needs_flush() && lines.length > 0 {
             let line = LINE_BYTES as u64;
@@ -316,7 +316,7 @@ impl Drive {
         Ok(Written(()))
     }
 
-    /// Makes completed block writes durable ([D2]).
+    /// Makes completed block writes durable ([DV2]).
     pub fn flush_blocks(&self, _written: Written) -> Result<Flushed, DeviceError> {
         if self.device.description().volatile_write_cache {
             self.flushes.flush(|| {

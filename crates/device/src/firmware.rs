@@ -1,11 +1,11 @@
 //! Commands of a drive with firmware: tagged stores and their commit (ByteFS §4.3), and what the drive counts of itself.
 //!
-//! [F1] Where the windows overlap ([`DeviceDescription::overlapping`]), both paths reach the same bytes. A block read merges every line that
-//!      the write log has, *committed or not*; a block write invalidates every line that it has of the page, *whoever's* they are (RULES R16).
-//!      The drive does not order one path against the other: who stored must have fenced before it reads or writes the same bytes by blocks.
-//! [F2] A tagged store is visible at once and survives a power failure only once its transaction is committed: all of it, or nothing.
-//! [F3] There is no abort. What was not committed is discarded by [`Firmware::recover`] alone.
-//! [F4] A transaction's number is used again only after [`Firmware::clean`], since the log may still hold lines of its last use (RULES R17).
+//! [FW1] Where the windows overlap ([`DeviceDescription::overlapping`]), both paths reach the same bytes. A block read merges every line that
+//!       the write log has, *committed or not*; a block write invalidates every line that it has of the page, *whoever's* they are (RULES R16).
+//!       The drive does not order one path against the other: who stored must have fenced before it reads or writes the same bytes by blocks.
+//! [FW2] A tagged store is visible at once and survives a power failure only once its transaction is committed: all of it, or nothing.
+//! [FW3] There is no abort. What was not committed is discarded by [`Firmware::recover`] alone.
+//! [FW4] A transaction's number is used again only after [`Firmware::clean`], since the log may still hold lines of its last use (RULES R17).
 
 use std::num::NonZeroU32;
 use std::time::Duration;
@@ -32,10 +32,10 @@ pub struct DriveRecovery {
 
 /// Commands of a drive with firmware.
 pub trait Firmware: Send + Sync {
-    /// Stores whole lines as part of a transaction ([F2]). `offset` is in the byte window, a multiple of 64 B.
+    /// Stores whole lines as part of a transaction ([FW2]). `offset` is in the byte window, a multiple of 64 B.
     ///
     /// # Errors
-    /// [`DeviceError::Firmware`] where the number is of a committed transaction ([F4]), or the drive is read-only: worn out, or full.
+    /// [`DeviceError::Firmware`] where the number is of a committed transaction ([FW4]), or the drive is read-only: worn out, or full.
     fn store_tagged(&self, transaction: TxId, offset: u64, from: &[u8]) -> Result<(), DeviceError>;
 
     /// COMMIT: when it returns, all lines of the transaction survive a power failure. What was stored must have been fenced before.

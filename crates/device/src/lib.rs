@@ -5,13 +5,13 @@
 //! it *is*. Users do not touch the traits: they hold a [`Drive`], which counts, enforces the persistence domain and carries the order of
 //! stores in types:
 //!
-//! [D1] A store returns `Lines<Dirty>`; flushing makes it `Lines<InFlight>`; only a fence makes it [`Fenced`]. What needs durable bytes
-//!      asks for a `Fenced` by value, so a forgotten flush or fence does not compile (RULES R8, R23).
-//! [D2] Block writes return [`Written`]; only a FLUSH that began after they completed makes it [`Flushed`] (RULES R8). A drive without a
-//!      volatile cache gives it at once.
-//! [D3] On a domain that keeps retired stores (`gpf`, `eadr`) and on `process`, flush does nothing; the types stay.
-//! [D4] A load or store that fails (a poisoned line, a full host disk under an image) is an error, never a signal (RULES R23).
-//! [D5] A transaction of the drive is committed with the proof that its stores were fenced ([`Drive::commit`]; RULES R16).
+//! [DV1] A store returns `Lines<Dirty>`; flushing makes it `Lines<InFlight>`; only a fence makes it [`Fenced`]. What needs durable bytes
+//!       asks for a `Fenced` by value, so a forgotten flush or fence does not compile (RULES R8, R23).
+//! [DV2] Block writes return [`Written`]; only a FLUSH that began after they completed makes it [`Flushed`] (RULES R8). A drive without a
+//!       volatile cache gives it at once.
+//! [DV3] On a domain that keeps retired stores (`gpf`, `eadr`) and on `process`, flush does nothing; the types stay.
+//! [DV4] A load or store that fails (a poisoned line, a full host disk under an image) is an error, never a signal (RULES R23).
+//! [DV5] A transaction of the drive is committed with the proof that its stores were fenced ([`Drive::commit`]; RULES R16).
 //!
 //! ```compile_fail,E0308
 //! # use tandemfs_device::{Drive, Fenced, Structure};

@@ -1,16 +1,16 @@
 //! The firmware of a drive put together: what stages stores (a write log or a page cache) over the flash, and the time that it takes.
 //!
-//! [C1] Behind both windows are logical pages, first those of the memory zone, then the sectors of the block zone. Nothing here knows which
-//!      window an access came through.
-//! [C2] A store appends whole lines to the log, or changes its page in the cache. Part of a line is read, changed and appended as a line.
-//! [C3] A block read is the flash page with all lines of the log merged into it; where lines cover the page, no flash is read.
-//! [C4] A block write gives the page the stamp of the next sequence, so that in one step the page is new and all lines that the log has of
-//!      it are old (`medium::Pages`); then the log forgets them. A discard is the same without a page.
-//! [C5] Every access ends with bounded steps of what goes on behind: cleaning the log, garbage collection (RULES R24). What the flash does
-//!      in them makes its dies busy and delays nobody now. A drive that is open for reading leaves it all to the next opening: what it
-//!      changed would be kept in host memory for nobody ([PT2] of `part.rs`).
-//! [C6] Flash work of an access is waited for where the answer needs it: pages that are read; and a cleaning, by who needs the room that it
-//!      gives back (`WriteLog::take_waited`).
+//! [CT1] Behind both windows are logical pages, first those of the memory zone, then the sectors of the block zone. Nothing here knows which
+//!       window an access came through.
+//! [CT2] A store appends whole lines to the log, or changes its page in the cache. Part of a line is read, changed and appended as a line.
+//! [CT3] A block read is the flash page with all lines of the log merged into it; where lines cover the page, no flash is read.
+//! [CT4] A block write gives the page the stamp of the next sequence, so that in one step the page is new and all lines that the log has of
+//!       it are old (`medium::Pages`); then the log forgets them. A discard is the same without a page.
+//! [CT5] Every access ends with bounded steps of what goes on behind: cleaning the log, garbage collection (RULES R24). What the flash does
+//!       in them makes its dies busy and delays nobody now. A drive that is open for reading leaves it all to the next opening: what it
+//!       changed would be kept in host memory for nobody ([PT2] of `part.rs`).
+//! [CT6] Flash work of an access is waited for where the answer needs it: pages that are read; and a cleaning, by who needs the room that it
+//!       gives back (`WriteLog::take_waited`).
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -158,7 +158,7 @@ impl<M: Medium> Controller<M> {
         Ok(at)
     }
 
-    /// Copies bytes to the byte window ([C2]); `transaction` is 0 for none, else `from` are whole lines.
+    /// Copies bytes to the byte window ([CT2]); `transaction` is 0 for none, else `from` are whole lines.
     pub(crate) fn store(&mut self, at: u64, transaction: u32, offset: u64, from: &[u8]) -> Result<u64, DeviceError> {
         let mut at = at;
         for (page, within, range) in pieces(offset, from.len()) {
@@ -212,7 +212,7 @@ impl<M: Medium> Controller<M> {
         self.timeline.as_ref().map_or(at, |timeline| timeline.verify(at))
     }
 
-    /// Reads whole pages ([C3]): those from `first` on, behind the last comes page 0.
+    /// Reads whole pages ([CT3]): those from `first` on, behind the last comes page 0.
     pub(crate) fn read_pages(&mut self, at: u64, first: u64, into: &mut [u8]) -> Result<u64, DeviceError> {
         let at = self.command(at);
         self.ready.clear();
@@ -240,7 +240,7 @@ impl<M: Medium> Controller<M> {
         Ok(done)
     }
 
-    /// Writes whole pages ([C4]), as [`Controller::read_pages`] counts them.
+    /// Writes whole pages ([CT4]), as [`Controller::read_pages`] counts them.
     pub(crate) fn write_pages(&mut self, at: u64, first: u64, from: &[u8]) -> Result<u64, DeviceError> {
         let mut at = self.command(at);
         for (page, from) in self.pages_from(first).zip(from.as_chunks::<FLASH_PAGE_BYTES>().0) {
@@ -262,7 +262,7 @@ impl<M: Medium> Controller<M> {
         Ok(at)
     }
 
-    /// Forgets whole pages ([C4]), as [`Controller::read_pages`] counts them.
+    /// Forgets whole pages ([CT4]), as [`Controller::read_pages`] counts them.
     pub(crate) fn discard(&mut self, at: u64, first: u64, count: u64) -> Result<u64, DeviceError> {
         let at = self.command(at);
         for page in self.pages_from(first).take(count as usize) {
@@ -407,7 +407,7 @@ impl<M: Medium> Controller<M> {
         }
     }
 
-    /// Charges what the flash did; the access waits for what it needs ([C6]).
+    /// Charges what the flash did; the access waits for what it needs ([CT6]).
     fn wait_for_reads(&mut self, at: u64) -> u64 {
         self.charge(at, Timeline::work_needed)
     }
@@ -428,7 +428,7 @@ impl<M: Medium> Controller<M> {
         done
     }
 
-    /// [C5]. What fails here is met again, and said, by the access that needs the room.
+    /// [CT5]. What fails here is met again, and said, by the access that needs the room.
     fn settle(&mut self, at: u64) {
         if self.read_only {
             return;

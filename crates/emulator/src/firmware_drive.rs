@@ -1,4 +1,4 @@
-//! A drive with firmware as a device: both windows reach the same logical pages (`device::firmware` [F1]).
+//! A drive with firmware as a device: both windows reach the same logical pages (`device::firmware` [FW1]).
 //!
 //! [FD1] One lock, the controller's. What an access takes is reckoned under it and waited for outside of it.
 //! [FD2] Whatever returned is in battery-backed DRAM or in the flash: FLUSH has nothing to do, and flushing lines neither. A fence costs its

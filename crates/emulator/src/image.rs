@@ -1,7 +1,7 @@
-//! An emulated drive without firmware: a memory region and a block region in one file ([E1]–[E4]).
+//! An emulated drive without firmware: a memory region and a block region in one file ([EM1]–[EM4]).
 //!
-//! [E1]: crate
-//! [E4]: crate
+//! [EM1]: crate
+//! [EM4]: crate
 
 use std::io;
 use std::path::Path;
@@ -19,9 +19,9 @@ use crate::timing::{Clock, Direction, Time};
 pub struct ImageDevice {
     description: DeviceDescription,
     memory: Mapping,
-    /// Holds the file, and with it the lock ([E3]).
+    /// Holds the file, and with it the lock ([EM3]).
     ///
-    /// [E3]: crate
+    /// [EM3]: crate
     blocks: BlockRegion,
     clock: Option<Clock>,
 }
@@ -90,7 +90,7 @@ impl BytePath for ImageDevice {
         Ok(())
     }
 
-    /// Nothing to do: the page cache of the host is the drive's memory, and the CPU's caches are coherent with it ([E2]).
+    /// Nothing to do: the page cache of the host is the drive's memory, and the CPU's caches are coherent with it ([EM2]).
     fn flush(&self, _offset: u64, _length: u64) {}
 
     fn fence(&self) {
@@ -119,7 +119,7 @@ impl BlockPath for ImageDevice {
         })
     }
 
-    /// Nothing to do: what was written is in the page cache of the host, which survives the process ([E2]).
+    /// Nothing to do: what was written is in the page cache of the host, which survives the process ([EM2]).
     fn flush(&self) -> Result<(), DeviceError> {
         Ok(())
     }

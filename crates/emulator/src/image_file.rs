@@ -1,7 +1,7 @@
-//! The file of an emulated drive: making it, reading its header, opening and locking it ([E1], [E3]).
+//! The file of an emulated drive: making it, reading its header, opening and locking it ([EM1], [EM3]).
 //!
-//! [E1]: crate
-//! [E3]: crate
+//! [EM1]: crate
+//! [EM3]: crate
 
 use std::fs::{File, OpenOptions as FileOptions};
 use std::io;
@@ -154,9 +154,9 @@ fn finish(path: &Path, file: File, image: &ImageInfo) -> Result<(), DeviceError>
 }
 
 /// The DRAM of a drive with firmware is reserved unless it is huge: then most of it (tables of flash that is never written) would be paid
-/// for in vain, and a full host disk is an error of the access that met it ([D4] of `device`).
+/// for in vain, and a full host disk is an error of the access that met it ([DV4] of `device`).
 ///
-/// [D4]: tandemfs_device
+/// [DV4]: tandemfs_device
 fn is_reserved(image: &ImageInfo) -> bool {
     image.firmware.is_none() || image.mapped_bytes() <= DRAM_RESERVED_BYTES_MAX
 }
@@ -218,7 +218,7 @@ fn read_header(path: &Path, file: &File) -> Result<ImageInfo, DeviceError> {
 /// An image that was opened and locked.
 #[derive(Debug)]
 pub(crate) struct OpenImage {
-    /// Holds the lock ([E3]).
+    /// Holds the lock ([EM3]).
     pub(crate) file: File,
     pub(crate) info: ImageInfo,
     /// Its path.

@@ -1,4 +1,4 @@
-//! DRAM and flash of an emulated drive in its image ([M1]–[M3]). The DRAM is mapped shared, so stores to it survive the process in the order
+//! DRAM and flash of an emulated drive in its image ([MD1]–[MD3]). The DRAM is mapped shared, so stores to it survive the process in the order
 //! in which they were made. The flash is read through a mapping and programmed by offset: a drive goes through all of its blocks before it
 //! uses one again, and a store to a page that the host's file does not have yet costs a page fault more than the whole write. A host disk that
 //! is full is an error of the program that met it. An erasure clears spare areas only: giving space back would make each program meet a hole
@@ -6,8 +6,8 @@
 //!
 //! An image that is open for reading only is never written: what the firmware stores, programs or erases stays in host memory (`part.rs`).
 //!
-//! [M1]: crate::medium
-//! [M3]: crate::medium
+//! [MD1]: crate::medium
+//! [MD3]: crate::medium
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -31,7 +31,7 @@ pub(crate) struct ImageMedium {
     /// Where the flash starts in the file, in bytes.
     flash_at: u64,
     read_only: bool,
-    /// Holds the lock ([E3] of the crate).
+    /// Holds the lock ([EM3] of the crate).
     file: File,
 }
 
@@ -76,7 +76,7 @@ impl Medium for ImageMedium {
             let failed = |source| DeviceError::Block { device: "flash".into(), operation: "program", offset, length: PAGE, source };
             self.file.write_all_at(from, self.flash_at + offset).map_err(failed)?;
         }
-        // [M2]: what makes the page hold something comes last, in one word.
+        // [MD2]: what makes the page hold something comes last, in one word.
         self.dram.store(self.spare_at(page) + 8, &spare.stamp.to_le_bytes())?;
         self.dram.store(self.spare_at(page), &spare.logical_plus_one.to_le_bytes())
     }

@@ -1,9 +1,9 @@
 //! What survives a power failure of an emulated drive with firmware: its battery-backed DRAM and its flash cells. Everything else in the
 //! firmware is derived from these two when the drive is opened.
 //!
-//! [M1] Stores to the DRAM survive in program order; 8 B at a multiple of 8 are never torn. A power failure falls between any two steps.
-//! [M2] A flash page is programmed once between two erasures, its bytes before its spare area: a page whose spare area is empty holds nothing.
-//! [M3] The spare area of an erased page is all zeros; its bytes mean nothing. An erasure may be cut anywhere.
+//! [MD1] Stores to the DRAM survive in program order; 8 B at a multiple of 8 are never torn. A power failure falls between any two steps.
+//! [MD2] A flash page is programmed once between two erasures, its bytes before its spare area: a page whose spare area is empty holds nothing.
+//! [MD3] The spare area of an erased page is all zeros; its bytes mean nothing. An erasure may be cut anywhere.
 
 use std::fmt::Debug;
 
@@ -29,7 +29,7 @@ pub(crate) struct Spare {
     pub(crate) stamp: u64,
 }
 
-/// Battery-backed DRAM and flash cells ([M1]–[M3]).
+/// Battery-backed DRAM and flash cells ([MD1]–[MD3]).
 pub(crate) trait Medium: Send + Sync + Debug {
     /// Copies bytes from the DRAM.
     fn load(&self, offset: u64, into: &mut [u8]) -> Result<(), DeviceError>;
@@ -181,7 +181,7 @@ pub(crate) mod test_medium {
             Ok(())
         }
 
-        /// Steps of 8 B at most, as [M1] says.
+        /// Steps of 8 B at most, as [MD1] says.
         fn store(&self, offset: u64, from: &[u8]) -> Result<(), DeviceError> {
             let mut cells = self.0.lock();
             let mut at = cells.range(offset, from.len())?.start;
@@ -210,7 +210,7 @@ pub(crate) mod test_medium {
         fn program_page(&self, page: PhysicalPage, from: &PageBytes, spare: Spare) -> Result<(), DeviceError> {
             let mut cells = self.0.lock();
             cells.step()?;
-            assert!(cells.is_damaged || !cells.pages.contains_key(&page.0), "{page:?} is programmed twice ([M2])");
+            assert!(cells.is_damaged || !cells.pages.contains_key(&page.0), "{page:?} is programmed twice ([MD2])");
             cells.pages.insert(page.0, (Box::new(*from), Spare::default()));
             cells.step()?;
             cells.pages.insert(page.0, (Box::new(*from), spare));

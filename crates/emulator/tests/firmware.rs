@@ -155,7 +155,7 @@ fn what_was_committed_survives_and_only_that() {
     }
 }
 
-/// The image of a process that was killed in the middle, as [E2] of the crate has it.
+/// The image of a process that was killed in the middle, as [EM2] of the crate has it.
 #[test]
 fn what_was_committed_survives_the_kill_of_the_process() {
     if let Some(path) = std::env::var_os("TANDEMFS_TEST_KILL") {

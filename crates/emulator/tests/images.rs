@@ -215,7 +215,7 @@ fn an_image_cut_short_while_in_use_gives_errors_and_no_signal() {
     assert_eq!(found, [5; 64]);
 }
 
-/// [E2]: what was stored or written before the process was killed is there afterwards.
+/// [EM2]: what was stored or written before the process was killed is there afterwards.
 #[test]
 fn stores_survive_the_kill_of_the_process() {
     if let Some(path) = std::env::var_os("TANDEMFS_TEST_KILL") {

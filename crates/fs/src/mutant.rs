@@ -73,7 +73,7 @@ pub enum Mutant {
     CommitForgotten,
     /// R16: only the first line of a run belongs to the transaction.
     StoredUntagged,
-    /// R16: pages that a transaction stored and did not commit are evicted and loaded again ([C5] of `cache/`).
+    /// R16: pages that a transaction stored and did not commit are evicted and loaded again ([CA5] of `cache/`).
     FailedPagesUnpinned,
     /// R16: a fresh page that was zeroed by blocks is not flushed before lines are stored to it.
     FreshPageNotFlushed,

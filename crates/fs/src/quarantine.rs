@@ -1,9 +1,9 @@
 //! Space that an operation took before the device failed it. The allocators give out the nearest free space, so without this the next
 //! attempt would meet the same bad sector or poisoned line, and so would everybody's.
 //!
-//! [Q1] It is not given out again at once; the next attempt gets other space. Nothing on the medium names it.
-//! [Q2] It is bounded: the oldest comes back when the list is full. All of it comes back when a zone has nothing else to give, and before
-//!      maps are saved, which therefore never know of it.
+//! [QU1] It is not given out again at once; the next attempt gets other space. Nothing on the medium names it.
+//! [QU2] It is bounded: the oldest comes back when the list is full. All of it comes back when a zone has nothing else to give, and before
+//!       maps are saved, which therefore never know of it.
 
 use std::collections::VecDeque;
 
@@ -21,7 +21,7 @@ pub(crate) struct Quarantine {
 }
 
 impl Volume {
-    /// Holds space back ([Q1]).
+    /// Holds space back ([QU1]).
     pub(crate) fn quarantine(&self, space: Space) {
         if let Space::Slot { address, .. } = space {
             self.memory.avoid_page_of_slot(address); // a device fails whole pages, and the next slot would be of the same one
@@ -36,7 +36,7 @@ impl Volume {
         }
     }
 
-    /// Gives everything back ([Q2]). False where there was nothing.
+    /// Gives everything back ([QU2]). False where there was nothing.
     pub(crate) fn release_quarantine(&self) -> bool {
         let pieces = std::mem::take(&mut *self.quarantine.pieces.lock());
         let any = !pieces.is_empty();

@@ -7,7 +7,7 @@
 //! [NS3] Whoever frees an inode or a range of a file is *leaving*, from before its transaction is planned until it is committed and the space
 //!       is in the maps; not who gives back what it took itself, or its own failure would look like room. Who waits for those holds no lock, so they never wait for who waits; and it waits no longer than [`LEAVING_MAX`]
 //!       in all, since removals may follow each other for ever.
-//! [NS4] Freed lines of metadata that wait for the watermark are not seen here: the allocator forces the checkpoint ([M1] of
+//! [NS4] Freed lines of metadata that wait for the watermark are not seen here: the allocator forces the checkpoint ([ME1] of
 //!       `alloc/memory.rs`).
 //!
 //! What only a caller from outside can end, an inode without names that it still holds, it is asked for: [`FileSystem::inodes_without_names`].

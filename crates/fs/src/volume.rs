@@ -135,7 +135,7 @@ impl Volume {
     }
 }
 
-/// Loads lines of metadata that follow each other, past the host copies: whole pages by blocks where the windows overlap ([C6] of `cache/`).
+/// Loads lines of metadata that follow each other, past the host copies: whole pages by blocks where the windows overlap ([CA6] of `cache/`).
 pub(crate) fn load_bulk(drive: &Drive, structure: Structure, first: LineAddress, into: &mut [u8]) -> std::result::Result<(), DeviceError> {
     let before_page = (PAGE_LINES - first.index_in_page() as u64) % PAGE_LINES;
     let (head, rest) = into.split_at_mut(into.len().min(before_page as usize * LINE_BYTES));
@@ -154,7 +154,7 @@ pub(crate) fn load_bulk(drive: &Drive, structure: Structure, first: LineAddress,
     Ok(())
 }
 
-/// Zeroes whole pages that nobody uses yet ([C7] of `cache/`). Durable when it returns.
+/// Zeroes whole pages that nobody uses yet ([CA7] of `cache/`). Durable when it returns.
 pub(crate) fn zero_pages(drive: &Drive, structure: Structure, first: LineAddress, lines: u64) -> std::result::Result<Fenced, DeviceError> {
     if on(Mutant::FreshPageNotFlushed)
         && let Some(sector) = drive.description().sector_of_page(first)

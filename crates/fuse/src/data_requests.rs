@@ -195,7 +195,7 @@ impl Door {
         let Some(held) = held.filter(DirectWrite::must_drop) else { return reply.written(written as u32) };
         let door = Arc::clone(self);
         let Some(place) = place.or_else(|| self.places.take()) else {
-            // All places are taken ([L3] of `later.rs`): acknowledged before the pages are dropped, which stay known until then.
+            // All places are taken ([LT3] of `later.rs`): acknowledged before the pages are dropped, which stay known until then.
             self.pages.push(move || {
                 door.kernel.drop_pages(file, bytes);
                 drop(held);

@@ -1,19 +1,19 @@
 //! What the door holds: the file system, how replies are made, and what is agreed with the kernel at the start. The operations themselves
 //! are in `operations.rs`, each a translation of one request into one call of the file system.
 //!
-//! [F1] The daemon is the only writer of the device, so the kernel may keep entries and attributes, absent names too ([`VALID`]). Only the
-//!      space that a file takes changes behind its back, while it writes back what it holds ([`VALID_WHILE_WRITTEN`]).
-//! [F2] Every entry that a reply carries is remembered in the file system *before* the reply is sent, and forgotten as the kernel says;
-//!      an unlinked inode stays until then (RULES R21). The kernel holds a look-up for whatever is open, so opening counts nothing.
-//! [F3] No thread that serves requests tells the kernel to drop pages or names (RULES R21, [L1] of `later.rs`).
-//! [F4] What a reply acknowledges is durable (RULES R8), but for reads. `fsync` has nothing left to write.
-//! [F5] The kernel checks permissions (default_permissions) and access control lists (POSIX_ACL); with those it leaves the umask to the file
-//!      system. Set-id bits and `security.capability` are ours to clear (HANDLE_KILLPRIV_V2): the kernel marks the WRITE and the SETATTR that
-//!      take the bits away (a new size from who lacks CAP_FSETID, a new owner from anybody), and before a FALLOCATE or COPY_FILE_RANGE that
-//!      does it sends a SETATTR without any field. Else it would ask for `security.capability` before every write. It does not notice that a
-//!      write took the bits, so it keeps no attributes of files that have them. `security.capability` goes with every change of the bytes,
-//!      the size or the owner, whoever makes it. Whether set-group-id of a file goes that its group may not execute depends on the
-//!      caller's groups, which the kernel has asked before that SETATTR and does not tell: the daemon asks for them again.
+//! [DO1] The daemon is the only writer of the device, so the kernel may keep entries and attributes, absent names too ([`VALID`]). Only the
+//!       space that a file takes changes behind its back, while it writes back what it holds ([`VALID_WHILE_WRITTEN`]).
+//! [DO2] Every entry that a reply carries is remembered in the file system *before* the reply is sent, and forgotten as the kernel says;
+//!       an unlinked inode stays until then (RULES R21). The kernel holds a look-up for whatever is open, so opening counts nothing.
+//! [DO3] No thread that serves requests tells the kernel to drop pages or names (RULES R21, [LT1] of `later.rs`).
+//! [DO4] What a reply acknowledges is durable (RULES R8), but for reads. `fsync` has nothing left to write.
+//! [DO5] The kernel checks permissions (default_permissions) and access control lists (POSIX_ACL); with those it leaves the umask to the file
+//!       system. Set-id bits and `security.capability` are ours to clear (HANDLE_KILLPRIV_V2): the kernel marks the WRITE and the SETATTR that
+//!       take the bits away (a new size from who lacks CAP_FSETID, a new owner from anybody), and before a FALLOCATE or COPY_FILE_RANGE that
+//!       does it sends a SETATTR without any field. Else it would ask for `security.capability` before every write. It does not notice that a
+//!       write took the bits, so it keeps no attributes of files that have them. `security.capability` goes with every change of the bytes,
+//!       the size or the owner, whoever makes it. Whether set-group-id of a file goes that its group may not execute depends on the
+//!       caller's groups, which the kernel has asked before that SETATTR and does not tell: the daemon asks for them again.
 
 use std::ffi::OsStr;
 use std::io;
@@ -37,9 +37,9 @@ use crate::returning_space::Forgets;
 use crate::settings::{Mode, MountSettings};
 use crate::writers::Writers;
 
-/// How long the kernel keeps what it was told ([F1]).
+/// How long the kernel keeps what it was told ([DO1]).
 pub(crate) const VALID: Duration = Duration::from_secs(3600);
-/// The same for attributes of a file that is open for writing behind the write-back cache ([F1], `writers.rs`).
+/// The same for attributes of a file that is open for writing behind the write-back cache ([DO1], `writers.rs`).
 const VALID_WHILE_WRITTEN: Duration = Duration::from_secs(1);
 /// Largest WRITE and READ.
 pub(crate) const REQUEST_BYTES_MAX: u32 = 1 << 20;
@@ -67,7 +67,7 @@ pub(crate) struct Door {
     pub(crate) page_cache: Arc<PageCache>,
     pub(crate) forgets: Forgets,
     pub(crate) kernel: Kernel,
-    /// What concerns pages of the kernel ([L2] of `later.rs`).
+    /// What concerns pages of the kernel ([LT2] of `later.rs`).
     pub(crate) pages: Later,
     /// What waits for space.
     pub(crate) space: Later,
@@ -103,7 +103,7 @@ impl Door {
         negotiate(config, write_back, self.attributes, self.request_bytes_max);
     }
 
-    /// Replies with an entry ([F2]).
+    /// Replies with an entry ([DO2]).
     pub(crate) fn reply_entry(&self, operation: &'static str, parent: INodeNo, result: Result<Attributes>, reply: ReplyEntry) {
         match result.and_then(|attributes| self.remember(attributes)) {
             Ok(attributes) => {
@@ -114,7 +114,7 @@ impl Door {
         }
     }
 
-    /// Holds an inode for the kernel ([F2]). One that was removed since it was looked up is `Stale`: the kernel looks again.
+    /// Holds an inode for the kernel ([DO2]). One that was removed since it was looked up is `Stale`: the kernel looks again.
     pub(crate) fn remember(&self, attributes: Attributes) -> Result<Attributes> {
         self.fs.remember(attributes.inode, attributes.generation, 1)?;
         Ok(attributes)
@@ -134,7 +134,7 @@ impl Door {
     fn valid_where(attributes: &Attributes, is_written: bool) -> Duration {
         let is_directory = attributes.mode & file_type::MASK == file_type::DIRECTORY;
         if attributes.mode & SET_ID != 0 && !is_directory {
-            Duration::ZERO // [F5]
+            Duration::ZERO // [DO5]
         } else if is_written {
             VALID_WHILE_WRITTEN
         } else {
@@ -157,7 +157,7 @@ impl Door {
         }
     }
 
-    /// Replies that there is no such name, and that the kernel may keep that ([F1]).
+    /// Replies that there is no such name, and that the kernel may keep that ([DO1]).
     pub(crate) fn reply_absent(reply: ReplyEntry) {
         reply.entry(&VALID, &placeholder(0, file_type::REGULAR), Generation(0));
     }

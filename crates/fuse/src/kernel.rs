@@ -17,7 +17,7 @@ impl Kernel {
     }
 
     /// Drops the pages that hold a range, which writes changed ones back first; also the attributes. Waits for requests of those pages: only
-    /// for a thread that serves none ([L1] of `later.rs`).
+    /// for a thread that serves none ([LT1] of `later.rs`).
     pub(crate) fn drop_pages(&self, file: InodeNumber, bytes: Range<u64>) {
         let length = i64::try_from(bytes.end - bytes.start).unwrap_or(i64::MAX);
         self.tell("drop pages", |kernel| kernel.inval_inode(INodeNo(file.get()), bytes.start as i64, length));

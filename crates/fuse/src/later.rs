@@ -1,11 +1,11 @@
 //! Work that a thread which serves requests must not wait for: what asks the kernel to drop or change pages, and what waits for requests
 //! that are still to come.
 //!
-//! [L1] The kernel locks a page while a READ or WRITE of it is under way. A notification that needs the page waits for that lock, and so for
-//!      another request of this mount. It is sent by a thread that serves no requests, so that some thread can always serve that one.
-//! [L2] One thread sends what concerns pages, one after the other: a later job begins when all earlier ones have ended.
-//! [L3] Over io_uring a request that waits keeps the thread that took it. No more than [`WAITING_MAX_OVER_RING`] may wait, fewer than a
-//!      queue has threads; a request that finds no place says so, and its work goes on without it.
+//! [LT1] The kernel locks a page while a READ or WRITE of it is under way. A notification that needs the page waits for that lock, and so for
+//!       another request of this mount. It is sent by a thread that serves no requests, so that some thread can always serve that one.
+//! [LT2] One thread sends what concerns pages, one after the other: a later job begins when all earlier ones have ended.
+//! [LT3] Over io_uring a request that waits keeps the thread that took it. No more than [`WAITING_MAX_OVER_RING`] may wait, fewer than a
+//!       queue has threads; a request that finds no place says so, and its work goes on without it.
 
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -13,9 +13,9 @@ use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
-/// Requests over io_uring that may wait at a time ([L3]); below `RING_THREADS_PER_CPU` of `settings.rs`, with room for those that serve.
+/// Requests over io_uring that may wait at a time ([LT3]); below `RING_THREADS_PER_CPU` of `settings.rs`, with room for those that serve.
 pub(crate) const WAITING_MAX_OVER_RING: usize = 10;
-const _: () = assert!(WAITING_MAX_OVER_RING < crate::settings::RING_THREADS_PER_CPU, "[L3]");
+const _: () = assert!(WAITING_MAX_OVER_RING < crate::settings::RING_THREADS_PER_CPU, "[LT3]");
 
 type Job = Box<dyn FnOnce() + Send>;
 
@@ -49,7 +49,7 @@ impl Later {
     }
 }
 
-/// Places for requests that wait ([L3]).
+/// Places for requests that wait ([LT3]).
 #[derive(Debug)]
 pub(crate) struct Places {
     taken: Arc<AtomicUsize>,

@@ -1,6 +1,6 @@
 //! The mount of TandemFS: a thin door from the kernel's FUSE requests to the file system.
 //!
-//! `door.rs` says what the door holds to ([F1]–[F5]), `operations.rs` translates the requests, `data_requests.rs` those where the kernel's
+//! `door.rs` says what the door holds to ([DO1]–[DO5]), `operations.rs` translates the requests, `data_requests.rs` those where the kernel's
 //! page cache and the file system have to agree (`page_cache.rs`, `later.rs`, `returning_space.rs`), `errno.rs` the errors. `session.rs` is
 //! the life of a mount, `mounting.rs` and `mounts.rs` talk to mount(2), fusermount3 and the kernel's list, `holders.rs` finds who uses a
 //! mount. `control.rs`, `report.rs` and `scrubbing.rs` answer `tandemfs stats`, `info` and `scrub`.

@@ -46,7 +46,7 @@ impl Door {
         }
     }
 
-    /// Adds one entry, remembered where it fits ([F2]); `true` when the reply is full.
+    /// Adds one entry, remembered where it fits ([DO2]); `true` when the reply is full.
     fn add_entry(&self, reply: &mut ReplyDirectoryPlus, number: InodeNumber, kind: u8, cookie: u64, name: &[u8]) -> bool {
         let name = OsStr::from_bytes(name);
         let is_dot = matches!(name.as_bytes(), b"." | b"..");

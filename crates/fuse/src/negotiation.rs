@@ -16,12 +16,12 @@ pub fn negotiate(config: &mut KernelConfig, write_back_cache: bool, access_lists
         // Look-ups of "." and ".." by number: open_by_handle_at, and so NFS.
         InitFlags::FUSE_EXPORT_SUPPORT,
         InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP,
-        // Pages stay when a size changes: nobody else changes them ([F1] of `door.rs`).
+        // Pages stay when a size changes: nobody else changes them ([DO1] of `door.rs`).
         InitFlags::FUSE_EXPLICIT_INVAL_DATA,
         // Where an administrator allows it: a request is served on its caller's CPU.
         InitFlags::FUSE_OVER_IO_URING,
     ];
-    let of_lists = access_lists.then_some(InitFlags::FUSE_POSIX_ACL | InitFlags::FUSE_DONT_MASK); // [F5] of `door.rs`
+    let of_lists = access_lists.then_some(InitFlags::FUSE_POSIX_ACL | InitFlags::FUSE_DONT_MASK); // [DO5] of `door.rs`
     let write_back = write_back_cache.then_some(InitFlags::FUSE_WRITEBACK_CACHE);
     for flag in wanted.into_iter().chain(write_back).chain(of_lists) {
         if config.add_capabilities(flag).is_err() {

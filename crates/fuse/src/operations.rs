@@ -23,7 +23,7 @@ use crate::settings::Mode;
 
 const STATFS_UNIT_BYTES: u64 = 4096;
 const NAME_BYTES_MAX: u32 = 255;
-/// No state is kept for an open file ([F2]), but for whether it may be written behind the write-back cache ([WR2] of `writers.rs`).
+/// No state is kept for an open file ([DO2]), but for whether it may be written behind the write-back cache ([WR2] of `writers.rs`).
 const READER: FileHandle = FileHandle(0);
 const WRITER: FileHandle = FileHandle(1);
 
@@ -93,7 +93,7 @@ impl fuser::Filesystem for Operations {
     ) {
         let nothing = (mode, uid, gid, size) == (None, None, None, None) && atime.is_none() && mtime.is_none() && ctime.is_none();
         let file = inode(node);
-        // A request that asks for nothing comes before the space of a file changes ([F5]).
+        // A request that asks for nothing comes before the space of a file changes ([DO5]).
         let kill_set_id = kill_set_id || nothing;
         let kill_set_group_id = kill_set_id && self.0.loses_set_group_id(request, file).unwrap_or(false);
         let set = SetAttributes {
@@ -154,7 +154,7 @@ impl fuser::Filesystem for Operations {
         }
     }
 
-    /// The file is held from its creation on, which is the look-up that the reply carries ([F2]).
+    /// The file is held from its creation on, which is the look-up that the reply carries ([DO2]).
     fn tmpfile(&self, request: &Request, parent: INodeNo, mode: u32, umask: u32, flags: i32, reply: ReplyCreate) {
         let created = self
             .0
@@ -268,7 +268,7 @@ impl fuser::Filesystem for Operations {
         self.0.sync("fsyncdir", node, reply);
     }
 
-    /// ENOSYS: the kernel opens directories by itself from then on and may keep their entries ([F1]).
+    /// ENOSYS: the kernel opens directories by itself from then on and may keep their entries ([DO1]).
     fn opendir(&self, _request: &Request, _node: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
         reply.error(Errno::ENOSYS);
     }
@@ -442,7 +442,7 @@ impl Door {
         }
     }
 
-    /// In strict mode ENOSYS: the kernel stops asking, and fsync costs nothing ([F4]). In relaxed mode the kernel has just written its
+    /// In strict mode ENOSYS: the kernel stops asking, and fsync costs nothing ([DO4]). In relaxed mode the kernel has just written its
     /// cache back; what is left is to say whether the file system stopped, and to be there: cached pages that cannot be sent because the
     /// daemon has died are dropped in silence (Linux 6.18), and this request is the only one whose failure tells who synchronises.
     fn sync(&self, operation: &'static str, node: INodeNo, reply: ReplyEmpty) {

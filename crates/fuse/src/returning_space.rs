@@ -3,9 +3,9 @@
 //! When `unlink` and the last `close` have returned, a program counts on the space. The file system has it back when the kernel's FORGET has
 //! been served, which comes a moment later.
 //!
-//! [RS1] An operation that finds no space is tried again when such files were forgotten, as long as there are any. Which files are closed the
-//!       kernel is asked: a removed file that it still has in memory is open, and nobody waits for it.
-//! [RS2] The wait is bounded, and no thread that serves requests waits.
+//! [RTS1] An operation that finds no space is tried again when such files were forgotten, as long as there are any. Which files are closed the
+//!        kernel is asked: a removed file that it still has in memory is open, and nobody waits for it.
+//! [RTS2] The wait is bounded, and no thread that serves requests waits.
 
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -55,7 +55,7 @@ impl Forgets {
 }
 
 impl Door {
-    /// Finishes an operation with its first result, or where that is "no space", with a later one for which space came back ([RS1]). `again`
+    /// Finishes an operation with its first result, or where that is "no space", with a later one for which space came back ([RTS1]). `again`
     /// makes what is tried then.
     pub(crate) fn or_with_returned_space<T, A>(
         self: &Arc<Self>,
@@ -82,7 +82,7 @@ impl Door {
         self.forgets.running.load(SeqCst) > 0 || self.fs.space_may_return()
     }
 
-    /// [RS2]: on the thread for space.
+    /// [RTS2]: on the thread for space.
     fn try_while_space_returns<T>(&self, operation: impl Fn(&Door) -> Result<T>) -> Result<T> {
         let until = Instant::now() + WAIT_MAX;
         self.forgets.waiting.fetch_add(1, SeqCst);

@@ -1,9 +1,9 @@
 //! Images of drives with firmware whose tables are damaged: words of the DRAM and of the flash that a drive in use has stored, changed to what
 //! the input says.
 //!
-//! [D1] An image opens, or is refused in one sentence.
-//! [D2] What opens answers every access and every command with bytes or with an error in one sentence; a window ends where it says.
-//! [D3] It can be closed and is then opened again, or refused, as in [D1].
+//! [FZV1] An image opens, or is refused in one sentence.
+//! [FZV2] What opens answers every access and every command with bytes or with an error in one sentence; a window ends where it says.
+//! [FZV3] It can be closed and is then opened again, or refused, as in [FZV1].
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -116,7 +116,7 @@ pub(crate) fn run(bytes: &[u8]) {
     }
 }
 
-/// One sentence ([D1]).
+/// One sentence ([FZV1]).
 fn judge(error: &DeviceError) {
     let said = error.to_string();
     assert!(said.len() > 10 && !said.contains('\n') && !said.contains("panicked"), "refused with '{said}'");
@@ -131,7 +131,7 @@ fn answers<T>(result: Result<T, DeviceError>) {
     }
 }
 
-/// Every door, anywhere ([D2]).
+/// Every door, anywhere ([FZV2]).
 fn use_it(device: &dyn Device, input: &mut Input<'_>) {
     let (window, sectors) = (device.description().byte_window_bytes(), device.description().block_window_bytes() / SECTOR_BYTES as u64);
     let (memory, blocks) = (device.byte_path(), device.block_path());

@@ -1,10 +1,10 @@
 //! Headers of emulator images: fields that the input chooses, under a checksum that fits or not, before a file of the size that they
 //! claim or of another.
 //!
-//! [H1] An image opens, or is refused in a sentence that names the file.
-//! [H2] What opens has the sizes of its header; both regions answer up to their last byte and refuse the next.
-//! [H3] Nothing is allocated by a size that the header claims, and no byte outside the regions changes.
-//! [H4] A header of a drive with firmware stands before DRAM that was never formatted here, so it is refused.
+//! [HD1] An image opens, or is refused in a sentence that names the file.
+//! [HD2] What opens has the sizes of its header; both regions answer up to their last byte and refuse the next.
+//! [HD3] Nothing is allocated by a size that the header claims, and no byte outside the regions changes.
+//! [HD4] A header of a drive with firmware stands before DRAM that was never formatted here, so it is refused.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -123,7 +123,7 @@ pub(crate) fn run(bytes: &[u8]) {
     }
     let (Ok(info), Ok(device)) = (told, opened) else { return };
     assert!(length >= MEMORY_AT + info.memory_bytes + info.block_bytes, "a file of {length} B is an image of {info:?}");
-    assert!(info.firmware.is_none(), "[H4] {info:?}");
+    assert!(info.firmware.is_none(), "[HD4] {info:?}");
     let description = device.description();
     use_it(&*device, description.byte_window_bytes(), description.block_window_bytes());
     drop(device);
@@ -136,7 +136,7 @@ pub(crate) fn run(bytes: &[u8]) {
     }
 }
 
-/// Both regions up to their ends, and beyond ([H2]).
+/// Both regions up to their ends, and beyond ([HD2]).
 fn use_it(device: &dyn Device, memory_bytes: u64, block_bytes: u64) {
     let (memory, blocks) = (device.byte_path(), device.block_path());
     let mut line = [0; 64];

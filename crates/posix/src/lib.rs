@@ -1,11 +1,11 @@
 //! What POSIX and Linux promise of files, as tests that run on any directory: on mounts of TandemFS (`cargo test -p tandemfs --test posix`)
 //! and on ext4 (`cargo test -p tandemfs-posix`), so that the tests themselves are known to be right.
 //!
-//! [P1] A test knows nothing of the file system below it. Where TandemFS differs from ext4 the difference is a [`Difference`] with a line in
-//!      `docs/SEMANTICS.md`, and the test asserts the difference as it asserts the rule.
-//! [P2] All tests share one mount; each has a directory of its own, made before it and removed after it.
-//! [P3] A test that cannot run (the directory cannot be remounted, the caller is not root) says so by name; it never passes silently.
-//! [P4] After every test the host says what memory it takes; more than it may is a failure of that test.
+//! [PX1] A test knows nothing of the file system below it. Where TandemFS differs from ext4 the difference is a [`Difference`] with a line in
+//!       `docs/SEMANTICS.md`, and the test asserts the difference as it asserts the rule.
+//! [PX2] All tests share one mount; each has a directory of its own, made before it and removed after it.
+//! [PX3] A test that cannot run (the directory cannot be remounted, the caller is not root) says so by name; it never passes silently.
+//! [PX4] After every test the host says what memory it takes; more than it may is a failure of that test.
 
 mod asynchronous;
 mod behaviour;
@@ -106,7 +106,7 @@ pub fn run(host: &dyn Host, arguments: &Arguments) -> usize {
         let result = catch_unwind(AssertUnwindSafe(|| Scene::run(host, test.name, test.run)));
         let time = began.elapsed().as_millis();
         let memory = host.memory();
-        let too_much = memory.is_some_and(|memory| memory.resident_bytes > memory.resident_bytes_max); // [P4]
+        let too_much = memory.is_some_and(|memory| memory.resident_bytes > memory.resident_bytes_max); // [PX4]
         let memory =
             memory.map_or(String::new(), |memory| format!(", {} of {} MiB", memory.resident_bytes >> 20, memory.resident_bytes_max >> 20));
         if result.is_ok() && !too_much {

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{Gid, Uid};
 use rustix::io::Errno;
 
-/// Where TandemFS differs from ext4, each a line of `docs/SEMANTICS.md`. The tests assert these as they assert the rules ([P1]).
+/// Where TandemFS differs from ext4, each a line of `docs/SEMANTICS.md`. The tests assert these as they assert the rules ([PX1]).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Difference {
     /// With the write-back cache the kernel takes the whole file for data.

@@ -1,8 +1,8 @@
 //! The structures and numbers of `linux/fuse.h`, protocol 7.31 to 7.45, under the kernel's names.
 //!
-//! * A1: Size and the place of every field are held at compile time; zerocopy refuses padding that has no name.
-//! * A2: Integers are in the byte order of the machine, as the kernel has them.
-//! * A3: What a structure of a version after 7.31 adds is named where it is used (`negotiation.rs`, [`crate::InitFlags`]).
+//! * AB1: Size and the place of every field are held at compile time; zerocopy refuses padding that has no name.
+//! * AB2: Integers are in the byte order of the machine, as the kernel has them.
+//! * AB3: What a structure of a version after 7.31 adds is named where it is used (`negotiation.rs`, [`crate::InitFlags`]).
 //!
 //! Whoever serves a file system needs none of this: [`crate::Operation`] and [`crate::Reply`] speak plain types. It is public for programs
 //! that stand in for the kernel, as tests do.
@@ -43,7 +43,7 @@ macro_rules! structures {
         pub struct $name { $(pub $field: $type),* }
 
         const _: () = {
-            assert!(size_of::<$name>() == $size); // [A1]
+            assert!(size_of::<$name>() == $size); // [AB1]
             $(assert!(offset_of!($name, $field) == $offset);)*
         };
     )*};

@@ -3,9 +3,9 @@
 //! Over the device the kernel says an interrupt again when it is asked to. Over io_uring it does not (Linux 6.18 looks for the request
 //! where the device's are), so a session keeps those for which it should:
 //!
-//! [I1] An interrupt that is kept is tried once more at once, and every request that was handled looks for its own: one of both happens
-//!      after the other, so none is lost.
-//! [I2] Most of them are of requests that were answered already, so few are kept, and not for long.
+//! [IT1] An interrupt that is kept is tried once more at once, and every request that was handled looks for its own: one of both happens
+//!       after the other, so none is lost.
+//! [IT2] Most of them are of requests that were answered already, so few are kept, and not for long.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};

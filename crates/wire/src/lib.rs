@@ -57,9 +57,9 @@
 //! }
 //! ```
 
-// Where things are: `abi.rs` has the kernel's structures, `request/` parses ([Q1], [Q2]), `negotiation.rs` agrees ([N1]–[N3]), `reply/`
-// answers ([R1], [R2]; `sink.rs` [S1]–[S3] says where the bytes go), `serving.rs` is what every thread does with a request ([V1]–[V3]),
-// `device.rs` and `ring.rs` ([G1]–[G5]; `interrupts.rs` [I1], [I2]) are the two ways that requests come, `notify.rs` ([T1])
+// Where things are: `abi.rs` has the kernel's structures, `request/` parses ([RQ1], [RQ2]), `negotiation.rs` agrees ([NE1]–[NE3]), `reply/`
+// answers ([RY1], [RY2]; `sink.rs` [SK1]–[SK3] says where the bytes go), `serving.rs` is what every thread does with a request ([SG1]–[SG3]),
+// `device.rs` and `ring.rs` ([UR1]–[UR5]; `interrupts.rs` [IT1], [IT2]) are the two ways that requests come, `notify.rs` ([NO1])
 // and `mount/` speak for themselves.
 //
 // *Architecture invariants:* nothing here knows a file system, and no operation has an answer that the handler did not give, but for the

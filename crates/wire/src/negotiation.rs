@@ -1,9 +1,9 @@
 //! What both sides agree on by the first request: a file system says what it wants, the kernel what it offers.
 //!
-//! [N1] Nothing is agreed on that the kernel does not offer; sizes are the smaller of both.
-//! [N2] Flags by which this crate speaks (`BIG_WRITES`, `MAX_PAGES`, `INIT_EXT`) are added by itself, `OVER_IO_URING` by the session once
-//!      its rings exist. `PASSTHROUGH` is not served, and never agreed on.
-//! [N3] With a kernel of another major version the protocol's own rules hold: a newer one is told ours and asks again.
+//! [NE1] Nothing is agreed on that the kernel does not offer; sizes are the smaller of both.
+//! [NE2] Flags by which this crate speaks (`BIG_WRITES`, `MAX_PAGES`, `INIT_EXT`) are added by itself, `OVER_IO_URING` by the session once
+//!       its rings exist. `PASSTHROUGH` is not served, and never agreed on.
+//! [NE3] With a kernel of another major version the protocol's own rules hold: a newer one is told ours and asks again.
 
 use std::fmt;
 use std::ops::{BitOr, BitOrAssign, Sub};
@@ -256,7 +256,7 @@ pub struct Agreed {
 /// Why nothing can be agreed on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Disagreement {
-    /// The kernel is of a newer major version and asks again once it knows ours ([N3]).
+    /// The kernel is of a newer major version and asks again once it knows ours ([NE3]).
     AskAgain,
     /// The kernel is older than Linux 5.2.
     TooOld { major: u32, minor: u32 },
@@ -270,7 +270,7 @@ impl Agreed {
         if offer.major < abi::MAJOR || offer.minor < abi::MINOR_MIN {
             return Err(Disagreement::TooOld { major: offer.major, minor: offer.minor });
         }
-        let spoken = InitFlags::BIG_WRITES | InitFlags::MAX_PAGES | InitFlags::INIT_EXT; // [N2]
+        let spoken = InitFlags::BIG_WRITES | InitFlags::MAX_PAGES | InitFlags::INIT_EXT; // [NE2]
         let mine = InitFlags::OVER_IO_URING | InitFlags::PASSTHROUGH | spoken;
         let mut offered = offer.flags;
         if offer.minor < 38 {

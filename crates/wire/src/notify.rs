@@ -1,6 +1,6 @@
 //! What a file system tells the kernel of its own accord: what it must not keep any longer, and what it may keep.
 //!
-//! [T1] A notifier holds nothing of the connection: when that is gone, it says so.
+//! [NO1] A notifier holds nothing of the connection: when that is gone, it says so.
 
 use std::collections::HashMap;
 use std::io::IoSlice;

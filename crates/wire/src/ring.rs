@@ -4,15 +4,15 @@
 //! memory of ours for one request and then its reply. One system call hands over a reply and waits for the next request, so where callers
 //! and the threads of their CPU take turns nobody is woken on another CPU.
 //!
-//! [G1] From the reply to INIT on the kernel holds requests back until every queue has an entry. So rings and entries are made before, and
-//!      when that fails requests come over the device alone.
-//! [G2] A thread has a ring of its own and entries of its own, and registers all of them at once: the kernel gives a request that waits to
-//!      an entry that has answered, never to one that is registered later.
-//! [G3] A request that is parked keeps its entry. The answer comes by the mailbox, and the thread hands it over.
-//! [G4] With more entries than threads a request may wait for a thread that works although another one sleeps. So a handler that blocks
-//!      gets one entry for each thread.
+//! [UR1] From the reply to INIT on the kernel holds requests back until every queue has an entry. So rings and entries are made before, and
+//!       when that fails requests come over the device alone.
+//! [UR2] A thread has a ring of its own and entries of its own, and registers all of them at once: the kernel gives a request that waits to
+//!       an entry that has answered, never to one that is registered later.
+//! [UR3] A request that is parked keeps its entry. The answer comes by the mailbox, and the thread hands it over.
+//! [UR4] With more entries than threads a request may wait for a thread that works although another one sleeps. So a handler that blocks
+//!       gets one entry for each thread.
 //!
-//! [G5] When the kernel refuses an entry before all queues are ready, it sends everything over the device, which has a thread in any case.
+//! [UR5] When the kernel refuses an entry before all queues are ready, it sends everything over the device, which has a thread in any case.
 //!
 //! FORGET, INTERRUPT and all that comes before the queues are ready are sent over the device. Of a signal that the caller got before its
 //! request reached us the kernel says nothing (Linux 6.18): only SIGKILL, or the answer, ends such a call. See
@@ -56,7 +56,7 @@ struct Scratch {
 }
 
 impl Worker {
-    /// Threads for each CPU that this process may run on, and as many for all other CPUs together ([G1]).
+    /// Threads for each CPU that this process may run on, and as many for all other CPUs together ([UR1]).
     pub(crate) fn all(channel: &Channel, options: &RingOptions, agreed: &Agreed) -> io::Result<Vec<Self>> {
         let Cpus { possible, allowed } = cpus::cpus()?;
         let threads = options.threads_per_cpu.max(1);
@@ -94,7 +94,7 @@ impl Worker {
         self.ring.enable()?;
         let (mut live, mut scratch, mut completions) = (self.ring.entries(), Scratch::default(), Vec::new());
         for index in 0..live {
-            self.ring.submit(index, None)?; // [G2]
+            self.ring.submit(index, None)?; // [UR2]
         }
         while live > 0 {
             self.ring.listen(self.mailbox.as_fd())?;
@@ -111,7 +111,7 @@ impl Worker {
                     Completion::Entry { index, result } => {
                         live -= 1;
                         match ended(result) {
-                            Err(error) if self.ring.was_registering(index) => tracing::warn!(%error, "{REFUSED}"), // [G5]
+                            Err(error) if self.ring.was_registering(index) => tracing::warn!(%error, "{REFUSED}"), // [UR5]
                             other => other?,
                         }
                     }
@@ -160,7 +160,7 @@ impl Worker {
         served
     }
 
-    /// Hands answers to parked requests over to the kernel ([G3]).
+    /// Hands answers to parked requests over to the kernel ([UR3]).
     fn hand_over(&mut self) -> io::Result<()> {
         for letter in self.mailbox.take() {
             let Some(EntryParts { headers, .. }) = self.ring.parts(letter.entry) else {

@@ -1,9 +1,9 @@
 //! What every thread of a session does with a request, whatever it came by.
 //!
-//! [V1] A request that cannot be parsed is answered `EIO`, one of an unknown operation `ENOSYS`, by which the kernel stops asking.
-//! [V2] INIT, DESTROY, INTERRUPT and NOTIFY_REPLY are the session's own; the handler sees all others.
-//! [V3] After a panic of the handler, or an error of a thread, each thread ends with the request that it serves or takes next, and that is
-//!      answered `EIO`: what the handler holds is not to be trusted any more. Threads of io_uring, and the one beside them, end at once.
+//! [SG1] A request that cannot be parsed is answered `EIO`, one of an unknown operation `ENOSYS`, by which the kernel stops asking.
+//! [SG2] INIT, DESTROY, INTERRUPT and NOTIFY_REPLY are the session's own; the handler sees all others.
+//! [SG3] After a panic of the handler, or an error of a thread, each thread ends with the request that it serves or takes next, and that is
+//!       answered `EIO`: what the handler holds is not to be trusted any more. Threads of io_uring, and the one beside them, end at once.
 
 use std::io::{self, IoSlice};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -51,7 +51,7 @@ impl<H: Handler> Serving<'_, H> {
         self.failed.load(Ordering::Acquire)
     }
 
-    /// Serves one request. An error is a panic of the handler ([V3]).
+    /// Serves one request. An error is a panic of the handler ([SG3]).
     pub(crate) fn serve(&self, message: Message<'_>, sink: Sink<'_>) -> io::Result<Next> {
         let Message { header, .. } = message;
         let context = Context { unique: header.unique, opcode: header.opcode, bytes_max: self.agreed.reply_bytes_max() };
@@ -65,7 +65,7 @@ impl<H: Handler> Serving<'_, H> {
             Err(error) => {
                 tracing::warn!(%error, "a request is refused");
                 let unknown = matches!(error, RequestError::Unknown { .. });
-                reply.error(if unknown { Errno::ENOSYS } else { Errno::EIO }); // [V1]
+                reply.error(if unknown { Errno::ENOSYS } else { Errno::EIO }); // [SG1]
                 Ok(Next::Request)
             }
         }
@@ -106,7 +106,7 @@ impl<H: Handler> Serving<'_, H> {
     fn interrupt(&self, unique: u64) -> Interruption {
         let interruption = self.handler.interrupted(unique);
         let Some(early) = self.early.filter(|_| interruption == Interruption::TryAgain) else { return interruption };
-        // [I1] of `interrupts.rs`
+        // [IT1] of `interrupts.rs`
         early.keep(unique);
         if self.handler.interrupted(unique) != Interruption::TryAgain {
             early.take(unique);
@@ -126,7 +126,7 @@ impl<H: Handler> Serving<'_, H> {
     }
 
     fn guarded<R>(&self, work: impl FnOnce() -> R) -> io::Result<R> {
-        // Nothing of the handler is used again after a panic ([V3]).
+        // Nothing of the handler is used again after a panic ([SG3]).
         catch_unwind(AssertUnwindSafe(work)).map_err(|_| {
             self.failed.store(true, Ordering::Release);
             io::Error::other("the handler of requests panicked")

@@ -267,7 +267,7 @@ impl Ends<'_> {
         self.all();
     }
 
-    /// Requests of a queue without a thread would wait for ever: the whole session ends ([V3] of `serving.rs`).
+    /// Requests of a queue without a thread would wait for ever: the whole session ends ([SG3] of `serving.rs`).
     fn on_error(&self, result: io::Result<()>) -> io::Result<()> {
         result.inspect_err(|error| {
             tracing::error!(%error, "a thread that serves requests has ended");

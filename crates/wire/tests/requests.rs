@@ -371,14 +371,14 @@ fn lies_within(part: &[u8], whole: &[u8]) -> bool {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 4000, ..ProptestConfig::default() })]
 
-    /// [Q1]
+    /// [RQ1]
     #[test]
     fn any_bytes_give_a_request_or_an_error(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
         let _either = Request::parse(&bytes, DIALECT);
         let _either = Request::parse_parts(&bytes, &bytes, &[], DIALECT);
     }
 
-    /// [Q1], with a header that is right: small numbers make lengths that sometimes fit.
+    /// [RQ1], with a header that is right: small numbers make lengths that sometimes fit.
     #[test]
     fn whatever_is_parsed_lies_within_the_message(
         opcode in 0_u32..56,

@@ -1,10 +1,10 @@
 //! What a drive with a volatile cache may hold after the power failed, from a log of the kernel's dm-log-writes
 //! (Documentation/admin-guide/device-mapper/log-writes.rst).
 //!
-//! [C1] The target logs writes in the order in which they completed, and a write before the FLUSH that made it durable: the log is written
-//!      when a FLUSH completes. Writes that no FLUSH covered are logged when the target is removed. So everything before the log's last
-//!      FLUSH is on the flash; a FUA write is, wherever it stands. (Data that comes with a FLUSH is written after it.)
-//! [C2] Of the other writes any part may be there, torn between sectors of 512 B. A lost write leaves what the sector held before it.
+//! [DC1] The target logs writes in the order in which they completed, and a write before the FLUSH that made it durable: the log is written
+//!       when a FLUSH completes. Writes that no FLUSH covered are logged when the target is removed. So everything before the log's last
+//!       FLUSH is on the flash; a FUA write is, wherever it stands. (Data that comes with a FLUSH is written after it.)
+//! [DC2] Of the other writes any part may be there, torn between sectors of 512 B. A lost write leaves what the sector held before it.
 
 use std::fs::{self, File};
 use std::io;
@@ -21,7 +21,7 @@ const DISCARD: u64 = 1 << 2;
 const MARK: u64 = 1 << 3;
 /// The last entry of a log whose target was removed.
 const END_MARK: &[u8] = b"dm-log-writes-end";
-/// Drives tear here, whatever their sectors are ([C2]).
+/// Drives tear here, whatever their sectors are ([DC2]).
 const TORN_AT: usize = 512;
 
 /// What to make of a log.
@@ -116,7 +116,7 @@ fn entries(log: &File) -> io::Result<Vec<Entry>> {
         }
         entries.push(Entry { offset, length, flags, data, text_length });
     }
-    // Without it, writes that no FLUSH covered would be missing, and so would the danger ([C1]).
+    // Without it, writes that no FLUSH covered would be missing, and so would the danger ([DC1]).
     let last = entries.last().ok_or_else(|| wrong("it is empty".into()))?;
     let mut text = vec![0; last.text_length as usize];
     log.read_exact_at(&mut text, last.data)?;

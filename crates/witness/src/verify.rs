@@ -3,16 +3,16 @@
 //! What was acknowledged is there exactly: names, types, contents, sizes, links, nothing else. The one operation that was under way has
 //! happened, or not, or, where it writes data, in a part that the mode allows (`docs/SEMANTICS.md`):
 //!
-//! [V1] A change of names or of a size happens as a whole, in every mode.
-//! [V2] relaxed: write-back sends pages when it likes, each as a whole. So every page is as some of the operation's writes left it, and the
-//!      size is one that a write left, or a border of pages on the way there.
-//! [V3] strict: writes happen in order, each up to some border of pages.
-//! [V4] strict,atomic: writes happen in order; one of at most 1 MiB less a page has happened or not. A longer one is split where the
-//!      pages of the caller's memory end, so anywhere in the file.
-//! [V5] Stores through a mapping: every byte is old or new.
-//! [V6] strict: the last operations that were acknowledged may not have happened as far as they stored through mappings, one after the
-//!      other. A kernel that was told that fsync is free drops pages which it cannot send to a dead daemon, and msync says nothing (seen
-//!      on Linux 6.18). Any other operation ends this: it fails.
+//! [VF1] A change of names or of a size happens as a whole, in every mode.
+//! [VF2] relaxed: write-back sends pages when it likes, each as a whole. So every page is as some of the operation's writes left it, and the
+//!       size is one that a write left, or a border of pages on the way there.
+//! [VF3] strict: writes happen in order, each up to some border of pages.
+//! [VF4] strict,atomic: writes happen in order; one of at most 1 MiB less a page has happened or not. A longer one is split where the
+//!       pages of the caller's memory end, so anywhere in the file.
+//! [VF5] Stores through a mapping: every byte is old or new.
+//! [VF6] strict: the last operations that were acknowledged may not have happened as far as they stored through mappings, one after the
+//!       other. A kernel that was told that fsync is free drops pages which it cannot send to a dead daemon, and msync says nothing (seen
+//!       on Linux 6.18). Any other operation ends this: it fails.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -50,7 +50,7 @@ pub fn verify(directory: &Path, log: &Path) -> Result<Verified, String> {
     let under_way = writer.next(&mut before, promises);
     let found = Found::read(directory)?;
     found.check(&writer, &before, &under_way, promises).or_else(|what| {
-        // [V6]: the first that is missing may be there in part, those after it not at all.
+        // [VF6]: the first that is missing may be there in part, those after it not at all.
         for number in (0..promises).rev().take_while(|_| writer.mode == Mode::Strict) {
             let mut before = writer.model_after(number);
             let mapped = writer.next(&mut before, number);
@@ -138,7 +138,7 @@ impl Found {
                 self.in_part(writer, before, name, pieces, *sync)
             }
             _ => {
-                // [V1]
+                // [VF1]
                 let mut after = before.clone();
                 after.apply(under_way, number);
                 self.equals(before, None).or_else(|was| {
@@ -191,9 +191,9 @@ impl Found {
             states.push(state(&model));
         }
         let allowed = match (writer.mode, sync) {
-            (_, Sync::Msync) => bytes_of_states(bytes, &states),   // [V5]
-            (Mode::Relaxed, _) => pages_of_states(bytes, &states), // [V2]
-            (mode, _) => (0..pieces.len()).any(|index| cut_in_order(bytes, &states[index], &states[index + 1], &pieces[index], mode)), // [V3], [V4]
+            (_, Sync::Msync) => bytes_of_states(bytes, &states),   // [VF5]
+            (Mode::Relaxed, _) => pages_of_states(bytes, &states), // [VF2]
+            (mode, _) => (0..pieces.len()).any(|index| cut_in_order(bytes, &states[index], &states[index + 1], &pieces[index], mode)), // [VF3], [VF4]
         };
         if allowed {
             return Ok(());

@@ -5,14 +5,14 @@
 //! (SCHED_IDLE) while the peers' drive is calibrated and while one client uses it. `idle=poll` of the kernel would do the same, but a boot
 //! decides that.
 //!
-//! [A1] Only where it is needed: how long a wake-up takes is measured once a comparison. On a machine that wakes within 2 to 7 us the processes
-//!      made the detour of a block command 14 us instead of 5, and the block commands that could be compared 90 us instead of 50.
-//! [A2] They yield all the time: the drive's server polls and yields, so that the loop device's thread can run, and else gets its CPU back a
-//!      tick later (appends on ext4 684 a second instead of 13,000).
-//! [A3] Beside several clients there are none: a CPU that has something to do takes no waiting task from another one, which made everybody
-//!      slower (pgbench 4,050 instead of 4,980 transactions a second on XFS, varmail 71,000 instead of 92,000 operations, oltp 88,000 instead
-//!      of 164,000).
-//! [A4] Beside a daemon of FUSE there are none either: one client and its daemon share a CPU, and nobody is woken from another one.
+//! [AW1] Only where it is needed: how long a wake-up takes is measured once a comparison. On a machine that wakes within 2 to 7 us the processes
+//!       made the detour of a block command 14 us instead of 5, and the block commands that could be compared 90 us instead of 50.
+//! [AW2] They yield all the time: the drive's server polls and yields, so that the loop device's thread can run, and else gets its CPU back a
+//!       tick later (appends on ext4 684 a second instead of 13,000).
+//! [AW3] Beside several clients there are none: a CPU that has something to do takes no waiting task from another one, which made everybody
+//!       slower (pgbench 4,050 instead of 4,980 transactions a second on XFS, varmail 71,000 instead of 92,000 operations, oltp 88,000 instead
+//!       of 164,000).
+//! [AW4] Beside a daemon of FUSE there are none either: one client and its daemon share a CPU, and nobody is woken from another one.
 //!
 //! [SD2]: super::same_drive
 
@@ -40,7 +40,7 @@ const NICENESS: i32 = 19;
 const WAKE_UPS: usize = 101;
 /// How long a CPU is left alone before each: as long as a slow block command, so that it halts.
 const LEFT_ALONE: Duration = Duration::from_micros(300);
-/// With wake-ups of more than this CPUs are kept awake ([A1]): a quarter of the shortest block command that is compared.
+/// With wake-ups of more than this CPUs are kept awake ([AW1]): a quarter of the shortest block command that is compared.
 const WAKE_UP_MAX: Duration = Duration::from_micros(10);
 
 /// Keeps the CPUs awake until it is dropped. Best effort: without `chrt` they halt.
@@ -97,7 +97,7 @@ pub fn wake_up() -> Option<Duration> {
     sleeper.join().ok()?
 }
 
-/// Whether CPUs that are woken within this time have to be kept awake ([A1]).
+/// Whether CPUs that are woken within this time have to be kept awake ([AW1]).
 pub fn is_needed(wake_up: Option<Duration>) -> bool {
     wake_up.is_some_and(|took| took > WAKE_UP_MAX)
 }
@@ -119,7 +119,7 @@ pub fn serve(cpu: usize) -> Result<()> {
         seen.store(true, Relaxed);
     });
     while !ended.load(Relaxed) {
-        yield_now(); // [A2]
+        yield_now(); // [AW2]
     }
     Ok(())
 }

@@ -24,9 +24,9 @@ pub enum Group {
     Scale,
 }
 
-/// Something that is measured. It sees a directory and knows nothing of who serves it ([P3]).
+/// Something that is measured. It sees a directory and knows nothing of who serves it ([CM3]).
 ///
-/// [P3]: super
+/// [CM3]: super
 pub trait Case: Sync {
     /// Name on the command line, such as `durable-overwrite-4k`; clients and parameter are part of it (`-c4`).
     fn name(&self) -> String;

@@ -1,6 +1,6 @@
-//! Where runs are made: fresh drives, a fresh file system, a case once, and everything taken down again ([P1]).
+//! Where runs are made: fresh drives, a fresh file system, a case once, and everything taken down again ([CM1]).
 //!
-//! [P1]: super
+//! [CM1]: super
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -103,7 +103,7 @@ impl Laboratory {
         }
         let uses_server = place == Place::Same && kernel_type(peer).is_some();
         let is_kept_awake = uses_server && case.clients() == 1 && self.same.as_ref().is_some_and(same_drive::Settings::is_kept_awake);
-        let _awake = is_kept_awake.then(Awake::new); // [A3], [A4]
+        let _awake = is_kept_awake.then(Awake::new); // [AW3], [AW4]
         self.prepare(place, peer, bytes)?;
         let backing = self.backing(place, peer, bytes)?;
         // After the drive, which is no program, and before the mount: a daemon stays where who starts it is.

@@ -1,8 +1,8 @@
 //! Files in memory that stand for drives.
 //!
-//! [F1] Their pages are touched once, before anything is timed, and used again by the next run, so that nobody pays for the host's giving
-//!      out of memory. What an earlier run wrote stays, as on any used drive; each run makes its file system anew.
-//! [F2] [`MemoryFile::renew`] makes the file what it was when it was new: zeros, but for what it began with (an emulated drive's header).
+//! [MF1] Their pages are touched once, before anything is timed, and used again by the next run, so that nobody pays for the host's giving
+//!       out of memory. What an earlier run wrote stays, as on any used drive; each run makes its file system anew.
+//! [MF2] [`MemoryFile::renew`] makes the file what it was when it was new: zeros, but for what it began with (an emulated drive's header).
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -24,7 +24,7 @@ pub struct MemoryFile {
 }
 
 impl MemoryFile {
-    /// A new file of zeros, its pages touched ([F1]).
+    /// A new file of zeros, its pages touched ([MF1]).
     ///
     /// # Errors
     /// It cannot be made, the memory is full, or a signal came.
@@ -36,7 +36,7 @@ impl MemoryFile {
         Ok(file)
     }
 
-    /// A file that somebody made; what it holds now comes again at each [`Self::renew`]. Its pages are touched ([F1]); `path` is removed when
+    /// A file that somebody made; what it holds now comes again at each [`Self::renew`]. Its pages are touched ([MF1]); `path` is removed when
     /// this is dropped.
     ///
     /// # Errors
@@ -81,7 +81,7 @@ impl MemoryFile {
         self.bytes
     }
 
-    /// Writes zeros everywhere, then what it began with ([F2]).
+    /// Writes zeros everywhere, then what it began with ([MF2]).
     ///
     /// # Errors
     /// The memory is full, or a signal came.

@@ -1,10 +1,10 @@
 //! A FUSE file system that keeps names and bytes in the memory of its process and nothing safe: what the way through FUSE costs by itself.
 //!
-//! [M1] The kernel is told the same as by the mount of TandemFS in relaxed mode (`crates/fuse/src/door.rs`): abilities, sizes, how long entries
-//!      and attributes hold, which operations it need not send. So it sends the same requests, and what they cost here is the least that
-//!      they can cost.
-//! [M2] It runs in a process of its own, as a daemon does, and ends when its mount does, or when nobody holds its standard input any more:
-//!      so none is left behind by a comparison that was killed.
+//! [MS1] The kernel is told the same as by the mount of TandemFS in relaxed mode (`crates/fuse/src/door.rs`): abilities, sizes, how long entries
+//!       and attributes hold, which operations it need not send. So it sends the same requests, and what they cost here is the least that
+//!       they can cost.
+//! [MS2] It runs in a process of its own, as a daemon does, and ends when its mount does, or when nobody holds its standard input any more:
+//!       so none is left behind by a comparison that was killed.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -40,7 +40,7 @@ const COOKIE_FIRST: u64 = 3;
 /// What [`serve`] says when it answers.
 pub const READY: &str = "ready";
 
-/// Mounts, says [`READY`], and serves until the mount ends ([M2]).
+/// Mounts, says [`READY`], and serves until the mount ends ([MS2]).
 ///
 /// # Errors
 /// The mount cannot be made or served.

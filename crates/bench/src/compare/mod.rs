@@ -1,12 +1,12 @@
 //! `tandemfs bench compare`: the same work on TandemFS and on the file systems of the kernel, side by side.
 //!
-//! [P1] A run is one case, on one file system, once: a fresh file system on a fresh backing, laid out, then timed. Its result is one line of
-//!      JSON ([`record::Record`]), written before the next begins; whatever is shown is computed from these lines alone, so a run that was
-//!      interrupted is resumed, and a report is made again, without measuring anew.
-//! [P2] Rounds are interleaved: all file systems have had a case before one has it again, in an order that turns each round.
-//! [P3] Everybody gets the same: bytes, calls, number of clients, pinning, warm-up, dropped caches. A case knows a directory, not who serves it.
-//! [P4] What is compared is a ratio of medians, with a bootstrap interval; a ratio whose machine was too noisy says so and decides nothing.
-//! [P5] What TandemFS loses is reported first.
+//! [CM1] A run is one case, on one file system, once: a fresh file system on a fresh backing, laid out, then timed. Its result is one line of
+//!       JSON ([`record::Record`]), written before the next begins; whatever is shown is computed from these lines alone, so a run that was
+//!       interrupted is resumed, and a report is made again, without measuring anew.
+//! [CM2] Rounds are interleaved: all file systems have had a case before one has it again, in an order that turns each round.
+//! [CM3] Everybody gets the same: bytes, calls, number of clients, pinning, warm-up, dropped caches. A case knows a directory, not who serves it.
+//! [CM4] What is compared is a ratio of medians, with a bootstrap interval; a ratio whose machine was too noisy says so and decides nothing.
+//! [CM5] What TandemFS loses is reported first.
 //!
 //! `peer.rs` says who, `backing.rs` on what, `case.rs` what a case is, `record.rs` what a run leaves. `session.rs` is the command; it asks
 //! `available.rs` who can take part, `plan.rs` in which order, `laboratory.rs` to make each run (`mounted.rs` the file systems, `clock.rs` the

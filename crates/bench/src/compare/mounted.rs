@@ -1,8 +1,8 @@
 //! File systems, made and mounted as a user makes and mounts them; taken down when dropped, on an error and a signal too.
 //!
-//! [M1] Whoever unmounts waits until it is done: what is below is taken away right after.
-//! [M2] Everybody gets the options that a user would get. What differs: mkfs discards nothing, so that the pages of a drive in memory stay; ext4 initialises its
-//!      inode tables and journal at once and not behind the first minutes of the measurement.
+//! [MT1] Whoever unmounts waits until it is done: what is below is taken away right after.
+//! [MT2] Everybody gets the options that a user would get. What differs: mkfs discards nothing, so that the pages of a drive in memory stay; ext4 initialises its
+//!       inode tables and journal at once and not behind the first minutes of the measurement.
 
 use std::collections::BTreeMap;
 use std::fs;

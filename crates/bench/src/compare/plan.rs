@@ -1,6 +1,6 @@
-//! In which order runs are made ([P2]).
+//! In which order runs are made ([CM2]).
 //!
-//! [P2]: super
+//! [CM2]: super
 
 use std::collections::BTreeSet;
 

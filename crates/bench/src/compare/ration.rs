@@ -1,9 +1,9 @@
 //! Who gets a round when time is limited.
 //!
-//! [R1] Cases that decide a reach come first and get as many rounds as decide something ([`ROUNDS_LEAST`]), whatever they take; then all that
-//!      were asked for, as long as there is time.
-//! [R2] Then all others get one round, and then another as often as was asked for: a case as long as there is time for it, and its second round
-//!      only if there is time for a third. Who missed a round gets no later one.
+//! [RN1] Cases that decide a reach come first and get as many rounds as decide something ([`ROUNDS_LEAST`]), whatever they take; then all that
+//!       were asked for, as long as there is time.
+//! [RN2] Then all others get one round, and then another as often as was asked for: a case as long as there is time for it, and its second round
+//!       only if there is time for a third. Who missed a round gets no later one.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -16,7 +16,7 @@ const LEAST: u32 = ROUNDS_LEAST as u32;
 /// A case on a drive, with all of its peers.
 pub type Group = (usize, Place);
 
-/// When a round of a case is made, where time is limited: in which of four parts ([R1], [R2]). Warm-ups are round none.
+/// When a round of a case is made, where time is limited: in which of four parts ([RN1], [RN2]). Warm-ups are round none.
 pub fn part(decides: bool, round: Option<u32>) -> u32 {
     match round {
         None => 0,

@@ -1,8 +1,8 @@
 //! What TandemFS has to reach beside the others, as data, and whether it did.
 //!
-//! [T1] A reach is judged by the interval of the ratio, not by the ratio alone: met when all of the interval is, missed when none of it is,
-//!      undecided when it lies on both sides, and when the machine was too noisy for either side.
-//! [T2] A yardstick is the better of ext4 and XFS in the same runs, case by case.
+//! [RC1] A reach is judged by the interval of the ratio, not by the ratio alone: met when all of the interval is, missed when none of it is,
+//!       undecided when it lies on both sides, and when the machine was too noisy for either side.
+//! [RC2] A yardstick is the better of ext4 and XFS in the same runs, case by case.
 
 use serde::Serialize;
 
@@ -14,7 +14,7 @@ use super::statistics::{Ratio, Summary, ratio};
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Measure {
-    /// Our rate is at least so many times that of the yardstick ([T2]).
+    /// Our rate is at least so many times that of the yardstick ([RC2]).
     RateAtLeast(f64),
     /// Our time is at most so many times that of the FUSE file system that keeps nothing safe: the physical reason for what is slow here.
     TimesNullAtMost(f64),
@@ -83,7 +83,7 @@ const fn row(title: &'static str, cases: &'static [&'static str], peers: &'stati
     Reach { title, cases, peers, place, measure: Measure::RateAtLeast(times) }
 }
 
-/// What became of a reach ([T1]).
+/// What became of a reach ([RC1]).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Verdict {
@@ -140,7 +140,7 @@ pub fn decides(case: &str, place: Place) -> bool {
     TABLE.iter().any(|reach| reach.place.is_none_or(|wanted| wanted == place) && reach.cases.iter().any(|name| is_case(case, name)))
 }
 
-/// The better of ext4 and XFS at the same case and place ([T2]).
+/// The better of ext4 and XFS at the same case and place ([RC2]).
 pub fn yardstick<'a>(ours: &Summary, summaries: &'a [Summary]) -> Option<&'a Summary> {
     let same = summaries.iter().filter(|other| other.case == ours.case && other.place == ours.place && other.peer.is_yardstick());
     same.max_by(|one, other| one.rate.median.total_cmp(&other.rate.median))

@@ -1,14 +1,14 @@
 //! From runs to figures: medians, spreads, and how sure a ratio is.
 //!
-//! [S1] What is compared are medians over rounds, so that one disturbed round moves nothing.
-//! [S2] The interval of a ratio is a bootstrap's: rounds are drawn anew, with repetition, and the middle 95 % of the ratios so made are the
-//!      interval. A round is drawn with both of its sides, which were measured next to each other: a minute in which the machine was slow was
-//!      slow for both. What is drawn follows from a fixed seed, so the same lines give the same interval.
-//! [S3] A summary is computed from records alone.
-//! [S4] Noise is told against what is usual in the same results. A record has it against the best that was ever seen, and the best gets better
-//!      the longer one looks: an hour of it would call every run disturbed. A machine that is slow throughout is slow for everybody.
-//! [S5] The kernel counts CPU time by samples, a hundred a second, and what only emulates a drive is taken off: of runs that took less than a
-//!      few samples it says nothing.
+//! [SS1] What is compared are medians over rounds, so that one disturbed round moves nothing.
+//! [SS2] The interval of a ratio is a bootstrap's: rounds are drawn anew, with repetition, and the middle 95 % of the ratios so made are the
+//!       interval. A round is drawn with both of its sides, which were measured next to each other: a minute in which the machine was slow was
+//!       slow for both. What is drawn follows from a fixed seed, so the same lines give the same interval.
+//! [SS3] A summary is computed from records alone.
+//! [SS4] Noise is told against what is usual in the same results. A record has it against the best that was ever seen, and the best gets better
+//!       the longer one looks: an hour of it would call every run disturbed. A machine that is slow throughout is slow for everybody.
+//! [SS5] The kernel counts CPU time by samples, a hundred a second, and what only emulates a drive is taken off: of runs that took less than a
+//!       few samples it says nothing.
 
 use std::collections::BTreeMap;
 
@@ -27,9 +27,9 @@ const DRAWS: usize = 4000;
 const SEED: u64 = 0x7461_6e64;
 /// Share of the ratios that lie below the interval, and above it.
 const TAIL: f64 = 0.025;
-/// With more noise than this, against what is usual ([S4]), a comparison decides nothing.
+/// With more noise than this, against what is usual ([SS4]), a comparison decides nothing.
 pub const NOISE_MAX: f64 = 0.10;
-/// CPU seconds of a run of which the kernel's samples say something ([S5]).
+/// CPU seconds of a run of which the kernel's samples say something ([SS5]).
 const CPU_SECONDS_LEAST: f64 = 0.05;
 /// With fewer rounds nothing is decided.
 pub const ROUNDS_LEAST: usize = 3;
@@ -86,7 +86,7 @@ pub struct Summary {
     pub rate: Spread,
     /// Seconds that the measured part took.
     pub seconds: Spread,
-    /// CPU seconds of the whole machine for a unit, the median of the rounds; none where a round took less than can be counted ([S5]).
+    /// CPU seconds of the whole machine for a unit, the median of the rounds; none where a round took less than can be counted ([SS5]).
     pub cpu_seconds_per_unit: Option<f64>,
     /// Host memory, the largest of the rounds, in bytes.
     pub memory_bytes: Option<u64>,
@@ -94,7 +94,7 @@ pub struct Summary {
     pub latency_ns: Option<Percentiles>,
     /// Bytes that crossed to the drive for a unit, where it counts.
     pub traffic_per_unit: Option<TrafficPerUnit>,
-    /// Median over the rounds of how far from usual the machine was ([S4]).
+    /// Median over the rounds of how far from usual the machine was ([SS4]).
     pub noise: f64,
 }
 
@@ -149,7 +149,7 @@ pub fn spread(values: &[f64]) -> Spread {
     Spread { median: middle(&sorted), low: sorted.first().copied().unwrap_or_default(), high: sorted.last().copied().unwrap_or_default() }
 }
 
-/// The ratio of the median of `ours` to that of `theirs`, both in the order of rounds, with its interval ([S2]): of the rounds that both have.
+/// The ratio of the median of `ours` to that of `theirs`, both in the order of rounds, with its interval ([SS2]): of the rounds that both have.
 /// Neither is empty, all are above 0.
 pub fn ratio(ours: &[f64], theirs: &[f64]) -> Ratio {
     let median = median(ours) / median(theirs);
@@ -205,7 +205,7 @@ pub fn usual_noise(records: &[Record]) -> f64 {
     median(&records.iter().map(|record| record.noise).collect::<Vec<f64>>())
 }
 
-/// How far from usual the machine was around a run, either way: 0.03 is 3 % ([S4]).
+/// How far from usual the machine was around a run, either way: 0.03 is 3 % ([SS4]).
 pub fn disturbance(record: &Record, usual_noise: f64) -> f64 {
     ((1.0 + record.noise) / (1.0 + usual_noise) - 1.0).abs()
 }

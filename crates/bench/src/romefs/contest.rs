@@ -1,4 +1,4 @@
-//! Variants of the file system that run the same load in turns ([E1], [E2]).
+//! Variants of the file system that run the same load in turns ([RF1], [RF2]).
 
 use std::time::{Duration, Instant};
 

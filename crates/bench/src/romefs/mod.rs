@@ -1,11 +1,11 @@
 //! The evaluation of RomeFS (§4.2) in library mode, on an emulated CXL-SSD A. Its paper's loads, scaled to a smaller memory zone.
 //!
-//! [E1] Variants of the file system are one code with other mount options, on devices of their own, run in turns of a slice of the load.
-//! [E2] A slice ends when the thread behind the foreground rests. That time counts for the variant, so nobody's write-back is done for
-//!      free while the others run. Slices are longer than the memory zone, so that this rest is a small part; whether throughput settles
-//!      is seen in a run of our variant alone, without slices.
-//! [E3] The file's blocks are in the block zone before a load, as in the paper; every page of the device was touched before.
-//! [E4] Bytes are those that the drive counted; times are wall-clock.
+//! [RF1] Variants of the file system are one code with other mount options, on devices of their own, run in turns of a slice of the load.
+//! [RF2] A slice ends when the thread behind the foreground rests. That time counts for the variant, so nobody's write-back is done for
+//!       free while the others run. Slices are longer than the memory zone, so that this rest is a small part; whether throughput settles
+//!       is seen in a run of our variant alone, without slices.
+//! [RF3] The file's blocks are in the block zone before a load, as in the paper; every page of the device was touched before.
+//! [RF4] Bytes are those that the drive counted; times are wall-clock.
 //!
 //! `requests.rs` draws the loads, `setting.rs` makes what they run on, `contest.rs` runs variants in turns; then a file an experiment.
 

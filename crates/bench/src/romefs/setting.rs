@@ -85,9 +85,9 @@ impl Setting {
         format!("memory zone: {} MiB; profile: {PROFILE}{quick}{scale}{busy}", self.memory_bytes / MIB)
     }
 
-    /// A device of the profile with its timing on, every page of it touched ([B1]).
+    /// A device of the profile with its timing on, every page of it touched ([BE1]).
     ///
-    /// [B1]: crate
+    /// [BE1]: crate
     pub fn timed_device(&self, scene: &Scene, name: &str, file_bytes: u64) -> Result<Arc<dyn Device>> {
         let shape =
             DeviceShape { profile: PROFILE, timing: true, memory_bytes: self.memory_bytes, block_bytes: Self::block_bytes(file_bytes) };

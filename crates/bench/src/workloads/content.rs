@@ -1,6 +1,6 @@
-//! What files hold: bytes that follow from a key and an offset ([W3]).
+//! What files hold: bytes that follow from a key and an offset ([WO3]).
 //!
-//! [W3]: super
+//! [WO3]: super
 
 use std::sync::OnceLock;
 

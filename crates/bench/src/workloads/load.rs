@@ -182,7 +182,7 @@ pub struct Load {
 }
 
 impl Load {
-    /// A share of the paper's load ([W4]): at 1, its million files.
+    /// A share of the paper's load ([WO4]): at 1, its million files.
     ///
     /// Filebench's numbers: appends up to 16 KiB (`meanappendsize`), requests up to 1 MiB (`iosize`), 80 % of the files preallocated where
     /// files are made and removed; directories of 20 files (fileserver, webserver), of 100 (create, delete) and of 100 directories, and one
@@ -190,7 +190,7 @@ impl Load {
     /// read lets each of the ten writers of the personality go on by a tenth of a write, so reads and writes are as many; they follow each
     /// other in each of 200 workers, and the first writes the log.
     ///
-    /// [W4]: super
+    /// [WO4]: super
     pub fn new(workload: Workload, scale: f64, seed: u64) -> Self {
         let share = |full: u64| (full as f64 * scale).ceil() as u64;
         let base = Self {

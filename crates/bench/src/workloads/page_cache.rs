@@ -1,11 +1,11 @@
 //! The page cache that a kernel has in front of a mount in *relaxed* semantics, for runs on the library.
 //!
-//! [PC1] Writes change pages here; they reach the file system at fsync, when too much is dirty or the page is evicted. Pages of a removed file
+//! [WP1] Writes change pages here; they reach the file system at fsync, when too much is dirty or the page is evicted. Pages of a removed file
 //!       never do.
-//! [PC2] Pages are written back whole, those that follow each other together. Which lines of them have changed is the file system's to find
+//! [WP2] Pages are written back whole, those that follow each other together. Which lines of them have changed is the file system's to find
 //!       out (`WriteOptions::compare`), as it is behind a mount.
-//! [PC3] Memory is bounded: pages that were not used since the clock's hand last came by go first.
-//! [PC4] A kernel also writes back pages that have been dirty for 30 s; here a run has no such time.
+//! [WP3] Memory is bounded: pages that were not used since the clock's hand last came by go first.
+//! [WP4] A kernel also writes back pages that have been dirty for 30 s; here a run has no such time.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
@@ -80,7 +80,7 @@ impl PageCache {
         self.files.get(&file).map(|file| file.size)
     }
 
-    /// Forgets a file that was removed ([PC1]).
+    /// Forgets a file that was removed ([WP1]).
     pub fn forget(&mut self, file: u64) {
         if let Some(gone) = self.files.remove(&file) {
             self.pages -= gone.pages.len() as u64;
@@ -174,7 +174,7 @@ impl PageCache {
         self.evict(below)
     }
 
-    /// Writes a file's dirty pages back ([PC2]).
+    /// Writes a file's dirty pages back ([WP2]).
     pub fn write_back(&mut self, below: &dyn Backing, file: u64) -> Result<()> {
         let Some(cached) = self.files.get_mut(&file).filter(|cached| cached.dirty > 0) else { return Ok(()) };
         let mut whole: Option<(u64, Vec<u8>)> = None;
@@ -224,7 +224,7 @@ impl PageCache {
         self.pages = self.files.values().map(|file| file.pages.len() as u64).sum();
     }
 
-    /// [PC3].
+    /// [WP3].
     fn evict(&mut self, below: &dyn Backing) -> Result<()> {
         while self.pages > self.pages_max {
             let Some((file, number)) = self.clock.pop_front() else { break };

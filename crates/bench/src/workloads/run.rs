@@ -39,10 +39,10 @@ pub fn interleave(actors: usize, clock: &dyn Clock, call: &mut dyn FnMut(usize) 
     Ok(end - start)
 }
 
-/// Runs all workers by the calling thread until none has more to do ([W2]). `behind` comes after each call. Returns what they did and the
+/// Runs all workers by the calling thread until none has more to do ([WO2]). `behind` comes after each call. Returns what they did and the
 /// nanoseconds until the last was done.
 ///
-/// [W2]: super
+/// [WO2]: super
 pub fn run_interleaved(
     workers: &mut [Worker],
     target: &dyn Target,

@@ -1,7 +1,7 @@
-//! A worker: one of a load's threads, one call at a time ([W1], [W2]).
+//! A worker: one of a load's threads, one call at a time ([WO1], [WO2]).
 //!
-//! [W1]: super
-//! [W2]: super
+//! [WO1]: super
+//! [WO2]: super
 
 use std::collections::HashMap;
 

@@ -81,7 +81,7 @@ impl<M: Medium> Flash<M> {
         None
     }
 
-    /// Moves a page where an entry names it; its stamp goes with it ([L3]).
+    /// Moves a page where an entry names it; its stamp goes with it ([FL3]).
     fn move_page(&mut self, page: PhysicalPage, is_waited_for: bool) -> Result<bool, DeviceError> {
         let spare = self.medium.spare(page)?;
         let Some(logical) = spare.logical_plus_one.checked_sub(1) else { return Ok(false) };
@@ -103,7 +103,7 @@ impl<M: Medium> Flash<M> {
         Ok(true)
     }
 
-    /// Erases a block that no entry names ([L2], [L4]), or takes it out of use.
+    /// Erases a block that no entry names ([FL2], [FL4]), or takes it out of use.
     fn finish(&mut self, block: u32, is_waited_for: bool) -> Result<(), DeviceError> {
         let record = self.pool.block(block).record;
         if self.pool.block(block).valid > 0 {

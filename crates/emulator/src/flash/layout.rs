@@ -141,7 +141,7 @@ impl BlockRecord {
     }
 }
 
-/// The parts of the DRAM, with typed access. Each setter of one word is one atomic step ([M1]).
+/// The parts of the DRAM, with typed access. Each setter of one word is one atomic step ([MD1]).
 #[derive(Debug)]
 pub(super) struct Tables<M> {
     medium: Arc<M>,

@@ -78,7 +78,7 @@ impl<M: Medium> Flash<M> {
         Self::open(medium, dram_offset, geometry, options)
     }
 
-    /// Opens the flash of a drive: derives what is volatile from its tables ([L5]) and finishes erasures that were cut ([L4]).
+    /// Opens the flash of a drive: derives what is volatile from its tables ([FL5]) and finishes erasures that were cut ([FL4]).
     ///
     /// # Errors
     /// Flash that was never formatted, has another geometry, or whose tables are damaged; those of the medium.
@@ -205,7 +205,7 @@ impl<M: Medium> Flash<M> {
         }
     }
 
-    /// Makes the drive read-only where too few good blocks are left ([L6]).
+    /// Makes the drive read-only where too few good blocks are left ([FL6]).
     pub(super) fn check_spare(&mut self) {
         if self.read_only.is_none() && self.pool.spare_blocks() < SPARE_BLOCKS_MIN {
             self.stop_writing("no spare block is left");
@@ -293,7 +293,7 @@ impl<M: Medium> Flash<M> {
         Ok(())
     }
 
-    /// Programs the transferred page and switches its logical page to it ([L1], [L4]). A program that fails costs its block.
+    /// Programs the transferred page and switches its logical page to it ([FL1], [FL4]). A program that fails costs its block.
     pub(super) fn put(&mut self, stream: Stream, logical: u64, spare: Spare, is_waited_for: bool) -> Result<(), DeviceError> {
         for _ in 0..PROGRAM_ATTEMPTS {
             let Some(page) = self.pool.take(&self.tables, stream)? else { break };

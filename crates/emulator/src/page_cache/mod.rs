@@ -1,16 +1,16 @@
 //! A drive's cache of flash pages in battery-backed DRAM, for drives without a write log. Pages come into it by a command of the host, or
 //! by every load and store that misses it.
 //!
-//! [P1] A slot's word says which page it holds and whether that is newer than the flash: `(page + 1) << 1 | dirty`, 0 for none. It is one
-//!      word, stored once the slot's bytes are there, so a power failure leaves the slot or nothing. What is volatile (which slot has which
-//!      page, who was used when) is derived from the words.
-//! [P2] A slot is marked dirty before its bytes change. A dirty page that leaves is written to the flash before its word is cleared: cut in
-//!      between, it is written again.
-//! [P3] A block write goes to the flash. A clean slot of the page is cleared before, a dirty one after it: cut in between, the page is the
-//!      old one, as it may be as long as the write has not returned. A discard is the same.
-//! [P4] Where the host manages the cache, what is not in it goes to the flash: a load reads the page, a store reads and writes it.
-//! [P5] Where the drive manages it, a miss evicts: with *clock* the first slot, in turn, that was not used since it was last passed; with
-//!      *LRU* the one that was not used for longest. Where that fails, a load reads the page past the cache.
+//! [EC1] A slot's word says which page it holds and whether that is newer than the flash: `(page + 1) << 1 | dirty`, 0 for none. It is one
+//!       word, stored once the slot's bytes are there, so a power failure leaves the slot or nothing. What is volatile (which slot has which
+//!       page, who was used when) is derived from the words.
+//! [EC2] A slot is marked dirty before its bytes change. A dirty page that leaves is written to the flash before its word is cleared: cut in
+//!       between, it is written again.
+//! [EC3] A block write goes to the flash. A clean slot of the page is cleared before, a dirty one after it: cut in between, the page is the
+//!       old one, as it may be as long as the write has not returned. A discard is the same.
+//! [EC4] Where the host manages the cache, what is not in it goes to the flash: a load reads the page, a store reads and writes it.
+//! [EC5] Where the drive manages it, a miss evicts: with *clock* the first slot, in turn, that was not used since it was last passed; with
+//!       *LRU* the one that was not used for longest. Where that fails, a load reads the page past the cache.
 
 #[cfg(test)]
 mod tests;
@@ -128,7 +128,7 @@ impl<M: Medium> PageCache<M> {
     pub(crate) fn load(&mut self, pages: &mut impl Pages, page: u64, within: usize, into: &mut [u8]) -> Result<(), DeviceError> {
         match self.slot_for(pages, page) {
             Ok(Some(slot)) => self.medium.load(self.byte_at(slot) + within as u64, into),
-            // Also where no page can leave the cache, on flash that is worn out ([P5]).
+            // Also where no page can leave the cache, on flash that is worn out ([EC5]).
             Ok(None) | Err(_) => {
                 pages.read(page, &mut self.page)?;
                 into.copy_from_slice(&self.page[within..within + into.len()]);
@@ -142,7 +142,7 @@ impl<M: Medium> PageCache<M> {
         match self.slot_for(pages, page)? {
             Some(slot) => {
                 if !on(Mutant::CachedPageStaysClean) {
-                    self.set_word(slot, word_of(page, true))?; // [P2]
+                    self.set_word(slot, word_of(page, true))?; // [EC2]
                 }
                 self.medium.store(self.byte_at(slot) + within as u64, from)
             }
@@ -162,12 +162,12 @@ impl<M: Medium> PageCache<M> {
         }
     }
 
-    /// Writes a whole page for a block command ([P3]).
+    /// Writes a whole page for a block command ([EC3]).
     pub(crate) fn write_page(&mut self, pages: &mut impl Pages, page: u64, from: &PageBytes) -> Result<(), DeviceError> {
         self.replace(page, |_| pages.write(page, from, 0))
     }
 
-    /// Forgets a page ([P3]).
+    /// Forgets a page ([EC3]).
     pub(crate) fn discard(&mut self, pages: &mut impl Pages, page: u64) -> Result<(), DeviceError> {
         self.replace(page, |is_cached| if is_cached || pages.is_mapped(page)? { pages.discard(page, 0) } else { Ok(()) })
     }
@@ -230,7 +230,7 @@ impl<M: Medium> PageCache<M> {
         }
         self.counts.cache_misses += 1;
         if self.is_managed_by_host() {
-            return Ok(None); // [P4]
+            return Ok(None); // [EC4]
         }
         let slot = match self.lists.first(EMPTY) {
             Some(slot) => slot,
@@ -244,7 +244,7 @@ impl<M: Medium> PageCache<M> {
         Ok(Some(slot))
     }
 
-    /// [P5]
+    /// [EC5]
     fn victim(&mut self) -> u32 {
         if self.management == CacheManagement::Lru {
             return self.lists.first(USED).unwrap_or(0);
@@ -264,13 +264,13 @@ impl<M: Medium> PageCache<M> {
             self.set_word(slot, word_of(page, false))?;
         }
         self.medium.store(self.byte_at(slot), &self.page[..])?;
-        self.set_word(slot, word_of(page, false))?; // [P1]
+        self.set_word(slot, word_of(page, false))?; // [EC1]
         self.slot_of.insert(page, slot);
         self.lists.push(USED, slot);
         Ok(())
     }
 
-    /// [P2]
+    /// [EC2]
     fn evict(&mut self, pages: &mut impl Pages, slot: u32) -> Result<(), DeviceError> {
         let word = self.words[slot as usize];
         if on(Mutant::SlotClearedBeforeWrite) {

@@ -1,4 +1,4 @@
-//! Times of a drive with firmware: links, dies, a write buffer ([T6], [T7]).
+//! Times of a drive with firmware: links, dies, a write buffer ([TI6], [TI7]).
 //!
 //! - Byte path: lines cross one after another, each with the profile's latency, as uncached loads and stores do; all threads share the link
 //!   of the direction with the block path. A store is posted: it does not wait for the flash. A fence ends with a write-verify read
@@ -9,8 +9,8 @@
 //! - A store (or COMMIT) that needs room which a cleaning of the log gives back waits until the cleaning's pages are in the write buffer.
 //! - COMMIT and the other commands take what a command takes.
 //!
-//! [T6]: super
-//! [T7]: super
+//! [TI6]: super
+//! [TI7]: super
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;

@@ -1,7 +1,7 @@
-//! Times of a drive without firmware: latency by size on the byte path, channels and links on the block path ([T2], [T3]).
+//! Times of a drive without firmware: latency by size on the byte path, channels and links on the block path ([TI2], [TI3]).
 //!
-//! [T2]: super
-//! [T3]: super
+//! [TI2]: super
+//! [TI3]: super
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 

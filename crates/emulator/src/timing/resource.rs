@@ -1,6 +1,6 @@
-//! A part of a drive that does one thing after another ([T6]).
+//! A part of a drive that does one thing after another ([TI6]).
 //!
-//! [T6]: super
+//! [TI6]: super
 
 use std::collections::VecDeque;
 

@@ -1,7 +1,7 @@
-//! The time that accesses take: the host's, or one that only adds up ([T4], [T5]).
+//! The time that accesses take: the host's, or one that only adds up ([TI4], [TI5]).
 //!
-//! [T4]: super
-//! [T5]: super
+//! [TI4]: super
+//! [TI5]: super
 
 use std::cell::Cell;
 use std::hint::spin_loop;
@@ -22,7 +22,7 @@ const SPIN_NS_MAX: u64 = 4_000;
 pub(crate) enum Time {
     /// Since the first use in this process; waits are real.
     Real,
-    /// Of the thread that asks; nothing waits ([T5]).
+    /// Of the thread that asks; nothing waits ([TI5]).
     Virtual(ThreadClocks),
 }
 

@@ -1,7 +1,7 @@
 //! Drives whose DRAM or spare areas are damaged: they are refused in one sentence, or opened and answer every access with bytes or an error
-//! ([W6]). Nothing panics, nothing hangs.
+//! ([WD6]). Nothing panics, nothing hangs.
 //!
-//! [W6]: super
+//! [WD6]: super
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 

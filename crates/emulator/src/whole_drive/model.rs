@@ -8,9 +8,9 @@ use crate::medium::FLASH_PAGE_BYTES;
 
 const LINE: u64 = LINE_BYTES as u64;
 
-/// What happens whole or not at all ([W3]). Offsets are in the byte window, in bytes.
+/// What happens whole or not at all ([WD3]). Offsets are in the byte window, in bytes.
 ///
-/// [W3]: super
+/// [WD3]: super
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Atom {
     /// Bytes of one line, of a transaction or of none (0).

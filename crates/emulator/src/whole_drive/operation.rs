@@ -157,9 +157,9 @@ impl Operation {
         }
     }
 
-    /// What it changes, in its order ([W3]).
+    /// What it changes, in its order ([WD3]).
     ///
-    /// [W3]: super
+    /// [WD3]: super
     pub(super) fn atoms(&self, has_log: bool) -> Vec<Atom> {
         // What is stored in one step: a line of the log, a word of a cache.
         let unit = if has_log { LINE } else { 8 };

@@ -302,9 +302,9 @@ impl Rig {
         }
     }
 
-    /// An operation with the model beside it ([W1], [W4]).
+    /// An operation with the model beside it ([WD1], [WD4]).
     ///
-    /// [W1]: super
+    /// [WD1]: super
     pub(super) fn step(&mut self, operation: &Operation) -> Result<End, String> {
         if let Operation::Copy { read_only } = operation {
             return self.compare_copy(*read_only).map(|()| End::Done);
@@ -404,9 +404,9 @@ impl Rig {
         compare(self.drive(), expected)
     }
 
-    /// What a power failure would leave now, while the drive goes on ([W2]).
+    /// What a power failure would leave now, while the drive goes on ([WD2]).
     ///
-    /// [W2]: super
+    /// [WD2]: super
     fn compare_copy(&self, read_only: bool) -> Result<(), String> {
         let medium = Arc::new(self.medium.copy());
         let drive = open(self.shape, &medium, read_only).map_err(text)?;
@@ -421,10 +421,10 @@ impl Rig {
     }
 
     /// After a power failure within an operation: opens the drive and recovers it, with further failures after so many steps each, and
-    /// compares ([W2], [W3]).
+    /// compares ([WD2], [WD3]).
     ///
-    /// [W2]: super
-    /// [W3]: super
+    /// [WD2]: super
+    /// [WD3]: super
     pub(super) fn revive(&mut self, operation: &Operation, is_acknowledged: bool, cuts: &[u64]) -> Result<End, String> {
         self.totals.cuts += 1;
         for cut in cuts.iter().map(|cut| Some(*cut)).chain([None]) {
@@ -472,9 +472,9 @@ impl Rig {
     }
 
     /// After the drive refused because it is worn out: the operation may have been done in part; reads go on, now and once it is opened again
-    /// ([W5]).
+    /// ([WD5]).
     ///
-    /// [W5]: super
+    /// [WD5]: super
     pub(super) fn retire(&mut self, operation: &Operation) -> Result<(), String> {
         if matches!(operation, Operation::Recover | Operation::Reopen { .. }) {
             self.model.recover();

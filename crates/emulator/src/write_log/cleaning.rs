@@ -1,4 +1,4 @@
-//! Cleaning of the log: Algorithm 1 of ByteFS, in bounded steps ([L5]–[L7] of the parent).
+//! Cleaning of the log: Algorithm 1 of ByteFS, in bounded steps ([WL5]–[WL7] of the parent).
 
 use tandemfs_device::DeviceError;
 use tandemfs_format::{LINE_BYTES, Line, PAGE_LINES};
@@ -24,14 +24,14 @@ pub(super) struct Cleaning {
     cursor: u64,
     /// Pages that are not: what an access's share is reckoned from.
     pub(super) pages_left: u64,
-    /// Slots kept back for lines that may have to be appended again ([L7]).
+    /// Slots kept back for lines that may have to be appended again ([WL7]).
     pub(super) reserve: u64,
     /// Whether the tail has moved; what remains is the TxLog.
     is_released: bool,
 }
 
 impl<M: Medium> WriteLog<M> {
-    /// Slots that stores may take, one for an untagged line and two for a tagged one ([L7]).
+    /// Slots that stores may take, one for an untagged line and two for a tagged one ([WL7]).
     fn slack(&self) -> u64 {
         let free = self.region.lines - (self.head - self.tail);
         free.saturating_sub(match &self.cleaning {
@@ -91,7 +91,7 @@ impl<M: Medium> WriteLog<M> {
             self.start_cleaning()?;
         }
         if self.refusal.is_none() {
-            // A COMMIT that finds room goes on although the log cannot be cleaned: stores will hear of it ([L9]).
+            // A COMMIT that finds room goes on although the log cannot be cleaned: stores will hear of it ([WL9]).
             let _ = self.do_share(pages, entries - used);
         }
         while self.transaction_head - self.transaction_tail >= entries {
@@ -125,7 +125,7 @@ impl<M: Medium> WriteLog<M> {
     /// A bounded step of the cleaning that is under way, if one is: so many pages at most.
     ///
     /// # Errors
-    /// What the flash says; stores are refused from then on ([L9]).
+    /// What the flash says; stores are refused from then on ([WL9]).
     pub(crate) fn settle(&mut self, pages: &mut impl Pages, budget_pages: u32) -> Result<(), DeviceError> {
         if self.refusal.is_some() { Ok(()) } else { self.step(pages, budget_pages.into()) }
     }
@@ -176,7 +176,7 @@ impl<M: Medium> WriteLog<M> {
             if self.index.next_page(cleaning.cursor).is_some() {
                 return Ok(false);
             }
-            // No line below the mark is in the index: its page has a higher stamp, or it was appended again ([L5], [L6]).
+            // No line below the mark is in the index: its page has a higher stamp, or it was appended again ([WL5], [WL6]).
             self.region.set(Word::Tail, cleaning.mark)?;
             self.reused_from.get_or_insert(self.tail + self.region.lines);
             self.tail = cleaning.mark;

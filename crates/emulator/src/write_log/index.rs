@@ -1,13 +1,13 @@
 //! Where the newest version of each line is in the log: the three-layer index of ByteFS §4.3, in host memory, rebuilt when the drive is opened.
 //!
-//! [I1] Layer 1: the logical pages are cut into partitions of 16 MiB; a table gives each partition's list of pages.
-//! [I2] Layer 2: the pages of a partition in order, as the two lower levels of a skip list with the pointers packed away. The nodes of the bottom
-//!      level are two cache lines each, with up to [`NODE_PAGES`] neighbouring pages, sorted. The lane above is two arrays: the lowest page
-//!      that each node may have (its separator), and the node. The first separator is 0; a node holds the pages from its separator up to the
-//!      next, and has at least one. A look-up scans 2 B a node of the lane, which stays in the CPU's caches, and misses them once, at
-//!      the node; with towers of pointers look-ups took four times as long.
-//! [I3] Layer 3: the lines of a page that are in the log, ordered by their place in the page. A slot of the log is in one list at most, so
-//!      its link is at the slot's place in one array, and a reference to a chunk is slot and place in the page in 32 bits.
+//! [IX1] Layer 1: the logical pages are cut into partitions of 16 MiB; a table gives each partition's list of pages.
+//! [IX2] Layer 2: the pages of a partition in order, as the two lower levels of a skip list with the pointers packed away. The nodes of the bottom
+//!       level are two cache lines each, with up to [`NODE_PAGES`] neighbouring pages, sorted. The lane above is two arrays: the lowest page
+//!       that each node may have (its separator), and the node. The first separator is 0; a node holds the pages from its separator up to the
+//!       next, and has at least one. A look-up scans 2 B a node of the lane, which stays in the CPU's caches, and misses them once, at
+//!       the node; with towers of pointers look-ups took four times as long.
+//! [IX3] Layer 3: the lines of a page that are in the log, ordered by their place in the page. A slot of the log is in one list at most, so
+//!       its link is at the slot's place in one array, and a reference to a chunk is slot and place in the page in 32 bits.
 //!
 //! Older versions of a line are not here: see `versions.rs`.
 
@@ -24,7 +24,7 @@ pub(super) const SLOTS_MAX: u64 = (1 << 26) - 1;
 
 /// A place in the log and in a page: slot << 6 | line in page.
 type Chunk = u32;
-/// A node of the bottom level ([I2]).
+/// A node of the bottom level ([IX2]).
 #[derive(Debug, Clone, Copy)]
 #[repr(C, align(128))]
 struct Node {
@@ -37,14 +37,14 @@ struct Node {
 const EMPTY_NODE: Node = Node { firsts: [NO_CHUNK; NODE_PAGES], keys: [NO_KEY; NODE_PAGES] };
 const _: () = assert!(size_of::<Node>() == 128);
 
-/// The lane over the nodes of a partition ([I2]).
+/// The lane over the nodes of a partition ([IX2]).
 #[derive(Debug, Clone, Default)]
 struct Lane {
     separators: Vec<u16>,
     nodes: Vec<u32>,
 }
 
-/// The index ([I1]–[I3]).
+/// The index ([IX1]–[IX3]).
 #[derive(Debug)]
 pub(super) struct Index {
     partitions: Vec<Lane>,
@@ -357,7 +357,7 @@ mod tests {
     use super::*;
 
     impl Index {
-        /// All it holds, by walking it; asserts [I2] and [I3].
+        /// All it holds, by walking it; asserts [IX2] and [IX3].
         fn contents(&self) -> BTreeMap<u64, u32> {
             let mut contents = BTreeMap::new();
             for (partition, lane) in self.partitions.iter().enumerate().filter(|(_, lane)| !lane.nodes.is_empty()) {

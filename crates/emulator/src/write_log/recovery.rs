@@ -1,4 +1,4 @@
-//! Opening the log after a power failure, and RECOVER ([L8] of the parent; ByteFS §4.7).
+//! Opening the log after a power failure, and RECOVER ([WL8] of the parent; ByteFS §4.7).
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -57,7 +57,7 @@ impl<M: Medium> WriteLog<M> {
         Ok(log)
     }
 
-    /// A bit for each line of the log that its index needs ([V1] of `versions.rs`): not those that lie below a newer committed version. Most
+    /// A bit for each line of the log that its index needs ([VE1] of `versions.rs`): not those that lie below a newer committed version. Most
     /// stores go to few lines, and whether one is needed is found out faster than it is linked and dropped again. (A stale version hides
     /// stale ones only: what is older than a line below its page's stamp is below it as well.)
     fn needed(&self, descriptors: &[Descriptor]) -> Vec<u64> {
@@ -81,7 +81,7 @@ impl<M: Medium> WriteLog<M> {
     /// hides what was not committed.
     ///
     /// # Errors
-    /// What the flash says; stores are refused then ([L9]), and the next RECOVER goes on.
+    /// What the flash says; stores are refused then ([WL9]), and the next RECOVER goes on.
     pub(crate) fn recover(&mut self, pages: &mut impl Pages, read_only: bool) -> Result<DriveRecovery, DeviceError> {
         let begun = Instant::now();
         let mut recovery = DriveRecovery { transactions: self.transaction_head - self.transaction_tail, ..DriveRecovery::default() };
@@ -132,7 +132,7 @@ impl<M: Medium> WriteLog<M> {
         Ok(())
     }
 
-    /// Writes every page that has committed lines and gives the log back ([L8]).
+    /// Writes every page that has committed lines and gives the log back ([WL8]).
     fn flush(&mut self, pages: &mut impl Pages, recovery: &mut DriveRecovery) -> Result<(), DeviceError> {
         if on(Mutant::EmptiedBeforeFlush) {
             self.region.set(Word::Tail, self.head)?;

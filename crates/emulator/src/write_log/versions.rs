@@ -1,8 +1,8 @@
 //! The versions of a line that are in the log, newest first: the newest is in the index, the others hang below it while they are needed.
 //!
-//! [V1] Kept are: the latest version of each open transaction, and the latest committed version. Everything else of a line is dropped when a
-//!      newer version comes; its slot is given back when the tail passes it.
-//! [V2] A hidden version, or one of an open transaction with another version above it, is in `overlaid` until its transaction commits.
+//! [VE1] Kept are: the latest version of each open transaction, and the latest committed version. Everything else of a line is dropped when a
+//!       newer version comes; its slot is given back when the tail passes it.
+//! [VE2] A hidden version, or one of an open transaction with another version above it, is in `overlaid` until its transaction commits.
 
 use tandemfs_device::DeviceError;
 use tandemfs_format::{Line, PAGE_LINES};
@@ -58,7 +58,7 @@ impl<M: Medium> WriteLog<M> {
     /// The newest version that is not hidden.
     pub(super) fn visible(&self, top: u32) -> Result<Option<u32>, DeviceError> {
         if self.overlaid.is_empty() {
-            return Ok(Some(top)); // nothing is hidden ([V2])
+            return Ok(Some(top)); // nothing is hidden ([VE2])
         }
         for slot in std::iter::successors(Some(top), |slot| self.older.get(slot).copied()) {
             if !self.region.is_hidden(slot)? {
@@ -68,7 +68,7 @@ impl<M: Medium> WriteLog<M> {
         Ok(None)
     }
 
-    /// Makes a slot the newest version of a line and drops what is needed no more ([V1]).
+    /// Makes a slot the newest version of a line and drops what is needed no more ([VE1]).
     pub(super) fn link(&mut self, line: u64, slot: u32, transaction: u32, is_hidden: bool) -> Result<(), DeviceError> {
         let is_committed = self.is_committed(transaction);
         let pages_before = self.index.pages();
@@ -141,7 +141,7 @@ impl<M: Medium> WriteLog<M> {
         }
     }
 
-    /// Appends the lines of a transaction again over which others stored since ([L2]).
+    /// Appends the lines of a transaction again over which others stored since ([WL2]).
     pub(super) fn raise(&mut self, pages: &mut impl Pages, transaction: u32) -> Result<(), DeviceError> {
         if self.overlaid.is_empty() {
             return Ok(());

@@ -1,11 +1,11 @@
 //! Saving and loading allocation maps: one piece for each unit of the memory zone and each group of sectors.
 //!
-//! [A1] Pieces are written before the superblock says *clean*, and carry the generation of the mount that wrote them (RULES R25).
-//!      A piece of which only some lines are new proves itself by the checksum in its head, like any other.
-//! [A2] One piece that does not verify, cannot be read, or takes what nothing can have taken makes all of them worthless: the maps are
-//!      rebuilt.
-//! [A3] The pieces of a file system that has grown say what its old ones said of what was there; what is new is free, and so is what held
-//!      pieces that lie elsewhere now. Only units that were fixed or free can become fixed.
+//! [MA1] Pieces are written before the superblock says *clean*, and carry the generation of the mount that wrote them (RULES R25).
+//!       A piece of which only some lines are new proves itself by the checksum in its head, like any other.
+//! [MA2] One piece that does not verify, cannot be read, or takes what nothing can have taken makes all of them worthless: the maps are
+//!       rebuilt.
+//! [MA3] The pieces of a file system that has grown say what its old ones said of what was there; what is new is free, and so is what held
+//!       pieces that lie elsewhere now. Only units that were fixed or free can become fixed.
 
 use tandemfs_device::{Fenced, InFlight, Lines, Structure};
 use tandemfs_format::allocation_map::{PIECE_BYTES, PieceKind, decode, encode};
@@ -21,7 +21,7 @@ use crate::volume::{Volume, load_bulk};
 const BATCH: u64 = 256;
 
 impl Volume {
-    /// Writes all pieces ([A1]) of a file system of these sizes: its own, or what it grows to ([A3]). Returns the proof that they are durable.
+    /// Writes all pieces ([MA1]) of a file system of these sizes: its own, or what it grows to ([MA3]). Returns the proof that they are durable.
     pub(crate) fn save_maps(&self, geometry: &Geometry) -> Result<Fenced> {
         let generation = self.journal.superblock_generation();
         let mut in_flight = Lines::<InFlight>::none();
@@ -52,7 +52,7 @@ impl Volume {
         Ok(self.drive.fence(in_flight))
     }
 
-    /// One piece, by what the allocators know ([A3]).
+    /// One piece, by what the allocators know ([MA3]).
     fn piece_of(&self, geometry: &Geometry, index: u64) -> Result<(PieceKind, Vec<u8>)> {
         let (units, old_units) = (geometry.memory_units(), self.geometry.memory_units());
         let empty = || vec![0; PIECE_BYTES];
@@ -73,7 +73,7 @@ impl Volume {
         })
     }
 
-    /// Takes the saved pieces of the last mount. False where one of them does not verify ([A2]); then nothing was taken.
+    /// Takes the saved pieces of the last mount. False where one of them does not verify ([MA2]); then nothing was taken.
     pub(crate) fn load_maps(&self, generation: u64) -> bool {
         let units = self.geometry.memory_units();
         let count = self.geometry.piece_count();

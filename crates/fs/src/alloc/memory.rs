@@ -1,12 +1,12 @@
 //! Lines of the memory zone: units of 2 MiB given to regions (metadata) or to the data area (data-log slots).
 //!
-//! [M1] Space of a region that a transaction freed is given out again only when the watermark has passed that transaction (RULES R6);
-//!      shortage forces a checkpoint. Slots of the data area need not wait: no record targets them (RULES R7).
-//! [M2] A region grows by raising a segment's high-water mark: the new lines are zeroed and fenced first, then the mark is committed.
-//! [M3] The data area leaves the regions a reserve of units, and every kind leaves its transient room to what gives back (RULES R14).
-//!      When the regions have taken half of the reserve, all data logs are written back ([WB6] of `data/write_back.rs`): emptied units fill it.
-//! [M4] What is freed is named by pointers of the medium, and a clean mount has not looked at them: space that is freed although nobody has
-//!      it is a reason to stop, never a panic.
+//! [ME1] Space of a region that a transaction freed is given out again only when the watermark has passed that transaction (RULES R6);
+//!       shortage forces a checkpoint. Slots of the data area need not wait: no record targets them (RULES R7).
+//! [ME2] A region grows by raising a segment's high-water mark: the new lines are zeroed and fenced first, then the mark is committed.
+//! [ME3] The data area leaves the regions a reserve of units, and every kind leaves its transient room to what gives back (RULES R14).
+//!       When the regions have taken half of the reserve, all data logs are written back ([WB6] of `data/write_back.rs`): emptied units fill it.
+//! [ME4] What is freed is named by pointers of the medium, and a clean mount has not looked at them: space that is freed although nobody has
+//!       it is a reason to stop, never a panic.
 //!
 //! Order of locks: a region or a pool, then `units`, then the bits of a unit.
 
@@ -151,7 +151,7 @@ struct RegionState {
     units: Vec<(u64, u64)>,
     /// Where to look first.
     hint: usize,
-    /// Freed by a transaction that the watermark has not passed ([M1]).
+    /// Freed by a transaction that the watermark has not passed ([ME1]).
     pending: VecDeque<(u64, LineAddress, u64)>,
 }
 
@@ -180,7 +180,7 @@ pub(crate) struct MemoryAllocator {
     free_data_lines: AtomicU64,
     data_log_lines: AtomicU64,
     inodes_used: AtomicU64,
-    /// Units of the data area are being emptied: growth gets no slots, and goes by blocks for so long ([M3]).
+    /// Units of the data area are being emptied: growth gets no slots, and goes by blocks for so long ([ME3]).
     pub(crate) is_emptied: AtomicBool,
     metadata_reserve_units: u64,
     total_units: u64,
@@ -419,7 +419,7 @@ impl MemoryAllocator {
         Ok(page)
     }
 
-    /// Growth leaves the transient room of mappings and leaves ([M3]).
+    /// Growth leaves the transient room of mappings and leaves ([ME3]).
     fn may_take(&self, region: Region, state: &RegionState, lines: u64, need: Need) -> bool {
         let floor = match (need, region) {
             (Need::Growth, Region::Mappings | Region::Leaves) => TRANSIENT_REGION_LINES,
@@ -449,7 +449,7 @@ impl MemoryAllocator {
         None
     }
 
-    /// Raises a high-water mark, or adds a unit ([M2]). False where there is no room.
+    /// Raises a high-water mark, or adds a unit ([ME2]). False where there is no room.
     fn extend(&self, volume: &Volume, region: Region, state: &mut RegionState, need: Need) -> Result<bool> {
         let rising = state.segments.iter().position(|(_, segment)| segment.high_water_lines < segment.unit_count * UNIT_LINES);
         let mut taken = None;
@@ -459,7 +459,7 @@ impl MemoryAllocator {
                 let Some(unit) = self.take_unit(region, need) else { return Ok(false) };
                 taken = Some(unit);
                 if self.is_metadata_short() {
-                    volume.journal.ask(|wake| wake.write_back = true); // [M3]: the next unit shall be there before it is needed
+                    volume.journal.ask(|wake| wake.write_back = true); // [ME3]: the next unit shall be there before it is needed
                 }
                 match state.segments.last() {
                     Some((index, last)) if last.start_unit + last.unit_count == unit => {
@@ -500,7 +500,7 @@ impl MemoryAllocator {
         Ok(true)
     }
 
-    /// A free unit for a region. Growth leaves one for each other region that is short of transient room ([M3]).
+    /// A free unit for a region. Growth leaves one for each other region that is short of transient room ([ME3]).
     fn take_unit(&self, region: Region, need: Need) -> Option<u64> {
         let _serial = self.units.lock();
         let kept = if need == Need::Growth { self.short_regions(Some(region)) } else { 0 };
@@ -569,7 +569,7 @@ impl MemoryAllocator {
         }
     }
 
-    /// Lines freed by transaction `txid`: free once the watermark has passed it ([M1]).
+    /// Lines freed by transaction `txid`: free once the watermark has passed it ([ME1]).
     pub(crate) fn free_after(&self, region: Region, address: LineAddress, lines: u64, txid: u64) {
         self.regions[slot(region)].lock().pending.push_back((txid, address, lines));
         self.count_inode_freed(region);
@@ -604,7 +604,7 @@ impl MemoryAllocator {
         }
     }
 
-    /// False, and nothing changed, where the lines were not taken or are another region's ([M4]).
+    /// False, and nothing changed, where the lines were not taken or are another region's ([ME4]).
     fn clear(&self, region: Region, state: &mut RegionState, address: LineAddress, lines: u64) -> bool {
         {
             let mut bits = self.map.bits[address.unit() as usize].lock();
@@ -668,7 +668,7 @@ impl MemoryAllocator {
         Some(address)
     }
 
-    /// The copy in a page is forgotten. False, and nothing changed, where somebody freed the page under it ([M4]).
+    /// The copy in a page is forgotten. False, and nothing changed, where somebody freed the page under it ([ME4]).
     #[must_use]
     pub(crate) fn free_spare_page(&self, address: LineAddress) -> bool {
         self.data_log_lines.fetch_add(PAGE_LINES, SeqCst);
@@ -709,7 +709,7 @@ impl MemoryAllocator {
         }
     }
 
-    /// Frees a data-log slot. False, and nothing changed, where it was not taken or lies elsewhere ([M4]).
+    /// Frees a data-log slot. False, and nothing changed, where it was not taken or lies elsewhere ([ME4]).
     #[must_use]
     pub(crate) fn free_slot(&self, address: LineAddress, lines: u64) -> bool {
         let (unit, start) = (address.unit(), address.number() % UNIT_LINES);
@@ -750,7 +750,7 @@ impl MemoryAllocator {
         self.free_data_lines.load(SeqCst) + units * UNIT_LINES + self.lent.count() * PAGE_LINES
     }
 
-    /// Whether metadata has taken half of the units that are left to it while data logs hold others ([M3]).
+    /// Whether metadata has taken half of the units that are left to it while data logs hold others ([ME3]).
     pub(crate) fn is_metadata_short(&self) -> bool {
         self.free_units.load(SeqCst) < self.metadata_reserve_units.div_ceil(2) && self.data_log_lines.load(SeqCst) > 0
     }
@@ -787,7 +787,7 @@ impl MemoryAllocator {
     }
 }
 
-/// Zeroes the next lines of a segment, then commits its higher mark ([M2]).
+/// Zeroes the next lines of a segment, then commits its higher mark ([ME2]).
 fn raise_mark(volume: &Volume, index: u64, segment: &mut Segment) -> Result<()> {
     let from = segment.start_unit * UNIT_LINES + segment.high_water_lines;
     let zeroed = volume.zero_fresh_pages(structure_of(segment.region), LineAddress::new(from), HIGH_WATER_STEP)?;

@@ -1,10 +1,10 @@
 //! Sectors of the block zone, in groups of 32,768 (128 MiB). Whole blocks are aligned runs; the last block of a file takes only the
 //! sectors that it needs, from words that are in pieces already, so that aligned room survives ageing (WineFS §3.4).
 //!
-//! [S1] The transient room (RULES R14) is kept as whole blocks that growth never gets: a count of free sectors would not help an overwrite
-//!      that needs a block in one piece. What an overwrite frees fills the room again.
-//! [S2] The end of a file that found no other place is *lent* a block of the room; the rest of that block is nobody's. Its owner moves out
-//!      again at once, into the hole that its old sectors left (`write_path`), so that the room does not fall to pieces.
+//! [SE1] The transient room (RULES R14) is kept as whole blocks that growth never gets: a count of free sectors would not help an overwrite
+//!       that needs a block in one piece. What an overwrite frees fills the room again.
+//! [SE2] The end of a file that found no other place is *lent* a block of the room; the rest of that block is nobody's. Its owner moves out
+//!       again at once, into the hole that its old sectors left (`write_path`), so that the room does not fall to pieces.
 
 use hashbrown::HashMap;
 use tandemfs_format::geometry::{Geometry, PIECE_SECTORS};
@@ -46,7 +46,7 @@ pub(crate) struct SectorAllocator {
     total: u64,
     block_sectors: u64,
     transient: u64,
-    /// Whole blocks of the transient room ([S1]); they count as free, and are free in saved maps.
+    /// Whole blocks of the transient room ([SE1]); they count as free, and are free in saved maps.
     room: Mutex<Room>,
 }
 
@@ -141,7 +141,7 @@ impl SectorAllocator {
         self.find_tail(&mut pool.tails, count)
     }
 
-    /// Whether these sectors are in a block that the room lent ([S2]).
+    /// Whether these sectors are in a block that the room lent ([SE2]).
     pub(crate) fn is_lent(&self, sector: Sector) -> bool {
         self.room.lock().lent.contains_key(&self.block_start(sector))
     }
@@ -150,7 +150,7 @@ impl SectorAllocator {
         sector.number() / self.block_sectors * self.block_sectors
     }
 
-    /// Fills the transient room from free blocks ([S1]), once the maps are loaded.
+    /// Fills the transient room from free blocks ([SE1]), once the maps are loaded.
     pub(crate) fn fill_room(&self) {
         let mut room = self.room.lock();
         let mut cursor = Cursor { group: self.groups.len() - 1, word: 0 };
@@ -174,7 +174,7 @@ impl SectorAllocator {
         let mut room = self.room.lock();
         let block = room.blocks.pop()?;
         if count < self.block_sectors {
-            room.lent.insert(block, count); // [S2]
+            room.lent.insert(block, count); // [SE2]
         }
         self.free.fetch_sub(count, SeqCst);
         Some(Sector::new(block))
@@ -251,7 +251,7 @@ impl SectorAllocator {
         None
     }
 
-    /// Frees sectors. False, and nothing changed, where they were not taken (`memory.rs` [M4]).
+    /// Frees sectors. False, and nothing changed, where they were not taken (`memory.rs` [ME4]).
     #[must_use]
     pub(crate) fn free(&self, sector: Sector, count: u64) -> bool {
         if let Some(returned) = self.return_to_room(sector, count) {

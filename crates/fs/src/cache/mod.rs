@@ -1,27 +1,27 @@
 //! Host copies of metadata: 4 KiB pages of lines, loaded on demand, evictable, with a dirty bit a line.
 //!
-//! [C1] Reads of metadata are served from here; while the working set fits the limit the device is not read (`ARCHITECTURE.md`).
-//! [C2] A line changes here only by [`PageCache::apply`] and [`PageCache::apply_clean`], after its record is persistent or its transaction
-//!      committed (RULES R4); so what a checkpoint writes home is always committed. Lines that nobody points to yet ([`Page::follow`]) are home
-//!      when they come here, and never dirty.
-//! [C3] A page with dirty lines is never evicted; the list of dirty pages holds it. So there may be only so many of them: a quarter of the
-//!      cache ([`PageCache::is_full_of_dirty`]), above which whoever commits checkpoints first ([K6] of `journal/checkpoint.rs`).
+//! [CA1] Reads of metadata are served from here; while the working set fits the limit the device is not read (`ARCHITECTURE.md`).
+//! [CA2] A line changes here only by [`PageCache::apply`] and [`PageCache::apply_clean`], after its record is persistent or its transaction
+//!       committed (RULES R4); so what a checkpoint writes home is always committed. Lines that nobody points to yet ([`Page::follow`]) are home
+//!       when they come here, and never dirty.
+//! [CA3] A page with dirty lines is never evicted; the list of dirty pages holds it. So there may be only so many of them: a quarter of the
+//!       cache ([`PageCache::is_full_of_dirty`]), above which whoever commits checkpoints first ([CH6] of `journal/checkpoint.rs`).
 //!
-//! [C4] Lines are raw bytes: whoever reads one verifies it with its own place. A line that was verified for an owner is not verified
-//!      again for that owner until it changes; for another owner it is.
+//! [CA4] Lines are raw bytes: whoever reads one verifies it with its own place. A line that was verified for an owner is not verified
+//!       again for that owner until it changes; for another owner it is.
 //!
-//! Where the two windows of a drive overlap (`device/src/firmware.rs` [F1]), pages come by blocks and lines go home by bytes, and the drive
+//! Where the two windows of a drive overlap (`device/src/firmware.rs` [FW1]), pages come by blocks and lines go home by bytes, and the drive
 //! orders neither against the other. The coherence is kept here:
 //!
-//! [C5] The drive shows lines that are stored and not committed. So a page for which a transaction has stored lines has a host copy from
-//!      before the first store until after COMMIT, and nobody loads it in between: `Tx::put` loads and pins it (an `Arc` in the transaction),
-//!      eviction passes pinned pages over, and a page is looked up and loaded under its shard's lock. A transaction that failed keeps its pages
-//!      pinned for ever (`journal/firmware_commit.rs` [FC2]).
-//! [C6] A page is read by blocks only while there is no host copy, and then every store to it has been fenced: those of a transaction before
-//!      its COMMIT, while it was pinned ([C5]); those of a checkpoint or a replay before the list of pages that it wrote is dropped.
-//! [C7] A metadata page is written by blocks, or discarded, only to zero it, before anything links it and after everybody who had it before is done
-//!      (RULES R6), and the write is flushed before a line of the page is stored (`Volume::zero_pages`). Pages in use are written by bytes
-//!      alone (R16), since a block write makes every line obsolete that the drive's log has of the page.
+//! [CA5] The drive shows lines that are stored and not committed. So a page for which a transaction has stored lines has a host copy from
+//!       before the first store until after COMMIT, and nobody loads it in between: `Tx::put` loads and pins it (an `Arc` in the transaction),
+//!       eviction passes pinned pages over, and a page is looked up and loaded under its shard's lock. A transaction that failed keeps its pages
+//!       pinned for ever (`journal/firmware_commit.rs` [FC2]).
+//! [CA6] A page is read by blocks only while there is no host copy, and then every store to it has been fenced: those of a transaction before
+//!       its COMMIT, while it was pinned ([CA5]); those of a checkpoint or a replay before the list of pages that it wrote is dropped.
+//! [CA7] A metadata page is written by blocks, or discarded, only to zero it, before anything links it and after everybody who had it before is done
+//!       (RULES R6), and the write is flushed before a line of the page is stored (`Volume::zero_pages`). Pages in use are written by bytes
+//!       alone (R16), since a block write makes every line obsolete that the drive's log has of the page.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -48,7 +48,7 @@ struct Body {
     bytes: [u8; PAGE_BYTES],
     /// One bit a line that is newer here than at home.
     dirty: u64,
-    /// For whom each line was verified ([`Owner::tag`]); 0 for nobody ([C4]).
+    /// For whom each line was verified ([`Owner::tag`]); 0 for nobody ([CA4]).
     verified_for: [u32; PAGE_LINES as usize],
 }
 
@@ -61,7 +61,7 @@ impl Page {
     }
 
     /// Hands `count` lines from `first` on, all of this page, to `each`; before that to `verify` those that were not verified for the owner
-    /// with this tag ([C4]).
+    /// with this tag ([CA4]).
     pub(crate) fn lines(
         &self,
         first: LineAddress,
@@ -173,7 +173,7 @@ impl PageCache {
         &self.shards[shard_of(page)]
     }
 
-    /// The page that holds `address`, loaded from the device if it is not here ([C1]).
+    /// The page that holds `address`, loaded from the device if it is not here ([CA1]).
     pub(crate) fn page(&self, drive: &Drive, work: &LiveWork, structure: Structure, address: LineAddress) -> Result<Arc<Page>> {
         let start = address.page();
         let mut shard = self.shard(page_number(start)).lock();
@@ -184,7 +184,7 @@ impl PageCache {
         count(&work.metadata_page_loads);
         let mut bytes = [0; PAGE_BYTES];
         match drive.load_pages(structure, start, &mut bytes) {
-            // [C6]
+            // [CA6]
             Err(_) if on(Mutant::FailedLoadIsZeros) => bytes.fill(0),
             other => other?,
         }
@@ -196,7 +196,7 @@ impl PageCache {
         let mut device = vec![0; count as usize * LINE_BYTES];
         let shard = self.shard(page_number(first.page())).lock();
         let Some(page) = shard.pages.get(&page_number(first.page())).cloned() else {
-            // Nobody has the page ([C3]), and nobody loads it before this is done.
+            // Nobody has the page ([CA3]), and nobody loads it before this is done.
             drive.load(structure, first, &mut device)?;
             return Ok(Home { device, host: None, newer: 0 });
         };
@@ -227,7 +227,7 @@ impl PageCache {
             let Some(oldest) = shard.order.pop_front() else { break };
             match shard.pages.get(&oldest) {
                 None => {}
-                // [C3]: a dirty page is held by the dirty list, one in use by its user.
+                // [CA3]: a dirty page is held by the dirty list, one in use by its user.
                 Some(page) if Arc::strong_count(page) > 1 || page.referenced.swap(false, Relaxed) => shard.order.push_back(oldest),
                 Some(_) => {
                     shard.pages.remove(&oldest);
@@ -249,7 +249,7 @@ impl PageCache {
         page
     }
 
-    /// Changes a line of a page. The only way in which a host copy changes, for live commits and for replay ([C2]).
+    /// Changes a line of a page. The only way in which a host copy changes, for live commits and for replay ([CA2]).
     pub(crate) fn apply(&self, page: &Arc<Page>, address: LineAddress, image: &Line) {
         let at = address.index_in_page() * LINE_BYTES;
         let first = {
@@ -279,7 +279,7 @@ impl PageCache {
         self.dirty_count.load(Relaxed)
     }
 
-    /// Whether so many pages are dirty that a checkpoint must come before the next ([C3]).
+    /// Whether so many pages are dirty that a checkpoint must come before the next ([CA3]).
     pub(crate) fn is_full_of_dirty(&self) -> bool {
         self.dirty_count.load(Relaxed) >= self.dirty_max
     }
@@ -300,7 +300,7 @@ impl PageCache {
         self.dirty_count.fetch_sub(pages, Relaxed);
     }
 
-    /// Takes pages back whose lines could not be written home: what was committed must not leave the cache ([C3]).
+    /// Takes pages back whose lines could not be written home: what was committed must not leave the cache ([CA3]).
     pub(crate) fn keep_dirty(&self, pages: &[Arc<Page>]) {
         self.dirty.lock().extend_from_slice(pages);
     }

@@ -1,6 +1,6 @@
 //! Space given out before there is data for it, and taken back under it: `allocate`, `punch`, `zero`. What moves bytes is in `shift.rs`.
 //!
-//! Room is *unwritten* sectors on the block's own record, with the checksum vector that they will need ([B4] of `index/block.rs`): it
+//! Room is *unwritten* sectors on the block's own record, with the checksum vector that they will need ([BL4] of `index/block.rs`): it
 //! reads as zeros, survives a crash and an unmount, and a write fills it where it lies, on a full device too (RULES R14).
 //!
 //! [AL1] Each call is a series of bounded transactions (RULES R11), one behind the other, front to back, under one lock of the range; so

@@ -1,10 +1,10 @@
 //! When blocks were last used, for the write-back policies that go by age.
 //!
-//! [H1] A table of a fixed size, found by a hash of inode and block: nothing on the device, nothing for each block. Blocks that share an
-//!      entry share its time, which is the latest of theirs: a block may look younger than it is, never older.
-//! [H2] Time is the number of transactions since the mount; what nobody has used since then is the oldest. After 2^32 of them the count
-//!      begins again, and what was left alone for so long looks younger than it is. That costs order, never data.
-//! [H3] It is there for a policy that asks for it alone. Without one a use costs a branch; with one, a load and a store.
+//! [HE1] A table of a fixed size, found by a hash of inode and block: nothing on the device, nothing for each block. Blocks that share an
+//!       entry share its time, which is the latest of theirs: a block may look younger than it is, never older.
+//! [HE2] Time is the number of transactions since the mount; what nobody has used since then is the oldest. After 2^32 of them the count
+//!       begins again, and what was left alone for so long looks younger than it is. That costs order, never data.
+//! [HE3] It is there for a policy that asks for it alone. Without one a use costs a branch; with one, a load and a store.
 
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
@@ -28,7 +28,7 @@ pub(crate) struct Heat {
 impl Heat {
     pub(crate) fn new(policy: WriteBackPolicy, memory_bytes: u64, mounted_at: u64) -> Self {
         let entries = match policy {
-            WriteBackPolicy::MostSpace => 0, // [H3]
+            WriteBackPolicy::MostSpace => 0, // [HE3]
             WriteBackPolicy::Oldest | WriteBackPolicy::Coldest => {
                 let fits = memory_bytes / MEMORY_SHARE / size_of::<AtomicU32>() as u64;
                 fits.next_power_of_two().clamp(*ENTRIES.start(), *ENTRIES.end())
@@ -56,7 +56,7 @@ impl Heat {
         match self.policy {
             WriteBackPolicy::MostSpace => 0,
             WriteBackPolicy::Oldest | WriteBackPolicy::Coldest => {
-                self.now(volume).wrapping_sub(self.entry(inode, block).load(Relaxed)) // [H2]
+                self.now(volume).wrapping_sub(self.entry(inode, block).load(Relaxed)) // [HE2]
             }
         }
     }

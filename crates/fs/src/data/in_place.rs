@@ -9,7 +9,7 @@
 //!       before the commit leaves everything as it was. This is the data journaling of §4.6: small data inside the drive's transaction, large
 //!       data through fresh blocks (instead of a journal area) with the commit entry at the end.
 //! [IP3] Readers are excluded by the exclusive lock of the range, held from before the old lines are read until COMMIT returned: a tagged
-//!       store is visible at once (device [F2]). The lines are fenced before COMMIT, so later block reads merge them (device [F1]), and the
+//!       store is visible at once (device [FW2]). The lines are fenced before COMMIT, so later block reads merge them (device [FW1]), and the
 //!       sector is written by blocks only after it was freed.
 //! [IP4] The new checksum is the old one XOR the change of the touched lines (`format::linearity`). Only they are read, so the sector is not
 //!       verified. That blesses no damage: the difference is between what was *read* and what is *stored*, so a sector that did not fit its

@@ -14,7 +14,7 @@
 //! [IF3] What is in place already is renewed by linearity, from the touched lines alone (RULES R18).
 //!
 //! Coherence of the two windows is kept here: a log is read by blocks only after its stores were fenced, since who reads holds the range lock
-//! and the log's record was committed after the fence (RULES R8). The drive merges what its write log has into a block read (device [F1]), of
+//! and the log's record was committed after the fence (RULES R8). The drive merges what its write log has into a block read (device [FW1]), of
 //! other slots in the same page too; those bytes are not looked at.
 
 use tandemfs_device::Structure;

@@ -1,12 +1,12 @@
 //! Merge-on-write: which data logs a small write adds, extends and replaces (RomeFS §3.5.1, Algorithm 2).
 //!
-//! [L1] Append in place stays inside the log's slot and changes only bytes beyond the recorded length; the new checksum *extends* the
-//!      recorded one (RULES R10).
-//! [L2] Everything else is written out of place: logs that the write overlaps are merged into new ones.
-//! [L3] A log that ends where the write starts and has a slot below 4 KiB is merged too, into a larger slot: a file that grows by small
-//!      appends copies each byte at most three times and never runs out of leaf entries for it.
-//! [L4] Where the entries run out, logs that touch the write and fit one slot with it are merged as well, before the block is given up:
-//!      large writes at odd offsets meet in the middle of a page, and would rewrite the block where they do.
+//! [LG1] Append in place stays inside the log's slot and changes only bytes beyond the recorded length; the new checksum *extends* the
+//!       recorded one (RULES R10).
+//! [LG2] Everything else is written out of place: logs that the write overlaps are merged into new ones.
+//! [LG3] A log that ends where the write starts and has a slot below 4 KiB is merged too, into a larger slot: a file that grows by small
+//!       appends copies each byte at most three times and never runs out of leaf entries for it.
+//! [LG4] Where the entries run out, logs that touch the write and fit one slot with it are merged as well, before the block is given up:
+//!       large writes at odd offsets meet in the middle of a page, and would rewrite the block where they do.
 //!
 //! Planning moves no byte and takes no space.
 
@@ -31,7 +31,7 @@ impl Part<'_> {
 /// What one slot of the leaf becomes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Step {
-    /// The log gets bytes of a part in place ([L1]).
+    /// The log gets bytes of a part in place ([LG1]).
     Append { log: LogEntry, part: usize },
     /// A new log of this range, from parts and from the logs in `merged`.
     Write { offset: u32, length: u32, merged: SmallVec<[LogEntry; 2]> },
@@ -57,7 +57,7 @@ pub(crate) fn plan(old: &LogSlots, parts: &[Part<'_>]) -> Option<LogPlan> {
     plan_with(old, parts, false).or_else(|| plan_with(old, parts, true))
 }
 
-/// With or without merging all logs that touch a part ([L4]).
+/// With or without merging all logs that touch a part ([LG4]).
 fn plan_with(old: &LogSlots, parts: &[Part<'_>], merges_neighbours: bool) -> Option<LogPlan> {
     let mut plan = LogPlan { kept: *old, steps: SmallVec::new(), merges: 0 };
     let mut writes: SmallVec<[NewLog; 4]> = SmallVec::new();
@@ -74,7 +74,7 @@ fn plan_with(old: &LogSlots, parts: &[Part<'_>], merges_neighbours: bool) -> Opt
         for slot in [found.before, found.behind].into_iter().flatten() {
             let Some(log) = plan.kept[slot] else { continue };
             let (start, end) = (part.offset.min(log.offset), part.end().max(log.end()));
-            let grows = Some(slot) == found.before && log.class != SlotClass::Page && (end - start) as usize <= LOG_BYTES_MAX; // [L3]
+            let grows = Some(slot) == found.before && log.class != SlotClass::Page && (end - start) as usize <= LOG_BYTES_MAX; // [LG3]
             if grows || merges_neighbours && share_a_page(&log, part) {
                 merging |= 1 << slot;
             }

@@ -5,7 +5,7 @@
 //! [PR2] Copies are known by the *sector*, not by file and offset. A sector that a record names as written never changes until it is freed
 //!       or, unwritten in between, filled in place, or lines of it go in place by a transaction of the drive. So there are three places where
 //!       copies are dropped: `Volume::give_back`, through which every freed sector goes, `Block::replace`, through which every filled one
-//!       goes, and the commit of a transaction with such lines ([T5]). All run under the exclusive lock of the block's range, copies are made
+//!       goes, and the commit of a transaction with such lines ([TX5]). All run under the exclusive lock of the block's range, copies are made
 //!       and read under the shared one: none can come back in between.
 //! [PR3] A copy is verified by the sector's own checksum at each read. One that does not fit, or cannot be loaded, is forgotten and the
 //!       sector is read.

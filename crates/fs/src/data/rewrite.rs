@@ -1,19 +1,19 @@
 //! Blocks written anew without new data: their logs and sectors become other sectors (RomeFS §3.5.2). One block for who needs just that one,
 //! several at once for write-back.
 //!
-//! [W1] Nothing is overwritten: a block goes to fresh sectors, or fills its own unwritten ones. One FLUSH serves all blocks that are
-//!      written together, after the last of them and before the first of their transactions (RULES R8).
-//! [W2] Each block is a transaction: a cut between two of them, or one that fails, concerns no other block. So it is bounded (RULES R11).
-//! [W3] The range of each block is locked from before it is looked up until its transaction is committed (RULES R7, R9). No other lock is
-//!      held while the device works, so who writes other blocks of the same files goes on.
-//! [W4] No dead-lock: who has ranges locked for several blocks never waits for another one; a block whose range is busy is left out, and
-//!      waited for only where nothing else is locked. Foreground writers hold one range at a time, and whoever holds one waits for nothing
-//!      that a range is needed for: pools and regions, an inode's lock, a ring and a checkpoint are all held without asking for a range.
-//! [W5] A block that fails gives back what it took ([T3] of the transaction). After an error of the device nobody knows which sectors are
-//!      bad: all that were taken are held back (`quarantine.rs`), and each block is tried once more by itself.
-//! [W6] On a full device one block of those written together takes from the transient room (RULES R14): writers need it too, and what the
-//!      block gives back fills it again.
-//! [W7] Every byte is verified before it is written anew ([CO1]): damage stays where it is and is never given a new checksum.
+//! [RW1] Nothing is overwritten: a block goes to fresh sectors, or fills its own unwritten ones. One FLUSH serves all blocks that are
+//!       written together, after the last of them and before the first of their transactions (RULES R8).
+//! [RW2] Each block is a transaction: a cut between two of them, or one that fails, concerns no other block. So it is bounded (RULES R11).
+//! [RW3] The range of each block is locked from before it is looked up until its transaction is committed (RULES R7, R9). No other lock is
+//!       held while the device works, so who writes other blocks of the same files goes on.
+//! [RW4] No dead-lock: who has ranges locked for several blocks never waits for another one; a block whose range is busy is left out, and
+//!       waited for only where nothing else is locked. Foreground writers hold one range at a time, and whoever holds one waits for nothing
+//!       that a range is needed for: pools and regions, an inode's lock, a ring and a checkpoint are all held without asking for a range.
+//! [RW5] A block that fails gives back what it took ([TX3] of the transaction). After an error of the device nobody knows which sectors are
+//!       bad: all that were taken are held back (`quarantine.rs`), and each block is tried once more by itself.
+//! [RW6] On a full device one block of those written together takes from the transient room (RULES R14): writers need it too, and what the
+//!       block gives back fills it again.
+//! [RW7] Every byte is verified before it is written anew ([CO1]): damage stays where it is and is never given a new checksum.
 
 use std::ops::Range;
 
@@ -88,7 +88,7 @@ impl Job<'_, '_> {
         Some((extent.sector.nth(needed.start as u64), needed.start * SECTOR_BYTES..needed.end * SECTOR_BYTES))
     }
 
-    /// Verifies what was read, and lays zeros and the logs over it ([W7]).
+    /// Verifies what was read, and lays zeros and the logs over it ([RW7]).
     fn compose(&self, volume: &Volume, into: &mut [u8], logs: &[u8]) -> Result<()> {
         let read = self.to_read().map_or(0..0, |(_, bytes)| bytes);
         verify_sectors(volume, self.view.owner, self.start, &self.old, (read.start / SECTOR_BYTES) as u64, &into[read.clone()])?;
@@ -127,7 +127,7 @@ impl FileSystem {
     }
 
     /// Looks a block up and takes the sectors that it goes to; `None` where there is nothing to do. The range is locked by the caller or
-    /// handed over ([W3]).
+    /// handed over ([RW3]).
     pub(super) fn plan_rewrite<'h>(
         &self,
         handle: &'h Handle,
@@ -154,13 +154,13 @@ impl FileSystem {
             return Ok(None);
         }
         let gives_back = count_before >= sectors;
-        let own = old.extent.filter(|extent| extent.unwritten && gives_back); // [B4]
+        let own = old.extent.filter(|extent| extent.unwritten && gives_back); // [BL4]
         let sector = match (own, why) {
             (Some(own), _) => own.sector,
             // A whole block that takes one from the room gives one back; the end of a file would leave it in pieces.
             (None, Rewrite::WriteBack) if gives_back && u64::from(sectors) == volume.geometry.block_sectors_each() => {
                 match volume.sectors.take(sectors.into(), Need::Growth) {
-                    Err(Error::NoSpace { .. }) if std::mem::take(may_use_room) => volume.sectors.take(sectors.into(), Need::Transient)?, // [W6]
+                    Err(Error::NoSpace { .. }) if std::mem::take(may_use_room) => volume.sectors.take(sectors.into(), Need::Transient)?, // [RW6]
                     other => other?,
                 }
             }
@@ -199,7 +199,7 @@ impl FileSystem {
                             if let Some(extent) = job.old.extent.filter(|_| on(Mutant::BatchFailedBlockFreed)) {
                                 volume.give_back(space::sectors(extent.sector, extent.count.into()));
                             }
-                            done(job.handle.number, Err(error)); // its sectors go back with its transaction ([W5])
+                            done(job.handle.number, Err(error)); // its sectors go back with its transaction ([RW5])
                         }
                     }
                 }
@@ -230,7 +230,7 @@ impl FileSystem {
         }
     }
 
-    /// The write of all blocks, their checksums while it is on its way, and the FLUSH ([W1]).
+    /// The write of all blocks, their checksums while it is on its way, and the FLUSH ([RW1]).
     fn store_anew(&self, jobs: &[Job<'_, '_>], blocks: &[u8], extents: &mut SmallVec<[NewExtent; 1]>) -> Result<Flushed> {
         let volume = &self.volume;
         let mut requests: SmallVec<[BlockRequest<'_>; 1]> =
@@ -248,7 +248,7 @@ impl FileSystem {
         volume.drive.flush_blocks(written).map_err(|error| volume.health.stop("flushing the drive", &error)) // RULES R15
     }
 
-    /// One block's transaction ([W2]). Its range is released after it.
+    /// One block's transaction ([RW2]). Its range is released after it.
     fn commit_anew(&self, job: Job<'_, '_>, extent: NewExtent, flushed: Flushed) -> Result<()> {
         let Job { handle, block, start, old, fill, tx, range, bytes, .. } = job;
         let length = bytes.len();
@@ -269,7 +269,7 @@ impl FileSystem {
         Ok(())
     }
 
-    /// After an error of the device each block of a batch is tried by itself ([W5]); a block whose caller has its range has failed.
+    /// After an error of the device each block of a batch is tried by itself ([RW5]); a block whose caller has its range has failed.
     fn each_by_itself(&self, jobs: Vec<Job<'_, '_>>, error: Error, done: &mut dyn FnMut(InodeNumber, Result<bool>)) {
         if let Some(job) = jobs.first().filter(|_| jobs.iter().all(|job| job.range.is_none())) {
             return done(job.handle.number, Err(error));

@@ -1,11 +1,11 @@
 //! Where a write is split between the paths (RomeFS §3.3). The paper fixes the threshold by hand, where the latencies of its paths are
 //! closest, and leaves the choice to future work; `threshold=auto` makes it:
 //!
-//! [H1] At the mount both paths write the sizes from a block to 1 MiB into free space that is given back, so no data can be harmed. The
-//!      threshold is the smallest size that the block path writes at least as fast; 1 MiB where there is none.
-//! [H2] The fuller the memory zone, the lower the threshold: it halves in even steps from half of the zone free to none beyond the limit of
-//!      write-back, where it is the block size. What is large then goes by blocks, and the room is left to what only bytes do well.
-//! [H3] One write has one threshold, read once.
+//! [TH1] At the mount both paths write the sizes from a block to 1 MiB into free space that is given back, so no data can be harmed. The
+//!       threshold is the smallest size that the block path writes at least as fast; 1 MiB where there is none.
+//! [TH2] The fuller the memory zone, the lower the threshold: it halves in even steps from half of the zone free to none beyond the limit of
+//!       write-back, where it is the block size. What is large then goes by blocks, and the room is left to what only bytes do well.
+//! [TH3] One write has one threshold, read once.
 
 use std::time::{Duration, Instant};
 
@@ -21,7 +21,7 @@ use crate::{Error, FileSystem, Result};
 
 /// Largest threshold that is chosen.
 const BYTES_MAX: u32 = 1 << 20;
-/// Free share of the data area from which on the threshold is lowered, in percent ([H2]).
+/// Free share of the data area from which on the threshold is lowered, in percent ([TH2]).
 const AMPLE_PERCENT: u64 = 50;
 /// Writes of one size; the median counts.
 const ROUNDS: usize = 5;
@@ -60,7 +60,7 @@ pub(crate) struct Splitting {
     option: Threshold,
     block_bytes: u32,
     chosen_bytes: u32,
-    /// Share of free data area at which the threshold is the block size ([H2]).
+    /// Share of free data area at which the threshold is the block size ([TH2]).
     limit_percent: u64,
     measured: Vec<PathLatency>,
     /// Why nothing was measured.
@@ -83,7 +83,7 @@ impl Splitting {
         Ok(Self { option, block_bytes, chosen_bytes, limit_percent: limit_percent.into(), measured: Vec::new(), unmeasured: None })
     }
 
-    /// Measures both paths, where the option is `Auto` ([H1]). The device is written to, free space of it only.
+    /// Measures both paths, where the option is `Auto` ([TH1]). The device is written to, free space of it only.
     pub(crate) fn calibrate(&mut self, volume: &Volume) {
         if self.option != Threshold::Auto {
             return;
@@ -98,7 +98,7 @@ impl Splitting {
         tracing::info!(bytes = self.chosen_bytes, measured = ?self.measured, unmeasured = self.unmeasured, "threshold");
     }
 
-    /// For the next write ([H3]); `None` where everything goes by blocks.
+    /// For the next write ([TH3]); `None` where everything goes by blocks.
     pub(crate) fn bytes(&self, volume: &Volume) -> Option<u32> {
         match self.option {
             Threshold::BlocksOnly => None,
@@ -142,13 +142,13 @@ impl FileSystem {
     }
 }
 
-/// The smallest size that blocks write as fast as bytes ([H1]).
+/// The smallest size that blocks write as fast as bytes ([TH1]).
 fn meeting_point(measured: &[PathLatency], block_bytes: u32) -> u32 {
     let met = measured.iter().find(|latency| latency.block_path_ns <= latency.byte_path_ns);
     met.or(measured.last()).map_or(block_bytes, |latency| latency.size_bytes)
 }
 
-/// [H2]: `chosen` halved once for each even part of the way from ample room down to the limit.
+/// [TH2]: `chosen` halved once for each even part of the way from ample room down to the limit.
 fn lowered(chosen: u32, block_bytes: u32, free_percent: u64, limit_percent: u64) -> u32 {
     let halvings = u64::from((chosen / block_bytes).ilog2());
     let way = AMPLE_PERCENT.saturating_sub(limit_percent).max(1);

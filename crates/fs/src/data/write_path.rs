@@ -314,7 +314,7 @@ impl FileSystem {
         // Its own sectors are enough. A log across their end would stay as well, so it must not hide new bytes.
         let enough = own_count > 0 && covered <= own_count && !target.hides(own_count * SECTOR_BYTES as u32);
         let (sector, sectors, fill) = match target.old.extent.filter(|_| enough) {
-            Some(own) if own.unwritten || on(Mutant::WrittenFilledInPlace) => (own.sector, own_count, true), // [B4]
+            Some(own) if own.unwritten || on(Mutant::WrittenFilledInPlace) => (own.sector, own_count, true), // [BL4]
             _ => match take_sectors(volume, &target.old, whole) {
                 Ok(sector) => (sector, whole, false),
                 // Both zones are full, and the write replaces what is there (RULES R14): the way that gives back most comes first.

@@ -1,10 +1,10 @@
 //! What one block of a file consists of: sectors, data logs over them, both, or neither.
 //!
-//! [B1] No two logs of a block overlap; a log never leaves its block.
-//! [B2] A change of one log touches one line of the leaf; a leaf that grows is written anew and the old one freed (RULES R6).
-//! [B3] A block that is a single log keeps the entry in its record; a million small files need no leaf (`docs/FORMAT.md`).
-//! [B4] Unwritten sectors are room kept for their own block, with the vector that they will need: filling them takes nothing (RULES R14).
-//!      They hold no data, so they are written *before* the record that says so.
+//! [BL1] No two logs of a block overlap; a log never leaves its block.
+//! [BL2] A change of one log touches one line of the leaf; a leaf that grows is written anew and the old one freed (RULES R6).
+//! [BL3] A block that is a single log keeps the entry in its record; a million small files need no leaf (`docs/FORMAT.md`).
+//! [BL4] Unwritten sectors are room kept for their own block, with the vector that they will need: filling them takes nothing (RULES R14).
+//!       They hold no data, so they are written *before* the record that says so.
 
 use smallvec::SmallVec;
 use tandemfs_device::Structure;
@@ -45,7 +45,7 @@ pub(crate) struct NewExtent {
 pub(crate) enum ExtentChange {
     /// Others take their place.
     New(NewExtent),
-    /// They were unwritten and are written now ([B4]).
+    /// They were unwritten and are written now ([BL4]).
     Fill(NewExtent),
     /// They become this, or stay what they are; the caller takes and frees what differs.
     To(Option<Extent>),
@@ -280,7 +280,7 @@ impl Block {
             Some(self.replace_leaf(tx, volume, owner, logs, need)?)
         };
         let record = match single {
-            Some(entry) => Record::SingleLog(*entry), // [B3]
+            Some(entry) => Record::SingleLog(*entry), // [BL3]
             None => Record::Block { extent, leaf },
         };
         if record == Record::HOLE {
@@ -296,12 +296,12 @@ impl Block {
     /// Its record as it stands.
     fn record(&self) -> Record {
         match (self.extent, self.leaf, self.logs().next()) {
-            (None, None, Some(single)) => Record::SingleLog(*single), // [B3]
+            (None, None, Some(single)) => Record::SingleLog(*single), // [BL3]
             (extent, leaf, _) => Record::Block { extent, leaf },
         }
     }
 
-    /// Unwritten sectors for the block in the place of what it has, with their vector ([B4]). Its old ones are freed.
+    /// Unwritten sectors for the block in the place of what it has, with their vector ([BL4]). Its old ones are freed.
     pub(crate) fn reserve(&self, tx: &mut Tx<'_>, volume: &Volume, count: u32) -> Result<Extent> {
         let sector = volume.sectors.take(count.into(), Need::Growth)?;
         tx.took(space::sectors(sector, count.into()));
@@ -382,7 +382,7 @@ impl Block {
                     let at = line as usize * LINE_ENTRIES;
                     if self.logs[at..at + LINE_ENTRIES] != logs[at..at + LINE_ENTRIES] {
                         let address = old.address.nth(line);
-                        tx.put(Structure::Mapping, address, leaf_image(volume, owner, logs, line, address))?; // [B2]
+                        tx.put(Structure::Mapping, address, leaf_image(volume, owner, logs, line, address))?; // [BL2]
                     }
                 }
                 Ok(old)

@@ -1,7 +1,7 @@
 //! Streams of bytes in lines of their own: sets of extended attributes, and values that lie apart from them.
 //!
 //! [ST1] A stream is never changed where it lies: it is stored into fresh lines that nothing points to, fenced, and linked by a transaction
-//!       after that ([T4] of `journal/tx.rs`). No journal record ever names one of its lines.
+//!       after that ([TX4] of `journal/tx.rs`). No journal record ever names one of its lines.
 //! [ST2] Its lines are given out again when the watermark has passed the transaction that freed them, as all lines of a region (RULES R6).
 //! [ST3] Every page with fresh lines has a host copy from before the first store until after the fence, and it follows: nobody loads such a
 //!       page meanwhile, and nobody reads what a line's last owner left.

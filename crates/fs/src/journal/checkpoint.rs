@@ -1,15 +1,15 @@
 //! Checkpoint: host copies go home, then the watermark moves, then the rings' tails (RULES R1).
 //!
-//! [K1] The target is a txid such that every record at or below it is persistent and in the host copies (the gate, held exclusively).
-//! [K2] Every line that is dirty at that instant is home and fenced before the watermark says so. A line may be written with a newer
-//!      committed image; its record is above the watermark and will be replayed over it.
-//! [K3] Both superblocks carry the watermark durably before a ring reuses a byte (J3).
-//! [K4] A failure stops the file system (RULES R15).
-//! [K5] An engine without records has nothing to checkpoint ([FC3], [FC7] of `firmware_commit.rs`).
-//! [K6] Who commits while too many pages are dirty ([C3] of `cache/`) makes room first: waits for the checkpoint that runs, and does one of its
-//!      own where that was not enough. It may hold locks of inodes and of a region then, and holds neither gate nor ring. A checkpoint asks
-//!      for gate, rings and superblock alone, so it never waits for who waits for it. It is done once and not until it is enough: threads
-//!      that commit meanwhile hold nobody up for ever, and exceed the bound by a transaction each.
+//! [CH1] The target is a txid such that every record at or below it is persistent and in the host copies (the gate, held exclusively).
+//! [CH2] Every line that is dirty at that instant is home and fenced before the watermark says so. A line may be written with a newer
+//!       committed image; its record is above the watermark and will be replayed over it.
+//! [CH3] Both superblocks carry the watermark durably before a ring reuses a byte ([J3]).
+//! [CH4] A failure stops the file system (RULES R15).
+//! [CH5] An engine without records has nothing to checkpoint ([FC3], [FC7] of `firmware_commit.rs`).
+//! [CH6] Who commits while too many pages are dirty ([CA3] of `cache/`) makes room first: waits for the checkpoint that runs, and does one of its
+//!       own where that was not enough. It may hold locks of inodes and of a region then, and holds neither gate nor ring. A checkpoint asks
+//!       for gate, rings and superblock alone, so it never waits for who waits for it. It is done once and not until it is enough: threads
+//!       that commit meanwhile hold nobody up for ever, and exceed the bound by a transaction each.
 
 use tandemfs_device::{Drive, Fenced, InFlight, Lines, Structure};
 use tandemfs_format::geometry::SUPERBLOCK_OFFSETS;
@@ -49,7 +49,7 @@ impl Journal {
 }
 
 impl Volume {
-    /// Before a commit: a checkpoint where too many pages are dirty, by whoever comes first ([K6]). The caller holds neither gate nor ring.
+    /// Before a commit: a checkpoint where too many pages are dirty, by whoever comes first ([CH6]). The caller holds neither gate nor ring.
     pub(super) fn bound_dirty_pages(&self) -> Result<()> {
         if !self.pages.is_full_of_dirty() {
             return Ok(());
@@ -70,7 +70,7 @@ impl Volume {
         self.health.check_writable()?;
         self.journal.asked.store(false, Relaxed);
         let (target, dirty) = {
-            let _nobody_commits = (!on(Mutant::CheckpointPassesCommits)).then(|| self.journal.gate.write()); // [K1]
+            let _nobody_commits = (!on(Mutant::CheckpointPassesCommits)).then(|| self.journal.gate.write()); // [CH1]
             (self.journal.last_txid(), self.pages.take_dirty())
         };
         // On a drive with transactions every line is home with its commit, but for what a replay left.
@@ -80,13 +80,13 @@ impl Volume {
         if on(Mutant::WatermarkBeforeHome) {
             self.update_superblock(Fenced::nothing_stored(), |superblock| superblock.watermark = target)?;
         }
-        let home = self.write_home(&dirty)?; // [K2]
+        let home = self.write_home(&dirty)?; // [CH2]
         let tails = self.journal.rings.iter().map(|ring| ring.lock().tail(target)).collect();
         if !on(Mutant::TailReleasedEarly) {
             self.update_superblock(home, |superblock| {
                 superblock.watermark = self.journal.durable_watermark(target);
                 superblock.tails = tails;
-            })?; // [K3]
+            })?; // [CH3]
         }
         self.journal.watermark.store(target, Release);
         for ring in &self.journal.rings {
@@ -108,7 +108,7 @@ impl Volume {
             if let Err(error) = written {
                 self.pages.keep_dirty(&pages[index..]); // reads go on, and must find what was committed
                 self.pages.are_home(index);
-                return Err(self.health.stop("writing metadata home", &error)); // [K4]
+                return Err(self.health.stop("writing metadata home", &error)); // [CH4]
             }
         }
         self.pages.are_home(pages.len());

@@ -2,7 +2,7 @@
 //! together, and there is no journal and no checkpoint.
 //!
 //! [FC1] Tagged stores are issued only when the data is durable and nothing but the drive can fail any more; then flush, fence, COMMIT
-//!       (RULES R16). The proofs of [T4] are in `commit`'s hands by then, and every page was loaded by `Tx::put`.
+//!       (RULES R16). The proofs of [TX4] are in `commit`'s hands by then, and every page was loaded by `Tx::put`.
 //! [FC2] An error between the first tagged store and the end of COMMIT stops the file system: there is no abort, and nobody knows whether the
 //!       transaction is committed (R15, R16). The drive goes on showing what was stored, so the pages stay pinned until the mount ends: reads
 //!       find the host copies as they were. File data that was stored in place has no host copy; it reads as damaged until the drive recovers.

@@ -1,9 +1,9 @@
 //! Replay: every record above the watermark, of all rings, in txid order (RULES R1, R3).
 //!
-//! [P1] All rings are read and validated before anything is applied; a ring ends at its first record that does not prove itself.
-//! [P2] Lines go through the same `apply` as live commits and then home by the same code as a checkpoint.
-//! [P3] What was replayed is home and fenced before the new generation is durable; that is the commit point. Until then another recovery
-//!      does the same again, with the same result: whole line images in the same order.
+//! [RL1] All rings are read and validated before anything is applied; a ring ends at its first record that does not prove itself.
+//! [RL2] Lines go through the same `apply` as live commits and then home by the same code as a checkpoint.
+//! [RL3] What was replayed is home and fenced before the new generation is durable; that is the commit point. Until then another recovery
+//!       does the same again, with the same result: whole line images in the same order.
 
 use tandemfs_device::Structure;
 use tandemfs_format::geometry::Geometry;
@@ -16,7 +16,7 @@ use crate::mutant::{self, Mutant, on};
 use crate::volume::{Volume, load_bulk};
 use crate::{Error, Result};
 
-/// Records of one ring from its tail on ([P1]).
+/// Records of one ring from its tail on ([RL1]).
 pub(crate) fn ring_records(ring_bytes: &[u8], pair: PairSeed, ring: u32, tail: Tail, generation: u64) -> Vec<JournalRecord> {
     let mut records = Vec::new();
     let mut at = tail;
@@ -67,7 +67,7 @@ pub(crate) fn read_records(drive: &tandemfs_device::Drive, geometry: &Geometry, 
 }
 
 impl Volume {
-    /// Applies records to the host copies; home as well unless the mount is read-only ([P2]). Returns the last txid.
+    /// Applies records to the host copies; home as well unless the mount is read-only ([RL2]). Returns the last txid.
     pub(crate) fn replay(&self, records: &[JournalRecord]) -> Result<u64> {
         let mut last = self.journal.watermark();
         for record in records {

@@ -16,7 +16,7 @@ impl Tx<'_> {
         let volume = self.volume;
         let journal = &volume.journal;
         debug_assert!(self.data.is_empty(), "file data is stored in place by the drive's transactions alone");
-        volume.bound_dirty_pages()?; // [K6]
+        volume.bound_dirty_pages()?; // [CH6]
         loop {
             let gate = journal.gate.read();
             volume.health.check_writable()?; // under the gate: nothing is committed after an unmount closed it

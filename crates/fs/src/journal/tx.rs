@@ -1,13 +1,13 @@
 //! A transaction: a bounded list of new line images, what it took and what it gives back.
 //!
-//! [T1] Bounded: at most `TX_LINES_MAX` lines, held against the ring at compile time in `format` (RULES R11).
-//! [T2] Committed by move, by the engine of the mount (`ring_commit.rs`, `firmware_commit.rs`), which nobody else knows: record persistent first, host copies after (RULES R4), freed data space after that (R7), freed metadata space
-//!      only when the watermark has passed (R6).
-//! [T3] Dropped without commit: everything that it took goes back, nothing else happened. Where the device failed it, what it took is
-//!      suspect and goes into quarantine first.
-//! [T4] Data that the record points to is durable before the record: `commit` asks for the proofs (RULES R8).
-//! [T5] A line of file data goes to its sector by the transaction that renews the sector's checksum, whole or not at all: on a drive with
-//!      transactions only ([`Volume::stores_in_place`]). Dropped without commit, the sector is as it was. Copies of it are forgotten.
+//! [TX1] Bounded: at most `TX_LINES_MAX` lines, held against the ring at compile time in `format` (RULES R11).
+//! [TX2] Committed by move, by the engine of the mount (`ring_commit.rs`, `firmware_commit.rs`), which nobody else knows: record persistent first, host copies after (RULES R4), freed data space after that (R7), freed metadata space
+//!       only when the watermark has passed (R6).
+//! [TX3] Dropped without commit: everything that it took goes back, nothing else happened. Where the device failed it, what it took is
+//!       suspect and goes into quarantine first.
+//! [TX4] Data that the record points to is durable before the record: `commit` asks for the proofs (RULES R8).
+//! [TX5] A line of file data goes to its sector by the transaction that renews the sector's checksum, whole or not at all: on a drive with
+//!       transactions only ([`Volume::stores_in_place`]). Dropped without commit, the sector is as it was. Copies of it are forgotten.
 
 use std::fmt;
 use std::sync::Arc;
@@ -50,7 +50,7 @@ pub(crate) struct Tx<'v> {
     pub(super) addresses: SmallVec<[LineAddress; 8]>,
     pub(super) structures: SmallVec<[Structure; 8]>,
     pub(super) images: SmallVec<[Line; 8]>,
-    /// The pages of the lines, pinned until the transaction ends ([C5] of `cache/`).
+    /// The pages of the lines, pinned until the transaction ends ([CA5] of `cache/`).
     pub(super) pages: SmallVec<[Arc<Page>; 8]>,
     /// Lines of file data, stored in place.
     pub(super) data: Vec<(LineAddress, Line)>,
@@ -114,12 +114,12 @@ impl<'v> Tx<'v> {
         Ok(())
     }
 
-    /// [T1]
+    /// [TX1]
     fn assert_room(&self) {
         assert!(self.addresses.len() + self.data.len() < TX_LINES_MAX, "a transaction of more than {TX_LINES_MAX} lines (R11)");
     }
 
-    /// A new image of a line of file data inside a written sector ([T5]). The caller holds the range, and puts the sector's new checksum too.
+    /// A new image of a line of file data inside a written sector ([TX5]). The caller holds the range, and puts the sector's new checksum too.
     pub(crate) fn put_data(&mut self, sector: Sector, line_in_sector: u32, image: Line) {
         assert!(u64::from(line_in_sector) < PAGE_LINES, "a line outside its sector");
         let start = self.volume.drive.description().line_of_sector(sector).filter(|_| self.volume.stores_in_place());
@@ -141,13 +141,13 @@ impl<'v> Tx<'v> {
         self.addresses.iter().rposition(|other| *other == address)
     }
 
-    /// Remembers that the device failed an access for which this transaction took space ([T3]).
+    /// Remembers that the device failed an access for which this transaction took space ([TX3]).
     pub(crate) fn suspect_if_failed<T>(&mut self, result: Result<T>) -> Result<T> {
         self.suspect |= matches!(result, Err(Error::Device(_)));
         result
     }
 
-    /// The device failed something for which this transaction, among others, took space ([T3]).
+    /// The device failed something for which this transaction, among others, took space ([TX3]).
     pub(crate) fn suspect(&mut self) {
         self.suspect = true;
     }
@@ -168,7 +168,7 @@ impl<'v> Tx<'v> {
         }
     }
 
-    /// Makes the transaction durable. `_stored` and `_written` prove that the data it points to is ([T4]).
+    /// Makes the transaction durable. `_stored` and `_written` prove that the data it points to is ([TX4]).
     pub(crate) fn commit(mut self, _stored: Fenced, _written: Flushed) -> Result<u64> {
         let volume = self.volume;
         let frees_at_once = volume.journal.firmware.is_some();
@@ -195,7 +195,7 @@ impl<'v> Tx<'v> {
 impl Drop for Tx<'_> {
     fn drop(&mut self) {
         for space in self.taken.drain(..) {
-            // [T3]
+            // [TX3]
             if self.suspect { self.volume.quarantine(space) } else { self.volume.give_back(space) }
         }
     }

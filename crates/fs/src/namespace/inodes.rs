@@ -1,13 +1,13 @@
 //! Inodes in memory: loaded on demand, evictable, each with its lock.
 //!
-//! [N1] The inode's lock owns its two lines and all its mapping, leaf and checksum lines (RULES R5). The in-memory inode changes only
-//!      after its transaction is persistent (RULES R4).
-//! [N2] Several inodes are locked in the order of their numbers (RULES R4).
-//! [N3] A handle that is in use by anyone is never evicted, so there is one lock for an inode.
-//! [N4] Who holds an inode from outside (a kernel's look-up, an open file) is counted apart; an inode without names lives until that
-//!      count is zero (RULES R21).
-//! [N5] The order of eviction names each inode in memory once, and at most as many again that are gone: whoever creates and removes files for
-//!      years takes no more memory for it.
+//! [IN1] The inode's lock owns its two lines and all its mapping, leaf and checksum lines (RULES R5). The in-memory inode changes only
+//!       after its transaction is persistent (RULES R4).
+//! [IN2] Several inodes are locked in the order of their numbers (RULES R4).
+//! [IN3] A handle that is in use by anyone is never evicted, so there is one lock for an inode.
+//! [IN4] Who holds an inode from outside (a kernel's look-up, an open file) is counted apart; an inode without names lives until that
+//!       count is zero (RULES R21).
+//! [IN5] The order of eviction names each inode in memory once, and at most as many again that are gone: whoever creates and removes files for
+//!       years takes no more memory for it.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -126,7 +126,7 @@ struct Shard {
 }
 
 impl Shard {
-    /// A number joins the order; those that are gone leave it, and those that came again, where they are the most of it ([N5]).
+    /// A number joins the order; those that are gone leave it, and those that came again, where they are the most of it ([IN5]).
     fn join(&mut self, number: u64) {
         if self.order.len() > 2 * self.handles.len() + ORDER_SLACK {
             let mut seen: NearMap<()> = NearMap::default();
@@ -174,7 +174,7 @@ impl InodeTable {
         Ok(handle)
     }
 
-    /// A new inode joins the table, locked, before its transaction: whoever finds the number in use finds this handle ([N3]).
+    /// A new inode joins the table, locked, before its transaction: whoever finds the number in use finds this handle ([IN3]).
     pub(crate) fn add(&self, handle: Arc<Handle>) {
         self.insert(&mut self.shard(handle.number).lock(), handle);
     }
@@ -196,7 +196,7 @@ impl InodeTable {
             let Some(oldest) = shard.order.pop_front() else { break };
             match shard.handles.get(&oldest) {
                 None => {}
-                // [N3]
+                // [IN3]
                 Some(used) if (Arc::strong_count(used) > 1 && !on(Mutant::EvictedInUse)) || used.referenced.swap(false, Relaxed) => {
                     shard.order.push_back(oldest)
                 }
@@ -241,7 +241,7 @@ impl InodeTable {
         }
     }
 
-    // ---- holders from outside ([N4]) --------------------------------------------------------------------------------------------
+    // ---- holders from outside ([IN4]) --------------------------------------------------------------------------------------------
 
     pub(crate) fn hold(&self, number: InodeNumber, count: u64) {
         *self.shard(number).lock().held.entry(number.get()).or_insert(0) += count;
@@ -271,7 +271,7 @@ pub(crate) fn read_inode(volume: &Volume, number: InodeNumber, address: LineAddr
         .map_err(|source| Error::Damaged { inode: number, source })
 }
 
-/// Locks of several inodes, taken in the order of their numbers ([N2]). Duplicates are locked once.
+/// Locks of several inodes, taken in the order of their numbers ([IN2]). Duplicates are locked once.
 pub(crate) struct Locked<'h> {
     guards: Vec<(InodeNumber, RwLockWriteGuard<'h, State>)>,
 }

@@ -136,7 +136,7 @@ impl FileSystem {
     }
 
     /// The attributes are those of the instant at which the name led to them: both are read under the directory's lock. The order of
-    /// locks ([N2] of the inodes) allows no waiting for the inode there, so that is done without it, and then everything again.
+    /// locks ([IN2] of the inodes) allows no waiting for the inode there, so that is done without it, and then everything again.
     fn lookup_name(&self, directory: &Handle, name: &[u8]) -> Result<Attributes> {
         count(&self.volume.live.operations.getattr);
         loop {

@@ -223,7 +223,7 @@ impl FileSystem {
             Some((_, handle)) => Some((*handle, self.plan_unlink(&mut tx, handle, locked.get_mut(handle.number))?)),
             None => None,
         };
-        // Whoever finds the number in use finds this handle, locked ([N3] of the inodes).
+        // Whoever finds the number in use finds this handle, locked ([IN3] of the inodes).
         let whiteout_state = whiteout.as_ref().map(|handle| {
             self.inodes.add(handle.clone());
             handle.state.write()

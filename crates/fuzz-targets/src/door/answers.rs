@@ -115,7 +115,7 @@ impl Kernel {
         assert!(error == 0 || answer.len() == OUT_HEADER_BYTES, "an error with {} B", answer.len());
     }
 
-    /// Sends a request and takes its answer ([D1]).
+    /// Sends a request and takes its answer ([FZD1]).
     pub(crate) fn ask(&mut self, request: &Request) {
         self.send(request);
         if matches!(request.opcode, FORGET | BATCH_FORGET) && request.is_whole() {
@@ -128,7 +128,7 @@ impl Kernel {
         }
     }
 
-    /// An ordinary request is answered as ever, and nothing else comes ([D2]).
+    /// An ordinary request is answered as ever, and nothing else comes ([FZD2]).
     pub(crate) fn ask_plainly(&mut self) {
         self.send(&Request::new(GETATTR, 1, vec![0; 16]));
         let answer = self.receive().unwrap_or_else(|| panic!("the daemon ended")).to_vec();

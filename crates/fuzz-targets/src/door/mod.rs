@@ -1,10 +1,10 @@
 //! What the kernel could send to the FUSE door, and what it never would: requests over a socket that keeps the borders of messages and
 //! stands in for /dev/fuse, since the daemon takes and answers both by read and writev.
 //!
-//! [D1] A request that wants an answer gets exactly one, with its number, a length that is right and an error in range; what asks for none
-//!      gets none.
-//! [D2] After whatever came, an ordinary request is answered as ever, and the daemon ends when it is told to.
-//! [D3] What is left on the device is whole for `check`.
+//! [FZD1] A request that wants an answer gets exactly one, with its number, a length that is right and an error in range; what asks for none
+//!        gets none.
+//! [FZD2] After whatever came, an ordinary request is answered as ever, and the daemon ends when it is told to.
+//! [FZD3] What is left on the device is whole for `check`.
 //!
 //! Left out is what makes fuser 0.18 panic, all of which a kernel never sends (`requests.rs`, [`Request::spare_the_library`]); that such a
 //! panic ends the mount and loses nothing is a test of its own.
@@ -136,7 +136,7 @@ mod tests {
         let (mut kernel, daemon) = served();
         let sparse = words(&[8, 0, 0, 0, 1 << 30, 0].map(|word: u32| word)).into_iter().chain([0; 64]).collect();
         kernel.ask(&Request::new(SETATTR, 5, sparse));
-        kernel.ask(&Request::new(READ, 5, words(&[0, 0, 0, 0, u32::MAX, 0, 0, 0, 0, 0]))); // [D1] holds it against what was agreed
+        kernel.ask(&Request::new(READ, 5, words(&[0, 0, 0, 0, u32::MAX, 0, 0, 0, 0, 0]))); // [FZD1] holds it against what was agreed
         kernel.ask_plainly();
         kernel.close();
         daemon.end().expect("told to end");

@@ -1,12 +1,12 @@
 //! Whole images: a valid one is changed in places that the input chooses, its checksums made to fit again or not, and then everything
 //! looks at it.
 //!
-//! [I1] Nobody panics or hangs, and nothing is allocated by a number that the image claims.
-//! [I2] Where `check` finds nothing, both kinds of mount work, everything can be read, work succeeds, and `check` finds nothing after it.
-//! [I3] Where a mount or a read fails, `check` says what is wrong.
-//! [I4] A repair of what is whole changes nothing, and a second check agrees with what repair said. What is whole after it can be mounted
-//!      and worked on; otherwise what could be mounted for reading still can, and for writing unless the mount had relied on saved maps
-//!      (a repair drops those, and a rebuild of them looks at everything).
+//! [IM1] Nobody panics or hangs, and nothing is allocated by a number that the image claims.
+//! [IM2] Where `check` finds nothing, both kinds of mount work, everything can be read, work succeeds, and `check` finds nothing after it.
+//! [IM3] Where a mount or a read fails, `check` says what is wrong.
+//! [IM4] A repair of what is whole changes nothing, and a second check agrees with what repair said. What is whole after it can be mounted
+//!       and worked on; otherwise what could be mounted for reading still can, and for writing unless the mount had relied on saved maps
+//!       (a repair drops those, and a rebuild of them looks at everything).
 
 mod anatomy;
 mod mutation;

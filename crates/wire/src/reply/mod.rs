@@ -1,9 +1,9 @@
 //! Replies.
 //!
-//! [R1] Each request is answered once: every answer takes the [`Reply`] by value, and one that is dropped answers `EIO`, also when its
-//!      handler panics.
-//! [R2] A reply that is parked leaves its thread free for the next request. It holds nothing of the connection: when that is gone, the
-//!      answer goes nowhere.
+//! [RY1] Each request is answered once: every answer takes the [`Reply`] by value, and one that is dropped answers `EIO`, also when its
+//!       handler panics.
+//! [RY2] A reply that is parked leaves its thread free for the next request. It holds nothing of the connection: when that is gone, the
+//!       answer goes nowhere.
 
 mod attributes;
 mod directory;
@@ -217,7 +217,7 @@ impl<'a> Reply<'a> {
 
 impl Drop for Reply<'_> {
     fn drop(&mut self) {
-        self.fail(UNANSWERED); // [R1]
+        self.fail(UNANSWERED); // [RY1]
     }
 }
 

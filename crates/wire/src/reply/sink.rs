@@ -1,9 +1,9 @@
 //! Where the bytes of a reply go.
 //!
-//! [S1] `fill` and directories write where the kernel takes the bytes: over io_uring the payload of the entry, over the device a buffer of
-//!      the serving thread with room for the header in front, so that one write is enough.
-//! [S2] A serving thread's reply takes no lock, counts no reference and allocates nothing once its buffers have grown.
-//! [S3] No reply is longer than what was agreed on ([`crate::Agreed`]); one that would be is `EIO`.
+//! [SK1] `fill` and directories write where the kernel takes the bytes: over io_uring the payload of the entry, over the device a buffer of
+//!       the serving thread with room for the header in front, so that one write is enough.
+//! [SK2] A serving thread's reply takes no lock, counts no reference and allocates nothing once its buffers have grown.
+//! [SK3] No reply is longer than what was agreed on ([`crate::Agreed`]); one that would be is `EIO`.
 
 use std::io::IoSlice;
 use std::mem::size_of;
@@ -124,7 +124,7 @@ impl Sink<'_> {
         }
     }
 
-    /// Room for a reply of up to `size` bytes ([S1]). What it holds at first is not defined.
+    /// Room for a reply of up to `size` bytes ([SK1]). What it holds at first is not defined.
     pub(crate) fn body(&mut self, size: usize) -> &mut [u8] {
         match self {
             Self::Device { buffer, .. } => buffer.body(size),

@@ -1,7 +1,7 @@
 //! Requests of the kernel, parsed once and borrowed from the buffer that they came in.
 //!
-//! [Q1] Any bytes give a request or an error. Whatever is parsed lies within the message.
-//! [Q2] A message may be longer than its request needs: a newer kernel may say more than is known here.
+//! [RQ1] Any bytes give a request or an error. Whatever is parsed lies within the message.
+//! [RQ2] A message may be longer than its request needs: a newer kernel may say more than is known here.
 
 mod cursor;
 mod extensions;

@@ -1,10 +1,10 @@
 //! Programs that cases run, and servers that end with them.
 //!
-//! [PR1] A program is waited for by its pidfd, so its end is seen at once, and a signal that asks the benchmark for the end as soon.
-//! [PR2] Whatever was started ends, also on an error or a signal: by its own pid, politely where it may write something, then by force.
-//! [PR3] A program speaks to files in the case's scratch directory, never to a pipe: nobody has to read while it is measured.
-//! [PR4] Settings of the user (`~/.gitconfig`, `~/.sqliterc`, the locale) change nothing: they get a home of their own and the C locale.
-//! [PR5] They read nothing from the terminal, and an interrupt from it is for the benchmark alone, which then ends them in order.
+//! [PRG1] A program is waited for by its pidfd, so its end is seen at once, and a signal that asks the benchmark for the end as soon.
+//! [PRG2] Whatever was started ends, also on an error or a signal: by its own pid, politely where it may write something, then by force.
+//! [PRG3] A program speaks to files in the case's scratch directory, never to a pipe: nobody has to read while it is measured.
+//! [PRG4] Settings of the user (`~/.gitconfig`, `~/.sqliterc`, the locale) change nothing: they get a home of their own and the C locale.
+//! [PRG5] They read nothing from the terminal, and an interrupt from it is for the benchmark alone, which then ends them in order.
 
 use std::fs::{self, File};
 use std::os::unix::net::UnixStream;
@@ -27,7 +27,7 @@ const SERVER_MAX: Duration = Duration::from_secs(60);
 /// Between two looks at what cannot be waited for.
 const LOOK: Duration = Duration::from_millis(5);
 
-/// A command that knows nothing of the user's settings and terminal ([PR4], [PR5]).
+/// A command that knows nothing of the user's settings and terminal ([PRG4], [PRG5]).
 ///
 /// # Errors
 /// The program is missing.
@@ -71,14 +71,14 @@ fn name_of(command: &Command) -> String {
     Path::new(command.get_program()).file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
 }
 
-/// A process that was started and ends at the latest when this is dropped ([PR2]).
+/// A process that was started and ends at the latest when this is dropped ([PRG2]).
 struct Running {
     child: Child,
     stop: Signal,
 }
 
 impl Running {
-    /// Waits for the end; none when it has not come in time ([PR1]).
+    /// Waits for the end; none when it has not come in time ([PRG1]).
     fn wait(&mut self, at_most: Duration) -> Result<Option<std::process::ExitStatus>> {
         let pid = Pid::from_child(&self.child);
         let descriptor = pidfd_open(pid, PidfdFlags::empty())?;

@@ -1,8 +1,8 @@
 //! Redis with `appendfsync always`: each answer is durable.
 //!
-//! [RE1] Redis writes its log once for all commands that one turn of its loop has read, and then one fsync: so clients and pipelines share it.
-//! [RE2] The server listens on a UNIX socket in the scratch directory alone, never rewrites its log and takes no snapshots.
-//! [RE3] After the measured part the server is ended and started again on the same log: it has as many keys as before.
+//! [RD1] Redis writes its log once for all commands that one turn of its loop has read, and then one fsync: so clients and pipelines share it.
+//! [RD2] The server listens on a UNIX socket in the scratch directory alone, never rewrites its log and takes no snapshots.
+//! [RD3] After the measured part the server is ended and started again on the same log: it has as many keys as before.
 
 use std::path::Path;
 use std::process::Command;
@@ -87,7 +87,7 @@ impl Case for Always {
         let rate = parse(&said)?;
         let keys = ask_line(&socket, "DBSIZE")?;
         server.end();
-        // [RE3].
+        // [RD3].
         let server = start(&directory, &scratch, &socket)?;
         let again = ask_line(&socket, "DBSIZE")?;
         server.end();
@@ -99,7 +99,7 @@ impl Case for Always {
     }
 }
 
-/// [RE2].
+/// [RD2].
 fn start(directory: &Path, scratch: &Path, socket: &Path) -> Result<Server> {
     let mut command: Command = programs::command("redis-server", scratch)?;
     command.args(["--port", "0", "--daemonize", "no", "--save", "", "--appendonly", "yes", "--appendfsync", "always"]);

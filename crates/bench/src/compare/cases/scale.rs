@@ -1,14 +1,14 @@
 //! How cost grows: with files in a directory, size of a file, clients, fill level and age.
 //!
-//! [SC1] A case is one point; its parameter is what grows, and everything else is the same in all points of a series. Operations are timed one
+//! [SL1] A case is one point; its parameter is what grows, and everything else is the same in all points of a series. Operations are timed one
 //!       by one.
-//! [SC2] A parameter is never scaled: `--quick` does fewer operations, and leaves these cases out, since what lies in front is not fewer.
-//! [SC3] Files in front of what is measured are made by mknod, the cheapest way; those of sizes are written whole and are durable.
-//! [SC4] Fill is what statfs says: files of 64 MiB and less until so many percent are used, beside the file that is overwritten.
-//! [SC5] Age is how often a drive was written over: files whose sizes follow a power law (1 KiB to 16 MiB, exponent 1.2, so most are small and
+//! [SL2] A parameter is never scaled: `--quick` does fewer operations, and leaves these cases out, since what lies in front is not fewer.
+//! [SL3] Files in front of what is measured are made by mknod, the cheapest way; those of sizes are written whole and are durable.
+//! [SL4] Fill is what statfs says: files of 64 MiB and less until so many percent are used, beside the file that is overwritten.
+//! [SL5] Age is how often a drive was written over: files whose sizes follow a power law (1 KiB to 16 MiB, exponent 1.2, so most are small and
 //!       most bytes are in large ones) are made while less than 70 % is used, random ones are removed while more than 60 % is. Then a file is
 //!       written and read in sequence, cold. How it lies on the drive is not told: FUSE has no FIEMAP.
-//! [SC6] What is written is read back where it is small; of large files the blocks that were overwritten are.
+//! [SL6] What is written is read back where it is small; of large files the blocks that were overwritten are.
 
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::FileExt;
@@ -193,7 +193,7 @@ fn file_name(number: u64) -> String {
     format!("file-{number:07}")
 }
 
-/// [SC3].
+/// [SL3].
 fn make_empty(directory: &Path, files: u64) -> Result<()> {
     fs::create_dir(directory)?;
     let directory = File::open(directory)?;
@@ -279,7 +279,7 @@ fn overwrite(stage: &mut Stage<'_>, bytes: u64, operations: u64) -> Result<Outco
             })
         })
     })?;
-    // [SC6]: the last one of each place.
+    // [SL6]: the last one of each place.
     drop(file);
     let (file, mut found) = (File::open(&path)?, [0; BLOCK]);
     let last: std::collections::HashMap<u64, usize> = places.iter().zip(0..).map(|(place, index)| (*place, index)).collect();
@@ -344,7 +344,7 @@ fn used_percent(directory: &Path, more: u64) -> Result<f64> {
     Ok((all - free + more as f64) / all * 100.0)
 }
 
-/// [SC4].
+/// [SL4].
 fn fill(directory: &Path, percent: u64, beside: u64) -> Result<()> {
     let (mut number, mut bytes) = (0, 64 * MIB);
     let fillers = directory.join("fill");
@@ -364,7 +364,7 @@ fn fill(directory: &Path, percent: u64, beside: u64) -> Result<()> {
     }
 }
 
-/// A size by the power law of [SC5].
+/// A size by the power law of [SL5].
 fn power_law(random: &mut Random) -> u64 {
     let (smallest, largest, exponent) = (KIB as f64, 16.0 * MIB as f64, 0.2);
     let even = random.below(1 << 30) as f64 / f64::from(1 << 30);
@@ -372,7 +372,7 @@ fn power_law(random: &mut Random) -> u64 {
     (low - even * (low - high)).powf(-1.0 / exponent) as u64
 }
 
-/// [SC5].
+/// [SL5].
 fn age(directory: &Path, times: u64, seed: u64) -> Result<()> {
     let space = statvfs(directory)?;
     let size = space.f_blocks * space.f_frsize;

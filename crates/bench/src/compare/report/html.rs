@@ -1,15 +1,15 @@
 //! A report as one HTML page.
 //!
-//! [H1] The page is whole: style and plots are in it, it has no script, and its policy forbids both scripts and requests.
-//! [H2] It is XML as well, so that a strict parser holds it: every element is closed, every text and attribute is escaped where it is written
-//!      ([`Writer`]); nothing else puts text on the page but the plots, whose library escapes.
-//! [H3] Nothing is wider than the window but what scrolls in itself: tables. Plots have a `viewBox` and no size.
-//! [H4] Colours are the style sheet's variables, in a light and a dark form; words say what colours say.
+//! [HT1] The page is whole: style and plots are in it, it has no script, and its policy forbids both scripts and requests.
+//! [HT2] It is XML as well, so that a strict parser holds it: every element is closed, every text and attribute is escaped where it is written
+//!       ([`Writer`]); nothing else puts text on the page but the plots, whose library escapes.
+//! [HT3] Nothing is wider than the window but what scrolls in itself: tables. Plots have a `viewBox` and no size.
+//! [HT4] Colours are the style sheet's variables, in a light and a dark form; words say what colours say.
 
 use super::document::{Block, Cell, Colour, Document, Grid, Mark, Plot};
 
 const STYLE: &str = include_str!("style.css");
-/// [H1]
+/// [HT1]
 const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'";
 
 /// Cells with more letters may have several lines.
@@ -144,7 +144,7 @@ impl Colour {
     }
 }
 
-/// Writes elements. Text and attributes go through [`escaped`] ([H2]).
+/// Writes elements. Text and attributes go through [`escaped`] ([HT2]).
 struct Writer(String);
 
 impl Writer {
@@ -235,7 +235,7 @@ mod tests {
     #[test]
     fn the_style_sheet_is_text_for_html_and_for_xml() {
         assert!(!STYLE.contains(['<', '&']), "it is not escaped");
-        assert!(!STYLE.contains("url(") && !STYLE.contains("@import"), "[H1]");
+        assert!(!STYLE.contains("url(") && !STYLE.contains("@import"), "[HT1]");
         let page = page(&Document::default());
         let style =
             parsed(&page).descendants().find(|node| node.tag_name().name() == "style").and_then(|node| node.text().map(str::to_owned));

@@ -1,6 +1,6 @@
-//! The first chapter: what TandemFS loses ([P5]).
+//! The first chapter: what TandemFS loses ([CM5]).
 //!
-//! [P5]: crate::compare
+//! [CM5]: crate::compare
 
 use super::document::{Block, Cell, Grid, Mark};
 use super::reaches;

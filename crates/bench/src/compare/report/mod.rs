@@ -1,9 +1,9 @@
 //! The report of a comparison: one HTML page and its tables as Markdown, made from the lines of results alone.
 //!
-//! [V1] What TandemFS loses comes first, then whether it reached what it had to, then everything.
-//! [V2] Every case and every run of the results is in the report, or named among what was left out, with the reason.
-//! [V3] A figure has a unit and three digits; a ratio has its interval; what a disturbed machine measured says so and decides nothing.
-//! [V4] Names come from a file that anybody may have written: they are text, whatever is in them.
+//! [REP1] What TandemFS loses comes first, then whether it reached what it had to, then everything.
+//! [REP2] Every case and every run of the results is in the report, or named among what was left out, with the reason.
+//! [REP3] A figure has a unit and three digits; a ratio has its interval; what a disturbed machine measured says so and decides nothing.
+//! [REP4] Names come from a file that anybody may have written: they are text, whatever is in them.
 //!
 //! `results.rs` reads, `subject.rs` compares; a file a chapter makes blocks of a document (`losses.rs`, `reaches.rs`, `groups.rs`, `bytes.rs`,
 //! `background.rs`), which `html.rs` and `markdown.rs` write; `plots/` draws.
@@ -155,7 +155,7 @@ mod tests {
         let leads_away = |node: &roxmltree::Node<'_, '_>| {
             node.attributes().any(|attribute| ["src", "href"].contains(&attribute.name()) && !attribute.value().starts_with('#'))
         };
-        assert_eq!(elements().filter(leads_away).count(), 0, "[H1]");
+        assert_eq!(elements().filter(leads_away).count(), 0, "[HT1]");
         let ids: Vec<&str> = elements().filter_map(|node| node.attribute("id")).collect();
         let unique: BTreeSet<&str> = ids.iter().copied().collect();
         assert_eq!(ids.len(), unique.len(), "{ids:?}");
@@ -167,7 +167,7 @@ mod tests {
         for record in sample::records() {
             assert!(
                 rows.contains(&record.case) && summaries.iter().any(|summary| summary.starts_with(&record.case)),
-                "[V2] {}",
+                "[REP2] {}",
                 record.case
             );
             assert!(rows.contains(names::peer(record.peer)), "{:?}", record.peer);
@@ -181,7 +181,7 @@ mod tests {
         let made = made(&sample::header(), &sample::records());
         let page = parsed(&made.page);
         let titles: Vec<String> = page.descendants().filter(|node| node.tag_name().name() == "h2").map(text).collect();
-        assert_eq!(titles[..2], ["What TandemFS loses", "What had to be reached"], "[V1]");
+        assert_eq!(titles[..2], ["What TandemFS loses", "What had to be reached"], "[REP1]");
         let table = page.descendants().find(|node| node.tag_name().name() == "tbody").expect("a table");
         let first: Vec<String> = table.children().filter(roxmltree::Node::is_element).map(text).collect();
         assert!(first[0].starts_with(WORST) && first[1].starts_with(WORST), "{first:?}");
@@ -196,7 +196,7 @@ mod tests {
     #[test]
     fn names_of_cases_are_text() {
         let made = made(&sample::header(), &sample::records());
-        assert!(!made.page.contains("<script") && made.page.contains("&lt;script&gt;alert("), "[V4]");
+        assert!(!made.page.contains("<script") && made.page.contains("&lt;script&gt;alert("), "[REP4]");
         assert!(!made.tables.contains("<script") && !made.shown.contains("<script"));
         assert!(text(parsed(&made.page).root_element()).contains(HOSTILE));
     }
@@ -209,7 +209,7 @@ mod tests {
         assert!(runs.contains(&format!("{NOISY}, same drive, ext4, round 2: 28.4 %")), "{runs}");
         for words in ["noisy: decides nothing", "undecided: the machine was too noisy"] {
             let says = |line: &str| line.starts_with(&format!("| {NOISY} ")) && line.contains(words);
-            assert!(made.tables.lines().any(says), "[V3] {words}: {}", made.tables);
+            assert!(made.tables.lines().any(says), "[REP3] {words}: {}", made.tables);
         }
     }
 

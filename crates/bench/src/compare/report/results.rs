@@ -1,9 +1,9 @@
 //! Reading a file of results.
 //!
-//! [D1] A run that was killed may have left half a line at the end: it is left out, and the report says so. Any other line that cannot be
-//!      read is an error, since nobody knows what it said.
-//! [D2] Runs that took no time or did nothing make no ratio: they are left out by name.
-//! [D3] Of two lines of the same run the later one counts.
+//! [RU1] A run that was killed may have left half a line at the end: it is left out, and the report says so. Any other line that cannot be
+//!       read is an error, since nobody knows what it said.
+//! [RU2] Runs that took no time or did nothing make no ratio: they are left out by name.
+//! [RU3] Of two lines of the same run the later one counts.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -66,7 +66,7 @@ fn parse(text: &str) -> Result<Results> {
                 }
             }
             Ok(Line::Run(_)) => return Err(Failure::new("the first line is a run; these results have no header")),
-            // [D1]
+            // [RU1]
             Err(_) if number == count && !is_whole && header.is_some() => {
                 notes.push("the last line is not whole: its run was interrupted, and is left out".to_owned());
             }
@@ -77,7 +77,7 @@ fn parse(text: &str) -> Result<Results> {
     Ok(Results { header, records: runs, notes })
 }
 
-/// [D2]
+/// [RU2]
 fn unusable(record: &Record) -> Option<&'static str> {
     let is_amount = |value: f64| value.is_finite() && value > 0.0;
     match (is_amount(record.units), is_amount(record.seconds), record.cpu_seconds.is_finite() && record.noise.is_finite()) {

@@ -1,9 +1,9 @@
 //! What is compared: one case on one drive, everybody side by side.
 //!
-//! [J1] TandemFS has two doors, the mount and the library, and they are judged apart: a fast library hides no slow mount. At the mount it is
-//!      the better of *relaxed* and *strict* that is compared, as on the other side it is the better of ext4 and XFS.
-//! [J2] Faster or slower is what the whole interval of the ratio says; what lies on both sides of 1 is neither, and what was measured on a
-//!      disturbed machine ([`NOISE_MAX`]) or in fewer rounds than [`ROUNDS_LEAST`] decides nothing. A median below 1 counts as a loss all the same, with that said.
+//! [SU1] TandemFS has two doors, the mount and the library, and they are judged apart: a fast library hides no slow mount. At the mount it is
+//!       the better of *relaxed* and *strict* that is compared, as on the other side it is the better of ext4 and XFS.
+//! [SU2] Faster or slower is what the whole interval of the ratio says; what lies on both sides of 1 is neither, and what was measured on a
+//!       disturbed machine ([`NOISE_MAX`]) or in fewer rounds than [`ROUNDS_LEAST`] decides nothing. A median below 1 counts as a loss all the same, with that said.
 //!
 //! [`NOISE_MAX`]: crate::compare::statistics::NOISE_MAX
 //! [`ROUNDS_LEAST`]: crate::compare::statistics::ROUNDS_LEAST
@@ -60,7 +60,7 @@ impl Comparison<'_> {
     }
 }
 
-/// What a comparison says ([J2]).
+/// What a comparison says ([SU2]).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Standing {
     /// Surely slower.
@@ -154,7 +154,7 @@ impl<'a> Subject<'a> {
         meant.max_by(|one, other| one.summary.rate.median.total_cmp(&other.summary.rate.median))
     }
 
-    /// The better of the two modes at the mount ([J1]).
+    /// The better of the two modes at the mount ([SU1]).
     pub fn mount(&self) -> Option<Comparison<'a>> {
         self.comparison(self.best(|peer| matches!(peer, Peer::TandemfsRelaxed | Peer::TandemfsStrict))?)
     }

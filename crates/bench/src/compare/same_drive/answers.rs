@@ -1,7 +1,7 @@
-//! Answers of the drive's server that wait for their time ([S2]): of several that are due together the first leave so much earlier that the
+//! Answers of the drive's server that wait for their time ([SV2]): of several that are due together the first leave so much earlier that the
 //! last leaves in time.
 //!
-//! [S2]: super::server
+//! [SV2]: super::server
 
 use fuser::{ReplyData, ReplyEmpty, ReplyWrite};
 

@@ -1,12 +1,12 @@
 //! Making the raw loop device take what TandemFS' own block path takes ([SD2], [SD3]).
 //!
-//! [K1] Both drives are made from the same settings and hold the same; the peers' has no cache here, as a hit would be measured in its place.
-//! [K2] All requests are measured on one and at once on the other, in turns of seconds, so that what the machine does meanwhile happens to both.
-//! [K3] *Queue depth N* is N requests handed over together, until the last is done: by fio (libaio, one batch) and by the library (one call of
-//!      `transfer`). Of N requests in a row each would wait for another's end, which the library's batches do not.
-//! [K4] What is compared is the median of a batch, in the least disturbed of three passes: neighbours only ever add time. The tolerance holds
-//!      for every request and depth; a few that are beyond it are measured once more; then one refuses all.
-//!      Requests of 1 MiB are measured beside them and said to be no comparison where they are not, since the way copies their bytes.
+//! [CB1] Both drives are made from the same settings and hold the same; the peers' has no cache here, as a hit would be measured in its place.
+//! [CB2] All requests are measured on one and at once on the other, in turns of seconds, so that what the machine does meanwhile happens to both.
+//! [CB3] *Queue depth N* is N requests handed over together, until the last is done: by fio (libaio, one batch) and by the library (one call of
+//!       `transfer`). Of N requests in a row each would wait for another's end, which the library's batches do not.
+//! [CB4] What is compared is the median of a batch, in the least disturbed of three passes: neighbours only ever add time. The tolerance holds
+//!       for every request and depth; a few that are beyond it are measured once more; then one refuses all.
+//!       Requests of 1 MiB are measured beside them and said to be no comparison where they are not, since the way copies their bytes.
 //!
 //! [SD2]: super
 //! [SD3]: super
@@ -295,7 +295,7 @@ impl Both {
         Ok(file.sync_all()?)
     }
 
-    /// The least of the medians of [`PASSES`] passes ([K2], [K4]).
+    /// The least of the medians of [`PASSES`] passes ([CB2], [CB4]).
     fn measure_all(&self, shapes: &[Shape]) -> Result<Vec<Found>> {
         let mut times = vec![(Vec::new(), Vec::new()); shapes.len()];
         for _ in 0..PASSES {
@@ -338,7 +338,7 @@ impl Both {
         Ok(way::needed(&carried, |is_read| if is_read { read } else { write }))
     }
 
-    /// What is beyond the tolerance is measured once more ([K4]).
+    /// What is beyond the tolerance is measured once more ([CB4]).
     fn measured_again(&self, mut all: Vec<Found>) -> Result<Vec<Found>> {
         let is_off = |(_, found): &&mut Found| !is_equal(found.loop_ns, found.drive_ns);
         let mut off: Vec<&mut Found> = all.iter_mut().filter(is_off).collect();
@@ -379,8 +379,8 @@ impl Both {
 
 /// Medians of batches by fio, in nanoseconds, in the order of the shapes.
 ///
-/// [K5] The flush behind a batch is measured by itself, after as many writes in a row: of an asynchronous engine fio counts a flush's time from
-///      the writes before it, and so these twice.
+/// The flush behind a batch is measured by itself, after as many writes in a row: of an asynchronous engine fio counts a flush's time from
+/// the writes before it, and so these twice.
 fn on_loop(device: &Path, shapes: &[Shape]) -> Result<Vec<f64>> {
     let mut command = Command::new("fio");
     command.args([format!("--filename={}", device.display()), format!("--runtime={}ms", MEASURED.as_millis())]);

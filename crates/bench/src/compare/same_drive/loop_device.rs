@@ -11,9 +11,9 @@ use crate::failure::{Failure, Result};
 /// How long the kernel may take to let go of something.
 const LET_GO_WITHIN: Duration = Duration::from_secs(10);
 
-/// Attaches a loop device to a file, with direct I/O and sectors of 4 KiB. Without a volatile cache it asks for no FLUSH ([S4]).
+/// Attaches a loop device to a file, with direct I/O and sectors of 4 KiB. Without a volatile cache it asks for no FLUSH ([SV4]).
 ///
-/// [S4]: super::server
+/// [SV4]: super::server
 pub fn attach(file: &Path, has_volatile_cache: bool) -> Result<PathBuf> {
     let options = ["--show", "--find", "--direct-io=on", "--sector-size", "4096"];
     let output = Command::new("losetup").args(options).arg(file).output();

@@ -1,15 +1,15 @@
 //! The process of a drive: its block path as a file of a small FUSE file system, a loop device over that file.
 //!
-//! [S1] A request is done on the drive at once, in the drive's reckoned time, which begins when the request came; the answer leaves when
-//!      the drive would have been done, less the detour ([`release_ns`]). So the model of the drive is the emulator's own, queues and links
-//!      included.
-//! [S2] One thread takes requests and sends answers, and sleeps for neither: it looks for the next request, and at the clock, until nothing has
-//!      come for a while. As a drive's controller would be, it is there at once; threads that sleep are woken some 50 us late.
-//!      A drive has more hands than that thread: a request that waited while it was busy with others came when that began, and of answers
-//!      that are due together the first leave so much earlier that the last leaves in time.
-//! [S3] All that the kernel holds for the drive (loop device, FUSE mount, whoever is mounted on them) is taken down by this process: when it
-//!      is told to, and when the other end of its standard input is gone, however that happened. Signals do not end it.
-//! [S4] A drive without a volatile cache gets no FLUSH commands: its loop device says *write through*, as such a drive does.
+//! [SV1] A request is done on the drive at once, in the drive's reckoned time, which begins when the request came; the answer leaves when
+//!       the drive would have been done, less the detour ([`release_ns`]). So the model of the drive is the emulator's own, queues and links
+//!       included.
+//! [SV2] One thread takes requests and sends answers, and sleeps for neither: it looks for the next request, and at the clock, until nothing has
+//!       come for a while. As a drive's controller would be, it is there at once; threads that sleep are woken some 50 us late.
+//!       A drive has more hands than that thread: a request that waited while it was busy with others came when that began, and of answers
+//!       that are due together the first leave so much earlier that the last leaves in time.
+//! [SV3] All that the kernel holds for the drive (loop device, FUSE mount, whoever is mounted on them) is taken down by this process: when it
+//!       is told to, and when the other end of its standard input is gone, however that happened. Signals do not end it.
+//! [SV4] A drive without a volatile cache gets no FLUSH commands: its loop device says *write through*, as such a drive does.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -48,9 +48,9 @@ const HANDLE: FileHandle = FileHandle(0);
 const VALID: Duration = Duration::from_secs(3600);
 const REQUEST_BYTES_MAX: u32 = 1 << 20;
 const BACKGROUND_MAX: u16 = 128;
-/// [S2] How long after the last request the thread looks for another before it sleeps.
+/// [SV2] How long after the last request the thread looks for another before it sleeps.
 const AWAKE_NS: u64 = 500_000;
-/// [S2] Furthest back that a request is believed to have come, in nanoseconds: some 16 requests' handling.
+/// [SV2] Furthest back that a request is believed to have come, in nanoseconds: some 16 requests' handling.
 const BUSY_NS_MAX: u64 = 200_000;
 
 /// The block path of a drive, and what crossed it.
@@ -86,7 +86,7 @@ impl BlockFile {
         self.start.elapsed().as_nanos() as u64
     }
 
-    /// Does something on the drive that came then. Returns when it would be done ([S1]).
+    /// Does something on the drive that came then. Returns when it would be done ([SV1]).
     fn reckoned(
         &self,
         arrival_ns: u64,
@@ -181,7 +181,7 @@ impl DriveFs {
         queue.send_due(|| self.file.now_ns());
     }
 
-    /// When the request that is being handled came ([S2]), and how many others have no answer yet.
+    /// When the request that is being handled came ([SV2]), and how many others have no answer yet.
     fn arrival(&self) -> (u64, usize) {
         let mut queue = self.queue.lock();
         let now = self.file.now_ns();
@@ -355,7 +355,7 @@ pub fn serve(order: &Order) -> Result<()> {
     // The drive is no part of what is measured: single clients are on the last CPU, so it is on the first, and always there.
     machine::keep_on(0);
     let _kept_off = KeptOff::first_cpu();
-    // [S3] They set a flag that nobody looks at.
+    // [SV3] They set a flag that nobody looks at.
     machine::listen_for_signals()?;
     signal_hook::flag::register(signal_hook::consts::SIGHUP, Arc::default())?;
     let mut end = Talk { told: false };
@@ -465,7 +465,7 @@ impl Up {
         Ok(up)
     }
 
-    /// [S3]
+    /// [SV3]
     fn take_down(&mut self) -> Result<()> {
         if self.loop_device != Path::new("") {
             loop_device::detach(&self.loop_device, &self.mountpoint)?;

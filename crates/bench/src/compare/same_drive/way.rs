@@ -1,9 +1,9 @@
 //! How long the way to a block path has to be so that this machine carries what comes over it: the detour of the peers cannot be taken back
 //! from a drive that is faster than the detour.
 //!
-//! [W1] A command takes [`COMMAND_US_LEAST`] at least, about what the detour took when this was designed. Were it shorter where the machine
-//!      allows, each day would have a drive of its own: on one machine the shortest way was 3, 21 and 126 us within some days, and whoever does with
-//!      fewer block commands looked worse the quieter its neighbours were.
+//! [WA1] A command takes [`COMMAND_US_LEAST`] at least, about what the detour took when this was designed. Were it shorter where the machine
+//!       allows, each day would have a drive of its own: on one machine the shortest way was 3, 21 and 126 us within some days, and whoever does with
+//!       fewer block commands looked worse the quieter its neighbours were.
 
 use serde::{Deserialize, Serialize};
 
@@ -78,7 +78,7 @@ pub struct Carried {
     pub took_ns: f64,
 }
 
-/// The shortest way on which every batch takes longer than the machine needs to carry it ([W1]); none where the drive's own (`times`, of reads
+/// The shortest way on which every batch takes longer than the machine needs to carry it ([WA1]); none where the drive's own (`times`, of reads
 /// and writes) is such a way.
 pub fn needed(carried: &[Carried], times: impl Fn(bool) -> Times) -> Option<Way> {
     let is_carried = |batch: &Carried, way: Option<Way>| {

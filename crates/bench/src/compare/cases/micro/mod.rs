@@ -1,8 +1,8 @@
 //! Single operations: made durable one by one, read, and of the namespace.
 //!
-//! [K1] The number of operations is the same for all file systems and for any number of clients, who share them.
-//! [K2] Each client has a file or a directory of its own; what is drawn follows from the seed of the round and the client.
-//! [K3] What was written is read back after the measured part, where that can show a mistake.
+//! [MI1] The number of operations is the same for all file systems and for any number of clients, who share them.
+//! [MI2] Each client has a file or a directory of its own; what is drawn follows from the seed of the round and the client.
+//! [MI3] What was written is read back after the measured part, where that can show a mistake.
 
 mod durable;
 mod namespace;
@@ -43,7 +43,7 @@ fn lay_out(path: &Path, key: u64, bytes: u64) -> Result<File> {
     Ok(file)
 }
 
-/// What a file system returned other than what was written ([K3]).
+/// What a file system returned other than what was written ([MI3]).
 fn wrong(case: &str, offset: u64) -> Failure {
     Failure::new(format!("{case}: what was read at offset {offset} is not what was written there"))
 }

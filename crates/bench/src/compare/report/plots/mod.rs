@@ -1,9 +1,9 @@
 //! Plots of a comparison, drawn by the plotting library, which knows only fixed colours and sizes.
 //!
-//! [G1] What is drawn here has colours that stand for others ([`INK`], [`GRID`], [`stand_in`]); [`drawn`] puts the page's in their place, so
-//!      that a plot follows the light or dark form of the page around it, and takes the size away, so that it is as wide as there is room.
-//! [G2] Nothing that is no number is drawn: callers pass finite values above 0 to logarithmic axes; what is not is left out here.
-//! [G3] Letters are as large as those of the page when a plot is as wide as a phone.
+//! [PO1] What is drawn here has colours that stand for others ([`INK`], [`GRID`], [`stand_in`]); [`drawn`] puts the page's in their place, so
+//!       that a plot follows the light or dark form of the page around it, and takes the size away, so that it is as wide as there is room.
+//! [PO2] Nothing that is no number is drawn: callers pass finite values above 0 to logarithmic axes; what is not is left out here.
+//! [PO3] Letters are as large as those of the page when a plot is as wide as a phone.
 
 pub mod bytes;
 pub mod latency;
@@ -20,7 +20,7 @@ use crate::failure::Result;
 
 /// Width of every plot, in its own units.
 const WIDTH: u32 = 720;
-/// Size of letters ([G3]). The library writes 1 / 1.24 of what it is told.
+/// Size of letters ([PO3]). The library writes 1 / 1.24 of what it is told.
 const LETTERS: f64 = 22.0 * 1.24;
 const FONT: &str = "sans-serif";
 /// Text and axes.
@@ -30,12 +30,12 @@ const GRID: RGBColor = RGBColor(0xf1, 0xa5, 0x5a);
 
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 
-/// What is drawn in place of a colour of the page ([G1]).
+/// What is drawn in place of a colour of the page ([PO1]).
 fn stand_in(colour: Colour) -> RGBColor {
     RGBColor(colour.0, 0xa5, 0x5a)
 }
 
-/// The page's colour of one that was drawn ([G1]).
+/// The page's colour of one that was drawn ([PO1]).
 fn themed(hexadecimal: &str) -> Option<String> {
     match u8::from_str_radix(hexadecimal.strip_suffix("A55A")?, 16).ok()? {
         0xf0 => Some("currentColor".to_owned()),
@@ -44,7 +44,7 @@ fn themed(hexadecimal: &str) -> Option<String> {
     }
 }
 
-/// An `svg` element of this height, with a title, as wide as there is room ([G1]).
+/// An `svg` element of this height, with a title, as wide as there is room ([PO1]).
 fn drawn(title: &str, height: u32, onto: impl FnOnce(&Area<'_>) -> Result<()>) -> Result<String> {
     let mut drawn = String::new();
     {
@@ -99,7 +99,7 @@ fn binary_steps(to: f64, most: usize) -> Vec<f64> {
     (0..=most).map(|index| index as f64 * step).filter(|value| *value <= to * 1.001).collect()
 }
 
-/// The least and the largest of finite values above 0 ([G2]); none of none.
+/// The least and the largest of finite values above 0 ([PO2]); none of none.
 fn extremes(values: impl Iterator<Item = f64>) -> Option<(f64, f64)> {
     values.filter(|value| is_drawable(*value)).fold(None, |found, value| match found {
         None => Some((value, value)),
@@ -107,7 +107,7 @@ fn extremes(values: impl Iterator<Item = f64>) -> Option<(f64, f64)> {
     })
 }
 
-/// [G2]
+/// [PO2]
 fn is_drawable(value: f64) -> bool {
     value.is_finite() && value > 0.0
 }

@@ -1,10 +1,10 @@
 //! Whose the sectors are that were written: the map of a kernel file system's layout, from its own tools.
 //!
-//! [ST1] Every written byte is counted for exactly one structure: what no structure claims is data. A map that claims a sector twice, or one
+//! [SR1] Every written byte is counted for exactly one structure: what no structure claims is data. A map that claims a sector twice, or one
 //!       outside the device, is wrong and refused.
-//! [ST2] The map is of the moment after the work. A directory's block that was freed meanwhile counts as data, and a block that was data
+//! [SR2] The map is of the moment after the work. A directory's block that was freed meanwhile counts as data, and a block that was data
 //!       before it became a directory's counts as that.
-//! [ST3] Counters are read before the map is: looking at the device is no traffic of the file system.
+//! [SR3] Counters are read before the map is: looking at the device is no traffic of the file system.
 //!
 //! ext4 has a map by dumpe2fs and debugfs, XFS by xfs_db unless a file is open for writing. Btrfs writes its trees wherever there is room, so
 //! it has the total alone.
@@ -43,7 +43,7 @@ impl Map {
     /// Gives sectors to a structure.
     ///
     /// # Errors
-    /// They are another's, or outside the device ([ST1]).
+    /// They are another's, or outside the device ([SR1]).
     pub fn claim(&mut self, structure: &'static str, first: u64, count: u64) -> Result<()> {
         if count == 0 {
             return Ok(());
@@ -66,7 +66,7 @@ impl Map {
         }
     }
 
-    /// Bytes by structure ([ST1]).
+    /// Bytes by structure ([SR1]).
     pub fn split(&self, written: &[Run], sector_bytes: u64) -> BTreeMap<String, u64> {
         let mut bytes: BTreeMap<String, u64> = BTreeMap::new();
         for &Run(first, count, times) in written {
@@ -95,7 +95,7 @@ impl Map {
 /// Bytes by structure of whatever file system is on the device.
 ///
 /// # Errors
-/// A tool is missing or says what is not understood, or the map is wrong ([ST1]).
+/// A tool is missing or says what is not understood, or the map is wrong ([SR1]).
 pub fn of(device: &Path, device_bytes: u64, sector_bytes: u64, written: &[Run]) -> Result<BTreeMap<String, u64>> {
     let total = written.iter().map(|run| run.1 * sector_bytes * u64::from(run.2)).sum::<u64>();
     let mut head = vec![0; 8192];
