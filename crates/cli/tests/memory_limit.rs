@@ -3,7 +3,9 @@
 mod support;
 
 use std::fs::{self, OpenOptions};
-use std::os::unix::fs::FileExt;
+use std::io;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::Path;
 use std::time::Duration;
 
 use rustix::process::{Pid, Resource, Rlimit, prlimit};
@@ -25,6 +27,15 @@ fn limit(process_id: Pid, room_bytes: u64) {
     }
 }
 
+/// Writes a file, on this device: a daemon that ends in order takes its mount away, and what lies below it acknowledges anything.
+fn write(path: impl AsRef<Path>, device: u64, bytes: &[u8]) -> io::Result<()> {
+    let file = OpenOptions::new().write(true).create(true).truncate(false).open(path)?;
+    if file.metadata()?.dev() != device {
+        return Err(io::ErrorKind::NotConnected.into());
+    }
+    file.write_all_at(bytes, 0)
+}
+
 #[test]
 fn a_daemon_without_memory_loses_nothing_acknowledged() {
     // From no room at all, to enough for a part of the work.
@@ -32,13 +43,14 @@ fn a_daemon_without_memory_loses_nothing_acknowledged() {
     for room_bytes in [0, 256 << 10, 1 << 20, 2 << 20] {
         let place = Place::formatted();
         let mount = place.mount("strict,memory=256M");
+        let device = fs::metadata(mount.path("")).expect("mounted").dev();
         limit(mount.process_id(), room_bytes);
         let mut acknowledged: Vec<(String, u64, usize)> = Vec::new();
         let mut failures = 0;
         let _maybe_not = fs::create_dir(mount.path("many"));
         for number in 0..6000_u64 {
             let name = format!("many/{number:05}-{}", "n".repeat(150));
-            match fs::write(mount.path(&name), pattern(number, 100)) {
+            match write(&mount.path(&name), device, &pattern(number, 100)) {
                 Ok(()) => acknowledged.push((name, number, 100)),
                 Err(_) => failures += 1,
             }
@@ -48,9 +60,8 @@ fn a_daemon_without_memory_loses_nothing_acknowledged() {
         }
         for number in 0..4_u64 {
             let name = format!("large-{number}");
-            let written = OpenOptions::new().write(true).create(true).truncate(false).open(mount.path(&name));
             let bytes = pattern(number, 12_000_001);
-            match written.and_then(|file| file.write_all_at(&bytes, 0)) {
+            match write(&mount.path(&name), device, &bytes) {
                 Ok(()) => acknowledged.push((name, number, bytes.len())),
                 Err(_) => failures += 1,
             }
