@@ -3,10 +3,12 @@
 //! When `unlink` and the last `close` have returned, a program counts on the space. The file system has it back when the kernel's FORGET has
 //! been served, which comes a moment later.
 //!
-//! [RTS1] An operation that finds no space is tried again when such files were forgotten, as long as there are any. Which files are closed the
-//!        kernel is asked: a removed file that it still has in memory is open, and nobody waits for it.
-//! [RTS2] The wait is bounded, and no thread that serves requests waits.
+//! [RTS1] An operation that finds no space is tried again when such files were forgotten, as long as there are any. Which files are closed
+//!        the kernel is asked: one that it has no more in memory is waited for.
+//! [RTS2] A removed file that it has in memory is open, or its RELEASE is under way: it is waited for once, and shortly.
+//! [RTS3] The wait is bounded, and no thread that serves requests waits.
 
+use std::collections::HashSet;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -19,6 +21,8 @@ use crate::later::Place;
 
 /// Longest wait for FORGETs.
 const WAIT_MAX: Duration = Duration::from_secs(5);
+/// Within this time a RELEASE that the kernel has queued is served ([RTS2]).
+const RELEASES_WITHIN: Duration = Duration::from_millis(50);
 
 /// FORGETs that were served, for those who wait for them.
 #[derive(Debug, Default)]
@@ -27,6 +31,8 @@ pub(crate) struct Forgets {
     waiting: AtomicUsize,
     served: Mutex<u64>,
     changed: Condvar,
+    /// Removed files that were open when somebody waited for them ([RTS2]).
+    open: Mutex<HashSet<InodeNumber>>,
 }
 
 impl Forgets {
@@ -82,16 +88,18 @@ impl Door {
         self.forgets.running.load(SeqCst) > 0 || self.fs.space_may_return()
     }
 
-    /// [RTS2]: on the thread for space.
+    /// On the thread for space ([RTS3]).
     fn try_while_space_returns<T>(&self, operation: impl Fn(&Door) -> Result<T>) -> Result<T> {
-        let until = Instant::now() + WAIT_MAX;
+        let started = Instant::now();
         self.forgets.waiting.fetch_add(1, SeqCst);
         let result = loop {
             let seen = self.forgets.seen();
             // Looked at before the operation: what is forgotten between the two is found by the operation.
-            let returns = self.forgets.running.load(SeqCst) > 0 || self.is_closed_without_names();
+            let wait = self.wait_for_forgets();
             let result = operation(self);
-            if !returns || !matches!(result, Err(Error::NoSpace { .. })) || !self.forgets.wait(seen, until) {
+            let Some(wait) = wait.filter(|_| matches!(result, Err(Error::NoSpace { .. }))) else { break result };
+            if !self.forgets.wait(seen, started + wait) {
+                self.forgets.open.lock().unwrap_or_else(PoisonError::into_inner).extend(self.fs.inodes_without_names());
                 break result;
             }
         };
@@ -99,8 +107,15 @@ impl Door {
         result
     }
 
-    fn is_closed_without_names(&self) -> bool {
-        self.fs.inodes_without_names().into_iter().any(|file: InodeNumber| !self.kernel.knows(file))
+    /// How long to wait for the next FORGET that brings space; `None` where none is to come.
+    fn wait_for_forgets(&self) -> Option<Duration> {
+        let files = self.fs.inodes_without_names();
+        if self.forgets.running.load(SeqCst) > 0 || files.iter().any(|file| !self.kernel.knows(*file)) {
+            return Some(WAIT_MAX); // [RTS1]
+        }
+        let mut open = self.forgets.open.lock().unwrap_or_else(PoisonError::into_inner);
+        open.retain(|file| files.contains(file));
+        files.iter().any(|file| !open.contains(file)).then_some(RELEASES_WITHIN) // [RTS2]
     }
 }
 
