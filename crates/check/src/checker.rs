@@ -203,9 +203,10 @@ pub fn check(drive: &Drive, options: &CheckOptions, progress: &mut dyn FnMut(Pro
     let mut inspection = inspect(drive, options, progress)?;
     let clean = inspection.image.superblock.clean;
     let mut repaired: Vec<Located> = Vec::new();
-    if options.repair && inspection.image.superblock.ro_compat != 0 {
+    let unknown = inspection.image.superblock.unknown_to_write();
+    if options.repair && unknown != 0 {
         let device = drive.description().name.clone();
-        return Err(CheckError::ReadOnlyFeatures { device, unknown: inspection.image.superblock.ro_compat });
+        return Err(CheckError::ReadOnlyFeatures { device, unknown });
     }
     if options.repair {
         // A repair may bring to light what it had hidden (the links of a name that is gone); each round needs one that was done.

@@ -95,9 +95,8 @@ impl Checker<'_> {
                         if at.inside == 0 {
                             self.find(Finding::BlockPastEnd { inode: number, block });
                         }
-                        let (good, sectors) = self.check_logs(&at, &[log]);
-                        whole &= good;
-                        space += sectors;
+                        whole &= self.check_logs(&at, &[log]);
+                        space += self.image.superblock.log_counting().block_space_512(0, [&log]);
                     }
                     _ => {
                         self.find(Finding::RecordKind { inode: number, block, line: line.number() });
@@ -129,18 +128,17 @@ impl Checker<'_> {
         if at.inside == 0 && !(leaf.is_none() && extent.is_some_and(|extent| extent.unwritten)) {
             self.find(Finding::BlockPastEnd { inode, block });
         }
-        let (mut whole, mut space) = (true, 0);
+        let (mut whole, mut logs) = (true, Vec::new());
         if let Some(extent) = extent {
             whole &= self.check_extent(&at, extent);
-            space += u64::from(extent.count) * (SECTOR_BYTES as u64 / 512);
         }
         if let Some(leaf) = leaf {
-            let (read, logs) = self.read_leaf(&at, leaf);
-            let (good, slots) = self.check_logs(&at, &logs);
-            whole &= read && good;
-            space += slots;
+            let (read, found) = self.read_leaf(&at, leaf);
+            whole &= read & self.check_logs(&at, &found);
+            logs = found;
         }
-        (whole, space)
+        let sectors = extent.map_or(0, |extent| extent.count);
+        (whole, self.image.superblock.log_counting().block_space_512(sectors, &logs))
     }
 
     fn check_extent(&mut self, at: &BlockOf, extent: Extent) -> bool {
@@ -246,10 +244,10 @@ impl Checker<'_> {
         (whole, logs)
     }
 
-    /// Checks the logs of a block; whether all could be claimed, and the space of their slots in 512 B.
-    fn check_logs(&mut self, at: &BlockOf, logs: &[LogEntry]) -> (bool, u64) {
+    /// Checks the logs of a block; whether all could be claimed.
+    fn check_logs(&mut self, at: &BlockOf, logs: &[LogEntry]) -> bool {
         let (inode, block) = (at.inode, at.block);
-        let (mut whole, mut space) = (true, 0);
+        let mut whole = true;
         let mut sorted: Vec<&LogEntry> = logs.iter().collect();
         sorted.sort_by_key(|log| log.offset);
         let mut end = 0;
@@ -258,7 +256,6 @@ impl Checker<'_> {
             self.counts.logs += 1;
             self.counts.log_bytes += u64::from(length);
             self.counts.log_slot_bytes += log.class.bytes() as u64;
-            space += (log.class.bytes() as u64).div_ceil(512);
             if log.end() > self.image.geometry.block_bytes() {
                 self.find(Finding::LogOutsideBlock { inode, block, offset, length });
             } else if at.inside > 0 && u64::from(log.end()) > at.inside {
@@ -277,7 +274,7 @@ impl Checker<'_> {
                 whole = false;
             }
         }
-        (whole, space)
+        whole
     }
 
     /// Takes lines for a structure. False where it cannot be there, or something else has them.

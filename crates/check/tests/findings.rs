@@ -12,7 +12,7 @@ use tandemfs_format::attributes::{AttributePointer, Namespace};
 use tandemfs_format::inode::{file_type, state};
 use tandemfs_format::mapping::{BlockChecksum, LeafPointer, Record, SlotClass};
 use tandemfs_format::segment::{Region, Segment};
-use tandemfs_format::superblock::Superblock;
+use tandemfs_format::superblock::{Superblock, ro_compat};
 use tandemfs_format::{EMPTY_LINE, InodeNumber, LineAddress, Sector};
 
 /// An image, and what check must find in it.
@@ -306,6 +306,13 @@ plants! {
     wrong_space(image: small) {
         image.edit_inode(FILE, |inode| inode.sectors = 24);
     } => [SpaceWrong { inode: FILE, found: 24, expected: 26 }];
+    logs_over_sectors_that_are_counted_and_should_not_be(image: crashed) {
+        image.edit_superblock(|superblock| superblock.ro_compat = ro_compat::COVERED_LOGS_UNCOUNTED);
+    } => [SpaceWrong { inode: FILE, found: 26, expected: 24 }];
+    logs_over_sectors_that_are_not_counted(image: crashed) {
+        image.edit_superblock(|superblock| superblock.ro_compat = ro_compat::COVERED_LOGS_UNCOUNTED);
+        image.edit_inode(FILE, |inode| inode.sectors = 24);
+    } => [];
     missing_directory_page(image: crashed) {
         image.edit_inode(DIRECTORY, |inode| inode.size = 8192);
     } => [DirectoryPageMissing { inode: DIRECTORY, page: 1 }];

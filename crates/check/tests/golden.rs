@@ -19,9 +19,9 @@ fn golden(name: &str) -> std::sync::Arc<MemoryDevice> {
 
 #[test]
 fn images_of_the_engine_are_consistent() {
-    let images =
-        [("format-1-clean.gz", true), ("format-1-unchecked.gz", true), ("format-1-crashed.gz", false), ("format-1-grown.gz", true)];
-    for (name, clean) in images {
+    let images = ["clean", "unchecked", "crashed", "grown"].map(|kind| (kind, kind != "crashed"));
+    for (generation, (kind, clean)) in ["1", "1-covered"].iter().flat_map(|generation| images.map(|image| (generation, image))) {
+        let name = &format!("format-{generation}-{kind}.gz");
         let report = report(&golden(name), false);
         let found: Vec<String> = report.findings.iter().map(ToString::to_string).collect();
         assert_eq!(found, [] as [String; 0], "{name}");
@@ -34,5 +34,7 @@ fn images_of_the_engine_are_consistent() {
 
 #[test]
 fn the_damaged_image_of_the_engine_is_not() {
-    assert!(report(&golden("format-1-damaged.gz"), false).count(Severity::Error) > 0);
+    for name in ["format-1-damaged.gz", "format-1-covered-damaged.gz"] {
+        assert!(report(&golden(name), false).count(Severity::Error) > 0, "{name}");
+    }
 }

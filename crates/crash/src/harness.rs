@@ -2,9 +2,11 @@
 
 use std::sync::Arc;
 
-use tandemfs_device::{Device, Drive, PersistenceDomain};
-use tandemfs_format::InodeNumber;
+use tandemfs_device::{Device, Drive, PersistenceDomain, Structure};
+use tandemfs_format::checksum::crc32c;
+use tandemfs_format::geometry::SUPERBLOCK_OFFSETS;
 use tandemfs_format::inode::file_type;
+use tandemfs_format::{InodeNumber, LINE_BYTES, LineAddress};
 use tandemfs_fs::{
     AllocateMode, Engine, Error, FileSystem, FormatOptions, MountOptions, NewInode, ReadOptions, RenameMode, SeekTo, SetAttributes,
     SetExtendedAttribute, SetTime, WriteOptions, make_file_system,
@@ -93,6 +95,25 @@ impl Setting {
         let device = MemoryDevice::new(self.memory_bytes, self.block_zone_bytes, self.domain).given_firmware(self.has_firmware);
         if let Err(error) = make_file_system(&Drive::new(Arc::new(device.clone())), &self.format) {
             panic!("{self:?}: {error}");
+        }
+        device
+    }
+
+    /// A formatted device with these features that a build must know to write: with fewer than mkfs sets, as an earlier build made it.
+    ///
+    /// # Panics
+    /// Where it cannot be formatted.
+    pub fn format_with(&self, ro_compat: u64) -> MemoryDevice {
+        let device = self.format();
+        let drive = Drive::new(Arc::new(device.clone()));
+        for offset in SUPERBLOCK_OFFSETS {
+            let address = LineAddress::new(offset / LINE_BYTES as u64);
+            let mut superblock = [0; 1024];
+            drive.load(Structure::Superblock, address, &mut superblock).expect("a memory device loads");
+            superblock[24..32].copy_from_slice(&ro_compat.to_le_bytes());
+            let crc = crc32c(&superblock[4..]);
+            superblock[..4].copy_from_slice(&crc.to_le_bytes());
+            drop(drive.persist(Structure::Superblock, address, &superblock).expect("a memory device stores"));
         }
         device
     }

@@ -26,6 +26,7 @@ pub mod journal;
 pub mod linearity;
 pub mod mapping;
 pub mod segment;
+pub mod space;
 pub mod superblock;
 
 pub use address::{InodeNumber, LineAddress, Sector};

@@ -10,6 +10,7 @@ use crate::SECTOR_BYTES;
 use crate::checksum::crc32c;
 use crate::geometry::{Geometry, GeometryError, RING_COUNT_MAX};
 use crate::integer::{U32, U64};
+use crate::space::LogCounting;
 
 /// First bytes of a superblock after its checksum, and of the block zone's identity.
 pub const MAGIC: [u8; 8] = *b"TandemFS";
@@ -37,6 +38,14 @@ pub mod incompat {
     pub const QUOTA: u64 = 1 << 5;
     /// What this build understands.
     pub const KNOWN: u64 = UNCHECKED_DATA;
+}
+
+/// Feature bits that a build must know to write: one that lacks one mounts read-only.
+pub mod ro_compat {
+    /// The `sectors` of an inode do not count data logs over sectors of their block ([`LogCounting`](crate::space::LogCounting)).
+    pub const COVERED_LOGS_UNCOUNTED: u64 = 1 << 0;
+    /// What this build understands.
+    pub const KNOWN: u64 = COVERED_LOGS_UNCOUNTED;
 }
 
 /// How file data is checked.
@@ -210,6 +219,16 @@ pub struct Tail {
 }
 
 impl Superblock {
+    /// Features of it that this build may read but not write.
+    pub fn unknown_to_write(&self) -> u64 {
+        self.ro_compat & !ro_compat::KNOWN
+    }
+
+    /// How the space of files is counted.
+    pub fn log_counting(&self) -> LogCounting {
+        LogCounting::of(self.ro_compat)
+    }
+
     /// The bytes of the superblock, sealed.
     pub fn encode(&self) -> SuperblockBytes {
         let mut bytes = SuperblockBytes::new_zeroed();

@@ -61,7 +61,6 @@ pub use types::{
 
 use data::promote::Admission;
 use data::read_ahead::ReadAhead;
-pub(crate) use data::space_512_of as data_space_512;
 use data::threshold::Splitting;
 use namespace::inodes::InodeTable;
 use sync::Mutex;

@@ -8,7 +8,7 @@ use tandemfs_format::attributes::AttributePointer;
 use tandemfs_format::geometry::{Geometry, GeometryError, SEGMENT_TABLE_LINES, SUPERBLOCK_OFFSETS};
 use tandemfs_format::inode::{Inode, file_type, state};
 use tandemfs_format::segment::{Region, Segment};
-use tandemfs_format::superblock::{BlockIdentity, ChecksumKind, Superblock, Tail, incompat};
+use tandemfs_format::superblock::{BlockIdentity, ChecksumKind, Superblock, Tail, incompat, ro_compat};
 use tandemfs_format::{InodeNumber, LINE_BYTES, LineAddress, PairSeed, SECTOR_BYTES, Sector};
 use uuid::Uuid;
 use zerocopy::IntoBytes;
@@ -53,7 +53,7 @@ pub fn make_file_system(drive: &Drive, options: &FormatOptions) -> Result<Superb
         geometry: places,
         checksum_kind: options.checksum_kind,
         incompat: unchecked,
-        ro_compat: 0,
+        ro_compat: ro_compat::COVERED_LOGS_UNCOUNTED,
         compat: 0,
         clean: false,
         created_seconds: now().seconds.max(0) as u64,

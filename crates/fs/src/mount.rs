@@ -125,8 +125,9 @@ impl FileSystem {
         };
         let drive_recovery = if on(Mutant::RecoverSkipped) { None } else { drive.recover()? }; // [MO4]
         let superblock = read_superblock(&drive)?;
-        if superblock.ro_compat != 0 && !options.read_only {
-            let source = SuperblockError::WriteFeatures { unknown: superblock.ro_compat };
+        let unknown = superblock.unknown_to_write();
+        if unknown != 0 && !options.read_only {
+            let source = SuperblockError::WriteFeatures { unknown };
             return Err(Error::Superblock { device: drive.description().name.clone(), source });
         }
         let geometry = superblock.geometry;
@@ -142,6 +143,7 @@ impl FileSystem {
             pair: PairSeed::new(superblock.pair),
             geometry,
             checksums: superblock.checksum_kind == ChecksumKind::Crc32c,
+            log_counting: superblock.log_counting(),
             health: Health::new(options.read_only),
             pages: PageCache::new(options.memory_bytes / 2 - read_ahead.bytes_max(), CleanPages::new(options.memory_bytes)),
             journal: Journal::new(superblock.clone(), on_drive),

@@ -79,10 +79,11 @@ pub fn could_grow(drive: &Drive, growth: &Growth) -> Result<()> {
 }
 
 fn check_writable(drive: &Drive, superblock: &Superblock) -> Result<()> {
-    if superblock.ro_compat == 0 {
+    let unknown = superblock.unknown_to_write();
+    if unknown == 0 {
         return Ok(());
     }
-    let source = SuperblockError::WriteFeatures { unknown: superblock.ro_compat };
+    let source = SuperblockError::WriteFeatures { unknown };
     Err(Error::Superblock { device: drive.description().name.clone(), source })
 }
 

@@ -3,6 +3,7 @@
 use tandemfs_device::{BlockRequest, DeviceError, Drive, Fenced, Structure};
 use tandemfs_format::geometry::Geometry;
 use tandemfs_format::inode::Timestamp;
+use tandemfs_format::space::LogCounting;
 use tandemfs_format::{EMPTY_LINE, InodeNumber, LINE_BYTES, Line, LineAddress, PAGE_BYTES, PAGE_LINES, PairSeed, Place};
 
 use crate::alloc::memory::MemoryAllocator;
@@ -21,6 +22,7 @@ pub(crate) struct Volume {
     pub(crate) geometry: Geometry,
     /// Whether file data carries checksums.
     pub(crate) checksums: bool,
+    pub(crate) log_counting: LogCounting,
     pub(crate) health: Health,
     pub(crate) pages: PageCache,
     pub(crate) journal: Journal,

@@ -1,8 +1,9 @@
-//! Golden images: file systems of every version of the format that was declared, kept compressed. They are mounted, read, written, recovered
-//! and checked (`crates/check/tests/golden.rs`) for ever after, or refused as `docs/FORMAT.md` says.
+//! Golden images: file systems of every version of the format that was declared, and of every set of features that mkfs gave it, kept
+//! compressed. They are mounted, read, written, recovered and checked (`crates/check/tests/golden.rs`) for ever after, or refused as
+//! `docs/FORMAT.md` says.
 //!
-//! An image that is kept never changes. A new version gets images of its own, beside the others:
-//! `TANDEMFS_MAKE_GOLDEN=1 cargo test -p tandemfs-fs --test golden_images` makes those of this build's version where there are none yet.
+//! An image that is kept never changes. A new version or feature gets images of its own, beside the others:
+//! `TANDEMFS_MAKE_GOLDEN=1 cargo test -p tandemfs-fs --test golden_images` makes those of this build where there are none yet.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -18,10 +19,10 @@ use tandemfs_format::InodeNumber;
 use tandemfs_format::checksum::crc32c;
 use tandemfs_format::geometry::SUPERBLOCK_OFFSETS;
 use tandemfs_format::inode::file_type;
-use tandemfs_format::superblock::{ChecksumKind, SuperblockError, VERSION};
+use tandemfs_format::superblock::{ChecksumKind, SuperblockError, VERSION, ro_compat};
 use tandemfs_fs::{
     AllocateMode, Error, FileSystem, FormatOptions, Growth, MountOptions, NewInode, RenameMode, SeekTo, SetExtendedAttribute, WriteOptions,
-    grow, make_file_system,
+    grow, make_file_system, read_superblock,
 };
 
 const MEMORY_BYTES: usize = 16 << 20;
@@ -30,8 +31,9 @@ const BLOCK_BYTES: usize = 4 << 20;
 const GROWN_MEMORY_BYTES: [usize; 2] = [44 << 20, 64 << 20];
 const SMALL: &[u8] = b"a golden image is read by every later build";
 const ROOT: InodeNumber = InodeNumber::ROOT;
-/// Versions that were declared; each has its images.
-const VERSIONS: [u32; 1] = [1];
+/// What has images: version, with a feature that mkfs set since, and all features that a build must know to write. The last is what this build makes.
+const GENERATIONS: [(&str, u64); 2] = [("1", 0), (NEWEST, ro_compat::KNOWN)];
+const NEWEST: &str = "1-covered";
 const ATTRIBUTE: SetExtendedAttribute = SetExtendedAttribute { mode: tandemfs_fs::SetAttributeMode::Any, kill_set_group_id: false };
 /// A default access control list: all for the owner and user 7, less for the group and others.
 const DEFAULT_LIST: [(u16, u16, u32); 5] = [(1, 7, u32::MAX), (2, 7, 7), (4, 5, u32::MAX), (16, 7, u32::MAX), (32, 5, u32::MAX)];
@@ -78,10 +80,10 @@ fn load_zones(name: &str, memory_bytes: usize) -> Drive {
     Drive::new(Arc::new(MemoryDevice::from_zones(zones, PersistenceDomain::Gpf)))
 }
 
-/// Makes the images of this build's version, where the environment asks for it. Called by each test first, so that one command makes all.
+/// Makes the images of this build, where the environment asks for it. Called by each test first, so that one command makes all.
 fn make_if_asked() {
     static ONCE: std::sync::Once = std::sync::Once::new();
-    if std::env::var_os("TANDEMFS_MAKE_GOLDEN").is_some() && !path(&format!("format-{VERSION}-clean.gz")).exists() {
+    if std::env::var_os("TANDEMFS_MAKE_GOLDEN").is_some() && !path(&format!("format-{NEWEST}-clean.gz")).exists() {
         ONCE.call_once(make);
     }
 }
@@ -92,20 +94,20 @@ fn make() {
     let (device, fs) = filled(MEMORY_BYTES, &labelled);
     let nameless = fs.create_nameless(ROOT, &file(), 0).expect("creates").inode;
     fs.write(nameless, 0, &large(), WriteOptions::default()).expect("writes");
-    save(&format!("format-{VERSION}-crashed.gz"), &device.zones());
+    save(&format!("format-{NEWEST}-crashed.gz"), &device.zones());
     fs.unmount().expect("unmounts");
-    save(&format!("format-{VERSION}-clean.gz"), &device.zones());
+    save(&format!("format-{NEWEST}-clean.gz"), &device.zones());
     let mut damaged = device.zones();
     for line in 0..4 {
         // The second inode line of each of the first inodes after the root's.
         let at = fs.superblock().geometry.unit(fs.superblock().geometry.fixed_units()).offset_bytes() as usize + 64 * (2 * (2 + line) + 1);
         damaged.memory[at + 20] ^= 0x10;
     }
-    save(&format!("format-{VERSION}-damaged.gz"), &damaged);
+    save(&format!("format-{NEWEST}-damaged.gz"), &damaged);
     let unchecked = FormatOptions { block_bytes: 4 << 10, checksum_kind: ChecksumKind::None, ..FormatOptions::default() };
     let (device, fs) = filled(MEMORY_BYTES, &unchecked);
     fs.unmount().expect("unmounts");
-    save(&format!("format-{VERSION}-unchecked.gz"), &device.zones());
+    save(&format!("format-{NEWEST}-unchecked.gz"), &device.zones());
 }
 
 /// One whose map pieces have no more room behind the rings.
@@ -117,7 +119,7 @@ fn make_grown(options: &FormatOptions) {
     let device = MemoryDevice::from_zones(zones, PersistenceDomain::Gpf);
     let (_, after) = grow(&Drive::new(Arc::new(device.clone())), &Growth::default()).expect("grows");
     assert_eq!((after.map_unit(), after.memory_units()), (22, 32));
-    save(&format!("format-{VERSION}-grown.gz"), &device.zones());
+    save(&format!("format-{NEWEST}-grown.gz"), &device.zones());
 }
 
 /// A file system with everything that the format has.
@@ -189,11 +191,14 @@ fn look(fs: &FileSystem) {
 #[test]
 fn every_version_that_was_declared_has_its_images() {
     make_if_asked();
-    assert_eq!(VERSIONS.last(), Some(&VERSION));
-    for version in VERSIONS {
+    assert_eq!(NEWEST.split('-').next(), Some(VERSION.to_string().as_str()));
+    for (name, features) in GENERATIONS {
         for kind in ["clean", "crashed", "damaged", "unchecked"] {
-            let name = format!("format-{version}-{kind}.gz");
+            let name = format!("format-{name}-{kind}.gz");
             assert!(path(&name).is_file(), "{name} is kept for ever");
+            if kind != "crashed" {
+                assert_eq!(read_superblock(&load(&name)).expect("whole").ro_compat, features, "{name}");
+            }
         }
     }
 }
@@ -201,12 +206,19 @@ fn every_version_that_was_declared_has_its_images() {
 #[test]
 fn clean_images_mount_and_go_on() {
     make_if_asked();
-    for name in VERSIONS.iter().flat_map(|version| [format!("format-{version}-clean.gz"), format!("format-{version}-unchecked.gz")]) {
+    let images =
+        GENERATIONS.iter().flat_map(|(name, features)| ["clean", "unchecked"].map(|kind| (format!("format-{name}-{kind}.gz"), features)));
+    for (name, features) in images {
         let drive = load(&name);
         let fs = FileSystem::mount(drive.clone(), &MountOptions::default()).expect("mounts");
         assert!(fs.recovery().clean, "{name}");
         look(&fs);
         fs.create(ROOT, b"new", &file()).expect("creates");
+        // A log over sectors counts as it did when the image was made.
+        let big = fs.lookup(ROOT, &[b'L'; 200]).expect("there");
+        fs.write(big.inode, 40_000, &large()[40_000..40_200], WriteOptions::default()).expect("writes a log");
+        let counted = u64::from(features & ro_compat::COVERED_LOGS_UNCOUNTED == 0);
+        assert_eq!(fs.attributes(big.inode).expect("there").sectors, big.sectors + counted, "{name}");
         fs.unmount().expect("unmounts");
         let fs = FileSystem::mount(drive, &MountOptions::default()).expect("mounts");
         look(&fs);
@@ -217,8 +229,8 @@ fn clean_images_mount_and_go_on() {
 #[test]
 fn grown_images_mount_and_go_on() {
     make_if_asked();
-    for version in VERSIONS {
-        let drive = load_zones(&format!("format-{version}-grown.gz"), GROWN_MEMORY_BYTES[1]);
+    for (name, _) in GENERATIONS {
+        let drive = load_zones(&format!("format-{name}-grown.gz"), GROWN_MEMORY_BYTES[1]);
         for round in 0..2_u8 {
             let fs = FileSystem::mount(drive.clone(), &MountOptions::default()).expect("mounts");
             assert!(fs.recovery().clean, "round {round}");
@@ -233,8 +245,8 @@ fn grown_images_mount_and_go_on() {
 #[test]
 fn crashed_images_are_recovered() {
     make_if_asked();
-    for version in VERSIONS {
-        let fs = FileSystem::mount(load(&format!("format-{version}-crashed.gz")), &MountOptions::default()).expect("mounts");
+    for (name, _) in GENERATIONS {
+        let fs = FileSystem::mount(load(&format!("format-{name}-crashed.gz")), &MountOptions::default()).expect("mounts");
         assert!(!fs.recovery().clean && fs.recovery().records_replayed > 0);
         look(&fs);
     }
@@ -243,8 +255,8 @@ fn crashed_images_are_recovered() {
 #[test]
 fn damaged_images_fail_where_they_are_damaged_and_nowhere_else() {
     make_if_asked();
-    for version in VERSIONS {
-        let drive = load(&format!("format-{version}-damaged.gz"));
+    for (name, _) in GENERATIONS {
+        let drive = load(&format!("format-{name}-damaged.gz"));
         let fs = FileSystem::mount(drive, &MountOptions::default()).expect("mounts: the saved maps are whole");
         assert!(matches!(fs.lookup(ROOT, b"directory"), Err(Error::Damaged { .. })));
         let mut names = 0;
@@ -257,22 +269,41 @@ fn damaged_images_fail_where_they_are_damaged_and_nowhere_else() {
     }
 }
 
+/// Changes the bytes of both copies of the superblock.
+fn edit_superblocks(drive: &Drive, change: impl Fn(&mut [u8])) {
+    for offset in SUPERBLOCK_OFFSETS {
+        let mut superblock = vec![0; 1024];
+        let address = tandemfs_format::LineAddress::new(offset / 64);
+        drive.load(tandemfs_device::Structure::Superblock, address, &mut superblock).expect("loads");
+        change(&mut superblock);
+        let crc = crc32c(&superblock[4..]);
+        superblock[..4].copy_from_slice(&crc.to_le_bytes());
+        drop(drive.persist(tandemfs_device::Structure::Superblock, address, &superblock).expect("stores"));
+    }
+}
+
+#[test]
+fn images_with_features_that_cannot_be_written_are_only_read() {
+    make_if_asked();
+    let drive = load(&format!("format-{NEWEST}-clean.gz"));
+    let unknown = 1 << 40;
+    edit_superblocks(&drive, |superblock| superblock[24..32].copy_from_slice(&(ro_compat::KNOWN | unknown).to_le_bytes()));
+    let refused = FileSystem::mount(drive.clone(), &MountOptions::default()).map(drop);
+    let is_it = |source: &SuperblockError| *source == SuperblockError::WriteFeatures { unknown };
+    assert!(matches!(&refused, Err(Error::Superblock { source, .. }) if is_it(source)), "{refused:?}");
+    let refused = grow(&drive, &Growth::default()).map(drop);
+    assert!(matches!(&refused, Err(Error::Superblock { source, .. }) if is_it(source)), "{refused:?}");
+    look(&FileSystem::mount(drive, &MountOptions { read_only: true, ..MountOptions::default() }).expect("mounts read-only"));
+}
+
 #[test]
 fn images_of_other_formats_are_refused_and_left_alone() {
     make_if_asked();
     // Of the time before Format 1.
     let refused = FileSystem::mount(load("format-0-clean.gz"), &MountOptions::default()).map(drop);
     assert!(matches!(refused, Err(Error::Superblock { source: SuperblockError::Development, .. })), "{refused:?}");
-    let newest = load(&format!("format-{VERSION}-clean.gz"));
-    for offset in SUPERBLOCK_OFFSETS {
-        let mut superblock = vec![0; 1024];
-        let address = tandemfs_format::LineAddress::new(offset / 64);
-        newest.load(tandemfs_device::Structure::Superblock, address, &mut superblock).expect("loads");
-        superblock[12..16].copy_from_slice(&(VERSION + 1).to_le_bytes());
-        let crc = crc32c(&superblock[4..]);
-        superblock[..4].copy_from_slice(&crc.to_le_bytes());
-        drop(newest.persist(tandemfs_device::Structure::Superblock, address, &superblock).expect("stores"));
-    }
+    let newest = load(&format!("format-{NEWEST}-clean.gz"));
+    edit_superblocks(&newest, |superblock| superblock[12..16].copy_from_slice(&(VERSION + 1).to_le_bytes()));
     let refused = FileSystem::mount(newest, &MountOptions::default()).map(drop);
     assert!(matches!(refused, Err(Error::Superblock { source: SuperblockError::Version { found }, .. }) if found == VERSION + 1));
 }

@@ -27,8 +27,9 @@ use super::range_lock::RangeGuard;
 use super::rewrite::Rewrite;
 use super::shift::Direction;
 use super::truncate::free_blocks;
+use super::write_path::count_space;
 use crate::alloc::Need;
-use crate::index::block::{Block, ExtentChange};
+use crate::index::block::{Block, ExtentChange, space_512_of};
 use crate::index::tree::{self, Found};
 use crate::journal::Tx;
 use crate::namespace::inodes::Handle;
@@ -201,7 +202,7 @@ impl FileSystem {
             }
             let extent = old.reserve(&mut tx, volume, wanted)?;
             old.replace(&mut tx, volume, owner, &mut root, block, ExtentChange::To(Some(extent)), &old.logs, Need::Growth)?;
-            new.sectors += u64::from(wanted - count) * (SECTOR / 512);
+            count_space(&mut new, old.space_512(volume), space_512_of(volume, extent.count, &old.logs));
             any = true;
             if old == Block::HOLE {
                 holes.push(block);
@@ -301,9 +302,9 @@ impl FileSystem {
                     let vector = matches!(extent.checksum, BlockChecksum::Vector(_));
                     Extent { unwritten: true, checksum: if vector { extent.checksum } else { BlockChecksum::None }, ..extent }
                 });
-                let sectors = extent.map_or(0, |extent| u64::from(extent.count) * (SECTOR / 512));
-                new.sectors = new.sectors.saturating_sub(old.space_512() - sectors);
-                old.replace(&mut tx, volume, owner, &mut root, block, ExtentChange::To(extent), &Block::HOLE.logs, Need::Transient)?;
+                let (count, no_logs) = (extent.map_or(0, |extent| extent.count), Block::HOLE.logs);
+                count_space(&mut new, old.space_512(volume), space_512_of(volume, count, &no_logs));
+                old.replace(&mut tx, volume, owner, &mut root, block, ExtentChange::To(extent), &no_logs, Need::Transient)?;
                 any = true;
             }
             if any {

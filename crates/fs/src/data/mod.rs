@@ -23,7 +23,7 @@ pub(crate) mod write_back;
 mod write_path;
 
 pub(crate) use truncate::free_blocks;
-pub(crate) use write_path::{SET_GROUP_ID, kill_set_id, space_512_of};
+pub(crate) use write_path::{SET_GROUP_ID, kill_set_id};
 
 /// What the data paths know of the file they work on, read under the inode's lock. The root of its mapping is not part of it: who has a range
 /// locked is told of no change to other ranges, and a page whose last block goes is freed with all holes in it, also those of the range.

@@ -13,6 +13,7 @@ use tandemfs_format::{InodeNumber, SECTOR_BYTES};
 
 use super::FileView;
 use super::compose::load_log;
+use super::write_path::count_space;
 use crate::alloc::Need;
 use crate::index::block::{Block, ExtentChange};
 use crate::index::tree::{self, Found};
@@ -50,8 +51,11 @@ impl FileSystem {
     /// Grows a file to at least `size` by a hole; one that is larger already stays what it is, and so do the times.
     ///
     /// # Errors
-    /// `Stale` where the number is not in use, `NoSpace` where the metadata of a longer file has no room.
+    /// `Stale` where the number is not in use, `FileTooLarge`, `NoSpace` where the metadata of a longer file has no room.
     pub fn grow_over(&self, number: InodeNumber, size: u64) -> Result<()> {
+        if size > FILE_BYTES_MAX {
+            return Err(Error::FileTooLarge);
+        }
         let handle = self.inodes.get(&self.volume, number)?;
         self.with_room(|| self.grow_over_once(&handle, size))
     }
@@ -85,7 +89,7 @@ impl FileSystem {
         let mut root = new.root_record();
         let first_gone = size.div_ceil(block_bytes);
         let old_root = root;
-        let mut freed_512 = free_blocks(&mut tx, self, view.owner, old_root, first_gone..u64::MAX)?;
+        let freed_512 = free_blocks(&mut tx, self, view.owner, old_root, first_gone..u64::MAX)?;
         tree::clear(&mut tx, view.owner, &mut root, &(first_gone..u64::MAX))?;
         if !size.is_multiple_of(block_bytes) {
             let block = size / block_bytes;
@@ -98,7 +102,7 @@ impl FileSystem {
                     new.state &= !state::TAIL_STALE;
                 }
             }
-            freed_512 += old.space_512() - kept.space_512();
+            count_space(&mut new, old.space_512(volume), kept.space_512(volume));
             if kept != old {
                 old.replace(&mut tx, volume, view.owner, &mut root, block, ExtentChange::To(kept.extent), &kept.logs, Need::Transient)?;
             }
@@ -123,7 +127,7 @@ pub(crate) fn free_blocks(tx: &mut Tx<'_>, fs: &FileSystem, owner: Owner, root: 
             Found::Block(_, Record::Memory(_)) => {}
             Found::Block(_, record) => {
                 let block = Block::of_record(&fs.volume, owner, record)?;
-                freed += block.space_512();
+                freed += block.space_512(&fs.volume);
                 block.free_all(tx, &fs.volume);
             }
         }

@@ -20,7 +20,7 @@ use smallvec::SmallVec;
 use tandemfs_device::{Fenced, Flushed};
 use tandemfs_format::inode::{FILE_BYTES_MAX, Inode, file_type, state};
 use tandemfs_format::journal::TX_DATA_MAX;
-use tandemfs_format::mapping::{Extent, LOG_BYTES_MAX, LogEntry, RecordBytes, SlotClass};
+use tandemfs_format::mapping::{Extent, LOG_BYTES_MAX, LogEntry, RecordBytes};
 use tandemfs_format::{InodeNumber, LINE_BYTES, SECTOR_BYTES, Sector};
 
 use super::FileView;
@@ -33,7 +33,7 @@ use super::range_lock::RangeGuard;
 use super::rewrite::Rewrite;
 use super::store::{Bytes, Store, take_logs, transfer};
 use crate::alloc::Need;
-use crate::index::block::{Block, ExtentChange, LogSlots, NewExtent};
+use crate::index::block::{Block, ExtentChange, LogSlots, NewExtent, space_512_of};
 use crate::index::tree;
 use crate::journal::{Tx, tx_space as space};
 use crate::mutant::{Mutant, on};
@@ -392,26 +392,24 @@ impl FileSystem {
         let mut new = older.unwrap_or_else(|| state.inode.clone());
         let mut root = new.root_record();
         for target in targets {
-            let before = target.old.space_512();
+            let before = target.old.space_512(volume);
             let need = need_of(&target.old);
             let (extent, logs, after) = match &mut target.action {
                 Action::Undecided => unreachable!("every block was decided on"),
                 Action::Sectors { extent, fill, kept, .. } => {
-                    let sectors = u64::from(extent.count) * (SECTOR_BYTES as u64 / 512);
-                    let logs: u64 = kept.iter().flatten().map(|log| space_512_of(log.class)).sum();
                     let change = if *fill { ExtentChange::Fill } else { ExtentChange::New };
-                    (change(extent.clone()), *kept, sectors + logs)
+                    (change(extent.clone()), *kept, space_512_of(volume, extent.count, kept))
                 }
                 Action::Logs { slots, extent, .. } => {
                     if !target.in_place.is_empty() {
                         *extent = target.in_place.put(&mut tx, volume, owner, &target.old)?;
                     }
-                    let sectors = extent.map_or(0, |extent| u64::from(extent.count) * (SECTOR_BYTES as u64 / 512));
-                    (ExtentChange::To(*extent), *slots, sectors + slots.iter().flatten().map(|log| space_512_of(log.class)).sum::<u64>())
+                    let sectors = extent.map_or(0, |extent| extent.count);
+                    (ExtentChange::To(*extent), *slots, space_512_of(volume, sectors, slots))
                 }
             };
             target.old.replace(&mut tx, volume, owner, &mut root, target.block, extent, &logs, need)?;
-            new.sectors = new.sectors + after - before.min(new.sectors + after);
+            count_space(&mut new, before, after);
         }
         new.root = root.to_bytes();
         change(&mut new);
@@ -558,9 +556,9 @@ fn take_sectors(volume: &Volume, old: &Block, count: u32) -> Result<Sector> {
     volume.sectors.take(count.into(), if gives_back { Need::Transient } else { Need::Growth })
 }
 
-/// Space of a slot in units of 512 B, as the inode counts it.
-pub(crate) fn space_512_of(class: SlotClass) -> u64 {
-    (class.bytes() as u64).div_ceil(512)
+/// Counts a block's space anew, in units of 512 B. It may also become less where sectors are added: logs over them do not count.
+pub(super) fn count_space(inode: &mut Inode, before: u64, after: u64) {
+    inode.sectors = (inode.sectors + after).saturating_sub(before);
 }
 
 /// Times and permissions after a change of data.

@@ -13,7 +13,7 @@ use tandemfs_format::mapping::{
     line_entries, set_vector_checksum, vector_checksum, vector_lines,
 };
 use tandemfs_format::segment::Region;
-use tandemfs_format::{Corrupt, Line, LineAddress, SECTOR_BYTES, Sector};
+use tandemfs_format::{Corrupt, Line, LineAddress, Sector};
 
 use super::tree;
 use crate::alloc::Need;
@@ -104,10 +104,9 @@ impl Block {
         self.logs.iter().any(Option::is_some)
     }
 
-    /// Space that it takes for data, in units of 512 B as the inode counts it: each slot rounded up by itself.
-    pub(crate) fn space_512(&self) -> u64 {
-        let sectors = self.extent.map_or(0, |extent| u64::from(extent.count) * (SECTOR_BYTES as u64 / 512));
-        sectors + self.logs().map(|log| (log.class.bytes() as u64).div_ceil(512)).sum::<u64>()
+    /// Space that it takes for data, in units of 512 B as the inode counts it.
+    pub(crate) fn space_512(&self, volume: &Volume) -> u64 {
+        space_512_of(volume, self.extent.map_or(0, |extent| extent.count), &self.logs)
     }
 
     /// The checksum of one of its sectors; `None` where it has none.
@@ -401,6 +400,11 @@ impl Block {
             }
         }
     }
+}
+
+/// Space of a block with so many sectors and these logs, in units of 512 B as the inode counts it.
+pub(crate) fn space_512_of(volume: &Volume, sectors: u32, logs: &LogSlots) -> u64 {
+    volume.log_counting.block_space_512(sectors, logs.iter().flatten())
 }
 
 fn leaf_image(volume: &Volume, owner: Owner, logs: &LogSlots, line: u64, address: LineAddress) -> Line {

@@ -8,12 +8,12 @@ use tandemfs_format::dentry::{Dentry, type_of_mode};
 use tandemfs_format::inode::{INLINE_LINK_MAX, Inode, LINK_MAX, file_type, state};
 use tandemfs_format::mapping::{LogEntry, Record, SlotClass};
 use tandemfs_format::segment::Region;
+use tandemfs_format::space::slot_space_512;
 
 use super::extended_attributes::{AttributeSet, Changed};
 use super::inodes::{Handle, Locked};
 use super::{attributes_of, check_name, directory_changed};
 use crate::alloc::Need;
-use crate::data_space_512;
 use crate::journal::{Tx, tx_space as space};
 use crate::mutant::{Mutant, on};
 use crate::statistics::count;
@@ -209,7 +209,7 @@ impl FileSystem {
         let stored = tx.suspect_if_failed(volume.drive.persist(Structure::DataLog, address, target).map_err(Error::from))?;
         let entry = LogEntry { address, crc: volume.data_checksum(target), offset: 0, length: target.len() as u32, class };
         inode.root = Record::SingleLog(entry).encode().to_bytes();
-        inode.sectors = data_space_512(class);
+        inode.sectors = slot_space_512(class);
         Ok(stored)
     }
 
