@@ -90,20 +90,35 @@ impl Kernel {
         sent.unwrap_or_else(|error| panic!("the daemon is gone ({error}) before {request:x?}"));
     }
 
-    /// The next message; nothing where the daemon closed the channel.
+    /// The next answer; nothing where the daemon closed the channel. What the kernel is told without having asked comes at any time.
     fn receive(&mut self) -> Option<&[u8]> {
-        let mut waiting = [PollFd::new(&self.channel, PollFlags::IN)];
-        let timeout = Timespec { tv_sec: ANSWER_SECONDS_MAX, tv_nsec: 0 };
-        let ready = poll(&mut waiting, Some(&timeout)).unwrap_or_else(|error| panic!("poll: {error}"));
-        assert!(ready > 0, "no answer within {ANSWER_SECONDS_MAX} s");
-        let (length, _) = recv(&self.channel, &mut self.buffer[..], RecvFlags::empty()).ok()?;
-        (length > 0).then(|| &self.buffer[..length])
+        loop {
+            assert!(self.waits(ANSWER_SECONDS_MAX), "no answer within {ANSWER_SECONDS_MAX} s");
+            let (length, _) = recv(&self.channel, &mut self.buffer[..], RecvFlags::empty()).ok()?;
+            if length == 0 {
+                return None;
+            }
+            if !is_notification(&self.buffer[..length]) {
+                return Some(&self.buffer[..length]);
+            }
+        }
     }
 
-    /// Whether a message waits although nothing was asked.
-    fn anything_waits(&self) -> bool {
+    /// Whether an answer waits although nothing was asked.
+    fn anything_waits(&mut self) -> bool {
+        while self.waits(0) {
+            match recv(&self.channel, &mut self.buffer[..], RecvFlags::empty()) {
+                Ok((length, _)) if is_notification(&self.buffer[..length]) => {}
+                _ => return true,
+            }
+        }
+        false
+    }
+
+    fn waits(&self, seconds_max: i64) -> bool {
         let mut waiting = [PollFd::new(&self.channel, PollFlags::IN)];
-        poll(&mut waiting, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|ready| ready > 0)
+        let timeout = Timespec { tv_sec: seconds_max, tv_nsec: 0 };
+        poll(&mut waiting, Some(&timeout)).unwrap_or_else(|error| panic!("poll: {error}")) > 0
     }
 
     fn check_header(&self, answer: &[u8]) {
@@ -147,6 +162,15 @@ impl Kernel {
 }
 
 /// What a kernel looks at before it believes an answer.
+/// Whether a message tells the kernel something: number 0, and one of the codes that the daemon uses (inode invalid, bytes to store).
+fn is_notification(message: &[u8]) -> bool {
+    const CODES: [u32; 2] = [2, 4];
+    message.len() >= OUT_HEADER_BYTES && long(message, 8) == 0 && {
+        assert_eq!(word(message, 0) as usize, message.len(), "a notification has the length that it says");
+        CODES.contains(&word(message, 4))
+    }
+}
+
 fn check_body(request: &Request, body: &[u8]) {
     let length = body.len();
     let exactly = |expected: usize| assert_eq!(length, expected, "the answer to {request:x?}");

@@ -130,6 +130,18 @@ mod tests {
         words.iter().flat_map(|word| word.to_le_bytes()).collect()
     }
 
+    /// What was lost of the cache behind the largest size made the file that large.
+    #[test]
+    fn regression_a_late_page_behind_the_largest_file_changes_no_size() {
+        let (mut kernel, daemon) = served();
+        let (offset, from_cache) = (i64::MAX as u64 - 2, 1);
+        let head = words(&[0, 0, offset as u32, (offset >> 32) as u32, 8, from_cache, 0, 0, 0, 0]);
+        kernel.ask(&Request::new(WRITE, 5, head.into_iter().chain([7; 8]).collect()));
+        kernel.ask_plainly();
+        kernel.close();
+        daemon.end().expect("served, and the size of the file means something");
+    }
+
     /// It allocated, and zeroed, as many bytes as the request asked for: 4 GiB.
     #[test]
     fn regression_a_read_that_asks_for_more_than_was_agreed_gets_less() {
