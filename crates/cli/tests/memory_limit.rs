@@ -50,7 +50,7 @@ fn a_daemon_without_memory_loses_nothing_acknowledged() {
         let _maybe_not = fs::create_dir(mount.path("many"));
         for number in 0..6000_u64 {
             let name = format!("many/{number:05}-{}", "n".repeat(150));
-            match write(&mount.path(&name), device, &pattern(number, 100)) {
+            match write(mount.path(&name), device, &pattern(number, 100)) {
                 Ok(()) => acknowledged.push((name, number, 100)),
                 Err(_) => failures += 1,
             }
@@ -61,7 +61,7 @@ fn a_daemon_without_memory_loses_nothing_acknowledged() {
         for number in 0..4_u64 {
             let name = format!("large-{number}");
             let bytes = pattern(number, 12_000_001);
-            match write(&mount.path(&name), device, &bytes) {
+            match write(mount.path(&name), device, &bytes) {
                 Ok(()) => acknowledged.push((name, number, bytes.len())),
                 Err(_) => failures += 1,
             }
