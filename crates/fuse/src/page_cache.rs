@@ -12,8 +12,8 @@
 //!       them out. A page that is just being written back is waited for first.
 //!
 //! Notes end by themselves: the kernel drops a page, then queues the WRITE, so only what was read while the WRITE was queued matters. They
-//! hold for much longer than a request waits in that queue. Places of the table are shared by pages; two pages in one place cost a drop that
-//! was not needed, never one that was.
+//! hold for much longer than a request waits in that queue. A bucket of the table without room for one more note holds one for any page: that
+//! costs drops that were not needed, never one that was.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed, Ordering::SeqCst, fence};
@@ -29,16 +29,18 @@ pub(crate) const READ_HOLDS: Duration = Duration::from_secs(10);
 /// The same for a page whose bytes came from the cache: the kernel writes pages back just before nearly every direct WRITE of them.
 pub(crate) const WRITE_HOLDS: Duration = Duration::from_secs(1);
 const TICK: Duration = Duration::from_millis(10);
-const PLACES: usize = 1 << 17;
+/// Notes of pages that share a bucket. With a gigabyte read within the time that notes hold nearly all buckets have room.
+const PLACES: usize = 4;
+const BUCKETS: usize = 1 << 17;
 const SHARDS: usize = 64;
-/// Tag of a place with notes of several pages.
+/// Tag of a note for any page of its bucket.
 const SEVERAL: u32 = u32::MAX;
 
 /// Notes of pages, and who is writing to them.
 #[derive(Debug)]
 pub(crate) struct PageCache {
     /// The tag of a page and the tick until which the note holds; 0 for none.
-    notes: Box<[AtomicU64]>,
+    notes: Box<[[AtomicU64; PLACES]]>,
     started: Instant,
     shards: Box<[Shard]>,
 }
@@ -77,7 +79,7 @@ impl Write {
 impl Default for PageCache {
     fn default() -> Self {
         Self {
-            notes: (0..PLACES).map(|_| AtomicU64::new(0)).collect(),
+            notes: (0..BUCKETS).map(|_| Default::default()).collect(),
             started: Instant::now(),
             shards: (0..SHARDS).map(|_| Shard::default()).collect(),
         }
@@ -90,16 +92,8 @@ impl PageCache {
         let now = self.tick();
         let until = now.wrapping_add((holds.as_millis() / TICK.as_millis()) as u32 + 1);
         for page in bytes.start / PAGE_BYTES..bytes.end.div_ceil(PAGE_BYTES) {
-            let (place, tag) = self.place(inode, page);
-            let noted = |note: u64| {
-                let (found, found_until) = (tag_of(note), until_of(note));
-                Some(match holds_at(note, now) {
-                    false => note_of(tag, until),
-                    true if found == tag => note_of(tag, later(found_until, until)),
-                    true => note_of(SEVERAL, later(found_until, until)),
-                })
-            };
-            let _ = place.fetch_update(Relaxed, Relaxed, noted);
+            let (bucket, tag) = self.bucket(inode, page);
+            while !put(bucket, tag, now, until) {}
         }
         fence(SeqCst);
     }
@@ -137,25 +131,27 @@ impl PageCache {
         let now = self.tick();
         let mut found = false;
         for page in bytes.start / PAGE_BYTES..bytes.end.div_ceil(PAGE_BYTES) {
-            let (place, tag) = self.place(inode, page);
-            let note = place.load(Relaxed);
-            if !holds_at(note, now) || (tag_of(note) != tag && tag_of(note) != SEVERAL) {
-                continue;
-            }
-            found = true;
-            if tag_of(note) == tag {
-                // A note that changed meanwhile stays; it costs another drop.
-                let _ = place.compare_exchange(note, 0, Relaxed, Relaxed);
+            let (bucket, tag) = self.bucket(inode, page);
+            for place in bucket {
+                let note = place.load(Relaxed);
+                if !holds_at(note, now) || (tag_of(note) != tag && tag_of(note) != SEVERAL) {
+                    continue;
+                }
+                found = true;
+                if tag_of(note) == tag {
+                    // A note that changed meanwhile stays; it costs another drop.
+                    let _ = place.compare_exchange(note, 0, Relaxed, Relaxed);
+                }
             }
         }
         found
     }
 
-    fn place(&self, inode: InodeNumber, page: u64) -> (&AtomicU64, u32) {
+    fn bucket(&self, inode: InodeNumber, page: u64) -> (&[AtomicU64; PLACES], u32) {
         let mut hash = inode.get().wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ page.wrapping_mul(0xC2B2_AE3D_27D4_EB4F);
         hash = (hash ^ hash >> 29).wrapping_mul(0xBF58_476D_1CE4_E5B9);
         hash ^= hash >> 32;
-        (&self.notes[hash as usize % PLACES], ((hash >> 33) as u32).max(1))
+        (&self.notes[hash as usize % BUCKETS], ((hash >> 33) as u32).max(1))
     }
 
     fn tick(&self) -> u32 {
@@ -243,6 +239,19 @@ impl Drop for WritingBack {
     }
 }
 
+/// Puts a note into a bucket: over one of the same page, else where none holds, else as one for any page. False where another thread was first.
+fn put(bucket: &[AtomicU64; PLACES], tag: u32, now: u32, until: u32) -> bool {
+    let notes = bucket.each_ref().map(|place| place.load(Relaxed));
+    let same = notes.iter().position(|note| holds_at(*note, now) && tag_of(*note) == tag);
+    let at = same.or_else(|| notes.iter().position(|note| !holds_at(*note, now)));
+    let (at, new) = match at {
+        Some(at) if same.is_some() => (at, note_of(tag, later(until_of(notes[at]), until))),
+        Some(at) => (at, note_of(tag, until)),
+        None => (0, note_of(SEVERAL, later(until_of(notes[0]), until))),
+    };
+    bucket[at].compare_exchange(notes[at], new, Relaxed, Relaxed).is_ok()
+}
+
 /// What of a range is not in another one.
 fn without(range: Range<u64>, other: &Range<u64>) -> impl Iterator<Item = Range<u64>> {
     let before = range.start..range.end.min(other.start.max(range.start));
@@ -306,14 +315,21 @@ mod tests {
     }
 
     #[test]
-    fn a_place_with_two_pages_keeps_the_notes_of_both() {
+    fn a_bucket_without_room_keeps_the_notes_of_all_its_pages() {
         let cache = cache();
-        let (place, _) = cache.place(FILE, 0);
-        let place = place as *const AtomicU64;
-        let twin = (1..).find(|&page| std::ptr::eq(cache.place(FILE, page).0, place)).expect("places are shared") * PAGE_BYTES;
-        cache.note(FILE, 0..1, READ_HOLDS);
-        cache.note(FILE, twin..twin + 1, READ_HOLDS);
-        assert!(cache.begin_direct(FILE, 0..1).must_drop() && cache.begin_direct(FILE, twin..twin + 1).must_drop());
+        let (first, _) = cache.bucket(FILE, 0);
+        let first = std::ptr::from_ref(first);
+        let sharing = (0..).filter(|page| std::ptr::eq(cache.bucket(FILE, *page).0, first)).take(PLACES + 2);
+        let pages: Vec<Range<u64>> = sharing.map(|page| page * PAGE_BYTES..page * PAGE_BYTES + 1).collect();
+        let (last, others) = pages.split_last().expect("several");
+        for noted in &others[..PLACES] {
+            cache.note(FILE, noted.clone(), READ_HOLDS);
+        }
+        assert!(!cache.begin_direct(FILE, last.clone()).must_drop(), "there is room for each note");
+        cache.note(FILE, others[PLACES].clone(), READ_HOLDS);
+        for page in &pages {
+            assert!(cache.begin_direct(FILE, page.clone()).must_drop());
+        }
     }
 
     #[test]
