@@ -5,8 +5,8 @@
 //! [NS2] In this order: space that was held back for a bad access (`quarantine.rs`) comes back; units of the data area are emptied where
 //!       metadata is short of them ([WB6] of `data/write_back.rs`); other threads that are about to free space are waited for.
 //! [NS3] Whoever frees an inode or a range of a file is *leaving*, from before its transaction is planned until it is committed and the space
-//!       is in the maps; not who gives back what it took itself, or its own failure would look like room. Who waits for those holds no lock, so they never wait for who waits; and it waits no longer than [`LEAVING_MAX`]
-//!       in all, since removals may follow each other for ever.
+//!       is in the maps; not who gives back what it took itself, or its own failure would look like room. Who waits for those holds no lock,
+//!       so they never wait for who waits. It waits no longer than [`LEAVING_MAX`] in all, since removals may follow each other for ever.
 //! [NS4] Freed lines of metadata that wait for the watermark are not seen here: the allocator forces the checkpoint ([ME1] of
 //!       `alloc/memory.rs`).
 //!

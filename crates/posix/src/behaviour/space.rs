@@ -35,7 +35,7 @@ fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
 }
 
 /// The totals once they do not move any more: the kernel gives up some files of earlier tests a little after their last descriptor is closed.
-fn settled(scene: &Scene<'_>) -> rustix::fs::StatVfs {
+pub(super) fn settled(scene: &Scene<'_>) -> rustix::fs::StatVfs {
     let (mut last, mut since) = (totals(scene), std::time::Instant::now());
     eventually("the totals come to rest", || {
         let now = totals(scene);
@@ -98,7 +98,7 @@ pub(crate) fn files_take_what_they_hold(scene: &Scene<'_>) {
 }
 
 pub(crate) fn a_nameless_inode_counts(scene: &Scene<'_>) {
-    let before = totals(scene);
+    let before = settled(scene);
     let file = rustix::fs::open(scene.directory(), OFlags::TMPFILE | OFlags::RDWR, Mode::RUSR).expect("O_TMPFILE");
     rustix::io::write(&file, &pattern(1, 4 << 20)).expect("written");
     rustix::fs::fsync(&file).expect("synced");
