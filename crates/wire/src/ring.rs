@@ -11,8 +11,9 @@
 //! [UR3] A request that is parked keeps its entry. The answer comes by the mailbox, and the thread hands it over.
 //! [UR4] With more entries than threads a request may wait for a thread that works although another one sleeps. So a handler that blocks
 //!       gets one entry for each thread.
-//!
 //! [UR5] When the kernel refuses an entry before all queues are ready, it sends everything over the device, which has a thread in any case.
+//! [UR6] A parked request may wait for others to be served, so a quarter of the entries of a queue, and at least one, is never parked by a
+//!       handler that can do without ([`crate::Reply::try_park`]). A request that finds no free entry goes to the next that answers ([UR2]).
 //!
 //! FORGET, INTERRUPT and all that comes before the queues are ready are sent over the device. Of a signal that the caller got before its
 //! request reached us the kernel says nothing (Linux 6.18): only SIGKILL, or the answer, ends such a call. See
@@ -29,7 +30,7 @@ use crate::abi::{InHeader, OutHeader};
 use crate::cpus::{self, Cpus};
 use crate::device::Channel;
 use crate::mailbox::Mailbox;
-use crate::reply::sink::{Outcome, Sink, Slot};
+use crate::reply::sink::{Outcome, Parked, Sink, Slot};
 use crate::request::Message;
 use crate::serving::{Next, Serving};
 use crate::sys::{CommandRing, Completion, EntryParts};
@@ -44,6 +45,8 @@ const REFUSED: &str = "the kernel refuses an entry of io_uring; if it has none f
 pub(crate) struct Worker {
     ring: CommandRing,
     mailbox: Arc<Mailbox>,
+    /// Of the queue of each entry.
+    parked: Vec<Arc<Parked>>,
     /// The CPU whose callers it serves; `None`: those of CPUs that have no thread of their own.
     pub(crate) cpu: Option<usize>,
 }
@@ -61,24 +64,27 @@ impl Worker {
         let Cpus { possible, allowed } = cpus::cpus()?;
         let threads = options.threads_per_cpu.max(1);
         let queue = |cpu: usize| u16::try_from(cpu).map_err(io::Error::other);
+        let entries_of_queue = options.requests_per_cpu_max.max(threads);
+        let parked: Vec<Arc<Parked>> = (0..possible).map(|_| Arc::new(Parked::of_entries(entries_of_queue))).collect();
+        let new = |cpu, queues: &[usize]| -> io::Result<Self> {
+            let numbers = queues.iter().copied().map(queue).collect::<io::Result<Vec<_>>>()?;
+            let ring = CommandRing::new(channel.as_fd(), &numbers, agreed.reply_bytes_max())?;
+            let parked = queues.iter().filter_map(|&queue| parked.get(queue).cloned()).collect();
+            Ok(Self { ring, mailbox: Arc::new(Mailbox::new()?), parked, cpu })
+        };
         let mut workers = Vec::new();
         for thread in 0..threads {
             let entries = entries_of(thread, threads, options.requests_per_cpu_max);
             for &cpu in allowed.iter().filter(|&&cpu| cpu < possible) {
-                workers.push(Self::new(channel, Some(cpu), &vec![queue(cpu)?; entries], agreed)?);
+                workers.push(new(Some(cpu), &vec![cpu; entries])?);
             }
             let others = (0..possible).filter(|cpu| !allowed.contains(cpu));
-            let others = others.flat_map(|cpu| std::iter::repeat_n(cpu, entries)).map(queue).collect::<io::Result<Vec<_>>>()?;
+            let others: Vec<usize> = others.flat_map(|cpu| std::iter::repeat_n(cpu, entries)).collect();
             if !others.is_empty() {
-                workers.push(Self::new(channel, None, &others, agreed)?);
+                workers.push(new(None, &others)?);
             }
         }
         Ok(workers)
-    }
-
-    fn new(channel: &Channel, cpu: Option<usize>, queues: &[u16], agreed: &Agreed) -> io::Result<Self> {
-        let ring = CommandRing::new(channel.as_fd(), queues, agreed.reply_bytes_max())?;
-        Ok(Self { ring, mailbox: Arc::new(Mailbox::new()?), cpu })
     }
 
     /// By which it is told to end.
@@ -146,7 +152,8 @@ impl Worker {
             (scratch.request.as_slice(), Some(payload))
         };
         let mut outcome = Outcome::Waiting;
-        let slot = Slot { payload, staged: &mut scratch.staged, outcome: &mut outcome, mailbox: &self.mailbox, entry: index };
+        let parked = self.parked.get(index).ok_or_else(|| breach("a request in an entry of no queue"))?;
+        let slot = Slot { payload, staged: &mut scratch.staged, outcome: &mut outcome, mailbox: &self.mailbox, parked, entry: index };
         let is_in_place = slot.payload.is_none();
         let served = serving.serve(Message::from_parts(header, fixed, request), Sink::Ring(slot));
         if let Outcome::Answered { error, bytes } = outcome {
@@ -171,6 +178,9 @@ impl Worker {
             let (header, _) = InHeader::read_from_prefix(&headers.in_out).map_err(|_| breach("no header"))?;
             self.answer(letter.entry, header.unique, letter.error, letter.body.len(), Some(&letter.body))?;
             self.ring.submit(letter.entry, Some(commit))?;
+            if let Some(parked) = self.parked.get(letter.entry) {
+                parked.remove();
+            }
         }
         Ok(())
     }

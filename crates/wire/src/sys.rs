@@ -228,7 +228,8 @@ impl CommandRing {
         completions.clear();
         match self.ring.submit_and_wait(1) {
             Ok(_) => {}
-            Err(error) if matches!(error.kind(), io::ErrorKind::Interrupted | io::ErrorKind::ResourceBusy) => {}
+            // Nothing is lost: what is queued stays queued, and is submitted by the next call.
+            Err(error) if matches!(error.kind(), io::ErrorKind::Interrupted | io::ErrorKind::ResourceBusy | io::ErrorKind::WouldBlock) => {}
             Err(error) => return Err(error),
         }
         for completion in self.ring.completion() {

@@ -178,9 +178,28 @@ impl<'a> Reply<'a> {
     }
 
     /// Leaves the answer to another thread, later. This one takes the next request.
+    ///
+    /// Over io_uring a parked request keeps one of the entries of its CPU ([`crate::RingOptions::requests_per_cpu_max`]); while all are
+    /// parked, other requests of that CPU wait. [`Reply::try_park`] never parks the last.
     pub fn park(mut self) -> ParkedReply {
         let held = self.sink.take().map_or(Held::Nobody, |mut sink| sink.park());
         ParkedReply { context: self.context, held: Some(held) }
+    }
+
+    /// The same for an answer that waits for other requests to be served: an error is this reply, to be answered at once, where a quarter
+    /// of the entries of its CPU is all that is left. Over the device, and of a reply that was parked before, there is always room.
+    pub fn try_park(mut self) -> Result<ParkedReply, Self> {
+        let held = match &mut self.sink {
+            Some(sink) => sink.try_park(),
+            None => Some(Held::Nobody),
+        };
+        match held {
+            Some(held) => {
+                self.sink = None;
+                Ok(ParkedReply { context: self.context, held: Some(held) })
+            }
+            None => Err(self),
+        }
     }
 
     fn structure<T: IntoBytes + Immutable>(self, structure: &T) {

@@ -7,6 +7,7 @@
 
 use std::io::IoSlice;
 use std::mem::size_of;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Weak};
 
 use zerocopy::IntoBytes;
@@ -47,6 +48,34 @@ fn header(unique: u64, error: i32, body: usize) -> OutHeader {
     OutHeader { len: (HEADER_BYTES + body) as u32, error, unique }
 }
 
+/// How many requests of a queue of io_uring are parked: each keeps an entry of it.
+#[derive(Debug)]
+pub(crate) struct Parked {
+    now: AtomicUsize,
+    max: usize,
+}
+
+impl Parked {
+    /// Of so many entries at most three quarters are parked by who can do without, so that some serve on.
+    pub(crate) fn of_entries(entries: usize) -> Self {
+        Self { now: AtomicUsize::new(0), max: entries - entries.div_ceil(4) }
+    }
+
+    /// One more where that leaves entries; whether it does.
+    fn try_add(&self) -> bool {
+        self.now.fetch_update(Relaxed, Relaxed, |now| (now < self.max).then_some(now + 1)).is_ok()
+    }
+
+    fn add(&self) {
+        self.now.fetch_add(1, Relaxed);
+    }
+
+    /// One was answered.
+    pub(crate) fn remove(&self) {
+        self.now.fetch_sub(1, Relaxed);
+    }
+}
+
 /// What became of the request of an entry of io_uring.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Outcome {
@@ -67,6 +96,7 @@ pub(crate) struct Slot<'a> {
     pub(crate) staged: &'a mut Vec<u8>,
     pub(crate) outcome: &'a mut Outcome,
     pub(crate) mailbox: &'a Arc<Mailbox>,
+    pub(crate) parked: &'a Parked,
     pub(crate) entry: usize,
 }
 
@@ -151,6 +181,22 @@ impl Sink<'_> {
 
     /// Leaves the reply to somebody else, later.
     pub(crate) fn park(&mut self) -> Held {
+        if let Self::Ring(slot) = self {
+            slot.parked.add();
+        }
+        self.hold()
+    }
+
+    /// The same, unless too few entries of the queue would be left to serve others.
+    pub(crate) fn try_park(&mut self) -> Option<Held> {
+        let has_room = match self {
+            Self::Ring(slot) => slot.parked.try_add(),
+            _ => true,
+        };
+        has_room.then(|| self.hold())
+    }
+
+    fn hold(&mut self) -> Held {
         match self {
             Self::Device { channel, .. } => Held::Device(Arc::downgrade(channel)),
             Self::Ring(slot) => {
@@ -196,3 +242,25 @@ impl Held {
 
 /// The reply of whoever gives none.
 pub(crate) const UNANSWERED: Errno = Errno::EIO;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn some_entries_of_a_queue_are_never_parked_by_who_can_do_without() {
+        let kept = [1, 2, 3, 4, 5, 8, 16].map(|entries| entries - Parked::of_entries(entries).max);
+        assert_eq!(kept, [1, 1, 1, 1, 2, 2, 4]);
+        let parked = Parked::of_entries(2);
+        let mailbox = Arc::new(Mailbox::new().expect("a mailbox"));
+        let try_park = || {
+            let (mut staged, mut outcome) = (Vec::new(), Outcome::Waiting);
+            let slot = Slot { payload: None, staged: &mut staged, outcome: &mut outcome, mailbox: &mailbox, parked: &parked, entry: 0 };
+            let held = Sink::Ring(slot).try_park();
+            (held.is_some(), outcome)
+        };
+        assert_eq!((try_park(), try_park()), ((true, Outcome::Parked), (false, Outcome::Waiting)));
+        parked.remove();
+        assert_eq!(try_park(), (true, Outcome::Parked));
+    }
+}
