@@ -19,6 +19,7 @@ mod bytefs;
 mod cases;
 mod compare;
 mod failure;
+mod fuser_session;
 mod machine;
 mod measure;
 mod null_fs;

@@ -56,7 +56,7 @@ pub fn mount(mountpoint: &Path, settings: &MountSettings) -> io::Result<Backgrou
         MountOption::NoDev,
         MountOption::NoSuid,
     ];
-    settings.set_threads(&mut config);
+    crate::fuser_session::set_threads(&mut config, settings);
     Session::new(file_system, mountpoint, &config)?.spawn()
 }
 
@@ -110,7 +110,7 @@ impl NullFs {
 impl Filesystem for NullFs {
     fn init(&mut self, _request: &Request, config: &mut KernelConfig) -> io::Result<()> {
         // Without lists, of which it has none: the limit is the fewest requests.
-        tandemfs_fuse::negotiate(config, self.relaxed, false, REQUEST_BYTES_MAX);
+        crate::fuser_session::negotiate(config, self.relaxed, false, REQUEST_BYTES_MAX);
         Ok(())
     }
 

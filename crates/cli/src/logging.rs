@@ -12,7 +12,6 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 
 use crate::failure::Failure;
-use crate::quiet::Quiet;
 
 const JOURNAL_SOCKET: &str = "/run/systemd/journal/socket";
 
@@ -23,10 +22,10 @@ pub fn start(file: Option<&Path>, foreground: bool, verbose: bool) -> Result<(),
         Some(path) => to_file(open(path).map_err(|error| Failure::at(path.display(), error))?, level),
         None if foreground => {
             let lines = tracing_subscriber::fmt::layer().with_writer(io::stderr).with_ansi(false).with_target(false);
-            init(tracing_subscriber::registry().with(level).with(Quiet).with(lines));
+            init(tracing_subscriber::registry().with(level).with(lines));
         }
         None => match journal() {
-            Some(journal) => init(tracing_subscriber::registry().with(level).with(Quiet).with(journal)),
+            Some(journal) => init(tracing_subscriber::registry().with(level).with(journal)),
             // A mount does not fail because it cannot log.
             None => {
                 if let Some(file) = default_file().and_then(|path| open(&path).ok()) {
@@ -44,7 +43,7 @@ fn journal() -> Option<tracing_journald::Layer> {
 
 fn to_file(file: File, level: LevelFilter) {
     let lines = tracing_subscriber::fmt::layer().with_writer(Mutex::new(file)).with_ansi(false);
-    init(tracing_subscriber::registry().with(level).with(Quiet).with(lines));
+    init(tracing_subscriber::registry().with(level).with(lines));
 }
 
 fn init(subscriber: impl SubscriberInitExt) {

@@ -22,7 +22,6 @@ mod mkfs;
 mod mount;
 mod mount_options;
 mod output;
-mod quiet;
 mod resize;
 mod scrub;
 mod size;

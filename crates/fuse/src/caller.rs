@@ -3,7 +3,7 @@
 
 use std::fs;
 
-use fuser::Request;
+use tandemfs_wire::Request;
 
 /// `CAP_FSETID`: leaves set-id bits as they are.
 const CAP_FSETID: u32 = 4;
@@ -20,8 +20,8 @@ pub(crate) struct Caller {
 }
 
 impl Caller {
-    pub(crate) fn of(request: &Request) -> Self {
-        Self { uid: request.uid(), gid: request.gid(), pid: request.pid() }
+    pub(crate) fn of(request: &Request<'_>) -> Self {
+        Self { uid: request.uid, gid: request.gid, pid: request.pid }
     }
 
     /// Whether it sees attributes of the namespace `trusted.`.

@@ -19,15 +19,15 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use fuser::{Errno, INodeNo, LockOwner, ReplyAttr, ReplyData, ReplyEmpty, ReplyWrite, Request, WriteFlags};
 use tandemfs_format::InodeNumber;
 use tandemfs_fs::{AllocateMode, Attributes, Error, ReadOptions, Result, SetAttributes, WriteOptions};
+use tandemfs_wire::{self as wire, CopyFileRange, Errno, ParkedReply, Reply, Request};
 
-use crate::attributes::{file_attr, inode};
+use crate::attributes::{inode, shown};
 use crate::caller::Caller;
 use crate::door::Door;
 use crate::errno::errno;
-use crate::later::Place;
+use crate::files::allocate_mode;
 use crate::page_cache::{DirectWrite, PAGE_BYTES, READ_HOLDS, WRITE_HOLDS};
 use crate::settings::Mode;
 
@@ -50,7 +50,7 @@ enum Way {
 /// A WRITE without its bytes.
 #[derive(Debug, Clone, Copy)]
 struct Write {
-    node: INodeNo,
+    node: u64,
     offset: u64,
     length: u64,
     way: Way,
@@ -67,49 +67,48 @@ impl Write {
     }
 }
 
+/// What FALLOCATE and COPY_FILE_RANGE have in common.
+#[derive(Debug)]
+struct Change {
+    file: InodeNumber,
+    offset: u64,
+    length: u64,
+    /// The caller may not use what is reserved, and nothing else is left.
+    bound: bool,
+    /// Pages to drop before.
+    tail: Option<Range<u64>>,
+}
+
 /// How many bytes were written; a direct WRITE is still in progress.
 type Wrote = (usize, Option<DirectWrite>);
 
 impl Door {
-    pub(crate) fn read(self: &Arc<Self>, node: INodeNo, offset: u64, size: u32, owner: Option<LockOwner>, reply: ReplyData) {
+    pub(crate) fn read(self: &Arc<Self>, node: u64, offset: u64, size: u32, is_direct: bool, reply: Reply<'_>) {
         let (file, size) = (inode(node), size.min(self.request_bytes_max));
         let bytes = offset..offset.saturating_add(size.into());
-        if owner.is_none() {
-            self.page_cache.note(file, bytes, READ_HOLDS); // [PC1]
-        } else if let Some(behind) = self.cached_behind_the_end(file, bytes.end)
-            && let Some(place) = self.places.take()
-        {
-            let door = Arc::clone(self);
-            return self.pages.push(move || {
-                door.kernel.drop_pages(file, behind); // [DR2]
-                let mut bytes = vec![0; size as usize];
-                match door.fs.read_with(file, offset, &mut bytes, ReadOptions::default()) {
-                    Ok(length) => reply.data(&bytes[..length]),
-                    Err(error) => reply.error(door.failed("read", node, &error)),
-                }
-                drop(place);
-            });
+        if is_direct {
+            let behind = self.cached_behind_the_end(file, bytes.end);
+            return self.after_drop(file, behind, reply, move |door, reply| door.read_now(node, offset, size, reply)); // [DR2]
         }
-        let options = ReadOptions { keep_pages: self.may_come_back(file, size) };
+        self.page_cache.note(file, bytes, READ_HOLDS); // [PC1]
+        self.read_now(node, offset, size, reply);
+    }
+
+    fn read_now(&self, node: u64, offset: u64, size: u32, reply: Reply<'_>) {
+        let options = ReadOptions { keep_pages: self.may_come_back(inode(node), size) };
         reply.fill(size as usize, |buffer| {
-            self.fs.read_with(file, offset, buffer, options).map_err(|error| self.failed("read", node, &error))
+            self.fs.read_with(inode(node), offset, buffer, options).map_err(|error| self.failed("read", node, &error))
         });
     }
 
-    pub(crate) fn write(
-        self: &Arc<Self>,
-        request: &Request,
-        (node, offset, data): (INodeNo, u64, &[u8]),
-        flags: WriteFlags,
-        owner: Option<LockOwner>,
-        reply: ReplyWrite,
-    ) {
-        let way = match owner {
-            _ if flags.contains(WriteFlags::FUSE_WRITE_CACHE) => Way::FromCache,
+    pub(crate) fn write(self: &Arc<Self>, request: &Request<'_>, given: &wire::Write<'_>, reply: Reply<'_>) {
+        let (node, offset, data) = (request.node, given.offset, given.data);
+        let way = match given.lock_owner {
+            _ if given.from_cache => Way::FromCache,
             Some(_) => Way::Direct,
             None => Way::Through,
         };
-        let options = write_options(self.mode, flags);
+        let options = write_options(self.mode, given);
         // Of bytes from the cache the writer is not known. What they take was asked when they came there, by other requests.
         let by_writer = way != Way::FromCache;
         let write = Write {
@@ -122,28 +121,28 @@ impl Door {
             kill_set_group_id: by_writer && options.kill_set_id && self.loses_set_group_id(request, inode(node)).unwrap_or(false),
         };
         let held = self.begin(&write);
-        if let Some(tail) = self.tail_before(&write, held.as_ref())
-            && let Some(place) = self.places.take()
-        {
-            let (door, data) = (Arc::clone(self), data.to_vec());
-            return self.pages.push(move || {
-                door.kernel.drop_pages(inode(node), tail); // [DR4]
-                door.write_now(write, held, &data, Some(place), reply);
-            });
+        match self.park_for(self.tail_before(&write, held.as_ref()), reply) {
+            Err(reply) => self.write_now(write, held, data, reply),
+            Ok((tail, parked)) => {
+                let (door, data) = (Arc::clone(self), data.to_vec());
+                self.pages.push(move || {
+                    door.kernel.drop_pages(inode(node), tail); // [DR4]
+                    parked.finish(|reply| door.write_now(write, held, &data, reply));
+                });
+            }
         }
-        self.write_now(write, held, data, None, reply);
     }
 
-    fn write_now(self: &Arc<Self>, write: Write, held: Option<DirectWrite>, data: &[u8], place: Option<Place>, reply: ReplyWrite) {
+    fn write_now(self: &Arc<Self>, write: Write, held: Option<DirectWrite>, data: &[u8], reply: Reply<'_>) {
         let first = self.put(&write, data).map(|written| (written, held));
         let again = || {
             let data = data.to_vec();
-            move |door: &Door| {
+            move |door: &Self| {
                 let held = door.begin(&write);
                 door.put(&write, &data).map(|written| (written, held))
             }
         };
-        self.or_with_returned_space(first, place, again, move |door, result, place| door.wrote(&write, result, place, reply));
+        self.or_with_returned_space(first, again, reply, move |door, result, reply| door.wrote(&write, result, reply));
     }
 
     /// Begins a direct WRITE ([PC3]).
@@ -181,10 +180,10 @@ impl Door {
         Ok(data.len())
     }
 
-    fn wrote(self: &Arc<Self>, write: &Write, result: Result<Wrote>, place: Option<Place>, reply: ReplyWrite) {
+    fn wrote(self: &Arc<Self>, write: &Write, result: Result<Wrote>, reply: Reply<'_>) {
         let (file, bytes) = (inode(write.node), write.bytes());
         let (written, held) = match result {
-            Ok(wrote) => wrote,
+            Ok((written, held)) => (written as u32, held),
             Err(error) => {
                 if write.way == Way::FromCache {
                     self.lost(write, &error);
@@ -192,22 +191,23 @@ impl Door {
                 return reply.error(self.failed("write", write.node, &error));
             }
         };
-        let Some(held) = held.filter(DirectWrite::must_drop) else { return reply.written(written as u32) };
+        let Some(held) = held.filter(DirectWrite::must_drop) else { return reply.written(written) };
         let door = Arc::clone(self);
-        let Some(place) = place.or_else(|| self.places.take()) else {
-            // All places are taken ([LT3] of `later.rs`): acknowledged before the pages are dropped, which stay known until then.
-            self.pages.push(move || {
-                door.kernel.drop_pages(file, bytes);
+        match reply.try_park() {
+            Ok(parked) => self.pages.push(move || {
+                door.kernel.drop_pages(file, bytes); // [PC2]
                 drop(held);
-            });
-            return reply.written(written as u32);
-        };
-        self.pages.push(move || {
-            door.kernel.drop_pages(file, bytes); // [PC2]
-            drop(held);
-            reply.written(written as u32);
-            drop(place);
-        });
+                parked.finish(|reply| reply.written(written));
+            }),
+            Err(reply) => {
+                // [LT3] of `later.rs`: acknowledged before the pages are dropped, which stay known until then.
+                self.pages.push(move || {
+                    door.kernel.drop_pages(file, bytes);
+                    drop(held);
+                });
+                reply.written(written);
+            }
+        }
     }
 
     /// Bytes of the write-back cache could not be written ([DR6]).
@@ -250,75 +250,57 @@ impl Door {
         if self.caches_writes() { Some(first..END_OF_FILES) } else { (first < size).then(|| first..first + PAGE_BYTES) }
     }
 
-    pub(crate) fn allocate(
-        self: &Arc<Self>,
-        request: &Request,
-        node: INodeNo,
-        (offset, length): (u64, u64),
-        mode: AllocateMode,
-        reply: ReplyEmpty,
-    ) {
-        let file = inode(node);
+    pub(crate) fn allocate(self: &Arc<Self>, request: &Request<'_>, (offset, length): (u64, u64), mode: u32, reply: Reply<'_>) {
+        // One mode is not there, not all of them: EOPNOTSUPP, where ENOSYS would end all.
+        let Some(mode) = allocate_mode(mode) else { return reply.error(Errno::EOPNOTSUPP) };
+        let (node, file) = (request.node, inode(request.node));
         let bound = mode != AllocateMode::Punch && self.is_bound_by_reserve(request);
         let grows = matches!(mode, AllocateMode::Allocate { keep_size: false } | AllocateMode::Zero { keep_size: false });
         let tail = if grows { self.tail_before_growth(file, offset.saturating_add(length)) } else { None };
-        self.after_drop(file, tail, move |door, place| {
-            let allocate = move |door: &Door| {
-                if bound {
-                    door.leaves_reserve(file, offset, length)?;
-                }
-                door.fs.allocate(file, offset, length, mode)
-            };
-            let first = allocate(door);
-            door.or_with_returned_space(
-                first,
-                place,
-                || allocate,
-                move |door, result, place| {
-                    door.reply_empty("fallocate", node, result, reply);
-                    drop(place);
-                },
-            );
-        });
+        let allocate = move |door: &Self| door.fs.allocate(file, offset, length, mode);
+        let change = Change { file, offset, length, bound, tail };
+        self.change(change, allocate, reply, move |door, result, reply| door.reply_empty("fallocate", node, result, reply));
     }
 
     /// The kernel has written both files back from the start of their ranges on, and drops what it holds of the target. One request copies a
     /// bounded part, so that a caller can be ended; every caller has to go on after a short copy anyway.
-    pub(crate) fn copy(
-        self: &Arc<Self>,
-        request: &Request,
-        (from, from_offset): (INodeNo, u64),
-        (to, to_offset): (INodeNo, u64),
-        length: u64,
-        reply: ReplyWrite,
-    ) {
-        let length = match self.whole_pages((inode(from), from_offset), (inode(to), to_offset), length.min(COPY_BYTES_MAX)) {
+    pub(crate) fn copy(self: &Arc<Self>, request: &Request<'_>, copy: &CopyFileRange, reply: Reply<'_>) {
+        if copy.flags != 0 {
+            return reply.error(Errno::EINVAL);
+        }
+        let (from, from_offset) = (inode(request.node), copy.offset);
+        let (node, file, offset) = (copy.target, inode(copy.target), copy.target_offset);
+        let length = match self.whole_pages((from, from_offset), (file, offset), copy.length.min(COPY_BYTES_MAX)) {
             Ok(Some(length)) => length,
             Ok(None) => return reply.error(Errno::EXDEV), // [DR5]
-            Err(error) => return reply.error(self.failed("copy_file_range", to, &error)),
+            Err(error) => return reply.error(self.failed("copy_file_range", node, &error)),
         };
-        let (file, bound) = (inode(to), self.is_bound_by_reserve(request));
-        let tail = if self.fs.size(file).is_ok_and(|size| to_offset > size) { self.tail_before_growth(file, to_offset) } else { None };
-        self.after_drop(file, tail, move |door, place| {
-            let copy = move |door: &Door| {
-                if bound {
-                    door.leaves_reserve(file, to_offset, length)?;
-                }
-                door.fs.copy_range((inode(from), from_offset), (file, to_offset), length, WriteOptions::default())
-            };
-            let first = copy(door);
-            door.or_with_returned_space(
-                first,
-                place,
-                || copy,
-                move |door, result, place| {
-                    match result {
-                        Ok(copied) => reply.written(copied as u32),
-                        Err(error) => reply.error(door.failed("copy_file_range", to, &error)),
-                    }
-                    drop(place);
-                },
-            );
+        let bound = self.is_bound_by_reserve(request);
+        let tail = if self.fs.size(file).is_ok_and(|size| offset > size) { self.tail_before_growth(file, offset) } else { None };
+        let copy = move |door: &Self| door.fs.copy_range((from, from_offset), (file, offset), length, WriteOptions::default());
+        let change = Change { file, offset, length, bound, tail };
+        self.change(change, copy, reply, move |door, result, reply| match result {
+            Ok(copied) => reply.copied(copied),
+            Err(error) => reply.error(door.failed("copy_file_range", node, &error)),
+        });
+    }
+
+    /// Changes a range of a file: pages are dropped before, what is reserved is kept, and where space comes back the change is tried again.
+    fn change<T: Send + 'static>(
+        self: &Arc<Self>,
+        Change { file, offset, length, bound, tail }: Change,
+        change: impl Fn(&Self) -> Result<T> + Copy + Send + 'static,
+        reply: Reply<'_>,
+        finish: impl FnOnce(&Arc<Self>, Result<T>, Reply<'_>) + Send + 'static,
+    ) {
+        let change = move |door: &Self| {
+            if bound {
+                door.leaves_reserve(file, offset, length)?;
+            }
+            change(door)
+        };
+        self.after_drop(file, tail, reply, move |door, reply| {
+            door.or_with_returned_space(change(door), || change, reply, finish);
         });
     }
 
@@ -356,35 +338,46 @@ impl Door {
         self: &Arc<Self>,
         file: InodeNumber,
         pages: Option<Range<u64>>,
-        go_on: impl FnOnce(&Arc<Self>, Option<Place>) + Send + 'static,
+        reply: Reply<'_>,
+        go_on: impl FnOnce(&Arc<Self>, Reply<'_>) + Send + 'static,
     ) {
-        match pages.and_then(|pages| Some((pages, self.places.take()?))) {
-            None => go_on(self, None),
-            Some((pages, place)) => {
+        match self.park_for(pages, reply) {
+            Err(reply) => go_on(self, reply),
+            Ok((pages, parked)) => {
                 let door = Arc::clone(self);
                 self.pages.push(move || {
                     door.kernel.drop_pages(file, pages);
-                    go_on(&door, Some(place));
+                    parked.finish(|reply| go_on(&door, reply));
                 });
             }
         }
     }
 
+    /// Parks a reply where it has to wait for pages; an error is a reply that goes on at once ([LT3] of `later.rs`).
+    fn park_for<'r>(&self, pages: Option<Range<u64>>, reply: Reply<'r>) -> std::result::Result<(Range<u64>, ParkedReply), Reply<'r>> {
+        match pages {
+            None => Err(reply),
+            Some(pages) => reply.try_park().map(|parked| (pages, parked)),
+        }
+    }
+
     /// Replies to a SETATTR that may have made a file grow from a size ([DR4]).
-    pub(crate) fn reply_resized(self: &Arc<Self>, before: Option<u64>, attributes: Attributes, reply: ReplyAttr) {
+    pub(crate) fn reply_resized(self: &Arc<Self>, before: Option<u64>, attributes: Attributes, reply: Reply<'_>) {
         // Where the kernel's end may lie behind the daemon's, nobody but the kernel knows where bytes behind it begin.
         let tail = before.filter(|_| !self.caches_writes()).and_then(|size| {
             let end = attributes.size.min(size.next_multiple_of(PAGE_BYTES));
             (end > size).then_some(size..end)
         });
-        match tail.and_then(|tail| Some((tail, self.places.take()?))) {
-            None => reply.attr(&self.valid_after_setattr(&attributes), &file_attr(&attributes)),
-            Some((tail, place)) => {
+        let told = |door: &Self, attributes: &Attributes, reply: Reply<'_>| {
+            reply.attributes(&shown(attributes), door.valid_after_setattr(attributes));
+        };
+        match self.park_for(tail, reply) {
+            Err(reply) => told(self, &attributes, reply),
+            Ok((tail, parked)) => {
                 let door = Arc::clone(self);
                 self.pages.push(move || {
                     door.kernel.put_zeros(attributes.inode, tail);
-                    reply.attr(&door.valid_after_setattr(&attributes), &file_attr(&attributes));
-                    drop(place);
+                    parked.finish(|reply| told(&door, &attributes, reply));
                 });
             }
         }
@@ -396,7 +389,7 @@ impl Door {
     }
 
     /// Whether a change of a file by this caller takes a set-group-id bit away that an executable file would lose anyway.
-    pub(crate) fn loses_set_group_id(&self, request: &Request, file: InodeNumber) -> Result<bool> {
+    pub(crate) fn loses_set_group_id(&self, request: &Request<'_>, file: InodeNumber) -> Result<bool> {
         let attributes = self.fs.attributes(file)?;
         let kept_for_its_group = attributes.mode & 0o2010 == 0o2000;
         Ok(kept_for_its_group && !Caller::of(request).is_in_group(attributes.gid))
@@ -410,14 +403,13 @@ fn page_of(offset: u64) -> u64 {
 /// What a WRITE does beside the bytes. Pages that come late from the cache carry some opener's flags, not the writer's. With the
 /// write-back cache the kernel sends the times itself (RULES R20); without it late pages come from mappings, and their times are the
 /// file system's affair.
-fn write_options(mode: Mode, flags: WriteFlags) -> WriteOptions {
-    let from_cache = flags.contains(WriteFlags::FUSE_WRITE_CACHE);
+fn write_options(mode: Mode, given: &wire::Write<'_>) -> WriteOptions {
     WriteOptions {
-        keep_times: from_cache && mode == Mode::Relaxed,
+        keep_times: given.from_cache && mode == Mode::Relaxed,
         append: false, // [DR1]
-        kill_set_id: flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID),
+        kill_set_id: given.kill_suidgid,
         // Buffered and mapped pages alike come back whole, however little of them has changed (ByteFS §4.6).
-        compare: from_cache,
+        compare: given.from_cache,
     }
 }
 
@@ -427,12 +419,21 @@ mod tests {
 
     #[test]
     fn late_pages_change_no_times_with_the_write_back_cache() {
-        let late = write_options(Mode::Relaxed, WriteFlags::FUSE_WRITE_CACHE);
+        let write = |from_cache, kill_suidgid| wire::Write {
+            handle: 0,
+            offset: 0,
+            data: &[],
+            flags: 0,
+            from_cache,
+            kill_suidgid,
+            lock_owner: None,
+        };
+        let late = write_options(Mode::Relaxed, &write(true, false));
         assert!(late.keep_times && late.compare);
-        let mapped = write_options(Mode::Strict, WriteFlags::FUSE_WRITE_CACHE);
+        let mapped = write_options(Mode::Strict, &write(true, false));
         assert!(!mapped.keep_times && mapped.compare);
-        let direct = write_options(Mode::Relaxed, WriteFlags::empty());
+        let direct = write_options(Mode::Relaxed, &write(false, false));
         assert!(!direct.keep_times && !direct.compare);
-        assert!(write_options(Mode::Strict, WriteFlags::FUSE_WRITE_KILL_SUIDGID).kill_set_id);
+        assert!(write_options(Mode::Strict, &write(false, true)).kill_set_id);
     }
 }

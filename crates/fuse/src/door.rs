@@ -1,5 +1,5 @@
-//! What the door holds: the file system, how replies are made, and what is agreed with the kernel at the start. The operations themselves
-//! are in `operations.rs`, each a translation of one request into one call of the file system.
+//! What the door holds: the file system, how replies are made, and what is agreed with the kernel at the start. Which request is which
+//! operation is in `operations.rs`; each is a translation of one request into one call of the file system.
 //!
 //! [DO1] The daemon is the only writer of the device, so the kernel may keep entries and attributes, absent names too ([`VALID`]). Only the
 //!       space that a file takes changes behind its back, while it writes back what it holds ([`VALID_WHILE_WRITTEN`]).
@@ -15,22 +15,20 @@
 //!       the size or the owner, whoever makes it. Whether set-group-id of a file goes that its group may not execute depends on the
 //!       caller's groups, which the kernel has asked before that SETATTR and does not tell: the daemon asks for them again.
 
-use std::ffi::OsStr;
 use std::io;
-use std::os::unix::ffi::OsStrExt;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use fuser::{Errno, FopenFlags, Generation, INodeNo, KernelConfig, ReplyEntry, Request};
 use tandemfs_format::InodeNumber;
 use tandemfs_format::inode::file_type;
-use tandemfs_fs::{Attributes, Error, FileSystem, NewInode, Result};
+use tandemfs_fs::{Attributes, Error, FileSystem, Result};
+use tandemfs_wire::{Entry, Errno, OpenFlags, Reply, Wanted};
 
-use crate::attributes::{file_attr, inode, placeholder};
+use crate::attributes::{inode, shown};
 use crate::errno::{errno, is_failure};
 use crate::kernel::Kernel;
-use crate::later::{Later, Places};
-use crate::negotiation::negotiate;
+use crate::later::Later;
+use crate::negotiation::wanted;
 use crate::page_cache::PageCache;
 use crate::reserve::Reserve;
 use crate::returning_space::Forgets;
@@ -49,7 +47,6 @@ const LOW_SPACE_BYTES: u64 = 64 << 20;
 const PATH_HOLDS: Duration = Duration::from_secs(1);
 /// Longest READ whose pages are copied in strict mode.
 const KEPT_BYTES_MAX: u32 = 128 << 10;
-const SET_GID: u16 = 0o2000;
 /// Set-user-id and set-group-id.
 const SET_ID: u16 = 0o6000;
 
@@ -71,8 +68,6 @@ pub(crate) struct Door {
     pub(crate) pages: Later,
     /// What waits for space.
     pub(crate) space: Later,
-    /// For requests that wait for one of the two.
-    pub(crate) places: Places,
     /// Of whom the last line in the log was, and the path that it had: a program that meets damage often must not make each line dear.
     pub(crate) logged: Mutex<Option<(InodeNumber, String, Instant)>>,
 }
@@ -92,25 +87,39 @@ impl Door {
             kernel: Kernel::default(),
             pages: Later::start("pages")?,
             space: Later::start("space")?,
-            places: Places::default(),
             logged: Mutex::default(),
         })
     }
 
-    /// Agrees on sizes and abilities with the kernel.
-    pub(crate) fn negotiate(&self, config: &mut KernelConfig) {
+    /// What is to be agreed on with the kernel.
+    pub(crate) fn wanted(&self) -> Wanted {
         let write_back = self.mode == Mode::Relaxed && !self.read_only;
-        negotiate(config, write_back, self.attributes, self.request_bytes_max);
+        wanted(write_back, self.attributes, self.request_bytes_max)
     }
 
     /// Replies with an entry ([DO2]).
-    pub(crate) fn reply_entry(&self, operation: &'static str, parent: INodeNo, result: Result<Attributes>, reply: ReplyEntry) {
+    pub(crate) fn reply_entry(&self, operation: &'static str, parent: u64, result: Result<Attributes>, reply: Reply<'_>) {
         match result.and_then(|attributes| self.remember(attributes)) {
-            Ok(attributes) => {
-                let generation = Generation(attributes.generation.into());
-                reply.entry_with_ttls(&self.valid(&attributes), &VALID, &file_attr(&attributes), generation);
-            }
+            Ok(attributes) => reply.entry(&self.entry(&attributes)),
             Err(error) => reply.error(self.failed(operation, parent, &error)),
+        }
+    }
+
+    /// An inode that is held for the kernel, under a name.
+    pub(crate) fn entry(&self, attributes: &Attributes) -> Entry {
+        Entry {
+            node: attributes.inode.get(),
+            generation: attributes.generation.into(),
+            entry_valid: VALID,
+            attributes_valid: self.valid(attributes),
+            attributes: shown(attributes),
+        }
+    }
+
+    pub(crate) fn reply_empty(&self, operation: &'static str, node: u64, result: Result<()>, reply: Reply<'_>) {
+        match result {
+            Ok(()) => reply.ok(),
+            Err(error) => reply.error(self.failed(operation, node, &error)),
         }
     }
 
@@ -143,8 +152,8 @@ impl Door {
     }
 
     /// Whether an opener with these flags writes behind the write-back cache.
-    pub(crate) fn writes_behind(&self, flags: i32) -> bool {
-        self.mode == Mode::Relaxed && flags & libc::O_ACCMODE != libc::O_RDONLY
+    pub(crate) fn writes_behind(&self, flags: u32) -> bool {
+        self.mode == Mode::Relaxed && flags.cast_signed() & libc::O_ACCMODE != libc::O_RDONLY
     }
 
     /// Whether pages that the kernel reads now may come back changed (RULES R20): in relaxed mode those of files that are open for writing. In
@@ -157,13 +166,8 @@ impl Door {
         }
     }
 
-    /// Replies that there is no such name, and that the kernel may keep that ([DO1]).
-    pub(crate) fn reply_absent(reply: ReplyEntry) {
-        reply.entry(&VALID, &placeholder(0, file_type::REGULAR), Generation(0));
-    }
-
     /// The number for the kernel; what a person should know of goes to the log as well.
-    pub(crate) fn failed(&self, operation: &'static str, node: INodeNo, error: &Error) -> Errno {
+    pub(crate) fn failed(&self, operation: &'static str, node: u64, error: &Error) -> Errno {
         if is_failure(error) {
             let asked = inode(node);
             let about = match error {
@@ -188,41 +192,13 @@ impl Door {
         path
     }
 
-    /// Makes an inode and its name, with permissions that the umask cuts unless the directory says what they are.
-    pub(crate) fn create(
-        &self,
-        request: &Request,
-        parent: INodeNo,
-        name: &OsStr,
-        (mode, umask): (u16, u16),
-        rdev: u32,
-        target: &[u8],
-    ) -> Result<Attributes> {
-        self.fs.create_under_umask(inode(parent), name.as_bytes(), &self.new_inode(request, parent, mode, rdev, target)?, umask)
-    }
-
-    /// What a new inode is given. In a directory with the set-group-id bit it gets the directory's group, and a directory the bit.
-    pub(crate) fn new_inode<'t>(&self, request: &Request, parent: INodeNo, mode: u16, rdev: u32, target: &'t [u8]) -> Result<NewInode<'t>> {
-        self.leaves_reserve_to_names(request)?;
-        let directory = self.fs.attributes(inode(parent))?;
-        let inherits = directory.mode & SET_GID != 0;
-        let is_directory = mode & file_type::MASK == file_type::DIRECTORY;
-        Ok(NewInode {
-            mode: if inherits && is_directory { mode | SET_GID } else { mode },
-            uid: request.uid(),
-            gid: if inherits { directory.gid } else { request.gid() },
-            rdev,
-            target,
-        })
-    }
-
     /// How a file is opened.
-    pub(crate) fn open_flags(&self) -> FopenFlags {
+    pub(crate) fn open_flags(&self) -> OpenFlags {
         match self.mode {
             // One write = one request (RULES R19); other writers of the same file need not wait in the kernel.
-            Mode::StrictAtomic => FopenFlags::FOPEN_DIRECT_IO | FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES,
-            Mode::Relaxed if !self.read_only && self.space_is_low() => FopenFlags::FOPEN_DIRECT_IO | FopenFlags::FOPEN_KEEP_CACHE,
-            Mode::Relaxed | Mode::Strict => FopenFlags::FOPEN_KEEP_CACHE,
+            Mode::StrictAtomic => OpenFlags::DIRECT_IO | OpenFlags::PARALLEL_DIRECT_WRITES,
+            Mode::Relaxed if !self.read_only && self.space_is_low() => OpenFlags::DIRECT_IO | OpenFlags::KEEP_CACHE,
+            Mode::Relaxed | Mode::Strict => OpenFlags::KEEP_CACHE,
         }
     }
 

@@ -1,8 +1,8 @@
 //! The errno of each reason. Errno exists only in doors; this is the only place of this one.
 
-use fuser::Errno;
 use tandemfs_device::DeviceError;
 use tandemfs_fs::Error;
+use tandemfs_wire::Errno;
 
 /// What the kernel is told. One `match` without `_`: a new reason does not compile until it is given a number here.
 pub(crate) fn errno(error: &Error) -> Errno {
@@ -16,7 +16,7 @@ pub(crate) fn errno(error: &Error) -> Errno {
         Error::InvalidName | Error::InvalidArgument(_) | Error::IntoItself | Error::Label => Errno::EINVAL,
         Error::TooManyLinks => Errno::EMLINK,
         Error::NotPermitted => Errno::EPERM,
-        Error::NoData => Errno::from_i32(libc::ENODATA),
+        Error::NoData => Errno::ENODATA,
         Error::AttributeNameLength => Errno::ERANGE,
         Error::AttributeTooLarge => Errno::E2BIG,
         Error::NotSupported(_) => Errno::EOPNOTSUPP,
@@ -28,7 +28,7 @@ pub(crate) fn errno(error: &Error) -> Errno {
         Error::Stopped { .. } => Errno::EIO,
         Error::Stale(_) => Errno::ESTALE,
         // "Structure needs cleaning", as other file systems say where check has work to do.
-        Error::Damaged { .. } => Errno::from_i32(libc::EUCLEAN),
+        Error::Damaged { .. } => Errno::new(libc::EUCLEAN),
         Error::DamagedData { .. } => Errno::EIO,
         Error::Device(device) => device_errno(device),
         // Reasons not to mount. They never reach a mounted file system.

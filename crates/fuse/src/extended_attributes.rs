@@ -1,7 +1,8 @@
 //! Extended attributes for the kernel: sizes first, then bytes; names as `listxattr` has them.
 
-use fuser::{Errno, INodeNo, ReplyXattr, Request};
+use tandemfs_format::InodeNumber;
 use tandemfs_fs::{Error, Result, SetAttributeMode, SetExtendedAttribute};
+use tandemfs_wire::{Errno, Operation, Reply, Request};
 
 use crate::attributes::inode;
 use crate::caller::Caller;
@@ -12,21 +13,52 @@ const TRUSTED: &[u8] = b"trusted.";
 const SET_GID: u16 = 0o2000;
 
 impl Door {
-    /// Replies with bytes: with their number where the caller has no room at all, `ERANGE` where it has too little.
-    pub(crate) fn reply_bytes(&self, operation: &'static str, node: INodeNo, size: u32, result: Result<Vec<u8>>, reply: ReplyXattr) {
+    /// Serves GETXATTR, LISTXATTR, SETXATTR and REMOVEXATTR.
+    pub(crate) fn serve_extended_attribute(&self, request: &Request<'_>, reply: Reply<'_>) {
+        if !self.attributes {
+            return reply.error(Errno::ENOSYS); // and the kernel asks no more
+        }
+        let (node, file) = (request.node, inode(request.node));
+        match request.operation {
+            Operation::Getxattr { name, size } => self.reply_bytes("getxattr", node, size, self.fs.extended_attribute(file, name), reply),
+            Operation::Listxattr { size } => self.reply_bytes("listxattr", node, size, self.attribute_names(request), reply),
+            Operation::Setxattr { name, value, flags, .. } => {
+                let set = || self.set_attribute(request, name, value, flags);
+                let allowed = self.leaves_reserve_to_names(request);
+                let result = allowed.and_then(|()| self.telling_of_space(file, set));
+                self.reply_empty("setxattr", node, result, reply);
+            }
+            Operation::Removexattr { name } => {
+                let remove = || self.fs.remove_extended_attribute(file, name);
+                self.reply_empty("removexattr", node, self.telling_of_space(file, remove), reply);
+            }
+            _ => reply.error(Errno::ENOSYS),
+        }
+    }
+
+    /// Replies with bytes, or with their number where the caller has no room at all.
+    fn reply_bytes(&self, operation: &'static str, node: u64, size: u32, result: Result<Vec<u8>>, reply: Reply<'_>) {
         match result {
-            Ok(bytes) if size == 0 => reply.size(bytes.len() as u32),
-            Ok(bytes) if bytes.len() > size as usize => reply.error(Errno::ERANGE),
-            Ok(bytes) => reply.data(&bytes),
+            Ok(bytes) => reply.xattr(size, &bytes),
             Err(error) => reply.error(self.failed(operation, node, &error)),
         }
     }
 
+    /// Runs what may change the space that an inode takes without the kernel's noticing.
+    fn telling_of_space(&self, file: InodeNumber, change: impl FnOnce() -> Result<()>) -> Result<()> {
+        let before = self.fs.space_512(file)?;
+        change()?;
+        if self.fs.space_512(file)? != before {
+            self.kernel.drop_attributes(file);
+        }
+        Ok(())
+    }
+
     /// The names of a file's attributes, each with a NUL. Those of `trusted.` are for callers that may read them, which the kernel checks
     /// when it reads and leaves to the file system when it lists.
-    pub(crate) fn attribute_names(&self, request: &Request, node: INodeNo) -> Result<Vec<u8>> {
+    fn attribute_names(&self, request: &Request<'_>) -> Result<Vec<u8>> {
         let (mut names, mut trusted) = (Vec::new(), Vec::new());
-        self.fs.extended_attributes(inode(node), &mut |name, _| {
+        self.fs.extended_attributes(inode(request.node), &mut |name, _| {
             let list = if name.starts_with(TRUSTED) { &mut trusted } else { &mut names };
             list.extend_from_slice(name);
             list.push(0);
@@ -38,18 +70,19 @@ impl Door {
     }
 
     /// Sets an attribute with the flags of setxattr(2).
-    pub(crate) fn set_attribute(&self, request: &Request, node: INodeNo, name: &[u8], value: &[u8], flags: i32) -> Result<()> {
+    fn set_attribute(&self, request: &Request<'_>, name: &[u8], value: &[u8], flags: u32) -> Result<()> {
+        let (file, flags) = (inode(request.node), flags.cast_signed());
         let mode = match (flags & libc::XATTR_CREATE != 0, flags & libc::XATTR_REPLACE != 0) {
             (false, false) => SetAttributeMode::Any,
             (true, false) => SetAttributeMode::Create,
             (false, true) => SetAttributeMode::Replace,
             // It must be there and must not.
-            (true, true) => return self.fs.extended_attribute(inode(node), name).and(Err(Error::Exists)),
+            (true, true) => return self.fs.extended_attribute(file, name).and(Err(Error::Exists)),
         };
         let kill_set_group_id = name == ACCESS_LIST && {
-            let attributes = self.fs.attributes(inode(node))?;
+            let attributes = self.fs.attributes(file)?;
             attributes.mode & SET_GID != 0 && !Caller::of(request).is_in_group(attributes.gid)
         };
-        self.fs.set_extended_attribute(inode(node), name, value, SetExtendedAttribute { mode, kill_set_group_id })
+        self.fs.set_extended_attribute(file, name, value, SetExtendedAttribute { mode, kill_set_group_id })
     }
 }

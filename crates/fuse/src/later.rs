@@ -4,18 +4,14 @@
 //! [LT1] The kernel locks a page while a READ or WRITE of it is under way. A notification that needs the page waits for that lock, and so for
 //!       another request of this mount. It is sent by a thread that serves no requests, so that some thread can always serve that one.
 //! [LT2] One thread sends what concerns pages, one after the other: a later job begins when all earlier ones have ended.
-//! [LT3] Over io_uring a request that waits keeps the thread that took it. No more than [`WAITING_MAX_OVER_RING`] may wait, fewer than a
-//!       queue has threads; a request that finds no place says so, and its work goes on without it.
+//! [LT3] A request whose answer waits is parked, so no thread waits with it. Over io_uring it keeps an entry of the kernel's queue, and some
+//!       entries are kept back for the requests that it waits for ([UR6] of `wire/src/ring.rs`): where only those are left it is not parked,
+//!       and its work goes on without what it should have waited for.
 
 use std::io;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::mpsc::{Sender, channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
 use std::thread::JoinHandle;
-
-/// Requests over io_uring that may wait at a time ([LT3]); below `RING_THREADS_PER_CPU` of `settings.rs`, with room for those that serve.
-pub(crate) const WAITING_MAX_OVER_RING: usize = 10;
-const _: () = assert!(WAITING_MAX_OVER_RING < crate::settings::RING_THREADS_PER_CPU, "[LT3]");
 
 type Job = Box<dyn FnOnce() + Send>;
 
@@ -49,43 +45,10 @@ impl Later {
     }
 }
 
-/// Places for requests that wait ([LT3]).
-#[derive(Debug)]
-pub(crate) struct Places {
-    taken: Arc<AtomicUsize>,
-    max: AtomicUsize,
-}
-
-impl Default for Places {
-    fn default() -> Self {
-        Self { taken: Arc::default(), max: AtomicUsize::new(usize::MAX) }
-    }
-}
-
-/// A place, until it is dropped.
-#[derive(Debug)]
-pub(crate) struct Place(Arc<AtomicUsize>);
-
-impl Places {
-    /// Before the first request.
-    pub(crate) fn limit(&self, max: usize) {
-        self.max.store(max, Relaxed);
-    }
-
-    pub(crate) fn take(&self) -> Option<Place> {
-        let one_more = |taken: usize| (taken < self.max.load(Relaxed)).then_some(taken + 1);
-        self.taken.fetch_update(Relaxed, Relaxed, one_more).ok().map(|_| Place(Arc::clone(&self.taken)))
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Relaxed);
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
 
     #[test]
@@ -99,15 +62,5 @@ mod tests {
         later.stop();
         assert_eq!(*ran.lock().expect("no panic"), (0..100).collect::<Vec<_>>());
         later.push(|| panic!("nothing runs after the end"));
-    }
-
-    #[test]
-    fn places_are_given_back() {
-        let places = Places::default();
-        places.limit(2);
-        let (one, two) = (places.take(), places.take());
-        assert!(one.is_some() && two.is_some() && places.take().is_none());
-        drop(one);
-        assert!(places.take().is_some());
     }
 }

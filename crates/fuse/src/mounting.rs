@@ -1,24 +1,15 @@
-//! Mounting and unmounting. Done here and not by fuser, which in version 0.18 unmounts the path once more after somebody else has
-//! unmounted it (and so whatever was mounted below), and says little when it fails.
+//! How a TandemFS is mounted, and what users are told where it cannot be. The mounting itself is `tandemfs-wire`'s.
 
-use std::ffi::CString;
-use std::fs::{self, File};
-use std::io::{self, IoSliceMut, Read};
-use std::mem::MaybeUninit;
-use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::fs::MetadataExt;
-use std::os::unix::net::UnixStream;
+use std::io;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 
-use rustix::mount::{MountFlags, UnmountFlags};
-use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
+use rustix::mount::MountFlags;
+pub use tandemfs_wire::Unmount;
+use tandemfs_wire::{self as wire, MountGuard, MountOptions};
 
-use crate::mounts::FILE_SYSTEM_TYPE;
+use crate::mounts::SUBTYPE;
 use crate::settings::MountSettings;
-
-const DEV_FUSE: &str = "/dev/fuse";
-const HELPER: &str = "fusermount3";
 
 /// Why nothing was mounted or unmounted.
 #[derive(Debug, thiserror::Error)]
@@ -53,7 +44,7 @@ pub enum MountError {
         source: io::Error,
     },
     /// An ordinary user without the helper.
-    #[error("only root may mount without {HELPER}; install the package fuse3, or mount as root")]
+    #[error("only root may mount without fusermount3; install the package fuse3, or mount as root")]
     NoHelper,
     /// The helper refused.
     #[error("{message}")]
@@ -61,17 +52,25 @@ pub enum MountError {
         /// What it said.
         message: String,
     },
-    /// mount(2) failed.
-    #[error("{}: mount failed: {source}", path.display())]
+    /// The kernel refused the mount.
+    #[error("{}: mount failed: {source}{}", path.display(), if reason.is_empty() { String::new() } else { format!(" ({reason})") })]
     Mount {
         /// The mountpoint.
         path: PathBuf,
         /// What the kernel said.
         source: io::Error,
+        /// And said in words, if it did.
+        reason: String,
     },
     /// Files are open, or somebody's current directory is in it.
     #[error("{}: in use; close what is open on it ('fuser -vm' shows it), or use --lazy", path.display())]
     InUse {
+        /// The mountpoint.
+        path: PathBuf,
+    },
+    /// Nothing is mounted there.
+    #[error("{}: not mounted", path.display())]
+    NotMounted {
         /// The mountpoint.
         path: PathBuf,
     },
@@ -93,56 +92,36 @@ pub enum MountError {
     },
 }
 
-/// How to unmount.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Unmount {
-    /// Only when nobody uses it.
-    Normal,
-    /// Out of the tree at once; it ends when the last user goes.
-    Lazy,
-    /// Cut off from its daemon at once: calls in progress fail, and what only the kernel's cache holds is lost. For a daemon that hangs.
-    Force,
+/// Mounts; returns the channel to the kernel. `mountpoint` comes from `check_mountpoint`.
+pub(crate) fn mount(mountpoint: &Path, settings: &MountSettings) -> Result<(OwnedFd, MountGuard), MountError> {
+    Ok(wire::mount(mountpoint, &options(settings))?)
 }
 
-/// Mounts and returns the channel to the kernel. `mountpoint` comes from `check_mountpoint`.
-pub(crate) fn mount(mountpoint: &Path, settings: &MountSettings) -> Result<OwnedFd, MountError> {
-    let metadata = fs::metadata(mountpoint).map_err(|source| MountError::Mountpoint { path: mountpoint.to_owned(), source })?;
-    if rustix::process::geteuid().is_root() {
-        mount_as_root(mountpoint, metadata.mode(), settings)
-    } else {
-        mount_by_helper(mountpoint, settings)
+fn options(settings: &MountSettings) -> MountOptions {
+    MountOptions {
+        source: settings.source.clone(),
+        subtype: Some(SUBTYPE.into()),
+        allow_other: settings.allow_other || settings.allow_root,
+        default_permissions: true, // [DO5] of `door.rs`
+        read_only: settings.read_only,
+        dev: settings.dev,
+        suid: settings.suid,
+        exec: settings.exec,
+        // Reads of cached pages never reach the daemon (RULES R22), so access times are the engine's affair alone.
+        atime: false,
+        sync: settings.sync,
+        dirsync: settings.dirsync,
+        max_read: None,
     }
 }
 
-fn mount_as_root(mountpoint: &Path, root_mode: u32, settings: &MountSettings) -> Result<OwnedFd, MountError> {
-    let device = open_fuse()?;
-    let mut options = format!(
-        "fd={},rootmode={:o},user_id={},group_id={},default_permissions",
-        device.as_raw_fd(),
-        root_mode & 0o170_000,
-        rustix::process::getuid().as_raw(),
-        rustix::process::getgid().as_raw()
-    );
-    if settings.allow_other || settings.allow_root {
-        options.push_str(",allow_other");
-    }
-    let flags = mount_flags(settings);
-    let failed = |source: io::Error| MountError::Mount { path: mountpoint.to_owned(), source };
-    let options = CString::new(options).map_err(|error| failed(error.into()))?;
-    rustix::mount::mount(settings.source.as_str(), mountpoint, FILE_SYSTEM_TYPE, flags, options.as_c_str())
-        .map_err(|error| failed(error.into()))?;
-    Ok(device)
+/// Unmounts a path, as root by umount(2), else by fusermount3.
+pub fn unmount(mountpoint: &Path, how: Unmount) -> Result<(), MountError> {
+    Ok(wire::unmount(mountpoint, how)?)
 }
 
 /// Changes the flags of a mount in place: `ro`, `nodev`, `nosuid`, `noexec`, `sync`, `dirsync`. Its daemon is not asked. Only root may.
 pub fn remount(mountpoint: &Path, settings: &MountSettings) -> Result<(), MountError> {
-    rustix::mount::mount_remount(mountpoint, mount_flags(settings), c"").map_err(|error| match error {
-        rustix::io::Errno::BUSY => MountError::InUse { path: mountpoint.to_owned() },
-        error => MountError::Mount { path: mountpoint.to_owned(), source: error.into() },
-    })
-}
-
-fn mount_flags(settings: &MountSettings) -> MountFlags {
     let flags = [
         (!settings.dev, MountFlags::NODEV),
         (!settings.suid, MountFlags::NOSUID),
@@ -150,129 +129,40 @@ fn mount_flags(settings: &MountSettings) -> MountFlags {
         (settings.read_only, MountFlags::RDONLY),
         (settings.sync, MountFlags::SYNCHRONOUS),
         (settings.dirsync, MountFlags::DIRSYNC),
-        // Reads of cached pages never reach the daemon (RULES R22), so access times are the engine's affair alone.
         (true, MountFlags::NOATIME),
     ];
-    flags.into_iter().filter(|(wanted, _)| *wanted).fold(MountFlags::empty(), |all, (_, flag)| all | flag)
+    let flags = flags.into_iter().filter(|(wanted, _)| *wanted).fold(MountFlags::empty(), |all, (_, flag)| all | flag);
+    rustix::mount::mount_remount(mountpoint, flags, c"").map_err(|error| match error {
+        rustix::io::Errno::BUSY => MountError::InUse { path: mountpoint.to_owned() },
+        error => MountError::Mount { path: mountpoint.to_owned(), source: error.into(), reason: String::new() },
+    })
 }
 
-fn open_fuse() -> Result<OwnedFd, MountError> {
-    match File::options().read(true).write(true).open(DEV_FUSE) {
-        Ok(file) => Ok(file.into()),
-        // ENODEV, ENXIO: the node is there, the module is not.
-        Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ENODEV | libc::ENXIO)) => Err(MountError::NoFuse),
-        Err(source) => Err(MountError::FuseDenied { source }),
-    }
-}
-
-/// fusermount3 mounts for ordinary users and sends the channel over the socket that it finds as its standard input.
-fn mount_by_helper(mountpoint: &Path, settings: &MountSettings) -> Result<OwnedFd, MountError> {
-    drop(open_fuse()?);
-    let failed = |source: io::Error| MountError::Mount { path: mountpoint.to_owned(), source };
-    let (ours, theirs) = UnixStream::pair().map_err(failed)?;
-    let mut child = Command::new(HELPER)
-        .arg("-o")
-        .arg(helper_options(settings))
-        .arg("--")
-        .arg(mountpoint)
-        .env("_FUSE_COMMFD", "0")
-        .stdin(OwnedFd::from(theirs))
-        .stdout(Stdio::null())
-        .stderr(Stdio::piped())
-        .spawn()
-        .map_err(no_helper)?;
-    let received = receive(&ours);
-    let mut message = String::new();
-    if let Some(stderr) = &mut child.stderr {
-        let _ = stderr.read_to_string(&mut message);
-    }
-    let status = child.wait().map_err(failed)?;
-    match received {
-        Ok(Some(device)) if status.success() => Ok(device),
-        _ => Err(helper_refused(&message, status)),
-    }
-}
-
-/// Options for fusermount3, which splits them at commas.
-fn helper_options(settings: &MountSettings) -> String {
-    let source = settings.source.replace('\\', "\\\\").replace(',', "\\,");
-    let mut options = format!("fsname={source},subtype=tandemfs,default_permissions,noatime");
-    let flags = [
-        (settings.allow_other || settings.allow_root, ",allow_other"),
-        (!settings.dev, ",nodev"),
-        (!settings.suid, ",nosuid"),
-        (!settings.exec, ",noexec"),
-        (settings.read_only, ",ro"),
-        (settings.sync, ",sync"),
-        (settings.dirsync, ",dirsync"),
-    ];
-    options.extend(flags.into_iter().filter(|(wanted, _)| *wanted).map(|(_, name)| name));
-    options
-}
-
-fn receive(socket: &UnixStream) -> io::Result<Option<OwnedFd>> {
-    let mut byte = [0];
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-    let mut control = RecvAncillaryBuffer::new(&mut space);
-    rustix::io::retry_on_intr(|| rustix::net::recvmsg(socket, &mut [IoSliceMut::new(&mut byte)], &mut control, RecvFlags::CMSG_CLOEXEC))?;
-    Ok(control.drain().find_map(|message| match message {
-        RecvAncillaryMessage::ScmRights(mut descriptors) => descriptors.next(),
-        _ => None,
-    }))
-}
-
-/// Unmounts a path, as root by umount(2), else by fusermount3.
-pub fn unmount(mountpoint: &Path, how: Unmount) -> Result<(), MountError> {
-    let flags = match how {
-        Unmount::Normal => UnmountFlags::NOFOLLOW,
-        Unmount::Lazy => UnmountFlags::NOFOLLOW | UnmountFlags::DETACH,
-        Unmount::Force => UnmountFlags::NOFOLLOW | UnmountFlags::FORCE,
-    };
-    match rustix::mount::unmount(mountpoint, flags) {
-        Ok(()) => Ok(()),
-        Err(rustix::io::Errno::PERM) => unmount_by_helper(mountpoint, how),
-        Err(rustix::io::Errno::BUSY) => Err(MountError::InUse { path: mountpoint.to_owned() }),
-        Err(error) => Err(MountError::Unmount { path: mountpoint.to_owned(), source: error.into() }),
-    }
-}
-
-fn unmount_by_helper(mountpoint: &Path, how: Unmount) -> Result<(), MountError> {
-    let mut command = Command::new(HELPER);
-    command.arg("-u");
-    match how {
-        Unmount::Normal => {}
-        // Cutting off is root's privilege; detaching is the most that a user can do.
-        Unmount::Lazy | Unmount::Force => drop(command.arg("-z")),
-    }
-    let output = command.arg("--").arg(mountpoint).stdin(Stdio::null()).output().map_err(no_helper)?;
-    let message = String::from_utf8_lossy(&output.stderr);
-    match output.status.success() {
-        true => Ok(()),
-        false if message.contains("busy") => Err(MountError::InUse { path: mountpoint.to_owned() }),
-        false => Err(helper_refused(&message, output.status)),
-    }
-}
-
-fn no_helper(error: io::Error) -> MountError {
-    match error.kind() {
-        io::ErrorKind::NotFound => MountError::NoHelper,
-        _ => MountError::Helper { message: format!("{HELPER}: {error}") },
-    }
-}
-
-fn helper_refused(message: &str, status: std::process::ExitStatus) -> MountError {
-    let first = message.lines().map(str::trim).find(|line| !line.is_empty());
-    let message = match first {
-        Some(line) if line.contains("user_allow_other") => {
-            "allow_other and allow_root need the line 'user_allow_other' in /etc/fuse.conf, which root can add".to_owned()
+impl From<wire::MountError> for MountError {
+    fn from(error: wire::MountError) -> Self {
+        match error {
+            wire::MountError::Mountpoint { path, source } => Self::Mountpoint { path, source },
+            wire::MountError::NoDevice => Self::NoFuse,
+            wire::MountError::DeviceDenied { source } => Self::FuseDenied { source },
+            wire::MountError::NoHelper => Self::NoHelper,
+            wire::MountError::Helper { message } => Self::Helper { message: advised(message) },
+            wire::MountError::Mount { path, source, reason } => Self::Mount { path, source, reason },
+            wire::MountError::InUse { path } => Self::InUse { path },
+            wire::MountError::NotMounted { path } => Self::NotMounted { path },
+            wire::MountError::Unmount { path, source } => Self::Unmount { path, source },
         }
-        Some(line) if line.contains("Operation not permitted") => {
-            format!("{line}; {HELPER} must be set-user-id root (reinstall the package fuse3), or mount as root")
-        }
-        Some(line) => line.to_owned(),
-        None => format!("{HELPER} failed without a word ({status})"),
-    };
-    MountError::Helper { message }
+    }
+}
+
+/// What fusermount3 said, and what to do where that is known.
+fn advised(message: String) -> String {
+    if message.contains("user_allow_other") {
+        "allow_other and allow_root need the line 'user_allow_other' in /etc/fuse.conf, which root can add".to_owned()
+    } else if message.contains("Operation not permitted") {
+        format!("{message}; fusermount3 must be set-user-id root (reinstall the package fuse3), or mount as root")
+    } else {
+        message
+    }
 }
 
 #[cfg(test)]
@@ -280,21 +170,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pair_of_devices_survives_the_helpers_commas() {
-        let settings = MountSettings { source: "memory=/a,block=/b\\c".into(), allow_root: true, ..MountSettings::default() };
-        let options = helper_options(&settings);
-        assert!(options.starts_with("fsname=memory=/a\\,block=/b\\\\c,subtype=tandemfs,default_permissions,"), "{options}");
-        assert!(options.ends_with(",allow_other,nodev,nosuid"), "{options}");
+    fn who_lets_root_in_lets_others_in_as_far_as_the_kernel_knows() {
+        let of = |allow_other, allow_root| options(&MountSettings { allow_other, allow_root, ..MountSettings::default() }).allow_other;
+        assert!(!of(false, false) && of(true, false) && of(false, true));
+        let options = options(&MountSettings { source: "memory=/a,block=/b".into(), ..MountSettings::default() });
+        assert!(options.default_permissions && !options.atime && !options.dev && !options.suid && options.exec);
+        assert_eq!((options.source.as_str(), options.subtype.as_deref()), ("memory=/a,block=/b", Some("tandemfs")));
     }
 
     #[test]
     fn what_the_helper_says_becomes_one_sentence() {
-        let status = Command::new("false").status().expect("runs");
-        let said = |message: &str| helper_refused(message, status).to_string();
+        let said = |message: &str| MountError::from(wire::MountError::Helper { message: message.into() }).to_string();
         assert!(
-            said("fusermount3: option allow_other only allowed if 'user_allow_other' is set in /etc/fuse.conf\n").contains("root can add")
+            said("fusermount3: option allow_other only allowed if 'user_allow_other' is set in /etc/fuse.conf").contains("root can add")
         );
-        assert_eq!(said("\nfusermount3: failed to chdir to /x: gone\n"), "fusermount3: failed to chdir to /x: gone");
-        assert!(said("").contains("without a word"));
+        assert!(said("fusermount3: mount failed: Operation not permitted").ends_with("or mount as root"));
+        assert_eq!(said("fusermount3: failed to chdir to /x: gone"), "fusermount3: failed to chdir to /x: gone");
     }
 }

@@ -8,7 +8,9 @@ use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
 /// The type of our mounts.
-pub const FILE_SYSTEM_TYPE: &str = "fuse.tandemfs";
+const FILE_SYSTEM_TYPE: &str = "fuse.tandemfs";
+/// What follows the kernel's own type in it.
+pub(crate) const SUBTYPE: &str = "tandemfs";
 
 /// A mounted TandemFS.
 #[derive(Debug, Clone, PartialEq, Eq)]

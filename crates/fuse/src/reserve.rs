@@ -7,9 +7,9 @@
 //! [RV4] What the kernel's write-back cache took before the limit was reached comes without the name of the writer, and is not refused: near
 //!       the limit files are opened past that cache (RULES R20), so `write` itself is told.
 
-use fuser::Request;
 use tandemfs_format::InodeNumber;
 use tandemfs_fs::{Error, Result, ZoneSpace};
+use tandemfs_wire::Request;
 
 use crate::caller::Caller;
 use crate::door::Door;
@@ -38,7 +38,7 @@ impl Reserve {
 
 impl Door {
     /// Whether the reserve is reached and a caller may not use it. Only then are its writes looked at one by one ([`Door::leaves_reserve`]).
-    pub(crate) fn is_bound_by_reserve(&self, request: &Request) -> bool {
+    pub(crate) fn is_bound_by_reserve(&self, request: &Request<'_>) -> bool {
         self.reached().is_some() && !Caller::of(request).may_use_reserve()
     }
 
@@ -49,7 +49,7 @@ impl Door {
     }
 
     /// Whether a caller may make a name.
-    pub(crate) fn leaves_reserve_to_names(&self, request: &Request) -> Result<()> {
+    pub(crate) fn leaves_reserve_to_names(&self, request: &Request<'_>) -> Result<()> {
         match self.reached() {
             Some(full) if !Caller::of(request).may_use_reserve() => Err(full),
             _ => Ok(()),

@@ -15,9 +15,9 @@ use std::time::{Duration, Instant};
 
 use tandemfs_format::InodeNumber;
 use tandemfs_fs::{Error, Result};
+use tandemfs_wire::Reply;
 
 use crate::door::Door;
-use crate::later::Place;
 
 /// Longest wait for FORGETs.
 const WAIT_MAX: Duration = Duration::from_secs(5);
@@ -66,22 +66,26 @@ impl Door {
     pub(crate) fn or_with_returned_space<T, A>(
         self: &Arc<Self>,
         first: Result<T>,
-        place: Option<Place>,
         again: impl FnOnce() -> A,
-        finish: impl FnOnce(&Arc<Self>, Result<T>, Option<Place>) + Send + 'static,
+        reply: Reply<'_>,
+        finish: impl FnOnce(&Arc<Self>, Result<T>, Reply<'_>) + Send + 'static,
     ) where
         T: Send + 'static,
-        A: Fn(&Door) -> Result<T> + Send + 'static,
+        A: Fn(&Self) -> Result<T> + Send + 'static,
     {
         if !matches!(first, Err(Error::NoSpace { .. })) || !self.may_return() {
-            return finish(self, first, place);
+            return finish(self, first, reply);
         }
-        let Some(place) = place.or_else(|| self.places.take()) else { return finish(self, first, None) };
-        let (door, again) = (Arc::clone(self), again());
-        self.space.push(move || {
-            let result = door.try_while_space_returns(again);
-            finish(&door, result, Some(place));
-        });
+        match reply.try_park() {
+            Err(reply) => finish(self, first, reply),
+            Ok(parked) => {
+                let (door, again) = (Arc::clone(self), again());
+                self.space.push(move || {
+                    let result = door.try_while_space_returns(again);
+                    parked.finish(|reply| finish(&door, result, reply));
+                });
+            }
+        }
     }
 
     fn may_return(&self) -> bool {

@@ -13,10 +13,10 @@ use serde_json::{Value, json};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::{Handle, Signals};
 use tandemfs_fs::FileSystem;
+use tandemfs_wire::Session;
 
 use crate::control::{Answer, Listener, Request, Server};
 use crate::door::{Door, REQUEST_BYTES_MAX};
-use crate::later::WAITING_MAX_OVER_RING;
 use crate::mounting::{self, MountError, Unmount};
 use crate::mounts::{self, Mounted};
 use crate::operations::Operations;
@@ -36,8 +36,8 @@ pub fn serve(fs: &Arc<FileSystem>, mountpoint: &Path, settings: &MountSettings, 
     let failed = |source| MountError::Serve { path: mountpoint.clone(), source };
 
     let signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).map_err(failed)?;
-    let channel = mounting::mount(&mountpoint, settings)?;
-    let mut guard = Guard { mountpoint: mountpoint.clone(), armed: true };
+    // Takes the mount out of the tree where it is not served to its end.
+    let (channel, guard) = mounting::mount(&mountpoint, settings)?;
     let session = Answering::start(fs, channel, settings, REQUEST_BYTES_MAX).map_err(failed)?;
     let ring_threads = session.ring_threads();
     let mounted = mounts::find(&mountpoint).map_err(failed)?;
@@ -58,8 +58,10 @@ pub fn serve(fs: &Arc<FileSystem>, mountpoint: &Path, settings: &MountSettings, 
     ready();
 
     let result = serving.join().unwrap_or_else(|_| Err(io::Error::other("a serving thread panicked")));
-    // Served to the end: whatever is at the path now is somebody else's.
-    guard.armed = result.is_err();
+    if result.is_ok() {
+        // Served to the end: whatever is at the path now is somebody else's.
+        guard.disarm();
+    }
     drop(control);
     watch.stop();
     tracing::info!(mountpoint = %mountpoint.display(), "unmounted");
@@ -67,28 +69,36 @@ pub fn serve(fs: &Arc<FileSystem>, mountpoint: &Path, settings: &MountSettings, 
 }
 
 /// The answering end of a channel to the kernel: what [`serve`] runs on a mount, and tests on a channel of their own.
-pub struct Answering(fuser::Session<Operations>);
+pub struct Answering {
+    session: Session<Operations>,
+    door: Arc<Door>,
+}
 
 impl Answering {
     /// Waits for the first request, INIT, and agrees on sizes and abilities. No WRITE or READ is larger than `request_bytes_max`.
     pub fn start(fs: &Arc<FileSystem>, channel: OwnedFd, settings: &MountSettings, request_bytes_max: u32) -> io::Result<Self> {
         let door = Arc::new(Door::new(fs, settings, request_bytes_max)?);
-        let session = fuser::Session::from_fd(Operations(Arc::clone(&door)), channel, settings.access(), settings.session())?;
-        door.kernel.connect(session.notifier());
-        if session.ring_threads() > 0 {
-            door.places.limit(WAITING_MAX_OVER_RING);
+        let session = Session::start(channel, Operations(Arc::clone(&door)), &door.wanted(), settings.serving())?;
+        let missing = session.agreed().missing;
+        if !missing.is_empty() {
+            tracing::info!(?missing, "the kernel does not offer all abilities");
         }
-        Ok(Self(session))
+        door.kernel.connect(session.notifier());
+        Ok(Self { session, door })
     }
 
     /// Threads that serve requests over io_uring; 0 where all come over the device.
     pub fn ring_threads(&self) -> usize {
-        self.0.ring_threads()
+        self.session.threads().ring
     }
 
-    /// Answers until the other end is done. What fuser takes for a breach of the protocol is an error.
+    /// Answers until the other end is done. A breach of the protocol is an error.
     pub fn run(self) -> io::Result<()> {
-        self.0.run()
+        let Self { session, door } = self;
+        let result = session.run();
+        door.space.stop();
+        door.pages.stop();
+        result
     }
 }
 
@@ -104,22 +114,6 @@ pub fn check_mountpoint(mountpoint: &Path) -> Result<PathBuf, MountError> {
         return Err(MountError::NotDirectory { path: mountpoint.to_owned() });
     }
     Ok(absolute)
-}
-
-/// Takes a mount out of the tree that nobody serves.
-struct Guard {
-    mountpoint: PathBuf,
-    armed: bool,
-}
-
-impl Drop for Guard {
-    fn drop(&mut self) {
-        if self.armed
-            && let Err(error) = mounting::unmount(&self.mountpoint, Unmount::Lazy)
-        {
-            tracing::warn!("{error}");
-        }
-    }
 }
 
 fn control(fs: &Arc<FileSystem>, settings: &MountSettings, ring_threads: usize, mounted: &Mounted) -> Option<Server> {

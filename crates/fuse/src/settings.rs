@@ -1,6 +1,6 @@
 //! How the mount looks to the kernel, apart from the file system itself.
 
-use fuser::{Config, SessionACL};
+use tandemfs_wire::{Options, RingOptions};
 
 /// With more threads than this each gets a channel of its own, so that they do not meet at the lock of one. On two CPUs no difference was
 /// seen between one channel and several.
@@ -10,9 +10,10 @@ use fuser::{Config, SessionACL};
 /// more waiting threads make the slow one likelier (in 24 runs each: about 4 with one thread, 6 with two, 13 with four), so there are no
 /// more threads than CPUs.
 const CLONED_CHANNELS_ABOVE: usize = 4;
-/// Where each CPU has a queue of its own (FUSE over io_uring): one works, others take over while that one waits for the drive, a lock, or what
-/// the kernel has to do first (`later.rs`). The kernel wakes the one that worked last, so more cost nothing but address space.
-pub(crate) const RING_THREADS_PER_CPU: usize = 16;
+/// Where each CPU has a queue of its own (FUSE over io_uring): one works, others take over while that one waits for the drive or a lock, or
+/// while its request waits for what the kernel has to do first (`later.rs`). The kernel wakes the one that worked last, so more cost nothing
+/// but address space. As a thread may wait, it has one request at a time ([UR4] of `wire/src/ring.rs`).
+const RING_THREADS_PER_CPU: usize = 16;
 
 /// What a write that returned promises (`docs/SEMANTICS.md`, RULES R19).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
@@ -92,27 +93,15 @@ impl Default for MountSettings {
 }
 
 impl MountSettings {
-    /// The session's configuration; how it is mounted is `mounting.rs`.
-    pub(crate) fn session(&self) -> Config {
-        let mut config = Config::default();
-        config.acl = self.access();
-        self.set_threads(&mut config);
-        config
-    }
-
-    /// Who serves; also for a file system that is measured beside a mount.
-    pub fn set_threads(&self, config: &mut Config) {
-        config.n_threads = Some(self.thread_count());
-        config.clone_fd = self.thread_count() > CLONED_CHANNELS_ABOVE;
-        config.n_ring_threads_per_cpu = Some(RING_THREADS_PER_CPU);
-    }
-
-    /// Who may use the mount.
-    pub(crate) fn access(&self) -> SessionACL {
-        match (self.allow_other, self.allow_root) {
-            (true, _) => SessionACL::All,
-            (false, true) => SessionACL::RootAndOwner,
-            (false, false) => SessionACL::Owner,
+    /// Who serves, and whom; also for a file system that is measured beside a mount. How it is mounted is `mounting.rs`.
+    pub fn serving(&self) -> Options {
+        let only_root = self.allow_root && !self.allow_other;
+        Options {
+            device_threads: self.thread_count(),
+            clone_device: self.thread_count() > CLONED_CHANNELS_ABOVE,
+            polled: false,
+            ring: Some(RingOptions { threads_per_cpu: RING_THREADS_PER_CPU, requests_per_cpu_max: RING_THREADS_PER_CPU }),
+            only_root_and: only_root.then(|| rustix::process::geteuid().as_raw()),
         }
     }
 

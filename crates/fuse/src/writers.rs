@@ -11,8 +11,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use fuser::Errno;
 use tandemfs_format::InodeNumber;
+use tandemfs_wire::Errno;
 
 /// How often in a second `fsync` drops the attributes of a file.
 const DROPS_PER_SECOND_MAX: u32 = 100;

@@ -52,7 +52,7 @@ pub fn serve(mountpoint: &Path) -> Result<()> {
         MountOption::DefaultPermissions,
         MountOption::NoAtime,
     ];
-    MountSettings::default().set_threads(&mut config);
+    crate::fuser_session::set_threads(&mut config, &MountSettings::default());
     let session = Session::new(MemoryFs::new(), mountpoint, &config)?.spawn()?;
     read_ahead(mountpoint);
     let path = PathBuf::from(mountpoint);
@@ -420,7 +420,7 @@ fn reply_empty(result: Answer<()>, reply: ReplyEmpty) {
 
 impl Filesystem for MemoryFs {
     fn init(&mut self, _request: &Request, config: &mut KernelConfig) -> io::Result<()> {
-        tandemfs_fuse::negotiate(config, true, true, REQUEST_BYTES_MAX);
+        crate::fuser_session::negotiate(config, true, true, REQUEST_BYTES_MAX);
         Ok(())
     }
 

@@ -1,0 +1,187 @@
+//! Requests about inodes and open files that have nothing to do with the kernel's page cache: attributes, opening, synchronising, looking for
+//! data and holes, numbers of the file system.
+
+use std::sync::Arc;
+
+use tandemfs_format::InodeNumber;
+use tandemfs_fs::{AllocateMode, SeekTo, SetAttributes, ZoneSpace};
+use tandemfs_wire::{self as wire, Errno, Opened, Reply, Request, Statfs};
+
+use crate::attributes::{inode, set_time, shown, timestamp};
+use crate::door::Door;
+use crate::names::permissions;
+use crate::settings::Mode;
+
+const STATFS_UNIT_BYTES: u64 = 4096;
+const NAME_BYTES_MAX: u32 = 255;
+/// No state is kept for an open file ([DO2]), but for whether it may be written behind the write-back cache ([WR2] of `writers.rs`).
+const READER: u64 = 0;
+const WRITER: u64 = 1;
+
+impl Door {
+    pub(crate) fn getattr(&self, node: u64, handle: Option<u64>, reply: Reply<'_>) {
+        if handle == Some(WRITER)
+            && let Some(lost) = self.writers.take_lost(inode(node))
+        {
+            return reply.error(lost); // [WR2]
+        }
+        match self.fs.attributes(inode(node)) {
+            Ok(attributes) => reply.attributes(&shown(&attributes), self.valid(&attributes)),
+            Err(error) => reply.error(self.failed("getattr", node, &error)),
+        }
+    }
+
+    pub(crate) fn statx(&self, node: u64, reply: Reply<'_>) {
+        match self.fs.attributes(inode(node)) {
+            Ok(attributes) => reply.statx(&shown(&attributes), self.valid(&attributes)),
+            Err(error) => reply.error(self.failed("statx", node, &error)),
+        }
+    }
+
+    pub(crate) fn setattr(self: &Arc<Self>, request: &Request<'_>, given: &wire::SetAttributes, reply: Reply<'_>) {
+        let wire::SetAttributes { mode, uid, gid, size, atime, mtime, ctime, .. } = *given;
+        let nothing = (mode, uid, gid, size) == (None, None, None, None) && atime.is_none() && mtime.is_none() && ctime.is_none();
+        let file = inode(request.node);
+        // A request that asks for nothing comes before the space of a file changes ([DO5]).
+        let kill_set_id = given.kill_suidgid || nothing;
+        let kill_set_group_id = kill_set_id && self.loses_set_group_id(request, file).unwrap_or(false);
+        let set = SetAttributes {
+            permissions: mode.map(permissions),
+            uid,
+            gid,
+            size,
+            atime: atime.map(set_time),
+            mtime: mtime.map(set_time),
+            ctime: ctime.map(timestamp),
+            kill_set_id,
+            kill_set_group_id,
+        };
+        let kills = set.kill_set_id || uid.is_some() || gid.is_some() || size.is_some();
+        let killed = if kills { self.fs.kill_capabilities(file) } else { Ok(()) };
+        let before = size.and_then(|_| self.fs.size(file).ok());
+        match killed.and_then(|()| self.fs.set_attributes(file, &set)) {
+            Ok(attributes) => self.reply_resized(before, attributes, reply),
+            Err(error) => reply.error(self.failed("setattr", request.node, &error)),
+        }
+    }
+
+    pub(crate) fn readlink(&self, node: u64, reply: Reply<'_>) {
+        match self.fs.read_link(inode(node)) {
+            Ok(target) => reply.bytes(&target),
+            Err(error) => reply.error(self.failed("readlink", node, &error)),
+        }
+    }
+
+    /// Strict mounts need nothing of an open: ENOSYS, and the kernel opens and closes files by itself from then on, keeping the cache.
+    pub(crate) fn open(&self, node: u64, flags: u32, reply: Reply<'_>) {
+        match self.mode {
+            Mode::Strict => reply.error(Errno::ENOSYS),
+            Mode::Relaxed | Mode::StrictAtomic => {
+                reply.open(Opened { handle: self.opened(inode(node), flags), flags: self.open_flags() });
+            }
+        }
+    }
+
+    /// Counts an opener; its handle.
+    pub(crate) fn opened(&self, file: InodeNumber, flags: u32) -> u64 {
+        if !self.writes_behind(flags) {
+            return READER;
+        }
+        self.writers.add(file);
+        WRITER
+    }
+
+    pub(crate) fn release(&self, node: u64, flags: u32, reply: Reply<'_>) {
+        if self.writes_behind(flags) {
+            self.writers.remove(inode(node));
+        }
+        reply.ok();
+    }
+
+    /// In strict mode ENOSYS: the kernel stops asking, and fsync costs nothing ([DO4]). In relaxed mode the kernel has just written its
+    /// cache back; what is left is to say whether the file system stopped, and to be there: cached pages that cannot be sent because the
+    /// daemon has died are dropped in silence (Linux 6.18), and this request is the only one whose failure tells who synchronises.
+    pub(crate) fn sync(&self, operation: &'static str, node: u64, reply: Reply<'_>) {
+        match self.mode {
+            Mode::Strict | Mode::StrictAtomic => reply.error(Errno::ENOSYS),
+            Mode::Relaxed => {
+                let file = inode(node);
+                if self.fs.space_512(file).is_ok_and(|space| self.writers.must_drop_attributes(file, space)) {
+                    self.kernel.drop_attributes(file); // [WR1]
+                }
+                self.reply_empty(operation, node, self.fs.sync(), reply);
+            }
+        }
+    }
+
+    /// The kernel answers SEEK_SET, SEEK_CUR and SEEK_END itself. It does not write its cache back before it asks for data or holes, so with
+    /// the write-back cache only it knows them: after ENOSYS it takes every byte up to its own size for data.
+    pub(crate) fn lseek(&self, node: u64, offset: u64, whence: u32, reply: Reply<'_>) {
+        if self.mode == Mode::Relaxed && !self.read_only {
+            return reply.error(Errno::ENOSYS);
+        }
+        let to = match whence.cast_signed() {
+            libc::SEEK_DATA => SeekTo::Data,
+            libc::SEEK_HOLE => SeekTo::Hole,
+            _ => return reply.error(Errno::EINVAL),
+        };
+        if i64::try_from(offset).is_err() {
+            return reply.error(Errno::ENXIO);
+        }
+        match self.fs.seek(inode(node), offset, to) {
+            Ok(Some(found)) => reply.offset(found),
+            Ok(None) => reply.error(Errno::ENXIO),
+            Err(error) => reply.error(self.failed("lseek", node, &error)),
+        }
+    }
+
+    pub(crate) fn statfs(&self, reply: Reply<'_>) {
+        let space = self.fs.space();
+        let units = |memory: u64, block: u64| (memory + block) / STATFS_UNIT_BYTES;
+        // Who asks what is available means to write a file, or to give it room.
+        let large_file = ZoneSpace { available_bytes: self.fs.large_file_bytes(), ..space.block };
+        reply.statfs(&Statfs {
+            blocks: units(space.memory.total_bytes, space.block.total_bytes),
+            blocks_free: units(space.memory.free_bytes, space.block.free_bytes),
+            blocks_available: self.reserve.left(&large_file) / STATFS_UNIT_BYTES,
+            files: space.inodes_used + space.inodes_free,
+            files_free: space.inodes_free,
+            block_bytes: STATFS_UNIT_BYTES as u32,
+            fragment_bytes: STATFS_UNIT_BYTES as u32,
+            name_bytes_max: NAME_BYTES_MAX,
+        });
+    }
+}
+
+/// What `allocate` does for these flags; `None` for those that the file system does not have.
+pub(crate) fn allocate_mode(flags: u32) -> Option<AllocateMode> {
+    let flags = flags.cast_signed();
+    let keep_size = flags & libc::FALLOC_FL_KEEP_SIZE != 0;
+    match flags & !libc::FALLOC_FL_KEEP_SIZE {
+        0 => Some(AllocateMode::Allocate { keep_size }),
+        libc::FALLOC_FL_PUNCH_HOLE if keep_size => Some(AllocateMode::Punch),
+        libc::FALLOC_FL_ZERO_RANGE => Some(AllocateMode::Zero { keep_size }),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn allocation_knows_five_combinations_and_refuses_the_rest() {
+        let allocate_mode = |flags: i32| super::allocate_mode(flags.cast_unsigned());
+        let (keep, punch, zero) = (libc::FALLOC_FL_KEEP_SIZE, libc::FALLOC_FL_PUNCH_HOLE, libc::FALLOC_FL_ZERO_RANGE);
+        assert_eq!(allocate_mode(0), Some(AllocateMode::Allocate { keep_size: false }));
+        assert_eq!(allocate_mode(keep), Some(AllocateMode::Allocate { keep_size: true }));
+        assert_eq!(allocate_mode(punch | keep), Some(AllocateMode::Punch));
+        assert_eq!(allocate_mode(zero), Some(AllocateMode::Zero { keep_size: false }));
+        assert_eq!(allocate_mode(zero | keep), Some(AllocateMode::Zero { keep_size: true }));
+        for refused in
+            [punch, punch | zero | keep, libc::FALLOC_FL_COLLAPSE_RANGE, libc::FALLOC_FL_INSERT_RANGE, libc::FALLOC_FL_UNSHARE_RANGE]
+        {
+            assert_eq!(allocate_mode(refused), None, "{refused:#x}");
+        }
+    }
+}
