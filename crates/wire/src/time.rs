@@ -21,9 +21,9 @@ pub enum SetTime {
 }
 
 impl Time {
-    /// The kernel sends signed seconds in an unsigned field.
-    pub(crate) fn from_kernel(seconds: u64, nanoseconds: u32) -> Self {
-        Self { seconds: seconds.cast_signed(), nanoseconds }
+    /// The kernel sends signed seconds in an unsigned field. Nothing where the nanoseconds are none.
+    pub(crate) fn from_kernel(seconds: u64, nanoseconds: u32) -> Option<Self> {
+        (nanoseconds < 1_000_000_000).then_some(Self { seconds: seconds.cast_signed(), nanoseconds })
     }
 
     pub(crate) fn kernel_seconds(self) -> u64 {
@@ -62,6 +62,7 @@ mod tests {
         assert_eq!(Time::from(UNIX_EPOCH - Duration::from_millis(1750)), Time { seconds: -2, nanoseconds: 250_000_000 });
         assert_eq!(Time::from(UNIX_EPOCH - Duration::from_secs(2)), Time { seconds: -2, nanoseconds: 0 });
         let early = Time { seconds: -2, nanoseconds: 1 };
-        assert_eq!(Time::from_kernel(early.kernel_seconds(), 1), early);
+        assert_eq!(Time::from_kernel(early.kernel_seconds(), 1), Some(early));
+        assert_eq!(Time::from_kernel(0, 1_000_000_000), None);
     }
 }

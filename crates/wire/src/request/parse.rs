@@ -31,7 +31,7 @@ pub(crate) fn parse<'a>(code: u32, cursor: &mut Cursor<'a>, dialect: Dialect) ->
             let handle = flagged(given.getattr_flags, flag::GETATTR_FH, given.fh);
             Operation::Statx { handle, flags: given.sx_flags, mask: given.sx_mask }
         }
-        opcode::SETATTR => Operation::Setattr(SetAttributes::from_kernel(&cursor.structure()?)),
+        opcode::SETATTR => Operation::Setattr(SetAttributes::from_kernel(&cursor.structure()?)?),
         opcode::ACCESS => Operation::Access { mask: cursor.structure::<abi::AccessIn>()?.mask },
         opcode::STATFS => Operation::Statfs,
         opcode::INTERRUPT => Operation::Interrupt { unique: cursor.structure::<abi::InterruptIn>()?.unique },
@@ -260,25 +260,26 @@ fn init(cursor: &mut Cursor<'_>) -> Result<Init, Malformed> {
 }
 
 impl SetAttributes {
-    fn from_kernel(given: &abi::SetattrIn) -> Self {
+    fn from_kernel(given: &abi::SetattrIn) -> Result<Self, Malformed> {
         use abi::fattr;
         let has = |flag| given.valid & flag != 0;
-        let time = |flag, now, seconds: u64, nanoseconds| match (has(flag), has(now)) {
-            (_, true) => Some(SetTime::Now),
-            (true, false) => Some(SetTime::At(Time::from_kernel(seconds, nanoseconds))),
-            (false, false) => None,
+        let at = |seconds, nanoseconds| Time::from_kernel(seconds, nanoseconds).ok_or(Malformed);
+        let time = |flag, now, seconds, nanoseconds| match (has(flag), has(now)) {
+            (_, true) => Ok(Some(SetTime::Now)),
+            (true, false) => at(seconds, nanoseconds).map(|time| Some(SetTime::At(time))),
+            (false, false) => Ok(None),
         };
-        Self {
+        Ok(Self {
             mode: flagged(given.valid, fattr::MODE, given.mode),
             uid: flagged(given.valid, fattr::UID, given.uid),
             gid: flagged(given.valid, fattr::GID, given.gid),
             size: flagged(given.valid, fattr::SIZE, given.size),
-            atime: time(fattr::ATIME, fattr::ATIME_NOW, given.atime, given.atimensec),
-            mtime: time(fattr::MTIME, fattr::MTIME_NOW, given.mtime, given.mtimensec),
-            ctime: flagged(given.valid, fattr::CTIME, Time::from_kernel(given.ctime, given.ctimensec)),
+            atime: time(fattr::ATIME, fattr::ATIME_NOW, given.atime, given.atimensec)?,
+            mtime: time(fattr::MTIME, fattr::MTIME_NOW, given.mtime, given.mtimensec)?,
+            ctime: has(fattr::CTIME).then(|| at(given.ctime, given.ctimensec)).transpose()?,
             handle: flagged(given.valid, fattr::FH, given.fh),
             lock_owner: flagged(given.valid, fattr::LOCKOWNER, given.lock_owner),
             kill_suidgid: has(fattr::KILL_SUIDGID),
-        }
+        })
     }
 }
