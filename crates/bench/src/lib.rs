@@ -10,7 +10,8 @@
 //!
 //! `cases/` has a file a row of the table, `romefs/` and `bytefs/` one an experiment of the papers, `workloads/` the loads of the latter;
 //! `measure.rs` takes the times, `report.rs` judges and prints them, `scene.rs` makes devices and file systems, `probe.rs` sees what the
-//! engine stores and `stopwatch.rs` how long it takes, `null_fs.rs` is the FUSE file system that does nothing.
+//! engine stores and `stopwatch.rs` how long it takes, `null_fs.rs` is the FUSE file system that does nothing,
+//! `served.rs` mounts it and others like it.
 
 #![forbid(unsafe_code)]
 
@@ -19,7 +20,6 @@ mod bytefs;
 mod cases;
 mod compare;
 mod failure;
-mod fuser_session;
 mod machine;
 mod measure;
 mod null_fs;
@@ -30,6 +30,7 @@ mod report;
 mod romefs;
 mod scene;
 mod segments;
+mod served;
 mod stopwatch;
 mod table;
 mod workloads;

@@ -11,7 +11,7 @@
 //! `peer.rs` says who, `backing.rs` on what, `case.rs` what a case is, `record.rs` what a run leaves. `session.rs` is the command; it asks
 //! `available.rs` who can take part, `plan.rs` in which order, `laboratory.rs` to make each run (`mounted.rs` the file systems, `clock.rs` the
 //! times, `awake.rs` the CPUs), and `store.rs` to keep it. `statistics.rs` and `reach.rs` say what the runs mean, `report/` shows it.
-//! `memory_fs.rs` is the FUSE file system that keeps nothing safe, `same_drive/` the drive of everybody.
+//! `memory_fs/` is the FUSE file system that keeps nothing safe, `same_drive/` the drive of everybody.
 
 pub mod available;
 pub mod awake;

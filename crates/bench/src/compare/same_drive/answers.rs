@@ -3,24 +3,26 @@
 //!
 //! [SV2]: super::server
 
-use fuser::{ReplyData, ReplyEmpty, ReplyWrite};
+use tandemfs_wire::ParkedReply;
 
 /// An answer that the drive would not have yet.
 pub struct Waiting {
     /// When, in the server's nanoseconds, if nothing else leaves then.
     pub release_ns: u64,
+    /// Who waits for it.
+    pub reply: ParkedReply,
     /// What is said.
-    pub reply: Reply,
+    pub what: What,
 }
 
 /// What is said to the kernel.
-pub enum Reply {
+pub enum What {
     /// So many bytes of a buffer.
-    Read(ReplyData, Vec<u8>, usize),
+    Read(Vec<u8>, usize),
     /// So many bytes were written.
-    Written(ReplyWrite, u32),
+    Written(u32),
     /// Nothing more than that it is done.
-    Flushed(ReplyEmpty),
+    Flushed,
 }
 
 /// What the drive is at.
@@ -62,12 +64,12 @@ impl SendCost {
     }
 }
 
-impl Reply {
+impl What {
     /// Bytes that go with it.
     fn bytes(&self) -> usize {
         match self {
-            Self::Read(_, _, length) => *length,
-            Self::Written(..) | Self::Flushed(_) => 0,
+            Self::Read(_, length) => *length,
+            Self::Written(_) | Self::Flushed => 0,
         }
     }
 }
@@ -82,7 +84,7 @@ impl Queue {
     /// When the next answer has to leave so that none is late.
     fn next_leaves_ns(&self) -> Option<u64> {
         self.answers.iter().fold(None, |behind: Option<u64>, answer| {
-            let in_time = behind.map_or(u64::MAX, |behind| behind.saturating_sub(self.cost.of(answer.reply.bytes())));
+            let in_time = behind.map_or(u64::MAX, |behind| behind.saturating_sub(self.cost.of(answer.what.bytes())));
             Some(answer.release_ns.min(in_time))
         })
     }
@@ -95,14 +97,14 @@ impl Queue {
                 return;
             }
             let Some(next) = self.answers.pop() else { return };
-            let bytes = next.reply.bytes();
-            match next.reply {
-                Reply::Read(reply, buffer, length) => {
-                    reply.data(&buffer[..length]);
-                    self.buffers.push(buffer);
-                }
-                Reply::Written(reply, length) => reply.written(length),
-                Reply::Flushed(reply) => reply.ok(),
+            let bytes = next.what.bytes();
+            next.reply.finish(|reply| match &next.what {
+                What::Read(buffer, length) => reply.bytes(&buffer[..*length]),
+                What::Written(length) => reply.written(*length),
+                What::Flushed => reply.ok(),
+            });
+            if let What::Read(buffer, _) = next.what {
+                self.buffers.push(buffer);
             }
             self.last_ns = now_ns();
             self.cost.learn(bytes, self.last_ns - begun);

@@ -15,23 +15,22 @@ use std::ffi::OsStr;
 use std::fs;
 use std::hint::spin_loop;
 use std::io::{self, BufRead, Write};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, OnceLock};
-use std::time::{Duration, Instant, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
-use fuser::{
-    Config, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo, InitFlags, KernelConfig, LockOwner,
-    MountOption, OpenFlags, ReplyAttr, ReplyData, ReplyEmpty, ReplyEntry, ReplyOpen, ReplyWrite, Request, Session, WriteFlags,
-};
 use parking_lot::{Mutex, RwLock};
 use rustix::event::{PollFd, PollFlags, poll};
 use tandemfs_device::{BlockPath, BlockRequest, Device, DeviceError, FlashCounts};
 use tandemfs_emulator::OpenOptions;
 use tandemfs_format::{SECTOR_BYTES, Sector};
+use tandemfs_wire::{
+    Attributes, Entry, Errno, Handler, InitFlags, MountOptions, OpenFlags, Opened, Operation, Options, Reply, Request, Statfs, Wanted,
+};
 
-use super::answers::{Queue, Reply, Waiting};
+use super::answers::{Queue, Waiting, What};
 use super::cache::TransparentCache;
 use super::detour::{Detour, release_ns};
 use super::kernel_threads::KeptOff;
@@ -40,11 +39,11 @@ use super::protocol::{Answer, Ask, Counted, Order};
 use super::written::Written;
 use crate::failure::{Failure, Result};
 use crate::machine;
+use crate::served::Served;
 
 const SECTOR: u64 = SECTOR_BYTES as u64;
 const NAME: &str = "drive";
-const FILE: INodeNo = INodeNo(2);
-const HANDLE: FileHandle = FileHandle(0);
+const FILE: u64 = 2;
 const VALID: Duration = Duration::from_secs(3600);
 const REQUEST_BYTES_MAX: u32 = 1 << 20;
 const BACKGROUND_MAX: u16 = 128;
@@ -78,7 +77,7 @@ struct DriveFs {
     /// Used by the session's one thread.
     queue: Mutex<Queue>,
     /// FUSE's device.
-    device: Arc<OnceLock<OwnedFd>>,
+    device: OwnedFd,
 }
 
 impl BlockFile {
@@ -175,9 +174,13 @@ impl BlockFile {
 
 impl DriveFs {
     /// Keeps an answer until it is time, and sends those whose time has come.
-    fn answer(&self, release_ns: u64, reply: Reply) {
+    fn answer(&self, release_ns: std::result::Result<u64, DeviceError>, reply: Reply<'_>, what: What) {
+        let release_ns = match release_ns {
+            Ok(release_ns) => release_ns,
+            Err(error) => return reply.error(failed(&error)),
+        };
         let mut queue = self.queue.lock();
-        queue.add(Waiting { release_ns, reply });
+        queue.add(Waiting { release_ns, reply: reply.park(), what });
         queue.send_due(|| self.file.now_ns());
     }
 
@@ -200,24 +203,46 @@ impl DriveFs {
         buffer
     }
 
-    fn attributes(&self, number: INodeNo) -> FileAttr {
-        let is_root = number == INodeNo::ROOT;
-        FileAttr {
-            ino: number,
-            size: if is_root { 0 } else { self.file.size },
-            blocks: if is_root { 0 } else { self.file.size / 512 },
-            atime: UNIX_EPOCH,
-            mtime: UNIX_EPOCH,
-            ctime: UNIX_EPOCH,
-            crtime: UNIX_EPOCH,
-            kind: if is_root { FileType::Directory } else { FileType::RegularFile },
-            perm: if is_root { 0o700 } else { 0o600 },
-            nlink: 1,
-            uid: 0,
-            gid: 0,
-            rdev: 0,
-            blksize: SECTOR as u32,
-            flags: 0,
+    fn attributes(&self, number: u64) -> Attributes {
+        let (mode, size) = if number == FILE { (0o100_600, self.file.size) } else { (0o040_700, 0) };
+        Attributes { ino: number, size, blocks: size / 512, mode, nlink: 1, block_bytes: SECTOR as u32, ..Attributes::default() }
+    }
+
+    fn entry(&self) -> Entry {
+        let attributes = self.attributes(FILE);
+        Entry { node: FILE, generation: 0, entry_valid: VALID, attributes_valid: VALID, attributes }
+    }
+
+    fn read(&self, offset: u64, size: u32, reply: Reply<'_>) {
+        let (arrival, others) = self.arrival();
+        if size > REQUEST_BYTES_MAX || !self.file.is_request(offset, size.into()) {
+            return reply.error(Errno::EINVAL);
+        }
+        let length = size as usize;
+        let mut buffer = self.buffer(length);
+        let release_ns = self.file.read(arrival, others, offset, &mut buffer[..length]);
+        self.answer(release_ns, reply, What::Read(buffer, length));
+    }
+
+    fn write(&self, offset: u64, data: &[u8], reply: Reply<'_>) {
+        let (arrival, others) = self.arrival();
+        if !self.file.is_request(offset, data.len() as u64) {
+            return reply.error(Errno::EINVAL);
+        }
+        let release_ns = self.file.write(arrival, others, offset, data);
+        self.answer(release_ns, reply, What::Written(data.len() as u32));
+    }
+
+    fn punch(&self, offset: u64, length: u64, mode: u32, reply: Reply<'_>) {
+        use rustix::fs::FallocateFlags;
+        let is_punch = FallocateFlags::from_bits_retain(mode).contains(FallocateFlags::PUNCH_HOLE);
+        // ENOSYS would be for ever, and zeros that the drive cannot promise are written by the kernel.
+        if !is_punch || !self.file.discards || !self.file.is_request(offset, length) {
+            return reply.error(Errno::EOPNOTSUPP);
+        }
+        match self.file.discard(offset, length) {
+            Ok(()) => reply.ok(),
+            Err(error) => reply.error(failed(&error)),
         }
     }
 }
@@ -227,12 +252,26 @@ fn failed(error: &DeviceError) -> Errno {
     Errno::EIO
 }
 
-impl Filesystem for DriveFs {
-    fn init(&mut self, _request: &Request, config: &mut KernelConfig) -> io::Result<()> {
-        let _the_kernel_may_not_know_it = config.add_capabilities(InitFlags::FUSE_ASYNC_DIO);
-        let _nearest = config.set_max_write(REQUEST_BYTES_MAX).or_else(|possible| config.set_max_write(possible));
-        let _nearest = config.set_max_background(BACKGROUND_MAX);
-        Ok(())
+impl Handler for DriveFs {
+    fn handle(&self, request: &Request<'_>, reply: Reply<'_>) {
+        match request.operation {
+            Operation::Lookup { name } if name == NAME.as_bytes() => reply.entry(&self.entry()),
+            Operation::Lookup { .. } => reply.error(Errno::ENOENT),
+            Operation::Forget { .. } | Operation::BatchForget(_) => reply.none(),
+            Operation::Getattr { .. } => reply.attributes(&self.attributes(request.node), VALID),
+            Operation::Open { .. } => {
+                // Without the second flag the kernel does one write after another.
+                reply.open(Opened { handle: 0, flags: OpenFlags::DIRECT_IO | OpenFlags::PARALLEL_DIRECT_WRITES });
+            }
+            Operation::Read { offset, size, .. } => self.read(offset, size, reply),
+            Operation::Write(write) => self.write(write.offset, write.data, reply),
+            Operation::Fsync { .. } => self.answer(self.file.make_durable(self.arrival().0), reply, What::Flushed),
+            Operation::Fallocate { offset, length, mode, .. } => self.punch(offset, length, mode, reply),
+            Operation::Statfs => reply.statfs(&Statfs { block_bytes: 512, name_bytes_max: 255, ..Statfs::default() }),
+            Operation::Opendir { .. } => reply.open(Opened::default()),
+            Operation::Flush { .. } | Operation::Release { .. } | Operation::Releasedir { .. } => reply.ok(),
+            _ => reply.error(Errno::ENOSYS),
+        }
     }
 
     fn idle(&self) {
@@ -244,95 +283,8 @@ impl Filesystem for DriveFs {
             return spin_loop();
         }
         drop(queue);
-        if let Some(device) = self.device.get() {
-            // Interrupted, or an end: the next read knows.
-            let _looked_at_again = poll(&mut [PollFd::new(device, PollFlags::IN)], None);
-        }
-    }
-
-    fn lookup(&self, _request: &Request, _parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        match name == NAME {
-            true => reply.entry(&VALID, &self.attributes(FILE), Generation(0)),
-            false => reply.error(Errno::ENOENT),
-        }
-    }
-
-    fn getattr(&self, _request: &Request, node: INodeNo, _handle: Option<FileHandle>, reply: ReplyAttr) {
-        reply.attr(&VALID, &self.attributes(node));
-    }
-
-    fn open(&self, _request: &Request, _node: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
-        // Without the second flag the kernel does one write after another.
-        reply.opened(HANDLE, FopenFlags::FOPEN_DIRECT_IO | FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES);
-    }
-
-    fn read(
-        &self,
-        _request: &Request,
-        _node: INodeNo,
-        _handle: FileHandle,
-        offset: u64,
-        size: u32,
-        _flags: OpenFlags,
-        _owner: Option<LockOwner>,
-        reply: ReplyData,
-    ) {
-        let (arrival, others) = self.arrival();
-        if !self.file.is_request(offset, size.into()) {
-            return reply.error(Errno::EINVAL);
-        }
-        let length = size as usize;
-        let mut buffer = self.buffer(length);
-        match self.file.read(arrival, others, offset, &mut buffer[..length]) {
-            Ok(release_ns) => self.answer(release_ns, Reply::Read(reply, buffer, length)),
-            Err(error) => reply.error(failed(&error)),
-        }
-    }
-
-    fn write(
-        &self,
-        _request: &Request,
-        _node: INodeNo,
-        _handle: FileHandle,
-        offset: u64,
-        data: &[u8],
-        _write_flags: WriteFlags,
-        _flags: OpenFlags,
-        _owner: Option<LockOwner>,
-        reply: ReplyWrite,
-    ) {
-        let (arrival, others) = self.arrival();
-        if !self.file.is_request(offset, data.len() as u64) {
-            return reply.error(Errno::EINVAL);
-        }
-        match self.file.write(arrival, others, offset, data) {
-            Ok(release_ns) => self.answer(release_ns, Reply::Written(reply, data.len() as u32)),
-            Err(error) => reply.error(failed(&error)),
-        }
-    }
-
-    fn flush(&self, _request: &Request, _node: INodeNo, _handle: FileHandle, _owner: LockOwner, reply: ReplyEmpty) {
-        reply.ok();
-    }
-
-    fn fsync(&self, _request: &Request, _node: INodeNo, _handle: FileHandle, _data_only: bool, reply: ReplyEmpty) {
-        match self.file.make_durable(self.arrival().0) {
-            Ok(release_ns) => self.answer(release_ns, Reply::Flushed(reply)),
-            Err(error) => reply.error(failed(&error)),
-        }
-    }
-
-    fn fallocate(&self, _request: &Request, _node: INodeNo, _handle: FileHandle, offset: u64, length: u64, mode: i32, reply: ReplyEmpty) {
-        use rustix::fs::FallocateFlags;
-        let is_punch = FallocateFlags::from_bits_retain(mode as u32).contains(FallocateFlags::PUNCH_HOLE);
-        // ENOSYS would be for ever, and zeros that the drive cannot promise are written by the kernel.
-        if !is_punch || !self.file.discards || !self.file.is_request(offset, length) {
-            return reply.error(Errno::EOPNOTSUPP);
-        }
-        match self.file.discard(offset, length) {
-            Ok(()) => reply.ok(),
-            Err(error) => reply.error(failed(&error)),
-        }
+        // Interrupted, or an end: the next read knows.
+        let _looked_at_again = poll(&mut [PollFd::new(&self.device, PollFlags::IN)], None);
     }
 }
 
@@ -413,10 +365,24 @@ impl Talk {
     }
 }
 
+/// Mounts the file system of one file and serves it by one thread, which never sleeps in the device ([SV2]).
+fn mount(order: &Order, file: &Arc<BlockFile>) -> Result<Served> {
+    let options = MountOptions { source: "tandemfs-bench-drive".into(), atime: false, ..MountOptions::default() };
+    let (device, guard) = tandemfs_wire::mount(&order.mountpoint, &options)?;
+    let drive = DriveFs { file: Arc::clone(file), queue: Mutex::default(), device: device.try_clone()? };
+    let wanted = Wanted {
+        flags: InitFlags::ASYNC_READ | InitFlags::ASYNC_DIO,
+        max_write: REQUEST_BYTES_MAX,
+        max_background: BACKGROUND_MAX,
+        ..Wanted::default()
+    };
+    Served::start((device, guard), drive, &wanted, Options { polled: true, ..Options::default() })
+}
+
 /// Everything that is up.
 struct Up {
     file: Arc<BlockFile>,
-    session: Option<fuser::BackgroundSession>,
+    session: Option<Served>,
     mountpoint: PathBuf,
     loop_device: PathBuf,
 }
@@ -443,17 +409,8 @@ impl Up {
             device,
         });
         file.begin();
-        let mut config = Config::default();
-        config.mount_options =
-            vec![MountOption::FSName("tandemfs-bench-drive".into()), MountOption::NoAtime, MountOption::NoDev, MountOption::NoSuid];
-        let mount = |error: io::Error| Failure::new(format!("{}: the drive cannot be mounted: {error}", order.mountpoint.display()));
-        let device = Arc::new(OnceLock::new());
-        let drive = DriveFs { file: Arc::clone(&file), queue: Mutex::default(), device: Arc::clone(&device) };
-        let session = Session::new(drive, &order.mountpoint, &config).map_err(mount)?;
-        let polled = session.as_fd().try_clone_to_owned()?;
-        rustix::io::ioctl_fionbio(&polled, true)?;
-        device.get_or_init(|| polled);
-        let session = session.spawn().map_err(mount)?;
+        let session = mount(order, &file)
+            .map_err(|error| Failure::new(format!("{}: the drive cannot be mounted: {error}", order.mountpoint.display())))?;
         let mut up = Self { file, session: Some(session), mountpoint: order.mountpoint.clone(), loop_device: PathBuf::new() };
         match loop_device::attach(&up.mountpoint.join(NAME), up.file.device.description().volatile_write_cache) {
             Ok(loop_device) => up.loop_device = loop_device,
@@ -476,6 +433,6 @@ impl Up {
             run("umount", &[OsStr::new("--lazy"), self.mountpoint.as_ref()])?;
             return Ok(());
         }
-        Ok(session.join()?)
+        session.join()
     }
 }

@@ -1,0 +1,305 @@
+//! A FUSE file system that keeps names and bytes in the memory of its process and nothing safe: what the way through FUSE costs by itself.
+//!
+//! [MS1] The kernel is told the same as by the mount of TandemFS in relaxed mode (`crates/fuse/src/door.rs`): abilities, sizes, how long entries
+//!       and attributes hold, which operations it need not send. So it sends the same requests, and what they cost here is the least that
+//!       they can cost.
+//! [MS2] It runs in a process of its own, as a daemon does, and ends when its mount does, or when nobody holds its standard input any more:
+//!       so none is left behind by a comparison that was killed.
+
+mod table;
+
+use std::io::{self, Read};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use rustix::fs::{FileType, RenameFlags};
+use tandemfs_fuse::MountSettings;
+use tandemfs_wire::{
+    Attributes, CopyFileRange, Entry, Errno, Handler, MountOptions, OpenFlags, Opened, Operation, Reply, Request, SetAttributes, SetTime,
+    Statfs, Time, Unmount, kind_of,
+};
+
+use self::table::{Answer, COOKIE_FIRST, Content, Directory, Node, Table, Times, content, now};
+use crate::failure::Result;
+use crate::output::say;
+use crate::served::Served;
+
+const VALID: Duration = Duration::from_secs(3600);
+const REQUEST_BYTES_MAX: u32 = 1 << 20;
+const READ_AHEAD_KIB: u32 = 1024;
+const COPY_BYTES_MAX: u64 = 16 << 20;
+const OPENED: Opened = Opened { handle: 0, flags: OpenFlags::KEEP_CACHE };
+/// What `df` shows as free, in bytes.
+const FREE_BYTES: u64 = 1 << 40;
+/// What [`serve`] says when it answers.
+pub const READY: &str = "ready";
+
+/// Mounts, says [`READY`], and serves until the mount ends ([MS2]).
+///
+/// # Errors
+/// The mount cannot be made or served.
+pub fn serve(mountpoint: &Path) -> Result<()> {
+    let options = MountOptions {
+        source: "null".into(),
+        subtype: Some("null".into()),
+        default_permissions: true,
+        atime: false,
+        ..MountOptions::default()
+    };
+    let wanted = tandemfs_fuse::wanted(true, true, REQUEST_BYTES_MAX);
+    let mounted = tandemfs_wire::mount(mountpoint, &options)?;
+    let served = Served::start(mounted, MemoryFs::new(), &wanted, MountSettings::default().serving())?;
+    read_ahead(mountpoint);
+    let path = PathBuf::from(mountpoint);
+    std::thread::spawn(move || {
+        let _ended = io::stdin().read_to_end(&mut Vec::new());
+        let _may_be_gone = tandemfs_wire::unmount(&path, Unmount::Lazy);
+    });
+    say(&format!("{READY}\n"))?;
+    served.join()
+}
+
+/// Of the mount, as TandemFS sets its own.
+fn read_ahead(mountpoint: &Path) {
+    if let Ok(metadata) = std::fs::metadata(mountpoint) {
+        let (major, minor) = (rustix::fs::major(metadata.dev()), rustix::fs::minor(metadata.dev()));
+        let _only_root_may = std::fs::write(format!("/sys/class/bdi/{major}:{minor}/read_ahead_kb"), READ_AHEAD_KIB.to_string());
+    }
+}
+
+struct MemoryFs {
+    table: Mutex<Table>,
+}
+
+fn entry_of(attributes: Attributes) -> Entry {
+    Entry { node: attributes.ino, generation: 0, entry_valid: VALID, attributes_valid: VALID, attributes }
+}
+
+fn reply_entry(result: Answer<Attributes>, reply: Reply<'_>) {
+    match result {
+        Ok(attributes) => reply.entry(&entry_of(attributes)),
+        Err(error) => reply.error(error),
+    }
+}
+
+fn reply_attributes(result: Answer<Attributes>, reply: Reply<'_>) {
+    match result {
+        Ok(attributes) => reply.attributes(&attributes, VALID),
+        Err(error) => reply.error(error),
+    }
+}
+
+fn reply_empty(result: Answer<()>, reply: Reply<'_>) {
+    match result {
+        Ok(()) => reply.ok(),
+        Err(error) => reply.error(error),
+    }
+}
+
+fn time(wanted: SetTime) -> Time {
+    match wanted {
+        SetTime::At(time) => time,
+        SetTime::Now => now(),
+    }
+}
+
+impl Node {
+    fn set(&mut self, set: &SetAttributes) {
+        self.mode = set.mode.map_or(self.mode, |mode| self.mode & !0o7777 | mode & 0o7777);
+        (self.uid, self.gid) = (set.uid.unwrap_or(self.uid), set.gid.unwrap_or(self.gid));
+        if let (Some(size), Content::File(bytes)) = (set.size, &self.content) {
+            bytes.resize(size);
+        }
+        self.times = Times {
+            accessed: set.atime.map_or(self.times.accessed, time),
+            modified: set.mtime.map_or_else(|| if set.size.is_some() { now() } else { self.times.modified }, time),
+            changed: set.ctime.unwrap_or_else(now),
+        };
+    }
+}
+
+impl MemoryFs {
+    fn new() -> Self {
+        let owner = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
+        let root = Node::new(0o040_755, owner, 0, Directory::empty(1));
+        Self { table: Mutex::new(Table::new(root)) }
+    }
+
+    fn add(&self, request: &Request<'_>, name: &[u8], mode: u32, device: u32, content: Content) -> Answer<Attributes> {
+        if FileType::from_raw_mode(mode) == FileType::Unknown {
+            return Err(Errno::EINVAL);
+        }
+        let node = Node::new(mode, (request.uid, request.gid), device, content);
+        self.table.lock().add(request.node, name, node)
+    }
+
+    /// A node of a kind that its mode says, with the permissions that the umask leaves.
+    fn make(&self, request: &Request<'_>, name: &[u8], mode: u32, umask: u32, device: u32) -> Answer<Attributes> {
+        self.add(request, name, mode & !(umask & 0o7777), device, content(mode, request.node))
+    }
+
+    fn set(&self, number: u64, set: &SetAttributes) -> Answer<Attributes> {
+        let mut table = self.table.lock();
+        let node = table.node(number)?;
+        node.set(set);
+        Ok(node.attributes(number))
+    }
+
+    fn readlink(&self, number: u64, reply: Reply<'_>) {
+        match self.table.lock().node(number).map(|found| &found.content) {
+            Ok(Content::Link(target)) => reply.bytes(target),
+            Ok(_) => reply.error(Errno::EINVAL),
+            Err(error) => reply.error(error),
+        }
+    }
+
+    fn list(&self, number: u64, cookie: u64, size: u32, plus: bool, reply: Reply<'_>) {
+        let mut directory = reply.directory(size);
+        let listed = self.table.lock().list(number, cookie, |name, position, number, node| {
+            if !plus {
+                return directory.add(name, number, kind_of(node.mode), position);
+            }
+            let fits = directory.add_plus(name, position, &entry_of(node.attributes(number)));
+            // Of `.` and `..` the kernel takes the name only.
+            if fits && position >= COOKIE_FIRST {
+                node.looked_up += 1;
+            }
+            fits
+        });
+        match listed {
+            Ok(()) => directory.send(),
+            Err(error) => directory.error(error),
+        }
+    }
+
+    fn read(&self, number: u64, offset: u64, size: u32, reply: Reply<'_>) {
+        let file = self.table.lock().file(number);
+        match file {
+            Ok(bytes) => bytes.read(offset, size as usize, |data| reply.bytes(data)),
+            Err(error) => reply.error(error),
+        }
+    }
+
+    fn write(&self, number: u64, offset: u64, data: &[u8], reply: Reply<'_>) {
+        let file = self.table.lock().file(number);
+        match file {
+            Ok(bytes) => {
+                bytes.write(offset, data);
+                reply.written(data.len() as u32);
+            }
+            Err(error) => reply.error(error),
+        }
+    }
+
+    fn copy(&self, number: u64, copy: &CopyFileRange, reply: Reply<'_>) {
+        let files = {
+            let mut table = self.table.lock();
+            table.file(number).and_then(|from| Ok((from, table.file(copy.target)?)))
+        };
+        match files {
+            Ok((from, to)) => {
+                let data = from.read(copy.offset, copy.length.min(COPY_BYTES_MAX) as usize, <[u8]>::to_vec);
+                to.write(copy.target_offset, &data);
+                reply.copied(data.len() as u64);
+            }
+            Err(error) => reply.error(error),
+        }
+    }
+
+    /// Requests about names.
+    fn names(&self, request: &Request<'_>, reply: Reply<'_>) {
+        let node = request.node;
+        match request.operation {
+            Operation::Lookup { name } => {
+                let found = self.table.lock().lookup(node, name);
+                match found {
+                    // The kernel may keep that a name is absent.
+                    Ok(None) => reply.entry(&Entry::absent(VALID)),
+                    Ok(Some(attributes)) => reply.entry(&entry_of(attributes)),
+                    Err(error) => reply.error(error),
+                }
+            }
+            Operation::Mknod { name, mode, umask, rdev } => reply_entry(self.make(request, name, mode, umask, rdev), reply),
+            Operation::Mkdir { name, mode, umask } => {
+                let mode = mode & 0o7777 | FileType::Directory.as_raw_mode();
+                reply_entry(self.make(request, name, mode, umask, 0), reply);
+            }
+            Operation::Symlink { name, target } => {
+                let (mode, target) = (0o777 | FileType::Symlink.as_raw_mode(), Content::Link(target.to_vec()));
+                reply_entry(self.add(request, name, mode, 0, target), reply);
+            }
+            Operation::Create { name, mode, umask, .. } => {
+                let mode = mode & 0o7777 | FileType::RegularFile.as_raw_mode();
+                match self.make(request, name, mode, umask, 0) {
+                    Ok(attributes) => reply.create(&entry_of(attributes), OPENED),
+                    Err(error) => reply.error(error),
+                }
+            }
+            Operation::Link { target, name } => {
+                let result = self.table.lock().link(target, node, name);
+                reply_entry(result, reply);
+            }
+            Operation::Unlink { name } | Operation::Rmdir { name } => {
+                let result = self.table.lock().remove(node, name);
+                reply_empty(result, reply);
+            }
+            Operation::Rename { name, new_parent, new_name, flags } => {
+                let flags = RenameFlags::from_bits_retain(flags);
+                let result = self.table.lock().rename((node, name), (new_parent, new_name), flags);
+                reply_empty(result, reply);
+            }
+            // No access of its own, no FLUSH, no opens of directories, no holes: the kernel does not ask again.
+            _ => reply.error(Errno::ENOSYS),
+        }
+    }
+}
+
+impl Handler for MemoryFs {
+    fn handle(&self, request: &Request<'_>, reply: Reply<'_>) {
+        let node = request.node;
+        match request.operation {
+            Operation::Forget { count } => {
+                self.table.lock().forget(node, count);
+                reply.none();
+            }
+            Operation::BatchForget(forgets) => {
+                let mut table = self.table.lock();
+                forgets.iter().for_each(|(node, count)| table.forget(node, count));
+                drop(table);
+                reply.none();
+            }
+            Operation::Getattr { .. } => {
+                let found = self.table.lock().node(node).map(|found| found.attributes(node));
+                reply_attributes(found, reply);
+            }
+            Operation::Setattr(set) => reply_attributes(self.set(node, &set), reply),
+            Operation::Readlink => self.readlink(node, reply),
+            Operation::Open { .. } => reply.open(OPENED),
+            Operation::Readdir { offset, size, .. } => self.list(node, offset, size, false, reply),
+            Operation::Readdirplus { offset, size, .. } => self.list(node, offset, size, true, reply),
+            Operation::Read { offset, size, .. } => self.read(node, offset, size, reply),
+            Operation::Write(write) => self.write(node, write.offset, write.data, reply),
+            Operation::CopyFileRange(copy) => self.copy(node, &copy, reply),
+            Operation::Statfs => {
+                let (blocks, files) = (FREE_BYTES / 4096, 1 << 32);
+                reply.statfs(&Statfs {
+                    blocks,
+                    blocks_free: blocks,
+                    blocks_available: blocks,
+                    files,
+                    files_free: files,
+                    block_bytes: 4096,
+                    fragment_bytes: 4096,
+                    name_bytes_max: 255,
+                });
+            }
+            Operation::Release { .. } | Operation::Releasedir { .. } | Operation::Fsync { .. } | Operation::Fsyncdir { .. } => reply.ok(),
+            Operation::Getxattr { .. } => reply.error(Errno::ENODATA),
+            Operation::Listxattr { size } => reply.xattr(size, &[]),
+            Operation::Setxattr { .. } => reply.error(Errno::EOPNOTSUPP),
+            _ => self.names(request, reply),
+        }
+    }
+}
