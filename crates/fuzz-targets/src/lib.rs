@@ -18,6 +18,7 @@ mod input;
 mod links;
 mod operations;
 mod text;
+mod wire;
 
 pub use input::Input;
 
@@ -72,6 +73,14 @@ pub const TARGETS: &[Target] = &[
         corpus: door::corpus,
         input_bytes_max: 1024,
         lies: door::LIES,
+    },
+    Target {
+        name: "wire",
+        feeds: "any bytes to the parser and the session of the FUSE protocol",
+        run: wire::run,
+        corpus: wire::corpus,
+        input_bytes_max: 1024,
+        lies: wire::LIES,
     },
     Target {
         name: "header",

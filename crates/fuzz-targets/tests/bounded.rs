@@ -19,6 +19,7 @@ fn executions(target: &Target) -> u64 {
             "operations" => 300,
             "links" => 150,
             "door" => 300,
+            "wire" => 1000,
             "header" => 300,
             "drive" => 100,
             _ => 5000,

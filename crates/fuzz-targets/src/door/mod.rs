@@ -10,7 +10,7 @@
 //! panic ends the mount and loses nothing is a test of its own.
 
 mod answers;
-mod requests;
+pub(crate) mod requests;
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -40,7 +40,7 @@ struct Daemon {
 }
 
 /// Both ends of a channel.
-fn channel() -> (OwnedFd, OwnedFd) {
+pub(crate) fn channel() -> (OwnedFd, OwnedFd) {
     socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
         .unwrap_or_else(|error| panic!("a socket pair: {error}"))
 }
