@@ -7,13 +7,14 @@ use std::ffi::CString;
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
+use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::thread;
 use std::time::Instant;
 
 use rustix::fs::{CWD, RenameFlags, XattrFlags};
-use support::server::{self, Served, mount_line, obstacle, ring_obstacle};
+use support::server::{self, PATIENCE, Served, mount_line, obstacle, ring_obstacle};
 use tandemfs_wire::{MountError, MountOptions, Unmount, mount, unmount};
 
 #[test]
@@ -260,6 +261,26 @@ fn a_parked_write_keeps_its_data_apart() {
             served.ask("finish");
         }
         assert!(reader.join().expect("no panic").expect("read") == data);
+        assert!(served.end().success());
+    });
+}
+
+/// Not SIGINT: a child of a background job of a shell ignores it.
+#[test]
+fn a_signal_to_the_caller_reaches_the_handler() {
+    over_both("parks", |mut served| {
+        let mut reader = Command::new("cat").arg(served.path("slow")).stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("run");
+        // Parked, so sent: from then on the kernel passes a signal on.
+        assert_eq!(served.ask("event"), "Parked");
+        rustix::process::kill_process(rustix::process::Pid::from_child(&reader), rustix::process::Signal::USR1).expect("sent");
+        assert_eq!(served.ask("event"), "Interrupted");
+        // The kernel asks for the page once more. Over io_uring it says nothing of a signal that came before that (ring.rs).
+        let started = Instant::now();
+        while reader.try_wait().expect("a child").is_none() {
+            assert!(started.elapsed() < PATIENCE, "the reader does not end");
+            served.ask("finish");
+        }
+        assert_eq!(reader.wait().expect("ended").signal(), Some(libc::SIGUSR1));
         assert!(served.end().success());
     });
 }

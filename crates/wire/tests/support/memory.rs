@@ -293,8 +293,9 @@ impl Handler for MemoryFs {
         let mut parked = locked(&self.parked);
         let Some(index) = parked.iter().position(|(reply, _)| reply.unique() == unique) else { return Interruption::TryAgain };
         let (reply, _) = parked.swap_remove(index);
-        reply.finish(|reply| reply.error(Errno::EINTR));
+        // First this: the answer may bring the next request, of which another thread tells.
         self.tell(Event::Interrupted);
+        reply.finish(|reply| reply.error(Errno::EINTR));
         Interruption::Noted
     }
 
