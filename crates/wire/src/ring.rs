@@ -14,6 +14,8 @@
 //! [UR5] When the kernel refuses an entry before all queues are ready, it sends everything over the device, which has a thread in any case.
 //! [UR6] A parked request may wait for others to be served, so a quarter of the entries of a queue, and at least one, is never parked by a
 //!       handler that can do without ([`crate::Reply::try_park`]). A request that finds no free entry goes to the next that answers ([UR2]).
+//! [UR7] A thread registers its entries first and binds itself to its CPU then. A CPU may let a bound thread wait for seconds while others
+//!       take turns on it (Linux 6.18), and a queue without an entry holds the requests of all CPUs back ([UR1]).
 //!
 //! FORGET, INTERRUPT and all that comes before the queues are ready are sent over the device. Of a signal that the caller got before its
 //! request reached us the kernel says nothing (Linux 6.18): only SIGKILL, or the answer, ends such a call. See
@@ -49,6 +51,8 @@ pub(crate) struct Worker {
     parked: Vec<Arc<Parked>>,
     /// The CPU whose callers it serves; `None`: those of CPUs that have no thread of their own.
     pub(crate) cpu: Option<usize>,
+    /// Binds the thread to its CPU; tests keep it waiting there.
+    pub(crate) bind: fn(usize),
 }
 
 /// What a thread needs for a request at a time.
@@ -70,7 +74,7 @@ impl Worker {
             let numbers = queues.iter().copied().map(queue).collect::<io::Result<Vec<_>>>()?;
             let ring = CommandRing::new(channel.as_fd(), &numbers, agreed.reply_bytes_max())?;
             let parked = queues.iter().filter_map(|&queue| parked.get(queue).cloned()).collect();
-            Ok(Self { ring, mailbox: Arc::new(Mailbox::new()?), parked, cpu })
+            Ok(Self { ring, mailbox: Arc::new(Mailbox::new()?), parked, cpu, bind: cpus::pin })
         };
         let mut workers = Vec::new();
         for thread in 0..threads {
@@ -94,13 +98,14 @@ impl Worker {
 
     /// Serves requests until the connection ends or somebody says so.
     pub(crate) fn run<H: Handler>(mut self, serving: &Serving<'_, H>) -> io::Result<()> {
-        if let Some(cpu) = self.cpu {
-            cpus::pin(cpu);
-        }
         self.ring.enable()?;
         let (mut live, mut scratch, mut completions) = (self.ring.entries(), Scratch::default(), Vec::new());
         for index in 0..live {
             self.ring.submit(index, None)?; // [UR2]
+        }
+        self.ring.hand_over()?; // [UR7]
+        if let Some(cpu) = self.cpu {
+            (self.bind)(cpu);
         }
         while live > 0 {
             self.ring.listen(self.mailbox.as_fd())?;

@@ -323,3 +323,75 @@ fn refuse(channel: &Channel, unique: u64, error: Errno) {
     let header = OutHeader { len: size_of::<OutHeader>() as u32, error: -error.code(), unique };
     channel.send(&[IoSlice::new(header.as_bytes())]);
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::process::{Command, Stdio};
+    use std::sync::{Condvar, Mutex, PoisonError};
+    use std::time::{Duration, Instant};
+
+    use super::*;
+    use crate::{Attributes, MountOptions, cpus, mount};
+
+    /// An empty root directory.
+    struct Root;
+
+    impl Handler for Root {
+        fn handle(&self, request: &Request<'_>, reply: Reply<'_>) {
+            let attributes = Attributes { ino: 1, mode: 0o040_755, nlink: 2, ..Attributes::default() };
+            match request.operation {
+                Operation::Getattr { .. } => reply.attributes(&attributes, Duration::ZERO),
+                Operation::Forget { .. } | Operation::BatchForget(_) => reply.none(),
+                _ => reply.error(Errno::ENOSYS),
+            }
+        }
+    }
+
+    static IS_FREE: Mutex<bool> = Mutex::new(false);
+    static FREED: Condvar = Condvar::new();
+
+    /// In place of [`cpus::pin`]: a CPU that lets a thread wait.
+    fn wait_for_the_cpu(_: usize) {
+        let is_free = IS_FREE.lock().unwrap_or_else(PoisonError::into_inner);
+        let _free = FREED.wait_while(is_free, |is_free| !*is_free).unwrap_or_else(PoisonError::into_inner);
+    }
+
+    /// Threads that were bound to a busy CPU before they registered their entries let all callers wait, on whatever CPU.
+    #[test]
+    fn regression_a_busy_cpu_holds_back_no_requests_of_others() {
+        let enabled = fs::read_to_string("/sys/module/fuse/parameters/enable_uring").is_ok_and(|value| value.trim() == "Y");
+        let cpus = cpus::cpus().expect("this machine's").allowed;
+        let (Some(&first), Some(&last)) = (cpus.first(), cpus.last()) else { unreachable!("a process may run somewhere") };
+        if !rustix::process::geteuid().is_root() || !enabled || first == last {
+            return println!("skipped: not root, or no FUSE over io_uring, or one CPU");
+        }
+        let directory = tempfile::tempdir().expect("a directory");
+        let (device, mounted) = mount(directory.path(), &MountOptions::default()).expect("mounted");
+        let options = Options { ring: Some(RingOptions::default()), ..Options::default() };
+        let mut session = Session::start(device, Root, &Wanted::default(), options).expect("started");
+        assert!(session.threads().ring > 0, "somebody else switched FUSE over io_uring off");
+        session.workers.iter_mut().filter(|worker| worker.cpu == Some(last)).for_each(|worker| worker.bind = wait_for_the_cpu);
+        let serving = session.spawn().expect("a thread");
+
+        // In another process, since this one serves; what it asks goes to the first CPU's queue.
+        let place = directory.path().to_owned();
+        let client = thread::spawn(move || {
+            cpus::pin(first);
+            Command::new("stat").arg(place).stdout(Stdio::null()).spawn().expect("run")
+        });
+        let mut client = client.join().expect("no panic");
+        let asked = Instant::now();
+        let mut answered = None;
+        while answered.is_none() && asked.elapsed() < Duration::from_secs(60) {
+            thread::sleep(Duration::from_millis(1));
+            answered = client.try_wait().expect("a child");
+        }
+        *IS_FREE.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        FREED.notify_all();
+        assert!(client.wait().expect("ended").success());
+        drop(mounted);
+        serving.join().expect("no panic").expect("served");
+        assert!(answered.is_some(), "the first CPU's caller had to wait for the last CPU");
+    }
+}

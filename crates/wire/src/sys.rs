@@ -214,6 +214,14 @@ impl CommandRing {
         self.entries.get(index).is_some_and(|entry| entry.commit.is_none())
     }
 
+    /// Hands over what is queued, without waiting for a completion. What the kernel does not take now goes with the next [`Self::wait`].
+    pub(crate) fn hand_over(&self) -> io::Result<()> {
+        match self.ring.submit() {
+            Err(error) if !matches!(error.kind(), io::ErrorKind::Interrupted | io::ErrorKind::ResourceBusy) => Err(error),
+            _ => Ok(()),
+        }
+    }
+
     fn push(&mut self, command: &squeue::Entry128) -> io::Result<()> {
         if self.ring.submission().is_full() {
             self.ring.submit()?;
