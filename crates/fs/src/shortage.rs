@@ -116,11 +116,6 @@ impl FileSystem {
     pub fn space_may_return(&self) -> bool {
         !self.orphans.lock().is_empty() || self.leaving.is_any() || self.volume.memory.is_any_pending()
     }
-
-    /// Waits until one of the threads that are about to free space has done it. False where none is, or none has in that time.
-    pub fn wait_for_leaving(&self, at_most: Duration) -> bool {
-        self.leaving.wait(at_most)
-    }
 }
 
 #[cfg(test)]
@@ -161,7 +156,7 @@ mod tests {
         fs.unlink(InodeNumber::ROOT, b"file").expect("removed");
         assert_eq!(fs.inodes_without_names(), [file]);
         assert!(fs.space_may_return());
-        assert!(!fs.wait_for_leaving(Duration::ZERO), "its holder is not leaving by itself");
+        assert!(!fs.leaving.wait(Duration::ZERO), "its holder is not leaving by itself");
         fs.forget(file, 1);
         assert_eq!(fs.inodes_without_names(), []);
         assert_eq!(fs.space().block.free_bytes, free + BLOCK);
@@ -176,9 +171,9 @@ mod tests {
         let (fs, _) = with_file(16 << 20, 32 << 20);
         let leaving = [fs.leaving.enter(), fs.leaving.enter()];
         assert!(fs.space_may_return());
-        assert!(!fs.wait_for_leaving(Duration::from_millis(1)), "nobody has left");
+        assert!(!fs.leaving.wait(Duration::from_millis(1)), "nobody has left");
         std::thread::scope(|scope| {
-            let waiter = scope.spawn(|| fs.wait_for_leaving(Duration::from_secs(600)));
+            let waiter = scope.spawn(|| fs.leaving.wait(Duration::from_secs(600)));
             let [one, other] = leaving;
             // The waiter may come after one has left, or after both: it ends all the same.
             drop(one);
@@ -188,7 +183,7 @@ mod tests {
             drop(other);
             let _either = waiter.join().expect("no panic");
         });
-        assert!(!fs.wait_for_leaving(Duration::from_secs(600)), "nobody is left");
+        assert!(!fs.leaving.wait(Duration::from_secs(600)), "nobody is left");
     }
 
     #[test]
