@@ -1,5 +1,5 @@
-//! Deliberate bugs that show that the tests of this crate can fail (`docs/TESTING.md`). Without the feature `mutants` every switch is `false`
-//! at compile time; no program enables it. Selected by thread, so that tests beside each other do not meet.
+//! Deliberate bugs that show that the tests of this crate can fail (`docs/TESTING.md`). Without the feature `mutants` every switch is
+//! `false` at compile time; no program enables it. Selected by thread, so that tests beside each other do not meet.
 
 /// A deliberate bug.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

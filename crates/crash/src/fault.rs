@@ -1,8 +1,8 @@
 //! A device that fails: on the n-th access of a kind, or wherever an access touches a bad place.
 //!
 //! The fault model: a failed load, store or read changes nothing on the device; a failed write leaves its sectors as they were; a failed
-//! FLUSH makes nothing durable that was not, and a failed COMMIT commits nothing. A lasting fault fails every access of the kind from the n-th on. A bad place fails for good,
-//! unless it is one that a write heals. Flushes of lines and fences cannot fail on a CPU.
+//! FLUSH makes nothing durable that was not, and a failed COMMIT commits nothing. A lasting fault fails every access of the kind from the
+//! n-th on. A bad place fails for good, unless it is one that a write heals. Flushes of lines and fences cannot fail on a CPU.
 
 use std::io;
 use std::ops::Range;

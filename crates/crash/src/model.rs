@@ -777,7 +777,8 @@ fn piece_ends(model: &Model, operation: &Operation) -> Vec<u64> {
             let borders = (first..seen).step_by(ZEROED_BYTES as usize);
             return borders.chain([seen, u64::MAX]).collect();
         }
-        // Holes are punched as any range is, and nothing is seen of it behind the end; data ends with a sector of the source, or as a write.
+        // Holes are punched as any range is, and nothing is seen of it behind the end; data ends with a sector of the source, or as a
+        // write.
         Operation::CopyRange(_, from_offset, to, to_offset, _) => {
             let copied = model.copied(operation).unwrap_or(0);
             let size = model.size_of(to).unwrap_or(0);

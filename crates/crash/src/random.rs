@@ -72,8 +72,8 @@ pub fn fill(seed: u64, length: usize) -> Vec<u8> {
     bytes
 }
 
-/// Which of `count` numbered faults a run tries: all of them while they are at most `most` or `TANDEMFS_FAULTS` is `all`, else a sample. Its
-/// seed is `TANDEMFS_SEED` and is printed.
+/// Which of `count` numbered faults a run tries: all of them while they are at most `most` or `TANDEMFS_FAULTS` is `all`, else a sample.
+/// Its seed is `TANDEMFS_SEED` and is printed.
 pub fn chosen(what: &str, count: u64, most: u64) -> Vec<u64> {
     if count <= most || std::env::var_os("TANDEMFS_FAULTS").is_some_and(|value| value == "all") {
         return (0..count).collect();

@@ -8,9 +8,9 @@
 //! * *blocks*: any subset of the sectors written since the last flush, torn at 512 B, whatever the memory zone kept.
 //! * *process*: the process dies, the host lives. Both zones keep what was done, in program order; the cut is at any store or block write,
 //!   inside it at any 8 B word or 512 B.
-//! * *firmware*: a tagged store is on the drive once it would be durable without its transaction, and is *committed* only from COMMIT on, all
-//!   of it at once. A cut before leaves it there, uncommitted, for the drive's recovery to discard. What was not in the persistence domain at
-//!   COMMIT is lost or kept afterwards like an untagged store: COMMIT vouches for what was fenced alone.
+//! * *firmware*: a tagged store is on the drive once it would be durable without its transaction, and is *committed* only from COMMIT on,
+//!   all of it at once. A cut before leaves it there, uncommitted, for the drive's recovery to discard. What was not in the persistence
+//!   domain at COMMIT is lost or kept afterwards like an untagged store: COMMIT vouches for what was fenced alone.
 //! * Both zones are cut at the same instant, but neither waits for the other.
 //!
 //! What is not durable yet only grows until a fence or a flush, so it is enough to cut right before each of them, at each call's border and

@@ -318,7 +318,8 @@ fn after_a_failed_read_nothing_changed() {
     }
 }
 
-/// EIO on either path of a write that both share, and of a copy of it: nothing acknowledged is lost, nothing leaks, the next attempt succeeds.
+/// EIO on either path of a write that both share, and of a copy of it: nothing acknowledged is lost, nothing leaks, the next attempt
+/// succeeds.
 #[test]
 fn after_a_fault_in_a_split_write_or_its_copy_nothing_changed() {
     let start = split();

@@ -1,4 +1,5 @@
-//! Deliberate bugs of writes in place and of clean pages, each caught; and cuts of such writes, by which mixed ones are atomic (ByteFS §4.6).
+//! Deliberate bugs of writes in place and of clean pages, each caught; and cuts of such writes, by which mixed ones are atomic (ByteFS
+//! §4.6).
 //!
 //! A mutant is global to the process, so the tests of this file run one after the other.
 

@@ -121,8 +121,8 @@ fn work(device: &MemoryDevice, options: &MountOptions) -> u64 {
     watch.most
 }
 
-/// Lines that are committed and not yet home were kept until a ring was half full: on a busy machine, where the checkpoint behind came late,
-/// more of them than the option allows, whatever its size.
+/// Lines that are committed and not yet home were kept until a ring was half full: on a busy machine, where the checkpoint behind came
+/// late, more of them than the option allows, whatever its size.
 #[test]
 fn regression_pages_that_are_not_home_stay_within_the_option() {
     let mut setting = Setting::small(PersistenceDomain::Adr, 4 << 10);

@@ -109,8 +109,8 @@ fn single_operations_in_every_setting(on: OnDrive) {
     }
 }
 
-/// What stores fresh lines before the transaction that links them: streams of attributes of every shape, replaced by their like, and mappings
-/// that are built anew; files without names between their creation and their name.
+/// What stores fresh lines before the transaction that links them: streams of attributes of every shape, replaced by their like, and
+/// mappings that are built anew; files without names between their creation and their name.
 fn attributes_and_shifts_in_every_setting(on: OnDrive) {
     let sequences = [
         vec![Operation::SetAttribute("a", "user.a", 100, 30)],

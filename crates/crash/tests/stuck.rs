@@ -1,5 +1,5 @@
-//! Requests that get stuck in the drive: who does not need what they hold goes on (RULES R9), who does waits, and after their release all is
-//! right. Every wait is bounded: a file system that hangs fails the test and does not hang it.
+//! Requests that get stuck in the drive: who does not need what they hold goes on (RULES R9), who does waits, and after their release all
+//! is right. Every wait is bounded: a file system that hangs fails the test and does not hang it.
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};

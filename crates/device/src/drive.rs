@@ -202,8 +202,8 @@ impl Drive {
         }
     }
 
-    /// Zeroes whole pages of the memory zone that nobody uses yet: where the windows overlap by a discard, if that leaves zeros, or by blocks,
-    /// else by stores. Durable when it returns. Pages that hold metadata are never zeroed so (RULES R16).
+    /// Zeroes whole pages of the memory zone that nobody uses yet: where the windows overlap by a discard, if that leaves zeros, or by
+    /// blocks, else by stores. Durable when it returns. Pages that hold metadata are never zeroed so (RULES R16).
     pub fn zero_pages(&self, structure: Structure, first: LineAddress, count: u64) -> Result<Fenced, DeviceError> {
         let description = self.description();
         let Some(sector) = description.sector_of_page(first) else { return self.store_zeros(structure, first, count) };

@@ -1,11 +1,13 @@
 //! Commands of a drive with firmware: tagged stores and their commit (ByteFS §4.3), and what the drive counts of itself.
 //!
-//! [FW1] Where the windows overlap ([`DeviceDescription::overlapping`]), both paths reach the same bytes. A block read merges every line that
-//!       the write log has, *committed or not*; a block write invalidates every line that it has of the page, *whoever's* they are (RULES R16).
-//!       The drive does not order one path against the other: who stored must have fenced before it reads or writes the same bytes by blocks.
+//! [FW1] Where the windows overlap ([`DeviceDescription::overlapping`]), both paths reach the same bytes. A block read merges every line
+//!       that the write log has, *committed or not*; a block write invalidates every line that it has of the page, *whoever's* they are
+//!       (RULES R16). The drive does not order one path against the other: who stored must have fenced before it reads or writes the same
+//!       bytes by blocks.
 //! [FW2] A tagged store is visible at once and survives a power failure only once its transaction is committed: all of it, or nothing.
 //! [FW3] There is no abort. What was not committed is discarded by [`Firmware::recover`] alone.
-//! [FW4] A transaction's number is used again only after [`Firmware::clean`], since the log may still hold lines of its last use (RULES R17).
+//! [FW4] A transaction's number is used again only after [`Firmware::clean`], since the log may still hold lines of its last use (RULES
+//!       R17).
 
 use std::num::NonZeroU32;
 use std::time::Duration;

@@ -115,8 +115,8 @@ impl Mapping {
         unsafe { copy::copy(target, from.as_ptr(), from.len()) }.map_err(|fault| self.poisoned(offset, fault))
     }
 
-    /// As [`Mapping::store`], past the CPU's caches: for bytes that are not read again soon and would have to be flushed. Only whole aligned
-    /// 32 B pieces go past them, so the range still wants [`Mapping::flush`], and always [`Mapping::fence`].
+    /// As [`Mapping::store`], past the CPU's caches: for bytes that are not read again soon and would have to be flushed. Only whole
+    /// aligned 32 B pieces go past them, so the range still wants [`Mapping::flush`], and always [`Mapping::fence`].
     pub fn store_streaming(&self, offset: u64, from: &[u8]) -> Result<(), DeviceError> {
         let target = self.writable_at(offset, from.len())?;
         // SAFETY: as in `store`.

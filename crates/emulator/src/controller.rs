@@ -1,7 +1,7 @@
 //! The firmware of a drive put together: what stages stores (a write log or a page cache) over the flash, and the time that it takes.
 //!
-//! [CT1] Behind both windows are logical pages, first those of the memory zone, then the sectors of the block zone. Nothing here knows which
-//!       window an access came through.
+//! [CT1] Behind both windows are logical pages, first those of the memory zone, then the sectors of the block zone. Nothing here knows
+//!       which window an access came through.
 //! [CT2] A store appends whole lines to the log, or changes its page in the cache. Part of a line is read, changed and appended as a line.
 //! [CT3] A block read is the flash page with all lines of the log merged into it; where lines cover the page, no flash is read.
 //! [CT4] A block write gives the page the stamp of the next sequence, so that in one step the page is new and all lines that the log has of
@@ -9,8 +9,8 @@
 //! [CT5] Every access ends with bounded steps of what goes on behind: cleaning the log, garbage collection (RULES R24). What the flash does
 //!       in them makes its dies busy and delays nobody now. A drive that is open for reading leaves it all to the next opening: what it
 //!       changed would be kept in host memory for nobody ([PT2] of `part.rs`).
-//! [CT6] Flash work of an access is waited for where the answer needs it: pages that are read; and a cleaning, by who needs the room that it
-//!       gives back (`WriteLog::take_waited`).
+//! [CT6] Flash work of an access is waited for where the answer needs it: pages that are read; and a cleaning, by who needs the room that
+//!       it gives back (`WriteLog::take_waited`).
 
 use std::ops::Range;
 use std::sync::Arc;

@@ -1,8 +1,8 @@
 //! A drive with firmware as a device: both windows reach the same logical pages (`device::firmware` [FW1]).
 //!
 //! [FD1] One lock, the controller's. What an access takes is reckoned under it and waited for outside of it.
-//! [FD2] Whatever returned is in battery-backed DRAM or in the flash: FLUSH has nothing to do, and flushing lines neither. A fence costs its
-//!       write-verify read, since on a real drive that is what says that posted stores have arrived.
+//! [FD2] Whatever returned is in battery-backed DRAM or in the flash: FLUSH has nothing to do, and flushing lines neither. A fence costs
+//!       its write-verify read, since on a real drive that is what says that posted stores have arrived.
 //! [FD3] A drive that is open for reading refuses every change with EROFS. RECOVER only hides there what was not committed.
 
 use std::io;

@@ -6,7 +6,8 @@
 //! [GR3] Until the header says so nobody looks at the new places, and no byte of the old ones is written: the file becomes longer, space of
 //!       the new memory region is reserved, the copy is made, and all of it is synced.
 //! [GR4] The header is the whole change, in one write: what differs lies in its first 512 B, which a disk writes as one.
-//! [GR5] Then what the header leaves to nobody is given back to the host. What a death before that leaves behind is given back the next time.
+//! [GR5] Then what the header leaves to nobody is given back to the host. What a death before that leaves behind is given back the next
+//!       time.
 
 use std::fs::File;
 use std::io;

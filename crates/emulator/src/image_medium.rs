@@ -1,8 +1,8 @@
-//! DRAM and flash of an emulated drive in its image ([MD1]–[MD3]). The DRAM is mapped shared, so stores to it survive the process in the order
-//! in which they were made. The flash is read through a mapping and programmed by offset: a drive goes through all of its blocks before it
-//! uses one again, and a store to a page that the host's file does not have yet costs a page fault more than the whole write. A host disk that
-//! is full is an error of the program that met it. An erasure clears spare areas only: giving space back would make each program meet a hole
-//! again and keep an image no smaller.
+//! DRAM and flash of an emulated drive in its image ([MD1]–[MD3]). The DRAM is mapped shared, so stores to it survive the process in the
+//! order in which they were made. The flash is read through a mapping and programmed by offset: a drive goes through all of its blocks
+//! before it uses one again, and a store to a page that the host's file does not have yet costs a page fault more than the whole write. A
+//! host disk that is full is an error of the program that met it. An erasure clears spare areas only: giving space back would make each
+//! program meet a hole again and keep an image no smaller.
 //!
 //! An image that is open for reading only is never written: what the firmware stores, programs or erases stays in host memory (`part.rs`).
 //!

@@ -1,8 +1,9 @@
 //! A hybrid SSD without hardware: one sparse image file with a profile, and the way to open any device by its name.
 //!
-//! [EM1] An image is a header page, the memory region (mapped shared, its space reserved at creation) and the block region (sparse, read and
-//!       written by offset). Both may grow later (`grow.rs`). A full host disk is therefore an error of creation or of one block write, never a signal. The image of a drive
-//!       with firmware has its DRAM in the place of the one and its flash in the place of the other (`layout.rs`).
+//! [EM1] An image is a header page, the memory region (mapped shared, its space reserved at creation) and the block region (sparse, read
+//!       and written by offset). Both may grow later (`grow.rs`). A full host disk is therefore an error of creation or of one block write,
+//!       never a signal. The image of a drive with firmware has its DRAM in the place of the one and its flash in the place of the other
+//!       (`layout.rs`).
 //! [EM2] Stores go to the page cache of the host at once, so they survive `kill -9` of the process at any instant, as they would survive a
 //!       power failure of a drive with Global Persistent Flush: that is the failure an image emulates. What the host's *own* power failure
 //!       leaves of an image is up to the host's write-back: anything. So an image made for plain use (profile `off`) promises the `process`

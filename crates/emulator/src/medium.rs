@@ -2,7 +2,8 @@
 //! firmware is derived from these two when the drive is opened.
 //!
 //! [MD1] Stores to the DRAM survive in program order; 8 B at a multiple of 8 are never torn. A power failure falls between any two steps.
-//! [MD2] A flash page is programmed once between two erasures, its bytes before its spare area: a page whose spare area is empty holds nothing.
+//! [MD2] A flash page is programmed once between two erasures, its bytes before its spare area: a page whose spare area is empty holds
+//!       nothing.
 //! [MD3] The spare area of an erased page is all zeros; its bytes mean nothing. An erasure may be cut anywhere.
 
 use std::fmt::Debug;
@@ -39,7 +40,8 @@ pub(crate) trait Medium: Send + Sync + Debug {
     fn read_page(&self, page: PhysicalPage, into: &mut PageBytes) -> Result<(), DeviceError>;
     /// What a flash page says of itself; no flash read (firmware keeps it in DRAM).
     fn spare(&self, page: PhysicalPage) -> Result<Spare, DeviceError>;
-    /// Programs an erased flash page. [`DeviceError::Firmware`] says that the cells failed; after any other error the page counts as erased.
+    /// Programs an erased flash page. [`DeviceError::Firmware`] says that the cells failed; after any other error the page counts as
+    /// erased.
     fn program_page(&self, page: PhysicalPage, from: &PageBytes, spare: Spare) -> Result<(), DeviceError>;
     /// Erases pages that follow each other.
     fn erase(&self, first: PhysicalPage, count: u64) -> Result<(), DeviceError>;
@@ -49,8 +51,8 @@ pub(crate) trait Medium: Send + Sync + Debug {
 pub(crate) trait Pages {
     /// Reads a logical page; one that was never written is zeros.
     fn read(&mut self, logical: u64, into: &mut PageBytes) -> Result<(), DeviceError>;
-    /// Replaces a logical page, all of it or nothing at a power failure. With it lines of the write log with a sequence below `stamp` become
-    /// older than the page: that is how a block write invalidates them, and a cleaning has merged them, in one step.
+    /// Replaces a logical page, all of it or nothing at a power failure. With it lines of the write log with a sequence below `stamp`
+    /// become older than the page: that is how a block write invalidates them, and a cleaning has merged them, in one step.
     fn write(&mut self, logical: u64, from: &PageBytes, stamp: u64) -> Result<(), DeviceError>;
     /// The stamp that the page was last written (or discarded) with; 0 for one that never was.
     fn stamp(&self, logical: u64) -> Result<u64, DeviceError>;

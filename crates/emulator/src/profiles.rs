@@ -97,8 +97,8 @@ const CMM_H_LINES: Distribution =
 
 /// The emulated drive of ByteFS (Table 4).
 ///
-/// *Published:* 40/60 us for reading and programming a flash page of 4 KiB, 8 channels, 4.8/0.6 us for a load and a store of a line, 3.5/2.5
-/// GB/s of the link, 256 MiB of log, 2 MiB of TxLog, cleaning at 85 %.
+/// *Published:* 40/60 us for reading and programming a flash page of 4 KiB, 8 channels, 4.8/0.6 us for a load and a store of a line,
+/// 3.5/2.5 GB/s of the link, 256 MiB of log, 2 MiB of TxLog, cleaning at 85 %.
 ///
 /// *Assumed:*
 /// - 8 dies on a channel, one plane each, 256 pages a block, 2 ms for an erasure, 7 % of over-provisioning: FEMU, which their emulator is

@@ -1,8 +1,8 @@
 //! Extended attributes: a *set* an inode, in lines of its own, and values over [`NEAR_VALUE_MAX`] apart from it.
 //!
-//! A set and a value that lies apart are *streams* of bytes, 60 B a line. A stream of up to a page lies in one piece of 1 to 64 lines; a longer
-//! one in pages that lines of addresses name. Neither is ever changed where it lies: a new set takes new lines, and one transaction switches
-//! the inode's pointer to it.
+//! A set and a value that lies apart are *streams* of bytes, 60 B a line. A stream of up to a page lies in one piece of 1 to 64 lines; a
+//! longer one in pages that lines of addresses name. Neither is ever changed where it lies: a new set takes new lines, and one transaction
+//! switches the inode's pointer to it.
 
 use zerocopy::{FromBytes, IntoBytes};
 

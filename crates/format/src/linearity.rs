@@ -5,8 +5,8 @@
 //! [LI2] So the difference of one line counts with the raw CRC of its 64 B, *shifted* by the bytes behind it in the sector: one of 64
 //!       distances. The distance is split into two digits to the base 8; a table for each digit, indexed by four bits of the CRC at a time,
 //!       makes it sixteen look-ups in 8 KiB.
-//! [LI3] Damage is never blessed: the difference is between what was read and what is stored. Where the old bytes were damaged, in the lines
-//!       that changed or elsewhere, the checksum that was right for the undamaged sector becomes one that does not fit, as before.
+//! [LI3] Damage is never blessed: the difference is between what was read and what is stored. Where the old bytes were damaged, in the
+//!       lines that changed or elsewhere, the checksum that was right for the undamaged sector becomes one that does not fit, as before.
 
 use crate::checksum::crc32c_extend;
 use crate::{LINE_BYTES, Line, SECTOR_BYTES};

@@ -19,7 +19,8 @@ pub const VERSION: u32 = 1;
 /// Version of images from before Format 1, which only the build that made them reads.
 pub const VERSION_OF_DEVELOPMENT: u32 = 0;
 
-/// Largest sequence, watermark, generation and transaction number: none was ever reached by counting, and every one leaves room to count on.
+/// Largest sequence, watermark, generation and transaction number: none was ever reached by counting, and every one leaves room to count
+/// on.
 pub const COUNTER_MAX: u64 = u64::MAX / 2;
 
 /// Incompatible feature bits: a build that lacks one refuses to mount.

@@ -1,8 +1,8 @@
 //! What POSIX and Linux promise of files, as tests that run on any directory: on mounts of TandemFS (`cargo test -p tandemfs --test posix`)
 //! and on ext4 (`cargo test -p tandemfs-posix`), so that the tests themselves are known to be right.
 //!
-//! [PX1] A test knows nothing of the file system below it. Where TandemFS differs from ext4 the difference is a [`Difference`] with a line in
-//!       `docs/SEMANTICS.md`, and the test asserts the difference as it asserts the rule.
+//! [PX1] A test knows nothing of the file system below it. Where TandemFS differs from ext4 the difference is a [`Difference`] with a line
+//!       in `docs/SEMANTICS.md`, and the test asserts the difference as it asserts the rule.
 //! [PX2] All tests share one mount; each has a directory of its own, made before it and removed after it.
 //! [PX3] A test that cannot run (the directory cannot be remounted, the caller is not root) says so by name; it never passes silently.
 //! [PX4] After every test the host says what memory it takes; more than it may is a failure of that test.

@@ -27,21 +27,24 @@ pub enum Difference {
     TimesOutOfRange,
     /// Attributes have up to 64 KiB each; ext4 has room for 4 KiB of them in all.
     LargeAttributes,
-    /// With the write-back cache what a mapping stored behind the end may show when a truncation or a write behind a gap makes the file longer: the
-    /// kernel sends the page after the new size, and tells of neither before.
+    /// With the write-back cache what a mapping stored behind the end may show when a truncation or a write behind a gap makes the file
+    /// longer: the kernel sends the page after the new size, and tells of neither before.
     StoredBehindTheEnd,
-    /// Without it, but through the kernel's cache, the same after a write behind a gap that begins in the page: the kernel sends the page whole.
+    /// Without it, but through the kernel's cache, the same after a write behind a gap that begins in the page: the kernel sends the page
+    /// whole.
     StoredBehindTheEndInThePage,
     /// A write past the cache leaves zeros before it, whatever was stored behind the end; ext4 (Linux 6.18) may show it.
     ZerosBeforeDirectWrites,
-    /// With the write-back cache the kernel takes writes before there is room for them; what has none is dropped, and the next write or fsync says so.
+    /// With the write-back cache the kernel takes writes before there is room for them; what has none is dropped, and the next write or
+    /// fsync says so.
     CachedWritesMayNotFit,
     /// A call that answers ENOSPC has changed nothing; on ext4 a part of its range may be done.
     NoSpaceChangesNothing,
-    /// epoll takes regular files, which are always ready: the kernel asks whether there is a way to poll, and regular files of FUSE have one.
+    /// epoll takes regular files, which are always ready: the kernel asks whether there is a way to poll, and regular files of FUSE have
+    /// one.
     EpollTakesFiles,
-    /// Through the kernel's cache without write-back a mapping shows the bytes of a write that found no space until the page is mapped or read
-    /// anew, and loses what was stored there and not synchronised: the kernel puts the bytes into the page before it asks.
+    /// Through the kernel's cache without write-back a mapping shows the bytes of a write that found no space until the page is mapped or
+    /// read anew, and loses what was stored there and not synchronised: the kernel puts the bytes into the page before it asks.
     RefusedBytesAreLoaded,
 }
 

@@ -98,7 +98,8 @@ impl Mapping {
         unsafe { rustix::mm::msync(self.address.cast(), self.length, MsyncFlags::SYNC) }
     }
 
-    /// Lets the kernel store bytes, as read(2) does into its buffer: how many there was room for, `EFAULT` where a program would get SIGBUS at once.
+    /// Lets the kernel store bytes, as read(2) does into its buffer: how many there was room for, `EFAULT` where a program would get SIGBUS
+    /// at once.
     pub(crate) fn set_by_kernel(&self, at: usize, bytes: &[u8]) -> io::Result<usize> {
         assert!(at + bytes.len() <= self.length);
         let (reader, mut writer) = io::pipe()?;
@@ -120,7 +121,8 @@ impl Mapping {
         Ok(stored)
     }
 
-    /// Lets the kernel read `length` bytes of the mapping at `from`, as write(2) does with its buffer: `EFAULT` where a program would get SIGBUS.
+    /// Lets the kernel read `length` bytes of the mapping at `from`, as write(2) does with its buffer: `EFAULT` where a program would get
+    /// SIGBUS.
     pub(crate) fn probe(&self, from: usize, length: usize) -> io::Result<usize> {
         assert!(from + length <= self.length);
         let (_reader, writer) = io::pipe()?;

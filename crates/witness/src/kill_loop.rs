@@ -283,7 +283,8 @@ impl Loop<'_> {
         self.device = if number.is_multiple_of(2) {
             let image = self.path("disk.image");
             let name = image.to_string_lossy().into_owned();
-            // Of the drive with firmware the log is small, so that it is cleaned while there is work; without its times, so that there is much.
+            // Of the drive with firmware the log is small, so that it is cleaned while there is work; without its times, so that there is
+            // much.
             let profile: &[&str] = match number / 2 % 3 {
                 0 => &["bytefs", "--write-log", "1M", "--no-timing"],
                 1 => &["off"],

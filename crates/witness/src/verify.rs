@@ -4,8 +4,8 @@
 //! happened, or not, or, where it writes data, in a part that the mode allows (`docs/SEMANTICS.md`):
 //!
 //! [VF1] A change of names or of a size happens as a whole, in every mode.
-//! [VF2] relaxed: write-back sends pages when it likes, each as a whole. So every page is as some of the operation's writes left it, and the
-//!       size is one that a write left, or a border of pages on the way there.
+//! [VF2] relaxed: write-back sends pages when it likes, each as a whole. So every page is as some of the operation's writes left it, and
+//!       the size is one that a write left, or a border of pages on the way there.
 //! [VF3] strict: writes happen in order, each up to some border of pages.
 //! [VF4] strict,atomic: writes happen in order; one of at most 1 MiB less a page has happened or not. A longer one is split where the
 //!       pages of the caller's memory end, so anywhere in the file.

@@ -1,8 +1,9 @@
-//! Crash states, workloads against the model and faults for as long as told: `cargo run --release -p tandemfs-crash --bin torture -- --help`.
+//! Crash states, workloads against the model and faults for as long as told:
+//! `cargo run --release -p tandemfs-crash --bin torture -- --help`.
 //!
-//! The work is a numbered list of units: all single operations exhaustively in every setting and at every limit, then all pairs, then, without
-//! end, triples, random workloads and model runs with rising seeds. The state file says which unit is next, so a run goes on where the last
-//! one stopped; a unit that fails stays the next one.
+//! The work is a numbered list of units: all single operations exhaustively in every setting and at every limit, then all pairs, then,
+//! without end, triples, random workloads and model runs with rising seeds. The state file says which unit is next, so a run goes on where
+//! the last one stopped; a unit that fails stays the next one.
 
 #![forbid(unsafe_code)]
 

@@ -1,8 +1,8 @@
 //! The blocks: which are free, which are being written, how many valid pages each has, how worn each is. All of it is derived from the
 //! tables when the drive is opened; the records of the blocks are stored before what they say happens.
 //!
-//! A block: `Free -(take)-> Open -(full)-> Closed -(job)-> Emptied -(erased)-> Free`, or `Bad` where it is worn; a failed program leads from
-//! `Open` to `Retiring`, and from there through `Emptied` to `Bad`.
+//! A block: `Free -(take)-> Open -(full)-> Closed -(job)-> Emptied -(erased)-> Free`, or `Bad` where it is worn; a failed program leads
+//! from `Open` to `Retiring`, and from there through `Emptied` to `Bad`.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -145,7 +145,8 @@ impl Pool {
         u64::from(self.usable).saturating_sub(self.geometry.logical_blocks())
     }
 
-    /// How many blocks each stream writes side by side. With the reserve they leave a block of dead pages to be gained ([`SPARE_BLOCKS_MIN`]).
+    /// How many blocks each stream writes side by side. With the reserve they leave a block of dead pages to be gained
+    /// ([`SPARE_BLOCKS_MIN`]).
     fn widths(&self) -> (usize, usize) {
         let spare = self.spare_blocks().max(SPARE_BLOCKS_MIN);
         let width = |share: u64| (spare / share).clamp(1, self.geometry.units()) as usize;

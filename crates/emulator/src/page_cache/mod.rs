@@ -2,10 +2,10 @@
 //! by every load and store that misses it.
 //!
 //! [EC1] A slot's word says which page it holds and whether that is newer than the flash: `(page + 1) << 1 | dirty`, 0 for none. It is one
-//!       word, stored once the slot's bytes are there, so a power failure leaves the slot or nothing. What is volatile (which slot has which
-//!       page, who was used when) is derived from the words.
-//! [EC2] A slot is marked dirty before its bytes change. A dirty page that leaves is written to the flash before its word is cleared: cut in
-//!       between, it is written again.
+//!       word, stored once the slot's bytes are there, so a power failure leaves the slot or nothing. What is volatile (which slot has
+//!       which page, who was used when) is derived from the words.
+//! [EC2] A slot is marked dirty before its bytes change. A dirty page that leaves is written to the flash before its word is cleared: cut
+//!       in between, it is written again.
 //! [EC3] A block write goes to the flash. A clean slot of the page is cleared before, a dirty one after it: cut in between, the page is the
 //!       old one, as it may be as long as the write has not returned. A discard is the same.
 //! [EC4] Where the host manages the cache, what is not in it goes to the flash: a load reads the page, a store reads and writes it.

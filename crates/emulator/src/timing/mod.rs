@@ -6,11 +6,11 @@
 //!       threads use. Stores are *posted*: a processor goes on when a store sits in its buffers, so one line costs less than a round trip,
 //!       while a long run of lines is bound by the link like a load. Flush and fence add nothing: on the emulated domain a store that
 //!       retired is safe. A profile may have loads drawn from a distribution around the curve (`distribution.rs`).
-//! [TI3] Block path without firmware: completion = arrival + queueing + service. A request holds one of the drive's channels for its latency
-//!       (requests of one batch, and of several threads, overlap there), then the link of its direction for its bytes, first come first
-//!       served.
-//! [TI4] Loads, stores and fences stall: the CPU does nothing else meanwhile, as a real one. Waits for block commands sleep for all but 60 us,
-//!       then let other threads have the CPU, and spin for the last 4 us, since anything else would cost more.
+//! [TI3] Block path without firmware: completion = arrival + queueing + service. A request holds one of the drive's channels for its
+//!       latency (requests of one batch, and of several threads, overlap there), then the link of its direction for its bytes, first come
+//!       first served.
+//! [TI4] Loads, stores and fences stall: the CPU does nothing else meanwhile, as a real one. Waits for block commands sleep for all but 60
+//!       us, then let other threads have the CPU, and spin for the last 4 us, since anything else would cost more.
 //! [TI5] In virtual time nothing waits: each thread has a clock that its accesses set forward to their completion. Threads whose clocks are
 //!       apart meet at the drive's parts in the order in which they really come, so a thread that is behind may be served in time that the
 //!       part had left idle ([TI6]). What the host does between accesses takes no time.

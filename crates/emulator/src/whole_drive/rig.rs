@@ -471,8 +471,8 @@ impl Rig {
         Ok(if self.is_worn_out() { End::WornOut } else { End::Done })
     }
 
-    /// After the drive refused because it is worn out: the operation may have been done in part; reads go on, now and once it is opened again
-    /// ([WD5]).
+    /// After the drive refused because it is worn out: the operation may have been done in part; reads go on, now and once it is opened
+    /// again ([WD5]).
     ///
     /// [WD5]: super
     pub(super) fn retire(&mut self, operation: &Operation) -> Result<(), String> {

@@ -1,11 +1,12 @@
-//! Where the newest version of each line is in the log: the three-layer index of ByteFS §4.3, in host memory, rebuilt when the drive is opened.
+//! Where the newest version of each line is in the log: the three-layer index of ByteFS §4.3, in host memory, rebuilt when the drive is
+//! opened.
 //!
 //! [IX1] Layer 1: the logical pages are cut into partitions of 16 MiB; a table gives each partition's list of pages.
-//! [IX2] Layer 2: the pages of a partition in order, as the two lower levels of a skip list with the pointers packed away. The nodes of the bottom
-//!       level are two cache lines each, with up to [`NODE_PAGES`] neighbouring pages, sorted. The lane above is two arrays: the lowest page
-//!       that each node may have (its separator), and the node. The first separator is 0; a node holds the pages from its separator up to the
-//!       next, and has at least one. A look-up scans 2 B a node of the lane, which stays in the CPU's caches, and misses them once, at
-//!       the node; with towers of pointers look-ups took four times as long.
+//! [IX2] Layer 2: the pages of a partition in order, as the two lower levels of a skip list with the pointers packed away. The nodes of the
+//!       bottom level are two cache lines each, with up to [`NODE_PAGES`] neighbouring pages, sorted. The lane above is two arrays: the
+//!       lowest page that each node may have (its separator), and the node. The first separator is 0; a node holds the pages from its
+//!       separator up to the next, and has at least one. A look-up scans 2 B a node of the lane, which stays in the CPU's caches, and
+//!       misses them once, at the node; with towers of pointers look-ups took four times as long.
 //! [IX3] Layer 3: the lines of a page that are in the log, ordered by their place in the page. A slot of the log is in one list at most, so
 //!       its link is at the slot's place in one array, and a reference to a chunk is slot and place in the page in 32 bits.
 //!

@@ -1,31 +1,31 @@
-//! The write log of the firmware: stores of the byte path in persistent DRAM, in the order in which they came, until a cleaning has merged them
-//! into pages of the flash; and the transactions of the drive (ByteFS §4.3, Algorithm 1, §4.7; RULES R16, R17).
+//! The write log of the firmware: stores of the byte path in persistent DRAM, in the order in which they came, until a cleaning has merged
+//! them into pages of the flash; and the transactions of the drive (ByteFS §4.3, Algorithm 1, §4.7; RULES R16, R17).
 //!
 //! What must hold: after a power failure between any two steps (the medium's [MD1]: a step is a store of 8 B, or a page switched by
 //! [`Pages::write`]) opening and RECOVER find every line as its last *commit* left it, and nothing of what was never committed. An untagged
 //! store is committed by its append; a transaction by COMMIT, all its lines at that moment, over what others stored in between.
 //!
-//! [WL1] *Append.* A line's bytes and its place are stored into a free slot, then one 8 B store of lap and TxID makes it valid: before it the
-//!       slot still carries an older lap and ends the scan. The head is where the scan ends, so no second store can disagree with it.
-//! [WL2] *Order.* Every line has a sequence, its position in the ring, which never restarts. Of the committed versions of a line the one with
-//!       the highest sequence is the one that was committed last: where another store lies over a line of an open transaction, COMMIT first
-//!       appends that line again. So "in the order of the commits" (§4.7) is the order of the log, and what is visible (the highest sequence
-//!       that is not hidden, [WL6]) is what a power failure leaves, once nothing is open.
-//! [WL3] *Commit.* The TxID is stored behind the TxLog's head, then one 8 B store of the head commits. A transaction that is in the TxLog takes
-//!       no further lines and no second COMMIT (R17), so what an entry says of a line cannot change its meaning.
-//! [WL4] *Stamps.* A line below its page's stamp is older than the page and is ignored when the log is scanned. So a block write, a discard and
-//!       the cleaning of a page each invalidate their lines in the one step that switches the page. The log stores nothing for it.
+//! [WL1] *Append.* A line's bytes and its place are stored into a free slot, then one 8 B store of lap and TxID makes it valid: before it
+//!       the slot still carries an older lap and ends the scan. The head is where the scan ends, so no second store can disagree with it.
+//! [WL2] *Order.* Every line has a sequence, its position in the ring, which never restarts. Of the committed versions of a line the one
+//!       with the highest sequence is the one that was committed last: where another store lies over a line of an open transaction, COMMIT
+//!       first appends that line again. So "in the order of the commits" (§4.7) is the order of the log, and what is visible (the highest
+//!       sequence that is not hidden, [WL6]) is what a power failure leaves, once nothing is open.
+//! [WL3] *Commit.* The TxID is stored behind the TxLog's head, then one 8 B store of the head commits. A transaction that is in the TxLog
+//!       takes no further lines and no second COMMIT (R17), so what an entry says of a line cannot change its meaning.
+//! [WL4] *Stamps.* A line below its page's stamp is older than the page and is ignored when the log is scanned. So a block write, a discard
+//!       and the cleaning of a page each invalidate their lines in the one step that switches the page. The log stores nothing for it.
 //! [WL5] *Cleaning.* The log is doubly buffered: when it starts, `mark` is the head; lines below are the old part, new ones follow behind.
 //!       Page by page the latest committed version of each line is merged and the page written with a stamp above all of them. When no page
 //!       is left, one store moves the tail to `mark`; only then the TxLog loses the entries it had when the cleaning began. All lines
 //!       of those transactions were below `mark`, since nobody appends for a committed transaction; an entry without lines harms nobody.
-//! [WL6] *Uncommitted lines* that a cleaning meets are appended again, with sequences at or above the stamp, *before* their page is written.
-//!       One that lies below a committed version is hidden from then on: it comes up when its transaction commits ([WL2]).
-//! [WL7] *Room.* Slots for all lines that a cleaning may have to append again are kept back, and open transactions may hold a quarter of the
-//!       log, so a cleaning can always end and always frees room. Each append and COMMIT does its share of the cleaning: what is left over the
-//!       room that is left, so that the old part is empty before the new one is full. Where that is not so, the append ends the cleaning.
-//!       (A host that goes on after a power failure without RECOVER may find a log that is full of lines which a cut cleaning appended
-//!       again; stores are refused then, [WL9], and RECOVER, which appends nothing, helps.)
+//! [WL6] *Uncommitted lines* that a cleaning meets are appended again, with sequences at or above the stamp, *before* their page is
+//!       written. One that lies below a committed version is hidden from then on: it comes up when its transaction commits ([WL2]).
+//! [WL7] *Room.* Slots for all lines that a cleaning may have to append again are kept back, and open transactions may hold a quarter of
+//!       the log, so a cleaning can always end and always frees room. Each append and COMMIT does its share of the cleaning: what is left
+//!       over the room that is left, so that the old part is empty before the new one is full. Where that is not so, the append ends the
+//!       cleaning. (A host that goes on after a power failure without RECOVER may find a log that is full of lines which a cut cleaning
+//!       appended again; stores are refused then, [WL9], and RECOVER, which appends nothing, helps.)
 //! [WL8] *Recovery* decides nothing new: it writes pages with the head as their stamp, as [WL5], then moves the tail to the head, then the
 //!       TxLog's tail to its head. Cut anywhere, the scan finds the rest, and the uncommitted lines, again.
 //! [WL9] *Refusals.* A cleaning that fails leaves index, log and TxLog as they were, up to lines appended again, which say the same twice.
@@ -196,8 +196,8 @@ impl<M: Medium> WriteLog<M> {
     /// Stores a line ([WL1]) of a transaction, or of none: 0. It is visible at once.
     ///
     /// # Errors
-    /// [`DeviceError::Firmware`] where the transaction is in the TxLog ([WL3]), open transactions hold all that they may ([WL7]), or the log
-    /// cannot be cleaned ([WL9]). Nothing is stored then.
+    /// [`DeviceError::Firmware`] where the transaction is in the TxLog ([WL3]), open transactions hold all that they may ([WL7]), or the
+    /// log cannot be cleaned ([WL9]). Nothing is stored then.
     pub(crate) fn append(&mut self, pages: &mut impl Pages, transaction: u32, line: u64, bytes: &Line) -> Result<(), DeviceError> {
         if line / PAGE_LINES >= self.logical_pages {
             let (length, size) = (LINE_BYTES as u64, self.logical_pages * PAGE_BYTES as u64);
@@ -272,8 +272,8 @@ impl<M: Medium> WriteLog<M> {
         self.head_lap = (head / self.region.lines) as u32;
     }
 
-    /// Whether an append or COMMIT since the last question could not go on before the flash has done all that cleanings asked of it: its line
-    /// takes the first place that the last cleaning gave back, or the cleaning was ended for it. The cleaning itself is done in time
+    /// Whether an append or COMMIT since the last question could not go on before the flash has done all that cleanings asked of it: its
+    /// line takes the first place that the last cleaning gave back, or the cleaning was ended for it. The cleaning itself is done in time
     /// logically ([WL7]), so this is where a flash that is slower than the host holds the host up.
     pub(crate) fn take_waited(&mut self) -> bool {
         std::mem::take(&mut self.has_waited)

@@ -57,9 +57,9 @@ impl<M: Medium> WriteLog<M> {
         Ok(log)
     }
 
-    /// A bit for each line of the log that its index needs ([VE1] of `versions.rs`): not those that lie below a newer committed version. Most
-    /// stores go to few lines, and whether one is needed is found out faster than it is linked and dropped again. (A stale version hides
-    /// stale ones only: what is older than a line below its page's stamp is below it as well.)
+    /// A bit for each line of the log that its index needs ([VE1] of `versions.rs`): not those that lie below a newer committed version.
+    /// Most stores go to few lines, and whether one is needed is found out faster than it is linked and dropped again. (A stale version
+    /// hides stale ones only: what is older than a line below its page's stamp is below it as well.)
     fn needed(&self, descriptors: &[Descriptor]) -> Vec<u64> {
         let mut needed = vec![0_u64; descriptors.len().div_ceil(64)];
         // Of each page the lines of which a committed version was met.

@@ -157,8 +157,8 @@ impl<M: Medium> Region<M> {
         Ok(self.load_word(self.descriptor_at(slot.into()) + 8)? & HIDDEN != 0)
     }
 
-    /// Calls with the valid lines from `tail` on, in the order of their sequences, some at a time, with the sequence of the first; answers the
-    /// sequence of the next one.
+    /// Calls with the valid lines from `tail` on, in the order of their sequences, some at a time, with the sequence of the first; answers
+    /// the sequence of the next one.
     pub(super) fn scan(&self, tail: u64, mut some: impl FnMut(u64, &[Descriptor]) -> Result<(), DeviceError>) -> Result<u64, DeviceError> {
         let mut bytes = [0; SCAN * DESCRIPTOR_BYTES as usize];
         let mut descriptors = Vec::with_capacity(SCAN);

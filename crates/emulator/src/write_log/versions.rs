@@ -1,7 +1,7 @@
 //! The versions of a line that are in the log, newest first: the newest is in the index, the others hang below it while they are needed.
 //!
-//! [VE1] Kept are: the latest version of each open transaction, and the latest committed version. Everything else of a line is dropped when a
-//!       newer version comes; its slot is given back when the tail passes it.
+//! [VE1] Kept are: the latest version of each open transaction, and the latest committed version. Everything else of a line is dropped when
+//!       a newer version comes; its slot is given back when the tail passes it.
 //! [VE2] A hidden version, or one of an open transaction with another version above it, is in `overlaid` until its transaction commits.
 
 use tandemfs_device::DeviceError;

@@ -1,6 +1,6 @@
 //! One file by descriptors of every kind, one operation at a time, against an array of bytes: through the cache, appending, past the cache,
-//! synchronous, by a mapping, by libaio and io_uring, opened before and after space got low. After each operation some kinds read what the array
-//! has. A failure prints its seed and the last operations; `TANDEMFS_DESCRIPTORS_SEED` starts with a seed,
+//! synchronous, by a mapping, by libaio and io_uring, opened before and after space got low. After each operation some kinds read what the
+//! array has. A failure prints its seed and the last operations; `TANDEMFS_DESCRIPTORS_SEED` starts with a seed,
 //! `TANDEMFS_DESCRIPTORS_OPERATIONS` says how many of each.
 
 use std::fs::{File, OpenOptions};

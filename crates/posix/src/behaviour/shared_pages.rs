@@ -19,8 +19,8 @@ fn words() -> impl Iterator<Item = usize> {
     (0..PAGES * PAGE).step_by(16)
 }
 
-/// Stores words through a mapping on one thread while another writes the words behind them, with `write(offset, bytes)`. Each acknowledged word
-/// is there at once and at the end, by every way to look.
+/// Stores words through a mapping on one thread while another writes the words behind them, with `write(offset, bytes)`. Each acknowledged
+/// word is there at once and at the end, by every way to look.
 fn stores_beside(scene: &Scene<'_>, name: &str, write: impl Fn(u64, &[u8; 8]) + Sync) {
     let file = open(scene, name);
     file.set_len((PAGES * PAGE) as u64).expect("grown");

@@ -34,7 +34,8 @@ fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
     }
 }
 
-/// The totals once they do not move any more: the kernel gives up some files of earlier tests a little after their last descriptor is closed.
+/// The totals once they do not move any more: the kernel gives up some files of earlier tests a little after their last descriptor is
+/// closed.
 pub(super) fn settled(scene: &Scene<'_>) -> rustix::fs::StatVfs {
     let (mut last, mut since) = (totals(scene), std::time::Instant::now());
     eventually("the totals come to rest", || {

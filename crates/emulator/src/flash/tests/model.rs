@@ -68,7 +68,8 @@ fn random_sequences_on_other_shapes_read_as_a_plain_array() {
     }
 }
 
-/// No collection may be needed that cannot be done: every page is written, then overwritten in random order, on the least flash there can be.
+/// No collection may be needed that cannot be done: every page is written, then overwritten in random order, on the least flash there can
+/// be.
 fn overwrites_for_ever(victim: VictimPolicy, settles: bool) -> Result<(), String> {
     let geometry = FlashGeometry::for_capacity(128, 1, 1, 1, 8, 0);
     let mut rig = Rig::new(geometry, FlashOptions { victim, ..small_options() }).map_err(|error| error.to_string())?;

@@ -3,9 +3,9 @@
 use super::rig::{Draw, Rig, Step, small_geometry, small_options};
 use crate::flash::{FlashGeometry, FlashOptions, VictimPolicy};
 
-/// Runs a random sequence on a full drive, in which the power fails again and again: after some operations and then a number of steps of the
-/// medium, within what follows. After each failure the drive is opened, also with the power failing after every possible step of that, and
-/// compared.
+/// Runs a random sequence on a full drive, in which the power fails again and again: after some operations and then a number of steps of
+/// the medium, within what follows. After each failure the drive is opened, also with the power failing after every possible step of that,
+/// and compared.
 pub(super) fn run_with_cuts(geometry: FlashGeometry, options: FlashOptions, seed: u64, cut_count: u64) -> Result<Rig, String> {
     let mut rig = Rig::new(geometry, options).map_err(|error| error.to_string())?;
     for page in 0..geometry.logical_pages {
