@@ -2,8 +2,8 @@ use tandemfs_format::Sector;
 
 use crate::DeviceError;
 
-/// One request of a batch. Buffers are whole sectors of 4 KiB; any alignment in memory is accepted (an implementation bounces where its
-/// transport asks for more).
+/// One request of a batch. Buffers are whole sectors of 4 KiB with any alignment in memory (an implementation copies if its
+/// transport needs more).
 #[derive(Debug)]
 pub enum BlockRequest<'b> {
     /// Read into the buffer.
@@ -23,7 +23,7 @@ pub enum BlockRequest<'b> {
 }
 
 impl BlockRequest<'_> {
-    /// What was read, or is written.
+    /// The bytes that were read or will be written.
     pub fn bytes(&self) -> &[u8] {
         match self {
             Self::Read { buffer, .. } => buffer,
@@ -38,8 +38,8 @@ pub trait BlockPath: Send + Sync {
     /// has run once and every request has completed. Requests of a batch may complete in any order and must not overlap.
     /// On an error the others are still waited for; which sectors were written is then unknown.
     ///
-    /// `completed` gets each request that was done, with its index, as soon as it is, in any order, while others may still be in flight:
-    /// a reader verifies what has come instead of waiting for what has not. It runs in the caller's thread, not before `meanwhile` began.
+    /// `completed` is called with each request and its index as soon as the request completes, in any order, while others are in flight:
+    /// so a reader verifies early parts before late ones arrive. It runs in the caller's thread, after `meanwhile` began.
     fn transfer_each(
         &self,
         requests: &mut [BlockRequest<'_>],
@@ -47,7 +47,7 @@ pub trait BlockPath: Send + Sync {
         completed: &mut dyn FnMut(usize, &BlockRequest<'_>),
     ) -> Result<(), DeviceError>;
 
-    /// The same for who needs to know of the whole batch only.
+    /// The same for callers that only need the completion of the whole batch.
     fn transfer(&self, requests: &mut [BlockRequest<'_>], meanwhile: &mut dyn FnMut()) -> Result<(), DeviceError> {
         self.transfer_each(requests, meanwhile, &mut |_, _| {})
     }

@@ -1,11 +1,11 @@
-//! Which lines of a page differ from an older copy of it (ByteFS §4.6: the modified ratio).
+//! Finds the lines in which a page differs from an older copy of it (ByteFS §4.6: the modified ratio).
 //!
-//! The routine for AVX2 is taken where the processor has it; the portable one is what every other processor runs, and what the tests hold
-//! it against. Both are the same few lines: AVX2 alone makes the compiler use registers of 32 B.
+//! The AVX2 routine is used if the processor has AVX2. All other processors use the portable one, and tests compare the two. Both have the
+//! same source lines; only the attribute for AVX2 makes the compiler use registers of 32 B.
 
 use tandemfs_format::{LINE_BYTES, PAGE_BYTES};
 
-/// A bit for each of the 64 lines of a page in which `new` differs from `old`.
+/// Bit mask of the 64 lines of a page in which `new` differs from `old`.
 pub fn modified_lines(old: &[u8; PAGE_BYTES], new: &[u8; PAGE_BYTES]) -> u64 {
     #[cfg(target_arch = "x86_64")]
     if std::arch::is_x86_feature_detected!("avx2") {
@@ -97,7 +97,7 @@ mod tests {
     #[test]
     #[ignore = "a measurement"]
     fn speed() {
-        // 8192 pairs of pages are what the copies of a default mount may take: they come from memory, not from the processor's caches.
+        // 8192 pairs of pages: the copies of a mount with default options. They exceed the processor's caches.
         for (name, pages) in [("in the first cache", 2), ("64 MiB of pages", 8192)] {
             let (old, new): (Vec<_>, Vec<_>) = (0..pages).map(|index| (page(index), page(index))).unzip();
             for (routine, kind) in [(modified_lines as Routine, "best"), (modified_lines_portable, "portable"), (by_memcmp, "memcmp")] {

@@ -21,7 +21,7 @@ pub(crate) use x86_64::{CAN_FLUSH, copy, copy_streaming, fence, flush, install};
 #[cfg(not(target_arch = "x86_64"))]
 pub(crate) use portable::{CAN_FLUSH, copy, copy_streaming, fence, flush, install};
 
-/// A copy met memory that cannot be accessed.
+/// A copy accessed memory that is poisoned or not backed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Fault {
     /// The address that failed, exact to the page.
@@ -185,7 +185,7 @@ mod x86_64 {
         result(unsafe { tandemfs_device_copy(target, source, bytes) })
     }
 
-    /// Copies `bytes` past the CPU's caches, where alignment allows. Ordered by [`fence`] only.
+    /// Copies `bytes` and bypasses the CPU's caches where alignment allows. Ordered only by [`fence`].
     ///
     /// # Safety
     /// As [`copy`].
@@ -263,7 +263,7 @@ mod x86_64 {
         // SAFETY: the kernel hands both structures to an SA_SIGINFO handler; nobody else holds them while it runs.
         let (information, registers) = unsafe { (&*information, &mut (*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs) };
         let instruction = registers[libc::REG_RIP as usize] as usize;
-        // A signal that was sent (code 0 and below) or that only announces an error elsewhere says nothing about this instruction.
+        // A sent signal (code 0 and below), or one that only reports an error elsewhere, does not concern this instruction.
         let is_fault = information.si_code > 0 && information.si_code != libc::BUS_MCEERR_AO;
         if is_fault && (first..end).contains(&instruction) {
             // SAFETY: SIGBUS from the kernel carries an address.
@@ -275,7 +275,7 @@ mod x86_64 {
         chain(signal, information, context);
     }
 
-    /// Hands a signal that is not ours to whoever had it before.
+    /// Passes a signal that is not ours to the handler that was installed before.
     fn chain(signal: c_int, information: &libc::siginfo_t, context: *mut c_void) {
         let previous = PREVIOUS.get().map_or((libc::SIG_DFL, 0), |action| (action.sa_sigaction, action.sa_flags));
         match previous {

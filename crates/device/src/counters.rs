@@ -1,6 +1,6 @@
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// What an access is for: the rows of `by_structure` in `stats`.
+/// Purpose of an access: the rows of `by_structure` in `stats`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Structure {
     /// Superblocks and the identity.
@@ -63,7 +63,7 @@ struct PathCounters {
     block_written: AtomicU64,
 }
 
-/// What crossed to the device since it was opened, or since the last reset.
+/// Bytes and commands sent to the device since it was opened, or since the last reset.
 #[derive(Debug, Default)]
 pub struct Counters {
     by_structure: [PathCounters; 8],

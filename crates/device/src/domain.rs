@@ -1,14 +1,14 @@
 use std::fmt;
 use std::str::FromStr;
 
-/// What becomes of a store when the power fails. A mount may lower it, never raise it.
+/// Persistence domain: which failures a store survives. A mount may choose a weaker domain, never a stronger one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum PersistenceDomain {
     /// A store survives nothing.
     None,
-    /// A store survives the process, not the power: a regular file, an image on an ordinary disk.
+    /// A store survives the death of the process, not a power failure: a regular file, an image on an ordinary disk.
     Process,
-    /// A store survives once it was flushed and fenced. Before, whole 64 B lines may be lost or kept in any order; 8 B is the atom.
+    /// A store survives once it was flushed and fenced. Before, 64 B lines are lost or kept in any order; 8 B words are atomic.
     Adr,
     /// A store that retired survives (eADR, CXL Global Persistent Flush). No flush is needed.
     Gpf,

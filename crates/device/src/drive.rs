@@ -1,4 +1,5 @@
-//! What the file system holds of a device: both paths with counters, the enforced domain, and the order of stores in types ([DV1]–[DV4]).
+//! [`Drive`]: the file system's handle of a device. It counts accesses on both paths, enforces the persistence domain and expresses the
+//! order of stores in types ([DV1]–[DV4]).
 
 use std::marker::PhantomData;
 use std::sync::Arc;
@@ -11,17 +12,17 @@ use crate::{
     TxId,
 };
 
-/// Pages of zeros that are written at once, where they have to be: 256 KiB.
+/// Pages of zeros written by one request, if a discard does not leave zeros: 256 KiB.
 const ZEROED_PAGES: u64 = 64;
 
 /// State of stored lines that no flush has reached.
 #[derive(Debug)]
 pub enum Dirty {}
-/// State of lines on their way out of the CPU's caches.
+/// State of flushed lines before a fence.
 #[derive(Debug)]
 pub enum InFlight {}
 
-/// Lines that were stored and are not yet safe ([DV1]).
+/// Stored lines that are not yet durable ([DV1]).
 #[must_use = "lines that are not flushed and fenced are lost with the power"]
 #[derive(Debug)]
 pub struct Lines<State> {
@@ -56,26 +57,26 @@ impl Lines<InFlight> {
         Self { offset: 0, length: 0, state: PhantomData }
     }
 
-    /// Both: one fence serves them together.
+    /// Joins two sets of lines, so that one fence serves both.
     pub fn and(self, _other: Self) -> Self {
         self
     }
 }
 
 impl Fenced {
-    /// For a transaction that stored nothing beside its record.
+    /// The proof for a transaction that stored nothing except its record.
     pub fn nothing_stored() -> Self {
         Self(())
     }
 }
 
 impl Flushed {
-    /// For a transaction that wrote no blocks.
+    /// The proof for a transaction that wrote no blocks.
     pub fn nothing_written() -> Self {
         Self(())
     }
 
-    /// The same proof for another transaction whose blocks the FLUSH covered: what it began after.
+    /// The same proof for another transaction whose block writes completed before the FLUSH began.
     pub fn for_another(&self) -> Self {
         Self(())
     }
@@ -91,7 +92,7 @@ pub struct Drive {
 }
 
 impl Drive {
-    /// Takes a device into use with its own domain.
+    /// Wraps a device and uses its own persistence domain.
     pub fn new(device: Arc<dyn Device>) -> Self {
         let domain = device.description().domain;
         Self { device, domain, counters: Arc::default(), flushes: Arc::default() }
@@ -117,7 +118,7 @@ impl Drive {
         self.domain
     }
 
-    /// What crossed to the device.
+    /// Counters of the traffic to the device.
     pub fn counters(&self) -> &Counters {
         &self.counters
     }
@@ -167,12 +168,12 @@ impl Drive {
         Ok(Committed(()))
     }
 
-    /// Lets the drive discard what was not committed; nothing on a drive without transactions. See [`Firmware::recover`].
+    /// Makes the drive discard uncommitted stores; does nothing on a drive without transactions. See [`Firmware::recover`].
     pub fn recover(&self) -> Result<Option<DriveRecovery>, DeviceError> {
         self.device.firmware().map(Firmware::recover).transpose()
     }
 
-    /// Lets the drive empty its write log. See [`Firmware::clean`].
+    /// Makes the drive empty its write log. See [`Firmware::clean`].
     pub fn clean(&self) -> Result<(), DeviceError> {
         self.firmware("CLEAN")?.clean()
     }
@@ -182,7 +183,7 @@ impl Drive {
         self.device.firmware().is_some()
     }
 
-    /// What the drive counts of itself.
+    /// The drive's own counters.
     pub fn drive_counts(&self) -> Option<DriveCounts> {
         self.device.counts()
     }
@@ -193,7 +194,7 @@ impl Drive {
         self.device.firmware().ok_or_else(|| DeviceError::Firmware { device: name(), command, reason: reason() })
     }
 
-    /// Reads whole pages of the memory zone: by blocks where the windows overlap (ByteFS §4.5), else by loads. What was stored there must
+    /// Reads whole pages of the memory zone: by block reads if the windows overlap (ByteFS §4.5), else by loads. Stores to them must
     /// have been fenced.
     pub fn load_pages(&self, structure: Structure, first: LineAddress, into: &mut [u8]) -> Result<(), DeviceError> {
         match self.description().sector_of_page(first) {
@@ -202,13 +203,13 @@ impl Drive {
         }
     }
 
-    /// Zeroes whole pages of the memory zone that nobody uses yet: where the windows overlap by a discard, if that leaves zeros, or by
-    /// blocks, else by stores. Durable when it returns. Pages that hold metadata are never zeroed so (RULES R16).
+    /// Zeroes unused whole pages of the memory zone: if the windows overlap by a discard that leaves zeros or by block writes,
+    /// else by stores. Durable when it returns. Pages that hold metadata are never zeroed so (RULES R16).
     pub fn zero_pages(&self, structure: Structure, first: LineAddress, count: u64) -> Result<Fenced, DeviceError> {
         let description = self.description();
         let Some(sector) = description.sector_of_page(first) else { return self.store_zeros(structure, first, count) };
         if self.domain.needs_flush() {
-            // [FW1] What somebody stored here and never flushed must not come out of a CPU's cache over these pages.
+            // [FW1] Earlier unflushed stores to these pages must not be written back from a CPU's cache later.
             let length = count * PAGE_BYTES as u64;
             drop(self.fence(self.flush_lines(Lines { offset: first.offset_bytes(), length, state: PhantomData })));
         }
@@ -268,7 +269,7 @@ impl Drive {
         self.transfer_each(structure, requests, meanwhile, &mut |_, _, _| {})
     }
 
-    /// The same, and `completed` gets each part as it is done: the index of its request, where it starts in that request's buffer, and its
+    /// The same. `completed` is called for each part as it completes: index of its request, its offset in that request's buffer, its
     /// bytes. This is where large requests are split ([`DeviceDescription::request_bytes`]), the only place. See
     /// [`crate::BlockPath::transfer_each`].
     pub fn transfer_each(
@@ -327,7 +328,7 @@ impl Drive {
         Ok(Flushed(()))
     }
 
-    /// Tells the drive that sectors are free, where it can be told.
+    /// Discards free sectors if the drive supports it.
     pub fn discard(&self, sector: Sector, count: u64) -> Result<(), DeviceError> {
         if self.device.description().discard { self.device.block_path().discard(sector, count) } else { Ok(()) }
     }

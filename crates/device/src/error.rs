@@ -1,6 +1,6 @@
 use std::io;
 
-/// Why a device did not do what it was asked.
+/// Why a device operation failed.
 #[derive(Debug, thiserror::Error)]
 pub enum DeviceError {
     /// A load or store hit memory that cannot be read (an uncorrectable error) or has no backing (a full disk under an image).
@@ -22,10 +22,10 @@ pub enum DeviceError {
         offset: u64,
         /// Length in bytes.
         length: u64,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
-    /// An access outside the device. A mistake of the caller or a damaged pointer.
+    /// An access outside the device: a bug of the caller or a damaged pointer.
     #[error("{device}: access of {length} B at byte {offset} is outside its {size} B")]
     OutOfRange {
         /// The device's name.

@@ -1,13 +1,12 @@
-//! Commands of a drive with firmware: tagged stores and their commit (ByteFS §4.3), and what the drive counts of itself.
+//! Commands of a drive with firmware: tagged stores and their commit (ByteFS §4.3), and the drive's own counters.
 //!
-//! [FW1] Where the windows overlap ([`DeviceDescription::overlapping`]), both paths reach the same bytes. A block read merges every line
-//!       that the write log has, *committed or not*; a block write invalidates every line that it has of the page, *whoever's* they are
-//!       (RULES R16). The drive does not order one path against the other: who stored must have fenced before it reads or writes the same
-//!       bytes by blocks.
-//! [FW2] A tagged store is visible at once and survives a power failure only once its transaction is committed: all of it, or nothing.
-//! [FW3] There is no abort. What was not committed is discarded by [`Firmware::recover`] alone.
-//! [FW4] A transaction's number is used again only after [`Firmware::clean`], since the log may still hold lines of its last use (RULES
-//!       R17).
+//! [FW1] Where the windows overlap ([`DeviceDescription::overlapping`]), both paths reach the same bytes. A block read merges every line of
+//!       the write log, *committed or not*. A block write invalidates every logged line of the page, *of all transactions* (RULES R16). The
+//!       drive does not order the two paths: a caller must fence its stores before it reads or writes the same bytes by blocks.
+//! [FW2] A tagged store is visible at once. It survives a power failure only after its transaction is committed: a transaction survives
+//!       completely or not at all.
+//! [FW3] There is no abort. Only [`Firmware::recover`] discards uncommitted stores.
+//! [FW4] A transaction number is reused only after [`Firmware::clean`], since the log may still contain lines of its last use (RULES R17).
 
 use std::num::NonZeroU32;
 use std::time::Duration;
@@ -16,10 +15,10 @@ use tandemfs_format::{LINE_BYTES, LineAddress, PAGE_LINES, SECTOR_BYTES, Sector}
 
 use crate::{DeviceDescription, DeviceError};
 
-/// Number of a transaction of the drive: 4 B, given by the host (ByteFS §4.3). 0 stands for stores without one.
+/// Number of a drive transaction: 4 B, chosen by the host (ByteFS §4.3). 0 means a store without a transaction.
 pub type TxId = NonZeroU32;
 
-/// What a recovery of the drive found.
+/// Result of a recovery of the drive.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct DriveRecovery {
     /// Lines of committed transactions and untagged lines that were in the write log, and are kept.
@@ -37,32 +36,32 @@ pub trait Firmware: Send + Sync {
     /// Stores whole lines as part of a transaction ([FW2]). `offset` is in the byte window, a multiple of 64 B.
     ///
     /// # Errors
-    /// [`DeviceError::Firmware`] where the number is of a committed transaction ([FW4]), or the drive is read-only: worn out, or full.
+    /// [`DeviceError::Firmware`] if the number belongs to a committed transaction ([FW4]), or if the drive is read-only: worn out or full.
     fn store_tagged(&self, transaction: TxId, offset: u64, from: &[u8]) -> Result<(), DeviceError>;
 
-    /// COMMIT: when it returns, all lines of the transaction survive a power failure. What was stored must have been fenced before.
+    /// COMMIT: when it returns, all lines of the transaction survive a power failure. The stores must have been fenced before.
     ///
     /// # Errors
     /// [`DeviceError::Firmware`] for a transaction that stored nothing, or was committed already.
     fn commit(&self, transaction: TxId) -> Result<(), DeviceError>;
 
-    /// RECOVER: discards what was not committed and writes the rest to the flash in the order of the commits; the log is empty then
-    /// (ByteFS §4.7). A drive that is open for reading only hides what was not committed.
+    /// RECOVER: discards uncommitted lines and writes the others to the flash in commit order; afterwards the log is empty
+    /// (ByteFS §4.7). A drive opened read-only hides uncommitted lines instead.
     fn recover(&self) -> Result<DriveRecovery, DeviceError>;
 
-    /// Writes everything that is committed to the flash, now. No transaction may be open.
+    /// CLEAN: writes all committed lines to the flash now. No transaction may be open.
     fn clean(&self) -> Result<(), DeviceError>;
 }
 
 /// Commands of a drive whose cache of flash pages the host manages. Pages are counted from the start of the byte window.
 pub trait CacheCommands: Send + Sync {
-    /// Brings a page of 4 KiB into the cache, where loads and stores meet it without the flash. One that is there stays.
+    /// Brings a page of 4 KiB into the cache, so that loads and stores need no flash access. A cached page stays.
     ///
     /// # Errors
-    /// [`DeviceError::Firmware`] where the cache is full.
+    /// [`DeviceError::Firmware`] if the cache is full.
     fn move_in(&self, page: u64) -> Result<(), DeviceError>;
 
-    /// Takes a page out of the cache; what was stored to it goes to the flash. One that is not there is no error.
+    /// Evicts a page from the cache and writes it to the flash if it is dirty. An uncached page is no error.
     fn move_out(&self, page: u64) -> Result<(), DeviceError>;
 }
 
@@ -78,7 +77,7 @@ macro_rules! drive_statistics {
                 vec![$((stringify!($field), self.$field)),*]
             }
 
-            /// The values in that order, as they were stored; those that are missing are 0.
+            /// Restores stored values, in that order; missing values are 0.
             pub fn from_values(values: impl IntoIterator<Item = u64>) -> Self {
                 let mut values = values.into_iter();
                 Self { $($field: values.next().unwrap_or(0)),* }
@@ -89,7 +88,7 @@ macro_rules! drive_statistics {
                 Self { $($field: self.$field.wrapping_add(other.$field)),* }
             }
 
-            /// What was counted since an earlier moment.
+            /// The difference to earlier counters.
             pub fn since(&self, earlier: &Self) -> Self {
                 Self { $($field: self.$field.saturating_sub(earlier.$field)),* }
             }
@@ -98,28 +97,28 @@ macro_rules! drive_statistics {
 }
 
 drive_statistics! {
-    /// What the firmware did since the drive was opened.
+    /// Counters of the firmware since the drive was opened.
     FirmwareCounts {
         /// Lines of tagged stores.
         tagged_stores,
         /// COMMIT commands.
         commits,
-        /// Times that the write log was cleaned.
+        /// Cleanings of the write log.
         log_cleanings,
         /// Lines appended to the write log, tagged or not.
         log_appends,
-        /// Lines in the log that block writes made invalid.
+        /// Logged lines that block writes invalidated.
         log_invalidations,
         /// Loads and block reads that found lines in the log.
         log_hits,
         /// Loads that the drive's page cache answered (drives with one).
         cache_hits,
-        /// Loads and stores that had to bring a page into it.
+        /// Loads and stores that missed the page cache.
         cache_misses,
-        /// Pages that left it.
+        /// Pages evicted from the page cache.
         cache_evictions,
     }
-    /// What the flash did since the drive was opened.
+    /// Counters of the flash since the drive was opened.
     FlashCounts {
         /// Pages read.
         pages_read,
@@ -129,14 +128,14 @@ drive_statistics! {
         blocks_erased,
         /// Pages that garbage collection and wear levelling moved.
         pages_moved,
-        /// Pages that the host or the cleaning of the log wrote: what write amplification is measured against.
+        /// Pages written by the host or by cleaning the log: the denominator of write amplification.
         pages_written,
         /// Blocks taken out of use.
         blocks_retired,
     }
 }
 
-/// What a drive counts of itself.
+/// Counters that a drive keeps.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct DriveCounts {
     /// Write log, transactions, page cache.

@@ -1,8 +1,8 @@
-//! One FLUSH serves all who wait (RULES R8): who comes while one is on its way waits for the next, because a FLUSH covers only writes that
-//! completed before it began.
+//! Group flush: one FLUSH serves all threads that wait (RULES R8). A thread that arrives while a FLUSH is running waits for the next one,
+//! because a FLUSH covers only writes that completed before it began.
 //!
-//! A failure stays (RULES R15): the writes that a failed FLUSH should have kept may be gone, and a repeated one could answer as if they
-//! were not. So all that wait and all that come later get the first cause, until the device is opened again.
+//! A failure is permanent (RULES R15): after a failed FLUSH the cached writes may be lost, and a repeated FLUSH could report success for
+//! them. So all current and later callers get the first cause, until the device is opened again.
 
 use std::io;
 
@@ -27,7 +27,7 @@ struct Failure {
     text: String,
 }
 
-/// The FLUSHes of one drive.
+/// Group flush of one drive.
 #[derive(Debug, Default)]
 pub(crate) struct FlushGroup {
     state: Mutex<State>,
@@ -35,7 +35,7 @@ pub(crate) struct FlushGroup {
 }
 
 impl FlushGroup {
-    /// Returns when a FLUSH that began after this call has ended; runs it if nobody else does.
+    /// Returns when a FLUSH that began after this call has completed; issues it if no other thread does.
     pub(crate) fn flush(&self, flush: impl Fn() -> Result<(), DeviceError>) -> Result<(), DeviceError> {
         let mut state = self.state.lock();
         let needed = state.started + 1;
@@ -61,7 +61,7 @@ impl FlushGroup {
                 state.failure.get_or_insert_with(|| Failure::new(error));
             }
             self.ended.notify_all();
-            // Nobody started another meanwhile, so this one is the one needed or a later one.
+            // No other FLUSH started meanwhile, so this is the needed one or a later one.
             return result;
         }
     }

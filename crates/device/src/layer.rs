@@ -5,10 +5,10 @@ use crate::{
     VirtualTime,
 };
 
-/// A device over another one, which sees or changes some of the calls: a watch, a fault, a power cut. It says what lies below and writes
-/// only the calls that it is about; all others go through, and so does what the device below can do.
+/// A wrapper around a device that observes or changes some calls: a monitor, a fault injector, a power cut. An implementation names
+/// the inner device and overrides only the calls that it changes; all other calls and the description are forwarded.
 pub trait Layer: Send + Sync {
-    /// The device below.
+    /// The inner device.
     fn below(&self) -> &dyn Device;
 
     /// [`BytePath::load`].
@@ -72,7 +72,7 @@ pub trait Layer: Send + Sync {
     }
 }
 
-/// The firmware of a device that has one. Who asks a layer for its firmware got it from [`Device::firmware`], so there is one below.
+/// The inner device's firmware. Callers got this layer from [`Device::firmware`], so the inner device has firmware.
 fn firmware(device: &dyn Device) -> Result<&dyn Firmware, DeviceError> {
     device.firmware().ok_or_else(|| DeviceError::Firmware {
         device: device.description().name.clone(),

@@ -1,17 +1,17 @@
-//! The door to the hardware of a hybrid SSD.
+//! The device layer: access to a hybrid SSD.
 //!
 //! A drive implements [`Device`]: a byte path (load, store, flush, fence), a block path (many requests in flight, flush, discard) and a
-//! description of what it can do. The emulator and the attached pair both do; the file system asks what a device *can* do and never what
-//! it *is*. Users do not touch the traits: they hold a [`Drive`], which counts, enforces the persistence domain and carries the order of
-//! stores in types:
+//! description of its capabilities. The emulator and the attached pair implement it. The file system asks what a device *can* do and never
+//! what it *is*. Users do not call the traits directly. They hold a [`Drive`], which counts accesses, enforces the persistence domain and
+//! expresses the order of stores in types:
 //!
-//! [DV1] A store returns `Lines<Dirty>`; flushing makes it `Lines<InFlight>`; only a fence makes it [`Fenced`]. What needs durable bytes
-//!       asks for a `Fenced` by value, so a forgotten flush or fence does not compile (RULES R8, R23).
-//! [DV2] Block writes return [`Written`]; only a FLUSH that began after they completed makes it [`Flushed`] (RULES R8). A drive without a
-//!       volatile cache gives it at once.
-//! [DV3] On a domain that keeps retired stores (`gpf`, `eadr`) and on `process`, flush does nothing; the types stay.
-//! [DV4] A load or store that fails (a poisoned line, a full host disk under an image) is an error, never a signal (RULES R23).
-//! [DV5] A transaction of the drive is committed with the proof that its stores were fenced ([`Drive::commit`]; RULES R16).
+//! [DV1] A store returns `Lines<Dirty>`; flushing makes it `Lines<InFlight>`; only a fence makes it [`Fenced`]. A function that needs durable
+//!       bytes takes a `Fenced` by value, so a forgotten flush or fence does not compile (RULES R8, R23).
+//! [DV2] Block writes return [`Written`]; only a FLUSH that began after they completed makes it [`Flushed`] (RULES R8). On a drive without a
+//!       volatile cache the FLUSH does nothing.
+//! [DV3] In a domain that keeps retired stores (`gpf`, `eadr`) and in `process`, flush does nothing; the types stay the same.
+//! [DV4] A load or store that fails (a poisoned line, a full host disk under an image) returns an error; it never raises a signal (RULES R23).
+//! [DV5] Committing a transaction of the drive needs the proof that its stores were fenced ([`Drive::commit`]; RULES R16).
 //!
 //! ```compile_fail,E0308
 //! # use tandemfs_device::{Drive, Fenced, Structure};
@@ -68,9 +68,9 @@ pub trait Device: Send + Sync {
     fn byte_path(&self) -> &dyn BytePath;
     /// Block commands.
     fn block_path(&self) -> &dyn BlockPath;
-    /// What the device is able to do.
+    /// The device's capabilities.
     fn description(&self) -> &DeviceDescription;
-    /// Commands of a drive with firmware; a drive without has none.
+    /// Commands of a drive with firmware; `None` on other drives.
     fn firmware(&self) -> Option<&dyn Firmware> {
         None
     }
@@ -78,7 +78,7 @@ pub trait Device: Send + Sync {
     fn cache_commands(&self) -> Option<&dyn CacheCommands> {
         None
     }
-    /// What the drive counts of itself, where it does.
+    /// The drive's own counters, if it keeps any.
     fn counts(&self) -> Option<DriveCounts> {
         None
     }
@@ -88,26 +88,26 @@ pub trait Device: Send + Sync {
     }
 }
 
-/// Time of a drive that waits for nothing: each thread has a clock, which its accesses set forward to their completion.
+/// Virtual time of a drive: each thread has a clock, and each access advances it to the access's completion without waiting.
 pub trait VirtualTime: Send + Sync {
-    /// The calling thread's clock, in nanoseconds. A thread that comes to the drive begins at the latest clock there is.
+    /// The calling thread's clock, in nanoseconds. A thread's clock starts at the latest clock of all threads.
     fn now_ns(&self) -> u64;
     /// Sets the calling thread's clock, so that threads can begin together.
     fn set_now_ns(&self, now: u64);
-    /// The latest clock of all threads: when everything that was asked so far is done.
+    /// The latest clock of all threads: when all accesses so far have completed.
     fn latest_ns(&self) -> u64;
 }
 
-/// What a device can do.
+/// Capabilities of a device.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeviceDescription {
     /// Name for people: the image's path, or `memory=…,block=…`.
     pub name: String,
-    /// Bytes that loads and stores reach.
+    /// Size of the range of loads and stores, in bytes.
     pub memory_bytes: u64,
-    /// Bytes that block commands reach, a multiple of 4 KiB.
+    /// Size of the range of block commands, in bytes; a multiple of 4 KiB.
     pub block_bytes: u64,
-    /// What becomes of stores when the power fails.
+    /// The persistence domain.
     pub domain: PersistenceDomain,
     /// Whether completed block writes may be lost until a FLUSH.
     pub volatile_write_cache: bool,
@@ -115,20 +115,20 @@ pub struct DeviceDescription {
     pub discard: bool,
     /// Whether discarded sectors read as zeros, durably once they are flushed (what NVMe calls DLFEAT).
     pub discard_zeroes: bool,
-    /// Whether both paths reach the same bytes: the byte window goes on with the sectors of the block zone, the block window with the pages
+    /// Whether both paths reach the same bytes: the byte window continues with the sectors of the block zone, the block window with the pages
     /// of the memory zone ([`DeviceDescription::line_of_sector`], [`DeviceDescription::sector_of_page`]).
     pub overlapping: bool,
-    /// Requests beyond this are split, so that one large request uses several channels of the drive: whole sectors, in bytes.
+    /// Larger requests are split, so that one request uses several channels of the drive. Whole sectors, in bytes.
     pub request_bytes: u32,
 }
 
-/// [`DeviceDescription::request_bytes`] where the device says nothing better.
+/// Default of [`DeviceDescription::request_bytes`].
 pub const REQUEST_BYTES: u32 = 128 << 10;
 
 impl DeviceDescription {
-    /// Puts a lower domain into force, where one is asked for.
+    /// Applies a weaker domain if one is given.
     ///
-    /// Errors: [`DeviceError::Open`] where the device keeps less than that.
+    /// Errors: [`DeviceError::Open`] if the device's own domain is weaker than that.
     pub fn lower_domain(&mut self, domain: Option<PersistenceDomain>) -> Result<(), DeviceError> {
         let Some(domain) = domain else { return Ok(()) };
         if domain > self.domain {

@@ -1,6 +1,6 @@
-//! Device memory mapped into the process: what the emulated and the attached byte path have in common.
+//! Device memory mapped into the process, shared by the emulated and the attached byte path.
 //!
-//! No reference and no pointer into a mapping leaves this module, so all access goes through the copies that can fail (RULES R23).
+//! No reference and no pointer into a mapping leaves this module, so every access uses the copy routines that survive a fault (RULES R23).
 
 use std::fs::File;
 use std::io;
@@ -25,7 +25,7 @@ pub struct MappingOptions {
     pub length: u64,
     /// Map for loads only: a store is refused.
     pub read_only: bool,
-    /// Ask for MAP_SYNC: the file system keeps its metadata durable for mapped stores (fsdax). Where it is refused the mapping is an
+    /// Request MAP_SYNC: the file system keeps its metadata durable for mapped stores (fsdax). If it is refused, the mapping is an
     /// ordinary shared one; [`Mapping::is_synchronous`] says which it became.
     pub synchronous: bool,
 }
@@ -38,7 +38,7 @@ pub struct Mapping {
     length: u64,
     read_only: bool,
     synchronous: bool,
-    /// Where a flush first failed. A flush cannot answer with an error, so the next load or store does.
+    /// Where a flush first failed. A flush cannot return an error, so the next load or store returns it.
     flush_failed_at: AtomicU64,
 }
 
@@ -115,8 +115,8 @@ impl Mapping {
         unsafe { copy::copy(target, from.as_ptr(), from.len()) }.map_err(|fault| self.poisoned(offset, fault))
     }
 
-    /// As [`Mapping::store`], past the CPU's caches: for bytes that are not read again soon and would have to be flushed. Only whole
-    /// aligned 32 B pieces go past them, so the range still wants [`Mapping::flush`], and always [`Mapping::fence`].
+    /// As [`Mapping::store`], but bypasses the CPU's caches: for bytes that are not read soon and would need a flush. Only whole aligned
+    /// 32 B pieces bypass them, so the range still needs [`Mapping::flush`], and always [`Mapping::fence`].
     pub fn store_streaming(&self, offset: u64, from: &[u8]) -> Result<(), DeviceError> {
         let target = self.writable_at(offset, from.len())?;
         // SAFETY: as in `store`.
@@ -139,13 +139,13 @@ impl Mapping {
         }
     }
 
-    /// Waits until what was flushed or streamed before is on its way out of the CPU's caches for good.
+    /// Waits until all earlier flushed or streamed lines have left the CPU's caches.
     #[inline]
     pub fn fence(&self) {
         copy::fence();
     }
 
-    /// Brings the pages of a range into the process's page table, so that the first loads do not fault. Stores still fault once a page on a
+    /// Populates the process's page table for a range, so that the first loads do not fault. Stores still fault once for each page on a
     /// file system that tracks dirty pages. Fails where a page cannot be read.
     pub fn populate(&self, offset: u64, length: u64) -> io::Result<()> {
         let page = rustix::param::page_size() as u64;
@@ -190,7 +190,7 @@ impl Mapping {
 
     #[cold]
     fn poisoned(&self, offset: u64, fault: Fault) -> DeviceError {
-        // The host's side of a copy may be a mapping too (a buffer in shared memory): then the access's own start is the best there is.
+        // The fault may be in the host buffer (shared memory): then report the start of the access.
         let within = fault.address.checked_sub(self.start.as_ptr() as usize).map(|within| within as u64);
         let offset = within.filter(|within| *within < self.length).unwrap_or(offset);
         DeviceError::Poisoned { device: self.name.clone(), offset }

@@ -1,8 +1,8 @@
-//! Locks, condition variables and the atomics that threads agree by, for this crate and the file system above it. With the feature
-//! `schedules` they are those of a runtime that decides which thread runs next at every lock and every atomic, so that a test explores
-//! schedules and repeats one by its seed. No program enables it; without it everything here is the plain thing itself.
+//! Locks, condition variables and atomics that order threads, for this crate and the file system above it. With the feature `schedules`
+//! they come from a runtime that chooses the next thread at every lock and every atomic, so that tests can explore schedules and repeat one
+//! by its seed. No program enables the feature; without it this module re-exports the plain types.
 //!
-//! Counters that are only shown stay plain atomics: a scheduling point at each would only make schedules longer.
+//! Statistics counters stay plain atomics: a scheduling point at each of them would only make schedules longer.
 
 #[cfg(not(feature = "schedules"))]
 pub use self::plain::*;
@@ -14,7 +14,7 @@ pub use self::explored::*;
 mod plain {
     pub use parking_lot::{Condvar, Mutex, RwLock, RwLockWriteGuard};
 
-    /// Atomics by which threads agree.
+    /// Atomics that order threads.
     pub mod atomic {
         pub use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
     }
@@ -45,12 +45,12 @@ mod explored {
     use shuttle::rand::RngCore;
     pub use shuttle_parking_lot::{Mutex, MutexGuard, RwLock, RwLockWriteGuard};
 
-    /// Atomics by which threads agree.
+    /// Atomics that order threads.
     pub mod atomic {
         pub use shuttle::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
     }
 
-    /// One of two CPUs, which the schedule draws: threads move.
+    /// One of two CPUs, chosen by the schedule, as threads migrate.
     pub fn current_cpu() -> usize {
         shuttle::rand::thread_rng().next_u64() as usize % 2
     }
@@ -60,12 +60,12 @@ mod explored {
         2
     }
 
-    /// Threads that the runtime does not know would not be scheduled.
+    /// One: the runtime would not schedule other threads.
     pub fn scan_threads() -> usize {
         1
     }
 
-    /// A condition variable with the interface of `parking_lot`'s. Who waits is woken in the order in which they came.
+    /// A condition variable with the interface of `parking_lot`'s. Threads wake in the order in which they began to wait.
     #[derive(Debug, Default)]
     pub struct Condvar {
         waiting: std::sync::Mutex<VecDeque<Arc<BatchSemaphore>>>,
@@ -76,7 +76,7 @@ mod explored {
             self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
         }
 
-        /// Waits for a notification; the lock is released meanwhile.
+        /// Waits for a notification and releases the lock while waiting.
         pub fn wait<T>(&self, guard: &mut MutexGuard<'_, T>) {
             let woken = Arc::new(BatchSemaphore::new(0, Fairness::StrictlyFair));
             self.waiting().push_back(woken.clone());
@@ -85,7 +85,7 @@ mod explored {
             });
         }
 
-        /// As [`Condvar::wait`]: time does not pass in an explored schedule.
+        /// As [`Condvar::wait`]: explored schedules have no timeouts.
         pub fn wait_for<T>(&self, guard: &mut MutexGuard<'_, T>, _: Duration) {
             self.wait(guard);
         }

@@ -1,5 +1,5 @@
-//! The block half: sectors of 4 KiB by io_uring and `O_DIRECT`. All I/O is aligned to 4 KiB, so drives with 512 B and with 4 KiB sectors
-//! serve alike.
+//! The block half of an attached pair: sectors of 4 KiB through io_uring and `O_DIRECT`. All I/O is aligned to 4 KiB, so drives with
+//! sectors of 512 B and of 4 KiB both work.
 
 use std::fs::File;
 use std::io::{self, Seek, SeekFrom};
@@ -46,7 +46,7 @@ impl BlockHalf {
             let (memory, offset) = direct_alignment(&file);
             memory_alignment = memory;
             if memory > SECTOR_BYTES || offset > SECTOR_BYTES {
-                // Coarser than our sectors: only the page cache can serve them.
+                // The drive's alignment is coarser than our sectors: only the page cache can serve them.
                 let flags = fcntl_getfl(&file).map_err(|error| refuse(error.to_string()))?;
                 fcntl_setfl(&file, flags - OFlags::DIRECT).map_err(|error| refuse(error.to_string()))?;
                 (direct, memory_alignment) = (false, 1);
@@ -79,7 +79,7 @@ impl BlockHalf {
         self.discard
     }
 
-    /// What one request should have at most, in bytes.
+    /// Preferred largest size of one request, in bytes.
     pub(crate) fn request_bytes(&self) -> u32 {
         self.request_bytes
     }
@@ -120,7 +120,7 @@ impl BlockHalf {
             fallocate(&self.file, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, offset, length)
         };
         match discarded {
-            // A hint that nobody takes is no failure.
+            // Discard is a hint: a drive without it is no error.
             Ok(()) | Err(Errno::OPNOTSUPP) => Ok(()),
             Err(source) => Err(self.error("discard", offset, length, source.into())),
         }
@@ -152,14 +152,14 @@ fn place(request: &BlockRequest<'_>) -> (&'static str, Sector, u64) {
     }
 }
 
-/// What O_DIRECT asks of buffers and of offsets, in bytes; whole sectors where the kernel (before 6.1) does not tell.
+/// Alignment that O_DIRECT needs for buffers and offsets, in bytes; whole sectors if the kernel (before 6.1) does not report it.
 fn direct_alignment(file: &File) -> (usize, usize) {
     let found = statx(file, "", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN).ok();
     let told = found.filter(|found| found.stx_mask & StatxFlags::DIOALIGN.bits() != 0 && found.stx_dio_mem_align.is_power_of_two());
     told.map_or((SECTOR_BYTES, SECTOR_BYTES), |found| (found.stx_dio_mem_align as usize, found.stx_dio_offset_align as usize))
 }
 
-/// BLKDISCARD: unlike a punched hole it asks for no zeros, which many drives could give only by writing them.
+/// BLKDISCARD: unlike a punched hole it does not require zeros, which many drives could provide only by writing them.
 fn discard_range(file: &File, offset: u64, length: u64) -> Result<(), Errno> {
     const BLKDISCARD: ioctl::Opcode = ioctl::opcode::none(0x12, 119);
     // SAFETY: the opcode takes a pointer to offset and length in bytes and changes nothing of this process.

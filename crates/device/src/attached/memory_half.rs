@@ -1,4 +1,4 @@
-//! The memory half: mapped, with the domain that the kernel vouches for ([AT1]).
+//! The memory half of an attached pair: a mapping, with the persistence domain that the kernel reports ([AT1]).
 
 use std::fs::File;
 use std::io::{Seek, SeekFrom};
@@ -23,9 +23,9 @@ pub(crate) struct MemoryHalf {
 /// What the path names.
 struct Found {
     bytes: u64,
-    /// What its memory keeps if a store really reaches it.
+    /// Domain of its memory, if the mapping really reaches the memory.
     vouched: Option<PersistenceDomain>,
-    /// A mapping of it always reaches the memory (devdax); of others only with MAP_SYNC.
+    /// Whether every mapping reaches the memory (devdax); other files need MAP_SYNC.
     direct: bool,
 }
 
@@ -66,10 +66,10 @@ impl MemoryHalf {
     }
 }
 
-/// Takes the space of a sparse file, so that a full disk shows now and not as a failing store.
+/// Allocates the space of a sparse file, so that a full disk is reported now and not as a failing store.
 fn reserve(file: &File, length: u64) -> Result<(), String> {
     match fallocate(file, FallocateFlags::empty(), 0, length) {
-        // A file system that cannot reserve: a store that finds no space will say so.
+        // The file system has no fallocate: a store without space returns an error later.
         Ok(()) | Err(Errno::OPNOTSUPP) => Ok(()),
         Err(Errno::NOSPC) => {
             Err(format!("is sparse and its disk has no space for all of its {length} B; make space or name a smaller file"))

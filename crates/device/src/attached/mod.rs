@@ -1,14 +1,13 @@
-//! The attached device: a pair of real parts. The memory half is mapped (`/dev/daxX.Y`, a file on a DAX mount, any file or block device),
-//! the block half is driven by io_uring with `O_DIRECT` (NVMe, any block device or file).
+//! The attached device: a pair of real devices. The memory half is mapped (`/dev/daxX.Y`, a file on a DAX mount, any file or block device).
+//! The block half is accessed through io_uring with `O_DIRECT` (NVMe, any block device or file).
 //!
-//! [AT1] The persistence domain is what the kernel says of the memory half: `gpf` where the platform keeps CPU caches, `adr` where it keeps
-//!       what was flushed, `process` where stores go to a page cache.
-//! [AT2] Both halves are locked while in use, also for reading unless that is shared; a block device that is mounted or part of another is
-//!       refused.
-//! [AT3] What has to be flushed follows from the domain. In `process` a half lives as long as the page cache and the drive's own cache, so
-//!       a FLUSH would keep no promise and none is asked for. In every other domain, `none` included (there only blocks survive), written
-//!       blocks must outlive the power: a drive's volatile cache is flushed, and a file always, since its extents reach the medium only
-//!       with fdatasync.
+//! [AT1] The persistence domain is what the kernel reports for the memory half: `gpf` if the platform saves CPU caches at a power failure,
+//!       `adr` if only flushed lines survive, `process` if stores go to a page cache.
+//! [AT2] Both halves are locked exclusively while in use. Readers may share the lock if they ask for it. A block device that is mounted or
+//!       part of another device is refused.
+//! [AT3] The domain decides whether FLUSH is needed. In `process` nothing survives a power failure, so FLUSH does nothing. In every other
+//!       domain, `none` included (there only blocks survive), written blocks must survive a power failure: a drive's volatile cache is
+//!       flushed, and a file is always synced, since its extents reach the medium only with fdatasync.
 
 mod block_half;
 mod memory_half;
@@ -27,12 +26,12 @@ use rustix::io::Errno;
 
 use crate::{BlockPath, BlockRequest, BytePath, Device, DeviceDescription, DeviceError, PersistenceDomain};
 
-/// Stores of at least this many bytes go past the CPU's caches where they would have to be flushed from there (`adr`): a page of data is
-/// not read again soon, and its lines need not be fetched to be overwritten.
+/// In `adr`, stores of at least this many bytes bypass the CPU's caches, from which they would have to be flushed: a page of data is
+/// rarely read again soon, and the CPU need not fetch lines that it overwrites.
 const STREAMING_BYTES_MIN: usize = 4096;
 
-/// How long a half that is in use is waited for. A killed daemon can be gone, and reaped, before the kernel has let go of its block half
-/// (it ends a dead process's io_uring by itself); a mount that follows at once must not fail for that.
+/// How long opening waits for a half that is in use. The kernel can release the block half of a killed daemon after the daemon was
+/// reaped (it ends a dead process's io_uring asynchronously). A mount that follows at once must not fail because of that.
 const BUSY_MAX: Duration = Duration::from_millis(500);
 
 /// How to open a pair.
@@ -40,7 +39,7 @@ const BUSY_MAX: Duration = Duration::from_millis(500);
 pub struct PairOptions {
     /// Loads and reads only; works without write permission.
     pub read_only: bool,
-    /// Share both halves with others that only read. Means nothing without `read_only`.
+    /// Share both halves with other readers. Ignored without `read_only`.
     pub shared: bool,
     /// Lower the persistence domain to this; raising it is refused.
     pub domain: Option<PersistenceDomain>,
@@ -55,10 +54,10 @@ pub struct PairDevice {
 }
 
 impl PairDevice {
-    /// Takes both halves into use.
+    /// Opens and locks both halves.
     ///
     /// # Errors
-    /// `Open` with one sentence where a half cannot be used, `Busy` where another process has it.
+    /// `Open` with one sentence if a half cannot be used, `Busy` if another process has it open.
     pub fn open(memory: &Path, block: &Path, options: &PairOptions) -> Result<Self, DeviceError> {
         let name = format!("memory={},block={}", memory.display(), block.display());
         if is_same(memory, block) {
@@ -85,7 +84,7 @@ impl PairDevice {
     }
 }
 
-/// What a half is opened for.
+/// Access mode of a half.
 #[derive(Debug, Clone, Copy)]
 struct Access {
     read_only: bool,
@@ -93,15 +92,15 @@ struct Access {
     shared: bool,
 }
 
-/// What `open` made of a path.
+/// An opened half.
 struct Opened {
     file: File,
     metadata: std::fs::Metadata,
-    /// Whether the page cache is left out, as O_DIRECT asks.
+    /// Whether I/O bypasses the page cache (O_DIRECT).
     direct: bool,
 }
 
-/// Opens and locks a half; one that is in use may be free a moment later ([`BUSY_MAX`]).
+/// Opens and locks a half. Retries for [`BUSY_MAX`] while it is in use.
 fn open_half(path: &Path, access: Access, want_direct: bool) -> Result<Opened, DeviceError> {
     let start = Instant::now();
     loop {
@@ -112,7 +111,7 @@ fn open_half(path: &Path, access: Access, want_direct: bool) -> Result<Opened, D
     }
 }
 
-/// Opens and locks a half ([AT2]), with O_DIRECT where that is wanted and the file system has it.
+/// Opens and locks a half ([AT2]), with O_DIRECT if the caller wants it and the file system supports it.
 fn try_open_half(path: &Path, access: Access, want_direct: bool) -> Result<Opened, DeviceError> {
     let refuse = |reason: String| DeviceError::Open { path: path.display().to_string(), reason };
     let busy = || DeviceError::Busy { path: path.display().to_string() };
@@ -129,7 +128,7 @@ fn try_open_half(path: &Path, access: Access, want_direct: bool) -> Result<Opene
     let opened = if want_direct { open(flags | OFlags::DIRECT) } else { open(flags) };
     let (file, direct) = match opened {
         Ok(file) => (file, want_direct),
-        // This file system has no O_DIRECT: the page cache comes in between, and nothing is lost but speed.
+        // The file system has no O_DIRECT: I/O through the page cache is slower but correct.
         Err(error) if want_direct && error.raw_os_error() == Some(Errno::INVAL.raw_os_error()) => {
             (open(flags).map_err(|error| refuse(describe(&error, access)))?, false)
         }

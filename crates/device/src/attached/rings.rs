@@ -1,16 +1,15 @@
-//! io_uring: a few rings; any thread takes a free one, submits its batch and waits for all of it.
+//! io_uring: a few rings. A thread takes any free ring, submits its batch and waits for all of it.
 //!
-//! [RI1] The kernel reads and writes the callers' buffers until a request completes, so nothing returns, and nothing unwinds, before every
+//! [RI1] The kernel reads and writes the callers' buffers until a request completes. So no function returns or unwinds before every
 //!       submitted request has completed ([`InFlight`] waits when it is dropped).
-//! [RI2] `O_DIRECT` wants buffers aligned to what the drive can address: others go through a bounce buffer of this module.
-//! [RI3] A request that was done in part is continued, one that was interrupted is repeated; a request fails only with the kernel's error
-//!       or at the end of a file that was cut short.
+//! [RI2] `O_DIRECT` needs buffers with the drive's alignment. Other buffers go through a bounce buffer of this module.
+//! [RI3] A partly completed request is continued and an interrupted one is repeated. A request fails only with the kernel's error or at the
+//!       end of a file that became shorter.
+//! [RI4] `completed` sees the buffer of a completed request, never of one in flight. A bounce buffer is copied back before.
+//! [RI5] A thread polls the ring's memory for a completion for up to [`SPIN_MAX`] before it sleeps, because a wake-up takes longer than a
+//!       short request.
 //!
-//! [RI4] `completed` sees the buffer of a request that has completed, never one that is in flight; a bounce is copied back before.
-//! [RI5] A completion is looked for in the ring's memory for up to [`SPIN_MAX`] before the thread sleeps: waking up costs more than a short
-//!       request takes.
-//!
-//! Where the kernel gives no ring (sysctl kernel.io_uring_disabled, a container), requests are done one by one.
+//! If the kernel provides no ring (sysctl kernel.io_uring_disabled, a container), requests are done one after the other.
 
 use std::fs::File;
 use std::io;
@@ -75,13 +74,13 @@ enum Step {
 }
 
 impl Transfer {
-    /// Takes the result of one submission into account ([RI3]).
+    /// Applies the result of one submission ([RI3]).
     fn advance(&mut self, result: i32) -> Step {
         match result {
             code if code == -libc::EINTR || code == -libc::EAGAIN => Step::Again,
             code if code < 0 => Step::Failed(io::Error::from_raw_os_error(-code)),
             moved => {
-                // O_DIRECT wants to go on at a sector; doing part of one twice does no harm.
+                // O_DIRECT must continue at a sector border; repeating part of a sector does no harm.
                 let done = self.done + moved as usize;
                 let whole = done / SECTOR_BYTES * SECTOR_BYTES;
                 if done >= self.length {
@@ -109,17 +108,17 @@ impl Transfer {
 }
 
 impl Rings {
-    /// `memory_alignment`: what buffers must be aligned to, in bytes; at most 4096, 1 where the page cache takes any.
+    /// `memory_alignment`: required alignment of buffers in bytes, at most 4096; 1 if I/O goes through the page cache.
     pub(super) fn new(memory_alignment: usize) -> Self {
         let count = std::thread::available_parallelism().map_or(1, usize::from) + 2;
         let entries = RING_ENTRIES as u32;
-        // The flag tells a thread that polls ([RI5]) that completions wait for it to enter the kernel.
+        // The flag tells a polling thread ([RI5]) that it must enter the kernel to get its completions.
         let ring = |_| IoUring::builder().setup_coop_taskrun().setup_taskrun_flag().build(entries).or_else(|_| IoUring::new(entries)).ok();
         let rings = (0..count).map_while(ring).map(Mutex::new).collect();
         Self { rings, kept_bounces: Mutex::default(), memory_alignment }
     }
 
-    /// As [`Rings::new`] on a kernel that gives no ring.
+    /// As [`Rings::new`] on a kernel without io_uring.
     #[cfg(test)]
     pub(super) fn without_rings(memory_alignment: usize) -> Self {
         Self { rings: Vec::new(), kept_bounces: Mutex::default(), memory_alignment }
@@ -173,7 +172,7 @@ impl Rings {
     }
 
     fn free_ring(&self) -> Option<MutexGuard<'_, IoUring>> {
-        // Each CPU begins at a ring of its own, so that its lock and its queues stay in that CPU's caches.
+        // Each CPU tries its own ring first, so that lock and queues stay in that CPU's caches.
         let own = current_cpu() % self.rings.len().max(1);
         let from_own = self.rings.iter().cycle().skip(own).take(self.rings.len());
         from_own.clone().find_map(|ring| ring.try_lock()).or_else(|| self.rings.get(own).map(|ring| ring.lock()))
@@ -208,7 +207,7 @@ impl InFlight<'_> {
                 Ok(_) => return,
                 Err(error)
                     if matches!(error.kind(), io::ErrorKind::Interrupted | io::ErrorKind::WouldBlock | io::ErrorKind::ResourceBusy) => {}
-                // Buffers may be in the kernel's hands and there is no way to learn when they are not: going on could corrupt memory.
+                // The kernel may still use the buffers, and there is no way to learn when it stops: continuing could corrupt memory.
                 Err(error) => {
                     eprintln!("tandemfs: io_uring_enter failed: {error}");
                     std::process::abort();
@@ -289,7 +288,7 @@ fn run_ring(
     }
 }
 
-/// Without a ring: one request after the other.
+/// Fallback without a ring: one request after the other.
 fn run_plain(
     file: &File,
     transfers: &[Transfer],

@@ -1,4 +1,4 @@
-//! What the kernel says of devices, read from /sys.
+//! Properties of devices that the kernel reports in /sys.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -28,11 +28,11 @@ pub(super) fn dax_bytes(directory: &Path) -> Option<u64> {
     read(directory, "size")?.parse().ok()
 }
 
-/// What the platform keeps of the persistent memory that a device lies on; nothing where it does not lie on any.
+/// Domain that the platform provides for the persistent memory below a device; none if there is no persistent memory below it.
 ///
-/// A devdax can be plain memory (CXL memory without persistence, memory set aside at boot): only one that lies on a region of persistent
-/// memory keeps anything. Such a region keeps at least what was flushed, `cpu_cache` the CPU's caches too. A region of a virtual machine
-/// (virtio-pmem) keeps nothing without the host's help, which a mapping cannot ask for.
+/// A devdax can be volatile memory (CXL memory without persistence, memory reserved at boot). Only a region of persistent memory
+/// survives: it keeps at least flushed lines, and with `cpu_cache` the CPU's caches too. A region of a virtual machine
+/// (virtio-pmem) needs a flush by the host, which a mapping cannot request, so it counts as volatile.
 pub(super) fn persistence_domain(directory: &Path) -> Option<PersistenceDomain> {
     let is_region = |path: &&Path| read(path, "uevent").is_some_and(|text| text.lines().any(|line| line == "DEVTYPE=nd_pmem"));
     let region = ancestors(directory).find(is_region)?;
@@ -47,21 +47,21 @@ pub(super) fn persistence_domain(directory: &Path) -> Option<PersistenceDomain> 
 
 /// Whether a drive has a volatile write cache.
 pub(super) fn has_volatile_cache(directory: &Path) -> bool {
-    // Unknown counts as yes: a needless FLUSH loses nothing.
+    // Unknown counts as yes: an unnecessary FLUSH does no harm.
     ancestors(directory).find_map(|path| read(path, "queue/write_cache")).is_none_or(|mode| mode != "write through")
 }
 
-/// Whether a drive takes discards.
+/// Whether a drive supports discards.
 pub(super) fn can_discard(directory: &Path) -> bool {
     ancestors(directory).find_map(|path| read(path, "queue/discard_max_bytes")).is_some_and(|bytes| bytes != "0")
 }
 
-/// How large requests of a drive should be, in bytes: what it says itself, within what it takes in one command.
+/// Preferred request size of a drive in bytes: the optimal size that it reports, limited by the largest size of one command.
 pub(super) fn request_bytes(directory: &Path) -> Option<u32> {
     let number = |name| ancestors(directory).find_map(|path| read(path, name))?.parse::<u64>().ok();
     let most = number("queue/max_sectors_kb").map_or(u64::MAX, |kib| kib << 10);
     let best = number("queue/optimal_io_size").filter(|bytes| *bytes >= REQUEST_BYTES.into()).unwrap_or(REQUEST_BYTES.into());
-    // A drive that is a stripe over others may name megabytes; then a request would not spread over channels any more.
+    // A striped device may report megabytes; then a request would no longer be spread over channels.
     let bytes = best.min(most).min(4 * u64::from(REQUEST_BYTES)) / SECTOR_BYTES as u64 * SECTOR_BYTES as u64;
     u32::try_from(bytes).ok().filter(|bytes| *bytes > 0)
 }
@@ -70,7 +70,7 @@ pub(super) fn request_bytes(directory: &Path) -> Option<u32> {
 mod tests {
     use super::*;
 
-    /// A directory of files, as /sys would have it.
+    /// A directory with files like those in /sys.
     fn tree(files: &[(&str, &str)]) -> tempfile::TempDir {
         let root = tempfile::tempdir().expect("a directory");
         for (path, text) in files {
