@@ -1,5 +1,5 @@
-//! A batch of block requests in time: the work is done on the host as the requests are submitted, and each is shown when the drive would
-//! have completed it.
+//! Timing of a batch of block requests: the host does the work when the requests are submitted, and each request is reported as complete
+//! when the drive would have completed it.
 
 use tandemfs_device::{BlockRequest, DeviceError};
 
@@ -14,12 +14,12 @@ pub(crate) fn transfer(
     completed: &mut dyn FnMut(usize, &BlockRequest<'_>),
     perform: &mut dyn FnMut(&mut BlockRequest<'_>) -> Result<u64, DeviceError>,
 ) -> Result<(), DeviceError> {
-    // As on a drive, a failed request does not keep the others of its batch from being done.
+    // As on a drive, a failed request does not stop the other requests of its batch.
     let mut result = Ok(());
     let Some(time) = time else {
         meanwhile();
         for (index, request) in requests.iter_mut().enumerate() {
-            // Shown now, while its bytes are in the CPU's caches.
+            // Report it now, while its bytes are in the CPU's caches.
             match perform(request) {
                 Ok(_) => completed(index, request),
                 Err(error) => result = result.and(Err(error)),

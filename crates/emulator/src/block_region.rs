@@ -1,4 +1,5 @@
-//! The block path of an image: reads and writes of the file by offset. A full host disk is an error of the write that met it.
+//! The block path of an image: reads and writes of the file by offset. If the host's disk is full, the write that needed space returns an
+//! error.
 
 use std::fs::File;
 use std::io;
@@ -39,7 +40,7 @@ impl BlockRegion {
         }
     }
 
-    /// Gives sectors' space back to the host. They read as zeros afterwards where the host can; a host that cannot is no error.
+    /// Frees the host's space of sectors. They then read as zeros if the host supports it; missing support is no error.
     pub(crate) fn discard(&self, sector: Sector, count: u64) -> Result<(), DeviceError> {
         let length = count.saturating_mul(SECTOR_BYTES as u64);
         let offset = self.offset("discard", sector, length)?;

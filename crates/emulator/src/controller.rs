@@ -1,16 +1,17 @@
-//! The firmware of a drive put together: what stages stores (a write log or a page cache) over the flash, and the time that it takes.
+//! The firmware of a drive: a staging area for stores (write log or page cache), the flash below it, and the timing of accesses.
 //!
-//! [CT1] Behind both windows are logical pages, first those of the memory zone, then the sectors of the block zone. Nothing here knows
-//!       which window an access came through.
-//! [CT2] A store appends whole lines to the log, or changes its page in the cache. Part of a line is read, changed and appended as a line.
-//! [CT3] A block read is the flash page with all lines of the log merged into it; where lines cover the page, no flash is read.
-//! [CT4] A block write gives the page the stamp of the next sequence, so that in one step the page is new and all lines that the log has of
-//!       it are old (`medium::Pages`); then the log forgets them. A discard is the same without a page.
-//! [CT5] Every access ends with bounded steps of what goes on behind: cleaning the log, garbage collection (RULES R24). What the flash does
-//!       in them makes its dies busy and delays nobody now. A drive that is open for reading leaves it all to the next opening: what it
-//!       changed would be kept in host memory for nobody ([PT2] of `part.rs`).
-//! [CT6] Flash work of an access is waited for where the answer needs it: pages that are read; and a cleaning, by who needs the room that
-//!       it gives back (`WriteLog::take_waited`).
+//! [CT1] Behind both windows are logical pages: first those of the memory zone, then the sectors of the block zone. Nothing here depends on
+//!       the window that an access used.
+//! [CT2] A store appends whole lines to the log, or changes its page in the cache. A store to part of a line reads the line, changes it and
+//!       appends the whole line.
+//! [CT3] A block read returns the flash page merged with all lines of the log. If lines cover the whole page, the flash is not read.
+//! [CT4] A block write gives the page the stamp of the next sequence. In this one step the page becomes new and all its lines in the log
+//!       become obsolete (`medium::Pages`); then the log's index drops them. A discard does the same without a page.
+//! [CT5] Every access ends with bounded steps of background work: cleaning the log, garbage collection (RULES R24). Flash work of these
+//!       steps makes its dies busy but does not delay the current access. A drive opened read-only leaves this work to the next opening,
+//!       because its changes would only be in host memory ([PT2] of `part.rs`).
+//! [CT6] An access waits for flash work that its result needs: pages that it reads, and a cleaning that frees the room that it needs
+//!       (`WriteLog::take_waited`).
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -30,10 +31,10 @@ use crate::timing::Timeline;
 use crate::write_log::{LogFill, WriteLog, WriteLogOptions};
 
 const LINES_A_PAGE: u64 = FLASH_PAGE_BYTES as u64 / LINE_BYTES as u64;
-/// Pages that are cleaned behind an access, beside the share that the log does with what it takes.
+/// Pages cleaned after each access, in addition to the share of cleaning that each append does.
 const CLEANED_PAGES: u32 = 1;
 
-/// What stages stores.
+/// The staging area of stores.
 #[derive(Debug)]
 enum Stage<M: Medium> {
     Log(Box<WriteLog<M>>),
@@ -51,12 +52,12 @@ pub(crate) struct Controller<M: Medium> {
     timeline: Option<Timeline>,
     /// Open for reading only.
     read_only: bool,
-    /// When the pages of a block read are ready, kept to be used again.
+    /// When the pages of a block read are ready; kept to reuse the allocation.
     ready: Vec<u64>,
     page: Box<PageBytes>,
 }
 
-/// What a drive says of itself beside its counters.
+/// State of a drive besides its counters.
 #[derive(Debug, Clone)]
 pub(crate) struct Condition {
     pub(crate) lifetime: DriveCounts,
@@ -68,7 +69,7 @@ pub(crate) struct Condition {
 }
 
 impl<M: Medium> Controller<M> {
-    /// Makes a drive of DRAM that is all zeros and flash that is erased.
+    /// Formats a drive whose DRAM is all zeros and whose flash is erased.
     pub(crate) fn format(medium: &Arc<M>, model: &FirmwareModel, logical_pages: u64) -> Result<(), DeviceError> {
         let layout = DramLayout::new(model, logical_pages);
         drop(Flash::format(Arc::clone(medium), layout.flash, model.geometry(logical_pages), model.flash_options())?);
@@ -79,7 +80,7 @@ impl<M: Medium> Controller<M> {
         }
     }
 
-    /// Takes a drive into use: rebuilds what is volatile and finishes what a power failure cut.
+    /// Opens a drive: rebuilds volatile state and completes operations that a power failure interrupted.
     pub(crate) fn open(
         medium: &Arc<M>,
         name: &str,
@@ -116,7 +117,7 @@ impl<M: Medium> Controller<M> {
         })
     }
 
-    /// Says that it was opened for reading only.
+    /// Marks the drive as opened read-only.
     pub(crate) fn set_read_only(&mut self, read_only: bool) {
         self.read_only = read_only;
     }
@@ -131,7 +132,7 @@ impl<M: Medium> Controller<M> {
         matches!(&self.stage, Stage::Cache(cache) if cache.is_managed_by_host())
     }
 
-    /// Copies bytes from the byte window. Returns when that is done, beginning at `at`; so do all of these.
+    /// Copies bytes from the byte window. Returns the time at which an access that starts at `at` completes, like all functions below.
     pub(crate) fn load(&mut self, at: u64, offset: u64, into: &mut [u8]) -> Result<u64, DeviceError> {
         let mut at = at;
         for (page, within, range) in pieces(offset, into.len()) {
@@ -174,7 +175,7 @@ impl<M: Medium> Controller<M> {
                             self.flash.read(page, &mut self.page)?;
                             line.copy_from_slice(&self.page[index * LINE_BYTES..][..LINE_BYTES]);
                         } else if range.len() < LINE_BYTES {
-                            // Read anew for the last line of a store: the appends between may have cleaned this very page.
+                            // Read again for the last line of a store: appends in between may have cleaned this page.
                             load_line(log, &mut self.flash, &mut self.page, &mut false, number, &mut line)?;
                         }
                         line[skip..skip + range.len()].copy_from_slice(&part[range]);
@@ -195,7 +196,7 @@ impl<M: Medium> Controller<M> {
                         let read = timeline.work_needed(at, work);
                         timeline.catch_up(read)
                     }
-                    // Posted: the page that a part of a line needs is read behind the processor's back.
+                    // The store is posted: the flash read for a partial line does not delay the processor.
                     (Stage::Log(_), false) => timeline.work_behind(at, work),
                 };
                 work.clear();
@@ -212,7 +213,7 @@ impl<M: Medium> Controller<M> {
         self.timeline.as_ref().map_or(at, |timeline| timeline.verify(at))
     }
 
-    /// Reads whole pages ([CT3]): those from `first` on, behind the last comes page 0.
+    /// Reads whole pages ([CT3]) from `first` on; page 0 follows the last page.
     pub(crate) fn read_pages(&mut self, at: u64, first: u64, into: &mut [u8]) -> Result<u64, DeviceError> {
         let at = self.command(at);
         self.ready.clear();
@@ -240,7 +241,7 @@ impl<M: Medium> Controller<M> {
         Ok(done)
     }
 
-    /// Writes whole pages ([CT4]), as [`Controller::read_pages`] counts them.
+    /// Writes whole pages ([CT4]), numbered as in [`Controller::read_pages`].
     pub(crate) fn write_pages(&mut self, at: u64, first: u64, from: &[u8]) -> Result<u64, DeviceError> {
         let mut at = self.command(at);
         for (page, from) in self.pages_from(first).zip(from.as_chunks::<FLASH_PAGE_BYTES>().0) {
@@ -262,13 +263,13 @@ impl<M: Medium> Controller<M> {
         Ok(at)
     }
 
-    /// Forgets whole pages ([CT4]), as [`Controller::read_pages`] counts them.
+    /// Discards whole pages ([CT4]), numbered as in [`Controller::read_pages`].
     pub(crate) fn discard(&mut self, at: u64, first: u64, count: u64) -> Result<u64, DeviceError> {
         let at = self.command(at);
         for page in self.pages_from(first).take(count as usize) {
             match &mut self.stage {
                 Stage::Log(log) => {
-                    // A page that is nowhere, of which the log has no lines, is forgotten already.
+                    // A page without a place and without lines in the log is discarded already.
                     if self.flash.is_mapped(page)? || log.has_lines(page) && !on(Mutant::DiscardOfLoggedPageSkipped) {
                         let stamp = log.next_sequence();
                         self.flash.discard(page, stamp)?;
@@ -303,7 +304,7 @@ impl<M: Medium> Controller<M> {
         Ok(at)
     }
 
-    /// RECOVER. The flash's share of the time is part of what it says.
+    /// RECOVER. The reported time includes that of the flash.
     pub(crate) fn recover(&mut self, at: u64) -> Result<(u64, DriveRecovery), DeviceError> {
         let begun = self.command(at);
         let result = match &mut self.stage {
@@ -317,7 +318,7 @@ impl<M: Medium> Controller<M> {
         Ok((done, recovery))
     }
 
-    /// CLEAN: everything committed to the flash, now. Of a page cache: every page that was changed.
+    /// CLEAN: writes all committed lines, or all dirty pages of a page cache, to the flash now.
     pub(crate) fn clean(&mut self, at: u64) -> Result<u64, DeviceError> {
         let at = self.command(at);
         let result = match &mut self.stage {
@@ -330,7 +331,7 @@ impl<M: Medium> Controller<M> {
         Ok(at)
     }
 
-    /// Moves a page into the cache, or out of it, for a host that manages it.
+    /// Moves a page into or out of a cache that the host manages.
     pub(crate) fn move_page(&mut self, at: u64, page: u64, into_cache: bool) -> Result<u64, DeviceError> {
         let at = self.command(at);
         let result = match &mut self.stage {
@@ -349,7 +350,7 @@ impl<M: Medium> Controller<M> {
         Ok(at)
     }
 
-    /// What was counted since the drive was opened.
+    /// Counters since the drive was opened.
     pub(crate) fn counts(&self) -> DriveCounts {
         let firmware = match &self.stage {
             Stage::Log(log) => log.counts(),
@@ -378,12 +379,12 @@ impl<M: Medium> Controller<M> {
         }
     }
 
-    /// Stores what is counted, for a drive that is closed.
+    /// Stores the counters when the drive is closed.
     pub(crate) fn close(&mut self) {
         if self.read_only {
             return;
         }
-        // Statistics: who cannot store them loses nothing else.
+        // Only statistics are lost if this fails.
         let _ = self.lifetime.store(&self.counts());
     }
 
@@ -407,7 +408,7 @@ impl<M: Medium> Controller<M> {
         }
     }
 
-    /// Charges what the flash did; the access waits for what it needs ([CT6]).
+    /// Charges the time of flash operations; the access waits for those that it needs ([CT6]).
     fn wait_for_reads(&mut self, at: u64) -> u64 {
         self.charge(at, Timeline::work_needed)
     }
@@ -428,7 +429,7 @@ impl<M: Medium> Controller<M> {
         done
     }
 
-    /// [CT5]. What fails here is met again, and said, by the access that needs the room.
+    /// Background steps ([CT5]). An error here recurs in the access that needs the room, which reports it.
     fn settle(&mut self, at: u64) {
         if self.read_only {
             return;
@@ -444,7 +445,7 @@ impl<M: Medium> Controller<M> {
     }
 }
 
-/// A line as it is now: from the log, else from the flash page, which is read once for all lines of it.
+/// The current contents of a line: from the log, else from the flash page, which is read once for all its lines.
 fn load_line<M: Medium>(
     log: &mut WriteLog<M>,
     flash: &mut Flash<M>,
@@ -465,7 +466,7 @@ fn load_line<M: Medium>(
     Ok(())
 }
 
-/// The lines that bytes of one page touch: number in the page, first byte within, and which of the bytes lie there.
+/// The lines that a byte range of one page touches: index in the page, first byte in the line, and the part of the range.
 fn lines_of(within: usize, length: usize) -> impl Iterator<Item = (usize, usize, Range<usize>)> {
     (within / LINE_BYTES..(within + length).div_ceil(LINE_BYTES)).map(move |line| {
         let from = within.max(line * LINE_BYTES);

@@ -1,9 +1,9 @@
-//! A drive with firmware as a device: both windows reach the same logical pages (`device::firmware` [FW1]).
+//! A drive with firmware as a [`Device`]: both windows reach the same logical pages (`device::firmware` [FW1]).
 //!
-//! [FD1] One lock, the controller's. What an access takes is reckoned under it and waited for outside of it.
-//! [FD2] Whatever returned is in battery-backed DRAM or in the flash: FLUSH has nothing to do, and flushing lines neither. A fence costs
-//!       its write-verify read, since on a real drive that is what says that posted stores have arrived.
-//! [FD3] A drive that is open for reading refuses every change with EROFS. RECOVER only hides there what was not committed.
+//! [FD1] There is one lock, the controller's. The duration of an access is computed under the lock; the wait happens after it is released.
+//! [FD2] When an access returns, its data is in battery-backed DRAM or in the flash, so FLUSH and flushing lines do nothing. A fence costs
+//!       its write-verify read, which on a real drive proves that posted stores have arrived.
+//! [FD3] A drive opened read-only refuses every change with EROFS. There RECOVER only hides uncommitted lines.
 
 use std::io;
 
@@ -21,15 +21,15 @@ use crate::mutant::{Mutant, on};
 use crate::timing::Time;
 
 const SECTOR: u64 = SECTOR_BYTES as u64;
-/// Pages that are discarded at once; others come in between.
+/// Pages discarded under one hold of the lock, so that other accesses can run in between.
 const DISCARDED_AT_ONCE: u64 = 4096;
 
-/// A drive with firmware in use.
+/// An open drive with firmware.
 #[derive(Debug)]
 pub(crate) struct FirmwareDrive<M: Medium> {
     description: DeviceDescription,
     read_only: bool,
-    /// None where accesses take what the host takes.
+    /// `None` if timing is off.
     time: Option<Time>,
     has_transactions: bool,
     has_host_cache: bool,
@@ -37,14 +37,14 @@ pub(crate) struct FirmwareDrive<M: Medium> {
 }
 
 impl<M: Medium> FirmwareDrive<M> {
-    /// `time` is there where the controller has a timeline.
+    /// `time` is given if and only if the controller has a timeline.
     pub(crate) fn new(mut controller: Controller<M>, description: DeviceDescription, time: Option<Time>, read_only: bool) -> Self {
         let (has_transactions, has_host_cache) = (controller.has_transactions(), controller.has_host_cache());
         controller.set_read_only(read_only);
         Self { description, read_only, time, has_transactions, has_host_cache, controller: Mutex::new(controller) }
     }
 
-    /// What the drive says of itself beside its counters.
+    /// State of the drive besides its counters.
     pub(crate) fn condition(&self) -> Condition {
         self.controller.lock().condition()
     }
@@ -53,14 +53,14 @@ impl<M: Medium> FirmwareDrive<M> {
         self.time.as_ref().map_or(0, Time::now_ns)
     }
 
-    /// Does something that arrives now; what it returns says when it is done.
+    /// Runs an access that arrives now; its result contains the completion time.
     fn reckoned<T>(&self, access: impl FnOnce(&mut Controller<M>, u64) -> Result<T, DeviceError>) -> Result<T, DeviceError> {
         let at = self.now_ns();
         let result = access(&mut self.controller.lock(), at);
         result.map_err(|error| self.named(error))
     }
 
-    /// Does a command and waits until the drive would have done it ([FD1]).
+    /// Runs a command and waits until the drive would have completed it ([FD1]).
     fn timed<T>(&self, command: impl FnOnce(&mut Controller<M>, u64) -> Result<(u64, T), DeviceError>) -> Result<T, DeviceError> {
         let (done, value) = self.reckoned(command)?;
         if let Some(time) = &self.time {
@@ -69,7 +69,7 @@ impl<M: Medium> FirmwareDrive<M> {
         Ok(value)
     }
 
-    /// Does a load or a store, or a fence, and stalls until the drive would have done it ([FD1]).
+    /// Runs a load, store or fence and stalls until the drive would have completed it ([FD1]).
     fn stalled(&self, access: impl FnOnce(&mut Controller<M>, u64) -> Result<u64, DeviceError>) -> Result<(), DeviceError> {
         let done = self.reckoned(access)?;
         if let Some(time) = &self.time {
@@ -78,7 +78,7 @@ impl<M: Medium> FirmwareDrive<M> {
         Ok(())
     }
 
-    /// The flash does not know whose it is.
+    /// Adds the drive's name to errors of the flash, which does not know it.
     fn named(&self, error: DeviceError) -> DeviceError {
         match error {
             DeviceError::Firmware { device, command, reason } if device == "flash" => {

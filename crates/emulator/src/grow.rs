@@ -1,13 +1,12 @@
-//! Growing an emulated drive without firmware, in its file, while nobody has it open.
+//! Grows an emulated drive without firmware in its file, while no process has it open.
 //!
-//! [GR1] Nothing shrinks. What a drive with firmware offers is what its flash was made for, so it cannot grow.
-//! [GR2] The block region stays where it is and grows at its end. The memory region grows at its end where nothing is behind it; else it is
-//!       copied to a place behind everything, because it is the smaller one.
-//! [GR3] Until the header says so nobody looks at the new places, and no byte of the old ones is written: the file becomes longer, space of
-//!       the new memory region is reserved, the copy is made, and all of it is synced.
-//! [GR4] The header is the whole change, in one write: what differs lies in its first 512 B, which a disk writes as one.
-//! [GR5] Then what the header leaves to nobody is given back to the host. What a death before that leaves behind is given back the next
-//!       time.
+//! [GR1] Nothing shrinks. A drive with firmware cannot grow, because its flash was made for its size.
+//! [GR2] The block region stays in place and grows at its end. The memory region grows at its end if nothing lies behind it; otherwise it
+//!       is copied behind everything, because it is the smaller region.
+//! [GR3] Before the header changes, no reader uses the new places, and no byte of the old places is written: the file is extended, space
+//!       for the new memory region is reserved, the copy is made, and all of it is synced.
+//! [GR4] One write of the header makes the change. The fields that differ lie in its first 512 B, which a disk writes atomically.
+//! [GR5] Then space that no region uses is returned to the host. If the process dies before that, the next growth returns it.
 
 use std::fs::File;
 use std::io;
@@ -24,7 +23,7 @@ use crate::image_file::{OpenImage, OpenOptions, refused, reserve};
 /// Bytes that are copied at once.
 const COPY_BYTES: usize = 1 << 20;
 
-/// What has been done of a growth, for tests that end it there.
+/// Steps of a growth, for tests that stop after one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Step {
     Lengthened,
@@ -59,7 +58,7 @@ fn grow_until(
         Ok(true) => {}
         Ok(false) => return Ok((before.clone(), before)),
         Err(error) => {
-            // Nobody has looked at it; a host that cannot take it back keeps it for the next growth.
+            // No reader has used it; if the host cannot free it, it stays for the next growth.
             let _ = file.set_len(old_bytes);
             give_back(&file, &before);
             let why = match error.kind() {
@@ -79,7 +78,7 @@ fn grow_until(
     Ok((before, after))
 }
 
-/// What the drive becomes ([GR1], [GR2]).
+/// Computes the new regions ([GR1], [GR2]).
 fn planned(before: &ImageInfo, memory_bytes: Option<u64>, block_bytes: Option<u64>) -> Result<ImageInfo, String> {
     let mut after = ImageInfo {
         memory_bytes: memory_bytes.unwrap_or(before.memory_bytes),
@@ -104,7 +103,7 @@ fn planned(before: &ImageInfo, memory_bytes: Option<u64>, block_bytes: Option<u6
     let (memory_end, blocks_end) = (memory + before.memory_bytes, blocks + after.block_bytes);
     let meets_blocks = |start: u64| start < blocks_end && blocks < start + after.memory_bytes;
     let memory = if meets_blocks(memory) { blocks_end.max(memory_end).next_multiple_of(UNIT_BYTES) } else { memory };
-    // Where it is as every image has it, the header says no more than theirs.
+    // With the default places the header has no explicit ones.
     after.places = Some(Places { memory, blocks }).filter(|places| *places != Places::usual(after.memory_bytes));
     Ok(after)
 }
@@ -137,7 +136,7 @@ fn prepare(file: &File, before: &ImageInfo, after: &ImageInfo, old_bytes: u64, g
     Ok(go_on(Step::Synced))
 }
 
-/// Gives back what lies between header and regions ([GR5]). A host that cannot has paid for nothing else.
+/// Frees the space between header and regions ([GR5]). If the host does not support that, only space is lost.
 fn give_back(file: &File, image: &ImageInfo) {
     let mut regions = [(image.memory_offset(), image.memory_bytes), (image.block_offset(), image.block_bytes)];
     regions.sort_unstable();
@@ -150,7 +149,7 @@ fn give_back(file: &File, image: &ImageInfo) {
     }
 }
 
-/// The memory region may have lain where the block region has grown to: its bytes mean nothing there ([GR5]).
+/// The memory region may have been where the block region is now; its old bytes there have no meaning ([GR5]).
 fn give_back_grown_over(file: &File, before: &ImageInfo, after: &ImageInfo) {
     let start = before.memory_offset().max(before.block_offset() + before.block_bytes);
     let end = (before.memory_offset() + before.memory_bytes).min(after.block_offset() + after.block_bytes);

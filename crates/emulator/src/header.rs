@@ -1,11 +1,11 @@
-//! The first page of an image: what it is and how large its regions are. Written at creation, and when it grows.
+//! The first page of an image: type and sizes of its regions. Written when the image is created and when it grows.
 //!
-//! Version 1 is a drive without firmware. Version 2 adds what follows `channel_count`: a distribution of latencies, and firmware. An image
-//! that needs none of it is still written as version 1, so that older programs open it. Version 3 says where the regions are, of an image
-//! that has grown (`grow.rs`) so that they do not follow each other any more.
+//! Version 1 is a drive without firmware. Version 2 adds the fields after `channel_count`: a distribution of latencies, and firmware. An
+//! image that needs neither is still written as version 1, so that older programs can open it. Version 3 adds the places of the regions,
+//! for an image that has grown (`grow.rs`) so that they are no longer adjacent.
 //!
-//! This is the only persistent structure outside `format`: it belongs to the emulated drive as a label to a real one, and no file system
-//! ever sees it.
+//! This is the only persistent structure outside `format`: it belongs to the emulated drive as a label belongs to a real one, and no file
+//! system sees it.
 
 use std::mem::offset_of;
 
@@ -36,7 +36,7 @@ const REGION_BYTES_MAX: u64 = 1 << 46;
 const MAGIC: [u8; 8] = *b"TNDMIMG\n";
 const NAME_BYTES: usize = 32;
 
-/// What an image is, as its header says.
+/// Contents of an image's header.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ImageInfo {
     /// Name of the profile that it was created with.
@@ -49,9 +49,9 @@ pub struct ImageInfo {
     pub domain: PersistenceDomain,
     /// Its timing model, as the profile had it at creation; of a drive without firmware.
     pub timing: Option<Timing>,
-    /// What its loads of a line are drawn from.
+    /// Distribution of the latency of a line load.
     pub line_latency: Option<Distribution>,
-    /// What it is made of, where it has firmware: as the profile had it and as was chosen at creation.
+    /// Parameters of the firmware, if any: those of the profile and those chosen at creation.
     pub firmware: Option<FirmwareModel>,
     /// Where its regions are, where the block region does not follow the memory region.
     pub places: Option<Places>,
@@ -130,9 +130,9 @@ struct FirmwareBytes {
     flash_read_ns: U32,
     flash_program_ns: U32,
     flash_erase_ns: U32,
-    /// 0 sets no limit, as in images of programs that knew none.
+    /// 0 means no limit, also in images made before this field existed.
     commands_at_once: U32,
-    /// What the fields above come to: the regions of the file.
+    /// Result of the fields above: the regions of the file.
     dram_bytes: U64,
     physical_pages: U64,
 }
@@ -175,7 +175,7 @@ const _: () = {
 };
 
 impl ImageInfo {
-    /// Whether accesses take longer than on the host.
+    /// Whether the drive has a timing model.
     pub fn has_timing(&self) -> bool {
         self.timing.is_some() || self.firmware.is_some_and(|model| model.timing.is_some())
     }
@@ -221,7 +221,7 @@ impl ImageInfo {
         })
     }
 
-    /// Says in a sentence why no image has these sizes.
+    /// One sentence that says why no image can have these sizes, if so.
     pub(crate) fn check_sizes(memory_bytes: u64, block_bytes: u64) -> Result<(), String> {
         let region = |name, found: u64, least: u64, unit: u64| {
             if found < least || found > REGION_BYTES_MAX {
@@ -283,7 +283,7 @@ impl ImageInfo {
         page
     }
 
-    /// What a header page says; otherwise a sentence about what was found instead and what to do.
+    /// Parses a header page. The error is a sentence that says what was found and what to do.
     pub(crate) fn decode(page: &[u8; HEADER_BYTES]) -> Result<Self, String> {
         let damaged = |what: &str| Err(format!("the image's header is damaged ({what}); restore the image from a copy or create it anew"));
         let Ok(mut header) = HeaderBytes::read_from_bytes(page) else { return damaged("its size") };
@@ -424,7 +424,7 @@ fn firmware_bytes(model: &FirmwareModel) -> FirmwareBytes {
     bytes
 }
 
-/// What the bytes say, where they mean anything; whether a drive can be made of it is not asked here.
+/// Decodes the bytes. Does not check whether a drive can have these parameters.
 fn firmware_of(bytes: &FirmwareBytes) -> Option<FirmwareModel> {
     let staging = match bytes.staging.get() {
         1 => Staging::WriteLog {

@@ -14,12 +14,12 @@ use crate::block_region::BlockRegion;
 use crate::image_file::{OpenImage, OpenOptions, refused};
 use crate::timing::{Clock, Direction, Time};
 
-/// An emulated drive in use.
+/// An open emulated drive.
 #[derive(Debug)]
 pub struct ImageDevice {
     description: DeviceDescription,
     memory: Mapping,
-    /// Holds the file, and with it the lock ([EM3]).
+    /// Keeps the file open and thereby locked ([EM3]).
     ///
     /// [EM3]: crate
     blocks: BlockRegion,

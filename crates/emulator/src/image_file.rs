@@ -1,4 +1,4 @@
-//! The file of an emulated drive: making it, reading its header, opening and locking it ([EM1], [EM3]).
+//! The file of an emulated drive: creating it, reading its header, opening and locking it ([EM1], [EM3]).
 //!
 //! [EM1]: crate
 //! [EM3]: crate
@@ -20,9 +20,9 @@ use crate::model::ModelOptions;
 use crate::open::not_opened;
 use crate::profiles::{profile, profiles};
 
-/// Requests beyond this are split over the channels of the emulated drive, in bytes: what its smallest channel count needs to overlap.
+/// Larger requests are split over the channels of the emulated drive, in bytes.
 const REQUEST_BYTES: u32 = 64 << 10;
-/// Largest DRAM of a drive with firmware whose space is reserved, in bytes.
+/// Largest DRAM of a drive with firmware for which host space is reserved, in bytes.
 const DRAM_RESERVED_BYTES_MAX: u64 = 1 << 30;
 
 /// What image to create.
@@ -47,7 +47,7 @@ pub struct OpenOptions {
     pub domain: Option<PersistenceDomain>,
     /// Use the image's timing model; otherwise accesses take what the host takes.
     pub timing: bool,
-    /// Let the timing model add up only, so that nothing waits. Means nothing without `timing`, or on an image without a model.
+    /// Use virtual time, so that nothing waits. Ignored without `timing`, or on an image without a model.
     pub virtual_time: bool,
 }
 
@@ -61,7 +61,7 @@ pub(crate) fn refused(path: &Path, reason: impl Into<String>) -> DeviceError {
     DeviceError::Open { path: path.display().to_string(), reason: reason.into() }
 }
 
-/// Creates an image that only its owner may read. Space for the memory region is reserved, the block region is sparse.
+/// Creates an image that only its owner may read. Space for the memory region is reserved; the block region is sparse.
 ///
 /// Errors ([`DeviceError::Open`]): the file exists, the profile is unknown, a size has no meaning, the host has no space. Nothing is left
 /// behind then.
@@ -69,7 +69,7 @@ pub fn create(path: &Path, options: &CreateOptions) -> Result<ImageInfo, DeviceE
     create_with(path, options, &ModelOptions::default())
 }
 
-/// As [`create`], with what may be chosen for a drive with firmware. On a profile without firmware nothing may.
+/// As [`create`], with choices for a drive with firmware. A profile without firmware accepts none of them.
 pub fn create_with(path: &Path, options: &CreateOptions, chosen: &ModelOptions) -> Result<ImageInfo, DeviceError> {
     let Some(profile) = profile(&options.profile) else {
         let names: Vec<_> = profiles().iter().map(|profile| profile.name).collect();
@@ -124,7 +124,7 @@ fn fill(file: &File, image: &ImageInfo) -> Result<(), String> {
             image.mapped_bytes()
         )
     };
-    // Asking first spares the host's disk from being filled up to learn that it is too small.
+    // Checking first avoids filling the host's disk only to find that it is too small.
     if free < image.mapped_bytes() && is_reserved(image) {
         return Err(no_space(free));
     }
@@ -140,7 +140,7 @@ fn fill(file: &File, image: &ImageInfo) -> Result<(), String> {
     Ok(())
 }
 
-/// Makes the drive of the file. The header comes last: without it nothing is an image.
+/// Formats the file as a drive. The header is written last: without it the file is no image.
 fn finish(path: &Path, file: File, image: &ImageInfo) -> Result<(), DeviceError> {
     let copied = file.try_clone().map_err(|error| refused(path, format!("cannot be opened twice: {error}")))?;
     if let (Some(model), Some(layout)) = (&image.firmware, image.dram()) {
@@ -153,8 +153,8 @@ fn finish(path: &Path, file: File, image: &ImageInfo) -> Result<(), DeviceError>
     written.map_err(|error| refused(path, format!("cannot write the header: {error}")))
 }
 
-/// The DRAM of a drive with firmware is reserved unless it is huge: then most of it (tables of flash that is never written) would be paid
-/// for in vain, and a full host disk is an error of the access that met it ([DV4] of `device`).
+/// The DRAM of a drive with firmware is reserved unless it is huge: then most of it (tables of flash that is never written) would waste
+/// space, and a full host disk becomes an error of the access that needs space ([DV4] of `device`).
 ///
 /// [DV4]: tandemfs_device
 fn is_reserved(image: &ImageInfo) -> bool {
@@ -172,7 +172,7 @@ pub(crate) fn reserve(file: &File, offset: u64, length: u64) -> io::Result<()> {
     }
 }
 
-/// What an image is. Needs no lock, so it works on an image in use.
+/// Reads an image's header. Needs no lock, so it works on an image in use.
 ///
 /// Errors: [`DeviceError::Open`] where the file is no whole image.
 pub fn info(path: &Path) -> Result<ImageInfo, DeviceError> {

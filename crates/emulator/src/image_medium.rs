@@ -1,10 +1,10 @@
-//! DRAM and flash of an emulated drive in its image ([MD1]–[MD3]). The DRAM is mapped shared, so stores to it survive the process in the
-//! order in which they were made. The flash is read through a mapping and programmed by offset: a drive goes through all of its blocks
-//! before it uses one again, and a store to a page that the host's file does not have yet costs a page fault more than the whole write. A
-//! host disk that is full is an error of the program that met it. An erasure clears spare areas only: giving space back would make each
-//! program meet a hole again and keep an image no smaller.
+//! DRAM and flash of an emulated drive in its image ([MD1]–[MD3]). The DRAM is mapped shared, so stores to it survive the process in
+//! program order. The flash is read through a mapping but programmed by file offset: a drive uses all of its blocks before it reuses one,
+//! and a mapped store to a page that the host's file does not have yet costs a page fault, which takes longer than the whole write. If the
+//! host's disk is full, the program that needed space returns an error. An erasure clears only spare areas: freeing space would make each
+//! later program write into a hole again and would not make the image smaller.
 //!
-//! An image that is open for reading only is never written: what the firmware stores, programs or erases stays in host memory (`part.rs`).
+//! An image opened read-only is never written: what the firmware stores, programs or erases stays in host memory (`part.rs`).
 //!
 //! [MD1]: crate::medium
 //! [MD3]: crate::medium

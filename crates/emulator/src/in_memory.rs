@@ -1,4 +1,4 @@
-//! A drive with firmware in host memory, whose power fails at a chosen step of its medium: for tests of what is built on drives
+//! A drive with firmware in host memory whose power fails at a chosen step of its medium, for tests of layers above drives
 //! (`docs/TESTING.md`). Behind a feature that no program enables.
 
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use crate::profiles::profile;
 
 const NAME: &str = "drive in memory";
 
-/// A drive of the profile `bytefs` without its times. What it holds stays between two openings.
+/// A drive of the profile `bytefs` without timing. Its contents survive closing and opening.
 #[derive(Debug, Clone)]
 pub struct DriveInMemory {
     medium: Arc<TestMedium>,
@@ -28,7 +28,7 @@ impl DriveInMemory {
     /// Makes an empty drive of these zones, in bytes, with a write buffer of so many pages.
     ///
     /// # Errors
-    /// [`DeviceError::Open`] where no drive can be made of it.
+    /// [`DeviceError::Open`] if no drive can have these sizes.
     pub fn new(memory_bytes: u64, block_bytes: u64, chosen: &ModelOptions, write_buffer_pages: u32) -> Result<Self, DeviceError> {
         let refused = |reason: String| DeviceError::Open { path: NAME.into(), reason };
         let base = profile("bytefs").and_then(|profile| profile.firmware).ok_or_else(|| refused("the profile has no firmware".into()))?;
@@ -43,7 +43,7 @@ impl DriveInMemory {
     /// Opens it. Only one opening may be in use.
     ///
     /// # Errors
-    /// Those of the firmware, and every one where the power fails.
+    /// Errors of the firmware; after the power failed, any.
     pub fn open(&self) -> Result<Arc<dyn Device>, DeviceError> {
         let pages = (self.memory_bytes + self.block_bytes) / FLASH_PAGE_BYTES as u64;
         let controller = Controller::open(&self.medium, NAME, &self.model, pages, None)?;

@@ -1,4 +1,4 @@
-//! What is where in the persistent DRAM of a drive with firmware.
+//! Layout of the persistent DRAM of a drive with firmware.
 
 use tandemfs_format::UNIT_BYTES;
 

@@ -1,15 +1,15 @@
-//! A hybrid SSD without hardware: one sparse image file with a profile, and the way to open any device by its name.
+//! Emulates a hybrid SSD in one sparse image file with a profile, and opens any device by its specification.
 //!
-//! [EM1] An image is a header page, the memory region (mapped shared, its space reserved at creation) and the block region (sparse, read
-//!       and written by offset). Both may grow later (`grow.rs`). A full host disk is therefore an error of creation or of one block write,
-//!       never a signal. The image of a drive with firmware has its DRAM in the place of the one and its flash in the place of the other
+//! [EM1] An image is a header page, the memory region (mapped shared, its space reserved at creation) and the block region (sparse, read and
+//!       written by offset). Both may grow later (`grow.rs`). So a full host disk is an error of the creation or of one block write, never a
+//!       signal. In the image of a drive with firmware, its DRAM takes the place of the memory region and its flash that of the block region
 //!       (`layout.rs`).
-//! [EM2] Stores go to the page cache of the host at once, so they survive `kill -9` of the process at any instant, as they would survive a
-//!       power failure of a drive with Global Persistent Flush: that is the failure an image emulates. What the host's *own* power failure
-//!       leaves of an image is up to the host's write-back: anything. So an image made for plain use (profile `off`) promises the `process`
-//!       domain, and one that stands for a drive promises that drive's domain against the emulated failure only.
+//! [EM2] Stores go to the host's page cache at once. So they survive `kill -9` of the process at any instant, as they would survive a power
+//!       failure of a drive with Global Persistent Flush: that is the failure that an image emulates. A power failure of the *host* leaves
+//!       whatever the host had written back. So an image for plain use (profile `off`) promises only the `process` domain, and an image that
+//!       emulates a drive promises that drive's domain against the emulated failure only.
 //! [EM3] An image is locked while it is open.
-//! [EM4] There are no threads: time is charged to the access that spends it (RULES R24).
+//! [EM4] There are no threads: the accessing thread pays the time of its access (RULES R24).
 //!
 //! *Architecture invariant:* no inode, no journal, no superblock is known here; the bytes of both regions are opaque.
 

@@ -1,5 +1,5 @@
-//! Counters of a drive's whole life, in a page of its DRAM: a word each, in the order of their names. They are stored now and then and when
-//! the drive is closed, so a power failure takes the last few accesses from them.
+//! Counters of a drive's whole life, in one page of its DRAM: one word each, in the order of their names. They are stored from time to time
+//! and when the drive is closed, so a power failure loses the last few accesses.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Many first-in-first-out lists of the same small numbers, each number in one list at most: everything is O(1) and nothing is allocated.
+//! Many FIFO lists over one range of small numbers; each number is in at most one list. Every operation is O(1) and allocates nothing.
 
 const NONE: u32 = u32::MAX;
 
@@ -26,7 +26,7 @@ impl Lists {
         }
     }
 
-    /// The item that is in the list for longest.
+    /// The first (oldest) item of the list.
     pub(crate) fn first(&self, list: u32) -> Option<u32> {
         let first = self.ends[list as usize].0;
         (first != NONE).then_some(first)

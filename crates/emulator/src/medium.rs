@@ -1,10 +1,10 @@
-//! What survives a power failure of an emulated drive with firmware: its battery-backed DRAM and its flash cells. Everything else in the
-//! firmware is derived from these two when the drive is opened.
+//! What survives a power failure of an emulated drive with firmware: battery-backed DRAM and flash cells. All other state of the firmware
+//! is derived from them when the drive is opened.
 //!
-//! [MD1] Stores to the DRAM survive in program order; 8 B at a multiple of 8 are never torn. A power failure falls between any two steps.
-//! [MD2] A flash page is programmed once between two erasures, its bytes before its spare area: a page whose spare area is empty holds
+//! [MD1] Stores to the DRAM survive in program order; 8 B at a multiple of 8 are never torn. A power failure happens between any two steps.
+//! [MD2] A flash page is programmed once between two erasures, its bytes before its spare area. A page with an empty spare area holds
 //!       nothing.
-//! [MD3] The spare area of an erased page is all zeros; its bytes mean nothing. An erasure may be cut anywhere.
+//! [MD3] The spare area of an erased page is all zeros; its bytes have no meaning. An erasure can be interrupted anywhere.
 
 use std::fmt::Debug;
 
@@ -21,7 +21,7 @@ pub(crate) type PageBytes = [u8; FLASH_PAGE_BYTES];
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct PhysicalPage(pub(crate) u64);
 
-/// What a flash page says of itself, written with it.
+/// Spare area of a flash page, written with the page.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Spare {
     /// The logical page that it holds, plus one; 0 where it holds nothing.
@@ -38,10 +38,9 @@ pub(crate) trait Medium: Send + Sync + Debug {
     fn store(&self, offset: u64, from: &[u8]) -> Result<(), DeviceError>;
     /// Reads a flash page.
     fn read_page(&self, page: PhysicalPage, into: &mut PageBytes) -> Result<(), DeviceError>;
-    /// What a flash page says of itself; no flash read (firmware keeps it in DRAM).
+    /// Spare area of a flash page; not a flash read, since the firmware keeps it in DRAM.
     fn spare(&self, page: PhysicalPage) -> Result<Spare, DeviceError>;
-    /// Programs an erased flash page. [`DeviceError::Firmware`] says that the cells failed; after any other error the page counts as
-    /// erased.
+    /// Programs an erased flash page. [`DeviceError::Firmware`] says that the cells failed; after any other error the page counts as erased.
     fn program_page(&self, page: PhysicalPage, from: &PageBytes, spare: Spare) -> Result<(), DeviceError>;
     /// Erases pages that follow each other.
     fn erase(&self, first: PhysicalPage, count: u64) -> Result<(), DeviceError>;
@@ -51,24 +50,24 @@ pub(crate) trait Medium: Send + Sync + Debug {
 pub(crate) trait Pages {
     /// Reads a logical page; one that was never written is zeros.
     fn read(&mut self, logical: u64, into: &mut PageBytes) -> Result<(), DeviceError>;
-    /// Replaces a logical page, all of it or nothing at a power failure. With it lines of the write log with a sequence below `stamp`
-    /// become older than the page: that is how a block write invalidates them, and a cleaning has merged them, in one step.
+    /// Replaces a logical page, atomically at a power failure. In the same step, lines of the write log with a sequence below `stamp` become
+    /// older than the page. So a block write invalidates them, and a cleaning retires the lines that it merged.
     fn write(&mut self, logical: u64, from: &PageBytes, stamp: u64) -> Result<(), DeviceError>;
     /// The stamp that the page was last written (or discarded) with; 0 for one that never was.
     fn stamp(&self, logical: u64) -> Result<u64, DeviceError>;
-    /// Forgets a logical page: it reads as zeros, and lines below `stamp` are older than that.
+    /// Discards a logical page: it reads as zeros, and lines below `stamp` are obsolete.
     fn discard(&mut self, logical: u64, stamp: u64) -> Result<(), DeviceError>;
-    /// Whether the flash has a page of this number: for a read that would have to wait for the flash.
+    /// Whether the flash has a page of this number, so that a read would access the flash.
     fn is_mapped(&self, logical: u64) -> Result<bool, DeviceError>;
 }
 
-/// What the flash was asked to do, for the timing model.
+/// A flash operation, for the timing model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct FlashWork {
     /// Which die does it.
     pub(crate) die: u32,
     pub(crate) kind: FlashWorkKind,
-    /// Whether the access that caused it waits for it (a read of the host), or it happens behind (a buffered program, cleaning, garbage
+    /// Whether the access that caused it waits for it (a read of the host) or not (a buffered program, cleaning, garbage
     /// collection).
     pub(crate) is_waited_for: bool,
 }

@@ -1,11 +1,12 @@
-//! What a drive with firmware is made of: what its profile says, what may be chosen at its creation, and what the image's header keeps.
+//! Parameters of a drive with firmware: those of its profile, those that can be chosen at its creation, and those that the image's header
+//! keeps.
 
 use crate::flash::{FlashGeometry, FlashOptions, VictimPolicy};
 use crate::medium::FLASH_PAGE_BYTES;
 use crate::timing::FirmwareTiming;
 use crate::write_log::WriteLogOptions;
 
-/// What the drive's DRAM does for the byte path.
+/// The drive's staging area for the byte path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Staging {
     /// A write log with transactions (ByteFS §4.3).
@@ -21,19 +22,19 @@ pub enum Staging {
     Cache {
         /// Its size, in bytes: whole pages.
         cache_bytes: u64,
-        /// Who decides which pages are in it.
+        /// The replacement policy.
         management: CacheManagement,
     },
 }
 
-/// Who decides which pages are in a drive's cache.
+/// Replacement policy of a drive's page cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CacheManagement {
     /// The host, by commands that move pages in and out.
     Host,
-    /// The drive: every page that the byte path touches; the one that a second chance did not save leaves (clock).
+    /// The drive caches every page that the byte path accesses and evicts by clock (second chance).
     Clock,
-    /// The drive: every page that the byte path touches; the one that was not used for longest leaves.
+    /// The drive caches every page that the byte path accesses and evicts the least recently used one.
     Lru,
 }
 
@@ -42,14 +43,14 @@ pub enum CacheManagement {
 pub enum GarbageCollection {
     /// The one with the fewest valid pages.
     Greedy,
-    /// The one with the best ratio of what it frees and its age to what it costs.
+    /// The one with the best ratio of freed space and age to cost (cost-benefit).
     CostBenefit,
 }
 
 /// A drive with firmware.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FirmwareModel {
-    /// What its DRAM does for the byte path.
+    /// Its staging area for the byte path.
     pub staging: Staging,
     /// Channels of the flash.
     pub channel_count: u32,
@@ -69,12 +70,12 @@ pub struct FirmwareModel {
     pub write_buffer_pages: u32,
     /// Erasures after which a block is taken out of use.
     pub endurance_erasures: u32,
-    /// How long its parts take; none adds nothing to what the host takes.
+    /// Timing of its parts; `None` adds no time to the host's.
     pub timing: Option<FirmwareTiming>,
 }
 
-/// What may be chosen for a drive when it is created; none of it leaves the profile's. A drive without firmware has `channel_count`,
-/// `no_timing` and what is said of commands and link alone.
+/// Choices for a drive at its creation; `None` keeps the profile's value. A drive without firmware accepts `channel_count`,
+/// `no_timing` and the limits of commands and link only.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ModelOptions {
     /// Size of the write log, in bytes.
@@ -83,7 +84,7 @@ pub struct ModelOptions {
     pub transaction_log_bytes: Option<u64>,
     /// Size of the page cache, in bytes.
     pub cache_bytes: Option<u64>,
-    /// Who decides what is in the page cache.
+    /// Replacement policy of the page cache.
     pub cache_management: Option<CacheManagement>,
     /// A read of a flash page, in nanoseconds.
     pub flash_read_ns: Option<u32>,
@@ -95,12 +96,12 @@ pub struct ModelOptions {
     pub over_provisioning_percent: Option<u32>,
     /// Pages that wait in the DRAM to be programmed: the write cache of the block path.
     pub write_buffer_pages: Option<u32>,
-    /// Least time of a block command before its data moves, in nanoseconds: for a drive that is reached by a longer way than its profile
-    /// has. On a drive with firmware every command takes it, COMMIT included.
+    /// Minimum time of a block command before its data moves, in nanoseconds: for a drive behind a slower path than its profile
+    /// has. On a drive with firmware it applies to every command, COMMIT included.
     pub block_command_ns_min: Option<u32>,
-    /// Block commands that are on their way at once, at most: for a way that carries fewer than the drive would take.
+    /// Maximum number of concurrent block commands: for a path that supports fewer than the drive.
     pub commands_at_once: Option<u32>,
-    /// Bandwidth of the link in either direction, at most, in bytes a second; without firmware, of the block path's.
+    /// Maximum bandwidth of the link in either direction, in bytes a second; without firmware, of the block path.
     pub link_bytes_per_second_max: Option<u64>,
     /// Which block garbage collection empties.
     pub garbage_collection: Option<GarbageCollection>,
@@ -127,7 +128,7 @@ impl ModelOptions {
 
 /// Largest share of flash beyond the capacity, in percent.
 const OVER_PROVISIONING_PERCENT_MAX: u32 = 400;
-/// Largest cache or log: what 4 B can count lines of.
+/// Largest cache or log: the largest number of lines that fits into 4 B.
 const STAGING_BYTES_MAX: u64 = 64 << 30;
 
 impl Staging {
@@ -148,11 +149,11 @@ impl FirmwareModel {
         self.channel_count.saturating_mul(self.dies_per_channel)
     }
 
-    /// This drive with what was chosen, for a capacity.
+    /// This drive with the given choices, for a capacity.
     ///
-    /// Errors: a sentence that says which choice makes no sense.
+    /// Errors: a sentence that names the contradicting choice.
     pub(crate) fn chosen(mut self, options: &ModelOptions, logical_pages: u64) -> Result<Self, String> {
-        // What is not named is no larger than a quarter of a small drive.
+        // Sizes that were not chosen are limited to a quarter of a small drive.
         let staged = |bytes: u64| bytes.min(logical_pages / 4 * FLASH_PAGE_BYTES as u64);
         match &mut self.staging {
             Staging::WriteLog { log_bytes, transaction_log_bytes, .. } => {
@@ -217,7 +218,7 @@ impl FirmwareModel {
         Err(format!("{percent} % of over-provisioning is outside 1 % to {OVER_PROVISIONING_PERCENT_MAX} %; name another share"))
     }
 
-    /// Says in a sentence why no drive of such a capacity is made of this.
+    /// One sentence that says why no drive of this capacity can have these parameters, if so.
     pub(crate) fn check(&self, logical_pages: u64) -> Result<(), String> {
         self.over_provisioning_check()?;
         self.geometry(logical_pages).check()?;

@@ -1,5 +1,5 @@
-//! Deliberate bugs that show that the tests of the firmware can fail (`docs/TESTING.md`). Without the feature `mutants` every switch is
-//! `false` at compile time; no program enables it. Selected by thread, so that tests beside each other do not meet.
+//! Deliberate bugs, which show that the tests of the firmware can fail (`docs/TESTING.md`). Without the feature `mutants` every switch is
+//! `false` at compile time; no program enables it. A bug is selected for one thread, so that parallel tests do not affect each other.
 
 /// A deliberate bug.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -12,9 +12,9 @@ pub enum Mutant {
     UncommittedKept,
     /// Recovery takes the oldest committed version of a line.
     OldestRecovered,
-    /// Recovery gives the log back before it has written its pages.
+    /// Recovery empties the log before it has written the pages.
     EmptiedBeforeFlush,
-    /// Recovery leaves the TxLog as it was.
+    /// Recovery does not empty the TxLog.
     TransactionLogKept,
     /// A cleaning drops the uncommitted lines that it meets.
     UncommittedDropped,
@@ -26,28 +26,28 @@ pub enum Mutant {
     TailBeforePages,
     /// The TxLog loses its entries when a cleaning begins.
     TransactionLogEmptiedEarly,
-    /// The fill of the TxLog starts no cleaning.
+    /// A nearly full TxLog starts no cleaning.
     TransactionLogFillIgnored,
-    /// Lines that are older than their page are taken when the log is opened.
+    /// Opening the log accepts lines that are older than their page.
     StampIgnored,
     /// A line is valid before its bytes are stored.
     ValidBeforeBytes,
-    /// A commit does not come up over what others stored since.
+    /// A COMMIT does not override lines that others stored since.
     CommitOrderIgnored,
     // Flash.
     /// The translation entry is switched before the new page is programmed.
     SwitchedBeforeProgrammed,
     /// A buffered page that is rewritten is changed in its slot.
     BufferedPageOverwritten,
-    /// The record of a block does not say which pages were begun.
+    /// The record of a block does not name the pages whose programming began.
     BegunNotNoted,
-    /// An erasure that was cut counts as done when the drive is opened.
+    /// An interrupted erasure counts as complete when the drive is opened.
     CutErasureForgotten,
     /// Garbage collection moves pages without asking whether they are still valid.
     DeadPageRevived,
     /// A page that is moved gets the stamp 0.
     MovedPageLosesStamp,
-    /// A discarded page keeps no stamp.
+    /// A discarded page loses its stamp.
     DiscardStampLost,
     /// A block past its endurance stays in use.
     WornBlockKept,
@@ -60,26 +60,26 @@ pub enum Mutant {
     CachedPageStaysClean,
     /// A slot is cleared before its dirty page is on the flash.
     SlotClearedBeforeWrite,
-    /// A slot says that it holds a page before it does.
+    /// A slot names its page before its bytes are stored.
     SlotNamedBeforeFilled,
     /// A block write drops the dirty page in the cache before the new one is on the flash.
     DirtyPageDroppedBeforeWrite,
     /// A dirty page that leaves the cache is not written to the flash.
     CacheWriteBackForgotten,
-    // The drive put together.
-    /// A block read shows the flash alone.
+    // The whole drive.
+    /// A block read ignores the log.
     BlockReadNotMerged,
-    /// A block write leaves the lines that the log has of the page in its index.
+    /// A block write leaves the page's log lines in the index.
     BlockWriteKeepsLines,
-    /// A block write does not make the lines older that the log has of the page.
+    /// A block write does not make the page's log lines obsolete.
     BlockWriteWithoutStamp,
-    /// A discard leaves the lines that the log has of the page.
+    /// A discard leaves the page's log lines.
     DiscardKeepsLines,
-    /// A page that the flash does not have counts as discarded, whatever the log has of it.
+    /// A page that is not in the flash counts as discarded even if the log has lines of it.
     DiscardOfLoggedPageSkipped,
-    /// A store of part of a line takes the rest from the flash, past the log.
+    /// A store to part of a line reads the rest of the line from the flash and ignores the log.
     PartialLineFromFlash,
-    /// Behind the last sector of the block zone comes nothing of the memory zone: its pages are counted from the end.
+    /// The block window numbers the pages of the memory zone from its end.
     MemoryZoneReversed,
 }
 

@@ -1,4 +1,4 @@
-//! Opening a device by the name that people give it: `IMAGE`, or `memory=PATH,block=PATH` for a real pair.
+//! Opens a device by its specification: `IMAGE`, or `memory=PATH,block=PATH` for a real pair.
 
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -16,15 +16,15 @@ use crate::timing::{Time, Timeline};
 /// How to open a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DeviceOptions {
-    /// Nothing will be written.
+    /// Open read-only.
     pub read_only: bool,
-    /// Share the device with others that only read. Means nothing without `read_only`.
+    /// Share the device with other readers. Ignored without `read_only`.
     pub shared: bool,
     /// Lower the persistence domain to this; raising it is refused.
     pub domain: Option<PersistenceDomain>,
     /// Use an image's timing model. Means nothing for a real pair.
     pub timing: bool,
-    /// Let an image's timing model add up only, so that nothing waits. Means nothing without `timing`.
+    /// Use virtual time for an image, so that nothing waits. Ignored without `timing`.
     pub virtual_time: bool,
 }
 
@@ -34,7 +34,7 @@ impl Default for DeviceOptions {
     }
 }
 
-/// What a device's name means.
+/// A parsed device specification.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum DeviceSpec {
     /// An emulated drive.
@@ -85,7 +85,7 @@ impl FromStr for DeviceSpec {
     }
 }
 
-/// Opens and locks the device of this name.
+/// Opens and locks the device of this specification.
 ///
 /// Errors: [`DeviceError::Open`] with what was found and what to do, [`DeviceError::Busy`] where another process has it.
 pub fn open_device(spec: &str, options: &DeviceOptions) -> Result<Arc<dyn Device>, DeviceError> {
@@ -123,7 +123,7 @@ pub(crate) fn open_firmware(image: OpenImage, options: &OpenOptions) -> Result<F
     Ok(FirmwareDrive::new(controller, description, time, options.read_only))
 }
 
-/// What the firmware's parts say when they find no drive, with the image's name.
+/// Adds the image's name to an error of the firmware's parts.
 pub(crate) fn not_opened(name: &str, error: DeviceError) -> DeviceError {
     match error {
         DeviceError::Firmware { reason, .. } | DeviceError::Open { reason, .. } => refused(Path::new(name), reason),

@@ -1,9 +1,9 @@
-//! A part of an image that is mapped: the DRAM of a drive with firmware, or its flash.
+//! A mapped part of an image: the DRAM of a drive with firmware, or its flash.
 //!
-//! [PT1] Both are mapped shared, so they take no host memory of their own, however large the image is. (A private mapping is counted
-//!       against the host's memory with its whole size, and refused where that is smaller.)
-//! [PT2] Of a drive that is open for reading only the image is mapped for loads. Pages that its firmware changes (it may finish what a
-//!       power failure left half done) are copied to host memory by their first store, and loaded from there from then on.
+//! [PT1] Both are mapped shared, so they use no host memory of their own, however large the image is. (The kernel counts a private mapping
+//!       against the host's memory with its whole size and refuses it if the memory is smaller.)
+//! [PT2] A drive opened read-only maps the image for loads only. Pages that its firmware changes (it may complete what a power failure
+//!       interrupted) are copied to host memory at their first store and loaded from there afterwards.
 
 use std::ops::Range;
 

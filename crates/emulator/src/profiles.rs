@@ -1,4 +1,4 @@
-//! The drives that can be emulated, with the numbers they were given and where those come from.
+//! The drives that can be emulated, with their parameters and the sources of these.
 
 use tandemfs_device::PersistenceDomain;
 
@@ -12,13 +12,13 @@ pub struct Profile {
     pub name: &'static str,
     /// One sentence for people.
     pub description: &'static str,
-    /// What becomes of stores in the failure that the profile emulates.
+    /// Persistence domain in the failure that the profile emulates.
     pub domain: PersistenceDomain,
-    /// How long accesses take on a drive without firmware; none adds nothing to what the host takes.
+    /// Timing of a drive without firmware; `None` adds no time to the host's.
     pub timing: Option<Timing>,
-    /// What loads of a line are drawn from, around the curve; none for drives that are always as fast.
+    /// Distribution of line loads around the curve; `None` for constant latency.
     pub line_latency: Option<Distribution>,
-    /// What a drive with firmware is made of.
+    /// Parameters of a drive with firmware.
     pub firmware: Option<FirmwareModel>,
     /// Size of the memory region where none is named, in bytes.
     pub default_memory_bytes: u64,
@@ -27,7 +27,7 @@ pub struct Profile {
 }
 
 impl Profile {
-    /// Whether accesses take longer than on the host.
+    /// Whether the drive has a timing model.
     pub fn has_timing(&self) -> bool {
         self.timing.is_some() || self.firmware.is_some_and(|model| model.timing.is_some())
     }

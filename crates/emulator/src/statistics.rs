@@ -1,4 +1,4 @@
-//! What an emulated drive with firmware says of itself: counters of its whole life, wear, what is staged.
+//! Statistics of an emulated drive with firmware: counters of its whole life, wear, staged data.
 
 use std::path::Path;
 
@@ -33,7 +33,7 @@ pub struct WearStatistics {
     pub histogram: Vec<u32>,
 }
 
-/// What is in the write log.
+/// Fill of the write log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LogStatistics {
     /// Lines that take room in the log, valid or not.
@@ -52,7 +52,7 @@ pub struct LogStatistics {
     pub index_bytes: u64,
 }
 
-/// What a drive says of itself.
+/// Statistics of a drive.
 #[derive(Debug, Clone, PartialEq)]
 pub struct DriveStatistics {
     /// Since the drive was made.
@@ -65,7 +65,7 @@ pub struct DriveStatistics {
     pub log: Option<LogStatistics>,
     /// Pages in the page cache, and how many it has room for, where there is one.
     pub cached_pages: Option<(u64, u64)>,
-    /// Why the drive can only be read, if so.
+    /// The reason why the drive is read-only, if it is.
     pub read_only_reason: Option<String>,
 }
 
@@ -78,7 +78,7 @@ impl DriveStatistics {
     }
 }
 
-/// What the drive of an image says of itself. Nobody may have it open to write.
+/// Statistics of an image's drive. No process may have it open for writing.
 ///
 /// Errors: those of opening it; a drive without firmware.
 pub fn statistics(path: &Path) -> Result<DriveStatistics, DeviceError> {

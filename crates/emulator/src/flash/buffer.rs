@@ -1,13 +1,13 @@
-//! Which slots of the write buffer wait to be programmed, oldest first. Derived from the tables when the drive is opened.
+//! The queue of write-buffer slots that wait to be programmed, oldest first. Derived from the tables when the drive is opened.
 
 use crate::lists::Lists;
 
-/// The only list: slots that wait.
+/// The only list: waiting slots.
 const WAITING: u32 = 0;
 
 #[derive(Debug)]
 pub(super) struct WriteBuffer {
-    /// The logical page of each slot that waits.
+    /// The logical page of each waiting slot.
     logical: Vec<u64>,
     waiting: Lists,
     waiting_count: u32,
@@ -37,7 +37,7 @@ impl WriteBuffer {
         self.free.last().copied()
     }
 
-    /// The free slot holds a page now, as the youngest that waits.
+    /// Adds the free slot, which now holds a page, to the end of the queue.
     pub(super) fn fill(&mut self, slot: u32, logical: u64) {
         let taken = self.free.pop();
         debug_assert_eq!(taken, Some(slot), "the free slot is the one that was offered");
@@ -50,14 +50,14 @@ impl WriteBuffer {
         self.waiting_count += 1;
     }
 
-    /// The page was programmed, rewritten or discarded.
+    /// Frees the slot of a page that was programmed, rewritten or discarded.
     pub(super) fn release(&mut self, slot: u32) {
         self.waiting.remove(slot);
         self.waiting_count -= 1;
         self.free.push(slot);
     }
 
-    /// The slot and page that wait for longest.
+    /// The oldest waiting slot and its page.
     pub(super) fn oldest(&self) -> Option<(u32, u64)> {
         self.waiting.first(WAITING).map(|slot| (slot, self.logical[slot as usize]))
     }

@@ -1,5 +1,5 @@
-//! Emptying blocks: garbage collection, static wear levelling, and retirement are the same work for different reasons. One block at a time,
-//! in bounded steps.
+//! Emptying blocks. Garbage collection, static wear levelling and retirement all do this, for different reasons; one block at a time, in
+//! bounded steps.
 
 use tandemfs_device::DeviceError;
 
@@ -9,7 +9,7 @@ use super::translation::Flash;
 use crate::medium::{FlashWorkKind, Medium, PhysicalPage, Spare};
 use crate::mutant::{self, Mutant};
 
-/// Blocks emptied for their dead pages for each one that is emptied to level wear, at least: levelling must not slow the drive down.
+/// Minimum number of blocks collected for dead pages per block collected for wear levelling, which must not slow the drive down.
 const COLLECTED_A_LEVELLING: u32 = 4;
 
 /// A block that is being emptied.
@@ -21,8 +21,8 @@ pub(super) struct Job {
 }
 
 impl<M: Medium> Flash<M> {
-    /// Moves so many pages at most, and erases the block where it is empty then. In the foreground it works only for free blocks, in the
-    /// background towards a few more. False where there was nothing to do, or nothing that could be done.
+    /// Moves at most so many pages, and erases the block if it is empty then. In the foreground it works only to get free blocks, in the
+    /// background to get a few more. Returns false if there was nothing to do or nothing possible.
     pub(super) fn collect(&mut self, moves: u32, is_waited_for: bool) -> Result<bool, DeviceError> {
         if self.read_only.is_some() {
             return Ok(false);
@@ -81,7 +81,7 @@ impl<M: Medium> Flash<M> {
         None
     }
 
-    /// Moves a page where an entry names it; its stamp goes with it ([FL3]).
+    /// Moves a page if an entry names it, with its stamp ([FL3]).
     fn move_page(&mut self, page: PhysicalPage, is_waited_for: bool) -> Result<bool, DeviceError> {
         let spare = self.medium.spare(page)?;
         let Some(logical) = spare.logical_plus_one.checked_sub(1) else { return Ok(false) };
@@ -103,7 +103,7 @@ impl<M: Medium> Flash<M> {
         Ok(true)
     }
 
-    /// Erases a block that no entry names ([FL2], [FL4]), or takes it out of use.
+    /// Erases a block that no entry names ([FL2], [FL4]), or retires it.
     fn finish(&mut self, block: u32, is_waited_for: bool) -> Result<(), DeviceError> {
         let record = self.pool.block(block).record;
         if self.pool.block(block).valid > 0 {
@@ -129,8 +129,8 @@ impl<M: Medium> Flash<M> {
         Ok(())
     }
 
-    /// Whether an erased block is worn and can be missed. Levelled blocks wear out together: were each taken out of use at once, collection
-    /// would lack the pages that it moves others to, although there are spare blocks. Then it serves until it is erased next.
+    /// Whether an erased block is worn out and dispensable. Levelled blocks wear out together: if each were retired at once, collection
+    /// would run out of pages to move to, although there are spare blocks. Such a block stays in use until its next erasure.
     fn is_retired_at(&self, erasures: u32) -> bool {
         let reserve_pages = u64::from(RESERVE_BLOCKS) * u64::from(self.geometry.pages_per_block);
         erasures >= self.options.endurance_erasures && self.pool.pages_for_moves() >= reserve_pages && !mutant::on(Mutant::WornBlockKept)

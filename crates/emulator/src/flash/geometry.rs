@@ -1,9 +1,9 @@
-//! What the flash of a drive is made of, and how its translation layer behaves.
+//! Geometry of a drive's flash, and parameters of its translation layer.
 
 use super::layout::Layout;
 
-/// Fewest blocks beyond those that the logical pages fill: two free ones for garbage collection, one open for each of the two streams of
-/// pages, and one whose dead pages it can gain.
+/// Minimum number of blocks beyond those that the logical pages fill: two free ones for garbage collection, one open for each of the two
+/// streams of pages, and one of dead pages to collect.
 pub(crate) const SPARE_BLOCKS_MIN: u64 = 5;
 const PAGES_PER_BLOCK_MAX: u32 = 8192;
 const PARALLEL_UNITS_MAX: u64 = 4096;
@@ -11,7 +11,7 @@ const BLOCKS_MAX: u64 = 1 << 28;
 const LOGICAL_PAGES_MAX: u64 = 1 << 40;
 const WRITE_BUFFER_PAGES_MAX: u32 = 1 << 22;
 
-/// How many of what. A plane is a *unit*: units are numbered so that neighbours are on different channels, then dies, then planes.
+/// Numbers of parts. A plane is a *unit*: units are numbered so that neighbours are on different channels, then dies, then planes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct FlashGeometry {
     pub(crate) channel_count: u32,
@@ -37,7 +37,7 @@ pub(crate) enum VictimPolicy {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct FlashOptions {
     pub(crate) victim: VictimPolicy,
-    /// Erasures after which a block is taken out of use, as soon as it can be missed.
+    /// Erasures after which a block is retired, once it is dispensable.
     pub(crate) endurance_erasures: u32,
     /// Pages of battery-backed DRAM that wait to be programmed.
     pub(crate) write_buffer_pages: u32,
@@ -47,7 +47,7 @@ pub(crate) struct FlashOptions {
     pub(crate) program_failures_ppm: u32,
     /// Erasures below the mean at which a block with cold data is emptied, so that it wears like the others; 0 turns that off.
     pub(crate) levelling_threshold_erasures: u32,
-    /// What factory-bad blocks and failing programs are drawn from.
+    /// Seed of factory-bad blocks and failing programs.
     pub(crate) seed: u64,
 }
 
@@ -126,10 +126,10 @@ impl FlashGeometry {
         self.unit_of(block) % self.dies()
     }
 
-    /// Whether a drive can be made of it.
+    /// Checks that a drive can have this geometry.
     ///
     /// # Errors
-    /// One sentence that says what makes no sense.
+    /// One sentence that names the contradiction.
     pub(crate) fn check(&self) -> Result<(), String> {
         for (name, value) in [
             ("channels", self.channel_count),
@@ -168,10 +168,10 @@ impl FlashGeometry {
 }
 
 impl FlashOptions {
-    /// Whether a drive can work with them.
+    /// Checks that a drive can work with these parameters.
     ///
     /// # Errors
-    /// One sentence that says what makes no sense.
+    /// One sentence that names the contradiction.
     pub(crate) fn check(&self) -> Result<(), String> {
         if self.write_buffer_pages < 2 || self.write_buffer_pages > WRITE_BUFFER_PAGES_MAX {
             return Err(format!("a write buffer of {} pages: there must be 2 to {WRITE_BUFFER_PAGES_MAX}", self.write_buffer_pages));

@@ -1,15 +1,15 @@
-//! Where the translation layer keeps what in the persistent DRAM, and the words that it keeps.
+//! Layout of the translation layer's tables in the persistent DRAM.
 //!
 //! | part | bytes | meaning |
 //! |---|---|---|
-//! | header | 4 KiB | that it is formatted, and for which geometry |
-//! | touched | a bit for 512 entries | pieces of the translation table that were ever stored to; others are zeros |
+//! | header | 4 KiB | that the drive is formatted, and its geometry |
+//! | touched | a bit for 512 entries | pieces of the translation table that were ever stored to; all others are zeros |
 //! | translation | 8 a logical page | [`Place`] |
 //! | blocks | 8 a block | [`BlockRecord`] |
 //! | slots | 16 a slot | logical page plus one and stamp of a buffered page |
 //! | buffer | 4 KiB a slot | bytes of a buffered page |
 //!
-//! All zeros is a drive on which nothing was ever written, so a new image stays sparse.
+//! DRAM of all zeros is a drive on which nothing was ever written, so a new image stays sparse.
 
 use std::sync::Arc;
 
@@ -34,7 +34,7 @@ pub(super) struct Layout {
     blocks: u64,
     slots: u64,
     buffer: u64,
-    /// One byte past the last part, counted from the first.
+    /// End of the last part, relative to the first.
     pub(super) end: u64,
 }
 
@@ -60,7 +60,7 @@ impl Layout {
 /// Where a logical page is: an entry of the translation table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Place {
-    /// Nowhere; it reads as zeros. The stamp of the discard, 0 for a page that was never written.
+    /// No place; the page reads as zeros. With the stamp of the discard, 0 for a page that was never written.
     Nowhere { stamp: u64 },
     /// In a flash page, whose spare area has the stamp.
     Cells(PhysicalPage),
@@ -70,7 +70,7 @@ pub(super) enum Place {
 
 const KIND_SHIFT: u32 = 62;
 const VALUE_MASK: u64 = (1 << KIND_SHIFT) - 1;
-/// Largest stamp: what fits into an entry of a page that is nowhere.
+/// Largest stamp: the largest that fits into the entry of a page without a place.
 pub(super) const STAMP_MAX: u64 = VALUE_MASK;
 
 impl Place {
@@ -93,7 +93,7 @@ impl Place {
     }
 }
 
-/// What is known of a block for good.
+/// Persistent state of a block.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct BlockRecord {
     pub(super) erasures: u32,
@@ -214,7 +214,7 @@ impl<M: Medium> Tables<M> {
         self.medium.store(offset, &word.to_le_bytes())
     }
 
-    /// Where a logical page is. A piece of the table that was never stored to is not looked at: opening the drive did not check it either.
+    /// Place of a logical page. A piece of the table that was never stored to is not read, since opening the drive did not check it.
     pub(super) fn place(&self, logical: u64) -> Result<Place, DeviceError> {
         let piece = logical / PIECE_ENTRIES;
         if self.touched[(piece / 64) as usize] & 1 << (piece % 64) == 0 {
@@ -250,7 +250,7 @@ impl<M: Medium> Tables<M> {
         )))
     }
 
-    /// Calls for each logical page that is somewhere, in order; pieces of the table that were never stored to are not even loaded.
+    /// Calls `call` for each logical page that has a place, in order. Pieces of the table that were never stored to are not loaded.
     pub(super) fn for_each_place(&self, mut call: impl FnMut(u64, Place) -> Result<(), DeviceError>) -> Result<(), DeviceError> {
         let mut bytes = [0u8; PIECE_ENTRIES as usize * 8];
         for (index, &word) in self.touched.iter().enumerate() {
@@ -287,7 +287,7 @@ impl<M: Medium> Tables<M> {
         self.store_word(self.layout.blocks + u64::from(block) * 8, record.to_word())
     }
 
-    /// What a slot of the write buffer says of itself. It means nothing unless the page's entry names the slot.
+    /// Page and stamp of a slot of the write buffer. Valid only if the page's entry names the slot.
     pub(super) fn slot(&self, slot: u32) -> Result<Spare, DeviceError> {
         let offset = self.layout.slots + u64::from(slot) * 16;
         Ok(Spare { logical_plus_one: self.load_word(offset)?, stamp: self.load_word(offset + 8)? })
@@ -307,7 +307,7 @@ impl<M: Medium> Tables<M> {
     }
 }
 
-/// An image that cannot be used as it is.
+/// Error for an unusable image.
 pub(super) fn open_error(reason: String) -> DeviceError {
     DeviceError::Firmware { device: "flash".into(), command: "open", reason }
 }

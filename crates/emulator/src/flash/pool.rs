@@ -1,8 +1,8 @@
-//! The blocks: which are free, which are being written, how many valid pages each has, how worn each is. All of it is derived from the
-//! tables when the drive is opened; the records of the blocks are stored before what they say happens.
+//! The flash blocks: which are free or open for writing, their valid pages and their wear. All of it is derived from the tables when the
+//! drive is opened. The record of a block is stored before the step that it describes.
 //!
-//! A block: `Free -(take)-> Open -(full)-> Closed -(job)-> Emptied -(erased)-> Free`, or `Bad` where it is worn; a failed program leads
-//! from `Open` to `Retiring`, and from there through `Emptied` to `Bad`.
+//! States of a block: `Free -(take)-> Open -(full)-> Closed -(job)-> Emptied -(erased)-> Free`, or `Bad` if it is worn out. A failed
+//! program leads from `Open` to `Retiring`, and from there through `Emptied` to `Bad`.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -17,14 +17,14 @@ use crate::mutant::{self, Mutant};
 /// Free blocks that only garbage collection may open: what it needs to empty any one block.
 pub(super) const RESERVE_BLOCKS: u32 = 2;
 
-/// Who writes to an open block. Pages that were moved are colder than those that the host has just written: they do not share blocks.
+/// The stream that writes to an open block. Moved pages are colder than pages that the host just wrote, so they use other blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Stream {
     Host,
     Moved,
 }
 
-/// Free blocks that a stream leaves to others.
+/// Free blocks that a stream must leave to the other stream.
 fn reserve_for(stream: Stream) -> u32 {
     match stream {
         Stream::Host => RESERVE_BLOCKS,
@@ -47,7 +47,7 @@ pub(super) struct Block {
     pub(super) record: BlockRecord,
     pub(super) valid: u32,
     pub(super) usage: Usage,
-    /// When a page in it last became invalid, or it was closed, in pages that were placed before.
+    /// Time of the last invalidation of a page in it, or of its closing, counted in placed pages.
     modified: u64,
 }
 
@@ -66,7 +66,7 @@ pub(super) struct Pool {
     free_count: u32,
     host: OpenBlocks,
     moved: OpenBlocks,
-    /// Closed blocks by valid pages, in each list the one first that was modified longest ago.
+    /// Closed blocks by number of valid pages; each list starts with the least recently modified one.
     closed: Lists,
     /// No list below this has a block.
     fewest_valid: u32,
@@ -145,8 +145,7 @@ impl Pool {
         u64::from(self.usable).saturating_sub(self.geometry.logical_blocks())
     }
 
-    /// How many blocks each stream writes side by side. With the reserve they leave a block of dead pages to be gained
-    /// ([`SPARE_BLOCKS_MIN`]).
+    /// How many blocks each stream writes side by side. With the reserve they leave a block of dead pages to be gained ([`SPARE_BLOCKS_MIN`]).
     fn widths(&self) -> (usize, usize) {
         let spare = self.spare_blocks().max(SPARE_BLOCKS_MIN);
         let width = |share: u64| (spare / share).clamp(1, self.geometry.units()) as usize;
@@ -207,7 +206,7 @@ impl Pool {
         if let Some(page) = self.take_of(tables, stream, reserve_for(stream))? {
             return Ok(Some(page));
         }
-        // A moved page rather shares a block with the host's than that the drive stops.
+        // Mixing a moved page with host pages is better than stopping the drive.
         if stream == Stream::Moved { self.take_of(tables, Stream::Host, u32::MAX) } else { Ok(None) }
     }
 
@@ -246,7 +245,7 @@ impl Pool {
         Ok(PhysicalPage(self.first_page(block).0 + u64::from(record.begun)))
     }
 
-    /// A page that was taken was not even begun: what carries the image failed. (The last page of a block stays taken.)
+    /// Returns a page that was taken but not programmed, because the image's host file failed. (The last page of a block stays taken.)
     pub(super) fn give_back<M: Medium>(&mut self, tables: &Tables<M>, page: PhysicalPage) -> Result<(), DeviceError> {
         let block = self.block_of(page);
         let record = self.blocks[block as usize].record;
@@ -266,7 +265,7 @@ impl Pool {
     }
 
     /// Opens a free block in the unit where the stream writes least, of those where most are free. The host gets the least worn block
-    /// (dynamic levelling); what was moved is colder and rests on the most worn.
+    /// (dynamic levelling); moved pages are colder and go to the most worn one.
     fn open_block(&mut self, stream: Stream) -> Option<u32> {
         let mut open_here = vec![0u32; self.free.len()];
         let open = if stream == Stream::Host { &self.host } else { &self.moved };

@@ -1,4 +1,4 @@
-//! The translation layer: reading, writing and discarding logical pages, and what happens when the drive is opened.
+//! The translation layer: reading, writing and discarding logical pages, and opening the drive.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use super::wear::Wear;
 use crate::medium::{FLASH_PAGE_BYTES, FlashWork, FlashWorkKind, Medium, PageBytes, Pages, PhysicalPage, Spare};
 use crate::mutant::{self, Mutant};
 
-/// Places at which one page is tried to be programmed before the drive gives up.
+/// Programming attempts for one page, at different places, before the drive gives up.
 const PROGRAM_ATTEMPTS: u32 = 8;
 /// Pages that collection moves in a step of [`Flash::settle`]: a settled drive keeps pace up to a write amplification of this and one.
 const MOVES_A_STEP: u32 = 8;
@@ -43,7 +43,7 @@ fn check(geometry: &FlashGeometry, options: &FlashOptions) -> Result<(), DeviceE
     geometry.check().and_then(|()| options.check()).map_err(open_error)
 }
 
-/// A number from 0 to 999,999 that looks drawn at random (splitmix64).
+/// A pseudo-random number from 0 to 999,999 (splitmix64).
 fn draw_ppm(seed: u64, what: u64) -> u32 {
     let mut mixed = seed ^ what.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     for factor in [0xbf58_476d_1ce4_e5b9, 0x94d0_49bb_1331_11eb] {
@@ -112,7 +112,7 @@ impl<M: Medium> Flash<M> {
             }
             Ok(())
         })?;
-        // The order in which they came is that of their stamps, near enough.
+        // Their stamps give approximately the order of arrival.
         waiting.sort_unstable();
         let waiting: Vec<(u32, u64)> = waiting.into_iter().map(|(_, slot, logical)| (slot, logical)).collect();
         let mut erased = 0;
@@ -169,7 +169,7 @@ impl<M: Medium> Flash<M> {
         if self.read_only.is_some() { Ok(()) } else { result }
     }
 
-    /// What was done since the drive was opened.
+    /// Counters since the drive was opened.
     pub(crate) fn counts(&self) -> FlashCounts {
         self.counts
     }
@@ -184,17 +184,17 @@ impl<M: Medium> Flash<M> {
         self.buffer.waiting_count()
     }
 
-    /// Lets work be recorded, or not.
+    /// Turns recording of flash operations on or off.
     pub(crate) fn record_work(&mut self, is_recorded: bool) {
         self.work = is_recorded.then(Vec::new);
     }
 
-    /// Work since it was drained last, in the order in which it was done.
+    /// Recorded operations since the last call, in order.
     pub(crate) fn work(&mut self) -> &mut Vec<FlashWork> {
         self.work.as_mut().unwrap_or(&mut self.no_work)
     }
 
-    /// Why the drive can only be read, if so.
+    /// The reason why the drive is read-only, if it is.
     pub(crate) fn read_only_reason(&self) -> Option<&str> {
         self.read_only.as_deref()
     }
@@ -245,7 +245,7 @@ impl<M: Medium> Flash<M> {
         Err(DeviceError::Firmware { device: "flash".into(), command, reason: format!("the stamp {stamp} is above {STAMP_MAX}") })
     }
 
-    /// What a flash page says of itself, checked against the entry that names it.
+    /// The spare area of a flash page, checked against the entry that names the page.
     fn spare_of(&self, logical: u64, page: PhysicalPage) -> Result<Spare, DeviceError> {
         let spare = self.medium.spare(page)?;
         if spare.logical_plus_one == logical + 1 {
@@ -258,7 +258,7 @@ impl<M: Medium> Flash<M> {
         Err(DeviceError::Firmware { device: "flash".into(), command: "read", reason })
     }
 
-    /// What an entry no longer names is of no use.
+    /// Marks a place that no entry names any more as invalid.
     pub(super) fn release(&mut self, place: Place) {
         match place {
             Place::Cells(page) => self.pool.drop_valid(self.pool.block_of(page)),
@@ -313,7 +313,7 @@ impl<M: Medium> Flash<M> {
                     self.pool.retire(&self.tables, block)?;
                     self.check_spare();
                 }
-                // The host's file has failed, on a full disk for one. That is no fault of the block, and may come again and again.
+                // The host's file failed, for example on a full disk. That is no fault of the block, and may repeat.
                 Err(error) => {
                     self.pool.give_back(&self.tables, page)?;
                     return Err(error);

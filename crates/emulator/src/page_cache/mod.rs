@@ -1,16 +1,16 @@
-//! A drive's cache of flash pages in battery-backed DRAM, for drives without a write log. Pages come into it by a command of the host, or
-//! by every load and store that misses it.
+//! A drive's cache of flash pages in battery-backed DRAM, for drives without a write log. Either the host fills it by commands, or every
+//! load and store that misses fills it.
 //!
-//! [EC1] A slot's word says which page it holds and whether that is newer than the flash: `(page + 1) << 1 | dirty`, 0 for none. It is one
-//!       word, stored once the slot's bytes are there, so a power failure leaves the slot or nothing. What is volatile (which slot has
-//!       which page, who was used when) is derived from the words.
-//! [EC2] A slot is marked dirty before its bytes change. A dirty page that leaves is written to the flash before its word is cleared: cut
-//!       in between, it is written again.
-//! [EC3] A block write goes to the flash. A clean slot of the page is cleared before, a dirty one after it: cut in between, the page is the
-//!       old one, as it may be as long as the write has not returned. A discard is the same.
-//! [EC4] Where the host manages the cache, what is not in it goes to the flash: a load reads the page, a store reads and writes it.
-//! [EC5] Where the drive manages it, a miss evicts: with *clock* the first slot, in turn, that was not used since it was last passed; with
-//!       *LRU* the one that was not used for longest. Where that fails, a load reads the page past the cache.
+//! [EC1] A slot's word says which page it holds and whether the page is newer than the flash: `(page + 1) << 1 | dirty`, 0 for an empty
+//!       slot. It is one word, stored after the slot's bytes, so a power failure leaves the slot complete or empty. Volatile state (slot of
+//!       each page, recency) is derived from the words.
+//! [EC2] A slot is marked dirty before its bytes change. An evicted dirty page is written to the flash before its word is cleared; if that
+//!       is interrupted, it is written again.
+//! [EC3] A block write goes to the flash. A clean slot of the page is cleared before it, a dirty one after it. If that is interrupted, the
+//!       page is the old one, which is allowed as long as the write has not returned. A discard works the same way.
+//! [EC4] If the host manages the cache, accesses to uncached pages go to the flash: a load reads the page, a store reads and writes it.
+//! [EC5] If the drive manages the cache, a miss evicts a page: with *clock* the first slot, in turn, that was not used since the hand last
+//!       passed it; with *LRU* the least recently used one. If eviction fails, a load reads the page without caching it.
 
 #[cfg(test)]
 mod tests;
@@ -66,7 +66,7 @@ fn word_of(page: u64, is_dirty: bool) -> u64 {
 }
 
 impl<M: Medium> PageCache<M> {
-    /// Takes the cache of a drive into use; DRAM that is all zeros is an empty one.
+    /// Opens the cache of a drive; DRAM of all zeros is an empty cache.
     pub(crate) fn open(
         medium: Arc<M>,
         dram_offset: u64,
@@ -167,7 +167,7 @@ impl<M: Medium> PageCache<M> {
         self.replace(page, |_| pages.write(page, from, 0))
     }
 
-    /// Forgets a page ([EC3]).
+    /// Discards a page ([EC3]).
     pub(crate) fn discard(&mut self, pages: &mut impl Pages, page: u64) -> Result<(), DeviceError> {
         self.replace(page, |is_cached| if is_cached || pages.is_mapped(page)? { pages.discard(page, 0) } else { Ok(()) })
     }
@@ -183,7 +183,7 @@ impl<M: Medium> PageCache<M> {
         if is_cleared_before { Ok(()) } else { self.empty(slot) }
     }
 
-    /// Brings a page into the cache, for its host.
+    /// Brings a page into the cache by command of the host.
     ///
     /// Errors: [`DeviceError::Firmware`] where it has no room.
     pub(crate) fn move_in(&mut self, pages: &mut impl Pages, page: u64) -> Result<(), DeviceError> {
@@ -198,7 +198,7 @@ impl<M: Medium> PageCache<M> {
         self.fill_slot(pages, slot, page)
     }
 
-    /// Takes a page out of the cache, for its host; to the flash where it was changed.
+    /// Evicts a page by command of the host; a dirty page is written to the flash.
     pub(crate) fn move_out(&mut self, pages: &mut impl Pages, page: u64) -> Result<(), DeviceError> {
         match self.slot_of.get(&page).copied() {
             Some(slot) => self.evict(pages, slot),
@@ -206,7 +206,7 @@ impl<M: Medium> PageCache<M> {
         }
     }
 
-    /// Writes every changed page to the flash. All stay in the cache.
+    /// Writes every dirty page to the flash. All pages stay cached.
     pub(crate) fn clean(&mut self, pages: &mut impl Pages) -> Result<(), DeviceError> {
         for slot in 0..self.slot_count {
             if self.words[slot as usize] & DIRTY != 0 {
@@ -217,7 +217,7 @@ impl<M: Medium> PageCache<M> {
         Ok(())
     }
 
-    /// The slot of a page, which a miss fills; none where only the host fills slots.
+    /// The slot of a page; a miss fills one, unless the host manages the cache (`None`).
     fn slot_for(&mut self, pages: &mut impl Pages, page: u64) -> Result<Option<u32>, DeviceError> {
         if let Some(&slot) = self.slot_of.get(&page) {
             self.counts.cache_hits += 1;

@@ -1,4 +1,5 @@
-//! What a profile claims that an access takes: what `device bench` shows beside what it measured, and what the model is held against.
+//! Latency and bandwidth that a profile claims for an access. `device bench` shows them next to its measurements, and tests compare the
+//! model with them.
 
 use tandemfs_format::SECTOR_BYTES;
 
@@ -9,17 +10,17 @@ use tandemfs_format::LINE_BYTES;
 /// An access of either path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Access {
-    /// By the byte path, of what the drive has at hand without reading its flash.
+    /// A load that needs no flash read.
     Load,
-    /// By the byte path; without the fence.
+    /// A store, without the fence.
     Store,
-    /// By the block path, of pages on the flash.
+    /// A block read of pages on the flash.
     Read,
-    /// By the block path, while there is room in the write buffer.
+    /// A block write while the write buffer has room.
     Write,
 }
 
-/// What is claimed of accesses of one size, so many at a time: threads on the byte path, requests of a batch on the block path.
+/// Claim for accesses of one size and queue depth: threads on the byte path, requests of a batch on the block path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Claim {
     /// Until the last of them is done, in nanoseconds.
@@ -60,7 +61,7 @@ impl FirmwareTiming {
         Claim::new(latency_ns, depth * size_bytes)
     }
 
-    /// Bytes a second that can be written for long: what the dies program, or the link brings. Garbage collection takes its share of it.
+    /// Sustained write bandwidth in bytes a second: the lower of dies and link. Garbage collection uses part of it.
     pub fn sustained_write_bytes_per_second(&self, die_count: u64) -> u64 {
         match u64::from(self.flash_program_ns) {
             0 => self.write_bytes_per_second,

@@ -1,4 +1,4 @@
-//! Latencies that are drawn from a measured distribution: a drive whose loads sometimes meet its flash.
+//! Latencies drawn from a measured distribution, for a drive whose loads sometimes access its flash.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -19,7 +19,7 @@ pub struct Quantile {
 pub struct Distribution {
     /// In ascending order; the last is of a million.
     pub quantiles: [Quantile; QUANTILE_COUNT],
-    /// What draws begin with: the same loads in the same order take the same times.
+    /// Seed: the same loads in the same order take the same times.
     pub seed: u64,
 }
 
@@ -63,7 +63,7 @@ impl Draws {
     }
 }
 
-/// SplitMix64: numbers that follow each other become numbers that do not.
+/// SplitMix64: turns consecutive numbers into pseudo-random ones.
 fn mixed(number: u64) -> u64 {
     let mut mixed = number.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

@@ -1,13 +1,13 @@
-//! Times of a drive with firmware: links, dies, a write buffer ([TI6], [TI7]).
+//! Timing of a drive with firmware: links, dies, a write buffer ([TI6], [TI7]).
 //!
-//! - Byte path: lines cross one after another, each with the profile's latency, as uncached loads and stores do; all threads share the link
-//!   of the direction with the block path. A store is posted: it does not wait for the flash. A fence ends with a write-verify read
-//!   (ByteFS §4.2), which takes what the profile says.
-//! - Block read: the command, then all pages at once from their dies, then the link as they come.
-//! - Block write: the command, then page by page the link and a place in the write buffer. A place is free again when the die has
-//!   programmed its page, so that a drive whose dies cannot follow makes its writers wait.
-//! - A store (or COMMIT) that needs room which a cleaning of the log gives back waits until the cleaning's pages are in the write buffer.
-//! - COMMIT and the other commands take what a command takes.
+//! - Byte path: lines cross the link one after another, each with the profile's latency, like uncached loads and stores. All threads share
+//!   the link of the direction with the block path. A store is posted and does not wait for the flash. A fence ends with a write-verify
+//!   read (ByteFS §4.2) with the latency of the profile.
+//! - Block read: the command, then all pages in parallel from their dies, then the link as they arrive.
+//! - Block write: the command, then for each page the link and a slot of the write buffer. A slot is free again when the die has programmed
+//!   its page, so writers wait if the dies are too slow.
+//! - A store (or COMMIT) that needs room freed by a cleaning of the log waits until the cleaning's pages are in the write buffer.
+//! - COMMIT and the other commands take the latency of a command.
 //!
 //! [TI6]: super
 //! [TI7]: super
@@ -31,7 +31,7 @@ pub struct FirmwareTiming {
     pub verify_read_ns: u32,
     /// A command, from its submission until the drive works on it, and its completion.
     pub command_ns: u32,
-    /// Commands that are on their way at once; 0 sets no limit.
+    /// Maximum number of concurrent commands; 0 means no limit.
     pub commands_at_once: u32,
     /// Bandwidth of the link from the drive, for both paths together, in bytes a second.
     pub read_bytes_per_second: u64,
@@ -46,13 +46,13 @@ pub struct FirmwareTiming {
 }
 
 impl FirmwareTiming {
-    /// Whether the numbers make a drive.
+    /// Checks that a drive can have these numbers.
     pub(crate) fn is_sane(&self) -> bool {
         self.read_bytes_per_second > 0 && self.write_bytes_per_second > 0 && self.commands_at_once <= COMMANDS_AT_ONCE_MAX
     }
 }
 
-/// Ways of commands that a drive may have.
+/// Largest limit of concurrent commands.
 const COMMANDS_AT_ONCE_MAX: u32 = 1024;
 
 /// When the parts of a drive are free again, in nanoseconds of its time.
@@ -62,7 +62,7 @@ pub(crate) struct Timeline {
     read_link: Resource,
     write_link: Resource,
     dies: Box<[Resource]>,
-    /// Ways of commands; none where their number has no limit.
+    /// Command slots; empty if their number has no limit.
     ways: Box<[Resource]>,
     /// When the pages in the write buffer will have been programmed.
     buffered: BinaryHeap<Reverse<u64>>,
@@ -145,7 +145,7 @@ impl Timeline {
         at
     }
 
-    /// Waits until no more pages are to be programmed than the write buffer holds: the rest is what a cleaning has yet to bring there.
+    /// Waits until the pages still to be programmed fit into the write buffer: the others have yet to arrive from a cleaning.
     pub(crate) fn catch_up(&mut self, at: u64) -> u64 {
         let mut done = at;
         while self.buffered.len() > self.write_buffer_pages {

@@ -1,4 +1,4 @@
-//! Times of a drive without firmware: latency by size on the byte path, channels and links on the block path ([TI2], [TI3]).
+//! Timing of a drive without firmware: latency by size on the byte path, channels and links on the block path ([TI2], [TI3]).
 //!
 //! [TI2]: super
 //! [TI3]: super
@@ -57,7 +57,7 @@ impl Timing {
         self
     }
 
-    /// Whether the numbers make a drive: what a header claims is checked by this before it is used.
+    /// Checks that a drive can have these numbers; values from a header are checked before use.
     pub(crate) fn is_sane(&self) -> bool {
         self.load.is_ascending()
             && self.store.is_ascending()
@@ -147,7 +147,7 @@ impl Clock {
     }
 }
 
-/// What bytes take on a link, in nanoseconds.
+/// Transfer time of bytes on a link, in nanoseconds.
 pub(crate) fn transfer_ns(bytes: u64, bytes_per_second: u64) -> u64 {
     (u128::from(bytes) * 1_000_000_000 / u128::from(bytes_per_second)) as u64
 }

@@ -1,4 +1,4 @@
-//! A part of a drive that does one thing after another ([TI6]).
+//! A part of a drive that serves one piece of work at a time ([TI6]).
 //!
 //! [TI6]: super
 
@@ -6,10 +6,10 @@ use std::collections::VecDeque;
 
 /// Gaps that are remembered: enough for threads whose clocks are some thousand accesses apart.
 const GAP_COUNT_MAX: usize = 16_384;
-/// Shorter gaps serve nobody: a line takes longer on any link.
+/// Shorter gaps are useless: a line takes longer on any link.
 const GAP_NS_MIN: u64 = 16;
 
-/// When a part is busy. What comes is served in gaps between what is there already, else behind it.
+/// Busy intervals of a part. New work is served in a gap between them, else behind them.
 #[derive(Debug, Default, Clone)]
 pub(crate) struct Resource {
     free_at: u64,
@@ -76,7 +76,7 @@ impl Resource {
         }
     }
 
-    /// The common case: whoever comes finds the part idle, and nothing after him.
+    /// The common case: the part is idle and no later work is scheduled.
     fn take_idle(&mut self, arrival: u64, service: u64) -> Option<u64> {
         if arrival < self.free_at {
             return None;

@@ -1,4 +1,4 @@
-//! The time that accesses take: the host's, or one that only adds up ([TI4], [TI5]).
+//! Time sources for waits: the host's clock, or virtual clocks ([TI4], [TI5]).
 //!
 //! [TI4]: super
 //! [TI5]: super
@@ -12,9 +12,9 @@ use std::time::{Duration, Instant};
 
 use tandemfs_device::VirtualTime as _;
 
-/// Longer waits sleep for all but this many nanoseconds: the kernel's timer slack, by which a sleep may come late.
+/// Longer waits sleep until this many nanoseconds before their end: the kernel's timer slack, by which a sleep may be late.
 const AWAKE_NS_MAX: u64 = 60_000;
-/// Up to this many nanoseconds a wait keeps its CPU: letting another thread run takes about as long.
+/// Waits up to this many nanoseconds spin, since a yield takes about as long.
 const SPIN_NS_MAX: u64 = 4_000;
 
 /// A drive's time, in nanoseconds.
@@ -127,7 +127,7 @@ fn wait_until(deadline: u64) {
         if remaining <= SPIN_NS_MAX {
             spin_loop();
         } else if remaining <= AWAKE_NS_MAX {
-            // A processor that waits for a real drive does other work.
+            // On a real drive the processor does other work during this wait.
             yield_now();
         } else {
             sleep(Duration::from_nanos(remaining - AWAKE_NS_MAX));

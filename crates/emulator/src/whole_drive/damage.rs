@@ -1,5 +1,5 @@
-//! Drives whose DRAM or spare areas are damaged: they are refused in one sentence, or opened and answer every access with bytes or an error
-//! ([WD6]). Nothing panics, nothing hangs.
+//! Drives whose DRAM or spare areas are damaged: opening refuses them with one sentence, or every access returns bytes or an error ([WD6]).
+//! Nothing panics, nothing hangs.
 //!
 //! [WD6]: super
 

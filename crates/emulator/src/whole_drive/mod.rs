@@ -1,15 +1,15 @@
-//! The whole drive against a plain array with a commit log: random operations, power failures at any step, deliberate bugs.
+//! The whole drive compared with a plain array and a commit log: random operations, power failures at any step, deliberate bugs.
 //!
-//! What must hold, whatever the drive is made of:
+//! What must hold for every configuration:
 //!
-//! [WD1] *Reads.* A load and a block read show what was stored last, by whichever path and window, and by whichever transaction.
-//! [WD2] *Power failures.* After one and a RECOVER every page is what was acknowledged: untagged stores, block writes, discards, and the
-//!       lines of committed transactions in the order of the commits; nothing of other transactions.
-//! [WD3] *Under way.* What was not acknowledged is done from its start up to some point and no further: an untagged store line by line
-//!       (with a page cache word by word), block requests page by page, a commit in one piece.
-//! [WD4] *Refusals* come where the interface says so, and then nothing is done beyond what came before in the same store.
-//! [WD5] A drive that is worn out answers reads with what was there.
-//! [WD6] A drive whose tables are damaged is refused in a sentence, or answers every access with bytes or an error.
+//! [WD1] *Reads.* A load and a block read return the latest store, whichever path, window and transaction stored it.
+//! [WD2] *Power failures.* After a power failure and RECOVER every page has the acknowledged contents: untagged stores, block writes,
+//!       discards, and the lines of committed transactions in commit order; nothing of other transactions.
+//! [WD3] *In flight.* An unacknowledged operation is done from its start up to some point: an untagged store line by line (with a page
+//!       cache word by word), block requests page by page, a commit atomically.
+//! [WD4] *Refusals* happen only where the interface allows them. A refused store has no effect beyond its lines before the refused one.
+//! [WD5] A worn-out drive still returns its data.
+//! [WD6] A drive with damaged tables is refused with one sentence, or every access returns bytes or an error.
 
 mod damage;
 mod model;

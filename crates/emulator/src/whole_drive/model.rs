@@ -1,4 +1,4 @@
-//! The reference: bytes as they are seen, bytes as they are committed, and what open transactions stored.
+//! The reference model: visible bytes, committed bytes, and the stores of open transactions.
 
 use std::collections::{BTreeMap, BTreeSet};
 

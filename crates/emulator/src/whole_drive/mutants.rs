@@ -1,4 +1,4 @@
-//! Deliberate bugs of every part: the whole drive beside its model catches them (`docs/TESTING.md`).
+//! Deliberate bugs of every part, which the comparison of the whole drive with its model must catch (`docs/TESTING.md`).
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 

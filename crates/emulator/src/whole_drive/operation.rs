@@ -1,4 +1,4 @@
-//! What a host may ask of a drive, drawn at random.
+//! Random host operations on a drive.
 
 use super::model::Atom;
 use super::rig::{BLOCK_PAGES, MEMORY_PAGES, PAGES, Rig};

@@ -1,4 +1,4 @@
-//! A small drive and the model beside it: what an operation must answer, and what a power failure may leave.
+//! A small drive and its model: the required results of operations, and the allowed states after a power failure.
 
 use std::sync::Arc;
 

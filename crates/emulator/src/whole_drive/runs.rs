@@ -1,4 +1,4 @@
-//! Random sequences, and the same with power failures. `TANDEMFS_SEED` and `TANDEMFS_ROUNDS` choose others and more; a failure names its
+//! Random sequences, with and without power failures. `TANDEMFS_SEED` and `TANDEMFS_ROUNDS` choose others and more; a failure prints its
 //! seed.
 
 use super::operation::{Draw, Operation};
@@ -151,8 +151,8 @@ fn a_power_failure_after_every_step() {
     }
 }
 
-/// The page that the first line of a store was completed from was taken for its last line too, although in between a cleaning had merged
-/// lines of the log into it.
+/// The page that the first line of a store was completed from was taken for its last line too, although in between a cleaning had merged lines
+/// of the log into it.
 #[test]
 fn regression_a_long_store_forgot_what_a_cleaning_within_it_had_merged() {
     for filling in 30..64 {

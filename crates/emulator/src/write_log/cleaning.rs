@@ -13,7 +13,7 @@ const BURST_PAGES: u64 = 64;
 /// TxLog entries that are given back in one step.
 const RELEASED_ENTRIES: u64 = 256;
 
-/// A cleaning that is under way.
+/// A cleaning in progress.
 #[derive(Debug)]
 pub(super) struct Cleaning {
     /// The old part of the log ends here.
@@ -22,7 +22,7 @@ pub(super) struct Cleaning {
     transaction_mark: u64,
     /// Pages before this one are done.
     cursor: u64,
-    /// Pages that are not: what an access's share is reckoned from.
+    /// Remaining pages, from which an access's share is computed.
     pub(super) pages_left: u64,
     /// Slots kept back for lines that may have to be appended again ([WL7]).
     pub(super) reserve: u64,
@@ -58,7 +58,7 @@ impl<M: Medium> WriteLog<M> {
         Ok(())
     }
 
-    /// Does an access's share of the cleaning, and ends it where the line would have no room otherwise.
+    /// Does an access's share of the cleaning, and completes the cleaning if the line would otherwise have no room.
     pub(super) fn make_room(&mut self, pages: &mut impl Pages, slots: u64) -> Result<(), DeviceError> {
         let slack = self.slack();
         if self.cleaning.is_none() {
@@ -91,7 +91,7 @@ impl<M: Medium> WriteLog<M> {
             self.start_cleaning()?;
         }
         if self.refusal.is_none() {
-            // A COMMIT that finds room goes on although the log cannot be cleaned: stores will hear of it ([WL9]).
+            // A COMMIT with room continues although the log cannot be cleaned; later stores report the error ([WL9]).
             let _ = self.do_share(pages, entries - used);
         }
         while self.transaction_head - self.transaction_tail >= entries {
@@ -104,7 +104,7 @@ impl<M: Medium> WriteLog<M> {
         Ok(())
     }
 
-    /// What is left of the cleaning, over the accesses that are left for it.
+    /// Remaining work of the cleaning divided by the remaining accesses.
     fn do_share(&mut self, pages: &mut impl Pages, accesses_left: u64) -> Result<(), DeviceError> {
         match &self.cleaning {
             Some(cleaning) => {
@@ -122,10 +122,10 @@ impl<M: Medium> WriteLog<M> {
         Ok(())
     }
 
-    /// A bounded step of the cleaning that is under way, if one is: so many pages at most.
+    /// A bounded step of the cleaning in progress, if any: at most so many pages.
     ///
     /// # Errors
-    /// What the flash says; stores are refused from then on ([WL9]).
+    /// Errors of the flash; stores are refused from then on ([WL9]).
     pub(crate) fn settle(&mut self, pages: &mut impl Pages, budget_pages: u32) -> Result<(), DeviceError> {
         if self.refusal.is_some() { Ok(()) } else { self.step(pages, budget_pages.into()) }
     }
@@ -133,7 +133,7 @@ impl<M: Medium> WriteLog<M> {
     /// CLEAN: everything that is committed goes to the flash, now; the log and the TxLog are empty then.
     ///
     /// # Errors
-    /// [`DeviceError::Firmware`] while a transaction is open; what the flash says.
+    /// [`DeviceError::Firmware`] while a transaction is open; errors of the flash.
     pub(crate) fn clean(&mut self, pages: &mut impl Pages) -> Result<(), DeviceError> {
         if let Some(open) = self.transactions.iter().filter(|(_, state)| !state.is_committed()).map(|(number, _)| number).min() {
             return Err(self.refused("CLEAN", format!("transaction {open} is open")));

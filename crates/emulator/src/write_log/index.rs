@@ -1,16 +1,16 @@
-//! Where the newest version of each line is in the log: the three-layer index of ByteFS §4.3, in host memory, rebuilt when the drive is
+//! The place of each line's newest version in the log: the three-layer index of ByteFS §4.3, in host memory, rebuilt when the drive is
 //! opened.
 //!
-//! [IX1] Layer 1: the logical pages are cut into partitions of 16 MiB; a table gives each partition's list of pages.
-//! [IX2] Layer 2: the pages of a partition in order, as the two lower levels of a skip list with the pointers packed away. The nodes of the
-//!       bottom level are two cache lines each, with up to [`NODE_PAGES`] neighbouring pages, sorted. The lane above is two arrays: the
-//!       lowest page that each node may have (its separator), and the node. The first separator is 0; a node holds the pages from its
-//!       separator up to the next, and has at least one. A look-up scans 2 B a node of the lane, which stays in the CPU's caches, and
-//!       misses them once, at the node; with towers of pointers look-ups took four times as long.
-//! [IX3] Layer 3: the lines of a page that are in the log, ordered by their place in the page. A slot of the log is in one list at most, so
-//!       its link is at the slot's place in one array, and a reference to a chunk is slot and place in the page in 32 bits.
+//! [IX1] Layer 1: the logical pages are divided into partitions of 16 MiB. A table gives the list of pages of each partition.
+//! [IX2] Layer 2: the pages of a partition in order, as the two lower levels of a skip list without pointers. A node of the bottom level is
+//!       two cache lines with up to [`NODE_PAGES`] neighbouring pages, sorted. The lane above is two arrays: the lowest page that each node
+//!       may have (its separator), and the node. The first separator is 0. A node holds the pages from its separator up to the next, and at
+//!       least one. A look-up scans 2 B for each node of the lane, which stays in the CPU's caches, and has one cache miss, at the node.
+//!       With towers of pointers look-ups took four times as long.
+//! [IX3] Layer 3: the lines of a page that are in the log, ordered by their position in the page. A slot of the log is in at most one list,
+//!       so its link is stored at the slot's index in one array, and a reference to a chunk is slot and position in the page in 32 bits.
 //!
-//! Older versions of a line are not here: see `versions.rs`.
+//! Older versions of a line are in `versions.rs`.
 
 use tandemfs_format::PAGE_LINES;
 
@@ -58,7 +58,7 @@ pub(super) struct Index {
     lane_bytes: u64,
 }
 
-/// Asks the host for large pages, so that a look-up at random does not miss the CPU's address cache as well. Only a wish.
+/// Advises the host to use huge pages, so that a random look-up does not miss the TLB as well. May have no effect.
 fn use_large_pages<T>(first: *const T, count: usize) {
     let start = (first as usize).next_multiple_of(4096);
     let end = (first as usize + count * size_of::<T>()) / 4096 * 4096;
@@ -88,12 +88,12 @@ const fn split_page(page: u64) -> (usize, u16) {
 }
 
 impl Node {
-    /// How many of its pages are below: where the page is or belongs. Without branches, since the answer cannot be foretold.
+    /// Number of smaller pages: the position at which the page is or belongs. Branch-free, since the result is unpredictable.
     fn rank(&self, key: u16) -> usize {
         self.keys.iter().map(|one| usize::from(*one < key)).sum()
     }
 
-    /// The same, with the node's second cache line on its way meanwhile.
+    /// The same; prefetches the node's second cache line.
     fn rank_in_both_lines(&self, key: u16) -> usize {
         std::hint::black_box(self.firsts[NODE_PAGES - 1]);
         self.rank(key)
@@ -122,7 +122,7 @@ impl Index {
     pub(super) fn new(slots: u64, logical_pages: u64) -> Self {
         let index = Self {
             partitions: vec![Lane::default(); logical_pages.div_ceil(PARTITION_PAGES) as usize],
-            // Room that is not used costs nothing, and growing would copy it all: enough for pages of one line at random places.
+            // Sized for pages of one line at random places: unused capacity costs nothing, and growing would copy everything.
             nodes: Vec::with_capacity(slots as usize / 16),
             free_nodes: Vec::new(),
             next: vec![0; slots as usize],
@@ -146,7 +146,7 @@ impl Index {
         (nodes + fixed) as u64 + self.lane_bytes
     }
 
-    /// Brings the nodes of these lines into the CPU's caches, all at once; answers nothing of use. One after the other each waits for the
+    /// Prefetches the nodes of these lines in parallel; the result is meaningless. Sequential look-ups would each wait for the
     /// memory.
     pub(super) fn warm(&self, lines: impl Iterator<Item = u64>) -> u32 {
         let first_of = |line: u64| {

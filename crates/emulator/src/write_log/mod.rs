@@ -1,35 +1,40 @@
-//! The write log of the firmware: stores of the byte path in persistent DRAM, in the order in which they came, until a cleaning has merged
-//! them into pages of the flash; and the transactions of the drive (ByteFS §4.3, Algorithm 1, §4.7; RULES R16, R17).
+//! The write log of the firmware: stores of the byte path in persistent DRAM, in arrival order, until a cleaning merges them into flash
+//! pages; and the transactions of the drive (ByteFS §4.3, Algorithm 1, §4.7; RULES R16, R17).
 //!
-//! What must hold: after a power failure between any two steps (the medium's [MD1]: a step is a store of 8 B, or a page switched by
-//! [`Pages::write`]) opening and RECOVER find every line as its last *commit* left it, and nothing of what was never committed. An untagged
-//! store is committed by its append; a transaction by COMMIT, all its lines at that moment, over what others stored in between.
+//! What must hold: after a power failure between any two steps (a step is a store of 8 B, [MD1] of the medium, or a page switched by
+//! [`Pages::write`]), opening and RECOVER find every line as its last *commit* left it, and nothing uncommitted. An untagged store is
+//! committed by its append. COMMIT commits all lines of a transaction at that moment, and they override lines that others stored in
+//! between.
 //!
-//! [WL1] *Append.* A line's bytes and its place are stored into a free slot, then one 8 B store of lap and TxID makes it valid: before it
-//!       the slot still carries an older lap and ends the scan. The head is where the scan ends, so no second store can disagree with it.
-//! [WL2] *Order.* Every line has a sequence, its position in the ring, which never restarts. Of the committed versions of a line the one
-//!       with the highest sequence is the one that was committed last: where another store lies over a line of an open transaction, COMMIT
-//!       first appends that line again. So "in the order of the commits" (§4.7) is the order of the log, and what is visible (the highest
-//!       sequence that is not hidden, [WL6]) is what a power failure leaves, once nothing is open.
-//! [WL3] *Commit.* The TxID is stored behind the TxLog's head, then one 8 B store of the head commits. A transaction that is in the TxLog
-//!       takes no further lines and no second COMMIT (R17), so what an entry says of a line cannot change its meaning.
-//! [WL4] *Stamps.* A line below its page's stamp is older than the page and is ignored when the log is scanned. So a block write, a discard
-//!       and the cleaning of a page each invalidate their lines in the one step that switches the page. The log stores nothing for it.
-//! [WL5] *Cleaning.* The log is doubly buffered: when it starts, `mark` is the head; lines below are the old part, new ones follow behind.
-//!       Page by page the latest committed version of each line is merged and the page written with a stamp above all of them. When no page
-//!       is left, one store moves the tail to `mark`; only then the TxLog loses the entries it had when the cleaning began. All lines
-//!       of those transactions were below `mark`, since nobody appends for a committed transaction; an entry without lines harms nobody.
-//! [WL6] *Uncommitted lines* that a cleaning meets are appended again, with sequences at or above the stamp, *before* their page is
-//!       written. One that lies below a committed version is hidden from then on: it comes up when its transaction commits ([WL2]).
-//! [WL7] *Room.* Slots for all lines that a cleaning may have to append again are kept back, and open transactions may hold a quarter of
-//!       the log, so a cleaning can always end and always frees room. Each append and COMMIT does its share of the cleaning: what is left
-//!       over the room that is left, so that the old part is empty before the new one is full. Where that is not so, the append ends the
-//!       cleaning. (A host that goes on after a power failure without RECOVER may find a log that is full of lines which a cut cleaning
-//!       appended again; stores are refused then, [WL9], and RECOVER, which appends nothing, helps.)
-//! [WL8] *Recovery* decides nothing new: it writes pages with the head as their stamp, as [WL5], then moves the tail to the head, then the
-//!       TxLog's tail to its head. Cut anywhere, the scan finds the rest, and the uncommitted lines, again.
-//! [WL9] *Refusals.* A cleaning that fails leaves index, log and TxLog as they were, up to lines appended again, which say the same twice.
-//!       From then on stores are refused with its reason; loads, block reads and COMMITs go on.
+//! [WL1] *Append.* The bytes and the line number are stored into a free slot, then one 8 B store of lap and TxID makes the slot valid.
+//!       Before that store the slot has an older lap and ends the scan. The head is where the scan ends, so there is no second store that
+//!       could disagree with it.
+//! [WL2] *Order.* Every appended line has a sequence, its position in the ring, which never restarts. Of the committed versions of a line,
+//!       the one with the highest sequence was committed last: if another store has overwritten a line of an open transaction, COMMIT first
+//!       appends that line again. So "in the order of the commits" (§4.7) is the order of the log. Once no transaction is open, the visible
+//!       version (the highest sequence that is not hidden, [WL6]) is the one that survives a power failure.
+//! [WL3] *Commit.* The TxID is stored behind the TxLog's head, then one 8 B store of the head commits. A transaction in the TxLog accepts
+//!       no further lines and no second COMMIT (R17), so the meaning of an entry cannot change.
+//! [WL4] *Stamps.* A line whose sequence is below its page's stamp is older than the page; a scan of the log ignores it. So a block write,
+//!       a discard and the cleaning of a page each invalidate their lines in the single step that switches the page, without a store to the
+//!       log.
+//! [WL5] *Cleaning.* The log is double-buffered: when a cleaning starts, `mark` is set to the head. Lines below `mark` are the old part,
+//!       new lines follow behind it. Page by page, the latest committed version of each line is merged, and the page is written with a
+//!       stamp above all of them. When no page is left, one store moves the tail to `mark`. Only then the TxLog drops the entries that it
+//!       had when the cleaning began. All lines of those transactions were below `mark`, since a committed transaction gets no further
+//!       lines. An entry without lines does no harm.
+//! [WL6] *Uncommitted lines* in the old part are appended again, with sequences at or above the stamp, *before* their page is written. An
+//!       uncommitted version below a committed one is hidden from then on; its transaction's COMMIT makes it visible again ([WL2]).
+//! [WL7] *Room.* Slots for all lines that a cleaning may have to append again are reserved, and open transactions may hold at most a
+//!       quarter of the log. So a cleaning can always complete and always frees room. Each append and COMMIT does a share of the cleaning:
+//!       the remaining work divided by the remaining room, so that the old part is empty before the new one is full. If that fails, the
+//!       append completes the cleaning. (A host that continues after a power failure without RECOVER may find the log full of lines that an
+//!       interrupted cleaning appended again. Then stores are refused, [WL9], and RECOVER, which appends nothing, frees the log.)
+//! [WL8] *Recovery* follows the same steps: it writes pages with the head as their stamp, as in [WL5], then moves the tail to the head,
+//!       then the TxLog's tail to its head. If it is interrupted anywhere, the next scan finds the remaining and the uncommitted lines
+//!       again.
+//! [WL9] *Refusals.* A failed cleaning leaves index, log and TxLog as they were, except for lines appended again, which repeat the same
+//!       contents. From then on stores are refused with the cleaning's error; loads, block reads and COMMITs continue.
 
 mod cleaning;
 mod index;
@@ -67,7 +72,7 @@ pub(crate) struct WriteLogOptions {
 }
 
 impl Default for WriteLogOptions {
-    /// What ByteFS §4.3 has.
+    /// The sizes of ByteFS §4.3.
     fn default() -> Self {
         Self { log_bytes: 256 << 20, transaction_log_bytes: 2 << 20, clean_at_percent: 85 }
     }
@@ -79,7 +84,7 @@ impl WriteLogOptions {
         region::dram_bytes(self)
     }
 
-    /// What is wrong with the sizes, for a drive of so many pages.
+    /// Checks the sizes for a drive of so many pages; the error says what is wrong.
     pub(crate) fn check(&self, logical_pages: u64) -> Result<(), String> {
         let (page, line) = (PAGE_BYTES as u64, LINE_BYTES as u64);
         if self.log_bytes == 0 || !self.log_bytes.is_multiple_of(page) || self.log_bytes / line > SLOTS_MAX {
@@ -126,9 +131,9 @@ pub(crate) struct WriteLog<M: Medium> {
     index: Index,
     /// The version of a line below the one in a slot, where it is still needed.
     older: HashMap<u32, u32>,
-    /// All that are open or in the TxLog.
+    /// Transactions that are open or in the TxLog.
     transactions: HashMap<u32, Transaction>,
-    /// Lines of open transactions over which others stored, and hidden ones: COMMIT appends them again ([WL2]).
+    /// Lines of open transactions that others overwrote, and hidden lines: COMMIT appends them again ([WL2]).
     overlaid: HashSet<(u32, u64)>,
     tail: u64,
     /// The sequence of the next line, its slot and its lap.
@@ -143,7 +148,7 @@ pub(crate) struct WriteLog<M: Medium> {
     start_slack: u64,
     cleaning: Option<Cleaning>,
     refusal: Option<String>,
-    /// The sequence whose slot the last cleaning gave back first.
+    /// The first sequence whose slot the last cleaning freed.
     reused_from: Option<u64>,
     has_waited: bool,
     counts: FirmwareCounts,
@@ -196,8 +201,8 @@ impl<M: Medium> WriteLog<M> {
     /// Stores a line ([WL1]) of a transaction, or of none: 0. It is visible at once.
     ///
     /// # Errors
-    /// [`DeviceError::Firmware`] where the transaction is in the TxLog ([WL3]), open transactions hold all that they may ([WL7]), or the
-    /// log cannot be cleaned ([WL9]). Nothing is stored then.
+    /// [`DeviceError::Firmware`] where the transaction is in the TxLog ([WL3]), open transactions hold all that they may ([WL7]), or the log
+    /// cannot be cleaned ([WL9]). Nothing is stored then.
     pub(crate) fn append(&mut self, pages: &mut impl Pages, transaction: u32, line: u64, bytes: &Line) -> Result<(), DeviceError> {
         if line / PAGE_LINES >= self.logical_pages {
             let (length, size) = (LINE_BYTES as u64, self.logical_pages * PAGE_BYTES as u64);
@@ -210,7 +215,7 @@ impl<M: Medium> WriteLog<M> {
         if is_tagged {
             self.admit(transaction)?;
         }
-        // The index's memory is on its way while the line is stored.
+        // Prefetch the index's memory while the line is stored.
         std::hint::black_box(self.index.warm(std::iter::once(line)));
         self.make_room(pages, 1 + u64::from(is_tagged))?;
         self.place(transaction, line, false, bytes)?;
@@ -272,8 +277,8 @@ impl<M: Medium> WriteLog<M> {
         self.head_lap = (head / self.region.lines) as u32;
     }
 
-    /// Whether an append or COMMIT since the last question could not go on before the flash has done all that cleanings asked of it: its
-    /// line takes the first place that the last cleaning gave back, or the cleaning was ended for it. The cleaning itself is done in time
+    /// Whether an append or COMMIT since the last question could not go on before the flash has done all that cleanings asked of it: its line
+    /// takes the first place that the last cleaning gave back, or the cleaning was ended for it. The cleaning itself is done in time
     /// logically ([WL7]), so this is where a flash that is slower than the host holds the host up.
     pub(crate) fn take_waited(&mut self) -> bool {
         std::mem::take(&mut self.has_waited)

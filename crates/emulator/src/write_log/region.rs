@@ -1,14 +1,15 @@
-//! What of the write log is in the persistent DRAM, and nothing else: a header, the TxLog, descriptors, lines.
+//! Layout of the write log in the persistent DRAM: a header, the TxLog, descriptors, lines.
 //!
 //! | part | bytes | content |
 //! |---|---|---|
 //! | header | 4096 | 8 B words: magic, lines, TxLog entries, logical pages, tail, TxLog tail, TxLog head |
-//! | TxLog | 4 an entry | TxIDs in the order of their commits; a ring |
+//! | TxLog | 4 an entry | TxIDs in commit order; a ring |
 //! | descriptors | 16 a line | lap << 32 \| TxID; hidden << 63 \| line number in the byte window |
 //! | lines | 64 a line | a ring |
 //!
-//! A sequence is a position of the ring that never restarts: slot = sequence mod lines, lap = sequence / lines (its low 32 bits are stored:
-//! each lap writes every slot, so an older lap never looks like this one). Laps begin at 1, so memory of zeros holds no line.
+//! A sequence is a position in the ring that never restarts: slot = sequence mod lines, lap = sequence / lines. The low 32 bits of the lap
+//! are stored; each lap writes every slot, so an older lap always differs from the current one. Laps begin at 1, so DRAM of zeros holds no
+//! line.
 
 use std::sync::Arc;
 

@@ -1,5 +1,5 @@
-//! The write log beside a reference model: a plain array of lines with what is visible, what is committed, and what open transactions
-//! stored; power failures between any two steps.
+//! The write log compared with a reference model: a plain array of lines with visible contents, committed contents, and the stores of open
+//! transactions; power failures between any two steps.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

@@ -1,8 +1,8 @@
-//! The versions of a line that are in the log, newest first: the newest is in the index, the others hang below it while they are needed.
+//! The versions of a line in the log, newest first. The index holds the newest; older versions that are still needed are linked below it.
 //!
-//! [VE1] Kept are: the latest version of each open transaction, and the latest committed version. Everything else of a line is dropped when
-//!       a newer version comes; its slot is given back when the tail passes it.
-//! [VE2] A hidden version, or one of an open transaction with another version above it, is in `overlaid` until its transaction commits.
+//! [VE1] Kept are the latest version of each open transaction and the latest committed version. Other versions are dropped when a newer one
+//!       arrives; their slots are freed when the tail passes them.
+//! [VE2] A hidden version, or a version of an open transaction below a newer one, is in `overlaid` until its transaction commits.
 
 use tandemfs_device::DeviceError;
 use tandemfs_format::{Line, PAGE_LINES};
