@@ -1,12 +1,12 @@
-//! One type for each address space. None of them has arithmetic operators: addresses come from [`crate::geometry::Geometry`], from a
-//! persistent pointer, or from an allocator that got them there.
+//! One type for each address space. None of them has arithmetic operators. Addresses come from [`crate::geometry::Geometry`], from a
+//! verified persistent pointer, or from an allocator.
 
 use std::fmt;
 
 use crate::{LINE_BYTES, PAGE_LINES, SECTOR_BYTES, UNIT_LINES};
 
-/// A line of the memory zone, counted in 64 B from the zone's start. Zero (the superblock) is never an address of metadata, so a zeroed
-/// pointer is no pointer.
+/// A line of the memory zone, in units of 64 B from the zone's start. Zero (the superblock) is never an address of metadata, so zero
+/// means no pointer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LineAddress(u64);
 

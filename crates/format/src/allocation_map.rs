@@ -1,6 +1,6 @@
-//! Map pieces: the allocation maps as a clean unmount saves them. Derived state: after a crash they are ignored and built anew.
+//! Map pieces: the allocation maps as a clean unmount saves them. They are derived state: after a crash they are ignored and rebuilt.
 //!
-//! A piece is a header line and 32,768 bits, 1 = taken: lines of one unit of the memory zone, or sectors of the block zone.
+//! A piece is a header line and 32,768 bits, where 1 means allocated: lines of one unit of the memory zone, or sectors of the block zone.
 //! It is valid only with the superblock's clean flag and for the mount generation in its header (RULES R25).
 
 use zerocopy::{FromBytes, IntoBytes};
@@ -28,7 +28,7 @@ persistent! {
     }
 }
 
-/// What a piece covers.
+/// Kind of space that a piece covers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PieceKind {
     /// A unit of the data area.
@@ -37,7 +37,7 @@ pub enum PieceKind {
     Region,
     /// A unit of the fixed parts.
     Fixed,
-    /// A unit that nobody has.
+    /// A free unit.
     Free,
     /// Sectors of the block zone.
     Sectors,

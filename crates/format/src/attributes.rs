@@ -1,8 +1,8 @@
-//! Extended attributes: a *set* an inode, in lines of its own, and values over [`NEAR_VALUE_MAX`] apart from it.
+//! Extended attributes: each inode has one *set*, in its own lines. Values longer than [`NEAR_VALUE_MAX`] are stored outside the set.
 //!
-//! A set and a value that lies apart are *streams* of bytes, 60 B a line. A stream of up to a page lies in one piece of 1 to 64 lines; a
-//! longer one in pages that lines of addresses name. Neither is ever changed where it lies: a new set takes new lines, and one transaction
-//! switches the inode's pointer to it.
+//! A set, and a value outside it, is a *stream* of bytes, 60 B in each line. A stream of up to a page is one piece of 1 to 64 lines; a
+//! longer one is in pages, whose addresses are in address lines. A stream never changes in place: a new set uses new lines, and one
+//! transaction switches the inode's pointer to it.
 
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -14,11 +14,11 @@ use crate::{Corrupt, EMPTY_LINE, LINE_BYTES, Line, LineAddress, PAGE_LINES, Pair
 pub const ATTRIBUTE_NAME_MAX: usize = 255;
 /// Longest value of an attribute, in bytes.
 pub const ATTRIBUTE_VALUE_MAX: usize = 64 << 10;
-/// Longest value that lies inside the set, in bytes.
+/// Longest value inside the set, in bytes.
 pub const NEAR_VALUE_MAX: usize = 1024;
-/// Longest set, in bytes; values that lie apart not counted.
+/// Longest set, in bytes, without the values outside it.
 pub const SET_BYTES_MAX: usize = 256 << 10;
-/// Most bytes of all names of a set with their prefixes, each with a NUL behind it: what one `listxattr` can carry.
+/// Largest total of all names of a set with prefix and NUL, in bytes: the limit of one `listxattr`.
 pub const LIST_BYTES_MAX: usize = 64 << 10;
 
 /// Bytes of a stream in a line.
@@ -28,7 +28,7 @@ pub const STREAM_PAGE_BYTES: usize = STREAM_LINE_BYTES * PAGE_LINES as usize;
 /// Addresses in a line of them.
 pub const LINE_ADDRESSES: usize = 12;
 
-/// Bit of the class that says that the first piece holds addresses of pages; the bits below are the binary logarithm of its lines.
+/// Flag in the class: the first piece holds addresses of pages. The lower bits are the binary logarithm of its lines.
 const CLASS_ADDRESSES: u8 = 8;
 
 persistent! {
@@ -62,7 +62,7 @@ persistent! {
 }
 
 persistent! {
-    /// Start of an attribute in a set; its name follows, then its value or where that lies.
+    /// Start of an attribute in a set; followed by its name, then its value or an [`AttributeValuePointer`].
     pub struct AttributeHead [6] {
         /// Number of the namespace.
         namespace: u8 = 0,
@@ -74,7 +74,7 @@ persistent! {
 }
 
 persistent! {
-    /// Where a value over 1024 B lies.
+    /// Place of a value over 1024 B.
     pub struct AttributeValuePointer [9] {
         /// First line of the stream.
         address: U40 = 0,
@@ -83,7 +83,7 @@ persistent! {
     }
 }
 
-/// What the prefix of an attribute's name says.
+/// Namespace: the prefix of an attribute's name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Namespace {
     /// `user.`
@@ -113,7 +113,7 @@ impl Namespace {
         }
     }
 
-    /// The prefix, or the whole name where nothing follows it.
+    /// The prefix, or the whole name if nothing follows it.
     pub fn prefix(self) -> &'static str {
         match self {
             Self::User => "user.",
@@ -129,7 +129,7 @@ impl Namespace {
         matches!(self, Self::User | Self::Trusted | Self::Security)
     }
 
-    /// Takes a whole name apart; `None` where nobody has its prefix.
+    /// Splits a whole name; `None` for an unknown prefix.
     pub fn split(name: &[u8]) -> Option<(Self, &[u8])> {
         Self::ALL.into_iter().find_map(|namespace| {
             let rest = name.strip_prefix(namespace.prefix().as_bytes())?;
@@ -142,7 +142,7 @@ impl Namespace {
     }
 }
 
-/// How a stream lies in lines.
+/// Layout of a stream in lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StreamShape {
     /// Lines of the first piece: a power of two, and what it is aligned to.
@@ -161,7 +161,7 @@ impl StreamShape {
         Self { lines: pages.div_ceil(LINE_ADDRESSES as u64).next_power_of_two(), pages }
     }
 
-    /// Space in pages of its own, in units of 512 B: what `sectors` counts of it.
+    /// Space of whole pages, in units of 512 B, as `sectors` counts it.
     pub fn space_512(self) -> u64 {
         let whole = u64::from(self.pages == 0 && self.lines == PAGE_LINES);
         (self.pages + whole) * PAGE_LINES * LINE_BYTES as u64 / 512
@@ -198,7 +198,7 @@ impl AttributePointer {
         self == Self::NONE
     }
 
-    /// Lines of the first piece, and whether they are addresses; `None` where the class has no meaning, or the address does not fit it.
+    /// Lines of the first piece, and whether they are addresses; `None` for an invalid class, or an address that does not fit it.
     pub fn first_piece(self) -> Option<(u64, bool)> {
         let logarithm = self.class & (CLASS_ADDRESSES - 1);
         let lines = 1_u64 << logarithm;
@@ -327,7 +327,7 @@ pub fn encode_set(pair: PairSeed, set: &[Attribute]) -> Vec<u8> {
     stream
 }
 
-/// Takes the stream of a set apart. `stream` may go on behind its end, as its lines do. `pointer` is what led to it.
+/// Parses the stream of a set. `stream` may have padding behind its end. `pointer` is the inode's pointer to it.
 pub fn decode_set(pair: PairSeed, pointer: AttributePointer, stream: &[u8]) -> Result<Vec<Attribute>, Corrupt> {
     let address = pointer.address;
     let field = |field, found: usize| Corrupt::Field { address, field, found: found as u64 };

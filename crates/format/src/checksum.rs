@@ -1,12 +1,13 @@
-//! CRC-32C of everything, seeded so that a checksum proves the place and not only the bytes.
+//! CRC-32C for everything, seeded so that a checksum also proves the place of the bytes.
 //!
-//! - A metadata line: bytes 4..64, seeded with (pair, line address, owning inode, its generation). Its first four bytes hold the result.
-//! - File data: one checksum a sector or a data log, seeded with (pair) alone, never with the owner, so that shared data verify for both.
-//!   The place is proved by the pointer beside the checksum.
+//! - A metadata line: bytes 4..64, seeded with (pair, line address, owning inode, its generation). The first four bytes of the line store
+//!   the result.
+//! - File data: one checksum for each sector or data log, seeded with (pair) only, not with the owner, so that several owners can share
+//!   data. The pointer next to the checksum proves the place.
 //!
-//! A sector of which a few lines change gets its new checksum by linearity ([`crate::linearity`], RULES R18).
+//! When a few lines of a sector change, its new checksum is computed by linearity ([`crate::linearity`], RULES R18).
 //!
-//! What this cannot find: a lost write of a line that leaves the older, valid version in place.
+//! Not detected: a lost write of a line, which leaves the older, valid version in place.
 
 use crc_fast::{CrcAlgorithm, Digest};
 
@@ -24,7 +25,7 @@ pub fn crc32c_extend(crc: u32, bytes: &[u8]) -> u32 {
     digest.finalize() as u32
 }
 
-/// What all checksums of one pair of halves have in common: the CRC of its UUID.
+/// Seed of all checksums of one pair: the CRC of its UUID.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PairSeed(u32);
 
@@ -59,7 +60,7 @@ impl PairSeed {
     }
 }
 
-/// Where a metadata line belongs: its checksum is seeded with this.
+/// Place of a metadata line; the seed of its checksum.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Place {
     /// The pair's seed.
@@ -73,7 +74,7 @@ pub struct Place {
 }
 
 impl Place {
-    /// The checksum that fits `line` at this place.
+    /// The correct checksum of `line` at this place.
     pub fn checksum(&self, line: &Line) -> u32 {
         let mut message = [0; 20 + LINE_BYTES - 4];
         message[..8].copy_from_slice(&self.address.number().to_le_bytes());
@@ -90,7 +91,7 @@ impl Place {
         line
     }
 
-    /// Accepts a line that is empty or whose checksum fits.
+    /// Accepts a line that is empty or has the correct checksum.
     pub fn verify(&self, line: &Line) -> Result<(), Corrupt> {
         let found = u32::from_le_bytes([line[0], line[1], line[2], line[3]]);
         // Most lines are written ones, so the checksum comes first; an empty line has a zero where it would be.

@@ -1,7 +1,7 @@
-//! Directory entries: slots of one line that never move while the entry lives, so that a cookie (slot number + 3) stays valid.
+//! Directory entries: slots of one line each. An entry never moves while it lives, so its cookie (slot number + 3) stays valid.
 //!
-//! A name of up to 47 B takes one slot, a longer one continues in the slots that follow, never across a page: 255 B take five.
-//! A directory's pages are the blocks of its mapping (records of state *memory*); slot number = page x 64 + line.
+//! A name of up to 47 B uses one slot. A longer name continues in the following slots of the same page: 255 B use five. A directory's pages
+//! are the blocks of its mapping (records of state *memory*); slot number = page x 64 + line.
 
 use zerocopy::{FromBytes, IntoBytes};
 

@@ -1,4 +1,4 @@
-//! Where the fixed parts of the memory zone are: start, size and alignment of each in one place. Nothing else computes an address of them.
+//! Start, size and alignment of the fixed parts of the memory zone. No other code computes their addresses.
 //!
 //! ```text
 //! 0       superblock A          128 KiB  segment table
@@ -6,8 +6,8 @@
 //! after that: 2 MiB units, given to regions (segments) or to the data area
 //! ```
 //!
-//! [GE1] A zone that grew may need more map pieces than there is room for behind the rings, and the units behind them are in use. Then all
-//!       pieces lie in a run of whole units that the superblock names, and the units behind the rings are units like others.
+//! [GE1] A zone that grew may need more map pieces than fit behind the rings, while the units behind them are in use. Then all pieces are
+//!       in a run of whole units that the superblock names, and the units behind the rings are ordinary units.
 
 use crate::{LINE_BYTES, LineAddress, SECTOR_BYTES, UNIT_BYTES, UNIT_LINES};
 
@@ -34,7 +34,7 @@ pub const PIECE_SECTORS: u64 = UNIT_LINES;
 /// Lines of a map piece: its header and 4 KiB of bits.
 pub const PIECE_LINES: u64 = 1 + (UNIT_LINES / 8) / LINE_BYTES as u64;
 
-/// Why sizes do not make a file system.
+/// Why no file system can have these sizes.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum GeometryError {
     /// The memory zone is too small.
@@ -49,7 +49,7 @@ pub enum GeometryError {
         /// Its size in bytes.
         found: u64,
     },
-    /// A zone is larger than its addresses reach.
+    /// A zone is larger than its address type can address.
     #[error("the {zone} zone has {found} B; 40-bit addresses reach {limit} B")]
     TooLarge {
         /// "memory" or "block".
@@ -284,7 +284,7 @@ impl Geometry {
         self.pieces_bytes().div_ceil(UNIT_BYTES)
     }
 
-    /// Whether a unit is of the fixed parts, or of the map pieces elsewhere.
+    /// Whether a unit belongs to the fixed parts, or to map pieces elsewhere.
     pub fn is_fixed(&self, unit: u64) -> bool {
         unit < self.fixed_units() || self.map_units().contains(&unit)
     }

@@ -1,4 +1,4 @@
-//! Inodes: a hot line (what changes with every write) and a cold line.
+//! On-device inodes: a hot line (fields that change with every write) and a cold line.
 
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -19,7 +19,7 @@ pub const FILE_BYTES_MAX: u64 = i64::MAX as u64;
 pub mod state {
     /// The inode is in use. With `nlink` 0 it is an orphan (RULES R12).
     pub const IN_USE: u16 = 1 << 0;
-    /// Bytes beyond the end of the file, in its last sector, may be anything (RULES R13); growing the file zeroes them first.
+    /// Bytes behind the end of the file in its last sector may be stale (RULES R13); growing the file zeroes them first.
     pub const TAIL_STALE: u16 = 1 << 1;
     /// All bits with a meaning.
     pub const KNOWN: u16 = IN_USE | TAIL_STALE;
@@ -81,7 +81,7 @@ persistent! {
     }
 }
 
-/// A time as the format keeps it: 34 bits of seconds from 1901-12-13T20:45:52Z (-2^31), 30 bits of nanoseconds. Reaches 2446.
+/// An on-device time: 34 bits of seconds from 1901-12-13T20:45:52Z (-2^31), up to 2446; 30 bits of nanoseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct Timestamp {
     /// Seconds since 1970.
@@ -248,7 +248,7 @@ impl Inode {
             return Ok(None);
         }
         let field = |field, found| Corrupt::Field { address, field, found };
-        // An empty line verifies anywhere; half an inode is none.
+        // An empty line verifies anywhere, so an inode with one empty line is damaged.
         if *hot == EMPTY_LINE {
             return Err(field("state", 0));
         }

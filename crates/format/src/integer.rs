@@ -16,7 +16,7 @@ macro_rules! narrow {
             /// The largest value.
             pub const MAX: u64 = (1 << ($bytes * 8)) - 1;
 
-            /// Panics where `value` does not fit: such a value is a mistake of the caller, never input.
+            /// Panics if `value` does not fit: such a value is a bug of the caller, never input.
             pub fn new(value: u64) -> Self {
                 assert!(value <= Self::MAX, "{value} does not fit {} bits", $bytes * 8);
                 let mut bytes = [0; $bytes];

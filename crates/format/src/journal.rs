@@ -1,6 +1,6 @@
-//! Journal records: whole line images, persisted once; the CRC tells a torn record (RULES R3).
+//! Journal records: images of whole lines, persisted once; the CRC detects a torn record (RULES R3).
 //!
-//! Whole lines are carried, never parts, so that replay mends a home line that a power cut tore (8 B is the atom of `adr`).
+//! A record always contains whole lines, so that replay repairs a home line that a power cut tore (in `adr` only 8 B words are atomic).
 
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -91,7 +91,7 @@ pub struct JournalRecord {
     pub bytes: usize,
 }
 
-/// The record at the start of `bytes`, or nothing where there is none that proves itself for this ring position.
+/// The record at the start of `bytes`; `None` if no record there is valid for this ring position.
 pub fn decode(bytes: &[u8], pair: PairSeed, ring: u32, wrap: u32, generation: u64) -> Option<JournalRecord> {
     let (header, _) = RecordHeader::read_from_prefix(bytes).ok()?;
     let (length, count) = (header.length_bytes.get() as usize, header.change_count.get() as usize);

@@ -1,4 +1,4 @@
-//! One declaration a persistent structure: the type, the compile-time proof of its layout, and its row in [`TABLES`].
+//! Declares a persistent structure once: the type, compile-time assertions of its layout, and its row in [`TABLES`].
 
 /// One field of a persistent structure, as `docs/FORMAT.md` lists it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,13 +1,13 @@
 //! Every persistent byte of TandemFS: structures, magic numbers, checksums, geometry. No I/O.
 //!
-//! Persistent types live here and nowhere else; their integers are little-endian and their names say what they are on the medium
-//! (`InodeHotLine`, `DentryHeadLine`). Memory twins have plain names and live with their users (`Record`, `LogEntry`).
-//! `docs/FORMAT.md` is the only table of them; a test holds each of its rows against the code.
+//! All persistent types are in this crate. Their integers are little-endian, and their names say what they are on the medium
+//! (`InodeHotLine`, `DentryHeadLine`). The corresponding types in host memory have plain names and live with their users (`Record`,
+//! `LogEntry`). `docs/FORMAT.md` has the only table of persistent types; a test compares each of its rows with the code.
 //!
-//! The unit of everything in the memory zone is the *line* of 64 B: it is what a checksum covers, what a lock owns (RULES R5) and
-//! what a journal record carries. The unit of the block zone is the *sector* of 4 KiB.
+//! The unit of the memory zone is the *line* of 64 B: a checksum covers a line, a lock owns lines (RULES R5), and a journal record contains
+//! lines. The unit of the block zone is the *sector* of 4 KiB.
 //!
-//! *Architecture invariant:* this crate does no I/O and allocates no device space; it says what bytes mean.
+//! *Architecture invariant:* this crate does no I/O and allocates no device space; it defines what bytes mean.
 
 #![forbid(unsafe_code)]
 
@@ -48,13 +48,13 @@ pub const UNIT_LINES: u64 = UNIT_BYTES / LINE_BYTES as u64;
 
 /// One line as it stands on the medium.
 pub type Line = [u8; LINE_BYTES];
-/// A line that was never written or was given back.
+/// A line that was never written or was freed.
 pub const EMPTY_LINE: Line = [0; LINE_BYTES];
 
-/// What can be wrong with bytes that came off a medium.
+/// Why bytes from a medium are invalid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Corrupt {
-    /// The checksum of a line does not fit its bytes and its place.
+    /// The checksum of a line does not match its bytes and place.
     #[error("line {address} has checksum {found:#010x} where {expected:#010x} fits its bytes and place")]
     Checksum {
         /// The line.
@@ -64,7 +64,7 @@ pub enum Corrupt {
         /// The checksum computed from its bytes and place.
         expected: u32,
     },
-    /// A field holds a value that no version of the format gives it.
+    /// A field has a value that no version of the format allows.
     #[error("line {address}: {field} is {found}, which has no meaning")]
     Field {
         /// The line.

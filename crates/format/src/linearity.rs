@@ -1,12 +1,12 @@
-//! The checksum of a sector of which some lines change, from the old checksum and those lines alone (RULES R18).
+//! Computes the checksum of a sector after some of its lines changed, from the old checksum and those lines alone (RULES R18).
 //!
-//! [LI1] A CRC is affine in its message: for messages of one length, whatever the seed, `crc(new) = crc(old) XOR raw(old XOR new)`, where
-//!       `raw` starts at zero and inverts nothing. Zeros in front do not change a raw CRC; those behind multiply it by a power of x.
-//! [LI2] So the difference of one line counts with the raw CRC of its 64 B, *shifted* by the bytes behind it in the sector: one of 64
-//!       distances. The distance is split into two digits to the base 8; a table for each digit, indexed by four bits of the CRC at a time,
-//!       makes it sixteen look-ups in 8 KiB.
-//! [LI3] Damage is never blessed: the difference is between what was read and what is stored. Where the old bytes were damaged, in the
-//!       lines that changed or elsewhere, the checksum that was right for the undamaged sector becomes one that does not fit, as before.
+//! [LI1] A CRC is affine in its message: for messages of one length and any seed, `crc(new) = crc(old) XOR raw(old XOR new)`, where `raw`
+//!       starts at zero and inverts nothing. Leading zeros do not change a raw CRC; trailing zeros multiply it by a power of x.
+//! [LI2] So the difference of one line contributes the raw CRC of its 64 B, *shifted* by the bytes behind it in the sector: one of 64
+//!       distances. The distance has two digits to the base 8. A table for each digit, indexed by four bits of the CRC at a time, gives
+//!       sixteen look-ups in 8 KiB.
+//! [LI3] Damage stays detectable: the difference is between the bytes that were read and the bytes that are stored. If the old bytes were
+//!       damaged, in the changed lines or elsewhere, the new checksum does not match the sector either.
 
 use crate::checksum::crc32c_extend;
 use crate::{LINE_BYTES, Line, SECTOR_BYTES};
@@ -98,11 +98,11 @@ const fn shifts() -> [[Shift; BASE]; 2] {
     shifts
 }
 
-/// What the checksum of a sector, with any seed, is XORed with when its line number `line` becomes `new` where `old` was. Those of several
+/// XOR difference of a sector's checksum, for any seed, when line `line` changes from `old` to `new`. The differences of several
 /// lines are XORed together ([LI1]).
 ///
 /// # Panics
-/// Where a sector has no such line.
+/// If a sector has no such line.
 pub fn checksum_change(line: usize, old: &Line, new: &Line) -> u32 {
     let mut difference = [0; LINE_BYTES];
     for (byte, (old, new)) in difference.iter_mut().zip(old.iter().zip(new)) {
@@ -185,7 +185,7 @@ mod tests {
             let renewed = seed.data(&whole) ^ checksum_change(5, line(&read, 5), line(&stored, 5));
             assert_ne!(renewed, seed.data(&stored), "damage at {at}");
         }
-        // New bytes over all of the damage: the checksum still remembers it.
+        // New bytes over all of the damage: the checksum still does not match.
         let mut read = whole.clone();
         read[5 * LINE_BYTES] ^= 4;
         let renewed = seed.data(&whole) ^ checksum_change(5, line(&read, 5), line(&whole, 5));

@@ -1,7 +1,7 @@
 //! The mapping of a file: a radix tree of block records, 192 in a page of 64 lines; leaves of data logs; checksum vectors.
 //!
-//! The tree is rooted in the inode: either the record of block 0 itself, or a pointer to a page with a height from 1. A page of height 1
-//! holds records of blocks, a higher one pointers to pages. A record of zeros is a hole.
+//! The root of the tree is in the inode: either the record of block 0 itself, or a pointer to a page with a height of at least 1. A page of
+//! height 1 holds records of blocks, a higher one pointers to pages. A record of zeros is a hole.
 
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
@@ -190,7 +190,7 @@ impl LogEntry {
         self.offset + self.length
     }
 
-    /// Whether its bytes begin on the device where those of another log end, which fills its slot.
+    /// Whether it directly follows another log on the device, which fills its slot.
     pub fn follows(&self, other: &Self) -> bool {
         other.length as usize == LOG_BYTES_MAX && self.address == other.address.nth(PAGE_LINES)
     }
@@ -203,7 +203,7 @@ impl LogEntry {
         bytes
     }
 
-    /// The entry of these bytes; `None` where it is free. `line` names the place in errors.
+    /// The entry in these bytes; `None` if it is free. `line` names the place in errors.
     pub fn decode(bytes: &LogEntryBytes, line: LineAddress) -> Result<Option<Self>, Corrupt> {
         let mut word = [0; 8];
         word[..6].copy_from_slice(&bytes.packed);
@@ -239,9 +239,9 @@ pub struct Extent {
     pub sector: Sector,
     /// Sectors, 1 to those of a block.
     pub count: u32,
-    /// Their checksums; of unwritten sectors the vector that is kept for them, whose content means nothing.
+    /// Their checksums; for unwritten sectors the vector reserved for them, whose contents have no meaning.
     pub checksum: BlockChecksum,
-    /// Given out but not yet written: reads as zeros.
+    /// Allocated but not yet written: reads as zeros.
     pub unwritten: bool,
 }
 
@@ -291,7 +291,7 @@ pub enum Record {
 }
 
 impl Record {
-    /// A block without anything.
+    /// A hole.
     pub const HOLE: Self = Self::Block { extent: None, leaf: None };
 
     /// The bytes of the record.
@@ -347,7 +347,7 @@ impl RecordBytes {
         zerocopy::transmute!(self)
     }
 
-    /// What the bytes say; `line` names the place in errors.
+    /// Decodes the bytes; `line` names the place in errors.
     pub fn decode(&self, line: LineAddress) -> Result<Record, Corrupt> {
         let tag = self.tag.get();
         let (count, state, leaf_class) = (u32::from(tag & 0x1ff), tag >> 9 & 7, u32::from(tag >> 12 & 3));

@@ -1,4 +1,4 @@
-//! The segment table: which 2 MiB units of the memory zone belong to which region. One line a segment.
+//! The segment table: which 2 MiB units of the memory zone belong to which region. One line for each segment.
 
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -56,7 +56,7 @@ persistent! {
         unit_count: U32 = 12,
         /// Position of the segment in its region, in units (inode numbers follow it).
         region_unit: U32 = 16,
-        /// Lines from the start of the segment that have a meaning; what lies beyond was never zeroed.
+        /// Lines in use from the start of the segment (high-water mark); later lines were never zeroed.
         high_water_lines: U32 = 20,
         /// Zero.
         reserved: [u8; 40] = 24,

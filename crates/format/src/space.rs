@@ -1,8 +1,8 @@
-//! What the space of a block of a file is, as the `sectors` of its inode counts it.
+//! The space of a block of a file, as the `sectors` field of its inode counts it.
 //!
-//! A data log over sectors of its block stands in for bytes that have their space already, so it adds nothing: a write into space that was
-//! given out leaves `st_blocks` what it is. The count is a function of a block's sectors and logs alone, so every change of a block finds
-//! its difference by counting the block before and after.
+//! A data log over sectors of its block adds nothing, because the space of its bytes is already counted. So a write into allocated space
+//! does not change `st_blocks`. The count depends only on a block's sectors and logs, so every change of a block computes the difference by
+//! counting the block before and after.
 
 use crate::SECTOR_BYTES;
 use crate::mapping::{LogEntry, SlotClass};
@@ -11,14 +11,14 @@ use crate::superblock::ro_compat;
 /// Which data logs count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LogCounting {
-    /// All, each with its slot (file systems without [`ro_compat::COVERED_LOGS_UNCOUNTED`]).
+    /// Every log counts with its slot (file systems without [`ro_compat::COVERED_LOGS_UNCOUNTED`]).
     All,
-    /// A log with what it holds behind the sectors of its block.
+    /// Only the part of a log behind the sectors of its block counts.
     BehindSectors,
 }
 
 impl LogCounting {
-    /// The counting of a file system with these features.
+    /// The counting rule of a file system with these features.
     pub fn of(ro_compat: u64) -> Self {
         if ro_compat & ro_compat::COVERED_LOGS_UNCOUNTED == 0 { Self::All } else { Self::BehindSectors }
     }
@@ -33,7 +33,7 @@ impl LogCounting {
         let of_sectors = u64::from(sectors) * SECTOR_BYTES as u64;
         match self {
             Self::BehindSectors if end <= of_sectors => 0,
-            // Only what is behind the sectors: a write over them that is merged into the log changes nothing of that.
+            // Only the part behind the sectors: merging a write over them into the log does not change that part.
             Self::BehindSectors if start < of_sectors => slot_space_512(SlotClass::for_bytes((end - of_sectors) as usize)),
             Self::BehindSectors | Self::All => slot_space_512(log.class),
         }

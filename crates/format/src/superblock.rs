@@ -1,7 +1,7 @@
 //! The superblock (two copies in the memory zone) and the identity of the pair in the block zone.
 //!
-//! Both copies are written at every change, one after the other with a fence between, and are equal except in that window. So a single
-//! damaged copy never brings back an older watermark, tail or clean flag (RULES R1, R25).
+//! Every change writes both copies, one after the other with a fence between, so they are equal except during a change. A single damaged
+//! copy therefore never brings back an older watermark, tail or clean flag (RULES R1, R25).
 
 use uuid::Uuid;
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
@@ -19,13 +19,12 @@ pub const VERSION: u32 = 1;
 /// Version of images from before Format 1, which only the build that made them reads.
 pub const VERSION_OF_DEVELOPMENT: u32 = 0;
 
-/// Largest sequence, watermark, generation and transaction number: none was ever reached by counting, and every one leaves room to count
-/// on.
+/// Largest valid sequence, watermark, generation and transaction number: unreachable by counting, and far enough from overflow.
 pub const COUNTER_MAX: u64 = u64::MAX / 2;
 
 /// Incompatible feature bits: a build that lacks one refuses to mount.
 pub mod incompat {
-    // Bit 0 was set in images from before Format 1; it is never assigned again.
+    // Bit 0 was set in images from before Format 1 and is not reused.
 
     /// Extents with several owners (reflink). Assigned, not yet used.
     pub const SHARED: u64 = 1 << 1;
@@ -37,7 +36,7 @@ pub mod incompat {
     pub const UNCHECKED_DATA: u64 = 1 << 4;
     /// Quota. Assigned, not yet used.
     pub const QUOTA: u64 = 1 << 5;
-    /// What this build understands.
+    /// The bits that this build supports.
     pub const KNOWN: u64 = UNCHECKED_DATA;
 }
 
@@ -45,7 +44,7 @@ pub mod incompat {
 pub mod ro_compat {
     /// The `sectors` of an inode do not count data logs over sectors of their block ([`LogCounting`](crate::space::LogCounting)).
     pub const COVERED_LOGS_UNCOUNTED: u64 = 1 << 0;
-    /// What this build understands.
+    /// The bits that this build supports.
     pub const KNOWN: u64 = COVERED_LOGS_UNCOUNTED;
 }
 
@@ -95,7 +94,7 @@ persistent! {
         ring_bytes: U32 = 148,
         /// Time of creation, seconds since 1970.
         created_seconds: U64 = 152,
-        /// Raised with every write of the superblock; the valid copy with the larger one counts.
+        /// Raised with every write of the superblock; the valid copy with the larger value is used.
         sequence: U64 = 160,
         /// Watermark C: every record up to this txid is home.
         watermark: U64 = 168,
@@ -115,7 +114,7 @@ persistent! {
     pub struct RingTail [8] {
         /// Offset in the ring, in bytes.
         offset_bytes: U32 = 0,
-        /// How often the ring had been filled.
+        /// Number of times the ring has wrapped.
         wrap: U32 = 4,
     }
 }
@@ -136,7 +135,7 @@ persistent! {
     }
 }
 
-/// What a superblock that does not serve is.
+/// Why a superblock is unusable.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SuperblockError {
     /// Neither copy has the magic number.
@@ -357,7 +356,7 @@ impl BlockIdentity {
         identity
     }
 
-    /// The pair that the sector names, or nothing where it is no valid identity.
+    /// The pair that the sector names; `None` if it is no valid identity.
     pub fn decode(sector: &[u8]) -> Option<Uuid> {
         let (identity, _) = Self::read_from_prefix(sector).ok()?;
         (identity.magic == MAGIC && crc32c(&identity.as_bytes()[4..]) == identity.crc.get()).then(|| Uuid::from_bytes(identity.pair))
