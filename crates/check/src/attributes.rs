@@ -1,5 +1,5 @@
-//! Extended attributes: every line of a set and of the values apart from it is where it may be, verifies and is used once; what they say
-//! together verifies, and is what an inode of its type may have.
+//! Checks extended attributes. Every line of a set, and of the values outside it, must be in the right region, verify, and have one user.
+//! The set as a whole must verify, and an inode of its type must be allowed to have it.
 
 use tandemfs_device::Structure;
 use tandemfs_format::attributes::{
@@ -17,13 +17,13 @@ use crate::image::{Image, line_of};
 /// Most pages that a stream has.
 const PAGES_MAX: usize = SET_BYTES_MAX.div_ceil(STREAM_PAGE_BYTES);
 
-/// What keeps a stream from being read.
+/// Why a stream cannot be read.
 pub(crate) enum Fault {
     /// A line.
     Damaged(LineAddress, Damage),
-    /// A pointer leads where no attributes can be.
+    /// A pointer to a place where no attributes can be.
     Misplaced(LineAddress),
-    /// Lines that something else uses.
+    /// Lines that another structure uses.
     Shared(LineAddress),
 }
 
@@ -37,7 +37,7 @@ impl Fault {
     }
 }
 
-/// Whose attributes are read.
+/// The inode whose attributes are read.
 #[derive(Clone, Copy)]
 pub(crate) struct Owner {
     pub(crate) inode: u64,
@@ -70,7 +70,7 @@ fn lines(
     Ok(found)
 }
 
-/// The bytes of a stream, and what its lines have behind its end.
+/// The bytes of a stream, with the padding behind its end.
 fn stream(
     image: &Image<'_>,
     owner: Owner,
@@ -125,7 +125,7 @@ pub(crate) fn value(
 }
 
 impl Checker<'_> {
-    /// Checks the attributes of an inode. Their space in pages of their own, in 512 B; `None` where not all of it could be seen.
+    /// Checks the attributes of an inode. Returns their space in whole pages, in 512 B; `None` if damage hides part of it.
     pub(crate) fn check_attributes(&mut self, number: u64, inode: &Inode) -> Option<u64> {
         if inode.attributes.is_none() {
             return Some(0);
@@ -160,7 +160,7 @@ impl Checker<'_> {
     }
 }
 
-/// What FORMAT.md does not allow about an attribute.
+/// Violations of FORMAT.md by an attribute.
 fn oddity(inode: &Inode, before: &[Attribute], attribute: &Attribute, value: &[u8]) -> Option<&'static str> {
     if before.iter().any(|other| (other.namespace, &other.name) == (attribute.namespace, &attribute.name)) {
         return Some("name");
@@ -184,7 +184,7 @@ fn oddity(inode: &Inode, before: &[Attribute], attribute: &Attribute, value: &[u
     }
 }
 
-/// The nine bits of a mode that an access control list says, and whether these are all of it; `None` where it is none.
+/// The nine mode bits of an ACL, and whether the ACL is equivalent to them; `None` if it is malformed.
 fn bits_of_list(value: &[u8]) -> Option<(u16, bool)> {
     let entries = value.strip_prefix(&[2, 0, 0, 0])?.as_chunks::<8>();
     let ([first, ..], []) = entries else { return None };

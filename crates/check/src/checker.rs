@@ -19,7 +19,7 @@ use crate::superblock;
 /// How to check.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CheckOptions {
-    /// Repair what needs no guess. Without it nothing is written.
+    /// Make repairs that need no guess. Without it nothing is written.
     pub repair: bool,
     /// Read all file data and verify it. Without it only metadata is.
     pub data: bool,
@@ -67,10 +67,10 @@ impl Stage {
     }
 }
 
-/// How far the work is.
+/// Progress of the check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Progress {
-    /// The part at work.
+    /// The current stage.
     pub stage: Stage,
     /// Done so far, in units of the stage's own.
     pub done: u64,
@@ -90,7 +90,7 @@ pub(crate) struct Checker<'c> {
     pub(crate) counts: Counts,
     findings: Vec<Finding>,
     left_out: u64,
-    /// All that takes space was read ([CK3]).
+    /// Everything that uses space was read ([CK3]).
     pub(crate) tree_whole: bool,
     /// All names were read ([CK3]).
     pub(crate) names_whole: bool,
@@ -114,10 +114,10 @@ impl Checker<'_> {
 /// An image as one inspection found it.
 pub(crate) struct Inspection<'d> {
     pub(crate) image: Image<'d>,
-    /// The bytes of the superblock that counts, and the copies that should have them.
+    /// The bytes of the valid newer superblock, and the copies to rewrite from it.
     pub(crate) superblock_bytes: [u8; 1024],
     pub(crate) stale_copies: Vec<usize>,
-    /// Whether the block half proved that it belongs to the pair, by its data or by what is left of its identity.
+    /// Whether the block half is proved to belong to the pair, by its data or by the remains of its identity.
     pub(crate) block_half_proved: bool,
     pub(crate) pending: Vec<RecordPlace>,
     pub(crate) located: Vec<Located>,
@@ -196,8 +196,8 @@ fn inspect<'d>(drive: &'d Drive, options: &CheckOptions, progress: &mut dyn FnMu
 /// Checks an image, and repairs it if asked to. The device must not be mounted.
 ///
 /// # Errors
-/// Only where nothing could be checked: no readable superblock, a truncated device, halves of two pairs, or a device that fails where
-/// check writes or reads the journal. Damage is a finding.
+/// Only if nothing could be checked: no readable superblock, a truncated device, halves of two pairs, or a device that fails while
+/// check repairs or reads the journal. Damage is a finding, not an error.
 pub fn check(drive: &Drive, options: &CheckOptions, progress: &mut dyn FnMut(Progress)) -> Result<Report, CheckError> {
     drive.recover()?; // what no COMMIT made durable must not be taken for damage, nor for a state of the image
     let mut inspection = inspect(drive, options, progress)?;
@@ -209,7 +209,7 @@ pub fn check(drive: &Drive, options: &CheckOptions, progress: &mut dyn FnMut(Pro
         return Err(CheckError::ReadOnlyFeatures { device, unknown });
     }
     if options.repair {
-        // A repair may bring to light what it had hidden (the links of a name that is gone); each round needs one that was done.
+        // A repair may reveal further findings (the link count after a damaged name was removed); each round needs at least one repair.
         let metadata_only = CheckOptions { data: false, ..options.clone() };
         let mut round = 0;
         while round < repair::ROUNDS_MAX && repair::apply(&inspection, progress)? {

@@ -1,4 +1,4 @@
-//! Who uses what: one bit a line or sector, in groups of 32,768 that exist once something in them is used.
+//! Records which lines and sectors are in use: one bit each, in groups of 32,768 that are allocated when something in them is used.
 
 use std::collections::HashMap;
 
@@ -16,7 +16,7 @@ pub(crate) struct Claims {
 }
 
 impl Claims {
-    /// Takes `count` bits from `start`. False where one of them was taken before; the others are taken all the same.
+    /// Claims `count` bits from `start`. Returns false if one of them was claimed before; the others are claimed anyway.
     pub(crate) fn claim(&mut self, start: u64, count: u64) -> bool {
         let mut clean = true;
         let end = start.saturating_add(count);
@@ -33,7 +33,7 @@ impl Claims {
         clean || on(Mutant::SharedSpaceIgnored)
     }
 
-    /// The bits of a group; `None` where nothing in it is used.
+    /// The bits of a group; `None` if nothing in it is used.
     pub(crate) fn group(&self, group: u64) -> Option<&[u64; WORDS]> {
         self.groups.get(&group).map(Box::as_ref)
     }

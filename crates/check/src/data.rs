@@ -1,4 +1,4 @@
-//! File data against its checksums: gathered into batches, read with many requests in flight, verified by several threads.
+//! Verifies file data against its checksums: collected into batches, read with many requests in flight, verified by several threads.
 
 use tandemfs_device::{BlockRequest, Structure};
 use tandemfs_format::{LineAddress, PairSeed, SECTOR_BYTES, Sector};
@@ -12,7 +12,7 @@ const BATCH_BYTES: usize = 8 << 20;
 /// Jobs of a batch.
 const BATCH_JOBS: usize = 1024;
 
-/// Where data stands and what its checksums say.
+/// Place of data and its checksums.
 pub(crate) enum Source {
     /// Sectors in a row, a checksum each.
     Sectors { first: Sector, checksums: Vec<u32> },
@@ -37,12 +37,12 @@ impl Job {
     }
 }
 
-/// What is waiting to be verified.
+/// The queue of data to verify.
 #[derive(Default)]
 pub(crate) struct DataQueue {
     jobs: Vec<Job>,
     bytes: usize,
-    /// Sectors that fitted their checksums: they prove that the block half is the right one.
+    /// Number of sectors that matched their checksums; they prove that the block half belongs to the pair.
     pub(crate) sectors_good: u64,
 }
 
@@ -54,7 +54,7 @@ struct Loaded<'b> {
 }
 
 impl Checker<'_> {
-    /// Has data verified, now or later.
+    /// Queues data for verification; may verify the queue.
     pub(crate) fn queue_data(&mut self, job: Job) {
         if !self.options.data {
             return;
@@ -69,7 +69,7 @@ impl Checker<'_> {
         }
     }
 
-    /// Verifies what is waiting.
+    /// Verifies the queue.
     pub(crate) fn verify_data(&mut self) {
         let jobs = std::mem::take(&mut self.data.jobs);
         self.counts.data_bytes += self.data.bytes as u64;
@@ -109,7 +109,7 @@ impl Checker<'_> {
             return;
         }
         drop(requests);
-        // Something in the batch cannot be read: one by one tells what.
+        // Part of the batch cannot be read: read one by one to find out which.
         for part in loaded.iter_mut() {
             if let Source::Sectors { first, .. } = &part.job.source {
                 let mut request = [BlockRequest::Read { sector: *first, buffer: &mut *part.bytes }];
@@ -120,7 +120,7 @@ impl Checker<'_> {
     }
 }
 
-/// What is wrong with some jobs, and how many sectors are right.
+/// Findings of some jobs, and the number of correct sectors.
 fn verify_part(pair: PairSeed, part: &[Loaded<'_>]) -> (Vec<Finding>, u64) {
     let (mut findings, mut good) = (Vec::new(), 0);
     for Loaded { job, bytes, readable } in part {

@@ -1,4 +1,4 @@
-//! Showing structures as text, from the bytes alone: what `tandemfs dump` prints.
+//! Prints structures as text, from the bytes alone: the output of `tandemfs dump`.
 
 use std::io::Write;
 
@@ -21,10 +21,10 @@ use crate::segments::Segments;
 use crate::superblock;
 use crate::tree::{Step, Walk, directory_pages};
 
-/// Directories that a tree is followed through.
+/// Maximum depth of a printed tree.
 const DEPTH_MAX: usize = 256;
 
-/// An image to show. Where it was not unmounted cleanly, its structures are shown as replay leaves them.
+/// An image to print. If it was not unmounted cleanly, structures are printed as they are after replay.
 pub struct Dump<'d> {
     image: Image<'d>,
 }
@@ -48,7 +48,7 @@ impl<'d> Dump<'d> {
         Ok(Self { image })
     }
 
-    /// Prints the superblock and what follows from it.
+    /// Prints the superblock and the places derived from it.
     ///
     /// # Errors
     /// The output failed.
@@ -128,7 +128,7 @@ impl<'d> Dump<'d> {
     /// Prints an inode, its mapping and, of a directory, its entries.
     ///
     /// # Errors
-    /// `NotFound` where it is not in use or damaged; the output or the device failed.
+    /// `NotFound` if it is not in use or damaged; errors of the output or the device.
     pub fn inode(&self, number: u64, out: &mut dyn Write) -> Result<(), CheckError> {
         let Some((address, inode)) = inodes::read(&self.image, number) else {
             return Err(CheckError::NotFound { what: format!("inode {number}") });
@@ -262,7 +262,7 @@ impl<'d> Dump<'d> {
     /// Prints the tree below a path, depth first, in the order of slots.
     ///
     /// # Errors
-    /// `NotFound` where the path leads nowhere; the output failed.
+    /// `NotFound` if the path does not exist; errors of the output.
     pub fn tree(&self, path: &str, out: &mut dyn Write) -> Result<(), CheckError> {
         let not_found = || CheckError::NotFound { what: format!("'{}'", printable(path.as_bytes())) };
         let mut at = 1;

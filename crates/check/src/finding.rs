@@ -1,5 +1,5 @@
-//! Everything that check can find, one variant a rule of FORMAT.md. The ids in a variant are numbers of the medium, so that tests match
-//! them and scripts read them.
+//! Everything that check can find, one variant for each rule of FORMAT.md. The fields of a variant are numbers from the medium, so that
+//! tests can match them and scripts can read them.
 
 use serde::Serialize;
 use tandemfs_format::Corrupt;
@@ -8,9 +8,9 @@ use tandemfs_format::Corrupt;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Severity {
-    /// Nothing is lost and nothing works differently.
+    /// No data loss and no effect on operation.
     Warning,
-    /// Something is lost, or the engine may refuse or lose something.
+    /// Data is lost, or the engine may refuse work or lose data.
     Error,
 }
 
@@ -18,15 +18,15 @@ pub enum Severity {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, thiserror::Error)]
 #[serde(rename_all = "snake_case")]
 pub enum Damage {
-    /// Its checksum does not fit its bytes and place.
+    /// Its checksum does not match its bytes and place.
     #[error("its checksum is {found:#010x} where {expected:#010x} fits")]
     Checksum {
         /// The checksum in the line.
         found: u32,
-        /// The one that fits.
+        /// The checksum that would match.
         expected: u32,
     },
-    /// A field has a value without meaning.
+    /// A field has an invalid value.
     #[error("its {field} is {found}, which has no meaning")]
     Field {
         /// The field's name in FORMAT.md.
@@ -76,7 +76,7 @@ impl std::fmt::Display for Target {
     }
 }
 
-/// One declaration a finding: its sentence, its fields, its id, its severity, and whether `repair` mends it.
+/// Declares a finding: its sentence, fields, id, severity, and whether `repair` repairs it.
 macro_rules! findings {
     ($( $(#[doc = $doc:literal])* #[error($($sentence:tt)*)] $variant:ident { $( $(#[doc = $field_doc:literal])* $field:ident : $type:ty ),* }
         = $id:literal $severity:ident $repairable:literal; )*) => {
@@ -101,7 +101,7 @@ macro_rules! findings {
                 match self { $( Self::$variant { .. } => Severity::$severity ),* }
             }
 
-            /// Whether [`crate::CheckOptions::repair`] mends it without guessing.
+            /// Whether [`crate::CheckOptions::repair`] repairs it.
             pub fn repairable(&self) -> bool {
                 match self { $( Self::$variant { .. } => $repairable ),* }
             }
@@ -116,7 +116,7 @@ findings! {
         /// 0 or 1.
         copy: u8
     } = "superblock_damaged" Error true;
-    /// Both copies verify and differ: a cut came between the two writes.
+    /// Both copies verify but differ: a power cut happened between the two writes.
     #[error("the copies of the superblock differ: sequence {first} and {second}")]
     SuperblocksDiffer {
         /// Sequence of copy 0.
@@ -124,7 +124,7 @@ findings! {
         /// Sequence of copy 1.
         second: u64
     } = "superblocks_differ" Warning true;
-    /// The block zone does not say which pair it belongs to.
+    /// The identity of the block zone does not verify.
     #[error("the identity in the block zone's first sector is damaged")]
     IdentityDamaged {} = "identity_damaged" Error true;
     /// A line of the segment table does not verify.
@@ -153,14 +153,14 @@ findings! {
         /// The unit.
         unit: u64
     } = "segment_in_fixed_part" Error false;
-    /// The segments of a region do not follow each other.
+    /// The segments of a region are not consecutive.
     #[error("segment {segment} starts at unit {found} of its region where {expected} follows")]
     SegmentGap {
         /// Line of the table.
         segment: u64,
         /// Its position in the region.
         found: u64,
-        /// The position that follows the segment before.
+        /// The position expected after the previous segment.
         expected: u64
     } = "segment_gap" Error false;
     /// A record changes a line that no record may change.
@@ -236,19 +236,19 @@ findings! {
         /// Where it leads.
         line: u64
     } = "pointer_misplaced" Error false;
-    /// Lines that something else uses already.
+    /// Lines that another structure uses.
     #[error("inode {inode}, block {block}: its {target} at line {line:#x} is used by something else, too")]
     LinesShared {
         /// Inode that came second.
         inode: u64,
         /// First block below the pointer.
         block: u64,
-        /// What the lines are here.
+        /// Use of the lines by this inode.
         target: Target,
         /// First line.
         line: u64
     } = "lines_shared" Error false;
-    /// A record whose level or type does not belong where it stands.
+    /// A record whose level or type is wrong for its place.
     #[error("inode {inode}, block {block}: line {line:#x} holds a record of another kind than belongs there")]
     RecordKind {
         /// Inode.
@@ -278,7 +278,7 @@ findings! {
         /// Sectors.
         count: u32
     } = "extent_outside" Error false;
-    /// An extent with more sectors than the block, or than the file's end leaves it.
+    /// An extent with more sectors than the block, or than the file's size allows.
     #[error("inode {inode}, block {block}: has {count} sectors where at most {most} belong")]
     ExtentTooLong {
         /// Inode.
@@ -290,7 +290,7 @@ findings! {
         /// Sectors that it may have.
         most: u64
     } = "extent_too_long" Error false;
-    /// Sectors that another block uses already.
+    /// Sectors that another block uses.
     #[error("inode {inode}, block {block}: sectors from {sector} are used by another block, too")]
     SectorsShared {
         /// Inode that came second.
@@ -300,7 +300,7 @@ findings! {
         /// First sector of the extent.
         sector: u64
     } = "sectors_shared" Error false;
-    /// An extent with or without checksums where the file system says otherwise.
+    /// An extent whose use of checksums differs from the file system's setting.
     #[error("inode {inode}, block {block}: its sectors are unchecked where the file system has checksums, or the other way round")]
     ChecksumKindWrong {
         /// Inode.
@@ -342,17 +342,17 @@ findings! {
         /// Length in bytes.
         length: u32
     } = "log_past_end" Error false;
-    /// The space that the inode says it takes is not what it takes.
+    /// The inode's space count is wrong.
     #[error("inode {inode} says it takes {found} x 512 B where it takes {expected}")]
     SpaceWrong {
         /// Inode.
         inode: u64,
-        /// What it says, in 512 B.
+        /// The inode's count, in 512 B.
         found: u64,
-        /// What it takes, in 512 B.
+        /// The correct count, in 512 B.
         expected: u64
     } = "space_wrong" Error true;
-    /// A line of an inode's extended attributes does not verify, or what its lines say together does not.
+    /// A line of an inode's extended attributes does not verify, or the set or value as a whole does not.
     #[error("inode {inode}: line {line:#x} of its extended attributes is damaged: {damage}")]
     AttributesDamaged {
         /// Inode.
@@ -370,7 +370,7 @@ findings! {
         /// Where it leads.
         line: u64
     } = "attributes_misplaced" Error true;
-    /// Lines of attributes that something else uses already.
+    /// Lines of attributes that another structure uses.
     #[error("inode {inode}: its extended attributes at line {line:#x} are used by something else, too")]
     AttributesShared {
         /// Inode that came second.
@@ -378,14 +378,14 @@ findings! {
         /// First line.
         line: u64
     } = "attributes_shared" Error true;
-    /// An attribute that verifies and that no such inode has.
+    /// An attribute that verifies but is not allowed on this inode.
     #[error("inode {inode}: its extended attribute number {attribute} has a {field} that it cannot have")]
     AttributeInvalid {
         /// Inode.
         inode: u64,
         /// Position in the set, from 0.
         attribute: u64,
-        /// What of it: its name (twice), its namespace, its access list, or the mode that this does not say.
+        /// What is wrong: its name (twice), its namespace, its ACL, or a mode that contradicts the ACL.
         field: &'static str
     } = "attribute_invalid" Error false;
     /// A directory lacks a page below its size.
@@ -406,7 +406,7 @@ findings! {
         /// What is wrong.
         damage: Damage
     } = "entry_damaged" Error true;
-    /// The rest of a name without its start.
+    /// A continuation slot without a head slot.
     #[error("directory {directory}: slot {slot} continues a name that does not start")]
     EntryPartStray {
         /// Directory.
@@ -414,7 +414,7 @@ findings! {
         /// Slot.
         slot: u64
     } = "entry_part_stray" Error true;
-    /// A name that no file can have.
+    /// An invalid name.
     #[error("directory {directory}: slot {slot} holds a name that no file can have")]
     NameInvalid {
         /// Directory.
@@ -432,7 +432,7 @@ findings! {
         /// Inode.
         inode: u64
     } = "entry_dangling" Error true;
-    /// An entry says another type than the inode.
+    /// An entry's type differs from the inode's.
     #[error("directory {directory}: the name in slot {slot} says type {found} where inode {inode} has type {expected}")]
     EntryType {
         /// Directory.
@@ -446,7 +446,7 @@ findings! {
         /// Type of the inode.
         expected: u8
     } = "entry_type" Error true;
-    /// An entry with a hash that is not its name's.
+    /// An entry whose hash does not match its name.
     #[error("directory {directory}: the name in slot {slot} has a hash that is not its own")]
     EntryHash {
         /// Directory.
@@ -481,7 +481,7 @@ findings! {
         inode: u64,
         /// What it says.
         found: u64,
-        /// Who names it.
+        /// The directory that names it.
         expected: u64
     } = "parent_wrong" Error true;
     /// A wrong link count.
@@ -491,7 +491,7 @@ findings! {
         inode: u64,
         /// What it says.
         found: u32,
-        /// What is true.
+        /// The correct count.
         expected: u32
     } = "link_count" Error true;
     /// A removed directory that still has entries.
@@ -506,10 +506,10 @@ findings! {
         /// Inode.
         inode: u64
     } = "unreachable" Error false;
-    /// Directories that name each other and are not reached from the root.
+    /// A cycle of directories that is not reachable from the root.
     #[error("directory {inode} is part of a circle of directories that the root does not reach")]
     DirectoryCircle {
-        /// The smallest inode of the circle.
+        /// The smallest inode of the cycle.
         inode: u64
     } = "directory_circle" Error false;
     /// A map piece of a clean image that does not verify.
@@ -518,13 +518,13 @@ findings! {
         /// Piece.
         piece: u64
     } = "map_damaged" Warning true;
-    /// A map piece of a clean image for something else than the segment table says.
+    /// A map piece of a clean image whose kind contradicts the segment table.
     #[error("piece {piece} of the saved allocation maps is of another kind than its unit")]
     MapKind {
         /// Piece.
         piece: u64
     } = "map_kind" Error true;
-    /// A map piece of a clean image that is not what the tree uses.
+    /// A map piece of a clean image that differs from the space that the tree uses.
     #[error("piece {piece} of the saved allocation maps is wrong: {free_but_used} in use are marked free, {used_but_free} free are marked used")]
     MapWrong {
         /// Piece.
@@ -534,7 +534,7 @@ findings! {
         /// Lines or sectors that are free and marked used.
         used_but_free: u32
     } = "map_wrong" Error true;
-    /// Sectors of file data that do not fit their checksums.
+    /// Sectors of file data that do not match their checksums.
     #[error("inode {inode}: {sectors} sectors of data at byte {offset} do not fit their checksums")]
     DataDamaged {
         /// Inode.
@@ -544,7 +544,7 @@ findings! {
         /// Sectors in a row.
         sectors: u64
     } = "data_damaged" Error false;
-    /// A data log that does not fit its checksum.
+    /// A data log that does not match its checksum.
     #[error("inode {inode}: {length} B of data at byte {offset}, in a data log, do not fit their checksum")]
     LogDamaged {
         /// Inode.
@@ -567,7 +567,7 @@ findings! {
 }
 
 impl Finding {
-    /// The inode that the finding is about, where there is one.
+    /// The inode of the finding, if it has one.
     pub fn inode(&self) -> Option<u64> {
         match *self {
             Self::InodeDamaged { inode, .. }

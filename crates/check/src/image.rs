@@ -1,4 +1,4 @@
-//! Reading an image as the next mount would see it: the device's bytes with the replayed lines over them ([CK1]).
+//! Reads an image as the next mount would see it: the device's bytes with the replayed lines over them ([CK1]).
 
 use std::collections::BTreeMap;
 
@@ -19,12 +19,12 @@ pub(crate) struct Image<'d> {
     pub(crate) pair: PairSeed,
     pub(crate) geometry: Geometry,
     pub(crate) segments: Segments,
-    /// Lines that replay changes, by number.
+    /// Lines changed by the replay, by number.
     pub(crate) overlay: BTreeMap<u64, Line>,
 }
 
 impl<'d> Image<'d> {
-    /// An image without segments and overlay: they are read through it.
+    /// An image without segments and overlay, through which these are read.
     pub(crate) fn new(drive: &'d Drive, superblock: Superblock) -> Self {
         let pair = PairSeed::new(superblock.pair);
         let geometry = superblock.geometry;
@@ -45,8 +45,8 @@ impl<'d> Image<'d> {
         Ok(())
     }
 
-    /// Loads bytes from the start of a line on; the last line may be a part. Of data logs too: a record may name a line of theirs, and then
-    /// replay writes over them.
+    /// Loads bytes from the start of a line; the last line may be partial. Data logs go through the overlay too: a record may name a line
+    /// of a log, and then replay overwrites it.
     pub(crate) fn load_part(&self, structure: Structure, address: LineAddress, into: &mut [u8]) -> Result<(), DeviceError> {
         if self.overlay.is_empty() {
             return self.drive.load(structure, address, into);

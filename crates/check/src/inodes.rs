@@ -1,4 +1,4 @@
-//! Inodes: the sweep over their region, the fields of each, and what is remembered of those in use.
+//! Inodes: a scan of their region, checks of each inode's fields, and facts kept about inodes in use.
 
 use std::collections::BTreeMap;
 
@@ -10,14 +10,14 @@ use crate::checker::{Checker, Stage};
 use crate::finding::{Damage, Finding};
 use crate::image::{Image, line_of};
 
-/// Lines that the sweep loads at a time: 1 MiB.
+/// Lines that the scan loads at a time: 1 MiB.
 const SWEEP_LINES: u64 = 16 << 10;
 /// Inodes of one chunk of facts.
 const CHUNK: usize = 512;
 /// Longest target of a symbolic link, in bytes.
 const TARGET_MAX: u64 = 4095;
 
-/// What is known of an inode.
+/// Facts about an inode.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Facts {
     /// Type bits 12–15 of the mode; 0 where the slot is free.
@@ -26,7 +26,7 @@ pub(crate) struct Facts {
     pub(crate) damaged: bool,
     /// A directory with at least one entry.
     pub(crate) has_entries: bool,
-    /// How far the search for circles got: 0 not yet, 1 on the way, 2 done.
+    /// State of the search for cycles: 0 not visited, 1 on the current path, 2 done.
     pub(crate) mark: u8,
     pub(crate) generation: u32,
     pub(crate) nlink: u32,
@@ -34,7 +34,7 @@ pub(crate) struct Facts {
     pub(crate) links: u32,
     /// Directories named by this directory.
     pub(crate) subdirectories: u32,
-    /// The parent that the inode says it has.
+    /// The parent stored in the inode.
     pub(crate) parent: u64,
     /// The directory with the first name found; 0 none.
     pub(crate) named_in: u64,
@@ -53,14 +53,14 @@ impl Facts {
     }
 }
 
-/// Facts of all inodes in use, in chunks that exist once an inode of theirs is in use.
+/// Facts of all inodes in use, in chunks that are allocated when one of their inodes is in use.
 #[derive(Debug, Default)]
 pub(crate) struct Inodes {
     chunks: BTreeMap<u64, Box<[Facts; CHUNK]>>,
 }
 
 impl Inodes {
-    /// What is known of an inode; nothing where it is not in use.
+    /// Facts about an inode; `None` if it is not in use.
     pub(crate) fn get(&self, number: u64) -> Option<&Facts> {
         let facts = self.chunks.get(&(number / CHUNK as u64))?.get((number % CHUNK as u64) as usize)?;
         facts.in_use().then_some(facts)
@@ -87,14 +87,14 @@ impl Inodes {
     }
 }
 
-/// An inode slot that is in use: its bytes, and what they say.
+/// An inode slot in use: its bytes and the decoded inode.
 pub(crate) struct FoundInode {
     pub(crate) number: u64,
     pub(crate) address: LineAddress,
     pub(crate) decoded: Result<Inode, Damage>,
 }
 
-/// Visits every inode slot in use, in the order of numbers. `visit` also hears how many lines of how many are done.
+/// Visits every inode slot in use, in the order of numbers. `visit` also gets the progress in lines.
 pub(crate) fn sweep(image: &Image<'_>, visit: &mut dyn FnMut(u64, u64, Option<FoundInode>)) {
     let total: u64 = image.segments.inodes().iter().map(|segment| segment.high_water_lines).sum();
     let mut done = 0;
@@ -146,7 +146,7 @@ fn sweep_piece(image: &Image<'_>, number: u64, first: LineAddress, piece: &[u8],
         let (number, address) = (number + slot as u64, first.nth(slot as u64 * 2));
         let decoded = match Inode::decode(image.pair, InodeNumber::new(number), address, &hot, &cold) {
             Ok(Some(_)) if number == 0 => Err(Damage::Field { field: "number", found: 0 }),
-            // An empty line verifies anywhere, but half an inode is none.
+            // An empty line verifies anywhere, so an inode with one empty line is damaged.
             Ok(Some(_)) if cold == EMPTY_LINE => Err(Damage::Field { field: "cold line", found: 0 }),
             Ok(Some(inode)) => Ok(inode),
             Ok(None) => continue,
@@ -214,7 +214,7 @@ impl Checker<'_> {
     }
 }
 
-/// Fields with values that FORMAT.md does not allow.
+/// Findings for fields with values that FORMAT.md does not allow.
 fn odd_fields(inode: &Inode) -> Vec<(&'static str, u64)> {
     let mut odd = Vec::new();
     for (field, time) in [("atime", inode.atime), ("mtime", inode.mtime), ("ctime", inode.ctime), ("birth", inode.birth)] {

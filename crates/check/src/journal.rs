@@ -1,4 +1,4 @@
-//! The journal: which records prove themselves, and what the lines look like once they are replayed ([CK1]).
+//! The journal: which records are valid, and the lines after they are replayed ([CK1]).
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use zerocopy::FromBytes;
 use crate::finding::Finding;
 use crate::image::Image;
 
-/// Where a valid record stands.
+/// Place of a valid record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct RecordPlace {
     pub(crate) ring: u32,
@@ -20,7 +20,7 @@ pub(crate) struct RecordPlace {
     pub(crate) txid: u64,
 }
 
-/// The record at a place of a ring, if one proves itself there. Loads its header line first, so that only its own bytes are read.
+/// The valid record at a place of a ring, if any. Loads the header line first, so that only the record's own bytes are read.
 pub(crate) fn record_at(image: &Image<'_>, ring: u32, at: Tail) -> Result<Option<JournalRecord>, DeviceError> {
     let room = image.geometry.ring_bytes().saturating_sub(at.offset_bytes.into()) as usize;
     if room < LINE_BYTES {
@@ -49,7 +49,7 @@ pub(crate) fn scan_ring(image: &Image<'_>, ring: u32, visit: &mut dyn FnMut(Tail
             at = Tail { offset_bytes: 0, wrap: at.wrap.wrapping_add(1) };
             found = record_at(image, ring, at)?;
         }
-        // Rising txids end the scan of a ring full of valid records where it began.
+        // Txids must rise, which ends the scan of a ring full of valid records at its start.
         let Some(record) = found.filter(|record| record.txid > last_txid) else { return Ok(()) };
         last_txid = record.txid;
         visit(at, &record);
@@ -76,7 +76,7 @@ pub(crate) fn pending(image: &Image<'_>) -> Result<Vec<RecordPlace>, DeviceError
     Ok(places)
 }
 
-/// The lines as replay leaves them. What is wrong with the records goes to `found`; then nothing is replayed, as a mount would refuse.
+/// The lines after replay. Errors in records go to `found`; then nothing is replayed, because a mount would refuse.
 pub(crate) fn replay(image: &Image<'_>, places: &[RecordPlace], found: &mut Vec<Finding>) -> Result<BTreeMap<u64, Line>, DeviceError> {
     let mut overlay = BTreeMap::new();
     let before = found.len();

@@ -1,4 +1,4 @@
-//! The mapping of each inode: every page, extent, log, leaf and vector is where it may be and used once.
+//! Checks the mapping of each inode: every page, extent, log, leaf and vector must be in an allowed place and used once.
 
 use tandemfs_device::Structure;
 use tandemfs_format::inode::Inode;
@@ -51,7 +51,7 @@ impl Checker<'_> {
         self.verify_data();
     }
 
-    /// Checks the mapping of an inode. The space that it takes, in 512 B; `None` where not all of it could be seen.
+    /// Checks the mapping of an inode. Returns the space that it uses, in 512 B; `None` if damage hides part of it.
     fn check_mapping(&mut self, number: u64, inode: &Inode) -> Option<u64> {
         let image = self.image;
         let mut walk = Walk::new(number, inode);
@@ -121,10 +121,10 @@ impl Checker<'_> {
         BlockOf { inode, generation: of.generation, block, start, inside }
     }
 
-    /// Checks one block; whether all of it could be read, and the space that it takes in 512 B.
+    /// Checks one block. Returns whether all of it could be read, and its space in 512 B.
     fn check_block(&mut self, inode: u64, of: &Inode, block: u64, extent: Option<Extent>, leaf: Option<LeafPointer>) -> (bool, u64) {
         let at = self.block_of(inode, of, block);
-        // Room that was given out may lie behind the end; data may not.
+        // Allocated space may be behind the end of the file; data may not.
         if at.inside == 0 && !(leaf.is_none() && extent.is_some_and(|extent| extent.unwritten)) {
             self.find(Finding::BlockPastEnd { inode, block });
         }
@@ -176,7 +176,7 @@ impl Checker<'_> {
         if extent.unwritten {
             return whole;
         }
-        // Written sectors that lie behind the end wholly were room once: zeros, so that a file that grows over them reads as it should.
+        // Written sectors entirely behind the end were allocated space: they must be zeros, so that a growing file reads zeros.
         let most = at.inside.div_ceil(SECTOR_BYTES as u64);
         if at.inside > 0
             && checksums.len() as u64 > most
@@ -193,7 +193,7 @@ impl Checker<'_> {
     fn may_be(&self, extent: Extent) -> bool {
         let superblock = &self.image.superblock;
         match (superblock.checksum_kind, extent.checksum) {
-            // A vector is kept for every one that will need it, and for no other.
+            // Every extent that needs a checksum vector has one, and no other.
             (kind, checksum) if extent.unwritten => {
                 matches!(checksum, BlockChecksum::Vector(_)) == (kind == ChecksumKind::Crc32c && extent.count > 1)
             }
@@ -244,7 +244,7 @@ impl Checker<'_> {
         (whole, logs)
     }
 
-    /// Checks the logs of a block; whether all could be claimed.
+    /// Checks the logs of a block. Returns whether all could be claimed.
     fn check_logs(&mut self, at: &BlockOf, logs: &[LogEntry]) -> bool {
         let (inode, block) = (at.inode, at.block);
         let mut whole = true;
@@ -277,7 +277,7 @@ impl Checker<'_> {
         whole
     }
 
-    /// Takes lines for a structure. False where it cannot be there, or something else has them.
+    /// Claims lines for a structure. False if it cannot be there, or if another structure uses them.
     fn claim(&mut self, inode: u64, block: u64, target: Target, address: LineAddress, lines: u64) -> bool {
         let image = self.image;
         let line = address.number();

@@ -1,4 +1,4 @@
-//! The saved allocation maps of a clean image against what the tree uses.
+//! Compares the saved allocation maps of a clean image with the space that the tree uses.
 
 use tandemfs_device::Structure;
 use tandemfs_format::allocation_map::{PIECE_BYTES, PieceKind, decode};
@@ -12,7 +12,7 @@ use crate::image::line_of;
 use crate::mutant::{Mutant, on};
 
 impl Checker<'_> {
-    /// Checks every piece of a clean image. What it says is held against the tree only where the whole tree was read ([CK3]).
+    /// Checks every piece of a clean image. Compares pieces with the tree only if the whole tree was read ([CK3]).
     pub(crate) fn check_maps(&mut self) {
         let image = self.image;
         if !image.superblock.clean || on(Mutant::MapsIgnored) {
@@ -77,7 +77,7 @@ impl Checker<'_> {
     }
 }
 
-/// Bits that are used and marked free, and the other way round.
+/// Numbers of bits that are used but marked free, and free but marked used.
 fn differences(claims: &Claims, group: u64, bits: &[u8]) -> (u32, u32) {
     let truth = claims.group(group);
     let (mut free_but_used, mut used_but_free) = (0, 0);

@@ -1,5 +1,5 @@
-//! Deliberate bugs that show that the tests of this crate can fail (`docs/TESTING.md`). Without the feature `mutants` every switch is
-//! `false` at compile time; no program enables it. Selected by thread, so that tests beside each other do not meet.
+//! Deliberate bugs, which show that the tests of this crate can fail (`docs/TESTING.md`). Without the feature `mutants` every switch is
+//! `false` at compile time; no program enables it. A bug is selected for one thread, so that parallel tests do not affect each other.
 
 /// A deliberate bug.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -9,7 +9,7 @@ pub enum Mutant {
     None,
     /// The journal is not replayed before the tree is read.
     JournalIgnored,
-    /// Space that two inodes name is not noticed.
+    /// Space that two inodes share is not detected.
     SharedSpaceIgnored,
     /// Link counts are not compared with the names.
     LinkCountsIgnored,
@@ -17,7 +17,7 @@ pub enum Mutant {
     MapsIgnored,
     /// File data is not read.
     DataIgnored,
-    /// A repair leaves the clean flag, so that the next mount takes maps that it made wrong.
+    /// A repair leaves the clean flag set, so that the next mount uses maps that the repair made wrong.
     RepairKeepsClean,
     /// A repair passes the journal without writing its records home.
     RepairDropsJournal,

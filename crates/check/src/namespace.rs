@@ -1,4 +1,4 @@
-//! Names: every entry stands for an inode in use and says the truth about it; every inode in use is reached from the root.
+//! Checks names: every entry must name an inode in use and match it, and every inode in use must be reachable from the root.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
@@ -12,7 +12,7 @@ use crate::finding::{Damage, Finding};
 use crate::image::{Image, Page, line_of};
 use crate::mutant::{Mutant, on};
 
-/// A directory while its pages come by.
+/// State of a directory while its pages are checked.
 pub(crate) struct OpenDirectory {
     number: u64,
     generation: u32,
@@ -69,7 +69,7 @@ impl<'i> DentryPage<'i> {
         Dentry::decode(line, |line| self.line(line), |line| self.place(line)).map_err(Damage::from)
     }
 
-    /// Slots from `line` on that belong to the entry that starts there, as far as they can be told: up to its length, the page's end, or
+    /// Slots that belong to the entry that starts at `line`, as far as known: up to its length, the page's end, or
     /// a slot that is empty or starts another entry.
     pub(crate) fn extent(&self, line: usize) -> usize {
         let Ok(Slot::Head { name_length, .. }) = self.slot(line) else { return 1 };
@@ -79,7 +79,7 @@ impl<'i> DentryPage<'i> {
 }
 
 impl Checker<'_> {
-    /// Checks the entries of one page. False where some of them could not be read.
+    /// Checks the entries of one page. Returns false if some of them could not be read.
     pub(crate) fn check_directory_page(&mut self, directory: &mut OpenDirectory, block: u64, address: LineAddress) -> bool {
         let number = directory.number;
         if block >= directory.pages_expected {
@@ -165,7 +165,7 @@ impl Checker<'_> {
         }
     }
 
-    /// What shows only once all pages of a directory were seen. False where one is missing.
+    /// Checks that need all pages of a directory. Returns false if a page is missing.
     pub(crate) fn close_directory(&mut self, mut directory: OpenDirectory, inode: &Inode) -> bool {
         let number = directory.number;
         if directory.next_page < directory.pages_expected && !directory.page_missing {
@@ -191,7 +191,7 @@ impl Checker<'_> {
         page.entry(line).ok()?.map(|entry| entry.name)
     }
 
-    /// Link counts, parents, and what the root does not reach. Only where every name could be read ([CK3]).
+    /// Checks link counts, parents and reachability from the root. Only if every name could be read ([CK3]).
     pub(crate) fn check_names(&mut self) {
         let total = self.counts.inodes;
         self.progress(Stage::Names, 0, total);
@@ -229,7 +229,7 @@ impl Checker<'_> {
         self.progress(Stage::Names, total, total);
     }
 
-    /// Directories whose chain of names leads back to themselves.
+    /// Finds cycles of directories.
     fn find_circles(&mut self) {
         let directories: Vec<u64> = self.inodes.iter().filter(|(_, facts)| facts.is_directory()).map(|(number, _)| number).collect();
         let mut path = Vec::new();

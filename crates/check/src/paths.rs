@@ -1,4 +1,4 @@
-//! The path of an inode, for people: found by going up from name to name.
+//! The path of an inode, for messages: found by following parents up to the root.
 
 use tandemfs_format::LineAddress;
 
@@ -6,10 +6,10 @@ use crate::image::Image;
 use crate::inodes::Inodes;
 use crate::namespace::DentryPage;
 
-/// Most directories that a path is followed through.
+/// Maximum number of directories in a path.
 const DEPTH_MAX: usize = 256;
 
-/// A path of an inode from the root, with characters that a terminal would act on escaped. `None` where the root does not reach it.
+/// A path of an inode from the root, with control characters escaped. `None` if it is not reachable from the root.
 pub(crate) fn path_of(image: &Image<'_>, inodes: &Inodes, number: u64) -> Option<String> {
     let mut names = Vec::new();
     let mut at = number;

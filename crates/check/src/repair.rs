@@ -1,10 +1,10 @@
-//! Repairs that need no guess, in an order that a cut never makes worse ([CK4]):
+//! Repairs that need no guess, in an order in which an interruption never makes the image worse ([CK4]):
 //!
-//! [RP1] A superblock copy is written only from the one that counts, before anything else writes either.
-//! [RP2] The clean flag goes first, so that the next mount recovers and builds the maps anew.
-//! [RP3] The journal is replayed home as a mount would: lines, fence, superblock with the next generation and watermark.
-//! [RP4] Every further change is a journal record: persisted, written home, passed by the watermark, one after the other. What belongs
-//!       together (the slots of one name, all of an inode) is in one record.
+//! [RP1] A superblock copy is rewritten only from the valid newer one, before anything else changes either.
+//! [RP2] The clean flag is cleared next, so that the next mount recovers and rebuilds the maps.
+//! [RP3] The journal is replayed home as a mount would do it: lines, fence, superblock with the next generation and watermark.
+//! [RP4] Every further change is a journal record: persisted, written home, passed by the watermark, one after the other. Changes that
+//!       belong together (the slots of one name, all of an inode) are in one record.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -33,7 +33,7 @@ pub(crate) const ROUNDS_MAX: u32 = 8;
 /// Lines that change together.
 type Group = BTreeMap<u64, Line>;
 
-/// Repairs what an inspection found. False where nothing was left that could be.
+/// Repairs the findings of an inspection. Returns false if nothing could be repaired.
 pub(crate) fn apply(inspection: &Inspection<'_>, progress: &mut dyn FnMut(Progress)) -> Result<bool, CheckError> {
     let image = &inspection.image;
     let mut mended = false;
@@ -48,7 +48,7 @@ pub(crate) fn apply(inspection: &Inspection<'_>, progress: &mut dyn FnMut(Progre
         write_identity(image.drive, &image.superblock)?;
         mended = true;
     }
-    // What the tree is cannot be told, and what is missing from it may only be out of sight.
+    // The tree is not completely known, so something that seems missing may only be hidden by damage.
     let table_or_journal = |finding: &Finding| {
         matches!(
             finding,
@@ -133,7 +133,7 @@ impl Writer<'_> {
         Ok(())
     }
 
-    /// Replays the journal home. The next generation is the commit point: until it is durable, another recovery does the same again.
+    /// Replays the journal home. The next generation is the commit point: until it is durable, a later recovery repeats the replay.
     fn recover(&mut self, inspection: &Inspection<'_>) -> Result<(), CheckError> {
         if !on(Mutant::RepairDropsJournal) {
             self.write_home(inspection.image.overlay.iter())?;
@@ -167,7 +167,7 @@ impl Writer<'_> {
     }
 }
 
-/// Of two repairs of one line the second waits for the next round, which sees the first one done.
+/// If two repairs change one line, the second waits for the next round, which sees the result of the first.
 fn disjoint(groups: impl Iterator<Item = Group>) -> Vec<Group> {
     let mut taken = BTreeSet::new();
     let mut kept = Vec::new();
@@ -192,7 +192,7 @@ fn records(groups: Vec<Group>) -> Vec<Group> {
     records
 }
 
-/// The lines that mend a finding; `None` where none do.
+/// The lines that repair a finding; `None` if it cannot be repaired.
 fn group_of(image: &Image<'_>, finding: &Finding) -> Option<Group> {
     match *finding {
         Finding::LinkCount { inode, expected, .. } => {
@@ -201,7 +201,7 @@ fn group_of(image: &Image<'_>, finding: &Finding) -> Option<Group> {
         }
         Finding::SpaceWrong { inode, expected, .. } => change_hot(image, inode, |hot| hot.sectors = expected.into()),
         Finding::ParentWrong { inode, expected, .. } => change_cold(image, inode, |cold| cold.parent = U48::new(expected & U48::MAX)),
-        // What is left of a set cannot be told from what is lost. Its space in pages of its own is wrong then, and mended after it.
+        // The remains of a damaged set are unusable, so it is removed. The inode's space count is then wrong and repaired in a later round.
         Finding::AttributesDamaged { inode, .. } | Finding::AttributesMisplaced { inode, .. } | Finding::AttributesShared { inode, .. } => {
             change_cold(image, inode, |cold| (cold.attributes, cold.attributes_class) = (U40::default(), 0))
         }
@@ -248,7 +248,7 @@ fn clear_entry(image: &Image<'_>, directory: u64, slot: u64) -> Option<Group> {
     Some((line..line + page.extent(line)).map(|line| (address.nth(line as u64).number(), EMPTY_LINE)).collect())
 }
 
-/// A damaged name goes only where its page proves that the rest of the directory is what it should be: were the directory's inode wrong,
+/// A damaged name is removed only if its page proves that the rest of the directory is valid: if the directory's inode were wrong,
 /// all of its names would look damaged.
 fn clear_damaged(image: &Image<'_>, directory: u64, slot: u64) -> Option<Group> {
     let (page, _) = entry_page(image, directory, slot)?;

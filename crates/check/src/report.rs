@@ -1,4 +1,4 @@
-//! What check tells its caller; serialises to the JSON of `tandemfs check --json`.
+//! The result of a check; serialises to the JSON of `tandemfs check --json`.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use uuid::Uuid;
 
 use crate::finding::{Finding, Severity};
 
-/// What was counted on the way.
+/// Counters of the check.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct Counts {
     /// Inodes in use that verify.
@@ -22,7 +22,7 @@ pub struct Counts {
     pub special: u64,
     /// Directory entries.
     pub names: u64,
-    /// Blocks of files that are no holes.
+    /// Blocks of files, without holes.
     pub blocks: u64,
     /// Sectors of extents.
     pub sectors: u64,
@@ -38,7 +38,7 @@ pub struct Counts {
     pub journal_records: u64,
 }
 
-/// A finding with what a reader wants to know beside it.
+/// A finding with its severity, path and sentence.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Located {
     /// The finding.
@@ -46,7 +46,7 @@ pub struct Located {
     pub finding: Finding,
     /// How bad it is.
     pub severity: Severity,
-    /// Whether repair mends it without guessing.
+    /// Whether repair can repair it.
     pub repairable: bool,
     /// Path of its inode, where one is known.
     pub path: Option<String>,
@@ -81,20 +81,20 @@ pub struct Report {
     pub label: String,
     /// Whether the file system had been unmounted cleanly.
     pub clean: bool,
-    /// One copy of the superblock is torn or older, as a power cut leaves it: the next mount writes it anew.
+    /// One copy of the superblock is torn or older, as a power cut leaves it: the next mount rewrites it.
     pub superblock_copy_behind: bool,
     /// What was counted.
     pub counts: Counts,
     /// What was repaired.
     pub repaired: Vec<Located>,
-    /// What is wrong now.
+    /// The remaining findings.
     pub findings: Vec<Located>,
     /// Findings beyond the largest number asked for, counted only.
     pub findings_left_out: u64,
 }
 
 impl Report {
-    /// Whether nothing is wrong now.
+    /// Whether no findings remain.
     pub fn is_consistent(&self) -> bool {
         self.findings.is_empty() && self.findings_left_out == 0
     }

@@ -1,4 +1,4 @@
-//! The segment table: who has which unit. Every pointer into the memory zone is held against it before it is followed ([CK2]).
+//! The segment table: the owner of each unit. Every pointer into the memory zone is compared with it before it is followed ([CK2]).
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use tandemfs_format::{LineAddress, PAGE_LINES, UNIT_LINES};
 use crate::finding::{Damage, Finding};
 use crate::image::{Image, line_of};
 
-/// The segments of an image. Of two that name one unit, the first counts.
+/// The segments of an image. If two name one unit, the first is used.
 #[derive(Debug, Default)]
 pub(crate) struct Segments {
     /// By first unit: line of the table, segment.
@@ -20,7 +20,7 @@ pub(crate) struct Segments {
 }
 
 impl Segments {
-    /// Reads the table; what is wrong with it goes to `found`.
+    /// Reads the table; its errors go to `found`.
     pub(crate) fn read(image: &Image<'_>, found: &mut Vec<Finding>) -> Self {
         let mut decoded = Vec::new();
         for first in (0..SEGMENT_TABLE_LINES).step_by(PAGE_LINES as usize) {
@@ -103,7 +103,7 @@ impl Segments {
     }
 }
 
-/// The segments of one region follow each other from 0 on.
+/// Checks that the segments of one region are consecutive from 0.
 fn check_positions(decoded: &[(u64, Segment)], region: Region, found: &mut Vec<Finding>) {
     let mut own: Vec<&(u64, Segment)> = decoded.iter().filter(|(_, segment)| segment.region == region).collect();
     own.sort_by_key(|(_, segment)| segment.region_unit);

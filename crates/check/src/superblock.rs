@@ -1,4 +1,4 @@
-//! The superblocks and the identity: what makes the rest readable at all.
+//! Superblocks and identity, without which nothing else can be read.
 
 use tandemfs_device::{BlockRequest, Drive, Structure};
 use tandemfs_format::geometry::SUPERBLOCK_OFFSETS;
@@ -12,9 +12,9 @@ use crate::finding::Finding;
 /// Longest label, in bytes.
 const LABEL_BYTES_MAX: usize = 64;
 
-/// What the two fixed places say.
+/// Contents of the two superblock copies and the identity.
 pub(crate) struct Heads {
-    /// The superblock that counts.
+    /// The valid newer superblock.
     pub(crate) superblock: Superblock,
     /// Its bytes as they stand.
     pub(crate) bytes: [u8; size_of::<SuperblockBytes>()],
@@ -24,7 +24,7 @@ pub(crate) struct Heads {
     pub(crate) copy_is_behind: bool,
     /// Whether a damaged identity still shows the magic number or the pair.
     pub(crate) identity_resembles: bool,
-    /// What was found on the way.
+    /// Findings.
     pub(crate) findings: Vec<Finding>,
 }
 
@@ -36,7 +36,7 @@ pub(crate) fn copy_address(copy: usize) -> LineAddress {
 /// Reads and compares both copies and the identity.
 ///
 /// # Errors
-/// Nothing that this build reads, a zone smaller than the superblock says, or halves of two pairs.
+/// No superblock that this build can read, a zone smaller than the superblock says, or halves of two pairs.
 pub(crate) fn read(drive: &Drive) -> Result<Heads, CheckError> {
     let device = &drive.description().name;
     let mut copies = [[0; size_of::<SuperblockBytes>()]; 2];
@@ -63,7 +63,7 @@ pub(crate) fn read(drive: &Drive) -> Result<Heads, CheckError> {
     };
     check_sizes(drive, &superblock)?;
     let counting = usize::from(decoded[0].as_ref().ok() != Some(&superblock));
-    // A label of bytes that are no text grows when it is read as text; it must still fit when it is written again.
+    // Invalid UTF-8 in a label grows when it is decoded lossily; the result must still fit when it is written again.
     while superblock.label.len() > LABEL_BYTES_MAX {
         superblock.label.pop();
     }
@@ -75,8 +75,8 @@ pub(crate) fn read(drive: &Drive) -> Result<Heads, CheckError> {
         identity_resembles: false,
         findings: Vec::new(),
     };
-    // The copies are written one after the other: where there was no clean unmount, one that is torn or older is what a power cut leaves,
-    // and the next mount writes it first.
+    // The copies are written one after the other: without a clean unmount, a power cut may have left one torn or older,
+    // and the next mount rewrites it first.
     let is_cut = !heads.superblock.clean;
     for (copy, decoded) in decoded.iter().enumerate() {
         if decoded.is_err() {

@@ -1,4 +1,4 @@
-//! Walking a mapping tree without recursion: the caller decides which pages to enter, so that it can claim them first ([CK2]).
+//! Walks a mapping tree without recursion. The caller decides which pages to enter, so that it can claim them first ([CK2]).
 
 use tandemfs_device::{DeviceError, Structure};
 use tandemfs_format::inode::Inode;
@@ -9,16 +9,16 @@ use tandemfs_format::{EMPTY_LINE, LineAddress, PAGE_LINES};
 use crate::finding::Damage;
 use crate::image::{Image, Page, line_of};
 
-/// What a walk comes to.
+/// A step of a walk.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Step {
     /// A pointer to a page one level down. [`Walk::enter`] goes there.
     Pointer { block: u64, page: LineAddress, height: u32 },
-    /// A block that is no hole.
+    /// A block that is not a hole.
     Block { block: u64, line: LineAddress, record: Record },
     /// A record that belongs on another level.
     Misfit { block: u64, line: LineAddress },
-    /// A line or record that does not verify. What it held is passed over.
+    /// A line or record that does not verify. The walk skips its contents.
     Damaged { line: LineAddress, damage: Damage },
 }
 
@@ -53,7 +53,7 @@ impl Walk {
         Ok(())
     }
 
-    /// The next thing that is no hole.
+    /// The next step; holes are skipped.
     pub(crate) fn next(&mut self, image: &Image<'_>) -> Option<Step> {
         if let Some(root) = self.root.take() {
             match root.decode(IN_INODE) {

@@ -1,4 +1,4 @@
-//! Dump shows structures as they are, from the bytes alone.
+//! Dump shows structures from the bytes alone.
 
 mod support;
 

@@ -1,4 +1,4 @@
-//! One planted damage for each finding: check reports it, and nothing else.
+//! Plants one damage for each finding: check reports that finding and nothing else.
 
 mod support;
 

@@ -1,4 +1,4 @@
-//! Images that the engine made are consistent in the eyes of check, which shares no line with it.
+//! Check, which shares no engine code, finds images that the engine made consistent.
 
 mod support;
 

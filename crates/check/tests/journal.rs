@@ -1,4 +1,4 @@
-//! Check sees an image as the next mount would: the journal replayed, in memory only.
+//! Check sees an image as the next mount would: with the journal replayed, in host memory only.
 
 mod support;
 

@@ -1,4 +1,4 @@
-//! Repair mends what needs no guess, leaves the rest alone, and a cut anywhere never makes it worse.
+//! Repair fixes what needs no guess and leaves the rest alone; an interruption anywhere never makes the image worse.
 
 mod support;
 

@@ -1,7 +1,7 @@
-//! Whatever the bytes: check, repair and dump return, and a second check agrees with what repair said.
+//! For arbitrary bytes check, repair and dump return, and a second check agrees with the result of the repair.
 //!
-//! Damage is drawn from a seed that a failure prints: flipped bits, lines swapped or filled with anything, and lines of random fields
-//! under checksums that fit, since those lead furthest.
+//! A failure prints the seed of its damage: flipped bits, lines swapped or overwritten, and lines of random fields with valid checksums,
+//! which reach the most code.
 
 mod support;
 

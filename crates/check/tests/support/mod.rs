@@ -1,4 +1,4 @@
-//! A small image built by hand from the format crate alone, ways to damage it, and a device in memory that can refuse and fail.
+//! A small image built from the format crate alone, functions that damage it, and a device in memory that can refuse and fail.
 #![allow(dead_code, reason = "each test binary uses its part")]
 
 use std::collections::BTreeSet;
