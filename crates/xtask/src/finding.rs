@@ -1,4 +1,4 @@
-//! Something that a check found.
+//! A result of a check.
 
 use std::fmt;
 

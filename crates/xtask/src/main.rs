@@ -1,6 +1,7 @@
-//! What a compiler does not check of this repository: `cargo run -p xtask -- lint`, part of `make lint`.
+//! Checks of this repository that the compiler does not make: `cargo run -p xtask -- lint`, part of `make lint`.
 //!
-//! A check takes the files as texts ([`tree::Tree`]) and returns findings. A new check is a module with such a function and a line in [`CHECKS`].
+//! A check gets the files as texts ([`tree::Tree`]) and returns findings. To add a check, write a module with such a function and add a
+//! line to [`CHECKS`].
 
 mod finding;
 mod paths;

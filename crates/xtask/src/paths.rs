@@ -1,17 +1,17 @@
-//! Paths that documents name: files and folders of the repository that are not there.
+//! Checks that paths named in documents exist in the repository.
 //!
-//! A path is what stands in backticks or is linked to, and ends as a source, document, script or manifest does or begins with a folder of the
-//! repository. A link is relative to its document. What begins with a folder of the root stands for itself; any other path may leave out
-//! folders in front (`journal/tx.rs`).
+//! A path is a word in backticks or a link target that has the extension of a source, document, script or manifest, or begins with a folder
+//! of the repository. A link is relative to its document. A path that begins with a folder of the root is complete; any other path may
+//! leave out leading folders (`journal/tx.rs`).
 
 use crate::finding::Finding;
 use crate::tree::{File, Tree};
 
 const ENDS: [&str; 4] = [".rs", ".md", ".sh", ".toml"];
 const FOLDERS: [&str; 5] = ["crates/", "docs/", "scripts/", "fuzz/", "tests/"];
-/// What commands leave behind: `make fuzz`, and measurements in their folder of results.
+/// Files that commands create: `make fuzz`, and measurements in their folder of results.
 const MADE: [&str; 4] = ["fuzz/artifacts", "fuzz/corpus", "report.md", "NAME.md"];
-/// Tells of files as they were.
+/// May name files that no longer exist.
 const HISTORY: &str = "CHANGELOG.md";
 
 /// Checks every document.
@@ -33,7 +33,7 @@ fn of_document(tree: &Tree, file: &File) -> Vec<Finding> {
     findings
 }
 
-/// Targets of links to files, without what stands for a place in them.
+/// Targets of links to files, without the fragment.
 fn links(line: &str) -> impl Iterator<Item = &str> {
     let targets = line.split("](").skip(1).filter_map(|after| after.split_once(')')).map(|(target, _)| target);
     targets

@@ -1,4 +1,4 @@
-//! What people read in a Rust source: its comments and string literals.
+//! The parts of a Rust source that people read: its comments and string literals.
 
 /// Each line of a source with everything but comments and string literals replaced by spaces.
 pub(crate) fn comments_and_strings(source: &str) -> Vec<String> {
@@ -15,7 +15,7 @@ struct Lexer<'s> {
 }
 
 impl Lexer<'_> {
-    /// Takes one comment, one literal or one character of code. False at the end.
+    /// Consumes one comment, one literal or one character of code. False at the end.
     fn step(&mut self) -> bool {
         let Some(next) = self.rest.chars().next() else { return false };
         if self.rest.starts_with("//") {
@@ -84,7 +84,7 @@ fn string_bytes(text: &str) -> usize {
     (at + 1).min(bytes.len())
 }
 
-/// A character literal; of a lifetime the apostrophe alone.
+/// Consumes a character literal, or only the apostrophe of a lifetime.
 fn character_bytes(text: &str) -> usize {
     let mut characters = text.char_indices().skip(1);
     match (characters.next(), characters.next()) {

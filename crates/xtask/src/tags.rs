@@ -1,9 +1,9 @@
-//! Tags of rules: `[J1]` at the head of a module, `R8` in `docs/RULES.md`. Each is defined once in the whole tree, and whatever is cited is
-//! defined.
+//! Checks the tags of rules: `[J1]` at the head of a module, `R8` in `docs/RULES.md`. Each tag is defined once in the whole tree, and every
+//! cited tag is defined.
 //!
-//! A definition is a line of a module's head that begins with the tag: `//! [J1] A record …`, or `//! * J1: A record …` where rustdoc would take
-//! the brackets for a link. A rule is a heading of `docs/RULES.md`: `### R8 Data, flush, record`. Cited is what stands in brackets in a
-//! comment, a string or a document, what stands in the first column of a table of rules, and every word like `R8`.
+//! A definition is a line of a module's head that begins with the tag: `//! [J1] A record …`, or `//! * J1: A record …` where rustdoc would
+//! take the brackets for a link. A rule is a heading of `docs/RULES.md`: `### R8 Data, flush, record`. Citations are: tags in brackets in a
+//! comment, a string or a document; tags in the first column of a table of rules; and every word like `R8`.
 
 use std::collections::BTreeMap;
 
@@ -12,10 +12,10 @@ use crate::rust_text::comments_and_strings;
 use crate::tree::{File, Tree};
 
 const RULES: &str = "docs/RULES.md";
-/// This crate's tests are full of wrong tags.
+/// Not checked: the tests of this crate contain wrong tags on purpose.
 const SELF: &str = "crates/xtask/";
 
-/// A file, and of each line what people read.
+/// A file, and the checked text of each of its lines.
 struct Source<'t> {
     file: &'t File,
     lines: Vec<String>,

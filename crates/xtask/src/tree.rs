@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Folders that hold what was built, or history.
+/// Folders of build output and history.
 const NOT_LISTED: [&str; 2] = ["target", ".git"];
 
 /// A file that checks read.
