@@ -1,5 +1,5 @@
-//! Random workloads on the file system and on the model, compared after every operation. A failure is shrunk to the
-//! operations that it needs.
+//! Random workloads on the file system and on the model, compared after every operation. A failure is shrunk to the operations that it
+//! needs.
 
 use tandemfs_device::PersistenceDomain;
 use tandemfs_format::superblock::ChecksumKind;
@@ -11,7 +11,7 @@ use crate::model::Model;
 use crate::operation::{LONG, Mix, Operation};
 use crate::random::Random;
 
-/// What a run did.
+/// Statistics of a run.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Compared {
     /// Operations.
@@ -46,7 +46,7 @@ fn run(setting: &Setting, operations: &[Operation], seed: u64) -> Result<Harness
     Ok(harness)
 }
 
-/// The same, where a panic is a failure too.
+/// The same; a panic is a failure too.
 fn fails(setting: &Setting, operations: &[Operation], seed: u64) -> Option<String> {
     match std::panic::catch_unwind(|| run(setting, operations, seed).map(|harness| harness.refused_for_space)) {
         Ok(Ok(_)) => None,
@@ -55,7 +55,7 @@ fn fails(setting: &Setting, operations: &[Operation], seed: u64) -> Option<Strin
     }
 }
 
-/// Leaves out whatever is not needed to fail: the list to put into a regression test.
+/// Removes operations that the failure does not need: the list for a regression test.
 fn shrink(setting: &Setting, mut operations: Vec<Operation>, seed: u64) -> Vec<Operation> {
     let mut size = operations.len().div_ceil(2);
     loop {
@@ -97,7 +97,7 @@ fn draw_setting(random: &mut Random) -> Setting {
 /// One random workload, drawn from a seed.
 ///
 /// # Errors
-/// The disagreement, with the seed, the setting and the fewest operations that show it.
+/// The difference, with the seed, the setting and the shortest list of operations found that shows it.
 pub fn compare_with_model(seed: u64) -> Result<Compared, String> {
     stay_on_one_cpu()?;
     let mut random = Random::new(seed);

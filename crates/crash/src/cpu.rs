@@ -1,12 +1,13 @@
-//! A thread's CPU chooses its journal ring and its pools of space, so a run repeats only where its thread stays on one.
+//! Pins threads: a thread's CPU selects its journal ring and its pools of space, so a run is repeatable only if its thread stays on one
+//! CPU.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-/// The calling thread keeps its CPU from now on. Threads are spread over the CPUs in the order in which they ask.
+/// Pins the calling thread to a CPU. Threads are spread over the CPUs in the order of their calls.
 ///
 /// # Errors
-/// What the system says.
+/// The error of the system call.
 pub fn stay_on_one_cpu() -> Result<(), String> {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     thread_local!(static IS_PINNED: Cell<bool> = const { Cell::new(false) });

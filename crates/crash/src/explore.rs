@@ -1,8 +1,8 @@
-//! Exploration: a workload is recorded, cut in every way that the fault model allows, and every state that is left is mounted, compared,
-//! worked on and checked.
+//! Exploration: a workload is recorded and cut in every way that the fault model allows. Every resulting state is mounted, compared, used
+//! and checked.
 //!
-//! The oracle: a cut between two operations leaves everything that was answered; a cut inside one leaves the tree before it or after it
-//! (or after a piece of a long write); a cut during recovery changes nothing of that. After recovery the file system works, and
+//! The oracle: a cut between two operations leaves everything that was acknowledged. A cut inside an operation leaves the tree before it or
+//! after it (or after a piece of a long write). A cut during recovery changes nothing of that. After recovery the file system works, and
 //! `tandemfs_check`, which shares no code with the engine, finds nothing.
 
 use std::collections::HashMap;
@@ -20,7 +20,7 @@ use crate::soundness::{Fresh, check_device, compare_space, reads_only, works};
 use crate::states::{CrashState, Cut, each_state};
 use crate::tree::Tree;
 
-/// How thorough.
+/// Limits of an exploration.
 #[derive(Debug, Clone, Copy)]
 pub struct Effort {
     /// States of each cut.
@@ -38,7 +38,7 @@ pub struct Effort {
 }
 
 impl Effort {
-    /// What fits into `make test`.
+    /// The limits of `make test`.
     pub const QUICK: Self =
         Self { states: 6, recovery_one_in: 150, recovery_depth: 2, recovery_states: 2, work_one_in: 6, empty_one_in: 20 };
     /// All states of a call up to 2^12.
@@ -52,7 +52,7 @@ const RECOVERY_STATES_MAX: u64 = 40;
 /// Bytes of files above which a tree counts as large.
 const LARGE_TREE_BYTES: u64 = 4 << 20;
 
-/// What was tried.
+/// Statistics of explorations.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Tried {
     /// Workloads.
@@ -72,7 +72,7 @@ pub struct Tried {
 }
 
 impl Tried {
-    /// Adds what was tried elsewhere.
+    /// Adds the statistics of another exploration.
     pub fn add(&mut self, other: &Self) {
         self.sequences += other.sequences;
         self.cuts += other.cuts;
@@ -94,7 +94,7 @@ pub struct Explorer {
     fresh: Fresh,
     effort: Effort,
     random: Random,
-    /// What was tried so far.
+    /// Statistics so far.
     pub tried: Tried,
 }
 
@@ -121,7 +121,7 @@ impl Explorer {
     /// Does the operations on the prepared file system and explores every cut in those from `first` on.
     ///
     /// # Errors
-    /// What went wrong, with the cut, in sentences.
+    /// A description of the failure and the cut.
     pub fn explore(&mut self, operations: &[Operation], first: usize) -> Result<(), String> {
         let first = first + self.prefix.len();
         let operations = &[&self.prefix, operations].concat()[..];
@@ -148,7 +148,7 @@ impl Explorer {
         drop(harness);
         self.tried.sequences += 1;
 
-        // States are many, trees are few: each is kept once.
+        // Many states share few trees, so each tree is kept once.
         let mut trees: Vec<Tree> = Vec::new();
         let mut known: HashMap<u64, usize> = HashMap::new();
         let mut failure = None;
@@ -198,7 +198,7 @@ impl Explorer {
     pub fn explore_random(&mut self, count: usize, count_last: usize) -> Result<(), String> {
         let mix = Mix::draw(&mut self.random, self.setting.block_zone_bytes);
         let operations: Vec<Operation> = (0..count).map(|_| mix.next(&mut self.random)).collect();
-        // Operations of many parts are not one transaction: their parts stand for themselves.
+        // Operations with many parts are several transactions, so each part is an operation of its own.
         let parts: Vec<Operation> = operations.iter().flat_map(Operation::parts).filter(|part| *part != Operation::Crash).collect();
         let first = parts.len().saturating_sub(count_last);
         self.explore(&parts, first)
@@ -217,7 +217,7 @@ impl Explorer {
         )
     }
 
-    /// Mounts a state, says what is there, and tries what the effort asks for.
+    /// Mounts a state, returns its tree, and makes the checks that the limits ask for.
     fn recover(&mut self, state: CrashState) -> Result<Tree, String> {
         self.tried.mounted += 1;
         let device = state.device;
@@ -261,7 +261,7 @@ impl Explorer {
         Ok(tree)
     }
 
-    /// Cuts a recovery anywhere: the next one must come to the same tree.
+    /// Cuts a recovery at any point: the next recovery must produce the same tree.
     fn cut_recovery(&mut self, start: &MemoryDevice, events: &[crate::Event], expected: &Tree, depth: u32) -> Result<(), String> {
         let mut failure = None;
         let mut random = self.random.clone();

@@ -1,8 +1,8 @@
-//! A device that fails: on the n-th access of a kind, or wherever an access touches a bad place.
+//! A device that fails: on the n-th access of a kind, or on every access to a bad place.
 //!
-//! The fault model: a failed load, store or read changes nothing on the device; a failed write leaves its sectors as they were; a failed
-//! FLUSH makes nothing durable that was not, and a failed COMMIT commits nothing. A lasting fault fails every access of the kind from the
-//! n-th on. A bad place fails for good, unless it is one that a write heals. Flushes of lines and fences cannot fail on a CPU.
+//! The fault model: a failed load, store or read changes nothing on the device. A failed write leaves its sectors as they were. A failed
+//! FLUSH makes nothing durable, and a failed COMMIT commits nothing. A permanent fault fails every access of the kind from the n-th on. A
+//! bad place fails permanently, or until a write to it if writes heal it. Flushes of lines and fences cannot fail on a CPU.
 
 use std::io;
 use std::ops::Range;
@@ -37,7 +37,7 @@ pub enum Access {
 impl Access {
     /// All of them; the last two are of drives with firmware.
     pub const ALL: [Self; 7] = [Self::Load, Self::Store, Self::Read, Self::Write, Self::Flush, Self::StoreTagged, Self::Commit];
-    /// Those that every device has.
+    /// Accesses that every device has.
     pub const PLAIN: [Self; 5] = [Self::Load, Self::Store, Self::Read, Self::Write, Self::Flush];
 }
 
@@ -62,14 +62,14 @@ impl Place {
     }
 }
 
-/// What fails.
+/// The planned fault.
 #[derive(Debug)]
 enum Plan {
     /// Nothing: the device only counts.
     Nothing,
     /// One access of a kind after so many that succeed; all later ones if it is lasting.
     Nth { access: Access, succeed: u64, lasting: bool },
-    /// Everything that touches the place. Healed by a write of it where that is possible.
+    /// Every access to the place fails. Writing it heals it if that is allowed.
     Place { place: Place, heals: bool, healed: AtomicBool },
 }
 
@@ -199,7 +199,7 @@ impl Layer for FaultDevice {
 
     fn load(&self, offset: u64, into: &mut [u8]) -> Result<(), DeviceError> {
         if self.fails(Access::Load, Some(Place::Memory(offset..offset + into.len() as u64))) {
-            // What a failed load leaves in the buffer has no meaning, so nobody may rely on it.
+            // A failed load leaves the buffer unspecified, so fill it with a pattern.
             into.copy_from_slice(&crate::random::fill(Random::new(offset).next(), into.len()));
             return Err(self.poisoned(offset));
         }

@@ -1,4 +1,4 @@
-//! A file system beside the model: every operation goes to both, and both must say the same.
+//! A file system and its model: every operation is applied to both, and both must return the same.
 
 use std::sync::Arc;
 
@@ -90,7 +90,7 @@ impl Setting {
     /// A formatted device.
     ///
     /// # Panics
-    /// Where it cannot be formatted: the setting is wrong.
+    /// If it cannot be formatted: the setting is wrong.
     pub fn format(&self) -> MemoryDevice {
         let device = MemoryDevice::new(self.memory_bytes, self.block_zone_bytes, self.domain).given_firmware(self.has_firmware);
         if let Err(error) = make_file_system(&Drive::new(Arc::new(device.clone())), &self.format) {
@@ -119,17 +119,17 @@ impl Setting {
     }
 }
 
-/// Both, and the device below.
+/// A file system, its model, and the device below.
 pub struct Harness {
     /// The device.
     pub device: MemoryDevice,
     /// The file system; always there between operations.
     pub fs: FileSystem,
-    /// What it should hold.
+    /// The model.
     pub model: Model,
-    /// How often the file system was full.
+    /// Number of operations that found a full zone.
     pub refused_for_space: u64,
-    /// How many of those were overwrites of at most two blocks, which RULES R14 wants to succeed.
+    /// Number of those that were overwrites of at most two blocks, which must succeed by RULES R14.
     pub overwrites_refused: u64,
     mount: MountOptions,
     write_back_cache: bool,
@@ -154,7 +154,7 @@ pub fn mount_device(device: Arc<dyn Device>, options: &MountOptions) -> Result<F
 }
 
 impl Harness {
-    /// Mounts a device that holds what the model says.
+    /// Mounts a device whose contents equal the model.
     ///
     /// # Errors
     /// A sentence.
@@ -190,7 +190,7 @@ impl Harness {
         self.fs = fs;
     }
 
-    /// Follows what is durable from now on, so that [`Operation::Crash`] loses what is not. The seed decides what is lost.
+    /// Tracks durable state from now on, so that [`Operation::Crash`] can lose undurable state. The seed decides which.
     pub fn follow(&mut self, seed: u64) {
         self.device.start_recording();
         self.tracker = Some((Tracker::new(&self.device), Random::new(seed)));
@@ -214,7 +214,7 @@ impl Harness {
         self.fs.create(parent, name, &NewInode { mode, uid: 1, gid: 2, rdev: 0, target }).map(drop)
     }
 
-    /// A write as the mode brings it. The bytes written are returned.
+    /// A write as it arrives in the mode. Returns the number of bytes written.
     fn write(&self, inode: InodeNumber, offset: u64, data: &[u8]) -> Result<u64, Error> {
         if !self.write_back_cache || data.is_empty() {
             return self.fs.write(inode, offset, data, WriteOptions::default()).map(|done| done as u64);
@@ -356,7 +356,7 @@ impl Harness {
     /// Does an operation on both. An error of this function is a disagreement, in a sentence.
     ///
     /// # Errors
-    /// What the two disagree about.
+    /// The difference between the two.
     pub fn apply(&mut self, operation: &Operation) -> Result<(), String> {
         let fail = |what: String| Err(format!("{operation:?}: {what}"));
         match operation {
@@ -447,7 +447,7 @@ impl Harness {
             if !self.fs.recovery().clean {
                 return Err("the maps of a clean unmount were not taken".into());
             }
-            // Unmounting may remove orphans and free what waited, never take anything.
+            // Unmounting may remove orphans and free pending space, but never allocates.
             let (now, before) = (self.fs.space(), before.0);
             if now.block.free_bytes < before.block.free_bytes || now.memory.data_log_bytes > before.memory.data_log_bytes {
                 return Err(format!("space was lost over a clean unmount: {before:?}, then {now:?}"));
@@ -459,7 +459,7 @@ impl Harness {
     /// Compares everything that can be seen.
     ///
     /// # Errors
-    /// What differs first.
+    /// The first difference.
     pub fn compare(&self) -> Result<(), String> {
         let found = Tree::read(&self.fs)?;
         if let Some(difference) = found.difference(&self.model.tree()) {

@@ -1,5 +1,4 @@
-//! Test support: devices in memory that record and fail, a reference model, and the exploration of crash states. Nothing of it is in the
-//! product.
+//! Test support: devices in memory that record and fail, a reference model, and the exploration of crash states. Not part of the product.
 
 #![forbid(unsafe_code)]
 

@@ -1,10 +1,10 @@
-//! The oracle for several threads: a history is right when its calls can be put in one order, in which a call that returned before another
-//! began comes first, such that the reference model gives every answer that was given. After a cut the tree must be one that such an
-//! order leaves, of all calls that had returned and any of those on their way (durable linearizability).
+//! The oracle for several threads. A history is correct if its calls can be put in one order such that a call that returned before another
+//! began comes first, and the reference model gives every observed answer. After a cut the tree must result from such an order of all calls
+//! that had returned and any of those in flight (durable linearizability).
 //!
-//! The order is of what the library promises: single calls on inodes. So paths can be bound to their inodes before the threads start, as a
-//! program's open files and directories are; where a call wants an inode, such a path means the one that it was bound to, whatever its
-//! name has become. Every directory of a workload is bound. Names that a call looks up, creates, removes or moves stay names.
+//! The order covers what the library promises: single calls on inodes. So paths can be bound to their inodes before the threads start, like
+//! a program's open files and directories. If a call needs an inode, a bound path means the inode that it was bound to, even after renames.
+//! Every directory of a workload is bound. Names that a call looks up, creates, removes or moves stay names.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Mutex, PoisonError};
@@ -18,7 +18,7 @@ use crate::operation::{Operation, SLOTS};
 use crate::random::fill;
 use crate::tree::Tree;
 
-/// What a thread does: a change, or a look.
+/// A step of a thread: a change or an observation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
     /// An operation of one call.
@@ -33,7 +33,7 @@ pub enum Step {
     ReadHeld(usize, u64, u32),
 }
 
-/// What a call answered.
+/// The result of a call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Answer {
     /// It was done; the bytes that a write wrote.
@@ -51,13 +51,13 @@ pub enum Answer {
 /// One call of a history. Times are points of one clock, all different.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Call {
-    /// Who called.
+    /// The calling thread.
     pub thread: usize,
-    /// What was asked for.
+    /// The step.
     pub step: Step,
     /// When.
     pub begun: usize,
-    /// When it returned and with what; nothing while it is on its way.
+    /// Time and result of its return; `None` while it is in flight.
     pub returned: Option<(usize, Answer)>,
 }
 
@@ -66,7 +66,7 @@ pub struct Call {
 pub struct History(pub Vec<Call>);
 
 impl History {
-    /// What was known at an instant: later calls are gone, calls that had not returned are on their way.
+    /// The history at an instant: later calls are removed, calls that had not returned are in flight.
     #[must_use]
     pub fn until(&self, instant: usize) -> Self {
         let begun = self.0.iter().filter(|call| call.begun < instant);
@@ -74,7 +74,7 @@ impl History {
         Self(begun.map(known).collect())
     }
 
-    /// The states in which some right order of all calls that returned, and of any that did not, leaves the model. States with the same
+    /// The model states that result from some valid order of all returned calls and any calls in flight. States with the same
     /// tree count once. None: no order explains the answers.
     pub fn outcomes(&self, start: &Model) -> Vec<Model> {
         assert!(self.0.len() <= 64, "a history of few calls");
@@ -202,7 +202,7 @@ impl Bound {
     /// Does one step.
     ///
     /// # Errors
-    /// What no caller can cause.
+    /// Errors that no caller can cause.
     pub fn perform(&self, fs: &FileSystem, step: &Step) -> Result<Answer, String> {
         let answer = match *step {
             Step::Do(operation) => self.operate(fs, &operation).map(Answer::Done),
@@ -233,7 +233,7 @@ impl Bound {
         })
     }
 
-    /// Whether the caller itself named this inode: only such a one may be stale, and is to its holder what a missing name is.
+    /// Whether the caller named this inode itself. Only such an inode may be stale; the caller treats it like a missing name.
     fn passes(&self, step: &Step, number: InodeNumber) -> bool {
         match step {
             Step::Look(path)

@@ -1,4 +1,4 @@
-//! A device that once answers a load or a read with wrong bytes, and says that all is well. What is on it stays right.
+//! A device that once returns wrong bytes for a load or a read without an error. Its stored contents stay correct.
 
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::{Mutex, PoisonError};
@@ -9,27 +9,27 @@ use crate::fault::Place;
 use crate::memory_device::{MemoryDevice, Zone};
 use crate::random::Random;
 
-/// What a wrong answer consists of.
+/// Kind of a wrong answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Lie {
     /// One bit of what is there is flipped, in a byte that is not zero where there is one. The number chooses it.
     FlippedBit(u64),
     /// Zeros.
     Zeros,
-    /// What was there when the older image was taken.
+    /// The contents of the older image.
     Older,
-    /// What is at another place: the next one of the same length that differs and is not empty.
+    /// The contents of another place: the next one of the same length that differs and is not empty.
     Elsewhere,
 }
 
-/// What the device did.
+/// A wrong answer that was given.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Told {
     /// What was asked for.
     pub place: Place,
-    /// What is there.
+    /// The right bytes.
     pub truth: Vec<u8>,
-    /// What was answered.
+    /// The bytes returned.
     pub answer: Vec<u8>,
 }
 
@@ -39,7 +39,7 @@ pub struct LyingDevice {
     inner: MemoryDevice,
     older: MemoryDevice,
     lie: Lie,
-    /// Loads and reads that are answered rightly before.
+    /// Number of loads and reads that are answered correctly first.
     succeed: u64,
     count: AtomicU64,
     told: Mutex<Option<Told>>,
@@ -56,7 +56,7 @@ impl LyingDevice {
         self.count.load(SeqCst)
     }
 
-    /// The lie, once it was told and differed from the truth.
+    /// The wrong answer, once it was given and differed from the right bytes.
     pub fn told(&self) -> Option<Told> {
         self.told.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }

@@ -1,7 +1,7 @@
-//! A hybrid SSD in host memory that records what happens to it, in order.
+//! A hybrid SSD in host memory that records every access in order.
 //!
-//! It is a copy-on-write image: pages that changed lie over a base that many devices share. So a crash state costs the few pages in which
-//! it differs, and [`MemoryDevice::fork`] costs nothing worth counting.
+//! It is a copy-on-write image: changed pages lie over a base that many devices share. So a crash state costs only the pages in which it
+//! differs, and [`MemoryDevice::fork`] is cheap.
 //!
 //! It may have firmware ([`MemoryDevice::with_firmware`]): then each path reaches both zones, one behind the other as
 //! `DeviceDescription::overlapping` says, and stores may belong to transactions (`tagged_lines.rs`).
@@ -17,7 +17,7 @@ use tandemfs_format::{LINE_BYTES, Line, PAGE_LINES, SECTOR_BYTES, Sector};
 
 use crate::tagged_lines::{TaggedLines, line_of};
 
-/// What discarded sectors read as: nobody may rely on zeros.
+/// Pattern of discarded sectors, so that no code relies on zeros.
 pub const DISCARDED: u8 = 0xdb;
 
 const PAGE: usize = 4096;
@@ -47,14 +47,14 @@ pub enum Event {
     Recover,
     /// The drive emptied its write log.
     Clean,
-    /// Lines of a range are on their way to the persistence domain.
+    /// Lines of a range were flushed.
     FlushLines {
         /// Offset in bytes.
         offset: u64,
         /// Length in bytes.
         length: u64,
     },
-    /// What was flushed before is in the persistence domain.
+    /// All lines flushed before are in the persistence domain.
     Fence,
     /// Sectors were written and the write completed.
     Write {
@@ -87,7 +87,7 @@ pub struct Recorded {
     pub blocks: Vec<u8>,
 }
 
-/// Which of the two zones; where the paths overlap, whose window: it begins with its own zone and goes on with the other one.
+/// One of the two zones. If the paths overlap, its window: it begins with its own zone and continues with the other one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Zone {
     /// Reached by loads and stores.
@@ -319,7 +319,7 @@ impl MemoryDevice {
         self
     }
 
-    /// A device of its own with the contents that this one has now. It records nothing.
+    /// An independent device with the current contents. It records nothing.
     pub fn fork(&self) -> Self {
         let (image, tagged) = {
             let state = self.state();
@@ -368,7 +368,7 @@ impl MemoryDevice {
         self.state().image.zones()
     }
 
-    /// Changes the zones behind the file system's back.
+    /// Changes the zones without the file system's knowledge.
     pub fn damage(&self, change: impl FnOnce(&mut Recorded)) {
         let mut state = self.state();
         let mut zones = state.image.zones();
@@ -533,7 +533,7 @@ impl BlockPath for MemoryDevice {
             }
         }
         meanwhile();
-        // A drive completes in any order: the last one first.
+        // Drives complete requests in any order: here the last one first.
         requests.iter().enumerate().rev().for_each(|(index, request)| completed(index, request));
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! The reference model: a tree in memory that does what `docs/SEMANTICS.md` promises, in the plainest way.
+//! The reference model: a tree in memory that implements the promises of `docs/SEMANTICS.md` in the simplest way.
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -34,12 +34,12 @@ pub enum Refusal {
     Invalid,
     /// No such extended attribute.
     NoData,
-    /// A zone is full: the model never says so, the file system may where it grows.
+    /// A zone is full: only the file system returns this, for operations that need space.
     NoSpace,
 }
 
 impl Refusal {
-    /// What an error of the file system is to the model; nothing where no caller can cause it.
+    /// The model's refusal that corresponds to an error of the file system; `None` if no caller can cause the error.
     pub fn of(error: &Error) -> Option<Self> {
         Some(match error {
             Error::NotFound => Self::NotFound,
@@ -67,7 +67,7 @@ enum Body {
         entries: BTreeMap<Vec<u8>, Id>,
         parent: Id,
     },
-    /// `written`: bytes that have space of their own, which may go on behind the end.
+    /// `written`: ranges with allocated space, which may extend behind the end.
     File {
         bytes: Arc<Vec<u8>>,
         written: Arc<Vec<bool>>,
@@ -82,7 +82,7 @@ struct Node {
     attributes: Arc<Attributes>,
     nlink: u32,
     holds: u32,
-    /// It never had a name, so it may get one.
+    /// Created by O_TMPFILE: linkat may still give it a name.
     nameable: bool,
 }
 
@@ -92,13 +92,13 @@ pub struct Model {
     nodes: HashMap<Id, Node>,
     next: Id,
     slots: [Option<Id>; SLOTS],
-    /// Inodes that are meant by these paths whatever their names have become.
+    /// Inodes bound to these paths, independent of later renames.
     bound: Arc<HashMap<String, Id>>,
-    /// What is taken out of files or put into them consists of blocks of this size.
+    /// Block size for collapsed and inserted ranges.
     block_bytes: u64,
 }
 
-/// Block size of a model that nobody told another.
+/// Default block size of a model.
 const BLOCK_BYTES: u64 = 64 << 10;
 
 impl Default for Model {
@@ -235,7 +235,7 @@ impl Model {
         self.bound = Arc::new(bound);
     }
 
-    /// Equal for states that nobody can tell apart: the tree, what bound paths mean, and held files.
+    /// Hash of all visible state: the tree, the inodes of bound paths, and held files.
     pub(crate) fn fingerprint(&self) -> u64 {
         let mut hasher = DefaultHasher::new();
         let mut waiting = vec![ROOT];
@@ -508,7 +508,7 @@ impl Model {
     /// Does the operation.
     ///
     /// # Errors
-    /// Why not; nothing has changed then.
+    /// The refusal; nothing has changed then.
     pub fn apply(&mut self, operation: &Operation) -> Result<(), Refusal> {
         self.apply_piece(operation, u64::MAX)
     }
@@ -516,7 +516,7 @@ impl Model {
     /// Does the operation, a write only as far as its first `length_max` bytes.
     ///
     /// # Errors
-    /// Why not; nothing has changed then.
+    /// The refusal; nothing has changed then.
     pub fn apply_piece(&mut self, operation: &Operation, length_max: u64) -> Result<(), Refusal> {
         let data = |seed: u64, length: u32| fill(seed, u64::from(length).min(length_max) as usize);
         match *operation {
@@ -562,7 +562,7 @@ impl Model {
             }
             Operation::Allocate(path, offset, length, keep_size) => {
                 let id = self.resolve(path)?;
-                // Cut short, it may have taken space, which nobody sees.
+                // An interrupted call may have allocated space, which is not visible.
                 let sizes = length_max == u64::MAX && !keep_size;
                 let (bytes, written) = self.file_mut(id)?;
                 give_space(bytes, written, offset, length, sizes);
@@ -614,7 +614,7 @@ impl Model {
                 if copied > 0 {
                     let bytes = self.file_mut(source)?.0[from_offset as usize..][..copied].to_vec();
                     self.write(target, Some(to_offset), &bytes)?;
-                    // A hole stays one, so nobody may count on space for it.
+                    // A hole stays a hole, so it has no allocated space.
                     let written = self.file_mut(target)?.1;
                     clear(written, to_offset, to_offset + copied as u64);
                 }
@@ -735,7 +735,7 @@ pub(crate) fn default_list(user: u32) -> Vec<u8> {
     list(user, [7, 7, 5, 7, 5])
 }
 
-/// What something made with a mode under such a list has: what both allow the owner, the mask and others.
+/// Permissions of a file created with a mode under such a list: those that both allow the owner, the mask and others.
 fn inherited(default: &[u8], mode: u16) -> Vec<u8> {
     let user = default[16..20].iter().rev().fold(0, |id, byte| id << 8 | u32::from(*byte));
     list(user, [mode >> 6 & 7, 7, 5, mode >> 3 & 7, mode & 5])

@@ -1,5 +1,5 @@
-//! Operations that tests apply to the file system and to the model alike. They are literals, so that a failure becomes a named test by
-//! copying the list that it printed.
+//! Operations that tests apply to both the file system and the model. They are literals, so that a printed list of a failure can be copied
+//! into a named test.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, OnceLock, PoisonError};
@@ -31,15 +31,15 @@ pub enum Operation {
     Append(&'static str, u32, u64),
     /// Sets the size.
     Truncate(&'static str, u64),
-    /// Gives a range space: path, offset, length, whether the size stays.
+    /// Allocates a range: path, offset, length, whether the size stays.
     Allocate(&'static str, u64, u64, bool),
     /// Makes a range a hole: path, offset, length.
     Punch(&'static str, u64, u64),
-    /// Zeroes a range and gives it space: path, offset, length, whether the size stays.
+    /// Zeroes and allocates a range: path, offset, length, whether the size stays.
     Zero(&'static str, u64, u64, bool),
-    /// Takes a range out of a file: path, offset, length.
+    /// Collapses a range: path, offset, length.
     Collapse(&'static str, u64, u64),
-    /// Puts a hole into a file: path, offset, length.
+    /// Inserts a hole: path, offset, length.
     Insert(&'static str, u64, u64),
     /// Copies a range: path and offset of the source, path and offset of the target, length.
     CopyRange(&'static str, u64, &'static str, u64, u64),
@@ -47,31 +47,31 @@ pub enum Operation {
     SetAttribute(&'static str, &'static str, u32, u64),
     /// Removes an extended attribute.
     RemoveAttribute(&'static str, &'static str),
-    /// Gives a directory a default access control list, which what is made in it inherits: path, a user that the list names.
+    /// Sets a default ACL on a directory, which new files in it inherit: path, a user that the list names.
     SetDefaultList(&'static str, u32),
-    /// Asks for durability.
+    /// Syncs.
     Sync,
     /// Writes all metadata home.
     Checkpoint,
-    /// Writes data logs back to blocks where the memory zone is short.
+    /// Writes data logs back to blocks if the memory zone is short of space.
     WriteBack,
     /// Writes all data logs back to blocks.
     WriteBackAll,
     /// Unmounts and mounts again.
     Remount,
-    /// Loses the power after what was answered, and mounts again.
+    /// Cuts the power after the last acknowledged operation, and mounts again.
     Crash,
-    /// Takes hold of a file, as an open does: slot, path.
+    /// Opens a file and keeps it open: slot, path.
     Hold(usize, &'static str),
-    /// Makes a file without a name and holds it: slot, directory.
+    /// Creates a file without a name (O_TMPFILE) and keeps it open: slot, directory.
     CreateNameless(usize, &'static str),
-    /// Gives a held file a name, which only one that never had one gets: slot, path.
+    /// Links an open file that never had a name: slot, path.
     LinkHeld(usize, &'static str),
     /// Moves a name and leaves a whiteout in its place.
     LeaveWhiteout(&'static str, &'static str),
-    /// Writes to a held file, which may have lost its names: slot, offset, length, seed.
+    /// Writes to an open file, which may be unlinked: slot, offset, length, seed.
     WriteHeld(usize, u64, u32, u64),
-    /// Gives the hold up.
+    /// Closes the file.
     Forget(usize),
     /// Writes of one length, one after each stride: path, first offset, number, stride, length, seed. They fill the memory zone with logs.
     Scatter(&'static str, u64, u32, u64, u32, u64),
@@ -102,7 +102,7 @@ impl Operation {
     }
 }
 
-/// A path that lives for ever, one for each directory and number.
+/// A `'static` path, one for each directory and number.
 fn numbered(directory: &str, number: u32) -> &'static str {
     static NAMES: OnceLock<Mutex<HashMap<String, &'static str>>> = OnceLock::new();
     let mut names = NAMES.get_or_init(Mutex::default).lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,5 +1,5 @@
-//! A device that pauses at every step, so that another thread may go on there: what happens while I/O is in flight is half of what there is
-//! to find (RULES R9). Block requests move sector by sector and long stores in two halves, as no drive promises more.
+//! A device that pauses at every step, so that another thread may run there: many bugs show only while I/O is in flight (RULES R9). Block
+//! requests proceed sector by sector and long stores in two halves, since no drive promises more.
 
 use tandemfs_device::{BlockPath, BlockRequest, BytePath, Device, DeviceError, Firmware, Layer, TxId};
 use tandemfs_format::{LINE_BYTES, SECTOR_BYTES, Sector};

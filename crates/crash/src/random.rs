@@ -1,4 +1,4 @@
-//! A small seeded generator: a failure is repeated by its seed alone.
+//! A small seeded generator: the seed alone repeats a failure.
 
 /// SplitMix64.
 #[derive(Debug, Clone)]
@@ -52,7 +52,7 @@ pub fn rounds_or(default: u64) -> u64 {
 }
 
 /// # Panics
-/// Where the variable is set to something else: a test that was asked for must not be left out silently.
+/// If the variable is set to something else, so that a requested test is not left out silently.
 fn number_in(variable: &str) -> Option<u64> {
     let text = std::env::var(variable).ok()?;
     match text.parse() {
@@ -61,7 +61,7 @@ fn number_in(variable: &str) -> Option<u64> {
     }
 }
 
-/// Bytes that differ with the seed and with the place: a piece in the wrong place shows.
+/// Bytes that depend on seed and place, so that a misplaced piece is detected.
 pub fn fill(seed: u64, length: usize) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(length + 8);
     let mut random = Random::new(seed ^ 0x5eed);

@@ -1,5 +1,5 @@
-//! Where workloads start: a small tree with room for everything, and file systems at their limits, so that write-back, checkpoints, the
-//! wrap of a ring and full zones happen inside the operation that is cut.
+//! Initial states of workloads: a small tree with free space, and file systems at their limits, so that writeback, checkpoints, the wrap of
+//! a ring and full zones happen inside the operation that is cut.
 
 use tandemfs_device::PersistenceDomain;
 use tandemfs_format::superblock::ChecksumKind;
@@ -15,7 +15,7 @@ use crate::operation::Operation;
 /// A prepared file system and what is done on it after the mount, before the operations that are cut.
 #[derive(Debug, Clone)]
 pub struct Scene {
-    /// A word for people.
+    /// Name in messages.
     pub name: &'static str,
     /// Sizes and options.
     pub setting: Setting,

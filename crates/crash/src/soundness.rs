@@ -1,5 +1,5 @@
-//! What is true of a sound file system, whatever it holds: `tandemfs_check` has nothing to say, space is exactly what the files take, it
-//! works, and it can be emptied and filled again.
+//! Properties of every sound file system: `tandemfs_check` finds nothing, the counted space equals the space that files use, the file
+//! system works, and it can be emptied and filled again.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::model::Model;
 use crate::random::fill;
 use crate::tree::{Tree, content};
 
-/// Nothing for `tandemfs_check` to say, not even a warning. Right after a cut, one copy of the superblock may be torn or older: the next
+/// `tandemfs_check` finds nothing, not even a warning. Right after a cut, one copy of the superblock may be torn or older: the next
 /// mount writes it anew. Returns what was counted.
 ///
 /// # Errors
@@ -65,7 +65,7 @@ pub fn reads_only(device: &MemoryDevice, setting: &Setting, tree: &Tree) -> Resu
         return Err(format!("on a read-only mount: {difference}"));
     }
     fs.unmount().map_err(|error| format!("read-only unmount: {error}"))?;
-    // A recovery of the drive discards what was never there: it is the drive's own affair.
+    // A recovery of the drive may discard uncommitted lines; that is not a write of the file system.
     let changed =
         |event: &Event| !matches!(event, Event::Fence | Event::FlushLines { .. } | Event::FlushBlocks | Event::Recover | Event::Call(_));
     match device.stop_recording().into_iter().find(changed) {
@@ -78,7 +78,7 @@ fn file() -> NewInode<'static> {
     NewInode { mode: file_type::REGULAR | 0o600, uid: 0, gid: 0, rdev: 0, target: b"" }
 }
 
-/// The file system goes on working: makes, writes, reads and removes, as far as there is room.
+/// The file system still works: creates, writes, reads and removes, as far as there is space.
 ///
 /// # Errors
 /// What does not work.
@@ -135,7 +135,7 @@ pub fn fill_with_blocks(fs: &FileSystem, name: &[u8]) -> Result<u64, String> {
     unreachable!("every zone ends")
 }
 
-/// What an empty file system of a setting has.
+/// The space of an empty file system of a setting.
 #[derive(Debug, Clone, Copy)]
 pub struct Fresh {
     space: Space,
@@ -149,7 +149,7 @@ impl Fresh {
     /// Where it cannot be mounted or filled.
     pub fn new(setting: &Setting) -> Result<Self, String> {
         let fs = mount(&setting.format(), &setting.mount)?;
-        // A unit that a region got stays its own; that of attributes is given out with the first of them.
+        // A region keeps its units; that of attributes gets its first unit with the first attribute.
         let what = |error: Error| format!("an attribute on an empty file system: {error}");
         let made = fs.create(InodeNumber::ROOT, b"attributed", &file()).map_err(what)?.inode;
         fs.set_extended_attribute(made, b"user.a", b"value", SetExtendedAttribute::default()).map_err(what)?;
@@ -163,7 +163,7 @@ impl Fresh {
     /// can be written again and read back. The device is not changed.
     ///
     /// # Errors
-    /// What is missing.
+    /// The missing space.
     pub fn comes_back(&self, device: &MemoryDevice, setting: &Setting) -> Result<(), String> {
         let device = device.fork();
         let mut harness = Harness::new(device.fork(), &setting.mount, Model::default())?;

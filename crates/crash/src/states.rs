@@ -1,20 +1,20 @@
 //! Crash states: everything that a power cut may leave of a recording.
 //!
-//! The fault model, zone by zone, and exactly that:
+//! The fault model for each zone, and nothing beyond it:
 //!
-//! * *memory, adr*: a line that was stored but not flushed and fenced since is lost or kept, each line by itself, in any order. It may stop
-//!   at any of the stores it got, and be torn between its 8 B words. Lines that were stored without a flush stay so past every fence.
-//! * *memory, gpf* (and *eadr*): nothing that retired is lost; the cut is at any store, inside it at any 8 B word.
-//! * *blocks*: any subset of the sectors written since the last flush, torn at 512 B, whatever the memory zone kept.
-//! * *process*: the process dies, the host lives. Both zones keep what was done, in program order; the cut is at any store or block write,
-//!   inside it at any 8 B word or 512 B.
-//! * *firmware*: a tagged store is on the drive once it would be durable without its transaction, and is *committed* only from COMMIT on,
-//!   all of it at once. A cut before leaves it there, uncommitted, for the drive's recovery to discard. What was not in the persistence
-//!   domain at COMMIT is lost or kept afterwards like an untagged store: COMMIT vouches for what was fenced alone.
+//! * *memory, adr*: each line that was stored but not flushed and fenced since is lost or kept independently. It may contain any prefix of
+//!   its stores, and be torn between its 8 B words. Lines that were stored without a flush stay at risk after every fence.
+//! * *memory, gpf* (and *eadr*): no retired store is lost; the cut is at any store, or inside it at any 8 B word.
+//! * *blocks*: any subset of the sectors written since the last FLUSH, torn at 512 B, independent of what the memory zone kept.
+//! * *process*: the process dies, the host survives. Both zones keep all completed accesses in program order; the cut is at any store or
+//!   block write, or inside it at any 8 B word or 512 B.
+//! * *firmware*: a tagged store is on the drive when an untagged one would be durable. It is *committed* only by COMMIT, together with its
+//!   whole transaction. An earlier cut leaves it uncommitted for the drive's recovery to discard. Stores that were not in the persistence
+//!   domain at COMMIT are lost or kept afterwards like untagged stores: COMMIT covers only fenced stores.
 //! * Both zones are cut at the same instant, but neither waits for the other.
 //!
-//! What is not durable yet only grows until a fence or a flush, so it is enough to cut right before each of them, at each call's border and
-//! at the end (*gpf*: at each store): every earlier cut is among those states. States that are equal byte for byte have equal
+//! The set of stores at risk only grows until a fence or a FLUSH. So it is enough to cut right before each of them, at each call's border
+//! and at the end (*gpf*: at each store): these states include every earlier cut. States that are equal byte for byte have equal
 //! [`CrashState::hash`].
 
 use std::collections::BTreeMap;
@@ -61,7 +61,7 @@ fn word_bytes(zone: Zone) -> usize {
     }
 }
 
-/// Follows a recording: what is durable, and what is not yet.
+/// Replays a recording and tracks durable and pending state.
 #[derive(Debug, Clone)]
 pub struct Tracker {
     domain: PersistenceDomain,
@@ -78,7 +78,7 @@ impl Pending {
     }
 }
 
-/// What becomes of one pending unit.
+/// The fate of one pending unit.
 #[derive(Debug, Clone, Copy)]
 enum Fate {
     /// The first stores are kept, the others are lost.
@@ -87,7 +87,7 @@ enum Fate {
     Torn(u64),
 }
 
-/// A device as a power cut left it.
+/// The state of a device after a power cut.
 #[derive(Debug)]
 pub struct CrashState {
     /// The device, with nothing pending.
@@ -235,7 +235,7 @@ impl Tracker {
         }
     }
 
-    /// Takes one event in.
+    /// Applies one event.
     pub fn apply(&mut self, event: &Event) {
         match event {
             Event::Store { offset, bytes } if self.domain == PersistenceDomain::Adr => self.hold_back(Zone::Memory, *offset, bytes, None),

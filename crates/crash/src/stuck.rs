@@ -1,4 +1,4 @@
-//! A device on which one chosen request gets stuck until the test releases it.
+//! A device on which one chosen request does not complete until the test releases it.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -8,7 +8,7 @@ use tandemfs_device::{BlockPath, BlockRequest, BytePath, Device, DeviceError, Fi
 use crate::fault::Access;
 use crate::memory_device::MemoryDevice;
 
-/// What gets stuck: the next access of a kind, of at least so many bytes.
+/// The access that will not complete: the next one of a kind, of at least so many bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Trap {
     access: Access,
@@ -18,7 +18,7 @@ struct Trap {
 #[derive(Debug, Default)]
 struct State {
     trap: Option<Trap>,
-    /// Whether somebody waits in the trap.
+    /// Whether a thread waits in the trap.
     stuck: bool,
     released: bool,
 }
@@ -41,12 +41,12 @@ impl StuckDevice {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The next access of a kind, of at least `length_min` bytes, gets stuck. Others pass it.
+    /// Stops the next access of a kind, of at least `length_min` bytes. Other accesses continue.
     pub fn set_trap(&self, access: Access, length_min: u64) {
         *self.state() = State { trap: Some(Trap { access, length_min }), ..State::default() };
     }
 
-    /// Waits until a request is stuck. False where none is in time.
+    /// Waits until a request is stuck. Returns false if none is stuck in time.
     pub fn is_stuck_within(&self, time: Duration) -> bool {
         let end = Instant::now() + time;
         let mut state = self.state();
@@ -57,7 +57,7 @@ impl StuckDevice {
         true
     }
 
-    /// Lets the stuck request go on.
+    /// Releases the stuck request.
     pub fn release(&self) {
         self.state().released = true;
         self.changed.notify_all();

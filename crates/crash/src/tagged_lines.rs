@@ -1,10 +1,10 @@
-//! What the firmware of a [`crate::MemoryDevice`] knows: which lines are of transactions that are not committed, and what is under them.
+//! The firmware state of a [`crate::MemoryDevice`]: which lines belong to uncommitted transactions, and their committed versions.
 //!
-//! [TL1] The image shows every line that was stored, committed or not; here is, for each line that somebody stored with a transaction that
-//!       is still open, what a recovery leaves of it, and every open version above that.
-//! [TL2] A store without a transaction is committed at once: it goes under the open versions as well.
-//! [TL3] A block write makes all versions of its lines obsolete, whoever's they are. The transactions stay open.
-//! [TL4] A number that was committed is refused until the log is empty: after a cleaning or a recovery.
+//! [TL1] The image shows every stored line, committed or not. For each line that an open transaction has stored, this module keeps the
+//!       version that a recovery leaves, and every open version above it.
+//! [TL2] A store without a transaction is committed at once: it also changes the committed version below open versions.
+//! [TL3] A block write makes all versions of its lines obsolete, of all transactions. The transactions stay open.
+//! [TL4] A committed number is refused until the log is empty, after a cleaning or a recovery.
 
 use std::collections::{BTreeMap, HashSet};
 

@@ -1,4 +1,5 @@
-//! A whole file system as a value: what a reader can see of it. Two of them are equal when no program could tell them apart (times aside).
+//! A whole file system as a value: everything that a reader can see. Two trees are equal if no program could distinguish them (except by
+//! times).
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -7,7 +8,7 @@ use tandemfs_format::InodeNumber;
 use tandemfs_format::inode::file_type;
 use tandemfs_fs::{Error, FileSystem};
 
-/// What stands at a path.
+/// The object at a path.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Kind {
     /// A directory.
@@ -44,7 +45,7 @@ impl Tree {
     /// Reads everything. An error is a sentence.
     ///
     /// # Errors
-    /// What could not be read, or contradicts itself.
+    /// What could not be read, or is inconsistent.
     pub fn read(fs: &FileSystem) -> Result<Self, String> {
         let mut tree = Self::default();
         let mut first_names: HashMap<InodeNumber, Vec<u8>> = HashMap::new();
@@ -102,7 +103,7 @@ impl Tree {
         Ok(tree)
     }
 
-    /// What differs first; nothing where both are equal.
+    /// The first difference; `None` if both are equal.
     pub fn difference(&self, expected: &Self) -> Option<String> {
         for (path, entry) in &expected.0 {
             let Some(found) = self.0.get(path) else { return Some(format!("'{}' is missing", show(path))) };
@@ -143,7 +144,7 @@ impl Tree {
 /// All extended attributes of an inode.
 ///
 /// # Errors
-/// What the file system says.
+/// The error of the file system.
 pub fn attributes(fs: &FileSystem, inode: InodeNumber) -> Result<Attributes, Error> {
     let mut names = Vec::new();
     fs.extended_attributes(inode, &mut |name, _| names.push(name.to_vec()))?;

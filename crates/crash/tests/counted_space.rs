@@ -1,5 +1,5 @@
-//! The space that an inode counts is what `tandemfs_check` counts after every change of a file, with either way of counting data logs; and
-//! a small write into space that was given out changes nothing of it.
+//! After every change of a file, the inode's space count equals what `tandemfs_check` counts, with either way of counting data logs; and a
+//! small write into allocated space does not change it.
 //!
 //!     TANDEMFS_SEED=N TANDEMFS_ROUNDS=100 cargo test --release -p tandemfs-crash --test counted_space      100 files a combination
 

@@ -1,7 +1,6 @@
-//! The data path against plain byte arrays: any sequence of writes, truncations, punches, zeroed, given-out, collapsed and inserted
-//! ranges, copies and reads, in both modes and on both kinds of drives, for every block size and several thresholds, while another thread
-//! writes back and checkpoints without pause. The memory zone is almost full, so that logs merge, leaves overflow and blocks are
-//! redirected.
+//! The data path compared with byte arrays: any sequence of writes, truncations, punched, zeroed, allocated, collapsed and inserted ranges,
+//! copies and reads, in both modes and on both kinds of drives, for every block size and several thresholds, while another thread writes
+//! back and checkpoints continuously. The memory zone is almost full, so that logs merge, leaves overflow and blocks are redirected.
 //!
 //!     TANDEMFS_SEED=N TANDEMFS_ROUNDS=100 cargo test --release -p tandemfs-crash --test data_properties      100 rounds of all combinations
 

@@ -1,7 +1,7 @@
-//! The file system on the emulated drive with firmware itself, not on the crash harness's memory device: write log, cleaning, translation
+//! The file system on the emulated drive with firmware, instead of the crash harness's memory device: write log, cleaning, translation
 //! layer and garbage collection below, the drive's transactions above. The power fails at random steps of the drive's memory and flash,
-//! also while the drive is opened and the file system mounted again. Both halves keep the same rules where the tree is one that the oracle
-//! of `explore.rs` allows, and `tandemfs_check` finds nothing.
+//! also while the drive is opened and the file system is mounted again. The result is correct if the tree is one that the oracle of
+//! `explore.rs` allows and `tandemfs_check` finds nothing.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -29,8 +29,7 @@ fn new_drive(setting: &Setting) -> DriveInMemory {
         ..ModelOptions::default()
     };
     let drive = DriveInMemory::new(setting.memory_bytes, setting.block_zone_bytes, &chosen, 16).expect("a drive");
-    // It was in use before: every page is somewhere, and all over the flash there are pages of no use, so that blocks are collected at
-    // once.
+    // It was in use before: every page is somewhere, and all over the flash there are pages of no use, so that blocks are collected at once.
     let device = drive.open().expect("opened");
     let pages = device.description().block_window_bytes() / SECTOR_BYTES as u64;
     let mut random = Random::new(1);

@@ -1,5 +1,5 @@
-//! Every access of a workload fails once, for a moment or for good (RULES R15): while it mounts, recovers, works, reads back, writes back,
-//! unmounts and mounts again.
+//! Every access of a workload fails in its own run, once or permanently (RULES R15): during mount, recovery, work, reading back, writeback,
+//! unmount and the next mount.
 
 mod support;
 

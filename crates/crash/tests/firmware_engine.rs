@@ -1,4 +1,4 @@
-//! The drive's transactions in the place of the journal.
+//! Transactions of the drive instead of the journal.
 
 use tandemfs_crash::{Effort, Scene, Setting, explore_sequences, singles};
 use tandemfs_device::PersistenceDomain;

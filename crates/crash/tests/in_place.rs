@@ -1,4 +1,5 @@
-//! Small writes on a drive with firmware, and pages that come back from a page cache on both kinds of drives: what moves, and what is read.
+//! Small writes on a drive with firmware, and pages written back from a page cache on both kinds of drives: the bytes transferred, and the
+//! bytes read back.
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;

@@ -1,5 +1,5 @@
-//! Deliberate bugs of writes in place and of clean pages, each caught; and cuts of such writes, by which mixed ones are atomic (ByteFS
-//! §4.6).
+//! Deliberate bugs of in-place writes and of clean pages, each caught; and cuts of such writes, which show that mixed writes are atomic
+//! (ByteFS §4.6).
 //!
 //! A mutant is global to the process, so the tests of this file run one after the other.
 

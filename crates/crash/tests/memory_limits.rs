@@ -1,4 +1,4 @@
-//! The smallest memory option, with working sets many times as large: everything works, and the memory stays bounded.
+//! The smallest `memory` option with working sets many times as large: everything works, and host memory stays bounded.
 
 use std::collections::BTreeMap;
 

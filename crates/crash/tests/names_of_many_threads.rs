@@ -1,4 +1,4 @@
-//! Real threads on names: rounds of a few calls each, every round explained by some order of its calls (linearizable).
+//! Real threads on names: rounds of a few calls each; some sequential order of its calls must explain every round (linearizability).
 
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Barrier, Mutex, PoisonError};

@@ -1,5 +1,5 @@
-//! Each allocation of a workload fails in its own run, as it would on a full zone: the call fails with `NoSpace` and nothing has changed,
-//! or the bytes take another way; no space is lost; the next attempt succeeds.
+//! Each allocation of a workload fails in its own run, as on a full zone: the call returns `NoSpace` and changes nothing, or the bytes take
+//! another path; no space is lost; the next attempt succeeds.
 
 mod support;
 

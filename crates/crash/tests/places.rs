@@ -1,5 +1,5 @@
-//! Bad places: a page of memory or a sector that fails every access that touches it, for good. The damage stays confined: what it does not
-//! touch works, what it does answers with an error, nothing that is read is wrong, and `check` names it.
+//! Bad places: a page of memory or a sector whose accesses always fail. The damage stays confined: accesses elsewhere work, accesses to it
+//! return an error, no read returns wrong data, and `check` names the place.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

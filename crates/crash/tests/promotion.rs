@@ -1,5 +1,5 @@
-//! Power cuts anywhere while sectors are copied into spare space of the memory zone and while their copies are read: nothing names a copy,
-//! so nothing is lost with it and no space is left taken.
+//! Power cuts while sectors are copied into spare space of the memory zone and while these copies are read. No metadata names a copy, so a
+//! cut loses nothing and leaks no space.
 
 use tandemfs_crash::{Effort, Operation, Scene, Setting, explore_sequences, seed_or, singles};
 use tandemfs_device::PersistenceDomain;

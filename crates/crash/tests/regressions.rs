@@ -1,4 +1,4 @@
-//! What the random tests have found, each with its operations as a literal list.
+//! Failures that random tests found, each with its operations as a literal list.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! A scrub against `tandemfs check`: what one calls damage of the device the other does too, and faults while it runs stop nothing.
+//! A scrub compared with `tandemfs check`: both find the same damage of the device, and faults during a scrub stop nothing.
 
 mod support;
 

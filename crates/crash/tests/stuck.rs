@@ -1,5 +1,5 @@
-//! Requests that get stuck in the drive: who does not need what they hold goes on (RULES R9), who does waits, and after their release all
-//! is right. Every wait is bounded: a file system that hangs fails the test and does not hang it.
+//! Requests that do not complete in the drive: threads that do not need what these requests hold continue (RULES R9), the others wait, and
+//! after the release everything is correct. Every wait is bounded, so a file system that hangs fails the test instead of hanging it.
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};

@@ -1,4 +1,5 @@
-//! Write-back of several blocks at once: which go first, what a fault among them does, and what it does where both zones are full.
+//! Writeback of several blocks at once: which blocks are chosen, the effect of a fault in a batch, and its behaviour when both zones are
+//! full.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,8 +1,8 @@
-//! A drive that answers with wrong bytes: every load and every read of a workload (recovery, mount, reads, read-modify-write, write-back,
-//! unmount) in its own run. What comes of it is the right data or an error, never wrong bytes; nothing wrong reaches the medium.
+//! A drive that returns wrong bytes: every load and every read of a workload (recovery, mount, reads, read-modify-write, writeback,
+//! unmount) in its own run. The result is the right data or an error, never wrong bytes, and no wrong bytes are written to the medium.
 //!
-//! What the format cannot notice has a name here ([`Blind`]) and is counted: an answer that is older but valid, zeros where lines of
-//! metadata were (an empty line is valid), and a journal record that does not prove itself, which is the end of its ring.
+//! Damage that the format cannot detect has a name here ([`Blind`]) and is counted: an older valid version, zeros instead of metadata lines
+//! (an empty line is valid), and an invalid journal record, which is taken for the end of its ring.
 
 mod support;
 

@@ -1,9 +1,9 @@
-//! Crash states, workloads against the model and faults for as long as told:
-//! `cargo run --release -p tandemfs-crash --bin torture -- --help`.
+//! Runs crash states, workloads against the model and faults for a given time: `cargo run --release -p tandemfs-crash --bin torture --
+//! --help`.
 //!
 //! The work is a numbered list of units: all single operations exhaustively in every setting and at every limit, then all pairs, then,
-//! without end, triples, random workloads and model runs with rising seeds. The state file says which unit is next, so a run goes on where
-//! the last one stopped; a unit that fails stays the next one.
+//! without end, triples, random workloads and model runs with rising seeds. A state file names the next unit, so a run continues where the
+//! last one stopped. A unit that fails stays the next one.
 
 #![forbid(unsafe_code)]
 
@@ -22,19 +22,19 @@ use tandemfs_device::PersistenceDomain;
 /// Explores crash states and random workloads; stops at the first failure, which it prints with what repeats it.
 #[derive(Debug, Parser)]
 struct Arguments {
-    /// How long to work; the unit at work is finished.
+    /// How long to run; the current unit is completed.
     #[arg(long, default_value_t = 60)]
     seconds: u64,
-    /// Seed of the first unit; units that follow have seeds that follow. Goes with a new state file only.
+    /// Seed of the first unit; later units use consecutive seeds. Only with a new state file.
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Where to keep which unit is next, and what was tried in all.
+    /// State file: the next unit, and statistics.
     #[arg(long)]
     state: Option<PathBuf>,
-    /// On a drive with firmware, whose transactions take the place of the journal. With a state file of its own.
+    /// Use a drive with firmware, with its transactions instead of the journal. Needs its own state file.
     #[arg(long)]
     firmware: bool,
-    /// Does this unit alone, whatever the state file says.
+    /// Run only this unit, regardless of the state file.
     #[arg(long)]
     unit: Option<u64>,
 }

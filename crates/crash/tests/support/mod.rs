@@ -1,4 +1,4 @@
-//! What the tests of faults work on.
+//! Shared workload of the fault tests.
 #![allow(dead_code, reason = "each test file uses a part")]
 
 use std::sync::Arc;
