@@ -1,4 +1,4 @@
-//! Reads and writes by every interface that a program has: system calls, libaio's, and io_uring.
+//! Reads and writes by every interface that programs use: system calls, libaio and io_uring.
 
 use std::collections::HashMap;
 use std::collections::VecDeque;
@@ -11,7 +11,7 @@ use io_uring::{IoUring, opcode, types};
 
 use crate::sys::Aligned;
 
-/// How reads and writes are handed to the kernel.
+/// Interface for reads and writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Interface {
     /// pread and pwrite.
@@ -26,7 +26,7 @@ impl Interface {
     pub(crate) const ALL: [Self; 3] = [Self::Calls, Self::Aio, Self::IoUring];
 }
 
-/// What was asked for and is done.
+/// A completed request.
 #[derive(Debug)]
 pub(crate) struct Completion {
     /// What `read` or `write` returned.
@@ -37,14 +37,14 @@ pub(crate) struct Completion {
 
 /// Requests in flight, with their buffers.
 pub(crate) struct Queue {
-    // Before the buffers: it is destroyed first, when nothing is in flight any more.
+    // Declared before the buffers: dropped first, when nothing is in flight any more.
     engine: Engine,
     buffers: HashMap<u64, Aligned>,
     submitted: u64,
 }
 
 enum Engine {
-    /// Results that nobody has asked for yet.
+    /// Results that were not collected yet.
     Calls(VecDeque<(u64, io::Result<usize>)>),
     Aio(AioContext),
     IoUring(Box<IoUring>),
@@ -57,7 +57,7 @@ enum Kind {
 }
 
 impl Queue {
-    /// A queue of up to `depth` requests. `None` where an administrator has io_uring switched off, which is said in a line.
+    /// A queue of up to `depth` requests. `None` if io_uring is disabled by the administrator, which prints a line.
     pub(crate) fn new(interface: Interface, depth: u32) -> Option<Self> {
         let engine = match interface {
             Interface::Calls => Engine::Calls(VecDeque::new()),
@@ -84,13 +84,13 @@ impl Queue {
         self.submit(Kind::Write, file, offset, buffer)
     }
 
-    /// One write from its beginning to its end.
+    /// Submits one write and waits for it.
     pub(crate) fn write_now(&mut self, file: &File, offset: u64, bytes: &[u8]) -> io::Result<usize> {
         let number = self.write(file, offset, Aligned::of(bytes));
         self.completed(number).result
     }
 
-    /// One read from its beginning to its end.
+    /// Submits one read and waits for it.
     pub(crate) fn read_now(&mut self, file: &File, offset: u64, length: usize) -> io::Result<Vec<u8>> {
         let number = self.read(file, offset, Aligned::new(length));
         let mut done = self.completed(number);

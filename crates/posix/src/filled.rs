@@ -1,4 +1,4 @@
-//! A file system with little space left, for a while.
+//! Fills a file system temporarily, so that little space is left.
 
 use std::fs::{self, File, OpenOptions};
 use std::path::PathBuf;
@@ -8,7 +8,7 @@ use rustix::io::Errno;
 
 use crate::scene::Scene;
 
-/// Less than this is left where a mount is to go over to what it does with little space: a sixteenth of 256 MiB.
+/// With less space than this a mount of 256 MiB switches to its low-space behaviour: a sixteenth.
 pub(crate) const LITTLE_BYTES: u64 = 16 << 20;
 
 const PIECE_BYTES_MAX: u64 = 256 << 20;
@@ -26,7 +26,7 @@ impl Filled {
         let path = scene.path("filler");
         let file = OpenOptions::new().write(true).create(true).truncate(true).open(&path).expect("opened");
         let filled = Self { file, path };
-        // What the kernel holds back takes its space first; that some of it finds none is an affair of those who wrote it.
+        // Cached data of other writers gets its space first; if some of it finds none, those writers get the error.
         match rustix::fs::syncfs(&filled.file) {
             Ok(()) | Err(Errno::NOSPC) => {}
             Err(error) => panic!("synchronising: {error}"),

@@ -1,11 +1,11 @@
-//! Takes a mount down where the program that made it is killed.
+//! Unmounts a mount if the program that made it is killed.
 
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-/// Waits until its standard input ends, which it does with the program that started it; then takes the mount out of the tree and removes
-/// the directory around it. A daemon, or a loop device, ends with its mount.
+/// Waits until its standard input ends, which happens when the program that started it ends; then unmounts and removes the
+/// directory around it. A daemon, or a loop device, ends with its mount.
 const SCRIPT: &str = r#"cat > /dev/null; umount --lazy "$1" 2>/dev/null; [ ! -e "$2" ] || rm -rf "$2""#;
 
 /// A process of its own group, so that no signal from a terminal reaches it.

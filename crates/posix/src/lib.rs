@@ -1,11 +1,11 @@
-//! What POSIX and Linux promise of files, as tests that run on any directory: on mounts of TandemFS (`cargo test -p tandemfs --test posix`)
-//! and on ext4 (`cargo test -p tandemfs-posix`), so that the tests themselves are known to be right.
+//! Promises of POSIX and Linux about files, as tests that run on any directory: on mounts of TandemFS (`cargo test -p tandemfs --test
+//! posix`) and on ext4 (`cargo test -p tandemfs-posix`), which shows that the tests themselves are right.
 //!
-//! [PX1] A test knows nothing of the file system below it. Where TandemFS differs from ext4 the difference is a [`Difference`] with a line
-//!       in `docs/SEMANTICS.md`, and the test asserts the difference as it asserts the rule.
-//! [PX2] All tests share one mount; each has a directory of its own, made before it and removed after it.
-//! [PX3] A test that cannot run (the directory cannot be remounted, the caller is not root) says so by name; it never passes silently.
-//! [PX4] After every test the host says what memory it takes; more than it may is a failure of that test.
+//! [PX1] A test knows nothing of the file system below it. If TandemFS differs from ext4, the difference is a [`Difference`] with a line in
+//!       `docs/SEMANTICS.md`, and the test asserts the difference.
+//! [PX2] All tests share one mount. Each has its own directory, created before it and removed after it.
+//! [PX3] A test that cannot run (the directory cannot be remounted, the caller is not root) is reported by name; it never passes silently.
+//! [PX4] After every test the host's memory use is measured; exceeding the limit is a failure of that test.
 
 mod asynchronous;
 mod behaviour;
@@ -21,17 +21,17 @@ use std::time::Instant;
 pub use guardian::Guardian;
 pub use scene::{Difference, Host, Memory, Scene};
 
-/// A test: a name that says what must hold, and what must be possible on the host.
+/// A test: its name, which says what must hold, and the host capabilities that it needs.
 #[derive(Debug, Clone, Copy)]
 pub struct Test {
     /// Its name.
     pub name: &'static str,
-    /// What it cannot do without.
+    /// The capability that it needs.
     needs: Needs,
     run: fn(&Scene<'_>),
 }
 
-/// What a test cannot do without.
+/// A host capability that a test needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Needs {
     Nothing,
@@ -46,7 +46,7 @@ pub fn tests() -> Vec<Test> {
     behaviour::tests()
 }
 
-/// The whole sizes of issue 7 (a million names, 10 GiB) instead of those that a test run has time for.
+/// Whether to use full sizes (a million names, 10 GiB) instead of those that a normal test run has time for.
 pub fn whole_size() -> bool {
     std::env::var_os("TANDEMFS_WHOLE_SIZE").is_some()
 }
@@ -65,7 +65,7 @@ impl Arguments {
         Self { list: words.iter().any(|word| word == "--list"), filters: words.into_iter().filter(|word| !word.starts_with('-')).collect() }
     }
 
-    /// Whether the tests are only to be named, which this does.
+    /// Prints the names of the tests if `--list` was given. Returns whether it was.
     pub fn lists(&self, hosts: &[&str]) -> bool {
         if self.list {
             for host in hosts {
@@ -121,7 +121,7 @@ pub fn run(host: &dyn Host, arguments: &Arguments) -> usize {
     failed
 }
 
-/// A directory that somebody named: nothing is mounted, nothing can be mounted anew.
+/// A directory named by the user: it is not mounted or remounted by the tests.
 #[derive(Debug)]
 pub struct NamedDirectory<'p>(pub &'p Path);
 

@@ -1,4 +1,4 @@
-//! Where a test runs: its directory, and what its host can do.
+//! The environment of a test: its directory, and the capabilities of its host.
 
 use std::fs;
 use std::io;
@@ -11,40 +11,37 @@ use rustix::io::Errno;
 /// Where TandemFS differs from ext4, each a line of `docs/SEMANTICS.md`. The tests assert these as they assert the rules ([PX1]).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Difference {
-    /// With the write-back cache the kernel takes the whole file for data.
+    /// With the write-back cache the kernel reports the whole file as data.
     HolesAreData,
-    /// No space is punched out of or put into the middle of a file through the mount (RULES R22).
+    /// Collapse and insert do not work through the mount (RULES R22).
     NoCollapse,
-    /// Reads leave atime alone: cached ones never reach the daemon (RULES R22).
+    /// Reads do not change atime: cached reads never reach the daemon (RULES R22).
     AccessTimesKept,
-    /// A directory has more subdirectories than `st_nlink` can say on ext4.
+    /// A directory can have more subdirectories than `st_nlink` can count on ext4.
     ManySubdirectories,
-    /// The attributes of a file end where their list has 64 KiB; those of ext4 at 4 KiB in all.
+    /// The names of a file's attributes are limited to 64 KiB; ext4 limits all attributes to 4 KiB.
     ManyAttributes,
     /// Files reach 2^63 - 1 B; those of ext4 end at 16 TiB.
     SixteenTebibytes,
-    /// With the write-back cache the kernel shows a time out of range as it was set until it forgets the inode; then the nearest.
+    /// With the write-back cache the kernel shows an out-of-range time unchanged until it forgets the inode; then the clamped time.
     TimesOutOfRange,
     /// Attributes have up to 64 KiB each; ext4 has room for 4 KiB of them in all.
     LargeAttributes,
-    /// With the write-back cache what a mapping stored behind the end may show when a truncation or a write behind a gap makes the file
-    /// longer: the kernel sends the page after the new size, and tells of neither before.
+    /// With the write-back cache, bytes that a mapping stored behind the end may appear when a truncation or a write behind a gap extends the file:
+    /// the kernel sends the page after the new size and reports neither before.
     StoredBehindTheEnd,
-    /// Without it, but through the kernel's cache, the same after a write behind a gap that begins in the page: the kernel sends the page
-    /// whole.
+    /// Without it, but through the kernel's cache, the same after a write behind a gap that begins in the page: the kernel sends the page whole.
     StoredBehindTheEndInThePage,
     /// A write past the cache leaves zeros before it, whatever was stored behind the end; ext4 (Linux 6.18) may show it.
     ZerosBeforeDirectWrites,
-    /// With the write-back cache the kernel takes writes before there is room for them; what has none is dropped, and the next write or
-    /// fsync says so.
+    /// With the write-back cache the kernel accepts writes without space; their data is dropped, and the next write or fsync reports it.
     CachedWritesMayNotFit,
-    /// A call that answers ENOSPC has changed nothing; on ext4 a part of its range may be done.
+    /// A call that returns ENOSPC has changed nothing; on ext4 a part of its range may be done.
     NoSpaceChangesNothing,
-    /// epoll takes regular files, which are always ready: the kernel asks whether there is a way to poll, and regular files of FUSE have
-    /// one.
+    /// epoll accepts regular files, which are always ready: the kernel requires a poll method, and regular files of FUSE have one.
     EpollTakesFiles,
-    /// Through the kernel's cache without write-back a mapping shows the bytes of a write that found no space until the page is mapped or
-    /// read anew, and loses what was stored there and not synchronised: the kernel puts the bytes into the page before it asks.
+    /// Through the kernel's cache without write-back a mapping shows the bytes of a write that found no space until the page is mapped or read
+    /// anew, and loses what was stored there and not synchronised: the kernel puts the bytes into the page before it asks.
     RefusedBytesAreLoaded,
 }
 
@@ -53,7 +50,7 @@ pub enum Difference {
 pub struct Memory {
     /// Resident now, files and shared memory aside.
     pub resident_bytes: u64,
-    /// The most that it may be.
+    /// The limit.
     pub resident_bytes_max: u64,
 }
 
@@ -80,7 +77,7 @@ pub trait Host {
         unreachable!("can_remount says no");
     }
 
-    /// Host memory of whoever serves it, and the most that it may be; `None` where nobody can say.
+    /// Host memory of the serving process and its limit; `None` if unknown.
     fn memory(&self) -> Option<Memory> {
         None
     }
@@ -90,7 +87,7 @@ pub trait Host {
         false
     }
 
-    /// Ends it without a warning and mounts it again.
+    /// Kills the daemon and mounts again.
     fn crash(&self) {
         unreachable!("can_crash says no");
     }
@@ -158,7 +155,7 @@ impl<'h> Scene<'h> {
     }
 }
 
-/// Removes a tree, whatever its permissions: the tests run as root.
+/// Removes a tree regardless of its permissions: the tests run as root.
 struct Removal(PathBuf);
 
 impl Drop for Removal {
@@ -179,7 +176,7 @@ pub(crate) fn refused<T, E: Into<io::Error>>(result: Result<T, E>, expected: Err
     }
 }
 
-/// Somebody who is not root, with groups.
+/// An unprivileged user with groups.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct User {
     pub(crate) uid: u32,
@@ -202,7 +199,7 @@ pub(crate) const CAROL: User = User {
 };
 
 impl User {
-    /// Does something as this user, on a thread of its own: on Linux the credentials are the thread's.
+    /// Runs a closure as this user, in its own thread, since Linux credentials belong to threads.
     pub(crate) fn does<T: Send>(self, work: impl FnOnce() -> T + Send) -> T {
         std::thread::scope(|scope| {
             let thread = scope.spawn(move || {

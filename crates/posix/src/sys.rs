@@ -1,4 +1,4 @@
-//! System calls that no safe crate offers, one function each.
+//! System calls that no safe crate offers, one function for each.
 
 use std::ffi::{CStr, CString};
 use std::fs::File;
@@ -139,14 +139,14 @@ impl Drop for Mapping {
     }
 }
 
-/// Whose a lock on a range is.
+/// Owner type of a range lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum LockOwner {
     Process,
     OpenFile,
 }
 
-/// Takes, waits for or gives up a lock (`F_RDLCK`, `F_WRLCK`, `F_UNLCK`) on a range.
+/// Acquires, waits for or releases a lock (`F_RDLCK`, `F_WRLCK`, `F_UNLCK`) on a range.
 pub(crate) fn lock(file: &File, owner: LockOwner, kind: libc::c_int, start: i64, length: i64, wait: bool) -> io::Result<()> {
     let command = match (owner, wait) {
         (LockOwner::Process, false) => libc::F_SETLK,
@@ -159,7 +159,7 @@ pub(crate) fn lock(file: &File, owner: LockOwner, kind: libc::c_int, start: i64,
     checked(unsafe { libc::fcntl(file.as_raw_fd(), command, &raw const lock) }).map(drop)
 }
 
-/// The first lock that stands in the way of one: its kind, start and length. `F_UNLCK` where there is none.
+/// The first conflicting lock: its kind, start and length. `F_UNLCK` if there is none.
 pub(crate) fn conflict(file: &File, owner: LockOwner, kind: libc::c_int, start: i64, length: i64) -> io::Result<(libc::c_int, i64, i64)> {
     let command = if owner == LockOwner::Process { libc::F_GETLK } else { libc::F_OFD_GETLK };
     let mut lock = flock_of(kind, start, length);
@@ -172,7 +172,7 @@ fn flock_of(kind: libc::c_int, start: i64, length: i64) -> libc::flock {
     libc::flock { l_type: kind as libc::c_short, l_whence: libc::SEEK_SET as libc::c_short, l_start: start, l_len: length, l_pid: 0 }
 }
 
-/// Takes or gives up a lease.
+/// Acquires or releases a lease.
 pub(crate) fn set_lease(file: &File, kind: libc::c_int) -> io::Result<()> {
     // SAFETY: the descriptor is open, the argument a number.
     checked(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETLEASE, kind) }).map(drop)
@@ -184,13 +184,13 @@ pub(crate) fn lease(file: &File) -> io::Result<libc::c_int> {
     checked(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GETLEASE) })
 }
 
-/// Leaves the breaking of leases without a signal that ends the process.
+/// Ignores the signal of a broken lease, which would end the process.
 pub(crate) fn ignore_lease_signals() {
     // SAFETY: no handler is installed; SIGIO is ignored from here on.
     unsafe { libc::signal(libc::SIGIO, libc::SIG_IGN) };
 }
 
-/// What `name_to_handle_at` says of a file.
+/// The result of `name_to_handle_at` for a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct FileHandle {
     kind: i32,
@@ -233,7 +233,7 @@ pub(crate) fn seek_directory(directory: &OwnedFd, cookie: i64) -> io::Result<()>
     if at < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// Lets a call with an offset that no type of Rust has (negative) through.
+/// Makes a call with a negative offset, which Rust's types do not allow.
 pub(crate) fn write_at_raw(file: &File, bytes: &[u8], offset: i64) -> io::Result<usize> {
     // SAFETY: the buffer lives across the call.
     let result = unsafe { libc::pwrite(file.as_raw_fd(), bytes.as_ptr().cast(), bytes.len(), offset) };
@@ -279,7 +279,7 @@ pub(crate) fn epoll_add(file: &File) -> io::Result<()> {
     checked(unsafe { libc::epoll_ctl(epoll.as_raw_fd(), libc::EPOLL_CTL_ADD, file.as_raw_fd(), &raw mut event) }).map(drop)
 }
 
-/// What a descriptor is ready for now.
+/// The events for which a descriptor is ready now.
 pub(crate) fn poll_now(file: &File, events: libc::c_short) -> io::Result<libc::c_short> {
     let mut asked = libc::pollfd { fd: file.as_raw_fd(), events, revents: 0 };
     // SAFETY: one entry, which lives across the call; it waits for nothing.

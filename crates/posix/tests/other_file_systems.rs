@@ -1,6 +1,7 @@
-//! The tests on ext4, so that they are known to be right; with `TANDEMFS_TEST_DIR` on any directory instead, which is left as it was.
+//! The behaviour tests on ext4, which shows that the tests are right; with `TANDEMFS_TEST_DIR` on any other directory, which is left as it
+//! was.
 //!
-//! Without the usual harness: one file system is made for all tests and taken down after them, whatever happens.
+//! Without the standard harness: one file system is made for all tests and always unmounted after them.
 
 use std::fs::{self, File};
 use std::os::unix::fs::PermissionsExt;

@@ -1,4 +1,4 @@
-//! The table *operation, promise, test* of `docs/SEMANTICS.md` names tests that there are, and every behaviour test.
+//! The table *operation, promise, test* of `docs/SEMANTICS.md` names only existing tests, and it names every behaviour test.
 
 use std::collections::BTreeSet;
 use std::path::Path;

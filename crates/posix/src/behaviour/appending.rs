@@ -1,4 +1,4 @@
-//! Where the bytes of an O_APPEND descriptor go, whatever other flags it has and however they are handed over.
+//! Where an O_APPEND descriptor writes, for all other flags and all interfaces.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{IoSlice, Write};

@@ -1,4 +1,4 @@
-//! Many writers append to one file: no record is torn, none is lost, and each writer's are in its order.
+//! Many writers append to one file: no record is torn or lost, and each writer's records are in its order.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;

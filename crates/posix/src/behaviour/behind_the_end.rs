@@ -1,5 +1,5 @@
-//! What is stored through a mapping behind the end of a file, in the rest of its last page, is no part of the file: when the file grows
-//! there are zeros.
+//! Bytes that a mapping stores behind the end of a file, in its last page, are not part of the file: when the file grows, they read as
+//! zeros.
 
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
@@ -47,8 +47,8 @@ impl Stored {
         expected
     }
 
-    /// Holds what is read against what has to be there: at once by read and by the mapping, then when the cache has been dropped, then by
-    /// who opens the file anew. Where the file system `may` show what was stored behind the end, those bytes are zeros or what was stored.
+    /// Holds what is read against what has to be there: at once by read and by the mapping, then when the cache has been dropped, then by who
+    /// opens the file anew. Where the file system `may` show what was stored behind the end, those bytes are zeros or what was stored.
     fn assert_holds(self, scene: &Scene<'_>, expected: &[u8], may: bool) {
         let Self { name, file, mapping, .. } = self;
         let held = |when: &str, found: &[u8]| {
@@ -78,8 +78,8 @@ impl Stored {
     }
 }
 
-/// Whether a FUSE server cannot know in time: nothing tells it of the stores, and the kernel sends the page with them in it after the size
-/// has changed.
+/// Whether a FUSE server cannot know in time: nothing tells it of the stores, and the kernel sends the page with them in it after the size has
+/// changed.
 fn may_show(scene: &Scene<'_>) -> bool {
     scene.differs(Difference::StoredBehindTheEnd)
 }

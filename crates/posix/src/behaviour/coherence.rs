@@ -1,4 +1,4 @@
-//! What the page cache holds and what goes past it are the same bytes, by whichever interface they are read and written.
+//! Cached and direct I/O see the same bytes, through every interface.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Read;

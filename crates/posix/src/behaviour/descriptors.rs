@@ -1,7 +1,7 @@
-//! One file by descriptors of every kind, one operation at a time, against an array of bytes: through the cache, appending, past the cache,
-//! synchronous, by a mapping, by libaio and io_uring, opened before and after space got low. After each operation some kinds read what the
-//! array has. A failure prints its seed and the last operations; `TANDEMFS_DESCRIPTORS_SEED` starts with a seed,
-//! `TANDEMFS_DESCRIPTORS_OPERATIONS` says how many of each.
+//! One file by descriptors of every kind, one operation at a time, compared with an array of bytes: through the cache, appending, direct,
+//! synchronous, through a mapping, by libaio and io_uring, opened before and after space became short. After each operation some of the
+//! descriptors must read the array's bytes. A failure prints its seed and the last operations; `TANDEMFS_DESCRIPTORS_SEED` sets the first
+//! seed, `TANDEMFS_DESCRIPTORS_OPERATIONS` the number of operations for each.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, IoSlice};

@@ -1,6 +1,6 @@
-//! Random operations on one file against an array of bytes, as fsx does, with what the crate fsx lacks: zeroed ranges and O_DIRECT beside
-//! the page cache. A failure prints its seed and the last operations. `TANDEMFS_EXERCISER_OPERATIONS=N` draws N of them, 50,000 a seed,
-//! from seed `TANDEMFS_EXERCISER_SEED` (1) on; `make fsx` does.
+//! Random operations on one file compared with an array of bytes, like fsx, but also with zeroed ranges and with O_DIRECT together with the
+//! page cache, which the crate fsx lacks. A failure prints its seed and the last operations. `TANDEMFS_EXERCISER_OPERATIONS=N` runs N
+//! operations, 50,000 for each seed, from seed `TANDEMFS_EXERCISER_SEED` (1) on; `make fsx` uses this.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};

@@ -1,4 +1,4 @@
-//! What an NFS server needs: handles, numbers and cookies that last.
+//! What an NFS server needs: persistent handles, inode numbers and cookies.
 
 use std::fs::{self, File};
 use std::io::Read;

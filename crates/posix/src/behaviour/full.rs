@@ -1,4 +1,4 @@
-//! Where the space ends: what a removed file gives back is there at once, and who writes on is told.
+//! A full file system: space of removed files is available at once, and writers get errors in time.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;

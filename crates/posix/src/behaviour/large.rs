@@ -1,4 +1,4 @@
-//! Many names, deep trees, many open files, large files, many attributes: scaled for a test run, whole with `TANDEMFS_WHOLE_SIZE`.
+//! Many names, deep trees, many open files, large files, many attributes: scaled down for a test run, full size with `TANDEMFS_WHOLE_SIZE`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};

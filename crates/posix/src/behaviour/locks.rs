@@ -1,4 +1,4 @@
-//! Locks, leases and notices: the kernel's own, which a file system can only spoil.
+//! Locks, leases and notifications: the kernel implements them; a file system could only break them.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;

@@ -1,4 +1,4 @@
-//! The tests, a file for each part of the promise.
+//! The tests, one file for each part of the promises.
 
 mod appending;
 mod appending_together;

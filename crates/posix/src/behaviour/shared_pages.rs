@@ -1,5 +1,5 @@
-//! One page, some of whose bytes are stored through a mapping while others are written: neither loses what the other does. Writes past the
-//! cache are left out: beside stores ext4 loses some of those too (open(2) advises against it).
+//! Stores through a mapping and writes to different bytes of the same page: neither loses the other's bytes. Direct writes are left out:
+//! ext4 loses some of them next to concurrent stores (open(2) advises against it).
 
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};

@@ -1,4 +1,4 @@
-//! What is no file: FIFOs, sockets, devices.
+//! Special files: FIFOs, sockets, devices.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Write};

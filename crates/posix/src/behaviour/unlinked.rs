@@ -1,4 +1,4 @@
-//! Files without names that somebody holds.
+//! Open files without names.
 
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
