@@ -12,8 +12,8 @@ use crate::promises::{Mode, Writer};
 use crate::write::Options;
 use crate::{drive_cache, patterns, verify, write};
 
-/// Writes through a mount, remembers what it was promised, and later says whether the promises were kept. Exit 1: they were not, or
-/// something else went wrong; one sentence says what.
+/// Writes through a mount, logs acknowledged operations, and later verifies that they were kept. Exit 1: they were not, or
+/// another failure; one sentence says what.
 #[derive(Debug, Parser)]
 #[command(name = "witness")]
 struct Arguments {
@@ -23,33 +23,33 @@ struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Work until stopped; LOG gets a line after each operation that is acknowledged
+    /// Work until stopped; LOG gets a line after each acknowledged operation
     Write {
         directory: PathBuf,
         log: PathBuf,
-        /// The mount's: in relaxed mode data is synced, in the others write alone is a promise
+        /// Mode of the mount: in relaxed mode the writer syncs data, in the others a returned write is a promise
         #[arg(long, default_value = "relaxed")]
         mode: Mode,
         /// Kind of program
         #[arg(long, default_value = "mixed")]
         profile: Profile,
-        /// Another sequence of operations
+        /// Seed of the sequence of operations
         #[arg(long, default_value_t = 1)]
         seed: u64,
-        /// Stop after so many
+        /// Stop after so many operations
         #[arg(long, default_value_t = u64::MAX)]
         operations: u64,
         /// Print "acknowledged N" every N operations
         #[arg(long, default_value_t = 0)]
         announce: u64,
-        /// Sync nothing, keep files open, and take that for a promise: what is lost must be missed
+        /// Sync nothing, keep files open, and log operations as acknowledged anyway: verification must then fail
         #[arg(long)]
         unsynced: bool,
         /// Cut the machine's power right after this acknowledgement (tests/vm)
         #[arg(long)]
         power_cut_after: Option<u64>,
     },
-    /// Compare a directory with what its log says
+    /// Compare a directory with its log
     Verify { directory: PathBuf, log: PathBuf },
     /// Write a known pattern by requests of 1 MiB, then fsync
     Fill { file: PathBuf, bytes: u64 },
@@ -59,11 +59,11 @@ enum Command {
     Fsync { file: PathBuf, count: usize },
     /// Mount, write, kill the daemon, verify, again and again
     KillLoop(kill_loop::Arguments),
-    /// From a log of dm-log-writes: what a drive may hold that lost a part of its cache
+    /// From a log of dm-log-writes, make a drive that lost part of its cache
     DriveCache(drive_cache::Arguments),
 }
 
-/// Runs the program with these words, the first of which is its name.
+/// Runs the program with these arguments, the first of which is its name.
 pub fn run(words: impl IntoIterator<Item = impl Into<OsString> + Clone>) -> ExitCode {
     let arguments = match Arguments::try_parse_from(words) {
         Ok(arguments) => arguments,

@@ -1,10 +1,11 @@
-//! What a drive with a volatile cache may hold after the power failed, from a log of the kernel's dm-log-writes
+//! Computes what a drive with a volatile cache may contain after a power failure, from a log of the kernel's dm-log-writes
 //! (Documentation/admin-guide/device-mapper/log-writes.rst).
 //!
 //! [DC1] The target logs writes in the order in which they completed, and a write before the FLUSH that made it durable: the log is written
 //!       when a FLUSH completes. Writes that no FLUSH covered are logged when the target is removed. So everything before the log's last
-//!       FLUSH is on the flash; a FUA write is, wherever it stands. (Data that comes with a FLUSH is written after it.)
-//! [DC2] Of the other writes any part may be there, torn between sectors of 512 B. A lost write leaves what the sector held before it.
+//!       FLUSH is on the flash, and so is every FUA write. (Data of a FLUSH request is written after the FLUSH.)
+//! [DC2] Any part of the other writes may be on the flash, torn between sectors of 512 B. A lost write leaves the previous contents of the
+//!       sector.
 
 use std::fs::{self, File};
 use std::io;
@@ -24,7 +25,7 @@ const END_MARK: &[u8] = b"dm-log-writes-end";
 /// Drives tear here, whatever their sectors are ([DC2]).
 const TORN_AT: usize = 512;
 
-/// What to make of a log.
+/// Arguments of `witness drive-cache`.
 #[derive(Debug, clap::Args)]
 pub struct Arguments {
     /// The log device's bytes
@@ -55,7 +56,7 @@ struct Entry {
     text_length: u64,
 }
 
-/// What became of a log's writes.
+/// Statistics of a log's writes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Replayed {
     /// Entries of the log.
@@ -116,7 +117,7 @@ fn entries(log: &File) -> io::Result<Vec<Entry>> {
         }
         entries.push(Entry { offset, length, flags, data, text_length });
     }
-    // Without it, writes that no FLUSH covered would be missing, and so would the danger ([DC1]).
+    // Without it, writes that no FLUSH covered would be missing, and nothing could be lost ([DC1]).
     let last = entries.last().ok_or_else(|| wrong("it is empty".into()))?;
     let mut text = vec![0; last.text_length as usize];
     log.read_exact_at(&mut text, last.data)?;
@@ -128,7 +129,7 @@ fn entries(log: &File) -> io::Result<Vec<Entry>> {
 
 fn replay(log: &File, entries: &[Entry], drive: &File, seed: u64) -> io::Result<Replayed> {
     let mut random = Rng::with_seed(seed);
-    // Some powers fail early, some late: how much of a cache is lost differs, too.
+    // The lost share of the cache is random too.
     let lost_of_8 = match seed {
         0 => 8,
         1 => 0,
@@ -138,7 +139,7 @@ fn replay(log: &File, entries: &[Entry], drive: &File, seed: u64) -> io::Result<
     let mut replayed = Replayed { entries: entries.len(), ..Replayed::default() };
     for (index, entry) in entries.iter().enumerate() {
         replayed.flushes += usize::from(entry.flags & FLUSH != 0);
-        // A discarded sector may hold anything until it is written again: what it held is one possibility.
+        // A discarded sector may hold anything until it is written again; its old contents are one possibility.
         if entry.flags & (MARK | DISCARD) != 0 || entry.length == 0 {
             continue;
         }

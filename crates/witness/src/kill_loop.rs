@@ -1,10 +1,11 @@
 //! Rounds of a mount whose daemon is killed.
 //!
-//! A round: maybe a mount that is killed while it recovers; a mount; everything that earlier rounds were promised is verified; several
-//! writers work; the daemon is killed amid work or amid the unmount, or is unmounted cleanly. After a kill now and then, and after every
-//! clean unmount, `check` must find nothing. The modes take turns. A device serves ten rounds, then the other kind of device follows.
+//! A round: possibly a mount that is killed during recovery; a mount; verification of everything acknowledged in earlier rounds; several
+//! writers; then the daemon is killed during work or during the unmount, or is unmounted cleanly. After some kills, and after every clean
+//! unmount, `check` must find nothing. Rounds alternate between the modes. Each device serves ten rounds; then the other kind of device
+//! follows.
 //!
-//! Whatever fails, no daemon, no mount and no writer is left behind.
+//! After any failure no daemon, mount or writer is left behind.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -29,7 +30,7 @@ use crate::plan::{Node, Profile};
 use crate::power_cut::Step;
 use crate::promises::{self, Mode};
 
-/// No step of a round takes that long, unless something hangs.
+/// Time limit of one step of a round; exceeding it means that something hangs.
 const STEP_MAX: Duration = Duration::from_secs(60);
 /// Rounds that a device serves.
 const DEVICE_ROUNDS: u64 = 10;
@@ -37,7 +38,7 @@ const DEVICE_ROUNDS: u64 = 10;
 const KEPT_ROUNDS: u64 = 3;
 const TICK: Duration = Duration::from_millis(1);
 
-/// What to run.
+/// Arguments of the kill loop.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Arguments {
     /// The program under test
@@ -49,13 +50,13 @@ pub struct Arguments {
     /// The program `mount-until-cut`: daemons are then killed at exact steps of commits, too
     #[arg(long)]
     pub mount_until_cut: Option<PathBuf>,
-    /// Another sequence
+    /// Seed of the sequence of rounds
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
-    /// Only this mode, not all in turn
+    /// Only this mode instead of all modes in turn
     #[arg(long)]
     pub mode: Option<Mode>,
-    /// Do damage that must be found: the loop then has to fail
+    /// Do damage that must be found: the loop must then fail
     #[arg(long)]
     pub canary: Option<Canary>,
     /// Where devices are made, in a directory of their own
@@ -69,13 +70,13 @@ pub struct Arguments {
 /// Damage that must be found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum Canary {
-    /// In relaxed mode writers take for a promise what was never synced.
+    /// In relaxed mode writers log operations as acknowledged that were never synced.
     Unsynced,
-    /// After a kill one bit of an acknowledged file is another on the device.
+    /// After a kill one bit of an acknowledged file is changed on the device.
     Bit,
 }
 
-/// What was done.
+/// Statistics of the loop.
 #[derive(Debug, Clone, Default)]
 pub struct Summary {
     /// Rounds.
@@ -181,7 +182,7 @@ enum Ending {
     Unmount,
 }
 
-/// What is under the mount.
+/// The kind of device below the mount.
 #[derive(Debug, Clone, Default)]
 struct Device {
     name: String,
@@ -217,7 +218,7 @@ impl Loop<'_> {
     }
 
     fn round(&mut self, round: u64) -> Result<(), String> {
-        // Of its own, so that how far an earlier round came does not change what this one does.
+        // A seed of its own, so that the progress of an earlier round does not change this one.
         self.random = Rng::with_seed(self.arguments.seed.wrapping_mul(0x1_0000) + round);
         if round.is_multiple_of(DEVICE_ROUNDS) {
             self.last_look()?;
@@ -310,7 +311,7 @@ impl Loop<'_> {
         self.ends_well(Command::new(&self.arguments.tandemfs).args(words), &format!("tandemfs {}", words.join(" ")))
     }
 
-    /// Runs a program to its end, which must be a good one and come in time.
+    /// Runs a program, which must succeed within the time limit.
     fn ends_well(&self, command: &mut Command, what: &str) -> Result<(), String> {
         let mut output = tempfile::tempfile_in(self.directory.path()).map_err(|error| error.to_string())?;
         let streams = output.try_clone().and_then(|first| Ok((first, output.try_clone()?))).map_err(|error| error.to_string())?;
@@ -390,7 +391,7 @@ impl Loop<'_> {
         log.lines().rev().take(3).collect::<Vec<_>>().join(" | ")
     }
 
-    /// SIGKILL for the daemon; the dead mount goes away as a user takes it away.
+    /// Kills the daemon with SIGKILL and removes the dead mount as a user does.
     fn kill_daemon(&mut self) -> Result<(), String> {
         let mountpoint = self.mountpoint();
         let Some(mut daemon) = self.daemon.take() else { return Ok(()) };
@@ -442,7 +443,7 @@ impl Loop<'_> {
     }
 
     fn take_away_dead_mount(&mut self) -> Result<(), String> {
-        // The writers are refused: their file system is gone. Only those of the canary wait for nothing.
+        // The writers get errors, because their file system is gone. Only writers of the canary wait for nothing.
         if self.arguments.canary == Some(Canary::Unsynced) {
             self.children.iter_mut().for_each(end);
         }
@@ -558,7 +559,7 @@ impl Loop<'_> {
         Ok(())
     }
 
-    /// Nobody may have failed before the kill.
+    /// Checks that no writer failed before the kill.
     fn writers_are_well(&mut self) -> Result<(), String> {
         let mut ended = None;
         for (index, writer) in self.children.iter_mut().enumerate() {
@@ -598,7 +599,7 @@ impl Loop<'_> {
             self.ends_well(&mut verifier, &format!("verify {}", promised.name))?;
             self.summary.verifications += 1;
         }
-        // Nothing that nobody made, either.
+        // Nothing else may exist either.
         for entry in fs::read_dir(self.mountpoint()).map_err(|error| error.to_string())? {
             let name = entry.map_err(|error| error.to_string())?.file_name().to_string_lossy().into_owned();
             if !self.promised.iter().any(|promised| promised.name == name) {
@@ -663,7 +664,7 @@ impl Loop<'_> {
         }
     }
 
-    /// What somebody who looks into a failure wants to have.
+    /// Keeps the files needed to analyse a failure.
     fn keep(&self, keep: &Path) {
         let copied = fs::create_dir_all(keep).and_then(|()| {
             for entry in fs::read_dir(self.directory.path())? {
@@ -704,7 +705,7 @@ fn is_mounted(mountpoint: &Path) -> bool {
     tandemfs_fuse::mounts::find(mountpoint).is_ok_and(|found| found.is_some())
 }
 
-/// SIGKILL for a child of ours, and its last rites.
+/// Kills and reaps a child process.
 fn end(child: &mut Child) {
     // One that has ended already is no failure.
     let _ = child.kill();

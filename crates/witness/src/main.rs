@@ -1,4 +1,4 @@
-//! The program `witness`; `witness --help` lists what it does.
+//! The program `witness`; see `witness --help`.
 
 use std::process::ExitCode;
 

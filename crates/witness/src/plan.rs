@@ -1,7 +1,7 @@
-//! What a writer does, and what its directory then holds.
+//! The operations of a writer, and the resulting contents of its directory.
 //!
-//! Operation N is a function of the seed, N and the model after the operations before it. So a log of promises needs only numbers, and
-//! whoever verifies can compute the one operation that was under way when everything stopped.
+//! Operation N is a function of the seed, N and the model after the operations before it. So a log needs only the numbers of acknowledged
+//! operations, and the verifier can compute the one operation that was in flight when everything stopped.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -174,7 +174,7 @@ pub enum Operation {
         /// The new name.
         to: String,
     },
-    /// A name less.
+    /// Removes a name of a file.
     Unlink {
         /// The name.
         name: String,
@@ -188,7 +188,7 @@ pub enum Operation {
     },
     /// A symbolic link.
     Symlink {
-        /// What it says.
+        /// Its target.
         target: String,
         /// Its name.
         name: String,
@@ -198,7 +198,7 @@ pub enum Operation {
         /// Its name.
         name: String,
     },
-    /// An empty directory less.
+    /// Removes an empty directory.
     RmDir {
         /// Its name.
         name: String,
@@ -224,7 +224,7 @@ impl Operation {
     }
 }
 
-/// What a name stands for.
+/// The object that a name refers to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Node {
     /// A directory.
@@ -502,7 +502,7 @@ fn some_length(profile: Profile, random: &mut Rng) -> usize {
     if random.bool() { about } else { 1 + random.usize(..about) }
 }
 
-/// The bytes of a piece: a piece in the wrong place, or of another write, shows.
+/// The bytes of a piece; they differ for each place and write, so that a misplaced piece is detected.
 pub fn content(piece: &Piece) -> Vec<u8> {
     let mut bytes = vec![0; piece.length];
     Rng::with_seed(piece.seed).fill(&mut bytes);

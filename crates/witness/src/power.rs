@@ -3,7 +3,7 @@
 use std::fs::OpenOptions;
 use std::os::unix::fs::FileExt;
 
-/// Turns the machine off before this call returns. It returns only where there is no such switch, with the reason.
+/// Turns the machine off. Returns only on a machine without the power switch, with the reason.
 pub fn cut() -> String {
     // Elsewhere the port may be some device's own.
     if std::env::var_os("TANDEMFS_VM").is_none() {

@@ -1,8 +1,8 @@
 //! A device that ends everything at one exact step of a commit.
 //!
-//! It stands between the file system and the drive's device and counts the steps of one kind. At the chosen one it says so in a note and
-//! cuts the machine's power, or kills its own process, and the step's thread does nothing more. Nothing of it is in the product: the
-//! program `mount-until-cut` mounts a file system on it.
+//! It wraps the drive's device and counts the steps of one kind. At the chosen step it writes a note and cuts the machine's power, or kills
+//! its own process, and the step's thread does nothing more. It is not part of the product: the program `mount-until-cut` mounts a file
+//! system on it.
 
 use std::cell::Cell;
 use std::fs::File;
@@ -26,7 +26,7 @@ pub enum Step {
     RecordStored,
     /// A journal record's lines are flushed, not fenced. Only where the domain needs flushes.
     RecordFlushed,
-    /// A journal record is fenced, nobody was answered.
+    /// A journal record is fenced, the call has not returned.
     RecordFenced,
     /// Half of the first copy of the superblock is stored.
     FirstSuperblockTorn,
@@ -42,7 +42,7 @@ pub enum Step {
     BlocksInFlight,
     /// Block writes have completed, no FLUSH has begun.
     BlocksWritten,
-    /// A FLUSH has completed, no record tells of it.
+    /// A FLUSH has completed, the record is not yet stored.
     BlocksFlushed,
 }
 
@@ -60,7 +60,7 @@ pub enum End {
 pub struct Plan {
     /// The step; none for a device that never ends.
     pub step: Option<Step>,
-    /// How many such steps go well.
+    /// Number of such steps that complete before it.
     pub after: u64,
     /// What ends.
     pub end: End,
@@ -83,7 +83,7 @@ thread_local! {
     static FLUSHED: Cell<Option<Part>> = const { Cell::new(None) };
 }
 
-/// A device with a planned end.
+/// A device that ends at a planned step.
 pub struct PowerCutDevice {
     inner: Arc<dyn Device>,
     /// First and last byte of the journal's rings.
@@ -101,7 +101,7 @@ impl PowerCutDevice {
         Self { inner, journal, plan, armed: AtomicBool::new(false), passed: AtomicU64::new(0) }
     }
 
-    /// From now on steps count.
+    /// Starts counting steps.
     pub fn arm(&self) {
         self.armed.store(true, SeqCst);
     }

@@ -1,6 +1,6 @@
-//! The log of what was acknowledged. It lies outside the mount, and a line is in it before the writer goes on.
+//! The log of acknowledged operations. It is outside the mount, and a line is written before the writer continues.
 //!
-//! Its first line says what the writer is; each further line is the number of an operation that was acknowledged.
+//! Its first line describes the writer; each further line is the number of an acknowledged operation.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -8,7 +8,7 @@ use std::path::Path;
 
 use crate::plan::{Model, Operation, Profile};
 
-/// What the mount was asked for (`-o`).
+/// Mode of the mount (`-o`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
     /// Data is durable after fsync and its like.
@@ -89,7 +89,7 @@ impl Promises {
         Ok(Self(log))
     }
 
-    /// Takes down that an operation was acknowledged.
+    /// Logs that an operation was acknowledged.
     pub fn note(&mut self, number: u64) -> io::Result<()> {
         self.0.write_all(format!("{number}\n").as_bytes())
     }
@@ -98,7 +98,7 @@ impl Promises {
 /// The writer and the number of operations that were acknowledged to it; nothing for a log without a whole first line.
 pub fn read(path: &Path) -> Result<Option<(Writer, u64)>, String> {
     let text = fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))?;
-    // What has no end was cut while it was written.
+    // A line without an end was cut while it was written.
     let mut lines = text.split_inclusive('\n').filter_map(|line| line.strip_suffix('\n'));
     let Some(first) = lines.next() else { return Ok(None) };
     let wrong = || format!("{}: '{first}' is no first line of a log", path.display());

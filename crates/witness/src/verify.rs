@@ -1,18 +1,18 @@
-//! Whether promises were kept.
+//! Verifies that promises were kept.
 //!
-//! What was acknowledged is there exactly: names, types, contents, sizes, links, nothing else. The one operation that was under way has
-//! happened, or not, or, where it writes data, in a part that the mode allows (`docs/SEMANTICS.md`):
+//! All acknowledged work must exist exactly: names, types, contents, sizes, links, and nothing else. The one operation in flight may have
+//! happened or not. If it writes data, it may have happened in part, as the mode allows (`docs/SEMANTICS.md`):
 //!
-//! [VF1] A change of names or of a size happens as a whole, in every mode.
-//! [VF2] relaxed: write-back sends pages when it likes, each as a whole. So every page is as some of the operation's writes left it, and
-//!       the size is one that a write left, or a border of pages on the way there.
-//! [VF3] strict: writes happen in order, each up to some border of pages.
-//! [VF4] strict,atomic: writes happen in order; one of at most 1 MiB less a page has happened or not. A longer one is split where the
-//!       pages of the caller's memory end, so anywhere in the file.
+//! [VF1] A change of names or of a size is atomic in every mode.
+//! [VF2] relaxed: writeback sends whole pages in any order. So every page has a state that some of the operation's writes left, and the
+//!       size is one that a write left, or a page border on the way to it.
+//! [VF3] strict: writes happen in order, each up to some page border.
+//! [VF4] strict,atomic: writes happen in order; a write of at most 1 MiB less a page has happened or not. A longer one is split at the page
+//!       borders of the caller's memory, so anywhere in the file.
 //! [VF5] Stores through a mapping: every byte is old or new.
-//! [VF6] strict: the last operations that were acknowledged may not have happened as far as they stored through mappings, one after the
-//!       other. A kernel that was told that fsync is free drops pages which it cannot send to a dead daemon, and msync says nothing (seen
-//!       on Linux 6.18). Any other operation ends this: it fails.
+//! [VF6] strict: the last acknowledged operations may be missing, one after the other, as far as they stored through mappings. A kernel
+//!       that was told that fsync is free drops pages which it cannot send to a dead daemon, and msync reports nothing (seen on Linux
+//!       6.18). This ends at the first other operation, because that operation fails.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -27,7 +27,7 @@ use crate::promises::{self, Mode, Writer};
 const PAGE: usize = 4096;
 const ATOMIC_BYTES_MAX: usize = (1 << 20) - PAGE;
 
-/// What a verification has looked at.
+/// Statistics of a verification.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Verified {
     /// Operations that were acknowledged.
@@ -36,14 +36,14 @@ pub struct Verified {
     pub names: usize,
     /// Bytes of files compared.
     pub bytes: usize,
-    /// The operation that was under way.
+    /// The operation that was in flight.
     pub under_way: &'static str,
 }
 
 /// Compares a directory with what its log says.
 pub fn verify(directory: &Path, log: &Path) -> Result<Verified, String> {
     let Some((writer, promises)) = promises::read(log)? else {
-        // It was stopped before its first promise; its directory was made before it began.
+        // It was stopped before its first acknowledgement; its directory was made before it began.
         return directory.is_dir().then(Verified::default).ok_or_else(|| format!("{}: is not there", directory.display()));
     };
     let mut before = writer.model_after(promises);
@@ -74,7 +74,7 @@ enum Entry {
     File { inode: u64, links: u64, bytes: Arc<Vec<u8>> },
 }
 
-/// What is there.
+/// The contents found.
 #[derive(Debug, Default)]
 struct Found {
     names: BTreeMap<String, Entry>,
@@ -149,7 +149,7 @@ impl Found {
         }
     }
 
-    /// Whether everything is as a model says, but for the contents of the file behind one name.
+    /// Whether everything equals a model, except for the contents of the file behind one name.
     fn equals(&self, model: &Model, under_way: Option<&str>) -> Result<(), String> {
         let open = under_way.and_then(|name| model.file(name)).map(|(file, _)| file);
         if let Some(stray) = self.names.keys().find(|name| !model.names.contains_key(*name)) {
@@ -179,7 +179,7 @@ impl Found {
         Ok(())
     }
 
-    /// Whether a file is what some part of these writes leaves.
+    /// Whether a file is a possible result of a part of these writes.
     fn in_part(&self, writer: &Writer, before: &Model, name: &str, pieces: &[Piece], sync: Sync) -> Result<(), String> {
         let Some(Entry::File { bytes, .. }) = self.names.get(name) else { return Err(format!("{name}: is not there")) };
         let mut model = before.clone();
@@ -353,7 +353,7 @@ mod tests {
         }
     }
 
-    /// Any directory serves: what is shown is that the verifier sees each kind of loss.
+    /// Works on any directory: shows that the verifier detects each kind of loss.
     #[test]
     fn every_kind_of_loss_is_reported() {
         let folder = tempfile::tempdir().expect("a folder");

@@ -1,4 +1,4 @@
-//! The operations of a plan, for real.
+//! Executes the operations of a plan.
 
 use std::ffi::c_void;
 use std::fs::{self, File, OpenOptions};
@@ -17,13 +17,13 @@ use crate::promises::{Mode, Promises, Writer};
 /// Operations of a writer that closes no file.
 const UNSYNCED_MAX: u64 = 2000;
 
-/// How a writer is to behave.
+/// Options of a writer.
 #[derive(Debug, Clone, Copy)]
 pub struct Options {
     /// What it writes, and what for.
     pub writer: Writer,
-    /// Take returned calls for promises that are none: nothing is synced, and files stay open, since close lets FUSE write. A test of the
-    /// test: what is lost must be missed.
+    /// Log returned calls as acknowledged although nothing is synced; files stay open, since close makes FUSE write. A test of the
+    /// test: verification must find the loss.
     pub unsynced: bool,
     /// Stop after so many operations.
     pub operations: u64,

@@ -1,4 +1,4 @@
-//! Mounts a TandemFS as `tandemfs mount --foreground` does, on a device that ends everything at one exact step of a commit
+//! Mounts a TandemFS like `tandemfs mount --foreground`, on a device that cuts the power or kills the process at one exact step of a commit
 //! (`power_cut.rs`).
 
 use std::path::PathBuf;
@@ -24,16 +24,16 @@ struct Arguments {
     /// The step
     #[arg(long)]
     at: Option<Step>,
-    /// How many such steps go well before it
+    /// Number of such steps that complete before it
     #[arg(long, default_value_t = 0)]
     after: u64,
-    /// Count steps from when this file is there, not from the start (so: not those of the mount)
+    /// Count steps only after this file exists (so steps of the mount do not count)
     #[arg(long)]
     arm_when: Option<PathBuf>,
-    /// What ends
+    /// What to end: the machine or the process
     #[arg(long, default_value = "power")]
     end: End,
-    /// Gets a line right before the end
+    /// File that gets a line right before the end
     #[arg(long)]
     note: Option<PathBuf>,
     /// A deliberate bug: FLUSH of the drive is not passed on
