@@ -8,12 +8,12 @@ use tandemfs_crash::{Random, seed_or};
 
 use crate::scheduler::Seeded;
 
-/// More than any workload here needs: a schedule that goes on beyond it does not end.
+/// Step limit, above the need of any workload here: a schedule that exceeds it does not terminate.
 const STEPS_MAX: usize = 20_000_000;
 /// The engine keeps pages of metadata on its stack.
 const STACK_BYTES: usize = 1 << 20;
 
-/// What was explored.
+/// Statistics of an exploration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Explored {
     /// Schedules.
@@ -31,7 +31,7 @@ pub fn rounds_or(default: u64) -> u64 {
 /// first thread of its schedule. `TANDEMFS_SEED` names the first seed.
 ///
 /// # Errors
-/// What the body said, a panic or a deadlock, with the seed that repeats it.
+/// The error of the body, a panic or a deadlock, with the seed that repeats it.
 pub fn explore(
     name: &str,
     schedules: u64,

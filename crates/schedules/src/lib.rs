@@ -1,7 +1,8 @@
-//! Test support: several threads on one file system, under schedules that a seed decides, cut anywhere. Nothing of it is in the product.
+//! Test support: several threads on one file system, under schedules that a seed determines, with cuts at any point. Not part of the
+//! product.
 //!
-//! Locks and atomics of the engine are those of `shuttle` here (`tandemfs_device::sync`): one thread runs at a time, and at each lock, each
-//! atomic and each step on the device the [`scheduler`] says who goes on. Deadlocks are seen as such. Memory orders weaker than
+//! Here the engine uses the locks and atomics of `shuttle` (`tandemfs_device::sync`): one thread runs at a time, and at each lock, each
+//! atomic and each step on the device the [`scheduler`] chooses the next thread. Deadlocks are detected. Memory orders weaker than
 //! sequential consistency are not explored.
 
 #![forbid(unsafe_code)]

@@ -10,7 +10,7 @@ use tandemfs_crash::{
 };
 use tandemfs_fs::FileSystem;
 
-/// How much is done after each schedule.
+/// Checks after each schedule.
 #[derive(Debug, Clone, Copy)]
 pub struct Effort {
     /// Crash states that are recovered, roughly.
@@ -28,10 +28,10 @@ impl Effort {
     pub const CUTS: Self = Self { states: 6, check_one_in: 4, finish_one_in: 4 };
 }
 
-/// What the threads of one schedule do.
+/// The workload of one schedule.
 #[derive(Debug, Clone, Default)]
 pub struct Workload {
-    /// Done before by one thread, without a schedule to choose: files are held here.
+    /// Executed first by a single thread: opens files.
     pub first: Vec<Operation>,
     /// One list for each thread.
     pub threads: Vec<Vec<Step>>,
@@ -50,7 +50,7 @@ impl Scene {
     /// Formats, does the preparation and unmounts. Workloads lead through these directories alone; files among them are
     /// meant as inodes, not by name.
     ///
-    /// It is done outside of any schedule, so locks cannot be taken: the preparation runs in an execution of its own.
+    /// Locks cannot be taken outside of a schedule, so the preparation runs in its own execution.
     ///
     /// # Errors
     /// Where the preparation disagrees with the model.
@@ -78,10 +78,10 @@ impl Scene {
         self.recovered.load(Relaxed)
     }
 
-    /// Runs a workload in the schedule of the caller and judges it.
+    /// Runs a workload in the caller's schedule and checks the result.
     ///
     /// # Errors
-    /// What went wrong, in sentences.
+    /// A description of the failure.
     pub fn run(&self, workload: &Workload, effort: Effort, random: &mut Random) -> Result<(), String> {
         self.run_workload(workload, effort, random).map_err(|what| format!("{what}\n{workload:?}"))
     }
@@ -96,7 +96,7 @@ impl Scene {
             bound.perform(&fs, &Step::Do(*operation))?;
             model.apply(operation).map_err(|refusal| format!("{operation:?}: {refusal:?}"))?;
         }
-        // Everything that was answered is durable, so what was recorded before says nothing new.
+        // All acknowledged work is durable, so earlier records are not needed.
         let start = device.fork();
         device.start_recording();
         let history = perform(&fs, &bound, &device, &workload.threads)?;
@@ -112,7 +112,7 @@ impl Scene {
         Ok(())
     }
 
-    /// Counts at the end: space as a rebuild finds it, nothing for `tandemfs_check` to say, the same tree after a clean mount.
+    /// Final checks: space equals a rebuild, `tandemfs_check` finds nothing, the tree is the same after a clean mount.
     fn finish(&self, fs: &FileSystem, bound: &Bound, device: &MemoryDevice, model: &mut Model) -> Result<(), String> {
         for slot in 0..SLOTS {
             bound.perform(fs, &Step::Do(Operation::Forget(slot)))?;

@@ -1,21 +1,21 @@
-//! Who runs next. A seed decides everything, so a failure is repeated by its seed alone.
+//! Chooses the next thread. A seed determines every choice, so it repeats a failure.
 //!
-//! Three ways, drawn by the seed: at random, with threads that go on for a while or hardly at all; the same, but only where the device is
-//! reached, since what is half on the device is what a cut shows; and by priorities that change at few points (probabilistic concurrency
-//! testing), which finds what needs few but particular preemptions. Points are counted only where there
-//! is a choice, so that mounting and comparing, which one thread does, use none of them up.
+//! The seed also selects one of three strategies: random choice, with long or short runs of a thread; random choice only at device
+//! accesses, since a cut shows a half-done device access; and priorities that change at few points (probabilistic concurrency testing),
+//! which finds bugs that need few particular preemptions. Points are counted only where there is a choice, so single-threaded mounting and
+//! comparing use none of them up.
 
 use std::collections::HashMap;
 
 use shuttle::scheduler::{Schedule, Scheduler, Task, TaskId};
 use tandemfs_crash::Random;
 
-/// How threads are chosen.
+/// Strategy of choosing threads.
 #[derive(Debug)]
 enum Style {
-    /// Another thread than the running one, once in so many choices.
+    /// Switches to another thread once in so many choices.
     Switching { one_in: u64 },
-    /// The same, at steps of the device alone.
+    /// The same, only at steps of the device.
     AtDevice { one_in: u64 },
     /// The thread of the highest priority; at these choices the running thread becomes the lowest.
     Priorities { change_at: Vec<u64> },

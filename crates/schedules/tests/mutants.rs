@@ -1,5 +1,5 @@
-//! Deliberate bugs of the rules about threads: exploring schedules must catch every one, and nothing where there is none. The table of
-//! `docs/TESTING.md` is what these tests assert.
+//! Deliberate bugs of the threading rules: exploring schedules must catch every one, and must find nothing without a bug. The table of
+//! `docs/TESTING.md` lists what these tests assert.
 //!
 //! A mutant is global to the process, so the tests of this file run one after the other.
 

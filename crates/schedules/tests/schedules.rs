@@ -1,4 +1,4 @@
-//! Schedules of two and three threads over the parts where they meet, with random steps. `TANDEMFS_SCHEDULES` says how many of each.
+//! Schedules of two and three threads on the parts that they share, with random steps. `TANDEMFS_SCHEDULES` sets their number.
 
 mod support;
 

@@ -1,4 +1,4 @@
-//! Scenes: what is prepared, what the threads draw their steps from, and how the end is judged.
+//! Scenes: the initial state, the steps that threads choose from, and the checks at the end.
 
 #![allow(dead_code, reason = "each test file uses its part")]
 
