@@ -1,4 +1,4 @@
-//! The command line. Scripts depend on it: what is here stays.
+//! The command line. Scripts depend on it, so existing commands and options stay.
 
 use std::ffi::OsString;
 use std::path::PathBuf;

@@ -13,11 +13,11 @@ use crate::failure::Failure;
 use crate::output;
 use crate::size;
 
-/// Nothing wrong.
+/// No errors.
 const CLEAN: u8 = 0;
-/// Something was wrong and is repaired.
+/// Errors were found and repaired.
 const REPAIRED: u8 = 1;
-/// Something is wrong.
+/// Errors remain.
 const ERRORS_LEFT: u8 = 4;
 /// The device could not be checked.
 const NOT_RUN: u8 = 8;
@@ -63,7 +63,7 @@ fn status(report: &Report) -> u8 {
 fn text(report: &Report, repair: bool) -> String {
     let mut text = String::new();
     let mut line = |line: String| {
-        // Writing to a string does not fail.
+        // Writing to a string cannot fail.
         let _ = writeln!(text, "{}: {line}", report.device);
     };
     for located in &report.repaired {

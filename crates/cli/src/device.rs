@@ -11,10 +11,10 @@ use crate::failure::Failure;
 use crate::output;
 use crate::size;
 
-/// How a device is opened.
+/// Options of opening a device.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Opening {
-    /// Nothing will be written.
+    /// Open read-only.
     pub read_only: bool,
     /// The emulator's timing model.
     pub timing: bool,
@@ -22,7 +22,7 @@ pub struct Opening {
     pub domain: Option<PersistenceDomain>,
 }
 
-/// Takes a device into use; nobody else can meanwhile.
+/// Opens and locks a device.
 pub fn open(device: &str, opening: Opening) -> Result<Drive, Failure> {
     let Opening { read_only, timing, .. } = opening;
     let options = DeviceOptions { timing, read_only, shared: read_only, ..DeviceOptions::default() };
@@ -37,12 +37,12 @@ pub fn open(device: &str, opening: Opening) -> Result<Drive, Failure> {
     }
 }
 
-/// Whether a name is of a pair, and not the path of an image.
+/// Whether a specification names a pair, not an image.
 fn is_pair(device: &str) -> bool {
     device.starts_with("memory=") || device.starts_with("block=")
 }
 
-/// A device as an absolute name that holds in another directory.
+/// A device specification with absolute paths.
 pub fn absolute(device: &str) -> String {
     let resolve = |path: &str| Path::new(path).canonicalize().ok().and_then(|path| path.to_str().map(str::to_owned));
     if !is_pair(device) {

@@ -1,8 +1,8 @@
-//! `tandemfs device bench`: latency and bandwidth of an emulated drive by size and number of requests, beside what its profile claims.
+//! `tandemfs device bench`: latency and bandwidth of an emulated drive by request size and queue depth, next to the claims of its profile.
 //!
-//! [DB1] It writes to the end of both zones and nowhere else, and discards there when it is done: what was there is lost.
-//! [DB2] What is read by blocks was written long enough before that it is on the flash; what is loaded was stored just before.
-//! [DB3] Each row is measured for a fifth of a second, or as many times as are enough; in virtual time as often as some MiB need.
+//! [DB1] It writes only to the end of both zones, and discards there when it is done. Existing data there is lost.
+//! [DB2] Block reads read data that was written early enough to be on the flash; loads read data that was stored just before.
+//! [DB3] Each row is measured for a fifth of a second, or up to a maximum number of times; in virtual time for a fixed number of MiB.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -17,7 +17,7 @@ use crate::failure::Failure;
 use crate::output;
 
 const SECTOR: u64 = SECTOR_BYTES as u64;
-/// What is used of each zone at most, in bytes.
+/// Largest part of each zone that is used, in bytes.
 const MEMORY_BYTES_MAX: u64 = 4 << 20;
 const BLOCK_BYTES_MAX: u64 = 64 << 20;
 const BYTE_SIZES: [usize; 4] = [64, 256, 1024, 4096];
@@ -26,10 +26,10 @@ const DEPTHS: [usize; 4] = [1, 4, 16, 64];
 /// How often a row is measured at most, and for how long.
 const ROUNDS_MAX: u64 = 20_000;
 const ROW_TIME: Duration = Duration::from_millis(200);
-/// What a row moves in virtual time.
+/// Bytes that a row moves in virtual time.
 const VIRTUAL_BYTES: u64 = 16 << 20;
 const VIRTUAL_ROUNDS: (u64, u64) = (8, 200);
-/// In virtual time the drive rests for so long between rows.
+/// Idle time of the drive between rows, in virtual time.
 const REST_NS: u64 = 1_000_000_000;
 
 /// A measured row.
@@ -151,7 +151,7 @@ fn index(arguments: &DeviceBenchArguments, info: &ImageInfo) -> Result<u8, Failu
 
 struct Bench<'d> {
     device: &'d dyn Device,
-    /// Whose claims hold.
+    /// The model whose claims are shown.
     info: Option<&'d ImageInfo>,
 }
 
@@ -225,7 +225,7 @@ impl Bench<'_> {
                     let batches = (half / batch_sectors).max(1);
                     Sector::new(from + (round % batches * batch_sectors + index as u64 * sectors_each) % (half - sectors_each + 1))
                 };
-                // The second half is written, so that the first stays where it is on the flash.
+                // Write only the second half, so that the first half stays on the flash.
                 let written = self.measure(batch_sectors * SECTOR, |round| {
                     let write = |index| BlockRequest::Write { sector: place(first + half, round, index), buffer: &buffer[..size] };
                     self.transfer(&mut (0..depth).map(write).collect::<Vec<_>>())

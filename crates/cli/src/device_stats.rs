@@ -1,4 +1,4 @@
-//! `tandemfs device stats`: what an emulated drive with firmware counted in its life.
+//! `tandemfs device stats`: the lifetime counters of an emulated drive with firmware.
 
 use serde_json::{Map, Value, json};
 use tandemfs_emulator::{DriveStatistics, statistics};

@@ -1,4 +1,4 @@
-//! `tandemfs dump`: structures of a device as they are on it.
+//! `tandemfs dump`: structures of a device as they are on the medium.
 
 use std::ffi::OsStr;
 use std::io;

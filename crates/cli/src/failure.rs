@@ -1,22 +1,22 @@
-//! How a command ends when it does not succeed: one sentence on standard error, and a status that its caller understands.
+//! How a command ends if it fails: one sentence on standard error, and an exit status that its caller understands.
 
 use std::fmt::Display;
 use std::io;
 
 use crate::helpers::Caller;
 
-/// Why a command did not do what it was asked.
+/// Why a command failed.
 #[derive(Debug)]
 pub enum Failure {
-    /// The command line makes no sense: what is wrong with it.
+    /// An invalid command line: what is wrong with it.
     Usage(String),
-    /// clap's own words on the command line, help and version included.
+    /// clap's message about the command line, including help and version.
     Arguments(clap::Error),
-    /// It was tried and failed: what happened and what to do.
+    /// The command failed: what happened and what to do.
     Failed(String),
-    /// As `Failed`, with a status of its own.
+    /// As `Failed`, with its own exit status.
     Status(u8, String),
-    /// Nobody reads the output any more (`tandemfs … | head`).
+    /// The reader of the output has closed the pipe (`tandemfs … | head`).
     OutputClosed,
 }
 
@@ -31,7 +31,7 @@ impl Failure {
         Self::Failed(format!("{place}: {error}"))
     }
 
-    /// Says what happened and returns the exit status.
+    /// Prints what happened and returns the exit status.
     pub fn report(self, caller: Caller) -> u8 {
         match self {
             Self::Usage(message) => {
@@ -71,7 +71,7 @@ impl From<io::Error> for Failure {
     }
 }
 
-/// One line for people. Standard error may be closed; then nobody is there to be told.
+/// Prints one line to standard error; ignores the error if standard error is closed.
 fn eprint_line(message: &str) {
     use std::io::Write;
     let _ = writeln!(io::stderr(), "tandemfs: {message}");

@@ -1,4 +1,4 @@
-//! Under which name the program was called, and what mount(8), mkfs(8) and fsck(8) say to their helpers.
+//! The name by which the program was called, and the arguments that mount(8), mkfs(8) and fsck(8) pass to their helpers.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -32,7 +32,7 @@ impl Caller {
         }
     }
 
-    /// Exit status for a command line without meaning, as mount(8) and fsck(8) define theirs.
+    /// Exit status for an invalid command line, as mount(8) and fsck(8) define theirs.
     pub fn usage_status(self) -> u8 {
         match self {
             Self::User | Self::Mkfs => 2,
@@ -50,7 +50,7 @@ impl Caller {
         }
     }
 
-    /// The command that a line says.
+    /// The command of a command line.
     pub fn command(self, words: Vec<OsString>) -> Result<Command, Failure> {
         let asks = |word: &OsString| matches!(word.to_str(), Some("-h" | "--help" | "-V" | "--version"));
         let rest = words.iter().skip(1);
@@ -117,7 +117,7 @@ fn fsck(words: impl Iterator<Item = OsString>) -> Result<Command, Failure> {
         };
         for letter in letters.chars() {
             match letter {
-                // Whatever is repaired is repaired without guessing, so "automatically" and "yes" are one.
+                // All repairs need no guess, so "automatically" and "yes" mean the same.
                 'a' | 'p' | 'r' | 'y' => repair = true,
                 'n' => repair = false,
                 // The descriptor for progress is attached: -C0.

@@ -1,4 +1,4 @@
-//! `tandemfs info`: what a device or a mount is.
+//! `tandemfs info`: properties of a device or a mount.
 
 use std::path::Path;
 
@@ -12,7 +12,7 @@ use crate::device::{self, Opening};
 use crate::failure::Failure;
 use crate::output;
 
-/// Shows a mount where the place is one, else a device.
+/// Shows a mount if the path is a mount point, otherwise a device.
 pub fn run(arguments: &InfoArguments) -> Result<u8, Failure> {
     let info = match mounts::find(Path::new(&arguments.place)).ok().flatten() {
         Some(mount) => control::ask(&mount, Request::Info)

@@ -1,4 +1,4 @@
-//! `tandemfs label`: shows or sets the label of a device, or of a mount by its daemon.
+//! `tandemfs label`: shows or sets the label of a device, or of a mount through its daemon.
 
 use std::path::Path;
 
@@ -39,7 +39,7 @@ pub fn run(arguments: &LabelArguments) -> Result<u8, Failure> {
     Ok(0)
 }
 
-/// What a terminal would act on is escaped.
+/// Escapes control characters.
 fn print(label: &str) -> Result<(), Failure> {
     let shown: String = label
         .chars()

@@ -1,5 +1,5 @@
-//! Where a daemon logs: a file that was named, else the system's journal where there is one, else a file in the usual place. In the
-//! foreground, standard error.
+//! Where a daemon logs: to a named file, otherwise to the system journal if there is one, otherwise to a file in the default place. In the
+//! foreground, to standard error.
 
 use std::env;
 use std::fs::{self, File};
@@ -47,7 +47,7 @@ fn to_file(file: File, level: LevelFilter) {
 }
 
 fn init(subscriber: impl SubscriberInitExt) {
-    // Fails only where logging was started before; then it goes on as it was.
+    // Fails only if logging was started before; then it continues unchanged.
     let _ = subscriber.try_init();
 }
 

@@ -1,7 +1,7 @@
 //! The `tandemfs` program, also called by mount(8), mkfs(8) and fsck(8) as `mount.tandemfs`, `mkfs.tandemfs` and `fsck.tandemfs`.
 //!
-//! `arguments.rs` is the command line as clap sees it, `helpers.rs` what those other callers say instead; one file a command does the
-//! work; `daemon.rs` is the process that stays behind a mount.
+//! `arguments.rs` defines the command line for clap, `helpers.rs` the arguments of the helper names. Each command has one file. `daemon.rs`
+//! is the process behind a mount.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! Standard output that survives a reader who has seen enough.
+//! Standard output. A reader that closes the pipe early is no error.
 
 use std::io::{self, IsTerminal, Write};
 
@@ -14,12 +14,12 @@ pub fn print(text: &str) -> Result<(), Failure> {
     Ok(output.flush()?)
 }
 
-/// Prints JSON for programs, with lines for people who look all the same.
+/// Prints indented JSON.
 pub fn print_json(value: &Value) -> Result<(), Failure> {
     print(&format!("{value:#}\n"))
 }
 
-/// One row a value of JSON, named by its path; values in bytes as people write them.
+/// Converts JSON to rows: one for each value, named by its path; sizes in readable units.
 pub fn rows(value: &Value) -> Vec<(String, String)> {
     let mut rows = Vec::new();
     flatten("", value, &mut rows);
@@ -52,7 +52,7 @@ pub fn print_rows(rows: &[(String, String)]) -> Result<(), Failure> {
     print(&text)
 }
 
-/// Whether a progress bar would be seen, and nothing else spoilt by it.
+/// Whether to show a progress bar: only on a terminal, and not mixed with other output.
 pub fn shows_progress() -> bool {
     io::stderr().is_terminal()
 }

@@ -1,8 +1,8 @@
 //! `tandemfs resize`: grows a file system that is not mounted, and the emulated drive below it.
 //!
-//! Two changes after each other, each whole or not at all: the drive (`emulator/src/grow.rs`), then the file system (`fs/src/resize.rs`).
-//! Between them the drive is larger than its file system, which is no harm, and the same command goes on. What the file system would refuse
-//! is asked before the drive grows.
+//! Two atomic changes follow each other: the drive (`emulator/src/grow.rs`), then the file system (`fs/src/resize.rs`). Between them the
+//! drive is larger than its file system, which does no harm, and repeating the command completes the change. Before the drive grows, the
+//! command checks that the file system can grow.
 
 use std::path::{Path, PathBuf};
 

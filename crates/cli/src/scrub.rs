@@ -1,4 +1,4 @@
-//! `tandemfs scrub`: everything on a mounted device, read and verified by its daemon.
+//! `tandemfs scrub`: makes the daemon of a mount read and verify everything on its device.
 
 use std::cell::OnceCell;
 use std::fmt::Write;
@@ -13,11 +13,11 @@ use crate::output;
 use crate::size;
 use crate::umount;
 
-/// Everything is as it was written.
+/// No damage.
 const CLEAN: u8 = 0;
-/// Something is damaged.
+/// Damage found.
 const DAMAGED: u8 = 4;
-/// It could not be done, or not to the end.
+/// Not done, or not completed.
 const NOT_RUN: u8 = 8;
 
 /// Scrubs a mount.
@@ -52,7 +52,7 @@ fn not_run(failure: Failure) -> Failure {
 fn text(place: &str, result: &Value) -> String {
     let mut text = String::new();
     let mut line = |line: String| {
-        // Writing to a string does not fail.
+        // Writing to a string cannot fail.
         let _ = writeln!(text, "{place}: {line}");
     };
     let number = |name: &str| result[name].as_u64().unwrap_or(0);
@@ -80,7 +80,7 @@ fn text(place: &str, result: &Value) -> String {
     text
 }
 
-/// A path without what a terminal would act on.
+/// A path with control characters escaped.
 fn printable(path: &str) -> String {
     path.chars().flat_map(|character| if character.is_control() { character.escape_default().collect() } else { vec![character] }).collect()
 }

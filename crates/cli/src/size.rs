@@ -1,6 +1,6 @@
 //! Sizes on the command line: `4096`, `64K`, `1.5G`, `2TiB`. Units are binary.
 
-/// The bytes that a size says.
+/// Parses a size into bytes.
 pub fn parse(text: &str) -> Result<u64, String> {
     let wrong = || format!("'{text}' is not a size; write a number with K, M, G or T, such as 64K or 1.5G");
     let end = text.find(|character: char| !character.is_ascii_digit() && character != '.').unwrap_or(text.len());
@@ -21,7 +21,7 @@ pub fn parse(text: &str) -> Result<u64, String> {
     if fraction.is_empty() {
         return if number.ends_with('.') { Err(wrong()) } else { Ok(bytes) };
     }
-    // A fraction of a byte is a slip; 18 digits are exact in 128 bits.
+    // A fraction of a byte is an error; 18 digits are exact in 128 bits.
     if fraction.len() > 18 || shift == 0 {
         return Err(wrong());
     }

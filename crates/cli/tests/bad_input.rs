@@ -1,4 +1,4 @@
-//! Every bad input gets one sentence that names the thing, and the right status.
+//! Every bad input gets one sentence that names the cause, and the right exit status.
 
 mod support;
 

@@ -1,4 +1,5 @@
-//! `tandemfs bench romefs` and `tandemfs bench bytefs` at a tiny scale: every experiment runs, says what it measured, and writes files that programs read.
+//! `tandemfs bench romefs` and `tandemfs bench bytefs` at a tiny scale: every experiment runs, prints its measurements, and writes files
+//! that programs can parse.
 
 use std::fs;
 use std::path::Path;

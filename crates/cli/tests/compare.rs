@@ -1,4 +1,4 @@
-//! `tandemfs bench compare` and `tandemfs bench run` at a tiny scale: figures come, results are resumed, and nothing is left behind.
+//! `tandemfs bench compare` and `tandemfs bench run` at a tiny scale: they print figures, resume results, and leave nothing behind.
 
 mod support;
 

@@ -1,5 +1,5 @@
-//! A sector of file data that was damaged while nobody looked: EIO for exactly that page through a real mount, in every mode, through the
-//! page cache and past it.
+//! A sector of file data that was damaged while the device was unused: EIO for exactly that page through a real mount, in every mode, with
+//! and without the page cache.
 
 mod support;
 

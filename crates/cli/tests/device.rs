@@ -1,4 +1,4 @@
-//! Drives with firmware by the command line: made, measured, counted, refused.
+//! Drives with firmware on the command line: created, measured, counted, refused.
 
 mod support;
 

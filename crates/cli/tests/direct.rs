@@ -1,5 +1,5 @@
-//! What programs do past the page cache or around it: O_DIRECT, O_SYNC, O_DSYNC, RWF_DSYNC, sync_file_range, msync, copy_file_range. What a
-//! call has acknowledged as durable is there after the daemon was killed.
+//! I/O that bypasses the page cache or forces durability: O_DIRECT, O_SYNC, O_DSYNC, RWF_DSYNC, sync_file_range, msync, copy_file_range.
+//! Data that a call has acknowledged as durable exists after the daemon was killed.
 
 mod support;
 

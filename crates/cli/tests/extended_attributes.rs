@@ -1,5 +1,5 @@
-//! Extended attributes and access control lists through a real mount, as the commands that people use show them: the same, line by line, as
-//! on ext4.
+//! Extended attributes and access control lists through a real mount, by the usual commands: their output is the same, line by line, as on
+//! ext4.
 
 mod support;
 

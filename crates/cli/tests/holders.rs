@@ -1,4 +1,4 @@
-//! `umount` names who holds a mount, and who holds the file system after its mount is gone.
+//! `umount` names the processes that hold a mount, or what holds the file system after its mount is gone.
 
 mod support;
 

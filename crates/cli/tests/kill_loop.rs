@@ -1,6 +1,6 @@
 //! A short run of the kill loop, and two that must fail. `make kill-loop` is the long one.
 //!
-//! Without the usual harness: this program is also the writers that the loop starts.
+//! Without the standard harness: the loop starts this program as its writers.
 
 use std::process::ExitCode;
 

@@ -1,4 +1,4 @@
-//! The life of a mount: killed, signalled, busy, read-only, mounted twice, asked for its counters.
+//! The life cycle of a mount: killed, signalled, busy, read-only, mounted twice, asked for its counters.
 
 mod support;
 

@@ -1,4 +1,4 @@
-//! A daemon that gets no more memory: it answers with an error or ends, and after a remount everything acknowledged is there.
+//! A daemon that cannot allocate more memory returns an error or ends; after a remount everything acknowledged exists.
 
 mod support;
 

@@ -1,4 +1,4 @@
-//! What programs do on a real mount, in every mode.
+//! Programs on a real mount, in every mode.
 
 mod support;
 

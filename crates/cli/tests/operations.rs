@@ -1,4 +1,4 @@
-//! What an administrator does: grow, label, reserve, fstab, units, lazy unmounts, reading the log.
+//! Tasks of an administrator: growing, labels, the reserve, fstab, units, lazy unmounts, reading the log.
 
 mod support;
 

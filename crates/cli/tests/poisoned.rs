@@ -1,5 +1,5 @@
-//! Real memory errors under a real mount: SIGBUS in the daemon, from a memory half that is cut short, and from a page that the kernel was
-//! told to treat as broken (MADV_HWPOISON), where it offers that.
+//! Real memory errors under a real mount: SIGBUS in the daemon, from a truncated memory file, and from a page that the kernel treats as
+//! poisoned (MADV_HWPOISON), if the kernel supports it.
 
 mod support;
 

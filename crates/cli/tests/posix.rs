@@ -1,7 +1,7 @@
-//! The behaviour tests of `tandemfs-posix` on real mounts, one mount for all of them in each mode.
+//! The behaviour tests of `tandemfs-posix` on real mounts, one mount for all tests of each mode.
 //!
-//! Without the usual harness, which has no place for what comes after the last test: here the mount is taken down and the device checked,
-//! also when a test fails; a guardian does it where this program is killed.
+//! Without the standard harness, which has no hook after the last test: this program unmounts and checks the device, also when a test
+//! fails; a guardian process unmounts if this program is killed.
 
 mod support;
 

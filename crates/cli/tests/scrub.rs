@@ -1,4 +1,4 @@
-//! `tandemfs scrub` of real mounts: what it finds, where it says that it is, and who can end it.
+//! `tandemfs scrub` of real mounts: what it finds, the places that it names, and how it can be stopped.
 
 mod support;
 

@@ -1,5 +1,4 @@
-//! Space given out before there is data for it, holes made and found: on a real mount, in every mode, by system calls and by the programs
-//! that people use for it.
+//! Space allocated before its data is written, and holes: on a real mount, in every mode, by system calls and by common programs.
 
 mod support;
 

@@ -1,4 +1,4 @@
-//! What tests of real mounts share: images in memory, and mounts that are always taken down again, also when a test fails.
+//! Shared code of tests of real mounts: images in memory, and mounts that are always unmounted, also when a test fails.
 
 #![allow(dead_code, reason = "each test file uses a part")]
 
