@@ -44,7 +44,7 @@ pub enum CheckError {
         unknown: u64,
     },
     /// Nothing has that name or number (`dump`).
-    #[error("{what} is not there, or is damaged; run tandemfs check")]
+    #[error("{what} does not exist or is damaged; run tandemfs check")]
     NotFound {
         /// What was asked for.
         what: String,

@@ -154,7 +154,7 @@ findings! {
         unit: u64
     } = "segment_in_fixed_part" Error false;
     /// The segments of a region are not consecutive.
-    #[error("segment {segment} starts at unit {found} of its region where {expected} follows")]
+    #[error("segment {segment} starts at unit {found} of its region; expected unit {expected}")]
     SegmentGap {
         /// Line of the table.
         segment: u64,
@@ -196,7 +196,7 @@ findings! {
         damage: Damage
     } = "inode_damaged" Error false;
     /// A field of a valid inode has a value that it cannot have.
-    #[error("inode {inode} has {found} as its {field}, which no inode of its type has")]
+    #[error("inode {inode} has the invalid value {found} in its field {field}")]
     InodeField {
         /// Inode.
         inode: u64,
@@ -225,7 +225,7 @@ findings! {
         damage: Damage
     } = "mapping_damaged" Error false;
     /// A pointer leads out of its region, above a high-water mark, or to a misaligned place.
-    #[error("inode {inode}, block {block}: the pointer to a {target} leads to line {line:#x}, where none can be")]
+    #[error("inode {inode}, block {block}: the pointer to a {target} names line {line:#x}, where no {target} can be")]
     PointerMisplaced {
         /// Inode.
         inode: u64,
@@ -237,7 +237,7 @@ findings! {
         line: u64
     } = "pointer_misplaced" Error false;
     /// Lines that another structure uses.
-    #[error("inode {inode}, block {block}: its {target} at line {line:#x} is used by something else, too")]
+    #[error("inode {inode}, block {block}: its {target} at line {line:#x} is also used by another structure")]
     LinesShared {
         /// Inode that came second.
         inode: u64,
@@ -249,7 +249,7 @@ findings! {
         line: u64
     } = "lines_shared" Error false;
     /// A record whose level or type is wrong for its place.
-    #[error("inode {inode}, block {block}: line {line:#x} holds a record of another kind than belongs there")]
+    #[error("inode {inode}, block {block}: line {line:#x} holds a record of the wrong kind")]
     RecordKind {
         /// Inode.
         inode: u64,
@@ -279,7 +279,7 @@ findings! {
         count: u32
     } = "extent_outside" Error false;
     /// An extent with more sectors than the block, or than the file's size allows.
-    #[error("inode {inode}, block {block}: has {count} sectors where at most {most} belong")]
+    #[error("inode {inode}, block {block}: has {count} sectors; at most {most} are allowed")]
     ExtentTooLong {
         /// Inode.
         inode: u64,
@@ -291,7 +291,7 @@ findings! {
         most: u64
     } = "extent_too_long" Error false;
     /// Sectors that another block uses.
-    #[error("inode {inode}, block {block}: sectors from {sector} are used by another block, too")]
+    #[error("inode {inode}, block {block}: sectors from {sector} are also used by another block")]
     SectorsShared {
         /// Inode that came second.
         inode: u64,
@@ -301,7 +301,7 @@ findings! {
         sector: u64
     } = "sectors_shared" Error false;
     /// An extent whose use of checksums differs from the file system's setting.
-    #[error("inode {inode}, block {block}: its sectors are unchecked where the file system has checksums, or the other way round")]
+    #[error("inode {inode}, block {block}: its use of checksums differs from the file system's setting")]
     ChecksumKindWrong {
         /// Inode.
         inode: u64,
@@ -309,7 +309,7 @@ findings! {
         block: u64
     } = "checksum_kind_wrong" Error false;
     /// A data log that crosses the end of its block.
-    #[error("inode {inode}, block {block}: a data log of {length} B at {offset} leaves the block")]
+    #[error("inode {inode}, block {block}: a data log of {length} B at {offset} crosses the end of the block")]
     LogOutsideBlock {
         /// Inode.
         inode: u64,
@@ -343,7 +343,7 @@ findings! {
         length: u32
     } = "log_past_end" Error false;
     /// The inode's space count is wrong.
-    #[error("inode {inode} says it takes {found} x 512 B where it takes {expected}")]
+    #[error("inode {inode} counts {found} x 512 B of space but uses {expected} x 512 B")]
     SpaceWrong {
         /// Inode.
         inode: u64,
@@ -363,7 +363,7 @@ findings! {
         damage: Damage
     } = "attributes_damaged" Error true;
     /// A pointer to attributes leads out of their region, above a high-water mark, or to a misaligned place.
-    #[error("inode {inode}: a pointer to its extended attributes leads to line {line:#x}, where none can be")]
+    #[error("inode {inode}: a pointer to its extended attributes names line {line:#x}, where none can be")]
     AttributesMisplaced {
         /// Inode.
         inode: u64,
@@ -371,7 +371,7 @@ findings! {
         line: u64
     } = "attributes_misplaced" Error true;
     /// Lines of attributes that another structure uses.
-    #[error("inode {inode}: its extended attributes at line {line:#x} are used by something else, too")]
+    #[error("inode {inode}: its extended attributes at line {line:#x} are also used by another structure")]
     AttributesShared {
         /// Inode that came second.
         inode: u64,
@@ -379,7 +379,7 @@ findings! {
         line: u64
     } = "attributes_shared" Error true;
     /// An attribute that verifies but is not allowed on this inode.
-    #[error("inode {inode}: its extended attribute number {attribute} has a {field} that it cannot have")]
+    #[error("inode {inode}: its extended attribute number {attribute} has an invalid {field}")]
     AttributeInvalid {
         /// Inode.
         inode: u64,
@@ -407,7 +407,7 @@ findings! {
         damage: Damage
     } = "entry_damaged" Error true;
     /// A continuation slot without a head slot.
-    #[error("directory {directory}: slot {slot} continues a name that does not start")]
+    #[error("directory {directory}: slot {slot} continues a name that has no start")]
     EntryPartStray {
         /// Directory.
         directory: u64,
@@ -415,7 +415,7 @@ findings! {
         slot: u64
     } = "entry_part_stray" Error true;
     /// An invalid name.
-    #[error("directory {directory}: slot {slot} holds a name that no file can have")]
+    #[error("directory {directory}: slot {slot} holds an invalid name")]
     NameInvalid {
         /// Directory.
         directory: u64,
@@ -423,7 +423,7 @@ findings! {
         slot: u64
     } = "name_invalid" Error false;
     /// An entry for an inode that is not in use.
-    #[error("directory {directory}: the name in slot {slot} stands for inode {inode}, which is not in use")]
+    #[error("directory {directory}: the name in slot {slot} refers to inode {inode}, which is not in use")]
     EntryDangling {
         /// Directory.
         directory: u64,
@@ -433,7 +433,7 @@ findings! {
         inode: u64
     } = "entry_dangling" Error true;
     /// An entry's type differs from the inode's.
-    #[error("directory {directory}: the name in slot {slot} says type {found} where inode {inode} has type {expected}")]
+    #[error("directory {directory}: the name in slot {slot} has type {found}, but inode {inode} has type {expected}")]
     EntryType {
         /// Directory.
         directory: u64,
@@ -447,7 +447,7 @@ findings! {
         expected: u8
     } = "entry_type" Error true;
     /// An entry whose hash does not match its name.
-    #[error("directory {directory}: the name in slot {slot} has a hash that is not its own")]
+    #[error("directory {directory}: the name in slot {slot} has a wrong hash")]
     EntryHash {
         /// Directory.
         directory: u64,
@@ -475,7 +475,7 @@ findings! {
         inode: u64
     } = "directory_twice" Error false;
     /// A directory's `..` is not the directory that names it.
-    #[error("directory {inode} says its parent is {found} where {expected} names it")]
+    #[error("directory {inode} stores {found} as its parent, but directory {expected} names it")]
     ParentWrong {
         /// Directory.
         inode: u64,
@@ -485,7 +485,7 @@ findings! {
         expected: u64
     } = "parent_wrong" Error true;
     /// A wrong link count.
-    #[error("inode {inode} has link count {found} where {expected} is true")]
+    #[error("inode {inode} has link count {found}; the correct count is {expected}")]
     LinkCount {
         /// Inode.
         inode: u64,
@@ -507,7 +507,7 @@ findings! {
         inode: u64
     } = "unreachable" Error false;
     /// A cycle of directories that is not reachable from the root.
-    #[error("directory {inode} is part of a circle of directories that the root does not reach")]
+    #[error("directory {inode} is part of a cycle of directories that is not reachable from the root")]
     DirectoryCircle {
         /// The smallest inode of the cycle.
         inode: u64

@@ -482,7 +482,7 @@ fn every_finding_is_planted() {
 fn findings_speak_to_people_and_scripts() {
     let (image, _) = wrong_link_count();
     let report = report(&image.device(), false);
-    assert_eq!(report.findings[0].to_string(), "inode 2 has link count 5 where 2 is true (/file)");
+    assert_eq!(report.findings[0].to_string(), "inode 2 has link count 5; the correct count is 2 (/file)");
     let json = serde_json::to_value(&report).expect("serialises");
     assert_eq!(json["findings"][0]["finding"], "link_count");
     assert_eq!(json["findings"][0]["inode"], 2);

@@ -12,8 +12,9 @@ use crate::size;
 #[command(
     name = "tandemfs",
     version,
-    about = "A file system for hybrid SSDs: drives that answer loads and stores, and block commands, at once",
-    after_help = "A DEVICE is the path of an emulated drive's image, or memory=PATH,block=PATH for a real pair (either may be a regular file).\n\
+    about = "A file system for hybrid SSDs: drives with both load/store and block access",
+    after_help = "A DEVICE is the image of an emulated drive, or memory=PATH,block=PATH for a pair of devices (either may be a regular file).
+\
                   Sizes take K, M, G and T (binary).\n\n\
                   A first try, without any hardware:\n  \
                   tandemfs device create disk.image --profile off --memory 256M --block 1G\n  \
@@ -32,34 +33,34 @@ pub struct Arguments {
 pub enum Command {
     /// Make and show emulated drives
     Device {
-        /// Which of it.
+        /// The command.
         #[command(subcommand)]
         command: DeviceCommand,
     },
     /// Format a device
     Mkfs(MkfsArguments),
-    /// Mount a device; returns when the mount answers
+    /// Mount a device; returns when the mount is usable
     Mount(MountArguments),
-    /// Unmount; returns when everything is on the device and the daemon is gone
+    /// Unmount; returns when everything is on the device and the daemon has ended
     #[command(visible_alias = "unmount")]
     Umount(UmountArguments),
-    /// Check a device that is not mounted, and repair it
+    /// Check, and optionally repair, a device that is not mounted
     #[command(after_help = "Exit status, as of fsck(8): 0 clean, 1 errors repaired, 4 errors left, 8 could not run, 2 usage.")]
     Check(CheckArguments),
     /// Grow a file system that is not mounted, and the emulated drive that it is on
     Resize(ResizeArguments),
     /// Show or set the label of a device or a mount
     Label(LabelArguments),
-    /// Show what a device or a mount is
+    /// Show the properties of a device or a mount
     Info(InfoArguments),
     /// Show the counters of a mount
     Stats(StatsArguments),
     /// Read and verify everything on a mounted device, while it is in use
     #[command(after_help = "Exit status: 0 clean, 4 damage found, 8 could not run, 2 usage. Ending the command ends the scrub.")]
     Scrub(ScrubArguments),
-    /// Show structures of a device as they are on it
+    /// Show on-device structures
     Dump(DumpArguments),
-    /// Measure the file system, beside bare limits and as the RomeFS paper does; needs no device
+    /// Measure the file system: against lower bounds, as in two papers, and against other file systems
     Bench(tandemfs_bench::Arguments),
     /// Print a completion script for a shell
     Completions {
@@ -68,7 +69,7 @@ pub enum Command {
     },
     /// Print the manual page, or write all of them to a directory
     Man {
-        /// Write one page a command to this directory.
+        /// Write one page for each command to this directory.
         #[arg(long, value_name = "DIR")]
         output: Option<PathBuf>,
     },
@@ -81,14 +82,14 @@ pub enum DeviceCommand {
     Create(DeviceCreateArguments),
     /// Show an emulated drive or an attached pair
     Info(DeviceInfoArguments),
-    /// Measure latency and bandwidth of an emulated drive, beside what its profile claims
+    /// Measure latency and bandwidth of an emulated drive and compare them with its profile
     #[command(after_help = DEVICE_BENCH_HELP)]
     Bench(DeviceBenchArguments),
-    /// Show what an emulated drive with firmware counted in its life: traffic, write amplification, wear, what is in its log
+    /// Show lifetime statistics of an emulated drive with firmware: traffic, write amplification, wear, fill of its log
     Stats(DeviceStatsArguments),
     /// List the profiles that an emulated drive can have
     Profiles {
-        /// As JSON.
+        /// Print JSON.
         #[arg(long)]
         json: bool,
     },
@@ -97,15 +98,15 @@ pub enum DeviceCommand {
 /// `device create`.
 #[derive(Debug, Args)]
 pub struct DeviceCreateArguments {
-    /// The image to make. An existing file is left alone.
+    /// The image to create. An existing file is refused.
     pub image: PathBuf,
     /// The drive to emulate; `tandemfs device profiles` lists them.
     #[arg(long, value_name = "NAME", default_value = "off")]
     pub profile: String,
-    /// Size of the memory that loads and stores reach. Needed unless the profile has firmware: then the profile has a size.
+    /// Size of the memory zone (loads and stores). Required unless the profile has firmware and thereby a default size.
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     pub memory: Option<u64>,
-    /// Size of the space that block commands reach. As --memory.
+    /// Size of the block zone (block commands). Required in the same cases as --memory.
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     pub block: Option<u64>,
     /// Size of the write log.
@@ -114,7 +115,7 @@ pub struct DeviceCreateArguments {
     /// Size of the page cache.
     #[arg(long, value_name = "SIZE", value_parser = size::parse, help_heading = WITH_FIRMWARE)]
     pub cache: Option<u64>,
-    /// Who decides which pages are in the page cache.
+    /// Replacement policy of the page cache.
     #[arg(long, value_enum, help_heading = WITH_FIRMWARE)]
     pub cache_management: Option<CacheManagement>,
     /// Time to read and to program a flash page, in us.
@@ -123,36 +124,36 @@ pub struct DeviceCreateArguments {
     /// Channels of the flash.
     #[arg(long, value_name = "COUNT", help_heading = WITH_FIRMWARE)]
     pub channels: Option<u32>,
-    /// Flash beyond the capacity.
+    /// Over-provisioning: flash beyond the capacity.
     #[arg(long, value_name = "PERCENT", help_heading = WITH_FIRMWARE)]
     pub over_provisioning: Option<u32>,
-    /// Which block garbage collection empties.
+    /// Policy by which garbage collection chooses blocks.
     #[arg(long, value_enum, help_heading = WITH_FIRMWARE)]
     pub garbage_collection: Option<GarbageCollection>,
-    /// Without the profile's timing model: as fast as the host.
+    /// Omit the profile's timing model: the drive is as fast as the host.
     #[arg(long)]
     pub no_timing: bool,
 }
 
 const WITH_FIRMWARE: &str = "Options of drives with firmware";
 
-/// Who decides which pages are in a drive's cache.
+/// Replacement policy of a drive's page cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum CacheManagement {
-    /// The host, by commands.
+    /// The host manages the cache by commands.
     Host,
-    /// The drive: the first that was not used since it was last passed leaves.
+    /// The drive evicts by clock (second chance).
     Clock,
-    /// The drive: the one that was not used for longest leaves.
+    /// The drive evicts the least recently used page.
     Lru,
 }
 
-/// Which block garbage collection empties.
+/// Policy by which garbage collection chooses blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum GarbageCollection {
-    /// The one with the fewest valid pages.
+    /// The block with the fewest valid pages.
     Greedy,
-    /// The one whose space is worth most, by its age.
+    /// The block with the best ratio of freed space and age to cost.
     CostBenefit,
 }
 
@@ -167,28 +168,30 @@ fn parse_latency(text: &str) -> Result<(u32, u32), String> {
     Ok((nanoseconds(read)?, nanoseconds(program)?))
 }
 
-const DEVICE_BENCH_HELP: &str = "Writes to the end of both zones of the drive: what was there is lost. So a drive that holds a TandemFS is \
-left alone unless --force is given.\n\nA size of one line by bytes up to 64 KiB by blocks, 1 to 64 requests at a time. What is claimed of \
-writes holds while there is room in the drive's buffer, what is claimed of loads where the drive has the line at hand.";
+const DEVICE_BENCH_HELP: &str = "Overwrites the end of both zones of the drive. So a drive that contains a TandemFS is refused \
+unless --force is given.
+
+Sizes range from one line (byte path) to 64 KiB (block path), with 1 to 64 concurrent requests. The claims for \
+writes hold while the drive's write buffer has room, the claims for loads if the load needs no flash read.";
 
 /// `device bench`.
 #[derive(Debug, Args)]
 pub struct DeviceBenchArguments {
     /// The image of the drive.
     pub image: PathBuf,
-    /// As JSON.
+    /// Print JSON.
     #[arg(long)]
     pub json: bool,
-    /// Reckon in virtual time: nothing waits, the model only adds up.
+    /// Use virtual time: nothing waits, the model only adds up durations.
     #[arg(long = "virtual", conflicts_with = "no_timing")]
     pub virtual_time: bool,
-    /// Without the timing model: what the emulator itself takes.
+    /// Without the timing model: measures the emulator itself.
     #[arg(long)]
     pub no_timing: bool,
-    /// Measure the index of the drive's write log, when that is full, in host memory. Writes nothing to the drive.
+    /// Measure the index of a full write log of this size in host memory. Writes nothing to the drive.
     #[arg(long, conflicts_with_all = ["virtual_time", "no_timing"])]
     pub index: bool,
-    /// Measure even if there is a file system on the drive. It is lost.
+    /// Measure even if the drive contains a file system, which is then lost.
     #[arg(short, long)]
     pub force: bool,
 }
@@ -198,7 +201,7 @@ pub struct DeviceBenchArguments {
 pub struct DeviceStatsArguments {
     /// The image of the drive.
     pub image: PathBuf,
-    /// As JSON.
+    /// Print JSON.
     #[arg(long)]
     pub json: bool,
 }
@@ -208,7 +211,7 @@ pub struct DeviceStatsArguments {
 pub struct DeviceInfoArguments {
     /// The device.
     pub device: String,
-    /// As JSON.
+    /// Print JSON.
     #[arg(long)]
     pub json: bool,
 }
@@ -224,10 +227,10 @@ pub struct MkfsArguments {
     /// Checksums of file data. Metadata always has them.
     #[arg(long, value_enum, default_value = "crc32c")]
     pub checksum: Checksum,
-    /// A name for people, up to 64 bytes.
+    /// Label of the file system, up to 64 bytes.
     #[arg(short = 'L', long, value_name = "TEXT", default_value = "")]
     pub label: String,
-    /// Format even if there is something on the device. It is lost.
+    /// Format even if the device contains data, which is then lost.
     #[arg(short, long)]
     pub force: bool,
 }
@@ -269,12 +272,12 @@ pub struct MountArguments {
 /// `umount`.
 #[derive(Debug, Args)]
 pub struct UmountArguments {
-    /// Where it is mounted.
+    /// The mount point.
     pub mountpoint: PathBuf,
-    /// Take it out of the tree now; it ends when the last open file is closed. Does not wait.
+    /// Detach the mount now and return; the daemon ends after the last open file is closed.
     #[arg(long, conflicts_with = "force")]
     pub lazy: bool,
-    /// Cut the mount off from a daemon that hangs. Data that was not synced is lost. Root only; for others as --lazy.
+    /// Disconnect a daemon that hangs. Unsynced data is lost. Root only; for other users the same as --lazy.
     #[arg(long)]
     pub force: bool,
 }
@@ -287,7 +290,7 @@ pub struct CheckArguments {
     /// Repair what can be repaired without guessing.
     #[arg(long)]
     pub repair: bool,
-    /// As JSON.
+    /// Print JSON.
     #[arg(long)]
     pub json: bool,
 }
@@ -295,9 +298,9 @@ pub struct CheckArguments {
 /// `resize`.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Without sizes the file system grows to what its devices have now. A zone of which no size is given stays as it is \
-otherwise. Nothing shrinks. An emulated drive without firmware grows in its file; a real pair has to have the space already. A power \
-failure leaves the old sizes or the new ones."
+    after_help = "Without sizes the file system grows to the current sizes of its devices. With one size the other zone keeps its \
+size. Nothing shrinks. An emulated drive without firmware grows in its file; a real pair must have the space already. A power \
+failure leaves the old or the new sizes."
 )]
 pub struct ResizeArguments {
     /// The device, not mounted.
@@ -313,20 +316,20 @@ pub struct ResizeArguments {
 /// `label`.
 #[derive(Debug, Args)]
 pub struct LabelArguments {
-    /// A device that is not mounted, or a directory where one is mounted.
+    /// An unmounted device, or a mount point.
     #[arg(value_name = "DEVICE|MOUNTPOINT")]
     pub place: String,
-    /// The new label, up to 64 bytes; "" takes it away. Without it the label is shown.
+    /// The new label, up to 64 bytes; "" removes it. Without this argument the label is shown.
     pub text: Option<String>,
 }
 
 /// `info`.
 #[derive(Debug, Args)]
 pub struct InfoArguments {
-    /// A device, or a directory where one is mounted.
+    /// A device or a mount point.
     #[arg(value_name = "DEVICE|MOUNTPOINT")]
     pub place: String,
-    /// As JSON.
+    /// Print JSON.
     #[arg(long)]
     pub json: bool,
 }
@@ -334,9 +337,9 @@ pub struct InfoArguments {
 /// `stats`.
 #[derive(Debug, Args)]
 pub struct StatsArguments {
-    /// Where it is mounted.
+    /// The mount point.
     pub mountpoint: PathBuf,
-    /// As JSON.
+    /// Print JSON.
     #[arg(long)]
     pub json: bool,
     /// Set the counters to zero after showing them.
@@ -347,12 +350,12 @@ pub struct StatsArguments {
 /// `scrub`.
 #[derive(Debug, Args)]
 pub struct ScrubArguments {
-    /// Where it is mounted.
+    /// The mount point.
     pub mountpoint: PathBuf,
-    /// Read at most so much in a second.
+    /// Read at most this much in a second.
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     pub limit: Option<u64>,
-    /// As JSON.
+    /// Print JSON.
     #[arg(long)]
     pub json: bool,
 }
