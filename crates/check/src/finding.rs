@@ -385,7 +385,7 @@ findings! {
         inode: u64,
         /// Position in the set, from 0.
         attribute: u64,
-        /// What is wrong: its name (twice), its namespace, its ACL, or a mode that contradicts the ACL.
+        /// What is wrong: its name (used twice), its namespace, its ACL, or a mode that contradicts the ACL.
         field: &'static str
     } = "attribute_invalid" Error false;
     /// A directory lacks a page below its size.
