@@ -228,7 +228,7 @@ mod tests {
         assert!(taken < (64 + 4) * MIB, "the old places are given back: {taken} B taken");
     }
 
-    /// A growth that ends anywhere leaves the old drive or the new one, with all that it held, and the next one goes on.
+    /// A growth interrupted anywhere leaves the old drive or the new one with all its contents, and the next growth continues.
     #[test]
     fn a_growth_that_is_cut_off_leaves_the_old_sizes_or_the_new_ones() {
         for (wanted_memory, wanted_blocks) in [(Some(20), None), (None, Some(12)), (Some(20), Some(12))] {

@@ -185,7 +185,7 @@ impl ImageInfo {
         (self.memory_bytes + self.block_bytes) / FLASH_PAGE_BYTES as u64
     }
 
-    /// What is where in the DRAM of a drive with firmware.
+    /// Layout of the DRAM of a drive with firmware.
     pub(crate) fn dram(&self) -> Option<DramLayout> {
         self.firmware.map(|model| DramLayout::new(&model, self.logical_pages()))
     }

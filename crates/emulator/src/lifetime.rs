@@ -17,7 +17,7 @@ const FIRMWARE_WORDS: usize = 64;
 pub(crate) struct Lifetime<M: Medium> {
     medium: Arc<M>,
     dram_offset: u64,
-    /// What was counted before the drive was opened.
+    /// Counters from before the drive was opened.
     before: DriveCounts,
     accesses: u64,
 }

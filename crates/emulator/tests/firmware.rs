@@ -234,7 +234,7 @@ fn opening_for_reading_writes_nothing() {
     }
 }
 
-/// What garbage collection moved would be kept in host memory, for nobody.
+/// Pages moved by garbage collection would only be in host memory.
 #[test]
 fn a_drive_that_is_only_read_leaves_work_behind_to_the_next_opening() {
     let (_directory, path) = image("bytefs");

@@ -46,7 +46,7 @@ fn pipeline_ns(count: u64, servers: u64, service_ns: u64, transfer_ns: u64) -> u
 }
 
 impl FirmwareTiming {
-    /// What is claimed of accesses of `size_bytes`, `depth` at a time, on a drive of so many dies.
+    /// Claim for accesses of `size_bytes`, `depth` at a time, on a drive with this number of dies.
     pub fn claim(&self, access: Access, size_bytes: u64, depth: u64, die_count: u64) -> Claim {
         let (lines, pages) = (size_bytes.div_ceil(LINE_BYTES as u64), depth * size_bytes.div_ceil(SECTOR_BYTES as u64));
         let lines_ns = |line_ns: u32, rate| (lines * u64::from(line_ns)).max(transfer_ns(depth * size_bytes, rate));
@@ -71,7 +71,7 @@ impl FirmwareTiming {
 }
 
 impl Timing {
-    /// What is claimed of accesses of `size_bytes`, `depth` at a time.
+    /// Claim for accesses of `size_bytes`, `depth` at a time.
     pub fn claim(&self, access: Access, size_bytes: u64, depth: u64) -> Claim {
         let port_ns = transfer_ns(depth * size_bytes, self.port_bytes_per_second);
         let block = |latency_ns: u32, rate| {

@@ -14,7 +14,7 @@ use crate::medium::{FLASH_PAGE_BYTES, Medium, Pages};
 use crate::mutant::{Mutant, on};
 
 impl<M: Medium> WriteLog<M> {
-    /// Opens the log that is at `dram_offset`: scans it and rebuilds the index. Stores nothing. What was not committed is visible until
+    /// Opens the log at `dram_offset`: scans it and rebuilds the index. Stores nothing. Uncommitted lines are visible until
     /// [`WriteLog::recover`].
     ///
     /// # Errors
@@ -81,7 +81,7 @@ impl<M: Medium> WriteLog<M> {
     /// hides what was not committed.
     ///
     /// # Errors
-    /// What the flash says; stores are refused then ([WL9]), and the next RECOVER goes on.
+    /// Errors of the flash; then stores are refused ([WL9]), and the next RECOVER continues.
     pub(crate) fn recover(&mut self, pages: &mut impl Pages, read_only: bool) -> Result<DriveRecovery, DeviceError> {
         let begun = Instant::now();
         let mut recovery = DriveRecovery { transactions: self.transaction_head - self.transaction_tail, ..DriveRecovery::default() };

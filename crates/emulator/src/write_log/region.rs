@@ -149,7 +149,7 @@ impl<M: Medium> Region<M> {
         self.medium.load(self.line_at(slot), into)
     }
 
-    /// Whose a line is; 0 for nobody's.
+    /// Transaction of a line; 0 for an untagged one.
     pub(super) fn transaction(&self, slot: u32) -> Result<u32, DeviceError> {
         Ok(self.load_word(self.descriptor_at(slot.into()))? as u32)
     }

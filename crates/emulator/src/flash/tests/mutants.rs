@@ -8,7 +8,7 @@ use super::{model, power};
 use crate::flash::FlashOptions;
 use crate::mutant::{self, Mutant};
 
-/// What was found with the bug, by an error or a panic.
+/// The error or panic that detected the bug, if any.
 fn found(mutant: Mutant, test: impl Fn() -> Result<(), String>) -> Option<String> {
     mutant::select(mutant);
     let result = catch_unwind(AssertUnwindSafe(&test));

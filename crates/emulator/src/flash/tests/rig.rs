@@ -97,7 +97,7 @@ pub(super) struct Rig {
     pub(super) options: FlashOptions,
     pub(super) flash: Option<Flash<TestMedium>>,
     pub(super) model: HashMap<u64, State>,
-    /// What was being done to which page when an error came: it may have happened or not.
+    /// The change of a page during which an error occurred: it may have happened or not.
     pub(super) in_flight: Option<(u64, State)>,
     /// Counts of what was closed: moved pages, erased and retired blocks.
     pub(super) done: [u64; 3],
