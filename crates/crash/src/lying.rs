@@ -12,7 +12,7 @@ use crate::random::Random;
 /// Kind of a wrong answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Lie {
-    /// One bit of what is there is flipped, in a byte that is not zero where there is one. The number chooses it.
+    /// The right bytes with one bit flipped, in a byte that is not zero if there is one. The number chooses the bit.
     FlippedBit(u64),
     /// Zeros.
     Zeros,

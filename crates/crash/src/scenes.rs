@@ -93,7 +93,7 @@ impl Scene {
                 Filling::Blocks => "full-blocks",
             };
             let mut steps = vec![Operation::Create(path)];
-            // Logs side by side, none of them a whole block; or whole blocks. What is left in a zone then is filled with small logs.
+            // Adjacent logs, none of them a whole block; or whole blocks. Then small logs fill the rest of the zone.
             let steps_of: &[(u32, u64)] = match filling {
                 Filling::Logs => &[(LOG_BYTES.min(setting.format.block_bytes / 2), LOG_BYTES.into()), (64, LOG_BYTES.into())],
                 Filling::Blocks => &[(setting.format.block_bytes, setting.format.block_bytes.into())],

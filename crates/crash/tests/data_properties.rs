@@ -294,7 +294,7 @@ fn fill_memory(fs: &FileSystem, inode: InodeNumber) -> Result<(), String> {
     Ok(())
 }
 
-/// What runs have met, so that nobody has to believe it.
+/// Counters that prove which situations the runs have reached.
 #[derive(Debug, Default)]
 struct Met {
     refused: u64,

@@ -17,7 +17,7 @@ use Operation::*;
 /// What one fault did, first of all.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Outcome {
-    /// It was not reached, or nobody noticed.
+    /// The fault was not reached, or had no visible effect.
     Unnoticed,
     MountFailed,
     CallFailed,
@@ -247,7 +247,7 @@ fn summary(start: &Start, access: Access, outcomes: &[(bool, Outcome)]) -> Strin
     text
 }
 
-/// Whether the drive took the transaction that failed, only its recovery tells: until then nobody sees it, and nothing follows it (R16).
+/// Only the drive's recovery decides whether a failed transaction was committed: until then it is invisible, and no transaction follows (R16).
 #[test]
 fn after_a_failed_tagged_store_or_commit_the_file_system_stopped() {
     let start = small_on_firmware();
@@ -285,7 +285,7 @@ fn after_a_failed_flush_nothing_is_written_any_more() {
 fn after_a_failed_data_write_the_call_failed_and_nothing_changed() {
     for start in [small(), almost_full()] {
         let outcomes = every_access_fails(&start, Access::Write, 100);
-        // Write-back tries a block that failed once more, with other sectors: what fails for a moment is nobody's concern then.
+        // Writeback retries a failed block once with other sectors, so a single failure has no visible effect.
         let fits = |(lasting, outcome): &(bool, Outcome)| *outcome == Outcome::CallFailed || *outcome == Outcome::Unnoticed && !lasting;
         let failed_at_once = outcomes.iter().filter(|(lasting, outcome)| *outcome == Outcome::CallFailed && !lasting).count();
         assert!(outcomes.iter().all(fits) && (failed_at_once >= 5 || start.is_full), "{outcomes:?}");

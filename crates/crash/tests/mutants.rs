@@ -193,7 +193,7 @@ fn sequences(setting: &Setting, states: u64) -> Result<(), String> {
     explorer.explore(&[Write("b", 0, 131_072, 1), Checkpoint], 0)
 }
 
-/// What is not committed is nowhere to be seen, though the drive shows it, and though no page stays in host memory.
+/// Uncommitted changes are invisible, although the drive shows them and no page stays in host memory.
 fn failed_commit() -> Result<(), String> {
     let mut setting = Setting::small(PersistenceDomain::Adr, 64 << 10).with_firmware();
     setting.mount.memory_bytes = 4096; // the fewest pages
@@ -380,7 +380,7 @@ fn names() -> Result<(), String> {
     Ok(())
 }
 
-/// An append extends the checksum of what was there: damage stays damage (RULES R10).
+/// An append extends the checksum of the existing bytes: damage stays detectable (RULES R10).
 fn damaged_log() -> Result<(), String> {
     let mut harness = harness(&Setting::small(PersistenceDomain::Adr, 64 << 10))?;
     for operation in [Create("a"), Append("a", 100, 1)] {
@@ -515,7 +515,7 @@ fn long_write() -> Result<(), String> {
     Explorer::new(&Scene::small(&setting), effort, 3)?.explore(&[Write("b", 0, 2_500_000, 1)], 0)
 }
 
-/// Who needs nothing of what is on its way to the drive goes on (RULES R9).
+/// Calls that do not need data in flight to the drive are not blocked (RULES R9).
 fn stuck_write() -> Result<(), String> {
     let setting = Setting::small(PersistenceDomain::Adr, 64 << 10);
     let mut prepared = harness(&setting)?;
@@ -563,7 +563,7 @@ fn batch() -> Result<(), String> {
     Explorer::new(&scene, effort, 3)?.explore(&[WriteBackAll, Write("b", 65_000, 65_536, 7), WriteBackAll], 0)
 }
 
-/// The block with the damaged log stays as it is, whoever takes sectors after that; the others are written back.
+/// The block with the damaged log stays unchanged, whatever is allocated afterwards; the other blocks are written back.
 fn damaged_batch() -> Result<(), String> {
     let mut harness = harness(&Setting::small(PersistenceDomain::Gpf, 64 << 10))?;
     for operation in BATCH {
@@ -621,7 +621,7 @@ fn copies() -> Result<(), String> {
     agree(&setting, &operations)
 }
 
-/// What is damaged is found, where it is.
+/// A scrub finds damage at the right place.
 fn scrub() -> Result<(), String> {
     let mut harness = harness(&Setting::small(PersistenceDomain::Adr, 64 << 10))?;
     for operation in [Create("a"), Write("a", 0, 65_536, 1), Create("b"), Append("b", 100, 2), Checkpoint] {
@@ -657,7 +657,7 @@ fn scrub() -> Result<(), String> {
     }
 }
 
-/// What was copied or read ahead is never older than what was written, and takes no space that is not given back.
+/// Promoted copies and readahead data are never older than writes, and their space is freed.
 fn read_copies() -> Result<(), String> {
     let mut setting = Setting::small(PersistenceDomain::Adr, 64 << 10);
     setting.format.checksum_kind = ChecksumKind::None;

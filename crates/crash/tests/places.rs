@@ -53,7 +53,7 @@ enum What {
     DataLogs,
     Identity,
     Data,
-    /// What is given out next.
+    /// The space that is allocated next.
     FreeMemory,
     FreeSectors,
 }
@@ -229,7 +229,7 @@ fn try_place(scene: &Scene, what: What, place: &Place, heals: bool, effects: &mu
         Ok(fs) => Some(fs),
         Err(error) => {
             assert!(is_device_error(&error), "{name}: mount: {error}");
-            // Reading goes on where nothing has to be known of the place to read the rest.
+            // A read-only mount works unless the rest cannot be read without the bad place.
             let options = MountOptions { read_only: true, ..scene.setting.mount.clone() };
             match mount_device(faulty.clone(), &options) {
                 Ok(fs) => Some(fs),

@@ -133,7 +133,7 @@ fn regression_bad_free_space_was_given_out_for_ever() {
     }
 }
 
-/// A unit that a region had taken when zeroing its first lines failed belonged to nobody until the next mount.
+/// If zeroing the first lines of a region's new unit failed, the unit leaked until the next mount.
 #[test]
 fn regression_unit_lost_when_growth_failed() {
     /// Mapping pages of a file that fill a unit together with the four above them.

@@ -95,7 +95,7 @@ fn a_scrub_and_a_check_find_the_same_damage() {
     assert!(found > 100, "{found}");
 }
 
-/// Every access of a scrub fails, for a moment or for good: it goes on to its end, the file system goes on after it.
+/// Every access of a scrub fails, once or permanently: the scrub still completes, and the file system still works.
 #[test]
 fn a_fault_during_a_scrub_stops_nothing() {
     let (prepared, options) = image();

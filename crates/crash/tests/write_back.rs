@@ -131,7 +131,7 @@ fn a_bad_sector_holds_up_its_block_alone() {
     assert_eq!(Tree::read(&rebuilt).expect("the other device reads it").difference(&harness.model.tree()), None);
 }
 
-/// Files of one block, half of the data area free being the limit, and nobody who writes back by himself.
+/// Files of one block, with a writeback limit of half of the data area, and no background writeback.
 fn files_of_one_block(policy: WriteBackPolicy) -> (FileSystem, Vec<InodeNumber>) {
     let mut setting = Setting { memory_bytes: 32 << 20, ..setting(64 << 20) };
     setting.mount = MountOptions { write_back: policy, write_back_percent: 50, memory_bytes: 64 << 20, ..setting.mount };
@@ -204,7 +204,7 @@ fn the_block_that_nobody_used_for_longest_goes_first() {
         files.iter().take_while(|_| !is_low(&fs)).for_each(|file| add_logs(&fs, *file, round..round + 1));
     }
     assert!(is_low(&fs));
-    // Reading counts, as writing does. What is left cold is enough to be written back.
+    // Reads count as use, like writes. The cold rest is enough for writeback.
     let (warm, cold) = files.split_at(files.len() / 2);
     for file in warm {
         fs.read(*file, 100, &mut [0; 50]).expect("read");
@@ -251,7 +251,7 @@ fn with_both_zones_full_deletes_work_and_write_back_ends() {
             scope.spawn(move || sender.send(own.write_back_all().map(drop).map_err(|error| error.to_string())));
         }
         for round in 0..200_u8 {
-            // Overwriting what is there goes on (RULES R14).
+            // Overwriting existing data still works (RULES R14).
             fs.write(some, u64::from(round) * 300, &[round; 500], WriteOptions::default()).expect("an overwrite");
         }
         for _ in 0..3 {

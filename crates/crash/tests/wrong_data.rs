@@ -37,9 +37,9 @@ enum Blind {
 /// What one lie did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Outcome {
-    /// The answer was right by chance, or never asked for.
+    /// The wrong answer equalled the right one, or the access did not happen.
     NoLie,
-    /// All went well all the same: another copy, a rebuild, a part that nobody needed.
+    /// The result was right anyway: another copy, a rebuild, or bytes that were not needed.
     Right,
     MountRefused,
     CallFailed,
@@ -265,7 +265,7 @@ impl Run<'_> {
         if matches!(self.first, Outcome::Unnoticed(_)) {
             return self.first; // records that are lost are lost; the test of the journal compares what is left
         }
-        // What is on the medium is right: the lie did not get there.
+        // The medium is right: the wrong answer was not written to it.
         let found = check_device(&self.device, true)
             .and_then(|_counts| mount(&self.device, &start.setting.mount))
             .and_then(|fs| Tree::read(&fs))
