@@ -186,7 +186,7 @@ pub(crate) struct User {
 
 pub(crate) const ALICE: User = User { uid: 41_001, gid: 41_001, groups: &[] };
 pub(crate) const BOB: User = User { uid: 41_002, gid: 41_002, groups: &[] };
-/// The group of those who share.
+/// The shared group.
 pub(crate) const SHARED: u32 = 41_100;
 /// In thirty-one groups and, the last, the shared one.
 pub(crate) const CAROL: User = User {

@@ -39,7 +39,7 @@ fn assert_numbered(scene: &Scene<'_>, name: &str, count: usize) {
     assert!(found == numbered(0, count), "{name}: bytes");
 }
 
-/// What is appended past the cache lies at the end in its order, also where it is more than a file system takes at once.
+/// Direct appends land at the end in order, also if one write is larger than the file system's largest request.
 pub(crate) fn large_direct_writes(scene: &Scene<'_>) {
     let mut file = appender(scene, "written", libc::O_DIRECT);
     let mut blocks = 0;

@@ -152,7 +152,7 @@ pub(crate) fn cached_and_direct_records(scene: &Scene<'_>) {
     assert_eq!(counts, [40; 6]);
 }
 
-/// Until the space ends. Who is told that there is none has lost nothing that was acknowledged before, nor has anybody else.
+/// Until space runs out. A writer that gets ENOSPC has lost nothing acknowledged before, and neither has any other writer.
 pub(crate) fn at_the_end_of_space(scene: &Scene<'_>) {
     let filled = Filled::but(scene, 4 << 20);
     let counts = together(
@@ -163,7 +163,7 @@ pub(crate) fn at_the_end_of_space(scene: &Scene<'_>) {
     );
     let acknowledged = counts.iter().sum::<u64>() * BLOCK as u64;
     assert!(acknowledged > 1 << 20, "{counts:?} records of 4 KiB into 4 MiB");
-    // Room again, and the file goes on where it ended.
+    // With free space again, appends continue at the end of the file.
     let before = fs::metadata(scene.path("log")).expect("there").len();
     assert_eq!(before, acknowledged);
     drop(filled);

@@ -152,7 +152,7 @@ pub(crate) fn access_lists(scene: &Scene<'_>) {
     setxattr(&path, ACCESS, &list(6, 6, 0, 6, 0), ANY).expect("set");
     assert_eq!(mode(&path), 0o660, "the mask is what the mode shows of the group");
     assert_eq!((reads(BOB), writes(BOB), reads(CAROL)), (true, true, false));
-    // chmod sets the mask, and what the mask takes from everybody it gives back.
+    // chmod sets the mask; raising the mask restores the rights that it had masked.
     fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).expect("changed");
     assert_eq!(get(&path, ACCESS), Ok(list(6, 6, 0, 4, 4)));
     assert_eq!((reads(BOB), writes(BOB)), (true, false));
@@ -163,7 +163,7 @@ pub(crate) fn access_lists(scene: &Scene<'_>) {
     // A list that says no more than a mode becomes one.
     setxattr(&path, ACCESS, &of_entries(&[(1, 6, u32::MAX), (4, 4, u32::MAX), (32, 0, u32::MAX)]), ANY).expect("set");
     assert_eq!((mode(&path), get(&path, ACCESS)), (0o640, Err(Errno::NODATA)));
-    // What is no list changes nothing.
+    // A malformed list changes nothing.
     setxattr(&path, ACCESS, &list(6, 4, 4, 4, 0), ANY).expect("set");
     let before = (mode(&path), get(&path, ACCESS));
     for wrong in [

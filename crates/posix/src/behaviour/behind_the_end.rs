@@ -47,8 +47,8 @@ impl Stored {
         expected
     }
 
-    /// Holds what is read against what has to be there: at once by read and by the mapping, then when the cache has been dropped, then by who
-    /// opens the file anew. Where the file system `may` show what was stored behind the end, those bytes are zeros or what was stored.
+    /// Compares the bytes with the expected ones: at once by read and through the mapping, after the cache was dropped, and after the file was
+    /// opened again. If the file system `may` show bytes stored behind the end, those bytes are zeros or the stored ones.
     fn assert_holds(self, scene: &Scene<'_>, expected: &[u8], may: bool) {
         let Self { name, file, mapping, .. } = self;
         let held = |when: &str, found: &[u8]| {

@@ -13,7 +13,7 @@ use crate::sys::{Aligned, Mapping};
 
 const MEBIBYTE: u64 = 1 << 20;
 const BLOCK: usize = 4096;
-/// What is written and read again and again.
+/// The range that is written and read repeatedly.
 const RANGE: usize = 16 * BLOCK;
 const ROUNDS: u64 = 300;
 

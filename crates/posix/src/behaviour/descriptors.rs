@@ -431,7 +431,7 @@ impl Run {
         }
     }
 
-    // What is there.
+    // Assertions on the current state.
 
     fn assert_size(&mut self) {
         let any = self.random.below(FLAGS.len() as u64) as usize;

@@ -16,7 +16,7 @@ fn text(mut file: File) -> String {
     text
 }
 
-/// Makes the kernel forget names and inodes that nobody uses, so that a handle has to be looked up.
+/// Makes the kernel evict unused dentries and inodes, so that a handle has to be looked up.
 fn forget(scene: &Scene<'_>) {
     let root = rustix::fs::open(scene.root(), OFlags::DIRECTORY, Mode::empty()).expect("opened");
     rustix::fs::syncfs(root).expect("synced");

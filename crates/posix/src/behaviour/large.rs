@@ -112,8 +112,8 @@ pub(crate) fn names_that_stay_are_listed_once(scene: &Scene<'_>) {
     fs::remove_dir(&directory).expect("empty");
 }
 
-/// A listing goes on at its cookie whatever happened between two calls: names made, removed and renamed, the directory closed, the file
-/// system mounted anew.
+/// A listing continues at its cookie after any changes between two calls: names made, removed and renamed, the directory closed, the file
+/// system remounted.
 pub(crate) fn a_listing_goes_on_after_changes_and_remounts(scene: &Scene<'_>) {
     let (stay, pieces) = if whole_size() { (100_000, 40) } else { (600, 9) };
     let directory = scene.subdirectory("changing");

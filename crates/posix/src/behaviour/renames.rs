@@ -31,7 +31,7 @@ pub(crate) fn replace_and_refuse(scene: &Scene<'_>) {
     rename(scene, "two", "same", RenameFlags::empty()).expect("nothing to do");
     assert_eq!(fs::metadata(scene.path("two")).expect("there").nlink(), 2);
     rename(scene, "two", "two", RenameFlags::empty()).expect("nothing to do");
-    // What was replaced loses a name only.
+    // The replaced file loses only one name.
     scene.file("new", "new");
     rename(scene, "new", "same", RenameFlags::empty()).expect("replaced");
     assert_eq!(fs::metadata(scene.path("two")).expect("there").nlink(), 1);
@@ -87,7 +87,7 @@ pub(crate) fn whiteout(scene: &Scene<'_>) {
     assert_eq!((links("."), links("elsewhere")), (3, 3));
     assert_eq!(fs::read(scene.path("elsewhere/moved/inner")).expect("read"), b"i");
     fs::remove_file(scene.path("directory")).expect("removed");
-    // Who may make no device makes no other whiteout either; 0:0 is free to all since Linux 5.8.
+    // An unprivileged user can make a whiteout (device 0:0, since Linux 5.8) but no other device.
     let (from, to) = (scene.file("theirs", ""), scene.path("moved"));
     ALICE.does(|| rustix::fs::renameat_with(CWD, from, CWD, to, RenameFlags::WHITEOUT)).expect("renamed");
     assert!(is_whiteout("theirs"));

@@ -157,7 +157,7 @@ pub(crate) fn set_id_bits_go_with_a_write(scene: &Scene<'_>) {
         loses(scene, what, 0o4777, 0o777, action);
         loses(scene, what, 0o6777, 0o777, action);
         loses(scene, what, 0o2777, 0o777, action);
-        // Without the right to execute, the group bit means mandatory locks; the kernel leaves it to those who have its group.
+        // Without group execute permission the set-group-id bit means mandatory locking; the kernel keeps it for members of the group.
         loses(scene, what, 0o1666, 0o1666, action);
     }
     loses(scene, "read", 0o6777, 0o6777, |path| drop(fs::read(path).expect("read")));
@@ -176,7 +176,7 @@ pub(crate) fn set_id_bits_go_with_a_write(scene: &Scene<'_>) {
     });
 }
 
-/// A file that its group may not execute loses the set-group-id bit when who is not in the group changes it, and keeps it for who is.
+/// A file without group execute permission loses the set-group-id bit when a non-member of the group changes it, and keeps it for a member.
 fn loses_set_group_id(scene: &Scene<'_>, what: &str, action: &(dyn Fn(&Path) + Sync)) {
     loses(scene, what, 0o2666, 0o666, action);
     loses(scene, what, 0o2766, 0o766, action);
@@ -290,7 +290,7 @@ pub(crate) fn directories_hand_their_group_on(scene: &Scene<'_>) {
     });
     assert_eq!((of("inner"), of("file"), of("inner/below")), ((ALICE.uid, SHARED, 0o2000), (ALICE.uid, SHARED, 0), (ALICE.uid, SHARED, 0)));
     assert_eq!((of("link").1, of("fifo").1), (SHARED, SHARED));
-    // Who is no member of the group cannot make a program of it (Linux 5.19 and later).
+    // A non-member of the group cannot create a set-group-id program (Linux 5.19 and later).
     assert_eq!((of("program"), of("node")), ((ALICE.uid, SHARED, 0), (ALICE.uid, SHARED, 0)));
     CAROL.does(|| OpenOptions::new().write(true).create_new(true).mode(0o2755).open(path("members")).map(drop)).expect("made");
     assert_eq!(of("members"), (CAROL.uid, SHARED, 0o2000));
@@ -320,7 +320,7 @@ impl Drop for Restore {
     }
 }
 
-/// Nobody squashes root.
+/// Root has full access.
 pub(crate) fn root_may(scene: &Scene<'_>) {
     let path = file_of(scene, "file", ALICE.uid, ALICE.gid, 0);
     assert_eq!(fs::read(&path).expect("read"), b"bytes");

@@ -131,7 +131,7 @@ pub(crate) fn allocation_modes(scene: &Scene<'_>) {
     same(zero, 360_000, 40_000);
     same(punch | keep, 0, 400_000);
     drop(file);
-    // What was given out is taken, what was punched is not.
+    // Allocated ranges use space, punched ranges do not.
     let blocks = |name: &str| fs::metadata(scene.path(name)).expect("there").blocks() * 512;
     assert!(blocks("file") <= 132_000, "{} B are left of a punched file", blocks("file"));
     let given = open(scene, "given");

@@ -190,7 +190,7 @@ pub(crate) fn blocks_after_a_synchronised_write(scene: &Scene<'_>) {
     assert_taken_stays(scene, &names);
 }
 
-/// Bytes in space that was given out take nothing more, wherever in a block the range begins and ends.
+/// Bytes written into allocated space use no further space, wherever in a block the range begins and ends.
 pub(crate) fn blocks_of_given_space_stay(scene: &Scene<'_>) {
     let offsets = [2000, 5000, 300_123, 65_536, 999_000, 1_001_000];
     // A file each: on ext4 a block of the mapping is counted once a file has more pieces than its inode has room for.

@@ -82,7 +82,7 @@ pub(crate) fn devices(scene: &Scene<'_>) {
     assert!(fs::metadata(scene.path("file")).expect("there").is_file());
 }
 
-/// What is always ready can be asked by poll, and is nothing for epoll.
+/// Regular files and directories are always ready for poll, and epoll has no use for them.
 pub(crate) fn regular_files_are_always_ready(scene: &Scene<'_>) {
     let path = scene.file("file", "text");
     let file = OpenOptions::new().read(true).write(true).open(&path).expect("opened");

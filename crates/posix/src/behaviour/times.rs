@@ -65,7 +65,7 @@ pub(crate) fn from_1901_to_2446(scene: &Scene<'_>) {
         set(&path, time, time).expect("set");
         assert_eq!((times(&path).0, times(&path).1), (time, time));
     }
-    // What is out of range is brought to its end.
+    // Times out of range are clamped.
     for (given, expected) in [(first - 1, first), (i64::MIN, first), (last + 1, last), (i64::MAX, last)] {
         set(&path, (given, 1), (given, 1)).expect("set");
         let expected = if scene.differs(Difference::TimesOutOfRange) { given } else { expected };
@@ -168,7 +168,7 @@ pub(crate) fn who_may_set_them(scene: &Scene<'_>) {
 pub(crate) fn access_times(scene: &Scene<'_>) {
     let path = scene.file("file", pattern(1, 10_000));
     let read = || File::open(&path).expect("opened").read_exact(&mut [0; 100]).expect("read");
-    // relatime: an atime that is not later than mtime goes on with a read.
+    // relatime: a read updates an atime that is not later than mtime.
     set(&path, THEN, (THEN.0 + 1, 0)).expect("set");
     read();
     if scene.differs(Difference::AccessTimesKept) {
@@ -176,7 +176,7 @@ pub(crate) fn access_times(scene: &Scene<'_>) {
     } else {
         assert!(times(&path).0 > THEN, "relatime");
     }
-    // Who asks for none gets none.
+    // With O_NOATIME reads do not update atime.
     set(&path, THEN, (THEN.0 + 1, 0)).expect("set");
     let quiet = rustix::fs::open(&path, rustix::fs::OFlags::NOATIME, rustix::fs::Mode::empty()).expect("opened");
     rustix::io::read(&quiet, &mut [0_u8; 100][..]).expect("read");

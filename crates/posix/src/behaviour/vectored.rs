@@ -27,7 +27,7 @@ pub(crate) fn flags(scene: &Scene<'_>) {
     let read = |bytes: &mut [u8], offset, flags| rustix::io::preadv2(&file, &mut [IoSliceMut::new(bytes)], offset, flags);
     assert_eq!(read(&mut bytes, 100, ReadWriteFlags::empty()), Ok(4));
     assert_eq!(&bytes, b"here");
-    // What is not there at once may be refused, never answered wrongly.
+    // Data that is not available at once may be refused, but never answered wrongly.
     match read(&mut bytes, 100, ReadWriteFlags::NOWAIT) {
         Ok(count) => assert!(count == 4 && &bytes == b"here"),
         Err(error) => assert!(matches!(error, Errno::AGAIN | Errno::OPNOTSUPP), "{error}"),
