@@ -55,8 +55,8 @@ fn regression_no_unit_stays_unused_in_a_pool() {
     always_right(&[&[Do(Write("a", 10, 50, 1)), Do(Truncate("a", 0))], &[Do(Write("b", 10, 50, 2)), Do(Truncate("b", 0))]]);
 }
 
-/// A new file joined the table of inodes after its commit: who wrote to its number in between did so through a second handle, with a lock
-/// and an inode of its own, and what was written was lost to the first.
+/// A new file joined the table of in-core inodes after its commit: a write to its number in between used a second in-core inode with its own
+/// lock, and the first one lost the written data.
 #[test]
 fn regression_a_file_has_one_handle_from_its_first_instant() {
     must(explore("one handle", rounds_or(400), |_| {
@@ -117,7 +117,7 @@ fn regression_a_hole_is_read_while_its_page_goes_to_another_file() {
     }));
 }
 
-/// Who found no space was refused while another thread was giving back all of it.
+/// A thread without space was refused while another thread was freeing all of it.
 #[test]
 fn regression_space_that_is_about_to_be_free_is_waited_for() {
     must(explore("leaving", rounds_or(120), |_| {

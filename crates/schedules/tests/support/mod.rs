@@ -99,8 +99,8 @@ const NAMES: &[Step] = &[
     List(""),
 ];
 
-/// A kernel holds an inode as long as it can link it, and the number of one that nobody holds goes to the next file as soon as it has lost
-/// its names. So the files are held, or nothing is linked.
+/// A kernel holds an inode as long as it can link it. The number of an inode without holders is reused as soon as the inode has lost
+/// its names. So the files are held open, or nothing is linked.
 fn names_held_or_not() -> Draw {
     let held = first(&[Hold(0, "a"), Hold(1, "b"), Hold(2, "d/b")], from_alphabet(NAMES));
     Box::new(move |random| {
@@ -290,8 +290,8 @@ pub fn batches_cut() -> Play {
 
 // ---- orphans -----------------------------------------------------------------------------------------------------------------------
 
-/// Held files lose their names while they are written, read and given up. Each thread uses its own hold: an inode's number means
-/// nothing to who does not hold it.
+/// Open files are unlinked while they are written, read and closed. Each thread uses its own hold, because an inode's number may be
+/// reused for threads that do not hold it.
 fn orphans_in(domain: PersistenceDomain, effort: Effort) -> Play {
     const NAMES: &[Step] = &[
         Do(Unlink("a")),
@@ -360,7 +360,7 @@ pub fn orphans_cut() -> Play {
 
 // ---- space, journal, caches --------------------------------------------------------------------------------------------------------
 
-/// Threads take and give back slots, sectors and inodes; at the end every count is as a rebuild finds it, and nothing belongs to two.
+/// Threads allocate and free slots, sectors and inodes; at the end all counts equal a rebuild, and nothing has two owners.
 pub fn pools() -> Play {
     const STEPS: &[Step] = &[
         Do(Create("x")),
@@ -540,7 +540,7 @@ pub fn orphans_on_firmware_cut() -> Play {
     on_firmware(orphans_cut())
 }
 
-/// Numbers of transactions end again and again, so that nobody may commit while the drive cleans its log.
+/// Transaction numbers run out repeatedly; no thread may commit while the drive cleans its log.
 pub fn pools_on_firmware() -> Play {
     end_transaction_numbers_at(9); // of the whole process; elsewhere it happens a little more often
     on_firmware(pools())
