@@ -91,14 +91,14 @@ fn text(report: &Report, repair: bool) -> String {
         line(format!("not unmounted cleanly: the next mount replays {} journal records", counts.journal_records));
     }
     if report.superblock_copy_behind {
-        line("one copy of the superblock is torn or older, as after a power cut: the next mount writes it anew".into());
+        line("one copy of the superblock is torn or older, as after a power cut: the next mount rewrites it".into());
     }
     let repairable = report.findings.iter().any(|located| located.repairable);
     line(match (report.is_consistent(), report.repaired.is_empty()) {
         (true, true) => "clean".into(),
         (true, false) => format!("clean after {} repairs", report.repaired.len()),
-        (false, _) if repairable && !repair => "NOT clean; tandemfs check --repair mends what needs no guess".into(),
-        (false, _) => "NOT clean; what is damaged cannot be mended without guessing: copy what is readable, restore the rest".into(),
+        (false, _) if repairable && !repair => "NOT clean; tandemfs check --repair makes the repairs that need no guess".into(),
+        (false, _) => "NOT clean; the remaining damage cannot be repaired without guessing: copy readable files, restore the others".into(),
     });
     text
 }

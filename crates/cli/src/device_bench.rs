@@ -89,11 +89,11 @@ pub fn run(arguments: &DeviceBenchArguments) -> Result<u8, Failure> {
     let device = tandemfs_emulator::open_image(&arguments.image, &options).map_err(Failure::because)?;
     if arguments.virtual_time && device.virtual_time().is_none() {
         let name = arguments.image.display();
-        return Err(Failure::Failed(format!("{name}: the drive has no timing model to reckon with; leave --virtual away")));
+        return Err(Failure::Failed(format!("{name}: the drive has no timing model; omit --virtual")));
     }
     if !arguments.force && tandemfs_fs::read_superblock(&Drive::new(Arc::clone(&device))).is_ok() {
         let name = arguments.image.display();
-        return Err(Failure::Failed(format!("{name}: holds a TandemFS, whose data the measurement would destroy; use --force to do it")));
+        return Err(Failure::Failed(format!("{name}: contains a TandemFS, whose data the measurement would destroy; use --force to measure anyway")));
     }
     let claims = (!arguments.no_timing).then_some(&info);
     let rows = Bench { device: &*device, info: claims }.rows().map_err(Failure::because)?;

@@ -26,7 +26,7 @@ enum Target<'a> {
 pub fn run(arguments: &DumpArguments) -> Result<u8, Failure> {
     let words: Option<Vec<&str>> = arguments.what.iter().map(|word| OsStr::to_str(word)).collect();
     let target = words.as_deref().and_then(target);
-    let target = target.ok_or_else(|| Failure::Usage(format!("nothing to dump is called that; it is one of {WHAT}")))?;
+    let target = target.ok_or_else(|| Failure::Usage(format!("unknown structure; name one of {WHAT}")))?;
     let drive = device::open(&arguments.device, Opening { read_only: true, ..Opening::default() })?;
     let dump = Dump::open(&drive).map_err(failure)?;
     let mut output = io::BufWriter::new(io::stdout().lock());

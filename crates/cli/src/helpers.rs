@@ -96,7 +96,7 @@ fn mount(words: impl Iterator<Item = OsString>) -> Result<Command, Failure> {
                     break;
                 }
                 other => {
-                    return Err(Failure::Usage(format!("unknown option '-{other}'; 'mount.tandemfs DEVICE DIR [-o OPTIONS]' is the way")));
+                    return Err(Failure::Usage(format!("unknown option '-{other}'; usage: mount.tandemfs DEVICE DIR [-o OPTIONS]")));
                 }
             }
         }

@@ -30,7 +30,7 @@ pub fn run(arguments: &ScrubArguments) -> Result<u8, Failure> {
     let bar = Bar::default();
     let result = control::scrub(&mount, arguments.limit, &mut |progress| bar.show(progress));
     bar.clear();
-    let mut result = result.map_err(|error| Failure::Status(NOT_RUN, format!("{place}: the scrub did not end: {error}")))?;
+    let mut result = result.map_err(|error| Failure::Status(NOT_RUN, format!("{place}: the scrub did not complete: {error}")))?;
     let status = if result["clean"] == json!(true) { CLEAN } else { DAMAGED };
     if arguments.json {
         result["mountpoint"] = json!(mount.mountpoint.to_string_lossy());

@@ -69,7 +69,7 @@ fn a_drive_is_measured_beside_its_claims() {
     for profile in ["bytefs", "bytefs-dual", "romefs-a", "off"] {
         let image = created(&place, &["--profile", profile]);
         if profile == "off" {
-            fails(1, "no timing model to reckon with", &["device", "bench", &image, "--virtual"]);
+            fails(1, "no timing model", &["device", "bench", &image, "--virtual"]);
             break;
         }
         let found = json(&["device", "bench", &image, "--virtual", "--json"]);
@@ -106,7 +106,7 @@ fn a_drive_with_a_file_system_is_not_measured_unless_it_may_be_lost() {
     let place = Place::empty();
     let image = created(&place, &["--profile", "bytefs"]);
     succeeds(&["mkfs", &image]);
-    fails(1, "holds a TandemFS", &["device", "bench", &image, "--virtual"]);
+    fails(1, "contains a TandemFS", &["device", "bench", &image, "--virtual"]);
     succeeds(&["check", &image]);
     succeeds(&["device", "bench", &image, "--virtual", "--force"]);
 }
