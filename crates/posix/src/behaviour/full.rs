@@ -20,12 +20,12 @@ const ROUNDS: usize = 30;
 /// Room as left beside nearly all of [`SPACE_BYTES`]: what maps and proves it.
 const NEARLY_BYTES: u64 = SPACE_BYTES - 6 * MEBIBYTE;
 
-/// When `unlink` and `close` have returned, a new file gets the space.
-pub(crate) fn removed_space_is_there_for_fallocate(scene: &Scene<'_>) {
+/// Makes a file again and again, lets `fill` take nearly all space by it, and removes it.
+fn fill_and_remove(scene: &Scene<'_>, rounds: usize, fill: impl Fn(&File) -> io::Result<()>) {
     let filled = Filled::but(scene, SPACE_BYTES);
-    for round in 0..ROUNDS {
+    for round in 0..rounds {
         let file = File::create_new(scene.path("file")).expect("made");
-        rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, NEARLY_BYTES).unwrap_or_else(|error| panic!("round {round}: {error}"));
+        fill(&file).unwrap_or_else(|error| panic!("round {round}: {error}"));
         // In turns the name goes first, or the descriptor.
         if round % 2 == 0 {
             fs::remove_file(scene.path("file")).expect("removed");
@@ -38,25 +38,20 @@ pub(crate) fn removed_space_is_there_for_fallocate(scene: &Scene<'_>) {
     drop(filled);
 }
 
+/// When `unlink` and `close` have returned, a new file gets the space.
+pub(crate) fn removed_space_is_there_for_fallocate(scene: &Scene<'_>) {
+    fill_and_remove(scene, ROUNDS, |file| Ok(rustix::fs::fallocate(file, FallocateFlags::empty(), 0, NEARLY_BYTES)?));
+}
+
 /// The same for writes.
 pub(crate) fn removed_space_is_there_for_writes(scene: &Scene<'_>) {
-    let filled = Filled::but(scene, SPACE_BYTES);
     let piece = pattern(1, MEBIBYTE as usize);
-    for round in 0..ROUNDS / 5 {
-        let file = File::create_new(scene.path("file")).expect("made");
+    fill_and_remove(scene, ROUNDS / 5, |file| {
         for offset in (0..NEARLY_BYTES).step_by(MEBIBYTE as usize) {
-            file.write_all_at(&piece, offset).unwrap_or_else(|error| panic!("round {round}, at {offset}: {error}"));
+            file.write_all_at(&piece, offset).map_err(|error| io::Error::new(error.kind(), format!("at {offset}: {error}")))?;
         }
-        file.sync_all().unwrap_or_else(|error| panic!("round {round}: {error}"));
-        if round % 2 == 0 {
-            fs::remove_file(scene.path("file")).expect("removed");
-            drop(file);
-        } else {
-            drop(file);
-            fs::remove_file(scene.path("file")).expect("removed");
-        }
-    }
-    drop(filled);
+        file.sync_all()
+    });
 }
 
 /// And by a rename over it, which removes a file as well.
@@ -88,7 +83,8 @@ fn is_no_space(error: &io::Error) -> bool {
     error.raw_os_error() == Some(Errno::NOSPC.raw_os_error())
 }
 
-/// Writes on and on from a descriptor that was opened while there was room; where it was told that there is none, and what it had synchronised.
+/// Writes on and on from a descriptor that was opened while there was room; where it was told that there is none, and what it had
+/// synchronised.
 struct Written {
     told_at: u64,
     synchronised: u64,
@@ -113,8 +109,8 @@ fn write_until_told(file: &File) -> Written {
 /// Beside [`SPACE_BYTES`], so that there is room enough when the file is opened.
 const LARGE_BYTES: u64 = 32 * MEBIBYTE;
 
-/// All bytes up to the size are there and can be read; of those that were written each is what it was, or, where cached writes may be dropped,
-/// nothing; what was synchronised is there.
+/// All bytes up to the size are there and can be read; of those that were written each is what it was, or, where cached writes may be
+/// dropped, nothing; what was synchronised is there.
 fn assert_size_is_true(scene: &Scene<'_>, written: &Written, when: &str) -> u64 {
     let file = File::open(scene.path("file")).expect("opened");
     let size = file.metadata().expect("open").len();
@@ -162,8 +158,8 @@ pub(crate) fn a_writer_is_told_in_time(scene: &Scene<'_>) {
     }
 }
 
-/// What a file holds can be written over where nothing is left, in pieces of other lengths than it came in, through the cache, past it and by a
-/// mapping.
+/// What a file holds can be written over where nothing is left, in pieces of other lengths than it came in, through the cache, past it and
+/// by a mapping.
 pub(crate) fn what_is_there_is_written_over(scene: &Scene<'_>) {
     let filled = Filled::but(scene, 3 * MEBIBYTE);
     let file = open(scene, "file");
