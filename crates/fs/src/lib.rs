@@ -34,6 +34,7 @@ mod recovery;
 mod resize;
 mod scrub;
 mod shortage;
+mod space;
 mod statistics;
 mod sync;
 mod types;
@@ -138,7 +139,7 @@ impl FileSystem {
 
     /// Space of both zones and inodes.
     pub fn space(&self) -> Space {
-        self.volume.memory.release_all_pending(&self.volume);
+        self.volume.release_pending();
         let (inodes_used, inodes_free) = self.volume.memory.inodes();
         Space { memory: self.volume.memory.space(), block: self.volume.sectors.space(), inodes_used, inodes_free }
     }

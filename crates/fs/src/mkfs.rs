@@ -14,9 +14,10 @@ use uuid::Uuid;
 use zerocopy::IntoBytes;
 
 use crate::alloc::memory::structure_of;
+use crate::cache::zero_pages;
 use crate::journal::checkpoint::write_superblock;
 use crate::types::{FormatOptions, MountOptions};
-use crate::volume::{now, zero_pages};
+use crate::volume::now;
 use crate::{Error, FileSystem, Result, mount, resize};
 
 /// Lines of each first segment that are zeroed: 256 KiB.

@@ -95,7 +95,9 @@ impl FileSystem {
     pub fn set_label(&self, label: &str) -> Result<()> {
         check_label(label)?;
         self.volume.health.check_writable()?;
-        self.volume.update_superblock(Fenced::nothing_stored(), |superblock| label.clone_into(&mut superblock.label))
+        self.volume
+            .journal
+            .update_superblock(&self.volume.line_store, Fenced::nothing_stored(), |superblock| label.clone_into(&mut superblock.label))
     }
 
     /// The sizes that a growth comes to on a device of these sizes, and the place of the map pieces.

@@ -134,7 +134,7 @@ mod tests {
 
     use super::*;
     use crate::alloc::Need;
-    use crate::journal::tx_space;
+    use crate::space;
     use crate::{AllocateMode, FormatOptions, MountOptions, NewInode, WriteOptions, make_file_system};
 
     const NEW_FILE: NewInode<'_> = NewInode { mode: file_type::REGULAR | 0o644, uid: 0, gid: 0, rdev: 0, target: b"" };
@@ -218,7 +218,7 @@ mod tests {
         let each = BLOCK / 4096;
         for _ in 0..100 {
             let sector = fs.volume.sectors.take(each, Need::Growth).expect("room");
-            fs.volume.quarantine(tx_space::sectors(sector, each));
+            fs.volume.quarantine(space::sectors(sector, each));
         }
         let bytes = fs.space().block.available_bytes / BLOCK * BLOCK;
         fs.allocate(file, 0, bytes + 50 * BLOCK, ALLOCATE).expect("held back, but free");

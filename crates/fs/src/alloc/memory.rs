@@ -2,7 +2,8 @@
 //!
 //! [ME1] Space of a region that a transaction freed is given out again only when the watermark has passed that transaction (RULES R6);
 //!       shortage forces a checkpoint. Slots of the data area need not wait: no record targets them (RULES R7).
-//! [ME2] A region grows by raising a segment's high-water mark: the new lines are zeroed and fenced first, then the mark is committed.
+//! [ME2] A region grows by raising a segment's high-water mark: the new lines are zeroed and fenced first, then the mark is committed. The
+//!       allocator only says which mark ([`Rise`]); whoever asked for lines does the rest, while the region stays locked.
 //! [ME3] The data area leaves the regions a reserve of units, and every kind leaves its transient room to what gives back (RULES R14).
 //!       When the regions have taken half of the reserve, all data logs are written back ([WB6] of `data/write_back.rs`): emptied units fill it.
 //! [ME4] What is freed is named by pointers of the medium, and a clean mount has not looked at them: space that is freed although nobody has
@@ -12,35 +13,31 @@
 
 use std::collections::VecDeque;
 
-use tandemfs_device::{Fenced, Flushed, Structure};
-use tandemfs_format::geometry::{Geometry, SEGMENT_TABLE_LINES};
+use tandemfs_device::Structure;
+use tandemfs_format::geometry::Geometry;
 use tandemfs_format::mapping::SlotClass;
 use tandemfs_format::segment::{Region, Segment};
 use tandemfs_format::{InodeNumber, LINE_BYTES, LineAddress, PAGE_LINES, UNIT_LINES};
 
-use super::Need;
 use super::bits::{Bits, WORDS};
 use super::lent::LentPages;
 use super::pools::{DataPage, Pool};
+pub(crate) use super::rise::{Rise, Step};
+use super::{Need, freed_by_nobody};
+use crate::error::{Error, Result};
+use crate::health::Health;
 use crate::inject::{Take, fails};
-use crate::journal::{Space, Tx};
-use crate::quarantine;
+use crate::space::Space;
 use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 use crate::sync::{Mutex, RwLock, current_cpu};
 use crate::types::ZoneSpace;
-use crate::volume::Volume;
-use crate::{Error, Result};
 
-/// Lines by which a high-water mark rises: 256 KiB.
-const HIGH_WATER_STEP: u64 = 4096;
 /// Lines that growth leaves in the regions of mappings and leaves.
 pub(crate) const TRANSIENT_REGION_LINES: u64 = 1024;
 /// Lines that growth leaves in the data area: 32 logs of 4 KiB.
 const TRANSIENT_DATA_LINES: u64 = 2048;
-/// Checkpoints that one operation forces for space: what the first brings back others may take, who free more meanwhile.
-const CHECKPOINTS_MAX: u32 = 4;
 /// Lines of an inode.
-const INODE_LINES: u64 = 2;
+pub(crate) const INODE_LINES: u64 = 2;
 
 const OWNER_FREE: u32 = 0;
 const OWNER_FIXED: u32 = 1;
@@ -144,19 +141,19 @@ pub(crate) struct RegionRoom {
 }
 
 #[derive(Default)]
-struct RegionState {
+pub(super) struct RegionState {
     /// Segments with their index in the table, in the order of their place in the region.
-    segments: Vec<(u64, Segment)>,
+    pub(super) segments: Vec<(u64, Segment)>,
     /// Units in the order of the region, with the lines of each that lie below the high-water mark.
-    units: Vec<(u64, u64)>,
+    pub(super) units: Vec<(u64, u64)>,
     /// Where to look first.
-    hint: usize,
+    pub(super) hint: usize,
     /// Freed by a transaction that the watermark has not passed ([ME1]).
     pending: VecDeque<(u64, LineAddress, u64)>,
 }
 
 impl RegionState {
-    fn rebuild_units(&mut self) {
+    pub(super) fn rebuild_units(&mut self) {
         self.units.clear();
         for (_, segment) in &self.segments {
             for unit in 0..segment.unit_count {
@@ -169,12 +166,12 @@ impl RegionState {
 
 pub(crate) struct MemoryAllocator {
     map: UnitMap,
-    units: Mutex<u64>, // the next free line of the segment table; also serialises changes of owners
+    pub(super) units: Mutex<u64>, // the next free line of the segment table; also serialises changes of owners
     regions: [Mutex<RegionState>; 5],
     /// Free lines below the high-water marks, for each region.
-    region_free: [AtomicU64; 5],
+    pub(super) region_free: [AtomicU64; 5],
     /// Units of the inode region in order, and lines below the mark, for inode addresses without a lock of the region.
-    inode_units: RwLock<Vec<(u64, u64)>>,
+    pub(super) inode_units: RwLock<Vec<(u64, u64)>>,
     pools: Vec<Mutex<Pool>>,
     free_units: AtomicU64,
     free_data_lines: AtomicU64,
@@ -188,7 +185,7 @@ pub(crate) struct MemoryAllocator {
     pub(crate) lent: LentPages,
 }
 
-fn slot(region: Region) -> usize {
+pub(super) fn slot(region: Region) -> usize {
     usize::from(region.number()) - 1
 }
 
@@ -345,78 +342,35 @@ impl MemoryAllocator {
         self.inode_units.read().iter().map(|(_, below)| below).sum::<u64>() / INODE_LINES
     }
 
-    /// A free inode number and its address.
-    pub(crate) fn take_inode(&self, volume: &Volume) -> Result<(InodeNumber, LineAddress)> {
-        let address = self.take(volume, Region::Inodes, INODE_LINES, Need::Growth)?;
+    /// The number of an inode by its address, which a region of inodes gave out.
+    pub(crate) fn inode_number(&self, address: LineAddress) -> InodeNumber {
         let units = self.inode_units.read();
         let Some(position) = units.iter().position(|(unit, _)| *unit == address.unit()) else {
             unreachable!("the region knows the units that it gives lines from")
         };
-        let line = position as u64 * UNIT_LINES + address.number() % UNIT_LINES;
-        Ok((InodeNumber::new(line / INODE_LINES), address))
+        InodeNumber::new((position as u64 * UNIT_LINES + address.number() % UNIT_LINES) / INODE_LINES)
     }
 
     // ---- regions -------------------------------------------------------------------------------------------------------------------
 
-    /// Takes `lines` (a power of two up to 64), aligned to their number, from a region.
-    pub(crate) fn take(&self, volume: &Volume, region: Region, lines: u64, need: Need) -> Result<LineAddress> {
-        if fails(Take::Lines) {
-            return Err(Error::NoSpace { zone: "memory" });
-        }
-        let mut forced = 0;
-        let mut unreadable = 0;
-        loop {
-            let mut state = self.regions[slot(region)].lock();
-            self.release_pending(volume, region, &mut state);
-            if self.may_take(region, &state, lines, need) {
-                if let Some(address) = self.find(region, &mut state, lines) {
-                    self.region_free[slot(region)].fetch_sub(lines, SeqCst);
-                    if region == Region::Inodes {
-                        self.inodes_used.fetch_add(1, Relaxed);
-                    }
-                    drop(state);
-                    // Lines of a page that cannot be read are of no use: whoever changes one needs the others.
-                    let is_whole_page = lines >= PAGE_LINES;
-                    let page = |address| volume.pages.page(&volume.drive, &volume.live.work, structure_of(region), address);
-                    match if is_whole_page { Ok(()) } else { page(address).map(drop) } {
-                        Err(Error::Device(_)) if unreadable < quarantine::PIECES_MAX => {
-                            unreadable += 1;
-                            volume.quarantine(Space::Region { region, address, lines });
-                            continue;
-                        }
-                        other => return other.map(|()| address),
-                    }
+    /// Tries to take `lines` (a power of two up to 64), aligned to their number, from a region. `watermark` is asked under the region's lock.
+    pub(crate) fn step(&self, health: &Health, watermark: impl Fn() -> u64, region: Region, lines: u64, need: Need) -> Step<'_> {
+        let mut state = self.regions[slot(region)].lock();
+        self.release_pending(health, watermark(), region, &mut state);
+        let waits = !state.pending.is_empty();
+        if self.may_take(region, &state, lines, need) {
+            if let Some(address) = self.find(region, &mut state, lines) {
+                self.region_free[slot(region)].fetch_sub(lines, SeqCst);
+                if region == Region::Inodes {
+                    self.inodes_used.fetch_add(1, Relaxed);
                 }
-                if self.extend(volume, region, &mut state, need)? {
-                    continue;
-                }
+                return Step::Taken(address);
             }
-            let nothing_waits = state.pending.is_empty();
-            drop(state);
-            if forced == CHECKPOINTS_MAX || nothing_waits {
-                if self.lent.give_back(self, usize::MAX) > 0 || volume.release_quarantine() {
-                    continue;
-                }
-                return Err(Error::NoSpace { zone: "memory" });
-            }
-            volume.checkpoint()?; // R6: shortage forces a checkpoint
-            forced += 1;
-        }
-    }
-
-    /// A zeroed 4 KiB page of a region, with an empty host copy. Fenced before anything links it (RULES R6).
-    pub(crate) fn take_page(&self, volume: &Volume, region: Region, structure: Structure, need: Need) -> Result<LineAddress> {
-        let page = self.take(volume, region, PAGE_LINES, need)?;
-        let zeroed = volume.zero_fresh_pages(structure, page, PAGE_LINES);
-        match zeroed {
-            Ok(proof) => drop::<Fenced>(proof),
-            Err(error) => {
-                volume.quarantine(Space::Region { region, address: page, lines: PAGE_LINES });
-                return Err(error);
+            if let Some(rise) = self.plan_rise(region, state, need) {
+                return Step::Rise(rise);
             }
         }
-        volume.pages.insert_zeroed(structure, page);
-        Ok(page)
+        Step::Short { waits }
     }
 
     /// Growth leaves the transient room of mappings and leaves ([ME3]).
@@ -449,59 +403,8 @@ impl MemoryAllocator {
         None
     }
 
-    /// Raises a high-water mark, or adds a unit ([ME2]). False where there is no room.
-    fn extend(&self, volume: &Volume, region: Region, state: &mut RegionState, need: Need) -> Result<bool> {
-        let rising = state.segments.iter().position(|(_, segment)| segment.high_water_lines < segment.unit_count * UNIT_LINES);
-        let mut taken = None;
-        let (position, index, mut segment) = match rising {
-            Some(position) => (Some(position), state.segments[position].0, state.segments[position].1),
-            None => {
-                let Some(unit) = self.take_unit(region, need) else { return Ok(false) };
-                taken = Some(unit);
-                if self.is_metadata_short() {
-                    volume.journal.ask(|wake| wake.write_back = true); // [ME3]: the next unit shall be there before it is needed
-                }
-                match state.segments.last() {
-                    Some((index, last)) if last.start_unit + last.unit_count == unit => {
-                        (Some(state.segments.len() - 1), *index, Segment { unit_count: last.unit_count + 1, ..*last })
-                    }
-                    _ => {
-                        let region_unit = state.segments.iter().map(|(_, segment)| segment.unit_count).sum();
-                        let mut next = self.units.lock();
-                        if *next == SEGMENT_TABLE_LINES {
-                            drop(next);
-                            self.return_unit(unit);
-                            return Ok(false);
-                        }
-                        *next += 1;
-                        (None, *next - 1, Segment { region, start_unit: unit, unit_count: 1, region_unit, high_water_lines: 0 })
-                    }
-                }
-            }
-        };
-        if let Err(error) = raise_mark(volume, index, &mut segment) {
-            if let Some(unit) = taken {
-                self.return_unit(unit); // its line in the table was not written; the line stays unused
-            }
-            return Err(error);
-        }
-        match position {
-            Some(position) => state.segments[position] = (index, segment),
-            None => state.segments.push((index, segment)),
-        }
-        state.rebuild_units();
-        if let Some(last) = state.units.iter().rposition(|(_, below)| *below > 0) {
-            state.hint = last;
-        }
-        if region == Region::Inodes {
-            *self.inode_units.write() = state.units.clone();
-        }
-        self.region_free[slot(region)].fetch_add(HIGH_WATER_STEP, SeqCst);
-        Ok(true)
-    }
-
     /// A free unit for a region. Growth leaves one for each other region that is short of transient room ([ME3]).
-    fn take_unit(&self, region: Region, need: Need) -> Option<u64> {
+    pub(super) fn take_unit(&self, region: Region, need: Need) -> Option<u64> {
         let _serial = self.units.lock();
         let kept = if need == Need::Growth { self.short_regions(Some(region)) } else { 0 };
         if fails(Take::Unit) || self.free_units.load(SeqCst) <= kept {
@@ -513,7 +416,7 @@ impl MemoryAllocator {
         Some(unit)
     }
 
-    fn return_unit(&self, unit: u64) {
+    pub(super) fn return_unit(&self, unit: u64) {
         let _serial = self.units.lock();
         self.map.set_owner(unit, UnitOwner::Free);
         self.free_units.fetch_add(1, SeqCst);
@@ -575,11 +478,10 @@ impl MemoryAllocator {
         self.count_inode_freed(region);
     }
 
-    fn release_pending(&self, volume: &Volume, region: Region, state: &mut RegionState) {
-        let watermark = volume.journal.watermark();
+    fn release_pending(&self, health: &Health, watermark: u64, region: Region, state: &mut RegionState) {
         while let Some((_, address, lines)) = state.pending.pop_front_if(|(txid, ..)| *txid <= watermark) {
             if !self.clear(region, state, address, lines) {
-                volume.freed_by_nobody(Space::Region { region, address, lines });
+                freed_by_nobody(health, Space::Region { region, address, lines });
             }
         }
     }
@@ -596,11 +498,11 @@ impl MemoryAllocator {
         (waiting, self.region_free[slot(region)].load(SeqCst))
     }
 
-    /// Frees everything that waits: nothing is left to replay.
-    pub(crate) fn release_all_pending(&self, volume: &Volume) {
+    /// Frees everything that waits and that the watermark has passed. It is asked under each region's lock.
+    pub(crate) fn release_all_pending(&self, health: &Health, watermark: impl Fn() -> u64) {
         for region in Region::ALL {
             let mut state = self.regions[slot(region)].lock();
-            self.release_pending(volume, region, &mut state);
+            self.release_pending(health, watermark(), region, &mut state);
         }
     }
 
@@ -785,17 +687,6 @@ impl MemoryAllocator {
         let free = self.region_free[slot(Region::Inodes)].load(SeqCst) + self.free_units.load(SeqCst) * UNIT_LINES;
         (self.inodes_used.load(Relaxed), free / INODE_LINES)
     }
-}
-
-/// Zeroes the next lines of a segment, then commits its higher mark ([ME2]).
-fn raise_mark(volume: &Volume, index: u64, segment: &mut Segment) -> Result<()> {
-    let from = segment.start_unit * UNIT_LINES + segment.high_water_lines;
-    let zeroed = volume.zero_fresh_pages(structure_of(segment.region), LineAddress::new(from), HIGH_WATER_STEP)?;
-    segment.high_water_lines += HIGH_WATER_STEP;
-    let mut tx = Tx::new(volume);
-    let line = volume.geometry.segment_line(index);
-    tx.put(Structure::AllocationMap, line, segment.encode(volume.pair, line))?;
-    tx.commit(zeroed, Flushed::nothing_written()).map(drop)
 }
 
 /// What bytes of a region are counted as.

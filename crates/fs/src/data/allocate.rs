@@ -31,11 +31,10 @@ use super::write_path::count_space;
 use crate::alloc::Need;
 use crate::index::block::{Block, ExtentChange, space_512_of};
 use crate::index::tree::{self, Found};
-use crate::journal::Tx;
 use crate::namespace::inodes::Handle;
 use crate::statistics::count;
 use crate::types::AllocateMode;
-use crate::volume::now;
+use crate::volume::{Tx, now};
 use crate::{Error, FileSystem, Result};
 
 /// Blocks whose records one transaction changes: at most two lines each, and those of the way down to them.

@@ -1,7 +1,6 @@
 //! File data: which path each byte takes, and why. [`write_path`] and [`read_path`] read top to bottom.
 
 mod allocate;
-pub(crate) mod clean_pages;
 pub(crate) mod compose;
 mod copy;
 mod heat;

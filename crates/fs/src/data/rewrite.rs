@@ -30,11 +30,11 @@ use super::store::Bytes;
 use super::write_path::{Action, Target};
 use crate::alloc::Need;
 use crate::index::block::{Block, NewExtent};
-use crate::journal::{Tx, tx_space as space};
 use crate::mutant::{Mutant, on};
 use crate::namespace::inodes::Handle;
+use crate::space;
 use crate::statistics::{add, count};
-use crate::volume::Volume;
+use crate::volume::{Tx, Volume};
 use crate::{Error, FileSystem, Result};
 
 /// Why a block is written anew without new data.

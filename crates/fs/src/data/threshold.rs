@@ -14,7 +14,7 @@ use tandemfs_format::mapping::{LOG_BYTES_MAX, SlotClass};
 use tandemfs_format::{LineAddress, SECTOR_BYTES, Sector};
 
 use crate::alloc::Need;
-use crate::journal::tx_space as space;
+use crate::space;
 use crate::types::Threshold;
 use crate::volume::Volume;
 use crate::{Error, FileSystem, Result};

@@ -17,10 +17,9 @@ use super::write_path::count_space;
 use crate::alloc::Need;
 use crate::index::block::{Block, ExtentChange};
 use crate::index::tree::{self, Found};
-use crate::journal::Tx;
 use crate::mutant::{Mutant, on};
 use crate::namespace::inodes::Handle;
-use crate::volume::Owner;
+use crate::volume::{Owner, Tx};
 use crate::{Error, FileSystem, Result};
 
 impl FileSystem {

@@ -14,11 +14,11 @@ use super::extended_attributes::{AttributeSet, Changed};
 use super::inodes::{Handle, Locked};
 use super::{attributes_of, check_name, directory_changed};
 use crate::alloc::Need;
-use crate::journal::{Tx, tx_space as space};
 use crate::mutant::{Mutant, on};
+use crate::space;
 use crate::statistics::count;
 use crate::types::{Attributes, NewInode};
-use crate::volume::{Owner, now};
+use crate::volume::{Owner, Tx, now};
 use crate::{Error, FileSystem, Result};
 
 /// Longest target of a symbolic link, in bytes.
@@ -87,7 +87,7 @@ impl FileSystem {
                 (_, _, 0) => return Err(Error::NotFound),
                 _ => {}
             }
-            let (number, address) = volume.memory.take_inode(volume)?;
+            let (number, address) = volume.take_inode()?;
             tx.took(space::region(Region::Inodes, address, 2));
             (number, address, self.plan_inheritance(&mut tx, (parent, &mut locked), &mut inode, umask)?)
         };
@@ -144,7 +144,7 @@ impl FileSystem {
         }
 
         let mut tx = Tx::new(volume);
-        let (number, address) = volume.memory.take_inode(volume)?;
+        let (number, address) = volume.take_inode()?;
         tx.took(space::region(Region::Inodes, address, 2));
         let mut inode = new_inode(new, parent);
         let inherited = self.plan_inheritance(&mut tx, (parent, &mut locked), &mut inode, umask)?;

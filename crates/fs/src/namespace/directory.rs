@@ -19,8 +19,8 @@ use super::room::Room;
 use crate::alloc::Need;
 use crate::index::block::damaged;
 use crate::index::tree::{self, Found};
-use crate::journal::{Tx, tx_space as space};
-use crate::volume::{Owner, Volume};
+use crate::space;
+use crate::volume::{Owner, Tx, Volume};
 use crate::{Error, Result};
 
 /// Most pages of a directory: its slots are 32-bit numbers.
@@ -88,7 +88,7 @@ impl DirectoryIndex {
             return Err(damaged(owner, LineAddress::new(0), "size"));
         }
         for (page_index, page) in pages.iter().enumerate() {
-            let cached = volume.pages.page(&volume.drive, &volume.live.work, Structure::Dentry, *page)?;
+            let cached = volume.page(Structure::Dentry, *page)?;
             let mut used = 0;
             for line in 0..PAGE_LINES {
                 let address = page.nth(line);
@@ -138,7 +138,7 @@ impl DirectoryIndex {
 
     fn read(&self, volume: &Volume, owner: Owner, slot: u32) -> Result<Option<Dentry>> {
         let page = self.pages[(u64::from(slot) / PAGE_SLOTS) as usize];
-        let cached = volume.pages.page(&volume.drive, &volume.live.work, Structure::Dentry, page)?;
+        let cached = volume.page(Structure::Dentry, page)?;
         let place = |line: usize| volume.place(owner, page.nth(line as u64));
         Dentry::decode((u64::from(slot) % PAGE_SLOTS) as usize, |line| cached.line(page.nth(line as u64)), place)
             .map_err(|source| Error::Damaged { inode: owner.inode, source })
@@ -174,7 +174,7 @@ impl DirectoryIndex {
                 if self.pages.len() == PAGES_MAX {
                     return Err(Error::NoSpace { zone: "memory" });
                 }
-                let page = volume.memory.take_page(volume, Region::Dentries, Structure::Dentry, Need::Growth)?;
+                let page = volume.take_page(Region::Dentries, Structure::Dentry, Need::Growth)?;
                 tx.took(space::region(Region::Dentries, page, PAGE_LINES));
                 let added = tree::set(tx, volume, owner, root, self.pages.len() as u64, Record::Memory(page), Need::Growth)?;
                 (self.pages.len(), 0, Some(page), added)

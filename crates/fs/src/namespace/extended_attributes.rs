@@ -21,11 +21,11 @@ use super::inodes::{Handle, State};
 use crate::alloc::Need;
 use crate::index::block::damaged;
 use crate::index::stream::{self, Planned};
-use crate::journal::{Tx, tx_space as space};
 use crate::mutant::{Mutant, on};
+use crate::space;
 use crate::statistics::count;
 use crate::types::{SetAttributeMode, SetExtendedAttribute};
-use crate::volume::{Owner, Volume, now};
+use crate::volume::{Owner, Tx, Volume, now};
 use crate::{Error, FileSystem, Result};
 
 /// What the kernel keeps of the rights that a program gets when it is executed.

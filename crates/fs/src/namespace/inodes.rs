@@ -19,15 +19,14 @@ use tandemfs_format::{InodeNumber, LineAddress};
 
 use super::directory::DirectoryIndex;
 use super::extended_attributes::AttributeSet;
-use crate::data::clean_pages::FilePages;
+use crate::cache::clean_pages::FilePages;
 use crate::data::range_lock::RangeLock;
 use crate::data::read_ahead::Stream;
-use crate::journal::Tx;
 use crate::mutant::{Mutant, on};
 use crate::near::{NearMap, SHARDS, shard_of};
 use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use crate::sync::{EXPLORED, Mutex, RwLock, RwLockWriteGuard};
-use crate::volume::{Owner, Volume};
+use crate::volume::{Owner, Tx, Volume};
 use crate::{Error, Result};
 
 /// Numbers that the order of a shard may have beyond twice its inodes, so that small ones are not gone through at every change.
@@ -266,7 +265,7 @@ impl InodeTable {
 
 /// Reads and verifies an inode; `None` where the slot is free.
 pub(crate) fn read_inode(volume: &Volume, number: InodeNumber, address: LineAddress) -> Result<Option<Inode>> {
-    let page = volume.pages.page(&volume.drive, &volume.live.work, Structure::Inode, address)?;
+    let page = volume.page(Structure::Inode, address)?;
     Inode::decode(volume.pair, number, address, &page.line(address), &page.line(address.nth(1)))
         .map_err(|source| Error::Damaged { inode: number, source })
 }

@@ -16,11 +16,11 @@ use super::inodes::{Handle, Locked, State};
 use super::{check_name, directory_changed};
 use crate::data::free_blocks;
 use crate::index::tree;
-use crate::journal::{Tx, tx_space as space};
 use crate::mutant::{Mutant, on};
 use crate::shortage::LeavingGuard;
+use crate::space;
 use crate::statistics::count;
-use crate::volume::now;
+use crate::volume::{Tx, now};
 use crate::{Error, FileSystem, Result};
 
 impl FileSystem {

@@ -14,11 +14,11 @@ use super::create::new_inode;
 use super::directory::FoundEntry;
 use super::inodes::Locked;
 use super::{check_name, directory_changed};
-use crate::journal::{Tx, tx_space as space};
 use crate::mutant::{Mutant, on};
+use crate::space;
 use crate::statistics::count;
 use crate::types::{NewInode, RenameMode};
-use crate::volume::now;
+use crate::volume::{Tx, now};
 use crate::{Error, FileSystem, Result};
 
 /// Most directories between a directory and the root that are walked before the tree is taken for damaged.
@@ -272,7 +272,7 @@ impl FileSystem {
     ) -> Result<std::sync::Arc<super::Handle>> {
         let volume = &self.volume;
         let new = NewInode { mode: file_type::CHARACTER, uid, gid, rdev: 0, target: &[] };
-        let (number, address) = volume.memory.take_inode(volume)?;
+        let (number, address) = volume.take_inode()?;
         tx.took(space::region(Region::Inodes, address, 2));
         let mut inode = new_inode(&new, from.number);
         inode.generation = self.next_generation();
