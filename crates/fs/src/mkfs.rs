@@ -15,10 +15,12 @@ use zerocopy::IntoBytes;
 
 use crate::alloc::memory::structure_of;
 use crate::cache::zero_pages;
+use crate::error::{Error, Result};
+use crate::file_system::FileSystem;
 use crate::journal::checkpoint::write_superblock;
 use crate::types::{FormatOptions, MountOptions};
 use crate::volume::now;
-use crate::{Error, FileSystem, Result, mount, resize};
+use crate::{mount, resize};
 
 /// Lines of each first segment that are zeroed: 256 KiB.
 const FIRST_HIGH_WATER: u64 = 4096;

@@ -19,23 +19,24 @@ use crate::alloc::memory::MemoryAllocator;
 use crate::alloc::sectors::SectorAllocator;
 use crate::cache::clean_pages::CleanPages;
 use crate::cache::{LineStore, PageCache};
-use crate::data::promote::Admission;
-use crate::data::read_ahead::ReadAhead;
-use crate::data::threshold::Splitting;
-use crate::data::write_back::WriteBack;
+use crate::error::{Error, Result};
+use crate::file_system::FileSystem;
 use crate::health::Health;
+use crate::inodes::InodeTable;
+use crate::inodes::read_ahead::ReadAhead;
 use crate::journal::{Journal, replay};
+use crate::leaving::Leaving;
 use crate::mutant::{Mutant, on};
-use crate::namespace::inodes::InodeTable;
 use crate::quarantine::Quarantine;
 use crate::recovery::{self, RecoveryReport};
-use crate::shortage::Leaving;
 use crate::statistics::Live;
 use crate::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
 use crate::sync::{Mutex, parallelism};
+use crate::tuning::admission::Admission;
+use crate::tuning::threshold::Splitting;
+use crate::tuning::write_back::WriteBack;
 use crate::types::{Engine, MountOptions, Promote};
 use crate::volume::Volume;
-use crate::{Error, FileSystem, Result};
 
 /// Both copies as they stand, and the pair that the block half names. A copy that cannot be read is empty while the other one can be.
 fn read_halves(drive: &Drive) -> Result<([Vec<u8>; 2], Option<uuid::Uuid>, bool)> {

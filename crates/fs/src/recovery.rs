@@ -16,14 +16,14 @@ use tandemfs_format::superblock::Superblock;
 use tandemfs_format::{EMPTY_LINE, InodeNumber, LINE_BYTES, Line, LineAddress, PAGE_BYTES, PAGE_LINES};
 
 use crate::cache::load_bulk;
+use crate::error::{Error, Result};
 use crate::index::block::Block;
 use crate::index::tree::{self, Found};
+use crate::inodes::attribute_set::AttributeSet;
 use crate::mutant::{Mutant, on};
-use crate::namespace::extended_attributes::AttributeSet;
 use crate::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use crate::sync::{Mutex, scan_threads};
 use crate::volume::{Owner, Volume};
-use crate::{Error, Result};
 
 /// What a mount had to do.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

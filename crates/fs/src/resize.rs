@@ -17,11 +17,12 @@ use tandemfs_format::geometry::{Geometry, GeometryError};
 use tandemfs_format::superblock::{Superblock, SuperblockError};
 use tandemfs_format::{SECTOR_BYTES, UNIT_BYTES};
 
+use crate::error::{Error, Result};
+use crate::file_system::FileSystem;
 use crate::journal::checkpoint::write_superblock;
 use crate::mount::read_superblock;
 use crate::mutant::{Mutant, on};
 use crate::types::{Growth, MountOptions};
-use crate::{Error, FileSystem, Result};
 
 /// Longest label, in bytes.
 const LABEL_BYTES_MAX: usize = 64;

@@ -28,20 +28,21 @@ use super::compose::compose;
 use super::in_place::{Allowance, InPlace, LINES_MAX, take_parts};
 use super::log_plan::{self, Part};
 use super::modified::{Returned, leave_out_unmodified};
-use super::range_lock::RangeGuard;
 use super::rewrite::Rewrite;
 use super::store::{Bytes, Store, take_logs, transfer};
 use crate::alloc::Need;
 use crate::cache::clean_pages::Taken;
+use crate::error::{Error, Result};
+use crate::file_system::FileSystem;
 use crate::index::block::{Block, ExtentChange, LogSlots, NewExtent, space_512_of};
 use crate::index::tree;
+use crate::inodes::Handle;
+use crate::inodes::range_lock::RangeGuard;
 use crate::mutant::{Mutant, on};
-use crate::namespace::inodes::Handle;
 use crate::space;
 use crate::statistics::{add, count};
 use crate::types::WriteOptions;
 use crate::volume::{Tx, Volume, now};
-use crate::{Error, FileSystem, Result};
 
 /// What goes over a stale tail; made once, since an array on the stack would be cleared for each write.
 static ZEROS: [u8; SECTOR_BYTES] = [0; SECTOR_BYTES];

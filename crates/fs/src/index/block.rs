@@ -17,9 +17,9 @@ use tandemfs_format::{Corrupt, Line, LineAddress, Sector};
 
 use super::tree;
 use crate::alloc::Need;
+use crate::error::{Error, Result};
 use crate::space;
 use crate::volume::{Owner, Tx, Volume};
-use crate::{Error, Result};
 
 /// The logs of a block in the slots of its leaf.
 pub(crate) type LogSlots = [Option<LogEntry>; LEAF_ENTRIES_MAX];

@@ -17,10 +17,10 @@ use tandemfs_format::{EMPTY_LINE, LineAddress, PAGE_LINES};
 use super::tree::{IN_INODE, capacity, child_or_block, decode};
 use crate::alloc::Need;
 use crate::cache::{LineStore, Owner};
+use crate::error::{Error, Result};
 use crate::mutant::{Mutant, on};
 use crate::space;
 use crate::volume::Tx;
-use crate::{Error, Result};
 
 /// Which blocks go, and by how much those behind them move.
 #[derive(Debug, Clone, Copy)]

@@ -16,9 +16,9 @@ use tandemfs_format::attributes::{
 use tandemfs_format::segment::Region;
 use tandemfs_format::{LineAddress, PAGE_LINES};
 
-use crate::Result;
 use crate::alloc::Need;
 use crate::cache::{LineStore, Owner, Page};
+use crate::error::{Error, Result};
 use crate::index::block::damaged;
 use crate::mutant::{Mutant, on};
 use crate::space;
@@ -92,7 +92,7 @@ impl Planned {
                 Content::Bytes(bytes) => stream_lines(place, piece.first, piece.lines, bytes),
                 Content::Pages(pages) => address_lines(place, piece.first, piece.lines, pages),
             };
-            let stored = tx.suspect_if_failed(volume.drive.store(Structure::Mapping, piece.first, &bytes).map_err(crate::Error::from))?;
+            let stored = tx.suspect_if_failed(volume.drive.store(Structure::Mapping, piece.first, &bytes).map_err(Error::from))?;
             if !on(Mutant::AttributesNotFenced) {
                 in_flight = in_flight.and(volume.drive.flush_lines(stored));
             }

@@ -15,9 +15,9 @@ use tandemfs_format::{Corrupt, LineAddress, PAGE_LINES};
 
 use crate::alloc::Need;
 use crate::cache::{LineStore, Owner};
+use crate::error::{Error, Result};
 use crate::space;
 use crate::volume::{Tx, Volume};
-use crate::{Error, Result};
 
 /// Blocks that a tree of this height covers; height 0 is the record in the inode.
 pub(crate) fn capacity(height: u32) -> u64 {

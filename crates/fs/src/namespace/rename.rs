@@ -10,16 +10,17 @@ use tandemfs_format::dentry::{Dentry, type_of_mode};
 use tandemfs_format::inode::file_type;
 use tandemfs_format::segment::Region;
 
-use super::create::new_inode;
-use super::directory::FoundEntry;
-use super::inodes::Locked;
 use super::{check_name, directory_changed};
+use crate::error::{Error, Result};
+use crate::file_system::FileSystem;
+use crate::inodes::Locked;
+use crate::inodes::directory::FoundEntry;
+use crate::inodes::new_inode;
 use crate::mutant::{Mutant, on};
 use crate::space;
 use crate::statistics::count;
 use crate::types::{NewInode, RenameMode};
 use crate::volume::{Tx, now};
-use crate::{Error, FileSystem, Result};
 
 /// Most directories between a directory and the root that are walked before the tree is taken for damaged.
 const DEPTH_MAX: usize = 1 << 16;
