@@ -3,6 +3,7 @@
 //! A check takes the files as texts ([`tree::Tree`]) and returns findings. A new check is a module with such a function and a line in [`CHECKS`].
 
 mod finding;
+mod floors;
 mod paths;
 mod rust_text;
 mod tags;
@@ -14,7 +15,7 @@ use finding::Finding;
 use tree::Tree;
 
 /// All checks, in the order in which their findings are printed.
-const CHECKS: [fn(&Tree) -> Vec<Finding>; 2] = [tags::check, paths::check];
+const CHECKS: [fn(&Tree) -> Vec<Finding>; 3] = [tags::check, paths::check, floors::check];
 
 fn main() -> ExitCode {
     match std::env::args().skip(1).collect::<Vec<_>>().as_slice() {
