@@ -13,7 +13,7 @@ use tandemfs_format::{InodeNumber, LINE_BYTES, LineAddress, PairSeed, SECTOR_BYT
 use uuid::Uuid;
 use zerocopy::IntoBytes;
 
-use crate::alloc::memory::structure_of;
+use crate::alloc::regions::structure_of;
 use crate::cache::zero_pages;
 use crate::error::{Error, Result};
 use crate::file_system::FileSystem;

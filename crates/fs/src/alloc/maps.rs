@@ -12,8 +12,9 @@ use tandemfs_format::allocation_map::{PIECE_BYTES, PieceKind, decode, encode};
 use tandemfs_format::geometry::{Geometry, PIECE_LINES};
 use tandemfs_format::{LINE_BYTES, Line};
 
-use super::memory::{MemoryAllocator, UnitOwner};
+use super::memory::MemoryAllocator;
 use super::sectors::SectorAllocator;
+use super::units::UnitOwner;
 use crate::cache::{LineStore, load_bulk};
 use crate::error::Result;
 use crate::mutant::{Mutant, on};

@@ -1,16 +1,19 @@
 //! Space. Allocation maps are derived state: in host memory while mounted, saved at a clean unmount, rebuilt after a crash. So giving
 //! space out costs no device write; what makes it owned is the transaction that points to it.
 //!
-//! Nothing here stores to the device but the saved maps: where a region has to grow, [`memory::MemoryAllocator::step`] returns what has to be
+//! Nothing here stores to the device but the saved maps: where a region has to grow, [`memory::MemoryAllocator::step`] (`regions.rs`) returns what has to be
 //! committed for it, and `volume/space.rs` commits that.
 
 pub(crate) mod bits;
+mod data_area;
 pub(crate) mod lent;
 pub(crate) mod maps;
 pub(crate) mod memory;
 mod pools;
-mod rise;
+pub(crate) mod regions;
+pub(crate) mod rise;
 pub(crate) mod sectors;
+mod units;
 
 use crate::health::Health;
 use crate::space::Space;

@@ -5,7 +5,8 @@ use tandemfs_format::segment::{Region, Segment};
 use tandemfs_format::{LineAddress, UNIT_LINES};
 
 use super::Need;
-use super::memory::{MemoryAllocator, RegionState, slot};
+use super::memory::MemoryAllocator;
+use super::regions::{RegionState, slot};
 use crate::sync::MutexGuard;
 use crate::sync::atomic::Ordering::SeqCst;
 

@@ -48,9 +48,7 @@ impl Journal {
     pub(crate) fn set_last_txid(&self, txid: u64) {
         self.last_txid.store(txid, SeqCst);
     }
-}
 
-impl Journal {
     /// Before a commit: a checkpoint where too many pages are dirty, by whoever comes first ([CH6]). The caller holds neither gate nor ring.
     pub(super) fn bound_dirty_pages(&self, line_store: &LineStore) -> Result<()> {
         if !line_store.pages.is_full_of_dirty() {

@@ -6,7 +6,9 @@ use tandemfs_format::segment::Region;
 use tandemfs_format::{InodeNumber, LineAddress, PAGE_LINES, Sector};
 
 use super::{Tx, Volume};
-use crate::alloc::memory::{INODE_LINES, Rise, Step, structure_of};
+use crate::alloc::memory::INODE_LINES;
+use crate::alloc::regions::structure_of;
+use crate::alloc::rise::{Rise, Step};
 use crate::alloc::{Need, freed_by_nobody};
 use crate::cache::LineStore;
 use crate::error::{Error, Result};
