@@ -12,7 +12,7 @@ pub use self::explored::*;
 
 #[cfg(not(feature = "schedules"))]
 mod plain {
-    pub use parking_lot::{Condvar, Mutex, RwLock, RwLockWriteGuard};
+    pub use parking_lot::{Condvar, Mutex, MutexGuard, RwLock, RwLockWriteGuard};
 
     /// Atomics that order threads.
     pub mod atomic {

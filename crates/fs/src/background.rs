@@ -6,9 +6,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::error::Result;
+use crate::file_system::FileSystem;
 use crate::journal::Wake;
 use crate::sync::atomic::Ordering::Relaxed;
-use crate::{FileSystem, Result};
 
 /// How often the thread looks by itself.
 const INTERVAL: Duration = Duration::from_secs(1);

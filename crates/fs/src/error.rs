@@ -184,3 +184,9 @@ pub enum Error {
 
 /// Result of a file-system operation.
 pub type Result<T> = std::result::Result<T, Error>;
+
+impl From<tandemfs_format::Corrupt> for Error {
+    fn from(source: tandemfs_format::Corrupt) -> Self {
+        Self::Damaged { inode: tandemfs_format::InodeNumber::new(0), source }
+    }
+}

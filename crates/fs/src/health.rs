@@ -5,8 +5,8 @@ use std::sync::OnceLock;
 
 use tandemfs_device::DeviceError;
 
+use crate::error::{Error, Result};
 use crate::sync::atomic::{AtomicBool, Ordering::SeqCst};
-use crate::{Error, Result};
 
 #[derive(Debug, Default)]
 pub(crate) struct Health {

@@ -13,8 +13,8 @@ use tandemfs_format::mapping::PAGE_RECORDS;
 use tandemfs_format::segment::Region;
 use tandemfs_format::{PAGE_LINES, UNIT_LINES};
 
-use crate::FileSystem;
-use crate::alloc::memory::{RegionRoom, TRANSIENT_REGION_LINES};
+use crate::alloc::regions::{RegionRoom, TRANSIENT_REGION_LINES};
+use crate::file_system::FileSystem;
 
 /// What the memory zone has for the metadata of a file.
 #[derive(Debug, Clone, Copy)]

@@ -13,14 +13,17 @@ mod background;
 mod cache;
 mod data;
 mod error;
+mod file_system;
 mod health;
 mod index;
 #[cfg(not(feature = "mutants"))]
 mod inject;
 #[cfg(feature = "mutants")]
 pub mod inject;
+mod inodes;
 mod journal;
 mod large_file;
+mod leaving;
 mod mkfs;
 mod mount;
 #[cfg(not(feature = "mutants"))]
@@ -34,169 +37,28 @@ mod recovery;
 mod resize;
 mod scrub;
 mod shortage;
+mod space;
 mod statistics;
 mod sync;
+mod tuning;
 mod types;
 mod volume;
 
 use std::sync::Arc;
 
-use hashbrown::HashSet;
-use tandemfs_device::{Drive, DriveCounts};
-use tandemfs_format::InodeNumber;
-use tandemfs_format::superblock::Superblock;
-
-pub use data::threshold::{PathLatency, ThresholdReport};
 pub use error::{Error, Result};
+pub use file_system::FileSystem;
 pub use mkfs::make_file_system;
 pub use mount::read_superblock;
 pub use recovery::RecoveryReport;
 pub use resize::{could_grow, grow, set_label};
 pub use scrub::{Scrub, ScrubCounts, ScrubFinding, ScrubbedKind};
 pub use statistics::{OperationCounts, Statistics, WorkCounts};
+pub use tuning::threshold::{PathLatency, ThresholdReport};
 pub use types::{
     AllocateMode, Attributes, DirectoryEntry, Engine, FormatOptions, Growth, MountOptions, NewInode, Promote, ReadOptions, RenameMode,
     SeekTo, SetAttributeMode, SetAttributes, SetExtendedAttribute, SetTime, Space, Threshold, WriteBackPolicy, WriteOptions, ZoneSpace,
 };
-
-use data::promote::Admission;
-use data::read_ahead::ReadAhead;
-use data::threshold::Splitting;
-use namespace::inodes::InodeTable;
-use sync::Mutex;
-use sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
-use volume::Volume;
-
-/// A mounted file system. Dropped without [`FileSystem::unmount`] it leaves the device as a crash would.
-pub struct FileSystem {
-    pub(crate) volume: Volume,
-    pub(crate) inodes: InodeTable,
-    pub(crate) options: MountOptions,
-    pub(crate) splitting: Splitting,
-    pub(crate) read_ahead: ReadAhead,
-    pub(crate) promotion: Admission,
-    /// One directory at a time moves between directories (RULES R4).
-    pub(crate) rename_lock: Mutex<()>,
-    /// Inodes without names that are held from outside.
-    pub(crate) orphans: Mutex<HashSet<u64>>,
-    /// Those of them that never had one and may get it.
-    pub(crate) nameable: Mutex<HashSet<u64>>,
-    pub(crate) late_orphans: Mutex<Vec<InodeNumber>>,
-    generation: AtomicU32,
-    pub(crate) leaving: shortage::Leaving,
-    pub(crate) write_back: data::write_back::WriteBack,
-    background: Mutex<Option<std::thread::JoinHandle<()>>>,
-    pub(crate) unmounted: AtomicBool,
-    recovery: RecoveryReport,
-}
-
-impl FileSystem {
-    /// The superblock as it stands on the device.
-    pub fn superblock(&self) -> Superblock {
-        self.volume.journal.superblock()
-    }
-
-    /// The drive below.
-    pub fn drive(&self) -> &Drive {
-        &self.volume.drive
-    }
-
-    /// What the mount had to recover.
-    pub fn recovery(&self) -> &RecoveryReport {
-        &self.recovery
-    }
-
-    /// Whether the mount writes nothing.
-    pub fn is_read_only(&self) -> bool {
-        self.volume.health.is_read_only()
-    }
-
-    /// Why the file system stopped writing, if it did (RULES R15).
-    pub fn stopped(&self) -> Option<String> {
-        self.volume.health.first_cause()
-    }
-
-    /// Everything that was answered is durable already (RULES R8): what is left is to say whether the file system has stopped.
-    ///
-    /// # Errors
-    /// `Stopped`.
-    pub fn sync(&self) -> Result<()> {
-        statistics::count(&self.volume.live.operations.fsync);
-        match self.volume.health.check_writable() {
-            Err(Error::ReadOnly) => Ok(()),
-            other => other,
-        }
-    }
-
-    /// Writes all metadata home now.
-    ///
-    /// # Errors
-    /// `Stopped` where the device failed.
-    pub fn checkpoint(&self) -> Result<()> {
-        self.volume.checkpoint()
-    }
-
-    /// Space of both zones and inodes.
-    pub fn space(&self) -> Space {
-        self.volume.memory.release_all_pending(&self.volume);
-        let (inodes_used, inodes_free) = self.volume.memory.inodes();
-        Space { memory: self.volume.memory.space(), block: self.volume.sectors.space(), inodes_used, inodes_free }
-    }
-
-    /// Space of the memory zone and of the block zone, as the counters have it: cheap enough for every write.
-    pub fn zones(&self) -> (ZoneSpace, ZoneSpace) {
-        (self.volume.memory.space(), self.volume.sectors.space())
-    }
-
-    /// Counters since the mount or the last reset.
-    pub fn statistics(&self) -> Statistics {
-        let live = &self.volume().live;
-        Statistics { operations: live.operations.snapshot(), work: live.work.snapshot() }
-    }
-
-    /// What the drive counted of itself since the mount or the last reset; zeros where it does not.
-    pub fn drive_counts(&self) -> DriveCounts {
-        let earlier = *self.volume.live.drive_before.lock();
-        let now = self.volume.drive.drive_counts().unwrap_or_default();
-        DriveCounts { firmware: now.firmware.since(&earlier.firmware), flash: now.flash.since(&earlier.flash) }
-    }
-
-    /// Whether metadata becomes durable by the drive's transactions; else by the journal.
-    pub fn commits_on_drive(&self) -> bool {
-        self.volume.journal.is_on_drive()
-    }
-
-    /// Sets all counters to zero, the drive's included.
-    pub fn reset_statistics(&self) {
-        *self.volume.live.drive_before.lock() = self.volume.drive.drive_counts().unwrap_or_default();
-        self.volume.live.operations.reset();
-        self.volume.live.work.reset();
-        self.volume.drive.counters().reset();
-    }
-
-    /// Gives the space of all promoted copies back, but for those that are being read. Returns how many went.
-    pub fn drop_promoted(&self) -> u64 {
-        self.volume.memory.lent.give_back(&self.volume.memory, usize::MAX) as u64
-    }
-
-    /// Host memory of metadata pages and directory indexes, in bytes.
-    pub fn memory_bytes(&self) -> u64 {
-        self.volume.pages.memory_bytes()
-            + self.volume.pages.clean.memory_bytes()
-            + self.inodes.index_bytes.load(Relaxed) as u64
-            + self.read_ahead.memory_bytes()
-    }
-
-    /// A generation for a new inode: no other inode of this file system has had it with the same number.
-    pub(crate) fn next_generation(&self) -> u32 {
-        self.generation.fetch_add(1, Relaxed)
-    }
-
-    /// Nothing got this generation after all. Where others have been given out since, those have their transactions.
-    pub(crate) fn return_generation(&self, generation: u32) {
-        let _others_were = self.generation.compare_exchange(generation.wrapping_add(1), generation, Relaxed, Relaxed);
-    }
-}
 
 /// A file system that is shared between threads.
 pub type Shared = Arc<FileSystem>;

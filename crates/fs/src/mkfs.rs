@@ -13,11 +13,14 @@ use tandemfs_format::{InodeNumber, LINE_BYTES, LineAddress, PairSeed, SECTOR_BYT
 use uuid::Uuid;
 use zerocopy::IntoBytes;
 
-use crate::alloc::memory::structure_of;
+use crate::alloc::regions::structure_of;
+use crate::cache::zero_pages;
+use crate::error::{Error, Result};
+use crate::file_system::FileSystem;
 use crate::journal::checkpoint::write_superblock;
 use crate::types::{FormatOptions, MountOptions};
-use crate::volume::{now, zero_pages};
-use crate::{Error, FileSystem, Result, mount, resize};
+use crate::volume::now;
+use crate::{mount, resize};
 
 /// Lines of each first segment that are zeroed: 256 KiB.
 const FIRST_HIGH_WATER: u64 = 4096;

@@ -17,25 +17,26 @@ use tandemfs_format::{InodeNumber, LINE_BYTES, LineAddress, PairSeed, SECTOR_BYT
 use crate::alloc::lent::LentPages;
 use crate::alloc::memory::MemoryAllocator;
 use crate::alloc::sectors::SectorAllocator;
-use crate::cache::PageCache;
-use crate::data::clean_pages::CleanPages;
-use crate::data::promote::Admission;
-use crate::data::read_ahead::ReadAhead;
-use crate::data::threshold::Splitting;
-use crate::data::write_back::WriteBack;
+use crate::cache::clean_pages::CleanPages;
+use crate::cache::{LineStore, PageCache};
+use crate::error::{Error, Result};
+use crate::file_system::FileSystem;
 use crate::health::Health;
+use crate::inodes::InodeTable;
+use crate::inodes::read_ahead::ReadAhead;
 use crate::journal::{Journal, replay};
+use crate::leaving::Leaving;
 use crate::mutant::{Mutant, on};
-use crate::namespace::inodes::InodeTable;
 use crate::quarantine::Quarantine;
 use crate::recovery::{self, RecoveryReport};
-use crate::shortage::Leaving;
 use crate::statistics::Live;
 use crate::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
 use crate::sync::{Mutex, parallelism};
+use crate::tuning::admission::Admission;
+use crate::tuning::threshold::Splitting;
+use crate::tuning::write_back::WriteBack;
 use crate::types::{Engine, MountOptions, Promote};
 use crate::volume::Volume;
-use crate::{Error, FileSystem, Result};
 
 /// Both copies as they stand, and the pair that the block half names. A copy that cannot be read is empty while the other one can be.
 fn read_halves(drive: &Drive) -> Result<([Vec<u8>; 2], Option<uuid::Uuid>, bool)> {
@@ -139,26 +140,29 @@ impl FileSystem {
         let read_ahead = ReadAhead::new(options.memory_bytes, options.read_ahead_bytes);
         let promote = if options.read_only { Promote::Off } else { options.promote };
         let records = if superblock.clean { Vec::new() } else { replay::read_records(&drive, &geometry, &superblock)? };
-        let volume = Volume {
+        let line_store = LineStore {
             pair: PairSeed::new(superblock.pair),
             geometry,
-            checksums: superblock.checksum_kind == ChecksumKind::Crc32c,
-            log_counting: superblock.log_counting(),
             health: Health::new(options.read_only),
             pages: PageCache::new(options.memory_bytes / 2 - read_ahead.bytes_max(), CleanPages::new(options.memory_bytes)),
+            live: Live { drive_before: Mutex::new(drive.drive_counts().unwrap_or_default()), ..Live::default() },
+            drive,
+        };
+        let volume = Volume {
+            line_store,
+            checksums: superblock.checksum_kind == ChecksumKind::Crc32c,
+            log_counting: superblock.log_counting(),
             journal: Journal::new(superblock.clone(), on_drive),
             memory: MemoryAllocator::new(&geometry, pools, LentPages::new(options.memory_bytes, options.write_back_percent)),
             sectors: SectorAllocator::new(&geometry, pools),
             quarantine: Quarantine::default(),
-            live: Live { drive_before: Mutex::new(drive.drive_counts().unwrap_or_default()), ..Live::default() },
-            drive,
         };
-        let last_txid = volume.replay(&records)?;
+        let last_txid = volume.journal.replay(&volume.line_store, &records)?;
         volume.journal.set_last_txid(last_txid);
         if !options.read_only {
             // The commit point of recovery: what was replayed is home, the old records prove nothing any more ([MO1]).
-            let home = volume.write_home(&volume.pages.take_dirty())?;
-            volume.update_superblock(home, |superblock| {
+            let home = volume.journal.write_home(&volume.line_store, &volume.pages.take_dirty())?;
+            volume.journal.update_superblock(&volume.line_store, home, |superblock| {
                 superblock.clean = superblock.clean && on(Mutant::CleanKept);
                 superblock.generation += 1;
                 superblock.watermark = volume.journal.durable_watermark(last_txid);
@@ -230,22 +234,25 @@ impl FileSystem {
             self.remove_orphan(number)?;
         }
         self.volume.checkpoint()?;
-        self.volume.memory.release_all_pending(&self.volume);
+        self.volume.release_pending();
         self.volume.release_quarantine();
         self.volume.sectors.empty_room();
         self.volume.memory.lent.close(&self.volume.memory);
         let too_early = on(Mutant::GrownBeforeMaps) && *geometry != self.volume.geometry;
-        let saved = if too_early { Ok(Fenced::nothing_stored()) } else { self.volume.save_maps(geometry) };
+        let saved = if too_early { Ok(Fenced::nothing_stored()) } else { self.save_maps(geometry) };
         let saved = saved.map_err(|error| self.volume.health.stop_because(format!("saving the maps failed: {error}")))?;
-        self.volume.update_superblock(saved, |superblock| {
+        self.volume.journal.update_superblock(&self.volume.line_store, saved, |superblock| {
             superblock.geometry = *geometry;
             superblock.clean = true; // [MO3]
             superblock.watermark = self.volume.journal.last_txid();
         })?;
         if too_early {
-            drop(self.volume.save_maps(geometry)?);
+            drop(self.save_maps(geometry)?);
         }
         self.volume.health.close();
         Ok(())
+    }
+    fn save_maps(&self, geometry: &Geometry) -> Result<Fenced> {
+        self.volume.maps().save(geometry, self.volume.journal.superblock_generation())
     }
 }

@@ -15,14 +15,15 @@ use tandemfs_format::segment::{Region, Segment};
 use tandemfs_format::superblock::Superblock;
 use tandemfs_format::{EMPTY_LINE, InodeNumber, LINE_BYTES, Line, LineAddress, PAGE_BYTES, PAGE_LINES};
 
+use crate::cache::load_bulk;
+use crate::error::{Error, Result};
 use crate::index::block::Block;
 use crate::index::tree::{self, Found};
+use crate::inodes::attribute_set::AttributeSet;
 use crate::mutant::{Mutant, on};
-use crate::namespace::extended_attributes::AttributeSet;
 use crate::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use crate::sync::{Mutex, scan_threads};
-use crate::volume::{Owner, Volume, load_bulk};
-use crate::{Error, Result};
+use crate::volume::{Owner, Volume};
 
 /// What a mount had to do.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -47,7 +48,7 @@ const INODE_BYTES: usize = 2 * LINE_BYTES;
 pub(crate) fn load_space(volume: &Volume, superblock: &Superblock) -> Result<(bool, Vec<InodeNumber>)> {
     let segments = read_segments(volume)?;
     volume.memory.load_segments(segments).map_err(|what| damaged(volume, what))?;
-    let clean = superblock.clean && volume.load_maps(superblock.generation); // [RE1]
+    let clean = superblock.clean && volume.maps().load(superblock.generation); // [RE1]
     let orphans = match clean {
         true => Vec::new(),
         false => match rebuild(volume) {
@@ -68,7 +69,7 @@ fn read_segments(volume: &Volume) -> Result<Vec<(u64, Segment)>> {
     let mut segments = Vec::new();
     for page in (0..SEGMENT_TABLE_LINES).step_by(PAGE_LINES as usize) {
         let start = volume.geometry.segment_line(page);
-        let bytes = volume.pages.page(&volume.drive, &volume.live.work, Structure::AllocationMap, start)?.bytes();
+        let bytes = volume.page(Structure::AllocationMap, start)?.bytes();
         if bytes == [0; PAGE_BYTES] {
             continue;
         }

@@ -17,11 +17,12 @@ use tandemfs_format::geometry::{Geometry, GeometryError};
 use tandemfs_format::superblock::{Superblock, SuperblockError};
 use tandemfs_format::{SECTOR_BYTES, UNIT_BYTES};
 
+use crate::error::{Error, Result};
+use crate::file_system::FileSystem;
 use crate::journal::checkpoint::write_superblock;
 use crate::mount::read_superblock;
 use crate::mutant::{Mutant, on};
 use crate::types::{Growth, MountOptions};
-use crate::{Error, FileSystem, Result};
 
 /// Longest label, in bytes.
 const LABEL_BYTES_MAX: usize = 64;
@@ -95,7 +96,9 @@ impl FileSystem {
     pub fn set_label(&self, label: &str) -> Result<()> {
         check_label(label)?;
         self.volume.health.check_writable()?;
-        self.volume.update_superblock(Fenced::nothing_stored(), |superblock| label.clone_into(&mut superblock.label))
+        self.volume
+            .journal
+            .update_superblock(&self.volume.line_store, Fenced::nothing_stored(), |superblock| label.clone_into(&mut superblock.label))
     }
 
     /// The sizes that a growth comes to on a device of these sizes, and the place of the map pieces.

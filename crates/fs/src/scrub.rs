@@ -27,13 +27,14 @@ use tandemfs_format::segment::Segment;
 use tandemfs_format::superblock::{BlockIdentity, Superblock};
 use tandemfs_format::{Corrupt, EMPTY_LINE, InodeNumber, LINE_BYTES, Line, LineAddress, PAGE_LINES, SECTOR_BYTES, Sector};
 
+use crate::error::Error;
+use crate::file_system::FileSystem;
 use crate::index::block::Block;
 use crate::index::tree;
+use crate::inodes::State;
+use crate::inodes::attribute_set::AttributeSet;
 use crate::mutant::{Mutant, on};
-use crate::namespace::extended_attributes::AttributeSet;
-use crate::namespace::inodes::State;
 use crate::volume::{Owner, Volume};
-use crate::{Error, FileSystem};
 
 /// Inodes that one step looks at.
 const STEP_INODES: u64 = 128;
@@ -660,7 +661,7 @@ struct Data {
 }
 
 impl Data {
-    fn of(volume: &Volume, owner: Owner, block: Block, start: u64) -> crate::Result<Self> {
+    fn of(volume: &Volume, owner: Owner, block: Block, start: u64) -> crate::error::Result<Self> {
         let sectors = block.extent.filter(|extent| !extent.unwritten).map(|extent| (extent.sector, extent.count));
         let mut checksums = Vec::new();
         if let Some((_, count)) = sectors {

@@ -16,62 +16,13 @@ use std::time::{Duration, Instant};
 
 use tandemfs_format::InodeNumber;
 
-use crate::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use crate::sync::{Condvar, EXPLORED, Mutex};
-use crate::{Error, FileSystem, Result};
+use crate::error::{Error, Result};
+use crate::file_system::FileSystem;
+use crate::sync::EXPLORED;
+use crate::sync::atomic::Ordering::Relaxed;
 
 /// How long an operation waits for others that are leaving; in an explored schedule, where time does not pass, until they have left.
 const LEAVING_MAX: Duration = Duration::from_millis(if EXPLORED { 600_000 } else { 500 });
-
-/// Threads that are about to free space.
-#[derive(Debug, Default)]
-pub(crate) struct Leaving {
-    now: Mutex<usize>,
-    /// Of all that have left; changed under the lock.
-    ended: AtomicU64,
-    rung: Condvar,
-}
-
-/// One of them, until it is dropped.
-#[derive(Debug)]
-pub(crate) struct LeavingGuard<'l>(&'l Leaving);
-
-impl Leaving {
-    /// The caller is about to free space.
-    pub(crate) fn enter(&self) -> LeavingGuard<'_> {
-        *self.now.lock() += 1;
-        LeavingGuard(self)
-    }
-
-    fn is_any(&self) -> bool {
-        *self.now.lock() > 0
-    }
-
-    /// Waits until one of those that are leaving now has ended. False where there is none, or none has ended in time.
-    fn wait(&self, at_most: Duration) -> bool {
-        let end = Instant::now() + at_most;
-        let mut now = self.now.lock();
-        let before = self.ended.load(Relaxed);
-        while *now > 0 && self.ended.load(Relaxed) == before {
-            let left = end.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return false;
-            }
-            self.rung.wait_for(&mut now, left);
-        }
-        self.ended.load(Relaxed) != before
-    }
-}
-
-impl Drop for LeavingGuard<'_> {
-    fn drop(&mut self) {
-        let mut now = self.0.now.lock();
-        *now -= 1;
-        self.0.ended.fetch_add(1, Relaxed);
-        drop(now);
-        self.0.rung.notify_all();
-    }
-}
 
 impl FileSystem {
     /// Runs an operation that holds no lock yet, and again where it found no space and some has come ([NS1], [NS2]).
@@ -129,7 +80,7 @@ mod tests {
 
     use super::*;
     use crate::alloc::Need;
-    use crate::journal::tx_space;
+    use crate::space;
     use crate::{AllocateMode, FormatOptions, MountOptions, NewInode, WriteOptions, make_file_system};
 
     const NEW_FILE: NewInode<'_> = NewInode { mode: file_type::REGULAR | 0o644, uid: 0, gid: 0, rdev: 0, target: b"" };
@@ -213,7 +164,7 @@ mod tests {
         let each = BLOCK / 4096;
         for _ in 0..100 {
             let sector = fs.volume.sectors.take(each, Need::Growth).expect("room");
-            fs.volume.quarantine(tx_space::sectors(sector, each));
+            fs.volume.quarantine(space::sectors(sector, each));
         }
         let bytes = fs.space().block.available_bytes / BLOCK * BLOCK;
         fs.allocate(file, 0, bytes + 50 * BLOCK, ALLOCATE).expect("held back, but free");

@@ -3,4 +3,6 @@
 /// Whether schedules are explored. Limits are small then, so that few steps reach what else takes thousands.
 pub(crate) const EXPLORED: bool = cfg!(feature = "schedules");
 
-pub(crate) use tandemfs_device::sync::{Condvar, Mutex, RwLock, RwLockWriteGuard, atomic, current_cpu, parallelism, scan_threads};
+pub(crate) use tandemfs_device::sync::{
+    Condvar, Mutex, MutexGuard, RwLock, RwLockWriteGuard, atomic, current_cpu, parallelism, scan_threads,
+};

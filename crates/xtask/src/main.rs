@@ -4,6 +4,7 @@
 //! line to [`CHECKS`].
 
 mod finding;
+mod floors;
 mod paths;
 mod rust_text;
 mod tags;
@@ -15,7 +16,7 @@ use finding::Finding;
 use tree::Tree;
 
 /// All checks, in the order in which their findings are printed.
-const CHECKS: [fn(&Tree) -> Vec<Finding>; 2] = [tags::check, paths::check];
+const CHECKS: [fn(&Tree) -> Vec<Finding>; 3] = [tags::check, paths::check, floors::check];
 
 fn main() -> ExitCode {
     match std::env::args().skip(1).collect::<Vec<_>>().as_slice() {

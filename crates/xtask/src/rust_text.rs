@@ -1,10 +1,19 @@
-//! The parts of a Rust source that people read: its comments and string literals.
+//! What people read in a Rust source, its comments and string literals, and the code between them.
 
 /// Each line of a source with everything but comments and string literals replaced by spaces.
 pub(crate) fn comments_and_strings(source: &str) -> Vec<String> {
     let mut lexer = Lexer { rest: source, text: String::with_capacity(source.len()), before: ' ' };
     while lexer.step() {}
     lexer.text.lines().map(str::to_owned).collect()
+}
+
+/// A source with its comments and string literals replaced by spaces.
+pub(crate) fn code(source: &str) -> String {
+    let mut lexer = Lexer { rest: source, text: String::with_capacity(source.len()), before: ' ' };
+    while lexer.step() {}
+    // Where the other text has a character of its own, it is no code.
+    let pairs = source.chars().zip(lexer.text.chars());
+    pairs.map(|(character, kept)| if kept == character && character != '\n' { ' ' } else { character }).collect()
 }
 
 struct Lexer<'s> {
@@ -106,6 +115,13 @@ mod tests {
     fn code_is_left_out_and_lines_stay() {
         assert_eq!(texts("let a = [N1]; // one\nlet b = 2;\n"), "// one|");
         assert_eq!(texts("a /* x /* y */ z\n */ [N1]"), "/* x /* y */ z|*/");
+    }
+
+    #[test]
+    fn code_is_what_is_left() {
+        let source = "a::b(\"c\", 'd'); // e\n/* f\n */ g\n";
+        assert_eq!(code(source).split_whitespace().collect::<Vec<_>>(), ["a::b(", ",", "'d');", "g"]);
+        assert_eq!(code(source).matches('\n').count(), 3);
     }
 
     #[test]

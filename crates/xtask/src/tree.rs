@@ -20,6 +20,8 @@ pub(crate) struct File {
 pub(crate) struct Tree {
     /// Sources of `crates/`.
     pub(crate) sources: Vec<File>,
+    /// Manifests of the crates.
+    pub(crate) manifests: Vec<File>,
     /// Documents of the root and of `docs/`.
     pub(crate) documents: Vec<File>,
     /// Every file and folder, folders without a `/` at the end.
@@ -42,6 +44,7 @@ impl Tree {
         for path in &tree.paths {
             let into = match kind(path) {
                 Some(Kind::Source) => &mut tree.sources,
+                Some(Kind::Manifest) => &mut tree.manifests,
                 Some(Kind::Document) => &mut tree.documents,
                 None => continue,
             };
@@ -62,6 +65,7 @@ impl Tree {
             let file = File { path: (*path).to_owned(), text: (*text).to_owned() };
             match kind(path) {
                 Some(Kind::Source) => tree.sources.push(file),
+                Some(Kind::Manifest) => tree.manifests.push(file),
                 Some(Kind::Document) => tree.documents.push(file),
                 None => {}
             }
@@ -72,6 +76,7 @@ impl Tree {
 
 enum Kind {
     Source,
+    Manifest,
     Document,
 }
 
@@ -79,6 +84,8 @@ fn kind(path: &str) -> Option<Kind> {
     let folder = path.rsplit_once('/').map_or("", |(folder, _)| folder);
     if path.starts_with("crates/") && path.ends_with(".rs") {
         Some(Kind::Source)
+    } else if path.starts_with("crates/") && path.ends_with("/Cargo.toml") {
+        Some(Kind::Manifest)
     } else if path.ends_with(".md") && (folder == "docs" || folder.is_empty()) {
         Some(Kind::Document)
     } else {

@@ -12,49 +12,59 @@ use tandemfs_format::allocation_map::{PIECE_BYTES, PieceKind, decode, encode};
 use tandemfs_format::geometry::{Geometry, PIECE_LINES};
 use tandemfs_format::{LINE_BYTES, Line};
 
-use super::memory::UnitOwner;
-use crate::Result;
+use super::memory::MemoryAllocator;
+use super::sectors::SectorAllocator;
+use super::units::UnitOwner;
+use crate::cache::{LineStore, load_bulk};
+use crate::error::Result;
 use crate::mutant::{Mutant, on};
-use crate::volume::{Volume, load_bulk};
 
 /// Pieces that are loaded at once.
 const BATCH: u64 = 256;
 
-impl Volume {
-    /// Writes all pieces ([MA1]) of a file system of these sizes: its own, or what it grows to ([MA3]). Returns the proof that they are durable.
-    pub(crate) fn save_maps(&self, geometry: &Geometry) -> Result<Fenced> {
-        let generation = self.journal.superblock_generation();
+/// Both zones' allocators, and the drive that keeps their maps.
+pub(crate) struct Maps<'a> {
+    pub(crate) line_store: &'a LineStore,
+    pub(crate) memory: &'a MemoryAllocator,
+    pub(crate) sectors: &'a SectorAllocator,
+}
+
+impl Maps<'_> {
+    /// Writes all pieces ([MA1]) of a file system of these sizes: its own, or what it grows to ([MA3]); they carry
+    /// the generation of the mount. Returns the proof that they are durable.
+    pub(crate) fn save(&self, geometry: &Geometry, generation: u64) -> Result<Fenced> {
+        let drive = &self.line_store.drive;
         let mut in_flight = Lines::<InFlight>::none();
         let mut buffer = Vec::with_capacity(LINE_BYTES + PIECE_BYTES);
         // Where pages can be read by blocks, only the lines that changed are stored: the head, and groups of 512 bits (ByteFS Table 3).
-        let mut knows_pages = self.drive.description().overlapping;
+        let mut knows_pages = drive.description().overlapping;
         let mut saved = Vec::new();
         for index in 0..geometry.piece_count() {
             let (kind, bits) = self.piece_of(geometry, index)?;
             buffer.clear();
-            buffer.extend_from_slice(&encode(self.pair, kind, index, generation, &bits));
+            buffer.extend_from_slice(&encode(self.line_store.pair, kind, index, generation, &bits));
             buffer.extend_from_slice(&bits);
             let address = geometry.piece(index);
             if knows_pages && index % BATCH == 0 {
                 let batch = BATCH.min(geometry.piece_count() - index);
                 saved.resize(batch as usize * buffer.len(), 0);
-                knows_pages = load_bulk(&self.drive, Structure::AllocationMap, address, &mut saved).is_ok();
+                knows_pages = load_bulk(drive, Structure::AllocationMap, address, &mut saved).is_ok();
             }
             let old = knows_pages.then(|| &saved[(index % BATCH) as usize * buffer.len()..][..buffer.len()]);
             let is_same = |line: usize| old.is_some_and(|old| old[line..line + LINE_BYTES] == buffer[line..line + LINE_BYTES]);
             let changed: Vec<usize> = (0..buffer.len()).step_by(LINE_BYTES).filter(|line| !is_same(*line)).collect();
             for run in changed.chunk_by(|one, next| one + LINE_BYTES == *next) {
                 let (start, end) = (run[0], run[run.len() - 1] + LINE_BYTES);
-                let lines = self.drive.store(Structure::AllocationMap, address.nth((start / LINE_BYTES) as u64), &buffer[start..end])?;
-                in_flight = in_flight.and(self.drive.flush_lines(lines));
+                let lines = drive.store(Structure::AllocationMap, address.nth((start / LINE_BYTES) as u64), &buffer[start..end])?;
+                in_flight = in_flight.and(drive.flush_lines(lines));
             }
         }
-        Ok(self.drive.fence(in_flight))
+        Ok(drive.fence(in_flight))
     }
 
     /// One piece, by what the allocators know ([MA3]).
     fn piece_of(&self, geometry: &Geometry, index: u64) -> Result<(PieceKind, Vec<u8>)> {
-        let (units, old_units) = (geometry.memory_units(), self.geometry.memory_units());
+        let (units, old_units) = (geometry.memory_units(), self.line_store.geometry.memory_units());
         let empty = || vec![0; PIECE_BYTES];
         if let Some(group) = index.checked_sub(units) {
             return Ok((PieceKind::Sectors, self.sectors.group_of(group, geometry.block_sectors())));
@@ -68,22 +78,24 @@ impl Volume {
             (UnitOwner::Region(_), false) => bits(PieceKind::Region),
             (UnitOwner::Pool(_), false) => bits(PieceKind::Data),
             (owner, true) => {
-                return Err(self.health.stop_because(format!("the maps were to lie in unit {index}, which {owner:?} has")));
+                let cause = format!("the maps were to lie in unit {index}, which {owner:?} has");
+                return Err(self.line_store.health.stop_because(cause));
             }
         })
     }
 
     /// Takes the saved pieces of the last mount. False where one of them does not verify ([MA2]); then nothing was taken.
-    pub(crate) fn load_maps(&self, generation: u64) -> bool {
-        let units = self.geometry.memory_units();
-        let count = self.geometry.piece_count();
+    pub(crate) fn load(&self, generation: u64) -> bool {
+        let LineStore { drive, pair, geometry, .. } = self.line_store;
+        let units = geometry.memory_units();
+        let count = geometry.piece_count();
         let piece_bytes = (PIECE_LINES * LINE_BYTES as u64) as usize;
         let mut pieces: Vec<(u64, PieceKind, Vec<u8>)> = Vec::new();
         let mut buffer = vec![0; piece_bytes * BATCH as usize];
         for start in (0..count).step_by(BATCH as usize) {
             let batch = BATCH.min(count - start);
             let bytes = &mut buffer[..piece_bytes * batch as usize];
-            if let Err(error) = load_bulk(&self.drive, Structure::AllocationMap, self.geometry.piece(start), bytes) {
+            if let Err(error) = load_bulk(drive, Structure::AllocationMap, geometry.piece(start), bytes) {
                 tracing::warn!(%error, "the saved maps cannot be read");
                 return false;
             }
@@ -91,7 +103,7 @@ impl Volume {
                 let (header, bits) = piece.split_at(LINE_BYTES);
                 let mut line: Line = [0; LINE_BYTES];
                 line.copy_from_slice(header);
-                let Some(kind) = decode(self.pair, index, generation, &line, bits) else { return false };
+                let Some(kind) = decode(*pair, index, generation, &line, bits) else { return false };
                 let owner = (index < units).then(|| self.memory.map().owner(index));
                 let fits =
                     matches!(

@@ -1,18 +1,11 @@
-//! The data area: units of 2 MiB, each in the pool of a CPU. Small slots fill pages that are in pieces already ("holes"); a fresh aligned
+//! Pools of the data area: units of 2 MiB, each in the pool of a CPU. Small slots fill pages that are in pieces already ("holes"); a fresh aligned
 //! unit is broken only when no hole serves, and becomes aligned room again when it empties (WineFS §3.4).
 
 use hashbrown::HashSet;
 use tandemfs_format::mapping::SlotClass;
 
 use super::bits::WORDS;
-use super::memory::UnitMap;
-
-/// A 4 KiB page of a unit.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct DataPage {
-    pub(crate) unit: u32,
-    pub(crate) word: u16,
-}
+use super::units::{DataPage, UnitMap};
 
 #[derive(Debug, Default)]
 pub(crate) struct Pool {

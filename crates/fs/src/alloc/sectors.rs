@@ -13,12 +13,12 @@ use tandemfs_format::{SECTOR_BYTES, Sector};
 
 use super::Need;
 use super::bits::{Bits, WORDS};
+use crate::error::{Error, Result};
 use crate::inject::{Take, fails};
 use crate::mutant::{Mutant, on};
 use crate::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use crate::sync::{Mutex, current_cpu};
 use crate::types::ZoneSpace;
-use crate::{Error, Result};
 
 /// Blocks of the transient room (RULES R14): as many writers and write-backs may redirect a block each on a full device.
 const TRANSIENT_BLOCKS: u64 = 8;

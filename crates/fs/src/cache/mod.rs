@@ -20,8 +20,11 @@
 //! [CA6] A page is read by blocks only while there is no host copy, and then every store to it has been fenced: those of a transaction before
 //!       its COMMIT, while it was pinned ([CA5]); those of a checkpoint or a replay before the list of pages that it wrote is dropped.
 //! [CA7] A metadata page is written by blocks, or discarded, only to zero it, before anything links it and after everybody who had it before is done
-//!       (RULES R6), and the write is flushed before a line of the page is stored (`Volume::zero_pages`). Pages in use are written by bytes
+//!       (RULES R6), and the write is flushed before a line of the page is stored (`LineStore::zero_fresh_pages`). Pages in use are written by bytes
 //!       alone (R16), since a block write makes every line obsolete that the drive's log has of the page.
+
+pub(crate) mod clean_pages;
+mod line_store;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -29,13 +32,15 @@ use std::sync::Arc;
 use tandemfs_device::{Drive, Structure};
 use tandemfs_format::{LINE_BYTES, Line, LineAddress, PAGE_BYTES, PAGE_LINES};
 
-use crate::Result;
-use crate::data::clean_pages::CleanPages;
+use crate::error::Result;
 use crate::mutant::{Mutant, on};
 use crate::near::{NearMap, SHARDS, shard_of};
 use crate::statistics::{LiveWork, count};
 use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use crate::sync::{EXPLORED, Mutex};
+use clean_pages::CleanPages;
+
+pub(crate) use line_store::{LineStore, Owner, load_bulk, zero_pages};
 
 pub(crate) struct Page {
     address: LineAddress,
@@ -314,7 +319,7 @@ impl PageCache {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Error;
+    use crate::error::Error;
 
     /// How often three lines are handed to `verify` for an owner's tag.
     fn verifications(page: &Page, tag: u32) -> usize {

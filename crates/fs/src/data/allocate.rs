@@ -23,20 +23,20 @@ use tandemfs_format::mapping::{BlockChecksum, Extent, LogEntry, PAGE_RECORDS, Re
 use tandemfs_format::{InodeNumber, SECTOR_BYTES};
 
 use super::compose::load_log;
-use super::range_lock::RangeGuard;
 use super::rewrite::Rewrite;
 use super::shift::Direction;
 use super::truncate::free_blocks;
 use super::write_path::count_space;
 use crate::alloc::Need;
+use crate::error::{Error, Result};
+use crate::file_system::FileSystem;
 use crate::index::block::{Block, ExtentChange, space_512_of};
 use crate::index::tree::{self, Found};
-use crate::journal::Tx;
-use crate::namespace::inodes::Handle;
+use crate::inodes::Handle;
+use crate::inodes::range_lock::RangeGuard;
 use crate::statistics::count;
 use crate::types::AllocateMode;
-use crate::volume::now;
-use crate::{Error, FileSystem, Result};
+use crate::volume::{Tx, now};
 
 /// Blocks whose records one transaction changes: at most two lines each, and those of the way down to them.
 const STEP_BLOCKS: u64 = 96;

@@ -11,10 +11,10 @@ use tandemfs_format::{InodeNumber, SECTOR_BYTES};
 
 use super::interface::load_slots;
 use super::log_plan::Part;
+use crate::error::{Error, Result};
 use crate::index::block::Block;
 use crate::mutant::{Mutant, on};
 use crate::volume::{Owner, Volume};
-use crate::{Error, Result};
 
 /// Loads a whole log and verifies it. `at` is the offset of its block in the file, for the error.
 pub(crate) fn load_log(volume: &Volume, inode: InodeNumber, at: u64, log: &LogEntry, into: &mut [u8]) -> Result<()> {

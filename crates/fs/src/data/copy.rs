@@ -10,10 +10,11 @@ use tandemfs_format::InodeNumber;
 use tandemfs_format::inode::{FILE_BYTES_MAX, file_type};
 use tandemfs_format::journal::TX_DATA_MAX;
 
+use crate::error::{Error, Result};
+use crate::file_system::FileSystem;
 use crate::mutant::{Mutant, on};
 use crate::statistics::count;
 use crate::types::{AllocateMode, SeekTo, SetAttributes, SetTime, WriteOptions};
-use crate::{Error, FileSystem, Result};
 
 impl FileSystem {
     /// Copies up to `length` bytes; fewer where the source ends. Returns how many. Times and set-id bits as after a write.

@@ -30,15 +30,14 @@ use tandemfs_format::mapping::Extent;
 use tandemfs_format::{EMPTY_LINE, LINE_BYTES, Line, PAGE_BYTES, SECTOR_BYTES};
 
 use super::FileView;
-use super::clean_pages::Taken;
 use super::log_plan::Part;
 use super::write_path::Target;
-use crate::Result;
+use crate::cache::clean_pages::Taken;
+use crate::error::Result;
 use crate::index::block::Block;
-use crate::journal::Tx;
 use crate::mutant::{Mutant, on};
 use crate::statistics::add;
-use crate::volume::{Owner, Volume};
+use crate::volume::{Owner, Tx, Volume};
 
 /// Most lines of data in one transaction: a quarter of its lines ([IP7]).
 pub(super) const LINES_MAX: u32 = 128;

@@ -20,7 +20,7 @@
 use tandemfs_device::Structure;
 use tandemfs_format::{LINE_BYTES, LineAddress, PAGE_BYTES};
 
-use crate::Result;
+use crate::error::Result;
 use crate::volume::Volume;
 
 /// Most bytes that are loaded where the block path reaches them too ([IF2]).

@@ -1,27 +1,24 @@
 //! File data: which path each byte takes, and why. [`write_path`] and [`read_path`] read top to bottom.
 
 mod allocate;
-pub(crate) mod clean_pages;
 pub(crate) mod compose;
 mod copy;
-mod heat;
 mod in_place;
 pub(crate) mod interface;
+mod link_target;
 pub(crate) mod log_plan;
 mod modified;
-pub(crate) mod promote;
-pub(crate) mod range_lock;
-pub(crate) mod read_ahead;
+mod promote;
 mod read_path;
 mod rewrite;
 mod seek;
 mod shift;
 mod store;
-pub(crate) mod threshold;
 mod truncate;
-pub(crate) mod write_back;
+mod write_back;
 mod write_path;
 
+pub(crate) use link_target::store_link_target;
 pub(crate) use truncate::free_blocks;
 pub(crate) use write_path::{SET_GROUP_ID, kill_set_id};
 

@@ -15,9 +15,9 @@ use tandemfs_format::mapping::LEAF_ENTRIES_MAX;
 use tandemfs_format::{LINE_BYTES, PAGE_BYTES};
 
 use super::FileView;
-use super::clean_pages::{PageBytes, Taken};
 use super::log_plan::Part;
 use super::write_path::Target;
+use crate::cache::clean_pages::{PageBytes, Taken};
 use crate::statistics::{add, count};
 use crate::volume::Volume;
 

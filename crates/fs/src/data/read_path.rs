@@ -1,7 +1,7 @@
 //! A read: from where the bytes are, both paths in parallel.
 //!
 //! 1. Lock the range of blocks, shared, over the I/O (RULES R7): what a record names cannot be given to anyone else meanwhile. A sequential
-//!    reader's range is longer, where nobody is in the way ([`super::read_ahead`]).
+//!    reader's range is longer, where nobody is in the way ([`crate::inodes::read_ahead`]).
 //! 2. Look each block up: its logs come with its record. Where the logs cover what is asked for, the sectors are not read: the early
 //!    termination of RomeFS Algorithm 1. Sectors that are promoted come by the byte path ([`super::promote`]).
 //! 3. Read sectors by blocks, straight into the caller's buffer where it holds whole sectors; while they are in flight load the logs.
@@ -15,15 +15,16 @@ use tandemfs_format::{InodeNumber, SECTOR_BYTES, Sector};
 
 use super::FileView;
 use super::compose::{load_log, load_logs, verify_sectors};
-use super::range_lock::RangeGuard;
+use crate::error::{Error, Result};
+use crate::file_system::FileSystem;
 use crate::index::block::Block;
 use crate::index::tree;
+use crate::inodes::Handle;
+use crate::inodes::range_lock::RangeGuard;
 use crate::mutant::{Mutant, on};
-use crate::namespace::inodes::Handle;
 use crate::statistics::{add, count};
 use crate::types::ReadOptions;
 use crate::volume::Volume;
-use crate::{Error, FileSystem, Result};
 
 /// What is wanted of one block: bytes `from..to` of it, at `start` in the caller's buffer.
 struct Wanted {
@@ -87,7 +88,7 @@ impl FileSystem {
             self.fetch_ahead(&handle, version, &view, offset + done as u64, &mut into[done..], ahead)?;
         }
         if options.keep_pages && self.options.modified_lines > 0 {
-            volume.pages.clean.keep_read(&handle, view.size, offset, into);
+            volume.pages.clean.keep_read(&handle.clean, view.size, offset, into);
         }
         drop(range);
         add(&volume.live.work.user_read_bytes, length as u64);
@@ -157,7 +158,7 @@ impl FileSystem {
             Ok(())
         })?;
         for (block, want) in (first..).zip(&mut wanted) {
-            self.write_back.heat.read(volume, number, block);
+            self.write_back.heat.read(&volume.journal, number, block);
             let mut bounce = Vec::new();
             if let Some((sector, first, sectors)) = want.sectors {
                 if let Some(bytes) = volume.load_promoted(view.owner, want.block_start, &want.block, sector, first as u64, sectors) {

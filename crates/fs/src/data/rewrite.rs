@@ -25,17 +25,18 @@ use tandemfs_format::{InodeNumber, LINE_BYTES, SECTOR_BYTES, Sector};
 
 use super::FileView;
 use super::compose::{load_logs, needed_sectors, verify_sectors};
-use super::range_lock::RangeGuard;
 use super::store::Bytes;
 use super::write_path::{Action, Target};
 use crate::alloc::Need;
+use crate::error::{Error, Result};
+use crate::file_system::FileSystem;
 use crate::index::block::{Block, NewExtent};
-use crate::journal::{Tx, tx_space as space};
+use crate::inodes::Handle;
+use crate::inodes::range_lock::RangeGuard;
 use crate::mutant::{Mutant, on};
-use crate::namespace::inodes::Handle;
+use crate::space;
 use crate::statistics::{add, count};
-use crate::volume::Volume;
-use crate::{Error, FileSystem, Result};
+use crate::volume::{Tx, Volume};
 
 /// Why a block is written anew without new data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

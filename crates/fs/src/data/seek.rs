@@ -6,11 +6,12 @@ use std::ops::ControlFlow;
 use tandemfs_format::inode::file_type;
 use tandemfs_format::{InodeNumber, SECTOR_BYTES};
 
+use crate::error::{Error, Result};
+use crate::file_system::FileSystem;
 use crate::index::block::Block;
 use crate::index::tree::{self, Found};
 use crate::statistics::count;
 use crate::types::SeekTo;
-use crate::{Error, FileSystem, Result};
 
 const SECTOR: u64 = SECTOR_BYTES as u64;
 

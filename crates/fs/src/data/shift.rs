@@ -17,12 +17,13 @@ use tandemfs_format::inode::FILE_BYTES_MAX;
 
 use super::allocate::changed;
 use super::truncate::free_blocks;
+use crate::error::{Error, Result};
+use crate::file_system::FileSystem;
 use crate::index::shifted::{Shift, shifted};
-use crate::journal::Tx;
+use crate::inodes::Handle;
 use crate::mutant::{Mutant, on};
-use crate::namespace::inodes::Handle;
 use crate::types::AllocateMode;
-use crate::{Error, FileSystem, Result};
+use crate::volume::Tx;
 
 /// Which way the bytes behind the range go.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -10,13 +10,13 @@ use super::FileView;
 use super::compose::load_log;
 use super::log_plan::{LogPlan, Part, Step};
 use super::write_path::{Action, Target};
-use crate::Result;
 use crate::alloc::Need;
+use crate::error::Result;
 use crate::index::block::{LogSlots, NewExtent};
-use crate::journal::{Tx, tx_space as space};
 use crate::mutant::{Mutant, on};
+use crate::space;
 use crate::statistics::{add, count};
-use crate::volume::Volume;
+use crate::volume::{Tx, Volume};
 
 /// A log on its way: which entry of the leaf it becomes.
 pub(super) struct Store<'d> {

@@ -15,13 +15,13 @@ use super::FileView;
 use super::compose::load_log;
 use super::write_path::count_space;
 use crate::alloc::Need;
+use crate::error::{Error, Result};
+use crate::file_system::FileSystem;
 use crate::index::block::{Block, ExtentChange};
 use crate::index::tree::{self, Found};
-use crate::journal::Tx;
+use crate::inodes::Handle;
 use crate::mutant::{Mutant, on};
-use crate::namespace::inodes::Handle;
-use crate::volume::Owner;
-use crate::{Error, FileSystem, Result};
+use crate::volume::{Owner, Tx};
 
 impl FileSystem {
     /// Sets the size of a regular file; `change` sets what else the operation changes of the inode.

@@ -6,7 +6,7 @@
 //!       where that one ended. So host memory is bounded, and *best* means best of a window: of everything, where no more than
 //!       [`WINDOW_BLOCKS`] blocks have logs. What is left of the best when enough is free comes first in the next pass, without another look,
 //!       but for blocks that were used since where the policy goes by age: looking at a window costs as much as writing thousands of blocks.
-//! [WB3] What a block would free is read from its leaf, its age from a table in host memory ([`heat`](super::heat)): a write pays nothing.
+//! [WB3] What a block would free is read from its leaf, its age from a table in host memory ([`heat`](crate::tuning::heat)): a write pays nothing.
 //! [WB4] An inode is locked for a look at [`LOOK_RECORDS`] records at a time, never while the device moves data (RULES R9).
 //! [WB5] A pass that freed nothing (a full block zone, damaged logs) is not asked for again by the next write: the thread tries anew by its
 //!       clock.
@@ -26,19 +26,18 @@ use std::time::{Duration, Instant};
 use tandemfs_format::InodeNumber;
 use tandemfs_format::mapping::Record;
 
-use super::heat::Heat;
 use super::rewrite::{Job, Rewrite, Scratch};
 use super::write_path::Target;
+use crate::error::{Error, Result};
+use crate::file_system::FileSystem;
 use crate::index::block::Block;
 use crate::index::tree::{self, Found};
+use crate::inodes::Handle;
 use crate::mutant::{Mutant, on};
-use crate::namespace::inodes::Handle;
 use crate::statistics::count;
-use crate::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use crate::sync::{EXPLORED, Mutex};
-use crate::types::MountOptions;
-use crate::volume::Owner;
-use crate::{Error, FileSystem, Result};
+use crate::sync::EXPLORED;
+use crate::sync::atomic::Ordering::Relaxed;
+use crate::tuning::write_back::{Candidate, Cursor};
 
 /// Write-back stops when this much more is free than where it starts, in percent of the data area.
 const ENOUGH_ABOVE_PERCENT: u64 = 5;
@@ -58,21 +57,6 @@ const BATCH_BYTES: u64 = 512 << 10;
 /// Time between two attempts to empty units of the data area.
 const EMPTY_UNITS_INTERVAL: Duration = Duration::from_secs(10);
 
-/// What write-back remembers from one pass to the next.
-pub(crate) struct WriteBack {
-    /// Where the next window begins.
-    cursor: Mutex<Cursor>,
-    /// The best of the last window that were not needed, the very best last ([WB2]).
-    left: Mutex<Vec<Candidate>>,
-    /// Whether the thread was asked since it last had enough.
-    pub(crate) asked: AtomicBool,
-    /// Whether it is to end at once.
-    pub(crate) stop: AtomicBool,
-    pub(crate) heat: Heat,
-    /// When units were last to be emptied ([WB6]).
-    emptied_at: Mutex<Option<Instant>>,
-}
-
 /// What a pass has done.
 #[derive(Debug, Default)]
 pub(crate) struct Pass {
@@ -90,55 +74,6 @@ impl Pass {
     }
 }
 
-/// A block with logs. The greatest is written back first.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-struct Candidate {
-    /// By age, then by what it frees; the age is 0 where the policy is most space.
-    age: u32,
-    lines: u32,
-    /// Inode and block.
-    place: Reverse<(u64, u64)>,
-    /// Of the inode when it was looked at ([WB7]).
-    generation: u32,
-}
-
-impl Candidate {
-    fn owner(&self) -> Owner {
-        Owner { inode: InodeNumber::new(self.place.0.0), generation: self.generation }
-    }
-
-    fn block(&self) -> u64 {
-        self.place.0.1
-    }
-}
-
-/// A place in the order of all files.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Cursor {
-    inode: u64,
-    /// Where to go on in the inode that has this generation; in another one, at its first block ([WB7]).
-    within: Option<(u32, u64)>,
-}
-
-impl Cursor {
-    const fn start_of(inode: u64) -> Self {
-        Self { inode, within: None }
-    }
-}
-
-impl WriteBack {
-    pub(crate) fn new(options: &MountOptions, last_txid: u64) -> Self {
-        Self {
-            cursor: Mutex::new(Cursor::start_of(1)),
-            left: Mutex::default(),
-            asked: AtomicBool::new(false),
-            stop: AtomicBool::new(false),
-            heat: Heat::new(options.write_back, options.memory_bytes, last_txid),
-            emptied_at: Mutex::new(None),
-        }
-    }
-}
-
 impl FileSystem {
     /// Asks the background thread to write back, unless it was asked already.
     pub(crate) fn ask_write_back(&self) {
@@ -151,7 +86,7 @@ impl FileSystem {
     /// After a write: notes when, for a policy by age, and asks where too little is left ([WB1]).
     pub(super) fn note_written(&self, handle: &Handle, targets: &[Target<'_>]) {
         for target in targets {
-            self.write_back.heat.written(&self.volume, handle.number, target.block, !target.old.has_logs());
+            self.write_back.heat.written(&self.volume.journal, handle.number, target.block, !target.old.has_logs());
         }
         if self.is_data_area_low() {
             self.ask_write_back();
@@ -229,7 +164,7 @@ impl FileSystem {
 
     /// Whether a block was not used since it was looked at.
     fn is_as_old_as_it_was(&self, candidate: &Candidate) -> bool {
-        self.write_back.heat.age(&self.volume, candidate.owner().inode, candidate.block()) >= candidate.age
+        self.write_back.heat.age(&self.volume.journal, candidate.owner().inode, candidate.block()) >= candidate.age
     }
 
     /// The thread that writes back is the one that checkpoints; a long pass must not let the rings run full.
@@ -292,7 +227,7 @@ impl FileSystem {
                 && let Ok(found) = Block::of_record(volume, owner, record)
             {
                 let lines = found.logs().map(|log| log.class.lines() as u32).sum();
-                let age = self.write_back.heat.age(volume, number, block);
+                let age = self.write_back.heat.age(&volume.journal, number, block);
                 each(Candidate { age, lines, place: Reverse((number.get(), block)), generation: owner.generation });
             }
             Ok(ControlFlow::Continue(()))
@@ -358,7 +293,7 @@ mod tests {
     use tandemfs_format::segment::Region;
 
     use super::*;
-    use crate::{FormatOptions, NewInode, WriteOptions, make_file_system};
+    use crate::{FormatOptions, MountOptions, NewInode, WriteOptions, make_file_system};
 
     const NEW_FILE: NewInode<'_> = NewInode { mode: file_type::REGULAR | 0o644, uid: 0, gid: 0, rdev: 0, target: b"" };
 

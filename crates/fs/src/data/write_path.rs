@@ -24,24 +24,25 @@ use tandemfs_format::mapping::{Extent, LOG_BYTES_MAX, LogEntry, RecordBytes};
 use tandemfs_format::{InodeNumber, LINE_BYTES, SECTOR_BYTES, Sector};
 
 use super::FileView;
-use super::clean_pages::Taken;
 use super::compose::compose;
 use super::in_place::{Allowance, InPlace, LINES_MAX, take_parts};
 use super::log_plan::{self, Part};
 use super::modified::{Returned, leave_out_unmodified};
-use super::range_lock::RangeGuard;
 use super::rewrite::Rewrite;
 use super::store::{Bytes, Store, take_logs, transfer};
 use crate::alloc::Need;
+use crate::cache::clean_pages::Taken;
+use crate::error::{Error, Result};
+use crate::file_system::FileSystem;
 use crate::index::block::{Block, ExtentChange, LogSlots, NewExtent, space_512_of};
 use crate::index::tree;
-use crate::journal::{Tx, tx_space as space};
+use crate::inodes::Handle;
+use crate::inodes::range_lock::RangeGuard;
 use crate::mutant::{Mutant, on};
-use crate::namespace::inodes::Handle;
+use crate::space;
 use crate::statistics::{add, count};
 use crate::types::WriteOptions;
-use crate::volume::{Volume, now};
-use crate::{Error, FileSystem, Result};
+use crate::volume::{Tx, Volume, now};
 
 /// What goes over a stale tail; made once, since an array on the stack would be cleared for each write.
 static ZEROS: [u8; SECTOR_BYTES] = [0; SECTOR_BYTES];
@@ -132,7 +133,7 @@ impl FileSystem {
             &ZEROS[..0]
         };
         let clean = &volume.pages.clean;
-        let old_pages = clean.take(handle, offset, end);
+        let old_pages = clean.take(&handle.clean, offset, end);
         let mut tx = Tx::new(volume);
         let mut targets = self.split(handle, &view, offset, data, tail_zeros)?;
         let in_place = self.allowance(Some(&old_pages));
@@ -143,7 +144,7 @@ impl FileSystem {
             let write = Returned { offset, data, old: &old_pages, lines_below, threshold: threshold.into(), in_place };
             leave_out_unmodified(volume, &view, &write, &mut targets);
             if targets.is_empty() && end <= view.size && options.keep_times && !options.kill_set_id {
-                clean.put_back(handle, view.size, offset, data, old_pages, true);
+                clean.put_back(&handle.clean, view.size, offset, data, old_pages, true);
                 return Ok(()); // not a byte has changed, and nothing else was to
             }
         }
@@ -163,7 +164,7 @@ impl FileSystem {
             touch(inode, options);
         })?;
         self.note_written(handle, &targets);
-        clean.put_back(handle, span.file_end, offset, data, old_pages, compares);
+        clean.put_back(&handle.clean, span.file_end, offset, data, old_pages, compares);
         drop(range);
         for block in lent {
             // On a full device the block was lent room; the hole that it left is large enough for it. The write itself is done.

@@ -17,9 +17,9 @@ use tandemfs_format::{Corrupt, Line, LineAddress, Sector};
 
 use super::tree;
 use crate::alloc::Need;
-use crate::journal::{Tx, tx_space as space};
-use crate::volume::{Owner, Volume};
-use crate::{Error, Result};
+use crate::error::{Error, Result};
+use crate::space;
+use crate::volume::{Owner, Tx, Volume};
 
 /// The logs of a block in the slots of its leaf.
 pub(crate) type LogSlots = [Option<LogEntry>; LEAF_ENTRIES_MAX];
@@ -318,7 +318,7 @@ impl Block {
             (true, Some(vector)) => BlockChecksum::Vector(vector),
             (true, None) => {
                 let lines = vector_lines_taken(volume);
-                let vector = volume.memory.take(volume, Region::Leaves, lines, Need::Growth)?;
+                let vector = volume.take_lines(Region::Leaves, lines, Need::Growth)?;
                 tx.took(space::region(Region::Leaves, vector, lines));
                 BlockChecksum::Vector(vector)
             }
@@ -356,7 +356,7 @@ impl Block {
                 let vector = match old_vector.take() {
                     Some(vector) => vector,
                     None => {
-                        let vector = volume.memory.take(volume, Region::Leaves, lines, need)?;
+                        let vector = volume.take_lines(Region::Leaves, lines, need)?;
                         tx.took(space::region(Region::Leaves, vector, lines));
                         vector
                     }
@@ -387,7 +387,7 @@ impl Block {
                 Ok(old)
             }
             old => {
-                let new = LeafPointer { address: volume.memory.take(volume, Region::Leaves, 1 << class, need)?, class };
+                let new = LeafPointer { address: volume.take_lines(Region::Leaves, 1 << class, need)?, class };
                 tx.took(space::region(Region::Leaves, new.address, new.lines()));
                 for line in 0..new.lines() {
                     let address = new.address.nth(line);

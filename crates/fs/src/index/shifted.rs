@@ -16,10 +16,11 @@ use tandemfs_format::{EMPTY_LINE, LineAddress, PAGE_LINES};
 
 use super::tree::{IN_INODE, capacity, child_or_block, decode};
 use crate::alloc::Need;
-use crate::journal::{Tx, tx_space as space};
+use crate::cache::{LineStore, Owner};
+use crate::error::{Error, Result};
 use crate::mutant::{Mutant, on};
-use crate::volume::{Owner, Volume};
-use crate::{Error, Result};
+use crate::space;
+use crate::volume::Tx;
 
 /// Which blocks go, and by how much those behind them move.
 #[derive(Debug, Clone, Copy)]
@@ -86,17 +87,17 @@ pub(crate) fn shifted(tx: &mut Tx<'_>, owner: Owner, root: RecordBytes, shift: &
     Ok((root, volume.drive.fence(builder.in_flight)))
 }
 
-fn walk(volume: &Volume, owner: Owner, root: RecordBytes, shift: &Shift, visit: &mut dyn FnMut(Part) -> Result<()>) -> Result<()> {
+fn walk(store: &LineStore, owner: Owner, root: RecordBytes, shift: &Shift, visit: &mut dyn FnMut(Part) -> Result<()>) -> Result<()> {
     match decode(owner, &root, IN_INODE)? {
         Record::HOLE => Ok(()),
-        Record::Pointer { page, height } => walk_page(volume, owner, (page, height), 0, shift, visit),
+        Record::Pointer { page, height } => walk_page(store, owner, (page, height), 0, shift, visit),
         block => shift.target(0)?.map_or(Ok(()), |target| visit(Part::Record(0, target, block))),
     }
 }
 
 /// Recursion is bounded by the height, as in `tree.rs`.
 fn walk_page(
-    volume: &Volume,
+    store: &LineStore,
     owner: Owner,
     (page, height): (LineAddress, u32),
     base: u64,
@@ -111,7 +112,7 @@ fn walk_page(
     let below = capacity(height - 1);
     for line_index in 0..PAGE_LINES {
         let line = page.nth(line_index);
-        let bytes = volume.line(owner, Structure::Mapping, line)?;
+        let bytes = store.line(owner, Structure::Mapping, line)?;
         if bytes == EMPTY_LINE {
             continue;
         }
@@ -122,7 +123,7 @@ fn walk_page(
             }
             let first = base.saturating_add(below.saturating_mul(index));
             match child_or_block(owner, record, line, height)? {
-                Some(next) => walk_page(volume, owner, (next, height - 1), first, shift, visit)?,
+                Some(next) => walk_page(store, owner, (next, height - 1), first, shift, visit)?,
                 None => shift.target(first)?.map_or(Ok(()), |target| visit(Part::Record(0, target, record)))?,
             }
         }
@@ -192,7 +193,7 @@ impl Builder<'_, '_> {
     /// A fresh page with these records ([SH3]).
     fn store(&mut self, records: &[RecordBytes]) -> Result<LineAddress> {
         let volume = self.tx.volume();
-        let page = volume.memory.take(volume, Region::Mappings, PAGE_LINES, Need::Growth)?;
+        let page = volume.take_lines(Region::Mappings, PAGE_LINES, Need::Growth)?;
         self.tx.took(space::region(Region::Mappings, page, PAGE_LINES));
         let mut bytes = Vec::with_capacity(tandemfs_format::PAGE_BYTES);
         for (index, records) in (0..).zip(records.as_chunks::<LINE_RECORDS>().0) {

@@ -16,13 +16,13 @@ use tandemfs_format::attributes::{
 use tandemfs_format::segment::Region;
 use tandemfs_format::{LineAddress, PAGE_LINES};
 
-use crate::Result;
 use crate::alloc::Need;
-use crate::cache::Page;
+use crate::cache::{LineStore, Owner, Page};
+use crate::error::{Error, Result};
 use crate::index::block::damaged;
-use crate::journal::{Tx, tx_space as space};
 use crate::mutant::{Mutant, on};
-use crate::volume::{Owner, Volume};
+use crate::space;
+use crate::volume::Tx;
 
 /// Most pages of a stream.
 const PAGES_MAX: usize = SET_BYTES_MAX.div_ceil(STREAM_PAGE_BYTES);
@@ -83,7 +83,7 @@ impl Planned {
         for piece in &self.pieces {
             let page = match piece.lines {
                 PAGE_LINES => Ok(volume.pages.insert_zeroed(Structure::Mapping, piece.first)),
-                _ => volume.pages.page(&volume.drive, &volume.live.work, Structure::Mapping, piece.first),
+                _ => volume.page(Structure::Mapping, piece.first),
             };
             pages.push(tx.suspect_if_failed(page)?);
         }
@@ -92,7 +92,7 @@ impl Planned {
                 Content::Bytes(bytes) => stream_lines(place, piece.first, piece.lines, bytes),
                 Content::Pages(pages) => address_lines(place, piece.first, piece.lines, pages),
             };
-            let stored = tx.suspect_if_failed(volume.drive.store(Structure::Mapping, piece.first, &bytes).map_err(crate::Error::from))?;
+            let stored = tx.suspect_if_failed(volume.drive.store(Structure::Mapping, piece.first, &bytes).map_err(Error::from))?;
             if !on(Mutant::AttributesNotFenced) {
                 in_flight = in_flight.and(volume.drive.flush_lines(stored));
             }
@@ -104,30 +104,30 @@ impl Planned {
 
 fn take(tx: &mut Tx<'_>, lines: u64, need: Need) -> Result<LineAddress> {
     let volume = tx.volume();
-    let first = volume.memory.take(volume, Region::Attributes, lines, need)?;
+    let first = volume.take_lines(Region::Attributes, lines, need)?;
     tx.took(space::region(Region::Attributes, first, lines));
     Ok(first)
 }
 
 /// The runs of lines of a stream whose first piece has so many lines, and holds addresses of pages or not: all that it takes.
 pub(crate) fn pieces(
-    volume: &Volume,
+    store: &LineStore,
     owner: Owner,
     first: LineAddress,
     (lines, holds_addresses): (u64, bool),
 ) -> Result<SmallVec<[(LineAddress, u64); 1]>> {
-    check(volume, owner, first, lines)?;
+    check(store, owner, first, lines)?;
     let mut pieces = SmallVec::new();
     pieces.push((first, lines));
     if !holds_addresses {
         return Ok(pieces);
     }
-    volume.lines(owner, Structure::Mapping, first, lines, |_, line| {
+    store.lines(owner, Structure::Mapping, first, lines, |_, line| {
         for page in addresses_of(line) {
             if page.index_in_page() != 0 || pieces.len() > PAGES_MAX {
                 return Err(damaged(owner, first, "pages"));
             }
-            check(volume, owner, page, PAGE_LINES)?;
+            check(store, owner, page, PAGE_LINES)?;
             pieces.push((page, PAGE_LINES));
         }
         Ok(())
@@ -135,16 +135,16 @@ pub(crate) fn pieces(
     Ok(pieces)
 }
 
-fn check(volume: &Volume, owner: Owner, first: LineAddress, lines: u64) -> Result<()> {
-    if volume.geometry.holds_lines(first, lines) { Ok(()) } else { Err(damaged(owner, first, "address")) }
+fn check(store: &LineStore, owner: Owner, first: LineAddress, lines: u64) -> Result<()> {
+    if store.geometry.holds_lines(first, lines) { Ok(()) } else { Err(damaged(owner, first, "address")) }
 }
 
 /// The bytes of a stream, and what its lines have behind its end.
-pub(crate) fn read(volume: &Volume, owner: Owner, first: LineAddress, piece: (u64, bool)) -> Result<Vec<u8>> {
-    let pieces = pieces(volume, owner, first, piece)?;
+pub(crate) fn read(store: &LineStore, owner: Owner, first: LineAddress, piece: (u64, bool)) -> Result<Vec<u8>> {
+    let pieces = pieces(store, owner, first, piece)?;
     let mut stream = Vec::new();
     for (first, lines) in &pieces[usize::from(piece.1)..] {
-        volume.lines(owner, Structure::Mapping, *first, *lines, |_, line| {
+        store.lines(owner, Structure::Mapping, *first, *lines, |_, line| {
             extend_stream(&mut stream, line);
             Ok(())
         })?;

@@ -14,9 +14,10 @@ use tandemfs_format::segment::Region;
 use tandemfs_format::{Corrupt, LineAddress, PAGE_LINES};
 
 use crate::alloc::Need;
-use crate::journal::{Tx, tx_space as space};
-use crate::volume::{Owner, Volume};
-use crate::{Error, Result};
+use crate::cache::{LineStore, Owner};
+use crate::error::{Error, Result};
+use crate::space;
+use crate::volume::{Tx, Volume};
 
 /// Blocks that a tree of this height covers; height 0 is the record in the inode.
 pub(crate) fn capacity(height: u32) -> u64 {
@@ -56,7 +57,7 @@ fn child(owner: Owner, record: Record, line: LineAddress, height: u32) -> Result
 }
 
 /// The record of a block.
-pub(crate) fn lookup(volume: &Volume, owner: Owner, root: RecordBytes, block: u64) -> Result<Record> {
+pub(crate) fn lookup(store: &LineStore, owner: Owner, root: RecordBytes, block: u64) -> Result<Record> {
     let mut record = decode(owner, &root, IN_INODE)?;
     let mut height = height_of(&record);
     if block >= capacity(height) {
@@ -67,7 +68,7 @@ pub(crate) fn lookup(volume: &Volume, owner: Owner, root: RecordBytes, block: u6
         let Record::Pointer { page, .. } = record else { return Ok(Record::HOLE) };
         let below = capacity(height - 1);
         let (line, index) = position(page, rest / below);
-        let bytes = line_records(&volume.line(owner, Structure::Mapping, line)?)[index];
+        let bytes = line_records(&store.line(owner, Structure::Mapping, line)?)[index];
         record = decode(owner, &bytes, line)?;
         if height > 1 {
             child(owner, record, line, height)?;
@@ -82,12 +83,12 @@ pub(crate) fn lookup(volume: &Volume, owner: Owner, root: RecordBytes, block: u6
 }
 
 /// The records of a range of blocks, found by one descent.
-pub(crate) fn lookup_range(volume: &Volume, owner: Owner, root: RecordBytes, blocks: Range<u64>) -> Result<SmallVec<[Record; 2]>> {
+pub(crate) fn lookup_range(store: &LineStore, owner: Owner, root: RecordBytes, blocks: Range<u64>) -> Result<SmallVec<[Record; 2]>> {
     if blocks.end - blocks.start == 1 {
-        return lookup(volume, owner, root, blocks.start).map(|record| SmallVec::from_iter([record]));
+        return lookup(store, owner, root, blocks.start).map(|record| SmallVec::from_iter([record]));
     }
     let mut records = SmallVec::from_elem(Record::HOLE, (blocks.end - blocks.start) as usize);
-    let _whole = walk_range(volume, owner, root, blocks.clone(), &mut |found| {
+    let _whole = walk_range(store, owner, root, blocks.clone(), &mut |found| {
         if let Found::Block(block, record) = found {
             records[(block - blocks.start) as usize] = record;
         }
@@ -153,7 +154,7 @@ pub(crate) fn set(
 }
 
 fn new_page(tx: &mut Tx<'_>, volume: &Volume, need: Need) -> Result<LineAddress> {
-    let page = volume.memory.take_page(volume, Region::Mappings, Structure::Mapping, need)?; // [X1]
+    let page = volume.take_page(Region::Mappings, Structure::Mapping, need)?; // [X1]
     tx.took(space::region(Region::Mappings, page, PAGE_LINES));
     Ok(page)
 }
@@ -174,13 +175,19 @@ pub(crate) enum Found {
 }
 
 /// Visits every page and every record from block `from` on, in order. Pages are visited before what they hold.
-pub(crate) fn walk(volume: &Volume, owner: Owner, root: RecordBytes, from: u64, visit: &mut dyn FnMut(Found) -> Result<()>) -> Result<()> {
-    walk_range(volume, owner, root, from..u64::MAX, &mut |found| visit(found).map(ControlFlow::Continue)).map(drop)
+pub(crate) fn walk(
+    store: &LineStore,
+    owner: Owner,
+    root: RecordBytes,
+    from: u64,
+    visit: &mut dyn FnMut(Found) -> Result<()>,
+) -> Result<()> {
+    walk_range(store, owner, root, from..u64::MAX, &mut |found| visit(found).map(ControlFlow::Continue)).map(drop)
 }
 
 /// Visits every page that may hold a block of a range and every record in it, in order, until `visit` breaks.
 pub(crate) fn walk_range(
-    volume: &Volume,
+    store: &LineStore,
     owner: Owner,
     root: RecordBytes,
     blocks: Range<u64>,
@@ -188,7 +195,7 @@ pub(crate) fn walk_range(
 ) -> Result<ControlFlow<()>> {
     let record = decode(owner, &root, IN_INODE)?;
     match record {
-        Record::Pointer { page, height } => walk_page(volume, owner, page, height, 0, &blocks, visit),
+        Record::Pointer { page, height } => walk_page(store, owner, page, height, 0, &blocks, visit),
         Record::HOLE => Ok(ControlFlow::Continue(())),
         record if blocks.contains(&0) => visit(Found::Block(0, record)),
         _ => Ok(ControlFlow::Continue(())),
@@ -196,9 +203,9 @@ pub(crate) fn walk_range(
 }
 
 /// The first block of a range that is no hole.
-pub(crate) fn first_block(volume: &Volume, owner: Owner, root: RecordBytes, blocks: Range<u64>) -> Result<Option<u64>> {
+pub(crate) fn first_block(store: &LineStore, owner: Owner, root: RecordBytes, blocks: Range<u64>) -> Result<Option<u64>> {
     let mut first = None;
-    let _ended = walk_range(volume, owner, root, blocks, &mut |found| {
+    let _ended = walk_range(store, owner, root, blocks, &mut |found| {
         Ok(match found {
             Found::Page(_) => ControlFlow::Continue(()),
             Found::Block(block, _) => {
@@ -212,7 +219,7 @@ pub(crate) fn first_block(volume: &Volume, owner: Owner, root: RecordBytes, bloc
 
 /// Recursion is bounded by the height, which [`child`] and the record's own check hold below [`HEIGHT_MAX`].
 fn walk_page(
-    volume: &Volume,
+    store: &LineStore,
     owner: Owner,
     page: LineAddress,
     height: u32,
@@ -233,7 +240,7 @@ fn walk_page(
             break;
         }
         let line = page.nth(line_index);
-        let bytes = volume.line(owner, Structure::Mapping, line)?;
+        let bytes = store.line(owner, Structure::Mapping, line)?;
         if bytes == tandemfs_format::EMPTY_LINE {
             continue;
         }
@@ -245,7 +252,7 @@ fn walk_page(
             }
             let flow = match (height, child_or_block(owner, record, line, height)?) {
                 (1, None) => visit(Found::Block(block, record))?,
-                (_, Some(next)) => walk_page(volume, owner, next, height - 1, block, blocks, visit)?,
+                (_, Some(next)) => walk_page(store, owner, next, height - 1, block, blocks, visit)?,
                 _ => unreachable!("a record of a higher page leads down"),
             };
             if flow.is_break() {

@@ -11,6 +11,8 @@
 //!       for gate, rings and superblock alone, so it never waits for who waits for it. It is done once and not until it is enough: threads
 //!       that commit meanwhile hold nobody up for ever, and exceed the bound by a transaction each.
 
+use std::sync::Arc;
+
 use tandemfs_device::{Drive, Fenced, InFlight, Lines, Structure};
 use tandemfs_format::geometry::SUPERBLOCK_OFFSETS;
 use tandemfs_format::superblock::Superblock;
@@ -18,11 +20,11 @@ use tandemfs_format::{LINE_BYTES, LineAddress};
 use zerocopy::IntoBytes;
 
 use super::Journal;
-use crate::Result;
+use crate::cache::{LineStore, Page};
+use crate::error::Result;
 use crate::mutant::{Mutant, on};
 use crate::statistics::count;
 use crate::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
-use crate::volume::Volume;
 
 impl Journal {
     /// The watermark that is durable.
@@ -46,82 +48,80 @@ impl Journal {
     pub(crate) fn set_last_txid(&self, txid: u64) {
         self.last_txid.store(txid, SeqCst);
     }
-}
 
-impl Volume {
     /// Before a commit: a checkpoint where too many pages are dirty, by whoever comes first ([CH6]). The caller holds neither gate nor ring.
-    pub(super) fn bound_dirty_pages(&self) -> Result<()> {
-        if !self.pages.is_full_of_dirty() {
+    pub(super) fn bound_dirty_pages(&self, line_store: &LineStore) -> Result<()> {
+        if !line_store.pages.is_full_of_dirty() {
             return Ok(());
         }
-        let _one = self.journal.checkpoint.lock();
+        let _one = self.checkpoint.lock();
         // Another one may have done it meanwhile.
-        if self.pages.is_full_of_dirty() { self.checkpoint_alone() } else { Ok(()) }
+        if line_store.pages.is_full_of_dirty() { self.checkpoint_alone(line_store) } else { Ok(()) }
     }
 
     /// Writes all dirty lines home and moves the watermark.
-    pub(crate) fn checkpoint(&self) -> Result<()> {
-        let _one = self.journal.checkpoint.lock();
-        self.checkpoint_alone()
+    pub(crate) fn checkpoint(&self, line_store: &LineStore) -> Result<()> {
+        let _one = self.checkpoint.lock();
+        self.checkpoint_alone(line_store)
     }
 
     /// The caller holds the lock that lets one checkpoint run at a time.
-    fn checkpoint_alone(&self) -> Result<()> {
-        self.health.check_writable()?;
-        self.journal.asked.store(false, Relaxed);
+    fn checkpoint_alone(&self, line_store: &LineStore) -> Result<()> {
+        line_store.health.check_writable()?;
+        self.asked.store(false, Relaxed);
         let (target, dirty) = {
-            let _nobody_commits = (!on(Mutant::CheckpointPassesCommits)).then(|| self.journal.gate.write()); // [CH1]
-            (self.journal.last_txid(), self.pages.take_dirty())
+            let _nobody_commits = (!on(Mutant::CheckpointPassesCommits)).then(|| self.gate.write()); // [CH1]
+            (self.last_txid(), line_store.pages.take_dirty())
         };
         // On a drive with transactions every line is home with its commit, but for what a replay left.
-        if dirty.is_empty() && (self.journal.is_on_drive() || target == self.journal.watermark()) {
+        if dirty.is_empty() && (self.is_on_drive() || target == self.watermark()) {
             return Ok(());
         }
         if on(Mutant::WatermarkBeforeHome) {
-            self.update_superblock(Fenced::nothing_stored(), |superblock| superblock.watermark = target)?;
+            self.update_superblock(line_store, Fenced::nothing_stored(), |superblock| superblock.watermark = target)?;
         }
-        let home = self.write_home(&dirty)?; // [CH2]
-        let tails = self.journal.rings.iter().map(|ring| ring.lock().tail(target)).collect();
+        let home = self.write_home(line_store, &dirty)?; // [CH2]
+        let tails = self.rings.iter().map(|ring| ring.lock().tail(target)).collect();
         if !on(Mutant::TailReleasedEarly) {
-            self.update_superblock(home, |superblock| {
-                superblock.watermark = self.journal.durable_watermark(target);
+            self.update_superblock(line_store, home, |superblock| {
+                superblock.watermark = self.durable_watermark(target);
                 superblock.tails = tails;
             })?; // [CH3]
         }
-        self.journal.watermark.store(target, Release);
-        for ring in &self.journal.rings {
+        self.watermark.store(target, Release);
+        for ring in &self.rings {
             ring.lock().release(target);
         }
-        count(&self.live.work.checkpoints);
+        count(&line_store.live.work.checkpoints);
         Ok(())
     }
 
     /// Writes the dirty lines of pages home and fences them.
-    pub(crate) fn write_home(&self, pages: &[std::sync::Arc<crate::cache::Page>]) -> Result<Fenced> {
+    pub(crate) fn write_home(&self, line_store: &LineStore, pages: &[Arc<Page>]) -> Result<Fenced> {
         let mut in_flight = Lines::<InFlight>::none();
         for (index, page) in pages.iter().enumerate() {
             let written = page.write_dirty(|address, bytes| {
-                let lines = self.drive.flush_lines(self.drive.store(page.structure(), address, bytes)?);
+                let lines = line_store.drive.flush_lines(line_store.drive.store(page.structure(), address, bytes)?);
                 in_flight = std::mem::replace(&mut in_flight, Lines::none()).and(lines);
                 Ok(())
             });
             if let Err(error) = written {
-                self.pages.keep_dirty(&pages[index..]); // reads go on, and must find what was committed
-                self.pages.are_home(index);
-                return Err(self.health.stop("writing metadata home", &error)); // [CH4]
+                line_store.pages.keep_dirty(&pages[index..]); // reads go on, and must find what was committed
+                line_store.pages.are_home(index);
+                return Err(line_store.health.stop("writing metadata home", &error)); // [CH4]
             }
         }
-        self.pages.are_home(pages.len());
-        Ok(self.drive.fence(in_flight))
+        line_store.pages.are_home(pages.len());
+        Ok(line_store.drive.fence(in_flight))
     }
 
     /// Changes the superblock on the device, both copies, after what `_before` proves (RULES R1, R25).
-    pub(crate) fn update_superblock(&self, _before: Fenced, change: impl FnOnce(&mut Superblock)) -> Result<()> {
-        let mut superblock = self.journal.superblock.lock();
+    pub(crate) fn update_superblock(&self, line_store: &LineStore, _before: Fenced, change: impl FnOnce(&mut Superblock)) -> Result<()> {
+        let mut superblock = self.superblock.lock();
         change(&mut superblock);
         superblock.sequence += 1;
-        self.journal.generation.store(superblock.generation, Relaxed);
-        write_superblock(&self.drive, &superblock).map_err(|error| self.health.stop("writing the superblock", &error))
+        self.generation.store(superblock.generation, Relaxed);
+        write_superblock(&line_store.drive, &superblock).map_err(|error| line_store.health.stop("writing the superblock", &error))
     }
 }
 

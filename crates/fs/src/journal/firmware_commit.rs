@@ -23,14 +23,13 @@ use smallvec::SmallVec;
 use tandemfs_device::{Committed, DeviceError, Drive, Fenced, InFlight, Lines, Structure, TxId};
 use tandemfs_format::{LINE_BYTES, Line, LineAddress, PAGE_BYTES};
 
-use super::{Journal, Tx};
-use crate::Result;
-use crate::cache::Page;
+use super::{Host, Journal, Tx};
+use crate::cache::{LineStore, Page};
+use crate::error::Result;
 use crate::inject::last_transaction_number;
 use crate::mutant::{Mutant, on};
 use crate::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use crate::sync::{EXPLORED, Mutex};
-use crate::volume::Volume;
 
 /// Txids by which the durable bound is raised ([FC7]).
 const TXIDS_RESERVED: u64 = if EXPLORED { 16 } else { 1 << 16 };
@@ -76,19 +75,18 @@ impl Journal {
     }
 }
 
-impl Tx<'_> {
+impl<V: Host> Tx<'_, V> {
     /// Stores every line home and commits them, then changes the host copies. Returns the txid.
     pub(super) fn commit_on_drive(&mut self, engine: &FirmwareEngine) -> Result<u64> {
-        let volume = self.volume;
-        let journal = &volume.journal;
+        let (line_store, journal) = (self.host.line_store(), self.host.journal());
         loop {
             let gate = journal.gate.read();
-            volume.health.check_writable()?; // under the gate: nothing is committed after an unmount closed it
+            line_store.health.check_writable()?; // under the gate: nothing is committed after an unmount closed it
             let bound = engine.txid_bound.load(SeqCst);
             let taken = journal.last_txid.fetch_update(SeqCst, SeqCst, |last| (last < bound).then_some(last + 1));
             let Ok(last) = taken else {
                 drop(gate);
-                volume.raise_txid_bound(engine)?;
+                journal.raise_txid_bound(line_store, engine)?;
                 continue;
             };
             if self.addresses.is_empty() && self.data.is_empty() {
@@ -96,7 +94,7 @@ impl Tx<'_> {
             }
             let Some(number) = engine.take_number() else {
                 drop(gate);
-                volume.begin_numbers_again(engine)?;
+                journal.begin_numbers_again(line_store, engine)?;
                 continue;
             };
             if on(Mutant::HostCopyBeforeCommit) {
@@ -106,7 +104,7 @@ impl Tx<'_> {
                 if !on(Mutant::FailedPagesUnpinned) {
                     engine.pinned.lock().extend(self.pages.drain(..)); // [FC2]
                 }
-                return Err(volume.health.stop("a transaction of the drive", &error));
+                return Err(line_store.health.stop("a transaction of the drive", &error));
             }
             self.change_host_copies(); // [FC3]
             return Ok(last + 1);
@@ -115,12 +113,12 @@ impl Tx<'_> {
 
     fn change_host_copies(&self) {
         for ((page, address), image) in self.pages.iter().zip(&self.addresses).zip(&self.images) {
-            self.volume.pages.apply_clean(page, *address, image);
+            self.host.line_store().pages.apply_clean(page, *address, image);
         }
     }
 
     fn store_and_commit(&self, number: TxId) -> std::result::Result<(), DeviceError> {
-        let drive = &self.volume.drive;
+        let drive = &self.host.line_store().drive;
         let metadata = self.addresses.iter().zip(&self.structures).zip(&self.images).map(|((address, structure), image)| {
             (*address, *structure, image) // all of one page are of one structure
         });
@@ -160,35 +158,30 @@ fn store_run(drive: &Drive, number: TxId, run: &[Change<'_>]) -> std::result::Re
     Ok(drive.flush_lines(stored))
 }
 
-impl Volume {
+impl Journal {
     /// Raises the bound of txids, durably ([FC7]).
-    fn raise_txid_bound(&self, engine: &FirmwareEngine) -> Result<()> {
-        let _one = self.journal.checkpoint.lock();
-        if self.journal.last_txid() < engine.txid_bound.load(SeqCst) {
+    fn raise_txid_bound(&self, line_store: &LineStore, engine: &FirmwareEngine) -> Result<()> {
+        let _one = self.checkpoint.lock();
+        if self.last_txid() < engine.txid_bound.load(SeqCst) {
             return Ok(()); // somebody else did
         }
-        let bound = self.journal.last_txid() + TXIDS_RESERVED;
-        self.update_superblock(Fenced::nothing_stored(), |superblock| superblock.watermark = bound)?;
+        let bound = self.last_txid() + TXIDS_RESERVED;
+        self.update_superblock(line_store, Fenced::nothing_stored(), |superblock| superblock.watermark = bound)?;
         engine.txid_bound.store(bound, SeqCst);
         Ok(())
     }
 
     /// Empties the drive's log while nobody commits, so that numbers begin again at 1 ([FC5]).
-    fn begin_numbers_again(&self, engine: &FirmwareEngine) -> Result<()> {
-        let _nobody_commits = self.journal.gate.write();
+    fn begin_numbers_again(&self, line_store: &LineStore, engine: &FirmwareEngine) -> Result<()> {
+        let _nobody_commits = self.gate.write();
         if engine.next.load(SeqCst) <= u64::from(last_transaction_number()) {
             return Ok(()); // somebody else did
         }
         if !on(Mutant::NumbersReused) {
-            self.drive.clean().map_err(|error| self.health.stop("cleaning the drive's log", &error))?;
+            line_store.drive.clean().map_err(|error| line_store.health.stop("cleaning the drive's log", &error))?;
         }
         engine.next.store(1, SeqCst);
         Ok(())
-    }
-
-    /// Whether lines of file data may be stored in place, with the transaction that renews their checksum ([`Tx::put_data`]).
-    pub(crate) fn stores_in_place(&self) -> bool {
-        self.journal.firmware.is_some() && self.drive.description().overlapping
     }
 }
 
@@ -200,7 +193,8 @@ mod tests {
 
     use super::*;
     use crate::alloc::Need;
-    use crate::journal::Space;
+    use crate::space::Space;
+    use crate::volume::Tx;
     use crate::{Engine, Error, FileSystem, FormatOptions, MountOptions, make_file_system};
 
     fn drive(device: &MemoryDevice) -> Drive {
@@ -267,7 +261,7 @@ mod tests {
     fn what_a_transaction_frees_is_free_at_once() {
         let (_device, fs) = formatted();
         let volume = &fs.volume;
-        let page = volume.memory.take_page(volume, tandemfs_format::segment::Region::Mappings, Structure::Mapping, Need::Growth);
+        let page = volume.take_page(tandemfs_format::segment::Region::Mappings, Structure::Mapping, Need::Growth);
         let address = page.expect("room");
         let mut tx = Tx::new(volume);
         tx.put(Structure::Mapping, address, [0; LINE_BYTES]).expect("loads");

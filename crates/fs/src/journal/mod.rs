@@ -19,14 +19,38 @@ mod tx;
 
 use std::sync::Arc;
 
+use tandemfs_device::Drive;
+use tandemfs_format::segment::Region;
 use tandemfs_format::superblock::{Superblock, Tail};
+use tandemfs_format::{LineAddress, Sector};
 
-pub(crate) use tx::{Space, Tx};
+pub(crate) use tx::Tx;
 
+use crate::cache::LineStore;
+use crate::space::Space;
 use crate::sync::atomic::{AtomicBool, AtomicU64};
 use crate::sync::{Condvar, Mutex, RwLock, RwLockWriteGuard};
 use firmware_commit::FirmwareEngine;
 use ring::{Ring, used_ring_bytes};
+
+/// What a transaction belongs to: its lines, its journal, and whoever keeps account of space, which is not known here.
+pub(crate) trait Host {
+    fn line_store(&self) -> &LineStore;
+
+    fn journal(&self) -> &Journal;
+
+    /// Space that nobody can reach is free.
+    fn free(&self, space: Space);
+
+    /// Lines of metadata are free once the watermark has passed `txid` (RULES R6).
+    fn free_lines_after(&self, region: Region, address: LineAddress, lines: u64, txid: u64);
+
+    /// Space that the device failed is nobody's, and is not given out again at once.
+    fn hold_back(&self, space: Space);
+
+    /// A sector has changed where it lies: copies of it are no copies any more.
+    fn forget_copies(&self, sector: Sector);
+}
 
 pub(crate) struct Journal {
     rings: Vec<Mutex<Ring>>,
@@ -102,6 +126,11 @@ impl Journal {
         self.firmware.is_some()
     }
 
+    /// Whether lines of file data may be stored in place, with the transaction that renews their checksum ([`Tx::put_data`]).
+    pub(crate) fn stores_in_place(&self, drive: &Drive) -> bool {
+        self.firmware.is_some() && drive.description().overlapping
+    }
+
     /// Lets nobody commit on the drive, for as long as it is held: what is stored there is committed, and in the host copies.
     pub(crate) fn hold_drive_commits(&self) -> Option<RwLockWriteGuard<'_, ()>> {
         self.firmware.as_ref().map(|_| self.gate.write())
@@ -114,25 +143,5 @@ impl Journal {
             ask(&mut self.bell.wake.lock());
             self.bell.rung.notify_one();
         }
-    }
-}
-
-/// Space that transactions take and free.
-pub(crate) mod tx_space {
-    use tandemfs_format::segment::Region;
-    use tandemfs_format::{LineAddress, Sector};
-
-    use super::tx::Space;
-
-    pub(crate) fn region(region: Region, address: LineAddress, lines: u64) -> Space {
-        Space::Region { region, address, lines }
-    }
-
-    pub(crate) fn slot(address: LineAddress, lines: u64) -> Space {
-        Space::Slot { address, lines }
-    }
-
-    pub(crate) fn sectors(sector: Sector, count: u64) -> Space {
-        Space::Sectors { sector, count }
     }
 }

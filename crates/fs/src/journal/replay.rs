@@ -11,10 +11,11 @@ use tandemfs_format::journal::{JournalRecord, decode};
 use tandemfs_format::superblock::{Superblock, Tail};
 use tandemfs_format::{LINE_BYTES, PairSeed};
 
+use super::Journal;
 use super::ring::used_ring_bytes;
+use crate::cache::{LineStore, load_bulk};
+use crate::error::{Error, Result};
 use crate::mutant::{self, Mutant, on};
-use crate::volume::{Volume, load_bulk};
-use crate::{Error, Result};
 
 /// Records of one ring from its tail on ([RL1]).
 pub(crate) fn ring_records(ring_bytes: &[u8], pair: PairSeed, ring: u32, tail: Tail, generation: u64) -> Vec<JournalRecord> {
@@ -66,24 +67,24 @@ pub(crate) fn read_records(drive: &tandemfs_device::Drive, geometry: &Geometry, 
     Ok(records)
 }
 
-impl Volume {
+impl Journal {
     /// Applies records to the host copies; home as well unless the mount is read-only ([RL2]). Returns the last txid.
-    pub(crate) fn replay(&self, records: &[JournalRecord]) -> Result<u64> {
-        let mut last = self.journal.watermark();
+    pub(crate) fn replay(&self, line_store: &LineStore, records: &[JournalRecord]) -> Result<u64> {
+        let mut last = self.watermark();
         for record in records {
             for (address, image) in &record.changes {
-                let in_table = self.geometry.segment_line(0) <= *address
-                    && *address <= self.geometry.segment_line(tandemfs_format::geometry::SEGMENT_TABLE_LINES - 1);
-                if !in_table && !self.geometry.holds_lines(*address, 1) {
+                let in_table = line_store.geometry.segment_line(0) <= *address
+                    && *address <= line_store.geometry.segment_line(tandemfs_format::geometry::SEGMENT_TABLE_LINES - 1);
+                if !in_table && !line_store.geometry.holds_lines(*address, 1) {
                     let cause = format!("record {} of the journal names line {address}, which is outside the zone", record.txid);
                     return Err(Error::Stopped { first_cause: cause });
                 }
-                let page = self.pages.page(&self.drive, &self.live.work, Structure::Mapping, *address)?;
-                self.pages.apply(&page, *address, image);
+                let page = line_store.page(Structure::Mapping, *address)?;
+                line_store.pages.apply(&page, *address, image);
             }
             last = record.txid;
-            if self.pages.is_full_of_dirty() && !self.health.is_read_only() {
-                drop(self.write_home(&self.pages.take_dirty())?);
+            if line_store.pages.is_full_of_dirty() && !line_store.health.is_read_only() {
+                drop(self.write_home(line_store, &line_store.pages.take_dirty())?);
             }
         }
         Ok(last)

@@ -4,22 +4,21 @@ use tandemfs_device::{Fenced, Structure};
 use tandemfs_format::LINE_BYTES;
 use tandemfs_format::journal::encode;
 
-use super::{Tx, Wake};
-use crate::Result;
+use super::{Host, Tx, Wake};
+use crate::error::Result;
 use crate::mutant::{Mutant, on};
 use crate::sync::atomic::Ordering::{Relaxed, SeqCst};
 use crate::sync::{EXPLORED, current_cpu};
 
-impl Tx<'_> {
+impl<V: Host> Tx<'_, V> {
     /// Appends the record to a free ring, persists it, and changes the host copies. Returns the txid.
     pub(super) fn commit_to_ring(&mut self) -> Result<u64> {
-        let volume = self.volume;
-        let journal = &volume.journal;
+        let (line_store, journal) = (self.host.line_store(), self.host.journal());
         debug_assert!(self.data.is_empty(), "file data is stored in place by the drive's transactions alone");
-        volume.bound_dirty_pages()?; // [CH6]
+        journal.bound_dirty_pages(line_store)?; // [CH6]
         loop {
             let gate = journal.gate.read();
-            volume.health.check_writable()?; // under the gate: nothing is committed after an unmount closed it
+            line_store.health.check_writable()?; // under the gate: nothing is committed after an unmount closed it
             // Any free ring (RULES R2): start at this CPU's, try them all, then wait for the first.
             let ring_count = if EXPLORED { 2 } else { journal.rings.len() };
             let preferred = current_cpu() % ring_count;
@@ -29,46 +28,46 @@ impl Tx<'_> {
             let Some(reservation) = ring.reserve(self.addresses.len()) else {
                 drop(ring);
                 drop(gate);
-                volume.checkpoint()?;
+                journal.checkpoint(line_store)?;
                 continue;
             };
             let txid = early_txid.unwrap_or_else(|| journal.last_txid.fetch_add(1, SeqCst) + 1);
             let generation = journal.superblock_generation();
             let mut buffer = std::mem::take(&mut ring.buffer);
-            let seed = volume.pair.journal(ring.index, reservation.start.wrap, generation);
+            let seed = line_store.pair.journal(ring.index, reservation.start.wrap, generation);
             encode(&mut buffer, seed, reservation.start.wrap, txid, &self.addresses, &self.images);
-            let address = volume.geometry.ring(ring.index).nth(u64::from(reservation.start.offset_bytes) / LINE_BYTES as u64);
+            let address = line_store.geometry.ring(ring.index).nth(u64::from(reservation.start.offset_bytes) / LINE_BYTES as u64);
             for (address, image) in self.addresses.iter().zip(&self.images).filter(|_| on(Mutant::HomeBeforeRecord)) {
-                drop(volume.drive.persist(Structure::Inode, *address, image)?);
+                drop(line_store.drive.persist(Structure::Inode, *address, image)?);
             }
             let released_early = on(Mutant::RingReleasedEarly);
             if released_early {
                 let index = ring.index as usize;
                 ring.advance(reservation, txid);
                 drop(ring);
-                drop(volume.drive.persist(Structure::Journal, address, &buffer)?);
+                drop(line_store.drive.persist(Structure::Journal, address, &buffer)?);
                 ring = journal.rings[index].lock();
             }
             let persisted = if released_early {
                 Ok(Fenced::nothing_stored())
             } else if on(Mutant::RecordNotFlushed) {
-                volume.drive.store(Structure::Journal, address, &buffer).map(|_| Fenced::nothing_stored())
+                line_store.drive.store(Structure::Journal, address, &buffer).map(|_| Fenced::nothing_stored())
             } else {
-                volume.drive.persist(Structure::Journal, address, &buffer) // [J1]
+                line_store.drive.persist(Structure::Journal, address, &buffer) // [J1]
             };
             ring.buffer = buffer;
             match persisted {
                 Ok(proof) => drop::<Fenced>(proof),
                 // R15: the record may or may not be there, so nothing may follow it.
-                Err(error) => return Err(volume.health.stop("writing the journal", &error)),
+                Err(error) => return Err(line_store.health.stop("writing the journal", &error)),
             }
             if !released_early {
                 ring.advance(reservation, txid);
             }
-            let wants_checkpoint = ring.wants_checkpoint() || volume.pages.wants_checkpoint();
+            let wants_checkpoint = ring.wants_checkpoint() || line_store.pages.wants_checkpoint();
             drop(ring);
             for ((page, address), image) in self.pages.iter().zip(&self.addresses).zip(&self.images) {
-                volume.pages.apply(page, *address, image); // R4
+                line_store.pages.apply(page, *address, image); // R4
             }
             drop(gate);
             if wants_checkpoint && !journal.asked.swap(true, Relaxed) {

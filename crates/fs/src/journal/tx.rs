@@ -7,46 +7,24 @@
 //!       suspect and goes into quarantine first.
 //! [TX4] Data that the record points to is durable before the record: `commit` asks for the proofs (RULES R8).
 //! [TX5] A line of file data goes to its sector by the transaction that renews the sector's checksum, whole or not at all: on a drive with
-//!       transactions only ([`Volume::stores_in_place`]). Dropped without commit, the sector is as it was. Copies of it are forgotten.
+//!       transactions only ([`Journal::stores_in_place`](super::Journal::stores_in_place)). Dropped without commit, the sector is as it was. Copies of it are forgotten.
 
-use std::fmt;
 use std::sync::Arc;
 
 use smallvec::SmallVec;
 use tandemfs_device::{Fenced, Flushed, Structure};
 use tandemfs_format::journal::TX_LINES_MAX;
-use tandemfs_format::segment::Region;
 use tandemfs_format::{Line, LineAddress, PAGE_LINES, Sector};
 
-use crate::cache::Page;
+use super::Host;
+use crate::cache::{Owner, Page};
+use crate::error::{Error, Result};
 use crate::mutant::{Mutant, on};
+use crate::space::Space;
 use crate::statistics::count;
-use crate::volume::{Owner, Volume};
-use crate::{Error, Result};
 
-/// Space of one kind.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Space {
-    /// Lines of a region: metadata.
-    Region { region: Region, address: LineAddress, lines: u64 },
-    /// Lines of the data area: a data-log slot.
-    Slot { address: LineAddress, lines: u64 },
-    /// Sectors of the block zone.
-    Sectors { sector: Sector, count: u64 },
-}
-
-impl fmt::Display for Space {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Region { region, address, lines } => write!(formatter, "{lines} lines from {address}, region {}", region.number()),
-            Self::Slot { address, lines } => write!(formatter, "a slot of {lines} lines at {address}"),
-            Self::Sectors { sector, count } => write!(formatter, "{count} sectors from {sector}"),
-        }
-    }
-}
-
-pub(crate) struct Tx<'v> {
-    pub(super) volume: &'v Volume,
+pub(crate) struct Tx<'v, V: Host> {
+    pub(super) host: &'v V,
     pub(super) addresses: SmallVec<[LineAddress; 8]>,
     pub(super) structures: SmallVec<[Structure; 8]>,
     pub(super) images: SmallVec<[Line; 8]>,
@@ -62,10 +40,10 @@ pub(crate) struct Tx<'v> {
     suspect: bool,
 }
 
-impl<'v> Tx<'v> {
-    pub(crate) fn new(volume: &'v Volume) -> Self {
+impl<'v, V: Host> Tx<'v, V> {
+    pub(crate) fn new(host: &'v V) -> Self {
         Self {
-            volume,
+            host,
             addresses: SmallVec::new(),
             structures: SmallVec::new(),
             images: SmallVec::new(),
@@ -78,15 +56,15 @@ impl<'v> Tx<'v> {
         }
     }
 
-    pub(crate) fn volume(&self) -> &'v Volume {
-        self.volume
+    pub(crate) fn volume(&self) -> &'v V {
+        self.host
     }
 
     /// The line as this transaction leaves it, verified for its owner.
     pub(crate) fn line(&self, owner: Owner, structure: Structure, address: LineAddress) -> Result<Line> {
         match self.position(address) {
             Some(position) => Ok(self.images[position]),
-            None => self.volume.line(owner, structure, address),
+            None => self.host.line_store().line(owner, structure, address),
         }
     }
 
@@ -94,7 +72,7 @@ impl<'v> Tx<'v> {
     pub(crate) fn raw_line(&self, structure: Structure, address: LineAddress) -> Result<Line> {
         match self.position(address) {
             Some(position) => Ok(self.images[position]),
-            None => self.volume.raw_line(structure, address),
+            None => self.host.line_store().raw_line(structure, address),
         }
     }
 
@@ -105,7 +83,7 @@ impl<'v> Tx<'v> {
             return Ok(());
         }
         self.assert_room();
-        let page = self.volume.pages.page(&self.volume.drive, &self.volume.live.work, structure, address);
+        let page = self.host.line_store().page(structure, address);
         let page = self.suspect_if_failed(page)?;
         self.addresses.push(address);
         self.structures.push(structure);
@@ -122,7 +100,8 @@ impl<'v> Tx<'v> {
     /// A new image of a line of file data inside a written sector ([TX5]). The caller holds the range, and puts the sector's new checksum too.
     pub(crate) fn put_data(&mut self, sector: Sector, line_in_sector: u32, image: Line) {
         assert!(u64::from(line_in_sector) < PAGE_LINES, "a line outside its sector");
-        let start = self.volume.drive.description().line_of_sector(sector).filter(|_| self.volume.stores_in_place());
+        let drive = &self.host.line_store().drive;
+        let start = drive.description().line_of_sector(sector).filter(|_| self.host.journal().stores_in_place(drive));
         let Some(start) = start else { unreachable!("data is stored in place where `stores_in_place` says so") };
         let address = start.nth(line_in_sector.into());
         match self.data.iter_mut().find(|(other, _)| *other == address) {
@@ -162,7 +141,7 @@ impl<'v> Tx<'v> {
         // What the transaction itself took and gives back again was never anyone's.
         if let Some(position) = self.taken.iter().position(|taken| *taken == space) {
             self.taken.swap_remove(position);
-            self.volume.give_back(space);
+            self.host.free(space);
         } else {
             self.freed.push(space);
         }
@@ -170,62 +149,33 @@ impl<'v> Tx<'v> {
 
     /// Makes the transaction durable. `_stored` and `_written` prove that the data it points to is ([TX4]).
     pub(crate) fn commit(mut self, _stored: Fenced, _written: Flushed) -> Result<u64> {
-        let volume = self.volume;
-        let frees_at_once = volume.journal.firmware.is_some();
-        let txid = match &volume.journal.firmware {
+        let host = self.host;
+        let frees_at_once = host.journal().is_on_drive();
+        let txid = match &host.journal().firmware {
             Some(engine) => self.commit_on_drive(engine)?,
             None => self.commit_to_ring()?,
         };
         for sector in self.in_place.drain(..) {
-            volume.memory.lent.forget(&volume.memory, sector, 1);
+            host.forget_copies(sector);
         }
-        count(&volume.live.work.transactions);
+        count(&host.line_store().live.work.transactions);
         self.taken.clear();
         for space in self.freed.drain(..) {
             match space {
-                Space::Region { .. } if frees_at_once || on(Mutant::FreedMetadataAtOnce) => volume.give_back(space), // [FC6]
-                Space::Region { region, address, lines } => volume.memory.free_after(region, address, lines, txid),  // R6
-                other => volume.give_back(other),                                                                    // R7
+                Space::Region { .. } if frees_at_once || on(Mutant::FreedMetadataAtOnce) => host.free(space), // [FC6]
+                Space::Region { region, address, lines } => host.free_lines_after(region, address, lines, txid), // R6
+                other => host.free(other),                                                                    // R7
             }
         }
         Ok(txid)
     }
 }
 
-impl Drop for Tx<'_> {
+impl<V: Host> Drop for Tx<'_, V> {
     fn drop(&mut self) {
         for space in self.taken.drain(..) {
             // [TX3]
-            if self.suspect { self.volume.quarantine(space) } else { self.volume.give_back(space) }
+            if self.suspect { self.host.hold_back(space) } else { self.host.free(space) }
         }
-    }
-}
-
-impl Volume {
-    /// Returns space that nobody can reach.
-    pub(crate) fn give_back(&self, space: Space) {
-        let freed = match space {
-            Space::Region { region, address, lines } => self.memory.free_now(region, address, lines),
-            Space::Slot { address, lines } => self.memory.free_slot(address, lines),
-            Space::Sectors { sector, count } => {
-                self.memory.lent.forget(&self.memory, sector, count);
-                self.sectors.free(sector, count)
-            }
-        };
-        if !freed {
-            self.freed_by_nobody(space);
-        }
-    }
-
-    /// Space was freed that nobody had: maps and metadata contradict each other, so nothing may be given out any more.
-    pub(crate) fn freed_by_nobody(&self, space: Space) {
-        let _stopped =
-            self.health.stop_because(format!("metadata contradicts the allocation maps: space was freed that nobody had ({space})"));
-    }
-}
-
-impl From<tandemfs_format::Corrupt> for Error {
-    fn from(source: tandemfs_format::Corrupt) -> Self {
-        Self::Damaged { inode: tandemfs_format::InodeNumber::new(0), source }
     }
 }

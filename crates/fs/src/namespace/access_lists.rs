@@ -6,7 +6,7 @@
 //! [AC3] What is made in a directory with a default list gets its list from that, cut by the mode that was asked for; the umask counts where
 //!       there is none only. Directories hand the default list on.
 
-use crate::{Error, Result};
+use crate::error::{Error, Result};
 
 const VERSION: u32 = 2;
 const HEAD_BYTES: usize = 4;

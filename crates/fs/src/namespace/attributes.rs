@@ -5,10 +5,11 @@ use tandemfs_format::inode::{INLINE_LINK_MAX, Inode, Timestamp, file_type};
 
 use super::attributes_of;
 use crate::data::{SET_GROUP_ID, kill_set_id};
+use crate::error::{Error, Result};
+use crate::file_system::FileSystem;
 use crate::statistics::count;
 use crate::types::{Attributes, SetAttributes, SetTime};
 use crate::volume::now;
-use crate::{Error, FileSystem, Result};
 
 impl FileSystem {
     /// What `stat` shows of an inode.

@@ -1,25 +1,22 @@
 //! Creation: a new inode and its name, or a further name of an inode, in one transaction.
 
-use tandemfs_device::Structure;
 use tandemfs_device::{Fenced, Flushed};
 use tandemfs_format::InodeNumber;
-use tandemfs_format::attributes::AttributePointer;
 use tandemfs_format::dentry::{Dentry, type_of_mode};
-use tandemfs_format::inode::{INLINE_LINK_MAX, Inode, LINK_MAX, file_type, state};
-use tandemfs_format::mapping::{LogEntry, Record, SlotClass};
+use tandemfs_format::inode::{INLINE_LINK_MAX, Inode, LINK_MAX, file_type};
 use tandemfs_format::segment::Region;
-use tandemfs_format::space::slot_space_512;
 
-use super::extended_attributes::{AttributeSet, Changed};
-use super::inodes::{Handle, Locked};
 use super::{attributes_of, check_name, directory_changed};
-use crate::alloc::Need;
-use crate::journal::{Tx, tx_space as space};
+use crate::data::store_link_target;
+use crate::error::{Error, Result};
+use crate::file_system::FileSystem;
+use crate::inodes::attribute_set::{AttributeSet, Changed};
+use crate::inodes::{Handle, Locked, new_inode};
 use crate::mutant::{Mutant, on};
+use crate::space;
 use crate::statistics::count;
 use crate::types::{Attributes, NewInode};
-use crate::volume::{Owner, now};
-use crate::{Error, FileSystem, Result};
+use crate::volume::{Owner, Tx, now};
 
 /// Longest target of a symbolic link, in bytes.
 const TARGET_MAX: usize = 4095;
@@ -87,7 +84,7 @@ impl FileSystem {
                 (_, _, 0) => return Err(Error::NotFound),
                 _ => {}
             }
-            let (number, address) = volume.memory.take_inode(volume)?;
+            let (number, address) = volume.take_inode()?;
             tx.took(space::region(Region::Inodes, address, 2));
             (number, address, self.plan_inheritance(&mut tx, (parent, &mut locked), &mut inode, umask)?)
         };
@@ -144,7 +141,7 @@ impl FileSystem {
         }
 
         let mut tx = Tx::new(volume);
-        let (number, address) = volume.memory.take_inode(volume)?;
+        let (number, address) = volume.take_inode()?;
         tx.took(space::region(Region::Inodes, address, 2));
         let mut inode = new_inode(new, parent);
         let inherited = self.plan_inheritance(&mut tx, (parent, &mut locked), &mut inode, umask)?;
@@ -152,7 +149,7 @@ impl FileSystem {
         let Some(index) = &mut parent_state.directory else { unreachable!("it was just built") };
         let mut stored = Fenced::nothing_stored();
         if kind == file_type::SYMLINK {
-            stored = self.put_target(&mut tx, &mut inode, new.target)?;
+            stored = Self::put_target(&mut tx, &mut inode, new.target)?;
         }
         let dentry = Dentry { inode: number, file_type: type_of_mode(new.mode), hash: volume.pair.name_hash(name), name: name.to_vec() };
         let mut parent_new = parent_state.inode.clone();
@@ -189,9 +186,8 @@ impl FileSystem {
         Ok(attributes_of(number, &inode))
     }
 
-    /// The target of a symbolic link: inside the inode, or in a data log.
-    fn put_target(&self, tx: &mut Tx<'_>, inode: &mut Inode, target: &[u8]) -> Result<Fenced> {
-        let volume = &self.volume;
+    /// The target of a symbolic link: inside the inode, or where data is.
+    fn put_target(tx: &mut Tx<'_>, inode: &mut Inode, target: &[u8]) -> Result<Fenced> {
         if target.is_empty() || target.contains(&0) {
             return Err(Error::InvalidArgument("the target of a symbolic link is 1 to 4095 B without NUL"));
         }
@@ -203,14 +199,7 @@ impl FileSystem {
             inode.root[..target.len()].copy_from_slice(target);
             return Ok(Fenced::nothing_stored());
         }
-        let class = SlotClass::for_bytes(target.len());
-        let address = volume.memory.take_slot(class, Need::Growth)?;
-        tx.took(space::slot(address, class.lines()));
-        let stored = tx.suspect_if_failed(volume.drive.persist(Structure::DataLog, address, target).map_err(Error::from))?;
-        let entry = LogEntry { address, crc: volume.data_checksum(target), offset: 0, length: target.len() as u32, class };
-        inode.root = Record::SingleLog(entry).encode().to_bytes();
-        inode.sectors = slot_space_512(class);
-        Ok(stored)
+        store_link_target(tx, inode, target)
     }
 
     /// Gives an inode a further name.
@@ -282,33 +271,4 @@ impl FileSystem {
         }
         Ok(attributes)
     }
-}
-
-/// An inode as it is made: one name, two for a directory; generation, target and mapping to come.
-pub(super) fn new_inode(new: &NewInode<'_>, parent: InodeNumber) -> Inode {
-    let (kind, time) = (new.mode & file_type::MASK, now());
-    let mut inode = Inode {
-        mode: new.mode,
-        state: state::IN_USE,
-        nlink: if kind == file_type::DIRECTORY { 2 } else { 1 },
-        generation: 0,
-        size: 0,
-        sectors: 0,
-        atime: time,
-        mtime: time,
-        ctime: time,
-        change_count: 1,
-        uid: new.uid,
-        gid: new.gid,
-        project: 0,
-        flags: 0,
-        birth: time,
-        parent,
-        attributes: AttributePointer::NONE,
-        root: [0; 20],
-    };
-    if matches!(kind, file_type::CHARACTER | file_type::BLOCK) {
-        inode.root[..4].copy_from_slice(&new.rdev.to_le_bytes());
-    }
-    inode
 }

@@ -4,9 +4,10 @@ use tandemfs_format::InodeNumber;
 use tandemfs_format::dentry::type_of_mode;
 use tandemfs_format::inode::file_type;
 
+use crate::error::Result;
+use crate::file_system::FileSystem;
 use crate::statistics::count;
 use crate::types::DirectoryEntry;
-use crate::{FileSystem, Result};
 
 /// Cookies of `.` and `..`.
 const DOT: u64 = 1;

@@ -1,9 +1,7 @@
 //! Names: look-up, creation, removal, renaming, listing. Each change is one transaction over the inodes that it touches, all of them
 //! locked in the order of their numbers (RULES R4): resolve, lock, revalidate, retry.
 
-pub(crate) mod directory;
-pub(crate) mod extended_attributes;
-pub(crate) mod inodes;
+mod extended_attributes;
 
 mod access_lists;
 mod attributes;
@@ -12,7 +10,6 @@ mod list;
 mod paths;
 mod remove;
 mod rename;
-mod room;
 
 use std::sync::Arc;
 
@@ -20,13 +17,14 @@ use tandemfs_format::dentry::NAME_MAX;
 use tandemfs_format::inode::Inode;
 use tandemfs_format::{InodeNumber, PAGE_BYTES};
 
+use crate::error::{Error, Result};
+use crate::file_system::FileSystem;
+use crate::inodes::directory::{DirectoryIndex, FoundEntry, Insertion};
+use crate::inodes::{Handle, State};
 use crate::statistics::count;
 use crate::sync::atomic::Ordering::Relaxed;
 use crate::types::Attributes;
 use crate::volume::{Volume, now};
-use crate::{Error, FileSystem, Result};
-use directory::{DirectoryIndex, FoundEntry, Insertion};
-use inodes::{Handle, State};
 
 /// Refuses names that no file can have.
 pub(crate) fn check_name(name: &[u8]) -> Result<()> {
@@ -136,7 +134,7 @@ impl FileSystem {
     }
 
     /// The attributes are those of the instant at which the name led to them: both are read under the directory's lock. The order of
-    /// locks ([IN2] of the inodes) allows no waiting for the inode there, so that is done without it, and then everything again.
+    /// locks ([IN2] of `inodes/`) allows no waiting for the inode there, so that is done without it, and then everything again.
     fn lookup_name(&self, directory: &Handle, name: &[u8]) -> Result<Attributes> {
         count(&self.volume.live.operations.getattr);
         loop {

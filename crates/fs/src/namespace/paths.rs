@@ -11,7 +11,7 @@ use tandemfs_format::InodeNumber;
 use tandemfs_format::LINE_BYTES;
 use tandemfs_format::inode::file_type;
 
-use crate::FileSystem;
+use crate::file_system::FileSystem;
 
 /// Most entries of directories that are looked at for one path.
 const ENTRIES_MAX: u64 = 100_000;

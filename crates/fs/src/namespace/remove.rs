@@ -10,18 +10,19 @@ use tandemfs_format::inode::Inode;
 use tandemfs_format::segment::Region;
 use tandemfs_format::{EMPTY_LINE, InodeNumber};
 
-use super::directory::FoundEntry;
-use super::extended_attributes::AttributeSet;
-use super::inodes::{Handle, Locked, State};
 use super::{check_name, directory_changed};
 use crate::data::free_blocks;
+use crate::error::{Error, Result};
+use crate::file_system::FileSystem;
 use crate::index::tree;
-use crate::journal::{Tx, tx_space as space};
+use crate::inodes::attribute_set::AttributeSet;
+use crate::inodes::directory::FoundEntry;
+use crate::inodes::{Handle, Locked, State};
+use crate::leaving::LeavingGuard;
 use crate::mutant::{Mutant, on};
-use crate::shortage::LeavingGuard;
+use crate::space;
 use crate::statistics::count;
-use crate::volume::now;
-use crate::{Error, FileSystem, Result};
+use crate::volume::{Tx, now};
 
 impl FileSystem {
     /// Removes a name of a file. The file goes with its last name and its last holder.
@@ -144,7 +145,7 @@ impl FileSystem {
             if state.inode.is_directory() {
                 match &state.directory {
                     Some(index) => index.free_all(tx),
-                    None => super::directory::DirectoryIndex::load(volume, owner, root, state.inode.size)?.free_all(tx),
+                    None => crate::inodes::directory::DirectoryIndex::load(volume, owner, root, state.inode.size)?.free_all(tx),
                 }
             } else {
                 free_blocks(tx, self, owner, root, 0..u64::MAX)?;

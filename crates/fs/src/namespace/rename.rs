@@ -10,16 +10,17 @@ use tandemfs_format::dentry::{Dentry, type_of_mode};
 use tandemfs_format::inode::file_type;
 use tandemfs_format::segment::Region;
 
-use super::create::new_inode;
-use super::directory::FoundEntry;
-use super::inodes::Locked;
 use super::{check_name, directory_changed};
-use crate::journal::{Tx, tx_space as space};
+use crate::error::{Error, Result};
+use crate::file_system::FileSystem;
+use crate::inodes::Locked;
+use crate::inodes::directory::FoundEntry;
+use crate::inodes::new_inode;
 use crate::mutant::{Mutant, on};
+use crate::space;
 use crate::statistics::count;
 use crate::types::{NewInode, RenameMode};
-use crate::volume::now;
-use crate::{Error, FileSystem, Result};
+use crate::volume::{Tx, now};
 
 /// Most directories between a directory and the root that are walked before the tree is taken for damaged.
 const DEPTH_MAX: usize = 1 << 16;
@@ -272,7 +273,7 @@ impl FileSystem {
     ) -> Result<std::sync::Arc<super::Handle>> {
         let volume = &self.volume;
         let new = NewInode { mode: file_type::CHARACTER, uid, gid, rdev: 0, target: &[] };
-        let (number, address) = volume.memory.take_inode(volume)?;
+        let (number, address) = volume.take_inode()?;
         tx.took(space::region(Region::Inodes, address, 2));
         let mut inode = new_inode(&new, from.number);
         inode.generation = self.next_generation();

@@ -14,10 +14,10 @@ use tandemfs_format::mapping::{LOG_BYTES_MAX, SlotClass};
 use tandemfs_format::{LineAddress, SECTOR_BYTES, Sector};
 
 use crate::alloc::Need;
-use crate::journal::tx_space as space;
+use crate::error::{Error, Result};
+use crate::space;
 use crate::types::Threshold;
 use crate::volume::Volume;
-use crate::{Error, FileSystem, Result};
 
 /// Largest threshold that is chosen.
 const BYTES_MAX: u32 = 1 << 20;
@@ -109,7 +109,7 @@ impl Splitting {
         }
     }
 
-    fn report(&self, volume: &Volume) -> ThresholdReport {
+    pub(crate) fn report(&self, volume: &Volume) -> ThresholdReport {
         let (chosen, free) = (self.chosen_bytes, volume.memory.free_data_percent());
         let bytes = self.bytes(volume).unwrap_or(0);
         let at = |size| self.measured.iter().find(|latency| latency.size_bytes == size);
@@ -132,13 +132,6 @@ impl Splitting {
             measured: self.measured.clone(),
             reason: if bytes != 0 && bytes < chosen { reason + &lowered } else { reason },
         }
-    }
-}
-
-impl FileSystem {
-    /// Where writes are split now, and why.
-    pub fn threshold(&self) -> ThresholdReport {
-        self.splitting.report(&self.volume)
     }
 }
 

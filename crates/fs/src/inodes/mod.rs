@@ -9,26 +9,34 @@
 //! [IN5] The order of eviction names each inode in memory once, and at most as many again that are gone: whoever creates and removes files for
 //!       years takes no more memory for it.
 
+pub(crate) mod attribute_set;
+pub(crate) mod directory;
+pub(crate) mod range_lock;
+pub(crate) mod read_ahead;
+mod room;
+
 use std::collections::VecDeque;
 use std::sync::Arc;
 
 use tandemfs_device::{Fenced, Flushed, Structure};
-use tandemfs_format::inode::Inode;
+use tandemfs_format::attributes::AttributePointer;
+use tandemfs_format::inode::{Inode, file_type, state};
 use tandemfs_format::mapping::RecordBytes;
 use tandemfs_format::{InodeNumber, LineAddress};
 
-use super::directory::DirectoryIndex;
-use super::extended_attributes::AttributeSet;
-use crate::data::clean_pages::FilePages;
-use crate::data::range_lock::RangeLock;
-use crate::data::read_ahead::Stream;
-use crate::journal::Tx;
+use crate::cache::clean_pages::FilePages;
+use crate::cache::{LineStore, Owner};
+use crate::error::{Error, Result};
 use crate::mutant::{Mutant, on};
 use crate::near::{NearMap, SHARDS, shard_of};
 use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use crate::sync::{EXPLORED, Mutex, RwLock, RwLockWriteGuard};
-use crate::volume::{Owner, Volume};
-use crate::{Error, Result};
+use crate::types::NewInode;
+use crate::volume::{Tx, Volume, now};
+use attribute_set::AttributeSet;
+use directory::DirectoryIndex;
+use range_lock::RangeLock;
+use read_ahead::Stream;
 
 /// Numbers that the order of a shard may have beyond twice its inodes, so that small ones are not gone through at every change.
 const ORDER_SLACK: usize = 64;
@@ -93,8 +101,8 @@ impl Handle {
     }
 
     /// Puts the lines of a changed inode into a transaction; only those that differ.
-    pub(crate) fn put(&self, tx: &mut Tx<'_>, volume: &Volume, old: Option<&Inode>, new: &Inode) -> Result<()> {
-        let place = |address| Inode::place(volume.pair, self.number, address);
+    pub(crate) fn put(&self, tx: &mut Tx<'_>, store: &LineStore, old: Option<&Inode>, new: &Inode) -> Result<()> {
+        let place = |address| Inode::place(store.pair, self.number, address);
         tx.put(Structure::Inode, self.address, new.encode_hot(&place(self.address)))?;
         let cold_address = self.address.nth(1);
         let cold_differs = old.is_none_or(|old| {
@@ -265,9 +273,9 @@ impl InodeTable {
 }
 
 /// Reads and verifies an inode; `None` where the slot is free.
-pub(crate) fn read_inode(volume: &Volume, number: InodeNumber, address: LineAddress) -> Result<Option<Inode>> {
-    let page = volume.pages.page(&volume.drive, &volume.live.work, Structure::Inode, address)?;
-    Inode::decode(volume.pair, number, address, &page.line(address), &page.line(address.nth(1)))
+pub(crate) fn read_inode(store: &LineStore, number: InodeNumber, address: LineAddress) -> Result<Option<Inode>> {
+    let page = store.page(Structure::Inode, address)?;
+    Inode::decode(store.pair, number, address, &page.line(address), &page.line(address.nth(1)))
         .map_err(|source| Error::Damaged { inode: number, source })
 }
 
@@ -300,11 +308,38 @@ impl<'h> Locked<'h> {
     }
 }
 
+/// An inode as it is made: one name, two for a directory; generation, target and mapping to come.
+pub(crate) fn new_inode(new: &NewInode<'_>, parent: InodeNumber) -> Inode {
+    let (kind, time) = (new.mode & file_type::MASK, now());
+    let mut inode = Inode {
+        mode: new.mode,
+        state: state::IN_USE,
+        nlink: if kind == file_type::DIRECTORY { 2 } else { 1 },
+        generation: 0,
+        size: 0,
+        sectors: 0,
+        atime: time,
+        mtime: time,
+        ctime: time,
+        change_count: 1,
+        uid: new.uid,
+        gid: new.gid,
+        project: 0,
+        flags: 0,
+        birth: time,
+        parent,
+        attributes: AttributePointer::NONE,
+        root: [0; 20],
+    };
+    if matches!(kind, file_type::CHARACTER | file_type::BLOCK) {
+        inode.root[..4].copy_from_slice(&new.rdev.to_le_bytes());
+    }
+    inode
+}
+
 #[cfg(test)]
 mod tests {
-    use super::super::create::new_inode;
     use super::*;
-    use crate::types::NewInode;
 
     fn handle(number: u64) -> Arc<Handle> {
         let new = NewInode { mode: 0o100_600, uid: 0, gid: 0, rdev: 0, target: b"" };

@@ -17,11 +17,12 @@ use tandemfs_format::{EMPTY_LINE, Line, LineAddress, PAGE_BYTES, PAGE_LINES};
 
 use super::room::Room;
 use crate::alloc::Need;
+use crate::cache::{LineStore, Owner};
+use crate::error::{Error, Result};
 use crate::index::block::damaged;
 use crate::index::tree::{self, Found};
-use crate::journal::{Tx, tx_space as space};
-use crate::volume::{Owner, Volume};
-use crate::{Error, Result};
+use crate::space;
+use crate::volume::{Tx, Volume};
 
 /// Most pages of a directory: its slots are 32-bit numbers.
 const PAGES_MAX: usize = 1 << 26;
@@ -67,15 +68,15 @@ impl Insertion {
 
 impl DirectoryIndex {
     /// Reads all pages of a directory and verifies their slots.
-    pub(crate) fn load(volume: &Volume, owner: Owner, root: RecordBytes, size: u64) -> Result<Self> {
+    pub(crate) fn load(store: &LineStore, owner: Owner, root: RecordBytes, size: u64) -> Result<Self> {
         let mut index = Self::default();
         let expected = size / PAGE_BYTES as u64;
         let mut pages = Vec::new();
-        tree::walk(volume, owner, root, 0, &mut |found| {
+        tree::walk(store, owner, root, 0, &mut |found| {
             match found {
                 Found::Page(_) => {}
                 Found::Block(block, Record::Memory(page)) if block == pages.len() as u64 && block < expected => {
-                    if !volume.geometry.holds_lines(page, PAGE_LINES) {
+                    if !store.geometry.holds_lines(page, PAGE_LINES) {
                         return Err(damaged(owner, page, "address"));
                     }
                     pages.push(page);
@@ -88,11 +89,11 @@ impl DirectoryIndex {
             return Err(damaged(owner, LineAddress::new(0), "size"));
         }
         for (page_index, page) in pages.iter().enumerate() {
-            let cached = volume.pages.page(&volume.drive, &volume.live.work, Structure::Dentry, *page)?;
+            let cached = store.page(Structure::Dentry, *page)?;
             let mut used = 0;
             for line in 0..PAGE_LINES {
                 let address = page.nth(line);
-                let slot = decode_slot(&cached.line(address), &volume.place(owner, address));
+                let slot = decode_slot(&cached.line(address), &store.place(owner, address));
                 match slot.map_err(|source| Error::Damaged { inode: owner.inode, source })? {
                     Slot::Empty => continue,
                     Slot::Continuation => {}
@@ -136,19 +137,19 @@ impl DirectoryIndex {
         self.pages[(u64::from(slot) / PAGE_SLOTS) as usize].nth(u64::from(slot) % PAGE_SLOTS)
     }
 
-    fn read(&self, volume: &Volume, owner: Owner, slot: u32) -> Result<Option<Dentry>> {
+    fn read(&self, store: &LineStore, owner: Owner, slot: u32) -> Result<Option<Dentry>> {
         let page = self.pages[(u64::from(slot) / PAGE_SLOTS) as usize];
-        let cached = volume.pages.page(&volume.drive, &volume.live.work, Structure::Dentry, page)?;
-        let place = |line: usize| volume.place(owner, page.nth(line as u64));
+        let cached = store.page(Structure::Dentry, page)?;
+        let place = |line: usize| store.place(owner, page.nth(line as u64));
         Dentry::decode((u64::from(slot) % PAGE_SLOTS) as usize, |line| cached.line(page.nth(line as u64)), place)
             .map_err(|source| Error::Damaged { inode: owner.inode, source })
     }
 
     /// Looks a name up.
-    pub(crate) fn find(&self, volume: &Volume, owner: Owner, name: &[u8]) -> Result<Option<FoundEntry>> {
-        let hash = volume.pair.name_hash(name);
+    pub(crate) fn find(&self, store: &LineStore, owner: Owner, name: &[u8]) -> Result<Option<FoundEntry>> {
+        let hash = store.pair.name_hash(name);
         for entry in self.entries.iter_hash(spread(hash)).filter(|entry| entry.hash == hash) {
-            match self.read(volume, owner, entry.slot)? {
+            match self.read(store, owner, entry.slot)? {
                 Some(dentry) if dentry.name == name => return Ok(Some(FoundEntry { slot: entry.slot, dentry })),
                 Some(_) => {}
                 None => return Err(damaged(owner, self.address(entry.slot), "kind")),
@@ -174,7 +175,7 @@ impl DirectoryIndex {
                 if self.pages.len() == PAGES_MAX {
                     return Err(Error::NoSpace { zone: "memory" });
                 }
-                let page = volume.memory.take_page(volume, Region::Dentries, Structure::Dentry, Need::Growth)?;
+                let page = volume.take_page(Region::Dentries, Structure::Dentry, Need::Growth)?;
                 tx.took(space::region(Region::Dentries, page, PAGE_LINES));
                 let added = tree::set(tx, volume, owner, root, self.pages.len() as u64, Record::Memory(page), Need::Growth)?;
                 (self.pages.len(), 0, Some(page), added)
@@ -221,14 +222,14 @@ impl DirectoryIndex {
     }
 
     /// Puts an entry's new target (inode and type) into a transaction; its slot and cookie stay.
-    pub(crate) fn plan_retarget(&self, tx: &mut Tx<'_>, volume: &Volume, owner: Owner, slot: u32, dentry: &Dentry) -> Result<()> {
+    pub(crate) fn plan_retarget(&self, tx: &mut Tx<'_>, store: &LineStore, owner: Owner, slot: u32, dentry: &Dentry) -> Result<()> {
         let first = self.address(slot);
-        let image: Line = dentry.encode(|index| volume.place(owner, first.nth(index as u64)))[0];
+        let image: Line = dentry.encode(|index| store.place(owner, first.nth(index as u64)))[0];
         tx.put(Structure::Dentry, first, image)
     }
 
     /// Visits entries from slot `from` on, in the order of slots, until `visit` says stop.
-    pub(crate) fn list(&self, volume: &Volume, owner: Owner, from: u64, visit: &mut dyn FnMut(u64, &Dentry) -> bool) -> Result<()> {
+    pub(crate) fn list(&self, store: &LineStore, owner: Owner, from: u64, visit: &mut dyn FnMut(u64, &Dentry) -> bool) -> Result<()> {
         let first = (from / PAGE_SLOTS) as usize;
         for (page, used) in self.used.iter().enumerate().skip(first) {
             let before = if page == first { from % PAGE_SLOTS } else { 0 };
@@ -236,7 +237,7 @@ impl DirectoryIndex {
             while rest != 0 {
                 let slot = page as u64 * PAGE_SLOTS + u64::from(rest.trailing_zeros());
                 rest &= rest - 1;
-                if let Some(dentry) = self.read(volume, owner, slot as u32)?
+                if let Some(dentry) = self.read(store, owner, slot as u32)?
                     && !visit(slot, &dentry)
                 {
                     return Ok(());

@@ -14,8 +14,8 @@
 
 use std::sync::{Arc, Weak};
 
+use super::Handle;
 use crate::mutant::{Mutant, on};
-use crate::namespace::inodes::Handle;
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU64, Ordering::Relaxed};
 

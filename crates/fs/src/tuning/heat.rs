@@ -10,8 +10,8 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use tandemfs_format::InodeNumber;
 
+use crate::journal::Journal;
 use crate::types::WriteBackPolicy;
-use crate::volume::Volume;
 
 /// The table's share of the host memory for metadata: one byte of so many.
 const MEMORY_SHARE: u64 = 64;
@@ -38,32 +38,32 @@ impl Heat {
     }
 
     /// A block was written; `first_log` where it had no logs before and has some now.
-    pub(crate) fn written(&self, volume: &Volume, inode: InodeNumber, block: u64, first_log: bool) {
+    pub(crate) fn written(&self, journal: &Journal, inode: InodeNumber, block: u64, first_log: bool) {
         if self.policy == WriteBackPolicy::Coldest || self.policy == WriteBackPolicy::Oldest && first_log {
-            self.entry(inode, block).store(self.now(volume), Relaxed);
+            self.entry(inode, block).store(self.now(journal), Relaxed);
         }
     }
 
     /// A block was read.
-    pub(crate) fn read(&self, volume: &Volume, inode: InodeNumber, block: u64) {
+    pub(crate) fn read(&self, journal: &Journal, inode: InodeNumber, block: u64) {
         if self.policy == WriteBackPolicy::Coldest {
-            self.entry(inode, block).store(self.now(volume), Relaxed);
+            self.entry(inode, block).store(self.now(journal), Relaxed);
         }
     }
 
     /// How long ago a block was used, in transactions; 0 where the policy does not ask.
-    pub(crate) fn age(&self, volume: &Volume, inode: InodeNumber, block: u64) -> u32 {
+    pub(crate) fn age(&self, journal: &Journal, inode: InodeNumber, block: u64) -> u32 {
         match self.policy {
             WriteBackPolicy::MostSpace => 0,
             WriteBackPolicy::Oldest | WriteBackPolicy::Coldest => {
-                self.now(volume).wrapping_sub(self.entry(inode, block).load(Relaxed)) // [HE2]
+                self.now(journal).wrapping_sub(self.entry(inode, block).load(Relaxed)) // [HE2]
             }
         }
     }
 
     /// Never 0 before the count begins again: 0 is *before the mount*.
-    fn now(&self, volume: &Volume) -> u32 {
-        (volume.journal.last_txid() - self.mounted_at + 1) as u32
+    fn now(&self, journal: &Journal) -> u32 {
+        (journal.last_txid() - self.mounted_at + 1) as u32
     }
 
     fn entry(&self, inode: InodeNumber, block: u64) -> &AtomicU32 {

@@ -1,34 +1,24 @@
-//! What every part of the engine shares: the drive, the pair's seed and geometry, host copies of metadata, journal, allocators.
+//! Lines of metadata as rooms read them: through their host copies, verified for their owner.
+
+use std::sync::Arc;
 
 use tandemfs_device::{BlockRequest, DeviceError, Drive, Fenced, Structure};
 use tandemfs_format::geometry::Geometry;
-use tandemfs_format::inode::Timestamp;
-use tandemfs_format::space::LogCounting;
 use tandemfs_format::{EMPTY_LINE, InodeNumber, LINE_BYTES, Line, LineAddress, PAGE_BYTES, PAGE_LINES, PairSeed, Place};
 
-use crate::alloc::memory::MemoryAllocator;
-use crate::alloc::sectors::SectorAllocator;
-use crate::cache::{Page, PageCache};
+use super::{Page, PageCache};
+use crate::error::{Error, Result};
 use crate::health::Health;
-use crate::journal::Journal;
 use crate::mutant::{Mutant, on};
-use crate::quarantine::Quarantine;
 use crate::statistics::Live;
-use crate::{Error, Result};
 
-pub(crate) struct Volume {
+/// The drive, what its lines are verified by, and their host copies.
+pub(crate) struct LineStore {
     pub(crate) drive: Drive,
     pub(crate) pair: PairSeed,
     pub(crate) geometry: Geometry,
-    /// Whether file data carries checksums.
-    pub(crate) checksums: bool,
-    pub(crate) log_counting: LogCounting,
     pub(crate) health: Health,
     pub(crate) pages: PageCache,
-    pub(crate) journal: Journal,
-    pub(crate) memory: MemoryAllocator,
-    pub(crate) sectors: SectorAllocator,
-    pub(crate) quarantine: Quarantine,
     pub(crate) live: Live,
 }
 
@@ -47,14 +37,19 @@ impl Owner {
     }
 }
 
-impl Volume {
+impl LineStore {
     pub(crate) fn place(&self, owner: Owner, address: LineAddress) -> Place {
         Place { pair: self.pair, address, inode: owner.inode, generation: owner.generation }
     }
 
+    /// The host copy of the page that holds a line ([CA1]).
+    pub(crate) fn page(&self, structure: Structure, address: LineAddress) -> Result<Arc<Page>> {
+        self.pages.page(&self.drive, &self.live.work, structure, address)
+    }
+
     /// A line from its host copy, not verified.
     pub(crate) fn raw_line(&self, structure: Structure, address: LineAddress) -> Result<Line> {
-        Ok(self.pages.page(&self.drive, &self.live.work, structure, address)?.line(address))
+        Ok(self.page(structure, address)?.line(address))
     }
 
     /// Hands lines of `owner` that follow each other to `each`, verified, from their host copies. A page that holds several is looked up once.
@@ -92,7 +87,7 @@ impl Volume {
     ) -> Result<()> {
         while count > 0 {
             let here = count.min(PAGE_LINES - first.index_in_page() as u64);
-            each(&*self.pages.page(&self.drive, &self.live.work, structure, first)?, first, here as usize)?;
+            each(&*self.page(structure, first)?, first, here as usize)?;
             first = first.nth(here);
             count -= here;
         }
@@ -130,11 +125,6 @@ impl Volume {
         let source = tandemfs_format::Corrupt::Field { address, field: "address", found: address.number() };
         Err(Error::Damaged { inode: owner.inode, source })
     }
-
-    /// Checksum of file data, 0 where the file system has none.
-    pub(crate) fn data_checksum(&self, bytes: &[u8]) -> u32 {
-        if self.checksums { self.pair.data(bytes) } else { 0 }
-    }
 }
 
 /// Loads lines of metadata that follow each other, past the host copies: whole pages by blocks where the windows overlap ([CA6] of `cache/`).
@@ -166,10 +156,4 @@ pub(crate) fn zero_pages(drive: &Drive, structure: Structure, first: LineAddress
         return Ok(Fenced::nothing_stored());
     }
     drive.zero_pages(structure, first, lines / PAGE_LINES)
-}
-
-/// The time of an operation, as coarse as the kernel's own file times.
-pub(crate) fn now() -> Timestamp {
-    let time = rustix::time::clock_gettime(rustix::time::ClockId::RealtimeCoarse);
-    Timestamp { seconds: time.tv_sec, nanoseconds: time.tv_nsec as u32 }
 }

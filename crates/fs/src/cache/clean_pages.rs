@@ -11,20 +11,19 @@
 //!       removal drop them. A copy that survived would hide a change for ever: the lines that equal it are not written.
 //! [CP3] What moves bytes without changing them (write-back, room that is given out) leaves copies alone: they are known by file and
 //!       offset, and belong to the inode in memory, which a number that is used again does not share.
-//! [CP4] Copies are counted in the memory option, at most an eighth of it, and only what the pages of metadata leave ([`super::super::cache`]
+//! [CP4] Copies are counted in the memory option, at most an eighth of it, and only what the pages of metadata leave ([`PageCache`](super::PageCache)
 //!       gives the bound anew at each page that it takes in). The oldest that was not used since goes first. Writes beyond
 //!       [`WRITE_BYTES_MAX`] leave no new copies: who writes so much at once hardly changes a few lines of it soon.
 //!
 //! Lock order: the queue, then the pages of one file. No other lock is taken under them.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 
 use smallvec::SmallVec;
 use tandemfs_format::PAGE_BYTES;
 
 use crate::mutant::{Mutant, on};
-use crate::namespace::inodes::Handle;
 use crate::near::NearMap;
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -66,15 +65,17 @@ struct Place {
     referenced: bool,
 }
 
+type Places = Mutex<NearMap<Place>>;
+
 /// The copies of one file by page number; nothing for most files.
 #[derive(Default)]
-pub(crate) struct FilePages(Mutex<Option<Box<NearMap<Place>>>>);
+pub(crate) struct FilePages(OnceLock<Arc<Places>>);
 
 impl FilePages {
     /// Drops copies ([CP2]): those of pages that bytes `start..end` touch. The caller has their blocks locked exclusively.
     pub(crate) fn forget(&self, start: u64, end: u64) {
-        let mut places = self.0.lock();
-        let Some(places) = places.as_mut().filter(|_| !on(Mutant::CleanPageStale)) else { return };
+        let Some(places) = self.0.get().filter(|_| !on(Mutant::CleanPageStale)) else { return };
+        let mut places = places.lock();
         let (first, last) = (start / PAGE, end.saturating_sub(1) / PAGE);
         if last - first < places.len() as u64 {
             (first..=last).for_each(|page| drop(places.get_mut(&page).and_then(|place| place.page.take())));
@@ -100,7 +101,7 @@ impl Taken {
 
 /// All copies of a mount.
 pub(crate) struct CleanPages {
-    queue: Mutex<VecDeque<(Weak<Handle>, u64)>>,
+    queue: Mutex<VecDeque<(Weak<Places>, u64)>>,
     /// Bytes of copies, and of their places.
     pages_bytes: Arc<AtomicU64>,
     places_bytes: AtomicU64,
@@ -135,18 +136,18 @@ impl CleanPages {
     }
 
     /// After a read: keeps the pages that it had whole, or up to the end of the file. The caller has their blocks locked ([CP1]).
-    pub(crate) fn keep_read(&self, handle: &Arc<Handle>, file_size: u64, offset: u64, bytes: &[u8]) {
-        self.keep(handle, file_size, offset, bytes, Taken::default(), true);
+    pub(crate) fn keep_read(&self, file: &FilePages, file_size: u64, offset: u64, bytes: &[u8]) {
+        self.keep(file, file_size, offset, bytes, Taken::default(), true);
     }
 
     /// Before a write: takes the copies of the pages that bytes `start..end` touch. The caller has their blocks locked exclusively ([CP2]).
-    pub(crate) fn take(&self, handle: &Handle, start: u64, end: u64) -> Taken {
+    pub(crate) fn take(&self, file: &FilePages, start: u64, end: u64) -> Taken {
         // Copies of these pages were put in under the lock that the caller has now, so they are counted here.
         if self.pages_bytes.load(Relaxed) == 0 {
             return Taken::default();
         }
-        let mut places = handle.clean.0.lock();
-        let Some(places) = places.as_mut() else { return Taken::default() };
+        let Some(places) = file.0.get() else { return Taken::default() };
+        let mut places = places.lock();
         let first = start / PAGE;
         let mut take = |page| places.get_mut(&page).and_then(|place| place.page.take());
         Taken { first, pages: (first..end.div_ceil(PAGE)).map(&mut take).collect() }
@@ -154,19 +155,19 @@ impl CleanPages {
 
     /// After a write: puts the copies that it took back, as they are now; with `all` also those of other pages that it had whole. The caller
     /// still has their blocks locked ([CP1]).
-    pub(crate) fn put_back(&self, handle: &Arc<Handle>, file_size: u64, offset: u64, bytes: &[u8], taken: Taken, all: bool) {
-        self.keep(handle, file_size, offset, bytes, taken, all && bytes.len() <= WRITE_BYTES_MAX);
+    pub(crate) fn put_back(&self, file: &FilePages, file_size: u64, offset: u64, bytes: &[u8], taken: Taken, all: bool) {
+        self.keep(file, file_size, offset, bytes, taken, all && bytes.len() <= WRITE_BYTES_MAX);
     }
 
-    fn keep(&self, handle: &Arc<Handle>, file_size: u64, offset: u64, bytes: &[u8], mut taken: Taken, all: bool) {
+    fn keep(&self, file: &FilePages, file_size: u64, offset: u64, bytes: &[u8], mut taken: Taken, all: bool) {
         let all = all && self.allowed_bytes.load(Relaxed) >= PAGE + PLACE_BYTES;
         if bytes.is_empty() || (!all && taken.pages.iter().all(Option::is_none)) {
             return;
         }
         let end = offset + bytes.len() as u64;
         let mut new: SmallVec<[u64; 32]> = SmallVec::new();
-        let mut places = handle.clean.0.lock();
-        let map = places.get_or_insert_default();
+        let places = file.0.get_or_init(Arc::default);
+        let mut map = places.lock();
         for page in offset / PAGE..end.div_ceil(PAGE) {
             let (from, to) = ((page * PAGE).max(offset), ((page + 1) * PAGE).min(end));
             let source = &bytes[(from - offset) as usize..(to - offset) as usize];
@@ -187,10 +188,10 @@ impl CleanPages {
             page_now.bytes[(from % PAGE) as usize..][..source.len()].copy_from_slice(source);
             place.page = Some(page_now);
         }
-        drop(places);
+        drop(map);
         if !new.is_empty() {
             self.places_bytes.fetch_add(new.len() as u64 * PLACE_BYTES, Relaxed);
-            let weak = Arc::downgrade(handle);
+            let weak = Arc::downgrade(places);
             self.queue.lock().extend(new.into_iter().map(|page| (weak.clone(), page)));
         }
         self.shrink();
@@ -211,18 +212,16 @@ impl CleanPages {
         while self.memory_bytes() > self.allowed_bytes.load(Relaxed) && steps > 0 {
             steps -= 1;
             let Some((file, page)) = queue.pop_front() else { return };
-            if let Some(handle) = file.upgrade() {
-                let mut places = handle.clean.0.lock();
-                if let Some(map) = places.as_mut() {
-                    let is_used = |place: &mut Place| place.page.is_some() && std::mem::take(&mut place.referenced);
-                    if map.get_mut(&page).is_some_and(is_used) {
-                        queue.push_back((file, page));
-                        continue;
-                    }
-                    map.remove(&page);
-                    if map.is_empty() {
-                        *places = None;
-                    }
+            if let Some(places) = file.upgrade() {
+                let mut map = places.lock();
+                let is_used = |place: &mut Place| place.page.is_some() && std::mem::take(&mut place.referenced);
+                if map.get_mut(&page).is_some_and(is_used) {
+                    queue.push_back((file, page));
+                    continue;
+                }
+                map.remove(&page);
+                if map.is_empty() {
+                    *map = NearMap::default(); // gives its host memory back
                 }
             }
             self.places_bytes.fetch_sub(PLACE_BYTES, Relaxed);
@@ -232,26 +231,12 @@ impl CleanPages {
 
 #[cfg(test)]
 mod tests {
-    use tandemfs_format::attributes::AttributePointer;
-    use tandemfs_format::inode::{Inode, Timestamp};
-    use tandemfs_format::{InodeNumber, LineAddress};
-
     use super::*;
-
-    fn file(number: u64) -> Arc<Handle> {
-        let (time, parent) = (Timestamp { seconds: 0, nanoseconds: 0 }, InodeNumber::ROOT);
-        #[rustfmt::skip]
-        let inode = Inode {
-            mode: 0o100_600, state: 1, nlink: 1, generation: 1, size: 0, sectors: 0, atime: time, mtime: time, ctime: time, change_count: 1,
-            uid: 0, gid: 0, project: 0, flags: 0, birth: time, parent, attributes: AttributePointer::NONE, root: [0; 20],
-        };
-        Handle::new(InodeNumber::new(number), LineAddress::new(number * 2), inode)
-    }
 
     #[test]
     fn copies_are_bounded_and_what_is_used_stays() {
         let clean = CleanPages::new(8 * 16 * (PAGE + PLACE_BYTES));
-        let (hot, cold) = (file(3), file(4));
+        let (hot, cold) = (FilePages::default(), FilePages::default());
         clean.keep_read(&hot, PAGE, 0, &[1; PAGE_BYTES]);
         for page in 0..100 {
             clean.keep_read(&cold, 1 << 30, page * PAGE, &[2; PAGE_BYTES]);
@@ -271,7 +256,7 @@ mod tests {
     #[test]
     fn only_whole_pages_and_ends_of_files_are_kept() {
         let clean = CleanPages::new(64 << 20);
-        let file = file(3);
+        let file = FilePages::default();
         let size = 3 * PAGE + 10;
         clean.keep_read(&file, size, 100, &[1; 2 * PAGE_BYTES]); // one whole page
         clean.keep_read(&file, size, 3 * PAGE, &[2; 10]); // the end
@@ -293,9 +278,9 @@ mod tests {
         for (start, end, left) in
             [(PAGE, PAGE + 1, [true, false, true]), (0, u64::MAX, [false; 3]), (PAGE - 1, PAGE + 1, [false, false, true])]
         {
-            let file = file(3);
+            let file = FilePages::default();
             clean.keep_read(&file, 3 * PAGE, 0, &[1; 3 * PAGE_BYTES]);
-            file.clean.forget(start, end);
+            file.forget(start, end);
             let taken = clean.take(&file, 0, 3 * PAGE);
             assert_eq!([0, 1, 2].map(|page| taken.page(page).is_some()), left, "{start}..{end}");
         }

@@ -1,0 +1,176 @@
+//! The data area: slots for data logs, spare pages for copies, and how much of it is free.
+
+use tandemfs_format::mapping::SlotClass;
+use tandemfs_format::{LINE_BYTES, LineAddress, PAGE_LINES, UNIT_LINES};
+
+use super::Need;
+use super::bits::Bits;
+use super::memory::MemoryAllocator;
+use super::units::{DataPage, UnitOwner};
+use crate::error::{Error, Result};
+use crate::inject::{Take, fails};
+use crate::sync::atomic::{Ordering::Relaxed, Ordering::SeqCst};
+use crate::sync::current_cpu;
+use crate::types::ZoneSpace;
+
+/// Lines that growth leaves in the data area: 32 logs of 4 KiB.
+const TRANSIENT_DATA_LINES: u64 = 2048;
+
+impl MemoryAllocator {
+    /// Takes a data-log slot.
+    pub(crate) fn take_slot(&self, class: SlotClass, need: Need) -> Result<LineAddress> {
+        let full = Error::NoSpace { zone: "memory" };
+        let is_full = || self.is_emptied.load(Relaxed) || self.free_for_data() < class.lines() + TRANSIENT_DATA_LINES;
+        if fails(Take::Slot) || need == Need::Growth && is_full() {
+            return Err(full);
+        }
+        let mut found = self.find_slot(class);
+        while found.is_none() && self.lent.give_back(self, 1) > 0 {
+            found = self.find_slot(class);
+        }
+        let found = found.ok_or(full)?;
+        self.lent.make_room(self);
+        Ok(found)
+    }
+
+    fn find_slot(&self, class: SlotClass) -> Option<LineAddress> {
+        let own = current_cpu() % self.pools.len();
+        let take = |index: usize| self.pools[index].lock().take(&self.map, index as u32, class);
+        let found = {
+            // Locked from the search to the new unit: else each of several threads brings one, and a unit that stays unused never goes back.
+            let mut pool = self.pools[own].lock();
+            let mut found = pool.take(&self.map, own as u32, class);
+            if found.is_none()
+                && let Some(unit) = self.take_data_unit(own)
+            {
+                pool.add_unit(unit);
+                found = pool.take(&self.map, own as u32, class);
+            }
+            found
+        };
+        let found = found.or_else(|| (0..self.pools.len()).filter(|index| *index != own).find_map(take));
+        let (unit, line) = found?;
+        self.free_data_lines.fetch_sub(class.lines(), SeqCst);
+        self.data_log_lines.fetch_add(class.lines(), SeqCst);
+        Some(LineAddress::new(u64::from(unit) * UNIT_LINES + line))
+    }
+
+    /// A page for a copy. No data log: it counts as free.
+    pub(crate) fn take_spare_page(&self) -> Option<LineAddress> {
+        let address = self.find_slot(SlotClass::Page)?;
+        self.data_log_lines.fetch_sub(PAGE_LINES, SeqCst);
+        Some(address)
+    }
+
+    /// The copy in a page is forgotten. False, and nothing changed, where somebody freed the page under it ([ME4]).
+    #[must_use]
+    pub(crate) fn free_spare_page(&self, address: LineAddress) -> bool {
+        self.data_log_lines.fetch_add(PAGE_LINES, SeqCst);
+        let freed = self.free_slot(address, PAGE_LINES);
+        if !freed {
+            self.data_log_lines.fetch_sub(PAGE_LINES, SeqCst);
+        }
+        freed
+    }
+
+    /// Share of the data area that is free and holds no copies, in percent.
+    pub(crate) fn spare_percent(&self) -> u64 {
+        let total = self.free_for_data() + self.data_log_lines.load(SeqCst);
+        (self.free_for_data().saturating_sub(self.lent.count() * PAGE_LINES)) * 100 / total.max(1)
+    }
+
+    /// A unit for a pool that the caller has locked.
+    fn take_data_unit(&self, pool: usize) -> Option<u32> {
+        let unit = {
+            let _serial = self.units.lock();
+            if fails(Take::Unit) || self.free_units.load(SeqCst) <= self.metadata_reserve_units.max(self.short_regions(None)) {
+                return None;
+            }
+            let unit = (0..self.total_units).rev().find(|unit| self.map.owner(*unit) == UnitOwner::Free)?;
+            self.map.set_owner(unit, UnitOwner::Pool(pool as u32));
+            self.free_units.fetch_sub(1, SeqCst);
+            unit
+        };
+        self.free_data_lines.fetch_add(UNIT_LINES, SeqCst);
+        Some(unit as u32)
+    }
+
+    /// Leaves the page of a slot that the device failed alone, until one of its slots is freed.
+    pub(crate) fn avoid_page_of_slot(&self, address: LineAddress) {
+        if let UnitOwner::Pool(index) = self.map.owner(address.unit()) {
+            let word = (address.number() % UNIT_LINES / PAGE_LINES) as u16;
+            self.pools[index as usize].lock().avoid(DataPage { unit: address.unit() as u32, word });
+        }
+    }
+
+    /// Frees a data-log slot. False, and nothing changed, where it was not taken or lies elsewhere ([ME4]).
+    #[must_use]
+    pub(crate) fn free_slot(&self, address: LineAddress, lines: u64) -> bool {
+        let (unit, start) = (address.unit(), address.number() % UNIT_LINES);
+        let UnitOwner::Pool(index) = self.map.owner(unit) else { return false };
+        let mut pool = self.pools[index as usize].lock();
+        let word = (address.number() % UNIT_LINES / PAGE_LINES) as usize;
+        let (before, after, free) = {
+            let mut bits = self.map.bits[unit as usize].lock();
+            if start + lines > UNIT_LINES || !bits.is_taken(start, lines) {
+                return false;
+            }
+            let before = bits.word(word);
+            bits.clear(start, lines);
+            (before, bits.word(word), bits.free())
+        };
+        self.data_log_lines.fetch_sub(lines, SeqCst);
+        if u64::from(free) == UNIT_LINES {
+            pool.remove_unit(unit as u32);
+            let _serial = self.units.lock();
+            self.map.set_owner(unit, UnitOwner::Free);
+            self.free_units.fetch_add(1, SeqCst);
+            self.free_data_lines.fetch_sub(UNIT_LINES - lines, SeqCst);
+            return true;
+        }
+        self.free_data_lines.fetch_add(lines, SeqCst);
+        if after == 0 {
+            pool.add_free_page(DataPage { unit: unit as u32, word: word as u16 });
+        } else if let Some(class) = [SlotClass::Line, SlotClass::Quarter, SlotClass::Kilobyte].into_iter().find(|c| c.lines() == lines)
+            && Bits::fit(before, lines as u32, true).is_none()
+        {
+            pool.add_partial(class, DataPage { unit: unit as u32, word: word as u16 });
+        }
+        true
+    }
+
+    pub(super) fn free_for_data(&self) -> u64 {
+        let units = self.free_units.load(SeqCst).saturating_sub(self.metadata_reserve_units);
+        self.free_data_lines.load(SeqCst) + units * UNIT_LINES + self.lent.count() * PAGE_LINES
+    }
+
+    /// Whether metadata has taken half of the units that are left to it while data logs hold others ([ME3]).
+    pub(crate) fn is_metadata_short(&self) -> bool {
+        self.free_units.load(SeqCst) < self.metadata_reserve_units.div_ceil(2) && self.data_log_lines.load(SeqCst) > 0
+    }
+
+    /// Whether so many percent of the data area are free.
+    pub(crate) fn is_data_free(&self, percent: u64) -> bool {
+        let free = self.free_for_data();
+        free * 100 >= (free + self.data_log_lines.load(SeqCst)) * percent
+    }
+
+    /// Share of the data area that is free, in percent.
+    pub(crate) fn free_data_percent(&self) -> u64 {
+        let free = self.free_for_data();
+        free * 100 / (free + self.data_log_lines.load(SeqCst)).max(1)
+    }
+
+    pub(crate) fn space(&self) -> ZoneSpace {
+        let line = LINE_BYTES as u64;
+        let data_logs = self.data_log_lines.load(SeqCst);
+        let free = self.free_for_data();
+        ZoneSpace {
+            total_bytes: self.total_units * UNIT_LINES * line,
+            free_bytes: free * line,
+            available_bytes: free.saturating_sub(TRANSIENT_DATA_LINES) * line,
+            data_log_bytes: data_logs * line,
+            promoted_bytes: self.lent.count() * PAGE_LINES * line,
+        }
+    }
+}

@@ -1,0 +1,239 @@
+//! Regions: lines for metadata, taken, freed, and freed once the watermark has passed ([ME1] of `memory.rs`).
+
+use std::collections::VecDeque;
+
+use tandemfs_device::Structure;
+use tandemfs_format::segment::{Region, Segment};
+use tandemfs_format::{LineAddress, PAGE_LINES, UNIT_LINES};
+
+use super::memory::{INODE_LINES, MemoryAllocator};
+use super::rise::Step;
+use super::units::UnitOwner;
+use super::{Need, freed_by_nobody};
+use crate::health::Health;
+use crate::inject::{Take, fails};
+use crate::space::Space;
+use crate::sync::atomic::{Ordering::Relaxed, Ordering::SeqCst};
+
+/// Lines that growth leaves in the regions of mappings and leaves.
+pub(crate) const TRANSIENT_REGION_LINES: u64 = 1024;
+
+/// What a region has for growth without another unit.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct RegionRoom {
+    /// Aligned runs of the length that was asked for, below the high-water marks and above them.
+    pub(crate) runs: u64,
+    /// Lines of both.
+    pub(crate) lines: u64,
+    /// Lines that are free below the marks.
+    pub(crate) below_mark: u64,
+}
+
+#[derive(Default)]
+pub(super) struct RegionState {
+    /// Segments with their index in the table, in the order of their place in the region.
+    pub(super) segments: Vec<(u64, Segment)>,
+    /// Units in the order of the region, with the lines of each that lie below the high-water mark.
+    pub(super) units: Vec<(u64, u64)>,
+    /// Where to look first.
+    pub(super) hint: usize,
+    /// Freed by a transaction that the watermark has not passed ([ME1]).
+    pub(super) pending: VecDeque<(u64, LineAddress, u64)>,
+}
+
+impl RegionState {
+    pub(super) fn rebuild_units(&mut self) {
+        self.units.clear();
+        for (_, segment) in &self.segments {
+            for unit in 0..segment.unit_count {
+                let below = segment.high_water_lines.saturating_sub(unit * UNIT_LINES).min(UNIT_LINES);
+                self.units.push((segment.start_unit + unit, below));
+            }
+        }
+    }
+}
+
+pub(super) fn slot(region: Region) -> usize {
+    usize::from(region.number()) - 1
+}
+
+impl MemoryAllocator {
+    /// Tries to take `lines` (a power of two up to 64), aligned to their number, from a region. `watermark` is asked under the region's lock.
+    pub(crate) fn step(&self, health: &Health, watermark: impl Fn() -> u64, region: Region, lines: u64, need: Need) -> Step<'_> {
+        let mut state = self.regions[slot(region)].lock();
+        self.release_pending(health, watermark(), region, &mut state);
+        let waits = !state.pending.is_empty();
+        if self.may_take(region, &state, lines, need) {
+            if let Some(address) = self.find(region, &mut state, lines) {
+                self.region_free[slot(region)].fetch_sub(lines, SeqCst);
+                if region == Region::Inodes {
+                    self.inodes_used.fetch_add(1, Relaxed);
+                }
+                return Step::Taken(address);
+            }
+            if let Some(rise) = self.plan_rise(region, state, need) {
+                return Step::Rise(rise);
+            }
+        }
+        Step::Short { waits }
+    }
+
+    /// Growth leaves the transient room of mappings and leaves ([ME3]).
+    fn may_take(&self, region: Region, state: &RegionState, lines: u64, need: Need) -> bool {
+        let floor = match (need, region) {
+            (Need::Growth, Region::Mappings | Region::Leaves) => TRANSIENT_REGION_LINES,
+            _ => 0,
+        };
+        let above_mark: u64 = state.segments.iter().map(|(_, segment)| segment.unit_count * UNIT_LINES - segment.high_water_lines).sum();
+        let own = self.region_free[slot(region)].load(SeqCst) + above_mark;
+        own + self.free_units.load(SeqCst) * UNIT_LINES >= lines + floor
+    }
+
+    fn find(&self, region: Region, state: &mut RegionState, lines: u64) -> Option<LineAddress> {
+        if self.region_free[slot(region)].load(SeqCst) < lines {
+            return None;
+        }
+        for step in 0..state.units.len() {
+            let position = (state.hint + step) % state.units.len();
+            let (unit, below) = state.units[position];
+            let mut bits = self.map.bits[unit as usize].lock();
+            if u64::from(bits.free()) < UNIT_LINES - below + lines {
+                continue;
+            }
+            if let Some(found) = bits.take(0, (below / 64) as usize, lines as u32, true) {
+                state.hint = position;
+                return Some(LineAddress::new(unit * UNIT_LINES + found.index()));
+            }
+        }
+        None
+    }
+
+    /// A free unit for a region. Growth leaves one for each other region that is short of transient room ([ME3]).
+    pub(super) fn take_unit(&self, region: Region, need: Need) -> Option<u64> {
+        let _serial = self.units.lock();
+        let kept = if need == Need::Growth { self.short_regions(Some(region)) } else { 0 };
+        if fails(Take::Unit) || self.free_units.load(SeqCst) <= kept {
+            return None;
+        }
+        let unit = (0..self.total_units).find(|unit| self.map.owner(*unit) == UnitOwner::Free)?;
+        self.map.set_owner(unit, UnitOwner::Region(region));
+        self.free_units.fetch_sub(1, SeqCst);
+        Some(unit)
+    }
+
+    pub(super) fn return_unit(&self, unit: u64) {
+        let _serial = self.units.lock();
+        self.map.set_owner(unit, UnitOwner::Free);
+        self.free_units.fetch_add(1, SeqCst);
+    }
+
+    /// What a region has for runs of `lines` (a power of two up to 64).
+    pub(crate) fn region_room(&self, region: Region, lines: u64) -> RegionRoom {
+        let state = self.regions[slot(region)].lock();
+        let above_mark: u64 = state.segments.iter().map(|(_, segment)| segment.unit_count * UNIT_LINES - segment.high_water_lines).sum();
+        let runs_of = |(unit, below): &(u64, u64)| self.map.bits[*unit as usize].lock().count_runs((below / 64) as usize, lines as u32);
+        let below_mark = self.region_free[slot(region)].load(SeqCst);
+        RegionRoom { runs: state.units.iter().map(runs_of).sum::<u64>() + above_mark / lines, lines: below_mark + above_mark, below_mark }
+    }
+
+    /// Units that nobody has when a file has been made: it may take one for its inode and one for its name.
+    pub(crate) fn free_units_after_a_creation(&self) -> u64 {
+        let needed = [(Region::Inodes, INODE_LINES), (Region::Dentries, PAGE_LINES)];
+        let taken = needed.into_iter().filter(|(region, lines)| self.region_room(*region, *lines).runs == 0).count() as u64;
+        self.free_units.load(SeqCst).saturating_sub(taken)
+    }
+
+    /// The last run of so many units that nobody has.
+    pub(crate) fn free_run(&self, units: u64) -> Option<u64> {
+        let _serial = self.units.lock();
+        let mut length = 0;
+        (0..self.total_units).rev().find(|unit| {
+            length = if self.map.owner(*unit) == UnitOwner::Free { length + 1 } else { 0 };
+            length == units
+        })
+    }
+
+    pub(super) fn short_regions(&self, except: Option<Region>) -> u64 {
+        [Region::Mappings, Region::Leaves]
+            .into_iter()
+            .filter(|region| Some(*region) != except && self.region_free[slot(*region)].load(SeqCst) < TRANSIENT_REGION_LINES)
+            .count() as u64
+    }
+
+    /// Lines that nobody could have seen: free at once. False where they were not taken.
+    #[must_use]
+    pub(crate) fn free_now(&self, region: Region, address: LineAddress, lines: u64) -> bool {
+        let mut state = self.regions[slot(region)].lock();
+        let freed = self.clear(region, &mut state, address, lines);
+        if freed {
+            self.count_inode_freed(region);
+        }
+        freed
+    }
+
+    fn count_inode_freed(&self, region: Region) {
+        if region == Region::Inodes {
+            self.inodes_used.fetch_sub(1, Relaxed);
+        }
+    }
+
+    /// Lines freed by transaction `txid`: free once the watermark has passed it ([ME1]).
+    pub(crate) fn free_after(&self, region: Region, address: LineAddress, lines: u64, txid: u64) {
+        self.regions[slot(region)].lock().pending.push_back((txid, address, lines));
+        self.count_inode_freed(region);
+    }
+
+    fn release_pending(&self, health: &Health, watermark: u64, region: Region, state: &mut RegionState) {
+        while let Some((_, address, lines)) = state.pending.pop_front_if(|(txid, ..)| *txid <= watermark) {
+            if !self.clear(region, state, address, lines) {
+                freed_by_nobody(health, Space::Region { region, address, lines });
+            }
+        }
+    }
+
+    /// Whether freed lines wait for the watermark.
+    pub(crate) fn is_any_pending(&self) -> bool {
+        self.regions.iter().any(|region| !region.lock().pending.is_empty())
+    }
+
+    /// Lines of a region that wait for the watermark, and lines that are free in it.
+    #[cfg(test)]
+    pub(crate) fn waiting_and_free(&self, region: Region) -> (u64, u64) {
+        let waiting = self.regions[slot(region)].lock().pending.iter().map(|(.., lines)| lines).sum();
+        (waiting, self.region_free[slot(region)].load(SeqCst))
+    }
+
+    /// Frees everything that waits and that the watermark has passed. It is asked under each region's lock.
+    pub(crate) fn release_all_pending(&self, health: &Health, watermark: impl Fn() -> u64) {
+        for region in Region::ALL {
+            let mut state = self.regions[slot(region)].lock();
+            self.release_pending(health, watermark(), region, &mut state);
+        }
+    }
+
+    /// False, and nothing changed, where the lines were not taken or are another region's ([ME4]).
+    fn clear(&self, region: Region, state: &mut RegionState, address: LineAddress, lines: u64) -> bool {
+        {
+            let mut bits = self.map.bits[address.unit() as usize].lock();
+            let start = address.number() % UNIT_LINES;
+            if self.map.owner(address.unit()) != UnitOwner::Region(region) || start + lines > UNIT_LINES || !bits.is_taken(start, lines) {
+                return false;
+            }
+            bits.clear(start, lines);
+        }
+        self.region_free[slot(region)].fetch_add(lines, SeqCst);
+        if let Some(position) = state.units.iter().position(|(unit, _)| *unit == address.unit()) {
+            state.hint = state.hint.min(position);
+        }
+        true
+    }
+}
+
+/// What bytes of a region are counted as.
+pub(crate) fn structure_of(region: Region) -> Structure {
+    match region {
+        Region::Inodes => Structure::Inode,
+        Region::Dentries => Structure::Dentry,
+        Region::Mappings | Region::Leaves | Region::Attributes => Structure::Mapping,
+    }
+}

@@ -1,0 +1,156 @@
+//! What a mounted file system holds. The rooms above add what it does: data, names, space, its life.
+
+use hashbrown::HashSet;
+use tandemfs_device::{Drive, DriveCounts};
+use tandemfs_format::InodeNumber;
+use tandemfs_format::superblock::Superblock;
+
+use crate::error::{Error, Result};
+use crate::inodes::InodeTable;
+use crate::inodes::read_ahead::ReadAhead;
+use crate::leaving::Leaving;
+use crate::recovery::RecoveryReport;
+use crate::statistics::{self, Statistics};
+use crate::sync::Mutex;
+use crate::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
+use crate::tuning::admission::Admission;
+use crate::tuning::threshold::{Splitting, ThresholdReport};
+use crate::tuning::write_back::WriteBack;
+use crate::types::{MountOptions, Space, ZoneSpace};
+use crate::volume::Volume;
+
+/// A mounted file system. Dropped without [`FileSystem::unmount`] it leaves the device as a crash would.
+pub struct FileSystem {
+    pub(crate) volume: Volume,
+    pub(crate) inodes: InodeTable,
+    pub(crate) options: MountOptions,
+    pub(crate) splitting: Splitting,
+    pub(crate) read_ahead: ReadAhead,
+    pub(crate) promotion: Admission,
+    /// One directory at a time moves between directories (RULES R4).
+    pub(crate) rename_lock: Mutex<()>,
+    /// Inodes without names that are held from outside.
+    pub(crate) orphans: Mutex<HashSet<u64>>,
+    /// Those of them that never had one and may get it.
+    pub(crate) nameable: Mutex<HashSet<u64>>,
+    pub(crate) late_orphans: Mutex<Vec<InodeNumber>>,
+    pub(crate) generation: AtomicU32,
+    pub(crate) leaving: Leaving,
+    pub(crate) write_back: WriteBack,
+    pub(crate) background: Mutex<Option<std::thread::JoinHandle<()>>>,
+    pub(crate) unmounted: AtomicBool,
+    pub(crate) recovery: RecoveryReport,
+}
+
+impl FileSystem {
+    /// The superblock as it stands on the device.
+    pub fn superblock(&self) -> Superblock {
+        self.volume.journal.superblock()
+    }
+
+    /// The drive below.
+    pub fn drive(&self) -> &Drive {
+        &self.volume.drive
+    }
+
+    /// What the mount had to recover.
+    pub fn recovery(&self) -> &RecoveryReport {
+        &self.recovery
+    }
+
+    /// Whether the mount writes nothing.
+    pub fn is_read_only(&self) -> bool {
+        self.volume.health.is_read_only()
+    }
+
+    /// Why the file system stopped writing, if it did (RULES R15).
+    pub fn stopped(&self) -> Option<String> {
+        self.volume.health.first_cause()
+    }
+
+    /// Everything that was answered is durable already (RULES R8): what is left is to say whether the file system has stopped.
+    ///
+    /// # Errors
+    /// `Stopped`.
+    pub fn sync(&self) -> Result<()> {
+        statistics::count(&self.volume.live.operations.fsync);
+        match self.volume.health.check_writable() {
+            Err(Error::ReadOnly) => Ok(()),
+            other => other,
+        }
+    }
+
+    /// Writes all metadata home now.
+    ///
+    /// # Errors
+    /// `Stopped` where the device failed.
+    pub fn checkpoint(&self) -> Result<()> {
+        self.volume.checkpoint()
+    }
+
+    /// Space of both zones and inodes.
+    pub fn space(&self) -> Space {
+        self.volume.release_pending();
+        let (inodes_used, inodes_free) = self.volume.memory.inodes();
+        Space { memory: self.volume.memory.space(), block: self.volume.sectors.space(), inodes_used, inodes_free }
+    }
+
+    /// Space of the memory zone and of the block zone, as the counters have it: cheap enough for every write.
+    pub fn zones(&self) -> (ZoneSpace, ZoneSpace) {
+        (self.volume.memory.space(), self.volume.sectors.space())
+    }
+
+    /// Counters since the mount or the last reset.
+    pub fn statistics(&self) -> Statistics {
+        let live = &self.volume().live;
+        Statistics { operations: live.operations.snapshot(), work: live.work.snapshot() }
+    }
+
+    /// What the drive counted of itself since the mount or the last reset; zeros where it does not.
+    pub fn drive_counts(&self) -> DriveCounts {
+        let earlier = *self.volume.live.drive_before.lock();
+        let now = self.volume.drive.drive_counts().unwrap_or_default();
+        DriveCounts { firmware: now.firmware.since(&earlier.firmware), flash: now.flash.since(&earlier.flash) }
+    }
+
+    /// Whether metadata becomes durable by the drive's transactions; else by the journal.
+    pub fn commits_on_drive(&self) -> bool {
+        self.volume.journal.is_on_drive()
+    }
+
+    /// Sets all counters to zero, the drive's included.
+    pub fn reset_statistics(&self) {
+        *self.volume.live.drive_before.lock() = self.volume.drive.drive_counts().unwrap_or_default();
+        self.volume.live.operations.reset();
+        self.volume.live.work.reset();
+        self.volume.drive.counters().reset();
+    }
+
+    /// Gives the space of all promoted copies back, but for those that are being read. Returns how many went.
+    pub fn drop_promoted(&self) -> u64 {
+        self.volume.memory.lent.give_back(&self.volume.memory, usize::MAX) as u64
+    }
+
+    /// Where writes are split now, and why.
+    pub fn threshold(&self) -> ThresholdReport {
+        self.splitting.report(&self.volume)
+    }
+
+    /// Host memory of metadata pages and directory indexes, in bytes.
+    pub fn memory_bytes(&self) -> u64 {
+        self.volume.pages.memory_bytes()
+            + self.volume.pages.clean.memory_bytes()
+            + self.inodes.index_bytes.load(Relaxed) as u64
+            + self.read_ahead.memory_bytes()
+    }
+
+    /// A generation for a new inode: no other inode of this file system has had it with the same number.
+    pub(crate) fn next_generation(&self) -> u32 {
+        self.generation.fetch_add(1, Relaxed)
+    }
+
+    /// Nothing got this generation after all. Where others have been given out since, those have their transactions.
+    pub(crate) fn return_generation(&self, generation: u32) {
+        let _others_were = self.generation.compare_exchange(generation.wrapping_add(1), generation, Relaxed, Relaxed);
+    }
+}

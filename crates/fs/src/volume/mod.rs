@@ -1,0 +1,70 @@
+//! What the rooms above share: lines through their host copies, the journal, and both zones' allocators. Here they meet: below, the journal
+//! knows no allocator, and the allocators open no transaction.
+
+mod space;
+
+use std::ops::Deref;
+
+use tandemfs_format::inode::Timestamp;
+use tandemfs_format::space::LogCounting;
+
+use crate::alloc::maps::Maps;
+use crate::alloc::memory::MemoryAllocator;
+use crate::alloc::sectors::SectorAllocator;
+use crate::cache::LineStore;
+use crate::error::Result;
+use crate::journal::{self, Journal};
+use crate::quarantine::Quarantine;
+
+pub(crate) use crate::cache::Owner;
+
+/// Reads of metadata need its [`LineStore`] alone, which it dereferences to.
+pub(crate) struct Volume {
+    pub(crate) line_store: LineStore,
+    /// Whether file data carries checksums.
+    pub(crate) checksums: bool,
+    pub(crate) log_counting: LogCounting,
+    pub(crate) journal: Journal,
+    pub(crate) memory: MemoryAllocator,
+    pub(crate) sectors: SectorAllocator,
+    pub(crate) quarantine: Quarantine,
+}
+
+/// A transaction of a volume.
+pub(crate) type Tx<'v> = journal::Tx<'v, Volume>;
+
+impl Deref for Volume {
+    type Target = LineStore;
+
+    fn deref(&self) -> &LineStore {
+        &self.line_store
+    }
+}
+
+impl Volume {
+    /// Checksum of file data, 0 where the file system has none.
+    pub(crate) fn data_checksum(&self, bytes: &[u8]) -> u32 {
+        if self.checksums { self.pair.data(bytes) } else { 0 }
+    }
+
+    /// The allocators' maps as they are saved and loaded.
+    pub(crate) fn maps(&self) -> Maps<'_> {
+        Maps { line_store: &self.line_store, memory: &self.memory, sectors: &self.sectors }
+    }
+
+    /// Writes all dirty lines home and moves the watermark.
+    pub(crate) fn checkpoint(&self) -> Result<()> {
+        self.journal.checkpoint(&self.line_store)
+    }
+
+    /// Whether lines of file data may be stored in place, with the transaction that renews their checksum ([`Tx::put_data`]).
+    pub(crate) fn stores_in_place(&self) -> bool {
+        self.journal.stores_in_place(&self.drive)
+    }
+}
+
+/// The time of an operation, as coarse as the kernel's own file times.
+pub(crate) fn now() -> Timestamp {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::RealtimeCoarse);
+    Timestamp { seconds: time.tv_sec, nanoseconds: time.tv_nsec as u32 }
+}

@@ -1,0 +1,158 @@
+//! Taking and giving back what an allocator alone cannot: lines of a region, whose mark may have to rise by a transaction or whose freed lines
+//! may wait for a checkpoint; and whatever a transaction frees, holds back or leaves.
+
+use tandemfs_device::{Fenced, Flushed, Structure};
+use tandemfs_format::segment::Region;
+use tandemfs_format::{InodeNumber, LineAddress, PAGE_LINES, Sector};
+
+use super::{Tx, Volume};
+use crate::alloc::memory::INODE_LINES;
+use crate::alloc::regions::structure_of;
+use crate::alloc::rise::{Rise, Step};
+use crate::alloc::{Need, freed_by_nobody};
+use crate::cache::LineStore;
+use crate::error::{Error, Result};
+use crate::inject::{Take, fails};
+use crate::journal::{Host, Journal};
+use crate::quarantine;
+use crate::space::Space;
+
+/// Checkpoints that one operation forces for space: what the first brings back others may take, who free more meanwhile.
+const CHECKPOINTS_MAX: u32 = 4;
+
+impl Volume {
+    /// Takes `lines` (a power of two up to 64), aligned to their number, from a region.
+    pub(crate) fn take_lines(&self, region: Region, lines: u64, need: Need) -> Result<LineAddress> {
+        let full = Error::NoSpace { zone: "memory" };
+        if fails(Take::Lines) {
+            return Err(full);
+        }
+        let mut forced = 0;
+        let mut unreadable = 0;
+        loop {
+            match self.memory.step(&self.health, || self.journal.watermark(), region, lines, need) {
+                // Lines of a page that cannot be read are of no use: whoever changes one needs the others.
+                Step::Taken(address) if lines < PAGE_LINES => match self.page(structure_of(region), address).map(drop) {
+                    Err(Error::Device(_)) if unreadable < quarantine::PIECES_MAX => {
+                        unreadable += 1;
+                        self.quarantine(Space::Region { region, address, lines });
+                    }
+                    other => return other.map(|()| address),
+                },
+                Step::Taken(address) => return Ok(address),
+                Step::Rise(rise) => self.raise_mark(rise)?,
+                Step::Short { waits: true } if forced < CHECKPOINTS_MAX => {
+                    self.checkpoint()?; // R6: shortage forces a checkpoint
+                    forced += 1;
+                }
+                Step::Short { .. } => {
+                    if self.memory.lent.give_back(&self.memory, usize::MAX) == 0 && !self.release_quarantine() {
+                        return Err(full);
+                    }
+                }
+            }
+        }
+    }
+
+    /// A zeroed 4 KiB page of a region, with an empty host copy. Fenced before anything links it (RULES R6).
+    pub(crate) fn take_page(&self, region: Region, structure: Structure, need: Need) -> Result<LineAddress> {
+        let page = self.take_lines(region, PAGE_LINES, need)?;
+        match self.zero_fresh_pages(structure, page, PAGE_LINES) {
+            Ok(proof) => drop::<Fenced>(proof),
+            Err(error) => {
+                self.quarantine(Space::Region { region, address: page, lines: PAGE_LINES });
+                return Err(error);
+            }
+        }
+        self.pages.insert_zeroed(structure, page);
+        Ok(page)
+    }
+
+    /// A free inode number and its address.
+    pub(crate) fn take_inode(&self) -> Result<(InodeNumber, LineAddress)> {
+        let address = self.take_lines(Region::Inodes, INODE_LINES, Need::Growth)?;
+        Ok((self.memory.inode_number(address), address))
+    }
+
+    /// Zeroes the next lines of a segment, then commits its higher mark ([ME2] of `alloc/memory.rs`). The region stays locked by `rise`, which
+    /// takes everything back where this fails.
+    fn raise_mark(&self, rise: Rise<'_>) -> Result<()> {
+        if rise.wants_write_back {
+            self.journal.ask(|wake| wake.write_back = true); // [ME3] there: the next unit shall be there before it is needed
+        }
+        let (first, lines) = rise.fresh_lines();
+        let zeroed = self.zero_fresh_pages(structure_of(rise.region), first, lines)?;
+        let mut tx = Tx::new(self);
+        let line = self.geometry.segment_line(rise.index);
+        tx.put(Structure::AllocationMap, line, rise.risen().encode(self.pair, line))?;
+        tx.commit(zeroed, Flushed::nothing_written())?;
+        rise.done();
+        Ok(())
+    }
+
+    /// Returns space that nobody can reach.
+    pub(crate) fn give_back(&self, space: Space) {
+        let freed = match space {
+            Space::Region { region, address, lines } => self.memory.free_now(region, address, lines),
+            Space::Slot { address, lines } => self.memory.free_slot(address, lines),
+            Space::Sectors { sector, count } => {
+                self.memory.lent.forget(&self.memory, sector, count);
+                self.sectors.free(sector, count)
+            }
+        };
+        if !freed {
+            freed_by_nobody(&self.health, space);
+        }
+    }
+
+    /// Frees everything that waits for the watermark and that it has passed.
+    pub(crate) fn release_pending(&self) {
+        self.memory.release_all_pending(&self.health, || self.journal.watermark());
+    }
+
+    /// Holds space back ([QU1] of `quarantine.rs`).
+    pub(crate) fn quarantine(&self, space: Space) {
+        if let Space::Slot { address, .. } = space {
+            self.memory.avoid_page_of_slot(address); // a device fails whole pages, and the next slot would be of the same one
+        }
+        if let Some(oldest) = self.quarantine.hold(space) {
+            self.give_back(oldest);
+        }
+    }
+
+    /// Gives everything back that is held back ([QU2] of `quarantine.rs`). False where there was nothing.
+    pub(crate) fn release_quarantine(&self) -> bool {
+        let pieces = self.quarantine.take_all();
+        let any = !pieces.is_empty();
+        for space in pieces {
+            self.give_back(space);
+        }
+        any
+    }
+}
+
+impl Host for Volume {
+    fn line_store(&self) -> &LineStore {
+        &self.line_store
+    }
+
+    fn journal(&self) -> &Journal {
+        &self.journal
+    }
+
+    fn free(&self, space: Space) {
+        self.give_back(space);
+    }
+
+    fn free_lines_after(&self, region: Region, address: LineAddress, lines: u64, txid: u64) {
+        self.memory.free_after(region, address, lines, txid);
+    }
+
+    fn hold_back(&self, space: Space) {
+        self.quarantine(space);
+    }
+
+    fn forget_copies(&self, sector: Sector) {
+        self.memory.lent.forget(&self.memory, sector, 1);
+    }
+}
