@@ -27,7 +27,7 @@ use tandemfs_format::segment::Segment;
 use tandemfs_format::superblock::{BlockIdentity, Superblock};
 use tandemfs_format::{Corrupt, EMPTY_LINE, InodeNumber, LINE_BYTES, Line, LineAddress, PAGE_LINES, SECTOR_BYTES, Sector};
 
-use crate::index::block::Block;
+use crate::index::block::{Base, Block};
 use crate::index::tree;
 use crate::mutant::{Mutant, on};
 use crate::namespace::extended_attributes::AttributeSet;
@@ -661,7 +661,11 @@ struct Data {
 
 impl Data {
     fn of(volume: &Volume, owner: Owner, block: Block, start: u64) -> crate::Result<Self> {
-        let sectors = block.extent.filter(|extent| !extent.unwritten).map(|extent| (extent.sector, extent.count));
+        let sectors = match block.base {
+            Base::Hole | Base::Unwritten(_) => None,
+            Base::Sectors(run) => Some((run.sector, run.count)),
+            Base::Memory(extent) => match extent {},
+        };
         let mut checksums = Vec::new();
         if let Some((_, count)) = sectors {
             block.sector_checksums(volume, owner, 0, count.into(), |_, crc| {

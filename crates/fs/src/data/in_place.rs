@@ -26,15 +26,14 @@ use std::cell::Cell;
 use smallvec::SmallVec;
 use tandemfs_device::Structure;
 use tandemfs_format::linearity::{SECTOR_LINES, checksum_change};
-use tandemfs_format::mapping::Extent;
-use tandemfs_format::{EMPTY_LINE, LINE_BYTES, Line, PAGE_BYTES, SECTOR_BYTES};
+use tandemfs_format::{EMPTY_LINE, LINE_BYTES, Line, PAGE_BYTES, SECTOR_BYTES, Sector};
 
 use super::FileView;
 use super::clean_pages::Taken;
 use super::log_plan::Part;
 use super::write_path::Target;
 use crate::Result;
-use crate::index::block::Block;
+use crate::index::block::{Base, Block};
 use crate::journal::Tx;
 use crate::mutant::{Mutant, on};
 use crate::statistics::add;
@@ -80,10 +79,10 @@ pub(super) fn take_parts(volume: &Volume, view: &FileView, block_start: u64, tar
     }
     let is_left_over = !target.as_it_came.is_empty();
     let bytes_max = if is_left_over { allowance.modified_bytes.max(allowance.bytes) } else { allowance.bytes };
-    let Some(extent) = target.old.extent.filter(|extent| bytes_max > 0 && !extent.unwritten) else { return };
+    let Base::Sectors(run) = target.old.base else { return };
     let fits = |part: &Part<'_>| {
         let hidden = target.old.logs().any(|log| log.offset < part.end() && part.offset < log.end());
-        part.data.len() <= bytes_max as usize && part.end() <= extent.count * SECTOR_BYTES as u32 && (!hidden || on(Mutant::InPlaceOverLog))
+        part.data.len() <= bytes_max as usize && part.end() <= run.count * SECTOR_BYTES as u32 && (!hidden || on(Mutant::InPlaceOverLog))
     };
     let (chosen, rest): (SmallVec<[Part<'_>; 2]>, SmallVec<[Part<'_>; 2]>) = target.parts.iter().copied().partition(fits);
     let mut touched: SmallVec<[Touched; 9]> = SmallVec::new();
@@ -96,7 +95,7 @@ pub(super) fn take_parts(volume: &Volume, view: &FileView, block_start: u64, tar
         return;
     }
     find_old(volume, view, block_start, target, &chosen, allowance.old, &mut touched);
-    if let Err(error) = load_old(volume, &extent, &mut touched) {
+    if let Err(error) = load_old(volume, run.sector, &mut touched) {
         tracing::debug!(%error, "lines that cannot be loaded are not written in place"); // [IP6]
         return;
     }
@@ -135,7 +134,7 @@ fn find_old(
 }
 
 /// Loads the others. Lines that follow each other in a sector are one load.
-fn load_old(volume: &Volume, extent: &Extent, touched: &mut [Touched]) -> Result<()> {
+fn load_old(volume: &Volume, first: Sector, touched: &mut [Touched]) -> Result<()> {
     let follows = |one: &Touched, next: &Touched| {
         one.old.is_none() && next.old.is_none() && one.line + 1 == next.line && !next.line.is_multiple_of(SECTOR_LINES as u32)
     };
@@ -144,7 +143,7 @@ fn load_old(volume: &Volume, extent: &Extent, touched: &mut [Touched]) -> Result
             continue;
         }
         let (sector, line) = (run[0].line / SECTOR_LINES as u32, run[0].line % SECTOR_LINES as u32);
-        let Some(start) = volume.drive.description().line_of_sector(extent.sector.nth(sector.into())) else {
+        let Some(start) = volume.drive.description().line_of_sector(first.nth(sector.into())) else {
             unreachable!("only where the windows overlap is anything stored in place")
         };
         let mut lines: SmallVec<[Line; 9]> = SmallVec::from_elem(EMPTY_LINE, run.len());
@@ -188,12 +187,12 @@ impl InPlace {
         self.lines.is_empty()
     }
 
-    /// Puts the lines and the renewed checksums into the write's transaction ([IP2]). Returns what the block's sectors are then. The caller
-    /// has the inode locked.
-    pub(super) fn put(&self, tx: &mut Tx<'_>, volume: &Volume, owner: Owner, block: &Block) -> Result<Option<Extent>> {
-        let Some(extent) = block.extent else { return Ok(None) };
+    /// Puts the lines and the renewed checksums into the write's transaction ([IP2]). Returns what the block's base is then. The caller has
+    /// the inode locked.
+    pub(super) fn put(&self, tx: &mut Tx<'_>, volume: &Volume, owner: Owner, block: &Block) -> Result<Base> {
+        let Base::Sectors(run) = block.base else { return Ok(block.base) };
         for (sector, line, image) in &self.lines {
-            let sector = extent.sector.nth((*sector).into());
+            let sector = run.sector.nth((*sector).into());
             match volume.drive.description().line_of_sector(sector) {
                 Some(start) if on(Mutant::InPlaceBeforeCommit) => {
                     drop(volume.drive.persist(Structure::Data, start.nth((*line).into()), image)?)
@@ -203,7 +202,7 @@ impl InPlace {
         }
         add(&volume.live.work.in_place_lines, self.lines.len() as u64);
         if on(Mutant::ChecksumNotRenewed) {
-            return Ok(Some(extent));
+            return Ok(block.base);
         }
         block.renew_checksums(tx, volume, owner, &self.checksums)
     }

@@ -18,6 +18,7 @@ use super::FileView;
 use super::clean_pages::{PageBytes, Taken};
 use super::log_plan::Part;
 use super::write_path::Target;
+use crate::index::block::Base;
 use crate::statistics::{add, count};
 use crate::volume::Volume;
 
@@ -74,7 +75,7 @@ pub(super) fn leave_out_unmodified<'d>(
             in_place: false,
         };
         pages.entries_left = LEAF_ENTRIES_MAX - pages.target.old.logs().count();
-        pages.in_place = write.in_place && pages.target.old.extent.is_some_and(|extent| !extent.unwritten);
+        pages.in_place = write.in_place && matches!(pages.target.old.base, Base::Sectors(_));
         let mut at = from;
         while at < to {
             let next = ((at / PAGE + 1) * PAGE).min(to);

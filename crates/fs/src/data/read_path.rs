@@ -16,7 +16,7 @@ use tandemfs_format::{InodeNumber, SECTOR_BYTES, Sector};
 use super::FileView;
 use super::compose::{load_log, load_logs, verify_sectors};
 use super::range_lock::RangeGuard;
-use crate::index::block::Block;
+use crate::index::block::{Base, Block};
 use crate::index::tree;
 use crate::mutant::{Mutant, on};
 use crate::namespace::inodes::Handle;
@@ -132,7 +132,7 @@ impl FileSystem {
         }
         let blocks = offset / block_bytes..limit.div_ceil(block_bytes);
         let records = self.mapped(handle, view, |root| tree::lookup_range(&self.volume, view.owner, root, blocks.clone()))?;
-        let is_written = |record: &Record| matches!(record, Record::Block { extent: Some(extent), .. } if !extent.unwritten);
+        let is_written = |record: &Record| Base::of_record(&self.volume, view.owner, record).is_ok_and(|base| base.data_bytes() > 0);
         let written = records.iter().take_while(|record| is_written(record)).count() as u64;
         Ok(if written == 0 { offset } else { ((blocks.start + written) * block_bytes).min(limit) })
     }
@@ -235,16 +235,20 @@ impl FileSystem {
     fn want(&self, block: Block, block_start: u64, from: usize, to: usize, start: usize) -> Wanted {
         let covered: usize = block.logs().map(|log| (log.end() as usize).min(to).saturating_sub((log.offset as usize).max(from))).sum();
         let mut wanted = Wanted { block, block_start, from, to, start, sectors: None, bounced: false, promoted: false };
-        let Some(extent) = wanted.block.extent.filter(|extent| !extent.unwritten) else { return wanted };
+        let run = match wanted.block.base {
+            Base::Hole | Base::Unwritten(_) => return wanted,
+            Base::Sectors(run) => run,
+            Base::Memory(extent) => match extent {},
+        };
         if covered == to - from {
             count(&self.volume.live.work.early_terminations); // logs do not overlap, so the sum says it
             return wanted;
         }
-        let (first, end) = (from / SECTOR_BYTES, to.div_ceil(SECTOR_BYTES).min(extent.count as usize));
+        let (first, end) = (from / SECTOR_BYTES, to.div_ceil(SECTOR_BYTES).min(run.count as usize));
         if first >= end {
             return wanted;
         }
-        wanted.sectors = Some((extent.sector.nth(first as u64), first, end - first));
+        wanted.sectors = Some((run.sector.nth(first as u64), first, end - first));
         wanted.bounced = !from.is_multiple_of(SECTOR_BYTES) || end * SECTOR_BYTES > to;
         wanted
     }

@@ -12,7 +12,7 @@ use super::log_plan::{LogPlan, Part, Step};
 use super::write_path::{Action, Target};
 use crate::Result;
 use crate::alloc::Need;
-use crate::index::block::{LogSlots, NewExtent};
+use crate::index::block::{LogSlots, NewSectors};
 use crate::journal::{Tx, tx_space as space};
 use crate::mutant::{Mutant, on};
 use crate::statistics::{add, count};
@@ -107,7 +107,7 @@ pub(super) fn take_logs<'d>(
     if stores.len() > 1 {
         in_order(&mut stores);
     }
-    Ok(Action::Logs { merges: plan.merges, slots: plan.kept, stores, extent: target.old.extent })
+    Ok(Action::Logs { merges: plan.merges, slots: plan.kept, stores, base: target.old.base })
 }
 
 /// New pages in the order of the file: pools hand out first what came back last, so they often come as a run backwards.
@@ -152,14 +152,14 @@ fn merge(
 pub(super) fn transfer(volume: &Volume, targets: &mut [Target<'_>]) -> Result<(Fenced, Flushed)> {
     let block_bytes = u64::from(volume.geometry.block_bytes());
     let mut logs: SmallVec<[Logs<'_, '_>; 2]> = SmallVec::new();
-    let mut blocks: SmallVec<[(&mut NewExtent, &[u8]); 2]> = SmallVec::new();
+    let mut blocks: SmallVec<[(&mut NewSectors, &[u8]); 2]> = SmallVec::new();
     for target in targets {
         match &mut target.action {
             Action::Logs { slots, stores, merges, .. } => {
                 add(&volume.live.work.merges, *merges);
                 logs.push(Logs { slots, stores, parts: &target.parts, block_start: target.block * block_bytes });
             }
-            Action::Sectors { extent, bytes, .. } => blocks.push((extent, bytes.get())),
+            Action::Sectors { new, bytes, .. } => blocks.push((new, bytes.get())),
             Action::Undecided => unreachable!("every block was decided on"),
         }
     }
@@ -191,8 +191,8 @@ pub(super) fn transfer(volume: &Volume, targets: &mut [Target<'_>]) -> Result<(F
         let written = volume.drive.transfer(Structure::Data, &mut requests, &mut || {
             stored = Some(store_logs());
             if volume.checksums {
-                for (extent, bytes) in &mut blocks {
-                    extent.checksums = bytes.chunks_exact(SECTOR_BYTES).map(|sector| volume.pair.data(sector)).collect();
+                for (new, bytes) in &mut blocks {
+                    new.checksums = bytes.chunks_exact(SECTOR_BYTES).map(|sector| volume.pair.data(sector)).collect();
                 }
             }
         })?;
@@ -232,8 +232,8 @@ struct Logs<'t, 'd> {
 }
 
 /// One request for each run of blocks that lie side by side both in memory and on the device.
-fn write_requests<'b>(blocks: &SmallVec<[(&mut NewExtent, &'b [u8]); 2]>) -> SmallVec<[BlockRequest<'b>; 2]> {
-    blocks.iter().map(|(extent, bytes)| BlockRequest::Write { sector: extent.sector, buffer: bytes }).collect()
+fn write_requests<'b>(blocks: &SmallVec<[(&mut NewSectors, &'b [u8]); 2]>) -> SmallVec<[BlockRequest<'b>; 2]> {
+    blocks.iter().map(|(new, bytes)| BlockRequest::Write { sector: new.sector, buffer: bytes }).collect()
 }
 
 /// Stores one log and starts its way out of the caches. Its checksum is computed from the caller's bytes, or extended (RULES R10).

@@ -24,7 +24,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tandemfs_format::InodeNumber;
-use tandemfs_format::mapping::Record;
 
 use super::heat::Heat;
 use super::rewrite::{Job, Rewrite, Scratch};
@@ -288,7 +287,7 @@ impl FileSystem {
                 return Ok(ControlFlow::Break(()));
             }
             looked += 1;
-            if let Record::SingleLog(_) | Record::Block { leaf: Some(_), .. } = record
+            if Block::record_has_logs(&record)
                 && let Ok(found) = Block::of_record(volume, owner, record)
             {
                 let lines = found.logs().map(|log| log.class.lines() as u32).sum();
@@ -355,6 +354,7 @@ mod tests {
     use tandemfs_device::{Drive, PersistenceDomain};
     use tandemfs_format::LineAddress;
     use tandemfs_format::inode::file_type;
+    use tandemfs_format::mapping::Record;
     use tandemfs_format::segment::Region;
 
     use super::*;

@@ -20,7 +20,7 @@ use smallvec::SmallVec;
 use tandemfs_device::{Fenced, Flushed};
 use tandemfs_format::inode::{FILE_BYTES_MAX, Inode, file_type, state};
 use tandemfs_format::journal::TX_DATA_MAX;
-use tandemfs_format::mapping::{Extent, LOG_BYTES_MAX, LogEntry, RecordBytes};
+use tandemfs_format::mapping::{LOG_BYTES_MAX, LogEntry, RecordBytes};
 use tandemfs_format::{InodeNumber, LINE_BYTES, SECTOR_BYTES, Sector};
 
 use super::FileView;
@@ -33,7 +33,7 @@ use super::range_lock::RangeGuard;
 use super::rewrite::Rewrite;
 use super::store::{Bytes, Store, take_logs, transfer};
 use crate::alloc::Need;
-use crate::index::block::{Block, ExtentChange, LogSlots, NewExtent, space_512_of};
+use crate::index::block::{Base, BaseChange, Block, LogSlots, NewSectors, space_512_of};
 use crate::index::tree;
 use crate::journal::{Tx, tx_space as space};
 use crate::mutant::{Mutant, on};
@@ -75,10 +75,10 @@ pub(super) struct Target<'d> {
 pub(super) enum Action<'d> {
     /// Not decided yet.
     Undecided,
-    /// Other logs over `extent`, what becomes of the block's sectors. The slots are filled as the logs are stored.
-    Logs { merges: u64, slots: LogSlots, stores: SmallVec<[Store<'d>; 2]>, extent: Option<Extent> },
+    /// Other logs over `base`, what becomes of the block's base. The slots are filled as the logs are stored.
+    Logs { merges: u64, slots: LogSlots, stores: SmallVec<[Store<'d>; 2]>, base: Base },
     /// New sectors for the block, or its own unwritten ones; logs in `kept` stay over or behind them.
-    Sectors { extent: NewExtent, fill: bool, bytes: Bytes<'d>, kept: LogSlots },
+    Sectors { new: NewSectors, fill: bool, bytes: Bytes<'d>, kept: LogSlots },
 }
 
 impl FileSystem {
@@ -292,8 +292,8 @@ impl FileSystem {
         if !inside && !span.by_blocks {
             take_parts(volume, view, block_start, target, &span.in_place);
             if target.parts.is_empty() {
-                let (slots, extent) = (target.old.logs, target.old.extent);
-                target.action = Action::Logs { merges: 0, slots, stores: SmallVec::new(), extent };
+                let (slots, base) = (target.old.logs, target.old.base);
+                target.action = Action::Logs { merges: 0, slots, stores: SmallVec::new(), base };
                 return Ok(());
             }
             if let Some(action) = to_logs(tx, target, None)? {
@@ -307,14 +307,15 @@ impl FileSystem {
             target.parts = std::mem::take(&mut target.as_it_came).into();
             target.in_place = InPlace::default();
         }
-        let own_count = target.old.extent.map_or(0, |extent| extent.count);
+        let own_count = target.old.base.sectors();
         // Room that was kept beyond the end stays.
         let whole = ((span.file_end - block_start).min(block_bytes) as u32).div_ceil(SECTOR_BYTES as u32).max(own_count);
         let covered = target.parts.iter().map(Part::end).max().unwrap_or(0).div_ceil(SECTOR_BYTES as u32);
         // Its own sectors are enough. A log across their end would stay as well, so it must not hide new bytes.
         let enough = own_count > 0 && covered <= own_count && !target.hides(own_count * SECTOR_BYTES as u32);
-        let (sector, sectors, fill) = match target.old.extent.filter(|_| enough) {
-            Some(own) if own.unwritten || on(Mutant::WrittenFilledInPlace) => (own.sector, own_count, true), // [BL4]
+        let (sector, sectors, fill) = match target.old.base {
+            Base::Unwritten(own) if enough => (own.sector, own_count, true), // [BL4]
+            Base::Sectors(own) if enough && on(Mutant::WrittenFilledInPlace) => (own.sector, own_count, true),
             _ => match take_sectors(volume, &target.old, whole) {
                 Ok(sector) => (sector, whole, false),
                 // Both zones are full, and the write replaces what is there (RULES R14): the way that gives back most comes first.
@@ -367,8 +368,8 @@ impl FileSystem {
         for slot in &mut kept {
             *slot = slot.filter(|log| log.end() as usize > length);
         }
-        let extent = NewExtent { sector, count: sectors, checksums: SmallVec::new() };
-        target.action = Action::Sectors { extent, fill, bytes, kept };
+        let new = NewSectors { sector, count: sectors, checksums: SmallVec::new() };
+        target.action = Action::Sectors { new, fill, bytes, kept };
         Ok(())
     }
 
@@ -394,21 +395,20 @@ impl FileSystem {
         for target in targets {
             let before = target.old.space_512(volume);
             let need = need_of(&target.old);
-            let (extent, logs, after) = match &mut target.action {
+            let (base, logs, after) = match &mut target.action {
                 Action::Undecided => unreachable!("every block was decided on"),
-                Action::Sectors { extent, fill, kept, .. } => {
-                    let change = if *fill { ExtentChange::Fill } else { ExtentChange::New };
-                    (change(extent.clone()), *kept, space_512_of(volume, extent.count, kept))
+                Action::Sectors { new, fill, kept, .. } => {
+                    let change = if *fill { BaseChange::Fill } else { BaseChange::New };
+                    (change(new.clone()), *kept, space_512_of(volume, new.count, kept))
                 }
-                Action::Logs { slots, extent, .. } => {
+                Action::Logs { slots, base, .. } => {
                     if !target.in_place.is_empty() {
-                        *extent = target.in_place.put(&mut tx, volume, owner, &target.old)?;
+                        *base = target.in_place.put(&mut tx, volume, owner, &target.old)?;
                     }
-                    let sectors = extent.map_or(0, |extent| extent.count);
-                    (ExtentChange::To(*extent), *slots, space_512_of(volume, sectors, slots))
+                    (BaseChange::To(*base), *slots, space_512_of(volume, base.sectors(), slots))
                 }
             };
-            target.old.replace(&mut tx, volume, owner, &mut root, target.block, extent, &logs, need)?;
+            target.old.replace(&mut tx, volume, owner, &mut root, target.block, base, &logs, need)?;
             count_space(&mut new, before, after);
         }
         new.root = root.to_bytes();
@@ -470,7 +470,7 @@ impl FileSystem {
         Ok(())
     }
 
-    /// One transaction that leaves some logs of a block out, shortens some, and makes its sectors what `extent` says. `moved` is a log whose
+    /// One transaction that leaves some logs of a block out, shortens some, and makes its base what `base` says. `moved` is a log whose
     /// bytes go to another slot (entry as it will be, slot of the leaf, bytes). The caller has the range locked.
     pub(super) fn change_block(
         &self,
@@ -479,7 +479,7 @@ impl FileSystem {
         old: Block,
         slots: LogSlots,
         moved: Option<(usize, LogEntry, Vec<u8>)>,
-        extent: impl FnOnce(&mut Tx<'_>, &Block) -> Result<Option<Extent>>,
+        base: impl FnOnce(&mut Tx<'_>, &Block) -> Result<Base>,
     ) -> Result<()> {
         let volume = &self.volume;
         let mut tx = Tx::new(volume);
@@ -489,8 +489,8 @@ impl FileSystem {
             tx.took(space::slot(address, entry.class.lines()));
             stores.push(Store { slot, entry: LogEntry { address, ..entry }, skip: 0, bytes: Bytes::Owned(bytes) });
         }
-        let change = extent(&mut tx, &old)?;
-        let action = Action::Logs { merges: 0, slots, stores, extent: change };
+        let base = base(&mut tx, &old)?;
+        let action = Action::Logs { merges: 0, slots, stores, base };
         let mut targets = [Target::changed(block, old, action)];
         let (fenced, flushed) = tx.suspect_if_failed(transfer(volume, &mut targets))?;
         self.commit_write(tx, handle, &mut targets, fenced, flushed, |inode| touch(inode, WriteOptions::default()))
@@ -524,9 +524,9 @@ impl<'d> Target<'d> {
     /// Whether every byte of the parts has a place already. New bytes in the holes of a block are growth, whatever else the block has: a
     /// block of the transient room that they took would not come back (RULES R14).
     fn replaces(&self) -> bool {
-        let of_sectors = self.old.extent.map_or(0, |extent| extent.count * SECTOR_BYTES as u32);
+        let of_base = self.old.base.bytes();
         self.parts.iter().all(|part| {
-            let mut at = part.offset.max(of_sectors);
+            let mut at = part.offset.max(of_base);
             while at < part.end() {
                 match self.old.logs().find(|log| log.offset <= at && at < log.end()) {
                     Some(log) => at = log.end(),
@@ -538,19 +538,19 @@ impl<'d> Target<'d> {
     }
 
     fn is_lent(&self, volume: &Volume) -> bool {
-        matches!(&self.action, Action::Sectors { extent, .. } if volume.sectors.is_lent(extent.sector))
+        matches!(&self.action, Action::Sectors { new, .. } if volume.sectors.is_lent(new.sector))
     }
 }
 
 /// New data on a hole is growth; what replaces data gives metadata back as it takes it (RULES R14).
 fn need_of(old: &Block) -> Need {
-    if old.extent.is_some() || old.has_logs() { Need::Transient } else { Need::Growth }
+    if old.base != Base::Hole || old.has_logs() { Need::Transient } else { Need::Growth }
 }
 
 /// Sectors for a block. Only a block that gives as many back may use the transient room: so overwriting leaves the room as it was.
 fn take_sectors(volume: &Volume, old: &Block, count: u32) -> Result<Sector> {
-    let gives_back = old.extent.is_some_and(|extent| extent.count >= count);
-    if let Some(old) = old.extent.filter(|_| on(Mutant::DataFreedBeforeCommit)) {
+    let gives_back = old.base.sectors() >= count;
+    if let Some(old) = old.base.run().filter(|_| on(Mutant::DataFreedBeforeCommit)) {
         let _the_bug = volume.sectors.free(old.sector, old.count.into());
     }
     volume.sectors.take(count.into(), if gives_back { Need::Transient } else { Need::Growth })
