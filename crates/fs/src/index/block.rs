@@ -1,7 +1,4 @@
-//! What one block of a file consists of: a base, and data logs over it.
-//!
-//! The base says what reads as the block where no log covers it: nothing (a hole), unwritten sectors, written ones, or, later, lines of the
-//! memory zone. Whoever treats these differently matches [`Base`] in one place; a record becomes a base in [`Base::of_record`] alone.
+//! What one block of a file consists of: a base ([`super::base`]), and data logs over it.
 //!
 //! [BL1] No two logs of a block overlap; a log never leaves its block.
 //! [BL2] A change of one log touches one line of the leaf; a leaf that grows is written anew and the old one freed (RULES R6).
@@ -12,12 +9,13 @@
 use smallvec::SmallVec;
 use tandemfs_device::Structure;
 use tandemfs_format::mapping::{
-    BlockChecksum, Extent, LEAF_ENTRIES_MAX, LINE_ENTRIES, LeafPointer, LogEntry, Record, RecordBytes, VECTOR_LINE_SECTORS, leaf_line,
+    BlockChecksum, LEAF_ENTRIES_MAX, LINE_ENTRIES, LeafPointer, LogEntry, Record, RecordBytes, VECTOR_LINE_SECTORS, leaf_line,
     line_entries, set_vector_checksum, vector_checksum, vector_lines,
 };
 use tandemfs_format::segment::Region;
-use tandemfs_format::{Corrupt, Line, LineAddress, SECTOR_BYTES, Sector};
+use tandemfs_format::{Line, LineAddress, Sector};
 
+pub(crate) use super::base::{Base, SectorRun, damaged};
 use super::tree;
 use crate::alloc::Need;
 use crate::journal::{Tx, tx_space as space};
@@ -34,35 +32,6 @@ pub(crate) struct Block {
     pub(crate) logs: LogSlots,
     leaf: Option<LeafPointer>,
 }
-
-/// What a block has below its logs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Base {
-    /// Nothing; reads as zeros.
-    Hole,
-    /// Sectors that were given out and hold no data ([BL4]); read as zeros.
-    Unwritten(SectorRun),
-    /// Sectors with data.
-    Sectors(SectorRun),
-    /// Data in the memory zone.
-    #[expect(dead_code, reason = "files in memory extents are built later; until then no value of it exists")]
-    Memory(MemoryExtent),
-}
-
-/// Consecutive sectors of the block zone that hold a block from its start on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct SectorRun {
-    pub(crate) sector: Sector,
-    /// 1 to the sectors of a block.
-    pub(crate) count: u32,
-    /// Their checksums; of unwritten sectors the vector that is kept for them.
-    pub(crate) checksum: BlockChecksum,
-}
-
-/// Lines of the memory zone that hold the data of a block. No value of it exists yet: [`Base::of_record`] refuses the records that would
-/// make one. The matches on [`Base`] have their arms for it, which stop compiling when it gets fields.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum MemoryExtent {}
 
 /// New sectors of a block, with a checksum each where the file system has them.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -81,74 +50,6 @@ pub(crate) enum BaseChange {
     Fill(NewSectors),
     /// It becomes this, or stays what it is; the caller takes and frees what differs.
     To(Base),
-}
-
-impl Base {
-    /// What a record of a file says of its block's base. Refuses records that are no block's, and sectors outside the zone.
-    pub(crate) fn of_record(volume: &Volume, owner: Owner, record: &Record) -> Result<Self> {
-        let extent = match record {
-            Record::Block { extent: Some(extent), .. } => extent,
-            Record::Block { extent: None, .. } | Record::SingleLog(_) => return Ok(Self::Hole),
-            Record::Memory(address) | Record::Pointer { page: address, .. } => return Err(damaged(owner, *address, "state")),
-        };
-        if !volume.geometry.holds_sectors(extent.sector, extent.count.into())
-            || u64::from(extent.count) > volume.geometry.block_sectors_each()
-        {
-            return Err(damaged(owner, LineAddress::new(0), "sector"));
-        }
-        let run = SectorRun { sector: extent.sector, count: extent.count, checksum: extent.checksum };
-        Ok(if extent.unwritten { Self::Unwritten(run) } else { Self::Sectors(run) })
-    }
-
-    /// The record of a block with this base, and `leaf` over it.
-    fn record(self, leaf: Option<LeafPointer>) -> Record {
-        let (run, unwritten) = match self {
-            Self::Hole => return Record::Block { extent: None, leaf },
-            Self::Unwritten(run) => (run, true),
-            Self::Sectors(run) => (run, false),
-            Self::Memory(extent) => match extent {},
-        };
-        let extent = Extent { sector: run.sector, count: run.count, checksum: run.checksum, unwritten };
-        Record::Block { extent: Some(extent), leaf }
-    }
-
-    /// Its sectors, written or not.
-    pub(crate) fn run(&self) -> Option<SectorRun> {
-        match *self {
-            Self::Hole => None,
-            Self::Unwritten(run) | Self::Sectors(run) => Some(run),
-            Self::Memory(extent) => match extent {},
-        }
-    }
-
-    /// How many sectors it takes.
-    pub(crate) fn sectors(&self) -> u32 {
-        self.run().map_or(0, |run| run.count)
-    }
-
-    /// Bytes from the block's start that have a place in it, written or not.
-    pub(crate) fn bytes(&self) -> u32 {
-        match self {
-            Self::Hole => 0,
-            Self::Unwritten(run) | Self::Sectors(run) => run.count * SECTOR_BYTES as u32,
-            Self::Memory(extent) => match *extent {},
-        }
-    }
-
-    /// Bytes from the block's start that hold data; behind them it reads as zeros.
-    pub(crate) fn data_bytes(&self) -> u32 {
-        match self {
-            Self::Hole | Self::Unwritten(_) => 0,
-            Self::Sectors(_) | Self::Memory(_) => self.bytes(),
-        }
-    }
-
-    /// The same room without its data: reads as zeros. Inline checksums go, a vector stays ([BL4]).
-    pub(crate) fn emptied(self) -> Self {
-        let Some(run) = self.run() else { return Self::Hole };
-        let checksum = vector_of(&run).map_or(BlockChecksum::None, BlockChecksum::Vector);
-        Self::Unwritten(SectorRun { checksum, ..run })
-    }
 }
 
 impl Block {
@@ -312,7 +213,7 @@ impl Block {
     /// First line and number of lines of the checksums of its sectors, where they have lines of their own.
     pub(crate) fn vector_lines(&self) -> Option<(LineAddress, u64)> {
         let Base::Sectors(written) = self.base else { return None };
-        Some((vector_of(&written)?, u64::from(written.count).div_ceil(VECTOR_LINE_SECTORS)))
+        Some((written.vector()?, u64::from(written.count).div_ceil(VECTOR_LINE_SECTORS)))
     }
 
     /// Each range of lines or sectors that the block takes, for recovery's maps.
@@ -408,7 +309,7 @@ impl Block {
         let sector = volume.sectors.take(count.into(), Need::Growth)?;
         tx.took(space::sectors(sector, count.into()));
         self.free_base(tx);
-        let old_vector = self.base.run().as_ref().and_then(vector_of);
+        let old_vector = self.base.run().and_then(|run| run.vector());
         let checksum = match (volume.checksums && count > 1, old_vector) {
             (false, None) => BlockChecksum::None,
             (false, Some(_)) => {
@@ -455,7 +356,7 @@ impl Block {
 
     /// The checksums of new sectors, in the vector that the old ones had where there is one.
     fn replace_checksums(&self, tx: &mut Tx<'_>, volume: &Volume, new: NewSectors, need: Need) -> Result<SectorRun> {
-        let mut old_vector = self.base.run().as_ref().and_then(vector_of);
+        let mut old_vector = self.base.run().and_then(|run| run.vector());
         let lines = vector_lines_taken(volume);
         let checksum = match (volume.checksums, new.count) {
             (false, _) => BlockChecksum::None,
@@ -522,19 +423,7 @@ fn leaf_image(volume: &Volume, owner: Owner, logs: &LogSlots, line: u64, address
     leaf_line(&entries, &volume.place(owner, address))
 }
 
-fn vector_of(run: &SectorRun) -> Option<LineAddress> {
-    match run.checksum {
-        BlockChecksum::Vector(vector) => Some(vector),
-        _ => None,
-    }
-}
-
 /// Lines that a checksum vector takes: aligned to a power of two.
 fn vector_lines_taken(volume: &Volume) -> u64 {
     volume.geometry.vector_lines().next_power_of_two()
-}
-
-/// The error for metadata of `owner` whose `field`, an address, has no meaning.
-pub(crate) fn damaged(owner: Owner, address: LineAddress, field: &'static str) -> Error {
-    Error::Damaged { inode: owner.inode, source: Corrupt::Field { address, field, found: address.number() } }
 }
