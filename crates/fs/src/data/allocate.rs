@@ -22,12 +22,12 @@ use tandemfs_format::inode::{FILE_BYTES_MAX, Inode, file_type};
 use tandemfs_format::mapping::{LogEntry, PAGE_RECORDS};
 use tandemfs_format::{InodeNumber, SECTOR_BYTES};
 
+use super::commit::count_space;
 use super::compose::load_log;
 use super::range_lock::RangeGuard;
 use super::rewrite::Rewrite;
 use super::shift::Direction;
 use super::truncate::free_blocks;
-use super::write_path::count_space;
 use crate::alloc::Need;
 use crate::index::block::{Base, BaseChange, Block, space_512_of};
 use crate::index::tree::{self, Found};

@@ -2,6 +2,7 @@
 
 mod allocate;
 pub(crate) mod clean_pages;
+mod commit;
 pub(crate) mod compose;
 mod copy;
 mod heat;
@@ -9,6 +10,9 @@ mod in_place;
 pub(crate) mod interface;
 pub(crate) mod log_plan;
 mod modified;
+mod mutants;
+mod plan;
+mod policy;
 pub(crate) mod promote;
 pub(crate) mod range_lock;
 pub(crate) mod read_ahead;
@@ -16,21 +20,14 @@ mod read_path;
 mod rewrite;
 mod seek;
 mod shift;
-mod store;
+mod target;
 pub(crate) mod threshold;
+mod transfer;
 mod truncate;
+mod view;
 pub(crate) mod write_back;
 mod write_path;
 
+pub(crate) use commit::{SET_GROUP_ID, kill_set_id};
 pub(crate) use truncate::free_blocks;
-pub(crate) use write_path::{SET_GROUP_ID, kill_set_id};
-
-/// What the data paths know of the file they work on, read under the inode's lock. The root of its mapping is not part of it: who has a range
-/// locked is told of no change to other ranges, and a page whose last block goes is freed with all holes in it, also those of the range.
-/// `FileSystem::mapped` looks up under the inode's lock.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct FileView {
-    pub(crate) owner: crate::volume::Owner,
-    pub(crate) size: u64,
-    pub(crate) tail_stale: bool,
-}
+pub(crate) use view::FileView;

@@ -14,6 +14,7 @@ use tandemfs_device::Structure;
 use tandemfs_format::{SECTOR_BYTES, Sector};
 
 use super::compose::verify_sectors;
+use super::policy::{Promotion, promotion};
 use crate::FileSystem;
 use crate::index::block::Block;
 use crate::statistics::count as tally;
@@ -22,8 +23,6 @@ use crate::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use crate::types::Promote;
 use crate::volume::{Owner, Volume};
 
-/// Sectors of one block in a read that still counts as small; larger ones gain nothing by the byte path.
-const SMALL_SECTORS_MAX: usize = 8;
 /// Places of the table of sectors that were read lately.
 const SEEN_PLACES: usize = if EXPLORED { 64 } else { 1 << 15 };
 
@@ -43,11 +42,10 @@ impl Admission {
 
     /// Whether a sector that was read is worth a copy.
     fn admits(&self, sector: u64, sectors: usize) -> bool {
-        match self.mode {
-            Promote::Off => false,
-            Promote::EveryRead => true,
-            Promote::Hot if sectors > SMALL_SECTORS_MAX => false,
-            Promote::Hot => {
+        match promotion(self.mode, sectors) {
+            Promotion::None => false,
+            Promotion::All => true,
+            Promotion::ReadAgain => {
                 // Tags grow old: those of an earlier era of so many reads are no tags of this one.
                 let era = self.reads.fetch_add(1, Relaxed) / (4 * self.seen.len() as u64);
                 let tag = (sector + 1) << 16 | (era & 0xffff);

@@ -24,12 +24,14 @@ use tandemfs_format::mapping::LEAF_ENTRIES_MAX;
 use tandemfs_format::{InodeNumber, LINE_BYTES, SECTOR_BYTES, Sector};
 
 use super::FileView;
+use super::commit::commit;
 use super::compose::{base_to_read, load_logs, verify_sectors};
+use super::mutants;
+use super::policy::{self, Mechanism};
 use super::range_lock::RangeGuard;
-use super::store::Bytes;
-use super::write_path::{Action, Target};
+use super::target::{Action, Bytes, Target};
 use crate::alloc::Need;
-use crate::index::block::{Base, Block, NewSectors};
+use crate::index::block::{Block, NewSectors};
 use crate::journal::{Tx, tx_space as space};
 use crate::mutant::{Mutant, on};
 use crate::namespace::inodes::Handle;
@@ -152,10 +154,9 @@ impl FileSystem {
             return Ok(None);
         }
         let gives_back = count_before >= sectors;
-        let own = match old.base {
-            Base::Unwritten(run) if gives_back => Some(run), // [BL4]
-            Base::Hole | Base::Unwritten(_) | Base::Sectors(_) => None,
-            Base::Memory(extent) => match extent {},
+        let own = match policy::sectors(&old.base, gives_back) {
+            Mechanism::Fill(run) => Some(run),
+            _ => None,
         };
         let sector = match (own, why) {
             (Some(own), _) => own.sector,
@@ -198,9 +199,7 @@ impl FileSystem {
                     match loaded.and_then(|()| job.compose(volume, &mut scratch.blocks[job.bytes.clone()], logs)) {
                         Ok(()) => composed.push(job),
                         Err(error) => {
-                            if let Some(run) = job.old.base.run().filter(|_| on(Mutant::BatchFailedBlockFreed)) {
-                                volume.give_back(space::sectors(run.sector, run.count.into()));
-                            }
+                            mutants::keep_sectors(volume, &job.old.base);
                             done(job.handle.number, Err(error)); // its sectors go back with its transaction ([RW5])
                         }
                     }
@@ -222,11 +221,8 @@ impl FileSystem {
             }
             Err(error) => return done(jobs[0].handle.number, Err(error)), // the file system has stopped (RULES R15)
         };
-        let first_checksums = extents[0].checksums.clone();
-        for (job, mut extent) in jobs.into_iter().zip(extents) {
-            if on(Mutant::BatchChecksumsKept) && first_checksums.len() == extent.checksums.len() {
-                extent.checksums.clone_from(&first_checksums);
-            }
+        mutants::own_checksums(&mut extents);
+        for (job, extent) in jobs.into_iter().zip(extents) {
             let number = job.handle.number;
             done(number, self.commit_anew(job, extent, flushed.for_another()).map(|()| true));
         }
@@ -258,7 +254,7 @@ impl FileSystem {
         let kept = old.logs.map(|slot| slot.filter(|log| log.end() as usize > length));
         let action = Action::Sectors { new, fill, bytes: Bytes::Owned(Vec::new()), kept };
         let mut targets = [Target::changed(block, old, action)];
-        self.commit_write(tx, handle, &mut targets, Fenced::nothing_stored(), flushed, |inode| {
+        commit(tx, handle, &mut targets, (Fenced::nothing_stored(), flushed), |inode| {
             if start + length as u64 >= inode.size {
                 inode.state &= !state::TAIL_STALE;
             }

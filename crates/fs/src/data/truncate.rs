@@ -12,8 +12,8 @@ use tandemfs_format::mapping::{LogEntry, RecordBytes};
 use tandemfs_format::{InodeNumber, SECTOR_BYTES};
 
 use super::FileView;
+use super::commit::count_space;
 use super::compose::load_log;
-use super::write_path::count_space;
 use crate::alloc::Need;
 use crate::index::block::{Base, BaseChange, Block};
 use crate::index::tree::{self, Found};

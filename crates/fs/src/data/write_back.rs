@@ -27,7 +27,7 @@ use tandemfs_format::InodeNumber;
 
 use super::heat::Heat;
 use super::rewrite::{Job, Rewrite, Scratch};
-use super::write_path::Target;
+use super::target::Target;
 use crate::index::block::Block;
 use crate::index::tree::{self, Found};
 use crate::mutant::{Mutant, on};

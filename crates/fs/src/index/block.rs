@@ -95,6 +95,11 @@ impl Block {
         self.logs.iter().any(Option::is_some)
     }
 
+    /// Whether it is no hole: it has sectors, data logs, or both.
+    pub(crate) fn has_space(&self) -> bool {
+        self.base != Base::Hole || self.has_logs()
+    }
+
     /// Space that it takes for data, in units of 512 B as the inode counts it.
     pub(crate) fn space_512(&self, volume: &Volume) -> u64 {
         space_512_of(volume, self.base.sectors(), &self.logs)
