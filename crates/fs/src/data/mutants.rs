@@ -1,6 +1,8 @@
 //! The deliberate bugs of the data paths that are more than a condition, one function each. Where its bug is not selected, and always without
 //! the feature `mutants`, each does what its name says and nothing else. See [`crate::mutant`].
 
+use std::ops::Range;
+
 use tandemfs_device::{DeviceError, Flushed, Structure, Written};
 use tandemfs_format::mapping::LogEntry;
 use tandemfs_format::{Line, Sector};
@@ -52,6 +54,16 @@ pub(super) fn put_data(tx: &mut Tx<'_>, sector: Sector, line: u32, image: &Line)
         _ => tx.put_data(sector, line, *image),
     }
     Ok(())
+}
+
+/// The blocks that a collapse frees: those that it takes out. The bug: none.
+pub(super) fn collapsed(blocks: Range<u64>) -> Range<u64> {
+    if on(Mutant::CollapsedBlocksKept) { blocks.start..blocks.start } else { blocks }
+}
+
+/// Where a hole is copied to: its place in the target. The bug: a block behind it.
+pub(super) fn place_of_hole(target: u64, volume: &Volume) -> u64 {
+    if on(Mutant::CopiedHoleMisplaced) { target + u64::from(volume.geometry.block_bytes()) } else { target }
 }
 
 /// A block could not be written back: it keeps its sectors. The bug: they are free.
