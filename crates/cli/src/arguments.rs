@@ -297,11 +297,9 @@ pub struct CheckArguments {
 
 /// `resize`.
 #[derive(Debug, Args)]
-#[command(
-    after_help = "Without sizes the file system grows to the current sizes of its devices. With one size the other zone keeps its \
+#[command(after_help = "Without sizes the file system grows to the current sizes of its devices. With one size the other zone keeps its \
 size. Nothing shrinks. An emulated drive without firmware grows in its file; a real pair must have the space already. A power \
-failure leaves the old or the new sizes."
-)]
+failure leaves the old or the new sizes.")]
 pub struct ResizeArguments {
     /// The device, not mounted.
     pub device: String,

@@ -93,7 +93,9 @@ pub fn run(arguments: &DeviceBenchArguments) -> Result<u8, Failure> {
     }
     if !arguments.force && tandemfs_fs::read_superblock(&Drive::new(Arc::clone(&device))).is_ok() {
         let name = arguments.image.display();
-        return Err(Failure::Failed(format!("{name}: contains a TandemFS, whose data the measurement would destroy; use --force to measure anyway")));
+        return Err(Failure::Failed(format!(
+            "{name}: contains a TandemFS, whose data the measurement would destroy; use --force to measure anyway"
+        )));
     }
     let claims = (!arguments.no_timing).then_some(&info);
     let rows = Bench { device: &*device, info: claims }.rows().map_err(Failure::because)?;

@@ -29,7 +29,7 @@ use tandemfs_format::{Corrupt, EMPTY_LINE, InodeNumber, LINE_BYTES, Line, LineAd
 
 use crate::error::Error;
 use crate::file_system::FileSystem;
-use crate::index::block::Block;
+use crate::index::block::{Base, Block};
 use crate::index::tree;
 use crate::inodes::State;
 use crate::inodes::attribute_set::AttributeSet;
@@ -662,7 +662,11 @@ struct Data {
 
 impl Data {
     fn of(volume: &Volume, owner: Owner, block: Block, start: u64) -> crate::error::Result<Self> {
-        let sectors = block.extent.filter(|extent| !extent.unwritten).map(|extent| (extent.sector, extent.count));
+        let sectors = match block.base {
+            Base::Hole | Base::Unwritten(_) => None,
+            Base::Sectors(run) => Some((run.sector, run.count)),
+            Base::Memory(extent) => match extent {},
+        };
         let mut checksums = Vec::new();
         if let Some((_, count)) = sectors {
             block.sector_checksums(volume, owner, 0, count.into(), |_, crc| {

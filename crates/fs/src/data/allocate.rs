@@ -19,18 +19,18 @@ use std::ops::{ControlFlow, Range};
 
 use tandemfs_device::{Fenced, Flushed};
 use tandemfs_format::inode::{FILE_BYTES_MAX, Inode, file_type};
-use tandemfs_format::mapping::{BlockChecksum, Extent, LogEntry, PAGE_RECORDS, Record};
+use tandemfs_format::mapping::{LogEntry, PAGE_RECORDS};
 use tandemfs_format::{InodeNumber, SECTOR_BYTES};
 
+use super::commit::count_space;
 use super::compose::load_log;
 use super::rewrite::Rewrite;
 use super::shift::Direction;
 use super::truncate::free_blocks;
-use super::write_path::count_space;
 use crate::alloc::Need;
 use crate::error::{Error, Result};
 use crate::file_system::FileSystem;
-use crate::index::block::{Block, ExtentChange, space_512_of};
+use crate::index::block::{Base, BaseChange, Block, space_512_of};
 use crate::index::tree::{self, Found};
 use crate::inodes::Handle;
 use crate::inodes::range_lock::RangeGuard;
@@ -154,8 +154,8 @@ impl FileSystem {
             return Err(Error::Stale(handle.number));
         }
         let _ended = tree::walk_range(volume, state.owner(handle.number), state.root(), blocks.clone(), &mut |found| {
-            if let Found::Block(_, Record::Block { extent: Some(extent), .. }) = found {
-                there += u64::from(extent.count);
+            if let Found::Block(_, record) = found {
+                there += u64::from(Base::of_record(volume, state.owner(handle.number), &record)?.sectors());
             }
             Ok(ControlFlow::Continue(()))
         })?;
@@ -185,11 +185,10 @@ impl FileSystem {
         for block in blocks.clone() {
             let old = Block::lookup(volume, owner, old_root, block)?;
             let wanted = self.sectors_of(block, end);
-            let count = old.extent.map_or(0, |extent| extent.count);
-            if count >= wanted {
+            if old.base.sectors() >= wanted {
                 continue;
             }
-            if old.extent.is_some_and(|extent| !extent.unwritten) {
+            if old.base.data_bytes() > 0 {
                 // Data that is there cannot be part of an unwritten extent: the block is written anew with zeros behind it.
                 if block == blocks.start {
                     drop(state);
@@ -200,9 +199,9 @@ impl FileSystem {
                 next = block;
                 break;
             }
-            let extent = old.reserve(&mut tx, volume, wanted)?;
-            old.replace(&mut tx, volume, owner, &mut root, block, ExtentChange::To(Some(extent)), &old.logs, Need::Growth)?;
-            count_space(&mut new, old.space_512(volume), space_512_of(volume, extent.count, &old.logs));
+            let base = old.reserve(&mut tx, volume, wanted)?;
+            old.replace(&mut tx, volume, owner, &mut root, block, BaseChange::To(base), &old.logs, Need::Growth)?;
+            count_space(&mut new, old.space_512(volume), space_512_of(volume, base.sectors(), &old.logs));
             any = true;
             if old == Block::HOLE {
                 holes.push(block);
@@ -295,16 +294,12 @@ impl FileSystem {
             let mut any = false;
             for block in step.clone() {
                 let old = Block::lookup(volume, owner, old_root, block)?;
-                if !old.has_logs() && old.extent.is_none_or(|extent| extent.unwritten) {
+                if !old.has_logs() && old.base.data_bytes() == 0 {
                     continue;
                 }
-                let extent = old.extent.map(|extent| {
-                    let vector = matches!(extent.checksum, BlockChecksum::Vector(_));
-                    Extent { unwritten: true, checksum: if vector { extent.checksum } else { BlockChecksum::None }, ..extent }
-                });
-                let (count, no_logs) = (extent.map_or(0, |extent| extent.count), Block::HOLE.logs);
-                count_space(&mut new, old.space_512(volume), space_512_of(volume, count, &no_logs));
-                old.replace(&mut tx, volume, owner, &mut root, block, ExtentChange::To(extent), &no_logs, Need::Transient)?;
+                let (base, no_logs) = (old.base.emptied(), Block::HOLE.logs);
+                count_space(&mut new, old.space_512(volume), space_512_of(volume, base.sectors(), &no_logs));
+                old.replace(&mut tx, volume, owner, &mut root, block, BaseChange::To(base), &no_logs, Need::Transient)?;
                 any = true;
             }
             if any {
@@ -326,8 +321,7 @@ impl FileSystem {
             return Ok(());
         }
         let inside = view.size.saturating_sub(block * u64::from(block_bytes)).min(block_bytes.into()) as u32;
-        let of_sectors = old.extent.map_or(0, |extent| extent.count * SECTOR_BYTES as u32);
-        let has_data = old.extent.is_some_and(|extent| !extent.unwritten);
+        let (of_sectors, has_data) = (old.base.bytes(), old.base.data_bytes() > 0);
         // Behind the end of the file nothing is seen; room that is kept there stays if the range does not cover it.
         let reaches_end = bytes.end >= inside && of_sectors <= inside.next_multiple_of(SECTOR_BYTES as u32);
         let end = if reaches_end { block_bytes } else { bytes.end };
@@ -375,13 +369,13 @@ impl FileSystem {
             }
         }
         let sectors = bytes.start.div_ceil(SECTOR_BYTES as u32);
-        let cuts = cuts && old.extent.is_some_and(|extent| sectors < extent.count);
+        let cuts = cuts && sectors < old.base.sectors();
         if slots == old.logs && !cuts {
             return Ok(());
         }
         self.change_block(handle, block, old, slots, moved, |tx, old| match cuts {
-            true => old.cut_extent(tx, volume, view.owner, sectors),
-            false => Ok(old.extent),
+            true => old.cut_base(tx, volume, view.owner, sectors),
+            false => Ok(old.base),
         })
     }
 }

@@ -7,12 +7,12 @@ use std::ops::Range;
 
 use tandemfs_device::{BlockRequest, Structure};
 use tandemfs_format::mapping::LogEntry;
-use tandemfs_format::{InodeNumber, SECTOR_BYTES};
+use tandemfs_format::{InodeNumber, SECTOR_BYTES, Sector};
 
 use super::interface::load_slots;
 use super::log_plan::Part;
 use crate::error::{Error, Result};
-use crate::index::block::Block;
+use crate::index::block::{Base, Block};
 use crate::mutant::{Mutant, on};
 use crate::volume::{Owner, Volume};
 
@@ -64,10 +64,23 @@ fn damaged_data(inode: InodeNumber, offset: u64) -> Error {
     Error::DamagedData { inode, offset }
 }
 
-/// The run of a block's written sectors that has to be read for the first `length` bytes of it (whole sectors): from the first to the last that
-/// neither its logs nor one of the parts over it covers whole. What cannot matter is not waited for (RomeFS Algorithm 1).
-pub(crate) fn needed_sectors(block: &Block, over: &[Part<'_>], length: usize) -> Range<usize> {
-    let written = block.extent.filter(|extent| !extent.unwritten).map_or(0, |extent| extent.count as usize);
+/// What has to be read of a block's base for the first `length` bytes of it (whole sectors): the first sector on the device, and which bytes of
+/// the block these are. `None` where that is nothing.
+pub(crate) fn base_to_read(block: &Block, over: &[Part<'_>], length: usize) -> Option<(Sector, Range<usize>)> {
+    match block.base {
+        Base::Hole | Base::Unwritten(_) => None,
+        Base::Sectors(run) => {
+            let needed = needed_sectors(block, run.count as usize, over, length);
+            let bytes = needed.start * SECTOR_BYTES..needed.end * SECTOR_BYTES;
+            (!needed.is_empty()).then(|| (run.sector.nth(needed.start as u64), bytes))
+        }
+        Base::Memory(extent) => match extent {},
+    }
+}
+
+/// The run of a block's `written` sectors from the first to the last that neither its logs nor one of the parts over it covers whole. What
+/// cannot matter is not waited for (RomeFS Algorithm 1).
+fn needed_sectors(block: &Block, written: usize, over: &[Part<'_>], length: usize) -> Range<usize> {
     let is_needed = |index: &usize| {
         let (start, end) = ((index * SECTOR_BYTES) as u32, ((index + 1) * SECTOR_BYTES) as u32);
         let of_logs: u32 = block.logs().map(|log| log.end().min(end).saturating_sub(log.offset.max(start))).sum(); // they do not overlap
@@ -84,12 +97,12 @@ pub(crate) fn needed_sectors(block: &Block, over: &[Part<'_>], length: usize) ->
 /// Lays the block as it stands into `into`, which is zeros (whole sectors from the block's start). Bytes that the parts will cover may be
 /// anything.
 pub(crate) fn compose(volume: &Volume, owner: Owner, at: u64, block: &Block, over: &[Part<'_>], into: &mut [u8]) -> Result<()> {
-    let needed = needed_sectors(block, over, into.len());
-    if let Some(extent) = block.extent.filter(|_| !needed.is_empty()) {
-        let sectors = &mut into[needed.start * SECTOR_BYTES..needed.end * SECTOR_BYTES];
-        let mut requests = [BlockRequest::Read { sector: extent.sector.nth(needed.start as u64), buffer: sectors }];
+    if let Some((sector, bytes)) = base_to_read(block, over, into.len()) {
+        let first = (bytes.start / SECTOR_BYTES) as u64;
+        let sectors = &mut into[bytes];
+        let mut requests = [BlockRequest::Read { sector, buffer: sectors }];
         drop(volume.drive.transfer(Structure::Data, &mut requests, &mut || {})?);
-        verify_sectors(volume, owner, at, block, needed.start as u64, sectors)?;
+        verify_sectors(volume, owner, at, block, first, sectors)?;
     }
     let mut buffer = [0; 4096];
     for log in block.logs() {
@@ -104,14 +117,16 @@ pub(crate) fn compose(volume: &Volume, owner: Owner, at: u64, block: &Block, ove
 
 #[cfg(test)]
 mod tests {
-    use tandemfs_format::mapping::{BlockChecksum, Extent, SlotClass};
-    use tandemfs_format::{LineAddress, Sector};
+    use tandemfs_format::LineAddress;
+    use tandemfs_format::mapping::{BlockChecksum, SlotClass};
 
     use super::*;
+    use crate::index::block::SectorRun;
+
+    const RUN: SectorRun = SectorRun { sector: Sector::new(16), count: 16, checksum: BlockChecksum::None };
 
     fn block(logs: &[(u32, u32)]) -> Block {
         let mut block = Block::HOLE;
-        block.extent = Some(Extent { sector: Sector::new(16), count: 16, checksum: BlockChecksum::None, unwritten: false });
         for (slot, (offset, length)) in block.logs.iter_mut().zip(logs) {
             let address = LineAddress::new(u64::from(*offset) + 70_000);
             *slot = Some(LogEntry { address, crc: 0, offset: *offset, length: *length, class: SlotClass::Page });
@@ -121,7 +136,14 @@ mod tests {
 
     #[test]
     fn sectors_that_nobody_will_see_are_not_read() {
-        let needed = |logs: &[(u32, u32)], over: &[Part<'_>]| needed_sectors(&block(logs), over, 65_536);
+        let of_base = |base: Base, logs: &[(u32, u32)], over: &[Part<'_>], length: usize| {
+            let mut block = block(logs);
+            block.base = base;
+            let (sector, bytes) = base_to_read(&block, over, length)?;
+            assert_eq!(sector, RUN.sector.nth((bytes.start / SECTOR_BYTES) as u64));
+            Some(bytes.start / SECTOR_BYTES..bytes.end / SECTOR_BYTES)
+        };
+        let needed = |logs: &[(u32, u32)], over: &[Part<'_>]| of_base(Base::Sectors(RUN), logs, over, 65_536).unwrap_or(0..0);
         assert_eq!(needed(&[], &[]), 0..16);
         assert_eq!(needed(&[(0, 4096), (4096, 4096), (61_440, 4096)], &[]), 2..15);
         assert_eq!(needed(&[(0, 1000), (1000, 3096)], &[]), 1..16, "two logs cover a sector together");
@@ -135,9 +157,8 @@ mod tests {
         );
         let pages: Vec<(u32, u32)> = (0..16).map(|page| (page * 4096, 4096)).collect();
         assert_eq!(needed(&pages, &[]), 0..0);
-        assert_eq!(needed_sectors(&block(&[]), &[], 8192), 0..2);
-        let mut unwritten = block(&[]);
-        unwritten.extent = unwritten.extent.map(|extent| Extent { unwritten: true, ..extent });
-        assert_eq!(needed_sectors(&unwritten, &[], 65_536), 0..0);
+        assert_eq!(of_base(Base::Sectors(RUN), &[], &[], 8192), Some(0..2));
+        assert_eq!(of_base(Base::Unwritten(RUN), &[], &[], 65_536), None);
+        assert_eq!(of_base(Base::Hole, &[(0, 100)], &[], 65_536), None);
     }
 }

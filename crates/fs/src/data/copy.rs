@@ -10,6 +10,7 @@ use tandemfs_format::InodeNumber;
 use tandemfs_format::inode::{FILE_BYTES_MAX, file_type};
 use tandemfs_format::journal::TX_DATA_MAX;
 
+use super::mutants;
 use crate::error::{Error, Result};
 use crate::file_system::FileSystem;
 use crate::mutant::{Mutant, on};
@@ -91,8 +92,7 @@ impl Copy {
             // What is in the target's way, then what is behind its end.
             let inside = hole.min(fs.attributes(self.to)?.size.saturating_sub(target));
             if inside > 0 {
-                let place = if on(Mutant::CopiedHoleMisplaced) { target + u64::from(fs.volume.geometry.block_bytes()) } else { target };
-                fs.allocate(self.to, place, inside, AllocateMode::Punch)?;
+                fs.allocate(self.to, mutants::place_of_hole(target, &fs.volume), inside, AllocateMode::Punch)?;
             }
             return match fs.grow_over(self.to, target + hole) {
                 Err(_) if inside > 0 => Ok(inside),
@@ -114,10 +114,7 @@ impl Copy {
         let read = fs.read(self.from, at, &mut self.buffer)?;
         let written = fs.write(self.to, target, &self.buffer[..read], self.options)? as u64;
         self.wrote |= written > 0;
-        if on(Mutant::CopyTailForgotten) && done + written < length {
-            return Ok(length - done);
-        }
-        Ok(written)
+        Ok(if on(Mutant::CopyTailForgotten) { length - done } else { written })
     }
 
     /// Whether a hole over these bytes of the target holds a whole block ([CR2]).

@@ -21,20 +21,17 @@
 //!       the page shows something else than the sector has. Where a line cannot be loaded, the write goes another way.
 //! [IP7] A transaction is bounded (RULES R11): what is beyond [`LINES_MAX`] goes as before.
 
-use std::cell::Cell;
-
 use smallvec::SmallVec;
 use tandemfs_device::Structure;
 use tandemfs_format::linearity::{SECTOR_LINES, checksum_change};
-use tandemfs_format::mapping::Extent;
-use tandemfs_format::{EMPTY_LINE, LINE_BYTES, Line, PAGE_BYTES, SECTOR_BYTES};
+use tandemfs_format::{EMPTY_LINE, LINE_BYTES, Line, PAGE_BYTES, Sector};
 
 use super::FileView;
 use super::log_plan::Part;
-use super::write_path::Target;
+use super::mutants;
 use crate::cache::clean_pages::Taken;
 use crate::error::Result;
-use crate::index::block::Block;
+use crate::index::block::{Base, Block};
 use crate::mutant::{Mutant, on};
 use crate::statistics::add;
 use crate::volume::{Owner, Tx, Volume};
@@ -43,16 +40,17 @@ use crate::volume::{Owner, Tx, Volume};
 pub(super) const LINES_MAX: u32 = 128;
 const LINE: u32 = LINE_BYTES as u32;
 
-/// What of a write may go in place.
-pub(super) struct Allowance<'o> {
-    /// Longest part, in bytes; 0 for none.
-    pub(super) bytes: u32,
-    /// The same for lines that were left over of a page.
-    pub(super) modified_bytes: u32,
-    /// Lines that the transaction has room for.
-    pub(super) lines_left: Cell<u32>,
-    /// Copies that are at hand.
-    pub(super) old: Option<&'o Taken>,
+/// A block with written sectors, lines of which may change in place.
+pub(super) struct Place<'p> {
+    pub(super) volume: &'p Volume,
+    pub(super) view: &'p FileView,
+    pub(super) block: &'p Block,
+    /// Where the block starts in the file.
+    pub(super) block_start: u64,
+    /// The first of its sectors.
+    pub(super) first: Sector,
+    /// Copies of old pages that are at hand.
+    pub(super) pages: Option<&'p Taken>,
 }
 
 /// Lines of a block's own sectors that change with the transaction. Small while it is empty: every block of every write has one.
@@ -72,91 +70,71 @@ struct Touched {
     old: Option<Line>,
 }
 
-/// Takes the parts of a block that can go in place out of it ([IP1]) and plans their lines.
-pub(super) fn take_parts(volume: &Volume, view: &FileView, block_start: u64, target: &mut Target<'_>, allowance: &Allowance<'_>) {
-    if !volume.stores_in_place() {
-        return;
-    }
-    let is_left_over = !target.as_it_came.is_empty();
-    let bytes_max = if is_left_over { allowance.modified_bytes.max(allowance.bytes) } else { allowance.bytes };
-    let Some(extent) = target.old.extent.filter(|extent| bytes_max > 0 && !extent.unwritten) else { return };
-    let fits = |part: &Part<'_>| {
-        let hidden = target.old.logs().any(|log| log.offset < part.end() && part.offset < log.end());
-        part.data.len() <= bytes_max as usize && part.end() <= extent.count * SECTOR_BYTES as u32 && (!hidden || on(Mutant::InPlaceOverLog))
-    };
-    let (chosen, rest): (SmallVec<[Part<'_>; 2]>, SmallVec<[Part<'_>; 2]>) = target.parts.iter().copied().partition(fits);
-    let mut touched: SmallVec<[Touched; 9]> = SmallVec::new();
-    for line in chosen.iter().flat_map(|part| part.offset / LINE..part.end().div_ceil(LINE)) {
-        if touched.last().is_none_or(|last| last.line != line) {
-            touched.push(Touched { line, old: None });
+impl Place<'_> {
+    /// Old lines that need not be loaded: those of which nothing is needed, and those of clean pages ([IP6]).
+    fn find_old(&self, parts: &[Part<'_>], touched: &mut [Touched]) {
+        for touched in touched {
+            let (start, end) = (touched.line * LINE, (touched.line + 1) * LINE);
+            if !self.volume.checksums && parts.iter().any(|part| part.offset <= start && end <= part.end()) {
+                touched.old = Some(EMPTY_LINE);
+                continue;
+            }
+            let shows_the_sector = !self.block.logs().any(|log| log.offset < end && start < log.end());
+            let at = self.block_start + u64::from(start);
+            if (shows_the_sector || on(Mutant::OldLineUnderLog)) && at + u64::from(LINE) <= self.view.size {
+                let page = self.pages.and_then(|pages| pages.page(at / PAGE_BYTES as u64));
+                let lines = page.map(|page| page.as_chunks::<LINE_BYTES>().0);
+                touched.old = lines.map(|lines| lines[at as usize % PAGE_BYTES / LINE_BYTES]);
+            }
         }
     }
-    if touched.is_empty() || touched.len() as u32 > allowance.lines_left.get() {
-        return;
-    }
-    find_old(volume, view, block_start, target, &chosen, allowance.old, &mut touched);
-    if let Err(error) = load_old(volume, &extent, &mut touched) {
-        tracing::debug!(%error, "lines that cannot be loaded are not written in place"); // [IP6]
-        return;
-    }
-    allowance.lines_left.set(allowance.lines_left.get() - touched.len() as u32);
-    target.in_place = InPlace::plan(volume, &chosen, &touched);
-    if !is_left_over {
-        target.as_it_came = std::mem::replace(&mut target.parts, rest).into_vec();
-    } else {
-        target.parts = rest;
-    }
-}
 
-/// Old lines that need not be loaded: those of which nothing is needed, and those of clean pages ([IP6]).
-fn find_old(
-    volume: &Volume,
-    view: &FileView,
-    block_start: u64,
-    target: &Target<'_>,
-    parts: &[Part<'_>],
-    pages: Option<&Taken>,
-    touched: &mut [Touched],
-) {
-    for touched in touched {
-        let (start, end) = (touched.line * LINE, (touched.line + 1) * LINE);
-        if !volume.checksums && parts.iter().any(|part| part.offset <= start && end <= part.end()) {
-            touched.old = Some(EMPTY_LINE);
-            continue;
-        }
-        let (at, shows_the_sector) = (block_start + u64::from(start), !target.old.logs().any(|log| log.offset < end && start < log.end()));
-        if (shows_the_sector || on(Mutant::OldLineUnderLog)) && at + u64::from(LINE) <= view.size {
-            let page = pages.and_then(|pages| pages.page(at / PAGE_BYTES as u64));
-            let lines = page.map(|page| page.as_chunks::<LINE_BYTES>().0);
-            touched.old = lines.map(|lines| lines[at as usize % PAGE_BYTES / LINE_BYTES]);
-        }
-    }
-}
-
-/// Loads the others. Lines that follow each other in a sector are one load.
-fn load_old(volume: &Volume, extent: &Extent, touched: &mut [Touched]) -> Result<()> {
-    let follows = |one: &Touched, next: &Touched| {
-        one.old.is_none() && next.old.is_none() && one.line + 1 == next.line && !next.line.is_multiple_of(SECTOR_LINES as u32)
-    };
-    for run in touched.chunk_by_mut(follows) {
-        if run[0].old.is_some() {
-            continue;
-        }
-        let (sector, line) = (run[0].line / SECTOR_LINES as u32, run[0].line % SECTOR_LINES as u32);
-        let Some(start) = volume.drive.description().line_of_sector(extent.sector.nth(sector.into())) else {
-            unreachable!("only where the windows overlap is anything stored in place")
+    /// Loads the others. Lines that follow each other in a sector are one load.
+    fn load_old(&self, touched: &mut [Touched]) -> Result<()> {
+        let follows = |one: &Touched, next: &Touched| {
+            one.old.is_none() && next.old.is_none() && one.line + 1 == next.line && !next.line.is_multiple_of(SECTOR_LINES as u32)
         };
-        let mut lines: SmallVec<[Line; 9]> = SmallVec::from_elem(EMPTY_LINE, run.len());
-        volume.drive.load(Structure::Data, start.nth(line.into()), lines.as_flattened_mut())?;
-        for (touched, line) in run.iter_mut().zip(lines) {
-            touched.old = Some(line);
+        for run in touched.chunk_by_mut(follows) {
+            if run[0].old.is_some() {
+                continue;
+            }
+            let (sector, line) = (run[0].line / SECTOR_LINES as u32, run[0].line % SECTOR_LINES as u32);
+            let Some(start) = self.volume.drive.description().line_of_sector(self.first.nth(sector.into())) else {
+                unreachable!("only where the windows overlap is anything stored in place")
+            };
+            let mut lines: SmallVec<[Line; 9]> = SmallVec::from_elem(EMPTY_LINE, run.len());
+            self.volume.drive.load(Structure::Data, start.nth(line.into()), lines.as_flattened_mut())?;
+            for (touched, line) in run.iter_mut().zip(lines) {
+                touched.old = Some(line);
+            }
         }
+        Ok(())
     }
-    Ok(())
 }
 
 impl InPlace {
-    fn plan(volume: &Volume, parts: &[Part<'_>], touched: &[Touched]) -> Self {
+    /// Plans the lines that parts touch, at most `lines_max` ([IP7]). `None` where these are none or too many, and where an old line cannot
+    /// be loaded: then the parts go another way.
+    pub(super) fn plan(place: &Place<'_>, parts: &[Part<'_>], lines_max: u32) -> Option<Self> {
+        let mut touched: SmallVec<[Touched; 9]> = SmallVec::new();
+        for line in parts.iter().flat_map(|part| part.offset / LINE..part.end().div_ceil(LINE)) {
+            if touched.last().is_none_or(|last| last.line != line) {
+                touched.push(Touched { line, old: None });
+            }
+        }
+        if touched.is_empty() || touched.len() as u32 > lines_max {
+            return None;
+        }
+        place.find_old(parts, &mut touched);
+        if let Err(error) = place.load_old(&mut touched) {
+            tracing::debug!(%error, "lines that cannot be loaded are not written in place"); // [IP6]
+            return None;
+        }
+        Some(Self::changed(place.volume, parts, &touched))
+    }
+
+    /// What the touched lines and the checksums of their sectors become.
+    fn changed(volume: &Volume, parts: &[Part<'_>], touched: &[Touched]) -> Self {
         let mut planned = Self::default();
         for touched in touched {
             let (start, old) = (touched.line * LINE, touched.old.unwrap_or(EMPTY_LINE));
@@ -182,27 +160,27 @@ impl InPlace {
         planned
     }
 
+    /// How many lines go in place.
+    pub(super) fn lines(&self) -> u32 {
+        self.lines.len() as u32
+    }
+
     /// Whether nothing goes in place.
     pub(super) fn is_empty(&self) -> bool {
         self.lines.is_empty()
     }
 
-    /// Puts the lines and the renewed checksums into the write's transaction ([IP2]). Returns what the block's sectors are then. The caller
-    /// has the inode locked.
-    pub(super) fn put(&self, tx: &mut Tx<'_>, volume: &Volume, owner: Owner, block: &Block) -> Result<Option<Extent>> {
-        let Some(extent) = block.extent else { return Ok(None) };
+    /// Puts the lines and the renewed checksums into the write's transaction ([IP2]). Returns what the block's base is then. The caller has
+    /// the inode locked.
+    pub(super) fn put(&self, tx: &mut Tx<'_>, volume: &Volume, owner: Owner, block: &Block) -> Result<Base> {
+        let Base::Sectors(run) = block.base else { return Ok(block.base) };
         for (sector, line, image) in &self.lines {
-            let sector = extent.sector.nth((*sector).into());
-            match volume.drive.description().line_of_sector(sector) {
-                Some(start) if on(Mutant::InPlaceBeforeCommit) => {
-                    drop(volume.drive.persist(Structure::Data, start.nth((*line).into()), image)?)
-                }
-                _ => tx.put_data(sector, *line, *image),
-            }
+            let sector = run.sector.nth((*sector).into());
+            mutants::put_data(tx, sector, *line, image)?;
         }
         add(&volume.live.work.in_place_lines, self.lines.len() as u64);
         if on(Mutant::ChecksumNotRenewed) {
-            return Ok(Some(extent));
+            return Ok(block.base);
         }
         block.renew_checksums(tx, volume, owner, &self.checksums)
     }

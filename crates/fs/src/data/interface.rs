@@ -20,15 +20,13 @@
 use tandemfs_device::Structure;
 use tandemfs_format::{LINE_BYTES, LineAddress, PAGE_BYTES};
 
+use super::policy::{Interface, reads_logs_by};
 use crate::error::Result;
 use crate::volume::Volume;
 
-/// Most bytes that are loaded where the block path reaches them too ([IF2]).
-pub(crate) const LOAD_BYTES_MAX: usize = 512;
-
-/// Reads bytes of the data area, from the start of a slot on.
+/// Reads bytes of the data area, from the start of a slot on, by the interface that the policy chooses ([IF2]).
 pub(crate) fn load_slots(volume: &Volume, address: LineAddress, into: &mut [u8]) -> Result<()> {
-    if into.len() <= LOAD_BYTES_MAX || !volume.drive.description().overlapping {
+    if reads_logs_by(into.len(), volume.drive.description().overlapping) == Interface::Bytes {
         return Ok(volume.drive.load(Structure::DataLog, address, into)?);
     }
     let skip = address.index_in_page() * LINE_BYTES;

@@ -16,8 +16,10 @@ use tandemfs_format::{LINE_BYTES, PAGE_BYTES};
 
 use super::FileView;
 use super::log_plan::Part;
-use super::write_path::Target;
+use super::policy::WritePolicy;
+use super::target::Target;
 use crate::cache::clean_pages::{PageBytes, Taken};
+use crate::index::block::Base;
 use crate::statistics::{add, count};
 use crate::volume::Volume;
 
@@ -35,12 +37,7 @@ pub(super) struct Returned<'d, 'o> {
     pub(super) data: &'d [u8],
     /// The copies that are at hand.
     pub(super) old: &'o Taken,
-    /// A page with fewer modified lines than this goes by lines.
-    pub(super) lines_below: u32,
-    /// Whole blocks inside multiples of this go by blocks.
-    pub(super) threshold: u64,
-    /// Lines can be stored in place, so they need no logs.
-    pub(super) in_place: bool,
+    pub(super) policy: &'o WritePolicy,
 }
 
 /// Replaces the parts of targets by those lines that have changed. Targets without any are dropped.
@@ -74,7 +71,7 @@ pub(super) fn leave_out_unmodified<'d>(
             in_place: false,
         };
         pages.entries_left = LEAF_ENTRIES_MAX - pages.target.old.logs().count();
-        pages.in_place = write.in_place && pages.target.old.extent.is_some_and(|extent| !extent.unwritten);
+        pages.in_place = write.policy.stores_in_place() && matches!(pages.target.old.base, Base::Sectors(_));
         let mut at = from;
         while at < to {
             let next = ((at / PAGE + 1) * PAGE).min(to);
@@ -84,9 +81,7 @@ pub(super) fn leave_out_unmodified<'d>(
         pages.close_whole(block_start, to);
         let (parts, left_out, left) = (pages.parts, pages.left_out, pages.runs_left);
         let written: u64 = parts.iter().map(|part| part.data.len() as u64).sum();
-        let first_whole = write.offset.next_multiple_of(write.threshold);
-        let by_blocks = first_whole <= block_start && block_start + block_bytes <= end / write.threshold * write.threshold;
-        if left_out == 0 || (by_blocks && written * PAGE / LINE >= block_bytes * u64::from(write.lines_below)) {
+        if left_out == 0 || write.policy.keeps_whole(&(write.offset..end), block_start, written) {
             return true;
         }
         runs_left = left;
@@ -164,7 +159,7 @@ impl<'d> Pages<'_, 'd> {
             let (first, last) = ((self.view.size - at) / LINE, (to - 1 - at) / LINE);
             mask |= (u64::MAX << first) & (u64::MAX >> (63 - last));
         }
-        if mask.count_ones() >= self.write.lines_below {
+        if !self.write.policy.takes_lines(mask.count_ones()) {
             return None;
         }
         let runs = runs_of(mask, if self.in_place { 0 } else { 1 });

@@ -1,5 +1,5 @@
 //! Promotion: copies of sectors that are read often, in pages of the memory zone that nothing else needs (`alloc/lent.rs`). Which are worth it
-//! says `tuning/admission.rs`.
+//! say `policy.rs` and `tuning/admission.rs`.
 //!
 //! [PR1] A promoted sector is a copy and nothing more. No metadata names its page: it needs no transaction, no flush and no fence, a crash
 //!       forgets it, and evicting it is forgetting it.
@@ -15,6 +15,7 @@ use tandemfs_device::Structure;
 use tandemfs_format::{SECTOR_BYTES, Sector};
 
 use super::compose::verify_sectors;
+use super::policy::{Promotion, promotion};
 use crate::file_system::FileSystem;
 use crate::index::block::Block;
 use crate::statistics::count as tally;
@@ -51,7 +52,12 @@ impl FileSystem {
         }
         let sectors = bytes.len() / SECTOR_BYTES;
         for (number, bytes) in (sector.number()..).zip(bytes.chunks_exact(SECTOR_BYTES)) {
-            if !self.promotion.admits(number, sectors) {
+            let is_worth_it = match promotion(self.promotion.mode, sectors) {
+                Promotion::None => false,
+                Promotion::ReadAgain => self.promotion.is_read_again(number),
+                Promotion::All => true,
+            };
+            if !is_worth_it {
                 continue;
             }
             let Some((index, address)) = lent.begin(&volume.memory, number) else { continue };

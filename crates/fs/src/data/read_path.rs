@@ -17,7 +17,7 @@ use super::FileView;
 use super::compose::{load_log, load_logs, verify_sectors};
 use crate::error::{Error, Result};
 use crate::file_system::FileSystem;
-use crate::index::block::Block;
+use crate::index::block::{Base, Block};
 use crate::index::tree;
 use crate::inodes::Handle;
 use crate::inodes::range_lock::RangeGuard;
@@ -79,7 +79,7 @@ impl FileSystem {
             return Ok(0);
         }
         let into = &mut into[..length];
-        let range = (!on(Mutant::ReadRangeReleasedEarly)).then_some(range);
+        let range = range.unless(Mutant::ReadRangeReleasedEarly);
         let done = self.read_ahead.copy(&handle, version, offset, into);
         if done > 0 {
             count(&volume.live.work.read_ahead_hits);
@@ -133,32 +133,65 @@ impl FileSystem {
         }
         let blocks = offset / block_bytes..limit.div_ceil(block_bytes);
         let records = self.mapped(handle, view, |root| tree::lookup_range(&self.volume, view.owner, root, blocks.clone()))?;
-        let is_written = |record: &Record| matches!(record, Record::Block { extent: Some(extent), .. } if !extent.unwritten);
+        let is_written = |record: &Record| Base::of_record(&self.volume, view.owner, record).is_ok_and(|base| base.data_bytes() > 0);
         let written = records.iter().take_while(|record| is_written(record)).count() as u64;
         Ok(if written == 0 { offset } else { ((blocks.start + written) * block_bytes).min(limit) })
     }
 
     /// Reads bytes inside the file. The caller has their blocks locked. What is `hot` may be promoted.
     fn fetch(&self, handle: &Handle, view: &FileView, offset: u64, into: &mut [u8], hot: bool) -> Result<()> {
+        let mut wanted = self.want_all(handle, view, offset, into.len())?;
+        let mut bounces = self.bounces(view, offset, &mut wanted);
+        let pieces = log_pieces(&wanted);
+        if !wanted.iter().any(|wanted| wanted.sectors.is_some() && !wanted.promoted) {
+            wanted.iter().zip(&bounces).for_each(|(wanted, bounce)| lay_sectors(wanted, bounce, into));
+            return load_pieces(&self.volume, view.owner.inode, &pieces, into);
+        }
+        let log_bytes = transfer(&self.volume, view, &wanted, &pieces, &mut bounces, into)?;
+        if hot {
+            for (wanted, bounce) in wanted.iter().zip(&bounces).filter(|(wanted, _)| !wanted.promoted) {
+                let Some((sector, _, sectors)) = wanted.sectors else { continue };
+                let read = if wanted.direct() { &into[wanted.start..wanted.start + sectors * SECTOR_BYTES] } else { bounce };
+                self.promote(sector, read);
+            }
+        }
+        wanted.iter().zip(&bounces).for_each(|(wanted, bounce)| lay_sectors(wanted, bounce, into));
+        let mut rest = &log_bytes[..];
+        for piece in &pieces {
+            let (bytes, further) = rest.split_at(piece.log.length as usize);
+            into[piece.start..piece.start + piece.length].copy_from_slice(&bytes[piece.skip..piece.skip + piece.length]);
+            rest = further;
+        }
+        Ok(())
+    }
+
+    /// 2. What is wanted of each block of a range.
+    fn want_all(&self, handle: &Handle, view: &FileView, offset: u64, length: usize) -> Result<SmallVec<[Wanted; 2]>> {
         let volume = &self.volume;
-        let number = view.owner.inode;
         let block_bytes = u64::from(volume.geometry.block_bytes());
+        let (first, end) = (offset / block_bytes, (offset + length as u64).div_ceil(block_bytes));
         let mut wanted: SmallVec<[Wanted; 2]> = SmallVec::new();
-        let mut bounces: SmallVec<[Vec<u8>; 2]> = SmallVec::new();
-        let (first, end) = (offset / block_bytes, (offset + into.len() as u64).div_ceil(block_bytes));
         let mut done = 0;
         self.mapped(handle, view, |root| {
             for (block, record) in (first..).zip(tree::lookup_range(volume, view.owner, root, first..end)?) {
                 let block_start = block * block_bytes;
                 let from = offset.saturating_sub(block_start) as usize;
-                let to = (from + into.len() - done).min(block_bytes as usize);
+                let to = (from + length - done).min(block_bytes as usize);
                 wanted.push(self.want(Block::of_record(volume, view.owner, record)?, block_start, from, to, done));
                 done += to - from;
             }
             Ok(())
         })?;
-        for (block, want) in (first..).zip(&mut wanted) {
-            self.write_back.heat.read(&volume.journal, number, block);
+        Ok(wanted)
+    }
+
+    /// A buffer for each block whose sectors do not go straight to the caller's; promoted ones are loaded into theirs.
+    fn bounces(&self, view: &FileView, offset: u64, wanted: &mut [Wanted]) -> SmallVec<[Vec<u8>; 2]> {
+        let volume = &self.volume;
+        let first = offset / u64::from(volume.geometry.block_bytes());
+        let mut bounces = SmallVec::new();
+        for (block, want) in (first..).zip(wanted) {
+            self.write_back.heat.read(&volume.journal, view.owner.inode, block);
             let mut bounce = Vec::new();
             if let Some((sector, first, sectors)) = want.sectors {
                 if let Some(bytes) = volume.load_promoted(view.owner, want.block_start, &want.block, sector, first as u64, sectors) {
@@ -169,83 +202,27 @@ impl FileSystem {
             }
             bounces.push(bounce);
         }
-        let pieces = log_pieces(&wanted);
-        if wanted.iter().any(|wanted| wanted.sectors.is_some() && !wanted.promoted) {
-            let mut loaded = Ok(());
-            let mut damage = None;
-            let (runs, mut requests) = read_requests(&wanted, &mut bounces, into);
-            let mut log_bytes = Vec::new();
-            let mut load_pieces = || {
-                let logs: SmallVec<[_; 16]> = pieces.iter().map(|piece| (piece.block_start, piece.log)).collect();
-                log_bytes.resize(logs.iter().map(|(_, log)| log.length as usize).sum(), 0);
-                loaded = load_logs(volume, number, &logs, &mut log_bytes);
-            };
-            let mut verify = |index: usize, at: usize, bytes: &[u8]| {
-                let run: &Run = &runs[index];
-                for wanted in &wanted[run.first..run.end] {
-                    if let Err(error) = verify_part(volume, view, wanted, wanted.start.saturating_sub(run.start), at, bytes) {
-                        first_damage(&mut damage, error);
-                    }
-                }
-            };
-            drop(volume.drive.transfer_each(Structure::Data, &mut requests, &mut load_pieces, &mut verify)?);
-            drop(requests);
-            if let Err(error) = loaded {
-                first_damage(&mut damage, error);
-            }
-            damage.map_or(Ok(()), Err)?;
-            if hot {
-                for (wanted, bounce) in wanted.iter().zip(&bounces).filter(|(wanted, _)| !wanted.promoted) {
-                    let Some((sector, _, sectors)) = wanted.sectors else { continue };
-                    let read = if wanted.direct() { &into[wanted.start..wanted.start + sectors * SECTOR_BYTES] } else { bounce };
-                    self.promote(sector, read);
-                }
-            }
-            wanted.iter().zip(&bounces).for_each(|(wanted, bounce)| lay_sectors(wanted, bounce, into));
-            let mut rest = &log_bytes[..];
-            for piece in &pieces {
-                let (bytes, further) = rest.split_at(piece.log.length as usize);
-                into[piece.start..piece.start + piece.length].copy_from_slice(&bytes[piece.skip..piece.skip + piece.length]);
-                rest = further;
-            }
-        } else {
-            wanted.iter().zip(&bounces).for_each(|(wanted, bounce)| lay_sectors(wanted, bounce, into));
-            // Whole logs that lie side by side in the file and on the device come straight into the caller's buffer.
-            let is_whole = |piece: &LogPiece| piece.length == piece.log.length as usize;
-            let goes_on = |one: &LogPiece, next: &LogPiece| {
-                is_whole(one) && is_whole(next) && one.start + one.length == next.start && next.log.follows(&one.log)
-            };
-            for run in pieces.chunk_by(goes_on) {
-                let (first, last) = (&run[0], &run[run.len() - 1]);
-                let target = &mut into[first.start..last.start + last.length];
-                if is_whole(first) {
-                    let logs: SmallVec<[_; 16]> = run.iter().map(|piece| (piece.block_start, piece.log)).collect();
-                    load_logs(volume, number, &logs, target)?;
-                } else {
-                    let mut buffer = [0; LOG_BYTES_MAX];
-                    let bytes = &mut buffer[..first.log.length as usize];
-                    load_log(volume, number, first.block_start, &first.log, bytes)?;
-                    target.copy_from_slice(&bytes[first.skip..first.skip + first.length]);
-                }
-            }
-        }
-        Ok(())
+        bounces
     }
 
     /// 2. Which sectors of a block are needed.
     fn want(&self, block: Block, block_start: u64, from: usize, to: usize, start: usize) -> Wanted {
         let covered: usize = block.logs().map(|log| (log.end() as usize).min(to).saturating_sub((log.offset as usize).max(from))).sum();
         let mut wanted = Wanted { block, block_start, from, to, start, sectors: None, bounced: false, promoted: false };
-        let Some(extent) = wanted.block.extent.filter(|extent| !extent.unwritten) else { return wanted };
+        let run = match wanted.block.base {
+            Base::Hole | Base::Unwritten(_) => return wanted,
+            Base::Sectors(run) => run,
+            Base::Memory(extent) => match extent {},
+        };
         if covered == to - from {
             count(&self.volume.live.work.early_terminations); // logs do not overlap, so the sum says it
             return wanted;
         }
-        let (first, end) = (from / SECTOR_BYTES, to.div_ceil(SECTOR_BYTES).min(extent.count as usize));
+        let (first, end) = (from / SECTOR_BYTES, to.div_ceil(SECTOR_BYTES).min(run.count as usize));
         if first >= end {
             return wanted;
         }
-        wanted.sectors = Some((extent.sector.nth(first as u64), first, end - first));
+        wanted.sectors = Some((run.sector.nth(first as u64), first, end - first));
         wanted.bounced = !from.is_multiple_of(SECTOR_BYTES) || end * SECTOR_BYTES > to;
         wanted
     }
@@ -279,6 +256,62 @@ fn log_pieces(wanted: &[Wanted]) -> SmallVec<[LogPiece; 4]> {
     }
     pieces.sort_unstable_by_key(|piece| piece.start);
     pieces
+}
+
+/// 3 and 4. Sectors by blocks, logs by bytes meanwhile; all of it verified. Returns the bytes of the logs, one behind the other.
+fn transfer(
+    volume: &Volume,
+    view: &FileView,
+    wanted: &[Wanted],
+    pieces: &[LogPiece],
+    bounces: &mut [Vec<u8>],
+    into: &mut [u8],
+) -> Result<Vec<u8>> {
+    let mut loaded = Ok(());
+    let mut damage = None;
+    let (runs, mut requests) = read_requests(wanted, bounces, into);
+    let mut log_bytes = Vec::new();
+    let mut load_pieces = || {
+        let logs: SmallVec<[_; 16]> = pieces.iter().map(|piece| (piece.block_start, piece.log)).collect();
+        log_bytes.resize(logs.iter().map(|(_, log)| log.length as usize).sum(), 0);
+        loaded = load_logs(volume, view.owner.inode, &logs, &mut log_bytes);
+    };
+    let mut verify = |index: usize, at: usize, bytes: &[u8]| {
+        let run: &Run = &runs[index];
+        for wanted in &wanted[run.first..run.end] {
+            if let Err(error) = verify_part(volume, view, wanted, wanted.start.saturating_sub(run.start), at, bytes) {
+                first_damage(&mut damage, error);
+            }
+        }
+    };
+    drop(volume.drive.transfer_each(Structure::Data, &mut requests, &mut load_pieces, &mut verify)?);
+    drop(requests);
+    if let Err(error) = loaded {
+        first_damage(&mut damage, error);
+    }
+    damage.map_or(Ok(log_bytes), Err)
+}
+
+/// Loads logs alone. Whole ones that lie side by side in the file and on the device come straight into the caller's buffer.
+fn load_pieces(volume: &Volume, inode: InodeNumber, pieces: &[LogPiece], into: &mut [u8]) -> Result<()> {
+    let is_whole = |piece: &LogPiece| piece.length == piece.log.length as usize;
+    let goes_on = |one: &LogPiece, next: &LogPiece| {
+        is_whole(one) && is_whole(next) && one.start + one.length == next.start && next.log.follows(&one.log)
+    };
+    for run in pieces.chunk_by(goes_on) {
+        let (first, last) = (&run[0], &run[run.len() - 1]);
+        let target = &mut into[first.start..last.start + last.length];
+        if is_whole(first) {
+            let logs: SmallVec<[_; 16]> = run.iter().map(|piece| (piece.block_start, piece.log)).collect();
+            load_logs(volume, inode, &logs, target)?;
+        } else {
+            let mut buffer = [0; LOG_BYTES_MAX];
+            let bytes = &mut buffer[..first.log.length as usize];
+            load_log(volume, inode, first.block_start, &first.log, bytes)?;
+            target.copy_from_slice(&bytes[first.skip..first.skip + first.length]);
+        }
+    }
+    Ok(())
 }
 
 /// One request: blocks `first..end` of those wanted, from `start` in the caller's buffer.

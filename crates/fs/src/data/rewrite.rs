@@ -24,13 +24,15 @@ use tandemfs_format::mapping::LEAF_ENTRIES_MAX;
 use tandemfs_format::{InodeNumber, LINE_BYTES, SECTOR_BYTES, Sector};
 
 use super::FileView;
-use super::compose::{load_logs, needed_sectors, verify_sectors};
-use super::store::Bytes;
-use super::write_path::{Action, Target};
+use super::commit::commit;
+use super::compose::{base_to_read, load_logs, verify_sectors};
+use super::mutants;
+use super::policy::{self, Mechanism};
+use super::target::{Action, Bytes, Target};
 use crate::alloc::Need;
 use crate::error::{Error, Result};
 use crate::file_system::FileSystem;
-use crate::index::block::{Block, NewExtent};
+use crate::index::block::{Block, NewSectors};
 use crate::inodes::Handle;
 use crate::inodes::range_lock::RangeGuard;
 use crate::mutant::{Mutant, on};
@@ -84,9 +86,7 @@ impl Job<'_, '_> {
 
     /// What is read of its old sectors: the first of them, and where they are in the block's bytes ([CO2]).
     fn to_read(&self) -> Option<(Sector, Range<usize>)> {
-        let needed = needed_sectors(&self.old, &[], self.length().min(self.inside.next_multiple_of(SECTOR_BYTES)));
-        let extent = self.old.extent.filter(|_| !needed.is_empty())?;
-        Some((extent.sector.nth(needed.start as u64), needed.start * SECTOR_BYTES..needed.end * SECTOR_BYTES))
+        base_to_read(&self.old, &[], self.length().min(self.inside.next_multiple_of(SECTOR_BYTES)))
     }
 
     /// Verifies what was read, and lays zeros and the logs over it ([RW7]).
@@ -141,21 +141,24 @@ impl FileSystem {
         let block_bytes = u64::from(volume.geometry.block_bytes());
         let view = self.view(handle)?;
         let old = self.block_of(handle, &view, block)?;
-        let count_before = old.extent.map_or(0, |extent| extent.count);
+        let count_before = old.base.sectors();
         let start = block * block_bytes;
         let inside = view.size.saturating_sub(start).min(block_bytes) as usize;
         let whole = (inside.div_ceil(SECTOR_BYTES) as u32).max(count_before);
         let (wanted, sectors) = match why {
             Rewrite::WriteBack => (old.has_logs(), whole),
             // What it has now and no more: that is what the hole which it left holds.
-            Rewrite::MoveOut => (old.extent.is_some_and(|extent| volume.sectors.is_lent(extent.sector)), count_before),
+            Rewrite::MoveOut => (old.base.run().is_some_and(|run| volume.sectors.is_lent(run.sector)), count_before),
             Rewrite::Lengthen(sectors) => (count_before < sectors, whole.max(sectors)),
         };
         if !wanted {
             return Ok(None);
         }
         let gives_back = count_before >= sectors;
-        let own = old.extent.filter(|extent| extent.unwritten && gives_back); // [BL4]
+        let own = match policy::sectors(&old.base, gives_back) {
+            Mechanism::Fill(run) => Some(run),
+            _ => None,
+        };
         let sector = match (own, why) {
             (Some(own), _) => own.sector,
             // A whole block that takes one from the room gives one back; the end of a file would leave it in pieces.
@@ -197,9 +200,7 @@ impl FileSystem {
                     match loaded.and_then(|()| job.compose(volume, &mut scratch.blocks[job.bytes.clone()], logs)) {
                         Ok(()) => composed.push(job),
                         Err(error) => {
-                            if let Some(extent) = job.old.extent.filter(|_| on(Mutant::BatchFailedBlockFreed)) {
-                                volume.give_back(space::sectors(extent.sector, extent.count.into()));
-                            }
+                            mutants::keep_sectors(volume, &job.old.base);
                             done(job.handle.number, Err(error)); // its sectors go back with its transaction ([RW5])
                         }
                     }
@@ -210,7 +211,7 @@ impl FileSystem {
         if jobs.is_empty() {
             return;
         }
-        let mut extents: SmallVec<[NewExtent; 1]> = SmallVec::new();
+        let mut extents: SmallVec<[NewSectors; 1]> = SmallVec::new();
         let flushed = match self.store_anew(&jobs, &scratch.blocks, &mut extents) {
             Ok(flushed) => flushed,
             Err(error @ Error::Device(_)) => {
@@ -221,18 +222,15 @@ impl FileSystem {
             }
             Err(error) => return done(jobs[0].handle.number, Err(error)), // the file system has stopped (RULES R15)
         };
-        let first_checksums = extents[0].checksums.clone();
-        for (job, mut extent) in jobs.into_iter().zip(extents) {
-            if on(Mutant::BatchChecksumsKept) && first_checksums.len() == extent.checksums.len() {
-                extent.checksums.clone_from(&first_checksums);
-            }
+        mutants::own_checksums(&mut extents);
+        for (job, extent) in jobs.into_iter().zip(extents) {
             let number = job.handle.number;
             done(number, self.commit_anew(job, extent, flushed.for_another()).map(|()| true));
         }
     }
 
     /// The write of all blocks, their checksums while it is on its way, and the FLUSH ([RW1]).
-    fn store_anew(&self, jobs: &[Job<'_, '_>], blocks: &[u8], extents: &mut SmallVec<[NewExtent; 1]>) -> Result<Flushed> {
+    fn store_anew(&self, jobs: &[Job<'_, '_>], blocks: &[u8], extents: &mut SmallVec<[NewSectors; 1]>) -> Result<Flushed> {
         let volume = &self.volume;
         let mut requests: SmallVec<[BlockRequest<'_>; 1]> =
             jobs.iter().map(|job| BlockRequest::Write { sector: job.sector, buffer: &blocks[job.bytes.clone()] }).collect();
@@ -240,7 +238,7 @@ impl FileSystem {
             extents.extend(jobs.iter().map(|job| {
                 let sectors = blocks[job.bytes.clone()].chunks_exact(SECTOR_BYTES);
                 let checksums = sectors.filter(|_| volume.checksums).map(|sector| volume.pair.data(sector)).collect();
-                NewExtent { sector: job.sector, count: job.sectors, checksums }
+                NewSectors { sector: job.sector, count: job.sectors, checksums }
             }));
         })?;
         if on(Mutant::BatchNotFlushed) {
@@ -250,14 +248,14 @@ impl FileSystem {
     }
 
     /// One block's transaction ([RW2]). Its range is released after it.
-    fn commit_anew(&self, job: Job<'_, '_>, extent: NewExtent, flushed: Flushed) -> Result<()> {
+    fn commit_anew(&self, job: Job<'_, '_>, new: NewSectors, flushed: Flushed) -> Result<()> {
         let Job { handle, block, start, old, fill, tx, range, bytes, .. } = job;
         let length = bytes.len();
         let lines: u64 = old.logs().map(|log| log.class.lines()).sum();
         let kept = old.logs.map(|slot| slot.filter(|log| log.end() as usize > length));
-        let action = Action::Sectors { extent, fill, bytes: Bytes::Owned(Vec::new()), kept };
+        let action = Action::Sectors { new, fill, bytes: Bytes::Owned(Vec::new()), kept };
         let mut targets = [Target::changed(block, old, action)];
-        self.commit_write(tx, handle, &mut targets, Fenced::nothing_stored(), flushed, |inode| {
+        commit(tx, handle, &mut targets, (Fenced::nothing_stored(), flushed), |inode| {
             if start + length as u64 >= inode.size {
                 inode.state &= !state::TAIL_STALE;
             }

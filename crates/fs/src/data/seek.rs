@@ -43,7 +43,7 @@ impl FileSystem {
         let ended = tree::walk_range(&self.volume, owner, state.root(), blocks, &mut |found| {
             let Found::Block(block, record) = found else { return Ok(ControlFlow::Continue(())) };
             let block = (block * block_bytes, Block::of_record(&self.volume, owner, record)?);
-            for (start, end) in data_ranges(&block.1) {
+            for (start, end) in ranges(block.1.base.data_bytes(), &block.1) {
                 let (start, end) = (block.0 + start, block.0 + end);
                 if end <= at {
                     continue;
@@ -84,11 +84,9 @@ impl FileSystem {
         let blocks = offset / block_bytes..end.div_ceil(block_bytes);
         let ended = tree::walk_range(&self.volume, owner, state.root(), blocks, &mut |found| {
             let Found::Block(block, record) = found else { return Ok(ControlFlow::Continue(())) };
-            let mut held = Block::of_record(&self.volume, owner, record)?;
-            if let Some(extent) = &mut held.extent {
-                extent.unwritten = false; // what is given out is there
-            }
-            for (start, end) in data_ranges(&held) {
+            let held = Block::of_record(&self.volume, owner, record)?;
+            // What is given out is there.
+            for (start, end) in ranges(held.base.bytes(), &held) {
                 let (start, end) = (block * block_bytes + start, block * block_bytes + end);
                 if start > at {
                     return Ok(ControlFlow::Break(()));
@@ -101,11 +99,11 @@ impl FileSystem {
     }
 }
 
-/// The ranges of a block that hold data, in order and in whole sectors; they may overlap.
-fn data_ranges(block: &Block) -> Vec<(u64, u64)> {
-    let sectors = block.extent.filter(|extent| !extent.unwritten).map(|extent| (0, u64::from(extent.count) * SECTOR));
+/// The first `base_bytes` of a block and the ranges of its logs, in order and in whole sectors; they may overlap.
+fn ranges(base_bytes: u32, block: &Block) -> Vec<(u64, u64)> {
+    let base = (base_bytes > 0).then_some((0, u64::from(base_bytes)));
     let logs = block.logs().map(|log| (u64::from(log.offset) / SECTOR * SECTOR, u64::from(log.end()).next_multiple_of(SECTOR)));
-    let mut ranges: Vec<(u64, u64)> = sectors.into_iter().chain(logs).collect();
+    let mut ranges: Vec<(u64, u64)> = base.into_iter().chain(logs).collect();
     ranges.sort_unstable();
     ranges
 }

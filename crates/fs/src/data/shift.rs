@@ -16,6 +16,7 @@ use tandemfs_device::Flushed;
 use tandemfs_format::inode::FILE_BYTES_MAX;
 
 use super::allocate::changed;
+use super::mutants;
 use super::truncate::free_blocks;
 use crate::error::{Error, Result};
 use crate::file_system::FileSystem;
@@ -66,10 +67,7 @@ impl FileSystem {
         }
         let mut new = state.inode.clone();
         let (owner, old_root) = (state.owner(handle.number), state.root());
-        let freed_512 = match on(Mutant::CollapsedBlocksKept) {
-            true => 0,
-            false => free_blocks(&mut tx, self, owner, old_root, at..at + shift.gone)?,
-        };
+        let freed_512 = free_blocks(&mut tx, self, owner, old_root, mutants::collapsed(at..at + shift.gone))?;
         let (root, stored) = shifted(&mut tx, owner, old_root, &shift)?;
         new.root = root.to_bytes();
         new.size = new_size;

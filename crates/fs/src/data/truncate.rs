@@ -8,16 +8,16 @@ use std::ops::{ControlFlow, Range};
 
 use tandemfs_device::{Fenced, Flushed};
 use tandemfs_format::inode::{FILE_BYTES_MAX, Inode, state};
-use tandemfs_format::mapping::{LogEntry, Record, RecordBytes};
+use tandemfs_format::mapping::{LogEntry, RecordBytes};
 use tandemfs_format::{InodeNumber, SECTOR_BYTES};
 
 use super::FileView;
+use super::commit::count_space;
 use super::compose::load_log;
-use super::write_path::count_space;
 use crate::alloc::Need;
 use crate::error::{Error, Result};
 use crate::file_system::FileSystem;
-use crate::index::block::{Block, ExtentChange};
+use crate::index::block::{Base, BaseChange, Block};
 use crate::index::tree::{self, Found};
 use crate::inodes::Handle;
 use crate::mutant::{Mutant, on};
@@ -104,7 +104,7 @@ impl FileSystem {
             }
             count_space(&mut new, old.space_512(volume), kept.space_512(volume));
             if kept != old {
-                old.replace(&mut tx, volume, view.owner, &mut root, block, ExtentChange::To(kept.extent), &kept.logs, Need::Transient)?;
+                old.replace(&mut tx, volume, view.owner, &mut root, block, BaseChange::To(kept.base), &kept.logs, Need::Transient)?;
             }
         } else if size < view.size {
             new.state &= !state::TAIL_STALE;
@@ -124,7 +124,6 @@ pub(crate) fn free_blocks(tx: &mut Tx<'_>, fs: &FileSystem, owner: Owner, root: 
     let _ended = tree::walk_range(&fs.volume, owner, root, blocks, &mut |found| {
         match found {
             Found::Page(_) => {}
-            Found::Block(_, Record::Memory(_)) => {}
             Found::Block(_, record) => {
                 let block = Block::of_record(&fs.volume, owner, record)?;
                 freed += block.space_512(&fs.volume);
@@ -153,12 +152,13 @@ fn cut_block(tx: &mut Tx<'_>, fs: &FileSystem, view: &FileView, old: &Block, blo
         }
     }
     let sectors = end.div_ceil(SECTOR_BYTES as u32);
-    let mut stale = false;
-    if let Some(extent) = kept.extent {
-        if sectors < extent.count {
-            kept.extent = old.cut_extent(tx, volume, view.owner, sectors)?;
-        }
-        stale = sectors <= extent.count && !extent.unwritten && !(end as usize).is_multiple_of(SECTOR_BYTES);
+    if sectors < old.base.sectors() {
+        kept.base = old.cut_base(tx, volume, view.owner, sectors)?;
     }
+    let stale = match old.base {
+        Base::Hole | Base::Unwritten(_) => false,
+        Base::Sectors(run) => sectors <= run.count && !(end as usize).is_multiple_of(SECTOR_BYTES),
+        Base::Memory(extent) => match extent {},
+    };
     Ok((kept, stale))
 }

@@ -24,10 +24,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tandemfs_format::InodeNumber;
-use tandemfs_format::mapping::Record;
 
 use super::rewrite::{Job, Rewrite, Scratch};
-use super::write_path::Target;
+use super::target::Target;
 use crate::error::{Error, Result};
 use crate::file_system::FileSystem;
 use crate::index::block::Block;
@@ -223,7 +222,7 @@ impl FileSystem {
                 return Ok(ControlFlow::Break(()));
             }
             looked += 1;
-            if let Record::SingleLog(_) | Record::Block { leaf: Some(_), .. } = record
+            if Block::record_has_logs(&record)
                 && let Ok(found) = Block::of_record(volume, owner, record)
             {
                 let lines = found.logs().map(|log| log.class.lines() as u32).sum();
@@ -290,6 +289,7 @@ mod tests {
     use tandemfs_device::{Drive, PersistenceDomain};
     use tandemfs_format::LineAddress;
     use tandemfs_format::inode::file_type;
+    use tandemfs_format::mapping::Record;
     use tandemfs_format::segment::Region;
 
     use super::*;

@@ -1,4 +1,4 @@
-//! What one block of a file consists of: sectors, data logs over them, both, or neither.
+//! What one block of a file consists of: a base ([`super::base`]), and data logs over it.
 //!
 //! [BL1] No two logs of a block overlap; a log never leaves its block.
 //! [BL2] A change of one log touches one line of the leaf; a leaf that grows is written anew and the old one freed (RULES R6).
@@ -9,12 +9,13 @@
 use smallvec::SmallVec;
 use tandemfs_device::Structure;
 use tandemfs_format::mapping::{
-    BlockChecksum, Extent, LEAF_ENTRIES_MAX, LINE_ENTRIES, LeafPointer, LogEntry, Record, RecordBytes, VECTOR_LINE_SECTORS, leaf_line,
+    BlockChecksum, LEAF_ENTRIES_MAX, LINE_ENTRIES, LeafPointer, LogEntry, Record, RecordBytes, VECTOR_LINE_SECTORS, leaf_line,
     line_entries, set_vector_checksum, vector_checksum, vector_lines,
 };
 use tandemfs_format::segment::Region;
-use tandemfs_format::{Corrupt, Line, LineAddress, Sector};
+use tandemfs_format::{Line, LineAddress, Sector};
 
+pub(crate) use super::base::{Base, SectorRun, damaged};
 use super::tree;
 use crate::alloc::Need;
 use crate::error::{Error, Result};
@@ -27,60 +28,50 @@ pub(crate) type LogSlots = [Option<LogEntry>; LEAF_ENTRIES_MAX];
 /// A block as it stands.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Block {
-    pub(crate) extent: Option<Extent>,
+    pub(crate) base: Base,
     pub(crate) logs: LogSlots,
     leaf: Option<LeafPointer>,
 }
 
 /// New sectors of a block, with a checksum each where the file system has them.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct NewExtent {
+pub(crate) struct NewSectors {
     pub(crate) sector: Sector,
     pub(crate) count: u32,
     pub(crate) checksums: SmallVec<[u32; 16]>,
 }
 
-/// What becomes of a block's sectors.
+/// What becomes of a block's base.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum ExtentChange {
-    /// Others take their place.
-    New(NewExtent),
-    /// They were unwritten and are written now ([BL4]).
-    Fill(NewExtent),
-    /// They become this, or stay what they are; the caller takes and frees what differs.
-    To(Option<Extent>),
+pub(crate) enum BaseChange {
+    /// Other sectors take its place.
+    New(NewSectors),
+    /// Its sectors were unwritten and are written now ([BL4]).
+    Fill(NewSectors),
+    /// It becomes this, or stays what it is; the caller takes and frees what differs.
+    To(Base),
 }
 
 impl Block {
-    pub(crate) const HOLE: Self = Self { extent: None, logs: [None; LEAF_ENTRIES_MAX], leaf: None };
+    pub(crate) const HOLE: Self = Self { base: Base::Hole, logs: [None; LEAF_ENTRIES_MAX], leaf: None };
 
     /// Reads what a record of a file says, leaf included.
     pub(crate) fn of_record(volume: &Volume, owner: Owner, record: Record) -> Result<Self> {
-        let mut block = Self::HOLE;
-        match record {
-            Record::Block { extent, leaf } => {
-                block.extent = extent;
-                block.leaf = leaf;
-                if let Some(leaf) = leaf {
-                    if !volume.geometry.holds_lines(leaf.address, leaf.lines()) {
-                        return Err(damaged(owner, leaf.address, "leaf"));
-                    }
-                    let mut slots = block.logs.chunks_exact_mut(LINE_ENTRIES);
-                    volume.lines(owner, Structure::Mapping, leaf.address, leaf.lines(), |address, line| {
-                        let entries = line_entries(line, address).map_err(|source| Error::Damaged { inode: owner.inode, source })?;
-                        slots.next().into_iter().for_each(|slots| slots.copy_from_slice(&entries));
-                        Ok(())
-                    })?;
-                }
-            }
-            Record::SingleLog(entry) => block.logs[0] = Some(entry),
-            Record::Memory(address) | Record::Pointer { page: address, .. } => return Err(damaged(owner, address, "state")),
+        let mut block = Self { base: Base::of_record(volume, owner, &record)?, ..Self::HOLE };
+        if let Record::SingleLog(entry) = record {
+            block.logs[0] = Some(entry);
         }
-        if let Some(extent) = block.extent
-            && (!volume.geometry.holds_sectors(extent.sector, extent.count.into())
-                || u64::from(extent.count) > volume.geometry.block_sectors_each())
-        {
-            return Err(damaged(owner, LineAddress::new(0), "sector"));
+        if let Record::Block { leaf: Some(leaf), .. } = record {
+            if !volume.geometry.holds_lines(leaf.address, leaf.lines()) {
+                return Err(damaged(owner, leaf.address, "leaf"));
+            }
+            block.leaf = Some(leaf);
+            let mut slots = block.logs.chunks_exact_mut(LINE_ENTRIES);
+            volume.lines(owner, Structure::Mapping, leaf.address, leaf.lines(), |address, line| {
+                let entries = line_entries(line, address).map_err(|source| Error::Damaged { inode: owner.inode, source })?;
+                slots.next().into_iter().for_each(|slots| slots.copy_from_slice(&entries));
+                Ok(())
+            })?;
         }
         for log in block.logs() {
             if !volume.geometry.holds_lines(log.address, log.class.lines()) || log.end() > volume.geometry.block_bytes() {
@@ -104,17 +95,32 @@ impl Block {
         self.logs.iter().any(Option::is_some)
     }
 
+    /// Whether it is no hole: it has sectors, data logs, or both.
+    pub(crate) fn has_space(&self) -> bool {
+        self.base != Base::Hole || self.has_logs()
+    }
+
     /// Space that it takes for data, in units of 512 B as the inode counts it.
     pub(crate) fn space_512(&self, volume: &Volume) -> u64 {
-        space_512_of(volume, self.extent.map_or(0, |extent| extent.count), &self.logs)
+        space_512_of(volume, self.base.sectors(), &self.logs)
+    }
+
+    /// Whether a record names data logs. A record of anything but a block names none.
+    pub(crate) fn record_has_logs(record: &Record) -> bool {
+        matches!(record, Record::SingleLog(_) | Record::Block { leaf: Some(_), .. })
+    }
+
+    /// How its sectors are checked; not at all where it has none.
+    fn checksum(&self) -> BlockChecksum {
+        self.base.run().map_or(BlockChecksum::None, |run| run.checksum)
     }
 
     /// The checksum of one of its sectors; `None` where it has none.
     pub(crate) fn sector_checksum(&self, volume: &Volume, owner: Owner, index: u64) -> Result<Option<u32>> {
-        match self.extent.map(|extent| extent.checksum) {
-            None | Some(BlockChecksum::None) => Ok(None),
-            Some(BlockChecksum::Inline(crc)) => Ok(Some(crc)),
-            Some(BlockChecksum::Vector(vector)) => {
+        match self.checksum() {
+            BlockChecksum::None => Ok(None),
+            BlockChecksum::Inline(crc) => Ok(Some(crc)),
+            BlockChecksum::Vector(vector) => {
                 let address = vector.nth(index / VECTOR_LINE_SECTORS);
                 volume.check_address(owner, address)?;
                 Ok(Some(vector_checksum(&volume.raw_line(Structure::Mapping, address)?, index)))
@@ -122,14 +128,14 @@ impl Block {
         }
     }
 
-    /// XORs checksums of its sectors, by their indexes, with what their sectors' change makes of them (RULES R18). Returns what its sectors
-    /// are then. The caller has the inode locked.
-    pub(crate) fn renew_checksums(&self, tx: &mut Tx<'_>, volume: &Volume, owner: Owner, changes: &[(u32, u32)]) -> Result<Option<Extent>> {
-        let Some(mut extent) = self.extent else { return Ok(None) };
-        match extent.checksum {
+    /// XORs checksums of its written sectors, by their indexes, with what their sectors' change makes of them (RULES R18). Returns what its
+    /// base is then. The caller has the inode locked.
+    pub(crate) fn renew_checksums(&self, tx: &mut Tx<'_>, volume: &Volume, owner: Owner, changes: &[(u32, u32)]) -> Result<Base> {
+        let Base::Sectors(mut run) = self.base else { return Ok(self.base) };
+        match run.checksum {
             BlockChecksum::None => {}
             BlockChecksum::Inline(crc) => {
-                extent.checksum = BlockChecksum::Inline(changes.iter().fold(crc, |crc, (_, change)| crc ^ change));
+                run.checksum = BlockChecksum::Inline(changes.iter().fold(crc, |crc, (_, change)| crc ^ change));
             }
             BlockChecksum::Vector(vector) => {
                 for (index, change) in changes {
@@ -143,7 +149,7 @@ impl Block {
                 }
             }
         }
-        Ok(Some(extent))
+        Ok(Base::Sectors(run))
     }
 
     /// Hands the checksums of `count` of its sectors from `first` on to `each`, with their indexes; nothing where it has none.
@@ -155,10 +161,10 @@ impl Block {
         count: u64,
         mut each: impl FnMut(u64, u32) -> Result<()>,
     ) -> Result<()> {
-        match self.extent.map(|extent| extent.checksum) {
-            None | Some(BlockChecksum::None) => Ok(()),
-            Some(BlockChecksum::Inline(crc)) => (first..first + count).try_for_each(|index| each(index, crc)),
-            Some(BlockChecksum::Vector(vector)) => {
+        match self.checksum() {
+            BlockChecksum::None => Ok(()),
+            BlockChecksum::Inline(crc) => (first..first + count).try_for_each(|index| each(index, crc)),
+            BlockChecksum::Vector(vector) => {
                 let (line, end) = (first / VECTOR_LINE_SECTORS, (first + count).div_ceil(VECTOR_LINE_SECTORS));
                 if !volume.geometry.holds_lines(vector.nth(line), end - line) {
                     return Err(damaged(owner, vector, "vector"));
@@ -184,17 +190,22 @@ impl Block {
         if let Some(leaf) = self.leaf {
             tx.free(space::region(Region::Leaves, leaf.address, leaf.lines()));
         }
-        if let Some(extent) = self.extent {
-            tx.free(space::sectors(extent.sector, extent.count.into()));
-            if let BlockChecksum::Vector(vector) = extent.checksum {
-                tx.free(space::region(Region::Leaves, vector, vector_lines_taken(volume)));
-            }
+        self.free_base(tx);
+        self.free_vector(tx, volume);
+    }
+
+    /// Frees what its base takes, without the checksum vector.
+    fn free_base(&self, tx: &mut Tx<'_>) {
+        match self.base {
+            Base::Hole => {}
+            Base::Unwritten(run) | Base::Sectors(run) => tx.free(space::sectors(run.sector, run.count.into())),
+            Base::Memory(extent) => match extent {},
         }
     }
 
     /// Frees the checksum vector alone.
-    pub(crate) fn free_vector(&self, tx: &mut Tx<'_>, volume: &Volume) {
-        if let Some(BlockChecksum::Vector(vector)) = self.extent.map(|extent| extent.checksum) {
+    fn free_vector(&self, tx: &mut Tx<'_>, volume: &Volume) {
+        if let BlockChecksum::Vector(vector) = self.checksum() {
             tx.free(space::region(Region::Leaves, vector, vector_lines_taken(volume)));
         }
     }
@@ -206,8 +217,8 @@ impl Block {
 
     /// First line and number of lines of the checksums of its sectors, where they have lines of their own.
     pub(crate) fn vector_lines(&self) -> Option<(LineAddress, u64)> {
-        let extent = self.extent.filter(|extent| !extent.unwritten)?;
-        Some((vector_of(&extent)?, u64::from(extent.count).div_ceil(VECTOR_LINE_SECTORS)))
+        let Base::Sectors(written) = self.base else { return None };
+        Some((written.vector()?, u64::from(written.count).div_ceil(VECTOR_LINE_SECTORS)))
     }
 
     /// Each range of lines or sectors that the block takes, for recovery's maps.
@@ -215,7 +226,7 @@ impl Block {
         &self,
         volume: &Volume,
         mut visit: impl FnMut(Option<Region>, LineAddress, u64) -> bool,
-    ) -> (bool, Option<Extent>) {
+    ) -> (bool, Option<SectorRun>) {
         let mut clean = true;
         for log in self.logs() {
             clean &= visit(None, log.address, log.class.lines());
@@ -223,13 +234,13 @@ impl Block {
         if let Some(leaf) = self.leaf {
             clean &= visit(Some(Region::Leaves), leaf.address, leaf.lines());
         }
-        if let Some(BlockChecksum::Vector(vector)) = self.extent.map(|extent| extent.checksum) {
+        if let BlockChecksum::Vector(vector) = self.checksum() {
             clean &= visit(Some(Region::Leaves), vector, vector_lines_taken(volume));
         }
-        (clean, self.extent)
+        (clean, self.base.run())
     }
 
-    /// Puts the block's new state into a transaction: `logs` over what `extent` says.
+    /// Puts the block's new state into a transaction: `logs` over what `base` says.
     /// Slots of logs that are gone and sectors that are replaced are freed; slots of new logs must have been taken by `tx`.
     /// Returns mapping pages added.
     #[expect(clippy::too_many_arguments, reason = "one call for each block of a transaction, all of them different things")]
@@ -240,7 +251,7 @@ impl Block {
         owner: Owner,
         root: &mut RecordBytes,
         block: u64,
-        extent: ExtentChange,
+        base: BaseChange,
         logs: &LogSlots,
         need: Need,
     ) -> Result<u64> {
@@ -252,22 +263,20 @@ impl Block {
                 tx.free(space::slot(old.address, old.class.lines()));
             }
         }
-        let extent = match extent {
-            ExtentChange::New(new) => {
-                if let Some(old) = self.extent {
-                    tx.free(space::sectors(old.sector, old.count.into()));
-                }
-                Some(self.replace_extent(tx, volume, new, need)?)
+        let base = match base {
+            BaseChange::New(new) => {
+                self.free_base(tx);
+                Base::Sectors(self.replace_checksums(tx, volume, new, need)?)
             }
-            ExtentChange::Fill(new) => {
+            BaseChange::Fill(new) => {
                 volume.memory.lent.forget(&volume.memory, new.sector, new.count.into());
-                Some(self.replace_extent(tx, volume, new, need)?)
+                Base::Sectors(self.replace_checksums(tx, volume, new, need)?)
             }
-            ExtentChange::To(extent) => extent,
+            BaseChange::To(base) => base,
         };
         let count = logs.iter().flatten().count();
-        let single = match (extent, count) {
-            (None, 1) => logs.iter().flatten().next(),
+        let single = match (base, count) {
+            (Base::Hole, 1) => logs.iter().flatten().next(),
             _ => None,
         };
         let leaf = if count == 0 || single.is_some() {
@@ -280,7 +289,7 @@ impl Block {
         };
         let record = match single {
             Some(entry) => Record::SingleLog(*entry), // [BL3]
-            None => Record::Block { extent, leaf },
+            None => base.record(leaf),
         };
         if record == Record::HOLE {
             tree::clear(tx, owner, root, &(block..block + 1))?;
@@ -294,21 +303,18 @@ impl Block {
 
     /// Its record as it stands.
     fn record(&self) -> Record {
-        match (self.extent, self.leaf, self.logs().next()) {
-            (None, None, Some(single)) => Record::SingleLog(*single), // [BL3]
-            (extent, leaf, _) => Record::Block { extent, leaf },
+        match (self.base, self.leaf, self.logs().next()) {
+            (Base::Hole, None, Some(single)) => Record::SingleLog(*single), // [BL3]
+            (base, leaf, _) => base.record(leaf),
         }
     }
 
     /// Unwritten sectors for the block in the place of what it has, with their vector ([BL4]). Its old ones are freed.
-    pub(crate) fn reserve(&self, tx: &mut Tx<'_>, volume: &Volume, count: u32) -> Result<Extent> {
+    pub(crate) fn reserve(&self, tx: &mut Tx<'_>, volume: &Volume, count: u32) -> Result<Base> {
         let sector = volume.sectors.take(count.into(), Need::Growth)?;
         tx.took(space::sectors(sector, count.into()));
-        let mut old_vector = None;
-        if let Some(old) = self.extent {
-            tx.free(space::sectors(old.sector, old.count.into()));
-            old_vector = vector_of(&old);
-        }
+        self.free_base(tx);
+        let old_vector = self.base.run().and_then(|run| run.vector());
         let checksum = match (volume.checksums && count > 1, old_vector) {
             (false, None) => BlockChecksum::None,
             (false, Some(_)) => {
@@ -323,31 +329,39 @@ impl Block {
                 BlockChecksum::Vector(vector)
             }
         };
-        Ok(Extent { sector, count, checksum, unwritten: true })
+        Ok(Base::Unwritten(SectorRun { sector, count, checksum }))
     }
 
-    /// Its first `count` sectors (fewer than it has); the others are freed, with the vector where it is not needed any more.
-    pub(crate) fn cut_extent(&self, tx: &mut Tx<'_>, volume: &Volume, owner: Owner, count: u32) -> Result<Option<Extent>> {
-        let Some(extent) = self.extent else { return Ok(None) };
-        assert!(count < extent.count, "{count} of {} sectors", extent.count);
-        tx.free(space::sectors(extent.sector.nth(count.into()), u64::from(extent.count - count)));
+    /// Its base with the first `count` sectors alone (fewer than it has); the others are freed, with the vector where it is not needed any
+    /// more.
+    pub(crate) fn cut_base(&self, tx: &mut Tx<'_>, volume: &Volume, owner: Owner, count: u32) -> Result<Base> {
+        let Some(run) = self.base.run() else { return Ok(self.base) };
+        assert!(count < run.count, "{count} of {} sectors", run.count);
+        tx.free(space::sectors(run.sector.nth(count.into()), u64::from(run.count - count)));
         if count == 0 {
             self.free_vector(tx, volume);
-            return Ok(None);
+            return Ok(Base::Hole);
         }
-        let checksum = match extent.checksum {
+        let inline = match run.checksum {
             BlockChecksum::Vector(_) if count == 1 => {
                 let crc = self.sector_checksum(volume, owner, 0)?;
                 self.free_vector(tx, volume);
-                crc.filter(|_| !extent.unwritten).map_or(BlockChecksum::None, BlockChecksum::Inline)
+                Some(crc.map_or(BlockChecksum::None, BlockChecksum::Inline))
             }
-            checksum => checksum,
+            _ => None,
         };
-        Ok(Some(Extent { count, checksum, ..extent }))
+        let cut = SectorRun { count, checksum: inline.unwrap_or(run.checksum), ..run };
+        Ok(match self.base {
+            Base::Hole => Base::Hole,
+            Base::Unwritten(_) => Base::Sectors(cut).emptied(),
+            Base::Sectors(_) => Base::Sectors(cut),
+            Base::Memory(extent) => match extent {},
+        })
     }
 
-    fn replace_extent(&self, tx: &mut Tx<'_>, volume: &Volume, new: NewExtent, need: Need) -> Result<Extent> {
-        let mut old_vector = self.extent.as_ref().and_then(vector_of);
+    /// The checksums of new sectors, in the vector that the old ones had where there is one.
+    fn replace_checksums(&self, tx: &mut Tx<'_>, volume: &Volume, new: NewSectors, need: Need) -> Result<SectorRun> {
+        let mut old_vector = self.base.run().and_then(|run| run.vector());
         let lines = vector_lines_taken(volume);
         let checksum = match (volume.checksums, new.count) {
             (false, _) => BlockChecksum::None,
@@ -370,7 +384,7 @@ impl Block {
         if let Some(vector) = old_vector {
             tx.free(space::region(Region::Leaves, vector, lines));
         }
-        Ok(Extent { sector: new.sector, count: new.count, checksum, unwritten: false })
+        Ok(SectorRun { sector: new.sector, count: new.count, checksum })
     }
 
     fn replace_leaf(&self, tx: &mut Tx<'_>, volume: &Volume, owner: Owner, logs: &LogSlots, need: Need) -> Result<LeafPointer> {
@@ -414,19 +428,7 @@ fn leaf_image(volume: &Volume, owner: Owner, logs: &LogSlots, line: u64, address
     leaf_line(&entries, &volume.place(owner, address))
 }
 
-fn vector_of(extent: &Extent) -> Option<LineAddress> {
-    match extent.checksum {
-        BlockChecksum::Vector(vector) => Some(vector),
-        _ => None,
-    }
-}
-
 /// Lines that a checksum vector takes: aligned to a power of two.
 fn vector_lines_taken(volume: &Volume) -> u64 {
     volume.geometry.vector_lines().next_power_of_two()
-}
-
-/// The error for metadata of `owner` whose `field`, an address, has no meaning.
-pub(crate) fn damaged(owner: Owner, address: LineAddress, field: &'static str) -> Error {
-    Error::Damaged { inode: owner.inode, source: Corrupt::Field { address, field, found: address.number() } }
 }

@@ -5,6 +5,7 @@
 
 use smallvec::SmallVec;
 
+use crate::mutant::{Mutant, on};
 use crate::sync::{Condvar, Mutex};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,6 +41,13 @@ pub(crate) struct RangeLock {
 pub(crate) struct RangeGuard<'l> {
     lock: &'l RangeLock,
     id: u64,
+}
+
+impl RangeGuard<'_> {
+    /// The guard; with this deliberate bug the range is released now.
+    pub(crate) fn unless(self, released_early: Mutant) -> Option<Self> {
+        (!on(released_early)).then_some(self)
+    }
 }
 
 impl RangeLock {

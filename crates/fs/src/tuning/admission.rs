@@ -4,8 +4,6 @@ use crate::sync::EXPLORED;
 use crate::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use crate::types::Promote;
 
-/// Sectors of one block in a read that still counts as small; larger ones gain nothing by the byte path.
-const SMALL_SECTORS_MAX: usize = 8;
 /// Places of the table of sectors that were read lately.
 const SEEN_PLACES: usize = if EXPLORED { 64 } else { 1 << 15 };
 
@@ -23,19 +21,12 @@ impl Admission {
         Self { mode, seen: (0..places).map(|_| AtomicU64::new(0)).collect(), reads: AtomicU64::new(0) }
     }
 
-    /// Whether a sector that was read is worth a copy.
-    pub(crate) fn admits(&self, sector: u64, sectors: usize) -> bool {
-        match self.mode {
-            Promote::Off => false,
-            Promote::EveryRead => true,
-            Promote::Hot if sectors > SMALL_SECTORS_MAX => false,
-            Promote::Hot => {
-                // Tags grow old: those of an earlier era of so many reads are no tags of this one.
-                let era = self.reads.fetch_add(1, Relaxed) / (4 * self.seen.len() as u64);
-                let tag = (sector + 1) << 16 | (era & 0xffff);
-                let place = (sector.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize % self.seen.len();
-                self.seen[place].swap(tag, Relaxed) == tag
-            }
-        }
+    /// Whether a sector that is read now was read lately as well. Asked of [`Promote::Hot`] alone.
+    pub(crate) fn is_read_again(&self, sector: u64) -> bool {
+        // Tags grow old: those of an earlier era of so many reads are no tags of this one.
+        let era = self.reads.fetch_add(1, Relaxed) / (4 * self.seen.len() as u64);
+        let tag = (sector + 1) << 16 | (era & 0xffff);
+        let place = (sector.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize % self.seen.len();
+        self.seen[place].swap(tag, Relaxed) == tag
     }
 }

@@ -1,0 +1,103 @@
+//! Step 6 of a write ([`super::write_path`]): one transaction for all of its blocks and the inode.
+
+use tandemfs_device::{Fenced, Flushed};
+use tandemfs_format::inode::Inode;
+use tandemfs_format::mapping::RecordBytes;
+
+use super::target::{Action, Target};
+use crate::alloc::Need;
+use crate::error::{Error, Result};
+use crate::index::block::{BaseChange, Block, space_512_of};
+use crate::inodes::{Handle, State};
+use crate::mutant::{Mutant, on};
+use crate::sync::RwLockWriteGuard;
+use crate::types::WriteOptions;
+use crate::volume::{Owner, Tx, now};
+
+/// What was stored and written is durable (RULES R8).
+pub(super) type Durable = (Fenced, Flushed);
+
+/// Makes the new state of blocks durable, and of the inode what `change` makes of it. The caller has the blocks' range locked.
+pub(super) fn commit(
+    mut tx: Tx<'_>,
+    handle: &Handle,
+    targets: &mut [Target<'_>],
+    (fenced, flushed): Durable,
+    change: impl FnOnce(&mut Inode),
+) -> Result<()> {
+    let (mut state, mut new) = lock_inode(handle)?;
+    let owner = state.owner(handle.number);
+    let mut root = new.root_record();
+    for target in targets {
+        put(&mut tx, owner, &mut root, &mut new, target)?;
+    }
+    new.root = root.to_bytes();
+    change(&mut new);
+    handle.commit(tx, &mut state, new, fenced, flushed)?;
+    Ok(())
+}
+
+/// The inode's lock, and a copy of the inode to change.
+fn lock_inode(handle: &Handle) -> Result<(RwLockWriteGuard<'_, State>, Inode)> {
+    let older = on(Mutant::InodeBeforeLock).then(|| handle.state.read().inode.clone());
+    let state = handle.state.write();
+    if state.removed {
+        return Err(Error::Stale(handle.number));
+    }
+    let new = older.unwrap_or_else(|| state.inode.clone());
+    Ok((state, new))
+}
+
+/// Puts one block's new state into the transaction, and its space into the inode.
+fn put(tx: &mut Tx<'_>, owner: Owner, root: &mut RecordBytes, new: &mut Inode, target: &mut Target<'_>) -> Result<()> {
+    let volume = tx.volume();
+    let before = target.old.space_512(volume);
+    let (base, logs, after) = match &mut target.action {
+        Action::Undecided => unreachable!("every block was planned"),
+        Action::Sectors { new, fill, kept, .. } => {
+            let change = if *fill { BaseChange::Fill } else { BaseChange::New };
+            (change(new.clone()), *kept, space_512_of(volume, new.count, kept))
+        }
+        Action::Logs { slots, base, .. } => {
+            if !target.in_place.is_empty() {
+                *base = target.in_place.put(tx, volume, owner, &target.old)?;
+            }
+            (BaseChange::To(*base), *slots, space_512_of(volume, base.sectors(), slots))
+        }
+    };
+    target.old.replace(tx, volume, owner, root, target.block, base, &logs, need_of(&target.old))?;
+    count_space(new, before, after);
+    Ok(())
+}
+
+/// New data on a hole is growth; what replaces data gives metadata back as it takes it (RULES R14).
+fn need_of(old: &Block) -> Need {
+    if old.has_space() { Need::Transient } else { Need::Growth }
+}
+
+/// Counts a block's space anew, in units of 512 B. It may also become less where sectors are added: logs over them do not count.
+pub(super) fn count_space(inode: &mut Inode, before: u64, after: u64) {
+    inode.sectors = (inode.sectors + after).saturating_sub(before);
+}
+
+/// Times and permissions after a change of data.
+pub(super) fn touch(inode: &mut Inode, options: WriteOptions) {
+    if !options.keep_times {
+        let time = now();
+        (inode.mtime, inode.ctime) = (time, time);
+    }
+    if options.kill_set_id {
+        kill_set_id(inode);
+    }
+}
+
+/// The set-group-id bit of a mode.
+pub(crate) const SET_GROUP_ID: u16 = 0o2000;
+
+/// Clears set-user-id, and set-group-id of a group-executable file.
+pub(crate) fn kill_set_id(inode: &mut Inode) {
+    inode.mode &= !0o4000;
+    if inode.mode & 0o010 != 0 {
+        inode.mode &= !SET_GROUP_ID;
+    }
+}

@@ -1,0 +1,301 @@
+//! Steps 2 and 3 of a write ([`super::write_path`]): which bytes go to which block, what each block becomes, and the space for it. The
+//! mechanism is [`super::policy`]'s choice; here it is carried out. Nothing is stored yet: what is taken goes back with the transaction.
+
+use std::ops::Range;
+
+use smallvec::SmallVec;
+use tandemfs_format::mapping::{LogEntry, RecordBytes, SlotClass};
+use tandemfs_format::{LineAddress, SECTOR_BYTES, Sector};
+
+use super::FileView;
+use super::compose::compose;
+use super::in_place::{InPlace, LINES_MAX, Place};
+use super::log_plan::{self, LogPlan, Part, Step};
+use super::mutants;
+use super::policy::{self, FullZone, Mechanism, Overwrite, WritePolicy};
+use super::target::{Action, Bytes, Store, Target};
+use crate::alloc::Need;
+use crate::cache::clean_pages::Taken;
+use crate::error::{Error, Result};
+use crate::index::block::{Base, Block, NewSectors};
+use crate::index::tree;
+use crate::space;
+use crate::statistics::count;
+use crate::volume::{Tx, Volume};
+
+/// 2. Which bytes go to which block of the file with this root. `tail_zeros` go to the old end of the file.
+pub(super) fn split<'d>(
+    volume: &Volume,
+    view: &FileView,
+    root: RecordBytes,
+    (offset, data): (u64, &'d [u8]),
+    tail_zeros: &'d [u8],
+) -> Result<SmallVec<[Target<'d>; 2]>> {
+    let block_bytes = u64::from(volume.geometry.block_bytes());
+    let mut targets: SmallVec<[Target<'d>; 2]> = SmallVec::new();
+    for (start, bytes) in [(view.size, tail_zeros), (offset, data)] {
+        if bytes.is_empty() {
+            continue;
+        }
+        let (first, end) = (start / block_bytes, (start + bytes.len() as u64).div_ceil(block_bytes));
+        targets.reserve((end - first) as usize);
+        let (mut at, mut rest) = (start, bytes);
+        for (block, record) in (first..).zip(tree::lookup_range(volume, view.owner, root, first..end)?) {
+            let (piece, further) = rest.split_at((block_bytes - at % block_bytes).min(rest.len() as u64) as usize);
+            let part = Part { offset: (at % block_bytes) as u32, data: piece };
+            match targets.last_mut().filter(|target| target.block == block) {
+                Some(target) => target.parts.push(part),
+                None => {
+                    let old = Block::of_record(volume, view.owner, record)?;
+                    targets.push(Target::new(block, old, part));
+                }
+            }
+            (at, rest) = (at + piece.len() as u64, further);
+        }
+    }
+    Ok(targets)
+}
+
+/// 3. Plans the blocks of one write.
+pub(super) struct Planner<'p> {
+    volume: &'p Volume,
+    view: &'p FileView,
+    policy: &'p WritePolicy,
+    /// The bytes of the file that are written.
+    write: Range<u64>,
+    /// Where the file ends after it.
+    file_end: u64,
+    /// No new logs where sectors do.
+    by_blocks: bool,
+    /// Copies of old pages that are at hand.
+    pages: Option<&'p Taken>,
+    /// Lines that the transaction has room for in place ([IP7] of `in_place.rs`).
+    lines_left: u32,
+    lacks_logs: bool,
+}
+
+/// Number of sectors that a block has, and that it needs as far as the file reaches.
+#[derive(Debug, Clone, Copy)]
+struct Counts {
+    own: u32,
+    whole: u32,
+}
+
+impl<'p> Planner<'p> {
+    pub(super) fn new(volume: &'p Volume, view: &'p FileView, policy: &'p WritePolicy, write: Range<u64>, file_end: u64) -> Self {
+        Self { volume, view, policy, write, file_end, by_blocks: false, pages: None, lines_left: LINES_MAX, lacks_logs: false }
+    }
+
+    /// With copies of old pages that are at hand.
+    pub(super) fn with_pages(self, pages: &'p Taken) -> Self {
+        Self { pages: Some(pages), ..self }
+    }
+
+    /// Without new logs where sectors do.
+    pub(super) fn by_blocks(self, by_blocks: bool) -> Self {
+        Self { by_blocks, ..self }
+    }
+
+    /// Whether a block got sectors because there were no logs for it, and write-back is to be asked for some.
+    pub(super) fn lacks_logs(&self) -> bool {
+        self.lacks_logs
+    }
+
+    /// What a block becomes; its space is taken.
+    pub(super) fn plan(&mut self, tx: &mut Tx<'_>, target: &mut Target<'_>) -> Result<()> {
+        let is_whole = target.as_it_came.is_empty() && self.policy.is_split_off(&self.write, self.start_of(target));
+        if self.policy.tries_logs(is_whole, self.by_blocks) {
+            self.take_in_place(target);
+            if target.parts.is_empty() {
+                let (slots, base) = (target.old.logs, target.old.base);
+                target.action = Action::Logs { merges: 0, slots, stores: SmallVec::new(), base };
+                return Ok(());
+            }
+            if self.carry_out_logs(tx, target, None)? {
+                return Ok(());
+            }
+            self.lacks_logs = true;
+        }
+        // The whole block goes by blocks: as it came, or composed with what it had.
+        target.restore();
+        self.plan_sectors(tx, target, is_whole)
+    }
+
+    fn start_of(&self, target: &Target<'_>) -> u64 {
+        target.block * u64::from(self.volume.geometry.block_bytes())
+    }
+
+    fn grows(&self) -> bool {
+        self.write.end > self.view.size
+    }
+
+    /// Takes the parts of a block that go in place out of it, and plans their lines.
+    fn take_in_place(&mut self, target: &mut Target<'_>) {
+        if !self.policy.stores_in_place() {
+            return;
+        }
+        let Base::Sectors(run) = target.old.base else { return };
+        let is_left_over = !target.as_it_came.is_empty();
+        let goes = |part: &Part<'_>| {
+            self.policy.goes_in_place(&Overwrite {
+                bytes: part.data.len(),
+                end: part.end(),
+                written_bytes: target.old.base.data_bytes(),
+                is_hidden: target.old.logs().any(|log| log.offset < part.end() && part.offset < log.end()),
+                is_left_over,
+            })
+        };
+        let (chosen, rest): (SmallVec<[Part<'_>; 2]>, SmallVec<[Part<'_>; 2]>) = target.parts.iter().copied().partition(goes);
+        let block_start = self.start_of(target);
+        let place = Place { volume: self.volume, view: self.view, block: &target.old, block_start, first: run.sector, pages: self.pages };
+        let Some(in_place) = InPlace::plan(&place, &chosen, self.lines_left) else { return };
+        self.lines_left -= in_place.lines();
+        target.in_place = in_place;
+        let parts = std::mem::replace(&mut target.parts, rest);
+        if !is_left_over {
+            target.as_it_came = parts.into_vec();
+        }
+    }
+
+    fn plan_sectors(&self, tx: &mut Tx<'_>, target: &mut Target<'_>, is_whole: bool) -> Result<()> {
+        let own = target.old.base.sectors();
+        let reach = (self.file_end - self.start_of(target)).min(self.volume.geometry.block_bytes().into()) as u32;
+        // Room that was kept beyond the end stays.
+        let counts = Counts { own, whole: reach.div_ceil(SECTOR_BYTES as u32).max(own) };
+        // Its own sectors are enough. A log across their end would stay as well, so it must not hide new bytes.
+        let fits = own > 0 && target.covered_sectors() <= own && !target.hides(own * SECTOR_BYTES as u32);
+        let error = match self.carry_out(tx, target, policy::sectors(&target.old.base, fits), counts) {
+            Err(error @ Error::NoSpace { .. }) => error,
+            other => return other.map(drop),
+        };
+        let grows = self.grows();
+        let full = FullZone {
+            grows,
+            replaces: !grows && target.replaces(),
+            fits,
+            is_whole,
+            by_blocks: self.by_blocks,
+            has_space: target.old.has_space(),
+        };
+        for mechanism in policy::when_full(&full) {
+            match self.carry_out(tx, target, *mechanism, counts) {
+                Ok(true) => return Ok(()),
+                Ok(false) | Err(Error::NoSpace { .. }) => {}
+                Err(other) => return Err(other),
+            }
+        }
+        Err(error)
+    }
+
+    /// Plans a block by one mechanism. False where there are no entries or slots for logs; `NoSpace` where there are no sectors.
+    fn carry_out(&self, tx: &mut Tx<'_>, target: &mut Target<'_>, mechanism: Mechanism, counts: Counts) -> Result<bool> {
+        let Counts { own, whole } = counts;
+        let (count, need) = match mechanism {
+            Mechanism::Logs(chosen) => return self.carry_out_logs(tx, target, chosen),
+            Mechanism::Fill(run) => return self.to_sectors(target, run.sector, run.count, true),
+            Mechanism::WholeBlock => (whole, policy::need_of_sectors(&target.old.base, whole)),
+            Mechanism::SameSectors => (own, policy::need_of_sectors(&target.old.base, own)),
+            Mechanism::WholeBlockFromRoom => (whole, Need::Transient),
+        };
+        mutants::free_before_commit(self.volume, &target.old.base);
+        let sector = self.volume.sectors.take(count.into(), need)?;
+        tx.took(space::sectors(sector, count.into()));
+        self.to_sectors(target, sector, count, false)
+    }
+
+    fn carry_out_logs(&self, tx: &mut Tx<'_>, target: &mut Target<'_>, chosen: Option<Need>) -> Result<bool> {
+        let Some(plan) = log_plan::plan(&target.old.logs, &target.parts) else { return Ok(false) };
+        let need = policy::need_of_logs(chosen, plan.merges, self.grows());
+        match take_logs(tx, self.volume, self.view, target, plan, need) {
+            Ok(action) => target.action = action,
+            Err(Error::NoSpace { .. }) => return Ok(false),
+            Err(error) => return Err(error),
+        }
+        Ok(true)
+    }
+
+    /// The bytes of the whole block, for these sectors.
+    fn to_sectors<'d>(&self, target: &mut Target<'d>, sector: Sector, count: u32, fill: bool) -> Result<bool> {
+        let length = count as usize * SECTOR_BYTES;
+        let bytes = match target.parts.as_slice() {
+            [part] if part.offset == 0 && part.data.len() == length => Bytes::Borrowed(part.data),
+            _ => Bytes::Owned(self.composed(target, length)?),
+        };
+        let kept = target.old.logs.map(|slot| slot.filter(|log| log.end() as usize > length));
+        let new = NewSectors { sector, count, checksums: SmallVec::new() };
+        target.action = Action::Sectors { new, fill, bytes, kept };
+        Ok(true)
+    }
+
+    /// The parts over what the block has (RomeFS Algorithm 2, line 10).
+    fn composed(&self, target: &Target<'_>, length: usize) -> Result<Vec<u8>> {
+        let block_start = self.start_of(target);
+        let mut bytes = vec![0; length];
+        compose(self.volume, self.view.owner, block_start, &target.old, &target.parts, &mut bytes)?;
+        // Bytes beyond the end that a truncation left are not taken over (RULES R13).
+        let known = (self.view.size.saturating_sub(block_start)).min(length as u64) as usize;
+        bytes[known..].fill(0);
+        for part in &target.parts {
+            bytes[part.offset as usize..part.end() as usize].copy_from_slice(part.data);
+        }
+        if target.old.has_logs() {
+            count(&self.volume.live.work.block_write_backs);
+        }
+        Ok(bytes)
+    }
+}
+
+/// Takes slots for a plan and says where the bytes of each log come from.
+fn take_logs<'d>(tx: &mut Tx<'_>, volume: &Volume, view: &FileView, target: &Target<'d>, plan: LogPlan, need: Need) -> Result<Action<'d>> {
+    let mut stores = SmallVec::new();
+    let mut taken: SmallVec<[_; 4]> = SmallVec::new();
+    for (slot, step) in &plan.steps {
+        match step {
+            Step::Append { log, part } => {
+                let data = target.parts[*part].data;
+                let entry = LogEntry { length: log.length + data.len() as u32, ..*log };
+                stores.push(Store { slot: *slot, entry, skip: log.length, bytes: Bytes::Borrowed(data) });
+            }
+            Step::Write { offset, length, merged } => {
+                let end = offset + length;
+                let bytes = match target.parts.iter().find(|part| part.offset <= *offset && end <= part.end()) {
+                    Some(part) if merged.is_empty() => {
+                        Bytes::Borrowed(&part.data[(offset - part.offset) as usize..(end - part.offset) as usize])
+                    }
+                    _ => Bytes::Merged(view.owner.inode, merged.to_vec()),
+                };
+                let class = SlotClass::for_bytes(*length as usize);
+                let address = match volume.memory.take_slot(class, need) {
+                    Ok(address) => address,
+                    Err(error) => {
+                        for space in taken {
+                            tx.free(space);
+                        }
+                        return Err(error);
+                    }
+                };
+                tx.took(space::slot(address, class.lines()));
+                taken.push(space::slot(address, class.lines()));
+                stores.push(Store {
+                    slot: *slot,
+                    entry: LogEntry { address, crc: 0, offset: *offset, length: *length, class },
+                    skip: 0,
+                    bytes,
+                });
+            }
+        }
+    }
+    if stores.len() > 1 {
+        in_order(&mut stores);
+    }
+    Ok(Action::Logs { merges: plan.merges, slots: plan.kept, stores, base: target.old.base })
+}
+
+/// New pages in the order of the file: pools hand out first what came back last, so they often come as a run backwards.
+#[inline(never)]
+fn in_order(stores: &mut [Store<'_>]) {
+    let is_new_page = |store: &&mut Store<'_>| store.skip == 0 && store.entry.class == SlotClass::Page;
+    let mut addresses: SmallVec<[LineAddress; 16]> = stores.iter_mut().filter(is_new_page).map(|store| store.entry.address).collect();
+    addresses.sort_unstable();
+    stores.iter_mut().filter(is_new_page).zip(addresses).for_each(|(store, address)| store.entry.address = address);
+}

@@ -1,0 +1,377 @@
+//! How the bytes of a range are stored, and by which interface they are read: the one place that chooses.
+//!
+//! | mechanism | bytes | path | from |
+//! |---|---|---|---|
+//! | fresh sectors | whole blocks inside multiples of the threshold; a block whose leaf is full, with its logs | block | RomeFS §3.3, Algorithm 2 line 10 |
+//! | data logs | the head and the tail of a write | byte | RomeFS §3.3, §3.5.1 |
+//! | in place | short overwrites of written sectors, on a drive with transactions | byte | ByteFS §4.6 |
+//! | filled | a block that has unwritten sectors | block | RULES R14 |
+//!
+//! [DP1] A policy sees numbers: offsets and sizes, the base of a block, what the mount was told, what the drive can. It does no I/O and
+//!       takes no space; `plan.rs` carries out what it says, and asks again where a zone is full.
+//! [DP2] A write asks one [`WritePolicy`], made once: the threshold moves while writes are on their way ([TH3] of `threshold.rs`).
+//! [DP3] Where the block zone is full, a write that replaces what is there goes the way that gives back most (RULES R14), and growth fails.
+//!
+//! Not chosen here: whether stores go through the CPU's caches or around them, which depends on the CPU alone and is the device layer's; and
+//! which blocks leave the memory zone (`write_back.rs`).
+
+use std::ops::Range;
+
+use tandemfs_format::{LINE_BYTES, PAGE_LINES};
+
+use crate::alloc::Need;
+use crate::index::block::{Base, SectorRun};
+use crate::mutant::{Mutant, on};
+use crate::types::{MountOptions, Promote};
+
+/// How the bytes of one block are stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Mechanism {
+    /// Data logs. With `None` they are growth where they add to what is there, and transient where they replace logs.
+    Logs(Option<Need>),
+    /// The block's own unwritten sectors, filled ([BL4] of `index/block.rs`).
+    Fill(SectorRun),
+    /// Fresh sectors as far as the file reaches in the block, from the transient room where it gives as many back.
+    WholeBlock,
+    /// Fresh sectors, as many as the block has; logs behind them stay.
+    SameSectors,
+    /// As `WholeBlock`, from the transient room: the block's logs are what it gives back.
+    WholeBlockFromRoom,
+}
+
+/// What is known of a part of a write that overwrites sectors in place or does not.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Overwrite {
+    /// Length in bytes.
+    pub(super) bytes: usize,
+    /// Where it ends in the block.
+    pub(super) end: u32,
+    /// Bytes of the block's written sectors.
+    pub(super) written_bytes: u32,
+    /// A data log hides some of them.
+    pub(super) is_hidden: bool,
+    /// It is left over of a page whose other lines have not changed.
+    pub(super) is_left_over: bool,
+}
+
+/// A block for which the block zone has no fresh sectors.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct FullZone {
+    /// The file becomes longer.
+    pub(super) grows: bool,
+    /// Every byte of the write has a place in the block already.
+    pub(super) replaces: bool,
+    /// As many sectors as the block has are enough for the new bytes.
+    pub(super) fits: bool,
+    /// The block is split off, and no line of it was left out.
+    pub(super) is_whole: bool,
+    /// The writer wants no new logs where sectors do.
+    pub(super) by_blocks: bool,
+    /// The block is no hole.
+    pub(super) has_space: bool,
+}
+
+/// What one write may do ([DP2]).
+#[derive(Debug, Clone, Copy)]
+pub(super) struct WritePolicy {
+    block_bytes: u64,
+    /// Whole blocks inside multiples of this many bytes go by blocks; `None` where all bytes do.
+    threshold: Option<u32>,
+    /// Longest part that goes in place, in bytes; 0 for none.
+    in_place_bytes: u32,
+    /// A page of which fewer lines than this have changed goes by lines; 0 to compare no pages.
+    modified_lines: u32,
+    /// The drive takes lines of sectors in its transactions.
+    stores_in_place: bool,
+}
+
+impl WritePolicy {
+    /// For a write now. `threshold` is what [`crate::tuning::threshold::Splitting`] says for it.
+    pub(super) fn new(options: &MountOptions, threshold: Option<u32>, block_bytes: u32, stores_in_place: bool) -> Self {
+        let (in_place_bytes, modified_lines) = (options.in_place_bytes, options.modified_lines);
+        Self { block_bytes: block_bytes.into(), threshold, in_place_bytes, modified_lines, stores_in_place }
+    }
+
+    /// Whether the block that starts at `block_start` lies whole inside multiples of the threshold inside a write: then it goes by blocks
+    /// without a read (RomeFS §3.3).
+    pub(super) fn is_split_off(&self, write: &Range<u64>, block_start: u64) -> bool {
+        self.threshold.map(u64::from).is_none_or(|threshold| {
+            write.start.next_multiple_of(threshold) <= block_start && block_start + self.block_bytes <= write.end / threshold * threshold
+        })
+    }
+
+    /// Whether pages that come back from a page cache are compared with their old copies. Where everything goes by blocks nothing is gained.
+    pub(super) fn compares_pages(&self) -> bool {
+        self.modified_lines > 0 && self.threshold.is_some()
+    }
+
+    /// Whether a page of which so many lines have changed goes by those lines (ByteFS §4.6: R < 1/8).
+    pub(super) fn takes_lines(&self, changed_lines: u32) -> bool {
+        changed_lines < self.modified_lines
+    }
+
+    /// Whether a block goes by blocks as it came although lines of it could be left out: so much of it has changed, in bytes.
+    pub(super) fn keeps_whole(&self, write: &Range<u64>, block_start: u64, changed_bytes: u64) -> bool {
+        self.is_split_off(write, block_start) && changed_bytes * PAGE_LINES >= self.block_bytes * u64::from(self.modified_lines)
+    }
+
+    /// Whether the drive and the engine of the mount store lines of sectors in place ([TX5] of `journal/tx.rs`).
+    pub(super) fn stores_in_place(&self) -> bool {
+        self.stores_in_place
+    }
+
+    /// Whether a part goes in place: short, over written sectors, and not under a log ([IP1] of `in_place.rs`; ByteFS §4.6: up to 512 B).
+    pub(super) fn goes_in_place(&self, part: &Overwrite) -> bool {
+        let of_lines = if part.is_left_over { self.modified_lines.saturating_mul(LINE_BYTES as u32) } else { 0 };
+        part.bytes <= self.in_place_bytes.max(of_lines) as usize
+            && part.end <= part.written_bytes
+            && (!part.is_hidden || on(Mutant::InPlaceOverLog))
+    }
+
+    /// Whether what does not go in place tries data logs first. `is_whole`: the block is split off, and no line of it was left out.
+    /// `by_blocks`: the writer wants no new logs where sectors do.
+    pub(super) fn tries_logs(&self, is_whole: bool, by_blocks: bool) -> bool {
+        !is_whole && !by_blocks
+    }
+}
+
+/// Sectors for a block that goes by blocks. `fits` where those that it has are enough.
+pub(super) fn sectors(base: &Base, fits: bool) -> Mechanism {
+    match base {
+        Base::Unwritten(run) if fits => Mechanism::Fill(*run),
+        Base::Sectors(run) if fits && on(Mutant::WrittenFilledInPlace) => Mechanism::Fill(*run),
+        Base::Hole | Base::Unwritten(_) | Base::Sectors(_) => Mechanism::WholeBlock,
+        Base::Memory(extent) => match *extent {},
+    }
+}
+
+/// What is tried in turn for a block that found no fresh sectors ([DP3]); nothing where the write fails.
+pub(super) fn when_full(full: &FullZone) -> &'static [Mechanism] {
+    use Mechanism::{Logs, SameSectors, WholeBlockFromRoom};
+    const GROWTH: Option<Need> = Some(Need::Growth);
+    const TRANSIENT: Option<Need> = Some(Need::Transient);
+    match full {
+        FullZone { grows: true, .. } => &[],
+        // Logs over sectors are growth, and were tried, but for who wanted none.
+        FullZone { replaces: true, fits: true, by_blocks: false, .. } => &[SameSectors],
+        FullZone { replaces: true, fits: true, by_blocks: true, .. } => &[SameSectors, Logs(None), WholeBlockFromRoom],
+        FullZone { replaces: true, fits: false, .. } => &[Logs(TRANSIENT), WholeBlockFromRoom],
+        // New bytes beside others of the block, inside the file: the byte path may have the room that the block path has not.
+        FullZone { replaces: false, is_whole: true, by_blocks: false, has_space: true, .. } => &[Logs(GROWTH)],
+        FullZone { replaces: false, .. } => &[],
+    }
+}
+
+/// What the slots of new logs are taken as: by the mechanism, or by what they are. A plan that merges logs frees their slots (RULES R14);
+/// one that adds to what is there is growth, also over sectors.
+pub(super) fn need_of_logs(chosen: Option<Need>, merges: u64, grows: bool) -> Need {
+    chosen.unwrap_or(if merges > 0 && !grows { Need::Transient } else { Need::Growth })
+}
+
+/// What fresh sectors are taken as. Only a block that gives as many back may use the transient room: so overwriting leaves the room as it
+/// was (RULES R14).
+pub(super) fn need_of_sectors(base: &Base, count: u32) -> Need {
+    if base.sectors() >= count { Need::Transient } else { Need::Growth }
+}
+
+/// One of a drive's two interfaces.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Interface {
+    /// Loads.
+    Bytes,
+    /// Block requests.
+    Blocks,
+}
+
+/// Most bytes of data logs that are loaded where the block path reaches them too ([IF2] of `interface.rs`; ByteFS §4.6).
+const LOAD_BYTES_MAX: usize = 512;
+
+/// By which interface so many bytes of data logs are read. There is a choice only where the drive's two windows overlap.
+pub(super) fn reads_logs_by(bytes: usize, windows_overlap: bool) -> Interface {
+    if windows_overlap && bytes > LOAD_BYTES_MAX { Interface::Blocks } else { Interface::Bytes }
+}
+
+/// Which sectors that were read by blocks are copied to the memory zone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Promotion {
+    /// None.
+    None,
+    /// Those that were read lately as well.
+    ReadAgain,
+    /// All.
+    All,
+}
+
+/// Sectors of one block in a read that still counts as small; larger ones gain nothing by the byte path.
+const SMALL_SECTORS_MAX: usize = 8;
+
+/// What is promoted of a read of so many sectors of a block.
+pub(super) fn promotion(mode: Promote, sectors: usize) -> Promotion {
+    match mode {
+        Promote::Off => Promotion::None,
+        Promote::Hot if sectors > SMALL_SECTORS_MAX => Promotion::None,
+        Promote::Hot => Promotion::ReadAgain,
+        Promote::EveryRead => Promotion::All,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tandemfs_format::Sector;
+    use tandemfs_format::mapping::BlockChecksum;
+
+    use super::*;
+
+    const KIB: u64 = 1 << 10;
+    const RUN: SectorRun = SectorRun { sector: Sector::new(16), count: 4, checksum: BlockChecksum::None };
+
+    fn policy(threshold: Option<u32>) -> WritePolicy {
+        WritePolicy::new(&MountOptions::DEFAULT, threshold, 64 << 10, true)
+    }
+
+    #[test]
+    fn whole_blocks_inside_multiples_of_the_threshold_are_split_off() {
+        #[rustfmt::skip]
+        let cases = [
+            // threshold, write, block, split off
+            (Some(64), 0..64, 0, true),
+            (Some(64), 0..63, 0, false),
+            (Some(64), 1..128, 0, false),
+            (Some(64), 1..128, 1, true),
+            (Some(64), 0..192, 2, true),
+            (Some(64), 0..191, 2, false),
+            (Some(128), 0..64, 0, false),
+            (Some(128), 0..128, 1, true),
+            (Some(128), 64..256, 1, false),
+            (Some(128), 64..256, 2, true),
+            (Some(128), 0..192, 2, false),
+            (None, 3..4, 0, true),
+        ];
+        for (threshold, write, block, expected) in cases {
+            let policy = policy(threshold.map(|threshold: u32| threshold << 10));
+            let bytes = write.start * KIB..write.end * KIB;
+            assert_eq!(policy.is_split_off(&bytes, block * 64 * KIB), expected, "{threshold:?} {write:?} {block}");
+        }
+    }
+
+    #[test]
+    fn logs_are_tried_first_for_what_is_not_split_off() {
+        let policy = policy(Some(64 << 10));
+        for (is_whole, by_blocks, expected) in [(false, false, true), (true, false, false), (false, true, false), (true, true, false)] {
+            assert_eq!(policy.tries_logs(is_whole, by_blocks), expected, "{is_whole} {by_blocks}");
+        }
+    }
+
+    #[test]
+    fn short_overwrites_of_written_sectors_go_in_place() {
+        let written = 4 * 4096;
+        #[rustfmt::skip]
+        let cases = [
+            // bytes, end, written, hidden, left over, in place
+            (512, 1000, written, false, false, true),
+            (513, 1000, written, false, false, false),
+            (512, 1000, written, true, false, false),
+            (512, written, written, false, false, true),
+            (512, written + 1, written, false, false, false),
+            (513, 1000, written, false, true, false),
+            (512, 1000, written, false, true, true),
+            (64, 64, 0, false, false, false),
+        ];
+        for (bytes, end, written_bytes, is_hidden, is_left_over, expected) in cases {
+            let part = Overwrite { bytes, end, written_bytes, is_hidden, is_left_over };
+            assert_eq!(policy(None).goes_in_place(&part), expected, "{part:?}");
+        }
+        let off = WritePolicy::new(&MountOptions { in_place_bytes: 0, modified_lines: 2, ..MountOptions::DEFAULT }, None, 4096, true);
+        let part = |bytes, is_left_over| Overwrite { bytes, end: 256, written_bytes: 4096, is_hidden: false, is_left_over };
+        assert!(!off.goes_in_place(&part(1, false)) && off.goes_in_place(&part(128, true)) && !off.goes_in_place(&part(129, true)));
+    }
+
+    #[test]
+    fn pages_are_compared_where_lines_can_be_left_out() {
+        assert!(policy(Some(65_536)).compares_pages() && !policy(None).compares_pages());
+        assert!(policy(None).takes_lines(7) && !policy(None).takes_lines(8));
+        // A block of 64 KiB that is split off stays whole from 8 KiB of changed lines on.
+        let keeps = |write: Range<u64>, changed| policy(Some(65_536)).keeps_whole(&write, 0, changed);
+        assert!(keeps(0..65_536, 8192) && !keeps(0..65_536, 8191) && !keeps(0..65_535, 65_535));
+    }
+
+    #[test]
+    fn own_unwritten_sectors_are_filled_where_they_are_enough() {
+        let cases = [
+            (Base::Hole, true, Mechanism::WholeBlock),
+            (Base::Unwritten(RUN), true, Mechanism::Fill(RUN)),
+            (Base::Unwritten(RUN), false, Mechanism::WholeBlock),
+            (Base::Sectors(RUN), true, Mechanism::WholeBlock),
+            (Base::Sectors(RUN), false, Mechanism::WholeBlock),
+        ];
+        for (base, fits, expected) in cases {
+            assert_eq!(sectors(&base, fits), expected, "{base:?} {fits}");
+        }
+    }
+
+    #[test]
+    fn a_full_block_zone_refuses_growth_and_lets_overwrites_through() {
+        use Mechanism::{Logs, SameSectors, WholeBlockFromRoom};
+        let case = |grows, replaces, fits, is_whole, by_blocks, has_space| {
+            when_full(&FullZone { grows, replaces, fits, is_whole, by_blocks, has_space })
+        };
+        for bits in 0..32 {
+            let bit = |number: u32| bits >> number & 1 == 1;
+            assert_eq!(case(true, bit(0), bit(1), bit(2), bit(3), bit(4)), [], "growth: {bits:b}");
+        }
+        for is_whole in [false, true] {
+            assert_eq!(case(false, true, true, is_whole, false, true), [SameSectors]);
+            assert_eq!(case(false, true, true, is_whole, true, true), [SameSectors, Logs(None), WholeBlockFromRoom]);
+            for by_blocks in [false, true] {
+                let expected = [Logs(Some(Need::Transient)), WholeBlockFromRoom];
+                assert_eq!(case(false, true, false, is_whole, by_blocks, true), expected);
+            }
+        }
+        assert_eq!(case(false, false, false, true, false, true), [Logs(Some(Need::Growth))]);
+        assert_eq!(case(false, false, true, true, false, true), [Logs(Some(Need::Growth))]);
+        for (is_whole, by_blocks, has_space) in [(false, false, true), (true, true, true), (true, false, false)] {
+            assert_eq!(case(false, false, false, is_whole, by_blocks, has_space), [], "{is_whole} {by_blocks} {has_space}");
+        }
+    }
+
+    #[test]
+    fn what_gives_space_back_may_use_the_transient_room() {
+        #[rustfmt::skip]
+        let of_logs = [
+            // chosen, merges, grows, need
+            (None, 0, false, Need::Growth),
+            (None, 1, false, Need::Transient),
+            (None, 1, true, Need::Growth),
+            (Some(Need::Transient), 0, false, Need::Transient),
+            (Some(Need::Growth), 1, false, Need::Growth),
+        ];
+        for (chosen, merges, grows, expected) in of_logs {
+            assert_eq!(need_of_logs(chosen, merges, grows), expected, "{chosen:?} {merges} {grows}");
+        }
+        for (base, count, expected) in [
+            (Base::Hole, 1, Need::Growth),
+            (Base::Sectors(RUN), 4, Need::Transient),
+            (Base::Sectors(RUN), 5, Need::Growth),
+            (Base::Unwritten(RUN), 4, Need::Transient),
+        ] {
+            assert_eq!(need_of_sectors(&base, count), expected, "{base:?} {count}");
+        }
+    }
+
+    #[test]
+    fn reads_choose_an_interface_where_there_are_two() {
+        for (bytes, overlap, expected) in
+            [(64, true, Interface::Bytes), (512, true, Interface::Bytes), (513, true, Interface::Blocks), (4096, false, Interface::Bytes)]
+        {
+            assert_eq!(reads_logs_by(bytes, overlap), expected, "{bytes} {overlap}");
+        }
+        for (mode, sectors, expected) in [
+            (Promote::Off, 1, Promotion::None),
+            (Promote::Hot, 8, Promotion::ReadAgain),
+            (Promote::Hot, 9, Promotion::None),
+            (Promote::EveryRead, 256, Promotion::All),
+        ] {
+            assert_eq!(promotion(mode, sectors), expected, "{mode:?} {sectors}");
+        }
+    }
+}

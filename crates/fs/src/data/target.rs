@@ -1,0 +1,114 @@
+//! A block of a write, on its way through the steps: split off with its parts, planned, transferred, committed. Data alone: each step is a
+//! file of its own (`plan.rs`, `transfer.rs`, `commit.rs`), and none of them knows another.
+
+use smallvec::SmallVec;
+use tandemfs_format::mapping::LogEntry;
+use tandemfs_format::{InodeNumber, SECTOR_BYTES};
+
+use super::in_place::InPlace;
+use super::log_plan::Part;
+use crate::index::block::{Base, Block, LogSlots, NewSectors};
+use crate::volume::Volume;
+
+/// One block of a write.
+pub(super) struct Target<'d> {
+    pub(super) block: u64,
+    pub(super) old: Block,
+    pub(super) parts: SmallVec<[Part<'d>; 2]>,
+    /// What the parts were before lines that had not changed were left out ([MR4] of `modified.rs`) and others taken out to go in place;
+    /// empty where neither was.
+    pub(super) as_it_came: Vec<Part<'d>>,
+    /// Lines of its sectors that change in place.
+    pub(super) in_place: InPlace,
+    pub(super) action: Action<'d>,
+}
+
+/// What a block becomes.
+pub(super) enum Action<'d> {
+    /// Not planned yet.
+    Undecided,
+    /// Other logs over `base`, what becomes of the block's base. The slots are filled as the logs are stored.
+    Logs { merges: u64, slots: LogSlots, stores: SmallVec<[Store<'d>; 2]>, base: Base },
+    /// New sectors for the block, or its own unwritten ones; logs in `kept` stay over or behind them.
+    Sectors { new: NewSectors, fill: bool, bytes: Bytes<'d>, kept: LogSlots },
+}
+
+/// A log on its way: which entry of the leaf it becomes.
+pub(super) struct Store<'d> {
+    pub(super) slot: usize,
+    pub(super) entry: LogEntry,
+    /// Bytes of the entry that are on the device already: an append in place leaves them alone.
+    pub(super) skip: u32,
+    pub(super) bytes: Bytes<'d>,
+}
+
+/// Bytes that are to be stored.
+pub(super) enum Bytes<'d> {
+    Borrowed(&'d [u8]),
+    Owned(Vec<u8>),
+    /// New bytes over those of logs of this file, which are loaded while blocks are in flight.
+    Merged(InodeNumber, Vec<LogEntry>),
+}
+
+impl Bytes<'_> {
+    pub(super) fn get(&self) -> &[u8] {
+        match self {
+            Self::Borrowed(bytes) => bytes,
+            Self::Owned(bytes) => bytes,
+            Self::Merged(..) => unreachable!("logs are merged before their bytes are asked for"),
+        }
+    }
+}
+
+impl<'d> Target<'d> {
+    /// A block that gets new bytes.
+    pub(super) fn new(block: u64, old: Block, part: Part<'d>) -> Self {
+        Self { parts: SmallVec::from_iter([part]), ..Self::changed(block, old, Action::Undecided) }
+    }
+
+    /// A block that changes without new bytes of a caller.
+    pub(super) fn changed(block: u64, old: Block, action: Action<'d>) -> Self {
+        Self { block, old, parts: SmallVec::new(), as_it_came: Vec::new(), in_place: InPlace::default(), action }
+    }
+
+    /// The parts are what they were when they came; nothing goes in place.
+    pub(super) fn restore(&mut self) {
+        if !self.as_it_came.is_empty() {
+            self.parts = std::mem::take(&mut self.as_it_came).into();
+            self.in_place = InPlace::default();
+        }
+    }
+
+    /// Sectors from the block's start that the parts reach into.
+    pub(super) fn covered_sectors(&self) -> u32 {
+        self.parts.iter().map(Part::end).max().unwrap_or(0).div_ceil(SECTOR_BYTES as u32)
+    }
+
+    /// Whether a log across `end` lies over bytes of the parts.
+    pub(super) fn hides(&self, end: u32) -> bool {
+        let across = |log: &&LogEntry| log.offset < end && log.end() > end;
+        let hides = |log: &LogEntry| self.parts.iter().any(|part| log.offset < part.end() && part.offset < log.end());
+        self.old.logs().filter(across).any(hides)
+    }
+
+    /// Whether every byte of the parts has a place already. New bytes in the holes of a block are growth, whatever else the block has: a
+    /// block of the transient room that they took would not come back (RULES R14).
+    pub(super) fn replaces(&self) -> bool {
+        let of_base = self.old.base.bytes();
+        self.parts.iter().all(|part| {
+            let mut at = part.offset.max(of_base);
+            while at < part.end() {
+                match self.old.logs().find(|log| log.offset <= at && at < log.end()) {
+                    Some(log) => at = log.end(),
+                    None => return false,
+                }
+            }
+            true
+        })
+    }
+
+    /// Whether its new sectors are of the transient room.
+    pub(super) fn is_lent(&self, volume: &Volume) -> bool {
+        matches!(&self.action, Action::Sectors { new, .. } if volume.sectors.is_lent(new.sector))
+    }
+}

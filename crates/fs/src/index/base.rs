@@ -1,0 +1,202 @@
+//! What a block of a file has below its data logs.
+//!
+//! [BA1] The base says what reads as the block where no log covers it. Whoever treats its cases differently matches [`Base`], in one place each.
+//! [BA2] A record becomes a base in [`Base::of_record`] alone, which refuses what is no record of a block, and sectors outside the zone.
+
+use tandemfs_format::mapping::{BlockChecksum, Extent, LeafPointer, Record};
+use tandemfs_format::{Corrupt, LineAddress, SECTOR_BYTES, Sector};
+
+use crate::error::{Error, Result};
+use crate::volume::{Owner, Volume};
+
+/// What a block has below its logs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Base {
+    /// Nothing; reads as zeros.
+    Hole,
+    /// Sectors that were given out and hold no data ([BL4]); read as zeros.
+    Unwritten(SectorRun),
+    /// Sectors with data.
+    Sectors(SectorRun),
+    /// Data in the memory zone.
+    #[expect(dead_code, reason = "files in memory extents are built later; until then no value of it exists")]
+    Memory(MemoryExtent),
+}
+
+/// Consecutive sectors of the block zone that hold a block from its start on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct SectorRun {
+    pub(crate) sector: Sector,
+    /// 1 to the sectors of a block.
+    pub(crate) count: u32,
+    /// Their checksums; of unwritten sectors the vector that is kept for them.
+    pub(crate) checksum: BlockChecksum,
+}
+
+/// Lines of the memory zone that hold the data of a block. No value of it exists yet: [`Base::of_record`] refuses the records that would
+/// make one. The matches on [`Base`] have their arms for it, which stop compiling when it gets fields.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum MemoryExtent {}
+
+impl Base {
+    /// What a record of a file says of its block's base. Refuses records that are no block's, and sectors outside the zone.
+    pub(crate) fn of_record(volume: &Volume, owner: Owner, record: &Record) -> Result<Self> {
+        let extent = match record {
+            Record::Block { extent: Some(extent), .. } => extent,
+            Record::Block { extent: None, .. } | Record::SingleLog(_) => return Ok(Self::Hole),
+            Record::Memory(address) | Record::Pointer { page: address, .. } => return Err(damaged(owner, *address, "state")),
+        };
+        if !volume.geometry.holds_sectors(extent.sector, extent.count.into())
+            || u64::from(extent.count) > volume.geometry.block_sectors_each()
+        {
+            return Err(damaged(owner, LineAddress::new(0), "sector"));
+        }
+        let run = SectorRun { sector: extent.sector, count: extent.count, checksum: extent.checksum };
+        Ok(if extent.unwritten { Self::Unwritten(run) } else { Self::Sectors(run) })
+    }
+
+    /// The record of a block with this base, and `leaf` over it.
+    pub(super) fn record(self, leaf: Option<LeafPointer>) -> Record {
+        let (run, unwritten) = match self {
+            Self::Hole => return Record::Block { extent: None, leaf },
+            Self::Unwritten(run) => (run, true),
+            Self::Sectors(run) => (run, false),
+            Self::Memory(extent) => match extent {},
+        };
+        let extent = Extent { sector: run.sector, count: run.count, checksum: run.checksum, unwritten };
+        Record::Block { extent: Some(extent), leaf }
+    }
+
+    /// Its sectors, written or not.
+    pub(crate) fn run(&self) -> Option<SectorRun> {
+        match *self {
+            Self::Hole => None,
+            Self::Unwritten(run) | Self::Sectors(run) => Some(run),
+            Self::Memory(extent) => match extent {},
+        }
+    }
+
+    /// How many sectors it takes.
+    pub(crate) fn sectors(&self) -> u32 {
+        self.run().map_or(0, |run| run.count)
+    }
+
+    /// Bytes from the block's start that have a place in it, written or not.
+    pub(crate) fn bytes(&self) -> u32 {
+        match self {
+            Self::Hole => 0,
+            Self::Unwritten(run) | Self::Sectors(run) => run.count * SECTOR_BYTES as u32,
+            Self::Memory(extent) => match *extent {},
+        }
+    }
+
+    /// Bytes from the block's start that hold data; behind them it reads as zeros.
+    pub(crate) fn data_bytes(&self) -> u32 {
+        match self {
+            Self::Hole | Self::Unwritten(_) => 0,
+            Self::Sectors(_) | Self::Memory(_) => self.bytes(),
+        }
+    }
+
+    /// The same room without its data: reads as zeros. Inline checksums go, a vector stays ([BL4]).
+    pub(crate) fn emptied(self) -> Self {
+        let Some(run) = self.run() else { return Self::Hole };
+        let checksum = run.vector().map_or(BlockChecksum::None, BlockChecksum::Vector);
+        Self::Unwritten(SectorRun { checksum, ..run })
+    }
+}
+
+impl SectorRun {
+    /// The first line of the vector of its checksums, where it has one.
+    pub(super) fn vector(&self) -> Option<LineAddress> {
+        match self.checksum {
+            BlockChecksum::Vector(vector) => Some(vector),
+            BlockChecksum::None | BlockChecksum::Inline(_) => None,
+        }
+    }
+}
+
+/// The error for metadata of `owner` whose `field`, an address, has no meaning.
+pub(crate) fn damaged(owner: Owner, address: LineAddress, field: &'static str) -> Error {
+    Error::Damaged { inode: owner.inode, source: Corrupt::Field { address, field, found: address.number() } }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use tandemfs_crash::MemoryDevice;
+    use tandemfs_device::{Drive, PersistenceDomain};
+    use tandemfs_format::InodeNumber;
+    use tandemfs_format::inode::file_type;
+
+    use super::*;
+    use crate::{AllocateMode, FileSystem, FormatOptions, MountOptions, NewInode, SeekTo, SetAttributes, WriteOptions, make_file_system};
+
+    const RUN: SectorRun = SectorRun { sector: Sector::new(16), count: 4, checksum: BlockChecksum::Vector(LineAddress::new(640)) };
+
+    #[test]
+    fn each_base_says_what_it_takes_and_what_it_holds() {
+        let inline = SectorRun { count: 1, checksum: BlockChecksum::Inline(7), ..RUN };
+        let unchecked = SectorRun { checksum: BlockChecksum::None, ..inline };
+        #[rustfmt::skip]
+        let cases = [
+            // base, sectors, bytes with a place, bytes of data, without its data
+            (Base::Hole, 0, 0, 0, Base::Hole),
+            (Base::Unwritten(RUN), 4, 16_384, 0, Base::Unwritten(RUN)),
+            (Base::Sectors(RUN), 4, 16_384, 16_384, Base::Unwritten(RUN)),
+            (Base::Sectors(inline), 1, 4096, 4096, Base::Unwritten(unchecked)),
+        ];
+        for (base, sectors, bytes, data_bytes, emptied) in cases {
+            assert_eq!(
+                (base.sectors(), base.bytes(), base.data_bytes(), base.emptied()),
+                (sectors, bytes, data_bytes, emptied),
+                "{base:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_record_names_the_base_and_the_leaf() {
+        let leaf = Some(LeafPointer { address: LineAddress::new(64), class: 1 });
+        let extent = |unwritten| Some(Extent { sector: RUN.sector, count: RUN.count, checksum: RUN.checksum, unwritten });
+        assert_eq!(Base::Hole.record(leaf), Record::Block { extent: None, leaf });
+        assert_eq!(Base::Unwritten(RUN).record(None), Record::Block { extent: extent(true), leaf: None });
+        assert_eq!(Base::Sectors(RUN).record(leaf), Record::Block { extent: extent(false), leaf });
+    }
+
+    /// The format has a state for data in the memory zone, and no file has any yet ([BA2]).
+    #[test]
+    fn a_record_of_memory_is_damage_of_a_file() {
+        let drive = Drive::new(Arc::new(MemoryDevice::new(16 << 20, 16 << 20, PersistenceDomain::Gpf)));
+        make_file_system(&drive, &FormatOptions::default()).expect("mkfs");
+        let fs = FileSystem::mount(drive, &MountOptions::default()).expect("mounts");
+        let new = NewInode { mode: file_type::REGULAR | 0o644, uid: 0, gid: 0, rdev: 0, target: b"" };
+        let file = fs.create(InodeNumber::ROOT, b"file", &new).expect("made").inode;
+        fs.write(file, 0, &[1; 5000], WriteOptions::default()).expect("written");
+        let handle = fs.inodes.get(&fs.volume, file).expect("there");
+        let address = LineAddress::new(64 * 100);
+        handle.state.write().inode.root = Record::Memory(address).encode().to_bytes();
+        let size = |size| SetAttributes { size: Some(size), ..SetAttributes::default() };
+        let punch = AllocateMode::Punch;
+        let give = AllocateMode::Allocate { keep_size: true };
+        let results = [
+            ("read", fs.read(file, 0, &mut [0; 100]).map(drop)),
+            ("write", fs.write(file, 0, &[2; 100], WriteOptions::default()).map(drop)),
+            ("write of a block", fs.write(file, 0, &[2; 65_536], WriteOptions::default()).map(drop)),
+            ("seek", fs.seek(file, 0, SeekTo::Data).map(drop)),
+            ("space", fs.needs_space(file, 0, 100).map(drop)),
+            ("punch", fs.allocate(file, 0, 65_536, punch)),
+            ("punch a part", fs.allocate(file, 0, 100, punch)),
+            ("allocate", fs.allocate(file, 0, 65_536, give)),
+            ("truncate", fs.set_attributes(file, &size(100)).map(drop)),
+            ("truncate to nothing", fs.set_attributes(file, &size(0)).map(drop)),
+        ];
+        for (what, result) in results {
+            let Err(Error::Damaged { inode, source: Corrupt::Field { address: at, field, .. } }) = result else {
+                panic!("{what}: {result:?}")
+            };
+            assert_eq!((inode, at, field), (file, address, "state"), "{what}");
+        }
+    }
+}
