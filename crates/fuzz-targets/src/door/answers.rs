@@ -65,13 +65,13 @@ impl Kernel {
             }
             2 => init(self, 7, 5),
             3 => init(self, 3, 40),
-            4 => init(self, 7, 12),
-            5 => init(self, 7, 23),
+            4 => init(self, 7, 30),
+            5 => init(self, 7, 31),
             _ => init(self, 7, 45),
         };
         self.check_header(&answer);
         let error = word(&answer, 4) as i32;
-        if matches!(how, 2 | 3) {
+        if matches!(how, 2..=4) {
             assert!(error < 0, "an old kernel is refused");
             return false;
         }
@@ -130,17 +130,19 @@ impl Kernel {
         assert!(error == 0 || answer.len() == OUT_HEADER_BYTES, "an error with {} B", answer.len());
     }
 
-    /// Sends a request and takes its answer ([FZD1]).
-    pub(crate) fn ask(&mut self, request: &Request) {
+    /// Sends a request and takes its answer ([FZD1]). Returns the error that it says, 0 for none.
+    pub(crate) fn ask(&mut self, request: &Request) -> i32 {
         self.send(request);
-        if matches!(request.opcode, FORGET | BATCH_FORGET) && request.is_whole() {
-            return; // Whether it was answered shows when the next one is.
+        if !request.wants_answer() {
+            return 0; // Whether it was answered shows when the next one is.
         }
         let Some(answer) = self.receive().map(<[u8]>::to_vec) else { panic!("the daemon ended instead of answering {request:x?}") };
         self.check_header(&answer);
-        if word(&answer, 4) == 0 {
+        let error = word(&answer, 4).cast_signed();
+        if error == 0 {
             check_body(request, &answer[OUT_HEADER_BYTES..]);
         }
+        error
     }
 
     /// An ordinary request is answered as ever, and nothing else comes ([FZD2]).
@@ -205,6 +207,11 @@ fn check_body(request: &Request, body: &[u8]) {
             exactly(8);
             let length = u64::from(request.word(44)) << 32 | u64::from(request.word(40));
             assert!(u64::from(word(body, 0)) <= length, "more was copied than was asked for");
+        }
+        COPY_FILE_RANGE_64 => {
+            exactly(8);
+            let length = u64::from(request.word(44)) << 32 | u64::from(request.word(40));
+            assert!(long(body, 0) <= length, "more was copied than was asked for");
         }
         STATFS => exactly(80),
         LSEEK => {

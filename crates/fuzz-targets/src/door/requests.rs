@@ -26,13 +26,16 @@ pub(crate) mod opcode {
     pub(crate) const READDIR: u32 = 28;
     pub(crate) const CREATE: u32 = 35;
     pub(crate) const DESTROY: u32 = 38;
+    pub(crate) const INTERRUPT: u32 = 36;
     pub(crate) const IOCTL: u32 = 39;
+    pub(crate) const NOTIFY_REPLY: u32 = 41;
     pub(crate) const BATCH_FORGET: u32 = 42;
     pub(crate) const READDIRPLUS: u32 = 44;
     pub(crate) const LSEEK: u32 = 46;
     pub(crate) const COPY_FILE_RANGE: u32 = 47;
     pub(crate) const TMPFILE: u32 = 51;
     pub(crate) const STATX: u32 = 52;
+    pub(crate) const COPY_FILE_RANGE_64: u32 = 53;
 }
 
 use opcode::*;
@@ -109,23 +112,23 @@ pub(crate) const SHAPES: &[Shape] = &[
     (33, &[Long, Long, Long, Long, Word, Word, Flags, Word], Tail::Nothing),
     (34, &[Flags, Word], Tail::Nothing),
     (CREATE, &[Flags, Flags, Flags, Flags], Tail::Names(1)),
-    (36, &[Long], Tail::Nothing),
+    (INTERRUPT, &[Long], Tail::Nothing),
     (37, &[Long, Word, Word], Tail::Nothing),
     (IOCTL, &[Long, Flags, Word, Long, Size, Size], Tail::Data),
     (40, &[Long, Long, Flags, Flags], Tail::Nothing),
-    (41, &[Long, Long, Size, Word, Long, Long], Tail::Data),
+    (NOTIFY_REPLY, &[Long, Long, Size, Word, Long, Long], Tail::Data),
     (BATCH_FORGET, &[], Tail::Forgets),
     (43, &[Long, Offset, Offset, Flags, Word], Tail::Nothing),
     (READDIRPLUS, &[Long, Offset, Size, Flags, Long, Flags, Word], Tail::Nothing),
     (45, &[Node, Flags, Word], Tail::Names(2)),
     (46, &[Long, Offset, Flags, Word], Tail::Nothing),
-    (47, &[Long, Offset, Node, Long, Offset, Long, Long], Tail::Nothing),
+    (COPY_FILE_RANGE, &[Long, Offset, Node, Long, Offset, Long, Long], Tail::Nothing),
     (48, &[Long, Offset, Size, Flags], Tail::Nothing),
     (49, &[Long], Tail::Nothing),
     (50, &[Node], Tail::Names(1)),
     (TMPFILE, &[Flags, Flags, Flags, Flags], Tail::Names(1)),
     (STATX, &[Flags, Word, Long, Word, Word], Tail::Nothing),
-    (53, &[Long, Long, Long, Size, Size], Tail::Data),
+    (COPY_FILE_RANGE_64, &[Long, Offset, Node, Long, Offset, Long, Long], Tail::Nothing),
     (4096, &[Word, Word, Word, Flags], Tail::Nothing),
     (7, &[], Tail::Data),
     (0, &[], Tail::Nothing),
@@ -299,57 +302,23 @@ impl Request {
         request
     }
 
-    /// Whether the header promises more than there is.
-    pub(crate) fn claims_too_much(&self) -> bool {
-        self.claimed > 0
+    /// Whether the header says the length that the message has.
+    pub(crate) fn is_as_long_as_it_says(&self) -> bool {
+        self.claimed == 0
     }
 
-    /// The part of the body that the header covers.
-    fn covered(&self) -> usize {
-        (self.body.len() as i64 + self.claimed.min(0)).max(0) as usize
-    }
-
-    fn set(&mut self, at: usize, value: u32) {
-        if let Some(bytes) = self.body.get_mut(at..at + 4) {
-            bytes.copy_from_slice(&value.to_le_bytes());
+    /// Whether an answer comes: the mount lets no request end early, and says so where the kernel interrupts one.
+    pub(crate) fn wants_answer(&self) -> bool {
+        match self.opcode {
+            FORGET | BATCH_FORGET | NOTIFY_REPLY => false,
+            INTERRUPT => self.body.len() >= 8,
+            _ => true,
         }
     }
 
     pub(crate) fn word(&self, at: usize) -> u32 {
         let bytes = self.body.get(at..at + 4).and_then(|bytes| bytes.try_into().ok());
         bytes.map_or(0, u32::from_le_bytes)
-    }
-
-    /// Takes back what fuser 0.18 answers with a panic: lengths of WRITE, SETXATTR and IOCTL that are not those of the data, a header that
-    /// is shorter than itself, times with 10^9 nanoseconds.
-    pub(crate) fn spare_the_library(mut self) -> Self {
-        let covered = self.covered();
-        match self.opcode {
-            WRITE if covered >= 40 => self.set(16, (covered - 40) as u32),
-            SETXATTR if covered >= 8 => {
-                if let Some(end) = self.body[8..covered].iter().position(|byte| *byte == 0) {
-                    self.set(0, (covered - 8 - end - 1) as u32);
-                }
-            }
-            IOCTL if covered >= 32 => self.set(24, self.word(24).min((covered - 32) as u32)),
-            SETATTR => {
-                for at in [56, 60, 64] {
-                    self.set(at, self.word(at) % 1_000_000_000);
-                }
-            }
-            _ => {}
-        }
-        self
-    }
-
-    /// Whether fuser takes the body for whole.
-    pub(crate) fn is_whole(&self) -> bool {
-        let covered = self.covered();
-        match self.opcode {
-            FORGET => covered >= 8,
-            BATCH_FORGET => covered >= 8 && (covered as u64 - 8) / 16 >= self.word(0).into(),
-            _ => true,
-        }
     }
 
     /// The bytes of a message.

@@ -11,7 +11,6 @@ use super::handler::{Choice, MODE, byte_at, name_bytes};
 use super::kernel::Answer;
 use super::messages::{Message, wants_answer};
 
-const HEADER_BYTES: usize = size_of::<abi::OutHeader>();
 /// As the kernel has it: errors are above this.
 const ERROR_MIN: i32 = -512;
 const SECOND_NS: u32 = 1_000_000_000;

@@ -51,6 +51,7 @@ impl Kernel {
         message.body.len() <= self.limits.request_bytes
     }
 
+    #[cfg(test)]
     pub(super) fn parked(&self) -> usize {
         self.parked.len()
     }

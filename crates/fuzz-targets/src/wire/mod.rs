@@ -24,7 +24,7 @@ use tandemfs_wire::{InitFlags, Options, Session, Wanted};
 use crate::Input;
 use crate::door::channel;
 use handler::Server;
-use kernel::{Kernel, Opening};
+use kernel::Opening;
 pub(crate) use lies::LIES;
 use messages::Message;
 
@@ -104,6 +104,7 @@ pub(crate) fn corpus() -> Vec<Vec<u8>> {
 
 #[cfg(test)]
 mod tests {
+    use super::kernel::Kernel;
     use super::messages::KNOWN;
     use super::*;
 

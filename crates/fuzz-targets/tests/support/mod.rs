@@ -12,7 +12,7 @@ use tandemfs_fuzz_targets::Target;
 
 /// Longest execution, on a machine that does other things as well.
 const EXECUTION_MAX: Duration = Duration::from_secs(60);
-/// Largest allocation: the zones of an image are 16 MiB, the buffer of a FUSE session 16 MiB and a page.
+/// Largest allocation: the zones of an image are 16 MiB.
 const ALLOCATION_BYTES_MAX: usize = 20 << 20;
 /// Most that one execution may hold at a time.
 const HELD_BYTES_MAX: usize = 512 << 20;
