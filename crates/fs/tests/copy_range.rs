@@ -82,6 +82,9 @@ fn what_is_no_regular_file_is_refused() {
     for (from, to) in [(inode, link), (link, inode), (inode, fifo), (fifo, inode)] {
         assert!(matches!(fs.copy_range((from, 0), (to, 0), 5, PLAIN), Err(Error::InvalidArgument(_))));
     }
+    // `grow_over` made what has no size that large.
+    assert!(matches!(fs.grow_over(InodeNumber::ROOT, 1 << 20), Err(Error::IsDirectory)));
+    assert!([link, fifo].iter().all(|&number| matches!(fs.grow_over(number, 1 << 20), Err(Error::InvalidArgument(_)))));
     let append = WriteOptions { append: true, ..PLAIN };
     assert!(matches!(fs.copy_range((inode, 0), (inode, 100), 5, append), Err(Error::InvalidArgument(_))));
     assert!(matches!(fs.copy_range((inode, 0), (inode, i64::MAX as u64 - 2), 5, PLAIN), Err(Error::FileTooLarge)));

@@ -18,7 +18,7 @@
 use std::ops::{ControlFlow, Range};
 
 use tandemfs_device::{Fenced, Flushed};
-use tandemfs_format::inode::{FILE_BYTES_MAX, Inode, file_type};
+use tandemfs_format::inode::{FILE_BYTES_MAX, Inode};
 use tandemfs_format::mapping::{LogEntry, PAGE_RECORDS};
 use tandemfs_format::{InodeNumber, SECTOR_BYTES};
 
@@ -58,11 +58,7 @@ impl FileSystem {
         }
         let end = offset.checked_add(length).filter(|end| *end <= FILE_BYTES_MAX).ok_or(Error::FileTooLarge)?;
         let handle = self.inodes.get(&self.volume, number)?;
-        match handle.state.read().inode.file_type() {
-            file_type::REGULAR => {}
-            file_type::DIRECTORY => return Err(Error::IsDirectory),
-            _ => return Err(Error::InvalidArgument("only regular files have space to give out")),
-        }
+        handle.must_be_regular("only regular files have space to give out")?;
         if let Some(direction) = Direction::of(mode) {
             return self.with_room(|| self.shift(&handle, offset, length, direction)); // [SF4]
         }

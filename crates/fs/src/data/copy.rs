@@ -7,7 +7,7 @@
 //! [CR3] Nothing is locked between the read of a piece and its write, as between `read` and `write` of a program.
 
 use tandemfs_format::InodeNumber;
-use tandemfs_format::inode::{FILE_BYTES_MAX, file_type};
+use tandemfs_format::inode::FILE_BYTES_MAX;
 use tandemfs_format::journal::TX_DATA_MAX;
 
 use super::mutants;
@@ -36,11 +36,7 @@ impl FileSystem {
             return Err(Error::InvalidArgument("a range is not copied to the end of a file"));
         }
         for number in [from, to] {
-            match self.inodes.get(&self.volume, number)?.state.read().inode.file_type() {
-                file_type::REGULAR => {}
-                file_type::DIRECTORY => return Err(Error::IsDirectory),
-                _ => return Err(Error::InvalidArgument("only regular files are copied")),
-            }
+            self.inodes.get(&self.volume, number)?.must_be_regular("only regular files are copied")?;
         }
         let size = self.attributes(from)?.size;
         let length = length.min(size.saturating_sub(from_offset));

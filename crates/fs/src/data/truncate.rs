@@ -51,12 +51,13 @@ impl FileSystem {
     /// Grows a file to at least `size` by a hole; one that is larger already stays what it is, and so do the times.
     ///
     /// # Errors
-    /// `Stale` where the number is not in use, `FileTooLarge`, `NoSpace` where the metadata of a longer file has no room.
+    /// `Stale` where the number is not in use, `IsDirectory` and `InvalidArgument` of what is no regular file, `FileTooLarge`, `NoSpace` where the metadata of a longer file has no room.
     pub fn grow_over(&self, number: InodeNumber, size: u64) -> Result<()> {
         if size > FILE_BYTES_MAX {
             return Err(Error::FileTooLarge);
         }
         let handle = self.inodes.get(&self.volume, number)?;
+        handle.must_be_regular("only regular files have a size to grow over")?;
         self.with_room(|| self.grow_over_once(&handle, size))
     }
 

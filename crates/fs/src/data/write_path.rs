@@ -17,7 +17,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use smallvec::SmallVec;
-use tandemfs_format::inode::{FILE_BYTES_MAX, Inode, file_type, state};
+use tandemfs_format::inode::{FILE_BYTES_MAX, Inode, state};
 use tandemfs_format::journal::TX_DATA_MAX;
 use tandemfs_format::mapping::{LOG_BYTES_MAX, LogEntry};
 use tandemfs_format::{InodeNumber, SECTOR_BYTES};
@@ -56,11 +56,7 @@ impl FileSystem {
         count(&self.volume.live.operations.write);
         self.volume.health.check_writable()?;
         let handle = self.inodes.get(&self.volume, number)?;
-        match handle.state.read().inode.file_type() {
-            file_type::REGULAR => {}
-            file_type::DIRECTORY => return Err(Error::IsDirectory),
-            _ => return Err(Error::InvalidArgument("only regular files are written")),
-        }
+        handle.must_be_regular("only regular files are written")?;
         let mut done = 0;
         while done < from.len() {
             let at = offset.checked_add(done as u64).ok_or(Error::FileTooLarge)?;

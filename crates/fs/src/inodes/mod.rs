@@ -87,6 +87,15 @@ impl State {
 }
 
 impl Handle {
+    /// Refuses directories, and with `why` whatever else is no regular file.
+    pub(crate) fn must_be_regular(&self, why: &'static str) -> Result<()> {
+        match self.state.read().inode.file_type() {
+            file_type::REGULAR => Ok(()),
+            file_type::DIRECTORY => Err(Error::IsDirectory),
+            _ => Err(Error::InvalidArgument(why)),
+        }
+    }
+
     pub(crate) fn new(number: InodeNumber, address: LineAddress, inode: Inode) -> Arc<Self> {
         let state = State { inode, removed: false, directory: None, attributes: None };
         Arc::new(Self {

@@ -59,11 +59,7 @@ impl FileSystem {
         volume.health.check_writable()?;
         let handle = self.handle(number)?;
         if let Some(size) = set.size {
-            match handle.state.read().inode.file_type() {
-                file_type::REGULAR => {}
-                file_type::DIRECTORY => return Err(Error::IsDirectory),
-                _ => return Err(Error::InvalidArgument("only regular files have a size to set")),
-            }
+            handle.must_be_regular("only regular files have a size to set")?;
             // The size with all that goes with it; then the permissions, which an access list may have to follow.
             let with_size = SetAttributes { permissions: None, ..*set };
             let keeps_rights = |mode: u16| set.permissions.is_none_or(|permissions| (permissions ^ mode) & 0o777 == 0);

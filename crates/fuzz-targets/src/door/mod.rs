@@ -111,6 +111,9 @@ pub(crate) fn corpus() -> Vec<Vec<u8>> {
 #[cfg(test)]
 mod tests {
     use super::requests::opcode::{CREATE, IOCTL, LOOKUP, READ, SETATTR, SETXATTR, WRITE};
+    use tandemfs_format::inode::file_type;
+    use tandemfs_fs::NewInode;
+
     use super::*;
 
     fn served() -> (Kernel, Daemon) {
@@ -135,6 +138,27 @@ mod tests {
         kernel.ask_plainly();
         kernel.close();
         daemon.end().expect("served, and the size of the file means something");
+    }
+
+    /// The same of a link and of a FIFO, which have no size to grow: `check` found them damaged.
+    #[test]
+    fn regression_a_late_page_of_what_is_no_file_changes_no_size() {
+        let (mut kernel, daemon) = served();
+        let page = |node| Request::new(WRITE, node, words(&[0, 0, 1 << 20, 0, 8, 1, 0, 0, 0, 0]).into_iter().chain([7; 8]).collect());
+        let made = |fs: &FileSystem, name: &[u8], mode, target| {
+            fs.create(tandemfs_format::InodeNumber::ROOT, name, &NewInode { mode, uid: 0, gid: 0, rdev: 0, target })
+                .expect("made")
+                .inode
+                .get()
+        };
+        let link = made(&daemon.fs, b"a link", file_type::SYMLINK | 0o777, &b"text"[..]);
+        let fifo = made(&daemon.fs, b"a fifo", file_type::FIFO | 0o600, &b""[..]);
+        for node in [link, fifo] {
+            kernel.ask(&page(node));
+        }
+        kernel.ask_plainly();
+        kernel.close();
+        daemon.end().expect("served, and check is silent");
     }
 
     /// It allocated, and zeroed, as many bytes as the request asked for: 4 GiB.
