@@ -15,9 +15,11 @@ use tempfile::TempDir;
 /// The modes in which everything has to hold.
 pub const MODES: [&str; 3] = ["relaxed", "strict", "strict,atomic"];
 
-/// Whether mounts made from now on may have their requests over io_uring: the kernel's parameter, which is put back at the end.
+/// Whether mounts made from now on may have their requests over io_uring: the kernel's parameter, which is put back at the end. It is the
+/// same for all of the machine, so other tests that set it, of this process and of others, wait until then.
 pub struct OverIoUring {
     before: String,
+    _locked: std::fs::File,
 }
 
 impl OverIoUring {
@@ -25,9 +27,11 @@ impl OverIoUring {
 
     /// Sets it; `None` where the kernel has no such thing or this process may not.
     pub fn set(on: bool) -> Option<Self> {
+        let locked = std::fs::File::open(Self::PARAMETER).ok()?;
+        locked.lock().ok()?;
         let before = std::fs::read_to_string(Self::PARAMETER).ok()?;
         std::fs::write(Self::PARAMETER, if on { "Y" } else { "N" }).ok()?;
-        Some(Self { before })
+        Some(Self { before, _locked: locked })
     }
 }
 
