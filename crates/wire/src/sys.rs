@@ -156,6 +156,16 @@ pub(crate) struct CommandRing {
 
 const LETTERS: u64 = u64::MAX;
 
+/// A submission that the kernel did not take for now is no error: what is queued stays queued, and goes with the next call.
+fn taken_later(submitted: io::Result<usize>) -> io::Result<()> {
+    match submitted {
+        Err(error) if !matches!(error.kind(), io::ErrorKind::Interrupted | io::ErrorKind::ResourceBusy | io::ErrorKind::WouldBlock) => {
+            Err(error)
+        }
+        _ => Ok(()),
+    }
+}
+
 impl CommandRing {
     /// A ring that is not enabled yet, with an entry for each of these queues. The kernel knows none of the entries before they are
     /// submitted.
@@ -216,10 +226,7 @@ impl CommandRing {
 
     /// Hands over what is queued, without waiting for a completion. What the kernel does not take now goes with the next [`Self::wait`].
     pub(crate) fn hand_over(&self) -> io::Result<()> {
-        match self.ring.submit() {
-            Err(error) if !matches!(error.kind(), io::ErrorKind::Interrupted | io::ErrorKind::ResourceBusy) => Err(error),
-            _ => Ok(()),
-        }
+        taken_later(self.ring.submit())
     }
 
     fn push(&mut self, command: &squeue::Entry128) -> io::Result<()> {
@@ -234,12 +241,7 @@ impl CommandRing {
     /// Submits what is queued, waits for a completion and returns all that came; the entries among them are ours again.
     pub(crate) fn wait(&mut self, completions: &mut Vec<Completion>) -> io::Result<()> {
         completions.clear();
-        match self.ring.submit_and_wait(1) {
-            Ok(_) => {}
-            // Nothing is lost: what is queued stays queued, and is submitted by the next call.
-            Err(error) if matches!(error.kind(), io::ErrorKind::Interrupted | io::ErrorKind::ResourceBusy | io::ErrorKind::WouldBlock) => {}
-            Err(error) => return Err(error),
-        }
+        taken_later(self.ring.submit_and_wait(1))?;
         for completion in self.ring.completion() {
             if completion.user_data() == LETTERS {
                 self.listening = false;
