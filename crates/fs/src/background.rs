@@ -1,7 +1,7 @@
-//! The thread behind the foreground: checkpoints before a ring is full, write-back before the memory zone is.
+//! The background thread: it checkpoints before a journal ring is full, and writes back before the memory zone is full.
 //!
-//! It holds the file system only while it works, so that a file system that is dropped is gone; an unmount stops and joins it first, so
-//! that nothing changes while maps are saved.
+//! The thread holds a strong reference to the file system only while it works, so a dropped file system is freed. An unmount stops and
+//! joins the thread first, so nothing changes while the allocation maps are saved.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,19 +11,19 @@ use crate::file_system::FileSystem;
 use crate::journal::Wake;
 use crate::sync::atomic::Ordering::Relaxed;
 
-/// How often the thread looks by itself.
+/// How often the thread wakes without being asked.
 const INTERVAL: Duration = Duration::from_secs(1);
 
 impl FileSystem {
-    /// Starts the thread that checkpoints and writes back behind the foreground, if there is none. Without it, operations do both themselves
-    /// when they must.
+    /// Starts the background thread for checkpoints and write-back, unless it runs already. Without it, operations do both themselves when
+    /// they must.
     ///
     /// # Errors
-    /// What the system says when it gives no thread.
+    /// The error of the system if it cannot start a thread.
     pub fn start_background(self: &Arc<Self>) -> std::io::Result<()> {
         let mut background = self.background.lock();
         if background.is_some() {
-            return Ok(()); // only one of two would hear that it is to stop
+            return Ok(()); // of two threads only one would see the stop flag
         }
         let (file_system, bell) = (Arc::downgrade(self), self.volume.journal.bell.clone());
         bell.heard.store(true, Relaxed);
@@ -63,7 +63,8 @@ impl FileSystem {
         }
     }
 
-    /// Passes until enough is free. Where one frees nothing, nobody asks again before the next tick ([WB5] of write-back).
+    /// Write-back passes until enough space is free. After a pass that frees nothing, nobody asks again before the next tick ([WB5] of
+    /// write-back).
     fn write_back_behind(&self) -> Result<()> {
         let asked = &self.write_back.asked;
         asked.store(true, Relaxed);
@@ -96,7 +97,7 @@ impl FileSystem {
 }
 
 impl Drop for FileSystem {
-    /// The thread ends by itself: it finds nothing to upgrade to.
+    /// The thread then ends by itself: the upgrade of its weak reference fails.
     fn drop(&mut self) {
         self.volume.journal.ask(|wake| wake.stop = true);
     }

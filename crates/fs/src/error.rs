@@ -3,7 +3,7 @@ use tandemfs_format::geometry::GeometryError;
 use tandemfs_format::superblock::SuperblockError;
 use tandemfs_format::{Corrupt, InodeNumber};
 
-/// Why an operation was not done. Each variant is raised for one reason; doors map them to what their callers expect.
+/// Why an operation failed. Each variant has one cause; the doors map it to the errors that their callers expect.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// No such name.
@@ -27,13 +27,13 @@ pub enum Error {
     /// A name that no file can have: empty, `.`, `..`, with a slash or a NUL.
     #[error("not a name for a file")]
     InvalidName,
-    /// An argument without meaning.
+    /// An invalid argument.
     #[error("{0}")]
     InvalidArgument(&'static str),
     /// A directory moved into itself.
     #[error("a directory cannot be moved into itself")]
     IntoItself,
-    /// 65,000 names already.
+    /// The file has 65,000 names already.
     #[error("the file has the largest number of names")]
     TooManyLinks,
     /// Not permitted on this kind of file.
@@ -48,13 +48,13 @@ pub enum Error {
     /// The value of an attribute is over 64 KiB.
     #[error("the value of an extended attribute has at most 64 KiB")]
     AttributeTooLarge,
-    /// The attributes of one inode are more than the format holds.
+    /// The attributes of one inode exceed what the format holds.
     #[error("the file has as many extended attributes as it can have")]
     AttributesFull,
-    /// Something that the file system does not have.
+    /// A feature that the file system does not have.
     #[error("{0}")]
     NotSupported(&'static str),
-    /// Not for this type of file, as the access control lists of new files are for directories only.
+    /// Only for directories: the access control list of new files (default list) on a file of another type.
     #[error("only directories have a default access control list")]
     NotForFiles,
     /// A zone is full.
@@ -72,10 +72,10 @@ pub enum Error {
     /// The file system stopped after a failed flush or metadata write (RULES R15).
     #[error("the file system stopped writing: {first_cause}; unmount and check it")]
     Stopped {
-        /// What happened first.
+        /// The first failure.
         first_cause: String,
     },
-    /// The inode is not in use, or was given to another file.
+    /// The inode is not in use, or its number was given to another file.
     #[error("inode {0} is not in use")]
     Stale(InodeNumber),
     /// A line of metadata is damaged.
@@ -86,7 +86,7 @@ pub enum Error {
         /// What is wrong.
         source: Corrupt,
     },
-    /// File data does not fit its checksum.
+    /// File data does not match its checksum.
     #[error("inode {inode}: data at byte {offset} does not fit its checksum")]
     DamagedData {
         /// The file.
@@ -105,7 +105,7 @@ pub enum Error {
         /// What was found.
         source: SuperblockError,
     },
-    /// The sizes make no file system.
+    /// The sizes do not make a valid file system.
     #[error("{device}: {source}")]
     Geometry {
         /// The device's name.
@@ -125,7 +125,7 @@ pub enum Error {
         /// Size expected in bytes.
         expected: u64,
     },
-    /// A zone was asked to become smaller.
+    /// A zone was asked to shrink.
     #[error("{device}: the {zone} zone has {current} B and cannot shrink to {wanted} B; nothing was changed")]
     Shrinks {
         /// The device's name.
@@ -137,36 +137,36 @@ pub enum Error {
         /// The size asked for in bytes.
         wanted: u64,
     },
-    /// A zone was asked to become larger than the device's.
+    /// A zone was asked to grow beyond the size of its device.
     #[error("{device}: the {zone} zone of the device has {found} B, less than {wanted} B; enlarge the device first")]
     BeyondDevice {
         /// The device's name.
         device: String,
         /// "memory" or "block".
         zone: &'static str,
-        /// What the device has, in bytes.
+        /// Size of the zone on the device, in bytes.
         found: u64,
         /// The size asked for in bytes.
         wanted: u64,
     },
-    /// The allocation maps of the new size have no place.
+    /// No free run in the memory zone holds the allocation maps of the new size.
     #[error(
         "{device}: maps of that size need {units} free units of 2 MiB in a row, which the memory zone has not; delete files, or let it grow as well"
     )]
     NoRoomForMaps {
         /// The device's name.
         device: String,
-        /// Units in a row.
+        /// Length of the run that is needed, in units.
         units: u64,
     },
-    /// The two halves are of different pairs.
+    /// The two halves belong to different pairs.
     #[error("{device}: the block half is of {found}, the memory half of pair {expected}; name two halves of one pair")]
     PairMismatch {
         /// The device's name.
         device: String,
-        /// What the block half says.
+        /// What the block half names.
         found: String,
-        /// What the memory half says.
+        /// The pair that the memory half names.
         expected: uuid::Uuid,
     },
     /// `mkfs` found something on the device.
@@ -177,7 +177,7 @@ pub enum Error {
         /// What was found.
         found: String,
     },
-    /// A label that does not fit.
+    /// A label that is too long or holds a NUL.
     #[error("a label has at most 64 B and no NUL")]
     Label,
 }

@@ -1,4 +1,4 @@
-//! What a mounted file system holds. The rooms above add what it does: data, names, space, its life.
+//! The struct of a mounted file system. The modules above it add the operations: data, names, space, mount and unmount.
 
 use hashbrown::HashSet;
 use tandemfs_device::{Drive, DriveCounts};
@@ -19,7 +19,7 @@ use crate::tuning::write_back::WriteBack;
 use crate::types::{MountOptions, Space, ZoneSpace};
 use crate::volume::Volume;
 
-/// A mounted file system. Dropped without [`FileSystem::unmount`] it leaves the device as a crash would.
+/// A mounted file system. Dropping it without [`FileSystem::unmount`] leaves the device as a crash would.
 pub struct FileSystem {
     pub(crate) volume: Volume,
     pub(crate) inodes: InodeTable,
@@ -27,11 +27,11 @@ pub struct FileSystem {
     pub(crate) splitting: Splitting,
     pub(crate) read_ahead: ReadAhead,
     pub(crate) promotion: Admission,
-    /// One directory at a time moves between directories (RULES R4).
+    /// Held while a directory moves to another directory, so that only one such move runs at a time (RULES R4).
     pub(crate) rename_lock: Mutex<()>,
-    /// Inodes without names that are held from outside.
+    /// Orphans: inodes without names that are held from outside.
     pub(crate) orphans: Mutex<HashSet<u64>>,
-    /// Those of them that never had one and may get it.
+    /// Orphans created by `O_TMPFILE`; `linkat` may still give them a name.
     pub(crate) nameable: Mutex<HashSet<u64>>,
     pub(crate) late_orphans: Mutex<Vec<InodeNumber>>,
     pub(crate) generation: AtomicU32,
@@ -43,7 +43,7 @@ pub struct FileSystem {
 }
 
 impl FileSystem {
-    /// The superblock as it stands on the device.
+    /// The superblock as it is on the device.
     pub fn superblock(&self) -> Superblock {
         self.volume.journal.superblock()
     }
@@ -53,7 +53,7 @@ impl FileSystem {
         &self.volume.drive
     }
 
-    /// What the mount had to recover.
+    /// What the mount recovered.
     pub fn recovery(&self) -> &RecoveryReport {
         &self.recovery
     }
@@ -68,7 +68,7 @@ impl FileSystem {
         self.volume.health.first_cause()
     }
 
-    /// Everything that was answered is durable already (RULES R8): what is left is to say whether the file system has stopped.
+    /// Reports whether the file system has stopped. Nothing is left to write: every acknowledged operation is durable (RULES R8).
     ///
     /// # Errors
     /// `Stopped`.
@@ -80,10 +80,10 @@ impl FileSystem {
         }
     }
 
-    /// Writes all metadata home now.
+    /// Writes all dirty metadata home now.
     ///
     /// # Errors
-    /// `Stopped` where the device failed.
+    /// `Stopped` if the device failed.
     pub fn checkpoint(&self) -> Result<()> {
         self.volume.checkpoint()
     }
@@ -95,7 +95,7 @@ impl FileSystem {
         Space { memory: self.volume.memory.space(), block: self.volume.sectors.space(), inodes_used, inodes_free }
     }
 
-    /// Space of the memory zone and of the block zone, as the counters have it: cheap enough for every write.
+    /// Space of the memory zone and of the block zone, from the counters: cheap enough for every write.
     pub fn zones(&self) -> (ZoneSpace, ZoneSpace) {
         (self.volume.memory.space(), self.volume.sectors.space())
     }
@@ -106,19 +106,19 @@ impl FileSystem {
         Statistics { operations: live.operations.snapshot(), work: live.work.snapshot() }
     }
 
-    /// What the drive counted of itself since the mount or the last reset; zeros where it does not.
+    /// The drive's own counters since the mount or the last reset; zeros if the drive has none.
     pub fn drive_counts(&self) -> DriveCounts {
         let earlier = *self.volume.live.drive_before.lock();
         let now = self.volume.drive.drive_counts().unwrap_or_default();
         DriveCounts { firmware: now.firmware.since(&earlier.firmware), flash: now.flash.since(&earlier.flash) }
     }
 
-    /// Whether metadata becomes durable by the drive's transactions; else by the journal.
+    /// Whether the drive's transactions make metadata durable; if not, the journal does.
     pub fn commits_on_drive(&self) -> bool {
         self.volume.journal.is_on_drive()
     }
 
-    /// Sets all counters to zero, the drive's included.
+    /// Sets all counters to zero, including the drive's.
     pub fn reset_statistics(&self) {
         *self.volume.live.drive_before.lock() = self.volume.drive.drive_counts().unwrap_or_default();
         self.volume.live.operations.reset();
@@ -126,17 +126,17 @@ impl FileSystem {
         self.volume.drive.counters().reset();
     }
 
-    /// Gives the space of all promoted copies back, but for those that are being read. Returns how many went.
+    /// Frees the space of all promoted copies except those that are being read. Returns how many were freed.
     pub fn drop_promoted(&self) -> u64 {
         self.volume.memory.lent.give_back(&self.volume.memory, usize::MAX) as u64
     }
 
-    /// Where writes are split now, and why.
+    /// The current threshold at which writes are split, and its reason.
     pub fn threshold(&self) -> ThresholdReport {
         self.splitting.report(&self.volume)
     }
 
-    /// Host memory of metadata pages and directory indexes, in bytes.
+    /// Host memory of metadata pages, clean pages, directory indexes and read-ahead buffers, in bytes.
     pub fn memory_bytes(&self) -> u64 {
         self.volume.pages.memory_bytes()
             + self.volume.pages.clean.memory_bytes()
@@ -144,12 +144,12 @@ impl FileSystem {
             + self.read_ahead.memory_bytes()
     }
 
-    /// A generation for a new inode: no other inode of this file system has had it with the same number.
+    /// A generation for a new inode. No other inode with the same number has had it.
     pub(crate) fn next_generation(&self) -> u32 {
         self.generation.fetch_add(1, Relaxed)
     }
 
-    /// Nothing got this generation after all. Where others have been given out since, those have their transactions.
+    /// Takes back a generation that was not used. No effect if later ones were given out: their transactions use them.
     pub(crate) fn return_generation(&self, generation: u32) {
         let _others_were = self.generation.compare_exchange(generation.wrapping_add(1), generation, Relaxed, Relaxed);
     }

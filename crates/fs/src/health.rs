@@ -1,5 +1,5 @@
-//! After a failed flush or metadata write the file system stops writing and keeps the first cause (RULES R15): a flush that "succeeds"
-//! on a second try may have lost what the first one was for.
+//! After a failed flush or metadata write the file system stops writing and keeps the first cause (RULES R15): a retried flush that
+//! succeeds may have lost the data of the first one.
 
 use std::sync::OnceLock;
 
@@ -20,7 +20,7 @@ impl Health {
         Self { read_only, ..Self::default() }
     }
 
-    /// No change is allowed any more: the file system was unmounted.
+    /// Forbids further changes, after an unmount.
     pub(crate) fn close(&self) {
         self.closed.store(true, SeqCst);
     }
@@ -34,7 +34,7 @@ impl Health {
         }
     }
 
-    /// Stops all further changes. Returns the error to answer with.
+    /// Stops all further changes. Returns the error for the caller.
     pub(crate) fn stop(&self, what: &str, error: &DeviceError) -> Error {
         self.stop_because(format!("{what} failed: {error}"))
     }

@@ -1,7 +1,7 @@
-//! Allocations that fail on demand, and transaction numbers that run out, for tests of running out. Without the feature `mutants` nothing of it is compiled in; no program
-//! enables it.
+//! For tests of exhaustion: allocations that fail on demand, and transaction numbers that end early. Only the feature `mutants` compiles
+//! this in; no program enables it.
 
-/// What an allocator gives out.
+/// Kinds of allocation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Take {
     /// Sectors of the block zone.
@@ -15,7 +15,7 @@ pub enum Take {
 }
 
 impl Take {
-    /// All of them.
+    /// All kinds.
     #[cfg(feature = "mutants")]
     pub const ALL: [Self; 4] = [Self::Sectors, Self::Slot, Self::Lines, Self::Unit];
 }
@@ -26,7 +26,7 @@ thread_local! {
     static TAKEN: std::cell::Cell<[u64; 4]> = const { std::cell::Cell::new([0; 4]) };
 }
 
-/// Lets one allocation of this thread fail, after so many of its kind that succeed. None where there is no plan; counting starts anew.
+/// Lets one allocation of this thread fail, after the given number of successful ones of its kind. `None` ends the plan. Counting restarts.
 #[cfg(feature = "mutants")]
 pub fn fail_allocation(plan: Option<(Take, u64)>) {
     PLAN.set(plan);
@@ -42,19 +42,19 @@ pub fn allocations(take: Take) -> u64 {
 #[cfg(feature = "mutants")]
 static LAST_NUMBER: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(u32::MAX);
 
-/// Lets the numbers of the drive's transactions end here, so that a test need not wait for four thousand million of them.
+/// Ends the numbers of the drive's transactions here, so that a test does not need four thousand million transactions.
 #[cfg(feature = "mutants")]
 pub fn end_transaction_numbers_at(last: u32) {
     LAST_NUMBER.store(last, std::sync::atomic::Ordering::SeqCst);
 }
 
-/// The last number of a transaction of the drive, before they begin again.
+/// The last number of a drive transaction before the numbers start again.
 #[cfg(feature = "mutants")]
 pub(crate) fn last_transaction_number() -> u32 {
     LAST_NUMBER.load(std::sync::atomic::Ordering::Relaxed)
 }
 
-/// The last number of a transaction of the drive, before they begin again.
+/// The last number of a drive transaction before the numbers start again.
 #[cfg(not(feature = "mutants"))]
 pub(crate) const fn last_transaction_number() -> u32 {
     u32::MAX

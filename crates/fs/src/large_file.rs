@@ -1,13 +1,13 @@
-//! How much one large file can still take: what a free block zone means to somebody who wants all of it.
+//! How many bytes one new large file can still get.
 //!
-//! Free sectors are not the answer. The transient room is free and never given to growth (RULES R14); whole blocks need aligned runs; and the
-//! memory zone has to hold the mapping and the checksum vectors.
+//! The number of free sectors is not the answer. The transient room is free, but never given to growth (RULES R14). Whole blocks need
+//! aligned runs. The memory zone has to hold the mapping and the checksum vectors.
 //!
-//! [LF1] It is never too much: `allocate` of that many bytes of a new file succeeds where nobody else takes space meanwhile. So units of the
-//!       memory zone that are counted twice by two floors of the allocator are counted once, and space that is free only after a
-//!       checkpoint, or after data logs were written back, is left out.
-//! [LF2] Where the block zone is the limit it is exact: a block more is refused. Where the memory zone is, it may be a unit short.
-//! [LF3] Nothing is kept for it: maps are counted when somebody asks, a microsecond or two for each 128 MiB that are in pieces.
+//! [LF1] The answer is never too large: `allocate` of that many bytes for a new file succeeds if nobody else takes space meanwhile. So
+//!       units of the memory zone that two floors of the allocator count are counted once, and space that is free only after a checkpoint
+//!       or after write-back of data logs is left out.
+//! [LF2] If the block zone is the limit, the answer is exact: one block more is refused. If the memory zone is, it may be a unit short.
+//! [LF3] Nothing is cached for it: each call counts the maps, in one or two microseconds per fragmented 128 MiB.
 
 use tandemfs_format::mapping::PAGE_RECORDS;
 use tandemfs_format::segment::Region;
@@ -21,15 +21,15 @@ use crate::file_system::FileSystem;
 struct MetadataRoom {
     /// Pages.
     mappings: RegionRoom,
-    /// Checksum vectors, and how many lines each takes; none where blocks have none.
+    /// Checksum vectors. `vector_lines` is the length of each; `None` where blocks have no vectors.
     leaves: RegionRoom,
     vector_lines: Option<u64>,
-    /// Units that no region has.
+    /// Units that no region owns.
     free_units: u64,
 }
 
 impl MetadataRoom {
-    /// Whether it holds the metadata of a file of so many blocks ([LF1]).
+    /// Whether this room holds the metadata of a file of that many blocks ([LF1]).
     fn holds(&self, blocks: u64) -> bool {
         let pages = mapping_pages(blocks);
         let vectors = if self.vector_lines.is_some() { blocks } else { 0 };
@@ -37,7 +37,7 @@ impl MetadataRoom {
         let page_units = pages.saturating_sub(self.mappings.runs).div_ceil(UNIT_LINES / PAGE_LINES);
         let vector_units = vectors.saturating_sub(self.leaves.runs).div_ceil(UNIT_LINES / vector_lines);
         let Some(left) = self.free_units.checked_sub(page_units + vector_units) else { return false };
-        // A unit is taken only where one is left for the other region while that is short of its transient room.
+        // A region takes a unit only if one is left for the other region while the other is short of its transient room.
         let is_short = |room: &RegionRoom, is_used: bool| is_used || room.below_mark < TRANSIENT_REGION_LINES;
         let keeps_one = page_units > 0 && is_short(&self.leaves, vectors > 0) || vector_units > 0 && is_short(&self.mappings, pages > 0);
         let has_floor = |room: &RegionRoom, units: u64, taken: u64| {
@@ -49,7 +49,7 @@ impl MetadataRoom {
     }
 }
 
-/// Pages of the mapping of a file of so many blocks, all levels.
+/// Pages of all levels of the mapping of a file of that many blocks.
 fn mapping_pages(blocks: u64) -> u64 {
     let (mut pages, mut level) = (0, blocks);
     while level > 1 {
@@ -60,7 +60,7 @@ fn mapping_pages(blocks: u64) -> u64 {
 }
 
 impl FileSystem {
-    /// How many bytes [`FileSystem::allocate`] can give to one new file, in whole blocks.
+    /// How many bytes [`FileSystem::allocate`] can give one new file, in whole blocks.
     pub fn large_file_bytes(&self) -> u64 {
         let volume = &self.volume;
         let (geometry, memory) = (&volume.geometry, &volume.memory);

@@ -5,16 +5,16 @@ use std::time::{Duration, Instant};
 use crate::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use crate::sync::{Condvar, Mutex};
 
-/// How many there are.
+/// Counts these threads.
 #[derive(Debug, Default)]
 pub(crate) struct Leaving {
     now: Mutex<usize>,
-    /// Of all that have left; changed under the lock.
+    /// How many have ended in all; changed under the lock.
     pub(crate) ended: AtomicU64,
     rung: Condvar,
 }
 
-/// One of them, until it is dropped.
+/// One leaving thread, until it is dropped.
 #[derive(Debug)]
 pub(crate) struct LeavingGuard<'l>(&'l Leaving);
 
@@ -29,7 +29,7 @@ impl Leaving {
         *self.now.lock() > 0
     }
 
-    /// Waits until one of those that are leaving now has ended. False where there is none, or none has ended in time.
+    /// Waits until one of the leaving threads has ended. False if there is none, or if none has ended in time.
     pub(crate) fn wait(&self, at_most: Duration) -> bool {
         let end = Instant::now() + at_most;
         let mut now = self.now.lock();

@@ -1,10 +1,10 @@
 //! TandemFS, the file system: namespace, journal, allocation, both data paths, recovery.
 //!
-//! A write's way: [`FileSystem::write`] (`data/write_path.rs`) says which path each byte takes and moves the data; `journal/tx.rs` makes
-//! the change of metadata durable. Everything else serves these two.
+//! The path of a write: [`FileSystem::write`] (`data/write_path.rs`) chooses the path of each byte and moves the data; `journal/tx.rs`
+//! makes the metadata change durable. Everything else serves these two.
 //!
-//! *Architecture invariants:* no FUSE type and no errno here (doors map [`Error`]); no address of a device is computed here, they come
-//! from `format`'s geometry, from verified pointers and from the allocators; metadata changes only through a transaction.
+//! *Architecture invariants:* no FUSE type and no errno here (doors map [`Error`]); no device address is computed here, all come from
+//! `format`'s geometry, verified pointers and the allocators; metadata changes only through a transaction.
 
 #![forbid(unsafe_code)]
 

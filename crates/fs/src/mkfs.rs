@@ -1,6 +1,6 @@
-//! Making a file system: fixed parts, the first segment of each region, the root directory.
+//! Making a file system: fixed structures, the first segment of each region, the root directory.
 //!
-//! Old superblocks are wiped first and the new ones written last, so that a cut in the middle leaves no file system rather than half of one.
+//! Old superblocks are wiped first and the new ones written last, so a power cut in between leaves no file system rather than half of one.
 //! Then the file system is mounted and unmounted once: that saves the maps and proves that it mounts.
 
 use tandemfs_device::{BlockRequest, Drive, Flushed, Lines, Structure};
@@ -31,10 +31,10 @@ const FIRST_REGIONS: [Region; 4] = [Region::Inodes, Region::Dentries, Region::Ma
 /// Makes a file system on a drive and returns its superblock.
 ///
 /// # Errors
-/// `Occupied` where the drive holds a TandemFS and `force` is not set; `Geometry` where the sizes do not fit; `Label`.
+/// `Occupied` if the drive holds a TandemFS and `force` is not set; `Geometry` if the sizes do not fit; `Label`.
 pub fn make_file_system(drive: &Drive, options: &FormatOptions) -> Result<Superblock> {
     resize::check_label(&options.label)?;
-    drive.recover()?; // what an earlier owner left open must not come between
+    drive.recover()?; // an earlier owner may have left transactions open
     let description = drive.description();
     let geometry = |source: GeometryError| Error::Geometry { device: description.name.clone(), source };
     let (ring_count, ring_bytes) = Geometry::default_rings(description.memory_bytes);

@@ -1,10 +1,10 @@
 //! Mounting and unmounting.
 //!
 //! [MO1] `clean = false` and a new generation are durable before the first record (RULES R25).
-//! [MO2] A read-only mount writes nothing: a journal is replayed into the host copies and stays there.
-//! [MO3] An unmount removes orphans, writes everything home, saves the maps, and only then says *clean*.
-//! [MO4] The drive recovers before anything of it is read: what a crash left uncommitted is gone then. After that the rings are replayed,
-//!       whichever engine ran last: those of a mount whose transactions were the drive's are empty (ByteFS §4.7).
+//! [MO2] A read-only mount writes nothing: the journal is replayed into the host copies only.
+//! [MO3] An unmount removes orphans, writes everything home, saves the maps, and only then sets the clean flag.
+//! [MO4] The drive recovers before the mount reads anything: that discards what a crash left uncommitted. Then the rings are replayed,
+//!       whichever engine ran last: after a mount that used the drive's transactions they are empty (ByteFS §4.7).
 
 use std::time::Instant;
 
@@ -38,7 +38,7 @@ use crate::tuning::write_back::WriteBack;
 use crate::types::{Engine, MountOptions, Promote};
 use crate::volume::Volume;
 
-/// Both copies as they stand, and the pair that the block half names. A copy that cannot be read is empty while the other one can be.
+/// Both superblock copies as on the device, and the pair that the block half names. A copy that cannot be read is empty if the other can.
 fn read_halves(drive: &Drive) -> Result<([Vec<u8>; 2], Option<uuid::Uuid>, bool)> {
     let memory_bytes = drive.description().memory_bytes;
     let mut copies = [Vec::new(), Vec::new()];
@@ -69,7 +69,7 @@ fn read_halves(drive: &Drive) -> Result<([Vec<u8>; 2], Option<uuid::Uuid>, bool)
     Ok((copies, BlockIdentity::decode(&sector), blank))
 }
 
-/// What is on a drive, for `mkfs`: a sentence, or nothing.
+/// Describes what a drive holds, for `mkfs`; `None` if it holds nothing.
 pub(crate) fn occupant(drive: &Drive) -> Result<Option<String>> {
     let (copies, identity, blank) = read_halves(drive)?;
     Ok(match Superblock::choose([&copies[0], &copies[1]]) {
@@ -83,7 +83,7 @@ pub(crate) fn occupant(drive: &Drive) -> Result<Option<String>> {
     })
 }
 
-/// Reads and verifies the superblock, and that both halves are of one pair and as large as it says.
+/// Reads and verifies the superblock; checks that both halves belong to one pair and are large enough.
 ///
 /// # Errors
 /// `Superblock` (foreign, damaged, newer), `Truncated`, `PairMismatch`.
@@ -111,8 +111,8 @@ impl FileSystem {
     /// Mounts: replays the journal, loads or rebuilds the allocation maps, removes orphans.
     ///
     /// # Errors
-    /// Those of [`read_superblock`]; `Stopped` where the journal or the metadata is damaged so that writing would lose data (a read-only
-    /// mount may still work).
+    /// Those of [`read_superblock`]; `Stopped` if the journal or the metadata is so damaged that writing would lose data (a read-only mount
+    /// may still work).
     pub fn mount(drive: Drive, options: &MountOptions) -> Result<Self> {
         let start = Instant::now();
         let on_drive = match options.engine {
@@ -160,7 +160,7 @@ impl FileSystem {
         let last_txid = volume.journal.replay(&volume.line_store, &records)?;
         volume.journal.set_last_txid(last_txid);
         if !options.read_only {
-            // The commit point of recovery: what was replayed is home, the old records prove nothing any more ([MO1]).
+            // The commit point of recovery: replayed lines are home, the old records are no longer needed ([MO1]).
             let home = volume.journal.write_home(&volume.line_store, &volume.pages.take_dirty())?;
             volume.journal.update_superblock(&volume.line_store, home, |superblock| {
                 superblock.clean = superblock.clean && on(Mutant::CleanKept);
@@ -213,15 +213,15 @@ impl FileSystem {
         Ok(file_system)
     }
 
-    /// Writes everything home, saves the maps and marks the device clean. Nothing changes after that. Does nothing more when called again.
+    /// Writes everything home, saves the maps and marks the device clean. Nothing changes after that. A second call does nothing.
     ///
     /// # Errors
-    /// `Stopped` where the file system had stopped, or the device fails now: then the device stays as after a crash.
+    /// `Stopped` if the file system had stopped, or if the device fails now: the device then stays as after a crash.
     pub fn unmount(&self) -> Result<()> {
         self.unmount_as(&self.volume.geometry)
     }
 
-    /// Unmounts a file system that has these sizes from then on (`resize.rs` [RS4], [RS5]).
+    /// Unmounts the file system and gives it these sizes (`resize.rs` [RS4], [RS5]).
     pub(crate) fn unmount_as(&self, geometry: &Geometry) -> Result<()> {
         if self.volume.health.is_read_only() || self.unmounted.swap(true, SeqCst) {
             return Ok(());

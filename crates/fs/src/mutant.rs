@@ -1,5 +1,5 @@
-//! Deliberate bugs that show that the crash tests can fail (`docs/TESTING.md`). Without the feature `mutants` every switch is `false` at
-//! compile time; no program enables it.
+//! Deliberate bugs, which show that the crash tests can fail (`docs/TESTING.md`). Without the feature `mutants` every switch is `false` at
+//! compile time; no program enables the feature.
 
 use tandemfs_format::LineAddress;
 use tandemfs_format::journal::{JournalRecord, RECORD_MAGIC, TX_LINES_MAX, record_bytes};
@@ -35,7 +35,7 @@ pub enum Mutant {
     InodeBeforeLock,
     /// R5: an inode that is in use is evicted, so that it gets a second lock.
     EvictedInUse,
-    /// R6: freed metadata space is given out at once.
+    /// R6: freed metadata space is given out again at once.
     FreedMetadataAtOnce,
     /// R7: sectors are given out before the transaction that frees them is persistent.
     DataFreedBeforeCommit,
@@ -51,15 +51,15 @@ pub enum Mutant {
     WrittenFilledInPlace,
     /// R9: the inode is locked while its data is on the way to the device.
     InodeHeldOverIo,
-    /// R10: the checksum of an extended log is computed anew, from bytes read back.
+    /// R10: the checksum of an extended log is recomputed from bytes that are read back.
     ChecksumFromReadBack,
-    /// R11: the first piece of a long write sets the size that the last one is to reach.
+    /// R11: the first piece of a long write already sets the size that the last piece reaches.
     SizeBeforePieces,
-    /// R12: a file whose last holder goes while it loses its name is forgotten.
+    /// R12: a file whose last holder goes while its last name is removed is forgotten.
     LateOrphanForgotten,
     /// R12: recovery does not remove inodes without names.
     OrphansForgotten,
-    /// R13: a truncation forgets that bytes stay beyond the end.
+    /// R13: a truncation forgets that stale bytes stay beyond the end.
     StaleTailForgotten,
     /// R14: growth takes the transient room.
     TransientRoomGiven,
@@ -85,7 +85,7 @@ pub enum Mutant {
     FailedLoadIsZeros,
     /// R25: a mount leaves the clean flag set.
     CleanKept,
-    /// R25: saved maps are taken although they take what nothing can have taken.
+    /// R25: saved maps are accepted although they mark space that nothing can have taken.
     MapBeyondMarkTaken,
     /// The second copy of the superblock is not written.
     SecondSuperblockSkipped,
@@ -95,13 +95,13 @@ pub enum Mutant {
     LinkCountKept,
     /// A directory that moves keeps its old parent.
     ParentKept,
-    /// A name that a rename made is not in the index in memory.
+    /// A new name of a rename is not added to the index in memory.
     NameNotIndexed,
     /// R19: the sub-writes of one write are committed one by one.
     SubWritesApart,
-    /// What a write merges into a new log is not taken over from the old ones.
+    /// A write that merges old logs into a new one loses the bytes of the old ones.
     MergedBytesForgotten,
-    /// A sector that is rewritten is taken for covered where any log touches it.
+    /// A rewritten sector counts as covered if any log touches it.
     TouchedTakenForCovered,
     /// R8: the blocks that are written back together are not flushed before their transactions.
     BatchNotFlushed,
@@ -109,59 +109,59 @@ pub enum Mutant {
     BatchRangeNotLocked,
     /// Write-back: the logs of all but the first block are forgotten.
     BatchLogsForgotten,
-    /// Write-back: the sectors of a block that could not be written back are given out although it still has them.
+    /// Write-back: the sectors of a block whose write-back failed are given out although the block still uses them.
     BatchFailedBlockFreed,
     /// Write-back: all blocks that are written together get the checksums of the first.
     BatchChecksumsKept,
-    /// Write-back takes the root of whatever has a candidate's number now for that of its file ([WB7]).
+    /// Write-back uses the root of the inode that has a candidate's number now, although it is another file ([WB7]).
     CandidateOfAnotherInode,
-    /// A hole that is copied is punched a block behind its place.
+    /// A copied hole is punched one block behind its place.
     CopiedHoleMisplaced,
     /// A copy of several pieces ends after the first.
     CopyTailForgotten,
-    /// A scrub reads a sector and does not look at its checksum.
+    /// A scrub reads a sector and ignores its checksum.
     ScrubPassesOver,
-    /// A scrub takes the host copy of a line for the device's.
+    /// A scrub verifies the host copy of a line instead of the device's.
     ScrubFromCache,
-    /// A buffer that was read ahead serves after a write ([RA1]).
+    /// A read-ahead buffer still serves reads after a write ([RA1]).
     ReadAheadKept,
     /// Only the first part of a request is verified.
     LaterPartsNotVerified,
-    /// A promoted copy outlives the sector that it is a copy of ([PR2]).
+    /// A promoted copy outlives the sector that it copies ([PR2]).
     PromotedKept,
     /// An unmount saves maps before promoted slots are given back ([LP3]).
     PromotedSlotsSaved,
-    /// The slot of an evicted copy is free, and the copy is still found.
+    /// The slot of an evicted copy is freed, but the copy is still found.
     PromotedSlotTwice,
-    /// A clean page survives that its bytes are changed in another way than by a write ([CP2]).
+    /// A clean page is kept when its bytes change by something other than a write ([CP2]).
     CleanPageStale,
-    /// R18: the checksum of a sector of which lines were stored in place stays what it was.
+    /// R18: the checksum of a sector is not updated when lines are stored in it in place.
     ChecksumNotRenewed,
-    /// Lines are stored in place although a data log hides them ([IP1]).
+    /// Lines are stored in place although a data log covers them ([IP1]).
     InPlaceOverLog,
-    /// R16, R18: lines go in place before the transaction that renews their checksum is committed ([IP2]).
+    /// R16, R18: lines are stored in place before the transaction that updates their checksum is committed ([IP2]).
     InPlaceBeforeCommit,
-    /// The old bytes of a line come from a clean page although a log lies over them ([IP6]).
+    /// The old bytes of a line come from a clean page although a log covers them ([IP6]).
     OldLineUnderLog,
-    /// R13: a file grows in place and forgets what a truncation left behind its end ([IP5]).
+    /// R13: a file grows in place and forgets the stale bytes that a truncation left behind its end ([IP5]).
     StaleTailInPlace,
     /// R11: a collapse frees its blocks in a transaction of its own ([SF1]).
     CollapseInTwoTransactions,
     /// R6: the pages of a mapping that was shifted are linked before they are fenced ([SH1]).
     ShiftedPagesNotFenced,
-    /// The blocks that a collapse takes out are not freed.
+    /// The blocks that a collapse removes are not freed.
     CollapsedBlocksKept,
     /// Lines of new attributes are linked before they are fenced ([ST1]).
     AttributesNotFenced,
-    /// A file that is removed keeps the lines of its attributes.
+    /// A removed file keeps the lines of its attributes.
     AttributesKept,
-    /// An attribute is replaced where it lies.
+    /// An attribute is overwritten in place.
     AttributesInPlace,
-    /// A rebuild of the maps does not look at attributes.
+    /// A rebuild of the maps ignores attributes.
     AttributesNotMarked,
-    /// Map pieces that grow stay where they are, whoever has the units behind them ([RS3]).
+    /// Map pieces grow in place even if the units behind them belong to something else ([RS3]).
     MapGrowsInPlace,
-    /// The new sizes are *clean* before their maps are saved ([RS4]).
+    /// The superblock with the new sizes is marked clean before their maps are saved ([RS4]).
     GrownBeforeMaps,
 }
 
@@ -184,7 +184,7 @@ pub(crate) const fn on(_: Mutant) -> bool {
     false
 }
 
-/// Takes a record without asking for its proof.
+/// Decodes a record without verifying its checksum.
 pub(crate) fn decode_unproved(bytes: &[u8], wrap: u32) -> Option<JournalRecord> {
     let word = |at: usize| Some(u32::from_le_bytes(bytes.get(at..at + 4)?.try_into().ok()?));
     let long = |at: usize| Some(u64::from_le_bytes(bytes.get(at..at + 8)?.try_into().ok()?));

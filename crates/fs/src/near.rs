@@ -1,14 +1,14 @@
-//! Tables of inodes and pages keep neighbours near each other: numbers are given out one after the other, so their entries share cache
-//! lines and pages of host memory, where a scattering hash makes every step of a large table a miss.
+//! Tables of inodes and pages that keep neighbours close. Numbers are given out in sequence, so the entries of neighbours share cache lines
+//! and host pages. With a scattering hash every step in a large table would be a cache miss.
 
 use std::hash::{BuildHasherDefault, Hasher};
 
 use crate::sync::EXPLORED;
 
-/// Shards of such a table; neighbours lie in different ones.
+/// Shards of such a table; consecutive numbers lie in different shards.
 pub(crate) const SHARDS: usize = if EXPLORED { 2 } else { 64 };
 
-/// A map by number.
+/// A map keyed by number.
 pub(crate) type NearMap<V> = hashbrown::HashMap<u64, V, BuildHasherDefault<NearHasher>>;
 
 /// The shard of a number.
@@ -16,7 +16,7 @@ pub(crate) fn shard_of(number: u64) -> usize {
     (number % SHARDS as u64) as usize
 }
 
-/// Numbers of one shard that follow each other get places that follow each other; the table's tags, the upper seven bits, are scattered.
+/// Consecutive numbers of one shard get consecutive buckets. Only the upper seven bits, the table's tags, are scattered.
 #[derive(Debug, Default)]
 pub(crate) struct NearHasher(u64);
 

@@ -1,18 +1,18 @@
-//! Space that an operation took before the device failed it. The allocators give out the nearest free space, so without this the next
-//! attempt would meet the same bad sector or poisoned line, and so would everybody's.
+//! Space that is held back because the device failed an access to it. The allocators give out the nearest free space, so without this list
+//! the next attempt, by any thread, would get the same bad sector or poisoned line.
 //!
-//! [QU1] It is not given out again at once; the next attempt gets other space. Nothing on the medium names it.
-//! [QU2] It is bounded: the oldest comes back when the list is full. All of it comes back when a zone has nothing else to give, and before
-//!       maps are saved, which therefore never know of it.
+//! [QU1] Such space is not given out again at once; the next attempt gets other space. No structure on the device refers to it.
+//! [QU2] The list is bounded: when it is full, the oldest piece is freed. All pieces are freed when a zone has nothing else to give, and
+//!       before maps are saved, so saved maps never contain them.
 //!
-//! This is the list alone; `volume/space.rs` puts space in and gives it back.
+//! This module is the list alone; `volume/space.rs` adds and frees pieces.
 
 use std::collections::VecDeque;
 
 use crate::space::Space;
 use crate::sync::Mutex;
 
-/// Most pieces of space that are held back.
+/// Most pieces that are held back.
 pub(crate) const PIECES_MAX: usize = 256;
 
 /// The list.
@@ -22,14 +22,14 @@ pub(crate) struct Quarantine {
 }
 
 impl Quarantine {
-    /// Holds space back ([QU1]). Returns what the caller gives back for it: the oldest, where the list is full.
+    /// Holds space back ([QU1]). Returns the oldest piece, for the caller to free, if the list is full.
     pub(crate) fn hold(&self, space: Space) -> Option<Space> {
         let mut pieces = self.pieces.lock();
         pieces.push_back(space);
         if pieces.len() > PIECES_MAX { pieces.pop_front() } else { None }
     }
 
-    /// Everything, for the caller to give back ([QU2]).
+    /// Takes all pieces, for the caller to free ([QU2]).
     pub(crate) fn take_all(&self) -> VecDeque<Space> {
         std::mem::take(&mut *self.pieces.lock())
     }

@@ -1,9 +1,9 @@
-//! Allocation maps at a mount: taken as a clean unmount saved them, or rebuilt from inodes and mappings after a crash, in parallel.
+//! Allocation maps at a mount: loaded as a clean unmount saved them, or rebuilt in parallel from inodes and mappings after a crash.
 //!
-//! [RE1] Saved maps count only with the clean flag and the generation in the superblock (RULES R25).
-//! [RE2] The rebuild takes everything that an inode in use names; an inode with `nlink` 0 is an orphan (RULES R12).
-//! [RE3] Space that two inodes name, or metadata that does not verify, means that giving space out could overwrite data: such a device is
-//!       mounted read-only at most, and `check` says what is wrong.
+//! [RE1] Saved maps are used only if the superblock has the clean flag and their generation (RULES R25).
+//! [RE2] The rebuild marks all space that in-use inodes refer to; an in-use inode with `nlink` 0 is an orphan (RULES R12).
+//! [RE3] If two inodes refer to the same space, or metadata does not verify, giving out space could overwrite data. Such a device mounts
+//!       read-only at most, and `check` says what is wrong.
 
 use std::time::Duration;
 
@@ -28,13 +28,13 @@ use crate::volume::{Owner, Volume};
 /// What a mount had to do.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RecoveryReport {
-    /// The last unmount was clean and its maps were taken.
+    /// The last unmount was clean and its maps were used.
     pub clean: bool,
-    /// What the drive itself recovered first, where it has transactions.
+    /// What the drive itself recovered first, if it has transactions.
     pub drive: Option<DriveRecovery>,
     /// Journal records applied.
     pub records_replayed: u64,
-    /// Files without names removed.
+    /// Orphans removed.
     pub orphans_removed: u64,
     /// Time of the mount.
     pub duration: Duration,
@@ -44,7 +44,7 @@ pub struct RecoveryReport {
 const STEP_INODES: u64 = 8192;
 const INODE_BYTES: usize = 2 * LINE_BYTES;
 
-/// Fills the allocators. Returns whether saved maps were taken, and the orphans.
+/// Fills the allocators. Returns whether saved maps were used, and the orphans.
 pub(crate) fn load_space(volume: &Volume, superblock: &Superblock) -> Result<(bool, Vec<InodeNumber>)> {
     let segments = read_segments(volume)?;
     volume.memory.load_segments(segments).map_err(|what| damaged(volume, what))?;
@@ -52,7 +52,7 @@ pub(crate) fn load_space(volume: &Volume, superblock: &Superblock) -> Result<(bo
     let orphans = match clean {
         true => Vec::new(),
         false => match rebuild(volume) {
-            // [RE3]: nothing is given out on a read-only mount, so it may go on; free space is then only what was found.
+            // [RE3]: a read-only mount gives out no space, so it may go on. The free space that it shows is then only what was found.
             Err(error) if volume.health.is_read_only() => {
                 tracing::warn!(%error, "damaged metadata on a read-only mount");
                 Vec::new()
@@ -129,7 +129,7 @@ fn rebuild(volume: &Volume) -> Result<Vec<InodeNumber>> {
     }
 }
 
-/// Reads inodes in bulk, past the host copies (a rebuild must not fill them), and marks what each one takes.
+/// Reads inodes in bulk, bypassing the host copies (a rebuild must not fill them), and marks the space that each one takes.
 fn scan_inodes(volume: &Volume, first: u64, end: u64, orphans: &Mutex<Vec<InodeNumber>>) -> Result<()> {
     let mut bytes = vec![0; STEP_INODES as usize * INODE_BYTES];
     let mut number = first;
@@ -159,7 +159,7 @@ fn scan_inodes(volume: &Volume, first: u64, end: u64, orphans: &Mutex<Vec<InodeN
     Ok(())
 }
 
-/// A read-only mount has replayed lines in its host copies only; a writing one has everything at home.
+/// A read-only mount has replayed lines in its host copies only; a writing mount has all lines at home.
 fn read_bulk(volume: &Volume, address: LineAddress, bytes: &mut [u8]) -> Result<()> {
     if volume.health.is_read_only() {
         for (page, chunk) in (0..).step_by(PAGE_LINES as usize).zip(bytes.chunks_mut(PAGE_BYTES)) {

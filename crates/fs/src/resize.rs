@@ -1,16 +1,16 @@
-//! Growing the zones of a file system to what its device has, and its label. Both offline.
+//! Growing the zones of a file system to what its device has, offline; and its label, offline or mounted.
 //!
-//! [RS1] The file system is mounted, as any mount does it: it is recovered, and `clean` is 0, before anything is decided; what this build
-//!       cannot mount for writing is left alone.
-//! [RS2] What grows is space that nobody has: units behind the last one, sectors behind the last one. No structure moves but the map pieces,
-//!       and those are derived state: while `clean` is 0 nobody looks at them.
-//! [RS3] Map pieces that have no more room where they are get whole units that are free (`format::geometry` [GE1]): new ones, or old ones
-//!       that nothing has.
-//! [RS4] The unmount saves the maps of the new sizes in their new place, fenced. A cut up to here leaves the old sizes and `clean` 0, as a cut
-//!       in any mount: the next mount builds the maps of the old sizes from the tree.
-//! [RS5] Then one write of the superblock is the whole change: sizes, place of the map pieces, `clean` 1. Both copies are written, each fenced,
-//!       so the old sizes count or the new ones, each with everything that it needs.
-//! [RS6] A label is one write of the superblock too; `clean` stays as it is.
+//! [RS1] The file system is mounted as any mount does it: it is recovered, and `clean` is 0, before anything is decided. A file system that
+//!       this build cannot mount for writing is left unchanged.
+//! [RS2] The added space belongs to nobody: units and sectors behind the last ones. No structure moves except the map pieces, which are
+//!       derived state: nobody reads them while `clean` is 0.
+//! [RS3] Map pieces that no longer fit where they are get whole free units (`format::geometry` [GE1]): new ones, or old ones that nothing
+//!       uses.
+//! [RS4] The unmount saves the maps of the new sizes in their new place, fenced. A power cut before [RS5] leaves the old sizes and `clean`
+//!       0, as in any mount: the next mount rebuilds the maps of the old sizes from the tree.
+//! [RS5] Then one superblock write makes the whole change: sizes, place of the map pieces, `clean` 1. Both copies are written, each fenced,
+//!       so either the old or the new sizes count, each with everything that they need.
+//! [RS6] Setting a label is one superblock write too; `clean` stays as it is.
 
 use tandemfs_device::{Drive, Fenced};
 use tandemfs_format::geometry::{Geometry, GeometryError};
@@ -27,7 +27,7 @@ use crate::types::{Growth, MountOptions};
 /// Longest label, in bytes.
 const LABEL_BYTES_MAX: usize = 64;
 
-/// Whether a superblock has room for a label.
+/// Checks that a superblock can hold a label.
 pub(crate) fn check_label(label: &str) -> Result<()> {
     if label.len() > LABEL_BYTES_MAX || label.contains('\0') { Err(Error::Label) } else { Ok(()) }
 }
@@ -38,7 +38,7 @@ pub(crate) fn check_label(label: &str) -> Result<()> {
 /// `Label`; those of [`read_superblock`] and of the device.
 pub fn set_label(drive: &Drive, label: &str) -> Result<()> {
     check_label(label)?;
-    drive.recover()?; // what an earlier owner left open must not come between
+    drive.recover()?; // an earlier owner may have left transactions open
     let mut superblock = read_superblock(drive)?;
     check_writable(drive, &superblock)?;
     label.clone_into(&mut superblock.label);
@@ -46,10 +46,10 @@ pub fn set_label(drive: &Drive, label: &str) -> Result<()> {
     Ok(write_superblock(drive, &superblock)?) // [RS6]
 }
 
-/// Grows a file system that is not mounted. Returns its sizes before and after; equal where there was nothing to do.
+/// Grows a file system that is not mounted. Returns its sizes before and after; equal if there was nothing to do.
 ///
 /// # Errors
-/// `Shrinks`, `BeyondDevice`, `Geometry`, `NoRoomForMaps`: nothing was changed. Those of [`FileSystem::mount`] and `unmount`: where they come
+/// `Shrinks`, `BeyondDevice`, `Geometry`, `NoRoomForMaps`: nothing was changed. Those of [`FileSystem::mount`] and `unmount`: if one comes
 /// after the change, the next mount finds the new sizes.
 pub fn grow(drive: &Drive, growth: &Growth) -> Result<(Geometry, Geometry)> {
     let fs = FileSystem::mount(drive.clone(), &MountOptions::default())?; // [RS1]
@@ -66,7 +66,7 @@ pub fn grow(drive: &Drive, growth: &Growth) -> Result<(Geometry, Geometry)> {
     Ok((before, after))
 }
 
-/// Whether a file system that is not mounted could grow so if its device had the room. It is recovered, and nothing else is changed.
+/// Checks that a file system that is not mounted could grow this way if its device had the room. Recovers it, and changes nothing else.
 ///
 /// # Errors
 /// Those of [`grow`].
@@ -101,7 +101,7 @@ impl FileSystem {
             .update_superblock(&self.volume.line_store, Fenced::nothing_stored(), |superblock| label.clone_into(&mut superblock.label))
     }
 
-    /// The sizes that a growth comes to on a device of these sizes, and the place of the map pieces.
+    /// The sizes after a growth on a device of these sizes, and the place of the map pieces.
     fn grown(&self, growth: &Growth, memory_found: u64, block_found: u64) -> Result<Geometry> {
         let before = self.volume.geometry;
         let device = || self.volume.drive.description().name.clone();
@@ -123,14 +123,14 @@ impl FileSystem {
             Geometry::with_map_at(unit, memory_bytes, block_bytes, before.block_bytes(), rings, each)
         };
         let refused = |source| Error::Geometry { device: device(), source };
-        // The map pieces stay where they take no unit more than they had.
+        // The map pieces stay where they are if they take no more units than before.
         let is_same_place = |after: &Geometry| {
             after.fixed_units() == before.fixed_units() && after.map_units().end <= before.map_units().end || on(Mutant::MapGrowsInPlace)
         };
         let after = match at(before.map_unit()).ok().filter(is_same_place) {
             Some(after) => after,
             None => {
-                // Any place says how many units they fill; whether they fit is asked of the place that they get.
+                // Any place gives the number of units that the pieces fill. Whether they fit is checked for the place that they get.
                 let new = before.memory_units();
                 let units = at(new).or_else(|_| at(0)).map_err(refused)?.map_unit_count();
                 let fits = memory_bytes / UNIT_BYTES >= new + units;

@@ -1,17 +1,16 @@
-//! Reading everything to see whether it is still there: every line of metadata, every data log and every sector, from the device and not from
-//! caches, while the file system is in use.
+//! Online scrub: reads and verifies every line of metadata, every data log and every sector, from the device and not from caches.
 //!
-//! [SC1] A scrub is a position that steps forward, a bounded piece at a time. Progress, pace and end are its caller's affair; what a step
-//!       found stays in it. It writes nothing, and what it finds stops nothing.
-//! [SC2] A line of metadata is verified on the device where the host copy is not newer; where there is a clean host copy both must be equal,
-//!       which also shows writes that were lost. A line is read while nobody can write it home: under the lock of its page's host copy. The
-//!       way to what comes next is taken by the host copy where there is one, so damage on the device hides nothing behind it.
-//! [SC3] Lines of an inode are read under its lock, shared (RULES R5): their owner cannot change meanwhile. Data is read under a shared lock
-//!       of its range alone (RULES R9), and looked up anew under it.
-//! [SC4] What appears behind the position is not looked at: it was written during the scrub. The journal and the saved maps are not data of
-//!       a mounted file system: a recovery or an unmount that is to come writes or proves them.
-//! [SC5] A position inside an inode carries its generation, which each step compares under the inode's lock: where the number has been given
-//!       to another inode meanwhile, that one is as new as what [SC4] speaks of, and its root may not name blocks at all.
+//! [SC1] A scrub is a position that moves forward, a bounded piece per step. The caller decides on progress, pace and end. Findings stay in
+//!       the scrub. It writes nothing, and a finding stops neither the scrub nor the file system.
+//! [SC2] A line of metadata is verified on the device unless the host copy is newer. If there is a clean host copy, both must be equal;
+//!       this also shows lost writes. The line is read under the lock of its page's host copy, so nobody writes it home meanwhile. Pointers
+//!       are taken from the host copy if there is one, so damage on the device hides nothing behind it.
+//! [SC3] Lines of an inode are read under its lock, shared (RULES R5): their owner cannot change meanwhile. Data is read under a shared
+//!       lock of its range alone (RULES R9), and looked up again under that lock.
+//! [SC4] What appears behind the position is not read: it was written during the scrub. The journal and the saved maps are not scrubbed: a
+//!       later recovery or unmount verifies or writes them.
+//! [SC5] A position inside an inode carries its generation, which each step compares under the inode's lock. If the number belongs to
+//!       another inode by then, that inode is new as in [SC4], and its root may not name blocks at all.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -40,9 +39,9 @@ use crate::volume::{Owner, Volume};
 const STEP_INODES: u64 = 128;
 /// Pages of a mapping or of a directory that one step looks at; more than a tree is high.
 const STEP_PAGES: usize = 16;
-/// Data or values of attributes that one step reads, in bytes, or one block.
+/// Data or attribute values that one step reads, in bytes; at least one block.
 const STEP_BYTES: u64 = 1 << 20;
-/// Findings that are kept; more are counted.
+/// Findings that are kept; further ones are only counted.
 const FINDINGS_MAX: usize = 1000;
 
 /// What a finding is about.
@@ -54,7 +53,7 @@ pub enum ScrubbedKind {
     Log,
     /// A line of metadata.
     Line,
-    /// A copy of the superblock, or the sector that says whose the block half is.
+    /// A copy of the superblock, or the sector that identifies the block half.
     Superblock,
 }
 
@@ -70,20 +69,20 @@ impl ScrubbedKind {
     }
 }
 
-/// Something that is not as it was written.
+/// Damage that a scrub found.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ScrubFinding {
-    /// What it is.
+    /// What is damaged.
     pub kind: ScrubbedKind,
-    /// Whose it is; none for what belongs to the whole file system.
+    /// The inode that it belongs to; none for structures of the whole file system.
     pub inode: Option<InodeNumber>,
-    /// Where in the file, in bytes, for its data.
+    /// Offset in the file in bytes, for file data.
     pub file_offset: Option<u64>,
-    /// Where on the device: in the block zone for sectors, else in the memory zone. In bytes.
+    /// Offset on the device in bytes: in the block zone for sectors, else in the memory zone.
     pub device_offset: u64,
-    /// How much, in bytes.
+    /// Length in bytes.
     pub length: u64,
-    /// What is wrong with it.
+    /// What is wrong.
     pub cause: String,
 }
 
@@ -101,14 +100,14 @@ impl fmt::Display for ScrubFinding {
     }
 }
 
-/// What a scrub has looked at.
+/// What a scrub has read so far.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ScrubCounts {
     /// Inodes in use.
     pub inodes: u64,
     /// Lines of metadata that were verified.
     pub lines: u64,
-    /// Lines that are newer in host memory: the next checkpoint writes them.
+    /// Lines whose host copy is newer: the next checkpoint writes them.
     pub lines_not_home: u64,
     /// Data logs.
     pub logs: u64,
@@ -118,7 +117,7 @@ pub struct ScrubCounts {
     pub bytes: u64,
 }
 
-/// A scrub on its way ([SC1]).
+/// A scrub in progress ([SC1]).
 #[derive(Debug)]
 pub struct Scrub {
     stage: Stage,
@@ -126,7 +125,7 @@ pub struct Scrub {
     total_bytes: u64,
     findings: Vec<ScrubFinding>,
     findings_left_out: u64,
-    /// Lines that were found already: a tree's upper pages are read again for each part of it.
+    /// Lines that were reported already: upper pages of a tree are read again for each part of it.
     known: HashSet<LineAddress>,
     buffer: Vec<u8>,
 }
@@ -135,32 +134,32 @@ pub struct Scrub {
 enum Stage {
     Fixed,
     Inode(u64),
-    /// Values of an inode's attributes that lie apart, from behind a name on.
+    /// Separate attribute values of an inode, after a name.
     Values(Owner, Option<(Namespace, Vec<u8>)>),
-    /// The mapping of a file or directory from a block on.
+    /// The mapping of a file or directory, from a block on.
     Tree(Owner, u64),
-    /// Blocks that were found in it, and where its tree goes on.
+    /// Blocks that were found in the mapping, and the block at which the walk goes on.
     Blocks(Owner, VecDeque<u64>, Option<u64>),
     Done,
 }
 
 impl Scrub {
-    /// What was looked at so far.
+    /// What was read so far.
     pub fn counts(&self) -> ScrubCounts {
         self.counts
     }
 
-    /// About how many bytes it will read: what was in use when it began.
+    /// About how many bytes the scrub will read: the space in use when it began.
     pub fn total_bytes(&self) -> u64 {
         self.total_bytes
     }
 
-    /// What was found so far, in the order in which it was met.
+    /// Findings so far, in the order of discovery.
     pub fn findings(&self) -> &[ScrubFinding] {
         &self.findings
     }
 
-    /// Findings beyond those that are kept.
+    /// Number of findings that were not kept.
     pub fn findings_left_out(&self) -> u64 {
         self.findings_left_out
     }
@@ -204,7 +203,7 @@ impl Scrub {
         }
     }
 
-    /// Lines that follow each other in one page, as the file system has them; `None` where there is no valid one ([SC2]).
+    /// Consecutive lines of one page, as the file system sees them; `None` for a line without a valid version ([SC2]).
     fn lines(
         &mut self,
         volume: &Volume,
@@ -215,7 +214,7 @@ impl Scrub {
         verify: &dyn Fn(LineAddress, &Line) -> Result<(), Corrupt>,
     ) -> Vec<Option<Line>> {
         let mut lines = Vec::with_capacity(count as usize);
-        // A drive with transactions shows lines before they are committed, and before the host copy has them.
+        // A drive with transactions returns lines before they are committed, and before the host copy has them.
         let nobody_commits = volume.journal.hold_drive_commits();
         let home = volume.pages.home(&volume.drive, structure, first, count);
         drop(nobody_commits);
@@ -225,7 +224,7 @@ impl Scrub {
                 self.find_line(inode, first, error);
                 return vec![volume.pages.cached_line(first)];
             }
-            // One by one, to say which it is.
+            // Line by line, to find the failing one.
             Err(_) => return (0..count).flat_map(|line| self.lines(volume, inode, structure, first.nth(line), 1, verify)).collect(),
         };
         for (index, line) in home.device.as_chunks::<LINE_BYTES>().0.iter().enumerate() {
@@ -296,7 +295,7 @@ impl Scrub {
         }
     }
 
-    /// Inodes one after the other, until one has more to look at or the step has read enough. Returns what comes next.
+    /// Scrubs inodes one after the other, until one has more to read or the step has read enough. Returns the next stage.
     fn inodes(&mut self, fs: &FileSystem, first: u64, limit: u64) -> Stage {
         let end = limit.min(first + STEP_INODES);
         let enough = self.counts.bytes + STEP_BYTES;
@@ -311,7 +310,7 @@ impl Scrub {
         if end < limit { Stage::Inode(end) } else { Stage::Done }
     }
 
-    /// The two lines of an inode and its set of attributes. What of it is left to look at.
+    /// Scrubs the two lines of an inode and its set of attributes. Returns the stage for the rest of the inode.
     fn inode(&mut self, fs: &FileSystem, number: InodeNumber) -> Option<Stage> {
         let volume = &fs.volume;
         let address = volume.memory.inode_address(number)?;
@@ -331,7 +330,7 @@ impl Scrub {
                     (false, false) => None,
                 }
             }
-            // A free slot has valid lines as well; whoever takes it now changes one after the other.
+            // A free slot has valid lines as well. A thread that takes it now may change one line after the other.
             Err(Error::Stale(_)) => {
                 look(self);
                 None
@@ -344,7 +343,7 @@ impl Scrub {
         }
     }
 
-    /// The lines of an inode's set of extended attributes, and what they say together. True where values lie apart from it.
+    /// Scrubs the lines of an inode's attribute set and decodes the set. True if it has separate values.
     fn attributes(&mut self, volume: &Volume, state: &State, number: InodeNumber) -> bool {
         let (owner, pointer) = (state.owner(number), state.inode.attributes);
         if pointer.is_none() {
@@ -366,8 +365,8 @@ impl Scrub {
         }
     }
 
-    /// Values that lie apart, from behind a name on, as many as a step reads: one inode may have seven thousand of 64 KiB. The name of the
-    /// last; none where no more come. The set may have changed since, so it is asked anew.
+    /// Scrubs separate values after a name, as many as a step reads: one inode may have seven thousand of 64 KiB. Returns the name of the
+    /// last one; none if no more follow. The set may have changed since the last step, so it is looked up again.
     fn values(&mut self, fs: &FileSystem, owner: Owner, after: Option<&(Namespace, Vec<u8>)>) -> Option<(Namespace, Vec<u8>)> {
         let (volume, number) = (&fs.volume, owner.inode);
         let handle = fs.inodes.get(volume, number).ok()?;
@@ -397,7 +396,7 @@ impl Scrub {
         None
     }
 
-    /// The bytes of a stream; `None` where a line of it was found damaged.
+    /// The bytes of a stream; `None` if one of its lines is damaged.
     fn stream(&mut self, volume: &Volume, owner: Owner, first: LineAddress, (lines, names_pages): (u64, bool)) -> Option<Vec<u8>> {
         let verify = |address, line: &Line| volume.place(owner, address).verify(line);
         let mut bytes = Vec::new();
@@ -422,7 +421,7 @@ impl Scrub {
         Some(bytes)
     }
 
-    /// A part of a mapping: the blocks that it names, and where it goes on.
+    /// Scrubs a part of a mapping. Returns the blocks that it names, and the block at which the walk goes on.
     fn tree(&mut self, fs: &FileSystem, owner: Owner, from: u64) -> Option<(VecDeque<u64>, Option<u64>)> {
         let number = owner.inode;
         let handle = fs.inodes.get(&fs.volume, number).ok()?;
@@ -449,7 +448,7 @@ impl Scrub {
         Some((walk.blocks, next))
     }
 
-    /// A page of a mapping and what is below it. Returns the block to go on from where the step has seen enough.
+    /// Scrubs a page of a mapping and the pages below. Returns the block to go on from if the step has read enough.
     fn page(&mut self, volume: &Volume, walk: &mut Walk, page: LineAddress, height: u32, base: u64) -> Option<u64> {
         if walk.pages == 0 {
             return Some(base.max(walk.from));
@@ -490,7 +489,7 @@ impl Scrub {
         None
     }
 
-    /// Some of the blocks that were found. False where the inode is gone.
+    /// Scrubs some of the blocks that were found. False if the inode is gone.
     fn blocks(&mut self, fs: &FileSystem, owner: Owner, blocks: &mut VecDeque<u64>) -> bool {
         let (volume, number) = (&fs.volume, owner.inode);
         let Ok(handle) = fs.inodes.get(volume, number) else { return false };
@@ -546,7 +545,7 @@ impl Scrub {
         }
     }
 
-    /// The leaf and the checksum vector of a block. A vector's lines prove nothing by themselves: the sectors do.
+    /// Scrubs the leaf and the checksum vector of a block. A vector's lines have no checksum of their own: the sectors verify them.
     fn lines_of_block(&mut self, volume: &Volume, owner: Owner, block: &Block) {
         let verify = |address, line: &Line| volume.place(owner, address).verify(line);
         let any = |_, _: &Line| Ok(());
@@ -555,7 +554,7 @@ impl Scrub {
         for ((first, count), sealed) in leaf.into_iter().chain(vector) {
             let mut line = 0;
             while line < count {
-                // Neither crosses a page: both are aligned to their length, which is at most that of a page.
+                // Neither crosses a page: both are aligned to their length, which is at most a page.
                 let here = count.min(PAGE_LINES - first.nth(line).index_in_page() as u64).min(count - line);
                 let verify: &dyn Fn(LineAddress, &Line) -> Result<(), Corrupt> = if sealed { &verify } else { &any };
                 self.lines(volume, Some(owner.inode), Structure::Mapping, first.nth(line), here, verify);
@@ -564,7 +563,7 @@ impl Scrub {
         }
     }
 
-    /// Logs and sectors, with only their range locked.
+    /// Scrubs logs and sectors, with only their range locked.
     fn data(&mut self, volume: &Volume, inode: InodeNumber, data: &[Data]) {
         let mut buffer = std::mem::take(&mut self.buffer);
         buffer.resize(data.iter().map(|data| data.sectors.map_or(0, |(_, count)| count as usize * SECTOR_BYTES)).sum(), 0);
@@ -592,7 +591,7 @@ impl Scrub {
                 let cause = if read {
                     None
                 } else {
-                    // One of the requests failed: sector by sector, to say which it is.
+                    // One of the requests failed: sector by sector, to find which.
                     let mut again = [BlockRequest::Read { sector: first.nth(index), buffer: &mut *sector }];
                     volume.drive.transfer(Structure::Data, &mut again, &mut || {}).err().map(|error| error.to_string())
                 };
@@ -646,14 +645,14 @@ impl Scrub {
 struct Walk {
     owner: Owner,
     from: u64,
-    /// Pages that it may still read.
+    /// Pages that the walk may still read.
     pages: usize,
     blocks: VecDeque<u64>,
 }
 
-/// What of a block has to be read.
+/// Data of a block that has to be read.
 struct Data {
-    /// Of the block, in the file.
+    /// Offset of the block in the file, in bytes.
     start: u64,
     sectors: Option<(Sector, u32)>,
     checksums: Vec<u32>,
@@ -679,7 +678,7 @@ impl Data {
 }
 
 impl FileSystem {
-    /// The start of a scrub of everything.
+    /// Starts a scrub of everything.
     pub fn scrub(&self) -> Scrub {
         let space = self.space();
         let inodes = space.inodes_used * 2 * LINE_BYTES as u64;
@@ -695,7 +694,7 @@ impl FileSystem {
         }
     }
 
-    /// Looks at the next piece. False where nothing is left.
+    /// Scrubs the next piece. False if nothing is left.
     pub fn scrub_step(&self, scrub: &mut Scrub) -> bool {
         let limit = self.volume.memory.inode_limit();
         scrub.stage = match std::mem::replace(&mut scrub.stage, Stage::Done) {
@@ -728,7 +727,7 @@ impl FileSystem {
         !matches!(scrub.stage, Stage::Done)
     }
 
-    /// A path of each of these inodes that has one, from the root. Walks the whole tree, as long as some are missing.
+    /// A path from the root for each of these inodes that has one. Walks the tree until none is missing.
     pub fn paths_of(&self, numbers: &[InodeNumber]) -> HashMap<u64, Vec<u8>> {
         let mut missing: HashSet<u64> = numbers.iter().map(|number| number.get()).collect();
         let mut found = HashMap::new();
@@ -737,7 +736,7 @@ impl FileSystem {
             found.insert(InodeNumber::ROOT.get(), b"/".to_vec());
         }
         while let Some((directory, path)) = waiting.pop_front().filter(|_| !missing.is_empty()) {
-            // What cannot be read was found by the scrub.
+            // The scrub has reported what cannot be read.
             let _damaged = self.read_directory(directory, 2, &mut |entry| {
                 let path = || [&path[..], b"/", entry.name].concat();
                 if missing.remove(&entry.inode.get()) {

@@ -1,16 +1,17 @@
-//! What an operation does that finds no space, before it says so: space that is free already, or will be at once, serves it.
+//! What an operation does when it finds no space, before it returns `NoSpace`: it uses space that is free already or soon will be.
 //!
-//! [NS1] An operation that may be refused for space runs inside [`FileSystem::with_room`], from before its first lock on. It changes nothing
+//! [NS1] An operation that can fail for lack of space runs inside [`FileSystem::with_room`], from before its first lock. It changes nothing
 //!       when it fails, so it can run again.
-//! [NS2] In this order: space that was held back for a bad access (`quarantine.rs`) comes back; units of the data area are emptied where
-//!       metadata is short of them ([WB6] of `data/write_back.rs`); other threads that are about to free space are waited for.
-//! [NS3] Whoever frees an inode or a range of a file is *leaving*, from before its transaction is planned until it is committed and the space
-//!       is in the maps; not who gives back what it took itself, or its own failure would look like room. Who waits for those holds no lock,
-//!       so they never wait for who waits. It waits no longer than [`LEAVING_MAX`] in all, since removals may follow each other for ever.
-//! [NS4] Freed lines of metadata that wait for the watermark are not seen here: the allocator forces the checkpoint ([ME1] of
+//! [NS2] In this order: quarantined space (`quarantine.rs`) is freed; units of the data area are emptied if metadata is short of units
+//!       ([WB6] of `data/write_back.rs`); the operation waits for other threads that are about to free space.
+//! [NS3] A thread that frees an inode or a range of a file is *leaving*, from before it plans its transaction until the transaction is
+//!       committed and the space is in the maps. A thread that gives back what it took itself is not: its failure would look like new
+//!       space. A waiter holds no lock, so leaving threads never wait for it. It waits at most [`LEAVING_MAX`] in all, since removals may
+//!       follow each other for ever.
+//! [NS4] Freed metadata lines that wait for the watermark are not handled here: the allocator forces the checkpoint ([ME1] of
 //!       `alloc/memory.rs`).
 //!
-//! What only a caller from outside can end, an inode without names that it still holds, it is asked for: [`FileSystem::inodes_without_names`].
+//! Only an outside caller can release an inode without names that it holds; [`FileSystem::inodes_without_names`] lists them for it.
 
 use std::time::{Duration, Instant};
 
@@ -21,11 +22,11 @@ use crate::file_system::FileSystem;
 use crate::sync::EXPLORED;
 use crate::sync::atomic::Ordering::Relaxed;
 
-/// How long an operation waits for others that are leaving; in an explored schedule, where time does not pass, until they have left.
+/// How long an operation waits for leaving threads; in an explored schedule, where time does not pass, until they have left.
 const LEAVING_MAX: Duration = Duration::from_millis(if EXPLORED { 600_000 } else { 500 });
 
 impl FileSystem {
-    /// Runs an operation that holds no lock yet, and again where it found no space and some has come ([NS1], [NS2]).
+    /// Runs an operation that holds no lock yet, and runs it again if it found no space and some was freed ([NS1], [NS2]).
     pub(crate) fn with_room<T>(&self, operation: impl Fn() -> Result<T>) -> Result<T> {
         let mut is_released = false;
         let mut is_emptied = false;
@@ -55,15 +56,14 @@ impl FileSystem {
         }
     }
 
-    /// Inodes that have lost their last name, or never had one, and are held from outside ([`FileSystem::remember`]): their space comes back
-    /// with [`FileSystem::forget`].
+    /// Inodes without names that are held from outside ([`FileSystem::remember`]). [`FileSystem::forget`] frees their space.
     pub fn inodes_without_names(&self) -> Vec<InodeNumber> {
         let orphans: Vec<u64> = self.orphans.lock().iter().copied().collect();
         orphans.into_iter().map(InodeNumber::new).filter(|number| self.inodes.is_held(*number)).collect()
     }
 
-    /// Whether an operation that was refused for space might find some a little later: inodes without names are there still, another thread
-    /// is about to free space, or freed metadata waits for a checkpoint. Cheap enough to be asked at every refusal.
+    /// Whether an operation that was refused for space might succeed a little later: there are inodes without names, another thread is
+    /// about to free space, or freed metadata waits for a checkpoint. Cheap enough for every refusal.
     pub fn space_may_return(&self) -> bool {
         !self.orphans.lock().is_empty() || self.leaving.is_any() || self.volume.memory.is_any_pending()
     }
@@ -126,7 +126,7 @@ mod tests {
         std::thread::scope(|scope| {
             let waiter = scope.spawn(|| fs.leaving.wait(Duration::from_secs(600)));
             let [one, other] = leaving;
-            // The waiter may come after one has left, or after both: it ends all the same.
+            // The waiter may start after one or both have left: it ends in every case.
             drop(one);
             while !waiter.is_finished() && fs.leaving.ended.load(Relaxed) < 1 {
                 std::thread::yield_now();
@@ -157,7 +157,7 @@ mod tests {
         assert!(refused.is_err() && attempts.get() == 5, "where nobody leaves it is refused at once");
     }
 
-    /// What one failed access had made unusable was missing to `fallocate` for ever, while a write took it back.
+    /// Space held back after one failed access was lost to `fallocate` for ever, while a write took it back.
     #[test]
     fn regression_space_that_was_held_back_serves_an_allocation() {
         let (fs, file) = with_file(16 << 20, 32 << 20);
@@ -170,7 +170,7 @@ mod tests {
         fs.allocate(file, 0, bytes + 50 * BLOCK, ALLOCATE).expect("held back, but free");
     }
 
-    /// `fallocate` that fails gives back what it took; that is no reason to try again.
+    /// A failed `fallocate` gives back what it took; that is no reason to try again.
     #[test]
     fn an_allocation_that_cannot_fit_is_refused_at_once() {
         let (fs, file) = with_file(16 << 20, 32 << 20);
@@ -180,7 +180,7 @@ mod tests {
         assert_eq!(fs.statistics().work.transactions, taken);
     }
 
-    /// A write whose mapping found no room had the units of data logs emptied, `fallocate` was refused beside a zone full of logs.
+    /// A write whose mapping found no room had the units of data logs emptied; `fallocate` was refused beside a zone full of logs.
     #[test]
     fn regression_an_allocation_has_units_emptied_for_its_mapping() {
         let (fs, logs) = with_file(16 << 20, 256 << 20);
@@ -189,11 +189,11 @@ mod tests {
             let had = before(&fs);
             fs.write(logs, block * BLOCK, &[1; 20_000], WriteOptions::default()).expect("written");
             if had > 0 && before(&fs) <= had {
-                break; // it went by blocks
+                break; // the write took the block path
             }
         }
         let sparse = fs.create(InodeNumber::ROOT, b"sparse", &NEW_FILE).expect("made").inode;
-        // Each of them needs a page of the mapping.
+        // Each allocation needs a page of the mapping.
         let refused = (0..).find_map(|page| fs.allocate(sparse, page * 192 * BLOCK, 4096, ALLOCATE).err());
         assert!(matches!(refused, Some(Error::NoSpace { zone: "memory" })), "{refused:?}");
         assert_eq!(before(&fs), 0, "data logs have no units that metadata could have");

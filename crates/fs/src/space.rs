@@ -1,4 +1,5 @@
-//! Space of both zones, as everybody names it: who gives it out (`alloc/`), who takes and frees it (`journal/tx.rs`).
+//! Names of space in both zones, for the allocators that give it out (`alloc/`) and the transactions that take and free it
+//! (`journal/tx.rs`).
 
 use std::fmt;
 

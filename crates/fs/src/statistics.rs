@@ -74,7 +74,7 @@ counters! {
         fallocate,
         /// Searches for data or holes.
         lseek,
-        /// Ranges copied between files; what they seek, read and write counts as well.
+        /// Ranges copied between files; their seeks, reads and writes are counted as well.
         copy_range,
         /// Extended attributes read.
         getxattr,
@@ -108,29 +108,29 @@ counters! {
         block_write_backs,
         /// Times that several blocks were written back together.
         write_back_batches,
-        /// Bytes written to sectors by that, and where a block moved or was lengthened.
+        /// Bytes written to sectors by write-back, and when a block moved or was lengthened.
         write_back_bytes,
-        /// Bytes of the memory zone that it freed.
+        /// Bytes of the memory zone that write-back freed.
         write_back_freed_bytes,
-        /// Blocks that were left for later since somebody worked on them.
+        /// Blocks that write-back left for later because they were in use.
         write_back_busy,
-        /// Blocks that it left alone since they, or the way to them, are damaged.
+        /// Blocks that write-back skipped because they, or the path to them, are damaged.
         write_back_damaged,
-        /// Reads that the logs alone answered (RomeFS Algorithm 1).
+        /// Reads that data logs alone answered (RomeFS Algorithm 1).
         early_terminations,
         /// Metadata pages loaded from the device.
         metadata_page_loads,
-        /// Reads that bytes read ahead answered, all or their start.
+        /// Reads that read-ahead buffers answered, fully or at their start.
         read_ahead_hits,
         /// Sectors copied into spare space of the memory zone.
         promotions,
-        /// Blocks whose sectors were read from such copies.
+        /// Blocks whose sectors were read from promoted copies.
         promoted_reads,
         /// Lines of file data stored in place (ByteFS §4.6).
         in_place_lines,
         /// Pages compared with an older copy (ByteFS §4.6).
         pages_compared,
-        /// Pages of which only the lines that had changed were written, or nothing.
+        /// Pages of which only the changed lines, or nothing, were written.
         pages_by_lines,
     }
 }
@@ -139,7 +139,7 @@ counters! {
 pub(crate) struct Live {
     pub(crate) operations: LiveOperations,
     pub(crate) work: LiveWork,
-    /// What the drive had counted of itself at the mount or the last reset.
+    /// The drive's own counters at the mount or the last reset.
     pub(crate) drive_before: Mutex<DriveCounts>,
 }
 

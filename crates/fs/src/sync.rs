@@ -1,6 +1,6 @@
-//! Locks and the atomics by which threads agree come from here, so that a runtime that explores schedules can take their place in tests.
+//! Locks and the atomics that synchronize threads come from here, so that tests can replace them by a runtime that explores schedules.
 
-/// Whether schedules are explored. Limits are small then, so that few steps reach what else takes thousands.
+/// Whether schedules are explored. Limits are then small, so that few steps reach what otherwise takes thousands.
 pub(crate) const EXPLORED: bool = cfg!(feature = "schedules");
 
 pub(crate) use tandemfs_device::sync::{

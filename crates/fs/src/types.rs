@@ -1,4 +1,4 @@
-//! What callers of the file system say and hear: options, attributes, entries.
+//! Arguments and results of the file system's operations: options, attributes, entries.
 
 use tandemfs_format::InodeNumber;
 use tandemfs_format::inode::Timestamp;
@@ -9,29 +9,29 @@ use tandemfs_format::superblock::ChecksumKind;
 pub struct MountOptions {
     /// Write nothing, not even the superblock; a journal is replayed in host memory only.
     pub read_only: bool,
-    /// Where requests are split between the paths.
+    /// Where writes are split between the byte path and the block path.
     pub threshold: Threshold,
-    /// Bound of the host memory for metadata pages and directory indexes, in bytes.
+    /// Limit of the host memory for metadata pages and directory indexes, in bytes.
     pub memory_bytes: u64,
-    /// Which block is written back first.
+    /// Which blocks are written back first.
     pub write_back: WriteBackPolicy,
-    /// Blocks are written back when less than this share of the data area is free, in percent (RomeFS §3.5.2: 10).
+    /// Write-back starts when less than this share of the data area is free, in percent (RomeFS §3.5.2: 10).
     pub write_back_percent: u8,
-    /// Copies of what is read often, in spare space of the memory zone.
+    /// Which reads leave copies in spare space of the memory zone.
     pub promote: Promote,
-    /// Most bytes read ahead of a sequential reader; 0 for none.
+    /// Most bytes to read ahead for a sequential reader; 0 for none.
     pub read_ahead_bytes: u32,
-    /// Longest piece of a write that is stored in place, on a drive with transactions, in bytes (ByteFS §4.6: 512); 0 for none.
+    /// Longest piece of a write that is stored in place on a drive with transactions, in bytes (ByteFS §4.6: 512); 0 for none.
     pub in_place_bytes: u32,
-    /// A page that comes back from a page cache goes by lines where fewer than so many of its 64 have changed (ByteFS §4.6: R < 1/8, so 8);
-    /// 0 to write all pages as they come.
+    /// A page that a page cache writes back is written by lines if fewer than this many of its 64 lines changed (ByteFS §4.6: R < 1/8, so
+    /// 8); 0 to write all pages whole.
     pub modified_lines: u32,
     /// How changes of metadata become durable.
     pub engine: Engine,
 }
 
 impl MountOptions {
-    /// What a mount that was told nothing does.
+    /// The defaults of a mount.
     pub const DEFAULT: Self = Self {
         read_only: false,
         threshold: Threshold::BlockSize,
@@ -60,9 +60,9 @@ pub enum Threshold {
     BlockSize,
     /// This many bytes, a multiple of the block size.
     Bytes(u32),
-    /// Where the latencies of the two paths meet, measured at the mount and moved as the memory zone fills.
+    /// The size at which the latencies of the two paths meet, measured at the mount and lowered as the memory zone fills.
     Auto,
-    /// Everything by blocks, read, modified and written: to compare with.
+    /// All data by blocks, with read-modify-write: for comparison.
     BlocksOnly,
 }
 
@@ -74,36 +74,36 @@ pub enum Engine {
     Auto,
     /// By the journal in the memory zone (RomeFS §3.6), also on a drive with transactions.
     Journal,
-    /// By the drive's transactions (ByteFS §4.6); a drive without is refused.
+    /// By the drive's transactions (ByteFS §4.6); a drive without transactions is refused.
     Firmware,
 }
 
-/// Which blocks with data logs are written back first (RomeFS §3.5.2). Ages are in a table of fixed size in host memory: blocks that share
-/// an entry look as young as the youngest of them, and what was not used since the mount is older than everything else.
+/// Which blocks with data logs are written back first (RomeFS §3.5.2). Ages are kept in a table of fixed size in host memory: blocks that
+/// share an entry have the age of the youngest. Blocks that were not used since the mount are the oldest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum WriteBackPolicy {
-    /// Those that free most of the memory zone.
+    /// Blocks that free most of the memory zone.
     #[default]
     MostSpace,
-    /// Those whose oldest log was written first.
+    /// Blocks whose oldest log was written first.
     Oldest,
     /// Those that nobody has read or written for longest.
     Coldest,
 }
 
-/// What is copied into spare space of the memory zone when it is read.
+/// Which data is copied into spare space of the memory zone when it is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Promote {
     /// Nothing: data is read where it is (RomeFS §3.3).
     #[default]
     Off,
-    /// What is read again soon.
+    /// Data that is read again soon.
     Hot,
-    /// Everything, as a cache before the block path would: to compare with.
+    /// Everything, like a cache in front of the block path: for comparison.
     EveryRead,
 }
 
-/// What a file system shall grow to. Where neither size is given: to what its device has.
+/// Sizes that a file system shall grow to. If neither is given: to the sizes of its device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Growth {
     /// Size of the memory zone, in bytes; rounded down to units of 2 MiB.
@@ -142,7 +142,7 @@ pub struct Attributes {
     pub generation: u32,
     /// Type and permissions, as in `st_mode`.
     pub mode: u16,
-    /// Names.
+    /// Number of names.
     pub nlink: u32,
     /// Owner.
     pub uid: u32,
@@ -152,7 +152,7 @@ pub struct Attributes {
     pub rdev: u32,
     /// Size in bytes.
     pub size: u64,
-    /// Space taken, in 512 B.
+    /// Space taken, in units of 512 B.
     pub sectors: u64,
     /// Last read.
     pub atime: Timestamp,
@@ -188,7 +188,7 @@ pub enum SetTime {
     At(Timestamp),
 }
 
-/// What to change of an inode; `None` leaves it.
+/// Attributes to change; `None` leaves one as it is.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct SetAttributes {
     /// Permissions (the lower twelve bits).
@@ -207,28 +207,28 @@ pub struct SetAttributes {
     pub ctime: Option<Timestamp>,
     /// Clear set-user-id, and set-group-id of an executable, as a change of data or owner does.
     pub kill_set_id: bool,
-    /// Clear set-group-id of a file, also of one that is not executable: who changes it is not in its group.
+    /// Clear set-group-id of a file even if it is not executable: the caller is not in its group.
     pub kill_set_group_id: bool,
 }
 
-/// Whether an extended attribute may, must or must not be there when it is set.
+/// Whether an extended attribute may, must or must not exist when it is set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum SetAttributeMode {
-    /// It may be.
+    /// It may exist.
     #[default]
     Any,
-    /// It must not (`XATTR_CREATE`). Access control lists do not ask, as in Linux.
+    /// It must not exist (`XATTR_CREATE`). Ignored for access control lists, as in Linux.
     Create,
-    /// It must (`XATTR_REPLACE`). Access control lists do not ask.
+    /// It must exist (`XATTR_REPLACE`). Ignored for access control lists.
     Replace,
 }
 
 /// How an extended attribute is set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct SetExtendedAttribute {
-    /// Whether it may be there.
+    /// Whether it may exist.
     pub mode: SetAttributeMode,
-    /// An access control list takes the set-group-id bit away: its setter is not in the file's group and has no right to leave it.
+    /// Setting an access control list clears the set-group-id bit: the caller is not in the file's group and has no right to keep it.
     pub kill_set_group_id: bool,
 }
 
@@ -239,7 +239,7 @@ pub struct DirectoryEntry<'a> {
     pub inode: InodeNumber,
     /// Bits 12–15 of the mode.
     pub file_type: u8,
-    /// Where to go on after this entry. Stable while the entry lives, also over a remount. 1 and 2 are `.` and `..`.
+    /// Where to go on after this entry. Valid while the entry exists, also across a remount. 1 and 2 are `.` and `..`.
     pub cookie: u64,
     /// The name.
     pub name: &'a [u8],
@@ -257,49 +257,49 @@ pub enum RenameMode {
     Exchange,
 }
 
-/// What `write` does beside the bytes.
+/// What `write` does besides storing the bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct WriteOptions {
-    /// Leave times alone: late write-back from a kernel's cache (RULES R20).
+    /// Keep the times: late write-back from a kernel's cache (RULES R20).
     pub keep_times: bool,
     /// Write at the end of the file, whatever the offset.
     pub append: bool,
     /// Clear set-user-id, and set-group-id of an executable.
     pub kill_set_id: bool,
-    /// The bytes come from a page cache that gives whole pages back: those of which an older copy is at hand are compared with it, and few
-    /// changed lines are written alone (ByteFS §4.6, RULES R20).
+    /// The bytes come from a page cache that writes whole pages back. A page with an older copy in memory is compared with it; if few lines
+    /// changed, only those are written (ByteFS §4.6, RULES R20).
     pub compare: bool,
 }
 
-/// What `read` does beside the bytes.
+/// What `read` does besides returning the bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ReadOptions {
-    /// Keep copies of whole pages to compare with: a page cache takes these bytes, and may give them back changed.
+    /// Keep copies of whole pages for comparison: a page cache takes these bytes, and may write them back changed.
     pub keep_pages: bool,
 }
 
 /// What `allocate` does with a range.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AllocateMode {
-    /// Gives it space, which reads as zeros where nothing was written.
+    /// Gives it space; parts that were not written read as zeros.
     Allocate {
-        /// The size stays what it is, also where the range ends behind it.
+        /// The size stays as it is, even if the range ends beyond it.
         keep_size: bool,
     },
-    /// Makes it a hole: it reads as zeros, and whole blocks of it come back. The size stays.
+    /// Makes it a hole: it reads as zeros, and its whole blocks are freed. The size stays.
     Punch,
     /// Makes it read as zeros and gives it space.
     Zero {
-        /// The size stays what it is, also where the range ends behind it.
+        /// The size stays as it is, even if the range ends beyond it.
         keep_size: bool,
     },
-    /// Takes it out of the file: what lies behind moves to its start. Whole blocks, ending before the end of the file.
+    /// Removes it from the file: the data behind it moves to its start. Whole blocks, ending before the end of the file.
     Collapse,
-    /// Puts a hole of this length before its start: what lies there and behind moves. Whole blocks, starting before the end of the file.
+    /// Inserts a hole of this length at its start: the data from there on moves back. Whole blocks, starting before the end of the file.
     Insert,
-    /// Gives it space of its own. No file shares space with another here, so it is the same as `Allocate`.
+    /// Gives it space of its own. Files never share space here, so it is the same as `Allocate`.
     Unshare {
-        /// The size stays what it is, also where the range ends behind it.
+        /// The size stays as it is, even if the range ends beyond it.
         keep_size: bool,
     },
 }
@@ -309,14 +309,14 @@ pub enum AllocateMode {
 pub enum SeekTo {
     /// Bytes that may have been written.
     Data,
-    /// Bytes that were not, or the end of the file.
+    /// A hole, or the end of the file.
     Hole,
 }
 
 /// Space of a zone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ZoneSpace {
-    /// All of it, in bytes.
+    /// Total, in bytes.
     pub total_bytes: u64,
     /// Free, in bytes.
     pub free_bytes: u64,
@@ -324,7 +324,7 @@ pub struct ZoneSpace {
     pub available_bytes: u64,
     /// Taken by data logs, in bytes.
     pub data_log_bytes: u64,
-    /// Copies of what is read often, in bytes: free for whoever needs it.
+    /// Promoted copies, in bytes: free for any other use.
     pub promoted_bytes: u64,
 }
 

@@ -1,10 +1,11 @@
 //! POSIX access control lists, as Linux exchanges them: the value of `system.posix_acl_access` and `system.posix_acl_default`.
 //!
-//! [AC1] A value that is no list is refused, and nothing is changed. What is accepted is what the kernel's `posix_acl_valid` accepts.
-//! [AC2] The mode and the access list say the same: setting a list sets the mode, a list that says no more than a mode is not kept, and a
-//!       change of the mode changes the list (`chmod` sets the mask where there is one).
-//! [AC3] What is made in a directory with a default list gets its list from that, cut by the mode that was asked for; the umask counts where
-//!       there is none only. Directories hand the default list on.
+//! [AC1] A value that is not a list is refused, and nothing is changed. Accepted are the values that the kernel's `posix_acl_valid`
+//!       accepts.
+//! [AC2] The mode and the access list agree: setting a list sets the mode, a list that only repeats the mode is not kept, and a change of
+//!       the mode changes the list (`chmod` sets the mask if there is one).
+//! [AC3] A new inode in a directory with a default list gets its list from there, reduced by the requested mode. The umask counts only if
+//!       there is no default list. New directories inherit the default list.
 
 use crate::error::{Error, Result};
 
@@ -27,14 +28,14 @@ struct Entry {
     id: u32,
 }
 
-/// A list that is one.
+/// A valid list.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct AccessList {
     entries: Vec<Entry>,
 }
 
 impl AccessList {
-    /// Takes a value apart ([AC1]); `None` where it has no entries, which removes a list.
+    /// Decodes a value ([AC1]); `None` for a list without entries, which removes a list.
     pub(crate) fn decode(value: &[u8]) -> Result<Option<Self>> {
         let invalid = Error::InvalidArgument("not an access control list");
         let Some((version, rest)) = value.split_first_chunk::<HEAD_BYTES>() else { return Err(invalid) };
@@ -60,7 +61,7 @@ impl AccessList {
         }
     }
 
-    /// The value.
+    /// Encodes the list as a value.
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut value = VERSION.to_le_bytes().to_vec();
         for entry in &self.entries {
@@ -79,18 +80,18 @@ impl AccessList {
         self.entries.iter().any(|entry| entry.tag == MASK)
     }
 
-    /// The nine bits of a mode that say the same; of the group what the mask says, where there is one.
+    /// The nine mode bits that match the list. The group bits are those of the mask if there is one.
     pub(crate) fn mode_bits(&self) -> u16 {
         let group = if self.has_mask() { MASK } else { GROUP_OWNER };
         self.of(OWNER) << 6 | self.of(group) << 3 | self.of(OTHERS)
     }
 
-    /// Whether the nine bits say all of it.
+    /// Whether the nine mode bits express the whole list.
     pub(crate) fn is_minimal(&self) -> bool {
         self.entries.iter().all(|entry| matches!(entry.tag, OWNER | GROUP_OWNER | OTHERS))
     }
 
-    /// The list after the nine bits were set to these ([AC2]).
+    /// The list after the nine mode bits were set ([AC2]).
     pub(crate) fn with_mode(&self, mode: u16) -> Self {
         let group = if self.has_mask() { MASK } else { GROUP_OWNER };
         let mut list = self.clone();
@@ -105,7 +106,7 @@ impl AccessList {
         list
     }
 
-    /// The access list of something made with this mode under this default list, and the nine bits of its mode ([AC3]).
+    /// The access list of an inode created with this mode under this default list, and the nine bits of its mode ([AC3]).
     pub(crate) fn inherited(&self, mode: u16) -> (Self, u16) {
         let list = self.with_mode(self.mode_bits() & mode);
         let bits = list.mode_bits();
@@ -113,7 +114,7 @@ impl AccessList {
     }
 }
 
-/// Each tag in its place, users and groups under a mask.
+/// Whether each tag is in its place, and users and groups have a mask.
 fn is_valid(entries: &[Entry]) -> bool {
     let mut rest = entries.iter().peekable();
     let mut take = |tag: u16, most: usize| {

@@ -1,4 +1,4 @@
-//! Attributes of an inode, read and set.
+//! Reading and setting the attributes of an inode.
 
 use tandemfs_format::InodeNumber;
 use tandemfs_format::inode::{INLINE_LINK_MAX, Inode, Timestamp, file_type};
@@ -15,7 +15,7 @@ impl FileSystem {
     /// What `stat` shows of an inode.
     ///
     /// # Errors
-    /// `Stale` where the number is not in use.
+    /// `Stale` if the number is not in use.
     pub fn attributes(&self, number: InodeNumber) -> Result<Attributes> {
         count(&self.volume.live.operations.getattr);
         let handle = self.handle(number)?;
@@ -29,15 +29,15 @@ impl FileSystem {
     /// The size of a file, in bytes.
     ///
     /// # Errors
-    /// `Stale` where the number is not in use.
+    /// `Stale` if the number is not in use.
     pub fn size(&self, number: InodeNumber) -> Result<u64> {
         self.of_inode(number, |inode| inode.size)
     }
 
-    /// What a file takes of both zones, in units of 512 B, as `st_blocks` says it.
+    /// Space that a file takes in both zones, in units of 512 B, as in `st_blocks`.
     ///
     /// # Errors
-    /// `Stale` where the number is not in use.
+    /// `Stale` if the number is not in use.
     pub fn space_512(&self, number: InodeNumber) -> Result<u64> {
         self.of_inode(number, |inode| inode.sectors)
     }
@@ -48,11 +48,12 @@ impl FileSystem {
         if state.removed { Err(Error::Stale(number)) } else { Ok(get(&state.inode)) }
     }
 
-    /// Changes attributes; a new size truncates or grows the file. All of it is one transaction, but for a size and permissions at once of a
-    /// file with extended attributes: there the size comes first, then the permissions with the access list that follows them.
+    /// Changes attributes; a new size truncates or extends the file. All changes are one transaction, with one exception: a size and
+    /// permissions at once, on a file with extended attributes. There the size comes first, then the permissions with the access list that
+    /// follows them.
     ///
     /// # Errors
-    /// `IsDirectory` and `InvalidArgument` for the size of what is no regular file; `FileTooLarge`.
+    /// `IsDirectory` and `InvalidArgument` for the size of anything but a regular file; `FileTooLarge`.
     pub fn set_attributes(&self, number: InodeNumber, set: &SetAttributes) -> Result<Attributes> {
         let volume = &self.volume;
         count(&volume.live.operations.setattr);
@@ -60,7 +61,7 @@ impl FileSystem {
         let handle = self.handle(number)?;
         if let Some(size) = set.size {
             handle.must_be_regular("only regular files have a size to set")?;
-            // The size with all that goes with it; then the permissions, which an access list may have to follow.
+            // First the size and the other attributes; then the permissions, which an access list may have to follow.
             let with_size = SetAttributes { permissions: None, ..*set };
             let keeps_rights = |mode: u16| set.permissions.is_none_or(|permissions| (permissions ^ mode) & 0o777 == 0);
             let at_once = keeps_rights(handle.state.read().inode.mode) || handle.state.read().inode.attributes.is_none();
@@ -81,7 +82,7 @@ impl FileSystem {
                 change(&mut new, set);
                 let without_ctime = Inode { ctime: state.inode.ctime, ..new.clone() };
                 if state.inode.nlink == 0 && without_ctime == state.inode {
-                    // Nobody sees it after a failure, and the kernel says this of every file that loses its last name.
+                    // Nobody sees it after a crash, and the kernel sends it for every file that loses its last name.
                     state.inode = new;
                     return Ok(());
                 }
@@ -95,7 +96,7 @@ impl FileSystem {
     /// The target of a symbolic link.
     ///
     /// # Errors
-    /// `InvalidArgument` where it is none.
+    /// `InvalidArgument` if it is not a symbolic link.
     pub fn read_link(&self, number: InodeNumber) -> Result<Vec<u8>> {
         let handle = self.handle(number)?;
         let size = {
@@ -143,7 +144,7 @@ fn change(inode: &mut Inode, set: &SetAttributes) {
     inode.ctime = set.ctime.map_or(time, representable);
 }
 
-/// The nearest time that the format has, as Linux does it: what is shown now is what is shown after a mount.
+/// The nearest time that the format can store, as Linux does it: `stat` shows the same time before and after a remount.
 fn representable(time: Timestamp) -> Timestamp {
     match time.seconds {
         Timestamp::SECONDS_MIN..=Timestamp::SECONDS_MAX => time,

@@ -25,14 +25,14 @@ impl FileSystem {
     /// Creates an inode of any type and gives it a name.
     ///
     /// # Errors
-    /// `Exists`, `NoSpace`, `TooManyLinks` (too many subdirectories), `InvalidName`, `InvalidArgument` for a mode without a type or a link
-    /// target of no or too many bytes.
+    /// `Exists`, `NoSpace`, `TooManyLinks` (too many subdirectories), `InvalidName`, `InvalidArgument` for a mode without a type or an
+    /// empty link target, `NameTooLong` for a link target over 4095 B.
     pub fn create(&self, parent: InodeNumber, name: &[u8], new: &NewInode<'_>) -> Result<Attributes> {
         self.create_under_umask(parent, name, new, 0)
     }
 
-    /// The same with permissions that are cut: by the default access control list of the directory, which the new inode inherits in the same
-    /// transaction, or by the umask where the directory has none.
+    /// As [`FileSystem::create`], with reduced permissions: by the default access control list of the directory, which the new inode
+    /// inherits in the same transaction, or by the umask if the directory has no such list.
     ///
     /// # Errors
     /// As [`FileSystem::create`].
@@ -53,13 +53,13 @@ impl FileSystem {
         self.with_room(|| self.create_entry(parent, name, new, umask))
     }
 
-    /// Creates a file without a name (`O_TMPFILE`) on behalf of a holder, who gives it up with [`FileSystem::forget`]. [`FileSystem::link`]
-    /// names it; without a name it goes with its last holder, or in a crash.
+    /// Creates a file without a name (`O_TMPFILE`) for a holder, who releases it with [`FileSystem::forget`]. [`FileSystem::link`] names
+    /// it. If it gets no name, the release by its last holder, or a crash, removes it.
     ///
-    /// Its permissions are cut as those of [`FileSystem::create_under_umask`], and it inherits the same.
+    /// Its permissions are reduced as by [`FileSystem::create_under_umask`], and it inherits the same.
     ///
     /// # Errors
-    /// `NotDirectory`, `NotFound` in a directory that is gone, `NoSpace`, `InvalidArgument` for what is no regular file.
+    /// `NotDirectory`, `NotFound` in a removed directory, `NoSpace`, `InvalidArgument` for any type but a regular file.
     pub fn create_nameless(&self, parent: InodeNumber, new: &NewInode<'_>, umask: u16) -> Result<Attributes> {
         count(&self.volume.live.operations.create);
         self.volume.health.check_writable()?;
@@ -69,7 +69,7 @@ impl FileSystem {
         self.with_room(|| self.create_orphan(parent, new, umask))
     }
 
-    /// An orphan from the start (RULES R12): recovery removes it as any other.
+    /// The inode is an orphan from the start (RULES R12): recovery removes it as any other.
     fn create_orphan(&self, parent: InodeNumber, new: &NewInode<'_>, umask: u16) -> Result<Attributes> {
         let volume = &self.volume;
         let directory = self.handle(parent)?;
@@ -107,7 +107,7 @@ impl FileSystem {
         Ok(attributes_of(number, &inode))
     }
 
-    /// Stores what an inode inherits, whose generation was taken for it just now and is given back where that fails.
+    /// Stores what a new inode inherits. On failure, takes back the generation that was just given to the inode.
     fn store_inherited(
         &self,
         tx: &mut Tx<'_>,
@@ -162,7 +162,7 @@ impl FileSystem {
         }
         // Taken last, so that a failed creation uses none up: generations never run ahead of transactions, which go on after a mount.
         inode.generation = self.next_generation();
-        // A symbolic link, which has stored its target, inherits nothing.
+        // A symbolic link inherits nothing; its target is stored already.
         let (attributes, fenced) = self.store_inherited(&mut tx, number, &mut inode, inherited)?;
         if attributes.is_some() {
             stored = fenced;
@@ -186,7 +186,7 @@ impl FileSystem {
         Ok(attributes_of(number, &inode))
     }
 
-    /// The target of a symbolic link: inside the inode, or where data is.
+    /// Stores the target of a symbolic link: inside the inode, or as data.
     fn put_target(tx: &mut Tx<'_>, inode: &mut Inode, target: &[u8]) -> Result<Fenced> {
         if target.is_empty() || target.contains(&0) {
             return Err(Error::InvalidArgument("the target of a symbolic link is 1 to 4095 B without NUL"));
@@ -205,7 +205,8 @@ impl FileSystem {
     /// Gives an inode a further name.
     ///
     /// # Errors
-    /// `Exists`, `NotPermitted` for a directory, `TooManyLinks` at 65,000 names, `NoSpace`, `NotFound` for what lost its last name.
+    /// `Exists`, `NotPermitted` for a directory, `TooManyLinks` at 65,000 names, `NoSpace`, `NotFound` for an inode that lost its last
+    /// name.
     pub fn link(&self, number: InodeNumber, parent: InodeNumber, name: &[u8]) -> Result<Attributes> {
         count(&self.volume.live.operations.link);
         self.volume.health.check_writable()?;
@@ -224,7 +225,7 @@ impl FileSystem {
             return Err(Error::Stale(number));
         }
         let target_old = locked.get(number).inode.clone();
-        // Only what never had a name may get one again.
+        // Only an inode that never had a name may get one.
         let was_nameless = target_old.nlink == 0;
         if was_nameless && !self.nameable.lock().contains(&number.get()) {
             return Err(Error::NotFound);

@@ -1,11 +1,12 @@
-//! Extended attributes: read, set, removed, inherited.
+//! Reading, setting, removing and inheriting extended attributes.
 //!
-//! [EA1] A change is one transaction: new lines for the whole set out of place ([ST1] of `index/stream.rs`), then the inode's two lines with
-//!       the pointer to them, the mode that an access list says, the time and the space. After a cut there is the old set or the new one.
-//! [EA2] The inode's lock owns all lines of its attributes (RULES R5); they go with the inode, in the transaction that frees it.
-//! [EA3] A set that was read once stays in host memory with its inode: checks of access lists and attributes read no device. Only values over
-//!       1 KiB are read where they lie, and verified each time.
-//! [EA4] A removal, and whatever makes a set no larger, may take the transient room: it gives back what it takes (RULES R14).
+//! [EA1] A change is one transaction: new lines for the whole set, out of place ([ST1] of `index/stream.rs`), then the inode's two lines
+//!       with the pointer to them, the mode from an access list, the time and the space. After a power cut the old set is there or the new
+//!       one.
+//! [EA2] The inode's lock owns all lines of its attributes (RULES R5). The transaction that frees the inode frees them too.
+//! [EA3] A set that was read once stays in host memory with its inode: checks of access lists and attributes do not read the device. Only
+//!       values over 1 KiB are read from the device, and verified, each time.
+//! [EA4] A removal, and any change that does not enlarge a set, may take the transient room: it gives back what it takes (RULES R14).
 
 use tandemfs_device::{Fenced, Flushed};
 use tandemfs_format::InodeNumber;
@@ -21,10 +22,10 @@ use crate::statistics::count;
 use crate::types::{SetAttributeMode, SetExtendedAttribute};
 use crate::volume::{Owner, Tx, now};
 
-/// What the kernel keeps of the rights that a program gets when it is executed.
+/// The file capabilities, which the kernel grants to a program when it is executed.
 const CAPABILITY: (Namespace, &[u8]) = (Namespace::Security, b"capability");
 
-/// Takes a whole name apart, as Linux refuses those that no file has.
+/// Splits a full name, and refuses invalid names as Linux does.
 fn split(name: &[u8]) -> Result<(Namespace, &[u8])> {
     if name.is_empty() || name.len() > ATTRIBUTE_NAME_MAX {
         return Err(Error::AttributeNameLength);
@@ -37,7 +38,7 @@ fn split(name: &[u8]) -> Result<(Namespace, &[u8])> {
     }
 }
 
-/// Which files may have which attributes.
+/// Which file types may have which attributes.
 fn check_type(inode: &Inode, namespace: Namespace) -> Result<()> {
     match (namespace, inode.file_type()) {
         (Namespace::User, file_type::REGULAR | file_type::DIRECTORY) => Ok(()),
@@ -50,7 +51,7 @@ fn check_type(inode: &Inode, namespace: Namespace) -> Result<()> {
 }
 
 impl FileSystem {
-    /// Calls `read` with an inode's attributes, read from the device the first time ([EA3]).
+    /// Calls `read` with an inode's attributes; the first call reads them from the device ([EA3]).
     fn with_attributes<T>(&self, handle: &Handle, read: impl FnOnce(&State, &AttributeSet) -> Result<T>) -> Result<T> {
         {
             let state = handle.state.read();
@@ -75,7 +76,7 @@ impl FileSystem {
         }
     }
 
-    /// Puts the attributes of a locked inode into host memory.
+    /// Loads the attributes of a locked inode into host memory.
     fn load_attributes(&self, number: InodeNumber, state: &mut State) -> Result<()> {
         if state.attributes.is_none() && !state.inode.attributes.is_none() {
             let set = AttributeSet::load(&self.volume, state.owner(number), state.inode.attributes)?;
@@ -84,10 +85,10 @@ impl FileSystem {
         Ok(())
     }
 
-    /// The value of an extended attribute. `name` is the whole name, `user.mime_type`.
+    /// The value of an extended attribute. `name` is the full name, such as `user.mime_type`.
     ///
     /// # Errors
-    /// `NoData` where the inode has none of that name; `AttributeNameLength`, `NotSupported` and `InvalidArgument` for names that none has.
+    /// `NoData` if the inode has no attribute of that name; `AttributeNameLength`, `NotSupported` and `InvalidArgument` for invalid names.
     pub fn extended_attribute(&self, number: InodeNumber, name: &[u8]) -> Result<Vec<u8>> {
         count(&self.volume.live.operations.getxattr);
         let (namespace, name) = split(name)?;
@@ -98,7 +99,7 @@ impl FileSystem {
         })
     }
 
-    /// Calls `each` with the whole name and the length of the value of every extended attribute, in no order.
+    /// Calls `each` with the full name and the length of the value of every extended attribute, in no particular order.
     ///
     /// # Errors
     /// `Stale`, `Damaged`.
@@ -113,12 +114,12 @@ impl FileSystem {
         })
     }
 
-    /// Sets an extended attribute; durable and whole when the call returns. An access control list sets the mode with it; one that says no
-    /// more than the mode is not kept, one without entries goes.
+    /// Sets an extended attribute; durable and complete when the call returns. An access control list also sets the mode. A list that only
+    /// repeats the mode is not kept, and a list without entries removes the list.
     ///
     /// # Errors
-    /// `Exists` and `NoData` as `set.mode` asks; `AttributeTooLarge`, `AttributesFull`, `NoSpace`; `InvalidArgument` for what is no access
-    /// control list; `NotPermitted`, `NotForFiles` and `NotSupported` for types of files that have none of the kind.
+    /// `Exists` and `NoData` according to `set.mode`; `AttributeTooLarge`, `AttributesFull`, `NoSpace`; `InvalidArgument` for an invalid
+    /// access control list; `NotPermitted`, `NotForFiles` and `NotSupported` for file types that cannot have the attribute.
     pub fn set_extended_attribute(&self, number: InodeNumber, name: &[u8], value: &[u8], set: SetExtendedAttribute) -> Result<()> {
         count(&self.volume.live.operations.setxattr);
         self.volume.health.check_writable()?;
@@ -162,10 +163,10 @@ impl FileSystem {
         })
     }
 
-    /// Removes an extended attribute. The mode stays what an access control list that is removed has made of it.
+    /// Removes an extended attribute. Removing an access control list leaves the mode as the list has set it.
     ///
     /// # Errors
-    /// `NoData`, but not for access control lists, as in Linux.
+    /// `NoData`, except for access control lists, as in Linux.
     pub fn remove_extended_attribute(&self, number: InodeNumber, name: &[u8]) -> Result<()> {
         count(&self.volume.live.operations.removexattr);
         self.volume.health.check_writable()?;
@@ -188,7 +189,7 @@ impl FileSystem {
         })
     }
 
-    /// One transaction that changes attributes of a locked inode whose set is in memory, and the inode with them ([EA1]).
+    /// Changes attributes of a locked inode whose set is in memory, and the inode with them, in one transaction ([EA1]).
     fn change_attributes(&self, handle: &Handle, state: &mut State, mut new: Inode, changes: &[Change<'_>]) -> Result<()> {
         let owner = state.owner(handle.number);
         let mut tx = Tx::new(&self.volume);
@@ -201,7 +202,7 @@ impl FileSystem {
         Ok(())
     }
 
-    /// Commits a change of a locked inode's mode, owner or times: an access list follows the mode ([AC2] of `access_lists.rs`).
+    /// Commits a change of a locked inode's mode, owner or times. The access list follows the mode ([AC2] of `access_lists.rs`).
     pub(crate) fn commit_mode(&self, handle: &Handle, state: &mut State, new: Inode) -> Result<()> {
         if (new.mode ^ state.inode.mode) & 0o777 != 0 && !state.inode.attributes.is_none() {
             self.load_attributes(handle.number, state)?;
@@ -217,7 +218,7 @@ impl FileSystem {
         handle.commit(Tx::new(&self.volume), state, new, Fenced::nothing_stored(), Flushed::nothing_written())
     }
 
-    /// What something new in a locked directory inherits ([AC3] of `access_lists.rs`): its mode is cut, and its lines are taken.
+    /// Plans what a new inode in a locked directory inherits ([AC3] of `access_lists.rs`): reduces its mode and takes its lines.
     pub(crate) fn plan_inheritance(
         &self,
         tx: &mut Tx<'_>,
@@ -249,12 +250,12 @@ impl FileSystem {
         if changes.is_empty() {
             return Ok(None);
         }
-        // Nothing of an owner is read or freed here, so it need not be known yet.
+        // The plan reads and frees no lines of the owner, so the owner need not be known yet.
         let nobody = Owner { inode: InodeNumber::new(0), generation: 0 };
         AttributeSet::default().plan(tx, nobody, AttributePointer::NONE, &changes).map(Some)
     }
 
-    /// Stores what was inherited for an inode whose generation is known now.
+    /// Stores inherited attributes for an inode whose generation is known now.
     pub(crate) fn store_inheritance(
         &self,
         tx: &mut Tx<'_>,
@@ -265,10 +266,10 @@ impl FileSystem {
         changed.store(tx, owner, inode)
     }
 
-    /// Drops the rights that a program gets when it is executed, as a change of its bytes or its owner does. Directories are no programs.
+    /// Drops the file capabilities, as a change of a program's bytes or its owner does. Directories are left alone.
     ///
     /// # Errors
-    /// As [`FileSystem::remove_extended_attribute`], but for `NoData`.
+    /// As [`FileSystem::remove_extended_attribute`], except `NoData`.
     pub fn kill_capabilities(&self, number: InodeNumber) -> Result<()> {
         let handle = self.handle(number)?;
         let (namespace, name) = CAPABILITY;

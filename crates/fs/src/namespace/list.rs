@@ -1,4 +1,4 @@
-//! Listing a directory. A cookie is a slot number + 3: it stays valid while its entry lives, and over a remount.
+//! Listing a directory. A cookie is a slot number + 3: it stays valid while its entry exists, also across a remount.
 
 use tandemfs_format::InodeNumber;
 use tandemfs_format::dentry::type_of_mode;
@@ -16,8 +16,8 @@ const DOT_DOT: u64 = 2;
 const FIRST_SLOT: u64 = 3;
 
 impl FileSystem {
-    /// Visits the entries after `cookie` (0 = from the start), `.` and `..` first, until `visit` returns false; that entry was not taken.
-    /// The directory's lock is held meanwhile: `visit` must not call back.
+    /// Visits the entries after `cookie` (0 = from the start), `.` and `..` first, until `visit` returns false; that entry counts as not
+    /// taken. The directory is locked meanwhile: `visit` must not call the file system.
     ///
     /// # Errors
     /// `NotDirectory`.
@@ -41,7 +41,7 @@ impl FileSystem {
         };
         match &state.directory {
             Some(index) => index.list(&self.volume, owner, from, &mut each),
-            // Evicted between the two locks; rare, so it is built for this one call.
+            // Evicted between the two locks. This is rare, so the index is built for this one call.
             None => {
                 super::DirectoryIndex::load(&self.volume, owner, state.root(), state.inode.size)?.list(&self.volume, owner, from, &mut each)
             }

@@ -1,4 +1,4 @@
-//! Names: look-up, creation, removal, renaming, listing. Each change is one transaction over the inodes that it touches, all of them
+//! Names: look-up, creation, removal, renaming, listing. Each change is one transaction over the inodes that it touches. All of them are
 //! locked in the order of their numbers (RULES R4): resolve, lock, revalidate, retry.
 
 mod extended_attributes;
@@ -55,7 +55,7 @@ pub(crate) fn attributes_of(number: InodeNumber, inode: &Inode) -> Attributes {
     }
 }
 
-/// A directory after one of its entries changed: times, change count, and the page that an insertion added.
+/// Updates a directory after one of its entries changed: times, change count, and the page that an insertion added.
 pub(crate) fn directory_changed(inode: &mut Inode, insertion: Option<&Insertion>) {
     let time = now();
     (inode.mtime, inode.ctime) = (time, time);
@@ -86,7 +86,7 @@ impl FileSystem {
         }
     }
 
-    /// Finds a name in a directory that the caller does not hold.
+    /// Finds a name in a directory that the caller has not locked.
     pub(crate) fn find(&self, parent: &Handle, name: &[u8]) -> Result<Option<FoundEntry>> {
         {
             let state = parent.state.read();
@@ -102,7 +102,7 @@ impl FileSystem {
         self.index(parent.number, &mut state)?.find(&self.volume, owner, name)
     }
 
-    /// The inode of an entry that was found; `None` where it was removed since, and the entry with it.
+    /// The inode of an entry that was found; `None` if inode and entry were removed meanwhile.
     pub(crate) fn handle_of(&self, parent: &Handle, name: &[u8], found: &FoundEntry) -> Result<Option<Arc<Handle>>> {
         match self.handle(found.dentry.inode) {
             Err(Error::Stale(_)) if self.find(parent, name)?.as_ref() != Some(found) => Ok(None),
@@ -133,8 +133,8 @@ impl FileSystem {
         }
     }
 
-    /// The attributes are those of the instant at which the name led to them: both are read under the directory's lock. The order of
-    /// locks ([IN2] of `inodes/`) allows no waiting for the inode there, so that is done without it, and then everything again.
+    /// Reads the attributes at the instant at which the name leads to the inode: both are read under the directory's lock. The lock order
+    /// ([IN2] of `inodes/`) forbids waiting for the inode there. So the thread waits without the directory's lock, and then looks up again.
     fn lookup_name(&self, directory: &Handle, name: &[u8]) -> Result<Attributes> {
         count(&self.volume.live.operations.getattr);
         loop {
@@ -165,11 +165,11 @@ impl FileSystem {
         self.inodes.get(&self.volume, number)
     }
 
-    /// Holds an inode from outside: a kernel's look-up, an open file. It must match [`FileSystem::forget`]. `generation` is from the
-    /// attributes that made the caller want it.
+    /// Holds an inode from outside, for a kernel's look-up or an open file. Each hold needs its [`FileSystem::forget`]. `generation` is
+    /// from the attributes that the caller has seen.
     ///
     /// # Errors
-    /// `Stale` where the inode was removed meanwhile.
+    /// `Stale` if the inode was removed meanwhile.
     pub fn remember(&self, number: InodeNumber, generation: u32, count: u64) -> Result<()> {
         let handle = self.handle(number)?;
         let state = handle.state.read();
@@ -180,7 +180,7 @@ impl FileSystem {
         Ok(())
     }
 
-    /// Gives up `count` holds. An inode without names is removed with the last one.
+    /// Releases `count` holds. The last release removes an inode without names.
     pub fn forget(&self, number: InodeNumber, count: u64) {
         if self.inodes.release(number, count)
             && self.orphans.lock().contains(&number.get())

@@ -1,9 +1,9 @@
-//! The path of an inode, for people who read a log.
+//! The path of an inode, for readers of a log.
 //!
-//! [PA1] Nobody who holds a lock of an inode asks: directories are read here.
-//! [PA2] The directory that the inode says it is in is asked first, and from there on up; a file that was renamed or has several names may be
-//!       elsewhere, and of one whose lines are damaged nothing is known. Then the tree is searched from the root, breadth first.
-//! [PA3] At most [`ENTRIES_MAX`] entries are looked at, and no directory that is larger: a path is worth some milliseconds, not more.
+//! [PA1] Callers must hold no inode lock: directories are read here.
+//! [PA2] The directory that is recorded in the inode is searched first, and its ancestors are followed up. A file that was renamed or has
+//!       several names may be elsewhere, and a damaged inode names no directory. Then the tree is searched from the root, breadth first.
+//! [PA3] At most [`ENTRIES_MAX`] entries are visited, and larger directories are skipped: a path is worth some milliseconds, not more.
 
 use std::collections::VecDeque;
 
@@ -13,13 +13,13 @@ use tandemfs_format::inode::file_type;
 
 use crate::file_system::FileSystem;
 
-/// Most entries of directories that are looked at for one path.
+/// Most directory entries that are visited for one path.
 const ENTRIES_MAX: u64 = 100_000;
 /// Most directories that a path leads through.
 const DEPTH_MAX: usize = 1024;
 
 impl FileSystem {
-    /// A path of an inode from the root of the file system. `near` is a directory that may name it. `None` where it has none, or none that is
+    /// A path of an inode from the root of the file system. `near` is a directory that may name it. `None` if it has none, or if none is
     /// found soon ([PA3]).
     pub fn path_of(&self, number: InodeNumber, near: Option<InodeNumber>) -> Option<Vec<u8>> {
         let mut left = ENTRIES_MAX;
@@ -27,14 +27,14 @@ impl FileSystem {
         own.or_else(|| self.search(number, &mut left))
     }
 
-    /// The directory that an inode says it is in.
+    /// The parent directory that is recorded in an inode.
     fn parent_of(&self, number: InodeNumber) -> Option<InodeNumber> {
         let handle = self.handle(number).ok()?;
         let state = handle.state.read();
         (!state.removed && state.inode.nlink > 0).then_some(state.inode.parent)
     }
 
-    /// The path of an inode that a directory names.
+    /// The path of an inode, if this directory names it.
     fn path_in(&self, number: InodeNumber, mut directory: InodeNumber, left: &mut u64) -> Option<Vec<u8>> {
         let (mut at, mut names) = (number, Vec::new());
         while at != InodeNumber::ROOT {
@@ -62,13 +62,13 @@ impl FileSystem {
         name
     }
 
-    /// Visits the names of a directory until `visit` returns false, as far as they are not too many ([PA3]).
+    /// Visits the names of a directory until `visit` returns false, unless there are too many ([PA3]).
     fn entries(&self, directory: InodeNumber, left: &mut u64, visit: &mut dyn FnMut(InodeNumber, &[u8], u16) -> bool) {
         let size = self.handle(directory).map_or(u64::MAX, |handle| handle.state.read().inode.size);
         if size / LINE_BYTES as u64 > ENTRIES_MAX {
             return;
         }
-        // What cannot be read names nothing.
+        // A directory that cannot be read names nothing.
         let _damaged = self.read_directory(directory, 2, &mut |entry| {
             *left = left.saturating_sub(1);
             *left > 0 && visit(entry.inode, entry.name, u16::from(entry.file_type) << 12)
@@ -95,7 +95,7 @@ impl FileSystem {
         found
     }
 
-    /// The same as text for a log: what a terminal would act on is escaped.
+    /// The path as text for a log, with control characters escaped.
     pub fn path_text(&self, number: InodeNumber, near: Option<InodeNumber>) -> String {
         let Some(path) = self.path_of(number, near) else { return "(no path found)".into() };
         let mut text = String::new();

@@ -1,7 +1,7 @@
-//! Removal of names, and of inodes that have none left.
+//! Removal of names, and of inodes without names.
 //!
-//! An inode without names lives on while it is held from outside: it is an orphan, an inode in use with `nlink` 0. There is no list of
-//! orphans on the medium; recovery's scan finds them (RULES R12). Removal of an inode of any size is one transaction (RULES R11).
+//! An inode without names stays while it is held from outside: it is an orphan, an in-use inode with `nlink` 0. The device has no list of
+//! orphans; recovery's scan finds them (RULES R12). Removal of an inode of any size is one transaction (RULES R11).
 
 use std::sync::Arc;
 
@@ -25,7 +25,7 @@ use crate::statistics::count;
 use crate::volume::{Tx, now};
 
 impl FileSystem {
-    /// Removes a name of a file. The file goes with its last name and its last holder.
+    /// Removes a name of a file. The file is removed with its last name and its last holder.
     ///
     /// # Errors
     /// `NotFound`, `IsDirectory`.
@@ -90,7 +90,7 @@ impl FileSystem {
         }
     }
 
-    /// Puts into a transaction that a locked inode loses a name: one less, or none and the inode with it.
+    /// Adds to a transaction that a locked inode loses a name: `nlink` falls, and an unused inode without names is freed.
     pub(crate) fn plan_unlink(&self, tx: &mut Tx<'_>, target: &Arc<Handle>, state: &mut State) -> Result<Removal<'_>> {
         let mut new = state.inode.clone();
         new.nlink = if new.is_directory() { 0 } else { new.nlink.saturating_sub(1) };
@@ -100,7 +100,7 @@ impl FileSystem {
             target.put(tx, &self.volume, Some(&state.inode), &new)?;
             return Ok(Removal::Named(new));
         }
-        // Who is in the middle of a read or write has the range locked and the space in hand (RULES R7).
+        // A read or write in progress holds the range lock and knows the addresses of the space (RULES R7).
         if self.inodes.is_held(target.number) || !target.ranges.is_idle() {
             target.put(tx, &self.volume, Some(&state.inode), &new)?;
             return Ok(Removal::Orphaned(new));
@@ -110,14 +110,14 @@ impl FileSystem {
         Ok(Removal::Removed(leaving))
     }
 
-    /// The removal is durable: the inode in memory follows.
+    /// Updates the inode in memory, after the removal is durable.
     pub(crate) fn unlinked(&self, target: &Arc<Handle>, state: &mut State, removal: Removal<'_>) {
         match removal {
             Removal::Named(new) => state.inode = new,
             Removal::Orphaned(new) => {
                 state.inode = new;
                 self.orphans.lock().insert(target.number.get());
-                // The last holder may have gone between the plan and now; then nobody else would remove it.
+                // The last holder may have gone since the plan; then nobody else would remove the inode.
                 if !self.inodes.is_held(target.number) && !on(Mutant::LateOrphanForgotten) {
                     self.late_orphans.lock().push(target.number);
                 }
@@ -135,8 +135,8 @@ impl FileSystem {
         self.inodes.remove(target);
     }
 
-    /// Puts the removal of an inode and all that it takes into a transaction. Nobody reads its data: it has no names and no holders, and
-    /// the caller has its lock.
+    /// Adds the removal of an inode and all its space to a transaction. Nobody reads its data: it has no names and no holders, and the
+    /// caller has its lock.
     fn plan_free(&self, tx: &mut Tx<'_>, target: &Handle, state: &State) -> Result<()> {
         let volume = &self.volume;
         let owner = state.owner(target.number);
@@ -161,13 +161,13 @@ impl FileSystem {
         Ok(())
     }
 
-    /// Removes an inode without names, if nobody holds it.
+    /// Removes an inode without names if nobody holds it.
     pub(crate) fn remove_orphan(&self, number: InodeNumber) -> Result<()> {
         let target = match self.handle(number) {
             Err(Error::Stale(_)) => return Ok(()),
             other => other?,
         };
-        let _leaving = self.leaving.enter(); // before it is no orphan any more ([NS3])
+        let _leaving = self.leaving.enter(); // before it leaves the orphans ([NS3])
         let _range = target.ranges.exclusive(0, u64::MAX);
         let mut state = target.state.write();
         if state.removed || state.inode.nlink > 0 || self.inodes.is_held(number) {
@@ -175,7 +175,7 @@ impl FileSystem {
         }
         let mut tx = Tx::new(&self.volume);
         self.plan_free(&mut tx, &target, &state)?;
-        // Before the commit: after it the number may be another orphan's.
+        // Before the commit: after it the number may belong to another orphan.
         self.orphans.lock().remove(&number.get());
         self.nameable.lock().remove(&number.get());
         tx.commit(Fenced::nothing_stored(), Flushed::nothing_written())?;
@@ -183,7 +183,7 @@ impl FileSystem {
         Ok(())
     }
 
-    /// Removes orphans whose last holder went while they lost their name.
+    /// Removes orphans whose last holder went while their last name was removed.
     pub(crate) fn remove_late_orphans(&self) {
         let late = std::mem::take(&mut *self.late_orphans.lock());
         for number in late {
@@ -194,13 +194,13 @@ impl FileSystem {
     }
 }
 
-/// What becomes of an inode that loses a name.
+/// What happens to an inode that loses a name.
 pub(crate) enum Removal<'l> {
-    /// It has others.
+    /// It keeps other names.
     Named(Inode),
-    /// It has none, but holders.
+    /// It has no names left, but is in use.
     Orphaned(Inode),
-    /// It is gone once the transaction is committed ([NS3] of `shortage.rs`).
+    /// It is removed when the transaction commits ([NS3] of `shortage.rs`).
     Removed(LeavingGuard<'l>),
 }
 

@@ -1,8 +1,8 @@
-//! Renaming: over nothing, over files and empty directories, without replacing, and exchanging two names. One transaction each.
+//! Renaming: to a free name, over files and empty directories, without replacing, and exchanging two names. One transaction each.
 //!
-//! A directory that moves between directories takes the rename lock first (RULES R4), so that the check "not into itself" stays true
-//! until it is done. All inodes involved are then locked in the order of their numbers, everything is looked up again, and only then
-//! anything is refused: what was seen of two names before the locks may never have been true together.
+//! A directory that moves to another directory takes the rename lock first (RULES R4), so the check "not into itself" stays valid until the
+//! move is done. All inodes involved are then locked in the order of their numbers, and everything is looked up again. Only then anything
+//! is refused: two names seen before the locks may never have existed together.
 
 use tandemfs_device::{Fenced, Flushed};
 use tandemfs_format::InodeNumber;
@@ -22,7 +22,7 @@ use crate::statistics::count;
 use crate::types::{NewInode, RenameMode};
 use crate::volume::{Tx, now};
 
-/// Most directories between a directory and the root that are walked before the tree is taken for damaged.
+/// Most directories between a directory and the root that are walked; a deeper tree is taken for damaged.
 const DEPTH_MAX: usize = 1 << 16;
 
 impl FileSystem {
@@ -40,7 +40,7 @@ impl FileSystem {
     }
 
     /// Moves a name and leaves a whiteout in its place, in the same transaction: a character device 0:0 of `owner` (user, group), which
-    /// hides what an overlay has below it.
+    /// hides the entry of an overlay's lower layer.
     ///
     /// # Errors
     /// As [`FileSystem::rename`]; `InvalidArgument` for an exchange.
@@ -111,7 +111,7 @@ impl FileSystem {
             if locked.get(new_parent).inode.nlink == 0 {
                 return Err(Error::NotFound);
             }
-            // Only now both names are as they were found at one instant.
+            // Only now are both names known to be as found at one instant.
             match (mode, &target) {
                 (RenameMode::NoReplace, Some(_)) => return Err(Error::Exists),
                 (RenameMode::Exchange, None) => return Err(Error::NotFound),
@@ -136,7 +136,7 @@ impl FileSystem {
         }
     }
 
-    /// Refuses a directory that would become its own ancestor. The rename lock keeps the answer true.
+    /// Refuses to move a directory below itself. The rename lock keeps the answer valid.
     fn check_not_inside(&self, moved: InodeNumber, into: InodeNumber) -> Result<()> {
         let mut at = into;
         for _ in 0..DEPTH_MAX {
@@ -212,7 +212,7 @@ impl FileSystem {
             Some(from_new)
         };
         to.put(&mut tx, volume, Some(&locked.get(new_parent).inode), &to_new)?;
-        // The inode that moves, and the one that loses its name.
+        // The inode that moves, and the one that it replaces.
         let mut source_new = locked.get(source_handle.number).inode.clone();
         source_new.ctime = now();
         if !on(Mutant::ParentKept) {
@@ -224,7 +224,7 @@ impl FileSystem {
             Some((_, handle)) => Some((*handle, self.plan_unlink(&mut tx, handle, locked.get_mut(handle.number))?)),
             None => None,
         };
-        // Whoever finds the number in use finds this handle, locked ([IN3] of the inodes).
+        // A thread that finds the number in use must find this handle, locked ([IN3] of the inodes).
         let whiteout_state = whiteout.as_ref().map(|handle| {
             self.inodes.add(handle.clone());
             handle.state.write()
@@ -262,7 +262,7 @@ impl FileSystem {
         Ok(())
     }
 
-    /// Puts a whiteout and its entry, in the slot of the entry that moves away, into a transaction.
+    /// Adds a whiteout, and its entry in the slot of the moving entry, to a transaction.
     fn plan_whiteout(
         &self,
         tx: &mut Tx<'_>,
