@@ -63,8 +63,7 @@ impl FileSystem {
         }
     }
 
-    /// Write-back passes until enough space is free. After a pass that frees nothing, nobody asks again before the next tick ([WB5] of
-    /// write-back).
+    /// Write-back passes until enough is free. After a pass that frees nothing, nobody asks again before the next tick ([WB5]).
     fn write_back_behind(&self) -> Result<()> {
         let asked = &self.write_back.asked;
         asked.store(true, Relaxed);
@@ -75,7 +74,7 @@ impl FileSystem {
             let pass = self.write_back_pass()?;
             for (inode, error) in pass.failed.into_iter().chain(pass.damaged) {
                 let path = self.path_text(inode, None);
-                tracing::error!(inode = inode.get(), path, "write-back of a block: {error}"); // the others go on
+                tracing::error!(inode = inode.get(), path, "write-back of a block: {error}"); // the other blocks go on
             }
             if pass.blocks == 0 || !self.is_data_area_low() || self.write_back.stop.load(Relaxed) {
                 break;

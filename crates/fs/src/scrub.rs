@@ -189,7 +189,7 @@ impl Scrub {
         });
     }
 
-    /// What the engine met on its own way. A failed load was met, or will be, where its line is looked at.
+    /// Reports an error that the engine met. A line is reported once.
     fn find_error(&mut self, inode: InodeNumber, error: &Error) {
         match error {
             Error::Damaged { source: source @ (Corrupt::Checksum { address, .. } | Corrupt::Field { address, .. }), .. } => {

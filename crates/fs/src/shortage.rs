@@ -4,10 +4,9 @@
 //!       when it fails, so it can run again.
 //! [NS2] In this order: quarantined space (`quarantine.rs`) is freed; units of the data area are emptied if metadata is short of units
 //!       ([WB6] of `data/write_back.rs`); the operation waits for other threads that are about to free space.
-//! [NS3] A thread that frees an inode or a range of a file is *leaving*, from before it plans its transaction until the transaction is
-//!       committed and the space is in the maps. A thread that gives back what it took itself is not: its failure would look like new
-//!       space. A waiter holds no lock, so leaving threads never wait for it. It waits at most [`LEAVING_MAX`] in all, since removals may
-//!       follow each other for ever.
+//! [NS3] A thread that frees an inode or a range of a file is *leaving*, from before it plans its transaction until the commit is done and
+//!       the space is in the maps. A thread that gives back what it took itself is not: its failure would look like new space. A waiter
+//!       holds no lock, so leaving threads never wait for it. It waits at most [`LEAVING_MAX`]: removals may never end.
 //! [NS4] Freed metadata lines that wait for the watermark are not handled here: the allocator forces the checkpoint ([ME1] of
 //!       `alloc/memory.rs`).
 //!

@@ -1,5 +1,4 @@
-//! Names of space in both zones, for the allocators that give it out (`alloc/`) and the transactions that take and free it
-//! (`journal/tx.rs`).
+//! Names of space in both zones, for the allocators (`alloc/`) and for transactions that take and free space (`journal/tx.rs`).
 
 use std::fmt;
 

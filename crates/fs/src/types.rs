@@ -87,7 +87,7 @@ pub enum WriteBackPolicy {
     MostSpace,
     /// Blocks whose oldest log was written first.
     Oldest,
-    /// Those that nobody has read or written for longest.
+    /// Blocks that were not read or written for longest.
     Coldest,
 }
 

@@ -1,6 +1,6 @@
-//! The extended attributes of one inode in memory: what its lines say, and what a change of them takes and frees.
+//! The extended attributes of one inode in memory: what its lines hold, and the lines that a change takes and frees.
 //!
-//! What may be set by whom, and when a change is made, is `namespace/extended_attributes.rs`.
+//! `namespace/extended_attributes.rs` decides who may set what, and when a change is made.
 
 use tandemfs_device::Fenced;
 use tandemfs_format::attributes::{
@@ -27,7 +27,7 @@ pub(crate) struct AttributeSet {
     pub(crate) list: Vec<Attribute>,
 }
 
-/// A value that lies apart from the set that names it.
+/// A value that is stored apart from the set that names it.
 pub(crate) struct ApartValue {
     /// Its namespace, and the name in it.
     pub(crate) name: (Namespace, Vec<u8>),
@@ -43,20 +43,20 @@ impl ApartValue {
     }
 }
 
-/// A change of one attribute; without a value it goes.
+/// A change of one attribute; `None` as value removes it.
 pub(crate) type Change<'c> = (Namespace, &'c [u8], Option<&'c [u8]>);
 
-/// What a transaction that changes attributes leaves of them, once the lines are stored for their owner.
+/// A planned change of attributes, whose lines are stored once their owner is known.
 pub(crate) struct Changed {
     set: AttributeSet,
     pointer: AttributePointer,
     planned: Planned,
-    /// Space in pages of its own before and after, in 512 B.
+    /// Space in separate pages before and after, in units of 512 B.
     space_512: (u64, u64),
 }
 
 impl AttributeSet {
-    /// The set of an inode from its lines.
+    /// Loads the set of an inode from its lines.
     pub(crate) fn load(store: &LineStore, owner: Owner, pointer: AttributePointer) -> Result<Self> {
         if pointer.is_none() {
             return Ok(Self::default());
@@ -66,7 +66,7 @@ impl AttributeSet {
         Ok(Self { list })
     }
 
-    /// Host memory that it takes, in bytes.
+    /// Host memory that the set takes, in bytes.
     pub(crate) fn memory_bytes(&self) -> usize {
         let of_value = |value: &AttributeValue| if let AttributeValue::Near(bytes) = value { bytes.len() } else { 0 };
         self.list.iter().map(|attribute| size_of::<Attribute>() + attribute.name.len() + of_value(&attribute.value)).sum()
@@ -80,7 +80,7 @@ impl AttributeSet {
         self.list.get(self.position(namespace, name)?)
     }
 
-    /// Values that lie apart, in the order of their names: name, first line, length in bytes, checksum.
+    /// Values that are stored apart, sorted by name: name, first line, length in bytes, checksum.
     pub(crate) fn apart(store: &LineStore, owner: Owner, state: &State) -> Result<Vec<ApartValue>> {
         let mut apart: Vec<ApartValue> = match &state.attributes {
             Some(set) => set.list.iter().filter_map(ApartValue::of).collect(),
@@ -108,7 +108,7 @@ impl AttributeSet {
         Ok(())
     }
 
-    /// Frees all lines of an inode's attributes with a transaction ([EA2] of `namespace/extended_attributes.rs`).
+    /// Frees all lines of an inode's attributes in a transaction ([EA2] of `namespace/extended_attributes.rs`).
     pub(crate) fn free(tx: &mut Tx<'_>, owner: Owner, state: &State) -> Result<()> {
         let (volume, pointer) = (tx.volume(), state.inode.attributes);
         if pointer.is_none() {
@@ -124,7 +124,7 @@ impl AttributeSet {
         Ok(())
     }
 
-    /// Takes the lines that a change of the set needs, and frees those that it leaves. `pointer` is where the set lies now.
+    /// Takes the lines that a change of the set needs, and frees those that it no longer uses. `pointer` is the current place of the set.
     pub(crate) fn plan(&self, tx: &mut Tx<'_>, owner: Owner, pointer: AttributePointer, changes: &[Change<'_>]) -> Result<Changed> {
         let volume = tx.volume();
         let mut list = self.list.clone();
@@ -177,7 +177,7 @@ impl AttributeSet {
 }
 
 impl Changed {
-    /// Stores the lines for their owner and puts what follows from them into its inode.
+    /// Stores the lines for their owner, and updates pointer and space in its inode.
     pub(crate) fn store(self, tx: &mut Tx<'_>, owner: Owner, inode: &mut Inode) -> Result<(AttributeSet, Fenced)> {
         let fenced = self.planned.store(tx, owner)?;
         inode.attributes = self.pointer;

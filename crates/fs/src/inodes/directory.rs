@@ -1,11 +1,11 @@
-//! One directory: its index in memory and its slots on the medium.
+//! One directory: its index in memory and its slots on the device.
 //!
-//! The index holds 8 B an entry (hash and slot), and of each page its address, a mask of used slots and how much room it has. It is built
-//! from the pages when the directory is first used, and evicted with its inode. With a million names no change takes more steps than with a
-//! thousand: a look-up is one place of a table, room is found by `room.rs`, a listing goes on at the slot that its cookie names.
+//! The index holds 8 B per entry (hash and slot), and for each page its address, a mask of used slots and its room. It is built from the
+//! pages at the directory's first use, and evicted with its inode. A change takes no more steps with a million names than with a thousand:
+//! a look-up is one place of a hash table, `room.rs` finds room, a listing goes on at the slot of its cookie.
 //!
 //! [DI1] The index changes only after the transaction of the change is persistent (RULES R4): a change is planned first
-//!       ([`DirectoryIndex::plan_insert`]) and noted after the commit ([`DirectoryIndex::inserted`], [`DirectoryIndex::removed`]).
+//!       ([`DirectoryIndex::plan_insert`]) and applied after the commit ([`DirectoryIndex::inserted`], [`DirectoryIndex::removed`]).
 //! [DI2] An entry never moves: its cookie is its slot number + 3.
 
 use hashbrown::HashTable;
@@ -56,7 +56,7 @@ pub(crate) struct Insertion {
     slots: usize,
     hash: u32,
     new_page: Option<LineAddress>,
-    /// Mapping pages that the directory's tree got.
+    /// Mapping pages that were added to the directory's tree.
     pub(crate) mapping_pages: u64,
 }
 
@@ -122,13 +122,13 @@ impl DirectoryIndex {
         self.counted_bytes
     }
 
-    /// Counts the index's memory anew; returns what was counted before, and now.
+    /// Recounts the index's memory; returns the count before and the count now.
     pub(crate) fn recount(&mut self) -> (usize, usize) {
         let now = self.memory_bytes();
         (std::mem::replace(&mut self.counted_bytes, now), now)
     }
 
-    /// Names in the directory.
+    /// Whether the directory has no names.
     pub(crate) fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
@@ -158,7 +158,7 @@ impl DirectoryIndex {
         Ok(None)
     }
 
-    /// Puts a new entry into a transaction: into free slots, or into a new page. `root` is the directory's; the caller writes its inode.
+    /// Adds a new entry to a transaction: in free slots, or in a new page. `root` is the directory's; the caller writes its inode.
     pub(crate) fn plan_insert(
         &self,
         tx: &mut Tx<'_>,
@@ -190,7 +190,7 @@ impl DirectoryIndex {
         Ok(Insertion { slot: page_index as u32 * PAGE_SLOTS as u32 + line, slots: count, hash: dentry.hash, new_page, mapping_pages })
     }
 
-    /// The insertion is durable ([DI1]).
+    /// Applies an insertion to the index, after it is durable ([DI1]).
     pub(crate) fn inserted(&mut self, insertion: Insertion) {
         if let Some(page) = insertion.new_page {
             self.pages.push(page);
@@ -203,7 +203,7 @@ impl DirectoryIndex {
         self.entries.insert_unique(spread(entry.hash), entry, |entry| spread(entry.hash));
     }
 
-    /// Puts the removal of an entry into a transaction.
+    /// Adds the removal of an entry to a transaction.
     pub(crate) fn plan_remove(&self, tx: &mut Tx<'_>, entry: &FoundEntry) -> Result<()> {
         for index in 0..slots(entry.dentry.name.len()) as u64 {
             tx.put(Structure::Dentry, self.address(entry.slot).nth(index), EMPTY_LINE)?;
@@ -211,7 +211,7 @@ impl DirectoryIndex {
         Ok(())
     }
 
-    /// The removal is durable ([DI1]).
+    /// Applies a removal to the index, after it is durable ([DI1]).
     pub(crate) fn removed(&mut self, entry: &FoundEntry) {
         let (page, line) = ((u64::from(entry.slot) / PAGE_SLOTS) as usize, u64::from(entry.slot) % PAGE_SLOTS);
         self.used[page] &= !(((1 << slots(entry.dentry.name.len())) - 1) << line);
@@ -221,14 +221,14 @@ impl DirectoryIndex {
         }
     }
 
-    /// Puts an entry's new target (inode and type) into a transaction; its slot and cookie stay.
+    /// Adds an entry's new target (inode and type) to a transaction; its slot and cookie stay.
     pub(crate) fn plan_retarget(&self, tx: &mut Tx<'_>, store: &LineStore, owner: Owner, slot: u32, dentry: &Dentry) -> Result<()> {
         let first = self.address(slot);
         let image: Line = dentry.encode(|index| store.place(owner, first.nth(index as u64)))[0];
         tx.put(Structure::Dentry, first, image)
     }
 
-    /// Visits entries from slot `from` on, in the order of slots, until `visit` says stop.
+    /// Visits entries from slot `from` on, in the order of slots, until `visit` returns false.
     pub(crate) fn list(&self, store: &LineStore, owner: Owner, from: u64, visit: &mut dyn FnMut(u64, &Dentry) -> bool) -> Result<()> {
         let first = (from / PAGE_SLOTS) as usize;
         for (page, used) in self.used.iter().enumerate().skip(first) {
@@ -247,7 +247,7 @@ impl DirectoryIndex {
         Ok(())
     }
 
-    /// Everything that the directory takes, for the transaction that removes it.
+    /// Frees all pages of the directory, in the transaction that removes it.
     pub(crate) fn free_all(&self, tx: &mut Tx<'_>) {
         for page in &self.pages {
             tx.free(space::region(Region::Dentries, *page, PAGE_LINES));
@@ -255,7 +255,7 @@ impl DirectoryIndex {
     }
 }
 
-/// The table looks at the upper bits of its hashes.
+/// Spreads a hash: the table uses the upper bits.
 fn spread(hash: u32) -> u64 {
     u64::from(hash).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }

@@ -1,13 +1,13 @@
-//! Inodes in memory: loaded on demand, evictable, each with its lock.
+//! In-core inodes: loaded on demand, evictable, each with its lock.
 //!
 //! [IN1] The inode's lock owns its two lines and all its mapping, leaf and checksum lines (RULES R5). The in-memory inode changes only
 //!       after its transaction is persistent (RULES R4).
 //! [IN2] Several inodes are locked in the order of their numbers (RULES R4).
-//! [IN3] A handle that is in use by anyone is never evicted, so there is one lock for an inode.
-//! [IN4] Who holds an inode from outside (a kernel's look-up, an open file) is counted apart; an inode without names lives until that
-//!       count is zero (RULES R21).
-//! [IN5] The order of eviction names each inode in memory once, and at most as many again that are gone: whoever creates and removes files for
-//!       years takes no more memory for it.
+//! [IN3] A handle in use is never evicted, so an inode has only one lock.
+//! [IN4] Holds from outside (a kernel's look-up, an open file) are counted apart. An inode without names lives until that count is zero
+//!       (RULES R21).
+//! [IN5] The eviction order names each in-core inode once, and at most as many numbers that are gone: creating and removing files for years
+//!       takes no more memory.
 
 pub(crate) mod attribute_set;
 pub(crate) mod directory;
@@ -38,7 +38,7 @@ use directory::DirectoryIndex;
 use range_lock::RangeLock;
 use read_ahead::Stream;
 
-/// Numbers that the order of a shard may have beyond twice its inodes, so that small ones are not gone through at every change.
+/// Numbers that a shard's order may have beyond twice its inodes, so that a small order is not scanned at every change.
 const ORDER_SLACK: usize = 64;
 
 /// An inode in memory, with its lock and its range lock.
@@ -47,9 +47,9 @@ pub(crate) struct Handle {
     pub(crate) address: LineAddress,
     pub(crate) state: RwLock<State>,
     pub(crate) ranges: RangeLock,
-    /// Where its sequential reader is.
+    /// Position of its sequential reader.
     pub(crate) stream: Mutex<Stream>,
-    /// Copies of its pages.
+    /// Kept copies of its pages.
     pub(crate) clean: FilePages,
     /// Looked up since it was last considered for eviction: a directory that is in use outlives the files made in it.
     referenced: AtomicBool,
@@ -58,11 +58,11 @@ pub(crate) struct Handle {
 /// What the lock of an inode guards.
 pub(crate) struct State {
     pub(crate) inode: Inode,
-    /// The slot was freed; the number may belong to another file by now.
+    /// The slot was freed; the number may already belong to another file.
     pub(crate) removed: bool,
-    /// The index of a directory, once it was needed.
+    /// The index of a directory, once loaded.
     pub(crate) directory: Option<Box<DirectoryIndex>>,
-    /// The extended attributes, once they were needed; values that lie apart stay there.
+    /// The extended attributes, once loaded; values that are stored apart are not loaded.
     pub(crate) attributes: Option<AttributeSet>,
 }
 
@@ -75,19 +75,19 @@ impl State {
         self.inode.root_record()
     }
 
-    /// Whether this is still the inode that had its number then: numbers are used again, generations are not.
+    /// Whether this is still the inode of that owner: numbers are reused, generations are not.
     pub(crate) fn is_life_of(&self, owner: Owner) -> bool {
         !self.removed && self.inode.generation == owner.generation
     }
 
-    /// Whether the root names blocks of data: not those of a directory, the text of a link or the number of a device.
+    /// Whether the root maps data blocks. False for a directory, the text of a link and the number of a device.
     pub(crate) fn has_blocks(&self) -> bool {
         self.inode.has_mapping() && !self.inode.is_directory()
     }
 }
 
 impl Handle {
-    /// Refuses directories, and with `why` whatever else is no regular file.
+    /// Refuses directories, and with `why` everything else that is not a regular file.
     pub(crate) fn must_be_regular(&self, why: &'static str) -> Result<()> {
         match self.state.read().inode.file_type() {
             file_type::REGULAR => Ok(()),
@@ -109,7 +109,7 @@ impl Handle {
         })
     }
 
-    /// Puts the lines of a changed inode into a transaction; only those that differ.
+    /// Adds the lines of a changed inode to a transaction; the cold line only if it differs.
     pub(crate) fn put(&self, tx: &mut Tx<'_>, store: &LineStore, old: Option<&Inode>, new: &Inode) -> Result<()> {
         let place = |address| Inode::place(store.pair, self.number, address);
         tx.put(Structure::Inode, self.address, new.encode_hot(&place(self.address)))?;
@@ -124,7 +124,7 @@ impl Handle {
         Ok(())
     }
 
-    /// Commits a transaction whose last part is the inode's next version. The caller's view of it changes after that (RULES R4).
+    /// Commits a transaction whose last part is the inode's new version. The in-core inode changes after that (RULES R4).
     pub(crate) fn commit(&self, mut tx: Tx<'_>, state: &mut State, mut new: Inode, stored: Fenced, written: Flushed) -> Result<()> {
         new.change_count += 1;
         let volume = tx.volume();
@@ -143,7 +143,7 @@ struct Shard {
 }
 
 impl Shard {
-    /// A number joins the order; those that are gone leave it, and those that came again, where they are the most of it ([IN5]).
+    /// Adds a number to the order. Where stale and duplicate numbers are the most of it, removes them first ([IN5]).
     fn join(&mut self, number: u64) {
         if self.order.len() > 2 * self.handles.len() + ORDER_SLACK {
             let mut seen: NearMap<()> = NearMap::default();
@@ -191,12 +191,12 @@ impl InodeTable {
         Ok(handle)
     }
 
-    /// A new inode joins the table, locked, before its transaction: whoever finds the number in use finds this handle ([IN3]).
+    /// Adds a new inode to the table, locked, before its transaction: a thread that finds the number in use finds this handle ([IN3]).
     pub(crate) fn add(&self, handle: Arc<Handle>) {
         self.insert(&mut self.shard(handle.number).lock(), handle);
     }
 
-    /// The inode's slot is free. The number may have another file, and handle, by now.
+    /// Removes an inode whose slot is free. The number may already have another file and handle.
     pub(crate) fn remove(&self, handle: &Handle) {
         let mut shard = self.shard(handle.number).lock();
         if shard.handles.get(&handle.number.get()).is_some_and(|known| std::ptr::eq(&raw const **known, handle)) {
@@ -239,7 +239,7 @@ impl InodeTable {
         self.put_attributes(state, None);
     }
 
-    /// What is known of an inode's attributes from now on.
+    /// Replaces the attributes of an inode in memory.
     pub(crate) fn put_attributes(&self, state: &mut State, attributes: Option<AttributeSet>) {
         if attributes.is_none() && state.attributes.is_none() {
             return; // most inodes
@@ -249,7 +249,7 @@ impl InodeTable {
         self.index_bytes.fetch_sub(before.as_ref().map_or(0, AttributeSet::memory_bytes), Relaxed);
     }
 
-    /// An index has grown.
+    /// Counts an index again after it has changed.
     pub(crate) fn recount_index(&self, index: &mut DirectoryIndex) {
         let (before, after) = index.recount();
         if before != after {
@@ -264,7 +264,7 @@ impl InodeTable {
         *self.shard(number).lock().held.entry(number.get()).or_insert(0) += count;
     }
 
-    /// True where nobody holds it any more.
+    /// True if nobody holds the inode any more.
     pub(crate) fn release(&self, number: InodeNumber, count: u64) -> bool {
         let mut shard = self.shard(number).lock();
         let Some(held) = shard.held.get_mut(&number.get()) else { return true };
@@ -317,7 +317,7 @@ impl<'h> Locked<'h> {
     }
 }
 
-/// An inode as it is made: one name, two for a directory; generation, target and mapping to come.
+/// A new inode: one name, two for a directory. Generation, target and mapping are set later.
 pub(crate) fn new_inode(new: &NewInode<'_>, parent: InodeNumber) -> Inode {
     let (kind, time) = (new.mode & file_type::MASK, now());
     let mut inode = Inode {
@@ -355,14 +355,14 @@ mod tests {
         Handle::new(InodeNumber::new(number), LineAddress::new(0), new_inode(&new, InodeNumber::ROOT))
     }
 
-    /// Below its limit nothing was evicted, so that every file ever made stayed in the order, 8 B each.
+    /// Below the limit nothing was evicted, so every file ever made stayed in the order, 8 B each.
     #[test]
     fn regression_the_order_of_eviction_forgets_what_is_gone() {
         let table = InodeTable::new(64 << 20);
         let stays: Vec<_> = (0..1000).map(|number| handle(8 + number)).collect();
         stays.iter().for_each(|handle| table.add(handle.clone()));
         for round in 0..100_000 {
-            // Numbers that come again, and ever new ones.
+            // Numbers that are reused, and ever new ones.
             for number in [5000 + round % 70, 10_000 + round] {
                 let handle = handle(number);
                 table.add(handle.clone());

@@ -1,7 +1,7 @@
-//! Locks on ranges of blocks of one file. They are held across device I/O; nothing else is (RULES R9).
+//! Locks on block ranges of one file. They are the only locks held across device I/O (RULES R9).
 //!
-//! Shared holders read; an exclusive holder changes the blocks' records and the space that they name. Freed data space may be given out
-//! again at once because no reader can still hold its address (RULES R7).
+//! A shared holder reads. An exclusive holder changes the blocks' records and the space that they name. Freed data space may be reused at
+//! once because no reader can still hold its address (RULES R7).
 
 use smallvec::SmallVec;
 
@@ -24,7 +24,7 @@ struct State {
 }
 
 impl State {
-    /// Whether a holder stands in the way.
+    /// Whether a holder conflicts.
     fn is_busy(&self, first: u64, last: u64, exclusive: bool) -> bool {
         self.held.iter().any(|held| held.first <= last && first <= held.last && (exclusive || held.exclusive))
     }
@@ -44,7 +44,7 @@ pub(crate) struct RangeGuard<'l> {
 }
 
 impl RangeGuard<'_> {
-    /// The guard; with this deliberate bug the range is released now.
+    /// Returns the guard; with this deliberate bug, releases the range now.
     pub(crate) fn unless(self, released_early: Mutant) -> Option<Self> {
         (!on(released_early)).then_some(self)
     }
@@ -61,7 +61,7 @@ impl RangeLock {
         self.acquire(first, last, false)
     }
 
-    /// The same without waiting; `None` where an exclusive holder overlaps.
+    /// As `shared`, without waiting; `None` if an exclusive holder overlaps.
     pub(crate) fn try_shared(&self, first: u64, last: u64) -> Option<RangeGuard<'_>> {
         let mut state = self.state.lock();
         let overlaps = |held: &Held| held.exclusive && held.first <= last && first <= held.last;
@@ -73,7 +73,7 @@ impl RangeLock {
         self.acquire(first, last, true)
     }
 
-    /// Locks `first..=last` where nobody holds any of it at this instant.
+    /// Locks `first..=last` if nobody holds any of it at this instant.
     pub(crate) fn try_exclusive(&self, first: u64, last: u64) -> Option<RangeGuard<'_>> {
         let mut state = self.state.lock();
         (!state.is_busy(first, last, true)).then(|| self.hold(&mut state, first, last, true))

@@ -1,16 +1,16 @@
-//! Read-ahead for sequential readers: bytes behind those that were asked for come with the same batch of block requests.
+//! Read-ahead for sequential readers: bytes behind a request are read with the same batch of block requests.
 //!
-//! The engine has no threads that could read on by themselves, and a batch costs the drive's latency once, however long it is. So a reader
-//! that goes through a file in small steps waits for the drive once a window, not once a step.
+//! The engine has no threads that could read ahead by themselves, and a batch costs the drive's latency once, whatever its length. So a
+//! reader that goes through a file in small steps waits for the drive once a window, not once a step.
 //!
-//! [RA1] A buffer is tagged with the inode's change count, read before the blocks were looked up, while its whole range was locked (shared).
-//!       Every change of data or mapping commits through `Handle::commit`, which counts it under the inode's lock before its writer is
-//!       answered. So an equal count means that no byte of the file has changed since.
-//! [RA2] The count is compared by a reader that holds the range lock of what it is asked for: what it takes from the buffer and what it
-//!       reads beside it are of one instant.
-//! [RA3] Nobody waits for what was not asked for: where a writer holds blocks of the window, or one of them is damaged, only what was asked
-//!       for is read. An error belongs to the read that asks for those bytes.
-//! [RA4] Buffers hold verified bytes only, are bounded in all, and the one that was used least lately goes first.
+//! [RA1] A buffer is tagged with the inode's change count, read before the blocks were looked up, while its whole range was locked
+//!       (shared). Every change of data or mapping commits through `Handle::commit`, which raises the count under the inode's lock before
+//!       the writer is answered. So an equal count means that no byte of the file has changed since.
+//! [RA2] A reader compares the count while it holds the range lock of its request: the bytes from the buffer and the bytes that it reads
+//!       besides are of one instant.
+//! [RA3] Nobody waits for bytes that were not requested: if a writer holds blocks of the window, or one of them is damaged, only the
+//!       request is read. An error belongs to the read that requests those bytes.
+//! [RA4] Buffers hold verified bytes only and are bounded in all; the least recently used one is dropped first.
 
 use std::sync::{Arc, Weak};
 
@@ -19,9 +19,9 @@ use crate::mutant::{Mutant, on};
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// Share of the memory option that buffers may take: one in so many.
+/// Buffers may take one in this many bytes of the memory option.
 const MEMORY_SHARE: u64 = 16;
-/// Where a window starts, in bytes.
+/// Smallest window, in bytes.
 const WINDOW_BYTES_MIN: u64 = 64 << 10;
 
 /// Bytes that were read ahead.
@@ -33,10 +33,10 @@ struct Ahead {
     used_at: AtomicU64,
 }
 
-/// Where a file's reader is.
+/// State of a file's reader.
 #[derive(Default)]
 pub(crate) struct Stream {
-    /// Where it goes on if it is sequential; 0 before the first read, so that a reader from the start counts at its second read.
+    /// Offset of its next read if it is sequential; 0 before the first read, so a reader from the start counts at its second read.
     next: u64,
     window_bytes: u64,
     buffer: Weak<Ahead>,
@@ -61,17 +61,17 @@ impl ReadAhead {
         }
     }
 
-    /// What the buffers may take, in bytes.
+    /// Limit of the buffers' memory, in bytes.
     pub(crate) fn bytes_max(&self) -> u64 {
         self.bytes_max
     }
 
-    /// What they take, in bytes.
+    /// Memory of the buffers, in bytes.
     pub(crate) fn memory_bytes(&self) -> u64 {
         self.buffers.lock().iter().map(|ahead| ahead.bytes.capacity() as u64).sum()
     }
 
-    /// How many bytes to read behind `length` bytes from `offset`, which a reader asks for now; it stands behind them then.
+    /// How many bytes to read ahead behind a request of `length` bytes at `offset`. Notes the end of the request as the reader's position.
     pub(crate) fn step(&self, handle: &Handle, offset: u64, length: u64) -> u64 {
         if self.window_bytes_max == 0 {
             return 0;
@@ -86,7 +86,7 @@ impl ReadAhead {
         if stream.buffer.upgrade().is_some_and(|ahead| ahead.start <= offset && offset + length <= ahead.start + ahead.bytes.len() as u64) {
             return 0;
         }
-        // Requests as long as half the window share the latency among enough bytes already.
+        // Requests over half the window share the latency among enough bytes already.
         if length * 2 > self.window_bytes_max {
             return 0;
         }
@@ -94,8 +94,8 @@ impl ReadAhead {
         stream.window_bytes
     }
 
-    /// Copies what a buffer has of the start of `into`; returns how many bytes. The caller holds the range ([RA2]) and has read `version`
-    /// after it took it.
+    /// Copies the start of `into` from a buffer; returns how many bytes. The caller holds the range ([RA2]) and has read `version` after it
+    /// took the range.
     pub(crate) fn copy(&self, handle: &Handle, version: u64, offset: u64, into: &mut [u8]) -> usize {
         if self.window_bytes_max == 0 {
             return 0;
@@ -111,7 +111,7 @@ impl ReadAhead {
         length
     }
 
-    /// Room for a new buffer of a file: its old one's, where nobody copies from that.
+    /// A vector for a new buffer of a file: that of its old buffer, if nobody copies from it.
     pub(crate) fn room(&self, handle: &Handle) -> Vec<u8> {
         let old = std::mem::take(&mut handle.stream.lock().buffer);
         let mut buffers = self.buffers.lock();
@@ -119,7 +119,7 @@ impl ReadAhead {
         Arc::into_inner(buffers.swap_remove(position)).map(|ahead| ahead.bytes).unwrap_or_default()
     }
 
-    /// Keeps bytes of a file as of `version` ([RA1]).
+    /// Keeps bytes of a file that were read at `version` ([RA1]).
     pub(crate) fn keep(&self, handle: &Handle, version: u64, start: u64, bytes: Vec<u8>) {
         let used_at = AtomicU64::new(self.time.fetch_add(1, Relaxed));
         let ahead = Arc::new(Ahead { start, bytes, version, used_at });

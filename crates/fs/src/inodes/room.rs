@@ -1,16 +1,16 @@
-//! Which page of a directory has room for an entry: the longest run of free slots of every page, and the longest below every 64 of those,
-//! and so on up. The first page with room is found, and a page's room is noted, in a step a level, whatever names come and go: a list of
-//! hints would be walked from its start again after every removal in front.
+//! Finds the page of a directory with room for an entry. The first level has the longest run of free slots of every page, each further
+//! level the maximum of every 64 numbers below. Finding the first page with room, and noting a page's room, take one step per level
+//! whatever names come and go. A list of hints would be walked from its start after every removal in front.
 //!
-//! [RM1] A number says what `used` masks of the index say; it is noted where those change, nowhere else.
+//! [RM1] The numbers follow the `used` masks of the index; they are noted where the masks change, nowhere else.
 
 use tandemfs_format::dentry::ENTRY_SLOTS_MAX;
 
-/// Numbers that one number of the next level stands for.
+/// Numbers that one number of the next level covers.
 const FAN_OUT: usize = 64;
 
-/// Longest runs of free slots, at most [`ENTRY_SLOTS_MAX`] each. The first level has a number a page; the last level that is kept has at
-/// most [`FAN_OUT`].
+/// Longest runs of free slots, at most [`ENTRY_SLOTS_MAX`] each. The first level has one number per page; the last level has at most
+/// [`FAN_OUT`].
 #[derive(Debug)]
 pub(super) struct Room {
     levels: Vec<Vec<u8>>,
@@ -23,12 +23,12 @@ impl Default for Room {
 }
 
 impl Room {
-    /// Pages that it knows.
+    /// Number of known pages.
     fn pages(&self) -> usize {
         self.levels[0].len()
     }
 
-    /// Notes the used slots of a page; the page behind the last one joins.
+    /// Notes the used slots of a page; a page behind the last known one is added.
     pub(super) fn note(&mut self, page: usize, used: u64) {
         if page == self.pages() {
             self.join();
@@ -45,7 +45,7 @@ impl Room {
         }
     }
 
-    /// A further number on every level that needs one; a level above where the last one has more than [`FAN_OUT`].
+    /// Adds a number on every level that needs one, and a level where the last one has more than [`FAN_OUT`].
     fn join(&mut self) {
         let mut numbers = self.pages() + 1;
         for level in 0.. {
@@ -84,8 +84,8 @@ impl Room {
     }
 }
 
-/// The first number that is at least `count`, eight at a time: none is larger than [`ENTRY_SLOTS_MAX`], so that what reaches 128 by adding
-/// carries nothing to its neighbour.
+/// The first number that is at least `count`, eight at a time. No number exceeds [`ENTRY_SLOTS_MAX`], so a byte that reaches 128 by the
+/// addition carries nothing into the next byte.
 fn first_at_least(numbers: &[u8], count: usize) -> Option<usize> {
     const EACH: u64 = 0x0101_0101_0101_0101;
     let (words, rest) = numbers.as_chunks::<8>();
@@ -98,7 +98,7 @@ fn first_at_least(numbers: &[u8], count: usize) -> Option<usize> {
     rest.iter().position(|number| usize::from(*number) >= count).map(|index| words.len() * 8 + index)
 }
 
-/// The longest run of zeros of a word, but no more than an entry takes.
+/// The longest run of zeros of a word, at most as long as an entry.
 fn longest_run(used: u64) -> u8 {
     let mut starts = !used;
     let mut length = 0;
@@ -121,7 +121,7 @@ mod tests {
         assert_eq!(runs.map(longest_run), [0, 1, 2, 3, 4, 5, 1, 5]);
     }
 
-    /// Beside a plain list of masks, past the numbers of pages at which a level is added.
+    /// Compared with a plain list of masks, past the numbers of pages at which a level is added.
     #[test]
     fn the_first_page_with_room_is_found() {
         for pages in [0, 60, 4090] {

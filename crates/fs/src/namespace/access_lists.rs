@@ -1,7 +1,6 @@
 //! POSIX access control lists, as Linux exchanges them: the value of `system.posix_acl_access` and `system.posix_acl_default`.
 //!
-//! [AC1] A value that is not a list is refused, and nothing is changed. Accepted are the values that the kernel's `posix_acl_valid`
-//!       accepts.
+//! [AC1] A value that is not a list is refused without any change. Accepted is what the kernel's `posix_acl_valid` accepts.
 //! [AC2] The mode and the access list agree: setting a list sets the mode, a list that only repeats the mode is not kept, and a change of
 //!       the mode changes the list (`chmod` sets the mask if there is one).
 //! [AC3] A new inode in a directory with a default list gets its list from there, reduced by the requested mode. The umask counts only if

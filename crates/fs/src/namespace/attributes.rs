@@ -48,9 +48,8 @@ impl FileSystem {
         if state.removed { Err(Error::Stale(number)) } else { Ok(get(&state.inode)) }
     }
 
-    /// Changes attributes; a new size truncates or extends the file. All changes are one transaction, with one exception: a size and
-    /// permissions at once, on a file with extended attributes. There the size comes first, then the permissions with the access list that
-    /// follows them.
+    /// Changes attributes; a new size truncates or extends the file. All changes are one transaction, except a size and permissions at once
+    /// on a file with extended attributes: there the size comes first, then the permissions with the access list that follows them.
     ///
     /// # Errors
     /// `IsDirectory` and `InvalidArgument` for the size of anything but a regular file; `FileTooLarge`.

@@ -160,7 +160,7 @@ impl FileSystem {
         if kind == file_type::DIRECTORY {
             parent_new.nlink = parent_new.nlink.checked_add(1).ok_or(Error::TooManyLinks)?;
         }
-        // Taken last, so that a failed creation uses none up: generations never run ahead of transactions, which go on after a mount.
+        // Taken last, so that a failed creation uses none up: generations never get ahead of txids, from which the next mount goes on.
         inode.generation = self.next_generation();
         // A symbolic link inherits nothing; its target is stored already.
         let (attributes, fenced) = self.store_inherited(&mut tx, number, &mut inode, inherited)?;

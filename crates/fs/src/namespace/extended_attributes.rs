@@ -1,8 +1,7 @@
 //! Reading, setting, removing and inheriting extended attributes.
 //!
 //! [EA1] A change is one transaction: new lines for the whole set, out of place ([ST1] of `index/stream.rs`), then the inode's two lines
-//!       with the pointer to them, the mode from an access list, the time and the space. After a power cut the old set is there or the new
-//!       one.
+//!       with the pointer to them, the mode from an access list, time and space. After a power cut the set is the old or the new one.
 //! [EA2] The inode's lock owns all lines of its attributes (RULES R5). The transaction that frees the inode frees them too.
 //! [EA3] A set that was read once stays in host memory with its inode: checks of access lists and attributes do not read the device. Only
 //!       values over 1 KiB are read from the device, and verified, each time.

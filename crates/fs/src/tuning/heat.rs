@@ -1,10 +1,10 @@
-//! When blocks were last used, for the write-back policies that go by age.
+//! The time at which blocks were last used, for the write-back policies that go by age.
 //!
-//! [HE1] A table of a fixed size, found by a hash of inode and block: nothing on the device, nothing for each block. Blocks that share an
-//!       entry share its time, which is the latest of theirs: a block may look younger than it is, never older.
-//! [HE2] Time is the number of transactions since the mount; what nobody has used since then is the oldest. After 2^32 of them the count
-//!       begins again, and what was left alone for so long looks younger than it is. That costs order, never data.
-//! [HE3] It is there for a policy that asks for it alone. Without one a use costs a branch; with one, a load and a store.
+//! [HE1] A table of a fixed size, indexed by a hash of inode and block: nothing on the device, nothing for each block. Blocks that share an
+//!       entry share the latest of their times: a block may look younger than it is, never older.
+//! [HE2] Time is the number of transactions since the mount; blocks not used since then are the oldest. After 2^32 transactions the count
+//!       starts again, and a block unused for that long looks younger than it is. That costs order, never data.
+//! [HE3] The table exists only for a policy that needs it. Without one a use costs a branch; with one, a load and a store.
 
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
@@ -13,7 +13,7 @@ use tandemfs_format::InodeNumber;
 use crate::journal::Journal;
 use crate::types::WriteBackPolicy;
 
-/// The table's share of the host memory for metadata: one byte of so many.
+/// The table takes one in this many bytes of the host memory for metadata.
 const MEMORY_SHARE: u64 = 64;
 /// Smallest and largest table, in entries.
 const ENTRIES: std::ops::RangeInclusive<u64> = 1 << 10..=1 << 22;
@@ -37,21 +37,21 @@ impl Heat {
         Self { policy, mounted_at, ticks: (0..entries).map(|_| AtomicU32::new(0)).collect() }
     }
 
-    /// A block was written; `first_log` where it had no logs before and has some now.
+    /// Notes a write of a block; `first_log` if it had no logs before and has some now.
     pub(crate) fn written(&self, journal: &Journal, inode: InodeNumber, block: u64, first_log: bool) {
         if self.policy == WriteBackPolicy::Coldest || self.policy == WriteBackPolicy::Oldest && first_log {
             self.entry(inode, block).store(self.now(journal), Relaxed);
         }
     }
 
-    /// A block was read.
+    /// Notes a read of a block.
     pub(crate) fn read(&self, journal: &Journal, inode: InodeNumber, block: u64) {
         if self.policy == WriteBackPolicy::Coldest {
             self.entry(inode, block).store(self.now(journal), Relaxed);
         }
     }
 
-    /// How long ago a block was used, in transactions; 0 where the policy does not ask.
+    /// How long ago a block was used, in transactions; 0 if the policy ignores ages.
     pub(crate) fn age(&self, journal: &Journal, inode: InodeNumber, block: u64) -> u32 {
         match self.policy {
             WriteBackPolicy::MostSpace => 0,
@@ -61,7 +61,7 @@ impl Heat {
         }
     }
 
-    /// Never 0 before the count begins again: 0 is *before the mount*.
+    /// Never 0 before the count starts again: 0 means *before the mount*.
     fn now(&self, journal: &Journal) -> u32 {
         (journal.last_txid() - self.mounted_at + 1) as u32
     }

@@ -1,5 +1,5 @@
-//! What the data paths go by, measured, remembered or chosen at the mount: where writes are split, how old blocks are, what is worth a copy,
-//! where write-back goes on. Nothing here moves data of files.
+//! Parameters of the data paths, measured, remembered or chosen at the mount: where writes are split, how old blocks are, which sectors get
+//! a copy, where write-back goes on. Nothing here moves file data.
 
 pub(crate) mod admission;
 pub(crate) mod heat;

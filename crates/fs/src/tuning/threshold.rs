@@ -1,11 +1,11 @@
 //! Where a write is split between the paths (RomeFS §3.3). The paper fixes the threshold by hand, where the latencies of its paths are
-//! closest, and leaves the choice to future work; `threshold=auto` makes it:
+//! closest, and leaves the choice to future work; `threshold=auto` chooses:
 //!
 //! [TH1] At the mount both paths write the sizes from a block to 1 MiB into free space that is given back, so no data can be harmed. The
-//!       threshold is the smallest size that the block path writes at least as fast; 1 MiB where there is none.
-//! [TH2] The fuller the memory zone, the lower the threshold: it halves in even steps from half of the zone free to none beyond the limit of
-//!       write-back, where it is the block size. What is large then goes by blocks, and the room is left to what only bytes do well.
-//! [TH3] One write has one threshold, read once.
+//!       threshold is the smallest size that the block path writes at least as fast; if there is none, the largest one measured.
+//! [TH2] The fuller the memory zone, the lower the threshold: it halves in even steps from half of the zone free to the limit of
+//!       write-back, where it is the block size. Large writes then go by blocks, and leave room to writes that suit only the byte path.
+//! [TH3] One write uses one threshold, read once.
 
 use std::time::{Duration, Instant};
 
@@ -21,13 +21,13 @@ use crate::volume::Volume;
 
 /// Largest threshold that is chosen.
 const BYTES_MAX: u32 = 1 << 20;
-/// Free share of the data area from which on the threshold is lowered, in percent ([TH2]).
+/// Free share of the data area below which the threshold is lowered, in percent ([TH2]).
 const AMPLE_PERCENT: u64 = 50;
-/// Writes of one size; the median counts.
+/// Writes per size; the median counts.
 const ROUNDS: usize = 5;
-/// No further size is measured after this time: a slow drive does not hold the mount up.
+/// No further size is measured after this time, so that a slow drive does not delay the mount.
 const TIME_MAX: Duration = Duration::from_millis(50);
-/// Slots that the byte path's share goes to, in turn.
+/// Slots that the byte path writes to, in turn.
 const SLOTS: usize = 16;
 
 /// The latencies of one size, as measured.
@@ -35,22 +35,22 @@ const SLOTS: usize = 16;
 pub struct PathLatency {
     /// Bytes written.
     pub size_bytes: u32,
-    /// Median by stores, flushed and fenced, in nanoseconds.
+    /// Median of the byte path: stores, flushed and fenced, in nanoseconds.
     pub byte_path_ns: u64,
-    /// Median by blocks, flushed, in nanoseconds.
+    /// Median of the block path, flushed, in nanoseconds.
     pub block_path_ns: u64,
 }
 
-/// What the threshold is, and why.
+/// The threshold, and its reason.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ThresholdReport {
-    /// The threshold in force for the next write, in bytes; 0 where everything goes by blocks.
+    /// The threshold in force for the next write, in bytes; 0 if everything goes by blocks.
     pub bytes: u32,
-    /// What the mount chose or was told, in bytes.
+    /// The value that the mount chose or was given, in bytes.
     pub chosen_bytes: u32,
-    /// What was measured, smallest first; empty where nothing was.
+    /// Measured latencies, smallest size first; empty if nothing was measured.
     pub measured: Vec<PathLatency>,
-    /// One sentence for people.
+    /// One sentence for users.
     pub reason: String,
 }
 
@@ -60,7 +60,7 @@ pub(crate) struct Splitting {
     option: Threshold,
     block_bytes: u32,
     chosen_bytes: u32,
-    /// Share of free data area at which the threshold is the block size ([TH2]).
+    /// Free share of the data area at which the threshold is the block size, in percent ([TH2]).
     limit_percent: u64,
     measured: Vec<PathLatency>,
     /// Why nothing was measured.
@@ -71,7 +71,7 @@ impl Splitting {
     /// The threshold that an option asks for.
     ///
     /// # Errors
-    /// `InvalidArgument` where it is no multiple of the block size.
+    /// `InvalidArgument` if it is not a multiple of the block size.
     pub(crate) fn new(option: Threshold, block_bytes: u32, limit_percent: u8) -> Result<Self> {
         let chosen_bytes = match option {
             Threshold::Bytes(bytes) if bytes == 0 || bytes % block_bytes != 0 => {
@@ -83,7 +83,7 @@ impl Splitting {
         Ok(Self { option, block_bytes, chosen_bytes, limit_percent: limit_percent.into(), measured: Vec::new(), unmeasured: None })
     }
 
-    /// Measures both paths, where the option is `Auto` ([TH1]). The device is written to, free space of it only.
+    /// Measures both paths if the option is `Auto` ([TH1]). Writes to free space of the device only.
     pub(crate) fn calibrate(&mut self, volume: &Volume) {
         if self.option != Threshold::Auto {
             return;
@@ -98,7 +98,7 @@ impl Splitting {
         tracing::info!(bytes = self.chosen_bytes, measured = ?self.measured, unmeasured = self.unmeasured, "threshold");
     }
 
-    /// For the next write ([TH3]); `None` where everything goes by blocks.
+    /// The threshold of the next write ([TH3]); `None` if everything goes by blocks.
     pub(crate) fn bytes(&self, volume: &Volume) -> Option<u32> {
         match self.option {
             Threshold::BlocksOnly => None,
@@ -135,13 +135,13 @@ impl Splitting {
     }
 }
 
-/// The smallest size that blocks write as fast as bytes ([TH1]).
+/// The smallest size that the block path writes as fast as the byte path ([TH1]).
 fn meeting_point(measured: &[PathLatency], block_bytes: u32) -> u32 {
     let met = measured.iter().find(|latency| latency.block_path_ns <= latency.byte_path_ns);
     met.or(measured.last()).map_or(block_bytes, |latency| latency.size_bytes)
 }
 
-/// [TH2]: `chosen` halved once for each even part of the way from ample room down to the limit.
+/// [TH2]: `chosen`, halved in even steps on the way from ample free space down to the limit.
 fn lowered(chosen: u32, block_bytes: u32, free_percent: u64, limit_percent: u64) -> u32 {
     let halvings = u64::from((chosen / block_bytes).ilog2());
     let way = AMPLE_PERCENT.saturating_sub(limit_percent).max(1);
@@ -204,7 +204,7 @@ fn by_blocks(volume: &Volume, sector: Sector, bytes: &[u8], block_bytes: usize) 
     Ok(())
 }
 
-/// Space that is measured on; it goes back.
+/// Space that the measurement writes to; freed on drop.
 struct Held<'v> {
     volume: &'v Volume,
     slots: Vec<LineAddress>,

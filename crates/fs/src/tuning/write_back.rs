@@ -1,4 +1,4 @@
-//! What write-back remembers from one pass to the next (`data/write_back.rs`).
+//! State that write-back keeps from one pass to the next (`data/write_back.rs`).
 
 use std::cmp::Reverse;
 use std::time::Instant;
@@ -11,15 +11,15 @@ use crate::sync::Mutex;
 use crate::sync::atomic::AtomicBool;
 use crate::types::MountOptions;
 
-/// One window's rest, where the next begins, and what the thread behind is asked for.
+/// The rest of the last window, the start of the next one, and requests to the background thread.
 pub(crate) struct WriteBack {
-    /// Where the next window begins.
+    /// Start of the next window.
     pub(crate) cursor: Mutex<Cursor>,
-    /// The best of the last window that were not needed, the very best last ([WB2]).
+    /// Best candidates of the last window that were not needed, the very best last ([WB2]).
     pub(crate) left: Mutex<Vec<Candidate>>,
-    /// Whether the thread was asked since it last had enough.
+    /// Whether the background thread was asked since it last had enough free space.
     pub(crate) asked: AtomicBool,
-    /// Whether it is to end at once.
+    /// Whether write-back shall stop at once.
     pub(crate) stop: AtomicBool,
     pub(crate) heat: Heat,
     /// When units were last to be emptied ([WB6]).
@@ -29,12 +29,12 @@ pub(crate) struct WriteBack {
 /// A block with logs. The greatest is written back first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Candidate {
-    /// By age, then by what it frees; the age is 0 where the policy is most space.
+    /// Ordered by age, then by what it frees; the age is 0 for the policy `MostSpace`.
     pub(crate) age: u32,
     pub(crate) lines: u32,
     /// Inode and block.
     pub(crate) place: Reverse<(u64, u64)>,
-    /// Of the inode when it was looked at ([WB7]).
+    /// Generation of the inode when it was read ([WB7]).
     pub(crate) generation: u32,
 }
 
@@ -48,11 +48,11 @@ impl Candidate {
     }
 }
 
-/// A place in the order of all files.
+/// A position in the order of all files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Cursor {
     pub(crate) inode: u64,
-    /// Where to go on in the inode that has this generation; in another one, at its first block ([WB7]).
+    /// Generation and block to go on at. In an inode with another generation, at its first block ([WB7]).
     pub(crate) within: Option<(u32, u64)>,
 }
 

@@ -1,5 +1,5 @@
-//! What the rooms above share: lines through their host copies, the journal, and both zones' allocators. Here they meet: below, the journal
-//! knows no allocator, and the allocators open no transaction.
+//! What the modules above share: lines through their host copies, the journal, and the allocators of both zones. They meet here: the
+//! journal knows no allocator, and the allocators open no transaction.
 
 mod space;
 
@@ -18,7 +18,7 @@ use crate::quarantine::Quarantine;
 
 pub(crate) use crate::cache::Owner;
 
-/// Reads of metadata need its [`LineStore`] alone, which it dereferences to.
+/// Metadata reads need only its [`LineStore`], to which it dereferences.
 pub(crate) struct Volume {
     pub(crate) line_store: LineStore,
     /// Whether file data carries checksums.
@@ -42,7 +42,7 @@ impl Deref for Volume {
 }
 
 impl Volume {
-    /// Checksum of file data, 0 where the file system has none.
+    /// Checksum of file data; 0 if the file system has none.
     pub(crate) fn data_checksum(&self, bytes: &[u8]) -> u32 {
         if self.checksums { self.pair.data(bytes) } else { 0 }
     }
@@ -57,13 +57,13 @@ impl Volume {
         self.journal.checkpoint(&self.line_store)
     }
 
-    /// Whether lines of file data may be stored in place, with the transaction that renews their checksum ([`Tx::put_data`]).
+    /// Whether lines of file data may be stored in place, with the transaction that updates their checksum ([`Tx::put_data`]).
     pub(crate) fn stores_in_place(&self) -> bool {
         self.journal.stores_in_place(&self.drive)
     }
 }
 
-/// The time of an operation, as coarse as the kernel's own file times.
+/// The time of an operation, with the resolution of the kernel's own file times.
 pub(crate) fn now() -> Timestamp {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::RealtimeCoarse);
     Timestamp { seconds: time.tv_sec, nanoseconds: time.tv_nsec as u32 }

@@ -1,5 +1,5 @@
-//! Taking and giving back what an allocator alone cannot: lines of a region, whose mark may have to rise by a transaction or whose freed lines
-//! may wait for a checkpoint; and whatever a transaction frees, holds back or leaves.
+//! Taking and freeing space beyond an allocator alone: lines of a region may need a transaction that raises its mark, or a checkpoint for
+//! freed lines. And space that a transaction frees, holds back or leaves.
 
 use tandemfs_device::{Fenced, Flushed, Structure};
 use tandemfs_format::segment::Region;
@@ -17,11 +17,11 @@ use crate::journal::{Host, Journal};
 use crate::quarantine;
 use crate::space::Space;
 
-/// Checkpoints that one operation forces for space: what the first brings back others may take, who free more meanwhile.
+/// Checkpoints that one operation forces for space: other threads may take what a checkpoint releases, and free more meanwhile.
 const CHECKPOINTS_MAX: u32 = 4;
 
 impl Volume {
-    /// Takes `lines` (a power of two up to 64), aligned to their number, from a region.
+    /// Takes `lines` lines (a power of two up to 64) from a region, aligned to their number.
     pub(crate) fn take_lines(&self, region: Region, lines: u64, need: Need) -> Result<LineAddress> {
         let full = Error::NoSpace { zone: "memory" };
         if fails(Take::Lines) {
@@ -31,7 +31,7 @@ impl Volume {
         let mut unreadable = 0;
         loop {
             match self.memory.step(&self.health, || self.journal.watermark(), region, lines, need) {
-                // Lines of a page that cannot be read are of no use: whoever changes one needs the others.
+                // Lines of an unreadable page are useless: a change of one needs the others.
                 Step::Taken(address) if lines < PAGE_LINES => match self.page(structure_of(region), address).map(drop) {
                     Err(Error::Device(_)) if unreadable < quarantine::PIECES_MAX => {
                         unreadable += 1;
@@ -54,7 +54,7 @@ impl Volume {
         }
     }
 
-    /// A zeroed 4 KiB page of a region, with an empty host copy. Fenced before anything links it (RULES R6).
+    /// Takes a zeroed 4 KiB page of a region, with an empty host copy. It is fenced before anything links it (RULES R6).
     pub(crate) fn take_page(&self, region: Region, structure: Structure, need: Need) -> Result<LineAddress> {
         let page = self.take_lines(region, PAGE_LINES, need)?;
         match self.zero_fresh_pages(structure, page, PAGE_LINES) {
@@ -68,17 +68,17 @@ impl Volume {
         Ok(page)
     }
 
-    /// A free inode number and its address.
+    /// Takes a free inode number; returns its address too.
     pub(crate) fn take_inode(&self) -> Result<(InodeNumber, LineAddress)> {
         let address = self.take_lines(Region::Inodes, INODE_LINES, Need::Growth)?;
         Ok((self.memory.inode_number(address), address))
     }
 
-    /// Zeroes the next lines of a segment, then commits its higher mark ([ME2] of `alloc/memory.rs`). The region stays locked by `rise`, which
-    /// takes everything back where this fails.
+    /// Zeroes the next lines of a segment, then commits its higher mark ([ME2] of `alloc/memory.rs`). `rise` keeps the region locked, and
+    /// takes everything back on failure.
     fn raise_mark(&self, rise: Rise<'_>) -> Result<()> {
         if rise.wants_write_back {
-            self.journal.ask(|wake| wake.write_back = true); // [ME3] there: the next unit shall be there before it is needed
+            self.journal.ask(|wake| wake.write_back = true); // [ME3] there: the next unit must be there before it is needed
         }
         let (first, lines) = rise.fresh_lines();
         let zeroed = self.zero_fresh_pages(structure_of(rise.region), first, lines)?;
@@ -90,7 +90,7 @@ impl Volume {
         Ok(())
     }
 
-    /// Returns space that nobody can reach.
+    /// Frees space that nobody can reach.
     pub(crate) fn give_back(&self, space: Space) {
         let freed = match space {
             Space::Region { region, address, lines } => self.memory.free_now(region, address, lines),
@@ -105,7 +105,7 @@ impl Volume {
         }
     }
 
-    /// Frees everything that waits for the watermark and that it has passed.
+    /// Frees everything that waited for the watermark and that it has passed.
     pub(crate) fn release_pending(&self) {
         self.memory.release_all_pending(&self.health, || self.journal.watermark());
     }
@@ -113,14 +113,14 @@ impl Volume {
     /// Holds space back ([QU1] of `quarantine.rs`).
     pub(crate) fn quarantine(&self, space: Space) {
         if let Space::Slot { address, .. } = space {
-            self.memory.avoid_page_of_slot(address); // a device fails whole pages, and the next slot would be of the same one
+            self.memory.avoid_page_of_slot(address); // a device fails whole pages, and the next slot would be in the same one
         }
         if let Some(oldest) = self.quarantine.hold(space) {
             self.give_back(oldest);
         }
     }
 
-    /// Gives everything back that is held back ([QU2] of `quarantine.rs`). False where there was nothing.
+    /// Frees everything that is held back ([QU2] of `quarantine.rs`). False if there was nothing.
     pub(crate) fn release_quarantine(&self) -> bool {
         let pieces = self.quarantine.take_all();
         let any = !pieces.is_empty();
