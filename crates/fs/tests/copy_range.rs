@@ -1,4 +1,4 @@
-//! Ranges copied between files: what is refused, what ends short, what stays a hole, what a write changes beside bytes.
+//! Ranges copied between files: which are refused, which end short, which holes stay holes, and what a copy changes besides bytes.
 
 use std::sync::Arc;
 
@@ -61,7 +61,7 @@ fn a_range_moves_within_a_file_but_not_onto_itself() {
         assert!(matches!(refused, Err(Error::InvalidArgument(_))), "{length} from {from} to {to}: {refused:?}");
     }
     assert!(content(&fs, inode) == bytes);
-    // What lies behind the end of the file is not copied, so it overlaps nothing.
+    // Bytes behind the end of the file are not copied, so they overlap nothing.
     assert_eq!(fs.copy_range((inode, (3 << 20) - 10), (inode, 3 << 20), 1000, PLAIN).expect("copies"), 10);
     assert_eq!(fs.copy_range((inode, 0), (inode, 1_500_000), 1_500_000, PLAIN).expect("copies"), 1_500_000);
     let mut expected = [&bytes[..], &bytes[(3 << 20) - 10..]].concat();
@@ -82,7 +82,7 @@ fn what_is_no_regular_file_is_refused() {
     for (from, to) in [(inode, link), (link, inode), (inode, fifo), (fifo, inode)] {
         assert!(matches!(fs.copy_range((from, 0), (to, 0), 5, PLAIN), Err(Error::InvalidArgument(_))));
     }
-    // `grow_over` made what has no size that large.
+    // `grow_over` set a size on inodes that cannot have one.
     assert!(matches!(fs.grow_over(InodeNumber::ROOT, 1 << 20), Err(Error::IsDirectory)));
     assert!([link, fifo].iter().all(|&number| matches!(fs.grow_over(number, 1 << 20), Err(Error::InvalidArgument(_)))));
     let append = WriteOptions { append: true, ..PLAIN };
@@ -117,7 +117,7 @@ fn whole_blocks_that_are_holes_stay_holes() {
     assert!(sectors(&fs, shifted) <= 6 * BLOCK / 512, "{} sectors", sectors(&fs, shifted));
 }
 
-/// Given-out space reads as zeros; it is copied as the hole that it is.
+/// Allocated but unwritten space reads as zeros; it is copied as a hole.
 #[test]
 fn space_without_data_is_a_hole_to_a_copy() {
     let fs = mounted();
@@ -143,7 +143,7 @@ fn a_copy_changes_times_and_set_id_bits_as_a_write_does() {
         let after = fs.attributes(to).expect("there");
         assert_eq!(after.mode & 0o7777, if kill_set_id { 0o755 } else { 0o6755 });
         assert_eq!(after.mtime == long_ago, keep_times);
-        // Nothing copied is nothing written.
+        // A copy of no bytes writes nothing.
         let set = SetAttributes { permissions: Some(0o6755), mtime: Some(SetTime::At(long_ago)), ..SetAttributes::default() };
         fs.set_attributes(to, &set).expect("sets");
         fs.copy_range((from, 1 << 40), (to, 0), 10, WriteOptions { kill_set_id: true, ..PLAIN }).expect("copies");

@@ -1,5 +1,5 @@
-//! A file at random against a byte array, in the manner of fsx, through the library: what the kernel sends a FUSE daemon, and collapsed,
-//! inserted and unshared ranges, which it does not send. Files are closed and the file system is mounted again in between.
+//! Random operations on a file compared with a byte array, like fsx, through the library: what the kernel sends a FUSE daemon, and
+//! collapsed, inserted and unshared ranges, which it does not send. Files are closed and the file system is mounted again in between.
 //!
 //!     TANDEMFS_SEED=N TANDEMFS_STEPS=1000000 cargo test --release -p tandemfs-fs --test exerciser -- --nocapture
 
@@ -29,7 +29,7 @@ struct Exerciser {
     bytes: Vec<u8>,
     block_bytes: u64,
     random: Random,
-    /// How often each of the modes that the kernel does not send did something.
+    /// How often each mode that the kernel does not send changed something.
     shifted: [u64; 2],
 }
 
@@ -184,7 +184,7 @@ impl Exerciser {
         if let Some(at) = (0..length).find(|at| found[*at] != self.bytes[*at]) {
             panic!("{after}: byte {at} is {:#x} instead of {:#x}", found[at], self.bytes[at]);
         }
-        // What the mapping calls a hole is one.
+        // A hole of the mapping reads as zeros.
         let mut at = 0;
         while let Some(hole) = self.fs.seek(self.inode, at, SeekTo::Hole).expect("sought").filter(|hole| (*hole as usize) < length) {
             let data = self.fs.seek(self.inode, hole, SeekTo::Data).expect("sought").unwrap_or(length as u64);

@@ -66,7 +66,7 @@ fn list(entries: &[(u16, u16, u32)]) -> Vec<u8> {
 
 const NONE: u32 = u32::MAX;
 
-/// Owner, user 1000, group, mask, others.
+/// A list with these permissions: owner, user 1000, group, mask, others.
 fn named(owner: u16, user: u16, group: u16, mask: u16, others: u16) -> Vec<u8> {
     list(&[(1, owner, NONE), (2, user, 1000), (4, group, NONE), (16, mask, NONE), (32, others, NONE)])
 }
@@ -79,7 +79,7 @@ fn mode(fs: &FileSystem, inode: InodeNumber) -> u16 {
     fs.attributes(inode).expect("there").mode & 0o7777
 }
 
-/// Any set of attributes of any size is what a map is, over remounts and crashes; nothing is left of it in the end.
+/// Any set of attributes of any size behaves like a map, over remounts and crashes; in the end no space is lost.
 #[test]
 fn attributes_are_a_map() {
     let device = device();
@@ -184,7 +184,7 @@ fn as_many_as_one_listing_carries_and_no_more() {
     assert_eq!(count, 256, "64 KiB of names of 255 B with a NUL each");
     assert_eq!(all(&fs, inode).len(), 256);
     fs.unlink(ROOT, b"f").expect("goes");
-    // What is only large is limited by the set: 1 KiB values lie in it.
+    // Larger values are limited by the size of the set: values of 1 KiB are stored in it.
     let inode = file(&fs, b"g");
     let set = |index: usize| fs.set_extended_attribute(inode, format!("user.{index}").as_bytes(), &bytes(3, NEAR_VALUE_MAX), ANY);
     let count = (0..).find(|index| set(*index).is_err()).expect("ends");
@@ -193,7 +193,7 @@ fn as_many_as_one_listing_carries_and_no_more() {
     set(0).expect("there is room again");
 }
 
-/// Once an inode's attributes were looked at, nothing that a kernel asks reads the device.
+/// Once an inode's attributes were read, no request of the kernel reads them from the device.
 #[test]
 fn checks_read_no_device_once_the_inode_is_in_memory() {
     let device = device();
@@ -240,7 +240,7 @@ fn an_access_list_and_the_mode_say_the_same() {
     let permissions = |bits| SetAttributes { permissions: Some(bits), ..SetAttributes::default() };
     fs.set_attributes(inode, &permissions(0o640)).expect("sets");
     assert_eq!(fs.extended_attribute(inode, ACCESS).expect("there"), named(6, 6, 4, 4, 0), "chmod sets the mask");
-    // With a size in the same request as well.
+    // Also with a size in the same request.
     fs.set_attributes(inode, &SetAttributes { size: Some(100), ..permissions(0o600) }).expect("sets");
     assert_eq!(fs.extended_attribute(inode, ACCESS).expect("there"), named(6, 6, 4, 0, 0));
     assert_eq!(fs.attributes(inode).expect("there").size, 100);
@@ -296,7 +296,7 @@ fn what_is_made_in_a_directory_inherits_its_default_list() {
         assert_eq!((mode(&fs, fifo), all(&fs, fifo)), (0o600, BTreeMap::from([(ACCESS.to_vec(), named(6, 6, 5, 0, 0))])));
         assert_eq!((mode(&fs, nameless), all(&fs, nameless)), (0o640, BTreeMap::from([(ACCESS.to_vec(), named(6, 6, 5, 4, 0))])));
         assert_eq!((mode(&fs, link), all(&fs, link).len()), (0o777, 0));
-        drop(fs); // as a crash leaves it
+        drop(fs); // leaves the device as a crash does
         fs = mount(&device);
     }
     fs.set_extended_attribute(directory, DEFAULT, &minimal(7, 5, 0), ANY).expect("sets");
@@ -362,7 +362,7 @@ fn a_removal_works_where_nothing_more_can_be_set() {
     }
 }
 
-/// The region of attributes gets its first unit also where data logs have all that there is.
+/// The region of attributes gets its first unit even if data logs have all units.
 #[test]
 fn the_first_attribute_finds_room_where_logs_fill_the_zone() {
     let device = MemoryDevice::new(16 << 20, 16 << 20, PersistenceDomain::Gpf);
@@ -370,7 +370,7 @@ fn the_first_attribute_finds_room_where_logs_fill_the_zone() {
     let fs = mount(&device);
     let inode = file(&fs, b"logs");
     let mut offset = 0;
-    // Until writes go by blocks instead, which takes nothing of the memory zone.
+    // Until writes take the block path, which takes nothing of the memory zone.
     let logs = |fs: &FileSystem| fs.space().memory.data_log_bytes;
     let mut before = u64::MAX;
     while logs(&fs) != before && offset < 12 << 20 {
@@ -398,7 +398,7 @@ fn damage_is_an_error_of_the_attributes_and_not_of_the_file() {
     fs.set_extended_attribute(inode, b"user.large", &large, ANY).expect("sets");
     fs.set_extended_attribute(inode, b"user.small", b"small value that", ANY).expect("sets");
     fs.unmount().expect("unmounts");
-    // The lines of both carry their bytes in runs of 60; the newest copy of the small one lies in the set.
+    // The lines of both values hold their bytes in runs of 60; the newest copy of the small one is in the set.
     let flip = |bytes: &[u8]| {
         device.damage(|zones| {
             let found: Vec<usize> = (0..zones.memory.len() - bytes.len()).filter(|at| zones.memory[*at..].starts_with(bytes)).collect();

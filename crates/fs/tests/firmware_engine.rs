@@ -1,4 +1,4 @@
-//! What crosses to a drive with transactions, counted.
+//! Traffic to a drive with transactions, counted.
 
 use std::sync::Arc;
 
@@ -22,12 +22,12 @@ fn mount(drive: &Drive, engine: Engine) -> FileSystem {
     FileSystem::mount(drive.clone(), &MountOptions { engine, ..MountOptions::default() }).expect("mounts")
 }
 
-/// Bytes written on the two paths.
+/// Bytes written on the byte path and on the block path.
 fn written(counters: &CountersSnapshot) -> (u64, u64) {
     counters.by_structure.iter().fold((0, 0), |sum, of| (sum.0 + of.byte_written_bytes, sum.1 + of.block_written_bytes))
 }
 
-/// Bytes written for each of many creates, by bytes and by blocks, with everything that growth needs and what comes later: checkpoints.
+/// Bytes written per create on both paths, averaged over many creates, with growth and later checkpoints included.
 fn bytes_of_a_create(engine: Engine) -> (u64, u64) {
     const FILES: u64 = 4000;
     let fs = mount(&drive(), engine);
@@ -41,7 +41,7 @@ fn bytes_of_a_create(engine: Engine) -> (u64, u64) {
     (bytes / FILES, blocks / FILES)
 }
 
-/// Issue 6: at most 512 B of metadata for a create, all told: two lines of the inode, the name, the parent, a share of fresh pages.
+/// Issue 6: a create writes at most 512 B of metadata in all: two lines of the inode, the name, the parent, a share of fresh pages.
 #[test]
 fn a_create_writes_at_most_512_bytes() {
     let (bytes, blocks) = bytes_of_a_create(Engine::Firmware);
@@ -63,7 +63,7 @@ fn a_create_is_one_commit_and_no_journal() {
     assert_eq!(fs.drive().counters().snapshot().by_structure[Structure::Journal as usize].byte_written_bytes, 0);
 }
 
-/// ByteFS Table 3: metadata is read by pages over the block path, and allocation state is saved by 64 B.
+/// ByteFS Table 3: metadata is read by pages over the block path, and allocation state is saved by lines of 64 B.
 #[test]
 fn metadata_is_read_by_pages_and_maps_are_saved_by_lines() {
     let drive = drive();
@@ -88,7 +88,7 @@ fn metadata_is_read_by_pages_and_maps_are_saved_by_lines() {
     assert!(by_structure[Structure::AllocationMap as usize].block_read_bytes > pieces * 4000, "the maps come by pages");
 }
 
-/// What one engine leaves behind, after a crash too, the other one goes on with.
+/// Each engine continues on what the other one left, also after a crash.
 #[test]
 fn engines_alternate_on_one_image() {
     let drive = drive();

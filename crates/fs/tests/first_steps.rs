@@ -149,7 +149,7 @@ fn truncation_zeroes_what_comes_back() {
     }
 }
 
-/// Whoever made the file system may have started the thread, and the mount starts it too: of two, one never heard that it was to stop.
+/// A second start must not start a second background thread: one of the two would never see the stop flag.
 #[test]
 fn regression_a_second_start_of_the_thread_behind_is_none() {
     let (_, drive) = drive();

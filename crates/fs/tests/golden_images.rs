@@ -1,9 +1,8 @@
-//! Golden images: file systems of every version of the format that was declared, and of every set of features that mkfs gave it, kept
-//! compressed. They are mounted, read, written, recovered and checked (`crates/check/tests/golden.rs`) for ever after, or refused as
-//! `docs/FORMAT.md` says.
+//! Golden images: compressed file systems of every declared version of the format, and of every set of features that mkfs gave it. Every
+//! later build mounts, reads, writes, recovers and checks them (`crates/check/tests/golden.rs`), or refuses them as `docs/FORMAT.md` says.
 //!
-//! An image that is kept never changes. A new version or feature gets images of its own, beside the others:
-//! `TANDEMFS_MAKE_GOLDEN=1 cargo test -p tandemfs-fs --test golden_images` makes those of this build where there are none yet.
+//! A kept image never changes. A new version or feature gets images of its own, beside the others: `TANDEMFS_MAKE_GOLDEN=1 cargo test -p
+//! tandemfs-fs --test golden_images` makes the images of this build that do not exist yet.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -27,15 +26,15 @@ use tandemfs_fs::{
 
 const MEMORY_BYTES: usize = 16 << 20;
 const BLOCK_BYTES: usize = 4 << 20;
-/// The memory zone of the image that has grown: 22 units at first, whose map pieces leave room for eight more, and 32 now.
+/// The memory zone of the grown image: first 22 units, whose map pieces leave room for eight more; now 32.
 const GROWN_MEMORY_BYTES: [usize; 2] = [44 << 20, 64 << 20];
 const SMALL: &[u8] = b"a golden image is read by every later build";
 const ROOT: InodeNumber = InodeNumber::ROOT;
-/// What has images: version, with a feature that mkfs set since, and all features that a build must know to write. The last is what this build makes.
+/// Generations with images: version (with a feature set since), and all features needed to write. This build makes the last.
 const GENERATIONS: [(&str, u64); 2] = [("1", 0), (NEWEST, ro_compat::KNOWN)];
 const NEWEST: &str = "1-covered";
 const ATTRIBUTE: SetExtendedAttribute = SetExtendedAttribute { mode: tandemfs_fs::SetAttributeMode::Any, kill_set_group_id: false };
-/// A default access control list: all for the owner and user 7, less for the group and others.
+/// A default access control list: all rights for the owner and user 7, fewer for the group and others.
 const DEFAULT_LIST: [(u16, u16, u32); 5] = [(1, 7, u32::MAX), (2, 7, 7), (4, 5, u32::MAX), (16, 7, u32::MAX), (32, 5, u32::MAX)];
 
 fn path(name: &str) -> PathBuf {
@@ -80,7 +79,7 @@ fn load_zones(name: &str, memory_bytes: usize) -> Drive {
     Drive::new(Arc::new(MemoryDevice::from_zones(zones, PersistenceDomain::Gpf)))
 }
 
-/// Makes the images of this build, where the environment asks for it. Called by each test first, so that one command makes all.
+/// Makes the images of this build if the environment asks for it. Each test calls it first, so one command makes all images.
 fn make_if_asked() {
     static ONCE: std::sync::Once = std::sync::Once::new();
     if std::env::var_os("TANDEMFS_MAKE_GOLDEN").is_some() && !path(&format!("format-{NEWEST}-clean.gz")).exists() {
@@ -110,7 +109,7 @@ fn make() {
     save(&format!("format-{NEWEST}-unchecked.gz"), &device.zones());
 }
 
-/// One whose map pieces have no more room behind the rings.
+/// An image whose map pieces have no more room behind the rings.
 fn make_grown(options: &FormatOptions) {
     let (device, fs) = filled(GROWN_MEMORY_BYTES[0], options);
     fs.unmount().expect("unmounts");
@@ -146,7 +145,7 @@ fn filled(memory_bytes: usize, options: &FormatOptions) -> (MemoryDevice, FileSy
     fs.create(ROOT, b"device", &NewInode { mode: file_type::CHARACTER | 0o600, rdev: 0x0103, ..file() }).expect("creates");
     fs.create(ROOT, b"moved", &file()).expect("creates");
     fs.rename_leaving_whiteout((ROOT, b"moved"), (inner, b"moved"), RenameMode::Replace, (0, 0)).expect("moves");
-    // Room before and behind the end.
+    // Room before and behind the end of the file.
     let room = fs.create(ROOT, b"room", &file()).expect("creates").inode;
     fs.allocate(room, 0, 150_000, AllocateMode::Allocate { keep_size: false }).expect("room");
     fs.allocate(room, 400_000, 70_000, AllocateMode::Allocate { keep_size: true }).expect("room");
@@ -214,7 +213,7 @@ fn clean_images_mount_and_go_on() {
         assert!(fs.recovery().clean, "{name}");
         look(&fs);
         fs.create(ROOT, b"new", &file()).expect("creates");
-        // A log over sectors counts as it did when the image was made.
+        // A log over sectors counts by the rule of the image's features.
         let big = fs.lookup(ROOT, &[b'L'; 200]).expect("there");
         fs.write(big.inode, 40_000, &large()[40_000..40_200], WriteOptions::default()).expect("writes a log");
         let counted = u64::from(features & ro_compat::COVERED_LOGS_UNCOUNTED == 0);
@@ -299,7 +298,7 @@ fn images_with_features_that_cannot_be_written_are_only_read() {
 #[test]
 fn images_of_other_formats_are_refused_and_left_alone() {
     make_if_asked();
-    // Of the time before Format 1.
+    // An image from before Format 1.
     let refused = FileSystem::mount(load("format-0-clean.gz"), &MountOptions::default()).map(drop);
     assert!(matches!(refused, Err(Error::Superblock { source: SuperblockError::Development, .. })), "{refused:?}");
     let newest = load(&format!("format-{NEWEST}-clean.gz"));

@@ -1,4 +1,4 @@
-//! What the index costs in host memory: at most 32 B for each mapped block and 24 B for each data log, and it can be evicted.
+//! Host memory of the index: at most 32 B for each mapped block and 24 B for each data log, and it can be evicted.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! What one large file can still take is what `allocate` gives: that much, and not clearly more.
+//! `allocate` gives a large file as much as `large_file_bytes` shows, and not clearly more.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use tandemfs_format::superblock::ChecksumKind;
 use tandemfs_fs::{AllocateMode, Error, FileSystem, FormatOptions, MountOptions, NewInode, SetAttributes, WriteOptions, make_file_system};
 
 const ALLOCATE: AllocateMode = AllocateMode::Allocate { keep_size: false };
-/// What a unit of the memory zone maps at least, in blocks: a vector for each.
+/// Blocks that a unit of the memory zone maps at least, with a vector for each.
 const UNIT_BLOCKS: u64 = 32_768;
 
 struct World {
@@ -32,7 +32,7 @@ impl World {
         self.fs.create(InodeNumber::ROOT, name, &new).expect("made").inode
     }
 
-    /// Files that come, go and change, so that both zones are in pieces.
+    /// Creates, removes and changes files, so that both zones become fragmented.
     fn age(&mut self, random: &mut Random, steps: u64) {
         for step in 0..steps {
             let name = format!("file {step}").into_bytes();
@@ -66,17 +66,17 @@ impl World {
         self.fs.space();
     }
 
-    /// What the block zone has for growth, in bytes.
+    /// Space of the block zone that is available for growth, in bytes.
     fn of_zone(&self) -> u64 {
         self.fs.space().block.available_bytes
     }
 
-    /// Gives a new file what is shown, which is returned; then another one more.
+    /// Allocates as much as is shown for a new file, and returns it; then checks that more is refused.
     fn take_all(&self, what: &str) -> u64 {
         let bytes = self.fs.large_file_bytes();
         assert!(bytes.is_multiple_of(self.block_bytes) && bytes <= self.of_zone(), "{what}: {bytes} B");
         assert!(self.take(bytes, what), "{what}: {bytes} B are shown, and refused; {:?}", self.fs.space());
-        // Where the memory zone is the limit, what is shown may be a unit short.
+        // If the memory zone is the limit, the shown value may be a unit short.
         let more = bytes + bytes / 4 + UNIT_BLOCKS * self.block_bytes;
         let is_exact = || !self.take(bytes + self.block_bytes, what);
         assert!(
@@ -86,7 +86,7 @@ impl World {
         bytes
     }
 
-    /// Whether a new file gets so many bytes. It is gone after that.
+    /// Whether a new file gets that many bytes. The file is removed again.
     fn take(&self, bytes: u64, what: &str) -> bool {
         let file = self.make(b"large");
         let given = if bytes == 0 { Ok(()) } else { self.fs.allocate(file, 0, bytes, ALLOCATE) };

@@ -18,7 +18,7 @@ fn mounted(block_bytes: u32) -> (FileSystem, InodeNumber) {
     (fs, file)
 }
 
-/// The transient room was eight blocks: a write of 1 MiB over data was refused when nothing else was free (RULES R14).
+/// The transient room was eight blocks: on a full device an overwrite of 1 MiB was refused (RULES R14).
 #[test]
 fn regression_largest_overwrite_refused_on_a_full_device() {
     for block_bytes in [4 << 10, 64 << 10, 1 << 20] {
@@ -55,7 +55,7 @@ fn a_mebibyte_that_was_written_at_once_is_read_at_once() {
     assert!(reads <= 10, "{reads} requests for 8 MiB");
 }
 
-/// The byte path moves a long run in less time than its pages one by one: neighbours in the file are neighbours on the device.
+/// The byte path moves a long run faster than single pages: neighbours in the file are neighbours on the device.
 #[test]
 fn pages_of_logs_side_by_side_are_one_store_also_where_freed_pages_come_back() {
     let device = MemoryDevice::new(16 << 20, 64 << 20, PersistenceDomain::Gpf);

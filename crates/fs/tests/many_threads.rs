@@ -1,4 +1,4 @@
-//! Many threads at work on one file system: nothing of what they did is lost, and space comes back.
+//! Many threads on one file system: no change is lost, and space comes back.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ fn mounted(memory: u64, blocks: u64) -> (MemoryDevice, Arc<FileSystem>) {
     (device, fs)
 }
 
-/// A small generator of its own: failures repeat with the seed that is in the thread's number.
+/// A small random generator: a failure repeats with its seed, which comes from the thread's number.
 fn next(state: &mut u64) -> u64 {
     *state ^= *state << 13;
     *state ^= *state >> 7;
@@ -139,7 +139,7 @@ fn a_full_file_system_can_be_overwritten_truncated_and_emptied() {
                 Err(error) => panic!("{error}"),
             }
         }
-        // Fill what is left, byte by byte.
+        // Fill what is left, 4 KiB at a time.
         while fs.write(files[0], fs.attributes(files[0]).expect("there").size, &[1; 4096], WriteOptions::default()).is_ok() {}
         assert!(files.len() > 50, "{}", files.len());
         for (round, number) in files.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! What of names can be tried on the library alone, or faster there: names that no kernel sends, 65,000 links, files without names, whiteouts.
+//! Tests of names that need the library, or are faster there: names that no kernel sends, 65,000 links, files without names, whiteouts.
 
 use std::sync::Arc;
 
@@ -87,7 +87,7 @@ fn a_nameless_file_is_named_once_or_goes_with_its_holder() {
     assert_eq!(fs.link(named, ROOT, b"named").expect("named").nlink, 1);
     fs.forget(named, 1);
     assert_eq!(fs.lookup(ROOT, b"named").expect("there").inode, named);
-    // What lost its last name gets none again.
+    // An inode that lost its last name gets no new one.
     fs.remember(named, fs.attributes(named).expect("there").generation, 1).expect("held");
     fs.unlink(ROOT, b"named").expect("removed");
     assert!(matches!(fs.link(named, ROOT, b"again"), Err(Error::NotFound)));
@@ -98,7 +98,7 @@ fn a_nameless_file_is_named_once_or_goes_with_its_holder() {
     let directory = NewInode { mode: file_type::DIRECTORY | 0o755, ..file() };
     assert!(matches!(fs.create_nameless(ROOT, &directory, 0), Err(Error::InvalidArgument(_))));
 
-    // In a crash one without a name goes, one with a name stays.
+    // A crash removes a file without a name and keeps one with a name.
     let lost = fs.create_nameless(ROOT, &file(), 0).expect("created").inode;
     let kept = fs.create_nameless(ROOT, &file(), 0).expect("created").inode;
     fs.write(kept, 0, b"kept", WriteOptions::default()).expect("written");
@@ -127,7 +127,7 @@ fn a_whiteout_takes_the_place_of_what_moved_away() {
     assert_eq!(fs.lookup(directory, b"two").expect("there").inode, one);
     let whiteout = fs.lookup(ROOT, b"one").expect("there");
     assert_eq!((whiteout.mode, whiteout.rdev, whiteout.uid, whiteout.gid, whiteout.nlink), (file_type::CHARACTER, 0, 5, 6, 1));
-    // Of a directory into another, and over a whiteout.
+    // A directory into another directory, and over a whiteout.
     let inner = fs.create(directory, b"inner", &NewInode { mode: file_type::DIRECTORY | 0o755, ..file() }).expect("created").inode;
     away((directory, b"inner"), (ROOT, b"moved"), RenameMode::NoReplace).expect("renamed");
     assert_eq!(fs.lookup(inner, b"..").expect("there").inode, ROOT);
@@ -142,7 +142,7 @@ fn a_whiteout_takes_the_place_of_what_moved_away() {
     }
 }
 
-/// A kernel with a write-back cache says of every file that loses its last name when that was.
+/// A kernel with a write-back cache sends the ctime of the removal for every file that loses its last name.
 #[test]
 fn the_last_ctime_of_a_file_without_names_takes_no_transaction_and_other_changes_do() {
     let device = formatted();
@@ -164,7 +164,7 @@ fn the_last_ctime_of_a_file_without_names_takes_no_transaction_and_other_changes
     assert_eq!(fs.attributes(inode.inode).expect("held").mode & 0o777, 0o600);
     fs.forget(inode.inode, 1);
 
-    // Without a name now does not mean for ever.
+    // A file without a name may get one later.
     let nameless = fs.create_nameless(ROOT, &file(), 0).expect("created");
     fs.remember(nameless.inode, nameless.generation, 1).expect("held");
     fs.set_attributes(nameless.inode, &at_ctime).expect("set");

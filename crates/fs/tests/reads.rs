@@ -1,5 +1,5 @@
-//! Reads: what is read ahead and what is promoted is never older than the last write, costs no space that anybody needs, and damage is told
-//! where it is.
+//! Reads: read-ahead and promoted copies are never older than the last write and take no space that is needed; damage is reported where it
+//! is.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -52,7 +52,7 @@ fn block_reads(fs: &FileSystem) -> u64 {
     fs.drive().counters().snapshot().block_reads
 }
 
-/// Where sectors with this content lie.
+/// The place of the sector with this content.
 fn place_of(device: &MemoryDevice, bytes: &[u8]) -> Sector {
     let mut sector = vec![0; SECTOR];
     (0..(64 << 20) / SECTOR as u64)
@@ -138,7 +138,7 @@ fn what_was_read_ahead_is_not_served_after_a_change() {
     }
 }
 
-/// Readers follow a writer that keeps every 4 KiB of the file equal to one number, over both paths; what they see never goes back.
+/// Readers race a writer that keeps every 4 KiB of the file equal to one number, over both paths; what they see never goes back.
 #[test]
 fn racing_readers_never_see_older_bytes() {
     for (promote, checksum_kind) in
@@ -224,7 +224,7 @@ fn a_copy_goes_with_its_sector() {
             assert!(fs.space().memory.promoted_bytes > 0);
             let at = round % 3 * BLOCK;
             match round % 5 {
-                // Zeroed in place, then filled in place: the same sectors hold other bytes.
+                // Zeroed in place, then filled in place: the same sectors get other bytes.
                 0 => {
                     fs.allocate(file, at as u64, BLOCK as u64, AllocateMode::Zero { keep_size: true }).expect("zeroed");
                     expected[at..at + BLOCK].fill(0);
@@ -331,7 +331,7 @@ fn damage_is_told_where_it_is_and_its_neighbours_are_read() {
     for sector in 0..data.len() / SECTOR {
         assert_eq!(damage(sector * SECTOR, SECTOR), bad.contains(&sector).then_some(sector * SECTOR), "sector {sector}");
     }
-    // A sequential reader hears of it when it is there, not when it is read ahead.
+    // A sequential reader gets the error at the damaged sector, not earlier by read-ahead.
     let mut expected = data.clone();
     expected[100_000..100_300].fill(7);
     for step in 1..50 {

@@ -1,4 +1,4 @@
-//! Zones that grow, and labels: what was there stays, what is new can be used, what cannot be done changes nothing.
+//! Growing zones, and labels: old content stays, new space can be used, and a refused change changes nothing.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -47,7 +47,7 @@ fn enlarged(device: &MemoryDevice, memory: u64, block: u64) -> MemoryDevice {
     MemoryDevice::from_zones(Recorded { memory: first, blocks: second }, PersistenceDomain::Adr)
 }
 
-/// `check` finds nothing, the files are as they were, everything can be filled, and then all of it can be given back.
+/// `check` finds nothing, the files are unchanged, everything can be filled, and then all of it can be freed.
 fn is_sound(device: &MemoryDevice, tree: &Tree) -> u64 {
     check_device(device, false).expect("check finds nothing");
     let fs = mount(device);
@@ -84,19 +84,19 @@ fn each_zone_grows_and_all_of_it_is_used() {
     }
 }
 
-/// More map pieces than there is room for behind the rings: they move to a unit of their own, stay there while it has room, and the units
-/// behind the rings are units like others.
+/// More map pieces than fit behind the rings: they move to units of their own, stay there while there is room, and the units behind the
+/// rings become ordinary units.
 #[test]
 fn maps_that_have_no_room_move() {
     let mut device = formatted(16, 16);
     let before = tree(&device.fork());
-    // A piece covers 2 MiB of the memory zone; behind the rings of this one is room for 126.
+    // A piece covers 2 MiB of the memory zone; there is room for 126 pieces behind the rings.
     for (memory, map_unit) in [(200, 0), (300, 100), (320, 100)] {
         device = enlarged(&device, memory, 16);
         let (_, new) = grow(&drive(&device), &Growth::default()).expect("grows");
         assert_eq!((new.map_unit(), new.fixed_units()), (map_unit, 1), "{memory} MiB");
         is_sound(&device, &before);
-        // Without the maps: built from the tree.
+        // Without the saved maps: rebuilt from the tree.
         let crashed = device.fork();
         drop(mount(&crashed));
         let fs = mount(&crashed);
@@ -105,11 +105,11 @@ fn maps_that_have_no_room_move() {
     }
 }
 
-/// Whatever a power cut leaves of a growth has the old sizes or the new ones and all files; it passes `check`, works, and grows then.
+/// After a power cut in a growth the device has the old or the new sizes and all files; it passes `check`, works, and can grow then.
 #[test]
 fn a_power_cut_leaves_the_old_sizes_or_the_new_ones() {
     use PersistenceDomain::{Adr, Gpf};
-    // 44 MiB are the memory zone whose map pieces have the least room behind the rings.
+    // 44 MiB: the memory zone whose map pieces have the least room behind the rings.
     for (from, memory, block, domain, budget, least) in
         [(16, 32, 24, Adr, 200, 60), (16, 32, 24, Gpf, 16, 60), (44, 64, 16, Adr, 200, 60), (44, 64, 24, Gpf, 16, 60)]
     {
@@ -195,7 +195,7 @@ fn sizes_that_cannot_be_are_refused_and_nothing_is_changed() {
     is_sound(&device, &before);
 }
 
-/// One that was not unmounted is recovered first.
+/// A file system that was not unmounted is recovered first.
 #[test]
 fn a_crashed_file_system_grows_too() {
     let device = formatted(16, 16);
@@ -225,7 +225,7 @@ fn labels_are_set_and_bounds_are_kept() {
     }
     assert_eq!(read_superblock(&drive(&device)).expect("reads").label, "spool of the night");
     is_sound(&device, &before);
-    // One that was not unmounted keeps what is in its journal.
+    // A file system that was not unmounted keeps the changes in its journal.
     let fs = mount(&device);
     fs.create(InodeNumber::ROOT, b"in the journal", &file()).expect("made");
     let with_journal = Tree::read(&fs).expect("reads");

@@ -1,4 +1,4 @@
-//! Scrubbing: what is whole is clean, also while it changes; what is damaged is named with its place.
+//! Scrubbing: an intact file system is clean, also while it changes; damage is reported with its place.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -70,7 +70,7 @@ fn fill_some(fs: &FileSystem) -> [InodeNumber; 3] {
     [blocks, logs, mixed]
 }
 
-/// Where these bytes are.
+/// The position of these bytes.
 fn position(zone: &[u8], bytes: &[u8]) -> usize {
     zone.windows(bytes.len()).position(|window| window == bytes).expect("on the device")
 }
@@ -112,7 +112,7 @@ fn a_damaged_sector_and_a_damaged_log_are_named_with_file_and_offset() {
     let [blocks, logs, mixed] = fill_some(&fs);
     let data = fill(1, 5 * BLOCK);
     let zones = device.zones();
-    // One sector, and two that follow each other over the border of a line of checksums.
+    // Single sectors, and two consecutive ones across the border of a line of checksums.
     for (first, count) in [(BLOCK * 2 + 4096 * 3, 1), (BLOCK + 4096 * 15, 1), (4096 * 3, 2)] {
         let at = position(&zones.blocks, &data[first..first + 4096]);
         for sector in 0..count {
@@ -143,7 +143,7 @@ fn a_damaged_sector_and_a_damaged_log_are_named_with_file_and_offset() {
     write(&fs, blocks, 0, b"goes on");
 }
 
-/// A host copy that is whole hides nothing, and damage in one line nothing behind it.
+/// An intact host copy hides no damage on the device, and damage in one line hides none behind it.
 #[test]
 fn a_damaged_line_is_found_below_its_host_copy() {
     let (device, fs) = formatted();
@@ -156,7 +156,7 @@ fn a_damaged_line_is_found_below_its_host_copy() {
     let line = (0..new.memory.len() / 64)
         .find(|line| {
             let (one, other) = (&old.memory[line * 64..][..64], &new.memory[line * 64..][..64]);
-            // Not the journal, not the superblocks: what was written home.
+            // Neither the journal nor the superblocks: a line that was written home.
             *line as u64 * 64 >= 2 << 20 && one != other && one.iter().any(|byte| *byte != 0)
         })
         .expect("the inode's line");
@@ -167,17 +167,17 @@ fn a_damaged_line_is_found_below_its_host_copy() {
     };
     device.damage(|zones| zones.memory[line * 64 + 30] ^= 1);
     is_it(&scrub(&fs), "a flipped bit");
-    // The older version is valid by itself: a write that was lost.
+    // The older version is valid by itself: this is a lost write.
     device.damage(|zones| zones.memory[line * 64..][..64].copy_from_slice(&old.memory[line * 64..][..64]));
     is_it(&scrub(&fs), "a lost write");
-    // Newer in host memory: what is on the device does not matter until it is written.
+    // The host copy is newer: the device's line does not matter until it is written.
     fs.set_attributes(blocks, &SetAttributes { permissions: Some(0o640), ..SetAttributes::default() }).expect("sets");
     assert_eq!(scrub(&fs).findings(), []);
     fs.checkpoint().expect("a checkpoint");
     assert_eq!(scrub(&fs).findings(), []);
 }
 
-/// What the device cannot read is a finding, and the file system goes on.
+/// An unreadable place is a finding, and the file system goes on.
 #[test]
 fn what_cannot_be_read_is_a_finding_and_stops_nothing() {
     let (device, fs) = formatted();
@@ -186,7 +186,7 @@ fn what_cannot_be_read_is_a_finding_and_stops_nothing() {
     let sector = position(&zones.blocks, &fill(1, BLOCK)[8192..12_288]) as u64;
     let log = position(&zones.memory, &fill(107, 300)) as u64;
     fs.unmount().expect("unmounts");
-    // Behind the journal, which has the name as well.
+    // Behind the journal, which holds the name as well.
     let directory_slot = (2 << 20) + position(&device.zones().memory[2 << 20..], b"directory") as u64 / 64 * 64;
     let places = [
         (Place::Blocks(sector..sector + 4096), ScrubbedKind::Sectors, Some(blocks), Some(8192)),
@@ -210,13 +210,13 @@ fn what_cannot_be_read_is_a_finding_and_stops_nothing() {
     }
 }
 
-/// Three writers, a checkpoint without pause, names that come and go: nobody is accused.
+/// Three writers, repeated checkpoints, names that come and go: the scrub reports nothing.
 #[test]
 fn what_changes_meanwhile_is_no_damage() {
     nobody_is_accused(false);
 }
 
-/// There the drive shows lines before they are committed, and before the host copies have them.
+/// With a drive that shows lines before they are committed, and before the host copies have them.
 #[test]
 fn what_the_drive_commits_meanwhile_is_no_damage() {
     nobody_is_accused(true);
@@ -284,7 +284,7 @@ fn nobody_is_accused(has_firmware: bool) {
     assert_eq!(scrub(&fs).findings(), []);
 }
 
-/// One inode may have hundreds of MiB of attributes: a step reads a bounded piece of them, and finds what is damaged in any.
+/// One inode may have hundreds of MiB of attributes: a step reads a bounded piece of them, and damage in any piece is found.
 #[test]
 fn values_of_attributes_are_read_piece_by_piece() {
     let (device, fs) = formatted();
@@ -318,7 +318,7 @@ fn values_of_attributes_are_read_piece_by_piece() {
     assert!(steps > 8, "{steps}");
 }
 
-/// A scrub in the middle of a file that was removed, and whose number came to a link, took the link's text for the records of blocks.
+/// A scrub was inside a file that was removed. Its number went to a link, and the link's text was read as records of blocks.
 #[test]
 fn regression_a_position_does_not_lead_into_the_next_inode_with_its_number() {
     for steps in 1.. {
@@ -333,7 +333,7 @@ fn regression_a_position_does_not_lead_into_the_next_inode_with_its_number() {
         let is_on_its_way = (0..steps).all(|_| fs.scrub_step(&mut scrub));
         fs.unlink(InodeNumber::ROOT, b"file").expect("removed");
         fs.checkpoint().expect("its number is free");
-        // Reads as a pointer to a page of records.
+        // This text reads as a pointer to a page of records.
         let new = NewInode { mode: file_type::SYMLINK | 0o777, uid: 0, gid: 0, rdev: 0, target: b"\x01\x0c\x42\x41" };
         assert_eq!(fs.create(InodeNumber::ROOT, b"link", &new).expect("made").inode, number, "the number is used again");
         while fs.scrub_step(&mut scrub) {}

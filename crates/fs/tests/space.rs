@@ -1,4 +1,4 @@
-//! Space given out and taken back in bounded transactions, and not at all where there is not enough of it.
+//! Space is given out and taken back in bounded transactions, and not at all if there is not enough of it.
 
 use std::sync::Arc;
 
@@ -59,14 +59,14 @@ fn large_ranges_are_series_of_bounded_transactions() {
     let after = fs.space();
     assert_eq!((after.block, after.inodes_used), (before.block, before.inodes_used));
     assert_eq!(fs.attributes(file).expect("there").size, BYTES);
-    // Nothing is left of the tree, so that a file of holes costs nothing, however large: far offsets are found at once.
+    // The mapping tree is gone, so a file of holes costs nothing, however large: far offsets are found at once.
     assert_eq!(transactions(&fs, || fs.allocate(file, 0, 1 << 62, AllocateMode::Punch).expect("punched")), 0);
 }
 
 #[test]
 fn without_room_nothing_stays_given_out() {
     let fs = mounted(16 << 20, 16 << 20, 64 << 10);
-    // Pieces of nine sectors, every other one free: much is free, no block of sixteen in one piece.
+    // Pieces of nine sectors, every other one free: much space is free, but no run of sixteen sectors for a block.
     let mut pieces = Vec::new();
     loop {
         let name = format!("piece {}", pieces.len());
@@ -92,7 +92,7 @@ fn without_room_nothing_stays_given_out() {
         for length in [before.0.available_bytes - 65_536, 1 << 40] {
             assert!(matches!(fs.allocate(file, 0, length, mode), Err(Error::NoSpace { zone: "block" })), "{mode:?} of {length}");
             let after = (fs.space().block, fs.attributes(file).expect("there"));
-            // A block that had logs may keep its room; blocks that were holes do not.
+            // A block that had logs may keep its space; blocks that were holes do not.
             assert!(before.0.free_bytes - after.0.free_bytes <= 65_536, "{mode:?} of {length}: {before:?}, {after:?}");
             assert_eq!(after.1.size, 70_300);
         }
@@ -102,7 +102,7 @@ fn without_room_nothing_stays_given_out() {
     assert_eq!(bytes, [5; 300], "zeroing takes its room first");
 }
 
-/// A page of a block that has some bytes found no room in a full block zone, although the memory zone had some: a store through a mapping into
+/// A page of a partly written block found no room in a full block zone, although the memory zone had some: a store through a mapping into
 /// such a page was lost.
 #[test]
 fn regression_a_block_with_data_is_written_whole_where_no_block_is_left() {
@@ -157,7 +157,7 @@ fn blocks_of_any_number_move_in_one_transaction() {
         assert_eq!(fs.read(file, block * BLOCK, &mut byte).expect("reads"), 1);
         byte[0]
     };
-    // Taking pages that a region never had raises its marks, which are transactions of their own: so it has them already.
+    // New pages of a region raise its marks in transactions of their own: so the region gets its pages first.
     fs.allocate(file, 0, 256 * BLOCK, AllocateMode::Insert).expect("inserts");
     fs.allocate(file, 0, 256 * BLOCK, AllocateMode::Collapse).expect("collapses");
     fs.checkpoint().expect("home");
@@ -168,7 +168,7 @@ fn blocks_of_any_number_move_in_one_transaction() {
     assert_eq!(transactions(&fs, || fs.allocate(file, 300 * BLOCK, 7 * BLOCK, AllocateMode::Insert).expect("inserts")), 1);
     assert_eq!((size(), byte_at(256), byte_at(512), byte_at(519)), (BLOCKS - 249, 2, 0, 3));
     assert_eq!(fs.seek(file, 300 * BLOCK, SeekTo::Data).expect("sought"), Some(519 * BLOCK));
-    // 192 x 192 blocks are the page of a page: those behind stay where they are on the device.
+    // 192 x 192 blocks are one page of pages: those behind stay where they are on the device.
     let stored = || fs.drive().counters().snapshot().by_structure[Structure::Mapping as usize].byte_written_bytes;
     let before_shift = stored();
     fs.allocate(file, 0, 192 * 192 * BLOCK, AllocateMode::Insert).expect("inserts");
@@ -176,7 +176,7 @@ fn blocks_of_any_number_move_in_one_transaction() {
     assert!(stored < 64 << 10, "{stored} B are stored for a shift by a whole page of pages");
     assert_eq!((byte_at(0), byte_at(36_864 + 519)), (0, 3));
 
-    // Room that is kept behind the end moves as well, and cannot leave the largest file.
+    // Space beyond the end moves as well, and cannot move beyond the largest file size.
     let other = create(&fs, "other");
     fs.write(other, 0, &[1; 5000], WriteOptions::default()).expect("writes");
     fs.allocate(other, (1 << 62) + BLOCK, 1, KEEP_SIZE).expect("room");
@@ -202,7 +202,7 @@ fn parts_of_blocks_do_not_move() {
             assert!(matches!(fs.allocate(file, offset, length, mode), Err(Error::InvalidArgument(_))), "{mode:?} {offset} {length}");
         }
     }
-    // Up to the end or over it is a truncation's affair.
+    // A range up to the end or over it needs a truncation.
     for (offset, length) in [(131_072, 131_072), (0, 262_144), (196_608, 65_536)] {
         assert!(matches!(fs.allocate(file, offset, length, AllocateMode::Collapse), Err(Error::InvalidArgument(_))));
     }
@@ -210,7 +210,7 @@ fn parts_of_blocks_do_not_move() {
     fs.allocate(file, 196_608, 65_536, AllocateMode::Insert).expect("right before the last bytes");
     let before = fs.attributes(file).expect("there");
     assert_eq!(before.size, 265_536);
-    // Nothing is shared, so unsharing gives what `allocate` gives.
+    // Nothing is shared, so `Unshare` gives what `Allocate` gives.
     fs.allocate(file, 196_608, 65_536, AllocateMode::Unshare { keep_size: true }).expect("room");
     assert_eq!(fs.attributes(file).expect("there").sectors, before.sectors + 128);
 }

@@ -1,4 +1,4 @@
-//! `threshold=auto` measures on free space and harms nothing.
+//! `threshold=auto` measures on free space only and damages nothing.
 
 use std::sync::Arc;
 
@@ -29,7 +29,7 @@ fn what_was_measured_explains_what_was_chosen() {
     let fs = FileSystem::mount(drive, &AUTO).expect("mounts");
     let report = fs.threshold();
     let sizes: Vec<u32> = report.measured.iter().map(|latency| latency.size_bytes).collect();
-    // On a machine that is busy the time for it may run out before the largest.
+    // On a busy machine the time limit may end before the largest size.
     assert!(!sizes.is_empty() && sizes == (0..7).map(|power| BLOCK_BYTES << power).take(sizes.len()).collect::<Vec<_>>(), "{sizes:?}");
     let met = report.measured.iter().find(|latency| latency.block_path_ns <= latency.byte_path_ns);
     assert_eq!(report.chosen_bytes, met.or(report.measured.last()).map(|latency| latency.size_bytes).expect("measured"));

@@ -1,4 +1,4 @@
-//! A write load far larger than the memory zone: it goes on, nothing is lost, and metadata keeps its room.
+//! A write load far larger than the memory zone: it does not stall, nothing is lost, and metadata keeps its room.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -28,7 +28,7 @@ fn percent_free(fs: &FileSystem) -> u64 {
     zone.free_bytes * 100 / (zone.free_bytes + zone.data_log_bytes).max(1)
 }
 
-/// What the last write of each piece of the file left: the bytes of a write are all the number of it.
+/// The expected content of the file: every byte of a write is the write's number.
 struct Shadow(Vec<u8>);
 
 impl Shadow {
@@ -47,8 +47,8 @@ impl Shadow {
     }
 }
 
-/// Ten times the memory zone in small random writes, with a thread behind. Nobody is refused, metadata grows all the while, and everything
-/// is there at the end, also for a mount that finds it as a crash left it.
+/// Ten times the memory zone in small random writes, with a background thread. No write is refused, metadata keeps growing, and all data is
+/// there at the end, also for a mount after a crash.
 fn load(memory_bytes: u64, policy: WriteBackPolicy, seed: u64) {
     const FILE_BYTES: usize = 24 << 20;
     const ROUNDS: u64 = 40;
@@ -83,7 +83,7 @@ fn load(memory_bytes: u64, policy: WriteBackPolicy, seed: u64) {
     println!("{memory_bytes} B, {policy:?}, seed {seed}: {space:?}, room for {lowest_inodes} inodes at least; {work:?}");
     assert!(work.write_back_batches > 0 && work.write_back_bytes > memory_bytes);
     shadow.compare(&fs, file);
-    // What write-back has time for when the load is over.
+    // Write-back that finishes after the load.
     let end = Instant::now() + Duration::from_secs(20);
     while percent_free(&fs) < 10 {
         assert!(Instant::now() < end, "write-back stays behind: {:?}", fs.space());
@@ -103,7 +103,7 @@ fn a_load_of_ten_times_the_memory_zone_is_never_refused() {
     load(24 << 20, WriteBackPolicy::Coldest, 3);
 }
 
-/// Data logs have every unit that they may have; then metadata grows by more than what was left to it.
+/// Data logs have every unit that they may have; then metadata grows by more than its remaining units.
 #[test]
 fn metadata_gets_units_of_the_data_area() {
     let device = MemoryDevice::new(16 << 20, 128 << 20, PersistenceDomain::Gpf);
@@ -122,7 +122,7 @@ fn metadata_gets_units_of_the_data_area() {
     fs.start_background().expect("a thread");
     let before = fs.space().inodes_used;
     let mut waited = 0;
-    // Two units of inodes more than there are, where one unit was left.
+    // Creates inodes for two units more, where one unit was left.
     while fs.space().inodes_used < before + 40_000 {
         match create(&fs, &format!("small {}", fs.space().inodes_used)) {
             Ok(_) => waited = 0,
@@ -143,7 +143,7 @@ fn metadata_gets_units_of_the_data_area() {
     check_device(&device, false).unwrap_or_else(|findings| panic!("{findings}"));
 }
 
-/// Random unaligned writes of 4 KiB on romefs-a with its timing: throughput over time, to look at.
+/// Random unaligned writes of 4 KiB on romefs-a with its timing: prints throughput over time.
 /// `cargo test --release -p tandemfs-fs --test write_load -- --ignored --nocapture`; RATIO=5 ZONE_MIB=64 THREADS=1 change it.
 #[test]
 #[ignore = "a measurement: a minute, and a quiet machine"]
@@ -215,7 +215,7 @@ fn throughput_over_time() {
     fs.unmount().expect("unmounts");
 }
 
-/// The thread behind came too late where creations were faster than it, and they were refused while data logs had units.
+/// The background thread was slower than creations: they were refused while data logs had units.
 #[test]
 fn regression_creations_refused_before_units_were_emptied() {
     let device = MemoryDevice::new(16 << 20, 128 << 20, PersistenceDomain::Gpf);
@@ -228,7 +228,7 @@ fn regression_creations_refused_before_units_were_emptied() {
         fs.write(file, logs * 70_000, &[5; 4000], WriteOptions::default()).expect("room");
         logs += 1;
     }
-    // Nobody works behind. Two units of inodes more than there are, where one unit was left.
+    // There is no background thread. Creates inodes for two units more, where one unit was left.
     for number in 0..40_000 {
         create(&fs, &format!("small {number}")).unwrap_or_else(|error| panic!("file {number}: {error}, {:?}", fs.space()));
     }
