@@ -1,4 +1,4 @@
-//! Locks on block ranges of one file. They are the only locks held across device I/O (RULES R9).
+//! Locks on block ranges of one file: the only locks that are held while the block path works (RULES R9).
 //!
 //! A shared holder reads. An exclusive holder changes the blocks' records and the space that they name. Freed data space may be reused at
 //! once because no reader can still hold its address (RULES R7).
