@@ -1,4 +1,4 @@
-//! Attributes as the kernel shows them, and times as it sends them.
+//! Conversion of attributes and timestamps between the file system and the protocol.
 
 use std::time::Duration;
 
@@ -7,11 +7,11 @@ use tandemfs_format::inode::Timestamp;
 use tandemfs_fs::{Attributes, SetTime};
 use tandemfs_wire as wire;
 
-/// `st_blksize`: what `cp` and stdio take for their buffers. Below the splitting threshold a write takes the byte path, so there is
-/// nothing to gain from more.
+/// `st_blksize`: the buffer size that `cp` and stdio choose. Writes below the splitting threshold take the byte path, so a larger value
+/// gains nothing.
 const PREFERRED_IO_BYTES: u32 = 4096;
 
-/// The inode of the kernel's node. The root is 1 on both sides.
+/// The inode of a FUSE node id. The root is 1 on both sides.
 pub(crate) fn inode(node: u64) -> InodeNumber {
     InodeNumber::new(node)
 }
@@ -36,7 +36,7 @@ pub(crate) fn shown(attributes: &Attributes) -> wire::Attributes {
     }
 }
 
-/// An entry of a list that says which inode it is and of what kind, and is no look-up.
+/// A directory entry with inode number and file type only; it does not count as a lookup.
 pub(crate) fn bare_entry(inode: InodeNumber, kind: u8) -> wire::Entry {
     let attributes = wire::Attributes { ino: inode.get(), mode: u32::from(kind) << 12, ..wire::Attributes::default() };
     wire::Entry { attributes, ..wire::Entry::absent(Duration::ZERO) }
@@ -46,12 +46,12 @@ fn time(time: Timestamp) -> wire::Time {
     wire::Time { seconds: time.seconds, nanoseconds: time.nanoseconds }
 }
 
-/// A time that the kernel sent.
+/// A timestamp from the kernel.
 pub(crate) fn timestamp(time: wire::Time) -> Timestamp {
     Timestamp { seconds: time.seconds, nanoseconds: time.nanoseconds }
 }
 
-/// A time to set.
+/// A timestamp to set.
 pub(crate) fn set_time(time: wire::SetTime) -> SetTime {
     match time {
         wire::SetTime::Now => SetTime::Now,

@@ -1,18 +1,19 @@
-//! What the caller of a request may do, where the kernel leaves it to the daemon. Asked of `/proc`, so only where it matters: for an access
-//! control list of a file with the set-group-id bit, for attributes that not everybody sees, and where space is down to what is reserved.
+//! Rights of the caller of a request, where the kernel leaves the check to the daemon. They are read from `/proc`, so only where needed:
+//! when an access control list is set on a file with the set-group-id bit, when attributes are listed that only some users see, and when
+//! only reserved space is left.
 
 use std::fs;
 
 use tandemfs_wire::Request;
 
-/// `CAP_FSETID`: leaves set-id bits as they are.
+/// `CAP_FSETID`: a change keeps set-id bits.
 const CAP_FSETID: u32 = 4;
 /// `CAP_SYS_ADMIN`: sees `trusted.` attributes.
 const CAP_SYS_ADMIN: u32 = 21;
-/// `CAP_SYS_RESOURCE`: may use space that is reserved.
+/// `CAP_SYS_RESOURCE`: may use reserved space.
 const CAP_SYS_RESOURCE: u32 = 24;
 
-/// Who made a request.
+/// The process that made a request.
 pub(crate) struct Caller {
     uid: u32,
     gid: u32,
@@ -24,22 +25,23 @@ impl Caller {
         Self { uid: request.uid, gid: request.gid, pid: request.pid }
     }
 
-    /// Whether it sees attributes of the namespace `trusted.`.
+    /// Whether the caller sees attributes of the namespace `trusted.`.
     pub(crate) fn is_trusted(&self) -> bool {
         self.has(CAP_SYS_ADMIN)
     }
 
-    /// Whether it may use what is reserved for root: root, as ext4's `resuid=0` has it also where it lacks the capability, and who has that.
+    /// Whether the caller may use the space reserved for root: uid 0 even without the capability, as with ext4's `resuid=0`, and holders of
+    /// CAP_SYS_RESOURCE.
     pub(crate) fn may_use_reserve(&self) -> bool {
         self.uid == 0 || self.has(CAP_SYS_RESOURCE)
     }
 
-    /// Whether it may leave the set-group-id bit on a file of this group.
+    /// Whether the caller may leave the set-group-id bit on a file of this group.
     pub(crate) fn is_in_group(&self, group: u32) -> bool {
         self.gid == group || self.has(CAP_FSETID) || self.status().is_some_and(|status| groups(&status).any(|found| found == group))
     }
 
-    /// Root has them all where nothing is known, as for a caller in another namespace of processes.
+    /// If `/proc` has no answer, as for a caller in another PID namespace, root has every capability and others have none.
     fn has(&self, capability: u32) -> bool {
         match self.status().and_then(|status| effective(&status)) {
             Some(capabilities) => capabilities >> capability & 1 == 1,

@@ -1,6 +1,7 @@
-//! How programs outside talk to the daemon of a mount: a UNIX socket in a directory that only its owner may enter, one line of JSON each
-//! way; a scrub is answered by lines of progress and a last one with the result, from a thread of its own. It is named by the mount's device number, so it can be found without touching a mount that may hang, and by the daemon's process:
-//! the kernel gives a device number to the next mount while the daemon of the last one is still ending.
+//! The control socket, by which other programs talk to the daemon of a mount: a UNIX socket in a directory that only its owner may enter.
+//! Request and answer are one line of JSON each. A scrub runs in a thread of its own and answers with progress lines and a result line. The
+//! socket's name has the mount's device number, so it is found without touching a mount that may hang. It also has the daemon's process id:
+//! the kernel may reuse a device number while the previous mount's daemon is still ending.
 
 use std::fs::{self, DirBuilder, Permissions};
 use std::io::{self, BufRead, BufReader, PipeReader, PipeWriter, Write};
@@ -18,13 +19,13 @@ use serde_json::{Value, json};
 
 use crate::mounts::Mounted;
 
-/// How long either side waits for the other's line.
+/// How long each side waits for the other's line.
 const ANSWER_WITHIN: Duration = Duration::from_secs(10);
-/// How long a line of progress may take to be taken.
+/// How long sending a progress line may take.
 const PROGRESS_WITHIN: Duration = Duration::from_secs(1);
 const REQUEST_BYTES_MAX: u64 = 4096;
 
-/// What can be asked of a daemon.
+/// A request to a daemon.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "request", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Request {
@@ -34,32 +35,32 @@ pub enum Request {
         #[serde(default)]
         reset: bool,
     },
-    /// What is mounted how, and the daemon's process id.
+    /// The mount's settings, and the daemon's process id.
     Info,
     /// Sets the label.
     Label {
-        /// The new one.
+        /// The new label.
         text: String,
     },
-    /// Reads and verifies everything. Goes on while the caller listens.
+    /// Reads and verifies everything, as long as the caller stays connected.
     Scrub {
-        /// Most bytes read in a second.
+        /// Most bytes read per second.
         #[serde(default)]
         limit: Option<u64>,
     },
 }
 
-/// Whether a job should end; its caller hears of progress by a line each.
+/// The caller of a long job: takes progress lines, and tells whether the job should end.
 pub(crate) struct Listener<'s> {
     stream: &'s UnixStream,
     stopped: &'s AtomicBool,
 }
 
 impl Listener<'_> {
-    /// False where nobody listens any more, or the mount ends.
+    /// False if the caller has disconnected or the mount ends.
     pub(crate) fn is_there(&self) -> bool {
         let mut waiting = [PollFd::new(self.stream, PollFlags::IN)];
-        // A caller has nothing more to say: what comes is its end.
+        // A caller sends nothing after its request, so a readable socket means that the caller has disconnected.
         let gone = rustix::event::poll(&mut waiting, Some(&Timespec::default())).is_ok_and(|ready| ready > 0);
         !gone && !self.stopped.load(Relaxed)
     }
@@ -76,12 +77,12 @@ impl Listener<'_> {
     }
 }
 
-/// How a daemon answers.
+/// Answers requests of the control socket.
 pub(crate) trait Answer: Send + Sync + 'static {
-    /// With one line.
+    /// Answers with one line.
     fn answer(&self, request: Request) -> Value;
 
-    /// By a job that may take long, if the request asks for one: its last line.
+    /// Runs a long job; returns its last line.
     fn work(&self, request: Request, listener: &Listener<'_>) -> Value;
 }
 
@@ -100,7 +101,7 @@ pub fn ask(mount: &Mounted, request: Request) -> io::Result<Value> {
 /// Asks for a scrub, hands each line of progress to `progress` and returns the result.
 pub fn scrub(mount: &Mounted, limit: Option<u64>, progress: &mut dyn FnMut(&Value)) -> io::Result<Value> {
     let stream = send(mount, Request::Scrub { limit })?;
-    stream.set_read_timeout(None)?; // as long as the device takes; who waits can leave
+    stream.set_read_timeout(None)?; // A scrub takes as long as the device needs.
     let mut lines = BufReader::new(stream);
     loop {
         let answer = read_answer(&mut lines)?;
@@ -143,7 +144,7 @@ fn connect(mount: &Mounted) -> io::Result<UnixStream> {
     Err(last_error)
 }
 
-/// The sockets of a device number, the newest first: that is the one of the mount that has the number now.
+/// The sockets of a device number, newest first. The newest belongs to the mount that has the number now.
 fn sockets(directory: &Path, device_number: &str) -> Vec<PathBuf> {
     let prefix = format!("{}.", device_number.replace(':', "-"));
     let ours = |path: &Path| path.file_name().and_then(|name| name.to_str()).is_some_and(|name| name.starts_with(&prefix));
@@ -156,7 +157,7 @@ fn sockets(directory: &Path, device_number: &str) -> Vec<PathBuf> {
     found.into_iter().map(|(_, path)| path).collect()
 }
 
-/// Where the sockets of a user's daemons may be, the best place first. A daemon takes the first that it can make.
+/// The directories in which a user's daemons may have sockets, in order of preference. A daemon uses the first that it can create.
 fn directories(user: u32) -> Vec<PathBuf> {
     if user == 0 {
         return vec!["/run/tandemfs".into(), "/tmp/tandemfs-0".into()];
@@ -170,8 +171,8 @@ fn socket_path(directory: &Path, device_number: &str, process_id: u32) -> PathBu
     directory.join(format!("{}.{process_id}.socket", device_number.replace(':', "-")))
 }
 
-/// Makes a directory that only this user may enter, or takes it where it is just that. Anybody may write to /tmp, so what stands there is
-/// looked at before it is trusted.
+/// Creates a directory that only this user may enter, or accepts an existing one if it is private. Anybody may write to /tmp, so an
+/// existing entry is checked first.
 fn private_directory(directory: &Path) -> io::Result<()> {
     match DirBuilder::new().mode(0o700).create(directory) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
@@ -184,16 +185,16 @@ fn private_directory(directory: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// The daemon's end. Dropping it removes the socket.
+/// The daemon's end of the control socket. Dropping it removes the socket.
 pub(crate) struct Server {
     path: PathBuf,
-    /// Closing it ends the thread.
+    /// Dropping it ends the thread.
     stop: Option<PipeWriter>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Server {
-    /// Answers in a thread of its own until dropped.
+    /// Answers in a separate thread until dropped.
     pub(crate) fn start(mount: &Mounted, answer: Arc<dyn Answer>) -> io::Result<Self> {
         let mut last_error = io::Error::from(io::ErrorKind::NotFound);
         for directory in directories(mount.user) {
@@ -223,7 +224,7 @@ impl Drop for Server {
 }
 
 fn listen(directory: &Path, device_number: &str) -> io::Result<(UnixListener, PathBuf)> {
-    // What killed daemons left behind: nobody accepts there.
+    // Remove sockets of killed daemons: connecting to them is refused.
     for path in sockets(directory, device_number) {
         if UnixStream::connect(&path).is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused) {
             let _ = fs::remove_file(path);
@@ -242,7 +243,7 @@ fn serve(listener: &UnixListener, stopped: &PipeReader, answer: &Arc<dyn Answer>
         let mut waiting = [PollFd::new(listener, PollFlags::IN), PollFd::new(stopped, PollFlags::IN)];
         match rustix::event::poll(&mut waiting, None) {
             Ok(_) if !waiting[1].revents().is_empty() => break,
-            // A caller that goes away is its own affair.
+            // A caller that disconnects is no error of the daemon.
             Ok(_) => {
                 jobs.retain(|job| !job.is_finished());
                 jobs.extend(listener.accept().and_then(|(stream, _)| take(stream, answer, &stop)).ok().flatten());
@@ -260,14 +261,14 @@ fn serve(listener: &UnixListener, stopped: &PipeReader, answer: &Arc<dyn Answer>
     }
 }
 
-/// Answers a caller; what may take long gets a thread, so that others are answered meanwhile.
+/// Answers a caller. A long job gets a thread, so that other callers are answered meanwhile.
 fn take(stream: UnixStream, answer: &Arc<dyn Answer>, stop: &Arc<AtomicBool>) -> io::Result<Option<JoinHandle<()>>> {
     let request = match read_request(&stream)? {
         Ok(request) if request.is_long() => request,
         request => return reply(&stream, &request.map_or_else(|refused| refused, |request| answer.answer(request))).map(|()| None),
     };
     let (answer, stop) = (Arc::clone(answer), Arc::clone(stop));
-    // A caller that does not read must not hold up an unmount for long.
+    // A caller that does not read must not delay an unmount for long.
     stream.set_write_timeout(Some(PROGRESS_WITHIN))?;
     let work = move || {
         let last = answer.work(request, &Listener { stream: &stream, stopped: &stop });
@@ -276,13 +277,13 @@ fn take(stream: UnixStream, answer: &Arc<dyn Answer>, stop: &Arc<AtomicBool>) ->
     std::thread::Builder::new().name("scrub".into()).spawn(work).map(Some)
 }
 
-/// Reads one line from a caller and answers it with one.
+/// Reads one line from a caller and answers it with one line.
 pub fn converse(stream: UnixStream, answer: &dyn Fn(Request) -> Value) -> io::Result<()> {
     let request = read_request(&stream)?;
     reply(&stream, &request.map_or_else(|refused| refused, answer))
 }
 
-/// A caller's line, or what to tell it.
+/// A caller's request, or the error line to send back.
 fn read_request(stream: &UnixStream) -> io::Result<Result<Request, Value>> {
     stream.set_read_timeout(Some(ANSWER_WITHIN))?;
     stream.set_write_timeout(Some(ANSWER_WITHIN))?;
@@ -299,7 +300,7 @@ fn reply(mut stream: &UnixStream, line: &Value) -> io::Result<()> {
 mod tests {
     use super::*;
 
-    /// Says what it was asked; works until it is stopped or left alone.
+    /// Answers with the request that it got; a long job runs until the server stops or the caller leaves.
     struct Echo;
 
     impl Answer for Echo {

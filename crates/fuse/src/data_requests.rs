@@ -1,20 +1,21 @@
-//! READ, WRITE, FALLOCATE and COPY_FILE_RANGE: where the kernel's page cache and the file system have to agree.
+//! READ, WRITE, FALLOCATE and COPY_FILE_RANGE: the requests for which the kernel's page cache and the file system must agree.
 //!
-//! A request with a lock owner is *direct*: its bytes go past the page cache (O_DIRECT, or a file opened with FOPEN_DIRECT_IO). Others fill
-//! the cache, come from it (FUSE_WRITE_CACHE), or go through it (`write` in strict mode).
+//! A request with a lock owner is *direct*: it bypasses the page cache (O_DIRECT, or a file opened with FOPEN_DIRECT_IO). Other READs fill
+//! the cache; other WRITEs are written back from it (FUSE_WRITE_CACHE) or go through it (`write` in strict mode).
 //!
-//! [DR1] A WRITE goes where the kernel put it, also with O_APPEND. The kernel holds the lock of the file and has chosen the end that it knows,
-//!       which lies behind the daemon's where the write-back cache holds more.
-//! [DR2] A direct READ that reaches behind the daemon's end waits until the write-back cache has given what it holds behind that end: only
-//!       the kernel knows which bytes before its own end are holes.
+//! [DR1] A WRITE goes to the offset that the kernel gave, also with O_APPEND. The kernel holds the inode lock and has chosen the end of
+//!       file that it knows. With dirty pages in the write-back cache that end is behind the daemon's.
+//! [DR2] A direct READ that reaches behind the daemon's end of file waits until the kernel has written back its dirty pages behind that
+//!       end: only the kernel knows which bytes before its own end are holes.
 //! [DR3] A direct WRITE is acknowledged when no cached page has older bytes ([PC1]–[PC3] of `page_cache.rs`).
-//! [DR4] A mapping may have stored bytes behind the end of the file, in its last page; they must not appear when it grows. A request that
-//!       makes the file grow and does not touch that page waits until the kernel has dropped it. In SETATTR, where the kernel lets no page
-//!       be written back, the bytes in the page are made zeros.
-//! [DR5] A copy changes whole pages, up to the end of the file. The kernel drops every page that a copy touched, with stores of a mapping in
-//!       the rest of it; told EXDEV it copies parts of pages itself, by reading and writing.
-//! [DR6] Bytes of the write-back cache for which there is no room are lost, as on any file system that allocates late. The file keeps the size
-//!       that programs saw, the pages are dropped, and the next `write` is told ([WR2] of `writers.rs`), as are `fsync` and `close`.
+//! [DR4] A mapping may have stored bytes behind the end of the file, in its last page; they must not appear when the file grows. A request
+//!       that makes the file grow and does not touch that page waits until the kernel has dropped the page. During SETATTR the kernel
+//!       allows no writeback of the file, so those bytes of the page are zeroed instead.
+//! [DR5] A copy changes whole pages, up to the end of the file. The kernel drops every page that a copy touched, together with a mapping's
+//!       stores in the rest of the page. On EXDEV the kernel copies parts of pages itself, by reading and writing.
+//! [DR6] Dirty data of the write-back cache for which there is no space is lost, as on any file system with delayed allocation. The file
+//!       keeps the size that programs saw, its pages are dropped, and the next `write` gets the error ([WR2] of `writers.rs`), as do
+//!       `fsync` and `close`.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -33,17 +34,17 @@ use crate::settings::Mode;
 
 /// Most bytes that one request copies.
 const COPY_BYTES_MAX: u64 = 64 << 20;
-/// Behind every byte of every file, for the kernel.
+/// The kernel's largest file size.
 const END_OF_FILES: u64 = i64::MAX as u64;
 
-/// Which way the bytes of a WRITE come.
+/// The path by which the bytes of a WRITE come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Way {
-    /// Past the page cache.
+    /// Bypassing the page cache.
     Direct,
-    /// Pages that a cached `write` or a mapping changed, written back.
+    /// Writeback of pages that a cached `write` or a mapping made dirty.
     FromCache,
-    /// A `write` that changes the cached page as well.
+    /// A `write` that also changes the cached page.
     Through,
 }
 
@@ -55,9 +56,9 @@ struct Write {
     length: u64,
     way: Way,
     options: WriteOptions,
-    /// The writer may not use what is reserved, and nothing else is left.
+    /// Only reserved space is left, and the writer may not use it.
     bound_by_reserve: bool,
-    /// The writer takes a set-group-id bit away that `kill_set_id` leaves.
+    /// The write clears a set-group-id bit that `kill_set_id` leaves.
     kill_set_group_id: bool,
 }
 
@@ -67,19 +68,19 @@ impl Write {
     }
 }
 
-/// What FALLOCATE and COPY_FILE_RANGE have in common.
+/// The common part of FALLOCATE and COPY_FILE_RANGE.
 #[derive(Debug)]
 struct Change {
     file: InodeNumber,
     offset: u64,
     length: u64,
-    /// The caller may not use what is reserved, and nothing else is left.
+    /// Only reserved space is left, and the caller may not use it.
     bound: bool,
-    /// Pages to drop before.
+    /// Pages to drop before the change.
     tail: Option<Range<u64>>,
 }
 
-/// How many bytes were written; a direct WRITE is still in progress.
+/// The number of bytes written, and the direct WRITE if it is one; it is still in progress.
 type Wrote = (usize, Option<DirectWrite>);
 
 impl Door {
@@ -109,7 +110,7 @@ impl Door {
             None => Way::Through,
         };
         let options = write_options(self.mode, given);
-        // Of bytes from the cache the writer is not known. What they take was asked when they came there, by other requests.
+        // For writeback the writer is unknown. The request that dirtied the page has already been checked.
         let by_writer = way != Way::FromCache;
         let write = Write {
             node,
@@ -171,7 +172,7 @@ impl Door {
         let writing_back = self.page_cache.begin_writing_back(file, write.bytes()); // [PC3]
         for part in writing_back.parts() {
             let mut at = part.start;
-            // The kernel does not look at how much of its pages was written.
+            // The kernel ignores short writes during writeback, so everything must be written.
             while at < part.end {
                 let rest = &data[(at - write.offset) as usize..(part.end - write.offset) as usize];
                 at += self.fs.write(file, at, rest, write.options)? as u64;
@@ -200,7 +201,7 @@ impl Door {
                 parked.finish(|reply| reply.written(written));
             }),
             Err(reply) => {
-                // [LT3] of `later.rs`: acknowledged before the pages are dropped, which stay known until then.
+                // [LT3] of `later.rs`: acknowledged before the pages are dropped. `held` stays registered until then.
                 self.pages.push(move || {
                     door.kernel.drop_pages(file, bytes);
                     drop(held);
@@ -210,7 +211,7 @@ impl Door {
         }
     }
 
-    /// Bytes of the write-back cache could not be written ([DR6]).
+    /// Handles failed writeback ([DR6]).
     fn lost(self: &Arc<Self>, write: &Write, error: &Error) {
         let (file, bytes) = (inode(write.node), write.bytes());
         if let Err(error) = self.fs.grow_over(file, bytes.end) {
@@ -221,7 +222,8 @@ impl Door {
         self.pages.push(move || door.kernel.drop_pages(file, bytes));
     }
 
-    /// What the write-back cache may hold behind the daemon's end of a file, where a direct READ reaches behind it ([DR2]).
+    /// The range behind the daemon's end of file in which the kernel may have dirty pages, if a direct READ reaches behind that end
+    /// ([DR2]).
     fn cached_behind_the_end(&self, file: InodeNumber, end: u64) -> Option<Range<u64>> {
         if !self.caches_writes() || !self.writers.contains(file) {
             return None;
@@ -230,7 +232,8 @@ impl Door {
         (end > size).then(|| page_of(size)..END_OF_FILES)
     }
 
-    /// The pages to drop before a WRITE that makes a file grow ([DR4]): from that of the old end up to the first that the WRITE touches.
+    /// The pages to drop before a WRITE that makes a file grow ([DR4]): from the page of the old end up to the first page that the WRITE
+    /// touches.
     fn tail_before(&self, write: &Write, held: Option<&DirectWrite>) -> Option<Range<u64>> {
         if write.way == Way::FromCache {
             return None;
@@ -244,14 +247,14 @@ impl Door {
         (!tail.is_empty()).then_some(tail)
     }
 
-    /// Where pages may hold bytes behind the end of a file. With the write-back cache the kernel's end may be any behind the daemon's.
+    /// Where pages may hold bytes behind the end of a file. With the write-back cache the kernel's end may be anywhere behind the daemon's.
     fn tail(&self, size: u64) -> Option<Range<u64>> {
         let first = page_of(size);
         if self.caches_writes() { Some(first..END_OF_FILES) } else { (first < size).then(|| first..first + PAGE_BYTES) }
     }
 
     pub(crate) fn allocate(self: &Arc<Self>, request: &Request<'_>, (offset, length): (u64, u64), mode: u32, reply: Reply<'_>) {
-        // One mode is not there, not all of them: EOPNOTSUPP, where ENOSYS would end all.
+        // EOPNOTSUPP refuses this mode only; after ENOSYS the kernel would send no FALLOCATE at all.
         let Some(mode) = allocate_mode(mode) else { return reply.error(Errno::EOPNOTSUPP) };
         let (node, file) = (request.node, inode(request.node));
         let bound = mode != AllocateMode::Punch && self.is_bound_by_reserve(request);
@@ -262,8 +265,8 @@ impl Door {
         self.change(change, allocate, reply, move |door, result, reply| door.reply_empty("fallocate", node, result, reply));
     }
 
-    /// The kernel has written both files back from the start of their ranges on, and drops what it holds of the target. One request copies a
-    /// bounded part, so that a caller can be ended; every caller has to go on after a short copy anyway.
+    /// Before the request the kernel has written back both files from the start of their ranges; afterwards it drops its pages of the
+    /// target. One request copies a bounded part, so that the caller can be killed; callers must continue after a short copy anyway.
     pub(crate) fn copy(self: &Arc<Self>, request: &Request<'_>, copy: &CopyFileRange, reply: Reply<'_>) {
         if copy.flags != 0 {
             return reply.error(Errno::EINVAL);
@@ -285,7 +288,7 @@ impl Door {
         });
     }
 
-    /// Changes a range of a file: pages are dropped before, what is reserved is kept, and where space comes back the change is tried again.
+    /// Changes a range of a file: drops pages first, enforces the reserve, and retries when space is returned.
     fn change<T: Send + 'static>(
         self: &Arc<Self>,
         Change { file, offset, length, bound, tail }: Change,
@@ -304,7 +307,7 @@ impl Door {
         });
     }
 
-    /// How much of a copy changes no part of a page that holds other bytes of the target; `None` where it begins with one ([DR5]).
+    /// How much of a copy changes no page that also holds other bytes of the target; `None` if its first page does ([DR5]).
     fn whole_pages(
         &self,
         (from, from_offset): (InodeNumber, u64),
@@ -312,7 +315,7 @@ impl Door {
         length: u64,
     ) -> Result<Option<u64>> {
         let length = length.min(self.fs.size(from)?.saturating_sub(from_offset));
-        // The kernel has written the pages of the range back, so the daemon's end is not before any byte in them.
+        // The kernel has written back the pages of the range, so the daemon's end is not before any byte in them.
         let (end, size) = (to_offset.saturating_add(length), self.fs.size(to)?);
         if length == 0 {
             return Ok(Some(0));
@@ -327,13 +330,13 @@ impl Door {
         Ok((length > 0).then_some(length))
     }
 
-    /// The pages to drop before a file grows to `end` without a byte of its last page being touched by the request ([DR4]).
+    /// The pages to drop before a file grows to `end` by a request that does not touch its last page ([DR4]).
     fn tail_before_growth(&self, file: InodeNumber, end: u64) -> Option<Range<u64>> {
         let size = self.fs.size(file).ok()?;
         if end > size { self.tail(size) } else { None }
     }
 
-    /// Goes on when pages were dropped, at once where there are none to drop.
+    /// Continues after pages were dropped; at once if there are none to drop.
     fn after_drop(
         self: &Arc<Self>,
         file: InodeNumber,
@@ -353,7 +356,7 @@ impl Door {
         }
     }
 
-    /// Parks a reply where it has to wait for pages; an error is a reply that goes on at once ([LT3] of `later.rs`).
+    /// Parks a reply that has to wait for pages. An error returns the reply, which continues at once ([LT3] of `later.rs`).
     fn park_for<'r>(&self, pages: Option<Range<u64>>, reply: Reply<'r>) -> std::result::Result<(Range<u64>, ParkedReply), Reply<'r>> {
         match pages {
             None => Err(reply),
@@ -361,9 +364,10 @@ impl Door {
         }
     }
 
-    /// Replies to a SETATTR that may have made a file grow from a size ([DR4]).
+    /// Replies to a SETATTR that may have made a file grow from size `before` ([DR4]).
     pub(crate) fn reply_resized(self: &Arc<Self>, before: Option<u64>, attributes: Attributes, reply: Reply<'_>) {
-        // Where the kernel's end may lie behind the daemon's, nobody but the kernel knows where bytes behind it begin.
+        // With the write-back cache the kernel's end may be behind the daemon's; only the kernel knows where the bytes behind that end
+        // begin.
         let tail = before.filter(|_| !self.caches_writes()).and_then(|size| {
             let end = attributes.size.min(size.next_multiple_of(PAGE_BYTES));
             (end > size).then_some(size..end)
@@ -383,12 +387,12 @@ impl Door {
         }
     }
 
-    /// Whether the kernel holds bytes of `write` back.
+    /// Whether the kernel keeps dirty pages of `write` (write-back cache).
     fn caches_writes(&self) -> bool {
         self.mode == Mode::Relaxed && !self.read_only
     }
 
-    /// Whether a change of a file by this caller takes a set-group-id bit away that an executable file would lose anyway.
+    /// Whether a change by this caller clears the set-group-id bit of a file without group execute permission.
     pub(crate) fn loses_set_group_id(&self, request: &Request<'_>, file: InodeNumber) -> Result<bool> {
         let attributes = self.fs.attributes(file)?;
         let kept_for_its_group = attributes.mode & 0o2010 == 0o2000;
@@ -400,15 +404,14 @@ fn page_of(offset: u64) -> u64 {
     offset / PAGE_BYTES * PAGE_BYTES
 }
 
-/// What a WRITE does beside the bytes. Pages that come late from the cache carry some opener's flags, not the writer's. With the
-/// write-back cache the kernel sends the times itself (RULES R20); without it late pages come from mappings, and their times are the
-/// file system's affair.
+/// Options of a WRITE. Writeback carries the flags of some opener, not of the writer. With the write-back cache the kernel sends timestamps
+/// itself (RULES R20). Without it, writeback comes from mappings, and the file system sets their timestamps.
 fn write_options(mode: Mode, given: &wire::Write<'_>) -> WriteOptions {
     WriteOptions {
         keep_times: given.from_cache && mode == Mode::Relaxed,
         append: false, // [DR1]
         kill_set_id: given.kill_suidgid,
-        // Buffered and mapped pages alike come back whole, however little of them has changed (ByteFS §4.6).
+        // Writeback sends whole pages, however few of their bytes have changed (ByteFS §4.6).
         compare: given.from_cache,
     }
 }

@@ -1,19 +1,20 @@
-//! What the door holds: the file system, how replies are made, and what is agreed with the kernel at the start. Which request is which
-//! operation is in `operations.rs`; each is a translation of one request into one call of the file system.
+//! The door: the file system with the state of one mount, how replies are built, and what is negotiated with the kernel. `operations.rs`
+//! dispatches requests; each is translated into one call of the file system.
 //!
-//! [DO1] The daemon is the only writer of the device, so the kernel may keep entries and attributes, absent names too ([`VALID`]). Only the
-//!       space that a file takes changes behind its back, while it writes back what it holds ([`VALID_WHILE_WRITTEN`]).
-//! [DO2] Every entry that a reply carries is remembered in the file system *before* the reply is sent, and forgotten as the kernel says;
-//!       an unlinked inode stays until then (RULES R21). The kernel holds a look-up for whatever is open, so opening counts nothing.
+//! [DO1] The daemon is the only writer of the device, so the kernel may cache entries and attributes, negative entries too ([`VALID`]).
+//!       Only the space of a file changes without the kernel's knowledge, during writeback ([`VALID_WHILE_WRITTEN`]).
+//! [DO2] For every entry in a reply, the lookup is counted in the file system *before* the reply is sent, and FORGET subtracts it. An
+//!       unlinked inode stays until then (RULES R21). The kernel keeps a lookup for each open file, so opening counts nothing.
 //! [DO3] No thread that serves requests tells the kernel to drop pages or names (RULES R21, [LT1] of `later.rs`).
-//! [DO4] What a reply acknowledges is durable (RULES R8), but for reads. `fsync` has nothing left to write.
-//! [DO5] The kernel checks permissions (default_permissions) and access control lists (POSIX_ACL); with those it leaves the umask to the file
-//!       system. Set-id bits and `security.capability` are ours to clear (HANDLE_KILLPRIV_V2): the kernel marks the WRITE and the SETATTR that
-//!       take the bits away (a new size from who lacks CAP_FSETID, a new owner from anybody), and before a FALLOCATE or COPY_FILE_RANGE that
-//!       does it sends a SETATTR without any field. Else it would ask for `security.capability` before every write. It does not notice that a
-//!       write took the bits, so it keeps no attributes of files that have them. `security.capability` goes with every change of the bytes,
-//!       the size or the owner, whoever makes it. Whether set-group-id of a file goes that its group may not execute depends on the
-//!       caller's groups, which the kernel has asked before that SETATTR and does not tell: the daemon asks for them again.
+//! [DO4] What a reply acknowledges is durable (RULES R8), except for reads. `fsync` has nothing left to write.
+//! [DO5] The kernel checks permissions (default_permissions) and access control lists (POSIX_ACL); with the latter the file system applies
+//!       the umask. The daemon clears set-id bits and `security.capability` (HANDLE_KILLPRIV_V2): the kernel marks the WRITE or SETATTR
+//!       that clears the bits (a new size from a caller without CAP_FSETID, a new owner from anybody), and sends a SETATTR without any
+//!       field before a FALLOCATE or COPY_FILE_RANGE that clears them. Otherwise it would ask for `security.capability` before every write.
+//!       The kernel does not notice that a write cleared the bits, so it must not cache attributes of files that have them. Every change of
+//!       data, size or owner removes `security.capability`, whoever makes it. Whether a file without group execute loses set-group-id
+//!       depends on the caller's groups. The kernel checks them before that SETATTR but does not pass on the result, so the daemon checks
+//!       them again.
 
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -35,40 +36,40 @@ use crate::returning_space::Forgets;
 use crate::settings::{Mode, MountSettings};
 use crate::writers::Writers;
 
-/// How long the kernel keeps what it was told ([DO1]).
+/// How long the kernel may cache replies ([DO1]).
 pub(crate) const VALID: Duration = Duration::from_secs(3600);
-/// The same for attributes of a file that is open for writing behind the write-back cache ([DO1], `writers.rs`).
+/// The same for attributes of a file that is open for writing with the write-back cache ([DO1], `writers.rs`).
 const VALID_WHILE_WRITTEN: Duration = Duration::from_secs(1);
 /// Largest WRITE and READ.
 pub(crate) const REQUEST_BYTES_MAX: u32 = 1 << 20;
-/// Below this much free space files are opened past the write-back cache, so that write() itself says "no space" (RULES R20).
+/// Below this much free space files are opened without the write-back cache, so that write() itself returns ENOSPC (RULES R20).
 const LOW_SPACE_BYTES: u64 = 64 << 20;
-/// How long the path of a line in the log serves the next line about the same inode.
+/// How long a path in the log is reused for further lines about the same inode.
 const PATH_HOLDS: Duration = Duration::from_secs(1);
 /// Longest READ whose pages are copied in strict mode.
 const KEPT_BYTES_MAX: u32 = 128 << 10;
 /// Set-user-id and set-group-id.
 const SET_ID: u16 = 0o6000;
 
-/// The door from FUSE to a file system.
+/// The translation from FUSE to a file system.
 pub(crate) struct Door {
     pub(crate) fs: Arc<FileSystem>,
     pub(crate) mode: Mode,
     pub(crate) read_only: bool,
-    /// Extended attributes are asked for and set.
+    /// Extended attributes are supported.
     pub(crate) attributes: bool,
     pub(crate) writers: Writers,
-    /// Largest WRITE and READ that is agreed on. Nothing is allocated for more, whatever a request asks for.
+    /// The negotiated limit of WRITE and READ. No larger buffer is allocated, whatever a request asks for.
     pub(crate) request_bytes_max: u32,
     pub(crate) reserve: Reserve,
     pub(crate) page_cache: Arc<PageCache>,
     pub(crate) forgets: Forgets,
     pub(crate) kernel: Kernel,
-    /// What concerns pages of the kernel ([LT2] of `later.rs`).
+    /// Jobs that concern pages of the kernel ([LT2] of `later.rs`).
     pub(crate) pages: Later,
-    /// What waits for space.
+    /// Requests that wait for space.
     pub(crate) space: Later,
-    /// Of whom the last line in the log was, and the path that it had: a program that meets damage often must not make each line dear.
+    /// Inode and path of the last logged error: a program that meets damage often must not cause a path search for each line.
     pub(crate) logged: Mutex<Option<(InodeNumber, String, Instant)>>,
 }
 
@@ -91,7 +92,7 @@ impl Door {
         })
     }
 
-    /// What is to be agreed on with the kernel.
+    /// What to negotiate with the kernel.
     pub(crate) fn wanted(&self) -> Wanted {
         let write_back = self.mode == Mode::Relaxed && !self.read_only;
         wanted(write_back, self.attributes, self.request_bytes_max)
@@ -105,7 +106,7 @@ impl Door {
         }
     }
 
-    /// An inode that is held for the kernel, under a name.
+    /// An inode whose lookup is counted, as an entry.
     pub(crate) fn entry(&self, attributes: &Attributes) -> Entry {
         Entry {
             node: attributes.inode.get(),
@@ -123,19 +124,21 @@ impl Door {
         }
     }
 
-    /// Holds an inode for the kernel ([DO2]). One that was removed since it was looked up is `Stale`: the kernel looks again.
+    /// Counts a lookup of the kernel ([DO2]). For an inode that was removed since it was looked up this is `Stale`, and the kernel looks it
+    /// up again.
     pub(crate) fn remember(&self, attributes: Attributes) -> Result<Attributes> {
         self.fs.remember(attributes.inode, attributes.generation, 1)?;
         Ok(attributes)
     }
 
-    /// How long the kernel keeps attributes that it is told.
+    /// How long the kernel may cache attributes of a reply.
     pub(crate) fn valid(&self, attributes: &Attributes) -> Duration {
         let is_written = self.writers.told(attributes.inode, attributes.sectors);
         Self::valid_where(attributes, is_written)
     }
 
-    /// The same in the reply to a SETATTR. The kernel may not look at it: it sends the times of a file without asking what became of them.
+    /// The same for the reply to a SETATTR. The kernel may ignore those attributes, since it also flushes timestamps by SETATTR; they do
+    /// not count as told.
     pub(crate) fn valid_after_setattr(&self, attributes: &Attributes) -> Duration {
         Self::valid_where(attributes, self.writers.contains(attributes.inode))
     }
@@ -151,22 +154,23 @@ impl Door {
         }
     }
 
-    /// Whether an opener with these flags writes behind the write-back cache.
+    /// Whether a file opened with these flags writes through the write-back cache.
     pub(crate) fn writes_behind(&self, flags: u32) -> bool {
         self.mode == Mode::Relaxed && flags.cast_signed() & libc::O_ACCMODE != libc::O_RDONLY
     }
 
-    /// Whether pages that the kernel reads now may come back changed (RULES R20): in relaxed mode those of files that are open for writing. In
-    /// strict mode opens are not told, and only mapped pages come back: those of short reads, so that long ones are not copied for nothing.
+    /// Whether pages that the kernel reads now may be written back (RULES R20). In relaxed mode: pages of files that are open for writing.
+    /// In strict mode opens are not reported and only mapped pages are written back; only pages of short READs are copied, since copying
+    /// long ones is rarely of use.
     pub(crate) fn may_come_back(&self, inode: InodeNumber, size: u32) -> bool {
         match self.mode {
             Mode::Relaxed => self.writers.contains(inode),
             Mode::Strict => !self.read_only && size <= KEPT_BYTES_MAX,
-            Mode::StrictAtomic => false, // read past the page cache
+            Mode::StrictAtomic => false, // bypasses the page cache
         }
     }
 
-    /// The number for the kernel; what a person should know of goes to the log as well.
+    /// The errno for the kernel. Failures are also logged.
     pub(crate) fn failed(&self, operation: &'static str, node: u64, error: &Error) -> Errno {
         if is_failure(error) {
             let asked = inode(node);
@@ -180,7 +184,7 @@ impl Door {
         errno(error)
     }
 
-    /// The path of an inode that something is said about. No operation holds a lock any more when its failure is told.
+    /// The path of an inode for the log. The failed operation has released its locks by now.
     fn path_for_log(&self, inode: InodeNumber, near: InodeNumber) -> String {
         let logged = || self.logged.lock().unwrap_or_else(PoisonError::into_inner);
         let known = logged().clone().filter(|(number, _, at)| *number == inode && at.elapsed() < PATH_HOLDS);
@@ -192,10 +196,10 @@ impl Door {
         path
     }
 
-    /// How a file is opened.
+    /// The open flags of a reply to OPEN or CREATE.
     pub(crate) fn open_flags(&self) -> OpenFlags {
         match self.mode {
-            // One write = one request (RULES R19); other writers of the same file need not wait in the kernel.
+            // One write is one request (RULES R19); other writers of the same file need not wait in the kernel.
             Mode::StrictAtomic => OpenFlags::DIRECT_IO | OpenFlags::PARALLEL_DIRECT_WRITES,
             Mode::Relaxed if !self.read_only && self.space_is_low() => OpenFlags::DIRECT_IO | OpenFlags::KEEP_CACHE,
             Mode::Relaxed | Mode::Strict => OpenFlags::KEEP_CACHE,

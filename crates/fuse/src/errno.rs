@@ -1,10 +1,10 @@
-//! The errno of each reason. Errno exists only in doors; this is the only place of this one.
+//! The errno of each error. Errno values exist only at protocol boundaries; this is the only place in this crate.
 
 use tandemfs_device::DeviceError;
 use tandemfs_fs::Error;
 use tandemfs_wire::Errno;
 
-/// What the kernel is told. One `match` without `_`: a new reason does not compile until it is given a number here.
+/// The errno for the kernel. One `match` without `_`: a new error does not compile until it has an errno here.
 pub(crate) fn errno(error: &Error) -> Errno {
     match error {
         Error::NotFound => Errno::ENOENT,
@@ -24,16 +24,16 @@ pub(crate) fn errno(error: &Error) -> Errno {
         Error::NoSpace { .. } | Error::AttributesFull => Errno::ENOSPC,
         Error::FileTooLarge => Errno::EFBIG,
         Error::ReadOnly => Errno::EROFS,
-        // Not EROFS: programs take that for an administrator's choice; this is a failure.
+        // Not EROFS: programs take EROFS for an administrator's choice, but this is a failure.
         Error::Stopped { .. } => Errno::EIO,
         Error::Stale(_) => Errno::ESTALE,
-        // "Structure needs cleaning", as other file systems say where check has work to do.
+        // "Structure needs cleaning", as other file systems report damage that fsck has to repair.
         Error::Damaged { .. } => Errno::new(libc::EUCLEAN),
         Error::DamagedData { .. } => Errno::EIO,
         Error::Device(device) => device_errno(device),
-        // Reasons not to mount. They never reach a mounted file system.
+        // Errors of mounting. They cannot occur on a mounted file system.
         Error::Superblock { .. } | Error::Geometry { .. } | Error::Truncated { .. } | Error::PairMismatch { .. } => Errno::EIO,
-        // Reasons not to resize: as little.
+        // Errors of resizing. They cannot occur on a mounted file system either.
         Error::Shrinks { .. } | Error::BeyondDevice { .. } | Error::NoRoomForMaps { .. } => Errno::EINVAL,
         Error::Occupied { .. } => Errno::EBUSY,
     }
@@ -41,7 +41,7 @@ pub(crate) fn errno(error: &Error) -> Errno {
 
 fn device_errno(error: &DeviceError) -> Errno {
     match error {
-        // A full host disk under a sparse image is a full file system to its user.
+        // If the host disk under a sparse image is full, the file system is full for its user.
         DeviceError::Block { source, .. } if source.raw_os_error() == Some(libc::ENOSPC) => Errno::ENOSPC,
         DeviceError::Block { .. } | DeviceError::Poisoned { .. } | DeviceError::OutOfRange { .. } => Errno::EIO,
         DeviceError::Open { .. } => Errno::ENODEV,
@@ -50,7 +50,7 @@ fn device_errno(error: &DeviceError) -> Errno {
     }
 }
 
-/// Whether a person should read of it in the log: not what programs cause and expect.
+/// Whether an error is logged. Errors that programs cause and expect are not.
 pub(crate) fn is_failure(error: &Error) -> bool {
     matches!(errno(error).code(), libc::EIO | libc::EUCLEAN | libc::ESTALE | libc::ENODEV)
 }

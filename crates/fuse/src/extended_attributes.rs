@@ -1,4 +1,4 @@
-//! Extended attributes for the kernel: sizes first, then bytes; names as `listxattr` has them.
+//! The extended attribute requests.
 
 use tandemfs_format::InodeNumber;
 use tandemfs_fs::{Error, Result, SetAttributeMode, SetExtendedAttribute};
@@ -16,7 +16,7 @@ impl Door {
     /// Serves GETXATTR, LISTXATTR, SETXATTR and REMOVEXATTR.
     pub(crate) fn serve_extended_attribute(&self, request: &Request<'_>, reply: Reply<'_>) {
         if !self.attributes {
-            return reply.error(Errno::ENOSYS); // and the kernel asks no more
+            return reply.error(Errno::ENOSYS); // the kernel sends no more of these
         }
         let (node, file) = (request.node, inode(request.node));
         match request.operation {
@@ -36,7 +36,7 @@ impl Door {
         }
     }
 
-    /// Replies with bytes, or with their number where the caller has no room at all.
+    /// Replies with the bytes, or with their number if the caller asks with size 0.
     fn reply_bytes(&self, operation: &'static str, node: u64, size: u32, result: Result<Vec<u8>>, reply: Reply<'_>) {
         match result {
             Ok(bytes) => reply.xattr(size, &bytes),
@@ -44,7 +44,7 @@ impl Door {
         }
     }
 
-    /// Runs what may change the space that an inode takes without the kernel's noticing.
+    /// Runs a change that may alter the space of an inode without the kernel's knowledge.
     fn telling_of_space(&self, file: InodeNumber, change: impl FnOnce() -> Result<()>) -> Result<()> {
         let before = self.fs.space_512(file)?;
         change()?;
@@ -54,8 +54,8 @@ impl Door {
         Ok(())
     }
 
-    /// The names of a file's attributes, each with a NUL. Those of `trusted.` are for callers that may read them, which the kernel checks
-    /// when it reads and leaves to the file system when it lists.
+    /// The names of a file's attributes, each followed by NUL. Names in `trusted.` are only listed for callers that may read them: the
+    /// kernel checks this for getxattr but leaves it to the file system for listxattr.
     fn attribute_names(&self, request: &Request<'_>) -> Result<Vec<u8>> {
         let (mut names, mut trusted) = (Vec::new(), Vec::new());
         self.fs.extended_attributes(inode(request.node), &mut |name, _| {
@@ -76,7 +76,7 @@ impl Door {
             (false, false) => SetAttributeMode::Any,
             (true, false) => SetAttributeMode::Create,
             (false, true) => SetAttributeMode::Replace,
-            // It must be there and must not.
+            // XATTR_REPLACE requires that it exists, XATTR_CREATE that it does not.
             (true, true) => return self.fs.extended_attribute(file, name).and(Err(Error::Exists)),
         };
         let kill_set_group_id = name == ACCESS_LIST && {

@@ -1,5 +1,5 @@
-//! Requests about inodes and open files that have nothing to do with the kernel's page cache: attributes, opening, synchronising, looking for
-//! data and holes, numbers of the file system.
+//! Requests about inodes and open files that do not involve the kernel's page cache: attributes, open, fsync, SEEK_DATA and SEEK_HOLE,
+//! statfs.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use crate::settings::Mode;
 
 const STATFS_UNIT_BYTES: u64 = 4096;
 const NAME_BYTES_MAX: u32 = 255;
-/// No state is kept for an open file ([DO2]), but for whether it may be written behind the write-back cache ([WR2] of `writers.rs`).
+/// File handles. The only state of an open file ([DO2]) is whether it may write through the write-back cache ([WR2] of `writers.rs`).
 const READER: u64 = 0;
 const WRITER: u64 = 1;
 
@@ -42,7 +42,7 @@ impl Door {
         let wire::SetAttributes { mode, uid, gid, size, atime, mtime, ctime, .. } = *given;
         let nothing = (mode, uid, gid, size) == (None, None, None, None) && atime.is_none() && mtime.is_none() && ctime.is_none();
         let file = inode(request.node);
-        // A request that asks for nothing comes before the space of a file changes ([DO5]).
+        // The kernel sends a SETATTR without fields before FALLOCATE and COPY_FILE_RANGE ([DO5]).
         let kill_set_id = given.kill_suidgid || nothing;
         let kill_set_group_id = kill_set_id && self.loses_set_group_id(request, file).unwrap_or(false);
         let set = SetAttributes {
@@ -72,7 +72,7 @@ impl Door {
         }
     }
 
-    /// Strict mounts need nothing of an open: ENOSYS, and the kernel opens and closes files by itself from then on, keeping the cache.
+    /// Strict mode needs no OPEN: after ENOSYS the kernel opens and closes files by itself and keeps the page cache.
     pub(crate) fn open(&self, node: u64, flags: u32, reply: Reply<'_>) {
         match self.mode {
             Mode::Strict => reply.error(Errno::ENOSYS),
@@ -82,7 +82,7 @@ impl Door {
         }
     }
 
-    /// Counts an opener; its handle.
+    /// Counts an opener; returns its handle.
     pub(crate) fn opened(&self, file: InodeNumber, flags: u32) -> u64 {
         if !self.writes_behind(flags) {
             return READER;
@@ -98,9 +98,9 @@ impl Door {
         reply.ok();
     }
 
-    /// In strict mode ENOSYS: the kernel stops asking, and fsync costs nothing ([DO4]). In relaxed mode the kernel has just written its
-    /// cache back; what is left is to say whether the file system stopped, and to be there: cached pages that cannot be sent because the
-    /// daemon has died are dropped in silence (Linux 6.18), and this request is the only one whose failure tells who synchronises.
+    /// Strict mode answers ENOSYS: the kernel stops sending FSYNC, and fsync costs nothing ([DO4]). In relaxed mode the kernel has just
+    /// written back its cache. The request then has two uses: it reports a stopped file system, and it fails if the daemon has died. Linux
+    /// 6.18 silently drops dirty pages that it cannot send to a dead daemon, so this failure is the only one that the caller of fsync sees.
     pub(crate) fn sync(&self, operation: &'static str, node: u64, reply: Reply<'_>) {
         match self.mode {
             Mode::Strict | Mode::StrictAtomic => reply.error(Errno::ENOSYS),
@@ -114,8 +114,8 @@ impl Door {
         }
     }
 
-    /// The kernel answers SEEK_SET, SEEK_CUR and SEEK_END itself. It does not write its cache back before it asks for data or holes, so with
-    /// the write-back cache only it knows them: after ENOSYS it takes every byte up to its own size for data.
+    /// The kernel answers SEEK_SET, SEEK_CUR and SEEK_END itself. It does not write back its cache before it asks for data or holes, so
+    /// with the write-back cache only the kernel knows them. After ENOSYS it treats every byte up to its own size as data.
     pub(crate) fn lseek(&self, node: u64, offset: u64, whence: u32, reply: Reply<'_>) {
         if self.mode == Mode::Relaxed && !self.read_only {
             return reply.error(Errno::ENOSYS);
@@ -138,7 +138,7 @@ impl Door {
     pub(crate) fn statfs(&self, reply: Reply<'_>) {
         let space = self.fs.space();
         let units = |memory: u64, block: u64| (memory + block) / STATFS_UNIT_BYTES;
-        // Who asks what is available means to write a file, or to give it room.
+        // Callers of statfs use the available space to decide whether a file fits, so it counts space for a large file.
         let large_file = ZoneSpace { available_bytes: self.fs.large_file_bytes(), ..space.block };
         reply.statfs(&Statfs {
             blocks: units(space.memory.total_bytes, space.block.total_bytes),
@@ -153,7 +153,7 @@ impl Door {
     }
 }
 
-/// What `allocate` does for these flags; `None` for those that the file system does not have.
+/// The allocation mode for these flags; `None` if the file system does not support them.
 pub(crate) fn allocate_mode(flags: u32) -> Option<AllocateMode> {
     let flags = flags.cast_signed();
     let keep_size = flags & libc::FALLOC_FL_KEEP_SIZE != 0;

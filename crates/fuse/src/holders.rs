@@ -1,8 +1,8 @@
-//! Who uses a file system: what keeps its mount busy, or itself alive after its mount is gone from the tree.
+//! Users of a file system: whatever keeps its mount busy, or keeps the file system alive after its mount was detached from the tree.
 //!
-//! Asked of `/proc` and `/sys` alone, and of what the kernel has in memory: never of the file system, whose daemon may hang. A process is
-//! known by the device number of what it has open. Layers of an overlay and files behind a loop device are known by their paths, which is
-//! all that the kernel says of them; one that was named relative to somebody's current directory is not found.
+//! The information comes from `/proc`, `/sys` and the kernel's in-memory state, never from the file system, whose daemon may hang. A
+//! process is recognised by the device number of its open files. Overlay layers and files behind loop devices are recognised by path, as
+//! the kernel reports nothing else; a path that was given relative to a current directory is not found.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
@@ -16,21 +16,21 @@ use rustix::fs::{AtFlags, CWD, StatxFlags};
 
 use crate::mounts::{Mounted, unescape};
 
-/// Holders that a sentence names.
+/// Most holders named in a sentence.
 const NAMED_MAX: usize = 5;
 
-/// Somebody who uses a file system.
+/// A user of a file system.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Holder {
-    /// A process: its number, its name, and what of it is there.
+    /// A process: its id, its name, and how it uses the file system.
     Process(i32, String, BTreeSet<Use>),
-    /// The file system is mounted at another place as well, or something is mounted on a directory of it.
+    /// The file system is also mounted elsewhere, or something is mounted on one of its directories.
     Mount(PathBuf),
-    /// An overlay has a layer in it.
+    /// An overlay with a layer in the file system.
     Overlay(PathBuf),
-    /// The file behind a loop device is in it.
+    /// A loop device whose file is in the file system.
     Loop(PathBuf, PathBuf),
-    /// It is mounted, or below an overlay, where another process sees its mounts: the process's number and name.
+    /// A mount namespace in which the file system is mounted, or below an overlay: id and name of one of its processes.
     Namespace(i32, String),
 }
 
@@ -73,7 +73,7 @@ impl fmt::Display for Holder {
     }
 }
 
-/// The holders in words, for a sentence; none where there are none.
+/// The holders as part of a sentence; `None` if there are none.
 pub fn in_words(holders: &[Holder]) -> Option<String> {
     let (named, others) = holders.split_at(holders.len().min(NAMED_MAX));
     let named: Vec<String> = named.iter().map(Holder::to_string).collect();
@@ -84,7 +84,7 @@ pub fn in_words(holders: &[Holder]) -> Option<String> {
     }
 }
 
-/// Who uses the file system of a mount, as far as this user may see; this process does not count.
+/// The users of a mount's file system, as far as this user may see them. This process is left out.
 pub fn holders(mount: &Mounted) -> Vec<Holder> {
     let mut found = processes(&mount.device_number);
     let mut places = BTreeSet::from([mount.mountpoint.clone()]);
@@ -95,7 +95,7 @@ pub fn holders(mount: &Mounted) -> Vec<Holder> {
     found
 }
 
-/// The processes of this machine whose `/proc` can be read, by number.
+/// The ids of the other processes in `/proc`.
 fn process_ids() -> BTreeSet<i32> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     let ids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
@@ -112,7 +112,7 @@ fn processes(device_number: &str) -> Vec<Holder> {
     users.map(|(id, uses)| Holder::Process(id, name_of(id), uses)).collect()
 }
 
-/// What of a process is on a device.
+/// How a process uses a device.
 fn uses(id: i32, device_number: &str) -> BTreeSet<Use> {
     let process = PathBuf::from(format!("/proc/{id}"));
     let is_there = |link: &Path| device_of(link).is_ok_and(|device| device == device_number);
@@ -126,14 +126,14 @@ fn uses(id: i32, device_number: &str) -> BTreeSet<Use> {
     found.into_iter().filter(|(_, is_so)| *is_so).map(|(usage, _)| usage).collect()
 }
 
-/// The device number of what a link of `/proc` leads to. Nothing but that is asked for, and only of what is in memory, so no daemon is asked,
-/// and who may not look into the file system is told all the same.
+/// The device number of the target of a `/proc` link. Only cached attributes are read, so no request goes to the daemon. It also works for
+/// users without permission to enter the file system.
 fn device_of(link: &Path) -> io::Result<String> {
     let status = rustix::fs::statx(CWD, link, AtFlags::STATX_DONT_SYNC | AtFlags::NO_AUTOMOUNT, StatxFlags::empty())?;
     Ok(format!("{}:{}", status.stx_dev_major, status.stx_dev_minor))
 }
 
-/// Whether a process has something of a device mapped. Lines are `START-END RIGHTS OFFSET MAJOR:MINOR INODE PATH`, numbers hexadecimal.
+/// Whether a process has a file of a device mapped. Lines are `START-END RIGHTS OFFSET MAJOR:MINOR INODE PATH`, numbers hexadecimal.
 fn maps_from(maps: &[u8], device_number: &str) -> bool {
     let hexadecimal = || -> Option<String> {
         let (major, minor) = device_number.split_once(':')?;
@@ -165,7 +165,7 @@ fn lines(mountinfo: &[u8]) -> impl Iterator<Item = Line<'_>> {
     })
 }
 
-/// Mounts of one namespace that hold a file system. `places` gets where it is mounted.
+/// Mounts of one namespace that hold a file system. Its mountpoints are added to `places`.
 fn in_namespace(mountinfo: &[u8], mount: &Mounted, places: &mut BTreeSet<PathBuf>) -> Vec<Holder> {
     let is_own = |line: &Line<'_>| line.device_number == mount.device_number.as_bytes();
     let own: BTreeMap<&[u8], PathBuf> = lines(mountinfo).filter(is_own).map(|line| (line.id, line.mountpoint)).collect();
@@ -188,7 +188,7 @@ fn is_below(path: &Path, places: &BTreeSet<PathBuf>) -> bool {
     places.iter().any(|place| path.starts_with(place))
 }
 
-/// The directories of an overlay. Only in `lowerdir` there are several, with colons between them; a colon of a path has a backslash before it.
+/// The directories of an overlay. Only `lowerdir` holds several, separated by colons; a colon within a path is escaped by a backslash.
 fn layers(options: &[u8]) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for option in options.split(|byte| *byte == b',') {
@@ -220,7 +220,7 @@ fn split_at_colons(bytes: &[u8]) -> Vec<PathBuf> {
     parts.into_iter().map(|part| OsString::from_vec(part).into()).collect()
 }
 
-/// Other mount namespaces in which the file system is held, each by one of its processes.
+/// Other mount namespaces that hold the file system, each with one of its processes.
 fn namespaces(mount: &Mounted) -> Vec<Holder> {
     let namespace_of = |id: &str| fs::read_link(format!("/proc/{id}/ns/mnt")).ok();
     let mut seen: BTreeSet<PathBuf> = namespace_of("self").into_iter().collect();
@@ -231,7 +231,7 @@ fn namespaces(mount: &Mounted) -> Vec<Holder> {
             continue;
         }
         let mountinfo = fs::read(format!("/proc/{id}/mountinfo")).unwrap_or_default();
-        // There its own mountpoint counts as well.
+        // In another namespace the own mountpoint counts too.
         let is_mounted = lines(&mountinfo).any(|line| line.device_number == mount.device_number.as_bytes());
         if is_mounted || !in_namespace(&mountinfo, mount, &mut BTreeSet::from([mount.mountpoint.clone()])).is_empty() {
             found.push(Holder::Namespace(id, name_of(id)));
@@ -279,7 +279,7 @@ mod tests {
         ];
         assert_eq!(found(list), expected);
         assert_eq!(found("22 1 8:1 / / rw - ext4 /dev/sda rw\ngarbage\n"), []);
-        // Out of the tree, and still below an overlay.
+        // Detached from the tree, but still below an overlay.
         let overlay = "77 22 0:61 / /merged rw - overlay overlay rw,lowerdir+=/mnt/a\\040b,lowerdir+=/x\n";
         assert_eq!(found(overlay), [Holder::Overlay("/merged".into())]);
     }
@@ -319,7 +319,7 @@ mod tests {
             .spawn()
             .expect("cat");
         let id = child.id() as i32;
-        // Between fork and exec it is this program, with this program's directory.
+        // Between fork and exec the child still runs this program, in this program's directory.
         let start = std::time::Instant::now();
         while name_of(id) != "cat" && start.elapsed() < std::time::Duration::from_secs(60) {
             std::thread::yield_now();

@@ -1,5 +1,5 @@
-//! What the kernel is told without having asked. Failures are not passed on: a kernel that has forgotten an inode has nothing to drop, and
-//! after the end of the mount nobody is left to be told.
+//! Notifications to the kernel. Failures are only logged: an inode that the kernel has forgotten has nothing to drop, and after the end of
+//! the mount there is no receiver.
 
 use std::ops::Range;
 use std::sync::OnceLock;
@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 use tandemfs_format::InodeNumber;
 use tandemfs_wire::{Contents, Notifier, NotifyError};
 
-/// The way to the kernel, once the session has begun.
+/// The notifier, once the session has begun.
 #[derive(Debug, Default)]
 pub(crate) struct Kernel(OnceLock<Notifier>);
 
@@ -16,8 +16,8 @@ impl Kernel {
         let _ = self.0.set(notifier);
     }
 
-    /// Drops the pages that hold a range, which writes changed ones back first; also the attributes. Waits for requests of those pages: only
-    /// for a thread that serves none ([LT1] of `later.rs`).
+    /// Writes back and drops the pages of a range; drops the attributes as well. This waits for requests of those pages, so only a thread
+    /// that serves none may call it ([LT1] of `later.rs`).
     pub(crate) fn drop_pages(&self, file: InodeNumber, bytes: Range<u64>) {
         if bytes.is_empty() {
             return;
@@ -26,19 +26,19 @@ impl Kernel {
         self.tell("drop pages", |kernel| kernel.invalidate_inode(file.get(), contents));
     }
 
-    /// Puts zeros into a cached page, where there is one. Waits as `drop_pages` does.
+    /// Zeroes bytes of a cached page, if it is cached. Waits like `drop_pages`.
     pub(crate) fn put_zeros(&self, file: InodeNumber, bytes: Range<u64>) {
         let zeros = vec![0; (bytes.end - bytes.start) as usize];
         self.tell("put zeros", |kernel| kernel.store(file.get(), bytes.start, &zeros));
     }
 
-    /// Drops attributes, so that the kernel asks for them again. Waits for no request.
+    /// Drops attributes, so that the kernel asks for them again. Does not wait for requests.
     pub(crate) fn drop_attributes(&self, file: InodeNumber) {
         self.tell("drop attributes", |kernel| kernel.invalidate_inode(file.get(), Contents::None));
     }
 
-    /// Whether the kernel has an inode in memory, whose attributes are dropped by that. One without names that it has not was closed; FORGET is
-    /// on its way.
+    /// Whether the kernel has an inode in memory; drops its attributes if so. A nameless inode that the kernel does not have was closed,
+    /// and its FORGET is under way.
     pub(crate) fn knows(&self, file: InodeNumber) -> bool {
         self.0.get().is_none_or(|kernel| kernel.invalidate_inode(file.get(), Contents::None) != Err(NotifyError::NotFound))
     }

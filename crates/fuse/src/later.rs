@@ -1,12 +1,12 @@
-//! Work that a thread which serves requests must not wait for: what asks the kernel to drop or change pages, and what waits for requests
-//! that are still to come.
+//! Work for which a thread that serves requests must not wait: requests to the kernel to drop or change pages, and operations that depend
+//! on requests still to come.
 //!
-//! [LT1] The kernel locks a page while a READ or WRITE of it is under way. A notification that needs the page waits for that lock, and so for
-//!       another request of this mount. It is sent by a thread that serves no requests, so that some thread can always serve that one.
-//! [LT2] One thread sends what concerns pages, one after the other: a later job begins when all earlier ones have ended.
-//! [LT3] A request whose answer waits is parked, so no thread waits with it. Over io_uring it keeps an entry of the kernel's queue, and some
-//!       entries are kept back for the requests that it waits for ([UR6] of `wire/src/ring.rs`): where only those are left it is not parked,
-//!       and its work goes on without what it should have waited for.
+//! [LT1] The kernel locks a page during a READ or WRITE of it. A notification that needs the page waits for that lock, and so for another
+//!       request of this mount. It is sent by a thread that serves no requests, so that a thread remains to serve that request.
+//! [LT2] One thread runs all jobs that concern pages, in order: a job begins when all earlier ones have ended.
+//! [LT3] A request whose reply has to wait is parked, so that it blocks no thread. Over io_uring a parked request occupies an entry of the
+//!       kernel's queue. Some entries are reserved for the requests that it waits for ([UR6] of `wire/src/ring.rs`). If only those are
+//!       left, the request is not parked and continues without waiting.
 
 use std::io;
 use std::sync::mpsc::{Sender, channel};
@@ -29,14 +29,14 @@ impl Later {
         Ok(Self { jobs: Mutex::new(Some(sender)), thread: Mutex::new(Some(thread)) })
     }
 
-    /// Puts a job at the end of the queue. After the end of the mount it is dropped, with the reply that it would have given.
+    /// Appends a job to the queue. After the end of the mount the job is dropped, and with it the reply that it holds.
     pub(crate) fn push(&self, job: impl FnOnce() + Send + 'static) {
         if let Some(sender) = &*self.jobs.lock().unwrap_or_else(PoisonError::into_inner) {
             let _ = sender.send(Box::new(job));
         }
     }
 
-    /// Takes no more jobs and waits for those that are queued.
+    /// Accepts no more jobs and waits for those in the queue.
     pub(crate) fn stop(&self) {
         drop(self.jobs.lock().unwrap_or_else(PoisonError::into_inner).take());
         if let Some(thread) = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take() {

@@ -1,12 +1,13 @@
-//! The mount of TandemFS: a thin door from the kernel's FUSE requests to the file system.
+//! The FUSE daemon of TandemFS: a thin translation of the kernel's FUSE requests into calls of the file system.
 //!
-//! The protocol is `tandemfs-wire`'s. `door.rs` says what the door holds to ([DO1]–[DO5]), `operations.rs` which request is which operation:
-//! those of `names.rs`, `listing.rs`, `files.rs` and `extended_attributes.rs`, and those of `data_requests.rs`, where the kernel's page cache
-//! and the file system have to agree (`page_cache.rs`, `later.rs`, `returning_space.rs`). `errno.rs` translates errors. `session.rs` is the life
-//! of a mount, `mounting.rs` how it is mounted, `mounts.rs` reads the kernel's list, `holders.rs` finds who uses a mount. `control.rs`,
-//! `report.rs` and `scrubbing.rs` answer `tandemfs stats`, `info` and `scrub`.
+//! `tandemfs-wire` implements the protocol. `door.rs` states the rules of the translation ([DO1]–[DO5]). `operations.rs` dispatches each
+//! request to `names.rs`, `listing.rs`, `files.rs` or `extended_attributes.rs`, or to `data_requests.rs` where the kernel's page cache and
+//! the file system must agree (`page_cache.rs`, `later.rs`, `returning_space.rs`). `errno.rs` translates errors. `session.rs` runs a mount,
+//! `mounting.rs` mounts, `mounts.rs` reads the kernel's mount list, `holders.rs` finds users of a mount. `control.rs`, `report.rs` and
+//! `scrubbing.rs` answer `tandemfs stats`, `info` and `scrub`.
 //!
-//! *Architecture invariant:* requests and errno do not leave this crate, and nothing here knows how the file system stores anything.
+//! *Architecture invariant:* requests and errno values do not leave this crate, and this crate does not know how the file system stores
+//! data.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! READDIR and READDIRPLUS: names, and names with the attributes of what they name.
+//! READDIR and READDIRPLUS: names, without and with the attributes of their inodes.
 
 use tandemfs_format::InodeNumber;
 use tandemfs_fs::Error;
@@ -7,7 +7,7 @@ use tandemfs_wire::{Directory, Reply};
 use crate::attributes::{bare_entry, inode};
 use crate::door::Door;
 
-/// Entries looked up at a time; 4 KiB, the smallest reply, holds some 25.
+/// Entries per batch; 4 KiB, the smallest reply, holds about 25.
 const ENTRIES_AT_A_TIME: usize = 32;
 
 impl Door {
@@ -32,7 +32,7 @@ impl Door {
         }
     }
 
-    /// Fills a list. The directory is not held while inodes are looked at.
+    /// Fills a list. The directory is not locked while attributes are read.
     fn fill(&self, node: u64, mut cookie: u64, list: &mut Directory<'_>) -> tandemfs_fs::Result<()> {
         let mut entries: Vec<(InodeNumber, u8, u64, Vec<u8>)> = Vec::with_capacity(ENTRIES_AT_A_TIME);
         loop {
@@ -45,7 +45,8 @@ impl Door {
                 room
             });
             match listed {
-                // What is in the list is remembered already; the error comes again with the next request.
+                // The lookups of entries already in the list are counted, so the list must be sent. The error occurs again with the next
+                // request.
                 Err(_) if !list.is_empty() => return Ok(()),
                 other => other?,
             }
@@ -61,7 +62,7 @@ impl Door {
         }
     }
 
-    /// Adds one entry, remembered where it fits ([DO2]); `false` when the list is full.
+    /// Adds one entry and counts its lookup if it fits ([DO2]); `false` if the list is full.
     fn add_entry(&self, list: &mut Directory<'_>, number: InodeNumber, kind: u8, cookie: u64, name: &[u8]) -> bool {
         let is_dot = matches!(name, b"." | b"..");
         let held = (!is_dot).then(|| self.fs.attributes(number).and_then(|attributes| self.remember(attributes)));
@@ -73,9 +74,9 @@ impl Door {
                 }
                 added
             }
-            // Removed meanwhile.
+            // Removed since it was listed.
             Some(Err(Error::Stale(_))) => true,
-            // Of `.` and `..` the kernel takes the name only. A damaged inode is listed too; looking at it says what is wrong.
+            // For `.` and `..` the kernel uses only the name. A damaged inode is listed too; a lookup then reports the damage.
             None | Some(Err(_)) => list.add_plus(name, cookie, &bare_entry(number, kind)),
         }
     }

@@ -1,4 +1,4 @@
-//! How a TandemFS is mounted, and what users are told where it cannot be. The mounting itself is `tandemfs-wire`'s.
+//! Mounting and unmounting a TandemFS, and the messages for users when that fails. `tandemfs-wire` makes the system calls.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -11,45 +11,45 @@ use tandemfs_wire::{self as wire, MountGuard, MountOptions};
 use crate::mounts::SUBTYPE;
 use crate::settings::MountSettings;
 
-/// Why nothing was mounted or unmounted.
+/// Why mounting, unmounting or serving failed.
 #[derive(Debug, thiserror::Error)]
 pub enum MountError {
-    /// The mountpoint is absent, or cannot be looked at.
+    /// The mountpoint does not exist or is not accessible.
     #[error("{}: {source}; name an existing directory to mount on", path.display())]
     Mountpoint {
         /// The mountpoint.
         path: PathBuf,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
-    /// The mountpoint is a file.
+    /// The mountpoint is not a directory.
     #[error("{}: not a directory; name an existing directory to mount on", path.display())]
     NotDirectory {
         /// The mountpoint.
         path: PathBuf,
     },
-    /// Something is mounted there already.
+    /// A TandemFS is mounted there already.
     #[error("{}: a TandemFS is mounted there already; unmount it or name another directory", path.display())]
     Occupied {
         /// The mountpoint.
         path: PathBuf,
     },
-    /// No FUSE in this kernel, or in this container.
+    /// This kernel or container has no FUSE.
     #[error("there is no /dev/fuse: load the kernel module (modprobe fuse), or give the container the device")]
     NoFuse,
     /// /dev/fuse cannot be opened.
     #[error("/dev/fuse: {source}; it must be open to this user (mode 0666 is usual), or mount as root")]
     FuseDenied {
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
-    /// An ordinary user without the helper.
+    /// An ordinary user cannot mount without fusermount3.
     #[error("only root may mount without fusermount3; install the package fuse3, or mount as root")]
     NoHelper,
-    /// The helper refused.
+    /// fusermount3 refused.
     #[error("{message}")]
     Helper {
-        /// What it said.
+        /// Its message.
         message: String,
     },
     /// The kernel refused the mount.
@@ -57,12 +57,12 @@ pub enum MountError {
     Mount {
         /// The mountpoint.
         path: PathBuf,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
-        /// And said in words, if it did.
+        /// The kernel's message, if it gave one.
         reason: String,
     },
-    /// Files are open, or somebody's current directory is in it.
+    /// The mount is in use: open files, or a process's current directory.
     #[error("{}: in use; close what is open on it ('fuser -vm' shows it), or use --lazy", path.display())]
     InUse {
         /// The mountpoint.
@@ -79,7 +79,7 @@ pub enum MountError {
     Unmount {
         /// The mountpoint.
         path: PathBuf,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
     /// Serving failed after the mount.
@@ -87,12 +87,12 @@ pub enum MountError {
     Serve {
         /// The mountpoint.
         path: PathBuf,
-        /// What happened.
+        /// The cause.
         source: io::Error,
     },
 }
 
-/// Mounts; returns the channel to the kernel. `mountpoint` comes from `check_mountpoint`.
+/// Mounts; returns the connection to the kernel. `mountpoint` comes from `check_mountpoint`.
 pub(crate) fn mount(mountpoint: &Path, settings: &MountSettings) -> Result<(OwnedFd, MountGuard), MountError> {
     Ok(wire::mount(mountpoint, &options(settings))?)
 }
@@ -107,7 +107,7 @@ fn options(settings: &MountSettings) -> MountOptions {
         dev: settings.dev,
         suid: settings.suid,
         exec: settings.exec,
-        // Reads of cached pages never reach the daemon (RULES R22), so access times are the engine's affair alone.
+        // Reads of cached pages never reach the daemon (RULES R22), so the kernel does not keep access times.
         atime: false,
         sync: settings.sync,
         dirsync: settings.dirsync,
@@ -115,12 +115,13 @@ fn options(settings: &MountSettings) -> MountOptions {
     }
 }
 
-/// Unmounts a path, as root by umount(2), else by fusermount3.
+/// Unmounts a path: root by umount(2), other users by fusermount3.
 pub fn unmount(mountpoint: &Path, how: Unmount) -> Result<(), MountError> {
     Ok(wire::unmount(mountpoint, how)?)
 }
 
-/// Changes the flags of a mount in place: `ro`, `nodev`, `nosuid`, `noexec`, `sync`, `dirsync`. Its daemon is not asked. Only root may.
+/// Changes the flags of a mount in place: `ro`, `nodev`, `nosuid`, `noexec`, `sync`, `dirsync`. The daemon is not involved. Only root may
+/// do this.
 pub fn remount(mountpoint: &Path, settings: &MountSettings) -> Result<(), MountError> {
     let flags = [
         (!settings.dev, MountFlags::NODEV),
@@ -154,7 +155,7 @@ impl From<wire::MountError> for MountError {
     }
 }
 
-/// What fusermount3 said, and what to do where that is known.
+/// fusermount3's message, with advice where the remedy is known.
 fn advised(message: String) -> String {
     if message.contains("user_allow_other") {
         "allow_other and allow_root need the line 'user_allow_other' in /etc/fuse.conf, which root can add".to_owned()

@@ -1,5 +1,5 @@
-//! What the kernel says is mounted. Read from `/proc/self/mountinfo`, which answers even where the file system behind it does not, and
-//! where its permissions keep others out.
+//! The mounted TandemFS, read from `/proc/self/mountinfo`. That works even if a daemon hangs, or if permissions keep this user out of the
+//! mount.
 
 use std::ffi::OsString;
 use std::fs;
@@ -7,15 +7,15 @@ use std::io;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
-/// The type of our mounts.
+/// The file system type of TandemFS mounts.
 const FILE_SYSTEM_TYPE: &str = "fuse.tandemfs";
-/// What follows the kernel's own type in it.
+/// The part of the type after `fuse.`.
 pub(crate) const SUBTYPE: &str = "tandemfs";
 
 /// A mounted TandemFS.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mounted {
-    /// Where.
+    /// The mountpoint.
     pub mountpoint: PathBuf,
     /// Device number, `major:minor`.
     pub device_number: String,
@@ -25,19 +25,18 @@ pub struct Mounted {
     pub user: u32,
 }
 
-/// The TandemFS mounted at a path, the one on top where several are. Symbolic links on the way are followed.
+/// The TandemFS mounted at a path; if there are several, the topmost. Symbolic links are followed.
 pub fn find(path: &Path) -> io::Result<Option<Mounted>> {
     let absolute = resolve(path)?;
     Ok(mounted()?.into_iter().rev().find(|mount| mount.mountpoint == absolute))
 }
 
-/// All mounted TandemFS, in the order of mounting.
+/// All mounted TandemFS, in mount order.
 pub fn mounted() -> io::Result<Vec<Mounted>> {
     Ok(fs::read("/proc/self/mountinfo")?.split(|byte| *byte == b'\n').filter_map(parse).collect())
 }
 
-/// The absolute path of a mountpoint. Its directory is resolved, the last part as well where it can be: a mountpoint whose daemon died
-/// cannot even be looked at.
+/// The absolute path of a mountpoint. If the mountpoint itself cannot be resolved, since its daemon died, only its parent directory is.
 pub fn resolve(path: &Path) -> io::Result<PathBuf> {
     match path.canonicalize() {
         Ok(absolute) => Ok(absolute),
@@ -65,7 +64,7 @@ fn parse(line: &[u8]) -> Option<Mounted> {
     Some(Mounted { mountpoint: mountpoint.into(), device_number, source, user })
 }
 
-/// Undoes the kernel's `\040`.
+/// Decodes the kernel's octal escapes, as `\040`.
 pub(crate) fn unescape(field: &[u8]) -> OsString {
     let mut bytes = Vec::with_capacity(field.len());
     let mut rest = field;

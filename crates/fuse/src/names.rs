@@ -1,4 +1,4 @@
-//! Requests about names: looking them up, making, linking, renaming and removing them; and forgetting inodes.
+//! Requests about names: lookup, create, link, rename and remove; and FORGET.
 
 use tandemfs_format::inode::file_type;
 use tandemfs_fs::{Attributes, Error, NewInode, RenameMode, Result};
@@ -12,7 +12,7 @@ const SET_GID: u16 = 0o2000;
 impl Door {
     pub(crate) fn lookup(&self, parent: u64, name: &[u8], reply: Reply<'_>) {
         match self.fs.lookup(inode(parent), name) {
-            // The kernel may keep that there is no such name ([DO1]).
+            // The kernel may cache that the name does not exist ([DO1]).
             Err(Error::NotFound) => reply.entry(&Entry::absent(VALID)),
             result => self.reply_entry("lookup", parent, result, reply),
         }
@@ -49,7 +49,7 @@ impl Door {
         self.reply_created("create", request.node, made.and_then(|attributes| self.remember(attributes)), flags, reply);
     }
 
-    /// The file is held from its creation on, which is the look-up that the reply carries ([DO2]).
+    /// `create_nameless` also counts the lookup that the reply carries ([DO2]).
     pub(crate) fn tmpfile(&self, request: &Request<'_>, (mode, umask, flags): (u32, u32, u32), reply: Reply<'_>) {
         let made = self
             .new_inode(request, file_type::REGULAR | permissions(mode), 0, &[])
@@ -67,12 +67,13 @@ impl Door {
         }
     }
 
-    /// Makes an inode and its name, with permissions that the umask cuts unless the directory says what they are.
+    /// Creates an inode and its name. The umask applies unless the directory has a default access control list.
     fn make(&self, request: &Request<'_>, name: &[u8], (mode, umask): (u16, u16), rdev: u32, target: &[u8]) -> Result<Attributes> {
         self.fs.create_under_umask(inode(request.node), name, &self.new_inode(request, mode, rdev, target)?, umask)
     }
 
-    /// What a new inode is given. In a directory with the set-group-id bit it gets the directory's group, and a directory the bit.
+    /// The attributes of a new inode. From a directory with the set-group-id bit it inherits the group; a new directory also inherits the
+    /// bit.
     fn new_inode<'t>(&self, request: &Request<'_>, mode: u16, rdev: u32, target: &'t [u8]) -> Result<NewInode<'t>> {
         self.leaves_reserve_to_names(request)?;
         let directory = self.fs.attributes(inode(request.node))?;

@@ -1,4 +1,4 @@
-//! Which request of the kernel is which operation. Nothing is decided here that another door would decide otherwise.
+//! Dispatches each FUSE request to its operation. Decisions that every protocol would share belong to the file system.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use tandemfs_wire::{Errno, Handler, Interruption, Operation, Reply, Request};
 
 use crate::door::Door;
 
-/// The door as a session calls it.
+/// The door as the session's handler.
 pub(crate) struct Operations(pub(crate) Arc<Door>);
 
 impl Handler for Operations {
@@ -48,20 +48,20 @@ impl Handler for Operations {
             Operation::Lseek { offset, whence, .. } => door.lseek(node, offset, whence, reply),
 
             Operation::Ioctl(_) => reply.error(Errno::ENOTTY),
-            // OPENDIR: the kernel opens directories by itself from then on and may keep their entries ([DO1]). FLUSH: closing a file has nothing
-            // to do, as the kernel has written its cache back, errors included, before it asks. POLL: every file can be read and written at
-            // once, which the kernel then says by itself. Everything else the file system does not have.
+            // OPENDIR: from then on the kernel opens directories by itself and may cache their entries ([DO1]). FLUSH: closing a file needs
+            // nothing, since the kernel writes back its cache and reports errors before it sends FLUSH. POLL: the kernel then reports every
+            // file as readable and writable. All other operations are not supported.
             _ => reply.error(Errno::ENOSYS),
         }
     }
 
-    /// No operation ends early; the kernel need not say.
+    /// Operations cannot be interrupted; the kernel need not send INTERRUPT.
     fn interrupted(&self, _unique: u64) -> Interruption {
         Interruption::Unsupported
     }
 }
 
-/// Whether a request names a place that no file can have. The kernel never does.
+/// Whether an offset is beyond the largest file size. The kernel never sends such requests.
 fn is_behind_every_file(operation: &Operation<'_>) -> bool {
     let is_behind = |offset: u64| i64::try_from(offset).is_err();
     match *operation {

@@ -1,19 +1,20 @@
-//! What the daemon knows of the kernel's page cache, so that bytes written past the cache and pages that come back from it agree.
+//! The daemon's knowledge of the kernel's page cache. With it, direct WRITEs and writeback of the same pages stay consistent.
 //!
-//! Before a direct WRITE the kernel writes back and drops the pages of its range; after one that was submitted asynchronously it does nothing
-//! more. In between a reader or a mapping may bring a page into the cache, with the old bytes. Readers would then see the old bytes after
-//! the write was acknowledged, and a store elsewhere in that page would bring them back to the drive.
+//! Before a direct WRITE the kernel writes back and drops the pages of its range. After an asynchronous direct WRITE it does nothing more.
+//! In between a reader or a mapping may bring a page with the old bytes into the cache. Readers would then see the old bytes after the
+//! write was acknowledged, and the writeback of a store elsewhere in that page would overwrite the new bytes on the drive.
 //!
-//! [PC1] What fills or comes from a cached page notes the page *before* it reads or changes the file. A direct WRITE takes the notes of its
-//!       pages *after* it changed the file, so it finds a note of everybody who may have read the old bytes.
-//! [PC2] A direct WRITE that finds a note is acknowledged after the kernel has dropped those pages once more. So is one of a page that
-//!       another direct WRITE is waiting to have dropped.
-//! [PC3] From before it changes the file until it is acknowledged, a direct WRITE keeps its bytes: a page that comes back meanwhile leaves
-//!       them out. A page that is just being written back is waited for first.
+//! [PC1] A READ that fills cached pages and a WRITE from or through them record a note of each page *before* they read or change the file.
+//!       A direct WRITE takes the notes of its pages *after* it changed the file. So it finds a note of every request that may have read
+//!       old bytes.
+//! [PC2] A direct WRITE that finds a note is acknowledged after the kernel has dropped those pages once more. The same holds if another
+//!       direct WRITE to the same page is waiting for its drop.
+//! [PC3] A direct WRITE registers its range before it changes the file and keeps it registered until it is acknowledged. Writeback of a
+//!       page skips registered bytes. A direct WRITE first waits for writeback of its pages that is in progress.
 //!
-//! Notes end by themselves: the kernel drops a page, then queues the WRITE, so only what was read while the WRITE was queued matters. They
-//! hold for much longer than a request waits in that queue. A bucket of the table without room for one more note holds one for any page: that
-//! costs drops that were not needed, never one that was.
+//! Notes expire. The kernel drops a page, then queues the WRITE, so only reads while the WRITE was queued matter. Notes last much longer
+//! than a request waits in that queue. If a bucket of the table is full, one of its notes is changed to match any page: this may cause
+//! unnecessary drops, but none is missed.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed, Ordering::SeqCst, fence};
@@ -24,22 +25,23 @@ use tandemfs_format::InodeNumber;
 
 /// A page of the kernel's cache.
 pub(crate) const PAGE_BYTES: u64 = 4096;
-/// How long a note holds that a page was read into the cache.
+/// How long a note of a page that was read lasts.
 pub(crate) const READ_HOLDS: Duration = Duration::from_secs(10);
-/// The same for a page whose bytes came from the cache: the kernel writes pages back just before nearly every direct WRITE of them.
+/// How long a note of a page that was written lasts. Shorter, since the kernel writes pages back just before nearly every direct WRITE of
+/// them.
 pub(crate) const WRITE_HOLDS: Duration = Duration::from_secs(1);
 const TICK: Duration = Duration::from_millis(10);
-/// Notes of pages that share a bucket. With a gigabyte read within the time that notes hold nearly all buckets have room.
+/// Notes per bucket. If a gigabyte is read within the lifetime of notes, nearly all buckets have room.
 const PLACES: usize = 4;
 const BUCKETS: usize = 1 << 17;
 const SHARDS: usize = 64;
-/// Tag of a note for any page of its bucket.
+/// Tag of a note that matches any page of its bucket.
 const SEVERAL: u32 = u32::MAX;
 
-/// Notes of pages, and who is writing to them.
+/// Notes of pages, and writes in progress.
 #[derive(Debug)]
 pub(crate) struct PageCache {
-    /// The tag of a page and the tick until which the note holds; 0 for none.
+    /// The tag of a page and the tick at which its note expires; 0 if empty.
     notes: Box<[[AtomicU64; PLACES]]>,
     started: Instant,
     shards: Box<[Shard]>,
@@ -64,7 +66,7 @@ struct Write {
     id: u64,
     inode: InodeNumber,
     bytes: Range<u64>,
-    /// A direct write whose pages are being dropped ([PC2]).
+    /// A direct write that waits for the kernel to drop its pages ([PC2]).
     drops: bool,
 }
 
@@ -87,7 +89,7 @@ impl Default for PageCache {
 }
 
 impl PageCache {
-    /// Notes that pages are in the cache from now on ([PC1]). Before the file is read or changed.
+    /// Records notes of pages ([PC1]). To be called before the file is read or changed.
     pub(crate) fn note(&self, inode: InodeNumber, bytes: Range<u64>, holds: Duration) {
         let now = self.tick();
         let until = now.wrapping_add((holds.as_millis() / TICK.as_millis()) as u32 + 1);
@@ -104,7 +106,7 @@ impl PageCache {
         let mut writes = shard.lock();
         let write = writes.new_write(inode, bytes);
         writes.direct.push(write.clone());
-        // What comes back from now on leaves our bytes out; what was earlier is waited for.
+        // Later writeback skips these bytes; earlier writeback is waited for.
         while writes.back.iter().any(|back| back.id < write.id && back.shares_page(&write)) {
             writes = shard.written_back.wait(writes).unwrap_or_else(PoisonError::into_inner);
         }
@@ -112,7 +114,7 @@ impl PageCache {
         DirectWrite { cache: Arc::clone(self), write }
     }
 
-    /// Begins to write bytes back that came from the cache ([PC3]).
+    /// Begins writeback of bytes ([PC3]).
     pub(crate) fn begin_writing_back(self: &Arc<Self>, inode: InodeNumber, bytes: Range<u64>) -> WritingBack {
         let mut writes = self.shard(inode).lock();
         let write = writes.new_write(inode, bytes.clone());
@@ -125,7 +127,7 @@ impl PageCache {
         WritingBack { cache: Arc::clone(self), write, parts }
     }
 
-    /// Takes the notes of pages away; whether there were any. After the file was changed.
+    /// Removes the notes of pages; returns whether there were any. To be called after the file was changed.
     fn take_notes(&self, inode: InodeNumber, bytes: &Range<u64>) -> bool {
         fence(SeqCst);
         let now = self.tick();
@@ -139,7 +141,7 @@ impl PageCache {
                 }
                 found = true;
                 if tag_of(note) == tag {
-                    // A note that changed meanwhile stays; it costs another drop.
+                    // A note that was changed concurrently stays; it costs one more drop.
                     let _ = place.compare_exchange(note, 0, Relaxed, Relaxed);
                 }
             }
@@ -176,7 +178,7 @@ impl Writes {
     }
 }
 
-/// A direct WRITE in progress; ended by dropping it, before it is acknowledged.
+/// A direct WRITE in progress. It ends when it is dropped, before the acknowledgement.
 #[derive(Debug)]
 pub(crate) struct DirectWrite {
     cache: Arc<PageCache>,
@@ -184,7 +186,8 @@ pub(crate) struct DirectWrite {
 }
 
 impl DirectWrite {
-    /// Whether direct WRITEs in progress, of which this is one, follow each other from `start` on up to this one: pieces of one system call.
+    /// Whether this direct WRITE and others in progress cover the file without gaps from `start` up to this one. If so, they are pieces of
+    /// one system call.
     pub(crate) fn follows_from(&self, start: u64) -> bool {
         let writes = self.cache.shard(self.write.inode).lock();
         let mut reached = start;
@@ -198,7 +201,7 @@ impl DirectWrite {
         true
     }
 
-    /// Whether the kernel has to drop the pages before this is acknowledged ([PC2]). After the file was changed.
+    /// Whether the kernel must drop the pages before the acknowledgement ([PC2]). To be called after the file was changed.
     pub(crate) fn must_drop(&self) -> bool {
         let mut writes = self.cache.shard(self.write.inode).lock();
         let noted = self.cache.take_notes(self.write.inode, &self.write.bytes);
@@ -216,7 +219,7 @@ impl Drop for DirectWrite {
     }
 }
 
-/// Bytes from the cache that are being written.
+/// Writeback in progress.
 #[derive(Debug)]
 pub(crate) struct WritingBack {
     cache: Arc<PageCache>,
@@ -225,7 +228,7 @@ pub(crate) struct WritingBack {
 }
 
 impl WritingBack {
-    /// What of the bytes is to be written, in order.
+    /// The parts of the range that are to be written, in order.
     pub(crate) fn parts(&self) -> &[Range<u64>] {
         &self.parts
     }
@@ -239,7 +242,8 @@ impl Drop for WritingBack {
     }
 }
 
-/// Puts a note into a bucket: over one of the same page, else where none holds, else as one for any page. False where another thread was first.
+/// Puts a note into a bucket: over a note of the same page, else into a free place, else as a note that matches any page. False if another
+/// thread changed the place first.
 fn put(bucket: &[AtomicU64; PLACES], tag: u32, now: u32, until: u32) -> bool {
     let notes = bucket.each_ref().map(|place| place.load(Relaxed));
     let same = notes.iter().position(|note| holds_at(*note, now) && tag_of(*note) == tag);
@@ -252,7 +256,7 @@ fn put(bucket: &[AtomicU64; PLACES], tag: u32, now: u32, until: u32) -> bool {
     bucket[at].compare_exchange(notes[at], new, Relaxed, Relaxed).is_ok()
 }
 
-/// What of a range is not in another one.
+/// The parts of a range that are not in another range.
 fn without(range: Range<u64>, other: &Range<u64>) -> impl Iterator<Item = Range<u64>> {
     let before = range.start..range.end.min(other.start.max(range.start));
     let behind = range.start.max(other.end.min(range.end))..range.end;
@@ -271,7 +275,7 @@ fn until_of(note: u64) -> u32 {
     note as u32
 }
 
-/// Ticks go round after 497 days.
+/// Ticks wrap around after 497 days.
 fn holds_at(note: u64, tick: u32) -> bool {
     note != 0 && (until_of(note).wrapping_sub(tick) as i32) > 0
 }

@@ -1,4 +1,4 @@
-//! What `tandemfs stats` and `tandemfs info` say of a mount. The names are a contract: new ones may join, these stay.
+//! The answers of `tandemfs stats` and `tandemfs info`. The names are a stable interface: names may be added but not changed or removed.
 
 use std::time::Instant;
 
@@ -44,7 +44,7 @@ pub fn stats(fs: &FileSystem) -> Value {
             "writes": drive.block_writes,
             "flushes": drive.block_flushes,
         },
-        // Zeros where the drive counts nothing of itself.
+        // Zeros if the drive has no counters of its own.
         "firmware": counters(of_drive.firmware.entries()),
         "flash": counters(of_drive.flash.entries()),
         "by_structure": by_structure,
@@ -55,7 +55,7 @@ pub fn stats(fs: &FileSystem) -> Value {
     })
 }
 
-/// Where writes are split between the paths, and why.
+/// The threshold at which writes are split between the paths, and its reason.
 fn threshold(fs: &FileSystem) -> Value {
     let report = fs.threshold();
     let measured = report.measured.iter().map(|latency| {
@@ -70,12 +70,12 @@ fn threshold(fs: &FileSystem) -> Value {
     })
 }
 
-/// Sets the counters to zero, the drive's included.
+/// Resets the counters, including the drive's.
 pub(crate) fn reset(fs: &FileSystem) {
     fs.reset_statistics();
 }
 
-/// What is mounted, and how.
+/// The mount and its settings.
 pub(crate) fn info(fs: &FileSystem, settings: &MountSettings, mounted_since: Instant) -> Value {
     let superblock = fs.superblock();
     let description = fs.drive().description();

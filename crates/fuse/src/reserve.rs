@@ -1,11 +1,11 @@
-//! Space that only root may fill, as ext4's reserved blocks: a log or a mail spool of a user cannot take the last room from root.
+//! Space reserved for root, like ext4's reserved blocks: a user's log or mail spool cannot take the last space from root.
 //!
-//! [RV1] Root and whoever has CAP_SYS_RESOURCE go on; others get ENOSPC for what would take more space, new names included, once a zone has no
-//!       more than its share left. Data logs count as free in the memory zone: write-back gives their space back.
-//! [RV2] What needs no more space is never refused: overwriting what is there, truncating, removing, punching.
-//! [RV3] Without a reserve this is one comparison. With one it is a few counters, until the limit is reached.
-//! [RV4] What the kernel's write-back cache took before the limit was reached comes without the name of the writer, and is not refused: near
-//!       the limit files are opened past that cache (RULES R20), so `write` itself is told.
+//! [RV1] Root and holders of CAP_SYS_RESOURCE may use the reserve. Others get ENOSPC for any operation that needs more space, new names
+//!       included, once a zone has only its reserve left. Data logs count as free in the memory zone, since write-back frees their space.
+//! [RV2] Operations that need no more space are never refused: overwriting allocated data, truncating, removing, punching holes.
+//! [RV3] Without a reserve the check costs one comparison. With a reserve it reads a few counters, until the limit is reached.
+//! [RV4] Data that the write-back cache accepted before the limit was reached comes without its writer's identity and is not refused. Near
+//!       the limit files are opened without that cache (RULES R20), so that `write` itself gets the error.
 
 use tandemfs_format::InodeNumber;
 use tandemfs_fs::{Error, Result, ZoneSpace};
@@ -14,7 +14,7 @@ use tandemfs_wire::Request;
 use crate::caller::Caller;
 use crate::door::Door;
 
-/// The share that is reserved.
+/// The reserved share of each zone.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Reserve {
     percent: u32,
@@ -25,30 +25,30 @@ impl Reserve {
         Self { percent }
     }
 
-    /// What is reserved of a zone, in bytes.
+    /// The reserved bytes of a zone.
     pub(crate) fn bytes(self, total: u64) -> u64 {
         total / 100 * u64::from(self.percent)
     }
 
-    /// What others than root may fill, in bytes.
+    /// The bytes of a zone that users other than root may fill.
     pub(crate) fn left(self, zone: &ZoneSpace) -> u64 {
         zone.available_bytes.saturating_sub(self.bytes(zone.total_bytes))
     }
 }
 
 impl Door {
-    /// Whether the reserve is reached and a caller may not use it. Only then are its writes looked at one by one ([`Door::leaves_reserve`]).
+    /// Whether only the reserve is left and the caller may not use it. Only then each of its writes is checked by [`Door::leaves_reserve`].
     pub(crate) fn is_bound_by_reserve(&self, request: &Request<'_>) -> bool {
         self.reached().is_some() && !Caller::of(request).may_use_reserve()
     }
 
-    /// Whether `length` bytes at `offset` of a file leave others what is reserved.
+    /// Fails if writing `length` bytes at `offset` of a file would use the reserve.
     pub(crate) fn leaves_reserve(&self, file: InodeNumber, offset: u64, length: u64) -> Result<()> {
         let Some(full) = self.reached() else { return Ok(()) };
         if self.fs.needs_space(file, offset, length)? { Err(full) } else { Ok(()) }
     }
 
-    /// Whether a caller may make a name.
+    /// Fails if only the reserve is left and the caller may not use it, so that it cannot create a name.
     pub(crate) fn leaves_reserve_to_names(&self, request: &Request<'_>) -> Result<()> {
         match self.reached() {
             Some(full) if !Caller::of(request).may_use_reserve() => Err(full),
@@ -56,7 +56,7 @@ impl Door {
         }
     }
 
-    /// What is told who may not use the reserve, where nothing else is left ([RV1]).
+    /// The error for callers that may not use the reserve, if nothing else is left ([RV1]).
     fn reached(&self) -> Option<Error> {
         if self.reserve.percent == 0 {
             return None; // [RV3]

@@ -1,11 +1,12 @@
-//! Space of removed files that the kernel has closed and not yet forgotten.
+//! Space of removed files that the kernel has closed but not yet forgotten.
 //!
-//! When `unlink` and the last `close` have returned, a program counts on the space. The file system has it back when the kernel's FORGET has
-//! been served, which comes a moment later.
+//! After `unlink` and the last `close` have returned, a program expects the space to be free. The file system frees it when it serves the
+//! kernel's FORGET, which comes a moment later.
 //!
-//! [RTS1] An operation that finds no space is tried again when such files were forgotten, as long as there are any. Which files are closed
-//!        the kernel is asked: one that it has no more in memory is waited for.
-//! [RTS2] A removed file that it has in memory is open, or its RELEASE is under way: it is waited for once, and shortly.
+//! [RTS1] An operation that finds no space is retried after each FORGET, as long as removed files are left. The kernel is asked which of
+//!        them are closed: if it no longer has a file in memory, its FORGET is waited for.
+//! [RTS2] If the kernel still has a removed file in memory, the file is open or its RELEASE is under way: it is waited for once, and
+//!        briefly.
 //! [RTS3] The wait is bounded, and no thread that serves requests waits.
 
 use std::collections::HashSet;
@@ -21,22 +22,22 @@ use crate::door::Door;
 
 /// Longest wait for FORGETs.
 const WAIT_MAX: Duration = Duration::from_secs(5);
-/// Within this time a RELEASE that the kernel has queued is served ([RTS2]).
+/// A queued RELEASE is served within this time ([RTS2]).
 const RELEASES_WITHIN: Duration = Duration::from_millis(50);
 
-/// FORGETs that were served, for those who wait for them.
+/// Counts served FORGETs, for operations that wait for them.
 #[derive(Debug, Default)]
 pub(crate) struct Forgets {
     running: AtomicUsize,
     waiting: AtomicUsize,
     served: Mutex<u64>,
     changed: Condvar,
-    /// Removed files that were open when somebody waited for them ([RTS2]).
+    /// Removed files that stayed open during an earlier wait ([RTS2]).
     open: Mutex<HashSet<InodeNumber>>,
 }
 
 impl Forgets {
-    /// Serves one.
+    /// Serves one FORGET.
     pub(crate) fn serve(&self, forget: impl FnOnce()) {
         self.running.fetch_add(1, SeqCst);
         forget();
@@ -47,7 +48,7 @@ impl Forgets {
         }
     }
 
-    /// Waits until one was served since `seen`; false when `until` came first.
+    /// Waits until a FORGET was served since `seen`; false if `until` came first.
     fn wait(&self, seen: u64, until: Instant) -> bool {
         let served = self.served.lock().unwrap_or_else(PoisonError::into_inner);
         let left = until.saturating_duration_since(Instant::now());
@@ -61,8 +62,8 @@ impl Forgets {
 }
 
 impl Door {
-    /// Finishes an operation with its first result, or where that is "no space", with a later one for which space came back ([RTS1]). `again`
-    /// makes what is tried then.
+    /// Finishes an operation with its first result. If that is "no space" and space may be returned, retries it on another thread and
+    /// finishes with the later result ([RTS1]). `again` makes the operation to retry.
     pub(crate) fn or_with_returned_space<T, A>(
         self: &Arc<Self>,
         first: Result<T>,
@@ -92,13 +93,13 @@ impl Door {
         self.forgets.running.load(SeqCst) > 0 || self.fs.space_may_return()
     }
 
-    /// On the thread for space ([RTS3]).
+    /// Runs on the thread for space ([RTS3]).
     fn try_while_space_returns<T>(&self, operation: impl Fn(&Door) -> Result<T>) -> Result<T> {
         let started = Instant::now();
         self.forgets.waiting.fetch_add(1, SeqCst);
         let result = loop {
             let seen = self.forgets.seen();
-            // Looked at before the operation: what is forgotten between the two is found by the operation.
+            // Read before the operation: if a file is forgotten between the two, the operation finds its space.
             let wait = self.wait_for_forgets();
             let result = operation(self);
             let Some(wait) = wait.filter(|_| matches!(result, Err(Error::NoSpace { .. }))) else { break result };
@@ -111,7 +112,7 @@ impl Door {
         result
     }
 
-    /// How long to wait for the next FORGET that brings space; `None` where none is to come.
+    /// How long to wait for the next FORGET that frees space; `None` if none is expected.
     fn wait_for_forgets(&self) -> Option<Duration> {
         let files = self.fs.inodes_without_names();
         if self.forgets.running.load(SeqCst) > 0 || files.iter().any(|file| !self.kernel.knows(*file)) {

@@ -1,4 +1,4 @@
-//! `tandemfs scrub` on the daemon's side: a scrub at its pace, while somebody listens, and what it found.
+//! The daemon's side of `tandemfs scrub`: a scrub at a limited rate, its progress and its result.
 
 use std::time::{Duration, Instant};
 
@@ -7,10 +7,10 @@ use tandemfs_fs::{FileSystem, Scrub, ScrubFinding};
 
 use crate::control::Listener;
 
-/// How often a listener hears of progress, and how long the mount may have to wait for a scrub that pauses.
+/// The interval of progress lines, and the longest time by which a pausing scrub may delay the end of the mount.
 const EVERY: Duration = Duration::from_millis(100);
 
-/// Reads and verifies everything, at most `limit` bytes a second. The last line for the listener.
+/// Reads and verifies everything, at most `limit` bytes per second, while the listener stays. Returns the last line for the listener.
 pub(crate) fn run(fs: &FileSystem, limit: Option<u64>, listener: &Listener<'_>) -> Value {
     let start = Instant::now();
     let mut scrub = fs.scrub();
@@ -46,7 +46,7 @@ pub(crate) fn run(fs: &FileSystem, limit: Option<u64>, listener: &Listener<'_>) 
     result
 }
 
-/// How long to wait until so many bytes are not too many.
+/// How long to pause so that `bytes` do not exceed the limit.
 fn ahead(bytes: u64, limit: Option<u64>, elapsed: Duration) -> Duration {
     let due = limit.map_or(0.0, |limit| bytes as f64 / limit.max(1) as f64);
     Duration::from_secs_f64((due - elapsed.as_secs_f64()).clamp(0.0, 3600.0))

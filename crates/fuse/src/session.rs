@@ -1,4 +1,4 @@
-//! The life of a mount: mount, answer, unmount on a signal or by anyone, gone.
+//! The life of a mount: mount, serve requests, unmount on a signal or by any program.
 
 use std::fs;
 use std::io;
@@ -24,19 +24,20 @@ use crate::report;
 use crate::scrubbing;
 use crate::settings::MountSettings;
 
-/// Read-ahead of the mount where this process may set it (root): READs of the largest size. The kernel's default is 128 KiB.
+/// Read-ahead of the mount if this process may set it (root): the largest READ. The kernel's default is 128 KiB.
 const READ_AHEAD_KIB: u32 = 1024;
 
-/// Mounts `fs`, calls `ready` once the mount answers, and returns when it is unmounted: by umount(8), fusermount3, or SIGTERM,
-/// SIGINT or SIGHUP to this process. The caller then ends the file system (`FileSystem::unmount`), also when this returns an error.
+/// Mounts `fs`, calls `ready` once the mount answers, and returns when it is unmounted: by umount(8), fusermount3, or SIGTERM, SIGINT or
+/// SIGHUP to this process. The caller then ends the file system (`FileSystem::unmount`), also if this returns an error.
 ///
-/// A signal while files are open takes the mount out of the tree and serves until the last is closed; a second signal cuts it off.
+/// A signal while files are open detaches the mount from the tree; requests are served until the last file is closed. A second signal
+/// aborts the connection.
 pub fn serve(fs: &Arc<FileSystem>, mountpoint: &Path, settings: &MountSettings, ready: impl FnOnce()) -> Result<(), MountError> {
     let mountpoint = check_mountpoint(mountpoint)?;
     let failed = |source| MountError::Serve { path: mountpoint.clone(), source };
 
     let signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).map_err(failed)?;
-    // Takes the mount out of the tree where it is not served to its end.
+    // The guard unmounts if serving ends early.
     let (channel, guard) = mounting::mount(&mountpoint, settings)?;
     let session = Answering::start(fs, channel, settings, REQUEST_BYTES_MAX).map_err(failed)?;
     let ring_threads = session.ring_threads();
@@ -51,15 +52,15 @@ pub fn serve(fs: &Arc<FileSystem>, mountpoint: &Path, settings: &MountSettings, 
     {
         tracing::warn!("no thread behind the foreground, so operations checkpoint and write back themselves: {error}");
     }
-    // INIT is answered and somebody serves: from here on every request is. The daemon itself never asks its own mount: killed meanwhile,
-    // the thread that asks would wait for ever for those that are gone, and keep the mount and the device.
+    // INIT is answered and a thread serves. The daemon itself never accesses its own mount: if it were killed meanwhile, the accessing
+    // thread would wait forever for the dead threads, and keep the mount and the device.
     let control = mounted.as_ref().and_then(|mounted| control(fs, settings, ring_threads, mounted));
     tracing::info!(mountpoint = %mountpoint.display(), source = settings.source, mode = settings.mode.name(), ring_threads, "mounted");
     ready();
 
     let result = serving.join().unwrap_or_else(|_| Err(io::Error::other("a serving thread panicked")));
     if result.is_ok() {
-        // Served to the end: whatever is at the path now is somebody else's.
+        // Served to the end: a mount at this path now belongs to another process.
         guard.disarm();
     }
     drop(control);
@@ -68,14 +69,14 @@ pub fn serve(fs: &Arc<FileSystem>, mountpoint: &Path, settings: &MountSettings, 
     result.map_err(failed)
 }
 
-/// The answering end of a channel to the kernel: what [`serve`] runs on a mount, and tests on a channel of their own.
+/// The server of a FUSE connection: [`serve`] runs it on a mount, tests run it on their own channel.
 pub struct Answering {
     session: Session<Operations>,
     door: Arc<Door>,
 }
 
 impl Answering {
-    /// Waits for the first request, INIT, and agrees on sizes and abilities. No WRITE or READ is larger than `request_bytes_max`.
+    /// Waits for the first request, INIT, and negotiates flags and sizes. No WRITE or READ is larger than `request_bytes_max`.
     pub fn start(fs: &Arc<FileSystem>, channel: OwnedFd, settings: &MountSettings, request_bytes_max: u32) -> io::Result<Self> {
         let door = Arc::new(Door::new(fs, settings, request_bytes_max)?);
         let session = Session::start(channel, Operations(Arc::clone(&door)), &door.wanted(), settings.serving())?;
@@ -87,12 +88,12 @@ impl Answering {
         Ok(Self { session, door })
     }
 
-    /// Threads that serve requests over io_uring; 0 where all come over the device.
+    /// Threads that serve requests over io_uring; 0 if all requests come over the device.
     pub fn ring_threads(&self) -> usize {
         self.session.threads().ring
     }
 
-    /// Answers until the other end is done. A breach of the protocol is an error.
+    /// Serves until the connection ends. A protocol violation is an error.
     pub fn run(self) -> io::Result<()> {
         let Self { session, door } = self;
         let result = session.run();
@@ -102,10 +103,10 @@ impl Answering {
     }
 }
 
-/// Whether a directory can be mounted on; its absolute path. Asked early, so that a slip does not cost a recovery.
+/// The absolute path of a directory that can be mounted on. Checked early, so that a typing error does not cost a recovery.
 pub fn check_mountpoint(mountpoint: &Path) -> Result<PathBuf, MountError> {
     let given = |source| MountError::Mountpoint { path: mountpoint.to_owned(), source };
-    // First what the kernel lists: a mount whose daemon died cannot be looked at.
+    // The kernel's list comes first: a mountpoint whose daemon died is not accessible.
     if mounts::find(mountpoint).map_err(given)?.is_some() {
         return Err(MountError::Occupied { path: mountpoint.to_owned() });
     }
@@ -124,14 +125,14 @@ fn control(fs: &Arc<FileSystem>, settings: &MountSettings, ring_threads: usize, 
         .ok()
 }
 
-/// Who answers what comes over the control socket.
+/// Answers requests of the control socket.
 struct Desk {
     fs: Arc<FileSystem>,
     settings: MountSettings,
     ring_threads: usize,
     mountpoint: PathBuf,
     since: Instant,
-    /// One at a time: two would only halve each other's pace.
+    /// A scrub is running. Only one runs at a time: two would halve each other's rate.
     scrubs: AtomicBool,
 }
 
@@ -173,7 +174,7 @@ impl Answer for Desk {
     }
 }
 
-/// Best effort: an ordinary user keeps the kernel's default.
+/// Sets the read-ahead if permitted; an ordinary user keeps the kernel's default.
 fn read_ahead(mounted: &Mounted) {
     let path = format!("/sys/class/bdi/{}/read_ahead_kb", mounted.device_number);
     if let Err(error) = fs::write(&path, READ_AHEAD_KIB.to_string()) {
@@ -181,7 +182,7 @@ fn read_ahead(mounted: &Mounted) {
     }
 }
 
-/// The thread that unmounts on a signal. Never a serving thread: unmounting waits for those.
+/// The thread that unmounts on a signal. It must not be a serving thread, since unmounting waits for those.
 struct SignalWatch {
     handle: Handle,
     thread: JoinHandle<()>,
@@ -210,7 +211,7 @@ impl SignalWatch {
     }
 }
 
-/// Unmounts; a mount in use is detached from the tree and `true` returned.
+/// Unmounts. If the mount is in use, detaches it from the tree and returns `true`.
 fn end(mountpoint: &Path) -> bool {
     match mounting::unmount(mountpoint, Unmount::Normal) {
         Ok(()) => false,
@@ -228,7 +229,7 @@ fn end(mountpoint: &Path) -> bool {
     }
 }
 
-/// Ends the connection: calls in progress fail, the serving threads return. What was acknowledged is durable.
+/// Aborts the connection: calls in progress fail and the serving threads return. Acknowledged data is durable.
 fn cut_off(mounted: Option<&Mounted>) {
     let Some((_, minor)) = mounted.and_then(|mounted| mounted.device_number.split_once(':')) else { return };
     if let Err(error) = fs::write(format!("/sys/fs/fuse/connections/{minor}/abort"), "1") {

@@ -1,35 +1,34 @@
-//! How the mount looks to the kernel, apart from the file system itself.
+//! Settings of a mount towards the kernel.
 
 use tandemfs_wire::{Options, RingOptions};
 
-/// With more threads than this each gets a channel of its own, so that they do not meet at the lock of one. On two CPUs no difference was
-/// seen between one channel and several.
+/// With more threads than this each gets a channel of its own, to avoid contention on one channel's lock. On two CPUs one channel and
+/// several showed no difference.
 ///
-/// A single client's request takes some 3 us where the kernel wakes the serving thread on the client's own CPU, and some 34 us where it
-/// wakes it on the other (two virtual CPUs under load). Which of the two is the scheduler's choice and holds for thousands of requests;
-/// more waiting threads make the slow one likelier (in 24 runs each: about 4 with one thread, 6 with two, 13 with four), so there are no
-/// more threads than CPUs.
+/// A single client's request takes about 3 us if the kernel wakes the serving thread on the client's own CPU, and about 34 us if on the
+/// other (two virtual CPUs under load). The scheduler's choice holds for thousands of requests. More waiting threads make the slow case
+/// likelier (in 24 runs each: about 4 with one thread, 6 with two, 13 with four), so there are no more threads than CPUs.
 const CLONED_CHANNELS_ABOVE: usize = 4;
-/// Where each CPU has a queue of its own (FUSE over io_uring): one works, others take over while that one waits for the drive or a lock, or
-/// while its request waits for what the kernel has to do first (`later.rs`). The kernel wakes the one that worked last, so more cost nothing
-/// but address space. As a thread may wait, it has one request at a time ([UR4] of `wire/src/ring.rs`).
+/// Threads per CPU with FUSE over io_uring, where each CPU has a queue. One thread works; others take over while it waits for the drive, a
+/// lock, or an action of the kernel (`later.rs`). The kernel wakes the thread that worked last, so further threads cost only address space.
+/// As a thread may wait, it has one request at a time ([UR4] of `wire/src/ring.rs`).
 const RING_THREADS_PER_CPU: usize = 16;
 
-/// What a write that returned promises (`docs/SEMANTICS.md`, RULES R19).
+/// The durability of a `write` that has returned (`docs/SEMANTICS.md`, RULES R19).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Mode {
-    /// Data is durable after fsync; the kernel's write-back cache holds it until then.
+    /// Data is durable after fsync; until then the kernel's write-back cache may hold it.
     #[default]
     Relaxed,
-    /// Data is durable on return. No write-back cache.
+    /// Data is durable when `write` returns. No write-back cache.
     Strict,
-    /// As strict, and one write of up to 1 MiB less a page is atomic: files are opened past the page cache.
+    /// As strict, and one write of up to 1 MiB less a page is atomic: files bypass the page cache.
     StrictAtomic,
 }
 
 impl Mode {
-    /// The name in options and JSON.
+    /// The name in mount options and JSON.
     pub fn name(self) -> &'static str {
         match self {
             Self::Relaxed => "relaxed",
@@ -42,13 +41,13 @@ impl Mode {
 /// Settings of a mount.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MountSettings {
-    /// What a write promises.
+    /// The durability of writes.
     pub mode: Mode,
-    /// Nothing is written.
+    /// The mount is read-only.
     pub read_only: bool,
-    /// Every user may use the mount; permissions say what each may do. For ordinary users `/etc/fuse.conf` must allow it.
+    /// Every user may access the mount, subject to permissions. For ordinary users `/etc/fuse.conf` must allow it.
     pub allow_other: bool,
-    /// Root may use an ordinary user's mount.
+    /// Root may access an ordinary user's mount.
     pub allow_root: bool,
     /// Device files work.
     pub dev: bool,
@@ -56,19 +55,19 @@ pub struct MountSettings {
     pub suid: bool,
     /// Programs can be run.
     pub exec: bool,
-    /// There are extended attributes and access control lists. They cost the kernel a question the first time that it checks or writes a
-    /// file of which it knows no attributes.
+    /// Extended attributes and access control lists are supported. They cost one more request the first time that the kernel checks or
+    /// writes a file whose attributes it does not know.
     pub attributes: bool,
-    /// Each change is written at once (mount(8)'s `sync`).
+    /// Every change is synchronous (mount(8)'s `sync`).
     pub sync: bool,
-    /// Each change of a directory is written at once (mount(8)'s `dirsync`), as it is anyway.
+    /// Every directory change is synchronous (mount(8)'s `dirsync`), which is always so.
     pub dirsync: bool,
-    /// Share of both zones that only root may fill, in percent.
+    /// Percentage of each zone reserved for root.
     pub reserved_percent: u32,
-    /// The source that `findmnt` and `df` show.
+    /// The source shown by `findmnt` and `df`.
     pub source: String,
-    /// Threads that serve requests over the device; `None` = as many as the machine has CPUs, at least 2 and at most 16. Over io_uring each
-    /// CPU has sixteen, most of which sleep, and the device one.
+    /// Threads that serve requests over the device; `None` = one per CPU, at least 2 and at most 16. Over io_uring each CPU has sixteen
+    /// threads, most of which sleep, and the device has one.
     pub threads: Option<usize>,
 }
 
@@ -93,7 +92,8 @@ impl Default for MountSettings {
 }
 
 impl MountSettings {
-    /// Who serves, and whom; also for a file system that is measured beside a mount. How it is mounted is `mounting.rs`.
+    /// How requests are served, and for which users. Benchmarks use it too for the file system that they compare with. For mount options
+    /// see `mounting.rs`.
     pub fn serving(&self) -> Options {
         let only_root = self.allow_root && !self.allow_other;
         Options {
@@ -105,7 +105,7 @@ impl MountSettings {
         }
     }
 
-    /// Threads that serve requests where these come over the device alone.
+    /// The number of serving threads if all requests come over the device.
     pub fn thread_count(&self) -> usize {
         let automatic = || std::thread::available_parallelism().map_or(2, |cpus| cpus.get().clamp(2, 16));
         self.threads.unwrap_or_else(automatic).max(1)

@@ -1,10 +1,10 @@
-//! Which files are open for writing behind the kernel's write-back cache, and what their writers have still to be told.
+//! Files that are open for writing with the kernel's write-back cache, and errors that their writers have yet to receive.
 //!
-//! [WR1] The space that such a file takes changes whenever the kernel writes back, and the kernel does not ask again by itself while it keeps
-//!       the attributes. They hold for a short time only, and `fsync` drops them where the space has changed since they were told: of one file
-//!       only so often in a second, so that a log that is synchronised after each record does not pay one more request for each.
-//! [WR2] When bytes that came back from the cache were lost, the next `write` is told: the kernel asks for attributes before a cached
-//!       `write`, with the handle of a writer, as soon as it has none that hold. The error is given once.
+//! [WR1] Writeback changes the space of such a file, but the kernel does not ask for attributes again while its copy is valid. So they are
+//!       valid for a short time only, and `fsync` drops them if the space has changed since the last reply. The number of drops per file
+//!       and second is limited, so that a log that is synchronised after each record does not cost one more request per record.
+//! [WR2] When writeback has lost bytes, the next `write` gets the error. Before a cached `write` the kernel asks for attributes, with a
+//!       writer's handle, if it has no valid ones; the reply is the error. The error is given once.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -14,36 +14,36 @@ use std::time::{Duration, Instant};
 use tandemfs_format::InodeNumber;
 use tandemfs_wire::Errno;
 
-/// How often in a second `fsync` drops the attributes of a file.
+/// How often per second `fsync` drops the attributes of a file.
 const DROPS_PER_SECOND_MAX: u32 = 100;
 
 /// Files open for writing.
 #[derive(Debug, Default)]
 pub(crate) struct Writers {
     open: Mutex<HashMap<u64, File>>,
-    /// Files that are open: nearly always few or none, and then nobody needs the lock.
+    /// The number of open files. It is nearly always 0 or small; if 0, no lock is taken.
     files: AtomicUsize,
 }
 
 #[derive(Debug, Default)]
 struct File {
     openers: u32,
-    /// The space that the kernel was told last, in 512 B.
+    /// The space in the last reply to the kernel, in 512 B.
     told_512: Option<u64>,
-    /// When the second began in which drops are counted, and how many there were.
+    /// The start of the second in which drops are counted, and their number.
     drops: Option<(Instant, u32)>,
     lost: Option<Errno>,
 }
 
 impl Writers {
-    /// One more opener.
+    /// Counts an opener.
     pub(crate) fn add(&self, inode: InodeNumber) {
         let mut open = self.lock();
         open.entry(inode.get()).or_default().openers += 1;
         self.files.store(open.len(), Ordering::Release);
     }
 
-    /// One less.
+    /// Removes an opener.
     pub(crate) fn remove(&self, inode: InodeNumber) {
         let mut open = self.lock();
         if let Some(file) = open.get_mut(&inode.get()) {
@@ -60,12 +60,12 @@ impl Writers {
         self.with(inode, |_| ()).is_some()
     }
 
-    /// The kernel is told attributes; whether the file is open for writing.
+    /// Records the space in a reply; returns whether the file is open for writing.
     pub(crate) fn told(&self, inode: InodeNumber, space_512: u64) -> bool {
         self.with(inode, |file| file.told_512 = Some(space_512)).is_some()
     }
 
-    /// Whether attributes are to be dropped, where a file takes so much space now ([WR1]).
+    /// Whether attributes are to be dropped, given the current space of a file ([WR1]).
     pub(crate) fn must_drop_attributes(&self, inode: InodeNumber, space_512: u64) -> bool {
         self.with(inode, |file| {
             let drops = file.told_512 != Some(space_512) && file.may_drop();
@@ -77,12 +77,12 @@ impl Writers {
         .unwrap_or(false)
     }
 
-    /// Bytes that came back from the cache were lost ([WR2]).
+    /// Records that writeback lost bytes ([WR2]).
     pub(crate) fn lost(&self, inode: InodeNumber, error: Errno) {
         self.with(inode, |file| file.lost = Some(error));
     }
 
-    /// What a writer is to be told, once.
+    /// The error that a writer has yet to receive; given once.
     pub(crate) fn take_lost(&self, inode: InodeNumber) -> Option<Errno> {
         self.with(inode, |file| file.lost.take()).flatten()
     }
@@ -147,7 +147,7 @@ mod tests {
     #[test]
     fn a_loss_is_told_once() {
         let writers = Writers::default();
-        writers.lost(ONE, Errno::ENOSPC); // everybody has closed it
+        writers.lost(ONE, Errno::ENOSPC); // every writer has closed it
         writers.add(ONE);
         assert!(writers.take_lost(ONE).is_none());
         writers.lost(ONE, Errno::ENOSPC);
