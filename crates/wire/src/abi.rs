@@ -1,11 +1,11 @@
 //! The structures and numbers of `linux/fuse.h`, protocol 7.31 to 7.45, under the kernel's names.
 //!
-//! * AB1: Size and the place of every field are held at compile time; zerocopy refuses padding that has no name.
-//! * AB2: Integers are in the byte order of the machine, as the kernel has them.
-//! * AB3: What a structure of a version after 7.31 adds is named where it is used (`negotiation.rs`, [`crate::InitFlags`]).
+//! * AB1: The size of each structure and the offset of each field are checked at compile time; zerocopy refuses unnamed padding.
+//! * AB2: Integers are in the machine's byte order, as in the kernel.
+//! * AB3: Additions to structures after version 7.31 are documented where they are used (`negotiation.rs`, [`crate::InitFlags`]).
 //!
-//! Whoever serves a file system needs none of this: [`crate::Operation`] and [`crate::Reply`] speak plain types. It is public for programs
-//! that stand in for the kernel, as tests do.
+//! File systems do not need this module: [`crate::Operation`] and [`crate::Reply`] use plain types. It is public for programs that act as
+//! the kernel, as tests do.
 #![allow(missing_docs)] // The names are documented in linux/fuse.h.
 
 use std::mem::{offset_of, size_of};
@@ -22,11 +22,11 @@ pub const MINOR_MIN: u32 = 31;
 pub const ROOT_ID: u64 = 1;
 /// The smallest buffer that the kernel accepts for a request.
 pub const MIN_READ_BUFFER: usize = 8192;
-/// In [`InHeader::unique`]: sent again after [`notify_code::RESEND`].
+/// In [`InHeader::unique`]: the request is resent after [`notify_code::RESEND`].
 pub const UNIQUE_RESEND: u64 = 1 << 63;
-/// In [`InHeader::uid`] and `gid`: not to be mapped (`ALLOW_IDMAP`).
+/// In [`InHeader::uid`] and `gid`: no id mapping (`ALLOW_IDMAP`).
 pub const INVALID_UIDGID: u32 = u32::MAX;
-/// First type of [`ExtHeader`] that is no count of security contexts.
+/// First type of [`ExtHeader`] that is not a count of security contexts.
 pub const EXT_GROUPS: u32 = 32;
 /// Largest count of security contexts.
 pub const MAX_NR_SECCTX: u32 = 31;
@@ -100,7 +100,7 @@ structures! {
     OpenOut 16 { fh: u64 = 0, open_flags: u32 = 8, backing_id: i32 = 12 }
     ReleaseIn 24 { fh: u64 = 0, flags: u32 = 8, release_flags: u32 = 12, lock_owner: u64 = 16 }
     FlushIn 24 { fh: u64 = 0, unused: u32 = 8, padding: u32 = 12, lock_owner: u64 = 16 }
-    /// Also of READDIR and READDIRPLUS.
+    /// Also used by READDIR and READDIRPLUS.
     ReadIn 40 {
         fh: u64 = 0, offset: u64 = 8, size: u32 = 16, read_flags: u32 = 20, lock_owner: u64 = 24, flags: u32 = 32, padding: u32 = 36,
     }
@@ -145,12 +145,12 @@ structures! {
     RemovemappingOne 16 { moffset: u64 = 0, len: u64 = 8 }
     SyncfsIn 8 { padding: u64 = 0 }
 
-    /// Followed by the name, padded to 8 bytes.
+    /// A directory entry; the name follows, padded to 8 bytes.
     Dirent 24 { ino: u64 = 0, off: u64 = 8, namelen: u32 = 16, kind: u32 = 20 }
     Direntplus 152 { entry_out: EntryOut = 0, dirent: Dirent = 128 }
 
     Secctx 8 { size: u32 = 0, padding: u32 = 4 }
-    /// Of all extensions: `kind` is a count of security contexts up to [`MAX_NR_SECCTX`].
+    /// The header of each extension: `kind` up to [`MAX_NR_SECCTX`] is a count of security contexts.
     ExtHeader 8 { size: u32 = 0, kind: u32 = 4 }
 
     NotifyPollWakeupOut 8 { kh: u64 = 0 }
@@ -166,7 +166,7 @@ structures! {
     UringCmdReq 24 { flags: u64 = 0, commit_id: u64 = 8, qid: u16 = 16, padding: [u8; 6] = 18 }
 }
 
-/// Headers of an entry of io_uring: `in_out` holds an [`InHeader`] or [`OutHeader`], `op_in` the fixed part of a request.
+/// Headers of an io_uring entry: `in_out` holds an [`InHeader`] or [`OutHeader`], `op_in` the fixed part of a request.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
 pub struct UringReqHeader {
@@ -208,7 +208,7 @@ numbers! {
         MODE = 1, UID = 1 << 1, GID = 1 << 2, SIZE = 1 << 3, ATIME = 1 << 4, MTIME = 1 << 5, FH = 1 << 6, ATIME_NOW = 1 << 7,
         MTIME_NOW = 1 << 8, LOCKOWNER = 1 << 9, CTIME = 1 << 10, KILL_SUIDGID = 1 << 11,
     }
-    /// Flags of single requests, by the field that carries them.
+    /// Flags of individual requests, by the field that carries them.
     request_flags: u32 {
         GETATTR_FH = 1, OPEN_KILL_SUIDGID = 1, READ_LOCKOWNER = 1 << 1, WRITE_CACHE = 1, WRITE_LOCKOWNER = 1 << 1,
         WRITE_KILL_SUIDGID = 1 << 2, RELEASE_FLUSH = 1, RELEASE_FLOCK_UNLOCK = 1 << 1, FSYNC_FDATASYNC = 1, LK_FLOCK = 1,

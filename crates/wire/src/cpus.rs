@@ -1,16 +1,16 @@
-//! CPUs that there may be, and those of this process.
+//! The machine's possible CPUs, and those that this process may use.
 
 use std::fs;
 use std::io;
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-/// The kernel's queues and who serves them.
+/// The CPUs that the kernel has queues for.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Cpus {
-    /// How many may ever come up; the kernel numbers its queues up to that.
+    /// The number of possible CPUs; the kernel has one queue for each.
     pub(crate) possible: usize,
-    /// Those that this process may run on.
+    /// The CPUs that this process may run on.
     pub(crate) allowed: Vec<usize>,
 }
 
@@ -22,7 +22,7 @@ pub(crate) fn cpus() -> io::Result<Cpus> {
     Ok(Cpus { possible, allowed })
 }
 
-/// Numbers in a list such as `0-3,8`.
+/// The number of CPUs in a list such as `0-3,8`.
 fn count(text: &str) -> Option<usize> {
     let mut count = 0_usize;
     for part in text.trim().split(',') {
@@ -33,7 +33,7 @@ fn count(text: &str) -> Option<usize> {
     Some(count)
 }
 
-/// Keeps this thread on a CPU. Where that may not be, it serves the CPU's callers from another one.
+/// Binds this thread to a CPU. If that fails, the thread serves the CPU's queue from another CPU.
 pub(crate) fn pin(cpu: usize) {
     let mut set = CpuSet::new();
     set.set(cpu);

@@ -1,4 +1,4 @@
-//! Requests over `/dev/fuse`: a read is a request, a write a reply or a notification.
+//! Requests over `/dev/fuse`: each read returns a request; each write is a reply or a notification.
 
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -14,12 +14,12 @@ use crate::request::Message;
 use crate::serving::{Next, Serving};
 use crate::{Handler, sys};
 
-/// Largest value of an extended attribute: a request may be that long though no WRITE is.
+/// Largest value of an extended attribute: a request may be that long even if WRITEs are shorter.
 const XATTR_BYTES_MAX: usize = 64 << 10;
-/// Room of a request beside its data: headers, names, extensions.
+/// Buffer space for a request besides its data: headers, names, extensions.
 const HEAD_BYTES_MAX: usize = 16 << 10;
 
-/// An end of the connection to the kernel.
+/// A descriptor of the connection to the kernel.
 #[derive(Debug)]
 pub(crate) struct Channel(OwnedFd);
 
@@ -34,12 +34,12 @@ impl Channel {
         Self(device)
     }
 
-    /// Another end of the same connection.
+    /// Opens another descriptor of the same connection.
     pub(crate) fn duplicate(&self) -> io::Result<Self> {
         sys::clone_device(self.as_fd()).map(Self)
     }
 
-    /// Reads fail with EAGAIN instead of waiting.
+    /// Makes reads fail with EAGAIN instead of waiting.
     pub(crate) fn set_polled(&self) -> io::Result<()> {
         let flags = fcntl_getfl(&self.0)?;
         Ok(fcntl_setfl(&self.0, flags | OFlags::NONBLOCK)?)
@@ -51,14 +51,14 @@ impl Channel {
             match rustix::io::read(&self.0, &mut *buffer) {
                 Ok(0) | Err(SystemError::NODEV | SystemError::CONNABORTED | SystemError::NOTCONN) => return Ok(None),
                 Ok(bytes) => return Ok(buffer.get(..bytes)),
-                // A request that was interrupted while it was read, or a signal to this thread.
+                // The request was interrupted while it was read, or this thread got a signal.
                 Err(SystemError::NOENT | SystemError::INTR) => {}
                 Err(error) => return Err(error),
             }
         }
     }
 
-    /// Sends a reply. Nobody is told that the kernel does not want it: its caller is gone, or the whole connection.
+    /// Sends a reply. It is no error if the kernel refuses it because the caller or the connection is gone.
     pub(crate) fn send(&self, message: &[IoSlice<'_>]) {
         if let Err(error) = self.try_send(message) {
             match error {
@@ -81,12 +81,12 @@ fn await_either(channel: &Channel, end: &Mailbox) -> io::Result<()> {
     Ok(())
 }
 
-/// Bytes that a buffer for requests needs.
+/// The buffer size for requests.
 pub(crate) fn request_bytes_max(max_write: usize) -> usize {
     max_write.max(XATTR_BYTES_MAX) + HEAD_BYTES_MAX
 }
 
-/// Serves what comes over a channel until the connection ends, or `end` says so, where others serve most requests.
+/// Serves the requests of a channel until the connection ends, or until `end` says so; `end` is used beside io_uring.
 pub(crate) fn serve<H: Handler>(channel: &Arc<Channel>, serving: &Serving<'_, H>, end: Option<&Mailbox>) -> io::Result<()> {
     let mut request = vec![0; request_bytes_max(serving.agreed.max_write as usize)];
     let mut buffer = Buffer::default();

@@ -1,13 +1,13 @@
-//! The numbers of errors that a reply carries.
+//! The errno values of replies.
 
 use std::fmt;
 use std::io;
 
-/// An error number that the kernel takes: 1 to 511.
+/// An errno that the kernel accepts in a reply: 1 to 511.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Errno(i32);
 
-/// Above it are numbers of the kernel's own, which it refuses in replies.
+/// Larger numbers are internal to the kernel, which refuses them in replies.
 const ERRNO_MAX: i32 = 511;
 
 macro_rules! names {
@@ -62,7 +62,7 @@ names!(
 );
 
 impl Errno {
-    /// The error with this number; `EIO` for a number that the kernel would not take.
+    /// The error with this number; `EIO` for a number that the kernel would refuse.
     pub const fn new(code: i32) -> Self {
         if code > 0 && code <= ERRNO_MAX { Self(code) } else { Self::EIO }
     }

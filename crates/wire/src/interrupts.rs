@@ -1,11 +1,11 @@
-//! Interrupts that overtook their requests.
+//! Interrupts that arrive before their requests.
 //!
-//! Over the device the kernel says an interrupt again when it is asked to. Over io_uring it does not (Linux 6.18 looks for the request
-//! where the device's are), so a session keeps those for which it should:
+//! Over the device the kernel resends an interrupt if asked to. Over io_uring it does not (Linux 6.18 searches only the device's requests).
+//! So a session keeps the interrupts that should be resent:
 //!
-//! [IT1] An interrupt that is kept is tried once more at once, and every request that was handled looks for its own: one of both happens
-//!       after the other, so none is lost.
-//! [IT2] Most of them are of requests that were answered already, so few are kept, and not for long.
+//! [IT1] After an interrupt is kept, the handler is tried once more, and after every request its kept interrupt is looked up. One of the
+//!       two comes second, so no interrupt is lost.
+//! [IT2] Most kept interrupts belong to requests that were already answered, so only a few are kept, for a short time.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
@@ -18,7 +18,7 @@ const KEPT_FOR: Duration = Duration::from_secs(10);
 #[derive(Debug, Default)]
 pub(crate) struct EarlyInterrupts {
     kept: Mutex<VecDeque<(u64, Instant)>>,
-    /// Their number: nearly always none, and then no request needs the lock.
+    /// Their number. It is nearly always 0, and then requests take no lock.
     count: AtomicUsize,
 }
 
@@ -32,7 +32,7 @@ impl EarlyInterrupts {
         });
     }
 
-    /// Whether this request was interrupted before it came; it is forgotten by that.
+    /// Whether this request was interrupted before it arrived. Forgets the interrupt.
     pub(crate) fn take(&self, unique: u64) -> bool {
         if self.count.load(SeqCst) == 0 {
             return false;

@@ -1,11 +1,11 @@
-//! The FUSE kernel protocol of Linux: whatever a file system in a process needs to be mounted, and nothing of what a file system is.
+//! The FUSE kernel protocol of Linux: everything that a user-space file system needs for a mount, and no file system logic.
 //!
-//! A [`Session`] reads requests of the kernel over `/dev/fuse`, or over io_uring where the kernel offers that, and gives each to a
-//! [`Handler`] with a [`Reply`]. Requests are parsed once and borrow from the buffer that they came in ([`Operation`]); replies are written
-//! where the kernel takes them. A handler answers at once, or parks the reply and lets another thread finish it ([`Reply::park`]), so that
-//! requests need no threads. A [`Notifier`] tells the kernel what it must not keep; [`mount()`] mounts, as root or by fusermount3.
+//! A [`Session`] reads the kernel's requests over `/dev/fuse`, or over io_uring if the kernel offers it, and passes each to a [`Handler`]
+//! with a [`Reply`]. A request is parsed once and borrows from its buffer ([`Operation`]); a reply is written directly where the kernel
+//! reads it. A handler answers at once, or parks the reply for another thread to finish ([`Reply::park`]), so a waiting request needs no
+//! thread. A [`Notifier`] invalidates what the kernel caches; [`mount()`] mounts, as root or by fusermount3.
 //!
-//! The protocol is spoken from version 7.31 (Linux 5.2) to 7.45 (Linux 6.18). Names are bytes, times are [`Time`], errors are [`Errno`].
+//! Protocol versions 7.31 (Linux 5.2) to 7.45 (Linux 6.18) are supported. Names are bytes, times are [`Time`], errors are [`Errno`].
 //!
 //! ```no_run
 //! use std::time::Duration;
@@ -57,13 +57,13 @@
 //! }
 //! ```
 
-// Where things are: `abi.rs` has the kernel's structures, `request/` parses ([RQ1], [RQ2]), `negotiation.rs` agrees ([NE1]–[NE3]), `reply/`
-// answers ([RY1], [RY2]; `sink.rs` [SK1]–[SK3] says where the bytes go), `serving.rs` is what every thread does with a request ([SG1]–[SG3]),
-// `device.rs` and `ring.rs` ([UR1]–[UR5]; `interrupts.rs` [IT1], [IT2]) are the two ways that requests come, `notify.rs` ([NO1])
-// and `mount/` speak for themselves.
+// Source files: `abi.rs` defines the kernel's structures, `request/` parses ([RQ1], [RQ2]), `negotiation.rs` negotiates INIT ([NE1]–[NE3]),
+// `reply/` answers ([RY1], [RY2]; `sink.rs` [SK1]–[SK3] writes the bytes), `serving.rs` processes requests in every thread ([SG1]–[SG3]),
+// `device.rs` and `ring.rs` ([UR1]–[UR7]; `interrupts.rs` [IT1], [IT2]) receive requests over the device and io_uring, `notify.rs` ([NO1])
+// notifies the kernel, `mount/` mounts.
 //
-// *Architecture invariants:* nothing here knows a file system, and no operation has an answer that the handler did not give, but for the
-// session's own. `unsafe` is in `sys.rs` alone ([U1]–[U3]).
+// *Architecture invariants:* this crate knows no file system, and all answers come from the handler, except those of the session's own
+// requests. `unsafe` is in `sys.rs` alone ([U1]–[U3]).
 
 #![deny(unsafe_code)]
 

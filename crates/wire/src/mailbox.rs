@@ -1,4 +1,4 @@
-//! Letters to a thread that waits in io_uring: replies that others finished, and that it shall end.
+//! Messages to a thread that waits in io_uring: replies that other threads finished, and the order to end.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,12 +10,12 @@ use rustix::event::{EventfdFlags, eventfd};
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Answer {
     pub(crate) entry: usize,
-    /// 0 or negative.
+    /// 0 or a negative errno.
     pub(crate) error: i32,
     pub(crate) body: Vec<u8>,
 }
 
-/// The thread watches the descriptor by its ring, so a letter wakes it like a request.
+/// The thread's ring polls the descriptor, so a message wakes the thread like a request does.
 #[derive(Debug)]
 pub(crate) struct Mailbox {
     answers: Mutex<Vec<Answer>>,
@@ -47,7 +47,7 @@ impl Mailbox {
         self.end.load(Ordering::Acquire)
     }
 
-    /// Takes the letters out. Whoever posts one later wakes the thread again.
+    /// Takes the messages out. Later messages wake the thread again.
     pub(crate) fn take(&self) -> Vec<Answer> {
         if let Err(error) = rustix::io::read(&self.wake, &mut [0; 8])
             && error != rustix::io::Errno::AGAIN
@@ -58,7 +58,7 @@ impl Mailbox {
     }
 
     fn ring(&self) {
-        // The counter could only overflow after 2^64 letters that nobody read.
+        // The counter overflows only after 2^64 unread messages.
         if let Err(error) = rustix::io::write(&self.wake, &1_u64.to_ne_bytes()) {
             tracing::error!(%error, "a thread that serves requests cannot be woken");
         }

@@ -1,9 +1,9 @@
-//! What both sides agree on by the first request: a file system says what it wants, the kernel what it offers.
+//! Negotiation by INIT, the first request: the file system states what it wants, the kernel what it offers.
 //!
-//! [NE1] Nothing is agreed on that the kernel does not offer; sizes are the smaller of both.
-//! [NE2] Flags by which this crate speaks (`BIG_WRITES`, `MAX_PAGES`, `INIT_EXT`) are added by itself, `OVER_IO_URING` by the session once
-//!       its rings exist. `PASSTHROUGH` is not served, and never agreed on.
-//! [NE3] With a kernel of another major version the protocol's own rules hold: a newer one is told ours and asks again.
+//! [NE1] Nothing is agreed that the kernel does not offer; of two sizes the smaller one is agreed.
+//! [NE2] This crate adds the flags that it needs itself (`BIG_WRITES`, `MAX_PAGES`, `INIT_EXT`). The session adds `OVER_IO_URING` once its
+//!       rings exist. `PASSTHROUGH` is not supported and never agreed.
+//! [NE3] A kernel of another major version is treated as the protocol defines: a newer kernel gets our version and asks again.
 
 use std::fmt;
 use std::ops::{BitOr, BitOrAssign, Sub};
@@ -11,12 +11,12 @@ use std::ops::{BitOr, BitOrAssign, Sub};
 use crate::abi::{self, InitOut};
 use crate::request::{Dialect, Init};
 
-/// Smallest size of a WRITE that can be agreed on.
+/// Smallest WRITE limit that can be agreed.
 const MAX_WRITE_MIN: u32 = 4096;
-/// Pages of a request with a kernel that is not told how many.
+/// Most pages of a request if the kernel does not support `MAX_PAGES`.
 const PAGES_DEFAULT: usize = 32;
 
-/// Abilities of kernel and file system: both words of the flags of INIT.
+/// Flags of INIT (both words): features of the kernel or the file system.
 #[derive(Clone, Copy, PartialEq, Eq, Default)]
 pub struct InitFlags(u64);
 
@@ -30,17 +30,17 @@ macro_rules! flags {
 }
 
 flags! {
-    /// Reads of the same file at the same time.
+    /// Concurrent reads of the same file.
     ASYNC_READ = 0,
-    /// POSIX locks are the file system's.
+    /// The file system handles POSIX locks.
     POSIX_LOCKS = 1,
-    /// O_TRUNC comes with OPEN.
+    /// OPEN carries O_TRUNC.
     ATOMIC_O_TRUNC = 3,
-    /// Look-ups of `.` and `..`, by number: file handles, and so NFS.
+    /// Lookups of `.` and `..` by number: file handles, and so NFS.
     EXPORT_SUPPORT = 4,
     /// Writes of more than a page. Added by this crate.
     BIG_WRITES = 5,
-    /// The umask is the file system's.
+    /// The file system applies the umask.
     DONT_MASK = 6,
     /// The kernel can splice from the device.
     SPLICE_WRITE = 7,
@@ -48,77 +48,77 @@ flags! {
     SPLICE_MOVE = 8,
     /// The kernel can splice to the device.
     SPLICE_READ = 9,
-    /// BSD locks are the file system's.
+    /// The file system handles BSD locks.
     FLOCK_LOCKS = 10,
-    /// Commands for directories.
+    /// Ioctls on directories.
     HAS_IOCTL_DIR = 11,
-    /// Pages are dropped when a file looks changed.
+    /// The kernel drops pages when attributes show that a file has changed.
     AUTO_INVAL_DATA = 12,
     /// READDIRPLUS.
     DO_READDIRPLUS = 13,
-    /// READDIRPLUS where it pays only.
+    /// READDIRPLUS only where it is useful.
     READDIRPLUS_AUTO = 14,
-    /// Direct I/O in several requests at a time.
+    /// A direct I/O call may be sent as several concurrent requests.
     ASYNC_DIO = 15,
-    /// Writes stay in the kernel's cache until they are written back.
+    /// The kernel keeps dirty pages until writeback.
     WRITEBACK_CACHE = 16,
-    /// ENOSYS to OPEN ends opens.
+    /// After ENOSYS to OPEN the kernel sends no more OPENs.
     NO_OPEN_SUPPORT = 17,
-    /// Look-ups and readdir in a directory at the same time.
+    /// Concurrent lookups and readdir in a directory.
     PARALLEL_DIROPS = 18,
-    /// Set-id bits are the file system's, old rules.
+    /// The file system clears set-id bits, by the old rules.
     HANDLE_KILLPRIV = 19,
     /// Access control lists, checked by the kernel.
     POSIX_ACL = 20,
     /// ECONNABORTED after an abort.
     ABORT_ERROR = 21,
-    /// The reply to INIT says the number of pages. Added by this crate.
+    /// The reply to INIT has the number of pages. Added by this crate.
     MAX_PAGES = 22,
-    /// Targets of symbolic links are kept.
+    /// The kernel caches targets of symbolic links.
     CACHE_SYMLINKS = 23,
-    /// ENOSYS to OPENDIR ends opens of directories.
+    /// After ENOSYS to OPENDIR the kernel sends no more OPENDIRs.
     NO_OPENDIR_SUPPORT = 24,
-    /// Pages are dropped on request only.
+    /// The kernel drops pages only on notification.
     EXPLICIT_INVAL_DATA = 25,
-    /// The reply to INIT says the alignment of mappings.
+    /// The reply to INIT has the alignment of mappings.
     MAP_ALIGNMENT = 26,
     /// Submounts.
     SUBMOUNTS = 27,
-    /// Set-id bits are the file system's, marked where they are to go (7.33).
+    /// The file system clears set-id bits where the kernel marks a request (7.33).
     HANDLE_KILLPRIV_V2 = 28,
-    /// SETXATTR has flags of its own (7.33).
+    /// SETXATTR has a field of extra flags (7.33).
     SETXATTR_EXT = 29,
     /// There is a second word of flags (7.36). Added by this crate.
     INIT_EXT = 30,
-    /// A security context comes with what makes an inode (7.36).
+    /// Requests that create an inode carry a security context (7.36).
     SECURITY_CTX = 32,
-    /// DAX for single inodes (7.36).
+    /// DAX for individual inodes (7.36).
     HAS_INODE_DAX = 33,
-    /// A group comes with what makes an inode (7.38).
+    /// Requests that create an inode carry a group (7.38).
     CREATE_SUPP_GROUP = 34,
     /// Entries can be expired (7.38).
     HAS_EXPIRE_ONLY = 35,
     /// Shared mappings of files that are open for direct I/O (7.39).
     DIRECT_IO_ALLOW_MMAP = 36,
-    /// Files backed by files (7.40). Not served by this crate.
+    /// Passthrough to backing files (7.40). Not supported by this crate.
     PASSTHROUGH = 37,
     /// No file handles at all (7.40).
     NO_EXPORT_SUPPORT = 38,
-    /// Requests can be sent again (7.40).
+    /// The kernel can resend requests (7.40).
     HAS_RESEND = 39,
-    /// Mounts with mapped owners (7.41).
+    /// Id-mapped mounts (7.41).
     ALLOW_IDMAP = 40,
     /// Requests over io_uring (7.42). Wanted by [`crate::Options::ring`].
     OVER_IO_URING = 41,
-    /// The kernel gives up on requests that take too long (7.43).
+    /// The kernel aborts the connection if a request takes too long (7.43).
     REQUEST_TIMEOUT = 42,
 }
 
 impl InitFlags {
-    /// None.
+    /// No flags.
     pub const NONE: Self = Self(0);
 
-    /// The flags in the two words of the protocol.
+    /// The flags from the two words of the protocol.
     pub const fn from_words(low: u32, high: u32) -> Self {
         Self(low as u64 | (high as u64) << 32)
     }
@@ -138,7 +138,7 @@ impl InitFlags {
         self.0 == 0
     }
 
-    /// Those that both have.
+    /// The flags that both have.
     pub const fn and(self, other: Self) -> Self {
         Self(self.0 & other.0)
     }
@@ -185,26 +185,26 @@ impl fmt::Debug for InitFlags {
     }
 }
 
-/// What a file system wants. [`Wanted::default`] asks for sizes that suit most and for no ability.
+/// The wishes of a file system. [`Wanted::default`] has sizes that suit most, and no flags.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Wanted {
-    /// Abilities; what the kernel lacks is left out ([`Agreed::missing`]).
+    /// Wanted flags; those that the kernel lacks go to [`Agreed::missing`].
     pub flags: InitFlags,
     /// Largest WRITE in bytes, at least 4,096.
     pub max_write: u32,
     /// Largest READ, WRITE or READDIR in pages; `None` = what `max_write` needs. The kernel's own limit is `fs.fuse.max_pages_limit`.
     pub max_pages: Option<u16>,
-    /// Most bytes that the kernel reads ahead.
+    /// Most bytes of read-ahead.
     pub max_readahead: u32,
-    /// Most requests of read-ahead, write-back and the like at a time.
+    /// Most concurrent background requests (read-ahead, writeback and others).
     pub max_background: u16,
-    /// Of those, how many mean that there are many; `None` = three quarters.
+    /// The number of background requests that counts as congestion; `None` = three quarters.
     pub congestion_threshold: Option<u16>,
-    /// Unit of times in nanoseconds: a power of ten up to 1,000,000,000.
+    /// Granularity of timestamps in nanoseconds: a power of ten up to 1,000,000,000.
     pub time_granularity_ns: u32,
     /// How many file systems may be stacked on this one.
     pub max_stack_depth: u32,
-    /// With `REQUEST_TIMEOUT`: seconds after which the kernel gives up on a request, and with it on the mount.
+    /// With `REQUEST_TIMEOUT`: seconds after which the kernel aborts the connection because of an unanswered request.
     pub request_timeout_s: u16,
 }
 
@@ -224,39 +224,39 @@ impl Default for Wanted {
     }
 }
 
-/// What was agreed on.
+/// The result of the negotiation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Agreed {
-    /// Minor version that both speak.
+    /// The minor version in use.
     pub minor: u32,
-    /// All that the kernel offered.
+    /// All flags that the kernel offered.
     pub offered: InitFlags,
-    /// What holds.
+    /// The agreed flags.
     pub flags: InitFlags,
-    /// What was wanted and not offered.
+    /// Flags that were wanted but not offered.
     pub missing: InitFlags,
     /// Largest WRITE in bytes.
     pub max_write: u32,
     /// Largest request in pages.
     pub max_pages: u16,
-    /// Most bytes that the kernel reads ahead.
+    /// Most bytes of read-ahead.
     pub max_readahead: u32,
-    /// Most requests in the background.
+    /// Most concurrent background requests.
     pub max_background: u16,
-    /// Of those, how many mean that there are many.
+    /// The number of background requests that counts as congestion.
     pub congestion_threshold: u16,
-    /// Unit of times.
+    /// Granularity of timestamps in nanoseconds.
     pub time_granularity_ns: u32,
     /// How many file systems may be stacked on this one.
     pub max_stack_depth: u32,
-    /// Seconds after which the kernel gives up on a request; 0 = never.
+    /// Seconds after which the kernel aborts because of an unanswered request; 0 = never.
     pub request_timeout_s: u16,
 }
 
-/// Why nothing can be agreed on.
+/// Why the negotiation failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Disagreement {
-    /// The kernel is of a newer major version and asks again once it knows ours ([NE3]).
+    /// The kernel has a newer major version and asks again once it knows ours ([NE3]).
     AskAgain,
     /// The kernel is older than Linux 5.2.
     TooOld { major: u32, minor: u32 },
@@ -274,7 +274,7 @@ impl Agreed {
         let mine = InitFlags::OVER_IO_URING | InitFlags::PASSTHROUGH | spoken;
         let mut offered = offer.flags;
         if offer.minor < 38 {
-            offered = offered - InitFlags::SECURITY_CTX; // its length is not in the header yet
+            offered = offered - InitFlags::SECURITY_CTX; // before 7.38 the header has no length of extensions
         }
         let max_write = wanted.max_write.max(MAX_WRITE_MIN);
         let flags = ((wanted.flags - mine) | spoken).and(offered);
@@ -315,12 +315,12 @@ impl Agreed {
         }
     }
 
-    /// How requests are to be read from now on.
+    /// How requests must be parsed from now on.
     pub fn dialect(&self) -> Dialect {
         Dialect { setxattr_ext: self.flags.contains(InitFlags::SETXATTR_EXT) }
     }
 
-    /// Most bytes of a reply, its header aside: no request asks for more.
+    /// Largest reply without its header: no request asks for more.
     pub(crate) fn reply_bytes_max(&self) -> usize {
         let pages = if self.flags.contains(InitFlags::MAX_PAGES) { usize::from(self.max_pages) } else { PAGES_DEFAULT };
         (pages * rustix::param::page_size()).max(self.max_write as usize).max(abi::MIN_READ_BUFFER)
@@ -332,7 +332,7 @@ fn pages(bytes: u32) -> u16 {
     u16::try_from(pages).unwrap_or(u16::MAX)
 }
 
-/// The nearest power of ten that is no larger.
+/// The largest power of ten that is not above the wish.
 fn granularity(wanted_ns: u32) -> u32 {
     10_u32.pow(wanted_ns.clamp(1, 1_000_000_000).ilog10())
 }

@@ -1,6 +1,6 @@
-//! What a file system tells the kernel of its own accord: what it must not keep any longer, and what it may keep.
+//! Notifications from the file system to the kernel, mostly about its caches.
 //!
-//! [NO1] A notifier holds nothing of the connection: when that is gone, it says so.
+//! [NO1] A notifier does not keep the connection open; once it is closed, calls return [`NotifyError::Gone`].
 
 use std::collections::HashMap;
 use std::io::IoSlice;
@@ -15,36 +15,36 @@ use crate::abi::{self, OutHeader, notify_code};
 use crate::device::Channel;
 use crate::{Agreed, Errno};
 
-/// Longest name that the kernel takes.
+/// Longest name that the kernel accepts.
 const NAME_BYTES_MAX: usize = 1024;
 
-/// Why the kernel was not told.
+/// Why a notification failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum NotifyError {
     /// The connection has ended.
     #[error("the mount is gone")]
     Gone,
-    /// The kernel holds no such node, or no such name.
+    /// The kernel does not have this node or name in memory.
     #[error("the kernel knows no such node or name")]
     NotFound,
-    /// The kernel is too old.
+    /// This kernel does not support the notification.
     #[error("this kernel has no such notification")]
     Unsupported,
-    /// A directory that is not empty, or on which something is mounted.
+    /// The directory is not empty, or is a mountpoint.
     #[error("the directory is in use")]
     InUse,
-    /// A name or a range that cannot be.
+    /// An invalid name or range.
     #[error("a name is too long, or a range is none")]
     Invalid,
-    /// Nothing came in time.
+    /// No answer within the timeout.
     #[error("the kernel did not answer in time")]
     TimedOut,
-    /// Another reason.
+    /// Another error of the kernel.
     #[error("the kernel refuses: {0}")]
     Refused(Errno),
 }
 
-/// What becomes invalid beside the attributes of a node.
+/// The pages to invalidate together with a node's attributes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Contents {
     /// Nothing.
@@ -60,10 +60,10 @@ pub enum Contents {
     },
 }
 
-/// Tells the kernel. Clones are for other threads; all end with the session.
+/// Sends notifications. Clones can be used by other threads; after the session's end all of them fail.
 ///
-/// A call may wait for locks that the kernel holds for a request, so a handler makes none about a node or a name before it has answered
-/// what it was asked about that. [`Notifier::increment_epoch`] and [`Notifier::poll_wakeup`] wait for nothing.
+/// A call may wait for locks that the kernel holds during a request. So a handler must answer a request before it sends a notification
+/// about the same node or name. [`Notifier::increment_epoch`] and [`Notifier::poll_wakeup`] never wait.
 #[derive(Debug, Clone)]
 pub struct Notifier {
     channel: Weak<Channel>,
@@ -76,7 +76,7 @@ impl Notifier {
         Self { channel: Arc::downgrade(channel), retrievals: Arc::downgrade(retrievals), minor: agreed.minor }
     }
 
-    /// Attributes of a node are not valid any more, nor are these contents.
+    /// Invalidates the attributes of a node and the given pages.
     pub fn invalidate_inode(&self, node: u64, contents: Contents) -> Result<(), NotifyError> {
         let signed = |value: u64| i64::try_from(value).map_err(|_| NotifyError::Invalid);
         let (off, len) = match contents {
@@ -88,12 +88,12 @@ impl Notifier {
         self.send(notify_code::INVAL_INODE, &[abi::NotifyInvalInodeOut { ino: node, off, len }.as_bytes()])
     }
 
-    /// A name in a directory is not valid any more.
+    /// Invalidates a name in a directory.
     pub fn invalidate_entry(&self, parent: u64, name: &[u8]) -> Result<(), NotifyError> {
         self.entry(parent, name, 0)
     }
 
-    /// A name in a directory is to be looked up again at its next use (7.38).
+    /// Makes the kernel look up a name again at its next use (7.38).
     pub fn expire_entry(&self, parent: u64, name: &[u8]) -> Result<(), NotifyError> {
         self.at_least(38)?;
         self.entry(parent, name, abi::inval_entry::EXPIRE_ONLY)
@@ -104,20 +104,20 @@ impl Notifier {
         self.send(notify_code::INVAL_ENTRY, &[head.as_bytes(), name, &[0]])
     }
 
-    /// A name in a directory was removed, and the node that it had: as [`Notifier::invalidate_entry`], and watchers learn of it.
+    /// Reports that a name and its node were removed: like [`Notifier::invalidate_entry`], and watchers (inotify) are informed.
     pub fn delete(&self, parent: u64, child: u64, name: &[u8]) -> Result<(), NotifyError> {
         let head = abi::NotifyDeleteOut { parent, child, namelen: name_length(name)?, padding: 0 };
         self.send(notify_code::DELETE, &[head.as_bytes(), name, &[0]])
     }
 
-    /// Puts data into the kernel's pages of a file, which grows if it was shorter.
+    /// Writes data into the kernel's page cache of a file; extends the file if it was shorter.
     pub fn store(&self, node: u64, offset: u64, data: &[u8]) -> Result<(), NotifyError> {
         let size = u32::try_from(data.len()).map_err(|_| NotifyError::Invalid)?;
         let head = abi::NotifyStoreOut { nodeid: node, offset, size, padding: 0 };
         self.send(notify_code::STORE, &[head.as_bytes(), data])
     }
 
-    /// Asks for what the kernel's pages hold of a file. The answer comes as a request, so some thread must be free to serve it.
+    /// Asks for cached pages of a file. The answer arrives as a request, so some thread must be free to serve it.
     pub fn retrieve(&self, node: u64, offset: u64, size: u32) -> Result<Retrieval, NotifyError> {
         let retrievals = self.retrievals.upgrade().ok_or(NotifyError::Gone)?;
         let (unique, receiver) = retrievals.expect();
@@ -127,30 +127,30 @@ impl Notifier {
         Ok(retrieval)
     }
 
-    /// Whoever polls the file of a POLL request may look again.
+    /// Wakes the pollers of a POLL request.
     pub fn poll_wakeup(&self, kernel_handle: u64) -> Result<(), NotifyError> {
         self.send(notify_code::POLL, &[abi::NotifyPollWakeupOut { kh: kernel_handle }.as_bytes()])
     }
 
-    /// Has all requests sent again that were not answered yet (7.40): for a server that took over another one's connection.
+    /// Makes the kernel resend all unanswered requests (7.40): for a server that took over another one's connection.
     pub fn resend(&self) -> Result<(), NotifyError> {
         self.at_least(40)?;
         self.send(notify_code::RESEND, &[])
     }
 
-    /// All names that the kernel holds are to be looked up again at their next use (7.44).
+    /// Makes the kernel look up all cached names again at their next use (7.44).
     pub fn increment_epoch(&self) -> Result<(), NotifyError> {
         self.at_least(44)?;
         self.send(notify_code::INC_EPOCH, &[])
     }
 
-    /// The kernel may forget these nodes where nobody uses them (7.45, in Linux 6.18 or later).
+    /// Allows the kernel to drop unused nodes from memory (7.45, in Linux 6.18 or later).
     pub fn prune(&self, nodes: &[u64]) -> Result<(), NotifyError> {
         self.at_least(45)?;
         let count = u32::try_from(nodes.len()).map_err(|_| NotifyError::Invalid)?;
         let head = abi::NotifyPruneOut { count, padding: 0, spare: 0 };
         self.send(notify_code::PRUNE, &[head.as_bytes(), nodes.as_bytes()]).map_err(|error| match error {
-            // The number of the protocol is older than this notification.
+            // Kernels with this protocol version may still lack this notification.
             NotifyError::Invalid => NotifyError::Unsupported,
             other => other,
         })
@@ -184,16 +184,16 @@ fn name_length(name: &[u8]) -> Result<u32, NotifyError> {
     }
 }
 
-/// Pages that the kernel gave.
+/// Data from the kernel's page cache.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Retrieved {
-    /// Place in the file.
+    /// Offset in the file.
     pub offset: u64,
-    /// What the pages held from there on: less than was asked for where the kernel has less.
+    /// The data from there on; shorter than requested if the kernel has less.
     pub data: Vec<u8>,
 }
 
-/// Pages that were asked for.
+/// A pending request for cached pages.
 #[derive(Debug)]
 pub struct Retrieval {
     unique: u64,
@@ -202,7 +202,7 @@ pub struct Retrieval {
 }
 
 impl Retrieval {
-    /// Waits for them; after [`NotifyError::TimedOut`] one may wait again.
+    /// Waits for the data; may be called again after [`NotifyError::TimedOut`].
     pub fn wait(&self, timeout: Duration) -> Result<Retrieved, NotifyError> {
         self.receiver.recv_timeout(timeout).map_err(|error| match error {
             RecvTimeoutError::Timeout => NotifyError::TimedOut,
@@ -219,7 +219,7 @@ impl Drop for Retrieval {
     }
 }
 
-/// Who waits for pages, by the number of the request that will bring them.
+/// Pending retrievals, by the number of the request that will bring the data.
 #[derive(Debug, Default)]
 pub(crate) struct Retrievals(Mutex<Waiting>);
 
@@ -245,7 +245,7 @@ impl Retrievals {
 
     pub(crate) fn arrived(&self, unique: u64, offset: u64, data: &[u8]) {
         if let Some(sender) = self.lock().waiting.remove(&unique) {
-            // Nobody is told who does not wait any more.
+            // The waiter may have given up.
             let _gone = sender.try_send(Retrieved { offset, data: data.to_vec() });
         }
     }

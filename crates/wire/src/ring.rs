@@ -1,24 +1,24 @@
 //! Requests over io_uring (`FUSE_OVER_IO_URING`, Linux 6.14, module parameter `fuse.enable_uring`).
 //!
-//! The kernel has a queue for each CPU that may ever come up, and gives a request to the queue of its caller's CPU. An entry of a queue is
-//! memory of ours for one request and then its reply. One system call hands over a reply and waits for the next request, so where callers
-//! and the threads of their CPU take turns nobody is woken on another CPU.
+//! The kernel has a queue for each possible CPU and puts a request into the queue of its caller's CPU. An entry of a queue is memory of
+//! this process for one request and its reply. One system call hands over a reply and waits for the next request. So while a caller and a
+//! thread on the same CPU take turns, no wake-up goes to another CPU.
 //!
-//! [UR1] From the reply to INIT on the kernel holds requests back until every queue has an entry. So rings and entries are made before, and
-//!       when that fails requests come over the device alone.
-//! [UR2] A thread has a ring of its own and entries of its own, and registers all of them at once: the kernel gives a request that waits to
-//!       an entry that has answered, never to one that is registered later.
-//! [UR3] A request that is parked keeps its entry. The answer comes by the mailbox, and the thread hands it over.
-//! [UR4] With more entries than threads a request may wait for a thread that works although another one sleeps. So a handler that blocks
-//!       gets one entry for each thread.
-//! [UR5] When the kernel refuses an entry before all queues are ready, it sends everything over the device, which has a thread in any case.
-//! [UR6] A parked request may wait for others to be served, so a quarter of the entries of a queue, and at least one, is never parked by a
-//!       handler that can do without ([`crate::Reply::try_park`]). A request that finds no free entry goes to the next that answers ([UR2]).
-//! [UR7] A thread registers its entries first and binds itself to its CPU then. A CPU may let a bound thread wait for seconds while others
-//!       take turns on it (Linux 6.18), and a queue without an entry holds the requests of all CPUs back ([UR1]).
+//! [UR1] After the reply to INIT the kernel holds back requests until every queue has an entry. So rings and entries are created before it;
+//!       if that fails, requests come over the device alone.
+//! [UR2] Each thread has its own ring and entries and registers all of them at once: the kernel gives a waiting request to an entry that
+//!       has answered, never to one that is registered later.
+//! [UR3] A parked request keeps its entry. The answer comes through the mailbox, and the entry's thread hands it over.
+//! [UR4] With more entries than threads, a request may wait for a busy thread while another thread sleeps. So a handler that blocks gets
+//!       one entry per thread.
+//! [UR5] If the kernel refuses an entry before all queues are ready, it sends all requests over the device, which always has a thread.
+//! [UR6] A parked request may wait for other requests. So a quarter of the entries of a queue, and at least one, is never parked by
+//!       [`crate::Reply::try_park`]. A request that finds no free entry goes to the next entry that answers ([UR2]).
+//! [UR7] A thread first registers its entries, then binds itself to its CPU. A bound thread may wait for seconds while others run on its
+//!       CPU (Linux 6.18), and a queue without an entry holds back the requests of all CPUs ([UR1]).
 //!
-//! FORGET, INTERRUPT and all that comes before the queues are ready are sent over the device. Of a signal that the caller got before its
-//! request reached us the kernel says nothing (Linux 6.18): only SIGKILL, or the answer, ends such a call. See
+//! FORGET, INTERRUPT and all requests before the queues are ready come over the device. If a caller gets a signal before its request
+//! reaches the daemon, the kernel sends no INTERRUPT (Linux 6.18): only SIGKILL or the answer ends such a call. See
 //! `Documentation/filesystems/fuse/fuse-io-uring.rst` of the kernel.
 
 use std::io;
@@ -38,24 +38,24 @@ use crate::serving::{Next, Serving};
 use crate::sys::{CommandRing, Completion, EntryParts};
 use crate::{Agreed, Handler, RingOptions};
 
-/// A payload that is no longer is copied out of the entry, so that the reply is written there at once. A longer one, data of a WRITE or a
-/// value, is used where it lies, and its short reply is copied.
+/// A payload up to this size is copied out of the entry, so that the reply can be written there directly. A longer one (data of a WRITE, or
+/// a value) is used in place, and its short reply is staged and copied.
 const COPIED_BYTES_MAX: usize = 1024;
 const REFUSED: &str = "the kernel refuses an entry of io_uring; if it has none for some queue, requests come over the device";
 
-/// A thread's ring.
+/// A thread that serves a ring.
 pub(crate) struct Worker {
     ring: CommandRing,
     mailbox: Arc<Mailbox>,
-    /// Of the queue of each entry.
+    /// For each entry, the parked requests of its queue.
     parked: Vec<Arc<Parked>>,
-    /// The CPU whose callers it serves; `None`: those of CPUs that have no thread of their own.
+    /// The CPU whose callers the thread serves; `None`: all CPUs without a thread of their own.
     pub(crate) cpu: Option<usize>,
-    /// Binds the thread to its CPU; tests keep it waiting there.
+    /// Binds the thread to its CPU. Tests replace it by a function that waits.
     pub(crate) bind: fn(usize),
 }
 
-/// What a thread needs for a request at a time.
+/// A thread's buffers for one request at a time.
 #[derive(Debug, Default)]
 struct Scratch {
     request: Vec<u8>,
@@ -63,7 +63,7 @@ struct Scratch {
 }
 
 impl Worker {
-    /// Threads for each CPU that this process may run on, and as many for all other CPUs together ([UR1]).
+    /// Creates the threads for each CPU that this process may run on, and as many for all other CPUs together ([UR1]).
     pub(crate) fn all(channel: &Channel, options: &RingOptions, agreed: &Agreed) -> io::Result<Vec<Self>> {
         let Cpus { possible, allowed } = cpus::cpus()?;
         let threads = options.threads_per_cpu.max(1);
@@ -91,12 +91,12 @@ impl Worker {
         Ok(workers)
     }
 
-    /// By which it is told to end.
+    /// The mailbox by which the thread is told to end.
     pub(crate) fn mailbox(&self) -> Arc<Mailbox> {
         Arc::clone(&self.mailbox)
     }
 
-    /// Serves requests until the connection ends or somebody says so.
+    /// Serves requests until the connection ends or the mailbox says so.
     pub(crate) fn run<H: Handler>(mut self, serving: &Serving<'_, H>) -> io::Result<()> {
         self.ring.enable()?;
         let (mut live, mut scratch, mut completions) = (self.ring.entries(), Scratch::default(), Vec::new());
@@ -128,7 +128,8 @@ impl Worker {
                     }
                 }
             }
-            // The connection is gone: what is parked is not waited for. After a failure it may live on, without this thread.
+            // The connection is gone, so parked requests are not waited for. After a failure the connection may live on without this
+            // thread.
             if self.mailbox.is_to_end() && (!self.ring.is_lent() || serving.has_failed()) {
                 return Ok(());
             }
@@ -172,14 +173,14 @@ impl Worker {
         served
     }
 
-    /// Hands answers to parked requests over to the kernel ([UR3]).
+    /// Hands the finished replies of parked requests to the kernel ([UR3]).
     fn hand_over(&mut self) -> io::Result<()> {
         for letter in self.mailbox.take() {
             let Some(EntryParts { headers, .. }) = self.ring.parts(letter.entry) else {
                 return Err(breach("an answer to an entry that was not parked"));
             };
             let commit = headers.ring_ent_in_out.commit_id;
-            // The header was not touched since the request came.
+            // The entry still has the header of the request.
             let (header, _) = InHeader::read_from_prefix(&headers.in_out).map_err(|_| breach("no header"))?;
             self.answer(letter.entry, header.unique, letter.error, letter.body.len(), Some(&letter.body))?;
             self.ring.submit(letter.entry, Some(commit))?;
@@ -190,7 +191,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Puts an answer where the kernel reads it. `body` is given where it is not there yet.
+    /// Puts a reply where the kernel reads it. `body` is given if it is not there yet.
     fn answer(&mut self, index: usize, unique: u64, error: i32, bytes: usize, body: Option<&[u8]>) -> io::Result<()> {
         let Some(EntryParts { headers, payload }) = self.ring.parts(index) else {
             return Err(breach("an answer to an entry that is not ours"));
@@ -225,12 +226,12 @@ fn breach(what: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, format!("over io_uring came {what}"))
 }
 
-/// INIT is not done yet, or a signal came.
+/// INIT is not finished yet, or a signal arrived.
 fn is_refused_for_now(result: i32) -> bool {
     matches!(-result, libc::EAGAIN | libc::EINTR)
 }
 
-/// What an entry ends with when the connection does is no error.
+/// The results of entries at the connection's end are no errors.
 fn ended(result: i32) -> io::Result<()> {
     match -result {
         libc::ENOTCONN | libc::ECONNABORTED | libc::ENODEV | libc::ECANCELED | libc::ENOENT => Ok(()),

@@ -1,9 +1,10 @@
-//! What every thread of a session does with a request, whatever it came by.
+//! How each thread of a session serves a request, over the device or io_uring.
 //!
-//! [SG1] A request that cannot be parsed is answered `EIO`, one of an unknown operation `ENOSYS`, by which the kernel stops asking.
-//! [SG2] INIT, DESTROY, INTERRUPT and NOTIFY_REPLY are the session's own; the handler sees all others.
-//! [SG3] After a panic of the handler, or an error of a thread, each thread ends with the request that it serves or takes next, and that is
-//!       answered `EIO`: what the handler holds is not to be trusted any more. Threads of io_uring, and the one beside them, end at once.
+//! [SG1] A request that cannot be parsed is answered `EIO`. An unknown operation is answered `ENOSYS`, after which the kernel stops sending
+//!       it.
+//! [SG2] The session itself serves INIT, DESTROY, INTERRUPT and NOTIFY_REPLY; the handler gets all other requests.
+//! [SG3] After a panic of the handler or an error of a thread, each thread answers `EIO` to its current or next request and ends: the
+//!       handler's state is no longer trusted. Threads of io_uring, and the device thread beside them, end at once.
 
 use std::io::{self, IoSlice};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -20,25 +21,25 @@ use crate::reply::sink::Sink;
 use crate::request::Message;
 use crate::{Agreed, Errno, Handler, Interruption, Operation, Reply, Request, RequestError};
 
-/// Whether a thread goes on.
+/// Whether a thread continues.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Next {
     Request,
     End,
 }
 
-/// What the threads of a session share.
+/// State shared by the threads of a session.
 #[derive(Debug)]
 pub(crate) struct Serving<'a, H> {
     pub(crate) handler: &'a H,
     pub(crate) agreed: &'a Agreed,
     pub(crate) retrievals: &'a Retrievals,
-    /// Where replies to INTERRUPT go.
+    /// Carries the replies to INTERRUPT.
     pub(crate) channel: &'a Channel,
     pub(crate) failed: &'a AtomicBool,
-    /// Kept where requests come over io_uring.
+    /// Present if requests come over io_uring.
     pub(crate) early: Option<&'a EarlyInterrupts>,
-    /// Who may use the mount beside root; `None` = everybody whom the kernel lets.
+    /// The only user beside root who may use the mount; `None` = the kernel decides.
     pub(crate) owner: Option<u32>,
 }
 
@@ -51,7 +52,7 @@ impl<H: Handler> Serving<'_, H> {
         self.failed.load(Ordering::Acquire)
     }
 
-    /// Serves one request. An error is a panic of the handler ([SG3]).
+    /// Serves one request. An error means that the handler panicked ([SG3]).
     pub(crate) fn serve(&self, message: Message<'_>, sink: Sink<'_>) -> io::Result<Next> {
         let Message { header, .. } = message;
         let context = Context { unique: header.unique, opcode: header.opcode, bytes_max: self.agreed.reply_bytes_max() };
@@ -114,7 +115,7 @@ impl<H: Handler> Serving<'_, H> {
         Interruption::Noted
     }
 
-    /// The kernel wants a reply to INTERRUPT only where that asks for something.
+    /// INTERRUPT gets a reply only to make the kernel resend it or stop sending it.
     fn answer_interrupt(&self, unique: u64, interruption: Interruption) {
         let error = match interruption {
             Interruption::Noted => return,
@@ -126,7 +127,7 @@ impl<H: Handler> Serving<'_, H> {
     }
 
     fn guarded<R>(&self, work: impl FnOnce() -> R) -> io::Result<R> {
-        // Nothing of the handler is used again after a panic ([SG3]).
+        // After a panic the handler is not used again ([SG3]).
         catch_unwind(AssertUnwindSafe(work)).map_err(|_| {
             self.failed.store(true, Ordering::Release);
             io::Error::other("the handler of requests panicked")
@@ -146,7 +147,7 @@ mod tests {
     use crate::request::Dialect;
     use crate::{InitFlags, ParkedReply, Wanted};
 
-    /// Parks what it is asked, and answers what is interrupted.
+    /// Parks every request, and answers the interrupted ones.
     #[derive(Default)]
     struct Parking(Mutex<Vec<ParkedReply>>);
 
@@ -194,7 +195,7 @@ mod tests {
         assert_eq!(handler.0.lock().expect("no panic").len(), 1, "another request is not interrupted");
         ask(opcode::STATFS, 8, &[]);
         assert_eq!(handler.0.lock().expect("no panic").iter().map(ParkedReply::unique).collect::<Vec<_>>(), [6]);
-        // Nothing was asked of the kernel, which could not do it.
+        // No resend was asked for: over io_uring the kernel could not do it.
         assert_eq!(rustix::io::read(&kernel, &mut [0; 16]), Err(rustix::io::Errno::AGAIN));
     }
 }

@@ -1,4 +1,4 @@
-//! A session: the first request, then threads that serve all others until the connection ends.
+//! A session: answers INIT, then serves requests in several threads until the connection ends.
 
 use std::io::{self, IoSlice};
 use std::os::fd::OwnedFd;
@@ -21,22 +21,22 @@ use crate::ring::Worker;
 use crate::serving::Serving;
 use crate::{Agreed, Errno, InitFlags, Operation, Reply, Request, Wanted};
 
-/// Who answers requests. Several threads call it at the same time.
+/// Answers requests. Several threads call it concurrently.
 ///
-/// After a panic in it the session ends: requests are answered `EIO`, then the connection is closed.
+/// If it panics, the session ends: requests are answered `EIO`, then the connection is closed.
 pub trait Handler: Sync {
-    /// Serves a request: answers it, or parks its reply for later. What it lacks it answers with [`Errno::ENOSYS`], by which the kernel
-    /// stops asking for most operations.
+    /// Answers a request, or parks its reply. Operations that it does not support get [`Errno::ENOSYS`]; for most of them the kernel then
+    /// sends no more requests.
     fn handle(&self, request: &Request<'_>, reply: Reply<'_>);
 
-    /// The caller of the request with this number got a signal. The request still wants its answer, `EINTR` if nothing better. It may be
-    /// answered already, or come later than this.
+    /// The caller of this request got a signal. The request still needs an answer, `EINTR` if there is none better. It may already be
+    /// answered, or may arrive later.
     fn interrupted(&self, unique: u64) -> Interruption {
         let _ = unique;
         Interruption::Noted
     }
 
-    /// Called between requests by a thread of a polled session ([`Options::polled`]) that found none.
+    /// Called by a thread of a polled session ([`Options::polled`]) when no request is waiting.
     fn idle(&self) {
         thread::yield_now();
     }
@@ -70,30 +70,30 @@ impl<H: Handler + Send + ?Sized> Handler for Arc<H> {
     }
 }
 
-/// What became of the news that a caller got a signal.
+/// The result of [`Handler::interrupted`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Interruption {
-    /// The request will be answered sooner, or is of no interest.
+    /// The request will be answered sooner, or does not matter.
     Noted,
-    /// The request did not come yet: the kernel says it again.
+    /// The request has not arrived yet: the kernel must resend the interrupt.
     TryAgain,
-    /// The kernel need not say it any more.
+    /// The kernel need not send interrupts any more.
     Unsupported,
 }
 
-/// How a session serves.
+/// Settings of a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Options {
-    /// Threads that serve requests over the device, at least one. Beside io_uring there is one, as little comes there.
+    /// Threads that serve requests over the device, at least one. With io_uring there is only one, as few requests use the device then.
     pub device_threads: usize,
-    /// Each of these threads has a descriptor of its own (`FUSE_DEV_IOC_CLONE`), so that they do not meet at the lock of one.
+    /// Give each of these threads its own descriptor (`FUSE_DEV_IOC_CLONE`), to avoid lock contention on one.
     pub clone_device: bool,
-    /// Threads do not sleep in the device: without a request they call [`Handler::idle`]. Requests then come over the device alone.
+    /// Threads do not sleep in the device: without a request they call [`Handler::idle`]. All requests then come over the device.
     pub polled: bool,
-    /// Requests over io_uring where the kernel offers that; else over the device.
+    /// Serve requests over io_uring if the kernel offers it; otherwise over the device.
     pub ring: Option<RingOptions>,
-    /// Of a mount that every user may use, only this one and root may: others get `EACCES`, but for what they do with files that somebody
-    /// opened for them.
+    /// On a mount open to every user, only this user and root may use it. Others get `EACCES`, except for requests on files that are
+    /// already open.
     pub only_root_and: Option<u32>,
 }
 
@@ -103,14 +103,14 @@ impl Default for Options {
     }
 }
 
-/// How requests over io_uring are served.
+/// Settings of io_uring.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RingOptions {
-    /// Threads for each CPU that this process may run on; as many serve all other CPUs together.
+    /// Threads for each CPU that this process may run on; the same number serves all other CPUs together.
     pub threads_per_cpu: usize,
-    /// Requests of a CPU that are served or parked at a time, at least one a thread; each costs memory of the largest request once it was
-    /// used. With more than threads, a request may wait for a thread that is busy while another one sleeps: a handler that blocks takes as
-    /// many as threads, one that parks takes more.
+    /// Requests per CPU that can be served or parked at a time, at least one per thread. Each costs the memory of the largest request once
+    /// it was used. With more requests than threads, a request may wait for a busy thread while another one sleeps. So a handler that
+    /// blocks should use as many as threads; one that parks should use more.
     pub requests_per_cpu_max: usize,
 }
 
@@ -120,16 +120,16 @@ impl Default for RingOptions {
     }
 }
 
-/// Threads of a session.
+/// Numbers of threads of a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Threads {
-    /// Those that serve the device.
+    /// Threads that serve the device.
     pub device: usize,
-    /// Those that serve io_uring; 0 where all requests come over the device.
+    /// Threads that serve io_uring; 0 if all requests come over the device.
     pub ring: usize,
 }
 
-/// A connection to the kernel on which the first request is answered.
+/// A connection to the kernel whose INIT has been answered.
 pub struct Session<H> {
     handler: H,
     channel: Arc<Channel>,
@@ -140,10 +140,10 @@ pub struct Session<H> {
 }
 
 impl<H: Handler> Session<H> {
-    /// Waits for the first request of the kernel and answers it. `device` comes from [`crate::mount()`], or is any descriptor that gives
-    /// one message a read and takes one a write.
+    /// Waits for INIT and answers it. `device` comes from [`crate::mount()`], or is any descriptor that keeps message boundaries in reads
+    /// and writes.
     ///
-    /// The mount answers from [`Session::run`] on.
+    /// Requests are served from [`Session::run`] on.
     pub fn start(device: OwnedFd, handler: H, wanted: &Wanted, options: Options) -> io::Result<Self> {
         let channel = Arc::new(Channel::new(device));
         let mut buffer = vec![0; device::request_bytes_max(0)];
@@ -170,23 +170,23 @@ impl<H: Handler> Session<H> {
         Ok(Self { handler, channel, agreed, workers, options, retrievals: Arc::default() })
     }
 
-    /// What was agreed on with the kernel.
+    /// The result of the negotiation.
     pub fn agreed(&self) -> &Agreed {
         &self.agreed
     }
 
-    /// Tells the kernel things of its own accord.
+    /// A notifier for messages to the kernel.
     pub fn notifier(&self) -> Notifier {
         Notifier::new(&self.channel, &self.retrievals, &self.agreed)
     }
 
-    /// The threads that will serve.
+    /// The numbers of threads that [`Session::run`] starts.
     pub fn threads(&self) -> Threads {
         let device = if self.workers.is_empty() { self.options.device_threads.max(1) } else { 1 };
         Threads { device, ring: self.workers.len() }
     }
 
-    /// Serves until the connection ends: by an unmount, or cut off. This thread is one of those that serve.
+    /// Serves until the connection ends, by an unmount or an abort. The calling thread is one of the serving threads.
     pub fn run(self) -> io::Result<()> {
         let threads = self.threads();
         let Self { handler, channel, agreed, workers, options, retrievals } = self;
@@ -219,7 +219,7 @@ impl<H: Handler> Session<H> {
             for worker in workers {
                 let name = worker.cpu.map_or_else(|| "fuse-ring".to_owned(), |cpu| format!("fuse-cpu-{cpu}"));
                 let spawned = thread::Builder::new().name(name).spawn_scoped(scope, move || ends.on_error(worker.run(serving)));
-                // A queue that nobody serves would hold all requests back.
+                // A queue without a thread would hold back all requests.
                 others.push(spawned.inspect_err(|_| ends.fail())?);
             }
             for (index, channel) in channels.into_iter().enumerate() {
@@ -239,7 +239,7 @@ impl<H: Handler> Session<H> {
         })
     }
 
-    /// The same in a thread of its own.
+    /// Runs the session in a new thread.
     pub fn spawn(self) -> io::Result<JoinHandle<io::Result<()>>>
     where
         H: Send + 'static,
@@ -248,10 +248,10 @@ impl<H: Handler> Session<H> {
     }
 }
 
-/// Who is told when threads are to end.
+/// Tells threads to end.
 struct Ends<'a> {
     mailboxes: Vec<Arc<Mailbox>>,
-    /// Of the thread that serves the device beside io_uring.
+    /// For the thread that serves the device beside io_uring.
     own: Option<&'a Mailbox>,
     failed: &'a AtomicBool,
 }
@@ -267,7 +267,7 @@ impl Ends<'_> {
         self.all();
     }
 
-    /// Requests of a queue without a thread would wait for ever: the whole session ends ([SG3] of `serving.rs`).
+    /// Requests of a queue without a thread would wait forever, so the whole session ends ([SG3] of `serving.rs`).
     fn on_error(&self, result: io::Result<()>) -> io::Result<()> {
         result.inspect_err(|error| {
             tracing::error!(%error, "a thread that serves requests has ended");
@@ -279,7 +279,7 @@ impl Ends<'_> {
 fn first_request(channel: &Channel, buffer: &mut [u8]) -> io::Result<(u64, Init)> {
     let bytes = loop {
         match channel.receive(buffer) {
-            // Borrowed anew, as the loop keeps the buffer.
+            // Returns the length only: the loop still borrows the buffer.
             Ok(Some(bytes)) => break bytes.len(),
             Ok(None) => return Err(io::Error::new(io::ErrorKind::NotConnected, "the mount is gone before its first request")),
             Err(SystemError::AGAIN) => drop(rustix::io::retry_on_intr(|| poll(&mut [PollFd::new(channel, PollFlags::IN)], None))?),
@@ -297,7 +297,7 @@ fn first_request(channel: &Channel, buffer: &mut [u8]) -> io::Result<(u64, Init)
     }
 }
 
-/// Rings must exist before the kernel is told that requests go there; without them the device serves.
+/// Creates the rings. They must exist before the kernel learns of io_uring; without them requests come over the device.
 fn rings(channel: &Channel, options: &Options, agreed: &mut Agreed) -> Vec<Worker> {
     let Some(ring) = options.ring.filter(|_| !options.polled && agreed.offered.contains(InitFlags::OVER_IO_URING)) else {
         return Vec::new();
@@ -351,13 +351,13 @@ mod tests {
     static IS_FREE: Mutex<bool> = Mutex::new(false);
     static FREED: Condvar = Condvar::new();
 
-    /// In place of [`cpus::pin`]: a CPU that lets a thread wait.
+    /// Replaces [`cpus::pin`]: acts like a busy CPU on which the thread must wait.
     fn wait_for_the_cpu(_: usize) {
         let is_free = IS_FREE.lock().unwrap_or_else(PoisonError::into_inner);
         let _free = FREED.wait_while(is_free, |is_free| !*is_free).unwrap_or_else(PoisonError::into_inner);
     }
 
-    /// Threads that were bound to a busy CPU before they registered their entries let all callers wait, on whatever CPU.
+    /// Threads that were bound to a busy CPU before they registered their entries blocked all callers, on every CPU.
     #[test]
     fn regression_a_busy_cpu_holds_back_no_requests_of_others() {
         let enabled = fs::read_to_string("/sys/module/fuse/parameters/enable_uring").is_ok_and(|value| value.trim() == "Y");
@@ -374,7 +374,7 @@ mod tests {
         session.workers.iter_mut().filter(|worker| worker.cpu == Some(last)).for_each(|worker| worker.bind = wait_for_the_cpu);
         let serving = session.spawn().expect("a thread");
 
-        // In another process, since this one serves; what it asks goes to the first CPU's queue.
+        // In another process, since this one serves; its requests go to the first CPU's queue.
         let place = directory.path().to_owned();
         let client = thread::spawn(move || {
             cpus::pin(first);

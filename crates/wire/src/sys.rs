@@ -1,9 +1,9 @@
-//! All that needs `unsafe`: cloning the device, and the entries of io_uring, whose memory the kernel writes.
+//! All code that needs `unsafe`: cloning the device, and the io_uring entries, whose memory the kernel writes.
 //!
-//! [U1] An entry's memory is either lent to the kernel or ours. It is lent from the submission of its command to the completion of that
-//!      command, and borrowed only while it is ours.
-//! [U2] Memory that is still lent when a ring is dropped is never given back: its pages stay, whatever the kernel does with them.
-//! [U3] A ring is used by the thread that enabled it; the kernel then writes entries only while that thread waits in it.
+//! [U1] An entry's memory is either lent to the kernel or owned by this process. It is lent from the submission of its command to the
+//!      command's completion, and borrowed only while it is owned.
+//! [U2] Memory that is still lent when a ring is dropped is never freed, since the kernel may still use it.
+//! [U3] A ring is used only by the thread that enabled it; the kernel then writes entries only while that thread waits in it.
 #![allow(unsafe_code)]
 
 use std::fs::File;
@@ -20,17 +20,17 @@ use zerocopy::IntoBytes;
 
 use crate::abi::{self, UringReqHeader, uring_cmd};
 
-/// Opens another descriptor of a connection, which has requests and replies of its own.
+/// Opens another descriptor of a connection, with its own requests and replies.
 pub(crate) fn clone_device(device: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     const CLONE: ioctl::Opcode = ioctl_opcode::read::<u32>(abi::DEV_IOC_CLONE.0, abi::DEV_IOC_CLONE.1);
     let fresh = File::options().read(true).write(true).open(crate::mount::DEVICE)?;
     let source = device.as_raw_fd().cast_unsigned();
-    // SAFETY: FUSE_DEV_IOC_CLONE reads a u32 from its argument, whatever the direction in its name says.
+    // SAFETY: FUSE_DEV_IOC_CLONE reads a u32 from its argument, although its name says that it writes.
     unsafe { ioctl::ioctl(&fresh, Setter::<CLONE, u32>::new(source))? };
     Ok(fresh.into())
 }
 
-/// Private pages.
+/// A private anonymous mapping.
 #[derive(Debug)]
 struct Pages {
     start: NonNull<u8>,
@@ -41,7 +41,7 @@ struct Pages {
 unsafe impl Send for Pages {}
 
 impl Pages {
-    /// Zeroed, and taken up as they are touched.
+    /// Zeroed; pages are allocated when they are touched.
     fn new(bytes: usize) -> io::Result<Self> {
         // SAFETY: a new mapping, at a place that the kernel chooses.
         let start = unsafe { mmap_anonymous(ptr::null_mut(), bytes, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE)? };
@@ -59,7 +59,7 @@ impl Drop for Pages {
     }
 }
 
-/// Memory of an entry: a page with the headers and what the kernel is told of both parts, then the payload.
+/// Memory of an entry: a page with the headers and the vectors of both parts, then the payload.
 #[derive(Debug)]
 struct Memory(Pages);
 
@@ -74,7 +74,7 @@ impl Memory {
             libc::iovec { iov_base: memory.headers().cast(), iov_len: size_of::<UringReqHeader>() },
             libc::iovec { iov_base: memory.payload().cast(), iov_len: payload_bytes },
         ];
-        // SAFETY: within the first page, behind the headers, aligned; nobody else knows the memory yet.
+        // SAFETY: within the first page, behind the headers, aligned; no other code has a pointer to the memory yet.
         unsafe { memory.parts().write(parts) };
         Ok(memory)
     }
@@ -100,7 +100,7 @@ struct Entry {
     queue: u16,
     /// [U1]
     lent: bool,
-    /// The request whose reply the next command hands over; `None` = the kernel does not know the entry yet.
+    /// The request whose reply the next command hands over; `None` = the entry is not registered yet.
     commit: Option<u64>,
 }
 
@@ -119,7 +119,7 @@ impl Entry {
     }
 }
 
-/// Sets `len` of a submission, for which the library's command has no setter.
+/// Sets `len` of a submission; the io_uring library has no setter for it.
 fn with_length(mut command: squeue::Entry128, length: u32) -> squeue::Entry128 {
     /// `offsetof(struct io_uring_sqe, len)`
     const LEN_OFFSET: usize = 24;
@@ -129,16 +129,16 @@ fn with_length(mut command: squeue::Entry128, length: u32) -> squeue::Entry128 {
     command
 }
 
-/// What came back from the kernel.
+/// A completion from the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Completion {
-    /// A command of an entry, with 0 or a negative error.
+    /// The command of an entry, with 0 or a negative error.
     Entry { index: usize, result: i32 },
-    /// The mailbox has letters.
+    /// The mailbox has messages.
     Letters,
 }
 
-/// An entry's memory while it is ours ([U1]).
+/// An entry's memory while it is owned by this process ([U1]).
 #[derive(Debug)]
 pub(crate) struct EntryParts<'a> {
     pub(crate) headers: &'a mut UringReqHeader,
@@ -150,13 +150,13 @@ pub(crate) struct CommandRing {
     ring: ManuallyDrop<IoUring<squeue::Entry128, cqueue::Entry>>,
     entries: ManuallyDrop<Vec<Entry>>,
     payload_bytes: usize,
-    /// The kernel watches the mailbox.
+    /// The kernel polls the mailbox.
     listening: bool,
 }
 
 const LETTERS: u64 = u64::MAX;
 
-/// A submission that the kernel did not take for now is no error: what is queued stays queued, and goes with the next call.
+/// An interrupted or temporarily refused submission is no error: the commands stay queued and go with the next call.
 fn taken_later(submitted: io::Result<usize>) -> io::Result<()> {
     match submitted {
         Err(error) if !matches!(error.kind(), io::ErrorKind::Interrupted | io::ErrorKind::ResourceBusy | io::ErrorKind::WouldBlock) => {
@@ -167,8 +167,7 @@ fn taken_later(submitted: io::Result<usize>) -> io::Result<()> {
 }
 
 impl CommandRing {
-    /// A ring that is not enabled yet, with an entry for each of these queues. The kernel knows none of the entries before they are
-    /// submitted.
+    /// Creates a ring, not enabled yet, with an entry for each of these queues. The kernel learns of an entry when it is submitted.
     pub(crate) fn new(device: BorrowedFd<'_>, queues: &[u16], payload_bytes: usize) -> io::Result<Self> {
         let entry = |&queue| Ok(Entry { memory: Memory::new(payload_bytes)?, queue, lent: false, commit: None });
         let entries = queues.iter().map(entry).collect::<io::Result<Vec<_>>>()?;
@@ -192,7 +191,7 @@ impl CommandRing {
         self.entries.iter().any(|entry| entry.lent)
     }
 
-    /// Queues the command of an entry: its registration, or the reply to the request `commit`. The entry is lent from now on.
+    /// Queues the command of an entry: its registration, or the reply to request `commit`. The entry is lent from now on.
     pub(crate) fn submit(&mut self, index: usize, commit: Option<u64>) -> io::Result<()> {
         let Some(entry) = self.entries.get_mut(index).filter(|entry| !entry.lent) else {
             return Err(io::Error::other("an entry that is not ours is submitted"));
@@ -203,7 +202,7 @@ impl CommandRing {
         self.push(&command)
     }
 
-    /// Asks for a completion once the mailbox has letters. Its descriptor must live as long as the ring.
+    /// Asks for a completion when the mailbox has messages. Its descriptor must live as long as the ring.
     pub(crate) fn listen(&mut self, mailbox: BorrowedFd<'_>) -> io::Result<()> {
         if self.listening {
             return Ok(());
@@ -219,12 +218,13 @@ impl CommandRing {
         self.submit(index, commit)
     }
 
-    /// Whether the kernel refused to take an entry at all, as opposed to a reply in it.
+    /// Whether the failed command was the entry's registration, not a reply.
     pub(crate) fn was_registering(&self, index: usize) -> bool {
         self.entries.get(index).is_some_and(|entry| entry.commit.is_none())
     }
 
-    /// Hands over what is queued, without waiting for a completion. What the kernel does not take now goes with the next [`Self::wait`].
+    /// Submits queued commands without waiting for a completion. Commands that the kernel does not take now go with the next
+    /// [`Self::wait`].
     pub(crate) fn hand_over(&self) -> io::Result<()> {
         taken_later(self.ring.submit())
     }
@@ -233,12 +233,12 @@ impl CommandRing {
         if self.ring.submission().is_full() {
             self.ring.submit()?;
         }
-        // SAFETY: memory that the command names lives until its completion, or for ever ([U2]).
+        // SAFETY: the memory named by the command lives until its completion, or forever ([U2]).
         let pushed = unsafe { self.ring.submission().push(command) };
         pushed.map_err(io::Error::other)
     }
 
-    /// Submits what is queued, waits for a completion and returns all that came; the entries among them are ours again.
+    /// Submits queued commands, waits for a completion and returns all that arrived. This process owns their entries again.
     pub(crate) fn wait(&mut self, completions: &mut Vec<Completion>) -> io::Result<()> {
         completions.clear();
         taken_later(self.ring.submit_and_wait(1))?;
@@ -260,7 +260,7 @@ impl CommandRing {
     /// The memory of an entry; `None` while it is lent.
     pub(crate) fn parts(&mut self, index: usize) -> Option<EntryParts<'_>> {
         let entry = self.entries.get_mut(index).filter(|entry| !entry.lent)?;
-        // SAFETY: ours ([U1]), and borrowed as long as the ring is; the two parts do not overlap, and any bytes are valid in both.
+        // SAFETY: owned ([U1]), and borrowed as long as the ring is; the two parts do not overlap, and any bytes are valid in both.
         unsafe {
             Some(EntryParts {
                 headers: &mut *entry.memory.headers(),
@@ -275,7 +275,7 @@ impl Drop for CommandRing {
         // SAFETY: dropped here alone. The ring goes first, so that no command is submitted any more.
         unsafe { ManuallyDrop::drop(&mut self.ring) };
         if !self.is_lent() {
-            // SAFETY: dropped here alone, and the kernel has nothing of it ([U2]).
+            // SAFETY: dropped here alone, and the kernel holds none of them ([U2]).
             unsafe { ManuallyDrop::drop(&mut self.entries) };
         }
     }
@@ -287,7 +287,7 @@ mod tests {
 
     use super::*;
 
-    /// The descriptor is no FUSE device, so the kernel refuses the commands; what is lent comes back all the same.
+    /// The descriptor is not a FUSE device, so the kernel refuses the commands; their memory is returned all the same.
     #[test]
     fn an_entry_is_borrowed_only_while_it_is_ours() {
         let file = File::open("/proc/self/exe").expect("opened");

@@ -1,8 +1,8 @@
-//! Times as the kernel counts them.
+//! Timestamps in the kernel's format.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// A point in time: seconds since 1970, and nanoseconds that count on from there, also before 1970.
+/// A point in time: seconds since 1970, plus nanoseconds; also for times before 1970.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct Time {
     /// Seconds since 1970.
@@ -14,14 +14,14 @@ pub struct Time {
 /// A time to set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SetTime {
-    /// The time of the file system's own clock.
+    /// The current time of the file system's clock.
     Now,
     /// This time.
     At(Time),
 }
 
 impl Time {
-    /// The kernel sends signed seconds in an unsigned field. Nothing where the nanoseconds are none.
+    /// The kernel sends signed seconds in an unsigned field. `None` if the nanoseconds are out of range.
     pub(crate) fn from_kernel(seconds: u64, nanoseconds: u32) -> Option<Self> {
         (nanoseconds < 1_000_000_000).then_some(Self { seconds: seconds.cast_signed(), nanoseconds })
     }
@@ -47,7 +47,7 @@ impl From<SystemTime> for Time {
     }
 }
 
-/// How long the kernel may keep what it was told, as it takes it: seconds and nanoseconds.
+/// A cache validity in the kernel's format: seconds and nanoseconds.
 pub(crate) fn validity(duration: Duration) -> (u64, u32) {
     (duration.as_secs(), duration.subsec_nanos())
 }

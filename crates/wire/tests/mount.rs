@@ -1,4 +1,4 @@
-//! Real mounts over `/dev/fuse` and, where the kernel lets it, over io_uring. Another process serves them.
+//! Real mounts over `/dev/fuse` and, if the kernel supports it, over io_uring. Another process serves them.
 
 mod support;
 
@@ -23,7 +23,7 @@ fn serve() {
     server::serve();
 }
 
-/// Runs a test over the device, and over io_uring with the same words.
+/// Runs a test over the device, and over io_uring with the same server options.
 fn over_both(words: &str, test: impl Fn(Served)) {
     if let Some(why) = obstacle() {
         return println!("skipped: {why}");
@@ -71,7 +71,7 @@ fn data_comes_back_as_it_was_written() {
     });
 }
 
-/// Pages of a file go, so that its next read is a request.
+/// Drops the cached pages of a file, so that its next read causes a request.
 fn drop_caches(file: &File) {
     rustix::fs::fadvise(file, 0, None, rustix::fs::Advice::DontNeed).expect("advised");
 }
@@ -198,7 +198,7 @@ fn rarer_operations_arrive() {
         let mut text = String::new();
         nameless.read_to_string(&mut text).expect("read");
         assert_eq!((text.as_str(), nameless.metadata().expect("told").nlink()), ("nameless", 1));
-        // The kernel sends the directory's group where the caller has it as a supplementary one.
+        // The kernel sends the directory's group if the caller has it as a supplementary group.
         std::os::unix::fs::chown(served.path(""), None, Some(4321)).expect("set");
         let made = Command::new("setpriv").args(["--groups=4321", "touch"]).arg(served.path("grouped")).status();
         if made.is_ok_and(|status| status.success()) {
@@ -225,12 +225,12 @@ fn a_parked_request_leaves_its_thread_to_others() {
         let slow = served.path("slow");
         let reader = thread::spawn(move || fs::read(slow));
         assert_eq!(served.ask("event"), "Parked");
-        // The one thread of this CPU and every other serve on.
+        // A parked request blocks neither the only thread of this CPU nor any other.
         for number in 0..50 {
             fs::write(served.path(&format!("meanwhile {number}")), b"x").expect("written");
         }
         assert!(!reader.is_finished());
-        // The kernel may ask for the end of the file as well, which parks again.
+        // The kernel may also read the end of the file, which parks again.
         while !reader.is_finished() {
             served.ask("finish");
         }
@@ -239,7 +239,7 @@ fn a_parked_request_leaves_its_thread_to_others() {
     });
 }
 
-/// Its data lies where the reply goes, until that is given.
+/// The data lies in the memory for the reply until the reply is given.
 #[test]
 fn a_parked_write_keeps_its_data_apart() {
     over_both("one-thread parks", |mut served| {
@@ -265,16 +265,16 @@ fn a_parked_write_keeps_its_data_apart() {
     });
 }
 
-/// Not SIGINT: a child of a background job of a shell ignores it.
+/// Not SIGINT: a background job of a shell ignores it.
 #[test]
 fn a_signal_to_the_caller_reaches_the_handler() {
     over_both("parks", |mut served| {
         let mut reader = Command::new("cat").arg(served.path("slow")).stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("run");
-        // Parked, so sent: from then on the kernel passes a signal on.
+        // The request is parked, so it was sent: from then on the kernel passes on signals.
         assert_eq!(served.ask("event"), "Parked");
         rustix::process::kill_process(rustix::process::Pid::from_child(&reader), rustix::process::Signal::USR1).expect("sent");
         assert_eq!(served.ask("event"), "Interrupted");
-        // The kernel asks for the page once more. Over io_uring it says nothing of a signal that came before that (ring.rs).
+        // The kernel requests the page again. Over io_uring it does not pass on a signal that came before that (ring.rs).
         let started = Instant::now();
         while reader.try_wait().expect("a child").is_none() {
             assert!(started.elapsed() < PATIENCE, "the reader does not end");
@@ -291,7 +291,7 @@ fn an_unmount_ends_a_session_whose_requests_are_parked() {
         let slow = served.path("slow");
         let reader = thread::spawn(move || fs::read(slow));
         assert_eq!(served.ask("event"), "Parked");
-        // Cut off: as `umount --force`, which fails calls in progress.
+        // Aborts like `umount --force`, so that calls in progress fail.
         while !reader.is_finished() {
             let _busy = unmount(served.path(""), Unmount::Force);
         }
@@ -316,7 +316,7 @@ fn a_reply_that_is_dropped_is_an_error() {
 #[test]
 fn a_handler_that_panics_ends_the_session() {
     over_both("", |mut served| {
-        // The kernel asks again for a page whose read-ahead failed, and then nobody may be there any more.
+        // After a failed read-ahead the kernel requests the page again; by then the session may have ended.
         let error = fs::read(served.path("panic")).expect_err("panicked");
         assert!(matches!(error.raw_os_error(), Some(libc::EIO | libc::ECONNABORTED | libc::ENOTCONN | libc::ECANCELED)), "{error}");
         assert_eq!(served.ask("nothing that has an answer"), "session the handler of requests panicked");
@@ -409,7 +409,7 @@ fn a_read_only_mount_takes_no_writes() {
     });
 }
 
-/// Nobody serves these mounts, and nothing is asked of them.
+/// These mounts have no server and get no requests.
 #[test]
 fn a_guard_unmounts_its_own_mount_and_no_other() {
     if let Some(why) = obstacle() {

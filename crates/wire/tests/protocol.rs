@@ -1,4 +1,4 @@
-//! A session with the test in the place of the kernel: requests over a socket that keeps the borders of messages, and each reply's bytes.
+//! A session with the test as the kernel: requests over a socket that keeps message boundaries, and each reply's bytes.
 
 use std::os::fd::OwnedFd;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -19,7 +19,7 @@ use zerocopy::{FromBytes, IntoBytes};
 const PATIENCE: Duration = Duration::from_secs(60);
 const VALID: Duration = Duration::new(5, 7);
 
-/// Answers each operation with values that are easy to find again.
+/// Answers each operation with recognisable values.
 struct Answers {
     parked: Sender<ParkedReply>,
     interrupted: Mutex<Vec<u64>>,
@@ -145,7 +145,7 @@ impl Kernel {
         (header, body.to_vec())
     }
 
-    /// Error (0 or positive) and bytes of the reply to a request.
+    /// Error (0 or positive) and body of the reply to a request.
     fn ask(&mut self, opcode: u32, body: &[u8]) -> (i32, Vec<u8>) {
         let unique = self.send(opcode, body);
         let (header, body) = self.receive();
@@ -272,7 +272,7 @@ fn data_and_numbers_leave_as_the_kernel_takes_them() {
     assert_eq!(kernel.ask(opcode::READ, read(5, 0).as_bytes()), (0, b"rrrrr".to_vec()));
     assert_eq!(kernel.ask(opcode::READ, read(0, 0).as_bytes()), (0, vec![]));
     assert_eq!(kernel.ask(opcode::READ, read(5, 666).as_bytes()), (libc::ENXIO, vec![]));
-    // No more than was agreed on, whatever is asked for.
+    // Replies never exceed the agreed size, whatever is requested.
     assert_eq!(kernel.ask(opcode::READ, read(u32::MAX, 0).as_bytes()).1.len(), 64 << 10);
     assert_eq!(kernel.ask(opcode::READLINK, &[]), (0, b"target".to_vec()));
     let write = abi::WriteIn { size: 3, ..Default::default() };
@@ -334,10 +334,10 @@ fn who_is_not_answered_gets_an_error_and_who_wants_nothing_gets_nothing() {
     let (mut kernel, thread, ..) = served(&Wanted::default());
     kernel.send(opcode::FORGET, abi::ForgetIn { nlookup: 1 }.as_bytes());
     kernel.send(opcode::BATCH_FORGET, &[&[1, 0, 0, 0, 0, 0, 0, 0][..], &[0; 16]].concat());
-    kernel.send(opcode::BATCH_FORGET, &[255; 8]); // malformed, and still none
-    kernel.send(opcode::NOTIFY_REPLY, &[0; 40]); // of nobody
+    kernel.send(opcode::BATCH_FORGET, &[255; 8]); // malformed, but still gets no reply
+    kernel.send(opcode::NOTIFY_REPLY, &[0; 40]); // no retrieval waits for it
     kernel.send(opcode::INTERRUPT, abi::InterruptIn { unique: 5 }.as_bytes());
-    // The next reply is of the next request: `ask` holds its number against it.
+    // The next reply belongs to the next request: `ask` compares its number.
     assert_eq!(kernel.ask(opcode::FSYNC, abi::FsyncIn::default().as_bytes()), (libc::EIO, vec![]));
     assert_eq!(kernel.ask(opcode::INTERRUPT, abi::InterruptIn { unique: 1 }.as_bytes()).0, libc::EAGAIN);
     assert_eq!(kernel.ask(opcode::INTERRUPT, abi::InterruptIn { unique: 2 }.as_bytes()).0, libc::ENOSYS);
@@ -380,7 +380,7 @@ fn a_parked_reply_is_finished_by_another_thread_once() {
     assert_eq!(kernel.receive().0, abi::OutHeader { len: 20, error: 0, unique: late[2] });
     drop(first);
     assert_eq!(kernel.receive().0, abi::OutHeader { len: 16, error: -libc::EIO, unique: late[0] });
-    // Parked once more, and finished after the end: nobody is there, and nothing happens.
+    // Parked again, and finished after the end of the session: the answer is discarded.
     let second = second.finish(|reply| reply.park());
     ends_well(kernel, thread);
     second.finish(|reply| reply.entry(&entry()));
@@ -428,7 +428,7 @@ fn pages_that_were_asked_for_arrive_or_never_will() {
     let (wanted, abandoned) = (notifier.retrieve(5, 4096, 100).expect("sent"), notifier.retrieve(5, 0, 100).expect("sent"));
     let asked: Vec<_> = (0..2).map(|_| abi::NotifyRetrieveOut::read_from_bytes(&kernel.receive().1).expect("asked")).collect();
     assert_eq!((asked[0].nodeid, asked[0].offset, asked[0].size), (5, 4096, 100));
-    // The lowest bit of a number marks interrupts: the kernel would not know a reply over io_uring by it.
+    // The lowest bit of a number marks interrupts; over io_uring the kernel would not find a reply by such a number.
     assert!(asked.iter().all(|asked| asked.notify_unique & 1 == 0));
     assert_eq!(wanted.wait(Duration::ZERO), Err(NotifyError::TimedOut));
     let head = abi::NotifyRetrieveIn { offset: 4096, size: 5, ..Default::default() };
@@ -461,7 +461,8 @@ fn a_kernel_that_goes_ends_the_session() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 60, ..ProptestConfig::default() })]
 
-    /// Whatever comes behind a header that is right: one reply to a request that wants one, and an error in range; then all goes on.
+    /// Arbitrary bytes after a valid header: one reply, with an error in range, to each request that expects one; then the session
+    /// continues.
     #[test]
     fn every_request_gets_one_reply(
         requests in proptest::collection::vec((0_u32..60, proptest::collection::vec(prop_oneof![Just(0_u8), any::<u8>()], 0..120)), 1..20)

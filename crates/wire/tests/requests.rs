@@ -1,4 +1,4 @@
-//! Requests as a kernel sends them (Linux 6.18, protocol 7.45), taken between it and a mount, and any bytes.
+//! Requests captured between a kernel (Linux 6.18, protocol 7.45) and a mount, and arbitrary bytes.
 
 use proptest::prelude::*;
 use tandemfs_wire::{CopyFileRange, Dialect, Init, InitFlags, Operation, Request, RequestError, SetAttributes, SetTime, Time, Write, abi};
@@ -11,7 +11,7 @@ fn bytes(hex: &str) -> Vec<u8> {
     digits.chunks(2).map(|pair| pair[0] << 4 | pair[1]).collect()
 }
 
-/// Header, then fixed part and rest; a space separates only for the eye. The thread is 77 wherever there was one.
+/// Header, fixed part and rest in hexadecimal; spaces only help the reader. A thread id other than 0 was replaced by 77.
 fn golden() -> Vec<(&'static str, Operation<'static>)> {
     vec![
         (
@@ -273,7 +273,7 @@ fn the_header_says_who_asks() {
     assert_eq!(request.extensions.security_context, None);
 }
 
-/// Over io_uring the same request comes in parts; wherever a request has a fixed part, it may end there.
+/// Over io_uring the same request comes in parts: header, fixed part and rest.
 #[test]
 #[cfg(target_endian = "little")]
 fn a_request_in_parts_is_the_same() {
@@ -301,7 +301,7 @@ fn a_request_in_parts_is_the_same() {
     assert!(seen >= fixed.len(), "{seen}");
 }
 
-/// Every length but the right one is refused, and no cut of a message is taken for a request with less data.
+/// Every wrong length is refused, and a truncated message is never taken for a request with less data.
 #[test]
 #[cfg(target_endian = "little")]
 fn messages_that_are_cut_are_refused() {
@@ -310,7 +310,7 @@ fn messages_that_are_cut_are_refused() {
         for length in 0..whole.len() {
             let mut cut = whole[..length].to_vec();
             assert!(matches!(Request::parse(&cut, DIALECT), Err(RequestError::Length { .. })), "{expected:?}");
-            // A header that tells the truth: only what needs no more bytes is still a request.
+            // With a corrected length in the header, only a request that needs no further bytes is accepted.
             if length >= 40 {
                 cut[..4].copy_from_slice(&(length as u32).to_ne_bytes());
                 if let Ok(request) = Request::parse(&cut, DIALECT) {
@@ -378,7 +378,7 @@ proptest! {
         let _either = Request::parse_parts(&bytes, &bytes, &[], DIALECT);
     }
 
-    /// [RQ1], with a header that is right: small numbers make lengths that sometimes fit.
+    /// [RQ1], with a valid header: small numbers make lengths that sometimes fit.
     #[test]
     fn whatever_is_parsed_lies_within_the_message(
         opcode in 0_u32..56,
@@ -406,7 +406,7 @@ proptest! {
         }
     }
 
-    /// A WRITE is understood whatever its values.
+    /// A WRITE with arbitrary values is parsed.
     #[test]
     fn a_write_says_what_it_holds(
         (handle, offset, lock_owner) in any::<(u64, u64, u64)>(),

@@ -13,20 +13,20 @@ use super::{MountError, MountOptions, Unmount, open_device};
 
 pub(super) const PROGRAM: &str = "fusermount3";
 
-/// Mounts, and takes the connection from the socket that the program finds as its standard input.
+/// Mounts, and receives the connection over the socket that is fusermount3's standard input.
 pub(super) fn mount(path: &Path, options: &MountOptions) -> Result<OwnedFd, MountError> {
-    drop(open_device()?); // says better than the program what is wrong
+    drop(open_device()?); // gives a better error than fusermount3
     let failed = |source: io::Error| MountError::Mount { path: path.to_owned(), source, reason: String::new() };
     let (ours, theirs) = UnixStream::pair().map_err(failed)?;
     let mut command = Command::new(PROGRAM);
     command.arg("-o").arg(option_list(options)).arg("--").arg(path).env("_FUSE_COMMFD", "0");
     command.stdin(OwnedFd::from(theirs)).stdout(Stdio::null()).stderr(Stdio::piped());
     let mut child = command.spawn().map_err(not_started)?;
-    drop(command); // its end of the socket, so that ours ends with the program
+    drop(command); // closes our copy of fusermount3's end, so that the socket closes when it ends
     let received = receive(&ours);
     let mut said = String::new();
     if let Some(stderr) = &mut child.stderr {
-        // A message that cannot be read is none; the status is what counts.
+        // If its message cannot be read, the exit status still counts.
         let _unread = stderr.read_to_string(&mut said);
     }
     let status = child.wait().map_err(failed)?;
@@ -51,7 +51,7 @@ pub(super) fn unmount(path: &Path, how: Unmount) -> Result<(), MountError> {
     }
 }
 
-/// The program splits its options at commas.
+/// Escapes commas and backslashes: fusermount3 splits its options at commas.
 fn option_list(options: &MountOptions) -> String {
     let escaped = |text: &str| text.replace('\\', "\\\\").replace(',', "\\,");
     let mut list = format!("fsname={}", escaped(&options.source));

@@ -1,4 +1,4 @@
-//! Mounting and unmounting: as root by the kernel's own calls, as an ordinary user by fusermount3.
+//! Mounting and unmounting: as root by system calls, as an ordinary user by fusermount3.
 
 mod helper;
 mod root;
@@ -12,18 +12,18 @@ use rustix::mount::UnmountFlags;
 
 pub(crate) const DEVICE: &str = "/dev/fuse";
 
-/// How a file system is mounted.
+/// Mount options.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MountOptions {
-    /// What `findmnt` and `df` show as the source.
+    /// The source shown by `findmnt`.
     pub source: String,
-    /// What comes after `fuse.` in the type of the file system.
+    /// The part of the file system type after `fuse.`.
     pub subtype: Option<String>,
-    /// Every user may use the mount. An ordinary user may allow it where `/etc/fuse.conf` says so.
+    /// Every user may access the mount. Ordinary users may set this if `/etc/fuse.conf` allows it.
     pub allow_other: bool,
     /// The kernel checks permissions.
     pub default_permissions: bool,
-    /// Nothing is written.
+    /// The mount is read-only.
     pub read_only: bool,
     /// Device files work.
     pub dev: bool,
@@ -31,13 +31,13 @@ pub struct MountOptions {
     pub suid: bool,
     /// Programs can be run.
     pub exec: bool,
-    /// Times of reads are kept.
+    /// Access times are updated.
     pub atime: bool,
-    /// Each change is written at once.
+    /// Every change is synchronous.
     pub sync: bool,
-    /// Each change of a directory is written at once.
+    /// Every directory change is synchronous.
     pub dirsync: bool,
-    /// Longest READ in bytes; `None` = what is agreed on.
+    /// Longest READ in bytes; `None` = the negotiated size.
     pub max_read: Option<u32>,
 }
 
@@ -60,33 +60,33 @@ impl Default for MountOptions {
     }
 }
 
-/// Why nothing was mounted or unmounted.
+/// Why mounting or unmounting failed.
 #[derive(Debug, thiserror::Error)]
 pub enum MountError {
-    /// The mountpoint is absent, or cannot be looked at.
+    /// The mountpoint does not exist or is not accessible.
     #[error("{}: {source}", path.display())]
     Mountpoint {
         /// The mountpoint.
         path: PathBuf,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
-    /// No FUSE in this kernel, or in this container.
+    /// This kernel or container has no FUSE.
     #[error("there is no {DEVICE}: FUSE is not loaded (modprobe fuse), or the container lacks the device")]
     NoDevice,
     /// `/dev/fuse` cannot be opened.
     #[error("{DEVICE}: {source}")]
     DeviceDenied {
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
-    /// An ordinary user without fusermount3.
+    /// An ordinary user cannot mount without fusermount3.
     #[error("{}: not found; it mounts for ordinary users (package fuse3)", helper::PROGRAM)]
     NoHelper,
     /// fusermount3 refused.
     #[error("{message}")]
     Helper {
-        /// What it said, or how it ended.
+        /// Its message, or its exit status.
         message: String,
     },
     /// The kernel refused the mount.
@@ -94,12 +94,12 @@ pub enum MountError {
     Mount {
         /// The mountpoint.
         path: PathBuf,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
-        /// And said in words, if it did.
+        /// The kernel's message, if it gave one.
         reason: String,
     },
-    /// Files are open, or somebody's current directory is there.
+    /// The mount is in use: open files, or a process's current directory.
     #[error("{}: in use", path.display())]
     InUse {
         /// The mountpoint.
@@ -116,7 +116,7 @@ pub enum MountError {
     Unmount {
         /// The mountpoint.
         path: PathBuf,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
 }
@@ -124,30 +124,30 @@ pub enum MountError {
 /// How to unmount.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unmount {
-    /// Only when nobody uses it.
+    /// Only if it is not in use.
     Normal,
-    /// Out of the tree at once; it ends when the last user goes.
+    /// Detach at once; the mount ends when its last user is gone.
     Lazy,
-    /// Cut off at once: calls in progress fail. Root's privilege; for others it is `Lazy`.
+    /// Abort at once: calls in progress fail. For root only; for others it is `Lazy`.
     Force,
 }
 
-/// Unmounts what it guards when it is dropped, unless somebody else did: whatever is mounted there then is not touched.
+/// Unmounts its mount when it is dropped. If that mount is gone already, another mount at the same path is not touched.
 #[derive(Debug)]
 pub struct MountGuard {
     path: PathBuf,
-    /// Number of the mount, which no other one will have; `None` where the kernel tells none (before 6.8).
+    /// The unique id of the mount; `None` if the kernel does not report one (before 6.8).
     id: Option<u64>,
     armed: bool,
 }
 
 impl MountGuard {
-    /// Where it is mounted.
+    /// The mountpoint.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Unmounts. An error leaves the mount as it is; it is unmounted lazily when the guard is dropped.
+    /// Unmounts. After an error the mount stays; it is unmounted lazily when the guard is dropped.
     pub fn unmount(&mut self, how: Unmount) -> Result<(), MountError> {
         if !self.is_in_place() {
             self.armed = false;
@@ -158,7 +158,7 @@ impl MountGuard {
         Ok(())
     }
 
-    /// Leaves the mount to others.
+    /// Drops the guard without unmounting.
     pub fn disarm(mut self) {
         self.armed = false;
     }
@@ -214,7 +214,7 @@ pub fn unmount(path: impl AsRef<Path>, how: Unmount) -> Result<(), MountError> {
 fn open_device() -> Result<OwnedFd, MountError> {
     match std::fs::File::options().read(true).write(true).open(DEVICE) {
         Ok(file) => Ok(file.into()),
-        // ENODEV, ENXIO: the node is there, the module is not.
+        // ENODEV, ENXIO: the device node exists, but the kernel module is not loaded.
         Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ENODEV | libc::ENXIO)) => Err(MountError::NoDevice),
         Err(source) => Err(MountError::DeviceDenied { source }),
     }
@@ -223,7 +223,7 @@ fn open_device() -> Result<OwnedFd, MountError> {
 /// `STATX_MNT_ID_UNIQUE`
 const UNIQUE_ID: StatxFlags = StatxFlags::from_bits_retain(0x4000);
 
-/// Number of the mount at a path. The file system is not asked: it may not answer yet.
+/// The unique id of the mount at a path. The file system gets no request: it may not be served yet.
 fn mount_id(path: &Path) -> Option<u64> {
     let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT | AtFlags::STATX_DONT_SYNC;
     unique_id(statx(CWD, path, flags, UNIQUE_ID))

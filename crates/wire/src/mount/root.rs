@@ -1,4 +1,4 @@
-//! Mounting with the privilege to: fsopen(2) and what belongs to it, which every kernel has that speaks the protocol's oldest version here.
+//! Mounting as root by fsopen(2) and related calls. Every kernel with the oldest supported protocol version has them.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -13,11 +13,11 @@ use rustix::mount::{
 
 use super::{MountError, MountOptions, UNIQUE_ID, open_device, unique_id};
 
-/// Bits of a mode that say what kind of file it is.
+/// The file type bits of a mode.
 const KIND: u32 = 0o170_000;
 const MESSAGE_BYTES_MAX: usize = 512;
 
-/// Returns the connection, and the number of the mount where the kernel tells it.
+/// Returns the connection, and the mount id if the kernel reports it.
 pub(super) fn mount(path: &Path, options: &MountOptions) -> Result<(OwnedFd, Option<u64>), MountError> {
     let metadata = std::fs::metadata(path).map_err(|source| MountError::Mountpoint { path: path.to_owned(), source })?;
     let device = open_device()?;
@@ -70,7 +70,7 @@ fn attributes(options: &MountOptions) -> MountAttrFlags {
     all.into_iter().filter(|(wanted, _)| *wanted).fold(MountAttrFlags::empty(), |all, (_, flag)| all | flag)
 }
 
-/// What the kernel says of the last failure in words; it puts a letter for the kind in front.
+/// The kernel's message about the last failure; the kernel prefixes it with a letter for its severity.
 fn message(context: &OwnedFd) -> String {
     let mut bytes = [0; MESSAGE_BYTES_MAX];
     match rustix::io::read(context, &mut bytes) {

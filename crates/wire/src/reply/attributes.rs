@@ -1,20 +1,20 @@
-//! What replies say of files and of the file system, in plain types, and the same as the kernel takes it.
+//! Attributes and statistics in replies, as plain types, and their conversion to the kernel's structures.
 
 use std::time::Duration;
 
 use crate::abi;
 use crate::time::{Time, validity};
 
-/// Bits of a mode that say what kind of file it is.
+/// Shift of the file type bits in a mode.
 const KIND_SHIFT: u32 = 12;
-/// What `statx` knows without the time of birth (`STATX_BASIC_STATS`), and that (`STATX_BTIME`).
+/// The masks of `statx` without the birth time (`STATX_BASIC_STATS`), and of the birth time (`STATX_BTIME`).
 const STATX_BASIC: u32 = 0x7ff;
 const STATX_BIRTH: u32 = 0x800;
 
 /// Attributes of a file, for GETATTR, STATX and entries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Attributes {
-    /// Number that `stat` shows.
+    /// Inode number for `stat`.
     pub ino: u64,
     /// Length in bytes.
     pub size: u64,
@@ -26,17 +26,17 @@ pub struct Attributes {
     pub mtime: Time,
     /// Time of the last change.
     pub ctime: Time,
-    /// Time of birth, which STATX tells.
+    /// Birth time, for STATX.
     pub birth: Option<Time>,
-    /// Kind and permissions (`S_IF…`).
+    /// File type and permissions (`S_IF…`).
     pub mode: u32,
-    /// Number of names.
+    /// Link count.
     pub nlink: u32,
     /// Owner.
     pub uid: u32,
     /// Group.
     pub gid: u32,
-    /// Of a device file, as the kernel encodes it in 32 bits.
+    /// Device number of a device file, in the kernel's 32-bit encoding.
     pub rdev: u32,
     /// Preferred size of requests (`st_blksize`).
     pub block_bytes: u32,
@@ -44,48 +44,48 @@ pub struct Attributes {
     pub flags: u32,
 }
 
-/// A name that was found or made, and what it names.
+/// A directory entry that was looked up or created, with its node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Entry {
-    /// The node; the kernel holds one more look-up of it. 0 = there is no such name.
+    /// The node; the kernel counts one more lookup of it. 0 = the name does not exist.
     pub node: u64,
-    /// Tells nodes apart that had the same number one after the other.
+    /// Distinguishes nodes that reuse the same number.
     pub generation: u64,
-    /// How long the name may be kept.
+    /// How long the kernel may cache the name.
     pub entry_valid: Duration,
-    /// How long the attributes may be kept.
+    /// How long the kernel may cache the attributes.
     pub attributes_valid: Duration,
     /// Attributes of the node.
     pub attributes: Attributes,
 }
 
-/// How a file was opened.
+/// An open file or directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Opened {
-    /// Comes back with each request about the open file.
+    /// Returned with each request on the open file.
     pub handle: u64,
-    /// What holds for it.
+    /// Its flags.
     pub flags: OpenFlags,
 }
 
-/// What holds for an open file (`FOPEN_…`).
+/// Flags of an open file (`FOPEN_…`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct OpenFlags(pub u32);
 
 impl OpenFlags {
-    /// Past the page cache.
+    /// Bypass the page cache.
     pub const DIRECT_IO: Self = Self(1);
-    /// What the page cache holds of the file stays.
+    /// Keep the cached pages of the file.
     pub const KEEP_CACHE: Self = Self(1 << 1);
-    /// No seeking.
+    /// Seeking is not supported.
     pub const NONSEEKABLE: Self = Self(1 << 2);
-    /// Entries of the directory may be kept.
+    /// The kernel may cache directory entries.
     pub const CACHE_DIR: Self = Self(1 << 3);
-    /// No place in the file at all.
+    /// A stream without a file position.
     pub const STREAM: Self = Self(1 << 4);
-    /// Nothing is written back on close.
+    /// No writeback on close.
     pub const NOFLUSH: Self = Self(1 << 5);
-    /// Direct writes of one file at the same time.
+    /// Concurrent direct writes to one file.
     pub const PARALLEL_DIRECT_WRITES: Self = Self(1 << 6);
 }
 
@@ -97,18 +97,18 @@ impl std::ops::BitOr for OpenFlags {
     }
 }
 
-/// Space and numbers of a file system.
+/// Space and inode counts of a file system.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Statfs {
     /// Size in `fragment_bytes`.
     pub blocks: u64,
-    /// Of it free.
+    /// Free blocks.
     pub blocks_free: u64,
-    /// Of it free for ordinary users.
+    /// Free blocks for ordinary users.
     pub blocks_available: u64,
     /// Inodes.
     pub files: u64,
-    /// Of them free.
+    /// Free inodes.
     pub files_free: u64,
     /// Preferred size of requests.
     pub block_bytes: u32,
@@ -118,7 +118,7 @@ pub struct Statfs {
     pub name_bytes_max: u32,
 }
 
-/// The kind of file in a mode, as entries of directories carry it (`DT_…`).
+/// The file type in a mode, as directory entries carry it (`DT_…`).
 pub const fn kind_of(mode: u32) -> u32 {
     mode >> KIND_SHIFT & 0xf
 }
@@ -176,7 +176,7 @@ impl Attributes {
 }
 
 impl Entry {
-    /// That there is no such name, and how long that may be kept.
+    /// A negative entry, and how long the kernel may cache it.
     pub fn absent(valid: Duration) -> Self {
         Self { entry_valid: valid, ..Self::default() }
     }

@@ -8,7 +8,7 @@ use super::{Entry, Reply, kind_of};
 use crate::abi::{Dirent, Direntplus};
 use crate::errno::Errno;
 
-/// Entries of a directory, written where the kernel takes them. Dropped without [`Directory::send`], it answers `EIO` like any reply.
+/// Directory entries, written directly where the kernel reads them. Dropped without [`Directory::send`], it answers `EIO` like any reply.
 #[derive(Debug)]
 #[must_use = "the kernel waits for a reply"]
 pub struct Directory<'a> {
@@ -22,24 +22,24 @@ impl<'a> Directory<'a> {
         Self { reply, size, filled: 0 }
     }
 
-    /// Adds an entry for READDIR; `false` = it does not fit and was not added. `next` is where the listing goes on behind it (never 0).
+    /// Adds an entry for READDIR; `false` = it did not fit. `next` is the offset at which the listing continues after it (never 0).
     pub fn add(&mut self, name: &[u8], ino: u64, kind: u32, next: u64) -> bool {
         self.push(dirent(name, ino, kind, next).as_bytes(), name)
     }
 
-    /// Adds an entry for READDIRPLUS, which is a look-up of its node unless that is 0. `false` = it does not fit and was not added.
+    /// Adds an entry for READDIRPLUS; it counts as a lookup of its node unless the node is 0. `false` = it did not fit.
     pub fn add_plus(&mut self, name: &[u8], next: u64, entry: &Entry) -> bool {
         let Entry { attributes, .. } = entry;
         let dirent = dirent(name, attributes.ino, kind_of(attributes.mode), next);
         self.push(Direntplus { entry_out: entry.to_kernel(), dirent }.as_bytes(), name)
     }
 
-    /// Whether nothing was added yet.
+    /// Whether no entry was added yet.
     pub fn is_empty(&self) -> bool {
         self.filled == 0
     }
 
-    /// Sends what was added. Nothing says that the directory ends there.
+    /// Sends the entries. An empty reply marks the end of the directory.
     pub fn send(mut self) {
         let filled = self.filled;
         self.reply.send_body(filled);

@@ -1,9 +1,9 @@
 //! Replies.
 //!
-//! [RY1] Each request is answered once: every answer takes the [`Reply`] by value, and one that is dropped answers `EIO`, also when its
-//!       handler panics.
-//! [RY2] A reply that is parked leaves its thread free for the next request. It holds nothing of the connection: when that is gone, the
-//!       answer goes nowhere.
+//! [RY1] Each request is answered exactly once: every answer consumes the [`Reply`], and a dropped reply answers `EIO`, also if its handler
+//!       panics.
+//! [RY2] A parked reply leaves its thread free for the next request. It does not keep the connection open; an answer after the connection's
+//!       end is discarded.
 
 mod attributes;
 mod directory;
@@ -21,19 +21,19 @@ pub use attributes::{Attributes, Entry, OpenFlags, Opened, Statfs, kind_of};
 pub use directory::Directory;
 use sink::{Held, Sink, UNANSWERED};
 
-/// The answer that a request waits for. Which kind it takes follows from the operation.
+/// The reply to a request. The operation determines which method answers it.
 #[must_use = "the kernel waits for a reply"]
 pub struct Reply<'a> {
     context: Context,
     sink: Option<Sink<'a>>,
 }
 
-/// What a reply knows of its request.
+/// The request's data that a reply needs.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Context {
     pub(crate) unique: u64,
     pub(crate) opcode: u32,
-    /// Most bytes that the kernel takes.
+    /// Most bytes that the kernel accepts.
     pub(crate) bytes_max: usize,
 }
 
@@ -42,12 +42,12 @@ impl<'a> Reply<'a> {
         Self { context, sink: Some(sink) }
     }
 
-    /// Done, and nothing to say.
+    /// Success without data.
     pub fn ok(self) {
         self.send(&[]);
     }
 
-    /// Failed.
+    /// An error.
     pub fn error(mut self, error: Errno) {
         self.fail(error);
     }
@@ -59,38 +59,38 @@ impl<'a> Reply<'a> {
         }
     }
 
-    /// A name and what it names: LOOKUP, MKNOD, MKDIR, SYMLINK, LINK.
+    /// An entry: LOOKUP, MKNOD, MKDIR, SYMLINK, LINK.
     pub fn entry(self, entry: &Entry) {
         self.structure(&entry.to_kernel());
     }
 
-    /// A file that was made and opened: CREATE, TMPFILE.
+    /// A created and opened file: CREATE, TMPFILE.
     pub fn create(self, entry: &Entry, opened: Opened) {
         self.send(&[entry.to_kernel().as_bytes(), opened.to_kernel().as_bytes()]);
     }
 
-    /// Attributes, and how long they may be kept: GETATTR, SETATTR.
+    /// Attributes, and how long the kernel may cache them: GETATTR, SETATTR.
     pub fn attributes(self, attributes: &Attributes, valid: Duration) {
         self.structure(&attributes.attr_out(valid));
     }
 
-    /// Attributes with the time of birth: STATX.
+    /// Attributes with the birth time: STATX.
     pub fn statx(self, attributes: &Attributes, valid: Duration) {
         self.structure(&attributes.statx_out(valid));
     }
 
-    /// A file or directory was opened: OPEN, OPENDIR.
+    /// An opened file or directory: OPEN, OPENDIR.
     pub fn open(self, opened: Opened) {
         self.structure(&opened.to_kernel());
     }
 
-    /// Bytes: READ, READLINK, and values and names of extended attributes whose length is right.
+    /// Bytes: READ, READLINK, and extended attribute values or name lists that fit the requested size.
     pub fn bytes(self, bytes: &[u8]) {
         self.send(&[bytes]);
     }
 
-    /// Bytes that `fill` writes where the kernel takes them; it returns how many. They are at most `size`, or what was agreed on if that is
-    /// less. The buffer holds bytes of earlier replies at first.
+    /// Bytes that `fill` writes directly where the kernel reads them; `fill` returns their number. The buffer has `size` bytes, or the
+    /// agreed size if that is less. At first it holds bytes of earlier replies.
     pub fn fill(mut self, size: usize, fill: impl FnOnce(&mut [u8]) -> Result<usize, Errno>) {
         let size = size.min(self.context.bytes_max);
         let filled = fill(self.body(size));
@@ -100,12 +100,12 @@ impl<'a> Reply<'a> {
         }
     }
 
-    /// So many bytes were written: WRITE.
+    /// The number of bytes written: WRITE.
     pub fn written(self, bytes: u32) {
         self.structure(&abi::WriteOut { size: bytes, padding: 0 });
     }
 
-    /// So many bytes were copied: COPY_FILE_RANGE, whose older form takes 32 bits.
+    /// The number of bytes copied: COPY_FILE_RANGE, whose older form has 32 bits.
     pub fn copied(self, bytes: u64) {
         if self.context.opcode == opcode::COPY_FILE_RANGE_64 {
             self.structure(&abi::CopyFileRangeOut { bytes_copied: bytes });
@@ -114,12 +114,12 @@ impl<'a> Reply<'a> {
         }
     }
 
-    /// Space and numbers: STATFS.
+    /// Space and inode counts: STATFS.
     pub fn statfs(self, statfs: &Statfs) {
         self.structure(&statfs.to_kernel());
     }
 
-    /// A value or a list of names for a caller with room for `size` bytes, which is 0 where it asks for the length: GETXATTR, LISTXATTR.
+    /// A value or name list for a caller with a buffer of `size` bytes; size 0 asks for the length: GETXATTR, LISTXATTR.
     pub fn xattr(self, size: u32, value: &[u8]) {
         match size as usize {
             0 => self.xattr_size(value.len() as u32),
@@ -128,38 +128,38 @@ impl<'a> Reply<'a> {
         }
     }
 
-    /// The length of a value or a list: GETXATTR, LISTXATTR of size 0.
+    /// The length of a value or name list: GETXATTR, LISTXATTR of size 0.
     pub fn xattr_size(self, size: u32) {
         self.structure(&abi::GetxattrOut { size, padding: 0 });
     }
 
-    /// Where data or a hole begins: LSEEK.
+    /// The start of data or a hole: LSEEK.
     pub fn offset(self, offset: u64) {
         self.structure(&abi::LseekOut { offset });
     }
 
-    /// The lock that is in the way, or one of the kind `F_UNLCK`: GETLK.
+    /// The conflicting lock, or one of type `F_UNLCK` if there is none: GETLK.
     pub fn lock(self, lock: &FileLock) {
         let FileLock { start, end, kind, pid } = *lock;
         self.structure(&abi::LkOut { lk: abi::FileLock { start, end, kind, pid } });
     }
 
-    /// A block of the device below: BMAP.
+    /// A block number of the underlying device: BMAP.
     pub fn block(self, block: u64) {
         self.structure(&abi::BmapOut { block });
     }
 
-    /// What a file is ready for (`POLLIN`, …): POLL.
+    /// The ready events of a file (`POLLIN`, …): POLL.
     pub fn poll(self, events: u32) {
         self.structure(&abi::PollOut { revents: events, padding: 0 });
     }
 
-    /// What a command returns, and its data: IOCTL.
+    /// Result and data of a command: IOCTL.
     pub fn ioctl(self, result: i32, data: &[u8]) {
         self.send(&[abi::IoctlOut { result, ..Default::default() }.as_bytes(), data]);
     }
 
-    /// Which parts of the caller's memory an unrestricted command needs: pairs of address and length, to read and to write. The kernel
+    /// The parts of the caller's memory that an unrestricted command needs: pairs of address and length, to read and to write. The kernel
     /// sends the command again with them.
     pub fn ioctl_retry(self, read: &[(u64, u64)], write: &[(u64, u64)]) {
         if read.len() + write.len() > abi::IOCTL_MAX_IOV {
@@ -171,23 +171,24 @@ impl<'a> Reply<'a> {
         self.send(&[head.as_bytes(), vectors.as_slice().as_bytes()]);
     }
 
-    /// Entries of a directory, as many as fit into `size` bytes or what was agreed on: READDIR, READDIRPLUS.
+    /// Directory entries, as many as fit into `size` bytes or the agreed size: READDIR, READDIRPLUS.
     pub fn directory(self, size: u32) -> Directory<'a> {
         let size = (size as usize).min(self.context.bytes_max);
         Directory::new(self, size)
     }
 
-    /// Leaves the answer to another thread, later. This one takes the next request.
+    /// Parks the reply: any thread may finish it later. This thread takes the next request.
     ///
-    /// Over io_uring a parked request keeps one of the entries of its CPU ([`crate::RingOptions::requests_per_cpu_max`]); while all are
+    /// Over io_uring a parked request occupies an entry of its CPU's queue ([`crate::RingOptions::requests_per_cpu_max`]); while all are
     /// parked, other requests of that CPU wait. [`Reply::try_park`] never parks the last.
     pub fn park(mut self) -> ParkedReply {
         let held = self.sink.take().map_or(Held::Nobody, |mut sink| sink.park());
         ParkedReply { context: self.context, held: Some(held) }
     }
 
-    /// The same for an answer that waits for other requests to be served: an error is this reply, to be answered at once, where a quarter
-    /// of the entries of its CPU is all that is left. Over the device, and of a reply that was parked before, there is always room.
+    /// Parks a reply that waits for other requests to be served. If only a quarter of the entries of its CPU's queue is left, it returns
+    /// this reply as an error; it must then be answered at once. Over the device, and for a reply that was parked before, it always
+    /// succeeds.
     pub fn try_park(mut self) -> Result<ParkedReply, Self> {
         let held = match &mut self.sink {
             Some(sink) => sink.try_park(),
@@ -246,7 +247,7 @@ impl fmt::Debug for Reply<'_> {
     }
 }
 
-/// A reply that waits for whatever thread finishes it. Dropped, it answers `EIO`.
+/// A parked reply, to be finished by any thread. Dropped, it answers `EIO`.
 #[must_use = "the kernel waits for a reply"]
 #[derive(Debug)]
 pub struct ParkedReply {
@@ -260,7 +261,7 @@ impl ParkedReply {
         self.context.unique
     }
 
-    /// Gives the answer, as the handler would have.
+    /// Gives the answer, as the handler would have done.
     pub fn finish<R>(mut self, answer: impl FnOnce(Reply<'_>) -> R) -> R {
         let held = self.held.take().unwrap_or(Held::Nobody);
         let context = self.context;

@@ -1,9 +1,9 @@
-//! Where the bytes of a reply go.
+//! Destinations of replies.
 //!
-//! [SK1] `fill` and directories write where the kernel takes the bytes: over io_uring the payload of the entry, over the device a buffer of
-//!       the serving thread with room for the header in front, so that one write is enough.
-//! [SK2] A serving thread's reply takes no lock, counts no reference and allocates nothing once its buffers have grown.
-//! [SK3] No reply is longer than what was agreed on ([`crate::Agreed`]); one that would be is `EIO`.
+//! [SK1] `fill` and directories write directly where the kernel reads: over io_uring into the entry's payload, over the device into a
+//!       buffer of the serving thread, with room for the header in front, so that one write sends both.
+//! [SK2] A reply by a serving thread takes no lock, changes no reference count and allocates nothing once its buffers have grown.
+//! [SK3] No reply is longer than agreed ([`crate::Agreed`]); a longer one becomes `EIO`.
 
 use std::io::IoSlice;
 use std::mem::size_of;
@@ -18,15 +18,15 @@ use crate::errno::Errno;
 use crate::mailbox::{Answer, Mailbox};
 
 const HEADER_BYTES: usize = size_of::<OutHeader>();
-/// Most pieces of a reply: what it is, and data.
+/// Most pieces of a reply: a structure, and data.
 pub(crate) const PARTS_MAX: usize = 2;
 
-/// Memory of a thread for replies over the device: a header and what follows it.
+/// A thread's buffer for replies over the device: header and body.
 #[derive(Debug, Default)]
 pub(crate) struct Buffer(Vec<u8>);
 
 impl Buffer {
-    /// Holds whatever earlier replies left.
+    /// The body; it holds bytes of earlier replies.
     fn body(&mut self, size: usize) -> &mut [u8] {
         if self.0.len() < HEADER_BYTES + size {
             self.0.resize(HEADER_BYTES + size, 0);
@@ -48,7 +48,7 @@ fn header(unique: u64, error: i32, body: usize) -> OutHeader {
     OutHeader { len: (HEADER_BYTES + body) as u32, error, unique }
 }
 
-/// How many requests of a queue of io_uring are parked: each keeps an entry of it.
+/// The number of parked requests of an io_uring queue; each occupies an entry.
 #[derive(Debug)]
 pub(crate) struct Parked {
     now: AtomicUsize,
@@ -56,12 +56,12 @@ pub(crate) struct Parked {
 }
 
 impl Parked {
-    /// Of so many entries at most three quarters are parked by who can do without, so that some serve on.
+    /// `try_park` may park at most three quarters of the entries, so that some remain for other requests.
     pub(crate) fn of_entries(entries: usize) -> Self {
         Self { now: AtomicUsize::new(0), max: entries - entries.div_ceil(4) }
     }
 
-    /// One more where that leaves entries; whether it does.
+    /// Counts a parked request if enough entries remain; returns whether it did.
     fn try_add(&self) -> bool {
         self.now.fetch_update(Relaxed, Relaxed, |now| (now < self.max).then_some(now + 1)).is_ok()
     }
@@ -70,17 +70,17 @@ impl Parked {
         self.now.fetch_add(1, Relaxed);
     }
 
-    /// One was answered.
+    /// A parked request was answered.
     pub(crate) fn remove(&self) {
         self.now.fetch_sub(1, Relaxed);
     }
 }
 
-/// What became of the request of an entry of io_uring.
+/// The state of the request in an io_uring entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Outcome {
     Waiting,
-    /// In the payload, or staged where the request lies in it. The error is 0 or negative.
+    /// The reply is in the payload, or staged if the request still occupies the payload. The error is 0 or negative.
     Answered {
         error: i32,
         bytes: usize,
@@ -88,10 +88,10 @@ pub(crate) enum Outcome {
     Parked,
 }
 
-/// The place for the reply to the request of an entry of io_uring, for its thread.
+/// The reply destination of a request in an io_uring entry, for its own thread.
 #[derive(Debug)]
 pub(crate) struct Slot<'a> {
-    /// `None` while the request lies there.
+    /// `None` while the request occupies it.
     pub(crate) payload: Option<&'a mut [u8]>,
     pub(crate) staged: &'a mut Vec<u8>,
     pub(crate) outcome: &'a mut Outcome,
@@ -107,19 +107,19 @@ pub(crate) enum Sink<'a> {
         buffer: &'a mut Buffer,
     },
     Ring(Slot<'a>),
-    /// Of a reply that was parked by a thread of io_uring.
+    /// For a reply that an io_uring thread has parked.
     Mailbox {
         mailbox: Arc<Mailbox>,
         entry: usize,
         body: Vec<u8>,
     },
-    /// The kernel wants no reply, or is gone.
+    /// The kernel wants no reply, or the connection is gone.
     Nobody {
         body: Vec<u8>,
     },
 }
 
-/// What a parked reply keeps: nothing that holds the connection open.
+/// The destination that a parked reply keeps. It does not keep the connection open.
 #[derive(Debug, Clone)]
 pub(crate) enum Held {
     Device(Weak<Channel>),
@@ -154,7 +154,7 @@ impl Sink<'_> {
         }
     }
 
-    /// Room for a reply of up to `size` bytes ([SK1]). What it holds at first is not defined.
+    /// Room for a reply of up to `size` bytes ([SK1]). Its initial content is undefined.
     pub(crate) fn body(&mut self, size: usize) -> &mut [u8] {
         match self {
             Self::Device { buffer, .. } => buffer.body(size),
@@ -166,7 +166,7 @@ impl Sink<'_> {
         }
     }
 
-    /// Sends the first bytes of the room.
+    /// Sends the first `filled` bytes of the room.
     pub(crate) fn send_body(&mut self, unique: u64, filled: usize) {
         match self {
             Self::Device { channel, buffer } => channel.send(&[IoSlice::new(buffer.message(unique, filled))]),
@@ -179,7 +179,7 @@ impl Sink<'_> {
         }
     }
 
-    /// Leaves the reply to somebody else, later.
+    /// Parks the reply.
     pub(crate) fn park(&mut self) -> Held {
         if let Self::Ring(slot) = self {
             slot.parked.add();
@@ -187,7 +187,7 @@ impl Sink<'_> {
         self.hold()
     }
 
-    /// The same, unless too few entries of the queue would be left to serve others.
+    /// Parks the reply unless too few entries of the queue would remain.
     pub(crate) fn try_park(&mut self) -> Option<Held> {
         let has_room = match self {
             Self::Ring(slot) => slot.parked.try_add(),
@@ -224,7 +224,7 @@ impl Slot<'_> {
 }
 
 impl Held {
-    /// Takes the reply up again. A connection that is gone wants none.
+    /// Gives the parked reply a sink again. If the connection is gone, the reply is discarded.
     pub(crate) fn with<R>(self, work: impl FnOnce(Sink<'_>) -> R) -> R {
         match self {
             Self::Device(channel) => match channel.upgrade() {
@@ -240,7 +240,7 @@ impl Held {
     }
 }
 
-/// The reply of whoever gives none.
+/// The answer of a reply that was dropped.
 pub(crate) const UNANSWERED: Errno = Errno::EIO;
 
 #[cfg(test)]

@@ -1,14 +1,14 @@
-//! Reading a message from its front, piece by piece, and never past its end.
+//! Reads a message piece by piece, never beyond its end.
 
 use std::mem::size_of;
 
 use zerocopy::FromBytes;
 
-/// A message has another length than its parts, or a name without an end.
+/// The message length does not match its parts, or a string has no NUL.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Malformed;
 
-/// What is left of a message. Over the device it is in one piece; over io_uring its fixed part lies apart from what follows.
+/// The rest of a message. Over the device it is in one piece; over io_uring its fixed part is separate.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Cursor<'a> {
     fixed: &'a [u8],
@@ -20,7 +20,7 @@ impl<'a> Cursor<'a> {
         Self { fixed, rest }
     }
 
-    /// The next bytes; no piece of a message lies in both parts.
+    /// The next bytes; no piece spans both parts.
     pub(crate) fn take(&mut self, count: usize) -> Result<&'a [u8], Malformed> {
         let part = if self.fixed.is_empty() { &mut self.rest } else { &mut self.fixed };
         let (taken, left) = part.split_at_checked(count).ok_or(Malformed)?;
@@ -28,7 +28,7 @@ impl<'a> Cursor<'a> {
         Ok(taken)
     }
 
-    /// A structure of the kernel.
+    /// A kernel structure.
     pub(crate) fn structure<T: FromBytes>(&mut self) -> Result<T, Malformed> {
         T::read_from_bytes(self.take(size_of::<T>())?).map_err(|_| Malformed)
     }
@@ -41,12 +41,12 @@ impl<'a> Cursor<'a> {
         taken.get(..length).ok_or(Malformed)
     }
 
-    /// A string of at least one byte: the name of an entry or an attribute.
+    /// A non-empty string: the name of an entry or attribute.
     pub(crate) fn name(&mut self) -> Result<&'a [u8], Malformed> {
         self.string().and_then(|name| if name.is_empty() { Err(Malformed) } else { Ok(name) })
     }
 
-    /// The last bytes, which are taken off.
+    /// Removes and returns the last bytes.
     pub(crate) fn take_end(&mut self, count: usize) -> Result<&'a [u8], Malformed> {
         let part = if self.rest.is_empty() { &mut self.fixed } else { &mut self.rest };
         let start = part.len().checked_sub(count).ok_or(Malformed)?;

@@ -1,4 +1,4 @@
-//! What the kernel adds to requests that make inodes: a security context (`SECURITY_CTX`) and a group (`CREATE_SUPP_GROUP`).
+//! Extensions of requests that create inodes: a security context (`SECURITY_CTX`) and a group (`CREATE_SUPP_GROUP`).
 
 use std::mem::size_of;
 
@@ -10,13 +10,13 @@ use crate::abi;
 /// Extensions of a request; most have none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Extensions<'a> {
-    /// The attribute that a security module wants on the new inode.
+    /// The extended attribute that a security module sets on the new inode.
     pub security_context: Option<SecurityContext<'a>>,
-    /// Supplementary groups of the caller that matter: the kernel sends the one that the directory belongs to.
+    /// Relevant supplementary groups of the caller: the kernel sends the directory's group if the caller is in it.
     pub groups: Groups<'a>,
 }
 
-/// An extended attribute that comes into being with its inode.
+/// An extended attribute to be created together with its inode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SecurityContext<'a> {
     /// The attribute's name, such as `security.selinux`.
@@ -25,19 +25,19 @@ pub struct SecurityContext<'a> {
     pub value: &'a [u8],
 }
 
-/// Numbers of groups.
+/// Group ids.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Groups<'a>(&'a [u8]);
 
 impl<'a> Groups<'a> {
-    /// The numbers.
+    /// The group ids.
     pub fn iter(&self) -> impl Iterator<Item = u32> + use<'a> {
         self.0.chunks_exact(size_of::<u32>()).filter_map(|group| u32::read_from_bytes(group).ok())
     }
 }
 
 impl<'a> Extensions<'a> {
-    /// Blocks of 8 bytes, each with a header that says its length.
+    /// Parses blocks of 8-byte multiples; each header has the block's length.
     pub(crate) fn parse(bytes: &'a [u8]) -> Result<Self, Malformed> {
         let mut all = Cursor::new(bytes, &[]);
         let mut extensions = Self::default();
@@ -51,11 +51,11 @@ impl<'a> Extensions<'a> {
             }
             match header.kind {
                 0 => {}
-                // There is no layout for several, and no kernel sends them.
+                // No layout for several contexts is defined, and no kernel sends them.
                 1 => extensions.security_context = Some(security_context(block)?),
                 abi::EXT_GROUPS => extensions.groups = groups(block)?,
                 2..=abi::MAX_NR_SECCTX => return Err(Malformed),
-                // Of a newer kernel: its length is known, and so what follows it.
+                // An extension of a newer kernel; its length is known, so it can be skipped.
                 _ => {}
             }
         }

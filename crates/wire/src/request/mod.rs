@@ -1,7 +1,7 @@
-//! Requests of the kernel, parsed once and borrowed from the buffer that they came in.
+//! Requests of the kernel, parsed once and borrowed from their buffer.
 //!
-//! [RQ1] Any bytes give a request or an error. Whatever is parsed lies within the message.
-//! [RQ2] A message may be longer than its request needs: a newer kernel may say more than is known here.
+//! [RQ1] Any bytes give a request or an error. All parsed data lies within the message.
+//! [RQ2] A message may be longer than its request needs: a newer kernel may append fields.
 
 mod cursor;
 mod extensions;
@@ -18,55 +18,55 @@ pub use extensions::{Extensions, Groups, SecurityContext};
 pub use operation::{CopyFileRange, FileLock, Forgets, Init, Ioctl, Mappings, Operation, SetAttributes, Write};
 pub use parse::Dialect;
 
-/// Who asks for what.
+/// A request and its caller.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Request<'a> {
     /// Number of the request, the same in [`crate::Handler::interrupted`].
     pub unique: u64,
-    /// The node that it is about.
+    /// The node that the request is about.
     pub node: u64,
-    /// Owner of the calling process; 0 where the kernel asks of its own accord.
+    /// User id of the calling process; 0 for requests of the kernel itself.
     pub uid: u32,
-    /// Its group.
+    /// Its group id.
     pub gid: u32,
-    /// Its thread; 0 where it is not in this namespace of processes, or where the kernel asks of its own accord.
+    /// Its thread id; 0 if the thread is in another PID namespace, or for requests of the kernel itself.
     pub pid: u32,
-    /// What is asked for.
+    /// The operation.
     pub operation: Operation<'a>,
-    /// What came with a request that makes an inode.
+    /// Extensions of requests that create an inode.
     pub extensions: Extensions<'a>,
 }
 
-/// Why bytes are no request.
+/// Why bytes are not a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum RequestError {
-    /// There is not even a header, or its length is not that of the message.
+    /// The message has no complete header, or its length differs from the header's.
     #[error("a message of {got} bytes whose header says {said}")]
     Length {
-        /// Bytes that came.
+        /// Bytes received.
         got: usize,
-        /// Bytes that the header says; 0 without a header.
+        /// Length in the header; 0 without a header.
         said: usize,
     },
-    /// The request is known, and its parts do not fit its length.
+    /// The operation is known, but its parts do not match the length.
     #[error("request {unique} (operation {opcode}) is malformed")]
     Malformed {
-        /// The request.
+        /// Number of the request.
         unique: u64,
         /// Number of the operation.
         opcode: u32,
     },
-    /// No such operation is known.
+    /// The operation is unknown.
     #[error("request {unique} is of an operation {opcode} that is not known")]
     Unknown {
-        /// The request.
+        /// Number of the request.
         unique: u64,
         /// Number of the operation.
         opcode: u32,
     },
 }
 
-/// A message before its operation is read: what is needed to refuse it.
+/// A message before its operation is parsed, with what is needed to refuse it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Message<'a> {
     pub(crate) header: InHeader,
@@ -84,7 +84,7 @@ impl<'a> Message<'a> {
         Ok(Self { header, body: Cursor::new(body, &[]) })
     }
 
-    /// A message of io_uring; its fixed part and the rest lie apart. The caller has held their lengths against the header.
+    /// A message of io_uring, whose fixed part and rest are separate. The caller has checked their lengths against the header.
     pub(crate) fn from_parts(header: InHeader, fixed: &'a [u8], rest: &'a [u8]) -> Self {
         Self { header, body: Cursor::new(fixed, rest) }
     }
@@ -109,12 +109,12 @@ impl<'a> Message<'a> {
 }
 
 impl<'a> Request<'a> {
-    /// Parses a message as `/dev/fuse` gives it: one request in one piece. Any bytes may come.
+    /// Parses a message as `/dev/fuse` gives it: one request in one piece. The bytes need not be valid.
     pub fn parse(bytes: &'a [u8], dialect: Dialect) -> Result<Self, RequestError> {
         Message::from_bytes(bytes)?.request(dialect)
     }
 
-    /// Parses a message as io_uring gives it: header, fixed part and the rest apart.
+    /// Parses a message as io_uring gives it: header, fixed part and rest are separate.
     pub fn parse_parts(header: &'a [u8], fixed: &'a [u8], rest: &'a [u8], dialect: Dialect) -> Result<Self, RequestError> {
         let got = size_of::<InHeader>() + fixed.len() + rest.len();
         let (header, _) = InHeader::read_from_prefix(header).map_err(|_| RequestError::Length { got: header.len(), said: 0 })?;
@@ -124,7 +124,7 @@ impl<'a> Request<'a> {
         Message::from_parts(header, fixed, rest).request(dialect)
     }
 
-    /// Whether the kernel sends it a second time ([`crate::Notifier::resend`]).
+    /// Whether the kernel has resent this request ([`crate::Notifier::resend`]).
     pub fn is_resent(&self) -> bool {
         self.unique & abi::UNIQUE_RESEND != 0
     }

@@ -1,5 +1,5 @@
-//! What a request asks for. Names are bytes without NUL, never empty; the kernel checks that those of entries are no longer than it agreed
-//! to and hold no `/`.
+//! The operations of requests. Names are non-empty bytes without NUL; the kernel ensures that entry names are within the agreed length and
+//! contain no `/`.
 
 use std::mem::size_of;
 
@@ -8,32 +8,32 @@ use zerocopy::FromBytes;
 use crate::abi;
 use crate::time::{SetTime, Time};
 
-/// One request. Every operation is about `Request::node`, which is the directory where a name is given.
+/// One operation. It is about `Request::node`; where there is a name, that node is the directory.
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[non_exhaustive]
-#[allow(missing_docs)] // Of fields: their names say it, and the variant what is special.
+#[allow(missing_docs)] // Field names are self-explanatory; the variants document exceptions.
 pub enum Operation<'a> {
-    /// Finds a name. Node 0 in the entry of the reply says that there is none, and for how long.
+    /// Looks up a name. Node 0 in the reply's entry means that the name does not exist; the entry tells how long the kernel may cache that.
     Lookup { name: &'a [u8] },
-    /// So many look-ups of the node are forgotten. No reply.
+    /// Subtracts `count` lookups of the node. No reply.
     Forget { count: u64 },
     /// The same for many nodes. No reply.
     BatchForget(Forgets<'a>),
-    /// Attributes.
+    /// Reads attributes.
     Getattr { handle: Option<u64> },
-    /// Attributes with the time of birth: those of `mask` (`STATX_…`).
+    /// Reads attributes with the birth time: those of `mask` (`STATX_…`).
     Statx { handle: Option<u64>, flags: u32, mask: u32 },
     /// Changes attributes.
     Setattr(SetAttributes),
-    /// The target of a symbolic link.
+    /// Reads the target of a symbolic link.
     Readlink,
-    /// Makes a symbolic link.
+    /// Creates a symbolic link.
     Symlink { name: &'a [u8], target: &'a [u8] },
-    /// Makes a file of any kind but a directory.
+    /// Creates a file of any type except a directory.
     Mknod { name: &'a [u8], mode: u32, umask: u32, rdev: u32 },
-    /// Makes a directory.
+    /// Creates a directory.
     Mkdir { name: &'a [u8], mode: u32, umask: u32 },
-    /// Removes the name of something that is no directory.
+    /// Removes a name of a non-directory.
     Unlink { name: &'a [u8] },
     /// Removes a directory.
     Rmdir { name: &'a [u8] },
@@ -43,65 +43,65 @@ pub enum Operation<'a> {
     Link { target: u64, name: &'a [u8] },
     /// Opens a file (`O_…`).
     Open { flags: u32, kill_suidgid: bool },
-    /// Reads; `flags` are those of the open file.
+    /// Reads; `flags` are the open file's.
     Read { handle: u64, offset: u64, size: u32, flags: u32, lock_owner: Option<u64> },
     /// Writes.
     Write(Write<'a>),
-    /// Space and numbers of the file system.
+    /// Space and inode counts of the file system.
     Statfs,
-    /// The last user of an open file has closed it.
+    /// The last reference to an open file is gone.
     Release { handle: u64, flags: u32, flush: bool, flock_unlock: bool, lock_owner: u64 },
-    /// Makes a file durable; `data_only` as fdatasync.
+    /// Makes a file durable; `data_only` for fdatasync.
     Fsync { handle: u64, data_only: bool },
     /// Sets an extended attribute (`XATTR_…`).
     Setxattr { name: &'a [u8], value: &'a [u8], flags: u32, acl_kill_sgid: bool },
-    /// An extended attribute; with size 0 its length.
+    /// Reads an extended attribute; with size 0 its length.
     Getxattr { name: &'a [u8], size: u32 },
-    /// Names of extended attributes, each with a NUL; with size 0 their length.
+    /// Lists names of extended attributes, each followed by NUL; with size 0 their length.
     Listxattr { size: u32 },
     /// Removes an extended attribute.
     Removexattr { name: &'a [u8] },
-    /// A descriptor of an open file is closed.
+    /// A file descriptor of an open file was closed.
     Flush { handle: u64, lock_owner: u64 },
     /// Opens a directory.
     Opendir { flags: u32 },
-    /// Entries of a directory from `offset` on: 0, or what an entry said.
+    /// Lists a directory from `offset` on: 0, or the offset of an entry.
     Readdir { handle: u64, offset: u64, size: u32, flags: u32 },
-    /// The same with attributes; each entry of the reply is a look-up.
+    /// The same with attributes; each entry of the reply counts as a lookup.
     Readdirplus { handle: u64, offset: u64, size: u32, flags: u32 },
-    /// A directory is closed.
+    /// An open directory was closed.
     Releasedir { handle: u64, flags: u32 },
     /// Makes a directory durable.
     Fsyncdir { handle: u64, data_only: bool },
-    /// Which lock is in the way of this one.
+    /// Finds a lock that conflicts with this one.
     Getlk { handle: u64, owner: u64, lock: FileLock, flock: bool },
-    /// Takes or gives back a lock; `wait` = until it is free.
+    /// Takes or releases a lock; `wait` = until it is free.
     Setlk { handle: u64, owner: u64, lock: FileLock, flock: bool, wait: bool },
-    /// Whether the caller may (`R_OK`, …).
+    /// Checks access of the caller (`R_OK`, …).
     Access { mask: u32 },
-    /// Makes a file and opens it.
+    /// Creates a file and opens it.
     Create { name: &'a [u8], mode: u32, umask: u32, flags: u32, kill_suidgid: bool },
-    /// Makes a file without a name and opens it.
+    /// Creates a file without a name and opens it.
     Tmpfile { mode: u32, umask: u32, flags: u32, kill_suidgid: bool },
-    /// The caller of another request got a signal. Sessions give it to [`crate::Handler::interrupted`].
+    /// The caller of another request got a signal. Sessions pass it to [`crate::Handler::interrupted`].
     Interrupt { unique: u64 },
-    /// The block of the device below that holds a block of the file.
+    /// Maps a block of the file to a block of the underlying device.
     Bmap { block: u64, block_bytes: u32 },
-    /// The mount is gone. Sessions answer it themselves.
+    /// The mount has ended. Sessions answer it themselves.
     Destroy,
-    /// A command of its own.
+    /// A file-system-specific command.
     Ioctl(Ioctl<'a>),
-    /// Whether a file is ready; with `notify` the kernel wants to be told by [`crate::Notifier::poll_wakeup`] of `kernel_handle`.
+    /// Polls a file; with `notify` the kernel expects [`crate::Notifier::poll_wakeup`] of `kernel_handle`.
     Poll { handle: u64, kernel_handle: u64, events: u32, notify: bool },
-    /// What [`crate::Notifier::retrieve`] asked for. Sessions give it to whoever waits. No reply.
+    /// Data for [`crate::Notifier::retrieve`]. Sessions pass it to the waiter. No reply.
     NotifyReply { offset: u64, data: &'a [u8] },
     /// Reserves or frees space (`FALLOC_FL_…`).
     Fallocate { handle: u64, offset: u64, length: u64, mode: u32 },
-    /// Data or a hole from `offset` on (`SEEK_…`).
+    /// Finds data or a hole from `offset` on (`SEEK_…`).
     Lseek { handle: u64, offset: u64, whence: u32 },
-    /// Copies between files. The reply is [`crate::Reply::copied`], for both requests that the kernel has for it.
+    /// Copies between files. The reply is [`crate::Reply::copied`], for both forms of the request.
     CopyFileRange(CopyFileRange),
-    /// Maps a part of a file into the window of a virtual machine.
+    /// Maps a part of a file into the DAX window of a virtual machine.
     Setupmapping { handle: u64, file_offset: u64, length: u64, flags: u64, window_offset: u64 },
     /// Removes such mappings.
     Removemapping(Mappings<'a>),
@@ -111,10 +111,10 @@ pub enum Operation<'a> {
     Init(Init),
 }
 
-/// Changes of attributes; `None` = as it is.
+/// Attribute changes; `None` = unchanged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct SetAttributes {
-    /// Permissions, with the bits of the type.
+    /// Permissions, with the file type bits.
     pub mode: Option<u32>,
     /// Owner.
     pub uid: Option<u32>,
@@ -122,40 +122,40 @@ pub struct SetAttributes {
     pub gid: Option<u32>,
     /// Length in bytes.
     pub size: Option<u64>,
-    /// Time of the last read.
+    /// Access time.
     pub atime: Option<SetTime>,
-    /// Time of the last change of the data.
+    /// Modification time.
     pub mtime: Option<SetTime>,
-    /// Time of the last change, sent with the write-back cache.
+    /// Change time, sent with the write-back cache.
     pub ctime: Option<Time>,
-    /// The open file by which it is changed (ftruncate).
+    /// The open file of ftruncate.
     pub handle: Option<u64>,
-    /// Who would own a lock on it.
+    /// Lock owner.
     pub lock_owner: Option<u64>,
-    /// Set-id bits are to go (`HANDLE_KILLPRIV_V2`).
+    /// Clear set-id bits (`HANDLE_KILLPRIV_V2`).
     pub kill_suidgid: bool,
 }
 
-/// Data for a file.
+/// A WRITE.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Write<'a> {
-    /// The open file; a guess where `from_cache`.
+    /// The open file; with `from_cache` the kernel's guess.
     pub handle: u64,
-    /// Place in the file.
+    /// Offset in the file.
     pub offset: u64,
-    /// What is written.
+    /// The data.
     pub data: &'a [u8],
     /// Flags of the open file.
     pub flags: u32,
-    /// From the kernel's cache, later than the caller's write.
+    /// Writeback from the kernel's cache, later than the caller's write.
     pub from_cache: bool,
-    /// Set-id bits are to go (`HANDLE_KILLPRIV_V2`).
+    /// Clear set-id bits (`HANDLE_KILLPRIV_V2`).
     pub kill_suidgid: bool,
-    /// Who would own a lock on it.
+    /// Lock owner.
     pub lock_owner: Option<u64>,
 }
 
-/// A range that is locked.
+/// A lock on a range.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FileLock {
     /// First byte.
@@ -164,60 +164,60 @@ pub struct FileLock {
     pub end: u64,
     /// `F_RDLCK`, `F_WRLCK` or `F_UNLCK`.
     pub kind: u32,
-    /// The process that has it.
+    /// The process that holds the lock.
     pub pid: u32,
 }
 
-/// A copy from `Request::node` to another file, within the file system.
+/// A copy from `Request::node` to another file of the file system.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CopyFileRange {
-    /// The open file to copy from.
+    /// The open source file.
     pub handle: u64,
-    /// Place in it.
+    /// Offset in the source.
     pub offset: u64,
-    /// The file to copy to.
+    /// The target file.
     pub target: u64,
-    /// How it is open.
+    /// The open target file.
     pub target_handle: u64,
-    /// Place in it.
+    /// Offset in the target.
     pub target_offset: u64,
-    /// Bytes.
+    /// Length in bytes.
     pub length: u64,
-    /// None exist yet.
+    /// No flags are defined yet.
     pub flags: u64,
 }
 
-/// A command for a file.
+/// A command (ioctl).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ioctl<'a> {
     /// The open file.
     pub handle: u64,
     /// `FUSE_IOCTL_…` ([`crate::abi::request_flags`]).
     pub flags: u32,
-    /// Which one.
+    /// The command number.
     pub command: u32,
     /// Its argument: a value, or an address in the caller's memory.
     pub argument: u64,
-    /// What the caller's memory holds there.
+    /// The data at that address in the caller's memory.
     pub data: &'a [u8],
     /// Room for the reply's data.
     pub size_out: u32,
 }
 
-/// What the kernel offers at the start.
+/// The kernel's offer in INIT.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Init {
-    /// Major version of its protocol.
+    /// Major version of the kernel's protocol.
     pub major: u32,
     /// Minor version.
     pub minor: u32,
-    /// Most bytes that it reads ahead.
+    /// Most bytes of read-ahead.
     pub max_readahead: u32,
     /// Both words of flags.
     pub flags: crate::InitFlags,
 }
 
-/// Nodes and how many look-ups of each are forgotten.
+/// Nodes, and the number of lookups to subtract from each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Forgets<'a>(pub(super) &'a [u8]);
 
@@ -229,7 +229,7 @@ impl<'a> Forgets<'a> {
     }
 }
 
-/// Places in the window of a virtual machine.
+/// Ranges of the DAX window of a virtual machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Mappings<'a>(pub(super) &'a [u8]);
 
@@ -242,7 +242,7 @@ impl<'a> Mappings<'a> {
 }
 
 impl Operation<'_> {
-    /// Whether it is about a file that is open already, so that who may use it was decided then; or the kernel asks of its own accord.
+    /// Whether the request concerns an open file, so that access was checked at open, or comes from the kernel itself.
     pub fn is_by_open_file(&self) -> bool {
         matches!(
             self,

@@ -1,4 +1,4 @@
-//! From the bytes of a request to its [`Operation`].
+//! Parses the bytes of a request into its [`Operation`].
 
 use std::mem::size_of;
 
@@ -7,13 +7,13 @@ use super::operation::{CopyFileRange, FileLock, Forgets, Init, Ioctl, Mappings, 
 use crate::abi::{self, opcode, request_flags as flag};
 use crate::time::{SetTime, Time};
 
-/// What was agreed on and changes how requests are read.
+/// Negotiated settings that change the layout of requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Dialect {
-    /// `SETXATTR_EXT`: SETXATTR carries flags of its own.
+    /// `SETXATTR_EXT`: SETXATTR has a field of extra flags.
     pub setxattr_ext: bool,
 }
-/// Parses what follows the header; `None` = no such request is known.
+/// Parses the bytes after the header; `None` = unknown operation.
 pub(crate) fn parse<'a>(code: u32, cursor: &mut Cursor<'a>, dialect: Dialect) -> Result<Option<Operation<'a>>, Malformed> {
     let operation = match code {
         opcode::LOOKUP => Operation::Lookup { name: cursor.name()? },
@@ -47,7 +47,7 @@ pub(crate) fn parse<'a>(code: u32, cursor: &mut Cursor<'a>, dialect: Dialect) ->
     Ok(Some(operation))
 }
 
-/// Requests about names and what they name.
+/// Requests about names and inodes.
 fn naming<'a>(code: u32, cursor: &mut Cursor<'a>) -> Result<Option<Operation<'a>>, Malformed> {
     let operation = match code {
         opcode::READLINK => Operation::Readlink,
@@ -82,7 +82,7 @@ fn naming<'a>(code: u32, cursor: &mut Cursor<'a>) -> Result<Option<Operation<'a>
         opcode::TMPFILE => {
             let given: abi::CreateIn = cursor.structure()?;
             let kill_suidgid = given.open_flags & flag::OPEN_KILL_SUIDGID != 0;
-            // The name that the kernel has for it while it has none.
+            // The kernel's placeholder name of the nameless file.
             cursor.string()?;
             Operation::Tmpfile { mode: given.mode, umask: given.umask, flags: given.flags, kill_suidgid }
         }
@@ -169,7 +169,7 @@ fn file<'a>(code: u32, cursor: &mut Cursor<'a>) -> Result<Option<Operation<'a>>,
     Ok(Some(operation))
 }
 
-/// Requests that few file systems serve.
+/// Requests that few file systems support.
 fn special<'a>(code: u32, cursor: &mut Cursor<'a>) -> Result<Option<Operation<'a>>, Malformed> {
     let operation = match code {
         opcode::IOCTL => {

@@ -1,6 +1,6 @@
-//! A file system in memory, small and honest, with some files that misbehave on purpose:
+//! A small in-memory file system, with some files that misbehave on purpose:
 //!
-//! `/slow` parks its reads and writes until somebody says `finish`, `/dropped` drops the replies to its reads, `/panic` panics in them.
+//! `/slow` parks its reads and writes until the test orders `finish`, `/dropped` drops the replies to its reads, `/panic` panics in them.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
@@ -35,7 +35,7 @@ struct Tree {
     last: u64,
 }
 
-/// What happened that a test wants to know of.
+/// Events that a test waits for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
     Parked,
@@ -52,7 +52,7 @@ pub struct MemoryFs {
     pub reads: AtomicU64,
 }
 
-/// What a parked request will be answered with.
+/// The answer to a parked request.
 enum Answer {
     Data(Vec<u8>),
     Written(u32),
@@ -99,7 +99,7 @@ impl MemoryFs {
         count
     }
 
-    /// Changes a file behind the kernel's back.
+    /// Changes a file without the kernel's knowledge.
     pub fn replace(&self, node: u64, data: &[u8]) {
         let mut tree = locked(&self.tree);
         tree.get_mut(node).expect("a file").data = data.to_vec();
@@ -269,7 +269,7 @@ impl Handler for MemoryFs {
             ),
             Operation::Lseek { offset, whence, .. } => {
                 let size = locked(&self.tree).get(node).map_or(0, |found| found.attributes.size);
-                // Everything is data.
+                // The whole file is data.
                 reply.offset(if whence == 3 { offset } else { size });
             }
             Operation::CopyFileRange(copy) => {
@@ -293,7 +293,7 @@ impl Handler for MemoryFs {
         let mut parked = locked(&self.parked);
         let Some(index) = parked.iter().position(|(reply, _)| reply.unique() == unique) else { return Interruption::TryAgain };
         let (reply, _) = parked.swap_remove(index);
-        // First this: the answer may bring the next request, of which another thread tells.
+        // The event comes first: the answer may cause the next request, which another thread reports.
         self.tell(Event::Interrupted);
         reply.finish(|reply| reply.error(Errno::EINTR));
         Interruption::Noted
@@ -352,7 +352,7 @@ impl Tree {
         Ok(node)
     }
 
-    /// Nodes stay for as long as the test runs.
+    /// Nodes are kept for the whole test.
     fn remove(&mut self, parent: u64, name: &[u8]) -> Outcome<()> {
         let node = *self.get(parent)?.names.get(name).ok_or(Errno::ENOENT)?;
         if !self.get(node)?.names.is_empty() {

@@ -1,4 +1,4 @@
-//! What the tests of mounts share.
+//! Shared by the tests of mounts.
 
 pub mod memory;
 pub mod server;

@@ -1,5 +1,5 @@
-//! The process that serves a mount, and the test's handle on it. Both talk by lines over a socket, which is the server's standard input;
-//! when the test is gone, the server unmounts and ends.
+//! The process that serves a mount, and the test's handle to it. They exchange lines over a socket, which is the server's standard input.
+//! When the test is gone, the server unmounts and ends.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
@@ -21,12 +21,12 @@ use tandemfs_wire::{
 
 use super::memory::{Event, MemoryFs};
 
-/// How long anything may take on a machine that is busy with other things.
+/// Timeout for any step, long enough for a busy machine.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 const MOUNTPOINT: &str = "WIRE_TEST_MOUNTPOINT";
 const HOW: &str = "WIRE_TEST_HOW";
 
-/// Why mounts cannot be tested here.
+/// Why mounts cannot be tested on this machine.
 pub fn obstacle() -> Option<String> {
     if !rustix::process::geteuid().is_root() {
         return Some("only root can mount here".into());
@@ -34,7 +34,7 @@ pub fn obstacle() -> Option<String> {
     File::options().read(true).write(true).open("/dev/fuse").err().map(|error| format!("/dev/fuse: {error}"))
 }
 
-/// Why io_uring cannot be tested here.
+/// Why io_uring cannot be tested on this machine.
 pub fn ring_obstacle() -> Option<String> {
     match std::fs::read_to_string("/sys/module/fuse/parameters/enable_uring") {
         Ok(value) if value.trim() == "Y" => None,
@@ -48,12 +48,12 @@ pub struct Served {
     child: Child,
     lines: BufReader<UnixStream>,
     directory: Option<tempfile::TempDir>,
-    /// What the server said of itself.
+    /// The server's description of itself.
     pub about: String,
 }
 
 impl Served {
-    /// `how` are words that [`serve`] knows.
+    /// `how` has option words of [`serve`].
     pub fn start(how: &str) -> Self {
         let directory = tempfile::tempdir().expect("a directory");
         let (ours, theirs) = UnixStream::pair().expect("a socket");
@@ -76,7 +76,7 @@ impl Served {
         self.directory.as_ref().expect("until the end").path().join(name)
     }
 
-    /// Gives an order and returns what the server answers.
+    /// Sends an order and returns the server's answer.
     pub fn ask(&mut self, order: &str) -> String {
         writeln!(self.lines.get_mut(), "{order}").expect("the server listens");
         self.line()
@@ -101,7 +101,7 @@ impl Served {
 
 impl Drop for Served {
     fn drop(&mut self) {
-        // Either may have happened already.
+        // Either may have ended already.
         let _shut = self.lines.get_mut().shutdown(std::net::Shutdown::Both);
         if !wait(&mut self.child) {
             let _killed = self.child.kill();
@@ -112,7 +112,7 @@ impl Drop for Served {
     }
 }
 
-/// Waits for a process within bounds.
+/// Waits for a process, with a timeout.
 pub fn wait(child: &mut Child) -> bool {
     if child.try_wait().is_ok_and(|status| status.is_some()) {
         return true;
@@ -124,7 +124,7 @@ pub fn wait(child: &mut Child) -> bool {
     ready.is_ok_and(|ready| ready > 0)
 }
 
-/// The server's side, run as a test of its own in another process.
+/// The server, run in another process as if it were a test.
 pub fn serve() {
     let (Ok(mountpoint), Ok(how)) = (std::env::var(MOUNTPOINT), std::env::var(HOW)) else {
         return println!("only for other tests");
@@ -144,7 +144,7 @@ pub fn serve() {
     let thread = session.spawn().expect("a thread");
     {
         let say = Arc::clone(&say);
-        // Whoever waits for an answer learns of the session's end; so does a test that has unmounted.
+        // Reports the session's end to the waiting test, also after the test has unmounted.
         thread::spawn(move || {
             let result = thread.join().unwrap_or_else(|_| panic!("the session panicked"));
             answer(&say, &format!("session {}", result.map_or_else(|error| error.to_string(), |()| "ended".into())));
@@ -156,7 +156,7 @@ pub fn serve() {
             answer(&say, &done);
         }
     }
-    // The test is gone; so is the mount, or soon.
+    // The test is gone, so the mount goes too.
     let _unmounted = guard.unmount(Unmount::Lazy);
 }
 
@@ -201,7 +201,7 @@ fn options(words: &[&str]) -> Options {
     }
 }
 
-/// Obeys an order of the test; the answer is a line.
+/// Obeys an order of the test; returns the answer line.
 fn obey(order: &str, fs: &MemoryFs, notifier: &Notifier, events: &Receiver<Event>) -> Option<String> {
     let mut words = order.split(' ');
     let verb = words.next()?;
@@ -235,7 +235,7 @@ fn obey(order: &str, fs: &MemoryFs, notifier: &Notifier, events: &Receiver<Event
     })
 }
 
-/// Puts a socket between kernel and session and prints all requests to standard error: so the golden requests were taken.
+/// Puts a socket between kernel and session and prints all requests to standard error. The golden requests were captured by it.
 fn capture(device: OwnedFd) -> OwnedFd {
     use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
     let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).expect("a socket");
@@ -248,7 +248,7 @@ fn capture(device: OwnedFd) -> OwnedFd {
                     let hex: String = buffer[..bytes].iter().map(|byte| format!("{byte:02x}")).collect();
                     eprintln!("request {hex}");
                 }
-                // The other end may have gone; then the next read ends this.
+                // The other end may be closed; then the next read ends the loop.
                 let _sent = rustix::io::write(&to, &buffer[..bytes]);
             }
             let _shut = rustix::net::shutdown(&to, rustix::net::Shutdown::Both);
@@ -259,7 +259,7 @@ fn capture(device: OwnedFd) -> OwnedFd {
     theirs
 }
 
-/// What `/proc/self/mountinfo` says of a mountpoint.
+/// The line of `/proc/self/mountinfo` for a mountpoint.
 pub fn mount_line(path: &Path) -> Option<String> {
     let text = std::fs::read_to_string("/proc/self/mountinfo").expect("procfs");
     let path = path.to_str().expect("plain").trim_end_matches('/').to_owned();
