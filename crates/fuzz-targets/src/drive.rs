@@ -1,9 +1,8 @@
-//! Images of drives with firmware whose tables are damaged: words of the DRAM and of the flash that a drive in use has stored, changed to what
-//! the input says.
+//! Images of drives with firmware and damaged tables: the input changes words that a drive in use has stored in its DRAM and flash.
 //!
-//! [FZV1] An image opens, or is refused in one sentence.
-//! [FZV2] What opens answers every access and every command with bytes or with an error in one sentence; a window ends where it says.
-//! [FZV3] It can be closed and is then opened again, or refused, as in [FZV1].
+//! [FZV1] An image opens, or is refused with a one-sentence error.
+//! [FZV2] An opened image answers every access and every command with data or a one-sentence error; accesses beyond a window are refused.
+//! [FZV3] After closing, the image is opened again or refused, as in [FZV1].
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -19,15 +18,15 @@ use crate::Input;
 const MEMORY_BYTES: u64 = 16 << 20;
 const BLOCK_BYTES: u64 = 4 << 20;
 const PAGE: usize = 4096;
-/// Where the DRAM starts, behind the header: the first word that is damaged.
+/// Where the DRAM starts, behind the header: the first word that may be damaged.
 const DRAM_AT: u64 = 2 << 20;
 
-/// An image as it is when a drive is killed amid its work.
+/// An image of a drive that was killed during work.
 struct Template {
     file_bytes: u64,
     /// Pages of the file that are not all zeros.
     pages: Vec<(u64, Vec<u8>)>,
-    /// Words that are not zero, behind the header.
+    /// Offsets of the non-zero words behind the header.
     words: Vec<u64>,
 }
 
@@ -50,7 +49,7 @@ fn made(profile: &str) -> Template {
     };
     create_with(&path, &options, &chosen).unwrap_or_else(|error| panic!("{error}"));
     let device = open_image(&path, &OpenOptions::default()).unwrap_or_else(|error| panic!("{error}"));
-    // A log that was cleaned several times, and has lines of open transactions; more pages than the write buffer holds.
+    // Produces a log that was cleaned several times and has lines of open transactions, and more pages than the write buffer holds.
     for number in 0..3000_u32 {
         let offset = u64::from(number) * 64 * 97 % MEMORY_BYTES;
         match (device.firmware(), number % 3) {
@@ -72,7 +71,7 @@ fn made(profile: &str) -> Template {
             continue;
         }
         if at >= DRAM_AT {
-            // Of a page of equal words only the first: those are contents, not tables.
+            // Of a page of equal words only the first counts: such pages hold data, not tables.
             let equal = page.chunks_exact(8).all(|word| *word == page[..8]);
             let kept = |index: usize, word: &[u8]| word.iter().any(|byte| *byte != 0) && (!equal || index == 0);
             words.extend(
@@ -101,7 +100,7 @@ pub(crate) fn run(bytes: &[u8]) {
         file.write_all_at(page, *at).unwrap_or_else(|error| panic!("{error}"));
     }
     for _ in 0..1 + input.below(6) {
-        // The tables come first in the DRAM; or a word beside one that was stored.
+        // Mostly a word of the tables, which come first in the DRAM; sometimes the word next to it.
         let words = if input.one_in(3) { template.words.len() } else { template.words.len().min(4096) };
         let at = template.words[input.number(3) as usize % words] + if input.one_in(4) { 8 } else { 0 };
         let word = if input.one_in(2) { input.number(8) } else { input.border(8) };
@@ -116,7 +115,7 @@ pub(crate) fn run(bytes: &[u8]) {
     }
 }
 
-/// One sentence ([FZV1]).
+/// Checks that an error is one sentence ([FZV1]).
 fn judge(error: &DeviceError) {
     let said = error.to_string();
     assert!(said.len() > 10 && !said.contains('\n') && !said.contains("panicked"), "refused with '{said}'");
@@ -131,7 +130,7 @@ fn answers<T>(result: Result<T, DeviceError>) {
     }
 }
 
-/// Every door, anywhere ([FZV2]).
+/// Uses every interface at arbitrary addresses ([FZV2]).
 fn use_it(device: &dyn Device, input: &mut Input<'_>) {
     let (window, sectors) = (device.description().byte_window_bytes(), device.description().block_window_bytes() / SECTOR_BYTES as u64);
     let (memory, blocks) = (device.byte_path(), device.block_path());
@@ -177,7 +176,7 @@ pub(crate) const LIES: &[(&str, fn())] = &[
 
 const DOMAIN: tandemfs_device::PersistenceDomain = tandemfs_device::PersistenceDomain::Gpf;
 
-/// A device that says less than it has.
+/// A device that is larger than its description.
 struct Longer(tandemfs_crash::MemoryDevice);
 
 impl Device for Longer {

@@ -1,4 +1,4 @@
-//! Bytes to every decoder of the format: each refuses, or gives what is written again as it was.
+//! Arbitrary bytes for every decoder of the format: each must refuse them, or return a value that survives encoding.
 
 use std::collections::HashSet;
 
@@ -56,7 +56,7 @@ pub(crate) fn run(bytes: &[u8]) {
             if let Ok(Some(inode)) = Inode::decode(pair, place.inode, address, &hot, &cold) {
                 let (hot, cold) = (inode.encode_hot(&at(address)), inode.encode_cold(&at(address.nth(1))));
                 let again = Inode::decode(pair, place.inode, address, &hot, &cold);
-                // Times are clamped to what they can be.
+                // Timestamps are clamped to their valid range, so the values may differ.
                 assert!(again.is_ok_and(|again| again.is_some()), "an inode that cannot be read again: {inode:?}");
             }
         }
@@ -101,7 +101,7 @@ pub(crate) fn run(bytes: &[u8]) {
             }
         }
         7 => {
-            // A set with a checksum that fits, of attributes that may be right.
+            // An attribute set with a valid checksum; its attributes may be valid.
             let mut stream = vec![0; 8];
             while !input.is_empty() && stream.len() < 4000 {
                 let (name, value) = (input.take(1 + usize::from(input_low(&stream))).to_vec(), input.below(40));
@@ -134,12 +134,12 @@ pub(crate) fn run(bytes: &[u8]) {
     }
 }
 
-/// A length that follows from what is there already.
+/// A length derived from the bytes so far.
 fn input_low(stream: &[u8]) -> u8 {
     stream.last().copied().unwrap_or(0) % 12
 }
 
-/// What is understood of a record is the same when it is written and read again.
+/// A record must decode to the same value after it is encoded and decoded again.
 fn check_record(bytes: RecordBytes, address: LineAddress, encode: fn(&Record) -> RecordBytes) {
     if let Ok(record) = bytes.decode(address) {
         assert_eq!(encode(&record).decode(address), Ok(record), "a record changes when it is written");

@@ -1,10 +1,9 @@
-//! Headers of emulator images: fields that the input chooses, under a checksum that fits or not, before a file of the size that they
-//! claim or of another.
+//! Headers of emulator images: fields from the input, with a valid or invalid checksum, in a file that has the claimed size or another.
 //!
-//! [HD1] An image opens, or is refused in a sentence that names the file.
-//! [HD2] What opens has the sizes of its header; both regions answer up to their last byte and refuse the next.
-//! [HD3] Nothing is allocated by a size that the header claims, and no byte outside the regions changes.
-//! [HD4] A header of a drive with firmware stands before DRAM that was never formatted here, so it is refused.
+//! [HD1] An image opens, or is refused with a sentence that names the file.
+//! [HD2] An opened image has the sizes of its header; both regions answer up to their last byte and refuse the next.
+//! [HD3] No allocation depends on a size that the header claims, and no byte outside the regions changes.
+//! [HD4] A header of a drive with firmware is refused here, as its DRAM was never formatted.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -19,11 +18,11 @@ use crate::Input;
 
 const HEADER_BYTES: usize = 4096;
 const CRC_AT: usize = 12;
-/// Where the memory region starts, and its smallest size: nothing smaller can be an image.
+/// Start of the memory region, and its smallest size; a smaller file cannot be an image.
 const MEMORY_AT: u64 = 2 << 20;
 const SIZES: [u64; 12] =
     [0, 1, 4096, 2 << 20, 4 << 20, 8 << 20, 16 << 20, (16 << 20) + 4096, 1 << 30, 1 << 40, 1 << 46, (1 << 46) + (2 << 20)];
-/// Offset and size of every field after the checksum; those of firmware in pieces.
+/// Offset and size of every field after the checksum; the firmware fields in pieces.
 const FIELDS: [(usize, usize); 16] = [
     (0, 8),
     (8, 4),
@@ -42,7 +41,7 @@ const FIELDS: [(usize, usize); 16] = [
     (332, 52),
     (384, 16),
 ];
-/// The timing curves only where an access may take its time.
+/// Start of the timing model. An image is opened with timing only if all of this is zero.
 const TIMING_FROM: usize = 72;
 
 /// A valid header, as `create` writes it.
@@ -99,7 +98,7 @@ pub(crate) fn run(bytes: &[u8]) {
         1 => claimed.saturating_sub(1),
         2 => claimed.saturating_add(4096),
         3 => input.border(8) >> 1,
-        // Room for what a drive with firmware has beside its capacity.
+        // Space that a drive with firmware needs besides its capacity.
         4 => claimed.saturating_add(1 << 30),
         _ => claimed,
     };
@@ -107,7 +106,7 @@ pub(crate) fn run(bytes: &[u8]) {
     let path = directory.path().join("image");
     let file = File::create_new(&path).unwrap_or_else(|error| panic!("{error}"));
     file.write_all_at(&page, 0).unwrap_or_else(|error| panic!("{error}"));
-    // The host may have no files of that size.
+    // The host may not support files of that size.
     if file.set_len(length).is_err() {
         return;
     }
@@ -115,7 +114,7 @@ pub(crate) fn run(bytes: &[u8]) {
     let opened = open_image(&path, &OpenOptions { timing: false, ..OpenOptions::default() });
     match (&told, &opened) {
         (Ok(_), Ok(_)) => {}
-        // The host may refuse to map so much.
+        // The host may refuse such a large mapping.
         (_, Err(DeviceError::Open { reason, path: named })) => {
             assert!(Path::new(named) == path && reason.len() > 10, "refused with '{reason}' ({named})");
         }
@@ -136,7 +135,7 @@ pub(crate) fn run(bytes: &[u8]) {
     }
 }
 
-/// Both regions up to their ends, and beyond ([HD2]).
+/// Uses both regions up to and beyond their ends ([HD2]).
 fn use_it(device: &dyn Device, memory_bytes: u64, block_bytes: u64) {
     let (memory, blocks) = (device.byte_path(), device.block_path());
     let mut line = [0; 64];
@@ -177,7 +176,7 @@ pub(crate) const LIES: &[(&str, fn())] = &[
     ("a block region that ends early", || lie(0, -4096)),
 ];
 
-/// A device whose regions are larger by so much than is said.
+/// A device whose regions are larger than described, by these sizes.
 fn lie(memory: i64, block: i64) {
     let size = |more: i64| 1_u64.wrapping_shl(20).wrapping_add_signed(more);
     let device = tandemfs_crash::MemoryDevice::new(size(memory), size(block), tandemfs_device::PersistenceDomain::Gpf);

@@ -1,11 +1,10 @@
-//! What is fed with wrong bytes, and what must hold then: one function a target, a corpus made by code, and a lie that each target must
-//! notice. `fuzz/` runs them under libFuzzer, `tests/bounded.rs` for a bounded time in `make test`.
+//! Fuzz targets: functions that feed arbitrary bytes to the product and check invariants. Each target has a generated corpus, and wrong
+//! answers ("lies") that it must detect. `fuzz/` runs the targets under libFuzzer, `tests/bounded.rs` for a bounded time in `make test`.
 //!
-//! A target panics where the product does something that it must never do, whatever the bytes: a panic of its own, an answer that is no
-//! answer, a disagreement of `check` and mount. Time and memory are bounded from outside (`-timeout`, `-malloc_limit_mb`; watchdog and
-//! counting allocator of the test).
+//! A target panics if the product violates an invariant that holds for all inputs: it panics, gives an invalid answer, or `check` and mount
+//! disagree. Time and memory are limited from outside (`-timeout`, `-malloc_limit_mb`; in the test a watchdog and a counting allocator).
 //!
-//! *Architecture invariant:* nothing of it is in the product; targets use the product's public doors only.
+//! *Architecture invariant:* the product contains none of this code; targets use only the product's public interfaces.
 
 #![forbid(unsafe_code)]
 
@@ -22,21 +21,21 @@ mod wire;
 
 pub use input::Input;
 
-/// Something to feed.
+/// A fuzz target.
 #[derive(Debug, Clone, Copy)]
 pub struct Target {
-    /// Its name; that of the file in `fuzz/`.
+    /// Its name, and that of its file in `fuzz/`.
     pub name: &'static str,
-    /// What it feeds, in a few words.
+    /// A short description of what it feeds to which interface.
     pub feeds: &'static str,
-    /// Feeds it once. Panics where something is wrong.
+    /// Runs one input. Panics if an invariant is violated.
     pub run: fn(&[u8]),
-    /// Inputs to start from.
+    /// The initial corpus.
     pub corpus: fn() -> Vec<Vec<u8>>,
-    /// Longest input that is worth trying, in bytes.
+    /// Longest useful input, in bytes.
     pub input_bytes_max: usize,
-    /// Wrong answers given to what judges, by name: each must panic, or the target could not fail. A target that judges the file system
-    /// as a whole has none; deliberate bugs of that stand in for them (`tests/canaries.rs`).
+    /// Wrong answers for the target's checks, by name. Each must panic; otherwise the target could not fail. Targets that check the file
+    /// system as a whole have none; deliberate bugs in the file system replace them (`tests/canaries.rs`).
     pub lies: &'static [(&'static str, fn())],
 }
 
@@ -116,10 +115,10 @@ pub const TARGETS: &[Target] = &[
     },
 ];
 
-/// Feeds the target of this name.
+/// Runs the target of this name on an input.
 ///
 /// # Panics
-/// Where there is no such target, and where the target finds something.
+/// If there is no such target, or if the target detects a violation.
 pub fn run(name: &str, bytes: &[u8]) {
     let target = TARGETS.iter().find(|target| target.name == name);
     (target.unwrap_or_else(|| panic!("there is no target '{name}'")).run)(bytes);

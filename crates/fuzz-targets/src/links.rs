@@ -1,5 +1,5 @@
-//! Texts of links in the place of mappings: inode numbers that are used again while write-back and a scrub hold positions in the file that had
-//! them. The text of a short link lies where the root of a mapping would, and its bytes are the user's choice; so is the number of a device.
+//! Link texts in the place of mapping roots: inode numbers are reused while write-back and a scrub hold positions in the previous file. The
+//! text of a short link, or the number of a device, is stored where the root of a mapping would be, and the user chooses its bytes.
 
 use tandemfs_crash::{MemoryDevice, Setting, check_device, fill, mount};
 use tandemfs_device::PersistenceDomain;
@@ -12,10 +12,10 @@ use crate::Input;
 const STEPS_MAX: usize = 32;
 const NAMES: [&[u8]; 4] = [b"a", b"b", b"c", b"d"];
 const BLOCK: u64 = 64 << 10;
-/// A log of this length; some fifty of them are more than a tenth of the data area.
+/// The length of a log; about fifty of them exceed a tenth of the data area.
 const LOG_BYTES: usize = 20_000;
 
-/// What has a name.
+/// The inode that has a name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Named {
     Nothing,
@@ -48,7 +48,7 @@ pub(crate) fn run(bytes: &[u8]) {
 
 impl World {
     fn new() -> Self {
-        // Write-back begins where a tenth is taken, and leaves candidates over when a twentieth is.
+        // Write-back begins when a tenth of the data area is in use, and ends with candidates left over when a twentieth is.
         let mut setting = Setting { block_zone_bytes: 16 << 20, ..Setting::small(PersistenceDomain::Gpf, BLOCK as u32) };
         setting.mount = MountOptions { write_back_percent: 90, ..setting.mount };
         let device = setting.format();
@@ -79,7 +79,7 @@ impl World {
         }
     }
 
-    /// Logs in blocks of a file, which is made where there is none.
+    /// Writes logs into blocks of a file, which is created if the name is free.
     fn fill(&mut self, input: &mut Input<'_>) {
         let name = self.make(input, Named::File);
         if self.named[name] != Named::File {
@@ -107,11 +107,11 @@ impl World {
         self.named[name] = Named::Nothing;
     }
 
-    /// A text of any bytes, or one that begins as a record does.
+    /// A link text of arbitrary bytes, or one that begins like a record.
     fn make_link(&mut self, input: &mut Input<'_>) {
         let mut text = match input.below(3) {
             0 => vec![1 + input.byte() % 8, 0x0c],                           // a pointer and its height
-            1 => vec![1 + input.byte() % 16, 4 | (input.byte() & 0x7) << 4], // a block and what it has
+            1 => vec![1 + input.byte() % 16, 4 | (input.byte() & 0x7) << 4], // a block and its flags
             _ => Vec::new(),
         };
         let length = input.below(24);
@@ -119,7 +119,7 @@ impl World {
         self.make(input, Named::Link(text));
     }
 
-    /// Gives a name that is free to what is wanted. Returns which name it was.
+    /// Creates an inode under a name if that name is free. Returns the index of the name.
     fn make(&mut self, input: &mut Input<'_>, wanted: Named) -> usize {
         let name = input.below(NAMES.len());
         if self.named[name] != Named::Nothing {
@@ -154,7 +154,7 @@ impl World {
         }
     }
 
-    /// Nothing is damaged, and every name leads to what was made.
+    /// Checks that no damage is reported, and that every name leads to its inode.
     fn judge(&self) {
         assert_eq!(self.fs.statistics().work.write_back_damaged, 0, "write-back met damage where there is none");
         assert_eq!(self.fs.stopped(), None);
@@ -182,7 +182,7 @@ impl World {
     }
 }
 
-/// Files whose numbers come to links and devices while write-back has candidates of them and a scrub is inside them.
+/// Files whose numbers are reused for links and devices while write-back has candidates in them and a scrub is inside them.
 pub(crate) fn corpus() -> Vec<Vec<u8>> {
     let mut corpus = Vec::new();
     let others: [&[u8]; 5] = [
@@ -190,10 +190,10 @@ pub(crate) fn corpus() -> Vec<Vec<u8>> {
         &[3, 0, 3, 3, 1, 2, 3, 1],       // a pointer of height 4
         &[3, 1, 0, 0, 2, 0x41, 0x42, 1], // a block
         &[3, 2, 8, 46, 46, 47, 97, 47, 98, 47, 99, 1],
-        &[4, 1, 0x0c, 0, 0, 1], // the number of a device that reads as a pointer
+        &[4, 1, 0x0c, 0, 0, 1], // a device number that looks like a pointer
     ];
     for other in others {
-        // Two files with logs: write-back leaves those of the second over, which goes, and its number comes to the other one.
+        // Two files with logs. Write-back leaves those of the second file over; that file is removed, and the other inode gets its number.
         let stale: &[u8] = &[0, 0, 99, 0, 1, 9, 7, 2, 1, 6, 0, 0, 0];
         corpus.push([stale, other, &[7, 8]].concat());
         for steps in [4, 6, 8] {

@@ -1,4 +1,4 @@
-//! Typed operations: to the file system and to the model alike, with remounts and power cuts between them.
+//! Typed operations, applied to the file system and to the model, with remounts and power cuts between them.
 
 use tandemfs_crash::{Harness, LONG, Model, Operation, SLOTS, Setting, check_device};
 use tandemfs_device::PersistenceDomain;
@@ -13,10 +13,10 @@ const DIRECTORIES: [&str; 3] = ["", "d", "e"];
 const MODES: [RenameMode; 3] = [RenameMode::Replace, RenameMode::NoReplace, RenameMode::Exchange];
 const UNITS: [u64; 5] = [1, 64, 256, 4096, 16_384];
 const ATTRIBUTES: [&str; 3] = ["user.a", "user.b", "trusted.c"];
-/// What a page of records maps, in blocks of 4 KiB.
+/// The size that a page of records maps, in blocks of 4 KiB.
 const PAGE_OF_RECORDS: u64 = 192 << 12;
 
-/// Places: borders of lines, sectors, blocks and pages, and beside them.
+/// Offsets at and near boundaries of lines, sectors, blocks and pages.
 fn place(input: &mut Input<'_>) -> u64 {
     let border = if input.one_in(16) { PAGE_OF_RECORDS * input.below(6) as u64 } else { *input.pick(&UNITS) * u64::from(input.byte()) };
     match input.below(4) {
@@ -83,7 +83,7 @@ fn setting(input: &mut Input<'_>) -> Setting {
     setting
 }
 
-/// First byte the setting, second the seed of what a power cut loses, then operations.
+/// The first byte chooses the setting, the second seeds the losses of power cuts; then operations follow.
 pub(crate) fn run(bytes: &[u8]) {
     let mut input = Input::new(bytes);
     let setting = setting(&mut input);
@@ -116,16 +116,16 @@ fn follow(setting: &Setting, seed: u64, input: &mut Input<'_>, done: &mut Vec<Op
     check_device(&harness.device, false).map(drop)
 }
 
-/// Lives that have met bugs, each in both sizes of blocks and with several losses at a power cut.
+/// Sequences that have found bugs, each with both block sizes and with several losses at a power cut.
 pub(crate) fn corpus() -> Vec<Vec<u8>> {
     let lives: [&[u8]; 5] = [
-        // Append, truncate within a sector, append less than was cut off, write far behind.
+        // Append, truncate within a sector, append less than was cut off, write far behind the end.
         &[0, 0, 8, 0, 4, 255, 255, 1, 9, 0, 0, 1, 6, 1, 3, 8, 0, 0, 58, 2, 7, 0, 0, 4, 12, 0, 11, 0, 63, 3],
-        // A file that is held loses its name, and the power fails.
+        // A file that is held loses its name, then the power fails.
         &[0, 0, 7, 0, 0, 0, 0, 2, 0, 20, 5, 15, 0, 0, 4, 0, 14],
-        // What was answered survives: names, bytes, blocks.
+        // Acknowledged changes survive: names, bytes, blocks.
         &[0, 0, 7, 0, 0, 0, 0, 2, 0, 20, 5, 0, 1, 14, 0, 2, 7, 2, 0, 0, 0, 2, 3, 0, 9, 14, 13],
-        // A directory moves, a file is overwritten across blocks, many names come and go.
+        // A directory moves, a file is overwritten across blocks, many names are created and removed.
         &[1, 3, 1, 4, 0, 6, 6, 3, 12, 0, 7, 0, 0, 3, 20, 2, 4, 9, 9, 1, 13, 19, 0, 66, 20, 0, 30, 6, 4, 8, 2, 14],
         &[0, 0, 18, 0, 0, 0, 0, 2, 30, 4, 0, 9, 12, 11, 2, 5, 44, 1, 3, 5, 6, 9, 0, 0, 3, 2, 2, 13],
     ];

@@ -1,4 +1,4 @@
-//! Text that people and programs give: names of devices, and requests at the daemon's control socket.
+//! Text from people and programs: device names, and requests at the daemon's control socket.
 
 use std::io::{Read, Write};
 use std::net::Shutdown;
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use tandemfs_emulator::DeviceSpec;
 use tandemfs_fuse::control;
 
-/// A socket takes as much without a reader.
+/// A socket accepts this much without a reader.
 const LINE_BYTES_MAX: usize = 32 << 10;
 
 pub(crate) fn run(bytes: &[u8]) {
@@ -21,7 +21,8 @@ pub(crate) fn run(bytes: &[u8]) {
     }
 }
 
-/// A name means an image or a pair, or is refused in a sentence; what was understood means the same when it is written again.
+/// A name denotes an image or a pair, or is refused with a sentence. An accepted name keeps its meaning when it is formatted and parsed
+/// again.
 fn name(text: &str) {
     match text.parse::<DeviceSpec>() {
         Ok(DeviceSpec::Image(path)) => assert!(path.as_os_str() == text, "{text:?} names {path:?}"),
@@ -33,7 +34,7 @@ fn name(text: &str) {
     }
 }
 
-/// Lets a daemon's control socket answer, and returns all that it sent.
+/// Sends text to a control socket and returns the whole reply.
 fn converse(text: &[u8]) -> Vec<u8> {
     let (mut ours, theirs) = UnixStream::pair().unwrap_or_else(|error| panic!("a pair of sockets: {error}"));
     ours.write_all(text).and_then(|()| ours.shutdown(Shutdown::Write)).unwrap_or_else(|error| panic!("{error}"));
@@ -44,7 +45,7 @@ fn converse(text: &[u8]) -> Vec<u8> {
     reply
 }
 
-/// One line of JSON: an answer, or an error that says what is wrong. Bytes that are no text are hung up on.
+/// Checks that a reply is one line of JSON: an answer, or an error with a reason. If the text is not UTF-8, the connection is closed.
 pub(crate) fn check_reply(text: &[u8], reply: &[u8]) {
     if reply.is_empty() {
         assert!(std::str::from_utf8(text).is_err(), "no answer to {text:?}");

@@ -1,6 +1,6 @@
-//! Every target on its corpus, and on inputs drawn from a seed, for a bounded time: `TANDEMFS_FUZZ_RUNS` multiplies the number of
-//! executions, `TANDEMFS_SEED` names the first seed, `TANDEMFS_FUZZ_TARGET` chooses one target. A failure prints the input, and
-//! `TANDEMFS_FUZZ_INPUT=1,2,3` (with the target) runs that one again.
+//! Every target on its corpus and on seeded random inputs, for a bounded time. `TANDEMFS_FUZZ_RUNS` multiplies the number of executions,
+//! `TANDEMFS_SEED` sets the first seed, `TANDEMFS_FUZZ_TARGET` chooses one target. A failure prints the input; `TANDEMFS_FUZZ_INPUT=1,2,3`
+//! (with the target) runs that input again.
 
 mod support;
 
@@ -26,7 +26,7 @@ fn executions(target: &Target) -> u64 {
         }
 }
 
-/// An input of the corpus, changed; or two of them joined; or noise.
+/// A changed corpus input, two joined inputs, or random bytes.
 fn draw(corpus: &[Vec<u8>], random: &mut Random, longest: usize) -> Vec<u8> {
     let mut input = match random.below(4) {
         0 => Vec::new(),
@@ -50,7 +50,7 @@ fn wanted() -> impl Iterator<Item = &'static Target> {
     TARGETS.iter().filter(move |target| only.as_ref().is_none_or(|only| only == target.name))
 }
 
-/// The numbers of one input, as a failure prints them.
+/// The input from the environment, as a failure prints it.
 fn given() -> Option<Vec<u8>> {
     let text = std::env::var("TANDEMFS_FUZZ_INPUT").ok()?;
     let numbers = text.trim_matches(['&', '[', ']']).split(',').map(|number| number.trim().parse());

@@ -1,5 +1,5 @@
-//! Every target can fail: what judges in it is given wrong answers, and where it judges the file system as a whole, that is given a
-//! deliberate bug (`crates/fs/src/mutant.rs`). A mutant is global to the process, so there is one test for them.
+//! Every target can fail: its checks are given wrong answers. A target that checks the file system as a whole runs with a deliberate bug in
+//! it (`crates/fs/src/mutant.rs`). A mutant is global to the process, so one test runs them all.
 
 mod support;
 
@@ -9,7 +9,7 @@ use support::Guard;
 use tandemfs_fs::mutant::{self, Mutant};
 use tandemfs_fuzz_targets::TARGETS;
 
-/// Deliberate bugs that the corpus of a target must meet.
+/// Deliberate bugs that the corpus of a target must detect.
 const MUTANTS: &[(&str, Mutant)] = &[
     ("image", Mutant::SecondSuperblockSkipped),
     ("image", Mutant::OrphansForgotten),
@@ -35,7 +35,7 @@ fn every_lie_is_noticed() {
 
 #[test]
 fn every_deliberate_bug_is_met_by_the_corpus() {
-    // The shapes of images are made before any bug is there.
+    // Creates the image shapes before any bug is active.
     TARGETS.iter().filter(|target| target.name == "image").for_each(|image| Guard::run(image, &[]));
     let mut missed = Vec::new();
     for (name, bug) in MUTANTS {

@@ -1,5 +1,5 @@
-//! What the fuzzer found, each as a literal image or call. Decoders of the format have theirs in `crates/format`, check in `crates/check`,
-//! the door beside its target.
+//! Bugs that the fuzzer found, each as a literal image or call. Those of format decoders are in `crates/format`, those of check in
+//! `crates/check`, those of the door beside its target.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use tandemfs_format::superblock::Superblock;
 use tandemfs_format::{InodeNumber, LINE_BYTES, Line, LineAddress, PairSeed, UNIT_LINES};
 use tandemfs_fs::{Error, FileSystem, MountOptions, NewInode, read_superblock};
 
-/// A device with a file of a whole block and one of a data log, unmounted cleanly.
+/// A cleanly unmounted device with a file of a whole block and a file of one data log.
 fn device() -> (MemoryDevice, Superblock) {
     let setting = Setting::small(PersistenceDomain::Gpf, 64 << 10);
     let mut harness = Harness::new(setting.format(), &setting.mount, Model::default()).expect("mounts");
@@ -34,7 +34,7 @@ fn pair(superblock: &Superblock) -> PairSeed {
     PairSeed::new(superblock.pair)
 }
 
-/// The segments with their lines.
+/// The segments, with the addresses of their lines.
 fn segments(device: &MemoryDevice, superblock: &Superblock) -> Vec<(LineAddress, Segment)> {
     let lines = (0..SEGMENT_TABLE_LINES).map(|index| superblock.geometry.segment_line(index));
     let decode = |address: LineAddress| {
@@ -56,7 +56,7 @@ fn write_piece(device: &MemoryDevice, superblock: &Superblock, index: u64, kind:
     device.store(at, &[&header[..], &bits].concat()).expect("stores");
 }
 
-/// Saved maps were taken although they took lines that no segment had yet: the count of free lines fell below zero.
+/// Saved maps were accepted although they marked lines that no segment had yet: the count of free lines fell below zero.
 #[test]
 fn regression_a_saved_map_that_takes_lines_beyond_the_mark_is_no_map() {
     for region in [Region::Inodes, Region::Dentries, Region::Mappings, Region::Leaves] {
@@ -74,7 +74,7 @@ fn regression_a_saved_map_that_takes_lines_beyond_the_mark_is_no_map() {
     }
 }
 
-/// A file whose space the saved maps do not know was removed: the allocators asserted that they had given it out.
+/// A file was removed whose space was not marked in the saved maps: the allocators asserted that they had allocated it.
 #[test]
 fn regression_space_that_nobody_has_stops_the_file_system_and_does_not_panic() {
     let units = device().1.geometry.memory_units();
@@ -102,7 +102,7 @@ fn regression_space_that_nobody_has_stops_the_file_system_and_does_not_panic() {
     }
 }
 
-/// A segment of inodes that ends within its first one: slot zero was taken beyond the mark.
+/// A segment of inodes ended within its first inode: slot zero was marked as used beyond the high-water mark.
 #[test]
 fn regression_a_segment_with_half_an_inode_does_not_panic() {
     let (device, superblock) = device();

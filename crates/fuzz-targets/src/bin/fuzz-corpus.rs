@@ -1,4 +1,4 @@
-//! `fuzz-corpus DIRECTORY`: writes the corpus of each target, a file an input, to `DIRECTORY/TARGET/`.
+//! `fuzz-corpus DIRECTORY`: writes the corpus of each target to `DIRECTORY/TARGET/`, one file per input.
 
 use std::fs;
 use std::path::PathBuf;

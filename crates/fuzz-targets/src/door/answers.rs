@@ -1,4 +1,4 @@
-//! The kernel's end: sends requests, and takes only what a kernel would take for an answer.
+//! The kernel's side: sends requests, and accepts only answers that a kernel would accept.
 
 use std::os::fd::OwnedFd;
 
@@ -13,9 +13,9 @@ const OUT_HEADER_BYTES: usize = 16;
 const ENTRY_BYTES: usize = 128;
 const ATTR_BYTES: usize = 88;
 const STATX_BYTES: usize = 288;
-/// Longest wait for an answer. Nothing here takes a second.
+/// Timeout for an answer. No request here takes a second.
 const ANSWER_SECONDS_MAX: i64 = 40;
-/// As the kernel has it: errors are above this.
+/// The kernel's limit: errors are above this.
 const ERROR_MIN: i32 = -512;
 
 /// The kernel's end of a channel.
@@ -38,7 +38,7 @@ impl Kernel {
         Self { channel, unique: 0, buffer: vec![0; OUT_HEADER_BYTES + 2 * REQUEST_BYTES_MAX as usize] }
     }
 
-    /// Sends INIT in some way. False where the daemon refused it.
+    /// Sends INIT in some variant. False if the daemon refused it.
     pub(crate) fn open(&mut self, how: u8, input: &mut Input<'_>) -> bool {
         let mut init = |kernel: &mut Self, major: u32, minor: u32| {
             let mut body = Vec::new();
@@ -58,7 +58,7 @@ impl Kernel {
         };
         let answer = match how {
             1 => {
-                // A newer kernel: it is told the version, and asks again.
+                // A newer kernel: it gets the daemon's version and asks again.
                 let first = init(self, 9, 3);
                 assert_eq!(word(&first, 4), 0, "a newer INIT is answered with the version");
                 init(self, 7, 38)
@@ -90,7 +90,7 @@ impl Kernel {
         sent.unwrap_or_else(|error| panic!("the daemon is gone ({error}) before {request:x?}"));
     }
 
-    /// The next answer; nothing where the daemon closed the channel. What the kernel is told without having asked comes at any time.
+    /// The next answer; `None` if the daemon closed the channel. Skips notifications, which may arrive at any time.
     fn receive(&mut self) -> Option<&[u8]> {
         loop {
             assert!(self.waits(ANSWER_SECONDS_MAX), "no answer within {ANSWER_SECONDS_MAX} s");
@@ -104,7 +104,7 @@ impl Kernel {
         }
     }
 
-    /// Whether an answer waits although nothing was asked.
+    /// Whether an answer is waiting although no request is open.
     fn anything_waits(&mut self) -> bool {
         while self.waits(0) {
             match recv(&self.channel, &mut self.buffer[..], RecvFlags::empty()) {
@@ -130,11 +130,11 @@ impl Kernel {
         assert!(error == 0 || answer.len() == OUT_HEADER_BYTES, "an error with {} B", answer.len());
     }
 
-    /// Sends a request and takes its answer ([FZD1]). Returns the error that it says, 0 for none.
+    /// Sends a request and receives its answer ([FZD1]). Returns the answer's error, or 0.
     pub(crate) fn ask(&mut self, request: &Request) -> i32 {
         self.send(request);
         if !request.wants_answer() {
-            return 0; // Whether it was answered shows when the next one is.
+            return 0; // An unexpected answer would be found with the next request.
         }
         let Some(answer) = self.receive().map(<[u8]>::to_vec) else { panic!("the daemon ended instead of answering {request:x?}") };
         self.check_header(&answer);
@@ -145,7 +145,7 @@ impl Kernel {
         error
     }
 
-    /// An ordinary request is answered as ever, and nothing else comes ([FZD2]).
+    /// Sends an ordinary request: it must be answered as usual, and no other answer may arrive ([FZD2]).
     pub(crate) fn ask_plainly(&mut self) {
         self.send(&Request::new(GETATTR, 1, vec![0; 16]));
         let answer = self.receive().unwrap_or_else(|| panic!("the daemon ended")).to_vec();
@@ -163,8 +163,7 @@ impl Kernel {
     }
 }
 
-/// What a kernel looks at before it believes an answer.
-/// Whether a message tells the kernel something: number 0, and one of the codes that the daemon uses (inode invalid, bytes to store).
+/// Whether a message is a notification: number 0, and one of the codes that the daemon uses (invalidate inode, store).
 fn is_notification(message: &[u8]) -> bool {
     const CODES: [u32; 2] = [2, 4];
     message.len() >= OUT_HEADER_BYTES && long(message, 8) == 0 && {
@@ -191,7 +190,7 @@ fn check_body(request: &Request, body: &[u8]) {
         }
         STATX => {
             exactly(STATX_BYTES);
-            // Mode and size stand elsewhere than in the other answers.
+            // Mode and size are at other offsets than in the other answers.
             let (mode, size) = (word(body, 32 + 28) & 0xffff, long(body, 32 + 40));
             assert!(size <= i64::MAX as u64 && mode & 0o170_000 != 0, "a size of {size}, a mode of {mode:o}");
             for time in [64, 80, 96, 112] {
@@ -223,7 +222,7 @@ fn check_body(request: &Request, body: &[u8]) {
         }
         READLINK => assert!((1..4096).contains(&length), "a link of {length} B"),
         READ => assert!(length <= request.word(16).min(REQUEST_BYTES_MAX) as usize, "{length} B were read"),
-        // Where there is no room at all the length is asked for.
+        // Size 0 asks for the length.
         GETXATTR | LISTXATTR if request.word(0) == 0 => exactly(8),
         GETXATTR | LISTXATTR => assert!(length <= request.word(0) as usize, "{length} B of an attribute, or of names"),
         READDIR | READDIRPLUS => check_listing(request, body),
@@ -314,7 +313,7 @@ fn error(error: i32, unique: u8) -> Vec<u8> {
     answer
 }
 
-/// What a good daemon says to GETATTR of the root.
+/// A correct daemon's answer to GETATTR of the root.
 fn truth(unique: u8) -> Vec<u8> {
     let mut answer = vec![0; OUT_HEADER_BYTES + 16 + ATTR_BYTES];
     (answer[0], answer[8]) = (answer.len() as u8, unique);
@@ -322,7 +321,7 @@ fn truth(unique: u8) -> Vec<u8> {
     answer
 }
 
-/// Lets a daemon answer with the truth, changed.
+/// Simulates a daemon that modifies the correct answer.
 fn told(opcode: u32, change: fn(&mut Vec<u8>)) {
     let (ours, theirs) = super::channel();
     let mut kernel = Kernel::new(ours);

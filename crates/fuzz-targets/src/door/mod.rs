@@ -1,11 +1,11 @@
-//! What the kernel could send to the FUSE door, and what it never would: requests over a socket that keeps the borders of messages and
-//! stands in for /dev/fuse, since the daemon takes and answers both by read and writev.
+//! Valid and invalid requests to the FUSE daemon. They come over a socket that keeps message boundaries and replaces /dev/fuse, since the
+//! daemon receives and answers both by read and writev.
 //!
-//! [FZD1] A request that wants an answer gets exactly one, with its number, a length that is right and an error in range; what asks for none
-//!        gets none.
-//! [FZD2] After whatever came, an ordinary request is answered as ever, and the daemon ends when it is told to.
-//! [FZD3] What is left on the device is whole for `check`.
-//! [FZD4] A message whose length is not that of its header ends the mount with an error: no kernel sends one.
+//! [FZD1] A request that expects an answer gets exactly one, with its number, a correct length and an error in range; other requests get
+//!        none.
+//! [FZD2] After any requests, an ordinary request is answered as usual, and the daemon ends when it is told to.
+//! [FZD3] Afterwards `check` finds the device consistent.
+//! [FZD4] A message whose length differs from its header's ends the mount with an error: no kernel sends one.
 
 mod answers;
 pub(crate) mod requests;
@@ -27,10 +27,10 @@ use answers::Kernel;
 use requests::Request;
 
 const REQUESTS_MAX: usize = 40;
-/// Below what one message of a socket takes without asking for more.
+/// Small enough for one message of the socket without a larger socket buffer.
 const REQUEST_BYTES_MAX: u32 = 128 << 10;
 
-/// A daemon with its end of the channel, and the device below.
+/// A daemon, its end of the channel, and its device.
 struct Daemon {
     device: MemoryDevice,
     fs: Arc<FileSystem>,
@@ -54,7 +54,7 @@ impl Daemon {
         Self { device, fs, thread }
     }
 
-    /// Waits for the daemon's end and unmounts. Returns what the daemon said.
+    /// Waits for the daemon's end and unmounts. Returns the daemon's result.
     fn end(self) -> std::io::Result<()> {
         let result = self.thread.join().unwrap_or_else(|_| panic!("the daemon panicked"));
         let fs = Arc::try_unwrap(self.fs).unwrap_or_else(|_| panic!("the daemon has ended and still holds the file system"));
@@ -64,7 +64,7 @@ impl Daemon {
     }
 }
 
-/// First byte the device, second how it is mounted, third how INIT goes, then requests.
+/// The first byte chooses the device, the second the mount mode, the third the INIT variant; then requests follow.
 pub(crate) fn run(bytes: &[u8]) {
     let mut input = Input::new(bytes);
     let device = image::device(usize::from(input.byte()));
@@ -74,7 +74,7 @@ pub(crate) fn run(bytes: &[u8]) {
     let mut kernel = Kernel::new(ours);
     let daemon = Daemon::start(device, theirs, mode, how >> 2 & 3 == 3);
     if !kernel.open(input.byte(), &mut input) {
-        // Refused at the first request, with an answer that says so.
+        // INIT was refused, with an error answer.
         assert!(daemon.end().is_err(), "INIT was refused, and the daemon goes on");
         return;
     }
@@ -128,7 +128,7 @@ mod tests {
         words.iter().flat_map(|word| word.to_le_bytes()).collect()
     }
 
-    /// What was lost of the cache behind the largest size made the file that large.
+    /// Failed writeback behind the largest file size extended the file to it.
     #[test]
     fn regression_a_late_page_behind_the_largest_file_changes_no_size() {
         let (mut kernel, daemon) = served();
@@ -140,7 +140,7 @@ mod tests {
         daemon.end().expect("served, and the size of the file means something");
     }
 
-    /// The same of a link and of a FIFO, which have no size to grow: `check` found them damaged.
+    /// The same for a symbolic link and a FIFO, which have no size that could grow: `check` found them damaged.
     #[test]
     fn regression_a_late_page_of_what_is_no_file_changes_no_size() {
         let (mut kernel, daemon) = served();
@@ -161,19 +161,19 @@ mod tests {
         daemon.end().expect("served, and check is silent");
     }
 
-    /// It allocated, and zeroed, as many bytes as the request asked for: 4 GiB.
+    /// The daemon allocated and zeroed as many bytes as the request asked for: 4 GiB.
     #[test]
     fn regression_a_read_that_asks_for_more_than_was_agreed_gets_less() {
         let (mut kernel, daemon) = served();
         let sparse = words(&[8, 0, 0, 0, 1 << 30, 0].map(|word: u32| word)).into_iter().chain([0; 64]).collect();
         kernel.ask(&Request::new(SETATTR, 5, sparse));
-        kernel.ask(&Request::new(READ, 5, words(&[0, 0, 0, 0, u32::MAX, 0, 0, 0, 0, 0]))); // [FZD1] holds it against what was agreed
+        kernel.ask(&Request::new(READ, 5, words(&[0, 0, 0, 0, u32::MAX, 0, 0, 0, 0, 0]))); // [FZD1] compares it with the agreed size
         kernel.ask_plainly();
         kernel.close();
         daemon.end().expect("told to end");
     }
 
-    /// It was a panic of the library that was used before, and the end of the mount.
+    /// The library that was used before panicked, which ended the mount.
     #[test]
     fn regression_what_no_kernel_sends_is_refused_and_the_mount_goes_on() {
         let mut too_many_nanoseconds = vec![0; 88];

@@ -1,9 +1,8 @@
-//! Requests as bytes: the shape of each opcode's body as the kernel sends it, filled with what the input chooses, then cut, stretched or
-//! left without its NULs.
+//! Requests as bytes: the kernel's body layout of each opcode, filled from the input, then truncated, extended or left without NULs.
 
 use crate::Input;
 
-/// Opcodes that are named here or in the answers.
+/// Opcodes that are used here or in the answers.
 pub(crate) mod opcode {
     pub(crate) const LOOKUP: u32 = 1;
     pub(crate) const FORGET: u32 = 2;
@@ -45,23 +44,23 @@ pub(crate) const HEADER_BYTES: usize = 40;
 /// A field of a body.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Field {
-    /// Four bytes of anything.
+    /// Four arbitrary bytes.
     Word,
-    /// Eight bytes of anything.
+    /// Eight arbitrary bytes.
     Long,
-    /// A number of a node.
+    /// A node number.
     Node,
-    /// A place in a file: mostly near.
+    /// An offset in a file, mostly small.
     Offset,
-    /// How much: mostly little.
+    /// A size, mostly small.
     Size,
-    /// Bits, of which the low ones mean something.
+    /// Flag bits; the low ones are defined.
     Flags,
-    /// What SETATTR sets.
+    /// The fields that SETATTR sets.
     Valid,
 }
 
-/// What follows the fields.
+/// The data after the fields.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Tail {
     Nothing,
@@ -77,7 +76,7 @@ pub(crate) type Shape = (u32, &'static [Field], Tail);
 
 use Field::*;
 
-/// All that Linux sends, and some that nobody knows.
+/// All opcodes that Linux sends, and some unknown ones.
 pub(crate) const SHAPES: &[Shape] = &[
     (LOOKUP, &[], Tail::Names(1)),
     (FORGET, &[Long], Tail::Nothing),
@@ -142,7 +141,7 @@ pub(crate) struct Request {
     pub(crate) opcode: u32,
     pub(crate) node: u64,
     pub(crate) user: u32,
-    /// What the header says, apart from its own length, relative to the truth.
+    /// The length in the header, relative to the true length.
     pub(crate) claimed: i64,
     pub(crate) body: Vec<u8>,
 }
@@ -168,7 +167,7 @@ fn name(input: &mut Input<'_>) -> Vec<u8> {
     }
 }
 
-/// Names of extended attributes, most of them of a kind that there is.
+/// Names of extended attributes, mostly in a known namespace.
 fn attribute_name(input: &mut Input<'_>) -> Vec<u8> {
     const NAMES: [&[u8]; 10] = [
         b"user.a",
@@ -189,7 +188,7 @@ fn attribute_name(input: &mut Input<'_>) -> Vec<u8> {
     }
 }
 
-/// Values: access control lists that may be right, and bytes of any length.
+/// Attribute values: access control lists, valid or not, and bytes of any length.
 fn attribute_value(input: &mut Input<'_>, body: &mut Vec<u8>) {
     if input.one_in(3) {
         let length = *input.pick(&[0, 1, 60, 300, 1024, 1025, 4000, 65_536, 65_537]);
@@ -197,7 +196,7 @@ fn attribute_value(input: &mut Input<'_>, body: &mut Vec<u8>) {
     }
     body.extend([input.pick(&[2, 2, 2, 2, 1]), &0, &0, &0].map(|byte: &u8| *byte));
     for tag in [1_u16, 2, 4, 8, 16, 32] {
-        // Each part of a list is mostly there, mostly once, and mostly in its place.
+        // Each part of a list is mostly present, mostly once, and mostly in its place.
         for _ in 0..*input.pick(&[1, 1, 1, 1, 0, 2]) {
             let tag = if input.one_in(16) { input.border(2) as u16 } else { tag };
             let permissions = if input.one_in(16) { input.border(2) as u16 } else { u16::from(input.byte() % 8) };
@@ -277,12 +276,12 @@ fn tail(tail: Tail, input: &mut Input<'_>, body: &mut Vec<u8>) {
 }
 
 impl Request {
-    /// An ordinary one.
+    /// An ordinary request.
     pub(crate) fn new(opcode: u32, node: u64, body: Vec<u8>) -> Self {
         Self { opcode, node, user: 0, claimed: 0, body }
     }
 
-    /// What the input chooses.
+    /// Draws a request from the input.
     pub(crate) fn draw(input: &mut Input<'_>) -> Self {
         let damage = input.byte();
         let (opcode, fields, tail_shape) = *input.pick(SHAPES);
@@ -302,12 +301,12 @@ impl Request {
         request
     }
 
-    /// Whether the header says the length that the message has.
+    /// Whether the length in the header is correct.
     pub(crate) fn is_as_long_as_it_says(&self) -> bool {
         self.claimed == 0
     }
 
-    /// Whether an answer comes: the mount lets no request end early, and says so where the kernel interrupts one.
+    /// Whether an answer is expected. INTERRUPT gets one: the mount answers that it does not support interrupts.
     pub(crate) fn wants_answer(&self) -> bool {
         match self.opcode {
             FORGET | BATCH_FORGET | NOTIFY_REPLY => false,
@@ -321,7 +320,7 @@ impl Request {
         bytes.map_or(0, u32::from_le_bytes)
     }
 
-    /// The bytes of a message.
+    /// The encoded message.
     pub(crate) fn encode(&self, unique: u64) -> Vec<u8> {
         let length = (HEADER_BYTES as i64 + self.body.len() as i64 + self.claimed).clamp(0, u32::MAX.into()) as u32;
         let mut bytes = Vec::with_capacity(HEADER_BYTES + self.body.len());

@@ -1,6 +1,6 @@
-//! What an image consists of, line by line, and how each line is sealed: read from the bytes with the format crate alone. So a change can
-//! be put under a checksum that fits, in its place, in the journal records that carry it, and after a change of an inode's generation in
-//! every line that the inode owns.
+//! The structure of an image, line by line, and how each line is sealed, read with the format crate alone. With it a changed line can get a
+//! valid checksum, in place and in the journal records that contain it. After a change of an inode's generation, every line of the inode is
+//! sealed again.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -22,7 +22,7 @@ use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
 use super::shapes::Shape;
 
-/// What a line holds.
+/// The type of a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     Segment,
@@ -37,7 +37,7 @@ pub(super) enum Kind {
     Attribute,
 }
 
-/// A line of metadata and whose it is (0: of the segment table).
+/// A metadata line and its owner (0: the segment table).
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Part {
     pub(super) line: u64,
@@ -55,7 +55,7 @@ pub(super) struct Pending {
     pub(super) changes: Vec<(LineAddress, Line)>,
 }
 
-/// An image under change.
+/// An image to be changed.
 #[derive(Clone)]
 pub(super) struct Anatomy {
     pub(super) device: MemoryDevice,
@@ -63,7 +63,7 @@ pub(super) struct Anatomy {
     pub(super) parts: std::sync::Arc<Vec<Part>>,
     pub(super) pending: Vec<Pending>,
     pub(super) segments: Vec<Segment>,
-    /// Numbers that lead somewhere: lines of data logs, sectors with data, inodes.
+    /// Valid addresses and numbers: lines of data logs, sectors with data, inodes.
     pub(super) logs: Vec<u64>,
     pub(super) sectors: Vec<u64>,
     pub(super) inodes: Vec<u64>,
@@ -84,7 +84,7 @@ impl View<'_> {
 
 fn load_line(device: &MemoryDevice, line: u64) -> Line {
     let mut bytes = EMPTY_LINE;
-    // Beyond the end there is nothing.
+    // Beyond the end the bytes stay zero.
     drop(BytePath::load(device, line.saturating_mul(LINE_BYTES as u64), &mut bytes));
     bytes
 }
@@ -160,7 +160,7 @@ impl Anatomy {
         Ok(parts)
     }
 
-    /// The lines of a set and of the values apart from it that are in use.
+    /// The lines in use of an attribute set and of its separate values.
     fn survey_attributes(&self, view: &View<'_>, owner: u64, pointer: AttributePointer, parts: &mut Vec<Part>) {
         let Some(piece) = pointer.first_piece() else { return };
         let stream = survey_stream(view, owner, pointer.address, piece, parts);
@@ -234,14 +234,14 @@ impl Anatomy {
 
     // ---- lines --------------------------------------------------------------------------------------------------------------------
 
-    /// The line as the next mount sees it.
+    /// A line as the next mount sees it.
     pub(super) fn line(&self, line: u64) -> Line {
         let changes = self.pending.iter().flat_map(|record| record.changes.iter().map(move |change| (record.txid, change)));
         let newest = changes.filter(|(_, (address, _))| address.number() == line).max_by_key(|(txid, _)| *txid);
         newest.map_or_else(|| load_line(&self.device, line), |(_, (_, image))| *image)
     }
 
-    /// Where and for whom a line is sealed.
+    /// The address, owner and generation that seal a line.
     pub(super) fn place(&self, part: Part, line: u64) -> Option<Place> {
         let generation = match part.kind {
             Kind::Vector => return None,
@@ -251,7 +251,7 @@ impl Anatomy {
         Some(Place { pair: self.pair(), address: LineAddress::new(line), inode: InodeNumber::new(part.owner), generation })
     }
 
-    /// `bytes` with a checksum that fits a line of this kind and owner at `line`.
+    /// `bytes` with a valid checksum for a line of this kind and owner at `line`.
     pub(super) fn seal(&self, part: Part, line: u64, bytes: Line) -> Line {
         match self.place(part, line) {
             Some(place) if bytes != EMPTY_LINE => place.seal(bytes),
@@ -259,7 +259,7 @@ impl Anatomy {
         }
     }
 
-    /// Puts a line home and into every journal record that carries it.
+    /// Writes a line in place and into every journal record that contains it.
     pub(super) fn put(&mut self, line: u64, bytes: Line) {
         drop(BytePath::store(&self.device, line.saturating_mul(LINE_BYTES as u64), &bytes));
         for index in 0..self.pending.len() {
@@ -276,7 +276,7 @@ impl Anatomy {
         }
     }
 
-    /// Puts a changed line of a part, sealed; after a change of its generation also everything that the inode owns.
+    /// Writes a changed line of a part with a valid checksum. If an inode's generation changed, seals its other lines again.
     pub(super) fn put_sealed(&mut self, part: Part, bytes: Line) {
         self.put(part.line, self.seal(part, part.line, bytes));
         if part.kind != Kind::InodeHot {
@@ -297,7 +297,7 @@ impl Anatomy {
 
     // ---- journal ------------------------------------------------------------------------------------------------------------------
 
-    /// Writes a record in its place, proved.
+    /// Writes a record in its place, with a valid checksum.
     pub(super) fn write_record(&self, record: &Pending) {
         let geometry = self.superblock.geometry;
         let seed = self.pair().journal(record.ring, record.wrap, self.superblock.generation);
@@ -309,7 +309,7 @@ impl Anatomy {
         }
     }
 
-    /// Where the next record of a ring goes: offset and wrap.
+    /// The position of the next record of a ring: offset and wrap.
     pub(super) fn end_of_ring(&self, ring: u32) -> (u32, u32) {
         let tail = self.superblock.tails[ring as usize];
         let last = self.pending.iter().filter(|record| record.ring == ring).max_by_key(|record| (record.wrap, record.offset_bytes));
@@ -318,7 +318,7 @@ impl Anatomy {
 
     // ---- superblock, identity, maps -----------------------------------------------------------------------------------------------
 
-    /// Changes the bytes of some copies of the superblock; `sealed` makes their checksum fit.
+    /// Changes some copies of the superblock; `sealed` recomputes their checksum.
     pub(super) fn change_superblock(&self, copies: &[usize], sealed: bool, change: impl Fn(&mut [u8])) {
         for copy in copies {
             let mut bytes = SuperblockBytes::new_zeroed();
@@ -368,7 +368,7 @@ impl Anatomy {
     }
 }
 
-/// The bytes of a stream, whose lines in use join the parts.
+/// The bytes of a stream; its lines in use are added to the parts.
 fn survey_stream(view: &View<'_>, owner: u64, first: LineAddress, (lines, names_pages): (u64, bool), parts: &mut Vec<Part>) -> Vec<u8> {
     let mut stream = Vec::new();
     for line in first.number()..first.number() + lines {

@@ -1,12 +1,12 @@
-//! Whole images: a valid one is changed in places that the input chooses, its checksums made to fit again or not, and then everything
-//! looks at it.
+//! Whole images: the input changes a valid image, with or without recomputed checksums. Then `check`, dump, both kinds of mount and repair
+//! examine it.
 //!
-//! [IM1] Nobody panics or hangs, and nothing is allocated by a number that the image claims.
-//! [IM2] Where `check` finds nothing, both kinds of mount work, everything can be read, work succeeds, and `check` finds nothing after it.
-//! [IM3] Where a mount or a read fails, `check` says what is wrong.
-//! [IM4] A repair of what is whole changes nothing, and a second check agrees with what repair said. What is whole after it can be mounted
-//!       and worked on; otherwise what could be mounted for reading still can, and for writing unless the mount had relied on saved maps
-//!       (a repair drops those, and a rebuild of them looks at everything).
+//! [IM1] Nothing panics or hangs, and no allocation depends on a number that the image claims.
+//! [IM2] If `check` finds nothing, both kinds of mount work, all data can be read, changes succeed, and `check` finds nothing afterwards.
+//! [IM3] If a mount or a read fails, `check` has reported a finding.
+//! [IM4] Repair of a consistent image changes nothing, and a second check agrees with the repair's report. An image that is consistent
+//!       after a repair can be mounted and changed. Otherwise an image that could be mounted read-only still can. One that could be mounted
+//!       for writing still can, unless that mount had relied on saved maps (a repair drops them, and rebuilding them reads all metadata).
 
 mod anatomy;
 mod mutation;
@@ -26,7 +26,7 @@ use anatomy::Anatomy;
 
 const OUTPUT_BYTES_MAX: usize = 8 << 20;
 
-/// First byte the shape, second whether checksums are mended (mostly) and how to mount, then changes.
+/// The first byte chooses the shape, the second whether checksums are recomputed (mostly) and the mount's memory; then changes follow.
 pub(crate) fn run(bytes: &[u8]) {
     let mut input = Input::new(bytes);
     let shapes = shapes::all();
@@ -66,7 +66,7 @@ fn said(report: &Result<Report, String>) -> Vec<String> {
     }
 }
 
-/// Everything that looks at an image, and what must hold between them.
+/// Runs all examinations of an image, and checks that their results agree.
 pub(crate) fn examine(device: &MemoryDevice, memory_bytes: u64) {
     let report = inspect(device, false);
     let whole = report.as_ref().is_ok_and(Report::is_consistent);
@@ -86,7 +86,7 @@ pub(crate) fn examine(device: &MemoryDevice, memory_bytes: u64) {
     }
 
     let mountable = work(&device.fork(), memory_bytes, whole, &findings);
-    // Records beside a clean flag: what they say counts from the repair on, whatever that is.
+    // The image is marked clean but has journal records: a repair applies them, with any effect.
     let contradicts =
         |report: &Report| report.findings.iter().any(|found| matches!(found.finding, Finding::RecordAfterCleanUnmount { .. }));
     let (clean, contradicts) = report.map_or((true, true), |report| (report.clean, contradicts(&report)));
@@ -104,11 +104,11 @@ fn dump(device: &MemoryDevice) {
     assert!(out.len() < OUTPUT_BYTES_MAX, "{} B of output", out.len());
 }
 
-/// Mounts for writing, works, unmounts and checks. Returns whether the mount worked.
+/// Mounts for writing, makes changes, unmounts and checks. Returns whether the mount worked.
 fn work(device: &MemoryDevice, memory_bytes: u64, whole: bool, findings: &[String]) -> bool {
     let fs = match mount(device, false, memory_bytes) {
         Ok(fs) => fs,
-        // What this build may only read is whole and yet not for writing.
+        // An image that this build may only read is consistent but cannot be mounted for writing.
         Err(Error::Superblock { source: SuperblockError::WriteFeatures { .. }, .. }) => return false,
         Err(error) => {
             assert!(!whole, "check finds nothing, mount says: {error}");

@@ -1,5 +1,5 @@
-//! Changes to an image that the input chooses: fields, records, pointers, lengths, lines swapped and copied, whole structures that are
-//! well-formed and wrong. Mostly under checksums that fit, since those lead furthest.
+//! Changes to an image, chosen by the input: fields, records, pointers, lengths, lines swapped and copied, whole structures that are
+//! well-formed but wrong. Mostly with valid checksums, since such changes reach the most code.
 
 use tandemfs_format::attributes::AttributeLine;
 use tandemfs_format::dentry::{Dentry, DentryContinuationLine, DentryHeadLine, NAME_MAX, type_of_mode};
@@ -15,13 +15,13 @@ use zerocopy::IntoBytes;
 use super::anatomy::{Anatomy, Kind, Part, Pending};
 use crate::Input;
 
-/// How many changes: mostly few, since one alone is seen best.
+/// The number of changes: mostly few, since the effect of a single change is easiest to detect.
 const COUNTS: [usize; 8] = [1, 1, 1, 2, 2, 3, 4, 12];
 
 /// A change of an image.
 type Change = fn(&mut Anatomy, &mut Input<'_>, bool);
 
-/// Those that lead far come more than once.
+/// Changes that reach the most code are listed more than once.
 const CHANGES: &[Change] = &[
     change_field,
     change_field,
@@ -45,9 +45,9 @@ const CHANGES: &[Change] = &[
     copy_inode,
 ];
 
-/// Inputs that reach each kind of change, and such as have met a bug.
+/// Inputs that reach each kind of change, and inputs that have found a bug.
 pub(super) fn examples() -> impl Iterator<Item = Vec<u8>> {
-    // Saved maps of the regions' units take lines beyond the marks.
+    // In saved maps of the regions' units, lines beyond the high-water marks are taken.
     let maps = (1..5).map(|unit| vec![1, 0, 0, 15, unit, 0, 0, 0, 2, 4, 1]);
     let each = (0..CHANGES.len() as u8).flat_map(|change| {
         (0..4_u8).map(move |shape| {
@@ -58,7 +58,7 @@ pub(super) fn examples() -> impl Iterator<Item = Vec<u8>> {
     each.chain(maps)
 }
 
-/// Applies some changes, or fewer where the input ends.
+/// Applies some changes; fewer if the input ends.
 pub(super) fn apply(anatomy: &mut Anatomy, input: &mut Input<'_>, sealed: bool) {
     for _ in 0..*input.pick(&COUNTS) {
         if input.is_empty() {
@@ -73,7 +73,7 @@ fn part(anatomy: &Anatomy, input: &mut Input<'_>) -> Part {
     anatomy.parts[(input.short() as usize) % anatomy.parts.len()]
 }
 
-/// A part of a kind, so that rare kinds are met as often as common ones.
+/// A part of the given kinds, so that rare kinds are chosen as often as common ones.
 fn part_of(anatomy: &Anatomy, input: &mut Input<'_>, kinds: &[Kind]) -> Option<Part> {
     let parts: Vec<Part> = anatomy.parts.iter().filter(|part| kinds.contains(&part.kind)).copied().collect();
     (!parts.is_empty()).then(|| parts[(input.short() as usize) % parts.len()])
@@ -96,7 +96,7 @@ fn table(kind: Kind, line: &Line) -> Table {
     }
 }
 
-/// A line of the memory zone that leads somewhere, or just beside, or nowhere.
+/// A line number of the memory zone: one in use, one next to it, or an invalid one.
 fn line_number(anatomy: &Anatomy, input: &mut Input<'_>) -> u64 {
     let lines = anatomy.superblock.geometry.memory_bytes() / LINE_BYTES as u64;
     match input.below(8) {
@@ -105,7 +105,7 @@ fn line_number(anatomy: &Anatomy, input: &mut Input<'_>) -> u64 {
         3 if !anatomy.logs.is_empty() => *input.pick(&anatomy.logs),
         4 => input.number(1) % (lines / UNIT_LINES) * UNIT_LINES,
         5 => {
-            // The border of what has a meaning.
+            // Near the high-water mark of a segment.
             let segment = *input.pick(&anatomy.segments);
             (segment.start_unit * UNIT_LINES + segment.high_water_lines).wrapping_sub(input.below(3) as u64)
         }
@@ -171,7 +171,7 @@ fn change_field(anatomy: &mut Anatomy, input: &mut Input<'_>, sealed: bool) {
     let Some(part) = part_of(anatomy, input, &[kind]) else { return };
     let mut line = anatomy.line(part.line);
     let fields = table(part.kind, &line).fields;
-    // The first is the checksum, but for vectors.
+    // The first field is the checksum, except in vectors.
     let first = usize::from(part.kind != Kind::Vector).min(fields.len() - 1);
     let field = fields[first + input.below(fields.len() - first)];
     set_field(anatomy, input, &field, &mut line);
@@ -189,7 +189,7 @@ fn log(anatomy: &Anatomy, input: &mut Input<'_>) -> LogEntry {
     LogEntry { address: LineAddress::new(line_number(anatomy, input) & 0xff_ffff_ffff), crc: 0, offset, length, class }
 }
 
-/// A record that is well-formed and leads anywhere.
+/// A well-formed record with arbitrary addresses.
 fn record(anatomy: &Anatomy, input: &mut Input<'_>) -> Record {
     let line = |anatomy: &Anatomy, input: &mut Input<'_>| LineAddress::new(line_number(anatomy, input) & 0xff_ffff_ffff);
     match input.below(6) {
@@ -213,7 +213,8 @@ fn record(anatomy: &Anatomy, input: &mut Input<'_>) -> Record {
     }
 }
 
-/// One record of a mapping page, or the root in an inode; made up, or one that stands elsewhere (space with two owners).
+/// Replaces one record of a mapping page, or the root in an inode, by a generated record or by a copy of another one (space with two
+/// owners).
 fn change_record(anatomy: &mut Anatomy, input: &mut Input<'_>, sealed: bool) {
     let kinds: &[Kind] = if input.one_in(2) { &[Kind::Mapping] } else { &[Kind::InodeCold] };
     let Some(part) = part_of(anatomy, input, kinds) else { return };
@@ -253,7 +254,7 @@ fn change_bytes(anatomy: &mut Anatomy, input: &mut Input<'_>, sealed: bool) {
     store(anatomy, part, line, sealed);
 }
 
-/// What a cosmic ray does.
+/// Flips one bit without a new checksum, like a memory error.
 fn flip_bit(anatomy: &mut Anatomy, input: &mut Input<'_>, _sealed: bool) {
     let part = part(anatomy, input);
     let mut line = anatomy.line(part.line);
@@ -282,7 +283,7 @@ fn empty_line(anatomy: &mut Anatomy, input: &mut Input<'_>, _sealed: bool) {
     }
 }
 
-/// A counter that reaches its end while the file system works is nothing to try: at a million a second it takes 292,000 years.
+/// Avoids counters that overflow while the file system works: at a million increments a second that takes 292,000 years.
 fn reachable(counter: u64) -> u64 {
     if (COUNTER_MAX - (1 << 20)..=COUNTER_MAX).contains(&counter) { COUNTER_MAX - (1 << 20) } else { counter }
 }
@@ -291,7 +292,7 @@ fn change_superblock(anatomy: &mut Anatomy, input: &mut Input<'_>, sealed: bool)
     let copies: &[usize] = input.pick::<&[usize]>(&[&[0, 1], &[0, 1], &[0], &[1]]);
     let fields = SuperblockBytes::TABLE.fields;
     let field = fields[1 + input.below(fields.len() - 1)];
-    // The same choice for both copies.
+    // The same choices for both copies.
     let (shared, choice) = (&*anatomy, input.clone());
     shared.change_superblock(copies, sealed, |bytes| {
         let mut choice = choice.clone();
@@ -320,7 +321,7 @@ fn change_identity(anatomy: &mut Anatomy, input: &mut Input<'_>, sealed: bool) {
     let _used = input.take(4);
 }
 
-/// A record that proves itself: some lines, changed and sealed, or put where they do not belong.
+/// Appends a record with a valid checksum: some lines, changed and sealed, or at a wrong address.
 fn append_record(anatomy: &mut Anatomy, input: &mut Input<'_>, _sealed: bool) {
     let ring = input.below(anatomy.superblock.geometry.ring_count() as usize) as u32;
     let (offset_bytes, wrap) = anatomy.end_of_ring(ring);
@@ -349,7 +350,7 @@ fn append_record(anatomy: &mut Anatomy, input: &mut Input<'_>, _sealed: bool) {
     }
 }
 
-/// A record that is there: another number, another address, fewer lines.
+/// Changes an existing record: another number, another address, fewer lines.
 fn change_pending(anatomy: &mut Anatomy, input: &mut Input<'_>, _sealed: bool) {
     if anatomy.pending.is_empty() {
         return;
@@ -400,7 +401,7 @@ fn change_data(anatomy: &mut Anatomy, input: &mut Input<'_>, _sealed: bool) {
     }
 }
 
-/// A page of metadata, sealed for its owner or another, somewhere else, so that a pointer to it leads on.
+/// Copies a metadata page to another place, sealed for its owner or another, so that a pointer to it is valid.
 fn copy_page(anatomy: &mut Anatomy, input: &mut Input<'_>, _sealed: bool) {
     let Some(source) = part_of(anatomy, input, &[Kind::Mapping, Kind::Dentry]) else { return };
     let first = source.line & !(PAGE_LINES - 1);
@@ -424,7 +425,7 @@ fn copy_page(anatomy: &mut Anatomy, input: &mut Input<'_>, _sealed: bool) {
     }
 }
 
-/// A name that is well-formed and wrong: twice the same, a forbidden one, to another inode, over its neighbours.
+/// A well-formed but wrong entry: duplicate name, forbidden name, another inode, or one that overwrites its neighbours.
 fn change_entry(anatomy: &mut Anatomy, input: &mut Input<'_>, _sealed: bool) {
     let Some(part) = part_of(anatomy, input, &[Kind::Dentry]) else { return };
     let length = *input.pick(&[1, 47, 48, 106, 107, NAME_MAX]);
@@ -454,7 +455,7 @@ fn change_entry(anatomy: &mut Anatomy, input: &mut Input<'_>, _sealed: bool) {
     }
 }
 
-/// An inode once more under another number: everything it has has two owners then, or belongs to nobody that verifies.
+/// Copies an inode to another number: then everything that it owns has two owners, or belongs to no valid inode.
 fn copy_inode(anatomy: &mut Anatomy, input: &mut Input<'_>, _sealed: bool) {
     let Some(source) = part_of(anatomy, input, &[Kind::InodeHot]) else { return };
     let Some(segment) = anatomy.segments.iter().find(|segment| segment.region == tandemfs_format::segment::Region::Inodes).copied() else {

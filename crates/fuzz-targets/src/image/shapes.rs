@@ -1,4 +1,4 @@
-//! Small valid images of many shapes, made by the file system itself.
+//! Small valid images of many shapes, created by the file system itself.
 
 use std::sync::OnceLock;
 
@@ -13,14 +13,14 @@ use Operation::*;
 
 use super::anatomy::Anatomy;
 
-/// An image and what it consists of.
+/// An image and its structure.
 pub(super) struct Shape {
     #[allow(dead_code, reason = "for whoever reads a failure in a debugger")]
     pub(super) name: &'static str,
     pub(super) anatomy: Anatomy,
 }
 
-/// Every kind of file and of mapping.
+/// Every type of file and of mapping.
 const TREE: &[Operation] = &[
     MakeDirectory("d"),
     MakeDirectory("d/d"),
@@ -61,17 +61,17 @@ const TREE: &[Operation] = &[
     MakeDirectory("e/e"),
 ];
 
-/// How an image is left.
+/// The state in which an image is left.
 #[derive(Clone, Copy, PartialEq)]
 enum End {
     Unmounted,
-    /// Everything home, then cut off.
+    /// Everything checkpointed, then the power is cut.
     CheckpointedAndCut,
     /// Records above the watermark.
     Cut,
 }
 
-/// Changes that stay in the journal, orphans among them.
+/// Changes that stay in the journal, including orphans.
 const LATE: &[Operation] = &[
     Hold(0, "b"),
     Unlink("b"),
@@ -117,7 +117,7 @@ fn shape(name: &'static str, block_bytes: u32, checksum_kind: ChecksumKind, oper
     Shape { name, anatomy }
 }
 
-/// All shapes, made once a process.
+/// All shapes, created once per process.
 pub(super) fn all() -> &'static [Shape] {
     static SHAPES: OnceLock<Vec<Shape>> = OnceLock::new();
     const CRC: ChecksumKind = ChecksumKind::Crc32c;

@@ -1,4 +1,4 @@
-//! What a user does with a mounted file system: looks at everything, and then works in it. Bounded, whatever the image claims.
+//! A user's work on a mounted file system: reads everything, then makes changes. Bounded, whatever the image claims.
 
 use std::collections::HashSet;
 
@@ -7,11 +7,12 @@ use tandemfs_format::inode::file_type;
 use tandemfs_fs::{Attributes, Error, FileSystem, NewInode, RenameMode, SetAttributes, WriteOptions};
 
 const ENTRIES_MAX: usize = 20_000;
-/// Files up to this size are read whole; of larger ones (they are sparse) the start, the end, and the surroundings of powers of two.
+/// Files up to this size are read whole. Larger files are sparse; of these the start, the end and the surroundings of powers of two are
+/// read.
 const WHOLE_BYTES_MAX: u64 = 4 << 20;
 const WINDOW_BYTES: usize = 256 << 10;
 
-/// What stands in a directory.
+/// A directory entry.
 #[derive(Debug, Clone)]
 pub(super) struct Entry {
     directory: InodeNumber,
@@ -19,7 +20,7 @@ pub(super) struct Entry {
     attributes: Attributes,
 }
 
-/// Reads names, attributes, targets and contents. An error is a sentence.
+/// Reads names, attributes, link targets and contents. The error is a sentence.
 pub(super) fn read(fs: &FileSystem) -> Result<Vec<Entry>, String> {
     let mut entries = Vec::new();
     let mut seen = HashSet::from([InodeNumber::ROOT]);
@@ -100,7 +101,7 @@ fn contents(fs: &FileSystem, attributes: &Attributes) -> Result<(), Error> {
     (21..63).map(|bit| (1_u64 << bit) - 5000).take_while(|offset| *offset < size).try_for_each(window)
 }
 
-/// Changes of all kinds to what was found, and write-back and checkpoint. Being full or forbidden is no failure.
+/// Makes changes of all kinds to the entries, then write-back and checkpoint. Reaching a limit (space, file size, links) is no failure.
 pub(super) fn work(fs: &FileSystem, entries: &[Entry]) -> Result<(), String> {
     let mut first_error = None;
     let mut note = |what: &str, done: Result<(), Error>| {

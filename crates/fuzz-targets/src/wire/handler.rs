@@ -1,8 +1,8 @@
-//! A handler without a file system: what it answers follows from the request alone, so that the other end knows what to expect.
+//! A handler without a file system: its answers depend only on the request, so that the other end can predict them.
 //!
-//! The caller's group chooses: its low three bits are 0 for a reply that is dropped, 1 for an error whose number is in the next bits, 2 for
-//! a reply that is parked until SYNCFS or an INTERRUPT; anything else is the answer that the operation wants, with
-//! [`Choice::amount`] of whatever there can be more or less of.
+//! The request's group id chooses the answer. Its low three bits are 0 for a dropped reply, 1 for an error whose number is in the next
+//! bits, 2 for a reply that is parked until SYNCFS or an INTERRUPT; otherwise the operation is answered normally, with [`Choice::amount`]
+//! as its variable quantity.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -15,7 +15,7 @@ use tandemfs_wire::{
 pub(super) const VALID: Duration = Duration::new(5, 999_999_999);
 pub(super) const MODE: u32 = 0o100_644;
 
-/// What is to be answered.
+/// The answer to give.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Choice {
     Drop,
@@ -35,19 +35,19 @@ impl Choice {
     }
 }
 
-/// A byte of whatever is read.
+/// A byte of the data that is read.
 pub(super) fn byte_at(offset: u64, index: usize) -> u8 {
     (offset as u8).wrapping_add(index as u8)
 }
 
-/// Bytes of the name of an entry.
+/// The length of an entry's name.
 pub(super) fn name_bytes(index: u64) -> usize {
     1 + (index * 7 % 255) as usize
 }
 
 #[derive(Default)]
 pub(super) struct Server {
-    /// Each with the bytes that it waits for, if it reads.
+    /// Parked replies, for reads with their data.
     parked: Mutex<Vec<(ParkedReply, Option<Vec<u8>>)>>,
 }
 
@@ -101,7 +101,7 @@ impl Server {
         self.parked().push((reply.park(), bytes));
     }
 
-    /// Reads get their bytes from another thread, others an error; the last one is dropped.
+    /// Finishes parked replies from another thread: reads with their data, others with an error. The last one is dropped.
     fn finish(&self) {
         let mut parked = std::mem::take(&mut *self.parked());
         drop(parked.pop());
@@ -125,7 +125,7 @@ impl Server {
             Operation::Statx { .. } => reply.statx(&attributes(request), VALID),
             Operation::Open { .. } | Operation::Opendir { .. } => reply.open(opened),
             Operation::Readlink => reply.bytes(&vec![b't'; (amount % 4096) as usize]),
-            // More than there is room for is cut.
+            // An amount that exceeds the buffer is cut.
             Operation::Read { offset, size, .. } => reply.fill(size as usize, |buffer| {
                 buffer.iter_mut().enumerate().for_each(|(index, byte)| *byte = byte_at(offset, index));
                 Ok(amount as usize)

@@ -1,4 +1,4 @@
-//! What the kernel takes for an answer ([FZW3]).
+//! Checks that a kernel would accept an answer ([FZW3]).
 //!
 //! [FZW3]: super
 
@@ -11,11 +11,11 @@ use super::handler::{Choice, MODE, byte_at, name_bytes};
 use super::kernel::Answer;
 use super::messages::{Message, wants_answer};
 
-/// As the kernel has it: errors are above this.
+/// The kernel's limit: errors are above this.
 const ERROR_MIN: i32 = -512;
 const SECOND_NS: u32 = 1_000_000_000;
 
-/// What was agreed on.
+/// The agreed limits.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Limits {
     /// Longest body of a request.
@@ -24,7 +24,7 @@ pub(super) struct Limits {
     pub(super) reply_bytes: usize,
 }
 
-/// A message of the session, whose frame must be right.
+/// Decodes a message of the session; its header must be correct.
 pub(super) fn framed(bytes: &[u8]) -> Answer {
     let (header, body) = abi::OutHeader::read_from_prefix(bytes).unwrap_or_else(|_| panic!("an answer of {} B", bytes.len()));
     assert_eq!(header.len as usize, bytes.len(), "an answer has the length that it says");
@@ -33,17 +33,17 @@ pub(super) fn framed(bytes: &[u8]) -> Answer {
     Answer { unique: header.unique, error: header.error, body: body.to_vec() }
 }
 
-/// Whether a request may have to wait: its parts are not looked at here, so one that is malformed may as well.
+/// Whether a request may be parked. Its body is not parsed here, so this also holds for a malformed request.
 pub(super) fn may_be_parked(message: &Message) -> bool {
     wants_answer(message.opcode) && Choice::of(message.choice) == Choice::Park
 }
 
-/// Whether there may be no answer at all.
+/// Whether a request may get no answer.
 pub(super) fn may_be_silent(message: &Message) -> bool {
     !wants_answer(message.opcode)
 }
 
-/// The answer to a request.
+/// Checks the answer to a request.
 pub(super) fn answer(message: &Message, answer: &Answer, limits: &Limits) {
     let Answer { error, body, .. } = answer;
     if message.opcode == INTERRUPT {
@@ -51,7 +51,7 @@ pub(super) fn answer(message: &Message, answer: &Answer, limits: &Limits) {
         return assert!(*error == expected && expected != 0, "INTERRUPT of {} is answered {error}", message.long(0));
     }
     assert!(wants_answer(message.opcode), "an answer to {message:x?}");
-    // Malformed, or not known.
+    // Malformed or unknown.
     let refused = matches!(-error, libc::EIO | libc::ENOSYS);
     match Choice::of(message.choice) {
         Choice::Drop | Choice::Park => assert!(refused, "{message:x?} is answered {error}"),
@@ -72,7 +72,7 @@ pub(super) fn answer(message: &Message, answer: &Answer, limits: &Limits) {
     }
 }
 
-/// The answer to a request that was parked.
+/// Checks the answer to a parked request.
 pub(super) fn late(message: &Message, answer: &Answer) {
     let Answer { error, body, .. } = answer;
     match error {
@@ -84,7 +84,7 @@ pub(super) fn late(message: &Message, answer: &Answer) {
     }
 }
 
-/// Bytes that were read.
+/// Checks the data of a read.
 fn pattern(message: &Message, body: &[u8]) {
     let wrong = body.iter().enumerate().position(|(index, byte)| *byte != byte_at(message.long(8), index));
     assert_eq!(wrong, None, "another byte than was given");
@@ -136,7 +136,7 @@ pub(super) fn success(message: &Message, amount: u32, body: &[u8], limits: &Limi
         }
         BMAP => assert_eq!(structure::<abi::BmapOut>(body).block, message.long(0), "a block"),
         POLL => assert_eq!(structure::<abi::PollOut>(body).revents, message.word(20), "events"),
-        // Where there is no room at all the length is asked for.
+        // Size 0 asks for the length.
         GETXATTR | LISTXATTR if message.word(0) == 0 => assert_eq!(structure::<abi::GetxattrOut>(body).size, amount % 8000, "a length"),
         GETXATTR | LISTXATTR => assert!(body.len() == (amount % 8000) as usize && body.len() <= message.word(0) as usize, "a value"),
         IOCTL => command(message, amount, body),
@@ -169,7 +169,7 @@ fn command(message: &Message, amount: u32, body: &[u8]) {
     }
 }
 
-/// As many entries as fit, one behind the other.
+/// Checks a directory listing: as many entries as fit, in order.
 fn listing(message: &Message, amount: u32, body: &[u8], room: usize) {
     assert!(body.len() <= room, "{} B of entries where there is room for {room}", body.len());
     let before = if message.opcode == READDIRPLUS { size_of::<abi::EntryOut>() } else { 0 };

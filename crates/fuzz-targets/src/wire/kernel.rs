@@ -1,5 +1,5 @@
-//! The kernel's end of a session: INIT, then requests one after the other, each with another one behind it whose answer says that everything
-//! before was handled ([FZW2], [FZW3]).
+//! The kernel's end of a session: INIT, then requests one by one. Each is followed by a further request, whose answer shows that the
+//! earlier ones were handled ([FZW2], [FZW3]).
 //!
 //! [FZW2]: super
 //! [FZW3]: super
@@ -19,12 +19,12 @@ use super::{PAGES_MAX, WRITE_BYTES_MAX};
 use crate::Input;
 
 const HEADER_BYTES: usize = size_of::<OutHeader>();
-/// Longest wait for an answer. Nothing here takes a second.
+/// Timeout for an answer. No request here takes a second.
 const ANSWER_SECONDS_MAX: i64 = 40;
-/// Pages of a request where the reply to INIT says nothing of it.
+/// Pages of a request if the reply to INIT does not tell.
 const PAGES_DEFAULT: usize = 32;
 
-/// An answer, as it came.
+/// An answer as received.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Answer {
     pub(super) unique: u64,
@@ -37,7 +37,7 @@ pub(super) struct Kernel {
     unique: u64,
     buffer: Vec<u8>,
     limits: Limits,
-    /// Requests without an answer yet, by their numbers.
+    /// Unanswered requests, by number.
     parked: HashMap<u64, Message>,
 }
 
@@ -46,7 +46,7 @@ impl Kernel {
         Self { channel, unique: 0, buffer: vec![0; HEADER_BYTES + 2 * WRITE_BYTES_MAX], limits, parked: HashMap::new() }
     }
 
-    /// Whether a kernel would send that much at a time.
+    /// Whether a kernel would send a request of that length.
     pub(super) fn takes(&self, message: &Message) -> bool {
         message.body.len() <= self.limits.request_bytes
     }
@@ -63,7 +63,7 @@ impl Kernel {
         self.unique
     }
 
-    /// The next answer; nothing where the session closed the channel.
+    /// The next answer; `None` if the session closed the channel.
     fn receive(&mut self) -> Option<Answer> {
         let mut waiting = [PollFd::new(&self.channel, PollFlags::IN)];
         let timeout = Timespec { tv_sec: ANSWER_SECONDS_MAX, tv_nsec: 0 };
@@ -73,7 +73,7 @@ impl Kernel {
         (length > 0).then(|| judge::framed(&self.buffer[..length]))
     }
 
-    /// Sends a request and takes its answer, if it gets one now. Whatever else comes must be of requests that were parked.
+    /// Sends a request and returns its answer, if it is answered now. All other answers must belong to parked requests.
     pub(super) fn ask(&mut self, message: &Message) -> Option<Answer> {
         let unique = self.send(message);
         let barrier = Message::plain(opcode::STATFS);
@@ -102,7 +102,7 @@ impl Kernel {
         own
     }
 
-    /// Everything that was parked is answered, then the session is told to end.
+    /// Makes the handler answer all parked requests, then ends the session.
     pub(super) fn close(mut self) {
         self.ask(&Message::plain(opcode::SYNCFS));
         assert!(self.parked.is_empty(), "no answers to {:x?}", self.parked);
@@ -113,7 +113,7 @@ impl Kernel {
     }
 }
 
-/// How a session begins.
+/// A variant of INIT.
 #[derive(Debug)]
 pub(super) struct Opening {
     how: u8,
@@ -138,7 +138,7 @@ impl Opening {
         Self { how, offered }
     }
 
-    /// Sends it. Nothing where the session must not begin.
+    /// Sends INIT. `None` if the session must not begin.
     pub(super) fn run(mut self, channel: OwnedFd, wanted: &Wanted) -> Option<Kernel> {
         let mut kernel = Kernel::new(channel, Limits { request_bytes: 0, reply_bytes: 0 });
         match self.how {
@@ -177,7 +177,7 @@ impl Kernel {
     }
 }
 
-/// What both sides hold to from now on ([FZW2]).
+/// Checks the negotiation; returns the agreed limits ([FZW2]).
 pub(super) fn agreed(answer: &Answer, offered: &InitIn, wanted: &Wanted) -> Limits {
     assert_eq!(answer.error, 0, "INIT");
     let told = InitOut::read_from_bytes(&answer.body).unwrap_or_else(|_| panic!("INIT is answered with {} B", answer.body.len()));
@@ -192,7 +192,7 @@ pub(super) fn agreed(answer: &Answer, offered: &InitIn, wanted: &Wanted) -> Limi
     assert!((1..=1_000_000_000).contains(&told.time_gran) && 10_u32.pow(told.time_gran.ilog10()) == told.time_gran, "{told:?}");
     let pages = if flags.contains(InitFlags::MAX_PAGES) { usize::from(told.max_pages) } else { PAGES_DEFAULT };
     assert!((1..=PAGES_MAX).contains(&pages), "requests of {pages} pages");
-    // The kernel reads no less than this at a time.
+    // The kernel never reads less than this at a time.
     let reply_bytes = (pages * rustix::param::page_size()).max(told.max_write as usize).max(abi::MIN_READ_BUFFER);
     Limits { request_bytes: (told.max_write as usize).max(64 << 10), reply_bytes }
 }

@@ -1,4 +1,4 @@
-//! Wrong answers: each must be noticed (see [`crate::Target::lies`]).
+//! Wrong answers; each must be detected (see [`crate::Target::lies`]).
 
 use rustix::net::{SendFlags, send};
 use tandemfs_wire::abi::{Attr, AttrOut, InitIn, InitOut, OutHeader, opcode::*};
@@ -72,7 +72,7 @@ fn getattr(unique: u64) -> Vec<u8> {
     message(unique, 0, attributes(1).as_bytes())
 }
 
-/// The answer to what the kernel's end sends behind a request.
+/// The answer to the request that the kernel's end sends after each request.
 fn statfs(unique: u64) -> Vec<u8> {
     let mut body = [0; 80];
     body[0] = 1;
@@ -103,7 +103,7 @@ fn init(change: fn(&mut InitOut)) -> Answer {
     Answer { unique: 2, error: 0, body: told.as_bytes().to_vec() }
 }
 
-/// Lets a session answer GETATTR with these messages.
+/// Simulates a session that answers GETATTR with these messages.
 fn told(messages: &[Vec<u8>]) {
     let (ours, theirs) = crate::door::channel();
     for message in messages {

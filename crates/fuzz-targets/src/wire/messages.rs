@@ -1,4 +1,4 @@
-//! Messages of the kernel's end: requests with the shapes of `door/requests.rs`, bodies of any bytes, extensions, lengths that lie.
+//! Messages of the kernel's end: requests with the layouts of `door/requests.rs`, arbitrary bodies, extensions, and wrong lengths.
 
 use std::mem::size_of;
 
@@ -10,7 +10,7 @@ use crate::door::requests::{Request, SHAPES};
 
 pub(super) const SHAPES_COUNT: usize = SHAPES.len();
 
-/// All operations but INIT and DESTROY, which begin and end a session.
+/// All operations except INIT and DESTROY, which begin and end a session.
 pub(super) const KNOWN: &[u32] = &[
     LOOKUP,
     FORGET,
@@ -69,20 +69,20 @@ pub(super) struct Message {
     pub(super) opcode: u32,
     pub(super) node: u64,
     pub(super) body: Vec<u8>,
-    /// What is wrong with the length in the header.
+    /// The error of the length in the header.
     pub(super) claimed: i64,
-    /// Units of 8 bytes at the end of the body that the header calls extensions.
+    /// The size of the extensions at the end of the body, as the header states it, in units of 8 bytes.
     pub(super) extensions: u16,
-    /// What the handler is to answer (`handler.rs`). It is the caller's group.
+    /// The answer that the handler is to give (`handler.rs`), sent as the group id.
     pub(super) choice: u32,
 }
 
-/// Whether the kernel waits for an answer. INTERRUPT is answered where that asks for something.
+/// Whether the kernel expects an answer. INTERRUPT gets one only for a resend or to stop interrupts.
 pub(super) fn wants_answer(opcode: u32) -> bool {
     !matches!(opcode, FORGET | BATCH_FORGET | INTERRUPT | NOTIFY_REPLY)
 }
 
-/// Bytes of a body before names and data: what lies apart over io_uring.
+/// The size of the body before names and data; over io_uring this part is separate.
 pub(super) fn fixed_bytes(opcode: u32, has_long_setxattr: bool) -> usize {
     match opcode {
         FORGET => size_of::<abi::ForgetIn>(),
@@ -122,7 +122,7 @@ pub(super) fn fixed_bytes(opcode: u32, has_long_setxattr: bool) -> usize {
 }
 
 impl Message {
-    /// An ordinary one, which is answered with what it wants.
+    /// An ordinary request, which is answered normally.
     pub(super) fn plain(opcode: u32) -> Self {
         let mut body = vec![0; fixed_bytes(opcode, false)];
         match opcode {
@@ -134,7 +134,7 @@ impl Message {
         Self { opcode, node: 1, body, claimed: 0, extensions: 0, choice: 0x0105_0703 }
     }
 
-    /// What the input chooses: a request of a known shape, or any body. DESTROY is left to the end.
+    /// Draws a request from the input: one of a known layout, or an arbitrary body. DESTROY is sent only at the end.
     pub(super) fn draw(input: &mut Input<'_>) -> Self {
         let kind = input.byte();
         let choice = input.number(4) as u32;
@@ -156,7 +156,7 @@ impl Message {
         message
     }
 
-    /// Puts extensions behind the body, with a length that is mostly theirs.
+    /// Appends extensions to the body, mostly with the correct length.
     fn extend(&mut self, input: &mut Input<'_>) {
         let before = self.body.len();
         for _ in 0..input.below(4) {
@@ -175,7 +175,7 @@ impl Message {
         self.extensions = if input.one_in(8) { input.border(2) as u16 } else { units as u16 };
     }
 
-    /// The bytes of the message.
+    /// The encoded message.
     pub(super) fn encode(&self, unique: u64) -> Vec<u8> {
         let truth = size_of::<InHeader>() + self.body.len();
         let len = (truth as i64 + self.claimed).clamp(0, u32::MAX.into()) as u32;

@@ -1,12 +1,12 @@
-//! What `tandemfs-wire` makes of any bytes: its parser by itself, and a session over a socket that stands in for /dev/fuse. The handler has an
-//! answer of every kind; which one it gives is chosen by the kernel's end, in a field of the header that a session does not look at.
+//! Arbitrary bytes for `tandemfs-wire`: for its parser alone, and for a session over a socket that replaces /dev/fuse. The kernel's end
+//! chooses the handler's answer by a header field that a session does not use.
 //!
-//! [FZW1] Any bytes give a request or an error that says which it was. What is parsed lies within the message, and names are neither empty nor
-//!        hold a NUL. A request in parts, as io_uring gives it, is the same request (`parsing.rs`).
-//! [FZW2] The first request agrees on nothing that was not offered, or is refused with an answer that says so.
-//! [FZW3] A request gets one answer, or none where the kernel waits for none; a parked one gets it later. Its number, its length and what it
-//!        says are right (`kernel.rs`, `judge.rs`).
-//! [FZW4] A message whose length is not that of its header ends the session with an error; DESTROY ends it without one.
+//! [FZW1] Any bytes give a request or an error that identifies it. Parsed data lies within the message; names are not empty and contain no
+//!        NUL. A request in parts, as io_uring gives it, parses to the same request (`parsing.rs`).
+//! [FZW2] INIT agrees only on what was offered, or is refused with an error answer.
+//! [FZW3] A request gets one answer, or none if the kernel expects none; a parked request gets its answer later. Number, length and content
+//!        of the answer are correct (`kernel.rs`, `judge.rs`).
+//! [FZW4] A message whose length differs from its header's ends the session with an error; DESTROY ends it without one.
 
 mod handler;
 mod judge;
@@ -29,11 +29,11 @@ pub(crate) use lies::LIES;
 use messages::Message;
 
 const REQUESTS_MAX: usize = 40;
-/// Below what one message of a socket takes without asking for more.
+/// Small enough for one message of the socket without a larger socket buffer.
 const WRITE_BYTES_MAX: usize = 128 << 10;
 const PAGES_MAX: usize = 32;
 
-/// What a file system could want of a kernel.
+/// The wishes of some file system.
 fn wanted(input: &mut Input<'_>) -> Wanted {
     let mut wanted = Wanted { max_write: WRITE_BYTES_MAX as u32, ..Wanted::default() };
     if input.one_in(2) {
@@ -57,7 +57,7 @@ fn ended(session: JoinHandle<io::Result<()>>) -> io::Result<()> {
     session.join().unwrap_or_else(|_| panic!("the session panicked"))
 }
 
-/// The input as a message; then: what is wanted, how INIT goes, requests.
+/// Parses the input as a message. Then it is read as wishes, an INIT variant and requests.
 pub(crate) fn run(bytes: &[u8]) {
     parsing::any_bytes(bytes);
     let mut input = Input::new(bytes);
@@ -89,12 +89,12 @@ pub(crate) fn run(bytes: &[u8]) {
     ended(session).unwrap_or_else(|error| panic!("the session ended with: {error}"));
 }
 
-/// Every opcode with each kind of answer, and ways to begin.
+/// Every opcode with each kind of answer, and variants of INIT.
 pub(crate) fn corpus() -> Vec<Vec<u8>> {
     let each = (0..messages::SHAPES_COUNT as u8).flat_map(|shape| {
         (0..4_u8).map(move |choice| {
             let noise = (0..60_u8).map(|at| at.wrapping_mul(37).wrapping_add(shape.wrapping_mul(11)));
-            // Ordinary wishes and INIT; a drawn request, whose answer is chosen.
+            // Ordinary wishes and INIT; a drawn request with a chosen answer.
             [0, 0, 1, 3 + choice, 100, 0, 0, 0, shape].into_iter().chain(noise).collect::<Vec<u8>>()
         })
     });
@@ -115,7 +115,7 @@ mod tests {
         (Opening::draw(&mut Input::new(&[])).run(ours, &wanted).expect("an ordinary INIT"), session)
     }
 
-    /// Else the judge of bodies would see errors alone.
+    /// Otherwise the checks of answer bodies would see only errors.
     #[test]
     fn every_operation_is_answered_with_what_it_wants() {
         let (mut kernel, session) = served();

@@ -1,4 +1,4 @@
-//! The parser by itself ([FZW1]).
+//! The parser alone ([FZW1]).
 //!
 //! [FZW1]: super
 
@@ -12,7 +12,7 @@ use super::messages::{KNOWN, Message, fixed_bytes};
 
 const HEADER_BYTES: usize = size_of::<InHeader>();
 
-/// Bytes as they are, and with a header whose length is right.
+/// Parses bytes as they are, and behind a header with the correct length.
 pub(super) fn any_bytes(bytes: &[u8]) {
     whole(bytes);
     if let Ok((mut header, body)) = InHeader::read_from_prefix(bytes) {
@@ -23,7 +23,7 @@ pub(super) fn any_bytes(bytes: &[u8]) {
     }
 }
 
-/// A message that is about to be sent.
+/// Parses a message that is about to be sent.
 pub(super) fn message(message: &Message) {
     whole(&message.encode(0x1234));
 }
@@ -39,7 +39,7 @@ fn whole(bytes: &[u8]) {
         let in_parts = Request::parse_parts(header, fixed, rest, dialect);
         judge(bytes, &in_parts);
         if opcode != INIT {
-            // INIT never comes in parts, and what is short of it is an older one.
+            // INIT never comes in parts, and a short INIT is one of an older kernel.
             assert_eq!(in_parts, parsed, "in parts it is another request");
         }
         for at in [1, 8, 16, 24, 40] {
@@ -49,7 +49,7 @@ fn whole(bytes: &[u8]) {
     }
 }
 
-/// Holds what was parsed against the message.
+/// Compares the parsed request with the message.
 pub(super) fn judge(bytes: &[u8], parsed: &Result<Request<'_>, RequestError>) {
     let header = InHeader::read_from_prefix(bytes).map(|(header, _)| header).unwrap_or_default();
     match parsed {

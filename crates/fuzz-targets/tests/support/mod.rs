@@ -1,4 +1,4 @@
-//! What bounds an execution from outside: a watchdog for time, and an allocator that counts.
+//! Limits of an execution: a watchdog for time, and a counting allocator.
 #![allow(dead_code, reason = "each test binary uses its part")]
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -10,14 +10,14 @@ use std::time::Duration;
 
 use tandemfs_fuzz_targets::Target;
 
-/// Longest execution, on a machine that does other things as well.
+/// Longest execution, on a busy machine.
 const EXECUTION_MAX: Duration = Duration::from_secs(60);
 /// Largest allocation: the zones of an image are 16 MiB.
 const ALLOCATION_BYTES_MAX: usize = 20 << 20;
-/// Most that one execution may hold at a time.
+/// Most memory that one execution may hold at a time.
 const HELD_BYTES_MAX: usize = 512 << 20;
 
-/// Counts what is held, and remembers the largest request.
+/// Counts allocated bytes, and records the largest request.
 struct Counting;
 
 static HELD: AtomicUsize = AtomicUsize::new(0);
@@ -60,18 +60,18 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// One execution at a time, watched.
+/// One execution at a time, with limits.
 pub struct Guard;
 
 impl Guard {
-    /// Runs a target; a panic, a hang or too much memory fails the test with the input.
+    /// Runs a target. A panic, a hang or too much memory fails the test and reports the input.
     pub fn run(target: &Target, input: &[u8]) {
         if let Err(what) = Self::attempt(target.run, input) {
             panic!("{}: {what}\ninput: &{input:?}", target.name);
         }
     }
 
-    /// Runs it and says what went wrong. A hang ends the process.
+    /// Runs a target and returns what went wrong. A hang ends the process.
     pub fn attempt(run: fn(&[u8]), input: &[u8]) -> Result<(), String> {
         static ONE: Mutex<()> = Mutex::new(());
         let _one = ONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
