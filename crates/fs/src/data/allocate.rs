@@ -1,19 +1,19 @@
-//! Space given out before there is data for it, and taken back under it: `allocate`, `punch`, `zero`. What moves bytes is in `shift.rs`.
+//! Allocates space before there is data for it, and frees space: `allocate`, `punch`, `zero`. Modes that move data are in `shift.rs`.
 //!
-//! Room is *unwritten* sectors on the block's own record, with the checksum vector that they will need ([BL4] of `index/block.rs`): it
-//! reads as zeros, survives a crash and an unmount, and a write fills it where it lies, on a full device too (RULES R14).
+//! Allocated space is *unwritten* sectors in the block's own record, with the checksum vector that they will need ([BL4] of
+//! `index/block.rs`). It reads as zeros, survives a crash and an unmount, and a write fills it in place, also on a full device (RULES R14).
 //!
-//! [AL1] Each call is a series of bounded transactions (RULES R11), one behind the other, front to back, under one lock of the range; so
-//!       doing it again does what is left. Cut in the middle, an `allocate` leaves some of its room and the old size; a `punch` or `zero`
-//!       leaves zeros from its start up to a multiple of 4 KiB, and old bytes from there on. Never a byte that was in neither.
-//! [AL2] The size changes in the last transaction, after all room is there. `zero` takes its room before it changes a byte. So a call
-//!       that finds no space changes nothing that can be read, and the room that it took goes back; it first asks whether there is enough.
-//! [AL3] Whole blocks change by their records alone: `punch` frees what they name, `zero` makes written sectors unwritten. Both wait for
-//!       nothing but their record: what is freed is given out after it is persistent (RULES R7), and unwritten sectors are written only
-//!       by a later write, whose own record says so.
-//! [AL4] In a block of which a part stays, sectors behind the range's start are cut off where nothing behind them stays; otherwise zeros
-//!       are written over the old bytes as any overwrite is (RULES R14). The block is the granule in which sectors come back. Logs that the
-//!       range covers go, unless sectors with data lie below them.
+//! [AL1] Each call is a series of bounded transactions (RULES R11), one after the other, front to back, under one range lock; so a repeated
+//!       call completes an interrupted one. A crash during `allocate` leaves part of the new space and the old size. A crash during `punch`
+//!       or `zero` leaves zeros from the start up to a multiple of 4 KiB, and old bytes after that. No other bytes ever appear.
+//! [AL2] The size changes in the last transaction, after all space is allocated. `zero` allocates its space before it changes a byte. So a
+//!       call that finds no space changes nothing readable, and frees what it allocated; it first checks whether there is enough.
+//! [AL3] Whole blocks change only in their records: `punch` frees their space, `zero` makes written sectors unwritten. Both wait only for
+//!       the record: freed space is reused only after the record is persistent (RULES R7), and unwritten sectors are written only by a
+//!       later write with its own record.
+//! [AL4] In a partly covered block, sectors from the range's start on are cut off if none of them must stay; otherwise zeros overwrite the
+//!       old bytes like any overwrite (RULES R14). The block is the granule in which sectors are freed. Logs in the range are removed,
+//!       unless sectors with data lie below them.
 
 use std::ops::{ControlFlow, Range};
 
@@ -38,18 +38,18 @@ use crate::statistics::count;
 use crate::types::AllocateMode;
 use crate::volume::{Tx, now};
 
-/// Blocks whose records one transaction changes: at most two lines each, and those of the way down to them.
+/// Blocks whose records one transaction changes: at most two lines each, plus the lines on the path to them.
 const STEP_BLOCKS: u64 = 96;
-/// Blocks that one transaction frees: whole pages of records go by the line that points to them ([X3] of the tree).
+/// Blocks that one transaction frees: a whole page of records is freed through the line that points to it ([X3] of the tree).
 const FREE_STEP_BLOCKS: u64 = 16 * PAGE_RECORDS;
 const SECTOR: u64 = SECTOR_BYTES as u64;
 
 impl FileSystem {
-    /// Gives out, takes back or zeroes the space of a range of a file ([AL1]).
+    /// Allocates, frees or zeroes the space of a range of a file ([AL1]).
     ///
     /// # Errors
-    /// `InvalidArgument` for an empty range, for what is no regular file, and where `shift.rs` says so, `FileTooLarge`, `NoSpace`: then
-    /// nothing that can be read has changed.
+    /// `InvalidArgument` for an empty range, for a file that is not regular, and where `shift.rs` says so; `FileTooLarge`; `NoSpace`, after
+    /// which nothing readable has changed.
     pub fn allocate(&self, number: InodeNumber, offset: u64, length: u64, mode: AllocateMode) -> Result<()> {
         count(&self.volume.live.operations.fallocate);
         self.volume.health.check_writable()?;
@@ -91,7 +91,7 @@ impl FileSystem {
         Ok(())
     }
 
-    /// Locks the blocks of a range, and all behind the end of the file where its size may change.
+    /// Locks the blocks of a range, and all blocks from the end of the file on if its size may change.
     fn lock_for<'h>(&self, handle: &'h Handle, offset: u64, end: u64, grows: bool) -> Result<RangeGuard<'h>> {
         let block_bytes = u64::from(self.volume.geometry.block_bytes());
         loop {
@@ -109,7 +109,7 @@ impl FileSystem {
 
     // ---- giving out -----------------------------------------------------------------------------------------------------------------
 
-    /// Sectors for every block of a range. The caller has it locked.
+    /// Allocates sectors for every block of a range. The caller has locked the range.
     fn reserve(&self, handle: &Handle, offset: u64, end: u64) -> Result<()> {
         let block_bytes = u64::from(self.volume.geometry.block_bytes());
         let blocks = offset / block_bytes..end.div_ceil(block_bytes);
@@ -121,7 +121,7 @@ impl FileSystem {
             match self.reserve_step(handle, step, end, &mut taken) {
                 Ok(next) => at = next,
                 Err(error) => {
-                    // [AL2]: blocks that were holes are holes again.
+                    // [AL2]: blocks that were holes become holes again.
                     for range in taken {
                         if let Err(error) = self.free_range(handle, range, &mut || {}) {
                             tracing::warn!(%error, inode = handle.number.get(), "room that is not needed stays given out");
@@ -134,7 +134,7 @@ impl FileSystem {
         Ok(())
     }
 
-    /// Refuses at once what cannot fit ([AL2]).
+    /// Refuses at once a request that cannot fit ([AL2]).
     fn check_room(&self, handle: &Handle, blocks: &Range<u64>, end: u64) -> Result<()> {
         let volume = &self.volume;
         let each = volume.geometry.block_sectors_each();
@@ -158,13 +158,13 @@ impl FileSystem {
         if wanted - there.min(wanted) > available { Err(Error::NoSpace { zone: "block" }) } else { Ok(()) }
     }
 
-    /// Sectors that a block needs for bytes up to `end`.
+    /// Number of sectors that a block needs for bytes up to `end`.
     fn sectors_of(&self, block: u64, end: u64) -> u32 {
         let block_bytes = u64::from(self.volume.geometry.block_bytes());
         (end - block * block_bytes).min(block_bytes).div_ceil(SECTOR) as u32
     }
 
-    /// One transaction for some blocks; returns the first that is not done yet. Blocks that were holes are noted in `taken`.
+    /// One transaction for some blocks; returns the first block not done yet. Adds blocks that were holes to `taken`.
     fn reserve_step(&self, handle: &Handle, blocks: Range<u64>, end: u64, taken: &mut Vec<Range<u64>>) -> Result<u64> {
         let volume = &self.volume;
         let mut tx = Tx::new(volume);
@@ -185,7 +185,7 @@ impl FileSystem {
                 continue;
             }
             if old.base.data_bytes() > 0 {
-                // Data that is there cannot be part of an unwritten extent: the block is written anew with zeros behind it.
+                // Existing data cannot be part of an unwritten extent: the block is rewritten with zeros after its data.
                 if block == blocks.start {
                     drop(state);
                     drop(tx);
@@ -219,7 +219,7 @@ impl FileSystem {
 
     // ---- taking back ----------------------------------------------------------------------------------------------------------------
 
-    /// Makes a range read as zeros, front to back ([AL1]). The caller has it locked.
+    /// Makes a range read as zeros, front to back ([AL1]). The caller has locked the range.
     fn zero(&self, handle: &Handle, offset: u64, end: u64, space: Zeroed) -> Result<()> {
         let block_bytes = u64::from(self.volume.geometry.block_bytes());
         let (first, last) = (offset / block_bytes, end / block_bytes);
@@ -234,7 +234,7 @@ impl FileSystem {
         }
         match space {
             Zeroed::Freed => {
-                let mut leaving = None; // where there is anything to free ([NS3])
+                let mut leaving = None; // set when there is something to free ([NS3])
                 self.free_range(handle, whole, &mut || _ = leaving.get_or_insert_with(|| self.leaving.enter()))?;
             }
             Zeroed::Kept => self.unwrite_range(handle, whole)?,
@@ -242,12 +242,12 @@ impl FileSystem {
         if to > 0 { self.zero_part(handle, last, 0..to, space) } else { Ok(()) }
     }
 
-    /// The bug: what is collapsed is a hole first.
+    /// The bug: a collapse first punches the range.
     pub(super) fn zero_whole_blocks(&self, handle: &Handle, offset: u64, end: u64) -> Result<()> {
         self.zero(handle, offset, end, Zeroed::Freed)
     }
 
-    /// Frees whole blocks ([AL3]). `begins` is called before any is freed.
+    /// Frees whole blocks ([AL3]). Calls `begins` before the first is freed.
     fn free_range(&self, handle: &Handle, blocks: Range<u64>, begins: &mut dyn FnMut()) -> Result<()> {
         let mut at = blocks.start;
         while at < blocks.end {
@@ -318,7 +318,7 @@ impl FileSystem {
         }
         let inside = view.size.saturating_sub(block * u64::from(block_bytes)).min(block_bytes.into()) as u32;
         let (of_sectors, has_data) = (old.base.bytes(), old.base.data_bytes() > 0);
-        // Behind the end of the file nothing is seen; room that is kept there stays if the range does not cover it.
+        // Bytes beyond the end of the file are invisible; space kept there stays unless the range covers it.
         let reaches_end = bytes.end >= inside && of_sectors <= inside.next_multiple_of(SECTOR_BYTES as u32);
         let end = if reaches_end { block_bytes } else { bytes.end };
         let cuts = space == Zeroed::Freed && end >= of_sectors;
@@ -336,7 +336,7 @@ impl FileSystem {
         self.clear_part(handle, block, start..end, cuts)
     }
 
-    /// Takes logs and, if asked to, sectors out of a part of a block below which no data stays; one transaction.
+    /// Removes logs and, if `cuts`, sectors from a part of a block below which no data stays; one transaction.
     fn clear_part(&self, handle: &Handle, block: u64, bytes: Range<u32>, cuts: bool) -> Result<()> {
         let volume = &self.volume;
         let view = self.view(handle)?;
@@ -353,11 +353,11 @@ impl FileSystem {
             let mut content = vec![0; log.length as usize];
             load_log(volume, view.owner.inode, start, &log, &mut content)?;
             if log.end() <= bytes.end {
-                // Shorter where it lies, as a truncation does it.
+                // Shortened in place, as by a truncation.
                 content.truncate((bytes.start - log.offset) as usize);
                 *slot = Some(LogEntry { length: content.len() as u32, crc: volume.data_checksum(&content), ..log });
             } else {
-                // At most one log reaches beyond the range: it moves, with zeros in it.
+                // At most one log reaches beyond the range: it moves to a new slot, with zeros in the range.
                 let from = bytes.start.saturating_sub(log.offset) as usize;
                 content[from..(bytes.end - log.offset) as usize].fill(0);
                 *slot = None;
@@ -376,16 +376,16 @@ impl FileSystem {
     }
 }
 
-/// What becomes of the space of zeroed bytes.
+/// What happens to the space of zeroed bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Zeroed {
-    /// It is free.
+    /// It is freed.
     Freed,
-    /// It stays the file's.
+    /// The file keeps it.
     Kept,
 }
 
-/// Times of an inode whose space or data changes.
+/// Updates the times of an inode whose space or data changes.
 pub(super) fn changed(inode: &mut Inode) {
     let time = now();
     (inode.mtime, inode.ctime) = (time, time);

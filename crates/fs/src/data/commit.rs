@@ -14,10 +14,10 @@ use crate::sync::RwLockWriteGuard;
 use crate::types::WriteOptions;
 use crate::volume::{Owner, Tx, now};
 
-/// What was stored and written is durable (RULES R8).
+/// Proofs that the stored logs and written blocks are durable (RULES R8).
 pub(super) type Durable = (Fenced, Flushed);
 
-/// Makes the new state of blocks durable, and of the inode what `change` makes of it. The caller has the blocks' range locked.
+/// Commits the new state of blocks, and the inode as modified by `change`. The caller holds the blocks' range lock.
 pub(super) fn commit(
     mut tx: Tx<'_>,
     handle: &Handle,
@@ -37,7 +37,7 @@ pub(super) fn commit(
     Ok(())
 }
 
-/// The inode's lock, and a copy of the inode to change.
+/// Locks the inode; returns the lock and a copy of the inode to change.
 fn lock_inode(handle: &Handle) -> Result<(RwLockWriteGuard<'_, State>, Inode)> {
     let older = on(Mutant::InodeBeforeLock).then(|| handle.state.read().inode.clone());
     let state = handle.state.write();
@@ -48,7 +48,7 @@ fn lock_inode(handle: &Handle) -> Result<(RwLockWriteGuard<'_, State>, Inode)> {
     Ok((state, new))
 }
 
-/// Puts one block's new state into the transaction, and its space into the inode.
+/// Puts one block's new state into the transaction, and updates the inode's space count.
 fn put(tx: &mut Tx<'_>, owner: Owner, root: &mut RecordBytes, new: &mut Inode, target: &mut Target<'_>) -> Result<()> {
     let volume = tx.volume();
     let before = target.old.space_512(volume);
@@ -70,17 +70,17 @@ fn put(tx: &mut Tx<'_>, owner: Owner, root: &mut RecordBytes, new: &mut Inode, t
     Ok(())
 }
 
-/// New data on a hole is growth; what replaces data gives metadata back as it takes it (RULES R14).
+/// New data on a hole is growth. A replacement frees as much metadata as it takes (RULES R14).
 fn need_of(old: &Block) -> Need {
     if old.has_space() { Need::Transient } else { Need::Growth }
 }
 
-/// Counts a block's space anew, in units of 512 B. It may also become less where sectors are added: logs over them do not count.
+/// Updates the inode's space count, in units of 512 B. It can shrink when sectors are added, because logs over sectors do not count.
 pub(super) fn count_space(inode: &mut Inode, before: u64, after: u64) {
     inode.sectors = (inode.sectors + after).saturating_sub(before);
 }
 
-/// Times and permissions after a change of data.
+/// Updates times and set-id bits after a change of data.
 pub(super) fn touch(inode: &mut Inode, options: WriteOptions) {
     if !options.keep_times {
         let time = now();

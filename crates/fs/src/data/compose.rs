@@ -1,7 +1,7 @@
-//! Reading one block as it is: sectors below, data logs above, zeros where there is neither. Used by read-modify-write and write-back.
+//! Composes the current content of one block: sectors, data logs over them, zeros elsewhere. Used by read-modify-write and write-back.
 //!
 //! [CO1] Every byte is verified before it is used: sectors and logs against their checksums (`ARCHITECTURE.md`).
-//! [CO2] Only what shows is read: a sector below logs and new bytes that cover it whole is not.
+//! [CO2] Only visible bytes are read: a sector that logs and new bytes cover completely is not read.
 
 use std::ops::Range;
 
@@ -22,11 +22,11 @@ pub(crate) fn load_log(volume: &Volume, inode: InodeNumber, at: u64, log: &LogEn
     verify_log(volume, inode, at, log, into)
 }
 
-/// Loads whole logs, one behind the other into `into`, and verifies each. With every log comes the offset of its block in the file. Logs that
-/// fill their slots and whose slots follow each other are one load: the byte path moves 64 KiB in less than half the time of sixteen pages.
+/// Loads whole logs into `into`, concatenated, and verifies each. Each log comes with the file offset of its block. Logs that fill their
+/// slots and have consecutive slots share one load: the byte path moves 64 KiB in less than half the time of sixteen pages.
 ///
 /// # Errors
-/// Of the first log that cannot be had.
+/// The error of the first log that cannot be read or verified.
 pub(crate) fn load_logs(volume: &Volume, inode: InodeNumber, logs: &[(u64, LogEntry)], into: &mut [u8]) -> Result<()> {
     let mut rest = into;
     for run in logs.chunk_by(|(_, one), (_, next)| next.follows(one)) {
@@ -60,12 +60,12 @@ pub(crate) fn verify_sectors(volume: &Volume, owner: Owner, at: u64, block: &Blo
 }
 
 fn damaged_data(inode: InodeNumber, offset: u64) -> Error {
-    tracing::debug!(inode = inode.get(), offset, "data does not fit its checksum"); // whoever gets the error says whose it is
+    tracing::debug!(inode = inode.get(), offset, "data does not fit its checksum"); // the caller that gets the error knows the file
     Error::DamagedData { inode, offset }
 }
 
-/// What has to be read of a block's base for the first `length` bytes of it (whole sectors): the first sector on the device, and which bytes of
-/// the block these are. `None` where that is nothing.
+/// The part of a block's base to read for its first `length` bytes (whole sectors): the first sector on the device, and its byte range in
+/// the block. `None` if nothing must be read.
 pub(crate) fn base_to_read(block: &Block, over: &[Part<'_>], length: usize) -> Option<(Sector, Range<usize>)> {
     match block.base {
         Base::Hole | Base::Unwritten(_) => None,
@@ -78,12 +78,12 @@ pub(crate) fn base_to_read(block: &Block, over: &[Part<'_>], length: usize) -> O
     }
 }
 
-/// The run of a block's `written` sectors from the first to the last that neither its logs nor one of the parts over it covers whole. What
-/// cannot matter is not waited for (RomeFS Algorithm 1).
+/// The run of a block's `written` sectors from the first to the last that neither its logs nor one part covers completely. Invisible
+/// sectors are not read (RomeFS Algorithm 1).
 fn needed_sectors(block: &Block, written: usize, over: &[Part<'_>], length: usize) -> Range<usize> {
     let is_needed = |index: &usize| {
         let (start, end) = ((index * SECTOR_BYTES) as u32, ((index + 1) * SECTOR_BYTES) as u32);
-        let of_logs: u32 = block.logs().map(|log| log.end().min(end).saturating_sub(log.offset.max(start))).sum(); // they do not overlap
+        let of_logs: u32 = block.logs().map(|log| log.end().min(end).saturating_sub(log.offset.max(start))).sum(); // logs do not overlap
         of_logs < (if on(Mutant::TouchedTakenForCovered) { 1 } else { end - start })
             && !over.iter().any(|part| part.offset <= start && end <= part.end())
     };
@@ -94,8 +94,8 @@ fn needed_sectors(block: &Block, written: usize, over: &[Part<'_>], length: usiz
     }
 }
 
-/// Lays the block as it stands into `into`, which is zeros (whole sectors from the block's start). Bytes that the parts will cover may be
-/// anything.
+/// Composes the block's current content in `into`, which holds zeros (whole sectors from the block's start). Bytes that the parts will
+/// cover are undefined.
 pub(crate) fn compose(volume: &Volume, owner: Owner, at: u64, block: &Block, over: &[Part<'_>], into: &mut [u8]) -> Result<()> {
     if let Some((sector, bytes)) = base_to_read(block, over, into.len()) {
         let first = (bytes.start / SECTOR_BYTES) as u64;

@@ -1,10 +1,10 @@
-//! A range copied from one file to another, or to another place of the same: a read and a write, piece by piece.
+//! Copies a range from one file to another, or within one file: a read and a write, piece by piece.
 //!
-//! [CR1] Pieces go front to back, each of at most [`TX_DATA_MAX`] bytes and durable before the next is read: after a crash a prefix of the
-//!       copy is there.
-//! [CR2] A hole that holds whole blocks of the target stays a hole: its place is punched, and the file grows over it. Smaller ones are
-//!       copied as the zeros that they read as.
-//! [CR3] Nothing is locked between the read of a piece and its write, as between `read` and `write` of a program.
+//! [CR1] Pieces are copied front to back, each at most [`TX_DATA_MAX`] bytes and durable before the next is read: a crash leaves a prefix
+//!       of the copy.
+//! [CR2] A hole that covers a whole block of the target stays a hole: the target range is punched, and the file grows over it. Smaller
+//!       holes are copied as zeros.
+//! [CR3] No lock is held between the read of a piece and its write, as between `read` and `write` of a program.
 
 use tandemfs_format::InodeNumber;
 use tandemfs_format::inode::FILE_BYTES_MAX;
@@ -18,11 +18,11 @@ use crate::statistics::count;
 use crate::types::{AllocateMode, SeekTo, SetAttributes, SetTime, WriteOptions};
 
 impl FileSystem {
-    /// Copies up to `length` bytes; fewer where the source ends. Returns how many. Times and set-id bits as after a write.
+    /// Copies up to `length` bytes, fewer if the source ends. Returns the number copied. Times and set-id bits change as after a write.
     ///
     /// # Errors
-    /// `InvalidArgument` for ranges of one file that overlap, for `append` and for what is no regular file; those of reading and writing.
-    /// After an error in a later piece the number of bytes copied before it is returned instead.
+    /// `InvalidArgument` for overlapping ranges of one file, for `append` and for a file that is not regular; errors of reading and
+    /// writing. If a later piece fails, the call returns the number of bytes copied before it.
     pub fn copy_range(
         &self,
         (from, from_offset): (InodeNumber, u64),
@@ -53,14 +53,14 @@ impl FileSystem {
         let mut done = 0;
         while done < length {
             match copy.piece(self, done, length) {
-                Ok(0) => break, // the source was cut meanwhile
+                Ok(0) => break, // the source was truncated meanwhile
                 Ok(copied) => done += copied,
                 Err(error) if done == 0 => return Err(error),
                 Err(_) => break,
             }
         }
         if !copy.wrote && done > 0 {
-            // Holes alone change no byte that was not zero, and are a write all the same.
+            // A copy of holes only writes no bytes, but it still counts as a write.
             let mtime = (!options.keep_times).then_some(SetTime::Now);
             self.set_attributes(to, &SetAttributes { mtime, kill_set_id: options.kill_set_id, ..SetAttributes::default() })?;
         }
@@ -80,12 +80,12 @@ struct Copy {
 }
 
 impl Copy {
-    /// Copies what follows the first `done` bytes, a piece of it. Returns its length.
+    /// Copies the next piece after the first `done` bytes. Returns its length.
     fn piece(&mut self, fs: &FileSystem, done: u64, length: u64) -> Result<u64> {
         let (at, target) = (self.from_offset + done, self.to_offset + done);
         let hole = fs.seek(self.from, at, SeekTo::Data)?.map_or(length - done, |data| data - at).min(length - done);
         if self.keeps_hole(fs, target, hole) {
-            // What is in the target's way, then what is behind its end.
+            // First punch the part inside the target, then grow the target.
             let inside = hole.min(fs.attributes(self.to)?.size.saturating_sub(target));
             if inside > 0 {
                 fs.allocate(self.to, mutants::place_of_hole(target, &fs.volume), inside, AllocateMode::Punch)?;
@@ -95,7 +95,7 @@ impl Copy {
                 other => other.map(|()| hole),
             };
         }
-        // Pieces end at multiples of their largest size in the target, so that those between go by blocks.
+        // Pieces end at multiples of the maximum piece size in the target, so that inner pieces take the block path.
         let most = (TX_DATA_MAX - target % TX_DATA_MAX).min(length - done);
         let mut piece = 0;
         while piece < most {
@@ -113,7 +113,7 @@ impl Copy {
         Ok(if on(Mutant::CopyTailForgotten) { length - done } else { written })
     }
 
-    /// Whether a hole over these bytes of the target holds a whole block ([CR2]).
+    /// Whether a hole over this target range covers a whole block ([CR2]).
     fn keeps_hole(&self, fs: &FileSystem, target: u64, hole: u64) -> bool {
         let block_bytes = u64::from(fs.volume.geometry.block_bytes());
         target.next_multiple_of(block_bytes) + block_bytes <= target + hole

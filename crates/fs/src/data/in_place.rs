@@ -1,25 +1,25 @@
-//! Small overwrites of sectors in place (ByteFS §4.6: direct I/O up to 512 B, and the modified lines of pages that come back): the touched
-//! lines are stored tagged, in the transaction of the drive that also renews the sector's checksum (RULES R16, R18).
+//! Small overwrites of sectors in place (ByteFS §4.6: direct I/O up to 512 B, and modified lines of written-back pages). The touched lines
+//! are stored tagged, in the drive transaction that also updates the sector's checksum (RULES R16, R18).
 //!
-//! [IP1] In place goes what overwrites *written* sectors of the block, on a drive with transactions only, and meets no byte of a data log: a
-//!       log would hide it. Unwritten sectors and holes are left to the other ways, which know what becomes of the rest of them. Sectors are
-//!       shared by nobody.
-//! [IP2] Nothing is stored before the commit. The lines, the checksum and the inode are one transaction, with whatever else the write does
-//!       by logs and blocks, and its data is durable before the first of them is stored (RULES R8): so a write is atomic, and a failure
-//!       before the commit leaves everything as it was. This is the data journaling of §4.6: small data inside the drive's transaction, large
-//!       data through fresh blocks (instead of a journal area) with the commit entry at the end.
-//! [IP3] Readers are excluded by the exclusive lock of the range, held from before the old lines are read until COMMIT returned: a tagged
-//!       store is visible at once (device [FW2]). The lines are fenced before COMMIT, so later block reads merge them (device [FW1]), and the
-//!       sector is written by blocks only after it was freed.
-//! [IP4] The new checksum is the old one XOR the change of the touched lines (`format::linearity`). Only they are read, so the sector is not
-//!       verified. That blesses no damage: the difference is between what was *read* and what is *stored*, so a sector that did not fit its
-//!       checksum before, in those lines or others, does not fit it after, and the next read says so. Damage in a line that is overwritten
-//!       whole is not healed, therefore; writing the sector anew does that.
-//! [IP5] Bytes behind the end of the file that share a line with new ones stay what they are (RULES R13). What the file grows over in its last
-//!       sector was zeroed by the same write where a truncation had left bytes: those zeros are parts as any other.
-//! [IP6] Old lines come from a clean page where one is at hand: not where a log lies over the line, nor behind the end of the file, since there
-//!       the page shows something else than the sector has. Where a line cannot be loaded, the write goes another way.
-//! [IP7] A transaction is bounded (RULES R11): what is beyond [`LINES_MAX`] goes as before.
+//! [IP1] Only overwrites of *written* sectors of the block go in place, only on a drive with transactions, and only if no data log covers
+//!       their bytes (it would hide them). Other mechanisms handle unwritten sectors and holes, because the rest of these must be filled
+//!       too. Sectors are never shared.
+//! [IP2] Nothing is stored before the commit. The lines, the checksum and the inode are one transaction, together with the logs and blocks
+//!       of the same write, whose data is durable before the first line is stored (RULES R8): so a write is atomic, and a failure before
+//!       the commit changes nothing. This is the data journaling of §4.6: small data inside the drive's transaction, large data through
+//!       fresh blocks (instead of a journal area) with the commit entry at the end.
+//! [IP3] The exclusive range lock, held from before the read of the old lines until COMMIT returns, excludes readers: a tagged store is
+//!       visible at once (device [FW2]). The lines are fenced before COMMIT, so later block reads merge them (device [FW1]). The sector is
+//!       written by blocks only after it was freed.
+//! [IP4] The new checksum is the old one XOR the change of the touched lines (`format::linearity`). Only these lines are read, so the
+//!       sector is not verified. This hides no damage: the difference is between the bytes *read* and the bytes *stored*, so a sector that
+//!       failed its checksum before, in any line, still fails it, and the next read reports that. So a full overwrite of a damaged line
+//!       does not repair the sector; rewriting the sector does.
+//! [IP5] Bytes beyond the end of the file in a line with new bytes keep their value (RULES R13). If a truncation left stale bytes in the
+//!       last sector, the write that grows the file over them zeroes them; those zeros are parts like any other.
+//! [IP6] Old lines come from a cached clean page if available, except where a log covers the line or beyond the end of the file: there the
+//!       page differs from the sector. If a line cannot be loaded, the write uses another mechanism.
+//! [IP7] A transaction is bounded (RULES R11): lines beyond [`LINES_MAX`] use the other mechanisms.
 
 use smallvec::SmallVec;
 use tandemfs_device::Structure;
@@ -36,42 +36,42 @@ use crate::mutant::{Mutant, on};
 use crate::statistics::add;
 use crate::volume::{Owner, Tx, Volume};
 
-/// Most lines of data in one transaction: a quarter of its lines ([IP7]).
+/// Maximum lines of data in one transaction: a quarter of its lines ([IP7]).
 pub(super) const LINES_MAX: u32 = 128;
 const LINE: u32 = LINE_BYTES as u32;
 
-/// A block with written sectors, lines of which may change in place.
+/// A block with written sectors whose lines may be overwritten in place.
 pub(super) struct Place<'p> {
     pub(super) volume: &'p Volume,
     pub(super) view: &'p FileView,
     pub(super) block: &'p Block,
     /// Where the block starts in the file.
     pub(super) block_start: u64,
-    /// The first of its sectors.
+    /// The block's first sector.
     pub(super) first: Sector,
-    /// Copies of old pages that are at hand.
+    /// Available copies of old pages.
     pub(super) pages: Option<&'p Taken>,
 }
 
-/// Lines of a block's own sectors that change with the transaction. Small while it is empty: every block of every write has one.
+/// Lines of a block's sectors that the transaction overwrites. Small while empty, because every block of every write has one.
 #[derive(Default)]
 pub(super) struct InPlace {
-    /// Index of the sector in the block, of the line in it, and what the line becomes.
+    /// Index of the sector in the block, of the line in the sector, and the line's new content.
     lines: Vec<(u32, u32, Line)>,
-    /// Index of a sector in the block, and what its checksum is XORed with.
+    /// Index of a sector in the block, and the value XORed into its checksum.
     checksums: Vec<(u32, u32)>,
 }
 
-/// A line that parts touch.
+/// A line touched by parts.
 struct Touched {
-    /// In the block.
+    /// Index in the block.
     line: u32,
-    /// What it was; `None` until it is loaded.
+    /// Its old content; `None` until loaded.
     old: Option<Line>,
 }
 
 impl Place<'_> {
-    /// Old lines that need not be loaded: those of which nothing is needed, and those of clean pages ([IP6]).
+    /// Finds old lines that need no load: lines whose old content is not needed, and lines of clean pages ([IP6]).
     fn find_old(&self, parts: &[Part<'_>], touched: &mut [Touched]) {
         for touched in touched {
             let (start, end) = (touched.line * LINE, (touched.line + 1) * LINE);
@@ -89,7 +89,7 @@ impl Place<'_> {
         }
     }
 
-    /// Loads the others. Lines that follow each other in a sector are one load.
+    /// Loads the other lines. Consecutive lines of a sector share one load.
     fn load_old(&self, touched: &mut [Touched]) -> Result<()> {
         let follows = |one: &Touched, next: &Touched| {
             one.old.is_none() && next.old.is_none() && one.line + 1 == next.line && !next.line.is_multiple_of(SECTOR_LINES as u32)
@@ -113,8 +113,8 @@ impl Place<'_> {
 }
 
 impl InPlace {
-    /// Plans the lines that parts touch, at most `lines_max` ([IP7]). `None` where these are none or too many, and where an old line cannot
-    /// be loaded: then the parts go another way.
+    /// Plans the lines touched by parts, at most `lines_max` ([IP7]). `None` if there are none or too many, or if an old line cannot be
+    /// loaded; then the parts use another mechanism.
     pub(super) fn plan(place: &Place<'_>, parts: &[Part<'_>], lines_max: u32) -> Option<Self> {
         let mut touched: SmallVec<[Touched; 9]> = SmallVec::new();
         for line in parts.iter().flat_map(|part| part.offset / LINE..part.end().div_ceil(LINE)) {
@@ -133,7 +133,7 @@ impl InPlace {
         Some(Self::changed(place.volume, parts, &touched))
     }
 
-    /// What the touched lines and the checksums of their sectors become.
+    /// The new content of the touched lines, and the checksum changes of their sectors.
     fn changed(volume: &Volume, parts: &[Part<'_>], touched: &[Touched]) -> Self {
         let mut planned = Self::default();
         for touched in touched {
@@ -160,18 +160,18 @@ impl InPlace {
         planned
     }
 
-    /// How many lines go in place.
+    /// Number of lines written in place.
     pub(super) fn lines(&self) -> u32 {
         self.lines.len() as u32
     }
 
-    /// Whether nothing goes in place.
+    /// Whether no line is written in place.
     pub(super) fn is_empty(&self) -> bool {
         self.lines.is_empty()
     }
 
-    /// Puts the lines and the renewed checksums into the write's transaction ([IP2]). Returns what the block's base is then. The caller has
-    /// the inode locked.
+    /// Puts the lines and the updated checksums into the write's transaction ([IP2]). Returns the block's new base. The caller holds the
+    /// inode lock.
     pub(super) fn put(&self, tx: &mut Tx<'_>, volume: &Volume, owner: Owner, block: &Block) -> Result<Base> {
         let Base::Sectors(run) = block.base else { return Ok(block.base) };
         for (sector, line, image) in &self.lines {

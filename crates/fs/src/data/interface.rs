@@ -1,4 +1,4 @@
-//! Which of its two interfaces a drive is asked for file data by (ByteFS Table 3, §4.4–§4.6). Metadata's choice is `Drive::load_pages`'.
+//! Chooses the drive interface (byte or block) for file data (ByteFS Table 3, §4.4–§4.6). For metadata, `Drive::load_pages` chooses.
 //!
 //! | what | read | written |
 //! |---|---|---|
@@ -6,16 +6,16 @@
 //! | data logs | by bytes up to 512 B, by blocks above [IF2] | by bytes |
 //! | old bytes of lines that are written in place | by bytes [IF3] | |
 //!
-//! [IF1] A checksum covers a sector, so fewer of its bytes could not be verified: what is returned to a caller is read whole, by blocks. What
-//!       was read is kept on the host's side alone (the kernel's page cache, `clean_pages.rs`): the drive's memory is left to its write log
-//!       (§4.4, coordinated caching).
-//! [IF2] A load waits for each line (4.8 us by PCIe, Table 1), a block read once. §4.6 sets the border for direct I/O at 512 B. Only where the
-//!       two windows overlap is there a choice.
-//! [IF3] What is in place already is renewed by linearity, from the touched lines alone (RULES R18).
+//! [IF1] A checksum covers a whole sector, so part of a sector cannot be verified. Sectors for a caller are read whole, by blocks. Read
+//!       data is cached on the host only (the kernel's page cache, `clean_pages.rs`); the drive's memory is left to its write log (§4.4,
+//!       coordinated caching).
+//! [IF2] A load waits for each line (4.8 us over PCIe, Table 1), a block read waits once. §4.6 sets the limit for direct I/O at 512 B.
+//!       There is a choice only where the two windows overlap.
+//! [IF3] The checksum of data written in place is updated by linearity, from the touched lines alone (RULES R18).
 //!
-//! Coherence of the two windows is kept here: a log is read by blocks only after its stores were fenced, since who reads holds the range lock
-//! and the log's record was committed after the fence (RULES R8). The drive merges what its write log has into a block read (device [FW1]), of
-//! other slots in the same page too; those bytes are not looked at.
+//! This file keeps the two windows coherent: a log is read by blocks only after its stores were fenced, because the reader holds the range
+//! lock and the log's record was committed after the fence (RULES R8). The drive merges its write log into a block read (device [FW1]),
+//! including other slots of the same page; the reader ignores those bytes.
 
 use tandemfs_device::Structure;
 use tandemfs_format::{LINE_BYTES, LineAddress, PAGE_BYTES};
@@ -24,7 +24,7 @@ use super::policy::{Interface, reads_logs_by};
 use crate::error::Result;
 use crate::volume::Volume;
 
-/// Reads bytes of the data area, from the start of a slot on, by the interface that the policy chooses ([IF2]).
+/// Reads bytes of the data area, starting at the start of a slot, through the interface that the policy chooses ([IF2]).
 pub(crate) fn load_slots(volume: &Volume, address: LineAddress, into: &mut [u8]) -> Result<()> {
     if reads_logs_by(into.len(), volume.drive.description().overlapping) == Interface::Bytes {
         return Ok(volume.drive.load(Structure::DataLog, address, into)?);

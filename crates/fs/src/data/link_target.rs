@@ -1,4 +1,4 @@
-//! Targets of symbolic links that are too long for the inode: a data log that is the whole file.
+//! Symlink targets that are too long for the inode: one data log holds the whole target.
 
 use tandemfs_device::{Fenced, Structure};
 use tandemfs_format::inode::Inode;
@@ -10,10 +10,10 @@ use crate::error::{Error, Result};
 use crate::space;
 use crate::volume::Tx;
 
-/// Stores a target for an inode that a transaction makes, and maps it there. The proof goes to the commit.
+/// Stores a target for an inode that a transaction creates, and maps it. The commit needs the returned proof.
 ///
 /// # Errors
-/// `NoSpace`; what the device says.
+/// `NoSpace`; errors of the device.
 pub(crate) fn store_link_target(tx: &mut Tx<'_>, inode: &mut Inode, target: &[u8]) -> Result<Fenced> {
     let volume = tx.volume();
     let class = SlotClass::for_bytes(target.len());

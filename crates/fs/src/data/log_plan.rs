@@ -1,14 +1,14 @@
-//! Merge-on-write: which data logs a small write adds, extends and replaces (RomeFS §3.5.1, Algorithm 2).
+//! Merge-on-write: which data logs a small write adds, extends or replaces (RomeFS §3.5.1, Algorithm 2).
 //!
 //! [LG1] Append in place stays inside the log's slot and changes only bytes beyond the recorded length; the new checksum *extends* the
 //!       recorded one (RULES R10).
 //! [LG2] Everything else is written out of place: logs that the write overlaps are merged into new ones.
-//! [LG3] A log that ends where the write starts and has a slot below 4 KiB is merged too, into a larger slot: a file that grows by small
-//!       appends copies each byte at most three times and never runs out of leaf entries for it.
-//! [LG4] Where the entries run out, logs that touch the write and fit one slot with it are merged as well, before the block is given up:
-//!       large writes at odd offsets meet in the middle of a page, and would rewrite the block where they do.
+//! [LG3] A log that ends where the write starts and has a slot below 4 KiB is merged too, into a larger slot: small appends copy each byte
+//!       at most three times and never exhaust the leaf's entries.
+//! [LG4] If entries run out, logs adjacent to the write that fit one slot with it are merged too, before the block is rewritten. Large
+//!       writes at odd offsets meet inside a page, and would otherwise rewrite the block at each meeting.
 //!
-//! Planning moves no byte and takes no space.
+//! Planning moves no bytes and allocates no space.
 
 use smallvec::SmallVec;
 use tandemfs_format::mapping::{LOG_BYTES_MAX, LogEntry, SlotClass};
@@ -28,10 +28,10 @@ impl Part<'_> {
     }
 }
 
-/// What one slot of the leaf becomes.
+/// The change of one leaf slot.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Step {
-    /// The log gets bytes of a part in place ([LG1]).
+    /// Append: the log gets the bytes of a part in place ([LG1]).
     Append { log: LogEntry, part: usize },
     /// A new log of this range, from parts and from the logs in `merged`.
     Write { offset: u32, length: u32, merged: SmallVec<[LogEntry; 2]> },
@@ -42,22 +42,22 @@ pub(crate) enum Step {
 pub(crate) struct LogPlan {
     /// Logs that stay as they are, in their slots.
     pub(crate) kept: LogSlots,
-    /// What is done, with the slot of the leaf that it fills.
+    /// The steps, each with its leaf slot.
     pub(crate) steps: SmallVec<[(usize, Step); 4]>,
     /// Logs merged into newer ones, for the counters.
     pub(crate) merges: u64,
 }
 
-/// Offset and length of a new log, and the logs that it takes bytes from.
+/// Offset and length of a new log, and the logs that are merged into it.
 type NewLog = (u32, u32, SmallVec<[LogEntry; 2]>);
 
-/// Plans logs for `parts` (in order, not overlapping) over the logs that a block has. `None` where 16 entries are too few: then the whole
-/// block is written anew (RomeFS Algorithm 2, line 10).
+/// Plans logs for `parts` (sorted, not overlapping) over a block's logs. `None` if 16 entries are too few; then the whole block is
+/// rewritten (RomeFS Algorithm 2, line 10).
 pub(crate) fn plan(old: &LogSlots, parts: &[Part<'_>]) -> Option<LogPlan> {
     plan_with(old, parts, false).or_else(|| plan_with(old, parts, true))
 }
 
-/// With or without merging all logs that touch a part ([LG4]).
+/// Plans with or without merging all logs adjacent to a part ([LG4]).
 fn plan_with(old: &LogSlots, parts: &[Part<'_>], merges_neighbours: bool) -> Option<LogPlan> {
     let mut plan = LogPlan { kept: *old, steps: SmallVec::new(), merges: 0 };
     let mut writes: SmallVec<[NewLog; 4]> = SmallVec::new();
@@ -86,7 +86,7 @@ fn plan_with(old: &LogSlots, parts: &[Part<'_>], merges_neighbours: bool) -> Opt
             (start, end) = (start.min(log.offset), end.max(log.end()));
             plan.merges += 1;
             if log.offset < part.offset || log.end() > part.end() {
-                merged.push(log); // otherwise the write covers it and nothing of it is read
+                merged.push(log); // otherwise the write covers the log, and nothing of it is read
             }
         }
         if (end - start) as usize <= LOG_BYTES_MAX {
@@ -95,7 +95,7 @@ fn plan_with(old: &LogSlots, parts: &[Part<'_>], merges_neighbours: bool) -> Opt
         }
         let mut at = start;
         while at < end {
-            // Pieces start at multiples of 4 KiB of the block, so that a later overwrite of a page meets one log.
+            // Pieces start at multiples of 4 KiB of the block, so that a later overwrite of a page overlaps one log.
             let next = ((at / LOG_BYTES_MAX as u32 + 1) * LOG_BYTES_MAX as u32).min(end);
             let sources = merged.iter().filter(|log| log.offset < next && at < log.end()).copied().collect();
             writes.push((at, next - at, sources));
@@ -105,7 +105,7 @@ fn plan_with(old: &LogSlots, parts: &[Part<'_>], merges_neighbours: bool) -> Opt
     let mut taken = mask(&plan.kept) | plan.steps.iter().fold(0, |taken, (slot, _)| taken | 1 << slot);
     let had = mask(old);
     for (offset, length, merged) in writes {
-        // A slot that held a replaced log is preferred: then one line of the leaf changes.
+        // Prefers a slot that held a replaced log: then only one line of the leaf changes.
         let slot = bits(had & !taken).next().or_else(|| bits(!taken).next())?;
         taken |= 1 << slot;
         plan.steps.push((slot, Step::Write { offset, length, merged }));
@@ -113,12 +113,12 @@ fn plan_with(old: &LogSlots, parts: &[Part<'_>], merges_neighbours: bool) -> Opt
     Some(plan)
 }
 
-/// A bit a slot that holds a log.
+/// One bit per slot that holds a log.
 fn mask(logs: &LogSlots) -> u16 {
     (0..).zip(logs).fold(0, |mask, (slot, log)| mask | u16::from(log.is_some()) << slot)
 }
 
-/// The numbers of the bits that are set.
+/// The indexes of the set bits.
 fn bits(mut mask: u16) -> impl Iterator<Item = usize> {
     std::iter::from_fn(move || {
         let bit = (mask != 0).then(|| mask.trailing_zeros() as usize)?;
@@ -127,14 +127,14 @@ fn bits(mut mask: u16) -> impl Iterator<Item = usize> {
     })
 }
 
-/// The logs of a block around a part: one look at each.
+/// The logs of a block around a part, found in one pass.
 #[derive(Default)]
 struct Around {
-    /// A bit for each slot whose log overlaps it.
+    /// A bit for each slot whose log overlaps the part.
     overlapped: u16,
-    /// The slot of the log that ends where it starts.
+    /// The slot of the log that ends at the part's start.
     before: Option<usize>,
-    /// The slot of the log that starts where it ends.
+    /// The slot of the log that starts at the part's end.
     behind: Option<usize>,
 }
 
@@ -155,7 +155,7 @@ impl Around {
     }
 }
 
-/// Whether a log that touches a part lies in one page of the block with a byte of it.
+/// Whether a log adjacent to a part lies in one page of the block together with a byte of the part.
 fn share_a_page(log: &LogEntry, part: &Part<'_>) -> bool {
     const PAGE: u32 = LOG_BYTES_MAX as u32;
     let (first, last) = (log.offset / PAGE, (log.end() - 1) / PAGE);
@@ -225,19 +225,19 @@ mod tests {
 
     #[test]
     fn where_entries_run_out_neighbours_in_a_page_become_one_log() {
-        // The head of one large write from byte 1000 on; the tail of another up to there.
+        // The head of one large write from byte 1000 on; the tail of another write up to byte 1000.
         let mut logs: Vec<LogEntry> = (1..16).map(|page| log(page * 4096, 4096, SlotClass::Page)).collect();
         logs.push(log(1000, 3096, SlotClass::Page));
         let merged = plan(&slots(&logs), &[part(0, &[1; 1000])]).expect("one page, one log");
         let write = Step::Write { offset: 0, length: 4096, merged: [logs[15]].into_iter().collect() };
         assert_eq!((merged.steps.as_slice(), merged.merges), ([(15, write)].as_slice(), 1));
-        // The other way round, over several pages.
+        // The reverse case, over several pages.
         logs[15] = log(0, 1000, SlotClass::Kilobyte);
         let data = [1; 65_536 - 1000];
         let merged = plan(&slots(&logs), &[part(1000, &data)]).expect("sixteen pages");
         assert_eq!(merged.steps.len(), 16);
         assert!(merged.steps.iter().any(|(_, step)| matches!(step, Step::Write { offset: 0, length: 4096, .. })));
-        // While there is room nothing is copied.
+        // While entries are free, nothing is copied.
         let plan = plan(&slots(&logs[15..]), &[part(4096, &[1; 10])]).expect("room");
         assert_eq!(plan.merges, 0);
     }

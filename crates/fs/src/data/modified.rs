@@ -1,13 +1,13 @@
-//! Pages that come back whole from a kernel's page cache: of those whose old copy is at hand and of which little has changed, only the lines
-//! that differ are written (ByteFS §4.6: a modified ratio R < 1/8; mapped files come back the same way).
+//! Whole pages that a kernel's page cache writes back: if the old copy is cached and few lines differ, only these lines are written (ByteFS
+//! §4.6: a modified ratio R < 1/8; pages of mapped files come the same way).
 //!
-//! [MR1] A line is left out only where the copy says that it reads as it is to be. Copies are right ([CP1], [CP2] of `clean_pages.rs`), and
-//!       none is taken for bytes behind the old end of the file: those are always written.
-//! [MR2] What is left out moves no byte and takes no space; size, times and set-id bits are those of the whole write.
-//! [MR3] Where lines cannot go in place they become data logs, so they must cost less than the page: a page in at most [`RUNS_MAX`] runs,
-//!       none of which meets an old log (that would be merged into a new one, and is what it would save), and entries of the leaf left for
-//!       others. A block that would go by blocks as a whole does, unless less than the ratio of *it* is to be written.
-//! [MR4] If in the end there is no entry or slot for the runs, the write goes on with the bytes as they came.
+//! [MR1] A line is left out only if the cached copy shows that it already has its new content. Copies are correct ([CP1], [CP2] of
+//!       `clean_pages.rs`), and none is used for bytes beyond the old end of the file: those are always written.
+//! [MR2] Lines left out move no bytes and take no space; size, times and set-id bits are updated as for the whole write.
+//! [MR3] Lines that cannot go in place become data logs, which must cost less than the page: at most [`RUNS_MAX`] runs per page, none of
+//!       which touches an old log (merging it would cost what leaving lines out saves), and leaf entries must remain for others. A block
+//!       that would go whole by blocks still does, unless less than the ratio of *the block* is to be written.
+//! [MR4] If there is no entry or slot for the runs in the end, the write continues with its original bytes.
 
 use smallvec::SmallVec;
 use tandemfs_device::modified_lines;
@@ -23,24 +23,24 @@ use crate::index::block::Base;
 use crate::statistics::{add, count};
 use crate::volume::Volume;
 
-/// Most runs of modified lines of a page that become data logs ([MR3]).
+/// Maximum runs of modified lines per page that become data logs ([MR3]).
 const RUNS_MAX: usize = 4;
-/// Most runs of one write: a transaction is bounded (RULES R11).
+/// Maximum runs of one write: a transaction is bounded (RULES R11).
 const WRITE_RUNS_MAX: usize = 64;
 const PAGE: u64 = PAGE_BYTES as u64;
 const LINE: u64 = LINE_BYTES as u64;
 
 /// A write that came from a page cache.
 pub(super) struct Returned<'d, 'o> {
-    /// Where it starts in the file, and its bytes.
+    /// Offset in the file, and the bytes.
     pub(super) offset: u64,
     pub(super) data: &'d [u8],
-    /// The copies that are at hand.
+    /// The available cached copies.
     pub(super) old: &'o Taken,
     pub(super) policy: &'o WritePolicy,
 }
 
-/// Replaces the parts of targets by those lines that have changed. Targets without any are dropped.
+/// Reduces the parts of targets to their changed lines. Drops targets without changed lines.
 pub(super) fn leave_out_unmodified<'d>(
     volume: &Volume,
     view: &FileView,
@@ -51,7 +51,7 @@ pub(super) fn leave_out_unmodified<'d>(
     let mut runs_left = WRITE_RUNS_MAX;
     let end = write.offset + write.data.len() as u64;
     targets.retain(|target| {
-        // Zeros over a stale tail come beside the data ([MR1]).
+        // Zeros for a stale tail are a separate part beside the data ([MR1]).
         let [part] = target.parts.as_slice() else { return true };
         let block_start = target.block * block_bytes;
         let (from, to) = (block_start + u64::from(part.offset), block_start + u64::from(part.end()));
@@ -99,17 +99,17 @@ struct Pages<'w, 'd> {
     target: &'w Target<'d>,
     runs_left: usize,
     entries_left: usize,
-    /// Its lines can be stored in place.
+    /// Lines of the block can be stored in place.
     in_place: bool,
     parts: SmallVec<[Part<'d>; 2]>,
-    /// Where in the file the bytes start that are written as they came.
+    /// File offset where the pending bytes, which are written unreduced, start.
     whole_from: Option<u64>,
-    /// Pages of which lines were left out.
+    /// Number of pages with lines left out.
     left_out: u64,
 }
 
 impl<'d> Pages<'_, 'd> {
-    /// A page of the write, or as much of it as the write has.
+    /// Handles one page of the write, or the part of it that the write covers.
     fn page(&mut self, volume: &Volume, block_start: u64, at: u64, to: u64) {
         let runs = self.runs(volume, block_start, at, to);
         let Some(runs) = runs else {
@@ -126,7 +126,7 @@ impl<'d> Pages<'_, 'd> {
         }
     }
 
-    /// The bytes up to `to` that are written as they came become a part.
+    /// Makes the pending unreduced bytes up to `to` a part.
     fn close_whole(&mut self, block_start: u64, to: u64) {
         if let Some(from) = self.whole_from.take() {
             self.push(block_start, from, to);
@@ -138,7 +138,7 @@ impl<'d> Pages<'_, 'd> {
         self.parts.push(Part { offset: (from - block_start) as u32, data });
     }
 
-    /// First line and number of lines of each run that has changed; `None` where the page is written as it came.
+    /// First line and length of each changed run; `None` if the page is written unreduced.
     fn runs(&self, volume: &Volume, block_start: u64, at: u64, to: u64) -> Option<SmallVec<[(u64, u64); 8]>> {
         let old = self.write.old.page(at / PAGE).filter(|_| at.is_multiple_of(PAGE) && at < self.view.size)?;
         let bytes = &self.write.data[(at - self.write.offset) as usize..(to - self.write.offset) as usize];
@@ -147,7 +147,7 @@ impl<'d> Pages<'_, 'd> {
         let new = match bytes.try_into() {
             Ok(whole) => whole,
             Err(_) => {
-                // The end of the file, or of the write: what is not written has not changed.
+                // The end of the file or of the write: bytes that are not written have not changed.
                 padded = *old;
                 padded[..bytes.len()].copy_from_slice(bytes);
                 &padded
@@ -173,7 +173,7 @@ impl<'d> Pages<'_, 'd> {
     }
 }
 
-/// First bit and number of bits of each run of ones; runs with at most `gap` zeros between them are one.
+/// First bit and length of each run of ones; runs separated by at most `gap` zeros are joined.
 fn runs_of(mut mask: u64, gap: u32) -> SmallVec<[(u64, u64); 8]> {
     let mut runs: SmallVec<[(u64, u64); 8]> = SmallVec::new();
     while mask != 0 {

@@ -1,5 +1,5 @@
-//! Steps 2 and 3 of a write ([`super::write_path`]): which bytes go to which block, what each block becomes, and the space for it. The
-//! mechanism is [`super::policy`]'s choice; here it is carried out. Nothing is stored yet: what is taken goes back with the transaction.
+//! Steps 2 and 3 of a write ([`super::write_path`]): splits bytes into blocks, plans the new state of each block and allocates its space.
+//! [`super::policy`] chooses the mechanism; this file carries it out. Nothing is stored yet: a dropped transaction gives the space back.
 
 use std::ops::Range;
 
@@ -23,7 +23,7 @@ use crate::space;
 use crate::statistics::count;
 use crate::volume::{Tx, Volume};
 
-/// 2. Which bytes go to which block of the file with this root. `tail_zeros` go to the old end of the file.
+/// 2. Splits a write into blocks of the file with this root. `tail_zeros` are written at the old end of the file.
 pub(super) fn split<'d>(
     volume: &Volume,
     view: &FileView,
@@ -61,20 +61,20 @@ pub(super) struct Planner<'p> {
     volume: &'p Volume,
     view: &'p FileView,
     policy: &'p WritePolicy,
-    /// The bytes of the file that are written.
+    /// The byte range of the write in the file.
     write: Range<u64>,
-    /// Where the file ends after it.
+    /// The file size after the write.
     file_end: u64,
-    /// No new logs where sectors do.
+    /// Sectors instead of new logs where possible.
     by_blocks: bool,
-    /// Copies of old pages that are at hand.
+    /// Copies of old pages, if available.
     pages: Option<&'p Taken>,
-    /// Lines that the transaction has room for in place ([IP7] of `in_place.rs`).
+    /// Lines that the transaction can still write in place ([IP7] of `in_place.rs`).
     lines_left: u32,
     lacks_logs: bool,
 }
 
-/// Number of sectors that a block has, and that it needs as far as the file reaches.
+/// Sectors that a block has (`own`), and sectors that it needs up to the end of the file (`whole`).
 #[derive(Debug, Clone, Copy)]
 struct Counts {
     own: u32,
@@ -86,22 +86,22 @@ impl<'p> Planner<'p> {
         Self { volume, view, policy, write, file_end, by_blocks: false, pages: None, lines_left: LINES_MAX, lacks_logs: false }
     }
 
-    /// With copies of old pages that are at hand.
+    /// Adds available copies of old pages.
     pub(super) fn with_pages(self, pages: &'p Taken) -> Self {
         Self { pages: Some(pages), ..self }
     }
 
-    /// Without new logs where sectors do.
+    /// Asks for sectors instead of new logs where possible.
     pub(super) fn by_blocks(self, by_blocks: bool) -> Self {
         Self { by_blocks, ..self }
     }
 
-    /// Whether a block got sectors because there were no logs for it, and write-back is to be asked for some.
+    /// Whether a block got sectors because no logs were available for it; write-back must then free some.
     pub(super) fn lacks_logs(&self) -> bool {
         self.lacks_logs
     }
 
-    /// What a block becomes; its space is taken.
+    /// Plans the new state of a block and allocates its space.
     pub(super) fn plan(&mut self, tx: &mut Tx<'_>, target: &mut Target<'_>) -> Result<()> {
         let is_whole = target.as_it_came.is_empty() && self.policy.is_split_off(&self.write, self.start_of(target));
         if self.policy.tries_logs(is_whole, self.by_blocks) {
@@ -116,7 +116,7 @@ impl<'p> Planner<'p> {
             }
             self.lacks_logs = true;
         }
-        // The whole block goes by blocks: as it came, or composed with what it had.
+        // The whole block takes the block path: as the caller wrote it, or composed with its old content.
         target.restore();
         self.plan_sectors(tx, target, is_whole)
     }
@@ -129,7 +129,7 @@ impl<'p> Planner<'p> {
         self.write.end > self.view.size
     }
 
-    /// Takes the parts of a block that go in place out of it, and plans their lines.
+    /// Removes the parts of a block that are written in place, and plans their lines.
     fn take_in_place(&mut self, target: &mut Target<'_>) {
         if !self.policy.stores_in_place() {
             return;
@@ -160,9 +160,9 @@ impl<'p> Planner<'p> {
     fn plan_sectors(&self, tx: &mut Tx<'_>, target: &mut Target<'_>, is_whole: bool) -> Result<()> {
         let own = target.old.base.sectors();
         let reach = (self.file_end - self.start_of(target)).min(self.volume.geometry.block_bytes().into()) as u32;
-        // Room that was kept beyond the end stays.
+        // Space that was kept beyond the end of the file stays.
         let counts = Counts { own, whole: reach.div_ceil(SECTOR_BYTES as u32).max(own) };
-        // Its own sectors are enough. A log across their end would stay as well, so it must not hide new bytes.
+        // `fits`: its own sectors are enough. A log that crosses their end stays, so it must not hide new bytes.
         let fits = own > 0 && target.covered_sectors() <= own && !target.hides(own * SECTOR_BYTES as u32);
         let error = match self.carry_out(tx, target, policy::sectors(&target.old.base, fits), counts) {
             Err(error @ Error::NoSpace { .. }) => error,
@@ -187,7 +187,7 @@ impl<'p> Planner<'p> {
         Err(error)
     }
 
-    /// Plans a block by one mechanism. False where there are no entries or slots for logs; `NoSpace` where there are no sectors.
+    /// Plans a block by one mechanism. False if there are no free entries or slots for logs; `NoSpace` if there are no sectors.
     fn carry_out(&self, tx: &mut Tx<'_>, target: &mut Target<'_>, mechanism: Mechanism, counts: Counts) -> Result<bool> {
         let Counts { own, whole } = counts;
         let (count, need) = match mechanism {
@@ -214,7 +214,7 @@ impl<'p> Planner<'p> {
         Ok(true)
     }
 
-    /// The bytes of the whole block, for these sectors.
+    /// Plans the bytes of the whole block, stored in these sectors.
     fn to_sectors<'d>(&self, target: &mut Target<'d>, sector: Sector, count: u32, fill: bool) -> Result<bool> {
         let length = count as usize * SECTOR_BYTES;
         let bytes = match target.parts.as_slice() {
@@ -227,12 +227,12 @@ impl<'p> Planner<'p> {
         Ok(true)
     }
 
-    /// The parts over what the block has (RomeFS Algorithm 2, line 10).
+    /// The parts laid over the block's old content (RomeFS Algorithm 2, line 10).
     fn composed(&self, target: &Target<'_>, length: usize) -> Result<Vec<u8>> {
         let block_start = self.start_of(target);
         let mut bytes = vec![0; length];
         compose(self.volume, self.view.owner, block_start, &target.old, &target.parts, &mut bytes)?;
-        // Bytes beyond the end that a truncation left are not taken over (RULES R13).
+        // Stale bytes that a truncation left beyond the end are not copied (RULES R13).
         let known = (self.view.size.saturating_sub(block_start)).min(length as u64) as usize;
         bytes[known..].fill(0);
         for part in &target.parts {
@@ -245,7 +245,7 @@ impl<'p> Planner<'p> {
     }
 }
 
-/// Takes slots for a plan and says where the bytes of each log come from.
+/// Allocates slots for a plan and records the source of each log's bytes.
 fn take_logs<'d>(tx: &mut Tx<'_>, volume: &Volume, view: &FileView, target: &Target<'d>, plan: LogPlan, need: Need) -> Result<Action<'d>> {
     let mut stores = SmallVec::new();
     let mut taken: SmallVec<[_; 4]> = SmallVec::new();
@@ -291,7 +291,7 @@ fn take_logs<'d>(tx: &mut Tx<'_>, volume: &Volume, view: &FileView, target: &Tar
     Ok(Action::Logs { merges: plan.merges, slots: plan.kept, stores, base: target.old.base })
 }
 
-/// New pages in the order of the file: pools hand out first what came back last, so they often come as a run backwards.
+/// Sorts new pages by file offset: pools reuse the most recently freed slots first, so runs often come in descending order.
 #[inline(never)]
 fn in_order(stores: &mut [Store<'_>]) {
     let is_new_page = |store: &&mut Store<'_>| store.skip == 0 && store.entry.class == SlotClass::Page;

@@ -1,4 +1,4 @@
-//! How the bytes of a range are stored, and by which interface they are read: the one place that chooses.
+//! Chooses how the bytes of a range are stored and through which interface they are read. No other file makes this choice.
 //!
 //! | mechanism | bytes | path | from |
 //! |---|---|---|---|
@@ -7,13 +7,14 @@
 //! | in place | short overwrites of written sectors, on a drive with transactions | byte | ByteFS §4.6 |
 //! | filled | a block that has unwritten sectors | block | RULES R14 |
 //!
-//! [DP1] A policy sees numbers: offsets and sizes, the base of a block, what the mount was told, what the drive can. It does no I/O and
-//!       takes no space; `plan.rs` carries out what it says, and asks again where a zone is full.
-//! [DP2] A write asks one [`WritePolicy`], made once: the threshold moves while writes are on their way ([TH3] of `threshold.rs`).
-//! [DP3] Where the block zone is full, a write that replaces what is there goes the way that gives back most (RULES R14), and growth fails.
+//! [DP1] A policy sees only numbers: offsets, sizes, a block's base, mount options, drive capabilities. It does no I/O and allocates
+//!       nothing. `plan.rs` carries out the choice, and asks again if a zone is full.
+//! [DP2] Each write makes one [`WritePolicy`] and uses it to the end, because the threshold can change during a write ([TH3] of
+//!       `threshold.rs`).
+//! [DP3] If the block zone is full, an overwrite takes the mechanism that frees most space (RULES R14), and growth fails.
 //!
-//! Not chosen here: whether stores go through the CPU's caches or around them, which depends on the CPU alone and is the device layer's; and
-//! which blocks leave the memory zone (`write_back.rs`).
+//! Not chosen here: whether stores bypass the CPU's caches (depends on the CPU alone; the device layer chooses), and which blocks leave the
+//! memory zone (`write_back.rs`).
 
 use std::ops::Range;
 
@@ -27,45 +28,45 @@ use crate::types::{MountOptions, Promote};
 /// How the bytes of one block are stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Mechanism {
-    /// Data logs. With `None` they are growth where they add to what is there, and transient where they replace logs.
+    /// Data logs. `None`: slots count as growth if the logs add bytes, as transient if they replace logs.
     Logs(Option<Need>),
     /// The block's own unwritten sectors, filled ([BL4] of `index/block.rs`).
     Fill(SectorRun),
-    /// Fresh sectors as far as the file reaches in the block, from the transient room where it gives as many back.
+    /// Fresh sectors up to the end of the file in the block. They come from the transient room if the block frees as many.
     WholeBlock,
-    /// Fresh sectors, as many as the block has; logs behind them stay.
+    /// Fresh sectors, as many as the block has; logs beyond them stay.
     SameSectors,
-    /// As `WholeBlock`, from the transient room: the block's logs are what it gives back.
+    /// Like `WholeBlock`, but from the transient room; the block frees its logs instead of sectors.
     WholeBlockFromRoom,
 }
 
-/// What is known of a part of a write that overwrites sectors in place or does not.
+/// A part of a write that may overwrite sectors in place.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Overwrite {
     /// Length in bytes.
     pub(super) bytes: usize,
-    /// Where it ends in the block.
+    /// End offset in the block.
     pub(super) end: u32,
     /// Bytes of the block's written sectors.
     pub(super) written_bytes: u32,
-    /// A data log hides some of them.
+    /// A data log covers some of its bytes.
     pub(super) is_hidden: bool,
-    /// It is left over of a page whose other lines have not changed.
+    /// Unchanged lines of its block were left out of the write.
     pub(super) is_left_over: bool,
 }
 
 /// A block for which the block zone has no fresh sectors.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct FullZone {
-    /// The file becomes longer.
+    /// The write extends the file.
     pub(super) grows: bool,
-    /// Every byte of the write has a place in the block already.
+    /// Every byte of the write already has space in the block.
     pub(super) replaces: bool,
-    /// As many sectors as the block has are enough for the new bytes.
+    /// The block's current number of sectors is enough for the new bytes.
     pub(super) fits: bool,
-    /// The block is split off, and no line of it was left out.
+    /// The block is split off (see `is_split_off`), and no line of it was left out.
     pub(super) is_whole: bool,
-    /// The writer wants no new logs where sectors do.
+    /// The writer asks for sectors instead of new logs where possible.
     pub(super) by_blocks: bool,
     /// The block is no hole.
     pub(super) has_space: bool,
@@ -75,24 +76,24 @@ pub(super) struct FullZone {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct WritePolicy {
     block_bytes: u64,
-    /// Whole blocks inside multiples of this many bytes go by blocks; `None` where all bytes do.
+    /// Whole blocks inside multiples of this many bytes take the block path; `None`: all bytes do.
     threshold: Option<u32>,
-    /// Longest part that goes in place, in bytes; 0 for none.
+    /// Maximum length in bytes of a part written in place; 0 disables this.
     in_place_bytes: u32,
-    /// A page of which fewer lines than this have changed goes by lines; 0 to compare no pages.
+    /// A page with fewer changed lines than this is written by lines; 0 disables the comparison of pages.
     modified_lines: u32,
-    /// The drive takes lines of sectors in its transactions.
+    /// The drive accepts lines of sectors in its transactions.
     stores_in_place: bool,
 }
 
 impl WritePolicy {
-    /// For a write now. `threshold` is what [`crate::tuning::threshold::Splitting`] says for it.
+    /// The policy for a write that starts now. `threshold` comes from [`crate::tuning::threshold::Splitting`].
     pub(super) fn new(options: &MountOptions, threshold: Option<u32>, block_bytes: u32, stores_in_place: bool) -> Self {
         let (in_place_bytes, modified_lines) = (options.in_place_bytes, options.modified_lines);
         Self { block_bytes: block_bytes.into(), threshold, in_place_bytes, modified_lines, stores_in_place }
     }
 
-    /// Whether the block that starts at `block_start` lies whole inside multiples of the threshold inside a write: then it goes by blocks
+    /// Whether the block at `block_start` lies whole within the threshold-aligned part of the write. Such a block takes the block path
     /// without a read (RomeFS §3.3).
     pub(super) fn is_split_off(&self, write: &Range<u64>, block_start: u64) -> bool {
         self.threshold.map(u64::from).is_none_or(|threshold| {
@@ -100,22 +101,22 @@ impl WritePolicy {
         })
     }
 
-    /// Whether pages that come back from a page cache are compared with their old copies. Where everything goes by blocks nothing is gained.
+    /// Whether pages from a page cache are compared with their old copies. If all bytes go by blocks, a comparison gains nothing.
     pub(super) fn compares_pages(&self) -> bool {
         self.modified_lines > 0 && self.threshold.is_some()
     }
 
-    /// Whether a page of which so many lines have changed goes by those lines (ByteFS §4.6: R < 1/8).
+    /// Whether a page with this many changed lines is written by lines (ByteFS §4.6: R < 1/8).
     pub(super) fn takes_lines(&self, changed_lines: u32) -> bool {
         changed_lines < self.modified_lines
     }
 
-    /// Whether a block goes by blocks as it came although lines of it could be left out: so much of it has changed, in bytes.
+    /// Whether a block is written whole although unchanged lines could be left out, because too many bytes of it have changed.
     pub(super) fn keeps_whole(&self, write: &Range<u64>, block_start: u64, changed_bytes: u64) -> bool {
         self.is_split_off(write, block_start) && changed_bytes * PAGE_LINES >= self.block_bytes * u64::from(self.modified_lines)
     }
 
-    /// Whether the drive and the engine of the mount store lines of sectors in place ([TX5] of `journal/tx.rs`).
+    /// Whether both the drive and the mount's commit engine can store lines of sectors in place ([TX5] of `journal/tx.rs`).
     pub(super) fn stores_in_place(&self) -> bool {
         self.stores_in_place
     }
@@ -128,14 +129,14 @@ impl WritePolicy {
             && (!part.is_hidden || on(Mutant::InPlaceOverLog))
     }
 
-    /// Whether what does not go in place tries data logs first. `is_whole`: the block is split off, and no line of it was left out.
-    /// `by_blocks`: the writer wants no new logs where sectors do.
+    /// Whether parts not written in place try data logs first. `is_whole`: the block is split off, and no line of it was left out.
+    /// `by_blocks`: the writer asks for sectors instead of new logs where possible.
     pub(super) fn tries_logs(&self, is_whole: bool, by_blocks: bool) -> bool {
         !is_whole && !by_blocks
     }
 }
 
-/// Sectors for a block that goes by blocks. `fits` where those that it has are enough.
+/// The mechanism for a block that takes the block path. `fits`: the block's current sectors are enough.
 pub(super) fn sectors(base: &Base, fits: bool) -> Mechanism {
     match base {
         Base::Unwritten(run) if fits => Mechanism::Fill(*run),
@@ -145,31 +146,31 @@ pub(super) fn sectors(base: &Base, fits: bool) -> Mechanism {
     }
 }
 
-/// What is tried in turn for a block that found no fresh sectors ([DP3]); nothing where the write fails.
+/// Mechanisms tried in turn for a block that found no fresh sectors ([DP3]). Empty: the write fails.
 pub(super) fn when_full(full: &FullZone) -> &'static [Mechanism] {
     use Mechanism::{Logs, SameSectors, WholeBlockFromRoom};
     const GROWTH: Option<Need> = Some(Need::Growth);
     const TRANSIENT: Option<Need> = Some(Need::Transient);
     match full {
         FullZone { grows: true, .. } => &[],
-        // Logs over sectors are growth, and were tried, but for who wanted none.
+        // Logs over sectors are growth and were tried already, except for a writer that asked for sectors.
         FullZone { replaces: true, fits: true, by_blocks: false, .. } => &[SameSectors],
         FullZone { replaces: true, fits: true, by_blocks: true, .. } => &[SameSectors, Logs(None), WholeBlockFromRoom],
         FullZone { replaces: true, fits: false, .. } => &[Logs(TRANSIENT), WholeBlockFromRoom],
-        // New bytes beside others of the block, inside the file: the byte path may have the room that the block path has not.
+        // New bytes inside the file beside other bytes of the block: the byte path may have space although the block path has none.
         FullZone { replaces: false, is_whole: true, by_blocks: false, has_space: true, .. } => &[Logs(GROWTH)],
         FullZone { replaces: false, .. } => &[],
     }
 }
 
-/// What the slots of new logs are taken as: by the mechanism, or by what they are. A plan that merges logs frees their slots (RULES R14);
-/// one that adds to what is there is growth, also over sectors.
+/// How slots of new logs are reserved: as the mechanism says, else by their effect. A plan that merges logs frees their slots and is
+/// transient (RULES R14); a plan that adds bytes is growth, also over sectors.
 pub(super) fn need_of_logs(chosen: Option<Need>, merges: u64, grows: bool) -> Need {
     chosen.unwrap_or(if merges > 0 && !grows { Need::Transient } else { Need::Growth })
 }
 
-/// What fresh sectors are taken as. Only a block that gives as many back may use the transient room: so overwriting leaves the room as it
-/// was (RULES R14).
+/// How fresh sectors are reserved. Only a block that frees as many sectors may use the transient room, so overwrites do not shrink that
+/// room (RULES R14).
 pub(super) fn need_of_sectors(base: &Base, count: u32) -> Need {
     if base.sectors() >= count { Need::Transient } else { Need::Growth }
 }
@@ -183,29 +184,29 @@ pub(super) enum Interface {
     Blocks,
 }
 
-/// Most bytes of data logs that are loaded where the block path reaches them too ([IF2] of `interface.rs`; ByteFS §4.6).
+/// Maximum bytes of data logs read by loads where the block path reaches them too ([IF2] of `interface.rs`; ByteFS §4.6).
 const LOAD_BYTES_MAX: usize = 512;
 
-/// By which interface so many bytes of data logs are read. There is a choice only where the drive's two windows overlap.
+/// The interface for reading this many bytes of data logs. There is a choice only where the drive's two windows overlap.
 pub(super) fn reads_logs_by(bytes: usize, windows_overlap: bool) -> Interface {
     if windows_overlap && bytes > LOAD_BYTES_MAX { Interface::Blocks } else { Interface::Bytes }
 }
 
-/// Which sectors that were read by blocks are copied to the memory zone.
+/// Which sectors, after a read by blocks, are copied to the memory zone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Promotion {
     /// None.
     None,
-    /// Those that were read lately as well.
+    /// Sectors that were also read recently.
     ReadAgain,
     /// All.
     All,
 }
 
-/// Sectors of one block in a read that still counts as small; larger ones gain nothing by the byte path.
+/// Maximum sectors of one block in a small read. Larger reads gain nothing from the byte path.
 const SMALL_SECTORS_MAX: usize = 8;
 
-/// What is promoted of a read of so many sectors of a block.
+/// Which sectors are promoted after a read of this many sectors of a block.
 pub(super) fn promotion(mode: Promote, sectors: usize) -> Promotion {
     match mode {
         Promote::Off => Promotion::None,

@@ -1,15 +1,15 @@
-//! Promotion: copies of sectors that are read often, in pages of the memory zone that nothing else needs (`alloc/lent.rs`). Which are worth it
-//! say `policy.rs` and `tuning/admission.rs`.
+//! Promotion: copies of frequently read sectors, in unused pages of the memory zone (`alloc/lent.rs`). `policy.rs` and
+//! `tuning/admission.rs` decide which sectors are worth it.
 //!
-//! [PR1] A promoted sector is a copy and nothing more. No metadata names its page: it needs no transaction, no flush and no fence, a crash
-//!       forgets it, and evicting it is forgetting it.
-//! [PR2] Copies are known by the *sector*, not by file and offset. A sector that a record names as written never changes until it is freed
-//!       or, unwritten in between, filled in place, or lines of it go in place by a transaction of the drive. So there are three places where
-//!       copies are dropped: `Volume::give_back`, through which every freed sector goes, `Block::replace`, through which every filled one
-//!       goes, and the commit of a transaction with such lines ([TX5]). All run under the exclusive lock of the block's range, copies are made
-//!       and read under the shared one: none can come back in between.
-//! [PR3] A copy is verified by the sector's own checksum at each read. One that does not fit, or cannot be loaded, is forgotten and the
-//!       sector is read.
+//! [PR1] A promoted sector is only a copy. No metadata names its page, so it needs no transaction, flush or fence. A crash loses it;
+//!       eviction just forgets it.
+//! [PR2] Copies are indexed by *sector*, not by file and offset. A sector that a record names as written does not change until it is freed;
+//!       or made unwritten and filled in place; or lines of it are stored in place by a drive transaction. So copies are dropped in three
+//!       places: `Volume::give_back`, for every freed sector; `Block::replace`, for every filled one; and the commit of a
+//!       transaction with such lines ([TX5]). All run under the exclusive range lock of the block, and copies are made and read under the
+//!       shared one, so no stale copy can appear in between.
+//! [PR3] Each read verifies a copy by the sector's own checksum. A copy that fails it, or cannot be loaded, is forgotten, and the sector is
+//!       read.
 
 use tandemfs_device::Structure;
 use tandemfs_format::{SECTOR_BYTES, Sector};
@@ -23,7 +23,7 @@ use crate::types::Promote;
 use crate::volume::{Owner, Volume};
 
 impl Volume {
-    /// The bytes of sectors of a block, `first` and further in it, where all of them are promoted and small enough; verified ([PR3]).
+    /// The verified bytes of `count` sectors of a block from `first` on, if all of them are promoted ([PR3]).
     pub(crate) fn load_promoted(&self, owner: Owner, at: u64, block: &Block, sector: Sector, first: u64, count: usize) -> Option<Vec<u8>> {
         let lent = &self.memory.lent;
         let pins = lent.pin(sector, count)?;
@@ -43,7 +43,7 @@ impl Volume {
 }
 
 impl FileSystem {
-    /// Copies sectors that were read and verified, and are worth it. The caller has their block's range locked ([PR2]).
+    /// Copies read and verified sectors that are worth it. The caller holds the range lock of their block ([PR2]).
     pub(super) fn promote(&self, sector: Sector, bytes: &[u8]) {
         let volume = &self.volume;
         let lent = &volume.memory.lent;

@@ -1,12 +1,12 @@
-//! A read: from where the bytes are, both paths in parallel.
+//! The read path: reads sectors and data logs in parallel.
 //!
-//! 1. Lock the range of blocks, shared, over the I/O (RULES R7): what a record names cannot be given to anyone else meanwhile. A sequential
-//!    reader's range is longer, where nobody is in the way ([`crate::inodes::read_ahead`]).
-//! 2. Look each block up: its logs come with its record. Where the logs cover what is asked for, the sectors are not read: the early
-//!    termination of RomeFS Algorithm 1. Sectors that are promoted come by the byte path ([`super::promote`]).
-//! 3. Read sectors by blocks, straight into the caller's buffer where it holds whole sectors; while they are in flight load the logs.
-//! 4. Verify every log as it is loaded and every sector as its request completes, while others are still in flight; lay the logs over the
-//!    sectors. Nothing unverified is returned.
+//! 1. Lock the range of blocks, shared, over the I/O (RULES R7): space named by a record cannot be reallocated meanwhile. For a sequential
+//!    reader the range is longer, if no writer holds it ([`crate::inodes::read_ahead`]).
+//! 2. Look each block up; its logs come with its record. If the logs cover the requested bytes, the sectors are not read: the early
+//!    termination of RomeFS Algorithm 1. Promoted sectors are read by the byte path ([`super::promote`]).
+//! 3. Read sectors by blocks, straight into the caller's buffer where it holds whole sectors; load the logs while the reads are in flight.
+//! 4. Verify each log when it is loaded and each sector when its request completes, while others are still in flight. Copy the logs over
+//!    the sectors. Unverified bytes are never returned.
 
 use smallvec::SmallVec;
 use tandemfs_device::{BlockRequest, Structure};
@@ -26,18 +26,18 @@ use crate::statistics::{add, count};
 use crate::types::ReadOptions;
 use crate::volume::Volume;
 
-/// What is wanted of one block: bytes `from..to` of it, at `start` in the caller's buffer.
+/// The bytes `from..to` of one block, which go to `start` in the caller's buffer.
 struct Wanted {
     block: Block,
     block_start: u64,
     from: usize,
     to: usize,
     start: usize,
-    /// Sectors to read: first on the device, index in the block, number.
+    /// Sectors to read: first sector on the device, index in the block, count.
     sectors: Option<(Sector, usize, usize)>,
-    /// The caller's buffer does not hold them whole: they go to one of their own.
+    /// The caller's buffer does not hold these sectors whole: they are read into a bounce buffer.
     bounced: bool,
-    /// They are in that buffer already.
+    /// They were loaded from the memory zone into the bounce buffer.
     promoted: bool,
 }
 
@@ -51,12 +51,12 @@ impl FileSystem {
     /// Reads up to `into.len()` bytes; fewer at the end of the file.
     ///
     /// # Errors
-    /// `DamagedData` where a sector or log does not fit its checksum.
+    /// `DamagedData` if a sector or log fails its checksum.
     pub fn read(&self, number: InodeNumber, offset: u64, into: &mut [u8]) -> Result<usize> {
         self.read_with(number, offset, into, ReadOptions::default())
     }
 
-    /// The same, told what becomes of the bytes.
+    /// Like [`FileSystem::read`], with options.
     ///
     /// # Errors
     /// As [`FileSystem::read`].
@@ -72,7 +72,7 @@ impl FileSystem {
         }
         let ahead = self.read_ahead.step(&handle, offset, into.len() as u64);
         let (range, ahead) = self.lock_to_read(&handle, offset, into.len() as u64, ahead);
-        let version = handle.state.read().inode.change_count; // before the view, so that it is never newer ([RA1])
+        let version = handle.state.read().inode.change_count; // read before the view, so that it is never newer ([RA1])
         let view = self.view(&handle)?;
         let length = view.size.saturating_sub(offset).min(into.len() as u64) as usize;
         if !handle.state.read().inode.has_mapping() || length == 0 {
@@ -95,7 +95,7 @@ impl FileSystem {
         Ok(length)
     }
 
-    /// 1. Locks the blocks of a range, and those of `ahead` bytes behind it unless a writer has one of them ([RA3]).
+    /// 1. Locks the blocks of a range. Also locks the next `ahead` bytes, unless a writer holds one of their blocks ([RA3]).
     fn lock_to_read<'h>(&self, handle: &'h Handle, offset: u64, length: u64, ahead: u64) -> (RangeGuard<'h>, u64) {
         let block_bytes = u64::from(self.volume.geometry.block_bytes());
         let last = |end: u64| (end - 1) / block_bytes;
@@ -108,7 +108,7 @@ impl FileSystem {
         (handle.ranges.shared(first, last(end)), 0)
     }
 
-    /// Reads a range that is locked, with up to `ahead` bytes behind it.
+    /// Reads a locked range, and up to `ahead` bytes after it.
     fn fetch_ahead(&self, handle: &Handle, version: u64, view: &FileView, offset: u64, into: &mut [u8], ahead: u64) -> Result<()> {
         let end = offset + into.len() as u64;
         let ahead_end = self.end_of_sectors(handle, view, offset, end, (end + ahead) / SECTOR_BYTES as u64 * SECTOR_BYTES as u64)?;
@@ -124,7 +124,7 @@ impl FileSystem {
         self.fetch(handle, view, offset, into, true)
     }
 
-    /// How far blocks with sectors reach from `offset`, at most to `limit`: logs are read fast enough when they are asked for.
+    /// The end of the contiguous blocks with sectors from `offset`, at most `limit`. Logs need no readahead: they are fast to read.
     fn end_of_sectors(&self, handle: &Handle, view: &FileView, offset: u64, end: u64, limit: u64) -> Result<u64> {
         let block_bytes = u64::from(self.volume.geometry.block_bytes());
         let limit = limit.min(view.size);
@@ -138,7 +138,7 @@ impl FileSystem {
         Ok(if written == 0 { offset } else { ((blocks.start + written) * block_bytes).min(limit) })
     }
 
-    /// Reads bytes inside the file. The caller has their blocks locked. What is `hot` may be promoted.
+    /// Reads bytes inside the file. The caller has locked their blocks. If `hot`, the sectors may be promoted.
     fn fetch(&self, handle: &Handle, view: &FileView, offset: u64, into: &mut [u8], hot: bool) -> Result<()> {
         let mut wanted = self.want_all(handle, view, offset, into.len())?;
         let mut bounces = self.bounces(view, offset, &mut wanted);
@@ -165,7 +165,7 @@ impl FileSystem {
         Ok(())
     }
 
-    /// 2. What is wanted of each block of a range.
+    /// 2. The requested bytes of each block of a range.
     fn want_all(&self, handle: &Handle, view: &FileView, offset: u64, length: usize) -> Result<SmallVec<[Wanted; 2]>> {
         let volume = &self.volume;
         let block_bytes = u64::from(volume.geometry.block_bytes());
@@ -185,7 +185,7 @@ impl FileSystem {
         Ok(wanted)
     }
 
-    /// A buffer for each block whose sectors do not go straight to the caller's; promoted ones are loaded into theirs.
+    /// One bounce buffer for each block whose sectors cannot go straight to the caller's buffer. Promoted sectors are loaded here.
     fn bounces(&self, view: &FileView, offset: u64, wanted: &mut [Wanted]) -> SmallVec<[Vec<u8>; 2]> {
         let volume = &self.volume;
         let first = offset / u64::from(volume.geometry.block_bytes());
@@ -205,7 +205,7 @@ impl FileSystem {
         bounces
     }
 
-    /// 2. Which sectors of a block are needed.
+    /// 2. Which sectors of a block must be read.
     fn want(&self, block: Block, block_start: u64, from: usize, to: usize, start: usize) -> Wanted {
         let covered: usize = block.logs().map(|log| (log.end() as usize).min(to).saturating_sub((log.offset as usize).max(from))).sum();
         let mut wanted = Wanted { block, block_start, from, to, start, sectors: None, bounced: false, promoted: false };
@@ -215,7 +215,7 @@ impl FileSystem {
             Base::Memory(extent) => match extent {},
         };
         if covered == to - from {
-            count(&self.volume.live.work.early_terminations); // logs do not overlap, so the sum says it
+            count(&self.volume.live.work.early_terminations); // logs do not overlap, so the sum is exact
             return wanted;
         }
         let (first, end) = (from / SECTOR_BYTES, to.div_ceil(SECTOR_BYTES).min(run.count as usize));
@@ -228,7 +228,7 @@ impl FileSystem {
     }
 }
 
-/// A log that overlaps what is wanted: its bytes from `skip` go to `start` in the caller's buffer.
+/// A log that overlaps the requested bytes: its bytes from `skip` go to `start` in the caller's buffer.
 struct LogPiece {
     log: LogEntry,
     block_start: u64,
@@ -237,7 +237,7 @@ struct LogPiece {
     length: usize,
 }
 
-/// In the order of the file, so that neighbours are loaded together and the first damage is met first.
+/// In file order, so that adjacent logs are loaded together and the lowest damaged offset is found first.
 fn log_pieces(wanted: &[Wanted]) -> SmallVec<[LogPiece; 4]> {
     let mut pieces: SmallVec<[LogPiece; 4]> = SmallVec::new();
     for wanted in wanted {
@@ -258,7 +258,7 @@ fn log_pieces(wanted: &[Wanted]) -> SmallVec<[LogPiece; 4]> {
     pieces
 }
 
-/// 3 and 4. Sectors by blocks, logs by bytes meanwhile; all of it verified. Returns the bytes of the logs, one behind the other.
+/// 3 and 4. Reads sectors by blocks and meanwhile logs by bytes, and verifies all. Returns the bytes of the logs, concatenated.
 fn transfer(
     volume: &Volume,
     view: &FileView,
@@ -292,7 +292,7 @@ fn transfer(
     damage.map_or(Ok(log_bytes), Err)
 }
 
-/// Loads logs alone. Whole ones that lie side by side in the file and on the device come straight into the caller's buffer.
+/// Loads logs only. Whole logs that are adjacent in the file and on the device go straight into the caller's buffer.
 fn load_pieces(volume: &Volume, inode: InodeNumber, pieces: &[LogPiece], into: &mut [u8]) -> Result<()> {
     let is_whole = |piece: &LogPiece| piece.length == piece.log.length as usize;
     let goes_on = |one: &LogPiece, next: &LogPiece| {
@@ -314,18 +314,18 @@ fn load_pieces(volume: &Volume, inode: InodeNumber, pieces: &[LogPiece], into: &
     Ok(())
 }
 
-/// One request: blocks `first..end` of those wanted, from `start` in the caller's buffer.
+/// One request: blocks `first..end` of the wanted list, from `start` in the caller's buffer.
 struct Run {
     first: usize,
     end: usize,
     start: usize,
 }
 
-/// 3. Requests for the sectors of all blocks. Blocks that lie side by side on the device and in the buffer are one request.
+/// 3. Requests for the sectors of all blocks. Blocks adjacent on the device and in the buffer share one request.
 fn read_requests<'b>(wanted: &[Wanted], bounces: &'b mut [Vec<u8>], into: &'b mut [u8]) -> (Vec<Run>, Vec<BlockRequest<'b>>) {
     let mut runs: Vec<Run> = Vec::with_capacity(wanted.len());
     let mut requests: Vec<BlockRequest<'b>> = Vec::with_capacity(wanted.len());
-    // Runs of direct reads: sector, start in the buffer, bytes.
+    // Runs of direct reads: sector, start in the buffer, length in bytes.
     let mut places: SmallVec<[(Sector, usize, usize); 4]> = SmallVec::new();
     for (index, wanted) in wanted.iter().enumerate() {
         let Some((sector, _, number)) = wanted.sectors.filter(|_| wanted.direct()) else { continue };
@@ -362,8 +362,8 @@ fn read_requests<'b>(wanted: &[Wanted], bounces: &'b mut [Vec<u8>], into: &'b mu
     (runs, requests)
 }
 
-/// Step 4 for a part of a request that completed, from `at` in the request's buffer: verifies what it has of a block whose sectors start at
-/// `block_at` in that buffer.
+/// Step 4 for a completed part of a request, at `at` in the request's buffer: verifies the bytes that belong to the block whose sectors
+/// start at `block_at` in that buffer.
 fn verify_part(volume: &Volume, view: &FileView, wanted: &Wanted, block_at: usize, at: usize, bytes: &[u8]) -> Result<()> {
     let Some((_, first, sectors)) = wanted.sectors else { return Ok(()) };
     let (from, to) = (at.max(block_at), (at + bytes.len()).min(block_at + sectors * SECTOR_BYTES));
@@ -374,7 +374,7 @@ fn verify_part(volume: &Volume, view: &FileView, wanted: &Wanted, block_at: usiz
     verify_sectors(volume, view.owner, wanted.block_start, &wanted.block, first as u64, &bytes[from - at..to - at])
 }
 
-/// Keeps the error that is to be told: of damaged data that of the lowest offset, whatever completed first.
+/// Keeps the error to return. Among damaged-data errors, that is the lowest offset, in whatever order requests complete.
 fn first_damage(kept: &mut Option<Error>, error: Error) {
     match (&*kept, &error) {
         (Some(Error::DamagedData { offset: kept, .. }), Error::DamagedData { offset, .. }) if kept <= offset => {}
@@ -383,7 +383,7 @@ fn first_damage(kept: &mut Option<Error>, error: Error) {
     }
 }
 
-/// 4. Zeros where there are no sectors, and what was read into a bounce buffer.
+/// 4. Fills holes with zeros, and copies from the bounce buffer.
 fn lay_sectors(wanted: &Wanted, bounce: &[u8], into: &mut [u8]) {
     let target = &mut into[wanted.start..wanted.start + wanted.to - wanted.from];
     match wanted.sectors {

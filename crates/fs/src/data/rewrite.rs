@@ -1,19 +1,19 @@
-//! Blocks written anew without new data: their logs and sectors become other sectors (RomeFS §3.5.2). One block for who needs just that one,
-//! several at once for write-back.
+//! Rewrites blocks without new data: their logs and sectors become other sectors (RomeFS §3.5.2). Some callers rewrite one block;
+//! write-back rewrites several at once.
 //!
 //! [RW1] Nothing is overwritten: a block goes to fresh sectors, or fills its own unwritten ones. One FLUSH serves all blocks that are
 //!       written together, after the last of them and before the first of their transactions (RULES R8).
-//! [RW2] Each block is a transaction: a cut between two of them, or one that fails, concerns no other block. So it is bounded (RULES R11).
-//! [RW3] The range of each block is locked from before it is looked up until its transaction is committed (RULES R7, R9). No other lock is
-//!       held while the device works, so who writes other blocks of the same files goes on.
-//! [RW4] No dead-lock: who has ranges locked for several blocks never waits for another one; a block whose range is busy is left out, and
-//!       waited for only where nothing else is locked. Foreground writers hold one range at a time, and whoever holds one waits for nothing
-//!       that a range is needed for: pools and regions, an inode's lock, a ring and a checkpoint are all held without asking for a range.
-//! [RW5] A block that fails gives back what it took ([TX3] of the transaction). After an error of the device nobody knows which sectors are
-//!       bad: all that were taken are held back (`quarantine.rs`), and each block is tried once more by itself.
-//! [RW6] On a full device one block of those written together takes from the transient room (RULES R14): writers need it too, and what the
-//!       block gives back fills it again.
-//! [RW7] Every byte is verified before it is written anew ([CO1]): damage stays where it is and is never given a new checksum.
+//! [RW2] Each block is its own transaction: a crash or failure concerns only one block. So each transaction is bounded (RULES R11).
+//! [RW3] The range of each block is locked from before its lookup until its commit (RULES R7, R9). No other lock is held while the device
+//!       works, so writers of other blocks of the same files continue.
+//! [RW4] No deadlock: a thread that holds ranges of several blocks never waits for another range. A block with a busy range is skipped; a
+//!       thread waits for a range only if it holds no other. Foreground writers hold one range at a time. No thread that holds a pool, a
+//!       region, an inode's lock, a ring or a checkpoint waits for a range.
+//! [RW5] A block that fails gives back its allocations ([TX3] of the transaction). After a device error the bad sectors are unknown: all
+//!       sectors just allocated are quarantined (`quarantine.rs`), and each block is tried once more alone.
+//! [RW6] On a full device only one block of a batch takes transient room (RULES R14): writers need that room too, and the space that the
+//!       block frees fills it again.
+//! [RW7] Every byte is verified before it is rewritten ([CO1]): damaged data stays in place and never gets a new checksum.
 
 use std::ops::Range;
 
@@ -40,39 +40,39 @@ use crate::space;
 use crate::statistics::{add, count};
 use crate::volume::{Tx, Volume};
 
-/// Why a block is written anew without new data.
+/// Why a block is rewritten without new data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Rewrite {
-    /// Its logs give memory-zone space back.
+    /// To free the memory-zone space of its logs.
     WriteBack,
-    /// It leaves the transient room.
+    /// To leave the transient room.
     MoveOut,
-    /// It is to have at least so many sectors, zeros behind what it has.
+    /// To have at least this many sectors, with zeros after its old content.
     Lengthen(u32),
 }
 
-/// A block that is about to be written anew: its sectors are taken.
+/// A block about to be rewritten, with its sectors allocated.
 pub(super) struct Job<'v, 'h> {
     handle: &'h Handle,
     view: FileView,
     block: u64,
     /// Where the block starts in the file.
     start: u64,
-    /// Bytes of it that are inside the file.
+    /// Bytes of the block inside the file.
     inside: usize,
     old: Block,
     sector: Sector,
     sectors: u32,
-    /// The sectors are its own.
+    /// The sectors are the block's own unwritten ones.
     fill: bool,
     tx: Tx<'v>,
-    /// Where the caller has not locked it by itself.
+    /// `None` if the caller holds the range lock.
     range: Option<RangeGuard<'h>>,
-    /// Its bytes among those that are written together.
+    /// Its bytes in the buffer of the batch.
     bytes: Range<usize>,
 }
 
-/// Host memory for the blocks that are written together, kept from one time to the next.
+/// Host memory for a batch, reused for the next batch.
 #[derive(Debug, Default)]
 pub(super) struct Scratch {
     blocks: Vec<u8>,
@@ -84,12 +84,12 @@ impl Job<'_, '_> {
         self.sectors as usize * SECTOR_BYTES
     }
 
-    /// What is read of its old sectors: the first of them, and where they are in the block's bytes ([CO2]).
+    /// The old sectors to read: the first one, and their place in the block's bytes ([CO2]).
     fn to_read(&self) -> Option<(Sector, Range<usize>)> {
         base_to_read(&self.old, &[], self.length().min(self.inside.next_multiple_of(SECTOR_BYTES)))
     }
 
-    /// Verifies what was read, and lays zeros and the logs over it ([RW7]).
+    /// Verifies the bytes read, and copies zeros and the logs over them ([RW7]).
     fn compose(&self, volume: &Volume, into: &mut [u8], logs: &[u8]) -> Result<()> {
         let read = self.to_read().map_or(0..0, |(_, bytes)| bytes);
         verify_sectors(volume, self.view.owner, self.start, &self.old, (read.start / SECTOR_BYTES) as u64, &into[read.clone()])?;
@@ -112,13 +112,13 @@ impl Job<'_, '_> {
 }
 
 impl FileSystem {
-    /// Writes a block anew. True where there was anything to do.
+    /// Rewrites a block. True if there was work to do.
     pub(super) fn rewrite_block(&self, handle: &Handle, block: u64, why: Rewrite) -> Result<bool> {
         let _range = handle.ranges.exclusive(block, block);
         self.rewrite_locked(handle, block, why)
     }
 
-    /// The same for a caller that has the range locked.
+    /// Like `rewrite_block`, for a caller that holds the range lock.
     pub(super) fn rewrite_locked(&self, handle: &Handle, block: u64, why: Rewrite) -> Result<bool> {
         let mut may_use_room = true;
         let Some(job) = self.plan_rewrite(handle, block, why, None, &mut may_use_room)? else { return Ok(false) };
@@ -127,8 +127,8 @@ impl FileSystem {
         result
     }
 
-    /// Looks a block up and takes the sectors that it goes to; `None` where there is nothing to do. The range is locked by the caller or
-    /// handed over ([RW3]).
+    /// Looks a block up and allocates its new sectors; `None` if there is nothing to do. The caller holds the range lock or passes it in
+    /// ([RW3]).
     pub(super) fn plan_rewrite<'h>(
         &self,
         handle: &'h Handle,
@@ -147,7 +147,7 @@ impl FileSystem {
         let whole = (inside.div_ceil(SECTOR_BYTES) as u32).max(count_before);
         let (wanted, sectors) = match why {
             Rewrite::WriteBack => (old.has_logs(), whole),
-            // What it has now and no more: that is what the hole which it left holds.
+            // Only its current size: the hole that it left has that size.
             Rewrite::MoveOut => (old.base.run().is_some_and(|run| volume.sectors.is_lent(run.sector)), count_before),
             Rewrite::Lengthen(sectors) => (count_before < sectors, whole.max(sectors)),
         };
@@ -161,7 +161,7 @@ impl FileSystem {
         };
         let sector = match (own, why) {
             (Some(own), _) => own.sector,
-            // A whole block that takes one from the room gives one back; the end of a file would leave it in pieces.
+            // A whole block that takes room frees the same amount. The shorter last block of a file would fragment the room.
             (None, Rewrite::WriteBack) if gives_back && u64::from(sectors) == volume.geometry.block_sectors_each() => {
                 match volume.sectors.take(sectors.into(), Need::Growth) {
                     Err(Error::NoSpace { .. }) if std::mem::take(may_use_room) => volume.sectors.take(sectors.into(), Need::Transient)?, // [RW6]
@@ -178,7 +178,7 @@ impl FileSystem {
         Ok(Some(Job { handle, view, block, start, inside, old, sector, sectors, fill: own.is_some(), tx, range, bytes: 0..0 }))
     }
 
-    /// Writes blocks anew together: one transfer reads them, one writes them, one FLUSH, then a transaction each. `done` hears of each.
+    /// Rewrites a batch: one transfer reads all blocks, one writes them, one FLUSH, then one transaction each. `done` gets each result.
     pub(super) fn rewrite_all(&self, mut jobs: Vec<Job<'_, '_>>, scratch: &mut Scratch, done: &mut dyn FnMut(InodeNumber, Result<bool>)) {
         let volume = &self.volume;
         let mut end = 0;
@@ -201,7 +201,7 @@ impl FileSystem {
                         Ok(()) => composed.push(job),
                         Err(error) => {
                             mutants::keep_sectors(volume, &job.old.base);
-                            done(job.handle.number, Err(error)); // its sectors go back with its transaction ([RW5])
+                            done(job.handle.number, Err(error)); // dropping its transaction frees its sectors ([RW5])
                         }
                     }
                 }
@@ -229,7 +229,7 @@ impl FileSystem {
         }
     }
 
-    /// The write of all blocks, their checksums while it is on its way, and the FLUSH ([RW1]).
+    /// Writes all blocks, computes their checksums while the writes are in flight, then FLUSHes ([RW1]).
     fn store_anew(&self, jobs: &[Job<'_, '_>], blocks: &[u8], extents: &mut SmallVec<[NewSectors; 1]>) -> Result<Flushed> {
         let volume = &self.volume;
         let mut requests: SmallVec<[BlockRequest<'_>; 1]> =
@@ -247,7 +247,7 @@ impl FileSystem {
         volume.drive.flush_blocks(written).map_err(|error| volume.health.stop("flushing the drive", &error)) // RULES R15
     }
 
-    /// One block's transaction ([RW2]). Its range is released after it.
+    /// Commits one block ([RW2]), then releases its range.
     fn commit_anew(&self, job: Job<'_, '_>, new: NewSectors, flushed: Flushed) -> Result<()> {
         let Job { handle, block, start, old, fill, tx, range, bytes, .. } = job;
         let length = bytes.len();
@@ -268,21 +268,21 @@ impl FileSystem {
         Ok(())
     }
 
-    /// After an error of the device each block of a batch is tried by itself ([RW5]); a block whose caller has its range has failed.
+    /// After a device error, retries each block of a batch alone ([RW5]). A block whose caller holds the range lock fails at once.
     fn each_by_itself(&self, jobs: Vec<Job<'_, '_>>, error: Error, done: &mut dyn FnMut(InodeNumber, Result<bool>)) {
         if let Some(job) = jobs.first().filter(|_| jobs.iter().all(|job| job.range.is_none())) {
             return done(job.handle.number, Err(error));
         }
         let blocks: Vec<_> = jobs.iter().map(|job| (job.handle, job.block)).collect();
-        drop(jobs); // all ranges are free, all sectors given back
+        drop(jobs); // unlocks all ranges, frees all sectors
         for (handle, block) in blocks {
             done(handle.number, self.rewrite_block(handle, block, Rewrite::WriteBack));
         }
     }
 }
 
-/// One transfer for the old sectors of all blocks; meanwhile their logs are loaded and verified. An error is the block path's; what it was
-/// for each block's logs is in the answer.
+/// Reads the old sectors of all blocks in one transfer; meanwhile loads and verifies their logs. `Err` is a block-path error; errors of
+/// logs are in the result, one per block.
 fn load(volume: &Volume, jobs: &[Job<'_, '_>], scratch: &mut Scratch) -> Result<Vec<Result<()>>> {
     let Scratch { blocks, logs } = scratch;
     let mut requests: SmallVec<[BlockRequest<'_>; 1]> = SmallVec::new();

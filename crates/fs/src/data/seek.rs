@@ -1,5 +1,5 @@
-//! Where data is and where holes are, by the mapping: written sectors and data logs are data, rounded to whole sectors; holes and room that
-//! was only given out are holes, and so is what lies behind the end of the file. And whether a range has space for what comes.
+//! Finds data and holes from the mapping. Written sectors and data logs are data, rounded to whole sectors. Holes, unwritten sectors and
+//! the range beyond the end of the file are holes. Also tells whether a write to a range needs more space.
 
 use std::ops::ControlFlow;
 
@@ -16,15 +16,15 @@ use crate::types::SeekTo;
 const SECTOR: u64 = SECTOR_BYTES as u64;
 
 impl FileSystem {
-    /// The first offset from `offset` on that is data, or in a hole; the end of the file is a hole. `None` where there is none, and for
-    /// offsets that are not inside the file.
+    /// The first offset from `offset` on that is data, or that is in a hole; the end of the file counts as a hole. `None` if there is none,
+    /// or if `offset` is not inside the file.
     ///
     /// # Errors
-    /// `InvalidArgument` for what is no regular file.
+    /// `InvalidArgument` if it is not a regular file.
     pub fn seek(&self, number: InodeNumber, offset: u64, to: SeekTo) -> Result<Option<u64>> {
         count(&self.volume.live.operations.lseek);
         let handle = self.inodes.get(&self.volume, number)?;
-        // The lock of the inode owns the lines of its mapping; no data is read.
+        // The inode's lock protects the mapping; no data is read.
         let state = handle.state.read();
         if state.removed {
             return Err(Error::Stale(number));
@@ -65,10 +65,10 @@ impl FileSystem {
         })
     }
 
-    /// Whether writing a range of a file takes more space: some of it has neither sectors, written or given out, nor data logs.
+    /// Whether a write to a range of a file needs more space: some of the range has neither sectors (written or unwritten) nor data logs.
     ///
     /// # Errors
-    /// `Stale`; damage on the way.
+    /// `Stale`; damage of the mapping.
     pub fn needs_space(&self, number: InodeNumber, offset: u64, length: u64) -> Result<bool> {
         let handle = self.inodes.get(&self.volume, number)?;
         let state = handle.state.read();
@@ -85,7 +85,7 @@ impl FileSystem {
         let ended = tree::walk_range(&self.volume, owner, state.root(), blocks, &mut |found| {
             let Found::Block(block, record) = found else { return Ok(ControlFlow::Continue(())) };
             let held = Block::of_record(&self.volume, owner, record)?;
-            // What is given out is there.
+            // Unwritten sectors count as space.
             for (start, end) in ranges(held.base.bytes(), &held) {
                 let (start, end) = (block * block_bytes + start, block * block_bytes + end);
                 if start > at {

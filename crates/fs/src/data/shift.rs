@@ -1,16 +1,16 @@
-//! Blocks taken out of a file, or holes put into it, so that what lies behind moves: `Collapse` and `Insert` of [`AllocateMode`].
+//! Removes blocks from a file, or inserts holes, so that the data after them moves: `Collapse` and `Insert` of [`AllocateMode`].
 //!
-//! As Linux defines them (`fallocate(2)`): offset and length are multiples of the block; a collapse ends before the end of the file, an insert
-//! starts before it; room that is kept behind the end moves as well.
+//! As in Linux (`fallocate(2)`): offset and length are multiples of the block; a collapse ends before the end of the file; an insert starts
+//! before it; space kept beyond the end moves too.
 //!
-//! [SF1] Either is one transaction, however large the file: wholly there after a crash, or not at all. No byte of data moves; the records
-//!       of the blocks do, in a mapping that is built beside the old one ([SH1] of `index/shifted.rs`).
-//! [SF2] The whole file is locked: there is no block of which a reader or writer could know the old place meanwhile (RULES R5, R7). The
-//!       inode's lock is held as well, while lines of the memory zone are stored: no I/O by blocks is waited for (RULES R9).
-//! [SF3] What a kernel has of the file by offset is wrong after it, so pages that are kept for comparison are forgotten before.
-//! [SF4] Room for the new pages of the mapping is needed for an instant, also by a collapse; data logs give theirs where nothing else is free.
-//!       `NoSpace` changes nothing.
-//! [SF5] Distances are whole blocks, so what is known of the last sector (`TAIL_STALE`, RULES R13) stays true.
+//! [SF1] Each is one transaction, however large the file: after a crash it is complete or not done. No data bytes move; only the blocks'
+//!       records do, in a new mapping built beside the old one ([SH1] of `index/shifted.rs`).
+//! [SF2] The whole file is locked, so no reader or writer can hold an old block position meanwhile (RULES R5, R7). The inode's lock is also
+//!       held while lines of the memory zone are stored; no block I/O is waited for (RULES R9).
+//! [SF3] Data that the kernel caches by file offset becomes wrong, so clean pages kept for comparison are dropped first.
+//! [SF4] Space for new mapping pages is needed briefly, even by a collapse; if nothing else is free, data logs are written back to free
+//!       some. `NoSpace` changes nothing.
+//! [SF5] Distances are whole blocks, so the state of the last sector (`TAIL_STALE`, RULES R13) stays valid.
 
 use tandemfs_device::Flushed;
 use tandemfs_format::inode::FILE_BYTES_MAX;
@@ -26,7 +26,7 @@ use crate::mutant::{Mutant, on};
 use crate::types::AllocateMode;
 use crate::volume::Tx;
 
-/// Which way the bytes behind the range go.
+/// The direction in which the bytes after the range move.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Direction {
     /// To the front, over the range.
@@ -36,7 +36,7 @@ pub(super) enum Direction {
 }
 
 impl FileSystem {
-    /// Moves what lies behind a range, or from its start on. The caller has checked that the range ends inside the largest file.
+    /// Moves the bytes after a range (collapse) or from its start on (insert). The caller has checked that its end is valid.
     pub(super) fn shift(&self, handle: &Handle, offset: u64, length: u64, direction: Direction) -> Result<()> {
         let volume = &self.volume;
         let block_bytes = u64::from(volume.geometry.block_bytes());

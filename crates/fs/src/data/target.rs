@@ -1,5 +1,5 @@
-//! A block of a write, on its way through the steps: split off with its parts, planned, transferred, committed. Data alone: each step is a
-//! file of its own (`plan.rs`, `transfer.rs`, `commit.rs`), and none of them knows another.
+//! A block of a write during its steps: split off with its parts, planned, transferred, committed. This file has data only. Each step has
+//! its own file (`plan.rs`, `transfer.rs`, `commit.rs`), and these files do not depend on each other.
 
 use smallvec::SmallVec;
 use tandemfs_format::mapping::LogEntry;
@@ -15,29 +15,28 @@ pub(super) struct Target<'d> {
     pub(super) block: u64,
     pub(super) old: Block,
     pub(super) parts: SmallVec<[Part<'d>; 2]>,
-    /// What the parts were before lines that had not changed were left out ([MR4] of `modified.rs`) and others taken out to go in place;
-    /// empty where neither was.
+    /// The parts before unchanged lines were left out ([MR4] of `modified.rs`) and in-place parts were removed; empty if neither happened.
     pub(super) as_it_came: Vec<Part<'d>>,
-    /// Lines of its sectors that change in place.
+    /// Lines of its sectors that are written in place.
     pub(super) in_place: InPlace,
     pub(super) action: Action<'d>,
 }
 
-/// What a block becomes.
+/// The new state of a block.
 pub(super) enum Action<'d> {
     /// Not planned yet.
     Undecided,
-    /// Other logs over `base`, what becomes of the block's base. The slots are filled as the logs are stored.
+    /// Other logs over `base`, the new base of the block. The slots are filled as the logs are stored.
     Logs { merges: u64, slots: LogSlots, stores: SmallVec<[Store<'d>; 2]>, base: Base },
-    /// New sectors for the block, or its own unwritten ones; logs in `kept` stay over or behind them.
+    /// New sectors for the block, or its own unwritten ones; the logs in `kept` stay over or beyond them.
     Sectors { new: NewSectors, fill: bool, bytes: Bytes<'d>, kept: LogSlots },
 }
 
-/// A log on its way: which entry of the leaf it becomes.
+/// A log to be stored, and its entry in the leaf.
 pub(super) struct Store<'d> {
     pub(super) slot: usize,
     pub(super) entry: LogEntry,
-    /// Bytes of the entry that are on the device already: an append in place leaves them alone.
+    /// Bytes of the entry that are on the device already: an append in place does not touch them.
     pub(super) skip: u32,
     pub(super) bytes: Bytes<'d>,
 }
@@ -46,7 +45,7 @@ pub(super) struct Store<'d> {
 pub(super) enum Bytes<'d> {
     Borrowed(&'d [u8]),
     Owned(Vec<u8>),
-    /// New bytes over those of logs of this file, which are loaded while blocks are in flight.
+    /// New bytes merged with logs of this file, which are loaded while block writes are in flight.
     Merged(InodeNumber, Vec<LogEntry>),
 }
 
@@ -61,7 +60,7 @@ impl Bytes<'_> {
 }
 
 impl<'d> Target<'d> {
-    /// A block that gets new bytes.
+    /// A block that receives new bytes.
     pub(super) fn new(block: u64, old: Block, part: Part<'d>) -> Self {
         Self { parts: SmallVec::from_iter([part]), ..Self::changed(block, old, Action::Undecided) }
     }
@@ -71,7 +70,7 @@ impl<'d> Target<'d> {
         Self { block, old, parts: SmallVec::new(), as_it_came: Vec::new(), in_place: InPlace::default(), action }
     }
 
-    /// The parts are what they were when they came; nothing goes in place.
+    /// Restores the parts as the caller wrote them; nothing is written in place.
     pub(super) fn restore(&mut self) {
         if !self.as_it_came.is_empty() {
             self.parts = std::mem::take(&mut self.as_it_came).into();
@@ -79,7 +78,7 @@ impl<'d> Target<'d> {
         }
     }
 
-    /// Sectors from the block's start that the parts reach into.
+    /// Number of sectors, from the block's start, that the parts reach into.
     pub(super) fn covered_sectors(&self) -> u32 {
         self.parts.iter().map(Part::end).max().unwrap_or(0).div_ceil(SECTOR_BYTES as u32)
     }
@@ -91,8 +90,8 @@ impl<'d> Target<'d> {
         self.old.logs().filter(across).any(hides)
     }
 
-    /// Whether every byte of the parts has a place already. New bytes in the holes of a block are growth, whatever else the block has: a
-    /// block of the transient room that they took would not come back (RULES R14).
+    /// Whether every byte of the parts already has space. New bytes in a block's holes are growth, whatever else the block has: if they
+    /// took transient room, no space would come back for it (RULES R14).
     pub(super) fn replaces(&self) -> bool {
         let of_base = self.old.base.bytes();
         self.parts.iter().all(|part| {
@@ -107,7 +106,7 @@ impl<'d> Target<'d> {
         })
     }
 
-    /// Whether its new sectors are of the transient room.
+    /// Whether its new sectors belong to the transient room.
     pub(super) fn is_lent(&self, volume: &Volume) -> bool {
         matches!(&self.action, Action::Sectors { new, .. } if volume.sectors.is_lent(new.sector))
     }

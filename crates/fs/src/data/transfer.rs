@@ -1,4 +1,4 @@
-//! Steps 4 and 5 of a write ([`super::write_path`]): logs and blocks on their way to the device at once, and the proofs that both are durable.
+//! Steps 4 and 5 of a write ([`super::write_path`]): transfers logs and blocks in parallel, and returns the proofs that both are durable.
 
 use smallvec::SmallVec;
 use tandemfs_device::{BlockRequest, Fenced, Flushed, InFlight, Lines, Structure, Written};
@@ -16,7 +16,7 @@ use crate::statistics::{add, count};
 use crate::volume::Volume;
 
 impl Store<'_> {
-    /// Whether the next log holds the bytes of the same part that come next, and its slot is the next on the device.
+    /// Whether the next log holds the next bytes of the same part, in the next slot on the device.
     fn goes_on_in(&self, next: &Self, parts: &[Part<'_>]) -> bool {
         let is_plain = |store: &Self| store.skip == 0 && matches!(store.bytes, Bytes::Borrowed(_));
         let (start, end) = (self.entry.offset, next.entry.end());
@@ -28,7 +28,7 @@ impl Store<'_> {
     }
 }
 
-/// The bytes of a log from old logs of the file and new parts.
+/// Composes the bytes of a log from old logs of the file and new parts.
 fn merge(
     volume: &Volume,
     inode: InodeNumber,
@@ -57,7 +57,7 @@ fn merge(
     Ok(bytes)
 }
 
-/// 4 and 5. Block writes in flight; meanwhile logs are stored and checksums computed; then both are durable.
+/// 4 and 5. Submits block writes; meanwhile stores logs and computes checksums; then makes both durable.
 pub(super) fn transfer(volume: &Volume, targets: &mut [Target<'_>]) -> Result<(Fenced, Flushed)> {
     let block_bytes = u64::from(volume.geometry.block_bytes());
     let mut logs: SmallVec<[Logs<'_, '_>; 2]> = SmallVec::new();
@@ -95,7 +95,7 @@ pub(super) fn transfer(volume: &Volume, targets: &mut [Target<'_>]) -> Result<(F
     Ok((fenced, flushed))
 }
 
-/// FLUSH of blocks that were written. One that fails says nothing about what is durable (RULES R15).
+/// FLUSHes written blocks. After a failed FLUSH nothing is known about durability (RULES R15).
 fn flush(volume: &Volume, written: Written) -> Result<Flushed> {
     match mutants::flush_blocks(volume, written) {
         Err(_) if on(Mutant::FailedFlushIgnored) => Ok(Flushed::nothing_written()),
@@ -103,7 +103,7 @@ fn flush(volume: &Volume, written: Written) -> Result<Flushed> {
     }
 }
 
-/// Stores the logs of all blocks and starts their way out of the caches.
+/// Stores the logs of all blocks and starts flushing their cache lines.
 fn store_all(volume: &Volume, logs: &mut [Logs<'_, '_>]) -> Result<Lines<InFlight>> {
     let mut in_flight = Lines::none();
     for Logs { slots, stores, parts, block_start } in logs {
@@ -123,8 +123,8 @@ fn store_all(volume: &Volume, logs: &mut [Logs<'_, '_>]) -> Result<Lines<InFligh
     Ok(in_flight)
 }
 
-/// Stores logs of one part whose slots follow each other: the byte path moves 64 KiB in half the time of sixteen pages.
-#[inline(never)] // few writes come here
+/// Stores logs of one part with consecutive slots: the byte path moves 64 KiB in half the time of sixteen pages.
+#[inline(never)] // rare
 fn store_run(volume: &Volume, run: &mut [Store<'_>], slots: &mut LogSlots, parts: &[Part<'_>]) -> Result<Lines<InFlight>> {
     let (start, end, address) = (run[0].entry.offset, run[run.len() - 1].entry.end(), run[0].entry.address);
     let holds = |part: &&Part<'_>| part.offset <= start && end <= part.end();
@@ -138,7 +138,7 @@ fn store_run(volume: &Volume, run: &mut [Store<'_>], slots: &mut LogSlots, parts
     Ok(volume.drive.flush_lines(lines))
 }
 
-/// What is stored of one block.
+/// The logs to store for one block.
 struct Logs<'t, 'd> {
     slots: &'t mut LogSlots,
     stores: &'t mut [Store<'d>],
@@ -146,12 +146,12 @@ struct Logs<'t, 'd> {
     block_start: u64,
 }
 
-/// One request for each run of blocks that lie side by side both in memory and on the device.
+/// One request per block.
 fn write_requests<'b>(blocks: &SmallVec<[(&mut NewSectors, &'b [u8]); 2]>) -> SmallVec<[BlockRequest<'b>; 2]> {
     blocks.iter().map(|(new, bytes)| BlockRequest::Write { sector: new.sector, buffer: bytes }).collect()
 }
 
-/// Stores one log and starts its way out of the caches. Its checksum is computed from the caller's bytes, or extended (RULES R10).
+/// Stores one log and starts flushing its cache lines. Its checksum is computed from the caller's bytes, or extended (RULES R10).
 fn store_log(volume: &Volume, store: &mut Store<'_>) -> Result<Lines<InFlight>> {
     let bytes = store.bytes.get();
     if store.skip > 0 {

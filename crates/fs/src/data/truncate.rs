@@ -1,8 +1,8 @@
-//! Truncation: both ways one transaction (RULES R11, [X3] of the tree), and never an allocation when shrinking (RULES R13).
+//! Truncation: shrinking and growing are one transaction each (RULES R11, [X3] of the tree); shrinking never allocates (RULES R13).
 //!
-//! Shrinking cuts logs at the new end (their checksums are computed anew from verified bytes) and drops whole sectors behind it. What a
-//! kept sector holds beyond the end stays on the medium; the inode says so (`TAIL_STALE`), reads clip, and growing zeroes it first. Room
-//! kept beyond the end goes, also where the size stays what it is.
+//! Shrinking cuts logs at the new end (their checksums are recomputed from verified bytes) and frees whole sectors beyond it. Bytes of a
+//! kept sector beyond the end stay on the device; the inode records that (`TAIL_STALE`), reads clip at the size, and growing zeroes them
+//! first. Space kept beyond the end is freed, even if the size does not change.
 
 use std::ops::{ControlFlow, Range};
 
@@ -24,7 +24,7 @@ use crate::mutant::{Mutant, on};
 use crate::volume::{Owner, Tx};
 
 impl FileSystem {
-    /// Sets the size of a regular file; `change` sets what else the operation changes of the inode.
+    /// Sets the size of a regular file; `change` makes the operation's other changes to the inode.
     pub(crate) fn truncate(&self, handle: &Handle, size: u64, change: impl Fn(&mut Inode)) -> Result<()> {
         if size > FILE_BYTES_MAX {
             return Err(Error::FileTooLarge);
@@ -48,10 +48,11 @@ impl FileSystem {
         }
     }
 
-    /// Grows a file to at least `size` by a hole; one that is larger already stays what it is, and so do the times.
+    /// Grows a file to at least `size` by a hole; if the file is large enough already, its size and times do not change.
     ///
     /// # Errors
-    /// `Stale` where the number is not in use, `IsDirectory` and `InvalidArgument` of what is no regular file, `FileTooLarge`, `NoSpace` where the metadata of a longer file has no room.
+    /// `Stale` if the number is not in use, `IsDirectory` and `InvalidArgument` if it is not a regular file, `FileTooLarge`, `NoSpace` if
+    /// there is no space for the metadata.
     pub fn grow_over(&self, number: InodeNumber, size: u64) -> Result<()> {
         if size > FILE_BYTES_MAX {
             return Err(Error::FileTooLarge);
@@ -119,7 +120,7 @@ impl FileSystem {
     }
 }
 
-/// Frees what every block of a range takes. Returns the space in 512 B. The records themselves go with their pages ([`tree::clear`]).
+/// Frees all space of the blocks of a range. Returns that space in 512 B units. The records are freed with their pages ([`tree::clear`]).
 pub(crate) fn free_blocks(tx: &mut Tx<'_>, fs: &FileSystem, owner: Owner, root: RecordBytes, blocks: Range<u64>) -> Result<u64> {
     let mut freed = 0;
     let _ended = tree::walk_range(&fs.volume, owner, root, blocks, &mut |found| {
@@ -136,7 +137,7 @@ pub(crate) fn free_blocks(tx: &mut Tx<'_>, fs: &FileSystem, owner: Owner, root: 
     Ok(freed)
 }
 
-/// A block cut at `end` bytes, and whether bytes beyond the end stay in its last sector. Frees the sectors that are cut off.
+/// Cuts a block at `end` bytes, and frees the sectors beyond. Also returns whether stale bytes stay in its last sector.
 fn cut_block(tx: &mut Tx<'_>, fs: &FileSystem, view: &FileView, old: &Block, block: u64, end: u32) -> Result<(Block, bool)> {
     let volume = &fs.volume;
     let start = block * u64::from(volume.geometry.block_bytes());

@@ -1,4 +1,4 @@
-//! What the data paths know of a file, and how they look its blocks up.
+//! The state of a file that the data paths use, and their block lookup.
 
 use tandemfs_format::inode::state;
 use tandemfs_format::mapping::RecordBytes;
@@ -10,9 +10,9 @@ use crate::inodes::Handle;
 use crate::mutant::{Mutant, on};
 use crate::volume::Owner;
 
-/// What the data paths know of the file they work on, read under the inode's lock. The root of its mapping is not part of it: who has a range
-/// locked is told of no change to other ranges, and a page whose last block goes is freed with all holes in it, also those of the range.
-/// `FileSystem::mapped` looks up under the inode's lock. For the same reason no mapping page is kept from the look-up to the commit.
+/// The state of a file that the data paths use, read under the inode's lock. The root of its mapping is not included: the holder of a range
+/// lock does not see changes to other ranges, and a mapping page whose last block is freed is freed too, even if the locked range has holes
+/// in it. `FileSystem::mapped` looks up under the inode's lock. For the same reason no mapping page is kept from the lookup to the commit.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct FileView {
     pub(crate) owner: Owner,
@@ -21,7 +21,7 @@ pub(crate) struct FileView {
 }
 
 impl FileSystem {
-    /// What the data paths need of the inode.
+    /// Reads the inode state that the data paths need.
     pub(crate) fn view(&self, handle: &Handle) -> Result<FileView> {
         let state = handle.state.read();
         if state.removed {
@@ -30,8 +30,8 @@ impl FileSystem {
         Ok(FileView { owner: state.owner(handle.number), size: state.inode.size, tail_stale: state.inode.state & state::TAIL_STALE != 0 })
     }
 
-    /// Calls `look` with the root of a file's mapping. The inode is locked meanwhile: pages on the way down are the file's, whatever other
-    /// ranges of it become. What `look` finds of the range that the caller has locked stays true after it.
+    /// Calls `look` with the root of a file's mapping, under the inode's lock: mapping pages on the way down cannot be freed by changes to
+    /// other ranges. The result of `look` stays valid for the range that the caller has locked.
     pub(crate) fn mapped<T>(&self, handle: &Handle, view: &FileView, look: impl FnOnce(RecordBytes) -> Result<T>) -> Result<T> {
         let state = handle.state.read();
         if !state.is_life_of(view.owner) || !(state.has_blocks() || on(Mutant::CandidateOfAnotherInode)) {
@@ -40,7 +40,7 @@ impl FileSystem {
         look(state.root())
     }
 
-    /// A block of a file ([`FileSystem::mapped`]).
+    /// Looks up a block of a file ([`FileSystem::mapped`]).
     pub(super) fn block_of(&self, handle: &Handle, view: &FileView, block: u64) -> Result<Block> {
         self.mapped(handle, view, |root| Block::lookup(&self.volume, view.owner, root, block))
     }

@@ -1,21 +1,23 @@
-//! Who gives memory-zone space back when it runs short: blocks whose data logs become sectors (RomeFS §3.5.2). It runs behind the
-//! foreground; [`rewrite`](super::rewrite) says how several blocks are written at once.
+//! Write-back: frees memory-zone space when it runs short, by turning the data logs of blocks into sectors (RomeFS §3.5.2). It runs in the
+//! background. [`rewrite`](super::rewrite) writes several blocks at once.
 //!
-//! [WB1] It starts where less than the limit is free, and goes on until [`ENOUGH_ABOVE_PERCENT`] more than that is.
-//! [WB2] A pass looks at a window of blocks with logs, keeps the best by the policy, and writes those back best first; the next window begins
-//!       where that one ended. So host memory is bounded, and *best* means best of a window: of everything, where no more than
-//!       [`WINDOW_BLOCKS`] blocks have logs. What is left of the best when enough is free comes first in the next pass, without another look,
-//!       but for blocks that were used since where the policy goes by age: looking at a window costs as much as writing thousands of blocks.
-//! [WB3] What a block would free is read from its leaf, its age from a table in host memory ([`heat`](crate::tuning::heat)): a write pays nothing.
-//! [WB4] An inode is locked for a look at [`LOOK_RECORDS`] records at a time, never while the device moves data (RULES R9).
-//! [WB5] A pass that freed nothing (a full block zone, damaged logs) is not asked for again by the next write: the thread tries anew by its
-//!       clock.
-//! [WB6] Metadata never loses its room to data: when it has taken half of the units that the data area leaves it, everything is written back once,
-//!       so that units empty and the reserve is whole again; new logs go by blocks for so long. The thread behind does it; an operation that
-//!       finds no unit before that does it itself. A reserve is a sixteenth of the zone and regions do not shrink, so this is rare.
-//! [WB7] Candidates and the cursor are older than what is done with them, and inode numbers are used again. Each carries the generation of its
-//!       inode, which is compared under the inode's lock wherever it is acted on: what stands in the root of another inode, the text of a
-//!       link or the number of a device, is never taken for a record.
+//! [WB1] It starts when less than the limit is free, and stops when the limit plus [`ENOUGH_ABOVE_PERCENT`] is free.
+//! [WB2] A pass scans a window of blocks with logs, keeps the best candidates by the policy, and writes them back best first. The next
+//!       window starts at the end of the last one. This bounds host memory. *Best* means best of a window; if no more than
+//!       [`WINDOW_BLOCKS`] blocks have logs, best of all. Candidates left over when enough is free come first in the next pass, without a
+//!       new scan (except blocks used since, if the policy goes by age): scanning a window costs as much as writing thousands of blocks.
+//! [WB3] The space that a block would free is read from its leaf, its age from a table in host memory ([`heat`](crate::tuning::heat)): a
+//!       write does no device I/O for this.
+//! [WB4] An inode is locked for [`LOOK_RECORDS`] records at a time, never while the device moves data (RULES R9).
+//! [WB5] After a pass that freed nothing (a full block zone, damaged logs) the next write does not ask for another one: the thread retries
+//!       by its timer.
+//! [WB6] Metadata never loses its space to data. When metadata has taken half of the units that the data area leaves it, everything is
+//!       written back once, so that units become empty and the reserve is full again; meanwhile new logs take the block path. The
+//!       background thread does this; an operation that finds no unit earlier does it itself. The reserve is a sixteenth of the zone and
+//!       regions do not shrink, so this is rare.
+//! [WB7] Candidates and the cursor can be out of date, and inode numbers are reused. Each holds the generation of its inode, which is
+//!       compared under the inode's lock before each use. So the root of another inode (the text of a symlink, a device number) is never
+//!       decoded as a record.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -38,32 +40,32 @@ use crate::sync::EXPLORED;
 use crate::sync::atomic::Ordering::Relaxed;
 use crate::tuning::write_back::{Candidate, Cursor};
 
-/// Write-back stops when this much more is free than where it starts, in percent of the data area.
+/// Write-back stops at this much free space above its start limit, in percent of the data area.
 const ENOUGH_ABOVE_PERCENT: u64 = 5;
-/// All of the data area is free: everything is written back.
+/// All of the data area is free: write everything back.
 const EVERYTHING_PERCENT: u64 = 100;
-/// Blocks with logs, and inodes, that one window has.
+/// Maximum blocks with logs, and inodes, in one window.
 const WINDOW_BLOCKS: u64 = 65_536;
 const WINDOW_INODES: u64 = 65_536;
-/// Blocks of a window that are kept to be written back.
+/// Blocks of a window that are kept as candidates.
 const CANDIDATES_MAX: usize = 4096;
-/// Records that are looked at before the inode is unlocked for others.
+/// Records scanned under one hold of the inode lock.
 const LOOK_RECORDS: usize = 256;
-/// Blocks that are written at once, and their bytes. Who writes one of them waits for all, so more of them cost writers more than they save.
+/// Maximum blocks and bytes in one batch. A writer of such a block waits for the whole batch, so a larger one costs more than it saves.
 const BATCH_BLOCKS: u64 = 64;
 const BATCH_BYTES: u64 = 512 << 10;
 
 /// Time between two attempts to empty units of the data area.
 const EMPTY_UNITS_INTERVAL: Duration = Duration::from_secs(10);
 
-/// What a pass has done.
+/// The result of a pass.
 #[derive(Debug, Default)]
 pub(crate) struct Pass {
     /// Blocks that were written back.
     pub(crate) blocks: u64,
-    /// Why the device failed the first of those that were not, and whose it was.
+    /// The first device error, and the inode of its block.
     pub(crate) failed: Option<(InodeNumber, Error)>,
-    /// What was found damaged first, and whose it is.
+    /// The first damage found, and its inode.
     pub(crate) damaged: Option<(InodeNumber, Error)>,
 }
 
@@ -82,7 +84,7 @@ impl FileSystem {
         }
     }
 
-    /// After a write: notes when, for a policy by age, and asks where too little is left ([WB1]).
+    /// After a write: notes the time, for a policy by age, and asks for write-back if too little is free ([WB1]).
     pub(super) fn note_written(&self, handle: &Handle, targets: &[Target<'_>]) {
         for target in targets {
             self.write_back.heat.written(&self.volume.journal, handle.number, target.block, !target.old.has_logs());
@@ -96,10 +98,10 @@ impl FileSystem {
         !self.volume.memory.is_data_free(self.options.write_back_percent.into())
     }
 
-    /// Writes back until enough of the data area is free, at most once around all inodes. Returns the blocks written back.
+    /// Writes back until enough of the data area is free, at most one round over all inodes. Returns the number of blocks written back.
     ///
     /// # Errors
-    /// Of a block that the device failed, after all others were done; `Stopped`.
+    /// A device error of one block, after all others were written; `Stopped`.
     pub fn write_back(&self) -> Result<u64> {
         self.write_back_pass().and_then(Pass::result)
     }
@@ -118,9 +120,9 @@ impl FileSystem {
         self.write_back_until(if EXPLORED { EVERYTHING_PERCENT } else { enough })
     }
 
-    /// Where metadata is short of units: writes all logs back, new ones going by blocks meanwhile, so that units of the data area become
-    /// whole ([WB6]). At once, then at intervals, since a load that goes on may keep them from emptying. Who comes while another does it
-    /// waits for that. True where there may be units now. The caller holds no lock.
+    /// If metadata is short of units: writes all logs back so that units of the data area become empty; new writes take the block path
+    /// meanwhile ([WB6]). Runs at once, then at intervals, because a continuing load may keep units in use. A concurrent caller waits for
+    /// the running attempt. True if there may be free units now. The caller holds no lock.
     pub(crate) fn empty_units(&self) -> Result<bool> {
         let mut emptied_at = self.write_back.emptied_at.lock();
         if !self.volume.memory.is_metadata_short() {
@@ -140,7 +142,7 @@ impl FileSystem {
     fn write_back_until(&self, percent: u64) -> Result<Pass> {
         let mut scratch = Scratch::default();
         let mut pass = Pass::default();
-        let mut inodes_left = self.volume.memory.inode_limit() + 1; // the first one may be entered in the middle
+        let mut inodes_left = self.volume.memory.inode_limit() + 1; // the scan may start in the middle of the first inode
         let batch_blocks = (BATCH_BYTES / u64::from(self.volume.geometry.block_bytes())).clamp(1, BATCH_BLOCKS) as usize;
         let mut candidates = std::mem::take(&mut *self.write_back.left.lock());
         candidates.retain(|candidate| self.is_as_old_as_it_was(candidate));
@@ -161,18 +163,18 @@ impl FileSystem {
         }
     }
 
-    /// Whether a block was not used since it was looked at.
+    /// Whether a block has not been used since its scan.
     fn is_as_old_as_it_was(&self, candidate: &Candidate) -> bool {
         self.write_back.heat.age(&self.volume.journal, candidate.owner().inode, candidate.block()) >= candidate.age
     }
 
-    /// The thread that writes back is the one that checkpoints; a long pass must not let the rings run full.
+    /// The write-back thread also checkpoints, so a long pass must not let the rings fill up.
     fn checkpoint_between_batches(&self) -> Result<()> {
         let asked = std::mem::take(&mut self.volume.journal.bell.wake.lock().checkpoint);
         if asked { self.volume.checkpoint() } else { Ok(()) }
     }
 
-    /// The best blocks of the next window, the very best last ([WB2]); all of a window where the order does not matter.
+    /// The best blocks of the next window, the best one last ([WB2]). If the order does not matter, all blocks of the window.
     fn look_for_candidates(&self, inodes_left: &mut u64, all: bool) -> Vec<Candidate> {
         let limit = self.volume.memory.inode_limit().max(2);
         let mut cursor = self.write_back.cursor.lock();
@@ -204,7 +206,7 @@ impl FileSystem {
         best.into_sorted_vec().into_iter().rev().map(|Reverse(candidate)| candidate).collect()
     }
 
-    /// Hands the blocks with logs among the next records of a file on. Returns where to go on in it, if there is more ([WB4], [WB7]).
+    /// Passes the blocks with logs among the next records of a file to `each`. Returns where to continue, if there is more ([WB4], [WB7]).
     fn look_at(&self, number: InodeNumber, within: Option<(u32, u64)>, each: &mut dyn FnMut(Candidate)) -> Result<Option<(u32, u64)>> {
         let volume = &self.volume;
         let handle = self.inodes.get(volume, number)?;
@@ -234,14 +236,14 @@ impl FileSystem {
         Ok(next.map(|block| (owner.generation, block)))
     }
 
-    /// Writes several blocks back at once; those that somebody else works on are left out.
+    /// Writes several blocks back at once; skips blocks whose range is locked.
     fn write_back_batch(&self, batch: &[Candidate], scratch: &mut Scratch, pass: &mut Pass) -> Result<()> {
         let blocks: Vec<(Arc<Handle>, u64)> = batch
             .iter()
             .filter_map(|candidate| {
                 let owner = candidate.owner();
                 let handle = self.inodes.get(&self.volume, owner.inode).ok()?;
-                // From here on the handle stands for the inode: another one with its number has another handle ([WB7]).
+                // From here on the handle identifies the inode: a new inode with the same number has another handle ([WB7]).
                 let is_it = handle.state.read().is_life_of(owner) || on(Mutant::CandidateOfAnotherInode);
                 is_it.then(|| (handle, candidate.block()))
             })
@@ -251,7 +253,7 @@ impl FileSystem {
         let mut stopped = None;
         let mut note = |number: InodeNumber, result: Result<bool>| match result {
             Ok(was) => pass.blocks += u64::from(was),
-            // Removed meanwhile, no sectors, a damaged log: the rest may still go.
+            // The file was removed, no sectors are free, or a log is damaged: other blocks may still be written.
             Err(Error::Stale(_) | Error::NoSpace { .. }) => {}
             Err(error @ (Error::Damaged { .. } | Error::DamagedData { .. })) => {
                 count(&self.volume.live.work.write_back_damaged);
@@ -274,7 +276,7 @@ impl FileSystem {
             }
         }
         if let Some((handle, block)) = blocks.first().filter(|_| all_busy) {
-            note(handle.number, self.rewrite_block(handle, *block, Rewrite::WriteBack)); // it holds no other range while it waits
+            note(handle.number, self.rewrite_block(handle, *block, Rewrite::WriteBack)); // holds no other range lock while it waits
         } else if !jobs.is_empty() {
             count(&self.volume.live.work.write_back_batches);
             self.rewrite_all(jobs, scratch, &mut note);
@@ -306,7 +308,7 @@ mod tests {
         (fs, file)
     }
 
-    /// Gives blocks of a file logs, one each, until `is_enough`.
+    /// Gives one log each to blocks of a file, until `is_enough`.
     fn add_logs(
         fs: &FileSystem,
         file: InodeNumber,
@@ -341,7 +343,7 @@ mod tests {
     fn metadata_takes_half_of_its_reserve_before_all_logs_have_to_go() {
         let logs = std::cell::Cell::new(0);
         let (fs, file) = with_file(128 << 20);
-        // Until one goes by blocks.
+        // Until a write takes the block path.
         add_logs(&fs, file, 0.., &[1; 20_000], |fs| {
             let now = fs.space().memory.data_log_bytes;
             logs.replace(now) == now && now > 0
@@ -358,7 +360,7 @@ mod tests {
         assert!(fs.volume.memory.is_metadata_short());
     }
 
-    /// The number of a removed file came to a link, and its text was decoded as the record of a block: damage that was none.
+    /// A removed file's number was reused for a symlink, and its text was decoded as a block's record: false damage was reported.
     #[test]
     fn regression_a_candidate_is_not_taken_for_what_has_its_number_now() {
         let pointer = Record::Pointer { page: LineAddress::new(0x40_41_42), height: 1 }.encode().to_bytes();
@@ -373,7 +375,7 @@ mod tests {
             assert!(fs.write_back().expect("works") > 0);
             assert!(!fs.write_back.left.lock().is_empty(), "enough was free before all candidates were written");
             let other = fs.create(InodeNumber::ROOT, b"with a log", &NEW_FILE).expect("made").inode;
-            fs.write(other, 0, &[1; 200], WriteOptions::default()).expect("written"); // else everything is free, and nothing is done
+            fs.write(other, 0, &[1; 200], WriteOptions::default()).expect("written"); // otherwise all space is free, and nothing is done
             fs.unlink(InodeNumber::ROOT, b"file").expect("removed");
             fs.checkpoint().expect("its number is free");
             let made = fs.create(InodeNumber::ROOT, b"other", &new).expect("made");
@@ -398,7 +400,7 @@ mod tests {
         let (fs, file) = with_file(16 << 20);
         let write = |offset, bytes: &[u8]| fs.write(file, offset, bytes, WriteOptions::default()).expect("written");
         for block in 0..BLOCKS {
-            write(block * BLOCK, &[1; BLOCK as usize]); // with the checksums that write-back will write anew in their place
+            write(block * BLOCK, &[1; BLOCK as usize]); // with checksums, which write-back rewrites in place
             write(block * BLOCK, &[2; 60]);
         }
         fs.checkpoint().expect("home");
@@ -410,7 +412,7 @@ mod tests {
         assert_eq!(fs.volume.memory.waiting_and_free(Region::Leaves), (BLOCKS, free), "none is given out before the checkpoint");
         assert_eq!(fs.statistics().work.checkpoints, checkpoints, "and none is forced for them");
         fs.checkpoint().expect("home");
-        write(100, &[3; 60]); // the next who takes a leaf finds all of them
+        write(100, &[3; 60]); // the next allocation of a leaf finds all of them
         assert_eq!(fs.volume.memory.waiting_and_free(Region::Leaves), (0, free + BLOCKS - 1));
     }
 }

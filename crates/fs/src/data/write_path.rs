@@ -1,17 +1,16 @@
 //! A write, from the caller's bytes to the device.
 //!
-//! 1. Lock the range of blocks (RULES R9): it stays locked over the I/O, nothing else does.
-//! 2. Split into blocks ([`super::plan`]). Of pages that come back from a page cache only what has changed may be left
-//!    ([`super::modified`]).
-//! 3. Plan each block as [`super::policy`] chooses: whole blocks inside multiples of the threshold go to fresh sectors by the **block path**;
-//!    head and tail go to **data logs** by the byte path ([`super::log_plan`]). Where a leaf has no entry left, or no slot is free, the block
-//!    is composed with its old content and goes by blocks as well. On a drive with transactions small pieces go **in place**
-//!    ([`super::in_place`]): they need neither space nor steps 4 and 5. The space is taken. Nothing is overwritten before the commit, so a
-//!    failure here or below leaves everything as it was.
-//! 4. Submit the block writes ([`super::transfer`]); while they are in flight store the logs and compute the checksums.
+//! 1. Lock the range of blocks (RULES R9). Only the range lock is held during I/O.
+//! 2. Split into blocks ([`super::plan`]). For pages from a page cache, unchanged lines may be left out ([`super::modified`]).
+//! 3. Plan each block as [`super::policy`] chooses. Whole blocks inside multiples of the threshold go to fresh sectors by the **block
+//!    path**; head and tail go to **data logs** by the byte path ([`super::log_plan`]). If the leaf has no free entry, or no slot is free,
+//!    the block is composed with its old content and takes the block path too. On a drive with transactions small pieces go **in place**
+//!    ([`super::in_place`]): they need neither space nor steps 4 and 5. Space is allocated here. Nothing is overwritten before the commit,
+//!    so a failure in this step or later changes nothing.
+//! 4. Submit the block writes ([`super::transfer`]); while they are in flight, store the logs and compute the checksums.
 //! 5. Fence the logs, FLUSH the drive (RULES R8).
-//! 6. Lock the inode, put records, leaves, checksums, lines that go in place and the inode into one [`Tx`], commit ([`super::commit`]). The
-//!    caller is answered after that: the write is durable and atomic.
+//! 6. Lock the inode, put records, leaves, checksums, in-place lines and the inode into one [`Tx`], commit ([`super::commit`]). Then the
+//!    write is durable and atomic, and the call returns.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -43,15 +42,15 @@ use crate::statistics::{add, count};
 use crate::types::WriteOptions;
 use crate::volume::Tx;
 
-/// What goes over a stale tail; made once, since an array on the stack would be cleared for each write.
+/// Zeros for a stale tail. Static, because an array on the stack would be cleared for each write.
 static ZEROS: [u8; SECTOR_BYTES] = [0; SECTOR_BYTES];
 
 impl FileSystem {
     /// Writes bytes. Durable when it returns; atomic for each piece of up to [`TX_DATA_MAX`] bytes.
     ///
     /// # Errors
-    /// `NoSpace` where a zone is full, `FileTooLarge` beyond the largest file. After an error in a later piece of a long write the number
-    /// of bytes written before it is returned instead.
+    /// `NoSpace` if a zone is full, `FileTooLarge` beyond the largest file. If a later piece of a long write fails, the call returns the
+    /// number of bytes written before that piece.
     pub fn write(&self, number: InodeNumber, offset: u64, from: &[u8], options: WriteOptions) -> Result<usize> {
         count(&self.volume.live.operations.write);
         self.volume.health.check_writable()?;
@@ -74,7 +73,7 @@ impl FileSystem {
         Ok(done)
     }
 
-    /// One transaction of a write. `later` are the bytes behind it that come by others.
+    /// Writes one transaction. `later` are the bytes after `data`, which later transactions write.
     fn write_piece(&self, handle: &Arc<Handle>, offset: u64, data: &[u8], later: &[u8], options: WriteOptions) -> Result<()> {
         let volume = &self.volume;
         let (offset, view, range) = self.lock_range(handle, offset, data.len() as u64, options.append)?;
@@ -89,7 +88,7 @@ impl FileSystem {
             leave_out_unmodified(volume, &view, &Returned { offset, data, old: &old, policy: &policy }, &mut targets);
             if targets.is_empty() && end <= view.size && options.keep_times && !options.kill_set_id {
                 clean.put_back(&handle.clean, view.size, offset, data, old, true);
-                return Ok(()); // not a byte has changed, and nothing else was to
+                return Ok(()); // no byte has changed, and no times or set-id bits must change
             }
         }
         let planner = Planner::new(volume, &view, &policy, offset..end, file_end).with_pages(&old);
@@ -100,7 +99,7 @@ impl FileSystem {
         commit(tx, handle, &mut targets, durable, |inode| {
             inode.size = inode.size.max(end + mutants::size_ahead(later));
             if end >= view.size.next_multiple_of(SECTOR_BYTES as u64) {
-                inode.state &= !state::TAIL_STALE; // nothing is left behind the end in its old last sector
+                inode.state &= !state::TAIL_STALE; // no stale bytes are left in the old last sector
             }
             touch(inode, options);
         })?;
@@ -108,7 +107,7 @@ impl FileSystem {
         clean.put_back(&handle.clean, file_end, offset, data, old, compares);
         drop(range);
         for block in lent {
-            // On a full device the block was lent room; the hole that it left is large enough for it. The write itself is done.
+            // On a full device the block borrowed transient room; it fits the hole that it left. The write itself is complete.
             if let Err(error) = self.rewrite_block(handle, block, Rewrite::MoveOut) {
                 tracing::debug!(%error, block, "the transient room stays lent");
             }
@@ -116,8 +115,8 @@ impl FileSystem {
         Ok(())
     }
 
-    /// 1. The range of a write, with the view of the inode that holds while it is locked. Growing a file with a stale tail also writes
-    ///    its old last block.
+    /// 1. Locks the range of a write and returns the inode view that is valid under the lock. A write that extends a file with a stale tail
+    ///    also locks the old last block.
     fn lock_range<'h>(&self, handle: &'h Handle, offset: u64, length: u64, append: bool) -> Result<(u64, FileView, RangeGuard<'h>)> {
         let block_bytes = u64::from(self.volume.geometry.block_bytes());
         let end_of = |at: u64| at.checked_add(length).filter(|end| *end <= FILE_BYTES_MAX).ok_or(Error::FileTooLarge);
@@ -143,13 +142,13 @@ impl FileSystem {
         }
     }
 
-    /// What a write may do now.
+    /// The policy for a write that starts now.
     fn write_policy(&self) -> WritePolicy {
         let volume = &self.volume;
         WritePolicy::new(&self.options, self.splitting.bytes(volume), volume.geometry.block_bytes(), volume.stores_in_place())
     }
 
-    /// Zeros for the old end of a file that grows over bytes which a truncation left there (RULES R13).
+    /// Zeros for the old end of a file that grows over stale bytes left by a truncation (RULES R13).
     fn stale_tail(&self, view: &FileView, write: &Range<u64>) -> &'static [u8] {
         let forgets = on(Mutant::StaleTailInPlace) && self.volume.stores_in_place();
         if !view.tail_stale || write.end <= view.size || forgets {
@@ -168,20 +167,20 @@ impl FileSystem {
         planned
     }
 
-    /// 4 and 5. Nothing of the inode is locked meanwhile (RULES R9).
+    /// Steps 4 and 5. No inode lock is held during them (RULES R9).
     fn transfer(&self, handle: &Handle, tx: &mut Tx<'_>, targets: &mut [Target<'_>]) -> Result<Durable> {
         let _held = on(Mutant::InodeHeldOverIo).then(|| handle.state.write());
         tx.suspect_if_failed(transfer(&self.volume, targets))
     }
 
-    /// Grows a file: the stale tail is zeroed, then the size is set. The caller holds the range from the old last block on.
+    /// Grows a file: zeroes the stale tail, then sets the size. The caller holds the range lock from the old last block on.
     pub(crate) fn grow(&self, handle: &Handle, view: &FileView, size: u64, change: impl FnOnce(&mut Inode)) -> Result<()> {
         let (volume, policy) = (&self.volume, self.write_policy());
         let sector_end = view.size.next_multiple_of(SECTOR_BYTES as u64).min(size);
         let tail_zeros = if view.tail_stale { &ZEROS[..(sector_end - view.size) as usize] } else { &ZEROS[..0] };
         let mut tx = Tx::new(volume);
         let mut targets = self.mapped(handle, view, |root| split(volume, view, root, (size, &[]), tail_zeros))?;
-        // The zeros never reach beyond the file's new size, so a log may hold them.
+        // The zeros never go beyond the new file size, so a log may hold them.
         self.plan(Planner::new(volume, view, &policy, view.size..sector_end, size), &mut tx, &mut targets)?;
         let durable = self.transfer(handle, &mut tx, &mut targets)?;
         commit(tx, handle, &mut targets, durable, |inode| {
@@ -193,8 +192,8 @@ impl FileSystem {
         })
     }
 
-    /// Zeros over bytes of a block that has data there, inside the file: an overwrite (RULES R14). The caller has the range locked. Few of
-    /// them are a log; more of them would cost the scarcer zone what the block itself does not, so the block is written anew.
+    /// Overwrites bytes of a block that has data there, inside the file, with zeros (RULES R14). The caller holds the range lock. A short
+    /// range becomes a log. For a long range, logs would use the scarcer zone, so the block is rewritten.
     pub(super) fn write_zeros(&self, handle: &Handle, view: &FileView, block: u64, bytes: Range<u32>) -> Result<()> {
         let (volume, policy) = (&self.volume, self.write_policy());
         let start = block * u64::from(volume.geometry.block_bytes());
@@ -215,8 +214,8 @@ impl FileSystem {
         Ok(())
     }
 
-    /// One transaction that leaves some logs of a block out, shortens some, and makes its base what `base` says. `moved` is a log whose
-    /// bytes go to another slot (entry as it will be, slot of the leaf, bytes). The caller has the range locked.
+    /// One transaction that drops some logs of a block, shortens some, and sets its base to the result of `base`. `moved` is a log whose
+    /// bytes go to another slot (index in the leaf, new entry, bytes). The caller holds the range lock.
     pub(super) fn change_block(
         &self,
         handle: &Handle,
@@ -230,7 +229,7 @@ impl FileSystem {
         let mut tx = Tx::new(volume);
         let mut stores = SmallVec::new();
         if let Some((slot, entry, bytes)) = moved {
-            let address = volume.memory.take_slot(entry.class, Need::Transient)?; // its old slot comes back
+            let address = volume.memory.take_slot(entry.class, Need::Transient)?; // the commit frees its old slot
             tx.took(space::slot(address, entry.class.lines()));
             stores.push(Store { slot, entry: LogEntry { address, ..entry }, skip: 0, bytes: Bytes::Owned(bytes) });
         }
