@@ -1,7 +1,8 @@
-//! What a block of a file has below its data logs.
+//! The base of a file block: what lies below its data logs.
 //!
-//! [BA1] The base says what reads as the block where no log covers it. Whoever treats its cases differently matches [`Base`], in one place each.
-//! [BA2] A record becomes a base in [`Base::of_record`] alone, which refuses what is no record of a block, and sectors outside the zone.
+//! [BA1] The base gives the content of a block where no log covers it. Code that treats its cases differently matches [`Base`] in one
+//!       place.
+//! [BA2] Only [`Base::of_record`] makes a base from a record. It refuses records that are not of a block, and sectors outside the zone.
 
 use tandemfs_format::mapping::{BlockChecksum, Extent, LeafPointer, Record};
 use tandemfs_format::{Corrupt, LineAddress, SECTOR_BYTES, Sector};
@@ -9,12 +10,12 @@ use tandemfs_format::{Corrupt, LineAddress, SECTOR_BYTES, Sector};
 use crate::error::{Error, Result};
 use crate::volume::{Owner, Volume};
 
-/// What a block has below its logs.
+/// The part of a block below its logs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Base {
     /// Nothing; reads as zeros.
     Hole,
-    /// Sectors that were given out and hold no data ([BL4]); read as zeros.
+    /// Allocated sectors without data ([BL4]); read as zeros.
     Unwritten(SectorRun),
     /// Sectors with data.
     Sectors(SectorRun),
@@ -23,23 +24,23 @@ pub(crate) enum Base {
     Memory(MemoryExtent),
 }
 
-/// Consecutive sectors of the block zone that hold a block from its start on.
+/// Consecutive sectors of the block zone that hold a block from its start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct SectorRun {
     pub(crate) sector: Sector,
-    /// 1 to the sectors of a block.
+    /// 1 to the number of sectors of a block.
     pub(crate) count: u32,
-    /// Their checksums; of unwritten sectors the vector that is kept for them.
+    /// Their checksums; for unwritten sectors the vector reserved for them.
     pub(crate) checksum: BlockChecksum,
 }
 
-/// Lines of the memory zone that hold the data of a block. No value of it exists yet: [`Base::of_record`] refuses the records that would
-/// make one. The matches on [`Base`] have their arms for it, which stop compiling when it gets fields.
+/// Lines of the memory zone that hold the data of a block. No value exists yet: [`Base::of_record`] refuses the records for one. The
+/// matches on [`Base`] have arms for it, which stop compiling when it gets fields.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum MemoryExtent {}
 
 impl Base {
-    /// What a record of a file says of its block's base. Refuses records that are no block's, and sectors outside the zone.
+    /// The base in a file's record. Refuses records that are not of a block, and sectors outside the zone.
     pub(crate) fn of_record(volume: &Volume, owner: Owner, record: &Record) -> Result<Self> {
         let extent = match record {
             Record::Block { extent: Some(extent), .. } => extent,
@@ -55,7 +56,7 @@ impl Base {
         Ok(if extent.unwritten { Self::Unwritten(run) } else { Self::Sectors(run) })
     }
 
-    /// The record of a block with this base, and `leaf` over it.
+    /// The record of a block with this base and `leaf`.
     pub(super) fn record(self, leaf: Option<LeafPointer>) -> Record {
         let (run, unwritten) = match self {
             Self::Hole => return Record::Block { extent: None, leaf },
@@ -76,12 +77,12 @@ impl Base {
         }
     }
 
-    /// How many sectors it takes.
+    /// Number of its sectors.
     pub(crate) fn sectors(&self) -> u32 {
         self.run().map_or(0, |run| run.count)
     }
 
-    /// Bytes from the block's start that have a place in it, written or not.
+    /// Bytes from the block's start that have space, written or not.
     pub(crate) fn bytes(&self) -> u32 {
         match self {
             Self::Hole => 0,
@@ -90,7 +91,7 @@ impl Base {
         }
     }
 
-    /// Bytes from the block's start that hold data; behind them it reads as zeros.
+    /// Bytes from the block's start that hold data; bytes after them read as zeros.
     pub(crate) fn data_bytes(&self) -> u32 {
         match self {
             Self::Hole | Self::Unwritten(_) => 0,
@@ -98,7 +99,7 @@ impl Base {
         }
     }
 
-    /// The same room without its data: reads as zeros. Inline checksums go, a vector stays ([BL4]).
+    /// The same space without its data: reads as zeros. Inline checksums are dropped, a vector stays ([BL4]).
     pub(crate) fn emptied(self) -> Self {
         let Some(run) = self.run() else { return Self::Hole };
         let checksum = run.vector().map_or(BlockChecksum::None, BlockChecksum::Vector);
@@ -107,7 +108,7 @@ impl Base {
 }
 
 impl SectorRun {
-    /// The first line of the vector of its checksums, where it has one.
+    /// The first line of its checksum vector, if it has one.
     pub(super) fn vector(&self) -> Option<LineAddress> {
         match self.checksum {
             BlockChecksum::Vector(vector) => Some(vector),
@@ -116,7 +117,7 @@ impl SectorRun {
     }
 }
 
-/// The error for metadata of `owner` whose `field`, an address, has no meaning.
+/// The error for metadata of `owner` whose address field `field` is invalid.
 pub(crate) fn damaged(owner: Owner, address: LineAddress, field: &'static str) -> Error {
     Error::Damaged { inode: owner.inode, source: Corrupt::Field { address, field, found: address.number() } }
 }
@@ -141,7 +142,7 @@ mod tests {
         let unchecked = SectorRun { checksum: BlockChecksum::None, ..inline };
         #[rustfmt::skip]
         let cases = [
-            // base, sectors, bytes with a place, bytes of data, without its data
+            // base, sectors, bytes with space, bytes of data, emptied
             (Base::Hole, 0, 0, 0, Base::Hole),
             (Base::Unwritten(RUN), 4, 16_384, 0, Base::Unwritten(RUN)),
             (Base::Sectors(RUN), 4, 16_384, 16_384, Base::Unwritten(RUN)),
@@ -165,7 +166,7 @@ mod tests {
         assert_eq!(Base::Sectors(RUN).record(leaf), Record::Block { extent: extent(false), leaf });
     }
 
-    /// The format has a state for data in the memory zone, and no file has any yet ([BA2]).
+    /// The format has a state for data in the memory zone, but no file uses it yet ([BA2]).
     #[test]
     fn a_record_of_memory_is_damage_of_a_file() {
         let drive = Drive::new(Arc::new(MemoryDevice::new(16 << 20, 16 << 20, PersistenceDomain::Gpf)));

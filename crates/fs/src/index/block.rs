@@ -1,10 +1,10 @@
-//! What one block of a file consists of: a base ([`super::base`]), and data logs over it.
+//! One block of a file: a base ([`super::base`]) and data logs over it.
 //!
 //! [BL1] No two logs of a block overlap; a log never leaves its block.
-//! [BL2] A change of one log touches one line of the leaf; a leaf that grows is written anew and the old one freed (RULES R6).
-//! [BL3] A block that is a single log keeps the entry in its record; a million small files need no leaf (`docs/FORMAT.md`).
-//! [BL4] Unwritten sectors are room kept for their own block, with the vector that they will need: filling them takes nothing (RULES R14).
-//!       They hold no data, so they are written *before* the record that says so.
+//! [BL2] A change of one log changes one line of the leaf; a leaf that grows is rewritten and the old one freed (RULES R6).
+//! [BL3] A block that is a single log keeps the entry in its record: a million small files need no leaf (`docs/FORMAT.md`).
+//! [BL4] Unwritten sectors are space reserved for their block, with the vector that they will need: filling them allocates nothing (RULES
+//!       R14). They hold no data, so they are written *before* the record that marks them as written.
 
 use smallvec::SmallVec;
 use tandemfs_device::Structure;
@@ -22,10 +22,10 @@ use crate::error::{Error, Result};
 use crate::space;
 use crate::volume::{Owner, Tx, Volume};
 
-/// The logs of a block in the slots of its leaf.
+/// The logs of a block, indexed by leaf slot.
 pub(crate) type LogSlots = [Option<LogEntry>; LEAF_ENTRIES_MAX];
 
-/// A block as it stands.
+/// The current state of a block.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Block {
     pub(crate) base: Base,
@@ -33,7 +33,7 @@ pub(crate) struct Block {
     leaf: Option<LeafPointer>,
 }
 
-/// New sectors of a block, with a checksum each where the file system has them.
+/// New sectors of a block, with one checksum each if the file system has checksums.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct NewSectors {
     pub(crate) sector: Sector,
@@ -41,21 +41,21 @@ pub(crate) struct NewSectors {
     pub(crate) checksums: SmallVec<[u32; 16]>,
 }
 
-/// What becomes of a block's base.
+/// The change of a block's base.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum BaseChange {
-    /// Other sectors take its place.
+    /// Other sectors replace it.
     New(NewSectors),
-    /// Its sectors were unwritten and are written now ([BL4]).
+    /// Its unwritten sectors are written now ([BL4]).
     Fill(NewSectors),
-    /// It becomes this, or stays what it is; the caller takes and frees what differs.
+    /// This becomes the base, changed or not; the caller allocates and frees the difference.
     To(Base),
 }
 
 impl Block {
     pub(crate) const HOLE: Self = Self { base: Base::Hole, logs: [None; LEAF_ENTRIES_MAX], leaf: None };
 
-    /// Reads what a record of a file says, leaf included.
+    /// Reads the block that a file's record describes, leaf included.
     pub(crate) fn of_record(volume: &Volume, owner: Owner, record: Record) -> Result<Self> {
         let mut block = Self { base: Base::of_record(volume, owner, &record)?, ..Self::HOLE };
         if let Record::SingleLog(entry) = record {
@@ -81,12 +81,12 @@ impl Block {
         Ok(block)
     }
 
-    /// The block as the tree has it.
+    /// Looks a block up in the tree.
     pub(crate) fn lookup(volume: &Volume, owner: Owner, root: RecordBytes, block: u64) -> Result<Self> {
         Self::of_record(volume, owner, tree::lookup(volume, owner, root, block)?)
     }
 
-    /// Its logs, in no order.
+    /// Its logs, in no particular order.
     pub(crate) fn logs(&self) -> impl Iterator<Item = &LogEntry> {
         self.logs.iter().flatten()
     }
@@ -95,27 +95,27 @@ impl Block {
         self.logs.iter().any(Option::is_some)
     }
 
-    /// Whether it is no hole: it has sectors, data logs, or both.
+    /// Whether it is not a hole: it has sectors, data logs, or both.
     pub(crate) fn has_space(&self) -> bool {
         self.base != Base::Hole || self.has_logs()
     }
 
-    /// Space that it takes for data, in units of 512 B as the inode counts it.
+    /// Its data space, in units of 512 B as the inode counts it.
     pub(crate) fn space_512(&self, volume: &Volume) -> u64 {
         space_512_of(volume, self.base.sectors(), &self.logs)
     }
 
-    /// Whether a record names data logs. A record of anything but a block names none.
+    /// Whether a record names data logs. Only records of a block can.
     pub(crate) fn record_has_logs(record: &Record) -> bool {
         matches!(record, Record::SingleLog(_) | Record::Block { leaf: Some(_), .. })
     }
 
-    /// How its sectors are checked; not at all where it has none.
+    /// The kind of its sector checksums; `None` if it has no sectors.
     fn checksum(&self) -> BlockChecksum {
         self.base.run().map_or(BlockChecksum::None, |run| run.checksum)
     }
 
-    /// The checksum of one of its sectors; `None` where it has none.
+    /// The checksum of one of its sectors; `None` if it has none.
     pub(crate) fn sector_checksum(&self, volume: &Volume, owner: Owner, index: u64) -> Result<Option<u32>> {
         match self.checksum() {
             BlockChecksum::None => Ok(None),
@@ -128,8 +128,8 @@ impl Block {
         }
     }
 
-    /// XORs checksums of its written sectors, by their indexes, with what their sectors' change makes of them (RULES R18). Returns what its
-    /// base is then. The caller has the inode locked.
+    /// XORs checksums of its written sectors with the given changes, pairs of sector index and change (RULES R18). Returns the new base.
+    /// The caller holds the inode lock.
     pub(crate) fn renew_checksums(&self, tx: &mut Tx<'_>, volume: &Volume, owner: Owner, changes: &[(u32, u32)]) -> Result<Base> {
         let Base::Sectors(mut run) = self.base else { return Ok(self.base) };
         match run.checksum {
@@ -152,7 +152,7 @@ impl Block {
         Ok(Base::Sectors(run))
     }
 
-    /// Hands the checksums of `count` of its sectors from `first` on to `each`, with their indexes; nothing where it has none.
+    /// Passes the checksums of `count` of its sectors from `first` on to `each`, with their indexes; nothing if it has none.
     pub(crate) fn sector_checksums(
         &self,
         volume: &Volume,
@@ -182,7 +182,7 @@ impl Block {
         }
     }
 
-    /// Everything that the block takes, for the transaction that drops it.
+    /// Frees all space of the block, for the transaction that drops it.
     pub(crate) fn free_all(&self, tx: &mut Tx<'_>, volume: &Volume) {
         for log in self.logs() {
             tx.free(space::slot(log.address, log.class.lines()));
@@ -194,7 +194,7 @@ impl Block {
         self.free_vector(tx, volume);
     }
 
-    /// Frees what its base takes, without the checksum vector.
+    /// Frees its base, without the checksum vector.
     fn free_base(&self, tx: &mut Tx<'_>) {
         match self.base {
             Base::Hole => {}
@@ -203,7 +203,7 @@ impl Block {
         }
     }
 
-    /// Frees the checksum vector alone.
+    /// Frees only the checksum vector.
     fn free_vector(&self, tx: &mut Tx<'_>, volume: &Volume) {
         if let BlockChecksum::Vector(vector) = self.checksum() {
             tx.free(space::region(Region::Leaves, vector, vector_lines_taken(volume)));
@@ -215,13 +215,13 @@ impl Block {
         self.leaf.map(|leaf| (leaf.address, leaf.lines()))
     }
 
-    /// First line and number of lines of the checksums of its sectors, where they have lines of their own.
+    /// First line and number of lines of the checksum vector of its written sectors, if any.
     pub(crate) fn vector_lines(&self) -> Option<(LineAddress, u64)> {
         let Base::Sectors(written) = self.base else { return None };
         Some((written.vector()?, u64::from(written.count).div_ceil(VECTOR_LINE_SECTORS)))
     }
 
-    /// Each range of lines or sectors that the block takes, for recovery's maps.
+    /// Visits each range of lines or sectors that the block uses, for recovery's maps.
     pub(crate) fn each_space(
         &self,
         volume: &Volume,
@@ -240,9 +240,8 @@ impl Block {
         (clean, self.base.run())
     }
 
-    /// Puts the block's new state into a transaction: `logs` over what `base` says.
-    /// Slots of logs that are gone and sectors that are replaced are freed; slots of new logs must have been taken by `tx`.
-    /// Returns mapping pages added.
+    /// Puts the block's new state into a transaction: `logs` over the new base. Frees slots of dropped logs and replaced sectors; `tx` must
+    /// have taken the slots of new logs. Returns the number of mapping pages added.
     #[expect(clippy::too_many_arguments, reason = "one call for each block of a transaction, all of them different things")]
     pub(crate) fn replace(
         &self,
@@ -258,7 +257,7 @@ impl Block {
         for (old, same_slot) in self.logs.iter().zip(logs) {
             let Some(old) = old else { continue };
             let is_it = |new: &LogEntry| new.address == old.address;
-            // Most logs stay in their slot; one may also have moved to another.
+            // Most logs stay in their slot; a log can also move to another slot.
             if !same_slot.as_ref().is_some_and(is_it) && !logs.iter().flatten().any(is_it) {
                 tx.free(space::slot(old.address, old.class.lines()));
             }
@@ -296,12 +295,12 @@ impl Block {
             return Ok(0);
         }
         if record == self.record() {
-            return Ok(0); // another log in a leaf that stays: the most frequent write of all
+            return Ok(0); // only a log changed in a leaf that stays: the most frequent write
         }
         tree::set(tx, volume, owner, root, block, record, need)
     }
 
-    /// Its record as it stands.
+    /// Its current record.
     fn record(&self) -> Record {
         match (self.base, self.leaf, self.logs().next()) {
             (Base::Hole, None, Some(single)) => Record::SingleLog(*single), // [BL3]
@@ -309,7 +308,7 @@ impl Block {
         }
     }
 
-    /// Unwritten sectors for the block in the place of what it has, with their vector ([BL4]). Its old ones are freed.
+    /// Unwritten sectors that replace the block's base, with their vector ([BL4]). The old sectors are freed.
     pub(crate) fn reserve(&self, tx: &mut Tx<'_>, volume: &Volume, count: u32) -> Result<Base> {
         let sector = volume.sectors.take(count.into(), Need::Growth)?;
         tx.took(space::sectors(sector, count.into()));
@@ -332,8 +331,7 @@ impl Block {
         Ok(Base::Unwritten(SectorRun { sector, count, checksum }))
     }
 
-    /// Its base with the first `count` sectors alone (fewer than it has); the others are freed, with the vector where it is not needed any
-    /// more.
+    /// Its base cut to the first `count` sectors (fewer than it has). Frees the others, and the vector if it is no longer needed.
     pub(crate) fn cut_base(&self, tx: &mut Tx<'_>, volume: &Volume, owner: Owner, count: u32) -> Result<Base> {
         let Some(run) = self.base.run() else { return Ok(self.base) };
         assert!(count < run.count, "{count} of {} sectors", run.count);
@@ -359,7 +357,7 @@ impl Block {
         })
     }
 
-    /// The checksums of new sectors, in the vector that the old ones had where there is one.
+    /// The checksums of new sectors, in the old vector if there is one.
     fn replace_checksums(&self, tx: &mut Tx<'_>, volume: &Volume, new: NewSectors, need: Need) -> Result<SectorRun> {
         let mut old_vector = self.base.run().and_then(|run| run.vector());
         let lines = vector_lines_taken(volume);
@@ -416,7 +414,7 @@ impl Block {
     }
 }
 
-/// Space of a block with so many sectors and these logs, in units of 512 B as the inode counts it.
+/// Data space of a block with this many sectors and these logs, in units of 512 B as the inode counts it.
 pub(crate) fn space_512_of(volume: &Volume, sectors: u32, logs: &LogSlots) -> u64 {
     volume.log_counting.block_space_512(sectors, logs.iter().flatten())
 }
@@ -428,7 +426,7 @@ fn leaf_image(volume: &Volume, owner: Owner, logs: &LogSlots, line: u64, address
     leaf_line(&entries, &volume.place(owner, address))
 }
 
-/// Lines that a checksum vector takes: aligned to a power of two.
+/// Lines allocated for a checksum vector, rounded up to a power of two.
 fn vector_lines_taken(volume: &Volume) -> u64 {
     volume.geometry.vector_lines().next_power_of_two()
 }

@@ -1,13 +1,13 @@
-//! The radix tree of a file whose blocks from some place on have moved: what collapse and insert make of a mapping.
+//! Builds the shifted radix tree of a file after a collapse or an insert moved its blocks.
 //!
-//! [SH1] The new tree is built beside the old one, in fresh pages that nothing points to. They are fenced before the one transaction that
-//!       puts the new root into the inode and frees the old pages, so any shift is wholly there or not at all (RULES R11). A cut before
-//!       that leaves pages that nobody has, which the rebuild of the maps finds free.
-//! [SH2] A page whose blocks all stay where they are, or move together to a place that a page may have, is linked from the new tree as it
-//!       is: what a shift costs is the pages behind its place, 4 KiB for 192 blocks, no data.
-//! [SH3] A fresh page is stored whole and its host copy follows ([ST3] of `stream.rs`); records of the journal name it only after the link.
-//!       Old pages are given out again when the watermark has passed the transaction (RULES R6).
-//! [SH4] All frees come before the first page is taken: a transaction looks through what it took for each that it frees.
+//! [SH1] The new tree is built beside the old one, in fresh unlinked pages. They are fenced before the single transaction that puts the new
+//!       root into the inode and frees the old pages, so any shift is complete or not done (RULES R11). A crash before that leaves unlinked
+//!       pages, which the rebuild of the maps finds free.
+//! [SH2] A page whose blocks all keep their place, or all move to a place that a page may have, is linked into the new tree unchanged: a
+//!       shift costs only the pages after its place, 4 KiB for 192 blocks, and no data.
+//! [SH3] A fresh page is stored whole and its host copy is updated too ([ST3] of `stream.rs`); journal records name it only after the link.
+//!       Old pages are reused after the watermark has passed the transaction (RULES R6).
+//! [SH4] All frees come before the first allocation, because for each free a transaction searches the list of its allocations.
 
 use tandemfs_device::{Fenced, InFlight, Lines, Structure};
 use tandemfs_format::mapping::{HEIGHT_MAX, LINE_RECORDS, PAGE_RECORDS, Record, RecordBytes, line_records, mapping_line};
@@ -22,21 +22,21 @@ use crate::mutant::{Mutant, on};
 use crate::space;
 use crate::volume::Tx;
 
-/// Which blocks go, and by how much those behind them move.
+/// Which blocks are removed, and how far the blocks after them move.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Shift {
-    /// The first block that does not stay.
+    /// The first block that is removed or moves.
     pub(crate) at: u64,
-    /// Blocks that go from there on.
+    /// Number of blocks removed from there on.
     pub(crate) gone: u64,
-    /// Blocks of hole that come in their place.
+    /// Number of hole blocks inserted there.
     pub(crate) added: u64,
-    /// Blocks that a file may have.
+    /// Maximum number of blocks of a file.
     pub(crate) blocks_max: u64,
 }
 
 impl Shift {
-    /// Where a block comes to lie; nothing where it goes.
+    /// The new place of a block; `None` if it is removed.
     fn target(&self, block: u64) -> Result<Option<u64>> {
         if block < self.at {
             return Ok(Some(block));
@@ -47,7 +47,7 @@ impl Shift {
         }
     }
 
-    /// Where a page that covers `covered` blocks from `base` on comes to lie, if it can stay what it is ([SH2]).
+    /// The new place of a page that covers `covered` blocks from `base` on, if the page can stay unchanged ([SH2]).
     fn target_of_page(&self, base: u64, covered: u64) -> Option<u64> {
         if base.saturating_add(covered) <= self.at {
             return Some(base);
@@ -57,19 +57,19 @@ impl Shift {
     }
 }
 
-/// What a walk over the old tree finds.
+/// Items found by a walk over the old tree.
 enum Part {
-    /// A page that goes.
+    /// A page to free.
     Page(LineAddress),
-    /// A record of the new tree at a height (0: a block), and its number among those of this height.
+    /// A record of the new tree at a height (0: a block), and its index among the records of that height.
     Record(u32, u64, Record),
 }
 
-/// Builds the shifted tree in a transaction that has taken nothing yet; returns its root, to be committed with the proof. The blocks that
-/// go are the caller's to free. The caller holds the whole file and the inode's lock.
+/// Builds the shifted tree in a transaction that has no allocations yet; returns its root, to be committed with the proof. The caller frees
+/// the removed blocks, and holds the lock of the whole file and the inode's lock.
 ///
 /// # Errors
-/// `NoSpace` where there is no room for the pages, `FileTooLarge` where a block would come to lie beyond the largest file.
+/// `NoSpace` if there is no space for the pages, `FileTooLarge` if a block would move beyond the largest file.
 pub(crate) fn shifted(tx: &mut Tx<'_>, owner: Owner, root: RecordBytes, shift: &Shift) -> Result<(RecordBytes, Fenced)> {
     let volume = tx.volume();
     walk(volume, owner, root, shift, &mut |part| {
@@ -95,7 +95,7 @@ fn walk(store: &LineStore, owner: Owner, root: RecordBytes, shift: &Shift, visit
     }
 }
 
-/// Recursion is bounded by the height, as in `tree.rs`.
+/// The height bounds the recursion, as in `tree.rs`.
 fn walk_page(
     store: &LineStore,
     owner: Owner,
@@ -131,16 +131,16 @@ fn walk_page(
     Ok(())
 }
 
-/// Levels of records: those of blocks, and those that point to pages of each height.
+/// Levels of records: block records, and pointers to pages of each height.
 const LEVELS: usize = HEIGHT_MAX as usize + 1;
 
-/// A page that is being filled: its number among those of its height, and its records.
+/// A page being filled: its index among the pages of its height, and its records.
 struct Open {
     number: u64,
     records: Box<[RecordBytes]>,
 }
 
-/// Takes records in the order of the file. One page of each height is open at a time.
+/// Takes records in file order. One page of each height is open at a time.
 struct Builder<'b, 'v> {
     tx: &'b mut Tx<'v>,
     owner: Owner,
@@ -150,7 +150,7 @@ struct Builder<'b, 'v> {
 
 impl Builder<'_, '_> {
     fn put(&mut self, level: usize, index: u64, record: Record) -> Result<()> {
-        // What is open below lies before it.
+        // Pages open at lower levels come first in file order.
         for lower in 0..level {
             self.close(lower)?;
         }
@@ -164,7 +164,7 @@ impl Builder<'_, '_> {
         Ok(())
     }
 
-    /// Stores the open page of a level and hands its pointer up.
+    /// Stores the open page of a level and adds its pointer one level up.
     fn close(&mut self, level: usize) -> Result<()> {
         let Some(open) = self.open[level].take() else { return Ok(()) };
         if level + 1 == LEVELS {
@@ -174,13 +174,13 @@ impl Builder<'_, '_> {
         self.put(level + 1, open.number, Record::Pointer { page, height: level as u32 + 1 })
     }
 
-    /// The root of what was put.
+    /// Returns the root of the tree.
     fn finish(&mut self) -> Result<RecordBytes> {
         let hole = Record::HOLE.encode();
         for level in 0..LEVELS {
             let is_top = self.open[level + 1..].iter().all(Option::is_none);
             match &self.open[level] {
-                // A page for what is its first record alone is not needed.
+                // A page that holds only its first record is not needed.
                 Some(open) if is_top && open.number == 0 && open.records[1..].iter().all(|record| *record == hole) => {
                     return Ok(open.records[0]);
                 }
@@ -190,7 +190,7 @@ impl Builder<'_, '_> {
         Ok(hole)
     }
 
-    /// A fresh page with these records ([SH3]).
+    /// Stores a fresh page with these records ([SH3]).
     fn store(&mut self, records: &[RecordBytes]) -> Result<LineAddress> {
         let volume = self.tx.volume();
         let page = volume.take_lines(Region::Mappings, PAGE_LINES, Need::Growth)?;

@@ -1,10 +1,10 @@
-//! Streams of bytes in lines of their own: sets of extended attributes, and values that lie apart from them.
+//! Byte streams in their own lines: sets of extended attributes, and attribute values stored apart from the set.
 //!
-//! [ST1] A stream is never changed where it lies: it is stored into fresh lines that nothing points to, fenced, and linked by a transaction
-//!       after that ([TX4] of `journal/tx.rs`). No journal record ever names one of its lines.
-//! [ST2] Its lines are given out again when the watermark has passed the transaction that freed them, as all lines of a region (RULES R6).
-//! [ST3] Every page with fresh lines has a host copy from before the first store until after the fence, and it follows: nobody loads such a
-//!       page meanwhile, and nobody reads what a line's last owner left.
+//! [ST1] A stream is never changed in place: it is stored into fresh unlinked lines, fenced, and then linked by a transaction ([TX4] of
+//!       `journal/tx.rs`). No journal record ever names one of its lines.
+//! [ST2] Its lines are reused after the watermark has passed the transaction that freed them, like all lines of a region (RULES R6).
+//! [ST3] Every page with fresh lines has a host copy from before the first store until after the fence, and each store updates the copy: so
+//!       nobody loads such a page meanwhile or reads old content of a reused line.
 
 use std::sync::Arc;
 
@@ -24,10 +24,10 @@ use crate::mutant::{Mutant, on};
 use crate::space;
 use crate::volume::Tx;
 
-/// Most pages of a stream.
+/// Maximum number of pages of a stream.
 const PAGES_MAX: usize = SET_BYTES_MAX.div_ceil(STREAM_PAGE_BYTES);
 
-/// Lines of a stream that follow each other, and what goes into them.
+/// Consecutive lines of a stream, and their content.
 struct Piece {
     first: LineAddress,
     lines: u64,
@@ -39,14 +39,14 @@ enum Content {
     Pages(Vec<LineAddress>),
 }
 
-/// Streams that have their place and are not stored yet.
+/// Streams with allocated lines that are not stored yet.
 #[derive(Default)]
 pub(crate) struct Planned {
     pieces: SmallVec<[Piece; 2]>,
 }
 
 impl Planned {
-    /// Takes lines for a stream. Its first line.
+    /// Allocates lines for a stream. Returns its first line.
     pub(crate) fn add(&mut self, tx: &mut Tx<'_>, bytes: &[u8], need: Need) -> Result<LineAddress> {
         let shape = StreamShape::of(bytes.len());
         let first = take(tx, shape.lines, need)?;
@@ -64,14 +64,14 @@ impl Planned {
         Ok(first)
     }
 
-    /// The bug: a stream goes where another of its shape is.
+    /// The bug: a stream overwrites another stream of the same shape.
     pub(crate) fn add_in_place(&mut self, first: LineAddress, bytes: &[u8], gone: &mut Vec<(LineAddress, u64)>) -> LineAddress {
         gone.retain(|(gone, _)| *gone != first);
         self.pieces.push(Piece { first, lines: StreamShape::of(bytes.len()).lines, content: Content::Bytes(bytes.to_vec()) });
         first
     }
 
-    /// Stores all of them for their owner ([ST1]).
+    /// Stores all streams for their owner ([ST1]).
     pub(crate) fn store(self, tx: &mut Tx<'_>, owner: Owner) -> Result<Fenced> {
         if self.pieces.is_empty() {
             return Ok(Fenced::nothing_stored());
@@ -109,7 +109,7 @@ fn take(tx: &mut Tx<'_>, lines: u64, need: Need) -> Result<LineAddress> {
     Ok(first)
 }
 
-/// The runs of lines of a stream whose first piece has so many lines, and holds addresses of pages or not: all that it takes.
+/// All runs of lines of a stream, given the number of lines of its first piece and whether that piece holds addresses of pages.
 pub(crate) fn pieces(
     store: &LineStore,
     owner: Owner,
@@ -139,7 +139,7 @@ fn check(store: &LineStore, owner: Owner, first: LineAddress, lines: u64) -> Res
     if store.geometry.holds_lines(first, lines) { Ok(()) } else { Err(damaged(owner, first, "address")) }
 }
 
-/// The bytes of a stream, and what its lines have behind its end.
+/// The bytes of a stream, plus the unused bytes after its end in its lines.
 pub(crate) fn read(store: &LineStore, owner: Owner, first: LineAddress, piece: (u64, bool)) -> Result<Vec<u8>> {
     let pieces = pieces(store, owner, first, piece)?;
     let mut stream = Vec::new();

@@ -1,9 +1,9 @@
 //! The radix tree of block records: 192 records a page, rooted in the inode.
 //!
 //! [X1] A new page is zeroed and fenced before it is linked (RULES R6); its lines and the pointer to it are in one transaction.
-//! [X2] All lines of a tree belong to the lock of its inode (RULES R5).
+//! [X2] The lock of the inode protects all lines of its tree (RULES R5).
 //! [X3] Clearing a range frees whole pages by clearing the pointer to them: one line for 192 records, so any truncation is one bounded
-//!      transaction (RULES R11). A page that holds nothing any more goes as well.
+//!      transaction (RULES R11). A page that becomes empty is freed too.
 
 use std::ops::{ControlFlow, Range};
 
@@ -19,7 +19,7 @@ use crate::error::{Error, Result};
 use crate::space;
 use crate::volume::{Tx, Volume};
 
-/// Blocks that a tree of this height covers; height 0 is the record in the inode.
+/// Blocks that a tree of this height covers. Height 0 is the record in the inode.
 pub(crate) fn capacity(height: u32) -> u64 {
     PAGE_RECORDS.checked_pow(height).unwrap_or(u64::MAX)
 }
@@ -31,12 +31,12 @@ fn height_of(root: &Record) -> u32 {
     }
 }
 
-/// Where a record of a page stands: its line and its position in the line.
+/// The line of a record in a page, and its position in that line.
 fn position(page: LineAddress, index: u64) -> (LineAddress, usize) {
     (page.nth(index / LINE_RECORDS as u64), (index % LINE_RECORDS as u64) as usize)
 }
 
-/// A place inside the inode that errors of the root record name.
+/// The place in the inode that errors of the root record report.
 pub(super) const IN_INODE: LineAddress = LineAddress::new(0);
 
 fn damaged(owner: Owner, source: Corrupt) -> Error {
@@ -47,7 +47,7 @@ pub(super) fn decode(owner: Owner, bytes: &RecordBytes, line: LineAddress) -> Re
     bytes.decode(line).map_err(|source| damaged(owner, source))
 }
 
-/// The pointer in a page of height `height`, which must lead one level down.
+/// The pointer in a page of height `height`, which must point one level down.
 fn child(owner: Owner, record: Record, line: LineAddress, height: u32) -> Result<Option<LineAddress>> {
     match record {
         Record::Pointer { page, height: below } if below + 1 == height => Ok(Some(page)),
@@ -56,7 +56,7 @@ fn child(owner: Owner, record: Record, line: LineAddress, height: u32) -> Result
     }
 }
 
-/// The record of a block.
+/// Looks up the record of a block.
 pub(crate) fn lookup(store: &LineStore, owner: Owner, root: RecordBytes, block: u64) -> Result<Record> {
     let mut record = decode(owner, &root, IN_INODE)?;
     let mut height = height_of(&record);
@@ -82,7 +82,7 @@ pub(crate) fn lookup(store: &LineStore, owner: Owner, root: RecordBytes, block: 
     }
 }
 
-/// The records of a range of blocks, found by one descent.
+/// Looks up the records of a range of blocks in one descent.
 pub(crate) fn lookup_range(store: &LineStore, owner: Owner, root: RecordBytes, blocks: Range<u64>) -> Result<SmallVec<[Record; 2]>> {
     if blocks.end - blocks.start == 1 {
         return lookup(store, owner, root, blocks.start).map(|record| SmallVec::from_iter([record]));
@@ -97,8 +97,8 @@ pub(crate) fn lookup_range(store: &LineStore, owner: Owner, root: RecordBytes, b
     Ok(records)
 }
 
-/// Sets the record of a block in a transaction; grows the tree as needed. `root` is the inode's; the caller writes the inode.
-/// Returns the pages added.
+/// Sets the record of a block in a transaction; grows the tree as needed. `root` belongs to the inode; the caller writes the inode. Returns
+/// the number of pages added.
 pub(crate) fn set(
     tx: &mut Tx<'_>,
     volume: &Volume,
@@ -166,15 +166,15 @@ fn put(tx: &mut Tx<'_>, owner: Owner, page: LineAddress, index: u64, record: Rec
     if new != old { tx.put(Structure::Mapping, line, new) } else { Ok(()) }
 }
 
-/// What a walk finds.
+/// Items found by a walk.
 pub(crate) enum Found {
     /// A page of the tree.
     Page(LineAddress),
-    /// A block that is no hole.
+    /// A block that is not a hole.
     Block(u64, Record),
 }
 
-/// Visits every page and every record from block `from` on, in order. Pages are visited before what they hold.
+/// Visits every page and every record from block `from` on, in order. A page is visited before its content.
 pub(crate) fn walk(
     store: &LineStore,
     owner: Owner,
@@ -202,7 +202,7 @@ pub(crate) fn walk_range(
     }
 }
 
-/// The first block of a range that is no hole.
+/// The first block of a range that is not a hole.
 pub(crate) fn first_block(store: &LineStore, owner: Owner, root: RecordBytes, blocks: Range<u64>) -> Result<Option<u64>> {
     let mut first = None;
     let _ended = walk_range(store, owner, root, blocks, &mut |found| {
@@ -217,7 +217,7 @@ pub(crate) fn first_block(store: &LineStore, owner: Owner, root: RecordBytes, bl
     Ok(first)
 }
 
-/// Recursion is bounded by the height, which [`child`] and the record's own check hold below [`HEIGHT_MAX`].
+/// The height bounds the recursion; [`child`] and the record's own check keep it at most [`HEIGHT_MAX`].
 fn walk_page(
     store: &LineStore,
     owner: Owner,
@@ -271,8 +271,7 @@ pub(super) fn child_or_block(owner: Owner, record: Record, line: LineAddress, he
     }
 }
 
-/// Clears every record of a range of blocks, and frees the pages that hold nothing after that. What the records name is the caller's to
-/// free ([X3]).
+/// Clears every record of a range of blocks, and frees pages that become empty. The caller frees the space that the records name ([X3]).
 pub(crate) fn clear(tx: &mut Tx<'_>, owner: Owner, root: &mut RecordBytes, blocks: &Range<u64>) -> Result<()> {
     let empty = match decode(owner, root, IN_INODE)? {
         Record::Pointer { page, height } => clear_page(tx, owner, page, height, 0, blocks)?,
@@ -284,7 +283,7 @@ pub(crate) fn clear(tx: &mut Tx<'_>, owner: Owner, root: &mut RecordBytes, block
     Ok(())
 }
 
-/// Clears a range in one page; true where nothing else is in it, and it is freed.
+/// Clears a range in one page. If the page becomes empty, frees it and returns true.
 fn clear_page(tx: &mut Tx<'_>, owner: Owner, page: LineAddress, height: u32, base: u64, blocks: &Range<u64>) -> Result<bool> {
     let below = capacity(height - 1);
     let mut cleared: SmallVec<[u64; 16]> = SmallVec::new();
@@ -293,7 +292,7 @@ fn clear_page(tx: &mut Tx<'_>, owner: Owner, page: LineAddress, height: u32, bas
         let line = page.nth(line_index);
         let first = base.saturating_add((line_index * LINE_RECORDS as u64).saturating_mul(below));
         if first >= blocks.end || first.saturating_add(below.saturating_mul(LINE_RECORDS as u64)) <= blocks.start {
-            // Nothing here is cleared; what it says is not looked at, so that damage beside a range does not hold it.
+            // This line has nothing to clear and is not decoded, so damage outside the range does not block the operation.
             keeps |= tx.raw_line(Structure::Mapping, line)? != tandemfs_format::EMPTY_LINE;
             continue;
         }
