@@ -1,15 +1,16 @@
-//! Checkpoint: host copies go home, then the watermark moves, then the rings' tails (RULES R1).
+//! Checkpoint: writes host copies home, then moves the watermark, then the rings' tails (RULES R1).
 //!
-//! [CH1] The target is a txid such that every record at or below it is persistent and in the host copies (the gate, held exclusively).
-//! [CH2] Every line that is dirty at that instant is home and fenced before the watermark says so. A line may be written with a newer
-//!       committed image; its record is above the watermark and will be replayed over it.
+//! [CH1] The target is a txid such that every record at or below it is persistent and applied to the host copies (the gate is held
+//!       exclusively).
+//! [CH2] Every line that is dirty at that instant is home and fenced before the watermark moves to the target. A line may be written with a
+//!       newer committed image; its record is above the watermark and will be replayed over it.
 //! [CH3] Both superblocks carry the watermark durably before a ring reuses a byte ([J3]).
 //! [CH4] A failure stops the file system (RULES R15).
 //! [CH5] An engine without records has nothing to checkpoint ([FC3], [FC7] of `firmware_commit.rs`).
-//! [CH6] Who commits while too many pages are dirty ([CA3] of `cache/`) makes room first: waits for the checkpoint that runs, and does one of its
-//!       own where that was not enough. It may hold locks of inodes and of a region then, and holds neither gate nor ring. A checkpoint asks
-//!       for gate, rings and superblock alone, so it never waits for who waits for it. It is done once and not until it is enough: threads
-//!       that commit meanwhile hold nobody up for ever, and exceed the bound by a transaction each.
+//! [CH6] A thread that commits while too many pages are dirty ([CA3] of `cache/`) first waits for the running checkpoint, and runs its own
+//!       if that was not enough. It may hold locks of inodes and of a region, but neither gate nor ring. A checkpoint takes only gate,
+//!       rings and superblock, so it never waits for a thread that waits for it. The thread does this once, not until enough pages are
+//!       clean: concurrent commits cannot block it forever, and exceed the bound by at most one transaction each.
 
 use std::sync::Arc;
 
@@ -27,12 +28,12 @@ use crate::statistics::count;
 use crate::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 
 impl Journal {
-    /// The watermark that is durable.
+    /// The durable watermark.
     pub(crate) fn watermark(&self) -> u64 {
         self.watermark.load(Acquire)
     }
 
-    /// The last txid taken.
+    /// The last txid assigned.
     pub(crate) fn last_txid(&self) -> u64 {
         self.last_txid.load(SeqCst)
     }
@@ -49,13 +50,13 @@ impl Journal {
         self.last_txid.store(txid, SeqCst);
     }
 
-    /// Before a commit: a checkpoint where too many pages are dirty, by whoever comes first ([CH6]). The caller holds neither gate nor ring.
+    /// Before a commit: one thread runs a checkpoint if too many pages are dirty ([CH6]). The caller holds neither gate nor ring.
     pub(super) fn bound_dirty_pages(&self, line_store: &LineStore) -> Result<()> {
         if !line_store.pages.is_full_of_dirty() {
             return Ok(());
         }
         let _one = self.checkpoint.lock();
-        // Another one may have done it meanwhile.
+        // Another thread may have done a checkpoint meanwhile.
         if line_store.pages.is_full_of_dirty() { self.checkpoint_alone(line_store) } else { Ok(()) }
     }
 
@@ -65,7 +66,7 @@ impl Journal {
         self.checkpoint_alone(line_store)
     }
 
-    /// The caller holds the lock that lets one checkpoint run at a time.
+    /// The caller holds the lock that serialises checkpoints.
     fn checkpoint_alone(&self, line_store: &LineStore) -> Result<()> {
         line_store.health.check_writable()?;
         self.asked.store(false, Relaxed);
@@ -73,7 +74,7 @@ impl Journal {
             let _nobody_commits = (!on(Mutant::CheckpointPassesCommits)).then(|| self.gate.write()); // [CH1]
             (self.last_txid(), line_store.pages.take_dirty())
         };
-        // On a drive with transactions every line is home with its commit, but for what a replay left.
+        // On a drive with transactions every commit writes its lines home; only a replay leaves dirty lines.
         if dirty.is_empty() && (self.is_on_drive() || target == self.watermark()) {
             return Ok(());
         }
@@ -106,7 +107,7 @@ impl Journal {
                 Ok(())
             });
             if let Err(error) = written {
-                line_store.pages.keep_dirty(&pages[index..]); // reads go on, and must find what was committed
+                line_store.pages.keep_dirty(&pages[index..]); // reads continue, and must find committed lines
                 line_store.pages.are_home(index);
                 return Err(line_store.health.stop("writing metadata home", &error)); // [CH4]
             }
@@ -115,7 +116,7 @@ impl Journal {
         Ok(line_store.drive.fence(in_flight))
     }
 
-    /// Changes the superblock on the device, both copies, after what `_before` proves (RULES R1, R25).
+    /// Updates both superblock copies on the device, after what `_before` proves (RULES R1, R25).
     pub(crate) fn update_superblock(&self, line_store: &LineStore, _before: Fenced, change: impl FnOnce(&mut Superblock)) -> Result<()> {
         let mut superblock = self.superblock.lock();
         change(&mut superblock);
@@ -125,14 +126,14 @@ impl Journal {
     }
 }
 
-/// Writes both copies, one after the other with a fence between, so that one of them is valid at every instant: the one that is damaged or
-/// older goes first. (A cut may have torn one of them, and then the other is all that there is.)
+/// Writes both copies, one after the other with a fence between, so that one of them is always valid. The damaged or older copy is written
+/// first: a crash may have torn one copy, and then only the other is valid.
 pub(crate) fn write_superblock(drive: &Drive, superblock: &Superblock) -> std::result::Result<(), tandemfs_device::DeviceError> {
     let places = SUPERBLOCK_OFFSETS.map(|offset| LineAddress::new(offset / LINE_BYTES as u64));
     let mut sequences = [None; 2];
     for (sequence, address) in sequences.iter_mut().zip(places) {
         let mut found = [0; 1024];
-        // A copy that cannot be read is as good as a damaged one: it goes first, and the other one is there if that fails.
+        // An unreadable copy counts as damaged: it is written first, and the other copy remains if that fails.
         let loaded = drive.load(Structure::Superblock, address, &mut found);
         *sequence = loaded.ok().and_then(|()| Superblock::decode(&found).ok()).map(|found| found.sequence);
     }

@@ -1,21 +1,22 @@
-//! The engine of a drive with transactions (ByteFS §4.6): every line goes straight home by tagged stores, one COMMIT makes them durable
-//! together, and there is no journal and no checkpoint.
+//! The commit engine for a drive with transactions (ByteFS §4.6): tagged stores write every line home, one COMMIT makes them durable
+//! together; there is no journal and no checkpoint.
 //!
-//! [FC1] Tagged stores are issued only when the data is durable and nothing but the drive can fail any more; then flush, fence, COMMIT
-//!       (RULES R16). The proofs of [TX4] are in `commit`'s hands by then, and every page was loaded by `Tx::put`.
-//! [FC2] An error between the first tagged store and the end of COMMIT stops the file system: there is no abort, and nobody knows whether the
-//!       transaction is committed (R15, R16). The drive goes on showing what was stored, so the pages stay pinned until the mount ends: reads
-//!       find the host copies as they were. File data that was stored in place has no host copy; it reads as damaged until the drive recovers.
-//! [FC3] Host copies change after COMMIT and are clean at once (RULES R4): home is where the line already is.
-//! [FC4] A line's lock is held until COMMIT returned: `commit` returns after it. So no line has two open versions, and the order of commits is
-//!       the order of versions, by which the drive recovers.
-//! [FC5] A number is never 0 and is used once between two cleanings of the drive's log (R17): they rise, and when they end, nobody commits
-//!       (the gate), the drive cleans, and they begin again. A recovery empties the log as well, so a mount begins at 1.
-//! [FC6] What a transaction frees is free after its COMMIT, metadata too: nothing is replayed over it (R6).
-//! [FC7] Txids go on rising, for generations of inodes come from them; no record keeps them, so the superblock's watermark is a bound below
-//!       which all that were given out lie, raised before it is reached. A mount after a crash begins there.
+//! [FC1] Tagged stores are issued only when the data is durable and only the drive can still fail; then flush, fence, COMMIT (RULES R16).
+//!       By then `commit` holds the proofs of [TX4], and `Tx::put` has loaded every page.
+//! [FC2] An error between the first tagged store and the end of COMMIT stops the file system: there is no abort, and the transaction may or
+//!       may not be committed (R15, R16). The drive still shows the stored lines, so the pages stay pinned until the mount ends: reads find
+//!       the old host copies. File data stored in place has no host copy; it reads as damaged until the drive recovers.
+//! [FC3] Host copies change after COMMIT and are clean at once (RULES R4), because the lines are already home.
+//! [FC4] A line's lock is held until `commit` returns, which is after COMMIT. So no line has two open versions, and the commit order is the
+//!       version order, by which the drive recovers.
+//! [FC5] A transaction number is never 0 and is used once between two cleanings of the drive's log (R17). Numbers increase; when they run
+//!       out, commits are blocked (the gate), the drive cleans its log, and numbers restart at 1. A recovery empties the log too, so a
+//!       mount starts at 1.
+//! [FC6] Space freed by a transaction is free after its COMMIT, metadata too: no replay can overwrite it (R6).
+//! [FC7] Txids keep increasing, because generations of inodes come from them. No record keeps them, so the superblock's watermark is an
+//!       upper bound of all assigned txids, raised before it is reached. A mount after a crash starts there.
 //!
-//! Lines of a page that follow each other go as one store.
+//! Consecutive lines of a page are one store.
 
 use std::sync::Arc;
 
@@ -31,29 +32,29 @@ use crate::mutant::{Mutant, on};
 use crate::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use crate::sync::{EXPLORED, Mutex};
 
-/// Txids by which the durable bound is raised ([FC7]).
+/// Number of txids by which the durable bound is raised ([FC7]).
 const TXIDS_RESERVED: u64 = if EXPLORED { 16 } else { 1 << 16 };
 
-/// What this engine keeps between transactions.
+/// State of this engine between transactions.
 pub(crate) struct FirmwareEngine {
-    /// The next number of a transaction of the drive ([FC5]).
+    /// The next transaction number of the drive ([FC5]).
     next: AtomicU64,
-    /// The largest txid that may be given out ([FC7]).
+    /// The largest txid that may be assigned ([FC7]).
     txid_bound: AtomicU64,
-    /// Pages of transactions that failed ([FC2]).
+    /// Pages of failed transactions ([FC2]).
     pinned: Mutex<Vec<Arc<Page>>>,
 }
 
-/// A line and where it goes.
+/// A line's address, its structure and its image.
 type Change<'t> = (LineAddress, Structure, &'t Line);
 
 impl FirmwareEngine {
-    /// After the drive's recovery, which emptied its log.
+    /// For use after the drive's recovery, which emptied its log.
     pub(super) fn new(watermark: u64) -> Self {
         Self { next: AtomicU64::new(1), txid_bound: AtomicU64::new(watermark), pinned: Mutex::default() }
     }
 
-    /// A number that no transaction has had since the last cleaning; `None` when they are used up.
+    /// A number not used since the last cleaning; `None` if all are used.
     fn take_number(&self) -> Option<TxId> {
         let last = u64::from(last_transaction_number());
         let number = self.next.fetch_update(SeqCst, SeqCst, |next| (next <= last).then_some(next + 1)).ok()?;
@@ -62,7 +63,7 @@ impl FirmwareEngine {
 }
 
 impl Journal {
-    /// The watermark that the superblock is to carry after txids up to `last` were given out ([FC7]).
+    /// The watermark for the superblock after txids up to `last` were assigned ([FC7]).
     pub(crate) fn durable_watermark(&self, last: u64) -> u64 {
         match &self.firmware {
             Some(engine) => {
@@ -81,7 +82,7 @@ impl<V: Host> Tx<'_, V> {
         let (line_store, journal) = (self.host.line_store(), self.host.journal());
         loop {
             let gate = journal.gate.read();
-            line_store.health.check_writable()?; // under the gate: nothing is committed after an unmount closed it
+            line_store.health.check_writable()?; // under the gate: no commit after an unmount closed it
             let bound = engine.txid_bound.load(SeqCst);
             let taken = journal.last_txid.fetch_update(SeqCst, SeqCst, |last| (last < bound).then_some(last + 1));
             let Ok(last) = taken else {
@@ -90,7 +91,7 @@ impl<V: Host> Tx<'_, V> {
                 continue;
             };
             if self.addresses.is_empty() && self.data.is_empty() {
-                return Ok(last + 1); // the drive refuses to commit nothing
+                return Ok(last + 1); // the drive refuses an empty commit
             }
             let Some(number) = engine.take_number() else {
                 drop(gate);
@@ -120,7 +121,7 @@ impl<V: Host> Tx<'_, V> {
     fn store_and_commit(&self, number: TxId) -> std::result::Result<(), DeviceError> {
         let drive = &self.host.line_store().drive;
         let metadata = self.addresses.iter().zip(&self.structures).zip(&self.images).map(|((address, structure), image)| {
-            (*address, *structure, image) // all of one page are of one structure
+            (*address, *structure, image) // all lines of a page have one structure
         });
         let data = self.data.iter().map(|(address, image)| (*address, Structure::Data, image));
         let mut changes: SmallVec<[Change<'_>; 16]> = metadata.chain(data).collect();
@@ -138,7 +139,7 @@ impl<V: Host> Tx<'_, V> {
     }
 }
 
-/// Stores lines that follow each other in one page.
+/// Stores consecutive lines of one page.
 fn store_run(drive: &Drive, number: TxId, run: &[Change<'_>]) -> std::result::Result<Lines<InFlight>, DeviceError> {
     let (address, structure, first) = run[0];
     if on(Mutant::StoredUntagged) {
@@ -163,7 +164,7 @@ impl Journal {
     fn raise_txid_bound(&self, line_store: &LineStore, engine: &FirmwareEngine) -> Result<()> {
         let _one = self.checkpoint.lock();
         if self.last_txid() < engine.txid_bound.load(SeqCst) {
-            return Ok(()); // somebody else did
+            return Ok(()); // another thread did
         }
         let bound = self.last_txid() + TXIDS_RESERVED;
         self.update_superblock(line_store, Fenced::nothing_stored(), |superblock| superblock.watermark = bound)?;
@@ -171,11 +172,11 @@ impl Journal {
         Ok(())
     }
 
-    /// Empties the drive's log while nobody commits, so that numbers begin again at 1 ([FC5]).
+    /// Empties the drive's log while commits are blocked, so that numbers restart at 1 ([FC5]).
     fn begin_numbers_again(&self, line_store: &LineStore, engine: &FirmwareEngine) -> Result<()> {
         let _nobody_commits = self.gate.write();
         if engine.next.load(SeqCst) <= u64::from(last_transaction_number()) {
-            return Ok(()); // somebody else did
+            return Ok(()); // another thread did
         }
         if !on(Mutant::NumbersReused) {
             line_store.drive.clean().map_err(|error| line_store.health.stop("cleaning the drive's log", &error))?;
@@ -214,7 +215,7 @@ mod tests {
         bytes
     }
 
-    /// A written sector of nobody's.
+    /// A written sector that belongs to no file.
     fn written_sector(fs: &FileSystem) -> Sector {
         let volume = &fs.volume;
         let extent = volume.sectors.take(1, Need::Growth).expect("room");
@@ -283,7 +284,7 @@ mod tests {
         let mut given = Vec::new();
         for byte in 0..5 {
             let mut tx = Tx::new(volume);
-            // A line that nobody uses: the last of the segment table.
+            // An unused line: the last of the segment table.
             tx.put(
                 Structure::AllocationMap,
                 volume.geometry.segment_line(tandemfs_format::geometry::SEGMENT_TABLE_LINES - 1),

@@ -1,14 +1,14 @@
-//! The journal: how a transaction becomes durable, and how its lines get home.
+//! The journal: makes transactions durable, and writes their lines home.
 //!
 //! [`Tx`] collects new images of lines; [`Tx::commit`] appends one record to a free ring, persists it once, and changes the host copies.
-//! [`checkpoint`] writes host copies home behind the foreground and moves the one watermark (RULES R1). Replay after a crash reads the
-//! records back and goes through the same `apply` ([`replay`]).
+//! [`checkpoint`] writes host copies home in the background and moves the single watermark (RULES R1). Replay after a crash reads the
+//! records back and uses the same `apply` ([`replay`]).
 //!
-//! Where the drive has transactions, they take the place of all that ([`firmware_commit`]): the rings stay empty, and what an earlier mount
-//! left in them is replayed as ever. Which of the two engines runs is decided at the mount; nobody outside this room knows.
+//! If the drive has transactions, they replace all that ([`firmware_commit`]): the rings stay empty, and records that an earlier mount left
+//! in them are replayed as usual. The mount chooses the engine; users of [`Tx`] do not see the choice.
 //!
-//! Order of locks: inodes → `gate` (shared) → a ring. A checkpoint takes `checkpoint` → `gate` (exclusive, for an instant) → rings one by
-//! one → `superblock`. Nobody who holds a ring waits for a checkpoint.
+//! Lock order: inodes → `gate` (shared) → a ring. A checkpoint takes `checkpoint` → `gate` (exclusive, briefly) → rings one by one →
+//! `superblock`. A thread that holds a ring never waits for a checkpoint.
 
 pub(crate) mod checkpoint;
 mod firmware_commit;
@@ -33,57 +33,57 @@ use crate::sync::{Condvar, Mutex, RwLock, RwLockWriteGuard};
 use firmware_commit::FirmwareEngine;
 use ring::{Ring, used_ring_bytes};
 
-/// What a transaction belongs to: its lines, its journal, and whoever keeps account of space, which is not known here.
+/// The environment of a transaction: its lines, its journal, and the space accounting, which the journal does not know.
 pub(crate) trait Host {
     fn line_store(&self) -> &LineStore;
 
     fn journal(&self) -> &Journal;
 
-    /// Space that nobody can reach is free.
+    /// Frees space that is unreachable.
     fn free(&self, space: Space);
 
-    /// Lines of metadata are free once the watermark has passed `txid` (RULES R6).
+    /// Frees lines of metadata after the watermark has passed `txid` (RULES R6).
     fn free_lines_after(&self, region: Region, address: LineAddress, lines: u64, txid: u64);
 
-    /// Space that the device failed is nobody's, and is not given out again at once.
+    /// Quarantines space that the device failed: it has no owner and is not reused at once.
     fn hold_back(&self, space: Space);
 
-    /// A sector has changed where it lies: copies of it are no copies any more.
+    /// A sector has changed in place: drops its copies.
     fn forget_copies(&self, sector: Sector);
 }
 
 pub(crate) struct Journal {
     rings: Vec<Mutex<Ring>>,
-    /// The last txid taken. Raised under a ring's lock only (RULES R2).
+    /// The last txid assigned. Increased only under a ring's lock (RULES R2).
     last_txid: AtomicU64,
     /// The durable watermark C.
     watermark: AtomicU64,
-    /// Held shared from before a txid is taken until its lines are in the host copies; exclusive to find a txid below which all are.
+    /// Held shared from before a txid is assigned until its lines are in the host copies; exclusively to find a txid below which all are.
     gate: RwLock<()>,
-    /// Mount generation: seeds the records.
+    /// Mount generation; seeds the records' checksums.
     generation: AtomicU64,
-    /// One checkpoint at a time.
+    /// Serialises checkpoints.
     checkpoint: Mutex<()>,
-    /// The superblock as it stands on the device.
+    /// The superblock as on the device.
     superblock: Mutex<Superblock>,
     /// Wakes the background thread.
     pub(crate) bell: Arc<Bell>,
-    /// The engine, where the drive's transactions serve; else the rings do.
+    /// The commit engine if the drive's transactions are used; otherwise `None`, and the rings are used.
     firmware: Option<FirmwareEngine>,
     /// Whether a checkpoint was asked for since the last one.
     asked: AtomicBool,
 }
 
-/// How the background thread is woken; the thread holds this and not the file system while it waits.
+/// Wakes the background thread. While it waits, the thread holds this and not the file system.
 #[derive(Debug, Default)]
 pub(crate) struct Bell {
     pub(crate) wake: Mutex<Wake>,
     pub(crate) rung: Condvar,
-    /// Whether anybody listens.
+    /// Whether a thread listens.
     pub(crate) heard: AtomicBool,
 }
 
-/// What the background thread is asked for.
+/// Requests to the background thread.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Wake {
     pub(crate) checkpoint: bool,
@@ -92,7 +92,7 @@ pub(crate) struct Wake {
 }
 
 impl Journal {
-    /// A journal with empty rings, as it is after recovery. `on_drive`: transactions are the drive's.
+    /// A journal with empty rings, as after recovery. `on_drive`: the drive's transactions are used.
     pub(crate) fn new(superblock: Superblock, on_drive: bool) -> Self {
         let geometry = superblock.geometry;
         Self {
@@ -115,28 +115,28 @@ impl Journal {
         self.superblock.lock().clone()
     }
 
-    /// Calls `look` while nobody writes the superblock.
+    /// Calls `look` while no thread writes the superblock.
     pub(crate) fn while_unwritten<T>(&self, look: impl FnOnce() -> T) -> T {
         let _superblock = self.superblock.lock();
         look()
     }
 
-    /// Whether transactions are the drive's.
+    /// Whether the drive's transactions are used.
     pub(crate) fn is_on_drive(&self) -> bool {
         self.firmware.is_some()
     }
 
-    /// Whether lines of file data may be stored in place, with the transaction that renews their checksum ([`Tx::put_data`]).
+    /// Whether lines of file data may be stored in place, in the transaction that updates their checksum ([`Tx::put_data`]).
     pub(crate) fn stores_in_place(&self, drive: &Drive) -> bool {
         self.firmware.is_some() && drive.description().overlapping
     }
 
-    /// Lets nobody commit on the drive, for as long as it is held: what is stored there is committed, and in the host copies.
+    /// Blocks commits on the drive while held: all lines stored there are committed, and in the host copies.
     pub(crate) fn hold_drive_commits(&self) -> Option<RwLockWriteGuard<'_, ()>> {
         self.firmware.as_ref().map(|_| self.gate.write())
     }
 
-    /// Asks the background thread; does nothing where there is none.
+    /// Asks the background thread, if there is one.
     pub(crate) fn ask(&self, ask: impl FnOnce(&mut Wake)) {
         use crate::sync::atomic::Ordering::Relaxed;
         if self.bell.heard.load(Relaxed) {

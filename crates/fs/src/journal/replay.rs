@@ -1,9 +1,9 @@
 //! Replay: every record above the watermark, of all rings, in txid order (RULES R1, R3).
 //!
-//! [RL1] All rings are read and validated before anything is applied; a ring ends at its first record that does not prove itself.
-//! [RL2] Lines go through the same `apply` as live commits and then home by the same code as a checkpoint.
-//! [RL3] What was replayed is home and fenced before the new generation is durable; that is the commit point. Until then another recovery
-//!       does the same again, with the same result: whole line images in the same order.
+//! [RL1] All rings are read and validated before anything is applied; a ring ends at its first invalid record.
+//! [RL2] Lines use the same `apply` as live commits, and then go home by the same code as a checkpoint.
+//! [RL3] Replayed lines are home and fenced before the new generation is durable; that is the commit point. A recovery interrupted before
+//!       it is repeated with the same result: whole line images in the same order.
 
 use tandemfs_device::Structure;
 use tandemfs_format::geometry::Geometry;
@@ -17,7 +17,7 @@ use crate::cache::{LineStore, load_bulk};
 use crate::error::{Error, Result};
 use crate::mutant::{self, Mutant, on};
 
-/// Records of one ring from its tail on ([RL1]).
+/// The records of one ring from its tail on ([RL1]).
 pub(crate) fn ring_records(ring_bytes: &[u8], pair: PairSeed, ring: u32, tail: Tail, generation: u64) -> Vec<JournalRecord> {
     let mut records = Vec::new();
     let mut at = tail;
@@ -29,7 +29,7 @@ pub(crate) fn ring_records(ring_bytes: &[u8], pair: PairSeed, ring: u32, tail: T
         }
         let found = match here {
             Some(record) => Some((record, at)),
-            // A record that did not fit before the end starts at the front.
+            // A record that did not fit before the end is at the front.
             None if at.offset_bytes > 0 => {
                 let front = Tail { offset_bytes: 0, wrap: at.wrap.wrapping_add(1) };
                 decode(ring_bytes, pair, ring, front.wrap, generation).map(|record| (record, front))
@@ -68,7 +68,7 @@ pub(crate) fn read_records(drive: &tandemfs_device::Drive, geometry: &Geometry, 
 }
 
 impl Journal {
-    /// Applies records to the host copies; home as well unless the mount is read-only ([RL2]). Returns the last txid.
+    /// Applies records to the host copies, and writes them home unless the mount is read-only ([RL2]). Returns the last txid.
     pub(crate) fn replay(&self, line_store: &LineStore, records: &[JournalRecord]) -> Result<u64> {
         let mut last = self.watermark();
         for record in records {

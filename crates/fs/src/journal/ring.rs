@@ -1,8 +1,8 @@
-//! One journal ring: records one after the other; what does not fit before the end starts again at the front with the next wrap count.
+//! One journal ring: consecutive records; a record that does not fit before the end goes to the front, with the next wrap count.
 //!
 //! [J1] A record is persisted once; its CRC covers header and payload, so a torn record reads as the end of the ring (RULES R3).
-//! [J2] The ring's lock is held from the reservation until the record is persistent, and its txid is taken under it (RULES R2).
-//! [J3] The tail passes only records at or below the watermark that all rings share, and only once that watermark is durable (RULES R1).
+//! [J2] The ring's lock is held from the reservation until the record is persistent, and the txid is assigned under it (RULES R2).
+//! [J3] The tail passes only records at or below the watermark shared by all rings, and only after that watermark is durable (RULES R1).
 
 use std::collections::VecDeque;
 
@@ -12,7 +12,7 @@ use tandemfs_format::superblock::Tail;
 
 use crate::sync::EXPLORED;
 
-/// How many bytes of a ring are used: all, or room for two of the largest records where schedules are explored.
+/// Bytes used of a ring: all, or (when schedules are explored) space for two of the largest records.
 pub(crate) fn used_ring_bytes(geometry: &Geometry) -> u64 {
     const FEW: u64 = (2 * RECORD_BYTES_MAX as u64).next_multiple_of(4096);
     if EXPLORED { FEW.min(geometry.ring_bytes()) } else { geometry.ring_bytes() }
@@ -22,7 +22,7 @@ pub(crate) fn used_ring_bytes(geometry: &Geometry) -> u64 {
 struct LiveRecord {
     txid: u64,
     start: Tail,
-    /// Bytes that are free again once the record is home: its own, and those skipped before it.
+    /// Bytes that become free once the record is home: its own, and those skipped before it.
     bytes: u64,
 }
 
@@ -32,11 +32,11 @@ pub(crate) struct Ring {
     used_bytes: u64,
     size_bytes: u64,
     live: VecDeque<LiveRecord>,
-    /// The record under construction; kept to spare an allocation.
+    /// The record under construction; reused to avoid allocations.
     pub(crate) buffer: Vec<u8>,
 }
 
-/// A place for a record of the size asked for.
+/// A reserved place for a record.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Reservation {
     pub(crate) start: Tail,
@@ -49,7 +49,7 @@ impl Ring {
         Self { index, head, used_bytes: 0, size_bytes, live: VecDeque::new(), buffer: Vec::new() }
     }
 
-    /// Where a record of `changes` lines goes; `None` while the ring is too full.
+    /// The place for a record of `changes` lines; `None` if the ring is too full.
     pub(crate) fn reserve(&self, changes: usize) -> Option<Reservation> {
         let bytes = record_bytes(changes) as u64;
         let left = self.size_bytes - u64::from(self.head.offset_bytes);
@@ -58,7 +58,7 @@ impl Ring {
         (self.used_bytes + skipped + bytes <= self.size_bytes).then_some(Reservation { start, bytes, used_bytes: skipped + bytes })
     }
 
-    /// The record is persistent: the head moves behind it.
+    /// The record is persistent: moves the head past it.
     pub(crate) fn advance(&mut self, reservation: Reservation, txid: u64) {
         self.live.push_back(LiveRecord { txid, start: reservation.start, bytes: reservation.used_bytes });
         self.used_bytes += reservation.used_bytes;
@@ -71,12 +71,12 @@ impl Ring {
         self.assert_state();
     }
 
-    /// Where the oldest record above `watermark` starts, or the head.
+    /// The start of the oldest record above `watermark`, or the head.
     pub(crate) fn tail(&self, watermark: u64) -> Tail {
         self.live.iter().find(|record| record.txid > watermark).map_or(self.head, |record| record.start)
     }
 
-    /// Frees the records at or below a watermark that is durable ([J3]).
+    /// Frees the records at or below a durable watermark ([J3]).
     pub(crate) fn release(&mut self, watermark: u64) {
         while let Some(record) = self.live.front() {
             if record.txid > watermark {
@@ -88,7 +88,7 @@ impl Ring {
         self.assert_state();
     }
 
-    /// Whether so much is in use that a checkpoint should start behind the foreground.
+    /// Whether so much is used that a background checkpoint should start.
     pub(crate) fn wants_checkpoint(&self) -> bool {
         self.used_bytes > self.size_bytes / 2
     }

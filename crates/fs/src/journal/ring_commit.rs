@@ -1,4 +1,4 @@
-//! The engine of a drive without transactions: one record in one ring, persisted once, and the lines go home later (RULES R1-R4).
+//! The commit engine for a drive without transactions: one record in one ring, persisted once; the lines go home later (RULES R1-R4).
 
 use tandemfs_device::{Fenced, Structure};
 use tandemfs_format::LINE_BYTES;
@@ -18,8 +18,8 @@ impl<V: Host> Tx<'_, V> {
         journal.bound_dirty_pages(line_store)?; // [CH6]
         loop {
             let gate = journal.gate.read();
-            line_store.health.check_writable()?; // under the gate: nothing is committed after an unmount closed it
-            // Any free ring (RULES R2): start at this CPU's, try them all, then wait for the first.
+            line_store.health.check_writable()?; // under the gate: no commit after an unmount closed it
+            // Any free ring (RULES R2): starts at this CPU's ring, tries all, then waits for the preferred one.
             let ring_count = if EXPLORED { 2 } else { journal.rings.len() };
             let preferred = current_cpu() % ring_count;
             let early_txid = on(Mutant::TxidBeforeRing).then(|| journal.last_txid.fetch_add(1, SeqCst) + 1);
@@ -58,7 +58,7 @@ impl<V: Host> Tx<'_, V> {
             ring.buffer = buffer;
             match persisted {
                 Ok(proof) => drop::<Fenced>(proof),
-                // R15: the record may or may not be there, so nothing may follow it.
+                // R15: it is unknown whether the record is persistent, so no record may follow it.
                 Err(error) => return Err(line_store.health.stop("writing the journal", &error)),
             }
             if !released_early {

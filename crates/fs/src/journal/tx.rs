@@ -1,13 +1,15 @@
-//! A transaction: a bounded list of new line images, what it took and what it gives back.
+//! A transaction: a bounded list of new line images, plus the space it takes and frees.
 //!
-//! [TX1] Bounded: at most `TX_LINES_MAX` lines, held against the ring at compile time in `format` (RULES R11).
-//! [TX2] Committed by move, by the engine of the mount (`ring_commit.rs`, `firmware_commit.rs`), which nobody else knows: record persistent first, host copies after (RULES R4), freed data space after that (R7), freed metadata space
-//!       only when the watermark has passed (R6).
-//! [TX3] Dropped without commit: everything that it took goes back, nothing else happened. Where the device failed it, what it took is
+//! [TX1] Bounded: at most `TX_LINES_MAX` lines; `format` checks this against the ring at compile time (RULES R11).
+//! [TX2] Committed by move, by the mount's commit engine (`ring_commit.rs`, `firmware_commit.rs`): first the record is persistent, then
+//!       host copies change (RULES R4), then freed data space is reused (R7); freed metadata space only after the watermark has passed
+//!       (R6).
+//! [TX3] If dropped without commit, all space taken goes back and there is no other effect. If the device failed it, the space taken is
 //!       suspect and goes into quarantine first.
-//! [TX4] Data that the record points to is durable before the record: `commit` asks for the proofs (RULES R8).
-//! [TX5] A line of file data goes to its sector by the transaction that renews the sector's checksum, whole or not at all: on a drive with
-//!       transactions only ([`Journal::stores_in_place`](super::Journal::stores_in_place)). Dropped without commit, the sector is as it was. Copies of it are forgotten.
+//! [TX4] Data that the record points to is durable before the record: `commit` requires the proofs (RULES R8).
+//! [TX5] A line of file data is stored in place by the transaction that updates the sector's checksum, atomically, and only on a drive with
+//!       transactions ([`Journal::stores_in_place`](super::Journal::stores_in_place)). If dropped without commit, the sector is unchanged.
+//!       The commit drops copies of the sector.
 
 use std::sync::Arc;
 
@@ -36,7 +38,7 @@ pub(crate) struct Tx<'v, V: Host> {
     in_place: Vec<Sector>,
     taken: SmallVec<[Space; 8]>,
     freed: SmallVec<[Space; 8]>,
-    /// The device failed an access of what was taken.
+    /// The device failed an access to space that this transaction took.
     suspect: bool,
 }
 
@@ -60,7 +62,7 @@ impl<'v, V: Host> Tx<'v, V> {
         self.host
     }
 
-    /// The line as this transaction leaves it, verified for its owner.
+    /// The line as this transaction changes it, verified for its owner.
     pub(crate) fn line(&self, owner: Owner, structure: Structure, address: LineAddress) -> Result<Line> {
         match self.position(address) {
             Some(position) => Ok(self.images[position]),
@@ -68,7 +70,7 @@ impl<'v, V: Host> Tx<'v, V> {
         }
     }
 
-    /// The line as this transaction leaves it, not verified.
+    /// The line as this transaction changes it, not verified.
     pub(crate) fn raw_line(&self, structure: Structure, address: LineAddress) -> Result<Line> {
         match self.position(address) {
             Some(position) => Ok(self.images[position]),
@@ -76,7 +78,7 @@ impl<'v, V: Host> Tx<'v, V> {
         }
     }
 
-    /// A new image of a line. The caller holds the lock that owns it (RULES R5).
+    /// Puts a new image of a line. The caller holds the lock that protects the line (RULES R5).
     pub(crate) fn put(&mut self, structure: Structure, address: LineAddress, image: Line) -> Result<()> {
         if let Some(position) = self.position(address) {
             self.images[position] = image;
@@ -97,7 +99,7 @@ impl<'v, V: Host> Tx<'v, V> {
         assert!(self.addresses.len() + self.data.len() < TX_LINES_MAX, "a transaction of more than {TX_LINES_MAX} lines (R11)");
     }
 
-    /// A new image of a line of file data inside a written sector ([TX5]). The caller holds the range, and puts the sector's new checksum too.
+    /// Puts a new image of a line of a written sector ([TX5]). The caller holds the range lock, and puts the sector's new checksum too.
     pub(crate) fn put_data(&mut self, sector: Sector, line_in_sector: u32, image: Line) {
         assert!(u64::from(line_in_sector) < PAGE_LINES, "a line outside its sector");
         let drive = &self.host.line_store().drive;
@@ -120,25 +122,25 @@ impl<'v, V: Host> Tx<'v, V> {
         self.addresses.iter().rposition(|other| *other == address)
     }
 
-    /// Remembers that the device failed an access for which this transaction took space ([TX3]).
+    /// Records that the device failed an access to space that this transaction took ([TX3]).
     pub(crate) fn suspect_if_failed<T>(&mut self, result: Result<T>) -> Result<T> {
         self.suspect |= matches!(result, Err(Error::Device(_)));
         result
     }
 
-    /// The device failed something for which this transaction, among others, took space ([TX3]).
+    /// Marks the space taken as suspect: the device failed an operation that this transaction shared with others ([TX3]).
     pub(crate) fn suspect(&mut self) {
         self.suspect = true;
     }
 
-    /// The transaction took this space: it goes back if the transaction is dropped.
+    /// Records space that the transaction took: it is freed if the transaction is dropped.
     pub(crate) fn took(&mut self, space: Space) {
         self.taken.push(space);
     }
 
-    /// The transaction frees this space when it is committed.
+    /// Frees this space when the transaction commits.
     pub(crate) fn free(&mut self, space: Space) {
-        // What the transaction itself took and gives back again was never anyone's.
+        // Space that the transaction itself took is free at once: it never had an owner.
         if let Some(position) = self.taken.iter().position(|taken| *taken == space) {
             self.taken.swap_remove(position);
             self.host.free(space);
@@ -147,7 +149,7 @@ impl<'v, V: Host> Tx<'v, V> {
         }
     }
 
-    /// Makes the transaction durable. `_stored` and `_written` prove that the data it points to is ([TX4]).
+    /// Makes the transaction durable. `_stored` and `_written` prove that the data it points to is durable ([TX4]).
     pub(crate) fn commit(mut self, _stored: Fenced, _written: Flushed) -> Result<u64> {
         let host = self.host;
         let frees_at_once = host.journal().is_on_drive();
