@@ -10,7 +10,7 @@ pub(crate) struct Bits {
     free: u32,
 }
 
-/// A run of bits: the word it starts in and its first bit.
+/// The start of a run of bits: its word and the bit in that word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Found {
     pub(crate) word: usize,
@@ -27,7 +27,7 @@ fn mask(count: u32) -> u64 {
     if count == 64 { u64::MAX } else { (1 << count) - 1 }
 }
 
-/// Bits at which an aligned run of `count` (a power of two) may start.
+/// Bits where an aligned run of `count` (a power of two) may start.
 fn aligned_starts(count: u32) -> u64 {
     match count {
         1 => u64::MAX,
@@ -62,7 +62,7 @@ impl Bits {
         self.words.iter().flat_map(|word| word.to_le_bytes()).collect()
     }
 
-    /// Free bits.
+    /// Number of free bits.
     pub(crate) fn free(&self) -> u32 {
         self.free
     }
@@ -71,7 +71,7 @@ impl Bits {
         self.words[word]
     }
 
-    /// Where a run of `count` ≤ 64 free bits starts inside one word.
+    /// The start of a run of `count` ≤ 64 free bits inside one word.
     pub(crate) fn fit(word: u64, count: u32, aligned: bool) -> Option<u32> {
         let mut starts = !word;
         let mut length = 1;
@@ -86,7 +86,7 @@ impl Bits {
         (starts != 0).then(|| starts.trailing_zeros())
     }
 
-    /// Takes a run in one word, if it has one.
+    /// Takes a run inside one word, if there is one.
     pub(crate) fn take_in_word(&mut self, word: usize, count: u32, aligned: bool) -> Option<Found> {
         let bit = Self::fit(self.words[word], count, aligned)?;
         self.words[word] |= mask(count) << bit;
@@ -94,8 +94,8 @@ impl Bits {
         Some(Found { word, bit })
     }
 
-    /// Takes a run of any length, from the words `from..to`. A run over 64 bits starts at a word; what is behind
-    /// it in its last word may be taken, so that it fits into the hole that a run of its length left.
+    /// Takes a run of any length, from the words `from..to`. A run over 64 bits starts at a word boundary. Bits after it in its last word
+    /// may be taken, so that it fits the hole that a run of its length left.
     pub(crate) fn take(&mut self, from: usize, to: usize, count: u32, aligned: bool) -> Option<Found> {
         if self.free < count {
             return None;
@@ -117,7 +117,7 @@ impl Bits {
         None
     }
 
-    /// Aligned runs of `count` (a power of two) free bits, as [`Bits::take`] finds them, in the words before `to`.
+    /// Counts aligned runs of `count` (a power of two) free bits, as found by [`Bits::take`], in the words before `to`.
     pub(crate) fn count_runs(&self, to: usize, count: u32) -> u64 {
         if self.free < count {
             return 0;
@@ -137,7 +137,7 @@ impl Bits {
         self.words[..to].iter().map(runs).sum()
     }
 
-    /// Whether none of these bits is taken.
+    /// Whether all of these bits are free.
     pub(crate) fn is_free(&self, start: u64, count: u64) -> bool {
         let mut at = start;
         while at < start + count {
@@ -151,7 +151,7 @@ impl Bits {
         true
     }
 
-    /// Takes these bits. False where one of them was taken already.
+    /// Takes these bits. False if any of them was already taken.
     pub(crate) fn set(&mut self, start: u64, count: u64) -> bool {
         let mut clean = true;
         self.each_word(start, count, |word, bits| {
@@ -178,7 +178,7 @@ impl Bits {
         true
     }
 
-    /// Frees these bits. They were taken: whoever frees what a pointer of the medium names asks [`Bits::is_taken`] first.
+    /// Frees these bits, which must be taken: a caller that frees space named by an on-device pointer checks [`Bits::is_taken`] first.
     pub(crate) fn clear(&mut self, start: u64, count: u64) {
         self.each_word(start, count, |word, bits| {
             assert_eq!(*word & bits, bits, "space is freed once");
@@ -203,8 +203,8 @@ impl Bits {
 mod tests {
     use super::*;
 
-    /// A run over 64 bits did not find the hole that one of its length had left when the rest of its last word was taken since: a lent block
-    /// of the transient room stayed lent.
+    /// A run over 64 bits did not find the hole of an earlier run of its length if the rest of its last word was taken since: a block lent
+    /// by the transient room was never returned.
     #[test]
     fn regression_a_long_run_fits_into_the_hole_of_its_length() {
         let mut bits = Bits::new();

@@ -1,4 +1,4 @@
-//! The data area: slots for data logs, spare pages for copies, and how much of it is free.
+//! The data area: slots for data logs, spare pages for copies, and counts of free space.
 
 use tandemfs_format::mapping::SlotClass;
 use tandemfs_format::{LINE_BYTES, LineAddress, PAGE_LINES, UNIT_LINES};
@@ -13,7 +13,7 @@ use crate::sync::atomic::{Ordering::Relaxed, Ordering::SeqCst};
 use crate::sync::current_cpu;
 use crate::types::ZoneSpace;
 
-/// Lines that growth leaves in the data area: 32 logs of 4 KiB.
+/// Lines of the data area that growth leaves free: 32 logs of 4 KiB.
 const TRANSIENT_DATA_LINES: u64 = 2048;
 
 impl MemoryAllocator {
@@ -37,7 +37,7 @@ impl MemoryAllocator {
         let own = current_cpu() % self.pools.len();
         let take = |index: usize| self.pools[index].lock().take(&self.map, index as u32, class);
         let found = {
-            // Locked from the search to the new unit: else each of several threads brings one, and a unit that stays unused never goes back.
+            // Locked from the search to the new unit: otherwise several threads each add a unit, and an unused unit is never returned.
             let mut pool = self.pools[own].lock();
             let mut found = pool.take(&self.map, own as u32, class);
             if found.is_none()
@@ -55,14 +55,14 @@ impl MemoryAllocator {
         Some(LineAddress::new(u64::from(unit) * UNIT_LINES + line))
     }
 
-    /// A page for a copy. No data log: it counts as free.
+    /// Takes a page for a copy. It is not a data log: it counts as free.
     pub(crate) fn take_spare_page(&self) -> Option<LineAddress> {
         let address = self.find_slot(SlotClass::Page)?;
         self.data_log_lines.fetch_sub(PAGE_LINES, SeqCst);
         Some(address)
     }
 
-    /// The copy in a page is forgotten. False, and nothing changed, where somebody freed the page under it ([ME4]).
+    /// Frees the page of a dropped copy. False, with no change, if another user freed the page meanwhile ([ME4]).
     #[must_use]
     pub(crate) fn free_spare_page(&self, address: LineAddress) -> bool {
         self.data_log_lines.fetch_add(PAGE_LINES, SeqCst);
@@ -73,13 +73,13 @@ impl MemoryAllocator {
         freed
     }
 
-    /// Share of the data area that is free and holds no copies, in percent.
+    /// Share of the data area that is free and not used for copies, in percent.
     pub(crate) fn spare_percent(&self) -> u64 {
         let total = self.free_for_data() + self.data_log_lines.load(SeqCst);
         (self.free_for_data().saturating_sub(self.lent.count() * PAGE_LINES)) * 100 / total.max(1)
     }
 
-    /// A unit for a pool that the caller has locked.
+    /// Takes a unit for a pool. The caller has locked the pool.
     fn take_data_unit(&self, pool: usize) -> Option<u32> {
         let unit = {
             let _serial = self.units.lock();
@@ -95,7 +95,7 @@ impl MemoryAllocator {
         Some(unit as u32)
     }
 
-    /// Leaves the page of a slot that the device failed alone, until one of its slots is freed.
+    /// Avoids the page of a slot that the device failed, until one of its slots is freed.
     pub(crate) fn avoid_page_of_slot(&self, address: LineAddress) {
         if let UnitOwner::Pool(index) = self.map.owner(address.unit()) {
             let word = (address.number() % UNIT_LINES / PAGE_LINES) as u16;
@@ -103,7 +103,7 @@ impl MemoryAllocator {
         }
     }
 
-    /// Frees a data-log slot. False, and nothing changed, where it was not taken or lies elsewhere ([ME4]).
+    /// Frees a data-log slot. False, with no change, if it was not taken or is not in the data area ([ME4]).
     #[must_use]
     pub(crate) fn free_slot(&self, address: LineAddress, lines: u64) -> bool {
         let (unit, start) = (address.unit(), address.number() % UNIT_LINES);
@@ -144,12 +144,12 @@ impl MemoryAllocator {
         self.free_data_lines.load(SeqCst) + units * UNIT_LINES + self.lent.count() * PAGE_LINES
     }
 
-    /// Whether metadata has taken half of the units that are left to it while data logs hold others ([ME3]).
+    /// Whether metadata has taken half of its reserved units while data logs hold others ([ME3]).
     pub(crate) fn is_metadata_short(&self) -> bool {
         self.free_units.load(SeqCst) < self.metadata_reserve_units.div_ceil(2) && self.data_log_lines.load(SeqCst) > 0
     }
 
-    /// Whether so many percent of the data area are free.
+    /// Whether at least this percentage of the data area is free.
     pub(crate) fn is_data_free(&self, percent: u64) -> bool {
         let free = self.free_for_data();
         free * 100 >= (free + self.data_log_lines.load(SeqCst)) * percent

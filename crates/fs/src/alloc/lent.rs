@@ -1,9 +1,9 @@
-//! Pages of the data area that nobody needs, lent to copies of sectors. What is copied, and why, is `data/promote.rs`'s affair.
+//! Lends unused pages of the data area to copies of sectors. `data/promote.rs` decides what is copied, and why.
 //!
-//! [LP1] A lent page is free space: no metadata names it, rebuilt maps do not know it, and it goes back before write-back begins, before a
-//!       data log finds no slot, and before a region finds no unit.
-//! [LP2] A page whose copy is being stored or loaded is pinned. It is not taken back; where its sector goes meanwhile, the last one to
-//!       unpin frees it. So nobody else is given bytes that a reader may still take (RULES R7).
+//! [LP1] A lent page is free space: no metadata names it, and rebuilt maps do not contain it. It is returned before write-back begins,
+//!       before a data log finds no slot, and before a region finds no unit.
+//! [LP2] A page whose copy is being stored or loaded is pinned and not taken back. If its sector is freed meanwhile, the last unpin frees
+//!       the page. So no page is reused while a reader may still read it (RULES R7).
 //! [LP3] An unmount takes all pages back before it saves the maps, and lends none after that.
 //!
 //! Lock order: this table, then a pool of the allocator.
@@ -17,22 +17,22 @@ use crate::near::NearMap;
 use crate::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use crate::sync::{Condvar, Mutex};
 
-/// More of the data area than write-back wants free must be free for a loan, in percent ([LP1]).
+/// A page is lent only if this much more of the data area is free than write-back wants, in percent ([LP1]).
 const MARGIN_PERCENT: u64 = 5;
-/// Pages taken back at a step when room gets short.
+/// Pages taken back per step when space gets short.
 const STEP_PAGES: usize = 16;
-/// Share of the memory option that the index of copies may take: one in so many.
+/// The index of copies may take this fraction (1/N) of the memory option.
 const MEMORY_SHARE: u64 = 64;
-/// Host memory of a copy: its entry, and its place in the map at the worst fill.
+/// Host memory of a copy: its entry, and its place in the map at the lowest load factor.
 const COPY_BYTES: u64 = 64;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
     Empty,
-    /// The reader that makes it stores it.
+    /// The reader that makes the copy is storing it.
     Filling,
     Ready,
-    /// Its sector is gone; it is freed by the last to unpin it.
+    /// Its sector is freed; the last unpin frees the copy.
     Dead,
 }
 
@@ -60,12 +60,12 @@ pub(crate) struct LentPages {
     copies_max: usize,
     table: Mutex<Table>,
     unpinned: Condvar,
-    /// Copies, for who only asks whether there are any.
+    /// Number of copies, readable without the lock.
     count: AtomicU64,
 }
 
 impl LentPages {
-    /// None lent. The index of copies takes a share of `memory_bytes`; no page is lent while little more than `write_back_percent` is free.
+    /// Starts empty. The index of copies takes a share of `memory_bytes`; no page is lent if hardly more than `write_back_percent` is free.
     pub(crate) fn new(memory_bytes: u64, write_back_percent: u8) -> Self {
         Self {
             write_back_percent: write_back_percent.into(),
@@ -76,17 +76,17 @@ impl LentPages {
         }
     }
 
-    /// Copies there are.
+    /// Number of copies.
     pub(crate) fn count(&self) -> u64 {
         self.count.load(SeqCst)
     }
 
-    /// Free share of the data area below which no page is lent, and pages go back ([LP1]).
+    /// Free share of the data area below which no page is lent and pages are returned ([LP1]).
     fn floor_percent(&self) -> u64 {
         self.write_back_percent + MARGIN_PERCENT
     }
 
-    /// Pins the copies of sectors that follow each other, if all of them are there ([LP2]).
+    /// Pins the copies of consecutive sectors, if all exist ([LP2]).
     pub(crate) fn pin(&self, sector: Sector, count: usize) -> Option<SmallVec<[(u32, LineAddress); 8]>> {
         if self.count() == 0 {
             return None;
@@ -124,7 +124,7 @@ impl LentPages {
         }
     }
 
-    /// A slot for a copy, pinned: spare room, or that of a copy that was not read since the hand passed it last.
+    /// Returns a pinned slot for a copy: from spare space, or the slot of a copy not read since the clock hand last passed it.
     pub(crate) fn begin(&self, memory: &MemoryAllocator, sector: u64) -> Option<(u32, LineAddress)> {
         let mut table = self.table.lock();
         if table.closed || table.by_sector.contains_key(&sector) {
@@ -159,7 +159,7 @@ impl LentPages {
         Some((index, address))
     }
 
-    /// The copy that goes next: CLOCK.
+    /// The next copy to evict: CLOCK.
     fn victim(&self, table: &mut Table) -> Option<u32> {
         for _ in 0..2 * table.copies.len() {
             table.hand = (table.hand + 1) % table.copies.len();
@@ -174,7 +174,7 @@ impl LentPages {
         None
     }
 
-    /// The entry is empty; its slot is the caller's.
+    /// Empties the entry; the caller gets its slot.
     fn forget_copy(&self, table: &mut Table, index: u32) {
         let copy = &mut table.copies[index as usize];
         let dead = copy.state == State::Dead;
@@ -190,7 +190,7 @@ impl LentPages {
     fn free(&self, memory: &MemoryAllocator, table: &mut Table, index: u32) {
         let address = table.copies[index as usize].address;
         if !memory.free_spare_page(address) {
-            // Only metadata that names a page which nobody gave it can have freed one. Such an image gets no copies any more.
+            // This happens only if metadata names a page that was never allocated to it. Such an image gets no more copies.
             tracing::error!(%address, "a lent page was freed by somebody else: metadata contradicts the allocation maps");
             table.closed = true;
         }
@@ -199,7 +199,7 @@ impl LentPages {
         }
     }
 
-    /// Nobody finds the copy any more; its slot is free now or when it is unpinned.
+    /// Removes the copy from the index; its slot is freed now, or at the last unpin.
     fn drop_copy(&self, memory: &MemoryAllocator, table: &mut Table, index: u32) {
         let Copy { sector, pins, state, .. } = table.copies[index as usize];
         if pins == 0 {
@@ -211,7 +211,7 @@ impl LentPages {
         }
     }
 
-    /// Drops the copies of sectors that are freed or filled anew.
+    /// Drops the copies of sectors that are freed or rewritten.
     pub(crate) fn forget(&self, memory: &MemoryAllocator, sector: Sector, count: u64) {
         if self.count() == 0 || on(Mutant::PromotedKept) {
             return;
@@ -224,7 +224,7 @@ impl LentPages {
         }
     }
 
-    /// Gives up to `slots` slots back to the data area; returns how many.
+    /// Returns up to `slots` slots to the data area; returns how many.
     pub(crate) fn give_back(&self, memory: &MemoryAllocator, slots: usize) -> usize {
         if self.count() == 0 {
             return 0;
@@ -240,7 +240,7 @@ impl LentPages {
         freed
     }
 
-    /// After a data log took room: copies go before write-back begins ([LP1]).
+    /// After a data log took space: drops copies before write-back begins ([LP1]).
     pub(crate) fn make_room(&self, memory: &MemoryAllocator) {
         if self.count() == 0 {
             return;
@@ -253,7 +253,7 @@ impl LentPages {
         }
     }
 
-    /// Drops all copies; none is made any more ([LP3]).
+    /// Drops all copies and makes no more ([LP3]).
     pub(crate) fn close(&self, memory: &MemoryAllocator) {
         let mut table = self.table.lock();
         table.closed = true;

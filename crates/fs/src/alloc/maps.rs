@@ -1,11 +1,11 @@
-//! Saving and loading allocation maps: one piece for each unit of the memory zone and each group of sectors.
+//! Saves and loads allocation maps: one piece for each unit of the memory zone and each group of sectors.
 //!
-//! [MA1] Pieces are written before the superblock says *clean*, and carry the generation of the mount that wrote them (RULES R25).
-//!       A piece of which only some lines are new proves itself by the checksum in its head, like any other.
-//! [MA2] One piece that does not verify, cannot be read, or takes what nothing can have taken makes all of them worthless: the maps are
+//! [MA1] Pieces are written before the superblock says *clean*, and carry the generation of the mount that wrote them (RULES R25). A piece
+//!       of which only some lines are new is verified by the checksum in its head, like any other.
+//! [MA2] If one piece fails verification, cannot be read, or marks impossible space as taken, all pieces are discarded and the maps
 //!       rebuilt.
-//! [MA3] The pieces of a file system that has grown say what its old ones said of what was there; what is new is free, and so is what held
-//!       pieces that lie elsewhere now. Only units that were fixed or free can become fixed.
+//! [MA3] After growth, the pieces describe old space as the old pieces did. New space is free, and so is the space of pieces that moved.
+//!       Only units that were fixed or free can become fixed.
 
 use tandemfs_device::{Fenced, InFlight, Lines, Structure};
 use tandemfs_format::allocation_map::{PIECE_BYTES, PieceKind, decode, encode};
@@ -19,10 +19,10 @@ use crate::cache::{LineStore, load_bulk};
 use crate::error::Result;
 use crate::mutant::{Mutant, on};
 
-/// Pieces that are loaded at once.
+/// Number of pieces loaded at once.
 const BATCH: u64 = 256;
 
-/// Both zones' allocators, and the drive that keeps their maps.
+/// The allocators of both zones, and the drive that stores their maps.
 pub(crate) struct Maps<'a> {
     pub(crate) line_store: &'a LineStore,
     pub(crate) memory: &'a MemoryAllocator,
@@ -30,13 +30,13 @@ pub(crate) struct Maps<'a> {
 }
 
 impl Maps<'_> {
-    /// Writes all pieces ([MA1]) of a file system of these sizes: its own, or what it grows to ([MA3]); they carry
-    /// the generation of the mount. Returns the proof that they are durable.
+    /// Writes all pieces ([MA1]) for these sizes: the current sizes, or those that the file system grows to ([MA3]). They carry the
+    /// generation of the mount. Returns the proof that they are durable.
     pub(crate) fn save(&self, geometry: &Geometry, generation: u64) -> Result<Fenced> {
         let drive = &self.line_store.drive;
         let mut in_flight = Lines::<InFlight>::none();
         let mut buffer = Vec::with_capacity(LINE_BYTES + PIECE_BYTES);
-        // Where pages can be read by blocks, only the lines that changed are stored: the head, and groups of 512 bits (ByteFS Table 3).
+        // If pages can be read by blocks, only changed lines are stored: the head, and groups of 512 bits (ByteFS Table 3).
         let mut knows_pages = drive.description().overlapping;
         let mut saved = Vec::new();
         for index in 0..geometry.piece_count() {
@@ -62,7 +62,7 @@ impl Maps<'_> {
         Ok(drive.fence(in_flight))
     }
 
-    /// One piece, by what the allocators know ([MA3]).
+    /// Builds one piece from the allocators' state ([MA3]).
     fn piece_of(&self, geometry: &Geometry, index: u64) -> Result<(PieceKind, Vec<u8>)> {
         let (units, old_units) = (geometry.memory_units(), self.line_store.geometry.memory_units());
         let empty = || vec![0; PIECE_BYTES];
@@ -84,7 +84,7 @@ impl Maps<'_> {
         })
     }
 
-    /// Takes the saved pieces of the last mount. False where one of them does not verify ([MA2]); then nothing was taken.
+    /// Loads the pieces that the last mount saved. If one fails verification ([MA2]), returns false and loads none.
     pub(crate) fn load(&self, generation: u64) -> bool {
         let LineStore { drive, pair, geometry, .. } = self.line_store;
         let units = geometry.memory_units();

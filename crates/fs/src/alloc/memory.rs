@@ -1,15 +1,17 @@
 //! Lines of the memory zone: units of 2 MiB given to regions (metadata) or to the data area (data-log slots).
 //!
-//! [ME1] Space of a region that a transaction freed is given out again only when the watermark has passed that transaction (RULES R6);
-//!       shortage forces a checkpoint. Slots of the data area need not wait: no record targets them (RULES R7).
-//! [ME2] A region grows by raising a segment's high-water mark: the new lines are zeroed and fenced first, then the mark is committed. The
-//!       allocator only says which mark ([`Rise`](super::rise::Rise)); whoever asked for lines does the rest, while the region stays locked.
-//! [ME3] The data area leaves the regions a reserve of units, and every kind leaves its transient room to what gives back (RULES R14).
-//!       When the regions have taken half of the reserve, all data logs are written back ([WB6] of `data/write_back.rs`): emptied units fill it.
-//! [ME4] What is freed is named by pointers of the medium, and a clean mount has not looked at them: space that is freed although nobody has
-//!       it is a reason to stop, never a panic.
+//! [ME1] Region space freed by a transaction is reused only after the watermark has passed that transaction (RULES R6); shortage forces a
+//!       checkpoint. Slots of the data area need not wait: no record targets them (RULES R7).
+//! [ME2] A region grows by raising a segment's high-water mark: the new lines are zeroed and fenced, then the mark is committed. The
+//!       allocator only chooses the mark ([`Rise`](super::rise::Rise)); the caller that needs lines does the rest, while the region stays
+//!       locked.
+//! [ME3] The data area leaves the regions a reserve of units, and every kind leaves its transient room to operations that give space back
+//!       (RULES R14). When the regions have taken half of the reserve, all data logs are written back ([WB6] of `data/write_back.rs`):
+//!       emptied units refill it.
+//! [ME4] Freed addresses come from on-device pointers, which a clean mount has not verified. Freeing space that is not taken stops the file
+//!       system, without a panic.
 //!
-//! Order of locks: a region or a pool, then `units`, then the bits of a unit.
+//! Lock order: a region or a pool, then `units`, then the bits of a unit.
 
 use tandemfs_format::geometry::Geometry;
 use tandemfs_format::mapping::SlotClass;
@@ -31,25 +33,25 @@ pub(crate) struct MemoryAllocator {
     pub(super) map: UnitMap,
     pub(super) units: Mutex<u64>, // the next free line of the segment table; also serialises changes of owners
     pub(super) regions: [Mutex<RegionState>; 5],
-    /// Free lines below the high-water marks, for each region.
+    /// Free lines below the high-water marks, per region.
     pub(super) region_free: [AtomicU64; 5],
-    /// Units of the inode region in order, and lines below the mark, for inode addresses without a lock of the region.
+    /// Units of the inode region in order, with their lines below the mark: gives inode addresses without the region's lock.
     pub(super) inode_units: RwLock<Vec<(u64, u64)>>,
     pub(super) pools: Vec<Mutex<Pool>>,
     pub(super) free_units: AtomicU64,
     pub(super) free_data_lines: AtomicU64,
     pub(super) data_log_lines: AtomicU64,
     pub(super) inodes_used: AtomicU64,
-    /// Units of the data area are being emptied: growth gets no slots, and goes by blocks for so long ([ME3]).
+    /// Units of the data area are being emptied: meanwhile growth gets no slots and takes the block path ([ME3]).
     pub(crate) is_emptied: AtomicBool,
     pub(super) metadata_reserve_units: u64,
     pub(super) total_units: u64,
-    /// Pages that are spare and hold copies.
+    /// Spare pages that hold copies.
     pub(crate) lent: LentPages,
 }
 
 impl MemoryAllocator {
-    /// All units free but the fixed parts.
+    /// All units are free except the fixed parts.
     pub(crate) fn new(geometry: &Geometry, pools: usize, lent: LentPages) -> Self {
         let free = (0..geometry.memory_units()).filter(|unit| !geometry.is_fixed(*unit)).count() as u64;
         Self {
@@ -76,7 +78,7 @@ impl MemoryAllocator {
 
     // ---- set-up: the segment table, then marks or saved maps -----------------------------------------------------------------------
 
-    /// Takes the segments of the table. A segment that overlaps another or leaves a gap in its region is refused.
+    /// Loads the segments of the table. Refuses a segment that overlaps another or leaves a gap in its region.
     pub(crate) fn load_segments(&self, segments: Vec<(u64, Segment)>) -> std::result::Result<(), String> {
         let mut next = self.units.lock();
         for (index, segment) in segments {
@@ -115,7 +117,7 @@ impl MemoryAllocator {
         Ok(())
     }
 
-    /// Takes lines that recovery found in use. False where they were taken already, belong to something else, or lie beyond the mark.
+    /// Marks lines that recovery found in use. False if they were already taken, have another owner, or lie beyond the mark.
     pub(crate) fn mark(&self, region: Option<Region>, address: LineAddress, lines: u64) -> bool {
         let unit = address.unit();
         let expected = match (self.map.owner(unit), region) {
@@ -137,7 +139,7 @@ impl MemoryAllocator {
         }
     }
 
-    /// Takes a unit as it was saved.
+    /// Loads a saved unit.
     pub(crate) fn load_unit(&self, unit: u64, data: bool, bytes: &[u8]) {
         if data {
             let _serial = self.units.lock();
@@ -147,7 +149,7 @@ impl MemoryAllocator {
         *self.map.bits[unit as usize].lock() = Bits::from_bytes(bytes);
     }
 
-    /// Derives counters and lists after marks or saved maps are in.
+    /// Computes counters and lists after marks or saved maps are loaded.
     pub(crate) fn finish_loading(&self) {
         for unit in 0..self.total_units {
             let UnitOwner::Pool(pool) = self.map.owner(unit) else { continue };
@@ -182,13 +184,13 @@ impl MemoryAllocator {
             }
             self.region_free[slot(region)].store(free, SeqCst);
         }
-        // Slot 0 of the inode region is taken and no inode.
+        // Slot 0 of the inode region is taken but is not an inode.
         let _ = self.inodes_used.fetch_update(Relaxed, Relaxed, |used| used.checked_sub(1));
     }
 
     // ---- inodes --------------------------------------------------------------------------------------------------------------------
 
-    /// The first line of an inode; `None` beyond the region's high-water mark.
+    /// The first line of an inode; `None` if it is beyond the region's high-water mark.
     pub(crate) fn inode_address(&self, number: InodeNumber) -> Option<LineAddress> {
         let line = number.get().checked_mul(INODE_LINES)?;
         let units = self.inode_units.read();
@@ -201,7 +203,7 @@ impl MemoryAllocator {
         self.inode_units.read().iter().map(|(_, below)| below).sum::<u64>() / INODE_LINES
     }
 
-    /// The number of an inode by its address, which a region of inodes gave out.
+    /// The inode number of an address that the inode region allocated.
     pub(crate) fn inode_number(&self, address: LineAddress) -> InodeNumber {
         let units = self.inode_units.read();
         let Some(position) = units.iter().position(|(unit, _)| *unit == address.unit()) else {
@@ -210,7 +212,7 @@ impl MemoryAllocator {
         InodeNumber::new((position as u64 * UNIT_LINES + address.number() % UNIT_LINES) / INODE_LINES)
     }
 
-    /// Inodes in use, and inodes that could still be made.
+    /// Inodes in use, and inodes that can still be created.
     pub(crate) fn inodes(&self) -> (u64, u64) {
         let free = self.region_free[slot(Region::Inodes)].load(SeqCst) + self.free_units.load(SeqCst) * UNIT_LINES;
         (self.inodes_used.load(Relaxed), free / INODE_LINES)

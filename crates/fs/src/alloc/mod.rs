@@ -1,8 +1,8 @@
-//! Space. Allocation maps are derived state: in host memory while mounted, saved at a clean unmount, rebuilt after a crash. So giving
-//! space out costs no device write; what makes it owned is the transaction that points to it.
+//! Space allocation. Allocation maps are derived state: in host memory while mounted, saved at a clean unmount, rebuilt after a crash. So
+//! an allocation costs no device write; the transaction that points to the space makes it owned.
 //!
-//! Nothing here stores to the device but the saved maps: where a region has to grow, [`memory::MemoryAllocator::step`] (`regions.rs`) returns what has to be
-//! committed for it, and `volume/space.rs` commits that.
+//! Only the saved maps are stored to the device here. If a region must grow, [`memory::MemoryAllocator::step`] (`regions.rs`) returns the
+//! change, and `volume/space.rs` commits it.
 
 pub(crate) mod bits;
 mod data_area;
@@ -18,16 +18,16 @@ mod units;
 use crate::health::Health;
 use crate::space::Space;
 
-/// Space was freed that nobody had: maps and metadata contradict each other, so nothing may be given out any more.
+/// Space was freed that was not taken: maps and metadata contradict each other, so all allocation stops.
 pub(crate) fn freed_by_nobody(health: &Health, space: Space) {
     let _stopped = health.stop_because(format!("metadata contradicts the allocation maps: space was freed that nobody had ({space})"));
 }
 
-/// What space is asked for (RULES R14).
+/// The purpose of an allocation (RULES R14).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Need {
-    /// New data, new names: leaves the transient room alone.
+    /// New data, new names: do not use the transient room.
     Growth,
-    /// Overwrites, write-back: give back what they take, so they may use the transient room.
+    /// Overwrites, write-back: free what they take, so they may use the transient room.
     Transient,
 }

@@ -1,5 +1,5 @@
-//! Pools of the data area: units of 2 MiB, each in the pool of a CPU. Small slots fill pages that are in pieces already ("holes"); a fresh aligned
-//! unit is broken only when no hole serves, and becomes aligned room again when it empties (WineFS §3.4).
+//! Pools of the data area: units of 2 MiB, one pool per CPU. Small slots fill partly used pages ("holes") first; a fresh aligned unit is
+//! split only if no hole fits, and becomes aligned space again when it is empty (WineFS §3.4).
 
 use hashbrown::HashSet;
 use tandemfs_format::mapping::SlotClass;
@@ -9,18 +9,18 @@ use super::units::{DataPage, UnitMap};
 
 #[derive(Debug, Default)]
 pub(crate) struct Pool {
-    /// The page that each class below 4 KiB takes slots from.
+    /// The current page for slots of each class below 4 KiB.
     open: [Option<DataPage>; 3],
-    /// Pages with room for a slot of the class, not open. May name pages that have changed since: whoever pops one looks again.
+    /// Pages with space for a slot of the class, not open. Entries may be out of date: check a page after popping it.
     partial: [Vec<DataPage>; 3],
-    /// Pages that were freed lately: the next to be taken.
+    /// Recently freed pages: taken next.
     free_pages: Vec<DataPage>,
     /// Units that may have a free page.
     units: Vec<u32>,
     listed: HashSet<u32>,
 }
 
-/// Freed pages that are remembered by themselves; beyond them their units are searched.
+/// Maximum freed pages listed one by one; beyond that, their units are searched.
 const FREE_PAGES_MAX: usize = 256;
 
 fn class_index(class: SlotClass) -> usize {
@@ -32,14 +32,14 @@ fn class_index(class: SlotClass) -> usize {
 }
 
 impl Pool {
-    /// A unit joins the pool, or has free pages again.
+    /// Adds a unit that is new in the pool, or has free pages again.
     pub(crate) fn add_unit(&mut self, unit: u32) {
         if self.listed.insert(unit) {
             self.units.push(unit);
         }
     }
 
-    /// A page of the pool became free.
+    /// Adds a page of the pool that became free.
     pub(crate) fn add_free_page(&mut self, page: DataPage) {
         if self.free_pages.len() < FREE_PAGES_MAX {
             self.free_pages.push(page);
@@ -48,12 +48,12 @@ impl Pool {
         }
     }
 
-    /// A page in pieces, found when maps are loaded or a slot in it is freed.
+    /// Adds a partly used page, found when maps are loaded or one of its slots is freed.
     pub(crate) fn add_partial(&mut self, class: SlotClass, page: DataPage) {
         self.partial[class_index(class)].push(page);
     }
 
-    /// The device failed a slot of this page: others in it are not tried next.
+    /// The device failed a slot of this page: its other slots are not tried next.
     pub(crate) fn avoid(&mut self, page: DataPage) {
         for open in &mut self.open {
             open.take_if(|open| *open == page);
@@ -63,7 +63,7 @@ impl Pool {
         }
     }
 
-    /// A unit leaves the pool: it became wholly free.
+    /// Removes a unit that became completely free.
     pub(crate) fn remove_unit(&mut self, unit: u32) {
         for open in &mut self.open {
             if open.is_some_and(|page| page.unit == unit) {
@@ -75,7 +75,7 @@ impl Pool {
         }
     }
 
-    /// Takes a slot from what the pool has.
+    /// Takes a slot from the pool's pages.
     pub(crate) fn take(&mut self, map: &UnitMap, pool: u32, class: SlotClass) -> Option<(u32, u64)> {
         let lines = class.lines() as u32;
         if class == SlotClass::Page {
@@ -94,14 +94,14 @@ impl Pool {
                 Some(page) => page,
                 None => match self.free_page(map, pool) {
                     Some(page) => page,
-                    // Room for a larger slot is room for a smaller one.
+                    // A page with space for a larger slot also fits a smaller one.
                     None => (index + 1..3).find_map(|larger| self.partial[larger].pop())?,
                 },
             });
         }
     }
 
-    /// A page without any slot; it stays unmarked until something is taken in it.
+    /// A page without slots; it is not marked until a slot is taken in it.
     fn free_page(&mut self, map: &UnitMap, pool: u32) -> Option<DataPage> {
         while let Some(page) = self.free_pages.pop() {
             if map.is_free_page(pool, page) {

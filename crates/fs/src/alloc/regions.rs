@@ -1,4 +1,4 @@
-//! Regions: lines for metadata, taken, freed, and freed once the watermark has passed ([ME1] of `memory.rs`).
+//! Regions: allocates metadata lines, and frees them, at once or after the watermark has passed ([ME1] of `memory.rs`).
 
 use std::collections::VecDeque;
 
@@ -15,29 +15,29 @@ use crate::inject::{Take, fails};
 use crate::space::Space;
 use crate::sync::atomic::{Ordering::Relaxed, Ordering::SeqCst};
 
-/// Lines that growth leaves in the regions of mappings and leaves.
+/// Lines that growth leaves free in the regions of mappings and leaves.
 pub(crate) const TRANSIENT_REGION_LINES: u64 = 1024;
 
-/// What a region has for growth without another unit.
+/// Space that a region has for growth without another unit.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct RegionRoom {
-    /// Aligned runs of the length that was asked for, below the high-water marks and above them.
+    /// Aligned runs of the requested length, below and above the high-water marks.
     pub(crate) runs: u64,
-    /// Lines of both.
+    /// Free lines below and above the marks.
     pub(crate) lines: u64,
-    /// Lines that are free below the marks.
+    /// Free lines below the marks.
     pub(crate) below_mark: u64,
 }
 
 #[derive(Default)]
 pub(super) struct RegionState {
-    /// Segments with their index in the table, in the order of their place in the region.
+    /// Segments with their index in the table, in region order.
     pub(super) segments: Vec<(u64, Segment)>,
-    /// Units in the order of the region, with the lines of each that lie below the high-water mark.
+    /// Units in region order, with the lines of each that lie below the high-water mark.
     pub(super) units: Vec<(u64, u64)>,
-    /// Where to look first.
+    /// Where the next search starts.
     pub(super) hint: usize,
-    /// Freed by a transaction that the watermark has not passed ([ME1]).
+    /// Freed by transactions that the watermark has not passed ([ME1]).
     pub(super) pending: VecDeque<(u64, LineAddress, u64)>,
 }
 
@@ -58,7 +58,7 @@ pub(super) fn slot(region: Region) -> usize {
 }
 
 impl MemoryAllocator {
-    /// Tries to take `lines` (a power of two up to 64), aligned to their number, from a region. `watermark` is asked under the region's lock.
+    /// Tries to take `lines` (a power of two up to 64) from a region, aligned to that number. Calls `watermark` under the region's lock.
     pub(crate) fn step(&self, health: &Health, watermark: impl Fn() -> u64, region: Region, lines: u64, need: Need) -> Step<'_> {
         let mut state = self.regions[slot(region)].lock();
         self.release_pending(health, watermark(), region, &mut state);
@@ -78,7 +78,7 @@ impl MemoryAllocator {
         Step::Short { waits }
     }
 
-    /// Growth leaves the transient room of mappings and leaves ([ME3]).
+    /// Growth leaves the transient room in the regions of mappings and leaves ([ME3]).
     fn may_take(&self, region: Region, state: &RegionState, lines: u64, need: Need) -> bool {
         let floor = match (need, region) {
             (Need::Growth, Region::Mappings | Region::Leaves) => TRANSIENT_REGION_LINES,
@@ -108,7 +108,7 @@ impl MemoryAllocator {
         None
     }
 
-    /// A free unit for a region. Growth leaves one for each other region that is short of transient room ([ME3]).
+    /// Takes a free unit for a region. Growth leaves one unit for each other region that is short of transient room ([ME3]).
     pub(super) fn take_unit(&self, region: Region, need: Need) -> Option<u64> {
         let _serial = self.units.lock();
         let kept = if need == Need::Growth { self.short_regions(Some(region)) } else { 0 };
@@ -127,7 +127,7 @@ impl MemoryAllocator {
         self.free_units.fetch_add(1, SeqCst);
     }
 
-    /// What a region has for runs of `lines` (a power of two up to 64).
+    /// Space that a region has for runs of `lines` (a power of two up to 64).
     pub(crate) fn region_room(&self, region: Region, lines: u64) -> RegionRoom {
         let state = self.regions[slot(region)].lock();
         let above_mark: u64 = state.segments.iter().map(|(_, segment)| segment.unit_count * UNIT_LINES - segment.high_water_lines).sum();
@@ -136,14 +136,14 @@ impl MemoryAllocator {
         RegionRoom { runs: state.units.iter().map(runs_of).sum::<u64>() + above_mark / lines, lines: below_mark + above_mark, below_mark }
     }
 
-    /// Units that nobody has when a file has been made: it may take one for its inode and one for its name.
+    /// Units that stay free after one more file creation, which may take one for its inode and one for its name.
     pub(crate) fn free_units_after_a_creation(&self) -> u64 {
         let needed = [(Region::Inodes, INODE_LINES), (Region::Dentries, PAGE_LINES)];
         let taken = needed.into_iter().filter(|(region, lines)| self.region_room(*region, *lines).runs == 0).count() as u64;
         self.free_units.load(SeqCst).saturating_sub(taken)
     }
 
-    /// The last run of so many units that nobody has.
+    /// The last run of this many free units.
     pub(crate) fn free_run(&self, units: u64) -> Option<u64> {
         let _serial = self.units.lock();
         let mut length = 0;
@@ -160,7 +160,7 @@ impl MemoryAllocator {
             .count() as u64
     }
 
-    /// Lines that nobody could have seen: free at once. False where they were not taken.
+    /// Frees lines at once that no record or reader could have seen. False if they were not taken.
     #[must_use]
     pub(crate) fn free_now(&self, region: Region, address: LineAddress, lines: u64) -> bool {
         let mut state = self.regions[slot(region)].lock();
@@ -177,7 +177,7 @@ impl MemoryAllocator {
         }
     }
 
-    /// Lines freed by transaction `txid`: free once the watermark has passed it ([ME1]).
+    /// Frees lines after the watermark has passed transaction `txid` ([ME1]).
     pub(crate) fn free_after(&self, region: Region, address: LineAddress, lines: u64, txid: u64) {
         self.regions[slot(region)].lock().pending.push_back((txid, address, lines));
         self.count_inode_freed(region);
@@ -191,19 +191,19 @@ impl MemoryAllocator {
         }
     }
 
-    /// Whether freed lines wait for the watermark.
+    /// Whether any freed lines wait for the watermark.
     pub(crate) fn is_any_pending(&self) -> bool {
         self.regions.iter().any(|region| !region.lock().pending.is_empty())
     }
 
-    /// Lines of a region that wait for the watermark, and lines that are free in it.
+    /// Lines of a region that wait for the watermark, and its free lines.
     #[cfg(test)]
     pub(crate) fn waiting_and_free(&self, region: Region) -> (u64, u64) {
         let waiting = self.regions[slot(region)].lock().pending.iter().map(|(.., lines)| lines).sum();
         (waiting, self.region_free[slot(region)].load(SeqCst))
     }
 
-    /// Frees everything that waits and that the watermark has passed. It is asked under each region's lock.
+    /// Frees all waiting lines that the watermark has passed. Calls `watermark` under each region's lock.
     pub(crate) fn release_all_pending(&self, health: &Health, watermark: impl Fn() -> u64) {
         for region in Region::ALL {
             let mut state = self.regions[slot(region)].lock();
@@ -211,7 +211,7 @@ impl MemoryAllocator {
         }
     }
 
-    /// False, and nothing changed, where the lines were not taken or are another region's ([ME4]).
+    /// False, with no change, if the lines were not taken or belong to another region ([ME4]).
     fn clear(&self, region: Region, state: &mut RegionState, address: LineAddress, lines: u64) -> bool {
         {
             let mut bits = self.map.bits[address.unit() as usize].lock();
@@ -229,7 +229,7 @@ impl MemoryAllocator {
     }
 }
 
-/// What bytes of a region are counted as.
+/// The structure under which bytes of a region are counted.
 pub(crate) fn structure_of(region: Region) -> Structure {
     match region {
         Region::Inodes => Structure::Inode,

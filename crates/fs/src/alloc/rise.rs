@@ -1,4 +1,4 @@
-//! How a region grows: which mark has to rise, or which unit joins the region, for lines that it has not ([ME2] of `memory.rs`).
+//! Region growth: finds the mark to raise, or the unit to add, when a region has no free lines ([ME2] of `memory.rs`).
 
 use tandemfs_format::geometry::SEGMENT_TABLE_LINES;
 use tandemfs_format::segment::{Region, Segment};
@@ -13,45 +13,45 @@ use crate::sync::atomic::Ordering::SeqCst;
 /// Lines by which a high-water mark rises: 256 KiB.
 const HIGH_WATER_STEP: u64 = 4096;
 
-/// What a region answers to who asks it for lines.
+/// A region's answer to a request for lines.
 pub(crate) enum Step<'m> {
-    /// They are the caller's.
+    /// The lines now belong to the caller.
     Taken(LineAddress),
-    /// A mark has to rise before there are any; ask again after that.
+    /// A mark must rise first; ask again after that.
     Rise(Rise<'m>),
-    /// There are none; `waits`: freed lines wait for the watermark.
+    /// There are none. `waits`: freed lines wait for the watermark.
     Short { waits: bool },
 }
 
-/// A mark that is about to rise. The region is locked as long as this lives; dropped without [`Rise::done`] it leaves everything as it was.
+/// A mark about to rise. The region is locked while this value lives; dropping it without [`Rise::done`] changes nothing.
 pub(crate) struct Rise<'m> {
     memory: &'m MemoryAllocator,
     state: MutexGuard<'m, RegionState>,
     pub(crate) region: Region,
-    /// The segment's place in the region; a new one's is behind all others.
+    /// The segment's place in the region; `None` for a new segment, which comes last.
     position: Option<usize>,
-    /// The segment's line in the table.
+    /// The segment's line in the segment table.
     pub(crate) index: u64,
-    /// The segment with the mark as it is.
+    /// The segment with its current mark.
     segment: Segment,
-    /// The unit that joins the region.
+    /// The unit that is added to the region.
     taken: Option<u64>,
-    /// Metadata has come near the end of its units ([ME3] of `memory.rs`).
+    /// Metadata is near the end of its units ([ME3] of `memory.rs`).
     pub(crate) wants_write_back: bool,
 }
 
 impl Rise<'_> {
-    /// The lines that come below the mark: they are to be zeroed before it rises.
+    /// The lines that come below the mark: they must be zeroed before it rises.
     pub(crate) fn fresh_lines(&self) -> (LineAddress, u64) {
         (LineAddress::new(self.segment.start_unit * UNIT_LINES + self.segment.high_water_lines), HIGH_WATER_STEP)
     }
 
-    /// The segment as it is to be committed.
+    /// The segment to commit.
     pub(crate) fn risen(&self) -> Segment {
         Segment { high_water_lines: self.segment.high_water_lines + HIGH_WATER_STEP, ..self.segment }
     }
 
-    /// It is committed: the region has the lines.
+    /// After the commit: gives the lines to the region.
     pub(crate) fn done(mut self) {
         let segment = (self.index, self.risen());
         let (memory, region) = (self.memory, self.region);
@@ -74,13 +74,13 @@ impl Rise<'_> {
 impl Drop for Rise<'_> {
     fn drop(&mut self) {
         if let Some(unit) = self.taken {
-            self.memory.return_unit(unit); // its line in the table was not written; the line stays unused
+            self.memory.return_unit(unit); // its table line was not written and stays unused
         }
     }
 }
 
 impl MemoryAllocator {
-    /// A mark that can rise, or a unit that can join. `None` where there is no room.
+    /// Finds a mark that can rise, or a unit that can be added. `None` if there is no space.
     pub(super) fn plan_rise<'m>(&'m self, region: Region, state: MutexGuard<'m, RegionState>, need: Need) -> Option<Rise<'m>> {
         let rising = state.segments.iter().position(|(_, segment)| segment.high_water_lines < segment.unit_count * UNIT_LINES);
         if let Some(position) = rising {

@@ -1,10 +1,10 @@
-//! Sectors of the block zone, in groups of 32,768 (128 MiB). Whole blocks are aligned runs; the last block of a file takes only the
-//! sectors that it needs, from words that are in pieces already, so that aligned room survives ageing (WineFS §3.4).
+//! Sectors of the block zone, in groups of 32,768 (128 MiB). Whole blocks are aligned runs. The last block of a file takes only the sectors
+//! that it needs, from partly used words, so that aligned space survives ageing (WineFS §3.4).
 //!
 //! [SE1] The transient room (RULES R14) is kept as whole blocks that growth never gets: a count of free sectors would not help an overwrite
-//!       that needs a block in one piece. What an overwrite frees fills the room again.
-//! [SE2] The end of a file that found no other place is *lent* a block of the room; the rest of that block is nobody's. Its owner moves out
-//!       again at once, into the hole that its old sectors left (`write_path`), so that the room does not fall to pieces.
+//!       that needs a contiguous block. Space freed by an overwrite refills the room.
+//! [SE2] The end of a file that finds no other place is *lent* a block of the room; the rest of that block stays unused. The file end moves
+//!       out again at once, into the hole that its old sectors left (`write_path`), so that the room does not fragment.
 
 use hashbrown::HashMap;
 use tandemfs_format::geometry::{Geometry, PIECE_SECTORS};
@@ -20,14 +20,14 @@ use crate::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use crate::sync::{Mutex, current_cpu};
 use crate::types::ZoneSpace;
 
-/// Blocks of the transient room (RULES R14): as many writers and write-backs may redirect a block each on a full device.
+/// Blocks of the transient room (RULES R14): this many writers and write-backs can redirect a block each on a full device.
 const TRANSIENT_BLOCKS: u64 = 8;
-/// Writes of the largest size that the transient room serves at once.
+/// Number of maximum-size writes that the transient room serves at once.
 const TRANSIENT_WRITES: u64 = 4;
-/// Words that a tail looks at before it opens a new one.
+/// Words that a tail allocation searches before it opens a new one.
 const TAIL_WORDS: usize = 64;
 
-/// Where the next allocation of a pool looks first.
+/// Where the next allocation of a pool starts its search.
 #[derive(Debug, Clone, Copy)]
 struct Cursor {
     group: usize,
@@ -46,20 +46,20 @@ pub(crate) struct SectorAllocator {
     total: u64,
     block_sectors: u64,
     transient: u64,
-    /// Whole blocks of the transient room ([SE1]); they count as free, and are free in saved maps.
+    /// Whole blocks of the transient room ([SE1]); they count as free, also in saved maps.
     room: Mutex<Room>,
 }
 
 #[derive(Debug, Default)]
 struct Room {
-    /// First sectors of whole blocks.
+    /// First sectors of unused whole blocks.
     blocks: Vec<u64>,
-    /// First sectors of blocks of which the first so many sectors are lent.
+    /// Lent blocks: first sector, and number of lent sectors from there on.
     lent: HashMap<u64, u64>,
 }
 
 impl SectorAllocator {
-    /// Everything free but the identity's sector.
+    /// Everything is free except the identity's sector.
     pub(crate) fn new(geometry: &Geometry, pools: usize) -> Self {
         let total = geometry.block_sectors();
         let group_count = total.div_ceil(PIECE_SECTORS) as usize;
@@ -81,8 +81,8 @@ impl SectorAllocator {
         Self { groups, pools, free: AtomicU64::new(total - 1), total, block_sectors, transient, room: Mutex::default() }
     }
 
-    /// A group as it is saved in a zone of `total` sectors, at least as many as there are: those behind the old end are free, those behind
-    /// the new one taken.
+    /// A group's map as saved for a zone of `total` sectors, which is at least the current size: sectors beyond the old end are free, those
+    /// beyond the new end taken.
     pub(crate) fn group_of(&self, group: u64, total: u64) -> Vec<u8> {
         let within = |sectors: u64| sectors.saturating_sub(group * PIECE_SECTORS).min(PIECE_SECTORS);
         let old = self.groups.get(group as usize).map(|bits| bits.lock().to_bytes());
@@ -99,7 +99,7 @@ impl SectorAllocator {
         bytes
     }
 
-    /// Takes a group as it was saved.
+    /// Loads a saved group.
     pub(crate) fn load_group(&self, group: usize, bytes: &[u8]) {
         let mut bits = self.groups[group].lock();
         let before = u64::from(bits.free());
@@ -108,7 +108,7 @@ impl SectorAllocator {
         self.free.fetch_sub(before, SeqCst);
     }
 
-    /// Takes sectors that recovery found in use. False where they were taken already.
+    /// Marks sectors that recovery found in use. False if any were already taken.
     pub(crate) fn mark(&self, sector: Sector, count: u64) -> bool {
         let mut clean = true;
         self.each_group(sector, count, |bits, start, here| clean &= bits.set(start, here));
@@ -132,7 +132,7 @@ impl SectorAllocator {
         }
     }
 
-    /// Takes sectors that growth could have, whatever is left for the transient room: where a block that was lent room moves to.
+    /// Takes sectors for a block that leaves the transient room: may use all sectors outside the room, even those that growth must leave.
     pub(crate) fn take_outside_room(&self, count: u64) -> Option<Sector> {
         if fails(Take::Sectors) {
             return None;
@@ -150,7 +150,7 @@ impl SectorAllocator {
         sector.number() / self.block_sectors * self.block_sectors
     }
 
-    /// Fills the transient room from free blocks ([SE1]), once the maps are loaded.
+    /// Fills the transient room from free blocks ([SE1]), after the maps are loaded.
     pub(crate) fn fill_room(&self) {
         let mut room = self.room.lock();
         let mut cursor = Cursor { group: self.groups.len() - 1, word: 0 };
@@ -161,7 +161,7 @@ impl SectorAllocator {
         }
     }
 
-    /// Gives the room back to the maps, to be saved.
+    /// Returns the room's blocks to the maps, before they are saved.
     pub(crate) fn empty_room(&self) {
         let room = std::mem::take(&mut *self.room.lock());
         let unused = room.blocks.into_iter().map(|block| (block, 0)).chain(room.lent);
@@ -180,7 +180,7 @@ impl SectorAllocator {
         Some(Sector::new(block))
     }
 
-    /// Sectors of a lent block come back to the room: whether that block had them. `None` where they were of none.
+    /// Returns sectors of a lent block to the room; true if the block had them. `None` if they are not in a lent block.
     fn return_to_room(&self, sector: Sector, count: u64) -> Option<bool> {
         let mut room = self.room.lock();
         let block = self.block_start(sector);
@@ -195,7 +195,7 @@ impl SectorAllocator {
         Some(true)
     }
 
-    /// A block that has become wholly free goes to the room while that is short.
+    /// Adds a block that became completely free to the room, if the room is short.
     fn refill_room(&self, sector: Sector) {
         let mut room = self.room.lock();
         if (room.blocks.len() + room.lent.len()) as u64 * self.block_sectors >= self.transient {
@@ -232,7 +232,7 @@ impl SectorAllocator {
         self.find(cursor, count, false)
     }
 
-    /// Next-fit over all groups, from the cursor around to it again.
+    /// Next-fit over all groups, from the cursor around and back to it.
     fn find(&self, cursor: &mut Cursor, count: u64, aligned: bool) -> Option<Sector> {
         for step in 0..=self.groups.len() {
             let group = (cursor.group + step) % self.groups.len();
@@ -251,7 +251,7 @@ impl SectorAllocator {
         None
     }
 
-    /// Frees sectors. False, and nothing changed, where they were not taken (`memory.rs` [ME4]).
+    /// Frees sectors. False, with no change, if they were not taken (`memory.rs` [ME4]).
     #[must_use]
     pub(crate) fn free(&self, sector: Sector, count: u64) -> bool {
         if let Some(returned) = self.return_to_room(sector, count) {
@@ -285,7 +285,7 @@ impl SectorAllocator {
         }
     }
 
-    /// Whole blocks that growth can still have, one after the other.
+    /// Number of whole blocks that growth can still take, one after the other.
     pub(crate) fn whole_blocks(&self) -> u64 {
         let each = self.block_sectors;
         let in_group = |bits: &Mutex<Bits>| {

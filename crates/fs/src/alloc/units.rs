@@ -1,4 +1,4 @@
-//! Units of 2 MiB of the memory zone: who has each, and which of its lines are taken.
+//! Units of 2 MiB of the memory zone: the owner of each unit, and which of its lines are taken.
 
 use tandemfs_format::geometry::Geometry;
 use tandemfs_format::segment::Region;
@@ -13,7 +13,7 @@ const OWNER_FIXED: u32 = 1;
 const OWNER_REGION: u32 = 2;
 const OWNER_POOL: u32 = 16;
 
-/// Who has a unit.
+/// The owner of a unit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum UnitOwner {
     Free,
@@ -25,7 +25,7 @@ pub(crate) enum UnitOwner {
 /// Owners and bits of all units.
 pub(crate) struct UnitMap {
     owners: Vec<AtomicU32>,
-    /// Of a region's unit, the lines below the high-water mark when the segment table was read: nothing beyond can have been taken then.
+    /// For a region's unit: the lines below the high-water mark when the segment table was read. No line beyond can have been taken then.
     pub(super) lines_at_mount: Vec<AtomicU32>,
     pub(super) bits: Vec<Mutex<Bits>>,
 }
@@ -41,7 +41,7 @@ impl UnitMap {
         }
     }
 
-    /// Whether saved bits of a region's unit take nothing beyond the high-water mark.
+    /// Whether saved bits of a region's unit mark no line beyond the high-water mark as taken.
     pub(crate) fn is_below_mark(&self, unit: u64, bytes: &[u8]) -> bool {
         let below = self.lines_at_mount[unit as usize].load(Relaxed) as usize;
         let (whole, rest) = (below / 8, below % 8);
@@ -71,7 +71,7 @@ impl UnitMap {
         self.bits[unit as usize].lock().to_bytes()
     }
 
-    /// Takes a slot in a page, if the unit is still the pool's and the page has room.
+    /// Takes a slot in a page, if the pool still owns the unit and the page has space.
     pub(crate) fn take_in_page(&self, pool: u32, page: DataPage, lines: u32) -> Option<u64> {
         if self.owner(page.unit.into()) != UnitOwner::Pool(pool) {
             return None;
@@ -80,12 +80,12 @@ impl UnitMap {
         Some(found.index())
     }
 
-    /// Whether the page is the pool's and has no slot.
+    /// Whether the pool owns the page and the page has no slots.
     pub(crate) fn is_free_page(&self, pool: u32, page: DataPage) -> bool {
         self.owner(page.unit.into()) == UnitOwner::Pool(pool) && self.bits[page.unit as usize].lock().word(page.word.into()) == 0
     }
 
-    /// A page of the unit without any slot.
+    /// Finds a page of the unit without slots.
     pub(crate) fn free_word(&self, pool: u32, unit: u32) -> Option<usize> {
         if self.owner(unit.into()) != UnitOwner::Pool(pool) {
             return None;
