@@ -1,19 +1,19 @@
-//! Clean pages: host copies of file data as it is on the device, to find out which lines of a page have changed when it comes back whole
-//! from a kernel's page cache (ByteFS §4.6: the duplicate page; RULES R20).
+//! Clean pages: host copies of file data as on the device. They show which lines of a page have changed when a kernel's page cache writes
+//! the whole page back (ByteFS §4.6: the duplicate page; RULES R20).
 //!
-//! ByteFS copies a page when it is modified, inside the kernel. Behind FUSE nobody says when that happens, so copies are made when the kernel
-//! gets a page (READ of a file that is open for writing) and when it gives one back (WRITE of a whole page).
+//! ByteFS copies a page in the kernel when it is modified. FUSE does not report that event, so copies are made when the kernel reads a page
+//! (READ of a file open for writing) and when it writes one back (WRITE of a whole page).
 //!
-//! [CP1] A copy holds what a read returns, zeros behind the end of the file. It is put in and taken out only by who holds the range lock of
-//!       its block: shared by a read that has just verified those bytes, exclusively by a write whose transaction is committed.
-//! [CP2] Whoever changes bytes of a file has their blocks locked exclusively and drops or takes out the copies before the change: a write
-//!       takes them and puts them back as they are after its commit, so that a failed one leaves none; truncation, punching, zeroing and
-//!       removal drop them. A copy that survived would hide a change for ever: the lines that equal it are not written.
-//! [CP3] What moves bytes without changing them (write-back, room that is given out) leaves copies alone: they are known by file and
-//!       offset, and belong to the inode in memory, which a number that is used again does not share.
-//! [CP4] Copies are counted in the memory option, at most an eighth of it, and only what the pages of metadata leave ([`PageCache`](super::PageCache)
-//!       gives the bound anew at each page that it takes in). The oldest that was not used since goes first. Writes beyond
-//!       [`WRITE_BYTES_MAX`] leave no new copies: who writes so much at once hardly changes a few lines of it soon.
+//! [CP1] A copy holds the bytes that a read returns, and zeros beyond the end of the file. Only the holder of its block's range lock
+//!       inserts or removes it: shared by a read that has just verified those bytes, exclusively by a write after its commit.
+//! [CP2] An operation that changes bytes of a file holds the exclusive range lock and first drops or takes out the copies: a write takes
+//!       them and puts the updated copies back after its commit, so a failed write leaves none. Truncation, punching, zeroing and removal
+//!       drop them. A stale copy would hide a change forever, because lines equal to the copy are not written.
+//! [CP3] Operations that move bytes without changing them (write-back, allocation) keep copies: copies are indexed by file and offset, and
+//!       belong to the in-core inode, so a reused inode number does not share them.
+//! [CP4] Copies count against the memory option, at most an eighth of it, and use only what metadata pages leave
+//!       ([`PageCache`](super::PageCache) updates the bound whenever it loads a page). The oldest copy not used since goes first. Writes
+//!       longer than [`WRITE_BYTES_MAX`] add no copies: such pages are rarely changed by a few lines soon after.
 //!
 //! Lock order: the queue, then the pages of one file. No other lock is taken under them.
 
@@ -28,18 +28,18 @@ use crate::near::NearMap;
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// Share of the memory option that copies may take: one in so many.
+/// Copies may take this fraction (1/N) of the memory option.
 const MEMORY_SHARE: u64 = 8;
-/// Longest write whose pages are kept ([CP4]).
+/// Maximum length of a write whose pages are kept ([CP4]).
 const WRITE_BYTES_MAX: usize = 128 << 10;
-/// Host memory of a page's place in its file's map and in the queue, with or without a copy.
+/// Host memory of a page's entry in its file's map and in the queue, with or without a copy.
 const PLACE_BYTES: u64 = 96;
 const PAGE: u64 = PAGE_BYTES as u64;
 
 /// The bytes of a page.
 pub(crate) type PageBytes = [u8; PAGE_BYTES];
 
-/// A copy. Wherever it is, it is counted.
+/// A copy. It is counted as long as it exists.
 pub(crate) struct CleanPage {
     bytes: Box<PageBytes>,
     all: Arc<AtomicU64>,
@@ -58,7 +58,7 @@ impl Drop for CleanPage {
     }
 }
 
-/// Where a copy is or was; it stays until the queue comes to it.
+/// The entry of a present or former copy; it stays until the queue reaches it.
 #[derive(Default)]
 struct Place {
     page: Option<CleanPage>,
@@ -67,12 +67,12 @@ struct Place {
 
 type Places = Mutex<NearMap<Place>>;
 
-/// The copies of one file by page number; nothing for most files.
+/// The copies of one file by page number; most files have none.
 #[derive(Default)]
 pub(crate) struct FilePages(OnceLock<Arc<Places>>);
 
 impl FilePages {
-    /// Drops copies ([CP2]): those of pages that bytes `start..end` touch. The caller has their blocks locked exclusively.
+    /// Drops copies ([CP2]) of pages that overlap bytes `start..end`. The caller has locked their blocks exclusively.
     pub(crate) fn forget(&self, start: u64, end: u64) {
         let Some(places) = self.0.get().filter(|_| !on(Mutant::CleanPageStale)) else { return };
         let mut places = places.lock();
@@ -85,7 +85,7 @@ impl FilePages {
     }
 }
 
-/// Pages that a write has taken out ([CP2]), from the first that it touches.
+/// Pages that a write has taken out ([CP2]), indexed from the first page that it touches.
 #[derive(Default)]
 pub(crate) struct Taken {
     first: u64,
@@ -102,11 +102,11 @@ impl Taken {
 /// All copies of a mount.
 pub(crate) struct CleanPages {
     queue: Mutex<VecDeque<(Weak<Places>, u64)>>,
-    /// Bytes of copies, and of their places.
+    /// Bytes of copies, and of their entries.
     pages_bytes: Arc<AtomicU64>,
     places_bytes: AtomicU64,
     bytes_max: u64,
-    /// What metadata leaves of it ([CP4]).
+    /// The part of it that metadata leaves ([CP4]).
     allowed_bytes: AtomicU64,
 }
 
@@ -122,12 +122,12 @@ impl CleanPages {
         }
     }
 
-    /// Host memory taken, in bytes.
+    /// Host memory used, in bytes.
     pub(crate) fn memory_bytes(&self) -> u64 {
         self.pages_bytes.load(Relaxed) + self.places_bytes.load(Relaxed)
     }
 
-    /// Metadata leaves so much, in bytes, from now on ([CP4]).
+    /// Sets the bytes that metadata leaves ([CP4]).
     pub(crate) fn allow(&self, bytes: u64) {
         let bytes = bytes.min(self.bytes_max);
         if self.allowed_bytes.swap(bytes, Relaxed) > bytes {
@@ -135,14 +135,14 @@ impl CleanPages {
         }
     }
 
-    /// After a read: keeps the pages that it had whole, or up to the end of the file. The caller has their blocks locked ([CP1]).
+    /// After a read: keeps the pages that it read whole, or up to the end of the file. The caller has locked their blocks ([CP1]).
     pub(crate) fn keep_read(&self, file: &FilePages, file_size: u64, offset: u64, bytes: &[u8]) {
         self.keep(file, file_size, offset, bytes, Taken::default(), true);
     }
 
-    /// Before a write: takes the copies of the pages that bytes `start..end` touch. The caller has their blocks locked exclusively ([CP2]).
+    /// Before a write: takes the copies of pages that overlap bytes `start..end`. The caller has locked their blocks exclusively ([CP2]).
     pub(crate) fn take(&self, file: &FilePages, start: u64, end: u64) -> Taken {
-        // Copies of these pages were put in under the lock that the caller has now, so they are counted here.
+        // Copies of these pages were inserted under the lock that the caller holds now, so the counter includes them.
         if self.pages_bytes.load(Relaxed) == 0 {
             return Taken::default();
         }
@@ -153,8 +153,8 @@ impl CleanPages {
         Taken { first, pages: (first..end.div_ceil(PAGE)).map(&mut take).collect() }
     }
 
-    /// After a write: puts the copies that it took back, as they are now; with `all` also those of other pages that it had whole. The caller
-    /// still has their blocks locked ([CP1]).
+    /// After a write: puts the taken copies back, updated; with `all`, also keeps other pages that it wrote whole. The caller still has
+    /// their blocks locked ([CP1]).
     pub(crate) fn put_back(&self, file: &FilePages, file_size: u64, offset: u64, bytes: &[u8], taken: Taken, all: bool) {
         self.keep(file, file_size, offset, bytes, taken, all && bytes.len() <= WRITE_BYTES_MAX);
     }
@@ -182,7 +182,7 @@ impl CleanPages {
             });
             place.referenced = true;
             if place.page.is_some() {
-                continue; // a reader before this one put the same bytes in
+                continue; // an earlier reader inserted the same bytes
             }
             let mut page_now = old.unwrap_or_else(|| self.empty_page());
             page_now.bytes[(from % PAGE) as usize..][..source.len()].copy_from_slice(source);
@@ -202,7 +202,7 @@ impl CleanPages {
         CleanPage { bytes: Box::new([0; PAGE_BYTES]), all: self.pages_bytes.clone() }
     }
 
-    /// Lets copies go until the rest is allowed: the oldest that was not used since the queue came to it last.
+    /// Evicts copies until the rest is within the bound: the oldest that was not used since the queue last reached it.
     fn shrink(&self) {
         if self.memory_bytes() <= self.allowed_bytes.load(Relaxed) {
             return;
@@ -221,7 +221,7 @@ impl CleanPages {
                 }
                 map.remove(&page);
                 if map.is_empty() {
-                    *map = NearMap::default(); // gives its host memory back
+                    *map = NearMap::default(); // frees its host memory
                 }
             }
             self.places_bytes.fetch_sub(PLACE_BYTES, Relaxed);
@@ -247,7 +247,7 @@ mod tests {
         assert!(clean.take(&cold, 99 * PAGE, 100 * PAGE).page(99).is_some());
         assert!(clean.take(&cold, 0, PAGE).page(0).is_none());
         clean.keep_read(&cold, 1 << 30, 0, &[2; PAGE_BYTES]);
-        drop((hot, cold)); // files that leave memory take their copies with them; places go when the queue comes to them
+        drop((hot, cold)); // files leaving memory drop their copies; entries go when the queue reaches them
         assert_eq!(clean.pages_bytes.load(Relaxed), 0);
         clean.allow(0);
         assert_eq!((clean.memory_bytes(), clean.queue.lock().len()), (0, 0));
@@ -265,7 +265,7 @@ mod tests {
         assert!(taken.page(0).is_none() && taken.page(2).is_none());
         assert_eq!(taken.page(1).map(|page| page[0]), Some(1));
         assert_eq!(taken.page(3).map(|page| (page[9], page[10])), Some((2, 0)));
-        // A write over part of a page changes its copy; a page that it had no copy of stays without.
+        // A write over part of a page updates its copy; a page without a copy gets none.
         clean.put_back(&file, size, PAGE + 50, &[9; 10], taken, false);
         let taken = clean.take(&file, 0, size);
         assert_eq!(taken.page(1).map(|page| (page[49], page[50], page[59], page[60])), Some((1, 9, 9, 1)));

@@ -1,4 +1,4 @@
-//! Lines of metadata as rooms read them: through their host copies, verified for their owner.
+//! Metadata lines as other modules read them: from their host copies, verified for their owner.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::health::Health;
 use crate::mutant::{Mutant, on};
 use crate::statistics::Live;
 
-/// The drive, what its lines are verified by, and their host copies.
+/// The drive, the seed for verifying its lines, and their host copies.
 pub(crate) struct LineStore {
     pub(crate) drive: Drive,
     pub(crate) pair: PairSeed,
@@ -22,7 +22,7 @@ pub(crate) struct LineStore {
     pub(crate) live: Live,
 }
 
-/// Whose lines are read or changed: goes into the checksum of each.
+/// The owner of lines that are read or changed; included in each line's checksum.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Owner {
     pub(crate) inode: InodeNumber,
@@ -30,7 +30,7 @@ pub(crate) struct Owner {
 }
 
 impl Owner {
-    /// What a host copy of a line remembers of the owner that it was verified for; never 0.
+    /// The tag by which a host copy records the owner that a line was verified for; never 0.
     pub(crate) fn tag(self) -> u32 {
         let mixed = (self.inode.get() ^ u64::from(self.generation).rotate_left(40)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         (mixed >> 32) as u32 | 1
@@ -52,7 +52,7 @@ impl LineStore {
         Ok(self.page(structure, address)?.line(address))
     }
 
-    /// Hands lines of `owner` that follow each other to `each`, verified, from their host copies. A page that holds several is looked up once.
+    /// Passes consecutive lines of `owner` to `each`, verified, from their host copies. A page that holds several lines is looked up once.
     pub(crate) fn lines(
         &self,
         owner: Owner,
@@ -66,7 +66,7 @@ impl LineStore {
         })
     }
 
-    /// The same for lines that have no checksum of their own.
+    /// Like `lines`, for lines without their own checksum.
     pub(crate) fn raw_lines(
         &self,
         structure: Structure,
@@ -77,7 +77,7 @@ impl LineStore {
         self.pieces(structure, first, count, |page, first, count| page.lines(first, count, 0, |_, _| Ok(()), &mut each))
     }
 
-    /// Cuts a run of lines at pages.
+    /// Splits a run of lines at page boundaries.
     fn pieces(
         &self,
         structure: Structure,
@@ -109,7 +109,7 @@ impl LineStore {
         self.place(owner, address).verify(line).map_err(|source| Error::Damaged { inode: owner.inode, source })
     }
 
-    /// Zeroes whole pages before anything links them ([`zero_pages`]). A failed FLUSH stops the file system (RULES R15): it may have lost more.
+    /// Zeroes whole pages before they are linked ([`zero_pages`]). A failed FLUSH stops the file system (RULES R15): more may be lost.
     pub(crate) fn zero_fresh_pages(&self, structure: Structure, first: LineAddress, lines: u64) -> Result<Fenced> {
         zero_pages(&self.drive, structure, first, lines).map_err(|error| match error {
             DeviceError::Block { operation: "flush", .. } => self.health.stop("flushing the drive", &error),
@@ -117,7 +117,7 @@ impl LineStore {
         })
     }
 
-    /// Refuses a pointer that leads out of the zone before anything follows it.
+    /// Refuses a pointer to outside the zone before it is followed.
     pub(crate) fn check_address(&self, owner: Owner, address: LineAddress) -> Result<()> {
         if self.geometry.holds_lines(address, 1) {
             return Ok(());
@@ -127,7 +127,7 @@ impl LineStore {
     }
 }
 
-/// Loads lines of metadata that follow each other, past the host copies: whole pages by blocks where the windows overlap ([CA6] of `cache/`).
+/// Loads consecutive metadata lines, bypassing the host copies: whole pages by blocks if the windows overlap ([CA6] of `cache/`).
 pub(crate) fn load_bulk(drive: &Drive, structure: Structure, first: LineAddress, into: &mut [u8]) -> std::result::Result<(), DeviceError> {
     let before_page = (PAGE_LINES - first.index_in_page() as u64) % PAGE_LINES;
     let (head, rest) = into.split_at_mut(into.len().min(before_page as usize * LINE_BYTES));
@@ -146,7 +146,7 @@ pub(crate) fn load_bulk(drive: &Drive, structure: Structure, first: LineAddress,
     Ok(())
 }
 
-/// Zeroes whole pages that nobody uses yet ([CA7] of `cache/`). Durable when it returns.
+/// Zeroes whole unused pages ([CA7] of `cache/`). Durable when it returns.
 pub(crate) fn zero_pages(drive: &Drive, structure: Structure, first: LineAddress, lines: u64) -> std::result::Result<Fenced, DeviceError> {
     if on(Mutant::FreshPageNotFlushed)
         && let Some(sector) = drive.description().sector_of_page(first)

@@ -1,27 +1,27 @@
-//! Host copies of metadata: 4 KiB pages of lines, loaded on demand, evictable, with a dirty bit a line.
+//! Host copies of metadata: 4 KiB pages of lines, loaded on demand, evictable, with one dirty bit per line.
 //!
-//! [CA1] Reads of metadata are served from here; while the working set fits the limit the device is not read (`ARCHITECTURE.md`).
+//! [CA1] Metadata reads use these copies; while the working set fits the limit, the device is not read (`ARCHITECTURE.md`).
 //! [CA2] A line changes here only by [`PageCache::apply`] and [`PageCache::apply_clean`], after its record is persistent or its transaction
-//!       committed (RULES R4); so what a checkpoint writes home is always committed. Lines that nobody points to yet ([`Page::follow`]) are home
-//!       when they come here, and never dirty.
-//! [CA3] A page with dirty lines is never evicted; the list of dirty pages holds it. So there may be only so many of them: a quarter of the
-//!       cache ([`PageCache::is_full_of_dirty`]), above which whoever commits checkpoints first ([CH6] of `journal/checkpoint.rs`).
+//!       committed (RULES R4); so a checkpoint writes home only committed lines. Unlinked lines ([`Page::follow`]) are already home when
+//!       they are stored here, and never dirty.
+//! [CA3] A page with dirty lines is never evicted, because the list of dirty pages holds it. So their number is limited to a quarter of the
+//!       cache ([`PageCache::is_full_of_dirty`]); above it, a committing thread checkpoints first ([CH6] of `journal/checkpoint.rs`).
 //!
-//! [CA4] Lines are raw bytes: whoever reads one verifies it with its own place. A line that was verified for an owner is not verified
+//! [CA4] Lines are raw bytes: the reader of a line verifies it with the line's own place. A line verified for an owner is not verified
 //!       again for that owner until it changes; for another owner it is.
 //!
-//! Where the two windows of a drive overlap (`device/src/firmware.rs` [FW1]), pages come by blocks and lines go home by bytes, and the drive
-//! orders neither against the other. The coherence is kept here:
+//! If the two windows of a drive overlap (`device/src/firmware.rs` [FW1]), pages are read by blocks and lines written home by bytes, and
+//! the drive does not order these against each other. This module keeps them coherent:
 //!
-//! [CA5] The drive shows lines that are stored and not committed. So a page for which a transaction has stored lines has a host copy from
-//!       before the first store until after COMMIT, and nobody loads it in between: `Tx::put` loads and pins it (an `Arc` in the transaction),
-//!       eviction passes pinned pages over, and a page is looked up and loaded under its shard's lock. A transaction that failed keeps its pages
-//!       pinned for ever (`journal/firmware_commit.rs` [FC2]).
-//! [CA6] A page is read by blocks only while there is no host copy, and then every store to it has been fenced: those of a transaction before
-//!       its COMMIT, while it was pinned ([CA5]); those of a checkpoint or a replay before the list of pages that it wrote is dropped.
-//! [CA7] A metadata page is written by blocks, or discarded, only to zero it, before anything links it and after everybody who had it before is done
-//!       (RULES R6), and the write is flushed before a line of the page is stored (`LineStore::zero_fresh_pages`). Pages in use are written by bytes
-//!       alone (R16), since a block write makes every line obsolete that the drive's log has of the page.
+//! [CA5] The drive shows lines that are stored but not committed. So a page with lines stored by a transaction has a host copy from before
+//!       the first store until after COMMIT, and is not loaded in between: `Tx::put` loads and pins it (an `Arc` in the transaction),
+//!       eviction skips pinned pages, and a page is looked up and loaded under its shard's lock. A failed transaction keeps its pages
+//!       pinned forever (`journal/firmware_commit.rs` [FC2]).
+//! [CA6] A page is read by blocks only while it has no host copy, and then every store to it has been fenced: stores of a transaction
+//!       before its COMMIT, while the page was pinned ([CA5]); those of a checkpoint or replay before its list of written pages is dropped.
+//! [CA7] A metadata page is written by blocks, or discarded, only to zero it, before it is linked and after all its former users are done
+//!       (RULES R6), and the write is flushed before a line of the page is stored (`LineStore::zero_fresh_pages`). Pages in use are written
+//!       by bytes only (R16), because a block write makes every line of the page in the drive's log obsolete.
 
 pub(crate) mod clean_pages;
 mod line_store;
@@ -51,9 +51,9 @@ pub(crate) struct Page {
 
 struct Body {
     bytes: [u8; PAGE_BYTES],
-    /// One bit a line that is newer here than at home.
+    /// One bit per line that is newer here than at home.
     dirty: u64,
-    /// For whom each line was verified ([`Owner::tag`]); 0 for nobody ([CA4]).
+    /// The owner ([`Owner::tag`]) for which each line was verified; 0 for none ([CA4]).
     verified_for: [u32; PAGE_LINES as usize],
 }
 
@@ -65,8 +65,8 @@ impl Page {
         line
     }
 
-    /// Hands `count` lines from `first` on, all of this page, to `each`; before that to `verify` those that were not verified for the owner
-    /// with this tag ([CA4]).
+    /// Passes `count` lines from `first` on, all of this page, to `each`; before that, passes lines not yet verified for the owner with
+    /// this tag to `verify` ([CA4]).
     pub(crate) fn lines(
         &self,
         first: LineAddress,
@@ -93,7 +93,7 @@ impl Page {
         self.body.lock().bytes
     }
 
-    /// Fresh lines were stored on the device: here they are what they are there. Nobody has a pointer to them yet, so none of them is dirty.
+    /// Copies fresh lines that were stored on the device. No pointer to them exists yet, so none of them is dirty.
     pub(crate) fn follow(&self, first: LineAddress, bytes: &[u8]) {
         let mut body = self.body.lock();
         let start = first.index_in_page();
@@ -105,7 +105,7 @@ impl Page {
         self.structure
     }
 
-    /// Hands each run of dirty lines to `write` and takes them as clean. Stops at the first error; what was not written stays dirty.
+    /// Passes each run of dirty lines to `write` and marks them clean. Stops at the first error; unwritten lines stay dirty.
     pub(crate) fn write_dirty<E>(
         &self,
         mut write: impl FnMut(LineAddress, &[u8]) -> std::result::Result<(), E>,
@@ -121,11 +121,11 @@ impl Page {
     }
 }
 
-/// Lines that follow each other, on the device and in host memory.
+/// Consecutive lines, on the device and in host memory.
 pub(crate) struct Home {
     pub(crate) device: Vec<u8>,
     pub(crate) host: Option<Vec<u8>>,
-    /// One bit a line whose host copy is newer.
+    /// One bit per line whose host copy is newer.
     pub(crate) newer: u64,
 }
 
@@ -140,24 +140,24 @@ pub(crate) struct PageCache {
     shard_pages_max: usize,
     memory_bytes_max: u64,
     page_count: AtomicUsize,
-    /// Copies of file data take what is left ([CP4] there).
+    /// Copies of file data; they use the memory left ([CP4] there).
     pub(crate) clean: CleanPages,
     dirty: Mutex<Vec<Arc<Page>>>,
-    /// Pages in that list, and those that a checkpoint has taken from it and not yet written home.
+    /// Pages in that list, plus pages that a checkpoint has taken from it and not yet written home.
     dirty_count: AtomicUsize,
     dirty_max: usize,
 }
 
-/// Which part of the cache may be dirty pages.
+/// Dirty pages may take this fraction (1/N) of the cache.
 const DIRTY_PART: usize = 4;
 
-/// Pages are counted, not lines, so that neighbours have numbers that follow each other.
+/// Pages are numbered, not lines, so that neighbours have consecutive numbers.
 fn page_number(start: LineAddress) -> u64 {
     start.number() / PAGE_LINES
 }
 
 impl PageCache {
-    /// A cache of at most `memory_bytes`, dirty pages included where they lie in many shards, as they do; `clean` shares them.
+    /// A cache of at most `memory_bytes`, including dirty pages if they are spread over many shards, as usual. `clean` shares this memory.
     pub(crate) fn new(memory_bytes: u64, clean: CleanPages) -> Self {
         let pages = memory_bytes as usize / size_of::<Page>();
         let shard_pages_max = (pages / SHARDS).max(if EXPLORED { 1 } else { 4 });
@@ -196,12 +196,12 @@ impl PageCache {
         Ok(self.insert(&mut shard, start, structure, bytes))
     }
 
-    /// Lines of one page as they are on the device, read while nobody can write them home, beside their host copies.
+    /// Lines of one page as on the device, read while no thread can write them home, together with their host copies.
     pub(crate) fn home(&self, drive: &Drive, structure: Structure, first: LineAddress, count: u64) -> Result<Home> {
         let mut device = vec![0; count as usize * LINE_BYTES];
         let shard = self.shard(page_number(first.page())).lock();
         let Some(page) = shard.pages.get(&page_number(first.page())).cloned() else {
-            // Nobody has the page ([CA3]), and nobody loads it before this is done.
+            // No host copy exists, so no thread has the page ([CA3]); the shard's lock prevents a load.
             drive.load(structure, first, &mut device)?;
             return Ok(Home { device, host: None, newer: 0 });
         };
@@ -212,13 +212,13 @@ impl PageCache {
         Ok(Home { host: Some(body.bytes[at..at + device.len()].to_vec()), newer: body.dirty >> first.index_in_page(), device })
     }
 
-    /// The host copy of a line, where there is one.
+    /// The host copy of a line, if there is one.
     pub(crate) fn cached_line(&self, address: LineAddress) -> Option<Line> {
         let page = self.shard(page_number(address.page())).lock().pages.get(&page_number(address.page())).cloned()?;
         Some(page.line(address))
     }
 
-    /// A page that was zeroed on the device: there is nothing to load.
+    /// Inserts a page that was zeroed on the device, without loading it.
     pub(crate) fn insert_zeroed(&self, structure: Structure, start: LineAddress) -> Arc<Page> {
         let mut shard = self.shard(page_number(start)).lock();
         self.insert(&mut shard, start, structure, [0; PAGE_BYTES])
@@ -232,7 +232,7 @@ impl PageCache {
             let Some(oldest) = shard.order.pop_front() else { break };
             match shard.pages.get(&oldest) {
                 None => {}
-                // [CA3]: a dirty page is held by the dirty list, one in use by its user.
+                // [CA3]: the dirty list holds a dirty page, and users hold pages in use.
                 Some(page) if Arc::strong_count(page) > 1 || page.referenced.swap(false, Relaxed) => shard.order.push_back(oldest),
                 Some(_) => {
                     shard.pages.remove(&oldest);
@@ -254,7 +254,7 @@ impl PageCache {
         page
     }
 
-    /// Changes a line of a page. The only way in which a host copy changes, for live commits and for replay ([CA2]).
+    /// Changes a line of a page, for live commits and for replay ([CA2]).
     pub(crate) fn apply(&self, page: &Arc<Page>, address: LineAddress, image: &Line) {
         let at = address.index_in_page() * LINE_BYTES;
         let first = {
@@ -271,7 +271,7 @@ impl PageCache {
         }
     }
 
-    /// The same for a line that is home already: the page stays clean, and can be evicted.
+    /// Like `apply`, for a line that is already home: the page stays clean, and can be evicted.
     pub(crate) fn apply_clean(&self, page: &Page, address: LineAddress, image: &Line) {
         let at = address.index_in_page() * LINE_BYTES;
         let mut body = page.body.lock();
@@ -284,12 +284,12 @@ impl PageCache {
         self.dirty_count.load(Relaxed)
     }
 
-    /// Whether so many pages are dirty that a checkpoint must come before the next ([CA3]).
+    /// Whether so many pages are dirty that a checkpoint must come before the next commit ([CA3]).
     pub(crate) fn is_full_of_dirty(&self) -> bool {
         self.dirty_count.load(Relaxed) >= self.dirty_max
     }
 
-    /// Whether half as many are, so that a checkpoint should start behind the foreground.
+    /// Whether half as many are dirty, so that a background checkpoint should start.
     pub(crate) fn wants_checkpoint(&self) -> bool {
         self.dirty_count.load(Relaxed) >= self.dirty_max / 2
     }
@@ -300,17 +300,17 @@ impl PageCache {
         std::mem::take(&mut *self.dirty.lock())
     }
 
-    /// So many pages of a list that was taken are home.
+    /// Counts this many pages of a taken list as home.
     pub(crate) fn are_home(&self, pages: usize) {
         self.dirty_count.fetch_sub(pages, Relaxed);
     }
 
-    /// Takes pages back whose lines could not be written home: what was committed must not leave the cache ([CA3]).
+    /// Takes pages back whose lines could not be written home: committed lines must not leave the cache ([CA3]).
     pub(crate) fn keep_dirty(&self, pages: &[Arc<Page>]) {
         self.dirty.lock().extend_from_slice(pages);
     }
 
-    /// Host memory taken, in bytes.
+    /// Host memory used, in bytes.
     pub(crate) fn memory_bytes(&self) -> u64 {
         (self.page_count.load(Relaxed) * size_of::<Page>()) as u64
     }
@@ -321,7 +321,7 @@ mod tests {
     use super::*;
     use crate::error::Error;
 
-    /// How often three lines are handed to `verify` for an owner's tag.
+    /// How many of three lines are passed to `verify` for an owner's tag.
     fn verifications(page: &Page, tag: u32) -> usize {
         let count = std::cell::Cell::new(0);
         let verify = |_, _: &Line| {
