@@ -1,17 +1,17 @@
-//! `tandemfs bench`: every row of the speed table, each next to the bare limit measured in the same run; `tandemfs bench romefs` and
-//! `tandemfs bench bytefs`, the evaluations of the two papers on emulated drives; `tandemfs bench compare`, the same work on TandemFS and on
-//! the file systems of the kernel.
+//! `tandemfs bench` prints the rows of the speed table, each with a bare limit measured in the same run. `tandemfs bench romefs` and
+//! `tandemfs bench bytefs` repeat the evaluations of the two papers on emulated drives. `tandemfs bench compare` runs the same work on
+//! TandemFS and on kernel file systems.
 //!
-//! [BE1] A row and its limit are measured interleaved, A B B A, on devices of the same kind with their memory touched before, so that what
-//!       drifts on the machine drifts for both.
-//! [BE2] The limit does the least that anyone would have to do: the same bytes to the same pattern of addresses, nothing else.
-//! [BE3] Each operation is timed by itself; medians and p99 are over all of them. Reading the clock costs both sides the same.
-//! [BE4] Whatever is made is removed, on an error too: directories and mounts are guards, and SIGINT or SIGTERM is an error.
+//! [BE1] A row and its limit are measured interleaved (A B B A), on devices of the same kind whose memory was touched before. So drift of
+//!       the machine affects both sides.
+//! [BE2] The limit does only the necessary minimum: the same bytes to the same pattern of addresses.
+//! [BE3] Each operation is timed separately; medians and p99 are over all operations. Both sides pay the same for reading the clock.
+//! [BE4] Directories and mounts are guards, so they are removed on errors too. SIGINT and SIGTERM are handled as errors.
 //!
-//! `cases/` has a file a row of the table, `romefs/` and `bytefs/` one an experiment of the papers, `workloads/` the loads of the latter;
-//! `measure.rs` takes the times, `report.rs` judges and prints them, `scene.rs` makes devices and file systems, `probe.rs` sees what the
-//! engine stores and `stopwatch.rs` how long it takes, `null_fs.rs` is the FUSE file system that does nothing,
-//! `served.rs` mounts it and others like it.
+//! `cases/` has one file for each row of the table, `romefs/` and `bytefs/` one for each experiment of the papers, `workloads/` the loads
+//! of the ByteFS paper. `measure.rs` takes the times, `report.rs` judges and prints them, `scene.rs` makes devices and file systems.
+//! `probe.rs` records where the engine stores, `stopwatch.rs` how long each access takes. `null_fs.rs` is the FUSE file system that does
+//! nothing, and `served.rs` serves such file systems.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! Facts of the machine, and what the benchmark asks of it.
+//! Facts about the machine (CPU, memory, load), CPU pinning and signals.
 
 use std::fs;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use crate::failure::{Failure, Result};
 
 static INTERRUPTED: OnceLock<Arc<AtomicBool>> = OnceLock::new();
 
-/// From now on SIGINT and SIGTERM make the next [`check`] fail instead of ending the process with everything left behind.
+/// After this call SIGINT and SIGTERM make the next [`check`] fail; they no longer end the process before it has cleaned up.
 pub fn listen_for_signals() -> Result<()> {
     let flag = INTERRUPTED.get_or_init(Arc::default);
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
@@ -20,7 +20,7 @@ pub fn listen_for_signals() -> Result<()> {
     Ok(())
 }
 
-/// Fails once a signal asked for the end.
+/// Fails after a SIGINT or SIGTERM.
 pub fn check() -> Result<()> {
     match INTERRUPTED.get() {
         Some(flag) if flag.load(Relaxed) => Err(Failure::new("interrupted; what was made for the measurement is removed")),
@@ -28,7 +28,7 @@ pub fn check() -> Result<()> {
     }
 }
 
-/// What a reader of the figures wants to know of the machine: name and value.
+/// Facts of the machine that help to read the results: name and value.
 pub fn facts() -> Vec<(&'static str, String)> {
     let field = |file: &str, name: &str| {
         fs::read_to_string(file).ok().and_then(|text| {
@@ -59,13 +59,13 @@ pub fn facts() -> Vec<(&'static str, String)> {
     ]
 }
 
-/// Threads that ran or wanted to, on average over the last minute.
+/// Load average of the last minute.
 pub fn load() -> f64 {
     let text = fs::read_to_string("/proc/loadavg").unwrap_or_default();
     text.split(' ').next().and_then(|load| load.parse().ok()).unwrap_or_default()
 }
 
-/// Memory that programs can still take, in bytes.
+/// `MemAvailable` of the machine, in bytes.
 pub fn available_memory_bytes() -> u64 {
     let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
@@ -73,20 +73,20 @@ pub fn available_memory_bytes() -> u64 {
     kib.map_or(u64::MAX, |kib| kib << 10)
 }
 
-/// CPUs that the calling thread may use, in order; none where nobody says.
+/// CPUs that the calling thread may use, in ascending order; empty if the affinity is unknown.
 pub fn allowed_cpus() -> Vec<usize> {
     let allowed = sched_getaffinity(None).unwrap_or_default();
     (0..CpuSet::MAX_CPU).filter(|cpu| allowed.is_set(*cpu)).collect()
 }
 
-/// Keeps the calling thread on a CPU. Best effort.
+/// Pins the calling thread to a CPU. Best effort.
 pub fn keep_on(cpu: usize) {
     let mut set = CpuSet::new();
     set.set(cpu);
     let _best_effort = sched_setaffinity(None, &set);
 }
 
-/// Keeps the calling thread on the last CPU until dropped; threads that it starts meanwhile stay there too. Best effort.
+/// Pins the calling thread to the last CPU until dropped; threads that it starts meanwhile inherit this. Best effort.
 pub struct Pinned(Option<CpuSet>);
 
 impl Pinned {
@@ -108,7 +108,7 @@ impl Drop for Pinned {
     }
 }
 
-/// Host memory of this process that is its own: resident less what it shares with files (the mapped image), in bytes.
+/// Private host memory of this process: resident memory without shared file mappings (the mapped image), in bytes.
 pub fn own_memory_bytes() -> u64 {
     let statm = fs::read_to_string("/proc/self/statm").unwrap_or_default();
     let mut pages = statm.split(' ').skip(1).map(|field| field.parse::<u64>().unwrap_or_default());

@@ -1,4 +1,4 @@
-//! Taking times: one operation at a time into a histogram, subjects interleaved ([BE1], [BE3]).
+//! Timing: each operation goes into a histogram, and subjects are interleaved ([BE1], [BE3]).
 
 use std::time::{Duration, Instant};
 
@@ -7,16 +7,16 @@ use hdrhistogram::Histogram;
 use crate::failure::{Failure, Result};
 use crate::machine;
 
-/// Longest time that is told from longer ones: ten minutes.
+/// Longest time that the histogram distinguishes: ten minutes.
 const TIME_NS_MAX: u64 = 600_000_000_000;
 
-/// Times of one operation.
+/// Times of one kind of operation.
 pub struct Samples(Histogram<u64>);
 
 impl Samples {
-    /// None yet.
+    /// Without samples.
     pub fn new() -> Self {
-        // A fixed range: a histogram that grows by itself does so in `record` only, and `saturating_record` would cut to what it holds.
+        // A fixed range: only `record` grows a histogram, and `saturating_record` would cap times at its present range.
         match Histogram::new_with_bounds(1, TIME_NS_MAX, 3) {
             Ok(histogram) => Self(histogram),
             Err(_) => unreachable!("the bounds and three significant digits are allowed"),
@@ -30,26 +30,26 @@ impl Samples {
 
     /// Adds the times of another measurement of the same operation.
     pub fn merge(&mut self, other: &Self) {
-        // Both have the same bounds, so every time of the other fits.
+        // Both have the same bounds, so every sample fits.
         let _always_fits = self.0.add(&other.0);
     }
 
-    /// How many there are.
+    /// Number of samples.
     pub fn count(&self) -> u64 {
         self.0.len()
     }
 
-    /// Half of the times are at most this.
+    /// Median.
     pub fn median_ns(&self) -> f64 {
         self.0.value_at_quantile(0.5) as f64
     }
 
-    /// 99 % of the times are at most this.
+    /// 99th percentile.
     pub fn p99_ns(&self) -> f64 {
         self.0.value_at_quantile(0.99) as f64
     }
 
-    /// This share of the times, from 0 to 1, is at most so long.
+    /// Quantile for `share`, from 0 to 1.
     pub fn quantile_ns(&self, share: f64) -> f64 {
         self.0.value_at_quantile(share) as f64
     }
@@ -60,14 +60,14 @@ impl Samples {
     }
 }
 
-/// Where the subjects of one measurement put their times. While warming up nothing is kept.
+/// Collects the times of all subjects of one measurement. Times of the warm-up are discarded.
 pub struct Recorder {
     samples: Vec<Samples>,
     warming_up: bool,
 }
 
 impl Recorder {
-    /// Runs an operation and takes its time as one of `subject`.
+    /// Runs an operation and records its time for `subject`.
     #[inline]
     pub fn time<T>(&mut self, subject: usize, operation: impl FnOnce() -> T) -> T {
         let start = Instant::now();
@@ -83,7 +83,7 @@ impl Recorder {
 /// One batch of a subject.
 pub type Batch<'a> = Box<dyn FnMut(&mut Recorder) -> Result<()> + 'a>;
 
-/// Runs all batches in turn, forth and back, `rounds` times after a tenth of that to warm up. Returns the times of `subjects` subjects.
+/// Runs all batches `rounds` times, alternately forward and backward, after a tenth as many warm-up rounds. Returns each subject's times.
 pub fn interleaved(subjects: usize, rounds: usize, batches: &mut [Batch<'_>]) -> Result<Vec<Samples>> {
     let mut recorder = Recorder { samples: (0..subjects).map(|_| Samples::new()).collect(), warming_up: true };
     let warm_up = rounds.div_ceil(10);
@@ -95,14 +95,14 @@ pub fn interleaved(subjects: usize, rounds: usize, batches: &mut [Batch<'_>]) ->
             batches[index](&mut recorder)?;
         }
     }
-    // A subject without times would be shown as infinitely fast.
+    // A subject without samples would be shown as infinitely fast.
     if let Some(silent) = recorder.samples.iter().position(|samples| samples.count() == 0) {
         return Err(Failure::new(format!("subject {silent} of the measurement took no times; this is a bug of the benchmark")));
     }
     Ok(recorder.samples)
 }
 
-/// Numbers that jump about but are the same in each run (xorshift).
+/// Pseudo-random numbers (xorshift), the same in each run.
 #[derive(Debug, Clone)]
 pub struct Jumps(u64);
 

@@ -1,6 +1,6 @@
-//! A FUSE file system that does nothing: the bare limit of the mount. It remembers names, kinds and sizes so that the kernel gets sensible
-//! answers, and throws bytes away. It is mounted with the same settings, and answers ENOSYS and caches as the mount of TandemFS does, so that
-//! the kernel sends the same requests to both; but it takes part in no access lists, set-id bits or export, which the limit need not know.
+//! A FUSE file system that does nothing: the bare limit of the mount. It keeps names, kinds and sizes so that its replies make sense to the
+//! kernel, and discards data. It has the mount settings, ENOSYS replies and cache times of the TandemFS mount, so the kernel sends the same
+//! requests to both. It does not support access lists, set-id bits or export.
 
 use std::path::Path;
 use std::sync::LazyLock;
@@ -19,12 +19,12 @@ const REQUEST_BYTES_MAX: u32 = 1 << 20;
 const OPENED: Opened = Opened { handle: 0, flags: OpenFlags::KEEP_CACHE };
 const DIRECTORY: u32 = 0o040_755;
 const FILE: u32 = 0o100_644;
-/// What is read. Made at the first read: as a constant it would be a MiB of the program.
+/// What reads return. Allocated at the first read: a constant would add a MiB to the executable.
 static NOTHING: LazyLock<Vec<u8>> = LazyLock::new(|| vec![0; REQUEST_BYTES_MAX as usize]);
 
 /// The file system.
 ///
-/// It is the limit, so it makes no system call of its own: whose the files are is asked once.
+/// It is the limit, so it makes no system calls of its own: the owner of its files is read once.
 struct NullFs {
     relaxed: bool,
     owner: (u32, u32),
@@ -51,7 +51,7 @@ pub fn mount(mountpoint: &Path, settings: &MountSettings) -> Result<Served> {
     let table = Table { names: HashMap::new(), nodes: HashMap::from([(1, root)]), last: 1 };
     let owner = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
     let file_system = NullFs { relaxed: settings.mode == Mode::Relaxed, owner, table: Mutex::new(table) };
-    // Without lists, of which it has none: the limit is the fewest requests.
+    // Without access lists, which it does not have: the limit is the smallest number of requests.
     let wanted = tandemfs_fuse::wanted(file_system.relaxed, false, REQUEST_BYTES_MAX);
     let options = MountOptions { source: "null".into(), default_permissions: true, atime: false, ..MountOptions::default() };
     Served::start(tandemfs_wire::mount(mountpoint, &options)?, file_system, &wanted, settings.serving())
@@ -110,7 +110,7 @@ impl NullFs {
         reply.entry(&found.map_or_else(|| Entry::absent(VALID), |(number, node)| self.entry(number, node)));
     }
 
-    /// Attributes, with a new size where there is one.
+    /// Sends attributes, after setting a new size if there is one.
     fn resize(&self, number: u64, size: Option<u64>, reply: Reply<'_>) {
         let found = self.table.lock().node(number).map(|found| {
             found.size = size.unwrap_or(found.size);
@@ -167,7 +167,7 @@ impl Handler for NullFs {
             Operation::Fsync { .. } if self.relaxed => reply.ok(),
             Operation::Release { .. } | Operation::Releasedir { .. } => reply.ok(),
             Operation::Statfs => reply.statfs(&Statfs { block_bytes: 512, name_bytes_max: 255, ..Statfs::default() }),
-            // No further opens, no FLUSH, no attributes: the kernel does not ask again.
+            // Further opens, FLUSH and extended attributes: after ENOSYS the kernel does not ask again.
             _ => reply.error(Errno::ENOSYS),
         }
     }

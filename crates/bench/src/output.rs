@@ -1,4 +1,4 @@
-//! Where figures go: standard output, and a directory of tables, JSON lines and plots.
+//! Output of results: standard output, and a directory with tables, JSON lines and plots.
 
 use std::fs;
 use std::io::{self, Write};

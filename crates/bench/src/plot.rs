@@ -1,5 +1,5 @@
-//! Plots as SVG: lines over time or threads, grouped and stacked bars. A white ground under dark ink, so that a dark page shows them too;
-//! colours that people with any colour vision tell apart (Okabe and Ito).
+//! SVG plots: lines over time or threads, grouped and stacked bars. White background and dark text, so that they are readable on dark pages
+//! too; colours suit colour-blind readers (Okabe and Ito).
 
 use std::ops::Range;
 

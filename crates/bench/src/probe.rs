@@ -1,4 +1,4 @@
-//! A device around a device: it notes where the engine stores, so that a limit can store the same, and can be given another domain.
+//! A device wrapper. It records the engine's stores, so that a limit can repeat them, and can present another persistence domain.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ pub struct Store {
     pub length: u64,
 }
 
-/// A device seen through.
+/// The wrapper.
 pub struct Probe {
     inner: Arc<dyn Device>,
     description: DeviceDescription,
@@ -22,14 +22,14 @@ pub struct Probe {
 }
 
 impl Probe {
-    /// The same device in another domain. Flushes and fences of `adr` are then really done, on memory that would not need them: it costs
-    /// what it costs on memory that does, as far as the CPU is concerned.
+    /// The same device in another domain. With `adr`, flushes and fences are really executed on memory that does not need them; the CPU
+    /// cost is the same as on memory that does.
     pub fn with_domain(inner: Arc<dyn Device>, domain: PersistenceDomain) -> Self {
         let description = DeviceDescription { domain, ..inner.description().clone() };
         Self { inner, description, stores: None }
     }
 
-    /// The same device; stores are noted from now on.
+    /// The same device; records stores from now on.
     pub fn noting(inner: Arc<dyn Device>) -> Self {
         let description = inner.description().clone();
         Self { inner, description, stores: Some(Mutex::default()) }

@@ -1,4 +1,4 @@
-//! Rows, what they have to reach, and how they are shown.
+//! Rows of the speed table, their targets, and how they are printed.
 
 use serde_json::{Value, json};
 
@@ -8,20 +8,20 @@ use crate::measure::Samples;
 use crate::output::say;
 use crate::table::Table;
 
-/// What a row has to reach.
+/// Target of a row.
 #[derive(Debug, Clone, Copy)]
 pub enum Reach {
-    /// Median at most so many nanoseconds over the limit's.
+    /// Median at most this many nanoseconds above the limit's.
     OverAtMost(f64),
-    /// Median at most so many times the limit's.
+    /// Median at most this many times the limit's.
     RatioAtMost(f64),
     /// At least this share of the limit's speed.
     SpeedAtLeast(f64),
-    /// The slowest below so many nanoseconds.
+    /// Value below this many nanoseconds.
     Below(f64),
-    /// Memory of at most so many bytes.
+    /// Memory of at most this many bytes.
     BytesAtMost(f64),
-    /// Nothing: shown to explain another row.
+    /// No target: the row explains another one.
     Shown,
 }
 
@@ -30,46 +30,46 @@ pub enum Reach {
 pub struct Row {
     /// The operation.
     pub name: String,
-    /// What half of the times are at most.
+    /// Median of the samples, or the single value.
     pub median: f64,
-    /// What 99 % of the times are at most.
+    /// 99th percentile of the samples.
     pub p99: Option<f64>,
     /// The limit's median and p99.
     pub limit: Option<(f64, Option<f64>)>,
-    /// What has to be reached.
+    /// The target.
     pub reach: Reach,
-    /// Bytes an operation moves, for rows that show a bandwidth.
+    /// Bytes per operation, for rows that show a bandwidth.
     pub bytes: Option<u64>,
-    /// Repetitions lie on both sides of the reach, so that the figure decides nothing.
+    /// Repetitions lie on both sides of the target, so the row decides nothing.
     pub undecided: bool,
-    /// A word of explanation.
+    /// A short explanation.
     pub note: String,
 }
 
 impl Row {
-    /// A row of times beside its limit.
+    /// A row of times with its limit.
     pub fn beside(name: impl Into<String>, samples: &Samples, limit: &Samples, reach: Reach) -> Self {
         let limit = Some((limit.median_ns(), Some(limit.p99_ns())));
         Self { limit, reach, ..Self::alone(name, samples) }
     }
 
-    /// A row of times that has no limit.
+    /// A row of times without a limit.
     pub fn alone(name: impl Into<String>, samples: &Samples) -> Self {
         Self { p99: Some(samples.p99_ns()), ..Self::value(name, samples.median_ns()) }
     }
 
-    /// One value.
+    /// A row of one value.
     pub fn value(name: impl Into<String>, median: f64) -> Self {
         Self { name: name.into(), median, p99: None, limit: None, reach: Reach::Shown, bytes: None, undecided: false, note: String::new() }
     }
 
-    /// With a word of explanation.
+    /// Adds a short explanation.
     pub fn note(mut self, note: impl Into<String>) -> Self {
         self.note = note.into();
         self
     }
 
-    /// What is compared with the reach: nanoseconds over the limit, a ratio, a share or the value itself.
+    /// The value that is compared with the target: nanoseconds above the limit, a ratio, a share or the value itself.
     fn result(&self) -> Option<f64> {
         let limit = self.limit.map(|(median, _)| median);
         match self.reach {
@@ -81,7 +81,7 @@ impl Row {
         }
     }
 
-    /// Whether the reach was reached. A time of nothing was not measured, and proves nothing.
+    /// Whether the target is met. A median of zero is a failure: nothing was measured.
     fn met(&self) -> Option<bool> {
         let result = self.result()?;
         if self.undecided {
@@ -135,7 +135,7 @@ impl Row {
         ]
     }
 
-    /// A record for programs.
+    /// The row as a JSON object.
     pub fn json(&self, case: &str) -> Value {
         json!({
             "case": case,
@@ -162,7 +162,7 @@ impl Row {
     }
 }
 
-/// The facts of the machine.
+/// Prints the facts of the machine.
 pub fn header(as_json: bool) -> Result<()> {
     let facts = machine::facts();
     if as_json {
@@ -173,7 +173,7 @@ pub fn header(as_json: bool) -> Result<()> {
     say(&format!("{}\n\n", facts.join("; ")))
 }
 
-/// The header of a paper's evaluation: the facts of the machine and what is run. Answers both in a line, for what is published.
+/// Prints the header of a paper's evaluation: facts of the machine and the description. Returns both as one line, for published files.
 pub fn begin(description: &str, as_json: bool) -> Result<String> {
     header(as_json)?;
     if !as_json {
@@ -183,7 +183,7 @@ pub fn begin(description: &str, as_json: bool) -> Result<String> {
     Ok(format!("{}; {description}", facts.join("; ")))
 }
 
-/// The rows of a case, as a table that is also Markdown, or as a line of JSON each.
+/// Prints the rows of a case as a Markdown table, or as one JSON line each.
 pub fn print(case: &str, rows: &[Row], as_json: bool) -> Result<()> {
     if as_json {
         return rows.iter().try_for_each(|row| say(&format!("{}\n", row.json(case))));
@@ -202,7 +202,7 @@ pub fn table(case: &str, rows: &[Row]) -> Table {
     table
 }
 
-/// A time in a fitting unit.
+/// A time with a suitable unit.
 pub fn time(nanoseconds: f64) -> String {
     match nanoseconds.abs() {
         below if below < 10_000.0 => format!("{:.2} us", nanoseconds / 1e3),

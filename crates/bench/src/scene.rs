@@ -1,4 +1,4 @@
-//! Devices and file systems to measure on; all of it goes when it is dropped ([BE4]).
+//! Devices and file systems for measurements; dropping a scene removes all of them ([BE4]).
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -25,7 +25,7 @@ pub struct Scene {
     directory: TempDir,
 }
 
-/// What an emulated device is like.
+/// Parameters of an emulated device.
 #[derive(Debug, Clone, Copy)]
 pub struct DeviceShape {
     /// Profile of the emulator.
@@ -39,14 +39,14 @@ pub struct DeviceShape {
 }
 
 impl DeviceShape {
-    /// A device that only stores.
+    /// A device without a timing model.
     pub fn plain(memory_bytes: u64, block_bytes: u64) -> Self {
         Self { profile: "off", timing: false, memory_bytes, block_bytes }
     }
 }
 
 impl Scene {
-    /// A new directory below the one that the arguments name.
+    /// A new directory inside the one named by the arguments.
     pub fn new(arguments: &Common) -> Result<Self> {
         let directory = tempfile::Builder::new().prefix("tandemfs-bench-").tempdir_in(&arguments.directory).map_err(|error| {
             Failure::new(format!("{}: {error}; name a directory to write to with --directory", arguments.directory.display()))
@@ -59,7 +59,7 @@ impl Scene {
         self.directory.path().join(name)
     }
 
-    /// A new device whose memory zone has been stored to once, page by page.
+    /// A new device whose memory zone has been written once, page by page.
     pub fn device(&self, name: &str, shape: DeviceShape) -> Result<Arc<dyn Device>> {
         let image = self.path(name);
         let DeviceShape { profile, timing, memory_bytes, block_bytes } = shape;
@@ -69,8 +69,8 @@ impl Scene {
         Ok(device)
     }
 
-    /// The same from two files, as a real pair is opened: here a flush really writes lines back, as it does not on an image, whose memory
-    /// is the host's page cache.
+    /// The same from two files, opened as a real pair. Here a flush does write cache lines back; on an image it does not, since the image's
+    /// memory is the host's page cache.
     pub fn pair(&self, name: &str, memory_bytes: u64, block_bytes: u64) -> Result<Arc<dyn Device>> {
         let [memory, block] = ["memory", "block"].map(|half| self.path(&format!("{name}-{half}")));
         File::create_new(&memory)?.set_len(memory_bytes)?;
@@ -81,7 +81,7 @@ impl Scene {
     }
 }
 
-/// Fails where a directory has no room for images of so many bytes; `or_else` says what makes them smaller.
+/// Fails if a directory has no room for images of this many bytes; `or_else` says how to make them smaller.
 pub fn require_room(directory: &Path, bytes: u64, or_else: &str) -> Result<()> {
     let free = room(directory).map_err(|error| Failure::new(format!("{}: {error}", directory.display())))?;
     if bytes + bytes / 20 <= free {
@@ -96,7 +96,7 @@ pub fn require_room(directory: &Path, bytes: u64, or_else: &str) -> Result<()> {
     )))
 }
 
-/// Bytes that files below a directory can still take. In tmpfs they are memory.
+/// Bytes that can still be written below a directory. For tmpfs this is limited by available memory.
 fn room(directory: &Path) -> std::io::Result<u64> {
     let space = statvfs(directory)?;
     let free = space.f_bavail.saturating_mul(space.f_frsize);
@@ -104,7 +104,7 @@ fn room(directory: &Path) -> std::io::Result<u64> {
     Ok(if is_memory { free.min(machine::available_memory_bytes()) } else { free })
 }
 
-/// Opens a device by its name.
+/// Opens a device by name.
 pub fn open(name: &str, timing: bool) -> Result<Arc<dyn Device>> {
     Ok(tandemfs_emulator::open_device(name, &DeviceOptions { timing, ..DeviceOptions::default() })?)
 }
@@ -122,7 +122,7 @@ fn touch_memory(device: &dyn Device) -> Result<()> {
     Ok(())
 }
 
-/// Writes every sector of the block zone once, so that the file below has its pages.
+/// Writes every sector of the block zone once, so that the file below has all its pages.
 pub fn touch_blocks(device: &dyn Device) -> Result<()> {
     let zeros = vec![0; MIB as usize];
     let size = device.description().block_bytes;
@@ -134,7 +134,7 @@ pub fn touch_blocks(device: &dyn Device) -> Result<()> {
     Ok(())
 }
 
-/// Formats and mounts, with the thread behind the foreground that a mount has.
+/// Formats and mounts, with the background thread that a mount has.
 pub fn make(device: Arc<dyn Device>, checksum_kind: ChecksumKind) -> Result<Arc<FileSystem>> {
     make_with(device, checksum_kind, &MountOptions::default())
 }
@@ -146,24 +146,24 @@ pub fn make_with(device: Arc<dyn Device>, checksum_kind: ChecksumKind, options: 
     mount(drive, options)
 }
 
-/// Mounts, with the thread behind the foreground.
+/// Mounts, with the background thread.
 pub fn mount(drive: Drive, options: &MountOptions) -> Result<Arc<FileSystem>> {
     let file_system = Arc::new(FileSystem::mount(drive, options)?);
     file_system.start_background()?;
     Ok(file_system)
 }
 
-/// A regular file to be created.
+/// Attributes of a new regular file.
 pub fn new_file() -> NewInode<'static> {
     NewInode { mode: file_type::REGULAR | 0o644, uid: 0, gid: 0, rdev: 0, target: b"" }
 }
 
-/// A directory to be made.
+/// Attributes of a new directory.
 pub fn new_directory() -> NewInode<'static> {
     NewInode { mode: file_type::DIRECTORY | 0o755, ..new_file() }
 }
 
-/// Copies, flushes and fences: what the byte path must do at the least ([BE2]).
+/// Copies, flushes and fences: the minimum work of the byte path ([BE2]).
 pub fn persist(drive: &Drive, offset: u64, bytes: &[u8]) -> Result<()> {
     drop(drive.persist(Structure::DataLog, LineAddress::new(offset / LINE_BYTES as u64), bytes)?);
     Ok(())

@@ -1,4 +1,4 @@
-//! The segment table as it stands on a device: where metadata is, and how much of it.
+//! The segment table as stored on a device: where metadata is, and how much.
 
 use tandemfs_device::Device;
 use tandemfs_format::geometry::{Geometry, SEGMENT_TABLE_LINES};

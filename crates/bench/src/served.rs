@@ -1,4 +1,4 @@
-//! File systems of this program that others are held against: mounted here, answered by threads of this process.
+//! FUSE file systems of this program that serve as a reference: mounted here, served by threads of this process.
 
 use std::os::fd::OwnedFd;
 use std::thread::JoinHandle;

@@ -1,8 +1,7 @@
-//! A device around a device that takes the times of accesses: by what they are for, and apart for the thread that made it and for others
-//! (those behind the foreground).
+//! A device wrapper that times accesses: by purpose, and separately for the foreground thread and for background threads.
 //!
-//! What an access is for follows from where it goes: the rings are the journal, segments of the table are metadata, the rest of the memory
-//! zone is data logs. The table is read at the end, so nothing is asked of the file system.
+//! The purpose of an access follows from its address: rings are the journal, segments of the segment table are metadata, the rest of the
+//! memory zone is data logs. The table is read at the end, so the file system is not asked.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -17,12 +16,12 @@ use tandemfs_format::{PairSeed, UNIT_BYTES};
 use crate::failure::Result;
 use crate::segments::segments;
 
-/// Nanoseconds and bytes of some accesses.
+/// Time and bytes of some accesses.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Spent {
     /// Time.
     pub ns: u64,
-    /// Bytes that went to the device; of reads, those that came.
+    /// Bytes written to the device; for block reads, bytes read.
     pub bytes: u64,
 }
 
@@ -33,14 +32,14 @@ impl Spent {
     }
 }
 
-/// What one side spent, by purpose.
+/// Time and bytes of one side (foreground or background), by purpose.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Purposes {
-    /// Stores of data logs, and loads of those that were merged.
+    /// Stores to data logs, and loads of logs that are merged.
     pub logs: Spent,
-    /// Block writes: waiting beyond what was done meanwhile. Of transfers that also read, see `block_reads`.
+    /// Block writes: time without the work done meanwhile. The time of transfers that also read is in `block_reads`.
     pub block_writes: Spent,
-    /// Block reads, for blocks that are composed.
+    /// Block reads, to compose blocks.
     pub block_reads: Spent,
     /// Journal records.
     pub journal: Spent,
@@ -48,7 +47,7 @@ pub struct Purposes {
     pub index: Spent,
 }
 
-/// What one side did, by place.
+/// Time and bytes of one side, by place.
 #[derive(Debug, Clone, Default)]
 struct Side {
     units: Vec<Spent>,
@@ -57,7 +56,7 @@ struct Side {
     block_reads: Spent,
 }
 
-/// A device seen through, with a watch.
+/// The device wrapper.
 pub struct Stopwatch {
     inner: Arc<dyn Device>,
     foreground: ThreadId,
@@ -66,13 +65,13 @@ pub struct Stopwatch {
 }
 
 impl Stopwatch {
-    /// Around a device; the calling thread is the foreground. Nothing is taken yet.
+    /// Wraps a device; the calling thread is the foreground. Timing has not started yet.
     pub fn new(inner: Arc<dyn Device>) -> Self {
         let foreground = thread::current().id();
         Self { inner, foreground, rings: Mutex::default(), sides: Default::default() }
     }
 
-    /// Takes times from now on, from zero.
+    /// Resets all times and starts timing.
     pub fn start(&self, geometry: &Geometry) {
         let first = geometry.ring(0).offset_bytes();
         let units = vec![Spent::default(); geometry.memory_units() as usize];
@@ -82,7 +81,7 @@ impl Stopwatch {
         *self.rings.lock() = Some((first, first + u64::from(geometry.ring_count()) * geometry.ring_bytes()));
     }
 
-    /// What the foreground and the others spent, of what [`Self::stop`] returned. The segment table must be home: a checkpoint comes first.
+    /// Sums the times from [`Self::stop`] by purpose. The segment table must be up to date on the device: run a checkpoint first.
     pub fn purposes(&self, sides: &[Kept; 2], geometry: &Geometry, pair: PairSeed) -> Result<[Purposes; 2]> {
         let mut metadata: Vec<bool> = (0..geometry.memory_units()).map(|unit| geometry.is_fixed(unit)).collect();
         for segment in segments(&*self.inner, geometry, pair)? {
@@ -99,7 +98,7 @@ impl Stopwatch {
         }))
     }
 
-    /// Takes no more times. Returns what the foreground and the others did.
+    /// Stops timing. Returns the times of the foreground and of the background.
     pub fn stop(&self) -> [Kept; 2] {
         *self.rings.lock() = None;
         [0, 1].map(|side| Kept(std::mem::take(&mut *self.sides[side].lock())))
@@ -121,7 +120,7 @@ impl Stopwatch {
     }
 }
 
-/// What one side did until the watch was stopped.
+/// Times of one side until the stop.
 pub struct Kept(Side);
 
 impl Layer for Stopwatch {
@@ -149,7 +148,7 @@ impl Layer for Stopwatch {
         self.took(start, offset, 0);
     }
 
-    /// Not timed: on the domains of emulated drives it has nothing to wait for.
+    /// Timed without `meanwhile` and `completed`. Fences are not timed: on the domains of emulated drives they do not wait.
     fn transfer_each(
         &self,
         requests: &mut [BlockRequest<'_>],

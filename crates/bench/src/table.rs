@@ -1,6 +1,6 @@
-//! Tables that are also Markdown.
+//! Tables that are readable as text and valid Markdown.
 
-/// A table: its first column is text, the others are figures.
+/// A table: text in the first column, numbers in the others.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Table {
     head: Vec<String>,
@@ -20,7 +20,7 @@ impl Table {
         self.rows.push(cells);
     }
 
-    /// The lines of it, padded for people.
+    /// The table as Markdown with aligned columns.
     pub fn markdown(&self) -> String {
         let lines = || std::iter::once(&self.head).chain(&self.rows);
         let width = |column: usize| lines().map(|row| row[column].chars().count()).max().unwrap_or_default();

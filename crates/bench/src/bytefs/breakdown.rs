@@ -9,7 +9,7 @@ use crate::plot::{self, Bars, Labels, Series};
 use crate::table::Table;
 use crate::workloads::Workload;
 
-/// The loads that stand for applications on the three variants.
+/// Runs the application loads on the three variants.
 pub fn run(setting: &Setting) -> Result<Outcome> {
     let mut outcome = Outcome::new("breakdown", "operations a second with each part of ByteFS (Fig. 12)");
     let workloads = setting.loads(&Workload::MACRO)?;

@@ -17,37 +17,37 @@ use crate::machine::Pinned;
 use crate::scene::Scene;
 use crate::workloads::{Clock, Done, LibraryTarget, Load, Target, Worker, Workload, interleave, lay_out, run_interleaved};
 
-/// Files that a kernel writes back at once when it is told to synchronise everything.
+/// Files that a kernel writes back in parallel at a sync.
 const FLUSHERS: usize = 12;
-/// Calls between two looks at how full the memory zone is.
+/// Calls between two checks of how full the memory zone is.
 const CALLS_A_LOOK: u64 = 512;
-/// Blocks with data logs are written back behind when less of the data area is free, in percent: short of where the foreground must.
+/// Background write-back starts when less than this percentage of the data area is free; foreground write-back starts later.
 const WRITE_BACK_PERCENT: u64 = 15;
 
-/// What a load came to.
+/// Result of a load.
 #[derive(Debug, Clone)]
 pub struct Course {
-    /// What the workers did.
+    /// Totals of the workers.
     pub done: Done,
     is_small: bool,
-    /// What crossed to the drive, until everything was durable and home.
+    /// Traffic to the drive, until everything was durable and checkpointed.
     pub traffic: CountersSnapshot,
-    /// What the drive counted meanwhile.
+    /// The drive's own counters for the same time.
     pub drive: Option<DriveCounts>,
-    /// Reckoned time until everything that was written is durable.
+    /// Simulated time until all written data is durable.
     pub elapsed_ns: u64,
-    /// The part of it until the last worker was done.
+    /// The part of it until the last worker finished.
     pub calls_ns: u64,
-    /// Time that the host took.
+    /// Wall-clock time on the host.
     pub host: Duration,
-    /// What the file system counted.
+    /// The file system's counters.
     pub work: WorkCounts,
 }
 
-/// Lays a load out on a new drive and runs it.
+/// Runs the load's initial phase on a new drive, then the load.
 pub fn run(setting: &Setting, rig: &Rig, load: &Load) -> Result<Course> {
     let (memory_bytes, block_bytes) = Setting::zones(load);
-    // The file system's pools go by processor: on one, the same load takes the same places.
+    // The file system's pools are per CPU: on one CPU, the same load uses the same places.
     let _pinned = Pinned::new();
     setting.require(rig.image_bytes(memory_bytes, block_bytes))?;
     let scene = Scene::new(&setting.common)?;
@@ -88,12 +88,12 @@ pub fn run(setting: &Setting, rig: &Rig, load: &Load) -> Result<Course> {
 }
 
 impl Course {
-    /// Operations a second of reckoned time; none where the drive has no time.
+    /// Operations per second of simulated time; `None` if the drive has no timing.
     pub fn operations_a_second(&self) -> Option<f64> {
         (self.elapsed_ns > 0).then(|| self.operations() as f64 * 1e9 / self.elapsed_ns as f64)
     }
 
-    /// Bytes of some structures by path.
+    /// Bytes of the selected structures, by path.
     pub fn bytes(&self, of: impl Fn(Structure) -> bool) -> PathBytes {
         Structure::ALL.into_iter().filter(|structure| of(*structure)).fold(PathBytes::default(), |sum, structure| {
             let bytes = self.traffic.by_structure[structure as usize];
@@ -106,17 +106,17 @@ impl Course {
         })
     }
 
-    /// What the figures count: files or directories of a load that only makes or removes them, calls of another.
+    /// The operations that the figures count: files or directories if the load only makes or removes these, otherwise calls.
     pub fn operations(&self) -> u64 {
         if self.is_small { self.done.loops } else { self.done.operations() }
     }
 
-    /// An amount for each operation.
+    /// An amount per operation.
     pub fn each(&self, amount: u64) -> f64 {
         amount as f64 / self.operations().max(1) as f64
     }
 
-    /// For programs.
+    /// The result as JSON.
     pub fn json(&self, load: &Load, rig: &Rig) -> Value {
         let structures: serde_json::Map<String, Value> = Structure::ALL
             .into_iter()
@@ -147,12 +147,12 @@ impl Course {
     }
 }
 
-/// File data, in sectors or logs; everything else is metadata.
+/// Whether the structure is file data (sectors or logs); everything else is metadata.
 pub fn is_data(structure: Structure) -> bool {
     matches!(structure, Structure::Data | Structure::DataLog)
 }
 
-/// What the thread behind a mount would do, on a clock of its own ([Y3]).
+/// The work of a mount's background thread, on its own clock ([Y3]).
 ///
 /// [Y3]: super
 struct Behind<'c> {
@@ -170,10 +170,10 @@ impl<'c> Behind<'c> {
         Self { fs: fs.clone(), clock, now_ns: clock.now_ns(), calls: 0, journal_bytes: 0, ring_bytes }
     }
 
-    /// After each call of a worker.
+    /// Called after each call of a worker.
     fn tend(&mut self) -> Result<()> {
         let journal = self.fs.drive().counters().snapshot().by_structure[Structure::Journal as usize].byte_written_bytes;
-        // The one thread that calls has one ring; half of it is full when a mount's thread is woken.
+        // The single calling thread uses one ring; a mount's thread is woken when half of it is full.
         if journal.saturating_sub(self.journal_bytes) > self.ring_bytes / 2 {
             self.journal_bytes = journal;
             self.aside(|fs| Ok(fs.checkpoint()?))?;

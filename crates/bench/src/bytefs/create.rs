@@ -1,4 +1,4 @@
-//! What one creation of a file writes to the drive: metadata by structure, all told.
+//! Bytes written to the drive by one file creation: metadata by structure, and the total.
 
 use tandemfs_device::{CountersSnapshot, Structure};
 use tandemfs_format::InodeNumber;
@@ -11,15 +11,15 @@ use crate::report::{self, Reach, Row};
 use crate::scene::{self, MIB, Scene};
 use crate::table::Table;
 
-/// What a creation may write, all told.
+/// Limit for the total bytes of a creation.
 const BYTES_MAX: f64 = 512.0;
-/// Lengths of names: of one entry's line, of a usual file, of two lines, and the longest.
+/// Lengths of names: one that fits the entry's line, a usual one, one of two lines, and the longest.
 const NAME_BYTES: [usize; 4] = [8, 24, 60, 255];
-/// The length that is judged: names of programs' files are about so long.
+/// The length that is judged: typical for file names of programs.
 const USUAL: usize = 24;
 const VARIANTS: [Variant; 2] = [Variant::Whole, Variant::Log];
 
-/// Both engines, names of four lengths.
+/// Both engines, with names of four lengths.
 pub fn run(setting: &Setting) -> Result<Outcome> {
     let mut outcome = Outcome::new("create", "metadata bytes written to the drive for a creation");
     let count = setting.count(20_000);

@@ -13,7 +13,7 @@ use crate::workloads::Workload;
 
 const PAGE_BYTES: u64 = 4096;
 
-/// All loads on the drive with a page cache, with the write log, and with its transactions.
+/// Runs all loads on the drive with a page cache, with the write log, and with transactions.
 pub fn run(setting: &Setting) -> Result<Outcome> {
     let mut outcome = Outcome::new("flash", "flash pages read and programmed (Fig. 10, 11)");
     let workloads = setting.loads(&Workload::ALL)?;

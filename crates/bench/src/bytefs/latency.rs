@@ -1,4 +1,4 @@
-//! Fig. 13: throughput by the latency of the flash, and by CXL.
+//! Fig. 13: throughput at several flash latencies, and over CXL.
 
 use super::rig::{Link, Rig, Variant};
 use super::setting::Setting;
@@ -10,18 +10,18 @@ use crate::table::Table;
 use crate::workloads::Workload;
 
 const US: u32 = 1000;
-/// Reading and programming a page, in nanoseconds, and the link (§5.6).
+/// Read and program time of a page in nanoseconds, and the link (§5.6).
 const POINTS: [(&str, (u32, u32), Link); 4] = [
     ("25/200 us", (25 * US, 200 * US), Link::Pcie),
     ("40/60 us", (40 * US, 60 * US), Link::Pcie),
     ("3/80 us", (3 * US, 80 * US), Link::Pcie),
     ("3/80 us, CXL", (3 * US, 80 * US), Link::Cxl),
 ];
-/// The drive of Table 4 among them.
+/// Index of the drive of Table 4.
 const BASE: usize = 1;
 const VARIANTS: [Variant; 2] = [Variant::Whole, Variant::Dual];
 
-/// The loads that stand for applications, on the whole of ByteFS and on its interface alone.
+/// Runs the application loads on complete ByteFS and on its dual interface alone.
 pub fn run(setting: &Setting) -> Result<Outcome> {
     let mut outcome = Outcome::new("latency", "operations a second by the latency of the flash (Fig. 13)");
     let workloads = setting.loads(&Workload::MACRO)?;

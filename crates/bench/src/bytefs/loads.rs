@@ -1,4 +1,4 @@
-//! Fig. 6: operations a second of each load: what the drive allows, in reckoned time; or on a directory, in real time.
+//! Fig. 6: operations per second of each load, limited by the drive in simulated time; or on a directory in real time.
 
 use std::path::Path;
 
@@ -12,7 +12,7 @@ use crate::output::Outcome;
 use crate::table::Table;
 use crate::workloads::{DirectoryTarget, Target, Worker, Workload, lay_out, run_on_threads};
 
-/// All loads on the whole of ByteFS.
+/// Runs all loads on complete ByteFS.
 pub fn run(setting: &Setting) -> Result<Outcome> {
     let mut outcome = Outcome::new("loads", "operations a second (Fig. 6)");
     let mut table = Table::new(["load", "files", "workers", "operations", "a second, reckoned", "of it sync", "host, an operation"]);
@@ -38,7 +38,7 @@ pub fn run(setting: &Setting) -> Result<Outcome> {
     Ok(outcome)
 }
 
-/// All loads on a directory, by a thread a worker.
+/// Runs all loads on a directory, one thread per worker.
 pub fn run_on(setting: &Setting, directory: &Path) -> Result<Outcome> {
     let mut outcome = Outcome::new("loads", format!("operations a second below {} (Fig. 6)", directory.display()));
     let mut table = Table::new(["load", "files", "threads", "operations", "seconds", "a second", "with sync"]);

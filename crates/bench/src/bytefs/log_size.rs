@@ -1,4 +1,4 @@
-//! Fig. 14: throughput by the size of the write log.
+//! Fig. 14: throughput at several sizes of the write log.
 
 use super::rig::{Rig, Variant};
 use super::setting::Setting;
@@ -13,7 +13,7 @@ use crate::workloads::Workload;
 /// Sizes of the paper, in MiB.
 const SIZES_MIB: [u64; 5] = [64, 128, 256, 512, 1024];
 
-/// The loads that stand for applications.
+/// Runs the application loads.
 pub fn run(setting: &Setting) -> Result<Outcome> {
     let mut outcome = Outcome::new("log-size", "operations a second by the size of the write log (Fig. 14)");
     let workloads = setting.loads(&Workload::MACRO)?;

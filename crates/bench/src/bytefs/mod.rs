@@ -1,17 +1,17 @@
-//! The evaluation of ByteFS (§5) on an emulated SSD with firmware, its loads scaled to the machine.
+//! The evaluation of ByteFS (§5) on an emulated SSD with firmware, with loads scaled to the machine.
 //!
-//! [Y1] Loads are those of `workloads/`, a share (`--scale`) of the paper's. The write log and the host's page cache are the same share of
-//!      the paper's 256 MiB and 128 GiB, so that a load fills either as often as it did there; the drive is as large as the load needs.
-//! [Y2] Time is reckoned by the drive's model: nothing waits, workers are interleaved by their clocks, the processor's work takes no time.
-//!      So throughput is what the drive allows; it says nothing of the file system's own speed, which other benchmarks measure.
-//! [Y3] What a mount does by a thread behind the foreground (checkpoints, write-back) is done between calls on a clock of its own: it delays
-//!      the foreground where both want the same part of the drive, and nowhere else.
-//! [Y4] A load is laid out first, then the file system is mounted anew: caches are cold, the drive's log and flash are as the lay-out left
-//!      them. A run ends when everything is durable (pages of twelve files at once are written back at its end) and
-//!      metadata is home, and that is counted too; the time is that until everything is durable.
-//! [Y5] Bytes between host and drive are those that the file system counted; flash pages are the drive's own counts.
+//! [Y1] Loads are those of `workloads/`, scaled by `--scale`. The write log and the host's page cache are scaled by the same factor from
+//!      the paper's 256 MiB and 128 GiB, so a load fills them as often as in the paper; the drive is as large as the load needs.
+//! [Y2] Time is simulated by the drive's model: nothing waits, workers are interleaved by their clocks, CPU work takes no time. So
+//!      throughput is what the drive allows; other benchmarks measure the file system's own speed.
+//! [Y3] Work of a mount's background thread (checkpoints, write-back) runs between calls on its own clock: it delays the foreground only
+//!      where both use the same part of the drive.
+//! [Y4] Initial files are written first, then the file system is mounted again: caches are cold, the drive's log and flash stay as they
+//!      are. A run ends when everything is durable (at its end, pages of twelve files at once are written back) and metadata is
+//!      checkpointed. Traffic includes both; the time ends when everything is durable.
+//! [Y5] Bytes between host and drive come from the file system's counters; flash pages come from the drive's counters.
 //!
-//! `rig.rs` says which drive and engine, `course.rs` runs a load on them, `setting.rs` has the sizes; then a file an experiment.
+//! `rig.rs` defines drive and engine, `course.rs` runs a load on them, `setting.rs` has the sizes. Each experiment has its own file.
 
 mod breakdown;
 mod course;

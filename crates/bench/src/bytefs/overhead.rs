@@ -1,4 +1,4 @@
-//! What the emulator itself takes, with its timing model off; and the parts that the paper gives numbers for.
+//! The cost of the emulator itself with its timing model off, and of the parts for which the paper gives numbers.
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};
@@ -21,13 +21,13 @@ use crate::table::Table;
 
 const STORE_NS_MAX: f64 = 200.0;
 const BLOCK_WRITE_NS_MAX: f64 = 2000.0;
-/// Operations of a batch.
+/// Operations per batch.
 const BATCH: u64 = 256;
 /// Capacity of the paper's drive, in pages.
 const PAPER_PAGES: u64 = (32 << 30) / 4096;
-/// Lines beside each other in the log that is looked up in.
+/// Number of consecutive lines in the log that is searched.
 const RUNS: [u64; 2] = [1, 8];
-/// Pages that are compared: more than the processor's caches hold.
+/// Number of compared pages: more than fit in the CPU caches.
 const COMPARED_PAGES: usize = 16_384;
 
 /// All parts.
@@ -52,7 +52,7 @@ pub fn run(setting: &Setting) -> Result<Outcome> {
 
 fn accesses(setting: &Setting, variant: Variant) -> Result<Vec<Row>> {
     let (memory_bytes, block_bytes) = (64 * MIB, 192 * MIB);
-    // Accesses of the run fill the log more than once, so that its cleaning is part of them.
+    // The run's accesses fill the log more than once, so log cleaning is included.
     let rig = Rig { staging_bytes: 16 * MIB, ..Rig::new(setting, variant) };
     setting.require(rig.image_bytes(memory_bytes, block_bytes))?;
     let scene = Scene::new(&setting.common)?;
@@ -102,7 +102,7 @@ fn accesses(setting: &Setting, variant: Variant) -> Result<Vec<Row>> {
             Ok(recorder.time(5, || device.block_path().transfer(&mut requests, &mut || {}))?)
         })
     };
-    // Eight lines and a COMMIT, as a small change of metadata is.
+    // Eight lines and a COMMIT, like a small metadata change.
     let tagged = |recorder: &mut Recorder| {
         let Some(firmware) = device.firmware() else { return Ok(()) };
         (0..BATCH / 8).try_for_each(|_| {
@@ -141,7 +141,7 @@ fn accesses(setting: &Setting, variant: Variant) -> Result<Vec<Row>> {
     let subjects = if has_transactions { 9 } else { 7 };
     let samples: Vec<Samples> = interleaved(subjects, rounds, &mut batches)?;
     let name = |what: &str| format!("{}, {what}", rig.profile);
-    // Cleaning and garbage collection are done in steps within accesses: the median is of those without one, the mean of all.
+    // Cleaning and garbage collection run in steps within accesses: the median excludes them, the mean includes them.
     let mean = |row: Row, index: usize| row.note(format!("mean of all {}", time(samples[index].mean_ns())));
     let judged = |what: &str, index: usize, reach: f64| {
         mean(Row::beside(name(what), &samples[index], &samples[index + 1], Reach::Below(reach)), index)
@@ -164,7 +164,7 @@ fn write_page(device: &dyn Device, recorder: &mut Recorder, subject: usize, sect
     Ok(recorder.time(subject, || device.block_path().transfer(&mut requests, &mut || {}))?)
 }
 
-/// The index of a full log, beside the paper's.
+/// The index of a full log, compared with the paper's.
 fn index(setting: &Setting, outcome: &mut Outcome) -> Result<()> {
     let log_bytes = if setting.is_tiny() { 4 * MIB } else { PAPER_LOG_BYTES };
     let mut found = Vec::new();
@@ -199,7 +199,7 @@ fn index(setting: &Setting, outcome: &mut Outcome) -> Result<()> {
     Ok(())
 }
 
-/// The comparison of pages, and a checksum by linearity.
+/// The comparison of pages, and a checksum that uses linearity.
 fn parts(setting: &Setting, outcome: &mut Outcome) {
     let rounds = setting.count(20).max(2);
     let old = vec![[0_u8; SECTOR_BYTES]; COMPARED_PAGES];

@@ -1,5 +1,5 @@
-//! §5.5: the time to recover after the process was killed, by how full the write log was; and by the recipe of §4.7: the drive loads its
-//! DRAM, RECOVER writes what is committed to the flash, then the file system is mounted.
+//! §5.5: recovery time after the process was killed, by fill level of the write log. As in §4.7, the drive loads its DRAM, RECOVER writes
+//! committed lines to flash, then the file system is mounted.
 
 use std::time::{Duration, Instant};
 
@@ -19,18 +19,18 @@ use crate::scene::{MIB, Scene};
 use crate::table::Table;
 use crate::workloads::{Clock, LibraryTarget, Load, Worker, Workload, lay_out};
 
-/// Lines appended since the log was empty, in percent of those that it holds. A cleaning starts at 85 %, so at 100 % one is under way.
+/// Lines appended since the log was empty, in percent of its capacity. Cleaning starts at 85 %, so at 100 % cleaning is in progress.
 const FILLS_PERCENT: [u64; 7] = [0, 10, 25, 50, 75, 84, 100];
 const LINE_BYTES: u64 = 64;
-/// Lines of a transaction that is not committed when the process is killed.
+/// Lines of a transaction that is uncommitted when the process is killed.
 const OPEN_LINES: u64 = 256;
-/// Files that the load works on.
+/// Files that the load uses.
 const FILES: u64 = 12_000;
-/// The paper's time to recover.
+/// The paper's recovery time.
 const PAPER: &str = "4.2 s (0.9 s to load the DRAM, 2.7 s to scan and write)";
 const REACH: Duration = Duration::from_secs(1);
 
-/// Time on the host: by the clock, and of the processor, which others on the machine do not lengthen.
+/// Wall-clock time and CPU time; the CPU time does not grow when the machine is shared.
 #[derive(Clone, Copy)]
 struct Took {
     wall: Duration,
@@ -38,7 +38,7 @@ struct Took {
 }
 
 impl Took {
-    /// Runs something.
+    /// Runs and times `work`.
     fn time<T>(work: impl FnOnce() -> Result<T>) -> Result<(Self, T)> {
         let (wall, cpu) = (Instant::now(), cpu_time());
         let value = work()?;
@@ -54,13 +54,13 @@ impl Took {
     }
 }
 
-/// Of all threads of the process.
+/// CPU time of all threads of the process.
 fn cpu_time() -> Duration {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
     Duration::new(now.tv_sec.unsigned_abs(), now.tv_nsec as u32)
 }
 
-/// What a recovery took.
+/// Times of a recovery.
 struct Recovered {
     fill_percent: u64,
     lines_in_log: u64,
@@ -86,10 +86,10 @@ impl Recovered {
     }
 }
 
-/// All fill levels, on one drive.
+/// Runs all fill levels on one drive.
 pub fn run(setting: &Setting) -> Result<Outcome> {
     let mut outcome = Outcome::new("recovery", "time to recover by how full the write log was (§5.5)");
-    // The paper's log as it is: what recovery takes is of its size, not of the load's.
+    // The paper's log at full size: recovery time depends on the log's size, not on the load's.
     let log_bytes = if setting.is_tiny() { setting.own_log_bytes() } else { PAPER_LOG_BYTES };
     let rig = Rig { staging_bytes: log_bytes, ..Rig::new(setting, Variant::Whole) };
     let load = Load { loops: Some(u64::MAX), files: FILES.min(log_bytes / 4096), ..setting.load(Workload::Varmail) };
@@ -168,7 +168,7 @@ pub fn run(setting: &Setting) -> Result<Outcome> {
     Ok(outcome)
 }
 
-/// Runs the load until so many lines were appended to an empty log, and drops everything. Returns how many lines are in the log.
+/// Runs the load until this many lines were appended to an empty log, then drops everything. Returns the number of lines in the log.
 fn fill_and_kill(rig: &Rig, image: &Image, workers: &mut [Worker], lines: u64) -> Result<u64> {
     let (device, clock) = image.open()?;
     let fs = rig.mount(device)?;
@@ -191,8 +191,8 @@ fn fill_and_kill(rig: &Rig, image: &Image, workers: &mut [Worker], lines: u64) -
     image.lines_in_log()
 }
 
-/// Leaves a transaction without its COMMIT over lines at the end of the memory zone, as a kill amid a change does. They are garbage: what is
-/// mounted afterwards is whole only if they are discarded.
+/// Leaves an uncommitted transaction over lines at the end of the memory zone, as a kill during a change does. The lines contain garbage:
+/// the mount afterwards is intact only if they are discarded.
 fn leave_open(drive: &Drive) -> Result<()> {
     let last = drive.description().memory_bytes / LINE_BYTES;
     for line in last - OPEN_LINES..last {

@@ -1,4 +1,4 @@
-//! The drive and the engine that a load runs on; the only file that knows how the emulator is told.
+//! The drive and the engine that a load runs on; the only file that configures the emulator.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -12,22 +12,22 @@ use crate::failure::{Failure, Result};
 use crate::scene::Scene;
 use crate::workloads::Clock;
 
-/// Parts of ByteFS that are there (Fig. 12).
+/// Variants of ByteFS by the parts they have (Fig. 12).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Variant {
-    /// Both paths over a cache of pages in the drive; metadata by the journal (*ByteFS-Dual*).
+    /// Both paths over a page cache in the drive; metadata through the journal (*ByteFS-Dual*).
     Dual,
-    /// With the write log in the drive; metadata still by the journal (*ByteFS-Log*).
+    /// With the write log in the drive; metadata still through the journal (*ByteFS-Log*).
     Log,
-    /// With the drive's transactions.
+    /// With the drive's transactions too: complete ByteFS.
     Whole,
 }
 
 impl Variant {
-    /// All, in the order of the figure.
+    /// All, in the order of Fig. 12.
     pub const ALL: [Self; 3] = [Self::Dual, Self::Log, Self::Whole];
 
-    /// For tables and plots.
+    /// Name in tables and plots.
     pub fn name(self) -> &'static str {
         match self {
             Self::Dual => "dual interface only",
@@ -37,31 +37,31 @@ impl Variant {
     }
 }
 
-/// What the drive hangs on.
+/// The link between host and drive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Link {
-    /// 4.8/0.6 us a line.
+    /// 4.8 us to load and 0.6 us to store a line.
     Pcie,
     /// 175 ns a line.
     Cxl,
 }
 
-/// A drive to be made, and how the file system on it is mounted.
+/// Parameters of a drive, and how the file system on it is mounted.
 #[derive(Debug, Clone)]
 pub struct Rig {
     /// Which parts.
     pub variant: Variant,
     /// Profile of the emulator.
     pub profile: &'static str,
-    /// Write log, or page cache, in bytes.
+    /// Size of the write log or page cache in bytes.
     pub staging_bytes: u64,
     /// Size of the file system's data blocks.
     pub block_bytes: u32,
-    /// Read and program times of a flash page in nanoseconds, instead of the profile's.
+    /// Read and program times of a flash page in nanoseconds; `None`: those of the profile.
     pub flash_ns: Option<(u32, u32)>,
 }
 
-/// An image that was made, to be opened as often as a test wants.
+/// An image that can be opened any number of times.
 pub struct Image {
     path: PathBuf,
 }
@@ -73,7 +73,7 @@ impl Rig {
         Self { variant, profile, staging_bytes: setting.own_log_bytes(), block_bytes: setting.block_bytes, flash_ns: None }
     }
 
-    /// On another link; with the flash times of its profile. There is no drive with a cache of its own behind CXL.
+    /// On another link, with the flash times of its profile. There is no profile with a page cache and CXL.
     pub fn over(setting: &Setting, variant: Variant, link: Link) -> Option<Self> {
         let rig = Self::new(setting, variant);
         match (variant, link) {
@@ -83,7 +83,7 @@ impl Rig {
         }
     }
 
-    /// Most bytes that an image of such zones takes: its flash is sparse, and has pages that garbage collection has not come to yet.
+    /// Largest size of an image with such zones: its flash is sparse, and contains pages that garbage collection has not erased yet.
     pub fn image_bytes(&self, memory_bytes: u64, block_bytes: u64) -> u64 {
         (memory_bytes + block_bytes) * 5 / 4 + 2 * self.staging_bytes
     }
@@ -94,7 +94,7 @@ impl Rig {
         MountOptions { engine, ..MountOptions::default() }
     }
 
-    /// Makes a drive.
+    /// Creates a drive.
     pub fn create(&self, scene: &Scene, name: &str, memory_bytes: u64, block_bytes: u64) -> Result<Image> {
         let options = CreateOptions { profile: self.profile.to_owned(), memory_bytes, block_bytes };
         let staging = Some(self.staging_bytes);
@@ -110,13 +110,13 @@ impl Rig {
         Ok(Image { path })
     }
 
-    /// Makes a file system on a drive, without mounting it.
+    /// Formats a drive without mounting it.
     pub fn format(&self, device: Arc<dyn Device>) -> Result<()> {
         make_file_system(&Drive::new(device), &FormatOptions { force: true, block_bytes: self.block_bytes, ..FormatOptions::default() })?;
         Ok(())
     }
 
-    /// Mounts without the thread behind ([Y3]).
+    /// Mounts without the background thread ([Y3]).
     ///
     /// [Y3]: super
     pub fn mount(&self, device: Arc<dyn Device>) -> Result<Arc<FileSystem>> {
@@ -125,7 +125,7 @@ impl Rig {
 }
 
 impl Image {
-    /// Opens it in reckoned time. The clock is that of the calling thread.
+    /// Opens the drive in simulated time. The clock is that of the calling thread.
     pub fn open(&self) -> Result<(Arc<dyn Device>, ReckonedClock)> {
         let options = OpenOptions { timing: true, virtual_time: true, ..OpenOptions::default() };
         let device = tandemfs_emulator::open_image(&self.path, &options)?;
@@ -134,18 +134,18 @@ impl Image {
         Ok((device, clock))
     }
 
-    /// Lines in its write log. Nobody may have it open.
+    /// Number of lines in the write log. The image must not be open.
     pub fn lines_in_log(&self) -> Result<u64> {
         Ok(tandemfs_emulator::statistics(&self.path)?.log.map_or(0, |log| log.lines))
     }
 
-    /// Opens it without a timing model: accesses take what the host takes.
+    /// Opens the drive without a timing model.
     pub fn open_untimed(&self) -> Result<Arc<dyn Device>> {
         Ok(tandemfs_emulator::open_image(&self.path, &OpenOptions { timing: false, ..OpenOptions::default() })?)
     }
 }
 
-/// The clock of a drive in reckoned time.
+/// The clock of a drive in simulated time.
 pub struct ReckonedClock(Arc<dyn Device>);
 
 impl ReckonedClock {

@@ -1,4 +1,4 @@
-//! What the experiments have in common: the share of the paper's load, and sizes that follow from it ([Y1]).
+//! Common settings of the experiments: the scale, and sizes that follow from it ([Y1]).
 //!
 //! [Y1]: super
 
@@ -11,17 +11,17 @@ use crate::workloads::{Load, Workload};
 pub const PAPER_LOG_BYTES: u64 = 256 * MIB;
 /// Memory of the paper's host.
 const PAPER_HOST_BYTES: u64 = 128 << 30;
-/// A log of fewer lines holds no transaction of a large write.
+/// A smaller log cannot hold the transaction of a large write.
 const LOG_BYTES_MIN: u64 = 2 * MIB;
-/// Shares of the load that make sense.
+/// Valid scales.
 const SCALES: std::ops::RangeInclusive<f64> = 1e-4..=1.0;
-/// Below it figures are noise.
+/// Below this scale figures are noise.
 const SCALE_OF_FIGURES: f64 = 0.002;
 
 /// Sizes of a run.
 #[derive(Debug, Clone)]
 pub struct Setting {
-    /// As of every measurement.
+    /// Options common to all benchmarks.
     pub common: Common,
     /// Share of the paper's load.
     pub scale: f64,
@@ -35,7 +35,7 @@ pub struct Setting {
 }
 
 impl Setting {
-    /// What the arguments ask for.
+    /// Settings from the arguments.
     pub fn new(arguments: &BytefsArguments) -> Result<Self> {
         if !SCALES.contains(&arguments.scale) {
             return Err(Failure::new("--scale: a share of the paper's load from 0.0001 to 1 is needed"));
@@ -53,7 +53,7 @@ impl Setting {
         })
     }
 
-    /// Those of the loads that are to be run.
+    /// The selected loads among `of`.
     pub fn loads(&self, of: &[Workload]) -> Result<Vec<Workload>> {
         let wanted: Vec<Workload> = of.iter().copied().filter(|load| self.loads.is_empty() || self.loads.contains(load)).collect();
         if wanted.is_empty() {
@@ -63,7 +63,7 @@ impl Setting {
         Ok(wanted)
     }
 
-    /// A load at the scale of the run. A run that tests the program checks what is read; for figures that would cost the host's time.
+    /// A load at the scale of the run. Tiny runs verify what is read; other runs do not, to save host time.
     pub fn load(&self, workload: Workload) -> Load {
         Load { verify: self.is_tiny(), ..Load::new(workload, self.scale, self.seed) }
     }
@@ -73,12 +73,12 @@ impl Setting {
         self.scale < SCALE_OF_FIGURES
     }
 
-    /// A number of operations at the scale of the run, as many at the default scale as named.
+    /// A number of operations scaled with the run; `at_default` at the default scale.
     pub fn count(&self, at_default: u64) -> u64 {
         ((at_default as f64 * self.scale / 0.01) as u64).clamp(16.min(at_default), at_default)
     }
 
-    /// The share of what the paper's write log is.
+    /// A size of the paper's write log, scaled.
     pub fn log_bytes(&self, of_the_paper: u64) -> u64 {
         let share = ((of_the_paper as f64 * self.scale) as u64).next_multiple_of(64 << 10);
         share.max(LOG_BYTES_MIN * of_the_paper / PAPER_LOG_BYTES)
@@ -89,7 +89,7 @@ impl Setting {
         self.log_bytes.unwrap_or_else(|| self.log_bytes(PAPER_LOG_BYTES))
     }
 
-    /// Memory zone and block zone for a load, in bytes: its data with room for what replaces it, its metadata and its small writes.
+    /// Memory zone and block zone for a load, in bytes: room for data and its replacements, metadata and small writes.
     pub fn zones(load: &Load) -> (u64, u64) {
         let data = load.bytes_max();
         let memory = 64 * MIB + load.files * 1024 + data / 8;
@@ -97,7 +97,7 @@ impl Setting {
         (memory.next_multiple_of(2 * MIB), block.next_multiple_of(2 * MIB))
     }
 
-    /// Fails where the directory of the images has no room for so many bytes.
+    /// Fails if the directory of the images has no room for this many bytes.
     pub fn require(&self, bytes: u64) -> Result<()> {
         scene::require_room(&self.common.directory, bytes, "a smaller share of the load with --scale or --quick")
     }

@@ -1,4 +1,4 @@
-//! Throughput of the loads over a row of drives: what Fig. 13 and 14 have in common.
+//! Throughput of the loads over a series of drives: shared by Fig. 13 and 14.
 
 use super::course;
 use super::rig::Rig;
@@ -7,7 +7,7 @@ use crate::failure::{Failure, Result};
 use crate::output::Outcome;
 use crate::workloads::Workload;
 
-/// Operations a second of each load (rows) on each drive (columns).
+/// Operations per second of each load (rows) on each drive (columns).
 pub fn run(setting: &Setting, workloads: &[Workload], rigs: &[(String, Rig)], outcome: &mut Outcome) -> Result<Vec<Vec<f64>>> {
     let mut rates = Vec::new();
     for workload in workloads {

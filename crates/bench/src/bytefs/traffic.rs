@@ -11,7 +11,7 @@ use crate::plot::{self, Bars, Labels, Series};
 use crate::table::Table;
 use crate::workloads::Workload;
 
-/// With the drive's transactions, and with the journal on the same drive.
+/// With transactions, and with the journal on the same drive.
 const VARIANTS: [Variant; 2] = [Variant::Whole, Variant::Log];
 
 /// All loads.

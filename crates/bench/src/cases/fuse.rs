@@ -1,4 +1,4 @@
-//! Operations through the mount, beside a file system of the same FUSE crate that does nothing. Both are mounted at once.
+//! Operations through a TandemFS mount, compared with a file system of the same FUSE crate that does nothing. Both are mounted at once.
 
 use std::ffi::CString;
 use std::fs::{self, File};
@@ -57,7 +57,7 @@ fn in_mode(arguments: &Common, mode: Mode) -> Result<Vec<Row>> {
     let samples = interleaved(2 * OPERATIONS.len(), arguments.scaled(300), &mut batches)?;
     drop(batches);
     drop(subjects); // What is open on a mount keeps it.
-    // A call that the kernel answered from its cache says nothing of the file system. In relaxed mode writes reach it with the fsync.
+    // A call answered from the kernel's cache does not measure the file system. In relaxed mode writes reach it at fsync.
     let calls = (arguments.scaled(300) * BATCH) as u64;
     let operations = fs.statistics().operations;
     let reached =
@@ -74,7 +74,7 @@ fn in_mode(arguments: &Common, mode: Mode) -> Result<Vec<Row>> {
     Ok(OPERATIONS.iter().enumerate().map(row).collect())
 }
 
-/// Calls on one mount.
+/// The calls of one mount.
 struct Subject {
     directory: PathBuf,
     watched: CString,
@@ -98,7 +98,7 @@ impl Subject {
 
     fn batch(&mut self, recorder: &mut Recorder, first: usize) -> Result<()> {
         for _ in 0..BATCH {
-            // The kernel keeps attributes; this asks the file system.
+            // The kernel caches attributes; this flag forces a request to the file system.
             recorder.time(first + GETATTR, || statx(CWD, self.watched.as_c_str(), AtFlags::STATX_FORCE_SYNC, StatxFlags::BASIC_STATS))?;
         }
         let names: Vec<CString> = (self.created..)
@@ -158,7 +158,7 @@ impl EngineMount {
 impl Drop for EngineMount {
     fn drop(&mut self) {
         if let Err(error) = tandemfs_fuse::unmount(&self.mountpoint, Unmount::Normal) {
-            // Out of the tree at least. Its threads serve until the last file is closed, which waiting here would put off for ever.
+            // Detach the mount from the tree. Its threads serve until the last file is closed; waiting for that could take for ever.
             eprintln!("tandemfs-bench: {error}");
             let _it_was_said = tandemfs_fuse::unmount(&self.mountpoint, Unmount::Lazy);
             return;

@@ -1,4 +1,4 @@
-//! Many files in one directory and in 1,000: the time of a creation at the end beside that at the start.
+//! Many files in one directory and in 1,000: the time of a creation at the end compared with the start.
 
 use std::time::Duration;
 use std::time::Instant;
@@ -18,7 +18,7 @@ const DIRECTORIES: usize = 1000;
 const RATIO: f64 = 1.3;
 const LARGE_MEMORY: u64 = 4096 * MIB;
 
-/// Memory zone that holds `files` files.
+/// Size of a memory zone for `files` files.
 pub fn zone_bytes(files: usize) -> u64 {
     (64 + files as u64 / 1000) * MIB
 }
@@ -34,7 +34,7 @@ pub fn make_directories(fs: &FileSystem, count: usize) -> Result<Vec<InodeNumber
     (0..count).map(make).collect()
 }
 
-/// Creates files round the directories and hands over the time of each.
+/// Creates files in the directories in turn and reports the time of each.
 pub fn fill(fs: &FileSystem, directories: &[InodeNumber], files: usize, mut took: impl FnMut(usize, Duration)) -> Result<()> {
     let new = scene::new_file();
     for file in 0..files {
@@ -49,7 +49,7 @@ pub fn fill(fs: &FileSystem, directories: &[InodeNumber], files: usize, mut took
     Ok(())
 }
 
-/// Both trees, with the memory option as it comes; then with so much of it that nothing is evicted, to tell what eviction costs.
+/// Both trees, with the default memory option; then with enough memory that nothing is evicted, which shows the cost of eviction.
 pub fn run(arguments: &Common) -> Result<Vec<Row>> {
     let mut rows = Vec::new();
     for (memory_bytes, reach) in [(MountOptions::default().memory_bytes, Reach::RatioAtMost(RATIO)), (LARGE_MEMORY, Reach::Shown)] {

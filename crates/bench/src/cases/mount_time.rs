@@ -1,6 +1,6 @@
-//! Mounts after a clean unmount and after a crash, with many files, and the host memory that they take.
+//! Mount time and host memory with many files, after a clean unmount and after a crash.
 //!
-//! Each mount is in a process of its own: its memory starts small, and a crash is a process that ends without unmounting.
+//! Each mount runs in its own process: its memory starts small, and a process that exits without unmounting is a crash.
 
 use std::path::Path;
 use std::process::Command;
@@ -24,7 +24,7 @@ const CLEAN_NS: f64 = 0.1e9;
 const CRASH_NS: f64 = 1e9;
 /// Files created before each crash, so that the journal has records to replay.
 const LATE_FILES: usize = 2000;
-/// What a process takes beside what the option bounds: code, heap, allocation maps, the records of a replay.
+/// Memory of a process outside the bound of the option: code, heap, allocation maps, records of a replay.
 const FIXED_BYTES: u64 = 64 * MIB;
 
 /// All rows.
@@ -85,7 +85,7 @@ fn expect_clean(answer: &Value, clean: bool) -> Result<()> {
     if answer["clean"] == clean { Ok(()) } else { Err(Failure::new(format!("the mount found clean={}, not {clean}", answer["clean"]))) }
 }
 
-/// What a process does: mount, perhaps create and walk, unmount or crash.
+/// Steps of the process: mount, optionally create and walk, then unmount or crash.
 struct Order {
     late_files: usize,
     walk: bool,
@@ -110,7 +110,7 @@ fn in_process(image: &Path, order: &Order) -> Result<Value> {
     Ok(serde_json::from_slice(&output.stdout)?)
 }
 
-/// The process of [`in_process`].
+/// Entry point of the process started by [`in_process`].
 pub fn child(order: &str) -> Result<()> {
     let order: Value = serde_json::from_str(order)?;
     let number = |name: &str| order[name].as_u64().unwrap_or_default();
@@ -150,11 +150,11 @@ pub fn child(order: &str) -> Result<()> {
         answer["unmount_seconds"] = start.elapsed().as_secs_f64().into();
     }
     println!("{answer}");
-    // A crash: nothing is dropped, nothing goes home.
+    // A crash: nothing is dropped, nothing is checkpointed.
     std::process::exit(0);
 }
 
-/// Lists every directory below the root and looks at every entry.
+/// Lists every directory below the root and reads the attributes of every entry.
 fn walk(fs: &FileSystem) -> Result<()> {
     for directory in entries(fs, InodeNumber::ROOT)? {
         if fs.attributes(directory)?.nlink < 2 {

@@ -1,4 +1,4 @@
-//! Durable create, rename and unlink, each beside one journal record of the same size persisted alone.
+//! Durable create, rename and unlink, each compared with persisting one journal record of the same size.
 
 use tandemfs_device::Drive;
 use tandemfs_format::InodeNumber;

@@ -1,5 +1,5 @@
-//! A durable 4 KiB overwrite in a data log, beside the same copy, flush and fence alone, and beside those with the CRC-32C that whoever
-//! verifies what he reads has to compute; then its parts, each measured by itself.
+//! A durable 4 KiB overwrite in a data log. Limits: the same copy, flush and fence; and the same with the CRC-32C that verified reads
+//! require. Then its parts, each measured separately.
 
 use std::hint::black_box;
 use std::sync::Arc;
@@ -34,7 +34,7 @@ const RECORD: usize = 4;
 const LOOK_UP: usize = 5;
 const LIMIT_CHECKSUM: usize = 6;
 
-/// Both domains.
+/// In both persistence domains.
 pub fn run(arguments: &Common) -> Result<Vec<Row>> {
     let mut rows = Vec::new();
     for domain in DOMAINS {
@@ -43,7 +43,7 @@ pub fn run(arguments: &Common) -> Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// The overwrite in both domains beside the limit that has a checksum.
+/// The overwrite in both persistence domains, compared with the limit that includes a checksum.
 pub fn beside_checksum(arguments: &Common, rounds: usize) -> Result<Vec<Row>> {
     let row = |domain| Ok(in_domain(arguments, domain, rounds)?.swap_remove(1));
     DOMAINS.into_iter().map(row).collect()
@@ -114,7 +114,7 @@ fn in_domain(arguments: &Common, domain: PersistenceDomain, rounds: usize) -> Re
         }
         Ok(())
     };
-    // One byte of a hole: the locks, the view of the inode and the look-up of the block, and no data.
+    // Reading one byte of a hole takes the locks, the view of the inode and the block look-up, but no data.
     let mut byte = [0];
     let look_up = |recorder: &mut Recorder| {
         for _ in 0..BATCH {
@@ -157,7 +157,7 @@ fn in_domain(arguments: &Common, domain: PersistenceDomain, rounds: usize) -> Re
     ])
 }
 
-/// A file whose pages are data logs of 4 KiB, and a hole behind it.
+/// A file whose pages are data logs of 4 KiB, followed by a hole.
 fn new_file_of_logs(fs: &FileSystem) -> Result<InodeNumber> {
     let file = fs.create(InodeNumber::ROOT, b"overwritten", &scene::new_file())?.inode;
     for page in (0..PAGES).chain([PAGES + 64]) {
@@ -166,7 +166,7 @@ fn new_file_of_logs(fs: &FileSystem) -> Result<InodeNumber> {
     Ok(file)
 }
 
-/// What overwrites store.
+/// The stores of one overwrite.
 struct Trace {
     logs: Vec<Store>,
     records: Vec<Store>,

@@ -1,5 +1,5 @@
-//! 1 MiB reads and writes one after the other by blocks: with timing on beside the device's own bandwidth, with timing off beside a file
-//! system without checksums.
+//! Sequential 1 MiB reads and writes over the block path: with timing compared with the device's bandwidth, without timing compared with a
+//! file system without checksums.
 
 use std::sync::Arc;
 
@@ -27,7 +27,7 @@ pub fn run(arguments: &Common) -> Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// One that reads and writes 1 MiB at a time, round a file or round the device.
+/// Reads and writes 1 MiB at a time, cyclically through a file or a device.
 struct Subject {
     target: Target,
     next: u64,
@@ -90,7 +90,7 @@ fn sector(offset: u64) -> Sector {
     Sector::new(offset / SECTOR_BYTES as u64)
 }
 
-/// Times of writes in 0..n, of reads in n..2n.
+/// Times of writes at indices 0..n, of reads at n..2n.
 fn measure(subjects: &mut [Subject], rounds: usize) -> Result<Vec<Samples>> {
     let _pinned = Pinned::new();
     let count = subjects.len();
@@ -110,7 +110,7 @@ fn measure(subjects: &mut [Subject], rounds: usize) -> Result<Vec<Samples>> {
     interleaved(2 * count, rounds, &mut batches)
 }
 
-/// What one of the subjects is.
+/// Kind of a subject.
 #[derive(Debug, Clone, Copy)]
 enum Kind {
     Checked,
@@ -118,8 +118,8 @@ enum Kind {
     Raw,
 }
 
-/// Measures subjects on several sets of fresh devices, made in another order each time. Where in the machine's memory an image comes to lie
-/// changes the speed of copies by more than a checksum does, for as long as the image lives; one set would measure that.
+/// Measures subjects on several sets of fresh devices, created in a different order each time. The placement of an image in memory changes
+/// the copy speed by more than a checksum does, for as long as the image lives; a single set would measure the placement.
 fn on_many_placements(arguments: &Common, shape: DeviceShape, kinds: &[Kind], rounds: usize) -> Result<Vec<Vec<Samples>>> {
     let mut placements = Vec::new();
     for placement in 0..if arguments.quick { 3 } else { PLACEMENTS } {
@@ -140,8 +140,7 @@ fn on_many_placements(arguments: &Common, shape: DeviceShape, kinds: &[Kind], ro
     Ok(placements)
 }
 
-/// A row over all placements, and how far they lie apart. Where they fall on both sides of the reach nothing is
-/// decided.
+/// A row over all placements, with their spread. If placements lie on both sides of the target, the row is undecided.
 fn row(name: String, placements: &[Vec<Samples>], subject: usize, limit: usize, reach: Reach, note: &str) -> Row {
     let (mut all, mut all_limit) = (Samples::new(), Samples::new());
     for samples in placements {

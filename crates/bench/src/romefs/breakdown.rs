@@ -1,4 +1,4 @@
-//! Fig. 7: where the time and the bytes of a write go, with enough memory zone and with a load of five times it.
+//! Fig. 7: time and bytes of a write by part, with enough memory zone and with a load of five times its size.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -35,7 +35,7 @@ pub fn run(setting: &Setting) -> Result<Outcome> {
     Ok(outcome)
 }
 
-/// Means a request.
+/// Means per request.
 struct Broken {
     size: Size,
     mean_ns: f64,
@@ -56,7 +56,7 @@ impl Broken {
         [logs, blocks, reads, journal, index, (self.mean_ns - logs - blocks - reads - journal - index).max(0.0)]
     }
 
-    /// The first five of [`PARTS`]; bytes to the device, those of write-back behind included.
+    /// The first five of [`PARTS`]; bytes to the device, including background write-back.
     fn bytes(&self) -> [f64; 5] {
         let (fore, behind) = (&self.foreground, &self.behind);
         [
@@ -129,7 +129,7 @@ fn measure(setting: &Setting, size: Size, sufficient: bool) -> Result<Broken> {
     let data = pattern(REQUEST_BYTES_MAX);
     let load_bytes =
         if sufficient { file_bytes.min(setting.load_bytes(1) * size.mean_bytes().div_ceil(64 << 10)) } else { setting.load_bytes(RATIO) };
-    // Logs of an unaligned request: at most about a block's worth, in slots a third larger.
+    // Log space of an unaligned request: at most about one block, in slots a third larger.
     let enough_until = volume.fs.space().memory.free_bytes / 3;
 
     let superblock = volume.fs.superblock();

@@ -11,10 +11,10 @@ use crate::failure::Result;
 use crate::machine;
 use crate::measure::Samples;
 
-/// Points of the course of a load that are kept.
+/// Number of points recorded during a load.
 const POINTS: u64 = 48;
 
-/// What is done to the file.
+/// The operation on the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Operation {
     /// Durable writes.
@@ -38,36 +38,36 @@ pub struct Contestant {
     course: Vec<Point>,
 }
 
-/// Where a load stood.
+/// State of a load at one time.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Point {
     /// Bytes of requests so far.
     pub bytes: u64,
-    /// Seconds that they took, with the work behind.
+    /// Seconds of the requests, including background work.
     pub seconds: f64,
     /// Memory zone in use, in bytes.
     pub memory_bytes: u64,
 }
 
-/// What a variant came to.
+/// Result of a variant.
 pub struct Standing {
     /// Its name.
     pub name: &'static str,
     /// Time of each request.
     pub samples: Samples,
-    /// Time a request with the work that it left behind, in nanoseconds.
+    /// Time per request including the background work that follows, in nanoseconds.
     pub all_told_ns: f64,
-    /// Over the load.
+    /// Points during the load.
     pub course: Vec<Point>,
-    /// What crossed to the device.
+    /// Traffic to the device.
     pub counters: CountersSnapshot,
-    /// What the engine counted.
+    /// The engine's counters.
     pub work: tandemfs_fs::WorkCounts,
     operations: u64,
 }
 
 impl Contestant {
-    /// Ready to start.
+    /// A contestant that has not started.
     pub fn new(name: &'static str, volume: Volume, requests: Requests) -> Self {
         let buffer = pattern(REQUEST_BYTES_MAX);
         let (samples, course) = (Samples::new(), Vec::new());
@@ -111,7 +111,7 @@ impl Contestant {
     }
 }
 
-/// Runs a load of so many bytes on each, in so many turns, forth and back.
+/// Runs a load of `bytes` on each contestant in `slices` turns, alternately forward and backward.
 pub fn run(mut contestants: Vec<Contestant>, operation: Operation, bytes: u64, slices: u64) -> Result<Vec<Standing>> {
     for contestant in &contestants {
         contestant.volume.settle();
@@ -127,7 +127,7 @@ pub fn run(mut contestants: Vec<Contestant>, operation: Operation, bytes: u64, s
 }
 
 impl Standing {
-    /// Bytes a second between points of the course: (bytes so far, MB/s).
+    /// Throughput between recorded points: (bytes so far, MB/s).
     pub fn throughput(&self) -> Vec<(f64, f64)> {
         let between = |pair: &[Point]| {
             let seconds = pair[1].seconds - pair[0].seconds;
@@ -137,7 +137,7 @@ impl Standing {
         self.course.windows(2).filter_map(between).collect()
     }
 
-    /// Throughput of the last quarter of the load over that of the second.
+    /// Throughput of the last quarter of the load divided by that of the second.
     pub fn settled(&self) -> f64 {
         let end = self.course.last().map_or(0, |point| point.bytes);
         let at = |bytes: u64| self.course.iter().rev().find(|point| point.bytes <= bytes);
@@ -151,7 +151,7 @@ impl Standing {
         }
     }
 
-    /// For programs; `ratio` is that to ours.
+    /// The result as JSON; `ratio` is relative to our variant.
     pub fn json(&self, part: &str, size: Size, ratio: Option<f64>) -> Value {
         let bytes = |field: fn(&tandemfs_device::PathBytes) -> u64| self.counters.by_structure.iter().map(field).sum::<u64>();
         json!({

@@ -1,4 +1,4 @@
-//! What a long load of small random writes does to the memory zone: merges, logs a block, write amplification, space over time.
+//! Effect of a long load of small random writes on the memory zone: merges, logs per block, write amplification, space over time.
 
 use std::time::Instant;
 
@@ -17,7 +17,7 @@ use crate::scene::{MIB, Scene};
 use crate::table::Table;
 
 const SIZE: Size = Size::Below(16 << 10);
-/// Memory zones that the file has, and that are written.
+/// Size of the file, and of the load, in memory zones.
 const FILE_RATIO: u64 = 5;
 const LOAD_RATIO: u64 = 10;
 const POINTS: u64 = 200;
@@ -59,7 +59,7 @@ pub fn run(setting: &Setting) -> Result<Outcome> {
         volume.write(offset, &data[..length as usize])?;
         (done, writes) = (done + length, writes + 1);
     }
-    // The logs are counted as the load left them: nobody waits for the write-back that would go on.
+    // Logs are counted at the end of the load, before further write-back.
     let foreground = start.elapsed();
     let end = point(&volume, start.elapsed().as_secs_f64(), done);
     let counters = volume.fs.drive().counters().snapshot();

@@ -1,13 +1,14 @@
-//! The evaluation of RomeFS (§4.2) in library mode, on an emulated CXL-SSD A. Its paper's loads, scaled to a smaller memory zone.
+//! The evaluation of RomeFS (§4.2) in library mode, on an emulated CXL-SSD A. The paper's loads are scaled to a smaller memory zone.
 //!
-//! [RF1] Variants of the file system are one code with other mount options, on devices of their own, run in turns of a slice of the load.
-//! [RF2] A slice ends when the thread behind the foreground rests. That time counts for the variant, so nobody's write-back is done for
-//!       free while the others run. Slices are longer than the memory zone, so that this rest is a small part; whether throughput settles
-//!       is seen in a run of our variant alone, without slices.
-//! [RF3] The file's blocks are in the block zone before a load, as in the paper; every page of the device was touched before.
-//! [RF4] Bytes are those that the drive counted; times are wall-clock.
+//! [RF1] Variants of the file system are the same code with different mount options, on separate devices, run in turns of one slice of the
+//!       load.
+//! [RF2] A slice ends when the background thread is idle. This time counts for the variant, so write-back never runs free of charge during
+//!       another variant's slice. Slices are longer than the memory zone, so the wait is a small part. Whether throughput settles is
+//!       measured on our variant alone, without slices.
+//! [RF3] As in the paper, the file's blocks are in the block zone before a load; every page of the device was touched before.
+//! [RF4] Bytes are from the drive's counters; times are wall-clock.
 //!
-//! `requests.rs` draws the loads, `setting.rs` makes what they run on, `contest.rs` runs variants in turns; then a file an experiment.
+//! `requests.rs` draws the loads, `setting.rs` creates volumes, `contest.rs` runs variants in turns. Each experiment has its own file.
 
 mod breakdown;
 mod contest;

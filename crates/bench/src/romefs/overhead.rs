@@ -1,4 +1,4 @@
-//! What durable writes cost over their limits: into a log, of 1 MiB over both paths, and scattered small ones in memory-zone bytes.
+//! Cost of durable writes relative to their limits: into a log, of 1 MiB over both paths, and memory-zone bytes of small scattered writes.
 
 use tandemfs_device::{BlockRequest, Drive, Structure};
 use tandemfs_format::{PairSeed, Sector};
@@ -36,7 +36,7 @@ pub fn run(setting: &Setting) -> Result<Outcome> {
     Ok(outcome)
 }
 
-/// A durable unaligned 1 MiB write, beside its share of the block path alone: the slower of the two.
+/// A durable unaligned 1 MiB write, compared with the block path alone for its share; the block path is the slower of the two.
 fn large(setting: &Setting) -> Result<Row> {
     let memory_bytes = 128 * MIB;
     let device_bytes = memory_bytes + Setting::block_bytes(FILE_BYTES);
@@ -47,7 +47,7 @@ fn large(setting: &Setting) -> Result<Row> {
     let volume = Volume::laid_out(&device, FILE_BYTES, &MountOptions::default())?;
     let raw = Drive::new(sized.timed_device(&scene, "raw", FILE_BYTES)?);
     let data = pattern(MIB);
-    // Anywhere but at multiples of a block: both ends are unaligned.
+    // Never at a multiple of a block: both ends are unaligned.
     let offset = |jumps: &mut Jumps| jumps.below((FILE_BYTES - 2 * MIB) / BLOCK) * BLOCK + 1 + jumps.below(BLOCK - 1);
     let (mut ours, mut theirs) = (Jumps::new(31), Jumps::new(31));
     volume.fs.reset_statistics();
@@ -86,7 +86,7 @@ fn large(setting: &Setting) -> Result<Row> {
     Ok(Row::beside("1 MiB unaligned write, romefs-a with timing", &samples[0], &samples[1], Reach::SpeedAtLeast(SHARE)).note(note))
 }
 
-/// Writes of 64 B, one a block: memory-zone bytes each, records, leaves and whatever else they take included.
+/// Writes of 64 B, one per block: memory-zone bytes per write, including records, leaves and all other structures.
 fn scattered(setting: &Setting) -> Result<[Row; 2]> {
     let count = setting.count(1 << 18, 1 << 15) as u64;
     let one = |name: &str, block_bytes: u32, laid_out: bool| -> Result<Row> {
@@ -113,7 +113,7 @@ fn scattered(setting: &Setting) -> Result<[Row; 2]> {
             if number % 4096 == 0 {
                 machine::check()?;
             }
-            // An odd stride visits each block once, far from the last.
+            // An odd stride visits each block once, far from the previous one.
             let block = number.wrapping_mul(0x9e37_79b1) % count.next_power_of_two();
             if block < count {
                 volume.write(block * u64::from(block_bytes) + jumps.below(u64::from(block_bytes) - 64), &data)?;

@@ -1,4 +1,4 @@
-//! Fig. 8: random reads of a file of which about the memory zone's share is in data logs.
+//! Fig. 8: random reads of a file; the share of its data in data logs is about the size of the memory zone.
 
 use super::contest::{self, Contestant, Operation};
 use super::requests::{Alignment, Requests, SIZES, Size};
@@ -9,10 +9,10 @@ use crate::output::Outcome;
 use crate::scene::{MIB, Scene};
 
 const RATIOS: [u64; 2] = [5, 10];
-/// Requests a size at most: a load of small ones says nothing new after so many.
+/// Most requests per size: more small requests add no information.
 const REQUESTS_MAX: u64 = 100_000;
 const SLICES: u64 = 8;
-/// Requests that made the file (§4.2.1).
+/// Size of the requests that created the file (§4.2.1).
 const MADE_BY: Size = Size::About(512 << 10);
 
 /// Both loads.
@@ -26,7 +26,7 @@ pub fn run(setting: &Setting) -> Result<Outcome> {
         let mut volumes = Vec::new();
         for (variant, device) in Variant::ALL.into_iter().zip(&devices) {
             volumes.push((variant, Volume::laid_out(device, file_bytes, &Variant::Default.options())?));
-            // By blocks only, what was written that way would be where it was laid out.
+            // For blocks only, such writes would leave the data where it was initially.
             if variant != Variant::BlocksOnly {
                 volumes[volumes.len() - 1].1.fill_memory(MADE_BY)?;
             }

@@ -1,4 +1,4 @@
-//! Requests as RomeFS §4.2 draws them: sizes about a mean or below 1 MiB, anywhere in a file.
+//! Requests as in RomeFS §4.2: sizes around a mean or below 1 MiB, at random places in a file.
 
 use std::ops::Range;
 
@@ -12,21 +12,21 @@ const MIB: u64 = 1 << 20;
 /// Sizes of requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Size {
-    /// Uniform within a tenth of so many bytes.
+    /// Uniform within 10 % of this many bytes.
     About(u64),
-    /// Uniform in (0, so many bytes).
+    /// Uniform in (0, this many bytes).
     Below(u64),
 }
 
-/// The six of the paper.
+/// The six sizes of the paper.
 pub const SIZES: [Size; 6] =
     [Size::About(4 * KIB), Size::About(16 * KIB), Size::About(64 * KIB), Size::About(256 * KIB), Size::About(MIB), Size::Below(MIB)];
 
-/// Largest request of any of them, in whole sectors.
+/// Largest request of all sizes, rounded up to sectors.
 pub const REQUEST_BYTES_MAX: u64 = (MIB + MIB / 10).next_multiple_of(SECTOR_BYTES as u64);
 
 impl Size {
-    /// For tables and plots.
+    /// Name in tables and plots.
     pub fn name(self) -> String {
         let short = |bytes: u64| match bytes {
             MIB => "1 MiB".to_owned(),
@@ -54,7 +54,7 @@ impl Size {
     }
 }
 
-/// Where requests start and end.
+/// Alignment of start and end of requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Alignment {
     /// At any byte.
@@ -63,7 +63,7 @@ pub enum Alignment {
     Sector,
 }
 
-/// A sequence of requests: the same in each run of the same seed.
+/// A sequence of requests, determined by the seed.
 #[derive(Debug, Clone)]
 pub struct Requests {
     jumps: Jumps,
@@ -73,7 +73,7 @@ pub struct Requests {
 }
 
 impl Requests {
-    /// In a file of `file_bytes`, at least one request long.
+    /// For a file of `file_bytes`, which holds at least one request.
     pub fn new(seed: u64, size: Size, alignment: Alignment, file_bytes: u64) -> Self {
         assert!(file_bytes > REQUEST_BYTES_MAX, "a file of {file_bytes} B");
         Self { jumps: Jumps::new(seed.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15)), size, alignment, file_bytes }
@@ -94,7 +94,7 @@ impl Requests {
     }
 }
 
-/// Bytes of a request that lie in whole, aligned pieces of `threshold` bytes: what RomeFS §3.3 sends by blocks.
+/// Bytes of a request in whole, aligned pieces of `threshold` bytes: RomeFS §3.3 sends these over the block path.
 pub fn aligned_bytes(offset: u64, length: u64, threshold: u64) -> u64 {
     ((offset + length) / threshold * threshold).saturating_sub(offset.next_multiple_of(threshold))
 }

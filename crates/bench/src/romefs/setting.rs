@@ -1,4 +1,4 @@
-//! What the experiments have in common: the sizes of a run, volumes, the file that is worked on.
+//! Common settings of the experiments: sizes of a run, volumes, the file under test.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -14,19 +14,19 @@ use crate::failure::{Failure, Result};
 use crate::machine;
 use crate::scene::{self, DeviceShape, MIB, Scene};
 
-/// The drive of the paper's CXL-SSD A.
+/// Profile of the paper's CXL-SSD A.
 pub const PROFILE: &str = "romefs-a";
-/// Write-back rests when nothing has crossed to the device for so long.
+/// Write-back counts as idle after no traffic to the device for this long.
 const QUIET: Duration = Duration::from_millis(5);
-/// From this load on the machine is shared: waits of the emulated drive come late.
+/// At this load average the machine counts as shared: the emulated drive's waits end late.
 const BUSY: f64 = 0.5;
-/// Smallest file that requests of all sizes fit.
+/// Smallest file that fits requests of all sizes.
 const FILE_BYTES_MIN: u64 = 8 * MIB;
 
 /// Sizes of a run.
 #[derive(Debug, Clone)]
 pub struct Setting {
-    /// As of every measurement.
+    /// Options common to all benchmarks.
     pub common: Common,
     /// Memory zone, in bytes.
     pub memory_bytes: u64,
@@ -35,7 +35,7 @@ pub struct Setting {
 }
 
 impl Setting {
-    /// What the arguments ask for.
+    /// Settings from the arguments.
     pub fn new(arguments: &RomefsArguments) -> Result<Self> {
         let memory_bytes = arguments.memory.unwrap_or(if arguments.common.quick { 32 * MIB } else { 256 * MIB });
         if !(24 * MIB..=64 << 30).contains(&memory_bytes) || !memory_bytes.is_multiple_of(2 * MIB) {
@@ -52,22 +52,22 @@ impl Setting {
         (((self.memory_bytes * times) as f64 * self.scale) as u64).next_multiple_of(MIB).max(MIB)
     }
 
-    /// Bytes of the file that such a load goes to: as many, as in the paper.
+    /// Size of the file for such a load: the size of the load, as in the paper.
     pub fn file_bytes(&self, times: u64) -> u64 {
         self.load_bytes(times).max(FILE_BYTES_MIN)
     }
 
-    /// A number of operations: `full`, or less of it.
+    /// A number of operations: `full`, or `quick` in a quick run.
     pub fn count(&self, full: usize, quick: usize) -> usize {
         ((if self.common.quick { quick } else { full } as f64 * self.scale) as usize).max(4)
     }
 
-    /// Block zone for a file of so many bytes: its blocks, and room for those that replace them.
+    /// Block zone for a file of this size: its blocks, and room for their replacements.
     pub fn block_bytes(file_bytes: u64) -> u64 {
         (file_bytes + file_bytes / 4 + 64 * MIB).next_multiple_of(2 * MIB)
     }
 
-    /// Fails where the directory of the images has no room for so many bytes.
+    /// Fails if the directory of the images has no room for this many bytes.
     pub fn require(&self, bytes: u64) -> Result<()> {
         scene::require_room(&self.common.directory, bytes, "a smaller memory zone with --memory or --quick")
     }
@@ -85,7 +85,7 @@ impl Setting {
         format!("memory zone: {} MiB; profile: {PROFILE}{quick}{scale}{busy}", self.memory_bytes / MIB)
     }
 
-    /// A device of the profile with its timing on, every page of it touched ([BE1]).
+    /// A device of the profile with timing, all pages touched ([BE1]).
     ///
     /// [BE1]: crate
     pub fn timed_device(&self, scene: &Scene, name: &str, file_bytes: u64) -> Result<Arc<dyn Device>> {
@@ -96,7 +96,7 @@ impl Setting {
         Ok(device)
     }
 
-    /// Bytes that such a device takes.
+    /// Size of such a device in bytes.
     pub fn timed_device_bytes(&self, file_bytes: u64) -> u64 {
         self.memory_bytes + Self::block_bytes(file_bytes)
     }
@@ -108,14 +108,14 @@ pub fn timing() -> Result<Timing> {
     profile.ok_or_else(|| Failure::new(format!("the profile {PROFILE} has no timing model")))
 }
 
-/// File systems that are compared.
+/// Variants that are compared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Variant {
-    /// As it is mounted by default.
+    /// With default mount options.
     Default,
-    /// Everything by blocks: read, modified, written.
+    /// Everything over the block path, with read-modify-write.
     BlocksOnly,
-    /// Everything in the memory zone, which blocks are moved to and from by how recently they were used.
+    /// Everything through the memory zone, with blocks moved in and out in LRU order.
     LruCache,
 }
 
@@ -123,7 +123,7 @@ impl Variant {
     /// All.
     pub const ALL: [Self; 3] = [Self::Default, Self::BlocksOnly, Self::LruCache];
 
-    /// For tables and plots.
+    /// Name in tables and plots.
     pub fn name(self) -> &'static str {
         match self {
             Self::Default => "RomeFS",
@@ -132,7 +132,7 @@ impl Variant {
         }
     }
 
-    /// How it is mounted.
+    /// Its mount options.
     pub fn options(self) -> MountOptions {
         let default = MountOptions::default();
         match self {
@@ -148,7 +148,7 @@ impl Variant {
     }
 }
 
-/// A mounted file system and the file that is worked on.
+/// A mounted file system and the file under test.
 #[derive(Clone)]
 pub struct Volume {
     /// The file system.
@@ -160,7 +160,7 @@ pub struct Volume {
 }
 
 impl Volume {
-    /// Formats and mounts a device and creates a file of no bytes.
+    /// Formats and mounts a device and creates an empty file.
     pub fn empty(device: Arc<dyn Device>, block_bytes: u32, options: &MountOptions) -> Result<Self> {
         let drive = Drive::new(device);
         make_file_system(&drive, &FormatOptions { block_bytes, force: true, ..FormatOptions::default() })?;
@@ -169,7 +169,7 @@ impl Volume {
         Ok(Self { fs, file, file_bytes: 0 })
     }
 
-    /// A device with a file whose every block is in the block zone, as the paper starts; then mounted as asked for.
+    /// A device with a file whose blocks are all in the block zone, as at the start in the paper; then mounted with `options`.
     pub fn laid_out(device: &Arc<dyn Device>, file_bytes: u64, options: &MountOptions) -> Result<Self> {
         Self::laid_out_in(device, FormatOptions::default().block_bytes, file_bytes, options)
     }
@@ -184,14 +184,14 @@ impl Volume {
         Self { file_bytes, ..volume }.mounted_again(device, options)
     }
 
-    /// Unmounts, and mounts with other options.
+    /// Unmounts, then mounts with other options.
     pub fn mounted_again(self, device: &Arc<dyn Device>, options: &MountOptions) -> Result<Self> {
         self.fs.unmount()?;
         let Self { file, file_bytes, .. } = self;
         Ok(Self { fs: scene::mount(Drive::new(device.clone()), options)?, file, file_bytes })
     }
 
-    /// Random writes over both paths until about the whole memory zone is data logs, short of where write-back starts (Fig. 8).
+    /// Random writes over both paths until almost the whole memory zone is data logs, just before write-back starts (Fig. 8).
     pub fn fill_memory(&self, size: Size) -> Result<()> {
         let mut requests = Requests::new(11, size, Alignment::Byte, self.file_bytes);
         let data = pattern(super::requests::REQUEST_BYTES_MAX);
@@ -212,26 +212,26 @@ impl Volume {
         Ok(())
     }
 
-    /// A durable write of all bytes.
+    /// Writes all bytes durably.
     pub fn write(&self, offset: u64, data: &[u8]) -> Result<()> {
         let written = self.fs.write(self.file, offset, data, WriteOptions::default())?;
         self.fs.sync()?;
         if written == data.len() { Ok(()) } else { Err(Failure::new("a short write")) }
     }
 
-    /// A read of all bytes.
+    /// Reads all bytes.
     pub fn read(&self, offset: u64, into: &mut [u8]) -> Result<()> {
         let read = self.fs.read(self.file, offset, into)?;
         if read == into.len() { Ok(()) } else { Err(Failure::new("a short read")) }
     }
 
-    /// Bytes of the memory zone that something takes.
+    /// Used bytes of the memory zone.
     pub fn memory_in_use(&self) -> u64 {
         let memory = self.fs.space().memory;
         memory.total_bytes - memory.free_bytes
     }
 
-    /// Waits until the thread behind the foreground has nothing left to do. Returns how long it worked.
+    /// Waits until the background thread is idle. Returns how long it worked.
     pub fn settle(&self) -> Duration {
         let start = Instant::now();
         let mut before = self.fs.drive().counters().snapshot();
@@ -248,7 +248,7 @@ impl Volume {
     }
 }
 
-/// Bytes that are no zeros.
+/// Nonzero bytes.
 pub fn pattern(length: u64) -> Vec<u8> {
     (0..length).map(|byte| (byte / 7 + byte) as u8 | 1).collect()
 }

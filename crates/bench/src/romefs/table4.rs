@@ -1,7 +1,7 @@
-//! Table 4: which share of the bytes goes by which path, from the drive's counters.
+//! Table 4: the share of bytes on each path, from the drive's counters.
 //!
-//! The file is large and mostly holes, so that requests hardly ever overlap and blocks have few logs: what is counted is the split of
-//! requests alone, without merges and write-back. It is emptied before the memory zone is half full. Timing is off: it changes no byte.
+//! The file is large and mostly holes, so requests rarely overlap and blocks have few logs: only the split of requests is counted, without
+//! merges and write-back. The file is emptied before the memory zone is half full. Timing is off, since it does not affect bytes.
 
 use serde_json::json;
 use tandemfs_device::Structure;
@@ -17,7 +17,7 @@ use crate::table::Table;
 
 const THRESHOLDS: [u32; 5] = [4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20];
 const BLOCK_BYTES_MAX: u32 = 64 << 10;
-/// Share of the byte path in percent: a row a threshold, a column a size.
+/// Share of the byte path in percent: one row per threshold, one column per size.
 const PAPER: [[f64; 6]; 5] = [
     [97.0, 24.8, 6.2, 1.6, 0.4, 0.8],
     [100.0, 97.0, 24.8, 6.2, 1.6, 3.1],
@@ -25,16 +25,16 @@ const PAPER: [[f64; 6]; 5] = [
     [100.0, 100.0, 100.0, 97.0, 24.8, 50.1],
     [100.0, 100.0, 100.0, 100.0, 97.0, 100.0],
 ];
-/// A difference that needs a word, in percentage points.
+/// A larger difference is explained, in percentage points.
 const POINTS: f64 = 1.5;
 const FILE_BYTES: u64 = 16 << 30;
 
-/// What a cell of the table came to.
+/// Counts for one cell of the table.
 #[derive(Debug, Clone, Copy, Default)]
 struct Cell {
     byte_path: u64,
     block_path: u64,
-    /// Bytes that the split alone sends by the byte path, and all bytes asked for.
+    /// Bytes that the split sends over the byte path, and all requested bytes.
     split: u64,
     user: u64,
     merges: u64,
@@ -42,7 +42,7 @@ struct Cell {
 }
 
 impl Cell {
-    /// In percent of what crossed to the device.
+    /// Percentage of the traffic to the device.
     fn share(&self) -> f64 {
         100.0 * self.byte_path as f64 / (self.byte_path + self.block_path).max(1) as f64
     }
@@ -97,7 +97,7 @@ pub fn run(setting: &Setting) -> Result<Outcome> {
     Ok(outcome)
 }
 
-/// Why a cell is not the paper's.
+/// Why a cell differs from the paper's.
 fn explain(cell: &Cell, size: Size, threshold: u32, paper: f64) -> String {
     let simple = 100.0 * f64::from(threshold) / size.mean_bytes() as f64;
     if (cell.share() - cell.split_share()).abs() > POINTS {
@@ -116,7 +116,7 @@ fn explain(cell: &Cell, size: Size, threshold: u32, paper: f64) -> String {
 fn measure(setting: &Setting, threshold: u32, size: Size, writes: usize) -> Result<Cell> {
     machine::check()?;
     let scene = Scene::new(&setting.common)?;
-    // Before the file is emptied, each zone may take this much of its half.
+    // Before the file is emptied, each zone may use this much.
     let batch_bytes = setting.memory_bytes / 2;
     setting.require(setting.memory_bytes * 3)?;
     let shape = DeviceShape::plain(setting.memory_bytes, setting.memory_bytes * 2);
@@ -135,7 +135,7 @@ fn measure(setting: &Setting, threshold: u32, size: Size, writes: usize) -> Resu
         cell.user += length;
         cell.split += length - aligned_bytes(offset, length, threshold.into());
         since += length;
-        // Slots are larger than their logs, mapping pages larger than what they map.
+        // Slots are larger than their logs, and mapping pages larger than their entries.
         if number % 8 == 0 && (volume.memory_in_use() > batch_bytes || since > batch_bytes + 16 * MIB) {
             machine::check()?;
             let before = volume.fs.drive().counters().snapshot();
@@ -148,7 +148,7 @@ fn measure(setting: &Setting, threshold: u32, size: Size, writes: usize) -> Resu
             since = 0;
         }
     }
-    // What emptying wrote is no write of the load.
+    // Writes made by emptying the file are excluded.
     let (byte_path, block_path) = stored(&volume.fs.drive().counters().snapshot());
     (cell.byte_path, cell.block_path) = (byte_path - emptying.0, block_path - emptying.1);
     let work = volume.fs.statistics().work;
@@ -157,7 +157,7 @@ fn measure(setting: &Setting, threshold: u32, size: Size, writes: usize) -> Resu
     Ok(cell)
 }
 
-/// Bytes of file data on both paths.
+/// Bytes of file data on each path.
 fn stored(counters: &tandemfs_device::CountersSnapshot) -> (u64, u64) {
     let of = |structure: Structure| counters.by_structure[structure as usize];
     (of(Structure::DataLog).byte_written_bytes, of(Structure::Data).block_written_bytes)
@@ -171,7 +171,7 @@ mod tests {
     fn the_paper_has_a_figure_for_each_cell() {
         for (row, threshold) in THRESHOLDS.into_iter().enumerate() {
             for (column, size) in SIZES.into_iter().enumerate() {
-                // A request of at least the threshold leaves a threshold's worth of bytes; a smaller one all of itself.
+                // A request of at least the threshold leaves about the threshold's bytes; a smaller one leaves all its bytes.
                 let model = (100.0 * f64::from(threshold) / size.mean_bytes() as f64).min(100.0);
                 assert!((PAPER[row][column] - model).abs() <= 3.1, "{threshold}, {size:?}: {model}");
             }

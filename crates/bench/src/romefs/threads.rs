@@ -1,4 +1,5 @@
-//! Fig. 9 and 10: 1 to 16 threads on one file, aligned random requests below 1 MiB, beside the same requests straight on the block path.
+//! Fig. 9 and 10: 1 to 16 threads on one file with aligned random requests below 1 MiB, compared with the same requests on the block path
+//! alone.
 
 use std::sync::Barrier;
 use std::time::Instant;
@@ -51,7 +52,7 @@ fn one_operation(setting: &Setting, outcome: &mut Outcome, operation: Operation,
             volume.fill_memory(Size::About(512 << 10))?;
         }
         volume.settle();
-        // A B B A, each half of a load, twice: what drifts on the machine drifts for both.
+        // A B B A, each half of a load, twice: drift of the machine affects both sides.
         let half = load_bytes / 2;
         let on_file = |seed| {
             run_threads(threads, half, seed, file_bytes, &|offset, buffer| match operation {
@@ -95,7 +96,7 @@ fn one_operation(setting: &Setting, outcome: &mut Outcome, operation: Operation,
     Ok(())
 }
 
-/// Runs requests of `bytes` in all on so many threads. Returns seconds and bytes.
+/// Runs requests of `bytes` in total on `threads` threads. Returns seconds and bytes.
 fn run_threads(
     threads: usize,
     bytes: u64,

@@ -1,4 +1,4 @@
-//! Fig. 6: durable unaligned random writes of six sizes, a load of 5 and of 10 times the memory zone; and whether throughput settles.
+//! Fig. 6: durable unaligned random writes of six sizes, with loads of 5 and of 10 times the memory zone; and whether throughput settles.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ const SLICES_EACH_RATIO: u64 = 4;
 /// Both loads.
 pub fn run(setting: &Setting) -> Result<Outcome> {
     let mut outcome = Outcome::new("writes", "durable unaligned random writes, one thread (Fig. 6)");
-    // Both loads before the first, so that nobody waits for the second to be refused.
+    // Checks the room for both loads first, so that the second is not refused after the first has run.
     setting.require(setting.timed_device_bytes(setting.file_bytes(RATIOS[1])) * Variant::ALL.len() as u64)?;
     for ratio in RATIOS {
         one_load(setting, ratio, &mut outcome)?;
@@ -30,7 +30,7 @@ pub fn run(setting: &Setting) -> Result<Outcome> {
     Ok(outcome)
 }
 
-/// The words that tables of contests need.
+/// Adds notes that explain tables of contests.
 pub fn explain(outcome: &mut Outcome) {
     outcome.note("mean, median and p99 are of the requests alone; *all told* adds the work behind them that was left at the end of a slice, and is what ratios compare");
     outcome.note("blocks only: threshold=0, read, modified and written; LRU cache: all writes to the memory zone, coldest block first back, every read promoted");
@@ -87,12 +87,12 @@ fn one_load(setting: &Setting, ratio: u64, outcome: &mut Outcome) -> Result<()> 
     Ok(())
 }
 
-/// One device a variant.
+/// One device per variant.
 pub fn devices(setting: &Setting, scene: &Scene, file_bytes: u64) -> Result<Vec<Arc<dyn Device>>> {
     (0..Variant::ALL.len()).map(|index| setting.timed_device(scene, &format!("device-{index}"), file_bytes)).collect()
 }
 
-/// The table of a contest, its records and its bars. The first variant is ours.
+/// Adds a contest's table, records and bars. The first variant is ours.
 pub fn publish(outcome: &mut Outcome, part: &str, caption: &str, results: &[(Size, Vec<Standing>)]) -> Result<()> {
     let mut ratios = Table::new(["all told", "RomeFS", "blocks only", "ratio", "LRU cache", "ratio"]);
     let mut times = Table::new(["requests: mean / median / p99", "RomeFS", "blocks only", "LRU cache"]);

@@ -1,4 +1,4 @@
-//! What files hold: bytes that follow from a key and an offset ([WO3]).
+//! File contents: bytes that follow from a key and an offset ([WO3]).
 //!
 //! [WO3]: super
 
@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 
 use super::random::Random;
 
-/// A prime, so that no offset that workloads use comes round to the same bytes.
+/// A prime, so that different offsets used by workloads do not map to the same bytes.
 const PATTERN_BYTES: usize = 1_048_583;
 
 fn pattern() -> &'static [u8] {
@@ -28,7 +28,7 @@ fn pieces(key: u64, offset: u64, length: usize) -> impl Iterator<Item = &'static
     })
 }
 
-/// The bytes from `offset` of a file of this key.
+/// Fills the buffer with the bytes at `offset` of the file with this key.
 pub fn fill(key: u64, offset: u64, into: &mut [u8]) {
     let mut at = 0;
     for piece in pieces(key, offset, into.len()) {
@@ -37,7 +37,7 @@ pub fn fill(key: u64, offset: u64, into: &mut [u8]) {
     }
 }
 
-/// Whether these are they.
+/// Whether these are the bytes at `offset` of the file with this key.
 pub fn is(key: u64, offset: u64, bytes: &[u8]) -> bool {
     let mut at = 0;
     pieces(key, offset, bytes.len()).all(|piece| {

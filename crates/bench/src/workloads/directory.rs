@@ -1,4 +1,4 @@
-//! Any directory: a mount of TandemFS, or another file system to compare with.
+//! A target for any directory: a mount of TandemFS, or another file system for comparison.
 
 use std::collections::HashMap;
 use std::fs::{self, File, OpenOptions};
@@ -21,12 +21,12 @@ pub struct DirectoryTarget {
 }
 
 impl DirectoryTarget {
-    /// Below a directory that exists.
+    /// For a directory that exists.
     pub fn new(root: impl Into<PathBuf>) -> Self {
         Self { root: root.into(), synchronizes_attributes: false, open: Mutex::default(), next: AtomicU64::default() }
     }
 
-    /// The same with fsync where it is fdatasync otherwise.
+    /// The same, with fsync in place of fdatasync.
     pub fn with_attributes_synchronized(self) -> Self {
         Self { synchronizes_attributes: true, ..self }
     }
@@ -94,7 +94,7 @@ impl Target for DirectoryTarget {
         Ok(self.file(file)?.write_all_at(from, offset)?)
     }
 
-    /// One worker at a time appends to a file here, but for a log whose lines may come in any order: the end is asked for and written to.
+    /// Appends atomically at the end of the file: several workers may append to the log, in any order; other files have one writer.
     fn append(&self, file: Handle, from: &[u8]) -> Result<()> {
         let file = self.file(file)?;
         rustix::io::pwritev2(&*file, &[std::io::IoSlice::new(from)], u64::MAX, rustix::io::ReadWriteFlags::APPEND)
@@ -121,7 +121,7 @@ impl Target for DirectoryTarget {
         Ok(rustix::fs::syncfs(File::open(&self.root)?)?)
     }
 
-    /// The kernel is told for each file that its pages are not needed; what it does not believe stays.
+    /// Calls `POSIX_FADV_DONTNEED` for each file; the kernel may keep pages.
     fn drop_caches(&self) -> Result<()> {
         self.synchronize_all()?;
         let mut directories = vec![self.root.clone()];

@@ -1,6 +1,6 @@
-//! The file system as a library, with the caches that a kernel has in front of a mount: pages ([`PageCache`]) and names of directories.
+//! The file system as a library, with the caches that a kernel would have in front of a mount: pages ([`PageCache`]) and directory names.
 //!
-//! In strict semantics there is no page cache: every write goes to the file system and is durable when it returns.
+//! In strict semantics there is no page cache: every write goes to the file system and is durable on return.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ pub struct LibraryTarget {
 }
 
 impl LibraryTarget {
-    /// In relaxed semantics, with a page cache of so many bytes; in strict ones without.
+    /// With a page cache of this many bytes in relaxed semantics, without one in strict semantics.
     pub fn new(fs: Arc<FileSystem>, cache_bytes: Option<u64>) -> Self {
         Self { fs, directories: Mutex::default(), cache: cache_bytes.map(|bytes| Mutex::new(PageCache::new(bytes))) }
     }
@@ -31,12 +31,12 @@ impl LibraryTarget {
         Below { fs: &self.fs, has_cache: self.cache.is_some() }
     }
 
-    /// Writes one file's pages back. Returns false when nothing is dirty.
+    /// Writes back the pages of one file. Returns false if nothing is dirty.
     pub fn write_back_one(&self) -> Result<bool> {
         self.cache.as_ref().map_or(Ok(false), |cache| cache.lock().write_back_one(&self.below()))
     }
 
-    /// The directory of a path, and the name there.
+    /// Resolves the parent directory of a path. Returns it with the last name.
     fn resolve<'p>(&self, path: &'p str) -> Result<(InodeNumber, &'p [u8])> {
         let Some((directory, name)) = path.rsplit_once('/') else { return Ok((InodeNumber::ROOT, path.as_bytes())) };
         if let Some(number) = self.directories.lock().get(directory) {

@@ -1,4 +1,4 @@
-//! The numbers of the loads: ByteFS Table 5 for how many and how large, Filebench's personalities for what is done.
+//! Parameters of the loads: counts and sizes from ByteFS Table 5, sequences of operations from Filebench's personalities.
 
 use clap::ValueEnum;
 
@@ -8,40 +8,40 @@ const MIB: u64 = 1 << 20;
 /// One call, as Filebench's *flowops*.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Step {
-    /// Creates one of the worker's files that do not exist, and holds it open.
+    /// Creates one of the worker's missing files, and keeps it open.
     Create,
-    /// Opens one of those that do.
+    /// Opens one of the worker's existing files.
     Open,
-    /// Writes the open file, all of its size.
+    /// Writes the open file completely.
     WriteWhole,
     /// Appends up to [`Load::append_bytes_max`] to the open file.
     Append,
     /// fdatasync of the open file.
     Synchronize,
-    /// Reads the open file, all of it.
+    /// Reads the open file completely.
     ReadWhole,
-    /// Closes it.
+    /// Closes the open file.
     Close,
     /// Removes one of the worker's files.
     Delete,
-    /// Asks for the size of one.
+    /// Reads the size of one of the worker's files.
     Stat,
     /// Makes one of the worker's directories.
     MakeDirectory,
-    /// Removes one.
+    /// Removes one of the worker's directories.
     RemoveDirectory,
     /// Appends up to [`Load::append_bytes_max`] to the one log of all workers.
     AppendLog,
     /// Reads a record of any file.
     ReadRecord,
-    /// Overwrites a record of any file that is the worker's, and synchronises it.
+    /// Overwrites one of the worker's records in any file, and syncs it.
     WriteRecord,
-    /// Overwrites [`Load::log_write_bytes`] of the log and synchronises it; only the first worker, once in so many of its loops.
+    /// Overwrites [`Load::log_write_bytes`] of the log and syncs it; done by the first worker only, once in a number of its loops.
     WriteLog,
 }
 
 impl Step {
-    /// How many there are.
+    /// Number of steps.
     pub const COUNT: usize = Self::WriteLog as usize + 1;
 }
 
@@ -69,7 +69,7 @@ pub enum Workload {
 }
 
 impl Workload {
-    /// In the order of the paper.
+    /// All, in the order of the paper.
     pub const ALL: [Self; 9] = [
         Self::Create,
         Self::Delete,
@@ -82,10 +82,10 @@ impl Workload {
         Self::Oltp,
     ];
 
-    /// Those that stand for applications.
+    /// The application loads.
     pub const MACRO: [Self; 5] = [Self::Varmail, Self::Fileserver, Self::Webproxy, Self::Webserver, Self::Oltp];
 
-    /// For tables.
+    /// Name in tables.
     pub fn name(self) -> &'static str {
         match self {
             Self::Create => "create",
@@ -100,7 +100,7 @@ impl Workload {
         }
     }
 
-    /// One loop of a worker.
+    /// The steps of one loop of a worker.
     pub fn steps(self) -> &'static [Step] {
         use Step::{
             Append, AppendLog, Close, Create, Delete, MakeDirectory, Open, ReadRecord, ReadWhole, RemoveDirectory, Stat, Synchronize,
@@ -157,15 +157,15 @@ pub struct Load {
     pub laid_out_percent: u64,
     /// Mean size of a file.
     pub file_bytes: u64,
-    /// Sizes are gamma distributed; all the same otherwise.
+    /// File sizes are gamma distributed; otherwise all are equal.
     pub is_gamma: bool,
-    /// Files of a directory.
+    /// Files per directory.
     pub width: u64,
     /// Workers.
     pub workers: u64,
-    /// Loops of all workers together; none: until each of the set was dealt with.
+    /// Loops of all workers together; `None`: until every file of the set was processed.
     pub loops: Option<u64>,
-    /// Longest append; appends are of any length up to it.
+    /// Longest append; lengths are random up to this.
     pub append_bytes_max: u64,
     /// Longest request.
     pub request_bytes_max: u64,
@@ -173,22 +173,22 @@ pub struct Load {
     pub record_bytes: u64,
     /// Bytes of a write to the log of records (OLTP).
     pub log_write_bytes: u64,
-    /// Records read until the log is written once (OLTP).
+    /// Record reads per write of the log (OLTP).
     pub reads_a_log_write: u64,
-    /// Chooses everything that is drawn.
+    /// Seed of all random choices.
     pub seed: u64,
-    /// What is read is checked.
+    /// Whether reads are verified.
     pub verify: bool,
 }
 
 impl Load {
-    /// A share of the paper's load ([WO4]): at 1, its million files.
+    /// The paper's load scaled by `scale` ([WO4]); 1 has its million files.
     ///
     /// Filebench's numbers: appends up to 16 KiB (`meanappendsize`), requests up to 1 MiB (`iosize`), 80 % of the files preallocated where
-    /// files are made and removed; directories of 20 files (fileserver, webserver), of 100 (create, delete) and of 100 directories, and one
-    /// for all mails and for the proxy. Directories have one level here. OLTP: records of 2 KiB, 256 KiB of log for every 3,200 reads. Each
-    /// read lets each of the ten writers of the personality go on by a tenth of a write, so reads and writes are as many; they follow each
-    /// other in each of 200 workers, and the first writes the log.
+    /// files are made and removed. Directories hold 20 files (fileserver, webserver), 100 files (create, delete) or 100 directories; mails
+    /// and the proxy have one directory each. There is one level of directories. OLTP: records of 2 KiB, and 256 KiB of log for every 3,200
+    /// reads. In Filebench each read releases a tenth of a write for each of ten writers, so there are as many writes as reads; here each
+    /// of 200 workers alternates both, and the first worker writes the log.
     ///
     /// [WO4]: super
     pub fn new(workload: Workload, scale: f64, seed: u64) -> Self {
@@ -232,14 +232,14 @@ impl Load {
         }
     }
 
-    /// Bytes of files when there are most of them: what was laid out, and what the load leaves behind.
+    /// Largest number of file bytes at any time: the initial files and those that the load adds.
     pub fn bytes_max(&self) -> u64 {
         let logs = match self.workload {
             Workload::Webserver => self.loops.unwrap_or_default() * (self.append_bytes_max / 2),
             Workload::Oltp => self.file_bytes,
             _ => 0,
         };
-        // Whole blocks, a spread of sizes, and appends that come before removals.
+        // Sizes rounded up to blocks, a margin for varying sizes, and appends that precede removals.
         self.files * (self.file_bytes.next_multiple_of(4 * KIB) * 5 / 4 + self.append_bytes_max / 2) + logs
     }
 
@@ -248,12 +248,12 @@ impl Load {
         self.workload.steps()
     }
 
-    /// Whether workers share the files and go by records.
+    /// Whether workers share the files and access records.
     pub fn is_of_records(&self) -> bool {
         self.workload == Workload::Oltp
     }
 
-    /// Whether the set is of directories.
+    /// Whether the set consists of directories.
     pub fn is_of_directories(&self) -> bool {
         matches!(self.workload, Workload::Mkdir | Workload::Rmdir)
     }
@@ -263,17 +263,17 @@ impl Load {
         format!("{}/f{number:07}", self.directory(number / self.width))
     }
 
-    /// The path of a directory that holds some of the set.
+    /// The path of a directory that holds files of the set.
     pub fn directory(&self, number: u64) -> String {
         format!("d{number:05}")
     }
 
-    /// Directories that hold the set.
+    /// Number of directories that hold the set.
     pub fn directories(&self) -> u64 {
         self.files.div_ceil(self.width)
     }
 
-    /// The log of all workers, where there is one.
+    /// The log shared by all workers, if the load has one.
     pub fn log(&self) -> Option<&'static str> {
         matches!(self.workload, Workload::Webserver | Workload::Oltp).then_some("log")
     }

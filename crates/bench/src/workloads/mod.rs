@@ -1,15 +1,15 @@
 //! Loads of the ByteFS evaluation (Table 5): the personalities of Filebench with their parameters, scaled to the machine.
 //!
-//! [WO1] A worker's stream of operations follows from the seed and the worker's number alone: each owns the files whose number it leaves over
-//!       when divided by the number of workers, in directories that all share. So a load is the same bytes whatever runs it.
-//! [WO2] A worker goes one call at a time ([`Worker::step`]), so that many can be interleaved by one thread on a reckoned clock, or run on
-//!       threads of their own.
-//! [WO3] What a worker reads back it can check: bytes follow from the file's key and their offset.
-//! [WO4] Scaling takes the number of files and of loops down by the same factor; sizes of files, requests and directories and the number of
-//!       workers stay those of the paper. Memory that stands for a share of the load (page cache, write log) is scaled with it by who makes it.
+//! [WO1] A worker's stream of operations depends only on the seed and the worker's number: it owns the files whose number modulo the number
+//!       of workers is its own, in directories that all workers share. So a load writes the same bytes on every target.
+//! [WO2] A worker makes one call at a time ([`Worker::step`]), so one thread can interleave many workers on a simulated clock, or each runs
+//!       on its own thread.
+//! [WO3] A worker can verify what it reads back: bytes follow from the file's key and their offset.
+//! [WO4] Scaling reduces the number of files and of loops by the same factor; sizes of files, requests and directories and the number of
+//!       workers stay those of the paper. The caller scales memory that is a share of the load (page cache, write log).
 //!
-//! `load.rs` has the numbers, `worker.rs` runs them, `target.rs` is what they run on: `library.rs` (with `page_cache.rs` where a kernel would
-//! have its own) or `directory.rs`.
+//! `load.rs` has the numbers, `worker.rs` runs them, `target.rs` is the trait of a file system under test. Targets: `library.rs` (with
+//! `page_cache.rs` in place of the kernel's page cache) and `directory.rs`.
 
 pub mod content;
 mod directory;

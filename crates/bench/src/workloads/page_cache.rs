@@ -1,11 +1,11 @@
-//! The page cache that a kernel has in front of a mount in *relaxed* semantics, for runs on the library.
+//! A substitute for the kernel's page cache in front of a mount in *relaxed* semantics, for runs on the library.
 //!
-//! [WP1] Writes change pages here; they reach the file system at fsync, when too much is dirty or the page is evicted. Pages of a removed file
-//!       never do.
-//! [WP2] Pages are written back whole, those that follow each other together. Which lines of them have changed is the file system's to find
-//!       out (`WriteOptions::compare`), as it is behind a mount.
-//! [WP3] Memory is bounded: pages that were not used since the clock's hand last came by go first.
-//! [WP4] A kernel also writes back pages that have been dirty for 30 s; here a run has no such time.
+//! [WP1] Writes dirty pages here; they are written back at fsync, when too many are dirty, or at eviction. Dirty pages of a removed file
+//!       are dropped.
+//! [WP2] Whole pages are written back, consecutive ones together. As behind a mount, the file system finds the lines that changed
+//!       (`WriteOptions::compare`).
+//! [WP3] Memory is bounded by clock eviction: pages not used since the clock hand last passed are evicted first.
+//! [WP4] A kernel also writes back pages that have been dirty for 30 s; this cache does not.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
@@ -13,16 +13,16 @@ use crate::failure::Result;
 
 /// Bytes of a page.
 const PAGE: usize = 4096;
-/// Longest write of pages that follow each other: what a kernel sends at once.
+/// Longest write of consecutive pages: what a kernel sends in one request.
 const WRITE_BYTES_MAX: usize = 1 << 20;
 /// Most of the cache that may be dirty, in percent (`vm.dirty_ratio`).
 const DIRTY_PERCENT: u64 = 20;
 
 type PageBytes = Box<[u8; PAGE]>;
 
-/// What is below: the file system.
+/// The file system below the cache.
 pub trait Backing {
-    /// Reads up to the end of the file; the rest of the buffer stays.
+    /// Reads up to the end of the file; the rest of the buffer is unchanged.
     fn read(&self, file: u64, offset: u64, into: &mut [u8]) -> Result<usize>;
     /// Writes durably.
     fn write(&self, file: u64, offset: u64, from: &[u8]) -> Result<()>;
@@ -38,7 +38,7 @@ struct Page {
 #[derive(Debug, Default)]
 struct CachedFile {
     size: u64,
-    /// What the file system knows of the size.
+    /// File size as the file system knows it.
     size_below: u64,
     pages: BTreeMap<u64, Page>,
     dirty: u64,
@@ -48,7 +48,7 @@ struct CachedFile {
 #[derive(Debug)]
 pub struct PageCache {
     files: HashMap<u64, CachedFile>,
-    /// The clock: pages in the order in which its hand meets them. A page that went is met once more and forgotten.
+    /// Pages in the order of the clock hand. Entries of pages that are gone are dropped when the hand reaches them.
     clock: VecDeque<(u64, u64)>,
     /// Files in the order in which they became dirty.
     dirty_files: VecDeque<u64>,
@@ -58,7 +58,7 @@ pub struct PageCache {
 }
 
 impl PageCache {
-    /// Of so many bytes at most.
+    /// With a limit in bytes.
     pub fn new(bytes_max: u64) -> Self {
         Self {
             files: HashMap::new(),
@@ -70,12 +70,12 @@ impl PageCache {
         }
     }
 
-    /// A file that is opened: its size, where nothing of it is cached.
+    /// Called when a file is opened: sets its size unless the file is cached.
     pub fn open(&mut self, file: u64, size: u64) {
         self.files.entry(file).or_insert_with(|| CachedFile { size, size_below: size, ..CachedFile::default() });
     }
 
-    /// The size, with what was not written back.
+    /// The size, including data not yet written back.
     pub fn size(&self, file: u64) -> Option<u64> {
         self.files.get(&file).map(|file| file.size)
     }
@@ -109,7 +109,7 @@ impl PageCache {
         Ok(length)
     }
 
-    /// Brings pages in that are not here: those that follow each other by one read.
+    /// Loads missing pages, consecutive ones by one read.
     fn fill(&mut self, below: &dyn Backing, file: u64, first: u64, end: u64) -> Result<()> {
         let cached = self.files.entry(file).or_default();
         let end = end.min(cached.size_below.div_ceil(PAGE as u64));
@@ -138,7 +138,7 @@ impl PageCache {
     pub fn write(&mut self, below: &dyn Backing, file: u64, offset: u64, from: &[u8]) -> Result<()> {
         let end = offset + from.len() as u64;
         let (first, last) = (offset / PAGE as u64, end.div_ceil(PAGE as u64));
-        // Pages that are written in part are needed as they were.
+        // A partly written page must be loaded first.
         for (number, is_partial) in
             [(first, !offset.is_multiple_of(PAGE as u64) || end < (first + 1) * PAGE as u64), (last - 1, !end.is_multiple_of(PAGE as u64))]
         {
@@ -151,7 +151,7 @@ impl PageCache {
             let page = cached.pages.entry(number).or_insert_with(|| {
                 self.clock.push_back((file, number));
                 self.pages += 1;
-                // Written whole, or nothing of it is below: `fill` has brought it otherwise.
+                // Fully written, or beyond the file's end below: otherwise `fill` has loaded the page.
                 Page { bytes: Box::new([0; PAGE]), is_dirty: false, is_used: true }
             });
             if !page.is_dirty {
@@ -201,7 +201,7 @@ impl PageCache {
         Ok(())
     }
 
-    /// Writes the file back that became dirty first. Returns false when there is none.
+    /// Writes back the file that became dirty first. Returns false if there is none.
     pub fn write_back_one(&mut self, below: &dyn Backing) -> Result<bool> {
         while let Some(file) = self.dirty_files.pop_front() {
             if self.files.get(&file).is_some_and(|file| file.dirty > 0) {
@@ -212,13 +212,13 @@ impl PageCache {
         Ok(false)
     }
 
-    /// Writes everything back.
+    /// Writes all files back.
     pub fn write_back_all(&mut self, below: &dyn Backing) -> Result<()> {
         while self.write_back_one(below)? {}
         Ok(())
     }
 
-    /// Forgets everything that is clean, which is everything after [`Self::write_back_all`].
+    /// Drops all clean pages; after [`Self::write_back_all`] these are all.
     pub fn drop_clean(&mut self) {
         self.files.retain(|_, file| file.dirty > 0);
         self.pages = self.files.values().map(|file| file.pages.len() as u64).sum();
@@ -260,7 +260,7 @@ mod tests {
     use super::*;
     use crate::workloads::random::Random;
 
-    /// Files in memory, and the writes that came.
+    /// Files in memory, and a record of the writes.
     #[derive(Default)]
     struct Below {
         files: Mutex<HashMap<u64, Vec<u8>>>,
@@ -313,7 +313,7 @@ mod tests {
         assert_eq!((below.writes.lock().len(), cache.pages, cache.dirty), (0, 0, 0));
     }
 
-    /// Random requests against plain files, with a cache that is always too small.
+    /// Random requests are compared with plain files; the cache is always too small.
     #[test]
     fn reads_return_what_was_written() {
         let (below, mut cache) = (Below::default(), PageCache::new(64 * PAGE as u64));

@@ -1,18 +1,18 @@
-//! Numbers that are the same in each run.
+//! Pseudo-random numbers, the same in each run.
 
-/// SplitMix64: every seed gives a sequence of its own.
+/// SplitMix64: each seed gives its own sequence.
 #[derive(Debug, Clone)]
 pub struct Random(u64);
 
 impl Random {
-    /// The sequence of a seed; `stream` tells sequences of the same seed apart.
+    /// The sequence of a seed; `stream` selects one of several sequences of the seed.
     pub fn new(seed: u64, stream: u64) -> Self {
         let mut random = Self(seed ^ stream.wrapping_mul(0xd1b5_4a32_d192_ed03));
         random.next();
         random
     }
 
-    /// 64 bits.
+    /// A random number of 64 bits.
     pub fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -20,17 +20,17 @@ impl Random {
         mixed ^ (mixed >> 31)
     }
 
-    /// Below `limit`, which is not 0.
+    /// A random number below `limit`, which is not 0.
     pub fn below(&mut self, limit: u64) -> u64 {
         self.next() % limit
     }
 
-    /// Above 0 and up to 1.
+    /// A random number above 0, at most 1.
     fn unit(&mut self) -> f64 {
         ((self.next() >> 11) + 1) as f64 / (1_u64 << 53) as f64
     }
 
-    /// Log-normally distributed, as sizes of files of people are; at least 1. The mean is above the median.
+    /// Log-normally distributed, as file sizes of users are; at least 1. The mean must exceed the median.
     pub fn log_normal(&mut self, median: f64, mean: f64) -> u64 {
         (median * ((2.0 * (mean / median).ln()).sqrt() * self.normal()).exp()).max(1.0) as u64
     }
@@ -39,9 +39,9 @@ impl Random {
         (-2.0 * self.unit().ln()).sqrt() * (std::f64::consts::TAU * self.unit()).cos()
     }
 
-    /// Gamma distributed with shape 1.5, as Filebench draws sizes of files; at least 1.
+    /// Gamma distributed with shape 1.5, as Filebench draws file sizes; at least 1.
     ///
-    /// Gamma(1.5) is Gamma(1) + Gamma(0.5): an exponential and half the square of a normal variable.
+    /// Gamma(1.5) = Gamma(1) + Gamma(0.5): an exponential variable plus half the square of a normal variable.
     pub fn gamma(&mut self, mean: u64) -> u64 {
         let exponential = -self.unit().ln();
         let normal = self.normal();

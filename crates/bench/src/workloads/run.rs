@@ -1,4 +1,4 @@
-//! Running a load: by one thread on a reckoned clock, or by a thread a worker.
+//! Runs a load: on one thread with a simulated clock, or on one thread per worker.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -10,16 +10,16 @@ use super::worker::{Done, Worker};
 use crate::failure::{Failure, Result};
 use crate::machine;
 
-/// The clock of a drive whose time is reckoned: that of the calling thread.
+/// The simulated clock of a drive, for the calling thread.
 pub trait Clock {
     /// Now, in nanoseconds.
     fn now_ns(&self) -> u64;
-    /// Goes to another time, before or after.
+    /// Sets the clock, forward or backward.
     fn set_now_ns(&self, now: u64);
 }
 
-/// Lets so many actors act by turns on the calling thread: always the one whose clock is behind the others' does its next call, in turn
-/// where they are alike, until each has answered that it has none. Returns the nanoseconds until the last was done.
+/// Interleaves `actors` on the calling thread: the actor with the earliest clock makes the next call; equal clocks take turns. Ends when
+/// every actor has returned false. Returns the nanoseconds until the last call ended.
 pub fn interleave(actors: usize, clock: &dyn Clock, call: &mut dyn FnMut(usize) -> Result<bool>) -> Result<u64> {
     let start = clock.now_ns();
     let mut queue: BinaryHeap<Reverse<(u64, u64, usize)>> = (0..actors).map(|index| Reverse((start, index as u64, index))).collect();
@@ -39,8 +39,8 @@ pub fn interleave(actors: usize, clock: &dyn Clock, call: &mut dyn FnMut(usize) 
     Ok(end - start)
 }
 
-/// Runs all workers by the calling thread until none has more to do ([WO2]). `behind` comes after each call. Returns what they did and the
-/// nanoseconds until the last was done.
+/// Runs all workers on the calling thread until none has more to do ([WO2]). `behind` runs after each call. Returns the totals and the
+/// nanoseconds until the last call ended.
 ///
 /// [WO2]: super
 pub fn run_interleaved(
@@ -61,7 +61,7 @@ pub fn run_interleaved(
     Ok((done, elapsed_ns))
 }
 
-/// Runs each worker on a thread of its own. Returns what they did, and the time from the first start to the last end.
+/// Runs each worker on its own thread. Returns the totals, and the time from the first start to the last end.
 pub fn run_on_threads(workers: &mut [Worker], target: &dyn Target) -> Result<(Done, Duration)> {
     let barrier = Barrier::new(workers.len() + 1);
     std::thread::scope(|scope| {

@@ -4,11 +4,11 @@ use crate::failure::Result;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Handle(pub u64);
 
-/// What a load runs on: a file system, by the calls that programs make. Paths are relative, parts parted by `/`.
+/// A file system that a load runs on, with the calls that programs make. Paths are relative; `/` separates components.
 ///
-/// Writes are volatile until they are synchronised, as in a kernel; names may be durable at once.
+/// Writes are volatile until synchronised, as in a kernel; names may be durable at once.
 pub trait Target: Sync {
-    /// Makes a directory in one that exists.
+    /// Makes a directory in an existing one.
     fn make_directory(&self, path: &str) -> Result<()>;
     /// Removes an empty directory.
     fn remove_directory(&self, path: &str) -> Result<()>;
@@ -18,20 +18,20 @@ pub trait Target: Sync {
     fn open(&self, path: &str) -> Result<Handle>;
     /// Size of a file in bytes.
     fn size(&self, path: &str) -> Result<u64>;
-    /// Reads up to the end of the buffer or of the file. Returns how many bytes.
+    /// Reads up to the end of the buffer or of the file. Returns the number of bytes.
     fn read(&self, file: Handle, offset: u64, into: &mut [u8]) -> Result<usize>;
     /// Writes all bytes.
     fn write(&self, file: Handle, offset: u64, from: &[u8]) -> Result<()>;
-    /// Writes all bytes at the end.
+    /// Appends all bytes.
     fn append(&self, file: Handle, from: &[u8]) -> Result<()>;
-    /// fdatasync: what was written survives a power failure.
+    /// fdatasync: data written before survives a power failure.
     fn synchronize(&self, file: Handle) -> Result<()>;
-    /// Ends the use of a handle.
+    /// Closes a handle.
     fn close(&self, file: Handle) -> Result<()>;
     /// Removes a file.
     fn remove(&self, path: &str) -> Result<()>;
     /// sync: everything survives a power failure.
     fn synchronize_all(&self) -> Result<()>;
-    /// Forgets what is cached on the host, so that reads come from the drive.
+    /// Drops host caches, so that reads come from the drive.
     fn drop_caches(&self) -> Result<()>;
 }

@@ -1,4 +1,4 @@
-//! A worker: one of a load's threads, one call at a time ([WO1], [WO2]).
+//! A worker: one thread of a load, one call at a time ([WO1], [WO2]).
 //!
 //! [WO1]: super
 //! [WO2]: super
@@ -11,7 +11,7 @@ use super::random::Random;
 use super::target::{Handle, Target};
 use crate::failure::{Failure, Result};
 
-/// A file of the worker that exists.
+/// An existing file of the worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Held {
     number: u64,
@@ -19,7 +19,7 @@ struct Held {
     size: u64,
 }
 
-/// What was done.
+/// Totals.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Done {
     /// Calls, by [`Step`].
@@ -28,17 +28,17 @@ pub struct Done {
     pub written_bytes: u64,
     /// Bytes that were read.
     pub read_bytes: u64,
-    /// Loops that were ended.
+    /// Loops that were completed.
     pub loops: u64,
 }
 
 impl Done {
-    /// Calls other than of closing, which asks nothing of a file system: Filebench's operations without its `closefile`.
+    /// Calls without closes, which ask nothing of a file system: Filebench's operations without its `closefile`.
     pub fn operations(&self) -> u64 {
         self.calls.iter().sum::<u64>() - self.calls[Step::Close as usize]
     }
 
-    /// With what another worker did.
+    /// Adds another worker's totals.
     pub fn and(mut self, other: &Self) -> Self {
         self.calls.iter_mut().zip(other.calls).for_each(|(calls, more)| *calls += more);
         self.written_bytes += other.written_bytes;
@@ -48,7 +48,7 @@ impl Done {
     }
 }
 
-/// One of a load's threads.
+/// One thread of a load.
 #[derive(Debug)]
 pub struct Worker {
     load: Load,
@@ -59,33 +59,33 @@ pub struct Worker {
     loops_left: Option<u64>,
     existing: Vec<Held>,
     missing: Vec<u64>,
-    /// Index in `existing`, and how it is open.
+    /// Index in `existing`, and its handle.
     open: Option<(usize, Handle)>,
     log: Option<Handle>,
-    /// Data files that are held open, by number (OLTP).
+    /// Open data files, by number (OLTP).
     records: HashMap<u64, Handle>,
-    /// Keys of records that the worker wrote, kept where reads are checked.
+    /// Keys of records that the worker wrote; kept if reads are verified.
     written: HashMap<(u64, u64), u64>,
     buffer: Vec<u8>,
     done: Done,
 }
 
-/// Key of a file that was laid out.
+/// Key of an initial file.
 fn first_key(load: &Load, number: u64) -> u64 {
     Random::new(load.seed, number | 1 << 62).next()
 }
 
-/// Size of a file that was laid out.
+/// Size of an initial file.
 fn first_size(load: &Load, number: u64) -> u64 {
     if load.is_gamma { Random::new(load.seed, number | 1 << 61).gamma(load.file_bytes) } else { load.file_bytes }
 }
 
-/// Whether the file was laid out: spread evenly over the numbers of each worker.
+/// Whether the file exists initially. These are spread evenly over each worker's numbers.
 fn is_laid_out(load: &Load, number: u64) -> bool {
     (number / load.workers) % 100 * 61 % 100 < load.laid_out_percent
 }
 
-/// Makes the directories and what the load starts with.
+/// Makes the directories and the initial files of the load.
 pub fn lay_out(load: &Load, target: &dyn Target) -> Result<()> {
     let mut buffer = Vec::new();
     for directory in 0..load.directories() {
@@ -111,7 +111,7 @@ pub fn lay_out(load: &Load, target: &dyn Target) -> Result<()> {
     target.synchronize_all()
 }
 
-/// Writes a whole file in requests of the load.
+/// Writes a whole file in requests of the load's size.
 fn write_all(load: &Load, target: &dyn Target, file: Handle, key: u64, size: u64, buffer: &mut Vec<u8>) -> Result<()> {
     for offset in (0..size).step_by(load.request_bytes_max as usize) {
         buffer.resize((size - offset).min(load.request_bytes_max) as usize, 0);
@@ -122,13 +122,13 @@ fn write_all(load: &Load, target: &dyn Target, file: Handle, key: u64, size: u64
 }
 
 impl Worker {
-    /// The workers of a load, as they are when it was laid out.
+    /// The workers of a load in their initial state.
     pub fn all(load: &Load) -> Vec<Self> {
         (0..load.workers).map(|number| Self::new(load, number)).collect()
     }
 
     fn new(load: &Load, number: u64) -> Self {
-        // Records are anybody's.
+        // Files with records are shared.
         let mine = (number..load.files).step_by(load.workers as usize).filter(|_| !load.is_of_records());
         let (laid_out, missing): (Vec<u64>, Vec<u64>) = mine.partition(|file| is_laid_out(load, *file));
         let held = |number| Held { number, key: first_key(load, number), size: first_size(load, number) };
@@ -150,12 +150,12 @@ impl Worker {
         }
     }
 
-    /// What it did so far.
+    /// Totals so far.
     pub fn done(&self) -> &Done {
         &self.done
     }
 
-    /// Does the next call. Returns false when there is none.
+    /// Makes the next call. Returns false if there is none.
     pub fn step(&mut self, target: &dyn Target) -> Result<bool> {
         let mut step = self.steps[self.next_step];
         if self.next_step == 0 && self.is_at_end() {
@@ -190,7 +190,7 @@ impl Worker {
         }
     }
 
-    /// The first worker stands for the writer of the log.
+    /// The first worker takes the role of the log writer.
     fn writes_log_now(&self) -> bool {
         let loops = (self.load.reads_a_log_write / self.load.workers).max(1);
         self.number == 0 && (self.done.loops + 1).is_multiple_of(loops)
@@ -313,7 +313,7 @@ impl Worker {
         let (index, file) = self.open()?;
         let Held { number, key, size } = self.existing[index];
         let mut offset = 0;
-        // To the end of the file, wherever that is: the last read is short.
+        // Reads to the end of the file: the last read is short.
         loop {
             self.buffer.resize(self.load.request_bytes_max as usize, 0);
             let length = target.read(file, offset, &mut self.buffer)?;
@@ -327,14 +327,14 @@ impl Worker {
         self.check(offset == size, number)
     }
 
-    /// A record, and the file that it is in.
+    /// Chooses a file and a record of it. Returns record and file.
     fn draw_record(&mut self, is_mine: bool) -> (u64, u64) {
         let records = self.load.file_bytes / self.load.record_bytes;
         let file = self.random.below(self.load.files);
         let workers = self.load.workers;
         let record = match self.random.below(records) {
             any if !is_mine || records < workers => any,
-            // The next one below that is the worker's: writes are as spread as reads, and only one worker knows what a record holds.
+            // The nearest record of this worker: writes are spread as evenly as reads, and only one worker knows the content of a record.
             any => (any / workers * workers + self.number) % (records / workers * workers),
         };
         (file, record)
@@ -374,14 +374,14 @@ impl Worker {
         target.synchronize(file)
     }
 
-    /// Opens the data files of a load of records, which stay open until the end: in a load as long as Filebench's that takes no part of the
-    /// time.
+    /// Opens the data files of a load of records. They stay open until the end: in a load as long as Filebench's, opening them takes no
+    /// significant time.
     pub fn begin(&mut self, target: &dyn Target) -> Result<()> {
         let files = if self.load.is_of_records() { self.load.files } else { 0 };
         (0..files).try_for_each(|number| self.data_file(number, target).map(drop))
     }
 
-    /// Closes what it holds open.
+    /// Closes all open files.
     pub fn end(&mut self, target: &dyn Target) -> Result<()> {
         let open = self.open.take().map(|(_, file)| file);
         open.into_iter().chain(self.log.take()).chain(self.records.drain().map(|(_, file)| file)).try_for_each(|file| target.close(file))
@@ -405,14 +405,14 @@ mod tests {
     fn tiny(workload: Workload) -> Load {
         let load = Load { verify: true, ..Load::new(workload, SCALE, 5) };
         match workload {
-            // Files of the same number of records a worker, but fewer.
+            // The same number of records per worker, in fewer files.
             Workload::Oltp => Load { file_bytes: 1 << 20, ..load },
             Workload::Fileserver => Load { file_bytes: 40 << 10, request_bytes_max: 16 << 10, ..load },
             _ => load,
         }
     }
 
-    /// In memory where there is such a directory: every fsync of a mail would wait for a disk.
+    /// A directory in memory if there is one: with a disk, every fsync of a mail would wait.
     fn directory() -> tempfile::TempDir {
         tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).expect("a directory")
     }
@@ -426,7 +426,7 @@ mod tests {
         (scene, Arc::new(FileSystem::mount(drive, &MountOptions::default()).expect("mounted")))
     }
 
-    /// Notes the calls, and hands them on.
+    /// Records the calls, and forwards them.
     struct Noting<'t>(&'t dyn Target, Mutex<Vec<String>>);
 
     impl Noting<'_> {
@@ -478,7 +478,7 @@ mod tests {
         }
     }
 
-    /// A drive without time.
+    /// A drive without a timing model.
     struct NoClock;
 
     impl Clock for NoClock {
@@ -500,7 +500,7 @@ mod tests {
         (done, workers)
     }
 
-    /// Every read is checked by the worker itself; here by which way it went, and with how little a cache.
+    /// The worker itself verifies every read; this test varies the target and the cache size.
     #[test]
     fn loads_read_what_they_wrote_on_every_target() {
         let directory = directory();
@@ -578,7 +578,7 @@ mod tests {
                 assert_eq!(done.calls[*step as usize], times * loops, "{workload:?} {step:?}");
             }
         }
-        // The log once in 3,200 reads: sixteen loops of 200 workers.
+        // One log write per 3,200 reads: sixteen loops of 200 workers.
         let load = Load { loops: Some(200 * 40), ..tiny(Workload::Oltp) };
         let root = tempfile::tempdir_in(directory.path()).expect("a directory");
         let (done, _) = run(&load, &DirectoryTarget::new(root.path()));
