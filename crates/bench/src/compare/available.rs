@@ -1,4 +1,4 @@
-//! Who can take part on this machine, and which versions of programs do.
+//! Which peers can be measured on this machine, and versions of the programs used.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -10,13 +10,13 @@ use super::command::{command, find, run};
 use super::peer::Peer;
 use crate::failure::{Failure, Result};
 
-/// What is missing on a machine, and a sentence why.
+/// Names of missing peers, cases or programs, each with a reason.
 pub type LeftOut = Vec<(String, String)>;
 
-/// The peers of `wanted` that can be measured here, and the others, each with a sentence.
+/// The peers of `wanted` that can be measured here, and the others with a reason each.
 ///
 /// # Errors
-/// File systems of the kernel are wanted and nobody here may mount any, or nothing is left to measure.
+/// Kernel file systems are wanted but this user may not mount, or no peer is left.
 pub fn available(wanted: &[Peer]) -> Result<(Vec<Peer>, LeftOut)> {
     if wanted.iter().any(|peer| kernel_type(*peer).is_some()) {
         require_loop_devices()?;
@@ -38,7 +38,7 @@ pub fn available(wanted: &[Peer]) -> Result<(Vec<Peer>, LeftOut)> {
     Ok((present, left_out))
 }
 
-/// The type by which the kernel knows a peer.
+/// The file system type of a peer in the kernel.
 pub fn kernel_type(peer: Peer) -> Option<&'static str> {
     match peer {
         Peer::Ext4 | Peer::Ext4Journal => Some("ext4"),
@@ -48,7 +48,7 @@ pub fn kernel_type(peer: Peer) -> Option<&'static str> {
     }
 }
 
-/// What a peer lacks here, in a sentence.
+/// Why a peer cannot be measured here, if so.
 fn missing(peer: Peer) -> Option<String> {
     let kernel_type = kernel_type(peer)?;
     let mkfs = format!("mkfs.{kernel_type}");
@@ -60,13 +60,13 @@ fn missing(peer: Peer) -> Option<String> {
         known.lines().any(|line| line.split_ascii_whitespace().next_back() == Some(kernel_type))
     };
     if !is_known() {
-        // Quietly: that there is no such module is the answer.
+        // The error output is discarded: a missing module is a valid answer.
         let _asked = command("modprobe").and_then(|mut modprobe| run(modprobe.arg(kernel_type)));
     }
     (!is_known()).then(|| format!("this kernel has no {kernel_type}"))
 }
 
-/// Programs that take part, for the peers and of the cases, and their versions.
+/// Programs used for the peers and by the cases, with their versions.
 pub fn versions(peers: &[Peer], of_cases: &BTreeSet<&str>) -> Vec<(String, String)> {
     let mut versions = vec![("tandemfs".to_owned(), env!("CARGO_PKG_VERSION").to_owned())];
     let mut types: Vec<&str> = peers.iter().filter_map(|peer| kernel_type(*peer)).collect();
@@ -81,7 +81,7 @@ pub fn versions(peers: &[Peer], of_cases: &BTreeSet<&str>) -> Vec<(String, Strin
     versions
 }
 
-/// The first line of what a program says of itself, on whichever output.
+/// The first line of a program's version output, from stdout or stderr.
 pub fn version(program: &str, word: &str) -> Option<String> {
     let output = command(program).ok()?.arg(word).stdin(Stdio::null()).output().ok()?;
     let said = [output.stdout, output.stderr].concat();

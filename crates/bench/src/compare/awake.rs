@@ -1,18 +1,17 @@
-//! CPUs that do not halt while something is measured, where a halted one takes long to be woken.
+//! Keeps CPUs from halting during a measurement, on machines where a wake-up is slow.
 //!
-//! On some machines waking a halted virtual CPU takes 25 to 60 us, as much as a block command, and it happens or not by how long somebody waited
-//! before, so that no time could be taken back from the detour ([SD2]). There one process for each CPU computes at the lowest priority
-//! (SCHED_IDLE) while the peers' drive is calibrated and while one client uses it. `idle=poll` of the kernel would do the same, but a boot
-//! decides that.
+//! On some machines waking a halted virtual CPU takes 25 to 60 us, as long as a block command. Whether it happens depends on how long the
+//! CPU was idle, so no fixed time could be subtracted as the detour. On such machines one process for each CPU spins at the lowest priority
+//! (SCHED_IDLE) while the peers' drive is calibrated and while a single client uses it. The kernel option `idle=poll` has the same effect,
+//! but needs a reboot.
 //!
-//! [AW1] Only where it is needed: how long a wake-up takes is measured once a comparison. On a machine that wakes within 2 to 7 us the processes
-//!       made the detour of a block command 14 us instead of 5, and the block commands that could be compared 90 us instead of 50.
-//! [AW2] They yield all the time: the drive's server polls and yields, so that the loop device's thread can run, and else gets its CPU back a
-//!       tick later (appends on ext4 684 a second instead of 13,000).
-//! [AW3] Beside several clients there are none: a CPU that has something to do takes no waiting task from another one, which made everybody
-//!       slower (pgbench 4,050 instead of 4,980 transactions a second on XFS, varmail 71,000 instead of 92,000 operations, oltp 88,000 instead
-//!       of 164,000).
-//! [AW4] Beside a daemon of FUSE there are none either: one client and its daemon share a CPU, and nobody is woken from another one.
+//! [AW1] Only where needed: the wake-up time is measured once per comparison. On a machine with wake-ups of 2 to 7 us the processes raised
+//!       the detour of a block command from 5 to 14 us, and the shortest comparable block command from 50 to 90 us.
+//! [AW2] They yield continuously: the drive's server polls and yields so that the loop device's thread can run; otherwise it gets its CPU
+//!       back a tick later (appends on ext4: 684 a second instead of 13,000).
+//! [AW3] Not with several clients: a busy CPU does not pull waiting tasks from another CPU, which slowed all file systems (pgbench 4,050
+//!       instead of 4,980 transactions a second on XFS, varmail 71,000 instead of 92,000 operations, oltp 88,000 instead of 164,000).
+//! [AW4] Not with a FUSE daemon: one client and its daemon share a CPU, so there are no wake-ups across CPUs.
 //!
 //! [SD2]: super::same_drive
 
@@ -34,13 +33,13 @@ use crate::machine::{allowed_cpus, keep_on};
 
 /// The program that sets the policy.
 const CHRT: &str = "chrt";
-/// Their time counts as *nice* in `/proc/stat`, apart from everybody's work.
+/// Their time counts as *nice* in `/proc/stat`, separate from all other work.
 const NICENESS: i32 = 19;
-/// Wake-ups that are timed.
+/// Number of timed wake-ups.
 const WAKE_UPS: usize = 101;
-/// How long a CPU is left alone before each: as long as a slow block command, so that it halts.
+/// Idle time before each wake-up: as long as a slow block command, so that the CPU halts.
 const LEFT_ALONE: Duration = Duration::from_micros(300);
-/// With wake-ups of more than this CPUs are kept awake ([AW1]): a quarter of the shortest block command that is compared.
+/// If wake-ups take longer, CPUs are kept awake ([AW1]): a quarter of the shortest compared block command.
 const WAKE_UP_MAX: Duration = Duration::from_micros(10);
 
 /// Keeps the CPUs awake until it is dropped. Best effort: without `chrt` they halt.
@@ -58,7 +57,7 @@ impl Awake {
             let held = process.stdin.take();
             Some((process, held))
         };
-        // A test's program knows no orders.
+        // A test executable does not accept `--child` orders.
         Self(if cfg!(test) { Vec::new() } else { allowed_cpus().into_iter().filter_map(start).collect() })
     }
 }
@@ -73,7 +72,7 @@ impl Drop for Awake {
     }
 }
 
-/// How long it takes until a thread on another CPU, which had nothing to do, runs: the median. None where there is one CPU.
+/// Median time from sending to an idle thread on another CPU until that thread runs. `None` if there is one CPU.
 pub fn wake_up() -> Option<Duration> {
     let [first, second, ..] = allowed_cpus()[..] else { return None };
     let (sender, receiver) = channel::<Instant>();
@@ -97,18 +96,18 @@ pub fn wake_up() -> Option<Duration> {
     sleeper.join().ok()?
 }
 
-/// Whether CPUs that are woken within this time have to be kept awake ([AW1]).
+/// Whether CPUs with this wake-up time must be kept awake ([AW1]).
 pub fn is_needed(wake_up: Option<Duration>) -> bool {
     wake_up.is_some_and(|took| took > WAKE_UP_MAX)
 }
 
-/// The order of `--child` for such a process: its CPU.
+/// Parses the `--child` order for such a process: its CPU.
 pub fn order(text: &str) -> Option<usize> {
     let order: Value = serde_json::from_str(text).ok()?;
     order["awake"].as_u64().and_then(|cpu| usize::try_from(cpu).ok()).filter(|cpu| *cpu < CpuSet::MAX_CPU)
 }
 
-/// The process: until the other end of its standard input is gone.
+/// Runs the process until the other end of its standard input is closed.
 pub fn serve(cpu: usize) -> Result<()> {
     keep_on(cpu);
     let _best_effort = rustix::process::nice(NICENESS);

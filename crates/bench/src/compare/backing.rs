@@ -11,7 +11,7 @@ use super::memory_file::MemoryFile;
 use super::record::Traffic;
 use crate::failure::{Failure, Result};
 
-/// On what everybody is measured.
+/// The kind of drive used for a measurement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Place {
@@ -31,37 +31,37 @@ impl Place {
     }
 }
 
-/// A block device that a kernel file system is made on; gone when it is dropped. What is on it before is zeros, or what an earlier run left.
+/// A block device for a kernel file system; removed when dropped. It initially contains zeros or data of an earlier run.
 pub trait Backing {
     /// `/dev/loopN`.
     fn block_device(&self) -> &Path;
 
-    /// What has crossed to the drive since [`Backing::begin_traffic`], where the drive counts it.
+    /// Traffic to the drive since [`Backing::begin_traffic`], if the drive counts it.
     ///
     /// # Errors
     /// The drive does not answer.
     fn traffic(&self) -> Result<Option<Traffic>>;
 
-    /// Counts from nothing from now on.
+    /// Resets the traffic counters.
     ///
     /// # Errors
     /// The drive does not answer.
     fn begin_traffic(&self) -> Result<()>;
 
-    /// The process that is the drive, where one is: what it takes of the CPUs is the emulation's, not the file system's.
+    /// The process that emulates the drive, if any: its CPU time is not the file system's.
     fn process(&self) -> Option<u32> {
         None
     }
 }
 
-/// A loop device over a file in memory: it takes no time at all. Detached when dropped.
+/// A loop device over a file in memory, without a timing model. Detached when dropped.
 pub struct FreeDrive<'f> {
     device: PathBuf,
     file: &'f MemoryFile,
     since: Mutex<Counts>,
 }
 
-/// What the kernel counts of a block device.
+/// The kernel's counters of a block device.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Counts {
     read_bytes: u64,
@@ -73,7 +73,7 @@ impl<'f> FreeDrive<'f> {
     /// Attaches a file.
     ///
     /// # Errors
-    /// There is no loop device to be had.
+    /// No loop device is available.
     pub fn start(file: &'f MemoryFile) -> Result<Self> {
         let device = run(command("losetup")?.args(["--find", "--show"]).arg(file.path()))?;
         Ok(Self { device: device.trim().into(), file, since: Mutex::default() })
@@ -130,7 +130,7 @@ impl Drop for FreeDrive<'_> {
     }
 }
 
-/// Whether loop devices can be had here; else a sentence.
+/// Fails if loop devices cannot be created here.
 ///
 /// # Errors
 /// What is missing.

@@ -8,7 +8,7 @@ use super::peer::Peer;
 use crate::failure::Result;
 use crate::measure::Samples;
 
-/// What a case belongs to; reports have a chapter for each.
+/// The group of a case; each group has a chapter in the report.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Group {
@@ -24,30 +24,30 @@ pub enum Group {
     Scale,
 }
 
-/// Something that is measured. It sees a directory and knows nothing of who serves it ([CM3]).
+/// A case to measure. It gets a directory and does not know which file system serves it ([CM3]).
 ///
 /// [CM3]: super
 pub trait Case: Sync {
     /// Name on the command line, such as `durable-overwrite-4k`; clients and parameter are part of it (`-c4`).
     fn name(&self) -> String;
 
-    /// Chapter of the report.
+    /// Group, and so chapter of the report.
     fn group(&self) -> Group;
 
-    /// One line for a reader: what is done, by how many, with which sizes.
+    /// One line for readers: the operation, number of clients, sizes.
     fn description(&self) -> String;
 
-    /// Clients at once.
+    /// Number of concurrent clients.
     fn clients(&self) -> u32 {
         1
     }
 
-    /// What a case of [`Group::Scale`] varies.
+    /// The varied parameter of a case of [`Group::Scale`].
     fn parameter(&self) -> Option<f64> {
         None
     }
 
-    /// Whether it makes sense for a file system; the library takes part only where a case has a form for it.
+    /// Whether the case can run on a peer; the library is included only if the case has an implementation for it.
     fn applies_to(&self, peer: Peer) -> bool {
         peer != Peer::TandemfsLibrary
     }
@@ -57,48 +57,48 @@ pub trait Case: Sync {
         &[]
     }
 
-    /// Whether it is one of the few that `--quick` runs.
+    /// Whether `--quick` includes it.
     fn is_quick(&self) -> bool;
 
-    /// Bytes that such a share of the work, at most all of it, needs on the drive at the most.
+    /// Upper bound of the bytes that this share of the work (at most all) needs on the drive.
     fn bytes_needed(&self, share: f64) -> u64;
 
-    /// Files that it makes at the most, where that is more than a drive of so many bytes is made for: ext4 has to know when it is made.
+    /// Upper bound of its files, if that exceeds the default for a drive of this size: ext4 needs the number at mkfs.
     fn files_needed(&self) -> Option<u64> {
         None
     }
 
-    /// Least share of the work with which the fastest still takes some tenths of a second: below, a run measures how threads start and what
-    /// the machine's neighbours do. A comparison that chooses the share by itself does not go below.
+    /// Least share of the work for which the fastest peer still takes some tenths of a second. Shorter runs measure thread starts and
+    /// noise. A comparison that chooses the share automatically does not go below this.
     fn share_least(&self) -> f64 {
         0.0
     }
 
-    /// Lays out, then does the work once inside [`Stage::time`].
+    /// Sets up, then does the work once inside [`Stage::time`].
     ///
     /// # Errors
-    /// A sentence: a call failed, or a result was wrong (what is read back is checked where that costs no time in the measured part).
+    /// A call failed, or a result was wrong (reads are verified where that takes no time in the measured part).
     fn run(&self, stage: &mut Stage<'_>) -> Result<Outcome>;
 }
 
-/// Where a case runs once.
+/// The environment of one run of a case.
 pub struct Stage<'a> {
-    /// A directory on the file system, empty.
+    /// An empty directory on the file system.
     pub directory: &'a Path,
-    /// A directory of the host's memory, empty: logs, sockets, sources to copy from.
+    /// An empty directory in the host's memory, for logs, sockets and sources to copy.
     pub scratch: &'a Path,
-    /// The file system as a library, for [`Peer::TandemfsLibrary`]; `directory` is then not to be used.
+    /// The file system as a library, for [`Peer::TandemfsLibrary`]; `directory` is then unused.
     pub library: Option<&'a FileSystem>,
-    /// Chooses everything that is drawn; the same for all peers of a round.
+    /// Seed of all random choices; the same for all peers of a round.
     pub seed: u64,
-    /// Share of the work that is done.
+    /// Share of the work to do.
     pub scale: f64,
     pub(super) clock: &'a mut dyn StageClock,
 }
 
-/// What the harness does around the measured part.
+/// The harness's part around the measured part.
 pub trait StageClock {
-    /// Makes all that was written durable and forgets every cache, of the kernel and of the file system (unmount, mount, drop_caches).
+    /// Makes all writes durable and drops every cache, of the kernel and of the file system (unmount, mount, drop_caches).
     fn make_cold(&mut self) -> Result<()>;
     /// The measured part begins.
     fn begin(&mut self) -> Result<()>;
@@ -115,7 +115,7 @@ impl Stage<'_> {
         self.clock.make_cold()
     }
 
-    /// Runs the measured part. Time, CPU and traffic are those of this call alone.
+    /// Runs the measured part. Only this call counts for time, CPU and traffic.
     ///
     /// # Errors
     /// Those of `work`.
@@ -129,15 +129,15 @@ impl Stage<'_> {
 
 /// What a case did in its measured part.
 pub struct Outcome {
-    /// How much: operations, bytes.
+    /// Amount of work: operations or bytes.
     pub units: f64,
     /// What `units` counts, in the plural.
     pub unit: &'static str,
-    /// Times of single operations, where it took them.
+    /// Times of single operations, if the case measures them.
     pub latencies: Option<Samples>,
-    /// Where a program measured itself: its own time instead of that of the measured part.
+    /// The program's own measurement, used instead of the time of the measured part.
     pub own_time: Option<Duration>,
 }
 
-/// A group of cases of one file; the registry is the concatenation of all.
+/// The cases of one file; the registry concatenates all.
 pub type Cases = Vec<Box<dyn Case>>;

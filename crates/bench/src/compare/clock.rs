@@ -1,4 +1,4 @@
-//! What is taken around a measured part: time, CPU, memory, traffic, and how disturbed the machine was.
+//! Measurements around a run: time, CPU, memory, traffic, and noise of the machine.
 
 use std::cell::Cell;
 use std::fs;
@@ -14,23 +14,23 @@ use super::record::Traffic;
 use crate::failure::{Failure, Result};
 use crate::machine;
 
-/// Steps of the fixed piece of computing: some milliseconds.
+/// Steps of the fixed computation: some milliseconds.
 const STEPS: u64 = 2_000_000;
-/// Times that it is done before anything is measured, for the best.
+/// Initial repetitions of the computation to find its best time.
 const FIRST_SPINS: usize = 20;
 
-/// A fixed piece of computing, and the best time that it ever took.
+/// Times a fixed computation, relative to its best time so far.
 pub struct Noise {
     best_seconds: Cell<f64>,
 }
 
 impl Noise {
-    /// Computes some times to know the best.
+    /// Finds the best time by some repetitions.
     pub fn new() -> Self {
         Self { best_seconds: Cell::new((0..FIRST_SPINS).map(|_| spin()).fold(f64::INFINITY, f64::min)) }
     }
 
-    /// How much longer than the best it takes now: 0.03 is 3 % longer.
+    /// How much longer than the best time the computation takes now: 0.03 is 3 % longer.
     pub fn now(&self) -> f64 {
         let seconds = spin();
         self.best_seconds.set(self.best_seconds.get().min(seconds));
@@ -48,18 +48,18 @@ fn spin() -> f64 {
     start.elapsed().as_secs_f64()
 }
 
-/// What was taken.
+/// Measured values of a run.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Taken {
     /// Seconds of the measured part.
     pub seconds: f64,
-    /// CPU seconds of the whole machine, less those of what only emulates a drive.
+    /// CPU seconds of the whole machine, without processes that only emulate a drive.
     pub cpu_seconds: f64,
     /// Memory of daemon and client, in bytes.
     pub memory_bytes: u64,
-    /// What crossed to the drive.
+    /// Traffic to the drive.
     pub traffic: Option<Traffic>,
-    /// See [`Noise::now`]; the larger of before and after.
+    /// See [`Noise::now`]; the larger value of before and after.
     pub noise: f64,
 }
 
@@ -67,7 +67,7 @@ pub struct Taken {
 pub struct RunClock<'m> {
     mounted: &'m mut dyn Mounted,
     noise: &'m Noise,
-    /// Something on the file system, to make it all durable before traffic is counted.
+    /// A path on the file system, to sync all of it before traffic is read.
     directory: PathBuf,
     started: Option<Started>,
     taken: Option<Taken>,
@@ -81,12 +81,12 @@ struct Started {
 }
 
 impl<'m> RunClock<'m> {
-    /// Nothing taken yet.
+    /// A clock that has not started.
     pub fn new(mounted: &'m mut dyn Mounted, noise: &'m Noise, directory: PathBuf) -> Self {
         Self { mounted, noise, directory, started: None, taken: None }
     }
 
-    /// What was taken.
+    /// The measured values.
     ///
     /// # Errors
     /// The case measured nothing: a bug.
@@ -94,7 +94,7 @@ impl<'m> RunClock<'m> {
         self.taken.ok_or_else(|| Failure::new("the case measured nothing; this is a bug of the benchmark"))
     }
 
-    /// CPU seconds of the machine, less those of what only emulates a drive.
+    /// CPU seconds of the machine, without processes that only emulate a drive.
     fn cpu_seconds(&self) -> Result<f64> {
         Ok(busy_seconds()? - self.mounted.drive().map_or(0.0, process_seconds))
     }
@@ -127,7 +127,7 @@ impl StageClock for RunClock<'_> {
         let cpu_seconds = (self.cpu_seconds()? - started.cpu_seconds).max(0.0);
         let memory_bytes = started.memory_bytes.max(self.memory_bytes());
         let noise = started.noise.max(self.noise.now());
-        // What the kernel still holds has to cross as well, sooner or later.
+        // Data still cached in the kernel must be counted too, since it is written to the drive later.
         let traffic = if self.mounted.library().is_some() {
             self.mounted.traffic()?
         } else {
@@ -140,36 +140,35 @@ impl StageClock for RunClock<'_> {
     }
 }
 
-/// Seconds that all CPUs were busy since the machine started, in steps of a hundredth: whatever is neither idle nor waiting nor taken away
-/// by a hypervisor.
+/// Seconds that all CPUs were busy since boot, in steps of 10 ms: all time except idle, iowait and steal.
 fn busy_seconds() -> Result<f64> {
     busy_of(&fs::read_to_string("/proc/stat")?)
 }
 
-/// `cpu  user nice system idle iowait irq softirq steal guest guest_nice`, in ticks; guests are in `user`.
+/// `cpu  user nice system idle iowait irq softirq steal guest guest_nice`, in ticks; `user` includes guests.
 fn busy_of(text: &str) -> Result<f64> {
     let line = text.lines().next().and_then(|line| line.strip_prefix("cpu "));
     let ticks: Vec<u64> = line.unwrap_or_default().split_ascii_whitespace().map_while(|field| field.parse().ok()).collect();
     match ticks[..] {
-        // Nice is what keeps the CPUs awake.
+        // Nice is the time of the processes that keep CPUs awake.
         [user, _nice, system, _, _, irq, softirq, ..] => Ok((user + system + irq + softirq) as f64 / clock_ticks_per_second() as f64),
         _ => Err(Failure::new("/proc/stat does not say how busy the CPUs are")),
     }
 }
 
-/// CPU seconds of a process; 0 of one that is gone.
+/// CPU seconds of a process; 0 if it has ended.
 fn process_seconds(process: u32) -> f64 {
     process_of(&fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default())
 }
 
-/// Fields 14 and 15 of `/proc/PID/stat`, in ticks. The second is a name that may hold anything, in parentheses.
+/// Fields 14 and 15 of `/proc/PID/stat`, in ticks. Field 2 is a name in parentheses that may contain any character.
 fn process_of(text: &str) -> f64 {
     let after_name = text.rsplit_once(')').map_or("", |(_, rest)| rest);
     let ticks = after_name.split_ascii_whitespace().skip(11).take(2).filter_map(|field| field.parse::<u64>().ok());
     ticks.sum::<u64>() as f64 / clock_ticks_per_second() as f64
 }
 
-/// Memory of a process that is its own: not what it maps of files and images. 0 of a process that is gone.
+/// Private memory of a process, without mappings of files and images. 0 if it has ended.
 fn private_memory_bytes(process: u32) -> u64 {
     private_of(&fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default())
 }

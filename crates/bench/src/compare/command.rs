@@ -1,4 +1,4 @@
-//! Programs that a comparison calls: mkfs, mount, losetup, and this program itself.
+//! Programs that a comparison runs: mkfs, mount, losetup, and this program itself.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -8,15 +8,15 @@ use std::process::{Command, Stdio};
 
 use crate::failure::{Failure, Result};
 
-/// Where administrators' programs are, for users whose PATH leaves them out.
+/// Directories of system programs, for users whose PATH lacks them.
 const SYSTEM_DIRECTORIES: [&str; 3] = ["/usr/local/sbin", "/usr/sbin", "/sbin"];
-/// Names the TandemFS to measure in place of this program's own, such as an older one.
+/// Variable with the path of another TandemFS program to measure, such as an older version.
 const PROGRAM_VARIABLE: &str = "TANDEMFS_BENCH_PROGRAM";
 
-/// Where Debian keeps the programs of PostgreSQL's versions, which are on nobody's PATH.
+/// Debian's directory of PostgreSQL versions, which is not in PATH.
 const POSTGRESQL: &str = "/usr/lib/postgresql";
 
-/// Where a program is, on the PATH, among the administrators' or PostgreSQL's.
+/// Finds a program in PATH, the system directories or PostgreSQL's directory.
 pub fn find(program: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let mut versions: Vec<PathBuf> =
@@ -30,12 +30,12 @@ pub fn find(program: &str) -> Option<PathBuf> {
 /// A command of a program that must be installed.
 ///
 /// # Errors
-/// It is not.
+/// It is not installed.
 pub fn command(program: &str) -> Result<Command> {
     find(program).map(Command::new).ok_or_else(|| Failure::new(format!("{program} is not installed")))
 }
 
-/// A command of TandemFS as users run it: this program, or another that the environment names.
+/// A command of TandemFS as users run it: this program, or the one named by the environment.
 pub fn tandemfs() -> Command {
     std::env::var_os(PROGRAM_VARIABLE).map_or_else(own_program, Command::new)
 }
@@ -46,13 +46,13 @@ pub fn own_program() -> Command {
     Command::new(own.unwrap_or_else(|| "/proc/self/exe".into()))
 }
 
-/// Runs a command to its end; what it printed.
+/// Runs a command to its end and returns its output.
 ///
 /// # Errors
-/// It cannot be started, or it failed: its last words, on one line.
+/// It cannot be started, or it failed: its last error output, on one line.
 pub fn run(command: &mut Command) -> Result<String> {
     let name = Path::new(command.get_program()).file_name().unwrap_or_else(|| OsStr::new("?")).to_string_lossy().into_owned();
-    // A group of its own: an interrupt from the terminal is for whoever asks, who takes everything down in order.
+    // Own process group: an interrupt from the terminal reaches only the caller, which then cleans up in order.
     let output = command.stdin(Stdio::null()).process_group(0).output().map_err(|error| Failure::new(format!("{name}: {error}")))?;
     if output.status.success() {
         return Ok(String::from_utf8_lossy(&output.stdout).into_owned());

@@ -1,4 +1,4 @@
-//! Where runs are made: fresh drives, a fresh file system, a case once, and everything taken down again ([CM1]).
+//! Makes runs: a fresh drive, a fresh file system, the case once, then everything is removed ([CM1]).
 //!
 //! [CM1]: super
 
@@ -25,36 +25,36 @@ use crate::machine::{self, Pinned};
 use crate::scene;
 use crate::workloads::random::Random;
 
-/// What a file system gets beyond what a case writes, as a share of that.
+/// Size of a file system relative to the bytes that a case writes.
 const ROOM: f64 = 1.5;
-/// Of drives from 512 MiB on, by /etc/mke2fs.conf as it comes.
+/// Default of /etc/mke2fs.conf for drives of 512 MiB and more.
 const EXT4_BYTES_PER_INODE: u64 = 16 << 10;
 const LOOP_FILE: &str = "loop-file";
 const IMAGE: &str = "image";
 
-/// Files that stand for drives, directories to mount on, and how it is measured.
+/// Backing files, mount directories and settings of a comparison.
 pub struct Laboratory {
     directory: TempDir,
     settings: Settings,
     noise: Noise,
     loop_file: Option<MemoryFile>,
     image: Option<(Place, MemoryFile)>,
-    /// What drives of everybody are made from, once it is known.
+    /// Settings of the common drive, once they are known.
     same: Option<same_drive::Settings>,
 }
 
-/// What the drives of everybody are.
+/// The common drive of all peers.
 pub struct SameDrive {
-    /// What they take.
+    /// Measured latencies.
     pub calibrations: Vec<Calibration>,
-    /// For readers: name and value.
+    /// Facts for readers: name and value.
     pub facts: Vec<(String, String)>,
-    /// From which they can be made again.
+    /// The settings from which the drive can be made again.
     pub made: String,
 }
 
 impl Laboratory {
-    /// A new directory below the one of the settings.
+    /// A new directory inside the one of the settings.
     ///
     /// # Errors
     /// It cannot be written to.
@@ -65,17 +65,17 @@ impl Laboratory {
         Ok(Self { directory, settings: settings.clone(), noise: Noise::new(), loop_file: None, image: None, same: None })
     }
 
-    /// Finds what makes the drives of everybody equal, or for a comparison that is resumed what makes them so on the drive that it was made
-    /// on (`before`). Nothing is run at [`Place::Same`] before.
+    /// Finds the settings that make the common drive equal for all peers. A resumed comparison uses its earlier settings (`before`). Runs
+    /// at [`Place::Same`] are possible only after this.
     ///
     /// # Errors
-    /// They cannot be made equal here; by how much they differ.
+    /// The drives cannot be made equal here; the message has the difference.
     pub fn calibrate(&mut self, before: Option<&str>, say: &mut dyn FnMut(&str)) -> Result<SameDrive> {
         let Settings { profile, memory_bytes, .. } = &self.settings;
         let new = || same_drive::Settings { wake_up: awake::wake_up(), ..same_drive::Settings::new(profile, *memory_bytes) };
         let wanted: same_drive::Settings = before.map(serde_json::from_str).transpose()?.unwrap_or_else(new);
         let _awake = wanted.is_kept_awake().then(Awake::new);
-        // Results on another drive would be no comparison with those that are there.
+        // Results on a different drive could not be compared with those already stored.
         let calibrated = same_drive::calibrate::calibrate(self.directory.path(), &wanted, before.is_none(), say)?;
         let made = serde_json::to_string(&calibrated.settings)?;
         let mut facts = calibrated.settings.facts()?;
@@ -86,10 +86,10 @@ impl Laboratory {
         Ok(found)
     }
 
-    /// Measures a case once. `round` also chooses what is drawn; none is a warm-up, whose record is to be thrown away.
+    /// Measures a case once. `round` also determines the random choices; `None` is a warm-up, whose record must be discarded.
     ///
     /// # Errors
-    /// A sentence: something could not be made, mounted or taken down, or the case failed.
+    /// Something could not be made, mounted or taken down, or the case failed.
     pub fn run(&mut self, case: &dyn Case, place: Place, peer: Peer, round: Option<u32>) -> Result<Record> {
         machine::check()?;
         let share = self.settings.share(case);
@@ -98,7 +98,7 @@ impl Laboratory {
         let scratch = fresh(&self.directory.path().join("scratch"))?;
         let mountpoint = self.directory.path().join("mount");
         if !mountpoint.exists() {
-            // Never removed with what is in it: that could be a file system that would not be unmounted.
+            // Never removed recursively: a file system that failed to unmount may still be there.
             fs::create_dir(&mountpoint)?;
         }
         let uses_server = place == Place::Same && kernel_type(peer).is_some();
@@ -106,7 +106,8 @@ impl Laboratory {
         let _awake = is_kept_awake.then(Awake::new); // [AW3], [AW4]
         self.prepare(place, peer, bytes)?;
         let backing = self.backing(place, peer, bytes)?;
-        // After the drive, which is no program, and before the mount: a daemon stays where who starts it is.
+        // After the drive is started (it must not be pinned) and before the mount: a daemon inherits the affinity of the process that
+        // starts it.
         let _pinned = self.settings.pins(case.clients()).then(Pinned::new);
         let inodes = case.files_needed().filter(|files| *files > bytes / EXT4_BYTES_PER_INODE);
         let mut mounted = self.start(peer, backing, &mountpoint, inodes)?;
@@ -121,7 +122,7 @@ impl Laboratory {
             case.run(&mut Stage { directory: &directory, scratch: &scratch, library: library.as_deref(), seed, scale, clock: &mut clock });
         let taken = result.and_then(|outcome| Ok((outcome, clock.taken()?)));
         drop(library);
-        // Nothing that a case wrote may be lost, or the others would be slower for being safe.
+        // Lost writes would be an unfair advantage over file systems that keep them, so a failed unmount is an error.
         let finished = mounted.finish();
         let (outcome, taken) = taken?;
         finished?;
@@ -149,7 +150,7 @@ impl Laboratory {
         }
     }
 
-    /// Makes the drive that a run needs, or makes it new again.
+    /// Makes the drive for a run, or resets it.
     fn prepare(&mut self, place: Place, peer: Peer, bytes: u64) -> Result<()> {
         let directory = self.directory.path();
         if peer.is_ours() {
@@ -161,7 +162,7 @@ impl Laboratory {
                 let image = self.new_image(&directory.join(IMAGE), place, bytes)?;
                 self.image = Some((place, image));
             }
-            // Flash that was written before is another drive: its garbage would be collected in the next run.
+            // Flash that was written before behaves differently: its garbage would be collected in the next run.
             let has_firmware = tandemfs_emulator::profile(&self.settings.profile).is_some_and(|profile| profile.firmware.is_some());
             if let Some((_, image)) = self.image.as_ref().filter(|_| has_firmware) {
                 image.renew()?;
@@ -174,7 +175,7 @@ impl Laboratory {
         Ok(())
     }
 
-    /// A drive of TandemFS: as a user makes it, or with what holds for everybody.
+    /// A drive for TandemFS: as a user makes it, or with the settings of the common drive.
     fn new_image(&self, path: &Path, place: Place, block_bytes: u64) -> Result<MemoryFile> {
         if place == Place::Same {
             self.same()?.create_own_image(path, block_bytes)?;
@@ -191,7 +192,7 @@ impl Laboratory {
         self.same.as_ref().ok_or_else(|| Failure::new("the same drive was not calibrated; this is a bug of the benchmark"))
     }
 
-    /// The drive of a file system of the kernel, on what [`Self::prepare`] made.
+    /// The drive for a kernel file system, on the files of [`Self::prepare`].
     fn backing(&self, place: Place, peer: Peer, bytes: u64) -> Result<Option<Box<dyn Backing + '_>>> {
         if kernel_type(peer).is_none() {
             return Ok(None);
@@ -228,7 +229,7 @@ fn lost() -> Failure {
     Failure::new("a drive was not made; this is a bug of the benchmark")
 }
 
-/// Size of a drive for a share of a case, which at most all of it needs so many bytes for: a power of two, so that few different ones are made.
+/// Drive size for `share` of a case that needs at most `needed` bytes in full: a power of two, so that few different sizes occur.
 fn drive_bytes(needed: u64, share: f64, least: u64) -> u64 {
     ((needed as f64 * share.max(1.0) * ROOM) as u64).max(least).next_power_of_two()
 }
@@ -243,7 +244,7 @@ fn fresh(path: &Path) -> Result<PathBuf> {
 }
 
 impl Settings {
-    /// Whether a case of so many clients is pinned.
+    /// Whether a case with this number of clients is pinned.
     fn pins(&self, clients: u32) -> bool {
         match self.pinning {
             Pinning::Single => clients == 1,

@@ -1,8 +1,8 @@
-//! Files in memory that stand for drives.
+//! Files in memory that serve as drives.
 //!
-//! [MF1] Their pages are touched once, before anything is timed, and used again by the next run, so that nobody pays for the host's giving
-//!       out of memory. What an earlier run wrote stays, as on any used drive; each run makes its file system anew.
-//! [MF2] [`MemoryFile::renew`] makes the file what it was when it was new: zeros, but for what it began with (an emulated drive's header).
+//! [MF1] Their pages are touched once before any measurement and reused by the next run, so no run pays for the host's page allocation.
+//!       Data of an earlier run remains, as on any used drive; each run formats again.
+//! [MF2] [`MemoryFile::renew`] restores the file's initial content: zeros, and its initial data (an emulated drive's header).
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -16,7 +16,7 @@ use crate::machine;
 
 const PIECE_BYTES: usize = 1 << 20;
 
-/// A file and what it began with. Removed when dropped.
+/// A file and its initial content. Removed when dropped.
 pub struct MemoryFile {
     path: PathBuf,
     bytes: u64,
@@ -24,10 +24,10 @@ pub struct MemoryFile {
 }
 
 impl MemoryFile {
-    /// A new file of zeros, its pages touched ([MF1]).
+    /// A new file of zeros with all pages touched ([MF1]).
     ///
     /// # Errors
-    /// It cannot be made, the memory is full, or a signal came.
+    /// The file cannot be created, memory is full, or a signal came.
     pub fn new(path: PathBuf, bytes: u64) -> Result<Self> {
         let made = File::create_new(&path).map_err(|error| Failure::new(format!("{}: {error}", path.display())))?;
         let file = Self { path, bytes, beginnings: Vec::new() };
@@ -36,11 +36,10 @@ impl MemoryFile {
         Ok(file)
     }
 
-    /// A file that somebody made; what it holds now comes again at each [`Self::renew`]. Its pages are touched ([MF1]); `path` is removed when
-    /// this is dropped.
+    /// Adopts an existing file; [`Self::renew`] restores its present content. Its pages are touched ([MF1]). `path` is removed on drop.
     ///
     /// # Errors
-    /// It cannot be read, the memory is full, or a signal came.
+    /// The file cannot be read, memory is full, or a signal came.
     pub fn adopt(path: PathBuf) -> Result<Self> {
         let file = File::open(&path)?;
         let mut adopted = Self { bytes: file.metadata()?.len(), path, beginnings: Vec::new() };
@@ -54,7 +53,7 @@ impl MemoryFile {
         Ok(adopted)
     }
 
-    /// Keeps what is not zero. Space that was given out in advance is zeros.
+    /// Saves the nonzero parts of a range. Preallocated space reads as zeros.
     fn keep(&mut self, file: &File, start: u64, end: u64) -> Result<()> {
         let mut buffer = vec![0; PIECE_BYTES];
         let mut offset = start;
@@ -71,7 +70,7 @@ impl MemoryFile {
         Ok(())
     }
 
-    /// Where it is.
+    /// Its path.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -81,7 +80,7 @@ impl MemoryFile {
         self.bytes
     }
 
-    /// Writes zeros everywhere, then what it began with ([MF2]).
+    /// Writes zeros everywhere, then the initial content ([MF2]).
     ///
     /// # Errors
     /// The memory is full, or a signal came.
@@ -103,7 +102,7 @@ impl Drop for MemoryFile {
     }
 }
 
-/// No more data, or no more holes, is an answer.
+/// ENXIO (no more data or holes) is a valid answer.
 fn found(result: std::result::Result<u64, Errno>) -> Result<Option<u64>> {
     match result {
         Ok(offset) => Ok(Some(offset)),

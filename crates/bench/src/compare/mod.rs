@@ -1,17 +1,18 @@
-//! `tandemfs bench compare`: the same work on TandemFS and on the file systems of the kernel, side by side.
+//! `tandemfs bench compare`: the same work on TandemFS and on kernel file systems.
 //!
-//! [CM1] A run is one case, on one file system, once: a fresh file system on a fresh backing, laid out, then timed. Its result is one line of
-//!       JSON ([`record::Record`]), written before the next begins; whatever is shown is computed from these lines alone, so a run that was
-//!       interrupted is resumed, and a report is made again, without measuring anew.
-//! [CM2] Rounds are interleaved: all file systems have had a case before one has it again, in an order that turns each round.
-//! [CM3] Everybody gets the same: bytes, calls, number of clients, pinning, warm-up, dropped caches. A case knows a directory, not who serves it.
-//! [CM4] What is compared is a ratio of medians, with a bootstrap interval; a ratio whose machine was too noisy says so and decides nothing.
-//! [CM5] What TandemFS loses is reported first.
+//! [CM1] A run is one case on one file system, once: a fresh file system on a fresh backing, setup, then the measured part. Its result is
+//!       one JSON line ([`record::Record`]), written before the next run begins. Every report is computed from these lines alone. So an
+//!       interrupted comparison can be resumed, and a report can be made again without measuring.
+//! [CM2] Rounds are interleaved: every file system runs a case before any runs it again, in an order that changes each round.
+//! [CM3] All peers get the same: bytes, calls, clients, pinning, warm-up, dropped caches. A case sees a directory, not its file system.
+//! [CM4] Results are compared as ratios of medians with a bootstrap interval. A ratio measured on a noisy machine is marked and decides
+//!       nothing.
+//! [CM5] Cases that TandemFS loses are reported first.
 //!
-//! `peer.rs` says who, `backing.rs` on what, `case.rs` what a case is, `record.rs` what a run leaves. `session.rs` is the command; it asks
-//! `available.rs` who can take part, `plan.rs` in which order, `laboratory.rs` to make each run (`mounted.rs` the file systems, `clock.rs` the
-//! times, `awake.rs` the CPUs), and `store.rs` to keep it. `statistics.rs` and `reach.rs` say what the runs mean, `report/` shows it.
-//! `memory_fs/` is the FUSE file system that keeps nothing safe, `same_drive/` the drive of everybody.
+//! `peer.rs` lists the file systems, `backing.rs` their drives, `case.rs` defines a case, `record.rs` the result of a run. `session.rs` is
+//! the command. It asks `available.rs` which peers can run, `plan.rs` for the order, `laboratory.rs` to make each run (`mounted.rs`: file
+//! systems, `clock.rs`: times, `awake.rs`: CPUs), and `store.rs` to save it. `statistics.rs` and `reach.rs` evaluate the runs, `report/`
+//! shows them. `memory_fs/` is the in-memory FUSE file system, `same_drive/` the drive that all peers share.
 
 pub mod available;
 pub mod awake;

@@ -1,8 +1,8 @@
-//! File systems, made and mounted as a user makes and mounts them; taken down when dropped, on an error and a signal too.
+//! File systems, made and mounted as users do it; unmounted when dropped, also after errors and signals.
 //!
-//! [MT1] Whoever unmounts waits until it is done: what is below is taken away right after.
-//! [MT2] Everybody gets the options that a user would get. What differs: mkfs discards nothing, so that the pages of a drive in memory stay; ext4 initialises its
-//!       inode tables and journal at once and not behind the first minutes of the measurement.
+//! [MT1] Every unmount waits until it is complete, since the drive below is removed right after it.
+//! [MT2] Every peer gets its default options, with two exceptions: mkfs discards nothing, so that the pages of a drive in memory stay; ext4
+//!       initialises inode tables and journal at mkfs, not in the background during the measurement.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -27,39 +27,39 @@ use super::record::Traffic;
 use crate::failure::{Failure, Result};
 use crate::scene;
 
-/// How long a file system may be busy after its last user has gone: the kernel's own threads let go a little later.
+/// How long an unmount may fail with EBUSY: kernel threads release the file system a little after its last user.
 const BUSY_WITHIN: Duration = Duration::from_secs(10);
-/// How long a daemon may take to end after its mount has.
+/// How long a daemon may take to exit after its unmount.
 const END_WITHIN: Duration = Duration::from_secs(60);
-/// A page of an emulated drive's flash.
+/// Page size of an emulated drive's flash.
 const FLASH_PAGE_BYTES: u64 = 4096;
 const POLL: Duration = Duration::from_millis(5);
 
 /// A file system that can be measured.
 pub trait Mounted {
-    /// Makes everything durable and forgets every cache that can be forgotten.
+    /// Makes everything durable and drops every cache that can be dropped.
     ///
     /// # Errors
     /// It cannot be unmounted or mounted.
     fn make_cold(&mut self) -> Result<()>;
 
-    /// The process that is its drive, whose CPU time is not the file system's.
+    /// The process that emulates its drive; its CPU time is not the file system's.
     fn drive(&self) -> Option<u32> {
         None
     }
 
-    /// The process that serves it.
+    /// The daemon that serves it.
     fn daemon(&self) -> Option<u32> {
         None
     }
 
-    /// Counts traffic from here.
+    /// Resets the traffic counters.
     ///
     /// # Errors
     /// The drive or the daemon does not answer.
     fn begin_traffic(&mut self) -> Result<()>;
 
-    /// What crossed to the drive since then, where it counts.
+    /// Traffic to the drive since then, if it is counted.
     ///
     /// # Errors
     /// The drive or the daemon does not answer.
@@ -70,14 +70,14 @@ pub trait Mounted {
         None
     }
 
-    /// Takes it down.
+    /// Takes the file system down.
     ///
     /// # Errors
-    /// It could not be taken down in order: then not everything that was written is safe.
+    /// It could not be taken down cleanly: some written data may not be durable.
     fn finish(self: Box<Self>) -> Result<()>;
 }
 
-/// Drops clean pages, names and inodes of all file systems that the kernel holds. Only root may; for others the kernel keeps them.
+/// Drops clean pages, dentries and inodes of all kernel file systems. Requires root; for other users they stay cached.
 pub fn drop_caches() -> Result<()> {
     match fs::write("/proc/sys/vm/drop_caches", "3") {
         Err(error) if rustix::process::geteuid().is_root() => Err(Failure::new(format!("the kernel's caches cannot be dropped: {error}"))),
@@ -85,7 +85,7 @@ pub fn drop_caches() -> Result<()> {
     }
 }
 
-/// A directory where something is mounted, or not at the moment.
+/// A mount directory; the file system may be mounted or not.
 struct Mountpoint {
     path: PathBuf,
     is_mounted: bool,
@@ -131,10 +131,10 @@ pub struct KernelMount<'b> {
 }
 
 impl<'b> KernelMount<'b> {
-    /// Makes it on a drive and mounts it; ext4 with so many `inodes` where its default does not do.
+    /// Formats a drive and mounts it; ext4 with `inodes` if its default is not enough.
     ///
     /// # Errors
-    /// The sentence of mkfs or mount.
+    /// The error message of mkfs or mount.
     pub fn start(peer: Peer, backing: Box<dyn Backing + 'b>, mountpoint: &Path, inodes: Option<u64>) -> Result<Self> {
         let (program, words): (&str, &[&str]) = match peer {
             Peer::Xfs => ("mkfs.xfs", &["-q", "-f", "-K"]),
@@ -188,7 +188,7 @@ impl Mounted for KernelMount<'_> {
     }
 }
 
-/// TandemFS, by the commands of this program.
+/// TandemFS, through the commands of this program.
 pub struct TandemfsMount {
     image: PathBuf,
     mountpoint: Mountpoint,
@@ -201,9 +201,9 @@ impl TandemfsMount {
     /// Formats an image and mounts it.
     ///
     /// # Errors
-    /// The sentence of `mkfs` or `mount`.
+    /// The error message of `mkfs` or `mount`.
     pub fn start(image: &Path, mountpoint: &Path, options: String) -> Result<Self> {
-        // The drive may be a used one.
+        // The drive may have been used before.
         run(tandemfs().args(["mkfs", "--force"]).arg(image))?;
         let mut mount =
             Self { image: image.to_owned(), mountpoint: Mountpoint::new(mountpoint), options, daemon: None, since: Value::Null };
@@ -223,7 +223,7 @@ impl TandemfsMount {
         Ok(serde_json::from_str(&run(tandemfs().arg(what).arg(&self.mountpoint.path).arg("--json"))?)?)
     }
 
-    /// As users do; it returns when the daemon is gone.
+    /// Unmounts as users do; returns when the daemon has exited.
     fn unmount(&mut self) -> Result<()> {
         run(tandemfs().arg("umount").arg(&self.mountpoint.path))?;
         self.mountpoint.is_mounted = false;
@@ -259,7 +259,7 @@ impl Mounted for TandemfsMount {
 impl Drop for TandemfsMount {
     fn drop(&mut self) {
         if self.mountpoint.is_mounted && self.unmount().is_err() {
-            // The daemon may be gone already, after a signal to both. What is still there is taken out of the tree by the guard.
+            // After a signal to both, the daemon may be gone already. The guard detaches a mount that is left.
             let _said_before = tandemfs_fuse::unmount(&self.mountpoint.path, Unmount::Lazy);
             self.mountpoint.is_mounted = false;
         }
@@ -269,7 +269,7 @@ impl Drop for TandemfsMount {
     }
 }
 
-/// Waits for a daemon that should end by itself now.
+/// Waits for a daemon that is about to exit.
 fn end(process: u32) {
     let start = Instant::now();
     while is_alive(process) && start.elapsed() < END_WITHIN {
@@ -280,7 +280,7 @@ fn end(process: u32) {
     }
 }
 
-/// Whether a process still runs: one that ended and was not waited for does not.
+/// Whether a process still runs; false for a zombie.
 fn is_alive(process: u32) -> bool {
     let status = fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
     status.lines().find_map(|line| line.strip_prefix("State:")).is_some_and(|state| !state.trim_start().starts_with(['Z', 'X']))
@@ -293,7 +293,7 @@ pub struct TandemfsLibrary {
 }
 
 impl TandemfsLibrary {
-    /// Formats an image and opens it, with the drive's timing or without.
+    /// Formats an image and opens it, with or without the drive's timing model.
     ///
     /// # Errors
     /// It cannot be formatted or opened.
@@ -341,7 +341,7 @@ impl Drop for TandemfsLibrary {
     }
 }
 
-/// What crossed between two answers of `stats`; structures are named with their path.
+/// Traffic between two results of `stats`; structures are named with their path.
 fn traffic_between(before: &Value, after: &Value) -> Traffic {
     let since = |path: &str| {
         let number = |value: &Value| value.pointer(path).and_then(Value::as_u64).unwrap_or_default();
@@ -357,7 +357,7 @@ fn traffic_between(before: &Value, after: &Value) -> Traffic {
             }
         }
     }
-    // A drive that counts nothing of itself says zeros.
+    // A drive without counters reports zeros.
     let counts = |group: &str| after[group].as_object().is_some_and(|group| group.values().any(|value| value.as_u64() != Some(0)));
     let has_flash = counts("flash") || counts("firmware");
     let flash = |what: &str| has_flash.then(|| since(&format!("/flash/{what}")) * FLASH_PAGE_BYTES);
@@ -371,7 +371,7 @@ fn traffic_between(before: &Value, after: &Value) -> Traffic {
     }
 }
 
-/// The FUSE file system that keeps everything in memory, in a process of its own.
+/// The in-memory FUSE file system, in its own process.
 pub struct NullMount {
     mountpoint: Mountpoint,
     process: Child,
@@ -379,7 +379,7 @@ pub struct NullMount {
     held: Option<ChildStdin>,
 }
 
-/// The order of `--child` for the process of [`NullMount`].
+/// Parses the `--child` order for the process of [`NullMount`].
 pub fn null_order(text: &str) -> Option<PathBuf> {
     let order: Value = serde_json::from_str(text).ok()?;
     order["null_file_system"].as_str().map(PathBuf::from)
@@ -392,7 +392,7 @@ impl NullMount {
     /// The process cannot be started, or cannot mount.
     pub fn start(mountpoint: &Path) -> Result<Self> {
         let order = json!({ "null_file_system": mountpoint }).to_string();
-        // A group of its own: an interrupt from the terminal is for whoever asks, who takes it down in order.
+        // Own process group: an interrupt from the terminal reaches only the caller, which then takes it down in order.
         let mut command = own_program();
         command.args(["bench", "--child", &order]).stdin(Stdio::piped()).stdout(Stdio::piped()).process_group(0);
         let mut process = command.spawn()?;
@@ -411,7 +411,7 @@ impl NullMount {
 }
 
 impl Mounted for NullMount {
-    /// Unmounted, it would have nothing left: only the kernel forgets.
+    /// An unmount would lose its content: only kernel caches are dropped.
     fn make_cold(&mut self) -> Result<()> {
         rustix::fs::syncfs(fs::File::open(&self.mountpoint.path)?)?;
         drop_caches()

@@ -55,7 +55,7 @@ impl Peer {
         matches!(self, Self::TandemfsRelaxed | Self::TandemfsStrict | Self::TandemfsLibrary)
     }
 
-    /// Whether ratios are taken to it: the best of these in the same run.
+    /// Whether ratios are taken relative to it: the best such peer of the same run is used.
     pub fn is_yardstick(self) -> bool {
         matches!(self, Self::Ext4 | Self::Xfs)
     }

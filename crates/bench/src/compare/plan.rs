@@ -1,4 +1,4 @@
-//! In which order runs are made ([CM2]).
+//! The order of runs ([CM2]).
 //!
 //! [CM2]: super
 
@@ -7,40 +7,40 @@ use std::collections::BTreeSet;
 use super::backing::Place;
 use super::peer::Peer;
 
-/// A run to be made.
+/// A planned run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Planned {
     /// Position among the cases.
     pub case: usize,
-    /// On what.
+    /// The drive.
     pub place: Place,
-    /// Who.
+    /// The file system.
     pub peer: Peer,
-    /// From 0; none is a run to warm up, which is not kept.
+    /// From 0; `None` is a warm-up run, which is not stored.
     pub round: Option<u32>,
 }
 
-/// What a run is known by when a comparison is resumed.
+/// Identifies a run when a comparison is resumed.
 pub type Key = (String, Place, Peer, u32);
 
-/// Who can have which case: what is planned of the whole grid.
+/// All cases, places, peers and rounds of a plan.
 pub struct Grid<'a> {
     /// Names of the cases.
     pub cases: &'a [String],
     /// Places.
     pub places: &'a [Place],
-    /// Who takes part.
+    /// Peers that take part.
     pub peers: &'a [Peer],
-    /// Rounds that are kept.
+    /// Rounds that are stored.
     pub rounds: u32,
-    /// Whether a case makes sense for a file system.
+    /// Whether a case can run on a peer.
     pub applies: &'a dyn Fn(usize, Peer) -> bool,
-    /// Whether a case is warmed up.
+    /// Whether a case has a warm-up.
     pub warms_up: &'a dyn Fn(usize) -> bool,
 }
 
 impl Grid<'_> {
-    /// All runs that are not done yet, in order, round by round. Whoever has a run to make is warmed up first.
+    /// All runs that are not done yet, in order, round by round. Each peer with a remaining run is warmed up first.
     pub fn runs(&self, done: &BTreeSet<Key>) -> Vec<Planned> {
         let is_open = |case: usize, place, peer, round: u32| !done.contains(&(self.cases[case].clone(), place, peer, round));
         let mut runs = Vec::new();
@@ -64,7 +64,7 @@ impl Grid<'_> {
     }
 }
 
-/// Forth and back, and each time one further, so that nobody is always first or always after the same.
+/// Alternately forward and backward, rotated by one each time, so that no peer is always first or always after the same peer.
 fn turned<'p>(peers: impl Iterator<Item = &'p Peer>, round: Option<u32>) -> Vec<&'p Peer> {
     let mut peers: Vec<&Peer> = peers.collect();
     let round = round.unwrap_or_default() as usize;
@@ -126,7 +126,7 @@ mod tests {
             let kept: Vec<Key> = left.iter().filter_map(key).collect();
             let expected: Vec<Key> = all.iter().filter_map(key).filter(|key| !done.contains(key)).collect();
             prop_assert_eq!(&kept, &expected);
-            // Nobody is measured cold, and nobody is warmed for nothing.
+            // Every measured peer is warmed up, and no other.
             for run in &left {
                 let is_warmed = left.iter().any(|other| other.round.is_none() && (other.case, other.place, other.peer) == (run.case, run.place, run.peer));
                 let is_measured = left.iter().any(|other| other.round.is_some() && (other.case, other.place, other.peer) == (run.case, run.place, run.peer));

@@ -1,4 +1,4 @@
-//! A bar with what is measured now and how long the rest will take; nothing where standard error is no terminal.
+//! A progress bar with the current run and the estimated rest; hidden if standard error is not a terminal.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,13 +9,13 @@ use super::backing::Place;
 use super::peer::Peer;
 use super::plan::Planned;
 
-/// How far a comparison is.
+/// Progress of a comparison.
 pub struct Progress {
     bar: ProgressBar,
     times: Times,
 }
 
-/// What runs have taken so far, all of it: making, mounting, measuring, unmounting.
+/// Times of the runs so far, complete: making, mounting, measuring, unmounting.
 #[derive(Default)]
 pub struct Times(BTreeMap<(usize, Place, Peer), Taken>);
 
@@ -23,7 +23,7 @@ pub struct Times(BTreeMap<(usize, Place, Peer), Taken>);
 struct Taken {
     seconds: f64,
     runs: u32,
-    /// Those of warm-ups, which do less.
+    /// Times of warm-ups, which do less work.
     warm_up_seconds: f64,
     warm_ups: u32,
 }
@@ -41,7 +41,7 @@ impl Times {
         }
     }
 
-    /// What runs will take: each what it took before, or what the others took on average. Nothing is known before the first.
+    /// Estimated time of runs: that of earlier runs of the same kind, otherwise the average of all. `None` before the first run.
     pub fn estimate(&self, runs: &[Planned]) -> Option<Duration> {
         let mean = |seconds: f64, runs: u32| (runs > 0).then(|| seconds / f64::from(runs));
         let all = self.0.values().fold(Taken::default(), |sum, one| Taken {
@@ -64,7 +64,7 @@ impl Times {
 }
 
 impl Progress {
-    /// Of so many runs.
+    /// For this number of runs.
     pub fn new(runs: usize) -> Self {
         let bar = ProgressBar::with_draw_target(Some(runs as u64), ProgressDrawTarget::stderr());
         if let Ok(style) = ProgressStyle::with_template("{wide_bar} {pos}/{len}  {msg}") {
@@ -73,7 +73,7 @@ impl Progress {
         Self { bar, times: Times::default() }
     }
 
-    /// A run begins; `left` are it and all after it.
+    /// A run begins; `left` is this run and all later ones.
     pub fn begin(&self, what: &str, left: &[Planned]) {
         let time = self.times.estimate(left).map_or_else(String::new, |time| format!(", {} left", in_words(time)));
         self.bar.set_message(format!("{what}{time}"));
@@ -85,28 +85,28 @@ impl Progress {
         self.bar.inc(1);
     }
 
-    /// What the next runs will take.
+    /// Estimated time of the next runs.
     pub fn estimate(&self, runs: &[Planned]) -> Option<Duration> {
         self.times.estimate(runs)
     }
 
-    /// Says something without disturbing the bar; also where there is no bar.
+    /// Prints a message without disturbing the bar, if there is one.
     pub fn say(&self, sentence: &str) {
         self.bar.suspend(|| eprintln!("tandemfs: {sentence}"));
     }
 
-    /// Says something to whoever watches the bar; nothing where nobody does.
+    /// Prints a message if the bar is visible.
     pub fn say_if_seen(&self, sentence: &str) {
         self.bar.println(sentence);
     }
 
-    /// Takes the bar away.
+    /// Removes the bar.
     pub fn finish(&self) {
         self.bar.finish_and_clear();
     }
 }
 
-/// A time for people.
+/// A duration in words.
 pub fn in_words(time: Duration) -> String {
     match time.as_secs() {
         below @ 0..100 => format!("{} s", below.max(1)),

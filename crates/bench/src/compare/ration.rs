@@ -1,9 +1,9 @@
-//! Who gets a round when time is limited.
+//! Which rounds are run when time is limited.
 //!
-//! [RN1] Cases that decide a reach come first and get as many rounds as decide something ([`ROUNDS_LEAST`]), whatever they take; then all that
-//!       were asked for, as long as there is time.
-//! [RN2] Then all others get one round, and then another as often as was asked for: a case as long as there is time for it, and its second round
-//!       only if there is time for a third. Who missed a round gets no later one.
+//! [RN1] Cases that decide a reach come first and get the least number of rounds for a decision ([`ROUNDS_LEAST`]), regardless of time.
+//!       Then they get all requested rounds while time remains.
+//! [RN2] Then each other case gets one round, and later the requested rounds, while time remains. A second round is run only if there is
+//!       time for a third too. A case that missed a round gets no later one.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -13,10 +13,10 @@ use super::statistics::ROUNDS_LEAST;
 
 const LEAST: u32 = ROUNDS_LEAST as u32;
 
-/// A case on a drive, with all of its peers.
+/// A case on one drive, with all its peers.
 pub type Group = (usize, Place);
 
-/// When a round of a case is made, where time is limited: in which of four parts ([RN1], [RN2]). Warm-ups are round none.
+/// The order in which rounds run when time is limited: part 0 to 3 ([RN1], [RN2]). A warm-up has no round.
 pub fn part(decides: bool, round: Option<u32>) -> u32 {
     match round {
         None => 0,
@@ -26,14 +26,14 @@ pub fn part(decides: bool, round: Option<u32>) -> u32 {
     }
 }
 
-/// Who is out of time.
+/// Cases that exceeded the time budget.
 #[derive(Debug, Default)]
 pub struct Ration {
     given_up: BTreeSet<Group>,
 }
 
 impl Ration {
-    /// Whether a round of a case is made that will take `time` while `left` is left.
+    /// Whether to run a round that is expected to take `time`, when `left` remains.
     pub fn gives(&mut self, group: Group, decides: bool, round: Option<u32>, time: Duration, left: Duration) -> bool {
         let Some(round) = round else { return true };
         if self.given_up.contains(&group) {
@@ -47,7 +47,7 @@ impl Ration {
         gives
     }
 
-    /// How many cases, each drive by itself, got fewer rounds than were wanted.
+    /// How many cases, counted for each drive, got fewer rounds than requested.
     pub fn given_up(&self) -> usize {
         self.given_up.len()
     }

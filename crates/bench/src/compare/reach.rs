@@ -1,8 +1,8 @@
-//! What TandemFS has to reach beside the others, as data, and whether it did.
+//! TandemFS's targets relative to the other file systems, as data, and whether they are met.
 //!
-//! [RC1] A reach is judged by the interval of the ratio, not by the ratio alone: met when all of the interval is, missed when none of it is,
-//!       undecided when it lies on both sides, and when the machine was too noisy for either side.
-//! [RC2] A yardstick is the better of ext4 and XFS in the same runs, case by case.
+//! [RC1] A reach is judged by the interval of the ratio: met if the whole interval meets it, missed if none of it does, undecided if only a
+//!       part does or if the machine was too noisy on either side.
+//! [RC2] The yardstick is the better of ext4 and XFS in the same runs, for each case.
 
 use serde::Serialize;
 
@@ -10,37 +10,37 @@ use super::backing::Place;
 use super::peer::Peer;
 use super::statistics::{Ratio, Summary, ratio};
 
-/// What a ratio is held against.
+/// The measure of a target.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Measure {
-    /// Our rate is at least so many times that of the yardstick ([RC2]).
+    /// Our rate is at least this many times that of the yardstick ([RC2]).
     RateAtLeast(f64),
-    /// Our time is at most so many times that of the FUSE file system that keeps nothing safe: the physical reason for what is slow here.
+    /// Our time is at most this many times that of the in-memory FUSE file system, which shows the unavoidable cost of FUSE.
     TimesNullAtMost(f64),
     /// Our bytes programmed to flash are at most this share of ext4's.
     FlashBytesAtMost(f64),
 }
 
-/// A row of the table of what has to be reached.
+/// A row of the table of targets.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Reach {
-    /// The row, for readers.
+    /// Title of the row, for readers.
     pub title: &'static str,
-    /// Names of the cases, without the number of clients or of commands at once that ends them.
+    /// Names of the cases, without a suffix for clients or for commands at once.
     pub cases: &'static [&'static str],
-    /// Which of ours, each by itself.
+    /// The forms of TandemFS that are judged, each separately.
     pub peers: &'static [Peer],
-    /// On what; everywhere when nothing is said.
+    /// The drive; `None` for every drive.
     pub place: Option<Place>,
-    /// How much.
+    /// The target value.
     pub measure: Measure,
 }
 
 const DURABLE: &[&str] = &["durable-overwrite-4k", "append-fsync-4k", "create-write-fsync-4k"];
 const MANY_FILES: &[&str] = &["untar", "cp-r", "rm-r", "list-cold", "readdir-cold"];
 
-/// Both of what programs meet.
+/// Both modes at the mount, as programs use it.
 const MODES: &[Peer] = &[Peer::TandemfsRelaxed, Peer::TandemfsStrict];
 const RELAXED: &[Peer] = &[Peer::TandemfsRelaxed];
 const STRICT: &[Peer] = &[Peer::TandemfsStrict];
@@ -83,17 +83,17 @@ const fn row(title: &'static str, cases: &'static [&'static str], peers: &'stati
     Reach { title, cases, peers, place, measure: Measure::RateAtLeast(times) }
 }
 
-/// What became of a reach ([RC1]).
+/// Result of a target ([RC1]).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Verdict {
-    /// Surely.
+    /// The whole interval meets it.
     Met,
-    /// Surely not.
+    /// No part of the interval meets it.
     Missed,
-    /// The interval lies on both sides.
+    /// The limit is inside the interval.
     UndecidedByInterval,
-    /// The machine was too disturbed.
+    /// The machine was too noisy.
     UndecidedByNoise,
 }
 
@@ -109,7 +109,7 @@ impl Verdict {
     }
 }
 
-/// A reach beside what was measured for one case.
+/// A target and its measurement for one case.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Judgement {
     /// The row.
@@ -118,24 +118,24 @@ pub struct Judgement {
     pub case: String,
     /// What it was measured on.
     pub place: Place,
-    /// Which of ours.
+    /// The form of TandemFS.
     pub peer: Peer,
-    /// Whom the ratio is to.
+    /// The peer that the ratio is relative to.
     pub other: Peer,
-    /// The ratio as [`Measure`] says it: rates, times or bytes.
+    /// The ratio as in [`Measure`]: of rates, times or bytes.
     pub ratio: Ratio,
-    /// Ratio of our rate to ext4's, for the rows that are not judged by it.
+    /// Ratio of our rate to ext4's, for rows judged by another measure.
     pub beside_ext4: Option<Ratio>,
-    /// What became of it.
+    /// The result.
     pub verdict: Verdict,
 }
 
-/// Judges every row of [`TABLE`] whose both sides were measured, in the order of the table.
+/// Judges every row of [`TABLE`] for which both sides were measured, in the order of the table.
 pub fn judge(summaries: &[Summary]) -> Vec<Judgement> {
     TABLE.iter().flat_map(|reach| summaries.iter().filter_map(|ours| judge_one(*reach, ours, summaries))).collect()
 }
 
-/// Whether a row of [`TABLE`] is judged by a case on a drive.
+/// Whether a case on a drive decides a row of [`TABLE`].
 pub fn decides(case: &str, place: Place) -> bool {
     TABLE.iter().any(|reach| reach.place.is_none_or(|wanted| wanted == place) && reach.cases.iter().any(|name| is_case(case, name)))
 }
@@ -146,7 +146,7 @@ pub fn yardstick<'a>(ours: &Summary, summaries: &'a [Summary]) -> Option<&'a Sum
     same.max_by(|one, other| one.rate.median.total_cmp(&other.rate.median))
 }
 
-/// What is measured of a peer at the same case and place.
+/// The summary of a peer for the same case and place.
 pub fn beside<'a>(ours: &Summary, peer: Peer, summaries: &'a [Summary]) -> Option<&'a Summary> {
     summaries.iter().find(|other| other.case == ours.case && other.place == ours.place && other.peer == peer)
 }
@@ -171,7 +171,8 @@ fn judge_one(reach: Reach, ours: &Summary, summaries: &[Summary]) -> Option<Judg
         Measure::FlashBytesAtMost(_) => {
             let other = beside(ours, Peer::Ext4, summaries)?;
             let flash = |summary: &Summary| summary.traffic_per_unit.as_ref()?.flash_programmed_bytes;
-            // Work that stays in the drive's DRAM for everybody says nothing; none at all where ext4 programs is the best of shares.
+            // If ext4 programs nothing, all work stayed in the drive's DRAM and the ratio is undefined. Zero for us is the best possible
+            // share.
             (other, ratio(&[flash(ours)?], &[flash(other).filter(|bytes| *bytes > 0.0)?]))
         }
     };
@@ -197,7 +198,7 @@ fn judge_one(reach: Reach, ours: &Summary, summaries: &[Summary]) -> Option<Judg
     })
 }
 
-/// Whether a name is that of a case, for any number of clients (`-c4`) or commands at once (`-p10`).
+/// Whether a name is that of a case with any number of clients (`-c4`) or of commands at once (`-p10`).
 pub fn is_case(name: &str, case: &str) -> bool {
     let is_number = |text: &str| text.strip_prefix(['c', 'p']).is_some_and(|number| number.parse::<u32>().is_ok());
     name.strip_prefix(case).is_some_and(|rest| rest.is_empty() || rest.strip_prefix('-').is_some_and(is_number))

@@ -6,11 +6,11 @@ use super::backing::Place;
 use super::case::Group;
 use super::peer::Peer;
 
-/// Format of the lines. A file of another version is not resumed.
+/// Format version of the lines. A file of another version is not resumed.
 pub const VERSION: u32 = 1;
 
-/// A line of the results: the first is the header, all others are runs. The header comes again where something was left out or calibrated
-/// later; the last one counts.
+/// A line of the results: the first is a header, others are runs. A new header is appended if something is left out or calibrated later;
+/// the last header counts.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", tag = "line")]
 pub enum Line {
@@ -29,15 +29,15 @@ pub struct Header {
     pub machine: Vec<(String, String)>,
     /// Versions of the programs that took part, and of the kernel's file systems: name and value.
     pub programs: Vec<(String, String)>,
-    /// How the comparison was asked for (`--quick`, rounds, scale): name and value. Runs of other settings are not mixed with these.
+    /// Options of the comparison (`--quick`, rounds, scale): name and value. Runs with different settings are never mixed.
     pub settings: Vec<(String, String)>,
-    /// What is missing on this machine and why: a peer, a case or a program, and a sentence.
+    /// What is missing on this machine: a peer, a case or a program, and the reason.
     pub left_out: Vec<(String, String)>,
-    /// What the raw loop device and our own block path take, before anything is compared on the same drive.
+    /// Latencies of the raw loop device and of our own block path, measured before any comparison on the same drive.
     pub calibration: Vec<Calibration>,
 }
 
-/// Latency of one shape of request on the raw loop device and on the block path that TandemFS uses.
+/// Latency of one kind of request on the raw loop device and on TandemFS's block path.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Calibration {
     /// Such as `4 KiB write + flush, queue depth 1`.
@@ -55,31 +55,31 @@ pub struct Record {
     pub case: String,
     /// Its group.
     pub group: Group,
-    /// What it was measured on.
+    /// The drive.
     pub place: Place,
-    /// Who was measured.
+    /// The file system.
     pub peer: Peer,
     /// From 0.
     pub round: u32,
-    /// Clients at once.
+    /// Number of concurrent clients.
     pub clients: u32,
     /// What a case of [`Group::Scale`] varies: files in the directory, bytes of the file, percent full.
     pub parameter: Option<f64>,
-    /// What was done: operations, transactions, files or bytes.
+    /// Amount of work: operations, transactions, files or bytes.
     pub units: f64,
     /// What `units` counts, in the plural: `operations`, `bytes`, `transactions`.
     pub unit: String,
-    /// How long it took.
+    /// Duration of the measured part.
     pub seconds: f64,
-    /// Seconds of all CPUs of the machine that were busy meanwhile, interrupts and kernel threads included.
+    /// Busy seconds of all CPUs during the measured part, including interrupts and kernel threads.
     pub cpu_seconds: f64,
-    /// Largest resident memory of the file system's daemon and of the client, without shared mappings of images, in bytes.
+    /// Largest resident memory of daemon and client, without shared mappings of images, in bytes.
     pub memory_bytes: Option<u64>,
-    /// Of single operations, where the case times them.
+    /// Latencies of single operations, if the case measures them.
     pub latency_ns: Option<Percentiles>,
-    /// What crossed to the drive, where it counts.
+    /// Traffic to the drive, if it is counted.
     pub traffic: Option<Traffic>,
-    /// How much longer than the best so far a fixed piece of computing took around this run: 0.03 is 3 % longer.
+    /// How much longer than its best time a fixed computation took around this run: 0.03 is 3 % longer.
     pub noise: f64,
 }
 
@@ -99,28 +99,28 @@ pub struct Percentiles {
     pub mean: f64,
     /// Median.
     pub p50: f64,
-    /// 90 % are at most this.
+    /// 90th percentile.
     pub p90: f64,
-    /// 99 % are at most this.
+    /// 99th percentile.
     pub p99: f64,
-    /// 99.9 % are at most this.
+    /// 99.9th percentile.
     pub p999: f64,
     /// The slowest.
     pub max: f64,
 }
 
-/// What crossed to a drive and what the drive did with it, in bytes.
+/// Traffic between host and drive, and the drive's flash operations.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Traffic {
-    /// Read by the host, both paths.
+    /// Bytes read by the host, both paths.
     pub read_bytes: u64,
-    /// Written by the host, both paths.
+    /// Bytes written by the host, both paths.
     pub written_bytes: u64,
     /// FLUSH commands.
     pub flushes: u64,
-    /// Programmed to flash, collection included, where the drive has flash.
+    /// Bytes programmed to flash, including garbage collection, if the drive has flash.
     pub flash_programmed_bytes: Option<u64>,
-    /// Read from flash, where the drive has flash.
+    /// Bytes read from flash, if the drive has flash.
     pub flash_read_bytes: Option<u64>,
     /// Bytes written, by the file system's structure: `journal`, `inode tables`, `data`, …
     pub written_by_structure: BTreeMap<String, u64>,

@@ -1,4 +1,4 @@
-//! `tandemfs bench compare` and `tandemfs bench run`: what is asked for, all of its runs, and what they say.
+//! `tandemfs bench compare` and `tandemfs bench run`: options, all runs, and the results.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -24,27 +24,27 @@ use crate::machine;
 use crate::output::say;
 use crate::table::Table;
 
-/// The file of results in its directory.
+/// Name of the results file in its directory.
 pub const RESULTS: &str = "results.jsonl";
 
-/// Share of the work of `--full`: some 1,600 runs a round, each with a file system that is made and laid out, have to end in ninety minutes.
+/// Share of the work in `--full`: about 1,600 runs a round, each with formatting and setup, must finish within ninety minutes.
 const FULL_SCALE: f64 = 0.05;
 
-/// How much is measured.
+/// Extent of a comparison.
 struct Extent {
     name: &'static str,
     rounds: u32,
     scale: f64,
-    /// Whether a case does more where its runs would be too short.
+    /// Whether a case does more work if its runs would be too short.
     keeps_least: bool,
-    /// No more is measured than ends in this time, but for what decides a reach.
+    /// Time limit for all runs, except those that decide a reach.
     budget: Option<Duration>,
 }
 
 impl Extent {
     fn of(arguments: &CompareArguments) -> Self {
         let seconds = |seconds: u64| Some(Duration::from_secs(seconds));
-        // Some seconds less than what is promised: the last case and the report come on top.
+        // Some seconds less than promised, for the last case and the report.
         let mut extent = match (arguments.quick, arguments.full) {
             (true, _) => Self { name: "quick", rounds: 5, scale: 0.1, keeps_least: false, budget: seconds(270) },
             (_, true) => Self { name: "full", rounds: 5, scale: FULL_SCALE, keeps_least: true, budget: seconds(75 * 60) },
@@ -59,7 +59,7 @@ impl Extent {
     }
 }
 
-/// A process of the comparison's own, if `text` is an order for one.
+/// Runs a child process of the comparison if `text` is an order for one.
 pub fn child(text: &str) -> Option<Result<()>> {
     if let Some(order) = same_drive::order(text) {
         return Some(same_drive::server::serve(&order));
@@ -73,7 +73,7 @@ pub fn child(text: &str) -> Option<Result<()>> {
 /// `bench compare`.
 ///
 /// # Errors
-/// A sentence: what was asked for cannot be measured here, or a signal came.
+/// The requested comparison is impossible here, or a signal came.
 pub fn compare(arguments: &CompareArguments) -> Result<()> {
     if arguments.list {
         return list(arguments);
@@ -109,7 +109,7 @@ pub fn compare(arguments: &CompareArguments) -> Result<()> {
     }
 }
 
-/// Makes all runs that are not done. Returns how many failed.
+/// Makes all runs that are not done. Returns the number of failures.
 fn measure(
     chosen: &Cases,
     places: &[Place],
@@ -122,7 +122,7 @@ fn measure(
     let names: Vec<String> = chosen.iter().map(|case| case.name()).collect();
     let applies = |case: usize, peer: Peer| chosen[case].applies_to(peer);
     let decides = |case: usize, place: Place| reach::decides(&names[case], place);
-    // Where there is no time for it, the drive's memory at least has been touched.
+    // Without time for warm-ups, at least the memory of the drive has been touched.
     let warms_up = |case: usize| match extent.budget {
         Some(_) => places.iter().any(|place| decides(case, *place)),
         None => chosen[case].group() != Group::Scale,
@@ -181,7 +181,7 @@ fn measure(
                     }
                 }
                 Err(failure) => {
-                    // A signal also takes down what a run stands on.
+                    // A signal also unmounts a run's file system, so its failure is not the cause.
                     machine::check()?;
                     progress.say(&format!("{what}: {failure}"));
                     store.leave_out(what, failure.to_string())?;
@@ -207,7 +207,7 @@ fn measure(
 /// `bench run`.
 ///
 /// # Errors
-/// A sentence: there is no such case, or it cannot be measured here.
+/// There is no such case, or it cannot be measured here.
 pub fn run(arguments: &RunArguments) -> Result<()> {
     let case = cases::all().into_iter().find(|case| case.name() == arguments.case);
     let case = case.ok_or_else(|| no_such_case(&arguments.case))?;
@@ -230,7 +230,7 @@ pub fn run(arguments: &RunArguments) -> Result<()> {
     say(&in_a_line(&record))
 }
 
-/// One run, for people.
+/// One run as a line of text.
 fn in_a_line(record: &Record) -> String {
     let rate = match (record.unit.as_str(), record.rate()) {
         ("bytes", rate) => format!("{:.0} MB/s", rate / 1e6),
@@ -266,7 +266,7 @@ fn list(arguments: &CompareArguments) -> Result<()> {
     say(&table.markdown())
 }
 
-/// Cases by name; without names, those of the extent.
+/// Cases by name; without names, all cases of the extent.
 fn chosen_cases(words: &[String], is_quick: bool) -> Result<Cases> {
     let chosen = cases::named(words).map_err(|word| no_such_case(&word))?;
     Ok(chosen.into_iter().filter(|case| !words.is_empty() || !is_quick || case.is_quick()).collect())
@@ -280,7 +280,7 @@ fn wanted_peers(named: &[Peer]) -> Vec<Peer> {
     Peer::ALL.into_iter().filter(|peer| named.is_empty() || named.contains(peer)).collect()
 }
 
-/// The cases whose programs are installed; the others are left out by name.
+/// The cases whose programs are installed; the others are listed in `left_out`.
 fn with_programs(chosen: Cases, left_out: &mut Vec<(String, String)>) -> Result<Cases> {
     let (present, missing): (Cases, Cases) =
         chosen.into_iter().partition(|case| case.programs().iter().all(|program| find(program).is_some()));

@@ -1,4 +1,4 @@
-//! How a comparison is asked for.
+//! Settings of a comparison.
 
 use std::path::PathBuf;
 
@@ -6,7 +6,7 @@ use clap::ValueEnum;
 
 use super::case::Case;
 
-/// Who is kept on one CPU: client and daemon together. What the kernel does for its file systems by itself goes wherever it likes.
+/// Whether client and daemon are pinned together to one CPU. Kernel threads are not pinned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Pinning {
     /// Cases with a single client
@@ -28,18 +28,18 @@ impl Pinning {
     }
 }
 
-/// What holds for all runs.
+/// Settings of all runs.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Settings {
     /// Share of the work of each case.
     pub scale: f64,
-    /// Whether a case does more than that where runs would be too short ([`Case::share_least`]).
+    /// Whether a case does more work if runs would be too short ([`Case::share_least`]).
     pub keeps_least: bool,
-    /// Share of that for a run to warm up.
+    /// Share of that work for a warm-up run.
     pub warm_up_share: f64,
-    /// Chooses everything that is drawn.
+    /// Seed of all random choices.
     pub seed: u64,
-    /// Who is kept on one CPU.
+    /// Which cases are pinned to one CPU.
     pub pinning: Pinning,
     /// Profile of TandemFS's drive.
     pub profile: String,
@@ -47,7 +47,7 @@ pub struct Settings {
     pub memory_bytes: u64,
     /// Least size of drives, in bytes.
     pub drive_bytes: u64,
-    /// Where files that stand for drives are made.
+    /// Directory of the backing files.
     pub directory: PathBuf,
 }
 

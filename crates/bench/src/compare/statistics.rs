@@ -1,14 +1,15 @@
-//! From runs to figures: medians, spreads, and how sure a ratio is.
+//! From runs to results: medians, spreads, and intervals of ratios.
 //!
-//! [SS1] What is compared are medians over rounds, so that one disturbed round moves nothing.
-//! [SS2] The interval of a ratio is a bootstrap's: rounds are drawn anew, with repetition, and the middle 95 % of the ratios so made are the
-//!       interval. A round is drawn with both of its sides, which were measured next to each other: a minute in which the machine was slow was
-//!       slow for both. What is drawn follows from a fixed seed, so the same lines give the same interval.
+//! [SS1] Medians over rounds are compared, so that one disturbed round has no effect.
+//! [SS2] The interval of a ratio is a bootstrap interval: rounds are resampled with replacement, and the interval is the middle 95 % of the
+//!       resulting ratios. A round is drawn with both sides, which were measured one after the other: a slow minute of the machine affects
+//!       both. The seed is fixed, so the same lines give the same interval.
 //! [SS3] A summary is computed from records alone.
-//! [SS4] Noise is told against what is usual in the same results. A record has it against the best that was ever seen, and the best gets better
-//!       the longer one looks: an hour of it would call every run disturbed. A machine that is slow throughout is slow for everybody.
-//! [SS5] The kernel counts CPU time by samples, a hundred a second, and what only emulates a drive is taken off: of runs that took less than a
-//!       few samples it says nothing.
+//! [SS4] Noise is judged relative to the median noise of the same results. A record states it relative to the best time ever seen. The best
+//!       time improves with longer measurement, so after an hour every run would count as disturbed. A machine that is slow throughout is
+//!       slow for all peers.
+//! [SS5] The kernel samples CPU time a hundred times a second, and the emulated drive's CPU time is subtracted. So CPU time of runs shorter
+//!       than a few samples is not reported.
 
 use std::collections::BTreeMap;
 
@@ -21,17 +22,17 @@ use super::record::{Percentiles, Record, Traffic};
 use crate::measure::Samples;
 use crate::workloads::random::Random;
 
-/// Times that rounds are drawn anew.
+/// Number of bootstrap samples.
 const DRAWS: usize = 4000;
-/// Seed of the drawing.
+/// Seed of the bootstrap.
 const SEED: u64 = 0x7461_6e64;
-/// Share of the ratios that lie below the interval, and above it.
+/// Share of the ratios below the interval, and above it.
 const TAIL: f64 = 0.025;
-/// With more noise than this, against what is usual ([SS4]), a comparison decides nothing.
+/// Above this noise relative to the usual noise ([SS4]) a comparison decides nothing.
 pub const NOISE_MAX: f64 = 0.10;
-/// CPU seconds of a run of which the kernel's samples say something ([SS5]).
+/// Least CPU seconds of a run that the kernel's sampling can measure ([SS5]).
 const CPU_SECONDS_LEAST: f64 = 0.05;
-/// With fewer rounds nothing is decided.
+/// With fewer rounds a comparison decides nothing.
 pub const ROUNDS_LEAST: usize = 3;
 
 /// A ratio of medians with its 95 % interval.
@@ -46,13 +47,13 @@ pub struct Ratio {
 }
 
 impl Ratio {
-    /// The ratio of the other to the one: of rates, that of times.
+    /// The inverse ratio; for rates, the ratio of times.
     pub fn inverse(self) -> Self {
         Self { median: 1.0 / self.median, low: 1.0 / self.high, high: 1.0 / self.low }
     }
 }
 
-/// The values of the rounds.
+/// Spread of a value over the rounds.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Spread {
     /// Their median.
@@ -70,47 +71,47 @@ pub struct Summary {
     pub case: String,
     /// Its group.
     pub group: Group,
-    /// What it was measured on.
+    /// The drive.
     pub place: Place,
-    /// Who was measured.
+    /// The file system.
     pub peer: Peer,
-    /// Clients at once.
+    /// Number of concurrent clients.
     pub clients: u32,
     /// What a case of [`Group::Scale`] varies.
     pub parameter: Option<f64>,
-    /// What is counted, in the plural.
+    /// Unit of the work, in the plural.
     pub unit: String,
-    /// Units a second of each round, in the order of rounds.
+    /// Units per second of each round, in the order of rounds.
     pub rates: Vec<f64>,
-    /// Units a second.
+    /// Units per second.
     pub rate: Spread,
-    /// Seconds that the measured part took.
+    /// Duration of the measured part in seconds.
     pub seconds: Spread,
-    /// CPU seconds of the whole machine for a unit, the median of the rounds; none where a round took less than can be counted ([SS5]).
+    /// CPU seconds of the whole machine per unit, median of the rounds; `None` if a round is too short to measure ([SS5]).
     pub cpu_seconds_per_unit: Option<f64>,
-    /// Host memory, the largest of the rounds, in bytes.
+    /// Host memory, maximum of the rounds, in bytes.
     pub memory_bytes: Option<u64>,
-    /// Medians over the rounds of each percentile; the slowest of all rounds.
+    /// Median over the rounds of each percentile; maximum over all rounds.
     pub latency_ns: Option<Percentiles>,
-    /// Bytes that crossed to the drive for a unit, where it counts.
+    /// Traffic to the drive per unit, if it is counted.
     pub traffic_per_unit: Option<TrafficPerUnit>,
-    /// Median over the rounds of how far from usual the machine was ([SS4]).
+    /// Median over the rounds of the deviation from the usual noise ([SS4]).
     pub noise: f64,
 }
 
 impl Summary {
-    /// Whether the machine was too disturbed for this to decide anything.
+    /// Whether the machine was too noisy for a decision.
     pub fn is_noisy(&self) -> bool {
         self.noise > NOISE_MAX
     }
 
-    /// Whether there are too few rounds for an interval to mean anything: that of one round has no width.
+    /// Whether there are too few rounds for a meaningful interval: that of one round has no width.
     pub fn is_of_few_rounds(&self) -> bool {
         self.rates.len() < ROUNDS_LEAST
     }
 }
 
-/// [`Traffic`] for a unit of work: medians over the rounds, in bytes.
+/// [`Traffic`] per unit of work: medians over the rounds, in bytes.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct TrafficPerUnit {
     /// Read by the host.
@@ -119,15 +120,15 @@ pub struct TrafficPerUnit {
     pub written_bytes: f64,
     /// FLUSH commands.
     pub flushes: f64,
-    /// Programmed to flash.
+    /// Bytes programmed to flash.
     pub flash_programmed_bytes: Option<f64>,
-    /// Read from flash.
+    /// Bytes read from flash.
     pub flash_read_bytes: Option<f64>,
-    /// Written, by the file system's structure.
+    /// Bytes written, by the file system's structure.
     pub written_by_structure: BTreeMap<String, f64>,
 }
 
-/// The middle of values, or the mean of the two in the middle; 0 of none.
+/// The median, or 0 for no values.
 pub fn median(values: &[f64]) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -142,15 +143,15 @@ fn middle(sorted: &[f64]) -> f64 {
     }
 }
 
-/// Median, smallest and largest; zeros of none.
+/// Median, minimum and maximum; zeros for no values.
 pub fn spread(values: &[f64]) -> Spread {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
     Spread { median: middle(&sorted), low: sorted.first().copied().unwrap_or_default(), high: sorted.last().copied().unwrap_or_default() }
 }
 
-/// The ratio of the median of `ours` to that of `theirs`, both in the order of rounds, with its interval ([SS2]): of the rounds that both have.
-/// Neither is empty, all are above 0.
+/// The ratio of the medians of `ours` and `theirs`, with its interval ([SS2]), over the rounds that both have. Both are in the order of
+/// rounds, not empty, and all values are above 0.
 pub fn ratio(ours: &[f64], theirs: &[f64]) -> Ratio {
     let median = median(ours) / median(theirs);
     let mut random = Random::new(SEED, 0);
@@ -168,11 +169,11 @@ pub fn ratio(ours: &[f64], theirs: &[f64]) -> Ratio {
     let mut ratios: Vec<f64> = (0..DRAWS).map(|_| draw()).collect();
     ratios.sort_by(f64::total_cmp);
     let tail = (DRAWS as f64 * TAIL) as usize;
-    // The interval of few rounds can miss the ratio itself by the last digits of a division.
+    // With few rounds, rounding in the division can put the ratio just outside its interval.
     Ratio { median, low: ratios[tail].min(median), high: ratios[DRAWS - 1 - tail].max(median) }
 }
 
-/// Percentiles of single operations; none of none.
+/// Percentiles of single operations; `None` without samples.
 pub fn percentiles(samples: &Samples) -> Option<Percentiles> {
     (samples.count() > 0).then(|| Percentiles {
         count: samples.count(),
@@ -185,7 +186,7 @@ pub fn percentiles(samples: &Samples) -> Option<Percentiles> {
     })
 }
 
-/// A summary of each case, place and file system, in the order in which they were first measured.
+/// A summary for each case, place and file system, in the order of their first run.
 pub fn summaries(records: &[Record]) -> Vec<Summary> {
     let mut groups: Vec<Vec<&Record>> = Vec::new();
     let mut places: BTreeMap<(&str, Place, Peer), usize> = BTreeMap::new();
@@ -200,12 +201,12 @@ pub fn summaries(records: &[Record]) -> Vec<Summary> {
     groups.iter_mut().filter_map(|rounds| summary(rounds, usual)).collect()
 }
 
-/// [`Record::noise`] that is usual among records.
+/// Median of [`Record::noise`].
 pub fn usual_noise(records: &[Record]) -> f64 {
     median(&records.iter().map(|record| record.noise).collect::<Vec<f64>>())
 }
 
-/// How far from usual the machine was around a run, either way: 0.03 is 3 % ([SS4]).
+/// Deviation of a run's noise from the usual noise, in either direction: 0.03 is 3 % ([SS4]).
 pub fn disturbance(record: &Record, usual_noise: f64) -> f64 {
     ((1.0 + record.noise) / (1.0 + usual_noise) - 1.0).abs()
 }
@@ -280,7 +281,7 @@ pub mod tests {
 
     use super::*;
 
-    /// A run of a second with so many units.
+    /// A run of one second with this many units.
     pub fn record(case: &str, peer: Peer, round: u32, units: f64) -> Record {
         Record {
             case: case.into(),
@@ -392,7 +393,7 @@ pub mod tests {
         fn a_ratio_comes_again_and_scales(ours in rates(), theirs in rates(), power in -8_i32..8) {
             let found = ratio(&ours, &theirs);
             prop_assert_eq!(found, ratio(&ours, &theirs));
-            // A power of two, which changes no digit.
+            // Scaling by a power of two is exact.
             let factor = f64::from(power).exp2();
             let scaled = ratio(&ours.iter().map(|rate| rate * factor).collect::<Vec<f64>>(), &theirs);
             prop_assert_eq!([scaled.low, scaled.median, scaled.high], [found.low * factor, found.median * factor, found.high * factor]);

@@ -1,8 +1,8 @@
-//! The file of results: lines that are durable one by one, so that a comparison can be ended anywhere and resumed.
+//! The results file: each line is durable when written, so a comparison can be interrupted at any time and resumed.
 //!
-//! [O1] The header is the first line. Where something is left out later, it comes again with what it was and why; the last one counts.
-//! [O2] A run is on the medium before the next begins. Half a line at the end is that of a run that was interrupted: it is cut off.
-//! [O3] Runs of other settings, or of another version of the format, are never mixed with these.
+//! [O1] The header is the first line. If something is left out later, a new header with the reason is appended; the last header counts.
+//! [O2] A run is durable before the next begins. A partial last line belongs to an interrupted run and is cut off.
+//! [O3] Runs with different settings or of another format version are never mixed.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -13,12 +13,12 @@ use super::plan::Key;
 use super::record::{Calibration, Header, Line, Record, VERSION};
 use crate::failure::{Failure, Result};
 
-/// Names of facts of the same drive begin so.
+/// Prefix of the names of facts of the common drive.
 const SAME_DRIVE: &str = "same drive: ";
-/// The fact from which the same drive can be made again.
+/// The fact from which the common drive can be made again.
 const SAME_DRIVE_MADE: &str = "same drive: made from";
 
-/// The file of results that is being written.
+/// The open results file.
 pub struct Store {
     file: File,
     header: Header,
@@ -29,7 +29,7 @@ impl Store {
     /// A new file with its header.
     ///
     /// # Errors
-    /// It is there already, or cannot be written.
+    /// It already exists, or cannot be written.
     pub fn create(path: &Path, header: Header) -> Result<Self> {
         let file = File::create_new(path).map_err(|error| match error.kind() {
             std::io::ErrorKind::AlreadyExists => Failure::new(format!(
@@ -43,10 +43,10 @@ impl Store {
         Ok(store)
     }
 
-    /// The file of an earlier comparison with the same settings ([O3]); a new one where there is none.
+    /// Opens the file of an earlier comparison with the same settings ([O3]), or a new one.
     ///
     /// # Errors
-    /// It cannot be read, or it is another comparison's.
+    /// It cannot be read, or belongs to another comparison.
     pub fn resume(path: &Path, header: Header) -> Result<Self> {
         let named = |failure: Failure| Failure::new(format!("{}: {failure}", path.display()));
         let mut file = match File::options().read(true).write(true).open(path) {
@@ -70,7 +70,7 @@ impl Store {
             file.set_len(whole as u64).map_err(|error| named(error.into()))?;
         }
         file.seek(SeekFrom::End(0)).map_err(|error| named(error.into()))?;
-        // What was calibrated and left out then is not forgotten; what is missing now is said once.
+        // Keeps earlier calibrations and left-out entries; entries that are missing again are not repeated.
         let mut merged = Header { calibration: before.calibration.clone(), ..header };
         merged.machine.extend(before.machine.iter().filter(|(name, _)| name.starts_with(SAME_DRIVE)).cloned());
         for one in &before.left_out {
@@ -106,7 +106,7 @@ impl Store {
         Ok(())
     }
 
-    /// Says that something is left out from here on ([O1]).
+    /// Records that something is left out from here on ([O1]).
     ///
     /// # Errors
     /// It cannot be made durable.
@@ -118,12 +118,12 @@ impl Store {
         self.append(&Line::Header(self.header.clone()))
     }
 
-    /// What the same drive was made from, if there was one.
+    /// The settings of the common drive, if it was made before.
     pub fn same_drive(&self) -> Option<&str> {
         self.header.machine.iter().find(|(name, _)| name == SAME_DRIVE_MADE).map(|(_, value)| value.as_str())
     }
 
-    /// Puts what the same drive is, what it was made from and what it takes into the header ([O1]).
+    /// Writes facts, settings and latencies of the common drive to the header ([O1]).
     ///
     /// # Errors
     /// It cannot be made durable.
@@ -158,8 +158,8 @@ fn parse(text: &str) -> Result<(Header, Vec<Record>)> {
     Ok((header.ok_or_else(|| Failure::new("the header is missing"))?, records))
 }
 
-/// The first setting, or fact of the machine, that differs: its name and both values. The load of the machine may differ;
-/// the same drive is made again from what it was.
+/// The first setting or fact of the machine that differs: name and both values. Load is ignored. The common drive is ignored too, since it
+/// is made again from the stored settings.
 fn difference(before: &Header, now: &Header) -> Option<(String, String, String)> {
     let facts = |header: &Header| -> Vec<(String, String)> {
         let machine = header.machine.iter().filter(|(name, _)| name != "load" && !name.starts_with(SAME_DRIVE));
@@ -207,7 +207,7 @@ mod tests {
         drop(store);
         assert!(refused(Store::create(&path, header("1"))).contains("--resume"));
 
-        // A run that was interrupted in its line.
+        // A line of an interrupted run.
         let mut file = File::options().append(true).open(&path).expect("opened");
         file.write_all(br#"{"line":"run","case":"#).expect("written");
         let mut store = Store::resume(&path, header("1")).expect("resumed");

@@ -36,7 +36,7 @@ pub fn run(setting: &Setting) -> Result<Outcome> {
     Ok(outcome)
 }
 
-/// A durable unaligned 1 MiB write, compared with the block path alone for its share; the block path is the slower of the two.
+/// A durable unaligned 1 MiB write, compared with its whole blocks over the block path alone, the slower of the two paths.
 fn large(setting: &Setting) -> Result<Row> {
     let memory_bytes = 128 * MIB;
     let device_bytes = memory_bytes + Setting::block_bytes(FILE_BYTES);
