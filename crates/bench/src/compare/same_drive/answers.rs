@@ -1,45 +1,45 @@
-//! Answers of the drive's server that wait for their time ([SV2]): of several that are due together the first leave so much earlier that the
-//! last leaves in time.
+//! Replies of the drive's server that are delayed until their release time ([SV2]). If several are due together, the first ones are sent
+//! early enough that the last one is on time.
 //!
 //! [SV2]: super::server
 
 use tandemfs_wire::ParkedReply;
 
-/// An answer that the drive would not have yet.
+/// A reply that the modelled drive has not completed yet.
 pub struct Waiting {
-    /// When, in the server's nanoseconds, if nothing else leaves then.
+    /// Release time in the server's nanoseconds, if no other reply is due then.
     pub release_ns: u64,
-    /// Who waits for it.
+    /// The parked FUSE request.
     pub reply: ParkedReply,
-    /// What is said.
+    /// Content of the reply.
     pub what: What,
 }
 
-/// What is said to the kernel.
+/// Content of a reply to the kernel.
 pub enum What {
-    /// So many bytes of a buffer.
+    /// A buffer and the number of its bytes to send.
     Read(Vec<u8>, usize),
-    /// So many bytes were written.
+    /// This many bytes were written.
     Written(u32),
-    /// Nothing more than that it is done.
+    /// Success without data.
     Flushed,
 }
 
-/// What the drive is at.
+/// State of the server's queue.
 #[derive(Default)]
 pub struct Queue {
-    /// The latest first, so that the next is the last.
+    /// Sorted by descending release time, so the next reply is the last element.
     answers: Vec<Waiting>,
-    /// Of answers that left, for the next.
+    /// Buffers of sent replies, for reuse.
     pub buffers: Vec<Vec<u8>>,
-    /// When the last answer left.
+    /// When the last reply was sent.
     pub last_ns: u64,
-    /// Since when there was always something to do; 0 where there is nothing.
+    /// Since when the server has been busy without a break; 0 if idle.
     pub busy_since_ns: u64,
     cost: SendCost,
 }
 
-/// What sending an answer takes: running means.
+/// Cost of sending a reply: running means.
 #[derive(Debug, Default)]
 struct SendCost {
     answer_ns: f64,
@@ -65,7 +65,7 @@ impl SendCost {
 }
 
 impl What {
-    /// Bytes that go with it.
+    /// Payload bytes of the reply.
     fn bytes(&self) -> usize {
         match self {
             Self::Read(_, length) => *length,
@@ -75,13 +75,13 @@ impl What {
 }
 
 impl Queue {
-    /// Keeps an answer until it is time.
+    /// Queues a reply until its release time.
     pub fn add(&mut self, answer: Waiting) {
         let place = self.answers.partition_point(|other| other.release_ns > answer.release_ns);
         self.answers.insert(place, answer);
     }
 
-    /// When the next answer has to leave so that none is late.
+    /// When the next reply must be sent so that no later one is late.
     fn next_leaves_ns(&self) -> Option<u64> {
         self.answers.iter().fold(None, |behind: Option<u64>, answer| {
             let in_time = behind.map_or(u64::MAX, |behind| behind.saturating_sub(self.cost.of(answer.what.bytes())));
@@ -89,7 +89,7 @@ impl Queue {
         })
     }
 
-    /// Sends those whose time has come.
+    /// Sends all replies that are due.
     pub fn send_due(&mut self, now_ns: impl Fn() -> u64) {
         while let Some(leaves_ns) = self.next_leaves_ns() {
             let begun = now_ns();
@@ -111,7 +111,7 @@ impl Queue {
         }
     }
 
-    /// Answers that have not left.
+    /// Number of queued replies.
     pub fn count(&self) -> usize {
         self.answers.len()
     }

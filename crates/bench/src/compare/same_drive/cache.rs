@@ -1,16 +1,17 @@
-//! The drive's memory as a cache in front of its block path, for the kernel's file systems (RomeFS §4.1, transparent cache): which sectors
-//! are in it. Sets of eight, the least recently used of a set leaves. It is as durable as the byte path is, so a write is done when it is in.
+//! Model of the drive's memory as a cache in front of its block path, for kernel file systems (RomeFS §4.1, transparent cache): the set of
+//! cached sectors, 8-way set-associative with LRU. The cache is as durable as the byte path, so a write is complete when it is in the
+//! cache.
 
 const WAYS: usize = 8;
 
 #[derive(Debug, Clone, Copy, Default)]
 struct Way {
-    /// Sector + 1; 0 holds nothing.
+    /// Sector + 1; 0 is an empty slot.
     sector: u64,
     used: u64,
 }
 
-/// Which sectors the cache holds.
+/// The cached sectors.
 #[derive(Debug)]
 pub struct TransparentCache {
     sets: Vec<[Way; WAYS]>,
@@ -18,13 +19,13 @@ pub struct TransparentCache {
 }
 
 impl TransparentCache {
-    /// An empty one; none where it has no room for a set.
+    /// An empty cache; `None` if there is no room for one set.
     pub fn new(bytes: u64, sector_bytes: u64) -> Option<Self> {
         let set_count = (bytes / sector_bytes) as usize / WAYS;
         (set_count > 0).then(|| Self { sets: vec![[Way::default(); WAYS]; set_count], clock: 0 })
     }
 
-    /// Brings sectors in. Returns whether all of them were there before.
+    /// Inserts sectors. Returns whether all of them were cached before.
     pub fn touch(&mut self, first: u64, count: u64) -> bool {
         let mut was_there = true;
         for sector in first..first + count {
@@ -42,7 +43,7 @@ impl TransparentCache {
         was_there
     }
 
-    /// Takes sectors out.
+    /// Removes sectors.
     pub fn forget(&mut self, first: u64, count: u64) {
         let end = first.saturating_add(count);
         if count < self.sets.len() as u64 {

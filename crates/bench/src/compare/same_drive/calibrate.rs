@@ -1,12 +1,12 @@
-//! Making the raw loop device take what TandemFS' own block path takes ([SD2], [SD3]).
+//! Adjusts the raw loop device to the latency of TandemFS's own block path ([SD2], [SD3]).
 //!
-//! [CB1] Both drives are made from the same settings and hold the same; the peers' has no cache here, as a hit would be measured in its place.
-//! [CB2] All requests are measured on one and at once on the other, in turns of seconds, so that what the machine does meanwhile happens to both.
-//! [CB3] *Queue depth N* is N requests handed over together, until the last is done: by fio (libaio, one batch) and by the library (one call of
-//!       `transfer`). Of N requests in a row each would wait for another's end, which the library's batches do not.
-//! [CB4] What is compared is the median of a batch, in the least disturbed of three passes: neighbours only ever add time. The tolerance holds
-//!       for every request and depth; a few that are beyond it are measured once more; then one refuses all.
-//!       Requests of 1 MiB are measured beside them and said to be no comparison where they are not, since the way copies their bytes.
+//! [CB1] Both drives have the same settings and content; here the peers' drive has no cache, since hits would be measured instead.
+//! [CB2] All requests are measured on one drive, then at once on the other, in turns of seconds, so that noise of the machine affects both.
+//! [CB3] *Queue depth N* means N requests submitted together, until the last completes: by fio (libaio, one batch) and by the library (one
+//!       call of `transfer`). In a continuous queue each request would also wait for earlier ones; the library's batches do not.
+//! [CB4] The median of a batch is compared, from the least disturbed of three passes, since noise only adds time. The tolerance applies to
+//!       every request and depth; a few that exceed it are measured once more; then one failure rejects all. Requests of 1 MiB are also
+//!       measured and reported as not comparable if they differ, since the detour copies their bytes.
 //!
 //! [SD2]: super
 //! [SD3]: super
@@ -33,30 +33,30 @@ use crate::failure::{Failure, Result};
 use crate::machine::{self, Pinned};
 use crate::measure::{Jumps, Samples};
 
-/// Size of both drives' block zones while they are compared.
+/// Size of both drives' block zones during calibration.
 const BLOCK_BYTES: u64 = 128 << 20;
 const MEMORY_BYTES: u64 = 32 << 20;
 const SMALL: u64 = 4 << 10;
 const LARGE: u64 = 64 << 10;
-/// How long a request is measured on either.
+/// How long each request is measured on each drive.
 const MEASURED: Duration = Duration::from_millis(60);
-/// How often, of which the least disturbed counts.
+/// Number of passes; the least disturbed one counts.
 const PASSES: usize = 3;
-/// Times that the detour is adjusted before anything is judged.
+/// Adjustments of the detour before the result is judged.
 const ROUGH_ATTEMPTS: u32 = 3;
-/// Times that everything is measured and judged before a longer way is tried, or the machine called too noisy; with the above two minutes.
+/// Attempts to measure and judge before a longer way is tried or the machine is called too noisy; two minutes with the above.
 const ATTEMPTS: u32 = 4;
-/// Ways that are tried, each longer by [`LENGTHENED`].
+/// Number of ways to try, each longer by [`LENGTHENED`].
 const WAYS: u32 = 4;
 const LENGTHENED: f64 = 1.6;
-/// Requests that may be measured again: where more are beyond the tolerance, the detour is not found yet.
+/// Requests that may be measured again: if more exceed the tolerance, the detour is not found yet.
 const AGAIN_MAX: usize = 5;
-/// How much of what is found is believed.
+/// Share of a measured difference that is applied in one adjustment.
 const BELIEVED: f64 = 0.8;
-/// A detour beyond this is the machine's other work: some 40 us are usual. A drive of such a command would be none.
+/// A longer detour is caused by other work of the machine (about 40 us are usual), so it is refused.
 const DETOUR_NS_MAX: f64 = 150_000.0;
 
-/// What a request does.
+/// Kind of request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Read,
@@ -64,7 +64,7 @@ enum Kind {
     DurableWrite,
 }
 
-/// A shape of request.
+/// Kind, size and depth of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Shape {
     kind: Kind,
@@ -83,30 +83,30 @@ impl Shape {
     }
 }
 
-/// What the calibration found.
+/// Result of the calibration.
 #[derive(Debug, Clone)]
 pub struct Calibrated {
-    /// With the detour; what drives of everybody are to be made from.
+    /// Settings of the common drive, including the detour.
     pub settings: Settings,
-    /// Every request on both. They are within 5 %.
+    /// Latency of every request on both drives; they differ by at most 5 %.
     pub calibrations: Vec<Calibration>,
-    /// What was done, for the report: sentences.
+    /// Sentences for the report on what was done.
     pub notes: Vec<String>,
 }
 
-/// Finds the detour for these settings in a directory that has room for two drives of 192 MiB.
+/// Finds the detour for these settings, in a directory with room for two drives of 192 MiB.
 ///
-/// With `longer_way` a drive that is faster than this machine carries is put at the end of a longer way ([SD3]); without, it is refused, and a way
-/// that the settings have stays as it is.
+/// With `longer_way` a drive that is too fast for this machine gets a longer way ([SD3]). Without it such a drive is refused, and a way in
+/// the settings stays unchanged.
 ///
 /// # Errors
-/// A sentence: the drive is too fast for the detour, or the machine too noisy; how far off it was.
+/// The drive is too fast for the detour, or the machine too noisy; the message has the difference.
 ///
 /// [SD3]: super
 pub fn calibrate(directory: &Path, settings: &Settings, longer_way: bool, say: &mut dyn FnMut(&str)) -> Result<Calibrated> {
     let mut settings = Settings { detour: Detour::default(), ..settings.clone() };
     let mut notes = Vec::new();
-    // The drive is on the first CPU, as it is for single clients.
+    // The drive's server is on the first CPU, as for single clients.
     let _pinned = Pinned::new();
     let mut both = Both::new(directory, &settings)?;
     if settings.way.is_none()
@@ -134,7 +134,7 @@ pub fn calibrate(directory: &Path, settings: &Settings, longer_way: bool, say: &
             calibrations.iter().for_each(|calibration| say(&sentence_of(calibration)));
             return Ok(Calibrated { settings, calibrations, notes });
         }
-        // What disturbs is a smaller share of what takes longer.
+        // Noise is a smaller share of a longer latency.
         let Some(way) = settings.way.filter(|_| longer_way).map(|way| way.lengthened(LENGTHENED)) else { break };
         let sentence = longer_way_sentence(&way, &settings);
         say(&sentence);
@@ -152,8 +152,8 @@ pub fn calibrate(directory: &Path, settings: &Settings, longer_way: bool, say: &
     )))
 }
 
-/// Finds the detour of two drives and puts it into the settings; every request on both once all are within the tolerance, `None` when that did
-/// not come.
+/// Finds the detour of two drives and stores it in the settings. Returns the latencies once all are within the tolerance, `None` if that
+/// was not reached.
 fn found_on(
     both: &Both,
     settings: &mut Settings,
@@ -184,7 +184,7 @@ fn found_on(
     Ok(None)
 }
 
-/// A line for people.
+/// A line of text for a calibration.
 pub fn sentence_of(calibration: &Calibration) -> String {
     format!(
         "{}: loop device {:.1} us, drive {:.1} us ({:+.1} %)",
@@ -195,24 +195,24 @@ pub fn sentence_of(calibration: &Calibration) -> String {
     )
 }
 
-/// The request that is farthest off, if one is beyond the tolerance.
+/// The request with the largest difference, if it exceeds the tolerance.
 fn worst_of(found: &[Found]) -> Option<(f64, String)> {
     let beyond = found.iter().map(|(_, found)| found).filter(|found| !is_equal(found.loop_ns, found.drive_ns));
     let off = |found: &Calibration| (difference(found.loop_ns, found.drive_ns).abs(), sentence_of(found));
     beyond.map(off).max_by(|one, other| one.0.total_cmp(&other.0))
 }
 
-/// Without a flush: what the detour is found from.
+/// Requests without a flush, from which the detour is computed.
 fn plain_shapes() -> Vec<Shape> {
     all_shapes().into_iter().filter(|shape| shape.kind != Kind::DurableWrite).collect()
 }
 
-/// Requests whose bytes take longer on the way than on the drive's link: shown, not judged.
+/// Requests whose bytes take longer on the detour than on the drive's link: reported, not judged.
 fn large_shapes() -> Vec<Shape> {
     [Kind::Read, Kind::Write].map(|kind| Shape { kind, bytes: 1 << 20, depth: 1 }).into()
 }
 
-/// What has to be said of such a request, if anything.
+/// A note on such a request, if needed.
 fn large_note(found: &Calibration) -> Option<String> {
     let is_off = !is_equal(found.loop_ns, found.drive_ns);
     is_off.then(|| {
@@ -227,10 +227,10 @@ fn all_shapes() -> Vec<Shape> {
     DEPTHS.into_iter().flat_map(|depth| shapes.clone().map(move |(kind, bytes)| Shape { kind, bytes, depth })).collect()
 }
 
-/// A shape and its medians.
+/// A request and its medians.
 type Found = (Shape, Calibration);
 
-/// Why the drive of all is another than the profile's.
+/// Why the common drive differs from the profile.
 fn longer_way_sentence(way: &Way, settings: &Settings) -> String {
     format!(
         "the detour over FUSE and loop device cannot be taken back from block commands as fast as those of '{}'; compared is a drive whose block \
@@ -242,17 +242,17 @@ fn longer_way_sentence(way: &Way, settings: &Settings) -> String {
     )
 }
 
-/// What was found of the detour so far, in nanoseconds: by direction, depth and size.
+/// The detour found so far, in nanoseconds: by direction, depth and size.
 #[derive(Debug, Default)]
 struct Points([[[f64; 2]; 3]; 2]);
 
 impl Points {
-    /// The detour, corrected by how far apart both are now.
+    /// The detour, corrected by the present difference.
     fn adjusted(&mut self, found: &[Found]) -> Detour {
         for (shape, found) in found.iter().filter(|(shape, _)| shape.kind != Kind::DurableWrite) {
             let depth = DEPTHS.iter().position(|depth| *depth == shape.depth).unwrap_or_default();
             let point = &mut self.0[usize::from(shape.kind == Kind::Write)][depth][usize::from(shape.bytes == LARGE)];
-            // More than the whole service would change nothing, and take long to be given up.
+            // A larger detour than the whole service has no effect, and would need many steps to be reduced again.
             *point = (*point + (found.loop_ns - found.drive_ns) * BELIEVED).clamp(0.0, found.drive_ns);
         }
         let line = |points: [f64; 2]| Line::through((SMALL, points[0]), (LARGE, points[1]));
@@ -282,7 +282,7 @@ impl Both {
         Ok(both)
     }
 
-    /// Reads of what was never written would not reach the flash.
+    /// Reads of unwritten sectors would not reach the flash.
     fn fill(&self) -> Result<()> {
         let bytes = vec![0x5a; 1 << 20];
         let mut file = OpenOptions::new().write(true).open(self.drive.block_device())?;
@@ -295,7 +295,7 @@ impl Both {
         Ok(file.sync_all()?)
     }
 
-    /// The least of the medians of [`PASSES`] passes ([CB2], [CB4]).
+    /// Measures all on both drives: the minimum over [`PASSES`] passes of the medians ([CB2], [CB4]).
     fn measure_all(&self, shapes: &[Shape]) -> Result<Vec<Found>> {
         let mut times = vec![(Vec::new(), Vec::new()); shapes.len()];
         for _ in 0..PASSES {
@@ -311,9 +311,9 @@ impl Both {
         shapes.iter().zip(times).map(found).collect()
     }
 
-    /// The way that the drive of all is put at the end of; none where it needs no other than its own. Leaves a drive that answers at once.
+    /// The way that the common drive needs; `None` if its own latency is enough. Leaves the drive without a detour.
     fn needed_way(&self, settings: &Settings) -> Result<Option<Way>> {
-        // What is left is what the machine carries.
+        // Replies are immediate, so the rest is the machine's own cost.
         self.drive.set_detour(Detour::endless())?;
         let mut carried = Vec::new();
         let shapes = plain_shapes();
@@ -338,7 +338,7 @@ impl Both {
         Ok(way::needed(&carried, |is_read| if is_read { read } else { write }))
     }
 
-    /// What is beyond the tolerance is measured once more ([CB4]).
+    /// Measures the requests that exceed the tolerance once more ([CB4]).
     fn measured_again(&self, mut all: Vec<Found>) -> Result<Vec<Found>> {
         let is_off = |(_, found): &&mut Found| !is_equal(found.loop_ns, found.drive_ns);
         let mut off: Vec<&mut Found> = all.iter_mut().filter(is_off).collect();
@@ -351,7 +351,7 @@ impl Both {
         Ok(all)
     }
 
-    /// Median of a batch by the library, in nanoseconds.
+    /// Median time of a batch through the library, in nanoseconds.
     fn on_drive(&self, shape: &Shape) -> Result<f64> {
         let path = self.own.block_path();
         let mut buffers = vec![vec![0x5a; shape.bytes as usize]; shape.depth as usize];
@@ -377,10 +377,10 @@ impl Both {
     }
 }
 
-/// Medians of batches by fio, in nanoseconds, in the order of the shapes.
+/// Median times of batches with fio, in nanoseconds, in the order of the shapes.
 ///
-/// The flush behind a batch is measured by itself, after as many writes in a row: of an asynchronous engine fio counts a flush's time from
-/// the writes before it, and so these twice.
+/// The flush after a batch is measured separately, after as many sequential writes: for asynchronous engines fio's flush time starts at the
+/// writes before it, which would count these twice.
 fn on_loop(device: &Path, shapes: &[Shape]) -> Result<Vec<f64>> {
     let mut command = Command::new("fio");
     command.args([format!("--filename={}", device.display()), format!("--runtime={}ms", MEASURED.as_millis())]);
@@ -404,7 +404,7 @@ fn on_loop(device: &Path, shapes: &[Shape]) -> Result<Vec<f64>> {
     times_of(&serde_json::from_slice(&output.stdout)?, shapes)
 }
 
-/// What fio does for the shapes: the requests of each, and where they are to be durable the flushes behind them.
+/// The fio jobs for the shapes: requests of each, and for durable ones the flushes after them.
 fn jobs(shapes: &[Shape]) -> impl Iterator<Item = (&Shape, bool)> {
     shapes
         .iter()
@@ -412,7 +412,7 @@ fn jobs(shapes: &[Shape]) -> impl Iterator<Item = (&Shape, bool)> {
         .filter(|(shape, is_flush)| !is_flush || shape.kind == Kind::DurableWrite)
 }
 
-/// What fio said of its [`jobs`], by shape.
+/// Parses fio's output for its [`jobs`], by shape.
 fn times_of(said: &Value, shapes: &[Shape]) -> Result<Vec<f64>> {
     let mut times = Vec::new();
     for (index, (shape, is_flush)) in jobs(shapes).enumerate() {
@@ -430,14 +430,14 @@ fn times_of(said: &Value, shapes: &[Shape]) -> Result<Vec<f64>> {
     Ok(times)
 }
 
-/// The median that fio says of a job's direction, or of `sync`; endless where nothing ended, as the machine stood still for all of the job.
+/// The median of a job's direction, or of `sync`; infinite if no request completed because the machine stalled during the whole job.
 fn median_of(job: &Value, part: &str) -> Result<f64> {
     let median = job[part]["lat_ns"]["percentile"]["50.000000"].as_f64();
     let median = median.ok_or_else(|| Failure::new(format!("fio says no median of its {part}s")))?;
     Ok(if median > 0.0 { median } else { f64::INFINITY })
 }
 
-/// Of the pass that was disturbed least.
+/// The least disturbed pass.
 fn least(times: &[f64]) -> Result<f64> {
     let least = times.iter().copied().fold(f64::INFINITY, f64::min);
     if least.is_finite() { Ok(least) } else { Err(Failure::new("fio ended no request in any pass; the machine stands still")) }
@@ -453,7 +453,8 @@ mod tests {
         (shape, Calibration { request: shape.name(), loop_ns: loop_us * 1e3, drive_ns: drive_us * 1e3 })
     }
 
-    /// A loop device over a drive that serves two at once in 50 us: never faster than its way, and slower by each request before.
+    /// A simulated loop device over a drive that serves two requests at once in 50 us: never faster than its detour, and slower by each
+    /// earlier request.
     fn simulated(detour: Detour) -> Vec<Found> {
         let one = |shape: Shape| {
             let (is_read, size) = (shape.kind == Kind::Read, if shape.bytes == LARGE { 10.0 } else { 1.0 });

@@ -1,21 +1,21 @@
-//! What the way over FUSE and a loop device costs beside the drive itself, and how much of it is taken back.
+//! The cost of the detour (FUSE and loop device) in addition to the drive itself, and how much of it is subtracted.
 
 use serde::{Deserialize, Serialize};
 
-/// Both are within this of each other, or nothing is compared.
+/// Largest difference between both drives; otherwise nothing is compared.
 pub const TOLERANCE: f64 = 0.05;
 
-/// Time by size, a straight line.
+/// Time as a linear function of size.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct Line {
-    /// Of a request without bytes, in nanoseconds.
+    /// Time of a request without bytes, in nanoseconds.
     pub base_ns: f64,
-    /// Of each byte.
+    /// Time per byte, in nanoseconds.
     pub byte_ns: f64,
 }
 
 impl Line {
-    /// The line through two points (bytes, nanoseconds); it never falls, and is never below zero.
+    /// The line through two points (bytes, nanoseconds), limited to a slope and values of at least zero.
     pub fn through(small: (u64, f64), large: (u64, f64)) -> Self {
         let byte_ns = ((large.1 - small.1) / (large.0 as f64 - small.0 as f64)).max(0.0);
         Self { base_ns: small.1 - byte_ns * small.0 as f64, byte_ns }
@@ -27,10 +27,10 @@ impl Line {
     }
 }
 
-/// Requests on the drive for which the detour is known: a request and those before it that have no answer yet.
+/// Numbers of outstanding requests, including the new one, for which the detour is known.
 pub const DEPTHS: [u32; 3] = [1, 4, 16];
 
-/// What is taken back from the service of a request, by direction and by how many there are: they wait for each other on the way.
+/// Time subtracted from the service of a request, by direction and number of outstanding requests: these wait for each other on the detour.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct Detour {
     /// Of reads, at each of [`DEPTHS`].
@@ -40,14 +40,14 @@ pub struct Detour {
 }
 
 impl Detour {
-    /// One after which nothing of a drive's time is left: answers leave at once.
+    /// An infinite detour: replies are sent at once.
     pub fn endless() -> Self {
         let endless = [Line { base_ns: 1e12, byte_ns: 0.0 }; 3];
         Self { read: endless, write: endless }
     }
 
-    /// Of a request of `bytes` that finds `others` on the drive, in nanoseconds: a straight line between the depths that are known, and what
-    /// the deepest gets beyond.
+    /// Detour of a request of `bytes` while `others` are outstanding, in nanoseconds: linear between known depths, constant beyond the
+    /// deepest.
     pub fn of(&self, is_read: bool, bytes: u64, others: usize) -> u64 {
         let lines = if is_read { &self.read } else { &self.write };
         let depth = (others as f64 + 1.0).min(f64::from(DEPTHS[DEPTHS.len() - 1]));
@@ -59,18 +59,18 @@ impl Detour {
     }
 }
 
-/// How far apart two times are, as a share of the drive's: positive where the loop device is the slower.
+/// Difference of two times relative to the drive's: positive if the loop device is slower.
 pub fn difference(loop_ns: f64, drive_ns: f64) -> f64 {
     (loop_ns - drive_ns) / drive_ns
 }
 
-/// Whether they count as equal.
+/// Whether the difference is within the tolerance.
 pub fn is_equal(loop_ns: f64, drive_ns: f64) -> bool {
     drive_ns > 0.0 && difference(loop_ns, drive_ns).abs() <= TOLERANCE
 }
 
-/// When an answer leaves the server: as much earlier as the rest of the way takes, never before the request came. The drive itself is busy
-/// as long as it would be, so that its throughput stays what it is.
+/// When a reply is sent: earlier by the rest of the detour, but never before the request came. The drive itself stays busy for its full
+/// time, so its throughput is unchanged.
 pub fn release_ns(arrival_ns: u64, done_ns: u64, detour_ns: u64) -> u64 {
     done_ns.saturating_sub(detour_ns).max(arrival_ns)
 }

@@ -1,18 +1,18 @@
-//! The kernel's threads for work of any CPU, the loop device's among them, kept off the CPU that the drive answers from: else they are there
-//! at one time and beside their client at another, and the detour has two lengths.
+//! Keeps unbound kernel workers, including the loop device's, off the CPU of the drive's server. Otherwise they run sometimes there and
+//! sometimes on their client's CPU, and the detour would have two different latencies.
 
 use std::fs;
 
-/// Where the kernel is told which CPUs they may use: hexadecimal digits, the lowest last.
+/// CPU mask of unbound kernel workers: hexadecimal digits, the lowest last.
 const MASK: &str = "/sys/devices/virtual/workqueue/cpumask";
 
-/// They are elsewhere until this is dropped. Best effort: where the kernel takes no such order they go where they like.
+/// Restores the mask when dropped. Best effort: if the kernel rejects the mask, nothing changes.
 pub struct KeptOff {
     before: Option<String>,
 }
 
 impl KeptOff {
-    /// Keeps them off the first CPU, if there are others.
+    /// Removes the first CPU from the mask, if there are others.
     pub fn first_cpu() -> Self {
         let before = mask();
         let is_told = before.as_deref().and_then(without_first).is_some_and(|mask| fs::write(MASK, mask).is_ok());
@@ -38,22 +38,22 @@ fn say_again(before: &str) {
     }
 }
 
-/// What the kernel was told before a drive was started, for whoever finds that the drive's process was killed.
+/// The mask before a drive was started, in case the drive's process is killed.
 pub struct Before(Option<String>);
 
 impl Before {
-    /// Now, before the start.
+    /// Reads the present mask, before the start.
     pub fn now() -> Self {
         Self(mask())
     }
 
-    /// Whether they may use the first CPU, or nobody knows.
+    /// Whether kernel workers may use the first CPU, or the mask is unknown.
     #[cfg(test)]
     pub fn is_with_first(&self) -> bool {
         self.0.as_deref().and_then(|mask| mask.chars().last()?.to_digit(16)).is_none_or(|digit| digit % 2 == 1)
     }
 
-    /// Says it again, where the kernel threads are still kept off.
+    /// Restores the mask if the kernel workers are still kept off.
     pub fn restore(&self) {
         let Some(before) = &self.0 else { return };
         if mask().is_some_and(|mask| without_first(before) == Some(mask)) {
@@ -62,7 +62,7 @@ impl Before {
     }
 }
 
-/// A mask without its first CPU; none where that is not in it, or is all that is.
+/// A mask without its first CPU; `None` if that CPU is not in it, or is the only one.
 fn without_first(mask: &str) -> Option<String> {
     let lowest = mask.chars().last()?.to_digit(16).filter(|digit| digit % 2 == 1)?;
     let others = format!("{}{:x}", &mask[..mask.len() - 1], lowest - 1);

@@ -1,4 +1,4 @@
-//! A loop device over the file of a drive, and whoever is mounted on it.
+//! A loop device over a drive's file, and unmounting of what is mounted on it.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 
 use crate::failure::{Failure, Result};
 
-/// How long the kernel may take to let go of something.
+/// How long the kernel may take to release a device or mount.
 const LET_GO_WITHIN: Duration = Duration::from_secs(10);
 
-/// Attaches a loop device to a file, with direct I/O and sectors of 4 KiB. Without a volatile cache it asks for no FLUSH ([SV4]).
+/// Attaches a loop device to a file, with direct I/O and 4 KiB sectors. A drive without a volatile cache gets no FLUSH ([SV4]).
 ///
 /// [SV4]: super::server
 pub fn attach(file: &Path, has_volatile_cache: bool) -> Result<PathBuf> {
@@ -29,7 +29,7 @@ pub fn attach(file: &Path, has_volatile_cache: bool) -> Result<PathBuf> {
     Ok(device)
 }
 
-/// What the kernel would know of the drive itself, and does not of a file.
+/// Sets queue properties that the kernel cannot learn from a file.
 fn tune(device: &Path, has_volatile_cache: bool) -> Result<()> {
     let directory = sysfs(device);
     let direct = fs::read_to_string(directory.join("loop/dio"))?;
@@ -45,10 +45,10 @@ fn tune(device: &Path, has_volatile_cache: bool) -> Result<()> {
     Ok(())
 }
 
-/// Frees a loop device, and takes down what is mounted on it.
+/// Unmounts what is mounted on a loop device, then detaches it.
 pub fn detach(device: &Path, mountpoint: &Path) -> Result<()> {
     for mountpoint in mounted_from(device) {
-        // Lazily: whoever still uses it keeps it, and finds the drive gone.
+        // A lazy unmount: remaining users keep the mount, and their I/O fails.
         run("umount", &[OsStr::new("--lazy"), mountpoint.as_ref()])?;
     }
     run("losetup", &[OsStr::new("--detach"), device.as_ref()])?;
@@ -58,13 +58,13 @@ pub fn detach(device: &Path, mountpoint: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Whether a loop device is over the file of this mount: once free it may be somebody else's.
+/// Whether a loop device is over the file of this mount; a freed device may be reused by others.
 pub fn is_attached(device: &Path, mountpoint: &Path) -> bool {
     let file = fs::read_to_string(sysfs(device).join("loop/backing_file")).unwrap_or_default();
     Path::new(file.trim_end()).starts_with(mountpoint)
 }
 
-/// Takes down what the process left behind that was killed.
+/// Cleans up after a drive's process that was killed.
 pub fn clear(device: &Path, mountpoint: &Path) -> Result<()> {
     let detached = if is_attached(device, mountpoint) { detach(device, mountpoint) } else { Ok(()) };
     let mounts = fs::read_to_string("/proc/self/mounts")?;
@@ -79,7 +79,7 @@ fn sysfs(device: &Path) -> PathBuf {
     Path::new("/sys/block").join(device.file_name().unwrap_or_default())
 }
 
-/// Where a block device is mounted, the last mount first.
+/// Where a block device is mounted, the latest mount first.
 fn mounted_from(device: &Path) -> Vec<PathBuf> {
     let text = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
     let places = text.lines().filter_map(|line| {
@@ -89,13 +89,13 @@ fn mounted_from(device: &Path) -> Vec<PathBuf> {
     places.collect::<Vec<_>>().into_iter().rev().collect()
 }
 
-/// Runs a program; what it says is the reason where it fails.
+/// Runs a program; if it fails, its output is the reason.
 pub fn run(program: &str, arguments: &[&OsStr]) -> Result<()> {
     let output = Command::new(program).args(arguments).output().map_err(|error| Failure::new(format!("{program}: {error}")))?;
     if output.status.success() { Ok(()) } else { Err(Failure::new(String::from_utf8_lossy(&output.stderr).trim())) }
 }
 
-/// Waits until something is so, for a while. Returns whether it is.
+/// Polls a condition for a limited time. Returns whether it became true.
 pub fn wait_for(mut is_so: impl FnMut() -> bool) -> bool {
     let start = Instant::now();
     loop {

@@ -1,21 +1,20 @@
-//! The same drive for everybody: the block path of an emulated drive as a block device of the kernel, so that its file systems are measured
-//! on what TandemFS is measured on.
+//! The same drive for all file systems: the block path of an emulated drive becomes a kernel block device, so that kernel file systems are
+//! measured on the same drive as TandemFS.
 //!
-//! [SD1] The drive of the peers is a second emulated drive with the same numbers, in a process of its own (`server.rs`): its block path is a
-//!       file of a FUSE server, and over that file is a loop device with O_DIRECT.
-//! [SD2] The detour over FUSE and loop is measured (`calibrate.rs`) and taken back from each answer (`detour.rs`): on the raw loop device fio
-//!       sees what TandemFS sees on its own block path, within 5 %, or nothing is compared.
-//! [SD3] A detour cannot be taken back from a service that is shorter than it. Where the profile's block commands are, the drive of *all* is put
-//!       at the end of a longer way ([`Way`]): a block command takes at least so long, TandemFS's own included (on a drive with transactions
-//!       its COMMIT as well), and no more of them and of their bytes are on it at once than this machine carries. The byte path is the
-//!       profile's.
-//! [SD4] The drive's memory is not TandemFS's alone. For the peers it is a cache in front of the block path (RomeFS §4.1, transparent cache),
-//!       as large as TandemFS's memory zone or staging, durable at once as the byte path is: a write is done when it is in the cache.
-//!       - Without firmware (`romefs-a`, `cmm-h`): a write costs what it costs TandemFS, and no flash ever delays it; a read of
-//!         what is in the cache costs what a write costs (`cache.rs`). TandemFS's own block path has no such hits.
-//!       - With firmware (`bytefs*`, `hybrid-cache`): the DRAM of write log or page cache is write buffer instead: pages that are written
-//!         again while they wait there are programmed once, and pages there are read without the flash.
-//! [SD5] What crossed is counted where the drive gets it, by sectors; `structure/` says whose sectors they are.
+//! [SD1] The peers' drive is a second emulated drive with the same parameters, in its own process (`server.rs`). Its block path is a file
+//!       of a FUSE server, with a loop device with O_DIRECT over that file.
+//! [SD2] The detour through FUSE and loop device is measured (`calibrate.rs`) and subtracted from each reply (`detour.rs`). On the raw loop
+//!       device fio must see the latency of TandemFS's own block path within 5 %; otherwise nothing is compared.
+//! [SD3] A detour cannot be subtracted from a shorter service time. If the profile's block commands are too short, the common drive of
+//!       *all* gets a longer way ([`Way`]): a least time for each block command, for TandemFS too (and for COMMIT on a drive with
+//!       transactions), and a limit on concurrent commands and on bandwidth that this machine can sustain. The byte path is unchanged.
+//! [SD4] The peers use the drive's memory too. For them it is a cache in front of the block path (RomeFS §4.1, transparent cache), as large
+//!       as TandemFS's memory zone or staging, and as durable as the byte path: a write is complete when it is in the cache.
+//!       - Without firmware (`romefs-a`, `cmm-h`): a write costs what it costs TandemFS and is never delayed by flash; a read hit costs
+//!         what a write costs (`cache.rs`). TandemFS's own block path has no such hits.
+//!       - With firmware (`bytefs*`, `hybrid-cache`): the DRAM of the write log or page cache is a write buffer instead: pages rewritten
+//!         there are programmed once, and reads of buffered pages do not access the flash.
+//! [SD5] Traffic is counted at the drive, per sector; `structure/` maps sectors to file system structures.
 
 pub mod answers;
 pub mod cache;
@@ -50,35 +49,35 @@ use super::backing::Backing;
 use super::record::Traffic;
 use crate::failure::{Failure, Result};
 
-/// How long the drive's process may take to answer, loop device and mount included.
+/// How long the drive's process may take to answer, including loop device and mount.
 const ANSWER_WITHIN: Duration = Duration::from_secs(60);
 const PAGE: u64 = 4096;
 const MOUNTPOINT: &str = "mount";
-/// Variable that makes a test the process of a drive.
+/// Variable that makes a test executable run as a drive's process.
 const TEST_ORDER: &str = "TANDEMFS_TEST_DRIVE";
 
-/// What the drive of everybody is like.
+/// Settings of the common drive.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Settings {
     /// Profile of the emulator.
     pub profile: String,
     /// TandemFS's memory zone, in bytes.
     pub memory_bytes: u64,
-    /// The way to its block path ([SD3]); none leaves the profile's.
+    /// The way to its block path ([SD3]); `None` for the profile's own.
     pub way: Option<Way>,
-    /// What is taken back from the peers' answers; `calibrate` finds it.
+    /// The detour subtracted from the peers' replies; `calibrate` finds it.
     pub detour: Detour,
-    /// How long waking a CPU took when these were made; none where there is one.
+    /// Wake-up time of a CPU when the settings were made; `None` with one CPU.
     pub wake_up: Option<Duration>,
 }
 
 impl Settings {
-    /// A profile as it is.
+    /// An unchanged profile.
     pub fn new(profile: &str, memory_bytes: u64) -> Self {
         Self { profile: profile.to_owned(), memory_bytes, way: None, detour: Detour::default(), wake_up: None }
     }
 
-    /// Whether CPUs are kept from halting while the peers' drive is used by one.
+    /// Whether CPUs are kept from halting while a single client uses the peers' drive.
     pub fn is_kept_awake(&self) -> bool {
         awake::is_needed(self.wake_up)
     }
@@ -90,7 +89,7 @@ impl Settings {
         })
     }
 
-    /// What a reader wants to know of the drive: name and value.
+    /// Facts on the drive for readers: name and value.
     ///
     /// # Errors
     /// A profile without timing.
@@ -127,7 +126,7 @@ impl Settings {
         Ok(facts)
     }
 
-    /// What a block request takes on this drive.
+    /// The times of a block request on this drive.
     fn times(&self, is_read: bool) -> Result<Times> {
         let profile = self.model()?;
         let plain = profile.timing.map(|timing| {
@@ -148,7 +147,7 @@ impl Settings {
         Ok(self.way.map_or(times, |way| times.over(&way)))
     }
 
-    /// What is chosen for an image of this drive.
+    /// Model options for an image of this drive.
     fn chosen(&self) -> ModelOptions {
         ModelOptions {
             block_command_ns_min: self.way.map(|way| way.command_ns),
@@ -158,8 +157,7 @@ impl Settings {
         }
     }
 
-    /// Makes TandemFS's drive: the profile's, with what holds for everybody ([SD3]). Whoever opens the image finds these numbers in it.
-    ///
+    /// Makes TandemFS's drive: the profile with the settings of the common drive ([SD3]), which are stored in the image.
     /// # Errors
     /// A profile without timing; those of making an image.
     pub fn create_own_image(&self, path: &Path, block_bytes: u64) -> Result<()> {
@@ -169,15 +167,15 @@ impl Settings {
         Ok(())
     }
 
-    /// Makes the peers' drive: the same, its memory as [SD4] says. Returns the bytes of the cache that the server keeps.
+    /// Makes the peers' drive: the same, with memory as in [SD4]. Returns the bytes of the cache that the server models.
     fn create_peer_image(&self, path: &Path, block_bytes: u64) -> Result<u64> {
         let Some(model) = self.model()?.firmware else {
-            // Nobody uses the memory region itself: the cache is only modelled, and the bytes are in the block region.
+            // The memory region itself is unused: the cache is only a model, and all bytes are in the block region.
             let small = Self { memory_bytes: MEMORY_BYTES_MIN, ..self.clone() };
             small.create_own_image(path, block_bytes)?;
             return Ok(self.memory_bytes);
         };
-        // The same flash, and what TandemFS's drive would stage in its DRAM as write buffer; a page of staging has to remain.
+        // The same flash. The staging DRAM of TandemFS's drive becomes write buffer; at least one page of staging remains.
         let staged = |bytes: u64| bytes.min((self.memory_bytes + block_bytes) / 4);
         let mut chosen = self.chosen();
         let dram_bytes = match model.staging {
@@ -197,43 +195,43 @@ impl Settings {
     }
 }
 
-/// The order of `--child`, if it is one for this.
+/// Parses the `--child` order, if it is for this module.
 pub fn order(text: &str) -> Option<Order> {
     serde_json::from_str(text).ok().map(|Envelope { same_drive }| same_drive)
 }
 
-/// A drive whose block path is a block device; everything is gone when it is dropped.
+/// A drive whose block path is a kernel block device; dropping removes everything.
 pub struct Drive {
     loop_device: PathBuf,
     bytes: u64,
     conversation: Mutex<Conversation>,
-    /// For a process that was killed.
+    /// Restored if the process was killed.
     kernel_threads: kernel_threads::Before,
-    /// Removed after the process has ended.
+    /// Removed after the process has exited.
     directory: TempDir,
 }
 
 struct Conversation {
     process: Child,
-    /// Closing it ends the process.
+    /// Closing this pipe ends the process.
     questions: Option<ChildStdin>,
     answers: Receiver<String>,
 }
 
-/// Makes a fresh drive with a block zone of `bytes` in a directory and hands it to the kernel.
+/// Makes a fresh drive with a block zone of `bytes` in a directory and attaches it to the kernel.
 ///
 /// # Errors
-/// A sentence: the profile cannot be used, there is no room, or the kernel has no FUSE or loop devices for this user.
+/// The profile cannot be used, there is no room, or this user cannot use FUSE or loop devices.
 pub fn start(directory: &Path, bytes: u64, settings: &Settings) -> Result<Drive> {
     start_with(directory, bytes, settings, Memory::AsCache)
 }
 
-/// What the drive's memory is for.
+/// Use of the drive's memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Memory {
     /// A cache for the peers ([SD4]).
     AsCache,
-    /// What it is for TandemFS: the block path does not see it.
+    /// As for TandemFS: not visible on the block path.
     AsTandemfs,
 }
 
@@ -257,12 +255,12 @@ fn start_with(directory: &Path, bytes: u64, settings: &Settings, memory: Memory)
 }
 
 impl Drive {
-    /// The process that is the drive: what it takes of the CPUs is the emulation's, not the file system's.
+    /// The process that emulates the drive: its CPU time is not the file system's.
     pub fn process_id(&self) -> u32 {
         self.conversation.lock().process.id()
     }
 
-    /// Takes this back from answers from now on.
+    /// Sets the detour that is subtracted from replies from now on.
     ///
     /// # Errors
     /// The process does not answer.
@@ -270,7 +268,7 @@ impl Drive {
         self.tell(Ask::Detour(detour))
     }
 
-    /// What crossed since [`Backing::begin_traffic`], by sector.
+    /// Traffic per sector since [`Backing::begin_traffic`].
     ///
     /// # Errors
     /// The process does not answer.
@@ -295,7 +293,7 @@ impl Backing for Drive {
     }
 
     fn traffic(&self) -> Result<Option<Traffic>> {
-        // Before anything looks at the device for its layout.
+        // Read the counters before the tools read the layout from the device.
         let counted = self.counted()?;
         let written_by_structure = structure::of(&self.loop_device, self.bytes, PAGE, &counted.written)?;
         Ok(Some(Traffic {
@@ -317,7 +315,7 @@ impl Backing for Drive {
     }
 }
 
-/// The process of a drive: this program; in tests the test of that name.
+/// The executable of a drive's process: this program, or in tests the test executable.
 fn program(order: &str) -> Result<Command> {
     let mut command = Command::new(std::env::current_exe()?);
     if cfg!(test) {
@@ -331,12 +329,12 @@ fn program(order: &str) -> Result<Command> {
 impl Conversation {
     fn start(order: Order) -> Result<Self> {
         let text = serde_json::to_string(&Envelope { same_drive: order })?;
-        // A group of its own: an interrupt from the terminal is for whoever asks, who takes the drive down in order.
+        // Own process group: an interrupt from the terminal reaches only the caller, which then takes the drive down in order.
         let mut process = program(&text)?.stdin(Stdio::piped()).stdout(Stdio::piped()).process_group(0).spawn()?;
         let questions = process.stdin.take();
         let (lines, answers) = channel();
         if let Some(stdout) = process.stdout.take() {
-            // What a library may print is no answer.
+            // Skips other output, such as that of libraries.
             let said = BufReader::new(stdout).lines().map_while(|line| line.ok()).filter(|line| line.starts_with(['{', '"']));
             std::thread::spawn(move || said.into_iter().try_for_each(|line| lines.send(line)));
         }
@@ -372,9 +370,9 @@ impl Drop for Drive {
 }
 
 impl Conversation {
-    /// Lets the process take everything down and end. Returns whether it did.
+    /// Asks the process to take everything down and exit. Returns whether it did.
     fn end(&mut self) -> bool {
-        // `End` says that somebody is here who removes the files; the closed pipe ends it in any case.
+        // `End` says that the caller removes the files; the closed pipe ends the process in any case.
         let answer = self.ask(Ask::End);
         if let Ok(Answer::Failed(sentence)) = &answer {
             eprintln!("the drive was not taken down in order: {sentence}");

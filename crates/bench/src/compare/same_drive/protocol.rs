@@ -1,4 +1,4 @@
-//! What the comparison and the process of the drive say to each other: a line of JSON each way over the child's standard streams.
+//! Messages between the comparison and a drive's process: one JSON line each, over the child's standard streams.
 
 use std::path::PathBuf;
 
@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::detour::Detour;
 use super::written::Run;
 
-/// What the process is started with (`--child`).
+/// Order that starts the process (`--child`).
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Order {
@@ -15,51 +15,51 @@ pub struct Order {
     pub image: PathBuf,
     /// A directory to mount on.
     pub mountpoint: PathBuf,
-    /// What is removed where nobody says good-bye.
+    /// Removed by the process if the caller is gone.
     pub directory: PathBuf,
-    /// Memory that is a cache in front of the block path, in bytes; 0 for none.
+    /// Bytes of memory used as a cache in front of the block path; 0 for none.
     pub cache_bytes: u64,
-    /// What the way takes.
+    /// The detour to subtract.
     pub detour: Detour,
 }
 
-/// The order of `--child` as one of several kinds.
+/// The `--child` order as one of several kinds.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Envelope {
-    /// The only field, which tells it from other orders.
+    /// The only field; it distinguishes this order from others.
     pub same_drive: Order,
 }
 
-/// What is asked of the process.
+/// A request to the process.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Ask {
-    /// Count from nothing.
+    /// Reset the counters.
     Begin,
-    /// What was counted.
+    /// Report the counters.
     Traffic,
-    /// Take this back from now on.
+    /// Subtract this detour from now on.
     Detour(Detour),
-    /// Take everything down.
+    /// Take everything down and exit.
     End,
 }
 
-/// What it answers.
+/// A reply of the process.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Answer {
-    /// The block device, once everything is up.
+    /// The block device is ready.
     Ready(PathBuf),
     /// It is done.
     Done,
-    /// What was counted.
+    /// The counters.
     Traffic(Box<Counted>),
-    /// A sentence: it could not be done.
+    /// Failed, with a reason.
     Failed(String),
 }
 
-/// What crossed the block path.
+/// Traffic over the block path.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Counted {
     /// Read, in bytes.
@@ -70,8 +70,8 @@ pub struct Counted {
     pub flushes: u64,
     /// Discarded, in bytes.
     pub discarded_bytes: u64,
-    /// Programmed to flash and read from it, in bytes; on drives that have flash.
+    /// Programmed to flash and read from it, in bytes; only for drives with flash.
     pub flash_bytes: Option<(u64, u64)>,
-    /// Where it was written.
+    /// Writes by sector.
     pub written: Vec<Run>,
 }

@@ -1,15 +1,15 @@
-//! The process of a drive: its block path as a file of a small FUSE file system, a loop device over that file.
+//! The process of a drive: its block path as a file of a small FUSE file system, with a loop device over that file.
 //!
-//! [SV1] A request is done on the drive at once, in the drive's reckoned time, which begins when the request came; the answer leaves when
-//!       the drive would have been done, less the detour ([`release_ns`]). So the model of the drive is the emulator's own, queues and links
-//!       included.
-//! [SV2] One thread takes requests and sends answers, and sleeps for neither: it looks for the next request, and at the clock, until nothing has
-//!       come for a while. As a drive's controller would be, it is there at once; threads that sleep are woken some 50 us late.
-//!       A drive has more hands than that thread: a request that waited while it was busy with others came when that began, and of answers
-//!       that are due together the first leave so much earlier that the last leaves in time.
-//! [SV3] All that the kernel holds for the drive (loop device, FUSE mount, whoever is mounted on them) is taken down by this process: when it
-//!       is told to, and when the other end of its standard input is gone, however that happened. Signals do not end it.
-//! [SV4] A drive without a volatile cache gets no FLUSH commands: its loop device says *write through*, as such a drive does.
+//! [SV1] A request is executed on the emulated drive at once, in simulated time that starts at the request's arrival. The reply is sent
+//!       when the drive would have completed it, less the detour ([`release_ns`]). So the drive's model, including queues and links, is the
+//!       emulator's.
+//! [SV2] One thread takes requests and sends replies without sleeping: it polls for the next request and the clock until no request has
+//!       come for a while. Like a drive's controller it is always ready; a sleeping thread would wake some 50 us late. A real drive is more
+//!       parallel than this thread. So a request that waited for the thread gets the start of the busy period as arrival time, and of
+//!       replies due together the first are sent early enough that the last is on time.
+//! [SV3] This process takes down all kernel objects of the drive (loop device, FUSE mount, mounts on them): when told to, and when the
+//!       other end of its standard input is closed for any reason. Signals do not end it.
+//! [SV4] A drive without a volatile cache gets no FLUSH commands: like such a drive, its loop device reports *write through*.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -47,21 +47,21 @@ const FILE: u64 = 2;
 const VALID: Duration = Duration::from_secs(3600);
 const REQUEST_BYTES_MAX: u32 = 1 << 20;
 const BACKGROUND_MAX: u16 = 128;
-/// [SV2] How long after the last request the thread looks for another before it sleeps.
+/// [SV2] How long the thread polls after the last request before it sleeps.
 const AWAKE_NS: u64 = 500_000;
-/// [SV2] Furthest back that a request is believed to have come, in nanoseconds: some 16 requests' handling.
+/// [SV2] Limit for the back-dating of a request's arrival, in nanoseconds: the handling of about 16 requests.
 const BUSY_NS_MAX: u64 = 200_000;
 
-/// The block path of a drive, and what crossed it.
+/// A drive's block path with counters.
 struct BlockFile {
     device: Arc<dyn Device>,
     start: Instant,
     size: u64,
-    /// Whether what was discarded reads as zeros.
+    /// Whether discarded sectors read as zeros.
     discards: bool,
     detour: RwLock<Detour>,
     cache: Option<Mutex<TransparentCache>>,
-    /// What a read that the cache answers is faster by: it costs what a write costs.
+    /// Time saved by a read hit in the cache: it costs as much as a write.
     hit_saves_ns: u64,
     read_bytes: AtomicU64,
     written_bytes: AtomicU64,
@@ -71,12 +71,12 @@ struct BlockFile {
     flash_before: Mutex<FlashCounts>,
 }
 
-/// The file system of one file.
+/// A file system with one file.
 struct DriveFs {
     file: Arc<BlockFile>,
-    /// Used by the session's one thread.
+    /// Used only by the session's thread.
     queue: Mutex<Queue>,
-    /// FUSE's device.
+    /// The FUSE device.
     device: OwnedFd,
 }
 
@@ -85,7 +85,7 @@ impl BlockFile {
         self.start.elapsed().as_nanos() as u64
     }
 
-    /// Does something on the drive that came then. Returns when it would be done ([SV1]).
+    /// Executes work on the drive at its arrival time. Returns the completion time ([SV1]).
     fn reckoned(
         &self,
         arrival_ns: u64,
@@ -142,7 +142,7 @@ impl BlockFile {
         Ok(())
     }
 
-    /// Whether a range can be a request: whole sectors within the drive.
+    /// Whether a range is a valid request: whole sectors within the drive.
     fn is_request(&self, offset: u64, length: u64) -> bool {
         offset.is_multiple_of(SECTOR) && length.is_multiple_of(SECTOR) && offset.checked_add(length).is_some_and(|end| end <= self.size)
     }
@@ -173,7 +173,7 @@ impl BlockFile {
 }
 
 impl DriveFs {
-    /// Keeps an answer until it is time, and sends those whose time has come.
+    /// Queues a reply until its release time, and sends replies that are due.
     fn answer(&self, release_ns: std::result::Result<u64, DeviceError>, reply: Reply<'_>, what: What) {
         let release_ns = match release_ns {
             Ok(release_ns) => release_ns,
@@ -184,7 +184,7 @@ impl DriveFs {
         queue.send_due(|| self.file.now_ns());
     }
 
-    /// When the request that is being handled came ([SV2]), and how many others have no answer yet.
+    /// Arrival time of the current request ([SV2]), and the number of other outstanding requests.
     fn arrival(&self) -> (u64, usize) {
         let mut queue = self.queue.lock();
         let now = self.file.now_ns();
@@ -236,7 +236,7 @@ impl DriveFs {
     fn punch(&self, offset: u64, length: u64, mode: u32, reply: Reply<'_>) {
         use rustix::fs::FallocateFlags;
         let is_punch = FallocateFlags::from_bits_retain(mode).contains(FallocateFlags::PUNCH_HOLE);
-        // ENOSYS would be for ever, and zeros that the drive cannot promise are written by the kernel.
+        // ENOSYS would disable the call permanently. If the drive cannot promise zeros, the kernel writes them.
         if !is_punch || !self.file.discards || !self.file.is_request(offset, length) {
             return reply.error(Errno::EOPNOTSUPP);
         }
@@ -260,7 +260,7 @@ impl Handler for DriveFs {
             Operation::Forget { .. } | Operation::BatchForget(_) => reply.none(),
             Operation::Getattr { .. } => reply.attributes(&self.attributes(request.node), VALID),
             Operation::Open { .. } => {
-                // Without the second flag the kernel does one write after another.
+                // Without the second flag the kernel serialises writes.
                 reply.open(Opened { handle: 0, flags: OpenFlags::DIRECT_IO | OpenFlags::PARALLEL_DIRECT_WRITES });
             }
             Operation::Read { offset, size, .. } => self.read(offset, size, reply),
@@ -283,12 +283,12 @@ impl Handler for DriveFs {
             return spin_loop();
         }
         drop(queue);
-        // Interrupted, or an end: the next read knows.
+        // After an interrupt or the end of the connection, the next read reports it.
         let _looked_at_again = poll(&mut [PollFd::new(&self.device, PollFlags::IN)], None);
     }
 }
 
-/// Whether a sector that is discarded reads as zeros: asked of the first, which is written again afterwards.
+/// Whether a discarded sector reads as zeros: tested on the first sector, which is restored afterwards.
 fn discards_to_zeros(device: &dyn Device) -> Result<bool> {
     let path = device.block_path();
     let (first, mut before, mut found) = (Sector::new(0), vec![0; SECTOR_BYTES], vec![0; SECTOR_BYTES]);
@@ -302,12 +302,12 @@ fn discards_to_zeros(device: &dyn Device) -> Result<bool> {
     Ok(found.iter().all(|byte| *byte == 0))
 }
 
-/// The process: serves until told to end, or until nobody is there who could tell.
+/// Entry point of the process: serves until told to end, or until the caller is gone.
 pub fn serve(order: &Order) -> Result<()> {
-    // The drive is no part of what is measured: single clients are on the last CPU, so it is on the first, and always there.
+    // The drive is not part of the measurement: single clients run on the last CPU, the drive always on the first.
     machine::keep_on(0);
     let _kept_off = KeptOff::first_cpu();
-    // [SV3] They set a flag that nobody looks at.
+    // [SV3] Signals only set a flag, which is never checked.
     machine::listen_for_signals()?;
     signal_hook::flag::register(signal_hook::consts::SIGHUP, Arc::default())?;
     let mut end = Talk { told: false };
@@ -330,7 +330,7 @@ pub fn serve(order: &Order) -> Result<()> {
     result.and(taken_down)
 }
 
-/// The conversation.
+/// The dialogue with the caller.
 struct Talk {
     told: bool,
 }
@@ -365,7 +365,7 @@ impl Talk {
     }
 }
 
-/// Mounts the file system of one file and serves it by one thread, which never sleeps in the device ([SV2]).
+/// Mounts the one-file file system and serves it with one thread, which polls the device without sleeping ([SV2]).
 fn mount(order: &Order, file: &Arc<BlockFile>) -> Result<Served> {
     let options = MountOptions { source: "tandemfs-bench-drive".into(), atime: false, ..MountOptions::default() };
     let (device, guard) = tandemfs_wire::mount(&order.mountpoint, &options)?;
@@ -379,7 +379,7 @@ fn mount(order: &Order, file: &Arc<BlockFile>) -> Result<Served> {
     Served::start((device, guard), drive, &wanted, Options { polled: true, ..Options::default() })
 }
 
-/// Everything that is up.
+/// The drive's kernel objects.
 struct Up {
     file: Arc<BlockFile>,
     session: Option<Served>,
@@ -428,7 +428,7 @@ impl Up {
             loop_device::detach(&self.loop_device, &self.mountpoint)?;
         }
         let Some(session) = self.session.take() else { return Ok(()) };
-        // A loop device that is in use keeps the file open: then the mount leaves the tree, and its connection ends with the process.
+        // A loop device in use keeps the file open: then the mount is detached from the tree, and its connection ends with the process.
         if !wait_for(|| run("umount", &[self.mountpoint.as_ref()]).is_ok()) {
             run("umount", &[OsStr::new("--lazy"), self.mountpoint.as_ref()])?;
             return Ok(());

@@ -1,4 +1,4 @@
-//! A drive with file systems of the kernel on it. Where loop devices cannot be made (no root, no FUSE) these tests say so and pass.
+//! Tests of a drive with kernel file systems. They are skipped with a message if loop devices cannot be made (no root, no FUSE).
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -8,7 +8,7 @@ use super::*;
 
 const MIB: u64 = 1 << 20;
 
-/// Not a test: the process of a drive, when [`program`] starts it.
+/// Not a test: the process of a drive, started by [`program`].
 #[test]
 fn process_of_a_drive() {
     if let Some(order) = std::env::var(TEST_ORDER).ok().as_deref().and_then(order) {
@@ -25,7 +25,7 @@ fn is_possible() -> bool {
     possible
 }
 
-/// Others look at mounts, too, and keep them busy for an instant.
+/// Other programs scan mounts and keep them busy for a moment.
 const UNMOUNT: &str = "unmount() { for i in $(seq 100); do umount \"$1\" 2>/dev/null && return; sleep 0.1; done; umount \"$1\"; }; ";
 
 fn shell(script: &str, arguments: &[&Path]) {
@@ -33,7 +33,7 @@ fn shell(script: &str, arguments: &[&Path]) {
     assert!(output.status.success(), "{script}: {}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
 }
 
-/// Bytes that the kernel wrote to and read from a block device.
+/// The kernel's counters of bytes written to and read from a block device.
 fn kernel_counts(device: &Path) -> (u64, u64) {
     let name = device.file_name().expect("a name").to_str().expect("text").to_owned();
     let text = fs::read_to_string(format!("/sys/block/{name}/stat")).expect("statistics");
@@ -45,7 +45,7 @@ fn is_mounted(directory: &Path) -> bool {
     fs::read_to_string("/proc/self/mounts").expect("mounts").contains(directory.to_str().expect("text"))
 }
 
-/// Makes a file system, mounts it, and does small work in it: files, directories, an overwrite.
+/// Makes a file system, mounts it, and does a little work: files, directories, an overwrite.
 fn work(drive: &Drive, make: &str, mountpoint: &Path) -> Traffic {
     shell(&format!("{make} \"$1\"; mount \"$1\" \"$2\""), &[drive.block_device(), mountpoint]);
     shell("sync -f \"$1\"", &[mountpoint]);
@@ -84,7 +84,7 @@ fn ext4_works_on_a_drive_and_its_bytes_are_counted() {
     let traffic = work(&drive, "mkfs.ext4 -q -E lazy_itable_init=0", &mountpoint);
     assert_eq!(traffic.flash_programmed_bytes, None, "this profile has no flash");
     check(&traffic, &["journal", "inode tables", "bitmaps", "directories"]);
-    // What was deleted and trimmed reads as zeros or as before, and the file system is whole.
+    // Deleted and trimmed blocks read as zeros or as before, and the file system is intact.
     let sums =
         "cd \"$2\"; find a -type f | sort | xargs md5sum >\"$2.sums\"; rm -r c; cd /; fstrim \"$2\"; unmount \"$2\"; e2fsck -fn \"$1\"";
     shell(sums, &[&device, &mountpoint]);
@@ -108,7 +108,7 @@ fn xfs_works_on_a_drive_with_flash_and_is_taken_down_while_mounted() {
     let device = drive.block_device().to_owned();
     let traffic = work(&drive, "mkfs.xfs -q", &mountpoint);
     assert!(traffic.flash_programmed_bytes.is_some());
-    // The rest goes from the log to its place when somebody needs the log's room.
+    // The rest is written from the log to its place when the log's space is needed.
     check(&traffic, &["journal"]);
     let writing = fs::File::create(mountpoint.join("open")).expect("created");
     let written = drive.traffic().expect("answers").expect("counts").written_by_structure;
@@ -127,7 +127,7 @@ fn a_drive_goes_when_nobody_is_there_any_more() {
     let mut drive = start(directory.path(), 64 * MIB, &Settings::new("romefs-a", 16 * MIB)).expect("started");
     let device = drive.block_device().to_owned();
     let process = drive.conversation.get_mut();
-    // Signals do not end it; the end of its standard input does, as when the other process was killed.
+    // Signals do not end it; end-of-file on its standard input does, as when the other process is killed.
     shell(&format!("kill -INT {0}; kill -TERM {0}; kill -HUP {0}; sleep 0.2", process.process.id()), &[]);
     assert!(matches!(process.process.try_wait(), Ok(None)), "a signal ended it");
     process.questions = None;
@@ -153,7 +153,7 @@ fn a_drive_whose_process_was_killed_is_taken_down_by_who_started_it() {
     drop(drive);
     assert!(!loop_device::is_attached(&device, directory.path()) && !is_mounted(directory.path()));
     assert_eq!(fs::read_dir(directory.path()).expect("listed").count(), 1, "only the mountpoint is left");
-    // Drives of other tests keep the kernel's threads off their CPU for a second.
+    // Drives of other tests keep kernel workers off their CPU for a second.
     let start = Instant::now();
     while !kernel_threads::Before::now().is_with_first() {
         assert!(start.elapsed() < Duration::from_secs(30), "the kernel's threads stay off the first CPU");
@@ -183,7 +183,7 @@ fn a_drive_says_what_was_changed_for_everybody() {
     assert_eq!((fact("block command, read"), fact("block command, write")), (Some("53.0 us"), Some("53.0 us")));
     assert_eq!(fact("detour of writes taken back, queue depth 1"), Some("44.0 us + 0.5 us a KiB"));
     assert_eq!((fact("block requests at once"), fact("link, read")), (Some("2"), Some("3.00 GB/s")));
-    // The numbers are in the image, so whoever opens TandemFS's drive finds them.
+    // The settings are in the image, so every opener of TandemFS's drive finds them.
     let directory = tempfile::tempdir().expect("a directory");
     settings.create_own_image(&directory.path().join("image"), 64 * MIB).expect("created");
     let block = tandemfs_emulator::info(&directory.path().join("image")).expect("an image").timing.expect("timed").block;
@@ -221,7 +221,7 @@ fn orders_of_others_are_not_taken_for_ours() {
     assert_eq!(order(&text), Some(ours));
 }
 
-/// By hand, on a machine with nothing else to do: `cargo test -p tandemfs-bench calibration_by_hand -- --ignored --nocapture`.
+/// Run manually on an idle machine: `cargo test -p tandemfs-bench calibration_by_hand -- --ignored --nocapture`.
 #[test]
 #[ignore = "takes a minute, and a quiet machine"]
 fn calibration_by_hand() {

@@ -1,5 +1,5 @@
-//! How long the way to a block path has to be so that this machine carries what comes over it: the detour of the peers cannot be taken back
-//! from a drive that is faster than the detour.
+//! The least latency of the block path so that this machine can emulate it: the peers' detour cannot be subtracted from a drive that is
+//! faster than the detour.
 //!
 //! [WA1] A command takes [`COMMAND_US_LEAST`] at least, about what the detour took when this was designed. Were it shorter where the machine
 //!       allows, each day would have a drive of its own: on one machine the shortest way was 3, 21 and 126 us within some days, and whoever does with
@@ -7,22 +7,22 @@
 
 use serde::{Deserialize, Serialize};
 
-/// A way is longer than needed by this share: what is carried at the same moment disturbs more than that, and noise asks for more.
+/// Safety margin of a way: concurrent load disturbs more than its own share, and noise adds time.
 const MARGIN: f64 = 0.3;
 
-/// The way to a drive's block path, for everybody.
+/// The way to a drive's block path, the same for all file systems.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Way {
-    /// Least time of a block command before its bytes move, in nanoseconds.
+    /// Least time of a block command before data transfer, in nanoseconds.
     pub command_ns: u32,
-    /// Block commands on it at once.
+    /// Number of concurrent block commands.
     pub commands_at_once: u32,
-    /// Most bytes a second in either direction.
+    /// Bandwidth limit in each direction.
     pub bytes_per_second: u64,
 }
 
 impl Way {
-    /// A way on which everything takes so many times as long.
+    /// A way on which everything takes `times` as long.
     pub fn lengthened(&self, times: f64) -> Self {
         Self {
             command_ns: (f64::from(self.command_ns) * times) as u32,
@@ -32,21 +32,21 @@ impl Way {
     }
 }
 
-/// What block requests of a direction take.
+/// Times of block requests in one direction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Times {
-    /// From a request's arrival until its bytes can move, or its flash be read, in nanoseconds.
+    /// From a request's arrival until data transfer or flash read can begin, in nanoseconds.
     pub command_ns: u32,
     /// Bandwidth of the link.
     pub bytes_per_second: u64,
-    /// Commands at once; none where there is no limit.
+    /// Number of concurrent commands; `None` if unlimited.
     pub commands_at_once: Option<u32>,
-    /// Of a page of the flash that a request waits for, in nanoseconds; pages of several requests are read at once.
+    /// Time of a flash page that a request waits for, in nanoseconds; pages of several requests are read in parallel.
     pub flash_ns: u32,
 }
 
 impl Times {
-    /// These times over a way.
+    /// These times with a way in front.
     pub fn over(&self, way: &Way) -> Self {
         Self {
             command_ns: self.command_ns.max(way.command_ns),
@@ -56,7 +56,7 @@ impl Times {
         }
     }
 
-    /// What `depth` requests of `bytes` take, handed over together, in nanoseconds.
+    /// Time of `depth` requests of `bytes` submitted together, in nanoseconds.
     pub fn batch_ns(&self, depth: u32, bytes: u64) -> f64 {
         let (command, transfer) = (f64::from(self.command_ns), bytes as f64 * 1e9 / self.bytes_per_second as f64);
         let at_once = self.commands_at_once.unwrap_or(depth).clamp(1, depth);
@@ -65,7 +65,7 @@ impl Times {
     }
 }
 
-/// A batch that the machine carried over the detour while nothing else took time.
+/// Measured time of a batch over the detour while the drive itself took no time.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Carried {
     /// Whether it reads.
@@ -74,12 +74,12 @@ pub struct Carried {
     pub bytes: u64,
     /// Requests.
     pub depth: u32,
-    /// Until the last was done, in nanoseconds.
+    /// Until the last request completed, in nanoseconds.
     pub took_ns: f64,
 }
 
-/// The shortest way on which every batch takes longer than the machine needs to carry it ([WA1]); none where the drive's own (`times`, of reads
-/// and writes) is such a way.
+/// The shortest way on which every batch takes longer than the machine needs for it ([WA1]); `None` if the drive's own `times` (for reads
+/// and for writes) suffice.
 pub fn needed(carried: &[Carried], times: impl Fn(bool) -> Times) -> Option<Way> {
     let is_carried = |batch: &Carried, way: Option<Way>| {
         let own = times(batch.is_read);
@@ -107,7 +107,7 @@ pub fn needed(carried: &[Carried], times: impl Fn(bool) -> Times) -> Option<Way>
 const COMMANDS_MAX: u32 = 64;
 const COMMAND_US_LEAST: u32 = 40;
 const COMMAND_US_MAX: u32 = 10_000;
-/// How much longer a command may take so that more of them are served at once.
+/// How much longer a command may take if that allows more concurrent commands.
 const LONGER_FOR_MORE_AT_ONCE: f64 = 1.6;
 
 #[cfg(test)]
@@ -152,7 +152,7 @@ mod tests {
         assert_eq!(way, Way { command_ns: 43_000, commands_at_once: 3, bytes_per_second: 1_920_468_864 });
         let over = FAST.over(&way);
         assert!(batches.iter().all(|batch| over.batch_ns(batch.depth, batch.bytes) >= batch.took_ns * (1.0 + MARGIN)));
-        // A machine that carries one after another at any price.
+        // A machine that executes requests strictly one after another.
         let way = needed(&[carried(4096, 1, 5.0), carried(4096, 16, 1600.0), carried(65_536, 16, 1600.0)], |_| FAST).expect("a longer way");
         assert!(way.command_ns > 100_000 && way.bytes_per_second == 504_123_076, "{way:?}");
     }

@@ -1,26 +1,26 @@
-//! How often each sector was written: what a structure's bytes are computed from.
+//! Write counters per sector, from which the bytes of each structure are computed.
 
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use serde::{Deserialize, Serialize};
 
-/// Neighbouring sectors that were written equally often.
+/// A run of sectors that were written equally often.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Run(
     /// The first sector.
     pub u64,
-    /// Sectors.
+    /// Number of sectors.
     pub u64,
-    /// How often each was written.
+    /// Writes of each sector.
     pub u32,
 );
 
-/// Counters of all sectors of a drive.
+/// Write counters of all sectors of a drive.
 #[derive(Debug)]
 pub struct Written(Box<[AtomicU32]>);
 
 impl Written {
-    /// Of so many sectors, none written yet.
+    /// For this many sectors, none written yet.
     pub fn new(sector_count: u64) -> Self {
         Self((0..sector_count).map(|_| AtomicU32::new(0)).collect())
     }
@@ -37,7 +37,7 @@ impl Written {
         self.0.iter().for_each(|counter| counter.store(0, Relaxed));
     }
 
-    /// The sectors that were written.
+    /// Runs of the sectors that were written.
     pub fn runs(&self) -> Vec<Run> {
         let mut runs: Vec<Run> = Vec::new();
         for (sector, counter) in (0..).zip(&self.0) {

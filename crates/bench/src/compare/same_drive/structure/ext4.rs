@@ -1,5 +1,5 @@
-//! ext4: what never moves from dumpe2fs, journal and directories from debugfs. Which inodes are directories is read from the inode tables,
-//! since no tool lists them.
+//! ext4: fixed metadata from dumpe2fs, journal and directories from debugfs. Directory inodes are found in the inode tables, since no tool
+//! lists them.
 
 use std::fs::File;
 use std::io::Write;
@@ -13,7 +13,7 @@ const JOURNAL_INODE: u64 = 8;
 const MODE_MASK: u16 = 0o170_000;
 const DIRECTORY: u16 = 0o040_000;
 
-/// The map of a file system, mounted or not: its metadata is in the device's page cache, where the tools look too.
+/// The map of a file system, mounted or not: its metadata is in the device's page cache, which the tools read too.
 pub fn map(device: &Path, sector_count: u64, sector_bytes: u64) -> Result<Map> {
     let layout = Layout::parse(&ask("dumpe2fs", &[], device)?)?;
     let mut map = Map::new(sector_count);
@@ -36,15 +36,15 @@ pub fn map(device: &Path, sector_count: u64, sector_bytes: u64) -> Result<Map> {
     Ok(map)
 }
 
-/// What dumpe2fs says.
+/// Parsed output of dumpe2fs.
 #[derive(Debug, Default, PartialEq)]
 struct Layout {
     block_bytes: u64,
     inode_bytes: u64,
     inodes_per_group: u64,
-    /// Structure, first block, blocks.
+    /// Structure, first block, number of blocks.
     extents: Vec<(&'static str, u64, u64)>,
-    /// First block of each group's inode table, and inodes of it that are used.
+    /// First block of each group's inode table, and number of used inodes.
     tables: Vec<(u64, u64)>,
 }
 
@@ -74,7 +74,7 @@ impl Layout {
                     layout.tables.push((first, layout.inodes_per_group));
                 }
             }
-            // "207 free blocks, 2037 free inodes, 2 directories, 2037 unused inodes": the last line of a group that says so.
+            // "207 free blocks, 2037 free inodes, 2 directories, 2037 unused inodes": the last line of a group that has the number.
             if let (Some(unused), Some(table)) = (line.strip_suffix(" unused inodes"), layout.tables.last_mut())
                 && let Some(unused) = unused.rsplit(' ').next().and_then(|unused| unused.parse::<u64>().ok())
             {
@@ -87,7 +87,7 @@ impl Layout {
         Ok(layout)
     }
 
-    /// Inodes of directories.
+    /// Inode numbers of directories.
     fn directories(&self, device: &Path) -> Result<Vec<u64>> {
         let file = File::open(device)?;
         let mut found = Vec::new();
@@ -113,7 +113,7 @@ fn span(place: &str) -> Option<(u64, u64)> {
     Some((first.parse().ok()?, last.parse().ok()?))
 }
 
-/// The blocks of inodes, those of their extent trees included.
+/// The blocks of inodes, including their extent trees.
 fn blocks_of(device: &Path, inodes: &[u64]) -> Result<Vec<(u64, Vec<u64>)>> {
     let mut commands = tempfile::NamedTempFile::new()?;
     for inode in inodes {
@@ -121,7 +121,7 @@ fn blocks_of(device: &Path, inodes: &[u64]) -> Result<Vec<(u64, Vec<u64>)>> {
     }
     commands.flush()?;
     let path = commands.path().to_str().ok_or_else(|| Failure::new("the directory for temporary files has a name that is not Unicode"))?;
-    // Checksums of what is being changed need not be right.
+    // Checksums of metadata that is being changed may be wrong.
     let text = ask("debugfs", &["-n", "-f", path], device)?;
     parse_blocks(&text)
 }
@@ -141,7 +141,7 @@ fn parse_blocks(text: &str) -> Result<Vec<(u64, Vec<u64>)>> {
     Ok(found)
 }
 
-/// Blocks as runs; a block that is named twice is one.
+/// Merges blocks into runs; duplicates count once.
 fn runs(mut blocks: Vec<u64>) -> Vec<(u64, u64)> {
     blocks.sort_unstable();
     blocks.dedup();

@@ -1,13 +1,13 @@
-//! Whose the sectors are that were written: the map of a kernel file system's layout, from its own tools.
+//! Assigns written sectors to structures, with a map of a kernel file system's layout from its own tools.
 //!
-//! [SR1] Every written byte is counted for exactly one structure: what no structure claims is data. A map that claims a sector twice, or one
-//!       outside the device, is wrong and refused.
-//! [SR2] The map is of the moment after the work. A directory's block that was freed meanwhile counts as data, and a block that was data
-//!       before it became a directory's counts as that.
-//! [SR3] Counters are read before the map is: looking at the device is no traffic of the file system.
+//! [SR1] Every written byte is counted for exactly one structure; unclaimed sectors are data. A map that claims a sector twice, or one
+//!       outside the device, is an error.
+//! [SR2] The map shows the state after the work. A freed directory block counts as data; a data block that became a directory block counts
+//!       as directory.
+//! [SR3] Counters are read before the map is built: reads by the tools are not the file system's traffic.
 //!
-//! ext4 has a map by dumpe2fs and debugfs, XFS by xfs_db unless a file is open for writing. Btrfs writes its trees wherever there is room, so
-//! it has the total alone.
+//! ext4 is mapped with dumpe2fs and debugfs, XFS with xfs_db unless a file is open for writing. Btrfs has only the total, since its trees
+//! move with every write.
 
 pub mod ext4;
 pub mod xfs;
@@ -21,29 +21,29 @@ use std::process::{Command, Stdio};
 use super::written::Run;
 use crate::failure::{Failure, Result};
 
-/// What no structure claims.
+/// Unclaimed sectors.
 pub const DATA: &str = "data";
-/// Of file systems that have no map here.
+/// For file systems without a map.
 pub const TOTAL: &str = "total";
 
-/// Which sectors belong to which structure.
+/// Map from sectors to structures.
 #[derive(Debug, Default)]
 pub struct Map {
-    /// First sector to the end behind the last, and the structure.
+    /// First sector to the end (exclusive) and the structure.
     claims: BTreeMap<u64, (u64, &'static str)>,
     sector_count: u64,
 }
 
 impl Map {
-    /// Of a device of so many sectors, all of them data.
+    /// For a device of this many sectors, all of them data.
     pub fn new(sector_count: u64) -> Self {
         Self { claims: BTreeMap::new(), sector_count }
     }
 
-    /// Gives sectors to a structure.
+    /// Assigns sectors to a structure.
     ///
     /// # Errors
-    /// They are another's, or outside the device ([SR1]).
+    /// They belong to another structure, or are outside the device ([SR1]).
     pub fn claim(&mut self, structure: &'static str, first: u64, count: u64) -> Result<()> {
         if count == 0 {
             return Ok(());
@@ -81,7 +81,7 @@ impl Map {
         bytes
     }
 
-    /// Whose a sector is, and up to where that holds.
+    /// The structure of a sector, and the end of the run with that structure.
     fn owner(&self, sector: u64) -> (u64, &'static str) {
         if let Some((_, &(end, structure))) = self.claims.range(..=sector).next_back()
             && end > sector
@@ -92,10 +92,10 @@ impl Map {
     }
 }
 
-/// Bytes by structure of whatever file system is on the device.
+/// Bytes by structure, for the file system found on the device.
 ///
 /// # Errors
-/// A tool is missing or says what is not understood, or the map is wrong ([SR1]).
+/// A tool is missing or its output is not understood, or the map is invalid ([SR1]).
 pub fn of(device: &Path, device_bytes: u64, sector_bytes: u64, written: &[Run]) -> Result<BTreeMap<String, u64>> {
     let total = written.iter().map(|run| run.1 * sector_bytes * u64::from(run.2)).sum::<u64>();
     let mut head = vec![0; 8192];
@@ -116,7 +116,7 @@ pub fn of(device: &Path, device_bytes: u64, sector_bytes: u64, written: &[Run]) 
     Ok(split)
 }
 
-/// What a tool says.
+/// Runs a tool and returns its output.
 fn ask(program: &str, arguments: &[&str], device: &Path) -> Result<String> {
     let mut command = Command::new(program);
     command.args(arguments).arg(device).env("LC_ALL", "C").stdin(Stdio::null());

@@ -1,5 +1,5 @@
-//! XFS, from `xfs_db`'s check of every block. XFS keeps metadata in a cache of its own, and `xfs_db` reads no file system whose log is not
-//! clean; so a mounted one is made read-only meanwhile. Where somebody has a file open for writing that cannot be, and there is no map.
+//! XFS, from `xfs_db`'s check of every block. XFS has its own metadata cache, and `xfs_db` needs a clean log, so a mounted file system is
+//! remounted read-only meanwhile. That fails if a file is open for writing; then there is no map.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use super::{DATA, Map, ask};
 use crate::failure::{Failure, Result};
 
-/// The map of a file system, mounted or not; none of one that is being written to.
+/// The map of a file system, mounted or not; `None` if a file is open for writing.
 pub fn map(device: &Path, sector_count: u64, sector_bytes: u64) -> Result<Option<Map>> {
     let Some(_still) = ReadOnly::new(device)? else { return Ok(None) };
     let sizes = ask("xfs_db", &["-r", "-c", "sb 0", "-c", "print blocksize agblocks"], device)?;
@@ -29,7 +29,7 @@ pub fn map(device: &Path, sector_count: u64, sector_bytes: u64) -> Result<Option
     Ok(Some(map))
 }
 
-/// "setting block 0/9 to freelist": the last such line of a block holds. Data and free blocks are left out: nobody claims them.
+/// "setting block 0/9 to freelist": the last such line of a block is valid. Data and free blocks are left out, since they are not claimed.
 fn runs(said: &str, group_blocks: u64) -> Result<Vec<(&'static str, u64, u64)>> {
     let mut blocks: Vec<(u64, &'static str)> = Vec::new();
     for line in said.lines() {
@@ -41,7 +41,7 @@ fn runs(said: &str, group_blocks: u64) -> Result<Vec<(&'static str, u64, u64)>> 
         let Some((block, kind)) = parts else { return Err(Failure::new(format!("xfs_db says '{line}'"))) };
         blocks.push((block, structure(kind.trim())));
     }
-    // Stable: of equal blocks the last said is the last.
+    // A stable sort: of entries for the same block the last printed one stays last.
     blocks.sort_by_key(|(block, _)| *block);
     let mut runs: Vec<(&'static str, u64, u64)> = Vec::new();
     for (index, &(block, structure)) in blocks.iter().enumerate() {
@@ -68,11 +68,11 @@ fn structure(kind: &str) -> &'static str {
     }
 }
 
-/// A file system that nobody writes to, until dropped.
+/// A file system remounted read-only until dropped.
 struct ReadOnly(Option<PathBuf>);
 
 impl ReadOnly {
-    /// None where somebody has a file open for writing.
+    /// `None` if a file is open for writing.
     fn new(device: &Path) -> Result<Option<Self>> {
         let mounts = fs::read_to_string("/proc/self/mounts")?;
         let mut places = mounts.lines().filter_map(|line| line.strip_prefix(device.to_str()?)?.strip_prefix(' ')?.split(' ').next());
