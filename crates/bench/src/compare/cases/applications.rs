@@ -1,4 +1,4 @@
-//! Programs that people run, unchanged as Debian ships them, each with the settings that make its writes durable: a file each.
+//! Unmodified Debian programs, each with the settings that make its writes durable; one file for each.
 
 use super::{fio, postgres, redis, rocksdb, sqlite};
 use crate::compare::case::Cases;

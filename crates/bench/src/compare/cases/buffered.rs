@@ -1,13 +1,13 @@
-//! Work on many small files that nothing makes durable: a source tree like a kernel's ([`super::tree`]) through the programs of Debian.
+//! Buffered work on many small files: a source tree like the kernel's ([`super::tree`]), processed by Debian's programs.
 //!
-//! [BU1] What is timed is the program from start to end. What it left unwritten is written after that, by the unmount: `sync-untar` has the
-//!       writing in its time, so that the two together show what a file system puts off.
-//! [BU2] Cold is: everything written, unmounted, mounted, caches of the kernel dropped. Warm is: the same program ran once before.
-//! [BU3] Results are compared with what they must be: all files by number and size, bytes of all in small runs and of one in
-//!       [`COMPARED_EVERY`] in large ones; what a program prints is counted.
-//! [BU4] Sources to copy from are in the host's memory (`untar`), or in the same file system (`cp -r`).
-//! [BU5] A repository is a quarter of the tree, its objects are stored without compression (what zlib costs is not a file system's affair),
-//!       and its index is newer than its files, so that git trusts it and does not read them again.
+//! [BU1] The measured time is that of the program. Data that is still dirty then is written by the unmount. `sync-untar` includes the
+//!       write-back, so the two together show how much a file system defers.
+//! [BU2] Cold: everything written, unmounted, mounted, kernel caches dropped. Warm: the same program ran once before.
+//! [BU3] Results are verified: number and size of all files, and bytes of all files in small runs, of one in [`COMPARED_EVERY`] in large
+//!       ones. A program's output is counted.
+//! [BU4] Source files are in the host's memory (`untar`) or in the same file system (`cp -r`).
+//! [BU5] A repository has a quarter of the tree. Its objects are not compressed, since zlib's cost is not the file system's. Its index is
+//!       newer than its files, so git trusts it and does not read the files again.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -19,13 +19,13 @@ use super::tree::{FILES, NEEDLE, Tree, count_files};
 use crate::compare::case::{Case, Cases, Group, Outcome, Stage};
 use crate::failure::{Failure, Result};
 
-/// Of so many files one is compared byte by byte in large runs.
+/// In large runs one of this many files is compared byte by byte.
 const COMPARED_EVERY: usize = 16;
 /// Largest tree of which every byte is compared.
 const COMPARED_ALL_MAX: usize = 4000;
-/// How often git is asked for the status where everything is cached.
+/// Number of `git status` calls in the warm case.
 const WARM_TIMES: u64 = 5;
-/// Share of the tree that a repository has ([BU5]).
+/// Size of a repository relative to the tree ([BU5]).
 const REPOSITORY_SHARE: f64 = 0.25;
 
 /// All of them.
@@ -122,7 +122,7 @@ impl Case for Work {
     }
 
     fn bytes_needed(&self, share: f64) -> u64 {
-        // 15 KiB and the rest of a block for each file.
+        // 15 KiB, and the unused rest of a block, per file.
         let tree = Tree::count(share) * (18 << 10);
         match self {
             Self::Copy => 2 * tree,
@@ -161,7 +161,7 @@ impl Work {
         match self {
             // [BU2].
             Self::Grep { cold: false } => drop(programs::run(&mut command, &scratch)?),
-            // There is nothing yet that could be warm.
+            // Nothing exists yet that could be cached.
             Self::Untar { .. } => {}
             _ => stage.make_cold()?,
         }
@@ -204,7 +204,7 @@ impl Work {
             _ => stage.make_cold()?,
         }
         let arguments: &[&str] = if self == Self::Checkout { &["checkout", "-q", "second"] } else { &["status", "--porcelain"] };
-        // Warm it takes some milliseconds, of which a part is git's start.
+        // When warm it takes some milliseconds, partly for git's start.
         let times = if self == (Self::Status { cold: false }) { WARM_TIMES } else { 1 };
         let said = stage.time(|| (0..times).map(|_| git(&repository, &scratch, arguments)).collect::<Result<String>>())?;
         if !said.is_empty() {

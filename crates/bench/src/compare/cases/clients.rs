@@ -1,4 +1,4 @@
-//! Clients at once: each a thread with what it needs, all let go together.
+//! Concurrent clients: one thread each, with its own files, all started together.
 
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -14,7 +14,7 @@ use crate::measure::Samples;
 pub struct Watch(Samples);
 
 impl Watch {
-    /// Runs an operation and keeps its time. A signal ends the work here.
+    /// Runs an operation and records its time. A signal ends the work here.
     #[inline]
     pub fn time<T>(&mut self, operation: impl FnOnce() -> Result<T>) -> Result<T> {
         machine::check()?;
@@ -25,8 +25,8 @@ impl Watch {
     }
 }
 
-/// The work of all clients in the measured part; `clients` holds what each works with. A single client works in the calling thread, which
-/// is the one that is pinned. Returns the times of all.
+/// Runs the work of all clients in the measured part; `clients` holds each one's data. A single client runs in the calling thread, which is
+/// pinned. Returns the times of all.
 pub fn timed<C: Send>(stage: &mut Stage<'_>, clients: &mut [C], work: impl Fn(&mut C, &mut Watch) -> Result<()> + Sync) -> Result<Samples> {
     let new_watch = || Watch(Samples::new());
     if let [client] = clients {
@@ -56,7 +56,7 @@ pub fn timed<C: Send>(stage: &mut Stage<'_>, clients: &mut [C], work: impl Fn(&m
             join(threads.take().unwrap_or_default())
         });
         if threads.is_some() {
-            // The measured part could not begin; the clients still wait for it.
+            // The measured part could not begin; this releases the waiting clients.
             called_off.store(true, Relaxed);
             barrier.wait();
         }
@@ -72,12 +72,12 @@ fn join(threads: Vec<thread::ScopedJoinHandle<'_, Result<Samples>>>) -> Result<S
     Ok(all)
 }
 
-/// How many of `total` operations a client does, at least one.
+/// The number of operations of one client, of `total`; at least one.
 pub fn share(total: u64, clients: u32) -> u64 {
     (total / u64::from(clients)).max(1)
 }
 
-/// `full`, scaled, at least `least`.
+/// `full` times `scale`, at least `least`.
 pub fn scaled(full: u64, scale: f64, least: u64) -> u64 {
     ((full as f64 * scale) as u64).max(least)
 }

@@ -1,26 +1,26 @@
-//! Filebench's personalities ([`crate::workloads`]), through the calls that programs make.
+//! Filebench's personalities ([`crate::workloads`]) through system calls.
 //!
-//! [FB1] The numbers are those of ByteFS Table 5 with the flow operations of Filebench's own files: varmail, fileserver, webserver and
-//!       webproxy with 12 threads, oltp with 200. Filebench's files ask for 16, 50, 100 and 100 threads and for fewer files; the paper's
-//!       figures are the ones that are held against ours.
-//! [FB2] One option scales the number of files and of loops, nothing else. At scale 1 a comparison runs [`FULL`] of the paper's files.
-//! [FB3] What Filebench makes durable is: varmail's mails by fsync; records and log of oltp, which Filebench opens with O_DSYNC, by fdatasync
-//!       behind each write; the others write nothing durably.
-//! [FB4] What a worker reads is compared with what it wrote, in runs of a small scale (a tenth and less); in large ones reading is the load.
-//! [FB5] Operations of the outcome are flow operations but closing, which asks nothing of a file system; Filebench counts that as well.
+//! [FB1] Parameters are those of ByteFS Table 5, operations those of Filebench's own files: varmail, fileserver, webserver and webproxy
+//!       with 12 threads, oltp with 200. Filebench's files have 16, 50, 100 and 100 threads and fewer files; the paper's parameters are
+//!       used because its results are compared with ours.
+//! [FB2] One option scales the number of files and of loops only. At scale 1 a comparison has [`FULL`] of the paper's files.
+//! [FB3] Durable writes are those of Filebench: mails of varmail by fsync; records and log of oltp, which Filebench opens with O_DSYNC, by
+//!       fdatasync after each write. The others do no durable writes.
+//! [FB4] At small scales (a tenth and less) workers verify what they read; at larger scales verification would dominate the load.
+//! [FB5] The outcome counts flow operations without closes, which ask nothing of a file system; Filebench counts closes too.
 //!
-//! Departures: directories have one level; who reads in oltp also writes (the ten writers of the original go on by a tenth of a write for each
-//! read, so there are as many writes as reads), and nothing is computed between reads (`hog`).
+//! Differences from Filebench: directories have one level. In oltp readers also write: Filebench's ten writers write a tenth of a record
+//! for each read, so reads and writes are as many. There is no computation between reads (`hog`).
 
 use crate::compare::case::{Case, Cases, Group, Outcome, Stage};
 use crate::failure::{Failure, Result};
 use crate::workloads::{DirectoryTarget, Load, Worker, Workload, lay_out, run_on_threads};
 
-/// Share of Table 5 at scale 1 ([FB2]): 20,000 mails.
+/// Share of Table 5's files at scale 1 ([FB2]): 20,000 mails.
 const FULL: f64 = 0.02;
-/// Of its loops one in so many, but for the fileserver, which has a tenth of the others' files: a run is a few seconds then.
+/// Divisor of its loops, so that a run takes a few seconds; not for fileserver, which has a tenth of the others' files.
 const LOOPS_SHARE: u64 = 4;
-/// Largest scale at which what is read is checked ([FB4]).
+/// Largest scale at which reads are verified ([FB4]).
 const VERIFIED_MAX: f64 = 0.1;
 
 /// The personalities.
@@ -115,7 +115,7 @@ mod tests {
         }
     }
 
-    /// filebench/workloads/*.f, 1.5: what a loop does, in order.
+    /// filebench/workloads/*.f, version 1.5: the steps of a loop, in order.
     #[test]
     fn loops_are_those_of_filebench() {
         use Step::{Append, Close, Create, Delete, Open, ReadWhole, Stat, Synchronize, WriteWhole};

@@ -1,8 +1,8 @@
-//! Jobs of fio: one file, the `psync` engine, buffered; results from fio's JSON.
+//! fio jobs: one file, the `psync` engine, buffered; results from fio's JSON output.
 //!
-//! [FI1] The file that is read or overwritten is written whole before and is durable; caches are cold then.
-//! [FI2] The number of requests is fixed, not the time: everybody does the same work.
-//! [FI3] fio's own time is taken: its start, and reading its job, are not the file system's.
+//! [FI1] A file to read or overwrite is first written completely and durably; then caches are dropped.
+//! [FI2] The number of requests is fixed, not the time: all file systems do the same work.
+//! [FI3] fio's own time measurement is used: it excludes fio's start and the parsing of its job.
 
 use std::fs::File;
 use std::io::Write;
@@ -18,7 +18,7 @@ use crate::failure::{Failure, Result};
 use crate::workloads::random::Random;
 
 const MIB: u64 = 1 << 20;
-/// Bytes of the file at scale 1.
+/// Size of the file at scale 1.
 const FILE_BYTES: u64 = 512 * MIB;
 
 /// The jobs.
@@ -38,7 +38,7 @@ enum Job {
 }
 
 impl Job {
-    /// What fio is told.
+    /// fio's arguments.
     fn arguments(self) -> &'static [&'static str] {
         match self {
             Self::RandomWriteFsync => &["--rw=randwrite", "--bs=4k", "--fsync=1"],
@@ -48,7 +48,7 @@ impl Job {
         }
     }
 
-    /// Bytes of all requests, at scale 1.
+    /// Total bytes of all requests at scale 1.
     fn bytes(self) -> u64 {
         match self {
             Self::RandomWriteFsync => 40 * MIB,
@@ -110,7 +110,7 @@ impl Case for Job {
         let file = stage.directory.join("fio");
         let size = scaled(FILE_BYTES / MIB, stage.scale, 4) * MIB;
         let request = if self.is_sequential() { MIB } else { 4096 };
-        // A random job must not need more requests than the file has blocks: fio visits each once.
+        // A random job may have at most as many requests as the file has blocks: fio visits each once.
         let total = (scaled(self.bytes() / request, stage.scale, 4) * request).min(size);
         if *self != Self::SequentialWrite {
             lay_out(&file, size, stage.seed)?;
@@ -149,7 +149,7 @@ impl Case for Job {
     }
 }
 
-/// Part of what fio says of a job.
+/// Part of fio's result for a job.
 #[derive(Debug, Deserialize)]
 struct JobResult {
     error: i64,
@@ -170,7 +170,7 @@ struct Results {
     jobs: Vec<JobResult>,
 }
 
-/// fio may say something before its JSON.
+/// fio may print other text before its JSON.
 fn parse(said: &str) -> Result<JobResult> {
     let json = said.find('{').map(|start| &said[start..]).unwrap_or_default();
     let results: Results = serde_json::from_str(json).map_err(|error| Failure::new(format!("fio's JSON: {error}")))?;

@@ -1,4 +1,4 @@
-//! What is measured: a file a group of cases, each with a function `cases` that this registry calls.
+//! The registry of cases: one file for each group of cases, each with a function `cases`.
 
 mod applications;
 mod buffered;
@@ -23,10 +23,10 @@ pub fn all() -> Cases {
     [micro::cases(), buffered::cases(), filebench::cases(), applications::cases(), scale::cases()].into_iter().flatten().collect()
 }
 
-/// The cases that words of the command line choose: a name, or else the beginning of names.
+/// The cases selected by words of the command line: an exact name, otherwise a prefix of names.
 ///
 /// # Errors
-/// The word that is no case.
+/// The word that matches no case.
 pub fn named(words: &[String]) -> Result<Cases, String> {
     let cases = all();
     let names: Vec<String> = cases.iter().map(|case| case.name()).collect();

@@ -1,12 +1,12 @@
 //! PostgreSQL with pgbench.
 //!
-//! [PG1] `fsync`, `synchronous_commit` and `full_page_writes` are on: a commit that was answered survives a power failure.
-//! [PG2] The server listens on a UNIX socket in the scratch directory alone.
-//! [PG3] PostgreSQL refuses to run as root. A benchmark that is root runs it in a user namespace in which root has another number: to the
-//!       server it is an ordinary user without privileges, and files and mounts of root stay reachable for it.
-//! [PG4] The number of transactions is fixed. What pgbench measures is taken, without the time for connections.
-//! [PG5] The database is read once before, so that what is measured is neither the first minute of a server nor how fast a drive reads.
-//! [PG6] Afterwards the sums of balances and of what was added to them are the same, and so many transactions are in the history.
+//! [PG1] `fsync`, `synchronous_commit` and `full_page_writes` are on: an acknowledged commit survives a power failure.
+//! [PG2] The server listens only on a UNIX socket in the scratch directory.
+//! [PG3] PostgreSQL refuses to run as root. A benchmark run by root uses a user namespace that maps root to another user ID: the server
+//!       sees an unprivileged user, while root's files and mounts stay accessible.
+//! [PG4] The number of transactions is fixed. pgbench's own time is used, without the time for connections.
+//! [PG5] The database is read once first, so that the server's cold start and the drive's read speed are not measured.
+//! [PG6] Afterwards the sum of balances must equal the sum of the added amounts, and the history must contain the number of transactions.
 
 use std::fs::{self, File};
 use std::io;
@@ -22,16 +22,16 @@ use crate::compare::case::{Case, Cases, Group, Outcome, Stage};
 use crate::compare::command::find;
 use crate::failure::{Failure, Result};
 
-/// Clients of pgbench.
+/// Number of pgbench clients.
 const CLIENTS: u64 = 4;
-/// pgbench's own scale: 100,000 accounts each.
+/// pgbench's scale factor: 100,000 accounts each.
 const BRANCHES: u64 = 5;
-/// Shared memory for pages: less than the database at scale 1, so that some reads go to the file system.
+/// Shared buffers: less than the database at scale 1, so that some reads go to the file system.
 const SHARED_BUFFERS: &str = "16MB";
-/// The one who owns the database.
+/// The database user that owns the database.
 const USER: &str = "bench";
 
-/// Reading alone, and pgbench's mix like TPC-B's.
+/// Read-only transactions, and pgbench's mix similar to TPC-B.
 pub fn cases() -> Cases {
     [Pgbench { is_select: true }, Pgbench { is_select: false }].into_iter().map(|case| Box::new(case) as Box<dyn Case>).collect()
 }
@@ -41,7 +41,7 @@ struct Pgbench {
 }
 
 impl Pgbench {
-    /// Transactions of all clients at scale 1.
+    /// Transactions of all clients together at scale 1.
     fn transactions(&self) -> u64 {
         if self.is_select { 40_000 } else { 8000 }
     }
@@ -90,7 +90,7 @@ impl Case for Pgbench {
         let scratch = stage.scratch.to_owned();
         let data = stage.directory.join("data");
         let socket = programs::socket(&scratch, ".s.PGSQL.5432")?;
-        // Not synchronised while it is made: `make_cold` does that for all of it.
+        // Without sync during creation: `make_cold` makes everything durable.
         let mut make = unprivileged("initdb", &scratch)?;
         make.arg("-D").arg(&data).args(["-A", "trust", "-N", "--locale=C", "-E", "UTF8", "-U", USER]);
         programs::run(&mut make, &scratch)?;
@@ -148,7 +148,7 @@ fn read_files_below(directory: &Path) -> Result<()> {
     Ok(())
 }
 
-/// A program of the server ([PG3]).
+/// A command of the PostgreSQL installation ([PG3]).
 fn unprivileged(name: &str, scratch: &Path) -> Result<Command> {
     if !rustix::process::geteuid().is_root() {
         return programs::command(name, scratch);
@@ -165,7 +165,7 @@ fn client(name: &str, scratch: &Path) -> Result<Command> {
     Ok(command)
 }
 
-/// [PG2]. It ends by SIGINT, which is a fast shutdown: clients are not waited for.
+/// Starts the server ([PG2]). SIGINT stops it with a fast shutdown, which does not wait for clients.
 fn start(data: &Path, scratch: &Path, socket: &Path, settings: &[&str]) -> Result<Server> {
     let mut command = unprivileged("postgres", scratch)?;
     command.arg("-D").arg(data).arg("-k").arg(scratch).args(["-p", "5432", "-c", "listen_addresses=", "-c", "max_wal_size=256MB"]);

@@ -1,10 +1,11 @@
-//! Programs that cases run, and servers that end with them.
+//! Programs run by cases, and servers, which are stopped at the end of a case.
 //!
-//! [PRG1] A program is waited for by its pidfd, so its end is seen at once, and a signal that asks the benchmark for the end as soon.
-//! [PRG2] Whatever was started ends, also on an error or a signal: by its own pid, politely where it may write something, then by force.
-//! [PRG3] A program speaks to files in the case's scratch directory, never to a pipe: nobody has to read while it is measured.
-//! [PRG4] Settings of the user (`~/.gitconfig`, `~/.sqliterc`, the locale) change nothing: they get a home of their own and the C locale.
-//! [PRG5] They read nothing from the terminal, and an interrupt from it is for the benchmark alone, which then ends them in order.
+//! [PRG1] A program is waited for through its pidfd, so its exit is noticed at once; a signal that stops the benchmark is, too.
+//! [PRG2] Every started process ends, also on errors and signals: by its own pid, first with a normal stop signal if it may have to write,
+//!        then with SIGKILL.
+//! [PRG3] A program's output goes to files in the case's scratch directory, never to a pipe: no reader is needed during the measurement.
+//! [PRG4] User settings (`~/.gitconfig`, `~/.sqliterc`, the locale) have no effect: programs get their own home and the C locale.
+//! [PRG5] Programs do not read the terminal. Its interrupt reaches only the benchmark, which then stops them in order.
 
 use std::fs::{self, File};
 use std::os::unix::net::UnixStream;
@@ -20,27 +21,27 @@ use crate::compare;
 use crate::failure::{Failure, Result};
 use crate::machine;
 
-/// Longest that a program may take.
+/// Time limit of a program.
 const RUN_MAX: Duration = Duration::from_secs(1800);
-/// Longest that a server may take to answer, or to end when it is asked to.
+/// Time limit for a server to answer, or to exit when asked.
 const SERVER_MAX: Duration = Duration::from_secs(60);
-/// Between two looks at what cannot be waited for.
+/// Interval of polling for conditions that cannot be waited for.
 const LOOK: Duration = Duration::from_millis(5);
 
-/// A command that knows nothing of the user's settings and terminal ([PRG4], [PRG5]).
+/// A command isolated from the user's settings and terminal ([PRG4], [PRG5]).
 ///
 /// # Errors
-/// The program is missing.
+/// The program is not installed.
 pub fn command(name: &str, scratch: &Path) -> Result<Command> {
     let mut command = compare::command::command(name)?;
     command.env("HOME", scratch).env("LC_ALL", "C").env("TZ", "UTC").stdin(Stdio::null()).process_group(0);
     Ok(command)
 }
 
-/// Runs a program to its end. Returns its standard output.
+/// Runs a program to its end and returns its standard output.
 ///
 /// # Errors
-/// It cannot be started, fails (the last line that it said is in the sentence), takes longer than half an hour, or a signal came.
+/// It cannot be started, fails (the message has its last line of output), takes longer than half an hour, or a signal came.
 pub fn run(command: &mut Command, scratch: &Path) -> Result<String> {
     let (output, errors) = (scratch.join("program.out"), scratch.join("program.err"));
     command.stdout(File::create(&output)?).stderr(File::create(&errors)?);
@@ -48,7 +49,7 @@ pub fn run(command: &mut Command, scratch: &Path) -> Result<String> {
     Ok(String::from_utf8_lossy(&fs::read(&output)?).into_owned())
 }
 
-/// Runs a program whose output is somewhere already; `errors` is where its standard error goes.
+/// Runs a program whose output is already redirected; `errors` is the file of its standard error.
 ///
 /// # Errors
 /// Those of [`run`].
@@ -71,14 +72,14 @@ fn name_of(command: &Command) -> String {
     Path::new(command.get_program()).file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
 }
 
-/// A process that was started and ends at the latest when this is dropped ([PRG2]).
+/// A started process, which is ended at the latest on drop ([PRG2]).
 struct Running {
     child: Child,
     stop: Signal,
 }
 
 impl Running {
-    /// Waits for the end; none when it has not come in time ([PRG1]).
+    /// Waits for the exit; `None` after the time limit ([PRG1]).
     fn wait(&mut self, at_most: Duration) -> Result<Option<std::process::ExitStatus>> {
         let pid = Pid::from_child(&self.child);
         let descriptor = pidfd_open(pid, PidfdFlags::empty())?;
@@ -97,7 +98,7 @@ impl Running {
     }
 
     fn end(&mut self) {
-        // Once it was waited for the number may be somebody else's.
+        // After it was waited for, its pid may belong to another process.
         if matches!(self.child.try_wait(), Ok(Some(_))) {
             return;
         }
@@ -120,7 +121,7 @@ impl Drop for Running {
     }
 }
 
-/// A server, which ends when this is dropped.
+/// A server, which is stopped on drop.
 pub struct Server {
     running: Running,
     name: String,
@@ -128,10 +129,10 @@ pub struct Server {
 }
 
 impl Server {
-    /// Starts it; `stop` asks it for its end. What it says goes to the scratch directory.
+    /// Starts it; `stop` is the signal that stops it. Its output goes to the scratch directory.
     ///
     /// # Errors
-    /// It does not start.
+    /// It cannot be started.
     pub fn start(command: &mut Command, scratch: &Path, stop: Signal) -> Result<Self> {
         let name = name_of(command);
         let errors = scratch.join(format!("{name}.log"));
@@ -144,7 +145,7 @@ impl Server {
     /// Waits until it answers.
     ///
     /// # Errors
-    /// It ended instead (the last line that it said is in the sentence), or takes longer than a minute.
+    /// It exited instead (the message has its last line of output), or takes longer than a minute.
     pub fn wait_until(&mut self, mut answers: impl FnMut() -> bool) -> Result<()> {
         let start = Instant::now();
         while !answers() {
@@ -162,12 +163,12 @@ impl Server {
         Ok(())
     }
 
-    /// Asks it to end, and waits for that.
+    /// Stops the server and waits for its exit.
     pub fn end(mut self) {
         self.running.end();
     }
 
-    /// Its process.
+    /// Its process ID.
     #[cfg(test)]
     fn id(&self) -> u32 {
         self.running.child.id()
@@ -177,7 +178,7 @@ impl Server {
 /// A path for a server's socket.
 ///
 /// # Errors
-/// The path is longer than a socket's may be.
+/// The path is longer than a socket path may be.
 pub fn socket(scratch: &Path, name: &str) -> Result<PathBuf> {
     let path = scratch.join(name);
     if path.as_os_str().len() > 100 {
@@ -186,15 +187,15 @@ pub fn socket(scratch: &Path, name: &str) -> Result<PathBuf> {
     Ok(path)
 }
 
-/// Whether something listens there.
+/// Whether a server listens on the socket.
 pub fn is_listening(socket: &Path) -> bool {
     UnixStream::connect(socket).is_ok()
 }
 
-/// The number behind `before` in what a program said.
+/// The number after `before` in a program's output.
 ///
 /// # Errors
-/// It said nothing like that.
+/// The output contains no such number.
 pub fn number_after(said: &str, before: &str) -> Result<f64> {
     let rest = said.split_once(before).map(|(_, rest)| rest.trim_start());
     let digits = rest.map(|rest| rest.split(|letter: char| !letter.is_ascii_digit() && letter != '.').next().unwrap_or_default());
@@ -203,7 +204,7 @@ pub fn number_after(said: &str, before: &str) -> Result<f64> {
         .ok_or_else(|| Failure::new(format!("no number behind `{before}` in what the program said")))
 }
 
-/// What a server of Redis answers on a socket to a command of one line.
+/// A Redis server's answer to a one-line command.
 ///
 /// # Errors
 /// It does not answer.

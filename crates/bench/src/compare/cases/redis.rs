@@ -1,8 +1,9 @@
-//! Redis with `appendfsync always`: each answer is durable.
+//! Redis with `appendfsync always`: each acknowledged command is durable.
 //!
-//! [RD1] Redis writes its log once for all commands that one turn of its loop has read, and then one fsync: so clients and pipelines share it.
-//! [RD2] The server listens on a UNIX socket in the scratch directory alone, never rewrites its log and takes no snapshots.
-//! [RD3] After the measured part the server is ended and started again on the same log: it has as many keys as before.
+//! [RD1] Redis writes its log once, with one fsync, for all commands read in one iteration of its event loop: clients and pipelines share
+//!       it.
+//! [RD2] The server listens only on a UNIX socket in the scratch directory, never rewrites its log and takes no snapshots.
+//! [RD3] After the measured part the server is restarted on the same log: the number of keys must be the same.
 
 use std::path::Path;
 use std::process::Command;
@@ -15,10 +16,10 @@ use super::programs::{self, Server, ask_line, is_listening};
 use crate::compare::case::{Case, Cases, Group, Outcome, Stage};
 use crate::failure::{Failure, Result};
 
-/// Connections of redis-benchmark, its default.
+/// Connections of redis-benchmark (its default).
 const CLIENTS: u32 = 50;
 
-/// By the commands that a client sends before it waits.
+/// The cases, by the number of pipelined commands.
 pub fn cases() -> Cases {
     [1, 10, 100].into_iter().map(|pipeline| Box::new(Always { pipeline }) as Box<dyn Case>).collect()
 }
@@ -28,7 +29,7 @@ struct Always {
 }
 
 impl Always {
-    /// SETs at scale 1.
+    /// SET commands at scale 1.
     fn commands(&self) -> u64 {
         match self.pipeline {
             1 => 50_000,

@@ -1,12 +1,12 @@
 //! RocksDB's own `db_bench`.
 //!
-//! [RO1] Keys of 16 and values of 400 bytes, no compression (what snappy costs is not a file system's affair), the log as it is by default.
-//! [RO2] The database is filled by a run of its own before; what is timed opens it, works and closes it, and db_bench's own time is taken.
-//! [RO3] YCSB's mixes are approximated, as db_bench has no such driver. A and B are `readrandomwriterandom` with 50 and 95 % of reads; C is
-//!       `readrandom`; D, which reads the newest, is `readrandom` of keys that are drawn by an exponential distribution of range 8, without
-//!       D's 5 % of writes; E is `mixgraph` with 95 % of scans of up to 100 keys and 5 % of puts; F is `updaterandom`, which reads, changes and
-//!       writes a key, for that half of F's operations, and then `readrandom` for the other half. Keys are drawn evenly but in D; YCSB's are
-//!       zipfian, which caches like better. The few values that E writes are of mixgraph's own sizes, some 60 bytes.
+//! [RO1] Keys of 16 and values of 400 bytes, no compression (snappy's cost is not the file system's), the default log settings.
+//! [RO2] A separate run fills the database before. The measured run opens it, works and closes it; db_bench's own time is used.
+//! [RO3] db_bench has no YCSB driver, so its mixes are approximated. A and B: `readrandomwriterandom` with 50 and 95 % reads. C:
+//!       `readrandom`. D, which reads the newest keys: `readrandom` with keys from an exponential distribution of range 8, without D's 5 %
+//!       writes. E: `mixgraph` with 95 % scans of up to 100 keys and 5 % puts; its few values have mixgraph's own sizes, about 60 bytes. F:
+//!       `updaterandom`, which reads, changes and writes a key, for half of F's operations, then `readrandom` for the other half. Keys are
+//!       uniform except in D; YCSB's are zipfian, which suits caches better.
 
 use std::path::Path;
 use std::process::Command;
@@ -22,17 +22,17 @@ const VALUE_BYTES: u64 = 400;
 /// Keys at scale 1.
 const KEYS: u64 = 200_000;
 
-/// A run of db_bench.
+/// One db_bench run.
 struct Bench {
     name: &'static str,
     what: &'static str,
-    /// db_bench's names, in the order in which they are run.
+    /// db_bench's benchmark names, in the order in which they run.
     benchmarks: &'static str,
     arguments: &'static [&'static str],
-    /// Operations at scale 1, for each of the benchmarks.
+    /// Operations per benchmark at scale 1.
     operations: u64,
     threads: u32,
-    /// Whether there are keys before.
+    /// Whether the database is filled before.
     is_filled: bool,
     is_quick: bool,
 }
@@ -138,7 +138,7 @@ impl Case for Bench {
     }
 
     fn bytes_needed(&self, _share: f64) -> u64 {
-        // Levels are rewritten: old and new exist at once.
+        // Compaction rewrites levels: old and new data exist at once.
         (KEYS + self.operations) * (VALUE_BYTES + 100) * 3 + (256 << 20)
     }
 
@@ -156,10 +156,10 @@ impl Case for Bench {
         bench.arg(format!("--benchmarks={}", self.benchmarks)).arg(format!("--threads={}", self.threads)).args(self.arguments);
         if self.is_filled {
             bench.args(["--use_existing_db=1"]).arg(format!("--num={keys}")).arg(format!("--reads={operations}"));
-            // What writes does so many of the operations, what reads so many of the keys.
+            // A writing benchmark does this many operations; a reading one does this many reads.
             bench.arg(format!("--writes={operations}"));
         } else {
-            // `fillsync` divides the number of keys by 1,000, but not that of writes.
+            // `fillsync` divides the number of keys by 1,000, but not the number of writes.
             bench.arg(format!("--num={}", operations * 1000)).arg(format!("--writes={operations}"));
         }
         let said = stage.time(|| programs::run(&mut bench, &scratch))?;
@@ -185,18 +185,18 @@ fn command(directory: &Path, scratch: &Path, seed: u64) -> Result<Command> {
     Ok(command)
 }
 
-/// Keys are read back: of evenly drawn keys some exist, and what is read was verified by its checksum.
+/// Reads keys back: of uniform random keys some exist, and db_bench verifies checksums of what it reads.
 fn check(directory: &Path, scratch: &Path, seed: u64, keys: u64) -> Result<()> {
     let mut command = command(directory, scratch, seed)?;
     command.args(["--benchmarks=readrandom", "--use_existing_db=1", "--readonly=1", "--verify_checksum=1"]);
     let said = programs::run(command.arg(format!("--num={keys}")).arg("--reads=200"), scratch)?;
     let found = said.rsplit_once(" found)").and_then(|(before, _)| before.rsplit_once('(')).map(|(_, counts)| counts);
     let found = found.and_then(|counts| counts.split_once(" of ")?.0.parse::<u64>().ok()).unwrap_or_default();
-    // Keys are drawn with repetitions when a database is filled: 1 - 1/e of them exist.
+    // Filling draws keys with repetition: a share of 1 - 1/e exists.
     if found < 80 { Err(Failure::new(format!("{found} of 200 keys were found again"))) } else { Ok(()) }
 }
 
-/// Seconds and operations of a benchmark. Seconds follow from the rate: db_bench says them in milliseconds, and none for what took less.
+/// Seconds and operations of a benchmark. Seconds follow from the rate: db_bench prints them in milliseconds, and none for shorter runs.
 fn parse(said: &str, benchmark: &str) -> Result<(f64, f64)> {
     let line = said.lines().find(|line| line.split_whitespace().next() == Some(benchmark) && line.contains("micros/op"));
     let words: Vec<&str> = line.unwrap_or_default().split_whitespace().collect();

@@ -1,14 +1,13 @@
-//! How cost grows: with files in a directory, size of a file, clients, fill level and age.
+//! How cost grows with files in a directory, file size, clients, fill level and age.
 //!
-//! [SL1] A case is one point; its parameter is what grows, and everything else is the same in all points of a series. Operations are timed one
-//!       by one.
-//! [SL2] A parameter is never scaled: `--quick` does fewer operations, and leaves these cases out, since what lies in front is not fewer.
-//! [SL3] Files in front of what is measured are made by mknod, the cheapest way; those of sizes are written whole and are durable.
-//! [SL4] Fill is what statfs says: files of 64 MiB and less until so many percent are used, beside the file that is overwritten.
-//! [SL5] Age is how often a drive was written over: files whose sizes follow a power law (1 KiB to 16 MiB, exponent 1.2, so most are small and
-//!       most bytes are in large ones) are made while less than 70 % is used, random ones are removed while more than 60 % is. Then a file is
-//!       written and read in sequence, cold. How it lies on the drive is not told: FUSE has no FIEMAP.
-//! [SL6] What is written is read back where it is small; of large files the blocks that were overwritten are.
+//! [SL1] A case is one point of a series; only its parameter differs between points. Each operation is timed.
+//! [SL2] A parameter is never scaled. `--quick` does fewer operations and omits these cases, since their setup does not shrink.
+//! [SL3] Existing files are made by mknod, the cheapest way; files with a size are written completely and durably.
+//! [SL4] Fill level is that of statfs: files of at most 64 MiB are added to the overwritten file until the percentage is reached.
+//! [SL5] Age is how often a drive was overwritten. File sizes follow a power law (1 KiB to 16 MiB, exponent 1.2: most files are small, most
+//!       bytes are in large files). Files are created while less than 70 % is used, random ones are removed while more than 60 % is. Then a
+//!       file is written and read sequentially with cold caches. Its layout is not reported: FUSE has no FIEMAP.
+//! [SL6] Small files are read back after writing; of large files, the overwritten blocks are.
 
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::FileExt;
@@ -54,11 +53,11 @@ enum Point {
     Age { times: u64 },
 }
 
-/// Bytes of the file that is overwritten on a full drive.
+/// Size of the file that is overwritten on a full drive.
 const FILL_FILE_BYTES: u64 = 64 * MIB;
-/// Bytes of the file that is written and read on an old drive.
+/// Size of the file that is written and read on an aged drive.
 const AGE_FILE_BYTES: u64 = 64 * MIB;
-/// Size of the drive that fill and age ask for.
+/// Drive size requested for fill and age.
 const DRIVE_BYTES: u64 = GIB;
 
 impl Case for Point {
@@ -118,7 +117,7 @@ impl Case for Point {
     }
 
     fn applies_to(&self, peer: Peer) -> bool {
-        // What has no drive is never full and does not age.
+        // Without a drive there is no fill level and no age.
         peer != Peer::TandemfsLibrary && (peer != Peer::Null || !matches!(self, Self::Fill { .. } | Self::Age { .. }))
     }
 
@@ -132,7 +131,7 @@ impl Case for Point {
 
     fn bytes_needed(&self, _share: f64) -> u64 {
         match self {
-            // An inode, a name and their index.
+            // An inode, a name and index entries.
             Self::CreateIn { files } | Self::LookUpIn { files } => files * KIB + 256 * MIB,
             Self::OverwriteIn { bytes } => bytes + 256 * MIB,
             Self::Clients { .. } => 512 * MIB,
@@ -167,7 +166,7 @@ impl Case for Point {
 }
 
 impl Point {
-    /// At scale 1.
+    /// Operations at scale 1.
     fn operations(self) -> u64 {
         match self {
             Self::CreateIn { .. } | Self::LookUpIn { .. } => 5000,
@@ -242,7 +241,7 @@ fn look_up_in(stage: &mut Stage<'_>, files: u64, operations: u64) -> Result<Outc
     Ok(outcome(samples))
 }
 
-/// A block of a file as the `version`th write leaves it.
+/// The content of a block after its `version`th write.
 fn block(number: u64, version: u64) -> [u8; BLOCK] {
     let mut random = Random::new(number, version);
     let mut bytes = [0; BLOCK];
@@ -279,7 +278,7 @@ fn overwrite(stage: &mut Stage<'_>, bytes: u64, operations: u64) -> Result<Outco
             })
         })
     })?;
-    // [SL6]: the last one of each place.
+    // [SL6]: the last write to each block.
     drop(file);
     let (file, mut found) = (File::open(&path)?, [0; BLOCK]);
     let last: std::collections::HashMap<u64, usize> = places.iter().zip(0..).map(|(place, index)| (*place, index)).collect();
@@ -336,7 +335,7 @@ fn create_by_clients(stage: &mut Stage<'_>, clients: u64, operations: u64) -> Re
     Ok(outcome(samples))
 }
 
-/// Percent of the file system that are used, once `more` bytes will be.
+/// Used percentage of the file system after `more` additional bytes.
 fn used_percent(directory: &Path, more: u64) -> Result<f64> {
     let space = statvfs(directory)?;
     let unit = space.f_frsize.max(1) as f64;
@@ -364,7 +363,7 @@ fn fill(directory: &Path, percent: u64, beside: u64) -> Result<()> {
     }
 }
 
-/// A size by the power law of [SL5].
+/// A size from the power law of [SL5].
 fn power_law(random: &mut Random) -> u64 {
     let (smallest, largest, exponent) = (KIB as f64, 16.0 * MIB as f64, 0.2);
     let even = random.below(1 << 30) as f64 / f64::from(1 << 30);
@@ -386,7 +385,7 @@ fn age(directory: &Path, times: u64, seed: u64) -> Result<()> {
         machine::check()?;
         if used_percent(directory, AGE_FILE_BYTES)? > 70.0 {
             while !existing.is_empty() && used_percent(directory, AGE_FILE_BYTES)? > 60.0 {
-                // What a removal frees may be free only later: several, then one more look.
+                // Space of a removed file may be freed later: remove several, then check again.
                 for _ in 0..existing.len().div_ceil(16) {
                     let number = existing.swap_remove(random.below(existing.len() as u64) as usize);
                     fs::remove_file(place.join(file_name(number)))?;
@@ -430,7 +429,7 @@ mod tests {
             Point::LookUpIn { files: 1000 },
             Point::OverwriteIn { bytes: MIB },
             Point::Clients { clients: 4 },
-            // Fill and more than no age need a file system of their own.
+            // Fill, and age above zero, need their own file system.
             Point::Age { times: 0 },
         ] {
             let (outcome, clock) = run_once(&point, 1e-2).unwrap_or_else(|failure| panic!("{point:?}: {failure}"));
@@ -444,7 +443,7 @@ mod tests {
     fn a_fill_level_that_is_passed_already_is_refused() {
         let place = tempfile::tempdir().expect("a directory");
         let space = statvfs(place.path()).expect("statvfs");
-        // With a file as large as the whole file system beside it, no level is low enough.
+        // With a file as large as the whole file system, no fill level is low enough.
         let failure = fill(place.path(), 50, space.f_blocks * space.f_frsize).expect_err("full");
         assert!(failure.to_string().ends_with("% of the file system are used instead of 50 %"), "{failure}");
         assert_eq!(fs::read_dir(place.path().join("fill")).expect("listed").count(), 0);
@@ -456,7 +455,7 @@ mod tests {
         let mut sizes: Vec<u64> = (0..100_000).map(|_| power_law(&mut random)).collect();
         sizes.sort_unstable();
         assert!(sizes[0] >= KIB - 1 && sizes[sizes.len() - 1] <= 16 * MIB);
-        // Half are small; of the bytes nine tenths are in the largest fifth.
+        // Half of the files are small; nine tenths of the bytes are in the largest fifth.
         assert!(sizes[sizes.len() / 2] < 64 * KIB, "{}", sizes[sizes.len() / 2]);
         let all: u64 = sizes.iter().sum();
         let largest: u64 = sizes[sizes.len() * 4 / 5..].iter().sum();

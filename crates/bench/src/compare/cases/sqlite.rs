@@ -1,9 +1,9 @@
-//! SQLite's own shell with scripts of transactions.
+//! SQLite's command-line shell with scripts of transactions.
 //!
-//! [SQ1] `synchronous = FULL` in each journal mode: a transaction that was answered survives a power failure.
-//! [SQ2] Tables are made before; the program opens the database, runs the script and closes it, which in WAL mode checkpoints: all of it is
-//!       timed, for all of it is what a user waits for.
-//! [SQ3] Afterwards SQLite itself checks the database and counts rows.
+//! [SQ1] `synchronous = FULL` in each journal mode: a committed transaction survives a power failure.
+//! [SQ2] Tables are created before. The measured time includes opening the database, the script, and closing, which checkpoints in WAL
+//!       mode: a user waits for all of it.
+//! [SQ3] Afterwards SQLite checks the database's integrity and counts rows.
 
 use std::fs::{self, File};
 use std::io::{BufWriter, Write};
@@ -15,7 +15,7 @@ use crate::compare::case::{Case, Cases, Group, Outcome, Stage};
 use crate::failure::{Failure, Result};
 use crate::workloads::random::Random;
 
-/// By journal mode and script.
+/// The cases, by journal mode and script.
 pub fn cases() -> Cases {
     [
         Script { journal: "WAL", is_mixed: false },
@@ -30,7 +30,7 @@ pub fn cases() -> Cases {
 
 struct Script {
     journal: &'static str,
-    /// Transactions of many statements with an index, as in SQLite's own speed test; single rows otherwise.
+    /// Whether transactions have many statements with an index, as in SQLite's own speed test; otherwise single rows.
     is_mixed: bool,
 }
 
@@ -38,9 +38,9 @@ struct Script {
 const SINGLES: u64 = 20_000;
 /// Mixed transactions at scale 1.
 const MIXED: u64 = 1000;
-/// Statements of a mixed transaction: inserts, updates and look-ups by the index, deletes.
+/// Statements of a mixed transaction: inserts, updates, look-ups by index, deletes.
 const MIX: [u64; 4] = [40, 20, 30, 10];
-/// Rows in front of the mixed transactions.
+/// Rows that exist before the mixed transactions.
 const ROWS: u64 = 50_000;
 
 impl Case for Script {
@@ -115,12 +115,12 @@ impl Case for Script {
 }
 
 impl Script {
-    /// Writes the script; returns how many rows there are after it.
+    /// Writes the script; returns the number of rows after it.
     fn write(&self, path: &Path, transactions: u64, rows: u64, seed: u64) -> Result<u64> {
         let mut script = BufWriter::new(File::create(path)?);
         let mut random = Random::new(seed, 0x5714);
         let (mut next, mut left) = (rows + 1, rows);
-        // The journal mode stays with the database, this does not.
+        // The journal mode is stored in the database, this setting is not.
         writeln!(script, "PRAGMA synchronous=FULL;")?;
         let insert = |script: &mut BufWriter<File>, id: u64, random: &mut Random| {
             writeln!(script, "INSERT INTO t VALUES({id}, '{:X}', randomblob(100));", random.below(1_000_003))
@@ -143,7 +143,7 @@ impl Script {
             for _ in 0..selects {
                 writeln!(script, "SELECT count(*), sum(length(body)) FROM t WHERE name = '{:X}';", random.below(1_000_003))?;
             }
-            // The newest rows, which are always there.
+            // The newest rows, which always exist.
             writeln!(script, "DELETE FROM t WHERE id >= {};\nCOMMIT;", next - deletes)?;
             (next, left) = (next - deletes, left - deletes);
         }
@@ -154,7 +154,7 @@ impl Script {
 
 fn command(database: &Path, scratch: &Path) -> Result<std::process::Command> {
     let mut command = programs::command("sqlite3", scratch)?;
-    // -bail: a statement that fails is a failed run.
+    // -bail: a failing statement fails the run.
     command.args(["-batch", "-bail"]).arg(database);
     Ok(command)
 }

@@ -1,18 +1,18 @@
-//! What tests of cases share: a stage over any directory, with a clock that counts.
+//! Test support shared by cases: a stage for any directory, with a clock that counts its calls.
 
 use crate::compare::case::{Case, Outcome, Stage, StageClock};
 use crate::failure::{Failure, Result};
 
-/// Counts what a case asks of its clock.
+/// Counts the calls to a case's clock.
 #[derive(Default)]
 pub struct TestClock {
-    /// Measured parts begun.
+    /// Number of measured parts begun.
     pub begun: u32,
-    /// Measured parts ended.
+    /// Number of measured parts ended.
     pub ended: u32,
-    /// Times that caches were dropped.
+    /// Number of times that caches were dropped.
     pub cold: u32,
-    /// Whether a measured part cannot begin.
+    /// Whether beginning a measured part fails.
     pub fails: bool,
 }
 
@@ -33,7 +33,7 @@ impl StageClock for TestClock {
     }
 }
 
-/// Runs a case once in a directory of its own, in the tests' memory.
+/// Runs a case once in its own directory, in memory.
 pub fn run_once(case: &dyn Case, scale: f64) -> Result<(Outcome, TestClock)> {
     let (directory, scratch) = (tempfile::tempdir()?, tempfile::tempdir()?);
     let mut clock = TestClock::default();

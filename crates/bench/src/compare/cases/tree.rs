@@ -1,12 +1,13 @@
-//! A tree of source files like a kernel's, the same for the same number.
+//! A tree of source files like the kernel's, fully determined by its number of files.
 //!
-//! [TR1] Beside what is timed a tree is made, compared and removed, so it shrinks faster than the scale, by the power of 1.6: 2,000 files at a
-//!       tenth. At scale 1 it has 80,000 files in some 5,000 directories, as Linux 6.1 has 79 thousand in 5 thousand; sizes are log-normal with a
-//!       median of 5 KiB and a mean of 15 KiB, none above 4 MiB; files lie at most nine directories deep, most of them four or five.
-//! [TR2] Directories are of very different sizes: some have hundreds of files, most a few.
-//! [TR3] Files hold lines that look like C and compress as it does; every [`NEEDLE_EVERY`]th has a line with [`NEEDLE`] once.
-//! [TR4] Everything follows from the number of files: names, sizes and bytes of a file can be made again at any time, so a copy is compared
-//!       with what it must be and not with where it came from. A second version of some files is a second commit.
+//! [TR1] A case also creates, compares and removes a tree outside the measured part, so the tree shrinks faster than the scale, with
+//!       exponent 1.6: 2,000 files at scale 0.1. At scale 1 it has 80,000 files in about 5,000 directories, like Linux 6.1. Sizes are
+//!       log-normal with a median of 5 KiB and a mean of 15 KiB, at most 4 MiB. Files are at most nine directories deep, most of them four
+//!       or five.
+//! [TR2] Directory sizes vary widely: some have hundreds of files, most a few.
+//! [TR3] Files contain lines that look like C and compress like it; every [`NEEDLE_EVERY`]th file has one line with [`NEEDLE`].
+//! [TR4] Names, sizes and bytes follow from the number of files, so a copy is compared with regenerated content, not with its source. A
+//!       second version of some files makes a second commit.
 
 use std::fs::{self, File};
 use std::io::{BufWriter, Write};
@@ -19,23 +20,23 @@ use crate::workloads::random::Random;
 
 /// Files at scale 1.
 pub const FILES: u64 = 80_000;
-/// Power of the scale in the number of files.
+/// Exponent of the scale in the number of files.
 const SHRINKS: f64 = 1.6;
 /// Median size of a file in bytes.
 const SIZE_MEDIAN: f64 = 5120.0;
 /// Mean size of a file in bytes.
 const SIZE_MEAN: f64 = 15_360.0;
-/// No file is larger.
+/// Largest size of a file.
 const SIZE_MAX: u64 = 4 << 20;
-/// Files for each directory, on average.
+/// Average number of files per directory.
 const FILES_A_DIRECTORY: u64 = 16;
-/// Of 1,000 directories how many lie so deep, from 1.
+/// Directories per 1,000 at each depth, from 1.
 const DEPTHS: [u64; 9] = [5, 70, 230, 310, 220, 100, 45, 15, 5];
-/// A word that no other line has.
+/// A word that occurs in no other line.
 pub const NEEDLE: &str = "tandem_needle";
-/// Of so many files one has it.
+/// One of this many files contains it.
 pub const NEEDLE_EVERY: u64 = 100;
-/// Bytes of text that files are pieces of.
+/// Size of the text from which files are cut.
 const TEXT_BYTES: usize = 4 << 20;
 
 const WORDS: [&str; 48] = [
@@ -49,44 +50,44 @@ const ENDINGS: [&str; 10] = [".c", ".c", ".c", ".c", ".h", ".h", ".h", ".yaml", 
 /// A file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TreeFile {
-    /// Below the tree's root, in the order of `files`.
+    /// Path below the tree's root.
     pub path: String,
-    /// Bytes.
+    /// Size in bytes.
     pub size: u64,
     number: u64,
 }
 
-/// A tree: names and sizes. Bytes are made when they are needed.
+/// A tree: names and sizes. Contents are generated on demand.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Tree {
-    /// Below the root, parents first.
+    /// Paths below the root, parents first.
     pub directories: Vec<String>,
-    /// In the order of their directories, as an archiver that walks meets them.
+    /// In the order of their directories, as an archiver's walk finds them.
     pub files: Vec<TreeFile>,
 }
 
 impl Tree {
-    /// At a scale ([TR1]).
+    /// A tree at a scale ([TR1]).
     pub fn new(scale: f64) -> Self {
         Self::with_files(Self::count(scale))
     }
 
-    /// Files of a tree at a scale.
+    /// Number of files of a tree at a scale.
     pub fn count(scale: f64) -> u64 {
         ((FILES as f64 * scale.powf(SHRINKS)).ceil() as u64).max(200)
     }
 
-    /// Of so many files.
+    /// A tree of this many files.
     pub fn with_files(count: u64) -> Self {
         let mut random = Random::new(0x7265_6531, 0);
         let mut directories = directories((count / FILES_A_DIRECTORY).max(DEPTHS.len() as u64), &mut random);
         directories.sort_unstable();
         let mut files: Vec<TreeFile> = (0..count)
             .map(|number| {
-                // [TR2]: the third power of an even draw is small for most.
+                // [TR2]: the cube of a uniform number is small in most cases.
                 let even = random.below(1 << 20) as f64 / f64::from(1 << 20);
                 let rank = (even.powi(3) * directories.len() as f64) as usize;
-                // Ranks are spread over the tree, in the same way each time.
+                // Spreads ranks over the tree, always in the same way.
                 let directory = &directories[rank * 7919 % directories.len()];
                 let ending = ENDINGS[random.below(ENDINGS.len() as u64) as usize];
                 let path = format!("{directory}/{}-{}{number}{ending}", word(&mut random), word(&mut random));
@@ -97,18 +98,18 @@ impl Tree {
         Self { directories, files }
     }
 
-    /// Bytes of all files.
+    /// Total bytes of all files.
     #[cfg(test)]
     pub fn bytes(&self) -> u64 {
         self.files.iter().map(|file| file.size).sum()
     }
 
-    /// Lines with [`NEEDLE`].
+    /// Number of lines with [`NEEDLE`].
     pub fn needles(&self) -> u64 {
         self.files.iter().filter(|file| file.has_needle()).count() as u64
     }
 
-    /// Makes it below a directory that exists.
+    /// Writes the tree below an existing directory.
     ///
     /// # Errors
     /// A call failed.
@@ -123,7 +124,7 @@ impl Tree {
         Ok(())
     }
 
-    /// Writes it as an archive, as `tar -c` would.
+    /// Writes the tree as a tar archive.
     ///
     /// # Errors
     /// A call failed.
@@ -150,8 +151,8 @@ impl Tree {
         Ok(())
     }
 
-    /// Writes it as a history of two commits for `git fast-import`, `first` and `second`: the second changes every tenth file, removes every
-    /// fiftieth and adds as many. Returns how many files it touches.
+    /// Writes two commits, `first` and `second`, for `git fast-import`: the second changes every tenth file, removes every fiftieth and
+    /// adds as many. Returns the number of files it touches.
     ///
     /// # Errors
     /// A call failed.
@@ -190,10 +191,10 @@ impl Tree {
         Ok(touched)
     }
 
-    /// Compares a copy with what it must be: the number of files and their sizes, and the bytes of one in `every`.
+    /// Compares a copy with the tree: number and sizes of files, and the bytes of one file in `every`.
     ///
     /// # Errors
-    /// A call failed, or a sentence with the first that differs.
+    /// A call failed, or a file differs; the message has the first.
     pub fn compare(&self, root: &Path, every: usize) -> Result<()> {
         let differs = |what: &str, path: &str| Failure::new(format!("{path} {what}"));
         let found = count_files(root)?;
@@ -224,7 +225,7 @@ impl TreeFile {
         self.number.is_multiple_of(NEEDLE_EVERY)
     }
 
-    /// Its bytes ([TR3]).
+    /// Generates its content ([TR3]).
     pub fn fill(&self, version: u64, into: &mut Vec<u8>) {
         let text = text();
         let mut at = Random::new(self.number, version).below(text.len() as u64) as usize;
@@ -247,7 +248,7 @@ fn commit(branch: &str, seconds: u64) -> String {
     format!("commit refs/heads/{branch}\ncommitter bench <bench@localhost> {seconds} +0000\ndata {}\n{branch}\n", branch.len() + 1)
 }
 
-/// Files below a directory.
+/// Number of files below a directory.
 ///
 /// # Errors
 /// It cannot be listed.
@@ -266,7 +267,7 @@ fn word(random: &mut Random) -> &'static str {
     WORDS[random.below(WORDS.len() as u64) as usize]
 }
 
-/// Names of directories, by depth ([TR1]).
+/// Paths of directories, by depth ([TR1]).
 fn directories(count: u64, random: &mut Random) -> Vec<String> {
     let mut all = Vec::new();
     let mut above: Vec<String> = Vec::new();
@@ -274,7 +275,7 @@ fn directories(count: u64, random: &mut Random) -> Vec<String> {
         let level: Vec<String> = (0..(count * share / 1000).max(1))
             .map(|number| match above.len() as u64 {
                 0 => format!("{}{number}", word(random)),
-                // Some parents have many, most none.
+                // Some parents have many children, most have none.
                 parents => {
                     format!("{}/{}{depth}{number}", above[(random.below(parents).min(random.below(parents))) as usize], word(random))
                 }
@@ -368,7 +369,7 @@ mod tests {
 
     #[test]
     fn text_compresses_about_as_source_does() {
-        // Without a compressor: words come again, bytes are printable, and versions differ.
+        // Without a compressor: words repeat, bytes are printable, and versions differ.
         let file = TreeFile { path: String::new(), size: 9000, number: 200 };
         let [mut one, mut two] = [Vec::new(), Vec::new()];
         file.fill(0, &mut one);

@@ -1,9 +1,9 @@
 //! The least latency of the block path so that this machine can emulate it: the peers' detour cannot be subtracted from a drive that is
 //! faster than the detour.
 //!
-//! [WA1] A command takes [`COMMAND_US_LEAST`] at least, about what the detour took when this was designed. Were it shorter where the machine
-//!       allows, each day would have a drive of its own: on one machine the shortest way was 3, 21 and 126 us within some days, and whoever does with
-//!       fewer block commands looked worse the quieter its neighbours were.
+//! [WA1] A command takes at least [`COMMAND_US_LEAST`], about the detour's latency at design time. With a shorter least time where the
+//!       machine allows it, the drive would differ from day to day: on one machine the shortest way was 3, 21 and 126 us within some days.
+//!       A quiet machine would then favour file systems that use many block commands.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,6 +1,6 @@
-//! Operations that are durable one by one: an overwrite, an append, a new file, a rename.
+//! Operations that are each made durable: an overwrite, an append, a new file, a rename.
 //!
-//! Through a mount an operation ends with fsync; as a library it is durable when its call returns.
+//! Through a mount an operation ends with fsync; in the library it is durable on return.
 
 use std::collections::HashMap;
 use std::fs::{self, File};
@@ -22,11 +22,11 @@ use crate::workloads::random::Random;
 
 const CLIENTS: [u32; 4] = [1, 2, 4, 16];
 const OPERATIONS: u64 = 4000;
-/// So many times as much is done as a library: a microsecond or two each, and several clients would have ended before all have begun.
+/// Factor for operations in the library: they take a microsecond or two, and some clients would finish before all have started.
 const LIBRARY_TIMES: u64 = 10;
 const PAGE: u64 = 4 * KIB;
 const FILE_BYTES: u64 = 64 * MIB;
-/// Keys of contents: those of what is written begin here, below are those of what was laid out.
+/// Content keys of written data start here; lower keys are those of the initial content.
 const WRITTEN: u64 = 1 << 32;
 
 /// The cases of this file.
@@ -301,7 +301,7 @@ fn write(fs: &FileSystem, inode: InodeNumber, offset: u64, bytes: &[u8], options
     }
 }
 
-/// Chooses pages of a file and knows what was last written to each.
+/// Chooses pages of a file and remembers the last write to each.
 struct Overwriter {
     random: Random,
     key: u64,

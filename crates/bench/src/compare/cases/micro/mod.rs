@@ -1,8 +1,8 @@
-//! Single operations: made durable one by one, read, and of the namespace.
+//! Single operations: durable ones, reads, and namespace operations.
 //!
-//! [MI1] The number of operations is the same for all file systems and for any number of clients, who share them.
-//! [MI2] Each client has a file or a directory of its own; what is drawn follows from the seed of the round and the client.
-//! [MI3] What was written is read back after the measured part, where that can show a mistake.
+//! [MI1] The number of operations is the same for all file systems and any number of clients, who share them.
+//! [MI2] Each client has its own file or directory; random choices follow from the round's seed and the client.
+//! [MI3] Written data is read back after the measured part where that can detect errors.
 
 mod durable;
 mod namespace;
@@ -20,7 +20,7 @@ use crate::workloads::content;
 
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
-/// Bytes written at once while files are laid out.
+/// Size of the writes that create initial files.
 const LAYOUT_BYTES: usize = MIB as usize;
 
 /// The cases of these files.
@@ -28,7 +28,7 @@ pub fn cases() -> Cases {
     [durable::cases(), unaligned::cases(), reads::cases(), sequential::cases(), namespace::cases()].into_iter().flatten().collect()
 }
 
-/// A new file full of the bytes that belong to a key, durable.
+/// Creates a durable file with the content of a key.
 fn lay_out(path: &Path, key: u64, bytes: u64) -> Result<File> {
     let file = File::options().read(true).write(true).create_new(true).open(path)?;
     let mut buffer = vec![0; LAYOUT_BYTES.min(bytes as usize)];
@@ -43,7 +43,7 @@ fn lay_out(path: &Path, key: u64, bytes: u64) -> Result<File> {
     Ok(file)
 }
 
-/// What a file system returned other than what was written ([MI3]).
+/// The error for wrong content read back ([MI3]).
 fn wrong(case: &str, offset: u64) -> Failure {
     Failure::new(format!("{case}: what was read at offset {offset} is not what was written there"))
 }

@@ -1,4 +1,4 @@
-//! Files and directories made and removed by the hundred thousand, and a large directory listed: without fsync.
+//! Creates and removes hundreds of thousands of files and directories, and lists a large directory, without fsync.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use crate::failure::{Failure, Result};
 
 const NAMES: u64 = 100_000;
 const NAMES_OF_DIRECTORIES: u64 = 20_000;
-/// A directory holds so many.
+/// Names per directory.
 const NAMES_PER_DIRECTORY: u64 = 10_000;
 
 /// The cases of this file.
@@ -113,7 +113,7 @@ impl Namespace {
     }
 }
 
-/// Directories of a client, and the names that it works on.
+/// A client's directories, and the names that it uses.
 struct Tree {
     directories: Vec<PathBuf>,
     names: Vec<PathBuf>,

@@ -1,4 +1,4 @@
-//! Random reads of 4 KiB, from the drive and from memory, and attributes from memory.
+//! Random 4 KiB reads, from the drive and from cache, and attributes from cache.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
@@ -84,7 +84,7 @@ impl Case for Reads {
             for _ in 0..count {
                 let offset = random.below(bytes / PAGE) * PAGE;
                 watch.time(|| Ok(file.read_exact_at(&mut page, offset)?))?;
-                // A few bytes, so that the check costs nothing beside the read.
+                // Only a few bytes, so that the check is cheap compared with the read.
                 if !content::is(0, offset, &page[..16]) {
                     return Err(wrong("a random read", offset));
                 }

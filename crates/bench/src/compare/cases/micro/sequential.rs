@@ -1,4 +1,4 @@
-//! A file read and written from its beginning to its end, 1 MiB at a time.
+//! Reads and writes a file sequentially, 1 MiB at a time.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -10,7 +10,7 @@ use crate::failure::Result;
 use crate::workloads::content;
 
 const FILE_BYTES: u64 = 256 * MIB;
-/// How often files are read from memory: once takes but some hundredths of a second.
+/// Number of reads of a cached file: one takes only some hundredths of a second.
 const WARM_TIMES: u64 = 16;
 
 /// The cases of this file.

@@ -1,4 +1,4 @@
-//! Writes of 64 B to 1 MiB to any byte of a file, each with fsync (RomeFS Fig. 6).
+//! Writes of 64 B to 1 MiB at any byte offset of a file, each with fsync (RomeFS Fig. 6).
 
 use std::os::unix::fs::FileExt;
 
@@ -10,7 +10,7 @@ use crate::workloads::content;
 use crate::workloads::random::Random;
 
 const FILE_BYTES: u64 = 64 * MIB;
-/// Size, its name, operations, and for how many clients.
+/// Size, its name, number of operations, and numbers of clients.
 const SIZES: [(u64, &str, u64, &[u32]); 5] = [
     (64, "64", 4000, &[1, 4]),
     (512, "512", 4000, &[1]),
