@@ -6,7 +6,7 @@
 //! [FB2] One option scales the number of files and of loops only. At scale 1 a comparison has [`FULL`] of the paper's files.
 //! [FB3] Durable writes are those of Filebench: mails of varmail by fsync; records and log of oltp, which Filebench opens with O_DSYNC, by
 //!       fdatasync after each write. The others do no durable writes.
-//! [FB4] At small scales (a tenth and less) workers verify what they read; at larger scales verification would dominate the load.
+//! [FB4] At small scales (a tenth and less) reads are compared with what was written; at larger scales reads are only load.
 //! [FB5] The outcome counts flow operations without closes, which ask nothing of a file system; Filebench counts closes too.
 //!
 //! Differences from Filebench: directories have one level. In oltp readers also write: Filebench's ten writers write a tenth of a record

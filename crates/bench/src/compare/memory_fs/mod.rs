@@ -1,10 +1,9 @@
-//! A FUSE file system that keeps names and bytes in the memory of its process and nothing safe: what the way through FUSE costs by itself.
+//! A FUSE file system that keeps names and bytes only in its process's memory: it measures the cost of FUSE itself.
 //!
-//! [MS1] The kernel is told the same as by the mount of TandemFS in relaxed mode (`crates/fuse/src/door.rs`): abilities, sizes, how long entries
-//!       and attributes hold, which operations it need not send. So it sends the same requests, and what they cost here is the least that
-//!       they can cost.
-//! [MS2] It runs in a process of its own, as a daemon does, and ends when its mount does, or when nobody holds its standard input any more:
-//!       so none is left behind by a comparison that was killed.
+//! [MS1] Its replies at mount match those of TandemFS in relaxed mode (`crates/fuse/src/door.rs`): capabilities, sizes, cache times of
+//!       entries and attributes, ENOSYS for the same operations. So the kernel sends the same requests, and their cost here is the minimum.
+//! [MS2] It runs in its own process, as a daemon does. The process ends with its mount, or when its standard input is closed, so a killed
+//!       comparison leaves none behind.
 
 mod table;
 
@@ -31,12 +30,12 @@ const REQUEST_BYTES_MAX: u32 = 1 << 20;
 const READ_AHEAD_KIB: u32 = 1024;
 const COPY_BYTES_MAX: u64 = 16 << 20;
 const OPENED: Opened = Opened { handle: 0, flags: OpenFlags::KEEP_CACHE };
-/// What `df` shows as free, in bytes.
+/// Free space reported by statfs, in bytes.
 const FREE_BYTES: u64 = 1 << 40;
-/// What [`serve`] says when it answers.
+/// Printed by [`serve`] once it is mounted.
 pub const READY: &str = "ready";
 
-/// Mounts, says [`READY`], and serves until the mount ends ([MS2]).
+/// Mounts, prints [`READY`], and serves until the mount ends ([MS2]).
 ///
 /// # Errors
 /// The mount cannot be made or served.
@@ -61,7 +60,7 @@ pub fn serve(mountpoint: &Path) -> Result<()> {
     served.join()
 }
 
-/// Of the mount, as TandemFS sets its own.
+/// Sets the mount's read-ahead as TandemFS does.
 fn read_ahead(mountpoint: &Path) {
     if let Ok(metadata) = std::fs::metadata(mountpoint) {
         let (major, minor) = (rustix::fs::major(metadata.dev()), rustix::fs::minor(metadata.dev()));
@@ -135,7 +134,7 @@ impl MemoryFs {
         self.table.lock().add(request.node, name, node)
     }
 
-    /// A node of a kind that its mode says, with the permissions that the umask leaves.
+    /// Creates a node of the kind in `mode`, with permissions masked by the umask.
     fn make(&self, request: &Request<'_>, name: &[u8], mode: u32, umask: u32, device: u32) -> Answer<Attributes> {
         self.add(request, name, mode & !(umask & 0o7777), device, content(mode, request.node))
     }
@@ -162,7 +161,7 @@ impl MemoryFs {
                 return directory.add(name, number, kind_of(node.mode), position);
             }
             let fits = directory.add_plus(name, position, &entry_of(node.attributes(number)));
-            // Of `.` and `..` the kernel takes the name only.
+            // For `.` and `..` the kernel uses only the name.
             if fits && position >= COOKIE_FIRST {
                 node.looked_up += 1;
             }
@@ -208,14 +207,14 @@ impl MemoryFs {
         }
     }
 
-    /// Requests about names.
+    /// Handles requests about names.
     fn names(&self, request: &Request<'_>, reply: Reply<'_>) {
         let node = request.node;
         match request.operation {
             Operation::Lookup { name } => {
                 let found = self.table.lock().lookup(node, name);
                 match found {
-                    // The kernel may keep that a name is absent.
+                    // The kernel may cache the negative entry.
                     Ok(None) => reply.entry(&Entry::absent(VALID)),
                     Ok(Some(attributes)) => reply.entry(&entry_of(attributes)),
                     Err(error) => reply.error(error),
@@ -250,7 +249,7 @@ impl MemoryFs {
                 let result = self.table.lock().rename((node, name), (new_parent, new_name), flags);
                 reply_empty(result, reply);
             }
-            // No access of its own, no FLUSH, no opens of directories, no holes: the kernel does not ask again.
+            // No ACCESS, FLUSH, OPENDIR or LSEEK: after ENOSYS the kernel does not ask again.
             _ => reply.error(Errno::ENOSYS),
         }
     }

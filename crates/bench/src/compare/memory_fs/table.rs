@@ -1,4 +1,4 @@
-//! What the file system keeps: nodes by their number, names in directories, bytes of files.
+//! The file system's state: nodes by number, names in directories, bytes of files.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use parking_lot::RwLock;
 use rustix::fs::{FileType, RenameFlags};
 use tandemfs_wire::{Attributes, Errno, Time};
 
-/// Positions of `.` and `..` come before.
+/// Smaller cookies are those of `.` and `..`.
 pub(super) const COOKIE_FIRST: u64 = 3;
 
 pub(super) struct Table {
@@ -19,14 +19,14 @@ pub(super) struct Table {
 }
 
 pub(super) struct Node {
-    /// Kind and permissions.
+    /// File type and permissions.
     pub(super) mode: u32,
     pub(super) uid: u32,
     pub(super) gid: u32,
     device: u32,
     pub(super) links: u32,
     pub(super) times: Times,
-    /// Entries that the kernel was told of and has not forgotten.
+    /// Lookup count: entries given to the kernel and not yet forgotten.
     pub(super) looked_up: u64,
     pub(super) content: Content,
 }
@@ -45,7 +45,7 @@ pub(super) enum Content {
     Nothing,
 }
 
-/// Bytes of a file. What lies beyond those that are there is zero.
+/// Bytes of a file. Missing bytes read as zeros.
 #[derive(Default)]
 pub(super) struct Bytes {
     size: AtomicU64,
@@ -74,7 +74,7 @@ impl Bytes {
         self.size.fetch_max(end as u64, Relaxed);
     }
 
-    /// Hands over what is there of a range, as one piece where it is kept.
+    /// Passes the existing bytes of a range to `then`, as one slice where they are contiguous.
     pub(super) fn read<T>(&self, offset: u64, length: usize, then: impl FnOnce(&[u8]) -> T) -> T {
         let kept = self.kept.read();
         let end = self.size.load(Relaxed).min(offset + length as u64) as usize;
@@ -175,19 +175,19 @@ impl Table {
         }
     }
 
-    /// Attributes for a reply that carries an entry: the kernel holds the node from now on.
+    /// Attributes for an entry reply: increments the node's lookup count.
     pub(super) fn entry(&mut self, number: u64) -> Answer<Attributes> {
         let node = self.node(number)?;
         node.looked_up += 1;
         Ok(node.attributes(number))
     }
 
-    /// The same of a name; nothing where there is none.
+    /// The same by name; `None` if the name does not exist.
     pub(super) fn lookup(&mut self, parent: u64, name: &[u8]) -> Answer<Option<Attributes>> {
         self.directory(parent)?.find(name).map(|number| self.entry(number)).transpose()
     }
 
-    /// Time stamps of a directory whose names changed, and links where a directory came or went.
+    /// Updates a directory's times after a change of names, and its link count if a subdirectory was added or removed.
     fn touch(&mut self, directory: u64, links: i32) -> Answer<()> {
         let node = self.node(directory)?;
         node.times.modified = now();
@@ -229,7 +229,7 @@ impl Table {
         Ok(())
     }
 
-    /// Takes a link; of a directory that is empty, all.
+    /// Removes a link; an empty directory loses all its links.
     fn release(&mut self, number: u64) -> Answer<()> {
         let node = self.node(number)?;
         match &node.content {
@@ -277,7 +277,7 @@ impl Table {
         }
     }
 
-    /// Hands every entry from a position on to `add`, until that takes no more.
+    /// Passes entries from a cookie on to `add`, until it returns false.
     pub(super) fn list(&mut self, number: u64, cookie: u64, mut add: impl FnMut(&[u8], u64, u64, &mut Node) -> bool) -> Answer<()> {
         let parent = self.directory(number)?.parent;
         for (position, number, name) in [(1, number, &b"."[..]), (2, parent, b"..")] {
@@ -297,7 +297,7 @@ impl Table {
     }
 }
 
-/// What a new node of this kind holds.
+/// Initial content of a node of this type.
 pub(super) fn content(mode: u32, parent: u64) -> Content {
     match FileType::from_raw_mode(mode) {
         FileType::RegularFile => Content::File(Arc::default()),

@@ -1,4 +1,4 @@
-//! The last chapters: how it was measured, on what, and what is missing.
+//! The last chapters: method, machine, and what is missing.
 
 use std::collections::BTreeSet;
 
@@ -9,10 +9,10 @@ use super::{figures, names};
 use crate::compare::record::Calibration;
 use crate::compare::statistics::{NOISE_MAX, disturbance, usual_noise};
 
-/// How far the two ways to the same drive may lie apart.
+/// Largest accepted deviation between the two paths to the same drive.
 const DEVIATION_MAX: f64 = 0.05;
 
-/// The calibration of the same drive; nothing where there is none.
+/// The calibration of the same drive; empty if there is none.
 pub fn calibration(rows: &[Calibration]) -> Vec<Block> {
     if rows.is_empty() {
         return Vec::new();
@@ -44,7 +44,7 @@ pub fn calibration(rows: &[Calibration]) -> Vec<Block> {
     ]
 }
 
-/// Machine, versions, settings; what was left out, and which runs were disturbed.
+/// Machine, versions, settings, left-out entries and disturbed runs.
 pub fn chapter(results: &Results, subjects: &[Subject<'_>]) -> Vec<Block> {
     let header = &results.header;
     let mut blocks = vec![Block::Chapter { id: "background".into(), title: "Machine, settings, what is missing".into() }];
@@ -64,7 +64,7 @@ pub fn chapter(results: &Results, subjects: &[Subject<'_>]) -> Vec<Block> {
     blocks
 }
 
-/// What is missing or does not fit, a sentence each.
+/// Missing or inconsistent entries, one sentence each.
 pub fn left_out(results: &Results, subjects: &[Subject<'_>]) -> Vec<String> {
     let mut left_out: Vec<String> = results.header.left_out.iter().map(|(what, why)| format!("{what}: {why}")).collect();
     left_out.extend(results.notes.iter().cloned());
@@ -80,7 +80,7 @@ fn facts(caption: &str, rows: &[(String, String)]) -> Block {
     Block::Grid(grid)
 }
 
-/// Cases that some have had in fewer rounds than others: those of a comparison that has not ended.
+/// Cases with fewer rounds on some peers than on others, as in an unfinished comparison.
 fn uneven(subjects: &[Subject<'_>]) -> Vec<String> {
     let most =
         subjects.iter().flat_map(|subject| subject.peers.iter()).map(|measured| measured.summary.rates.len()).max().unwrap_or_default();

@@ -1,7 +1,7 @@
-//! The page in a browser: headless Chromium, in light and dark, as wide as a phone and as a desk.
+//! Tests of the page in headless Chromium: light and dark, with phone and desktop widths.
 //!
-//! Skipped, saying so, where no Chromium is installed (`scripts/setup.sh report` installs it). `TANDEMFS_REPORT_SHOTS=DIRECTORY` keeps
-//! the page and pictures of it for people.
+//! Skipped with a message if Chromium is missing (`scripts/setup.sh report` installs it). `TANDEMFS_REPORT_SHOTS=DIRECTORY` saves the page
+//! and screenshots.
 
 use std::fs;
 use std::io::Write;
@@ -11,14 +11,14 @@ use std::time::{Duration, Instant};
 
 use super::{PAGE, RESULTS, html, results, sample, write};
 
-/// As wide as a phone, and as a desk.
+/// Widths of a phone and of a desktop.
 const WIDTHS: [u32; 2] = [390, 1280];
 const HEIGHT: u32 = 844;
-/// A browser that has not ended by then is ended.
+/// A browser that runs longer is killed.
 const PATIENCE: Duration = Duration::from_secs(300);
 
-/// What a page around the report asks of it: it holds the report in a frame of the wanted width, so that no window's least width matters, and
-/// writes what it finds into itself. The report stays as it is.
+/// Script of a page around the report. It shows the report in a frame of the tested width, since a window has a minimum width, and writes
+/// its findings into itself. The report is not changed.
 const QUESTIONS: &str = r"
 const frame = document.querySelector('iframe');
 frame.addEventListener('load', () => {
@@ -53,7 +53,7 @@ frame.addEventListener('load', () => {
 });
 ";
 
-/// The browser; where there is none, says that this test is skipped, to standard error itself: what tests print is kept back when they pass.
+/// Finds the browser. If there is none, writes a message to standard error directly, since output of passing tests is hidden.
 fn browser(test: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let names = ["chromium", "chromium-browser", "google-chrome"];
@@ -65,7 +65,7 @@ fn browser(test: &str) -> Option<PathBuf> {
     found
 }
 
-/// Runs the browser on a page. What it prints, and what it says of errors.
+/// Runs the browser on a page. Returns its output and its error output.
 fn run(browser: &Path, directory: &Path, page: &Path, is_dark: bool, more: &[String]) -> (String, String) {
     let profile = tempfile::tempdir_in(directory).expect("a directory");
     let (out, errors) = (profile.path().join("out"), profile.path().join("errors"));
@@ -145,7 +145,7 @@ fn the_page_is_drawn_in_light_and_dark_on_a_phone_and_on_a_desk() {
         ground == if *is_dark { dark } else { light } && ground != ink
     };
     assert!(grounds.iter().all(is_of_its_form), "{grounds:?}");
-    // The page by itself, under its own policy.
+    // The page alone, under its own policy.
     let (_, errors) = run(&browser, directory, &page, false, &["--dump-dom".to_owned()]);
     assert_eq!(console(&errors), Vec::<&str>::new());
 }

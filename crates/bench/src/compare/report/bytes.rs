@@ -1,4 +1,4 @@
-//! The chapter of bytes: what crossed to the drive for a unit of work, whose structures that were, and what the flash made of it.
+//! The chapter on bytes: traffic to the drive per unit of work, by structure, and bytes programmed to flash.
 
 use std::collections::BTreeMap;
 
@@ -13,12 +13,12 @@ use crate::compare::reach::{Judgement, Measure};
 use crate::compare::statistics::{Summary, TrafficPerUnit};
 use crate::failure::Result;
 
-/// What is not among the largest structures.
+/// All structures except the largest.
 const OTHER: &str = "other";
-/// What a file system wrote without saying to which structure.
+/// Written bytes without a known structure.
 const UNSPLIT: &str = "not split";
 
-/// The chapter; nothing where no drive counted.
+/// The chapter; empty if no drive counted bytes.
 pub fn chapter(subjects: &[Subject<'_>], judgements: &[Judgement]) -> Result<Vec<Block>> {
     let counted: Vec<&Subject<'_>> = subjects.iter().filter(|subject| is_counted(subject)).collect();
     if counted.is_empty() {
@@ -42,7 +42,7 @@ pub fn chapter(subjects: &[Subject<'_>], judgements: &[Judgement]) -> Result<Vec
         legend.truncate(STRUCTURES_MAX);
         legend.push((names::structure_colour(STRUCTURES_MAX), OTHER.to_owned()));
     }
-    // Those that have to reach something, and the loads of the papers, are seen at once; the others when they are opened.
+    // Cases with targets and the papers' loads are shown directly, others in a fold.
     let is_first = |subject: &Subject<'_>| {
         let is_judged =
             |judgement: &Judgement| matches!(judgement.reach.measure, Measure::FlashBytesAtMost(_)) && judgement.case == subject.case;
@@ -74,7 +74,7 @@ fn title(subject: &Subject<'_>) -> String {
     format!("{}, {}", subject.case, names::place(subject.place))
 }
 
-/// Whether somebody's bytes are there to be held against ours.
+/// Whether another file system's bytes were counted too.
 fn is_counted(subject: &Subject<'_>) -> bool {
     subject.peers.iter().any(|measured| !measured.summary.peer.is_ours() && traffic(measured.summary).is_some())
 }
@@ -83,7 +83,7 @@ fn traffic(summary: &Summary) -> Option<&TrafficPerUnit> {
     summary.traffic_per_unit.as_ref()
 }
 
-/// Parts of what was written, the rest as one of its own.
+/// Written bytes by structure, the unassigned rest as its own part.
 fn parts(traffic: &TrafficPerUnit) -> BTreeMap<&str, f64> {
     let mut parts: BTreeMap<&str, f64> = traffic.written_by_structure.iter().map(|(name, bytes)| (name.as_str(), *bytes)).collect();
     let rest = traffic.written_bytes - parts.values().sum::<f64>();
@@ -94,7 +94,7 @@ fn parts(traffic: &TrafficPerUnit) -> BTreeMap<&str, f64> {
     parts
 }
 
-/// Names of all structures, by the share that they have of what each file system wrote, the largest first.
+/// Names of all structures, ordered by their share of what each file system wrote, largest first.
 fn structures(subjects: &[&Subject<'_>]) -> Vec<String> {
     let mut shares: BTreeMap<&str, f64> = BTreeMap::new();
     for found in subjects.iter().flat_map(|subject| subject.peers.iter()).filter_map(|measured| traffic(measured.summary)) {
@@ -114,7 +114,7 @@ fn bar(summary: &Summary, colour: &dyn Fn(&str) -> Colour) -> Option<Bar> {
     Some(Bar { name: names::peer(summary.peer).to_owned(), parts, programmed: found.flash_programmed_bytes })
 }
 
-/// TandemFS beside ext4, a row for each case and drive.
+/// TandemFS compared with ext4, one row per case and drive.
 fn overview(subjects: &[&Subject<'_>]) -> Grid {
     let head = ["case", "flash programmed", "written", "FLUSH", "TandemFS", "drive"];
     let mut grid = Grid::new("TandemFS to ext4 with its defaults, for a unit of work: below 1× is less", &[0, 4, 5], head);
@@ -126,7 +126,7 @@ fn overview(subjects: &[&Subject<'_>]) -> Grid {
                 (Some(ours), Some(theirs)) if theirs > 0.0 => {
                     let ratio = ours / theirs;
                     let mark = if ratio > 1.0 { Mark::Loss } else { Mark::Win };
-                    // What reads as 1.00 is neither.
+                    // Ratios that print as 1.00 have no mark.
                     if (0.995..1.005).contains(&ratio) { figures::ratio(ratio).into() } else { Cell::marked(figures::ratio(ratio), mark) }
                 }
                 _ => "–".into(),
@@ -151,7 +151,7 @@ fn link(subject: &Subject<'_>) -> String {
     format!("bytes-{}-{}", document::identifier(subject.case), subject.place.name())
 }
 
-/// Everybody in a case.
+/// All file systems of a case.
 fn details(subject: &Subject<'_>) -> Grid {
     let head = [
         "file system",
@@ -170,7 +170,7 @@ fn details(subject: &Subject<'_>) -> Grid {
         let Some(found) = traffic(measured.summary) else { continue };
         let flash = |bytes: Option<f64>| bytes.map_or("–".to_owned(), figures::bytes);
         let amplification = found.flash_programmed_bytes.filter(|_| found.written_bytes > 0.0).map(|flash| flash / found.written_bytes);
-        // A case whose unit is bytes that it reads writes hardly any, or reads as many.
+        // A case with unit bytes that reads them writes little, or reads as much as it writes.
         let writes_its_unit = subject.unit == "bytes" && found.written_bytes >= 0.5 && found.read_bytes < 0.25;
         let by_application = found.flash_programmed_bytes.filter(|_| writes_its_unit);
         let mut parts: Vec<(&str, f64)> = parts(found).into_iter().collect();

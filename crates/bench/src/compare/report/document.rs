@@ -1,82 +1,82 @@
-//! What a report says, before it is HTML or Markdown: one content for both.
+//! The content of a report, independent of HTML or Markdown.
 
 /// A report.
 #[derive(Debug, Default)]
 pub struct Document {
     /// Its name.
     pub title: String,
-    /// One after the other.
+    /// Blocks in order.
     pub blocks: Vec<Block>,
 }
 
-/// A piece of a report.
+/// A block of a report.
 #[derive(Debug)]
 pub enum Block {
-    /// A chapter begins; the page links to it.
+    /// Start of a chapter; the page links to it.
     Chapter {
-        /// For links.
+        /// Anchor for links.
         id: String,
-        /// Its name.
+        /// Its title.
         title: String,
     },
-    /// A part of a chapter begins.
+    /// Start of a section in a chapter.
     Section(String),
-    /// Sentences.
+    /// Text.
     Paragraph(String),
-    /// Sentences that a reader must not overlook.
+    /// Text that is highlighted.
     Warning(String),
-    /// Sentences in a row.
+    /// A list of sentences.
     List(Vec<String>),
     /// A table.
     Grid(Grid),
-    /// Plots, side by side where there is room, with what their colours mean.
+    /// Plots with a common legend, side by side if there is room.
     Plots {
-        /// Colours and names, once for all of them.
+        /// Colours and names, shared by all plots.
         legend: Vec<(Colour, String)>,
         /// The plots.
         plots: Vec<Plot>,
     },
-    /// What a reader opens: a summary and what is behind it.
+    /// A collapsible block: a summary and its content.
     Fold {
-        /// For links.
+        /// Anchor for links.
         id: String,
-        /// Always seen.
+        /// Always visible.
         summary: String,
-        /// Beside the summary: how it went.
+        /// The result, beside the summary.
         tag: Option<(Mark, String)>,
-        /// Behind it.
+        /// Content of the fold.
         blocks: Vec<Block>,
     },
 }
 
-/// A colour of the page's style sheet, which knows a light and a dark form of it.
+/// A colour of the style sheet, with a light and a dark variant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Colour(pub u8);
 
 /// A plot.
 #[derive(Debug)]
 pub struct Plot {
-    /// Above it, and what a reader who cannot see it hears.
+    /// Title, also the text for screen readers.
     pub title: String,
-    /// An `svg` element without a size of its own.
+    /// An `svg` element without its own size.
     pub svg: String,
 }
 
-/// What a row or a cell is about, beside its words.
+/// Meaning of a row or cell, in addition to its text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mark {
     /// TandemFS loses.
     Loss,
     /// TandemFS wins.
     Win,
-    /// Nothing is decided.
+    /// Undecided.
     Open,
-    /// TandemFS.
+    /// A row of TandemFS.
     Ours,
 }
 
 impl Mark {
-    /// Its class on the page.
+    /// CSS class.
     pub fn class(self) -> &'static str {
         match self {
             Self::Loss => "loss",
@@ -87,24 +87,24 @@ impl Mark {
     }
 }
 
-/// A cell.
+/// A table cell.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Cell {
-    /// What it says.
+    /// Its text.
     pub text: String,
-    /// What that means.
+    /// Its meaning.
     pub mark: Option<Mark>,
-    /// The [`Block::Chapter`] or [`Block::Fold`] that has more of it.
+    /// Anchor of the [`Block::Chapter`] or [`Block::Fold`] with details.
     pub link: Option<String>,
 }
 
 impl Cell {
-    /// With a meaning.
+    /// A cell with a meaning.
     pub fn marked(text: impl Into<String>, mark: Mark) -> Self {
         Self { text: text.into(), mark: Some(mark), link: None }
     }
 
-    /// With a way to more.
+    /// A cell with a link.
     pub fn linked(text: impl Into<String>, link: impl Into<String>) -> Self {
         Self { text: text.into(), mark: None, link: Some(link.into()) }
     }
@@ -119,18 +119,18 @@ impl<T: Into<String>> From<T> for Cell {
 /// A table.
 #[derive(Debug)]
 pub struct Grid {
-    /// Above it.
+    /// Caption above the table.
     pub caption: String,
     /// Names of the columns.
     pub head: Vec<String>,
-    /// Columns of text; the others are figures.
+    /// Indices of text columns; the other columns are numbers.
     pub texts: &'static [usize],
-    /// A meaning of the whole row, and its cells.
+    /// Rows: an optional meaning of the whole row, and its cells.
     pub rows: Vec<(Option<Mark>, Vec<Cell>)>,
 }
 
 impl Grid {
-    /// An empty one.
+    /// An empty table.
     pub fn new(caption: impl Into<String>, texts: &'static [usize], head: impl IntoIterator<Item = impl Into<String>>) -> Self {
         Self { caption: caption.into(), head: head.into_iter().map(Into::into).collect(), texts, rows: Vec::new() }
     }
@@ -143,7 +143,7 @@ impl Grid {
     }
 }
 
-/// Letters, digits and dashes of a text, for links.
+/// Letters, digits and dashes of a text, for anchors.
 pub fn identifier(text: &str) -> String {
     let letters = text.chars().map(|letter| if letter.is_ascii_alphanumeric() { letter.to_ascii_lowercase() } else { '-' });
     letters.collect::<String>().trim_matches('-').to_owned()

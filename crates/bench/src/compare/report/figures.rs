@@ -1,6 +1,6 @@
-//! Numbers for readers: three digits, with the unit that makes them short.
+//! Formatting of numbers: three digits and a suitable unit.
 
-/// Three digits, as a person writes them: `1.23`, `12.3`, `123`. What is larger or smaller is for the callers' prefixes.
+/// Three digits: `1.23`, `12.3`, `123`. Callers use prefixes for larger or smaller values.
 pub fn three_digits(value: f64) -> String {
     if value == 0.0 {
         return "0".to_owned();
@@ -8,17 +8,17 @@ pub fn three_digits(value: f64) -> String {
     let magnitude = value.abs().log10().floor() as i32;
     let decimals = (2 - magnitude).clamp(0, 9) as usize;
     let text = format!("{value:.decimals$}");
-    // 9.996 has become 10.00: a digit too many.
+    // 9.996 rounds to 10.00, which has one digit too many.
     let digits = text.chars().filter(char::is_ascii_digit).collect::<String>();
     if digits.trim_start_matches('0').len() > 3 && decimals > 0 { format!("{value:.*}", decimals - 1) } else { text }
 }
 
-/// In the largest of these units of which it holds one; the first where it holds none.
+/// In the largest unit that is not above the value, or in the first unit.
 fn scaled(value: f64, units: &[(f64, &str)]) -> String {
     if !value.is_finite() {
         return "–".to_owned();
     }
-    // What rounds up to the next unit is written in it: 1,000 us is 1 ms.
+    // A value that rounds up to the next unit is written in that unit: 1,000 us is 1 ms.
     let fits = |one: f64| value.abs() * 1.0005 >= one;
     let (one, unit) = units.iter().rev().find(|(one, _)| fits(*one)).or(units.first()).copied().unwrap_or((1.0, ""));
     let number = three_digits(value / one);
@@ -36,12 +36,12 @@ pub fn bytes(bytes: f64) -> String {
     scaled(bytes, &[(1.0, "B"), (KIB, "KiB"), (KIB * KIB, "MiB"), (KIB * KIB * KIB, "GiB"), (KIB * KIB * KIB * KIB, "TiB")])
 }
 
-/// A number of things.
+/// A number of items.
 pub fn count(value: f64) -> String {
     scaled(value, &[(1.0, ""), (1e3, "k"), (1e6, "M"), (1e9, "G")])
 }
 
-/// What a second brings: of bytes, or of other things, whose name is then left to the head of the table.
+/// Units per second: bytes, or other units, which the table's head names.
 pub fn rate(value: f64, unit: &str) -> String {
     if unit == "bytes" { format!("{}/s", bytes(value)) } else { count(value) }
 }
@@ -56,7 +56,7 @@ pub fn percent(share: f64) -> String {
     if share.is_finite() { format!("{} %", three_digits(share * 100.0)) } else { "–".to_owned() }
 }
 
-/// One of a unit that is given in the plural: `operation` of `operations`.
+/// The singular of a unit: `operation` for `operations`.
 pub fn singular(unit: &str) -> String {
     match unit {
         "entries" | "queries" | "directories" => format!("{}y", &unit[..unit.len() - 3]),

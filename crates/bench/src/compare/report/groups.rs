@@ -1,4 +1,4 @@
-//! A chapter for each group of cases: everybody's figures side by side.
+//! A chapter for each group of cases, with the values of all file systems.
 
 use std::collections::BTreeMap;
 
@@ -15,17 +15,17 @@ use crate::failure::Result;
 
 const MEBIBYTE: f64 = 1_048_576.0;
 
-/// What a chapter is made from.
+/// Input of a chapter.
 pub struct Material<'s, 'a> {
-    /// All that was measured.
+    /// All subjects.
     pub subjects: &'s [Subject<'a>],
-    /// What had to be reached.
+    /// The results of all targets.
     pub judgements: &'s [Judgement],
-    /// What cases do, by their names.
+    /// Descriptions of cases, by name.
     pub descriptions: &'s BTreeMap<String, String>,
 }
 
-/// The chapter of a group; nothing where none of it was measured.
+/// The chapter of a group; empty if no case of it was measured.
 pub fn chapter(group: Group, material: &Material<'_, '_>) -> Result<Vec<Block>> {
     let subjects: Vec<&Subject<'_>> = material.subjects.iter().filter(|subject| subject.group == group).collect();
     if subjects.is_empty() {
@@ -70,7 +70,7 @@ fn plotted(blocks: &mut Vec<Block>, subjects: &[&Subject<'_>], plots: Vec<Plot>)
     }
 }
 
-/// One row for a case and a drive.
+/// One row per case and drive.
 fn overview(subjects: &[&Subject<'_>]) -> Grid {
     let has_library = subjects.iter().any(|subject| subject.library().is_some());
     let mut head =
@@ -114,7 +114,7 @@ fn short_name(peer: Peer) -> &'static str {
     names::peer(peer).trim_start_matches("TandemFS ")
 }
 
-/// A row of bars for each case.
+/// One row of bars per case.
 fn rows(subjects: &[&Subject<'_>], judgements: &[Judgement]) -> Vec<ratios::Row> {
     let bars = |subject: &Subject<'_>| -> Vec<_> {
         let all = subject.peers.iter().filter_map(|measured| Some((measured.summary.peer, measured.ratio?)));
@@ -133,7 +133,7 @@ fn rows(subjects: &[&Subject<'_>], judgements: &[Judgement]) -> Vec<ratios::Row>
     rows.filter(|row| !row.bars.is_empty()).collect()
 }
 
-/// All of a case, on both drives.
+/// Everything about a case, on both drives.
 fn case(subjects: &[&Subject<'_>], descriptions: &BTreeMap<String, String>) -> Result<Block> {
     let first = subjects[0];
     let mut blocks = Vec::new();
@@ -164,7 +164,7 @@ fn case(subjects: &[&Subject<'_>], descriptions: &BTreeMap<String, String>) -> R
     Ok(Block::Fold { id: first.link(), summary: first.case.to_owned(), tag, blocks })
 }
 
-/// Everybody in a case on a drive.
+/// All file systems of a case on one drive.
 fn details(subject: &Subject<'_>) -> Grid {
     let is_bytes = subject.unit == "bytes";
     let rate_name = if is_bytes { "median rate".to_owned() } else { format!("{}/s, median", subject.unit) };
@@ -219,7 +219,7 @@ fn details(subject: &Subject<'_>) -> Grid {
     grid
 }
 
-/// The name without the part that says the parameter: what cases that differ in it alone have in common.
+/// The name without its parameter: shared by cases that differ only in the parameter.
 pub fn family(name: &str) -> &str {
     match name.rsplit_once('-') {
         Some((rest, last)) if last.contains(|letter: char| letter.is_ascii_digit()) => rest,
@@ -227,7 +227,7 @@ pub fn family(name: &str) -> &str {
     }
 }
 
-/// A plot for each family of cases on each drive.
+/// One plot per family of cases and drive.
 fn growth(subjects: &[&Subject<'_>]) -> Result<Vec<Plot>> {
     let mut families: Vec<(&str, Place, &str)> = Vec::new();
     for subject in subjects.iter().filter(|subject| subject.parameter.is_some()) {
@@ -260,7 +260,7 @@ fn growth(subjects: &[&Subject<'_>]) -> Result<Vec<Plot>> {
     Ok(plots)
 }
 
-/// What a family varies, as its name has it, and how its values are written.
+/// The varied parameter of a family, derived from its name, and the format of its values.
 fn varied(name: &str) -> (&'static str, fn(f64) -> String) {
     let has = |word: &str| name.split('-').any(|part| part.starts_with(word));
     match () {

@@ -1,10 +1,10 @@
 //! A report as one HTML page.
 //!
-//! [HT1] The page is whole: style and plots are in it, it has no script, and its policy forbids both scripts and requests.
-//! [HT2] It is XML as well, so that a strict parser holds it: every element is closed, every text and attribute is escaped where it is written
-//!       ([`Writer`]); nothing else puts text on the page but the plots, whose library escapes.
-//! [HT3] Nothing is wider than the window but what scrolls in itself: tables. Plots have a `viewBox` and no size.
-//! [HT4] Colours are the style sheet's variables, in a light and a dark form; words say what colours say.
+//! [HT1] The page is self-contained: style and plots are inside, there are no scripts, and its policy forbids scripts and requests.
+//! [HT2] The page is also well-formed XML, so a strict parser can check it: every element is closed; [`Writer`] escapes every text and
+//!       attribute. Only plots bypass it, and their library escapes text.
+//! [HT3] Only tables may be wider than the window, with their own scroll bars. Plots have a `viewBox` and no size.
+//! [HT4] Colours are style sheet variables with a light and a dark value; text repeats what colours mean.
 
 use super::document::{Block, Cell, Colour, Document, Grid, Mark, Plot};
 
@@ -12,7 +12,7 @@ const STYLE: &str = include_str!("style.css");
 /// [HT1]
 const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'";
 
-/// Cells with more letters may have several lines.
+/// Cells with more characters may wrap.
 const LONG: usize = 36;
 
 /// The page.
@@ -76,11 +76,11 @@ fn fold(page: &mut Writer, id: &str, summary: &str, tag: Option<&(Mark, String)>
 }
 
 fn table(page: &mut Writer, grid: &Grid) {
-    // Beside the table and not in it, where it would be as wide as the table.
+    // Outside the table, which can be wider than the window.
     if !grid.caption.is_empty() {
         page.leaf("p", &[("class", "caption")], &grid.caption);
     }
-    // Whoever has no mouse scrolls a region that can be focused.
+    // Keyboard users can scroll a region only if it can have the focus.
     page.element("div", &[("class", "scroll"), ("tabindex", "0"), ("role", "region"), ("aria-label", &grid.caption)], |page| {
         page.element("table", &[], |page| {
             let class = |column: usize| if grid.texts.contains(&column) { "text" } else { "figure" };
@@ -138,13 +138,13 @@ fn figures(page: &mut Writer, legend: &[(Colour, String)], plots: &[Plot]) {
 }
 
 impl Colour {
-    /// What the style sheet calls it.
+    /// Name of the style sheet variable.
     pub fn variable(self) -> String {
         format!("var(--c{})", self.0)
     }
 }
 
-/// Writes elements. Text and attributes go through [`escaped`] ([HT2]).
+/// Writes elements. Text and attributes are escaped by [`escaped`] ([HT2]).
 struct Writer(String);
 
 impl Writer {
@@ -155,24 +155,24 @@ impl Writer {
         }
     }
 
-    /// With what `content` writes in it.
+    /// An element whose content is written by `content`.
     fn element(&mut self, name: &str, attributes: &[(&str, &str)], content: impl FnOnce(&mut Self)) {
         self.open(name, attributes);
         self.0.push('>');
         content(self);
         self.0 += &format!("</{name}>");
-        // A line break inside a line of text would be a space of it.
+        // A line break inside inline text would become a space.
         if !["a", "i", "span"].contains(&name) {
             self.0.push('\n');
         }
     }
 
-    /// With a text in it.
+    /// An element with text.
     fn leaf(&mut self, name: &str, attributes: &[(&str, &str)], text: &str) {
         self.element(name, attributes, |page| page.text(text));
     }
 
-    /// With nothing in it; for those that HTML knows as empty.
+    /// A void element of HTML.
     fn empty(&mut self, name: &str, attributes: &[(&str, &str)]) {
         self.open(name, attributes);
         self.0 += "/>\n";
@@ -182,13 +182,13 @@ impl Writer {
         self.0 += &escaped(text);
     }
 
-    /// What is markup already: a plot, as its library wrote it, and the style sheet, in which HTML knows no escapes.
+    /// Raw markup: a plot from its library, and the style sheet, in which HTML has no escapes.
     fn raw(&mut self, markup: &str) {
         self.0 += markup;
     }
 }
 
-/// A text that holds no markup, whatever is in it. Control characters, which XML does not know, become their pictures.
+/// Escapes markup in a text. Control characters, which XML forbids, become their picture symbols.
 pub fn escaped(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for letter in text.chars() {
@@ -242,7 +242,7 @@ mod tests {
         assert_eq!(style.as_deref(), Some(STYLE));
     }
 
-    /// The page as a strict parser sees it.
+    /// Parses the page with a strict parser.
     fn parsed(page: &str) -> roxmltree::Document<'_> {
         let options = roxmltree::ParsingOptions { allow_dtd: true, ..Default::default() };
         roxmltree::Document::parse_with_options(page, options).unwrap_or_else(|error| panic!("{error}: {page}"))

@@ -1,4 +1,4 @@
-//! The first chapter: what TandemFS loses ([CM5]).
+//! The first chapter: the cases that TandemFS loses ([CM5]).
 //!
 //! [CM5]: crate::compare
 
@@ -10,10 +10,10 @@ use crate::compare::peer::Peer;
 use crate::compare::reach::{Judgement, Verdict};
 use crate::compare::statistics::{Ratio, ratio};
 
-/// So many times what FUSE costs by itself is said.
+/// A mount slower than FUSE itself by this factor is listed.
 const FAR: f64 = 1.5;
 
-/// The chapter. So much was left out.
+/// The chapter. `left_out` is the number of left-out entries.
 pub fn chapter(subjects: &[Subject<'_>], judgements: &[Judgement], left_out: usize) -> Vec<Block> {
     let mut blocks = vec![Block::Chapter { id: "losses".into(), title: "What TandemFS loses".into() }];
     let mut slower: Vec<(&Subject<'_>, Comparison<'_>)> = all(subjects).filter(|(_, found)| found.ratio.median < 1.0).collect();
@@ -56,8 +56,7 @@ pub fn chapter(subjects: &[Subject<'_>], judgements: &[Judgement], left_out: usi
     blocks
 }
 
-/// A case whose time at the mount is surely more than half as much again as that of a FUSE file system that keeps nothing safe: what is slow
-/// there is not the way through FUSE.
+/// A case at the mount whose time is certainly more than 1.5 times that of the in-memory FUSE file system: FUSE itself is not the cause.
 fn far_from_fuse(subject: &Subject<'_>) -> Option<Vec<Cell>> {
     let (ours, null) = (subject.mount()?.ours, subject.of(Peer::Null)?.summary);
     let times = ratio(&ours.rates, &null.rates).inverse();
@@ -86,17 +85,17 @@ fn cells(subject: &Subject<'_>, found: &Comparison<'_>) -> Vec<Cell> {
     ]
 }
 
-/// A rate whose column says no unit.
+/// A rate for a column without a unit.
 pub fn rate(value: f64, unit: &str) -> String {
     if unit == "bytes" { figures::rate(value, unit) } else { format!("{} {unit}/s", figures::count(value)) }
 }
 
-/// Both ends of an interval.
+/// The two ends of an interval.
 pub fn interval(ratio: Ratio) -> String {
     format!("{} – {}", figures::three_digits(ratio.low), figures::three_digits(ratio.high))
 }
 
-/// How it went, in numbers.
+/// A summary of the results in numbers.
 pub fn sentence(subjects: &[Subject<'_>], judgements: &[Judgement]) -> String {
     let with = |standing: Standing| all(subjects).filter(|(_, found)| found.standing == standing).count();
     let count = all(subjects).count();
@@ -120,7 +119,7 @@ pub fn sentence(subjects: &[Subject<'_>], judgements: &[Judgement]) -> String {
     )
 }
 
-/// What speed costs: a daemon takes time that a kernel file system does not.
+/// The CPU cost of a daemon, compared with a kernel file system.
 fn processor_time(subjects: &[Subject<'_>]) -> Option<String> {
     let ratios: Vec<f64> =
         all(subjects).filter(|(_, found)| found.ours.peer != Peer::TandemfsLibrary).filter_map(|(_, found)| found.cpu_ratio()).collect();

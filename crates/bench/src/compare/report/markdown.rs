@@ -1,9 +1,9 @@
-//! A report as Markdown: what the page has, without plots.
+//! A report as Markdown: the content of the page without plots.
 
 use super::document::{Block, Document, Grid};
 use crate::table::Table;
 
-/// All of a report.
+/// The whole report.
 pub fn text(document: &Document) -> String {
     let mut text = format!("# {}\n\n", plain(&document.title));
     text += &blocks(&document.blocks, 2);
@@ -11,7 +11,7 @@ pub fn text(document: &Document) -> String {
     text + "\n"
 }
 
-/// Some blocks, where a chapter has a heading of this level.
+/// Some blocks; chapters have headings of this level.
 pub fn blocks(blocks: &[Block], level: usize) -> String {
     blocks.iter().map(|block| one(block, level)).collect()
 }
@@ -42,7 +42,7 @@ fn table(grid: &Grid) -> String {
     format!("{caption}{}\n", table.markdown())
 }
 
-/// A text in one line that is no markup of HTML, and no link or emphasis of Markdown.
+/// A text on one line with HTML and Markdown markup escaped.
 fn plain(text: &str) -> String {
     let mut plain = String::with_capacity(text.len());
     for letter in text.chars() {
@@ -61,7 +61,7 @@ fn plain(text: &str) -> String {
     plain
 }
 
-/// [`plain`], and no border of a cell.
+/// [`plain`] with column separators escaped.
 fn cell(text: &str) -> String {
     plain(text).replace('|', "\\|")
 }

@@ -1,12 +1,12 @@
-//! The report of a comparison: one HTML page and its tables as Markdown, made from the lines of results alone.
+//! The report of a comparison: an HTML page and a Markdown file, made only from the lines of results.
 //!
-//! [REP1] What TandemFS loses comes first, then whether it reached what it had to, then everything.
-//! [REP2] Every case and every run of the results is in the report, or named among what was left out, with the reason.
-//! [REP3] A figure has a unit and three digits; a ratio has its interval; what a disturbed machine measured says so and decides nothing.
-//! [REP4] Names come from a file that anybody may have written: they are text, whatever is in them.
+//! [REP1] Cases that TandemFS loses come first, then targets, then all results.
+//! [REP2] Every case and every run is in the report, or listed with a reason among the left-out ones.
+//! [REP3] A value has a unit and three digits; a ratio has its interval; values from a disturbed machine are marked and decide nothing.
+//! [REP4] Names come from a file that anybody may have written: they are always treated as text.
 //!
-//! `results.rs` reads, `subject.rs` compares; a file a chapter makes blocks of a document (`losses.rs`, `reaches.rs`, `groups.rs`, `bytes.rs`,
-//! `background.rs`), which `html.rs` and `markdown.rs` write; `plots/` draws.
+//! `results.rs` reads the file, `subject.rs` compares. Each chapter has a file that makes its blocks (`losses.rs`, `reaches.rs`,
+//! `groups.rs`, `bytes.rs`, `background.rs`); `html.rs` and `markdown.rs` write them; `plots/` draws.
 
 mod background;
 #[cfg(test)]
@@ -42,19 +42,19 @@ use crate::output::say;
 
 const PAGE: &str = "report.html";
 const TABLES: &str = "report.md";
-/// Chapters that the terminal shows: what is lost, and what was reached.
+/// Chapters printed on the terminal: losses and targets.
 const CHAPTERS_SHOWN: usize = 2;
 
 /// `bench report`.
 ///
 /// # Errors
-/// Those of [`write`]; nobody reads standard output.
+/// Those of [`write`]; standard output is closed.
 pub fn run(arguments: &ReportArguments) -> Result<()> {
     let (results, directory) = places(arguments);
     say(&write(&results, &directory)?)
 }
 
-/// The file of results that is meant, and where its report goes.
+/// The results file, and the directory of its report.
 fn places(arguments: &ReportArguments) -> (PathBuf, PathBuf) {
     let named = &arguments.results;
     let results = if named.is_dir() { named.join(RESULTS) } else { named.clone() };
@@ -80,7 +80,7 @@ pub fn write(results: &Path, directory: &Path) -> Result<String> {
     Ok(format!("{summary}The whole report: {} and {}\n", directory.join(PAGE).display(), directory.join(TABLES).display()))
 }
 
-/// What cases of this program do, by name.
+/// Descriptions of this program's cases, by name.
 fn descriptions() -> BTreeMap<String, String> {
     cases::all().iter().map(|case| (case.name(), case.description())).collect()
 }
@@ -121,7 +121,7 @@ mod tests {
     use crate::compare::record::{Header, Record};
     use crate::compare::statistics::tests::record;
 
-    /// Results, the page and the tables that are made of them, and what the terminal shows.
+    /// Results, page and tables made from them, and the terminal output.
     struct Made {
         page: String,
         tables: String,

@@ -1,16 +1,16 @@
-//! What readers call things, and the colours that these have on the page.
+//! Display names, and their colours on the page.
 
 use super::document::Colour;
 use crate::compare::backing::Place;
 use crate::compare::case::Group;
 use crate::compare::peer::Peer;
 
-/// Colours of the structures of file systems come after those of the file systems.
+/// Colours of structures follow those of file systems.
 const FIRST_STRUCTURE: u8 = 10;
-/// Structures with a colour of their own; what comes after them is *other*.
+/// Structures with their own colour; all others are *other*.
 pub const STRUCTURES_MAX: usize = 8;
 
-/// A file system.
+/// Name of a file system.
 pub fn peer(peer: Peer) -> &'static str {
     match peer {
         Peer::TandemfsRelaxed => "TandemFS relaxed",
@@ -24,17 +24,17 @@ pub fn peer(peer: Peer) -> &'static str {
     }
 }
 
-/// A file system's colour.
+/// Colour of a file system.
 pub fn colour(peer: Peer) -> Colour {
     Colour(Peer::ALL.iter().position(|each| *each == peer).unwrap_or_default() as u8)
 }
 
-/// The colour of a structure, by its place among those of a report.
+/// Colour of a structure, by its index in the report.
 pub fn structure_colour(index: usize) -> Colour {
     Colour(FIRST_STRUCTURE + index.min(STRUCTURES_MAX) as u8)
 }
 
-/// What was measured on.
+/// Name of a drive.
 pub fn place(place: Place) -> &'static str {
     match place {
         Place::Free => "free drive",
@@ -42,7 +42,7 @@ pub fn place(place: Place) -> &'static str {
     }
 }
 
-/// A chapter.
+/// Name of a chapter.
 pub fn group(group: Group) -> &'static str {
     match group {
         Group::Micro => "Single operations",

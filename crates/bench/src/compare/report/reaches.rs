@@ -1,4 +1,4 @@
-//! The second chapter: what had to be reached, row by row, and whether it was.
+//! The second chapter: each target and whether it is met.
 
 use super::document::{Block, Cell, Grid, identifier};
 use super::losses::{interval, verdict_mark};
@@ -26,7 +26,7 @@ pub fn chapter(judgements: &[Judgement]) -> Vec<Block> {
     blocks
 }
 
-/// A row for each judgement.
+/// A table with one row per judgement.
 pub fn grid(caption: &str, judgements: &[&Judgement]) -> Grid {
     let head = ["case", "drive", "reach", "found", "95 % interval", "verdict", "what", "TandemFS", "beside", "rate to ext4's"];
     let mut grid = Grid::new(caption, &[0, 1, 5, 6, 7, 8], head);
@@ -51,7 +51,7 @@ pub fn grid(caption: &str, judgements: &[&Judgement]) -> Grid {
     grid
 }
 
-/// What is asked, in few words.
+/// The target in short form.
 fn wanted(measure: Measure) -> String {
     match measure {
         Measure::RateAtLeast(least) => format!("rate ≥ {}", figures::ratio(least)),
@@ -60,7 +60,7 @@ fn wanted(measure: Measure) -> String {
     }
 }
 
-/// The cases of a row that were not judged, in a sentence.
+/// A sentence with the cases of a row that were not judged.
 fn unmeasured(reach: &Reach, judgements: &[Judgement]) -> Option<String> {
     let is_judged = |case: &str| judgements.iter().any(|judgement| judgement.reach == *reach && is_case(&judgement.case, case));
     let open: Vec<&str> = reach.cases.iter().copied().filter(|case| !is_judged(case)).collect();

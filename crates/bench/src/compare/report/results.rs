@@ -1,9 +1,8 @@
-//! Reading a file of results.
+//! Reads a results file.
 //!
-//! [RU1] A run that was killed may have left half a line at the end: it is left out, and the report says so. Any other line that cannot be
-//!       read is an error, since nobody knows what it said.
-//! [RU2] Runs that took no time or did nothing make no ratio: they are left out by name.
-//! [RU3] Of two lines of the same run the later one counts.
+//! [RU1] A killed run may leave a partial last line: it is left out with a note. Any other unreadable line is an error.
+//! [RU2] Runs with zero time or zero units have no ratio: they are left out with a note.
+//! [RU3] Of two lines for the same run the later one counts.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -14,21 +13,21 @@ use crate::compare::peer::Peer;
 use crate::compare::record::{Header, Line, Record, VERSION};
 use crate::failure::{Failure, Result};
 
-/// What a file holds.
+/// Content of a results file.
 #[derive(Debug)]
 pub struct Results {
-    /// What holds for all runs.
+    /// The header.
     pub header: Header,
     /// The runs, in the order in which they were made.
     pub records: Vec<Record>,
-    /// What was left out of the file, in sentences.
+    /// What was left out, in sentences.
     pub notes: Vec<String>,
 }
 
 /// Reads a file of results.
 ///
 /// # Errors
-/// It cannot be read, holds nothing, or is of another version.
+/// It cannot be read, is empty, or has another version.
 pub fn read(path: &Path) -> Result<Results> {
     let bytes = fs::read(path).map_err(|error| Failure::new(format!("{}: {error}", path.display())))?;
     parse(&String::from_utf8_lossy(&bytes)).map_err(|failure| Failure::new(format!("{}: {failure}", path.display())))
@@ -88,7 +87,7 @@ fn unusable(record: &Record) -> Option<&'static str> {
     }
 }
 
-/// A run, for readers.
+/// Display name of a run.
 pub fn run_name(record: &Record) -> String {
     format!("{}, {}, {}, round {}", record.case, super::names::place(record.place), super::names::peer(record.peer), record.round + 1)
 }
@@ -97,14 +96,14 @@ pub fn run_name(record: &Record) -> String {
 pub mod tests {
     use super::*;
 
-    /// Lines of a file.
+    /// The lines of a results file.
     pub fn lines(header: &Header, records: &[Record]) -> String {
         let line = |line: &Line| serde_json::to_string(line).expect("a line") + "\n";
         let runs: String = records.iter().map(|record| line(&Line::Run(Box::new(record.clone())))).collect();
         line(&Line::Header(header.clone())) + &runs
     }
 
-    /// Of nothing in particular.
+    /// A minimal header.
     pub fn header() -> Header {
         Header {
             version: VERSION,

@@ -1,4 +1,4 @@
-//! Results that nobody measured, for tests of the report alone: every kind of case, place, peer and oddity.
+//! Artificial results for tests of the report: every kind of case, place and peer, and unusual values.
 
 use std::collections::BTreeMap;
 
@@ -7,14 +7,14 @@ use crate::compare::case::Group;
 use crate::compare::peer::Peer;
 use crate::compare::record::{Calibration, Header, Percentiles, Record, Traffic, VERSION};
 
-/// A name that must stay text.
+/// A name that must be escaped.
 pub const HOSTILE: &str = "<script>alert('x')</script>";
-/// A case that TandemFS loses on both drives, by more than any other.
+/// The case with the largest loss of TandemFS, on both drives.
 pub const WORST: &str = "untar";
-/// A case of which all runs are noisy.
+/// A case whose runs are all noisy.
 pub const NOISY: &str = "redis-always-p1";
 
-/// Name, group, unit, parameter, the rate of ext4, and how many times that of TandemFS in its relaxed form is.
+/// Name, group, unit, parameter, rate of ext4, and the factor of relaxed TandemFS over it.
 type Case = (&'static str, Group, &'static str, Option<f64>, f64, f64);
 
 const CASES: [Case; 17] = [
@@ -37,7 +37,7 @@ const CASES: [Case; 17] = [
     ("scale-age-3", Group::Scale, "bytes", Some(3.0), 1.1e9, 0.9),
 ];
 
-/// How many times the rate of TandemFS in its relaxed form, or that of ext4, a file system has.
+/// Factor of a file system's rate over relaxed TandemFS's or ext4's.
 fn factor(peer: Peer, ours: f64) -> f64 {
     match peer {
         Peer::TandemfsRelaxed => ours,
@@ -51,7 +51,7 @@ fn factor(peer: Peer, ours: f64) -> f64 {
     }
 }
 
-/// Runs of three rounds.
+/// Records of three rounds.
 pub fn records() -> Vec<Record> {
     let mut records = Vec::new();
     for round in 0..3 {
@@ -115,7 +115,7 @@ fn record((case, group, unit, parameter, rate, ours): Case, place: Place, peer: 
     }
 }
 
-/// A header with something of everything.
+/// A header with all kinds of entries.
 pub fn header() -> Header {
     let pairs = |pairs: &[(&str, &str)]| pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
     Header {

@@ -1,9 +1,10 @@
-//! What is compared: one case on one drive, everybody side by side.
+//! The unit of comparison: one case on one drive, with all file systems.
 //!
-//! [SU1] TandemFS has two doors, the mount and the library, and they are judged apart: a fast library hides no slow mount. At the mount it is
-//!       the better of *relaxed* and *strict* that is compared, as on the other side it is the better of ext4 and XFS.
-//! [SU2] Faster or slower is what the whole interval of the ratio says; what lies on both sides of 1 is neither, and what was measured on a
-//!       disturbed machine ([`NOISE_MAX`]) or in fewer rounds than [`ROUNDS_LEAST`] decides nothing. A median below 1 counts as a loss all the same, with that said.
+//! [SU1] TandemFS's mount and library are judged separately: a fast library must not hide a slow mount. At the mount the better of
+//!       *relaxed* and *strict* is compared with the better of ext4 and XFS.
+//! [SU2] Faster or slower requires the whole interval on one side of 1; otherwise neither is certain. Results from a disturbed machine
+//!       ([`NOISE_MAX`]) or from fewer rounds than [`ROUNDS_LEAST`] decide nothing. A median below 1 is still listed as a loss, with that
+//!       remark.
 //!
 //! [`NOISE_MAX`]: crate::compare::statistics::NOISE_MAX
 //! [`ROUNDS_LEAST`]: crate::compare::statistics::ROUNDS_LEAST
@@ -17,63 +18,63 @@ use crate::compare::statistics::{Ratio, Summary, ratio};
 /// A case on a drive.
 #[derive(Debug)]
 pub struct Subject<'a> {
-    /// Its name.
+    /// Name of the case.
     pub case: &'a str,
-    /// Its chapter.
+    /// Its group, and so its chapter.
     pub group: Group,
-    /// On what.
+    /// The drive.
     pub place: Place,
-    /// What it varies.
+    /// Its varied parameter.
     pub parameter: Option<f64>,
-    /// What it counts.
+    /// Its unit.
     pub unit: &'a str,
-    /// Everybody, in the order of [`Peer::ALL`].
+    /// All file systems, in the order of [`Peer::ALL`].
     pub peers: Vec<Measured<'a>>,
 }
 
-/// A file system in a case.
+/// A file system's result in a case.
 #[derive(Debug)]
 pub struct Measured<'a> {
-    /// What was measured.
+    /// The summary of its rounds.
     pub summary: &'a Summary,
-    /// Of its rate to that of the yardstick; none where there is none, and for the yardstick itself.
+    /// Ratio of its rate to the yardstick's; `None` without a yardstick, and for the yardstick itself.
     pub ratio: Option<Ratio>,
 }
 
-/// A door of TandemFS beside the best of ext4 and XFS.
+/// TandemFS's mount or library compared with the better of ext4 and XFS.
 #[derive(Debug, Clone, Copy)]
 pub struct Comparison<'a> {
-    /// Ours.
+    /// TandemFS.
     pub ours: &'a Summary,
-    /// Theirs.
+    /// The yardstick.
     pub theirs: &'a Summary,
-    /// Of our rate to theirs.
+    /// Ratio of our rate to theirs.
     pub ratio: Ratio,
-    /// What follows.
+    /// The conclusion.
     pub standing: Standing,
 }
 
 impl Comparison<'_> {
-    /// CPU time of the whole machine for a unit of work, ours to theirs, where both could be counted.
+    /// Ratio of CPU time of the whole machine per unit of work, ours to theirs, if both were measured.
     pub fn cpu_ratio(&self) -> Option<f64> {
         Some(self.ours.cpu_seconds_per_unit? / self.theirs.cpu_seconds_per_unit?)
     }
 }
 
-/// What a comparison says ([SU2]).
+/// Conclusion of a comparison ([SU2]).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Standing {
-    /// Surely slower.
+    /// Certainly slower.
     Slower,
-    /// Slower, within the interval.
+    /// Slower, but the interval includes 1.
     RatherSlower,
-    /// Faster, within the interval.
+    /// Faster, but the interval includes 1.
     RatherFaster,
-    /// Surely faster.
+    /// Certainly faster.
     Faster,
-    /// The machine was too disturbed.
+    /// The machine was too noisy.
     Noisy,
-    /// One of the sides has too few rounds.
+    /// One side has too few rounds.
     FewRounds,
 }
 
@@ -101,7 +102,7 @@ impl Standing {
         }
     }
 
-    /// On the page.
+    /// Its mark on the page.
     pub fn mark(self) -> Mark {
         match self {
             Self::Slower => Mark::Loss,
@@ -111,7 +112,7 @@ impl Standing {
     }
 }
 
-/// All that was measured, by case and drive, in the order in which it was.
+/// All subjects, by case and drive, in the order of measurement.
 pub fn subjects(summaries: &[Summary]) -> Vec<Subject<'_>> {
     let mut subjects: Vec<Subject<'_>> = Vec::new();
     for summary in summaries {
@@ -144,7 +145,7 @@ impl<'a> Subject<'a> {
         self.best(Peer::is_yardstick).map(|measured| measured.summary)
     }
 
-    /// A file system here.
+    /// The result of a file system.
     pub fn of(&self, peer: Peer) -> Option<&Measured<'a>> {
         self.peers.iter().find(|measured| measured.summary.peer == peer)
     }
@@ -154,7 +155,7 @@ impl<'a> Subject<'a> {
         meant.max_by(|one, other| one.summary.rate.median.total_cmp(&other.summary.rate.median))
     }
 
-    /// The better of the two modes at the mount ([SU1]).
+    /// The better of the two mount modes ([SU1]).
     pub fn mount(&self) -> Option<Comparison<'a>> {
         self.comparison(self.best(|peer| matches!(peer, Peer::TandemfsRelaxed | Peer::TandemfsStrict))?)
     }
@@ -164,7 +165,7 @@ impl<'a> Subject<'a> {
         self.comparison(self.of(Peer::TandemfsLibrary)?)
     }
 
-    /// Both doors, as far as there is something to compare.
+    /// Mount and library, if there is a yardstick.
     pub fn comparisons(&self) -> impl Iterator<Item = Comparison<'a>> {
         self.mount().into_iter().chain(self.library())
     }
@@ -175,7 +176,7 @@ impl<'a> Subject<'a> {
         Some(Comparison { ours: ours.summary, theirs, ratio, standing })
     }
 
-    /// Where the page has all of the case.
+    /// Anchor of the case's details on the page.
     pub fn link(&self) -> String {
         format!("case-{}", super::document::identifier(self.case))
     }

@@ -1,4 +1,4 @@
-//! What crosses to a drive for a unit of work: a bar for each file system, stacked by its structures, and what the flash programmed for it.
+//! Traffic to a drive per unit of work: a bar per file system, stacked by structure, and the bytes programmed to flash.
 
 use plotters::style::text_anchor::{HPos, VPos};
 
@@ -14,14 +14,14 @@ const BOTTOM: i32 = 84;
 const LEFT: i32 = 6;
 const RIGHT: i32 = 264;
 
-/// A file system.
+/// The bar of a file system.
 #[derive(Debug, Clone)]
 pub struct Bar {
     /// Its name.
     pub name: String,
-    /// What was written, by structure, in bytes.
+    /// Written bytes by structure.
     pub parts: Vec<(Colour, f64)>,
-    /// What the flash programmed, in bytes, where there is one.
+    /// Bytes programmed to flash, if the drive has flash.
     pub programmed: Option<f64>,
 }
 
@@ -31,7 +31,7 @@ impl Bar {
     }
 }
 
-/// Bars below each other.
+/// A plot with bars below each other.
 pub fn plot(title: &str, x: &str, bars: &[Bar]) -> Result<String> {
     let most = bars.iter().flat_map(|bar| [bar.written(), bar.programmed.unwrap_or_default()]).filter(|bytes| bytes.is_finite());
     let axis = Axis::linear(most.fold(0.0, f64::max), LEFT, WIDTH as i32 - RIGHT);
@@ -49,7 +49,7 @@ pub fn plot(title: &str, x: &str, bars: &[Bar]) -> Result<String> {
             let mut floor = 0.0;
             for (colour, bytes) in bar.parts.iter().filter(|part| part.1.is_finite() && part.1 > 0.0) {
                 let (left, right) = (axis.place(floor), axis.place(floor + bytes));
-                // What is narrower than a line would cover its neighbours.
+                // A segment narrower than a line would cover its neighbours.
                 if right > left {
                     block(area, (left, upper), (right, lower), *colour)?;
                 }

@@ -1,4 +1,4 @@
-//! How long single operations took, from the median to the slowest.
+//! Latency of single operations, from the median to the maximum.
 
 use plotters::style::text_anchor::{HPos, VPos};
 
@@ -15,7 +15,7 @@ const TOP: i32 = 16;
 const BOTTOM: i32 = 84;
 const NAMES: [&str; 5] = ["p50", "p90", "p99", "p99.9", "max"];
 
-/// A line for each, the percentiles side by side; none where nothing was timed.
+/// One line per file system over the percentiles; `None` without samples.
 pub fn plot(title: &str, peers: &[(Colour, Percentiles)]) -> Result<Option<String>> {
     let of = |latency: &Percentiles| [latency.p50, latency.p90, latency.p99, latency.p999, latency.max];
     let Some(range) = extremes(peers.iter().flat_map(|(_, latency)| of(latency))) else { return Ok(None) };
@@ -40,7 +40,7 @@ pub fn plot(title: &str, peers: &[(Colour, Percentiles)]) -> Result<Option<Strin
     .map(Some)
 }
 
-/// A round time without the digits that it does not need.
+/// A round time without unnecessary digits.
 fn tick_name(nanoseconds: f64) -> String {
     let text = figures::time(nanoseconds);
     let (number, unit) = text.split_once(' ').unwrap_or((&text, ""));

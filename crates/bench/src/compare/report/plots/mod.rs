@@ -1,9 +1,9 @@
-//! Plots of a comparison, drawn by the plotting library, which knows only fixed colours and sizes.
+//! Plots of a comparison. The plotting library supports only fixed colours and sizes.
 //!
-//! [PO1] What is drawn here has colours that stand for others ([`INK`], [`GRID`], [`stand_in`]); [`drawn`] puts the page's in their place, so
-//!       that a plot follows the light or dark form of the page around it, and takes the size away, so that it is as wide as there is room.
-//! [PO2] Nothing that is no number is drawn: callers pass finite values above 0 to logarithmic axes; what is not is left out here.
-//! [PO3] Letters are as large as those of the page when a plot is as wide as a phone.
+//! [PO1] Plots are drawn with placeholder colours ([`INK`], [`GRID`], [`stand_in`]). [`drawn`] replaces them by the page's colour
+//!       variables, so a plot follows the light or dark style, and removes the size, so it fills the available width.
+//! [PO2] Only finite values are drawn: callers pass values above 0 to logarithmic axes; other values are left out here.
+//! [PO3] When a plot is as wide as a phone, its letters are as large as the page's.
 
 pub mod bytes;
 pub mod latency;
@@ -18,24 +18,24 @@ use super::document::Colour;
 use super::html;
 use crate::failure::Result;
 
-/// Width of every plot, in its own units.
+/// Width of every plot, in SVG units.
 const WIDTH: u32 = 720;
-/// Size of letters ([PO3]). The library writes 1 / 1.24 of what it is told.
+/// Font size ([PO3]). The library writes 1 / 1.24 of the given value.
 const LETTERS: f64 = 22.0 * 1.24;
 const FONT: &str = "sans-serif";
 /// Text and axes.
 const INK: RGBColor = RGBColor(0xf0, 0xa5, 0x5a);
-/// Lines behind the figures.
+/// Grid lines.
 const GRID: RGBColor = RGBColor(0xf1, 0xa5, 0x5a);
 
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 
-/// What is drawn in place of a colour of the page ([PO1]).
+/// The placeholder for a colour of the page ([PO1]).
 fn stand_in(colour: Colour) -> RGBColor {
     RGBColor(colour.0, 0xa5, 0x5a)
 }
 
-/// The page's colour of one that was drawn ([PO1]).
+/// The page's colour for a placeholder ([PO1]).
 fn themed(hexadecimal: &str) -> Option<String> {
     match u8::from_str_radix(hexadecimal.strip_suffix("A55A")?, 16).ok()? {
         0xf0 => Some("currentColor".to_owned()),
@@ -44,7 +44,7 @@ fn themed(hexadecimal: &str) -> Option<String> {
     }
 }
 
-/// An `svg` element of this height, with a title, as wide as there is room ([PO1]).
+/// An `svg` element of this height with a title, as wide as its container ([PO1]).
 fn drawn(title: &str, height: u32, onto: impl FnOnce(&Area<'_>) -> Result<()>) -> Result<String> {
     let mut drawn = String::new();
     {
@@ -68,7 +68,7 @@ fn drawn(title: &str, height: u32, onto: impl FnOnce(&Area<'_>) -> Result<()>) -
     Ok(svg)
 }
 
-/// Letters at a place.
+/// Text style with an anchor.
 fn letters(horizontal: HPos, vertical: VPos) -> TextStyle<'static> {
     (FONT, LETTERS).into_font().color(&INK).pos(Pos::new(horizontal, vertical))
 }
@@ -77,7 +77,7 @@ fn write(area: &Area<'_>, text: impl Into<String>, at: (i32, i32), horizontal: H
     Ok(area.draw(&Text::new(text.into(), at, letters(horizontal, vertical)))?)
 }
 
-/// Round numbers (1, 2, 5 and their tenfolds) that lie in a range: all, or the tenfolds of 1 where that would be more than `most`.
+/// Round numbers (1, 2, 5 times powers of ten) in a range; only powers of ten if there would be more than `most`.
 fn ticks(from: f64, to: f64, most: usize) -> Vec<f64> {
     let decades = from.log10().floor() as i32..=to.log10().ceil() as i32;
     let within = |digits: &[f64]| -> Vec<f64> {
@@ -93,13 +93,13 @@ fn ticks(from: f64, to: f64, most: usize) -> Vec<f64> {
     choices.into_iter().find(|choice| (1..=most).contains(&choice.len())).unwrap_or(thinned)
 }
 
-/// Steps from 0 to `to`, powers of two and at most `most`.
+/// Steps from 0 to `to`: a power of two apart, at most `most`.
 fn binary_steps(to: f64, most: usize) -> Vec<f64> {
     let step = (to / most.max(1) as f64).log2().ceil().exp2();
     (0..=most).map(|index| index as f64 * step).filter(|value| *value <= to * 1.001).collect()
 }
 
-/// The least and the largest of finite values above 0 ([PO2]); none of none.
+/// Minimum and maximum of finite values above 0 ([PO2]); `None` without such values.
 fn extremes(values: impl Iterator<Item = f64>) -> Option<(f64, f64)> {
     values.filter(|value| is_drawable(*value)).fold(None, |found, value| match found {
         None => Some((value, value)),
@@ -112,7 +112,7 @@ fn is_drawable(value: f64) -> bool {
     value.is_finite() && value > 0.0
 }
 
-/// An axis from a value to a place.
+/// Maps values to coordinates.
 #[derive(Debug, Clone, Copy)]
 struct Axis {
     from: f64,
@@ -123,7 +123,7 @@ struct Axis {
 }
 
 impl Axis {
-    /// Where a value is drawn; at the nearer end where it is none of the axis.
+    /// Coordinate of a value, limited to the ends of the axis.
     fn place(&self, value: f64) -> i32 {
         let share = if self.is_logarithmic {
             (value.max(f64::MIN_POSITIVE) / self.from).ln() / (self.to / self.from).ln()
@@ -134,13 +134,13 @@ impl Axis {
         self.start + (share * f64::from(self.end - self.start)).round() as i32
     }
 
-    /// From a little below `low` to a little above `high`, logarithmic.
+    /// A logarithmic axis from a little below `low` to a little above `high`.
     fn logarithmic((low, high): (f64, f64), start: i32, end: i32) -> Self {
         let (from, to) = if high / low < 1.5 { (low / 1.5, high * 1.5) } else { (low / 1.1, high * 1.1) };
         Self { from, to, start, end, is_logarithmic: true }
     }
 
-    /// From 0 to `high`.
+    /// A linear axis from 0 to `high`.
     fn linear(high: f64, start: i32, end: i32) -> Self {
         Self { from: 0.0, to: if is_drawable(high) { high } else { 1.0 }, start, end, is_logarithmic: false }
     }
@@ -151,13 +151,13 @@ fn rule(area: &Area<'_>, from: (i32, i32), to: (i32, i32), colour: RGBColor, wid
     Ok(area.draw(&PathElement::new([from, to], colour.stroke_width(width)))?)
 }
 
-/// A filled rectangle between two corners, never thinner than a line.
+/// A filled rectangle between two corners, at least as wide as a line.
 fn block(area: &Area<'_>, (left, top): (i32, i32), (right, bottom): (i32, i32), colour: Colour) -> Result<()> {
     let (left, right) = (left.min(right), left.max(right).max(left.min(right) + 2));
     Ok(area.draw(&Rectangle::new([(left, top), (right, bottom)], stand_in(colour).filled()))?)
 }
 
-/// A line through points, each marked by a dot; a single one is a dot.
+/// A line through points with a dot at each; a single point is a dot.
 fn line(area: &Area<'_>, points: &[(i32, i32)], colour: Colour) -> Result<()> {
     let colour = stand_in(colour);
     if points.len() > 1 {
@@ -170,7 +170,7 @@ fn line(area: &Area<'_>, points: &[(i32, i32)], colour: Colour) -> Result<()> {
 pub mod tests {
     use super::*;
 
-    /// Whether an `svg` is well-formed, themed, of free size and of finite numbers. How many shapes it has.
+    /// Checks that an `svg` is well-formed, themed, without fixed size and with finite numbers. Returns the number of shapes.
     pub fn shapes(svg: &str) -> usize {
         let tree = roxmltree::Document::parse(svg).unwrap_or_else(|error| panic!("{error}: {svg}"));
         assert!(tree.root_element().attribute("width").is_none() && tree.root_element().attribute("viewBox").is_some());

@@ -1,4 +1,4 @@
-//! Ratios as bars from 1 to both sides: who is to the right is faster than the best of ext4 and XFS.
+//! Ratios as bars from 1 to either side: a bar to the right is faster than the better of ext4 and XFS.
 
 use plotters::style::text_anchor::{HPos, VPos};
 
@@ -8,7 +8,7 @@ use crate::compare::report::figures;
 use crate::compare::statistics::Ratio;
 use crate::failure::Result;
 
-/// Cases in a plot; more are drawn in the next.
+/// Cases per plot; further cases go into the next plot.
 const ROWS_MAX: usize = 10;
 const LABEL: i32 = 34;
 const BAR: i32 = 26;
@@ -19,22 +19,22 @@ const SIDE: i32 = 30;
 /// Room for the ratio beside a bar.
 const NUMBER: i32 = 96;
 
-/// A case.
+/// The row of a case.
 #[derive(Debug, Clone)]
 pub struct Row {
     /// Its name.
     pub name: String,
-    /// Who, the ratio, and whether it is written beside the bar.
+    /// Colour of the file system, ratio, and whether the ratio is written beside the bar.
     pub bars: Vec<(Colour, Ratio, bool)>,
-    /// What has to be reached.
+    /// The target.
     pub reach: Option<f64>,
 }
 
-/// As many plots as are needed; all have the same axis.
+/// As many plots as needed, all with the same axis.
 pub fn plots(title: &str, rows: &[Row]) -> Result<Vec<Plot>> {
     let values = rows.iter().flat_map(|row| row.bars.iter().map(|bar| bar.1.median).chain(row.reach));
     let Some((low, high)) = extremes(values.chain([0.8, 1.25])) else { return Ok(Vec::new()) };
-    // Intervals may leave the plot, ratios do not.
+    // Intervals may extend beyond the plot, ratios do not.
     let axis = Axis::logarithmic((low, high), SIDE, WIDTH as i32 - SIDE - NUMBER);
     let pages = rows.chunks(ROWS_MAX);
     let count = pages.len();
@@ -65,7 +65,7 @@ fn page(title: &str, rows: &[Row], axis: Axis) -> Result<String> {
     })
 }
 
-/// A round ratio without the digits that it does not need.
+/// A round ratio without unnecessary digits.
 fn short(tick: f64) -> String {
     let text = figures::three_digits(tick);
     let number = if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.') } else { &text };
@@ -78,7 +78,7 @@ fn draw_row(area: &Area<'_>, row: &Row, axis: Axis, top: i32) -> Result<()> {
         let upper = top + LABEL + index as i32 * BAR;
         let (one, end) = (axis.place(1.0), axis.place(ratio.median));
         block(area, (one, upper + 1), (end, upper + BAR - 2), *colour)?;
-        // The interval, over the bar.
+        // The interval, drawn over the bar.
         let (low, high, middle) = (axis.place(ratio.low), axis.place(ratio.high), upper + BAR / 2);
         rule(area, (low, middle), (high, middle), INK, 2)?;
         if *is_written {

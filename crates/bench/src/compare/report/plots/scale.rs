@@ -1,4 +1,4 @@
-//! How cost grows: a line for each file system over what a case varies.
+//! How cost grows: a line per file system over the varied parameter.
 
 use plotters::style::text_anchor::{HPos, VPos};
 
@@ -12,22 +12,22 @@ const RIGHT: i32 = 44;
 const TOP: i32 = 52;
 const BOTTOM: i32 = 84;
 
-/// A line: its colour, and points of what is varied and what it costs.
+/// A line: its colour, and points of parameter and cost.
 pub type Line = (Colour, Vec<(f64, f64)>);
 
-/// What the axes are, and how their values are written.
+/// Names of the axes, and the format of their values.
 pub struct Axes<'a> {
-    /// Below.
+    /// Name of the horizontal axis.
     pub x: &'a str,
-    /// Above the axis of what it costs.
+    /// Name of the cost axis, above it.
     pub y: &'a str,
-    /// A value of what is varied.
+    /// Formats a parameter value.
     pub x_text: &'a dyn Fn(f64) -> String,
-    /// A value of what it costs.
+    /// Formats a cost value.
     pub y_text: &'a dyn Fn(f64) -> String,
 }
 
-/// Lines, none where there is nothing to draw. The axis below is logarithmic where its values are far apart.
+/// A plot of the lines; `None` if there is nothing to draw. The horizontal axis is logarithmic if its values are far apart.
 pub fn plot(title: &str, axes: &Axes<'_>, lines: &[Line]) -> Result<Option<String>> {
     let points = || lines.iter().flat_map(|line| line.1.iter().copied());
     let Some(ys) = extremes(points().map(|point| point.1)) else { return Ok(None) };
@@ -61,12 +61,12 @@ pub fn plot(title: &str, axes: &Axes<'_>, lines: &[Line]) -> Result<Option<Strin
     .map(Some)
 }
 
-/// Nothing can be what is varied: a drive that is new.
+/// Whether a value can be a parameter: zero can, as the age of a new drive.
 fn is_place(x: f64) -> bool {
     x.is_finite() && x >= 0.0
 }
 
-/// What was measured, as far as there is room between the names.
+/// The measured parameter values for which there is room.
 fn x_ticks(values: impl Iterator<Item = f64>, axis: Axis) -> Vec<f64> {
     const ROOM: i32 = 84;
     let mut all: Vec<f64> = values.filter(|value| is_place(*value)).collect();
@@ -81,7 +81,7 @@ fn x_ticks(values: impl Iterator<Item = f64>, axis: Axis) -> Vec<f64> {
     kept
 }
 
-/// A value without the digits that it does not need: `1 k` of `1.00 k`.
+/// A value without unnecessary digits: `1 k` for `1.00 k`.
 fn short(text: &str) -> String {
     let (number, unit) = text.split_once(' ').map_or((text, String::new()), |(number, unit)| (number, format!(" {unit}")));
     let number = if number.contains('.') { number.trim_end_matches('0').trim_end_matches('.') } else { number };
