@@ -74,7 +74,7 @@ impl Bytes {
         self.size.fetch_max(end as u64, Relaxed);
     }
 
-    /// Passes the existing bytes of a range to `then`, as one slice where they are contiguous.
+    /// Passes the bytes of a range, up to the file's size, to `then`. Missing bytes are zeros.
     pub(super) fn read<T>(&self, offset: u64, length: usize, then: impl FnOnce(&[u8]) -> T) -> T {
         let kept = self.kept.read();
         let end = self.size.load(Relaxed).min(offset + length as u64) as usize;

@@ -37,7 +37,7 @@ const CASES: [Case; 17] = [
     ("scale-age-3", Group::Scale, "bytes", Some(3.0), 1.1e9, 0.9),
 ];
 
-/// Factor of a file system's rate over relaxed TandemFS's or ext4's.
+/// Rate of a file system relative to ext4's; `ours` is that of relaxed TandemFS.
 fn factor(peer: Peer, ours: f64) -> f64 {
     match peer {
         Peer::TandemfsRelaxed => ours,

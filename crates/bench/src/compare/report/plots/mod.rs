@@ -93,7 +93,7 @@ fn ticks(from: f64, to: f64, most: usize) -> Vec<f64> {
     choices.into_iter().find(|choice| (1..=most).contains(&choice.len())).unwrap_or(thinned)
 }
 
-/// Steps from 0 to `to`: a power of two apart, at most `most`.
+/// Multiples of a power of two from 0 to `to`, at most `most` steps.
 fn binary_steps(to: f64, most: usize) -> Vec<f64> {
     let step = (to / most.max(1) as f64).log2().ceil().exp2();
     (0..=most).map(|index| index as f64 * step).filter(|value| *value <= to * 1.001).collect()
