@@ -1,6 +1,6 @@
 use std::fmt::{self, Display};
 
-/// Why nothing was measured: a sentence. Nobody handles the reasons apart, but for a reader of the output who went away.
+/// Why a measurement failed, as a sentence. Callers do not distinguish reasons, except for closed standard output.
 #[derive(Debug)]
 pub struct Failure {
     sentence: String,
@@ -13,7 +13,7 @@ impl Failure {
         Self { sentence: sentence.into(), output_closed: false }
     }
 
-    /// Nobody reads the output any more (`tandemfs bench | head`).
+    /// Standard output was closed by its reader (`tandemfs bench | head`).
     pub(crate) fn output_closed() -> Self {
         Self { output_closed: true, ..Self::new("standard output was closed") }
     }

@@ -45,10 +45,10 @@ pub use crate::compare::settings::Pinning;
 pub use crate::failure::Failure;
 pub use crate::workloads::Workload;
 
-/// Measures what the arguments ask for.
+/// Runs the measurements selected by the arguments.
 ///
 /// # Errors
-/// A sentence on what could not be measured. A reader of standard output who has seen enough is none.
+/// A sentence on what could not be measured. Closed standard output is not an error.
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let result = match (&arguments.child, &arguments.command) {
         (Some(order), _) => compare::session::child(order).unwrap_or_else(|| cases::mount_time::child(order)),
@@ -61,7 +61,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     };
     match result {
         Err(failure) if failure.is_output_closed() => Ok(()),
-        // A signal also unmounts what is mounted; the calls that fail then are not the reason.
+        // A signal also unmounts file systems; calls that fail because of that are not reported as the cause.
         Err(failure) => Err(machine::check().err().unwrap_or(failure)),
         Ok(()) => Ok(()),
     }

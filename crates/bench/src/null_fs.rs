@@ -45,7 +45,7 @@ struct Node {
 
 type Answer<T> = std::result::Result<T, Errno>;
 
-/// Mounts it; unmounted when it is dropped.
+/// Mounts it; dropping the result unmounts it.
 pub fn mount(mountpoint: &Path, settings: &MountSettings) -> Result<Served> {
     let root = Node { mode: DIRECTORY, size: 0 };
     let table = Table { names: HashMap::new(), nodes: HashMap::from([(1, root)]), last: 1 };

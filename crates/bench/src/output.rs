@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::failure::{Failure, Result};
 use crate::table::Table;
 
-/// Prints text. A reader who went away ends the run without a word.
+/// Prints text. If standard output is closed, the run ends silently.
 pub fn say(text: &str) -> Result<()> {
     let mut out = io::stdout().lock();
     out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(|error| match error.kind() {
@@ -20,7 +20,7 @@ pub fn say(text: &str) -> Result<()> {
 
 /// What an experiment found.
 pub struct Outcome {
-    /// Name of the experiment, and of its files.
+    /// Name of the experiment and of its files.
     pub name: &'static str,
     title: String,
     tables: Vec<(String, Table)>,
@@ -35,7 +35,7 @@ impl Outcome {
         Self { name, title: title.into(), tables: Vec::new(), notes: Vec::new(), records: Vec::new(), plots: Vec::new() }
     }
 
-    /// Adds a table with a line above it.
+    /// Adds a table with a caption above it.
     pub fn table(&mut self, caption: impl Into<String>, table: Table) {
         self.tables.push((caption.into(), table));
     }
@@ -45,18 +45,18 @@ impl Outcome {
         self.notes.push(note.into());
     }
 
-    /// Adds an object for programs; the experiment's name is added to it.
+    /// Adds a JSON object; the experiment's name is added to it.
     pub fn record(&mut self, mut record: Value) {
         record["experiment"] = self.name.into();
         self.records.push(record);
     }
 
-    /// Adds a plot; `part` tells it from others of the experiment.
+    /// Adds a plot; `part` distinguishes plots of the experiment.
     pub fn plot(&mut self, part: &str, svg: String) {
         self.plots.push((format!("{}-{part}.svg", self.name), svg));
     }
 
-    /// Prints the outcome, and writes it to a directory where one is named.
+    /// Prints the outcome, and writes it to a directory if one is given.
     pub fn publish(&self, machine: &str, as_json: bool, directory: Option<&Path>) -> Result<()> {
         let lines: String = self.records.iter().map(|record| format!("{record}\n")).collect();
         let text = self.markdown();

@@ -22,7 +22,7 @@ const COLOURS: [RGBColor; 8] = [
     RGBColor(0, 0, 0),
 ];
 
-/// What a plot is of, and its axes with their units.
+/// Title of a plot, and its axes with units.
 #[derive(Debug, Clone)]
 pub struct Labels {
     /// Above it.
@@ -40,7 +40,7 @@ impl Labels {
     }
 }
 
-/// One line or one colour of bars, with its name in the legend.
+/// One line, or the bars of one colour, with a name in the legend.
 #[derive(Debug, Clone)]
 pub struct Series<T> {
     /// In the legend.
@@ -134,7 +134,7 @@ pub fn bars(labels: &Labels, groups: &[String], series: &[Series<f64>], way: Bar
     })
 }
 
-/// The end of an axis: never its start.
+/// The end of an axis, which must exceed its start (zero).
 fn above(value: f64) -> f64 {
     if value.is_finite() && value > 0.0 { value } else { 1.0 }
 }

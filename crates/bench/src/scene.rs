@@ -30,7 +30,7 @@ pub struct Scene {
 pub struct DeviceShape {
     /// Profile of the emulator.
     pub profile: &'static str,
-    /// Whether its timing model is on.
+    /// Whether its timing model is enabled.
     pub timing: bool,
     /// Size of the memory zone.
     pub memory_bytes: u64,

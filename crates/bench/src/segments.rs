@@ -20,7 +20,7 @@ pub fn segments(device: &dyn Device, geometry: &Geometry, pair: PairSeed) -> Res
     Ok(segments)
 }
 
-/// Bytes of metadata that were ever in use.
+/// Total high-water mark of the segments, in bytes.
 pub fn metadata_bytes(segments: &[Segment]) -> u64 {
     segments.iter().map(|segment| segment.high_water_lines * LINE_BYTES as u64).sum()
 }

@@ -7,14 +7,14 @@ use tandemfs_wire::{Handler, MountGuard, Options, Session, Wanted};
 
 use crate::failure::{Failure, Result};
 
-/// A file system that answers. Dropped, it is unmounted: at once from the tree, and altogether when nobody uses it any more.
+/// A mounted file system. Drop unmounts it lazily: it leaves the tree at once, and ends with its last user.
 pub struct Served {
     guard: MountGuard,
     thread: JoinHandle<std::io::Result<()>>,
 }
 
 impl Served {
-    /// Serves what [`tandemfs_wire::mount()`] has mounted.
+    /// Serves a file system mounted by [`tandemfs_wire::mount()`].
     pub fn start<H: Handler + Send + 'static>(
         (device, guard): (OwnedFd, MountGuard),
         handler: H,
@@ -25,11 +25,11 @@ impl Served {
         Ok(Self { guard, thread })
     }
 
-    /// Waits until somebody has unmounted it.
+    /// Waits until the file system is unmounted.
     pub fn join(self) -> Result<()> {
         let result = self.thread.join().map_err(|_| Failure::new("the thread that served the file system panicked"))?;
         if result.is_ok() {
-            // Whatever is mounted there now is somebody else's.
+            // Another file system may be mounted there now.
             self.guard.disarm();
         }
         Ok(result?)

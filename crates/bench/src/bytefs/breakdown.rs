@@ -1,4 +1,4 @@
-//! Fig. 12: what each part of ByteFS adds to throughput.
+//! Fig. 12: the contribution of each part of ByteFS to throughput.
 
 use super::course;
 use super::rig::{Rig, Variant};

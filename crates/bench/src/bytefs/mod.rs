@@ -32,7 +32,7 @@ use crate::bytefs::setting::Setting;
 use crate::failure::{Failure, Result};
 use crate::report;
 
-/// Runs the experiments and publishes each as it ends.
+/// Runs the experiments and publishes each result at once.
 pub fn run(arguments: &BytefsArguments) -> Result<()> {
     let setting = Setting::new(arguments)?;
     let as_json = arguments.common.json;

@@ -25,7 +25,7 @@ pub struct Setting {
     pub common: Common,
     /// Share of the paper's load.
     pub scale: f64,
-    /// Page cache of the host, in bytes; none in strict semantics.
+    /// Page cache of the host, in bytes; `None` in strict semantics.
     pub page_cache_bytes: Option<u64>,
     /// Size of data blocks.
     pub block_bytes: u32,

@@ -42,7 +42,7 @@ const LEFT_ALONE: Duration = Duration::from_micros(300);
 /// If wake-ups take longer, CPUs are kept awake ([AW1]): a quarter of the shortest compared block command.
 const WAKE_UP_MAX: Duration = Duration::from_micros(10);
 
-/// Keeps the CPUs awake until it is dropped. Best effort: without `chrt` they halt.
+/// Keeps the CPUs from halting until dropped. Best effort: without `chrt` they halt.
 pub struct Awake(Vec<(Child, Option<ChildStdin>)>);
 
 impl Awake {

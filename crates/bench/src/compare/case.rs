@@ -28,7 +28,7 @@ pub enum Group {
 ///
 /// [CM3]: super
 pub trait Case: Sync {
-    /// Name on the command line, such as `durable-overwrite-4k`; clients and parameter are part of it (`-c4`).
+    /// Name on the command line, such as `durable-overwrite-4k`, including clients and parameter (`-c4`).
     fn name(&self) -> String;
 
     /// Group, and so chapter of the report.
@@ -131,7 +131,7 @@ impl Stage<'_> {
 pub struct Outcome {
     /// Amount of work: operations or bytes.
     pub units: f64,
-    /// What `units` counts, in the plural.
+    /// Unit of `units`, in the plural.
     pub unit: &'static str,
     /// Times of single operations, if the case measures them.
     pub latencies: Option<Samples>,

@@ -40,7 +40,7 @@ pub trait Mounted {
     /// Makes everything durable and drops every cache that can be dropped.
     ///
     /// # Errors
-    /// It cannot be unmounted or mounted.
+    /// The file system cannot be unmounted or mounted.
     fn make_cold(&mut self) -> Result<()>;
 
     /// The process that emulates its drive; its CPU time is not the file system's.
@@ -296,7 +296,7 @@ impl TandemfsLibrary {
     /// Formats an image and opens it, with or without the drive's timing model.
     ///
     /// # Errors
-    /// It cannot be formatted or opened.
+    /// The image cannot be formatted or opened.
     pub fn start(image: &Path, timing: bool) -> Result<Self> {
         let name = image.to_str().ok_or_else(|| Failure::new("the directory's name is not Unicode; name another with --directory"))?;
         let fs = scene::make(scene::open(name, timing)?, ChecksumKind::Crc32c)?;

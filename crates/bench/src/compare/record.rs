@@ -14,20 +14,20 @@ pub const VERSION: u32 = 1;
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", tag = "line")]
 pub enum Line {
-    /// What holds for all runs of the file.
+    /// The header of the file.
     Header(Header),
     /// One run.
     Run(Box<Record>),
 }
 
-/// What holds for all runs of a file.
+/// Facts and settings common to all runs of a file.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Header {
     /// [`VERSION`].
     pub version: u32,
     /// Facts of the machine: name and value.
     pub machine: Vec<(String, String)>,
-    /// Versions of the programs that took part, and of the kernel's file systems: name and value.
+    /// Versions of the programs used and of kernel file systems: name and value.
     pub programs: Vec<(String, String)>,
     /// Options of the comparison (`--quick`, rounds, scale): name and value. Runs with different settings are never mixed.
     pub settings: Vec<(String, String)>,
@@ -63,11 +63,11 @@ pub struct Record {
     pub round: u32,
     /// Number of concurrent clients.
     pub clients: u32,
-    /// What a case of [`Group::Scale`] varies: files in the directory, bytes of the file, percent full.
+    /// The varied parameter of a case of [`Group::Scale`]: files in the directory, bytes of the file, percent full.
     pub parameter: Option<f64>,
     /// Amount of work: operations, transactions, files or bytes.
     pub units: f64,
-    /// What `units` counts, in the plural: `operations`, `bytes`, `transactions`.
+    /// Unit of `units`, in the plural: `operations`, `bytes`, `transactions`.
     pub unit: String,
     /// Duration of the measured part.
     pub seconds: f64,

@@ -77,7 +77,7 @@ pub struct Summary {
     pub peer: Peer,
     /// Number of concurrent clients.
     pub clients: u32,
-    /// What a case of [`Group::Scale`] varies.
+    /// The varied parameter of a case of [`Group::Scale`].
     pub parameter: Option<f64>,
     /// Unit of the work, in the plural.
     pub unit: String,

@@ -26,7 +26,7 @@ use crate::failure::Result;
 use crate::report;
 use crate::romefs::setting::Setting;
 
-/// Runs the experiments and publishes each as it ends.
+/// Runs the experiments and publishes each result at once.
 pub fn run(arguments: &RomefsArguments) -> Result<()> {
     let setting = Setting::new(arguments)?;
     let as_json = arguments.common.json;

@@ -153,7 +153,7 @@ pub struct Load {
     pub workload: Workload,
     /// Files (or directories) of the set.
     pub files: u64,
-    /// Files of the set that exist before the load, in percent.
+    /// Percentage of the set's files that exist before the load.
     pub laid_out_percent: u64,
     /// Mean size of a file.
     pub file_bytes: u64,

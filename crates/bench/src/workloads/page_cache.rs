@@ -80,7 +80,7 @@ impl PageCache {
         self.files.get(&file).map(|file| file.size)
     }
 
-    /// Forgets a file that was removed ([WP1]).
+    /// Drops a removed file ([WP1]).
     pub fn forget(&mut self, file: u64) {
         if let Some(gone) = self.files.remove(&file) {
             self.pages -= gone.pages.len() as u64;

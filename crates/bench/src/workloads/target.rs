@@ -12,7 +12,7 @@ pub trait Target: Sync {
     fn make_directory(&self, path: &str) -> Result<()>;
     /// Removes an empty directory.
     fn remove_directory(&self, path: &str) -> Result<()>;
-    /// Creates a file that does not exist, and opens it.
+    /// Creates a new file, and opens it.
     fn create(&self, path: &str) -> Result<Handle>;
     /// Opens a file for reading and writing.
     fn open(&self, path: &str) -> Result<Handle>;

@@ -185,7 +185,7 @@ mod tests {
         let table = page.descendants().find(|node| node.tag_name().name() == "tbody").expect("a table");
         let first: Vec<String> = table.children().filter(roxmltree::Node::is_element).map(text).collect();
         assert!(first[0].starts_with(WORST) && first[1].starts_with(WORST), "{first:?}");
-        // 0.12, 0.71, 0.90, 0.97 and 0.99 times the rate of ext4 on the free drive; the better drive of peers changes none of them here.
+        // 0.12, 0.71, 0.90, 0.97 and 0.99 times the rate of ext4 on the free drive; the yardstick's choice changes none of them here.
         assert_eq!(first.len(), 6, "untar on both, three on the free drive, and what the mount takes: {first:?}");
         assert!(!first.iter().any(|row| row.starts_with("varmail")));
         assert!(made.shown.find("What TandemFS loses") < made.shown.find(WORST) && made.shown.contains("missed"), "{}", made.shown);

@@ -160,7 +160,7 @@ impl<'a> Subject<'a> {
         self.comparison(self.best(|peer| matches!(peer, Peer::TandemfsRelaxed | Peer::TandemfsStrict))?)
     }
 
-    /// The library, where the case has a form for it.
+    /// The library, if the case has an implementation for it.
     pub fn library(&self) -> Option<Comparison<'a>> {
         self.comparison(self.of(Peer::TandemfsLibrary)?)
     }

@@ -159,7 +159,7 @@ impl Settings {
 
     /// Makes TandemFS's drive: the profile with the settings of the common drive ([SD3]), which are stored in the image.
     /// # Errors
-    /// A profile without timing; those of making an image.
+    /// The profile has no timing model, or the image cannot be made.
     pub fn create_own_image(&self, path: &Path, block_bytes: u64) -> Result<()> {
         self.model()?; // a profile without times is refused
         let options = CreateOptions { profile: self.profile.clone(), memory_bytes: self.memory_bytes, block_bytes };
