@@ -8,7 +8,7 @@ pub struct Failure {
 }
 
 impl Failure {
-    /// With a sentence of its own.
+    /// A failure with this sentence.
     pub fn new(sentence: impl Into<String>) -> Self {
         Self { sentence: sentence.into(), output_closed: false }
     }

@@ -90,7 +90,7 @@ pub fn keep_on(cpu: usize) {
 pub struct Pinned(Option<CpuSet>);
 
 impl Pinned {
-    /// Pins.
+    /// Pins the calling thread.
     pub fn new() -> Self {
         let before = sched_getaffinity(None).ok();
         if let Some(last) = allowed_cpus().last() {

@@ -18,7 +18,7 @@ pub fn say(text: &str) -> Result<()> {
     })
 }
 
-/// What an experiment found.
+/// Results of an experiment.
 pub struct Outcome {
     /// Name of the experiment and of its files.
     pub name: &'static str,
@@ -30,7 +30,7 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    /// Nothing yet.
+    /// An empty outcome.
     pub fn new(name: &'static str, title: impl Into<String>) -> Self {
         Self { name, title: title.into(), tables: Vec::new(), notes: Vec::new(), records: Vec::new(), plots: Vec::new() }
     }

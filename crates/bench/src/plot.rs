@@ -25,16 +25,16 @@ const COLOURS: [RGBColor; 8] = [
 /// Title of a plot, and its axes with units.
 #[derive(Debug, Clone)]
 pub struct Labels {
-    /// Above it.
+    /// Title above the plot.
     pub title: String,
-    /// Under it.
+    /// Name of the horizontal axis.
     pub x: String,
-    /// Beside it.
+    /// Name of the vertical axis.
     pub y: String,
 }
 
 impl Labels {
-    /// All three.
+    /// Labels with title and axis names.
     pub fn new(title: impl Into<String>, x: impl Into<String>, y: impl Into<String>) -> Self {
         Self { title: title.into(), x: x.into(), y: y.into() }
     }
@@ -43,25 +43,25 @@ impl Labels {
 /// One line, or the bars of one colour, with a name in the legend.
 #[derive(Debug, Clone)]
 pub struct Series<T> {
-    /// In the legend.
+    /// Name in the legend.
     pub name: String,
-    /// What is drawn.
+    /// Values to draw.
     pub values: Vec<T>,
 }
 
 impl<T> Series<T> {
-    /// Of these values.
+    /// A series of these values.
     pub fn new(name: impl Into<String>, values: impl IntoIterator<Item = T>) -> Self {
         Self { name: name.into(), values: values.into_iter().collect() }
     }
 }
 
-/// How bars of a group stand.
+/// Arrangement of the bars of a group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Bars {
     /// Side by side.
     Grouped,
-    /// On each other.
+    /// On top of each other.
     Stacked,
 }
 
@@ -95,7 +95,7 @@ pub fn bars(labels: &Labels, groups: &[String], series: &[Series<f64>], way: Bar
         Bars::Stacked => series.iter().map(|series| value(series, group)).sum(),
     };
     let y_max = (0..groups.len()).map(height).fold(0.0, f64::max);
-    // Room for the legend: above bars, or to the right of stacks, which are all as high.
+    // Room for the legend: above grouped bars, or to the right of stacks, which are all equally high.
     let (right, top) = match way {
         Bars::Grouped => (1.0, 1.35),
         Bars::Stacked => (1.25, 1.05),

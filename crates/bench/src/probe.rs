@@ -8,9 +8,9 @@ use tandemfs_device::{BlockPath, BytePath, Device, DeviceDescription, DeviceErro
 /// A store: offset in the memory zone and length, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Store {
-    /// Where.
+    /// Offset in the memory zone.
     pub offset: u64,
-    /// How much.
+    /// Length in bytes.
     pub length: u64,
 }
 

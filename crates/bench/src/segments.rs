@@ -7,7 +7,7 @@ use tandemfs_format::{LINE_BYTES, PairSeed};
 
 use crate::failure::{Failure, Result};
 
-/// All segments. The table must be home: after a checkpoint.
+/// All segments. The table must be up to date on the device: run a checkpoint first.
 pub fn segments(device: &dyn Device, geometry: &Geometry, pair: PairSeed) -> Result<Vec<Segment>> {
     let mut segments = Vec::new();
     for index in 0..SEGMENT_TABLE_LINES {

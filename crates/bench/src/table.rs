@@ -8,7 +8,7 @@ pub struct Table {
 }
 
 impl Table {
-    /// An empty one.
+    /// An empty table.
     pub fn new(head: impl IntoIterator<Item = impl Into<String>>) -> Self {
         Self { head: head.into_iter().map(Into::into).collect(), rows: Vec::new() }
     }

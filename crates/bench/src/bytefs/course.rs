@@ -1,4 +1,4 @@
-//! One load on one rig ([Y3], [Y4]).
+//! Runs one load on one rig ([Y3], [Y4]).
 //!
 //! [Y3]: super
 //! [Y4]: super

@@ -30,7 +30,7 @@ const RUNS: [u64; 2] = [1, 8];
 /// Number of compared pages: more than fit in the CPU caches.
 const COMPARED_PAGES: usize = 16_384;
 
-/// All parts.
+/// Runs all parts.
 pub fn run(setting: &Setting) -> Result<Outcome> {
     let mut outcome = Outcome::new("overhead", "what the emulator takes with its timing off, and parts of it");
     let mut rows = Vec::new();

@@ -42,14 +42,14 @@ impl Variant {
 pub enum Link {
     /// 4.8 us to load and 0.6 us to store a line.
     Pcie,
-    /// 175 ns a line.
+    /// 175 ns per line.
     Cxl,
 }
 
 /// Parameters of a drive, and how the file system on it is mounted.
 #[derive(Debug, Clone)]
 pub struct Rig {
-    /// Which parts.
+    /// The variant of ByteFS.
     pub variant: Variant,
     /// Profile of the emulator.
     pub profile: &'static str,
@@ -67,7 +67,7 @@ pub struct Image {
 }
 
 impl Rig {
-    /// As in the paper's evaluation.
+    /// The rig of the paper's evaluation.
     pub fn new(setting: &Setting, variant: Variant) -> Self {
         let profile = if variant == Variant::Dual { "bytefs-dual" } else { "bytefs" };
         Self { variant, profile, staging_bytes: setting.own_log_bytes(), block_bytes: setting.block_bytes, flash_ns: None }

@@ -14,7 +14,7 @@ use crate::workloads::Workload;
 /// With transactions, and with the journal on the same drive.
 const VARIANTS: [Variant; 2] = [Variant::Whole, Variant::Log];
 
-/// All loads.
+/// Runs all loads.
 pub fn run(setting: &Setting) -> Result<Outcome> {
     let mut outcome = Outcome::new("traffic", "bytes between host and drive (Fig. 8, 9)");
     let workloads = setting.loads(&Workload::ALL)?;

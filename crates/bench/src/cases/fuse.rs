@@ -32,7 +32,7 @@ const WRITE: usize = 3;
 const FSYNC: usize = 4;
 const WRITE_FSYNC: usize = 5;
 
-/// Both modes.
+/// Runs both modes.
 pub fn run(arguments: &Common) -> Result<Vec<Row>> {
     let mut rows = in_mode(arguments, Mode::Strict)?;
     rows.extend(in_mode(arguments, Mode::Relaxed)?);

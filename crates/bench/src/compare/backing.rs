@@ -33,7 +33,7 @@ impl Place {
 
 /// A block device for a kernel file system; removed when dropped. It initially contains zeros or data of an earlier run.
 pub trait Backing {
-    /// `/dev/loopN`.
+    /// Path of the device, `/dev/loopN`.
     fn block_device(&self) -> &Path;
 
     /// Traffic to the drive since [`Backing::begin_traffic`], if the drive counts it.
@@ -133,7 +133,7 @@ impl Drop for FreeDrive<'_> {
 /// Fails if loop devices cannot be created here.
 ///
 /// # Errors
-/// What is missing.
+/// Loop devices are not available; the message has the reason.
 pub fn require_loop_devices() -> Result<()> {
     if !rustix::process::geteuid().is_root() {
         return Err(Failure::new("only root may make and mount the other file systems; run the comparison as root"));

@@ -18,9 +18,9 @@ pub enum Group {
     Buffered,
     /// Filebench's personalities.
     Filebench,
-    /// Programs that people run.
+    /// Application programs.
     Applications,
-    /// How cost grows.
+    /// Growth of cost with a parameter.
     Scale,
 }
 
@@ -118,7 +118,7 @@ impl Stage<'_> {
     /// Runs the measured part. Only this call counts for time, CPU and traffic.
     ///
     /// # Errors
-    /// Those of `work`.
+    /// Errors of `work`.
     pub fn time<T>(&mut self, work: impl FnOnce() -> Result<T>) -> Result<T> {
         self.clock.begin()?;
         let result = work();

@@ -63,7 +63,7 @@ pub struct Taken {
     pub noise: f64,
 }
 
-/// The clock of one run.
+/// The clock of a case's run.
 pub struct RunClock<'m> {
     mounted: &'m mut dyn Mounted,
     noise: &'m Noise,

@@ -57,7 +57,7 @@ impl Laboratory {
     /// A new directory inside the one of the settings.
     ///
     /// # Errors
-    /// It cannot be written to.
+    /// The directory cannot be written to.
     pub fn new(settings: &Settings) -> Result<Self> {
         let directory = tempfile::Builder::new().prefix("tandemfs-compare-").tempdir_in(&settings.directory).map_err(|error| {
             Failure::new(format!("{}: {error}; name a directory to write to with --directory", settings.directory.display()))

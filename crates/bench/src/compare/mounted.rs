@@ -386,7 +386,7 @@ pub fn null_order(text: &str) -> Option<PathBuf> {
 }
 
 impl NullMount {
-    /// Mounts it.
+    /// Starts the process and waits for its mount.
     ///
     /// # Errors
     /// The process cannot be started, or cannot mount.

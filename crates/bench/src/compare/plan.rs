@@ -10,7 +10,7 @@ use super::peer::Peer;
 /// A planned run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Planned {
-    /// Position among the cases.
+    /// Index of the case.
     pub case: usize,
     /// The drive.
     pub place: Place,
@@ -27,7 +27,7 @@ pub type Key = (String, Place, Peer, u32);
 pub struct Grid<'a> {
     /// Names of the cases.
     pub cases: &'a [String],
-    /// Places.
+    /// Drives.
     pub places: &'a [Place],
     /// Peers that take part.
     pub peers: &'a [Peer],

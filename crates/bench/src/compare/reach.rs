@@ -46,7 +46,7 @@ const RELAXED: &[Peer] = &[Peer::TandemfsRelaxed];
 const STRICT: &[Peer] = &[Peer::TandemfsStrict];
 const LIBRARY: &[Peer] = &[Peer::TandemfsLibrary];
 
-/// All rows.
+/// All targets.
 pub const TABLE: &[Reach] = &[
     row("durable overwrite, append, create; strict, through FUSE", DURABLE, STRICT, Some(Place::Free), 3.0),
     row("durable overwrite, append, create; strict, through FUSE", DURABLE, STRICT, Some(Place::Same), 5.0),
@@ -98,7 +98,7 @@ pub enum Verdict {
 }
 
 impl Verdict {
-    /// In words.
+    /// The verdict in words.
     pub fn name(self) -> &'static str {
         match self {
             Self::Met => "met",
@@ -112,11 +112,11 @@ impl Verdict {
 /// A target and its measurement for one case.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Judgement {
-    /// The row.
+    /// The target.
     pub reach: Reach,
     /// The case.
     pub case: String,
-    /// What it was measured on.
+    /// The drive.
     pub place: Place,
     /// The form of TandemFS.
     pub peer: Peer,

@@ -59,7 +59,7 @@ pub struct Record {
     pub place: Place,
     /// The file system.
     pub peer: Peer,
-    /// From 0.
+    /// Number of the round, from 0.
     pub round: u32,
     /// Number of concurrent clients.
     pub clients: u32,
@@ -84,7 +84,7 @@ pub struct Record {
 }
 
 impl Record {
-    /// Units a second.
+    /// Units per second.
     pub fn rate(&self) -> f64 {
         self.units / self.seconds
     }

@@ -70,7 +70,7 @@ pub fn child(text: &str) -> Option<Result<()>> {
     mounted::null_order(text).map(|mountpoint| memory_fs::serve(&mountpoint))
 }
 
-/// `bench compare`.
+/// Runs `bench compare`.
 ///
 /// # Errors
 /// The requested comparison is impossible here, or a signal came.
@@ -204,7 +204,7 @@ fn measure(
     Ok(failed.len() as u32)
 }
 
-/// `bench run`.
+/// Runs `bench run`.
 ///
 /// # Errors
 /// There is no such case, or it cannot be measured here.

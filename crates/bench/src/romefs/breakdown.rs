@@ -21,7 +21,7 @@ use crate::table::Table;
 const RATIO: u64 = 5;
 const PARTS: [&str; 6] = ["log write", "block write", "write-back", "journal", "index", "the rest"];
 
-/// Both loads.
+/// Runs both loads.
 pub fn run(setting: &Setting) -> Result<Outcome> {
     let mut outcome = Outcome::new("breakdown", "where time and bytes of durable unaligned random writes go (Fig. 7)");
     setting.require(setting.timed_device_bytes(setting.file_bytes(RATIO)))?;

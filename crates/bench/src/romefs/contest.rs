@@ -25,7 +25,7 @@ pub enum Operation {
 
 /// A variant with its load.
 pub struct Contestant {
-    /// What it runs on.
+    /// The volume that it uses.
     pub volume: Volume,
     /// Its name.
     pub name: &'static str,

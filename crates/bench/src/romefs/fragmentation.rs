@@ -34,7 +34,7 @@ struct Point {
     write_backs: u64,
 }
 
-/// One load.
+/// Runs the load.
 pub fn run(setting: &Setting) -> Result<Outcome> {
     let mut outcome = Outcome::new("fragmentation", format!("a long load of durable random writes of {} bytes", SIZE.name()));
     let (file_bytes, load_bytes) = (setting.file_bytes(FILE_RATIO), setting.load_bytes(LOAD_RATIO));

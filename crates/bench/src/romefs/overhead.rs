@@ -20,7 +20,7 @@ const SHARE: f64 = 0.95;
 const SCATTERED_BYTES_MAX: f64 = 256.0;
 const FILE_BYTES: u64 = 64 * MIB;
 
-/// All rows.
+/// Measures all rows.
 pub fn run(setting: &Setting) -> Result<Outcome> {
     let mut outcome = Outcome::new("overhead", "durable writes beside their limits");
     let mut rows = overwrite::beside_checksum(&setting.common, setting.count(2000, 200))?;

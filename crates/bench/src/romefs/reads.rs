@@ -15,7 +15,7 @@ const SLICES: u64 = 8;
 /// Size of the requests that created the file (§4.2.1).
 const MADE_BY: Size = Size::About(512 << 10);
 
-/// Both loads.
+/// Runs both loads.
 pub fn run(setting: &Setting) -> Result<Outcome> {
     let mut outcome = Outcome::new("reads", "random reads aligned to 4 KiB, one thread (Fig. 8)");
     setting.require(setting.timed_device_bytes(setting.file_bytes(RATIOS[1])) * Variant::ALL.len() as u64)?;

@@ -52,7 +52,7 @@ impl Cell {
     }
 }
 
-/// All cells.
+/// Measures all cells.
 pub fn run(setting: &Setting) -> Result<Outcome> {
     let writes = setting.count(4000, 1000);
     let mut outcome = Outcome::new("table4", "shares of the byte and the block path");

@@ -22,7 +22,7 @@ const THREADS: [usize; 5] = [1, 2, 4, 8, 16];
 const SIZE: Size = Size::Below(1 << 20);
 const RATIO: u64 = 5;
 
-/// Both operations.
+/// Runs both operations.
 pub fn run(setting: &Setting) -> Result<Outcome> {
     let mut outcome = Outcome::new("threads", "1 to 16 threads on one file, random requests of (0, 1 MiB) aligned to 4 KiB (Fig. 9, 10)");
     setting.require(setting.timed_device_bytes(setting.file_bytes(RATIO)) * 2)?;

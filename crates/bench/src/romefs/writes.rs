@@ -18,7 +18,7 @@ const RATIOS: [u64; 2] = [5, 10];
 /// Slices of a load of five memory zones.
 const SLICES_EACH_RATIO: u64 = 4;
 
-/// Both loads.
+/// Runs both loads.
 pub fn run(setting: &Setting) -> Result<Outcome> {
     let mut outcome = Outcome::new("writes", "durable unaligned random writes, one thread (Fig. 6)");
     // Checks the room for both loads first, so that the second is not refused after the first has run.

@@ -5,7 +5,7 @@ use clap::ValueEnum;
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
 
-/// One call, as Filebench's *flowops*.
+/// One call, after Filebench's *flowops*.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Step {
     /// Creates one of the worker's missing files, and keeps it open.
@@ -146,10 +146,10 @@ impl Workload {
     }
 }
 
-/// A load with its numbers.
+/// A load with its parameters.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Load {
-    /// What is done.
+    /// The kind of load.
     pub workload: Workload,
     /// Files (or directories) of the set.
     pub files: u64,
@@ -161,7 +161,7 @@ pub struct Load {
     pub is_gamma: bool,
     /// Files per directory.
     pub width: u64,
-    /// Workers.
+    /// Number of workers.
     pub workers: u64,
     /// Loops of all workers together; `None`: until every file of the set was processed.
     pub loops: Option<u64>,

@@ -3,7 +3,7 @@
 use super::{fio, postgres, redis, rocksdb, sqlite};
 use crate::compare::case::Cases;
 
-/// All of them.
+/// All cases of the applications.
 pub fn cases() -> Cases {
     [fio::cases(), redis::cases(), sqlite::cases(), postgres::cases(), rocksdb::cases()].into_iter().flatten().collect()
 }

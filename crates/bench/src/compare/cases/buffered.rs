@@ -28,7 +28,7 @@ const WARM_TIMES: u64 = 5;
 /// Size of a repository relative to the tree ([BU5]).
 const REPOSITORY_SHARE: f64 = 0.25;
 
-/// All of them.
+/// The cases of this file.
 pub fn cases() -> Cases {
     use Work::{Checkout, Copy, Find, Grep, List, Remove, Status, Untar};
     [

@@ -23,7 +23,7 @@ const LOOPS_SHARE: u64 = 4;
 /// Largest scale at which reads are verified ([FB4]).
 const VERIFIED_MAX: f64 = 0.1;
 
-/// The personalities.
+/// The cases of this file.
 pub fn cases() -> Cases {
     Workload::MACRO.into_iter().map(|workload| Box::new(Personality(workload)) as Box<dyn Case>).collect()
 }

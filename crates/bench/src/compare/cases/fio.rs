@@ -21,7 +21,7 @@ const MIB: u64 = 1 << 20;
 /// Size of the file at scale 1.
 const FILE_BYTES: u64 = 512 * MIB;
 
-/// The jobs.
+/// The cases of this file.
 pub fn cases() -> Cases {
     [Job::RandomWriteFsync, Job::RandomReadWrite, Job::SequentialWrite, Job::SequentialRead]
         .into_iter()

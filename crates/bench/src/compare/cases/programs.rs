@@ -142,7 +142,7 @@ impl Server {
         Ok(Self { running: Running { child, stop }, name, errors })
     }
 
-    /// Waits until it answers.
+    /// Waits until `answers` returns true.
     ///
     /// # Errors
     /// It exited instead (the message has its last line of output), or takes longer than a minute.
@@ -175,7 +175,7 @@ impl Server {
     }
 }
 
-/// A path for a server's socket.
+/// A path for a server's socket in the scratch directory.
 ///
 /// # Errors
 /// The path is longer than a socket path may be.
@@ -207,7 +207,7 @@ pub fn number_after(said: &str, before: &str) -> Result<f64> {
 /// A Redis server's answer to a one-line command.
 ///
 /// # Errors
-/// It does not answer.
+/// The server does not answer.
 pub fn ask_line(socket: &Path, line: &str) -> Result<String> {
     use std::io::{BufRead, BufReader, Write};
     let mut stream = UnixStream::connect(socket)?;

@@ -37,7 +37,7 @@ struct Bench {
     is_quick: bool,
 }
 
-/// All of them.
+/// The cases of this file.
 pub fn cases() -> Cases {
     let base = Bench {
         name: "",

@@ -5,7 +5,7 @@ use super::losses::{interval, verdict_mark};
 use super::{figures, names};
 use crate::compare::reach::{Judgement, Measure, Reach, TABLE, is_case};
 
-/// The chapter.
+/// Makes the chapter.
 pub fn chapter(judgements: &[Judgement]) -> Vec<Block> {
     let mut blocks = vec![Block::Chapter { id: "reaches".into(), title: "What had to be reached".into() }];
     let all: Vec<&Judgement> = judgements.iter().collect();

@@ -90,7 +90,7 @@ impl Standing {
         }
     }
 
-    /// In words.
+    /// The conclusion in words.
     pub fn name(self) -> &'static str {
         match self {
             Self::Slower => "slower",

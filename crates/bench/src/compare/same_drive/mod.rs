@@ -158,6 +158,7 @@ impl Settings {
     }
 
     /// Makes TandemFS's drive: the profile with the settings of the common drive ([SD3]), which are stored in the image.
+    ///
     /// # Errors
     /// The profile has no timing model, or the image cannot be made.
     pub fn create_own_image(&self, path: &Path, block_bytes: u64) -> Result<()> {
