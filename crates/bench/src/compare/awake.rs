@@ -7,8 +7,8 @@
 //!
 //! [AW1] Only where needed: the wake-up time is measured once per comparison. On a machine with wake-ups of 2 to 7 us the processes raised
 //!       the detour of a block command from 5 to 14 us, and the shortest comparable block command from 50 to 90 us.
-//! [AW2] They yield continuously: the drive's server polls and yields so that the loop device's thread can run; otherwise it gets its CPU
-//!       back a tick later (appends on ext4: 684 a second instead of 13,000).
+//! [AW2] They yield continuously. The drive's server polls and yields so that the loop device's thread can run; otherwise the server gets
+//!       its CPU back a tick later (appends on ext4: 684 a second instead of 13,000).
 //! [AW3] Not with several clients: a busy CPU does not pull waiting tasks from another CPU, which slowed all file systems (pgbench 4,050
 //!       instead of 4,980 transactions a second on XFS, varmail 71,000 instead of 92,000 operations, oltp 88,000 instead of 164,000).
 //! [AW4] Not with a FUSE daemon: one client and its daemon share a CPU, so there are no wake-ups across CPUs.

@@ -106,8 +106,7 @@ impl Laboratory {
         let _awake = is_kept_awake.then(Awake::new); // [AW3], [AW4]
         self.prepare(place, peer, bytes)?;
         let backing = self.backing(place, peer, bytes)?;
-        // After the drive is started (it must not be pinned) and before the mount: a daemon inherits the affinity of the process that
-        // starts it.
+        // After the drive's start, which is not pinned, and before the mount: a daemon inherits its starter's affinity.
         let _pinned = self.settings.pins(case.clients()).then(Pinned::new);
         let inodes = case.files_needed().filter(|files| *files > bytes / EXT4_BYTES_PER_INODE);
         let mut mounted = self.start(peer, backing, &mountpoint, inodes)?;

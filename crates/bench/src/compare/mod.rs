@@ -5,8 +5,7 @@
 //!       interrupted comparison can be resumed, and a report can be made again without measuring.
 //! [CM2] Rounds are interleaved: every file system runs a case before any runs it again, in an order that changes each round.
 //! [CM3] All peers get the same: bytes, calls, clients, pinning, warm-up, dropped caches. A case sees a directory, not its file system.
-//! [CM4] Results are compared as ratios of medians with a bootstrap interval. A ratio measured on a noisy machine is marked and decides
-//!       nothing.
+//! [CM4] A result is a ratio of medians with a bootstrap interval. Ratios from a noisy machine are marked and decide nothing.
 //! [CM5] Cases that TandemFS loses are reported first.
 //!
 //! `peer.rs` lists the file systems, `backing.rs` their drives, `case.rs` defines a case, `record.rs` the result of a run. `session.rs` is

@@ -171,8 +171,7 @@ fn judge_one(reach: Reach, ours: &Summary, summaries: &[Summary]) -> Option<Judg
         Measure::FlashBytesAtMost(_) => {
             let other = beside(ours, Peer::Ext4, summaries)?;
             let flash = |summary: &Summary| summary.traffic_per_unit.as_ref()?.flash_programmed_bytes;
-            // If ext4 programs nothing, all work stayed in the drive's DRAM and the ratio is undefined. Zero for us is the best possible
-            // share.
+            // If ext4 programs nothing, the ratio says nothing: all work stayed in the drive's DRAM. Zero for us is the best share.
             (other, ratio(&[flash(ours)?], &[flash(other).filter(|bytes| *bytes > 0.0)?]))
         }
     };

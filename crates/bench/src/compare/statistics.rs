@@ -5,9 +5,8 @@
 //!       resulting ratios. A round is drawn with both sides, which were measured one after the other: a slow minute of the machine affects
 //!       both. The seed is fixed, so the same lines give the same interval.
 //! [SS3] A summary is computed from records alone.
-//! [SS4] Noise is judged relative to the median noise of the same results. A record states it relative to the best time ever seen. The best
-//!       time improves with longer measurement, so after an hour every run would count as disturbed. A machine that is slow throughout is
-//!       slow for all peers.
+//! [SS4] Noise is judged relative to its median in the same results. A record has it relative to the best time so far, which improves with
+//!       time: after an hour every run would count as disturbed. A machine that is slow throughout is slow for all peers.
 //! [SS5] The kernel samples CPU time a hundred times a second, and the emulated drive's CPU time is subtracted. So CPU time of runs shorter
 //!       than a few samples is not reported.
 

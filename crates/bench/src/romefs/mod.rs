@@ -1,7 +1,6 @@
 //! The evaluation of RomeFS (§4.2) in library mode, on an emulated CXL-SSD A. The paper's loads are scaled to a smaller memory zone.
 //!
-//! [RF1] Variants of the file system are the same code with different mount options, on separate devices, run in turns of one slice of the
-//!       load.
+//! [RF1] Variants are the same code with different mount options, on separate devices, run in turns of one slice of the load.
 //! [RF2] A slice ends when the background thread is idle. This time counts for the variant, so write-back never runs free of charge during
 //!       another variant's slice. Slices are longer than the memory zone, so the wait is a small part. Whether throughput settles is
 //!       measured on our variant alone, without slices.

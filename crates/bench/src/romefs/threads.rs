@@ -1,5 +1,4 @@
-//! Fig. 9 and 10: 1 to 16 threads on one file with aligned random requests below 1 MiB, compared with the same requests on the block path
-//! alone.
+//! Fig. 9 and 10: 1 to 16 threads on one file, aligned random requests below 1 MiB, compared with the block path alone.
 
 use std::sync::Barrier;
 use std::time::Instant;

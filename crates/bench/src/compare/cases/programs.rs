@@ -1,8 +1,7 @@
 //! Programs run by cases, and servers, which are stopped at the end of a case.
 //!
 //! [PRG1] A program is waited for through its pidfd, so its exit is noticed at once; a signal that stops the benchmark is, too.
-//! [PRG2] Every started process ends, also on errors and signals: by its own pid, first with a normal stop signal if it may have to write,
-//!        then with SIGKILL.
+//! [PRG2] Every started process ends, also on errors and signals: by pid, with a normal stop signal if it may write, then SIGKILL.
 //! [PRG3] A program's output goes to files in the case's scratch directory, never to a pipe: no reader is needed during the measurement.
 //! [PRG4] User settings (`~/.gitconfig`, `~/.sqliterc`, the locale) have no effect: programs get their own home and the C locale.
 //! [PRG5] Programs do not read the terminal. Its interrupt reaches only the benchmark, which then stops them in order.

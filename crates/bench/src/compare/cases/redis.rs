@@ -1,7 +1,6 @@
 //! Redis with `appendfsync always`: each acknowledged command is durable.
 //!
-//! [RD1] Redis writes its log once, with one fsync, for all commands read in one iteration of its event loop: clients and pipelines share
-//!       it.
+//! [RD1] Redis writes its log once, with one fsync, for all commands of one event loop iteration: clients and pipelines share it.
 //! [RD2] The server listens only on a UNIX socket in the scratch directory, never rewrites its log and takes no snapshots.
 //! [RD3] After the measured part the server is restarted on the same log: the number of keys must be the same.
 

@@ -2,8 +2,7 @@
 //!
 //! [TR1] A case also creates, compares and removes a tree outside the measured part, so the tree shrinks faster than the scale, with
 //!       exponent 1.6: 2,000 files at scale 0.1. At scale 1 it has 80,000 files in about 5,000 directories, like Linux 6.1. Sizes are
-//!       log-normal with a median of 5 KiB and a mean of 15 KiB, at most 4 MiB. Files are at most nine directories deep, most of them four
-//!       or five.
+//!       log-normal with a median of 5 KiB and a mean of 15 KiB, at most 4 MiB. Files are at most nine directories deep, most four or five.
 //! [TR2] Directory sizes vary widely: some have hundreds of files, most a few.
 //! [TR3] Files contain lines that look like C and compress like it; every [`NEEDLE_EVERY`]th file has one line with [`NEEDLE`].
 //! [TR4] Names, sizes and bytes follow from the number of files, so a copy is compared with regenerated content, not with its source. A

@@ -2,9 +2,8 @@
 //!
 //! [SU1] TandemFS's mount and library are judged separately: a fast library must not hide a slow mount. At the mount the better of
 //!       *relaxed* and *strict* is compared with the better of ext4 and XFS.
-//! [SU2] Faster or slower requires the whole interval on one side of 1; otherwise neither is certain. Results from a disturbed machine
-//!       ([`NOISE_MAX`]) or from fewer rounds than [`ROUNDS_LEAST`] decide nothing. A median below 1 is still listed as a loss, with that
-//!       remark.
+//! [SU2] Faster or slower requires the whole interval on one side of 1. Results with noise above [`NOISE_MAX`] or fewer rounds than
+//!       [`ROUNDS_LEAST`] decide nothing. A median below 1 is still listed as a loss, with that remark.
 //!
 //! [`NOISE_MAX`]: crate::compare::statistics::NOISE_MAX
 //! [`ROUNDS_LEAST`]: crate::compare::statistics::ROUNDS_LEAST

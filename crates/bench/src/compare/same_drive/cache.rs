@@ -1,6 +1,5 @@
-//! Model of the drive's memory as a cache in front of its block path, for kernel file systems (RomeFS §4.1, transparent cache): the set of
-//! cached sectors, 8-way set-associative with LRU. The cache is as durable as the byte path, so a write is complete when it is in the
-//! cache.
+//! Model of the drive's memory as a cache in front of its block path, for kernel file systems (RomeFS §4.1, transparent cache): which
+//! sectors are cached. 8-way set-associative with LRU. As durable as the byte path: a write is complete once it is cached.
 
 const WAYS: usize = 8;
 

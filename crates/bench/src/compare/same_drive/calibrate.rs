@@ -453,8 +453,7 @@ mod tests {
         (shape, Calibration { request: shape.name(), loop_ns: loop_us * 1e3, drive_ns: drive_us * 1e3 })
     }
 
-    /// A simulated loop device over a drive that serves two requests at once in 50 us: never faster than its detour, and slower by each
-    /// earlier request.
+    /// Simulates a loop device over a drive that serves two requests at once in 50 us; each earlier request adds delay.
     fn simulated(detour: Detour) -> Vec<Found> {
         let one = |shape: Shape| {
             let (is_read, size) = (shape.kind == Kind::Read, if shape.bytes == LARGE { 10.0 } else { 1.0 });
