@@ -363,9 +363,22 @@ fn slices<'a>(request: &Request<'a>) -> Vec<&'a [u8]> {
     all
 }
 
+/// Whether every byte of `part` is one of `whole`. An empty part has none, and its address means nothing.
 fn lies_within(part: &[u8], whole: &[u8]) -> bool {
+    if part.is_empty() {
+        return true;
+    }
     let (part, whole) = (part.as_ptr_range(), whole.as_ptr_range());
     whole.start <= part.start && part.end <= whole.end
+}
+
+/// The empty data of a NOTIFY_REPLY that ends with its structure need not point into the message.
+#[test]
+fn regression_a_notify_reply_without_data_holds_none() {
+    let bytes = message(abi::opcode::NOTIFY_REPLY, 0, &[0; size_of::<abi::NotifyRetrieveIn>()]);
+    let request = Request::parse(&bytes, DIALECT).expect("a NOTIFY_REPLY");
+    assert_eq!(slices(&request), [b""]);
+    assert!(slices(&request).iter().all(|slice| lies_within(slice, &bytes)));
 }
 
 proptest! {
