@@ -4,9 +4,8 @@
 //! Then the file system is mounted and unmounted once: that saves the maps and proves that it mounts.
 
 use tandemfs_device::{BlockRequest, Drive, Flushed, Lines, Structure};
-use tandemfs_format::attributes::AttributePointer;
 use tandemfs_format::geometry::{Geometry, GeometryError, SEGMENT_TABLE_LINES, SUPERBLOCK_OFFSETS};
-use tandemfs_format::inode::{Inode, file_type, state};
+use tandemfs_format::inode::{Inode, file_type};
 use tandemfs_format::segment::{Region, Segment};
 use tandemfs_format::superblock::{BlockIdentity, ChecksumKind, Superblock, Tail, incompat, ro_compat};
 use tandemfs_format::{InodeNumber, LINE_BYTES, LineAddress, PairSeed, SECTOR_BYTES, Sector};
@@ -17,8 +16,9 @@ use crate::alloc::regions::structure_of;
 use crate::cache::zero_pages;
 use crate::error::{Error, Result};
 use crate::file_system::FileSystem;
+use crate::inodes::new_inode;
 use crate::journal::checkpoint::write_superblock;
-use crate::types::{FormatOptions, MountOptions};
+use crate::types::{FormatOptions, MountOptions, NewInode};
 use crate::volume::now;
 use crate::{mount, resize};
 
@@ -100,27 +100,8 @@ fn write_first_state(drive: &Drive, superblock: &Superblock, (uid, gid): (u32, u
         let line = geometry.segment_line(index);
         store(Structure::AllocationMap, line, &segment.encode(pair, line))?;
     }
-    let time = now();
-    let root = Inode {
-        mode: file_type::DIRECTORY | 0o755,
-        state: state::IN_USE,
-        nlink: 2,
-        generation: 0,
-        size: 0,
-        sectors: 0,
-        atime: time,
-        mtime: time,
-        ctime: time,
-        change_count: 1,
-        uid,
-        gid,
-        project: 0,
-        flags: 0,
-        birth: time,
-        parent: InodeNumber::ROOT,
-        attributes: AttributePointer::NONE,
-        root: [0; 20],
-    };
+    let root = NewInode { mode: file_type::DIRECTORY | 0o755, uid, gid, rdev: 0, target: b"" };
+    let root = new_inode(&root, InodeNumber::ROOT);
     let address = geometry.unit(geometry.fixed_units()).nth(2 * InodeNumber::ROOT.get());
     store(Structure::Inode, address, &root.encode_hot(&Inode::place(pair, InodeNumber::ROOT, address)))?;
     store(Structure::Inode, address.nth(1), &root.encode_cold(&Inode::place(pair, InodeNumber::ROOT, address.nth(1))))?;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tandemfs_device::{BlockRequest, DeviceError, Drive, Fenced, Structure};
 use tandemfs_format::geometry::Geometry;
-use tandemfs_format::{EMPTY_LINE, InodeNumber, LINE_BYTES, Line, LineAddress, PAGE_BYTES, PAGE_LINES, PairSeed, Place};
+use tandemfs_format::{Corrupt, EMPTY_LINE, InodeNumber, LINE_BYTES, Line, LineAddress, PAGE_BYTES, PAGE_LINES, PairSeed, Place};
 
 use super::{Page, PageCache};
 use crate::error::{Error, Result};
@@ -35,6 +35,11 @@ impl Owner {
         let mixed = (self.inode.get() ^ u64::from(self.generation).rotate_left(40)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         (mixed >> 32) as u32 | 1
     }
+}
+
+/// The error for metadata of `owner` whose address field `field` is invalid.
+pub(crate) fn damaged(owner: Owner, address: LineAddress, field: &'static str) -> Error {
+    Error::Damaged { inode: owner.inode, source: Corrupt::Field { address, field, found: address.number() } }
 }
 
 impl LineStore {
@@ -122,8 +127,7 @@ impl LineStore {
         if self.geometry.holds_lines(address, 1) {
             return Ok(());
         }
-        let source = tandemfs_format::Corrupt::Field { address, field: "address", found: address.number() };
-        Err(Error::Damaged { inode: owner.inode, source })
+        Err(damaged(owner, address, "address"))
     }
 }
 

@@ -40,7 +40,7 @@ use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use crate::sync::{EXPLORED, Mutex};
 use clean_pages::CleanPages;
 
-pub(crate) use line_store::{LineStore, Owner, load_bulk, zero_pages};
+pub(crate) use line_store::{LineStore, Owner, damaged, load_bulk, zero_pages};
 
 pub(crate) struct Page {
     address: LineAddress,

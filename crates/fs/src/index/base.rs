@@ -5,9 +5,10 @@
 //! [BA2] Only [`Base::of_record`] makes a base from a record. It refuses records that are not of a block, and sectors outside the zone.
 
 use tandemfs_format::mapping::{BlockChecksum, Extent, LeafPointer, Record};
-use tandemfs_format::{Corrupt, LineAddress, SECTOR_BYTES, Sector};
+use tandemfs_format::{LineAddress, SECTOR_BYTES, Sector};
 
-use crate::error::{Error, Result};
+use crate::cache::damaged;
+use crate::error::Result;
 use crate::volume::{Owner, Volume};
 
 /// The part of a block below its logs.
@@ -117,21 +118,17 @@ impl SectorRun {
     }
 }
 
-/// The error for metadata of `owner` whose address field `field` is invalid.
-pub(crate) fn damaged(owner: Owner, address: LineAddress, field: &'static str) -> Error {
-    Error::Damaged { inode: owner.inode, source: Corrupt::Field { address, field, found: address.number() } }
-}
-
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
 
     use tandemfs_crash::MemoryDevice;
     use tandemfs_device::{Drive, PersistenceDomain};
-    use tandemfs_format::InodeNumber;
     use tandemfs_format::inode::file_type;
+    use tandemfs_format::{Corrupt, InodeNumber};
 
     use super::*;
+    use crate::error::Error;
     use crate::{AllocateMode, FileSystem, FormatOptions, MountOptions, NewInode, SeekTo, SetAttributes, WriteOptions, make_file_system};
 
     const RUN: SectorRun = SectorRun { sector: Sector::new(16), count: 4, checksum: BlockChecksum::Vector(LineAddress::new(640)) };

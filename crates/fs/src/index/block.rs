@@ -15,9 +15,10 @@ use tandemfs_format::mapping::{
 use tandemfs_format::segment::Region;
 use tandemfs_format::{Line, LineAddress, Sector};
 
-pub(crate) use super::base::{Base, SectorRun, damaged};
+pub(crate) use super::base::{Base, SectorRun};
 use super::tree;
 use crate::alloc::Need;
+use crate::cache::damaged;
 use crate::error::{Error, Result};
 use crate::space;
 use crate::volume::{Owner, Tx, Volume};

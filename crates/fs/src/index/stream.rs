@@ -17,9 +17,9 @@ use tandemfs_format::segment::Region;
 use tandemfs_format::{LineAddress, PAGE_LINES};
 
 use crate::alloc::Need;
+use crate::cache::damaged;
 use crate::cache::{LineStore, Owner, Page};
 use crate::error::{Error, Result};
-use crate::index::block::damaged;
 use crate::mutant::{Mutant, on};
 use crate::space;
 use crate::volume::Tx;

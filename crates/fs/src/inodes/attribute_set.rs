@@ -13,9 +13,9 @@ use tandemfs_format::{Corrupt, LineAddress};
 
 use super::State;
 use crate::alloc::Need;
+use crate::cache::damaged;
 use crate::cache::{LineStore, Owner};
 use crate::error::{Error, Result};
-use crate::index::block::damaged;
 use crate::index::stream::{self, Planned};
 use crate::mutant::{Mutant, on};
 use crate::space;

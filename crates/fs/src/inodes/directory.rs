@@ -17,9 +17,9 @@ use tandemfs_format::{EMPTY_LINE, Line, LineAddress, PAGE_BYTES, PAGE_LINES};
 
 use super::room::Room;
 use crate::alloc::Need;
+use crate::cache::damaged;
 use crate::cache::{LineStore, Owner};
 use crate::error::{Error, Result};
-use crate::index::block::damaged;
 use crate::index::tree::{self, Found};
 use crate::space;
 use crate::volume::{Tx, Volume};
