@@ -100,7 +100,11 @@ impl MountSettings {
             device_threads: self.thread_count(),
             clone_device: self.thread_count() > CLONED_CHANNELS_ABOVE,
             polled: false,
-            ring: Some(RingOptions { threads_per_cpu: RING_THREADS_PER_CPU, requests_per_cpu_max: RING_THREADS_PER_CPU }),
+            ring: Some(RingOptions {
+                threads_per_cpu: RING_THREADS_PER_CPU,
+                requests_per_cpu_max: RING_THREADS_PER_CPU,
+                keep_callers: true,
+            }),
             only_root_and: only_root.then(|| rustix::process::geteuid().as_raw()),
         }
     }

@@ -34,6 +34,7 @@ use crate::device::Channel;
 use crate::mailbox::Mailbox;
 use crate::reply::sink::{Outcome, Parked, Sink, Slot};
 use crate::request::Message;
+use crate::scheduling::Watch;
 use crate::serving::{Next, Serving};
 use crate::sys::{CommandRing, Completion, EntryParts};
 use crate::{Agreed, Handler, RingOptions};
@@ -97,7 +98,7 @@ impl Worker {
     }
 
     /// Serves requests until the connection ends or the mailbox says so.
-    pub(crate) fn run<H: Handler>(mut self, serving: &Serving<'_, H>) -> io::Result<()> {
+    pub(crate) fn run<H: Handler>(mut self, serving: &Serving<'_, H>, watch: Option<&Watch>) -> io::Result<()> {
         self.ring.enable()?;
         let (mut live, mut scratch, mut completions) = (self.ring.entries(), Scratch::default(), Vec::new());
         for index in 0..live {
@@ -106,6 +107,10 @@ impl Worker {
         self.ring.hand_over()?; // [UR7]
         if let Some(cpu) = self.cpu {
             (self.bind)(cpu);
+        }
+        let watched = watch.zip(self.cpu);
+        if let Some((watch, cpu)) = watched {
+            watch.enter(cpu);
         }
         while live > 0 {
             self.ring.listen(self.mailbox.as_fd())?;
@@ -116,6 +121,9 @@ impl Worker {
                     Completion::Entry { index, result: 0 } => {
                         if self.serve(index, serving, &mut scratch)? == Next::End {
                             return Ok(());
+                        }
+                        if let Some((watch, cpu)) = watched {
+                            watch.served(cpu);
                         }
                     }
                     Completion::Entry { index, result } if is_refused_for_now(result) => self.ring.submit_again(index)?,

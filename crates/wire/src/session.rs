@@ -18,6 +18,7 @@ use crate::negotiation::Disagreement;
 use crate::notify::{Notifier, Retrievals};
 use crate::request::{Dialect, Init};
 use crate::ring::Worker;
+use crate::scheduling::Watch;
 use crate::serving::Serving;
 use crate::{Agreed, Errno, InitFlags, Operation, Reply, Request, Wanted};
 
@@ -112,11 +113,14 @@ pub struct RingOptions {
     /// it was used. With more requests than threads, a request may wait for a busy thread while another one sleeps. So a handler that
     /// blocks should use as many as threads; one that parks should use more.
     pub requests_per_cpu_max: usize,
+    /// Let the threads be `SCHED_IDLE` while the machine has idle CPU time, so that the scheduler leaves their callers on their CPUs. This
+    /// needs root or `RLIMIT_NICE`; without them nothing changes. See `scheduling.rs`.
+    pub keep_callers: bool,
 }
 
 impl Default for RingOptions {
     fn default() -> Self {
-        Self { threads_per_cpu: 2, requests_per_cpu_max: 2 }
+        Self { threads_per_cpu: 2, requests_per_cpu_max: 2, keep_callers: true }
     }
 }
 
@@ -211,14 +215,17 @@ impl<H: Handler> Session<H> {
         }
         let own = Mailbox::new()?;
         let own = (!workers.is_empty()).then_some(own);
-        let ends = Ends { mailboxes: workers.iter().map(Worker::mailbox).collect(), own: own.as_ref(), failed: &failed };
+        let cpus = workers.iter().filter_map(|worker| worker.cpu).max().filter(|_| options.ring.is_some_and(|ring| ring.keep_callers));
+        let watch = cpus.map(|last| Watch::new(last + 1));
+        let watch = watch.as_ref();
+        let ends = Ends { mailboxes: workers.iter().map(Worker::mailbox).collect(), own: own.as_ref(), watch, failed: &failed };
         let serving = &serving;
         let ends = &ends;
         thread::scope(|scope| {
             let mut others = Vec::new();
             for worker in workers {
                 let name = worker.cpu.map_or_else(|| "fuse-ring".to_owned(), |cpu| format!("fuse-cpu-{cpu}"));
-                let spawned = thread::Builder::new().name(name).spawn_scoped(scope, move || ends.on_error(worker.run(serving)));
+                let spawned = thread::Builder::new().name(name).spawn_scoped(scope, move || ends.on_error(worker.run(serving, watch)));
                 // A queue without a thread would hold back all requests.
                 others.push(spawned.inspect_err(|_| ends.fail())?);
             }
@@ -228,6 +235,11 @@ impl<H: Handler> Session<H> {
                     Ok(other) => others.push(other),
                     Err(error) => tracing::warn!(%error, "fewer threads serve requests than were asked for"),
                 }
+            }
+            if let Some(watch) = watch
+                && let Err(error) = thread::Builder::new().name("fuse-watch".into()).spawn_scoped(scope, || watch.run())
+            {
+                tracing::debug!(%error, "the scheduler places callers as it likes");
             }
             let mut result = ends.on_error(device::serve(&channel, serving, own.as_ref()));
             ends.all();
@@ -253,6 +265,7 @@ struct Ends<'a> {
     mailboxes: Vec<Arc<Mailbox>>,
     /// For the thread that serves the device beside io_uring.
     own: Option<&'a Mailbox>,
+    watch: Option<&'a Watch>,
     failed: &'a AtomicBool,
 }
 
@@ -260,6 +273,7 @@ impl Ends<'_> {
     fn all(&self) {
         self.mailboxes.iter().for_each(|mailbox| mailbox.end());
         self.own.into_iter().for_each(Mailbox::end);
+        self.watch.into_iter().for_each(Watch::end);
     }
 
     fn fail(&self) {

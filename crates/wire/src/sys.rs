@@ -1,4 +1,5 @@
-//! All code that needs `unsafe`: cloning the device, and the io_uring entries, whose memory the kernel writes.
+//! All code that needs `unsafe`: cloning the device, the scheduling policy of threads, and the io_uring entries, whose memory the kernel
+//! writes.
 //!
 //! [U1] An entry's memory is either lent to the kernel or owned by this process. It is lent from the submission of its command to the
 //!      command's completion, and borrowed only while it is owned.
@@ -16,6 +17,7 @@ use io_uring::types::{Fd, Fixed};
 use io_uring::{IoUring, cqueue, opcode, squeue};
 use rustix::ioctl::{self, Setter, opcode as ioctl_opcode};
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
+use rustix::thread::Pid;
 use zerocopy::IntoBytes;
 
 use crate::abi::{self, UringReqHeader, uring_cmd};
@@ -28,6 +30,36 @@ pub(crate) fn clone_device(device: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     // SAFETY: FUSE_DEV_IOC_CLONE reads a u32 from its argument, although its name says that it writes.
     unsafe { ioctl::ioctl(&fresh, Setter::<CLONE, u32>::new(source))? };
     Ok(fresh.into())
+}
+
+/// A scheduling policy of threads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Policy {
+    /// The usual one.
+    Other,
+    /// Threads that run when no others want to.
+    Idle,
+}
+
+/// The policy of a thread of this process, `None` for the calling one; `None` if it is neither of these two.
+pub(crate) fn policy_of(thread: Option<Pid>) -> Option<Policy> {
+    // SAFETY: reads no memory of this process.
+    match unsafe { libc::sched_getscheduler(Pid::as_raw(thread)) } {
+        libc::SCHED_OTHER => Some(Policy::Other),
+        libc::SCHED_IDLE => Some(Policy::Idle),
+        _ => None,
+    }
+}
+
+/// Changes the policy of a thread of this process, `None` for the calling one. Returns whether it is changed.
+pub(crate) fn set_policy(thread: Option<Pid>, policy: Policy) -> bool {
+    let number = match policy {
+        Policy::Other => libc::SCHED_OTHER,
+        Policy::Idle => libc::SCHED_IDLE,
+    };
+    let parameters = libc::sched_param { sched_priority: 0 };
+    // SAFETY: reads the parameters, which outlive the call.
+    unsafe { libc::sched_setscheduler(Pid::as_raw(thread), number, &raw const parameters) == 0 }
 }
 
 /// A private anonymous mapping.

@@ -10,10 +10,12 @@ use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use rustix::fs::{CWD, RenameFlags, XattrFlags};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use support::server::{self, PATIENCE, Served, mount_line, obstacle, ring_obstacle};
 use tandemfs_wire::{MountError, MountOptions, Unmount, mount, unmount};
 
@@ -205,6 +207,40 @@ fn rarer_operations_arrive() {
             assert_eq!(served.ask("event"), "Group(4321)");
         }
         drop((from, to, nameless));
+        assert!(served.end().success());
+    });
+}
+
+/// Threads that run only when nobody else wants to would answer a few requests a second on a CPU that others keep busy.
+#[test]
+fn callers_are_served_on_a_busy_cpu() {
+    over_both("", |served| {
+        let cpu = sched_getaffinity(None).map(|allowed| (0..CpuSet::MAX_CPU).find(|&cpu| allowed.is_set(cpu)).expect("this one"));
+        let mut only = CpuSet::new();
+        only.set(cpu.expect("told"));
+        let file = File::create(served.path("file")).expect("made");
+        let ended = AtomicBool::new(false);
+        thread::scope(|scope| {
+            let asks = scope.spawn(|| {
+                sched_setaffinity(None, &only).expect("bound");
+                // First alone, so that the serving threads adapt to a calm machine.
+                let start = Instant::now();
+                while start.elapsed() < Duration::from_millis(300) {
+                    file.metadata().expect("told");
+                }
+                scope.spawn(|| {
+                    sched_setaffinity(None, &only).expect("bound");
+                    while !ended.load(Relaxed) {}
+                });
+                let start = Instant::now();
+                (0..200).for_each(|_| drop(file.metadata().expect("told")));
+                ended.store(true, Relaxed);
+                start.elapsed()
+            });
+            let took = asks.join().expect("no panic");
+            assert!(took < Duration::from_secs(30), "{took:?}");
+        });
+        drop(file);
         assert!(served.end().success());
     });
 }

@@ -191,6 +191,7 @@ fn options(words: &[&str]) -> Options {
     let ring = words.contains(&"ring").then(|| RingOptions {
         threads_per_cpu: if words.contains(&"one-thread") { 1 } else { 2 },
         requests_per_cpu_max: if words.contains(&"parks") { 8 } else { 2 },
+        keep_callers: true,
     });
     Options {
         device_threads: if words.contains(&"threads") { 4 } else { 1 },
