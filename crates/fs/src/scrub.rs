@@ -317,8 +317,8 @@ impl Scrub {
         let verify = |address, line: &Line| Inode::place(volume.pair, number, address).verify(line);
         let look = |scrub: &mut Self| scrub.lines(volume, Some(number), Structure::Inode, address, 2, &verify);
         match fs.inodes.get(volume, number) {
-            Ok(handle) => {
-                let state = handle.state.read();
+            Ok(file) => {
+                let state = file.state.read();
                 if state.removed {
                     return None;
                 }
@@ -369,8 +369,8 @@ impl Scrub {
     /// last one; none if no more follow. The set may have changed since the last step, so it is looked up again.
     fn values(&mut self, fs: &FileSystem, owner: Owner, after: Option<&(Namespace, Vec<u8>)>) -> Option<(Namespace, Vec<u8>)> {
         let (volume, number) = (&fs.volume, owner.inode);
-        let handle = fs.inodes.get(volume, number).ok()?;
-        let state = handle.state.read();
+        let file = fs.inodes.get(volume, number).ok()?;
+        let state = file.state.read();
         if !state.is_life_of(owner) {
             return None; // [SC5]
         }
@@ -424,8 +424,8 @@ impl Scrub {
     /// Scrubs a part of a mapping. Returns the blocks that it names, and the block at which the walk goes on.
     fn tree(&mut self, fs: &FileSystem, owner: Owner, from: u64) -> Option<(VecDeque<u64>, Option<u64>)> {
         let number = owner.inode;
-        let handle = fs.inodes.get(&fs.volume, number).ok()?;
-        let state = handle.state.read();
+        let file = fs.inodes.get(&fs.volume, number).ok()?;
+        let state = file.state.read();
         if !state.is_life_of(owner) || !state.inode.has_mapping() {
             return None; // [SC5]
         }
@@ -492,9 +492,9 @@ impl Scrub {
     /// Scrubs some of the blocks that were found. False if the inode is gone.
     fn blocks(&mut self, fs: &FileSystem, owner: Owner, blocks: &mut VecDeque<u64>) -> bool {
         let (volume, number) = (&fs.volume, owner.inode);
-        let Ok(handle) = fs.inodes.get(volume, number) else { return false };
+        let Ok(file) = fs.inodes.get(volume, number) else { return false };
         {
-            let state = handle.state.read();
+            let state = file.state.read();
             if !state.is_life_of(owner) || !state.inode.has_mapping() {
                 return false; // [SC5]
             }
@@ -508,10 +508,10 @@ impl Scrub {
         let Some(first) = blocks.front().copied() else { return true };
         let each = u64::from(volume.geometry.block_bytes());
         let last = first + (STEP_BYTES / each).max(1) - 1;
-        let _range = handle.ranges.shared(first, last); // [SC3]
+        let _range = file.ranges.shared(first, last); // [SC3]
         let mut data = Vec::new();
         {
-            let state = handle.state.read();
+            let state = file.state.read();
             if !state.is_life_of(owner) {
                 return false; // [SC5]
             }

@@ -58,8 +58,8 @@ fn regression_no_unit_stays_unused_in_a_pool() {
 /// A new file joined the table of in-core inodes after its commit: a write to its number in between used a second in-core inode with its own
 /// lock, and the first one lost the written data.
 #[test]
-fn regression_a_file_has_one_handle_from_its_first_instant() {
-    must(explore("one handle", rounds_or(400), |_| {
+fn regression_a_file_has_one_in_core_inode_from_its_first_instant() {
+    must(explore("one in-core inode", rounds_or(400), |_| {
         let setting = Setting::small(Gpf, 4 << 10);
         let device = Arc::new(PausingDevice::new(setting.format(), shuttle::thread::yield_now));
         let fs = Arc::new(mount_device(device, &setting.mount).map_err(|error| error.to_string())?);

@@ -32,7 +32,7 @@ use crate::error::{Error, Result};
 use crate::file_system::FileSystem;
 use crate::index::block::{Base, BaseChange, Block, space_512_of};
 use crate::index::tree::{self, Found};
-use crate::inodes::Handle;
+use crate::inodes::InCoreInode;
 use crate::inodes::range_lock::RangeGuard;
 use crate::statistics::count;
 use crate::types::AllocateMode;
@@ -57,51 +57,51 @@ impl FileSystem {
             return Err(Error::InvalidArgument("an empty range"));
         }
         let end = offset.checked_add(length).filter(|end| *end <= FILE_BYTES_MAX).ok_or(Error::FileTooLarge)?;
-        let handle = self.inodes.get(&self.volume, number)?;
-        handle.must_be_regular("only regular files have space to give out")?;
+        let file = self.inodes.get(&self.volume, number)?;
+        file.must_be_regular("only regular files have space to give out")?;
         if let Some(direction) = Direction::of(mode) {
-            return self.with_room(|| self.shift(&handle, offset, length, direction)); // [SF4]
+            return self.with_room(|| self.shift(&file, offset, length, direction)); // [SF4]
         }
         let mode = match mode {
             AllocateMode::Unshare { keep_size } => AllocateMode::Allocate { keep_size },
             mode => mode,
         };
-        self.with_room(|| self.allocate_once(&handle, offset, end, mode))
+        self.with_room(|| self.allocate_once(&file, offset, end, mode))
     }
 
-    fn allocate_once(&self, handle: &Handle, offset: u64, end: u64, mode: AllocateMode) -> Result<()> {
+    fn allocate_once(&self, file: &InCoreInode, offset: u64, end: u64, mode: AllocateMode) -> Result<()> {
         let grows = matches!(mode, AllocateMode::Allocate { keep_size: false } | AllocateMode::Zero { keep_size: false });
-        let _range = self.lock_for(handle, offset, end, grows)?;
+        let _range = self.lock_for(file, offset, end, grows)?;
         if !matches!(mode, AllocateMode::Allocate { .. }) {
-            handle.clean.forget(offset, end);
+            file.clean.forget(offset, end);
         }
         match mode {
-            AllocateMode::Punch => return self.zero(handle, offset, end, Zeroed::Freed),
+            AllocateMode::Punch => return self.zero(file, offset, end, Zeroed::Freed),
             AllocateMode::Collapse | AllocateMode::Insert => unreachable!("they were done above"),
-            AllocateMode::Allocate { .. } | AllocateMode::Unshare { .. } => self.reserve(handle, offset, end)?,
+            AllocateMode::Allocate { .. } | AllocateMode::Unshare { .. } => self.reserve(file, offset, end)?,
             AllocateMode::Zero { .. } => {
-                self.reserve(handle, offset, end)?; // [AL2]
-                self.zero(handle, offset, end, Zeroed::Kept)?;
+                self.reserve(file, offset, end)?; // [AL2]
+                self.zero(file, offset, end, Zeroed::Kept)?;
             }
         }
-        let view = self.view(handle)?;
+        let view = self.view(file)?;
         if grows && end > view.size {
-            self.grow(handle, &view, end, changed)?;
+            self.grow(file, &view, end, changed)?;
         }
         Ok(())
     }
 
     /// Locks the blocks of a range, and all blocks from the end of the file on if its size may change.
-    fn lock_for<'h>(&self, handle: &'h Handle, offset: u64, end: u64, grows: bool) -> Result<RangeGuard<'h>> {
+    fn lock_for<'f>(&self, file: &'f InCoreInode, offset: u64, end: u64, grows: bool) -> Result<RangeGuard<'f>> {
         let block_bytes = u64::from(self.volume.geometry.block_bytes());
         loop {
-            let before = self.view(handle)?.size;
+            let before = self.view(file)?.size;
             let (first, last) = match grows && end > before {
                 true => (offset.min(before) / block_bytes, u64::MAX),
                 false => (offset / block_bytes, (end - 1) / block_bytes),
             };
-            let range = handle.ranges.exclusive(first, last);
-            if self.view(handle)?.size >= end || self.view(handle)?.size == before || !grows {
+            let range = file.ranges.exclusive(first, last);
+            if self.view(file)?.size >= end || self.view(file)?.size == before || !grows {
                 return Ok(range);
             }
         }
@@ -110,21 +110,21 @@ impl FileSystem {
     // ---- giving out -----------------------------------------------------------------------------------------------------------------
 
     /// Allocates sectors for every block of a range. The caller has locked the range.
-    fn reserve(&self, handle: &Handle, offset: u64, end: u64) -> Result<()> {
+    fn reserve(&self, file: &InCoreInode, offset: u64, end: u64) -> Result<()> {
         let block_bytes = u64::from(self.volume.geometry.block_bytes());
         let blocks = offset / block_bytes..end.div_ceil(block_bytes);
-        self.check_room(handle, &blocks, end)?;
+        self.check_room(file, &blocks, end)?;
         let mut taken: Vec<Range<u64>> = Vec::new();
         let mut at = blocks.start;
         while at < blocks.end {
             let step = at..blocks.end.min((at / STEP_BLOCKS + 1) * STEP_BLOCKS);
-            match self.reserve_step(handle, step, end, &mut taken) {
+            match self.reserve_step(file, step, end, &mut taken) {
                 Ok(next) => at = next,
                 Err(error) => {
                     // [AL2]: blocks that were holes become holes again.
                     for range in taken {
-                        if let Err(error) = self.free_range(handle, range, &mut || {}) {
-                            tracing::warn!(%error, inode = handle.number.get(), "room that is not needed stays given out");
+                        if let Err(error) = self.free_range(file, range, &mut || {}) {
+                            tracing::warn!(%error, inode = file.number.get(), "room that is not needed stays given out");
                         }
                     }
                     return Err(error);
@@ -135,7 +135,7 @@ impl FileSystem {
     }
 
     /// Refuses at once a request that cannot fit ([AL2]).
-    fn check_room(&self, handle: &Handle, blocks: &Range<u64>, end: u64) -> Result<()> {
+    fn check_room(&self, file: &InCoreInode, blocks: &Range<u64>, end: u64) -> Result<()> {
         let volume = &self.volume;
         let each = volume.geometry.block_sectors_each();
         let available = volume.sectors.space().available_bytes / SECTOR;
@@ -145,13 +145,13 @@ impl FileSystem {
             return Ok(());
         }
         let mut there = 0;
-        let state = handle.state.read();
+        let state = file.state.read();
         if state.removed {
-            return Err(Error::Stale(handle.number));
+            return Err(Error::Stale(file.number));
         }
-        let _ended = tree::walk_range(volume, state.owner(handle.number), state.root(), blocks.clone(), &mut |found| {
+        let _ended = tree::walk_range(volume, state.owner(file.number), state.root(), blocks.clone(), &mut |found| {
             if let Found::Block(_, record) = found {
-                there += u64::from(Base::of_record(volume, state.owner(handle.number), &record)?.sectors());
+                there += u64::from(Base::of_record(volume, state.owner(file.number), &record)?.sectors());
             }
             Ok(ControlFlow::Continue(()))
         })?;
@@ -165,14 +165,14 @@ impl FileSystem {
     }
 
     /// One transaction for some blocks; returns the first block not done yet. Adds blocks that were holes to `taken`.
-    fn reserve_step(&self, handle: &Handle, blocks: Range<u64>, end: u64, taken: &mut Vec<Range<u64>>) -> Result<u64> {
+    fn reserve_step(&self, file: &InCoreInode, blocks: Range<u64>, end: u64, taken: &mut Vec<Range<u64>>) -> Result<u64> {
         let volume = &self.volume;
         let mut tx = Tx::new(volume);
-        let mut state = handle.state.write();
+        let mut state = file.state.write();
         if state.removed {
-            return Err(Error::Stale(handle.number));
+            return Err(Error::Stale(file.number));
         }
-        let (owner, old_root) = (state.owner(handle.number), state.root());
+        let (owner, old_root) = (state.owner(file.number), state.root());
         let mut new = state.inode.clone();
         let mut root = old_root;
         let mut next = blocks.end;
@@ -189,7 +189,7 @@ impl FileSystem {
                 if block == blocks.start {
                     drop(state);
                     drop(tx);
-                    self.rewrite_locked(handle, block, Rewrite::Lengthen(wanted))?;
+                    self.rewrite_locked(file, block, Rewrite::Lengthen(wanted))?;
                     return Ok(block + 1);
                 }
                 next = block;
@@ -206,7 +206,7 @@ impl FileSystem {
         if any {
             new.root = root.to_bytes();
             changed(&mut new);
-            handle.commit(tx, &mut state, new, Fenced::nothing_stored(), Flushed::nothing_written())?;
+            file.commit(tx, &mut state, new, Fenced::nothing_stored(), Flushed::nothing_written())?;
         }
         for block in holes {
             match taken.last_mut().filter(|range| range.end == block) {
@@ -220,43 +220,43 @@ impl FileSystem {
     // ---- taking back ----------------------------------------------------------------------------------------------------------------
 
     /// Makes a range read as zeros, front to back ([AL1]). The caller has locked the range.
-    fn zero(&self, handle: &Handle, offset: u64, end: u64, space: Zeroed) -> Result<()> {
+    fn zero(&self, file: &InCoreInode, offset: u64, end: u64, space: Zeroed) -> Result<()> {
         let block_bytes = u64::from(self.volume.geometry.block_bytes());
         let (first, last) = (offset / block_bytes, end / block_bytes);
         let (from, to) = ((offset % block_bytes) as u32, (end % block_bytes) as u32);
         if first == last {
-            return self.zero_part(handle, first, from..to, space);
+            return self.zero_part(file, first, from..to, space);
         }
         let mut whole = first..last;
         if from > 0 {
-            self.zero_part(handle, first, from..block_bytes as u32, space)?;
+            self.zero_part(file, first, from..block_bytes as u32, space)?;
             whole.start += 1;
         }
         match space {
             Zeroed::Freed => {
                 let mut leaving = None; // set when there is something to free ([NS3])
-                self.free_range(handle, whole, &mut || _ = leaving.get_or_insert_with(|| self.leaving.enter()))?;
+                self.free_range(file, whole, &mut || _ = leaving.get_or_insert_with(|| self.leaving.enter()))?;
             }
-            Zeroed::Kept => self.unwrite_range(handle, whole)?,
+            Zeroed::Kept => self.unwrite_range(file, whole)?,
         }
-        if to > 0 { self.zero_part(handle, last, 0..to, space) } else { Ok(()) }
+        if to > 0 { self.zero_part(file, last, 0..to, space) } else { Ok(()) }
     }
 
     /// The bug: a collapse first punches the range.
-    pub(super) fn zero_whole_blocks(&self, handle: &Handle, offset: u64, end: u64) -> Result<()> {
-        self.zero(handle, offset, end, Zeroed::Freed)
+    pub(super) fn zero_whole_blocks(&self, file: &InCoreInode, offset: u64, end: u64) -> Result<()> {
+        self.zero(file, offset, end, Zeroed::Freed)
     }
 
     /// Frees whole blocks ([AL3]). Calls `begins` before the first is freed.
-    fn free_range(&self, handle: &Handle, blocks: Range<u64>, begins: &mut dyn FnMut()) -> Result<()> {
+    fn free_range(&self, file: &InCoreInode, blocks: Range<u64>, begins: &mut dyn FnMut()) -> Result<()> {
         let mut at = blocks.start;
         while at < blocks.end {
-            let mut state = handle.state.write();
+            let mut state = file.state.write();
             if state.removed {
-                return Err(Error::Stale(handle.number));
+                return Err(Error::Stale(file.number));
             }
             let mut root = state.root();
-            let owner = state.owner(handle.number);
+            let owner = state.owner(file.number);
             let Some(first) = tree::first_block(&self.volume, owner, root, at..blocks.end)? else { break };
             begins();
             let step = first..blocks.end.min((first / FREE_STEP_BLOCKS + 1) * FREE_STEP_BLOCKS);
@@ -267,24 +267,24 @@ impl FileSystem {
             new.root = root.to_bytes();
             new.sectors = new.sectors.saturating_sub(freed_512);
             changed(&mut new);
-            handle.commit(tx, &mut state, new, Fenced::nothing_stored(), Flushed::nothing_written())?;
+            file.commit(tx, &mut state, new, Fenced::nothing_stored(), Flushed::nothing_written())?;
             at = step.end;
         }
         Ok(())
     }
 
     /// Makes the sectors of whole blocks unwritten ([AL3]).
-    fn unwrite_range(&self, handle: &Handle, blocks: Range<u64>) -> Result<()> {
+    fn unwrite_range(&self, file: &InCoreInode, blocks: Range<u64>) -> Result<()> {
         let volume = &self.volume;
         let mut at = blocks.start;
         while at < blocks.end {
             let step = at..blocks.end.min((at / STEP_BLOCKS + 1) * STEP_BLOCKS);
             let mut tx = Tx::new(volume);
-            let mut state = handle.state.write();
+            let mut state = file.state.write();
             if state.removed {
-                return Err(Error::Stale(handle.number));
+                return Err(Error::Stale(file.number));
             }
-            let (owner, old_root) = (state.owner(handle.number), state.root());
+            let (owner, old_root) = (state.owner(file.number), state.root());
             let mut new = state.inode.clone();
             let mut root = old_root;
             let mut any = false;
@@ -301,7 +301,7 @@ impl FileSystem {
             if any {
                 new.root = root.to_bytes();
                 changed(&mut new);
-                handle.commit(tx, &mut state, new, Fenced::nothing_stored(), Flushed::nothing_written())?;
+                file.commit(tx, &mut state, new, Fenced::nothing_stored(), Flushed::nothing_written())?;
             }
             at = step.end;
         }
@@ -309,10 +309,10 @@ impl FileSystem {
     }
 
     /// Zeroes a part of a block ([AL4]).
-    fn zero_part(&self, handle: &Handle, block: u64, bytes: Range<u32>, space: Zeroed) -> Result<()> {
+    fn zero_part(&self, file: &InCoreInode, block: u64, bytes: Range<u32>, space: Zeroed) -> Result<()> {
         let block_bytes = self.volume.geometry.block_bytes();
-        let view = self.view(handle)?;
-        let old = self.block_of(handle, &view, block)?;
+        let view = self.view(file)?;
+        let old = self.block_of(file, &view, block)?;
         if old == Block::HOLE {
             return Ok(());
         }
@@ -326,21 +326,21 @@ impl FileSystem {
         if has_data && start < of_sectors {
             let stop = if cuts { start.next_multiple_of(SECTOR_BYTES as u32) } else { end.min(of_sectors) };
             if start < stop.min(inside) {
-                self.write_zeros(handle, &view, block, start..stop.min(inside))?;
+                self.write_zeros(file, &view, block, start..stop.min(inside))?;
             }
             start = stop;
         }
         if start >= end {
             return Ok(());
         }
-        self.clear_part(handle, block, start..end, cuts)
+        self.clear_part(file, block, start..end, cuts)
     }
 
     /// Removes logs and, if `cuts`, sectors from a part of a block below which no data stays; one transaction.
-    fn clear_part(&self, handle: &Handle, block: u64, bytes: Range<u32>, cuts: bool) -> Result<()> {
+    fn clear_part(&self, file: &InCoreInode, block: u64, bytes: Range<u32>, cuts: bool) -> Result<()> {
         let volume = &self.volume;
-        let view = self.view(handle)?;
-        let old = self.block_of(handle, &view, block)?;
+        let view = self.view(file)?;
+        let old = self.block_of(file, &view, block)?;
         let start = block * u64::from(volume.geometry.block_bytes());
         let mut slots = old.logs;
         let mut moved = None;
@@ -369,7 +369,7 @@ impl FileSystem {
         if slots == old.logs && !cuts {
             return Ok(());
         }
-        self.change_block(handle, block, old, slots, moved, |tx, old| match cuts {
+        self.change_block(file, block, old, slots, moved, |tx, old| match cuts {
             true => old.cut_base(tx, volume, view.owner, sectors),
             false => Ok(old.base),
         })

@@ -8,7 +8,7 @@ use super::target::{Action, Target};
 use crate::alloc::Need;
 use crate::error::{Error, Result};
 use crate::index::block::{BaseChange, Block, space_512_of};
-use crate::inodes::{Handle, State};
+use crate::inodes::{InCoreInode, State};
 use crate::mutant::{Mutant, on};
 use crate::sync::RwLockWriteGuard;
 use crate::types::WriteOptions;
@@ -20,29 +20,29 @@ pub(super) type Durable = (Fenced, Flushed);
 /// Commits the new state of blocks, and the inode as modified by `change`. The caller holds the blocks' range lock.
 pub(super) fn commit(
     mut tx: Tx<'_>,
-    handle: &Handle,
+    file: &InCoreInode,
     targets: &mut [Target<'_>],
     (fenced, flushed): Durable,
     change: impl FnOnce(&mut Inode),
 ) -> Result<()> {
-    let (mut state, mut new) = lock_inode(handle)?;
-    let owner = state.owner(handle.number);
+    let (mut state, mut new) = lock_inode(file)?;
+    let owner = state.owner(file.number);
     let mut root = new.root_record();
     for target in targets {
         put(&mut tx, owner, &mut root, &mut new, target)?;
     }
     new.root = root.to_bytes();
     change(&mut new);
-    handle.commit(tx, &mut state, new, fenced, flushed)?;
+    file.commit(tx, &mut state, new, fenced, flushed)?;
     Ok(())
 }
 
 /// Locks the inode; returns the lock and a copy of the inode to change.
-fn lock_inode(handle: &Handle) -> Result<(RwLockWriteGuard<'_, State>, Inode)> {
-    let older = on(Mutant::InodeBeforeLock).then(|| handle.state.read().inode.clone());
-    let state = handle.state.write();
+fn lock_inode(file: &InCoreInode) -> Result<(RwLockWriteGuard<'_, State>, Inode)> {
+    let older = on(Mutant::InodeBeforeLock).then(|| file.state.read().inode.clone());
+    let state = file.state.write();
     if state.removed {
-        return Err(Error::Stale(handle.number));
+        return Err(Error::Stale(file.number));
     }
     let new = older.unwrap_or_else(|| state.inode.clone());
     Ok((state, new))

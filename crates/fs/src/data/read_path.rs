@@ -19,7 +19,7 @@ use crate::error::{Error, Result};
 use crate::file_system::FileSystem;
 use crate::index::block::{Base, Block};
 use crate::index::tree;
-use crate::inodes::Handle;
+use crate::inodes::InCoreInode;
 use crate::inodes::range_lock::RangeGuard;
 use crate::mutant::{Mutant, on};
 use crate::statistics::{add, count};
@@ -63,32 +63,32 @@ impl FileSystem {
     pub fn read_with(&self, number: InodeNumber, offset: u64, into: &mut [u8], options: ReadOptions) -> Result<usize> {
         count(&self.volume.live.operations.read);
         let volume = &self.volume;
-        let handle = self.inodes.get(volume, number)?;
-        if handle.state.read().inode.is_directory() {
+        let file = self.inodes.get(volume, number)?;
+        if file.state.read().inode.is_directory() {
             return Err(Error::IsDirectory);
         }
         if into.is_empty() {
             return Ok(0);
         }
-        let ahead = self.read_ahead.step(&handle, offset, into.len() as u64);
-        let (range, ahead) = self.lock_to_read(&handle, offset, into.len() as u64, ahead);
-        let version = handle.state.read().inode.change_count; // read before the view, so that it is never newer ([RA1])
-        let view = self.view(&handle)?;
+        let ahead = self.read_ahead.step(&file, offset, into.len() as u64);
+        let (range, ahead) = self.lock_to_read(&file, offset, into.len() as u64, ahead);
+        let version = file.state.read().inode.change_count; // read before the view, so that it is never newer ([RA1])
+        let view = self.view(&file)?;
         let length = view.size.saturating_sub(offset).min(into.len() as u64) as usize;
-        if !handle.state.read().inode.has_mapping() || length == 0 {
+        if !file.state.read().inode.has_mapping() || length == 0 {
             return Ok(0);
         }
         let into = &mut into[..length];
         let range = range.unless(Mutant::ReadRangeReleasedEarly);
-        let done = self.read_ahead.copy(&handle, version, offset, into);
+        let done = self.read_ahead.copy(&file, version, offset, into);
         if done > 0 {
             count(&volume.live.work.read_ahead_hits);
         }
         if done < length {
-            self.fetch_ahead(&handle, version, &view, offset + done as u64, &mut into[done..], ahead)?;
+            self.fetch_ahead(&file, version, &view, offset + done as u64, &mut into[done..], ahead)?;
         }
         if options.keep_pages && self.options.modified_lines > 0 {
-            volume.pages.clean.keep_read(&handle.clean, view.size, offset, into);
+            volume.pages.clean.keep_read(&file.clean, view.size, offset, into);
         }
         drop(range);
         add(&volume.live.work.user_read_bytes, length as u64);
@@ -96,51 +96,51 @@ impl FileSystem {
     }
 
     /// 1. Locks the blocks of a range. Also locks the next `ahead` bytes, unless a writer holds one of their blocks ([RA3]).
-    fn lock_to_read<'h>(&self, handle: &'h Handle, offset: u64, length: u64, ahead: u64) -> (RangeGuard<'h>, u64) {
+    fn lock_to_read<'f>(&self, file: &'f InCoreInode, offset: u64, length: u64, ahead: u64) -> (RangeGuard<'f>, u64) {
         let block_bytes = u64::from(self.volume.geometry.block_bytes());
         let last = |end: u64| (end - 1) / block_bytes;
         let (first, end) = (offset / block_bytes, offset.saturating_add(length));
         if ahead > 0
-            && let Some(range) = handle.ranges.try_shared(first, last(end.saturating_add(ahead)))
+            && let Some(range) = file.ranges.try_shared(first, last(end.saturating_add(ahead)))
         {
             return (range, ahead);
         }
-        (handle.ranges.shared(first, last(end)), 0)
+        (file.ranges.shared(first, last(end)), 0)
     }
 
     /// Reads a locked range, and up to `ahead` bytes after it.
-    fn fetch_ahead(&self, handle: &Handle, version: u64, view: &FileView, offset: u64, into: &mut [u8], ahead: u64) -> Result<()> {
+    fn fetch_ahead(&self, file: &InCoreInode, version: u64, view: &FileView, offset: u64, into: &mut [u8], ahead: u64) -> Result<()> {
         let end = offset + into.len() as u64;
-        let ahead_end = self.end_of_sectors(handle, view, offset, end, (end + ahead) / SECTOR_BYTES as u64 * SECTOR_BYTES as u64)?;
+        let ahead_end = self.end_of_sectors(file, view, offset, end, (end + ahead) / SECTOR_BYTES as u64 * SECTOR_BYTES as u64)?;
         if ahead_end > end {
-            let mut bytes = self.read_ahead.room(handle);
+            let mut bytes = self.read_ahead.room(file);
             bytes.resize((ahead_end - offset) as usize, 0);
-            if self.fetch(handle, view, offset, &mut bytes, false).is_ok() {
+            if self.fetch(file, view, offset, &mut bytes, false).is_ok() {
                 into.copy_from_slice(&bytes[..into.len()]);
-                self.read_ahead.keep(handle, version, offset, bytes);
+                self.read_ahead.keep(file, version, offset, bytes);
                 return Ok(());
             } // [RA3]
         }
-        self.fetch(handle, view, offset, into, true)
+        self.fetch(file, view, offset, into, true)
     }
 
     /// The end of the contiguous blocks with sectors from `offset`, at most `limit`. Logs need no readahead: they are fast to read.
-    fn end_of_sectors(&self, handle: &Handle, view: &FileView, offset: u64, end: u64, limit: u64) -> Result<u64> {
+    fn end_of_sectors(&self, file: &InCoreInode, view: &FileView, offset: u64, end: u64, limit: u64) -> Result<u64> {
         let block_bytes = u64::from(self.volume.geometry.block_bytes());
         let limit = limit.min(view.size);
         if limit <= end {
             return Ok(offset.min(limit));
         }
         let blocks = offset / block_bytes..limit.div_ceil(block_bytes);
-        let records = self.mapped(handle, view, |root| tree::lookup_range(&self.volume, view.owner, root, blocks.clone()))?;
+        let records = self.mapped(file, view, |root| tree::lookup_range(&self.volume, view.owner, root, blocks.clone()))?;
         let is_written = |record: &Record| Base::of_record(&self.volume, view.owner, record).is_ok_and(|base| base.data_bytes() > 0);
         let written = records.iter().take_while(|record| is_written(record)).count() as u64;
         Ok(if written == 0 { offset } else { ((blocks.start + written) * block_bytes).min(limit) })
     }
 
     /// Reads bytes inside the file. The caller has locked their blocks. If `hot`, the sectors may be promoted.
-    fn fetch(&self, handle: &Handle, view: &FileView, offset: u64, into: &mut [u8], hot: bool) -> Result<()> {
-        let mut wanted = self.want_all(handle, view, offset, into.len())?;
+    fn fetch(&self, file: &InCoreInode, view: &FileView, offset: u64, into: &mut [u8], hot: bool) -> Result<()> {
+        let mut wanted = self.want_all(file, view, offset, into.len())?;
         let mut bounces = self.bounces(view, offset, &mut wanted);
         let pieces = log_pieces(&wanted);
         if !wanted.iter().any(|wanted| wanted.sectors.is_some() && !wanted.promoted) {
@@ -166,13 +166,13 @@ impl FileSystem {
     }
 
     /// 2. The requested bytes of each block of a range.
-    fn want_all(&self, handle: &Handle, view: &FileView, offset: u64, length: usize) -> Result<SmallVec<[Wanted; 2]>> {
+    fn want_all(&self, file: &InCoreInode, view: &FileView, offset: u64, length: usize) -> Result<SmallVec<[Wanted; 2]>> {
         let volume = &self.volume;
         let block_bytes = u64::from(volume.geometry.block_bytes());
         let (first, end) = (offset / block_bytes, (offset + length as u64).div_ceil(block_bytes));
         let mut wanted: SmallVec<[Wanted; 2]> = SmallVec::new();
         let mut done = 0;
-        self.mapped(handle, view, |root| {
+        self.mapped(file, view, |root| {
             for (block, record) in (first..).zip(tree::lookup_range(volume, view.owner, root, first..end)?) {
                 let block_start = block * block_bytes;
                 let from = offset.saturating_sub(block_start) as usize;

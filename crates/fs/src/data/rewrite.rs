@@ -33,7 +33,7 @@ use crate::alloc::Need;
 use crate::error::{Error, Result};
 use crate::file_system::FileSystem;
 use crate::index::block::{Block, NewSectors};
-use crate::inodes::Handle;
+use crate::inodes::InCoreInode;
 use crate::inodes::range_lock::RangeGuard;
 use crate::mutant::{Mutant, on};
 use crate::space;
@@ -52,8 +52,8 @@ pub(super) enum Rewrite {
 }
 
 /// A block about to be rewritten, with its sectors allocated.
-pub(super) struct Job<'v, 'h> {
-    handle: &'h Handle,
+pub(super) struct Job<'v, 'f> {
+    file: &'f InCoreInode,
     view: FileView,
     block: u64,
     /// Where the block starts in the file.
@@ -67,7 +67,7 @@ pub(super) struct Job<'v, 'h> {
     fill: bool,
     tx: Tx<'v>,
     /// `None` if the caller holds the range lock.
-    range: Option<RangeGuard<'h>>,
+    range: Option<RangeGuard<'f>>,
     /// Its bytes in the buffer of the batch.
     bytes: Range<usize>,
 }
@@ -113,15 +113,15 @@ impl Job<'_, '_> {
 
 impl FileSystem {
     /// Rewrites a block. True if there was work to do.
-    pub(super) fn rewrite_block(&self, handle: &Handle, block: u64, why: Rewrite) -> Result<bool> {
-        let _range = handle.ranges.exclusive(block, block);
-        self.rewrite_locked(handle, block, why)
+    pub(super) fn rewrite_block(&self, file: &InCoreInode, block: u64, why: Rewrite) -> Result<bool> {
+        let _range = file.ranges.exclusive(block, block);
+        self.rewrite_locked(file, block, why)
     }
 
     /// Like `rewrite_block`, for a caller that holds the range lock.
-    pub(super) fn rewrite_locked(&self, handle: &Handle, block: u64, why: Rewrite) -> Result<bool> {
+    pub(super) fn rewrite_locked(&self, file: &InCoreInode, block: u64, why: Rewrite) -> Result<bool> {
         let mut may_use_room = true;
-        let Some(job) = self.plan_rewrite(handle, block, why, None, &mut may_use_room)? else { return Ok(false) };
+        let Some(job) = self.plan_rewrite(file, block, why, None, &mut may_use_room)? else { return Ok(false) };
         let mut result = Ok(true);
         self.rewrite_all(vec![job], &mut Scratch::default(), &mut |_, one| result = one);
         result
@@ -129,18 +129,18 @@ impl FileSystem {
 
     /// Looks a block up and allocates its new sectors; `None` if there is nothing to do. The caller holds the range lock or passes it in
     /// ([RW3]).
-    pub(super) fn plan_rewrite<'h>(
+    pub(super) fn plan_rewrite<'f>(
         &self,
-        handle: &'h Handle,
+        file: &'f InCoreInode,
         block: u64,
         why: Rewrite,
-        range: Option<RangeGuard<'h>>,
+        range: Option<RangeGuard<'f>>,
         may_use_room: &mut bool,
-    ) -> Result<Option<Job<'_, 'h>>> {
+    ) -> Result<Option<Job<'_, 'f>>> {
         let volume = &self.volume;
         let block_bytes = u64::from(volume.geometry.block_bytes());
-        let view = self.view(handle)?;
-        let old = self.block_of(handle, &view, block)?;
+        let view = self.view(file)?;
+        let old = self.block_of(file, &view, block)?;
         let count_before = old.base.sectors();
         let start = block * block_bytes;
         let inside = view.size.saturating_sub(start).min(block_bytes) as usize;
@@ -175,7 +175,7 @@ impl FileSystem {
         if own.is_none() {
             tx.took(space::sectors(sector, sectors.into()));
         }
-        Ok(Some(Job { handle, view, block, start, inside, old, sector, sectors, fill: own.is_some(), tx, range, bytes: 0..0 }))
+        Ok(Some(Job { file, view, block, start, inside, old, sector, sectors, fill: own.is_some(), tx, range, bytes: 0..0 }))
     }
 
     /// Rewrites a batch: one transfer reads all blocks, one writes them, one FLUSH, then one transaction each. `done` gets each result.
@@ -201,7 +201,7 @@ impl FileSystem {
                         Ok(()) => composed.push(job),
                         Err(error) => {
                             mutants::keep_sectors(volume, &job.old.base);
-                            done(job.handle.number, Err(error)); // dropping its transaction frees its sectors ([RW5])
+                            done(job.file.number, Err(error)); // dropping its transaction frees its sectors ([RW5])
                         }
                     }
                 }
@@ -220,11 +220,11 @@ impl FileSystem {
                 }
                 return self.each_by_itself(jobs, error, done);
             }
-            Err(error) => return done(jobs[0].handle.number, Err(error)), // the file system has stopped (RULES R15)
+            Err(error) => return done(jobs[0].file.number, Err(error)), // the file system has stopped (RULES R15)
         };
         mutants::own_checksums(&mut extents);
         for (job, extent) in jobs.into_iter().zip(extents) {
-            let number = job.handle.number;
+            let number = job.file.number;
             done(number, self.commit_anew(job, extent, flushed.for_another()).map(|()| true));
         }
     }
@@ -249,13 +249,13 @@ impl FileSystem {
 
     /// Commits one block ([RW2]), then releases its range.
     fn commit_anew(&self, job: Job<'_, '_>, new: NewSectors, flushed: Flushed) -> Result<()> {
-        let Job { handle, block, start, old, fill, tx, range, bytes, .. } = job;
+        let Job { file, block, start, old, fill, tx, range, bytes, .. } = job;
         let length = bytes.len();
         let lines: u64 = old.logs().map(|log| log.class.lines()).sum();
         let kept = old.logs.map(|slot| slot.filter(|log| log.end() as usize > length));
         let action = Action::Sectors { new, fill, bytes: Bytes::Owned(Vec::new()), kept };
         let mut targets = [Target::changed(block, old, action)];
-        commit(tx, handle, &mut targets, (Fenced::nothing_stored(), flushed), |inode| {
+        commit(tx, file, &mut targets, (Fenced::nothing_stored(), flushed), |inode| {
             if start + length as u64 >= inode.size {
                 inode.state &= !state::TAIL_STALE;
             }
@@ -271,12 +271,12 @@ impl FileSystem {
     /// After a device error, retries each block of a batch alone ([RW5]). A block whose caller holds the range lock fails at once.
     fn each_by_itself(&self, jobs: Vec<Job<'_, '_>>, error: Error, done: &mut dyn FnMut(InodeNumber, Result<bool>)) {
         if let Some(job) = jobs.first().filter(|_| jobs.iter().all(|job| job.range.is_none())) {
-            return done(job.handle.number, Err(error));
+            return done(job.file.number, Err(error));
         }
-        let blocks: Vec<_> = jobs.iter().map(|job| (job.handle, job.block)).collect();
+        let blocks: Vec<_> = jobs.iter().map(|job| (job.file, job.block)).collect();
         drop(jobs); // unlocks all ranges, frees all sectors
-        for (handle, block) in blocks {
-            done(handle.number, self.rewrite_block(handle, block, Rewrite::WriteBack));
+        for (file, block) in blocks {
+            done(file.number, self.rewrite_block(file, block, Rewrite::WriteBack));
         }
     }
 }

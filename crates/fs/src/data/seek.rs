@@ -23,9 +23,9 @@ impl FileSystem {
     /// `InvalidArgument` if it is not a regular file.
     pub fn seek(&self, number: InodeNumber, offset: u64, to: SeekTo) -> Result<Option<u64>> {
         count(&self.volume.live.operations.lseek);
-        let handle = self.inodes.get(&self.volume, number)?;
+        let file = self.inodes.get(&self.volume, number)?;
         // The inode's lock protects the mapping; no data is read.
-        let state = handle.state.read();
+        let state = file.state.read();
         if state.removed {
             return Err(Error::Stale(number));
         }
@@ -70,8 +70,8 @@ impl FileSystem {
     /// # Errors
     /// `Stale`; damage of the mapping.
     pub fn needs_space(&self, number: InodeNumber, offset: u64, length: u64) -> Result<bool> {
-        let handle = self.inodes.get(&self.volume, number)?;
-        let state = handle.state.read();
+        let file = self.inodes.get(&self.volume, number)?;
+        let state = file.state.read();
         if state.removed {
             return Err(Error::Stale(number));
         }

@@ -21,7 +21,7 @@ use super::truncate::free_blocks;
 use crate::error::{Error, Result};
 use crate::file_system::FileSystem;
 use crate::index::shifted::{Shift, shifted};
-use crate::inodes::Handle;
+use crate::inodes::InCoreInode;
 use crate::mutant::{Mutant, on};
 use crate::types::AllocateMode;
 use crate::volume::Tx;
@@ -37,14 +37,14 @@ pub(super) enum Direction {
 
 impl FileSystem {
     /// Moves the bytes after a range (collapse) or from its start on (insert). The caller has checked that its end is valid.
-    pub(super) fn shift(&self, handle: &Handle, offset: u64, length: u64, direction: Direction) -> Result<()> {
+    pub(super) fn shift(&self, file: &InCoreInode, offset: u64, length: u64, direction: Direction) -> Result<()> {
         let volume = &self.volume;
         let block_bytes = u64::from(volume.geometry.block_bytes());
         if !offset.is_multiple_of(block_bytes) || !length.is_multiple_of(block_bytes) {
             return Err(Error::InvalidArgument("only whole blocks are taken out of a file or put into it"));
         }
-        let _range = handle.ranges.exclusive(0, u64::MAX); // [SF2]
-        let size = self.view(handle)?.size;
+        let _range = file.ranges.exclusive(0, u64::MAX); // [SF2]
+        let size = self.view(file)?.size;
         let (at, blocks, blocks_max) = (offset / block_bytes, length / block_bytes, FILE_BYTES_MAX.div_ceil(block_bytes));
         let (shift, new_size) = match direction {
             Direction::Collapse if offset + length >= size => {
@@ -55,25 +55,25 @@ impl FileSystem {
             Direction::Insert if offset >= size => return Err(Error::InvalidArgument("holes are put before the end of a file")),
             Direction::Insert => (Shift { at, gone: 0, added: blocks, blocks_max }, size + length),
         };
-        handle.clean.forget(offset, u64::MAX); // [SF3]
+        file.clean.forget(offset, u64::MAX); // [SF3]
         if direction == Direction::Collapse && on(Mutant::CollapseInTwoTransactions) {
-            self.zero_whole_blocks(handle, offset, offset + length)?;
+            self.zero_whole_blocks(file, offset, offset + length)?;
         }
         let _leaving = (direction == Direction::Collapse).then(|| self.leaving.enter());
         let mut tx = Tx::new(volume);
-        let mut state = handle.state.write();
+        let mut state = file.state.write();
         if state.removed {
-            return Err(Error::Stale(handle.number));
+            return Err(Error::Stale(file.number));
         }
         let mut new = state.inode.clone();
-        let (owner, old_root) = (state.owner(handle.number), state.root());
+        let (owner, old_root) = (state.owner(file.number), state.root());
         let freed_512 = free_blocks(&mut tx, self, owner, old_root, mutants::collapsed(at..at + shift.gone))?;
         let (root, stored) = shifted(&mut tx, owner, old_root, &shift)?;
         new.root = root.to_bytes();
         new.size = new_size;
         new.sectors = new.sectors.saturating_sub(freed_512);
         changed(&mut new);
-        handle.commit(tx, &mut state, new, stored, Flushed::nothing_written())?;
+        file.commit(tx, &mut state, new, stored, Flushed::nothing_written())?;
         Ok(())
     }
 }

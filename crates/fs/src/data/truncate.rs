@@ -19,31 +19,31 @@ use crate::error::{Error, Result};
 use crate::file_system::FileSystem;
 use crate::index::block::{Base, BaseChange, Block};
 use crate::index::tree::{self, Found};
-use crate::inodes::Handle;
+use crate::inodes::InCoreInode;
 use crate::mutant::{Mutant, on};
 use crate::volume::{Owner, Tx};
 
 impl FileSystem {
     /// Sets the size of a regular file; `change` makes the operation's other changes to the inode.
-    pub(crate) fn truncate(&self, handle: &Handle, size: u64, change: impl Fn(&mut Inode)) -> Result<()> {
+    pub(crate) fn truncate(&self, file: &InCoreInode, size: u64, change: impl Fn(&mut Inode)) -> Result<()> {
         if size > FILE_BYTES_MAX {
             return Err(Error::FileTooLarge);
         }
-        self.with_room(|| self.truncate_once(handle, size, &change))
+        self.with_room(|| self.truncate_once(file, size, &change))
     }
 
-    fn truncate_once(&self, handle: &Handle, size: u64, change: impl FnOnce(&mut Inode)) -> Result<()> {
+    fn truncate_once(&self, file: &InCoreInode, size: u64, change: impl FnOnce(&mut Inode)) -> Result<()> {
         let block_bytes = u64::from(self.volume.geometry.block_bytes());
         loop {
-            let before = self.view(handle)?;
-            let _range = handle.ranges.exclusive(before.size.min(size) / block_bytes, u64::MAX);
-            let view = self.view(handle)?;
+            let before = self.view(file)?;
+            let _range = file.ranges.exclusive(before.size.min(size) / block_bytes, u64::MAX);
+            let view = self.view(file)?;
             if view.size != before.size {
                 continue;
             }
             return match view.size.cmp(&size) {
-                std::cmp::Ordering::Less => self.grow(handle, &view, size, change),
-                _ => self.shrink(handle, &view, size, change),
+                std::cmp::Ordering::Less => self.grow(file, &view, size, change),
+                _ => self.shrink(file, &view, size, change),
             };
         }
     }
@@ -57,35 +57,35 @@ impl FileSystem {
         if size > FILE_BYTES_MAX {
             return Err(Error::FileTooLarge);
         }
-        let handle = self.inodes.get(&self.volume, number)?;
-        handle.must_be_regular("only regular files have a size to grow over")?;
-        self.with_room(|| self.grow_over_once(&handle, size))
+        let file = self.inodes.get(&self.volume, number)?;
+        file.must_be_regular("only regular files have a size to grow over")?;
+        self.with_room(|| self.grow_over_once(&file, size))
     }
 
-    fn grow_over_once(&self, handle: &Handle, size: u64) -> Result<()> {
+    fn grow_over_once(&self, file: &InCoreInode, size: u64) -> Result<()> {
         let block_bytes = u64::from(self.volume.geometry.block_bytes());
         loop {
-            let before = self.view(handle)?;
+            let before = self.view(file)?;
             if before.size >= size {
                 return Ok(());
             }
-            let _range = handle.ranges.exclusive(before.size / block_bytes, u64::MAX);
-            let view = self.view(handle)?;
+            let _range = file.ranges.exclusive(before.size / block_bytes, u64::MAX);
+            let view = self.view(file)?;
             if view.size == before.size {
-                return self.grow(handle, &view, size, |_| {});
+                return self.grow(file, &view, size, |_| {});
             }
         }
     }
 
-    fn shrink(&self, handle: &Handle, view: &FileView, size: u64, change: impl FnOnce(&mut Inode)) -> Result<()> {
+    fn shrink(&self, file: &InCoreInode, view: &FileView, size: u64, change: impl FnOnce(&mut Inode)) -> Result<()> {
         let volume = &self.volume;
         let block_bytes = u64::from(volume.geometry.block_bytes());
-        handle.clean.forget(size, u64::MAX);
+        file.clean.forget(size, u64::MAX);
         let _leaving = self.leaving.enter();
         let mut tx = Tx::new(volume);
-        let mut guard = handle.state.write();
+        let mut guard = file.state.write();
         if guard.removed {
-            return Err(Error::Stale(handle.number));
+            return Err(Error::Stale(file.number));
         }
         let mut new = guard.inode.clone();
         let mut root = new.root_record();
@@ -115,7 +115,7 @@ impl FileSystem {
         new.sectors = new.sectors.saturating_sub(freed_512);
         new.root = root.to_bytes();
         change(&mut new);
-        handle.commit(tx, &mut guard, new, Fenced::nothing_stored(), Flushed::nothing_written())?;
+        file.commit(tx, &mut guard, new, Fenced::nothing_stored(), Flushed::nothing_written())?;
         Ok(())
     }
 }

@@ -6,7 +6,7 @@ use tandemfs_format::mapping::RecordBytes;
 use crate::error::{Error, Result};
 use crate::file_system::FileSystem;
 use crate::index::block::Block;
-use crate::inodes::Handle;
+use crate::inodes::InCoreInode;
 use crate::mutant::{Mutant, on};
 use crate::volume::Owner;
 
@@ -22,26 +22,26 @@ pub(crate) struct FileView {
 
 impl FileSystem {
     /// Reads the inode state that the data paths need.
-    pub(crate) fn view(&self, handle: &Handle) -> Result<FileView> {
-        let state = handle.state.read();
+    pub(crate) fn view(&self, file: &InCoreInode) -> Result<FileView> {
+        let state = file.state.read();
         if state.removed {
-            return Err(Error::Stale(handle.number));
+            return Err(Error::Stale(file.number));
         }
-        Ok(FileView { owner: state.owner(handle.number), size: state.inode.size, tail_stale: state.inode.state & state::TAIL_STALE != 0 })
+        Ok(FileView { owner: state.owner(file.number), size: state.inode.size, tail_stale: state.inode.state & state::TAIL_STALE != 0 })
     }
 
     /// Calls `look` with the root of a file's mapping, under the inode's lock: mapping pages on the way down cannot be freed by changes to
     /// other ranges. The result of `look` stays valid for the range that the caller has locked.
-    pub(crate) fn mapped<T>(&self, handle: &Handle, view: &FileView, look: impl FnOnce(RecordBytes) -> Result<T>) -> Result<T> {
-        let state = handle.state.read();
+    pub(crate) fn mapped<T>(&self, file: &InCoreInode, view: &FileView, look: impl FnOnce(RecordBytes) -> Result<T>) -> Result<T> {
+        let state = file.state.read();
         if !state.is_life_of(view.owner) || !(state.has_blocks() || on(Mutant::CandidateOfAnotherInode)) {
-            return Err(Error::Stale(handle.number));
+            return Err(Error::Stale(file.number));
         }
         look(state.root())
     }
 
     /// Looks up a block of a file ([`FileSystem::mapped`]).
-    pub(super) fn block_of(&self, handle: &Handle, view: &FileView, block: u64) -> Result<Block> {
-        self.mapped(handle, view, |root| Block::lookup(&self.volume, view.owner, root, block))
+    pub(super) fn block_of(&self, file: &InCoreInode, view: &FileView, block: u64) -> Result<Block> {
+        self.mapped(file, view, |root| Block::lookup(&self.volume, view.owner, root, block))
     }
 }

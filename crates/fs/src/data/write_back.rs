@@ -33,7 +33,7 @@ use crate::error::{Error, Result};
 use crate::file_system::FileSystem;
 use crate::index::block::Block;
 use crate::index::tree::{self, Found};
-use crate::inodes::Handle;
+use crate::inodes::InCoreInode;
 use crate::mutant::{Mutant, on};
 use crate::statistics::count;
 use crate::sync::EXPLORED;
@@ -85,9 +85,9 @@ impl FileSystem {
     }
 
     /// After a write: notes the time, for a policy by age, and asks for write-back if too little is free ([WB1]).
-    pub(super) fn note_written(&self, handle: &Handle, targets: &[Target<'_>]) {
+    pub(super) fn note_written(&self, file: &InCoreInode, targets: &[Target<'_>]) {
         for target in targets {
-            self.write_back.heat.written(&self.volume.journal, handle.number, target.block, !target.old.has_logs());
+            self.write_back.heat.written(&self.volume.journal, file.number, target.block, !target.old.has_logs());
         }
         if self.is_data_area_low() {
             self.ask_write_back();
@@ -209,8 +209,8 @@ impl FileSystem {
     /// Passes the blocks with logs among the next records of a file to `each`. Returns where to continue, if there is more ([WB4], [WB7]).
     fn look_at(&self, number: InodeNumber, within: Option<(u32, u64)>, each: &mut dyn FnMut(Candidate)) -> Result<Option<(u32, u64)>> {
         let volume = &self.volume;
-        let handle = self.inodes.get(volume, number)?;
-        let state = handle.state.read();
+        let file = self.inodes.get(volume, number)?;
+        let state = file.state.read();
         if state.removed || !state.has_blocks() {
             return Ok(None);
         }
@@ -238,14 +238,14 @@ impl FileSystem {
 
     /// Writes several blocks back at once; skips blocks whose range is locked.
     fn write_back_batch(&self, batch: &[Candidate], scratch: &mut Scratch, pass: &mut Pass) -> Result<()> {
-        let blocks: Vec<(Arc<Handle>, u64)> = batch
+        let blocks: Vec<(Arc<InCoreInode>, u64)> = batch
             .iter()
             .filter_map(|candidate| {
                 let owner = candidate.owner();
-                let handle = self.inodes.get(&self.volume, owner.inode).ok()?;
-                // From here on the handle identifies the inode: a new inode with the same number has another handle ([WB7]).
-                let is_it = handle.state.read().is_life_of(owner) || on(Mutant::CandidateOfAnotherInode);
-                is_it.then(|| (handle, candidate.block()))
+                let file = self.inodes.get(&self.volume, owner.inode).ok()?;
+                // From here on the in-core inode identifies the file: a new file with the same number has another in-core inode ([WB7]).
+                let is_it = file.state.read().is_life_of(owner) || on(Mutant::CandidateOfAnotherInode);
+                is_it.then(|| (file, candidate.block()))
             })
             .collect();
         let mut jobs: Vec<Job<'_, '_>> = Vec::with_capacity(blocks.len());
@@ -263,20 +263,20 @@ impl FileSystem {
             Err(error) => stopped = Some(error),
         };
         let mut all_busy = true;
-        for (handle, block) in &blocks {
-            let Some(range) = handle.ranges.try_exclusive(*block, *block) else {
+        for (file, block) in &blocks {
+            let Some(range) = file.ranges.try_exclusive(*block, *block) else {
                 count(&self.volume.live.work.write_back_busy);
                 continue;
             };
             all_busy = false;
             let range = Some(range).filter(|_| jobs.is_empty() || !on(Mutant::BatchRangeNotLocked));
-            match self.plan_rewrite(handle, *block, Rewrite::WriteBack, range, &mut may_use_room) {
+            match self.plan_rewrite(file, *block, Rewrite::WriteBack, range, &mut may_use_room) {
                 Ok(job) => jobs.extend(job),
-                Err(error) => note(handle.number, Err(error)),
+                Err(error) => note(file.number, Err(error)),
             }
         }
-        if let Some((handle, block)) = blocks.first().filter(|_| all_busy) {
-            note(handle.number, self.rewrite_block(handle, *block, Rewrite::WriteBack)); // holds no other range lock while it waits
+        if let Some((file, block)) = blocks.first().filter(|_| all_busy) {
+            note(file.number, self.rewrite_block(file, *block, Rewrite::WriteBack)); // holds no other range lock while it waits
         } else if !jobs.is_empty() {
             count(&self.volume.live.work.write_back_batches);
             self.rewrite_all(jobs, scratch, &mut note);

@@ -34,7 +34,7 @@ use crate::alloc::Need;
 use crate::error::{Error, Result};
 use crate::file_system::FileSystem;
 use crate::index::block::{Base, Block, LogSlots};
-use crate::inodes::Handle;
+use crate::inodes::InCoreInode;
 use crate::inodes::range_lock::RangeGuard;
 use crate::mutant::{Mutant, on};
 use crate::space;
@@ -54,8 +54,8 @@ impl FileSystem {
     pub fn write(&self, number: InodeNumber, offset: u64, from: &[u8], options: WriteOptions) -> Result<usize> {
         count(&self.volume.live.operations.write);
         self.volume.health.check_writable()?;
-        let handle = self.inodes.get(&self.volume, number)?;
-        handle.must_be_regular("only regular files are written")?;
+        let file = self.inodes.get(&self.volume, number)?;
+        file.must_be_regular("only regular files are written")?;
         let mut done = 0;
         while done < from.len() {
             let at = offset.checked_add(done as u64).ok_or(Error::FileTooLarge)?;
@@ -63,7 +63,7 @@ impl FileSystem {
             // An unaligned request of up to TX_DATA_MAX stays one transaction; longer ones are cut at its multiples.
             let piece = if rest.len() as u64 <= TX_DATA_MAX { rest.len() } else { (TX_DATA_MAX - at % TX_DATA_MAX) as usize };
             let (data, later) = rest.split_at(mutants::piece(at, piece, &self.volume));
-            match self.with_room(|| self.write_piece(&handle, at, data, later, options)) {
+            match self.with_room(|| self.write_piece(&file, at, data, later, options)) {
                 Ok(()) => done += data.len(),
                 Err(error) if done == 0 => return Err(error),
                 Err(_) => break,
@@ -74,41 +74,41 @@ impl FileSystem {
     }
 
     /// Writes one transaction. `later` are the bytes after `data`, which later transactions write.
-    fn write_piece(&self, handle: &Arc<Handle>, offset: u64, data: &[u8], later: &[u8], options: WriteOptions) -> Result<()> {
+    fn write_piece(&self, file: &Arc<InCoreInode>, offset: u64, data: &[u8], later: &[u8], options: WriteOptions) -> Result<()> {
         let volume = &self.volume;
-        let (offset, view, range) = self.lock_range(handle, offset, data.len() as u64, options.append)?;
+        let (offset, view, range) = self.lock_range(file, offset, data.len() as u64, options.append)?;
         let (end, policy) = (offset + data.len() as u64, self.write_policy());
         let (file_end, compares) = (view.size.max(end), options.compare && policy.compares_pages());
         let clean = &volume.pages.clean;
-        let old = clean.take(&handle.clean, offset, end);
+        let old = clean.take(&file.clean, offset, end);
         let mut tx = Tx::new(volume);
         let tail_zeros = self.stale_tail(&view, &(offset..end));
-        let mut targets = self.mapped(handle, &view, |root| split(volume, &view, root, (offset, data), tail_zeros))?;
+        let mut targets = self.mapped(file, &view, |root| split(volume, &view, root, (offset, data), tail_zeros))?;
         if compares {
             leave_out_unmodified(volume, &view, &Returned { offset, data, old: &old, policy: &policy }, &mut targets);
             if targets.is_empty() && end <= view.size && options.keep_times && !options.kill_set_id {
-                clean.put_back(&handle.clean, view.size, offset, data, old, true);
+                clean.put_back(&file.clean, view.size, offset, data, old, true);
                 return Ok(()); // no byte has changed, and no times or set-id bits must change
             }
         }
         let planner = Planner::new(volume, &view, &policy, offset..end, file_end).with_pages(&old);
         self.plan(planner, &mut tx, &mut targets)?;
-        let durable = self.transfer(handle, &mut tx, &mut targets)?;
+        let durable = self.transfer(file, &mut tx, &mut targets)?;
         let range = range.unless(Mutant::WriteRangeReleasedEarly);
         let lent: SmallVec<[u64; 2]> = targets.iter().filter(|target| target.is_lent(volume)).map(|target| target.block).collect();
-        commit(tx, handle, &mut targets, durable, |inode| {
+        commit(tx, file, &mut targets, durable, |inode| {
             inode.size = inode.size.max(end + mutants::size_ahead(later));
             if end >= view.size.next_multiple_of(SECTOR_BYTES as u64) {
                 inode.state &= !state::TAIL_STALE; // no stale bytes are left in the old last sector
             }
             touch(inode, options);
         })?;
-        self.note_written(handle, &targets);
-        clean.put_back(&handle.clean, file_end, offset, data, old, compares);
+        self.note_written(file, &targets);
+        clean.put_back(&file.clean, file_end, offset, data, old, compares);
         drop(range);
         for block in lent {
             // On a full device the block borrowed transient room; it fits the hole that it left. The write itself is complete.
-            if let Err(error) = self.rewrite_block(handle, block, Rewrite::MoveOut) {
+            if let Err(error) = self.rewrite_block(file, block, Rewrite::MoveOut) {
                 tracing::debug!(%error, block, "the transient room stays lent");
             }
         }
@@ -117,25 +117,25 @@ impl FileSystem {
 
     /// 1. Locks the range of a write and returns the inode view that is valid under the lock. A write that extends a file with a stale tail
     ///    also locks the old last block.
-    fn lock_range<'h>(&self, handle: &'h Handle, offset: u64, length: u64, append: bool) -> Result<(u64, FileView, RangeGuard<'h>)> {
+    fn lock_range<'f>(&self, file: &'f InCoreInode, offset: u64, length: u64, append: bool) -> Result<(u64, FileView, RangeGuard<'f>)> {
         let block_bytes = u64::from(self.volume.geometry.block_bytes());
         let end_of = |at: u64| at.checked_add(length).filter(|end| *end <= FILE_BYTES_MAX).ok_or(Error::FileTooLarge);
         if !append {
             let end = end_of(offset)?;
-            let range = handle.ranges.exclusive(offset / block_bytes, (end - 1) / block_bytes);
-            let view = self.view(handle)?;
+            let range = file.ranges.exclusive(offset / block_bytes, (end - 1) / block_bytes);
+            let view = self.view(file)?;
             if !view.tail_stale || end <= view.size {
                 return Ok((offset, view, range));
             }
         }
         loop {
-            let view = self.view(handle)?;
+            let view = self.view(file)?;
             let at = if append { view.size } else { offset };
             let end = end_of(at)?;
             let first = if view.tail_stale && end > view.size { at.min(view.size) } else { at };
             let last = if append { u64::MAX } else { (end - 1) / block_bytes };
-            let range = handle.ranges.exclusive(first / block_bytes, last);
-            let again = self.view(handle)?;
+            let range = file.ranges.exclusive(first / block_bytes, last);
+            let again = self.view(file)?;
             if (again.size, again.tail_stale) == (view.size, view.tail_stale) {
                 return Ok((at, again, range));
             }
@@ -168,22 +168,22 @@ impl FileSystem {
     }
 
     /// Steps 4 and 5. No inode lock is held during them (RULES R9).
-    fn transfer(&self, handle: &Handle, tx: &mut Tx<'_>, targets: &mut [Target<'_>]) -> Result<Durable> {
-        let _held = on(Mutant::InodeHeldOverIo).then(|| handle.state.write());
+    fn transfer(&self, file: &InCoreInode, tx: &mut Tx<'_>, targets: &mut [Target<'_>]) -> Result<Durable> {
+        let _held = on(Mutant::InodeHeldOverIo).then(|| file.state.write());
         tx.suspect_if_failed(transfer(&self.volume, targets))
     }
 
     /// Grows a file: zeroes the stale tail, then sets the size. The caller holds the range lock from the old last block on.
-    pub(crate) fn grow(&self, handle: &Handle, view: &FileView, size: u64, change: impl FnOnce(&mut Inode)) -> Result<()> {
+    pub(crate) fn grow(&self, file: &InCoreInode, view: &FileView, size: u64, change: impl FnOnce(&mut Inode)) -> Result<()> {
         let (volume, policy) = (&self.volume, self.write_policy());
         let sector_end = view.size.next_multiple_of(SECTOR_BYTES as u64).min(size);
         let tail_zeros = if view.tail_stale { &ZEROS[..(sector_end - view.size) as usize] } else { &ZEROS[..0] };
         let mut tx = Tx::new(volume);
-        let mut targets = self.mapped(handle, view, |root| split(volume, view, root, (size, &[]), tail_zeros))?;
+        let mut targets = self.mapped(file, view, |root| split(volume, view, root, (size, &[]), tail_zeros))?;
         // The zeros never go beyond the new file size, so a log may hold them.
         self.plan(Planner::new(volume, view, &policy, view.size..sector_end, size), &mut tx, &mut targets)?;
-        let durable = self.transfer(handle, &mut tx, &mut targets)?;
-        commit(tx, handle, &mut targets, durable, |inode| {
+        let durable = self.transfer(file, &mut tx, &mut targets)?;
+        commit(tx, file, &mut targets, durable, |inode| {
             inode.size = size;
             if size >= view.size.next_multiple_of(SECTOR_BYTES as u64) {
                 inode.state &= !state::TAIL_STALE;
@@ -194,20 +194,20 @@ impl FileSystem {
 
     /// Overwrites bytes of a block that has data there, inside the file, with zeros (RULES R14). The caller holds the range lock. A short
     /// range becomes a log. For a long range, logs would use the scarcer zone, so the block is rewritten.
-    pub(super) fn write_zeros(&self, handle: &Handle, view: &FileView, block: u64, bytes: Range<u32>) -> Result<()> {
+    pub(super) fn write_zeros(&self, file: &InCoreInode, view: &FileView, block: u64, bytes: Range<u32>) -> Result<()> {
         let (volume, policy) = (&self.volume, self.write_policy());
         let start = block * u64::from(volume.geometry.block_bytes());
         let zeros = vec![0; bytes.len()];
-        let old = self.block_of(handle, view, block)?;
+        let old = self.block_of(file, view, block)?;
         let mut targets = [Target::new(block, old, Part { offset: bytes.start, data: &zeros })];
         let write = start + u64::from(bytes.start)..start + u64::from(bytes.end);
         let planner = Planner::new(volume, view, &policy, write, view.size).by_blocks(bytes.len() > LOG_BYTES_MAX);
         let mut tx = Tx::new(volume);
         self.plan(planner, &mut tx, &mut targets)?;
-        let durable = self.transfer(handle, &mut tx, &mut targets)?;
-        commit(tx, handle, &mut targets, durable, |inode| touch(inode, WriteOptions::default()))?;
+        let durable = self.transfer(file, &mut tx, &mut targets)?;
+        commit(tx, file, &mut targets, durable, |inode| touch(inode, WriteOptions::default()))?;
         if targets[0].is_lent(volume)
-            && let Err(error) = self.rewrite_locked(handle, block, Rewrite::MoveOut)
+            && let Err(error) = self.rewrite_locked(file, block, Rewrite::MoveOut)
         {
             tracing::debug!(%error, block, "the transient room stays lent");
         }
@@ -218,7 +218,7 @@ impl FileSystem {
     /// bytes go to another slot (index in the leaf, new entry, bytes). The caller holds the range lock.
     pub(super) fn change_block(
         &self,
-        handle: &Handle,
+        file: &InCoreInode,
         block: u64,
         old: Block,
         slots: LogSlots,
@@ -235,7 +235,7 @@ impl FileSystem {
         }
         let base = base(&mut tx, &old)?;
         let mut targets = [Target::changed(block, old, Action::Logs { merges: 0, slots, stores, base })];
-        let durable = self.transfer(handle, &mut tx, &mut targets)?;
-        commit(tx, handle, &mut targets, durable, |inode| touch(inode, WriteOptions::default()))
+        let durable = self.transfer(file, &mut tx, &mut targets)?;
+        commit(tx, file, &mut targets, durable, |inode| touch(inode, WriteOptions::default()))
     }
 }

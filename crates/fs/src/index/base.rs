@@ -172,9 +172,9 @@ mod tests {
         let new = NewInode { mode: file_type::REGULAR | 0o644, uid: 0, gid: 0, rdev: 0, target: b"" };
         let file = fs.create(InodeNumber::ROOT, b"file", &new).expect("made").inode;
         fs.write(file, 0, &[1; 5000], WriteOptions::default()).expect("written");
-        let handle = fs.inodes.get(&fs.volume, file).expect("there");
+        let in_core = fs.inodes.get(&fs.volume, file).expect("there");
         let address = LineAddress::new(64 * 100);
-        handle.state.write().inode.root = Record::Memory(address).encode().to_bytes();
+        in_core.state.write().inode.root = Record::Memory(address).encode().to_bytes();
         let size = |size| SetAttributes { size: Some(size), ..SetAttributes::default() };
         let punch = AllocateMode::Punch;
         let give = AllocateMode::Allocate { keep_size: true };

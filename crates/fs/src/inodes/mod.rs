@@ -3,7 +3,7 @@
 //! [IN1] The inode's lock owns its two lines and all its mapping, leaf and checksum lines (RULES R5). The in-memory inode changes only
 //!       after its transaction is persistent (RULES R4).
 //! [IN2] Several inodes are locked in the order of their numbers (RULES R4).
-//! [IN3] A handle in use is never evicted, so an inode has only one lock.
+//! [IN3] An in-core inode in use is never evicted, so an inode has only one lock.
 //! [IN4] Holds from outside (a kernel's look-up, an open file) are counted apart. An inode without names lives until that count is zero
 //!       (RULES R21).
 //! [IN5] The eviction order names each in-core inode once, and at most as many numbers that are gone: creating and removing files for years
@@ -41,8 +41,8 @@ use read_ahead::Stream;
 /// Numbers that a shard's order may have beyond twice its inodes, so that a small order is not scanned at every change.
 const ORDER_SLACK: usize = 64;
 
-/// An inode in memory, with its lock and its range lock.
-pub(crate) struct Handle {
+/// An inode in memory, with its lock and its range lock. Variables name it `file`, whatever its type; `inode` is its persistent content.
+pub(crate) struct InCoreInode {
     pub(crate) number: InodeNumber,
     pub(crate) address: LineAddress,
     pub(crate) state: RwLock<State>,
@@ -86,7 +86,7 @@ impl State {
     }
 }
 
-impl Handle {
+impl InCoreInode {
     /// Refuses directories, and with `why` everything else that is not a regular file.
     pub(crate) fn must_be_regular(&self, why: &'static str) -> Result<()> {
         match self.state.read().inode.file_type() {
@@ -137,7 +137,7 @@ impl Handle {
 
 #[derive(Default)]
 struct Shard {
-    handles: NearMap<Arc<Handle>>,
+    inodes: NearMap<Arc<InCoreInode>>,
     order: VecDeque<u64>,
     held: NearMap<u64>,
 }
@@ -145,9 +145,9 @@ struct Shard {
 impl Shard {
     /// Adds a number to the order. Where stale and duplicate numbers are the most of it, removes them first ([IN5]).
     fn join(&mut self, number: u64) {
-        if self.order.len() > 2 * self.handles.len() + ORDER_SLACK {
+        if self.order.len() > 2 * self.inodes.len() + ORDER_SLACK {
             let mut seen: NearMap<()> = NearMap::default();
-            self.order.retain(|known| self.handles.contains_key(known) && seen.insert(*known, ()).is_none());
+            self.order.retain(|known| self.inodes.contains_key(known) && seen.insert(*known, ()).is_none());
         }
         self.order.push_back(number);
     }
@@ -155,7 +155,7 @@ impl Shard {
 
 pub(crate) struct InodeTable {
     shards: Vec<Mutex<Shard>>,
-    shard_handles_max: usize,
+    shard_inodes_max: usize,
     /// Bytes of directory indexes and extended attributes in memory.
     pub(crate) index_bytes: AtomicUsize,
     index_bytes_max: usize,
@@ -164,10 +164,10 @@ pub(crate) struct InodeTable {
 impl InodeTable {
     pub(crate) fn new(memory_bytes: u64) -> Self {
         // A quarter of the memory option for inodes, a quarter for directory indexes, the rest for pages.
-        let handle_bytes = size_of::<Handle>() + 64;
+        let inode_bytes = size_of::<InCoreInode>() + 64;
         Self {
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
-            shard_handles_max: (memory_bytes as usize / 4 / handle_bytes / SHARDS).max(if EXPLORED { 1 } else { 16 }),
+            shard_inodes_max: (memory_bytes as usize / 4 / inode_bytes / SHARDS).max(if EXPLORED { 1 } else { 16 }),
             index_bytes: AtomicUsize::new(0),
             index_bytes_max: memory_bytes as usize / 4,
         }
@@ -178,57 +178,57 @@ impl InodeTable {
     }
 
     /// The inode with this number; `Stale` where the slot is free.
-    pub(crate) fn get(&self, volume: &Volume, number: InodeNumber) -> Result<Arc<Handle>> {
+    pub(crate) fn get(&self, volume: &Volume, number: InodeNumber) -> Result<Arc<InCoreInode>> {
         let mut shard = self.shard(number).lock();
-        if let Some(handle) = shard.handles.get(&number.get()) {
-            handle.referenced.store(true, Relaxed);
-            return Ok(handle.clone());
+        if let Some(file) = shard.inodes.get(&number.get()) {
+            file.referenced.store(true, Relaxed);
+            return Ok(file.clone());
         }
         let address = volume.memory.inode_address(number).ok_or(Error::Stale(number))?;
         let inode = read_inode(volume, number, address)?.ok_or(Error::Stale(number))?;
-        let handle = Handle::new(number, address, inode);
-        self.insert(&mut shard, handle.clone());
-        Ok(handle)
+        let file = InCoreInode::new(number, address, inode);
+        self.insert(&mut shard, file.clone());
+        Ok(file)
     }
 
-    /// Adds a new inode to the table, locked, before its transaction: a thread that finds the number in use finds this handle ([IN3]).
-    pub(crate) fn add(&self, handle: Arc<Handle>) {
-        self.insert(&mut self.shard(handle.number).lock(), handle);
+    /// Adds a new inode to the table, locked, before its transaction: a thread that finds the number in use finds this in-core inode ([IN3]).
+    pub(crate) fn add(&self, file: Arc<InCoreInode>) {
+        self.insert(&mut self.shard(file.number).lock(), file);
     }
 
-    /// Removes an inode whose slot is free. The number may already have another file and handle.
-    pub(crate) fn remove(&self, handle: &Handle) {
-        let mut shard = self.shard(handle.number).lock();
-        if shard.handles.get(&handle.number.get()).is_some_and(|known| std::ptr::eq(&raw const **known, handle)) {
-            shard.handles.remove(&handle.number.get());
+    /// Removes an inode whose slot is free. The number may already belong to another file.
+    pub(crate) fn remove(&self, file: &InCoreInode) {
+        let mut shard = self.shard(file.number).lock();
+        if shard.inodes.get(&file.number.get()).is_some_and(|known| std::ptr::eq(&raw const **known, file)) {
+            shard.inodes.remove(&file.number.get());
         }
     }
 
-    fn insert(&self, shard: &mut Shard, handle: Arc<Handle>) {
+    fn insert(&self, shard: &mut Shard, file: Arc<InCoreInode>) {
         let tight = self.index_bytes.load(Relaxed) > self.index_bytes_max;
         for _ in 0..shard.order.len() {
-            if shard.handles.len() < self.shard_handles_max && !tight {
+            if shard.inodes.len() < self.shard_inodes_max && !tight {
                 break;
             }
             let Some(oldest) = shard.order.pop_front() else { break };
-            match shard.handles.get(&oldest) {
+            match shard.inodes.get(&oldest) {
                 None => {}
                 // [IN3]
                 Some(used) if (Arc::strong_count(used) > 1 && !on(Mutant::EvictedInUse)) || used.referenced.swap(false, Relaxed) => {
                     shard.order.push_back(oldest)
                 }
                 Some(_) => {
-                    if let Some(evicted) = shard.handles.remove(&oldest) {
+                    if let Some(evicted) = shard.inodes.remove(&oldest) {
                         self.forget(&mut evicted.state.write());
                     }
-                    if tight && shard.handles.len() < self.shard_handles_max {
+                    if tight && shard.inodes.len() < self.shard_inodes_max {
                         break;
                     }
                 }
             }
         }
-        shard.join(handle.number.get());
-        shard.handles.insert(handle.number.get(), handle);
+        shard.join(file.number.get());
+        shard.inodes.insert(file.number.get(), file);
     }
 
     /// Drops a directory's index and an inode's attributes from memory.
@@ -289,15 +289,15 @@ pub(crate) fn read_inode(store: &LineStore, number: InodeNumber, address: LineAd
 }
 
 /// Locks of several inodes, taken in the order of their numbers ([IN2]). Duplicates are locked once.
-pub(crate) struct Locked<'h> {
-    guards: Vec<(InodeNumber, RwLockWriteGuard<'h, State>)>,
+pub(crate) struct Locked<'f> {
+    guards: Vec<(InodeNumber, RwLockWriteGuard<'f, State>)>,
 }
 
-impl<'h> Locked<'h> {
-    pub(crate) fn new(mut handles: Vec<&'h Arc<Handle>>) -> Self {
-        handles.sort_by_key(|handle| handle.number);
-        handles.dedup_by_key(|handle| handle.number);
-        Self { guards: handles.into_iter().map(|handle| (handle.number, handle.state.write())).collect() }
+impl<'f> Locked<'f> {
+    pub(crate) fn new(mut files: Vec<&'f Arc<InCoreInode>>) -> Self {
+        files.sort_by_key(|file| file.number);
+        files.dedup_by_key(|file| file.number);
+        Self { guards: files.into_iter().map(|file| (file.number, file.state.write())).collect() }
     }
 
     fn position(&self, number: InodeNumber) -> usize {
@@ -350,33 +350,33 @@ pub(crate) fn new_inode(new: &NewInode<'_>, parent: InodeNumber) -> Inode {
 mod tests {
     use super::*;
 
-    fn handle(number: u64) -> Arc<Handle> {
+    fn file(number: u64) -> Arc<InCoreInode> {
         let new = NewInode { mode: 0o100_600, uid: 0, gid: 0, rdev: 0, target: b"" };
-        Handle::new(InodeNumber::new(number), LineAddress::new(0), new_inode(&new, InodeNumber::ROOT))
+        InCoreInode::new(InodeNumber::new(number), LineAddress::new(0), new_inode(&new, InodeNumber::ROOT))
     }
 
     /// Below the limit nothing was evicted, so every file ever made stayed in the order, 8 B each.
     #[test]
     fn regression_the_order_of_eviction_forgets_what_is_gone() {
         let table = InodeTable::new(64 << 20);
-        let stays: Vec<_> = (0..1000).map(|number| handle(8 + number)).collect();
-        stays.iter().for_each(|handle| table.add(handle.clone()));
+        let stays: Vec<_> = (0..1000).map(|number| file(8 + number)).collect();
+        stays.iter().for_each(|file| table.add(file.clone()));
         for round in 0..100_000 {
             // Numbers that are reused, and ever new ones.
             for number in [5000 + round % 70, 10_000 + round] {
-                let handle = handle(number);
-                table.add(handle.clone());
-                table.remove(&handle);
+                let file = file(number);
+                table.add(file.clone());
+                table.remove(&file);
             }
         }
         for shard in &table.shards {
             let shard = shard.lock();
-            assert!(shard.order.len() <= 2 * (shard.handles.len() + 1) + ORDER_SLACK, "{} numbers", shard.order.len());
+            assert!(shard.order.len() <= 2 * (shard.inodes.len() + 1) + ORDER_SLACK, "{} numbers", shard.order.len());
         }
-        for handle in &stays {
-            let number = handle.number.get();
-            let shard = table.shard(handle.number).lock();
-            assert!(shard.handles.contains_key(&number));
+        for file in &stays {
+            let number = file.number.get();
+            let shard = table.shard(file.number).lock();
+            assert!(shard.inodes.contains_key(&number));
             assert_eq!(shard.order.iter().filter(|known| **known == number).count(), 1, "it can still be evicted");
         }
     }

@@ -4,7 +4,7 @@
 //! reader that goes through a file in small steps waits for the drive once a window, not once a step.
 //!
 //! [RA1] A buffer is tagged with the inode's change count, read before the blocks were looked up, while its whole range was locked
-//!       (shared). Every change of data or mapping commits through `Handle::commit`, which raises the count under the inode's lock before
+//!       (shared). Every change of data or mapping commits through `InCoreInode::commit`, which raises the count under the inode's lock before
 //!       the writer is answered. So an equal count means that no byte of the file has changed since.
 //! [RA2] A reader compares the count while it holds the range lock of its request: the bytes from the buffer and the bytes that it reads
 //!       besides are of one instant.
@@ -14,7 +14,7 @@
 
 use std::sync::{Arc, Weak};
 
-use super::Handle;
+use super::InCoreInode;
 use crate::mutant::{Mutant, on};
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -72,11 +72,11 @@ impl ReadAhead {
     }
 
     /// How many bytes to read ahead behind a request of `length` bytes at `offset`. Notes the end of the request as the reader's position.
-    pub(crate) fn step(&self, handle: &Handle, offset: u64, length: u64) -> u64 {
+    pub(crate) fn step(&self, file: &InCoreInode, offset: u64, length: u64) -> u64 {
         if self.window_bytes_max == 0 {
             return 0;
         }
-        let mut stream = handle.stream.lock();
+        let mut stream = file.stream.lock();
         let sequential = stream.next == offset && offset > 0;
         stream.next = offset + length;
         if !sequential {
@@ -96,11 +96,11 @@ impl ReadAhead {
 
     /// Copies the start of `into` from a buffer; returns how many bytes. The caller holds the range ([RA2]) and has read `version` after it
     /// took the range.
-    pub(crate) fn copy(&self, handle: &Handle, version: u64, offset: u64, into: &mut [u8]) -> usize {
+    pub(crate) fn copy(&self, file: &InCoreInode, version: u64, offset: u64, into: &mut [u8]) -> usize {
         if self.window_bytes_max == 0 {
             return 0;
         }
-        let Some(ahead) = handle.stream.lock().buffer.upgrade() else { return 0 };
+        let Some(ahead) = file.stream.lock().buffer.upgrade() else { return 0 };
         if (ahead.version != version && !on(Mutant::ReadAheadKept)) || offset < ahead.start {
             return 0;
         }
@@ -112,15 +112,15 @@ impl ReadAhead {
     }
 
     /// A vector for a new buffer of a file: that of its old buffer, if nobody copies from it.
-    pub(crate) fn room(&self, handle: &Handle) -> Vec<u8> {
-        let old = std::mem::take(&mut handle.stream.lock().buffer);
+    pub(crate) fn room(&self, file: &InCoreInode) -> Vec<u8> {
+        let old = std::mem::take(&mut file.stream.lock().buffer);
         let mut buffers = self.buffers.lock();
         let Some(position) = buffers.iter().position(|ahead| std::ptr::eq(old.as_ptr(), Arc::as_ptr(ahead))) else { return Vec::new() };
         Arc::into_inner(buffers.swap_remove(position)).map(|ahead| ahead.bytes).unwrap_or_default()
     }
 
     /// Keeps bytes of a file that were read at `version` ([RA1]).
-    pub(crate) fn keep(&self, handle: &Handle, version: u64, start: u64, bytes: Vec<u8>) {
+    pub(crate) fn keep(&self, file: &InCoreInode, version: u64, start: u64, bytes: Vec<u8>) {
         let used_at = AtomicU64::new(self.time.fetch_add(1, Relaxed));
         let ahead = Arc::new(Ahead { start, bytes, version, used_at });
         let mut buffers = self.buffers.lock();
@@ -133,6 +133,6 @@ impl ReadAhead {
         let weak = Arc::downgrade(&ahead);
         buffers.push(ahead);
         drop(buffers);
-        handle.stream.lock().buffer = weak;
+        file.stream.lock().buffer = weak;
     }
 }

@@ -18,8 +18,8 @@ impl FileSystem {
     /// `Stale` if the number is not in use.
     pub fn attributes(&self, number: InodeNumber) -> Result<Attributes> {
         count(&self.volume.live.operations.getattr);
-        let handle = self.handle(number)?;
-        let state = handle.state.read();
+        let file = self.inode(number)?;
+        let state = file.state.read();
         if state.removed {
             return Err(Error::Stale(number));
         }
@@ -43,8 +43,8 @@ impl FileSystem {
     }
 
     fn of_inode<T>(&self, number: InodeNumber, get: impl FnOnce(&Inode) -> T) -> Result<T> {
-        let handle = self.handle(number)?;
-        let state = handle.state.read();
+        let file = self.inode(number)?;
+        let state = file.state.read();
         if state.removed { Err(Error::Stale(number)) } else { Ok(get(&state.inode)) }
     }
 
@@ -57,14 +57,14 @@ impl FileSystem {
         let volume = &self.volume;
         count(&volume.live.operations.setattr);
         volume.health.check_writable()?;
-        let handle = self.handle(number)?;
+        let file = self.inode(number)?;
         if let Some(size) = set.size {
-            handle.must_be_regular("only regular files have a size to set")?;
+            file.must_be_regular("only regular files have a size to set")?;
             // First the size and the other attributes; then the permissions, which an access list may have to follow.
             let with_size = SetAttributes { permissions: None, ..*set };
             let keeps_rights = |mode: u16| set.permissions.is_none_or(|permissions| (permissions ^ mode) & 0o777 == 0);
-            let at_once = keeps_rights(handle.state.read().inode.mode) || handle.state.read().inode.attributes.is_none();
-            self.truncate(&handle, size, |inode| {
+            let at_once = keeps_rights(file.state.read().inode.mode) || file.state.read().inode.attributes.is_none();
+            self.truncate(&file, size, |inode| {
                 inode.mtime = now();
                 change(inode, if at_once { set } else { &with_size });
             })?;
@@ -73,7 +73,7 @@ impl FileSystem {
             }
         } else {
             self.with_room(|| {
-                let mut state = handle.state.write();
+                let mut state = file.state.write();
                 if state.removed {
                     return Err(Error::Stale(number));
                 }
@@ -85,10 +85,10 @@ impl FileSystem {
                     state.inode = new;
                     return Ok(());
                 }
-                self.commit_mode(&handle, &mut state, new)
+                self.commit_mode(&file, &mut state, new)
             })?;
         }
-        let state = handle.state.read();
+        let state = file.state.read();
         Ok(attributes_of(number, &state.inode))
     }
 
@@ -97,9 +97,9 @@ impl FileSystem {
     /// # Errors
     /// `InvalidArgument` if it is not a symbolic link.
     pub fn read_link(&self, number: InodeNumber) -> Result<Vec<u8>> {
-        let handle = self.handle(number)?;
+        let file = self.inode(number)?;
         let size = {
-            let state = handle.state.read();
+            let state = file.state.read();
             if state.inode.file_type() != file_type::SYMLINK {
                 return Err(Error::InvalidArgument("not a symbolic link"));
             }

@@ -11,7 +11,7 @@ use crate::data::store_link_target;
 use crate::error::{Error, Result};
 use crate::file_system::FileSystem;
 use crate::inodes::attribute_set::{AttributeSet, Changed};
-use crate::inodes::{Handle, Locked, new_inode};
+use crate::inodes::{InCoreInode, Locked, new_inode};
 use crate::mutant::{Mutant, on};
 use crate::space;
 use crate::statistics::count;
@@ -72,7 +72,7 @@ impl FileSystem {
     /// The inode is an orphan from the start (RULES R12): recovery removes it as any other.
     fn create_orphan(&self, parent: InodeNumber, new: &NewInode<'_>, umask: u16) -> Result<Attributes> {
         let volume = &self.volume;
-        let directory = self.handle(parent)?;
+        let directory = self.inode(parent)?;
         let mut tx = Tx::new(volume);
         let mut inode = new_inode(new, parent);
         inode.nlink = 0;
@@ -90,15 +90,15 @@ impl FileSystem {
         };
         inode.generation = self.next_generation();
         let (attributes, stored) = self.store_inherited(&mut tx, number, &mut inode, inherited)?;
-        let handle = Handle::new(number, address, inode.clone());
-        handle.put(&mut tx, volume, None, &inode)?;
-        let mut state = handle.state.write();
+        let file = InCoreInode::new(number, address, inode.clone());
+        file.put(&mut tx, volume, None, &inode)?;
+        let mut state = file.state.write();
         self.inodes.put_attributes(&mut state, attributes);
-        self.inodes.add(handle.clone());
+        self.inodes.add(file.clone());
         if let Err(error) = tx.commit(stored, Flushed::nothing_written()) {
             state.removed = true;
             self.inodes.forget(&mut state);
-            self.inodes.remove(&handle);
+            self.inodes.remove(&file);
             return Err(error);
         }
         self.inodes.hold(number, 1);
@@ -128,7 +128,7 @@ impl FileSystem {
 
     fn create_entry(&self, parent: InodeNumber, name: &[u8], new: &NewInode<'_>, umask: u16) -> Result<Attributes> {
         let (volume, kind) = (&self.volume, new.mode & file_type::MASK);
-        let directory = self.handle(parent)?;
+        let directory = self.inode(parent)?;
         let mut locked = directory.state.write();
         self.index(parent, &mut locked)?;
         let owner = locked.owner(parent);
@@ -167,16 +167,16 @@ impl FileSystem {
         if attributes.is_some() {
             stored = fenced;
         }
-        let handle = Handle::new(number, address, inode.clone());
-        handle.put(&mut tx, volume, None, &inode)?;
+        let file = InCoreInode::new(number, address, inode.clone());
+        file.put(&mut tx, volume, None, &inode)?;
         directory.put(&mut tx, volume, Some(&parent_state.inode), &parent_new)?;
-        let mut new_state = handle.state.write();
+        let mut new_state = file.state.write();
         self.inodes.put_attributes(&mut new_state, attributes);
-        self.inodes.add(handle.clone());
+        self.inodes.add(file.clone());
         if let Err(error) = tx.commit(stored, Flushed::nothing_written()) {
             new_state.removed = true;
             self.inodes.forget(&mut new_state);
-            self.inodes.remove(&handle);
+            self.inodes.remove(&file);
             return Err(error);
         }
 
@@ -216,7 +216,7 @@ impl FileSystem {
 
     fn link_entry(&self, number: InodeNumber, parent: InodeNumber, name: &[u8]) -> Result<Attributes> {
         let volume = &self.volume;
-        let (target, directory) = (self.handle(number)?, self.handle(parent)?);
+        let (target, directory) = (self.inode(number)?, self.inode(parent)?);
         if target.state.read().inode.is_directory() {
             return Err(Error::NotPermitted);
         }

@@ -16,7 +16,7 @@ use super::access_lists::AccessList;
 use crate::error::{Error, Result};
 use crate::file_system::FileSystem;
 use crate::inodes::attribute_set::{AttributeSet, Change, Changed, value_bytes};
-use crate::inodes::{Handle, State};
+use crate::inodes::{InCoreInode, State};
 use crate::statistics::count;
 use crate::types::{SetAttributeMode, SetExtendedAttribute};
 use crate::volume::{Owner, Tx, now};
@@ -51,11 +51,11 @@ fn check_type(inode: &Inode, namespace: Namespace) -> Result<()> {
 
 impl FileSystem {
     /// Calls `read` with an inode's attributes; the first call reads them from the device ([EA3]).
-    fn with_attributes<T>(&self, handle: &Handle, read: impl FnOnce(&State, &AttributeSet) -> Result<T>) -> Result<T> {
+    fn with_attributes<T>(&self, file: &InCoreInode, read: impl FnOnce(&State, &AttributeSet) -> Result<T>) -> Result<T> {
         {
-            let state = handle.state.read();
+            let state = file.state.read();
             if state.removed {
-                return Err(Error::Stale(handle.number));
+                return Err(Error::Stale(file.number));
             }
             if state.inode.attributes.is_none() {
                 return read(&state, &AttributeSet::default());
@@ -64,11 +64,11 @@ impl FileSystem {
                 return read(&state, set);
             }
         }
-        let mut state = handle.state.write();
+        let mut state = file.state.write();
         if state.removed {
-            return Err(Error::Stale(handle.number));
+            return Err(Error::Stale(file.number));
         }
-        self.load_attributes(handle.number, &mut state)?;
+        self.load_attributes(file.number, &mut state)?;
         match &state.attributes {
             Some(set) => read(&state, set),
             None => read(&state, &AttributeSet::default()),
@@ -91,8 +91,8 @@ impl FileSystem {
     pub fn extended_attribute(&self, number: InodeNumber, name: &[u8]) -> Result<Vec<u8>> {
         count(&self.volume.live.operations.getxattr);
         let (namespace, name) = split(name)?;
-        let handle = self.handle(number)?;
-        self.with_attributes(&handle, |state, set| {
+        let file = self.inode(number)?;
+        self.with_attributes(&file, |state, set| {
             let attribute = set.find(namespace, name).ok_or(Error::NoData)?;
             value_bytes(&self.volume, state.owner(number), &attribute.value)
         })
@@ -104,8 +104,8 @@ impl FileSystem {
     /// `Stale`, `Damaged`.
     pub fn extended_attributes(&self, number: InodeNumber, each: &mut dyn FnMut(&[u8], usize)) -> Result<()> {
         count(&self.volume.live.operations.listxattr);
-        let handle = self.handle(number)?;
-        self.with_attributes(&handle, |_, set| {
+        let file = self.inode(number)?;
+        self.with_attributes(&file, |_, set| {
             for attribute in &set.list {
                 each(&attribute.full_name(), attribute.value.length());
             }
@@ -129,8 +129,8 @@ impl FileSystem {
         let is_list = matches!(namespace, Namespace::AccessAcl | Namespace::DefaultAcl);
         let list = if is_list { AccessList::decode(value)? } else { None };
         self.with_room(|| {
-            let handle = self.handle(number)?;
-            let mut state = handle.state.write();
+            let file = self.inode(number)?;
+            let mut state = file.state.write();
             if state.removed {
                 return Err(Error::Stale(number));
             }
@@ -158,7 +158,7 @@ impl FileSystem {
                 return Ok(()); // nothing to remove
             }
             new.ctime = now();
-            self.change_attributes(&handle, &mut state, new, &[(namespace, name, kept)])
+            self.change_attributes(&file, &mut state, new, &[(namespace, name, kept)])
         })
     }
 
@@ -171,8 +171,8 @@ impl FileSystem {
         self.volume.health.check_writable()?;
         let (namespace, name) = split(name)?;
         self.with_room(|| {
-            let handle = self.handle(number)?;
-            let mut state = handle.state.write();
+            let file = self.inode(number)?;
+            let mut state = file.state.write();
             if state.removed {
                 return Err(Error::Stale(number));
             }
@@ -184,37 +184,37 @@ impl FileSystem {
             }
             let mut new = state.inode.clone();
             new.ctime = now();
-            self.change_attributes(&handle, &mut state, new, &[(namespace, name, None)])
+            self.change_attributes(&file, &mut state, new, &[(namespace, name, None)])
         })
     }
 
     /// Changes attributes of a locked inode whose set is in memory, and the inode with them, in one transaction ([EA1]).
-    fn change_attributes(&self, handle: &Handle, state: &mut State, mut new: Inode, changes: &[Change<'_>]) -> Result<()> {
-        let owner = state.owner(handle.number);
+    fn change_attributes(&self, file: &InCoreInode, state: &mut State, mut new: Inode, changes: &[Change<'_>]) -> Result<()> {
+        let owner = state.owner(file.number);
         let mut tx = Tx::new(&self.volume);
         let nothing = AttributeSet::default();
         let changed = state.attributes.as_ref().unwrap_or(&nothing).plan(&mut tx, owner, state.inode.attributes, changes)?;
         let (set, stored) = changed.store(&mut tx, owner, &mut new)?;
-        handle.commit(tx, state, new, stored, Flushed::nothing_written())?;
+        file.commit(tx, state, new, stored, Flushed::nothing_written())?;
         let set = (!set.list.is_empty()).then_some(set);
         self.inodes.put_attributes(state, set);
         Ok(())
     }
 
     /// Commits a change of a locked inode's mode, owner or times. The access list follows the mode ([AC2] of `access_lists.rs`).
-    pub(crate) fn commit_mode(&self, handle: &Handle, state: &mut State, new: Inode) -> Result<()> {
+    pub(crate) fn commit_mode(&self, file: &InCoreInode, state: &mut State, new: Inode) -> Result<()> {
         if (new.mode ^ state.inode.mode) & 0o777 != 0 && !state.inode.attributes.is_none() {
-            self.load_attributes(handle.number, state)?;
+            self.load_attributes(file.number, state)?;
             let value = match state.attributes.as_ref().and_then(|set| set.find(Namespace::AccessAcl, b"")) {
-                Some(list) => Some(value_bytes(&self.volume, state.owner(handle.number), &list.value)?),
+                Some(list) => Some(value_bytes(&self.volume, state.owner(file.number), &list.value)?),
                 None => None,
             };
             if let Some(list) = value.and_then(|value| AccessList::decode(&value).ok().flatten()) {
                 let value = list.with_mode(new.mode).encode();
-                return self.change_attributes(handle, state, new, &[(Namespace::AccessAcl, b"", Some(&value))]);
+                return self.change_attributes(file, state, new, &[(Namespace::AccessAcl, b"", Some(&value))]);
             }
         }
-        handle.commit(Tx::new(&self.volume), state, new, Fenced::nothing_stored(), Flushed::nothing_written())
+        file.commit(Tx::new(&self.volume), state, new, Fenced::nothing_stored(), Flushed::nothing_written())
     }
 
     /// Plans what a new inode in a locked directory inherits ([AC3] of `access_lists.rs`): reduces its mode and takes its lines.
@@ -270,10 +270,10 @@ impl FileSystem {
     /// # Errors
     /// As [`FileSystem::remove_extended_attribute`], except `NoData`.
     pub fn kill_capabilities(&self, number: InodeNumber) -> Result<()> {
-        let handle = self.handle(number)?;
+        let file = self.inode(number)?;
         let (namespace, name) = CAPABILITY;
         let found = |state: &State, set: &AttributeSet| Ok(!state.inode.is_directory() && set.find(namespace, name).is_some());
-        if !self.with_attributes(&handle, found)? {
+        if !self.with_attributes(&file, found)? {
             return Ok(());
         }
         match self.remove_extended_attribute(number, &[namespace.prefix().as_bytes(), name].concat()) {

@@ -23,11 +23,11 @@ impl FileSystem {
     /// `NotDirectory`.
     pub fn read_directory(&self, number: InodeNumber, cookie: u64, visit: &mut dyn FnMut(&DirectoryEntry<'_>) -> bool) -> Result<()> {
         count(&self.volume.live.operations.readdir);
-        let handle = self.handle(number)?;
-        if handle.state.read().directory.is_none() {
-            self.index(number, &mut handle.state.write())?;
+        let file = self.inode(number)?;
+        if file.state.read().directory.is_none() {
+            self.index(number, &mut file.state.write())?;
         }
-        let state = handle.state.read();
+        let state = file.state.read();
         let owner = state.owner(number);
         let directory_type = type_of_mode(file_type::DIRECTORY);
         for (own_cookie, name, inode) in [(DOT, &b"."[..], number), (DOT_DOT, b"..", state.inode.parent)] {

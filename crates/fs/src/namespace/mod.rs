@@ -20,7 +20,7 @@ use tandemfs_format::{InodeNumber, PAGE_BYTES};
 use crate::error::{Error, Result};
 use crate::file_system::FileSystem;
 use crate::inodes::directory::{DirectoryIndex, FoundEntry, Insertion};
-use crate::inodes::{Handle, State};
+use crate::inodes::{InCoreInode, State};
 use crate::statistics::count;
 use crate::sync::atomic::Ordering::Relaxed;
 use crate::types::Attributes;
@@ -87,7 +87,7 @@ impl FileSystem {
     }
 
     /// Finds a name in a directory that the caller has not locked.
-    pub(crate) fn find(&self, parent: &Handle, name: &[u8]) -> Result<Option<FoundEntry>> {
+    pub(crate) fn find(&self, parent: &InCoreInode, name: &[u8]) -> Result<Option<FoundEntry>> {
         {
             let state = parent.state.read();
             if state.removed {
@@ -103,8 +103,8 @@ impl FileSystem {
     }
 
     /// The inode of an entry that was found; `None` if inode and entry were removed meanwhile.
-    pub(crate) fn handle_of(&self, parent: &Handle, name: &[u8], found: &FoundEntry) -> Result<Option<Arc<Handle>>> {
-        match self.handle(found.dentry.inode) {
+    pub(crate) fn inode_of(&self, parent: &InCoreInode, name: &[u8], found: &FoundEntry) -> Result<Option<Arc<InCoreInode>>> {
+        match self.inode(found.dentry.inode) {
             Err(Error::Stale(_)) if self.find(parent, name)?.as_ref() != Some(found) => Ok(None),
             other => other.map(Some),
         }
@@ -116,7 +116,7 @@ impl FileSystem {
     /// `NotFound`, `NotDirectory`, `NameTooLong`.
     pub fn lookup(&self, parent: InodeNumber, name: &[u8]) -> Result<Attributes> {
         count(&self.volume.live.operations.lookup);
-        let directory = self.handle(parent)?;
+        let directory = self.inode(parent)?;
         let number = match name {
             b"." => parent,
             b".." => directory.state.read().inode.parent,
@@ -135,7 +135,7 @@ impl FileSystem {
 
     /// Reads the attributes at the instant at which the name leads to the inode: both are read under the directory's lock. The lock order
     /// ([IN2] of `inodes/`) forbids waiting for the inode there. So the thread waits without the directory's lock, and then looks up again.
-    fn lookup_name(&self, directory: &Handle, name: &[u8]) -> Result<Attributes> {
+    fn lookup_name(&self, directory: &InCoreInode, name: &[u8]) -> Result<Attributes> {
         count(&self.volume.live.operations.getattr);
         loop {
             let state = directory.state.read();
@@ -148,7 +148,7 @@ impl FileSystem {
                 continue;
             };
             let found = index.find(&self.volume, state.owner(directory.number), name)?.ok_or(Error::NotFound)?;
-            let target = match self.handle(found.dentry.inode) {
+            let target = match self.inode(found.dentry.inode) {
                 Err(Error::Stale(_)) => return Err(Error::NotFound), // a damaged directory
                 other => other?,
             };
@@ -160,8 +160,8 @@ impl FileSystem {
         }
     }
 
-    /// The handle of an inode.
-    pub(crate) fn handle(&self, number: InodeNumber) -> Result<Arc<Handle>> {
+    /// The in-core inode with this number; also of a directory.
+    pub(crate) fn inode(&self, number: InodeNumber) -> Result<Arc<InCoreInode>> {
         self.inodes.get(&self.volume, number)
     }
 
@@ -171,8 +171,8 @@ impl FileSystem {
     /// # Errors
     /// `Stale` if the inode was removed meanwhile.
     pub fn remember(&self, number: InodeNumber, generation: u32, count: u64) -> Result<()> {
-        let handle = self.handle(number)?;
-        let state = handle.state.read();
+        let file = self.inode(number)?;
+        let state = file.state.read();
         if state.removed || state.inode.generation != generation {
             return Err(Error::Stale(number));
         }

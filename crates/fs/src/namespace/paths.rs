@@ -29,8 +29,8 @@ impl FileSystem {
 
     /// The parent directory that is recorded in an inode.
     fn parent_of(&self, number: InodeNumber) -> Option<InodeNumber> {
-        let handle = self.handle(number).ok()?;
-        let state = handle.state.read();
+        let file = self.inode(number).ok()?;
+        let state = file.state.read();
         (!state.removed && state.inode.nlink > 0).then_some(state.inode.parent)
     }
 
@@ -64,7 +64,7 @@ impl FileSystem {
 
     /// Visits the names of a directory until `visit` returns false, unless there are too many ([PA3]).
     fn entries(&self, directory: InodeNumber, left: &mut u64, visit: &mut dyn FnMut(InodeNumber, &[u8], u16) -> bool) {
-        let size = self.handle(directory).map_or(u64::MAX, |handle| handle.state.read().inode.size);
+        let size = self.inode(directory).map_or(u64::MAX, |file| file.state.read().inode.size);
         if size / LINE_BYTES as u64 > ENTRIES_MAX {
             return;
         }

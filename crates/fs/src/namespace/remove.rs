@@ -17,7 +17,7 @@ use crate::file_system::FileSystem;
 use crate::index::tree;
 use crate::inodes::attribute_set::AttributeSet;
 use crate::inodes::directory::FoundEntry;
-use crate::inodes::{Handle, Locked, State};
+use crate::inodes::{InCoreInode, Locked, State};
 use crate::leaving::LeavingGuard;
 use crate::mutant::{Mutant, on};
 use crate::space;
@@ -47,10 +47,10 @@ impl FileSystem {
         let volume = &self.volume;
         volume.health.check_writable()?;
         check_name(name)?;
-        let directory = self.handle(parent)?;
+        let directory = self.inode(parent)?;
         loop {
             let Some(found) = self.find(&directory, name)? else { return Err(Error::NotFound) };
-            let Some(target) = self.handle_of(&directory, name, &found)? else { continue };
+            let Some(target) = self.inode_of(&directory, name, &found)? else { continue };
             let mut locked = Locked::new(vec![&directory, &target]);
             let owner = locked.get(parent).owner(parent);
             // Revalidate under the locks (RULES R4).
@@ -91,7 +91,7 @@ impl FileSystem {
     }
 
     /// Adds to a transaction that a locked inode loses a name: `nlink` falls, and an unused inode without names is freed.
-    pub(crate) fn plan_unlink(&self, tx: &mut Tx<'_>, target: &Arc<Handle>, state: &mut State) -> Result<Removal<'_>> {
+    pub(crate) fn plan_unlink(&self, tx: &mut Tx<'_>, target: &Arc<InCoreInode>, state: &mut State) -> Result<Removal<'_>> {
         let mut new = state.inode.clone();
         new.nlink = if new.is_directory() { 0 } else { new.nlink.saturating_sub(1) };
         new.ctime = now();
@@ -111,7 +111,7 @@ impl FileSystem {
     }
 
     /// Updates the inode in memory, after the removal is durable.
-    pub(crate) fn unlinked(&self, target: &Arc<Handle>, state: &mut State, removal: Removal<'_>) {
+    pub(crate) fn unlinked(&self, target: &Arc<InCoreInode>, state: &mut State, removal: Removal<'_>) {
         match removal {
             Removal::Named(new) => state.inode = new,
             Removal::Orphaned(new) => {
@@ -129,7 +129,7 @@ impl FileSystem {
         }
     }
 
-    fn mark_removed(&self, target: &Handle, state: &mut State) {
+    fn mark_removed(&self, target: &InCoreInode, state: &mut State) {
         state.removed = true;
         self.inodes.forget(state);
         self.inodes.remove(target);
@@ -137,7 +137,7 @@ impl FileSystem {
 
     /// Adds the removal of an inode and all its space to a transaction. Nobody reads its data: it has no names and no holders, and the
     /// caller has its lock.
-    fn plan_free(&self, tx: &mut Tx<'_>, target: &Handle, state: &State) -> Result<()> {
+    fn plan_free(&self, tx: &mut Tx<'_>, target: &InCoreInode, state: &State) -> Result<()> {
         let volume = &self.volume;
         let owner = state.owner(target.number);
         if state.inode.has_mapping() {
@@ -163,7 +163,7 @@ impl FileSystem {
 
     /// Removes an inode without names if nobody holds it.
     pub(crate) fn remove_orphan(&self, number: InodeNumber) -> Result<()> {
-        let target = match self.handle(number) {
+        let target = match self.inode(number) {
             Err(Error::Stale(_)) => return Ok(()),
             other => other?,
         };

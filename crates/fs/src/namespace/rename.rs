@@ -4,6 +4,8 @@
 //! move is done. All inodes involved are then locked in the order of their numbers, and everything is looked up again. Only then anything
 //! is refused: two names seen before the locks may never have existed together.
 
+use std::sync::Arc;
+
 use tandemfs_device::{Fenced, Flushed};
 use tandemfs_format::InodeNumber;
 use tandemfs_format::dentry::{Dentry, type_of_mode};
@@ -13,9 +15,8 @@ use tandemfs_format::segment::Region;
 use super::{check_name, directory_changed};
 use crate::error::{Error, Result};
 use crate::file_system::FileSystem;
-use crate::inodes::Locked;
 use crate::inodes::directory::FoundEntry;
-use crate::inodes::new_inode;
+use crate::inodes::{InCoreInode, Locked, new_inode};
 use crate::mutant::{Mutant, on};
 use crate::space;
 use crate::statistics::count;
@@ -68,7 +69,7 @@ impl FileSystem {
         mode: RenameMode,
         whiteout: Option<(u32, u32)>,
     ) -> Result<()> {
-        let (from, to) = (self.handle(parent)?, self.handle(new_parent)?);
+        let (from, to) = (self.inode(parent)?, self.inode(new_parent)?);
         loop {
             let source = self.find(&from, name)?.ok_or(Error::NotFound)?;
             let target = self.find(&to, new_name)?;
@@ -86,17 +87,17 @@ impl FileSystem {
                 Ok(())
             };
             let not_inside = not_inside();
-            let Some(source_handle) = self.handle_of(&from, name, &source)? else { continue };
-            let target_handle = match &target {
+            let Some(source_file) = self.inode_of(&from, name, &source)? else { continue };
+            let target_file = match &target {
                 Some(target) => {
-                    let Some(handle) = self.handle_of(&to, new_name, target)? else { continue };
-                    Some(handle)
+                    let Some(file) = self.inode_of(&to, new_name, target)? else { continue };
+                    Some(file)
                 }
                 None => None,
             };
-            let mut handles = vec![&from, &to, &source_handle];
-            handles.extend(target_handle.as_ref());
-            let mut locked = Locked::new(handles);
+            let mut files = vec![&from, &to, &source_file];
+            files.extend(target_file.as_ref());
+            let mut locked = Locked::new(files);
             // Revalidate under the locks (RULES R4).
             let (from_owner, to_owner) = (locked.get(parent).owner(parent), locked.get(new_parent).owner(new_parent));
             if self.index(parent, locked.get_mut(parent))?.find(&self.volume, from_owner, name)?.as_ref() != Some(&source)
@@ -104,8 +105,8 @@ impl FileSystem {
             {
                 continue;
             }
-            let is_removed = |handle: &std::sync::Arc<super::Handle>| locked.get(handle.number).removed;
-            if is_removed(&source_handle) || target_handle.as_ref().is_some_and(is_removed) {
+            let is_removed = |file: &Arc<InCoreInode>| locked.get(file.number).removed;
+            if is_removed(&source_file) || target_file.as_ref().is_some_and(is_removed) {
                 continue;
             }
             if locked.get(new_parent).inode.nlink == 0 {
@@ -124,11 +125,11 @@ impl FileSystem {
                 _ => {}
             }
             not_inside?;
-            match (mode, target.zip(target_handle.as_ref())) {
-                (RenameMode::Exchange, Some((target, target_handle))) => {
-                    self.exchange(&mut locked, [(&from, &source, &source_handle), (&to, &target, target_handle)])
+            match (mode, target.zip(target_file.as_ref())) {
+                (RenameMode::Exchange, Some((target, target_file))) => {
+                    self.exchange(&mut locked, [(&from, &source, &source_file), (&to, &target, target_file)])
                 }
-                (_, target) => self.replace(&mut locked, (&from, &source, &source_handle), (&to, new_name), target, whiteout),
+                (_, target) => self.replace(&mut locked, (&from, &source, &source_file), (&to, new_name), target, whiteout),
             }?;
             drop(locked);
             self.remove_late_orphans();
@@ -146,7 +147,7 @@ impl FileSystem {
             if at == InodeNumber::ROOT {
                 return Ok(());
             }
-            at = self.handle(at)?.state.read().inode.parent;
+            at = self.inode(at)?.state.read().inode.parent;
         }
         Err(Error::Stale(into))
     }
@@ -154,16 +155,16 @@ impl FileSystem {
     fn replace(
         &self,
         locked: &mut Locked<'_>,
-        (from, source, source_handle): (&std::sync::Arc<super::Handle>, &FoundEntry, &std::sync::Arc<super::Handle>),
-        (to, new_name): (&std::sync::Arc<super::Handle>, &[u8]),
-        target: Option<(FoundEntry, &std::sync::Arc<super::Handle>)>,
+        (from, source, source_file): (&Arc<InCoreInode>, &FoundEntry, &Arc<InCoreInode>),
+        (to, new_name): (&Arc<InCoreInode>, &[u8]),
+        target: Option<(FoundEntry, &Arc<InCoreInode>)>,
         whiteout: Option<(u32, u32)>,
     ) -> Result<()> {
         let volume = &self.volume;
         let (parent, new_parent) = (from.number, to.number);
-        if let Some((entry, handle)) = &target
+        if let Some((entry, file)) = &target
             && entry.is_directory()
-            && !self.index(handle.number, locked.get_mut(handle.number))?.is_empty()
+            && !self.index(file.number, locked.get_mut(file.number))?.is_empty()
         {
             return Err(Error::NotEmpty);
         }
@@ -213,26 +214,26 @@ impl FileSystem {
         };
         to.put(&mut tx, volume, Some(&locked.get(new_parent).inode), &to_new)?;
         // The inode that moves, and the one that it replaces.
-        let mut source_new = locked.get(source_handle.number).inode.clone();
+        let mut source_new = locked.get(source_file.number).inode.clone();
         source_new.ctime = now();
         if !on(Mutant::ParentKept) {
             source_new.parent = new_parent;
         }
         source_new.change_count += 1;
-        source_handle.put(&mut tx, volume, Some(&locked.get(source_handle.number).inode), &source_new)?;
+        source_file.put(&mut tx, volume, Some(&locked.get(source_file.number).inode), &source_new)?;
         let removal = match &target {
-            Some((_, handle)) => Some((*handle, self.plan_unlink(&mut tx, handle, locked.get_mut(handle.number))?)),
+            Some((_, file)) => Some((*file, self.plan_unlink(&mut tx, file, locked.get_mut(file.number))?)),
             None => None,
         };
-        // A thread that finds the number in use must find this handle, locked ([IN3] of the inodes).
-        let whiteout_state = whiteout.as_ref().map(|handle| {
-            self.inodes.add(handle.clone());
-            handle.state.write()
+        // A thread that finds the number in use must find this in-core inode, locked ([IN3] of the inodes).
+        let whiteout_state = whiteout.as_ref().map(|file| {
+            self.inodes.add(file.clone());
+            file.state.write()
         });
         if let Err(error) = tx.commit(Fenced::nothing_stored(), Flushed::nothing_written()) {
-            if let (Some(handle), Some(mut state)) = (&whiteout, whiteout_state) {
+            if let (Some(file), Some(mut state)) = (&whiteout, whiteout_state) {
                 state.removed = true;
-                self.inodes.remove(handle);
+                self.inodes.remove(file);
             }
             return Err(error);
         }
@@ -243,7 +244,7 @@ impl FileSystem {
             second.commit(Fenced::nothing_stored(), Flushed::nothing_written())?;
         }
 
-        locked.get_mut(source_handle.number).inode = source_new;
+        locked.get_mut(source_file.number).inode = source_new;
         if let Some(from_new) = from_new {
             locked.get_mut(parent).inode = from_new;
         }
@@ -256,8 +257,8 @@ impl FileSystem {
         if let (Some(index), None) = (&mut locked.get_mut(parent).directory, &whiteout) {
             index.removed(source);
         }
-        if let Some((handle, removal)) = removal {
-            self.unlinked(handle, locked.get_mut(handle.number), removal);
+        if let Some((file, removal)) = removal {
+            self.unlinked(file, locked.get_mut(file.number), removal);
         }
         Ok(())
     }
@@ -267,31 +268,27 @@ impl FileSystem {
         &self,
         tx: &mut Tx<'_>,
         locked: &Locked<'_>,
-        from: &super::Handle,
+        from: &InCoreInode,
         source: &FoundEntry,
         (uid, gid): (u32, u32),
-    ) -> Result<std::sync::Arc<super::Handle>> {
+    ) -> Result<Arc<InCoreInode>> {
         let volume = &self.volume;
         let new = NewInode { mode: file_type::CHARACTER, uid, gid, rdev: 0, target: &[] };
         let (number, address) = volume.take_inode()?;
         tx.took(space::region(Region::Inodes, address, 2));
         let mut inode = new_inode(&new, from.number);
         inode.generation = self.next_generation();
-        let handle = super::Handle::new(number, address, inode.clone());
-        handle.put(tx, volume, None, &inode)?;
+        let file = InCoreInode::new(number, address, inode.clone());
+        file.put(tx, volume, None, &inode)?;
         let dentry = Dentry { inode: number, file_type: type_of_mode(new.mode), ..source.dentry.clone() };
         let state = locked.get(from.number);
         index_of(state).plan_retarget(tx, volume, state.owner(from.number), source.slot, &dentry)?;
-        Ok(handle)
+        Ok(file)
     }
 
-    fn exchange(
-        &self,
-        locked: &mut Locked<'_>,
-        sides: [(&std::sync::Arc<super::Handle>, &FoundEntry, &std::sync::Arc<super::Handle>); 2],
-    ) -> Result<()> {
+    fn exchange(&self, locked: &mut Locked<'_>, sides: [(&Arc<InCoreInode>, &FoundEntry, &Arc<InCoreInode>); 2]) -> Result<()> {
         let volume = &self.volume;
-        let [(from, source, source_handle), (to, target, target_handle)] = sides;
+        let [(from, source, source_file), (to, target, target_file)] = sides;
         let mut tx = Tx::new(volume);
         let mut changed = Vec::new();
         for (directory, entry, other) in [(from, source, target), (to, target, source)] {
@@ -313,13 +310,13 @@ impl FileSystem {
             directory.put(&mut tx, volume, Some(old), &new)?;
             changed.push((directory.number, new));
         }
-        for (handle, parent) in [(source_handle, to.number), (target_handle, from.number)] {
-            let old = &locked.get(handle.number).inode;
+        for (file, parent) in [(source_file, to.number), (target_file, from.number)] {
+            let old = &locked.get(file.number).inode;
             let mut new = old.clone();
             (new.ctime, new.parent) = (now(), parent);
             new.change_count += 1;
-            handle.put(&mut tx, volume, Some(old), &new)?;
-            changed.push((handle.number, new));
+            file.put(&mut tx, volume, Some(old), &new)?;
+            changed.push((file.number, new));
         }
         tx.commit(Fenced::nothing_stored(), Flushed::nothing_written())?;
         for (number, new) in changed {
