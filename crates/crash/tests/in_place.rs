@@ -189,7 +189,7 @@ fn one_byte_of_a_page_that_comes_back_moves_a_few_lines() {
         assert_eq!(of(&moved, Structure::Data).byte_written_bytes + of(&moved, Structure::DataLog).byte_written_bytes, 64);
         if has_firmware {
             assert_eq!(written(&moved), 192);
-            assert_eq!(of(&moved, Structure::Data).byte_read_bytes, 0, "the old line comes from the clean page");
+            assert_eq!(of(&moved, Structure::Data).byte_read_bytes, 0, "the old line comes from the duplicate page");
         }
         let work = file.fs.statistics().work;
         assert_eq!((work.pages_compared, work.pages_by_lines), (1, 1));
@@ -231,7 +231,7 @@ fn whole_requests_with_few_changes_go_by_lines_also_where_they_would_go_by_block
 }
 
 #[test]
-fn what_changes_a_file_otherwise_leaves_no_clean_page() {
+fn what_changes_a_file_otherwise_leaves_no_duplicate_page() {
     type Way = fn(&mut File);
     let ways: [(&str, Way); 7] = [
         ("a punch", |file| {
@@ -274,14 +274,14 @@ fn what_changes_a_file_otherwise_leaves_no_clean_page() {
             file.write(PAGE, &page, RETURNED);
             let mut bytes = vec![0; PAGE];
             file.fs.read(file.inode, PAGE as u64, &mut bytes).expect("read");
-            assert_eq!(bytes, page, "{name} left a clean page, firmware: {has_firmware}");
+            assert_eq!(bytes, page, "{name} left a duplicate page, firmware: {has_firmware}");
             file.check(&setting);
         }
     }
 }
 
 #[test]
-fn clean_pages_stay_in_their_share_of_the_memory_option() {
+fn duplicate_pages_stay_in_their_share_of_the_memory_option() {
     let mut setting = setting(true);
     setting.mount.memory_bytes = 1 << 20;
     let file = File::new(&setting);

@@ -1,4 +1,4 @@
-//! Deliberate bugs of in-place writes and of clean pages, each caught; and cuts of such writes, which show that mixed writes are atomic
+//! Deliberate bugs of in-place writes and of duplicate pages, each caught; and cuts of such writes, which show that mixed writes are atomic
 //! (ByteFS §4.6).
 //!
 //! A mutant is global to the process, so the tests of this file run one after the other.
@@ -154,6 +154,6 @@ fn old_line_under_log() {
 }
 
 #[test]
-fn clean_page_stale() {
-    is_caught(Mutant::CleanPageStale, &[pages_that_come_back]);
+fn duplicate_page_stale() {
+    is_caught(Mutant::DuplicatePageStale, &[pages_that_come_back]);
 }

@@ -128,7 +128,7 @@ impl FileSystem {
 
     /// Frees the space of all promoted copies except those that are being read. Returns how many were freed.
     pub fn drop_promoted(&self) -> u64 {
-        self.volume.memory.lent.give_back(&self.volume.memory, usize::MAX) as u64
+        self.volume.memory.spare_pages.give_back(&self.volume.memory, usize::MAX) as u64
     }
 
     /// The current threshold at which writes are split, and its reason.
@@ -136,10 +136,10 @@ impl FileSystem {
         self.splitting.report(&self.volume)
     }
 
-    /// Host memory of metadata pages, clean pages, directory indexes and read-ahead buffers, in bytes.
+    /// Host memory of metadata pages, duplicate pages, directory indexes and read-ahead buffers, in bytes.
     pub fn memory_bytes(&self) -> u64 {
         self.volume.pages.memory_bytes()
-            + self.volume.pages.clean.memory_bytes()
+            + self.volume.pages.duplicates.memory_bytes()
             + self.inodes.index_bytes.load(Relaxed) as u64
             + self.read_ahead.memory_bytes()
     }

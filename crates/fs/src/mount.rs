@@ -14,10 +14,10 @@ use tandemfs_format::geometry::{Geometry, SUPERBLOCK_OFFSETS};
 use tandemfs_format::superblock::{BlockIdentity, ChecksumKind, Superblock, SuperblockError, Tail};
 use tandemfs_format::{InodeNumber, LINE_BYTES, LineAddress, PairSeed, SECTOR_BYTES, Sector};
 
-use crate::alloc::lent::LentPages;
 use crate::alloc::memory::MemoryAllocator;
 use crate::alloc::sectors::SectorAllocator;
-use crate::cache::clean_pages::CleanPages;
+use crate::alloc::spare_pages::SparePages;
+use crate::cache::duplicate_pages::DuplicatePages;
 use crate::cache::{LineStore, PageCache};
 use crate::error::{Error, Result};
 use crate::file_system::FileSystem;
@@ -144,7 +144,7 @@ impl FileSystem {
             pair: PairSeed::new(superblock.pair),
             geometry,
             health: Health::new(options.read_only),
-            pages: PageCache::new(options.memory_bytes / 2 - read_ahead.bytes_max(), CleanPages::new(options.memory_bytes)),
+            pages: PageCache::new(options.memory_bytes / 2 - read_ahead.bytes_max(), DuplicatePages::new(options.memory_bytes)),
             live: Live { drive_before: Mutex::new(drive.drive_counts().unwrap_or_default()), ..Live::default() },
             drive,
         };
@@ -153,7 +153,7 @@ impl FileSystem {
             checksums: superblock.checksum_kind == ChecksumKind::Crc32c,
             log_counting: superblock.log_counting(),
             journal: Journal::new(superblock.clone(), on_drive),
-            memory: MemoryAllocator::new(&geometry, pools, LentPages::new(options.memory_bytes, options.write_back_percent)),
+            memory: MemoryAllocator::new(&geometry, pools, SparePages::new(options.memory_bytes, options.write_back_percent)),
             sectors: SectorAllocator::new(&geometry, pools),
             quarantine: Quarantine::default(),
         };
@@ -237,7 +237,7 @@ impl FileSystem {
         self.volume.release_pending();
         self.volume.release_quarantine();
         self.volume.sectors.empty_room();
-        self.volume.memory.lent.close(&self.volume.memory);
+        self.volume.memory.spare_pages.close(&self.volume.memory);
         let too_early = on(Mutant::GrownBeforeMaps) && *geometry != self.volume.geometry;
         let saved = if too_early { Ok(Fenced::nothing_stored()) } else { self.save_maps(geometry) };
         let saved = saved.map_err(|error| self.volume.health.stop_because(format!("saving the maps failed: {error}")))?;

@@ -129,19 +129,19 @@ pub enum Mutant {
     LaterPartsNotVerified,
     /// A promoted copy outlives the sector that it copies ([PR2]).
     PromotedKept,
-    /// An unmount saves maps before promoted slots are given back ([LP3]).
+    /// An unmount saves maps before promoted slots are given back ([SP3]).
     PromotedSlotsSaved,
     /// The slot of an evicted copy is freed, but the copy is still found.
     PromotedSlotTwice,
-    /// A clean page is kept when its bytes change by something other than a write ([CP2]).
-    CleanPageStale,
+    /// A duplicate page is kept when its bytes change by something other than a write ([CP2]).
+    DuplicatePageStale,
     /// R18: the checksum of a sector is not updated when lines are stored in it in place.
     ChecksumNotRenewed,
     /// Lines are stored in place although a data log covers them ([IP1]).
     InPlaceOverLog,
     /// R16, R18: lines are stored in place before the transaction that updates their checksum is committed ([IP2]).
     InPlaceBeforeCommit,
-    /// The old bytes of a line come from a clean page although a log covers them ([IP6]).
+    /// The old bytes of a line come from a duplicate page although a log covers them ([IP6]).
     OldLineUnderLog,
     /// R13: a file grows in place and forgets the stale bytes that a truncation left behind its end ([IP5]).
     StaleTailInPlace,

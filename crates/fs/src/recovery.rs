@@ -204,9 +204,9 @@ fn mark_inode(volume: &Volume, number: InodeNumber, address: LineAddress, inode:
         }
         Found::Block(_, record) => {
             let block = Block::of_record(volume, owner, record)?;
-            let (clean, extent) = block.each_space(volume, |region, address, lines| mark_lines(volume, region, address, lines).is_some());
+            let (marked, extent) = block.each_space(volume, |region, address, lines| mark_lines(volume, region, address, lines).is_some());
             let sectors = extent.is_none_or(|extent| volume.sectors.mark(extent.sector, extent.count.into()));
-            if clean && sectors { Ok(()) } else { Err(twice("space of a block", address)) }
+            if marked && sectors { Ok(()) } else { Err(twice("space of a block", address)) }
         }
     })
     .map_err(context)

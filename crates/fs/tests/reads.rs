@@ -270,7 +270,7 @@ fn copies_go_before_anything_fails_for_space_and_before_write_back() {
         write(&fs, logs, written * BLOCK as u64, &content(written as usize, SECTOR));
         written += 1;
     }
-    assert_eq!(fs.space().memory.promoted_bytes, 0, "all of it is lent, none of it is kept");
+    assert_eq!(fs.space().memory.promoted_bytes, 0, "no copy is left");
     assert_eq!(fs.statistics().work.block_write_backs, 0, "and nothing had to be written back for it");
     for number in 0..written {
         assert!(read(&fs, logs, number * BLOCK as u64, SECTOR) == content(number as usize, SECTOR), "log {number}");

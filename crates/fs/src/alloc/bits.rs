@@ -153,14 +153,14 @@ impl Bits {
 
     /// Takes these bits. False if any of them was already taken.
     pub(crate) fn set(&mut self, start: u64, count: u64) -> bool {
-        let mut clean = true;
+        let mut were_free = true;
         self.each_word(start, count, |word, bits| {
-            clean &= *word & bits == 0;
+            were_free &= *word & bits == 0;
             let newly = bits & !*word;
             *word |= bits;
             -i64::from(newly.count_ones())
         });
-        clean
+        were_free
     }
 
     /// Whether all of these bits are taken.
@@ -203,8 +203,8 @@ impl Bits {
 mod tests {
     use super::*;
 
-    /// A run over 64 bits did not find the hole of an earlier run of its length if the rest of its last word was taken since: a block lent
-    /// by the transient room was never returned.
+    /// A run over 64 bits did not find the hole of an earlier run of its length if the rest of its last word was taken since: a block of
+    /// the transient room was never returned to it.
     #[test]
     fn regression_a_long_run_fits_into_the_hole_of_its_length() {
         let mut bits = Bits::new();

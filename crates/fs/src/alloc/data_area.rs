@@ -25,11 +25,11 @@ impl MemoryAllocator {
             return Err(full);
         }
         let mut found = self.find_slot(class);
-        while found.is_none() && self.lent.give_back(self, 1) > 0 {
+        while found.is_none() && self.spare_pages.give_back(self, 1) > 0 {
             found = self.find_slot(class);
         }
         let found = found.ok_or(full)?;
-        self.lent.make_room(self);
+        self.spare_pages.make_room(self);
         Ok(found)
     }
 
@@ -76,7 +76,7 @@ impl MemoryAllocator {
     /// Share of the data area that is free and not used for copies, in percent.
     pub(crate) fn spare_percent(&self) -> u64 {
         let total = self.free_for_data() + self.data_log_lines.load(SeqCst);
-        (self.free_for_data().saturating_sub(self.lent.count() * PAGE_LINES)) * 100 / total.max(1)
+        (self.free_for_data().saturating_sub(self.spare_pages.count() * PAGE_LINES)) * 100 / total.max(1)
     }
 
     /// Takes a unit for a pool. The caller has locked the pool.
@@ -141,7 +141,7 @@ impl MemoryAllocator {
 
     pub(super) fn free_for_data(&self) -> u64 {
         let units = self.free_units.load(SeqCst).saturating_sub(self.metadata_reserve_units);
-        self.free_data_lines.load(SeqCst) + units * UNIT_LINES + self.lent.count() * PAGE_LINES
+        self.free_data_lines.load(SeqCst) + units * UNIT_LINES + self.spare_pages.count() * PAGE_LINES
     }
 
     /// Whether metadata has taken half of its reserved units while data logs hold others ([ME3]).
@@ -170,7 +170,7 @@ impl MemoryAllocator {
             free_bytes: free * line,
             available_bytes: free.saturating_sub(TRANSIENT_DATA_LINES) * line,
             data_log_bytes: data_logs * line,
-            promoted_bytes: self.lent.count() * PAGE_LINES * line,
+            promoted_bytes: self.spare_pages.count() * PAGE_LINES * line,
         }
     }
 }

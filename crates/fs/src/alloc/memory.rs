@@ -19,9 +19,9 @@ use tandemfs_format::segment::{Region, Segment};
 use tandemfs_format::{InodeNumber, LineAddress, UNIT_LINES};
 
 use super::bits::{Bits, WORDS};
-use super::lent::LentPages;
 use super::pools::Pool;
 use super::regions::{RegionState, slot};
+use super::spare_pages::SparePages;
 use super::units::{DataPage, UnitMap, UnitOwner};
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 use crate::sync::{Mutex, RwLock};
@@ -47,12 +47,12 @@ pub(crate) struct MemoryAllocator {
     pub(super) metadata_reserve_units: u64,
     pub(super) total_units: u64,
     /// Spare pages that hold copies.
-    pub(crate) lent: LentPages,
+    pub(crate) spare_pages: SparePages,
 }
 
 impl MemoryAllocator {
     /// All units are free except the fixed parts.
-    pub(crate) fn new(geometry: &Geometry, pools: usize, lent: LentPages) -> Self {
+    pub(crate) fn new(geometry: &Geometry, pools: usize, spare_pages: SparePages) -> Self {
         let free = (0..geometry.memory_units()).filter(|unit| !geometry.is_fixed(*unit)).count() as u64;
         Self {
             map: UnitMap::new(geometry),
@@ -68,7 +68,7 @@ impl MemoryAllocator {
             is_emptied: AtomicBool::new(false),
             metadata_reserve_units: (geometry.memory_units() / 16).max(1),
             total_units: geometry.memory_units(),
-            lent,
+            spare_pages,
         }
     }
 

@@ -6,13 +6,13 @@
 
 pub(crate) mod bits;
 mod data_area;
-pub(crate) mod lent;
 pub(crate) mod maps;
 pub(crate) mod memory;
 mod pools;
 pub(crate) mod regions;
 pub(crate) mod rise;
 pub(crate) mod sectors;
+pub(crate) mod spare_pages;
 mod units;
 
 use crate::health::Health;

@@ -3,7 +3,7 @@
 //!
 //! [SE1] The transient room (RULES R14) is kept as whole blocks that growth never gets: a count of free sectors would not help an overwrite
 //!       that needs a contiguous block. Space freed by an overwrite refills the room.
-//! [SE2] The end of a file that finds no other place is *lent* a block of the room; the rest of that block stays unused. The file end moves
+//! [SE2] The end of a file that finds no other place takes a block of the room; the rest of that block stays unused. The file end moves
 //!       out again at once, into the hole that its old sectors left (`write_path`), so that the room does not fragment.
 
 use hashbrown::HashMap;
@@ -54,8 +54,8 @@ pub(crate) struct SectorAllocator {
 struct Room {
     /// First sectors of unused whole blocks.
     blocks: Vec<u64>,
-    /// Lent blocks: first sector, and number of lent sectors from there on.
-    lent: HashMap<u64, u64>,
+    /// Partly used blocks: first sector, and number of used sectors from there on.
+    partly_used: HashMap<u64, u64>,
 }
 
 impl SectorAllocator {
@@ -110,9 +110,9 @@ impl SectorAllocator {
 
     /// Marks sectors that recovery found in use. False if any were already taken.
     pub(crate) fn mark(&self, sector: Sector, count: u64) -> bool {
-        let mut clean = true;
-        self.each_group(sector, count, |bits, start, here| clean &= bits.set(start, here));
-        clean
+        let mut were_free = true;
+        self.each_group(sector, count, |bits, start, here| were_free &= bits.set(start, here));
+        were_free
     }
 
     /// Takes `count` contiguous sectors (at most a block).
@@ -141,9 +141,9 @@ impl SectorAllocator {
         self.find_tail(&mut pool.tails, count)
     }
 
-    /// Whether these sectors are in a block that the room lent ([SE2]).
-    pub(crate) fn is_lent(&self, sector: Sector) -> bool {
-        self.room.lock().lent.contains_key(&self.block_start(sector))
+    /// Whether these sectors are in a block of the room ([SE2]).
+    pub(crate) fn is_in_room(&self, sector: Sector) -> bool {
+        self.room.lock().partly_used.contains_key(&self.block_start(sector))
     }
 
     fn block_start(&self, sector: Sector) -> u64 {
@@ -164,7 +164,7 @@ impl SectorAllocator {
     /// Returns the room's blocks to the maps, before they are saved.
     pub(crate) fn empty_room(&self) {
         let room = std::mem::take(&mut *self.room.lock());
-        let unused = room.blocks.into_iter().map(|block| (block, 0)).chain(room.lent);
+        let unused = room.blocks.into_iter().map(|block| (block, 0)).chain(room.partly_used);
         for (block, used) in unused {
             self.groups[(block / PIECE_SECTORS) as usize].lock().clear(block % PIECE_SECTORS + used, self.block_sectors - used);
         }
@@ -174,21 +174,21 @@ impl SectorAllocator {
         let mut room = self.room.lock();
         let block = room.blocks.pop()?;
         if count < self.block_sectors {
-            room.lent.insert(block, count); // [SE2]
+            room.partly_used.insert(block, count); // [SE2]
         }
         self.free.fetch_sub(count, SeqCst);
         Some(Sector::new(block))
     }
 
-    /// Returns sectors of a lent block to the room; true if the block had them. `None` if they are not in a lent block.
+    /// Returns sectors of a used block to the room; true if the block had them. `None` if they are not in such a block.
     fn return_to_room(&self, sector: Sector, count: u64) -> Option<bool> {
         let mut room = self.room.lock();
         let block = self.block_start(sector);
-        let used = room.lent.get_mut(&block)?;
+        let used = room.partly_used.get_mut(&block)?;
         let Some(left) = used.checked_sub(count) else { return Some(false) };
         *used = left;
         if *used == 0 {
-            room.lent.remove(&block);
+            room.partly_used.remove(&block);
             room.blocks.push(block);
         }
         self.free.fetch_add(count, SeqCst);
@@ -198,7 +198,7 @@ impl SectorAllocator {
     /// Adds a block that became completely free to the room, if the room is short.
     fn refill_room(&self, sector: Sector) {
         let mut room = self.room.lock();
-        if (room.blocks.len() + room.lent.len()) as u64 * self.block_sectors >= self.transient {
+        if (room.blocks.len() + room.partly_used.len()) as u64 * self.block_sectors >= self.transient {
             return;
         }
         let start = self.block_start(sector);

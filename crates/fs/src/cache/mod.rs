@@ -23,7 +23,7 @@
 //!       (RULES R6), and the write is flushed before a line of the page is stored (`LineStore::zero_fresh_pages`). Pages in use are written
 //!       by bytes only (R16), because a block write makes every line of the page in the drive's log obsolete.
 
-pub(crate) mod clean_pages;
+pub(crate) mod duplicate_pages;
 mod line_store;
 
 use std::collections::VecDeque;
@@ -38,7 +38,7 @@ use crate::near::{NearMap, SHARDS, shard_of};
 use crate::statistics::{LiveWork, count};
 use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use crate::sync::{EXPLORED, Mutex};
-use clean_pages::CleanPages;
+use duplicate_pages::DuplicatePages;
 
 pub(crate) use line_store::{LineStore, Owner, damaged, load_bulk, zero_pages};
 
@@ -141,7 +141,7 @@ pub(crate) struct PageCache {
     memory_bytes_max: u64,
     page_count: AtomicUsize,
     /// Copies of file data; they use the memory left ([CP4] there).
-    pub(crate) clean: CleanPages,
+    pub(crate) duplicates: DuplicatePages,
     dirty: Mutex<Vec<Arc<Page>>>,
     /// Pages in that list, plus pages that a checkpoint has taken from it and not yet written home.
     dirty_count: AtomicUsize,
@@ -157,8 +157,8 @@ fn page_number(start: LineAddress) -> u64 {
 }
 
 impl PageCache {
-    /// A cache of at most `memory_bytes`, including dirty pages if they are spread over many shards, as usual. `clean` shares this memory.
-    pub(crate) fn new(memory_bytes: u64, clean: CleanPages) -> Self {
+    /// A cache of at most `memory_bytes`, including dirty pages if they are spread over many shards, as usual. `duplicates` share this memory.
+    pub(crate) fn new(memory_bytes: u64, duplicates: DuplicatePages) -> Self {
         let pages = memory_bytes as usize / size_of::<Page>();
         let shard_pages_max = (pages / SHARDS).max(if EXPLORED { 1 } else { 4 });
         Self {
@@ -167,7 +167,7 @@ impl PageCache {
             dirty_max: SHARDS * shard_pages_max / DIRTY_PART,
             memory_bytes_max: memory_bytes,
             page_count: AtomicUsize::new(0),
-            clean,
+            duplicates,
             dirty: Mutex::default(),
             dirty_count: AtomicUsize::new(0),
         }
@@ -249,7 +249,7 @@ impl PageCache {
         if shard.pages.insert(page_number(start), page.clone()).is_none() {
             shard.order.push_back(page_number(start));
             self.page_count.fetch_add(1, Relaxed);
-            self.clean.allow(self.memory_bytes_max.saturating_sub(self.memory_bytes()));
+            self.duplicates.allow(self.memory_bytes_max.saturating_sub(self.memory_bytes()));
         }
         page
     }
@@ -334,7 +334,7 @@ mod tests {
 
     #[test]
     fn a_line_is_verified_once_for_an_owner_and_again_when_it_changes() {
-        let cache = PageCache::new(1 << 20, CleanPages::new(0));
+        let cache = PageCache::new(1 << 20, DuplicatePages::new(0));
         let page = cache.insert_zeroed(Structure::Mapping, LineAddress::new(0));
         assert_eq!([verifications(&page, 7), verifications(&page, 7)], [3, 0]);
         assert_eq!(verifications(&page, 9), 3, "what is right for one owner is not for another");
@@ -345,7 +345,7 @@ mod tests {
 
     #[test]
     fn a_line_that_failed_is_verified_again() {
-        let page = PageCache::new(1 << 20, CleanPages::new(0)).insert_zeroed(Structure::Mapping, LineAddress::new(0));
+        let page = PageCache::new(1 << 20, DuplicatePages::new(0)).insert_zeroed(Structure::Mapping, LineAddress::new(0));
         let refuse = |_, _: &Line| Err(Error::NotFound);
         assert!(page.lines(LineAddress::new(0), 3, 7, refuse, |_, _| panic!("not verified")).is_err());
         assert_eq!(verifications(&page, 7), 3);

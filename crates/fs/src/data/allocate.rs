@@ -73,7 +73,7 @@ impl FileSystem {
         let grows = matches!(mode, AllocateMode::Allocate { keep_size: false } | AllocateMode::Zero { keep_size: false });
         let _range = self.lock_for(file, offset, end, grows)?;
         if !matches!(mode, AllocateMode::Allocate { .. }) {
-            file.clean.forget(offset, end);
+            file.duplicates.forget(offset, end);
         }
         match mode {
             AllocateMode::Punch => return self.zero(file, offset, end, Zeroed::Freed),

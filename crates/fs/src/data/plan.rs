@@ -15,7 +15,7 @@ use super::mutants;
 use super::policy::{self, FullZone, Mechanism, Overwrite, WritePolicy};
 use super::target::{Action, Bytes, Store, Target};
 use crate::alloc::Need;
-use crate::cache::clean_pages::Taken;
+use crate::cache::duplicate_pages::Taken;
 use crate::error::{Error, Result};
 use crate::index::block::{Base, Block, NewSectors};
 use crate::index::tree;

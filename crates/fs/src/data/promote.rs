@@ -1,4 +1,4 @@
-//! Promotion: copies of frequently read sectors, in unused pages of the memory zone (`alloc/lent.rs`). `policy.rs` and
+//! Promotion: copies of frequently read sectors, in unused pages of the memory zone (`alloc/spare_pages.rs`). `policy.rs` and
 //! `tuning/admission.rs` decide which sectors are worth it.
 //!
 //! [PR1] A promoted sector is only a copy. No metadata names its page, so it needs no transaction, flush or fence. A crash loses it;
@@ -25,14 +25,14 @@ use crate::volume::{Owner, Volume};
 impl Volume {
     /// The verified bytes of `count` sectors of a block from `first` on, if all of them are promoted ([PR3]).
     pub(crate) fn load_promoted(&self, owner: Owner, at: u64, block: &Block, sector: Sector, first: u64, count: usize) -> Option<Vec<u8>> {
-        let lent = &self.memory.lent;
-        let pins = lent.pin(sector, count)?;
+        let spare_pages = &self.memory.spare_pages;
+        let pins = spare_pages.pin(sector, count)?;
         let mut bytes = vec![0; count * SECTOR_BYTES];
         let mut all = true;
         for (((index, address), into), number) in pins.into_iter().zip(bytes.chunks_exact_mut(SECTOR_BYTES)).zip(first..) {
             let good =
                 self.drive.load(Structure::Data, address, into).is_ok() && verify_sectors(self, owner, at, block, number, into).is_ok();
-            lent.unpin(&self.memory, index, good);
+            spare_pages.unpin(&self.memory, index, good);
             all &= good;
         }
         if all {
@@ -46,7 +46,7 @@ impl FileSystem {
     /// Copies read and verified sectors that are worth it. The caller holds the range lock of their block ([PR2]).
     pub(super) fn promote(&self, sector: Sector, bytes: &[u8]) {
         let volume = &self.volume;
-        let lent = &volume.memory.lent;
+        let spare_pages = &volume.memory.spare_pages;
         if self.promotion.mode == Promote::Off || volume.health.check_writable().is_err() {
             return;
         }
@@ -60,10 +60,10 @@ impl FileSystem {
             if !is_worth_it {
                 continue;
             }
-            let Some((index, address)) = lent.begin(&volume.memory, number) else { continue };
+            let Some((index, address)) = spare_pages.begin(&volume.memory, number) else { continue };
             // Not flushed: nothing depends on it ([PR1]).
             let stored = volume.drive.store(Structure::Data, address, bytes).map(drop);
-            lent.unpin(&volume.memory, index, stored.is_ok());
+            spare_pages.unpin(&volume.memory, index, stored.is_ok());
             if stored.is_ok() {
                 tally(&volume.live.work.promotions);
             }

@@ -88,7 +88,7 @@ impl FileSystem {
             self.fetch_ahead(&file, version, &view, offset + done as u64, &mut into[done..], ahead)?;
         }
         if options.keep_pages && self.options.modified_lines > 0 {
-            volume.pages.clean.keep_read(&file.clean, view.size, offset, into);
+            volume.pages.duplicates.keep_read(&file.duplicates, view.size, offset, into);
         }
         drop(range);
         add(&volume.live.work.user_read_bytes, length as u64);

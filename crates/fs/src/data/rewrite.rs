@@ -148,7 +148,7 @@ impl FileSystem {
         let (wanted, sectors) = match why {
             Rewrite::WriteBack => (old.has_logs(), whole),
             // Only its current size: the hole that it left has that size.
-            Rewrite::MoveOut => (old.base.run().is_some_and(|run| volume.sectors.is_lent(run.sector)), count_before),
+            Rewrite::MoveOut => (old.base.run().is_some_and(|run| volume.sectors.is_in_room(run.sector)), count_before),
             Rewrite::Lengthen(sectors) => (count_before < sectors, whole.max(sectors)),
         };
         if !wanted {

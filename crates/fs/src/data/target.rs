@@ -107,7 +107,7 @@ impl<'d> Target<'d> {
     }
 
     /// Whether its new sectors belong to the transient room.
-    pub(super) fn is_lent(&self, volume: &Volume) -> bool {
-        matches!(&self.action, Action::Sectors { new, .. } if volume.sectors.is_lent(new.sector))
+    pub(super) fn is_in_room(&self, volume: &Volume) -> bool {
+        matches!(&self.action, Action::Sectors { new, .. } if volume.sectors.is_in_room(new.sector))
     }
 }

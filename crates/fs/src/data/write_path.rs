@@ -79,15 +79,15 @@ impl FileSystem {
         let (offset, view, range) = self.lock_range(file, offset, data.len() as u64, options.append)?;
         let (end, policy) = (offset + data.len() as u64, self.write_policy());
         let (file_end, compares) = (view.size.max(end), options.compare && policy.compares_pages());
-        let clean = &volume.pages.clean;
-        let old = clean.take(&file.clean, offset, end);
+        let duplicates = &volume.pages.duplicates;
+        let old = duplicates.take(&file.duplicates, offset, end);
         let mut tx = Tx::new(volume);
         let tail_zeros = self.stale_tail(&view, &(offset..end));
         let mut targets = self.mapped(file, &view, |root| split(volume, &view, root, (offset, data), tail_zeros))?;
         if compares {
             leave_out_unmodified(volume, &view, &Returned { offset, data, old: &old, policy: &policy }, &mut targets);
             if targets.is_empty() && end <= view.size && options.keep_times && !options.kill_set_id {
-                clean.put_back(&file.clean, view.size, offset, data, old, true);
+                duplicates.put_back(&file.duplicates, view.size, offset, data, old, true);
                 return Ok(()); // no byte has changed, and no times or set-id bits must change
             }
         }
@@ -95,7 +95,7 @@ impl FileSystem {
         self.plan(planner, &mut tx, &mut targets)?;
         let durable = self.transfer(file, &mut tx, &mut targets)?;
         let range = range.unless(Mutant::WriteRangeReleasedEarly);
-        let lent: SmallVec<[u64; 2]> = targets.iter().filter(|target| target.is_lent(volume)).map(|target| target.block).collect();
+        let in_room: SmallVec<[u64; 2]> = targets.iter().filter(|target| target.is_in_room(volume)).map(|target| target.block).collect();
         commit(tx, file, &mut targets, durable, |inode| {
             inode.size = inode.size.max(end + mutants::size_ahead(later));
             if end >= view.size.next_multiple_of(SECTOR_BYTES as u64) {
@@ -104,12 +104,12 @@ impl FileSystem {
             touch(inode, options);
         })?;
         self.note_written(file, &targets);
-        clean.put_back(&file.clean, file_end, offset, data, old, compares);
+        duplicates.put_back(&file.duplicates, file_end, offset, data, old, compares);
         drop(range);
-        for block in lent {
-            // On a full device the block borrowed transient room; it fits the hole that it left. The write itself is complete.
+        for block in in_room {
+            // On a full device the block took transient room; it fits the hole that it left. The write itself is complete.
             if let Err(error) = self.rewrite_block(file, block, Rewrite::MoveOut) {
-                tracing::debug!(%error, block, "the transient room stays lent");
+                tracing::debug!(%error, block, "the block stays in the transient room");
             }
         }
         Ok(())
@@ -206,10 +206,10 @@ impl FileSystem {
         self.plan(planner, &mut tx, &mut targets)?;
         let durable = self.transfer(file, &mut tx, &mut targets)?;
         commit(tx, file, &mut targets, durable, |inode| touch(inode, WriteOptions::default()))?;
-        if targets[0].is_lent(volume)
+        if targets[0].is_in_room(volume)
             && let Err(error) = self.rewrite_locked(file, block, Rewrite::MoveOut)
         {
-            tracing::debug!(%error, block, "the transient room stays lent");
+            tracing::debug!(%error, block, "the block stays in the transient room");
         }
         Ok(())
     }

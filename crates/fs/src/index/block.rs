@@ -228,17 +228,17 @@ impl Block {
         volume: &Volume,
         mut visit: impl FnMut(Option<Region>, LineAddress, u64) -> bool,
     ) -> (bool, Option<SectorRun>) {
-        let mut clean = true;
+        let mut all = true;
         for log in self.logs() {
-            clean &= visit(None, log.address, log.class.lines());
+            all &= visit(None, log.address, log.class.lines());
         }
         if let Some(leaf) = self.leaf {
-            clean &= visit(Some(Region::Leaves), leaf.address, leaf.lines());
+            all &= visit(Some(Region::Leaves), leaf.address, leaf.lines());
         }
         if let BlockChecksum::Vector(vector) = self.checksum() {
-            clean &= visit(Some(Region::Leaves), vector, vector_lines_taken(volume));
+            all &= visit(Some(Region::Leaves), vector, vector_lines_taken(volume));
         }
-        (clean, self.base.run())
+        (all, self.base.run())
     }
 
     /// Puts the block's new state into a transaction: `logs` over the new base. Frees slots of dropped logs and replaced sectors; `tx` must
@@ -269,7 +269,7 @@ impl Block {
                 Base::Sectors(self.replace_checksums(tx, volume, new, need)?)
             }
             BaseChange::Fill(new) => {
-                volume.memory.lent.forget(&volume.memory, new.sector, new.count.into());
+                volume.memory.spare_pages.forget(&volume.memory, new.sector, new.count.into());
                 Base::Sectors(self.replace_checksums(tx, volume, new, need)?)
             }
             BaseChange::To(base) => base,

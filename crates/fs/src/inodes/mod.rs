@@ -24,7 +24,7 @@ use tandemfs_format::inode::{Inode, file_type, state};
 use tandemfs_format::mapping::RecordBytes;
 use tandemfs_format::{InodeNumber, LineAddress};
 
-use crate::cache::clean_pages::FilePages;
+use crate::cache::duplicate_pages::FilePages;
 use crate::cache::{LineStore, Owner};
 use crate::error::{Error, Result};
 use crate::mutant::{Mutant, on};
@@ -49,8 +49,8 @@ pub(crate) struct InCoreInode {
     pub(crate) ranges: RangeLock,
     /// Position of its sequential reader.
     pub(crate) stream: Mutex<Stream>,
-    /// Kept copies of its pages.
-    pub(crate) clean: FilePages,
+    /// Duplicates of its pages, which write-backs of the kernel are compared with.
+    pub(crate) duplicates: FilePages,
     /// Looked up since it was last considered for eviction: a directory that is in use outlives the files made in it.
     referenced: AtomicBool,
 }
@@ -104,7 +104,7 @@ impl InCoreInode {
             state: RwLock::new(state),
             ranges: RangeLock::default(),
             stream: Mutex::default(),
-            clean: FilePages::default(),
+            duplicates: FilePages::default(),
             referenced: AtomicBool::new(false),
         })
     }

@@ -46,7 +46,7 @@ impl Volume {
                     forced += 1;
                 }
                 Step::Short { .. } => {
-                    if self.memory.lent.give_back(&self.memory, usize::MAX) == 0 && !self.release_quarantine() {
+                    if self.memory.spare_pages.give_back(&self.memory, usize::MAX) == 0 && !self.release_quarantine() {
                         return Err(full);
                     }
                 }
@@ -96,7 +96,7 @@ impl Volume {
             Space::Region { region, address, lines } => self.memory.free_now(region, address, lines),
             Space::Slot { address, lines } => self.memory.free_slot(address, lines),
             Space::Sectors { sector, count } => {
-                self.memory.lent.forget(&self.memory, sector, count);
+                self.memory.spare_pages.forget(&self.memory, sector, count);
                 self.sectors.free(sector, count)
             }
         };
@@ -153,6 +153,6 @@ impl Host for Volume {
     }
 
     fn forget_copies(&self, sector: Sector) {
-        self.memory.lent.forget(&self.memory, sector, 1);
+        self.memory.spare_pages.forget(&self.memory, sector, 1);
     }
 }

@@ -1,10 +1,10 @@
-//! Lends unused pages of the data area to copies of sectors. `data/promote.rs` decides what is copied, and why.
+//! Spare pages: unused pages of the data area that hold promoted copies of sectors. `data/promote.rs` decides what is copied, and why.
 //!
-//! [LP1] A lent page is free space: no metadata names it, and rebuilt maps do not contain it. It is returned before write-back begins,
+//! [SP1] A spare page is free space: no metadata names it, and rebuilt maps do not contain it. It is returned before write-back begins,
 //!       before a data log finds no slot, and before a region finds no unit.
-//! [LP2] A page whose copy is being stored or loaded is pinned and not taken back. If its sector is freed meanwhile, the last unpin frees
+//! [SP2] A page whose copy is being stored or loaded is pinned and not taken back. If its sector is freed meanwhile, the last unpin frees
 //!       the page. So no page is reused while a reader may still read it (RULES R7).
-//! [LP3] An unmount takes all pages back before it saves the maps, and lends none after that.
+//! [SP3] An unmount gives all spare pages back before it saves the maps, and takes none after that.
 //!
 //! Lock order: this table, then a pool of the allocator.
 
@@ -17,7 +17,7 @@ use crate::near::NearMap;
 use crate::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use crate::sync::{Condvar, Mutex};
 
-/// A page is lent only if this much more of the data area is free than write-back wants, in percent ([LP1]).
+/// A page is taken only if this much more of the data area is free than write-back wants, in percent ([SP1]).
 const MARGIN_PERCENT: u64 = 5;
 /// Pages taken back per step when space gets short.
 const STEP_PAGES: usize = 16;
@@ -54,8 +54,8 @@ struct Table {
     closed: bool,
 }
 
-/// The lent pages of a mount.
-pub(crate) struct LentPages {
+/// The spare pages of a mount that hold copies.
+pub(crate) struct SparePages {
     write_back_percent: u64,
     copies_max: usize,
     table: Mutex<Table>,
@@ -64,8 +64,8 @@ pub(crate) struct LentPages {
     count: AtomicU64,
 }
 
-impl LentPages {
-    /// Starts empty. The index of copies takes a share of `memory_bytes`; no page is lent if hardly more than `write_back_percent` is free.
+impl SparePages {
+    /// Starts empty. The index of copies takes a share of `memory_bytes`; no page is taken if hardly more than `write_back_percent` is free.
     pub(crate) fn new(memory_bytes: u64, write_back_percent: u8) -> Self {
         Self {
             write_back_percent: write_back_percent.into(),
@@ -81,12 +81,12 @@ impl LentPages {
         self.count.load(SeqCst)
     }
 
-    /// Free share of the data area below which no page is lent and pages are returned ([LP1]).
+    /// Free share of the data area below which no page is taken and pages are given back ([SP1]).
     fn floor_percent(&self) -> u64 {
         self.write_back_percent + MARGIN_PERCENT
     }
 
-    /// Pins the copies of consecutive sectors, if all exist ([LP2]).
+    /// Pins the copies of consecutive sectors, if all exist ([SP2]).
     pub(crate) fn pin(&self, sector: Sector, count: usize) -> Option<SmallVec<[(u32, LineAddress); 8]>> {
         if self.count() == 0 {
             return None;
@@ -191,7 +191,7 @@ impl LentPages {
         let address = table.copies[index as usize].address;
         if !memory.free_spare_page(address) {
             // This happens only if metadata names a page that was never allocated to it. Such an image gets no more copies.
-            tracing::error!(%address, "a lent page was freed by somebody else: metadata contradicts the allocation maps");
+            tracing::error!(%address, "a spare page was freed by somebody else: metadata contradicts the allocation maps");
             table.closed = true;
         }
         if !on(Mutant::PromotedSlotTwice) {
@@ -240,7 +240,7 @@ impl LentPages {
         freed
     }
 
-    /// After a data log took space: drops copies before write-back begins ([LP1]).
+    /// After a data log took space: drops copies before write-back begins ([SP1]).
     pub(crate) fn make_room(&self, memory: &MemoryAllocator) {
         if self.count() == 0 {
             return;
@@ -253,7 +253,7 @@ impl LentPages {
         }
     }
 
-    /// Drops all copies and makes no more ([LP3]).
+    /// Drops all copies and makes no more ([SP3]).
     pub(crate) fn close(&self, memory: &MemoryAllocator) {
         let mut table = self.table.lock();
         table.closed = true;

@@ -1,5 +1,5 @@
-//! Clean pages: host copies of file data as on the device. They show which lines of a page have changed when a kernel's page cache writes
-//! the whole page back (ByteFS §4.6: the duplicate page; RULES R20).
+//! Duplicate pages: host copies of file data as on the device. They show which lines of a page have changed when a kernel's page cache writes
+//! the whole page back (the duplicate page of ByteFS §4.6; RULES R20).
 //!
 //! ByteFS copies a page in the kernel when it is modified. FUSE does not report that event, so copies are made when the kernel reads a page
 //! (READ of a file open for writing) and when it writes one back (WRITE of a whole page).
@@ -40,19 +40,19 @@ const PAGE: u64 = PAGE_BYTES as u64;
 pub(crate) type PageBytes = [u8; PAGE_BYTES];
 
 /// A copy. It is counted as long as it exists.
-pub(crate) struct CleanPage {
+pub(crate) struct DuplicatePage {
     bytes: Box<PageBytes>,
     all: Arc<AtomicU64>,
 }
 
-impl CleanPage {
+impl DuplicatePage {
     /// The page.
     pub(crate) fn bytes(&self) -> &PageBytes {
         &self.bytes
     }
 }
 
-impl Drop for CleanPage {
+impl Drop for DuplicatePage {
     fn drop(&mut self) {
         self.all.fetch_sub(PAGE, Relaxed);
     }
@@ -61,7 +61,7 @@ impl Drop for CleanPage {
 /// The entry of a present or former copy; it stays until the queue reaches it.
 #[derive(Default)]
 struct Place {
-    page: Option<CleanPage>,
+    page: Option<DuplicatePage>,
     referenced: bool,
 }
 
@@ -74,7 +74,7 @@ pub(crate) struct FilePages(OnceLock<Arc<Places>>);
 impl FilePages {
     /// Drops copies ([CP2]) of pages that overlap bytes `start..end`. The caller has locked their blocks exclusively.
     pub(crate) fn forget(&self, start: u64, end: u64) {
-        let Some(places) = self.0.get().filter(|_| !on(Mutant::CleanPageStale)) else { return };
+        let Some(places) = self.0.get().filter(|_| !on(Mutant::DuplicatePageStale)) else { return };
         let mut places = places.lock();
         let (first, last) = (start / PAGE, end.saturating_sub(1) / PAGE);
         if last - first < places.len() as u64 {
@@ -89,18 +89,18 @@ impl FilePages {
 #[derive(Default)]
 pub(crate) struct Taken {
     first: u64,
-    pages: SmallVec<[Option<CleanPage>; 1]>,
+    pages: SmallVec<[Option<DuplicatePage>; 1]>,
 }
 
 impl Taken {
     /// The copy of a page.
     pub(crate) fn page(&self, page: u64) -> Option<&PageBytes> {
-        self.pages.get(page.checked_sub(self.first)? as usize)?.as_ref().map(CleanPage::bytes)
+        self.pages.get(page.checked_sub(self.first)? as usize)?.as_ref().map(DuplicatePage::bytes)
     }
 }
 
 /// All copies of a mount.
-pub(crate) struct CleanPages {
+pub(crate) struct DuplicatePages {
     queue: Mutex<VecDeque<(Weak<Places>, u64)>>,
     /// Bytes of copies, and of their entries.
     pages_bytes: Arc<AtomicU64>,
@@ -110,7 +110,7 @@ pub(crate) struct CleanPages {
     allowed_bytes: AtomicU64,
 }
 
-impl CleanPages {
+impl DuplicatePages {
     pub(crate) fn new(memory_bytes: u64) -> Self {
         let bytes_max = memory_bytes / MEMORY_SHARE;
         Self {
@@ -197,9 +197,9 @@ impl CleanPages {
         self.shrink();
     }
 
-    fn empty_page(&self) -> CleanPage {
+    fn empty_page(&self) -> DuplicatePage {
         self.pages_bytes.fetch_add(PAGE, Relaxed);
-        CleanPage { bytes: Box::new([0; PAGE_BYTES]), all: self.pages_bytes.clone() }
+        DuplicatePage { bytes: Box::new([0; PAGE_BYTES]), all: self.pages_bytes.clone() }
     }
 
     /// Evicts copies until the rest is within the bound: the oldest that was not used since the queue last reached it.
@@ -235,53 +235,53 @@ mod tests {
 
     #[test]
     fn copies_are_bounded_and_what_is_used_stays() {
-        let clean = CleanPages::new(8 * 16 * (PAGE + PLACE_BYTES));
+        let duplicates = DuplicatePages::new(8 * 16 * (PAGE + PLACE_BYTES));
         let (hot, cold) = (FilePages::default(), FilePages::default());
-        clean.keep_read(&hot, PAGE, 0, &[1; PAGE_BYTES]);
+        duplicates.keep_read(&hot, PAGE, 0, &[1; PAGE_BYTES]);
         for page in 0..100 {
-            clean.keep_read(&cold, 1 << 30, page * PAGE, &[2; PAGE_BYTES]);
-            clean.keep_read(&hot, PAGE, 0, &[1; PAGE_BYTES]);
-            assert!(clean.memory_bytes() <= 16 * (PAGE + PLACE_BYTES));
+            duplicates.keep_read(&cold, 1 << 30, page * PAGE, &[2; PAGE_BYTES]);
+            duplicates.keep_read(&hot, PAGE, 0, &[1; PAGE_BYTES]);
+            assert!(duplicates.memory_bytes() <= 16 * (PAGE + PLACE_BYTES));
         }
-        assert!(clean.take(&hot, 0, PAGE).page(0).is_some());
-        assert!(clean.take(&cold, 99 * PAGE, 100 * PAGE).page(99).is_some());
-        assert!(clean.take(&cold, 0, PAGE).page(0).is_none());
-        clean.keep_read(&cold, 1 << 30, 0, &[2; PAGE_BYTES]);
+        assert!(duplicates.take(&hot, 0, PAGE).page(0).is_some());
+        assert!(duplicates.take(&cold, 99 * PAGE, 100 * PAGE).page(99).is_some());
+        assert!(duplicates.take(&cold, 0, PAGE).page(0).is_none());
+        duplicates.keep_read(&cold, 1 << 30, 0, &[2; PAGE_BYTES]);
         drop((hot, cold)); // files leaving memory drop their copies; entries go when the queue reaches them
-        assert_eq!(clean.pages_bytes.load(Relaxed), 0);
-        clean.allow(0);
-        assert_eq!((clean.memory_bytes(), clean.queue.lock().len()), (0, 0));
+        assert_eq!(duplicates.pages_bytes.load(Relaxed), 0);
+        duplicates.allow(0);
+        assert_eq!((duplicates.memory_bytes(), duplicates.queue.lock().len()), (0, 0));
     }
 
     #[test]
     fn only_whole_pages_and_ends_of_files_are_kept() {
-        let clean = CleanPages::new(64 << 20);
+        let duplicates = DuplicatePages::new(64 << 20);
         let file = FilePages::default();
         let size = 3 * PAGE + 10;
-        clean.keep_read(&file, size, 100, &[1; 2 * PAGE_BYTES]); // one whole page
-        clean.keep_read(&file, size, 3 * PAGE, &[2; 10]); // the end
-        clean.keep_read(&file, size, 2 * PAGE, &[3; 100]); // neither
-        let taken = clean.take(&file, 0, size);
+        duplicates.keep_read(&file, size, 100, &[1; 2 * PAGE_BYTES]); // one whole page
+        duplicates.keep_read(&file, size, 3 * PAGE, &[2; 10]); // the end
+        duplicates.keep_read(&file, size, 2 * PAGE, &[3; 100]); // neither
+        let taken = duplicates.take(&file, 0, size);
         assert!(taken.page(0).is_none() && taken.page(2).is_none());
         assert_eq!(taken.page(1).map(|page| page[0]), Some(1));
         assert_eq!(taken.page(3).map(|page| (page[9], page[10])), Some((2, 0)));
         // A write over part of a page updates its copy; a page without a copy gets none.
-        clean.put_back(&file, size, PAGE + 50, &[9; 10], taken, false);
-        let taken = clean.take(&file, 0, size);
+        duplicates.put_back(&file, size, PAGE + 50, &[9; 10], taken, false);
+        let taken = duplicates.take(&file, 0, size);
         assert_eq!(taken.page(1).map(|page| (page[49], page[50], page[59], page[60])), Some((1, 9, 9, 1)));
         assert!(taken.page(3).is_none(), "what the write did not touch was not to be taken");
     }
 
     #[test]
     fn forgetting_drops_what_is_touched() {
-        let clean = CleanPages::new(64 << 20);
+        let duplicates = DuplicatePages::new(64 << 20);
         for (start, end, left) in
             [(PAGE, PAGE + 1, [true, false, true]), (0, u64::MAX, [false; 3]), (PAGE - 1, PAGE + 1, [false, false, true])]
         {
             let file = FilePages::default();
-            clean.keep_read(&file, 3 * PAGE, 0, &[1; 3 * PAGE_BYTES]);
+            duplicates.keep_read(&file, 3 * PAGE, 0, &[1; 3 * PAGE_BYTES]);
             file.forget(start, end);
-            let taken = clean.take(&file, 0, 3 * PAGE);
+            let taken = duplicates.take(&file, 0, 3 * PAGE);
             assert_eq!([0, 1, 2].map(|page| taken.page(page).is_some()), left, "{start}..{end}");
         }
     }
