@@ -137,7 +137,7 @@ impl<'d> Dump<'d> {
         writeln!(out, "type         {}", type_name(inode.file_type()))?;
         writeln!(out, "permissions  {:04o}, owner {}, group {}, project {}", inode.mode & 0o7777, inode.uid, inode.gid, inode.project)?;
         let stale = if inode.state & state::TAIL_STALE != 0 { ", bytes after its end are stale" } else { "" };
-        writeln!(out, "size         {} B in {} x 512 B{stale}", inode.size, inode.sectors)?;
+        writeln!(out, "size         {} B in {} x 512 B{stale}", inode.size, inode.space_512)?;
         writeln!(out, "names        {}, generation {}, parent {}", inode.nlink, inode.generation, inode.parent)?;
         for (name, time) in [("birth", inode.birth), ("accessed", inode.atime), ("modified", inode.mtime), ("changed", inode.ctime)] {
             writeln!(out, "{name:<12} {}", seconds(time))?;

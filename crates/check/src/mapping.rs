@@ -41,10 +41,10 @@ impl Checker<'_> {
                 let attributes_512 = self.check_attributes(found.number, &inode);
                 let mapping_512 = if inode.has_mapping() { self.check_mapping(found.number, &inode) } else { Some(0) };
                 if let (Some(mapping), Some(attributes)) = (mapping_512, attributes_512)
-                    && mapping + attributes != inode.sectors
+                    && mapping + attributes != inode.space_512
                 {
                     let expected = mapping + attributes;
-                    self.find(Finding::SpaceWrong { inode: found.number, found: inode.sectors, expected });
+                    self.find(Finding::SpaceWrong { inode: found.number, found: inode.space_512, expected });
                 }
             }
         });

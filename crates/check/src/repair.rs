@@ -199,7 +199,7 @@ fn group_of(image: &Image<'_>, finding: &Finding) -> Option<Group> {
             let (_, old) = inodes::read(image, inode)?;
             (expected <= LINK_MAX || old.is_directory()).then(|| change_hot(image, inode, |hot| hot.nlink = expected.into()))?
         }
-        Finding::SpaceWrong { inode, expected, .. } => change_hot(image, inode, |hot| hot.sectors = expected.into()),
+        Finding::SpaceWrong { inode, expected, .. } => change_hot(image, inode, |hot| hot.space_512 = expected.into()),
         Finding::ParentWrong { inode, expected, .. } => change_cold(image, inode, |cold| cold.parent = U48::new(expected & U48::MAX)),
         // The remains of a damaged set are unusable, so it is removed. The inode's space count is then wrong and repaired in a later round.
         Finding::AttributesDamaged { inode, .. } | Finding::AttributesMisplaced { inode, .. } | Finding::AttributesShared { inode, .. } => {

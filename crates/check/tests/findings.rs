@@ -117,7 +117,7 @@ plants! {
     } => [AttributesDamaged { inode: FILE, line: 0, damage: Damage::Field { field: "attributes_class", found: 2 } }];
     attributes_of_any_size(image: attributed) {} => [];
     attributes_in_pages_that_are_not_counted(image: attributed) {
-        image.edit_inode(FILE, |inode| inode.sectors -= 8);
+        image.edit_inode(FILE, |inode| inode.space_512 -= 8);
     } => [SpaceWrong { inode: FILE, found: 26 + 8, expected: 26 + 16 }];
     attributes_with_a_flipped_bit(image: attributed) { image.damage(ATTRIBUTES); } => [
         AttributesDamaged { inode: FILE, line: ATTRIBUTES, damage: CHECKSUM },
@@ -248,16 +248,16 @@ plants! {
         let Record::Block { extent: Some(mut extent), leaf } = image.record(TREE_PAGE, 0) else { panic!("no block") };
         (extent.count, extent.unwritten, extent.sector) = (17, true, Sector::new(100));
         image.put_record(TREE, TREE_PAGE, 0, Record::Block { extent: Some(extent), leaf });
-        image.edit_inode(TREE, |inode| inode.sectors += 8);
+        image.edit_inode(TREE, |inode| inode.space_512 += 8);
     } => [ExtentTooLong { inode: TREE, block: 0, count: 17, most: 16 }];
     room_inside_and_behind_the_end(image: crashed) {
         image.reserve(TREE_PAGE, 1, 60, 16, Some(LEAVES + 20));
         image.reserve(TREE_PAGE, 7, 50, 1, None);
-        image.edit_inode(TREE, |inode| inode.sectors += 17 * 8);
+        image.edit_inode(TREE, |inode| inode.space_512 += 17 * 8);
     } => [];
     room_without_a_vector(image: crashed) {
         image.reserve(TREE_PAGE, 1, 60, 16, None);
-        image.edit_inode(TREE, |inode| inode.sectors += 16 * 8);
+        image.edit_inode(TREE, |inode| inode.space_512 += 16 * 8);
     } => [ChecksumKindWrong { inode: TREE, block: 1 }];
     room_with_the_vector_of_another_block(image: crashed) {
         image.reserve(TREE_PAGE, 1, 60, 16, Some(TREE_VECTOR));
@@ -273,15 +273,15 @@ plants! {
         image.put(LEAVES + 11, line);
         let leaf = Some(LeafPointer { address: LineAddress::new(LEAVES + 11), class: 0 });
         image.put_record(TREE, TREE_PAGE, 7, Record::Block { extent, leaf });
-        image.edit_inode(TREE, |inode| inode.sectors += 9);
+        image.edit_inode(TREE, |inode| inode.space_512 += 9);
     } => [BlockPastEnd { inode: TREE, block: 7 }];
     data_behind_the_end_in_room_that_was_filled(image: crashed) {
         image.fill_room(FILE, 40, &[1, 2, 3, 0]);
-        image.edit_inode(FILE, |inode| inode.sectors += 8);
+        image.edit_inode(FILE, |inode| inode.space_512 += 8);
     } => [];
     old_bytes_behind_the_end_in_room_that_was_filled(image: crashed) {
         image.fill_room(FILE, 40, &[1, 2, 3, 4]);
-        image.edit_inode(FILE, |inode| inode.sectors += 8);
+        image.edit_inode(FILE, |inode| inode.space_512 += 8);
     } => [ExtentTooLong { inode: FILE, block: 0, count: 4, most: 3 }];
     sectors_of_two_files(image: crashed) {
         image.edit_extent(FILE, |extent| extent.sector = Sector::new(14));
@@ -304,14 +304,14 @@ plants! {
     } => [LogPastEnd { inode: FILE, block: 0, offset: 12_000, length: 200 }];
 
     wrong_space(image: small) {
-        image.edit_inode(FILE, |inode| inode.sectors = 24);
+        image.edit_inode(FILE, |inode| inode.space_512 = 24);
     } => [SpaceWrong { inode: FILE, found: 24, expected: 26 }];
     logs_over_sectors_that_are_counted_and_should_not_be(image: crashed) {
         image.edit_superblock(|superblock| superblock.ro_compat = ro_compat::COVERED_LOGS_UNCOUNTED);
     } => [SpaceWrong { inode: FILE, found: 26, expected: 24 }];
     logs_over_sectors_that_are_not_counted(image: crashed) {
         image.edit_superblock(|superblock| superblock.ro_compat = ro_compat::COVERED_LOGS_UNCOUNTED);
-        image.edit_inode(FILE, |inode| inode.sectors = 24);
+        image.edit_inode(FILE, |inode| inode.space_512 = 24);
     } => [];
     missing_directory_page(image: crashed) {
         image.edit_inode(DIRECTORY, |inode| inode.size = 8192);
@@ -425,7 +425,7 @@ plants! {
         let log = image.log(DATA + 16, 0, 10, SlotClass::Line);
         let line = tandemfs_format::mapping::leaf_line(&[None, Some(log), None, None], &image.place(FILE, LEAVES + 11));
         image.put(LEAVES + 11, line);
-        image.edit_inode(FILE, |inode| inode.sectors = 25);
+        image.edit_inode(FILE, |inode| inode.space_512 = 25);
     } => [];
 }
 

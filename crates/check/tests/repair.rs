@@ -52,9 +52,9 @@ mends! {
         image.add_empty(9, file_type::REGULAR, 0);
     } => [OrphanLeft { inode: 9 }, MapWrong { piece: 1, .. }], left [];
     link_count(image: small) { image.edit_inode(FILE, |inode| inode.nlink = 5); } => [LinkCount { inode: FILE, .. }], left [];
-    space(image: small) { image.edit_inode(TREE, |inode| inode.sectors = 0); } => [SpaceWrong { inode: TREE, .. }], left [];
+    space(image: small) { image.edit_inode(TREE, |inode| inode.space_512 = 0); } => [SpaceWrong { inode: TREE, .. }], left [];
     link_count_and_space_of_one_line(image: crashed) {
-        image.edit_inode(FILE, |inode| (inode.nlink, inode.sectors) = (5, 5));
+        image.edit_inode(FILE, |inode| (inode.nlink, inode.space_512) = (5, 5));
     } => [SpaceWrong { inode: FILE, .. }, LinkCount { inode: FILE, .. }], left [];
     damaged_attributes(image: attributed) {
         image.damage(ATTRIBUTES);
@@ -185,7 +185,7 @@ fn halves_that_do_not_belong_together_are_refused() {
 fn much_to_do() -> Image {
     let mut image = Image::small();
     image.remove_inode(LINK);
-    image.edit_inode(FILE, |inode| (inode.nlink, inode.sectors) = (5, 5));
+    image.edit_inode(FILE, |inode| (inode.nlink, inode.space_512) = (5, 5));
     image.edit_inode(DIRECTORY, |inode| inode.parent = InodeNumber::new(7));
     image.edit_head(ROOT, ROOT_PAGE + 9, |head| head.file_type = 8);
     let old = image.clone();

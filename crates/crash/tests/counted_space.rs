@@ -84,14 +84,14 @@ fn every_change_counts(features: u64, firmware: bool) {
             }
             check_device(&device, true).unwrap_or_else(|what| panic!("TANDEMFS_SEED={seed}, {setting:?}, {steps:?}: {what}"));
         }
-        let before = fs.attributes(file).expect("there").sectors;
+        let before = fs.attributes(file).expect("there").space_512;
         fs.unmount().expect("unmounts");
         check_device(&device, false).unwrap_or_else(|what| panic!("TANDEMFS_SEED={seed}, {setting:?}, {steps:?}: {what}"));
         fs = mount(&device, &setting.mount).expect("mounts");
         assert_eq!(fs.superblock().ro_compat, features);
-        assert_eq!(fs.attributes(file).expect("there").sectors, before);
+        assert_eq!(fs.attributes(file).expect("there").space_512, before);
         fs.set_attributes(file, &SetAttributes { size: Some(0), ..SetAttributes::default() }).expect("emptied");
-        assert_eq!(fs.attributes(file).expect("there").sectors, 0, "TANDEMFS_SEED={seed}, {setting:?}, {steps:?}");
+        assert_eq!(fs.attributes(file).expect("there").space_512, 0, "TANDEMFS_SEED={seed}, {setting:?}, {steps:?}");
     }
     assert!(done > rounds * STEPS as u64 / 2, "{done} changes");
 }
@@ -128,7 +128,7 @@ fn a_small_write_into_given_space_changes_no_count() {
                 fs.write_back().expect("written back");
             }
             fs.allocate(file, 0, given, AllocateMode::Allocate { keep_size: false }).expect("room");
-            let count = |fs: &FileSystem| fs.attributes(file).expect("there").sectors;
+            let count = |fs: &FileSystem| fs.attributes(file).expect("there").space_512;
             let across = (given - random.below(200), 1 + random.below(700));
             fs.write(file, across.0, &fill(2, across.1 as usize), WriteOptions::default()).expect("writes");
             beyond += u64::from(across.0 + across.1 > given && count(&fs) > given / 512);

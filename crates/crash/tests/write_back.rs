@@ -161,7 +161,7 @@ fn add_logs(fs: &FileSystem, file: InodeNumber, logs: std::ops::Range<u64>) {
 }
 
 fn has_logs(fs: &FileSystem, file: InodeNumber) -> bool {
-    fs.attributes(file).expect("there").sectors > u64::from(BLOCK) / 512
+    fs.attributes(file).expect("there").space_512 > u64::from(BLOCK) / 512
 }
 
 #[test]

@@ -41,7 +41,7 @@ persistent! {
         /// Size in bytes.
         size: U64 = 16,
         /// Space taken in either zone, in units of 512 B.
-        sectors: U64 = 24,
+        space_512: U64 = 24,
         /// Time of the last read.
         atime: U64 = 32,
         /// Time of the last change of the data.
@@ -122,7 +122,7 @@ pub struct Inode {
     /// Size in bytes.
     pub size: u64,
     /// Space taken, in 512 B.
-    pub sectors: u64,
+    pub space_512: u64,
     /// Last read.
     pub atime: Timestamp,
     /// Last change of data.
@@ -215,7 +215,7 @@ impl Inode {
             nlink: self.nlink.into(),
             generation: self.generation.into(),
             size: self.size.into(),
-            sectors: self.sectors.into(),
+            space_512: self.space_512.into(),
             atime: self.atime.encode().into(),
             mtime: self.mtime.encode().into(),
             ctime: self.ctime.encode().into(),
@@ -266,7 +266,7 @@ impl Inode {
             nlink: hot.nlink.get(),
             generation: hot.generation.get(),
             size: hot.size.get(),
-            sectors: hot.sectors.get(),
+            space_512: hot.space_512.get(),
             atime: Timestamp::decode(hot.atime.get()),
             mtime: Timestamp::decode(hot.mtime.get()),
             ctime: Timestamp::decode(hot.ctime.get()),
@@ -313,7 +313,7 @@ mod tests {
             nlink: 1,
             generation: 9,
             size: 70_000,
-            sectors: 144,
+            space_512: 144,
             atime: Timestamp { seconds: -5, nanoseconds: 7 },
             mtime: Timestamp { seconds: 1_800_000_000, nanoseconds: 999_999_999 },
             ctime: Timestamp::default(),

@@ -1,4 +1,4 @@
-//! The space of a block of a file, as the `sectors` field of its inode counts it.
+//! The space of a block of a file, as the field `space_512` of its inode counts it.
 //!
 //! A data log over sectors of its block adds nothing, because the space of its bytes is already counted. So a write into allocated space
 //! does not change `st_blocks`. The count depends only on a block's sectors and logs, so every change of a block computes the difference by

@@ -42,7 +42,7 @@ pub mod incompat {
 
 /// Feature bits that a build must know to write: one that lacks one mounts read-only.
 pub mod ro_compat {
-    /// The `sectors` of an inode do not count data logs over sectors of their block ([`LogCounting`](crate::space::LogCounting)).
+    /// The `space_512` of an inode does not count data logs over sectors of their block ([`LogCounting`](crate::space::LogCounting)).
     pub const COVERED_LOGS_UNCOUNTED: u64 = 1 << 0;
     /// The bits that this build supports.
     pub const KNOWN: u64 = COVERED_LOGS_UNCOUNTED;

@@ -153,7 +153,7 @@ pub struct Attributes {
     /// Size in bytes.
     pub size: u64,
     /// Space taken, in units of 512 B.
-    pub sectors: u64,
+    pub space_512: u64,
     /// Last read.
     pub atime: Timestamp,
     /// Last change of data.

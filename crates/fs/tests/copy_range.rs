@@ -32,8 +32,8 @@ fn content(fs: &FileSystem, inode: InodeNumber) -> Vec<u8> {
     bytes
 }
 
-fn sectors(fs: &FileSystem, inode: InodeNumber) -> u64 {
-    fs.attributes(inode).expect("there").sectors
+fn space_512(fs: &FileSystem, inode: InodeNumber) -> u64 {
+    fs.attributes(inode).expect("there").space_512
 }
 
 #[test]
@@ -100,7 +100,7 @@ fn whole_blocks_that_are_holes_stay_holes() {
     }
     fs.set_attributes(from, &SetAttributes { size: Some(20 * BLOCK + 5), ..SetAttributes::default() }).expect("grows");
     let expected = content(&fs, from);
-    assert_eq!(sectors(&fs, from), 2 * BLOCK / 512);
+    assert_eq!(space_512(&fs, from), 2 * BLOCK / 512);
     // To an empty file, over data, and to another place in the block.
     let (empty, full) = (file(&fs, "empty", b""), file(&fs, "full", &fill(9, 21 * BLOCK as usize)));
     for to in [empty, full] {
@@ -108,13 +108,16 @@ fn whole_blocks_that_are_holes_stay_holes() {
         assert!(content(&fs, to)[..expected.len()] == expected);
     }
     assert_eq!(fs.attributes(empty).expect("there").size, 20 * BLOCK + 5);
-    assert_eq!(sectors(&fs, empty), 2 * BLOCK / 512);
+    assert_eq!(space_512(&fs, empty), 2 * BLOCK / 512);
     assert!(content(&fs, full)[expected.len()..] == fill(9, 21 * BLOCK as usize)[expected.len()..], "what lies behind the range stays");
-    assert!(sectors(&fs, full) <= 3 * BLOCK / 512 + 1, "two blocks of data, the last, of which a part stays, and the zeros over its start");
+    assert!(
+        space_512(&fs, full) <= 3 * BLOCK / 512 + 1,
+        "two blocks of data, the last, of which a part stays, and the zeros over its start"
+    );
     let shifted = file(&fs, "shifted", b"");
     assert_eq!(fs.copy_range((from, 0), (shifted, 100), 1 << 30, PLAIN).expect("copies"), 20 * BLOCK + 5);
     assert!(content(&fs, shifted)[100..] == expected && content(&fs, shifted)[..100].iter().all(|byte| *byte == 0));
-    assert!(sectors(&fs, shifted) <= 6 * BLOCK / 512, "{} sectors", sectors(&fs, shifted));
+    assert!(space_512(&fs, shifted) <= 6 * BLOCK / 512, "{} x 512 B", space_512(&fs, shifted));
 }
 
 /// Allocated but unwritten space reads as zeros; it is copied as a hole.
@@ -125,7 +128,7 @@ fn space_without_data_is_a_hole_to_a_copy() {
     fs.allocate(from, 0, 8 * BLOCK, AllocateMode::Allocate { keep_size: false }).expect("given");
     assert_eq!(fs.copy_range((from, 0), (to, 0), 1 << 30, PLAIN).expect("copies"), 8 * BLOCK);
     assert!(content(&fs, to) == content(&fs, from));
-    assert!(sectors(&fs, to) <= BLOCK / 512);
+    assert!(space_512(&fs, to) <= BLOCK / 512);
 }
 
 #[test]

@@ -116,13 +116,13 @@ fn attributes_are_a_map() {
             },
         }
         assert_eq!(all(&fs, inode), expected, "step {step}");
-        let handle = fs.attributes(inode).expect("there");
-        assert!(handle.sectors.is_multiple_of(8));
+        let attributes = fs.attributes(inode).expect("there");
+        assert!(attributes.space_512.is_multiple_of(8));
     }
     for name in expected.keys() {
         fs.remove_extended_attribute(inode, name).expect("removes");
     }
-    assert_eq!(fs.attributes(inode).expect("there").sectors, 0);
+    assert_eq!(fs.attributes(inode).expect("there").space_512, 0);
     fs.checkpoint().expect("writes");
     let (before, after) = (fresh.memory.data_log_bytes, fs.space().memory.data_log_bytes);
     assert_eq!(before, after);
@@ -316,7 +316,7 @@ fn space_of_attributes_comes_back_with_the_file_and_after_a_crash() {
             let name = format!("user.{name}");
             fs.set_extended_attribute(inode, name.as_bytes(), &bytes(round, ATTRIBUTE_VALUE_MAX), ANY).expect("there is room");
         }
-        assert_eq!(fs.attributes(inode).expect("there").sectors, 4 * 18 * 8);
+        assert_eq!(fs.attributes(inode).expect("there").space_512, 4 * 18 * 8);
         if round % 3 == 0 {
             drop(fs);
             fs = mount(&device);

@@ -177,7 +177,7 @@ fn look(fs: &FileSystem) {
     fs.lookup(inner, b"moved").expect("there");
     let room = fs.lookup(ROOT, b"room").expect("there");
     assert_eq!((room.size, fs.seek(room.inode, 0, SeekTo::Data).expect("sought")), (150_000, None));
-    assert!(room.sectors * 512 >= 220_000, "{}", room.sectors);
+    assert!(room.space_512 * 512 >= 220_000, "{}", room.space_512);
     let attribute = |inode, name: &[u8]| fs.extended_attribute(inode, name).expect("there");
     assert_eq!(attribute(small.inode, b"user.near"), b"value");
     assert!(attribute(small.inode, b"user.apart") == large()[..65_536]);
@@ -217,7 +217,7 @@ fn clean_images_mount_and_go_on() {
         let big = fs.lookup(ROOT, &[b'L'; 200]).expect("there");
         fs.write(big.inode, 40_000, &large()[40_000..40_200], WriteOptions::default()).expect("writes a log");
         let counted = u64::from(features & ro_compat::COVERED_LOGS_UNCOUNTED == 0);
-        assert_eq!(fs.attributes(big.inode).expect("there").sectors, big.sectors + counted, "{name}");
+        assert_eq!(fs.attributes(big.inode).expect("there").space_512, big.space_512 + counted, "{name}");
         fs.unmount().expect("unmounts");
         let fs = FileSystem::mount(drive, &MountOptions::default()).expect("mounts");
         look(&fs);

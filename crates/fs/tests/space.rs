@@ -39,7 +39,7 @@ fn large_ranges_are_series_of_bounded_transactions() {
     let given = transactions(&fs, || fs.allocate(file, 0, BYTES, ALLOCATE).expect("room"));
     assert!((400..1200).contains(&given), "{given} transactions");
     let found = fs.attributes(file).expect("there");
-    assert_eq!((found.size, found.sectors), (BYTES, BYTES / 512));
+    assert_eq!((found.size, found.space_512), (BYTES, BYTES / 512));
     assert_eq!(transactions(&fs, || fs.allocate(file, 0, BYTES, ALLOCATE).expect("is there")), 0, "doing it again does nothing");
     assert_eq!((fs.seek(file, 0, SeekTo::Data).expect("sought"), fs.seek(file, 5, SeekTo::Hole).expect("sought")), (None, Some(5)));
 
@@ -52,7 +52,7 @@ fn large_ranges_are_series_of_bounded_transactions() {
 
     let punched = transactions(&fs, || fs.allocate(file, 4096, BYTES, AllocateMode::Punch).expect("punched"));
     assert!((2..40).contains(&punched), "{punched} transactions: pages of records go whole");
-    assert_eq!(fs.attributes(file).expect("there").sectors, 8);
+    assert_eq!(fs.attributes(file).expect("there").space_512, 8);
     fs.allocate(file, 0, 1, AllocateMode::Punch).expect("punched");
     fs.allocate(file, 0, 4096, AllocateMode::Punch).expect("punched");
     fs.checkpoint().expect("home");
@@ -77,7 +77,7 @@ fn without_room_nothing_stays_given_out() {
         pieces.push(name);
     }
     let last_piece = fs.lookup(InodeNumber::ROOT, b"piece 0").expect("there");
-    assert_eq!((last_piece.size, last_piece.sectors), (0, 72));
+    assert_eq!((last_piece.size, last_piece.space_512), (0, 72));
     for name in pieces.iter().step_by(2) {
         fs.unlink(InodeNumber::ROOT, name.as_bytes()).expect("removed");
     }
@@ -86,7 +86,7 @@ fn without_room_nothing_stays_given_out() {
     }
     let file = create(&fs, "large");
     fs.write(file, 70_000, &[5; 300], WriteOptions::default()).expect("writes");
-    let before = (fs.space().block, fs.attributes(file).expect("there").sectors);
+    let before = (fs.space().block, fs.attributes(file).expect("there").space_512);
     assert!(before.0.available_bytes > 6 << 20, "{before:?}");
     for mode in [ALLOCATE, KEEP_SIZE, AllocateMode::Zero { keep_size: false }] {
         for length in [before.0.available_bytes - 65_536, 1 << 40] {
@@ -195,7 +195,7 @@ fn parts_of_blocks_do_not_move() {
     let fs = mounted(16 << 20, 16 << 20, 64 << 10);
     let file = create(&fs, "file");
     fs.write(file, 0, &[3; 200_000], WriteOptions::default()).expect("writes");
-    let times = |file| fs.attributes(file).map(|found| (found.mtime, found.ctime, found.size, found.sectors)).expect("there");
+    let times = |file| fs.attributes(file).map(|found| (found.mtime, found.ctime, found.size, found.space_512)).expect("there");
     let before = times(file);
     for mode in [AllocateMode::Collapse, AllocateMode::Insert] {
         for (offset, length) in [(4096, 65_536), (0, 4096), (0, 65_537), (1, 65_536), (262_144, 65_536)] {
@@ -212,5 +212,5 @@ fn parts_of_blocks_do_not_move() {
     assert_eq!(before.size, 265_536);
     // Nothing is shared, so `Unshare` gives what `Allocate` gives.
     fs.allocate(file, 196_608, 65_536, AllocateMode::Unshare { keep_size: true }).expect("room");
-    assert_eq!(fs.attributes(file).expect("there").sectors, before.sectors + 128);
+    assert_eq!(fs.attributes(file).expect("there").space_512, before.space_512 + 128);
 }

@@ -21,7 +21,7 @@ pub(crate) fn shown(attributes: &Attributes) -> wire::Attributes {
     wire::Attributes {
         ino: attributes.inode.get(),
         size: attributes.size,
-        blocks: attributes.sectors,
+        blocks: attributes.space_512,
         atime: time(attributes.atime),
         mtime: time(attributes.mtime),
         ctime: time(attributes.ctime),

@@ -133,7 +133,7 @@ impl Door {
 
     /// How long the kernel may cache attributes of a reply.
     pub(crate) fn valid(&self, attributes: &Attributes) -> Duration {
-        let is_written = self.writers.told(attributes.inode, attributes.sectors);
+        let is_written = self.writers.told(attributes.inode, attributes.space_512);
         Self::valid_where(attributes, is_written)
     }
 

@@ -70,7 +70,7 @@ pub struct Image {
     sectors_used: BTreeSet<u64>,
 }
 
-pub fn new_inode(mode: u16, nlink: u32, size: u64, sectors: u64, root: [u8; 20]) -> Inode {
+pub fn new_inode(mode: u16, nlink: u32, size: u64, space_512: u64, root: [u8; 20]) -> Inode {
     let time = Timestamp { seconds: 1_800_000_000, nanoseconds: 5 };
     Inode {
         mode,
@@ -78,7 +78,7 @@ pub fn new_inode(mode: u16, nlink: u32, size: u64, sectors: u64, root: [u8; 20])
         nlink,
         generation: 0,
         size,
-        sectors,
+        space_512,
         atime: time,
         mtime: time,
         ctime: time,
@@ -172,7 +172,7 @@ impl Image {
         let apart = AttributeValue::Apart { address: LineAddress::new(ATTRIBUTES + 64), length: 5000, crc: image.pair().data(&value) };
         let large = Attribute { namespace: Namespace::User, name: b"large".to_vec(), value: apart };
         image.put_attributes(FILE, ATTRIBUTES, &[near(Namespace::Security, b"label", b"a label"), large]);
-        image.edit_inode(FILE, |inode| inode.sectors += 16);
+        image.edit_inode(FILE, |inode| inode.space_512 += 16);
         image
     }
 

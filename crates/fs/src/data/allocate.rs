@@ -265,7 +265,7 @@ impl FileSystem {
             tree::clear(&mut tx, owner, &mut root, &step)?;
             let mut new = state.inode.clone();
             new.root = root.to_bytes();
-            new.sectors = new.sectors.saturating_sub(freed_512);
+            new.space_512 = new.space_512.saturating_sub(freed_512);
             changed(&mut new);
             file.commit(tx, &mut state, new, Fenced::nothing_stored(), Flushed::nothing_written())?;
             at = step.end;

@@ -77,7 +77,7 @@ fn need_of(old: &Block) -> Need {
 
 /// Updates the inode's space count, in units of 512 B. It can shrink when sectors are added, because logs over sectors do not count.
 pub(super) fn count_space(inode: &mut Inode, before: u64, after: u64) {
-    inode.sectors = (inode.sectors + after).saturating_sub(before);
+    inode.space_512 = (inode.space_512 + after).saturating_sub(before);
 }
 
 /// Updates times and set-id bits after a change of data.

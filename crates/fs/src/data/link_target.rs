@@ -22,6 +22,6 @@ pub(crate) fn store_link_target(tx: &mut Tx<'_>, inode: &mut Inode, target: &[u8
     let stored = tx.suspect_if_failed(volume.drive.persist(Structure::DataLog, address, target).map_err(Error::from))?;
     let entry = LogEntry { address, crc: volume.data_checksum(target), offset: 0, length: target.len() as u32, class };
     inode.root = Record::SingleLog(entry).encode().to_bytes();
-    inode.sectors = slot_space_512(class);
+    inode.space_512 = slot_space_512(class);
     Ok(stored)
 }

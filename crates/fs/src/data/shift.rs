@@ -71,7 +71,7 @@ impl FileSystem {
         let (root, stored) = shifted(&mut tx, owner, old_root, &shift)?;
         new.root = root.to_bytes();
         new.size = new_size;
-        new.sectors = new.sectors.saturating_sub(freed_512);
+        new.space_512 = new.space_512.saturating_sub(freed_512);
         changed(&mut new);
         file.commit(tx, &mut state, new, stored, Flushed::nothing_written())?;
         Ok(())

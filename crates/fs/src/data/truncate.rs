@@ -112,7 +112,7 @@ impl FileSystem {
             new.state &= !state::TAIL_STALE;
         }
         new.size = size;
-        new.sectors = new.sectors.saturating_sub(freed_512);
+        new.space_512 = new.space_512.saturating_sub(freed_512);
         new.root = root.to_bytes();
         change(&mut new);
         file.commit(tx, &mut guard, new, Fenced::nothing_stored(), Flushed::nothing_written())?;

@@ -181,7 +181,7 @@ impl Changed {
     pub(crate) fn store(self, tx: &mut Tx<'_>, owner: Owner, inode: &mut Inode) -> Result<(AttributeSet, Fenced)> {
         let fenced = self.planned.store(tx, owner)?;
         inode.attributes = self.pointer;
-        inode.sectors = (inode.sectors + self.space_512.1).saturating_sub(self.space_512.0);
+        inode.space_512 = (inode.space_512 + self.space_512.1).saturating_sub(self.space_512.0);
         Ok((self.set, fenced))
     }
 }

@@ -326,7 +326,7 @@ pub(crate) fn new_inode(new: &NewInode<'_>, parent: InodeNumber) -> Inode {
         nlink: if kind == file_type::DIRECTORY { 2 } else { 1 },
         generation: 0,
         size: 0,
-        sectors: 0,
+        space_512: 0,
         atime: time,
         mtime: time,
         ctime: time,

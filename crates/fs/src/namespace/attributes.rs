@@ -39,7 +39,7 @@ impl FileSystem {
     /// # Errors
     /// `Stale` if the number is not in use.
     pub fn space_512(&self, number: InodeNumber) -> Result<u64> {
-        self.of_inode(number, |inode| inode.sectors)
+        self.of_inode(number, |inode| inode.space_512)
     }
 
     fn of_inode<T>(&self, number: InodeNumber, get: impl FnOnce(&Inode) -> T) -> Result<T> {

@@ -47,7 +47,7 @@ pub(crate) fn attributes_of(number: InodeNumber, inode: &Inode) -> Attributes {
         gid: inode.gid,
         rdev: if inode.has_mapping() || inode.file_type() == tandemfs_format::inode::file_type::SYMLINK { 0 } else { inode.rdev() },
         size: inode.size,
-        sectors: inode.sectors,
+        space_512: inode.space_512,
         atime: inode.atime,
         mtime: inode.mtime,
         ctime: inode.ctime,
@@ -62,7 +62,7 @@ pub(crate) fn directory_changed(inode: &mut Inode, insertion: Option<&Insertion>
     inode.change_count += 1;
     if insertion.is_some_and(Insertion::adds_page) {
         inode.size += PAGE_BYTES as u64;
-        inode.sectors += PAGE_BYTES as u64 / 512;
+        inode.space_512 += PAGE_BYTES as u64 / 512;
     }
 }
 
