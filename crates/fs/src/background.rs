@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crate::error::Result;
 use crate::file_system::FileSystem;
-use crate::journal::Wake;
+use crate::journal::Requests;
 use crate::sync::atomic::Ordering::Relaxed;
 
 /// How often the thread wakes without being asked.
@@ -25,19 +25,19 @@ impl FileSystem {
         if background.is_some() {
             return Ok(()); // of two threads only one would see the stop flag
         }
-        let (file_system, bell) = (Arc::downgrade(self), self.volume.journal.bell.clone());
-        bell.heard.store(true, Relaxed);
+        let (file_system, notifier) = (Arc::downgrade(self), self.volume.journal.notifier.clone());
+        notifier.is_listening.store(true, Relaxed);
         let run = move || {
             loop {
-                let wake = {
-                    let mut wake = bell.wake.lock();
-                    if *wake == Wake::default() {
-                        bell.rung.wait_for(&mut wake, INTERVAL);
+                let requests = {
+                    let mut requests = notifier.requests.lock();
+                    if *requests == Requests::default() {
+                        notifier.condition.wait_for(&mut requests, INTERVAL);
                     }
-                    std::mem::take(&mut *wake)
+                    std::mem::take(&mut *requests)
                 };
                 match file_system.upgrade() {
-                    Some(file_system) if !wake.stop => file_system.work_behind(wake),
+                    Some(file_system) if !requests.stop => file_system.work_behind(requests),
                     _ => return,
                 }
             }
@@ -46,17 +46,17 @@ impl FileSystem {
         Ok(())
     }
 
-    fn work_behind(&self, wake: Wake) {
+    fn work_behind(&self, requests: Requests) {
         self.remove_late_orphans();
         if self.is_read_only() || self.stopped().is_some() {
             return;
         }
-        if wake.checkpoint
+        if requests.checkpoint
             && let Err(error) = self.checkpoint()
         {
             tracing::error!(%error, "checkpoint");
         }
-        if (wake.write_back || self.is_data_area_low() || self.volume.memory.is_metadata_short())
+        if (requests.write_back || self.is_data_area_low() || self.volume.memory.is_metadata_short())
             && let Err(error) = self.write_back_behind()
         {
             tracing::error!(%error, "write-back");
@@ -87,8 +87,8 @@ impl FileSystem {
     /// Stops the thread and waits for its end.
     pub(crate) fn stop_background(&self) {
         self.write_back.stop.store(true, Relaxed);
-        self.volume.journal.ask(|wake| wake.stop = true);
-        self.volume.journal.bell.heard.store(false, Relaxed);
+        self.volume.journal.ask(|requests| requests.stop = true);
+        self.volume.journal.notifier.is_listening.store(false, Relaxed);
         if let Some(thread) = self.background.lock().take() {
             let _ended = thread.join();
         }
@@ -98,6 +98,6 @@ impl FileSystem {
 impl Drop for FileSystem {
     /// The thread then ends by itself: the upgrade of its weak reference fails.
     fn drop(&mut self) {
-        self.volume.journal.ask(|wake| wake.stop = true);
+        self.volume.journal.ask(|requests| requests.stop = true);
     }
 }

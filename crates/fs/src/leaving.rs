@@ -11,7 +11,7 @@ pub(crate) struct Leaving {
     now: Mutex<usize>,
     /// How many have ended in all; changed under the lock.
     pub(crate) ended: AtomicU64,
-    rung: Condvar,
+    condition: Condvar,
 }
 
 /// One leaving thread, until it is dropped.
@@ -39,7 +39,7 @@ impl Leaving {
             if left.is_zero() {
                 return false;
             }
-            self.rung.wait_for(&mut now, left);
+            self.condition.wait_for(&mut now, left);
         }
         self.ended.load(Relaxed) != before
     }
@@ -51,6 +51,6 @@ impl Drop for LeavingGuard<'_> {
         *now -= 1;
         self.0.ended.fetch_add(1, Relaxed);
         drop(now);
-        self.0.rung.notify_all();
+        self.0.condition.notify_all();
     }
 }

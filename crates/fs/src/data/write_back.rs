@@ -80,7 +80,7 @@ impl FileSystem {
     pub(crate) fn ask_write_back(&self) {
         let asked = &self.write_back.asked;
         if !asked.load(Relaxed) && !asked.swap(true, Relaxed) {
-            self.volume.journal.ask(|wake| wake.write_back = true);
+            self.volume.journal.ask(|requests| requests.write_back = true);
         }
     }
 
@@ -170,7 +170,7 @@ impl FileSystem {
 
     /// The write-back thread also checkpoints, so a long pass must not let the rings fill up.
     fn checkpoint_between_batches(&self) -> Result<()> {
-        let asked = std::mem::take(&mut self.volume.journal.bell.wake.lock().checkpoint);
+        let asked = std::mem::take(&mut self.volume.journal.notifier.requests.lock().checkpoint);
         if asked { self.volume.checkpoint() } else { Ok(()) }
     }
 

@@ -67,7 +67,7 @@ pub(crate) struct Journal {
     /// The superblock as on the device.
     superblock: Mutex<Superblock>,
     /// Wakes the background thread.
-    pub(crate) bell: Arc<Bell>,
+    pub(crate) notifier: Arc<Notifier>,
     /// The commit engine if the drive's transactions are used; otherwise `None`, and the rings are used.
     firmware: Option<FirmwareEngine>,
     /// Whether a checkpoint was asked for since the last one.
@@ -76,16 +76,16 @@ pub(crate) struct Journal {
 
 /// Wakes the background thread. While it waits, the thread holds this and not the file system.
 #[derive(Debug, Default)]
-pub(crate) struct Bell {
-    pub(crate) wake: Mutex<Wake>,
-    pub(crate) rung: Condvar,
-    /// Whether a thread listens.
-    pub(crate) heard: AtomicBool,
+pub(crate) struct Notifier {
+    pub(crate) requests: Mutex<Requests>,
+    pub(crate) condition: Condvar,
+    /// Whether the thread runs.
+    pub(crate) is_listening: AtomicBool,
 }
 
-/// Requests to the background thread.
+/// What the background thread is asked to do.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Wake {
+pub(crate) struct Requests {
     pub(crate) checkpoint: bool,
     pub(crate) write_back: bool,
     pub(crate) stop: bool,
@@ -106,7 +106,7 @@ impl Journal {
             checkpoint: Mutex::new(()),
             firmware: on_drive.then(|| FirmwareEngine::new(superblock.watermark)),
             superblock: Mutex::new(superblock),
-            bell: Arc::default(),
+            notifier: Arc::default(),
             asked: AtomicBool::new(false),
         }
     }
@@ -137,11 +137,11 @@ impl Journal {
     }
 
     /// Asks the background thread, if there is one.
-    pub(crate) fn ask(&self, ask: impl FnOnce(&mut Wake)) {
+    pub(crate) fn ask(&self, ask: impl FnOnce(&mut Requests)) {
         use crate::sync::atomic::Ordering::Relaxed;
-        if self.bell.heard.load(Relaxed) {
-            ask(&mut self.bell.wake.lock());
-            self.bell.rung.notify_one();
+        if self.notifier.is_listening.load(Relaxed) {
+            ask(&mut self.notifier.requests.lock());
+            self.notifier.condition.notify_one();
         }
     }
 }

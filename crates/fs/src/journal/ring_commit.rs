@@ -4,7 +4,7 @@ use tandemfs_device::{Fenced, Structure};
 use tandemfs_format::LINE_BYTES;
 use tandemfs_format::journal::encode;
 
-use super::{Host, Tx, Wake};
+use super::{Host, Requests, Tx};
 use crate::error::Result;
 use crate::mutant::{Mutant, on};
 use crate::sync::atomic::Ordering::{Relaxed, SeqCst};
@@ -71,7 +71,7 @@ impl<V: Host> Tx<'_, V> {
             }
             drop(gate);
             if wants_checkpoint && !journal.asked.swap(true, Relaxed) {
-                journal.ask(|wake: &mut Wake| wake.checkpoint = true);
+                journal.ask(|requests: &mut Requests| requests.checkpoint = true);
             }
             return Ok(txid);
         }

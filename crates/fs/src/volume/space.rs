@@ -78,7 +78,7 @@ impl Volume {
     /// takes everything back on failure.
     fn raise_mark(&self, rise: Rise<'_>) -> Result<()> {
         if rise.wants_write_back {
-            self.journal.ask(|wake| wake.write_back = true); // [ME3] there: the next unit must be there before it is needed
+            self.journal.ask(|requests| requests.write_back = true); // [ME3] there: the next unit must be there before it is needed
         }
         let (first, lines) = rise.fresh_lines();
         let zeroed = self.zero_fresh_pages(structure_of(rise.region), first, lines)?;
