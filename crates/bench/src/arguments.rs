@@ -87,7 +87,7 @@ pub struct CompareArguments {
     /// All cases on both drives, a twentieth of the work or as much as takes some tenths of a second, in less than ninety minutes [default: all cases on one drive, a quarter of the work]
     #[arg(long)]
     pub full: bool,
-    /// No more is measured than ends in so many minutes, but for what decides a reach [default: 4.5 with --quick, 75 with --full]
+    /// No more is measured than ends in so many minutes, but for what decides a target [default: 4.5 with --quick, 75 with --full]
     #[arg(long, value_name = "NUMBER")]
     pub minutes: Option<u64>,
     /// On what: drives that take no time, or the same drive for everybody [default: free, with --full both]

@@ -10,7 +10,7 @@ use crate::table::Table;
 
 /// Target of a row.
 #[derive(Debug, Clone, Copy)]
-pub enum Reach {
+pub enum RowTarget {
     /// Median at most this many nanoseconds above the limit's.
     OverAtMost(f64),
     /// Median at most this many times the limit's.
@@ -37,7 +37,7 @@ pub struct Row {
     /// The limit's median and p99.
     pub limit: Option<(f64, Option<f64>)>,
     /// The target.
-    pub reach: Reach,
+    pub target: RowTarget,
     /// Bytes per operation, for rows that show a bandwidth.
     pub bytes: Option<u64>,
     /// Repetitions lie on both sides of the target, so the row decides nothing.
@@ -48,9 +48,9 @@ pub struct Row {
 
 impl Row {
     /// A row of times with its limit.
-    pub fn beside(name: impl Into<String>, samples: &Samples, limit: &Samples, reach: Reach) -> Self {
+    pub fn beside(name: impl Into<String>, samples: &Samples, limit: &Samples, target: RowTarget) -> Self {
         let limit = Some((limit.median_ns(), Some(limit.p99_ns())));
-        Self { limit, reach, ..Self::alone(name, samples) }
+        Self { limit, target, ..Self::alone(name, samples) }
     }
 
     /// A row of times without a limit.
@@ -60,7 +60,16 @@ impl Row {
 
     /// A row of one value.
     pub fn value(name: impl Into<String>, median: f64) -> Self {
-        Self { name: name.into(), median, p99: None, limit: None, reach: Reach::Shown, bytes: None, undecided: false, note: String::new() }
+        Self {
+            name: name.into(),
+            median,
+            p99: None,
+            limit: None,
+            target: RowTarget::Shown,
+            bytes: None,
+            undecided: false,
+            note: String::new(),
+        }
     }
 
     /// Adds a short explanation.
@@ -72,12 +81,12 @@ impl Row {
     /// The value that is compared with the target: nanoseconds above the limit, a ratio, a share or the value itself.
     fn result(&self) -> Option<f64> {
         let limit = self.limit.map(|(median, _)| median);
-        match self.reach {
-            Reach::OverAtMost(_) => limit.map(|limit| self.median - limit),
-            Reach::RatioAtMost(_) => limit.map(|limit| self.median / limit),
-            Reach::SpeedAtLeast(_) => limit.map(|limit| limit / self.median),
-            Reach::Below(_) | Reach::BytesAtMost(_) => Some(self.median),
-            Reach::Shown => None,
+        match self.target {
+            RowTarget::OverAtMost(_) => limit.map(|limit| self.median - limit),
+            RowTarget::RatioAtMost(_) => limit.map(|limit| self.median / limit),
+            RowTarget::SpeedAtLeast(_) => limit.map(|limit| limit / self.median),
+            RowTarget::Below(_) | RowTarget::BytesAtMost(_) => Some(self.median),
+            RowTarget::Shown => None,
         }
     }
 
@@ -90,31 +99,31 @@ impl Row {
         if self.median <= 0.0 || self.limit.is_some_and(|(median, _)| median <= 0.0) {
             return Some(false);
         }
-        match self.reach {
-            Reach::OverAtMost(most) | Reach::RatioAtMost(most) | Reach::BytesAtMost(most) => Some(result <= most),
-            Reach::SpeedAtLeast(least) => Some(result >= least),
-            Reach::Below(bound) => Some(result < bound),
-            Reach::Shown => None,
+        match self.target {
+            RowTarget::OverAtMost(most) | RowTarget::RatioAtMost(most) | RowTarget::BytesAtMost(most) => Some(result <= most),
+            RowTarget::SpeedAtLeast(least) => Some(result >= least),
+            RowTarget::Below(bound) => Some(result < bound),
+            RowTarget::Shown => None,
         }
     }
 
     fn cells(&self) -> [String; 8] {
-        let show = |value: f64| if matches!(self.reach, Reach::BytesAtMost(_)) { bytes(value) } else { time(value) };
+        let show = |value: f64| if matches!(self.target, RowTarget::BytesAtMost(_)) { bytes(value) } else { time(value) };
         let or_dash = |value: Option<String>| value.unwrap_or_else(|| "–".to_owned());
-        let result = self.result().map(|result| match self.reach {
-            Reach::OverAtMost(_) if result < 0.0 => time(result),
-            Reach::OverAtMost(_) => format!("+{}", time(result)),
-            Reach::RatioAtMost(_) => format!("{result:.2} x"),
-            Reach::SpeedAtLeast(_) => format!("{:.0} %", result * 100.0),
+        let result = self.result().map(|result| match self.target {
+            RowTarget::OverAtMost(_) if result < 0.0 => time(result),
+            RowTarget::OverAtMost(_) => format!("+{}", time(result)),
+            RowTarget::RatioAtMost(_) => format!("{result:.2} x"),
+            RowTarget::SpeedAtLeast(_) => format!("{:.0} %", result * 100.0),
             _ => show(result),
         });
-        let reach = match self.reach {
-            Reach::OverAtMost(most) => Some(format!("≤ +{}", time(most))),
-            Reach::RatioAtMost(most) => Some(format!("≤ {most} x")),
-            Reach::SpeedAtLeast(least) => Some(format!("≥ {:.0} %", least * 100.0)),
-            Reach::Below(bound) => Some(format!("< {}", time(bound))),
-            Reach::BytesAtMost(most) => Some(format!("≤ {}", bytes(most))),
-            Reach::Shown => None,
+        let target = match self.target {
+            RowTarget::OverAtMost(most) => Some(format!("≤ +{}", time(most))),
+            RowTarget::RatioAtMost(most) => Some(format!("≤ {most} x")),
+            RowTarget::SpeedAtLeast(least) => Some(format!("≥ {:.0} %", least * 100.0)),
+            RowTarget::Below(bound) => Some(format!("< {}", time(bound))),
+            RowTarget::BytesAtMost(most) => Some(format!("≤ {}", bytes(most))),
+            RowTarget::Shown => None,
         };
         let mut name = self.name.clone();
         if let Some(size) = self.bytes {
@@ -127,7 +136,7 @@ impl Row {
             or_dash(self.limit.map(|(median, _)| show(median))),
             or_dash(self.limit.and_then(|(_, p99)| p99).map(show)),
             or_dash(result),
-            or_dash(reach),
+            or_dash(target),
             match self.met() {
                 _ if self.undecided => "undecided".to_owned(),
                 met => or_dash(met.map(|met| if met { "yes" } else { "NO" }.to_owned())),
@@ -140,19 +149,19 @@ impl Row {
         json!({
             "case": case,
             "name": self.name,
-            "unit": if matches!(self.reach, Reach::BytesAtMost(_)) { "bytes" } else { "nanoseconds" },
+            "unit": if matches!(self.target, RowTarget::BytesAtMost(_)) { "bytes" } else { "nanoseconds" },
             "median": self.median,
             "p99": self.p99,
             "limit_median": self.limit.map(|(median, _)| median),
             "limit_p99": self.limit.and_then(|(_, p99)| p99),
             "result": self.result(),
-            "reach": match self.reach {
-                Reach::OverAtMost(most) => json!({ "over_at_most": most }),
-                Reach::RatioAtMost(most) => json!({ "ratio_at_most": most }),
-                Reach::SpeedAtLeast(least) => json!({ "speed_at_least": least }),
-                Reach::Below(bound) => json!({ "below": bound }),
-                Reach::BytesAtMost(most) => json!({ "bytes_at_most": most }),
-                Reach::Shown => Value::Null,
+            "target": match self.target {
+                RowTarget::OverAtMost(most) => json!({ "over_at_most": most }),
+                RowTarget::RatioAtMost(most) => json!({ "ratio_at_most": most }),
+                RowTarget::SpeedAtLeast(least) => json!({ "speed_at_least": least }),
+                RowTarget::Below(bound) => json!({ "below": bound }),
+                RowTarget::BytesAtMost(most) => json!({ "bytes_at_most": most }),
+                RowTarget::Shown => Value::Null,
             },
             "met": self.met(),
             "undecided": self.undecided,
@@ -197,7 +206,7 @@ pub fn print(case: &str, rows: &[Row], as_json: bool) -> Result<()> {
 
 /// The rows as a table.
 pub fn table(case: &str, rows: &[Row]) -> Table {
-    let mut table = Table::new([case, "median", "p99", "limit", "limit p99", "result", "reach", "met"]);
+    let mut table = Table::new([case, "median", "p99", "limit", "limit p99", "result", "target", "met"]);
     rows.iter().for_each(|row| table.row(row.cells()));
     table
 }
@@ -222,15 +231,15 @@ mod tests {
 
     #[test]
     fn a_row_is_judged_by_its_reach() {
-        let row = |reach| Row { limit: Some((100.0, None)), reach, ..Row::value("x", 120.0) };
-        assert_eq!(row(Reach::OverAtMost(20.0)).met(), Some(true));
-        assert_eq!(row(Reach::OverAtMost(19.0)).met(), Some(false));
-        assert_eq!(row(Reach::RatioAtMost(1.2)).met(), Some(true));
-        assert_eq!(row(Reach::SpeedAtLeast(0.9)).met(), Some(false));
-        assert_eq!(row(Reach::Below(120.0)).met(), Some(false));
-        assert_eq!(row(Reach::Shown).met(), None);
-        assert_eq!(Row { undecided: true, ..row(Reach::OverAtMost(20.0)) }.met(), None);
-        assert_eq!(Row { reach: Reach::Below(1.0), ..Row::value("nothing", 0.0) }.met(), Some(false));
+        let row = |target| Row { limit: Some((100.0, None)), target, ..Row::value("x", 120.0) };
+        assert_eq!(row(RowTarget::OverAtMost(20.0)).met(), Some(true));
+        assert_eq!(row(RowTarget::OverAtMost(19.0)).met(), Some(false));
+        assert_eq!(row(RowTarget::RatioAtMost(1.2)).met(), Some(true));
+        assert_eq!(row(RowTarget::SpeedAtLeast(0.9)).met(), Some(false));
+        assert_eq!(row(RowTarget::Below(120.0)).met(), Some(false));
+        assert_eq!(row(RowTarget::Shown).met(), None);
+        assert_eq!(Row { undecided: true, ..row(RowTarget::OverAtMost(20.0)) }.met(), None);
+        assert_eq!(Row { target: RowTarget::Below(1.0), ..Row::value("nothing", 0.0) }.met(), Some(false));
     }
 
     #[test]

@@ -7,7 +7,7 @@ use super::rig::{Rig, Variant};
 use super::setting::Setting;
 use crate::failure::Result;
 use crate::output::Outcome;
-use crate::report::{self, Reach, Row};
+use crate::report::{self, Row, RowTarget};
 use crate::scene::{self, MIB, Scene};
 use crate::table::Table;
 
@@ -40,7 +40,7 @@ pub fn run(setting: &Setting) -> Result<Outcome> {
             let cells = Structure::ALL.map(|structure| format!("{:.1}", of(structure)));
             table.row([name.clone(), format!("{all:.1}")].into_iter().chain(cells).chain([format!("{by_blocks:.1}")]));
             let is_judged = variant == Variant::Whole && name_bytes == USUAL;
-            let row = Row { reach: if is_judged { Reach::BytesAtMost(BYTES_MAX) } else { Reach::Shown }, ..Row::value(name, all) };
+            let row = Row { target: if is_judged { RowTarget::BytesAtMost(BYTES_MAX) } else { RowTarget::Shown }, ..Row::value(name, all) };
             outcome.record(row.json("create"));
             if is_judged {
                 rows.push(row);

@@ -15,7 +15,7 @@ use crate::failure::{Failure, Result};
 use crate::machine::Pinned;
 use crate::measure::{Batch, Jumps, Recorder, Samples, interleaved};
 use crate::output::Outcome;
-use crate::report::{self, Reach, Row, time};
+use crate::report::{self, Row, RowTarget, time};
 use crate::scene::{MIB, Scene};
 use crate::table::Table;
 
@@ -143,11 +143,11 @@ fn accesses(setting: &Setting, variant: Variant) -> Result<Vec<Row>> {
     let name = |what: &str| format!("{}, {what}", rig.profile);
     // Cleaning and garbage collection run in steps within accesses: the median excludes them, the mean includes them.
     let mean = |row: Row, index: usize| row.note(format!("mean of all {}", time(samples[index].mean_ns())));
-    let judged = |what: &str, index: usize, reach: f64| {
-        mean(Row::beside(name(what), &samples[index], &samples[index + 1], Reach::Below(reach)), index)
+    let judged = |what: &str, index: usize, target: f64| {
+        mean(Row::beside(name(what), &samples[index], &samples[index + 1], RowTarget::Below(target)), index)
     };
     let stored =
-        |what: &str, index: usize| mean(Row { reach: Reach::Below(STORE_NS_MAX), ..Row::alone(name(what), &samples[index]) }, index);
+        |what: &str, index: usize| mean(Row { target: RowTarget::Below(STORE_NS_MAX), ..Row::alone(name(what), &samples[index]) }, index);
     let mut rows = vec![stored("64 B store, line after line", 6), judged("64 B store, scattered", 0, STORE_NS_MAX)];
     rows.push(judged("4 KiB block write", 2, BLOCK_WRITE_NS_MAX));
     rows.push(Row::alone(name("64 B load"), &samples[4]));

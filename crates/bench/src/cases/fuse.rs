@@ -18,7 +18,7 @@ use crate::arguments::Common;
 use crate::failure::{Failure, Result};
 use crate::measure::{Batch, Jumps, Recorder, interleaved};
 use crate::null_fs;
-use crate::report::{Reach, Row};
+use crate::report::{Row, RowTarget};
 use crate::scene::{self, DeviceShape, MIB, Scene};
 
 const BATCH: usize = 32;
@@ -67,9 +67,9 @@ fn in_mode(arguments: &Common, mode: Mode) -> Result<Vec<Row>> {
     }
     drop(mounted);
     let row = |(operation, name): (usize, &&str)| {
-        let reach = if operation == UNLINK || operation == WRITE_FSYNC { Reach::Shown } else { Reach::RatioAtMost(RATIO) };
+        let target = if operation == UNLINK || operation == WRITE_FSYNC { RowTarget::Shown } else { RowTarget::RatioAtMost(RATIO) };
         let limit = &samples[OPERATIONS.len() + operation];
-        Row::beside(format!("FUSE {name}, {}", mode.name()), &samples[operation], limit, reach)
+        Row::beside(format!("FUSE {name}, {}", mode.name()), &samples[operation], limit, target)
     };
     Ok(OPERATIONS.iter().enumerate().map(row).collect())
 }

@@ -11,7 +11,7 @@ use crate::arguments::Common;
 use crate::failure::Result;
 use crate::machine::{self, Pinned};
 use crate::measure::Samples;
-use crate::report::{Reach, Row};
+use crate::report::{Row, RowTarget};
 use crate::scene::{self, DeviceShape, MIB, Scene};
 
 const DIRECTORIES: usize = 1000;
@@ -52,15 +52,16 @@ pub fn fill(fs: &FileSystem, directories: &[InodeNumber], files: usize, mut took
 /// Both trees, with the default memory option; then with enough memory that nothing is evicted, which shows the cost of eviction.
 pub fn run(arguments: &Common) -> Result<Vec<Row>> {
     let mut rows = Vec::new();
-    for (memory_bytes, reach) in [(MountOptions::default().memory_bytes, Reach::RatioAtMost(RATIO)), (LARGE_MEMORY, Reach::Shown)] {
+    for (memory_bytes, target) in [(MountOptions::default().memory_bytes, RowTarget::RatioAtMost(RATIO)), (LARGE_MEMORY, RowTarget::Shown)]
+    {
         for (directories, name) in [(1, "one directory"), (DIRECTORIES, "1,000 directories")] {
-            rows.extend(one_tree(arguments, directories, name, memory_bytes, reach)?);
+            rows.extend(one_tree(arguments, directories, name, memory_bytes, target)?);
         }
     }
     Ok(rows)
 }
 
-fn one_tree(arguments: &Common, directories: usize, name: &str, memory_bytes: u64, reach: Reach) -> Result<[Row; 2]> {
+fn one_tree(arguments: &Common, directories: usize, name: &str, memory_bytes: u64, target: RowTarget) -> Result<[Row; 2]> {
     let files = arguments.scaled(1_000_000);
     let scene = Scene::new(arguments)?;
     let device = scene.device("engine", DeviceShape::plain(zone_bytes(files), 64 * MIB))?;
@@ -80,9 +81,9 @@ fn one_tree(arguments: &Common, directories: usize, name: &str, memory_bytes: u6
     let count = if files == 1_000_000 { "1 M".to_owned() } else { files.to_string() };
     let title = format!("{count} files in {name}, memory={} MiB", memory_bytes / MIB);
     let ratio = |end: f64, start: f64| format!("last 5 % beside the first 5 %: {:.2} x", end / start);
-    let medians = Row::beside(format!("{title}, median"), &end, &start, reach).note(ratio(end.median_ns(), start.median_ns()));
+    let medians = Row::beside(format!("{title}, median"), &end, &start, target).note(ratio(end.median_ns(), start.median_ns()));
     let means =
-        Row { median: end.mean_ns(), p99: None, limit: Some((start.mean_ns(), None)), reach, ..Row::value(format!("{title}, mean"), 0.0) }
+        Row { median: end.mean_ns(), p99: None, limit: Some((start.mean_ns(), None)), target, ..Row::value(format!("{title}, mean"), 0.0) }
             .note(format!("{}, checkpoints included", ratio(end.mean_ns(), start.mean_ns())));
     Ok([medians, means])
 }

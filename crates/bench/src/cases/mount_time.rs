@@ -17,7 +17,7 @@ use crate::arguments::Common;
 use crate::failure::{Failure, Result};
 use crate::machine;
 use crate::measure::Samples;
-use crate::report::{Reach, Row};
+use crate::report::{Row, RowTarget};
 use crate::scene::{self, DeviceShape, MIB, Scene};
 
 const CLEAN_NS: f64 = 0.1e9;
@@ -56,8 +56,8 @@ pub fn run(arguments: &Common) -> Result<Vec<Row>> {
     }
     let title = if files == 1_000_000 { "1 M".to_owned() } else { files.to_string() };
     let mut rows = vec![
-        Row { reach: Reach::Below(CLEAN_NS), ..Row::alone(format!("mount after a clean unmount, {title} files"), &clean) },
-        Row { reach: Reach::Below(CRASH_NS), ..Row::alone(format!("mount after a crash, {title} files"), &crashed) }
+        Row { target: RowTarget::Below(CLEAN_NS), ..Row::alone(format!("mount after a clean unmount, {title} files"), &clean) },
+        Row { target: RowTarget::Below(CRASH_NS), ..Row::alone(format!("mount after a crash, {title} files"), &crashed) }
             .note(format!("{records} records replayed")),
         Row::alone("unmount right after a mount", &unmount),
     ];
@@ -66,13 +66,13 @@ pub fn run(arguments: &Common) -> Result<Vec<Row>> {
         let answer = in_process(&image, &order)?;
         let bytes = |name: &str| answer[name].as_u64().unwrap_or_default() as f64;
         let name = |what: &str| format!("host memory, memory={} MiB, {what}", memory_bytes / MIB);
-        let reach = Reach::BytesAtMost((memory_bytes + FIXED_BYTES) as f64);
-        rows.push(Row { reach, ..Row::value(name("after the mount"), bytes("mounted_bytes")) });
+        let target = RowTarget::BytesAtMost((memory_bytes + FIXED_BYTES) as f64);
+        rows.push(Row { target, ..Row::value(name("after the mount"), bytes("mounted_bytes")) });
         let note = format!(
-            "all names listed and looked at, {:.1} s; the reach is the option and 64 MiB",
+            "all names listed and looked at, {:.1} s; the target is the option and 64 MiB",
             seconds(&answer, "walk_seconds").as_secs_f64()
         );
-        rows.push(Row { reach, ..Row::value(name("all files looked at"), bytes("walked_bytes")) }.note(note));
+        rows.push(Row { target, ..Row::value(name("all files looked at"), bytes("walked_bytes")) }.note(note));
     }
     Ok(rows)
 }

@@ -10,7 +10,7 @@ use crate::failure::Result;
 use crate::machine::Pinned;
 use crate::measure::{Batch, Recorder, interleaved};
 use crate::probe::Probe;
-use crate::report::{Reach, Row};
+use crate::report::{Row, RowTarget};
 use crate::scene::{self, DeviceShape, MIB, Scene};
 
 const BATCH: usize = 64;
@@ -64,7 +64,7 @@ pub fn run(arguments: &Common) -> Result<Vec<Row>> {
     drop(batches);
     fs.unmount()?;
     let row = |(operation, name): (usize, &&str)| {
-        Row::beside(format!("{name}, durable"), &samples[operation], &samples[3 + operation], Reach::OverAtMost(OVER_NS))
+        Row::beside(format!("{name}, durable"), &samples[operation], &samples[3 + operation], RowTarget::OverAtMost(OVER_NS))
             .note(format!("a record of {} B", record_bytes[operation]))
     };
     Ok(OPERATIONS.iter().enumerate().map(row).collect())

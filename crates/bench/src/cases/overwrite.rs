@@ -15,7 +15,7 @@ use crate::failure::{Failure, Result};
 use crate::machine::Pinned;
 use crate::measure::{Batch, Jumps, Recorder, interleaved};
 use crate::probe::{Probe, Store};
-use crate::report::{Reach, Row};
+use crate::report::{Row, RowTarget};
 use crate::scene::{self, DeviceShape, MIB, Scene};
 
 const DOMAINS: [PersistenceDomain; 2] = [PersistenceDomain::Gpf, PersistenceDomain::Adr];
@@ -140,12 +140,12 @@ fn in_domain(arguments: &Common, domain: PersistenceDomain, rounds: usize) -> Re
     let rest = samples[ENGINE].median_ns() - samples[LIMIT].median_ns() - parts;
     let lines = format!("{} lines in {} B", trace.record_lines, trace.record_bytes);
     Ok(vec![
-        Row::beside(what("4 KiB overwrite"), &samples[ENGINE], &samples[LIMIT], Reach::OverAtMost(OVER_NS)),
+        Row::beside(what("4 KiB overwrite"), &samples[ENGINE], &samples[LIMIT], RowTarget::OverAtMost(OVER_NS)),
         Row::beside(
             what("4 KiB overwrite, limit with CRC-32C"),
             &samples[ENGINE],
             &samples[LIMIT_CHECKSUM],
-            Reach::OverAtMost(OVER_CHECKSUM_NS),
+            RowTarget::OverAtMost(OVER_CHECKSUM_NS),
         )
         .note("limit: copy, flush, fence and CRC-32C of the same 4 KiB"),
         Row::alone(what("of it: CRC-32C of the data"), &samples[CHECKSUM]),

@@ -12,7 +12,7 @@ use crate::arguments::Common;
 use crate::failure::{Failure, Result};
 use crate::machine::Pinned;
 use crate::measure::{Batch, Recorder, Samples, interleaved};
-use crate::report::{Reach, Row};
+use crate::report::{Row, RowTarget};
 use crate::scene::{self, DeviceShape, MIB, Scene};
 
 const SHARE: f64 = 0.9;
@@ -141,7 +141,7 @@ fn on_many_placements(arguments: &Common, shape: DeviceShape, kinds: &[Kind], ro
 }
 
 /// A row over all placements, with their spread. If placements lie on both sides of the target, the row is undecided.
-fn row(name: String, placements: &[Vec<Samples>], subject: usize, limit: usize, reach: Reach, note: &str) -> Row {
+fn row(name: String, placements: &[Vec<Samples>], subject: usize, limit: usize, target: RowTarget, note: &str) -> Row {
     let (mut all, mut all_limit) = (Samples::new(), Samples::new());
     for samples in placements {
         all.merge(&samples[subject]);
@@ -150,16 +150,16 @@ fn row(name: String, placements: &[Vec<Samples>], subject: usize, limit: usize, 
     let mut shares: Vec<f64> = placements.iter().map(|samples| samples[limit].median_ns() / samples[subject].median_ns()).collect();
     shares.sort_by(f64::total_cmp);
     let (least, most) = (shares[0], shares[shares.len() - 1]);
-    let undecided = matches!(reach, Reach::SpeedAtLeast(share) if least < share && share <= most);
+    let undecided = matches!(target, RowTarget::SpeedAtLeast(share) if least < share && share <= most);
     let spread = format!("{note}{:.0}–{:.0} % over {} placements", least * 100.0, most * 100.0, shares.len());
-    Row { bytes: Some(MIB), undecided, ..Row::beside(name, &all, &all_limit, reach) }.note(spread)
+    Row { bytes: Some(MIB), undecided, ..Row::beside(name, &all, &all_limit, target) }.note(spread)
 }
 
 fn timed(arguments: &Common) -> Result<Vec<Row>> {
     let shape = DeviceShape { profile: "romefs-a", timing: true, memory_bytes: 64 * MIB, block_bytes: 256 * MIB };
     let placements = on_many_placements(arguments, shape, &[Kind::Checked, Kind::Raw], arguments.scaled(50))?;
     let row = |name: &str, subject: usize| {
-        row(format!("1 MiB {name}, romefs-a with timing"), &placements, subject, subject + 1, Reach::SpeedAtLeast(SHARE), "")
+        row(format!("1 MiB {name}, romefs-a with timing"), &placements, subject, subject + 1, RowTarget::SpeedAtLeast(SHARE), "")
     };
     Ok(vec![row("write", 0), row("read", 2)])
 }
@@ -169,11 +169,11 @@ fn untimed(arguments: &Common) -> Result<Vec<Row>> {
     let placements = on_many_placements(arguments, shape, &[Kind::Checked, Kind::Unchecked, Kind::Raw], arguments.scaled(50))?;
     let mut rows = Vec::new();
     for (name, first) in [("write", 0), ("read", 3)] {
-        let beside = |what: &str, subject: usize, reach: Reach, note: &str| {
-            row(format!("1 MiB {name}, timing off{what}"), &placements, first + subject, first + subject + 1, reach, note)
+        let beside = |what: &str, subject: usize, target: RowTarget, note: &str| {
+            row(format!("1 MiB {name}, timing off{what}"), &placements, first + subject, first + subject + 1, target, note)
         };
-        rows.push(beside("", 0, Reach::SpeedAtLeast(SHARE), "the limit is the same with --checksum=none; "));
-        rows.push(beside(", --checksum=none", 1, Reach::Shown, "the limit is the device alone; "));
+        rows.push(beside("", 0, RowTarget::SpeedAtLeast(SHARE), "the limit is the same with --checksum=none; "));
+        rows.push(beside(", --checksum=none", 1, RowTarget::Shown, "the limit is the device alone; "));
     }
     Ok(rows)
 }

@@ -10,7 +10,7 @@
 //!
 //! `peer.rs` lists the file systems, `backing.rs` their drives, `case.rs` defines a case, `record.rs` the result of a run. `session.rs` is
 //! the command. It asks `available.rs` which peers can run, `plan.rs` for the order, `laboratory.rs` to make each run (`mounted.rs`: file
-//! systems, `clock.rs`: times, `awake.rs`: CPUs), and `store.rs` to save it. `statistics.rs` and `reach.rs` evaluate the runs, `report/`
+//! systems, `clock.rs`: times, `awake.rs`: CPUs), and `store.rs` to save it. `statistics.rs` and `targets.rs` evaluate the runs, `report/`
 //! shows them. `memory_fs/` is the in-memory FUSE file system, `same_drive/` the drive that all peers share.
 
 pub mod available;
@@ -27,8 +27,6 @@ pub mod mounted;
 pub mod peer;
 pub mod plan;
 pub mod progress;
-mod ration;
-pub mod reach;
 pub mod record;
 pub mod report;
 pub mod same_drive;
@@ -36,3 +34,5 @@ pub mod session;
 pub mod settings;
 pub mod statistics;
 pub mod store;
+pub mod targets;
+mod time_budget;

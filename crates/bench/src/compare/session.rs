@@ -13,11 +13,11 @@ use super::laboratory::Laboratory;
 use super::peer::Peer;
 use super::plan::{Grid, Planned};
 use super::progress::{Progress, in_words};
-use super::ration::{Ration, part};
 use super::record::{Header, Record, VERSION};
 use super::settings::Settings;
 use super::store::Store;
-use super::{cases, memory_fs, mounted, reach, report, same_drive};
+use super::time_budget::{TimeBudget, part};
+use super::{cases, memory_fs, mounted, report, same_drive, targets};
 use crate::arguments::{CompareArguments, RunArguments};
 use crate::failure::{Failure, Result};
 use crate::machine;
@@ -37,7 +37,7 @@ struct Extent {
     scale: f64,
     /// Whether a case does more work if its runs would be too short.
     keeps_least: bool,
-    /// Time limit for all runs, except those that decide a reach.
+    /// Time limit for all runs, except those that decide a target.
     budget: Option<Duration>,
 }
 
@@ -121,7 +121,7 @@ fn measure(
 ) -> Result<u32> {
     let names: Vec<String> = chosen.iter().map(|case| case.name()).collect();
     let applies = |case: usize, peer: Peer| chosen[case].applies_to(peer);
-    let decides = |case: usize, place: Place| reach::decides(&names[case], place);
+    let decides = |case: usize, place: Place| targets::decides(&names[case], place);
     // Without time for warm-ups, at least the memory of the drive has been touched.
     let warms_up = |case: usize| match extent.budget {
         Some(_) => places.iter().any(|place| decides(case, *place)),
@@ -153,14 +153,14 @@ fn measure(
             }
         }
     }
-    let (mut ration, mut failed, mut left) = (Ration::default(), BTreeSet::new(), runs.as_slice());
+    let (mut time_budget, mut failed, mut left) = (TimeBudget::default(), BTreeSet::new(), runs.as_slice());
     for round_of_case in runs.chunk_by(|run, next| (run.case, run.place, run.round) == (next.case, next.place, next.round)) {
         let to_do = left;
         left = &left[round_of_case.len()..];
         let Planned { case, place, round, .. } = round_of_case[0];
         if let Some(budget) = extent.budget {
             let time = progress.estimate(round_of_case).unwrap_or_default();
-            if !ration.gives((case, place), decides(case, place), round, time, budget.saturating_sub(start.elapsed())) {
+            if !time_budget.allows((case, place), decides(case, place), round, time, budget.saturating_sub(start.elapsed())) {
                 continue;
             }
         }
@@ -191,10 +191,10 @@ fn measure(
             progress.end(run, begun.elapsed());
         }
     }
-    if ration.given_up() > 0 {
+    if time_budget.given_up() > 0 {
         let few = format!(
             "{} cases have fewer than {} rounds, as more would have taken too long; --resume makes the rest",
-            ration.given_up(),
+            time_budget.given_up(),
             extent.rounds
         );
         progress.say(&few);
@@ -299,7 +299,7 @@ fn header(extent: &Extent, settings: &Settings, programs: Vec<(String, String)>,
     named.insert(0, ("extent".to_owned(), extent.name.to_owned()));
     named.insert(1, ("rounds".to_owned(), extent.rounds.to_string()));
     if let Some(budget) = extent.budget {
-        named.push(("time".to_owned(), format!("no more than ends in {}, but for what decides a reach", in_words(budget))));
+        named.push(("time".to_owned(), format!("no more than ends in {}, but for what decides a target", in_words(budget))));
     }
     Header {
         version: VERSION,

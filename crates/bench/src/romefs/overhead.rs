@@ -11,7 +11,7 @@ use crate::failure::Result;
 use crate::machine;
 use crate::measure::{Batch, Jumps, Recorder, interleaved};
 use crate::output::Outcome;
-use crate::report::{self, Reach, Row};
+use crate::report::{self, Row, RowTarget};
 use crate::scene::{DeviceShape, MIB, Scene};
 use crate::segments::{metadata_bytes, segments};
 
@@ -83,7 +83,7 @@ fn large(setting: &Setting) -> Result<Row> {
         "limit: the 15 whole blocks of the same requests by the block path alone; {} blocks were composed or written back meanwhile",
         work.block_write_backs
     );
-    Ok(Row::beside("1 MiB unaligned write, romefs-a with timing", &samples[0], &samples[1], Reach::SpeedAtLeast(SHARE)).note(note))
+    Ok(Row::beside("1 MiB unaligned write, romefs-a with timing", &samples[0], &samples[1], RowTarget::SpeedAtLeast(SHARE)).note(note))
 }
 
 /// Writes of 64 B, one per block: memory-zone bytes per write, including records, leaves and all other structures.
@@ -124,7 +124,7 @@ fn scattered(setting: &Setting) -> Result<[Row; 2]> {
         let [logs, metadata] = [after.0 - before.0, after.1 - before.1].map(|bytes| bytes as f64 / count as f64);
         let note =
             format!("{count} writes, one a block; {logs:.0} B in data logs, {metadata:.0} B in metadata, counted in steps of 256 KiB");
-        Ok(Row { reach: Reach::BytesAtMost(SCATTERED_BYTES_MAX), ..Row::value(name, logs + metadata) }.note(note))
+        Ok(Row { target: RowTarget::BytesAtMost(SCATTERED_BYTES_MAX), ..Row::value(name, logs + metadata) }.note(note))
     };
     Ok([one("scattered 64 B write, over a hole", 64 << 10, false)?, one("scattered 64 B write, over blocks", 4 << 10, true)?])
 }

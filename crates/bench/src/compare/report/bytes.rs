@@ -9,8 +9,8 @@ use super::subject::Subject;
 use super::{document, figures};
 use crate::compare::case::Group;
 use crate::compare::peer::Peer;
-use crate::compare::reach::{Judgement, Measure};
 use crate::compare::statistics::{Summary, TrafficPerUnit};
+use crate::compare::targets::{Judgement, Measure};
 use crate::failure::Result;
 
 /// All structures except the largest.
@@ -45,7 +45,7 @@ pub fn chapter(subjects: &[Subject<'_>], judgements: &[Judgement]) -> Result<Vec
     // Cases with targets and the papers' loads are shown directly, others in a fold.
     let is_first = |subject: &Subject<'_>| {
         let is_judged =
-            |judgement: &Judgement| matches!(judgement.reach.measure, Measure::FlashBytesAtMost(_)) && judgement.case == subject.case;
+            |judgement: &Judgement| matches!(judgement.target.measure, Measure::FlashBytesAtMost(_)) && judgement.case == subject.case;
         subject.group == Group::Filebench || judgements.iter().any(is_judged)
     };
     let (mut first, mut folds) = (Vec::new(), Vec::new());

@@ -10,7 +10,7 @@ use super::{figures, names};
 use crate::compare::backing::Place;
 use crate::compare::case::Group;
 use crate::compare::peer::Peer;
-use crate::compare::reach::{Judgement, Measure};
+use crate::compare::targets::{Judgement, Measure};
 use crate::failure::Result;
 
 const MEBIBYTE: f64 = 1_048_576.0;
@@ -41,8 +41,8 @@ pub fn chapter(group: Group, material: &Material<'_, '_>) -> Result<Vec<Block>> 
     }
     if !ratio_plots.is_empty() {
         blocks.push(Block::Paragraph(
-            "Bars are ratios of rates: 1 is the better of ext4 and XFS, which has no bar. Thin lines are 95 % intervals, a dashed line is what the \
-             mount has to reach."
+            "Bars are ratios of rates: 1 is the better of ext4 and XFS, which has no bar. Thin lines are 95 % intervals, a dashed line is the \
+             mount's target."
                 .into(),
         ));
     }
@@ -120,16 +120,16 @@ fn rows(subjects: &[&Subject<'_>], judgements: &[Judgement]) -> Vec<ratios::Row>
         let all = subject.peers.iter().filter_map(|measured| Some((measured.summary.peer, measured.ratio?)));
         all.map(|(peer, ratio)| (names::colour(peer), ratio, true)).collect()
     };
-    let reach = |subject: &Subject<'_>| {
+    let target = |subject: &Subject<'_>| {
         let here = judgements.iter().filter(|judgement| judgement.case == subject.case && judgement.place == subject.place);
         let wanted =
-            here.filter(|judgement| judgement.peer != Peer::TandemfsLibrary).filter_map(|judgement| match judgement.reach.measure {
+            here.filter(|judgement| judgement.peer != Peer::TandemfsLibrary).filter_map(|judgement| match judgement.target.measure {
                 Measure::RateAtLeast(least) => Some(least),
                 _ => None,
             });
         wanted.fold(None, |most: Option<f64>, least| Some(most.map_or(least, |most| most.max(least))))
     };
-    let rows = subjects.iter().map(|subject| ratios::Row { name: subject.case.to_owned(), bars: bars(subject), reach: reach(subject) });
+    let rows = subjects.iter().map(|subject| ratios::Row { name: subject.case.to_owned(), bars: bars(subject), target: target(subject) });
     rows.filter(|row| !row.bars.is_empty()).collect()
 }
 

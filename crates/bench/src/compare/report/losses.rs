@@ -3,12 +3,12 @@
 //! [CM5]: crate::compare
 
 use super::document::{Block, Cell, Grid, Mark};
-use super::reaches;
 use super::subject::{Comparison, Standing, Subject};
+use super::targets;
 use super::{figures, names};
 use crate::compare::peer::Peer;
-use crate::compare::reach::{Judgement, Verdict};
 use crate::compare::statistics::{Ratio, ratio};
+use crate::compare::targets::{Judgement, Verdict};
 
 /// A mount slower than FUSE itself by this factor is listed.
 const FAR: f64 = 1.5;
@@ -30,7 +30,7 @@ pub fn chapter(subjects: &[Subject<'_>], judgements: &[Judgement], left_out: usi
     }
     let missed: Vec<&Judgement> = judgements.iter().filter(|judgement| judgement.verdict == Verdict::Missed).collect();
     if !missed.is_empty() {
-        blocks.push(Block::Grid(reaches::grid("Reaches that are missed", &missed)));
+        blocks.push(Block::Grid(targets::grid("Targets that are missed", &missed)));
     }
     let absent: Vec<String> = subjects
         .iter()
@@ -110,7 +110,7 @@ pub fn sentence(subjects: &[Subject<'_>], judgements: &[Judgement]) -> String {
     let (met, missed) = (verdict(Verdict::Met), verdict(Verdict::Missed));
     format!(
         "Of {count} comparisons of TandemFS with the best of ext4 and XFS it is slower in {} and faster in {}; {} are within the interval.{noise}{few} \
-         Of {} reaches that could be judged {met} are met, {missed} missed and {} undecided.",
+         Of {} targets that could be judged {met} are met, {missed} missed and {} undecided.",
         with(Standing::Slower),
         with(Standing::Faster),
         with(Standing::RatherSlower) + with(Standing::RatherFaster),

@@ -5,7 +5,7 @@
 //! [REP3] A value has a unit and three digits; a ratio has its interval; values from a disturbed machine are marked and decide nothing.
 //! [REP4] Names come from a file that anybody may have written: they are always treated as text.
 //!
-//! `results.rs` reads the file, `subject.rs` compares. Each chapter has a file that makes its blocks (`losses.rs`, `reaches.rs`,
+//! `results.rs` reads the file, `subject.rs` compares. Each chapter has a file that makes its blocks (`losses.rs`, `targets.rs`,
 //! `groups.rs`, `bytes.rs`, `background.rs`); `html.rs` and `markdown.rs` write them; `plots/` draws.
 
 mod background;
@@ -20,11 +20,11 @@ mod losses;
 mod markdown;
 mod names;
 mod plots;
-mod reaches;
 mod results;
 #[cfg(test)]
 mod sample;
 mod subject;
+mod targets;
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -35,7 +35,7 @@ use self::groups::Material;
 use self::results::Results;
 use super::session::RESULTS;
 use super::statistics::summaries;
-use super::{cases, reach};
+use super::{cases, targets as comparison_targets};
 use crate::arguments::ReportArguments;
 use crate::failure::{Failure, Result};
 use crate::output::say;
@@ -94,13 +94,13 @@ fn first_chapters(document: &Document) -> &[Block] {
 fn document(results: &Results, descriptions: &BTreeMap<String, String>) -> Result<Document> {
     let summaries = summaries(&results.records);
     let subjects = subject::subjects(&summaries);
-    let judgements = reach::judge(&summaries);
+    let judgements = comparison_targets::judge(&summaries);
     let mut blocks = Vec::new();
     if results.records.is_empty() {
         blocks.push(Block::Warning("No run has been recorded yet: these results hold their header only.".into()));
     }
     blocks.extend(losses::chapter(&subjects, &judgements, background::left_out(results, &subjects).len()));
-    blocks.extend(reaches::chapter(&judgements));
+    blocks.extend(targets::chapter(&judgements));
     let material = Material { subjects: &subjects, judgements: &judgements, descriptions };
     for group in names::GROUPS {
         blocks.extend(groups::chapter(group, &material)?);
@@ -181,7 +181,7 @@ mod tests {
         let made = made(&sample::header(), &sample::records());
         let page = parsed(&made.page);
         let titles: Vec<String> = page.descendants().filter(|node| node.tag_name().name() == "h2").map(text).collect();
-        assert_eq!(titles[..2], ["What TandemFS loses", "What had to be reached"], "[REP1]");
+        assert_eq!(titles[..2], ["What TandemFS loses", "Targets"], "[REP1]");
         let table = page.descendants().find(|node| node.tag_name().name() == "tbody").expect("a table");
         let first: Vec<String> = table.children().filter(roxmltree::Node::is_element).map(text).collect();
         assert!(first[0].starts_with(WORST) && first[1].starts_with(WORST), "{first:?}");

@@ -27,12 +27,12 @@ pub struct Row {
     /// Colour of the file system, ratio, and whether the ratio is written beside the bar.
     pub bars: Vec<(Colour, Ratio, bool)>,
     /// The target.
-    pub reach: Option<f64>,
+    pub target: Option<f64>,
 }
 
 /// As many plots as needed, all with the same axis.
 pub fn plots(title: &str, rows: &[Row]) -> Result<Vec<Plot>> {
-    let values = rows.iter().flat_map(|row| row.bars.iter().map(|bar| bar.1.median).chain(row.reach));
+    let values = rows.iter().flat_map(|row| row.bars.iter().map(|bar| bar.1.median).chain(row.target));
     let Some((low, high)) = extremes(values.chain([0.8, 1.25])) else { return Ok(Vec::new()) };
     // Intervals may extend beyond the plot, ratios do not.
     let axis = Axis::logarithmic((low, high), SIDE, WIDTH as i32 - SIDE - NUMBER);
@@ -87,8 +87,8 @@ fn draw_row(area: &Area<'_>, row: &Row, axis: Axis, top: i32) -> Result<()> {
     }
     let foot = top + LABEL + row.bars.len() as i32 * BAR;
     rule(area, (axis.place(1.0), top + LABEL - 2), (axis.place(1.0), foot + 2), INK, 3)?;
-    if let Some(reach) = row.reach {
-        let x = axis.place(reach);
+    if let Some(target) = row.target {
+        let x = axis.place(target);
         for start in (top + LABEL..foot).step_by(12) {
             rule(area, (x, start), (x, (start + 6).min(foot)), INK, 3)?;
         }
@@ -108,7 +108,7 @@ mod tests {
             .map(|number| Row {
                 name: format!("case-{number}"),
                 bars: vec![(Colour(0), ratio(0.01 * f64::from(number + 1)), true), (Colour(3), ratio(f64::from(number + 1)), false)],
-                reach: (number % 2 == 0).then_some(3.0),
+                target: (number % 2 == 0).then_some(3.0),
             })
             .collect();
         let plots = plots("ratios", &rows).expect("drawn");
@@ -122,7 +122,7 @@ mod tests {
     #[test]
     fn ratios_that_are_no_numbers_leave_the_plot_whole() {
         let broken = Ratio { median: f64::NAN, low: 0.0, high: f64::INFINITY };
-        let row = Row { name: "x".into(), bars: vec![(Colour(0), broken, true)], reach: Some(0.0) };
+        let row = Row { name: "x".into(), bars: vec![(Colour(0), broken, true)], target: Some(0.0) };
         assert!(shapes(&plots("broken", &[row]).expect("drawn")[0].svg) > 0);
         assert!(plots("nothing", &[]).expect("nothing").is_empty());
     }

@@ -1,6 +1,6 @@
 //! TandemFS's targets relative to the other file systems, as data, and whether they are met.
 //!
-//! [RC1] A reach is judged by the interval of the ratio: met if the whole interval meets it, missed if none of it does, undecided if only a
+//! [RC1] A target is judged by the interval of the ratio: met if the whole interval meets it, missed if none of it does, undecided if only a
 //!       part does or if the machine was too noisy on either side.
 //! [RC2] The yardstick is the better of ext4 and XFS in the same runs, for each case.
 
@@ -24,7 +24,7 @@ pub enum Measure {
 
 /// A row of the table of targets.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-pub struct Reach {
+pub struct ComparisonTarget {
     /// Title of the row, for readers.
     pub title: &'static str,
     /// Names of the cases, without a suffix for clients or for commands at once.
@@ -47,7 +47,7 @@ const STRICT: &[Peer] = &[Peer::TandemfsStrict];
 const LIBRARY: &[Peer] = &[Peer::TandemfsLibrary];
 
 /// All targets.
-pub const TABLE: &[Reach] = &[
+pub const TABLE: &[ComparisonTarget] = &[
     row("durable overwrite, append, create; strict, through FUSE", DURABLE, STRICT, Some(Place::Free), 3.0),
     row("durable overwrite, append, create; strict, through FUSE", DURABLE, STRICT, Some(Place::Same), 5.0),
     row("durable overwrite, append, create; library", DURABLE, LIBRARY, Some(Place::Free), 10.0),
@@ -63,14 +63,14 @@ pub const TABLE: &[Reach] = &[
     row("warm getattr", &["getattr-warm"], MODES, None, 0.9),
     row("sequential 1 MiB, both ways", &["read-1m-sequential-cold", "write-1m-sequential"], MODES, None, 0.9),
     row("git status", &["git-status-cold", "git-status-warm"], MODES, None, 0.9),
-    Reach {
+    ComparisonTarget {
         title: "many small files without fsync, beside a FUSE file system that keeps nothing safe",
         cases: MANY_FILES,
         peers: MODES,
         place: None,
         measure: Measure::TimesNullAtMost(1.25),
     },
-    Reach {
+    ComparisonTarget {
         title: "bytes to flash beside ext4's",
         cases: &["varmail", "create-write-fsync-4k"],
         peers: RELAXED,
@@ -79,8 +79,14 @@ pub const TABLE: &[Reach] = &[
     },
 ];
 
-const fn row(title: &'static str, cases: &'static [&'static str], peers: &'static [Peer], place: Option<Place>, times: f64) -> Reach {
-    Reach { title, cases, peers, place, measure: Measure::RateAtLeast(times) }
+const fn row(
+    title: &'static str,
+    cases: &'static [&'static str],
+    peers: &'static [Peer],
+    place: Option<Place>,
+    times: f64,
+) -> ComparisonTarget {
+    ComparisonTarget { title, cases, peers, place, measure: Measure::RateAtLeast(times) }
 }
 
 /// Result of a target ([RC1]).
@@ -113,7 +119,7 @@ impl Verdict {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Judgement {
     /// The target.
-    pub reach: Reach,
+    pub target: ComparisonTarget,
     /// The case.
     pub case: String,
     /// The drive.
@@ -132,12 +138,12 @@ pub struct Judgement {
 
 /// Judges every row of [`TABLE`] for which both sides were measured, in the order of the table.
 pub fn judge(summaries: &[Summary]) -> Vec<Judgement> {
-    TABLE.iter().flat_map(|reach| summaries.iter().filter_map(|ours| judge_one(*reach, ours, summaries))).collect()
+    TABLE.iter().flat_map(|target| summaries.iter().filter_map(|ours| judge_one(*target, ours, summaries))).collect()
 }
 
 /// Whether a case on a drive decides a row of [`TABLE`].
 pub fn decides(case: &str, place: Place) -> bool {
-    TABLE.iter().any(|reach| reach.place.is_none_or(|wanted| wanted == place) && reach.cases.iter().any(|name| is_case(case, name)))
+    TABLE.iter().any(|target| target.place.is_none_or(|wanted| wanted == place) && target.cases.iter().any(|name| is_case(case, name)))
 }
 
 /// The better of ext4 and XFS at the same case and place ([RC2]).
@@ -151,15 +157,15 @@ pub fn beside<'a>(ours: &Summary, peer: Peer, summaries: &'a [Summary]) -> Optio
     summaries.iter().find(|other| other.case == ours.case && other.place == ours.place && other.peer == peer)
 }
 
-fn judge_one(reach: Reach, ours: &Summary, summaries: &[Summary]) -> Option<Judgement> {
-    let is_meant = reach.peers.contains(&ours.peer)
-        && reach.place.is_none_or(|place| place == ours.place)
-        && reach.cases.iter().any(|name| is_case(&ours.case, name));
+fn judge_one(target: ComparisonTarget, ours: &Summary, summaries: &[Summary]) -> Option<Judgement> {
+    let is_meant = target.peers.contains(&ours.peer)
+        && target.place.is_none_or(|place| place == ours.place)
+        && target.cases.iter().any(|name| is_case(&ours.case, name));
     if !is_meant {
         return None;
     }
     let rates = |other: &Summary| ratio(&ours.rates, &other.rates);
-    let (other, found) = match reach.measure {
+    let (other, found) = match target.measure {
         Measure::RateAtLeast(_) => {
             let other = yardstick(ours, summaries)?;
             (other, rates(other))
@@ -175,18 +181,18 @@ fn judge_one(reach: Reach, ours: &Summary, summaries: &[Summary]) -> Option<Judg
             (other, ratio(&[flash(ours)?], &[flash(other).filter(|bytes| *bytes > 0.0)?]))
         }
     };
-    let beside_ext4 = match reach.measure {
+    let beside_ext4 = match target.measure {
         Measure::RateAtLeast(_) => None,
         _ => beside(ours, Peer::Ext4, summaries).map(rates),
     };
-    let counts_time = !matches!(reach.measure, Measure::FlashBytesAtMost(_));
+    let counts_time = !matches!(target.measure, Measure::FlashBytesAtMost(_));
     let verdict = match () {
         () if counts_time && (ours.is_noisy() || other.is_noisy()) => Verdict::UndecidedByNoise,
         () if counts_time && (ours.is_of_few_rounds() || other.is_of_few_rounds()) => Verdict::UndecidedByInterval,
-        () => verdict(reach.measure, found),
+        () => verdict(target.measure, found),
     };
     Some(Judgement {
-        reach,
+        target,
         case: ours.case.clone(),
         place: ours.place,
         peer: ours.peer,
@@ -293,9 +299,9 @@ mod tests {
     }
 
     #[test]
-    fn regression_every_reach_names_cases_that_there_are() {
+    fn regression_every_target_names_cases_that_there_are() {
         let names: Vec<String> = crate::compare::cases::all().iter().map(|case| case.name()).collect();
-        for case in TABLE.iter().flat_map(|reach| reach.cases) {
+        for case in TABLE.iter().flat_map(|target| target.cases) {
             assert!(names.iter().any(|name| is_case(name, case)), "no case is called {case}: {names:?}");
         }
     }

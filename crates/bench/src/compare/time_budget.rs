@@ -1,6 +1,6 @@
 //! Which rounds are run when time is limited.
 //!
-//! [RN1] Cases that decide a reach come first and get the least number of rounds for a decision ([`ROUNDS_LEAST`]), regardless of time.
+//! [RN1] Cases that decide a target come first and get the least number of rounds for a decision ([`ROUNDS_LEAST`]), regardless of time.
 //!       Then they get all requested rounds while time remains.
 //! [RN2] Then each other case gets one round, and later the requested rounds, while time remains. A second round is run only if there is
 //!       time for a third too. A case that missed a round gets no later one.
@@ -26,25 +26,25 @@ pub fn part(decides: bool, round: Option<u32>) -> u32 {
     }
 }
 
-/// Cases that exceeded the time budget.
+/// Which rounds the time limit allows; remembers the cases that exceeded it.
 #[derive(Debug, Default)]
-pub struct Ration {
+pub struct TimeBudget {
     given_up: BTreeSet<Group>,
 }
 
-impl Ration {
+impl TimeBudget {
     /// Whether to run a round that is expected to take `time`, when `left` remains.
-    pub fn gives(&mut self, group: Group, decides: bool, round: Option<u32>, time: Duration, left: Duration) -> bool {
+    pub fn allows(&mut self, group: Group, decides: bool, round: Option<u32>, time: Duration, left: Duration) -> bool {
         let Some(round) = round else { return true };
         if self.given_up.contains(&group) {
             return false;
         }
         let rounds = if round == 0 { 1 } else { LEAST.saturating_sub(round).max(1) };
-        let gives = part(decides, Some(round)) == 0 || time * rounds <= left;
-        if !gives {
+        let allows = part(decides, Some(round)) == 0 || time * rounds <= left;
+        if !allows {
             self.given_up.insert(group);
         }
-        gives
+        allows
     }
 
     /// How many cases, counted for each drive, got fewer rounds than requested.
@@ -61,27 +61,27 @@ mod tests {
     const CASE: Group = (0, Place::Free);
 
     #[test]
-    fn what_decides_a_reach_comes_first_and_gets_three_rounds_in_any_case() {
-        let mut ration = Ration::default();
+    fn what_decides_a_target_comes_first_and_gets_three_rounds_in_any_case() {
+        let mut budget = TimeBudget::default();
         for round in 0..3 {
-            assert!(ration.gives(CASE, true, Some(round), SECOND, Duration::ZERO));
+            assert!(budget.allows(CASE, true, Some(round), SECOND, Duration::ZERO));
             assert!(part(true, Some(round)) < part(false, Some(0)));
         }
-        assert!(ration.gives(CASE, true, Some(3), SECOND, SECOND));
+        assert!(budget.allows(CASE, true, Some(3), SECOND, SECOND));
         assert!(part(true, Some(2)) < part(true, Some(3)) && part(true, Some(4)) < part(false, Some(0)));
-        assert!(!ration.gives(CASE, true, Some(4), SECOND, Duration::ZERO));
-        assert_eq!(ration.given_up(), 1);
+        assert!(!budget.allows(CASE, true, Some(4), SECOND, Duration::ZERO));
+        assert_eq!(budget.given_up(), 1);
     }
 
     #[test]
     fn a_second_round_is_begun_only_if_there_is_time_for_a_third() {
-        let mut ration = Ration::default();
-        assert!(ration.gives(CASE, false, Some(0), SECOND, SECOND));
-        assert!(ration.gives(CASE, false, Some(1), SECOND, 2 * SECOND));
-        assert!(ration.gives(CASE, false, Some(2), SECOND, SECOND));
+        let mut budget = TimeBudget::default();
+        assert!(budget.allows(CASE, false, Some(0), SECOND, SECOND));
+        assert!(budget.allows(CASE, false, Some(1), SECOND, 2 * SECOND));
+        assert!(budget.allows(CASE, false, Some(2), SECOND, SECOND));
         let other = (1, Place::Free);
-        assert!(!ration.gives(other, false, Some(1), SECOND, SECOND));
-        assert!(!ration.gives(other, false, Some(2), SECOND, 100 * SECOND), "who missed a round gets no later one");
-        assert!(ration.gives((0, Place::Same), false, None, SECOND, Duration::ZERO), "a warm-up belongs to the rounds behind it");
+        assert!(!budget.allows(other, false, Some(1), SECOND, SECOND));
+        assert!(!budget.allows(other, false, Some(2), SECOND, 100 * SECOND), "who missed a round gets no later one");
+        assert!(budget.allows((0, Place::Same), false, None, SECOND, Duration::ZERO), "a warm-up belongs to the rounds behind it");
     }
 }
