@@ -1,4 +1,5 @@
-//! READ, WRITE, FALLOCATE and COPY_FILE_RANGE: the requests for which the kernel's page cache and the file system must agree.
+//! READ and WRITE: the requests for which the kernel's page cache and the file system must agree, and what they share with FALLOCATE and
+//! COPY_FILE_RANGE (`range_requests.rs`) and with SETATTR.
 //!
 //! A request with a lock owner is *direct*: it bypasses the page cache (O_DIRECT, or a file opened with FOPEN_DIRECT_IO). Other READs fill
 //! the cache; other WRITEs are written back from it (FUSE_WRITE_CACHE) or go through it (`write` in strict mode).
@@ -11,9 +12,7 @@
 //! [DR4] A mapping may have stored bytes behind the end of the file, in its last page; they must not appear when the file grows. A request
 //!       that makes the file grow and does not touch that page waits until the kernel has dropped the page. During SETATTR the kernel
 //!       allows no writeback of the file, so those bytes of the page are zeroed instead.
-//! [DR5] A copy changes whole pages, up to the end of the file. The kernel drops every page that a copy touched, together with a mapping's
-//!       stores in the rest of the page. On EXDEV the kernel copies parts of pages itself, by reading and writing.
-//! [DR6] Dirty data of the write-back cache for which there is no space is lost, as on any file system with delayed allocation. The file
+//! [DR5] Dirty data of the write-back cache for which there is no space is lost, as on any file system with delayed allocation. The file
 //!       keeps the size that programs saw, its pages are dropped, and the next `write` gets the error ([WR2] of `writers.rs`), as do
 //!       `fsync` and `close`.
 
@@ -21,19 +20,16 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use tandemfs_format::InodeNumber;
-use tandemfs_fs::{AllocateMode, Attributes, Error, ReadOptions, Result, SetAttributes, WriteOptions};
-use tandemfs_wire::{self as wire, CopyFileRange, Errno, ParkedReply, Reply, Request};
+use tandemfs_fs::{Attributes, Error, ReadOptions, Result, SetAttributes, WriteOptions};
+use tandemfs_wire::{self as wire, ParkedReply, Reply, Request};
 
 use crate::attributes::{inode, shown};
 use crate::caller::Caller;
 use crate::door::Door;
 use crate::errno::errno;
-use crate::files::allocate_mode;
 use crate::page_cache::{DirectWrite, PAGE_BYTES, READ_HOLDS, WRITE_HOLDS};
 use crate::settings::Mode;
 
-/// Most bytes that one request copies.
-const COPY_BYTES_MAX: u64 = 64 << 20;
 /// The kernel's largest file size.
 const END_OF_FILES: u64 = i64::MAX as u64;
 
@@ -66,18 +62,6 @@ impl Write {
     fn bytes(&self) -> Range<u64> {
         self.offset..self.offset.saturating_add(self.length)
     }
-}
-
-/// The common part of FALLOCATE and COPY_FILE_RANGE.
-#[derive(Debug)]
-struct Change {
-    file: InodeNumber,
-    offset: u64,
-    length: u64,
-    /// Only reserved space is left, and the caller may not use it.
-    bound: bool,
-    /// Pages to drop before the change.
-    tail: Option<Range<u64>>,
 }
 
 /// The number of bytes written, and the direct WRITE if it is one; it is still in progress.
@@ -211,7 +195,7 @@ impl Door {
         }
     }
 
-    /// Handles failed writeback ([DR6]).
+    /// Handles failed writeback ([DR5]).
     fn lost(self: &Arc<Self>, write: &Write, error: &Error) {
         let (file, bytes) = (inode(write.node), write.bytes());
         if let Err(error) = self.fs.grow_over(file, bytes.end) {
@@ -248,96 +232,13 @@ impl Door {
     }
 
     /// Where pages may hold bytes behind the end of a file. With the write-back cache the kernel's end may be anywhere behind the daemon's.
-    fn tail(&self, size: u64) -> Option<Range<u64>> {
+    pub(crate) fn tail(&self, size: u64) -> Option<Range<u64>> {
         let first = page_of(size);
         if self.caches_writes() { Some(first..END_OF_FILES) } else { (first < size).then(|| first..first + PAGE_BYTES) }
     }
 
-    pub(crate) fn allocate(self: &Arc<Self>, request: &Request<'_>, (offset, length): (u64, u64), mode: u32, reply: Reply<'_>) {
-        // EOPNOTSUPP refuses this mode only; after ENOSYS the kernel would send no FALLOCATE at all.
-        let Some(mode) = allocate_mode(mode) else { return reply.error(Errno::EOPNOTSUPP) };
-        let (node, file) = (request.node, inode(request.node));
-        let bound = mode != AllocateMode::Punch && self.is_bound_by_reserve(request);
-        let grows = matches!(mode, AllocateMode::Allocate { keep_size: false } | AllocateMode::Zero { keep_size: false });
-        let tail = if grows { self.tail_before_growth(file, offset.saturating_add(length)) } else { None };
-        let allocate = move |door: &Self| door.fs.allocate(file, offset, length, mode);
-        let change = Change { file, offset, length, bound, tail };
-        self.change(change, allocate, reply, move |door, result, reply| door.reply_empty("fallocate", node, result, reply));
-    }
-
-    /// Before the request the kernel has written back both files from the start of their ranges; afterwards it drops its pages of the
-    /// target. One request copies a bounded part, so that the caller can be killed; callers must continue after a short copy anyway.
-    pub(crate) fn copy(self: &Arc<Self>, request: &Request<'_>, copy: &CopyFileRange, reply: Reply<'_>) {
-        if copy.flags != 0 {
-            return reply.error(Errno::EINVAL);
-        }
-        let (from, from_offset) = (inode(request.node), copy.offset);
-        let (node, file, offset) = (copy.target, inode(copy.target), copy.target_offset);
-        let length = match self.whole_pages((from, from_offset), (file, offset), copy.length.min(COPY_BYTES_MAX)) {
-            Ok(Some(length)) => length,
-            Ok(None) => return reply.error(Errno::EXDEV), // [DR5]
-            Err(error) => return reply.error(self.failed("copy_file_range", node, &error)),
-        };
-        let bound = self.is_bound_by_reserve(request);
-        let tail = if self.fs.size(file).is_ok_and(|size| offset > size) { self.tail_before_growth(file, offset) } else { None };
-        let copy = move |door: &Self| door.fs.copy_range((from, from_offset), (file, offset), length, WriteOptions::default());
-        let change = Change { file, offset, length, bound, tail };
-        self.change(change, copy, reply, move |door, result, reply| match result {
-            Ok(copied) => reply.copied(copied),
-            Err(error) => reply.error(door.failed("copy_file_range", node, &error)),
-        });
-    }
-
-    /// Changes a range of a file: drops pages first, enforces the reserve, and retries when space is returned.
-    fn change<T: Send + 'static>(
-        self: &Arc<Self>,
-        Change { file, offset, length, bound, tail }: Change,
-        change: impl Fn(&Self) -> Result<T> + Copy + Send + 'static,
-        reply: Reply<'_>,
-        finish: impl FnOnce(&Arc<Self>, Result<T>, Reply<'_>) + Send + 'static,
-    ) {
-        let change = move |door: &Self| {
-            if bound {
-                door.leaves_reserve(file, offset, length)?;
-            }
-            change(door)
-        };
-        self.after_drop(file, tail, reply, move |door, reply| {
-            door.or_with_returned_space(change(door), || change, reply, finish);
-        });
-    }
-
-    /// How much of a copy changes no page that also holds other bytes of the target; `None` if its first page does ([DR5]).
-    fn whole_pages(
-        &self,
-        (from, from_offset): (InodeNumber, u64),
-        (to, to_offset): (InodeNumber, u64),
-        length: u64,
-    ) -> Result<Option<u64>> {
-        let length = length.min(self.fs.size(from)?.saturating_sub(from_offset));
-        // The kernel has written back the pages of the range, so the daemon's end is not before any byte in them.
-        let (end, size) = (to_offset.saturating_add(length), self.fs.size(to)?);
-        if length == 0 {
-            return Ok(Some(0));
-        }
-        if !to_offset.is_multiple_of(PAGE_BYTES) && page_of(to_offset) < size {
-            return Ok(None);
-        }
-        if end.is_multiple_of(PAGE_BYTES) || end >= size {
-            return Ok(Some(length));
-        }
-        let length = page_of(end).saturating_sub(to_offset);
-        Ok((length > 0).then_some(length))
-    }
-
-    /// The pages to drop before a file grows to `end` by a request that does not touch its last page ([DR4]).
-    fn tail_before_growth(&self, file: InodeNumber, end: u64) -> Option<Range<u64>> {
-        let size = self.fs.size(file).ok()?;
-        if end > size { self.tail(size) } else { None }
-    }
-
     /// Continues after pages were dropped; at once if there are none to drop.
-    fn after_drop(
+    pub(crate) fn after_drop(
         self: &Arc<Self>,
         file: InodeNumber,
         pages: Option<Range<u64>>,
@@ -400,7 +301,8 @@ impl Door {
     }
 }
 
-fn page_of(offset: u64) -> u64 {
+/// The start of the page that contains this offset.
+pub(crate) fn page_of(offset: u64) -> u64 {
     offset / PAGE_BYTES * PAGE_BYTES
 }
 

@@ -1,10 +1,10 @@
 //! The FUSE daemon of TandemFS: a thin translation of the kernel's FUSE requests into calls of the file system.
 //!
 //! `tandemfs-wire` implements the protocol. `door.rs` states the rules of the translation ([DO1]–[DO5]). `operations.rs` dispatches each
-//! request to `names.rs`, `listing.rs`, `files.rs` or `extended_attributes.rs`, or to `data_requests.rs` where the kernel's page cache and
-//! the file system must agree (`page_cache.rs`, `later.rs`, `returning_space.rs`). `errno.rs` translates errors. `session.rs` runs a mount,
-//! `mounting.rs` mounts, `mounts.rs` reads the kernel's mount list, `holders.rs` finds users of a mount. `control.rs`, `report.rs` and
-//! `scrubbing.rs` answer `tandemfs stats`, `info` and `scrub`.
+//! request to `names.rs`, `listing.rs`, `files.rs` or `extended_attributes.rs`, or to `data_requests.rs` and `range_requests.rs` where the
+//! kernel's page cache and the file system must agree (`page_cache.rs`, `later.rs`, `returning_space.rs`). `errno.rs` translates errors.
+//! `session.rs` runs a mount, `mounting.rs` mounts, `mounts.rs` reads the kernel's mount list, `holders.rs` finds users of a mount.
+//! `control.rs`, `report.rs` and `scrubbing.rs` answer `tandemfs stats`, `info` and `scrub`.
 //!
 //! *Architecture invariant:* requests and errno values do not leave this crate, and this crate does not know how the file system stores
 //! data.
@@ -29,6 +29,7 @@ mod names;
 mod negotiation;
 mod operations;
 mod page_cache;
+mod range_requests;
 mod report;
 mod reserve;
 mod returning_space;
