@@ -62,7 +62,7 @@ pub enum Threshold {
     Bytes(u32),
     /// The size at which the latencies of the two paths meet, measured at the mount and lowered as the memory zone fills.
     Auto,
-    /// All data by blocks, with read-modify-write: for comparison.
+    /// All data by blocks, with read-modify-write (option `threshold=0`).
     BlocksOnly,
 }
 
@@ -97,9 +97,9 @@ pub enum Promote {
     /// Nothing: data is read where it is (RomeFS §3.3).
     #[default]
     Off,
-    /// Data that is read again soon.
+    /// Data that is read again soon (option `promote=on`).
     Hot,
-    /// Everything, like a cache in front of the block path: for comparison.
+    /// Everything, like a cache in front of the block path (option `promote=always`).
     EveryRead,
 }
 
