@@ -5,12 +5,12 @@
 //! leaves the caller where it is if its CPU has only threads of the policy `SCHED_IDLE` (`sched_idle_cpu` in the kernel's
 //! `kernel/sched/fair.c`). But such threads get next to no time on a CPU that others keep busy.
 //!
-//! [SP1] Threads are `SCHED_IDLE` only while many requests arrive and the machine has idle CPU time. Without idle time the scheduler moves
+//! [KC1] Threads are `SCHED_IDLE` only while many requests arrive and the machine has idle CPU time. Without idle time the scheduler moves
 //!       no caller, and nothing would be gained.
-//! [SP2] If a CPU's threads answer no request for two intervals although one of them could run, and get next to no time, they return to
+//! [KC2] If a CPU's threads answer no request for two intervals although one of them could run, and get next to no time, they return to
 //!       `SCHED_OTHER`, for a time that doubles with each repetition.
-//! [SP3] With few requests the threads return to `SCHED_OTHER`, and then the watcher sleeps: starved threads could not wake it.
-//! [SP4] Threads whose policy is not `SCHED_OTHER` at the start, or that may not return to it (neither root nor `RLIMIT_NICE`), keep their
+//! [KC3] With few requests the threads return to `SCHED_OTHER`, and then the watcher sleeps: starved threads could not wake it.
+//! [KC4] Threads whose policy is not `SCHED_OTHER` at the start, or that may not return to it (neither root nor `RLIMIT_NICE`), keep their
 //!       policy.
 
 use std::fs;
@@ -24,21 +24,21 @@ use rustix::thread::{Pid, gettid};
 
 use crate::sys::{Policy, policy_of, set_policy};
 
-/// Time between two looks at the threads. A request waits for a starved thread about three of these at most ([SP2]).
+/// Time between two looks at the threads. A request waits for a starved thread about three of these at most ([KC2]).
 const INTERVAL: Duration = Duration::from_millis(10);
 /// Idle time is compared over so many intervals: the kernel counts it in steps of 10 ms.
 const WINDOW_INTERVALS: u32 = 5;
 /// Requests in a window that make a CPU's threads `SCHED_IDLE`: 1,000 a second.
 const BUSY_REQUESTS: u64 = 50;
-/// With fewer requests in a window they return to `SCHED_OTHER` ([SP3]).
+/// With fewer requests in a window they return to `SCHED_OTHER` ([KC3]).
 const QUIET_REQUESTS: u64 = 10;
-/// Threads that get less than this share of an interval are starved ([SP2]): 1 ms.
+/// Threads that get less than this share of an interval are starved ([KC2]): 1 ms.
 const STARVED_SHARE: u32 = 10;
 /// Windows without a busy CPU until the watcher sleeps.
 const QUIET_WINDOWS: u32 = 20;
 /// A thread wakes the watcher once in so many requests.
 const REQUESTS_PER_CALL: u64 = 64;
-/// How long a CPU's threads stay `SCHED_OTHER` after they were starved ([SP2]).
+/// How long a CPU's threads stay `SCHED_OTHER` after they were starved ([KC2]).
 const BAR_MIN: Duration = Duration::from_secs(1);
 const BAR_MAX: Duration = Duration::from_secs(64);
 
@@ -99,7 +99,7 @@ impl Watch {
     /// Watches until [`Watch::end`].
     pub(crate) fn run(&self) {
         if !may_return() {
-            return; // [SP4]
+            return; // [KC4]
         }
         let start = Instant::now();
         let mut course = Course::new(self.cpus.len());
@@ -192,7 +192,7 @@ struct Cpu {
     window_requests: u64,
     /// What [`Machine::runnable`] said at the last look, if no request has been answered since the look before.
     stuck: Option<Duration>,
-    /// The end of the last bar, and its length ([SP2]).
+    /// The end of the last bar, and its length ([KC2]).
     barred_until: Duration,
     bar: Duration,
 }
@@ -230,7 +230,7 @@ impl Course {
             if let (Some(before), Some(now_run)) = (cpu.stuck, stuck)
                 && now_run.saturating_sub(before) < INTERVAL / STARVED_SHARE
             {
-                // [SP2]
+                // [KC2]
                 cpu.bar = if now > cpu.barred_until + BAR_MAX { BAR_MIN } else { (cpu.bar * 2).clamp(BAR_MIN, BAR_MAX) };
                 cpu.barred_until = now + cpu.bar;
                 cpu.change(number, Policy::Other, machine);
@@ -244,7 +244,7 @@ impl Course {
         if is_watched { Step::Watch } else { Step::Sleep }
     }
 
-    /// [SP1], [SP3]
+    /// [KC1], [KC3]
     fn end_window(&mut self, now: Duration, machine: &impl Machine) {
         let idle = machine.idle();
         let has_idle = match (self.idle, idle) {
