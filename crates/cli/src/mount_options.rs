@@ -37,8 +37,8 @@ Options (-o):
   memory=SIZE     host memory for metadata (default 256M)
   domain=NAME     take the drive for less persistent than it says: none, process, adr, eadr or gpf
   timing=on|off   an emulated drive takes the time that the real one would (default off)
-  threads=N       threads that serve requests (default: one a CPU, 2 to 16; over io_uring each CPU has
-                  two instead)
+  threads=N       threads that serve requests (default: one a CPU, 2 to 16; over io_uring always sixteen a
+                  CPU, most of which sleep)
   log=FILE        log to this file (default: the system's journal, or else /var/log/tandemfs.log for root,
                   $XDG_STATE_HOME/tandemfs/tandemfs.log for others)
   noxattr, xattr  without extended attributes and access control lists, or with them (default); without, the
