@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 use support::{MODES, Mount, OverIoUring, Place, eventually, fails, pattern, run, succeeds};
+use tandemfs_posix::IdMapped;
 
 const NOBODY: u32 = 65_534;
 const MIB: u64 = 1 << 20;
@@ -277,6 +278,7 @@ fn a_reserve_is_left_to_root() {
         assert!(left + 20 * MIB < free, "{mode}: {left} of {free}");
         let user = mount.path("user");
         fs::write(mount.path("before"), pattern(1, 100_000)).expect("written");
+        fs::write(mount.path("of-root"), "").expect("made");
         std::os::unix::fs::chown(mount.path("before"), Some(NOBODY), Some(NOBODY)).expect("given");
 
         let filled = as_nobody(&["dd", "if=/dev/zero", "of=file", "bs=64K", "count=2000", "oflag=direct"], &user);
@@ -297,6 +299,19 @@ fn a_reserve_is_left_to_root() {
         assert!(!as_nobody(&["mkdir", "dir"], &user).status.success(), "{mode}: a name takes space");
         assert!(!as_nobody(&["fallocate", "-l", "1M", "file2"], &user).status.success(), "{mode}");
 
+        // Who is root of the file system by an id-mapped mount is no root of the machine.
+        if support::maps_ids() {
+            let mapped = IdMapped::of(mount.root());
+            let as_mapped = |words: &[&str]| {
+                let mut command = Command::new(words[0]);
+                run(command.args(&words[1..]).current_dir(mapped.path(".")).uid(IdMapped::FIRST).gid(IdMapped::FIRST))
+            };
+            for words in [&["mkdir", "dir"][..], &["dd", "if=/dev/zero", "of=of-root", "bs=64K", "count=1", "oflag=direct"]] {
+                let refused = as_mapped(words);
+                let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+                assert!(!refused.status.success() && said.contains("No space left"), "{mode}: {words:?}: {said}");
+            }
+        }
         // Root goes on.
         fs::write(mount.path("of-root"), pattern(3, 8 * MIB as usize)).expect("root writes");
         File::open(mount.path("of-root")).and_then(|file| file.sync_all()).expect("synced");

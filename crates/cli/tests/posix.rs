@@ -100,6 +100,10 @@ impl Host for Mounted {
         self.mount(options);
     }
 
+    fn can_map_ids(&self) -> bool {
+        support::maps_ids()
+    }
+
     /// The image is a mapped file, which is not counted.
     fn memory(&self) -> Option<Memory> {
         let process_id = self.mount.borrow().as_ref()?.process_id();

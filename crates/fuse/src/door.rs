@@ -14,7 +14,11 @@
 //!       The kernel does not notice that a write cleared the bits, so it must not cache attributes of files that have them. Every change of
 //!       data, size or owner removes `security.capability`, whoever makes it. Whether a file without group execute loses set-group-id
 //!       depends on the caller's groups. The kernel checks them before that SETATTR but does not pass on the result, so the daemon checks
-//!       them again.
+//!       them again. For an access control list the kernel passes the result on (SETXATTR_EXT, Linux 5.12).
+//! [DO6] Mounts may be id-mapped (ALLOW_IDMAP, Linux 6.12). The kernel maps owners, permissions and access control lists; the file system
+//!       sees its own ids alone. But then no request has the ids of its caller, whichever mount it came by: those that create an inode
+//!       have the new owner, which may be user 0 of the file system for any user of the machine. So rights are those of the process
+//!       (`caller.rs`), and without a process the caller has none.
 
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};

@@ -22,8 +22,8 @@ impl Door {
         match request.operation {
             Operation::Getxattr { name, size } => self.reply_bytes("getxattr", node, size, self.fs.extended_attribute(file, name), reply),
             Operation::Listxattr { size } => self.reply_bytes("listxattr", node, size, self.attribute_names(request), reply),
-            Operation::Setxattr { name, value, flags, .. } => {
-                let set = || self.set_attribute(request, name, value, flags);
+            Operation::Setxattr { name, value, flags, acl_kill_sgid } => {
+                let set = || self.set_attribute(request, (name, value), flags, acl_kill_sgid);
                 let allowed = self.leaves_reserve_to_names(request);
                 let result = allowed.and_then(|()| self.telling_of_space(file, set));
                 self.reply_empty("setxattr", node, result, reply);
@@ -69,8 +69,8 @@ impl Door {
         Ok(names)
     }
 
-    /// Sets an attribute with the flags of setxattr(2).
-    fn set_attribute(&self, request: &Request<'_>, name: &[u8], value: &[u8], flags: u32) -> Result<()> {
+    /// Sets an attribute with the flags of setxattr(2). An old kernel does not say whether an access control list takes the set-group-id bit.
+    fn set_attribute(&self, request: &Request<'_>, (name, value): (&[u8], &[u8]), flags: u32, acl_kill_sgid: Option<bool>) -> Result<()> {
         let (file, flags) = (inode(request.node), flags.cast_signed());
         let mode = match (flags & libc::XATTR_CREATE != 0, flags & libc::XATTR_REPLACE != 0) {
             (false, false) => SetAttributeMode::Any,
@@ -79,9 +79,13 @@ impl Door {
             // XATTR_REPLACE requires that it exists, XATTR_CREATE that it does not.
             (true, true) => return self.fs.extended_attribute(file, name).and(Err(Error::Exists)),
         };
-        let kill_set_group_id = name == ACCESS_LIST && {
-            let attributes = self.fs.attributes(file)?;
-            attributes.mode & SET_GID != 0 && !Caller::of(request).is_in_group(attributes.gid)
+        let kill_set_group_id = match acl_kill_sgid {
+            _ if name != ACCESS_LIST => false,
+            Some(kill) => kill,
+            None => {
+                let attributes = self.fs.attributes(file)?;
+                attributes.mode & SET_GID != 0 && !Caller::of(request).is_in_group(attributes.gid)
+            }
         };
         self.fs.set_extended_attribute(file, name, value, SetExtendedAttribute { mode, kill_set_group_id })
     }

@@ -4,7 +4,8 @@ use tandemfs_wire::{InitFlags, Wanted};
 const BACKGROUND_MAX: u16 = 64;
 
 /// The flags and sizes that every TandemFS mount negotiates with the kernel. Benchmarks use them too for the file system that they compare
-/// with, so that the kernel sends both the same requests. [`crate::MountSettings::serving`] decides on io_uring.
+/// with, so that the kernel sends both the same requests. [`crate::MountSettings::serving`] decides on io_uring. The mount needs
+/// `default_permissions`.
 pub fn wanted(write_back_cache: bool, access_lists: bool, request_bytes_max: u32) -> Wanted {
     let always = [
         InitFlags::ASYNC_READ,
@@ -19,6 +20,9 @@ pub fn wanted(write_back_cache: bool, access_lists: bool, request_bytes_max: u32
         InitFlags::DIRECT_IO_ALLOW_MMAP,
         // Pages stay when the size changes, since nobody else changes the file ([DO1] of `door.rs`).
         InitFlags::EXPLICIT_INVAL_DATA,
+        // The kernel says whether an access control list takes the set-group-id bit ([DO5] of `door.rs`).
+        InitFlags::SETXATTR_EXT,
+        InitFlags::ALLOW_IDMAP, // [DO6] of `door.rs`
     ];
     let of_lists = access_lists.then_some(InitFlags::POSIX_ACL | InitFlags::DONT_MASK); // [DO5] of `door.rs`
     let write_back = write_back_cache.then_some(InitFlags::WRITEBACK_CACHE);

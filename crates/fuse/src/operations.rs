@@ -14,6 +14,8 @@ impl Handler for Operations {
         let (door, node) = (&self.0, request.node);
         match request.operation {
             _ if is_behind_every_file(&request.operation) => reply.error(Errno::EINVAL),
+            // As other file systems answer a caller that an id-mapped mount maps to nobody. The kernel lets only whiteouts come here.
+            operation if operation.creates() && request.new_owner().is_none() => reply.error(Errno::EOVERFLOW),
 
             Operation::Lookup { name } => door.lookup(node, name, reply),
             Operation::Forget { count } => door.forget([(node, count)].into_iter(), reply),

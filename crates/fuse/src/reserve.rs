@@ -1,6 +1,6 @@
 //! Space reserved for root, like ext4's reserved blocks: a user's log or mail spool cannot take the last space from root.
 //!
-//! [RV1] Root and holders of CAP_SYS_RESOURCE may use the reserve. Others get ENOSPC for any operation that needs more space, new names
+//! [RV1] Root and holders of CAP_SYS_RESOURCE may use the reserve, if the daemon can see that they are (`caller.rs`). Others get ENOSPC for any operation that needs more space, new names
 //!       included, once a zone has only its reserve left. Data logs count as free in the memory zone, since write-back frees their space.
 //! [RV2] Operations that need no more space are never refused: overwriting allocated data, truncating, removing, punching holes.
 //! [RV3] Without a reserve the check costs one comparison. With a reserve it reads a few counters, until the limit is reached.

@@ -11,6 +11,7 @@ mod asynchronous;
 mod behaviour;
 mod filled;
 mod guardian;
+mod id_map;
 mod scene;
 mod sys;
 
@@ -19,6 +20,7 @@ use std::path::Path;
 use std::time::Instant;
 
 pub use guardian::Guardian;
+pub use id_map::IdMapped;
 pub use scene::{Difference, Host, Memory, Scene};
 
 /// A test: its name, which says what must hold, and the host capabilities that it needs.
@@ -37,6 +39,8 @@ enum Needs {
     Nothing,
     /// A host that can unmount and mount again.
     Remount,
+    /// A host whose mounts can be id-mapped.
+    IdMaps,
     /// A host whose daemon can be killed.
     Crash,
 }
@@ -96,6 +100,7 @@ pub fn run(host: &dyn Host, arguments: &Arguments) -> usize {
         let possible = match test.needs {
             Needs::Nothing => true,
             Needs::Remount => host.can_remount(),
+            Needs::IdMaps => host.can_map_ids(),
             Needs::Crash => host.can_crash(),
         };
         if !possible {

@@ -43,6 +43,11 @@ pub enum Difference {
     /// Through the kernel's cache without write-back a mapping shows the bytes of a write that found no space until the page is mapped or read
     /// anew, and loses what was stored there and not synchronised: the kernel puts the bytes into the page before it asks.
     RefusedBytesAreLoaded,
+    /// On an id-mapped mount, whether a write takes the set-group-id bit of a file without group execute permission depends on the caller's groups
+    /// without the map: requests do not tell by which mount they come.
+    GroupsAreNotMapped,
+    /// On an id-mapped mount, who is not mapped leaves no whiteout where a file is replaced; ext4 (Linux 6.18) makes one of no valid owner.
+    NobodyMakesNoWhiteout,
 }
 
 /// Host memory of a file system in user space, in bytes.
@@ -75,6 +80,11 @@ pub trait Host {
     /// Unmounts it and mounts it again, with further options in the words of mount(8).
     fn remount(&self, _options: &str) {
         unreachable!("can_remount says no");
+    }
+
+    /// Whether mounts of it can be id-mapped.
+    fn can_map_ids(&self) -> bool {
+        true
     }
 
     /// Host memory of the serving process and its limit; `None` if unknown.

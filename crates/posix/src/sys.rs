@@ -8,7 +8,9 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
+use rustix::fs::CWD;
 use rustix::mm::{MapFlags, MsyncFlags, ProtFlags};
+use rustix::mount::{OpenTreeFlags, open_tree};
 
 fn checked(result: libc::c_int) -> io::Result<libc::c_int> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
@@ -231,6 +233,30 @@ pub(crate) fn seek_directory(directory: &OwnedFd, cookie: i64) -> io::Result<()>
     // SAFETY: the descriptor is open.
     let at = unsafe { libc::lseek(directory.as_raw_fd(), cookie, libc::SEEK_SET) };
     if at < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// `struct mount_attr`
+#[repr(C)]
+struct MountAttributes {
+    set: u64,
+    clear: u64,
+    propagation: u64,
+    user_namespace: u64,
+}
+
+/// A mount of a directory that is id-mapped by a user namespace and attached nowhere.
+pub(crate) fn id_mapped_mount(directory: &Path, namespace: &File) -> io::Result<OwnedFd> {
+    /// `MOUNT_ATTR_IDMAP`
+    const ID_MAPPED: u64 = 0x10_0000;
+    let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
+    let mount = open_tree(CWD, directory, flags)?;
+    let user_namespace = namespace.as_raw_fd().cast_unsigned().into();
+    let attributes = MountAttributes { set: ID_MAPPED, clear: 0, propagation: 0, user_namespace };
+    let (empty, size) = (c"".as_ptr(), size_of::<MountAttributes>());
+    // SAFETY: both descriptors are open; the path ends with a NUL; the structure, of the length that is said, lives across the call.
+    let result =
+        unsafe { libc::syscall(libc::SYS_mount_setattr, mount.as_raw_fd(), empty, libc::AT_EMPTY_PATH, &raw const attributes, size) };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(mount) }
 }
 
 /// Makes a call with a negative offset, which Rust's types do not allow.

@@ -4,6 +4,7 @@
 //! [NE2] This crate adds the flags that it needs itself (`BIG_WRITES`, `MAX_PAGES`, `INIT_EXT`). The session adds `OVER_IO_URING` once its
 //!       rings exist. `PASSTHROUGH` is not supported and never agreed.
 //! [NE3] A kernel of another major version is treated as the protocol defines: a newer kernel gets our version and asks again.
+//! [NE4] `ALLOW_IDMAP` is not agreed where the session itself must know who calls ([`crate::Options::only_root_and`]).
 
 use std::fmt;
 use std::ops::{BitOr, BitOrAssign, Sub};
@@ -106,7 +107,8 @@ flags! {
     NO_EXPORT_SUPPORT = 38,
     /// The kernel can resend requests (7.40).
     HAS_RESEND = 39,
-    /// Id-mapped mounts (7.41).
+    /// Id-mapped mounts (7.41). The mount needs `default_permissions` or `POSIX_ACL`, or the kernel ends the connection. Requests then have
+    /// no ids of their caller, on any mount ([`crate::Request::caller`]). Not agreed with [`crate::Options::only_root_and`].
     ALLOW_IDMAP = 40,
     /// Requests over io_uring (7.42). Wanted by [`crate::Options::ring`].
     OVER_IO_URING = 41,
@@ -317,7 +319,8 @@ impl Agreed {
 
     /// How requests must be parsed from now on.
     pub fn dialect(&self) -> Dialect {
-        Dialect { setxattr_ext: self.flags.contains(InitFlags::SETXATTR_EXT) }
+        let has = |flag| self.flags.contains(flag);
+        Dialect { setxattr_ext: has(InitFlags::SETXATTR_EXT), allow_idmap: has(InitFlags::ALLOW_IDMAP) }
     }
 
     /// Largest reply without its header: no request asks for more.

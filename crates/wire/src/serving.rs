@@ -101,7 +101,7 @@ impl<H: Handler> Serving<'_, H> {
 
     fn may(&self, request: &Request<'_>) -> bool {
         let Some(owner) = self.owner else { return true };
-        request.uid == owner || request.uid == 0 || request.operation.is_by_open_file()
+        request.caller().is_some_and(|(uid, _)| uid == owner || uid == 0) || request.operation.is_by_open_file()
     }
 
     fn interrupt(&self, unique: u64) -> Interruption {

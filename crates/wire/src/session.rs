@@ -149,6 +149,8 @@ impl<H: Handler> Session<H> {
     ///
     /// Requests are served from [`Session::run`] on.
     pub fn start(device: OwnedFd, handler: H, wanted: &Wanted, options: Options) -> io::Result<Self> {
+        let hides_callers = if options.only_root_and.is_some() { InitFlags::ALLOW_IDMAP } else { InitFlags::NONE }; // [NE4]
+        let wanted = &Wanted { flags: wanted.flags - hides_callers, ..*wanted };
         let channel = Arc::new(Channel::new(device));
         let mut buffer = vec![0; device::request_bytes_max(0)];
         let (unique, mut agreed) = loop {

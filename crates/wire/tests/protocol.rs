@@ -353,8 +353,10 @@ fn others_than_root_and_the_owner_are_refused() {
     kernel.init();
     let handler = Answers { parked: channel().0, interrupted: Mutex::default() };
     let options = Options { only_root_and: Some(1000), ..Options::default() };
-    let session = Session::start(theirs, handler, &Wanted::default(), options).expect("started");
-    kernel.agreed();
+    // Requests would have no ids of their callers, and nobody could be told apart.
+    let wanted = Wanted { flags: InitFlags::POSIX_ACL | InitFlags::ALLOW_IDMAP, ..Wanted::default() };
+    let session = Session::start(theirs, handler, &wanted, options).expect("started");
+    assert_eq!((session.agreed().missing, kernel.agreed().flags2), (InitFlags::NONE, 0));
     let thread = session.spawn().expect("a thread");
     let as_user = |uid, opcode, body: &[u8]| {
         let header = abi::InHeader { len: (40 + body.len()) as u32, opcode, unique: 4, uid, ..Default::default() };

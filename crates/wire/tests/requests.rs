@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use tandemfs_wire::{CopyFileRange, Dialect, Init, InitFlags, Operation, Request, RequestError, SetAttributes, SetTime, Time, Write, abi};
 use zerocopy::IntoBytes;
 
-const DIALECT: Dialect = Dialect { setxattr_ext: true };
+const DIALECT: Dialect = Dialect { setxattr_ext: true, allow_idmap: false };
 
 fn bytes(hex: &str) -> Vec<u8> {
     let digits: Vec<u8> = hex.chars().filter_map(|digit| digit.to_digit(16)).map(|digit| digit as u8).collect();
@@ -159,7 +159,7 @@ fn golden() -> Vec<(&'static str, Operation<'static>)> {
         (
             "44000000150000005400000000000000050000000000000000000000000000004d00000000000000 \
              05000000010000000000000000000000757365722e6b0076616c7565",
-            Operation::Setxattr { name: b"user.k", value: b"value", flags: 1, acl_kill_sgid: false },
+            Operation::Setxattr { name: b"user.k", value: b"value", flags: 1, acl_kill_sgid: Some(false) },
         ),
         (
             "37000000160000005600000000000000050000000000000000000000000000004d00000000000000 \
@@ -271,6 +271,36 @@ fn the_header_says_who_asks() {
     assert_eq!((request.unique, request.node, request.uid, request.gid, request.pid), (156, 1, 0, 0, 77));
     assert_eq!(request.extensions.groups.iter().collect::<Vec<_>>(), [4321]);
     assert_eq!(request.extensions.security_context, None);
+}
+
+/// With ALLOW_IDMAP the header has the owner of a new inode, or no ids at all; the caller's own ids it never has.
+#[test]
+fn with_mapped_ids_the_header_does_not_say_who_asks() {
+    let with_ids = |opcode, body: &[u8], (uid, gid)| {
+        let header = abi::InHeader { len: (40 + body.len()) as u32, opcode, unique: 2, nodeid: 1, uid, gid, pid: 77, ..Default::default() };
+        [header.as_bytes(), body].concat()
+    };
+    let mapped = Dialect { allow_idmap: true, ..DIALECT };
+    let (mkdir, ids) = ([abi::MkdirIn::default().as_bytes(), b"new\0"].concat(), (1000, 100));
+    let bytes = with_ids(abi::opcode::MKDIR, &mkdir, ids);
+    let of = |dialect| Request::parse(&bytes, dialect).map(|request| (request.caller(), request.new_owner()));
+    assert_eq!(of(DIALECT), Ok((Some(ids), Some(ids))));
+    assert_eq!(of(mapped), Ok((None, Some(ids))));
+
+    let nobody = (abi::INVALID_UIDGID, abi::INVALID_UIDGID);
+    let rename = |flags| [abi::Rename2In { newdir: 1, flags, padding: 0 }.as_bytes(), b"old\0new\0"].concat();
+    for (opcode, body, ids, owner) in [
+        (abi::opcode::UNLINK, b"name\0".to_vec(), nobody, None),
+        (abi::opcode::RENAME2, rename(1), nobody, None),
+        (abi::opcode::RENAME2, rename(4), ids, Some(ids)),
+        // A whiteout of a caller that the mount maps to nobody.
+        (abi::opcode::RENAME2, rename(4), nobody, None),
+        (abi::opcode::RENAME2, rename(4), (1000, abi::INVALID_UIDGID), None),
+    ] {
+        let bytes = with_ids(opcode, &body, ids);
+        let request = Request::parse(&bytes, mapped).expect("a request");
+        assert_eq!((request.caller(), request.new_owner()), (None, owner), "{request:?}");
+    }
 }
 
 /// Over io_uring the same request comes in parts: header, fixed part and rest.
@@ -397,10 +427,10 @@ proptest! {
         opcode in 0_u32..56,
         extensions in prop_oneof![4 => Just(0_u16), 1 => 0_u16..8],
         body in proptest::collection::vec(prop_oneof![3 => Just(0_u8), 2 => 1_u8..40, 1 => any::<u8>()], 0..300),
-        setxattr_ext in any::<bool>(),
+        (setxattr_ext, allow_idmap) in any::<(bool, bool)>(),
         cut in 0_usize..300,
     ) {
-        let dialect = Dialect { setxattr_ext };
+        let dialect = Dialect { setxattr_ext, allow_idmap };
         let bytes = message(opcode, extensions, &body);
         if let Ok(request) = Request::parse(&bytes, dialect) {
             for slice in slices(&request) {

@@ -247,6 +247,13 @@ pub fn require_fuse() {
     assert!(is_device, "this test needs /dev/fuse: load the kernel module (modprobe fuse), or give the container the device");
 }
 
+/// Whether the kernel can map ids of a FUSE mount (Linux 6.12).
+pub fn maps_ids() -> bool {
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").expect("procfs");
+    let mut numbers = release.split(|character: char| !character.is_ascii_digit()).map_while(|number| number.parse::<u32>().ok());
+    (numbers.next(), numbers.next()) >= (Some(6), Some(12))
+}
+
 /// Waits for something that comes about by itself.
 pub fn eventually(what: &str, condition: impl Fn() -> bool) {
     let start = Instant::now();

@@ -182,7 +182,7 @@ mod tests {
         let (mut kernel, daemon) = served();
         for (name, request) in [
             ("WRITE with less data than it says", Request::new(WRITE, 5, words(&[0, 0, 0, 0, 100, 0, 0, 0, 0, 0, 7]))),
-            ("SETXATTR with less data than it says", Request::new(SETXATTR, 5, [words(&[9, 0]), b"user.a\0value".to_vec()].concat())),
+            ("SETXATTR with less data than it says", Request::new(SETXATTR, 5, [words(&[9, 0, 0, 0]), b"user.a\0value".to_vec()].concat())),
             ("IOCTL with less data than it says", Request::new(IOCTL, 5, words(&[0, 0, 0, 0, 0, 0, 9, 0]))),
             ("a time that is none", Request::new(SETATTR, 5, too_many_nanoseconds)),
             ("LOOKUP without a name", Request::new(LOOKUP, 1, Vec::new())),

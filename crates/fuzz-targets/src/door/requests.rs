@@ -96,7 +96,7 @@ pub(crate) const SHAPES: &[Shape] = &[
     (STATFS, &[], Tail::Nothing),
     (18, &[Long, Flags, Flags, Long], Tail::Nothing),
     (20, &[Long, Flags, Word], Tail::Nothing),
-    (SETXATTR, &[Size, Flags], Tail::NameAndData),
+    (SETXATTR, &[Size, Flags, Flags, Word], Tail::NameAndData),
     (GETXATTR, &[Size, Word], Tail::AttributeName),
     (LISTXATTR, &[Size, Word], Tail::Nothing),
     (24, &[], Tail::AttributeName),

@@ -30,7 +30,7 @@ pub(super) fn message(message: &Message) {
 
 fn whole(bytes: &[u8]) {
     for setxattr_ext in [false, true] {
-        let dialect = Dialect { setxattr_ext };
+        let dialect = Dialect { setxattr_ext, allow_idmap: setxattr_ext };
         let parsed = Request::parse(bytes, dialect);
         judge(bytes, &parsed);
         let Some((header, body)) = bytes.split_at_checked(HEADER_BYTES) else { continue };

@@ -10,6 +10,7 @@ mod descriptors;
 mod exerciser;
 mod export;
 mod full;
+mod id_mapped;
 mod large;
 mod links;
 mod locks;
@@ -167,6 +168,14 @@ pub(crate) fn tests() -> Vec<Test> {
             mounts::times_of_access,
             mounts::lazy_times,
             mounts::remounted_in_place;
+        IdMaps:
+            id_mapped::what_is_made_has_mapped_owners,
+            id_mapped::owners_are_given_by_mapped_ids,
+            id_mapped::rights_are_those_of_mapped_ids,
+            id_mapped::directories_hand_their_group_on,
+            id_mapped::access_lists_are_mapped,
+            id_mapped::names_and_attributes,
+            id_mapped::set_id_bits_go_with_a_write;
         Crash:
             unlinked::open_and_nameless_files_go_in_a_crash;
     }

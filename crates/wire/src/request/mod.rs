@@ -25,10 +25,13 @@ pub struct Request<'a> {
     pub unique: u64,
     /// The node that the request is about.
     pub node: u64,
-    /// User id of the calling process; 0 for requests of the kernel itself.
+    /// User id of the header: that of the calling process, 0 for requests of the kernel itself. With `ALLOW_IDMAP` the owner of a new inode,
+    /// mapped for the mount, or [`abi::INVALID_UIDGID`]; see [`Request::caller`] and [`Request::new_owner`].
     pub uid: u32,
-    /// Its group id.
+    /// Group id of the header, as `uid`.
     pub gid: u32,
+    /// `ALLOW_IDMAP`: `uid` and `gid` are not the caller's.
+    pub ids_are_mapped: bool,
     /// Its thread id; 0 if the thread is in another PID namespace, or for requests of the kernel itself.
     pub pid: u32,
     /// The operation.
@@ -104,7 +107,7 @@ impl<'a> Message<'a> {
         };
         let operation = parse::parse(opcode, &mut body, dialect).map_err(malformed)?;
         let operation = operation.ok_or(RequestError::Unknown { unique, opcode })?;
-        Ok(Request { unique, node, uid, gid, pid, operation, extensions })
+        Ok(Request { unique, node, uid, gid, ids_are_mapped: dialect.allow_idmap, pid, operation, extensions })
     }
 }
 
@@ -122,6 +125,19 @@ impl<'a> Request<'a> {
             return Err(RequestError::Length { got, said: header.len as usize });
         }
         Message::from_parts(header, fixed, rest).request(dialect)
+    }
+
+    /// User and group id of the calling process. `None` with `ALLOW_IDMAP`: the kernel then sends no ids, or those of a new inode. The latter
+    /// are not the caller's on an id-mapped mount, where any user may be mapped to user 0.
+    pub fn caller(&self) -> Option<(u32, u32)> {
+        (!self.ids_are_mapped).then_some((self.uid, self.gid))
+    }
+
+    /// User and group of an inode that this request creates. `None` if it creates none, or if the caller has no id in the file system: a
+    /// whiteout may be asked for by a caller that the mount maps to nobody.
+    pub fn new_owner(&self) -> Option<(u32, u32)> {
+        let is_valid = self.uid != abi::INVALID_UIDGID && self.gid != abi::INVALID_UIDGID;
+        (is_valid && self.operation.creates()).then_some((self.uid, self.gid))
     }
 
     /// Whether the kernel has resent this request ([`crate::Notifier::resend`]).

@@ -8,6 +8,9 @@ use zerocopy::FromBytes;
 use crate::abi;
 use crate::time::{SetTime, Time};
 
+/// `RENAME_WHITEOUT`: a rename leaves a character device 0:0.
+const RENAME_WHITEOUT: u32 = 4;
+
 /// One operation. It is about `Request::node`; where there is a name, that node is the directory.
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[non_exhaustive]
@@ -53,8 +56,9 @@ pub enum Operation<'a> {
     Release { handle: u64, flags: u32, flush: bool, flock_unlock: bool, lock_owner: u64 },
     /// Makes a file durable; `data_only` for fdatasync.
     Fsync { handle: u64, data_only: bool },
-    /// Sets an extended attribute (`XATTR_…`).
-    Setxattr { name: &'a [u8], value: &'a [u8], flags: u32, acl_kill_sgid: bool },
+    /// Sets an extended attribute (`XATTR_…`). `acl_kill_sgid`: with an access control list, clear the set-group-id bit; `None` without
+    /// `SETXATTR_EXT`, as the kernel does not say.
+    Setxattr { name: &'a [u8], value: &'a [u8], flags: u32, acl_kill_sgid: Option<bool> },
     /// Reads an extended attribute; with size 0 its length.
     Getxattr { name: &'a [u8], size: u32 },
     /// Lists names of extended attributes, each followed by NUL; with size 0 their length.
@@ -242,6 +246,15 @@ impl<'a> Mappings<'a> {
 }
 
 impl Operation<'_> {
+    /// Whether the request creates an inode: it has the ids of the new owner also with `ALLOW_IDMAP`.
+    pub fn creates(&self) -> bool {
+        match self {
+            Self::Rename { flags, .. } => flags & RENAME_WHITEOUT != 0,
+            Self::Mknod { .. } | Self::Mkdir { .. } | Self::Symlink { .. } | Self::Create { .. } | Self::Tmpfile { .. } => true,
+            _ => false,
+        }
+    }
+
     /// Whether the request concerns an open file, so that access was checked at open, or comes from the kernel itself.
     pub fn is_by_open_file(&self) -> bool {
         matches!(

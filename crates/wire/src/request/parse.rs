@@ -12,6 +12,8 @@ use crate::time::{SetTime, Time};
 pub struct Dialect {
     /// `SETXATTR_EXT`: SETXATTR has a field of extra flags.
     pub setxattr_ext: bool,
+    /// `ALLOW_IDMAP`: the header has the owner of a new inode, not the ids of the caller.
+    pub allow_idmap: bool,
 }
 /// Parses the bytes after the header; `None` = unknown operation.
 pub(crate) fn parse<'a>(code: u32, cursor: &mut Cursor<'a>, dialect: Dialect) -> Result<Option<Operation<'a>>, Malformed> {
@@ -102,7 +104,7 @@ fn attribute<'a>(code: u32, cursor: &mut Cursor<'a>, dialect: Dialect) -> Result
             };
             let name = cursor.name()?;
             let value = cursor.take(given.size as usize)?;
-            let acl_kill_sgid = given.setxattr_flags & flag::SETXATTR_ACL_KILL_SGID != 0;
+            let acl_kill_sgid = dialect.setxattr_ext.then_some(given.setxattr_flags & flag::SETXATTR_ACL_KILL_SGID != 0);
             Operation::Setxattr { name, value, flags: given.flags, acl_kill_sgid }
         }
         opcode::GETXATTR => {
