@@ -15,12 +15,11 @@ use crate::failure::Result;
 use crate::served::Served;
 
 const VALID: Duration = Duration::from_secs(3600);
-const REQUEST_BYTES_MAX: u32 = 1 << 20;
 const OPENED: Opened = Opened { handle: 0, flags: OpenFlags::KEEP_CACHE };
 const DIRECTORY: u32 = 0o040_755;
 const FILE: u32 = 0o100_644;
 /// What reads return. Allocated at the first read: a constant would add a MiB to the executable.
-static NOTHING: LazyLock<Vec<u8>> = LazyLock::new(|| vec![0; REQUEST_BYTES_MAX as usize]);
+static NOTHING: LazyLock<Vec<u8>> = LazyLock::new(|| vec![0; tandemfs_fuse::request_bytes_max() as usize]);
 
 /// The file system.
 ///
@@ -52,7 +51,7 @@ pub fn mount(mountpoint: &Path, settings: &MountSettings) -> Result<Served> {
     let owner = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
     let file_system = NullFs { relaxed: settings.mode == Mode::Relaxed, owner, table: Mutex::new(table) };
     // Without access lists, which it does not have: the limit is the smallest number of requests.
-    let wanted = tandemfs_fuse::wanted(file_system.relaxed, false, REQUEST_BYTES_MAX);
+    let wanted = tandemfs_fuse::wanted(file_system.relaxed, false, tandemfs_fuse::request_bytes_max());
     let options = MountOptions { source: "null".into(), default_permissions: true, atime: false, ..MountOptions::default() };
     Served::start(tandemfs_wire::mount(mountpoint, &options)?, file_system, &wanted, settings.serving())
 }

@@ -14,7 +14,7 @@ use std::time::{Duration, SystemTime};
 use rustix::fs::OFlags;
 use rustix::io::ReadWriteFlags;
 use rustix::mm::{MapFlags, MsyncFlags, ProtFlags};
-use support::{MODES, Mount, Place, pattern, run};
+use support::{MODES, Mount, OverIoUring, PagesLimit, Place, pattern, run};
 
 const BLOCK: usize = 64 << 10;
 const EIO: Option<i32> = Some(5);
@@ -489,5 +489,52 @@ fn one_changed_byte_of_a_page_that_comes_back_moves_a_few_lines() {
         assert!(fs::read(mount.path("file")).expect("read") == expected, "{mode}: after a remount");
         mount.unmount();
         place.check();
+    }
+}
+
+/// Requests become larger where the kernel's parameter allows it. By default they have 1 MiB.
+#[test]
+fn requests_are_as_large_as_the_kernel_allows() {
+    const PAGE: usize = 4096;
+    const MIB: usize = 1 << 20;
+    assert_eq!(rustix::param::page_size(), PAGE, "the pages of this test");
+    let memory = pattern(7, 8 * MIB + PAGE + 1);
+    let start = memory.as_ptr().align_offset(PAGE);
+    for (mode, ring) in MODES.into_iter().flat_map(|mode| [(mode, false), (mode, true)]) {
+        let over_ring = OverIoUring::set(ring);
+        if ring && over_ring.is_none() {
+            println!("{mode} over io_uring: not run, this kernel has none");
+            continue;
+        }
+        for (pages, requests, of_odd_memory) in [(256, 8, 2), (512, 4, 1), (1024, 2, 1), (4096, 2, 1)] {
+            let Some(limit) = PagesLimit::set(pages) else { return println!("skipped: no such parameter, or not root") };
+            let place = Place::formatted();
+            let mount = place.mount(mode);
+            drop(limit);
+            let what = format!("{mode}, io_uring {ring}, {pages} pages");
+            let file = open(&mount.path("file"), OFlags::DIRECT);
+            let writes = || mount.stats()["file_system"]["operations"]["write"].as_u64().expect("a count");
+            let before = writes();
+            file.write_all_at(&memory[start..start + 8 * MIB], 0).expect("written");
+            let between = writes();
+            assert_eq!(between - before, requests, "{what}");
+            // A mebibyte that begins within a page of memory has a part in one page more.
+            file.write_all_at(&memory[start + 1..start + 1 + MIB], 3 * MIB as u64 + 17).expect("written");
+            assert_eq!(writes() - between, of_odd_memory, "{what}: odd memory");
+            let mut expected = memory[start..start + 8 * MIB].to_vec();
+            expected[3 * MIB + 17..4 * MIB + 17].copy_from_slice(&memory[start + 1..start + 1 + MIB]);
+            assert!(read(&file, 0, 9 * MIB) == expected, "{what}: read past the cache");
+            drop(file);
+            // Through the cache, where there is one: written back and read in.
+            let file = open(&mount.path("cached"), OFlags::empty());
+            file.write_all_at(&expected, 5).and_then(|()| file.sync_all()).expect("written");
+            drop(file);
+            mount.unmount();
+            let mount = place.mount(mode);
+            assert!(fs::read(mount.path("cached")).expect("read")[5..] == expected, "{what}: through the cache");
+            assert!(fs::read(mount.path("file")).expect("read") == expected, "{what}: after a remount");
+            mount.unmount();
+            place.check();
+        }
     }
 }

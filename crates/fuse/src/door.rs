@@ -44,8 +44,6 @@ use crate::writers::Writers;
 pub(crate) const VALID: Duration = Duration::from_secs(3600);
 /// The same for attributes of a file that is open for writing with the write-back cache ([DO1], `writers.rs`).
 const VALID_WHILE_WRITTEN: Duration = Duration::from_secs(1);
-/// Largest WRITE and READ.
-pub(crate) const REQUEST_BYTES_MAX: u32 = 1 << 20;
 /// Below this much free space files are opened without the write-back cache, so that write() itself returns ENOSPC (RULES R20).
 const LOW_SPACE_BYTES: u64 = 64 << 20;
 /// How long a path in the log is reused for further lines about the same inode.

@@ -39,7 +39,7 @@ mod settings;
 mod writers;
 
 pub use mounting::{MountError, Unmount, remount, unmount};
-pub use negotiation::wanted;
+pub use negotiation::{request_bytes_max, wanted};
 pub use report::stats;
 pub use session::{Answering, check_mountpoint, serve};
 pub use settings::{Mode, MountSettings};

@@ -16,15 +16,16 @@ use tandemfs_fs::FileSystem;
 use tandemfs_wire::Session;
 
 use crate::control::{Answer, Listener, Request, Server};
-use crate::door::{Door, REQUEST_BYTES_MAX};
+use crate::door::Door;
 use crate::mounting::{self, MountError, Unmount};
 use crate::mounts::{self, Mounted};
+use crate::negotiation::request_bytes_max;
 use crate::operations::Operations;
 use crate::report;
 use crate::scrubbing;
 use crate::settings::MountSettings;
 
-/// Read-ahead of the mount if this process may set it (root): the largest READ. The kernel's default is 128 KiB.
+/// Read-ahead of the mount if this process may set it (root): the largest READ by default. The kernel's default is 128 KiB.
 const READ_AHEAD_KIB: u32 = 1024;
 
 /// Mounts `fs`, calls `ready` once the mount answers, and returns when it is unmounted: by umount(8), fusermount3, or SIGTERM, SIGINT or
@@ -39,7 +40,7 @@ pub fn serve(fs: &Arc<FileSystem>, mountpoint: &Path, settings: &MountSettings, 
     let signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).map_err(failed)?;
     // The guard unmounts if serving ends early.
     let (channel, guard) = mounting::mount(&mountpoint, settings)?;
-    let session = Answering::start(fs, channel, settings, REQUEST_BYTES_MAX).map_err(failed)?;
+    let session = Answering::start(fs, channel, settings, request_bytes_max()).map_err(failed)?;
     let ring_threads = session.ring_threads();
     let mounted = mounts::find(&mountpoint).map_err(failed)?;
     if let Some(mounted) = &mounted {

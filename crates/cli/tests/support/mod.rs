@@ -41,6 +41,32 @@ impl Drop for OverIoUring {
     }
 }
 
+/// The largest request of mounts made from now on, in pages: the kernel's parameter, which is put back at the end. As with [`OverIoUring`],
+/// other tests that set it wait until then.
+pub struct PagesLimit {
+    before: String,
+    _locked: std::fs::File,
+}
+
+impl PagesLimit {
+    const PARAMETER: &str = "/proc/sys/fs/fuse/max_pages_limit";
+
+    /// Sets it; `None` where the kernel has no such thing (before Linux 6.13) or this process may not.
+    pub fn set(pages: u32) -> Option<Self> {
+        let locked = std::fs::File::open(Self::PARAMETER).ok()?;
+        locked.lock().ok()?;
+        let before = std::fs::read_to_string(Self::PARAMETER).ok()?;
+        std::fs::write(Self::PARAMETER, pages.to_string()).ok()?;
+        Some(Self { before, _locked: locked })
+    }
+}
+
+impl Drop for PagesLimit {
+    fn drop(&mut self) {
+        let _as_before = std::fs::write(Self::PARAMETER, self.before.trim());
+    }
+}
+
 /// Runs `tandemfs`.
 pub fn tandemfs(words: &[&str]) -> Output {
     run(Command::new(env!("CARGO_BIN_EXE_tandemfs")).args(words))

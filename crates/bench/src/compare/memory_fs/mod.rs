@@ -26,7 +26,6 @@ use crate::output::say;
 use crate::served::Served;
 
 const VALID: Duration = Duration::from_secs(3600);
-const REQUEST_BYTES_MAX: u32 = 1 << 20;
 const READ_AHEAD_KIB: u32 = 1024;
 const COPY_BYTES_MAX: u64 = 16 << 20;
 const OPENED: Opened = Opened { handle: 0, flags: OpenFlags::KEEP_CACHE };
@@ -47,7 +46,7 @@ pub fn serve(mountpoint: &Path) -> Result<()> {
         atime: false,
         ..MountOptions::default()
     };
-    let wanted = tandemfs_fuse::wanted(true, true, REQUEST_BYTES_MAX);
+    let wanted = tandemfs_fuse::wanted(true, true, tandemfs_fuse::request_bytes_max());
     let mounted = tandemfs_wire::mount(mountpoint, &options)?;
     let served = Served::start(mounted, MemoryFs::new(), &wanted, MountSettings::default().serving())?;
     read_ahead(mountpoint);
