@@ -46,7 +46,7 @@ const BAR_MAX: Duration = Duration::from_secs(64);
 #[derive(Debug, Default)]
 #[repr(align(64))]
 struct Served {
-    /// Requests so far. Threads that interrupt each other may lose some.
+    /// Requests so far. It never decreases, since the watcher subtracts.
     requests: AtomicU64,
     threads: Mutex<Vec<Pid>>,
 }
@@ -81,8 +81,7 @@ impl Watch {
     /// The calling thread has served a request of this CPU.
     pub(crate) fn served(&self, cpu: usize) {
         let Some(served) = self.cpus.get(cpu) else { return };
-        let requests = served.requests.load(Relaxed) + 1;
-        served.requests.store(requests, Relaxed);
+        let requests = served.requests.fetch_add(1, Relaxed) + 1;
         if requests.is_multiple_of(REQUESTS_PER_CALL) && self.is_asleep.load(Relaxed) {
             let _ended = locked(&self.has_ended);
             self.is_asleep.store(false, Relaxed);
@@ -306,6 +305,19 @@ mod tests {
         fn set(&self, _: usize, policy: Policy) {
             self.changes.borrow_mut().push(policy);
         }
+    }
+
+    /// The threads of a CPU interrupt each other between any two instructions. A request that is lost makes the count fall.
+    #[test]
+    fn regression_requests_of_several_threads_are_all_counted() {
+        const EACH: u64 = 100_000;
+        let watch = Watch::new(1);
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| (0..EACH).for_each(|_| watch.served(0)));
+            }
+        });
+        assert_eq!(watch.requests(0), 4 * EACH);
     }
 
     /// Looks so often, with so many requests and so much idle time in each interval. Returns the changes and the last step.
