@@ -3,13 +3,15 @@
 # busy: what holds only on a quiet machine, or only mostly, fails here. Exit status 1 where anything failed.
 #   NAMES="fs posix/semantics no_space crash/lib"  chooses packages, test programs of a package, test programs by name, unit tests
 #   MINUTES=60  bounds the whole, once built; LIMIT_S=900 bounds each run, which counts as hanging then
+#   LOOPS=2  how many loops; 0 where several of these scripts run at a time, each with other NAMES, and keep the CPUs busy
 # What failed or hung stays in target/test-repeat, a file for each run with its output, and for a hang what its threads were waiting in.
 set -uo pipefail
 
 count=${1:-20}
 minutes=${MINUTES:-0}
 limit_s=${LIMIT_S:-900}
-for number in "$count" "$minutes" "$limit_s"; do
+loop_count=${LOOPS:-$(nproc)}
+for number in "$count" "$minutes" "$limit_s" "$loop_count"; do
   [[ $number =~ ^[0-9]+$ ]] || { echo "test-repeat: '$number' is no number" >&2; exit 2; }
 done
 cd "$(dirname "$(realpath -- "$0")")/.." || exit
@@ -88,7 +90,7 @@ clean() {
 trap clean EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM HUP
-for ((index = 0; index < $(nproc); index++)); do
+for ((index = 0; index < loop_count; index++)); do
   # It ends by itself where this script was killed.
   (while kill -0 $$ 2>/dev/null; do for ((turn = 0; turn < 10000; turn++)); do :; done; done) &
   loops+=($!)
