@@ -21,8 +21,7 @@ mkdir -p "$kept"
 
 # ---- which programs -----------------------------------------------------------------------------------------------------------------
 
-packages=() # for cargo
-chosen=()   # PACKAGE/PROGRAM as a pattern; a package's unit tests are the program 'lib'
+chosen=() # PACKAGE/PROGRAM as a pattern; a package's unit tests are the program 'lib'
 for name in ${NAMES:-}; do
   crate=${name%%/*} program=${name#*/}
   crate=${crate#tandemfs-}
@@ -34,7 +33,6 @@ for name in ${NAMES:-}; do
   fi
   [ ${#found[@]} != 0 ] || { echo "test-repeat: '$name' is no package, no PACKAGE/PROGRAM and no test program" >&2; exit 2; }
   for directory in "${found[@]}"; do
-    packages+=(-p "$(sed -n 's/^name = "\(.*\)"/\1/p' "$directory/Cargo.toml" | head -1)")
     chosen+=("${directory#crates/}/$program")
   done
 done
@@ -61,10 +59,10 @@ wants() { # wants PACKAGE/PROGRAM
   for pattern in "${chosen[@]}"; do [[ $1 != $pattern ]] || return 0; done
   return 1
 }
-[ ${#packages[@]} != 0 ] || packages=(--workspace)
-listed=$(list "${packages[@]}") || exit
+# All of the workspace, also where a package is named: one package alone has other features, so other programs than 'make test'.
+listed=$(list --workspace) || exit
 # The tests of explored schedules are there with their feature alone.
-if [[ " ${packages[*]} " = *" --workspace "* || " ${packages[*]} " = *" tandemfs-schedules "* ]]; then
+if [[ ${#chosen[@]} = 0 || " ${chosen[*]} " = *" schedules/"* ]]; then
   listed+=$'\n'$(list -p tandemfs-schedules --features explore) || exit
 fi
 names=() directories=() programs=()
