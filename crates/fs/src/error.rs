@@ -177,6 +177,23 @@ pub enum Error {
         /// What was found.
         found: String,
     },
+    /// As many layouts as may be held, of one file or in all.
+    #[error("{of} has {most} layouts, which is the most; return one first")]
+    TooManyLayouts {
+        /// How many.
+        most: usize,
+        /// "the file" or "the file system".
+        of: &'static str,
+    },
+    /// An unmount recalled all layouts, and some were not returned. Nothing was changed.
+    #[error("{count} layouts of files are still held; return them, then unmount again")]
+    LayoutsHeld {
+        /// How many.
+        count: usize,
+    },
+    /// The file system is being unmounted, or was.
+    #[error("the file system is being unmounted")]
+    Unmounting,
     /// A label that is too long or holds a NUL.
     #[error("a label has at most 64 B and no NUL")]
     Label,

@@ -91,6 +91,7 @@ impl FileSystem {
     /// Space of both zones and inodes.
     pub fn space(&self) -> Space {
         self.volume.release_pending();
+        self.volume.release_returned();
         let (inodes_used, inodes_free) = self.volume.memory.inodes();
         Space { memory: self.volume.memory.space(), block: self.volume.sectors.space(), inodes_used, inodes_free }
     }

@@ -23,6 +23,7 @@ pub mod inject;
 mod inodes;
 mod journal;
 mod large_file;
+mod lease;
 mod leaving;
 mod mkfs;
 mod mount;
@@ -46,8 +47,10 @@ mod volume;
 
 use std::sync::Arc;
 
+pub use data::{LAYOUT_EXTENTS_MAX, Layout};
 pub use error::{Error, Result};
 pub use file_system::FileSystem;
+pub use lease::{FILE_LAYOUTS_MAX, LAYOUTS_MAX, RECALL_MAX};
 pub use mkfs::make_file_system;
 pub use mount::read_superblock;
 pub use recovery::RecoveryReport;
@@ -56,8 +59,9 @@ pub use scrub::{Scrub, ScrubCounts, ScrubFinding, ScrubbedKind};
 pub use statistics::{OperationCounts, Statistics, WorkCounts};
 pub use tuning::threshold::{PathLatency, ThresholdReport};
 pub use types::{
-    AllocateMode, Attributes, DirectoryEntry, Engine, FormatOptions, Growth, MountOptions, NewInode, Promote, ReadOptions, RenameMode,
-    SeekTo, SetAttributeMode, SetAttributes, SetExtendedAttribute, SetTime, Space, Threshold, WriteBackPolicy, WriteOptions, ZoneSpace,
+    AllocateMode, Attributes, DirectoryEntry, Engine, FormatOptions, Growth, LayoutExtent, LayoutOptions, LayoutPlace, MountOptions,
+    NewInode, Promote, ReadOptions, RenameMode, SeekTo, SetAttributeMode, SetAttributes, SetExtendedAttribute, SetTime, Space, Threshold,
+    WriteBackPolicy, WriteOptions, ZoneSpace,
 };
 
 /// A file system that is shared between threads.

@@ -6,6 +6,7 @@
 //! [MO4] The drive recovers before the mount reads anything: that discards what a crash left uncommitted. Then the rings are replayed,
 //!       whichever engine ran last: after a mount that used the drive's transactions they are empty (ByteFS §4.7).
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use hashbrown::HashSet;
@@ -156,6 +157,7 @@ impl FileSystem {
             memory: MemoryAllocator::new(&geometry, pools, SparePages::new(options.memory_bytes, options.write_back_percent)),
             sectors: SectorAllocator::new(&geometry, pools),
             quarantine: Quarantine::default(),
+            leases: Arc::default(),
         };
         let last_txid = volume.journal.replay(&volume.line_store, &records)?;
         volume.journal.set_last_txid(last_txid);
@@ -213,16 +215,18 @@ impl FileSystem {
         Ok(file_system)
     }
 
-    /// Writes everything home, saves the maps and marks the device clean. Nothing changes after that. A second call does nothing.
+    /// Writes everything home, saves the maps and marks the device clean. Nothing changes after that. A second call does nothing. Layouts
+    /// are recalled first ([LY6] of `lease.rs`).
     ///
     /// # Errors
-    /// `Stopped` if the file system had stopped, or if the device fails now: the device then stays as after a crash.
+    /// `LayoutsHeld` if a holder did not return its layout in time: nothing was changed, and the call can be repeated. `Stopped` if the file system had stopped, or if the device fails now: the device then stays as after a crash.
     pub fn unmount(&self) -> Result<()> {
         self.unmount_as(&self.volume.geometry)
     }
 
     /// Unmounts the file system and gives it these sizes (`resize.rs` [RS4], [RS5]).
     pub(crate) fn unmount_as(&self, geometry: &Geometry) -> Result<()> {
+        self.volume.leases.close()?;
         if self.volume.health.is_read_only() || self.unmounted.swap(true, SeqCst) {
             return Ok(());
         }
@@ -236,6 +240,7 @@ impl FileSystem {
         self.volume.checkpoint()?;
         self.volume.release_pending();
         self.volume.release_quarantine();
+        self.volume.release_returned();
         self.volume.sectors.empty_room();
         self.volume.memory.spare_pages.close(&self.volume.memory);
         let too_early = on(Mutant::GrownBeforeMaps) && *geometry != self.volume.geometry;

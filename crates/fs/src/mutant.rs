@@ -163,6 +163,12 @@ pub enum Mutant {
     MapGrowsInPlace,
     /// The superblock with the new sizes is marked clean before their maps are saved ([RS4]).
     GrownBeforeMaps,
+    /// A change of a file's blocks goes on without recalling their leases ([LY2]).
+    LeasesNotRecalled,
+    /// A lease is registered only after the range of its look-up was unlocked ([LY2]).
+    LeaseAfterRange,
+    /// Sectors that the holder of a revoked lease may still read are given out again ([LY4]).
+    LeasedSectorsFreed,
 }
 
 #[cfg(feature = "mutants")]

@@ -2,7 +2,7 @@
 //!
 //! [NS1] An operation that can fail for lack of space runs inside [`FileSystem::with_room`], from before its first lock. It changes nothing
 //!       when it fails, so it can run again.
-//! [NS2] In this order: quarantined space (`quarantine.rs`) is freed; units of the data area are emptied if metadata is short of units
+//! [NS2] In this order: sectors of returned leases (`lease.rs`) and quarantined space (`quarantine.rs`) are freed; units of the data area are emptied if metadata is short of units
 //!       ([WB6] of `data/write_back.rs`); the operation waits for other threads that are about to free space.
 //! [NS3] A thread that frees an inode or a range of a file is *leaving*, from before it plans its transaction until the commit is done and
 //!       the space is in the maps. A thread that gives back what it took itself is not: its failure would look like new space. A waiter
@@ -36,7 +36,7 @@ impl FileSystem {
                 Err(Error::NoSpace { zone }) => zone,
                 other => return other,
             };
-            if !std::mem::replace(&mut is_released, true) && self.volume.release_quarantine() {
+            if self.volume.release_returned() || !std::mem::replace(&mut is_released, true) && self.volume.release_quarantine() {
                 continue;
             }
             if zone == "memory"

@@ -1,8 +1,8 @@
 //! Arguments and results of the file system's operations: options, attributes, entries.
 
-use tandemfs_format::InodeNumber;
 use tandemfs_format::inode::Timestamp;
 use tandemfs_format::superblock::ChecksumKind;
+use tandemfs_format::{InodeNumber, Sector};
 
 /// How to mount.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -311,6 +311,45 @@ pub enum SeekTo {
     Data,
     /// A hole, or the end of the file.
     Hole,
+}
+
+/// How `layout` treats data logs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct LayoutOptions {
+    /// Write data logs of the range back first, so that their blocks have sectors. Blocks that find no space for that, are damaged, or are
+    /// written meanwhile keep their logs. No effect on a read-only mount.
+    pub settle: bool,
+}
+
+/// Where the bytes of an extent are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum LayoutPlace {
+    /// Nowhere: they are zeros.
+    Hole,
+    /// Nowhere yet: they are zeros, whatever the sectors hold, which may be bytes of removed files. The sectors are reserved for them.
+    Unwritten {
+        /// The first sector, as the drive's block path counts them.
+        sector: Sector,
+    },
+    /// In these sectors of the block zone.
+    Sectors {
+        /// The first sector, as the drive's block path counts them.
+        sector: Sector,
+    },
+    /// In data logs, at least in part: only `read` knows them. The layout promises nothing about their place.
+    ThroughFileSystem,
+}
+
+/// A range of a file whose bytes are in one place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LayoutExtent {
+    /// Where it starts in the file, in bytes; a multiple of the sector.
+    pub file_offset: u64,
+    /// Its length, a multiple of the sector.
+    pub bytes: u64,
+    /// Where its bytes are.
+    pub place: LayoutPlace,
 }
 
 /// Space of a zone.

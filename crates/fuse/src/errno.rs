@@ -36,6 +36,9 @@ pub(crate) fn errno(error: &Error) -> Errno {
         // Errors of resizing. They cannot occur on a mounted file system either.
         Error::Shrinks { .. } | Error::BeyondDevice { .. } | Error::NoRoomForMaps { .. } => Errno::EINVAL,
         Error::Occupied { .. } => Errno::EBUSY,
+        // No request asks for a layout yet. ENOLCK is what programs get where a file has too many locks or leases.
+        Error::TooManyLayouts { .. } => Errno::new(libc::ENOLCK),
+        Error::LayoutsHeld { .. } | Error::Unmounting => Errno::EBUSY,
     }
 }
 

@@ -6,6 +6,7 @@ pub(crate) mod compose;
 mod copy;
 mod in_place;
 pub(crate) mod interface;
+mod layout;
 mod link_target;
 pub(crate) mod log_plan;
 mod modified;
@@ -23,6 +24,8 @@ mod truncate;
 mod view;
 mod write_back;
 mod write_path;
+
+pub use layout::{LAYOUT_EXTENTS_MAX, Layout};
 
 pub(crate) use commit::{SET_GROUP_ID, kill_set_id};
 pub(crate) use link_target::store_link_target;

@@ -112,9 +112,9 @@ impl Job<'_, '_> {
 }
 
 impl FileSystem {
-    /// Rewrites a block. True if there was work to do.
+    /// Rewrites a block. True if there was work to do; a block with a lease stays as it is ([LY5] of `lease.rs`).
     pub(super) fn rewrite_block(&self, file: &InCoreInode, block: u64, why: Rewrite) -> Result<bool> {
-        let _range = file.ranges.exclusive(block, block);
+        let Some(_range) = file.ranges.exclusive_unless_leased(block, block) else { return Ok(false) };
         self.rewrite_locked(file, block, why)
     }
 

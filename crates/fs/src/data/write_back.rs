@@ -143,7 +143,7 @@ impl FileSystem {
         let mut scratch = Scratch::default();
         let mut pass = Pass::default();
         let mut inodes_left = self.volume.memory.inode_limit() + 1; // the scan may start in the middle of the first inode
-        let batch_blocks = (BATCH_BYTES / u64::from(self.volume.geometry.block_bytes())).clamp(1, BATCH_BLOCKS) as usize;
+        let batch_blocks = self.batch_blocks();
         let mut candidates = std::mem::take(&mut *self.write_back.left.lock());
         candidates.retain(|candidate| self.is_as_old_as_it_was(candidate));
         loop {
@@ -161,6 +161,11 @@ impl FileSystem {
             }
             candidates = self.look_for_candidates(&mut inodes_left, percent == EVERYTHING_PERCENT);
         }
+    }
+
+    /// Most blocks of one batch.
+    pub(super) fn batch_blocks(&self) -> usize {
+        (BATCH_BYTES / u64::from(self.volume.geometry.block_bytes())).clamp(1, BATCH_BLOCKS) as usize
     }
 
     /// Whether a block has not been used since its scan.
@@ -236,7 +241,7 @@ impl FileSystem {
         Ok(next.map(|block| (owner.generation, block)))
     }
 
-    /// Writes several blocks back at once; skips blocks whose range is locked.
+    /// Writes candidates back at once, those that are still blocks of their files.
     fn write_back_batch(&self, batch: &[Candidate], scratch: &mut Scratch, pass: &mut Pass) -> Result<()> {
         let blocks: Vec<(Arc<InCoreInode>, u64)> = batch
             .iter()
@@ -248,6 +253,11 @@ impl FileSystem {
                 is_it.then(|| (file, candidate.block()))
             })
             .collect();
+        self.write_back_blocks(&blocks, scratch, pass)
+    }
+
+    /// Writes several blocks back at once; skips blocks whose range is locked or leased.
+    pub(super) fn write_back_blocks(&self, blocks: &[(Arc<InCoreInode>, u64)], scratch: &mut Scratch, pass: &mut Pass) -> Result<()> {
         let mut jobs: Vec<Job<'_, '_>> = Vec::with_capacity(blocks.len());
         let mut may_use_room = true;
         let mut stopped = None;
@@ -263,7 +273,7 @@ impl FileSystem {
             Err(error) => stopped = Some(error),
         };
         let mut all_busy = true;
-        for (file, block) in &blocks {
+        for (file, block) in blocks {
             let Some(range) = file.ranges.try_exclusive(*block, *block) else {
                 count(&self.volume.live.work.write_back_busy);
                 continue;

@@ -1,18 +1,45 @@
 //! Locks on block ranges of one file: the only locks that are held while the block path works (RULES R9).
 //!
 //! A shared holder reads. An exclusive holder changes the blocks' records and the space that they name. Freed data space may be reused at
-//! once because no reader can still hold its address (RULES R7).
+//! once because no reader can still hold its address (RULES R7). Leases ([LY2] of `lease.rs`) are registered here too: they outlast the
+//! look-up that they come from, and whoever wants their blocks exclusively recalls them first. A file without leases pays for that with
+//! one comparison under a lock that it takes anyway.
+
+use std::sync::Arc;
+use std::time::Instant;
 
 use smallvec::SmallVec;
 
+use crate::error::{Error, Result};
+use crate::lease::{FILE_LAYOUTS_MAX, Lease};
 use crate::mutant::{Mutant, on};
-use crate::sync::{Condvar, Mutex};
+use crate::sync::{Condvar, Mutex, MutexGuard};
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Shared,
+    Exclusive,
+    /// As `Shared`, of a thread that grants a lease.
+    Granting,
+    /// Keeps out only threads that grant leases, while a change waits for those that it recalled ([LY3]).
+    Recalling,
+}
+
+impl Kind {
+    /// Whether two overlapping ranges cannot be held at once.
+    fn conflicts(self, other: Self) -> bool {
+        match (self, other) {
+            (Self::Recalling, other) | (other, Self::Recalling) => other == Self::Granting,
+            (one, other) => one == Self::Exclusive || other == Self::Exclusive,
+        }
+    }
+}
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Held {
     first: u64,
     last: u64,
-    exclusive: bool,
+    kind: Kind,
     id: u64,
 }
 
@@ -21,12 +48,28 @@ struct State {
     held: SmallVec<[Held; 4]>,
     next_id: u64,
     waiters: usize,
+    /// Neither returned nor revoked.
+    leases: Vec<Arc<Lease>>,
 }
 
 impl State {
     /// Whether a holder conflicts.
-    fn is_busy(&self, first: u64, last: u64, exclusive: bool) -> bool {
-        self.held.iter().any(|held| held.first <= last && first <= held.last && (exclusive || held.exclusive))
+    fn is_busy(&self, first: u64, last: u64, kind: Kind) -> bool {
+        self.held.iter().any(|held| held.first <= last && first <= held.last && held.kind.conflicts(kind))
+    }
+
+    fn leases_on(&self, first: u64, last: u64) -> impl Iterator<Item = &Arc<Lease>> {
+        self.leases.iter().filter(move |lease| lease.overlaps(first, last))
+    }
+
+    fn is_leased(&self, first: u64, last: u64) -> bool {
+        !self.leases.is_empty() && self.leases_on(first, last).next().is_some()
+    }
+
+    fn release(&mut self, id: u64) {
+        if let Some(position) = self.held.iter().position(|held| held.id == id) {
+            self.held.swap_remove(position);
+        }
     }
 }
 
@@ -48,51 +91,139 @@ impl RangeGuard<'_> {
     pub(crate) fn unless(self, released_early: Mutant) -> Option<Self> {
         (!on(released_early)).then_some(self)
     }
+
+    /// Registers a lease on blocks of this range, then releases the range ([LY2]).
+    ///
+    /// # Errors
+    /// `TooManyLayouts` of the file.
+    pub(crate) fn grant(self, lease: &Arc<Lease>) -> Result<()> {
+        let lock = self.lock;
+        let _range = self.unless(Mutant::LeaseAfterRange);
+        let mut state = lock.state.lock();
+        if state.leases.len() >= FILE_LAYOUTS_MAX {
+            return Err(Error::TooManyLayouts { most: FILE_LAYOUTS_MAX, of: "the file" });
+        }
+        state.leases.push(lease.clone());
+        Ok(())
+    }
 }
 
 impl RangeLock {
-    /// Whether nobody holds any range at this instant.
+    /// Whether nobody holds any range, or a lease, at this instant.
     pub(crate) fn is_idle(&self) -> bool {
-        self.state.lock().held.is_empty()
+        let state = self.state.lock();
+        state.held.is_empty() && state.leases.is_empty()
     }
 
     /// Waits until no exclusive holder overlaps `first..=last`.
     pub(crate) fn shared(&self, first: u64, last: u64) -> RangeGuard<'_> {
-        self.acquire(first, last, false)
+        self.acquire(first, last, Kind::Shared)
     }
 
     /// As `shared`, without waiting; `None` if an exclusive holder overlaps.
     pub(crate) fn try_shared(&self, first: u64, last: u64) -> Option<RangeGuard<'_>> {
         let mut state = self.state.lock();
-        let overlaps = |held: &Held| held.exclusive && held.first <= last && first <= held.last;
-        if state.held.iter().any(overlaps) { None } else { Some(self.hold(&mut state, first, last, false)) }
+        (!state.is_busy(first, last, Kind::Shared)).then(|| self.hold(&mut state, first, last, Kind::Shared))
     }
 
-    /// Waits until no holder overlaps `first..=last`.
+    /// As `shared`, to grant a lease on some of the blocks: also waits for changes that are recalling leases there ([LY3]).
+    pub(crate) fn to_grant(&self, first: u64, last: u64) -> RangeGuard<'_> {
+        self.acquire(first, last, Kind::Granting)
+    }
+
+    /// Recalls the leases on `first..=last`, then waits until no holder overlaps it. The caller holds no lock that a holder of a lease may
+    /// need, and no range.
     pub(crate) fn exclusive(&self, first: u64, last: u64) -> RangeGuard<'_> {
-        self.acquire(first, last, true)
+        let mut recalling = None; // dropped after the lock of the state
+        let mut state = self.state.lock();
+        loop {
+            if state.is_leased(first, last) && !on(Mutant::LeasesNotRecalled) {
+                recalling.get_or_insert_with(|| self.hold(&mut state, first, last, Kind::Recalling));
+                self.recall(&mut state, first, last);
+            } else if state.is_busy(first, last, Kind::Exclusive) {
+                self.wait(&mut state);
+            } else {
+                return self.hold(&mut state, first, last, Kind::Exclusive);
+            }
+        }
     }
 
-    /// Locks `first..=last` if nobody holds any of it at this instant.
+    /// As `exclusive`, for work that is no change: `None` if there are leases on the range ([LY5]).
+    pub(crate) fn exclusive_unless_leased(&self, first: u64, last: u64) -> Option<RangeGuard<'_>> {
+        let mut state = self.state.lock();
+        while !state.is_leased(first, last) {
+            if !state.is_busy(first, last, Kind::Exclusive) {
+                return Some(self.hold(&mut state, first, last, Kind::Exclusive));
+            }
+            self.wait(&mut state);
+        }
+        None
+    }
+
+    /// Locks `first..=last` if nobody holds any of it at this instant, and no lease is on it.
     pub(crate) fn try_exclusive(&self, first: u64, last: u64) -> Option<RangeGuard<'_>> {
         let mut state = self.state.lock();
-        (!state.is_busy(first, last, true)).then(|| self.hold(&mut state, first, last, true))
+        let is_free = !state.is_busy(first, last, Kind::Exclusive) && !state.is_leased(first, last);
+        is_free.then(|| self.hold(&mut state, first, last, Kind::Exclusive))
     }
 
-    fn acquire(&self, first: u64, last: u64, exclusive: bool) -> RangeGuard<'_> {
+    /// The holder of a lease returns it.
+    pub(crate) fn returned(&self, lease: &Arc<Lease>) {
         let mut state = self.state.lock();
-        while state.is_busy(first, last, exclusive) {
+        state.leases.retain(|known| !Arc::ptr_eq(known, lease));
+        self.wake(&state);
+    }
+
+    fn acquire(&self, first: u64, last: u64, kind: Kind) -> RangeGuard<'_> {
+        let mut state = self.state.lock();
+        while state.is_busy(first, last, kind) {
+            self.wait(&mut state);
+        }
+        self.hold(&mut state, first, last, kind)
+    }
+
+    /// A step towards a range without leases ([LY3]): recalls them, or waits until one is returned, or revokes those that were waited for
+    /// long enough ([LY4]).
+    #[cold]
+    fn recall(&self, state: &mut MutexGuard<'_, State>, first: u64, last: u64) {
+        let not_recalled: Vec<Arc<Lease>> = state.leases_on(first, last).filter(|lease| !lease.is_recalled()).cloned().collect();
+        if !not_recalled.is_empty() {
+            MutexGuard::unlocked(state, || not_recalled.iter().for_each(|lease| lease.recall()));
+            return;
+        }
+        let (now, mut next) = (Instant::now(), None);
+        state.leases.retain(|lease| {
+            let Some(end) = lease.end().filter(|_| lease.overlaps(first, last)) else { return true };
+            if end <= now {
+                lease.revoke();
+                return false;
+            }
+            next = Some(next.map_or(end, |next: Instant| next.min(end)));
+            true
+        });
+        if let Some(next) = next {
             state.waiters += 1;
-            self.released.wait(&mut state);
+            self.released.wait_for(state, next - now);
             state.waiters -= 1;
         }
-        self.hold(&mut state, first, last, exclusive)
     }
 
-    fn hold(&self, state: &mut State, first: u64, last: u64, exclusive: bool) -> RangeGuard<'_> {
+    fn wait(&self, state: &mut MutexGuard<'_, State>) {
+        state.waiters += 1;
+        self.released.wait(state);
+        state.waiters -= 1;
+    }
+
+    fn wake(&self, state: &State) {
+        if state.waiters > 0 {
+            self.released.notify_all();
+        }
+    }
+
+    fn hold(&self, state: &mut State, first: u64, last: u64, kind: Kind) -> RangeGuard<'_> {
         let id = state.next_id;
         state.next_id += 1;
-        state.held.push(Held { first, last, exclusive, id });
+        state.held.push(Held { first, last, kind, id });
         RangeGuard { lock: self, id }
     }
 }
@@ -100,12 +231,8 @@ impl RangeLock {
 impl Drop for RangeGuard<'_> {
     fn drop(&mut self) {
         let mut state = self.lock.state.lock();
-        if let Some(position) = state.held.iter().position(|held| held.id == self.id) {
-            state.held.swap_remove(position);
-        }
-        if state.waiters > 0 {
-            self.lock.released.notify_all();
-        }
+        state.release(self.id);
+        self.lock.wake(&state);
     }
 }
 

@@ -4,6 +4,7 @@
 mod space;
 
 use std::ops::Deref;
+use std::sync::Arc;
 
 use tandemfs_format::inode::Timestamp;
 use tandemfs_format::space::LogCounting;
@@ -14,6 +15,7 @@ use crate::alloc::sectors::SectorAllocator;
 use crate::cache::LineStore;
 use crate::error::Result;
 use crate::journal::{self, Journal};
+use crate::lease::Leases;
 use crate::quarantine::Quarantine;
 
 pub(crate) use crate::cache::Owner;
@@ -28,6 +30,7 @@ pub(crate) struct Volume {
     pub(crate) memory: MemoryAllocator,
     pub(crate) sectors: SectorAllocator,
     pub(crate) quarantine: Quarantine,
+    pub(crate) leases: Arc<Leases>,
 }
 
 /// A transaction of a volume.

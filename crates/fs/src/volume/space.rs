@@ -15,7 +15,7 @@ use crate::error::{Error, Result};
 use crate::inject::{Take, fails};
 use crate::journal::{Host, Journal};
 use crate::quarantine;
-use crate::space::Space;
+use crate::space::{self, Space};
 
 /// Checkpoints that one operation forces for space: other threads may take what a checkpoint releases, and free more meanwhile.
 const CHECKPOINTS_MAX: u32 = 4;
@@ -97,7 +97,8 @@ impl Volume {
             Space::Slot { address, lines } => self.memory.free_slot(address, lines),
             Space::Sectors { sector, count } => {
                 self.memory.spare_pages.forget(&self.memory, sector, count);
-                self.sectors.free(sector, count)
+                let free = self.leases.hold_back(sector, count); // [LY4] of `lease.rs`
+                free.into_iter().all(|(sector, count)| self.sectors.free(sector, count))
             }
         };
         if !freed {
@@ -108,6 +109,16 @@ impl Volume {
     /// Frees everything that waited for the watermark and that it has passed.
     pub(crate) fn release_pending(&self) {
         self.memory.release_all_pending(&self.health, || self.journal.watermark());
+    }
+
+    /// Frees sectors that were held back for leases which have been returned ([LY4] of `lease.rs`). False if there were none.
+    pub(crate) fn release_returned(&self) -> bool {
+        let runs = self.leases.take_returned();
+        let any = !runs.is_empty();
+        for (sector, count) in runs {
+            self.give_back(space::sectors(sector, count));
+        }
+        any
     }
 
     /// Holds space back ([QU1] of `quarantine.rs`).
