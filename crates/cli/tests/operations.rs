@@ -10,7 +10,7 @@ use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
 use rustix::process::Signal;
-use support::{MODES, Mount, OverIoUring, Place, eventually, fails, pattern, run, succeeds};
+use support::{MODES, Mount, OverIoUring, Place, ends_within, eventually, fails, pattern, run, succeeds};
 use tandemfs_posix::IdMapped;
 
 const NOBODY: u32 = 65_534;
@@ -420,8 +420,11 @@ fn the_units_of_systemd_are_accepted() {
         let process_id = info(&place.mountpoint())["process_id"].as_i64().expect("a process");
         if round == "killed" {
             let process_id = rustix::process::Pid::from_raw(process_id as i32).expect("a process");
+            let daemon = rustix::process::pidfd_open(process_id, rustix::process::PidfdFlags::empty()).expect("there");
             rustix::process::kill_process(process_id, Signal::KILL).expect("killed");
             eventually("ENOTCONN", || fs::read(place.path("mnt/file")).is_err_and(|error| error.raw_os_error() == Some(libc::ENOTCONN)));
+            // As systemd does, before it goes on: the image is in use until the process has ended.
+            assert!(ends_within(&daemon, Duration::from_secs(60)), "the daemon ends");
         } else {
             runs("ExecStop");
         }

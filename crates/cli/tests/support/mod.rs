@@ -238,15 +238,19 @@ impl Mount {
 
     /// Whether the daemon ends in time.
     pub fn daemon_ends_within(&self, time: Duration) -> bool {
-        let Some(daemon) = &self.daemon else { return true };
-        let timeout = Timespec { tv_sec: time.as_secs() as i64, tv_nsec: time.subsec_nanos().into() };
-        let ended = rustix::io::retry_on_intr(|| rustix::event::poll(&mut [PollFd::new(daemon, PollFlags::IN)], Some(&timeout)));
-        ended.expect("poll") == 1
+        self.daemon.as_ref().is_none_or(|daemon| ends_within(daemon, time))
     }
 
     fn detach(&self) {
         let _ = tandemfs_fuse::unmount(&self.mountpoint, tandemfs_fuse::Unmount::Lazy);
     }
+}
+
+/// Whether the process of a descriptor ends in time.
+pub fn ends_within(process: &OwnedFd, time: Duration) -> bool {
+    let timeout = Timespec { tv_sec: time.as_secs() as i64, tv_nsec: time.subsec_nanos().into() };
+    let ended = rustix::io::retry_on_intr(|| rustix::event::poll(&mut [PollFd::new(process, PollFlags::IN)], Some(&timeout)));
+    ended.expect("poll") == 1
 }
 
 impl Drop for Mount {
