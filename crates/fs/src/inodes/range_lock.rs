@@ -134,6 +134,16 @@ impl RangeLock {
     /// Recalls the leases on `first..=last`, then waits until no holder overlaps it. The caller holds no lock that a holder of a lease may
     /// need, and no range.
     pub(crate) fn exclusive(&self, first: u64, last: u64) -> RangeGuard<'_> {
+        let mut state = self.state.lock();
+        if state.leases.is_empty() && !state.is_busy(first, last, Kind::Exclusive) {
+            return self.hold(&mut state, first, last, Kind::Exclusive); // nearly always
+        }
+        drop(state);
+        self.recall_and_wait(first, last)
+    }
+
+    #[cold]
+    fn recall_and_wait(&self, first: u64, last: u64) -> RangeGuard<'_> {
         let mut recalling = None; // dropped after the lock of the state
         let mut state = self.state.lock();
         loop {
