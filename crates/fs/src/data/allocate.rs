@@ -18,11 +18,11 @@
 use std::ops::{ControlFlow, Range};
 
 use tandemfs_device::{Fenced, Flushed};
-use tandemfs_format::inode::{FILE_BYTES_MAX, Inode};
+use tandemfs_format::inode::FILE_BYTES_MAX;
 use tandemfs_format::mapping::{LogEntry, PAGE_RECORDS};
 use tandemfs_format::{InodeNumber, SECTOR_BYTES};
 
-use super::commit::count_space;
+use super::commit::{changed, count_space};
 use super::compose::load_log;
 use super::rewrite::Rewrite;
 use super::shift::Direction;
@@ -36,7 +36,7 @@ use crate::inodes::InCoreInode;
 use crate::inodes::range_lock::RangeGuard;
 use crate::statistics::count;
 use crate::types::AllocateMode;
-use crate::volume::{Tx, now};
+use crate::volume::Tx;
 
 /// Blocks whose records one transaction changes: at most two lines each, plus the lines on the path to them.
 const STEP_BLOCKS: u64 = 96;
@@ -383,10 +383,4 @@ enum Zeroed {
     Freed,
     /// The file keeps it.
     Kept,
-}
-
-/// Updates the times of an inode whose space or data changes.
-pub(super) fn changed(inode: &mut Inode) {
-    let time = now();
-    (inode.mtime, inode.ctime) = (time, time);
 }

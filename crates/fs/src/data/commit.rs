@@ -83,12 +83,17 @@ pub(super) fn count_space(inode: &mut Inode, before: u64, after: u64) {
 /// Updates times and set-id bits after a change of data.
 pub(super) fn touch(inode: &mut Inode, options: WriteOptions) {
     if !options.keep_times {
-        let time = now();
-        (inode.mtime, inode.ctime) = (time, time);
+        changed(inode);
     }
     if options.kill_set_id {
         kill_set_id(inode);
     }
+}
+
+/// Updates the times of an inode whose space or data changes.
+pub(super) fn changed(inode: &mut Inode) {
+    let time = now();
+    (inode.mtime, inode.ctime) = (time, time);
 }
 
 /// The set-group-id bit of a mode.

@@ -15,7 +15,7 @@
 use tandemfs_device::Flushed;
 use tandemfs_format::inode::FILE_BYTES_MAX;
 
-use super::allocate::changed;
+use super::commit::changed;
 use super::mutants;
 use super::truncate::free_blocks;
 use crate::error::{Error, Result};
