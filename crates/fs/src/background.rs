@@ -56,7 +56,8 @@ impl FileSystem {
         {
             tracing::error!(%error, "checkpoint");
         }
-        if (requests.write_back || self.is_data_area_low() || self.volume.memory.is_metadata_short())
+        if !self.volume.held_back.stops_write_back()
+            && (requests.write_back || self.is_data_area_low() || self.volume.memory.is_metadata_short())
             && let Err(error) = self.write_back_behind()
         {
             tracing::error!(%error, "write-back");

@@ -6,6 +6,7 @@ use tandemfs_format::InodeNumber;
 use tandemfs_format::superblock::Superblock;
 
 use crate::error::{Error, Result};
+use crate::held_back::DamageReport;
 use crate::inodes::InodeTable;
 use crate::inodes::read_ahead::ReadAhead;
 use crate::leaving::Leaving;
@@ -99,6 +100,21 @@ impl FileSystem {
     /// Space of the memory zone and of the block zone, from the counters: cheap enough for every write.
     pub fn zones(&self) -> (ZoneSpace, ZoneSpace) {
         (self.volume.memory.space(), self.volume.sectors.space())
+    }
+
+    /// What the mount knows about damaged metadata, and what is held back because of it.
+    pub fn damage(&self) -> DamageReport {
+        self.volume.held_back.report()
+    }
+
+    /// Inodes that are known to have damaged metadata.
+    pub fn damaged_inodes(&self) -> Vec<InodeNumber> {
+        self.volume.held_back.damaged()
+    }
+
+    /// Counts an inode whose damage an operation has reported. True if it was not known before.
+    pub fn note_damage(&self, number: InodeNumber) -> bool {
+        self.volume.held_back.note(number)
     }
 
     /// Counters since the mount or the last reset.

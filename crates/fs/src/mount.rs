@@ -3,6 +3,7 @@
 //! [MO1] `clean = false` and a new generation are durable before the first record (RULES R25).
 //! [MO2] A read-only mount writes nothing: the journal is replayed into the host copies only.
 //! [MO3] An unmount removes orphans, writes everything home, saves the maps, and only then sets the clean flag.
+//!       If space is held back ([HB4] of `held_back.rs`), the maps are not exact: they are not saved, and the flag stays 0.
 //! [MO4] The drive recovers before the mount reads anything: that discards what a crash left uncommitted. Then the rings are replayed,
 //!       whichever engine ran last: after a mount that used the drive's transactions they are empty (ByteFS §4.7).
 
@@ -13,7 +14,7 @@ use hashbrown::HashSet;
 use tandemfs_device::{BlockRequest, Drive, Fenced, Structure};
 use tandemfs_format::geometry::{Geometry, SUPERBLOCK_OFFSETS};
 use tandemfs_format::superblock::{BlockIdentity, ChecksumKind, Superblock, SuperblockError, Tail};
-use tandemfs_format::{InodeNumber, LINE_BYTES, LineAddress, PairSeed, SECTOR_BYTES, Sector};
+use tandemfs_format::{Corrupt, InodeNumber, LINE_BYTES, LineAddress, PairSeed, SECTOR_BYTES, Sector};
 
 use crate::alloc::memory::MemoryAllocator;
 use crate::alloc::sectors::SectorAllocator;
@@ -23,13 +24,14 @@ use crate::cache::{LineStore, PageCache};
 use crate::error::{Error, Result};
 use crate::file_system::FileSystem;
 use crate::health::Health;
+use crate::held_back::HeldBack;
 use crate::inodes::InodeTable;
 use crate::inodes::read_ahead::ReadAhead;
 use crate::journal::{Journal, replay};
 use crate::leaving::Leaving;
 use crate::mutant::{Mutant, on};
 use crate::quarantine::Quarantine;
-use crate::recovery::{self, RecoveryReport};
+use crate::recovery::{self, Loaded, RecoveryReport};
 use crate::statistics::Live;
 use crate::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
 use crate::sync::{Mutex, parallelism};
@@ -38,6 +40,9 @@ use crate::tuning::threshold::Splitting;
 use crate::tuning::write_back::WriteBack;
 use crate::types::{Engine, MountOptions, Promote};
 use crate::volume::Volume;
+
+/// Damaged objects that a mount logs one by one.
+const DAMAGE_LOGGED_MAX: usize = 16;
 
 /// Both superblock copies as on the device, and the pair that the block half names. A copy that cannot be read is empty if the other can.
 fn read_halves(drive: &Drive) -> Result<([Vec<u8>; 2], Option<uuid::Uuid>, bool)> {
@@ -140,7 +145,7 @@ impl FileSystem {
         let pools = parallelism();
         let read_ahead = ReadAhead::new(options.memory_bytes, options.read_ahead_bytes);
         let promote = if options.read_only { Promote::Off } else { options.promote };
-        let records = if superblock.clean { Vec::new() } else { replay::read_records(&drive, &geometry, &superblock)? };
+        let records = if superblock.clean { Vec::new() } else { replay::read_records(&drive, &geometry, &superblock, options.read_only)? };
         let line_store = LineStore {
             pair: PairSeed::new(superblock.pair),
             geometry,
@@ -158,6 +163,7 @@ impl FileSystem {
             sectors: SectorAllocator::new(&geometry, pools),
             quarantine: Quarantine::default(),
             leases: Arc::default(),
+            held_back: HeldBack::default(),
         };
         let last_txid = volume.journal.replay(&volume.line_store, &records)?;
         volume.journal.set_last_txid(last_txid);
@@ -172,7 +178,7 @@ impl FileSystem {
             })?;
             volume.journal.set_watermark(last_txid);
         }
-        let (clean, mut orphans) = recovery::load_space(&volume, &superblock)?;
+        let Loaded { clean, mut orphans, damaged } = recovery::load_space(&volume, &superblock)?;
         orphans.retain(|_| !on(Mutant::OrphansForgotten));
         if !options.read_only {
             splitting.calibrate(&volume);
@@ -200,6 +206,7 @@ impl FileSystem {
                 file_system.remove_orphan(*number)?;
             }
         }
+        file_system.log_damage(&damaged);
         file_system.recovery = RecoveryReport {
             clean,
             drive: drive_recovery,
@@ -238,6 +245,11 @@ impl FileSystem {
             self.remove_orphan(number)?;
         }
         self.volume.checkpoint()?;
+        if self.volume.held_back.is_any() && !on(Mutant::CleanWhileHeldBack) {
+            self.volume.health.close(); // [HB4]
+            tracing::warn!("damaged metadata holds space back: the next mount searches again; run tandemfs check --repair before it");
+            return Ok(());
+        }
         self.volume.release_pending();
         self.volume.release_quarantine();
         self.volume.release_returned();
@@ -257,6 +269,20 @@ impl FileSystem {
         self.volume.health.close();
         Ok(())
     }
+    /// Logs what recovery found damaged, the first objects with their paths.
+    fn log_damage(&self, damaged: &[(InodeNumber, Corrupt)]) {
+        for (number, what) in damaged.iter().take(DAMAGE_LOGGED_MAX) {
+            let path = self.path_text(*number, None);
+            tracing::error!(inode = number.get(), path, "damaged metadata: {what}; run tandemfs check");
+        }
+        if damaged.is_empty() {
+            return;
+        }
+        let held = self.volume.held_back.report();
+        let (memory, block) = (held.held_memory_bytes, held.held_block_bytes);
+        tracing::error!(objects = damaged.len(), memory, block, "damaged metadata; space in bytes that is held back because of it");
+    }
+
     fn save_maps(&self, geometry: &Geometry) -> Result<Fenced> {
         self.volume.maps().save(geometry, self.volume.journal.superblock_generation())
     }

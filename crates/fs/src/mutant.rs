@@ -87,6 +87,12 @@ pub enum Mutant {
     CleanKept,
     /// R25: saved maps are accepted although they mark space that nothing can have taken.
     MapBeyondMarkTaken,
+    /// R26: space that damaged metadata may name is given out ([HB1]).
+    HiddenSpaceGiven,
+    /// R26: an unmount is clean although space is held back ([HB4]).
+    CleanWhileHeldBack,
+    /// R3: a ring ends at a damaged record although later ones prove themselves ([RL4]).
+    DamagedRecordEndsRing,
     /// The second copy of the superblock is not written.
     SecondSuperblockSkipped,
     /// A rename removes the old name in a transaction of its own.

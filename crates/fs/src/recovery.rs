@@ -2,28 +2,30 @@
 //!
 //! [RE1] Saved maps are used only if the superblock has the clean flag and their generation (RULES R25).
 //! [RE2] The rebuild marks all space that in-use inodes refer to; an in-use inode with `nlink` 0 is an orphan (RULES R12).
-//! [RE3] If two inodes refer to the same space, or metadata does not verify, giving out space could overwrite data. Such a device mounts
-//!       read-only at most, and `check` says what is wrong.
+//! [RE3] Damaged metadata does not stop a mount: the inode that has it is counted, logged and fails by itself, and everything else works. But
+//!       what only a damaged line names is not found, and giving it out would overwrite data:
+//! [RE4] so space that a corrected line names is marked after all that is proved, and where a line is lost, everything of the kinds that it
+//!       may name is held back (`survey.rs`, `held_back.rs`). If two inodes refer to the same space, the second one found is shut off, and
+//!       all kinds are held back.
+//! [RE5] Damage of the segment table, and metadata that the device cannot read, do stop a mount that writes: without them nothing is known.
 
 use std::time::Duration;
 
 use tandemfs_device::{DriveRecovery, Structure};
 use tandemfs_format::geometry::SEGMENT_TABLE_LINES;
-use tandemfs_format::inode::Inode;
-use tandemfs_format::mapping::Record;
 use tandemfs_format::segment::{Region, Segment};
 use tandemfs_format::superblock::Superblock;
-use tandemfs_format::{EMPTY_LINE, InodeNumber, LINE_BYTES, Line, LineAddress, PAGE_BYTES, PAGE_LINES};
+use tandemfs_format::{Corrupt, EMPTY_LINE, InodeNumber, LINE_BYTES, Line, LineAddress, PAGE_BYTES, PAGE_LINES};
 
 use crate::cache::load_bulk;
 use crate::error::{Error, Result};
-use crate::index::block::Block;
-use crate::index::tree::{self, Found};
-use crate::inodes::attribute_set::AttributeSet;
+use crate::index::salvage::Trust;
 use crate::mutant::{Mutant, on};
-use crate::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use crate::space::{Kinds, Space};
+use crate::survey::survey;
+use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use crate::sync::{Mutex, scan_threads};
-use crate::volume::{Owner, Volume};
+use crate::volume::Volume;
 
 /// What a mount had to do.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -44,25 +46,41 @@ pub struct RecoveryReport {
 const STEP_INODES: u64 = 8192;
 const INODE_BYTES: usize = 2 * LINE_BYTES;
 
-/// Fills the allocators. Returns whether saved maps were used, and the orphans.
-pub(crate) fn load_space(volume: &Volume, superblock: &Superblock) -> Result<(bool, Vec<InodeNumber>)> {
+/// What filling the allocators found.
+#[derive(Debug, Default)]
+pub(crate) struct Loaded {
+    /// Saved maps were used.
+    pub(crate) clean: bool,
+    pub(crate) orphans: Vec<InodeNumber>,
+    /// Inodes with damaged metadata, and the first damage of each ([RE3]).
+    pub(crate) damaged: Vec<(InodeNumber, Corrupt)>,
+}
+
+/// Fills the allocators.
+pub(crate) fn load_space(volume: &Volume, superblock: &Superblock) -> Result<Loaded> {
     let segments = read_segments(volume)?;
     volume.memory.load_segments(segments).map_err(|what| damaged(volume, what))?;
     let clean = superblock.clean && volume.maps().load(superblock.generation); // [RE1]
-    let orphans = match clean {
-        true => Vec::new(),
+    let found = match clean {
+        true => Findings::default(),
         false => match rebuild(volume) {
-            // [RE3]: a read-only mount gives out no space, so it may go on. The free space that it shows is then only what was found.
+            // [RE5]: a read-only mount gives out no space, so it may go on. The free space that it shows is then only what was found.
             Err(error) if volume.health.is_read_only() => {
-                tracing::warn!(%error, "damaged metadata on a read-only mount");
-                Vec::new()
+                tracing::warn!(%error, "unreadable metadata on a read-only mount");
+                Findings::default()
             }
             other => other?,
         },
     };
     volume.memory.finish_loading();
+    if found.lost != Kinds::NONE && !volume.health.is_read_only() && !on(Mutant::HiddenSpaceGiven) {
+        volume.hold_unproved(found.lost); // [RE4]
+    }
     volume.sectors.fill_room();
-    Ok((clean, orphans))
+    for (number, _) in &found.damaged {
+        volume.held_back.note(*number);
+    }
+    Ok(Loaded { clean, orphans: found.orphans, damaged: found.damaged })
 }
 
 fn read_segments(volume: &Volume) -> Result<Vec<(u64, Segment)>> {
@@ -97,10 +115,21 @@ fn damaged(volume: &Volume, what: String) -> Error {
     Error::Stopped { first_cause: format!("{device}: {what}") }
 }
 
-fn rebuild(volume: &Volume) -> Result<Vec<InodeNumber>> {
+/// What the scan of all inodes found.
+#[derive(Debug, Default)]
+struct Findings {
+    orphans: Vec<InodeNumber>,
+    damaged: Vec<(InodeNumber, Corrupt)>,
+    /// Space that corrected lines name.
+    supposed: Vec<Space>,
+    /// Kinds of space that lost lines may name.
+    lost: Kinds,
+}
+
+fn rebuild(volume: &Volume) -> Result<Findings> {
     let limit = volume.memory.inode_limit();
     let next = AtomicU64::new(0);
-    let orphans = Mutex::new(Vec::new());
+    let findings = Mutex::new(Findings::default());
     let failure: Mutex<Option<Error>> = Mutex::new(None);
     let scan = || {
         loop {
@@ -108,7 +137,7 @@ fn rebuild(volume: &Volume) -> Result<Vec<InodeNumber>> {
             if first >= limit || failure.lock().is_some() {
                 return;
             }
-            if let Err(error) = scan_inodes(volume, first, (first + STEP_INODES).min(limit), &orphans) {
+            if let Err(error) = scan_inodes(volume, first, (first + STEP_INODES).min(limit), &findings) {
                 failure.lock().get_or_insert(error);
             }
         }
@@ -123,14 +152,29 @@ fn rebuild(volume: &Volume) -> Result<Vec<InodeNumber>> {
             }
         });
     }
-    match failure.into_inner() {
-        Some(error) => Err(error),
-        None => Ok(orphans.into_inner()),
+    if let Some(error) = failure.into_inner() {
+        return Err(error);
+    }
+    let mut findings = findings.into_inner();
+    findings.damaged.sort_by_key(|(number, _)| *number);
+    for space in std::mem::take(&mut findings.supposed) {
+        if !on(Mutant::HiddenSpaceGiven) {
+            suppose(volume, space); // [RE4]
+        }
+    }
+    Ok(findings)
+}
+
+/// Marks space that a corrected line names. What a verified line names as well stays that one's, until it is freed ([HB2] there).
+fn suppose(volume: &Volume, space: Space) {
+    volume.held_back.begin();
+    if !mark(volume, space) {
+        volume.held_back.share(space);
     }
 }
 
 /// Reads inodes in bulk, bypassing the host copies (a rebuild must not fill them), and marks the space that each one takes.
-fn scan_inodes(volume: &Volume, first: u64, end: u64, orphans: &Mutex<Vec<InodeNumber>>) -> Result<()> {
+fn scan_inodes(volume: &Volume, first: u64, end: u64, findings: &Mutex<Findings>) -> Result<()> {
     let mut bytes = vec![0; STEP_INODES as usize * INODE_BYTES];
     let mut number = first;
     while number < end {
@@ -141,18 +185,8 @@ fn scan_inodes(volume: &Volume, first: u64, end: u64, orphans: &Mutex<Vec<InodeN
         let bytes = &mut bytes[..count as usize * INODE_BYTES];
         read_bulk(volume, address, bytes)?;
         for (index, pair) in (0..).zip(bytes.chunks_exact(INODE_BYTES)) {
-            let (hot, cold) = (line_of(&pair[..LINE_BYTES]), line_of(&pair[LINE_BYTES..]));
-            let here = InodeNumber::new(number + index);
-            let at = address.nth(index * 2);
-            let decoded = Inode::decode(volume.pair, here, at, &hot, &cold);
-            let Some(inode) = decoded.map_err(|source| damaged(volume, format!("inode {here}: {source}")))? else { continue };
-            if here.get() == 0 {
-                return Err(damaged(volume, "inode 0 is in use".into()));
-            }
-            mark_inode(volume, here, at, &inode)?;
-            if inode.nlink == 0 {
-                orphans.lock().push(here); // [RE2]
-            }
+            let lines = (line_of(&pair[..LINE_BYTES]), line_of(&pair[LINE_BYTES..]));
+            scan_inode(volume, InodeNumber::new(number + index), address.nth(index * 2), &lines, findings)?;
         }
         number += count;
     }
@@ -172,46 +206,51 @@ fn read_bulk(volume: &Volume, address: LineAddress, bytes: &mut [u8]) -> Result<
     Ok(load_bulk(&volume.drive, Structure::Inode, address, bytes)?)
 }
 
-fn mark_inode(volume: &Volume, number: InodeNumber, address: LineAddress, inode: &Inode) -> Result<()> {
-    let twice = |what: &str, address: LineAddress| damaged(volume, format!("inode {number}: {what} at line {address} is not its own"));
-    if !volume.memory.mark(Some(Region::Inodes), address, 2) {
-        return Err(twice("its slot", address));
-    }
-    let owner = Owner { inode: number, generation: inode.generation };
-    let context = |error: Error| match error {
-        Error::Damaged { source, .. } => damaged(volume, format!("inode {number}: {source}")),
-        other => other,
+fn scan_inode(volume: &Volume, number: InodeNumber, at: LineAddress, lines: &(Line, Line), findings: &Mutex<Findings>) -> Result<()> {
+    let is_shared = AtomicBool::new(false);
+    let mut supposed = Vec::new();
+    let mut take = |trust, space| {
+        if trust == Trust::Supposed {
+            supposed.push(space);
+            return true;
+        }
+        let is_own = mark(volume, space);
+        if !is_own {
+            volume.held_back.share(space);
+            is_shared.store(true, Relaxed);
+        }
+        is_own
     };
-    if !on(Mutant::AttributesNotMarked) {
-        let mut foreign = None;
-        let mut mark = |first, lines| {
-            if mark_lines(volume, Some(Region::Attributes), first, lines).is_none() {
-                foreign.get_or_insert(first);
-            }
-        };
-        AttributeSet::each_piece(volume, owner, inode, &mut mark).map_err(context)?;
-        if let Some(first) = foreign {
-            return Err(twice("a line of its extended attributes", first));
-        }
+    let Some(mut found) = survey(volume, number, at, (&lines.0, &lines.1), &mut take)? else { return Ok(()) };
+    if number.get() == 0 {
+        // Its slot is always taken and never used: no inode lost anything here.
+        found.lost = Kinds::NONE;
+        found.damage.get_or_insert(Corrupt::Field { address: at, field: "state", found: 1 });
+    } else {
+        volume.memory.mark(Some(Region::Inodes), at, 2);
     }
-    if !inode.has_mapping() {
-        return Ok(());
+    if is_shared.load(Relaxed) {
+        volume.held_back.shut_off(number);
+        found.lost = Kinds::OF_INODE;
+        found.damage.get_or_insert(Corrupt::Field { address: at, field: "space, which another inode has too,", found: 0 });
+    } else if found.inode.is_some_and(|inode| inode.nlink == 0) && number.get() > 0 {
+        findings.lock().orphans.push(number); // [RE2]
     }
-    tree::walk(volume, owner, inode.root_record(), 0, &mut |found| match found {
-        Found::Page(page) => mark_lines(volume, Some(Region::Mappings), page, PAGE_LINES).ok_or_else(|| twice("a mapping page", page)),
-        Found::Block(_, Record::Memory(page)) => {
-            mark_lines(volume, Some(Region::Dentries), page, PAGE_LINES).ok_or_else(|| twice("a directory page", page))
-        }
-        Found::Block(_, record) => {
-            let block = Block::of_record(volume, owner, record)?;
-            let (marked, extent) = block.each_space(volume, |region, address, lines| mark_lines(volume, region, address, lines).is_some());
-            let sectors = extent.is_none_or(|extent| volume.sectors.mark(extent.sector, extent.count.into()));
-            if marked && sectors { Ok(()) } else { Err(twice("space of a block", address)) }
-        }
-    })
-    .map_err(context)
+    let Some(damage) = found.damage else { return Ok(()) };
+    let mut findings = findings.lock();
+    findings.lost = findings.lost.and(found.lost);
+    findings.supposed.extend(supposed);
+    findings.damaged.push((number, damage));
+    Ok(())
 }
 
-fn mark_lines(volume: &Volume, region: Option<Region>, address: LineAddress, lines: u64) -> Option<()> {
-    (volume.geometry.holds_lines(address, lines) && volume.memory.mark(region, address, lines)).then_some(())
+/// Marks space as taken. False if it already was, or cannot be what it is said to be.
+fn mark(volume: &Volume, space: Space) -> bool {
+    let (region, address, lines) = match space {
+        Space::Sectors { sector, count } => return volume.sectors.mark(sector, count),
+        Space::Region { region: Region::Attributes, .. } if on(Mutant::AttributesNotMarked) => return true,
+        Space::Region { region, address, lines } => (Some(region), address, lines),
+        Space::Slot { address, lines } => (None, address, lines),
+    };
+    volume.geometry.holds_lines(address, lines) && volume.memory.mark(region, address, lines)
 }

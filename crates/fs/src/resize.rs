@@ -1,7 +1,7 @@
 //! Growing the zones of a file system to what its device has, offline; and its label, offline or mounted.
 //!
 //! [RS1] The file system is mounted as any mount does it: it is recovered, and `clean` is 0, before anything is decided. A file system that
-//!       this build cannot mount for writing is left unchanged.
+//!       this build cannot mount for writing, or of which damaged metadata holds space back, is left unchanged.
 //! [RS2] The added space belongs to nobody: units and sectors behind the last ones. No structure moves except the map pieces, which are
 //!       derived state: nobody reads them while `clean` is 0.
 //! [RS3] Map pieces that no longer fit where they are get whole free units (`format::geometry` [GE1]): new ones, or old ones that nothing
@@ -49,10 +49,10 @@ pub fn set_label(drive: &Drive, label: &str) -> Result<()> {
 /// Grows a file system that is not mounted. Returns its sizes before and after; equal if there was nothing to do.
 ///
 /// # Errors
-/// `Shrinks`, `BeyondDevice`, `Geometry`, `NoRoomForMaps`: nothing was changed. Those of [`FileSystem::mount`] and `unmount`: if one comes
+/// `Shrinks`, `BeyondDevice`, `Geometry`, `NoRoomForMaps`, `InvalidArgument` (damaged metadata): nothing was changed. Those of [`FileSystem::mount`] and `unmount`: if one comes
 /// after the change, the next mount finds the new sizes.
 pub fn grow(drive: &Drive, growth: &Growth) -> Result<(Geometry, Geometry)> {
-    let fs = FileSystem::mount(drive.clone(), &MountOptions::default())?; // [RS1]
+    let fs = mounted_whole(drive)?; // [RS1]
     let before = fs.volume.geometry;
     let (memory_bytes, block_bytes) = (drive.description().memory_bytes, drive.description().block_bytes);
     let after = match fs.grown(growth, memory_bytes, block_bytes) {
@@ -71,12 +71,22 @@ pub fn grow(drive: &Drive, growth: &Growth) -> Result<(Geometry, Geometry)> {
 /// # Errors
 /// Those of [`grow`].
 pub fn could_grow(drive: &Drive, growth: &Growth) -> Result<()> {
-    let fs = FileSystem::mount(drive.clone(), &MountOptions::default())?;
+    let fs = mounted_whole(drive)?;
     let (memory_bytes, block_bytes) = (drive.description().memory_bytes, drive.description().block_bytes);
     let room = |wanted: Option<u64>, found: u64| wanted.unwrap_or(found).max(found);
     let grown = fs.grown(growth, room(growth.memory_bytes, memory_bytes), room(growth.block_bytes, block_bytes));
     fs.unmount()?;
     grown.map(drop)
+}
+
+/// The file system, mounted, if its maps are exact ([HB4] of `held_back.rs`): only exact maps can be saved for other sizes.
+fn mounted_whole(drive: &Drive) -> Result<FileSystem> {
+    let fs = FileSystem::mount(drive.clone(), &MountOptions::default())?;
+    if !fs.damage().holds_back {
+        return Ok(fs);
+    }
+    fs.unmount()?;
+    Err(Error::InvalidArgument("metadata is damaged, so it is not known which space is free; run tandemfs check --repair first"))
 }
 
 fn check_writable(drive: &Drive, superblock: &Superblock) -> Result<()> {

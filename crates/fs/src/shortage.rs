@@ -50,8 +50,21 @@ impl FileSystem {
             let left = end.get_or_insert_with(|| now + LEAVING_MAX).saturating_duration_since(now);
             let has_left = || self.leaving.ended.load(Relaxed) != before || self.leaving.wait(left);
             if left.is_zero() || !has_left() {
+                self.tell_shortage(zone);
                 return Err(Error::NoSpace { zone });
             }
+        }
+    }
+
+    /// Says once why space that looks unused is not given out ([HB1] of `held_back.rs`).
+    fn tell_shortage(&self, zone: &str) {
+        if self.volume.held_back.tell_shortage() {
+            let held = self.volume.held_back.report();
+            let (memory, block) = (held.held_memory_bytes, held.held_block_bytes);
+            tracing::error!(
+                "no space left in the {zone} zone: {memory} B of the memory zone and {block} B of the block zone are held back, because \
+                 damaged metadata may name them; delete files, or unmount and run tandemfs check --repair"
+            );
         }
     }
 

@@ -28,6 +28,46 @@ pub(crate) fn sectors(sector: Sector, count: u64) -> Space {
     Space::Sectors { sector, count }
 }
 
+/// Kinds of space, as a set: what a damaged line may hide.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Kinds(u8);
+
+impl Kinds {
+    pub(crate) const NONE: Self = Self(0);
+    pub(crate) const DENTRIES: Self = Self(1);
+    pub(crate) const MAPPINGS: Self = Self(2);
+    pub(crate) const LEAVES: Self = Self(4);
+    pub(crate) const ATTRIBUTES: Self = Self(8);
+    /// Slots of data logs.
+    pub(crate) const SLOTS: Self = Self(16);
+    pub(crate) const SECTORS: Self = Self(32);
+    /// What the mapping of a directory names.
+    pub(crate) const OF_DIRECTORY: Self = Self::DENTRIES.and(Self::MAPPINGS);
+    /// What the mapping of a file or of a link names.
+    pub(crate) const OF_FILE: Self = Self::MAPPINGS.and(Self::LEAVES).and(Self::SLOTS).and(Self::SECTORS);
+    /// What an inode names.
+    pub(crate) const OF_INODE: Self = Self::OF_DIRECTORY.and(Self::OF_FILE).and(Self::ATTRIBUTES);
+
+    pub(crate) const fn and(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+
+    pub(crate) fn has(self, other: Self) -> bool {
+        self.0 & other.0 == other.0
+    }
+
+    /// The kind of the lines of a region; none for inodes, whose slots name themselves.
+    pub(crate) fn of_region(region: Region) -> Self {
+        match region {
+            Region::Inodes => Self::NONE,
+            Region::Dentries => Self::DENTRIES,
+            Region::Mappings => Self::MAPPINGS,
+            Region::Leaves => Self::LEAVES,
+            Region::Attributes => Self::ATTRIBUTES,
+        }
+    }
+}
+
 impl fmt::Display for Space {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

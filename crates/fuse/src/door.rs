@@ -180,6 +180,9 @@ impl Door {
                 Error::Damaged { inode, .. } | Error::DamagedData { inode, .. } | Error::Stale(inode) => *inode,
                 _ => asked,
             };
+            if matches!(error, Error::Damaged { .. }) {
+                self.fs.note_damage(about);
+            }
             let path = self.path_for_log(about, asked);
             tracing::error!(operation, inode = about.get(), path, "{error}");
         }

@@ -18,8 +18,9 @@ impl Door {
             list.add(entry.name, entry.inode.get(), entry.file_type.into(), entry.cookie)
         });
         match result {
-            Ok(()) => list.send(),
-            Err(error) => list.error(self.failed("readdir", node, &error)),
+            // What was listed before the damage is sent; the error occurs again with the next request.
+            Err(error) if list.is_empty() => list.error(self.failed("readdir", node, &error)),
+            Ok(()) | Err(_) => list.send(),
         }
     }
 
@@ -47,6 +48,7 @@ impl Door {
             match listed {
                 // The lookups of entries already in the list are counted, so the list must be sent. The error occurs again with the next
                 // request.
+                Err(_) if !entries.is_empty() => {}
                 Err(_) if !list.is_empty() => return Ok(()),
                 other => other?,
             }

@@ -50,8 +50,20 @@ pub fn stats(fs: &FileSystem) -> Value {
         "by_structure": by_structure,
         "threshold": threshold(fs),
         "file_system": file_system,
+        "damage": damage(fs),
         "memory_zone": zone(&space.memory),
         "block_zone": zone(&space.block),
+    })
+}
+
+/// Damaged metadata that this mount knows of, and the space that is held back because of it.
+fn damage(fs: &FileSystem) -> Value {
+    let found = fs.damage();
+    json!({
+        "objects": found.objects,
+        "holds_back": found.holds_back,
+        "held_memory_bytes": found.held_memory_bytes,
+        "held_block_bytes": found.held_block_bytes,
     })
 }
 
@@ -109,6 +121,7 @@ pub(crate) fn info(fs: &FileSystem, settings: &MountSettings, mounted_since: Ins
                 "milliseconds": drive.duration.as_secs_f64() * 1e3,
             })),
         },
+        "damage": damage(fs),
         "memory_zone": zone(&space.memory),
         "block_zone": zone(&space.block),
         "inodes": { "used": space.inodes_used, "free": space.inodes_free },

@@ -146,7 +146,8 @@ impl MemoryAllocator {
 
     /// Whether metadata has taken half of its reserved units while data logs hold others ([ME3]).
     pub(crate) fn is_metadata_short(&self) -> bool {
-        self.free_units.load(SeqCst) < self.metadata_reserve_units.div_ceil(2) && self.data_log_lines.load(SeqCst) > 0
+        let is_short = || self.free_units.load(SeqCst) < self.metadata_reserve_units.div_ceil(2) && self.data_log_lines.load(SeqCst) > 0;
+        !self.units_are_held.load(Relaxed) && is_short()
     }
 
     /// Whether at least this percentage of the data area is free.

@@ -44,6 +44,8 @@ pub(crate) struct MemoryAllocator {
     pub(super) inodes_used: AtomicU64,
     /// Units of the data area are being emptied: meanwhile growth gets no slots and takes the block path ([ME3]).
     pub(crate) is_emptied: AtomicBool,
+    /// Free units are held back ([HO1] of `hold.rs`): emptying units would not make one free.
+    pub(super) units_are_held: AtomicBool,
     pub(super) metadata_reserve_units: u64,
     pub(super) total_units: u64,
     /// Spare pages that hold copies.
@@ -66,6 +68,7 @@ impl MemoryAllocator {
             data_log_lines: AtomicU64::new(0),
             inodes_used: AtomicU64::new(0),
             is_emptied: AtomicBool::new(false),
+            units_are_held: AtomicBool::new(false),
             metadata_reserve_units: (geometry.memory_units() / 16).max(1),
             total_units: geometry.memory_units(),
             spare_pages,

@@ -40,9 +40,9 @@ struct Pool {
 }
 
 pub(crate) struct SectorAllocator {
-    groups: Vec<Mutex<Bits>>,
+    pub(super) groups: Vec<Mutex<Bits>>,
     pools: Vec<Mutex<Pool>>,
-    free: AtomicU64,
+    pub(super) free: AtomicU64,
     total: u64,
     block_sectors: u64,
     transient: u64,

@@ -29,5 +29,4 @@ pub use layout::{LAYOUT_EXTENTS_MAX, Layout};
 
 pub(crate) use commit::{SET_GROUP_ID, kill_set_id};
 pub(crate) use link_target::store_link_target;
-pub(crate) use truncate::free_blocks;
 pub(crate) use view::FileView;

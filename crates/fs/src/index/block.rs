@@ -82,6 +82,11 @@ impl Block {
         Ok(block)
     }
 
+    /// Makes it a block with this leaf, from which `logs` were read.
+    pub(super) fn set_leaf(&mut self, leaf: LeafPointer) {
+        self.leaf = Some(leaf);
+    }
+
     /// Looks a block up in the tree.
     pub(crate) fn lookup(volume: &Volume, owner: Owner, root: RecordBytes, block: u64) -> Result<Self> {
         Self::of_record(volume, owner, tree::lookup(volume, owner, root, block)?)

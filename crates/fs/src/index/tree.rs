@@ -159,7 +159,7 @@ fn new_page(tx: &mut Tx<'_>, volume: &Volume, need: Need) -> Result<LineAddress>
     Ok(page)
 }
 
-fn put(tx: &mut Tx<'_>, owner: Owner, page: LineAddress, index: u64, record: Record) -> Result<()> {
+pub(super) fn put(tx: &mut Tx<'_>, owner: Owner, page: LineAddress, index: u64, record: Record) -> Result<()> {
     let (line, index) = position(page, index);
     let old = tx.line(owner, Structure::Mapping, line)?;
     let new = with_record(&old, index, record.encode(), &tx.volume().place(owner, line));
@@ -169,20 +169,9 @@ fn put(tx: &mut Tx<'_>, owner: Owner, page: LineAddress, index: u64, record: Rec
 /// Items found by a walk.
 pub(crate) enum Found {
     /// A page of the tree.
-    Page(LineAddress),
+    Page,
     /// A block that is not a hole.
     Block(u64, Record),
-}
-
-/// Visits every page and every record from block `from` on, in order. A page is visited before its content.
-pub(crate) fn walk(
-    store: &LineStore,
-    owner: Owner,
-    root: RecordBytes,
-    from: u64,
-    visit: &mut dyn FnMut(Found) -> Result<()>,
-) -> Result<()> {
-    walk_range(store, owner, root, from..u64::MAX, &mut |found| visit(found).map(ControlFlow::Continue)).map(drop)
 }
 
 /// Visits every page that may hold a block of a range and every record in it, in order, until `visit` breaks.
@@ -207,7 +196,7 @@ pub(crate) fn first_block(store: &LineStore, owner: Owner, root: RecordBytes, bl
     let mut first = None;
     let _ended = walk_range(store, owner, root, blocks, &mut |found| {
         Ok(match found {
-            Found::Page(_) => ControlFlow::Continue(()),
+            Found::Page => ControlFlow::Continue(()),
             Found::Block(block, _) => {
                 first = Some(block);
                 ControlFlow::Break(())
@@ -227,7 +216,7 @@ fn walk_page(
     blocks: &Range<u64>,
     visit: &mut dyn FnMut(Found) -> Result<ControlFlow<()>>,
 ) -> Result<ControlFlow<()>> {
-    if visit(Found::Page(page))?.is_break() {
+    if visit(Found::Page)?.is_break() {
         return Ok(ControlFlow::Break(()));
     }
     let below = capacity(height - 1);

@@ -90,14 +90,6 @@ impl AttributeSet {
         Ok(apart)
     }
 
-    /// Calls `each` with every run of lines of an inode's attributes.
-    pub(crate) fn each_piece(store: &LineStore, owner: Owner, inode: &Inode, each: &mut dyn FnMut(LineAddress, u64)) -> Result<()> {
-        if inode.attributes.is_none() {
-            return Ok(());
-        }
-        Self::load(store, owner, inode.attributes)?.pieces(store, owner, inode.attributes, each)
-    }
-
     fn pieces(&self, store: &LineStore, owner: Owner, pointer: AttributePointer, each: &mut dyn FnMut(LineAddress, u64)) -> Result<()> {
         for (first, lines) in stream::pieces(store, owner, pointer.address, first_piece(owner, pointer)?)? {
             each(first, lines);
@@ -122,6 +114,19 @@ impl AttributeSet {
         }
         free_lines(tx, gone);
         Ok(())
+    }
+
+    /// Space of whole pages of an inode's attributes, as its inode counts it.
+    pub(crate) fn space_512(store: &LineStore, owner: Owner, state: &State) -> Result<u64> {
+        let of = |set: &Self| {
+            let apart: u64 = set.list.iter().map(|attribute| apart_512(&attribute.value)).sum();
+            apart + StreamShape::of(set_bytes(&set.list)).space_512()
+        };
+        match &state.attributes {
+            _ if state.inode.attributes.is_none() => Ok(0),
+            Some(set) => Ok(of(set)),
+            None => Self::load(store, owner, state.inode.attributes).map(|set| of(&set)),
+        }
     }
 
     /// Takes the lines that a change of the set needs, and frees those that it no longer uses. `pointer` is the current place of the set.
@@ -197,7 +202,12 @@ fn piece_of_value(length: u32) -> (u64, bool) {
 
 fn pieces_of_value(store: &LineStore, owner: Owner, value: &AttributeValue, each: &mut dyn FnMut(LineAddress, u64)) -> Result<()> {
     if let AttributeValue::Apart { address, length, .. } = value {
-        for (first, lines) in stream::pieces(store, owner, *address, piece_of_value(*length))? {
+        let pieces = stream::pieces(store, owner, *address, piece_of_value(*length))?;
+        // Zeros verify where a line may be empty, also in the place of addresses.
+        if pieces.len() as u64 - 1 != StreamShape::of(*length as usize).pages {
+            return Err(damaged(owner, *address, "pages"));
+        }
+        for (first, lines) in pieces {
             each(first, lines);
         }
     }

@@ -7,25 +7,35 @@
 //! [DI1] The index changes only after the transaction of the change is persistent (RULES R4): a change is planned first
 //!       ([`DirectoryIndex::plan_insert`]) and applied after the commit ([`DirectoryIndex::inserted`], [`DirectoryIndex::removed`]).
 //! [DI2] An entry never moves: its cookie is its slot number + 3.
+//! [DI3] Damaged slots do not take the directory away. Names that can be read are found, listed and removed. If the head of a damaged entry
+//!       is known (one bit of it is wrong, or only a continuation is damaged), that name alone fails. Otherwise any name that is not
+//!       found may be in a damaged slot: then looking it up fails, and no name can be added. A listing fails behind its last entry.
+//! [DI4] A damaged slot is in use: nothing is stored there, and only the removal of the whole directory ends it.
 
 use hashbrown::HashTable;
 use tandemfs_device::Structure;
 use tandemfs_format::dentry::{Dentry, PAGE_SLOTS, Slot, decode_slot, slots};
 use tandemfs_format::mapping::{Record, RecordBytes};
 use tandemfs_format::segment::Region;
-use tandemfs_format::{EMPTY_LINE, Line, LineAddress, PAGE_BYTES, PAGE_LINES};
+use tandemfs_format::{Corrupt, EMPTY_LINE, Line, LineAddress, PAGE_BYTES, PAGE_LINES};
 
 use super::room::Room;
 use crate::alloc::Need;
 use crate::cache::damaged;
 use crate::cache::{LineStore, Owner};
 use crate::error::{Error, Result};
-use crate::index::tree::{self, Found};
-use crate::space;
+use crate::index::salvage::{Piece, Salvage, Trust};
+use crate::index::tree;
+use crate::space::{self, Kinds};
 use crate::volume::{Tx, Volume};
 
 /// Most pages of a directory: its slots are 32-bit numbers.
 const PAGES_MAX: usize = 1 << 26;
+
+/// Most pages that may be lost between two that are found: a damaged size asks for no more memory than that.
+const LOST_RUN_MAX: usize = 1 << 16;
+/// In the place of a page that cannot be found: no page is at this address.
+const LOST: LineAddress = LineAddress::new(0);
 
 #[derive(Debug, Clone, Copy)]
 struct IndexEntry {
@@ -39,6 +49,12 @@ pub(crate) struct DirectoryIndex {
     pages: Vec<LineAddress>,
     used: Vec<u64>,
     room: Room,
+    /// Heads of entries that are known but cannot be read ([DI3]).
+    unreadable: Vec<u32>,
+    /// Whether a damaged slot may hold any name, or a page is lost ([DI3]).
+    has_unknown: bool,
+    /// The first damage.
+    damage: Option<Corrupt>,
     counted_bytes: usize,
 }
 
@@ -67,49 +83,81 @@ impl Insertion {
 }
 
 impl DirectoryIndex {
-    /// Reads all pages of a directory and verifies their slots.
+    /// Reads all pages of a directory and verifies their slots ([DI3]).
     pub(crate) fn load(store: &LineStore, owner: Owner, root: RecordBytes, size: u64) -> Result<Self> {
         let mut index = Self::default();
         let expected = size / PAGE_BYTES as u64;
-        let mut pages = Vec::new();
-        tree::walk(store, owner, root, 0, &mut |found| {
-            match found {
-                Found::Page(_) => {}
-                Found::Block(block, Record::Memory(page)) if block == pages.len() as u64 && block < expected => {
-                    if !store.geometry.holds_lines(page, PAGE_LINES) {
-                        return Err(damaged(owner, page, "address"));
+        let mut salvage = Salvage::new(store, owner, true, false);
+        salvage.walk(root, Trust::Proved, &mut |salvage, _, piece| {
+            if let Piece::Block(block, record) = piece {
+                match record {
+                    Record::Memory(page)
+                        if block < expected.min((index.pages.len() + LOST_RUN_MAX) as u64)
+                            && store.geometry.holds_lines(page, PAGE_LINES) =>
+                    {
+                        let end = block as usize + 1;
+                        if index.pages.len() < end {
+                            index.pages.resize(end, LOST);
+                        }
+                        index.pages[end - 1] = page;
                     }
-                    pages.push(page);
+                    _ => salvage.note(Corrupt::Field { address: LineAddress::new(block), field: "state", found: block }, Kinds::NONE),
                 }
-                Found::Block(block, _) => return Err(damaged(owner, LineAddress::new(block), "state")),
             }
-            Ok(())
+            Ok(true)
         })?;
-        if pages.len() as u64 != expected {
-            return Err(damaged(owner, LineAddress::new(0), "size"));
+        index.damage = salvage.first;
+        if index.pages.len() as u64 != expected || index.pages.contains(&LOST) {
+            index.damage.get_or_insert(Corrupt::Field { address: LineAddress::new(0), field: "size", found: size });
         }
-        for (page_index, page) in pages.iter().enumerate() {
-            let cached = store.page(Structure::Dentry, *page)?;
-            let mut used = 0;
-            for line in 0..PAGE_LINES {
-                let address = page.nth(line);
-                let slot = decode_slot(&cached.line(address), &store.place(owner, address));
-                match slot.map_err(|source| Error::Damaged { inode: owner.inode, source })? {
-                    Slot::Empty => continue,
-                    Slot::Continuation => {}
-                    Slot::Head { hash, .. } => {
-                        let entry = IndexEntry { hash, slot: page_index as u32 * PAGE_SLOTS as u32 + line as u32 };
-                        index.entries.insert_unique(spread(hash), entry, |entry| spread(entry.hash));
-                    }
-                }
-                used |= 1 << line;
-            }
+        index.has_unknown = index.damage.is_some();
+        for page_index in 0..index.pages.len() {
+            let used = match index.pages[page_index] {
+                LOST => u64::MAX,
+                page => index.load_page(store, owner, page_index as u32, page)?,
+            };
             index.used.push(used);
             index.room.note(page_index, used);
         }
-        index.pages = pages;
         index.counted_bytes = index.memory_bytes();
         Ok(index)
+    }
+
+    /// Adds the entries of a page. Returns its used slots.
+    fn load_page(&mut self, store: &LineStore, owner: Owner, page_index: u32, page: LineAddress) -> Result<u64> {
+        let cached = store.page(Structure::Dentry, page)?;
+        let line_of = |line: usize| cached.line(page.nth(line as u64));
+        let place_of = |line: usize| store.place(owner, page.nth(line as u64));
+        let (mut used, mut covered_to) = (0, 0);
+        for line in 0..PAGE_LINES as usize {
+            let bytes = line_of(line);
+            let (slot, is_corrected) = match decode_slot(&bytes, &place_of(line)) {
+                Ok(slot) => (slot, false),
+                Err(source) => {
+                    let corrected = place_of(line).corrected(&bytes).and_then(|bytes| decode_slot(&bytes, &place_of(line)).ok());
+                    self.has_unknown |= corrected.is_none() && line >= covered_to;
+                    self.damage.get_or_insert(source);
+                    (corrected.unwrap_or(Slot::Continuation), true)
+                }
+            };
+            match slot {
+                Slot::Empty => continue,
+                Slot::Continuation => {}
+                Slot::Head { hash, name_length, .. } => {
+                    covered_to = line + slots(name_length);
+                    let entry = IndexEntry { hash, slot: page_index * PAGE_SLOTS as u32 + line as u32 };
+                    self.entries.insert_unique(spread(hash), entry, |entry| spread(entry.hash));
+                    if (slots(name_length) > 1 || is_corrected)
+                        && let Err(source) = Dentry::decode(line, line_of, place_of)
+                    {
+                        self.damage.get_or_insert(source);
+                        self.unreadable.push(entry.slot);
+                    }
+                }
+            }
+            used |= 1 << line;
+        }
+        Ok(used)
     }
 
     fn memory_bytes(&self) -> usize {
@@ -128,9 +176,17 @@ impl DirectoryIndex {
         (std::mem::replace(&mut self.counted_bytes, now), now)
     }
 
-    /// Whether the directory has no names.
+    /// Whether the directory has no names that can be read.
     pub(crate) fn is_empty(&self) -> bool {
-        self.entries.is_empty()
+        self.entries.len() == self.unreadable.len()
+    }
+
+    /// The damage that may hide any name ([DI3]).
+    fn check_names(&self, owner: Owner) -> Result<()> {
+        match &self.damage {
+            Some(source) if self.has_unknown => Err(Error::Damaged { inode: owner.inode, source: source.clone() }),
+            _ => Ok(()),
+        }
     }
 
     fn address(&self, slot: u32) -> LineAddress {
@@ -155,6 +211,7 @@ impl DirectoryIndex {
                 None => return Err(damaged(owner, self.address(entry.slot), "kind")),
             }
         }
+        self.check_names(owner)?;
         Ok(None)
     }
 
@@ -167,6 +224,7 @@ impl DirectoryIndex {
         root: &mut RecordBytes,
         dentry: &Dentry,
     ) -> Result<Insertion> {
+        self.check_names(owner)?;
         let count = slots(dentry.name.len());
         let room = self.room.first_with(count).and_then(|page| run_of_free(self.used[page], count).map(|line| (page, line)));
         let (page_index, line, new_page, mapping_pages) = match room {
@@ -228,29 +286,27 @@ impl DirectoryIndex {
         tx.put(Structure::Dentry, first, image)
     }
 
-    /// Visits entries from slot `from` on, in the order of slots, until `visit` returns false.
+    /// Visits entries from slot `from` on, in the order of slots, until `visit` returns false. Fails behind the last of them if there are
+    /// others that cannot be read ([DI3]).
     pub(crate) fn list(&self, store: &LineStore, owner: Owner, from: u64, visit: &mut dyn FnMut(u64, &Dentry) -> bool) -> Result<()> {
         let first = (from / PAGE_SLOTS) as usize;
-        for (page, used) in self.used.iter().enumerate().skip(first) {
+        let mut damage = self.damage.clone();
+        for (page, used) in self.used.iter().enumerate().skip(first).filter(|(page, _)| self.pages[*page] != LOST) {
             let before = if page == first { from % PAGE_SLOTS } else { 0 };
             let mut rest = used & u64::MAX << before;
             while rest != 0 {
                 let slot = page as u64 * PAGE_SLOTS + u64::from(rest.trailing_zeros());
                 rest &= rest - 1;
-                if let Some(dentry) = self.read(store, owner, slot as u32)?
-                    && !visit(slot, &dentry)
-                {
-                    return Ok(());
+                match self.read(store, owner, slot as u32) {
+                    Ok(Some(dentry)) if !visit(slot, &dentry) => return Ok(()),
+                    Err(Error::Damaged { source, .. }) => drop(damage.get_or_insert(source)),
+                    other => drop(other?),
                 }
             }
         }
-        Ok(())
-    }
-
-    /// Frees all pages of the directory, in the transaction that removes it.
-    pub(crate) fn free_all(&self, tx: &mut Tx<'_>) {
-        for page in &self.pages {
-            tx.free(space::region(Region::Dentries, *page, PAGE_LINES));
+        match damage {
+            Some(source) => Err(Error::Damaged { inode: owner.inode, source }),
+            None => Ok(()),
         }
     }
 }

@@ -25,7 +25,7 @@ use tandemfs_format::mapping::RecordBytes;
 use tandemfs_format::{InodeNumber, LineAddress};
 
 use crate::cache::duplicate_pages::FilePages;
-use crate::cache::{LineStore, Owner};
+use crate::cache::{LineStore, Owner, damaged};
 use crate::error::{Error, Result};
 use crate::mutant::{Mutant, on};
 use crate::near::{NearMap, SHARDS, shard_of};
@@ -185,6 +185,9 @@ impl InodeTable {
             return Ok(file.clone());
         }
         let address = volume.memory.inode_address(number).ok_or(Error::Stale(number))?;
+        if volume.held_back.is_shut_off(number) {
+            return Err(damaged(Owner { inode: number, generation: 0 }, address, "address")); // [HB3] of `held_back.rs`
+        }
         let inode = read_inode(volume, number, address)?.ok_or(Error::Stale(number))?;
         let file = InCoreInode::new(number, address, inode);
         self.insert(&mut shard, file.clone());

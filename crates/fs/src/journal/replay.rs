@@ -4,6 +4,10 @@
 //! [RL2] Lines use the same `apply` as live commits, and then go home by the same code as a checkpoint.
 //! [RL3] Replayed lines are home and fenced before the new generation is durable; that is the commit point. A recovery interrupted before
 //!       it is repeated with the same result: whole line images in the same order.
+//! [RL4] The end of a ring is torn only if nothing follows it. A record is stored after its predecessor in the ring is persistent ([J2]), a
+//!       wrap count names one pass over the ring, and a generation one mount. So a crash leaves no valid record of the same wrap count
+//!       behind an invalid one, nor one of the next wrap count anywhere. If there is one, the record before it is damaged: transactions
+//!       that were acknowledged would be lost, and a mount that writes is refused. Records of earlier passes have smaller wrap counts.
 
 use tandemfs_device::Structure;
 use tandemfs_format::geometry::Geometry;
@@ -17,8 +21,35 @@ use crate::cache::{LineStore, load_bulk};
 use crate::error::{Error, Result};
 use crate::mutant::{self, Mutant, on};
 
-/// The records of one ring from its tail on ([RL1]).
-pub(crate) fn ring_records(ring_bytes: &[u8], pair: PairSeed, ring: u32, tail: Tail, generation: u64) -> Vec<JournalRecord> {
+/// The records of one ring, and where it ends.
+#[derive(Debug, Default)]
+pub(crate) struct RingRecords {
+    records: Vec<JournalRecord>,
+    /// The last txid of a valid record behind the end ([RL4]).
+    behind_damage: Option<u64>,
+}
+
+/// The last txid of a record that was stored after the one at `end`, which does not prove itself ([RL4]).
+fn record_behind(ring_bytes: &[u8], pair: PairSeed, ring: u32, end: Tail, generation: u64) -> Option<u64> {
+    let next_wrap = end.wrap.wrapping_add(1);
+    let places = (0..ring_bytes.len()).step_by(LINE_BYTES);
+    let behind = places.filter_map(|offset| {
+        let wrap = if offset > end.offset_bytes as usize { end.wrap } else { next_wrap };
+        let found = decode(&ring_bytes[offset..], pair, ring, wrap, generation)?;
+        (!found.changes.is_empty()).then_some(found.txid)
+    });
+    behind.max()
+}
+
+/// The records of one ring from its tail on ([RL1]), and what is behind them ([RL4]).
+pub(crate) fn ring_records(ring_bytes: &[u8], pair: PairSeed, ring: u32, tail: Tail, generation: u64) -> RingRecords {
+    let (records, end) = proved_records(ring_bytes, pair, ring, tail, generation);
+    let behind_damage = if on(Mutant::DamagedRecordEndsRing) { None } else { record_behind(ring_bytes, pair, ring, end, generation) };
+    RingRecords { records, behind_damage }
+}
+
+/// The records of one ring up to the first place where none proves itself, and that place.
+fn proved_records(ring_bytes: &[u8], pair: PairSeed, ring: u32, tail: Tail, generation: u64) -> (Vec<JournalRecord>, Tail) {
     let mut records = Vec::new();
     let mut at = tail;
     let mut previous_txid = 0;
@@ -36,7 +67,7 @@ pub(crate) fn ring_records(ring_bytes: &[u8], pair: PairSeed, ring: u32, tail: T
             }
             None => None,
         };
-        let Some((record, start)) = found.filter(|(record, _)| record.txid > previous_txid) else { return records };
+        let Some((record, start)) = found.filter(|(record, _)| record.txid > previous_txid) else { return (records, at) };
         previous_txid = record.txid;
         let end = start.offset_bytes as usize + record.bytes;
         at = if end == ring_bytes.len() {
@@ -48,8 +79,14 @@ pub(crate) fn ring_records(ring_bytes: &[u8], pair: PairSeed, ring: u32, tail: T
     }
 }
 
-/// All records above the watermark, in txid order.
-pub(crate) fn read_records(drive: &tandemfs_device::Drive, geometry: &Geometry, superblock: &Superblock) -> Result<Vec<JournalRecord>> {
+/// All records above the watermark, in txid order. Refuses a damaged ring, unless the mount is read-only ([RL4]): then records of the ring
+/// up to the damage count.
+pub(crate) fn read_records(
+    drive: &tandemfs_device::Drive,
+    geometry: &Geometry,
+    superblock: &Superblock,
+    read_only: bool,
+) -> Result<Vec<JournalRecord>> {
     let pair = PairSeed::new(superblock.pair);
     let mut records = Vec::new();
     let mut bytes = vec![0; used_ring_bytes(geometry) as usize];
@@ -58,7 +95,21 @@ pub(crate) fn read_records(drive: &tandemfs_device::Drive, geometry: &Geometry, 
             load_bulk(drive, Structure::Journal, geometry.ring(ring).nth(offset / LINE_BYTES as u64), piece)?;
         }
         let tail = superblock.tails.get(ring as usize).copied().unwrap_or_default();
-        records.extend(ring_records(&bytes, pair, ring, tail, superblock.generation));
+        let found = ring_records(&bytes, pair, ring, tail, superblock.generation);
+        // Up to the watermark every line is home, so nothing is lost there.
+        if let Some(txid) = found.behind_damage.filter(|txid| *txid > superblock.watermark) {
+            let device = &drive.description().name;
+            let last = found.records.last().map_or(superblock.watermark, |record| record.txid);
+            let what = format!(
+                "{device}: a record of journal ring {ring} behind transaction {last} is damaged, and transaction {txid} after it was \
+                 acknowledged; run tandemfs check --repair, or mount read-only for the state before the damage"
+            );
+            if !read_only {
+                return Err(Error::Stopped { first_cause: what });
+            }
+            tracing::error!("{what}");
+        }
+        records.extend(found.records);
     }
     records.retain(|record| record.txid > superblock.watermark);
     if !on(Mutant::ReplayInRingOrder) {
@@ -113,11 +164,39 @@ mod tests {
         write(&mut ring, pair, tail, 10, 4);
         write(&mut ring, pair, Tail { offset_bytes: 0, wrap: 4 }, 12, 4); // 64 B before the end were too few
         write(&mut ring, pair, Tail { offset_bytes: size, wrap: 4 }, 13, 1);
-        let txids = |ring: &[u8]| ring_records(ring, pair, 1, tail, 7).iter().map(|record| record.txid).collect::<Vec<u64>>();
-        assert_eq!(txids(&ring), [10, 12, 13]);
+        let read = |ring: &[u8], generation| {
+            let found = ring_records(ring, pair, 1, tail, generation);
+            (found.records.iter().map(|record| record.txid).collect::<Vec<u64>>(), found.behind_damage)
+        };
+        assert_eq!(read(&ring, 7), (vec![10, 12, 13], None));
         ring[size as usize + 40] ^= 1;
-        assert_eq!(txids(&ring), [10, 12], "a torn record is the end");
-        assert!(ring_records(&ring, pair, 1, tail, 8).is_empty(), "records of another mount prove nothing");
+        assert_eq!(read(&ring, 7), (vec![10, 12], None), "a torn record is the end");
+        assert_eq!(read(&ring, 8), (vec![], None), "records of another mount prove nothing");
         assert_eq!(journal::RECORD_BYTES_MAX % 64, 0);
+    }
+
+    /// Whatever record of a pass is damaged, the ones behind it show it; records of the pass before show nothing ([RL4]).
+    #[test]
+    fn a_damaged_record_in_the_middle_is_told_from_a_torn_end() {
+        let pair = PairSeed::new(uuid::Uuid::from_u128(1));
+        let size = record_bytes(4) as u32; // 320
+        let place = |index: u32, wrap| Tail { offset_bytes: index * size, wrap };
+        let mut ring = vec![0xee; 2048];
+        (0..6).for_each(|index| write(&mut ring, pair, place(index, 1), 10 + u64::from(index), 4));
+        (0..4).for_each(|index| write(&mut ring, pair, place(index, 2), 20 + u64::from(index), 4));
+        let read = |ring: &[u8], tail| {
+            let found = ring_records(ring, pair, 1, tail, 7);
+            (found.records.iter().map(|record| record.txid).collect::<Vec<u64>>(), found.behind_damage)
+        };
+        assert_eq!(read(&ring, place(0, 2)), (vec![20, 21, 22, 23], None), "the rest is of the pass before");
+        for (damaged, expected) in [(0, (vec![], Some(23))), (2, (vec![20, 21], Some(23))), (3, (vec![20, 21, 22], None))] {
+            let mut ring = ring.clone();
+            ring[(damaged * size) as usize + 100] ^= 4;
+            assert_eq!(read(&ring, place(0, 2)), expected, "record {damaged}");
+        }
+        // From a tail in the pass before, over the ring's end.
+        assert_eq!(read(&ring, place(4, 1)), (vec![14, 15, 20, 21, 22, 23], None));
+        ring[5 * size as usize + 7] ^= 4;
+        assert_eq!(read(&ring, place(4, 1)), (vec![14], Some(23)), "the next pass follows a damaged record");
     }
 }

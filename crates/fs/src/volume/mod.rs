@@ -14,6 +14,7 @@ use crate::alloc::memory::MemoryAllocator;
 use crate::alloc::sectors::SectorAllocator;
 use crate::cache::LineStore;
 use crate::error::Result;
+use crate::held_back::HeldBack;
 use crate::journal::{self, Journal};
 use crate::lease::Leases;
 use crate::quarantine::Quarantine;
@@ -31,6 +32,7 @@ pub(crate) struct Volume {
     pub(crate) sectors: SectorAllocator,
     pub(crate) quarantine: Quarantine,
     pub(crate) leases: Arc<Leases>,
+    pub(crate) held_back: HeldBack,
 }
 
 /// A transaction of a volume.

@@ -15,7 +15,7 @@ use crate::error::{Error, Result};
 use crate::inject::{Take, fails};
 use crate::journal::{Host, Journal};
 use crate::quarantine;
-use crate::space::{self, Space};
+use crate::space::{self, Kinds, Space};
 
 /// Checkpoints that one operation forces for space: other threads may take what a checkpoint releases, and free more meanwhile.
 const CHECKPOINTS_MAX: u32 = 4;
@@ -92,6 +92,9 @@ impl Volume {
 
     /// Frees space that nobody can reach.
     pub(crate) fn give_back(&self, space: Space) {
+        if self.held_back.keeps(space) {
+            return; // [HB2]
+        }
         let freed = match space {
             Space::Region { region, address, lines } => self.memory.free_now(region, address, lines),
             Space::Slot { address, lines } => self.memory.free_slot(address, lines),
@@ -119,6 +122,21 @@ impl Volume {
             self.give_back(space::sectors(sector, count));
         }
         any
+    }
+
+    /// Marks everything of these kinds as taken that is not taken yet ([HB1] of `held_back.rs`), after the maps are loaded.
+    pub(crate) fn hold_unproved(&self, kinds: Kinds) {
+        let mut lines = 0;
+        for region in Region::ALL.into_iter().filter(|region| *region != Region::Inodes) {
+            if kinds.has(Kinds::of_region(region)) {
+                lines += self.memory.hold_region(region);
+            }
+        }
+        if kinds.has(Kinds::SLOTS) {
+            lines += self.memory.hold_data_area();
+        }
+        let sectors = if kinds.has(Kinds::SECTORS) { self.sectors.hold_all() } else { 0 };
+        self.held_back.hold(kinds, lines, sectors);
     }
 
     /// Holds space back ([QU1] of `quarantine.rs`).
@@ -156,7 +174,9 @@ impl Host for Volume {
     }
 
     fn free_lines_after(&self, region: Region, address: LineAddress, lines: u64, txid: u64) {
-        self.memory.free_after(region, address, lines, txid);
+        if !self.held_back.keeps(space::region(region, address, lines)) {
+            self.memory.free_after(region, address, lines, txid); // else [HB2]
+        }
     }
 
     fn hold_back(&self, space: Space) {
