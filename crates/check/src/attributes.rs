@@ -13,6 +13,7 @@ use tandemfs_format::{LINE_BYTES, Line, LineAddress, PAGE_LINES};
 use crate::checker::Checker;
 use crate::finding::{Damage, Finding};
 use crate::image::{Image, line_of};
+use crate::mend::Owner;
 
 /// Most pages that a stream has.
 const PAGES_MAX: usize = SET_BYTES_MAX.div_ceil(STREAM_PAGE_BYTES);
@@ -35,13 +36,6 @@ impl Fault {
             Self::Shared(line) => Finding::AttributesShared { inode, line: line.number() },
         }
     }
-}
-
-/// The inode whose attributes are read.
-#[derive(Clone, Copy)]
-pub(crate) struct Owner {
-    pub(crate) inode: u64,
-    pub(crate) generation: u32,
 }
 
 /// A run of lines that was claimed and verified.

@@ -1,26 +1,43 @@
 //! The order of the passes, and what they share.
 
+use std::collections::HashSet;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::path::PathBuf;
+use std::sync::Arc;
+
 use tandemfs_device::Drive;
+use tandemfs_format::inode::LINK_MAX;
 
 use crate::claims::Claims;
+use crate::copy_in_memory::CopyInMemory;
 use crate::data::DataQueue;
 use crate::error::CheckError;
 use crate::finding::Finding;
 use crate::image::Image;
 use crate::inodes::Inodes;
 use crate::journal::{self, RecordPlace};
+use crate::mend::Mend;
 use crate::mutant::{Mutant, on};
 use crate::paths::path_of;
-use crate::repair;
-use crate::report::{Counts, Located, Report};
+use crate::repair::Repairer;
+use crate::report::{Counts, Located, LostRange, Placed, Report};
 use crate::segments::Segments;
 use crate::superblock;
+use crate::undo::Undo;
 
 /// How to check.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CheckOptions {
-    /// Make repairs that need no guess. Without it nothing is written.
+    /// Repair. Without it nothing is written.
     pub repair: bool,
+    /// Repair only what loses nothing.
+    pub preen: bool,
+    /// Repair a copy in host memory, so that the report says what a repair would do.
+    pub dry_run: bool,
+    /// File that gets the old bytes of everything before it is changed; it must not exist.
+    pub undo: Option<PathBuf>,
+    /// Most subdirectories that a repair gives a directory; tests use fewer than the format allows.
+    pub subdirectories_max: u32,
     /// Read all file data and verify it. Without it only metadata is.
     pub data: bool,
     /// Threads that verify data.
@@ -32,7 +49,16 @@ pub struct CheckOptions {
 impl Default for CheckOptions {
     fn default() -> Self {
         let threads = std::thread::available_parallelism().map_or(1, usize::from).min(8);
-        Self { repair: false, data: true, threads, findings_max: 10_000 }
+        Self {
+            repair: false,
+            preen: false,
+            dry_run: false,
+            undo: None,
+            subdirectories_max: LINK_MAX - 2,
+            data: true,
+            threads,
+            findings_max: 10_000,
+        }
     }
 }
 
@@ -90,6 +116,7 @@ pub(crate) struct Checker<'c> {
     pub(crate) counts: Counts,
     findings: Vec<Finding>,
     left_out: u64,
+    mends: Vec<Mend>,
     /// Everything that uses space was read ([CK3]).
     pub(crate) tree_whole: bool,
     /// All names were read ([CK3]).
@@ -103,6 +130,13 @@ impl Checker<'_> {
             self.findings.push(finding);
         } else {
             self.left_out += 1;
+        }
+    }
+
+    /// Notes a change that a repair would make here.
+    pub(crate) fn mend(&mut self, mend: Mend) {
+        if self.options.repair {
+            self.mends.push(mend);
         }
     }
 
@@ -121,6 +155,13 @@ pub(crate) struct Inspection<'d> {
     pub(crate) block_half_proved: bool,
     pub(crate) pending: Vec<RecordPlace>,
     pub(crate) located: Vec<Located>,
+    pub(crate) mends: Vec<Mend>,
+    /// Lines and sectors in use, as far as they could be found.
+    pub(crate) lines: Claims,
+    pub(crate) sectors: Claims,
+    pub(crate) inodes: Inodes,
+    /// Data was verified too.
+    pub(crate) with_data: bool,
     left_out: u64,
     counts: Counts,
     copy_is_behind: bool,
@@ -130,6 +171,14 @@ impl Inspection<'_> {
     pub(crate) fn findings(&self) -> impl Iterator<Item = &Finding> {
         self.located.iter().map(|located| &located.finding)
     }
+
+    /// A hash of everything that decides what a repair would do next.
+    fn state(&self) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        (self.image.superblock.clean, self.pending.len(), self.with_data, self.stale_copies.len()).hash(&mut hasher);
+        self.findings().for_each(|finding| finding.hash(&mut hasher));
+        hasher.finish()
+    }
 }
 
 fn inspect<'d>(drive: &'d Drive, options: &CheckOptions, progress: &mut dyn FnMut(Progress)) -> Result<Inspection<'d>, CheckError> {
@@ -137,7 +186,7 @@ fn inspect<'d>(drive: &'d Drive, options: &CheckOptions, progress: &mut dyn FnMu
     let heads = superblock::read(drive)?;
     let mut findings = heads.findings;
     let mut image = Image::new(drive, heads.superblock);
-    let pending = if on(Mutant::JournalIgnored) { Vec::new() } else { journal::pending(&image)? };
+    let pending = if on(Mutant::JournalIgnored) { Vec::new() } else { journal::pending(&image, &mut findings)? };
     if image.superblock.clean {
         findings.extend(pending.iter().map(|place| Finding::RecordAfterCleanUnmount { ring: place.ring, txid: place.txid }));
     } else {
@@ -160,6 +209,7 @@ fn inspect<'d>(drive: &'d Drive, options: &CheckOptions, progress: &mut dyn FnMu
         counts: Counts { journal_records: pending.len() as u64, ..Counts::default() },
         findings: Vec::new(),
         left_out: 0,
+        mends: Vec::new(),
         tree_whole: table_whole,
         names_whole: table_whole,
     };
@@ -170,8 +220,9 @@ fn inspect<'d>(drive: &'d Drive, options: &CheckOptions, progress: &mut dyn FnMu
     checker.check_mappings();
     checker.check_names();
     checker.check_maps();
+    checker.claim_what_has_no_owner();
 
-    let Checker { inodes, data, counts, findings, left_out, .. } = checker;
+    let Checker { inodes, lines, sectors, data, counts, findings, mends, left_out, .. } = checker;
     let located = findings
         .into_iter()
         .map(|finding| {
@@ -187,6 +238,11 @@ fn inspect<'d>(drive: &'d Drive, options: &CheckOptions, progress: &mut dyn FnMu
         block_half_proved,
         pending,
         located,
+        mends,
+        lines,
+        sectors,
+        inodes,
+        with_data: options.data,
         left_out,
         counts,
         copy_is_behind: heads.copy_is_behind,
@@ -196,48 +252,101 @@ fn inspect<'d>(drive: &'d Drive, options: &CheckOptions, progress: &mut dyn FnMu
 /// Checks an image, and repairs it if asked to. The device must not be mounted.
 ///
 /// # Errors
-/// Only if nothing could be checked: no readable superblock, a truncated device, halves of two pairs, or a device that fails while
-/// check repairs or reads the journal. Damage is a finding, not an error.
+/// Only if nothing could be checked: no readable superblock, a truncated device, halves of two pairs, a device that fails while
+/// check repairs or reads the journal, or a file for undoing that cannot be written. Damage is a finding, not an error.
 pub fn check(drive: &Drive, options: &CheckOptions, progress: &mut dyn FnMut(Progress)) -> Result<Report, CheckError> {
     drive.recover()?; // what no COMMIT made durable must not be taken for damage, nor for a state of the image
-    let mut inspection = inspect(drive, options, progress)?;
-    let clean = inspection.image.superblock.clean;
-    let mut repaired: Vec<Located> = Vec::new();
-    let unknown = inspection.image.superblock.unknown_to_write();
+    let copy;
+    let drive = if options.repair && options.dry_run {
+        copy = Drive::new(Arc::new(CopyInMemory::new(drive)));
+        &copy
+    } else {
+        drive
+    };
+    let first = inspect(drive, &inspection_options(options), progress)?;
+    let clean = first.image.superblock.clean;
+    let unknown = first.image.superblock.unknown_to_write();
     if options.repair && unknown != 0 {
         let device = drive.description().name.clone();
         return Err(CheckError::ReadOnlyFeatures { device, unknown });
     }
+    let mut outcome = Outcome { repaired: Vec::new(), lost: Vec::new(), placed: Vec::new(), undo_bytes: 0, inspection: first };
     if options.repair {
-        // A repair may reveal further findings (the link count after a damaged name was removed); each round needs at least one repair.
-        let metadata_only = CheckOptions { data: false, ..options.clone() };
-        let mut round = 0;
-        while round < repair::ROUNDS_MAX && repair::apply(&inspection, progress)? {
-            repaired.append(&mut inspection.located);
-            inspection = inspect(drive, &metadata_only, progress)?;
-            round += 1;
-        }
-        if round > 0 && options.data {
-            inspection = inspect(drive, options, progress)?;
-        }
-        repaired.retain(|located| !inspection.findings().any(|left| *left == located.finding));
-        let mut seen = Vec::new();
-        repaired.retain(|located| {
-            let new = !seen.contains(&located.finding);
-            seen.push(located.finding.clone());
-            new
-        });
+        outcome.repair(drive, options, progress)?;
     }
-    let superblock = &inspection.image.superblock;
-    Ok(Report {
-        device: drive.description().name.clone(),
-        pair: superblock.pair,
-        label: superblock.label.clone(),
-        clean,
-        superblock_copy_behind: inspection.copy_is_behind,
-        counts: inspection.counts,
-        repaired,
-        findings: inspection.located,
-        findings_left_out: inspection.left_out,
-    })
+    Ok(outcome.report(drive, options, clean))
+}
+
+/// Repair has to see every finding; the report keeps only some.
+fn inspection_options(options: &CheckOptions) -> CheckOptions {
+    let findings_max = if options.repair { usize::MAX } else { options.findings_max };
+    CheckOptions { findings_max, ..options.clone() }
+}
+
+/// What a run came to.
+struct Outcome<'d> {
+    repaired: Vec<Located>,
+    lost: Vec<LostRange>,
+    placed: Vec<u64>,
+    undo_bytes: u64,
+    inspection: Inspection<'d>,
+}
+
+impl<'d> Outcome<'d> {
+    /// Repairs and checks again until nothing changes. Each round removes what hid further findings.
+    fn repair(&mut self, drive: &'d Drive, options: &CheckOptions, progress: &mut dyn FnMut(Progress)) -> Result<(), CheckError> {
+        let full = inspection_options(options);
+        let metadata_only = CheckOptions { data: false, ..full.clone() };
+        let mut repairer = Repairer::new(drive, options);
+        let mut states_seen = HashSet::new();
+        loop {
+            // The same findings in the same state would get the same repair ([RP5]).
+            let has_changed = states_seen.insert(self.inspection.state());
+            if has_changed && repairer.step(&self.inspection, progress)? {
+                self.repaired.append(&mut self.inspection.located);
+                self.inspection = inspect(drive, &metadata_only, progress)?;
+            } else if full.data && !self.inspection.with_data {
+                self.inspection = inspect(drive, &full, progress)?;
+            } else {
+                break;
+            }
+        }
+        let mut seen = HashSet::new();
+        let left: HashSet<&Finding> = self.inspection.findings().collect();
+        self.repaired.retain(|located| !left.contains(&located.finding) && seen.insert(located.finding.clone()));
+        self.placed = repairer.placed;
+        if let Some(undo) = &mut repairer.undo {
+            undo.finish()?;
+        }
+        self.undo_bytes = repairer.undo.as_ref().map_or(0, Undo::bytes);
+        self.lost = std::mem::take(&mut repairer.lost);
+        Ok(())
+    }
+
+    fn report(mut self, drive: &Drive, options: &CheckOptions, clean: bool) -> Report {
+        let superblock = &self.inspection.image.superblock;
+        let path = |inode: u64| path_of(&self.inspection.image, &self.inspection.inodes, inode);
+        for lost in &mut self.lost {
+            lost.path = path(lost.inode).or(lost.path.take());
+        }
+        let placed = self.placed.iter().filter_map(|inode| Some(Placed { inode: *inode, path: path(*inode)? })).collect();
+        let mut findings = std::mem::take(&mut self.inspection.located);
+        let surplus = findings.len().saturating_sub(options.findings_max);
+        findings.truncate(options.findings_max);
+        Report {
+            device: drive.description().name.clone(),
+            pair: superblock.pair,
+            label: superblock.label.clone(),
+            clean,
+            superblock_copy_behind: self.inspection.copy_is_behind,
+            counts: self.inspection.counts,
+            repaired: self.repaired,
+            dry_run: options.dry_run,
+            lost: self.lost,
+            placed,
+            undo_bytes: self.undo_bytes,
+            findings,
+            findings_left_out: self.inspection.left_out + surplus as u64,
+        }
+    }
 }

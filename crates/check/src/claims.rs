@@ -33,6 +33,14 @@ impl Claims {
         clean || on(Mutant::SharedSpaceIgnored)
     }
 
+    /// Whether none of `count` bits from `start` is claimed.
+    pub(crate) fn is_free(&self, start: u64, count: u64) -> bool {
+        (start..start.saturating_add(count)).all(|bit| {
+            let word = self.groups.get(&(bit / GROUP_BITS)).map_or(0, |group| group[(bit % GROUP_BITS / 64) as usize]);
+            word >> (bit % 64) & 1 == 0
+        })
+    }
+
     /// The bits of a group; `None` if nothing in it is used.
     pub(crate) fn group(&self, group: u64) -> Option<&[u64; WORDS]> {
         self.groups.get(&group).map(Box::as_ref)

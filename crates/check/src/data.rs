@@ -5,6 +5,7 @@ use tandemfs_format::{LineAddress, PairSeed, SECTOR_BYTES, Sector};
 
 use crate::checker::Checker;
 use crate::finding::Finding;
+use crate::mend::{Lost, Mend, Origin, Owner};
 use crate::mutant::{Mutant, on};
 
 /// Bytes of a batch. A job adds at most a block of 1 MiB.
@@ -22,7 +23,9 @@ pub(crate) enum Source {
 
 /// Data to verify.
 pub(crate) struct Job {
-    pub(crate) inode: u64,
+    pub(crate) owner: Owner,
+    /// Where its checksums are; `None` if other damage decides what becomes of it.
+    pub(crate) origin: Option<Origin>,
     /// Offset in the file, in bytes.
     pub(crate) offset: u64,
     pub(crate) source: Source,
@@ -84,15 +87,14 @@ impl Checker<'_> {
         self.load_all(&mut loaded);
         let pair = self.image.pair;
         let share = loaded.len().div_ceil(self.options.threads.max(1)).max(1);
-        let verified: Vec<(Vec<Finding>, u64)> = std::thread::scope(|scope| {
+        let verified: Vec<Verified> = std::thread::scope(|scope| {
             let threads: Vec<_> = loaded.chunks(share).map(|part| scope.spawn(move || verify_part(pair, part))).collect();
             threads.into_iter().filter_map(|thread| thread.join().ok()).collect()
         });
-        for (findings, good) in verified {
+        for Verified { findings, mends, good } in verified {
             self.data.sectors_good += good;
-            for finding in findings {
-                self.find(finding);
-            }
+            findings.into_iter().for_each(|finding| self.find(finding));
+            mends.into_iter().for_each(|mend| self.mend(mend));
         }
     }
 
@@ -120,43 +122,67 @@ impl Checker<'_> {
     }
 }
 
-/// Findings of some jobs, and the number of correct sectors.
-fn verify_part(pair: PairSeed, part: &[Loaded<'_>]) -> (Vec<Finding>, u64) {
-    let (mut findings, mut good) = (Vec::new(), 0);
+/// The result of some jobs.
+#[derive(Default)]
+struct Verified {
+    findings: Vec<Finding>,
+    mends: Vec<Mend>,
+    /// Correct sectors.
+    good: u64,
+}
+
+impl Verified {
+    /// Sectors in a row that do not fit their checksums.
+    fn sectors_damaged(&mut self, job: &Job, first: Sector, index: u64, count: u64) {
+        let (inode, offset) = (job.owner.inode, job.offset.saturating_add(index * SECTOR_BYTES as u64));
+        self.findings.push(Finding::DataDamaged { inode, offset, sectors: count });
+        if let Some(origin) = job.origin {
+            let lost = Lost { inode, offset, bytes: count * SECTOR_BYTES as u64 };
+            self.mends.push(Mend::ZeroSectors { owner: job.owner, origin, first: first.nth(index), index, count, lost });
+        }
+    }
+
+    fn log_damaged(&mut self, job: &Job, length: u32) {
+        let (inode, offset) = (job.owner.inode, job.offset);
+        self.findings.push(Finding::LogDamaged { inode, offset, length });
+        if let Some(origin) = job.origin {
+            self.mends.push(Mend::ZeroLog { owner: job.owner, origin, lost: Lost { inode, offset, bytes: length.into() } });
+        }
+    }
+}
+
+fn verify_part(pair: PairSeed, part: &[Loaded<'_>]) -> Verified {
+    let mut verified = Verified::default();
     for Loaded { job, bytes, readable } in part {
-        let (inode, offset) = (job.inode, job.offset);
         if !readable {
-            findings.push(Finding::DataUnreadable { inode, offset, bytes: bytes.len() as u64 });
+            let (inode, offset) = (job.owner.inode, job.offset);
+            verified.findings.push(Finding::DataUnreadable { inode, offset, bytes: bytes.len() as u64 });
             continue;
         }
         match &job.source {
             Source::Log { length, checksum, .. } => {
                 if pair.data(bytes) != *checksum {
-                    findings.push(Finding::LogDamaged { inode, offset, length: *length });
+                    verified.log_damaged(job, *length);
                 }
             }
-            Source::Sectors { checksums, .. } => {
+            Source::Sectors { first, checksums } => {
                 let mut run: Option<(u64, u64)> = None;
                 for (index, (sector, checksum)) in (0..).zip(bytes.chunks_exact(SECTOR_BYTES).zip(checksums)) {
-                    if pair.data(sector) == *checksum {
-                        good += 1;
+                    if pair.data(sector) != *checksum {
+                        let (start, count) = run.unwrap_or((index, 0));
+                        run = Some((start, count + 1));
                         continue;
                     }
-                    let at = offset.saturating_add(index * SECTOR_BYTES as u64);
-                    run = match run {
-                        Some((start, sectors)) if start + sectors * SECTOR_BYTES as u64 == at => Some((start, sectors + 1)),
-                        Some((offset, sectors)) => {
-                            findings.push(Finding::DataDamaged { inode, offset, sectors });
-                            Some((at, 1))
-                        }
-                        None => Some((at, 1)),
-                    };
+                    verified.good += 1;
+                    if let Some((start, count)) = run.take() {
+                        verified.sectors_damaged(job, *first, start, count);
+                    }
                 }
-                if let Some((offset, sectors)) = run {
-                    findings.push(Finding::DataDamaged { inode, offset, sectors });
+                if let Some((start, count)) = run {
+                    verified.sectors_damaged(job, *first, start, count);
                 }
             }
         }
     }
-    (findings, good)
+    verified
 }

@@ -10,11 +10,12 @@ use tandemfs_format::mapping::{BlockChecksum, LeafPointer, LogEntry, Record, lin
 use tandemfs_format::segment::Region;
 use tandemfs_format::{LineAddress, PAGE_LINES};
 
-use crate::attributes::{self, Owner};
+use crate::attributes;
 use crate::error::CheckError;
 use crate::image::Image;
 use crate::inodes;
 use crate::journal;
+use crate::mend::Owner;
 use crate::namespace::DentryPage;
 use crate::paths::printable;
 use crate::segments::Segments;
@@ -40,7 +41,7 @@ impl<'d> Dump<'d> {
         let mut image = Image::new(drive, heads.superblock);
         let mut ignored = Vec::new();
         if !image.superblock.clean {
-            let pending = journal::pending(&image)?;
+            let pending = journal::pending(&image, &mut ignored)?;
             image.overlay = journal::replay(&image, &pending, &mut ignored)?;
         }
         let segments = Segments::read(&image, &mut ignored);
@@ -184,7 +185,8 @@ impl<'d> Dump<'d> {
         let mut left = self.image.geometry.memory_units() * tandemfs_format::UNIT_LINES / PAGE_LINES;
         while let Some(step) = walk.next(&self.image) {
             match step {
-                Step::Pointer { block, page, height } => {
+                Step::Pointer { span, page, height, .. } => {
+                    let block = span.first;
                     let inside = left > 0 && self.image.segments.holds(Region::Mappings, page, PAGE_LINES);
                     left = left.saturating_sub(1);
                     writeln!(out, "block {block}: page at line {page}, height {height}{}", if inside { "" } else { ", misplaced" })?;
@@ -193,8 +195,9 @@ impl<'d> Dump<'d> {
                     }
                 }
                 Step::Block { block, record, .. } => self.block(number, inode, block, record, out)?,
-                Step::Misfit { block, line } => writeln!(out, "block {block}: record of another kind in line {line}")?,
-                Step::Damaged { line, damage } => writeln!(out, "line {line} is damaged: {damage}")?,
+                Step::Misfit { site, span } => writeln!(out, "block {}: record of another kind in line {}", span.first, site.line())?,
+                Step::DamagedLine { line, damage, .. } => writeln!(out, "line {line} is damaged: {damage}")?,
+                Step::DamagedRecord { site, damage, .. } => writeln!(out, "line {} is damaged: {damage}", site.line())?,
             }
         }
         Ok(())

@@ -52,6 +52,14 @@ pub enum CheckError {
     /// The output failed (`dump`).
     #[error("cannot write the output: {0}")]
     Output(#[from] std::io::Error),
+    /// The file for undoing cannot be used.
+    #[error("{path}: {reason}")]
+    Undo {
+        /// The file.
+        path: String,
+        /// What is wrong with it.
+        reason: String,
+    },
     /// The device failed.
     #[error(transparent)]
     Device(#[from] DeviceError),

@@ -15,7 +15,7 @@ pub enum Severity {
 }
 
 /// What is wrong with one line of metadata.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, thiserror::Error)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, thiserror::Error)]
 #[serde(rename_all = "snake_case")]
 pub enum Damage {
     /// Its checksum does not match its bytes and place.
@@ -49,7 +49,7 @@ impl From<Corrupt> for Damage {
 }
 
 /// A structure of the memory zone that a pointer leads to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Target {
     /// A page of mapping records.
@@ -81,7 +81,7 @@ macro_rules! findings {
     ($( $(#[doc = $doc:literal])* #[error($($sentence:tt)*)] $variant:ident { $( $(#[doc = $field_doc:literal])* $field:ident : $type:ty ),* }
         = $id:literal $severity:ident $repairable:literal; )*) => {
         /// What check found.
-        #[derive(Debug, Clone, PartialEq, Eq, Serialize, thiserror::Error)]
+        #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, thiserror::Error)]
         #[serde(rename_all = "snake_case", tag = "finding")]
         pub enum Finding {
             $( $(#[doc = $doc])* #[error($($sentence)*)] $variant { $( $(#[doc = $field_doc])* $field: $type ),* } ),*
@@ -181,6 +181,16 @@ findings! {
         /// The transaction.
         txid: u64
     } = "record_after_clean_unmount" Error true;
+    /// A record that no longer verifies: records of the same ring behind it do.
+    #[error("a record at byte {offset} of journal ring {ring} is damaged: record {next} behind it is valid")]
+    RecordDamaged {
+        /// The ring.
+        ring: u32,
+        /// Where the record starts, in bytes from the start of the ring.
+        offset: u32,
+        /// The next valid transaction of the ring.
+        next: u64
+    } = "record_damaged" Error true;
     /// Two records have one transaction number.
     #[error("two journal records have the number {txid}")]
     RecordTwice {
@@ -194,7 +204,7 @@ findings! {
         inode: u64,
         /// What is wrong.
         damage: Damage
-    } = "inode_damaged" Error false;
+    } = "inode_damaged" Error true;
     /// A field of a valid inode has a value that it cannot have.
     #[error("inode {inode} has the invalid value {found} in its field {field}")]
     InodeField {
@@ -204,10 +214,10 @@ findings! {
         field: &'static str,
         /// Its value.
         found: u64
-    } = "inode_field" Error false;
+    } = "inode_field" Error true;
     /// There is no root directory.
     #[error("inode 1 is no directory: the file system has no root")]
-    RootMissing {} = "root_missing" Error false;
+    RootMissing {} = "root_missing" Error true;
     /// An orphan after a clean unmount.
     #[error("inode {inode} has no names and was left behind by a clean unmount")]
     OrphanLeft {
@@ -223,7 +233,7 @@ findings! {
         line: u64,
         /// What is wrong.
         damage: Damage
-    } = "mapping_damaged" Error false;
+    } = "mapping_damaged" Error true;
     /// A pointer leads out of its region, above a high-water mark, or to a misaligned place.
     #[error("inode {inode}, block {block}: the pointer to a {target} names line {line:#x}, where no {target} can be")]
     PointerMisplaced {
@@ -235,7 +245,7 @@ findings! {
         target: Target,
         /// Where it leads.
         line: u64
-    } = "pointer_misplaced" Error false;
+    } = "pointer_misplaced" Error true;
     /// Lines that another structure uses.
     #[error("inode {inode}, block {block}: its {target} at line {line:#x} is also used by another structure")]
     LinesShared {
@@ -247,7 +257,7 @@ findings! {
         target: Target,
         /// First line.
         line: u64
-    } = "lines_shared" Error false;
+    } = "lines_shared" Error true;
     /// A record whose level or type is wrong for its place.
     #[error("inode {inode}, block {block}: line {line:#x} holds a record of the wrong kind")]
     RecordKind {
@@ -257,7 +267,7 @@ findings! {
         block: u64,
         /// Line of the record; 0 for the one in the inode.
         line: u64
-    } = "record_kind" Error false;
+    } = "record_kind" Error true;
     /// A record beyond the end of the file.
     #[error("inode {inode}: block {block} is beyond the end of the file")]
     BlockPastEnd {
@@ -265,7 +275,7 @@ findings! {
         inode: u64,
         /// Block.
         block: u64
-    } = "block_past_end" Error false;
+    } = "block_past_end" Error true;
     /// An extent outside the block zone.
     #[error("inode {inode}, block {block}: {count} sectors from {sector} are outside the block zone")]
     ExtentOutside {
@@ -277,7 +287,7 @@ findings! {
         sector: u64,
         /// Sectors.
         count: u32
-    } = "extent_outside" Error false;
+    } = "extent_outside" Error true;
     /// An extent with more sectors than the block, or than the file's size allows.
     #[error("inode {inode}, block {block}: has {count} sectors; at most {most} are allowed")]
     ExtentTooLong {
@@ -289,7 +299,7 @@ findings! {
         count: u32,
         /// Sectors that it may have.
         most: u64
-    } = "extent_too_long" Error false;
+    } = "extent_too_long" Error true;
     /// Sectors that another block uses.
     #[error("inode {inode}, block {block}: sectors from {sector} are also used by another block")]
     SectorsShared {
@@ -299,7 +309,7 @@ findings! {
         block: u64,
         /// First sector of the extent.
         sector: u64
-    } = "sectors_shared" Error false;
+    } = "sectors_shared" Error true;
     /// An extent whose use of checksums differs from the file system's setting.
     #[error("inode {inode}, block {block}: its use of checksums differs from the file system's setting")]
     ChecksumKindWrong {
@@ -307,7 +317,7 @@ findings! {
         inode: u64,
         /// Block.
         block: u64
-    } = "checksum_kind_wrong" Error false;
+    } = "checksum_kind_wrong" Error true;
     /// A data log that crosses the end of its block.
     #[error("inode {inode}, block {block}: a data log of {length} B at {offset} crosses the end of the block")]
     LogOutsideBlock {
@@ -319,7 +329,7 @@ findings! {
         offset: u32,
         /// Length in bytes.
         length: u32
-    } = "log_outside_block" Error false;
+    } = "log_outside_block" Error true;
     /// Two data logs of one block overlap.
     #[error("inode {inode}, block {block}: two data logs overlap at {offset}")]
     LogsOverlap {
@@ -329,7 +339,7 @@ findings! {
         block: u64,
         /// First byte of the block that both cover.
         offset: u32
-    } = "logs_overlap" Error false;
+    } = "logs_overlap" Error true;
     /// A data log reaches beyond the end of the file.
     #[error("inode {inode}, block {block}: a data log of {length} B at {offset} reaches beyond the end of the file")]
     LogPastEnd {
@@ -341,7 +351,7 @@ findings! {
         offset: u32,
         /// Length in bytes.
         length: u32
-    } = "log_past_end" Error false;
+    } = "log_past_end" Error true;
     /// The inode's space count is wrong.
     #[error("inode {inode} counts {found} x 512 B of space but uses {expected} x 512 B")]
     SpaceWrong {
@@ -387,7 +397,7 @@ findings! {
         attribute: u64,
         /// What is wrong: its name (used twice), its namespace, its ACL, or a mode that contradicts the ACL.
         field: &'static str
-    } = "attribute_invalid" Error false;
+    } = "attribute_invalid" Error true;
     /// A directory lacks a page below its size.
     #[error("directory {inode} lacks its page {page}")]
     DirectoryPageMissing {
@@ -395,7 +405,7 @@ findings! {
         inode: u64,
         /// First page that is missing.
         page: u64
-    } = "directory_page_missing" Error false;
+    } = "directory_page_missing" Error true;
     /// A directory entry does not verify.
     #[error("directory {directory}: the name in slot {slot} is damaged: {damage}")]
     EntryDamaged {
@@ -421,7 +431,7 @@ findings! {
         directory: u64,
         /// Slot.
         slot: u64
-    } = "name_invalid" Error false;
+    } = "name_invalid" Error true;
     /// An entry for an inode that is not in use.
     #[error("directory {directory}: the name in slot {slot} refers to inode {inode}, which is not in use")]
     EntryDangling {
@@ -463,7 +473,7 @@ findings! {
         slot: u64,
         /// The slot of the second.
         other: u64
-    } = "name_twice" Error false;
+    } = "name_twice" Error true;
     /// A directory with a second name.
     #[error("directory {directory}: slot {slot} gives a second name to directory {inode}")]
     DirectoryTwice {
@@ -473,7 +483,7 @@ findings! {
         slot: u64,
         /// The directory with two names.
         inode: u64
-    } = "directory_twice" Error false;
+    } = "directory_twice" Error true;
     /// A directory's `..` is not the directory that names it.
     #[error("directory {inode} stores {found} as its parent, but directory {expected} names it")]
     ParentWrong {
@@ -499,19 +509,19 @@ findings! {
     OrphanWithEntries {
         /// Directory.
         inode: u64
-    } = "orphan_with_entries" Error false;
+    } = "orphan_with_entries" Error true;
     /// An inode in use that no directory names.
     #[error("inode {inode} is in use and has no name")]
     Unreachable {
         /// Inode.
         inode: u64
-    } = "unreachable" Error false;
+    } = "unreachable" Error true;
     /// A cycle of directories that is not reachable from the root.
     #[error("directory {inode} is part of a cycle of directories that is not reachable from the root")]
     DirectoryCircle {
         /// The smallest inode of the cycle.
         inode: u64
-    } = "directory_circle" Error false;
+    } = "directory_circle" Error true;
     /// A map piece of a clean image that does not verify.
     #[error("piece {piece} of the saved allocation maps is damaged or of another mount")]
     MapDamaged {
@@ -543,7 +553,7 @@ findings! {
         offset: u64,
         /// Sectors in a row.
         sectors: u64
-    } = "data_damaged" Error false;
+    } = "data_damaged" Error true;
     /// A data log that does not match its checksum.
     #[error("inode {inode}: {length} B of data at byte {offset}, in a data log, do not fit their checksum")]
     LogDamaged {
@@ -553,7 +563,7 @@ findings! {
         offset: u64,
         /// Length in bytes.
         length: u32
-    } = "log_damaged" Error false;
+    } = "log_damaged" Error true;
     /// File data that the device cannot read.
     #[error("inode {inode}: the device cannot read {bytes} B of data at byte {offset}")]
     DataUnreadable {
@@ -618,6 +628,7 @@ impl Finding {
             | Self::RecordOutOfPlace { .. }
             | Self::RecordAfterCleanUnmount { .. }
             | Self::RecordTwice { .. }
+            | Self::RecordDamaged { .. }
             | Self::MapDamaged { .. }
             | Self::MapKind { .. }
             | Self::MapWrong { .. } => None,

@@ -9,6 +9,7 @@ use tandemfs_format::{EMPTY_LINE, InodeNumber, LINE_BYTES, LineAddress, PAGE_BYT
 use crate::checker::{Checker, Stage};
 use crate::finding::{Damage, Finding};
 use crate::image::{Image, line_of};
+use crate::mend::Mend;
 
 /// Lines that the scan loads at a time: 1 MiB.
 const SWEEP_LINES: u64 = 16 << 10;
@@ -175,6 +176,7 @@ impl Checker<'_> {
         });
         if self.inodes.get(1).is_none_or(|root| !root.damaged && !root.is_directory()) {
             self.find(Finding::RootMissing {});
+            self.mend(Mend::Root);
             self.names_whole = false;
         }
     }
@@ -186,6 +188,7 @@ impl Checker<'_> {
             Err(damage) => {
                 self.find(Finding::InodeDamaged { inode: found.number, damage: *damage });
                 self.inodes.set(found.number, Facts { damaged: true, ..Facts::default() });
+                self.mend(if found.number == 1 { Mend::Root } else { Mend::FreeInode { inode: found.number, address: found.address } });
                 self.names_whole = false;
                 self.tree_whole = false;
                 return;
@@ -210,6 +213,7 @@ impl Checker<'_> {
         }
         for (field, value) in odd_fields(inode) {
             self.find(Finding::InodeField { inode: found.number, field, found: value });
+            self.mend(Mend::Field { inode: found.number, field });
         }
     }
 }

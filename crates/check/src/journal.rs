@@ -4,13 +4,17 @@ use std::collections::BTreeMap;
 
 use tandemfs_device::{DeviceError, Structure};
 use tandemfs_format::geometry::SEGMENT_TABLE_LINES;
-use tandemfs_format::journal::{JournalRecord, RecordHeader, TX_LINES_MAX, decode, record_bytes};
+use tandemfs_format::journal::{JournalRecord, RECORD_MAGIC, RecordHeader, TX_LINES_MAX, decode, record_bytes};
 use tandemfs_format::superblock::Tail;
 use tandemfs_format::{LINE_BYTES, Line, LineAddress};
 use zerocopy::FromBytes;
 
 use crate::finding::Finding;
 use crate::image::Image;
+use crate::mutant::{Mutant, on};
+
+/// Bytes of a ring that a search loads at a time.
+const SCAN_BYTES: usize = 1 << 20;
 
 /// Place of a valid record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,19 +42,32 @@ pub(crate) fn record_at(image: &Image<'_>, ring: u32, at: Tail) -> Result<Option
     Ok(decode(&bytes, image.pair, ring, at.wrap, image.superblock.generation))
 }
 
-/// Visits the valid records of a ring from its tail on.
-pub(crate) fn scan_ring(image: &Image<'_>, ring: u32, visit: &mut dyn FnMut(Tail, &JournalRecord)) -> Result<(), DeviceError> {
+/// Visits the valid records of a ring from its tail on. Returns where it ended.
+pub(crate) fn scan_ring(image: &Image<'_>, ring: u32, visit: &mut dyn FnMut(Tail, &JournalRecord)) -> Result<Tail, DeviceError> {
+    let tail = image.superblock.tails.get(ring as usize).copied().unwrap_or_default();
+    scan_from(image, ring, tail, 0, visit)
+}
+
+/// Visits the valid records from a place on whose txids are above `last_txid`.
+fn scan_from(
+    image: &Image<'_>,
+    ring: u32,
+    mut at: Tail,
+    mut last_txid: u64,
+    visit: &mut dyn FnMut(Tail, &JournalRecord),
+) -> Result<Tail, DeviceError> {
     let ring_bytes = image.geometry.ring_bytes();
-    let mut at = image.superblock.tails.get(ring as usize).copied().unwrap_or_default();
-    let mut last_txid = 0;
     loop {
+        let end = at;
         let mut found = record_at(image, ring, at)?;
         if found.is_none() && at.offset_bytes > 0 {
             at = Tail { offset_bytes: 0, wrap: at.wrap.wrapping_add(1) };
             found = record_at(image, ring, at)?;
         }
-        // Txids must rise, which ends the scan of a ring full of valid records at its start.
-        let Some(record) = found.filter(|record| record.txid > last_txid) else { return Ok(()) };
+        // Txids must rise, which ends the scan of a ring full of valid records at its start. A record that would have fitted before the end
+        // of the ring is not at its front unless the one in its place is damaged.
+        let fits_before = |record: &JournalRecord| at != end && record.bytes as u64 <= ring_bytes - u64::from(end.offset_bytes);
+        let Some(record) = found.filter(|record| record.txid > last_txid && !fits_before(record)) else { return Ok(end) };
         last_txid = record.txid;
         visit(at, &record);
         let end = u64::from(at.offset_bytes) + record.bytes as u64;
@@ -62,15 +79,61 @@ pub(crate) fn scan_ring(image: &Image<'_>, ring: u32, visit: &mut dyn FnMut(Tail
     }
 }
 
-/// The records above the watermark, in the order of replay.
-pub(crate) fn pending(image: &Image<'_>) -> Result<Vec<RecordPlace>, DeviceError> {
+/// The first valid record of a ring that lies somewhere behind the place where the scan ended, with a txid above `above`. There is one only
+/// if the record at that place was damaged: a record is begun when the one before it is persistent, and checksums contain wrap count and
+/// generation, so older records do not verify.
+fn record_behind(image: &Image<'_>, ring: u32, end: Tail, above: u64) -> Result<Option<Tail>, DeviceError> {
+    let (ring_bytes, start) = (image.geometry.ring_bytes(), u64::from(end.offset_bytes));
+    let behind = candidates(image, ring, start + LINE_BYTES as u64..ring_bytes, end.wrap)?;
+    let wrapped = candidates(image, ring, 0..start, end.wrap.wrapping_add(1))?;
+    for at in behind.into_iter().chain(wrapped) {
+        if record_at(image, ring, at)?.is_some_and(|record| record.txid > above) {
+            return Ok(Some(at));
+        }
+    }
+    Ok(None)
+}
+
+/// Places in a part of a ring where a line looks like the header of a record with this wrap count.
+fn candidates(image: &Image<'_>, ring: u32, range: std::ops::Range<u64>, wrap: u32) -> Result<Vec<Tail>, DeviceError> {
+    let mut found = Vec::new();
+    for first in range.clone().step_by(SCAN_BYTES) {
+        let mut bytes = vec![0; (range.end - first).min(SCAN_BYTES as u64) as usize];
+        let address = image.geometry.ring(ring).nth(first / LINE_BYTES as u64);
+        image.drive.load(Structure::Journal, address, &mut bytes)?;
+        for (offset, line) in (first..).step_by(LINE_BYTES).zip(bytes.chunks_exact(LINE_BYTES)) {
+            let header = RecordHeader::read_from_prefix(line).ok();
+            if header.is_some_and(|(header, _)| header.magic.get() == RECORD_MAGIC && header.wrap.get() == wrap) {
+                found.push(Tail { offset_bytes: offset as u32, wrap });
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// The records above the watermark, in the order of replay. Records behind damaged ones count too; the damage goes to `found`.
+pub(crate) fn pending(image: &Image<'_>, found: &mut Vec<Finding>) -> Result<Vec<RecordPlace>, DeviceError> {
     let mut places = Vec::new();
+    let watermark = image.superblock.watermark;
     for ring in 0..image.geometry.ring_count() {
-        scan_ring(image, ring, &mut |at, record| {
-            if record.txid > image.superblock.watermark {
+        let mut last_txid = 0;
+        let mut visit = |at, record: &JournalRecord| {
+            last_txid = last_txid.max(record.txid);
+            if record.txid > watermark {
                 places.push(RecordPlace { ring, at, txid: record.txid });
             }
-        })?;
+        };
+        let mut end = scan_ring(image, ring, &mut visit)?;
+        while !image.superblock.clean && !on(Mutant::RingEndsAtDamage) {
+            let Some(next) = record_behind(image, ring, end, last_txid.max(watermark))? else { break };
+            let txid = record_at(image, ring, next)?.map_or(0, |record| record.txid);
+            found.push(Finding::RecordDamaged { ring, offset: end.offset_bytes, next: txid });
+            let mut visit = |at, record: &JournalRecord| {
+                last_txid = last_txid.max(record.txid);
+                places.push(RecordPlace { ring, at, txid: record.txid });
+            };
+            end = scan_from(image, ring, next, txid.saturating_sub(1), &mut visit)?;
+        }
     }
     places.sort_by_key(|place| place.txid);
     Ok(places)

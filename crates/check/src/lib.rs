@@ -1,7 +1,8 @@
 //! Check, repair and dump of TandemFS from the bytes alone.
 //!
 //! [`check`] verifies every rule of `docs/FORMAT.md`: superblocks, segments, journal, inodes, mappings, names, saved maps and, unless told
-//! otherwise, every byte of file data. It writes nothing unless asked to repair, and then only repairs that need no guess.
+//! otherwise, every byte of file data. It writes nothing unless asked to repair. A repair guesses nothing: what does not verify is given
+//! up and listed.
 //!
 //! [CK1] Check verifies what the next mount would see. On an image that was not unmounted cleanly it replays the journal, line by line,
 //!       into an overlay in host memory and never to the device.
@@ -17,8 +18,10 @@
 #![forbid(unsafe_code)]
 
 mod attributes;
+mod blocks;
 mod checker;
 mod claims;
+mod copy_in_memory;
 mod data;
 mod dump;
 mod error;
@@ -28,6 +31,7 @@ mod inodes;
 mod journal;
 mod mapping;
 mod maps;
+mod mend;
 #[cfg(not(feature = "mutants"))]
 mod mutant;
 #[cfg(feature = "mutants")]
@@ -39,9 +43,11 @@ mod report;
 mod segments;
 mod superblock;
 mod tree;
+mod undo;
 
 pub use checker::{CheckOptions, Progress, Stage, check};
 pub use dump::Dump;
 pub use error::CheckError;
 pub use finding::{Damage, Finding, Severity, Target};
-pub use report::{Counts, Located, Report};
+pub use report::{Counts, Located, LostRange, Placed, Report};
+pub use undo::{Undone, undo};

@@ -1,33 +1,28 @@
 //! Checks the mapping of each inode: every page, extent, log, leaf and vector must be in an allowed place and used once.
 
-use tandemfs_device::Structure;
 use tandemfs_format::inode::Inode;
-use tandemfs_format::mapping::{BlockChecksum, Extent, LeafPointer, LogEntry, Record, VECTOR_LINE_SECTORS, line_entries, vector_checksum};
+use tandemfs_format::mapping::Record;
 use tandemfs_format::segment::Region;
-use tandemfs_format::superblock::{ChecksumKind, incompat};
-use tandemfs_format::{LineAddress, PAGE_BYTES, PAGE_LINES, PairSeed, SECTOR_BYTES};
+use tandemfs_format::{LineAddress, PAGE_BYTES, PAGE_LINES};
 
+use crate::blocks::BlockOf;
 use crate::checker::{Checker, Stage};
-use crate::data::{Job, Source};
 use crate::finding::{Damage, Finding, Target};
 use crate::inodes::sweep;
+use crate::mend::{Lost, Mend, Owner};
 use crate::namespace::OpenDirectory;
-use crate::tree::{Step, Walk};
+use crate::tree::{Site, Span, Step, Walk};
 
-/// The checksum of a sector of zeros.
-fn zero_sector(pair: PairSeed) -> u32 {
-    pair.data(&[0; SECTOR_BYTES])
-}
-
-/// A block under inspection.
-struct BlockOf {
-    inode: u64,
-    generation: u32,
-    block: u64,
-    /// Its first byte in the file.
-    start: u64,
-    /// Bytes of it before the end of the file.
-    inside: u64,
+/// The mapping of an inode under inspection.
+struct Mapping<'m> {
+    owner: Owner,
+    inode: &'m Inode,
+    /// Its pages, if it is a directory.
+    directory: Option<OpenDirectory>,
+    /// Everything was read.
+    whole: bool,
+    /// Space in units of 512 B.
+    space: u64,
 }
 
 impl Checker<'_> {
@@ -53,58 +48,14 @@ impl Checker<'_> {
 
     /// Checks the mapping of an inode. Returns the space that it uses, in 512 B; `None` if damage hides part of it.
     fn check_mapping(&mut self, number: u64, inode: &Inode) -> Option<u64> {
-        let image = self.image;
+        let owner = Owner { inode: number, generation: inode.generation };
+        let directory = inode.is_directory().then(|| OpenDirectory::new(number, inode));
+        let mut mapping = Mapping { owner, inode, directory, whole: true, space: 0 };
         let mut walk = Walk::new(number, inode);
-        let mut directory = inode.is_directory().then(|| OpenDirectory::new(number, inode));
-        let mut whole = true;
-        let mut space = 0;
-        while let Some(step) = walk.next(image) {
-            match step {
-                Step::Damaged { line, damage } => {
-                    self.find(Finding::MappingDamaged { inode: number, line: line.number(), damage });
-                    whole = false;
-                }
-                Step::Misfit { block, line } => {
-                    self.find(Finding::RecordKind { inode: number, block, line: line.number() });
-                    whole = false;
-                }
-                Step::Pointer { block, page, height } => {
-                    if !self.claim(number, block, Target::MappingPage, page, PAGE_LINES) {
-                        whole = false;
-                    } else if walk.enter(image, page, height, block).is_err() {
-                        self.find(Finding::MappingDamaged { inode: number, line: page.number(), damage: Damage::Unreadable });
-                        whole = false;
-                    }
-                }
-                Step::Block { block, line, record } => match (&mut directory, record) {
-                    (Some(directory), Record::Memory(page)) => {
-                        if self.claim(number, block, Target::DentryPage, page, PAGE_LINES) {
-                            space += PAGE_BYTES as u64 / 512;
-                            whole &= self.check_directory_page(directory, block, page);
-                        } else {
-                            whole = false;
-                        }
-                    }
-                    (None, Record::Block { extent, leaf }) => {
-                        let (good, sectors) = self.check_block(number, inode, block, extent, leaf);
-                        whole &= good;
-                        space += sectors;
-                    }
-                    (None, Record::SingleLog(log)) => {
-                        let at = self.block_of(number, inode, block);
-                        if at.inside == 0 {
-                            self.find(Finding::BlockPastEnd { inode: number, block });
-                        }
-                        whole &= self.check_logs(&at, &[log]);
-                        space += self.image.superblock.log_counting().block_space_512(0, [&log]);
-                    }
-                    _ => {
-                        self.find(Finding::RecordKind { inode: number, block, line: line.number() });
-                        whole = false;
-                    }
-                },
-            }
+        while let Some(step) = walk.next(self.image) {
+            self.check_step(&mut mapping, &mut walk, step);
         }
+        let Mapping { directory, mut whole, space, .. } = mapping;
         if let Some(directory) = directory {
             whole &= self.close_directory(directory, inode);
             self.names_whole &= whole;
@@ -113,172 +64,89 @@ impl Checker<'_> {
         whole.then_some(space)
     }
 
-    fn block_of(&mut self, inode: u64, of: &Inode, block: u64) -> BlockOf {
+    fn check_step(&mut self, mapping: &mut Mapping<'_>, walk: &mut Walk, step: Step) {
+        let (inode, image) = (mapping.owner.inode, self.image);
+        match step {
+            Step::DamagedLine { line, span, damage } => {
+                self.find(Finding::MappingDamaged { inode, line: line.number(), damage });
+                let lost = lost_of(self.image.geometry.block_bytes(), inode, mapping.inode.size, span);
+                self.cut(mapping, Mend::Line { line, lost });
+            }
+            Step::DamagedRecord { site, span, damage } => {
+                self.find(Finding::MappingDamaged { inode, line: site.line().number(), damage });
+                self.cut_record(mapping, site, span);
+            }
+            Step::Misfit { site, span } => {
+                self.find(Finding::RecordKind { inode, block: span.first, line: site.line().number() });
+                self.cut_record(mapping, site, span);
+            }
+            Step::Pointer { site, span, page, height } => {
+                if !self.claim(inode, span.first, Target::MappingPage, page, PAGE_LINES) {
+                    self.cut_record(mapping, site, span);
+                } else if walk.enter(image, page, height, span.first).is_err() {
+                    self.find(Finding::MappingDamaged { inode, line: page.number(), damage: Damage::Unreadable });
+                    self.cut_record(mapping, site, span);
+                }
+            }
+            Step::Block { block, site, record } => self.check_record(mapping, block, site, record),
+        }
+    }
+
+    fn check_record(&mut self, mapping: &mut Mapping<'_>, block: u64, site: Site, record: Record) {
+        let number = mapping.owner.inode;
+        match (&mut mapping.directory, record) {
+            (Some(directory), Record::Memory(page)) => {
+                if self.claim(number, block, Target::DentryPage, page, PAGE_LINES) {
+                    mapping.space += PAGE_BYTES as u64 / 512;
+                    mapping.whole &= self.check_directory_page(directory, block, page);
+                } else {
+                    directory.is_faulty = true;
+                    mapping.whole = false;
+                }
+            }
+            (None, Record::Block { extent, leaf }) => {
+                let at = self.block_of(mapping.owner, mapping.inode, block, site);
+                let (whole, space) = self.check_block(&at, extent, leaf);
+                mapping.whole &= whole;
+                mapping.space += space;
+            }
+            (None, Record::SingleLog(log)) => {
+                let at = self.block_of(mapping.owner, mapping.inode, block, site);
+                mapping.whole &= self.check_single(&at, log);
+                mapping.space += self.image.superblock.log_counting().block_space_512(0, [&log]);
+            }
+            _ => {
+                self.find(Finding::RecordKind { inode: number, block, line: site.line().number() });
+                self.cut_record(mapping, site, Span { first: block, count: 1 });
+            }
+        }
+    }
+
+    /// Part of a mapping has to go. A directory's is made anew from the pages that are left.
+    fn cut(&mut self, mapping: &mut Mapping<'_>, mend: Mend) {
+        mapping.whole = false;
+        match &mut mapping.directory {
+            Some(directory) => directory.is_faulty = true,
+            None => self.mend(mend),
+        }
+    }
+
+    fn cut_record(&mut self, mapping: &mut Mapping<'_>, site: Site, span: Span) {
+        let lost = lost_of(self.image.geometry.block_bytes(), mapping.owner.inode, mapping.inode.size, span);
+        let mend = Mend::Record { owner: mapping.owner, site, record: Record::HOLE.encode(), leaf: Vec::new(), lost };
+        self.cut(mapping, mend);
+    }
+
+    fn block_of(&mut self, owner: Owner, of: &Inode, block: u64, site: Site) -> BlockOf {
         let block_bytes = u64::from(self.image.geometry.block_bytes());
         let start = block.saturating_mul(block_bytes);
         let inside = of.size.saturating_sub(start).min(block_bytes);
         self.counts.blocks += 1;
-        BlockOf { inode, generation: of.generation, block, start, inside }
-    }
-
-    /// Checks one block. Returns whether all of it could be read, and its space in 512 B.
-    fn check_block(&mut self, inode: u64, of: &Inode, block: u64, extent: Option<Extent>, leaf: Option<LeafPointer>) -> (bool, u64) {
-        let at = self.block_of(inode, of, block);
-        // Allocated space may be behind the end of the file; data may not.
-        if at.inside == 0 && !(leaf.is_none() && extent.is_some_and(|extent| extent.unwritten)) {
-            self.find(Finding::BlockPastEnd { inode, block });
-        }
-        let (mut whole, mut logs) = (true, Vec::new());
-        if let Some(extent) = extent {
-            whole &= self.check_extent(&at, extent);
-        }
-        if let Some(leaf) = leaf {
-            let (read, found) = self.read_leaf(&at, leaf);
-            whole &= read & self.check_logs(&at, &found);
-            logs = found;
-        }
-        let sectors = extent.map_or(0, |extent| extent.count);
-        (whole, self.image.superblock.log_counting().block_space_512(sectors, &logs))
-    }
-
-    fn check_extent(&mut self, at: &BlockOf, extent: Extent) -> bool {
-        let (geometry, pair) = (self.image.geometry, self.image.pair);
-        let (inode, block, count) = (at.inode, at.block, extent.count);
-        let sector = extent.sector.number();
-        self.counts.sectors += u64::from(count);
-        if !geometry.holds_sectors(extent.sector, count.into()) {
-            self.find(Finding::ExtentOutside { inode, block, sector, count });
-            return false;
-        }
-        let mut whole = true;
-        if u64::from(count) > geometry.block_sectors_each() {
-            self.find(Finding::ExtentTooLong { inode, block, count, most: geometry.block_sectors_each() });
-        }
-        if !self.sectors.claim(sector, count.into()) {
-            self.find(Finding::SectorsShared { inode, block, sector });
-            whole = false;
-        }
-        if !self.may_be(extent) {
-            self.find(Finding::ChecksumKindWrong { inode, block });
-        }
-        let checksums = match extent.checksum {
-            BlockChecksum::None => Vec::new(),
-            BlockChecksum::Inline(checksum) => vec![checksum],
-            BlockChecksum::Vector(vector) => {
-                let lines = geometry.vector_lines();
-                if !self.claim(inode, block, Target::Vector, vector, lines.next_power_of_two()) {
-                    return false;
-                }
-                let Some(checksums) = self.read_vector(at, vector, u64::from(count).min(lines * VECTOR_LINE_SECTORS)) else { return false };
-                checksums
-            }
-        };
-        if extent.unwritten {
-            return whole;
-        }
-        // Written sectors entirely behind the end were allocated space: they must be zeros, so that a growing file reads zeros.
-        let most = at.inside.div_ceil(SECTOR_BYTES as u64);
-        if at.inside > 0
-            && checksums.len() as u64 > most
-            && !checksums.iter().skip(most as usize).all(|checksum| *checksum == zero_sector(pair))
-        {
-            self.find(Finding::ExtentTooLong { inode, block, count, most });
-        }
-        if !checksums.is_empty() {
-            self.queue_data(Job { inode, offset: at.start, source: Source::Sectors { first: extent.sector, checksums } });
-        }
-        whole
-    }
-
-    fn may_be(&self, extent: Extent) -> bool {
-        let superblock = &self.image.superblock;
-        match (superblock.checksum_kind, extent.checksum) {
-            // Every extent that needs a checksum vector has one, and no other.
-            (kind, checksum) if extent.unwritten => {
-                matches!(checksum, BlockChecksum::Vector(_)) == (kind == ChecksumKind::Crc32c && extent.count > 1)
-            }
-            (ChecksumKind::Crc32c, BlockChecksum::None) => superblock.incompat & incompat::UNCHECKED_DATA != 0,
-            (ChecksumKind::None, checksum) => checksum == BlockChecksum::None,
-            _ => true,
-        }
-    }
-
-    fn read_vector(&mut self, at: &BlockOf, vector: LineAddress, count: u64) -> Option<Vec<u32>> {
-        let mut checksums = Vec::new();
-        for line in 0..count.div_ceil(VECTOR_LINE_SECTORS) {
-            let address = vector.nth(line);
-            let Ok(bytes) = self.image.line(Structure::Mapping, address) else {
-                self.find(Finding::MappingDamaged { inode: at.inode, line: address.number(), damage: Damage::Unreadable });
-                return None;
-            };
-            let here = VECTOR_LINE_SECTORS.min(count - line * VECTOR_LINE_SECTORS);
-            checksums.extend((0..here).map(|sector| vector_checksum(&bytes, sector)));
-        }
-        Some(checksums)
-    }
-
-    fn read_leaf(&mut self, at: &BlockOf, leaf: LeafPointer) -> (bool, Vec<LogEntry>) {
-        let image = self.image;
-        let mut logs = Vec::new();
-        if !self.claim(at.inode, at.block, Target::Leaf, leaf.address, leaf.lines()) {
-            return (false, logs);
-        }
-        let mut whole = true;
-        for line in 0..leaf.lines() {
-            let address = leaf.address.nth(line);
-            let entries = match image.line(Structure::Mapping, address) {
-                Ok(bytes) => match image.place(at.inode, at.generation, address).verify(&bytes) {
-                    Ok(()) => line_entries(&bytes, address).map_err(Damage::from),
-                    Err(corrupt) => Err(corrupt.into()),
-                },
-                Err(_) => Err(Damage::Unreadable),
-            };
-            match entries {
-                Ok(entries) => logs.extend(entries.into_iter().flatten()),
-                Err(damage) => {
-                    self.find(Finding::MappingDamaged { inode: at.inode, line: address.number(), damage });
-                    whole = false;
-                }
-            }
-        }
-        (whole, logs)
-    }
-
-    /// Checks the logs of a block. Returns whether all could be claimed.
-    fn check_logs(&mut self, at: &BlockOf, logs: &[LogEntry]) -> bool {
-        let (inode, block) = (at.inode, at.block);
-        let mut whole = true;
-        let mut sorted: Vec<&LogEntry> = logs.iter().collect();
-        sorted.sort_by_key(|log| log.offset);
-        let mut end = 0;
-        for log in sorted {
-            let (offset, length) = (log.offset, log.length);
-            self.counts.logs += 1;
-            self.counts.log_bytes += u64::from(length);
-            self.counts.log_slot_bytes += log.class.bytes() as u64;
-            if log.end() > self.image.geometry.block_bytes() {
-                self.find(Finding::LogOutsideBlock { inode, block, offset, length });
-            } else if at.inside > 0 && u64::from(log.end()) > at.inside {
-                self.find(Finding::LogPastEnd { inode, block, offset, length });
-            }
-            if offset < end {
-                self.find(Finding::LogsOverlap { inode, block, offset });
-            }
-            end = end.max(log.end());
-            if self.claim(inode, block, Target::Slot, log.address, log.class.lines()) {
-                if self.image.superblock.checksum_kind == ChecksumKind::Crc32c {
-                    let source = Source::Log { address: log.address, length, checksum: log.crc };
-                    self.queue_data(Job { inode, offset: at.start.saturating_add(offset.into()), source });
-                }
-            } else {
-                whole = false;
-            }
-        }
-        whole
+        BlockOf { owner, inode: owner.inode, site, block, start, inside }
     }
 
     /// Claims lines for a structure. False if it cannot be there, or if another structure uses them.
-    fn claim(&mut self, inode: u64, block: u64, target: Target, address: LineAddress, lines: u64) -> bool {
+    pub(crate) fn claim(&mut self, inode: u64, block: u64, target: Target, address: LineAddress, lines: u64) -> bool {
         let image = self.image;
         let line = address.number();
         let region = match target {
@@ -301,4 +169,11 @@ impl Checker<'_> {
         }
         true
     }
+}
+
+/// The bytes of a file that some of its blocks hold; `None` if they are all behind its end.
+fn lost_of(block_bytes: u32, inode: u64, size: u64, span: Span) -> Option<Lost> {
+    let offset = span.first.saturating_mul(block_bytes.into());
+    let end = span.first.saturating_add(span.count).saturating_mul(block_bytes.into()).min(size);
+    (offset < end).then(|| Lost { inode, offset, bytes: end - offset })
 }

@@ -52,7 +52,7 @@ impl Checker<'_> {
     }
 
     /// Slot 0 of the inodes, the identity, and the sectors of the last piece beyond the zone's end.
-    fn claim_what_has_no_owner(&mut self) {
+    pub(crate) fn claim_what_has_no_owner(&mut self) {
         let image = self.image;
         if let Some(first) = image.segments.inodes().first().filter(|first| first.region_unit == 0 && first.high_water_lines > 0) {
             self.lines.claim(first.start_unit * UNIT_LINES, 2);

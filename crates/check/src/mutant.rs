@@ -23,6 +23,28 @@ pub enum Mutant {
     RepairDropsJournal,
     /// A repair changes lines at home before its record is persistent.
     RepairHomeFirst,
+    /// Older sectors below a lost log stay.
+    OldBytesKept,
+    /// Bytes of a cut line are not listed.
+    LossUnlisted,
+    /// A damaged name takes its whole page with it.
+    NeighboursCut,
+    /// Pages that a directory's mapping lost are not searched.
+    PagesNotSalvaged,
+    /// Files without a name get one before their directories do.
+    FilesFirst,
+    /// A directory may be put below itself.
+    PlacedBelowItself,
+    /// New pages are written after the record that links them.
+    LinkedBeforeWritten,
+    /// The old bytes of superblocks and journal are not kept.
+    UndoForgets,
+    /// Entries of a file for undoing are not verified.
+    UndoUnverified,
+    /// Sectors of a block half that may be another's become zeros.
+    ForeignSectorsZeroed,
+    /// Valid records behind a damaged one are not looked for.
+    RingEndsAtDamage,
 }
 
 #[cfg(feature = "mutants")]

@@ -10,6 +10,7 @@ use tandemfs_format::{LineAddress, PAGE_BYTES, Place};
 use crate::checker::{Checker, Stage};
 use crate::finding::{Damage, Finding};
 use crate::image::{Image, Page, line_of};
+use crate::mend::{Mend, Owner};
 use crate::mutant::{Mutant, on};
 
 /// State of a directory while its pages are checked.
@@ -19,6 +20,8 @@ pub(crate) struct OpenDirectory {
     pages_expected: u64,
     next_page: u64,
     page_missing: bool,
+    /// Its mapping has to be made anew.
+    pub(crate) is_faulty: bool,
     pages: Vec<(u64, LineAddress)>,
     /// A strong hash of each name, and its slot: equal neighbours after sorting are compared.
     names: Vec<(u64, u64)>,
@@ -32,6 +35,7 @@ impl OpenDirectory {
             pages_expected: inode.size / PAGE_BYTES as u64,
             next_page: 0,
             page_missing: false,
+            is_faulty: false,
             pages: Vec::new(),
             names: Vec::new(),
         }
@@ -50,7 +54,12 @@ pub(crate) struct DentryPage<'i> {
 impl<'i> DentryPage<'i> {
     pub(crate) fn load(image: &'i Image<'i>, directory: u64, generation: u32, address: LineAddress) -> Option<Self> {
         let bytes = image.page(Structure::Dentry, address).ok()?;
-        Some(Self { image, directory, generation, address, bytes })
+        Some(Self::of(image, directory, generation, address, bytes))
+    }
+
+    /// A page with these bytes.
+    pub(crate) fn of(image: &'i Image<'i>, directory: u64, generation: u32, address: LineAddress, bytes: Page) -> Self {
+        Self { image, directory, generation, address, bytes }
     }
 
     pub(crate) fn place(&self, line: usize) -> Place {
@@ -84,17 +93,19 @@ impl Checker<'_> {
         let number = directory.number;
         if block >= directory.pages_expected {
             self.find(Finding::BlockPastEnd { inode: number, block });
+            directory.is_faulty = true;
         } else if block != directory.next_page && !directory.page_missing {
             self.find(Finding::DirectoryPageMissing { inode: number, page: directory.next_page });
             directory.page_missing = true;
         }
         directory.next_page = block.saturating_add(1);
-        directory.pages.push((block, address));
         let image = self.image;
         let Some(page) = DentryPage::load(image, number, directory.generation, address) else {
             self.find(Finding::MappingDamaged { inode: number, line: address.number(), damage: Damage::Unreadable });
+            directory.is_faulty = true;
             return false;
         };
+        directory.pages.push((block, address));
         let mut whole = true;
         let mut line = 0;
         while line < PAGE_SLOTS as usize {
@@ -179,6 +190,12 @@ impl Checker<'_> {
             if first_hash == second_hash && self.name_in(&directory, inode, first) == self.name_in(&directory, inode, second) {
                 self.find(Finding::NameTwice { directory: number, slot: first, other: second });
             }
+        }
+        let size_is_odd = !inode.size.is_multiple_of(PAGE_BYTES as u64);
+        if directory.is_faulty || directory.page_missing || size_is_odd {
+            let pages = directory.pages.iter().map(|(_, address)| *address).collect();
+            let owner = Owner { inode: number, generation: inode.generation };
+            self.mend(Mend::Directory { owner, pages, salvage: true });
         }
         !directory.page_missing
     }

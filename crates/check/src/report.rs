@@ -70,6 +70,41 @@ impl fmt::Display for Located {
     }
 }
 
+/// Data that a repair gave up.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct LostRange {
+    /// The inode.
+    pub inode: u64,
+    /// Its path, where one is known.
+    pub path: Option<String>,
+    /// Offset in the file in bytes.
+    pub offset: u64,
+    /// Bytes; `None` for all of a file whose size is unknown.
+    pub bytes: Option<u64>,
+}
+
+impl fmt::Display for LostRange {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = match &self.path {
+            Some(path) => format!("{path} (inode {})", self.inode),
+            None => format!("inode {}", self.inode),
+        };
+        match self.bytes {
+            Some(bytes) => write!(formatter, "{name}: {bytes} B at byte {}", self.offset),
+            None => write!(formatter, "{name}: all of it"),
+        }
+    }
+}
+
+/// An inode without a name that got one.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Placed {
+    /// The inode.
+    pub inode: u64,
+    /// Its path now.
+    pub path: String,
+}
+
 /// The result of a check.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Report {
@@ -85,8 +120,16 @@ pub struct Report {
     pub superblock_copy_behind: bool,
     /// What was counted.
     pub counts: Counts,
-    /// What was repaired.
+    /// What was repaired, or would be with [`crate::CheckOptions::dry_run`].
     pub repaired: Vec<Located>,
+    /// Nothing was written: `repaired`, `lost` and `placed` say what a repair would do, `findings` what it would leave.
+    pub dry_run: bool,
+    /// File data that the repair gave up. It reads as zeros now.
+    pub lost: Vec<LostRange>,
+    /// Inodes without a name that got one.
+    pub placed: Vec<Placed>,
+    /// Bytes in the file for undoing.
+    pub undo_bytes: u64,
     /// The remaining findings.
     pub findings: Vec<Located>,
     /// Findings beyond the largest number asked for, counted only.

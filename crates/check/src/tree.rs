@@ -9,17 +9,56 @@ use tandemfs_format::{EMPTY_LINE, LineAddress, PAGE_LINES};
 use crate::finding::Damage;
 use crate::image::{Image, Page, line_of};
 
+/// Where a record is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Site {
+    /// In the inode.
+    Inode,
+    /// In a line of a mapping page.
+    Line { line: LineAddress, index: usize },
+}
+
+impl Site {
+    /// The line that findings name: 0 for the record in the inode.
+    pub(crate) fn line(self) -> LineAddress {
+        match self {
+            Self::Inode => IN_INODE,
+            Self::Line { line, .. } => line,
+        }
+    }
+}
+
+/// The blocks that a part of a mapping covers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Span {
+    pub(crate) first: u64,
+    pub(crate) count: u64,
+}
+
+impl Span {
+    fn of(first: u64, count: u64) -> Self {
+        Self { first, count }
+    }
+}
+
 /// A step of a walk.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Step {
     /// A pointer to a page one level down. [`Walk::enter`] goes there.
-    Pointer { block: u64, page: LineAddress, height: u32 },
+    Pointer { site: Site, span: Span, page: LineAddress, height: u32 },
     /// A block that is not a hole.
-    Block { block: u64, line: LineAddress, record: Record },
+    Block { block: u64, site: Site, record: Record },
     /// A record that belongs on another level.
-    Misfit { block: u64, line: LineAddress },
-    /// A line or record that does not verify. The walk skips its contents.
-    Damaged { line: LineAddress, damage: Damage },
+    Misfit { site: Site, span: Span },
+    /// A record that has no meaning, in a line that verifies.
+    DamagedRecord { site: Site, span: Span, damage: Damage },
+    /// A line that does not verify. The walk skips its contents.
+    DamagedLine { line: LineAddress, span: Span, damage: Damage },
+}
+
+/// Blocks below a record of a page of this height.
+fn below(height: u32) -> u64 {
+    PAGE_RECORDS.saturating_pow(height.saturating_sub(1))
 }
 
 struct Frame {
@@ -28,6 +67,13 @@ struct Frame {
     base: u64,
     next: u64,
     bytes: Page,
+}
+
+impl Frame {
+    /// The first block of the next record.
+    fn first_block(&self) -> u64 {
+        self.base.saturating_add(below(self.height).saturating_mul(self.next))
+    }
 }
 
 /// A walk over the records of one inode, in the order of blocks.
@@ -56,11 +102,14 @@ impl Walk {
     /// The next step; holes are skipped.
     pub(crate) fn next(&mut self, image: &Image<'_>) -> Option<Step> {
         if let Some(root) = self.root.take() {
+            let site = Site::Inode;
             match root.decode(IN_INODE) {
-                Err(corrupt) => return Some(Step::Damaged { line: IN_INODE, damage: corrupt.into() }),
+                Err(corrupt) => return Some(Step::DamagedRecord { site, span: Span::of(0, u64::MAX), damage: corrupt.into() }),
                 Ok(Record::HOLE) => return None,
-                Ok(Record::Pointer { page, height }) => return Some(Step::Pointer { block: 0, page, height }),
-                Ok(record) => return Some(Step::Block { block: 0, line: IN_INODE, record }),
+                Ok(Record::Pointer { page, height }) => {
+                    return Some(Step::Pointer { site, span: Span::of(0, below(height + 1)), page, height });
+                }
+                Ok(record) => return Some(Step::Block { block: 0, site, record }),
             }
         }
         loop {
@@ -78,37 +127,26 @@ impl Walk {
                     continue;
                 }
                 if let Err(corrupt) = image.place(self.inode, self.generation, address).verify(&line) {
+                    let span = Span::of(frame.first_block(), below(frame.height).saturating_mul(LINE_RECORDS as u64));
                     frame.next += LINE_RECORDS as u64;
-                    return Some(Step::Damaged { line: address, damage: corrupt.into() });
+                    return Some(Step::DamagedLine { line: address, span, damage: corrupt.into() });
                 }
             }
-            let below = PAGE_RECORDS.saturating_pow(frame.height - 1);
-            let block = frame.base.saturating_add(below.saturating_mul(frame.next));
+            let span = Span::of(frame.first_block(), below(frame.height));
+            let site = Site::Line { line: address, index };
             let height = frame.height;
             frame.next += 1;
             let Some(record) = line_records(&line).get(index).map(|record| record.decode(address)) else { continue };
             return Some(match record {
-                Err(corrupt) => Step::Damaged { line: address, damage: corrupt.into() },
+                Err(corrupt) => Step::DamagedRecord { site, span, damage: corrupt.into() },
                 Ok(Record::HOLE) => continue,
-                Ok(Record::Pointer { page, height: below }) if below + 1 == height => Step::Pointer { block, page, height: below },
-                Ok(Record::Pointer { .. }) => Step::Misfit { block, line: address },
-                Ok(record) if height == 1 => Step::Block { block, line: address, record },
-                Ok(_) => Step::Misfit { block, line: address },
+                Ok(Record::Pointer { page, height: below }) if below + 1 == height => Step::Pointer { site, span, page, height: below },
+                Ok(Record::Pointer { .. }) => Step::Misfit { site, span },
+                Ok(record) if height == 1 => Step::Block { block: span.first, site, record },
+                Ok(_) => Step::Misfit { site, span },
             });
         }
     }
-}
-
-/// The address of a directory's page, by its index.
-pub(crate) fn directory_page(image: &Image<'_>, number: u64, inode: &Inode, index: u64) -> Option<LineAddress> {
-    let mut found = None;
-    directory_pages(image, number, inode, &mut |block, page| {
-        if block == index {
-            found = Some(page);
-        }
-        found.is_none()
-    });
-    found
 }
 
 /// Visits the pages of a directory that can be read, until `visit` says stop.
@@ -117,9 +155,9 @@ pub(crate) fn directory_pages(image: &Image<'_>, number: u64, inode: &Inode, vis
     let mut left = image.geometry.memory_units() * tandemfs_format::UNIT_LINES / PAGE_LINES; // a damaged tree may name a page again
     while let Some(step) = walk.next(image) {
         match step {
-            Step::Pointer { block, page, height } if left > 0 && image.segments.holds(Region::Mappings, page, PAGE_LINES) => {
+            Step::Pointer { span, page, height, .. } if left > 0 && image.segments.holds(Region::Mappings, page, PAGE_LINES) => {
                 left -= 1;
-                if walk.enter(image, page, height, block).is_err() {
+                if walk.enter(image, page, height, span.first).is_err() {
                     return;
                 }
             }

@@ -98,6 +98,13 @@ plants! {
         image.put_journal(0, 0, 101, &change);
         image.put_journal(2, 0, 101, &change);
     } => [RecordTwice { txid: 101 }];
+    record_damaged_before_a_valid_one(image: crashed) {
+        let line = Image::inode_line(FILE);
+        let first = image.put_journal(1, 0, 101, &[(line, image.line(line))]);
+        image.put_journal(1, first, 102, &[(line, image.line(line))]);
+        let at = image.superblock.geometry.ring(1).offset_bytes() as usize + 128 + 60;
+        image.memory[at] ^= 1;
+    } => [RecordDamaged { ring: 1, offset: 128, next: 102 }];
 
     inode_with_a_flipped_bit(image: crashed) { image.damage(Image::inode_line(SMALL)); } => [InodeDamaged { inode: SMALL, damage: CHECKSUM }];
     inode_without_its_cold_line(image: crashed) {

@@ -3,7 +3,7 @@
 mod support;
 
 use support::*;
-use tandemfs_check::Finding::{LinkCount, LogDamaged};
+use tandemfs_check::Finding::{LinkCount, LogDamaged, RecordDamaged};
 use tandemfs_format::Line;
 use tandemfs_format::geometry::RING_BYTES_MIN;
 use tandemfs_format::superblock::Tail;
@@ -57,9 +57,52 @@ fn a_torn_record_ends_its_ring() {
     let two = image.put_journal(0, one, 102, &[second]);
     image.put_journal(0, one + two, 103, &[third]);
     assert_eq!(seen(&image), 9);
+    let at = |skip: u32| image.superblock.geometry.ring(0).offset_bytes() as usize + (128 + skip + 60) as usize;
+    let (second, third) = (at(one), at(one + two));
+    image.memory[third] ^= 1;
+    assert_eq!(seen(&image), 8);
+    image.memory[second] ^= 1;
+    assert_eq!(seen(&image), 7);
+}
+
+/// A cut tears only the last record of a ring. If one behind is valid, the record before it was damaged.
+#[test]
+fn a_damaged_record_in_the_middle_is_no_end() {
+    let mut image = Image::crashed();
+    let (first, second, third) = (version(&image, 7), version(&image, 8), version(&image, 9));
+    let one = image.put_journal(0, 0, 101, &[first]);
+    let two = image.put_journal(0, one, 102, &[second]);
+    image.put_journal(0, one + two, 103, &[third]);
+    let other = image.put_journal(1, 0, 104, &[(Image::inode_line(SMALL), image.line(Image::inode_line(SMALL)))]);
+    image.put_journal(1, other + 64, 106, &[(Image::inode_line(NULL), image.line(Image::inode_line(NULL)))]);
     let at = image.superblock.geometry.ring(0).offset_bytes() as usize + (128 + one + 60) as usize;
     image.memory[at] ^= 1;
-    assert_eq!(seen(&image), 7);
+    let device = image.device();
+    let found = findings(&report(&device, false));
+    let damaged = |ring, offset, next| RecordDamaged { ring, offset, next };
+    assert_eq!(found[..2], [damaged(0, 128 + one, 103), damaged(1, 128 + other, 106)], "{found:?}");
+    assert!(matches!(found[2..], [LinkCount { inode: FILE, found: 9, .. }]), "the record behind it counts: {found:?}");
+    let repaired = report(&device, true);
+    assert!(repaired.is_consistent(), "{:?}", repaired.findings);
+    assert_eq!(repaired.repaired.len(), 3, "{:?}", repaired.repaired);
+    assert!(report(&device, false).is_consistent());
+}
+
+#[test]
+fn a_damaged_record_before_a_wrap_is_no_end() {
+    let mut image = Image::crashed();
+    let near_end = RING_BYTES_MIN as u32 - 192;
+    let (first, second) = (version(&image, 7), version(&image, 8));
+    image.superblock.tails[0] = Tail { offset_bytes: 0, wrap: 7 };
+    image.put_journal(0, 0, 103, &[second]);
+    image.edit_superblock(|superblock| superblock.tails[0] = Tail { offset_bytes: near_end - 128, wrap: 6 });
+    let length = image.put_journal(0, 0, 101, &[first]);
+    image.put_journal(0, length, 102, &[first]);
+    assert_eq!(seen(&image), 8);
+    let at = image.superblock.geometry.ring(0).offset_bytes() as usize + (near_end + 60) as usize;
+    image.memory[at] ^= 1;
+    let found = findings(&report(&image.device(), false));
+    assert!(matches!(found[..], [RecordDamaged { ring: 0, next: 103, .. }, LinkCount { inode: FILE, found: 8, .. }]), "{found:?}");
 }
 
 #[test]

@@ -570,6 +570,11 @@ pub fn report(device: &Arc<MemoryDevice>, repair: bool) -> Report {
     check(&Drive::new(device.clone()), &options(repair), &mut |_| {}).expect("can be checked")
 }
 
+/// Checks or repairs with other options.
+pub fn report_with(device: &Arc<MemoryDevice>, options: &CheckOptions) -> Report {
+    check(&Drive::new(device.clone()), options, &mut |_| {}).expect("can be checked")
+}
+
 pub fn findings(report: &Report) -> Vec<Finding> {
     report.findings.iter().map(|located| located.finding.clone()).collect()
 }
@@ -609,6 +614,11 @@ impl MemoryDevice {
             request_bytes: REQUEST_BYTES,
         };
         Arc::new(Self { memory: Mutex::new(memory), blocks: Mutex::new(blocks), faults: Mutex::default(), description })
+    }
+
+    /// Stores and block writes so far.
+    pub fn writes(&self) -> u64 {
+        self.faults.lock().expect("lock").writes
     }
 
     /// The bytes of both zones now.

@@ -1,0 +1,328 @@
+//! Checks the content of blocks: extents with their checksums, leaves, data logs.
+//!
+//! [LB1] If a log of a block is lost, the written sectors below go with it: they hold older bytes, which nobody may take for the file's.
+
+use tandemfs_device::Structure;
+use tandemfs_format::mapping::{
+    BlockChecksum, Extent, LINE_ENTRIES, LeafPointer, LogEntry, Record, VECTOR_LINE_SECTORS, leaf_line, line_entries, vector_checksum,
+};
+use tandemfs_format::superblock::{ChecksumKind, incompat};
+use tandemfs_format::{Line, LineAddress, PairSeed, SECTOR_BYTES};
+
+use crate::checker::Checker;
+use crate::data::{Job, Source};
+use crate::finding::{Damage, Finding, Target};
+use crate::mend::{Lost, Mend, Origin, Owner};
+use crate::mutant::{Mutant, on};
+use crate::tree::Site;
+
+/// The checksum of a sector of zeros.
+fn zero_sector(pair: PairSeed) -> u32 {
+    pair.data(&[0; SECTOR_BYTES])
+}
+
+/// A block under inspection.
+pub(crate) struct BlockOf {
+    pub(crate) owner: Owner,
+    pub(crate) inode: u64,
+    pub(crate) site: Site,
+    pub(crate) block: u64,
+    /// Its first byte in the file.
+    pub(crate) start: u64,
+    /// Bytes of it before the end of the file.
+    pub(crate) inside: u64,
+}
+
+impl BlockOf {
+    /// All of its bytes before the end of the file.
+    fn all(&self) -> Option<Lost> {
+        (self.inside > 0).then_some(Lost { inode: self.inode, offset: self.start, bytes: self.inside })
+    }
+
+    fn hole(&self, lost: Option<Lost>) -> Mend {
+        Mend::Record { owner: self.owner, site: self.site, record: Record::HOLE.encode(), leaf: Vec::new(), lost }
+    }
+}
+
+/// What is to become of an extent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Verdict {
+    Keep,
+    /// Keeps all bytes of the file.
+    Change(Extent),
+    /// Its sectors are also another block's.
+    Clone,
+    Drop,
+}
+
+/// A leaf as it was read: its lines, `None` for one that does not verify.
+#[derive(Default)]
+struct ReadLeaf {
+    usable: bool,
+    lines: Vec<(LineAddress, Option<[Option<LogEntry>; LINE_ENTRIES]>)>,
+}
+
+impl ReadLeaf {
+    fn is_whole(&self) -> bool {
+        self.usable && self.lines.iter().all(|(_, entries)| entries.is_some())
+    }
+
+    fn logs(&self) -> Vec<LogEntry> {
+        self.lines.iter().filter_map(|(_, entries)| entries.as_ref()).flatten().flatten().copied().collect()
+    }
+
+    fn line_of(&self, log: &LogEntry) -> Option<LineAddress> {
+        self.lines.iter().find(|(_, entries)| entries.as_ref().is_some_and(|entries| entries.contains(&Some(*log)))).map(|(line, _)| *line)
+    }
+}
+
+impl Checker<'_> {
+    /// Checks a block that is one log. Returns whether all of it could be read.
+    pub(crate) fn check_single(&mut self, at: &BlockOf, log: LogEntry) -> bool {
+        if at.inside == 0 {
+            self.find(Finding::BlockPastEnd { inode: at.inode, block: at.block });
+        }
+        let origin = |log| Some(Origin::Single { site: at.site, log });
+        let (whole, bad) = self.check_logs(at, &[log], &origin);
+        if at.inside == 0 || !bad.is_empty() {
+            self.mend(at.hole(at.all()));
+        }
+        whole
+    }
+
+    /// Checks one block. Returns whether all of it could be read, and its space in 512 B.
+    pub(crate) fn check_block(&mut self, at: &BlockOf, extent: Option<Extent>, leaf: Option<LeafPointer>) -> (bool, u64) {
+        // Allocated space may be behind the end of the file; data may not.
+        let is_past_end = at.inside == 0 && !(leaf.is_none() && extent.is_some_and(|extent| extent.unwritten));
+        if is_past_end {
+            self.find(Finding::BlockPastEnd { inode: at.inode, block: at.block });
+        }
+        let (mut whole, mut verdict) = (true, Verdict::Keep);
+        if let Some(extent) = extent {
+            (whole, verdict) = self.check_extent(at, extent, leaf);
+        }
+        let mut read = ReadLeaf { usable: true, lines: Vec::new() };
+        let mut bad = Vec::new();
+        if let Some(leaf) = leaf {
+            read = self.read_leaf(at, leaf);
+            let origin = |log: LogEntry| read.line_of(&log).map(|line| Origin::Entry { line, log });
+            let logs_whole;
+            (logs_whole, bad) = self.check_logs(at, &read.logs(), &origin);
+            whole &= read.is_whole() && logs_whole;
+        }
+        if is_past_end {
+            self.mend(at.hole(None));
+        } else if verdict != Verdict::Keep || !bad.is_empty() || !read.is_whole() {
+            self.mend_block(at, (extent, verdict), (leaf, &read, &bad));
+        }
+        let sectors = extent.map_or(0, |extent| extent.count);
+        (whole, self.image.superblock.log_counting().block_space_512(sectors, &read.logs()))
+    }
+
+    fn mend_block(
+        &mut self,
+        at: &BlockOf,
+        (extent, verdict): (Option<Extent>, Verdict),
+        (leaf, read, bad): (Option<LeafPointer>, &ReadLeaf, &[LogEntry]),
+    ) {
+        let log_is_lost = !read.is_whole() || !bad.is_empty();
+        let extent_left = match (extent, verdict) {
+            (Some(extent), Verdict::Keep | Verdict::Clone) => Some(extent),
+            (Some(_), Verdict::Change(changed)) => Some(changed),
+            (_, Verdict::Drop) | (None, _) => None,
+        };
+        let is_written = |extent: &Extent| !extent.unwritten;
+        // [LB1]
+        let extent_left = extent_left.filter(|extent| !log_is_lost || extent.unwritten || on(Mutant::OldBytesKept));
+        let is_lost = log_is_lost || (verdict == Verdict::Drop && extent.as_ref().is_some_and(is_written));
+        let lost = if is_lost { at.all() } else { None };
+        let keeps_logs = read.usable && read.logs().iter().any(|log| !bad.contains(log));
+        let leaf_left = leaf.filter(|_| keeps_logs);
+        let (owner, site) = (at.owner, at.site);
+        if let (Verdict::Clone, Some(extent)) = (verdict, extent_left) {
+            self.mend(Mend::Clone { owner, site, extent, leaf: leaf_left, lost: at.all() });
+            return;
+        }
+        let leaf_lines = if keeps_logs { self.changed_leaf(at, read, bad) } else { Vec::new() };
+        let record = Record::Block { extent: extent_left, leaf: leaf_left }.encode();
+        self.mend(Mend::Record { owner, site, record, leaf: leaf_lines, lost });
+    }
+
+    /// The lines of a leaf that change when damaged lines and bad entries go.
+    fn changed_leaf(&self, at: &BlockOf, read: &ReadLeaf, bad: &[LogEntry]) -> Vec<(LineAddress, Line)> {
+        let mut changed = Vec::new();
+        for (address, entries) in &read.lines {
+            let mut left = entries.unwrap_or_default();
+            for entry in &mut left {
+                *entry = entry.filter(|log| !bad.contains(log));
+            }
+            if *entries != Some(left) {
+                let place = self.image.place(at.inode, at.owner.generation, *address);
+                changed.push((*address, leaf_line(&left, &place)));
+            }
+        }
+        changed
+    }
+
+    /// Returns whether all of the extent could be read, and what is to become of it.
+    fn check_extent(&mut self, at: &BlockOf, extent: Extent, leaf: Option<LeafPointer>) -> (bool, Verdict) {
+        let geometry = self.image.geometry;
+        let (inode, block, count) = (at.inode, at.block, extent.count);
+        let sector = extent.sector.number();
+        self.counts.sectors += u64::from(count);
+        if !geometry.holds_sectors(extent.sector, count.into()) {
+            self.find(Finding::ExtentOutside { inode, block, sector, count });
+            return (false, Verdict::Drop);
+        }
+        let (mut whole, mut verdict) = (true, Verdict::Keep);
+        if u64::from(count) > geometry.block_sectors_each() {
+            self.find(Finding::ExtentTooLong { inode, block, count, most: geometry.block_sectors_each() });
+            verdict = Verdict::Drop;
+        }
+        if !self.sectors.claim(sector, count.into()) {
+            self.find(Finding::SectorsShared { inode, block, sector });
+            (whole, verdict) = (false, if extent.unwritten || verdict == Verdict::Drop { Verdict::Drop } else { Verdict::Clone });
+        }
+        if !self.may_be(extent) {
+            self.find(Finding::ChecksumKindWrong { inode, block });
+            let is_unchecked = self.image.superblock.checksum_kind == ChecksumKind::None;
+            let changed = Extent { checksum: BlockChecksum::None, ..extent };
+            verdict = if is_unchecked && verdict == Verdict::Keep { Verdict::Change(changed) } else { Verdict::Drop };
+        }
+        let checksums = match extent.checksum {
+            BlockChecksum::None => Vec::new(),
+            BlockChecksum::Inline(checksum) => vec![checksum],
+            BlockChecksum::Vector(vector) => {
+                let lines = geometry.vector_lines();
+                if !self.claim(inode, block, Target::Vector, vector, lines.next_power_of_two()) {
+                    return (false, Verdict::Drop);
+                }
+                let found = self.read_vector(at, vector, u64::from(count).min(lines * VECTOR_LINE_SECTORS));
+                let Some(checksums) = found else { return (false, Verdict::Drop) };
+                checksums
+            }
+        };
+        if extent.unwritten {
+            return (whole, verdict);
+        }
+        if let Some(shorter) = self.check_end(at, extent, &checksums)
+            && verdict == Verdict::Keep
+        {
+            verdict = Verdict::Change(shorter);
+        }
+        if !checksums.is_empty() {
+            let origin = (verdict == Verdict::Keep).then_some(Origin::Extent { site: at.site, extent, leaf });
+            self.queue_data(Job { owner: at.owner, origin, offset: at.start, source: Source::Sectors { first: extent.sector, checksums } });
+        }
+        (whole, verdict)
+    }
+
+    /// Written sectors entirely behind the end were allocated space: they must be zeros, so that a growing file reads zeros. Returns the
+    /// extent without them if they are not.
+    fn check_end(&mut self, at: &BlockOf, extent: Extent, checksums: &[u32]) -> Option<Extent> {
+        let most = at.inside.div_ceil(SECTOR_BYTES as u64);
+        let zero = zero_sector(self.image.pair);
+        let first = checksums.first().copied()?;
+        if at.inside == 0 || checksums.len() as u64 <= most || checksums.iter().skip(most as usize).all(|checksum| *checksum == zero) {
+            return None;
+        }
+        self.find(Finding::ExtentTooLong { inode: at.inode, block: at.block, count: extent.count, most });
+        let checksum = if most == 1 { BlockChecksum::Inline(first) } else { extent.checksum };
+        Some(Extent { count: most as u32, checksum, ..extent })
+    }
+
+    fn may_be(&self, extent: Extent) -> bool {
+        let superblock = &self.image.superblock;
+        match (superblock.checksum_kind, extent.checksum) {
+            // Every extent that needs a checksum vector has one, and no other.
+            (kind, checksum) if extent.unwritten => {
+                matches!(checksum, BlockChecksum::Vector(_)) == (kind == ChecksumKind::Crc32c && extent.count > 1)
+            }
+            (ChecksumKind::Crc32c, BlockChecksum::None) => superblock.incompat & incompat::UNCHECKED_DATA != 0,
+            (ChecksumKind::None, checksum) => checksum == BlockChecksum::None,
+            _ => true,
+        }
+    }
+
+    fn read_vector(&mut self, at: &BlockOf, vector: LineAddress, count: u64) -> Option<Vec<u32>> {
+        let mut checksums = Vec::new();
+        for line in 0..count.div_ceil(VECTOR_LINE_SECTORS) {
+            let address = vector.nth(line);
+            let Ok(bytes) = self.image.line(Structure::Mapping, address) else {
+                self.find(Finding::MappingDamaged { inode: at.inode, line: address.number(), damage: Damage::Unreadable });
+                return None;
+            };
+            let here = VECTOR_LINE_SECTORS.min(count - line * VECTOR_LINE_SECTORS);
+            checksums.extend((0..here).map(|sector| vector_checksum(&bytes, sector)));
+        }
+        Some(checksums)
+    }
+
+    fn read_leaf(&mut self, at: &BlockOf, leaf: LeafPointer) -> ReadLeaf {
+        let image = self.image;
+        let mut read = ReadLeaf::default();
+        if !self.claim(at.inode, at.block, Target::Leaf, leaf.address, leaf.lines()) {
+            return read;
+        }
+        read.usable = true;
+        for line in 0..leaf.lines() {
+            let address = leaf.address.nth(line);
+            let entries = match image.line(Structure::Mapping, address) {
+                Ok(bytes) => match image.place(at.inode, at.owner.generation, address).verify(&bytes) {
+                    Ok(()) => line_entries(&bytes, address).map_err(Damage::from),
+                    Err(corrupt) => Err(corrupt.into()),
+                },
+                Err(_) => {
+                    read.usable = false; // a line that cannot be read cannot be relied on to take others
+                    Err(Damage::Unreadable)
+                }
+            };
+            if let Err(damage) = entries {
+                self.find(Finding::MappingDamaged { inode: at.inode, line: address.number(), damage });
+            }
+            read.lines.push((address, entries.ok()));
+        }
+        read
+    }
+
+    /// Checks the logs of a block. Returns whether all could be claimed, and the ones that cannot stay.
+    fn check_logs(&mut self, at: &BlockOf, logs: &[LogEntry], origin: &dyn Fn(LogEntry) -> Option<Origin>) -> (bool, Vec<LogEntry>) {
+        let (inode, block) = (at.inode, at.block);
+        let (mut whole, mut bad) = (true, Vec::new());
+        let mut sorted: Vec<&LogEntry> = logs.iter().collect();
+        sorted.sort_by_key(|log| log.offset);
+        let mut end = 0;
+        for log in sorted {
+            let (offset, length) = (log.offset, log.length);
+            self.counts.logs += 1;
+            self.counts.log_bytes += u64::from(length);
+            self.counts.log_slot_bytes += log.class.bytes() as u64;
+            let mut stays = true;
+            if log.end() > self.image.geometry.block_bytes() {
+                self.find(Finding::LogOutsideBlock { inode, block, offset, length });
+                stays = false;
+            } else if at.inside > 0 && u64::from(log.end()) > at.inside {
+                self.find(Finding::LogPastEnd { inode, block, offset, length });
+                stays = false;
+            }
+            if offset < end {
+                self.find(Finding::LogsOverlap { inode, block, offset });
+                stays = false;
+            }
+            end = end.max(log.end());
+            if self.claim(inode, block, Target::Slot, log.address, log.class.lines()) {
+                if self.image.superblock.checksum_kind == ChecksumKind::Crc32c {
+                    let source = Source::Log { address: log.address, length, checksum: log.crc };
+                    let origin = origin(*log).filter(|_| stays);
+                    self.queue_data(Job { owner: at.owner, origin, offset: at.start.saturating_add(offset.into()), source });
+                }
+            } else {
+                (whole, stays) = (false, false);
+            }
+            if !stays {
+                bad.push(*log);
+            }
+        }
+        (whole, bad)
+    }
+}

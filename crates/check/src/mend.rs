@@ -1,0 +1,64 @@
+//! What the checker would change where it stands: beside a finding it notes the record, line or inode that has to go, because only there
+//! the place is known. Repair decides which of them it makes ([CK3], `repair/`).
+
+use tandemfs_format::mapping::{Extent, LeafPointer, LogEntry, RecordBytes};
+use tandemfs_format::{Line, LineAddress, Sector};
+
+use crate::tree::Site;
+
+/// Bytes of a file that a repair gives up: they read as zeros afterwards.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Lost {
+    pub(crate) inode: u64,
+    /// Offset in the file in bytes.
+    pub(crate) offset: u64,
+    pub(crate) bytes: u64,
+}
+
+/// The inode whose lines a change seals.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Owner {
+    pub(crate) inode: u64,
+    pub(crate) generation: u32,
+}
+
+/// Where the checksum of a piece of data is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Origin {
+    /// Beside an extent: in its record or in its vector.
+    Extent { site: Site, extent: Extent, leaf: Option<LeafPointer> },
+    /// In a record that is one log.
+    Single { site: Site, log: LogEntry },
+    /// In a line of a leaf.
+    Entry { line: LineAddress, log: LogEntry },
+}
+
+/// One change.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Mend {
+    /// The slot of an inode becomes free.
+    FreeInode { inode: u64, address: LineAddress },
+    /// There is no usable root inode.
+    Root,
+    /// A line of a mapping page becomes empty.
+    Line { line: LineAddress, lost: Option<Lost> },
+    /// A record is replaced, and with it lines of the block's leaf.
+    Record { owner: Owner, site: Site, record: RecordBytes, leaf: Vec<(LineAddress, Line)>, lost: Option<Lost> },
+    /// The block gets sectors of its own, with what the shared ones hold; `lost` if there are none.
+    Clone { owner: Owner, site: Site, extent: Extent, leaf: Option<LeafPointer>, lost: Option<Lost> },
+    /// The mapping of a directory is made anew from these pages, and from others that are proved to be its own.
+    Directory { owner: Owner, pages: Vec<LineAddress>, salvage: bool },
+    /// Sectors that do not fit their checksums become zeros.
+    ZeroSectors { owner: Owner, origin: Origin, first: Sector, index: u64, count: u64, lost: Lost },
+    /// A log that does not fit its checksum becomes zeros.
+    ZeroLog { owner: Owner, origin: Origin, lost: Lost },
+    /// A field of an inode gets the nearest value that it can have.
+    Field { inode: u64, field: &'static str },
+}
+
+impl Mend {
+    /// Whether it changes data only, so that it can wait until the metadata are whole.
+    pub(crate) fn is_of_data(&self) -> bool {
+        matches!(self, Self::ZeroSectors { .. } | Self::ZeroLog { .. })
+    }
+}

@@ -1,0 +1,169 @@
+//! Repairs, in rounds of check and repair. A round does the first of these steps that has something to do, so that every step works on a
+//! tree from which the earlier ones removed what hides others ([CK3]):
+//!
+//! 1. *cut* (`cut.rs`, `directories.rs`, `root.rs`): inodes, lines and records that do not verify or claim what is not theirs;
+//! 2. *names* (`names.rs`): entries that lead nowhere, wrong parents;
+//! 3. *lost and found* (`lost_found.rs`): inodes without a name get one;
+//! 4. *counts* (`counts.rs`): links and space;
+//! 5. *data* (`zero.rs`): bytes that do not fit their checksums become zeros.
+//!
+//! The order of writes makes sure that an interruption never makes the image worse ([CK4]):
+//!
+//! [RP1] A superblock copy is rewritten only from the valid newer one, before anything else changes either.
+//! [RP2] The clean flag is cleared next, so that the next mount recovers and rebuilds the maps.
+//! [RP3] The journal is replayed home as a mount would do it: lines, fence, superblock with the next generation and watermark.
+//! [RP4] Every further change of a structure in use is a journal record: persisted, written home, passed by the watermark, one after the
+//!       other. Changes that belong together (the slots of one name, all of an inode) are in one record.
+//! [RP5] A round is repeated only if the findings or the state of the superblock changed since every earlier round, so a repair ends; as
+//!       long as they change it goes on.
+//! [RP6] New structures are written only to lines and sectors that nobody claims, and are durable before the record that links them.
+//! [RP7] The old bytes of everything that changes are durable in the file for undoing before the change.
+
+mod counts;
+mod cut;
+mod directories;
+mod free;
+mod lost_found;
+mod names;
+mod plan;
+mod root;
+mod writer;
+mod zero;
+
+use tandemfs_device::Drive;
+
+use crate::checker::{CheckOptions, Inspection, Progress, Stage};
+use crate::error::CheckError;
+use crate::finding::Finding;
+use crate::paths::path_of;
+use crate::report::LostRange;
+use crate::undo::Undo;
+
+use plan::Plan;
+use writer::Writer;
+
+/// A repair across its rounds.
+pub(crate) struct Repairer<'d> {
+    drive: &'d Drive,
+    options: &'d CheckOptions,
+    pub(crate) undo: Option<Undo>,
+    /// The journal was replayed, or there was nothing to replay.
+    is_recovered: bool,
+    pub(crate) lost: Vec<LostRange>,
+    /// Inodes that got a name.
+    pub(crate) placed: Vec<u64>,
+}
+
+impl<'d> Repairer<'d> {
+    pub(crate) fn new(drive: &'d Drive, options: &'d CheckOptions) -> Self {
+        Self { drive, options, undo: None, is_recovered: false, lost: Vec::new(), placed: Vec::new() }
+    }
+
+    /// Repairs findings of an inspection. Returns false if there is nothing (more) to repair.
+    pub(crate) fn step(&mut self, inspection: &Inspection<'_>, progress: &mut dyn FnMut(Progress)) -> Result<bool, CheckError> {
+        if inspection.located.is_empty() {
+            return Ok(false); // a copy of the superblock that is only behind is the next mount's to write
+        }
+        let plan = if is_blind(inspection) { None } else { Some(make_plan(inspection, self.options)) };
+        let wants_heads = !inspection.stale_copies.is_empty() || Writer::wants_identity(inspection);
+        // Records behind a damaged one may contradict those that were lost, so applying them may lose something.
+        let replays_more = !self.options.preen && inspection.findings().any(is_of_journal);
+        let wants_recovery = plan.as_ref().is_some_and(|plan| !plan.is_empty()) || replays_more;
+        let wants_clear = wants_recovery || inspection.findings().any(drops_maps);
+        if !wants_heads && (plan.is_none() || !wants_clear) {
+            return Ok(false);
+        }
+        self.open_undo(inspection)?;
+        let mut writer = Writer::new(self.drive, &inspection.image, self.undo.as_mut());
+        writer.write_heads(inspection)?; // [RP1]
+        let Some(plan) = plan.filter(|_| wants_clear) else { return Ok(true) };
+        if writer.clear_clean()? && !inspection.pending.is_empty() {
+            return Ok(true); // [RP2]; what the records say counts from now on: look again before anything is changed
+        }
+        if !wants_recovery {
+            return Ok(true);
+        }
+        if !self.is_recovered {
+            writer.recover(inspection)?; // [RP3]
+            self.is_recovered = true;
+            if !inspection.pending.is_empty() {
+                return Ok(true); // from here on the lines of the device are those of the image
+            }
+        }
+        let paths = plan.lost.iter().map(|lost| path_of(&inspection.image, &inspection.inodes, lost.inode));
+        let ranges = plan.lost.iter().zip(paths).map(|(lost, path)| LostRange {
+            inode: lost.inode,
+            path,
+            offset: lost.offset,
+            bytes: (lost.bytes > 0).then_some(lost.bytes),
+        });
+        self.lost.extend(ranges);
+        self.placed.extend(&plan.placed);
+        writer.apply(plan, &mut |done, total| progress(Progress { stage: Stage::Repair, done, total }))?; // [RP4], [RP6]
+        Ok(true)
+    }
+
+    /// The file is made when something is about to be changed, and not before.
+    fn open_undo(&mut self, inspection: &Inspection<'_>) -> Result<(), CheckError> {
+        if let (None, Some(path), false) = (&self.undo, &self.options.undo, self.options.dry_run) {
+            self.undo = Some(Undo::create(path, &inspection.image.superblock)?);
+        }
+        Ok(())
+    }
+}
+
+/// Whether the tree is not completely known for reasons that no repair removes: what seems missing may only be hidden.
+fn is_blind(inspection: &Inspection<'_>) -> bool {
+    inspection.findings().any(|finding| {
+        matches!(
+            finding,
+            Finding::RecordOutOfPlace { .. }
+                | Finding::RecordTwice { .. }
+                | Finding::SegmentDamaged { .. }
+                | Finding::SegmentsOverlap { .. }
+                | Finding::SegmentInFixedPart { .. }
+                | Finding::SegmentGap { .. }
+        )
+    })
+}
+
+/// Findings that the replay of all valid records removes.
+fn is_of_journal(finding: &Finding) -> bool {
+    matches!(finding, Finding::RecordDamaged { .. })
+}
+
+/// Findings that a cleared clean flag removes: the next mount replays, removes orphans and rebuilds the maps.
+fn drops_maps(finding: &Finding) -> bool {
+    matches!(
+        finding,
+        Finding::RecordAfterCleanUnmount { .. }
+            | Finding::OrphanLeft { .. }
+            | Finding::MapDamaged { .. }
+            | Finding::MapKind { .. }
+            | Finding::MapWrong { .. }
+    )
+}
+
+fn make_plan<'i>(inspection: &'i Inspection<'i>, options: &CheckOptions) -> Plan<'i> {
+    let loses_nothing = options.preen;
+    let mut plan = Plan::new(inspection);
+    if loses_nothing && inspection.findings().any(is_of_journal) {
+        return plan;
+    }
+    if !loses_nothing {
+        cut::plan(&mut plan);
+    }
+    if plan.is_empty() {
+        names::plan(&mut plan, loses_nothing);
+    }
+    if plan.is_empty() {
+        lost_found::plan(&mut plan, options.subdirectories_max);
+    }
+    if plan.is_empty() {
+        counts::plan(&mut plan);
+    }
+    if plan.is_empty() && !loses_nothing {
+        zero::plan(&mut plan);
+    }
+    plan
+}

@@ -1,0 +1,323 @@
+//! Random damage of file systems that the engine filled. After a repair nothing is left to find, a second repair writes nothing, whatever was
+//! not damaged is there with its bytes and names, and the engine mounts the image, works on it and leaves it clean.
+//!
+//! A line that is zeroed shows no error of its own (FORMAT, *Checksums*). So leaves are not zeroed here, and a name or an inode that the
+//! space or link counts name counts as damaged.
+
+mod support;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, LazyLock};
+
+use proptest::prelude::*;
+use support::{Random, data_of};
+use tandemfs_check::{CheckOptions, Finding, Report, check};
+use tandemfs_crash::{MemoryDevice, Recorded};
+use tandemfs_device::{Drive, PersistenceDomain};
+use tandemfs_format::geometry::SEGMENT_TABLE_LINES;
+use tandemfs_format::inode::file_type;
+use tandemfs_format::segment::{Region, Segment};
+use tandemfs_format::superblock::Superblock;
+use tandemfs_format::{EMPTY_LINE, InodeNumber, LINE_BYTES, PairSeed, UNIT_LINES};
+use tandemfs_fs::{FileSystem, FormatOptions, MountOptions, NewInode, SetAttributes, SetExtendedAttribute, WriteOptions, make_file_system};
+
+const ZONE: u64 = 32 << 20;
+
+fn new(mode: u16, target: &[u8]) -> NewInode<'_> {
+    NewInode { mode, uid: 1000, gid: 100, rdev: 0, target }
+}
+
+fn mount(device: &MemoryDevice) -> FileSystem {
+    FileSystem::mount(Drive::new(Arc::new(device.clone())), &MountOptions::default()).expect("mounts")
+}
+
+/// Directories of many and of long names, hard links, links, sparse files, logs over blocks, attributes.
+fn fill(fs: &FileSystem) {
+    let (regular, directory) = (file_type::REGULAR | 0o644, file_type::DIRECTORY | 0o755);
+    let mut at = InodeNumber::ROOT;
+    for depth in 0..4_u64 {
+        at = fs.create(at, format!("level {depth}").as_bytes(), &new(directory, b"")).expect("created").inode;
+        for index in 0..[150, 12, 300, 5][depth as usize] {
+            let name = if index % 3 == 0 { format!("{index}-{}", "n".repeat(150)) } else { format!("file {index}") };
+            let file = fs.create(at, name.as_bytes(), &new(regular, b"")).expect("created").inode;
+            let seed = depth * 1000 + index;
+            if index % 7 == 0 {
+                let length = [40_usize, 300, 5000, 70_000][(index / 7 % 4) as usize];
+                fs.write(file, 0, &data_of(seed, length), WriteOptions::default()).expect("written");
+                fs.write(file, length as u64 / 2, &data_of(seed + 1, 20), WriteOptions::default()).expect("written");
+            }
+            if index % 31 == 0 {
+                fs.write(file, 40 << 20, &data_of(seed, 100), WriteOptions::default()).expect("written");
+                fs.set_extended_attribute(file, b"user.note", &data_of(seed, 1 + seed as usize % 3000), SetExtendedAttribute::default())
+                    .expect("set");
+            }
+            if index % 40 == 1 {
+                fs.link(file, InodeNumber::ROOT, format!("hard {depth} {index}").as_bytes()).expect("linked");
+                fs.create(at, format!("short {index}").as_bytes(), &new(file_type::SYMLINK | 0o777, b"target")).expect("linked");
+                fs.create(at, format!("long {index}").as_bytes(), &new(file_type::SYMLINK | 0o777, &[b't'; 300])).expect("linked");
+            }
+        }
+    }
+    for index in 0..20 {
+        let empty = fs.create(InodeNumber::ROOT, format!("empty {index}").as_bytes(), &new(directory, b"")).expect("created").inode;
+        fs.create(empty, b"pipe", &new(file_type::FIFO | 0o600, b"")).expect("created");
+    }
+}
+
+/// Everything about an inode that a repair keeps.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Kept {
+    mode: u16,
+    uid: u32,
+    size: u64,
+    content: Arc<Vec<u8>>,
+    attributes: Vec<(Vec<u8>, Vec<u8>)>,
+}
+
+#[derive(Debug, Clone, Default)]
+struct Contents {
+    inodes: BTreeMap<u64, Kept>,
+    /// Names by directory.
+    names: BTreeMap<u64, BTreeMap<Vec<u8>, u64>>,
+}
+
+impl Contents {
+    fn read(fs: &FileSystem) -> Self {
+        let mut contents = Self::default();
+        let mut waiting = vec![InodeNumber::ROOT];
+        while let Some(directory) = waiting.pop() {
+            let mut names = BTreeMap::new();
+            fs.read_directory(directory, 2, &mut |entry| {
+                names.insert(entry.name.to_vec(), entry.inode.get());
+                true
+            })
+            .expect("lists");
+            for number in names.values().copied().chain([directory.get()]) {
+                if contents.inodes.contains_key(&number) {
+                    continue;
+                }
+                let inode = InodeNumber::new(number);
+                let found = fs.attributes(inode).expect("there");
+                let content = match found.mode & file_type::MASK {
+                    file_type::REGULAR => tandemfs_crash::content(fs, inode).expect("reads"),
+                    file_type::SYMLINK => fs.read_link(inode).expect("reads"),
+                    _ => Vec::new(),
+                };
+                let attributes = tandemfs_crash::attributes(fs, inode).expect("reads").into_iter().collect();
+                let is_directory = found.mode & file_type::MASK == file_type::DIRECTORY;
+                let size = if is_directory { 0 } else { found.size };
+                contents.inodes.insert(number, Kept { mode: found.mode, uid: found.uid, size, content: Arc::new(content), attributes });
+                if is_directory && number != directory.get() {
+                    waiting.push(inode);
+                }
+            }
+            contents.names.insert(directory.get(), names);
+        }
+        contents
+    }
+}
+
+struct Scene {
+    zones: Arc<Recorded>,
+    contents: Contents,
+    /// Lines that are not empty, by region.
+    lines: Vec<(Region, Vec<u64>)>,
+}
+
+fn scene(block_bytes: u32, cut: bool) -> Scene {
+    let device = MemoryDevice::new(ZONE, ZONE, PersistenceDomain::Gpf);
+    let options = FormatOptions { block_bytes, ..FormatOptions::default() };
+    make_file_system(&Drive::new(Arc::new(device.clone())), &options).expect("mkfs");
+    let fs = mount(&device);
+    fill(&fs);
+    let contents = Contents::read(&fs);
+    let image = device.fork();
+    fs.unmount().expect("unmounted");
+    let zones = if cut { image.zones() } else { device.zones() };
+    // The places of structures are those of the unmounted image; a cut leaves them in the journal or at home.
+    let memory = device.zones().memory;
+    let superblock = Superblock::decode(&memory).expect("verifies");
+    let pair = PairSeed::new(superblock.pair);
+    let line = |number: u64| -> [u8; LINE_BYTES] { memory[number as usize * LINE_BYTES..][..LINE_BYTES].try_into().expect("a line") };
+    let mut lines = BTreeMap::new();
+    for index in 0..SEGMENT_TABLE_LINES {
+        let address = superblock.geometry.segment_line(index);
+        let Ok(Some(segment)) = Segment::decode(&line(address.number()), pair, address, superblock.geometry.memory_units()) else {
+            continue;
+        };
+        let start = segment.start_unit * UNIT_LINES;
+        let used = (start..start + segment.high_water_lines).filter(|number| line(*number) != EMPTY_LINE);
+        lines.entry(segment.region).or_insert_with(Vec::new).extend(used);
+    }
+    Scene { zones: Arc::new(zones), contents, lines: lines.into_iter().collect() }
+}
+
+static SCENES: LazyLock<Vec<Scene>> = LazyLock::new(|| vec![scene(64 << 10, false), scene(4 << 10, false), scene(64 << 10, true)]);
+
+#[derive(Debug, Clone, Copy)]
+struct Harm {
+    region: prop::sample::Index,
+    line: prop::sample::Index,
+    kind: u8,
+    seed: u64,
+}
+
+fn harms() -> impl Strategy<Value = Vec<Harm>> {
+    let one = (any::<prop::sample::Index>(), any::<prop::sample::Index>(), 0..8_u8, 1..u64::MAX)
+        .prop_map(|(region, line, kind, seed)| Harm { region, line, kind, seed });
+    prop::collection::vec(one, 1..8)
+}
+
+fn apply(harm: Harm, scene: &Scene, memory: &mut [u8]) {
+    let (region, lines) = harm.region.get(&scene.lines);
+    let line = *harm.line.get(lines);
+    let mut random = Random(harm.seed);
+    let at = line as usize * LINE_BYTES;
+    match harm.kind {
+        0..=2 => memory[at + random.below(64) as usize] ^= 1 << random.below(8),
+        3 | 4 => memory[at..at + LINE_BYTES].fill_with(|| random.below(256) as u8),
+        5 if *region != Region::Leaves => memory[at..at + LINE_BYTES].fill(0),
+        6 => {
+            let page = at / 4096 * 4096;
+            memory[page..page + 4096].fill_with(|| random.below(256) as u8);
+        }
+        _ => memory[at + 4..at + 8].fill(0xff),
+    }
+}
+
+fn run(device: &MemoryDevice, options: CheckOptions) -> Report {
+    let options = CheckOptions { threads: 1, ..options };
+    check(&Drive::new(Arc::new(device.clone())), &options, &mut |_| {}).expect("can be checked")
+}
+
+fn repair() -> CheckOptions {
+    CheckOptions { repair: true, ..CheckOptions::default() }
+}
+
+/// Compares what was not damaged.
+fn compare(before: &Contents, after: &Contents, report: &Report, harmed: usize) {
+    let mut touched = BTreeSet::new();
+    let mut names_left: BTreeMap<u64, usize> = BTreeMap::new();
+    for located in &report.repaired {
+        match &located.finding {
+            Finding::EntryDamaged { directory, .. } | Finding::EntryPartStray { directory, .. } => {
+                *names_left.entry(*directory).or_default() += 1;
+            }
+            Finding::LinkCount { .. } | Finding::Unreachable { .. } | Finding::EntryDangling { .. } | Finding::ParentWrong { .. } => {}
+            other => touched.extend(other.inode()),
+        }
+    }
+    for (number, kept) in &before.inodes {
+        if !touched.contains(number) {
+            assert_eq!(after.inodes.get(number), Some(kept), "inode {number}");
+        }
+    }
+    for (directory, names) in &before.names {
+        let Some(now) = after.names.get(directory) else {
+            assert!(touched.contains(directory), "directory {directory} is gone");
+            continue;
+        };
+        let missing = names.iter().filter(|(name, inode)| after.inodes.contains_key(inode) && now.get(*name) != Some(inode)).count();
+        if !touched.contains(directory) {
+            // A line of zeros takes a name without a finding of its own.
+            let allowed = names_left.get(directory).copied().unwrap_or(0) + harmed;
+            assert!(missing <= allowed, "directory {directory} lost {missing} names, {allowed} are damaged");
+        }
+    }
+}
+
+fn work(device: &MemoryDevice) -> Contents {
+    let fs = mount(device);
+    let contents = Contents::read(&fs);
+    let file = fs.create(InodeNumber::ROOT, b"work", &new(file_type::REGULAR | 0o644, b"")).expect("created").inode;
+    fs.write(file, 0, &data_of(3, 300_000), WriteOptions::default()).expect("written");
+    for (directory, names) in contents.names.iter().take(6) {
+        let directory = InodeNumber::new(*directory);
+        for index in 0..70 {
+            fs.create(directory, format!("work {index}").as_bytes(), &new(file_type::REGULAR | 0o644, b"")).expect("created");
+        }
+        for (name, inode) in names.iter().take(3) {
+            if !contents.names.contains_key(inode) {
+                let size = SetAttributes { size: Some(10), ..SetAttributes::default() };
+                if contents.inodes[inode].mode & file_type::MASK == file_type::REGULAR {
+                    fs.set_attributes(InodeNumber::new(*inode), &size).expect("truncated");
+                }
+                fs.unlink(directory, name).expect("removed");
+            }
+        }
+    }
+    fs.unmount().expect("unmounted");
+    contents
+}
+
+fn damage_and_repair(scene: &Scene, harms: &[Harm], cut: Option<prop::sample::Index>) {
+    let mut zones = Recorded { memory: scene.zones.memory.clone(), blocks: scene.zones.blocks.clone() };
+    harms.iter().for_each(|harm| apply(*harm, scene, &mut zones.memory));
+    let device = MemoryDevice::from_zones(zones, PersistenceDomain::Gpf);
+    let whole = device.fork();
+    whole.start_recording();
+    let mut report = run(&whole, repair());
+    assert!(report.is_consistent(), "{:?}", report.findings);
+    let events = whole.stop_recording();
+    let repaired = match cut {
+        None => whole,
+        Some(cut) if !events.is_empty() => {
+            // The repair ends after some of its writes, and is done again.
+            let zones = device.zones();
+            let (mut memory, mut blocks) = (zones.memory, zones.blocks);
+            for event in &events[..cut.index(events.len())] {
+                match event {
+                    tandemfs_crash::Event::Store { offset, bytes } => memory[*offset as usize..][..bytes.len()].copy_from_slice(bytes),
+                    tandemfs_crash::Event::Write { sector, bytes } => {
+                        blocks[sector.offset_bytes() as usize..][..bytes.len()].copy_from_slice(bytes);
+                    }
+                    _ => {}
+                }
+            }
+            let device = MemoryDevice::from_zones(Recorded { memory, blocks }, PersistenceDomain::Gpf);
+            let second = run(&device, repair());
+            assert!(second.is_consistent(), "after a cut: {:?}", second.findings);
+            report.repaired.extend(second.repaired);
+            device
+        }
+        Some(_) => return,
+    };
+    let again = repaired.fork();
+    again.start_recording();
+    assert!(run(&again, repair()).repaired.is_empty());
+    let written: Vec<_> = again
+        .stop_recording()
+        .into_iter()
+        .filter(|event| matches!(event, tandemfs_crash::Event::Store { .. } | tandemfs_crash::Event::Write { .. }))
+        .collect();
+    assert!(written.is_empty(), "a second repair writes {} times", written.len());
+    let after = work(&repaired);
+    compare(&scene.contents, &after, &report, harms.len());
+    let left = run(&repaired, CheckOptions::default());
+    assert!(left.is_consistent() && left.clean, "after work: {:?}", left.findings);
+}
+
+fn cases() -> u32 {
+    std::env::var("TANDEMFS_ROUNDS").ok().and_then(|rounds| rounds.parse().ok()).unwrap_or(10)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: cases(), failure_persistence: None, max_shrink_iters: 200, ..ProptestConfig::default() })]
+
+    #[test]
+    fn random_damage_is_repaired(scene in 0..3_usize, harms in harms()) {
+        damage_and_repair(&SCENES[scene], &harms, None);
+    }
+
+    #[test]
+    fn a_repair_that_was_cut_goes_on(scene in 0..3_usize, harms in harms(), cut in any::<prop::sample::Index>()) {
+        damage_and_repair(&SCENES[scene], &harms, Some(cut));
+    }
+}
+
+#[test]
+fn nothing_is_repaired_where_nothing_is_damaged() {
+    for scene in SCENES.iter() {
+        damage_and_repair(scene, &[], None);
+    }
+}
