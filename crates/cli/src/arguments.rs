@@ -58,6 +58,8 @@ pub enum Command {
     /// Read and verify everything on a mounted device, while it is in use
     #[command(after_help = "Exit status: 0 clean, 4 damage found, 8 could not run, 2 usage. Ending the command ends the scrub.")]
     Scrub(ScrubArguments),
+    /// Tell the drive which space of a mount is free, as fstrim does; an image gives it back to its disk
+    Trim(TrimArguments),
     /// Show on-device structures
     Dump(DumpArguments),
     /// Measure the file system: against lower bounds, as in two papers, and against other file systems
@@ -233,6 +235,9 @@ pub struct MkfsArguments {
     /// Format even if the device contains data, which is then lost.
     #[arg(short, long)]
     pub force: bool,
+    /// Do not discard the block zone first.
+    #[arg(long)]
+    pub no_discard: bool,
 }
 
 /// Checksums of file data.
@@ -358,6 +363,19 @@ pub struct ScrubArguments {
     pub json: bool,
 }
 
+/// `trim`.
+#[derive(Debug, Args)]
+pub struct TrimArguments {
+    /// The mount point.
+    pub mountpoint: PathBuf,
+    /// Leave out contiguous free space that is shorter than this.
+    #[arg(short, long, value_name = "SIZE", default_value = "0", value_parser = size::parse)]
+    pub minimum: u64,
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
 /// `dump`.
 #[derive(Debug, Args)]
 pub struct DumpArguments {
@@ -412,6 +430,8 @@ mod tests {
             "tandemfs info /mnt --json",
             "tandemfs stats /mnt --json --reset",
             "tandemfs scrub /mnt --limit 100M --json",
+            "tandemfs trim /mnt --minimum 1M --json",
+            "tandemfs mkfs image --no-discard",
             "tandemfs dump image superblock",
             "tandemfs dump image inode 5",
             "tandemfs dump image tree /a/b",

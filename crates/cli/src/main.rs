@@ -26,6 +26,7 @@ mod resize;
 mod scrub;
 mod size;
 mod stats;
+mod trim;
 mod umount;
 
 use std::env;
@@ -63,6 +64,7 @@ fn run(command: Command) -> Result<u8, Failure> {
         Command::Info(arguments) => info::run(&arguments),
         Command::Stats(arguments) => stats::run(&arguments),
         Command::Scrub(arguments) => scrub::run(&arguments),
+        Command::Trim(arguments) => trim::run(&arguments),
         Command::Dump(arguments) => dump::run(&arguments),
         Command::Bench(arguments) => tandemfs_bench::run(&arguments).map(|()| 0).map_err(Failure::because),
         Command::Completions { shell } => generate::completions(shell),

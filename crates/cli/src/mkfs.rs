@@ -21,6 +21,7 @@ pub fn run(arguments: &MkfsArguments) -> Result<u8, Failure> {
         },
         label: arguments.label.clone(),
         force: arguments.force,
+        discard: !arguments.no_discard,
         // The user who formats owns the root directory, so that an ordinary user can use it.
         root_owner: (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw()),
     };

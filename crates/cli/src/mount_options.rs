@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use tandemfs_device::PersistenceDomain;
 use tandemfs_format::PAGE_LINES;
-use tandemfs_fs::{Engine, MountOptions, Promote, Threshold, WriteBackPolicy};
+use tandemfs_fs::{Discard, Engine, MountOptions, Promote, Threshold, WriteBackPolicy};
 use tandemfs_fuse::{Mode, MountSettings};
 
 use crate::size;
@@ -34,6 +34,9 @@ Options (-o):
                   than this share of it (default 1/8; also N%; 0: all pages as they come)
   engine=NAME     how metadata becomes durable: journal, firmware (by the drive's own transactions), or auto
                   (default): firmware where the drive has them
+  discard=NAME    what is freed is discarded (TRIM): batched: in the background, at most a quarter of the time; none
+                  (default): by 'tandemfs trim' alone, and when the disk that holds an image is full; also written
+                  discard and nodiscard
   memory=SIZE     host memory for metadata (default 256M)
   domain=NAME     take the drive for less persistent than it says: none, process, adr, eadr or gpf
   timing=on|off   an emulated drive takes the time that the real one would (default off)
@@ -154,6 +157,13 @@ impl Options {
                     _ => return Err(format!("engine={value}: engine is 'auto', 'journal' or 'firmware'")),
                 }
             }
+            Some(("discard", value)) => {
+                self.file_system.discard = match value {
+                    "batched" => Discard::Batched,
+                    "none" => Discard::None,
+                    _ => return Err(format!("discard={value}: discard is 'batched' or 'none'")),
+                }
+            }
             Some(("memory", value)) => self.file_system.memory_bytes = option_size("memory", value)?,
             Some(("domain", value)) => self.domain = Some(value.parse().map_err(|error| format!("domain: {error}"))?),
             Some(("timing", value)) => {
@@ -201,6 +211,9 @@ impl Options {
             "sync" => settings.sync = true,
             "async" => settings.sync = false,
             "dirsync" => settings.dirsync = true,
+            // As for ext4.
+            "discard" => self.file_system.discard = Discard::Batched,
+            "nodiscard" => self.file_system.discard = Discard::None,
             // mount(8)'s words for what others may do imply these.
             "user" | "users" => (settings.dev, settings.suid, settings.exec) = (false, false, false),
             "owner" | "group" => (settings.dev, settings.suid) = (false, false),

@@ -111,12 +111,18 @@ pub fn compare_with_model(seed: u64) -> Result<Compared, String> {
         2 => setting = setting.with_idle_firmware(),
         _ => {}
     }
+    let mut of_discards = Random::new(seed.rotate_left(48));
     let mix = Mix::draw(&mut random, setting.block_zone_bytes);
     let mut list = match random.below(3) {
         0 => Vec::new(),
         _ => vec![Operation::MakeDirectory("d"), Operation::MakeDirectory("d/d"), Operation::MakeDirectory("e"), Operation::Create("a")],
     };
     list.extend((0..400).map(|_| mix.next(&mut random)));
+    if of_discards.below(2) == 0 {
+        for _ in 0..80 {
+            list.insert(of_discards.below(list.len() as u64 + 1) as usize, Operation::Discard);
+        }
+    }
     let operations = list.len() as u64;
     match std::panic::catch_unwind(|| run(&setting, &list, seed).map(|harness| harness.refused_for_space)) {
         Ok(Ok(refused)) => Ok(Compared { operations, refused }),

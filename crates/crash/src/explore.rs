@@ -364,6 +364,7 @@ pub const ALPHABET: &[Operation] = &[
     Operation::SetDefaultList("d", 22),
     Operation::Checkpoint,
     Operation::WriteBackAll,
+    Operation::Discard,
     Operation::Remount,
     Operation::Hold(0, "a"),
     Operation::Forget(0),

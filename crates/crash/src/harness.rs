@@ -305,6 +305,10 @@ impl Harness {
             Operation::Checkpoint => self.fs.checkpoint(),
             Operation::WriteBack => self.fs.write_back().map(drop),
             Operation::WriteBackAll => self.fs.write_back_all().map(drop),
+            Operation::Discard => {
+                self.fs.discard_freed();
+                Ok(())
+            }
             Operation::Hold(slot, path) => {
                 let inode = self.resolve(path)?;
                 let found = self.fs.attributes(inode)?;
@@ -580,6 +584,7 @@ fn never_grows(operation: &Operation) -> bool {
             | Operation::Checkpoint
             | Operation::WriteBack
             | Operation::WriteBackAll
+            | Operation::Discard
             | Operation::Forget(_)
             | Operation::Hold(..)
     )

@@ -320,6 +320,10 @@ impl Bound {
             Operation::Checkpoint => fs.checkpoint(),
             Operation::WriteBack => fs.write_back().map(drop),
             Operation::WriteBackAll => fs.write_back_all().map(drop),
+            Operation::Discard => {
+                fs.discard_freed();
+                Ok(())
+            }
             Operation::Hold(slot, path) => self.with_file(fs, path, |inode| {
                 let found = fs.attributes(inode)?;
                 if found.mode & file_type::MASK != file_type::REGULAR {

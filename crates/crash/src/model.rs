@@ -636,7 +636,7 @@ impl Model {
                 self.attributes_mut(path, "")?.insert(DEFAULT_LIST.to_vec(), default_list(user));
                 Ok(())
             }
-            Operation::Sync | Operation::Checkpoint | Operation::WriteBack | Operation::WriteBackAll => Ok(()),
+            Operation::Sync | Operation::Checkpoint | Operation::WriteBack | Operation::WriteBackAll | Operation::Discard => Ok(()),
             Operation::Remount | Operation::Crash => {
                 for slot in 0..SLOTS {
                     self.apply_piece(&Operation::Forget(slot), length_max)?;

@@ -57,6 +57,8 @@ pub enum Operation {
     WriteBack,
     /// Writes all data logs back to blocks.
     WriteBackAll,
+    /// Discards what was freed since the mount.
+    Discard,
     /// Unmounts and mounts again.
     Remount,
     /// Cuts the power after the last acknowledged operation, and mounts again.

@@ -86,10 +86,12 @@ enum Catcher {
     Shifts,
     /// The same on a drive with firmware.
     FirmwareShifts,
+    /// Every cut of changes whose freed sectors are discarded.
+    Discards,
 }
 
 impl Catcher {
-    const ALL: [Self; 31] = [
+    const ALL: [Self; 32] = [
         Self::Model,
         Self::Logs,
         Self::FailedFlush,
@@ -120,6 +122,7 @@ impl Catcher {
         Self::AttributeSpace,
         Self::Growth,
         Self::Shifts,
+        Self::Discards,
         Self::FirmwareShifts,
     ];
 
@@ -166,6 +169,7 @@ impl Catcher {
             Self::FirmwareAttributes => attribute_cuts(&Setting::small(PersistenceDomain::Adr, 64 << 10).with_firmware()),
             Self::AttributeSpace => attribute_space(),
             Self::Growth => growth(),
+            Self::Discards => discards(),
             Self::Shifts => shifts(&Setting::small(PersistenceDomain::Adr, 4 << 10)),
             Self::FirmwareShifts => shifts(&Setting::small(PersistenceDomain::Adr, 4 << 10).with_firmware()),
         }
@@ -425,6 +429,27 @@ fn shifts(setting: &Setting) -> Result<(), String> {
         explorer.explore(&[first[0], first[1], second, Append("b", 3000, 9)], 2)?;
     }
     Ok(())
+}
+
+fn discards() -> Result<(), String> {
+    let effort = Effort { states: 32, recovery_one_in: 60, recovery_depth: 1, recovery_states: 4, work_one_in: 4, empty_one_in: 0 };
+    let mut explorer = Explorer::new(&Scene::small(&Setting::small(PersistenceDomain::Adr, 64 << 10)), effort, 3)?;
+    for change in [Write("b", 0, 65_536, 7), Truncate("b", 1000), Unlink("b")] {
+        explorer.explore(&[change, Discard, Write("a", 0, 65_536, 8), Discard, Write("a", 0, 65_536, 9)], 0)?;
+    }
+    // Sectors that were freed and taken again before anything was discarded.
+    let mut harness = harness(&Setting::small(PersistenceDomain::Gpf, 64 << 10))?;
+    harness.apply(&Create("a"))?;
+    for round in 0..200 {
+        harness.apply(&Write("a", 0, 65_536, round))?;
+        harness.apply(&Write("a", 65_536, 65_536, 1000 + round))?;
+        if round % 80 == 79 {
+            harness.apply(&Discard)?;
+            harness.compare()?;
+        }
+    }
+    harness.apply(&Remount)?;
+    harness.compare()
 }
 
 /// Lines of attributes belong to one inode, also after the maps were built anew, and go with it.
@@ -793,6 +818,8 @@ mutants! {
     r4_home_before_record: HomeBeforeRecord by SequencesAdr, SequencesGpf;
     r6_freed_metadata_at_once: FreedMetadataAtOnce by MetadataReuse;
     r7_data_freed_before_commit: DataFreedBeforeCommit by FullDevice;
+    dc1_discarded_while_taken: DiscardedWhileTaken by Discards;
+    dc2_discarded_before_commit: DiscardedBeforeCommit by Discards;
     r8_logs_not_fenced: LogsNotFenced by SequencesAdr;
     r8_blocks_not_flushed: BlocksNotFlushed by SequencesAdr, SequencesGpf;
     r8_written_filled_in_place: WrittenFilledInPlace by SequencesAdr, SequencesGpf;

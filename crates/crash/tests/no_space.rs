@@ -44,6 +44,7 @@ fn run(start: &Start, plan: Option<(Take, u64)>) -> Outcome {
                             | Operation::Checkpoint
                             | Operation::WriteBack
                             | Operation::WriteBackAll
+                            | Operation::Discard
                     ),
                     "{what}: gives back what it takes, but was refused (R14)"
                 );

@@ -10,6 +10,7 @@ use crate::error::Result;
 use crate::file_system::FileSystem;
 use crate::journal::Requests;
 use crate::sync::atomic::Ordering::Relaxed;
+use crate::types::Discard;
 
 /// How often the thread wakes without being asked.
 const INTERVAL: Duration = Duration::from_secs(1);
@@ -50,6 +51,10 @@ impl FileSystem {
         self.remove_late_orphans();
         if self.is_read_only() || self.stopped().is_some() {
             return;
+        }
+        if self.options.discard == Discard::Batched {
+            let _leaving = self.leaving.enter(); // who finds no space meanwhile waits for the sectors that are taken
+            self.volume.discard_behind();
         }
         if requests.checkpoint
             && let Err(error) = self.checkpoint()

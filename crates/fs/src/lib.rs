@@ -43,6 +43,7 @@ mod space;
 mod statistics;
 mod survey;
 mod sync;
+mod trim;
 mod tuning;
 mod types;
 mod volume;
@@ -60,11 +61,12 @@ pub use recovery::RecoveryReport;
 pub use resize::{could_grow, grow, set_label};
 pub use scrub::{Scrub, ScrubCounts, ScrubFinding, ScrubbedKind};
 pub use statistics::{OperationCounts, Statistics, WorkCounts};
+pub use trim::Trim;
 pub use tuning::threshold::{PathLatency, ThresholdReport};
 pub use types::{
-    AllocateMode, Attributes, DirectoryEntry, Engine, FormatOptions, Growth, LayoutExtent, LayoutOptions, LayoutPlace, MountOptions,
-    NewInode, Promote, ReadOptions, RenameMode, SeekTo, SetAttributeMode, SetAttributes, SetExtendedAttribute, SetTime, Space, Threshold,
-    WriteBackPolicy, WriteOptions, ZoneSpace,
+    AllocateMode, Attributes, DirectoryEntry, Discard, Engine, FormatOptions, Growth, LayoutExtent, LayoutOptions, LayoutPlace,
+    MountOptions, NewInode, Promote, ReadOptions, RenameMode, SeekTo, SetAttributeMode, SetAttributes, SetExtendedAttribute, SetTime,
+    Space, Threshold, WriteBackPolicy, WriteOptions, ZoneSpace,
 };
 
 /// A file system that is shared between threads.

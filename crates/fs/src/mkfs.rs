@@ -25,6 +25,9 @@ use crate::{mount, resize};
 /// Lines of each first segment that are zeroed: 256 KiB.
 const FIRST_HIGH_WATER: u64 = 4096;
 
+/// Sectors that one discard names: 1 GiB.
+const DISCARD_SECTORS: u64 = 256 << 10;
+
 /// Regions that have a segment from the start.
 const FIRST_REGIONS: [Region; 4] = [Region::Inodes, Region::Dentries, Region::Mappings, Region::Leaves];
 
@@ -65,18 +68,22 @@ pub fn make_file_system(drive: &Drive, options: &FormatOptions) -> Result<Superb
         generation: 1,
         tails: vec![Tail::default(); ring_count as usize],
     };
-    write_first_state(drive, &superblock, options.root_owner)?;
+    write_first_state(drive, &superblock, options)?;
     write_superblock(drive, &superblock)?;
     let file_system = FileSystem::mount(drive.clone(), &MountOptions::default())?;
     file_system.unmount()?;
     Ok(file_system.superblock())
 }
 
-fn write_first_state(drive: &Drive, superblock: &Superblock, (uid, gid): (u32, u32)) -> Result<()> {
+fn write_first_state(drive: &Drive, superblock: &Superblock, options: &FormatOptions) -> Result<()> {
+    let (uid, gid) = options.root_owner;
     let geometry = &superblock.geometry;
     let pair = PairSeed::new(superblock.pair);
     for offset in SUPERBLOCK_OFFSETS {
         drop(drive.persist(Structure::Superblock, LineAddress::new(offset / LINE_BYTES as u64), &[0; 1024])?);
+    }
+    if options.discard {
+        discard_all(drive, geometry.block_sectors());
     }
     let mut sector = vec![0; SECTOR_BYTES];
     sector[..size_of::<BlockIdentity>()].copy_from_slice(BlockIdentity::of(superblock).as_bytes());
@@ -107,4 +114,14 @@ fn write_first_state(drive: &Drive, superblock: &Superblock, (uid, gid): (u32, u
     store(Structure::Inode, address.nth(1), &root.encode_cold(&Inode::place(pair, InodeNumber::ROOT, address.nth(1))))?;
     drop(drive.fence(in_flight));
     Ok(())
+}
+
+/// Discards the block zone. A drive that refuses is formatted without.
+fn discard_all(drive: &Drive, sectors: u64) {
+    for first in (0..sectors).step_by(DISCARD_SECTORS as usize) {
+        if let Err(error) = drive.discard(Sector::new(first), DISCARD_SECTORS.min(sectors - first)) {
+            tracing::warn!(%error, "the drive's old contents are not discarded");
+            return;
+        }
+    }
 }

@@ -39,7 +39,7 @@ use crate::tuning::admission::Admission;
 use crate::tuning::threshold::Splitting;
 use crate::tuning::write_back::WriteBack;
 use crate::types::{Engine, MountOptions, Promote};
-use crate::volume::Volume;
+use crate::volume::{Discards, Volume};
 
 /// Damaged objects that a mount logs one by one.
 const DAMAGE_LOGGED_MAX: usize = 16;
@@ -164,6 +164,7 @@ impl FileSystem {
             quarantine: Quarantine::default(),
             leases: Arc::default(),
             held_back: HeldBack::default(),
+            discards: Discards::default(),
         };
         let last_txid = volume.journal.replay(&volume.line_store, &records)?;
         volume.journal.set_last_txid(last_txid);
@@ -238,6 +239,7 @@ impl FileSystem {
             return Ok(());
         }
         self.stop_background();
+        self.volume.end_discards(); // [DC4]
         let orphans: Vec<u64> = self.orphans.lock().iter().copied().collect();
         for number in orphans {
             let number = InodeNumber::new(number);
@@ -269,6 +271,7 @@ impl FileSystem {
         self.volume.health.close();
         Ok(())
     }
+
     /// Logs what recovery found damaged, the first objects with their paths.
     fn log_damage(&self, damaged: &[(InodeNumber, Corrupt)]) {
         for (number, what) in damaged.iter().take(DAMAGE_LOGGED_MAX) {

@@ -9,11 +9,13 @@
 //!       holds no lock, so leaving threads never wait for it. It waits at most [`LEAVING_MAX`]: removals may never end.
 //! [NS4] Freed metadata lines that wait for the watermark are not handled here: the allocator forces the checkpoint ([ME1] of
 //!       `alloc/memory.rs`).
+//! [NS5] The disk under an image is full: freed sectors are discarded, which gives their space back to it.
 //!
 //! Only an outside caller can release an inode without names that it holds; [`FileSystem::inodes_without_names`] lists them for it.
 
 use std::time::{Duration, Instant};
 
+use tandemfs_device::DeviceError;
 use tandemfs_format::InodeNumber;
 
 use crate::error::{Error, Result};
@@ -29,11 +31,19 @@ impl FileSystem {
     pub(crate) fn with_room<T>(&self, operation: impl Fn() -> Result<T>) -> Result<T> {
         let mut is_released = false;
         let mut is_emptied = false;
+        let mut is_given_back = false;
         let mut end = None;
         loop {
             let before = self.leaving.ended.load(Relaxed);
             let zone = match operation() {
                 Err(Error::NoSpace { zone }) => zone,
+                Err(error) if is_host_full(&error) => {
+                    if !std::mem::replace(&mut is_given_back, true) && self.give_back_to_host() {
+                        continue;
+                    }
+                    self.volume.tell_host_is_full(&error);
+                    return Err(error);
+                }
                 other => return other,
             };
             if self.volume.release_returned() || !std::mem::replace(&mut is_released, true) && self.volume.release_quarantine() {
@@ -68,6 +78,13 @@ impl FileSystem {
         }
     }
 
+    /// Gives the host's disk the space of sectors that were freed. Whether there were any ([NS5]).
+    fn give_back_to_host(&self) -> bool {
+        let _leaving = self.leaving.enter();
+        self.volume.release_quarantine();
+        self.volume.discard_freed(LEAVING_MAX) > 0
+    }
+
     /// Inodes without names that are held from outside ([`FileSystem::remember`]). [`FileSystem::forget`] frees their space.
     pub fn inodes_without_names(&self) -> Vec<InodeNumber> {
         let orphans: Vec<u64> = self.orphans.lock().iter().copied().collect();
@@ -79,6 +96,11 @@ impl FileSystem {
     pub fn space_may_return(&self) -> bool {
         !self.orphans.lock().is_empty() || self.leaving.is_any() || self.volume.memory.is_any_pending()
     }
+}
+
+/// Whether a block write found no room on the disk that holds the image.
+fn is_host_full(error: &Error) -> bool {
+    matches!(error, Error::Device(DeviceError::Block { source, .. }) if source.kind() == std::io::ErrorKind::StorageFull)
 }
 
 #[cfg(test)]

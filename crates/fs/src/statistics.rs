@@ -132,6 +132,8 @@ counters! {
         pages_compared,
         /// Pages of which only the changed lines, or nothing, were written.
         pages_by_lines,
+        /// Bytes of free sectors that were discarded.
+        discarded_bytes,
     }
 }
 

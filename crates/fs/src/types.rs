@@ -28,6 +28,8 @@ pub struct MountOptions {
     pub modified_lines: u32,
     /// How changes of metadata become durable.
     pub engine: Engine,
+    /// Whether freed sectors are discarded.
+    pub discard: Discard,
 }
 
 impl MountOptions {
@@ -43,6 +45,7 @@ impl MountOptions {
         in_place_bytes: 512,
         modified_lines: 8,
         engine: Engine::Auto,
+        discard: Discard::None,
     };
 }
 
@@ -76,6 +79,16 @@ pub enum Engine {
     Journal,
     /// By the drive's transactions (ByteFS §4.6); a drive without transactions is refused.
     Firmware,
+}
+
+/// Whether the drive learns which sectors were freed (TRIM).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Discard {
+    /// Only when asked ([`FileSystem::trim`](crate::FileSystem::trim)), and when the disk under an image is full.
+    #[default]
+    None,
+    /// In the background, once a second what was freed, at most a quarter of the time.
+    Batched,
 }
 
 /// Which blocks with data logs are written back first (RomeFS §3.5.2). Ages are kept in a table of fixed size in host memory: blocks that
@@ -123,13 +136,22 @@ pub struct FormatOptions {
     pub label: String,
     /// Overwrite whatever is there.
     pub force: bool,
+    /// Discard the whole block zone first.
+    pub discard: bool,
     /// Owner and group of the root directory.
     pub root_owner: (u32, u32),
 }
 
 impl Default for FormatOptions {
     fn default() -> Self {
-        Self { block_bytes: 64 << 10, checksum_kind: ChecksumKind::Crc32c, label: String::new(), force: false, root_owner: (0, 0) }
+        Self {
+            block_bytes: 64 << 10,
+            checksum_kind: ChecksumKind::Crc32c,
+            label: String::new(),
+            force: false,
+            discard: false,
+            root_owner: (0, 0),
+        }
     }
 }
 

@@ -1,5 +1,5 @@
 //! The control socket, by which other programs talk to the daemon of a mount: a UNIX socket in a directory that only its owner may enter.
-//! Request and answer are one line of JSON each. A scrub runs in a thread of its own and answers with progress lines and a result line. The
+//! Request and answer are one line of JSON each. A scrub or a trim runs in a thread of its own and answers with progress lines and a result line. The
 //! socket's name has the mount's device number, so it is found without touching a mount that may hang. It also has the daemon's process id:
 //! the kernel may reuse a device number while the previous mount's daemon is still ending.
 
@@ -48,6 +48,12 @@ pub enum Request {
         #[serde(default)]
         limit: Option<u64>,
     },
+    /// Discards what is free, as long as the caller stays connected.
+    Trim {
+        /// Shortest contiguous free space that is discarded, in bytes.
+        #[serde(default)]
+        minimum: u64,
+    },
 }
 
 /// The caller of a long job: takes progress lines, and tells whether the job should end.
@@ -88,7 +94,7 @@ pub(crate) trait Answer: Send + Sync + 'static {
 
 impl Request {
     fn is_long(&self) -> bool {
-        matches!(self, Self::Scrub { .. })
+        matches!(self, Self::Scrub { .. } | Self::Trim { .. })
     }
 }
 
@@ -100,8 +106,17 @@ pub fn ask(mount: &Mounted, request: Request) -> io::Result<Value> {
 
 /// Asks for a scrub, hands each line of progress to `progress` and returns the result.
 pub fn scrub(mount: &Mounted, limit: Option<u64>, progress: &mut dyn FnMut(&Value)) -> io::Result<Value> {
-    let stream = send(mount, Request::Scrub { limit })?;
-    stream.set_read_timeout(None)?; // A scrub takes as long as the device needs.
+    long_job(mount, Request::Scrub { limit }, progress)
+}
+
+/// Asks for a trim, hands each line of progress to `progress` and returns the result.
+pub fn trim(mount: &Mounted, minimum: u64, progress: &mut dyn FnMut(&Value)) -> io::Result<Value> {
+    long_job(mount, Request::Trim { minimum }, progress)
+}
+
+fn long_job(mount: &Mounted, request: Request, progress: &mut dyn FnMut(&Value)) -> io::Result<Value> {
+    let stream = send(mount, request)?;
+    stream.set_read_timeout(None)?; // It takes as long as the device needs.
     let mut lines = BufReader::new(stream);
     loop {
         let answer = read_answer(&mut lines)?;
@@ -274,7 +289,7 @@ fn take(stream: UnixStream, answer: &Arc<dyn Answer>, stop: &Arc<AtomicBool>) ->
         let last = answer.work(request, &Listener { stream: &stream, stopped: &stop });
         let _gone = reply(&stream, &last);
     };
-    std::thread::Builder::new().name("scrub".into()).spawn(work).map(Some)
+    std::thread::Builder::new().name("long-job".into()).spawn(work).map(Some)
 }
 
 /// Reads one line from a caller and answers it with one line.

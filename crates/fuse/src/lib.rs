@@ -4,7 +4,7 @@
 //! request to `names.rs`, `listing.rs`, `files.rs` or `extended_attributes.rs`, or to `data_requests.rs` and `range_requests.rs` where the
 //! kernel's page cache and the file system must agree (`page_cache.rs`, `later.rs`, `returning_space.rs`). `errno.rs` translates errors.
 //! `session.rs` runs a mount, `mounting.rs` mounts, `mounts.rs` reads the kernel's mount list, `holders.rs` finds users of a mount.
-//! `control.rs`, `report.rs` and `scrubbing.rs` answer `tandemfs stats`, `info` and `scrub`.
+//! `control.rs`, `report.rs`, `scrubbing.rs` and `trimming.rs` answer `tandemfs stats`, `info`, `scrub` and `trim`.
 //!
 //! *Architecture invariant:* requests and errno values do not leave this crate, and this crate does not know how the file system stores
 //! data.
@@ -36,6 +36,7 @@ mod returning_space;
 mod scrubbing;
 mod session;
 mod settings;
+mod trimming;
 mod writers;
 
 pub use mounting::{MountError, Unmount, remount, unmount};

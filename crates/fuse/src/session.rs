@@ -22,8 +22,8 @@ use crate::mounts::{self, Mounted};
 use crate::negotiation::request_bytes_max;
 use crate::operations::Operations;
 use crate::report;
-use crate::scrubbing;
 use crate::settings::MountSettings;
+use crate::{scrubbing, trimming};
 
 /// Read-ahead of the mount if this process may set it (root): the largest READ by default. The kernel's default is 128 KiB.
 const READ_AHEAD_KIB: u32 = 1024;
@@ -120,7 +120,15 @@ pub fn check_mountpoint(mountpoint: &Path) -> Result<PathBuf, MountError> {
 
 fn control(fs: &Arc<FileSystem>, settings: &MountSettings, ring_threads: usize, mounted: &Mounted) -> Option<Server> {
     let (fs, settings, mountpoint) = (Arc::clone(fs), settings.clone(), mounted.mountpoint.clone());
-    let desk = Desk { fs, settings, ring_threads, mountpoint, since: Instant::now(), scrubs: AtomicBool::new(false) };
+    let desk = Desk {
+        fs,
+        settings,
+        ring_threads,
+        mountpoint,
+        since: Instant::now(),
+        scrubs: AtomicBool::new(false),
+        trims: AtomicBool::new(false),
+    };
     Server::start(mounted, Arc::new(desk))
         .inspect_err(|error| tracing::warn!("no control socket, so 'tandemfs stats' cannot ask this mount: {error}"))
         .ok()
@@ -135,6 +143,8 @@ struct Desk {
     since: Instant,
     /// A scrub is running. Only one runs at a time: two would halve each other's rate.
     scrubs: AtomicBool,
+    /// A trim is running.
+    trims: AtomicBool,
 }
 
 impl Answer for Desk {
@@ -160,17 +170,25 @@ impl Answer for Desk {
                 Ok(()) => json!({ "label": text }),
                 Err(error) => json!({ "error": error.to_string() }),
             },
-            Request::Scrub { .. } => unreachable!("a scrub has a thread of its own"),
+            Request::Scrub { .. } | Request::Trim { .. } => unreachable!("a long job has a thread of its own"),
         }
     }
 
     fn work(&self, request: Request, listener: &Listener<'_>) -> Value {
-        let Request::Scrub { limit } = request else { return self.answer(request) };
-        if self.scrubs.swap(true, SeqCst) {
-            return json!({ "error": "a scrub of this mount is running already; wait for its end, or end it" });
+        let (is_running, name) = match request {
+            Request::Scrub { .. } => (&self.scrubs, "scrub"),
+            Request::Trim { .. } => (&self.trims, "trim"),
+            other => return self.answer(other),
+        };
+        if is_running.swap(true, SeqCst) {
+            return json!({ "error": format!("a {name} of this mount is running already; wait for its end, or end it") });
         }
-        let result = scrubbing::run(&self.fs, limit, listener);
-        self.scrubs.store(false, SeqCst);
+        let result = match request {
+            Request::Scrub { limit } => scrubbing::run(&self.fs, limit, listener),
+            Request::Trim { minimum } => trimming::run(&self.fs, minimum, listener),
+            other => self.answer(other),
+        };
+        is_running.store(false, SeqCst);
         result
     }
 }

@@ -187,6 +187,25 @@ impl Bits {
         });
     }
 
+    /// The first run of free bits that ends behind `from`, cut to what lies at or behind `from`: its start and its length.
+    pub(crate) fn next_free_run(&self, from: u64) -> Option<(u64, u64)> {
+        let end = self.words.len() as u64 * 64;
+        let next = |from: u64, is_free: bool| {
+            let mut at = from;
+            while at < end {
+                let word = self.words[(at / 64) as usize];
+                let wanted = (if is_free { !word } else { word }) >> (at % 64);
+                if wanted != 0 {
+                    return at + u64::from(wanted.trailing_zeros());
+                }
+                at = (at / 64 + 1) * 64;
+            }
+            end
+        };
+        let start = next(from, true);
+        (start < end).then(|| (start, next(start, false) - start))
+    }
+
     fn each_word(&mut self, start: u64, count: u64, mut change: impl FnMut(&mut u64, u64) -> i64) {
         let mut at = start;
         while at < start + count {
@@ -270,6 +289,22 @@ mod tests {
         assert_eq!(bits.free(), UNIT_LINES as u32 - 1001);
         let again = Bits::from_bytes(&bits.to_bytes());
         assert_eq!((again.free(), again.to_bytes()), (bits.free(), bits.to_bytes()));
+    }
+
+    #[test]
+    fn free_runs_are_found_one_after_the_other() {
+        let mut bits = Bits::new();
+        bits.set(0, 60);
+        bits.set(100, 28);
+        bits.set(130, WORDS as u64 * 64 - 131);
+        let runs = [(60, 40), (128, 2), (WORDS as u64 * 64 - 1, 1)];
+        let mut from = 0;
+        for run in runs {
+            assert_eq!(bits.next_free_run(from), Some(run));
+            from = run.0 + run.1;
+        }
+        assert_eq!(bits.next_free_run(from), None);
+        assert_eq!(bits.next_free_run(70), Some((70, 30)));
     }
 
     #[test]

@@ -6,6 +6,7 @@
 
 pub(crate) mod bits;
 mod data_area;
+mod freed_sectors;
 mod hold;
 pub(crate) mod maps;
 pub(crate) mod memory;

@@ -5,6 +5,7 @@
 //!       that needs a contiguous block. Space freed by an overwrite refills the room.
 //! [SE2] The end of a file that finds no other place takes a block of the room; the rest of that block stays unused. The file end moves
 //!       out again at once, into the hole that its old sectors left (`write_path`), so that the room does not fragment.
+//! [SE3] Sectors that are about to be discarded are taken, so nobody else gets them. They count as free for `statfs` alone.
 
 use hashbrown::HashMap;
 use tandemfs_format::geometry::{Geometry, PIECE_SECTORS};
@@ -13,6 +14,7 @@ use tandemfs_format::{SECTOR_BYTES, Sector};
 
 use super::Need;
 use super::bits::{Bits, WORDS};
+use super::freed_sectors::FreedSectors;
 use crate::error::{Error, Result};
 use crate::inject::{Take, fails};
 use crate::mutant::{Mutant, on};
@@ -48,7 +50,13 @@ pub(crate) struct SectorAllocator {
     transient: u64,
     /// Whole blocks of the transient room ([SE1]); they count as free, also in saved maps.
     room: Mutex<Room>,
+    freed: FreedSectors,
+    /// Sectors that are being discarded ([SE3]).
+    discarding: AtomicU64,
 }
+
+/// Contiguous sectors: the first, and their number.
+pub(crate) type Run = (Sector, u64);
 
 #[derive(Debug, Default)]
 struct Room {
@@ -78,7 +86,17 @@ impl SectorAllocator {
         let block_sectors = geometry.block_sectors_each();
         let largest_write = TX_DATA_MAX / (block_sectors * SECTOR_BYTES as u64);
         let transient = (total / 8 / block_sectors).clamp(1, TRANSIENT_BLOCKS.max(TRANSIENT_WRITES * largest_write)) * block_sectors;
-        Self { groups, pools, free: AtomicU64::new(total - 1), total, block_sectors, transient, room: Mutex::default() }
+        Self {
+            groups,
+            pools,
+            free: AtomicU64::new(total - 1),
+            total,
+            block_sectors,
+            transient,
+            room: Mutex::default(),
+            freed: FreedSectors::new(group_count),
+            discarding: AtomicU64::new(0),
+        }
     }
 
     /// A group's map as saved for a zone of `total` sectors, which is at least the current size: sectors beyond the old end are free, those
@@ -261,9 +279,88 @@ impl SectorAllocator {
         self.each_group(sector, count, |bits, start, here| taken &= bits.is_taken(start, here));
         if taken {
             self.each_group(sector, count, Bits::clear);
+            self.freed.note(sector, count);
             self.refill_room(sector);
         }
         taken
+    }
+
+    // ---- discarding ([SE3]) --------------------------------------------------------------------------------------------------------
+
+    /// Number of groups of sectors.
+    pub(crate) fn groups(&self) -> usize {
+        self.groups.len()
+    }
+
+    /// Takes sectors of a group that were freed during this mount and are free, until `most` are taken. [`SectorAllocator::discarded`]
+    /// gives them back.
+    pub(crate) fn take_freed(&self, group: usize, most: u64) -> Vec<Run> {
+        let mut notes = self.freed.group(group).lock();
+        let Some(words) = notes.as_mut() else { return Vec::new() };
+        let mut runs = Runs::default();
+        let mut is_all = true;
+        let mut bits = self.groups[group].lock();
+        for (word, noted) in words.iter_mut().enumerate().filter(|(_, noted)| **noted != 0) {
+            if runs.total >= most {
+                is_all = false;
+                break;
+            }
+            let mut free = if on(Mutant::DiscardedWhileTaken) { *noted } else { *noted & !bits.word(word) };
+            *noted = 0;
+            while free != 0 {
+                let start = free.trailing_zeros();
+                let count = (free >> start).trailing_ones();
+                free &= !((u64::MAX >> (64 - count)) << start);
+                let at = word as u64 * 64 + u64::from(start);
+                bits.set(at, count.into());
+                runs.add(group, at, count.into());
+            }
+        }
+        if is_all {
+            *notes = None;
+        }
+        self.being_discarded(runs)
+    }
+
+    /// Takes free runs of at least `least` sectors from a group, from sector `from` of the group on, until `most` sectors are taken. Also
+    /// returns where to go on; `None` at the end of the group. A run that `most` cuts is taken in parts.
+    pub(crate) fn take_free(&self, group: usize, from: u64, least: u64, most: u64) -> (Vec<Run>, Option<u64>) {
+        let mut runs = Runs::default();
+        let mut bits = self.groups[group].lock();
+        let mut at = from;
+        while let Some((start, count)) = bits.next_free_run(at) {
+            at = start + count;
+            let is_rest = from > 0 && start == from;
+            if count < least.min(PIECE_SECTORS) && !is_rest {
+                continue;
+            }
+            let here = count.min(most - runs.total);
+            bits.set(start, here);
+            runs.add(group, start, here);
+            if runs.total == most {
+                return (self.being_discarded(runs), Some(start + here));
+            }
+        }
+        (self.being_discarded(runs), None)
+    }
+
+    fn being_discarded(&self, runs: Runs) -> Vec<Run> {
+        self.free.fetch_sub(runs.total, SeqCst);
+        self.discarding.fetch_add(runs.total, SeqCst);
+        runs.list
+    }
+
+    /// Gives back sectors that were taken to be discarded.
+    pub(crate) fn discarded(&self, (sector, count): Run) {
+        self.each_group(sector, count, Bits::clear);
+        self.discarding.fetch_sub(count, SeqCst);
+        self.refill_room(sector);
+    }
+
+    /// The same, if they were not discarded: they are noted again.
+    pub(crate) fn not_discarded(&self, run: Run) {
+        self.discarded(run);
+        self.freed.note(run.0, run.1);
     }
 
     fn each_group(&self, sector: Sector, count: u64, mut change: impl FnMut(&mut Bits, u64, u64)) {
@@ -297,7 +394,7 @@ impl SectorAllocator {
     }
 
     pub(crate) fn space(&self) -> ZoneSpace {
-        let free = self.free.load(SeqCst);
+        let free = self.free.load(SeqCst) + self.discarding.load(SeqCst);
         ZoneSpace {
             promoted_bytes: 0,
             total_bytes: (self.total - 1) * SECTOR_BYTES as u64,
@@ -308,9 +405,87 @@ impl SectorAllocator {
     }
 }
 
+/// Runs that are taken one after the other; neighbours are joined.
+#[derive(Default)]
+struct Runs {
+    list: Vec<Run>,
+    total: u64,
+}
+
+impl Runs {
+    /// Adds sectors by their place in a group.
+    fn add(&mut self, group: usize, at: u64, count: u64) {
+        let first = group as u64 * PIECE_SECTORS + at;
+        match self.list.last_mut().filter(|(sector, count)| sector.number() + *count == first) {
+            Some((_, joined)) => *joined += count,
+            None => self.list.push((Sector::new(first), count)),
+        }
+        self.total += count;
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn freed_sectors_are_discarded_once_and_only_while_they_are_free() {
+        let allocator = allocator(300 << 20, 64 << 10);
+        allocator.fill_room(); // otherwise the first blocks that are freed go there
+        let before = allocator.space();
+        let taken: Vec<Sector> = (0..100).map(|_| allocator.take(16, Need::Growth).expect("room")).collect();
+        assert!(taken.windows(2).all(|pair| pair[0].number() + 16 == pair[1].number()), "neighbours");
+        for sector in &taken {
+            assert!(allocator.free(*sector, 16));
+        }
+        allocator.sectors_taken_at(taken[10], 16);
+        let (first, second) = (allocator.take_freed(0, 320), allocator.take_freed(0, u64::MAX));
+        assert_eq!(first, [(taken[0], 160), (taken[11], 160)]);
+        assert_eq!(second, [(taken[21], 79 * 16)]);
+        assert_eq!(allocator.take_freed(0, u64::MAX), [], "each once");
+        assert_eq!(allocator.space().free_bytes, before.free_bytes - (64 << 10), "they count as free");
+        assert_eq!(allocator.free.load(SeqCst) * 4096, before.free_bytes - (100 << 16), "and nobody gets them");
+        allocator.discarded(first[0]);
+        allocator.discarded(first[1]);
+        allocator.not_discarded(second[0]);
+        assert_eq!(allocator.take_freed(0, u64::MAX), second);
+        allocator.discarded(second[0]);
+        assert!(allocator.free(taken[10], 16));
+        assert_eq!(allocator.space(), before);
+        assert_eq!(allocator.take_freed(0, u64::MAX), [(taken[10], 16)]);
+    }
+
+    #[test]
+    fn a_trim_finds_every_free_run_that_is_long_enough() {
+        let allocator = allocator(300 << 20, 64 << 10);
+        let group = 1;
+        let first = group as u64 * PIECE_SECTORS;
+        for (at, count) in [(100, 1), (108, 2), (126, 500)] {
+            allocator.sectors_taken_at(Sector::new(first + at), count);
+        }
+        let free = allocator.space();
+        let mut found = Vec::new();
+        let mut from = Some(0);
+        while let Some(at) = from {
+            let (runs, next) = allocator.take_free(group, at, 16, 10_000);
+            assert!(runs.iter().map(|(_, count)| count).sum::<u64>() <= 10_000);
+            found.extend(runs);
+            from = next;
+        }
+        let lengths: Vec<(u64, u64)> = found.iter().map(|(sector, count)| (sector.number() - first, *count)).collect();
+        assert_eq!(lengths[..3], [(0, 100), (110, 16), (626, 9884)], "7 sectors are too few");
+        assert_eq!(lengths.iter().map(|(_, count)| count).sum::<u64>(), PIECE_SECTORS - 503 - 7);
+        for run in found {
+            allocator.discarded(run);
+        }
+        assert_eq!(allocator.space(), free);
+    }
+
+    impl SectorAllocator {
+        fn sectors_taken_at(&self, sector: Sector, count: u64) {
+            assert!(self.mark(sector, count), "were free");
+        }
+    }
 
     fn allocator(bytes: u64, block: u32) -> SectorAllocator {
         SectorAllocator::new(&Geometry::new(16 << 20, bytes, block, 4, 256 << 10).expect("fits"), 2)

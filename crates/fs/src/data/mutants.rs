@@ -34,10 +34,14 @@ pub(super) fn recorded_checksum(volume: &Volume, log: &LogEntry, bytes: u32) -> 
     Ok(volume.pair.data(&read_back))
 }
 
-/// Called before sectors are allocated for a block; does nothing. The bug: frees the block's old sectors.
+/// Called before sectors are allocated for a block; does nothing. The bugs: frees the block's old sectors; discards them.
 pub(super) fn free_before_commit(volume: &Volume, base: &Base) {
-    if let Some(old) = base.run().filter(|_| on(Mutant::DataFreedBeforeCommit)) {
+    let Some(old) = base.run() else { return };
+    if on(Mutant::DataFreedBeforeCommit) {
         let _the_bug = volume.sectors.free(old.sector, old.count.into());
+    }
+    if on(Mutant::DiscardedBeforeCommit) {
+        let _the_bug = volume.drive.discard(old.sector, old.count.into());
     }
 }
 

@@ -1,6 +1,7 @@
 //! What the modules above share: lines through their host copies, the journal, and the allocators of both zones. They meet here: the
 //! journal knows no allocator, and the allocators open no transaction.
 
+mod discard;
 mod space;
 
 use std::ops::Deref;
@@ -20,6 +21,7 @@ use crate::lease::Leases;
 use crate::quarantine::Quarantine;
 
 pub(crate) use crate::cache::Owner;
+pub(crate) use discard::Discards;
 
 /// Metadata reads need only its [`LineStore`], to which it dereferences.
 pub(crate) struct Volume {
@@ -33,6 +35,7 @@ pub(crate) struct Volume {
     pub(crate) quarantine: Quarantine,
     pub(crate) leases: Arc<Leases>,
     pub(crate) held_back: HeldBack,
+    pub(crate) discards: Discards,
 }
 
 /// A transaction of a volume.

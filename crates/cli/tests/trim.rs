@@ -1,0 +1,109 @@
+//! Discards on a real mount: an image gives freed space back to the host's disk, and work goes on where that disk was full.
+
+mod support;
+
+use std::fs::{self, File};
+use std::io::Write;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use support::{Mount, Place, fails, pattern, run, succeeds};
+
+const MIB: u64 = 1 << 20;
+
+/// What a file takes on its disk, in bytes.
+fn taken(path: &str) -> u64 {
+    fs::metadata(path).expect("there").blocks() * 512
+}
+
+fn write(mount: &Mount, name: &str, length: u64) -> std::io::Result<()> {
+    let mut file = File::create(mount.path(name))?;
+    file.write_all(&pattern(7, length as usize))?;
+    file.sync_all()
+}
+
+#[test]
+fn a_trim_gives_the_space_of_removed_files_back() {
+    let place = Place::formatted();
+    let mount = place.mount("relaxed");
+    write(&mount, "kept", 8 * MIB).expect("written");
+    write(&mount, "removed", 32 * MIB).expect("written");
+    let full = taken(&place.image());
+    fs::remove_file(mount.path("removed")).expect("removed");
+    support::eventually("the space is free", || {
+        let text = succeeds(&["trim", &place.mountpoint(), "--minimum", "64K", "--json"]);
+        assert!(text.contains("discarded_bytes"), "{text}");
+        taken(&place.image()) + 30 * MIB < full
+    });
+    assert!(fs::read(mount.path("kept")).expect("read") == pattern(7, 8 * MIB as usize));
+    let none = succeeds(&["trim", &place.mountpoint(), "-m", "1T"]);
+    assert!(none.ends_with(": 0 B discarded\n"), "{none}");
+    mount.unmount();
+    place.check();
+    let mount = place.mount("ro");
+    assert!(fs::read(mount.path("kept")).expect("read") == pattern(7, 8 * MIB as usize));
+    fails(1, "read-only", &["trim", &place.mountpoint()]);
+    mount.unmount();
+    fails(1, "no TandemFS", &["trim", &place.mountpoint()]);
+}
+
+#[test]
+fn discards_in_the_background_follow_the_removal() {
+    let place = Place::formatted();
+    let mount = place.mount("strict,discard=batched");
+    write(&mount, "kept", 4 * MIB).expect("written");
+    write(&mount, "removed", 32 * MIB).expect("written");
+    let full = taken(&place.image());
+    fs::remove_file(mount.path("removed")).expect("removed");
+    support::eventually("the image gets smaller", || taken(&place.image()) + 30 * MIB < full);
+    assert!(mount.stats()["file_system"]["discarded_bytes"].as_u64().is_some_and(|bytes| bytes >= 30 * MIB), "{}", mount.stats());
+    assert!(fs::read(mount.path("kept")).expect("read") == pattern(7, 4 * MIB as usize));
+    mount.unmount();
+    place.check();
+}
+
+/// A small disk of its own for an image.
+struct Disk(String);
+
+impl Disk {
+    fn new(at: &Path, size: &str) -> Self {
+        fs::create_dir(at).expect("made");
+        let at = at.to_str().expect("a text").to_owned();
+        let mounted = run(std::process::Command::new("mount").args(["-t", "tmpfs", "-o", &format!("size={size}"), "tmpfs", &at]));
+        assert!(mounted.status.success(), "{}", String::from_utf8_lossy(&mounted.stderr));
+        Self(at)
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        let _gone = std::process::Command::new("umount").args(["-l", &self.0]).status();
+    }
+}
+
+/// 5 MiB failed after everything was removed from a file system that had filled its disk.
+#[test]
+fn regression_work_goes_on_when_files_are_removed_on_a_full_disk() {
+    let place = Place::empty();
+    let disk = Disk::new(Path::new(&place.path("disk")), "60M");
+    let image = format!("{}/image", disk.0);
+    succeeds(&["device", "create", &image, "--memory", "32M", "--block", "512M"]);
+    succeeds(&["mkfs", &image]);
+    for options in ["relaxed", "strict"] {
+        let mount = place.mount_device(&image, options);
+        write(&mount, "kept", MIB).expect("written");
+        let full = write(&mount, "large", 100 * MIB).expect_err("the disk is full");
+        assert_eq!(full.kind(), std::io::ErrorKind::StorageFull, "{options}: {full}");
+        fs::remove_file(mount.path("large")).expect("removed");
+        for name in ["a", "b", "c"] {
+            write(&mount, name, 5 * MIB).unwrap_or_else(|error| panic!("{options}: {name}: {error}"));
+            assert!(fs::read(mount.path(name)).expect("read") == pattern(7, 5 * MIB as usize), "{options}");
+        }
+        assert!(fs::read(mount.path("kept")).expect("read") == pattern(7, MIB as usize), "{options}");
+        for name in ["a", "b", "c", "kept"] {
+            fs::remove_file(mount.path(name)).expect("removed");
+        }
+        mount.unmount();
+        succeeds(&["check", &image]);
+    }
+}
