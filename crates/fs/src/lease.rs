@@ -32,6 +32,7 @@ use tandemfs_format::Sector;
 
 use crate::error::{Error, Result};
 use crate::mutant::{Mutant, on};
+use crate::space::Run;
 use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use crate::sync::{Condvar, EXPLORED, Mutex};
 
@@ -45,9 +46,6 @@ pub const LAYOUTS_MAX: usize = 1024;
 
 /// Tells a holder to return its lease.
 pub(crate) type Callback = Box<dyn FnOnce() + Send>;
-
-/// Consecutive sectors: the first one, and their number.
-pub(crate) type Run = (Sector, u64);
 
 /// What one holder was told.
 pub(crate) struct Lease {

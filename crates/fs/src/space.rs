@@ -5,6 +5,9 @@ use std::fmt;
 use tandemfs_format::segment::Region;
 use tandemfs_format::{LineAddress, Sector};
 
+/// Consecutive sectors: the first one, and their number.
+pub(crate) type Run = (Sector, u64);
+
 /// Space of one kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Space {

@@ -18,6 +18,7 @@ use super::freed_sectors::FreedSectors;
 use crate::error::{Error, Result};
 use crate::inject::{Take, fails};
 use crate::mutant::{Mutant, on};
+use crate::space::Run;
 use crate::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use crate::sync::{Mutex, current_cpu};
 use crate::types::ZoneSpace;
@@ -54,9 +55,6 @@ pub(crate) struct SectorAllocator {
     /// Sectors that are being discarded ([SE3]).
     discarding: AtomicU64,
 }
-
-/// Contiguous sectors: the first, and their number.
-pub(crate) type Run = (Sector, u64);
 
 #[derive(Debug, Default)]
 struct Room {

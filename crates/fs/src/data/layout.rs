@@ -19,7 +19,8 @@ use crate::file_system::FileSystem;
 use crate::index::block::{Base, Block};
 use crate::index::tree::{self, Found};
 use crate::inodes::InCoreInode;
-use crate::lease::{Lease, Run};
+use crate::lease::Lease;
+use crate::space::Run;
 use crate::types::{LayoutExtent, LayoutOptions, LayoutPlace};
 
 /// Most extents of a layout.

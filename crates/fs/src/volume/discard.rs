@@ -16,8 +16,8 @@ use tandemfs_device::DeviceError;
 use tandemfs_format::SECTOR_BYTES;
 
 use super::Volume;
-use crate::alloc::sectors::Run;
 use crate::error::Error;
+use crate::space::Run;
 use crate::statistics::add;
 use crate::sync::Mutex;
 
