@@ -9,7 +9,7 @@
 //!       holds no lock, so leaving threads never wait for it. It waits at most [`LEAVING_MAX`]: removals may never end.
 //! [NS4] Freed metadata lines that wait for the watermark are not handled here: the allocator forces the checkpoint ([ME1] of
 //!       `alloc/memory.rs`).
-//! [NS5] The disk under an image is full: freed sectors are discarded, which gives their space back to it.
+//! [NS5] The disk under an image is full: sectors that were freed, or all that are free, are discarded: their space is its own again.
 //!
 //! Only an outside caller can release an inode without names that it holds; [`FileSystem::inodes_without_names`] lists them for it.
 
@@ -82,7 +82,7 @@ impl FileSystem {
     fn give_back_to_host(&self) -> bool {
         let _leaving = self.leaving.enter();
         self.volume.release_quarantine();
-        self.volume.discard_freed(LEAVING_MAX) > 0
+        self.volume.discard_for_host(LEAVING_MAX) > 0
     }
 
     /// Inodes without names that are held from outside ([`FileSystem::remember`]). [`FileSystem::forget`] frees their space.

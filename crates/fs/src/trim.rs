@@ -35,8 +35,8 @@ impl FileSystem {
         self.volume.discard_freed(FREED_AT_MOST)
     }
 
-    /// A trim of everything that is free in contiguous runs of at least `least_bytes`, rounded up to sectors. It ends at the latest after
-    /// runs of 128 MiB: a longer one counts as several.
+    /// A trim of everything that is free in contiguous runs of at least `least_bytes`, rounded up to sectors. A run ends at the
+    /// latest at a multiple of 128 MiB, so with a larger number nothing is discarded.
     pub fn trim(&self, least_bytes: u64) -> Trim {
         let least_sectors = least_bytes.div_ceil(SECTOR_BYTES as u64).max(1);
         Trim { least_sectors, group: 0, from: 0, discarded_bytes: 0 }

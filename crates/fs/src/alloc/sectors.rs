@@ -329,7 +329,7 @@ impl SectorAllocator {
         while let Some((start, count)) = bits.next_free_run(at) {
             at = start + count;
             let is_rest = from > 0 && start == from;
-            if count < least.min(PIECE_SECTORS) && !is_rest {
+            if count < least && !is_rest {
                 continue;
             }
             let here = count.min(most - runs.total);
@@ -437,20 +437,21 @@ mod tests {
             assert!(allocator.free(*sector, 16));
         }
         allocator.sectors_taken_at(taken[10], 16);
-        let (first, second) = (allocator.take_freed(0, 320), allocator.take_freed(0, u64::MAX));
+        let group = (taken[0].number() / PIECE_SECTORS) as usize;
+        let (first, second) = (allocator.take_freed(group, 320), allocator.take_freed(group, u64::MAX));
         assert_eq!(first, [(taken[0], 160), (taken[11], 160)]);
         assert_eq!(second, [(taken[21], 79 * 16)]);
-        assert_eq!(allocator.take_freed(0, u64::MAX), [], "each once");
+        assert_eq!(allocator.take_freed(group, u64::MAX), [], "each once");
         assert_eq!(allocator.space().free_bytes, before.free_bytes - (64 << 10), "they count as free");
         assert_eq!(allocator.free.load(SeqCst) * 4096, before.free_bytes - (100 << 16), "and nobody gets them");
         allocator.discarded(first[0]);
         allocator.discarded(first[1]);
         allocator.not_discarded(second[0]);
-        assert_eq!(allocator.take_freed(0, u64::MAX), second);
+        assert_eq!(allocator.take_freed(group, u64::MAX), second);
         allocator.discarded(second[0]);
         assert!(allocator.free(taken[10], 16));
         assert_eq!(allocator.space(), before);
-        assert_eq!(allocator.take_freed(0, u64::MAX), [(taken[10], 16)]);
+        assert_eq!(allocator.take_freed(group, u64::MAX), [(taken[10], 16)]);
     }
 
     #[test]

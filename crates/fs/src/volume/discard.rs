@@ -28,7 +28,9 @@ const STEP_SECTORS: u64 = 16 << 10;
 const INTERVAL: Duration = Duration::from_secs(1);
 /// ... for at most this time.
 const SHARE: Duration = Duration::from_millis(250);
-/// A full disk under an image is logged once in this time.
+/// A full disk under an image has everything discarded that is free at most once in this time ...
+const ALL_EVERY: Duration = Duration::from_secs(30);
+/// ... and is logged once in this time.
 const TOLD_EVERY: Duration = Duration::from_secs(60);
 
 /// What discarding has come to.
@@ -47,6 +49,8 @@ struct Progress {
     next_group: usize,
     /// When the background thread discarded last.
     last: Option<Instant>,
+    /// When everything was discarded for a full disk under the image.
+    last_all: Option<Instant>,
     /// When a full disk under the image was logged last.
     told: Option<Instant>,
 }
@@ -112,6 +116,29 @@ impl Volume {
         let (runs, next) = self.sectors.take_free(group, from, least, self.step_sectors());
         let bytes = self.discard(&mut progress, runs);
         (!progress.is_unsupported).then_some((bytes, next))
+    }
+
+    /// Gives the disk under an image the space of what is free, for about this time. What was freed before this mount is not noted, so if
+    /// nothing is noted, everything that is free is discarded, unless that was done a short time ago. Returns the bytes.
+    pub(crate) fn discard_for_host(&self, at_most: Duration) -> u64 {
+        let start = Instant::now();
+        let mut bytes = self.discard_freed(at_most);
+        {
+            let last = &mut self.discards.progress.lock().last_all;
+            if bytes > 0 || last.is_some_and(|last| last.elapsed() < ALL_EVERY) {
+                return bytes;
+            }
+            *last = Some(start);
+        }
+        for group in 0..self.sectors.groups() {
+            let mut next = Some(0);
+            while let Some(from) = next.filter(|_| start.elapsed() < at_most) {
+                let Some(step) = self.discard_free(group, from, 1) else { return bytes };
+                bytes += step.0;
+                next = step.1;
+            }
+        }
+        bytes
     }
 
     /// Waits for the discard that is under way; there are none after it ([DC4]).
