@@ -1,4 +1,5 @@
 use tandemfs_device::DeviceError;
+use tandemfs_format::size::size;
 use tandemfs_format::superblock::SuperblockError;
 use uuid::Uuid;
 
@@ -14,7 +15,11 @@ pub enum CheckError {
         source: SuperblockError,
     },
     /// A zone is smaller than the superblock says.
-    #[error("{device}: the {zone} zone has {found} B, its superblock says {expected} B; it was truncated, or belongs to another pair")]
+    #[error(
+        "{device}: the {zone} zone has {}, its superblock says {}; it was truncated, or belongs to another pair",
+        size(.found),
+        size(.expected)
+    )]
     Truncated {
         /// The device's name.
         device: String,

@@ -19,7 +19,7 @@ pub enum Severity {
 #[serde(rename_all = "snake_case")]
 pub enum Damage {
     /// Its checksum does not match its bytes and place.
-    #[error("its checksum is {found:#010x} where {expected:#010x} fits")]
+    #[error("checksum mismatch: stored {found:#010x}, computed {expected:#010x}")]
     Checksum {
         /// The checksum in the line.
         found: u32,
@@ -27,7 +27,7 @@ pub enum Damage {
         expected: u32,
     },
     /// A field has an invalid value.
-    #[error("its {field} is {found}, which has no meaning")]
+    #[error("invalid {field}: {found}")]
     Field {
         /// The field's name in FORMAT.md.
         field: &'static str,
@@ -545,7 +545,7 @@ findings! {
         used_but_free: u32
     } = "map_wrong" Error true;
     /// Sectors of file data that do not match their checksums.
-    #[error("inode {inode}: {sectors} sectors of data at byte {offset} do not fit their checksums")]
+    #[error("inode {inode}: checksum mismatch in {sectors} sectors of data at byte {offset}")]
     DataDamaged {
         /// Inode.
         inode: u64,
@@ -555,7 +555,7 @@ findings! {
         sectors: u64
     } = "data_damaged" Error true;
     /// A data log that does not match its checksum.
-    #[error("inode {inode}: {length} B of data at byte {offset}, in a data log, do not fit their checksum")]
+    #[error("inode {inode}: checksum mismatch in a data log of {length} B at byte {offset}")]
     LogDamaged {
         /// Inode.
         inode: u64,

@@ -89,10 +89,10 @@ fn devices_that_do_not_serve_are_named_and_left_alone() {
 fn sizes_that_hold_no_file_system_are_refused() {
     let place = Place::empty();
     let small = place.path("small.image");
-    fails(1, "4096 B", &["device", "create", &small, "--memory", "4K", "--block", "4K"]);
+    fails(1, "4 KiB is too small", &["device", "create", &small, "--memory", "4K", "--block", "4K"]);
     assert!(!fs::exists(&small).expect("looked"), "nothing is left behind");
     fails(1, "nosuch", &["device", "create", &small, "--profile", "nosuch", "--memory", "64M", "--block", "256M"]);
-    fails(1, "2097152 B", &["device", "create", &small, "--memory", "2M", "--block", "256M"]);
+    fails(1, "2 MiB is too small", &["device", "create", &small, "--memory", "2M", "--block", "256M"]);
     for (half, bytes) in [("memory", 2 << 20), ("block", 2 << 20)] {
         fs::File::create(place.path(half)).and_then(|file| file.set_len(bytes)).expect("made");
     }

@@ -163,7 +163,7 @@ fn what_cannot_grow_says_so_and_is_left_alone() {
         ("cannot shrink", &["--memory", "1M", "--block", "10G"]),
         ("60 %", &["--block", "100G"]),
         ("multiple", &["--memory", "33M"]),
-        ("reach", &["--block", "8000T"]),
+        ("too large", &["--block", "8000T"]),
     ] {
         fails(1, said, &[&["resize", &device], words].concat());
         assert_eq!((sizes(&device), fs::metadata(&device).expect("there").len()), (before, length), "{words:?}");
@@ -598,8 +598,8 @@ fn the_log_names_inode_and_path() {
     mount.unmount();
     let log = fs::read_to_string(place.path("log")).expect("a log");
     for (inode, path, what) in [
-        (of_large, "/moved", "does not fit its checksum"),
-        (of_small, "/spool/in box/small", "does not fit its checksum"),
+        (of_large, "/moved", "checksum mismatch"),
+        (of_small, "/spool/in box/small", "checksum mismatch"),
         (of_directory, "/holds", "run tandemfs check"),
     ] {
         let names =

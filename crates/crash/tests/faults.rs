@@ -102,7 +102,9 @@ impl Run<'_> {
                     return true;
                 }
                 // What a transaction that failed had stored in place reads as damaged until the drive recovers.
-                Err(error) if fs.stopped().is_some() && fs.drive().has_transactions() && error.contains("does not fit") => return false,
+                Err(error) if fs.stopped().is_some() && fs.drive().has_transactions() && error.contains("checksum mismatch") => {
+                    return false;
+                }
                 Err(error) => {
                     assert!(error.contains("fault device"), "{}: {error}", self.what);
                     self.note(Outcome::ReadFailed);

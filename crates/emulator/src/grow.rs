@@ -16,6 +16,7 @@ use std::path::Path;
 use rustix::fs::{FallocateFlags, fallocate};
 use tandemfs_device::DeviceError;
 use tandemfs_format::UNIT_BYTES;
+use tandemfs_format::size::size;
 
 use crate::header::{ImageInfo, MEMORY_OFFSET, Places};
 use crate::image_file::{OpenImage, OpenOptions, refused, reserve};
@@ -87,7 +88,7 @@ fn planned(before: &ImageInfo, memory_bytes: Option<u64>, block_bytes: Option<u6
     };
     for (region, old, new) in [("memory", before.memory_bytes, after.memory_bytes), ("block", before.block_bytes, after.block_bytes)] {
         if new < old {
-            return Err(format!("the {region} region has {old} B and cannot shrink to {new} B; nothing was changed"));
+            return Err(format!("the {region} region has {} and cannot shrink to {}; nothing was changed", size(old), size(new)));
         }
     }
     if after == *before {

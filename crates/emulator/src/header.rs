@@ -13,6 +13,7 @@ use tandemfs_device::PersistenceDomain;
 use tandemfs_format::checksum::crc32c;
 use tandemfs_format::geometry::{BLOCK_BYTES_MIN, MEMORY_BYTES_MIN};
 use tandemfs_format::integer::{U32, U64};
+use tandemfs_format::size::size;
 use tandemfs_format::{SECTOR_BYTES, UNIT_BYTES};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
 
@@ -225,11 +226,14 @@ impl ImageInfo {
     pub(crate) fn check_sizes(memory_bytes: u64, block_bytes: u64) -> Result<(), String> {
         let region = |name, found: u64, least: u64, unit: u64| {
             if found < least || found > REGION_BYTES_MAX {
-                return Err(format!("a {name} region of {found} B is outside {least} B to {REGION_BYTES_MAX} B; name another size"));
+                let how = if found < least { "small" } else { "large" };
+                let (found, least, most) = (size(found), size(least), size(REGION_BYTES_MAX));
+                return Err(format!("a {name} region of {found} is too {how} ({least} to {most})"));
             }
             if !found.is_multiple_of(unit) {
                 let below = found / unit * unit;
-                return Err(format!("a {name} region of {found} B is not a multiple of {unit} B; {below} B and {} B are", below + unit));
+                let (found, unit, below, above) = (size(found), size(unit), size(below), size(below + unit));
+                return Err(format!("a {name} region of {found} is not a multiple of {unit}; {below} and {above} are"));
             }
             Ok(())
         };
@@ -586,11 +590,11 @@ mod tests {
     #[test]
     fn sizes_that_make_no_image_are_refused_in_a_sentence() {
         for (memory_bytes, block_bytes, said) in [
-            (0, 64 << 20, "a memory region of 0 B is outside"),
-            ((16 << 20) + 4096, 64 << 20, "16777216 B and 18874368 B are"),
-            (u64::MAX, 64 << 20, "outside"),
-            (16 << 20, 4096, "a block region of 4096 B is outside"),
-            (16 << 20, (64 << 20) + 1, "not a multiple of 4096 B"),
+            (0, 64 << 20, "a memory region of 0 B is too small (16 MiB to 64 TiB)"),
+            ((16 << 20) + 4096, 64 << 20, "16 MiB and 18 MiB are"),
+            (u64::MAX, 64 << 20, "too large"),
+            (16 << 20, 4096, "a block region of 4 KiB is too small"),
+            (16 << 20, (64 << 20) + 1, "not a multiple of 4 KiB"),
         ] {
             let reason = ImageInfo::check_sizes(memory_bytes, block_bytes).expect_err("refused");
             assert!(reason.contains(said), "{reason}");

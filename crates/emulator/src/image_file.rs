@@ -13,6 +13,8 @@ use rustix::fs::{FallocateFlags, FlockOperation, fallocate, flock, fstatvfs};
 use rustix::io::Errno;
 use tandemfs_device::{DeviceDescription, DeviceError, Mapping, MappingOptions, PersistenceDomain};
 
+use tandemfs_format::size::size;
+
 use crate::controller::Controller;
 use crate::header::{HEADER_BYTES, ImageInfo, MEMORY_OFFSET};
 use crate::image_medium::ImageMedium;
@@ -119,9 +121,10 @@ fn fill(file: &File, image: &ImageInfo) -> Result<(), String> {
     let free = space.f_bavail.saturating_mul(space.f_frsize);
     let no_space = |free: u64| {
         format!(
-            "the {} needs {} B on the host's disk and {free} B are free; make space or name a smaller size",
+            "the {} needs {} on the host's disk and {} MiB are free; make space or name a smaller size",
             if image.firmware.is_some() { "drive's DRAM" } else { "memory region" },
-            image.mapped_bytes()
+            size(image.mapped_bytes()),
+            free >> 20
         )
     };
     // Checking first avoids filling the host's disk only to find that it is too small.
@@ -129,7 +132,7 @@ fn fill(file: &File, image: &ImageInfo) -> Result<(), String> {
         return Err(no_space(free));
     }
     file.set_len(image.file_bytes())
-        .map_err(|error| format!("the host's file system takes no file of {} B: {error}", image.file_bytes()))?;
+        .map_err(|error| format!("the host's file system takes no file of {}: {error}", size(image.file_bytes())))?;
     if is_reserved(image) {
         match reserve(file, MEMORY_OFFSET, image.mapped_bytes()) {
             Ok(()) => {}
@@ -209,7 +212,7 @@ fn read_header(path: &Path, file: &File) -> Result<ImageInfo, DeviceError> {
     let image = ImageInfo::decode(&page).map_err(|reason| refused(path, reason))?;
     if metadata.len() < image.file_bytes() {
         let reason =
-            format!("was cut short: it has {} B, its header says {} B; restore it from a copy", metadata.len(), image.file_bytes());
+            format!("was cut short: it has {}, its header says {}; restore it from a copy", size(metadata.len()), size(image.file_bytes()));
         return Err(refused(path, reason));
     }
     Ok(image)

@@ -1,6 +1,8 @@
 //! Parameters of a drive with firmware: those of its profile, those that can be chosen at its creation, and those that the image's header
 //! keeps.
 
+use tandemfs_format::size::size;
+
 use crate::flash::{FlashGeometry, FlashOptions, VictimPolicy};
 use crate::medium::FLASH_PAGE_BYTES;
 use crate::timing::FirmwareTiming;
@@ -227,13 +229,13 @@ impl FirmwareModel {
         let fits = |what: &str, bytes: u64| match bytes {
             0 => Err(format!("a {what} of 0 B stages nothing; name another size")),
             bytes if bytes > capacity_bytes => {
-                Err(format!("a {what} of {bytes} B is larger than the drive, which has {capacity_bytes} B; name a smaller one"))
+                Err(format!("a {what} of {} is larger than the drive, which has {}; name a smaller one", size(bytes), size(capacity_bytes)))
             }
             bytes if bytes > STAGING_BYTES_MAX => {
-                Err(format!("a {what} of {bytes} B is more than {STAGING_BYTES_MAX} B; name a smaller one"))
+                Err(format!("a {what} of {} is more than {}; name a smaller one", size(bytes), size(STAGING_BYTES_MAX)))
             }
             bytes if !bytes.is_multiple_of(FLASH_PAGE_BYTES as u64) => {
-                Err(format!("a {what} of {bytes} B is not a multiple of {FLASH_PAGE_BYTES} B; name another size"))
+                Err(format!("a {what} of {} is not a multiple of {}; name another size", size(bytes), size(FLASH_PAGE_BYTES as u64)))
             }
             _ => Ok(()),
         };

@@ -159,7 +159,7 @@ fn creation_is_refused_in_one_sentence_and_leaves_nothing() {
         assert!(!path.exists());
     };
     refuse(options("bogus"), "there is no profile 'bogus'; name one of off, romefs-a");
-    refuse(CreateOptions { memory_bytes: 4096, ..options("off") }, "a memory region of 4096 B is outside");
+    refuse(CreateOptions { memory_bytes: 4096, ..options("off") }, "a memory region of 4 KiB is too small");
     refuse(CreateOptions { memory_bytes: 1 << 45, ..options("off") }, "B are free; make space or name a smaller size");
     let missing = create(&directory.path().join("no/disk.img"), &options("off")).expect_err("no such directory").to_string();
     assert!(missing.contains("cannot be created"), "{missing}");

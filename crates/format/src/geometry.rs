@@ -9,6 +9,7 @@
 //! [GE1] A zone that grew may need more map pieces than fit behind the rings, while the units behind them are in use. Then all pieces are
 //!       in a run of whole units that the superblock names, and the units behind the rings are ordinary units.
 
+use crate::size::size;
 use crate::{LINE_BYTES, LineAddress, SECTOR_BYTES, UNIT_BYTES, UNIT_LINES};
 
 /// Offsets of the two superblocks from the start of the memory zone, in bytes.
@@ -38,19 +39,19 @@ pub const PIECE_LINES: u64 = 1 + (UNIT_LINES / 8) / LINE_BYTES as u64;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum GeometryError {
     /// The memory zone is too small.
-    #[error("the memory zone has {found} B; a file system needs at least {MEMORY_BYTES_MIN} B")]
+    #[error("a memory zone of {} is too small; a file system needs at least {}", size(.found), size(MEMORY_BYTES_MIN))]
     MemoryTooSmall {
         /// Its size in bytes.
         found: u64,
     },
     /// The block zone is too small.
-    #[error("the block zone has {found} B; a file system needs at least {BLOCK_BYTES_MIN} B")]
+    #[error("a block zone of {} is too small; a file system needs at least {}", size(.found), size(BLOCK_BYTES_MIN))]
     BlocksTooSmall {
         /// Its size in bytes.
         found: u64,
     },
     /// A zone is larger than its address type can address.
-    #[error("the {zone} zone has {found} B; 40-bit addresses reach {limit} B")]
+    #[error("a {zone} zone of {} is too large; at most {} can be addressed", size(.found), size(.limit))]
     TooLarge {
         /// "memory" or "block".
         zone: &'static str,
@@ -60,13 +61,13 @@ pub enum GeometryError {
         limit: u64,
     },
     /// The block size is not a power of two between 4 KiB and 1 MiB.
-    #[error("a block size of {found} B is not a power of two from 4 KiB to 1 MiB")]
+    #[error("a block size of {} is not a power of two from 4 KiB to 1 MiB", size(u64::from(*.found)))]
     BlockSize {
         /// The size in bytes.
         found: u32,
     },
     /// The rings do not fit what the format allows.
-    #[error("{count} journal rings of {bytes} B are outside the format's limits")]
+    #[error("{count} journal rings of {} are outside the format's limits", size(.bytes))]
     Rings {
         /// Their number.
         count: u32,
@@ -93,7 +94,9 @@ pub enum GeometryError {
     },
     /// The metadata of a full block zone would not fit the memory zone.
     #[error(
-        "metadata of a full block zone may take {needed} B, over 60 % of the memory zone's {memory} B; use larger blocks or --checksum=none"
+        "metadata of a full block zone may take {} MiB, over 60 % of the memory zone of {}; use larger blocks or --checksum=none",
+        .needed >> 20,
+        size(.memory)
     )]
     MetadataTooLarge {
         /// Worst case in bytes.

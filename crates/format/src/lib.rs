@@ -26,6 +26,7 @@ pub mod journal;
 pub mod linearity;
 pub mod mapping;
 pub mod segment;
+pub mod size;
 pub mod space;
 pub mod superblock;
 
@@ -55,7 +56,7 @@ pub const EMPTY_LINE: Line = [0; LINE_BYTES];
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Corrupt {
     /// The checksum of a line does not match its bytes and place.
-    #[error("line {address} has checksum {found:#010x} where {expected:#010x} fits its bytes and place")]
+    #[error("line {address}: checksum mismatch: stored {found:#010x}, computed {expected:#010x}")]
     Checksum {
         /// The line.
         address: LineAddress,
@@ -65,7 +66,7 @@ pub enum Corrupt {
         expected: u32,
     },
     /// A field has a value that no version of the format allows.
-    #[error("line {address}: {field} is {found}, which has no meaning")]
+    #[error("line {address}: invalid {field}: {found}")]
     Field {
         /// The line.
         address: LineAddress,

@@ -1,5 +1,6 @@
 use tandemfs_device::DeviceError;
 use tandemfs_format::geometry::GeometryError;
+use tandemfs_format::size::size;
 use tandemfs_format::superblock::SuperblockError;
 use tandemfs_format::{Corrupt, InodeNumber};
 
@@ -87,7 +88,7 @@ pub enum Error {
         source: Corrupt,
     },
     /// File data does not match its checksum.
-    #[error("inode {inode}: data at byte {offset} does not fit its checksum")]
+    #[error("inode {inode}: checksum mismatch of data at byte {offset}")]
     DamagedData {
         /// The file.
         inode: InodeNumber,
@@ -114,7 +115,11 @@ pub enum Error {
         source: GeometryError,
     },
     /// The device is smaller than its superblock says: a truncated image, or half of another pair.
-    #[error("{device}: the {zone} zone has {found} B, its superblock says {expected} B; it was truncated, or belongs to another pair")]
+    #[error(
+        "{device}: the {zone} zone has {}, its superblock says {}; it was truncated, or belongs to another pair",
+        size(.found),
+        size(.expected)
+    )]
     Truncated {
         /// The device's name.
         device: String,
@@ -126,7 +131,7 @@ pub enum Error {
         expected: u64,
     },
     /// A zone was asked to shrink.
-    #[error("{device}: the {zone} zone has {current} B and cannot shrink to {wanted} B; nothing was changed")]
+    #[error("{device}: the {zone} zone has {} and cannot shrink to {}; nothing was changed", size(.current), size(.wanted))]
     Shrinks {
         /// The device's name.
         device: String,
@@ -138,7 +143,7 @@ pub enum Error {
         wanted: u64,
     },
     /// A zone was asked to grow beyond the size of its device.
-    #[error("{device}: the {zone} zone of the device has {found} B, less than {wanted} B; enlarge the device first")]
+    #[error("{device}: the {zone} zone of the device has {}, less than {}; enlarge the device first", size(.found), size(.wanted))]
     BeyondDevice {
         /// The device's name.
         device: String,
@@ -170,7 +175,7 @@ pub enum Error {
         expected: uuid::Uuid,
     },
     /// `mkfs` found something on the device.
-    #[error("{device}: holds {found}; use --force to overwrite it")]
+    #[error("{device}: contains {found}; use --force to overwrite it")]
     Occupied {
         /// The device's name.
         device: String,

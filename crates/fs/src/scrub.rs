@@ -387,7 +387,7 @@ impl Scrub {
             let stream = self.stream(volume, owner, value.address, (shape.lines, shape.pages > 0));
             let found = stream.map(|stream| stream.get(..value.length as usize).map(|bytes| volume.pair.data(bytes)));
             if found.is_some_and(|found| found != Some(value.crc)) {
-                self.find_line(Some(number), value.address, "an extended attribute does not fit its checksum");
+                self.find_line(Some(number), value.address, "checksum mismatch of an extended attribute");
             }
             if self.counts.bytes >= enough {
                 return Some(value.name);
@@ -596,7 +596,7 @@ impl Scrub {
                     volume.drive.transfer(Structure::Data, &mut again, &mut || {}).err().map(|error| error.to_string())
                 };
                 let fits = data.checksums.get(index as usize).is_none_or(|expected| volume.pair.data(sector) == *expected);
-                let cause = cause.or((!fits && !on(Mutant::ScrubPassesOver)).then(|| "it does not fit its checksum".into()));
+                let cause = cause.or((!fits && !on(Mutant::ScrubPassesOver)).then(|| "checksum mismatch".into()));
                 let offset = data.start + index * SECTOR_BYTES as u64;
                 match (cause, &mut bad) {
                     (Some(cause), Some(bad)) if bad.cause == cause && bad.file_offset.is_some_and(|start| start + bad.length == offset) => {
@@ -627,7 +627,7 @@ impl Scrub {
         self.counts.bytes += bytes.len() as u64;
         let cause = match volume.drive.load(Structure::DataLog, log.address, &mut bytes) {
             Err(error) => error.to_string(),
-            Ok(()) if volume.checksums && volume.pair.data(&bytes) != log.crc => "it does not fit its checksum".into(),
+            Ok(()) if volume.checksums && volume.pair.data(&bytes) != log.crc => "checksum mismatch".into(),
             Ok(()) => return,
         };
         self.find(ScrubFinding {

@@ -8,6 +8,7 @@ use std::path::Path;
 use rustix::fs::{FallocateFlags, fallocate};
 use rustix::io::Errno;
 use tandemfs_format::UNIT_BYTES;
+use tandemfs_format::size::size;
 
 use super::{Access, Opened, open_half, sysfs};
 use crate::{DeviceError, Mapping, MappingOptions, PersistenceDomain};
@@ -36,7 +37,7 @@ impl MemoryHalf {
         let Opened { file, metadata, .. } = open_half(path, access, false)?;
         let found = look(&file, &metadata).map_err(refuse)?;
         if found.bytes < UNIT_BYTES {
-            let what = if found.bytes == 0 { "is empty".to_owned() } else { format!("has {} B", found.bytes) };
+            let what = if found.bytes == 0 { "is empty".to_owned() } else { format!("has {}", size(found.bytes)) };
             return Err(refuse(format!("{what}; a memory half has at least 2 MiB")));
         }
         // Whole units only: a devdax maps nothing else, and the format has no use for the rest.
@@ -72,7 +73,7 @@ fn reserve(file: &File, length: u64) -> Result<(), String> {
         // The file system has no fallocate: a store without space returns an error later.
         Ok(()) | Err(Errno::OPNOTSUPP) => Ok(()),
         Err(Errno::NOSPC) => {
-            Err(format!("is sparse and its disk has no space for all of its {length} B; make space or name a smaller file"))
+            Err(format!("is sparse and its disk has no space for all of its {}; make space or name a smaller file", size(length)))
         }
         Err(error) => Err(format!("its space cannot be reserved: {error}")),
     }
