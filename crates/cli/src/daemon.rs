@@ -58,7 +58,7 @@ pub fn serve(arguments: &MountArguments, options: &Options, ready: impl FnOnce()
     abort_on_panic();
     tandemfs_fuse::check_mountpoint(&arguments.mountpoint).map_err(Failure::because)?;
     let read_only = options.file_system.read_only;
-    let opening = Opening { read_only, timing: options.timing, domain: options.domain };
+    let opening = Opening { read_only, timing: options.timing, domain: options.domain, formats: false };
     let device = device::absolute(&arguments.device);
     let drive = device::open(&device, opening)?;
     let fs = Arc::new(FileSystem::mount(drive, &options.file_system).map_err(Failure::because)?);

@@ -9,6 +9,7 @@ use tandemfs_emulator::{CacheManagement, CreateOptions, DeviceOptions, FirmwareM
 use crate::arguments::{self, DeviceCreateArguments, DeviceInfoArguments};
 use crate::failure::Failure;
 use crate::output;
+use crate::signatures;
 use crate::size;
 
 /// Options of opening a device.
@@ -20,6 +21,8 @@ pub struct Opening {
     pub timing: bool,
     /// A lower persistence domain.
     pub domain: Option<PersistenceDomain>,
+    /// To format it: it need not be a TandemFS with its halves in place.
+    pub formats: bool,
 }
 
 /// Opens and locks a device.
@@ -27,6 +30,9 @@ pub fn open(device: &str, opening: Opening) -> Result<Drive, Failure> {
     let Opening { read_only, timing, .. } = opening;
     let options = DeviceOptions { timing, read_only, shared: read_only, ..DeviceOptions::default() };
     let drive = Drive::new(tandemfs_emulator::open_device(device, &options).map_err(Failure::because)?);
+    if let Some(swapped) = signatures::swapped(device, &drive).filter(|_| !opening.formats) {
+        return Err(Failure::Failed(swapped));
+    }
     match opening.domain {
         None => Ok(drive),
         Some(domain) => drive.with_domain(domain).map_err(|own| {

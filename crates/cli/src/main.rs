@@ -24,6 +24,7 @@ mod mount_options;
 mod output;
 mod resize;
 mod scrub;
+mod signatures;
 mod size;
 mod stats;
 mod trim;

@@ -7,6 +7,7 @@ use crate::arguments::{Checksum, MkfsArguments};
 use crate::device::{self, Opening};
 use crate::failure::Failure;
 use crate::output;
+use crate::signatures::Areas;
 use crate::size;
 
 /// Formats a device.
@@ -25,7 +26,15 @@ pub fn run(arguments: &MkfsArguments) -> Result<u8, Failure> {
         // The user who formats owns the root directory, so that an ordinary user can use it.
         root_owner: (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw()),
     };
-    let drive = device::open(&arguments.device, Opening::default())?;
+    let drive = device::open(&arguments.device, Opening { formats: true, ..Opening::default() })?;
+    // Nothing is erased for sizes or a label that are refused. What the device contains is named below, all of it.
+    tandemfs_fs::check_format(&drive, &FormatOptions { force: true, ..options.clone() }).map_err(Failure::because)?;
+    let areas = Areas::of(&arguments.device, &drive)?;
+    if arguments.force {
+        areas.wipe()?;
+    } else {
+        areas.refuse_occupied()?;
+    }
     let superblock = tandemfs_fs::make_file_system(&drive, &options).map_err(Failure::because)?;
     output::print(&format!(
         "{}: formatted, pair {}, memory {}, block {} in blocks of {}\n",

@@ -55,7 +55,7 @@ pub use error::{Error, Result};
 pub use file_system::FileSystem;
 pub use held_back::DamageReport;
 pub use lease::{FILE_LAYOUTS_MAX, LAYOUTS_MAX, RECALL_MAX};
-pub use mkfs::make_file_system;
+pub use mkfs::{check_format, make_file_system};
 pub use mount::read_superblock;
 pub use recovery::RecoveryReport;
 pub use resize::{could_grow, grow, set_label};

@@ -31,11 +31,15 @@ const DISCARD_SECTORS: u64 = 256 << 10;
 /// Regions that have a segment from the start.
 const FIRST_REGIONS: [Region; 4] = [Region::Inodes, Region::Dentries, Region::Mappings, Region::Leaves];
 
-/// Makes a file system on a drive and returns its superblock.
+/// Tells whether [`make_file_system`] would accept this drive with these options. Writes nothing.
 ///
 /// # Errors
-/// `Occupied` if the drive holds a TandemFS and `force` is not set; `Geometry` if the sizes do not fit; `Label`.
-pub fn make_file_system(drive: &Drive, options: &FormatOptions) -> Result<Superblock> {
+/// `Occupied` if the drive contains a TandemFS and `force` is not set; `Geometry` if the sizes do not fit; `Label`.
+pub fn check_format(drive: &Drive, options: &FormatOptions) -> Result<()> {
+    plan(drive, options).map(drop)
+}
+
+fn plan(drive: &Drive, options: &FormatOptions) -> Result<Geometry> {
     resize::check_label(&options.label)?;
     drive.recover()?; // an earlier owner may have left transactions open
     let description = drive.description();
@@ -52,6 +56,15 @@ pub fn make_file_system(drive: &Drive, options: &FormatOptions) -> Result<Superb
     {
         return Err(Error::Occupied { device: description.name.clone(), found });
     }
+    Ok(places)
+}
+
+/// Makes a file system on a drive and returns its superblock.
+///
+/// # Errors
+/// Those of [`check_format`], before anything is written.
+pub fn make_file_system(drive: &Drive, options: &FormatOptions) -> Result<Superblock> {
+    let places = plan(drive, options)?;
     let unchecked = if options.checksum_kind == ChecksumKind::None { incompat::UNCHECKED_DATA } else { 0 };
     let superblock = Superblock {
         pair: Uuid::new_v4(),
@@ -66,7 +79,7 @@ pub fn make_file_system(drive: &Drive, options: &FormatOptions) -> Result<Superb
         sequence: 1,
         watermark: 0,
         generation: 1,
-        tails: vec![Tail::default(); ring_count as usize],
+        tails: vec![Tail::default(); places.ring_count() as usize],
     };
     write_first_state(drive, &superblock, options)?;
     write_superblock(drive, &superblock)?;

@@ -34,8 +34,10 @@ impl BlockHalf {
         let refuse = |reason: String| DeviceError::Open { path: name.clone(), reason };
         let Opened { mut file, metadata, mut direct } = open_half(path, access, true)?;
         let kind = metadata.file_type();
-        if !kind.is_file() && !kind.is_block_device() {
-            return Err(refuse("is no block device and no file; the block half is one of them".into()));
+        if kind.is_char_device() {
+            return Err(refuse(format!(
+                "is a character device, which a block half cannot be; if it is the devdax, the halves are swapped: write memory={name}"
+            )));
         }
         let bytes = file.seek(SeekFrom::End(0)).map_err(|error| refuse(error.to_string()))? / SECTOR_BYTES as u64 * SECTOR_BYTES as u64;
         if bytes == 0 {
