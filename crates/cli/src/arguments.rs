@@ -13,6 +13,7 @@ use crate::size;
     name = "tandemfs",
     version,
     about = "A file system for hybrid SSDs: drives with both load/store and block access",
+    max_term_width = 80,
     after_help = "A DEVICE is the image of an emulated drive, or memory=PATH,block=PATH for a pair of devices (either may be a regular file).
 \
                   Sizes take K, M, G and T (binary).\n\n\
@@ -135,6 +136,9 @@ pub struct DeviceCreateArguments {
     /// Omit the profile's timing model: the drive is as fast as the host.
     #[arg(long)]
     pub no_timing: bool,
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
 }
 
 const WITH_FIRMWARE: &str = "Options of drives with firmware";
@@ -238,6 +242,9 @@ pub struct MkfsArguments {
     /// Do not discard the block zone first.
     #[arg(long)]
     pub no_discard: bool,
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// Checksums of file data.
@@ -269,6 +276,9 @@ pub struct MountArguments {
     /// Read the options and do nothing.
     #[arg(long, hide = true)]
     pub fake: bool,
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
     /// The process behind a mount: standard output is the pipe to the command that waits for it.
     #[arg(long, hide = true)]
     pub daemon: bool,
@@ -282,9 +292,13 @@ pub struct UmountArguments {
     /// Detach the mount now and return; the daemon ends after the last open file is closed.
     #[arg(long, conflicts_with = "force")]
     pub lazy: bool,
-    /// Disconnect a daemon that hangs. Unsynced data is lost. Root only; for other users the same as --lazy.
+    /// Disconnect the daemon, which may hang, and unmount even if the mount is in use: calls of its users fail, unsynced data is
+    /// lost. Root only; for other users the same as --lazy.
     #[arg(long)]
     pub force: bool,
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// `check`.
@@ -314,6 +328,9 @@ pub struct ResizeArguments {
     /// New size of the block zone.
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     pub block: Option<u64>,
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// `label`.
@@ -324,6 +341,9 @@ pub struct LabelArguments {
     pub place: String,
     /// The new label, up to 64 bytes; "" removes it. Without this argument the label is shown.
     pub text: Option<String>,
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// `info`.
@@ -384,6 +404,9 @@ pub struct DumpArguments {
     /// What to show: superblock, segments, journal, inode NUMBER, or tree [PATH].
     #[arg(value_name = "WHAT", required = true, num_args = 1..)]
     pub what: Vec<OsString>,
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
 }
 
 #[cfg(test)]

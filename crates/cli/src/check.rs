@@ -5,11 +5,12 @@ use std::fmt::Write;
 
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
-use tandemfs_check::{CheckOptions, Progress, Report, Severity};
+use tandemfs_check::{CheckOptions, Progress, Report};
 
 use crate::arguments::CheckArguments;
 use crate::device::{self, Opening};
 use crate::failure::Failure;
+use crate::findings;
 use crate::output;
 use crate::size;
 
@@ -34,6 +35,9 @@ pub fn run(arguments: &CheckArguments) -> Result<u8, Failure> {
     let status = status(&report);
     if arguments.json {
         let mut value = serde_json::to_value(&report).map_err(Failure::because)?;
+        for (name, all) in [("findings", &report.findings), ("repaired", &report.repaired)] {
+            value[name] = all.iter().map(findings::of_check).collect();
+        }
         value["consistent"] = json!(report.is_consistent());
         value["exit_status"] = json!(status);
         output::print_json(&value)?;
@@ -69,26 +73,23 @@ fn text(report: &Report, repair: bool) -> String {
     for located in &report.repaired {
         line(format!("repaired: {located}"));
     }
-    for located in &report.findings {
-        let severity = match located.severity {
-            Severity::Warning => "warning",
-            Severity::Error => "error",
-        };
-        line(format!("{severity}: {located}"));
-    }
+    findings::lines(&report.findings).into_iter().for_each(&mut line);
     if report.findings_left_out > 0 {
-        line(format!("{} more findings are not listed", report.findings_left_out));
+        line(format!("{} not listed", output::count(report.findings_left_out, "more finding is", "more findings are")));
     }
     let counts = &report.counts;
     line(format!(
-        "{} files, {} directories, {} names, {} verified",
-        counts.files,
-        counts.directories,
-        counts.names,
+        "{}, {}, {}, {} verified",
+        output::count(counts.files, "file", "files"),
+        output::count(counts.directories, "directory", "directories"),
+        output::count(counts.names, "name", "names"),
         size::show(counts.data_bytes)
     ));
     if counts.journal_records > 0 {
-        line(format!("not unmounted cleanly: the next mount replays {} journal records", counts.journal_records));
+        line(format!(
+            "not unmounted cleanly: the next mount replays {}",
+            output::count(counts.journal_records, "journal record", "journal records")
+        ));
     }
     if report.superblock_copy_behind {
         line("one copy of the superblock is torn or older, as after a power cut: the next mount rewrites it".into());
@@ -96,7 +97,7 @@ fn text(report: &Report, repair: bool) -> String {
     let repairable = report.findings.iter().any(|located| located.repairable);
     line(match (report.is_consistent(), report.repaired.is_empty()) {
         (true, true) => "clean".into(),
-        (true, false) => format!("clean after {} repairs", report.repaired.len()),
+        (true, false) => format!("clean after {}", output::count(report.repaired.len() as u64, "repair", "repairs")),
         (false, _) if repairable && !repair => "NOT clean; tandemfs check --repair makes the repairs that need no guess".into(),
         (false, _) => "NOT clean; the remaining damage cannot be repaired without guessing: copy readable files, restore the others".into(),
     });

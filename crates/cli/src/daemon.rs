@@ -15,6 +15,7 @@ use crate::failure::Failure;
 use crate::logging;
 use crate::mount::{self, READY};
 use crate::mount_options::Options;
+use crate::remount;
 
 /// Runs as the daemon of a `tandemfs mount` that waits at the other end of standard output.
 pub fn run(arguments: &MountArguments) -> Result<u8, Failure> {
@@ -71,7 +72,10 @@ pub fn serve(arguments: &MountArguments, options: &Options, ready: impl FnOnce()
         milliseconds = recovery.duration.as_millis() as u64,
         "recovered"
     );
-    let settings = tandemfs_fuse::MountSettings { source: device, ..options.settings.clone() };
+    for warning in &options.warnings {
+        tracing::warn!("{warning}");
+    }
+    let settings = tandemfs_fuse::MountSettings { source: device, options: remount::lasting(options, &fs), ..options.settings.clone() };
     let served = tandemfs_fuse::serve(&fs, &arguments.mountpoint, &settings, ready);
     let ended = fs.unmount();
     if let Err(error) = &ended {

@@ -73,13 +73,15 @@ pub fn create(arguments: &DeviceCreateArguments) -> Result<u8, Failure> {
     let (memory_bytes, block_bytes) = (size("memory", arguments.memory)?, size("block", arguments.block)?);
     let options = CreateOptions { profile: profile.clone(), memory_bytes, block_bytes };
     let info = tandemfs_emulator::create_with(image, &options, &chosen(arguments)).map_err(Failure::because)?;
-    output::print(&format!(
-        "{}: emulated drive, profile {}, memory {}, block {}\n",
-        image.display(),
-        info.profile,
-        size::show(info.memory_bytes),
-        size::show(info.block_bytes)
-    ))?;
+    let value = json!({
+        "device": image.to_string_lossy(),
+        "profile": info.profile,
+        "memory_bytes": info.memory_bytes,
+        "block_bytes": info.block_bytes,
+    });
+    let (memory, block) = (size::show(info.memory_bytes), size::show(info.block_bytes));
+    let sentence = format!("{}: emulated drive, profile {}, memory {memory}, block {block}\n", image.display(), info.profile);
+    output::print_result(arguments.json, &value, &sentence)?;
     Ok(0)
 }
 

@@ -3,6 +3,8 @@
 use std::fmt::Display;
 use std::io;
 
+use tandemfs_fuse::mounts::Mounted;
+
 use crate::helpers::Caller;
 
 /// Why a command failed.
@@ -71,8 +73,54 @@ impl From<io::Error> for Failure {
     }
 }
 
+/// The failure of asking the daemon of a mount.
+pub fn no_answer(mount: &Mounted, error: &io::Error) -> Failure {
+    use io::ErrorKind::{ConnectionRefused, NotFound, PermissionDenied, TimedOut, WouldBlock};
+    let place = mount.mountpoint.display();
+    let user = rustix::process::geteuid();
+    Failure::Failed(match error.kind() {
+        NotFound | PermissionDenied if !user.is_root() && user.as_raw() != mount.user => {
+            format!("{place}: another user mounted it; its daemon answers that user and root")
+        }
+        ConnectionRefused => format!("{place}: its daemon died; unmount it and mount it again"),
+        NotFound => format!("{place}: its daemon has no control socket: it is ending, died, or could not create one (see its log)"),
+        WouldBlock | TimedOut => {
+            format!("{place}: its daemon does not answer; if that lasts, 'tandemfs umount --force' disconnects it")
+        }
+        _ => format!("{place}: {error}"),
+    })
+}
+
+/// Errors of system calls without their numbers, which say nothing to people that their words do not say.
+fn without_numbers(message: &str) -> String {
+    let mut parts = message.split(" (os error ");
+    let first = parts.next().unwrap_or_default().to_owned();
+    parts.fold(first, |text, part| text + part.split_once(')').map_or(part, |(_, rest)| rest))
+}
+
+/// Prints a warning.
+pub fn warn(message: &str) {
+    eprint_line(&format!("warning: {message}"));
+}
+
 /// Prints one line to standard error; ignores the error if standard error is closed.
 fn eprint_line(message: &str) {
     use std::io::Write;
-    let _ = writeln!(io::stderr(), "tandemfs: {message}");
+    let _ = writeln!(io::stderr(), "tandemfs: {}", without_numbers(message));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_of_errors_are_left_out() {
+        for (message, said) in [
+            ("a: not found (os error 2)", "a: not found"),
+            ("a: x (os error 2); b: y (os error 13), or else", "a: x; b: y, or else"),
+            ("nothing of the kind", "nothing of the kind"),
+        ] {
+            assert_eq!(without_numbers(message), said);
+        }
+    }
 }

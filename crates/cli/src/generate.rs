@@ -3,11 +3,12 @@
 use std::fs;
 use std::path::Path;
 
-use clap::CommandFactory;
+use clap::{Arg, ArgAction, Command, CommandFactory};
 use clap_complete::Shell;
 
 use crate::arguments::Arguments;
 use crate::failure::Failure;
+use crate::mount_options;
 use crate::output;
 
 /// Prints a completion script.
@@ -30,5 +31,49 @@ pub fn man(directory: Option<&Path>) -> Result<u8, Failure> {
     let failed = |error| Failure::at(directory.display(), error);
     fs::create_dir_all(directory).map_err(failed)?;
     clap_mangen::generate_to(command, directory).map_err(failed)?;
+    for page in helper_pages() {
+        let name = page.get_name().to_owned();
+        let mut text = Vec::new();
+        clap_mangen::Man::new(page).section("8").render(&mut text)?;
+        fs::write(directory.join(format!("{name}.8")), text).map_err(failed)?;
+    }
     Ok(0)
+}
+
+/// The commands of administrators, as mkfs(8), mount(8) and fsck(8) call them (`helpers.rs`).
+fn helper_pages() -> [Command; 3] {
+    let device =
+        || Arg::new("DEVICE").required(true).help("The image of an emulated drive, or memory=PATH,block=PATH for a pair of devices");
+    let flag = |name: &'static str, help: &'static str| Arg::new(name).short(name.chars().next()).action(ArgAction::SetTrue).help(help);
+    let options = || Arg::new("OPTIONS").short('o').action(ArgAction::Append).help("Options, separated by commas; see below");
+    let statuses = "Exit status: 0 no errors, 1 errors repaired, 4 errors left, 8 the device could not be checked, 16 usage.";
+    let mkfs = Arguments::command().find_subcommand("mkfs").cloned().unwrap_or_default();
+    [
+        mkfs.name("mkfs.tandemfs").version(env!("CARGO_PKG_VERSION")),
+        Command::new("mount.tandemfs")
+            .version(env!("CARGO_PKG_VERSION"))
+            .about("Mount a TandemFS; called by mount(8) for the types tandemfs and fuse.tandemfs")
+            .args([device(), Arg::new("DIR").required(true).help("The directory to mount it on"), options()])
+            .args([
+                flag("f", "Read the options and do nothing"),
+                flag("r", "The same as -o ro"),
+                flag("w", "The same as -o rw"),
+                flag("v", "Log more"),
+            ])
+            .after_help(mount_options::HELP),
+        Command::new("fsck.tandemfs")
+            .version(env!("CARGO_PKG_VERSION"))
+            .about("Check and repair a TandemFS that is not mounted; called by fsck(8)")
+            .args([
+                device(),
+                flag("a", "Repair what can be repaired without guessing; -p and -y mean the same"),
+                flag("p", "The same as -a"),
+                flag("y", "The same as -a"),
+                flag("n", "Repair nothing (default)"),
+                flag("f", "Accepted: every check is a full one"),
+                flag("v", "Accepted"),
+                Arg::new("FD").short('C').help("Accepted: progress is shown on a terminal"),
+            ])
+            .after_help(statuses),
+    ]
 }

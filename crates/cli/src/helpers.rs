@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::path::Path;
 
-use clap::Parser;
+use clap::{CommandFactory, Parser};
 
 use crate::arguments::{Arguments, CheckArguments, Command, MountArguments};
 use crate::failure::Failure;
@@ -25,7 +25,8 @@ impl Caller {
     /// Reads the name.
     pub fn of(name: Option<&OsString>) -> Self {
         match name.and_then(|name| Path::new(name).file_name()).and_then(|name| name.to_str()) {
-            Some("mount.tandemfs") => Self::Mount,
+            // mount(8) derives the second name from the type of a mount that exists, so in a remount.
+            Some("mount.tandemfs" | "mount.fuse.tandemfs") => Self::Mount,
             Some("mkfs.tandemfs") => Self::Mkfs,
             Some("fsck.tandemfs") => Self::Fsck,
             _ => Self::User,
@@ -55,15 +56,25 @@ impl Caller {
         let asks = |word: &OsString| matches!(word.to_str(), Some("-h" | "--help" | "-V" | "--version"));
         let rest = words.iter().skip(1);
         match self {
+            Self::User if is_of_mount_fuse(&words) => mount(rest.cloned()),
             Self::User => parse(words),
             Self::Mkfs => parse(["tandemfs".into(), "mkfs".into()].into_iter().chain(rest.cloned())),
-            // fsck(8) has a meaning of its own for -V.
             Self::Mount if rest.clone().any(asks) => parse(["tandemfs", "mount", "--help"].map(OsString::from)),
+            Self::Fsck if rest.clone().any(|word| word == "-V" || word == "--version") => {
+                parse(["tandemfs", "--version"].map(OsString::from))
+            }
             Self::Fsck if rest.clone().any(|word| word == "--help") => parse(["tandemfs", "check", "--help"].map(OsString::from)),
             Self::Mount => mount(rest.cloned()),
             Self::Fsck => fsck(rest.cloned()),
         }
     }
+}
+
+/// Whether these words are a mount as mount.fuse(8) calls it, for mounts of type `fuse.tandemfs`: `tandemfs DEVICE DIR -o OPTIONS`.
+fn is_of_mount_fuse(words: &[OsString]) -> bool {
+    let [_, device, _, option, _] = words else { return false };
+    let is_command = |name: &str| name == "help" || name.starts_with('-') || Arguments::command().find_subcommand(name).is_some();
+    option == "-o" && !device.to_str().is_some_and(is_command)
 }
 
 fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Command, Failure> {
@@ -103,30 +114,51 @@ fn mount(words: impl Iterator<Item = OsString>) -> Result<Command, Failure> {
     }
     let [device, mountpoint] = <[String; 2]>::try_from(places)
         .map_err(|places| Failure::Usage(format!("a device and a directory are needed, {} given", places.len())))?;
-    Ok(Command::Mount(MountArguments { device, mountpoint: mountpoint.into(), options, foreground: false, verbose, fake, daemon: false }))
+    Ok(Command::Mount(MountArguments {
+        device,
+        mountpoint: mountpoint.into(),
+        options,
+        foreground: false,
+        verbose,
+        fake,
+        json: false,
+        daemon: false,
+    }))
 }
 
-/// `fsck.tandemfs [-aprynfvVTMC…] DEVICE`.
+/// `fsck.tandemfs [-a|-p|-y|-n] [-f] [-v] [-C FD] DEVICE`, as fsck(8) and administrators call e2fsck(8).
 fn fsck(words: impl Iterator<Item = OsString>) -> Result<Command, Failure> {
-    let (mut devices, mut repair) = (Vec::new(), false);
-    for word in words {
-        let word = text(word)?;
+    let mut words = words.map(text);
+    let (mut devices, mut repair, mut only_look) = (Vec::new(), false, false);
+    while let Some(word) = words.next() {
+        let word = word?;
         let Some(letters) = word.strip_prefix('-').filter(|letters| !letters.is_empty()) else {
             devices.push(word);
             continue;
         };
-        for letter in letters.chars() {
+        for (position, letter) in letters.char_indices() {
             match letter {
                 // All repairs need no guess, so "automatically" and "yes" mean the same.
-                'a' | 'p' | 'r' | 'y' => repair = true,
-                'n' => repair = false,
-                // The descriptor for progress is attached: -C0.
-                'C' => break,
-                // The check is always a full one.
-                'f' | 'v' | 'V' | 'T' | 'M' | 'l' => {}
-                other => return Err(Failure::Usage(format!("unknown option '-{other}'"))),
+                'a' | 'p' | 'y' => repair = true,
+                'n' => only_look = true,
+                // The descriptor for progress: -C0 or -C 0. Progress is shown on a terminal.
+                'C' => {
+                    if position + 1 == letters.len() {
+                        words.next().transpose()?;
+                    }
+                    break;
+                }
+                // The check is always a full one. -r is what e2fsck ignores too.
+                'f' | 'v' | 'r' => {}
+                other => {
+                    let usage = "usage: fsck.tandemfs [-a|-p|-y|-n] [-f] [-v] [-C FD] DEVICE";
+                    return Err(Failure::Usage(format!("unknown option '-{other}'; {usage}")));
+                }
             }
         }
+    }
+    if repair && only_look {
+        return Err(Failure::Usage("-n repairs nothing; leave it out, or leave out -a, -p and -y".into()));
     }
     let [device] =
         <[String; 1]>::try_from(devices).map_err(|devices| Failure::Usage(format!("one device is needed, {} given", devices.len())))?;
@@ -160,11 +192,23 @@ mod tests {
     }
 
     #[test]
+    fn mount_fuse_calls_the_program_by_its_own_name() {
+        for line in ["tandemfs disk.image /mnt -o rw,remount", "mount.fuse.tandemfs disk.image /mnt -o rw,remount -t fuse.tandemfs"] {
+            let Ok(Command::Mount(arguments)) = command(line) else { panic!("a mount") };
+            assert_eq!((arguments.device.as_str(), arguments.options), ("disk.image", vec!["rw,remount".to_owned()]));
+        }
+        assert!(matches!(command("tandemfs frobnicate /mnt"), Err(Failure::Arguments(_))));
+        assert!(matches!(command("tandemfs umount /mnt -o x"), Err(Failure::Arguments(_))));
+    }
+
+    #[test]
     fn fsck_calls_its_helper() {
         for (line, expected) in [
             ("fsck.tandemfs -a /dev/x", true),
             ("fsck.tandemfs -C0 -y /dev/x", true),
-            ("fsck.tandemfs -p -f -V /dev/x", true),
+            ("fsck.tandemfs -p -f -v /dev/x", true),
+            ("fsck.tandemfs -C 0 -f /dev/x", false),
+            ("fsck.tandemfs -fyC 3 /dev/x", true),
             ("fsck.tandemfs -n /dev/x", false),
             ("fsck.tandemfs /dev/x", false),
         ] {
@@ -190,5 +234,7 @@ mod tests {
         }
         assert!(command("mount.tandemfs -q a b").is_err());
         assert!(command("fsck.tandemfs -q a").is_err());
+        assert!(command("fsck.tandemfs -n -y a").is_err());
+        assert!(matches!(command("fsck.tandemfs -V"), Err(Failure::Arguments(_))), "the version");
     }
 }

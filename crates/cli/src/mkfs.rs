@@ -1,5 +1,6 @@
 //! `tandemfs mkfs`.
 
+use serde_json::json;
 use tandemfs_format::superblock::ChecksumKind;
 use tandemfs_fs::FormatOptions;
 
@@ -36,13 +37,24 @@ pub fn run(arguments: &MkfsArguments) -> Result<u8, Failure> {
         areas.refuse_occupied()?;
     }
     let superblock = tandemfs_fs::make_file_system(&drive, &options).map_err(Failure::because)?;
-    output::print(&format!(
+    let geometry = &superblock.geometry;
+    let (memory_bytes, block_zone_bytes) = (geometry.memory_bytes(), geometry.block_sectors() * tandemfs_format::SECTOR_BYTES as u64);
+    let value = json!({
+        "device": arguments.device,
+        "pair": superblock.pair,
+        "label": superblock.label,
+        "memory_bytes": memory_bytes,
+        "block_bytes": block_zone_bytes,
+        "block_size_bytes": geometry.block_bytes(),
+    });
+    let sentence = format!(
         "{}: formatted, pair {}, memory {}, block {} in blocks of {}\n",
         arguments.device,
         superblock.pair,
-        size::show(superblock.geometry.memory_bytes()),
-        size::show(superblock.geometry.block_sectors() * tandemfs_format::SECTOR_BYTES as u64),
-        size::show(superblock.geometry.block_bytes().into()),
-    ))?;
+        size::show(memory_bytes),
+        size::show(block_zone_bytes),
+        size::show(geometry.block_bytes().into()),
+    );
+    output::print_result(arguments.json, &value, &sentence)?;
     Ok(0)
 }

@@ -9,13 +9,15 @@ use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
+use serde_json::json;
+
 use crate::arguments::MountArguments;
 use crate::daemon;
-use crate::failure::Failure;
+use crate::failure::{self, Failure};
 use crate::logging;
 use crate::mount_options::Options;
-use tandemfs_fuse::control::{self, Request};
-use tandemfs_fuse::mounts;
+use crate::output;
+use crate::remount;
 
 /// Heaps of the C library (mallopt(3)). A serving thread with a heap of its own gives nothing back that another one could take: after a million
 /// files made and removed the daemon had 209 MiB that way, and 150 MiB with two heaps (`memory=128M`), which bounds what is in use.
@@ -27,17 +29,28 @@ pub const READY: &str = "ready";
 /// Reads the options of a line.
 pub fn options(arguments: &MountArguments) -> Result<Options, Failure> {
     let is_root = rustix::process::geteuid().is_root();
-    Options::parse(arguments.options.iter().map(String::as_str), is_root).map_err(Failure::Usage)
+    let mut options = Options::parse(arguments.options.iter().map(String::as_str), is_root).map_err(Failure::Usage)?;
+    options.fit(machine_bytes());
+    Ok(options)
+}
+
+/// Memory of this machine, in bytes.
+pub fn machine_bytes() -> u64 {
+    let found = rustix::system::sysinfo();
+    (found.totalram as u64).saturating_mul(found.mem_unit.into())
 }
 
 /// Mounts a device.
 pub fn run(arguments: &MountArguments) -> Result<u8, Failure> {
     let options = options(arguments)?;
+    for warning in &options.warnings {
+        failure::warn(warning);
+    }
     if arguments.fake {
         return Ok(0);
     }
     if options.remount {
-        return remount(arguments, &options);
+        return remount::run(arguments);
     }
     if arguments.foreground {
         logging::start(options.log.as_deref(), true, arguments.verbose)?;
@@ -63,6 +76,10 @@ pub fn run(arguments: &MountArguments) -> Result<u8, Failure> {
     reader.read_to_string(&mut line).map_err(failed)?;
     let line = line.trim_end();
     if line == READY {
+        if arguments.json {
+            let place = arguments.mountpoint.to_string_lossy();
+            output::print_json(&json!({ "device": arguments.device, "mountpoint": place, "warnings": options.warnings }))?;
+        }
         return Ok(0);
     }
     match line.split_once(' ').and_then(|(status, message)| Some((status.parse().ok()?, message))) {
@@ -70,25 +87,6 @@ pub fn run(arguments: &MountArguments) -> Result<u8, Failure> {
         Some((status, message)) => Err(Failure::Status(status, message.to_owned())),
         None => Err(died(&mut daemon)),
     }
-}
-
-/// What the kernel can change of a mount. What its daemon does stays as it is, so a word that asks for something else is refused.
-fn remount(arguments: &MountArguments, options: &Options) -> Result<u8, Failure> {
-    let place = arguments.mountpoint.display();
-    let mount = mounts::find(&arguments.mountpoint).map_err(|error| Failure::at(&place, error))?;
-    let mount = mount.ok_or_else(|| Failure::Failed(format!("{place}: no TandemFS is mounted there, so there is nothing to remount")))?;
-    let info =
-        control::ask(&mount, Request::Info).map_err(|error| Failure::Failed(format!("{place}: its daemon does not answer: {error}")))?;
-    let mode = info["mode"].as_str().unwrap_or_default();
-    if options.names_mode && mode != options.settings.mode.name() {
-        let wanted = options.settings.mode.name();
-        return Err(Failure::Failed(format!("{place}: a remount cannot make {wanted} of {mode}: unmount, and mount with the new options")));
-    }
-    if info["read_only"].as_bool() == Some(true) && !options.settings.read_only {
-        return Err(Failure::Failed(format!("{place}: the device was opened for reading only: unmount, and mount again without 'ro'")));
-    }
-    tandemfs_fuse::remount(&mount.mountpoint, &options.settings).map_err(Failure::because)?;
-    Ok(0)
 }
 
 /// This program. Its path, so that process lists show its name; after an upgrade the path is gone, the program is still there.

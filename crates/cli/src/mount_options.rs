@@ -12,46 +12,76 @@ use crate::size;
 /// Longest write that can be asked to go in place, in bytes: a page.
 const IN_PLACE_BYTES_MAX: u32 = 4096;
 
+/// Smallest limit of the host memory for metadata: the caches keep a few pages and inodes of each of their parts, whatever the limit.
+const MEMORY_BYTES_MIN: u64 = 8 << 20;
+
+/// Reading ahead for one reader may take one part in this many of the memory limit (`fs/src/inodes/read_ahead.rs`).
+const READ_AHEAD_SHARE: u64 = 32;
+
 /// Largest share that can be reserved for root, in percent, as for ext4.
 const RESERVED_PERCENT_MAX: u32 = 50;
 
 /// The options, for `tandemfs mount --help`.
 pub const HELP: &str = "\
 Options (-o):
-  relaxed         metadata is durable when a call returns, data after fsync (default)
+  relaxed         metadata is durable when a call returns, data after fsync
+                  (default)
   strict          data is durable when write returns; fsync costs nothing
-  atomic          with strict: one write of up to 1 MiB less a page is atomic; files bypass the page cache
-  threshold=SIZE  requests are split at multiples of this; whole blocks go by blocks, the rest by bytes
-                  (default: the block size, 64K unless formatted otherwise); auto: where the drive's two paths
-                  meet, measured; 0: everything by blocks
-  write_back=NAME which block gives its memory-zone space back first: most-space (default), oldest, coldest
-  write_back_limit=N%   write back when less than this share of the memory zone is free (default 10%)
-  promote=on|off  copies of what is read often in spare space of the memory zone (default off); always: of
-                  whatever is read
-  read_ahead=SIZE most bytes read ahead of a sequential reader that asks past the page cache (default 1M; 0: none)
-  in_place=SIZE   writes up to this are stored in place, on a drive with transactions (default 512; 0: none)
-  modified_ratio=N/M  a page that comes back from the page cache goes by its changed lines of 64 B where they are less
-                  than this share of it (default 1/8; also N%; 0: all pages as they come)
-  engine=NAME     how metadata becomes durable: journal, firmware (by the drive's own transactions), or auto
-                  (default): firmware where the drive has them
-  discard=NAME    what is freed is discarded (TRIM): batched: in the background, at most a quarter of the time; none
-                  (default): by 'tandemfs trim' alone, and when the disk that holds an image is full; also written
-                  discard and nodiscard
-  memory=SIZE     host memory for metadata (default 256M)
-  domain=NAME     take the drive for less persistent than it says: none, process, adr, eadr or gpf
-  timing=on|off   an emulated drive takes the time that the real one would (default off)
-  threads=N       threads that serve requests (default: one a CPU, 2 to 16; over io_uring always sixteen a
-                  CPU, most of which sleep)
-  log=FILE        log to this file (default: the system's journal, or else /var/log/tandemfs.log for root,
+  atomic          with strict: one write of up to 1 MiB less a page is atomic;
+                  files bypass the page cache
+  threshold=SIZE  requests are split at multiples of this; whole blocks go by
+                  blocks, the rest by bytes (default: the block size, 64K
+                  unless formatted otherwise); auto: where the drive's two
+                  paths meet, measured; 0: everything by blocks
+  write_back=NAME which block gives its memory-zone space back first:
+                  most-space (default), oldest, coldest
+  write_back_limit=N%
+                  write back when less than this share of the memory zone is
+                  free (default 10%)
+  promote=on|off|always
+                  copies of what is read often in spare space of the memory
+                  zone (default off); always: of whatever is read
+  read_ahead=SIZE most bytes read ahead of a sequential reader that asks past
+                  the page cache (default 1M; 0: none; at most 1/32 of
+                  memory=)
+  in_place=SIZE   writes up to this are stored in place, on a drive with
+                  transactions (default 512; 0: none; at most 4K)
+  modified_ratio=N/M
+                  a page that comes back from the page cache goes by its
+                  changed lines of 64 B where they are less than this share
+                  of it (default 1/8; also N%; 0: all pages as they come)
+  engine=NAME     how metadata becomes durable: journal, firmware (by the
+                  drive's own transactions), or auto (default): firmware
+                  where the drive has them
+  discard=NAME    what is freed is discarded (TRIM): batched: in the background,
+                  at most a quarter of the time; none (default): by 'tandemfs
+                  trim' alone, and when the disk that holds an image is full;
+                  also written discard and nodiscard
+  memory=SIZE     host memory for metadata (default 256M, at least 8M)
+  domain=NAME     take the drive for less persistent than it says: none,
+                  process, adr, eadr or gpf
+  timing=on|off   an emulated drive takes the time that the real one would
+                  (default off)
+  threads=N       threads that serve requests, 1 to 256 (default: one a CPU,
+                  2 to 16; over io_uring always sixteen a CPU, most of which
+                  sleep)
+  log=FILE        log to this file (default: the system's journal, or else
+                  /var/log/tandemfs.log for root,
                   $XDG_STATE_HOME/tandemfs/tandemfs.log for others)
-  noxattr, xattr  without extended attributes and access control lists, or with them (default); without, the
-                  kernel saves a question for each file that it checks or writes the first time
-  reserved=N%     share of both zones that only root may fill, as ext4's reserved blocks: 0% (default) to 50%
+  noxattr, xattr  without extended attributes and access control lists, or
+                  with them (default); without, the kernel saves a question
+                  for each file that it checks or writes the first time
+  reserved=N%     share of both zones that only root may fill, as ext4's
+                  reserved blocks: 0% (default) to 50%
   ro, rw          read-only, or not (default)
-  allow_other     every user may use the mount; permissions apply (others than root: see /etc/fuse.conf)
+  allow_other     every user may use the mount; permissions apply (others
+                  than root: see /etc/fuse.conf)
   allow_root      root may use an ordinary user's mount
-  dev, nodev, suid, nosuid, exec, noexec, sync, async, dirsync   as in mount(8); others than root get nodev,nosuid
-  remount         change ro, dev, suid, exec, sync and dirsync of a mount in place (root only); the rest stays";
+  dev, nodev, suid, nosuid, exec, noexec, sync, async, dirsync
+                  as in mount(8); others than root get nodev,nosuid
+  remount         change ro, dev, suid, exec and sync of a mount in place
+                  (root only); what is not named stays, and options that
+                  would change anything else are refused";
 
 /// What the options of a mount say.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -70,6 +100,8 @@ pub struct Options {
     pub names_mode: bool,
     /// Change the flags of what is mounted.
     pub remount: bool,
+    /// What was adapted to this machine, in sentences.
+    pub warnings: Vec<String>,
 }
 
 impl Options {
@@ -85,11 +117,14 @@ impl Options {
             log: None,
             names_mode: false,
             remount: false,
+            warnings: Vec::new(),
         };
         let mut atomic = false;
+        let mut of_kernel = None;
         for word in lists.into_iter().flat_map(|list| list.split(',')).filter(|word| !word.is_empty()) {
             match word {
                 "atomic" => atomic = true,
+                _ if is_of_kernel(word) => of_kernel = Some(word),
                 _ => options.apply(word)?,
             }
             options.names_mode |= matches!(word, "strict" | "relaxed" | "atomic");
@@ -99,8 +134,31 @@ impl Options {
             (_, true) => return Err("the option 'atomic' needs 'strict'".into()),
             (_, false) => {}
         }
+        if let Some(word) = of_kernel.filter(|_| !options.remount) {
+            return Err(unknown(word));
+        }
         options.settings.read_only = options.file_system.read_only;
         Ok(options)
+    }
+
+    /// Lowers what is more than the machine has, and says so.
+    pub fn fit(&mut self, machine_bytes: u64) {
+        let memory_bytes = &mut self.file_system.memory_bytes;
+        if *memory_bytes > machine_bytes {
+            let (wanted, limit) = (size::show(*memory_bytes), size::show(machine_bytes));
+            self.warnings.push(format!("memory={wanted} is more than the memory of this machine; the limit is {limit}"));
+            *memory_bytes = machine_bytes;
+        }
+        let most = *memory_bytes / READ_AHEAD_SHARE;
+        let read_ahead_bytes = &mut self.file_system.read_ahead_bytes;
+        if u64::from(*read_ahead_bytes) > most {
+            let wanted = size::show((*read_ahead_bytes).into());
+            let limit = size::show(most);
+            if *read_ahead_bytes != MountOptions::DEFAULT.read_ahead_bytes {
+                self.warnings.push(format!("read_ahead={wanted} is more than 1/{READ_AHEAD_SHARE} of memory=; the limit is {limit}"));
+            }
+            *read_ahead_bytes = most as u32;
+        }
     }
 
     fn apply(&mut self, word: &str) -> Result<(), String> {
@@ -115,27 +173,13 @@ impl Options {
                     },
                 };
             }
-            Some(("write_back", value)) => {
-                self.file_system.write_back = match value {
-                    "most-space" => WriteBackPolicy::MostSpace,
-                    "oldest" => WriteBackPolicy::Oldest,
-                    "coldest" => WriteBackPolicy::Coldest,
-                    _ => return Err(format!("write_back={value}: write_back is 'most-space', 'oldest' or 'coldest'")),
-                }
-            }
+            Some(("write_back", value)) => self.file_system.write_back = value_of("write_back", &WRITE_BACK, value)?,
             Some(("write_back_limit", value)) => {
                 let percent = value.strip_suffix('%').unwrap_or(value).parse().ok().filter(|percent| (1..=90).contains(percent));
                 self.file_system.write_back_percent =
                     percent.ok_or_else(|| format!("write_back_limit={value}: a share from 1% to 90% is needed"))?;
             }
-            Some(("promote", value)) => {
-                self.file_system.promote = match value {
-                    "on" => Promote::Hot,
-                    "off" => Promote::Off,
-                    "always" => Promote::EveryRead,
-                    _ => return Err(format!("promote={value}: promote is 'on', 'off' or 'always'")),
-                }
-            }
+            Some(("promote", value)) => self.file_system.promote = value_of("promote", &PROMOTE, value)?,
             Some(("read_ahead", value)) => {
                 self.file_system.read_ahead_bytes = bytes_32("read_ahead", value, option_size("read_ahead", value)?)?;
             }
@@ -149,30 +193,16 @@ impl Options {
                 let wrong = || format!("modified_ratio={value}: a share as 1/8 or 10% is needed, at most 1/1, or 0");
                 self.file_system.modified_lines = lines.ok_or_else(wrong)?;
             }
-            Some(("engine", value)) => {
-                self.file_system.engine = match value {
-                    "auto" => Engine::Auto,
-                    "journal" => Engine::Journal,
-                    "firmware" => Engine::Firmware,
-                    _ => return Err(format!("engine={value}: engine is 'auto', 'journal' or 'firmware'")),
-                }
+            Some(("engine", value)) => self.file_system.engine = value_of("engine", &ENGINES, value)?,
+            Some(("memory", value)) => {
+                let bytes = option_size("memory", value)?;
+                let fits = Some(bytes).filter(|bytes| *bytes >= MEMORY_BYTES_MIN);
+                let too_small = || format!("memory={value}: at least {} are needed", size::show(MEMORY_BYTES_MIN));
+                self.file_system.memory_bytes = fits.ok_or_else(too_small)?;
             }
-            Some(("discard", value)) => {
-                self.file_system.discard = match value {
-                    "batched" => Discard::Batched,
-                    "none" => Discard::None,
-                    _ => return Err(format!("discard={value}: discard is 'batched' or 'none'")),
-                }
-            }
-            Some(("memory", value)) => self.file_system.memory_bytes = option_size("memory", value)?,
+            Some(("discard", value)) => self.file_system.discard = value_of("discard", &DISCARDS, value)?,
             Some(("domain", value)) => self.domain = Some(value.parse().map_err(|error| format!("domain: {error}"))?),
-            Some(("timing", value)) => {
-                self.timing = match value {
-                    "on" => true,
-                    "off" => false,
-                    _ => return Err(format!("timing={value}: timing is 'on' or 'off'")),
-                }
-            }
+            Some(("timing", value)) => self.timing = value_of("timing", &[("on", true), ("off", false)], value)?,
             Some(("threads", value)) => {
                 let threads = value.parse().ok().filter(|threads| (1..=256).contains(threads));
                 settings.threads = Some(threads.ok_or_else(|| format!("threads={value}: a number from 1 to 256 is needed"))?);
@@ -247,12 +277,39 @@ impl Options {
     }
 }
 
+/// Names of policies.
+pub const WRITE_BACK: [(&str, WriteBackPolicy); 3] =
+    [("most-space", WriteBackPolicy::MostSpace), ("oldest", WriteBackPolicy::Oldest), ("coldest", WriteBackPolicy::Coldest)];
+/// Names of what is promoted.
+pub const PROMOTE: [(&str, Promote); 3] = [("on", Promote::Hot), ("off", Promote::Off), ("always", Promote::EveryRead)];
+/// Names of engines.
+pub const ENGINES: [(&str, Engine); 3] = [("auto", Engine::Auto), ("journal", Engine::Journal), ("firmware", Engine::Firmware)];
+
+/// Names of ways to discard.
+pub const DISCARDS: [(&str, Discard); 2] = [("none", Discard::None), ("batched", Discard::Batched)];
+
+/// The name of a value.
+pub fn name_of<T: PartialEq>(names: &[(&str, T)], value: T) -> String {
+    names.iter().find(|(_, named)| *named == value).map_or_else(String::new, |(name, _)| (*name).to_owned())
+}
+
+fn value_of<T: Copy>(option: &str, names: &[(&str, T)], word: &str) -> Result<T, String> {
+    let known = || names.iter().map(|(name, _)| format!("'{name}'")).collect::<Vec<_>>().join(", ");
+    names.iter().find(|(name, _)| *name == word).map(|(_, value)| *value).ok_or_else(|| format!("{option}={word}: use one of {}", known()))
+}
+
+/// Options that the kernel shows of every FUSE mount, and that mount(8) hands back in a remount.
+fn is_of_kernel(word: &str) -> bool {
+    let name = word.split_once('=').map_or("", |(name, _)| name);
+    matches!(name, "user_id" | "group_id" | "max_read" | "blksize" | "rootmode" | "fd")
+}
+
 fn option_size(name: &str, value: &str) -> Result<u64, String> {
     size::parse(value).map_err(|error| format!("{name}: {error}"))
 }
 
 /// Fewer lines of a page than this are less than the share of it that a ratio names.
-fn modified_lines(ratio: &str) -> Option<u32> {
+pub fn modified_lines(ratio: &str) -> Option<u32> {
     let (part, whole): (u32, u32) = match (ratio.split_once('/'), ratio.strip_suffix('%')) {
         (Some((part, whole)), _) => (part.parse().ok()?, whole.parse().ok()?),
         (None, Some(percent)) => (percent.parse().ok()?, 100),
@@ -333,6 +390,7 @@ mod tests {
             log: Some("/tmp/l".into()),
             names_mode: true,
             remount: false,
+            warnings: Vec::new(),
         };
         assert_eq!(options, expected);
     }
@@ -365,6 +423,22 @@ mod tests {
     }
 
     #[test]
+    fn more_than_the_machine_has_is_lowered_with_a_sentence() {
+        let fitted = |list: &str| {
+            let mut options = parse(list).expect("reads");
+            options.fit(1 << 30);
+            (options.file_system.memory_bytes, options.file_system.read_ahead_bytes, options.warnings)
+        };
+        assert_eq!(fitted("memory=512M"), (512 << 20, 1 << 20, vec![]));
+        let (memory_bytes, _, warnings) = fitted("memory=1000G");
+        assert_eq!((memory_bytes, warnings.len()), (1 << 30, 1));
+        assert!(warnings[0].contains("1000 GiB") && warnings[0].contains("1 GiB"), "{warnings:?}");
+        let (_, read_ahead_bytes, warnings) = fitted("read_ahead=3G");
+        assert_eq!((read_ahead_bytes, warnings.len()), (8 << 20, 1));
+        assert_eq!(fitted("memory=8M"), (8 << 20, 256 << 10, vec![]), "the default is lowered in silence");
+    }
+
+    #[test]
     fn what_is_wrong_is_named() {
         for (list, named) in [
             ("strickt", "'strickt'"),
@@ -372,6 +446,9 @@ mod tests {
             ("threshold=many", "'many'"),
             ("threshold=8G", "8G"),
             ("memory=", "memory"),
+            ("memory=1K", "8 MiB"),
+            ("memory=8388607", "8 MiB"),
+            ("user_id=5", "'user_id=5'"),
             ("write_back=newest", "'coldest'"),
             ("write_back_limit=0", "1%"),
             ("promote=maybe", "'always'"),

@@ -19,6 +19,11 @@ pub fn print_json(value: &Value) -> Result<(), Failure> {
     print(&format!("{value:#}\n"))
 }
 
+/// Prints what a command did: JSON, or a sentence.
+pub fn print_result(as_json: bool, value: &Value, sentence: &str) -> Result<(), Failure> {
+    if as_json { print_json(value) } else { print(sentence) }
+}
+
 /// Converts JSON to rows: one for each value, named by its path; sizes in readable units.
 pub fn rows(value: &Value) -> Vec<(String, String)> {
     let mut rows = Vec::new();
@@ -39,9 +44,37 @@ fn flatten(name: &str, value: &Value, rows: &mut Vec<(String, String)>) {
         Value::String(text) => text.clone(),
         other => other.to_string(),
     };
-    match (name.strip_suffix("_bytes"), value.as_u64()) {
-        (Some(name), Some(bytes)) => rows.push((name.to_owned(), size::show(bytes))),
-        _ => rows.push((name.to_owned(), shown)),
+    let number = value.as_u64();
+    let (name, shown) = match (name.rsplit_once('_'), number) {
+        (Some((name, "bytes")), Some(bytes)) => (name.to_owned(), size::show(bytes)),
+        (Some((name, "seconds")), Some(seconds)) if name == "created" => (name.to_owned(), date(seconds)),
+        (Some((name, "seconds")), Some(seconds)) => (format!("{name}_for"), duration(seconds)),
+        _ => (name.to_owned(), shown),
+    };
+    rows.push((name, shown));
+}
+
+/// A time since 1970 as a date, in UTC (Hinnant's algorithm of days and civil dates).
+fn date(seconds: u64) -> String {
+    let (days, of_day) = (seconds / 86400 + 719_468, seconds % 86400);
+    let (era, of_era) = (days / 146_097, days % 146_097);
+    let year_of_era = (of_era - of_era / 1460 + of_era / 36524 - of_era / 146_096) / 365;
+    let of_year = of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let month_from_march = (5 * of_year + 2) / 153;
+    let day = of_year - (153 * month_from_march + 2) / 5 + 1;
+    let month = if month_from_march < 10 { month_from_march + 3 } else { month_from_march - 9 };
+    let year = era * 400 + year_of_era + u64::from(month <= 2);
+    format!("{year:04}-{month:02}-{day:02} {:02}:{:02}:{:02} UTC", of_day / 3600, of_day / 60 % 60, of_day % 60)
+}
+
+/// `3 d 4 h`, `4 h 5 min`, `5 min 6 s`, `6 s`.
+fn duration(seconds: u64) -> String {
+    let (days, hours, minutes) = (seconds / 86400, seconds / 3600 % 24, seconds / 60 % 60);
+    match (days, hours, minutes) {
+        (0, 0, 0) => format!("{seconds} s"),
+        (0, 0, minutes) => format!("{minutes} min {} s", seconds % 60),
+        (0, hours, minutes) => format!("{hours} h {minutes} min"),
+        (days, hours, _) => format!("{days} d {hours} h"),
     }
 }
 
@@ -50,6 +83,16 @@ pub fn print_rows(rows: &[(String, String)]) -> Result<(), Failure> {
     let width = rows.iter().map(|(name, _)| name.chars().count()).max().unwrap_or(0);
     let text: String = rows.iter().map(|(name, value)| format!("{name:width$}  {value}\n")).collect();
     print(&text)
+}
+
+/// Text with control characters escaped.
+pub fn printable(text: &str) -> String {
+    text.chars().flat_map(|character| if character.is_control() { character.escape_default().collect() } else { vec![character] }).collect()
+}
+
+/// A number and what it counts: `1 file`, `2 files`.
+pub fn count(number: u64, one: &str, many: &str) -> String {
+    format!("{number} {}", if number == 1 { one } else { many })
 }
 
 /// Whether to show a progress bar: only on a terminal, and not mixed with other output.
@@ -61,6 +104,24 @@ pub fn shows_progress() -> bool {
 mod tests {
     use super::*;
     use serde_json::json;
+
+    #[test]
+    fn times_are_dates_and_durations() {
+        for (seconds, shown) in [
+            (0, "1970-01-01 00:00:00 UTC"),
+            (951_782_399, "2000-02-28 23:59:59 UTC"),
+            (951_782_400, "2000-02-29 00:00:00 UTC"),
+            (1_700_000_000, "2023-11-14 22:13:20 UTC"),
+            (4_107_542_400, "2100-03-01 00:00:00 UTC"),
+        ] {
+            assert_eq!(date(seconds), shown);
+        }
+        for (seconds, shown) in [(6, "6 s"), (306, "5 min 6 s"), (14_700, "4 h 5 min"), (273_600, "3 d 4 h")] {
+            assert_eq!(duration(seconds), shown);
+        }
+        let rows = rows(&json!({ "created_seconds": 0, "mounted_seconds": 6 }));
+        assert_eq!(rows, [("created".to_owned(), date(0)), ("mounted_for".to_owned(), "6 s".to_owned())]);
+    }
 
     #[test]
     fn json_becomes_rows() {

@@ -6,6 +6,7 @@
 
 use std::path::{Path, PathBuf};
 
+use serde_json::json;
 use tandemfs_emulator::DeviceSpec;
 use tandemfs_format::SECTOR_BYTES;
 use tandemfs_format::geometry::Geometry;
@@ -27,12 +28,21 @@ pub fn run(arguments: &ResizeArguments) -> Result<u8, Failure> {
     }
     let drive = device::open(device, Opening::default())?;
     let (before, after) = tandemfs_fs::grow(&drive, &growth).map_err(Failure::because)?;
-    output::print(&if before == after {
+    let value = json!({
+        "device": device,
+        "grown": before != after,
+        "memory_bytes": after.memory_bytes(),
+        "block_bytes": after.block_sectors() * SECTOR_BYTES as u64,
+        "memory_bytes_before": before.memory_bytes(),
+        "block_bytes_before": before.block_sectors() * SECTOR_BYTES as u64,
+    });
+    let sentence = if before == after {
         format!("{device}: nothing to do, memory {}, block {}\n", memory(&after), block(&after))
     } else {
         let (from, to) = ((memory(&before), block(&before)), (memory(&after), block(&after)));
         format!("{device}: grown, memory {} to {}, block {} to {}\n", from.0, to.0, from.1, to.1)
-    })?;
+    };
+    output::print_result(arguments.json, &value, &sentence)?;
     Ok(0)
 }
 

@@ -8,7 +8,8 @@ use serde_json::{Value, json};
 use tandemfs_fuse::control;
 
 use crate::arguments::ScrubArguments;
-use crate::failure::Failure;
+use crate::failure::{Failure, no_answer};
+use crate::findings;
 use crate::output;
 use crate::size;
 use crate::umount;
@@ -20,21 +21,28 @@ const DAMAGED: u8 = 4;
 /// Not done, or not completed.
 const NOT_RUN: u8 = 8;
 
+/// Smallest limit, in bytes a second: a terabyte takes half a year.
+const LIMIT_BYTES_MIN: u64 = 64 << 10;
+
 /// Scrubs a mount.
 pub fn run(arguments: &ScrubArguments) -> Result<u8, Failure> {
-    if arguments.limit == Some(0) {
-        return Err(Failure::Usage("--limit 0 would never end; leave it out for no limit".into()));
+    if let Some(limit) = arguments.limit.filter(|limit| *limit < LIMIT_BYTES_MIN) {
+        let (limit, least) = (size::word(limit), size::show(LIMIT_BYTES_MIN));
+        return Err(Failure::Usage(format!("--limit {limit}: name at least {least} a second, or leave it out for no limit")));
     }
     let mount = umount::find(&arguments.mountpoint).map_err(not_run)?;
     let place = mount.mountpoint.display();
     let bar = Bar::default();
     let result = control::scrub(&mount, arguments.limit, &mut |progress| bar.show(progress));
     bar.clear();
-    let mut result = result.map_err(|error| Failure::Status(NOT_RUN, format!("{place}: the scrub did not complete: {error}")))?;
+    let mut result = result.map_err(|error| not_run(no_answer(&mount, &error)))?;
     let status = if result["clean"] == json!(true) { CLEAN } else { DAMAGED };
     if arguments.json {
         result["mountpoint"] = json!(mount.mountpoint.to_string_lossy());
         result["exit_status"] = json!(status);
+        result["consistent"] = result["clean"].clone();
+        result["repaired"] = json!([]);
+        result["findings"] = result["findings"].as_array().into_iter().flatten().map(findings::of_scrub).collect();
         output::print_json(&result)?;
     } else {
         output::print(&text(&place.to_string(), &result))?;
@@ -56,20 +64,20 @@ fn text(place: &str, result: &Value) -> String {
         let _ = writeln!(text, "{place}: {line}");
     };
     let number = |name: &str| result[name].as_u64().unwrap_or(0);
-    for finding in result["findings"].as_array().into_iter().flatten() {
-        let path = finding["path"].as_str().map(printable).unwrap_or_default();
-        let separator = if path.is_empty() { "" } else { ": " };
-        line(format!("error: {path}{separator}{}", finding["text"].as_str().unwrap_or_default()));
+    let found = result["findings"].as_array().map(Vec::as_slice).unwrap_or_default();
+    for finding in findings::lines_of_scrub(found) {
+        line(format!("error: {finding}"));
     }
     if number("findings_left_out") > 0 {
-        line(format!("{} more findings are not listed; the daemon's log has them", number("findings_left_out")));
+        let more = output::count(number("findings_left_out"), "more finding is", "more findings are");
+        line(format!("{more} not listed; the daemon's log has all"));
     }
     line(format!(
-        "{} inodes, {} lines of metadata, {} data logs, {} sectors, {} read in {:.1} s",
-        number("inodes"),
-        number("lines"),
-        number("logs"),
-        number("sectors"),
+        "{}, {}, {}, {}, {} read in {:.1} s",
+        output::count(number("inodes"), "inode", "inodes"),
+        output::count(number("lines"), "line of metadata", "lines of metadata"),
+        output::count(number("logs"), "data log", "data logs"),
+        output::count(number("sectors"), "sector", "sectors"),
         size::show(number("read_bytes")),
         result["milliseconds"].as_f64().unwrap_or(0.0) / 1e3
     ));
@@ -78,11 +86,6 @@ fn text(place: &str, result: &Value) -> String {
         false => "NOT clean; copy what is readable, restore the rest, then unmount and run tandemfs check".into(),
     });
     text
-}
-
-/// A path with control characters escaped.
-fn printable(path: &str) -> String {
-    path.chars().flat_map(|character| if character.is_control() { character.escape_default().collect() } else { vec![character] }).collect()
 }
 
 /// A progress bar on a terminal, made when there is something to show.
@@ -101,7 +104,7 @@ impl Bar {
         });
         bar.set_message(match number("findings") {
             0 => "scrub".into(),
-            findings => format!("scrub, {findings} findings"),
+            found => format!("scrub, {}", output::count(found, "finding", "findings")),
         });
         bar.set_length(number("total_bytes"));
         bar.set_position(number("done_bytes"));

@@ -40,6 +40,12 @@ pub fn show(bytes: u64) -> String {
     }
 }
 
+/// A size as [`parse`] takes it, exact: `64K`, `512`.
+pub fn word(bytes: u64) -> String {
+    let unit = [("T", 40), ("G", 30), ("M", 20), ("K", 10)].into_iter().find(|(_, shift)| bytes != 0 && bytes.is_multiple_of(1 << shift));
+    unit.map_or_else(|| bytes.to_string(), |(unit, shift)| format!("{}{unit}", bytes >> shift))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -76,5 +82,9 @@ mod tests {
         assert_eq!(show(1 << 30), "1 GiB");
         assert_eq!(show(3 << 29), "1.5 GiB");
         assert_eq!(show(1000), "1000 B");
+        for bytes in [0, 512, 1 << 10, 3 << 20, 1 << 30, (1 << 30) + 1] {
+            assert_eq!(parse(&word(bytes)), Ok(bytes));
+        }
+        assert_eq!((word(64 << 10), word(0)), ("64K".into(), "0".into()));
     }
 }

@@ -3,15 +3,14 @@
 use tandemfs_fuse::control::{self, Request};
 
 use crate::arguments::StatsArguments;
-use crate::failure::Failure;
+use crate::failure::{Failure, no_answer};
 use crate::output;
 use crate::umount;
 
 /// Shows the counters.
 pub fn run(arguments: &StatsArguments) -> Result<u8, Failure> {
     let mount = umount::find(&arguments.mountpoint)?;
-    let stats = control::ask(&mount, Request::Stats { reset: arguments.reset })
-        .map_err(|error| Failure::Failed(format!("{}: its daemon does not answer: {error}", mount.mountpoint.display())))?;
+    let stats = control::ask(&mount, Request::Stats { reset: arguments.reset }).map_err(|error| no_answer(&mount, &error))?;
     if arguments.json {
         output::print_json(&stats)?;
     } else {

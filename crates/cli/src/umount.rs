@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::{Pid, PidfdFlags};
-use serde_json::Value;
+use serde_json::{Value, json};
 use tandemfs_fuse::control::{self, Request};
 use tandemfs_fuse::holders::{holders, in_words};
 use tandemfs_fuse::mounts::{self, Mounted};
@@ -14,12 +14,15 @@ use tandemfs_fuse::{MountError, Unmount, unmount};
 
 use crate::arguments::UmountArguments;
 use crate::device::{self, Opening};
-use crate::failure::Failure;
+use crate::failure::{self, Failure};
+use crate::output;
 
 /// How long a daemon may take to write what it holds.
 const GONE_WITHIN: Duration = Duration::from_secs(120);
 /// How long somebody else may use the mount before it counts as in use.
 const UNUSED_WITHIN: Duration = Duration::from_secs(1);
+/// How long a disconnected daemon may take to write what it holds before the command says so and returns.
+const DISCONNECTED_WITHIN: Duration = Duration::from_secs(5);
 const TRY_EVERY: Duration = Duration::from_millis(20);
 /// How long somebody may go on to use the file system after its mount is gone: a program that has just got mounts of its own, for one.
 const LEFT_WITHIN: Duration = Duration::from_secs(3);
@@ -34,14 +37,49 @@ pub fn run(arguments: &UmountArguments) -> Result<u8, Failure> {
         (_, true) => Unmount::Force,
         _ => Unmount::Normal,
     };
+    if how == Unmount::Force {
+        let ended = force(&mount)?;
+        return done(arguments, &mount, ended);
+    }
     // Asked before: afterwards the daemon may be gone any moment. One that hangs or died does not answer.
     let daemon = (how == Unmount::Normal).then(|| daemon(&mount)).flatten();
     patiently(&mount, || unmount(&mount.mountpoint, how))?;
-    if let Some(daemon) = daemon {
-        wait(&mount, &daemon)?;
-        left_clean(&mount, &daemon)?;
+    if let Some(daemon) = &daemon {
+        wait(&mount, daemon)?;
+        left_clean(&mount, daemon)?;
+    }
+    done(arguments, &mount, daemon.is_some())
+}
+
+fn done(arguments: &UmountArguments, mount: &Mounted, daemon_ended: bool) -> Result<u8, Failure> {
+    if arguments.json {
+        let (mountpoint, device) = (mount.mountpoint.to_string_lossy(), mount.source.to_string_lossy());
+        output::print_json(&json!({ "mountpoint": mountpoint, "device": device, "daemon_ended": daemon_ended }))?;
     }
     Ok(0)
+}
+
+/// Disconnects the daemon and takes the mount out of the tree. The kernel does the first at once and refuses the second while the mount is in
+/// use; a mount that nobody serves any more is of no use to its users, so it goes too. Their calls fail with ENOTCONN. Returns whether the
+/// daemon has ended.
+fn force(mount: &Mounted) -> Result<bool, Failure> {
+    // Its socket tells who it is even if it hangs.
+    let id = control::process_id(mount).and_then(Pid::from_raw);
+    let daemon = id.and_then(|id| Some((id, rustix::process::pidfd_open(id, PidfdFlags::empty()).ok()?)));
+    match unmount(&mount.mountpoint, Unmount::Force) {
+        Err(MountError::InUse { .. }) => unmount(&mount.mountpoint, Unmount::Lazy),
+        other => other,
+    }
+    .map_err(Failure::because)?;
+    let Some((id, descriptor)) = daemon else { return Ok(true) };
+    let ended = ends_within(&descriptor, DISCONNECTED_WITHIN)?;
+    if !ended {
+        let (place, id) = (mount.mountpoint.display(), id.as_raw_nonzero());
+        failure::warn(&format!(
+            "{place}: disconnected, but its daemon (process {id}) has not ended yet; until it does, the device is in use"
+        ));
+    }
+    Ok(ended)
 }
 
 /// Tries again for a moment where the mount is in use: by an indexer, or by a process that is just ending.
@@ -122,7 +160,7 @@ fn left_clean(mount: &Mounted, daemon: &Daemon) -> Result<(), Failure> {
 /// does, there is nothing to wait for.
 fn wait(mount: &Mounted, daemon: &Daemon) -> Result<(), Failure> {
     let start = Instant::now();
-    while !ends_within(daemon, ASK_EVERY)? {
+    while !ends_within(&daemon.descriptor, ASK_EVERY)? {
         // In this order: as long as the daemon serves, the device number is that of its file system and of no later one.
         let held = in_words(&holders(mount)).filter(|_| start.elapsed() > LEFT_WITHIN && serves(mount, daemon));
         let (place, process_id) = (mount.mountpoint.display(), daemon.process_id);
@@ -149,8 +187,8 @@ fn serves(mount: &Mounted, serving: &Daemon) -> bool {
 }
 
 /// The descriptor is readable when the process has ended, and with it every lock that it held.
-fn ends_within(daemon: &Daemon, time: Duration) -> Result<bool, Failure> {
+fn ends_within(daemon: &OwnedFd, time: Duration) -> Result<bool, Failure> {
     let timeout = Timespec { tv_sec: time.as_secs() as i64, tv_nsec: time.subsec_nanos().into() };
-    let ended = rustix::io::retry_on_intr(|| rustix::event::poll(&mut [PollFd::new(&daemon.descriptor, PollFlags::IN)], Some(&timeout)));
+    let ended = rustix::io::retry_on_intr(|| rustix::event::poll(&mut [PollFd::new(daemon, PollFlags::IN)], Some(&timeout)));
     ended.map(|count| count > 0).map_err(|error| Failure::at("waiting for the daemon", error))
 }

@@ -133,6 +133,15 @@ fn manual_pages_and_completions_are_written() {
         let text = fs::read_to_string(format!("{directory}/{page}")).expect(page);
         assert!(!text.contains("daemon-fd") && !text.contains("\\-\\-daemon"), "{page} shows what is hidden");
     }
+    for (page, words) in [
+        ("mkfs.tandemfs.8", ["block\\-size", "label"]),
+        ("mount.tandemfs.8", ["threshold=SIZE", "remount"]),
+        ("fsck.tandemfs.8", ["Exit status", "\\-n"]),
+    ] {
+        let text = fs::read_to_string(format!("{directory}/{page}")).expect(page);
+        assert!(text.contains(&format!(".TH {} 8", page.trim_end_matches(".8"))), "{page}: {text}");
+        assert!(words.iter().all(|word| text.contains(word)), "{page}: {text}");
+    }
     assert!(succeeds(&["completions", "fish"]).contains("tandemfs"));
     assert!(succeeds(&["--help"]).contains("hybrid SSDs"));
     assert!(succeeds(&["mount", "--help"]).contains("threshold=SIZE"));

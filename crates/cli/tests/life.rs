@@ -112,7 +112,7 @@ fn a_dead_mount_is_taken_away() {
     mount.signal(Signal::KILL);
     assert!(mount.daemon_ends_within(Duration::from_secs(10)));
     fails(1, "mounted there already", &["mount", &place.image(), &place.mountpoint()]);
-    fails(1, "does not answer", &["stats", &place.mountpoint()]);
+    fails(1, "its daemon died; unmount it and mount it again", &["stats", &place.mountpoint()]);
     succeeds(&["umount", &place.mountpoint()]);
     place.mount("relaxed").unmount();
 }

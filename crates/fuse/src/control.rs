@@ -127,6 +127,13 @@ fn long_job(mount: &Mounted, request: Request, progress: &mut dyn FnMut(&Value))
     }
 }
 
+/// The daemon of a mount, whether it answers or not; `None` if it is gone. A process with its number can be another one by now.
+pub fn process_id(mount: &Mounted) -> Option<i32> {
+    let newest = directories(mount.user).iter().find_map(|directory| sockets(directory, &mount.device_number).into_iter().next())?;
+    let name = newest.file_name()?.to_str()?;
+    name.strip_suffix(".socket")?.rsplit_once('.')?.1.parse().ok()
+}
+
 fn send(mount: &Mounted, request: Request) -> io::Result<UnixStream> {
     let mut stream = connect(mount)?;
     stream.set_read_timeout(Some(ANSWER_WITHIN))?;
@@ -398,6 +405,7 @@ mod tests {
         std::thread::sleep(Duration::from_millis(20));
         let (_listener, path) = listen(directory.path(), "0:7").expect("listens");
         assert!(!dead.exists());
+        assert!(path.to_str().is_some_and(|path| path.ends_with(&format!("0-7.{}.socket", std::process::id()))));
         assert_eq!(sockets(directory.path(), "0:7"), [path, ending]);
     }
 

@@ -255,7 +255,7 @@ mod tests {
     use super::*;
 
     fn mount() -> Mounted {
-        Mounted { mountpoint: "/mnt/a b".into(), device_number: "0:52".into(), source: "/image".into(), user: 0 }
+        Mounted { mountpoint: "/mnt/a b".into(), device_number: "0:52".into(), source: "/image".into(), user: 0, flags: Vec::new() }
     }
 
     fn found(mountinfo: &str) -> Vec<Holder> {

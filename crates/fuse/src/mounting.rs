@@ -62,6 +62,12 @@ pub enum MountError {
         /// The kernel's message, if it gave one.
         reason: String,
     },
+    /// Only root may change the flags of a mount.
+    #[error("{}: only root is permitted to remount", path.display())]
+    RemountDenied {
+        /// The mountpoint.
+        path: PathBuf,
+    },
     /// The mount is in use: open files, or a process's current directory.
     #[error("{}: in use; close what is open on it ('fuser -vm' shows it), or use --lazy", path.display())]
     InUse {
@@ -120,8 +126,8 @@ pub fn unmount(mountpoint: &Path, how: Unmount) -> Result<(), MountError> {
     Ok(wire::unmount(mountpoint, how)?)
 }
 
-/// Changes the flags of a mount in place: `ro`, `nodev`, `nosuid`, `noexec`, `sync`, `dirsync`. The daemon is not involved. Only root may
-/// do this.
+/// Changes the flags of a mount in place: `ro`, `nodev`, `nosuid`, `noexec`, `sync`. The daemon is not involved. Only root may do this. The
+/// kernel leaves `dirsync` as it is.
 pub fn remount(mountpoint: &Path, settings: &MountSettings) -> Result<(), MountError> {
     let flags = [
         (!settings.dev, MountFlags::NODEV),
@@ -135,6 +141,7 @@ pub fn remount(mountpoint: &Path, settings: &MountSettings) -> Result<(), MountE
     let flags = flags.into_iter().filter(|(wanted, _)| *wanted).fold(MountFlags::empty(), |all, (_, flag)| all | flag);
     rustix::mount::mount_remount(mountpoint, flags, c"").map_err(|error| match error {
         rustix::io::Errno::BUSY => MountError::InUse { path: mountpoint.to_owned() },
+        rustix::io::Errno::PERM => MountError::RemountDenied { path: mountpoint.to_owned() },
         error => MountError::Mount { path: mountpoint.to_owned(), source: error.into(), reason: String::new() },
     })
 }

@@ -23,6 +23,16 @@ pub struct Mounted {
     pub source: OsString,
     /// The user who mounted it.
     pub user: u32,
+    /// The flags that the kernel has of the mount now: `ro` or `rw`, `nosuid`, `nodev`, `noexec`, `noatime`, `sync`, `dirsync` and so on. A
+    /// remount changes them without the daemon.
+    pub flags: Vec<String>,
+}
+
+impl Mounted {
+    /// Whether the kernel has a flag of it.
+    pub fn has(&self, flag: &str) -> bool {
+        self.flags.iter().any(|has| has == flag)
+    }
 }
 
 /// The TandemFS mounted at a path; if there are several, the topmost. Symbolic links are followed.
@@ -54,6 +64,7 @@ fn parse(line: &[u8]) -> Option<Mounted> {
     let mut fields = line.split(|byte| *byte == b' ');
     let device_number = String::from_utf8(fields.nth(2)?.to_vec()).ok()?;
     let mountpoint = unescape(fields.nth(1)?);
+    let of_mount = String::from_utf8_lossy(fields.next()?).into_owned();
     let mut after = fields.skip_while(|field| *field != b"-").skip(1);
     if after.next()? != FILE_SYSTEM_TYPE.as_bytes() {
         return None;
@@ -61,7 +72,17 @@ fn parse(line: &[u8]) -> Option<Mounted> {
     let source = unescape(after.next()?);
     let options = String::from_utf8_lossy(after.next()?).into_owned();
     let user = options.split(',').find_map(|option| option.strip_prefix("user_id=")).and_then(|user| user.parse().ok())?;
-    Some(Mounted { mountpoint: mountpoint.into(), device_number, source, user })
+    let flags = flags(&of_mount, &options);
+    Some(Mounted { mountpoint: mountpoint.into(), device_number, source, user, flags })
+}
+
+/// The flags of a mount and those of its file system: each has a `ro` of its own, and either forbids writing.
+fn flags(of_mount: &str, of_file_system: &str) -> Vec<String> {
+    let both = || of_mount.split(',').chain(of_file_system.split(','));
+    let access = if both().any(|flag| flag == "ro") { "ro" } else { "rw" };
+    let of_file_system = of_file_system.split(',').filter(|flag| matches!(*flag, "sync" | "dirsync"));
+    let others = of_mount.split(',').filter(|flag| !matches!(*flag, "ro" | "rw")).chain(of_file_system);
+    std::iter::once(access).chain(others).map(str::to_owned).collect()
 }
 
 /// Decodes the kernel's octal escapes, as `\040`.
@@ -87,10 +108,18 @@ mod tests {
     #[test]
     fn our_mounts_are_found_with_odd_names() {
         let line = b"74 29 0:52 / /mnt/a\\040b rw,nosuid,nodev shared:7 - fuse.tandemfs /images/x\\134y rw,user_id=1000,group_id=100";
-        let expected = Mounted { mountpoint: "/mnt/a b".into(), device_number: "0:52".into(), source: "/images/x\\y".into(), user: 1000 };
+        let flags = ["rw", "nosuid", "nodev"].map(str::to_owned).to_vec();
+        let expected =
+            Mounted { mountpoint: "/mnt/a b".into(), device_number: "0:52".into(), source: "/images/x\\y".into(), user: 1000, flags };
         assert_eq!(parse(line), Some(expected));
         assert_eq!(parse(b"74 29 0:52 / /mnt rw - ext4 /dev/sda rw"), None);
         assert_eq!(parse(b""), None);
+    }
+
+    #[test]
+    fn flags_are_those_of_the_mount_and_of_its_file_system() {
+        assert_eq!(flags("rw,nosuid,noatime", "ro,sync,dirsync,user_id=0"), ["ro", "nosuid", "noatime", "sync", "dirsync"]);
+        assert_eq!(flags("ro,nodev", "rw,user_id=0"), ["ro", "nodev"]);
     }
 
     #[test]

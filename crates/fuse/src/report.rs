@@ -107,6 +107,7 @@ pub(crate) fn info(fs: &FileSystem, settings: &MountSettings, mounted_since: Ins
         "block_bytes": superblock.geometry.block_bytes(),
         "requests_over": "device",
         "threads": settings.thread_count(),
+        "options": settings.options.iter().map(|(name, value)| ((*name).to_owned(), json!(value))).collect::<Map<_, _>>(),
         "mounted_seconds": mounted_since.elapsed().as_secs(),
         "stopped": fs.stopped(),
         "recovery": {

@@ -69,6 +69,8 @@ pub struct MountSettings {
     /// Threads that serve requests over the device; `None` = one per CPU, at least 2 and at most 16. Over io_uring each CPU has sixteen
     /// threads, most of which sleep, and the device has one.
     pub threads: Option<usize>,
+    /// Names and values of the options that hold as long as the mount, for `tandemfs info` and for a remount.
+    pub options: Vec<(&'static str, String)>,
 }
 
 impl Default for MountSettings {
@@ -87,6 +89,7 @@ impl Default for MountSettings {
             reserved_percent: 0,
             source: "tandemfs".into(),
             threads: None,
+            options: Vec::new(),
         }
     }
 }

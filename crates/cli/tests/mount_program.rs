@@ -1,0 +1,58 @@
+//! mount(8) itself: mounts by type, and remounts without a line in fstab. Alone in its file, since its mount namespace keeps every mount
+//! that there is when it is made.
+
+mod support;
+
+use std::process::Command;
+
+use support::{Place, program_named, run};
+
+/// The helpers are links in a layer over /usr/sbin that only this namespace sees. First without `mount.fuse.tandemfs`: then mount(8) calls
+/// mount.fuse(8), and that the program, which it finds only in the usual directories.
+const SCRIPT: &str = r#"
+set -eu
+export LIBMOUNT_FSTAB=/dev/null PATH="$PLACE:$PATH"
+mount -t overlay overlay -o "lowerdir=/usr/sbin,upperdir=$PLACE/upper,workdir=$PLACE/work" /usr/sbin
+trap 'tandemfs umount --force "$DIR" 2>/dev/null || true' EXIT
+for name in tandemfs mount.tandemfs; do ln -s "$PLACE/tandemfs" "/usr/sbin/$name"; done
+mount -t tandemfs "$IMAGE" "$DIR" -o "strict,nosuid,threads=2,log=$PLACE/log"
+try() {
+  mount -o remount,ro "$DIR"
+  if touch "$DIR/x" 2>/dev/null; then echo "written although read-only"; exit 1; fi
+  tandemfs info "$DIR" | grep -q 'read_only  *true'
+  mount -o remount,rw "$DIR"
+  touch "$DIR/x"
+  mount -o remount,nodev,threads=2 "$DIR"
+  tandemfs info "$DIR" | grep -q 'flags .*nosuid'
+  tandemfs info "$DIR" | grep -q 'flags .*nodev'
+  if mount -o remount,threads=3 "$DIR" 2>"$PLACE/said"; then echo "threads=3 was accepted"; exit 1; fi
+  grep -q 'threads=2 to threads=3' "$PLACE/said"
+  mount -o remount,dev "$DIR"
+}
+try
+ln -s "$PLACE/tandemfs" /usr/sbin/mount.fuse.tandemfs
+try
+tandemfs umount "$DIR"
+"#;
+
+#[test]
+fn mount_remounts_without_a_line_in_fstab() {
+    if !rustix::process::geteuid().is_root() {
+        return println!("not tried: only root mounts by mount(8) without a line in fstab");
+    }
+    support::require_fuse();
+    let place = Place::formatted();
+    program_named(&place, "tandemfs");
+    for name in ["upper", "work"] {
+        std::fs::create_dir(place.path(name)).expect("made");
+    }
+    let output = run(Command::new("unshare")
+        .args(["--mount", "--propagation", "private", "sh", "-c", SCRIPT])
+        .env("PLACE", place.path(""))
+        .env("IMAGE", place.image())
+        .env("DIR", place.mountpoint()));
+    let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+    let log = std::fs::read_to_string(place.path("log")).unwrap_or_default();
+    assert!(output.status.success(), "{said}\n{}\n{log}", std::fs::read_to_string(place.path("said")).unwrap_or_default());
+    place.check();
+}
