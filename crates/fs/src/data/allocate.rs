@@ -197,7 +197,7 @@ impl FileSystem {
             }
             let base = old.reserve(&mut tx, volume, wanted)?;
             old.replace(&mut tx, volume, owner, &mut root, block, BaseChange::To(base), &old.logs, Need::Growth)?;
-            count_space(&mut new, old.space_512(volume), space_512_of(volume, base.sectors(), &old.logs));
+            count_space(&mut new, old.space_512(volume.log_counting), space_512_of(volume.log_counting, base.sectors(), &old.logs));
             any = true;
             if old == Block::HOLE {
                 holes.push(block);
@@ -294,7 +294,7 @@ impl FileSystem {
                     continue;
                 }
                 let (base, no_logs) = (old.base.emptied(), Block::HOLE.logs);
-                count_space(&mut new, old.space_512(volume), space_512_of(volume, base.sectors(), &no_logs));
+                count_space(&mut new, old.space_512(volume.log_counting), space_512_of(volume.log_counting, base.sectors(), &no_logs));
                 old.replace(&mut tx, volume, owner, &mut root, block, BaseChange::To(base), &no_logs, Need::Transient)?;
                 any = true;
             }

@@ -51,18 +51,18 @@ fn lock_inode(file: &InCoreInode) -> Result<(RwLockWriteGuard<'_, State>, Inode)
 /// Puts one block's new state into the transaction, and updates the inode's space count.
 fn put(tx: &mut Tx<'_>, owner: Owner, root: &mut RecordBytes, new: &mut Inode, target: &mut Target<'_>) -> Result<()> {
     let volume = tx.volume();
-    let before = target.old.space_512(volume);
+    let before = target.old.space_512(volume.log_counting);
     let (base, logs, after) = match &mut target.action {
         Action::Undecided => unreachable!("every block was planned"),
         Action::Sectors { new, fill, kept, .. } => {
             let change = if *fill { BaseChange::Fill } else { BaseChange::New };
-            (change(new.clone()), *kept, space_512_of(volume, new.count, kept))
+            (change(new.clone()), *kept, space_512_of(volume.log_counting, new.count, kept))
         }
         Action::Logs { slots, base, .. } => {
             if !target.in_place.is_empty() {
                 *base = target.in_place.put(tx, volume, owner, &target.old)?;
             }
-            (BaseChange::To(*base), *slots, space_512_of(volume, base.sectors(), slots))
+            (BaseChange::To(*base), *slots, space_512_of(volume.log_counting, base.sectors(), slots))
         }
     };
     target.old.replace(tx, volume, owner, root, target.block, base, &logs, need_of(&target.old))?;

@@ -129,7 +129,7 @@ impl FileSystem {
                 }
             }
             new.space_512 = space_512;
-            count_space(&mut new, old.space_512(volume), kept.space_512(volume));
+            count_space(&mut new, old.space_512(volume.log_counting), kept.space_512(volume.log_counting));
             if kept != old {
                 old.replace(&mut tx, volume, view.owner, &mut root, block, BaseChange::To(kept.base), &kept.logs, Need::Transient)?;
             }
@@ -155,7 +155,7 @@ impl FileSystem {
         };
         let _ended = tree::walk_range(volume, owner, root, 0..end, &mut |found| {
             if let Found::Block(_, record) = found {
-                space_512 += Block::of_record(volume, owner, record)?.space_512(volume);
+                space_512 += Block::of_record(volume, owner, record)?.space_512(volume.log_counting);
             }
             Ok(ControlFlow::Continue(()))
         })?;
@@ -171,7 +171,7 @@ pub(crate) fn free_blocks(tx: &mut Tx<'_>, fs: &FileSystem, owner: Owner, root: 
             Found::Page => {}
             Found::Block(_, record) => {
                 let block = Block::of_record(&fs.volume, owner, record)?;
-                freed += block.space_512(&fs.volume);
+                freed += block.space_512(fs.volume.log_counting);
                 block.free_all(tx, &fs.volume);
             }
         }

@@ -7,9 +7,8 @@
 use tandemfs_format::mapping::{BlockChecksum, Extent, LeafPointer, Record};
 use tandemfs_format::{LineAddress, SECTOR_BYTES, Sector};
 
-use crate::cache::damaged;
+use crate::cache::{LineStore, Owner, damaged};
 use crate::error::Result;
-use crate::volume::{Owner, Volume};
 
 /// The part of a block below its logs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,14 +41,14 @@ pub(crate) enum MemoryExtent {}
 
 impl Base {
     /// The base in a file's record. Refuses records that are not of a block, and sectors outside the zone.
-    pub(crate) fn of_record(volume: &Volume, owner: Owner, record: &Record) -> Result<Self> {
+    pub(crate) fn of_record(store: &LineStore, owner: Owner, record: &Record) -> Result<Self> {
         let extent = match record {
             Record::Block { extent: Some(extent), .. } => extent,
             Record::Block { extent: None, .. } | Record::SingleLog(_) => return Ok(Self::Hole),
             Record::Memory(address) | Record::Pointer { page: address, .. } => return Err(damaged(owner, *address, "state")),
         };
-        if !volume.geometry.holds_sectors(extent.sector, extent.count.into())
-            || u64::from(extent.count) > volume.geometry.block_sectors_each()
+        if !store.geometry.holds_sectors(extent.sector, extent.count.into())
+            || u64::from(extent.count) > store.geometry.block_sectors_each()
         {
             return Err(damaged(owner, LineAddress::new(0), "sector"));
         }

@@ -13,15 +13,16 @@ use tandemfs_format::mapping::{
     line_entries, set_vector_checksum, vector_checksum, vector_lines,
 };
 use tandemfs_format::segment::Region;
+use tandemfs_format::space::LogCounting;
 use tandemfs_format::{Line, LineAddress, Sector};
 
 pub(crate) use super::base::{Base, SectorRun};
 use super::tree;
 use crate::alloc::Need;
-use crate::cache::damaged;
+use crate::cache::{LineStore, Owner, damaged};
 use crate::error::{Error, Result};
 use crate::space;
-use crate::volume::{Owner, Tx, Volume};
+use crate::volume::{Tx, Volume};
 
 /// The logs of a block, indexed by leaf slot.
 pub(crate) type LogSlots = [Option<LogEntry>; LEAF_ENTRIES_MAX];
@@ -57,25 +58,25 @@ impl Block {
     pub(crate) const HOLE: Self = Self { base: Base::Hole, logs: [None; LEAF_ENTRIES_MAX], leaf: None };
 
     /// Reads the block that a file's record describes, leaf included.
-    pub(crate) fn of_record(volume: &Volume, owner: Owner, record: Record) -> Result<Self> {
-        let mut block = Self { base: Base::of_record(volume, owner, &record)?, ..Self::HOLE };
+    pub(crate) fn of_record(store: &LineStore, owner: Owner, record: Record) -> Result<Self> {
+        let mut block = Self { base: Base::of_record(store, owner, &record)?, ..Self::HOLE };
         if let Record::SingleLog(entry) = record {
             block.logs[0] = Some(entry);
         }
         if let Record::Block { leaf: Some(leaf), .. } = record {
-            if !volume.geometry.holds_lines(leaf.address, leaf.lines()) {
+            if !store.geometry.holds_lines(leaf.address, leaf.lines()) {
                 return Err(damaged(owner, leaf.address, "leaf"));
             }
             block.leaf = Some(leaf);
             let mut slots = block.logs.chunks_exact_mut(LINE_ENTRIES);
-            volume.lines(owner, Structure::Mapping, leaf.address, leaf.lines(), |address, line| {
+            store.lines(owner, Structure::Mapping, leaf.address, leaf.lines(), |address, line| {
                 let entries = line_entries(line, address).map_err(|source| Error::Damaged { inode: owner.inode, source })?;
                 slots.next().into_iter().for_each(|slots| slots.copy_from_slice(&entries));
                 Ok(())
             })?;
         }
         for log in block.logs() {
-            if !volume.geometry.holds_lines(log.address, log.class.lines()) || log.end() > volume.geometry.block_bytes() {
+            if !store.geometry.holds_lines(log.address, log.class.lines()) || log.end() > store.geometry.block_bytes() {
                 return Err(damaged(owner, log.address, "log"));
             }
         }
@@ -88,8 +89,8 @@ impl Block {
     }
 
     /// Looks a block up in the tree.
-    pub(crate) fn lookup(volume: &Volume, owner: Owner, root: RecordBytes, block: u64) -> Result<Self> {
-        Self::of_record(volume, owner, tree::lookup(volume, owner, root, block)?)
+    pub(crate) fn lookup(store: &LineStore, owner: Owner, root: RecordBytes, block: u64) -> Result<Self> {
+        Self::of_record(store, owner, tree::lookup(store, owner, root, block)?)
     }
 
     /// Its logs, in no particular order.
@@ -107,8 +108,8 @@ impl Block {
     }
 
     /// Its data space, in units of 512 B as the inode counts it.
-    pub(crate) fn space_512(&self, volume: &Volume) -> u64 {
-        space_512_of(volume, self.base.sectors(), &self.logs)
+    pub(crate) fn space_512(&self, counting: LogCounting) -> u64 {
+        space_512_of(counting, self.base.sectors(), &self.logs)
     }
 
     /// Whether a record names data logs. Only records of a block can.
@@ -122,21 +123,21 @@ impl Block {
     }
 
     /// The checksum of one of its sectors; `None` if it has none.
-    pub(crate) fn sector_checksum(&self, volume: &Volume, owner: Owner, index: u64) -> Result<Option<u32>> {
+    pub(crate) fn sector_checksum(&self, store: &LineStore, owner: Owner, index: u64) -> Result<Option<u32>> {
         match self.checksum() {
             BlockChecksum::None => Ok(None),
             BlockChecksum::Inline(crc) => Ok(Some(crc)),
             BlockChecksum::Vector(vector) => {
                 let address = vector.nth(index / VECTOR_LINE_SECTORS);
-                volume.check_address(owner, address)?;
-                Ok(Some(vector_checksum(&volume.raw_line(Structure::Mapping, address)?, index)))
+                store.check_address(owner, address)?;
+                Ok(Some(vector_checksum(&store.raw_line(Structure::Mapping, address)?, index)))
             }
         }
     }
 
     /// XORs checksums of its written sectors with the given changes, pairs of sector index and change (RULES R18). Returns the new base.
     /// The caller holds the inode lock.
-    pub(crate) fn renew_checksums(&self, tx: &mut Tx<'_>, volume: &Volume, owner: Owner, changes: &[(u32, u32)]) -> Result<Base> {
+    pub(crate) fn renew_checksums(&self, tx: &mut Tx<'_>, store: &LineStore, owner: Owner, changes: &[(u32, u32)]) -> Result<Base> {
         let Base::Sectors(mut run) = self.base else { return Ok(self.base) };
         match run.checksum {
             BlockChecksum::None => {}
@@ -147,7 +148,7 @@ impl Block {
                 for (index, change) in changes {
                     let index = u64::from(*index);
                     let address = vector.nth(index / VECTOR_LINE_SECTORS);
-                    volume.check_address(owner, address)?;
+                    store.check_address(owner, address)?;
                     let mut line = tx.raw_line(Structure::Mapping, address)?;
                     let crc = vector_checksum(&line, index);
                     set_vector_checksum(&mut line, index, crc ^ change);
@@ -161,7 +162,7 @@ impl Block {
     /// Passes the checksums of `count` of its sectors from `first` on to `each`, with their indexes; nothing if it has none.
     pub(crate) fn sector_checksums(
         &self,
-        volume: &Volume,
+        store: &LineStore,
         owner: Owner,
         first: u64,
         count: u64,
@@ -172,11 +173,11 @@ impl Block {
             BlockChecksum::Inline(crc) => (first..first + count).try_for_each(|index| each(index, crc)),
             BlockChecksum::Vector(vector) => {
                 let (line, end) = (first / VECTOR_LINE_SECTORS, (first + count).div_ceil(VECTOR_LINE_SECTORS));
-                if !volume.geometry.holds_lines(vector.nth(line), end - line) {
+                if !store.geometry.holds_lines(vector.nth(line), end - line) {
                     return Err(damaged(owner, vector, "vector"));
                 }
                 let mut index = first;
-                volume.raw_lines(Structure::Mapping, vector.nth(line), end - line, |_, line| {
+                store.raw_lines(Structure::Mapping, vector.nth(line), end - line, |_, line| {
                     let line_end = (index / VECTOR_LINE_SECTORS + 1) * VECTOR_LINE_SECTORS;
                     while index < line_end.min(first + count) {
                         each(index, vector_checksum(line, index))?;
@@ -189,7 +190,7 @@ impl Block {
     }
 
     /// Frees all space of the block, for the transaction that drops it.
-    pub(crate) fn free_all(&self, tx: &mut Tx<'_>, volume: &Volume) {
+    pub(crate) fn free_all(&self, tx: &mut Tx<'_>, store: &LineStore) {
         for log in self.logs() {
             tx.free(space::slot(log.address, log.class.lines()));
         }
@@ -197,7 +198,7 @@ impl Block {
             tx.free(space::region(Region::Leaves, leaf.address, leaf.lines()));
         }
         self.free_base(tx);
-        self.free_vector(tx, volume);
+        self.free_vector(tx, store);
     }
 
     /// Frees its base, without the checksum vector.
@@ -210,9 +211,9 @@ impl Block {
     }
 
     /// Frees only the checksum vector.
-    fn free_vector(&self, tx: &mut Tx<'_>, volume: &Volume) {
+    fn free_vector(&self, tx: &mut Tx<'_>, store: &LineStore) {
         if let BlockChecksum::Vector(vector) = self.checksum() {
-            tx.free(space::region(Region::Leaves, vector, vector_lines_taken(volume)));
+            tx.free(space::region(Region::Leaves, vector, vector_lines_taken(store)));
         }
     }
 
@@ -230,7 +231,7 @@ impl Block {
     /// Visits each range of lines or sectors that the block uses, for recovery's maps.
     pub(crate) fn each_space(
         &self,
-        volume: &Volume,
+        store: &LineStore,
         mut visit: impl FnMut(Option<Region>, LineAddress, u64) -> bool,
     ) -> (bool, Option<SectorRun>) {
         let mut all = true;
@@ -241,7 +242,7 @@ impl Block {
             all &= visit(Some(Region::Leaves), leaf.address, leaf.lines());
         }
         if let BlockChecksum::Vector(vector) = self.checksum() {
-            all &= visit(Some(Region::Leaves), vector, vector_lines_taken(volume));
+            all &= visit(Some(Region::Leaves), vector, vector_lines_taken(store));
         }
         (all, self.base.run())
     }
@@ -338,18 +339,18 @@ impl Block {
     }
 
     /// Its base cut to the first `count` sectors (fewer than it has). Frees the others, and the vector if it is no longer needed.
-    pub(crate) fn cut_base(&self, tx: &mut Tx<'_>, volume: &Volume, owner: Owner, count: u32) -> Result<Base> {
+    pub(crate) fn cut_base(&self, tx: &mut Tx<'_>, store: &LineStore, owner: Owner, count: u32) -> Result<Base> {
         let Some(run) = self.base.run() else { return Ok(self.base) };
         assert!(count < run.count, "{count} of {} sectors", run.count);
         tx.free(space::sectors(run.sector.nth(count.into()), u64::from(run.count - count)));
         if count == 0 {
-            self.free_vector(tx, volume);
+            self.free_vector(tx, store);
             return Ok(Base::Hole);
         }
         let inline = match run.checksum {
             BlockChecksum::Vector(_) if count == 1 => {
-                let crc = self.sector_checksum(volume, owner, 0)?;
-                self.free_vector(tx, volume);
+                let crc = self.sector_checksum(store, owner, 0)?;
+                self.free_vector(tx, store);
                 Some(crc.map_or(BlockChecksum::None, BlockChecksum::Inline))
             }
             _ => None,
@@ -421,18 +422,18 @@ impl Block {
 }
 
 /// Data space of a block with this many sectors and these logs, in units of 512 B as the inode counts it.
-pub(crate) fn space_512_of(volume: &Volume, sectors: u32, logs: &LogSlots) -> u64 {
-    volume.log_counting.block_space_512(sectors, logs.iter().flatten())
+pub(crate) fn space_512_of(counting: LogCounting, sectors: u32, logs: &LogSlots) -> u64 {
+    counting.block_space_512(sectors, logs.iter().flatten())
 }
 
-fn leaf_image(volume: &Volume, owner: Owner, logs: &LogSlots, line: u64, address: LineAddress) -> Line {
+fn leaf_image(store: &LineStore, owner: Owner, logs: &LogSlots, line: u64, address: LineAddress) -> Line {
     let at = line as usize * LINE_ENTRIES;
     let mut entries = [None; LINE_ENTRIES];
     entries.copy_from_slice(&logs[at..at + LINE_ENTRIES]);
-    leaf_line(&entries, &volume.place(owner, address))
+    leaf_line(&entries, &store.place(owner, address))
 }
 
 /// Lines allocated for a checksum vector, rounded up to a power of two.
-fn vector_lines_taken(volume: &Volume) -> u64 {
-    volume.geometry.vector_lines().next_power_of_two()
+fn vector_lines_taken(store: &LineStore) -> u64 {
+    store.geometry.vector_lines().next_power_of_two()
 }
