@@ -14,6 +14,7 @@
 
 use std::collections::VecDeque;
 use std::fmt;
+use std::ops::Deref;
 
 use hashbrown::{HashMap, HashSet};
 use tandemfs_device::{BlockRequest, DeviceError, Structure};
@@ -26,12 +27,14 @@ use tandemfs_format::segment::Segment;
 use tandemfs_format::superblock::{BlockIdentity, Superblock};
 use tandemfs_format::{Corrupt, EMPTY_LINE, InodeNumber, LINE_BYTES, Line, LineAddress, PAGE_LINES, SECTOR_BYTES, Sector};
 
+use crate::cache::LineStore;
 use crate::error::Error;
 use crate::file_system::FileSystem;
 use crate::index::block::{Base, Block};
 use crate::index::tree;
 use crate::inodes::State;
 use crate::inodes::attribute_set::AttributeSet;
+use crate::journal::Journal;
 use crate::mutant::{Mutant, on};
 use crate::volume::{Owner, Volume};
 
@@ -43,6 +46,27 @@ const STEP_PAGES: usize = 16;
 const STEP_BYTES: u64 = 1 << 20;
 /// Findings that are kept; further ones are only counted.
 const FINDINGS_MAX: usize = 1000;
+
+/// What reading lines from the device takes: the lines, and the journal, which knows when they change ([SC2]).
+#[derive(Clone, Copy)]
+struct Medium<'v> {
+    store: &'v LineStore,
+    journal: &'v Journal,
+}
+
+impl<'v> Medium<'v> {
+    fn of(volume: &'v Volume) -> Self {
+        Self { store: &volume.line_store, journal: &volume.journal }
+    }
+}
+
+impl Deref for Medium<'_> {
+    type Target = LineStore;
+
+    fn deref(&self) -> &LineStore {
+        self.store
+    }
+}
 
 /// What a finding is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -206,7 +230,7 @@ impl Scrub {
     /// Consecutive lines of one page, as the file system sees them; `None` for a line without a valid version ([SC2]).
     fn lines(
         &mut self,
-        volume: &Volume,
+        medium: Medium<'_>,
         inode: Option<InodeNumber>,
         structure: Structure,
         first: LineAddress,
@@ -215,17 +239,17 @@ impl Scrub {
     ) -> Vec<Option<Line>> {
         let mut lines = Vec::with_capacity(count as usize);
         // A drive with transactions returns lines before they are committed, and before the host copy has them.
-        let nobody_commits = volume.journal.hold_drive_commits();
-        let home = volume.pages.home(&volume.drive, structure, first, count);
+        let nobody_commits = medium.journal.hold_drive_commits();
+        let home = medium.pages.home(&medium.drive, structure, first, count);
         drop(nobody_commits);
         let home = match home {
             Ok(home) => home,
             Err(error) if count == 1 => {
                 self.find_line(inode, first, error);
-                return vec![volume.pages.cached_line(first)];
+                return vec![medium.pages.cached_line(first)];
             }
             // Line by line, to find the failing one.
-            Err(_) => return (0..count).flat_map(|line| self.lines(volume, inode, structure, first.nth(line), 1, verify)).collect(),
+            Err(_) => return (0..count).flat_map(|line| self.lines(medium, inode, structure, first.nth(line), 1, verify)).collect(),
         };
         for (index, line) in home.device.as_chunks::<LINE_BYTES>().0.iter().enumerate() {
             let address = first.nth(index as u64);
@@ -255,7 +279,7 @@ impl Scrub {
     // ---- stages ---------------------------------------------------------------------------------------------------------------------
 
     /// Superblocks, identity, segment table.
-    fn fixed(&mut self, volume: &Volume) {
+    fn fixed(&mut self, medium: Medium<'_>) {
         let found = |offset, length, cause| ScrubFinding {
             kind: ScrubbedKind::Superblock,
             inode: None,
@@ -267,7 +291,7 @@ impl Scrub {
         for offset in SUPERBLOCK_OFFSETS {
             let mut copy = vec![0; 1024];
             let address = LineAddress::new(offset / LINE_BYTES as u64);
-            let loaded = volume.journal.while_unwritten(|| volume.drive.load(Structure::Superblock, address, &mut copy));
+            let loaded = medium.journal.while_unwritten(|| medium.drive.load(Structure::Superblock, address, &mut copy));
             self.counts.bytes += copy.len() as u64;
             let cause = match loaded {
                 Err(error) => Some(error.to_string()),
@@ -279,19 +303,19 @@ impl Scrub {
         }
         let mut sector = vec![0; SECTOR_BYTES];
         let mut requests = [BlockRequest::Read { sector: Sector::new(0), buffer: &mut sector }];
-        let read = volume.drive.transfer(Structure::Superblock, &mut requests, &mut || {}).map(drop);
+        let read = medium.drive.transfer(Structure::Superblock, &mut requests, &mut || {}).map(drop);
         self.counts.bytes += SECTOR_BYTES as u64;
         match read {
             Err(error) => self.find(found(0, SECTOR_BYTES as u64, error.to_string())),
-            Ok(()) if BlockIdentity::decode(&sector) != Some(volume.journal.superblock().pair) => {
+            Ok(()) if BlockIdentity::decode(&sector) != Some(medium.journal.superblock().pair) => {
                 self.find(found(0, SECTOR_BYTES as u64, "the first sector of the block zone does not name the pair".into()));
             }
             Ok(()) => {}
         }
-        let units = volume.geometry.memory_units();
-        let verify = |address, line: &Line| Segment::decode(line, volume.pair, address, units).map(drop);
+        let units = medium.geometry.memory_units();
+        let verify = |address, line: &Line| Segment::decode(line, medium.pair, address, units).map(drop);
         for first in (0..SEGMENT_TABLE_LINES).step_by(PAGE_LINES as usize) {
-            self.lines(volume, None, Structure::AllocationMap, volume.geometry.segment_line(first), PAGE_LINES, &verify);
+            self.lines(medium, None, Structure::AllocationMap, medium.geometry.segment_line(first), PAGE_LINES, &verify);
         }
     }
 
@@ -315,7 +339,7 @@ impl Scrub {
         let volume = &fs.volume;
         let address = volume.memory.inode_address(number)?;
         let verify = |address, line: &Line| Inode::place(volume.pair, number, address).verify(line);
-        let look = |scrub: &mut Self| scrub.lines(volume, Some(number), Structure::Inode, address, 2, &verify);
+        let look = |scrub: &mut Self| scrub.lines(Medium::of(volume), Some(number), Structure::Inode, address, 2, &verify);
         match fs.inodes.get(volume, number) {
             Ok(file) => {
                 let state = file.state.read();
@@ -324,7 +348,7 @@ impl Scrub {
                 }
                 look(self);
                 self.counts.inodes += 1;
-                match (self.attributes(volume, &state, number), state.inode.has_mapping()) {
+                match (self.attributes(Medium::of(volume), &state, number), state.inode.has_mapping()) {
                     (true, _) => Some(Stage::Values(state.owner(number), None)),
                     (false, true) => Some(Stage::Tree(state.owner(number), 0)),
                     (false, false) => None,
@@ -344,16 +368,16 @@ impl Scrub {
     }
 
     /// Scrubs the lines of an inode's attribute set and decodes the set. True if it has separate values.
-    fn attributes(&mut self, volume: &Volume, state: &State, number: InodeNumber) -> bool {
+    fn attributes(&mut self, medium: Medium<'_>, state: &State, number: InodeNumber) -> bool {
         let (owner, pointer) = (state.owner(number), state.inode.attributes);
         if pointer.is_none() {
             return false;
         }
         let verified = match pointer.first_piece() {
             None => Err(Corrupt::Field { address: pointer.address, field: "attributes_class", found: pointer.class.into() }),
-            Some(piece) => match self.stream(volume, owner, pointer.address, piece) {
+            Some(piece) => match self.stream(medium, owner, pointer.address, piece) {
                 None => return false,
-                Some(stream) => decode_set(volume.pair, pointer, &stream),
+                Some(stream) => decode_set(medium.pair, pointer, &stream),
             },
         };
         match verified {
@@ -384,7 +408,7 @@ impl Scrub {
         let enough = self.counts.bytes + STEP_BYTES;
         for value in values.into_iter().filter(|value| after.is_none_or(|after| value.name > *after)) {
             let shape = StreamShape::of(value.length as usize);
-            let stream = self.stream(volume, owner, value.address, (shape.lines, shape.pages > 0));
+            let stream = self.stream(Medium::of(volume), owner, value.address, (shape.lines, shape.pages > 0));
             let found = stream.map(|stream| stream.get(..value.length as usize).map(|bytes| volume.pair.data(bytes)));
             if found.is_some_and(|found| found != Some(value.crc)) {
                 self.find_line(Some(number), value.address, "checksum mismatch of an extended attribute");
@@ -397,16 +421,16 @@ impl Scrub {
     }
 
     /// The bytes of a stream; `None` if one of its lines is damaged.
-    fn stream(&mut self, volume: &Volume, owner: Owner, first: LineAddress, (lines, names_pages): (u64, bool)) -> Option<Vec<u8>> {
-        let verify = |address, line: &Line| volume.place(owner, address).verify(line);
+    fn stream(&mut self, medium: Medium<'_>, owner: Owner, first: LineAddress, (lines, names_pages): (u64, bool)) -> Option<Vec<u8>> {
+        let verify = |address, line: &Line| medium.place(owner, address).verify(line);
         let mut bytes = Vec::new();
         let mut pieces = vec![(first, lines, names_pages)];
         while let Some((first, lines, names_pages)) = pieces.pop() {
-            if !volume.geometry.holds_lines(first, lines) {
+            if !medium.geometry.holds_lines(first, lines) {
                 self.find_line(Some(owner.inode), first, "a pointer leads out of the memory zone");
                 return None;
             }
-            let found = self.lines(volume, Some(owner.inode), Structure::Mapping, first, lines, &verify);
+            let found = self.lines(medium, Some(owner.inode), Structure::Mapping, first, lines, &verify);
             let found: Option<Vec<Line>> = found.into_iter().collect();
             for line in found? {
                 match names_pages {
@@ -439,7 +463,7 @@ impl Scrub {
         };
         let next = match record {
             Record::HOLE => None,
-            Record::Pointer { page, height } => self.page(&fs.volume, &mut walk, page, height, 0),
+            Record::Pointer { page, height } => self.page(Medium::of(&fs.volume), &mut walk, page, height, 0),
             _ => {
                 walk.blocks.push_back(0);
                 None
@@ -449,19 +473,19 @@ impl Scrub {
     }
 
     /// Scrubs a page of a mapping and the pages below. Returns the block to go on from if the step has read enough.
-    fn page(&mut self, volume: &Volume, walk: &mut Walk, page: LineAddress, height: u32, base: u64) -> Option<u64> {
+    fn page(&mut self, medium: Medium<'_>, walk: &mut Walk, page: LineAddress, height: u32, base: u64) -> Option<u64> {
         if walk.pages == 0 {
             return Some(base.max(walk.from));
         }
         walk.pages -= 1;
         let owner = walk.owner;
-        if !volume.geometry.holds_lines(page, PAGE_LINES) {
+        if !medium.geometry.holds_lines(page, PAGE_LINES) {
             self.find_line(Some(owner.inode), page, "a pointer leads out of the memory zone");
             return None;
         }
         let below = tree::capacity(height - 1);
-        let verify = |address, line: &Line| volume.place(owner, address).verify(line);
-        let lines = self.lines(volume, Some(owner.inode), Structure::Mapping, page, PAGE_LINES, &verify);
+        let verify = |address, line: &Line| medium.place(owner, address).verify(line);
+        let lines = self.lines(medium, Some(owner.inode), Structure::Mapping, page, PAGE_LINES, &verify);
         let mut start = base;
         for (index, line) in lines.into_iter().enumerate() {
             let address = page.nth(index as u64);
@@ -474,7 +498,7 @@ impl Scrub {
                 match record.decode(address) {
                     Ok(Record::HOLE) => {}
                     Ok(Record::Pointer { page, height: lower }) if lower + 1 == height => {
-                        if let Some(next) = self.page(volume, walk, page, lower, block) {
+                        if let Some(next) = self.page(medium, walk, page, lower, block) {
                             return Some(next);
                         }
                     }
@@ -500,7 +524,7 @@ impl Scrub {
             }
             if state.inode.is_directory() {
                 for block in blocks.drain(..blocks.len().min(STEP_PAGES)) {
-                    self.directory_page(volume, &state, number, block);
+                    self.directory_page(Medium::of(volume), &state, number, block);
                 }
                 return true;
             }
@@ -518,7 +542,7 @@ impl Scrub {
             while let Some(block) = blocks.pop_front_if(|block| *block <= last) {
                 match Block::lookup(volume, owner, state.root(), block) {
                     Ok(found) => {
-                        self.lines_of_block(volume, owner, &found);
+                        self.lines_of_block(Medium::of(volume), owner, &found);
                         match Data::of(volume, owner, found, block * each) {
                             Ok(found) => data.push(found),
                             Err(error) => self.find_error(number, &error),
@@ -528,16 +552,16 @@ impl Scrub {
                 }
             }
         }
-        self.data(volume, number, &data);
+        self.data(volume, volume.checksums, number, &data);
         true
     }
 
-    fn directory_page(&mut self, volume: &Volume, state: &State, number: InodeNumber, block: u64) {
+    fn directory_page(&mut self, medium: Medium<'_>, state: &State, number: InodeNumber, block: u64) {
         let owner = state.owner(number);
-        match tree::lookup(volume, owner, state.root(), block) {
-            Ok(Record::Memory(page)) if volume.geometry.holds_lines(page, PAGE_LINES) => {
-                let verify = |address, line: &Line| decode_slot(line, &volume.place(owner, address)).map(drop);
-                self.lines(volume, Some(number), Structure::Dentry, page, PAGE_LINES, &verify);
+        match tree::lookup(medium.store, owner, state.root(), block) {
+            Ok(Record::Memory(page)) if medium.geometry.holds_lines(page, PAGE_LINES) => {
+                let verify = |address, line: &Line| decode_slot(line, &medium.place(owner, address)).map(drop);
+                self.lines(medium, Some(number), Structure::Dentry, page, PAGE_LINES, &verify);
             }
             Ok(Record::HOLE) => {}
             Ok(_) => self.find_line(Some(number), LineAddress::new(0), "a page of a directory is none"),
@@ -546,8 +570,8 @@ impl Scrub {
     }
 
     /// Scrubs the leaf and the checksum vector of a block. A vector's lines have no checksum of their own: the sectors verify them.
-    fn lines_of_block(&mut self, volume: &Volume, owner: Owner, block: &Block) {
-        let verify = |address, line: &Line| volume.place(owner, address).verify(line);
+    fn lines_of_block(&mut self, medium: Medium<'_>, owner: Owner, block: &Block) {
+        let verify = |address, line: &Line| medium.place(owner, address).verify(line);
         let any = |_, _: &Line| Ok(());
         let leaf = block.leaf_lines().map(|lines| (lines, true));
         let vector = block.vector_lines().map(|lines| (lines, false));
@@ -557,14 +581,14 @@ impl Scrub {
                 // Neither crosses a page: both are aligned to their length, which is at most a page.
                 let here = count.min(PAGE_LINES - first.nth(line).index_in_page() as u64).min(count - line);
                 let verify: &dyn Fn(LineAddress, &Line) -> Result<(), Corrupt> = if sealed { &verify } else { &any };
-                self.lines(volume, Some(owner.inode), Structure::Mapping, first.nth(line), here, verify);
+                self.lines(medium, Some(owner.inode), Structure::Mapping, first.nth(line), here, verify);
                 line += here;
             }
         }
     }
 
     /// Scrubs logs and sectors, with only their range locked.
-    fn data(&mut self, volume: &Volume, inode: InodeNumber, data: &[Data]) {
+    fn data(&mut self, store: &LineStore, checksums: bool, inode: InodeNumber, data: &[Data]) {
         let mut buffer = std::mem::take(&mut self.buffer);
         buffer.resize(data.iter().map(|data| data.sectors.map_or(0, |(_, count)| count as usize * SECTOR_BYTES)).sum(), 0);
         let mut rest = &mut buffer[..];
@@ -574,12 +598,12 @@ impl Scrub {
             requests.push(BlockRequest::Read { sector, buffer });
             rest = further;
         }
-        let read = requests.is_empty() || volume.drive.transfer(Structure::Data, &mut requests, &mut || {}).map(drop).is_ok();
+        let read = requests.is_empty() || store.drive.transfer(Structure::Data, &mut requests, &mut || {}).map(drop).is_ok();
         drop(requests);
         let mut at = 0;
         for data in data {
             for log in &data.logs {
-                self.log(volume, inode, data.start, log);
+                self.log(store, checksums, inode, data.start, log);
             }
             let Some((first, count)) = data.sectors else { continue };
             self.counts.bytes += u64::from(count) * SECTOR_BYTES as u64;
@@ -593,9 +617,9 @@ impl Scrub {
                 } else {
                     // One of the requests failed: sector by sector, to find which.
                     let mut again = [BlockRequest::Read { sector: first.nth(index), buffer: &mut *sector }];
-                    volume.drive.transfer(Structure::Data, &mut again, &mut || {}).err().map(|error| error.to_string())
+                    store.drive.transfer(Structure::Data, &mut again, &mut || {}).err().map(|error| error.to_string())
                 };
-                let fits = data.checksums.get(index as usize).is_none_or(|expected| volume.pair.data(sector) == *expected);
+                let fits = data.checksums.get(index as usize).is_none_or(|expected| store.pair.data(sector) == *expected);
                 let cause = cause.or((!fits && !on(Mutant::ScrubPassesOver)).then(|| "checksum mismatch".into()));
                 let offset = data.start + index * SECTOR_BYTES as u64;
                 match (cause, &mut bad) {
@@ -621,13 +645,13 @@ impl Scrub {
         self.buffer = buffer;
     }
 
-    fn log(&mut self, volume: &Volume, inode: InodeNumber, start: u64, log: &LogEntry) {
+    fn log(&mut self, store: &LineStore, checksums: bool, inode: InodeNumber, start: u64, log: &LogEntry) {
         let mut bytes = vec![0; log.length as usize];
         self.counts.logs += 1;
         self.counts.bytes += bytes.len() as u64;
-        let cause = match volume.drive.load(Structure::DataLog, log.address, &mut bytes) {
+        let cause = match store.drive.load(Structure::DataLog, log.address, &mut bytes) {
             Err(error) => error.to_string(),
-            Ok(()) if volume.checksums && volume.pair.data(&bytes) != log.crc => "checksum mismatch".into(),
+            Ok(()) if checksums && store.pair.data(&bytes) != log.crc => "checksum mismatch".into(),
             Ok(()) => return,
         };
         self.find(ScrubFinding {
@@ -660,7 +684,7 @@ struct Data {
 }
 
 impl Data {
-    fn of(volume: &Volume, owner: Owner, block: Block, start: u64) -> crate::error::Result<Self> {
+    fn of(store: &LineStore, owner: Owner, block: Block, start: u64) -> crate::error::Result<Self> {
         let sectors = match block.base {
             Base::Hole | Base::Unwritten(_) => None,
             Base::Sectors(run) => Some((run.sector, run.count)),
@@ -668,7 +692,7 @@ impl Data {
         };
         let mut checksums = Vec::new();
         if let Some((_, count)) = sectors {
-            block.sector_checksums(volume, owner, 0, count.into(), |_, crc| {
+            block.sector_checksums(store, owner, 0, count.into(), |_, crc| {
                 checksums.push(crc);
                 Ok(())
             })?;
@@ -699,7 +723,7 @@ impl FileSystem {
         let limit = self.volume.memory.inode_limit();
         scrub.stage = match std::mem::replace(&mut scrub.stage, Stage::Done) {
             Stage::Fixed => {
-                scrub.fixed(&self.volume);
+                scrub.fixed(Medium::of(&self.volume));
                 Stage::Inode(InodeNumber::ROOT.get())
             }
             Stage::Inode(first) => scrub.inodes(self, first, limit),

@@ -177,7 +177,7 @@ impl Surveyor<'_, '_> {
                 Piece::Block(_, record) => {
                     if let Some((block, of_block)) = salvage.block(volume, record)? {
                         let trust = trust.below(of_block);
-                        *found_512 += block.space_512(volume);
+                        *found_512 += block.space_512(volume.log_counting);
                         let (_, extent) = block.each_space(volume, |region, address, lines| {
                             take(trust, region.map_or(space::slot(address, lines), |region| space::region(region, address, lines)))
                         });

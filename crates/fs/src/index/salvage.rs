@@ -238,7 +238,7 @@ fn free(tx: &mut Tx<'_>, volume: &Volume, salvage: &mut Salvage<'_>, piece: Piec
         Piece::Block(_, record) => {
             if let Some((block, _)) = salvage.block(volume, record)? {
                 block.free_all(tx, volume);
-                return Ok(block.space_512(volume));
+                return Ok(block.space_512(volume.log_counting));
             }
         }
     }
