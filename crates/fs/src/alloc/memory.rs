@@ -20,7 +20,7 @@ use tandemfs_format::{InodeNumber, LineAddress, UNIT_LINES};
 
 use super::bits::{Bits, WORDS};
 use super::pools::Pool;
-use super::regions::{RegionState, slot};
+use super::region_state::{RegionState, slot};
 use super::spare_pages::SparePages;
 use super::units::{DataPage, UnitMap, UnitOwner};
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};

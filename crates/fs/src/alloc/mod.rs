@@ -11,6 +11,7 @@ mod hold;
 pub(crate) mod maps;
 pub(crate) mod memory;
 mod pools;
+mod region_state;
 pub(crate) mod regions;
 pub(crate) mod rise;
 pub(crate) mod sectors;

@@ -1,12 +1,11 @@
 //! Regions: allocates metadata lines, and frees them, at once or after the watermark has passed ([ME1] of `memory.rs`).
 
-use std::collections::VecDeque;
-
 use tandemfs_device::Structure;
-use tandemfs_format::segment::{Region, Segment};
+use tandemfs_format::segment::Region;
 use tandemfs_format::{LineAddress, PAGE_LINES, UNIT_LINES};
 
 use super::memory::{INODE_LINES, MemoryAllocator};
+use super::region_state::{RegionState, slot};
 use super::rise::Step;
 use super::units::UnitOwner;
 use super::{Need, freed_by_nobody};
@@ -27,34 +26,6 @@ pub(crate) struct RegionRoom {
     pub(crate) lines: u64,
     /// Free lines below the marks.
     pub(crate) below_mark: u64,
-}
-
-#[derive(Default)]
-pub(super) struct RegionState {
-    /// Segments with their index in the table, in region order.
-    pub(super) segments: Vec<(u64, Segment)>,
-    /// Units in region order, with the lines of each that lie below the high-water mark.
-    pub(super) units: Vec<(u64, u64)>,
-    /// Where the next search starts.
-    pub(super) hint: usize,
-    /// Freed by transactions that the watermark has not passed ([ME1]).
-    pub(super) pending: VecDeque<(u64, LineAddress, u64)>,
-}
-
-impl RegionState {
-    pub(super) fn rebuild_units(&mut self) {
-        self.units.clear();
-        for (_, segment) in &self.segments {
-            for unit in 0..segment.unit_count {
-                let below = segment.high_water_lines.saturating_sub(unit * UNIT_LINES).min(UNIT_LINES);
-                self.units.push((segment.start_unit + unit, below));
-            }
-        }
-    }
-}
-
-pub(super) fn slot(region: Region) -> usize {
-    usize::from(region.number()) - 1
 }
 
 impl MemoryAllocator {

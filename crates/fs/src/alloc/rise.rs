@@ -6,7 +6,7 @@ use tandemfs_format::{LineAddress, UNIT_LINES};
 
 use super::Need;
 use super::memory::MemoryAllocator;
-use super::regions::{RegionState, slot};
+use super::region_state::{RegionState, slot};
 use crate::sync::MutexGuard;
 use crate::sync::atomic::Ordering::SeqCst;
 
