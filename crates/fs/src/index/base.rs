@@ -187,7 +187,6 @@ mod tests {
             ("punch a part", fs.allocate(file, 0, 100, punch)),
             ("allocate", fs.allocate(file, 0, 65_536, give)),
             ("truncate", fs.set_attributes(file, &size(100)).map(drop)),
-            ("truncate to nothing", fs.set_attributes(file, &size(0)).map(drop)),
         ];
         for (what, result) in results {
             let Err(Error::Damaged { inode, source: Corrupt::Field { address: at, field, .. } }) = result else {
@@ -195,5 +194,6 @@ mod tests {
             };
             assert_eq!((inode, at, field), (file, address, "state"), "{what}");
         }
+        fs.set_attributes(file, &size(0)).expect("a damaged file can be emptied");
     }
 }

@@ -8,6 +8,7 @@
 //!       wrap count names one pass over the ring, and a generation one mount. So a crash leaves no valid record of the same wrap count
 //!       behind an invalid one, nor one of the next wrap count anywhere. If there is one, the record before it is damaged: transactions
 //!       that were acknowledged would be lost, and a mount that writes is refused. Records of earlier passes have smaller wrap counts.
+//!       A pass follows another only where its first record did not fit before the ring's end: if it would have fit, a damaged one is there.
 
 use tandemfs_device::Structure;
 use tandemfs_format::geometry::Geometry;
@@ -63,7 +64,9 @@ fn proved_records(ring_bytes: &[u8], pair: PairSeed, ring: u32, tail: Tail, gene
             // A record that did not fit before the end is at the front.
             None if at.offset_bytes > 0 => {
                 let front = Tail { offset_bytes: 0, wrap: at.wrap.wrapping_add(1) };
-                decode(ring_bytes, pair, ring, front.wrap, generation).map(|record| (record, front))
+                let left = ring_bytes.len() - at.offset_bytes as usize;
+                let did_not_fit = |record: &JournalRecord| record.bytes > left || on(Mutant::DamagedRecordEndsRing); // [RL4]
+                decode(ring_bytes, pair, ring, front.wrap, generation).filter(did_not_fit).map(|record| (record, front))
             }
             None => None,
         };
