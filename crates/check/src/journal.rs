@@ -64,10 +64,11 @@ fn scan_from(
             at = Tail { offset_bytes: 0, wrap: at.wrap.wrapping_add(1) };
             found = record_at(image, ring, at)?;
         }
-        // Txids must rise, which ends the scan of a ring full of valid records at its start. A record that would have fitted before the end
-        // of the ring is not at its front unless the one in its place is damaged.
-        let fits_before = |record: &JournalRecord| at != end && record.bytes as u64 <= ring_bytes - u64::from(end.offset_bytes);
-        let Some(record) = found.filter(|record| record.txid > last_txid && !fits_before(record)) else { return Ok(end) };
+        // Txids must rise, which ends the scan of a ring full of valid records at its start.
+        let Some(record) = found.filter(|record| record.txid > last_txid) else { return Ok(end) };
+        if at != end && was_skipped(image, ring, end, last_txid, record.txid)? {
+            return Ok(end);
+        }
         last_txid = record.txid;
         visit(at, &record);
         let end = u64::from(at.offset_bytes) + record.bytes as u64;
@@ -79,6 +80,26 @@ fn scan_from(
     }
 }
 
+/// Whether the ring goes on at its front only because the record at `end` is damaged: there is a valid record behind it, or its header with a
+/// txid between its neighbours'. (A header that an earlier mount left there has an older txid.)
+fn was_skipped(image: &Image<'_>, ring: u32, end: Tail, last_txid: u64, next_txid: u64) -> Result<bool, DeviceError> {
+    if on(Mutant::RingEndsAtDamage) {
+        return Ok(false);
+    }
+    let above = last_txid.max(image.superblock.watermark);
+    let start = u64::from(end.offset_bytes);
+    let here = candidates(image, ring, start..start + LINE_BYTES as u64, end.wrap)?;
+    if here.iter().any(|(_, txid)| (above + 1..next_txid).contains(txid)) {
+        return Ok(true);
+    }
+    for (at, _) in candidates(image, ring, start + LINE_BYTES as u64..image.geometry.ring_bytes(), end.wrap)? {
+        if record_at(image, ring, at)?.is_some_and(|record| record.txid > above) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
 /// The first valid record of a ring that lies somewhere behind the place where the scan ended, with a txid above `above`. There is one only
 /// if the record at that place was damaged: a record is begun when the one before it is persistent, and checksums contain wrap count and
 /// generation, so older records do not verify.
@@ -86,7 +107,7 @@ fn record_behind(image: &Image<'_>, ring: u32, end: Tail, above: u64) -> Result<
     let (ring_bytes, start) = (image.geometry.ring_bytes(), u64::from(end.offset_bytes));
     let behind = candidates(image, ring, start + LINE_BYTES as u64..ring_bytes, end.wrap)?;
     let wrapped = candidates(image, ring, 0..start, end.wrap.wrapping_add(1))?;
-    for at in behind.into_iter().chain(wrapped) {
+    for (at, _) in behind.into_iter().chain(wrapped) {
         if record_at(image, ring, at)?.is_some_and(|record| record.txid > above) {
             return Ok(Some(at));
         }
@@ -94,17 +115,17 @@ fn record_behind(image: &Image<'_>, ring: u32, end: Tail, above: u64) -> Result<
     Ok(None)
 }
 
-/// Places in a part of a ring where a line looks like the header of a record with this wrap count.
-fn candidates(image: &Image<'_>, ring: u32, range: std::ops::Range<u64>, wrap: u32) -> Result<Vec<Tail>, DeviceError> {
+/// Places in a part of a ring where a line looks like the header of a record with this wrap count, with the txids there.
+fn candidates(image: &Image<'_>, ring: u32, range: std::ops::Range<u64>, wrap: u32) -> Result<Vec<(Tail, u64)>, DeviceError> {
     let mut found = Vec::new();
     for first in range.clone().step_by(SCAN_BYTES) {
         let mut bytes = vec![0; (range.end - first).min(SCAN_BYTES as u64) as usize];
         let address = image.geometry.ring(ring).nth(first / LINE_BYTES as u64);
         image.drive.load(Structure::Journal, address, &mut bytes)?;
         for (offset, line) in (first..).step_by(LINE_BYTES).zip(bytes.chunks_exact(LINE_BYTES)) {
-            let header = RecordHeader::read_from_prefix(line).ok();
-            if header.is_some_and(|(header, _)| header.magic.get() == RECORD_MAGIC && header.wrap.get() == wrap) {
-                found.push(Tail { offset_bytes: offset as u32, wrap });
+            let Ok((header, _)) = RecordHeader::read_from_prefix(line) else { continue };
+            if header.magic.get() == RECORD_MAGIC && header.wrap.get() == wrap {
+                found.push((Tail { offset_bytes: offset as u32, wrap }, header.txid.get()));
             }
         }
     }
