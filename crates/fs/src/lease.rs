@@ -5,8 +5,8 @@
 //!       holes and unwritten sectors stay such. The sectors are not freed, reused, discarded or written in place. After the lease was revoked
 //!       ([LY4]) this ends: a holder that has read sectors asks `is_valid` *after* the read.
 //! [LY2] All changes of a file's blocks lock their range exclusively (RULES R7, R9), and this lock recalls (`inodes/range_lock.rs`): no
-//!       operation can forget it. A lease is registered in the same step that unlocks the range of its look-up, so a change is either
-//!       committed before the look-up, or finds the lease.
+//!       operation can forget it. A lease is registered before the range of its look-up is unlocked, so a change is either committed
+//!       before the look-up, or finds the lease.
 //! [LY3] A change calls the recall of each lease over its range, once for a lease, and waits until all of these leases are returned. It
 //!       holds no range and no other lock meanwhile, so the holder may read. No lease on the range is granted until the change is done, so
 //!       the change does not wait again and again.
@@ -36,8 +36,9 @@ use crate::space::Run;
 use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use crate::sync::{Condvar, EXPLORED, Mutex};
 
-/// How long a change waits for a lease that it recalled. A holder needs a system call or two to stop its readers; a program that waits
-/// longer for its write believes that the drive has failed. In an explored schedule, where time does not pass, until it is returned.
+/// How long a change waits for a lease that it recalled: a thousand times what a holder needs that answers (it stops its readers and drops
+/// the layout), and not so long that the program whose write waits looks hung. In an explored schedule, where time does not pass, until
+/// the lease is returned.
 pub const RECALL_MAX: Duration = Duration::from_secs(if EXPLORED { 600 } else { 1 });
 /// Most leases of one file.
 pub const FILE_LAYOUTS_MAX: usize = 64;
