@@ -302,13 +302,33 @@ pub struct UmountArguments {
 }
 
 /// `check`.
-#[derive(Debug, Args)]
+#[derive(Debug, Default, Args)]
+#[command(
+    after_help = "Exit status, as of fsck(8): 0 no errors, 1 errors repaired, 4 errors left, 8 not checked, 16 invalid command line \
+(of fsck.tandemfs; 2 of tandemfs check).\n\nWhat --repair cannot read it gives up: such parts of files read as zeros, and the report lists \
+path, offset and length. Inodes without a name go to the directory that they name, or to /lost+found, as #NUMBER."
+)]
 pub struct CheckArguments {
     /// The device to check.
     pub device: String,
-    /// Repair what can be repaired without guessing.
-    #[arg(long)]
+    /// Repair everything. Data that cannot be read is given up and listed.
+    #[arg(long, short = 'y', conflicts_with_all = ["preen", "undo_apply"])]
     pub repair: bool,
+    /// Repair what loses nothing; the rest is left (exit status 4).
+    #[arg(long, short = 'p', conflicts_with = "undo_apply")]
+    pub preen: bool,
+    /// Report what --repair would do, or with -p what -p would do; write nothing.
+    #[arg(long, short = 'n', conflicts_with = "undo_apply")]
+    pub dry_run: bool,
+    /// Do not read file data.
+    #[arg(long)]
+    pub metadata_only: bool,
+    /// Before a repair changes anything, write the old bytes to this new file.
+    #[arg(long, value_name = "FILE", conflicts_with = "dry_run")]
+    pub undo: Option<std::path::PathBuf>,
+    /// Put back the bytes that --undo wrote to this file, and check nothing.
+    #[arg(long, value_name = "FILE", conflicts_with = "undo")]
+    pub undo_apply: Option<std::path::PathBuf>,
     /// Print JSON.
     #[arg(long)]
     pub json: bool,

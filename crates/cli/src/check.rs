@@ -2,6 +2,7 @@
 
 use std::cell::OnceCell;
 use std::fmt::Write;
+use std::path::Path;
 
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
@@ -22,12 +23,28 @@ const REPAIRED: u8 = 1;
 const ERRORS_LEFT: u8 = 4;
 /// The device could not be checked.
 const NOT_RUN: u8 = 8;
+/// The command line makes no sense.
+const USAGE: u8 = 16;
 
 /// Checks a device.
 pub fn run(arguments: &CheckArguments) -> Result<u8, Failure> {
-    let opening = Opening { read_only: !arguments.repair, ..Opening::default() };
+    if let Some(file) = &arguments.undo_apply {
+        return undo(arguments, file);
+    }
+    let repairs = arguments.repair || arguments.preen;
+    if arguments.undo.is_some() && !repairs {
+        return Err(Failure::Status(USAGE, "--undo needs --repair or --preen".into()));
+    }
+    let opening = Opening { read_only: !repairs || arguments.dry_run, ..Opening::default() };
     let drive = device::open(&arguments.device, opening).map_err(not_run)?;
-    let options = CheckOptions { repair: arguments.repair, ..CheckOptions::default() };
+    let options = CheckOptions {
+        repair: repairs || arguments.dry_run,
+        preen: arguments.preen,
+        dry_run: arguments.dry_run,
+        data: !arguments.metadata_only,
+        undo: arguments.undo.clone(),
+        ..CheckOptions::default()
+    };
     let bar = Bar::default();
     let report = tandemfs_check::check(&drive, &options, &mut |progress| bar.show(progress));
     bar.clear();
@@ -42,9 +59,22 @@ pub fn run(arguments: &CheckArguments) -> Result<u8, Failure> {
         value["exit_status"] = json!(status);
         output::print_json(&value)?;
     } else {
-        output::print(&text(&report, arguments.repair))?;
+        output::print(&text(&report, &options))?;
     }
     Ok(status)
+}
+
+/// Puts back what a repair changed.
+fn undo(arguments: &CheckArguments, file: &Path) -> Result<u8, Failure> {
+    let drive = device::open(&arguments.device, Opening::default()).map_err(not_run)?;
+    let undone = tandemfs_check::undo(&drive, file).map_err(|error| not_run(Failure::because(error)))?;
+    let (device, lines, sectors) = (&drive.description().name, undone.lines, undone.sectors);
+    if arguments.json {
+        output::print_json(&json!({ "device": device, "lines": lines, "sectors": sectors }))?;
+    } else {
+        output::print(&format!("{device}: put back {lines} lines and {sectors} sectors of {}\n", file.display()))?;
+    }
+    Ok(CLEAN)
 }
 
 fn not_run(failure: Failure) -> Failure {
@@ -55,7 +85,7 @@ fn not_run(failure: Failure) -> Failure {
 }
 
 fn status(report: &Report) -> u8 {
-    if !report.is_consistent() {
+    if !report.is_consistent() || report.dry_run && !report.repaired.is_empty() {
         ERRORS_LEFT
     } else if !report.repaired.is_empty() {
         REPAIRED
@@ -64,26 +94,34 @@ fn status(report: &Report) -> u8 {
     }
 }
 
-fn text(report: &Report, repair: bool) -> String {
+fn text(report: &Report, options: &CheckOptions) -> String {
     let mut text = String::new();
     let mut line = |line: String| {
         // Writing to a string cannot fail.
         let _ = writeln!(text, "{}: {line}", report.device);
     };
+    let (repaired, gave_up, placed) =
+        if report.dry_run { ("would repair", "would give up", "would give a name to") } else { ("repaired", "gave up", "gave a name to") };
     for located in &report.repaired {
-        line(format!("repaired: {located}"));
+        line(format!("{repaired}: {located}"));
+    }
+    for lost in &report.lost {
+        line(format!("{gave_up}: {lost}"));
+    }
+    for place in &report.placed {
+        line(format!("{placed}: inode {}, {}", place.inode, place.path));
     }
     findings::lines(&report.findings).into_iter().for_each(&mut line);
     if report.findings_left_out > 0 {
         line(format!("{} not listed", output::count(report.findings_left_out, "more finding is", "more findings are")));
     }
     let counts = &report.counts;
+    let verified = if options.data { format!("{} verified", size::show(counts.data_bytes)) } else { "data not read".into() };
     line(format!(
-        "{}, {}, {}, {} verified",
+        "{}, {}, {}, {verified}",
         output::count(counts.files, "file", "files"),
         output::count(counts.directories, "directory", "directories"),
         output::count(counts.names, "name", "names"),
-        size::show(counts.data_bytes)
     ));
     if counts.journal_records > 0 {
         line(format!(
@@ -94,14 +132,26 @@ fn text(report: &Report, repair: bool) -> String {
     if report.superblock_copy_behind {
         line("one copy of the superblock is torn or older, as after a power cut: the next mount rewrites it".into());
     }
-    let repairable = report.findings.iter().any(|located| located.repairable);
-    line(match (report.is_consistent(), report.repaired.is_empty()) {
-        (true, true) => "clean".into(),
-        (true, false) => format!("clean after {}", output::count(report.repaired.len() as u64, "repair", "repairs")),
-        (false, _) if repairable && !repair => "NOT clean; tandemfs check --repair makes the repairs that need no guess".into(),
-        (false, _) => "NOT clean; the remaining damage cannot be repaired without guessing: copy readable files, restore the others".into(),
-    });
+    if let Some(file) = options.undo.as_ref().filter(|_| report.undo_bytes > 0) {
+        line(format!("tandemfs check --undo-apply {} {} takes this repair back", file.display(), report.device));
+    }
+    line(conclusion(report, options));
     text
+}
+
+fn conclusion(report: &Report, options: &CheckOptions) -> String {
+    let repairable = report.findings.iter().any(|located| located.repairable);
+    let repairs = output::count(report.repaired.len() as u64, "repair", "repairs");
+    match (report.is_consistent(), report.repaired.is_empty()) {
+        (true, true) => "clean".into(),
+        (true, false) if report.dry_run => format!("NOT clean; it would be clean after {repairs}"),
+        (true, false) => format!("clean after {repairs}"),
+        (false, _) if repairable && options.preen => "NOT clean; tandemfs check --repair repairs the rest, which may lose data".into(),
+        (false, _) if repairable && !options.repair => {
+            "NOT clean; tandemfs check --dry-run says what a repair would do, tandemfs check --repair does it".into()
+        }
+        (false, _) => "NOT clean; the remaining damage cannot be repaired: copy readable files, restore the others".into(),
+    }
 }
 
 /// A progress bar on a terminal, made when there is something to show.

@@ -129,7 +129,7 @@ fn mount(words: impl Iterator<Item = OsString>) -> Result<Command, Failure> {
 /// `fsck.tandemfs [-a|-p|-y|-n] [-f] [-v] [-C FD] DEVICE`, as fsck(8) and administrators call e2fsck(8).
 fn fsck(words: impl Iterator<Item = OsString>) -> Result<Command, Failure> {
     let mut words = words.map(text);
-    let (mut devices, mut repair, mut only_look) = (Vec::new(), false, false);
+    let (mut devices, mut arguments, mut full) = (Vec::new(), CheckArguments::default(), false);
     while let Some(word) = words.next() {
         let word = word?;
         let Some(letters) = word.strip_prefix('-').filter(|letters| !letters.is_empty()) else {
@@ -138,9 +138,10 @@ fn fsck(words: impl Iterator<Item = OsString>) -> Result<Command, Failure> {
         };
         for (position, letter) in letters.char_indices() {
             match letter {
-                // All repairs need no guess, so "automatically" and "yes" mean the same.
-                'a' | 'p' | 'y' => repair = true,
-                'n' => only_look = true,
+                // "Automatically" is what boots use: it repairs what loses nothing.
+                'a' | 'p' => arguments.preen = true,
+                'y' => arguments.repair = true,
+                'n' => arguments.dry_run = true,
                 // The descriptor for progress: -C0 or -C 0. Progress is shown on a terminal.
                 'C' => {
                     if position + 1 == letters.len() {
@@ -148,8 +149,9 @@ fn fsck(words: impl Iterator<Item = OsString>) -> Result<Command, Failure> {
                     }
                     break;
                 }
-                // The check is always a full one. -r is what e2fsck ignores too.
-                'f' | 'v' | 'r' => {}
+                'f' => full = true,
+                // -r is what e2fsck ignores too.
+                'v' | 'r' => {}
                 other => {
                     let usage = "usage: fsck.tandemfs [-a|-p|-y|-n] [-f] [-v] [-C FD] DEVICE";
                     return Err(Failure::Usage(format!("unknown option '-{other}'; {usage}")));
@@ -157,12 +159,17 @@ fn fsck(words: impl Iterator<Item = OsString>) -> Result<Command, Failure> {
             }
         }
     }
-    if repair && only_look {
+    if arguments.dry_run && (arguments.preen || arguments.repair) {
         return Err(Failure::Usage("-n repairs nothing; leave it out, or leave out -a, -p and -y".into()));
     }
     let [device] =
         <[String; 1]>::try_from(devices).map_err(|devices| Failure::Usage(format!("one device is needed, {} given", devices.len())))?;
-    Ok(Command::Check(CheckArguments { device, repair, json: false }))
+    if arguments.preen && arguments.repair {
+        return Err(Failure::Usage("only one of -a, -p and -y can be given".into()));
+    }
+    // A boot does not wait until all data were read, unless it is asked to.
+    arguments.metadata_only = arguments.preen && !full;
+    Ok(Command::Check(CheckArguments { device, ..arguments }))
 }
 
 fn text(word: OsString) -> Result<String, Failure> {
@@ -203,18 +210,21 @@ mod tests {
 
     #[test]
     fn fsck_calls_its_helper() {
-        for (line, expected) in [
-            ("fsck.tandemfs -a /dev/x", true),
-            ("fsck.tandemfs -C0 -y /dev/x", true),
-            ("fsck.tandemfs -p -f -v /dev/x", true),
-            ("fsck.tandemfs -C 0 -f /dev/x", false),
-            ("fsck.tandemfs -fyC 3 /dev/x", true),
-            ("fsck.tandemfs -n /dev/x", false),
-            ("fsck.tandemfs /dev/x", false),
+        for (line, repair, preen, dry_run, metadata_only) in [
+            ("fsck.tandemfs -a /dev/x", false, true, false, true),
+            ("fsck.tandemfs -C0 -y /dev/x", true, false, false, false),
+            ("fsck.tandemfs -p -f -v /dev/x", false, true, false, false),
+            ("fsck.tandemfs -C 0 -f /dev/x", false, false, false, false),
+            ("fsck.tandemfs -fyC 3 /dev/x", true, false, false, false),
+            ("fsck.tandemfs -n /dev/x", false, false, true, false),
+            ("fsck.tandemfs /dev/x", false, false, false, false),
         ] {
-            let Ok(Command::Check(CheckArguments { device, repair, .. })) = command(line) else { panic!("{line}") };
-            assert_eq!((device.as_str(), repair), ("/dev/x", expected), "{line}");
+            let Ok(Command::Check(found)) = command(line) else { panic!("{line}") };
+            assert_eq!(found.device, "/dev/x", "{line}");
+            let flags = (found.repair, found.preen, found.dry_run, found.metadata_only);
+            assert_eq!(flags, (repair, preen, dry_run, metadata_only), "{line}");
         }
+        assert!(command("fsck.tandemfs -p -y /dev/x").is_err());
     }
 
     #[test]

@@ -7,7 +7,7 @@ use tandemfs_format::UNIT_LINES;
 use tandemfs_format::segment::Region;
 
 use super::memory::MemoryAllocator;
-use super::regions::slot;
+use super::region_state::slot;
 use super::sectors::SectorAllocator;
 use super::units::UnitOwner;
 use crate::sync::atomic::Ordering::{Relaxed, SeqCst};
