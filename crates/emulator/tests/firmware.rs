@@ -270,7 +270,7 @@ fn what_makes_no_drive_is_refused_in_one_sentence_and_leaves_nothing() {
         assert!(!path.exists());
     };
     let none = ModelOptions::default();
-    refuse("bytefs", ModelOptions { write_log_bytes: Some(1 << 30), ..none }, "is larger than the drive, which has 83886080 B");
+    refuse("bytefs", ModelOptions { write_log_bytes: Some(1 << 30), ..none }, "is larger than the drive, which has 80 MiB");
     refuse("bytefs", ModelOptions { write_log_bytes: Some(0), ..none }, "a write log of 0 B stages nothing");
     refuse("bytefs", ModelOptions { write_log_bytes: Some(4100), ..none }, "not a multiple of 4 KiB");
     refuse("bytefs", ModelOptions { channel_count: Some(0), ..none }, "zero channels");

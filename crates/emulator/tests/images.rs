@@ -187,7 +187,7 @@ fn what_is_no_whole_image_is_refused_with_what_was_found() {
     write(0, &page);
     let file = FileOptions::new().write(true).open(&path).expect("opened");
     file.set_len((2 << 20) + MEMORY_BYTES + BLOCK_BYTES - 1).expect("cut");
-    assert!(open_reason(&path).contains("was cut short: it has 85983231 B, its header says 85983232 B"));
+    assert!(open_reason(&path).contains("was cut short: it has 85983231 B, its header says 82 MiB"));
     file.set_len(100).expect("cut");
     assert!(open_reason(&path).contains("was cut short: it has 100 B"), "the rest of this header is zeros");
     file.set_len(30).expect("cut");

@@ -39,7 +39,8 @@ mod tests {
             ((256 << 20) - 4096, "262140 KiB"),
         ] {
             assert_eq!(size(bytes).to_string(), shown);
-            assert_eq!(size(&bytes).to_string(), shown);
+            let borrowed: &u64 = &bytes;
+            assert_eq!(size(borrowed).to_string(), shown);
         }
     }
 }
