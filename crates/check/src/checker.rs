@@ -32,6 +32,9 @@ pub struct CheckOptions {
     pub repair: bool,
     /// Repair only what loses nothing.
     pub preen: bool,
+    /// Repair also data that do not match their checksums: they become zeros and are listed. Without it they stay as they are, and reading
+    /// them fails.
+    pub zero_data: bool,
     /// Repair a copy in host memory, so that the report says what a repair would do.
     pub dry_run: bool,
     /// File that gets the old bytes of everything before it is changed; it must not exist.
@@ -52,6 +55,7 @@ impl Default for CheckOptions {
         Self {
             repair: false,
             preen: false,
+            zero_data: false,
             dry_run: false,
             undo: None,
             subdirectories_max: LINK_MAX - 2,

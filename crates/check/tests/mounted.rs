@@ -191,7 +191,7 @@ fn run(device: &MemoryDevice, options: CheckOptions) -> Report {
 }
 
 fn repair() -> CheckOptions {
-    CheckOptions { repair: true, ..CheckOptions::default() }
+    CheckOptions { repair: true, zero_data: true, ..CheckOptions::default() }
 }
 
 /// Compares what was not damaged.

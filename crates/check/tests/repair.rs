@@ -213,3 +213,17 @@ fn a_superblock_with_extreme_fields_does_not_count() {
     image.memory[..4].copy_from_slice(&crc.to_le_bytes());
     assert_eq!(repaired(&image), (vec![SuperblockDamaged { copy: 0 }], vec![]));
 }
+
+/// Bytes that do not match their checksums may still be of use to somebody, so a repair does not touch them unless it is told to.
+#[test]
+fn damaged_data_stay_unless_they_are_given_up() {
+    let mut image = Image::attributed();
+    image.put(DATA, [7; 64]);
+    let device = image.device();
+    let before = device.bytes();
+    let report = report_with(&device, &tandemfs_check::CheckOptions { zero_data: false, ..options(true) });
+    assert!(matches!(findings(&report).as_slice(), [LogDamaged { .. }]) && report.lost.is_empty(), "{:?}", report.findings);
+    assert!(device.bytes() == before, "nothing is written");
+    let given_up = support::report(&device, true);
+    assert!(given_up.is_consistent() && given_up.lost.len() == 1, "{:?}", given_up.findings);
+}

@@ -311,9 +311,13 @@ path, offset and length. Inodes without a name go to the directory that they nam
 pub struct CheckArguments {
     /// The device to check.
     pub device: String,
-    /// Repair everything. Data that cannot be read is given up and listed.
+    /// Repair all metadata. What cannot be read of it is given up and listed.
     #[arg(long, short = 'y', conflicts_with_all = ["preen", "undo_apply"])]
     pub repair: bool,
+    /// With --repair, make zeros of file data that do not match their
+    /// checksums, and list them. Without it they stay, and reading them fails.
+    #[arg(long, conflicts_with_all = ["preen", "undo_apply"])]
+    pub zero_data: bool,
     /// Repair what loses nothing; the rest is left (exit status 4).
     #[arg(long, short = 'p', conflicts_with = "undo_apply")]
     pub preen: bool,

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
-use tandemfs_check::{CheckOptions, Progress, Report};
+use tandemfs_check::{CheckOptions, Finding, Progress, Report};
 
 use crate::arguments::CheckArguments;
 use crate::device::{self, Opening};
@@ -35,11 +35,15 @@ pub fn run(arguments: &CheckArguments) -> Result<u8, Failure> {
     if arguments.undo.is_some() && !repairs {
         return Err(Failure::Status(USAGE, "--undo needs --repair or --preen".into()));
     }
+    if arguments.zero_data && !repairs && !arguments.dry_run {
+        return Err(Failure::Status(USAGE, "--zero-data needs --repair or --dry-run".into()));
+    }
     let opening = Opening { read_only: !repairs || arguments.dry_run, ..Opening::default() };
     let drive = device::open(&arguments.device, opening).map_err(not_run)?;
     let options = CheckOptions {
         repair: repairs || arguments.dry_run,
         preen: arguments.preen,
+        zero_data: arguments.zero_data,
         dry_run: arguments.dry_run,
         data: !arguments.metadata_only,
         undo: arguments.undo.clone(),
@@ -139,6 +143,11 @@ fn text(report: &Report, options: &CheckOptions) -> String {
     text
 }
 
+/// Whether only file data are damaged.
+fn is_of_data(report: &Report) -> bool {
+    report.findings.iter().all(|located| matches!(located.finding, Finding::DataDamaged { .. } | Finding::LogDamaged { .. }))
+}
+
 fn conclusion(report: &Report, options: &CheckOptions) -> String {
     let repairable = report.findings.iter().any(|located| located.repairable);
     let repairs = output::count(report.repaired.len() as u64, "repair", "repairs");
@@ -146,6 +155,9 @@ fn conclusion(report: &Report, options: &CheckOptions) -> String {
         (true, true) => "clean".into(),
         (true, false) if report.dry_run => format!("NOT clean; it would be clean after {repairs}"),
         (true, false) => format!("clean after {repairs}"),
+        (false, _) if options.repair && is_of_data(report) => {
+            "NOT clean; damaged file data stay as they are, and reading them fails: restore these files, or see --zero-data".into()
+        }
         (false, _) if repairable && options.preen => "NOT clean; tandemfs check --repair repairs the rest, which may lose data".into(),
         (false, _) if repairable && !options.repair => {
             "NOT clean; tandemfs check --dry-run says what a repair would do, tandemfs check --repair does it".into()

@@ -64,6 +64,7 @@ fn a_damaged_file_system_is_repaired_and_taken_back() {
 fn options_that_contradict_each_other_are_refused() {
     let place = Place::empty();
     let device = damaged(&place);
+    fails(16, "--zero-data needs", &["check", "--zero-data", &device]);
     fails(16, "--undo needs", &["check", "--undo", &place.path("undo"), &device]);
     for words in [&["-y", "-p"][..], &["-n", "--undo", "x"], &["-y", "--undo-apply", "x"]] {
         fails(2, "cannot be used with", &[&["check"], words, &[device.as_str()]].concat());

@@ -5,7 +5,8 @@
 //! 2. *names* (`names.rs`): entries that lead nowhere, wrong parents;
 //! 3. *lost and found* (`lost_found.rs`): inodes without a name get one;
 //! 4. *counts* (`counts.rs`): links and space;
-//! 5. *data* (`zero.rs`): bytes that do not fit their checksums become zeros.
+//! 5. *data* (`zero.rs`), only if asked for: bytes that do not match their checksums become zeros. Otherwise they stay for whoever can make
+//!    something of them, and reading them fails.
 //!
 //! The order of writes makes sure that an interruption never makes the image worse ([CK4]):
 //!
@@ -162,7 +163,7 @@ fn make_plan<'i>(inspection: &'i Inspection<'i>, options: &CheckOptions) -> Plan
     if plan.is_empty() {
         counts::plan(&mut plan);
     }
-    if plan.is_empty() && !loses_nothing {
+    if plan.is_empty() && options.zero_data && !loses_nothing {
         zero::plan(&mut plan);
     }
     plan

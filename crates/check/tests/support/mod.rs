@@ -563,7 +563,7 @@ impl Image {
 }
 
 pub fn options(repair: bool) -> CheckOptions {
-    CheckOptions { repair, threads: 2, ..CheckOptions::default() }
+    CheckOptions { repair, zero_data: repair, threads: 2, ..CheckOptions::default() }
 }
 
 pub fn report(device: &Arc<MemoryDevice>, repair: bool) -> Report {
