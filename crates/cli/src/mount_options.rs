@@ -351,7 +351,7 @@ mod tests {
             [
                 "strict,threshold=128K,memory=1G,domain=adr",
                 "write_back=coldest,write_back_limit=20%,promote=on,read_ahead=256K,engine=firmware,in_place=128,modified_ratio=1/4",
-                "timing=on,threads=3,log=/tmp/l,allow_other,allow_root,ro,nodev,nosuid,noexec,noxattr,sync,reserved=5%",
+                "discard=batched,timing=on,threads=3,log=/tmp/l,allow_other,allow_root,ro,nodev,nosuid,noexec,noxattr,sync,reserved=5%",
             ],
             true,
         )
@@ -367,6 +367,7 @@ mod tests {
             engine: Engine::Firmware,
             in_place_bytes: 128,
             modified_lines: 16,
+            discard: Discard::Batched,
         };
         let settings = MountSettings {
             mode: Mode::Strict,
@@ -454,6 +455,7 @@ mod tests {
             ("promote=maybe", "'always'"),
             ("read_ahead=8G", "8G"),
             ("engine=steam", "'journal'"),
+            ("discard=always", "'batched'"),
             ("in_place=5K", "4K"),
             ("modified_ratio=3/2", "1/8"),
             ("modified_ratio=1/0", "1/8"),
