@@ -2,9 +2,9 @@
 //!
 //! A header of 64 B, then entries of 32 B and their bytes: runs of lines or sectors, each place at most once.
 //!
-//! [UN1] An entry is durable in the file before the device changes there. A repair that ends adds an end mark. Without that mark the
+//! [UD1] An entry is durable in the file before the device changes there. A repair that ends adds an end mark. Without that mark the
 //!       entries from the first torn one on have changed nothing, and are ignored; with it every entry has to verify.
-//! [UN2] All entries are verified before the first is put back. Putting back is repeatable: after a cut it starts again.
+//! [UD2] All entries are verified before the first is put back. Putting back is repeatable: after a cut it starts again.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};
@@ -86,7 +86,7 @@ impl Undo {
         self.file.sync_all().map_err(|error| failure(&self.path, error.to_string()))
     }
 
-    /// Keeps lines that are not kept yet, given in rising order ([UN1]).
+    /// Keeps lines that are not kept yet, given in rising order ([UD1]).
     pub(crate) fn keep_lines(&mut self, drive: &Drive, lines: &mut dyn Iterator<Item = u64>) -> Result<(), CheckError> {
         let mut runs: Vec<(u64, u64)> = Vec::new();
         for line in lines {
@@ -158,7 +158,7 @@ pub fn undo(drive: &Drive, path: &Path) -> Result<Undone, CheckError> {
     let mut bytes = Vec::new();
     File::open(path).and_then(|mut file| file.read_to_end(&mut bytes)).map_err(|error| failure(path, error.to_string()))?;
     let (memory_bytes, block_sectors) = verify_header(drive, path, &bytes)?;
-    let entries = read_entries(path, bytes.get(HEADER_BYTES..).unwrap_or_default())?; // [UN2]
+    let entries = read_entries(path, bytes.get(HEADER_BYTES..).unwrap_or_default())?; // [UD2]
     for entry in &entries {
         let (unit, limit) =
             if entry.kind == KIND_LINES { (LINE_BYTES, memory_bytes / LINE_BYTES as u64) } else { (SECTOR_BYTES, block_sectors) };

@@ -818,8 +818,8 @@ mutants! {
     r4_home_before_record: HomeBeforeRecord by SequencesAdr, SequencesGpf;
     r6_freed_metadata_at_once: FreedMetadataAtOnce by MetadataReuse;
     r7_data_freed_before_commit: DataFreedBeforeCommit by FullDevice;
-    dc1_discarded_while_taken: DiscardedWhileTaken by Discards;
-    dc2_discarded_before_commit: DiscardedBeforeCommit by Discards;
+    dq1_discarded_while_taken: DiscardedWhileTaken by Discards;
+    dq2_discarded_before_commit: DiscardedBeforeCommit by Discards;
     r8_logs_not_fenced: LogsNotFenced by SequencesAdr;
     r8_blocks_not_flushed: BlocksNotFlushed by SequencesAdr, SequencesGpf;
     r8_written_filled_in_place: WrittenFilledInPlace by SequencesAdr, SequencesGpf;

@@ -239,7 +239,7 @@ impl FileSystem {
             return Ok(());
         }
         self.stop_background();
-        self.volume.end_discards(); // [DC4]
+        self.volume.end_discards(); // [DQ4]
         let orphans: Vec<u64> = self.orphans.lock().iter().copied().collect();
         for number in orphans {
             let number = InodeNumber::new(number);

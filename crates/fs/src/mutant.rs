@@ -39,9 +39,9 @@ pub enum Mutant {
     FreedMetadataAtOnce,
     /// R7: sectors are given out before the transaction that frees them is persistent.
     DataFreedBeforeCommit,
-    /// [DC2]: sectors are discarded before the transaction that frees them is persistent.
+    /// [DQ2]: sectors are discarded before the transaction that frees them is persistent.
     DiscardedBeforeCommit,
-    /// [DC1]: sectors are discarded although they were taken again.
+    /// [DQ1]: sectors are discarded although they were taken again.
     DiscardedWhileTaken,
     /// R7, R9: a read holds its range only until it knows where the bytes are.
     ReadRangeReleasedEarly,

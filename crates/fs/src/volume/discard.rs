@@ -1,14 +1,14 @@
 //! Discards: tells the drive which sectors of the block zone hold nothing any more, so that its garbage collection does not move them, and
 //! so that an image gives their space back to the host.
 //!
-//! [DC1] Sectors are discarded only while the allocator has them taken for that purpose ([SE3] of `alloc/sectors.rs`). So nobody reads
+//! [DQ1] Sectors are discarded only while the allocator has them taken for that purpose ([SE3] of `alloc/sectors.rs`). So nobody reads
 //!       them, nobody writes them, and no record names them.
-//! [DC2] Sectors are noted as freed when they are given back, that is after the transaction that frees them is persistent (RULES R7). No
+//! [DQ2] Sectors are noted as freed when they are given back, that is after the transaction that frees them is persistent (RULES R7). No
 //!       replay undoes it.
-//! [DC3] A discard is a hint. When a drive refuses it, the sectors are free as before, and after a refusal for lack of support nothing is
+//! [DQ3] A discard is a hint. When a drive refuses it, the sectors are free as before, and after a refusal for lack of support nothing is
 //!       discarded any more during this mount.
 //!       Nothing is discarded either while damaged metadata may name free space ([HB1] of `held_back.rs`).
-//! [DC4] No discard is under way while maps are saved: [`Volume::end_discards`] waits for it.
+//! [DQ4] No discard is under way while maps are saved: [`Volume::end_discards`] waits for it.
 
 use std::time::{Duration, Instant};
 
@@ -41,9 +41,9 @@ pub(crate) struct Discards {
 
 #[derive(Debug, Default)]
 struct Progress {
-    /// The maps are being saved, or were ([DC4]).
+    /// The maps are being saved, or were ([DQ4]).
     has_ended: bool,
-    /// The drive does not know the command ([DC3]).
+    /// The drive does not know the command ([DQ3]).
     is_unsupported: bool,
     /// The group of sectors with which the next pass begins.
     next_group: usize,
@@ -141,7 +141,7 @@ impl Volume {
         bytes
     }
 
-    /// Waits for the discard that is under way; there are none after it ([DC4]).
+    /// Waits for the discard that is under way; there are none after it ([DQ4]).
     pub(crate) fn end_discards(&self) {
         self.discards.progress.lock().has_ended = true;
     }
@@ -155,7 +155,7 @@ impl Volume {
         (self.sectors.space().free_bytes / SECTOR_BYTES as u64 / 4).clamp(1, STEP_SECTORS)
     }
 
-    /// Discards sectors that are taken for it ([DC1]), and gives them back. Returns the bytes that the drive took.
+    /// Discards sectors that are taken for it ([DQ1]), and gives them back. Returns the bytes that the drive took.
     fn discard(&self, progress: &mut Progress, runs: Vec<Run>) -> u64 {
         let mut sectors = 0;
         for run in runs {
@@ -171,7 +171,7 @@ impl Volume {
                 }
                 Err(error) => {
                     progress.is_unsupported = is_unsupported(&error);
-                    tracing::warn!(%error, "discard"); // [DC3]
+                    tracing::warn!(%error, "discard"); // [DQ3]
                     self.sectors.discarded(run);
                 }
             }
