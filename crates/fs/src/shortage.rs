@@ -9,7 +9,8 @@
 //!       holds no lock, so leaving threads never wait for it. It waits at most [`LEAVING_MAX`]: removals may never end.
 //! [NS4] Freed metadata lines that wait for the watermark are not handled here: the allocator forces the checkpoint ([ME1] of
 //!       `alloc/memory.rs`).
-//! [NS5] The disk under an image is full: sectors that were freed, or all that are free, are discarded: their space is its own again.
+//! [NS5] The disk under an image is full: sectors that were freed, or all that are free, are discarded, so that the disk has their space
+//!       again. If that does not help, the block zone counts as full.
 //!
 //! Only an outside caller can release an inode without names that it holds; [`FileSystem::inodes_without_names`] lists them for it.
 
@@ -42,7 +43,7 @@ impl FileSystem {
                         continue;
                     }
                     self.volume.tell_host_is_full(&error);
-                    return Err(error);
+                    "block"
                 }
                 other => return other,
             };
@@ -63,6 +64,7 @@ impl FileSystem {
                 self.tell_shortage(zone);
                 return Err(Error::NoSpace { zone });
             }
+            is_given_back = false; // what was freed meanwhile may have room on the host's disk
         }
     }
 
