@@ -282,6 +282,12 @@ impl Checker<'_> {
             }
             read.lines.push((address, entries.ok()));
         }
+        if read.is_whole() && read.logs().is_empty() {
+            // A block without logs has no leaf, so its lines were zeroed.
+            let damage = Damage::Field { field: "entries", found: 0 };
+            self.find(Finding::MappingDamaged { inode: at.inode, line: leaf.address.number(), damage });
+            read.lines.iter_mut().for_each(|(_, entries)| *entries = None);
+        }
         read
     }
 

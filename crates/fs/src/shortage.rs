@@ -27,19 +27,28 @@ use crate::sync::atomic::Ordering::Relaxed;
 /// How long an operation waits for leaving threads; in an explored schedule, where time does not pass, until they have left.
 const LEAVING_MAX: Duration = Duration::from_millis(if EXPLORED { 600_000 } else { 500 });
 
+/// What an operation has given back to the disk under an image ([NS5]).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum GivenBack {
+    Nothing,
+    /// What was freed during this mount.
+    Freed,
+    All,
+}
+
 impl FileSystem {
     /// Runs an operation that holds no lock yet, and runs it again if it found no space and some was freed ([NS1], [NS2]).
     pub(crate) fn with_room<T>(&self, operation: impl Fn() -> Result<T>) -> Result<T> {
         let mut is_released = false;
         let mut is_emptied = false;
-        let mut is_given_back = false;
+        let mut given_back = GivenBack::Nothing;
         let mut end = None;
         loop {
             let before = self.leaving.ended.load(Relaxed);
             let zone = match operation() {
                 Err(Error::NoSpace { zone }) => zone,
                 Err(error) if is_host_full(&error) => {
-                    if !std::mem::replace(&mut is_given_back, true) && self.give_back_to_host() {
+                    if self.give_back_to_host(&mut given_back) {
                         continue;
                     }
                     self.volume.tell_host_is_full(&error);
@@ -64,7 +73,7 @@ impl FileSystem {
                 self.tell_shortage(zone);
                 return Err(Error::NoSpace { zone });
             }
-            is_given_back = false; // what was freed meanwhile may have room on the host's disk
+            given_back = GivenBack::Nothing; // what was freed meanwhile may have room on the host's disk
         }
     }
 
@@ -80,11 +89,18 @@ impl FileSystem {
         }
     }
 
-    /// Gives the host's disk the space of sectors that were freed. Whether there were any ([NS5]).
-    fn give_back_to_host(&self) -> bool {
+    /// Gives the host's disk the space of sectors that were freed during this mount, or the next time of all that are free. Whether there were
+    /// any ([NS5]).
+    fn give_back_to_host(&self, given_back: &mut GivenBack) -> bool {
         let _leaving = self.leaving.enter();
-        self.volume.release_quarantine();
-        self.volume.discard_for_host(LEAVING_MAX) > 0
+        if *given_back == GivenBack::Nothing {
+            *given_back = GivenBack::Freed;
+            self.volume.release_quarantine();
+            if self.volume.discard_freed(LEAVING_MAX) > 0 {
+                return true;
+            }
+        }
+        std::mem::replace(given_back, GivenBack::All) == GivenBack::Freed && self.volume.discard_all(LEAVING_MAX) > 0
     }
 
     /// Inodes without names that are held from outside ([`FileSystem::remember`]). [`FileSystem::forget`] frees their space.

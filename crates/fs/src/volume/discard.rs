@@ -118,18 +118,18 @@ impl Volume {
         (!progress.is_unsupported).then_some((bytes, next))
     }
 
-    /// Gives the disk under an image the space of what is free, for about this time. What was freed before this mount is not noted, so if
-    /// nothing is noted, everything that is free is discarded, unless that was done a short time ago. Returns the bytes.
-    pub(crate) fn discard_for_host(&self, at_most: Duration) -> u64 {
+    /// Discards everything that is free, also what was freed before this mount, for about this time and unless that was done a short time
+    /// ago: for an image whose disk is full. Returns the bytes.
+    pub(crate) fn discard_all(&self, at_most: Duration) -> u64 {
         let start = Instant::now();
-        let mut bytes = self.discard_freed(at_most);
         {
             let last = &mut self.discards.progress.lock().last_all;
-            if bytes > 0 || last.is_some_and(|last| last.elapsed() < ALL_EVERY) {
-                return bytes;
+            if last.is_some_and(|last| last.elapsed() < ALL_EVERY) {
+                return 0;
             }
             *last = Some(start);
         }
+        let mut bytes = 0;
         for group in 0..self.sectors.groups() {
             let mut next = Some(0);
             while let Some(from) = next.filter(|_| start.elapsed() < at_most) {
