@@ -271,7 +271,7 @@ mod tests {
             (Some(14 * MIB), None, "cannot shrink"),
             (None, Some(4 * MIB), "cannot shrink"),
             (Some(17 * MIB), None, "not a multiple"),
-            (Some(16 * MIB), Some(u64::MAX), "outside"),
+            (Some(16 * MIB), Some(u64::MAX), "is too large"),
         ] {
             assert!(reason(&path, memory, blocks).contains(said), "{said}");
         }
