@@ -6,6 +6,7 @@ use tandemfs_format::{LINE_BYTES, LineAddress, PAGE_LINES, UNIT_LINES};
 use super::Need;
 use super::bits::Bits;
 use super::memory::MemoryAllocator;
+use super::spare_pages::PageSource;
 use super::units::{DataPage, UnitOwner};
 use crate::error::{Error, Result};
 use crate::inject::{Take, fails};
@@ -53,30 +54,6 @@ impl MemoryAllocator {
         self.free_data_lines.fetch_sub(class.lines(), SeqCst);
         self.data_log_lines.fetch_add(class.lines(), SeqCst);
         Some(LineAddress::new(u64::from(unit) * UNIT_LINES + line))
-    }
-
-    /// Takes a page for a copy. It is not a data log: it counts as free.
-    pub(crate) fn take_spare_page(&self) -> Option<LineAddress> {
-        let address = self.find_slot(SlotClass::Page)?;
-        self.data_log_lines.fetch_sub(PAGE_LINES, SeqCst);
-        Some(address)
-    }
-
-    /// Frees the page of a dropped copy. False, with no change, if another user freed the page meanwhile ([ME4]).
-    #[must_use]
-    pub(crate) fn free_spare_page(&self, address: LineAddress) -> bool {
-        self.data_log_lines.fetch_add(PAGE_LINES, SeqCst);
-        let freed = self.free_slot(address, PAGE_LINES);
-        if !freed {
-            self.data_log_lines.fetch_sub(PAGE_LINES, SeqCst);
-        }
-        freed
-    }
-
-    /// Share of the data area that is free and not used for copies, in percent.
-    pub(crate) fn spare_percent(&self) -> u64 {
-        let total = self.free_for_data() + self.data_log_lines.load(SeqCst);
-        (self.free_for_data().saturating_sub(self.spare_pages.count() * PAGE_LINES)) * 100 / total.max(1)
     }
 
     /// Takes a unit for a pool. The caller has locked the pool.
@@ -173,5 +150,32 @@ impl MemoryAllocator {
             data_log_bytes: data_logs * line,
             promoted_bytes: self.spare_pages.count() * PAGE_LINES * line,
         }
+    }
+}
+
+/// For the copies in spare pages.
+impl PageSource for MemoryAllocator {
+    fn take_spare_page(&self) -> Option<LineAddress> {
+        let address = self.find_slot(SlotClass::Page)?;
+        self.data_log_lines.fetch_sub(PAGE_LINES, SeqCst);
+        Some(address)
+    }
+
+    fn free_spare_page(&self, address: LineAddress) -> bool {
+        self.data_log_lines.fetch_add(PAGE_LINES, SeqCst);
+        let freed = self.free_slot(address, PAGE_LINES);
+        if !freed {
+            self.data_log_lines.fetch_sub(PAGE_LINES, SeqCst);
+        }
+        freed
+    }
+
+    fn spare_percent(&self) -> u64 {
+        let total = self.free_for_data() + self.data_log_lines.load(SeqCst);
+        (self.free_for_data().saturating_sub(self.spare_pages.count() * PAGE_LINES)) * 100 / total.max(1)
+    }
+
+    fn free_percent(&self) -> u64 {
+        self.free_data_percent()
     }
 }

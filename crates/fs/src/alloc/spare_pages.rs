@@ -11,7 +11,6 @@
 use smallvec::SmallVec;
 use tandemfs_format::{LineAddress, Sector};
 
-use super::memory::MemoryAllocator;
 use crate::mutant::{Mutant, on};
 use crate::near::NearMap;
 use crate::sync::atomic::{AtomicU64, Ordering::SeqCst};
@@ -25,6 +24,22 @@ const STEP_PAGES: usize = 16;
 const MEMORY_SHARE: u64 = 64;
 /// Host memory of a copy: its entry, and its place in the map at the lowest load factor.
 const COPY_BYTES: u64 = 64;
+
+/// Where the pages come from: the data area.
+pub(crate) trait PageSource {
+    /// Share of the data area that is free and not used for copies, in percent.
+    fn spare_percent(&self) -> u64;
+
+    /// Share of the data area that is free, in percent.
+    fn free_percent(&self) -> u64;
+
+    /// Takes a page for a copy. It is not a data log: it counts as free.
+    fn take_spare_page(&self) -> Option<LineAddress>;
+
+    /// Frees the page of a dropped copy. False, with no change, if another user freed the page meanwhile ([ME4] of `memory.rs`).
+    #[must_use]
+    fn free_spare_page(&self, address: LineAddress) -> bool;
+}
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
@@ -109,7 +124,7 @@ impl SparePages {
         Some(found)
     }
 
-    pub(crate) fn unpin(&self, memory: &MemoryAllocator, index: u32, good: bool) {
+    pub(crate) fn unpin(&self, memory: &impl PageSource, index: u32, good: bool) {
         let mut table = self.table.lock();
         let copy = &mut table.copies[index as usize];
         copy.pins -= 1;
@@ -125,7 +140,7 @@ impl SparePages {
     }
 
     /// Returns a pinned slot for a copy: from spare space, or the slot of a copy not read since the clock hand last passed it.
-    pub(crate) fn begin(&self, memory: &MemoryAllocator, sector: u64) -> Option<(u32, LineAddress)> {
+    pub(crate) fn begin(&self, memory: &impl PageSource, sector: u64) -> Option<(u32, LineAddress)> {
         let mut table = self.table.lock();
         if table.closed || table.by_sector.contains_key(&sector) {
             return None;
@@ -134,7 +149,7 @@ impl SparePages {
         let address = match spare.then(|| memory.take_spare_page()).flatten() {
             Some(address) => address,
             None => {
-                if memory.free_data_percent() < self.floor_percent() {
+                if memory.free_percent() < self.floor_percent() {
                     return None;
                 }
                 let index = self.victim(&mut table)?;
@@ -187,7 +202,7 @@ impl SparePages {
         self.count.fetch_sub(1, SeqCst);
     }
 
-    fn free(&self, memory: &MemoryAllocator, table: &mut Table, index: u32) {
+    fn free(&self, memory: &impl PageSource, table: &mut Table, index: u32) {
         let address = table.copies[index as usize].address;
         if !memory.free_spare_page(address) {
             // This happens only if metadata names a page that was never allocated to it. Such an image gets no more copies.
@@ -200,7 +215,7 @@ impl SparePages {
     }
 
     /// Removes the copy from the index; its slot is freed now, or at the last unpin.
-    fn drop_copy(&self, memory: &MemoryAllocator, table: &mut Table, index: u32) {
+    fn drop_copy(&self, memory: &impl PageSource, table: &mut Table, index: u32) {
         let Copy { sector, pins, state, .. } = table.copies[index as usize];
         if pins == 0 {
             return self.free(memory, table, index);
@@ -212,7 +227,7 @@ impl SparePages {
     }
 
     /// Drops the copies of sectors that are freed or rewritten.
-    pub(crate) fn forget(&self, memory: &MemoryAllocator, sector: Sector, count: u64) {
+    pub(crate) fn forget(&self, memory: &impl PageSource, sector: Sector, count: u64) {
         if self.count() == 0 || on(Mutant::PromotedKept) {
             return;
         }
@@ -225,7 +240,7 @@ impl SparePages {
     }
 
     /// Returns up to `slots` slots to the data area; returns how many.
-    pub(crate) fn give_back(&self, memory: &MemoryAllocator, slots: usize) -> usize {
+    pub(crate) fn give_back(&self, memory: &impl PageSource, slots: usize) -> usize {
         if self.count() == 0 {
             return 0;
         }
@@ -241,11 +256,11 @@ impl SparePages {
     }
 
     /// After a data log took space: drops copies before write-back begins ([SP1]).
-    pub(crate) fn make_room(&self, memory: &MemoryAllocator) {
+    pub(crate) fn make_room(&self, memory: &impl PageSource) {
         if self.count() == 0 {
             return;
         }
-        let free = memory.free_data_percent();
+        let free = memory.free_percent();
         if free < self.write_back_percent {
             self.give_back(memory, usize::MAX);
         } else if free < self.floor_percent() {
@@ -254,7 +269,7 @@ impl SparePages {
     }
 
     /// Drops all copies and makes no more ([SP3]).
-    pub(crate) fn close(&self, memory: &MemoryAllocator) {
+    pub(crate) fn close(&self, memory: &impl PageSource) {
         let mut table = self.table.lock();
         table.closed = true;
         if on(Mutant::PromotedSlotsSaved) {
