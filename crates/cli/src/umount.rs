@@ -115,6 +115,8 @@ struct Daemon {
     /// A process number can be given to another process, this cannot.
     descriptor: OwnedFd,
     read_only: bool,
+    /// Damaged metadata may name free space, so the unmount leaves the file system as a crash would.
+    holds_back: bool,
     /// Why it stopped writing, if it had.
     stopped: Option<String>,
 }
@@ -128,6 +130,7 @@ fn daemon(mount: &Mounted) -> Option<Daemon> {
         process_id,
         descriptor: rustix::process::pidfd_open(pid, PidfdFlags::empty()).ok()?,
         read_only: info.get("read_only").and_then(Value::as_bool).unwrap_or(false),
+        holds_back: info["damage"]["holds_back"].as_bool().unwrap_or(false),
         stopped: info.get("stopped").and_then(Value::as_str).map(str::to_owned),
     })
 }
@@ -151,6 +154,11 @@ fn left_clean(mount: &Mounted, daemon: &Daemon) -> Result<(), Failure> {
     let Ok(drive) = device::open(source, Opening { read_only: true, ..Opening::default() }) else { return Ok(()) };
     match tandemfs_fs::read_superblock(&drive) {
         Ok(superblock) if superblock.clean => Ok(()),
+        Ok(_) if daemon.holds_back => {
+            let place = mount.mountpoint.display();
+            failure::warn(&format!("{place}: damaged metadata holds space back until 'tandemfs check --repair' has run"));
+            Ok(())
+        }
         Ok(_) => failed("the daemon ended before everything was in its place (see its log)"),
         Err(error) => failed(&format!("its device cannot be read: {error}")),
     }

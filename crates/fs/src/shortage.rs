@@ -18,6 +18,7 @@ use std::time::{Duration, Instant};
 
 use tandemfs_device::DeviceError;
 use tandemfs_format::InodeNumber;
+use tandemfs_format::size::size;
 
 use crate::error::{Error, Result};
 use crate::file_system::FileSystem;
@@ -81,9 +82,9 @@ impl FileSystem {
     fn tell_shortage(&self, zone: &str) {
         if self.volume.held_back.tell_shortage() {
             let held = self.volume.held_back.report();
-            let (memory, block) = (held.held_memory_bytes, held.held_block_bytes);
+            let (memory, block) = (size(held.held_memory_bytes), size(held.held_block_bytes));
             tracing::error!(
-                "no space left in the {zone} zone: {memory} B of the memory zone and {block} B of the block zone are held back, because \
+                "no space left in the {zone} zone: {memory} of the memory zone and {block} of the block zone are held back, because \
                  damaged metadata may name them; delete files, or unmount and run tandemfs check --repair"
             );
         }
