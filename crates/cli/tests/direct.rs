@@ -286,7 +286,9 @@ fn nothing_is_promised_by_a_daemon_that_is_gone() {
         mount.kill();
         for file in [&direct, &synced] {
             let refused = file.write_all_at(&pattern(2, 4096), 0).err().and_then(|error| error.raw_os_error());
-            assert!(refused == EIO || refused == Some(libc::ENOTCONN) || refused == Some(libc::ECONNABORTED), "{mode}: {refused:?}");
+            // Over io_uring a queue outlives the daemon for a moment, and what comes to it meanwhile is called off.
+            let is_gone = matches!(refused, Some(libc::ENOTCONN | libc::ECONNABORTED | libc::ECANCELED));
+            assert!(refused == EIO || is_gone, "{mode}: {refused:?}");
         }
         drop((direct, synced));
         let mount = place.mount(mode);
