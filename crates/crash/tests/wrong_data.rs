@@ -16,7 +16,7 @@ use tandemfs_crash::{
 };
 use tandemfs_device::PersistenceDomain;
 use tandemfs_format::geometry::SUPERBLOCK_OFFSETS;
-use tandemfs_format::segment::Segment;
+use tandemfs_format::segment::{Region, Segment};
 use tandemfs_format::superblock::{ChecksumKind, Superblock};
 use tandemfs_format::{LINE_BYTES, Line, LineAddress, PairSeed};
 use tandemfs_fs::{Error, FileSystem, MountOptions};
@@ -109,19 +109,31 @@ fn almost_full_scene() -> Scene {
     Scene { older: start.base.clone(), prefixes: vec![start.model.tree()], start }
 }
 
+fn superblock_of(zones: &Recorded) -> Superblock {
+    Superblock::choose([&zones.memory[..1024], &zones.memory[65_536..66_560]]).expect("a superblock")
+}
+
+/// The region that a unit of the memory zone belongs to.
+fn region_of(zones: &Recorded, unit: u64) -> Option<Region> {
+    let superblock = superblock_of(zones);
+    let (geometry, pair) = (superblock.geometry, PairSeed::new(superblock.pair));
+    (0..64).find_map(|index| {
+        let address = geometry.segment_line(index);
+        let line: Line = zones.memory[address.offset_bytes() as usize..][..LINE_BYTES].try_into().expect("a line");
+        let segment = Segment::decode(&line, pair, address, geometry.memory_units()).expect("valid")?;
+        (segment.start_unit..segment.start_unit + segment.unit_count).contains(&unit).then_some(segment.region)
+    })
+}
+
+fn unit_of(range: &std::ops::Range<u64>) -> u64 {
+    LineAddress::new(range.start / LINE_BYTES as u64).unit()
+}
+
 /// Whether a place of the memory zone holds data logs (or nothing).
 fn is_data(zones: &Recorded, place: &Place) -> bool {
     let Place::Memory(range) = place else { return range_is_data(place) };
-    let superblock = Superblock::choose([&zones.memory[..1024], &zones.memory[65_536..66_560]]).expect("a superblock");
-    let (geometry, pair) = (superblock.geometry, PairSeed::new(superblock.pair));
-    let unit = LineAddress::new(range.start / LINE_BYTES as u64).unit();
-    let in_region = (0..64).any(|index| {
-        let address = geometry.segment_line(index);
-        let line: Line = zones.memory[address.offset_bytes() as usize..][..LINE_BYTES].try_into().expect("a line");
-        let segment = Segment::decode(&line, pair, address, geometry.memory_units()).expect("valid");
-        segment.is_some_and(|segment| (segment.start_unit..segment.start_unit + segment.unit_count).contains(&unit))
-    });
-    unit >= geometry.fixed_units() && !in_region
+    let unit = unit_of(range);
+    unit >= superblock_of(zones).geometry.fixed_units() && region_of(zones, unit).is_none()
 }
 
 /// The block zone holds data, but for the identity.
@@ -135,7 +147,7 @@ fn blind_to(told: &Told, now: &Recorded) -> Option<Blind> {
         return None;
     }
     let Place::Memory(range) = &told.place else { return None };
-    let geometry = Superblock::choose([&now.memory[..1024], &now.memory[65_536..66_560]]).expect("a superblock").geometry;
+    let geometry = superblock_of(now).geometry;
     let rings = geometry.ring(0).offset_bytes()..geometry.piece(0).offset_bytes();
     if rings.contains(&range.start) {
         return Some(Blind::RingEnd);
@@ -313,6 +325,25 @@ fn every_answer_is_wrong_once(name: &str, scene: &Scene, most: u64) {
 #[test]
 fn wrong_answers_become_right_data_or_errors() {
     every_answer_is_wrong_once("checksums", &scene(ChecksumKind::Crc32c), 400);
+}
+
+/// A misread inode was taken for a damaged one, so `unlink` removed its name alone and left its link count too high.
+#[test]
+fn regression_a_misread_inode_is_read_again() {
+    let scene = scene(ChecksumKind::Crc32c);
+    let mut misread = 0;
+    for seed in 0..40 {
+        for succeed in 0..16 {
+            let (outcome, lying) = run(&scene, Lie::FlippedBit(seed), succeed);
+            let Some(told) = lying.told() else { continue };
+            let Place::Memory(range) = &told.place else { continue };
+            if region_of(&scene.start.base, unit_of(range)) == Some(Region::Inodes) {
+                assert_eq!(outcome, Outcome::Right, "FlippedBit({seed}) instead of answer {succeed}");
+                misread += 1;
+            }
+        }
+    }
+    assert!(misread >= 40, "only {misread} inodes were misread");
 }
 
 #[test]

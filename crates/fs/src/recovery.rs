@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use tandemfs_device::{DriveRecovery, Structure};
 use tandemfs_format::geometry::SEGMENT_TABLE_LINES;
+use tandemfs_format::inode::Inode;
 use tandemfs_format::segment::{Region, Segment};
 use tandemfs_format::superblock::Superblock;
 use tandemfs_format::{Corrupt, EMPTY_LINE, InodeNumber, LINE_BYTES, Line, LineAddress, PAGE_BYTES, PAGE_LINES};
@@ -185,8 +186,15 @@ fn scan_inodes(volume: &Volume, first: u64, end: u64, findings: &Mutex<Findings>
         let bytes = &mut bytes[..count as usize * INODE_BYTES];
         read_bulk(volume, address, bytes)?;
         for (index, pair) in (0..).zip(bytes.chunks_exact(INODE_BYTES)) {
-            let lines = (line_of(&pair[..LINE_BYTES]), line_of(&pair[LINE_BYTES..]));
-            scan_inode(volume, InodeNumber::new(number + index), address.nth(index * 2), &lines, findings)?;
+            let (number, address) = (InodeNumber::new(number + index), address.nth(index * 2));
+            let mut lines = (line_of(&pair[..LINE_BYTES]), line_of(&pair[LINE_BYTES..]));
+            if Inode::decode(volume.pair, number, address, &lines.0, &lines.1).is_err() {
+                // Perhaps the transfer was wrong, not the line: a second one decides.
+                let mut again = [0; INODE_BYTES];
+                read_bulk(volume, address, &mut again)?;
+                lines = (line_of(&again[..LINE_BYTES]), line_of(&again[LINE_BYTES..]));
+            }
+            scan_inode(volume, number, address, &lines, findings)?;
         }
         number += count;
     }

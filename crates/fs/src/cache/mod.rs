@@ -22,6 +22,9 @@
 //! [CA7] A metadata page is written by blocks, or discarded, only to zero it, before it is linked and after all its former users are done
 //!       (RULES R6), and the write is flushed before a line of the page is stored (`LineStore::zero_fresh_pages`). Pages in use are written
 //!       by bytes only (R16), because a block write makes every line of the page in the drive's log obsolete.
+//! [CA8] Lines that do not verify may be loaded a second time ([`PageCache::reload`]): the transfer or the host copy may have been wrong. A
+//!       dirty line is newer than the drive's and stays; and since the drive shows what is stored but not committed ([CA5]), the caller
+//!       knows that no transaction has these lines.
 
 pub(crate) mod duplicate_pages;
 mod line_store;
@@ -210,6 +213,23 @@ impl PageCache {
         drive.load(structure, first, &mut device)?;
         let at = first.index_in_page() * LINE_BYTES;
         Ok(Home { host: Some(body.bytes[at..at + device.len()].to_vec()), newer: body.dirty >> first.index_in_page(), device })
+    }
+
+    /// Loads lines of one page from the device again ([CA8]). True if one of them has changed in the host copy.
+    pub(crate) fn reload(&self, drive: &Drive, page: &Page, first: LineAddress, count: usize) -> Result<bool> {
+        let mut device = vec![0; count * LINE_BYTES];
+        let mut body = page.body.lock();
+        drive.load(page.structure, first, &mut device)?;
+        let mut has_changed = false;
+        for (index, line) in (first.index_in_page()..).zip(device.chunks_exact(LINE_BYTES)) {
+            let at = index * LINE_BYTES;
+            if body.dirty >> index & 1 == 0 && body.bytes[at..at + LINE_BYTES] != *line {
+                body.bytes[at..at + LINE_BYTES].copy_from_slice(line);
+                body.verified_for[index] = 0;
+                has_changed = true;
+            }
+        }
+        Ok(has_changed)
     }
 
     /// The host copy of a line, if there is one.

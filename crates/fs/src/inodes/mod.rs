@@ -284,11 +284,16 @@ impl InodeTable {
     }
 }
 
-/// Reads and verifies an inode; `None` where the slot is free.
+/// Reads and verifies an inode; `None` where the slot is free. One that does not verify is loaded a second time, since
+/// it may be right on the drive; it is not in core, so no transaction has its lines ([CA8] of `cache/`).
 pub(crate) fn read_inode(store: &LineStore, number: InodeNumber, address: LineAddress) -> Result<Option<Inode>> {
     let page = store.page(Structure::Inode, address)?;
-    Inode::decode(store.pair, number, address, &page.line(address), &page.line(address.nth(1)))
-        .map_err(|source| Error::Damaged { inode: number, source })
+    let decode = || Inode::decode(store.pair, number, address, &page.line(address), &page.line(address.nth(1)));
+    let found = match decode() {
+        Err(_) if store.pages.reload(&store.drive, &page, address, 2)? => decode(),
+        found => found,
+    };
+    found.map_err(|source| Error::Damaged { inode: number, source })
 }
 
 /// Locks of several inodes, taken in the order of their numbers ([IN2]). Duplicates are locked once.
