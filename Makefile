@@ -77,7 +77,8 @@ power-cuts:
 
 bench:
 	@scripts/setup.sh run
-	cargo run --release --locked -p tandemfs -- bench
+	cargo build --release --locked -p tandemfs -p tandemfs-bench
+	target/release/tandemfs-bench
 
 lint:
 	@scripts/setup.sh lint

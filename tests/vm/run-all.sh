@@ -2,7 +2,7 @@
 # run-all.sh [CASE]...: TandemFS on the drivers of real devices, in virtual machines. One line a case; exit 1 if any failed.
 # What a case printed is in target/vm-tests/CASE/log. TANDEMFS names the program to test (target/release/tandemfs); witness and
 # mount-until-cut are beside it. Cases that are only run by name: power_cuts_many (CUTS=20, SEED=1), drive_cache_many (REPLAYS=10),
-# compare_bytes (SCALE=0.0005).
+# compare_bytes (SCALE=0.0005), which needs tandemfs-bench beside it, too.
 set -euo pipefail
 
 here=$(dirname "$(realpath -- "$0")")
@@ -22,7 +22,7 @@ vm() { # vm OPTION... -- STEP ARGUMENT...: a step of guest/steps.sh in a machine
   shift
   "$here/run-vm.sh" --timeout 240 --share "$STATE" --console "$STATE/console" \
     --memory-image "$images/memory" --nvme-image "$images/nvme" "${options[@]}" -- \
-    env TANDEMFS="$results/tandemfs" WITNESS="$results/witness" MOUNT_UNTIL_CUT="$results/mount-until-cut" SOURCES="$results/sources.tar" STATE="$STATE" HALF="$HALF" SCALE="${SCALE:-0.0005}" bash "$here/guest/steps.sh" "$@"
+    env TANDEMFS="$results/tandemfs" WITNESS="$results/witness" MOUNT_UNTIL_CUT="$results/mount-until-cut" BENCH="$results/tandemfs-bench" SOURCES="$results/sources.tar" STATE="$STATE" HALF="$HALF" SCALE="${SCALE:-0.0005}" bash "$here/guest/steps.sh" "$@"
 }
 
 json() { # json FILE NAME...: a value inside
@@ -186,6 +186,7 @@ case_volatile_write_cache() {
 
 # Bytes that cross to the drive, also of file systems that the measuring machine's kernel may lack: a line a load in $STATE/bytes.jsonl.
 case_compare_bytes() {
+  install "${program%/*}/tandemfs-bench" "$results/"
   HALF=devdax
   vm --nvme-sector 4096 --timeout 1500 -- bytes_of_tandemfs
   vm --nvme-sector 4096 --timeout 1500 -- bytes_of_block_file_systems

@@ -1,6 +1,6 @@
 use std::path::PathBuf;
 
-use clap::{Args, Subcommand, ValueEnum};
+use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::compare::backing::Place;
 use crate::compare::peer::Peer;
@@ -8,8 +8,8 @@ use crate::compare::settings::{Pinning, Settings};
 use crate::workloads::Workload;
 
 /// Measures TandemFS, each operation beside its bare limit in the same run.
-#[derive(Debug, Args)]
-#[command(args_conflicts_with_subcommands = true)]
+#[derive(Debug, Parser)]
+#[command(name = "tandemfs-bench", version, args_conflicts_with_subcommands = true, max_term_width = 80)]
 pub struct Arguments {
     /// What to measure; everything when nothing is named
     #[arg(value_name = "CASE")]
@@ -61,10 +61,10 @@ pub enum Command {
     Report(ReportArguments),
 }
 
-/// `bench report`.
+/// `tandemfs-bench report`.
 #[derive(Debug, Clone, Args)]
 pub struct ReportArguments {
-    /// A file of results, or the directory that 'bench compare' wrote it to
+    /// A file of results, or the directory that 'tandemfs-bench compare' wrote it to
     #[arg(value_name = "RESULTS")]
     pub results: PathBuf,
     /// Where report.html and report.md are written [default: beside the results]
@@ -72,7 +72,7 @@ pub struct ReportArguments {
     pub output: Option<PathBuf>,
 }
 
-/// `bench compare`.
+/// `tandemfs-bench compare`.
 #[derive(Debug, Clone, Args)]
 pub struct CompareArguments {
     /// What to measure, by name or by the beginning of names; everything when nothing is named
@@ -113,10 +113,10 @@ pub struct CompareArguments {
     pub list: bool,
 }
 
-/// `bench run`.
+/// `tandemfs-bench run`.
 #[derive(Debug, Clone, Args)]
 pub struct RunArguments {
-    /// The case; 'bench compare --list' shows them
+    /// The case; 'tandemfs-bench compare --list' shows them
     #[arg(value_name = "CASE")]
     pub case: String,
     /// How.
@@ -182,7 +182,7 @@ fn share(text: &str) -> Result<f64, String> {
     share.ok_or_else(|| format!("'{text}' is no share of the work; write a number from 0.0001 to 10"))
 }
 
-/// `bench bytefs`.
+/// `tandemfs-bench bytefs`.
 #[derive(Debug, Clone, Args)]
 pub struct BytefsArguments {
     /// What to measure; everything when nothing is named
@@ -220,7 +220,7 @@ pub struct BytefsArguments {
     pub output: Option<PathBuf>,
 }
 
-/// `bench romefs`.
+/// `tandemfs-bench romefs`.
 #[derive(Debug, Clone, Args)]
 pub struct RomefsArguments {
     /// What to measure; everything when nothing is named
@@ -315,19 +315,6 @@ impl Experiment {
     /// All, in the order of the paper.
     pub const ALL: [Self; 7] =
         [Self::Table4, Self::Writes, Self::Breakdown, Self::Reads, Self::Threads, Self::Fragmentation, Self::Overhead];
-
-    /// The name on the command line, and of its files.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Table4 => "table4",
-            Self::Writes => "writes",
-            Self::Breakdown => "breakdown",
-            Self::Reads => "reads",
-            Self::Threads => "threads",
-            Self::Fragmentation => "fragmentation",
-            Self::Overhead => "overhead",
-        }
-    }
 }
 
 /// An experiment of ByteFS §5, or one that issues of this project ask for.
@@ -366,31 +353,14 @@ impl BytefsExperiment {
         Self::Create,
         Self::Overhead,
     ];
-
-    /// The name on the command line, and of its files.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Loads => "loads",
-            Self::Traffic => "traffic",
-            Self::Flash => "flash",
-            Self::Breakdown => "breakdown",
-            Self::Latency => "latency",
-            Self::LogSize => "log-size",
-            Self::Recovery => "recovery",
-            Self::Create => "create",
-            Self::Overhead => "overhead",
-        }
-    }
 }
 
 #[cfg(test)]
 mod tests {
-    use clap::{Command as Line, FromArgMatches};
-
     use super::*;
 
     fn parse(line: &str) -> Result<Arguments, clap::Error> {
-        Arguments::from_arg_matches(&Arguments::augment_args(Line::new("bench")).try_get_matches_from(line.split(' '))?)
+        Arguments::try_parse_from(line.split(' '))
     }
 
     #[test]
@@ -427,8 +397,6 @@ mod tests {
     fn names_are_those_of_the_command_line() {
         let name = |value: Option<clap::builder::PossibleValue>| value.map(|value| value.get_name().to_owned());
         assert!(Case::ALL.iter().all(|case| name(case.to_possible_value()).as_deref() == Some(case.name())));
-        assert!(Experiment::ALL.iter().all(|each| name(each.to_possible_value()).as_deref() == Some(each.name())));
-        assert!(BytefsExperiment::ALL.iter().all(|each| name(each.to_possible_value()).as_deref() == Some(each.name())));
         assert!(Peer::ALL.iter().all(|each| name(each.to_possible_value()).as_deref() == Some(each.name())));
         assert!([Place::Free, Place::Same].iter().all(|each| name(each.to_possible_value()).as_deref() == Some(each.name())));
         assert!(Workload::ALL.iter().all(|each| name(each.to_possible_value()).as_deref() == Some(each.name())));

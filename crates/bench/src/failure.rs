@@ -13,7 +13,7 @@ impl Failure {
         Self { sentence: sentence.into(), output_closed: false }
     }
 
-    /// Standard output was closed by its reader (`tandemfs bench | head`).
+    /// Standard output was closed by its reader (`tandemfs-bench | head`).
     pub(crate) fn output_closed() -> Self {
         Self { output_closed: true, ..Self::new("standard output was closed") }
     }

@@ -63,8 +63,6 @@ pub enum Command {
     Trim(TrimArguments),
     /// Show on-device structures
     Dump(DumpArguments),
-    /// Measure the file system: against lower bounds, as in two papers, and against other file systems
-    Bench(tandemfs_bench::Arguments),
     /// Print a completion script for a shell
     Completions {
         /// Which shell.
@@ -482,8 +480,6 @@ mod tests {
             "tandemfs dump image superblock",
             "tandemfs dump image inode 5",
             "tandemfs dump image tree /a/b",
-            "tandemfs bench overwrite fuse --quick",
-            "tandemfs bench romefs table4 --memory 256M --output out",
             "tandemfs completions bash",
             "tandemfs man --output man",
         ] {

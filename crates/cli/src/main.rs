@@ -69,7 +69,6 @@ fn run(command: Command) -> Result<u8, Failure> {
         Command::Scrub(arguments) => scrub::run(&arguments),
         Command::Trim(arguments) => trim::run(&arguments),
         Command::Dump(arguments) => dump::run(&arguments),
-        Command::Bench(arguments) => tandemfs_bench::run(&arguments).map(|()| 0).map_err(Failure::because),
         Command::Completions { shell } => generate::completions(shell),
         Command::Man { output } => generate::man(output.as_deref()),
     }

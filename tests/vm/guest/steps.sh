@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # steps.sh STEP [ARGUMENT]...: what run-all.sh has done inside the guest. Any command that fails ends the step with its status.
-# From the environment: TANDEMFS, WITNESS and MOUNT_UNTIL_CUT (programs), SOURCES (a tar of a tree to copy), STATE (a directory that outlives the guest),
+# From the environment: TANDEMFS, WITNESS, MOUNT_UNTIL_CUT and BENCH (programs), SOURCES (a tar of a tree to copy), STATE (a directory that outlives the guest),
 # HALF (what serves as the memory half: devdax, cxl, fsdax, raw), SCALE (share of the published loads, for bytes).
 set -euo pipefail
 
@@ -244,7 +244,7 @@ counted() { # counted FIELD DEVICE: bytes read (3) or written (7) by blocks
 }
 
 run_load() { # run_load LOAD: its figures in $STATE/load.json
-  show "$TANDEMFS" bench bytefs loads --on "$mountpoint" --load "$1" --scale "$SCALE" --json >"$STATE/load.out"
+  show "$BENCH" bytefs loads --on "$mountpoint" --load "$1" --scale "$SCALE" --json >"$STATE/load.out"
   grep '"experiment"' "$STATE/load.out" >"$STATE/load.json" || fail "the load $1 says nothing: $(cat "$STATE/load.out")"
   sync -f "$mountpoint"
 }

@@ -121,14 +121,13 @@ impl Setting {
 
 #[cfg(test)]
 mod tests {
-    use clap::{Command, FromArgMatches};
+    use clap::Parser;
 
     use super::*;
     use crate::arguments::{Arguments, Command as Subcommand};
 
     fn setting(line: &str) -> Result<Setting> {
-        let matches = <Arguments as clap::Args>::augment_args(Command::new("bench")).try_get_matches_from(line.split(' '))?;
-        let Some(Subcommand::Bytefs(arguments)) = Arguments::from_arg_matches(&matches)?.command else { panic!("no experiment") };
+        let Some(Subcommand::Bytefs(arguments)) = Arguments::try_parse_from(line.split(' '))?.command else { panic!("no experiment") };
         Setting::new(&arguments)
     }
 

@@ -3,7 +3,6 @@
 //! Each mount runs in its own process: its memory starts small, and a process that exits without unmounting is a crash.
 
 use std::path::Path;
-use std::process::Command;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
@@ -14,6 +13,7 @@ use tandemfs_fs::{FileSystem, MountOptions};
 
 use super::many_files;
 use crate::arguments::Common;
+use crate::compare::command::child as child_process;
 use crate::failure::{Failure, Result};
 use crate::machine;
 use crate::measure::Samples;
@@ -103,7 +103,7 @@ fn in_process(image: &Path, order: &Order) -> Result<Value> {
         "round": order.round,
         "memory_bytes": order.memory_bytes,
     });
-    let output = Command::new(std::env::current_exe()?).args(["bench", "--child", &text.to_string()]).output()?;
+    let output = child_process(&text.to_string()).output()?;
     if !output.status.success() {
         return Err(Failure::new(format!("a measured process failed: {}", String::from_utf8_lossy(&output.stderr).trim())));
     }

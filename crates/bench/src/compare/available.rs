@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::Stdio;
 
 use super::backing::require_loop_devices;
-use super::command::{command, find, run};
+use super::command::{command, find, run, tandemfs};
 use super::peer::Peer;
 use crate::failure::{Failure, Result};
 
@@ -68,7 +68,8 @@ fn missing(peer: Peer) -> Option<String> {
 
 /// Programs used for the peers and by the cases, with their versions.
 pub fn versions(peers: &[Peer], of_cases: &BTreeSet<&str>) -> Vec<(String, String)> {
-    let mut versions = vec![("tandemfs".to_owned(), env!("CARGO_PKG_VERSION").to_owned())];
+    let own = run(tandemfs().arg("--version")).unwrap_or_else(|failure| failure.to_string());
+    let mut versions = vec![("tandemfs".to_owned(), own.trim().trim_start_matches("tandemfs ").to_owned())];
     let mut types: Vec<&str> = peers.iter().filter_map(|peer| kernel_type(*peer)).collect();
     types.dedup();
     for kernel_type in types {

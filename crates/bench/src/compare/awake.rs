@@ -27,7 +27,7 @@ use std::time::{Duration, Instant};
 use rustix::thread::CpuSet;
 use serde_json::{Value, json};
 
-use super::command::find;
+use super::command::{find, own_path};
 use crate::failure::Result;
 use crate::machine::{allowed_cpus, keep_on};
 
@@ -52,7 +52,7 @@ impl Awake {
         let start = |cpu: usize| {
             let order = json!({ "awake": cpu }).to_string();
             let mut command = Command::new(&chrt);
-            command.args(["--idle", "0"]).arg(std::env::current_exe().ok()?).args(["bench", "--child", &order]);
+            command.args(["--idle", "0"]).arg(own_path()).args(["--child", &order]);
             let mut process = command.stdin(Stdio::piped()).stdout(Stdio::null()).spawn().ok()?;
             let held = process.stdin.take();
             Some((process, held))

@@ -1,4 +1,4 @@
-//! Programs that a comparison runs: mkfs, mount, losetup, and this program itself.
+//! Programs that a measurement runs: tandemfs, mkfs, mount, losetup, and this program itself.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -35,15 +35,23 @@ pub fn command(program: &str) -> Result<Command> {
     find(program).map(Command::new).ok_or_else(|| Failure::new(format!("{program} is not installed")))
 }
 
-/// A command of TandemFS as users run it: this program, or the one named by the environment.
+/// A command of TandemFS as users run it: the program named by the environment, else the one beside this program, else an installed one.
 pub fn tandemfs() -> Command {
-    std::env::var_os(PROGRAM_VARIABLE).map_or_else(own_program, Command::new)
+    let beside = || own_path().with_file_name("tandemfs");
+    let found = std::env::var_os(PROGRAM_VARIABLE).map(PathBuf::from);
+    Command::new(found.or_else(|| Some(beside()).filter(|path| path.is_file())).unwrap_or_else(|| "tandemfs".into()))
 }
 
-/// A command of this program.
-pub fn own_program() -> Command {
-    let own = std::env::current_exe().ok().filter(|path| path.exists());
-    Command::new(own.unwrap_or_else(|| "/proc/self/exe".into()))
+/// A command that carries out an order in a process of its own.
+pub fn child(order: &str) -> Command {
+    let mut command = Command::new(own_path());
+    command.args(["--child", order]);
+    command
+}
+
+/// This program.
+pub fn own_path() -> PathBuf {
+    std::env::current_exe().ok().filter(|path| path.exists()).unwrap_or_else(|| "/proc/self/exe".into())
 }
 
 /// Runs a command to its end and returns its output.

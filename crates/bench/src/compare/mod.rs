@@ -1,4 +1,4 @@
-//! `tandemfs bench compare`: the same work on TandemFS and on kernel file systems.
+//! `tandemfs-bench compare`: the same work on TandemFS and on kernel file systems.
 //!
 //! [CM1] A run is one case on one file system, once: a fresh file system on a fresh backing, setup, then the measured part. Its result is
 //!       one JSON line ([`record::Record`]), written before the next run begins. Every report is computed from these lines alone. So an

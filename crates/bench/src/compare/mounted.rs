@@ -20,7 +20,7 @@ use tandemfs_fuse::Unmount;
 
 use super::available::kernel_type;
 use super::backing::Backing;
-use super::command::{command, own_program, run, tandemfs};
+use super::command::{child, command, run, tandemfs};
 use super::memory_fs;
 use super::peer::Peer;
 use super::record::Traffic;
@@ -393,8 +393,8 @@ impl NullMount {
     pub fn start(mountpoint: &Path) -> Result<Self> {
         let order = json!({ "null_file_system": mountpoint }).to_string();
         // Own process group: an interrupt from the terminal reaches only the caller, which then takes it down in order.
-        let mut command = own_program();
-        command.args(["bench", "--child", &order]).stdin(Stdio::piped()).stdout(Stdio::piped()).process_group(0);
+        let mut command = child(&order);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).process_group(0);
         let mut process = command.spawn()?;
         let (held, stdout) = (process.stdin.take(), process.stdout.take());
         let mut mount = Self { mountpoint: Mountpoint::new(mountpoint), process, held };

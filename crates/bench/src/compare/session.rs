@@ -1,4 +1,4 @@
-//! `tandemfs bench compare` and `tandemfs bench run`: options, all runs, and the results.
+//! `tandemfs-bench compare` and `tandemfs-bench run`: options, all runs, and the results.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -70,7 +70,7 @@ pub fn child(text: &str) -> Option<Result<()>> {
     mounted::null_order(text).map(|mountpoint| memory_fs::serve(&mountpoint))
 }
 
-/// Runs `bench compare`.
+/// Runs `tandemfs-bench compare`.
 ///
 /// # Errors
 /// The requested comparison is impossible here, or a signal came.
@@ -204,7 +204,7 @@ fn measure(
     Ok(failed.len() as u32)
 }
 
-/// Runs `bench run`.
+/// Runs `tandemfs-bench run`.
 ///
 /// # Errors
 /// There is no such case, or it cannot be measured here.
@@ -273,7 +273,7 @@ fn chosen_cases(words: &[String], is_quick: bool) -> Result<Cases> {
 }
 
 fn no_such_case(word: &str) -> Failure {
-    Failure::new(format!("there is no case '{word}'; 'tandemfs bench compare --list' shows them"))
+    Failure::new(format!("there is no case '{word}'; 'tandemfs-bench compare --list' shows them"))
 }
 
 fn wanted_peers(named: &[Peer]) -> Vec<Peer> {

@@ -45,7 +45,7 @@ const TABLES: &str = "report.md";
 /// Chapters printed on the terminal: losses and targets.
 const CHAPTERS_SHOWN: usize = 2;
 
-/// `bench report`.
+/// `tandemfs-bench report`.
 ///
 /// # Errors
 /// Those of [`write`]; standard output is closed.

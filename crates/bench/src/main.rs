@@ -1,6 +1,6 @@
-//! `tandemfs bench` prints the rows of the speed table, each with a bare limit measured in the same run. `tandemfs bench romefs` and
-//! `tandemfs bench bytefs` repeat the evaluations of the two papers on emulated drives. `tandemfs bench compare` runs the same work on
-//! TandemFS and on kernel file systems.
+//! `tandemfs-bench` prints the rows of the speed table, each with a bare limit measured in the same run. `tandemfs-bench romefs` and
+//! `tandemfs-bench bytefs` repeat the evaluations of the two papers on emulated drives. `tandemfs-bench compare` runs the same work on
+//! TandemFS and on kernel file systems. The program `tandemfs` does not contain it; mounts are measured through the one beside it.
 //!
 //! [BE1] A row and its limit are measured interleaved (A B B A), on devices of the same kind whose memory was touched before. So drift of
 //!       the machine affects both sides.
@@ -35,21 +35,27 @@ mod stopwatch;
 mod table;
 mod workloads;
 
-pub use crate::arguments::{
-    Arguments, BytefsArguments, BytefsExperiment, Case, Command, Common, CompareArguments, ComparisonCommon, Experiment, ReportArguments,
-    RomefsArguments, RunArguments,
-};
-pub use crate::compare::backing::Place;
-pub use crate::compare::peer::Peer;
-pub use crate::compare::settings::Pinning;
-pub use crate::failure::Failure;
-pub use crate::workloads::Workload;
+use std::io::Write;
+use std::process::ExitCode;
 
-/// Runs the measurements selected by the arguments.
-///
-/// # Errors
-/// A sentence on what could not be measured. Closed standard output is not an error.
-pub fn run(arguments: &Arguments) -> Result<(), Failure> {
+use clap::Parser;
+
+use arguments::{Arguments, Case, Command};
+use failure::Failure;
+
+fn main() -> ExitCode {
+    match run(&Arguments::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            // Nobody may be there to read it.
+            let _unread = writeln!(std::io::stderr(), "tandemfs-bench: {failure}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Runs the measurements selected by the arguments. Closed standard output is not an error.
+fn run(arguments: &Arguments) -> Result<(), Failure> {
     let result = match (&arguments.child, &arguments.command) {
         (Some(order), _) => compare::session::child(order).unwrap_or_else(|| cases::mount_time::child(order)),
         (None, Some(Command::Romefs(romefs))) => machine::listen_for_signals().and_then(|()| romefs::run(romefs)),

@@ -1,4 +1,4 @@
-//! `tandemfs bench romefs` and `tandemfs bench bytefs` at a tiny scale: every experiment runs, prints its measurements, and writes files
+//! `tandemfs-bench romefs` and `tandemfs-bench bytefs` at a tiny scale: every experiment runs, prints its measurements, and writes files
 //! that programs can parse.
 
 use std::fs;
@@ -11,8 +11,8 @@ const PLOTS: [usize; 7] = [0, 6, 4, 2, 2, 2, 0];
 
 fn romefs(words: &[&str], output: &Path) -> String {
     let tiny = ["--quick", "--memory", "24M", "--scale", "0.01", "--output"];
-    let mut command = Command::new(env!("CARGO_BIN_EXE_tandemfs"));
-    let run = command.args(["bench", "romefs"]).args(words).args(tiny).arg(output).output().expect("the program runs");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tandemfs-bench"));
+    let run = command.arg("romefs").args(words).args(tiny).arg(output).output().expect("the program runs");
     let errors = String::from_utf8_lossy(&run.stderr);
     assert!(run.status.success() && errors.is_empty(), "{words:?}: {errors}");
     String::from_utf8(run.stdout).expect("text")
@@ -71,8 +71,8 @@ const BYTEFS: [(&str, usize); 9] = [
 
 fn bytefs(words: &[&str], output: &Path) -> Vec<serde_json::Value> {
     let tiny = ["--scale", "0.0002", "--output"];
-    let mut command = Command::new(env!("CARGO_BIN_EXE_tandemfs"));
-    let run = command.args(["bench", "bytefs"]).args(words).args(tiny).arg(output).output().expect("the program runs");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tandemfs-bench"));
+    let run = command.arg("bytefs").args(words).args(tiny).arg(output).output().expect("the program runs");
     let errors = String::from_utf8_lossy(&run.stderr);
     assert!(run.status.success() && errors.is_empty(), "{words:?}: {errors}");
     let shown = String::from_utf8(run.stdout).expect("text");
@@ -141,7 +141,7 @@ fn what_cannot_be_measured_is_refused_in_a_sentence() {
         (&["breakdown", "--load", "mkdir"][..], "this experiment has varmail"),
         (&["traffic", "--directory", "/nowhere"][..], "/nowhere: "),
     ] {
-        let run = Command::new(env!("CARGO_BIN_EXE_tandemfs")).args(["bench", "bytefs"]).args(words).output().expect("the program runs");
+        let run = Command::new(env!("CARGO_BIN_EXE_tandemfs-bench")).arg("bytefs").args(words).output().expect("the program runs");
         let errors = String::from_utf8_lossy(&run.stderr);
         assert!(run.status.code() == Some(1) && errors.contains(reason) && errors.lines().count() == 1, "{errors}");
     }
@@ -150,7 +150,7 @@ fn what_cannot_be_measured_is_refused_in_a_sentence() {
         (&["--memory", "64G", "--quick", "writes"][..], "GiB to spare and this needs"),
         (&["--memory", "7M"][..], "a multiple of 2 MiB"),
     ] {
-        let run = Command::new(env!("CARGO_BIN_EXE_tandemfs")).args(["bench", "romefs"]).args(words).output().expect("the program runs");
+        let run = Command::new(env!("CARGO_BIN_EXE_tandemfs-bench")).arg("romefs").args(words).output().expect("the program runs");
         let errors = String::from_utf8_lossy(&run.stderr);
         assert!(run.status.code() == Some(1) && errors.contains(reason) && errors.lines().count() == 1, "{errors}");
     }

@@ -1,4 +1,4 @@
-//! `tandemfs bench compare` and `tandemfs bench run` at a tiny scale: they print figures, resume results, and leave nothing behind.
+//! `tandemfs-bench compare` and `tandemfs-bench run` at a tiny scale: they print figures, resume results, and leave nothing behind.
 
 mod support;
 
@@ -17,7 +17,7 @@ struct Ground(TempDir);
 
 impl Ground {
     fn new() -> Self {
-        support::require_fuse();
+        support::require_mounts();
         Self(tempfile::Builder::new().prefix("tandemfs-test-").tempdir_in("/dev/shm").expect("/dev/shm"))
     }
 
@@ -26,8 +26,8 @@ impl Ground {
     }
 
     fn bench(&self, words: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_tandemfs"));
-        command.arg("bench").args(words).args(["--directory", &self.path(""), "--memory", "64M", "--drive", "64M"]);
+        let mut command = Command::new(support::PROGRAM);
+        command.args(words).args(["--directory", &self.path(""), "--memory", "64M", "--drive", "64M"]);
         command
     }
 
@@ -44,7 +44,7 @@ impl Ground {
 
     fn fails(&self, words: &[&str], reason: &str) {
         let output = self.output(words);
-        support::failed(&output, 1, reason, &format!("{words:?}"));
+        support::failed(&output, reason, &format!("{words:?}"));
     }
 
     /// Mounts, loop devices and directories below this one that a comparison made.
@@ -185,8 +185,8 @@ struct Null {
 impl Null {
     fn start(mountpoint: &str) -> Self {
         let order = json!({ "null_file_system": mountpoint }).to_string();
-        let mut command = Command::new(env!("CARGO_BIN_EXE_tandemfs"));
-        let mut process = command.args(["bench", "--child", &order]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("started");
+        let mut command = Command::new(support::PROGRAM);
+        let mut process = command.args(["--child", &order]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("started");
         let mut line = String::new();
         BufReader::new(process.stdout.take().expect("a pipe")).read_line(&mut line).expect("read");
         assert_eq!(line, "ready\n");
@@ -206,7 +206,7 @@ fn programs_work_on_the_null_file_system() {
     std::os::unix::fs::symlink("b/file-7", format!("{source}/a/link")).expect("linked");
     let mut null = Null::start(&mountpoint);
     let shell = |script: &str| {
-        let output = support::run(Command::new("sh").args(["-ec", script]).current_dir(&mountpoint).env("S", &source));
+        let output = Command::new("sh").args(["-ec", script]).current_dir(&mountpoint).env("S", &source).output().expect("a shell");
         assert!(output.status.success(), "{script}: {}", String::from_utf8_lossy(&output.stderr));
         String::from_utf8(output.stdout).expect("UTF-8")
     };
@@ -242,8 +242,8 @@ fn the_null_file_system_ends_with_a_mount_in_use() {
 #[test]
 fn what_keeps_a_cpu_awake_is_of_the_lowest_priority_and_ends_with_who_started_it() {
     for yields in [true, false] {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_tandemfs"));
-        command.args(["bench", "--child", &json!({ "awake": 0, "yields": yields }).to_string()]).stdin(Stdio::piped());
+        let mut command = Command::new(support::PROGRAM);
+        command.args(["--child", &json!({ "awake": 0, "yields": yields }).to_string()]).stdin(Stdio::piped());
         let mut process = command.spawn().expect("started");
         let niceness = || {
             let stat = fs::read_to_string(format!("/proc/{}/stat", process.id())).expect("it runs");
