@@ -3,6 +3,8 @@
 
 use std::fs;
 
+use serde::{Deserialize, Serialize};
+
 /// CPU mask of unbound kernel workers: hexadecimal digits, the lowest last.
 const MASK: &str = "/sys/devices/virtual/workqueue/cpumask";
 
@@ -17,6 +19,11 @@ impl KeptOff {
         let before = mask();
         let is_told = before.as_deref().and_then(without_first).is_some_and(|mask| fs::write(MASK, mask).is_ok());
         Self { before: before.filter(|_| is_told) }
+    }
+
+    /// What another process needs to know to restore the mask if this one is killed.
+    pub fn before(&self) -> Before {
+        Before(self.before.clone())
     }
 }
 
@@ -38,21 +45,12 @@ fn say_again(before: &str) {
     }
 }
 
-/// The mask before a drive was started, in case the drive's process is killed.
+/// The mask that a drive's process found and changed; `None` where it changed nothing, as beside another drive. Only that process knows it:
+/// the drives of other processes come and go meanwhile.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Before(Option<String>);
 
 impl Before {
-    /// Reads the present mask, before the start.
-    pub fn now() -> Self {
-        Self(mask())
-    }
-
-    /// Whether kernel workers may use the first CPU, or the mask is unknown.
-    #[cfg(test)]
-    pub fn is_with_first(&self) -> bool {
-        self.0.as_deref().and_then(|mask| mask.chars().last()?.to_digit(16)).is_none_or(|digit| digit % 2 == 1)
-    }
-
     /// Restores the mask if the kernel workers are still kept off.
     pub fn restore(&self) {
         let Some(before) = &self.0 else { return };
@@ -60,6 +58,12 @@ impl Before {
             say_again(before);
         }
     }
+}
+
+/// Whether kernel workers may use the first CPU, or the mask is unknown.
+#[cfg(test)]
+pub fn may_use_first() -> bool {
+    mask().and_then(|mask| mask.chars().last()?.to_digit(16)).is_none_or(|digit| digit % 2 == 1)
 }
 
 /// A mask without its first CPU; `None` if that CPU is not in it, or is the only one.

@@ -46,6 +46,7 @@ use self::protocol::{Answer, Ask, Counted, Envelope, Order};
 use self::way::{Times, Way};
 use super::awake;
 use super::backing::Backing;
+use super::command::{child, own_path};
 use super::record::Traffic;
 use crate::failure::{Failure, Result};
 
@@ -246,10 +247,11 @@ fn start_with(directory: &Path, bytes: u64, settings: &Settings, memory: Memory)
         Memory::AsTandemfs => settings.create_own_image(&image, bytes).map(|()| 0)?,
     };
     let order = Order { image, mountpoint, directory: directory.path().to_owned(), cache_bytes, detour: settings.detour };
-    let kernel_threads = kernel_threads::Before::now();
     let mut conversation = Conversation::start(order)?;
     match conversation.next()? {
-        Answer::Ready(loop_device) => Ok(Drive { loop_device, bytes, conversation: Mutex::new(conversation), kernel_threads, directory }),
+        Answer::Ready { loop_device, kernel_threads } => {
+            Ok(Drive { loop_device, bytes, conversation: Mutex::new(conversation), kernel_threads, directory })
+        }
         Answer::Failed(sentence) => Err(Failure::new(sentence)),
         other => Err(Failure::new(format!("the drive's process began with {other:?}"))),
     }
@@ -317,21 +319,20 @@ impl Backing for Drive {
 }
 
 /// The executable of a drive's process: this program, or in tests the test executable.
-fn program(order: &str) -> Result<Command> {
-    let mut command = Command::new(std::env::current_exe()?);
-    if cfg!(test) {
-        command.args(["--exact", "--quiet", "--nocapture", "compare::same_drive::tests::process_of_a_drive"]).env(TEST_ORDER, order);
-    } else {
-        command.args(["bench", "--child", order]);
+fn program(order: &str) -> Command {
+    if !cfg!(test) {
+        return child(order);
     }
-    Ok(command)
+    let mut command = Command::new(own_path());
+    command.args(["--exact", "--quiet", "--nocapture", "compare::same_drive::tests::process_of_a_drive"]).env(TEST_ORDER, order);
+    command
 }
 
 impl Conversation {
     fn start(order: Order) -> Result<Self> {
         let text = serde_json::to_string(&Envelope { same_drive: order })?;
         // Own process group: an interrupt from the terminal reaches only the caller, which then takes the drive down in order.
-        let mut process = program(&text)?.stdin(Stdio::piped()).stdout(Stdio::piped()).process_group(0).spawn()?;
+        let mut process = program(&text).stdin(Stdio::piped()).stdout(Stdio::piped()).process_group(0).spawn()?;
         let questions = process.stdin.take();
         let (lines, answers) = channel();
         if let Some(stdout) = process.stdout.take() {

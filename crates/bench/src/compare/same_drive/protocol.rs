@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 use super::detour::Detour;
+use super::kernel_threads::Before;
 use super::written::Run;
 
 /// Order that starts the process (`--child`).
@@ -50,7 +51,12 @@ pub enum Ask {
 #[serde(rename_all = "kebab-case")]
 pub enum Answer {
     /// The block device is ready.
-    Ready(PathBuf),
+    Ready {
+        /// The loop device over its file.
+        loop_device: PathBuf,
+        /// The mask of kernel workers to restore if the process is killed.
+        kernel_threads: Before,
+    },
     /// It is done.
     Done,
     /// The counters.

@@ -306,7 +306,7 @@ fn discards_to_zeros(device: &dyn Device) -> Result<bool> {
 pub fn serve(order: &Order) -> Result<()> {
     // The drive is not part of the measurement: single clients run on the last CPU, the drive always on the first.
     machine::keep_on(0);
-    let _kept_off = KeptOff::first_cpu();
+    let kept_off = KeptOff::first_cpu();
     // [SV3] Signals only set a flag, which is never checked.
     machine::listen_for_signals()?;
     signal_hook::flag::register(signal_hook::consts::SIGHUP, Arc::default())?;
@@ -318,7 +318,8 @@ pub fn serve(order: &Order) -> Result<()> {
             return Ok(());
         }
     };
-    let result = end.say(&Answer::Ready(up.loop_device.clone())).and_then(|()| end.answer(&up.file));
+    let ready = Answer::Ready { loop_device: up.loop_device.clone(), kernel_threads: kept_off.before() };
+    let result = end.say(&ready).and_then(|()| end.answer(&up.file));
     let taken_down = up.take_down();
     match &taken_down {
         Ok(()) => drop(end.say(&Answer::Done)),
