@@ -336,13 +336,15 @@ pub enum BytefsExperiment {
     Recovery,
     /// What one creation of a file writes to the drive
     Create,
+    /// Overwrites of a drive 50, 75, 90 % full, with and without discards
+    Discard,
     /// What the emulator itself takes, and the parts of it that the paper gives numbers for
     Overhead,
 }
 
 impl BytefsExperiment {
     /// All, in the order of the paper.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Loads,
         Self::Traffic,
         Self::Flash,
@@ -351,6 +353,7 @@ impl BytefsExperiment {
         Self::LogSize,
         Self::Recovery,
         Self::Create,
+        Self::Discard,
         Self::Overhead,
     ];
 }

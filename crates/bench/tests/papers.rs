@@ -57,7 +57,7 @@ fn the_split_is_that_of_the_requests() {
 }
 
 /// Experiments, and their plots.
-const BYTEFS: [(&str, usize); 9] = [
+const BYTEFS: [(&str, usize); 10] = [
     ("loads", 0),
     ("traffic", 2),
     ("flash", 2),
@@ -67,6 +67,7 @@ const BYTEFS: [(&str, usize); 9] = [
     ("recovery", 1),
     ("create", 0),
     ("overhead", 0),
+    ("discard", 0),
 ];
 
 fn bytefs(words: &[&str], output: &Path) -> Vec<serde_json::Value> {
@@ -93,6 +94,19 @@ fn every_experiment_of_bytefs_writes_tables_lines_and_plots() {
             fs::read_dir(output.path()).expect("listed").map(|entry| entry.expect("read").file_name().into_string().expect("UTF-8"));
         let svgs: Vec<String> = names.filter(|name| name.starts_with(&format!("{experiment}-")) && name.ends_with(".svg")).collect();
         assert_eq!(svgs.len(), plots, "{svgs:?}");
+    }
+}
+
+#[test]
+fn freed_sectors_are_discarded_where_that_is_measured() {
+    let output = tempfile::tempdir().expect("a directory");
+    let values = bytefs(&["discard"], output.path());
+    assert_eq!(values.len(), 6, "{values:?}");
+    for pair in values.chunks(2) {
+        let number = |value: &serde_json::Value, name: &str| value[name].as_u64().unwrap_or_else(|| panic!("{name} of {value}"));
+        let [without, with] = pair else { unreachable!() };
+        assert!(number(without, "discarded_bytes") == 0 && number(with, "discarded_bytes") > 0, "{pair:?}");
+        assert!(number(with, "pages_programmed") <= number(without, "pages_programmed"), "{pair:?}");
     }
 }
 

@@ -65,7 +65,7 @@ pub fn run(setting: &Setting, rig: &Rig, load: &Load) -> Result<Course> {
     let before = fs.drive().drive_counts();
     fs.reset_statistics();
     let start = Instant::now();
-    let mut behind = Behind::new(&fs, &clock);
+    let mut behind = Behind::new(&fs, &clock, None);
     let (done, calls_ns) = run_interleaved(&mut workers, &target, &clock, &mut || behind.tend())?;
     let sync_ns = interleave(FLUSHERS, &clock, &mut |_| {
         let goes_on = target.write_back_one()?;
@@ -155,23 +155,36 @@ pub fn is_data(structure: Structure) -> bool {
 /// The work of a mount's background thread, on its own clock ([Y3]).
 ///
 /// [Y3]: super
-struct Behind<'c> {
+pub struct Behind<'c> {
     fs: Arc<FileSystem>,
     clock: &'c dyn Clock,
     now_ns: u64,
     calls: u64,
     journal_bytes: u64,
     ring_bytes: u64,
+    /// How often freed sectors are discarded; `None`: never.
+    discard_every_ns: Option<u64>,
+    /// When they are discarded next, on the foreground's clock.
+    discard_at_ns: u64,
+    discarded_bytes: u64,
 }
 
 impl<'c> Behind<'c> {
-    fn new(fs: &Arc<FileSystem>, clock: &'c dyn Clock) -> Self {
-        let ring_bytes = fs.superblock().geometry.ring_bytes();
-        Self { fs: fs.clone(), clock, now_ns: clock.now_ns(), calls: 0, journal_bytes: 0, ring_bytes }
+    /// The background work of this file system; with an interval, freed sectors are discarded so often.
+    pub fn new(fs: &Arc<FileSystem>, clock: &'c dyn Clock, discard_every_ns: Option<u64>) -> Self {
+        let (ring_bytes, now_ns) = (fs.superblock().geometry.ring_bytes(), clock.now_ns());
+        let discard_at_ns = now_ns + discard_every_ns.unwrap_or_default();
+        let fs = fs.clone();
+        Self { fs, clock, now_ns, calls: 0, journal_bytes: 0, ring_bytes, discard_every_ns, discard_at_ns, discarded_bytes: 0 }
+    }
+
+    /// Bytes of sectors that were discarded.
+    pub fn discarded_bytes(&self) -> u64 {
+        self.discarded_bytes
     }
 
     /// Called after each call of a worker.
-    fn tend(&mut self) -> Result<()> {
+    pub fn tend(&mut self) -> Result<()> {
         let journal = self.fs.drive().counters().snapshot().by_structure[Structure::Journal as usize].byte_written_bytes;
         // The single calling thread uses one ring; a mount's thread is woken when half of it is full.
         if journal.saturating_sub(self.journal_bytes) > self.ring_bytes / 2 {
@@ -184,6 +197,16 @@ impl<'c> Behind<'c> {
             if memory.free_bytes * 100 < (memory.free_bytes + memory.data_log_bytes) * WRITE_BACK_PERCENT {
                 self.aside(|fs| fs.write_back().map(|_blocks| ()).map_err(Into::into))?;
             }
+        }
+        let now = self.clock.now_ns();
+        if let Some(interval_ns) = self.discard_every_ns.filter(|_| now >= self.discard_at_ns) {
+            self.discard_at_ns = now + interval_ns;
+            let mut bytes = 0;
+            self.aside(|fs| {
+                bytes = fs.discard_freed();
+                Ok(())
+            })?;
+            self.discarded_bytes += bytes;
         }
         Ok(())
     }

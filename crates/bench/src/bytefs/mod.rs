@@ -16,6 +16,7 @@
 mod breakdown;
 mod course;
 mod create;
+mod discard;
 mod flash;
 mod latency;
 mod loads;
@@ -54,6 +55,7 @@ pub fn run(arguments: &BytefsArguments) -> Result<()> {
             (BytefsExperiment::LogSize, _) => log_size::run(&setting)?,
             (BytefsExperiment::Create, _) => create::run(&setting)?,
             (BytefsExperiment::Recovery, _) => recovery::run(&setting)?,
+            (BytefsExperiment::Discard, _) => discard::run(&setting)?,
             (BytefsExperiment::Overhead, _) => overhead::run(&setting)?,
         };
         outcome.publish(&machine, as_json, arguments.output.as_deref())?;

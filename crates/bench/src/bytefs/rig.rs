@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use tandemfs_device::{Device, Drive};
-use tandemfs_emulator::{CreateOptions, ModelOptions, OpenOptions};
+use tandemfs_emulator::{CreateOptions, ModelOptions, OpenOptions, WearStatistics};
 use tandemfs_fs::{Engine, FileSystem, FormatOptions, MountOptions, make_file_system};
 
 use super::setting::Setting;
@@ -120,7 +120,12 @@ impl Rig {
     ///
     /// [Y3]: super
     pub fn mount(&self, device: Arc<dyn Device>) -> Result<Arc<FileSystem>> {
-        Ok(Arc::new(FileSystem::mount(Drive::new(device), &self.mount_options())?))
+        self.mount_with(device, &self.mount_options())
+    }
+
+    /// Mounts with options of the caller's, without the background thread.
+    pub fn mount_with(&self, device: Arc<dyn Device>, options: &MountOptions) -> Result<Arc<FileSystem>> {
+        Ok(Arc::new(FileSystem::mount(Drive::new(device), options)?))
     }
 }
 
@@ -137,6 +142,11 @@ impl Image {
     /// Number of lines in the write log. The image must not be open.
     pub fn lines_in_log(&self) -> Result<u64> {
         Ok(tandemfs_emulator::statistics(&self.path)?.log.map_or(0, |log| log.lines))
+    }
+
+    /// Wear of the flash. The image must not be open.
+    pub fn wear(&self) -> Result<WearStatistics> {
+        Ok(tandemfs_emulator::statistics(&self.path)?.wear)
     }
 
     /// Opens the drive without a timing model.

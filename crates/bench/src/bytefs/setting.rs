@@ -75,7 +75,12 @@ impl Setting {
 
     /// A number of operations scaled with the run; `at_default` at the default scale.
     pub fn count(&self, at_default: u64) -> u64 {
-        ((at_default as f64 * self.scale / 0.01) as u64).clamp(16.min(at_default), at_default)
+        self.share(at_default).clamp(16.min(at_default), at_default)
+    }
+
+    /// An amount scaled with the run; `at_default` at the default scale.
+    pub fn share(&self, at_default: u64) -> u64 {
+        (at_default as f64 * self.scale / 0.01) as u64
     }
 
     /// A size of the paper's write log, scaled.

@@ -1,0 +1,153 @@
+//! What discards of freed sectors are worth to a drive with flash (RULES R7, `fs/src/volume/discard.rs`): a drive that is filled in part and
+//! then overwritten several times over, with and without.
+//!
+//! Every overwrite of a block goes to fresh sectors. Without discards the drive takes the old ones for valid, and after one pass over the
+//! zone it holds all of it valid, however little the files take.
+
+use serde_json::json;
+use tandemfs_device::FlashCounts;
+use tandemfs_format::InodeNumber;
+use tandemfs_fs::{Discard, FileSystem, MountOptions, WriteOptions};
+
+use super::course::Behind;
+use super::rig::{Rig, Variant};
+use super::setting::Setting;
+use crate::failure::{Failure, Result};
+use crate::machine::{self, Pinned};
+use crate::output::Outcome;
+use crate::scene::{self, MIB, Scene};
+use crate::table::Table;
+use crate::workloads::Clock;
+use crate::workloads::random::Random;
+
+/// Share of the block zone that the files take.
+const FILLS_PERCENT: [u64; 3] = [50, 75, 90];
+/// Overwritten bytes, in block zones.
+const PASSES: u64 = 3;
+/// Bytes of an overwrite.
+const WRITE_BYTES: u64 = 16 << 10;
+const FILE_BYTES: u64 = 4 * MIB;
+/// A mount discards once a second; here as often as a drive a hundred times as large would, [Y1].
+///
+/// [Y1]: super
+const DISCARD_EVERY_NS: u64 = 10_000_000;
+/// The zones at the default scale. The memory zone is on the same flash; what nothing was written to is spare space of the drive.
+const BLOCK_ZONE_BYTES: u64 = 512 * MIB;
+const MEMORY_ZONE_BYTES: u64 = 32 * MIB;
+
+/// What a run came to.
+struct Overwritten {
+    user_bytes: u64,
+    reckoned_ns: u64,
+    discarded_bytes: u64,
+    flash: FlashCounts,
+    erasures: (f64, u32),
+}
+
+/// Runs each fill without and with discards.
+pub fn run(setting: &Setting) -> Result<Outcome> {
+    let mut outcome = Outcome::new("discard", "overwrites of a drive with and without discards of freed sectors");
+    let zone_bytes = setting.share(BLOCK_ZONE_BYTES).max(64 * MIB).next_multiple_of(2 * MIB);
+    let mut table = Table::new([
+        "files take",
+        "discard",
+        "MB/s, reckoned",
+        "flash bytes programmed / written",
+        "pages moved / written",
+        "blocks erased, a GiB written",
+        "erasures of a block, mean (most)",
+        "discarded / written",
+    ]);
+    for fill_percent in FILLS_PERCENT {
+        for (name, discard) in [("none", Discard::None), ("batched", Discard::Batched)] {
+            let done = overwrite(setting, zone_bytes, fill_percent, discard)?;
+            let written = done.user_bytes as f64;
+            let (mean, most) = done.erasures;
+            table.row([
+                format!("{fill_percent} %"),
+                name.to_owned(),
+                format!("{:.1}", written * 1e3 / done.reckoned_ns as f64),
+                format!("{:.2}", done.flash.pages_programmed as f64 * 4096.0 / written),
+                format!("{:.2}", done.flash.pages_moved as f64 * 4096.0 / written),
+                format!("{:.0}", done.flash.blocks_erased as f64 * (1 << 30) as f64 / written),
+                format!("{mean:.1} ({most})"),
+                format!("{:.2}", done.discarded_bytes as f64 / written),
+            ]);
+            outcome.record(json!({
+                "fill_percent": fill_percent, "discard": name, "zone_bytes": zone_bytes, "user_written_bytes": done.user_bytes,
+                "reckoned_ns": done.reckoned_ns, "discarded_bytes": done.discarded_bytes,
+                "pages_programmed": done.flash.pages_programmed, "pages_moved": done.flash.pages_moved,
+                "pages_written": done.flash.pages_written, "blocks_erased": done.flash.blocks_erased,
+                "erasures_mean": mean, "erasures_max": most,
+            }));
+        }
+    }
+    let caption = format!(
+        "block zone of {} MiB, {PASSES} times its size in durable aligned overwrites of {} KiB at random places",
+        zone_bytes / MIB,
+        WRITE_BYTES >> 10
+    );
+    outcome.table(caption, table);
+    outcome.note("counted from the first overwrite on; one writer; batched: what was freed is discarded at intervals of reckoned time, scaled from a mount's one second, on a clock of its own");
+    outcome.note("discards themselves take the time of their commands, and the flash no time; a real drive may differ in both");
+    Ok(outcome)
+}
+
+fn overwrite(setting: &Setting, zone_bytes: u64, fill_percent: u64, discard: Discard) -> Result<Overwritten> {
+    let rig = Rig::new(setting, Variant::Whole);
+    let _pinned = Pinned::new();
+    setting.require(rig.image_bytes(MEMORY_ZONE_BYTES, zone_bytes))?;
+    let scene = Scene::new(&setting.common)?;
+    let image = rig.create(&scene, "drive", MEMORY_ZONE_BYTES, zone_bytes)?;
+    let (device, clock) = image.open()?;
+    rig.format(device.clone())?;
+    let options = MountOptions { discard, ..rig.mount_options() };
+    let fs = rig.mount_with(device, &options)?;
+    let files = lay_out(&fs, zone_bytes * fill_percent / 100)?;
+
+    let before = flash(&fs)?;
+    let mut behind = Behind::new(&fs, &clock, (discard == Discard::Batched).then(|| setting.share(DISCARD_EVERY_NS)));
+    let (mut random, start_ns, data) = (Random::new(7, 0), clock.now_ns(), vec![0x5a; WRITE_BYTES as usize]);
+    let count = PASSES * zone_bytes / WRITE_BYTES;
+    for _ in 0..count {
+        machine::check()?;
+        let file = files[random.below(files.len() as u64) as usize];
+        let offset = random.below(FILE_BYTES / WRITE_BYTES) * WRITE_BYTES;
+        write(&fs, file, offset, &data)?;
+        behind.tend()?;
+    }
+    let reckoned_ns = clock.now_ns() - start_ns;
+    let flash = flash(&fs)?.since(&before);
+    let discarded_bytes = behind.discarded_bytes();
+    drop(behind);
+    fs.unmount()?;
+    drop((fs, clock));
+    let wear = image.wear()?;
+    let erasures = (wear.erasures_mean, wear.erasures_max);
+    Ok(Overwritten { user_bytes: count * WRITE_BYTES, reckoned_ns, discarded_bytes, flash, erasures })
+}
+
+/// Makes files that take this many bytes.
+fn lay_out(fs: &FileSystem, bytes: u64) -> Result<Vec<InodeNumber>> {
+    let data = vec![0xa5; MIB as usize];
+    (0..bytes / FILE_BYTES)
+        .map(|number| {
+            let file = fs.create(InodeNumber::ROOT, format!("{number}").as_bytes(), &scene::new_file())?.inode;
+            for offset in (0..FILE_BYTES).step_by(MIB as usize) {
+                write(fs, file, offset, &data)?;
+            }
+            Ok(file)
+        })
+        .collect()
+}
+
+fn write(fs: &FileSystem, file: InodeNumber, offset: u64, data: &[u8]) -> Result<()> {
+    match fs.write(file, offset, data, WriteOptions::default())? == data.len() {
+        true => Ok(()),
+        false => Err(Failure::new("a short write: a zone is full")),
+    }
+}
+
+fn flash(fs: &FileSystem) -> Result<FlashCounts> {
+    fs.drive().drive_counts().map(|counts| counts.flash).ok_or_else(|| Failure::new("the drive counts nothing"))
+}
