@@ -169,6 +169,7 @@ pub(crate) struct Inspection<'d> {
     left_out: u64,
     counts: Counts,
     copy_is_behind: bool,
+    identity_is_behind: bool,
 }
 
 impl Inspection<'_> {
@@ -250,6 +251,7 @@ fn inspect<'d>(drive: &'d Drive, options: &CheckOptions, progress: &mut dyn FnMu
         left_out,
         counts,
         copy_is_behind: heads.copy_is_behind,
+        identity_is_behind: heads.identity_is_behind,
     })
 }
 
@@ -340,9 +342,11 @@ impl<'d> Outcome<'d> {
         Report {
             device: drive.description().name.clone(),
             pair: superblock.pair,
+            uuid: superblock.uuid(),
             label: superblock.label.clone(),
             clean,
             superblock_copy_behind: self.inspection.copy_is_behind,
+            identity_behind: self.inspection.identity_is_behind,
             counts: self.inspection.counts,
             repaired: self.repaired,
             dry_run: options.dry_run,

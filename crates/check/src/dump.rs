@@ -56,6 +56,8 @@ impl<'d> Dump<'d> {
     pub fn superblock(&self, out: &mut dyn Write) -> Result<(), CheckError> {
         let (superblock, geometry) = (&self.image.superblock, &self.image.geometry);
         writeln!(out, "pair         {}", superblock.pair)?;
+        writeln!(out, "uuid         {}", superblock.uuid())?;
+        writeln!(out, "stamp        {:016x}, pending {:016x}", superblock.stamps.current, superblock.stamps.pending)?;
         writeln!(out, "label        {}", printable(superblock.label.as_bytes()))?;
         writeln!(
             out,

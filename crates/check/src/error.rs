@@ -40,6 +40,19 @@ pub enum CheckError {
         /// The pair of the memory half.
         expected: Uuid,
     },
+    /// The two halves are of one pair, and from different times.
+    #[error(
+        "{device}: the two halves of the pair are from different times (stamp {expected:016x} in the memory half, {found:016x} in the block \
+         half), so one of them is an older copy; put the halves back that belong together"
+    )]
+    StampMismatch {
+        /// The device's name.
+        device: String,
+        /// The stamp of the block half.
+        found: u64,
+        /// The stamp of the memory half.
+        expected: u64,
+    },
     /// Repair would write a format that this build knows only to read.
     #[error("{device}: uses features {unknown:#x} that this build cannot write; repair it with a newer build, or check without --repair")]
     ReadOnlyFeatures {

@@ -112,12 +112,16 @@ pub struct Report {
     pub device: String,
     /// The pair.
     pub pair: Uuid,
+    /// The UUID that users see.
+    pub uuid: Uuid,
     /// The label.
     pub label: String,
     /// Whether the file system had been unmounted cleanly.
     pub clean: bool,
     /// One copy of the superblock is torn or older, as a power cut leaves it: the next mount rewrites it.
     pub superblock_copy_behind: bool,
+    /// The identity of the block half is torn or older, as after a power cut while it was changed; the next mount writes it again.
+    pub identity_behind: bool,
     /// What was counted.
     pub counts: Counts,
     /// What was repaired, or would be with [`crate::CheckOptions::dry_run`].

@@ -2,7 +2,8 @@
 
 use tandemfs_device::{BlockRequest, Drive, Structure};
 use tandemfs_format::geometry::SUPERBLOCK_OFFSETS;
-use tandemfs_format::superblock::{BlockIdentity, MAGIC, Superblock, SuperblockBytes};
+use tandemfs_format::identity::{BlockHalf, BlockIdentity};
+use tandemfs_format::superblock::{Superblock, SuperblockBytes};
 use tandemfs_format::{LINE_BYTES, LineAddress, SECTOR_BYTES, Sector};
 use zerocopy::IntoBytes;
 
@@ -24,6 +25,8 @@ pub(crate) struct Heads {
     pub(crate) copy_is_behind: bool,
     /// Whether a damaged identity still shows the magic number or the pair.
     pub(crate) identity_resembles: bool,
+    /// The identity is torn, or behind the superblock, as a power cut leaves it.
+    pub(crate) identity_is_behind: bool,
     /// Findings.
     pub(crate) findings: Vec<Finding>,
 }
@@ -36,7 +39,7 @@ pub(crate) fn copy_address(copy: usize) -> LineAddress {
 /// Reads and compares both copies and the identity.
 ///
 /// # Errors
-/// No superblock that this build can read, a zone smaller than the superblock says, or halves of two pairs.
+/// No superblock that this build can read, a zone smaller than the superblock says, halves of two pairs or of different times.
 pub(crate) fn read(drive: &Drive) -> Result<Heads, CheckError> {
     let device = &drive.description().name;
     let mut copies = [[0; size_of::<SuperblockBytes>()]; 2];
@@ -73,11 +76,12 @@ pub(crate) fn read(drive: &Drive) -> Result<Heads, CheckError> {
         stale_copies: Vec::new(),
         copy_is_behind: false,
         identity_resembles: false,
+        identity_is_behind: false,
         findings: Vec::new(),
     };
-    // The copies are written one after the other: without a clean unmount, a power cut may have left one torn or older,
-    // and the next mount rewrites it first.
-    let is_cut = !heads.superblock.clean;
+    // The copies are written one after the other: without a clean unmount, or while the stamp changes, a power cut may have left one torn
+    // or older, and the next mount rewrites it first.
+    let is_cut = !heads.superblock.clean || heads.superblock.stamps.is_changing();
     for (copy, decoded) in decoded.iter().enumerate() {
         if decoded.is_err() {
             heads.stale_copies.push(copy);
@@ -122,14 +126,22 @@ fn read_identity(drive: &Drive, heads: &mut Heads) -> Result<(), CheckError> {
     if read.is_err() {
         sector.fill(0);
     }
-    let expected = heads.superblock.pair;
-    if let Some(found) = BlockIdentity::decode(&sector).filter(|found| *found != expected) {
-        return Err(CheckError::PairMismatch { device: drive.description().name.clone(), found, expected });
-    }
-    if sector.get(..size_of::<BlockIdentity>()) != Some(BlockIdentity::of(&heads.superblock).as_bytes()) {
-        heads.findings.push(Finding::IdentityDamaged {});
-        heads.identity_resembles =
-            sector.get(4..12) == Some(MAGIC.as_slice()) || sector.get(16..32) == Some(expected.as_bytes().as_slice());
+    let device = || drive.description().name.clone();
+    let superblock = &heads.superblock;
+    let is_as_written = |stamp| sector.get(..size_of::<BlockIdentity>()) == Some(BlockIdentity::stamped(superblock, stamp).as_bytes());
+    match superblock.block_half(&sector) {
+        BlockHalf::OtherPair { pair } => return Err(CheckError::PairMismatch { device: device(), found: pair, expected: superblock.pair }),
+        BlockHalf::OtherTime { stamp } => {
+            return Err(CheckError::StampMismatch { device: device(), found: stamp, expected: superblock.stamps.current });
+        }
+        BlockHalf::Partner { stamp, .. } if is_as_written(stamp) => {}
+        // A change of the identity was cut off: the next mount writes it again.
+        BlockHalf::Torn => heads.identity_is_behind = true,
+        BlockHalf::Partner { .. } if superblock.stamps.is_changing() => heads.identity_is_behind = true,
+        other => {
+            heads.findings.push(Finding::IdentityDamaged {});
+            heads.identity_resembles = !matches!(other, BlockHalf::Damaged { resembles: false });
+        }
     }
     Ok(())
 }

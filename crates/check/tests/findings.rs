@@ -6,14 +6,17 @@ use std::collections::BTreeSet;
 
 use support::*;
 use tandemfs_check::Finding::*;
-use tandemfs_check::{Damage, Finding, Target};
+use tandemfs_check::{CheckError, Damage, Finding, Target, check};
+use tandemfs_device::Drive;
 use tandemfs_format::allocation_map::PieceKind;
 use tandemfs_format::attributes::{AttributePointer, Namespace};
+use tandemfs_format::identity::{BlockIdentity, Stamps};
 use tandemfs_format::inode::{file_type, state};
 use tandemfs_format::mapping::{BlockChecksum, LeafPointer, Record, SlotClass};
 use tandemfs_format::segment::{Region, Segment};
 use tandemfs_format::superblock::{Superblock, ro_compat};
 use tandemfs_format::{EMPTY_LINE, InodeNumber, LineAddress, Sector};
+use zerocopy::IntoBytes;
 
 /// An image, and what check must find in it.
 type Case = (Image, Vec<Finding>);
@@ -458,6 +461,55 @@ fn unreadable_memory_and_sectors_are_findings() {
 
 fn sector_that_cannot_be_read() -> Case {
     (Image::small(), vec![DataUnreadable { inode: TREE, offset: 0, bytes: 65_536 }])
+}
+
+/// As a mount leaves the identity that is cut off in it: torn, or with the old stamp or UUID.
+#[test]
+fn an_identity_that_is_behind_is_said_and_left_to_the_next_mount() {
+    let features = ro_compat::STAMP | ro_compat::VOLUME_UUID;
+    let mut image = Image::small();
+    image.edit_superblock(|superblock| {
+        (superblock.ro_compat, superblock.volume_uuid) = (features, uuid::Uuid::from_u128(5));
+        superblock.stamps = Stamps { current: 7, pending: 8 };
+    });
+    let changing = image.superblock.clone();
+    let identity = |stamp, uuid| {
+        let superblock = Superblock { volume_uuid: uuid::Uuid::from_u128(uuid), ..changing.clone() };
+        BlockIdentity::stamped(&superblock, stamp).as_bytes().to_vec()
+    };
+    let torn = [&identity(7, 5)[..32], &identity(8, 5)[32..]].concat();
+    for (bytes, behind) in [(identity(7, 5), false), (identity(8, 5), false), (identity(7, 6), true), (torn.clone(), true)] {
+        let mut image = image.clone();
+        image.blocks[..64].copy_from_slice(&bytes);
+        let device = image.device();
+        let before = device.bytes();
+        let report = report(&device, true);
+        assert_eq!((report.identity_behind, report.is_consistent(), report.repaired.len()), (behind, true, 0));
+        assert!(device.bytes() == before, "nothing is written");
+    }
+    // The same bytes where nothing changed are damage, and repaired.
+    image.edit_superblock(|superblock| superblock.stamps.pending = 7);
+    for bytes in [torn, identity(7, 6)] {
+        let mut image = image.clone();
+        image.blocks[..64].copy_from_slice(&bytes);
+        assert_eq!(findings(&report(&image.device(), false)), [IdentityDamaged {}]);
+        let device = image.device();
+        assert!(report(&device, true).is_consistent());
+        assert_eq!(device.bytes().1[..64], identity(7, 5));
+    }
+}
+
+#[test]
+fn halves_of_different_times_are_refused_and_left_alone() {
+    let mut image = Image::small();
+    image.edit_superblock(|superblock| (superblock.ro_compat, superblock.stamps) = (ro_compat::STAMP, Stamps { current: 7, pending: 8 }));
+    image.blocks[..64].copy_from_slice(BlockIdentity::stamped(&image.superblock, 9).as_bytes());
+    let device = image.device();
+    let before = device.bytes();
+    let refused = check(&Drive::new(device.clone()), &options(true), &mut |_| {});
+    assert!(matches!(refused, Err(CheckError::StampMismatch { found: 9, expected: 7, .. })));
+    assert!(matches!(tandemfs_check::Dump::open(&Drive::new(device.clone())).map(drop), Err(CheckError::StampMismatch { .. })));
+    assert!(device.bytes() == before);
 }
 
 /// A power cut between the two writes is nothing to repair; check says it all the same. A copy that cannot be read is damage.

@@ -132,17 +132,17 @@ fn repair_replays_the_journal_first() {
 #[test]
 fn repair_refuses_features_that_it_cannot_write() {
     let mut image = Image::small();
-    image.edit_superblock(|superblock| superblock.ro_compat = 2);
+    image.edit_superblock(|superblock| superblock.ro_compat = 1 << 40);
     assert!(report(&image.device(), false).is_consistent());
     let refused = check(&Drive::new(image.device()), &options(true), &mut |_| {});
-    assert!(matches!(refused, Err(CheckError::ReadOnlyFeatures { unknown: 2, .. })));
+    assert!(matches!(refused, Err(CheckError::ReadOnlyFeatures { unknown: 0x100_0000_0000, .. })));
 }
 
 #[test]
 fn halves_that_do_not_belong_together_are_refused() {
     let mut image = Image::small();
     let other = Superblock { pair: uuid::Uuid::from_u128(9), ..image.superblock.clone() };
-    let identity = tandemfs_format::superblock::BlockIdentity::of(&other);
+    let identity = tandemfs_format::identity::BlockIdentity::of(&other);
     image.blocks[..64].copy_from_slice(zerocopy::IntoBytes::as_bytes(&identity));
     let refused = check(&Drive::new(image.device()), &options(true), &mut |_| {});
     assert!(matches!(refused, Err(CheckError::PairMismatch { .. })));

@@ -50,6 +50,8 @@ pub enum Command {
     Check(CheckArguments),
     /// Grow a file system that is not mounted, and the emulated drive that it is on
     Resize(ResizeArguments),
+    /// Give a file system that is not mounted the features of this build that it lacks
+    Upgrade(UpgradeArguments),
     /// Show or set the label of a device or a mount
     Label(LabelArguments),
     /// Show the properties of a device or a mount
@@ -355,6 +357,25 @@ pub struct ResizeArguments {
     pub json: bool,
 }
 
+/// `upgrade`.
+#[derive(Debug, Args)]
+#[command(after_help = "Mounts never add features: builds that do not know one mount the file system read-only, or ignore the feature; \
+--list says which. The file system must be whole and cleanly unmounted. A command that is interrupted has added some features; \
+repeated, it adds the others. There is no way back.")]
+pub struct UpgradeArguments {
+    /// The device, not mounted.
+    pub device: String,
+    /// List all features, and whether the file system has them.
+    #[arg(short, long, conflicts_with = "dry_run")]
+    pub list: bool,
+    /// Say what would be gained; write nothing.
+    #[arg(short = 'n', long)]
+    pub dry_run: bool,
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
 /// `label`.
 #[derive(Debug, Args)]
 pub struct LabelArguments {
@@ -470,6 +491,8 @@ mod tests {
             "tandemfs check image --repair --json",
             "tandemfs resize image --memory 2G --block 32G",
             "tandemfs resize memory=/dev/dax0.0,block=/dev/nvme0n1",
+            "tandemfs upgrade image --dry-run --json",
+            "tandemfs upgrade memory=/dev/dax0.0,block=/dev/nvme0n1 --list",
             "tandemfs label image",
             "tandemfs label /mnt mail",
             "tandemfs info /mnt --json",

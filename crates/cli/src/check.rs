@@ -136,6 +136,9 @@ fn text(report: &Report, options: &CheckOptions) -> String {
     if report.superblock_copy_behind {
         line("one copy of the superblock is torn or older, as after a power cut: the next mount rewrites it".into());
     }
+    if report.identity_behind {
+        line("the identity of the block half is torn or older, as after a power cut: the next mount writes it again".into());
+    }
     if let Some(file) = options.undo.as_ref().filter(|_| report.undo_bytes > 0) {
         line(format!("tandemfs check --undo-apply {} {} takes this repair back", file.display(), report.device));
     }

@@ -31,6 +31,7 @@ mod size;
 mod stats;
 mod trim;
 mod umount;
+mod upgrade;
 
 use std::env;
 use std::ffi::OsString;
@@ -63,6 +64,7 @@ fn run(command: Command) -> Result<u8, Failure> {
         Command::Umount(arguments) => umount::run(&arguments),
         Command::Check(arguments) => check::run(&arguments),
         Command::Resize(arguments) => resize::run(&arguments),
+        Command::Upgrade(arguments) => upgrade::run(&arguments),
         Command::Label(arguments) => label::run(&arguments),
         Command::Info(arguments) => info::run(&arguments),
         Command::Stats(arguments) => stats::run(&arguments),

@@ -17,7 +17,8 @@ use serde_json::Value;
 use tandemfs_device::{BlockRequest, DeviceError, Drive, Structure};
 use tandemfs_emulator::DeviceSpec;
 use tandemfs_format::geometry::SUPERBLOCK_OFFSETS;
-use tandemfs_format::superblock::{BlockIdentity, Superblock};
+use tandemfs_format::identity::BlockIdentity;
+use tandemfs_format::superblock::Superblock;
 use tandemfs_format::{LINE_BYTES, LineAddress, SECTOR_BYTES, Sector, UNIT_BYTES};
 
 use crate::failure::Failure;
@@ -225,7 +226,10 @@ impl Area<'_> {
             Access::Memory(_) => {
                 let mut sector = vec![0; SECTOR_BYTES];
                 let identity = self.read(0, &mut sector).ok().and_then(|()| BlockIdentity::decode(&sector));
-                identity.map(|pair| at(0, SECTOR_BYTES as u64, format!("the block half of TandemFS {pair}"))).into_iter().collect()
+                identity
+                    .map(|identity| at(0, SECTOR_BYTES as u64, format!("the block half of TandemFS {}", identity.uuid())))
+                    .into_iter()
+                    .collect()
             }
             Access::Blocks(_) => {
                 superblocks(self).map(|(offset, superblock)| at(offset, SUPERBLOCK_BYTES, in_words(&superblock))).collect()
@@ -290,8 +294,8 @@ fn superblocks(area: &Area<'_>) -> impl Iterator<Item = (u64, Superblock)> {
 
 fn in_words(superblock: &Superblock) -> String {
     match &*superblock.label {
-        "" => format!("the memory half of TandemFS {}", superblock.pair),
-        label => format!("the memory half of TandemFS {} '{}'", superblock.pair, label.escape_default()),
+        "" => format!("the memory half of TandemFS {}", superblock.uuid()),
+        label => format!("the memory half of TandemFS {} '{}'", superblock.uuid(), label.escape_default()),
     }
 }
 

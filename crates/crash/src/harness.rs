@@ -2,15 +2,17 @@
 
 use std::sync::Arc;
 
-use tandemfs_device::{Device, Drive, PersistenceDomain, Structure};
-use tandemfs_format::checksum::crc32c;
+use tandemfs_device::{BlockRequest, Device, Drive, PersistenceDomain, Structure};
 use tandemfs_format::geometry::SUPERBLOCK_OFFSETS;
+use tandemfs_format::identity::BlockIdentity;
 use tandemfs_format::inode::file_type;
-use tandemfs_format::{InodeNumber, LINE_BYTES, LineAddress};
+use tandemfs_format::superblock::Superblock;
+use tandemfs_format::{InodeNumber, LINE_BYTES, LineAddress, SECTOR_BYTES, Sector};
 use tandemfs_fs::{
     AllocateMode, Engine, Error, FileSystem, FormatOptions, MountOptions, NewInode, ReadOptions, RenameMode, SeekTo, SetAttributes,
-    SetExtendedAttribute, SetTime, WriteOptions, make_file_system,
+    SetExtendedAttribute, SetTime, WriteOptions, make_file_system, read_superblock,
 };
+use zerocopy::IntoBytes;
 
 use crate::memory_device::{MemoryDevice, Recorded};
 use crate::model::{DEFAULT_LIST, Model, Refusal, default_list, link_target};
@@ -106,15 +108,15 @@ impl Setting {
     pub fn format_with(&self, ro_compat: u64) -> MemoryDevice {
         let device = self.format();
         let drive = Drive::new(Arc::new(device.clone()));
+        let superblock = Superblock { ro_compat, ..read_superblock(&drive).expect("it was formatted") };
         for offset in SUPERBLOCK_OFFSETS {
             let address = LineAddress::new(offset / LINE_BYTES as u64);
-            let mut superblock = [0; 1024];
-            drive.load(Structure::Superblock, address, &mut superblock).expect("a memory device loads");
-            superblock[24..32].copy_from_slice(&ro_compat.to_le_bytes());
-            let crc = crc32c(&superblock[4..]);
-            superblock[..4].copy_from_slice(&crc.to_le_bytes());
-            drop(drive.persist(Structure::Superblock, address, &superblock).expect("a memory device stores"));
+            drop(drive.persist(Structure::Superblock, address, superblock.encode().as_bytes()).expect("a memory device stores"));
         }
+        let mut sector = vec![0; SECTOR_BYTES];
+        sector[..size_of::<BlockIdentity>()].copy_from_slice(BlockIdentity::of(&superblock).as_bytes());
+        let mut requests = [BlockRequest::Write { sector: Sector::new(0), buffer: &sector }];
+        drop(drive.transfer(Structure::Superblock, &mut requests, &mut || {}).expect("a memory device writes"));
         device
     }
 }

@@ -376,11 +376,13 @@ impl MemoryDevice {
         state.image = Image { base: Arc::new(zones), pages: HashMap::new() };
     }
 
-    pub(crate) fn domain(&self) -> PersistenceDomain {
+    /// Its persistence domain.
+    pub fn domain(&self) -> PersistenceDomain {
         self.description.domain
     }
 
-    pub(crate) fn has_firmware(&self) -> bool {
+    /// Whether it is a drive with firmware.
+    pub fn has_firmware(&self) -> bool {
         self.description.overlapping
     }
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use tandemfs_crash::{
     ALPHABET, Access, Effort, Explorer, FaultDevice, Harness, MemoryDevice, Model, Operation, Random, Scene, Setting, StuckDevice, Tree,
-    check_device, content, each_state, fill, mount_device,
+    check_device, content, cut_everywhere, each_state, fill, mount_device,
 };
 use tandemfs_device::{BlockPath, BlockRequest, Drive, PersistenceDomain};
 use tandemfs_format::journal::{decode, encode};
@@ -17,7 +17,7 @@ use tandemfs_format::superblock::{ChecksumKind, Superblock, Tail};
 use tandemfs_format::{InodeNumber, LineAddress, PairSeed, Sector};
 use tandemfs_fs::inject::end_transaction_numbers_at;
 use tandemfs_fs::mutant::{self, Mutant};
-use tandemfs_fs::{Error, Growth, Promote, RenameMode, WriteOptions, grow, read_superblock};
+use tandemfs_fs::{Error, FileSystem, Growth, Promote, RenameMode, WriteOptions, grow, read_superblock};
 
 use Operation::*;
 
@@ -88,10 +88,12 @@ enum Catcher {
     FirmwareShifts,
     /// Every cut of changes whose freed sectors are discarded.
     Discards,
+    /// Every cut of a mount, and of the mount after it.
+    Mounts,
 }
 
 impl Catcher {
-    const ALL: [Self; 32] = [
+    const ALL: [Self; 33] = [
         Self::Model,
         Self::Logs,
         Self::FailedFlush,
@@ -124,6 +126,7 @@ impl Catcher {
         Self::Shifts,
         Self::Discards,
         Self::FirmwareShifts,
+        Self::Mounts,
     ];
 
     fn run(self) -> Result<(), String> {
@@ -170,6 +173,7 @@ impl Catcher {
             Self::AttributeSpace => attribute_space(),
             Self::Growth => growth(),
             Self::Discards => discards(),
+            Self::Mounts => mounts(),
             Self::Shifts => shifts(&Setting::small(PersistenceDomain::Adr, 4 << 10)),
             Self::FirmwareShifts => shifts(&Setting::small(PersistenceDomain::Adr, 4 << 10).with_firmware()),
         }
@@ -509,6 +513,17 @@ fn growth() -> Result<(), String> {
     result.and_then(|()| look(&device, false))
 }
 
+fn mounts() -> Result<(), String> {
+    let setting = Setting::small(PersistenceDomain::Adr, 64 << 10);
+    let mut harness = harness(&setting)?;
+    for operation in [Create("a"), Write("a", 3000, 70_000, 1)] {
+        harness.apply(&operation)?;
+    }
+    let tree = harness.model.tree();
+    let mut mount = |drive: &Drive| FileSystem::mount(drive.clone(), &setting.mount).map(drop).map_err(|error| error.to_string());
+    cut_everywhere(&harness.device.fork(), &mut mount, &tree, 1, &mut Random::new(2), &mut |_| Ok(())).map(drop)
+}
+
 /// What cannot be loaded is an error, not zeros (RULES R23).
 fn failed_loads() -> Result<(), String> {
     let setting = Setting::small(PersistenceDomain::Adr, 64 << 10);
@@ -839,6 +854,9 @@ mutants! {
     r17_numbers_reused: NumbersReused by NumbersEnd;
     firmware_recover_skipped: RecoverSkipped by FirmwareAdr, FirmwareGpf;
     r23_failed_load_is_zeros: FailedLoadIsZeros by FailedLoads;
+    is2_identity_before_pending: IdentityBeforePending by Mounts;
+    is2_interrupted_stamp_kept: InterruptedStampKept by Mounts;
+    is3_identity_not_flushed: IdentityNotFlushed by Mounts;
     r25_clean_kept: CleanKept by SequencesAdr, SequencesGpf;
     second_superblock_skipped: SecondSuperblockSkipped by Check;
     rename_in_two_transactions: RenameInTwoTransactions by SequencesAdr, SequencesGpf;

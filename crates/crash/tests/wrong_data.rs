@@ -200,6 +200,8 @@ impl Run<'_> {
                 | Error::Stopped { .. }
                 | Error::Superblock { .. }
                 | Error::PairMismatch { .. }
+                | Error::StampMismatch { .. }
+                | Error::IdentityDamaged { .. }
                 | Error::Stale(_)
         )
     }

@@ -56,7 +56,7 @@ macro_rules! persistent {
 pub const TABLES: &[Table] = &[
     crate::superblock::SuperblockBytes::TABLE,
     crate::superblock::RingTail::TABLE,
-    crate::superblock::BlockIdentity::TABLE,
+    crate::identity::BlockIdentity::TABLE,
     crate::segment::SegmentLine::TABLE,
     crate::allocation_map::PieceHeader::TABLE,
     crate::journal::RecordHeader::TABLE,

@@ -1,4 +1,4 @@
-//! The superblock (two copies in the memory zone) and the identity of the pair in the block zone.
+//! The superblock: two copies in the memory zone. The identity of the pair in the block zone is in `identity.rs`.
 //!
 //! Every change writes both copies, one after the other with a fence between, so they are equal except during a change. A single damaged
 //! copy therefore never brings back an older watermark, tail or clean flag (RULES R1, R25).
@@ -9,6 +9,7 @@ use zerocopy::{FromBytes, FromZeros, IntoBytes};
 use crate::SECTOR_BYTES;
 use crate::checksum::crc32c;
 use crate::geometry::{Geometry, GeometryError, RING_COUNT_MAX};
+use crate::identity::Stamps;
 use crate::integer::{U32, U64};
 use crate::space::LogCounting;
 
@@ -44,8 +45,12 @@ pub mod incompat {
 pub mod ro_compat {
     /// The `space_512` of an inode does not count data logs over sectors of their block ([`LogCounting`](crate::space::LogCounting)).
     pub const COVERED_LOGS_UNCOUNTED: u64 = 1 << 0;
+    /// Superblock and identity have a stamp, which every mount that writes changes ([`Stamps`](crate::identity::Stamps)).
+    pub const STAMP: u64 = 1 << 1;
+    /// The UUID that users see is not that of the pair. Only together with [`STAMP`].
+    pub const VOLUME_UUID: u64 = 1 << 2;
     /// The bits that this build supports.
-    pub const KNOWN: u64 = COVERED_LOGS_UNCOUNTED;
+    pub const KNOWN: u64 = COVERED_LOGS_UNCOUNTED | STAMP | VOLUME_UUID;
 }
 
 /// How file data is checked.
@@ -102,8 +107,14 @@ persistent! {
         generation: U64 = 176,
         /// First unit of the map pieces; 0 where they follow the rings.
         map_unit: U32 = 184,
+        /// The stamp of the identity from its next change on; else equal to `stamp`.
+        stamp_pending: U64 = 188,
+        /// The stamp of the identity.
+        stamp: U64 = 196,
+        /// UUID of the file system for users.
+        volume_uuid: [u8; 16] = 204,
         /// Zero.
-        reserved: [u8; 324] = 188,
+        reserved: [u8; 292] = 220,
         /// Where the oldest record above the watermark may start, for each ring.
         tails: [RingTail; 64] = 512,
     }
@@ -116,22 +127,6 @@ persistent! {
         offset_bytes: U32 = 0,
         /// Number of times the ring has wrapped.
         wrap: U32 = 4,
-    }
-}
-
-persistent! {
-    /// First bytes of the block zone's first sector: which pair the half belongs to.
-    pub struct BlockIdentity [64] {
-        /// CRC-32C of bytes 4..64.
-        crc: U32 = 0,
-        /// `TandemFS`.
-        magic: [u8; 8] = 4,
-        /// Version of the format.
-        version: U32 = 12,
-        /// UUID of the pair of halves.
-        pair: [u8; 16] = 16,
-        /// Zero.
-        zero: [u8; 32] = 32,
     }
 }
 
@@ -207,6 +202,10 @@ pub struct Superblock {
     pub generation: u64,
     /// A tail for each ring.
     pub tails: Vec<Tail>,
+    /// Stamps of the identity; zeros without the feature.
+    pub stamps: Stamps,
+    /// UUID for users; nil without the feature. [`Superblock::uuid`] is what to show.
+    pub volume_uuid: Uuid,
 }
 
 /// A position in a ring, in memory.
@@ -254,6 +253,13 @@ impl Superblock {
         bytes.watermark = self.watermark.into();
         bytes.generation = self.generation.into();
         bytes.map_unit = (self.geometry.map_unit() as u32).into();
+        if self.has(ro_compat::STAMP) {
+            bytes.stamp_pending = self.stamps.pending.into();
+            bytes.stamp = self.stamps.current.into();
+        }
+        if self.has(ro_compat::VOLUME_UUID) {
+            bytes.volume_uuid = *self.volume_uuid.as_bytes();
+        }
         for (slot, tail) in bytes.tails.iter_mut().zip(&self.tails) {
             *slot = RingTail { offset_bytes: tail.offset_bytes.into(), wrap: tail.wrap.into() };
         }
@@ -294,6 +300,11 @@ impl Superblock {
         if unknown != 0 {
             return Err(SuperblockError::Features { unknown });
         }
+        let has = |feature| bytes.ro_compat.get() & feature != 0;
+        if has(ro_compat::VOLUME_UUID) && !has(ro_compat::STAMP) {
+            return Err(SuperblockError::Field { field: "ro_compat", found: bytes.ro_compat.get() });
+        }
+        let stamps = Stamps { current: bytes.stamp.get(), pending: bytes.stamp_pending.get() };
         let checksum_kind = match bytes.checksum_kind {
             0 => ChecksumKind::None,
             1 => ChecksumKind::Crc32c,
@@ -344,33 +355,20 @@ impl Superblock {
             watermark: bytes.watermark.get(),
             generation: bytes.generation.get(),
             tails,
+            stamps: if has(ro_compat::STAMP) { stamps } else { Stamps::default() },
+            volume_uuid: if has(ro_compat::VOLUME_UUID) { Uuid::from_bytes(bytes.volume_uuid) } else { Uuid::nil() },
         })
-    }
-}
-
-impl BlockIdentity {
-    /// The identity that goes with a superblock.
-    pub fn of(superblock: &Superblock) -> Self {
-        let mut identity = Self { crc: 0.into(), magic: MAGIC, version: VERSION.into(), pair: *superblock.pair.as_bytes(), zero: [0; 32] };
-        identity.crc = crc32c(&identity.as_bytes()[4..]).into();
-        identity
-    }
-
-    /// The pair that the sector names; `None` if it is no valid identity.
-    pub fn decode(sector: &[u8]) -> Option<Uuid> {
-        let (identity, _) = Self::read_from_prefix(sector).ok()?;
-        (identity.magic == MAGIC && crc32c(&identity.as_bytes()[4..]) == identity.crc.get()).then(|| Uuid::from_bytes(identity.pair))
     }
 }
 
 const _: () = assert!(RING_COUNT_MAX == 64);
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use crate::geometry::RING_BYTES_MIN;
 
-    fn superblock() -> Superblock {
+    pub(crate) fn superblock() -> Superblock {
         Superblock {
             pair: Uuid::from_u128(0x1234),
             label: "mail".into(),
@@ -385,6 +383,8 @@ mod tests {
             watermark: 77,
             generation: 3,
             tails: vec![Tail { offset_bytes: 128, wrap: 2 }; 4],
+            stamps: Stamps::default(),
+            volume_uuid: Uuid::nil(),
         }
     }
 
@@ -447,11 +447,15 @@ mod tests {
     }
 
     #[test]
-    fn identity_names_the_pair() {
-        let identity = BlockIdentity::of(&superblock());
-        assert_eq!(BlockIdentity::decode(identity.as_bytes()), Some(Uuid::from_u128(0x1234)));
-        let mut damaged = identity;
-        damaged.pair[0] ^= 1;
-        assert_eq!(BlockIdentity::decode(damaged.as_bytes()), None);
+    fn stamps_and_uuid_are_there_with_their_features_only() {
+        let stamps = Stamps { current: 3, pending: 4 };
+        let both = ro_compat::STAMP | ro_compat::VOLUME_UUID;
+        let full = Superblock { ro_compat: both, stamps, volume_uuid: Uuid::from_u128(5), ..superblock() };
+        assert_eq!(Superblock::decode(full.encode().as_bytes()), Ok(full.clone()));
+        let bytes = Superblock { ro_compat: 0, ..full.clone() }.encode();
+        assert_eq!(bytes.as_bytes()[188..220], [0; 32]);
+        assert_eq!(Superblock::decode(bytes.as_bytes()), Ok(superblock()));
+        let alone = Superblock { ro_compat: ro_compat::VOLUME_UUID, ..full }.encode();
+        assert_eq!(Superblock::decode(alone.as_bytes()), Err(SuperblockError::Field { field: "ro_compat", found: 4 }));
     }
 }

@@ -165,14 +165,52 @@ pub enum Error {
         units: u64,
     },
     /// The two halves belong to different pairs.
-    #[error("{device}: the block half is of {found}, the memory half of pair {expected}; name two halves of one pair")]
+    #[error("{device}: the block half is of pair {found}, the memory half of pair {expected}; name two halves of one pair")]
     PairMismatch {
         /// The device's name.
         device: String,
-        /// What the block half names.
-        found: String,
+        /// The pair that the block half names.
+        found: uuid::Uuid,
         /// The pair that the memory half names.
         expected: uuid::Uuid,
+    },
+    /// The two halves are of one pair, and from different times.
+    #[error(
+        "{device}: the two halves of the pair are from different times (stamp {expected:016x} in the memory half, {found:016x} in the block \
+         half), so one of them is an older copy; put the halves back that belong together"
+    )]
+    StampMismatch {
+        /// The device's name.
+        device: String,
+        /// The stamp of the block half.
+        found: u64,
+        /// The stamp of the memory half.
+        expected: u64,
+    },
+    /// The first sector of the block half names no pair.
+    #[error(
+        "{device}: the identity of the block half, in its first sector, is damaged or missing; if it is the block half of pair {pair}, \
+         tandemfs check --repair writes its identity again"
+    )]
+    IdentityDamaged {
+        /// The device's name.
+        device: String,
+        /// The pair that the memory half names.
+        pair: uuid::Uuid,
+    },
+    /// A change that needs a clean unmount.
+    #[error("{device}: was not unmounted cleanly; mount and unmount it first, or run tandemfs check --repair; nothing was changed")]
+    NotClean {
+        /// The device's name.
+        device: String,
+    },
+    /// The file system lacks a feature.
+    #[error("{device}: the file system lacks the feature '{feature}'; tandemfs upgrade adds it")]
+    NeedsFeature {
+        /// The device's name.
+        device: String,
+        /// The feature's name.
+        feature: &'static str,
     },
     /// `mkfs` found something on the device.
     #[error("{device}: contains {found}; use --force to overwrite it")]

@@ -40,12 +40,14 @@ mod resize;
 mod scrub;
 mod shortage;
 mod space;
+mod stamp;
 mod statistics;
 mod survey;
 mod sync;
 mod trim;
 mod tuning;
 mod types;
+mod upgrade;
 mod volume;
 
 use std::sync::Arc;
@@ -68,6 +70,7 @@ pub use types::{
     MountOptions, NewInode, Promote, ReadOptions, RenameMode, SeekTo, SetAttributeMode, SetAttributes, SetExtendedAttribute, SetTime,
     Space, Threshold, WriteBackPolicy, WriteOptions, ZoneSpace,
 };
+pub use upgrade::{FEATURES, Feature, FeatureBit, missing_features, set_uuid, upgrade};
 
 /// A file system that is shared between threads.
 pub type Shared = Arc<FileSystem>;

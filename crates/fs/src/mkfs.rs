@@ -5,9 +5,10 @@
 
 use tandemfs_device::{BlockRequest, Drive, Flushed, Lines, Structure};
 use tandemfs_format::geometry::{Geometry, GeometryError, SEGMENT_TABLE_LINES, SUPERBLOCK_OFFSETS};
+use tandemfs_format::identity::{BlockIdentity, Stamps};
 use tandemfs_format::inode::{Inode, file_type};
 use tandemfs_format::segment::{Region, Segment};
-use tandemfs_format::superblock::{BlockIdentity, ChecksumKind, Superblock, Tail, incompat, ro_compat};
+use tandemfs_format::superblock::{ChecksumKind, Superblock, Tail, incompat, ro_compat};
 use tandemfs_format::{InodeNumber, LINE_BYTES, LineAddress, PairSeed, SECTOR_BYTES, Sector};
 use uuid::Uuid;
 use zerocopy::IntoBytes;
@@ -20,7 +21,7 @@ use crate::inodes::new_inode;
 use crate::journal::checkpoint::write_superblock;
 use crate::types::{FormatOptions, MountOptions, NewInode};
 use crate::volume::now;
-use crate::{mount, resize};
+use crate::{mount, resize, stamp};
 
 /// Lines of each first segment that are zeroed: 256 KiB.
 const FIRST_HIGH_WATER: u64 = 4096;
@@ -72,7 +73,7 @@ pub fn make_file_system(drive: &Drive, options: &FormatOptions) -> Result<Superb
         geometry: places,
         checksum_kind: options.checksum_kind,
         incompat: unchecked,
-        ro_compat: ro_compat::COVERED_LOGS_UNCOUNTED,
+        ro_compat: ro_compat::KNOWN,
         compat: 0,
         clean: false,
         created_seconds: now().seconds.max(0) as u64,
@@ -80,6 +81,8 @@ pub fn make_file_system(drive: &Drive, options: &FormatOptions) -> Result<Superb
         watermark: 0,
         generation: 1,
         tails: vec![Tail::default(); places.ring_count() as usize],
+        stamps: Stamps::settled(stamp::draw()),
+        volume_uuid: Uuid::new_v4(),
     };
     write_first_state(drive, &superblock, options)?;
     write_superblock(drive, &superblock)?;

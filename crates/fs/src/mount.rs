@@ -1,6 +1,6 @@
 //! Mounting and unmounting.
 //!
-//! [MO1] `clean = false` and a new generation are durable before the first record (RULES R25).
+//! [MO1] `clean = false`, a new generation and the new stamp (`stamp.rs`) are durable before the first record (RULES R25).
 //! [MO2] A read-only mount writes nothing: the journal is replayed into the host copies only.
 //! [MO3] An unmount removes orphans, writes everything home, saves the maps, and only then sets the clean flag.
 //!       If space is held back ([HB4] of `held_back.rs`), the maps are not exact: they are not saved, and the flag stays 0.
@@ -11,10 +11,11 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use hashbrown::HashSet;
-use tandemfs_device::{BlockRequest, Drive, Fenced, Structure};
+use tandemfs_device::{Drive, Fenced, Structure};
 use tandemfs_format::geometry::{Geometry, SUPERBLOCK_OFFSETS};
-use tandemfs_format::superblock::{BlockIdentity, ChecksumKind, Superblock, SuperblockError, Tail};
-use tandemfs_format::{Corrupt, InodeNumber, LINE_BYTES, LineAddress, PairSeed, SECTOR_BYTES, Sector};
+use tandemfs_format::identity::BlockIdentity;
+use tandemfs_format::superblock::{ChecksumKind, Superblock, SuperblockError, Tail};
+use tandemfs_format::{Corrupt, InodeNumber, LINE_BYTES, LineAddress, PairSeed, SECTOR_BYTES};
 
 use crate::alloc::memory::MemoryAllocator;
 use crate::alloc::sectors::SectorAllocator;
@@ -32,6 +33,7 @@ use crate::leaving::Leaving;
 use crate::mutant::{Mutant, on};
 use crate::quarantine::Quarantine;
 use crate::recovery::{self, Loaded, RecoveryReport};
+use crate::stamp;
 use crate::statistics::Live;
 use crate::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
 use crate::sync::{Mutex, parallelism};
@@ -44,8 +46,8 @@ use crate::volume::{Discards, Volume};
 /// Damaged objects that a mount logs one by one.
 const DAMAGE_LOGGED_MAX: usize = 16;
 
-/// Both superblock copies as on the device, and the pair that the block half names. A copy that cannot be read is empty if the other can.
-fn read_halves(drive: &Drive) -> Result<([Vec<u8>; 2], Option<uuid::Uuid>, bool)> {
+/// Both superblock copies and the first sector of the block half as on the device. A copy that cannot be read is empty if the other can.
+pub(crate) fn read_halves(drive: &Drive) -> Result<([Vec<u8>; 2], Vec<u8>)> {
     let memory_bytes = drive.description().memory_bytes;
     let mut copies = [Vec::new(), Vec::new()];
     let mut failure = None;
@@ -66,36 +68,31 @@ fn read_halves(drive: &Drive) -> Result<([Vec<u8>; 2], Option<uuid::Uuid>, bool)
     {
         return Err(error.into());
     }
-    let mut sector = vec![0; SECTOR_BYTES];
-    if drive.description().block_bytes >= SECTOR_BYTES as u64 {
-        let mut requests = [BlockRequest::Read { sector: Sector::new(0), buffer: &mut sector }];
-        drop(drive.transfer(Structure::Superblock, &mut requests, &mut || {})?);
-    }
-    let blank = sector.iter().all(|byte| *byte == 0);
-    Ok((copies, BlockIdentity::decode(&sector), blank))
+    let has_sector = drive.description().block_bytes >= SECTOR_BYTES as u64;
+    Ok((copies, if has_sector { stamp::read_first_sector(drive)? } else { vec![0; SECTOR_BYTES] }))
 }
 
 /// Describes what a drive holds, for `mkfs`; `None` if it holds nothing.
 pub(crate) fn occupant(drive: &Drive) -> Result<Option<String>> {
-    let (copies, identity, blank) = read_halves(drive)?;
+    let (copies, sector) = read_halves(drive)?;
     Ok(match Superblock::choose([&copies[0], &copies[1]]) {
-        Ok(superblock) => Some(format!("the TandemFS {} '{}'", superblock.pair, superblock.label)),
-        Err(SuperblockError::Foreign) => match identity {
-            Some(pair) => Some(format!("the block half of TandemFS {pair}")),
-            None if blank => None,
+        Ok(superblock) => Some(format!("the TandemFS {} '{}'", superblock.uuid(), superblock.label)),
+        Err(SuperblockError::Foreign) => match BlockIdentity::decode(&sector) {
+            Some(identity) => Some(format!("the block half of TandemFS {}", identity.uuid())),
+            None if sector.iter().all(|byte| *byte == 0) => None,
             None => Some("data in the first sector of its block half".into()),
         },
         Err(error) => Some(format!("a TandemFS that this build does not read ({error})")),
     })
 }
 
-/// Reads and verifies the superblock; checks that both halves belong to one pair and are large enough.
+/// Reads and verifies the superblock; checks that both halves belong to one pair, are of one time and large enough.
 ///
 /// # Errors
-/// `Superblock` (foreign, damaged, newer), `Truncated`, `PairMismatch`.
+/// `Superblock` (foreign, damaged, newer), `Truncated`, `PairMismatch`, `StampMismatch`, `IdentityDamaged`.
 pub fn read_superblock(drive: &Drive) -> Result<Superblock> {
     let device = || drive.description().name.clone();
-    let (copies, identity, _) = read_halves(drive)?;
+    let (copies, sector) = read_halves(drive)?;
     let superblock = Superblock::choose([&copies[0], &copies[1]]).map_err(|source| Error::Superblock { device: device(), source })?;
     let sizes = [
         ("memory", drive.description().memory_bytes, superblock.geometry.memory_bytes()),
@@ -106,10 +103,7 @@ pub fn read_superblock(drive: &Drive) -> Result<Superblock> {
             return Err(Error::Truncated { device: device(), zone, found, expected });
         }
     }
-    if identity != Some(superblock.pair) {
-        let found = identity.map_or("no pair at all".into(), |pair| format!("pair {pair}"));
-        return Err(Error::PairMismatch { device: device(), found, expected: superblock.pair });
-    }
+    stamp::verify(drive, &superblock, &sector)?;
     Ok(superblock)
 }
 
@@ -131,7 +125,7 @@ impl FileSystem {
             }
         };
         let drive_recovery = if on(Mutant::RecoverSkipped) { None } else { drive.recover()? }; // [MO4]
-        let superblock = read_superblock(&drive)?;
+        let mut superblock = read_superblock(&drive)?;
         let unknown = superblock.unknown_to_write();
         if unknown != 0 && !options.read_only {
             let source = SuperblockError::WriteFeatures { unknown };
@@ -146,6 +140,9 @@ impl FileSystem {
         let read_ahead = ReadAhead::new(options.memory_bytes, options.read_ahead_bytes);
         let promote = if options.read_only { Promote::Off } else { options.promote };
         let records = if superblock.clean { Vec::new() } else { replay::read_records(&drive, &geometry, &superblock, options.read_only)? };
+        if !options.read_only {
+            stamp::renew(&drive, &mut superblock)?;
+        }
         let line_store = LineStore {
             pair: PairSeed::new(superblock.pair),
             geometry,
@@ -172,6 +169,7 @@ impl FileSystem {
             // The commit point of recovery: replayed lines are home, the old records are no longer needed ([MO1]).
             let home = volume.journal.write_home(&volume.line_store, &volume.pages.take_dirty())?;
             volume.journal.update_superblock(&volume.line_store, home, |superblock| {
+                superblock.stamps = stamp::settled(superblock.stamps); // [IS4] of `stamp.rs`
                 superblock.clean = superblock.clean && on(Mutant::CleanKept);
                 superblock.generation += 1;
                 superblock.watermark = volume.journal.durable_watermark(last_txid);

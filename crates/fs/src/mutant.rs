@@ -89,6 +89,12 @@ pub enum Mutant {
     FailedLoadIsZeros,
     /// R25: a mount leaves the clean flag set.
     CleanKept,
+    /// [IS3]: the superblock takes the new stamp before the identity that has it is flushed.
+    IdentityNotFlushed,
+    /// [IS2]: the identity has the new stamp before the superblock names it.
+    IdentityBeforePending,
+    /// [IS2]: after an interrupted change of the stamp, the superblock keeps the one that the identity may no longer have.
+    InterruptedStampKept,
     /// R25: saved maps are accepted although they mark space that nothing can have taken.
     MapBeyondMarkTaken,
     /// R26: space that damaged metadata may name is given out ([HB1]).

@@ -89,7 +89,8 @@ fn mounted_whole(drive: &Drive) -> Result<FileSystem> {
     Err(Error::InvalidArgument("metadata is damaged, so it is not known which space is free; run tandemfs check --repair first"))
 }
 
-fn check_writable(drive: &Drive, superblock: &Superblock) -> Result<()> {
+/// Checks that this build can write a file system.
+pub(crate) fn check_writable(drive: &Drive, superblock: &Superblock) -> Result<()> {
     let unknown = superblock.unknown_to_write();
     if unknown == 0 {
         return Ok(());

@@ -21,10 +21,11 @@ use tandemfs_device::{BlockRequest, DeviceError, Structure};
 use tandemfs_format::attributes::{AttributeValue, Namespace, StreamShape, addresses_of, decode_set, extend_stream};
 use tandemfs_format::dentry::decode_slot;
 use tandemfs_format::geometry::{SEGMENT_TABLE_LINES, SUPERBLOCK_OFFSETS};
+use tandemfs_format::identity::BlockHalf;
 use tandemfs_format::inode::{Inode, file_type};
 use tandemfs_format::mapping::{LogEntry, Record, line_records};
 use tandemfs_format::segment::Segment;
-use tandemfs_format::superblock::{BlockIdentity, Superblock};
+use tandemfs_format::superblock::Superblock;
 use tandemfs_format::{Corrupt, EMPTY_LINE, InodeNumber, LINE_BYTES, Line, LineAddress, PAGE_LINES, SECTOR_BYTES, Sector};
 
 use crate::cache::LineStore;
@@ -307,10 +308,14 @@ impl Scrub {
         self.counts.bytes += SECTOR_BYTES as u64;
         match read {
             Err(error) => self.find(found(0, SECTOR_BYTES as u64, error.to_string())),
-            Ok(()) if BlockIdentity::decode(&sector) != Some(medium.journal.superblock().pair) => {
-                self.find(found(0, SECTOR_BYTES as u64, "the first sector of the block zone does not name the pair".into()));
-            }
-            Ok(()) => {}
+            Ok(()) => match medium.journal.superblock().block_half(&sector) {
+                BlockHalf::Partner { .. } => {}
+                _ => self.find(found(
+                    0,
+                    SECTOR_BYTES as u64,
+                    "the first sector of the block zone does not name the pair and its stamp".into(),
+                )),
+            },
         }
         let units = medium.geometry.memory_units();
         let verify = |address, line: &Line| Segment::decode(line, medium.pair, address, units).map(drop);

@@ -21,7 +21,7 @@ use tandemfs_format::inode::file_type;
 use tandemfs_format::superblock::{ChecksumKind, SuperblockError, VERSION, ro_compat};
 use tandemfs_fs::{
     AllocateMode, Error, FileSystem, FormatOptions, Growth, MountOptions, NewInode, RenameMode, SeekTo, SetExtendedAttribute, WriteOptions,
-    grow, make_file_system, read_superblock,
+    grow, make_file_system, read_superblock, upgrade,
 };
 
 const MEMORY_BYTES: usize = 16 << 20;
@@ -31,8 +31,8 @@ const GROWN_MEMORY_BYTES: [usize; 2] = [44 << 20, 64 << 20];
 const SMALL: &[u8] = b"a golden image is read by every later build";
 const ROOT: InodeNumber = InodeNumber::ROOT;
 /// Generations with images: version (with a feature set since), and all features needed to write. This build makes the last.
-const GENERATIONS: [(&str, u64); 2] = [("1", 0), (NEWEST, ro_compat::KNOWN)];
-const NEWEST: &str = "1-covered";
+const GENERATIONS: [(&str, u64); 3] = [("1", 0), ("1-covered", ro_compat::COVERED_LOGS_UNCOUNTED), (NEWEST, ro_compat::KNOWN)];
+const NEWEST: &str = "1-stamped";
 const ATTRIBUTE: SetExtendedAttribute = SetExtendedAttribute { mode: tandemfs_fs::SetAttributeMode::Any, kill_set_group_id: false };
 /// A default access control list: all rights for the owner and user 7, fewer for the group and others.
 const DEFAULT_LIST: [(u16, u16, u32); 5] = [(1, 7, u32::MAX), (2, 7, 7), (4, 5, u32::MAX), (16, 7, u32::MAX), (32, 5, u32::MAX)];
@@ -222,6 +222,25 @@ fn clean_images_mount_and_go_on() {
         let fs = FileSystem::mount(drive, &MountOptions::default()).expect("mounts");
         look(&fs);
         fs.lookup(ROOT, b"new").expect("there");
+    }
+}
+
+#[test]
+fn older_images_gain_the_features_of_this_build_by_an_upgrade_alone() {
+    make_if_asked();
+    for (name, features) in GENERATIONS {
+        let drive = load(&format!("format-{name}-clean.gz"));
+        FileSystem::mount(drive.clone(), &MountOptions::default()).expect("mounts").unmount().expect("unmounts");
+        let before = read_superblock(&drive).expect("whole");
+        assert_eq!(before.ro_compat, features, "{name}: a mount adds nothing");
+        upgrade(&drive).expect("upgrades");
+        let after = read_superblock(&drive).expect("whole");
+        // How logs are counted does not change: each inode would have to.
+        assert_eq!(after.ro_compat | ro_compat::COVERED_LOGS_UNCOUNTED, ro_compat::KNOWN, "{name}");
+        assert_eq!((after.uuid(), after.pair), (before.uuid(), before.pair));
+        let fs = FileSystem::mount(drive, &MountOptions::default()).expect("mounts");
+        assert!(fs.recovery().clean);
+        look(&fs);
     }
 }
 

@@ -32,7 +32,14 @@ pub(crate) fn errno(error: &Error) -> Errno {
         Error::DamagedData { .. } => Errno::EIO,
         Error::Device(device) => device_errno(device),
         // Errors of mounting. They cannot occur on a mounted file system.
-        Error::Superblock { .. } | Error::Geometry { .. } | Error::Truncated { .. } | Error::PairMismatch { .. } => Errno::EIO,
+        Error::Superblock { .. }
+        | Error::Geometry { .. }
+        | Error::Truncated { .. }
+        | Error::PairMismatch { .. }
+        | Error::NotClean { .. }
+        | Error::NeedsFeature { .. }
+        | Error::StampMismatch { .. }
+        | Error::IdentityDamaged { .. } => Errno::EIO,
         // Errors of resizing. They cannot occur on a mounted file system either.
         Error::Shrinks { .. } | Error::BeyondDevice { .. } | Error::NoRoomForMaps { .. } => Errno::EINVAL,
         Error::Occupied { .. } => Errno::EBUSY,

@@ -5,11 +5,12 @@ use std::collections::HashSet;
 use tandemfs_format::allocation_map::{self, PIECE_BYTES};
 use tandemfs_format::attributes::{AttributePointer, decode_set, encode_set};
 use tandemfs_format::dentry::{Dentry, PAGE_SLOTS, decode_slot};
+use tandemfs_format::identity::BlockIdentity;
 use tandemfs_format::inode::Inode;
 use tandemfs_format::journal::{self, TX_LINES_MAX};
 use tandemfs_format::mapping::{LINE_RECORDS, Record, RecordBytes, line_entries, line_records};
 use tandemfs_format::segment::Segment;
-use tandemfs_format::superblock::{BlockIdentity, Superblock};
+use tandemfs_format::superblock::Superblock;
 use tandemfs_format::{EMPTY_LINE, InodeNumber, LINE_BYTES, Line, LineAddress, PairSeed, Place};
 
 use crate::Input;

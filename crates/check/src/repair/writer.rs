@@ -1,8 +1,9 @@
 //! Writes to the device, in the order of [RP1] to [RP7]. Nothing else of this crate writes.
 
 use tandemfs_device::{BlockRequest, Drive, Lines, Structure};
+use tandemfs_format::identity::BlockIdentity;
 use tandemfs_format::journal::{TX_LINES_MAX, encode};
-use tandemfs_format::superblock::{BlockIdentity, Superblock, SuperblockBytes, Tail};
+use tandemfs_format::superblock::{Superblock, SuperblockBytes, Tail};
 use tandemfs_format::{LINE_BYTES, Line, LineAddress, SECTOR_BYTES, Sector};
 use zerocopy::IntoBytes;
 

@@ -12,6 +12,7 @@ use tandemfs_format::attributes::{
 };
 use tandemfs_format::dentry::{Dentry, DentryHeadLine, type_of_mode};
 use tandemfs_format::geometry::{Geometry, PIECE_SECTORS, RING_BYTES_MIN, SUPERBLOCK_OFFSETS};
+use tandemfs_format::identity::{BlockIdentity, Stamps};
 use tandemfs_format::inode::{Inode, InodeColdLine, InodeHotLine, Timestamp, file_type, state};
 use tandemfs_format::journal::encode as encode_record;
 use tandemfs_format::mapping::{
@@ -19,7 +20,7 @@ use tandemfs_format::mapping::{
     with_record,
 };
 use tandemfs_format::segment::{Region, Segment};
-use tandemfs_format::superblock::{BlockIdentity, ChecksumKind, Superblock, Tail};
+use tandemfs_format::superblock::{ChecksumKind, Superblock, Tail};
 use tandemfs_format::{EMPTY_LINE, InodeNumber, LINE_BYTES, Line, LineAddress, PairSeed, Place, SECTOR_BYTES, Sector, UNIT_LINES};
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -131,6 +132,8 @@ impl Image {
             watermark: 100,
             generation: 3,
             tails: vec![Tail { offset_bytes: 128, wrap: 2 }; 4],
+            stamps: Stamps::default(),
+            volume_uuid: uuid::Uuid::nil(),
         };
         let mut image = Self {
             memory: vec![0; ZONE_BYTES],

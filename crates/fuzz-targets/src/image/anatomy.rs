@@ -10,11 +10,12 @@ use tandemfs_format::allocation_map::{PIECE_BYTES, PieceHeader};
 use tandemfs_format::attributes::{AttributePointer, AttributeValue, StreamShape, addresses_of, decode_set, extend_stream};
 use tandemfs_format::checksum::{crc32c, crc32c_extend};
 use tandemfs_format::geometry::{PIECE_LINES, SEGMENT_TABLE_LINES, SUPERBLOCK_OFFSETS};
+use tandemfs_format::identity::BlockIdentity;
 use tandemfs_format::inode::{Inode, InodeHotLine};
 use tandemfs_format::journal::{decode as decode_record, encode as encode_record, record_bytes};
 use tandemfs_format::mapping::{BlockChecksum, LeafPointer, LogEntry, Record, RecordBytes, line_entries, line_records};
 use tandemfs_format::segment::{Region, Segment};
-use tandemfs_format::superblock::{BlockIdentity, Superblock, SuperblockBytes};
+use tandemfs_format::superblock::{Superblock, SuperblockBytes};
 use tandemfs_format::{
     EMPTY_LINE, InodeNumber, LINE_BYTES, Line, LineAddress, PAGE_LINES, PairSeed, Place, SECTOR_BYTES, Sector, UNIT_LINES,
 };

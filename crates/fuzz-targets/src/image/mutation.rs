@@ -3,12 +3,13 @@
 
 use tandemfs_format::attributes::AttributeLine;
 use tandemfs_format::dentry::{Dentry, DentryContinuationLine, DentryHeadLine, NAME_MAX, type_of_mode};
+use tandemfs_format::identity::BlockIdentity;
 use tandemfs_format::inode::{InodeColdLine, InodeHotLine, file_type};
 use tandemfs_format::mapping::{
     BlockChecksum, ChecksumLine, Extent, LINE_ENTRIES, LINE_RECORDS, LeafLine, LeafPointer, LogEntry, MappingLine, Record, SlotClass,
 };
 use tandemfs_format::segment::SegmentLine;
-use tandemfs_format::superblock::{BlockIdentity, COUNTER_MAX, SuperblockBytes};
+use tandemfs_format::superblock::{COUNTER_MAX, SuperblockBytes};
 use tandemfs_format::{EMPTY_LINE, Field, InodeNumber, LINE_BYTES, Line, LineAddress, PAGE_LINES, Sector, Table, UNIT_LINES};
 use zerocopy::IntoBytes;
 

@@ -1,0 +1,144 @@
+//! Halves of different times, upgrades and UUIDs at the command line.
+
+mod support;
+
+use std::fs;
+use std::os::unix::fs::FileExt;
+
+use serde_json::Value;
+use support::{Place, fails, succeeds};
+use tandemfs_format::checksum::crc32c;
+use tandemfs_format::geometry::SUPERBLOCK_OFFSETS;
+use tandemfs_format::superblock::ro_compat;
+
+/// A formatted pair of files.
+struct Pair {
+    place: Place,
+}
+
+impl Pair {
+    fn new() -> Self {
+        let pair = Self { place: Place::empty() };
+        for (half, bytes) in [("memory", 32 << 20), ("block", 64 << 20)] {
+            fs::File::create(pair.place.path(half)).and_then(|file| file.set_len(bytes)).expect("made");
+        }
+        succeeds(&["mkfs", &pair.device()]);
+        pair
+    }
+
+    fn device(&self) -> String {
+        self.named("memory", "block")
+    }
+
+    fn named(&self, memory: &str, block: &str) -> String {
+        format!("memory={},block={}", self.place.path(memory), self.place.path(block))
+    }
+
+    fn mounted_once(&self) {
+        succeeds(&["mount", &self.device(), &self.place.mountpoint()]);
+        succeeds(&["umount", &self.place.mountpoint()]);
+    }
+
+    /// Takes the features away that `tandemfs upgrade` adds: as an earlier build made it.
+    fn age(&self) {
+        let memory = fs::OpenOptions::new().read(true).write(true).open(self.place.path("memory")).expect("there");
+        for offset in SUPERBLOCK_OFFSETS {
+            let mut superblock = [0; 1024];
+            memory.read_exact_at(&mut superblock, offset).expect("read");
+            superblock[24..32].copy_from_slice(&ro_compat::COVERED_LOGS_UNCOUNTED.to_le_bytes());
+            superblock[188..340].fill(0);
+            superblock[16..24].fill(0);
+            let crc = crc32c(&superblock[4..]);
+            superblock[..4].copy_from_slice(&crc.to_le_bytes());
+            memory.write_all_at(&superblock, offset).expect("written");
+        }
+        let block = fs::OpenOptions::new().read(true).write(true).open(self.place.path("block")).expect("there");
+        let mut identity = [0; 64];
+        block.read_exact_at(&mut identity, 0).expect("read");
+        identity[32..].fill(0);
+        let crc = crc32c(&identity[4..]);
+        identity[..4].copy_from_slice(&crc.to_le_bytes());
+        block.write_all_at(&identity, 0).expect("written");
+    }
+}
+
+fn json(words: &[&str]) -> Value {
+    serde_json::from_str(&succeeds(words)).expect("JSON")
+}
+
+#[test]
+fn an_older_copy_of_one_half_is_refused_with_what_to_do() {
+    support::require_fuse();
+    let pair = Pair::new();
+    for half in ["memory", "block"] {
+        fs::copy(pair.place.path(half), pair.place.path(&format!("{half} of yesterday"))).expect("copied");
+    }
+    pair.mounted_once();
+    for device in [pair.named("memory", "block of yesterday"), pair.named("memory of yesterday", "block")] {
+        let mountpoint = pair.place.mountpoint();
+        for words in [
+            &["mount", &device, &mountpoint][..],
+            &["mount", &device, &mountpoint, "-o", "ro"],
+            &["info", &device],
+            &["label", &device],
+            &["label", &device, "new"],
+            &["dump", &device, "superblock"],
+            &["resize", &device],
+            &["upgrade", &device],
+            &["upgrade", &device, "--list"],
+        ] {
+            let said = fails(1, "different times", words);
+            assert!(said.contains("older copy") && said.contains("put the halves back that belong together"), "{said}");
+        }
+        fails(8, "different times", &["check", &device]);
+        fails(8, "different times", &["check", &device, "--repair"]);
+    }
+    pair.mounted_once();
+    succeeds(&["check", &pair.named("memory of yesterday", "block of yesterday")]);
+}
+
+#[test]
+fn an_upgrade_says_what_it_adds_and_adds_it_once() {
+    support::require_fuse();
+    let pair = Pair::new();
+    let device = pair.device();
+    assert!(succeeds(&["upgrade", &device]).contains("nothing to do"), "a new file system has all features");
+    pair.age();
+    let before = json(&["info", &device, "--json"]);
+    let list = json(&["upgrade", &device, "--list", "--json"]);
+    let is_missing = |feature: &Value| feature["is_there"] == false && feature["older_builds"].is_string() && feature["gain"].is_string();
+    assert!(list["features"].as_array().is_some_and(|features| features.len() > 1 && features.iter().all(is_missing)), "{list}");
+    assert!(succeeds(&["upgrade", &device, "--list"]).contains("missing"));
+
+    let planned = succeeds(&["upgrade", &device, "--dry-run"]);
+    assert!(planned.contains("would gain 'stamp'") && planned.contains("older builds mount only read-only"), "{planned}");
+    assert_eq!(json(&["info", &device, "--json"]), before, "a dry run writes nothing");
+
+    // Not while it is mounted, and not after a crash.
+    let mountpoint = pair.place.mountpoint();
+    succeeds(&["mount", &device, &mountpoint]);
+    fails(1, "in use", &["upgrade", &device]);
+    succeeds(&["umount", &mountpoint]);
+
+    let gained = json(&["upgrade", &device, "--json"]);
+    let names: Vec<&str> = gained["gained"].as_array().expect("a list").iter().filter_map(|feature| feature["feature"].as_str()).collect();
+    assert_eq!(names[..2], ["stamp", "volume UUID"]);
+    assert!(succeeds(&["upgrade", &device]).contains("nothing to do"));
+    let after = json(&["info", &device, "--json"]);
+    assert_eq!((&after["pair"], &after["label"]), (&before["pair"], &before["label"]));
+    succeeds(&["check", &device]);
+    pair.mounted_once();
+}
+
+#[test]
+fn what_is_damaged_is_not_upgraded() {
+    let pair = Pair::new();
+    pair.age();
+    // The first line of the segment table.
+    let memory = fs::OpenOptions::new().write(true).open(pair.place.path("memory")).expect("there");
+    memory.write_all_at(&[0x5a; 4], (128 << 10) + 12).expect("written");
+    let before = fs::read(pair.place.path("memory")).expect("read");
+    let said = fails(1, "is damaged", &["upgrade", &pair.device()]);
+    assert!(said.contains("run tandemfs check --repair first"), "{said}");
+    assert!(before == fs::read(pair.place.path("memory")).expect("read"), "nothing was changed");
+}
