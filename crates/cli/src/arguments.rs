@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use uuid::Uuid;
 
 use crate::size;
 
@@ -54,6 +55,8 @@ pub enum Command {
     Upgrade(UpgradeArguments),
     /// Show or set the label of a device or a mount
     Label(LabelArguments),
+    /// Show the UUID of a device or a mount, or change that of a device
+    Uuid(UuidArguments),
     /// Show the properties of a device or a mount
     Info(InfoArguments),
     /// Show the counters of a mount
@@ -389,6 +392,24 @@ pub struct LabelArguments {
     pub json: bool,
 }
 
+/// `uuid`.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "A copy of an image or a pair has the UUID of its original; both can be mounted at once after one of them has another UUID. \
+Changing it needs a file system that is unmounted and clean. It does not change the UUID of the pair, which seeds all checksums."
+)]
+pub struct UuidArguments {
+    /// A device, or a mount point (only to show its UUID).
+    #[arg(value_name = "DEVICE|MOUNTPOINT")]
+    pub place: String,
+    /// The new UUID, or 'random'. Without this argument the UUID is shown.
+    #[arg(value_name = "random|UUID", value_parser = crate::uuid::parse)]
+    pub uuid: Option<Uuid>,
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
 /// `info`.
 #[derive(Debug, Args)]
 pub struct InfoArguments {
@@ -495,6 +516,9 @@ mod tests {
             "tandemfs upgrade memory=/dev/dax0.0,block=/dev/nvme0n1 --list",
             "tandemfs label image",
             "tandemfs label /mnt mail",
+            "tandemfs uuid image",
+            "tandemfs uuid memory=/dev/dax0.0,block=/dev/nvme0n1 random --json",
+            "tandemfs uuid image 0b5c7d1e-1111-4222-8333-444455556666",
             "tandemfs info /mnt --json",
             "tandemfs stats /mnt --json --reset",
             "tandemfs scrub /mnt --limit 100M --json",

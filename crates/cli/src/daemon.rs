@@ -10,6 +10,7 @@ use std::sync::Arc;
 use tandemfs_fs::FileSystem;
 
 use crate::arguments::MountArguments;
+use crate::claim;
 use crate::device::{self, Opening};
 use crate::failure::Failure;
 use crate::logging;
@@ -62,6 +63,8 @@ pub fn serve(arguments: &MountArguments, options: &Options, ready: impl FnOnce()
     let opening = Opening { read_only, timing: options.timing, domain: options.domain, formats: false };
     let device = device::absolute(&arguments.device);
     let drive = device::open(&device, opening)?;
+    let uuid = tandemfs_fs::read_superblock(&drive).map_err(Failure::because)?.uuid();
+    let _claim = claim::claim(uuid, &device, !options.nouuid)?;
     let fs = Arc::new(FileSystem::mount(drive, &options.file_system).map_err(Failure::because)?);
     let recovery = fs.recovery();
     tracing::info!(

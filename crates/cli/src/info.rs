@@ -61,6 +61,7 @@ fn of_device(device: &str) -> Result<Value, Failure> {
     let mut info = json!({
         "mounted": false,
         "device": drive.description().name,
+        "uuid": superblock.uuid(),
         "pair": superblock.pair,
         "label": superblock.label,
         "clean": superblock.clean,

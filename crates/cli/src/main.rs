@@ -7,6 +7,7 @@
 
 mod arguments;
 mod check;
+mod claim;
 mod daemon;
 mod device;
 mod device_bench;
@@ -32,6 +33,7 @@ mod stats;
 mod trim;
 mod umount;
 mod upgrade;
+mod uuid;
 
 use std::env;
 use std::ffi::OsString;
@@ -65,6 +67,7 @@ fn run(command: Command) -> Result<u8, Failure> {
         Command::Check(arguments) => check::run(&arguments),
         Command::Resize(arguments) => resize::run(&arguments),
         Command::Upgrade(arguments) => upgrade::run(&arguments),
+        Command::Uuid(arguments) => uuid::run(&arguments),
         Command::Label(arguments) => label::run(&arguments),
         Command::Info(arguments) => info::run(&arguments),
         Command::Stats(arguments) => stats::run(&arguments),

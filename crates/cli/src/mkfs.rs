@@ -41,6 +41,7 @@ pub fn run(arguments: &MkfsArguments) -> Result<u8, Failure> {
     let (memory_bytes, block_zone_bytes) = (geometry.memory_bytes(), geometry.block_sectors() * tandemfs_format::SECTOR_BYTES as u64);
     let value = json!({
         "device": arguments.device,
+        "uuid": superblock.uuid(),
         "pair": superblock.pair,
         "label": superblock.label,
         "memory_bytes": memory_bytes,
@@ -48,9 +49,9 @@ pub fn run(arguments: &MkfsArguments) -> Result<u8, Failure> {
         "block_size_bytes": geometry.block_bytes(),
     });
     let sentence = format!(
-        "{}: formatted, pair {}, memory {}, block {} in blocks of {}\n",
+        "{}: formatted, UUID {}, memory {}, block {} in blocks of {}\n",
         arguments.device,
-        superblock.pair,
+        superblock.uuid(),
         size::show(memory_bytes),
         size::show(block_zone_bytes),
         size::show(geometry.block_bytes().into()),

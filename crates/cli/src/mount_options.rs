@@ -73,6 +73,8 @@ Options (-o):
                   for each file that it checks or writes the first time
   reserved=N%     share of both zones that only root may fill, as ext4's
                   reserved blocks: 0% (default) to 50%
+  nouuid          mount although a file system with the same UUID is mounted: a
+                  copy of this one, or its original
   ro, rw          read-only, or not (default)
   allow_other     every user may use the mount; permissions apply (others
                   than root: see /etc/fuse.conf)
@@ -98,6 +100,8 @@ pub struct Options {
     pub log: Option<PathBuf>,
     /// Whether a word said what a write promises.
     pub names_mode: bool,
+    /// Mount although another device with the same UUID is mounted.
+    pub nouuid: bool,
     /// Change the flags of what is mounted.
     pub remount: bool,
     /// What was adapted to this machine, in sentences.
@@ -116,6 +120,7 @@ impl Options {
             timing: false,
             log: None,
             names_mode: false,
+            nouuid: false,
             remount: false,
             warnings: Vec::new(),
         };
@@ -247,6 +252,7 @@ impl Options {
             // mount(8)'s words for what others may do imply these.
             "user" | "users" => (settings.dev, settings.suid, settings.exec) = (false, false, false),
             "owner" | "group" => (settings.dev, settings.suid) = (false, false),
+            "nouuid" => self.nouuid = true,
             "remount" => self.remount = true,
             // Words of fstab that are for others, or what happens anyway.
             "defaults"
@@ -351,7 +357,7 @@ mod tests {
             [
                 "strict,threshold=128K,memory=1G,domain=adr",
                 "write_back=coldest,write_back_limit=20%,promote=on,read_ahead=256K,engine=firmware,in_place=128,modified_ratio=1/4",
-                "discard=batched,timing=on,threads=3,log=/tmp/l,allow_other,allow_root,ro,nodev,nosuid,noexec,noxattr,sync,reserved=5%",
+                "discard=batched,timing=on,threads=3,log=/tmp/l,allow_other,allow_root,ro,nodev,nosuid,noexec,noxattr,sync,reserved=5%,nouuid",
             ],
             true,
         )
@@ -390,6 +396,7 @@ mod tests {
             timing: true,
             log: Some("/tmp/l".into()),
             names_mode: true,
+            nouuid: true,
             remount: false,
             warnings: Vec::new(),
         };

@@ -79,6 +79,7 @@ pub fn lasting(options: &Options, fs: &FileSystem) -> Vec<(&'static str, String)
         ("xattr", on_off(settings.attributes)),
         ("dirsync", on_off(settings.dirsync)),
         ("reserved", format!("{}%", settings.reserved_percent)),
+        ("nouuid", on_off(options.nouuid)),
         ("allow_other", on_off(settings.allow_other)),
         ("allow_root", on_off(settings.allow_root)),
     ]
@@ -99,6 +100,7 @@ fn changes<'a>(lists: impl IntoIterator<Item = &'a str>, lasting: &dyn Fn(&str) 
             // The kernel ignores this one in a remount.
             "dirsync" => ("dirsync", lasting("dirsync") == "on"),
             "noxattr" => ("xattr", lasting("xattr") == "off"),
+            "nouuid" => ("nouuid", lasting("nouuid") == "on"),
             "discard" => ("discard", lasting("discard") == "batched"),
             "nodiscard" => ("discard", lasting("discard") == "none"),
             // The kernel has one flag for both.
@@ -168,6 +170,7 @@ mod tests {
             ("memory=128M", "memory=256M"),
             ("noxattr", "xattr=on"),
             ("dirsync", "dirsync=off"),
+            ("nouuid", "nouuid=off"),
             ("modified_ratio=1/4", "modified_ratio=8/64"),
         ] {
             assert_eq!(changes(&format!("remount,{word},ro")), [(word.to_owned(), is.to_owned())]);

@@ -142,3 +142,69 @@ fn what_is_damaged_is_not_upgraded() {
     assert!(said.contains("run tandemfs check --repair first"), "{said}");
     assert!(before == fs::read(pair.place.path("memory")).expect("read"), "nothing was changed");
 }
+
+#[test]
+fn the_uuid_is_shown_and_changed_while_nothing_is_mounted() {
+    support::require_fuse();
+    let pair = Pair::new();
+    let (device, mountpoint) = (pair.device(), pair.place.mountpoint());
+    let uuid = |place: &str| succeeds(&["uuid", place]).trim_end().to_owned();
+    let before = uuid(&device);
+    assert_ne!(json(&["info", &device, "--json"])["pair"], before.as_str(), "the pair has a UUID of its own");
+    let new = "0b5c7d1e-1111-4222-8333-444455556666";
+    assert_eq!(json(&["uuid", &device, new, "--json"])["uuid"], new);
+    succeeds(&["mount", &device, &mountpoint]);
+    assert_eq!((uuid(&mountpoint).as_str(), json(&["info", &mountpoint, "--json"])["uuid"].as_str()), (new, Some(new)));
+    fails(1, "is mounted", &["uuid", &mountpoint, "random"]);
+    fails(1, "in use", &["uuid", &device, "random"]);
+    succeeds(&["umount", &mountpoint]);
+    assert_eq!(json(&["check", &device, "--json"])["uuid"], new);
+    assert_eq!(succeeds(&["uuid", &device, "random"]).trim_end(), uuid(&device));
+    assert!(uuid(&device) != new && uuid(&device) != before);
+    fails(2, "'rendom'", &["uuid", &device, "rendom"]);
+    pair.age();
+    assert_eq!(json(&["info", &device, "--json"])["pair"], uuid(&device).as_str(), "an older file system shows the pair's");
+    fails(1, "tandemfs upgrade", &["uuid", &device, "random"]);
+}
+
+#[test]
+fn an_unclean_file_system_keeps_its_uuid() {
+    support::require_fuse();
+    let pair = Pair::new();
+    let (device, mountpoint) = (pair.device(), pair.place.mountpoint());
+    succeeds(&["mount", &device, &mountpoint]);
+    let process = json(&["info", &mountpoint, "--json"])["process_id"].as_i64().expect("a number") as i32;
+    rustix::process::kill_process(rustix::process::Pid::from_raw(process).expect("a process"), rustix::process::Signal::KILL)
+        .expect("killed");
+    succeeds(&["umount", &mountpoint]);
+    fails(1, "was not unmounted cleanly", &["uuid", &device, "random"]);
+    fails(1, "was not unmounted cleanly", &["upgrade", &device]);
+    pair.mounted_once();
+    succeeds(&["uuid", &device, "random"]);
+}
+
+#[test]
+fn a_copy_is_mounted_beside_its_original_only_by_nouuid_or_with_another_uuid() {
+    support::require_fuse();
+    let place = Place::formatted();
+    let (copy, beside) = (place.path("copy.image"), place.path("beside"));
+    fs::copy(place.image(), &copy).expect("copied");
+    fs::create_dir(&beside).expect("a mountpoint");
+    succeeds(&["mount", &place.image(), &place.mountpoint()]);
+    for options in ["rw", "ro"] {
+        let said = fails(1, "same UUID", &["mount", &copy, &beside, "-o", options]);
+        assert!(said.contains("-o nouuid") && said.contains("tandemfs uuid"), "{said}");
+    }
+    succeeds(&["mount", &copy, &beside, "-o", "nouuid"]);
+    assert_eq!(json(&["info", &beside, "--json"])["options"]["nouuid"], "on");
+    succeeds(&["umount", &beside]);
+    succeeds(&["uuid", &copy, "random"]);
+    succeeds(&["mount", &copy, &beside]);
+    succeeds(&["umount", &place.mountpoint()]);
+    succeeds(&["umount", &beside]);
+    // The same device twice, for reading.
+    succeeds(&["mount", &copy, &beside, "-o", "ro"]);
+    succeeds(&["mount", &copy, &place.mountpoint(), "-o", "ro"]);
+    succeeds(&["umount", &place.mountpoint()]);
+    succeeds(&["umount", &beside]);
+}

@@ -97,6 +97,7 @@ pub(crate) fn info(fs: &FileSystem, settings: &MountSettings, mounted_since: Ins
         "mounted": true,
         "process_id": std::process::id(),
         "device": description.name,
+        "uuid": superblock.uuid(),
         "pair": superblock.pair,
         "label": superblock.label,
         "mode": settings.mode.name(),
