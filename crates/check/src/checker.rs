@@ -41,6 +41,8 @@ pub struct CheckOptions {
     pub undo: Option<PathBuf>,
     /// Most subdirectories that a repair gives a directory; tests use fewer than the format allows.
     pub subdirectories_max: u32,
+    /// Both zones are of one drive, so the block half is of the pair even if nothing in it says so.
+    pub one_drive: bool,
     /// Read all file data and verify it. Without it only metadata is.
     pub data: bool,
     /// Threads that verify data.
@@ -59,6 +61,7 @@ impl Default for CheckOptions {
             dry_run: false,
             undo: None,
             subdirectories_max: LINK_MAX - 2,
+            one_drive: false,
             data: true,
             threads,
             findings_max: 10_000,
@@ -155,7 +158,7 @@ pub(crate) struct Inspection<'d> {
     /// The bytes of the valid newer superblock, and the copies to rewrite from it.
     pub(crate) superblock_bytes: [u8; 1024],
     pub(crate) stale_copies: Vec<usize>,
-    /// Whether the block half is proved to belong to the pair, by its data or by the remains of its identity.
+    /// Whether the block half is proved to belong to the pair, by its data, by the remains of its identity, or because it is one drive.
     pub(crate) block_half_proved: bool,
     pub(crate) pending: Vec<RecordPlace>,
     pub(crate) located: Vec<Located>,
@@ -235,7 +238,7 @@ fn inspect<'d>(drive: &'d Drive, options: &CheckOptions, progress: &mut dyn FnMu
             Located::new(finding, path)
         })
         .collect();
-    let block_half_proved = heads.identity_resembles || data.sectors_good > 0;
+    let block_half_proved = heads.identity_resembles || data.sectors_good > 0 || options.one_drive;
     Ok(Inspection {
         image,
         superblock_bytes: heads.bytes,

@@ -7,6 +7,8 @@ use std::path::Path;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
 use tandemfs_check::{CheckOptions, Finding, Progress, Report};
+use tandemfs_device::DeviceError;
+use tandemfs_emulator::{DeviceSpec, HeaderState};
 
 use crate::arguments::CheckArguments;
 use crate::device::{self, Opening};
@@ -38,7 +40,9 @@ pub fn run(arguments: &CheckArguments) -> Result<u8, Failure> {
     if arguments.zero_data && !repairs && !arguments.dry_run {
         return Err(Failure::Status(USAGE, "--zero-data needs --repair or --dry-run".into()));
     }
-    let opening = Opening { read_only: !repairs || arguments.dry_run, ..Opening::default() };
+    let writes = repairs && !arguments.dry_run;
+    let header = Header::of(&arguments.device, writes).map_err(|error| not_run(Failure::because(error)))?;
+    let opening = Opening { read_only: !writes, ..Opening::default() };
     let drive = device::open(&arguments.device, opening).map_err(not_run)?;
     let options = CheckOptions {
         repair: repairs || arguments.dry_run,
@@ -46,6 +50,7 @@ pub fn run(arguments: &CheckArguments) -> Result<u8, Failure> {
         zero_data: arguments.zero_data,
         dry_run: arguments.dry_run,
         data: !arguments.metadata_only,
+        one_drive: header != Header::None,
         undo: arguments.undo.clone(),
         ..CheckOptions::default()
     };
@@ -53,19 +58,71 @@ pub fn run(arguments: &CheckArguments) -> Result<u8, Failure> {
     let report = tandemfs_check::check(&drive, &options, &mut |progress| bar.show(progress));
     bar.clear();
     let report = report.map_err(|error| not_run(Failure::because(error)))?;
-    let status = status(&report);
+    let status = header.status(status(&report));
     if arguments.json {
         let mut value = serde_json::to_value(&report).map_err(Failure::because)?;
         for (name, all) in [("findings", &report.findings), ("repaired", &report.repaired)] {
             value[name] = all.iter().map(findings::of_check).collect();
         }
         value["consistent"] = json!(report.is_consistent());
+        value["image_header"] = json!(header.name());
         value["exit_status"] = json!(status);
         output::print_json(&value)?;
     } else {
-        output::print(&text(&report, &options))?;
+        output::print(&format!("{}{}", header.sentence(&arguments.device), text(&report, &options)))?;
     }
     Ok(status)
+}
+
+/// The header of the image that a device is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Header {
+    /// The device is a pair.
+    None,
+    Whole,
+    /// It is read from its copy.
+    Damaged,
+    Repaired,
+}
+
+impl Header {
+    /// Looks at it; a repair writes it again from its copy. Without a header nothing else is known of an image, so this is not undone.
+    fn of(device: &str, repair: bool) -> Result<Self, DeviceError> {
+        let Ok(DeviceSpec::Image(path)) = device.parse() else { return Ok(Self::None) };
+        if repair && path.is_file() && tandemfs_emulator::restore_header(&path)? {
+            return Ok(Self::Repaired);
+        }
+        Ok(match tandemfs_emulator::header_state(&path)? {
+            HeaderState::Whole => Self::Whole,
+            HeaderState::Damaged => Self::Damaged,
+        })
+    }
+
+    fn name(self) -> Option<&'static str> {
+        match self {
+            Self::None => None,
+            Self::Whole => Some("whole"),
+            Self::Damaged => Some("damaged"),
+            Self::Repaired => Some("repaired"),
+        }
+    }
+
+    fn sentence(self, device: &str) -> String {
+        match self {
+            Self::None | Self::Whole => String::new(),
+            Self::Damaged => format!("{device}: the image's header is damaged, its copy is used; a repair writes the header again\n"),
+            Self::Repaired => format!("{device}: the image's header was damaged, and was written again from its copy\n"),
+        }
+    }
+
+    /// The exit status, with that of the file system.
+    fn status(self, of_file_system: u8) -> u8 {
+        match (self, of_file_system) {
+            (Self::Damaged, CLEAN | REPAIRED) => ERRORS_LEFT,
+            (Self::Repaired, CLEAN) => REPAIRED,
+            (_, status) => status,
+        }
+    }
 }
 
 /// Puts back what a repair changed.

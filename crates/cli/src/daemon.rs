@@ -7,6 +7,7 @@ use std::os::fd::OwnedFd;
 use std::panic;
 use std::sync::Arc;
 
+use tandemfs_emulator::{DeviceSpec, HeaderState};
 use tandemfs_fs::FileSystem;
 
 use crate::arguments::MountArguments;
@@ -63,6 +64,11 @@ pub fn serve(arguments: &MountArguments, options: &Options, ready: impl FnOnce()
     let opening = Opening { read_only, timing: options.timing, domain: options.domain, formats: false };
     let device = device::absolute(&arguments.device);
     let drive = device::open(&device, opening)?;
+    if let Ok(DeviceSpec::Image(path)) = device.parse()
+        && tandemfs_emulator::header_state(&path).is_ok_and(|state| state == HeaderState::Damaged)
+    {
+        tracing::warn!(device, "the image's header is damaged, its copy is used; run tandemfs check --repair after the unmount");
+    }
     let uuid = tandemfs_fs::read_superblock(&drive).map_err(Failure::because)?.uuid();
     let _claim = claim::claim(uuid, &device, !options.nouuid)?;
     let fs = Arc::new(FileSystem::mount(drive, &options.file_system).map_err(Failure::because)?);

@@ -15,11 +15,11 @@ use std::process::{Command, Stdio};
 
 use serde_json::Value;
 use tandemfs_device::{BlockRequest, DeviceError, Drive, Structure};
-use tandemfs_emulator::DeviceSpec;
+use tandemfs_emulator::{DeviceSpec, HEADER_COPY_OFFSET};
 use tandemfs_format::geometry::SUPERBLOCK_OFFSETS;
 use tandemfs_format::identity::BlockIdentity;
 use tandemfs_format::superblock::Superblock;
-use tandemfs_format::{LINE_BYTES, LineAddress, SECTOR_BYTES, Sector, UNIT_BYTES};
+use tandemfs_format::{LINE_BYTES, LineAddress, SECTOR_BYTES, Sector};
 
 use crate::failure::Failure;
 
@@ -152,7 +152,8 @@ impl Area<'_> {
     fn ends(&self, head: u64, tail: u64) -> impl Iterator<Item = (u64, u64)> + use<> {
         let (bytes, first, end) = match self.access {
             // The rest of an image's file is its zones, which are searched by themselves.
-            Access::File(_) => (self.bytes, SECTOR_BYTES as u64, UNIT_BYTES.min(self.bytes)),
+            // Between the header and its copy.
+            Access::File(_) => (self.bytes, SECTOR_BYTES as u64, HEADER_COPY_OFFSET.min(self.bytes)),
             _ => (self.bytes, 0, head.min(self.bytes)),
         };
         let tail = match self.access {

@@ -208,3 +208,44 @@ fn a_copy_is_mounted_beside_its_original_only_by_nouuid_or_with_another_uuid() {
     succeeds(&["umount", &place.mountpoint()]);
     succeeds(&["umount", &beside]);
 }
+
+#[test]
+fn a_damaged_header_of_an_image_is_said_and_repaired() {
+    support::require_fuse();
+    let place = Place::formatted();
+    let image = fs::OpenOptions::new().write(true).open(place.image()).expect("there");
+    image.write_all_at(b"gone", 0).expect("written");
+    drop(image);
+    let said = |words: &[&str], status: i32| {
+        let output = support::tandemfs(words);
+        assert_eq!(output.status.code(), Some(status), "{words:?}: {}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).expect("UTF-8")
+    };
+    assert!(said(&["check", &place.image()], 4).contains("header is damaged, its copy is used"));
+    place.mount("relaxed").unmount();
+    assert!(said(&["check", "--dry-run", &place.image()], 4).contains("header is damaged"), "opening writes nothing");
+    assert!(said(&["check", "--preen", &place.image()], 1).contains("written again from its copy"));
+    assert_eq!(json(&["check", &place.image(), "--json"])["image_header"], "whole");
+}
+
+/// Each part of the identity, and all of it: said to be damaged, and not to be of another pair. An empty file system has no data that could
+/// prove whose half it is, but an image has one half only.
+#[test]
+fn a_damaged_identity_of_an_image_is_said_and_rebuilt() {
+    support::require_fuse();
+    for profile in ["off", "bytefs"] {
+        let place = Place::empty();
+        succeeds(&["device", "create", &place.image(), "--profile", profile, "--memory", "32M", "--block", "512M"]);
+        succeeds(&["mkfs", &place.image()]);
+        for (start, length) in [(0, 4), (4, 8), (12, 4), (16, 16), (32, 8), (40, 16), (56, 8), (0, 64)] {
+            support::damage_first_sector(&place.image(), start, length);
+            let said = fails(1, "identity", &["mount", &place.image(), &place.mountpoint()]);
+            assert!(said.contains("damaged") && said.contains("check --repair") && !said.contains("name two halves"), "{said}");
+            fails(1, "identity", &["info", &place.image()]);
+            assert_eq!(support::tandemfs(&["check", &place.image()]).status.code(), Some(4), "{start}");
+            assert_eq!(support::tandemfs(&["check", "--repair", &place.image()]).status.code(), Some(1), "{start}");
+            place.mount("relaxed").unmount();
+            place.check();
+        }
+    }
+}

@@ -5,7 +5,8 @@
 //!       is copied behind everything, because it is the smaller region.
 //! [GR3] Before the header changes, no reader uses the new places, and no byte of the old places is written: the file is extended, space
 //!       for the new memory region is reserved, the copy is made, and all of it is synced.
-//! [GR4] One write of the header makes the change. The fields that differ lie in its first 512 B, which a disk writes atomically.
+//! [GR4] One write of the header's first page makes the change; its copy follows. The fields that differ lie in its first 512 B, which a disk
+//!       writes atomically.
 //! [GR5] Then space that no region uses is returned to the host. If the process dies before that, the next growth returns it.
 
 use std::fs::File;
@@ -19,6 +20,7 @@ use tandemfs_format::UNIT_BYTES;
 use tandemfs_format::size::size;
 
 use crate::header::{ImageInfo, MEMORY_OFFSET, Places};
+use crate::header_copy::write_header;
 use crate::image_file::{OpenImage, OpenOptions, refused, reserve};
 
 /// Bytes that are copied at once.
@@ -69,7 +71,7 @@ fn grow_until(
             return Err(refused(path, format!("cannot grow: {why}; nothing was changed")));
         }
     }
-    let written = file.write_all_at(&after.encode(), 0).and_then(|()| file.sync_all()); // [GR4]
+    let written = write_header(&file, &after); // [GR4]
     written.map_err(|error| refused(path, format!("cannot write the header: {error}")))?;
     if go_on(Step::HeaderWritten) {
         give_back(&file, &after);

@@ -1,4 +1,5 @@
-//! The first page of an image: type and sizes of its regions. Written when the image is created and when it grows.
+//! The first page of an image: type and sizes of its regions. Written when the image is created and when it grows, and copied
+//! (`header_copy.rs`).
 //!
 //! Version 1 is a drive without firmware. Version 2 adds the fields after `channel_count`: a distribution of latencies, and firmware. An
 //! image that needs neither is still written as version 1, so that older programs can open it. Version 3 adds the places of the regions,
@@ -285,6 +286,14 @@ impl ImageInfo {
         let mut page = [0; HEADER_BYTES];
         page.copy_from_slice(header.as_bytes());
         page
+    }
+
+    /// Whether the page is a header of any version, with a checksum that fits.
+    pub(crate) fn is_sealed(page: &[u8; HEADER_BYTES]) -> bool {
+        let Ok(mut header) = HeaderBytes::read_from_bytes(page) else { return false };
+        let crc = header.crc.get();
+        header.crc = 0.into();
+        header.magic == MAGIC && crc32c(header.as_bytes()) == crc
     }
 
     /// Parses a header page. The error is a sentence that says what was found and what to do.

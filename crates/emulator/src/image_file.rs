@@ -16,7 +16,8 @@ use tandemfs_device::{DeviceDescription, DeviceError, Mapping, MappingOptions, P
 use tandemfs_format::size::size;
 
 use crate::controller::Controller;
-use crate::header::{HEADER_BYTES, ImageInfo, MEMORY_OFFSET};
+use crate::header::{ImageInfo, MEMORY_OFFSET};
+use crate::header_copy::{HeaderState, read_header, renew_copy, write_header};
 use crate::image_medium::ImageMedium;
 use crate::model::ModelOptions;
 use crate::open::not_opened;
@@ -152,8 +153,7 @@ fn finish(path: &Path, file: File, image: &ImageInfo) -> Result<(), DeviceError>
         let medium = Arc::new(ImageMedium::new(open, &layout, false)?);
         Controller::format(&medium, model, image.logical_pages()).map_err(|error| not_opened(&name, error))?;
     }
-    let written = file.write_all_at(&image.encode(), 0).and_then(|()| file.sync_all());
-    written.map_err(|error| refused(path, format!("cannot write the header: {error}")))
+    write_header(&file, image).map_err(|error| refused(path, format!("cannot write the header: {error}")))
 }
 
 /// The DRAM of a drive with firmware is reserved unless it is huge: then most of it (tables of flash that is never written) would waste
@@ -179,7 +179,7 @@ pub(crate) fn reserve(file: &File, offset: u64, length: u64) -> io::Result<()> {
 ///
 /// Errors: [`DeviceError::Open`] where the file is no whole image.
 pub fn info(path: &Path) -> Result<ImageInfo, DeviceError> {
-    read_header(path, &open_file(path, true)?)
+    Ok(read_header(path, &open_file(path, true)?)?.0)
 }
 
 fn open_file(path: &Path, read_only: bool) -> Result<File, DeviceError> {
@@ -193,29 +193,6 @@ fn open_file(path: &Path, read_only: bool) -> Result<File, DeviceError> {
         io::ErrorKind::IsADirectory => refused(path, "is a directory, not an image; name a file"),
         _ => refused(path, format!("cannot be opened: {error}")),
     })
-}
-
-fn read_header(path: &Path, file: &File) -> Result<ImageInfo, DeviceError> {
-    let metadata = file.metadata().map_err(|error| refused(path, format!("cannot be examined: {error}")))?;
-    if metadata.is_dir() {
-        return Err(refused(path, "is a directory, not an image; name a file"));
-    }
-    if !metadata.is_file() {
-        return Err(refused(path, "is not a regular file, so it is no image; name a real pair as memory=PATH,block=PATH"));
-    }
-    if metadata.len() == 0 {
-        return Err(refused(path, "is an empty file, not an image; remove it and use 'tandemfs device create'"));
-    }
-    let mut page = [0; HEADER_BYTES];
-    let readable = (metadata.len() as usize).min(HEADER_BYTES);
-    file.read_exact_at(&mut page[..readable], 0).map_err(|error| refused(path, format!("cannot be read: {error}")))?;
-    let image = ImageInfo::decode(&page).map_err(|reason| refused(path, reason))?;
-    if metadata.len() < image.file_bytes() {
-        let reason =
-            format!("was cut short: it has {}, its header says {}; restore it from a copy", size(metadata.len()), size(image.file_bytes()));
-        return Err(refused(path, reason));
-    }
-    Ok(image)
 }
 
 /// An image that was opened and locked.
@@ -241,7 +218,10 @@ impl OpenImage {
             Errno::WOULDBLOCK => DeviceError::Busy { path: path.display().to_string() },
             error => refused(path, format!("cannot be locked: {error}")),
         })?;
-        let info = read_header(path, &file)?;
+        let (info, state) = read_header(path, &file)?;
+        if state == HeaderState::Whole && !options.read_only {
+            renew_copy(&file);
+        }
         Ok(Self { file, info, name: path.display().to_string() })
     }
 

@@ -1,6 +1,6 @@
 //! Emulates a hybrid SSD in one sparse image file with a profile, and opens any device by its specification.
 //!
-//! [EM1] An image is a header page, the memory region (mapped shared, its space reserved at creation) and the block region (sparse, read and
+//! [EM1] An image is a header page (with a copy, `header_copy.rs`), the memory region (mapped shared, its space reserved at creation) and the block region (sparse, read and
 //!       written by offset). Both may grow later (`grow.rs`). So a full host disk is an error of the creation or of one block write, never a
 //!       signal. In the image of a drive with firmware, its DRAM takes the place of the memory region and its flash that of the block region
 //!       (`layout.rs`).
@@ -20,6 +20,7 @@ mod firmware_drive;
 mod flash;
 mod grow;
 mod header;
+mod header_copy;
 mod image;
 mod image_file;
 mod image_medium;
@@ -46,6 +47,7 @@ mod write_log;
 
 pub use grow::grow;
 pub use header::{ImageInfo, Places};
+pub use header_copy::{HEADER_COPY_OFFSET, HeaderState, header_state, restore_header};
 pub use image::ImageDevice;
 pub use image_file::{CreateOptions, OpenOptions, create, create_with, info};
 #[cfg(feature = "power-cuts")]

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use tandemfs_device::{BlockPath, BlockRequest, BytePath, Device, DeviceError, Drive, PersistenceDomain, Structure};
-use tandemfs_emulator::{CreateOptions, DeviceOptions, ImageDevice, OpenOptions, create, info, open_device};
+use tandemfs_emulator::{CreateOptions, DeviceOptions, HEADER_COPY_OFFSET, ImageDevice, OpenOptions, create, info, open_device};
 use tandemfs_format::Sector;
 use tempfile::TempDir;
 
@@ -177,6 +177,7 @@ fn what_is_no_whole_image_is_refused_with_what_was_found() {
         FileOptions::new().write(true).open(&path).and_then(|file| file.write_all_at(bytes, offset)).expect("written");
     };
 
+    write(HEADER_COPY_OFFSET, &[0; 4096]); // as in images of older builds
     write(8, &4_u32.to_le_bytes());
     assert!(open_reason(&path).contains("is an image of version 4, this program reads up to version 3"));
     write(0, &page);

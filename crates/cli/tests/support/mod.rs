@@ -10,6 +10,9 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::{Pid, PidfdFlags, Signal};
+use tandemfs_device::{BlockRequest, Drive, Structure};
+use tandemfs_emulator::DeviceOptions;
+use tandemfs_format::Sector;
 use tempfile::TempDir;
 
 /// The modes in which everything has to hold.
@@ -100,6 +103,19 @@ pub fn failed(output: &Output, status: i32, word: &str, what: &str) -> String {
         assert_eq!(said.trim_end().lines().count(), 1, "{what}: one sentence, not {said}");
     }
     said
+}
+
+/// Changes bytes of the first sector of a device's block zone.
+pub fn damage_first_sector(device: &str, start: usize, length: usize) {
+    let options = DeviceOptions { timing: false, ..DeviceOptions::default() };
+    let drive = Drive::new(tandemfs_emulator::open_device(device, &options).expect("opens"));
+    let mut sector = vec![0; 4096];
+    let mut requests = [BlockRequest::Read { sector: Sector::new(0), buffer: &mut sector }];
+    drop(drive.transfer(Structure::Superblock, &mut requests, &mut || {}).expect("read"));
+    sector[start..start + length].iter_mut().for_each(|byte| *byte ^= 0x35);
+    let mut requests = [BlockRequest::Write { sector: Sector::new(0), buffer: &sector }];
+    let written = drive.transfer(Structure::Superblock, &mut requests, &mut || {}).expect("written");
+    drop(drive.flush_blocks(written).expect("flushed"));
 }
 
 /// A directory in memory, with an image and a mountpoint in it.
