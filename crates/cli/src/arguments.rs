@@ -57,6 +57,9 @@ pub enum Command {
     Label(LabelArguments),
     /// Show the UUID of a device or a mount, or change that of a device
     Uuid(UuidArguments),
+    /// Tell which TandemFS, or which half of one, a single device or file holds
+    #[command(after_help = "Exit status: 0 found, 1 nothing found, 2 usage. Reads without a lock, also while the device is mounted.")]
+    Probe(ProbeArguments),
     /// Show the properties of a device or a mount
     Info(InfoArguments),
     /// Show the counters of a mount
@@ -410,6 +413,19 @@ pub struct UuidArguments {
     pub json: bool,
 }
 
+/// `probe`.
+#[derive(Debug, Args)]
+pub struct ProbeArguments {
+    /// One device: a block half, a memory half, or an image.
+    pub device: String,
+    /// Print the variables that blkid -o udev prints, for rules of udev.
+    #[arg(long, conflicts_with = "json")]
+    pub udev: bool,
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
 /// `info`.
 #[derive(Debug, Args)]
 pub struct InfoArguments {
@@ -519,6 +535,7 @@ mod tests {
             "tandemfs uuid image",
             "tandemfs uuid memory=/dev/dax0.0,block=/dev/nvme0n1 random --json",
             "tandemfs uuid image 0b5c7d1e-1111-4222-8333-444455556666",
+            "tandemfs probe --udev /dev/nvme0n1",
             "tandemfs info /mnt --json",
             "tandemfs stats /mnt --json --reset",
             "tandemfs scrub /mnt --limit 100M --json",

@@ -17,6 +17,7 @@ use crate::failure::Failure;
 use crate::logging;
 use crate::mount::{self, READY};
 use crate::mount_options::Options;
+use crate::probe;
 use crate::remount;
 
 /// Runs as the daemon of a `tandemfs mount` that waits at the other end of standard output.
@@ -62,7 +63,7 @@ pub fn serve(arguments: &MountArguments, options: &Options, ready: impl FnOnce()
     tandemfs_fuse::check_mountpoint(&arguments.mountpoint).map_err(Failure::because)?;
     let read_only = options.file_system.read_only;
     let opening = Opening { read_only, timing: options.timing, domain: options.domain, formats: false };
-    let device = device::absolute(&arguments.device);
+    let device = probe::completed(device::absolute(&arguments.device))?;
     let drive = device::open(&device, opening)?;
     if let Ok(DeviceSpec::Image(path)) = device.parse()
         && tandemfs_emulator::header_state(&path).is_ok_and(|state| state == HeaderState::Damaged)

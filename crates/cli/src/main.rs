@@ -24,6 +24,7 @@ mod mkfs;
 mod mount;
 mod mount_options;
 mod output;
+mod probe;
 mod remount;
 mod resize;
 mod scrub;
@@ -67,6 +68,7 @@ fn run(command: Command) -> Result<u8, Failure> {
         Command::Check(arguments) => check::run(&arguments),
         Command::Resize(arguments) => resize::run(&arguments),
         Command::Upgrade(arguments) => upgrade::run(&arguments),
+        Command::Probe(arguments) => probe::run(&arguments),
         Command::Uuid(arguments) => uuid::run(&arguments),
         Command::Label(arguments) => label::run(&arguments),
         Command::Info(arguments) => info::run(&arguments),

@@ -249,3 +249,24 @@ fn a_damaged_identity_of_an_image_is_said_and_rebuilt() {
         }
     }
 }
+
+#[test]
+fn a_probe_names_each_half_and_an_image() {
+    let pair = Pair::new();
+    succeeds(&["label", &pair.device(), "my mail"]);
+    let uuid = succeeds(&["uuid", &pair.device()]).trim_end().to_owned();
+    let block = succeeds(&["probe", "--udev", &pair.place.path("block")]);
+    assert_eq!(block, format!("ID_FS_UUID={uuid}\nID_FS_UUID_ENC={uuid}\nID_FS_TYPE=tandemfs\nID_FS_USAGE=filesystem\n"));
+    let memory = succeeds(&["probe", "--udev", &pair.place.path("memory")]);
+    assert!(memory.contains("ID_FS_TYPE=tandemfs_memory\n") && memory.contains("ID_FS_LABEL_ENC=my\\x20mail\n"), "{memory}");
+    assert_eq!(json(&["probe", &pair.place.path("memory"), "--json"])["part"], "memory half");
+
+    let place = Place::formatted();
+    assert_eq!(json(&["probe", &place.image(), "--json"])["uuid"], succeeds(&["uuid", &place.image()]).trim_end());
+    assert!(succeeds(&["probe", "--udev", &place.image()]).contains("ID_FS_TYPE=tandemfs\n"));
+    let nothing = support::tandemfs(&["probe", "--udev", "/dev/zero"]);
+    assert!(nothing.status.code() == Some(1) && nothing.stdout.is_empty() && nothing.stderr.is_empty(), "{nothing:?}");
+    fs::write(pair.place.path("text"), "nothing of ours").expect("written");
+    fails(1, "no TandemFS", &["probe", &pair.place.path("text")]);
+    fails(1, "No such file", &["probe", &pair.place.path("absent")]);
+}

@@ -346,7 +346,7 @@ fn full_device() -> Result<(), String> {
 fn failed_flush() -> Result<(), String> {
     let setting = Setting::small(PersistenceDomain::Adr, 64 << 10);
     let device = setting.format();
-    let faulty = Arc::new(FaultDevice::new(device, Access::Flush, 0, false));
+    let faulty = Arc::new(FaultDevice::new(device, Access::Flush, 1, false)); // the first one is the mount's, for the identity
     let mut harness = harness(&setting)?;
     harness.exchange(mount_device(faulty, &setting.mount).map_err(|error| error.to_string())?);
     harness.perform(&Create("a")).map_err(|error| error.to_string())?;
