@@ -39,8 +39,8 @@ impl BlockOf {
         (self.inside > 0).then_some(Lost { inode: self.inode, offset: self.start, bytes: self.inside })
     }
 
-    fn hole(&self, lost: Option<Lost>) -> Mend {
-        Mend::Record { owner: self.owner, site: self.site, record: Record::HOLE.encode(), leaf: Vec::new(), lost }
+    fn becomes(&self, record: Record, lost: Option<Lost>) -> Mend {
+        Mend::Record { owner: self.owner, site: self.site, record: record.encode(), leaf: Vec::new(), lost }
     }
 }
 
@@ -85,13 +85,20 @@ impl Checker<'_> {
         let origin = |log| Some(Origin::Single { site: at.site, log });
         let (whole, bad) = self.check_logs(at, &[log], &origin);
         if at.inside == 0 || !bad.is_empty() {
-            self.mend(at.hole(at.all()));
+            let lost = at.all();
+            let record = if lost.is_some() && self.image.superblock.has_lost_records() { Record::LOST } else { Record::HOLE };
+            self.mend(at.becomes(record, lost));
         }
         whole
     }
 
-    /// Checks one block. Returns whether all of it could be read, and its space in 512 B.
-    pub(crate) fn check_block(&mut self, at: &BlockOf, extent: Option<Extent>, leaf: Option<LeafPointer>) -> (bool, u64) {
+    /// Checks one block, with an extent or lost, and with a leaf. Returns whether all of it could be read, and its space in 512 B.
+    pub(crate) fn check_block(&mut self, at: &BlockOf, record: Record) -> (bool, u64) {
+        let (extent, leaf, was_lost) = match record {
+            Record::Block { extent, leaf } => (extent, leaf, false),
+            Record::Lost { leaf, .. } => (None, leaf, true),
+            Record::SingleLog(_) | Record::Memory(_) | Record::Pointer { .. } => (None, None, false),
+        };
         // Allocated space may be behind the end of the file; data may not.
         let is_past_end = at.inside == 0 && !(leaf.is_none() && extent.is_some_and(|extent| extent.unwritten));
         if is_past_end {
@@ -111,9 +118,12 @@ impl Checker<'_> {
             whole &= read.is_whole() && logs_whole;
         }
         if is_past_end {
-            self.mend(at.hole(None));
+            self.mend(at.becomes(Record::HOLE, None));
         } else if verdict != Verdict::Keep || !bad.is_empty() || !read.is_whole() {
-            self.mend_block(at, (extent, verdict), (leaf, &read, &bad));
+            self.mend_block(at, (extent, verdict, was_lost), (leaf, &read, &bad));
+        }
+        if was_lost {
+            self.list_lost(at, &read.logs());
         }
         let sectors = extent.map_or(0, |extent| extent.count);
         (whole, self.image.superblock.log_counting().block_space_512(sectors, &read.logs()))
@@ -122,7 +132,7 @@ impl Checker<'_> {
     fn mend_block(
         &mut self,
         at: &BlockOf,
-        (extent, verdict): (Option<Extent>, Verdict),
+        (extent, verdict, was_lost): (Option<Extent>, Verdict, bool),
         (leaf, read, bad): (Option<LeafPointer>, &ReadLeaf, &[LogEntry]),
     ) {
         let log_is_lost = !read.is_whole() || !bad.is_empty();
@@ -139,13 +149,33 @@ impl Checker<'_> {
         let keeps_logs = read.usable && read.logs().iter().any(|log| !bad.contains(log));
         let leaf_left = leaf.filter(|_| keeps_logs);
         let (owner, site) = (at.owner, at.site);
+        let base_is_lost = was_lost || is_lost && self.image.superblock.has_lost_records();
+        let extent_left = extent_left.filter(|_| !base_is_lost);
         if let (Verdict::Clone, Some(extent)) = (verdict, extent_left) {
             self.mend(Mend::Clone { owner, site, extent, leaf: leaf_left, lost: at.all() });
             return;
         }
         let leaf_lines = if keeps_logs { self.changed_leaf(at, read, bad) } else { Vec::new() };
-        let record = Record::Block { extent: extent_left, leaf: leaf_left }.encode();
+        let record = match base_is_lost {
+            true => Record::Lost { height: 0, leaf: leaf_left }.encode(),
+            false => Record::Block { extent: extent_left, leaf: leaf_left }.encode(),
+        };
         self.mend(Mend::Record { owner, site, record, leaf: leaf_lines, lost });
+    }
+
+    /// Lists the bytes of a lost block that no log has and that are before the end of the file.
+    fn list_lost(&mut self, at: &BlockOf, logs: &[LogEntry]) {
+        let mut of_logs: Vec<(u64, u64)> = logs.iter().map(|log| (log.offset.into(), log.end().into())).collect();
+        of_logs.sort_unstable();
+        of_logs.push((at.inside, at.inside));
+        let mut from = 0;
+        for (start, end) in of_logs {
+            let to = start.min(at.inside);
+            if from < to {
+                self.note_lost(Lost { inode: at.inode, offset: at.start.saturating_add(from), bytes: to - from });
+            }
+            from = from.max(end);
+        }
     }
 
     /// The lines of a leaf that change when damaged lines and bad entries go.

@@ -16,7 +16,7 @@ use crate::finding::Finding;
 use crate::image::Image;
 use crate::inodes::Inodes;
 use crate::journal::{self, RecordPlace};
-use crate::mend::Mend;
+use crate::mend::{Lost, Mend};
 use crate::mutant::{Mutant, on};
 use crate::paths::path_of;
 use crate::repair::Repairer;
@@ -124,6 +124,8 @@ pub(crate) struct Checker<'c> {
     findings: Vec<Finding>,
     left_out: u64,
     mends: Vec<Mend>,
+    /// What earlier repairs gave up, as many ranges as findings are kept.
+    lost: Vec<Lost>,
     /// Everything that uses space was read ([CK3]).
     pub(crate) tree_whole: bool,
     /// All names were read ([CK3]).
@@ -137,6 +139,17 @@ impl Checker<'_> {
             self.findings.push(finding);
         } else {
             self.left_out += 1;
+        }
+    }
+
+    /// Notes a range that an earlier repair gave up. Ranges that follow each other become one.
+    pub(crate) fn note_lost(&mut self, lost: Lost) {
+        self.counts.lost_bytes = self.counts.lost_bytes.saturating_add(lost.bytes);
+        let follows = |last: &&mut Lost| last.inode == lost.inode && last.offset.saturating_add(last.bytes) == lost.offset;
+        if let Some(last) = self.lost.last_mut().filter(follows) {
+            last.bytes = last.bytes.saturating_add(lost.bytes);
+        } else if self.lost.len() < self.options.findings_max {
+            self.lost.push(lost);
         }
     }
 
@@ -163,6 +176,8 @@ pub(crate) struct Inspection<'d> {
     pub(crate) pending: Vec<RecordPlace>,
     pub(crate) located: Vec<Located>,
     pub(crate) mends: Vec<Mend>,
+    /// What earlier repairs gave up.
+    lost: Vec<Lost>,
     /// Lines and sectors in use, as far as they could be found.
     pub(crate) lines: Claims,
     pub(crate) sectors: Claims,
@@ -178,6 +193,17 @@ pub(crate) struct Inspection<'d> {
 impl Inspection<'_> {
     pub(crate) fn findings(&self) -> impl Iterator<Item = &Finding> {
         self.located.iter().map(|located| &located.finding)
+    }
+
+    /// What earlier repairs gave up, with paths.
+    fn lost_ranges(&self) -> Vec<LostRange> {
+        let range = |lost: &Lost| LostRange {
+            inode: lost.inode,
+            path: path_of(&self.image, &self.inodes, lost.inode),
+            offset: lost.offset,
+            bytes: Some(lost.bytes),
+        };
+        self.lost.iter().map(range).collect()
     }
 
     /// A hash of everything that decides what a repair would do next.
@@ -218,6 +244,7 @@ fn inspect<'d>(drive: &'d Drive, options: &CheckOptions, progress: &mut dyn FnMu
         findings: Vec::new(),
         left_out: 0,
         mends: Vec::new(),
+        lost: Vec::new(),
         tree_whole: table_whole,
         names_whole: table_whole,
     };
@@ -230,7 +257,7 @@ fn inspect<'d>(drive: &'d Drive, options: &CheckOptions, progress: &mut dyn FnMu
     checker.check_maps();
     checker.claim_what_has_no_owner();
 
-    let Checker { inodes, lines, sectors, data, counts, findings, mends, left_out, .. } = checker;
+    let Checker { inodes, lines, sectors, data, counts, findings, mends, lost, left_out, .. } = checker;
     let located = findings
         .into_iter()
         .map(|finding| {
@@ -247,6 +274,7 @@ fn inspect<'d>(drive: &'d Drive, options: &CheckOptions, progress: &mut dyn FnMu
         pending,
         located,
         mends,
+        lost,
         lines,
         sectors,
         inodes,
@@ -279,7 +307,8 @@ pub fn check(drive: &Drive, options: &CheckOptions, progress: &mut dyn FnMut(Pro
         let device = drive.description().name.clone();
         return Err(CheckError::ReadOnlyFeatures { device, unknown });
     }
-    let mut outcome = Outcome { repaired: Vec::new(), lost: Vec::new(), placed: Vec::new(), undo_bytes: 0, inspection: first };
+    let lost_before = first.lost_ranges();
+    let mut outcome = Outcome { repaired: Vec::new(), lost: Vec::new(), lost_before, placed: Vec::new(), undo_bytes: 0, inspection: first };
     if options.repair {
         outcome.repair(drive, options, progress)?;
     }
@@ -296,6 +325,7 @@ fn inspection_options(options: &CheckOptions) -> CheckOptions {
 struct Outcome<'d> {
     repaired: Vec<Located>,
     lost: Vec<LostRange>,
+    lost_before: Vec<LostRange>,
     placed: Vec<u64>,
     undo_bytes: u64,
     inspection: Inspection<'d>,
@@ -354,6 +384,7 @@ impl<'d> Outcome<'d> {
             repaired: self.repaired,
             dry_run: options.dry_run,
             lost: self.lost,
+            lost_before: self.lost_before,
             placed,
             undo_bytes: self.undo_bytes,
             findings,

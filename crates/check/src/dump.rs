@@ -197,6 +197,7 @@ impl<'d> Dump<'d> {
                     }
                 }
                 Step::Block { block, record, .. } => self.block(number, inode, block, record, out)?,
+                Step::Lost { span, .. } => writeln!(out, "block {}: lost, {} blocks", span.first, span.count)?,
                 Step::Misfit { site, span } => writeln!(out, "block {}: record of another kind in line {}", span.first, site.line())?,
                 Step::DamagedLine { line, damage, .. } => writeln!(out, "line {line} is damaged: {damage}")?,
                 Step::DamagedRecord { site, damage, .. } => writeln!(out, "line {} is damaged: {damage}", site.line())?,
@@ -213,6 +214,12 @@ impl<'d> Dump<'d> {
                     for (slot, entry) in self.entries(number, inode.generation, block, page) {
                         writeln!(out, "  slot {slot}: inode {} type {} '{}'", entry.inode, entry.file_type, printable(&entry.name))?;
                     }
+                }
+            }
+            Record::Lost { leaf, .. } => {
+                writeln!(out, "block {block}: lost")?;
+                if let Some(leaf) = leaf {
+                    self.leaf(number, inode.generation, block, leaf, out)?;
                 }
             }
             Record::SingleLog(log) => writeln!(out, "block {block}: {}", log_text(&log))?,

@@ -67,10 +67,10 @@ impl Checker<'_> {
     fn check_step(&mut self, mapping: &mut Mapping<'_>, walk: &mut Walk, step: Step) {
         let (inode, image) = (mapping.owner.inode, self.image);
         match step {
-            Step::DamagedLine { line, span, damage } => {
+            Step::DamagedLine { line, height, span, damage } => {
                 self.find(Finding::MappingDamaged { inode, line: line.number(), damage });
                 let lost = lost_of(self.image.geometry.block_bytes(), inode, mapping.inode.size, span);
-                self.cut(mapping, Mend::Line { line, lost });
+                self.cut(mapping, Mend::Line { owner: mapping.owner, line, height, span, lost });
             }
             Step::DamagedRecord { site, span, damage } => {
                 self.find(Finding::MappingDamaged { inode, line: site.line().number(), damage });
@@ -89,6 +89,24 @@ impl Checker<'_> {
                 }
             }
             Step::Block { block, site, record } => self.check_record(mapping, block, site, record),
+            Step::Lost { site, span } => self.check_lost(mapping, site, span),
+        }
+    }
+
+    /// A subtree that an earlier repair gave up: listed, and kept.
+    fn check_lost(&mut self, mapping: &mut Mapping<'_>, site: Site, span: Span) {
+        let inode = mapping.owner.inode;
+        let lost = lost_of(self.image.geometry.block_bytes(), inode, mapping.inode.size, span);
+        match lost {
+            Some(lost) if mapping.directory.is_none() && self.image.superblock.has_lost_records() => self.note_lost(lost),
+            Some(_) => {
+                self.find(Finding::RecordKind { inode, block: span.first, line: site.line().number() });
+                self.cut_record(mapping, site, span);
+            }
+            None => {
+                self.find(Finding::BlockPastEnd { inode, block: span.first });
+                self.cut_record(mapping, site, span);
+            }
         }
     }
 
@@ -104,9 +122,9 @@ impl Checker<'_> {
                     mapping.whole = false;
                 }
             }
-            (None, Record::Block { extent, leaf }) => {
+            (None, Record::Block { .. }) | (None, Record::Lost { height: 0, .. }) if self.is_known(record) => {
                 let at = self.block_of(mapping.owner, mapping.inode, block, site);
-                let (whole, space) = self.check_block(&at, extent, leaf);
+                let (whole, space) = self.check_block(&at, record);
                 mapping.whole &= whole;
                 mapping.space += space;
             }
@@ -133,8 +151,11 @@ impl Checker<'_> {
 
     fn cut_record(&mut self, mapping: &mut Mapping<'_>, site: Site, span: Span) {
         let lost = lost_of(self.image.geometry.block_bytes(), mapping.owner.inode, mapping.inode.size, span);
-        let mend = Mend::Record { owner: mapping.owner, site, record: Record::HOLE.encode(), leaf: Vec::new(), lost };
-        self.cut(mapping, mend);
+        self.cut(mapping, Mend::Subtree { owner: mapping.owner, site, span, lost });
+    }
+
+    fn is_known(&self, record: Record) -> bool {
+        !matches!(record, Record::Lost { .. }) || self.image.superblock.has_lost_records()
     }
 
     fn block_of(&mut self, owner: Owner, of: &Inode, block: u64, site: Site) -> BlockOf {

@@ -4,9 +4,9 @@
 use tandemfs_format::mapping::{Extent, LeafPointer, LogEntry, RecordBytes};
 use tandemfs_format::{Line, LineAddress, Sector};
 
-use crate::tree::Site;
+use crate::tree::{Site, Span};
 
-/// Bytes of a file that a repair gives up: they read as zeros afterwards.
+/// Bytes of a file that a repair gives up: reading them fails afterwards, without *lost records* they read as zeros.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Lost {
     pub(crate) inode: u64,
@@ -40,10 +40,12 @@ pub(crate) enum Mend {
     FreeInode { inode: u64, address: LineAddress },
     /// There is no usable root inode.
     Root,
-    /// A line of a mapping page becomes empty.
-    Line { line: LineAddress, lost: Option<Lost> },
+    /// A line of a mapping page of this height loses its records.
+    Line { owner: Owner, line: LineAddress, height: u32, span: Span, lost: Option<Lost> },
     /// A record is replaced, and with it lines of the block's leaf.
     Record { owner: Owner, site: Site, record: RecordBytes, leaf: Vec<(LineAddress, Line)>, lost: Option<Lost> },
+    /// Everything below a record goes.
+    Subtree { owner: Owner, site: Site, span: Span, lost: Option<Lost> },
     /// The block gets sectors of its own, with what the shared ones hold; `lost` if there are none.
     Clone { owner: Owner, site: Site, extent: Extent, leaf: Option<LeafPointer>, lost: Option<Lost> },
     /// The mapping of a directory is made anew from these pages, and from others that are proved to be its own.

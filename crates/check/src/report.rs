@@ -34,6 +34,8 @@ pub struct Counts {
     pub log_slot_bytes: u64,
     /// Bytes of file data read and verified.
     pub data_bytes: u64,
+    /// Bytes of files that earlier repairs gave up.
+    pub lost_bytes: u64,
     /// Journal records that wait for replay.
     pub journal_records: u64,
 }
@@ -128,8 +130,10 @@ pub struct Report {
     pub repaired: Vec<Located>,
     /// Nothing was written: `repaired`, `lost` and `placed` say what a repair would do, `findings` what it would leave.
     pub dry_run: bool,
-    /// File data that the repair gave up. It reads as zeros now.
+    /// File data that the repair gave up. Reading it fails from now on; without *lost records* it reads as zeros.
     pub lost: Vec<LostRange>,
+    /// File data that earlier repairs gave up and nothing has overwritten since. No finding: no repair can change it.
+    pub lost_before: Vec<LostRange>,
     /// Inodes without a name that got one.
     pub placed: Vec<Placed>,
     /// Bytes in the file for undoing.

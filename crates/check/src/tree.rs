@@ -4,7 +4,7 @@ use tandemfs_device::{DeviceError, Structure};
 use tandemfs_format::inode::Inode;
 use tandemfs_format::mapping::{LINE_RECORDS, PAGE_RECORDS, Record, RecordBytes, line_records};
 use tandemfs_format::segment::Region;
-use tandemfs_format::{EMPTY_LINE, LineAddress, PAGE_LINES};
+use tandemfs_format::{LineAddress, PAGE_LINES};
 
 use crate::finding::Damage;
 use crate::image::{Image, Page, line_of};
@@ -48,12 +48,14 @@ pub(crate) enum Step {
     Pointer { site: Site, span: Span, page: LineAddress, height: u32 },
     /// A block that is not a hole.
     Block { block: u64, site: Site, record: Record },
+    /// Everything below a record was given up by a repair.
+    Lost { site: Site, span: Span },
     /// A record that belongs on another level.
     Misfit { site: Site, span: Span },
     /// A record that has no meaning, in a line that verifies.
     DamagedRecord { site: Site, span: Span, damage: Damage },
-    /// A line that does not verify. The walk skips its contents.
-    DamagedLine { line: LineAddress, span: Span, damage: Damage },
+    /// A line that does not verify, of a page of this height. The walk skips its contents.
+    DamagedLine { line: LineAddress, height: u32, span: Span, damage: Damage },
 }
 
 /// Blocks below a record of a page of this height.
@@ -109,6 +111,7 @@ impl Walk {
                 Ok(Record::Pointer { page, height }) => {
                     return Some(Step::Pointer { site, span: Span::of(0, below(height + 1)), page, height });
                 }
+                Ok(Record::Lost { height: height @ 1.., .. }) => return Some(Step::Lost { site, span: Span::of(0, below(height + 1)) }),
                 Ok(record) => return Some(Step::Block { block: 0, site, record }),
             }
         }
@@ -122,14 +125,11 @@ impl Walk {
             let address = frame.page.nth(line_index);
             let line = line_of(frame.bytes.as_slice(), line_index as usize);
             if index == 0 {
-                if line == EMPTY_LINE {
-                    frame.next += LINE_RECORDS as u64;
-                    continue;
-                }
-                if let Err(corrupt) = image.place(self.inode, self.generation, address).verify(&line) {
+                let place = image.place(self.inode, self.generation, address);
+                if let Err(corrupt) = image.superblock.hole_lines().verify(&line, &place) {
                     let span = Span::of(frame.first_block(), below(frame.height).saturating_mul(LINE_RECORDS as u64));
                     frame.next += LINE_RECORDS as u64;
-                    return Some(Step::DamagedLine { line: address, span, damage: corrupt.into() });
+                    return Some(Step::DamagedLine { line: address, height: frame.height, span, damage: corrupt.into() });
                 }
             }
             let span = Span::of(frame.first_block(), below(frame.height));
@@ -141,7 +141,8 @@ impl Walk {
                 Err(corrupt) => Step::DamagedRecord { site, span, damage: corrupt.into() },
                 Ok(Record::HOLE) => continue,
                 Ok(Record::Pointer { page, height: below }) if below + 1 == height => Step::Pointer { site, span, page, height: below },
-                Ok(Record::Pointer { .. }) => Step::Misfit { site, span },
+                Ok(Record::Lost { height: below @ 1.., .. }) if below + 1 == height => Step::Lost { site, span },
+                Ok(Record::Pointer { .. } | Record::Lost { height: 1.., .. }) => Step::Misfit { site, span },
                 Ok(record) if height == 1 => Step::Block { block: span.first, site, record },
                 Ok(_) => Step::Misfit { site, span },
             });

@@ -193,11 +193,49 @@ plants! {
         let sealed = image.place(FILE, TREE_PAGE).seal(line);
         image.put(TREE_PAGE, sealed);
     } => [MappingDamaged { inode: TREE, line: TREE_PAGE, damage: CHECKSUM }];
+    sealed_lines_of_holes(image: crashed) { image.seal_holes(); } => [];
+    sealed_lines_of_holes_without_the_feature(image: crashed) {
+        image.seal_holes();
+        image.edit_superblock(|superblock| superblock.ro_compat = 0);
+    } => [];
+    mapping_line_of_zeros(image: crashed) {
+        image.seal_holes();
+        image.put(TREE_PAGE, EMPTY_LINE);
+    } => [MappingDamaged { inode: TREE, line: TREE_PAGE, damage: CHECKSUM }];
+    mapping_line_of_holes_and_zeros(image: crashed) {
+        image.seal_holes();
+        image.put(TREE_PAGE + 60, EMPTY_LINE);
+    } => [MappingDamaged { inode: TREE, line: TREE_PAGE + 60, damage: CHECKSUM }];
+    lost_record_without_the_feature(image: crashed) {
+        image.put_record(TREE, TREE_PAGE, 1, Record::LOST);
+    } => [RecordKind { inode: TREE, block: 1, line: TREE_PAGE }];
+    lost_record(image: crashed) {
+        image.seal_holes();
+        image.edit_superblock(|superblock| superblock.ro_compat |= ro_compat::LOST_RECORDS);
+        image.put_record(TREE, TREE_PAGE, 1, Record::LOST);
+    } => [];
+    lost_record_behind_the_end(image: crashed) {
+        image.seal_holes();
+        image.edit_superblock(|superblock| superblock.ro_compat |= ro_compat::LOST_RECORDS);
+        image.put_record(TREE, TREE_PAGE, 9, Record::LOST);
+    } => [BlockPastEnd { inode: TREE, block: 9 }];
+    lost_record_of_another_height(image: crashed) {
+        image.seal_holes();
+        image.edit_superblock(|superblock| superblock.ro_compat |= ro_compat::LOST_RECORDS);
+        image.put_record(TREE, TREE_PAGE, 1, Record::Lost { height: 1, leaf: None });
+    } => [RecordKind { inode: TREE, block: 1, line: TREE_PAGE }];
+    lost_record_in_a_directory(image: crashed) {
+        image.edit_superblock(|superblock| superblock.ro_compat |= ro_compat::LOST_RECORDS);
+        image.edit_cold(DIRECTORY, |cold| cold.root = Record::Lost { height: 1, leaf: None }.encode().to_bytes());
+    } => [
+        RecordKind { inode: DIRECTORY, block: 0, line: 0 },
+        DirectoryPageMissing { inode: DIRECTORY, page: 0 },
+    ];
     mapping_record_without_meaning(image: crashed) {
         let mut record = Record::HOLE.encode();
-        record.tag = (7 << 9).into();
+        record.tag = (5 << 9).into();
         image.put_record_bytes(TREE, TREE_PAGE, 1, record);
-    } => [MappingDamaged { inode: TREE, line: TREE_PAGE, damage: Damage::Field { field: "state", found: 7 } }];
+    } => [MappingDamaged { inode: TREE, line: TREE_PAGE, damage: Damage::Field { field: "state", found: 5 } }];
     leaf_line(image: crashed) { image.damage(FILE_LEAF); } => [MappingDamaged { inode: FILE, line: FILE_LEAF, damage: CHECKSUM }];
 
     page_above_the_mark(image: crashed) {

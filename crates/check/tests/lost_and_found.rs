@@ -8,7 +8,8 @@ use tandemfs_check::{CheckOptions, Dump, Report};
 use tandemfs_device::Drive;
 use tandemfs_format::inode::file_type;
 use tandemfs_format::mapping::Record;
-use tandemfs_format::{InodeNumber, LineAddress};
+use tandemfs_format::superblock::ro_compat;
+use tandemfs_format::{EMPTY_LINE, InodeNumber, LineAddress};
 
 /// Repairs; the report, the names and the image afterwards.
 fn repaired(image: &Image) -> (Report, String, Image) {
@@ -126,6 +127,76 @@ fn a_damaged_mapping_line_costs_its_blocks_only() {
     assert_eq!(report.lost[0].path.as_deref(), Some("/tree"));
     assert!(matches!(after.record(TREE_PAGE, 3), Record::SingleLog(_)), "the neighbour's record");
     assert_eq!(after.inode(TREE).space_512, 1);
+}
+
+#[test]
+fn a_mapping_line_that_is_cut_is_sealed() {
+    let mut image = Image::crashed();
+    image.seal_holes();
+    image.put(TREE_PAGE, EMPTY_LINE);
+    let (report, _, after) = repaired(&image);
+    assert!(report.is_consistent(), "{:?}", report.findings);
+    assert_eq!(lost(&report), [(TREE, 0, Some(3 * BLOCK))]);
+    assert_ne!(after.line(TREE_PAGE), EMPTY_LINE);
+}
+
+fn with_lost_records(image: &mut Image) {
+    image.seal_holes();
+    image.edit_superblock(|superblock| superblock.ro_compat |= ro_compat::LOST_RECORDS);
+}
+
+/// With the feature nothing that is given up becomes a hole.
+#[test]
+fn what_is_given_up_is_recorded_as_lost() {
+    let mut image = Image::crashed();
+    with_lost_records(&mut image);
+    image.damage(TREE_PAGE);
+    image.damage(FILE_LEAF);
+    image.damage(Image::inode_line(SMALL));
+    let (report, _, mut after) = repaired(&image);
+    assert!(report.is_consistent() && report.lost_before.is_empty(), "{:?}", report.findings);
+    assert!(lost(&report).contains(&(TREE, 0, Some(3 * BLOCK))) && lost(&report).contains(&(FILE, 0, Some(12_188))));
+    assert_eq!([0, 1, 2].map(|index| after.record(TREE_PAGE, index)), [Record::LOST; 3]);
+    assert!(matches!(after.record(TREE_PAGE, 3), Record::SingleLog(_)), "the neighbour's record");
+    assert_eq!(after.inode(FILE).root_record().decode(LineAddress::new(0)), Ok(Record::LOST), "the sectors hold older bytes");
+    let (again, _, last) = repaired(&after);
+    assert!(again.is_consistent() && again.repaired.is_empty());
+    let ranges: Vec<_> = again.lost_before.iter().map(|range| (range.inode, range.offset, range.bytes)).collect();
+    assert_eq!(ranges, [(FILE, 0, Some(12_188)), (TREE, 0, Some(3 * BLOCK))]);
+    assert_eq!(again.lost_before[1].path.as_deref(), Some("/tree"));
+    assert!(last.memory == after.memory, "nothing is written");
+    // A log that goes makes its neighbours no hole either.
+    after.damage(TREE_PAGE + 1);
+    let (third, _, _) = repaired(&after);
+    assert_eq!(third.lost_before.len(), 2);
+}
+
+/// A pointer that leads nowhere covers as much as the file has, and no block behind its end.
+#[test]
+fn a_lost_subtree_ends_with_the_file() {
+    for height in 2..=4 {
+        let mut image = Image::crashed();
+        with_lost_records(&mut image);
+        let above = LineAddress::new(MAPPINGS + MARK);
+        image.edit_cold(TREE, |cold| cold.root = Record::Pointer { page: above, height }.encode().to_bytes());
+        image.edit_inode(TREE, |inode| inode.size = 200 * BLOCK + 5);
+        let (report, _, after) = repaired(&image);
+        assert!(report.is_consistent(), "height {height}: {:?}", report.findings);
+        assert_eq!(lost(&report), [(TREE, 0, Some(200 * BLOCK + 5))], "height {height}");
+        let (again, _, _) = repaired(&after);
+        assert_eq!(again.lost_before.len(), 1, "one range: {:?}", again.lost_before);
+        assert_eq!((again.lost_before[0].offset, again.lost_before[0].bytes), (0, Some(200 * BLOCK + 5)));
+        // 192 blocks are one record, nine more and the holes behind them are a page.
+        let Record::Pointer { page, height: 2 } = after.inode(TREE).root_record().decode(LineAddress::new(0)).expect("valid") else {
+            panic!("a page of height 2")
+        };
+        assert_eq!(after.record(page.number(), 0), Record::Lost { height: 1, leaf: None });
+        let Record::Pointer { page, height: 1 } = after.record(page.number(), 1) else { panic!("a page of height 1") };
+        assert_eq!(
+            [0, 8, 9, 191].map(|index| after.record(page.number(), index)),
+            [Record::LOST, Record::LOST, Record::HOLE, Record::HOLE]
+        );
+    }
 }
 
 #[test]

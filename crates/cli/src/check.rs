@@ -172,6 +172,9 @@ fn text(report: &Report, options: &CheckOptions) -> String {
     for place in &report.placed {
         line(format!("{placed}: inode {}, {}", place.inode, place.path));
     }
+    for lost in &report.lost_before {
+        line(format!("lost since an earlier repair: {lost}"));
+    }
     findings::lines(&report.findings).into_iter().for_each(&mut line);
     if report.findings_left_out > 0 {
         line(format!("{} not listed", output::count(report.findings_left_out, "more finding is", "more findings are")));

@@ -9,11 +9,11 @@ mod damage;
 use std::sync::Arc;
 
 use damage::lines::{Image, What, superblock};
-use damage::{FILE, How, bytes_of, find, findings, journalled, make, mount, options, places, run, scene, work};
-use tandemfs_crash::{Random, rounds_or, seed_or};
+use damage::{FILE, How, bytes_of, content, find, findings, journalled, make, mount, options, places, run, scene, work};
+use tandemfs_crash::{Random, chosen, rounds_or, seed_or};
 use tandemfs_device::Drive;
 use tandemfs_format::{EMPTY_LINE, InodeNumber, LineAddress};
-use tandemfs_fs::{DamageReport, Error, FileSystem, MountOptions, RenameMode, SetAttributes};
+use tandemfs_fs::{AllocateMode, DamageReport, Error, FileSystem, MountOptions, RenameMode, SetAttributes};
 
 fn try_all(clean: bool) {
     let scene = scene(clean);
@@ -131,6 +131,65 @@ fn a_damaged_file_can_be_removed_replaced_and_emptied() {
     }
 }
 
+/// Zeros in place of any line of a mapping, with records or with holes alone, are found by a read, by a scrub and by a check, also where
+/// the maps were loaded and no account was compared (RULES R27).
+#[test]
+fn zeros_for_any_mapping_line_are_damage() {
+    let scene = scene(true);
+    let (file, expected) = (scene.objects[0].1, &scene.objects[0].2);
+    let lines: Vec<_> = scene.lines().into_iter().filter(|(object, what, _)| *object == 0 && matches!(what, What::Mapping(_))).collect();
+    let pages = lines.len() / 64;
+    assert!(pages >= 6 && lines.len() == pages * 64, "every line of every page is sealed: {}", lines.len());
+    let mut failed_reads = 0;
+    for index in chosen("lines of the mapping", lines.len() as u64, rounds_or(60)) {
+        let (_, what, address) = lines[index as usize];
+        let mut zones = scene.zones.clone();
+        How::Zeros.apply(bytes_of(&mut zones, address), &mut Random::new(1));
+        let found = findings(&zones);
+        assert!(found.len() == 1 && found[0].contains("MappingDamaged"), "{what:?} at {address}: {found:?}");
+        let (_device, fs) = mount(&zones);
+        let fs = fs.expect("mounts");
+        match content(&fs, file) {
+            Ok(content) => assert_eq!(content, *expected, "no byte of the line was asked for"),
+            Err(Error::Damaged { inode, .. }) => {
+                assert_eq!(inode, file);
+                failed_reads += 1;
+            }
+            Err(error) => panic!("{what:?} at {address}: {error}"),
+        }
+        let mut scrub = fs.scrub();
+        while fs.scrub_step(&mut scrub) {}
+        let offsets: Vec<_> = scrub.findings().iter().map(|finding| (finding.inode, finding.device_offset)).collect();
+        assert_eq!(offsets, [(Some(file), address.offset_bytes())], "{what:?}");
+    }
+    assert!(failed_reads > 0, "no read met the damage");
+}
+
+/// A page that loses its last record beside a lost line is kept: freeing it would make the loss a hole.
+#[test]
+fn a_page_with_a_lost_line_is_not_freed_as_empty() {
+    let scene = scene(true);
+    let is_it = |(object, what, _): &&(usize, What, LineAddress)| *object == 0 && *what == What::Mapping(1);
+    // The page of what is at 3 GiB; only its first line has a record.
+    let (_, _, address) = *scene.lines().iter().rfind(is_it).expect("there");
+    for lost in [true, false] {
+        let mut zones = scene.zones.clone();
+        if lost {
+            How::Zeros.apply(bytes_of(&mut zones, address), &mut Random::new(1));
+        }
+        let (device, fs) = mount(&zones);
+        let fs = fs.expect("mounts");
+        let pages = |zones| Image::new(zones).lines_of(scene.objects[0].1).iter().filter(|(what, _)| *what == What::Mapping(1)).count();
+        let before = pages(&scene.zones);
+        fs.allocate(scene.objects[0].1, 3 << 30, 2 << 20, AllocateMode::Punch).expect("the lost line is not in the range");
+        fs.unmount().expect("unmounts");
+        let found = findings(&device.zones());
+        assert_eq!(found.iter().filter(|finding| finding.contains("MappingDamaged")).count(), usize::from(lost), "{found:?}");
+        // `lines_of` leaves zeros out.
+        assert_eq!(before - pages(&device.zones()), if lost { 1 } else { 64 });
+    }
+}
+
 /// Names of a directory that can be read are listed, found and removed beside a damaged one; then the directory goes.
 #[test]
 fn a_directory_with_a_damaged_name_can_be_emptied_and_removed() {
@@ -178,8 +237,9 @@ fn a_truncation_in_front_of_the_damage_keeps_what_is_before_it() {
     let scene = scene(true);
     let lines = scene.lines();
     for how in [How::Bit, How::Noise] {
-        // The last line of height 1 maps what is behind 3 GiB.
-        let (_, _, address) = *lines.iter().rfind(|(object, what, _)| *object == 0 && *what == What::Mapping(1)).expect("there");
+        // The first line of the last page of height 1 maps what is behind 3 GiB.
+        let (_, _, last) = *lines.iter().rfind(|(object, what, _)| *object == 0 && *what == What::Mapping(1)).expect("there");
+        let address = last.page();
         let mut zones = scene.zones.clone();
         how.apply(bytes_of(&mut zones, address), &mut Random::new(5));
         let (device, fs) = mount(&zones);

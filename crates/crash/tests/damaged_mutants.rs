@@ -4,16 +4,20 @@
 
 mod damage;
 
+use std::sync::Arc;
+
 use damage::lines::What;
-use damage::{How, journalled, mount, places, run, scene};
-use tandemfs_crash::Random;
+use damage::{How, bytes_of, journalled, mount, run, scene};
+use tandemfs_check::{CheckOptions, check};
+use tandemfs_crash::{MemoryDevice, Random};
+use tandemfs_device::{Drive, PersistenceDomain};
+use tandemfs_fs::FileSystem;
 use tandemfs_fs::mutant::{self, Mutant};
 
-/// What the runs find with a bug.
+/// What the runs find with a bug, where the first line of a kind is damaged: of a mapping, one with records.
 fn caught(bug: Mutant, how: How, what: What) -> Option<String> {
     let scene = scene(false);
-    let (object, what, address) =
-        *places(&scene, 1).iter().find(|(object, found, _)| *object == 0 && *found == what).expect("there is one");
+    let (object, what, address) = *scene.lines().iter().find(|(object, found, _)| *object == 0 && *found == what).expect("there is one");
     mutant::select(bug);
     let result = std::panic::catch_unwind(|| run(&scene, &[(object, what, address, how)], 2, &mut Random::new(2)));
     mutant::select(Mutant::None);
@@ -22,6 +26,24 @@ fn caught(bug: Mutant, how: How, what: What) -> Option<String> {
         Ok(Err(what)) => Some(what),
         Err(_) => Some("panic".into()),
     }
+}
+
+/// What can be read of a part that a repair gave up.
+fn lost_that_reads(bug: Mutant) -> Option<Vec<u8>> {
+    let scene = scene(true);
+    let (_, _, address) = *scene.lines().iter().find(|(object, what, _)| *object == 0 && *what == What::Mapping(2)).expect("there");
+    let mut zones = scene.zones.clone();
+    How::Noise.apply(bytes_of(&mut zones, address), &mut Random::new(2));
+    let device = MemoryDevice::from_zones(zones, PersistenceDomain::Gpf);
+    let options = CheckOptions { threads: 1, repair: true, ..CheckOptions::default() };
+    let report = check(&Drive::new(Arc::new(device.clone())), &options, &mut |_| {}).expect("runs");
+    let lost = report.lost.first().expect("something is lost");
+    mutant::select(bug);
+    let fs = FileSystem::mount(Drive::new(Arc::new(device)), &damage::options()).expect("mounts");
+    let mut bytes = vec![0; 100];
+    let read = fs.read(scene.objects[0].1, lost.offset, &mut bytes);
+    mutant::select(Mutant::None);
+    read.ok().map(|_| bytes)
 }
 
 #[test]
@@ -34,6 +56,8 @@ fn space_that_damage_hides_is_not_given_out_and_an_unmount_is_not_clean() {
             assert!(found.is_some(), "{bug:?} escaped {how:?} of a line {what:?}");
         }
     }
+    assert_eq!(lost_that_reads(Mutant::None), None);
+    assert!(lost_that_reads(Mutant::LostReadsAsHole).is_some(), "with the bug what is lost reads as zeros");
     let (mut zones, _, starts) = journalled();
     zones.memory[starts[1] as usize + 50] ^= 1;
     assert!(mount(&zones).1.is_err());

@@ -858,6 +858,7 @@ mutants! {
     is2_interrupted_stamp_kept: InterruptedStampKept by Mounts;
     is3_identity_not_flushed: IdentityNotFlushed by Mounts;
     r25_clean_kept: CleanKept by SequencesAdr, SequencesGpf;
+    r27_fresh_page_unsealed: FreshPageUnsealed by SequencesAdr, FirmwareAdr;
     second_superblock_skipped: SecondSuperblockSkipped by Check;
     rename_in_two_transactions: RenameInTwoTransactions by SequencesAdr, SequencesGpf;
     link_count_kept: LinkCountKept by Names;

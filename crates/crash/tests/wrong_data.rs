@@ -1,8 +1,9 @@
 //! A drive that returns wrong bytes: every load and every read of a workload (recovery, mount, reads, read-modify-write, writeback,
 //! unmount) in its own run. The result is the right data or an error, never wrong bytes, and no wrong bytes are written to the medium.
 //!
-//! Damage that the format cannot detect has a name here ([`Blind`]) and is counted: an older valid version, zeros instead of metadata lines
-//! (an empty line is valid), and an invalid last record of a ring, which is taken for its torn end.
+//! Damage that the format cannot detect has a name here ([`Blind`]) and is counted: an older valid version, zeros instead of lines that may
+//! be empty (names, entries of logs; never a line of a mapping, RULES R27), and an invalid last record of a ring, which is taken for its
+//! torn end.
 
 mod support;
 
@@ -28,7 +29,7 @@ use Operation::*;
 enum Blind {
     /// A line of metadata was answered with an older version of itself, which is valid: as after a lost write (SEMANTICS, *Checksums*).
     OlderLine,
-    /// Lines of metadata were answered with zeros, which are valid: as after a lost first write.
+    /// Lines of metadata that may be empty were answered with zeros: as after a lost first write.
     EmptyLine,
     /// The last record of a ring did not prove itself, so its ring ended there: as after a power cut during its store.
     RingEnd,
@@ -157,6 +158,9 @@ fn blind_to(told: &Told, now: &Recorded) -> Option<Blind> {
     {
         return None; // there are two copies; saved maps carry checksums and the generation
     }
+    if region_of(now, unit_of(range)) == Some(Region::Mappings) {
+        return None; // lines of holes are sealed
+    }
     let mut lines = told.truth.chunks(LINE_BYTES).zip(told.answer.chunks(LINE_BYTES));
     lines.any(|(truth, answer)| truth != answer && answer.iter().all(|byte| *byte == 0)).then_some(Blind::EmptyLine)
 }
@@ -259,6 +263,8 @@ impl Run<'_> {
                                 break;
                             }
                         }
+                        // A lost line may name any free space (RULES R26).
+                        Err(Error::NoSpace { .. }) if harness.fs.damage().holds_back => self.note(Outcome::CallFailed),
                         Err(error) => {
                             let expected = harness.model.clone().apply(operation).err();
                             if tandemfs_crash::Refusal::of(&error) != expected {

@@ -208,11 +208,7 @@ impl Drive {
     pub fn zero_pages(&self, structure: Structure, first: LineAddress, count: u64) -> Result<Fenced, DeviceError> {
         let description = self.description();
         let Some(sector) = description.sector_of_page(first) else { return self.store_zeros(structure, first, count) };
-        if self.domain.needs_flush() {
-            // [FW1] Earlier unflushed stores to these pages must not be written back from a CPU's cache later.
-            let length = count * PAGE_BYTES as u64;
-            drop(self.fence(self.flush_lines(Lines { offset: first.offset_bytes(), length, state: PhantomData })));
-        }
+        self.forget_stores(first, count);
         if description.discard && description.discard_zeroes {
             self.discard(sector, count)?;
             drop::<Flushed>(self.flush_blocks(Written(()))?);
@@ -226,6 +222,24 @@ impl Drive {
             drop::<Flushed>(self.flush_blocks(written)?);
         }
         Ok(Fenced(()))
+    }
+
+    /// Writes unused whole pages of the memory zone: if the windows overlap by a block write, else by stores. Durable when it returns.
+    /// Pages that hold metadata are never written so (RULES R16).
+    pub fn write_pages(&self, structure: Structure, first: LineAddress, bytes: &[u8]) -> Result<Fenced, DeviceError> {
+        let Some(sector) = self.description().sector_of_page(first) else { return self.persist(structure, first, bytes) };
+        self.forget_stores(first, (bytes.len() / PAGE_BYTES) as u64);
+        let written = self.transfer(structure, &mut [BlockRequest::Write { sector, buffer: bytes }], &mut || {})?;
+        drop::<Flushed>(self.flush_blocks(written)?);
+        Ok(Fenced(()))
+    }
+
+    /// [FW1] Earlier unflushed stores to these pages must not be written back from a CPU's cache after a block write.
+    fn forget_stores(&self, first: LineAddress, pages: u64) {
+        if self.domain.needs_flush() {
+            let length = pages * PAGE_BYTES as u64;
+            drop(self.fence(self.flush_lines(Lines { offset: first.offset_bytes(), length, state: PhantomData })));
+        }
     }
 
     fn store_zeros(&self, structure: Structure, first: LineAddress, count: u64) -> Result<Fenced, DeviceError> {

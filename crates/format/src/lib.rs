@@ -20,6 +20,7 @@ pub mod attributes;
 pub mod checksum;
 pub mod dentry;
 pub mod geometry;
+pub mod hole_lines;
 pub mod identity;
 pub mod inode;
 pub mod integer;

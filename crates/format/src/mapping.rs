@@ -6,6 +6,7 @@
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
 use crate::checksum::Place;
+use crate::hole_lines::HoleLines;
 use crate::integer::{U16, U32, U40};
 use crate::{Corrupt, EMPTY_LINE, Line, LineAddress, PAGE_LINES, Sector};
 
@@ -35,9 +36,9 @@ persistent! {
 }
 
 persistent! {
-    /// Body of a record of state *hole*, *unwritten* or *block*.
+    /// Body of a record of state *hole*, *unwritten*, *block* or *lost*.
     pub struct BlockBody [18] {
-        /// First sector; 0 in a hole.
+        /// First sector; 0 in a hole and where it is lost.
         sector: U40 = 0,
         /// Line of the leaf with the block's data logs; 0 none.
         leaf: U40 = 5,
@@ -114,6 +115,7 @@ const STATE_BLOCK: u16 = 2;
 const STATE_MEMORY: u16 = 3;
 const STATE_SINGLE_LOG: u16 = 4;
 const STATE_POINTER: u16 = 6; // 5 is kept for runs of contiguous blocks
+const STATE_LOST: u16 = 7;
 const TAG_UNCHECKED: u16 = 1 << 14;
 const TAG_SHARED: u16 = 1 << 15;
 
@@ -288,11 +290,20 @@ pub enum Record {
         /// Its height, from 1.
         height: u32,
     },
+    /// What was here is lost: a repair gave it up.
+    Lost {
+        /// 0: a block. Else everything that a pointer of this height could lead to.
+        height: u32,
+        /// Data logs of the block, which are not lost; only with height 0.
+        leaf: Option<LeafPointer>,
+    },
 }
 
 impl Record {
     /// A hole.
     pub const HOLE: Self = Self::Block { extent: None, leaf: None };
+    /// A lost block without data logs.
+    pub const LOST: Self = Self::Lost { height: 0, leaf: None };
 
     /// The bytes of the record.
     pub fn encode(&self) -> RecordBytes {
@@ -315,6 +326,11 @@ impl Record {
                     body.leaf = U40::new(leaf.address.number());
                 }
                 RecordBytes::of(tag, body.as_bytes())
+            }
+            Self::Lost { height, leaf } => {
+                let mut body = BlockBody::new_zeroed();
+                body.leaf = U40::new(leaf.map_or(0, |leaf| leaf.address.number()));
+                RecordBytes::of(*height as u16 | STATE_LOST << 9 | leaf.map_or(0, |leaf| (leaf.class as u16) << 12), body.as_bytes())
             }
             Self::SingleLog(entry) => {
                 RecordBytes::of(STATE_SINGLE_LOG << 9, SingleLogBody { entry: entry.encode(), zero: [0; 3] }.as_bytes())
@@ -356,7 +372,7 @@ impl RecordBytes {
             return Err(field("tag", tag.into()));
         }
         match state {
-            STATE_HOLE | STATE_UNWRITTEN | STATE_BLOCK => {
+            STATE_HOLE | STATE_UNWRITTEN | STATE_BLOCK | STATE_LOST => {
                 let Ok(body) = BlockBody::read_from_bytes(&self.body) else { unreachable!("the body has its size") };
                 let leaf = match body.leaf.get() {
                     0 if leaf_class == 0 => None,
@@ -364,6 +380,15 @@ impl RecordBytes {
                     _ if leaf_class > 2 => return Err(field("leaf class", leaf_class.into())),
                     address => Some(LeafPointer { address: LineAddress::new(address), class: leaf_class }),
                 };
+                if state == STATE_LOST {
+                    let is_whole = body.sector.get() == 0 && body.checksum == [0; 5] && tag & TAG_UNCHECKED == 0;
+                    let has_height = count == 0 || count <= HEIGHT_MAX && leaf.is_none();
+                    return if is_whole && has_height {
+                        Ok(Record::Lost { height: count, leaf })
+                    } else {
+                        Err(field("count", count.into()))
+                    };
+                }
                 if state == STATE_HOLE {
                     if count != 0 || body.sector.get() != 0 || tag & TAG_UNCHECKED != 0 {
                         return Err(field("count", count.into()));
@@ -414,18 +439,15 @@ pub fn line_records(line: &Line) -> [RecordBytes; LINE_RECORDS] {
     line.records
 }
 
-/// The mapping line with one record replaced, sealed.
-pub fn with_record(line: &Line, index: usize, record: RecordBytes, place: &Place) -> Line {
+/// The mapping line with one record replaced, sealed ([`HoleLines`] says how a line of holes is stored).
+pub fn with_record(line: &Line, index: usize, record: RecordBytes, place: &Place, holes: HoleLines) -> Line {
     let mut records = line_records(line);
     records[index] = record;
-    mapping_line(&records, place)
+    holes.line(&records, place)
 }
 
-/// A sealed mapping line with these records; empty where all of them are holes.
-pub fn mapping_line(records: &[RecordBytes; LINE_RECORDS], place: &Place) -> Line {
-    if records.iter().all(|record| record.to_bytes() == [0; 20]) {
-        return EMPTY_LINE;
-    }
+/// A sealed mapping line with these records.
+pub(crate) fn mapping_line(records: &[RecordBytes; LINE_RECORDS], place: &Place) -> Line {
     let mut image = EMPTY_LINE;
     image.copy_from_slice(MappingLine { crc: 0.into(), records: *records }.as_bytes());
     place.seal(image)
@@ -522,6 +544,9 @@ mod tests {
             Record::SingleLog(entry((1 << 20) - 4096, 4096, SlotClass::Page)),
             Record::Memory(LineAddress::new(640)),
             Record::Pointer { page: LineAddress::new(640), height: HEIGHT_MAX },
+            Record::LOST,
+            Record::Lost { height: 0, leaf },
+            Record::Lost { height: HEIGHT_MAX, leaf: None },
         ];
         for record in records {
             assert_eq!(record.encode().decode(line), Ok(record));
@@ -533,9 +558,18 @@ mod tests {
     fn records_without_meaning_are_refused() {
         let line = LineAddress::new(1);
         let with_tag = |tag: u16| RecordBytes { tag: tag.into(), body: [0; 18] };
-        for tag in
-            [5 << 9, 7 << 9, STATE_BLOCK << 9, STATE_MEMORY << 9, STATE_POINTER << 9 | 1, STATE_SINGLE_LOG << 9, TAG_SHARED, 3 << 12, 1]
-        {
+        for tag in [
+            5 << 9,
+            STATE_LOST << 9 | 9,
+            STATE_LOST << 9 | 1 << 12,
+            STATE_BLOCK << 9,
+            STATE_MEMORY << 9,
+            STATE_POINTER << 9 | 1,
+            STATE_SINGLE_LOG << 9,
+            TAG_SHARED,
+            3 << 12,
+            1,
+        ] {
             assert!(matches!(with_tag(tag).decode(line), Err(Corrupt::Field { .. })), "tag {tag:#x}");
         }
     }
@@ -562,10 +596,12 @@ mod tests {
             generation: 1,
         };
         let record = Record::Memory(LineAddress::new(640)).encode();
-        let line = with_record(&EMPTY_LINE, 2, record, &place);
+        let line = with_record(&EMPTY_LINE, 2, record, &place, HoleLines::Empty);
         assert_eq!(place.verify(&line), Ok(()));
         assert_eq!(line_records(&line)[2], record);
-        assert_eq!(with_record(&line, 2, Record::HOLE.encode(), &place), EMPTY_LINE);
+        assert_eq!(with_record(&line, 2, Record::HOLE.encode(), &place, HoleLines::Empty), EMPTY_LINE);
+        let sealed = with_record(&line, 2, Record::HOLE.encode(), &place, HoleLines::Sealed);
+        assert_eq!(sealed, HoleLines::Sealed.line_of_holes(&place));
 
         let entries = [None, Some(entry(0, 64, SlotClass::Line)), None, None];
         let leaf = leaf_line(&entries, &place);

@@ -9,6 +9,7 @@ use zerocopy::{FromBytes, FromZeros, IntoBytes};
 use crate::SECTOR_BYTES;
 use crate::checksum::crc32c;
 use crate::geometry::{Geometry, GeometryError, RING_COUNT_MAX};
+use crate::hole_lines::HoleLines;
 use crate::identity::Stamps;
 use crate::integer::{U32, U64};
 use crate::space::LogCounting;
@@ -49,8 +50,12 @@ pub mod ro_compat {
     pub const STAMP: u64 = 1 << 1;
     /// The UUID that users see is not that of the pair. Only together with [`STAMP`].
     pub const VOLUME_UUID: u64 = 1 << 2;
+    /// Lines of mapping pages have their checksum also without records ([`HoleLines`](crate::hole_lines::HoleLines)).
+    pub const SEALED_HOLES: u64 = 1 << 3;
+    /// Records of lost parts of a file may occur ([`Record::Lost`](crate::mapping::Record::Lost)).
+    pub const LOST_RECORDS: u64 = 1 << 4;
     /// The bits that this build supports.
-    pub const KNOWN: u64 = COVERED_LOGS_UNCOUNTED | STAMP | VOLUME_UUID;
+    pub const KNOWN: u64 = COVERED_LOGS_UNCOUNTED | STAMP | VOLUME_UUID | SEALED_HOLES | LOST_RECORDS;
 }
 
 /// How file data is checked.
@@ -226,6 +231,16 @@ impl Superblock {
     /// How the space of files is counted.
     pub fn log_counting(&self) -> LogCounting {
         LogCounting::of(self.ro_compat)
+    }
+
+    /// Whether records of lost parts may occur.
+    pub fn has_lost_records(&self) -> bool {
+        self.ro_compat & ro_compat::LOST_RECORDS != 0
+    }
+
+    /// How mapping lines without records are stored.
+    pub fn hole_lines(&self) -> HoleLines {
+        HoleLines::of(self.ro_compat)
     }
 
     /// The bytes of the superblock, sealed.

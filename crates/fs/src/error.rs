@@ -95,6 +95,14 @@ pub enum Error {
         /// Offset of the damaged sector or log in the file, in bytes.
         offset: u64,
     },
+    /// File data was lost with its metadata, and a repair gave it up.
+    #[error("inode {inode}: data at byte {offset} is lost since a repair; write it anew, or punch it out")]
+    LostData {
+        /// The file.
+        inode: InodeNumber,
+        /// Offset of the first lost byte that was asked for, in the file.
+        offset: u64,
+    },
     /// The device failed.
     #[error(transparent)]
     Device(#[from] DeviceError),

@@ -38,6 +38,7 @@ mod quarantine;
 mod recovery;
 mod resize;
 mod scrub;
+mod seal;
 mod shortage;
 mod space;
 mod stamp;

@@ -150,6 +150,7 @@ impl FileSystem {
             pages: PageCache::new(options.memory_bytes / 2 - read_ahead.bytes_max(), DuplicatePages::new(options.memory_bytes)),
             live: Live { drive_before: Mutex::new(drive.drive_counts().unwrap_or_default()), ..Live::default() },
             drive,
+            holes: superblock.hole_lines(),
         };
         let volume = Volume {
             line_store,

@@ -103,6 +103,10 @@ pub enum Mutant {
     CleanWhileHeldBack,
     /// R3: a ring ends at a damaged record although later ones prove themselves ([RL4]).
     DamagedRecordEndsRing,
+    /// R27: a fresh mapping page is linked with empty lines ([CA9]).
+    FreshPageUnsealed,
+    /// R28: what a repair gave up reads as a hole.
+    LostReadsAsHole,
     /// The second copy of the superblock is not written.
     SecondSuperblockSkipped,
     /// A rename removes the old name in a transaction of its own.

@@ -21,12 +21,13 @@ use tandemfs_device::{BlockRequest, DeviceError, Structure};
 use tandemfs_format::attributes::{AttributeValue, Namespace, StreamShape, addresses_of, decode_set, extend_stream};
 use tandemfs_format::dentry::decode_slot;
 use tandemfs_format::geometry::{SEGMENT_TABLE_LINES, SUPERBLOCK_OFFSETS};
+use tandemfs_format::hole_lines::holds_only_holes;
 use tandemfs_format::identity::BlockHalf;
 use tandemfs_format::inode::{Inode, file_type};
 use tandemfs_format::mapping::{LogEntry, Record, line_records};
 use tandemfs_format::segment::Segment;
 use tandemfs_format::superblock::Superblock;
-use tandemfs_format::{Corrupt, EMPTY_LINE, InodeNumber, LINE_BYTES, Line, LineAddress, PAGE_LINES, SECTOR_BYTES, Sector};
+use tandemfs_format::{Corrupt, InodeNumber, LINE_BYTES, Line, LineAddress, PAGE_LINES, SECTOR_BYTES, Sector};
 
 use crate::cache::LineStore;
 use crate::error::Error;
@@ -78,6 +79,8 @@ pub enum ScrubbedKind {
     Log,
     /// A line of metadata.
     Line,
+    /// Data of a file that a repair gave up.
+    Lost,
     /// A copy of the superblock, or the sector that identifies the block half.
     Superblock,
 }
@@ -89,6 +92,7 @@ impl ScrubbedKind {
             Self::Sectors => "sectors",
             Self::Log => "log",
             Self::Line => "line",
+            Self::Lost => "lost",
             Self::Superblock => "superblock",
         }
     }
@@ -103,7 +107,7 @@ pub struct ScrubFinding {
     pub inode: Option<InodeNumber>,
     /// Offset in the file in bytes, for file data.
     pub file_offset: Option<u64>,
-    /// Offset on the device in bytes: in the block zone for sectors, else in the memory zone.
+    /// Offset on the device in bytes: in the block zone for sectors, else in the memory zone. For lost data the place of its record, or 0.
     pub device_offset: u64,
     /// Length in bytes.
     pub length: u64,
@@ -119,6 +123,9 @@ impl fmt::Display for ScrubFinding {
         match self.file_offset {
             Some(offset) => write!(to, "{} B of data at byte {offset}", self.length)?,
             None => write!(to, "{} B of metadata", self.length)?,
+        }
+        if self.kind == ScrubbedKind::Lost {
+            return write!(to, ": {}", self.cause);
         }
         let zone = if self.kind == ScrubbedKind::Sectors { "block" } else { "memory" };
         write!(to, " (byte {} of the {zone} zone): {}", self.device_offset, self.cause)
@@ -212,6 +219,21 @@ impl Scrub {
             length: LINE_BYTES as u64,
             cause: cause.to_string(),
         });
+    }
+
+    /// Reports a part of a file that a repair gave up, if it is not behind the file's end. Parts that follow each other are one finding.
+    fn find_lost(&mut self, inode: InodeNumber, record: LineAddress, file_offset: u64, length: u64) {
+        let follows = |last: &&mut ScrubFinding| {
+            (last.kind, last.inode, last.file_offset.map(|start| start + last.length))
+                == (ScrubbedKind::Lost, Some(inode), Some(file_offset))
+        };
+        if let Some(last) = self.findings.last_mut().filter(follows) {
+            last.length += length;
+        } else if length > 0 {
+            let (kind, cause) = (ScrubbedKind::Lost, "lost since a repair".into());
+            let device_offset = record.offset_bytes();
+            self.find(ScrubFinding { kind, inode: Some(inode), file_offset: Some(file_offset), device_offset, length, cause });
+        }
     }
 
     /// Reports an error that the engine met. A line is reported once.
@@ -458,7 +480,8 @@ impl Scrub {
         if !state.is_life_of(owner) || !state.inode.has_mapping() {
             return None; // [SC5]
         }
-        let mut walk = Walk { owner, from, pages: STEP_PAGES, blocks: VecDeque::new() };
+        let extent = (state.inode.size, fs.volume.geometry.block_bytes().into());
+        let mut walk = Walk { owner, from, pages: STEP_PAGES, blocks: VecDeque::new(), extent };
         let record = match state.root().decode(LineAddress::new(0)) {
             Ok(record) => record,
             Err(source) => {
@@ -469,6 +492,10 @@ impl Scrub {
         let next = match record {
             Record::HOLE => None,
             Record::Pointer { page, height } => self.page(Medium::of(&fs.volume), &mut walk, page, height, 0),
+            Record::Lost { height: height @ 1.., .. } => {
+                walk.lost(self, LineAddress::new(0), 0, tree::capacity(height));
+                None
+            }
             _ => {
                 walk.blocks.push_back(0);
                 None
@@ -489,12 +516,12 @@ impl Scrub {
             return None;
         }
         let below = tree::capacity(height - 1);
-        let verify = |address, line: &Line| medium.place(owner, address).verify(line);
+        let verify = |address, line: &Line| medium.holes.verify(line, &medium.place(owner, address));
         let lines = self.lines(medium, Some(owner.inode), Structure::Mapping, page, PAGE_LINES, &verify);
         let mut start = base;
         for (index, line) in lines.into_iter().enumerate() {
             let address = page.nth(index as u64);
-            for record in line.filter(|line| *line != EMPTY_LINE).iter().flat_map(line_records) {
+            for record in line.filter(|line| !holds_only_holes(line)).iter().flat_map(line_records) {
                 let (block, end) = (start, start.saturating_add(below));
                 start = end;
                 if end <= walk.from {
@@ -507,6 +534,7 @@ impl Scrub {
                             return Some(next);
                         }
                     }
+                    Ok(Record::Lost { height: lower @ 1.., .. }) if lower + 1 == height => walk.lost(self, address, block, below),
                     Ok(Record::Pointer { .. }) => self.find_line(Some(owner.inode), address, "a pointer leads to a wrong level"),
                     Ok(_) if height > 1 => self.find_line(Some(owner.inode), address, "a block where a pointer is due"),
                     Ok(_) => walk.blocks.push_back(block),
@@ -544,10 +572,12 @@ impl Scrub {
             if !state.is_life_of(owner) {
                 return false; // [SC5]
             }
+            let size = state.inode.size;
             while let Some(block) = blocks.pop_front_if(|block| *block <= last) {
                 match Block::lookup(volume, owner, state.root(), block) {
                     Ok(found) => {
                         self.lines_of_block(Medium::of(volume), owner, &found);
+                        self.lost_bytes(number, &found, block * each, size);
                         match Data::of(volume, owner, found, block * each) {
                             Ok(found) => data.push(found),
                             Err(error) => self.find_error(number, &error),
@@ -571,6 +601,16 @@ impl Scrub {
             Ok(Record::HOLE) => {}
             Ok(_) => self.find_line(Some(number), LineAddress::new(0), "a page of a directory is none"),
             Err(error) => self.find_error(number, &error),
+        }
+    }
+
+    /// Reports what is lost of a block at `start`, between its logs.
+    fn lost_bytes(&mut self, number: InodeNumber, block: &Block, start: u64, size: u64) {
+        let end = size.saturating_sub(start).min(block.base.data_bytes().into()) as u32;
+        let mut at = 0;
+        while let Some(first) = block.first_lost(at..end, |_| None) {
+            at = block.logs().map(|log| log.offset).filter(|offset| *offset > first).min().unwrap_or(end).min(end);
+            self.find_lost(number, LineAddress::new(0), start + u64::from(first), u64::from(at - first));
         }
     }
 
@@ -677,6 +717,20 @@ struct Walk {
     /// Pages that the walk may still read.
     pages: usize,
     blocks: VecDeque<u64>,
+    /// Size of the file, and of a block, in bytes.
+    extent: (u64, u64),
+}
+
+impl Walk {
+    /// Reports a lost subtree, unless an earlier step did.
+    fn lost(&self, scrub: &mut Scrub, record: LineAddress, first: u64, blocks: u64) {
+        let (size, block_bytes) = self.extent;
+        let start = first.saturating_mul(block_bytes);
+        if first >= self.from {
+            let end = first.saturating_add(blocks).saturating_mul(block_bytes).min(size);
+            scrub.find_lost(self.owner.inode, record, start, end.saturating_sub(start));
+        }
+    }
 }
 
 /// Data of a block that has to be read.
@@ -691,7 +745,7 @@ struct Data {
 impl Data {
     fn of(store: &LineStore, owner: Owner, block: Block, start: u64) -> crate::error::Result<Self> {
         let sectors = match block.base {
-            Base::Hole | Base::Unwritten(_) => None,
+            Base::Hole | Base::Lost(_) | Base::Unwritten(_) => None,
             Base::Sectors(run) => Some((run.sector, run.count)),
             Base::Memory(extent) => match extent {},
         };

@@ -8,7 +8,7 @@
 //!       writes is missing, it is made up for.
 //! [UG3] A feature that changes the identity is added with a new stamp (`stamp.rs`), so that a torn identity is told from a damaged one.
 
-use tandemfs_device::Drive;
+use tandemfs_device::{Drive, Fenced};
 use tandemfs_format::identity::Stamps;
 use tandemfs_format::superblock::{Superblock, ro_compat};
 use uuid::Uuid;
@@ -17,6 +17,7 @@ use crate::error::{Error, Result};
 use crate::journal::checkpoint::write_superblock;
 use crate::mount::{read_halves, read_superblock};
 use crate::resize::check_writable;
+use crate::seal::seal_mappings;
 use crate::stamp;
 
 /// The feature bit of a superblock.
@@ -54,6 +55,18 @@ pub const FEATURES: &[Feature] = &[
         bit: FeatureBit::RoCompat(ro_compat::VOLUME_UUID),
         gain: "the UUID can be changed (tandemfs uuid)",
         add: add_volume_uuid,
+    },
+    Feature {
+        name: "sealed holes",
+        bit: FeatureBit::RoCompat(ro_compat::SEALED_HOLES),
+        gain: "a lost line of a mapping is damage, and does not read as zeros",
+        add: add_sealed_holes,
+    },
+    Feature {
+        name: "lost records",
+        bit: FeatureBit::RoCompat(ro_compat::LOST_RECORDS),
+        gain: "what a repair gives up of a file is listed from then on, and does not read as zeros",
+        add: add_lost_records,
     },
 ];
 
@@ -144,6 +157,23 @@ fn add_volume_uuid(drive: &Drive, superblock: &mut Superblock) -> Result<()> {
     superblock.ro_compat |= ro_compat::VOLUME_UUID;
     superblock.volume_uuid = superblock.pair;
     write_identity_and_superblock(drive, superblock)
+}
+
+/// The bit is set when all lines are sealed ([HS1] of `seal.rs`).
+fn add_sealed_holes(drive: &Drive, superblock: &mut Superblock) -> Result<()> {
+    drop::<Fenced>(seal_mappings(drive)?);
+    add_bit(drive, superblock, ro_compat::SEALED_HOLES)
+}
+
+fn add_lost_records(drive: &Drive, superblock: &mut Superblock) -> Result<()> {
+    add_bit(drive, superblock, ro_compat::LOST_RECORDS)
+}
+
+/// Sets a bit that says nothing about the identity.
+fn add_bit(drive: &Drive, superblock: &mut Superblock, bit: u64) -> Result<()> {
+    superblock.ro_compat |= bit;
+    superblock.sequence += 1;
+    Ok(write_superblock(drive, superblock)?)
 }
 
 /// Makes a superblock and the identity that goes with it durable, with a new stamp. The first write of the superblock has the whole change.

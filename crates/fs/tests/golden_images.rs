@@ -31,8 +31,10 @@ const GROWN_MEMORY_BYTES: [usize; 2] = [44 << 20, 64 << 20];
 const SMALL: &[u8] = b"a golden image is read by every later build";
 const ROOT: InodeNumber = InodeNumber::ROOT;
 /// Generations with images: version (with a feature set since), and all features needed to write. This build makes the last.
-const GENERATIONS: [(&str, u64); 3] = [("1", 0), ("1-covered", ro_compat::COVERED_LOGS_UNCOUNTED), (NEWEST, ro_compat::KNOWN)];
-const NEWEST: &str = "1-stamped";
+const STAMPED: u64 = ro_compat::COVERED_LOGS_UNCOUNTED | ro_compat::STAMP | ro_compat::VOLUME_UUID;
+const GENERATIONS: [(&str, u64); 4] =
+    [("1", 0), ("1-covered", ro_compat::COVERED_LOGS_UNCOUNTED), ("1-stamped", STAMPED), (NEWEST, ro_compat::KNOWN)];
+const NEWEST: &str = "1-lost";
 const ATTRIBUTE: SetExtendedAttribute = SetExtendedAttribute { mode: tandemfs_fs::SetAttributeMode::Any, kill_set_group_id: false };
 /// A default access control list: all rights for the owner and user 7, fewer for the group and others.
 const DEFAULT_LIST: [(u16, u16, u32); 5] = [(1, 7, u32::MAX), (2, 7, 7), (4, 5, u32::MAX), (16, 7, u32::MAX), (32, 5, u32::MAX)];

@@ -177,7 +177,9 @@ impl Door {
         if is_failure(error) {
             let asked = inode(node);
             let about = match error {
-                Error::Damaged { inode, .. } | Error::DamagedData { inode, .. } | Error::Stale(inode) => *inode,
+                Error::Damaged { inode, .. } | Error::DamagedData { inode, .. } | Error::LostData { inode, .. } | Error::Stale(inode) => {
+                    *inode
+                }
                 _ => asked,
             };
             if matches!(error, Error::Damaged { .. }) {

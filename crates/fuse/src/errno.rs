@@ -29,7 +29,7 @@ pub(crate) fn errno(error: &Error) -> Errno {
         Error::Stale(_) => Errno::ESTALE,
         // "Structure needs cleaning", as other file systems report damage that fsck has to repair.
         Error::Damaged { .. } => Errno::new(libc::EUCLEAN),
-        Error::DamagedData { .. } => Errno::EIO,
+        Error::DamagedData { .. } | Error::LostData { .. } => Errno::EIO,
         Error::Device(device) => device_errno(device),
         // Errors of mounting. They cannot occur on a mounted file system.
         Error::Superblock { .. }
@@ -87,6 +87,7 @@ mod tests {
             (Error::NotForFiles, libc::EACCES),
             (Error::Stopped { first_cause: "flush".into() }, libc::EIO),
             (Error::DamagedData { inode: InodeNumber::new(5), offset: 0 }, libc::EIO),
+            (Error::LostData { inode: InodeNumber::new(5), offset: 0 }, libc::EIO),
         ] {
             assert_eq!(errno(&error).code(), expected, "{error}");
         }

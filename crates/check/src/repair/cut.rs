@@ -2,20 +2,24 @@
 //!
 //! [CU1] A damaged inode loses both lines, so its names lead nowhere, its directories have no name and its space is free: the later steps
 //!       find all of that.
-//! [CU2] What was lost of a file becomes a hole, and is listed. A symbolic link that lost part of its target goes.
+//! [CU2] What was lost of a file becomes lost records (without that feature a hole), and is listed. A symbolic link that lost part of its
+//!       target goes.
+//! [CU3] Lost records end with the block that holds the end of the file, so that what grows behind it is no part of them. That takes pages;
+//!       without space for them the record covers more.
 
 use tandemfs_format::dentry::PAGE_SLOTS;
 use tandemfs_format::inode::{Inode, Timestamp, file_type};
 use tandemfs_format::integer::U40;
-use tandemfs_format::mapping::{Extent, LeafPointer, Record};
-use tandemfs_format::{EMPTY_LINE, InodeNumber, LineAddress};
+use tandemfs_format::mapping::{Extent, HEIGHT_MAX, LINE_RECORDS, LeafPointer, PAGE_RECORDS, Record};
+use tandemfs_format::segment::Region;
+use tandemfs_format::{InodeNumber, LineAddress};
 
 use crate::finding::Finding;
 use crate::mend::{Lost, Mend, Owner};
 use crate::mutant::{Mutant, on};
-use crate::tree::Site;
+use crate::tree::{Site, Span};
 
-use super::directories::{self, Salvage};
+use super::directories::{self, Salvage, take_page};
 use super::names::EntryPages;
 use super::plan::{Group, Plan, SectorCopy};
 use super::root;
@@ -30,7 +34,8 @@ pub(crate) fn plan(plan: &mut Plan<'_>) {
                 plan.lost.push(Lost { inode: *inode, offset: 0, bytes: 0 });
                 plan.free_inode(*inode, *address); // [CU1]
             }
-            Mend::Line { line, lost } => cut_line(plan, *line, *lost),
+            Mend::Line { owner, line, height, span, lost } => cut_line(plan, (*owner, *line), (*height, *span), *lost),
+            Mend::Subtree { owner, site, span, lost } => cut_subtree(plan, (*owner, *site), *span, *lost),
             Mend::Record { owner, site, record, leaf, lost } => {
                 if plan.frees_link(*lost) || plan.is_freed(owner.inode) {
                     continue;
@@ -54,13 +59,60 @@ pub(crate) fn plan(plan: &mut Plan<'_>) {
 }
 
 /// [CU2]
-fn cut_line(plan: &mut Plan<'_>, line: LineAddress, lost: Option<Lost>) {
-    if !plan.frees_link(lost) {
-        if !on(Mutant::LossUnlisted) {
-            plan.lost.extend(lost);
-        }
-        plan.add(Group::from([(line.number(), EMPTY_LINE)]));
+fn cut_line(plan: &mut Plan<'_>, (owner, line): (Owner, LineAddress), (height, span): (u32, Span), lost: Option<Lost>) {
+    if plan.frees_link(lost) || plan.is_freed(owner.inode) {
+        return;
     }
+    if !on(Mutant::LossUnlisted) {
+        plan.lost.extend(lost);
+    }
+    let each = PAGE_RECORDS.saturating_pow(height - 1);
+    let mut records = [Record::HOLE.encode(); LINE_RECORDS];
+    for (record, index) in records.iter_mut().zip(0..) {
+        let first = span.first.saturating_add(each.saturating_mul(index));
+        *record = lost_record(plan, owner, (height - 1, first), lost).encode();
+    }
+    let place = plan.image.place(owner.inode, owner.generation, line);
+    plan.add(Group::from([(line.number(), plan.image.superblock.hole_lines().line(&records, &place))]));
+}
+
+/// [CU2]
+fn cut_subtree(plan: &mut Plan<'_>, (owner, site): (Owner, Site), span: Span, lost: Option<Lost>) {
+    if plan.frees_link(lost) || plan.is_freed(owner.inode) {
+        return;
+    }
+    plan.lost.extend(lost);
+    // The record in the inode covers what the file needs.
+    let blocks = if site == Site::Inode { end_of(plan, lost).max(1) } else { span.count };
+    let height = (0..=HEIGHT_MAX).find(|height| PAGE_RECORDS.saturating_pow(*height) >= blocks).unwrap_or(HEIGHT_MAX);
+    let record = lost_record(plan, owner, (height, span.first), lost).encode();
+    if let Some(group) = plan.with_record(owner, site, record) {
+        plan.add(group);
+    }
+}
+
+/// The block behind the last one of which bytes are lost.
+fn end_of(plan: &Plan<'_>, lost: Option<Lost>) -> u64 {
+    lost.map_or(0, |lost| lost.offset.saturating_add(lost.bytes).div_ceil(plan.image.geometry.block_bytes().into()))
+}
+
+/// The record of a height in place of everything from a block on that it covered ([CU3]).
+fn lost_record(plan: &mut Plan<'_>, owner: Owner, (height, first): (u32, u64), lost: Option<Lost>) -> Record {
+    let end = end_of(plan, lost);
+    if first >= end || !plan.image.superblock.has_lost_records() {
+        return Record::HOLE;
+    }
+    let whole = Record::Lost { height, leaf: None };
+    if height == 0 || first.saturating_add(PAGE_RECORDS.saturating_pow(height)) <= end {
+        return whole;
+    }
+    let each = PAGE_RECORDS.saturating_pow(height - 1);
+    let part = |index: u64| lost_record(plan, owner, (height - 1, first.saturating_add(each.saturating_mul(index))), lost).encode();
+    let records: Vec<_> = (0..PAGE_RECORDS).map(part).collect();
+    let Some(page) = take_page(plan, Region::Mappings) else { return whole };
+    let bytes = plan.image.superblock.hole_lines().page(&records, &plan.image.place(owner.inode, owner.generation, page));
+    plan.put_aside(page, bytes.as_chunks().0.iter().copied());
+    Record::Pointer { page, height }
 }
 
 /// Sectors of its own for a block whose sectors are another's too: both keep what is there, and the checksums tell whose it was.
@@ -71,7 +123,10 @@ fn clone(plan: &mut Plan<'_>, (owner, site): (Owner, Site), extent: Extent, leaf
         return;
     }
     let extent_left = found.map(|sector| Extent { sector, ..extent });
-    let record = Record::Block { extent: extent_left, leaf }.encode();
+    let record = match extent_left {
+        None if lost.is_some() && plan.image.superblock.has_lost_records() => Record::Lost { height: 0, leaf }.encode(),
+        extent => Record::Block { extent, leaf }.encode(),
+    };
     let Some(group) = plan.with_record(owner, site, record) else { return };
     match found {
         Some(to) => plan.copies.push(SectorCopy { from: extent.sector, to, count }),

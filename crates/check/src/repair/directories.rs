@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use tandemfs_device::Structure;
 use tandemfs_format::integer::U64;
-use tandemfs_format::mapping::{LINE_RECORDS, PAGE_RECORDS, Record, RecordBytes, mapping_line};
+use tandemfs_format::mapping::{LINE_RECORDS, PAGE_RECORDS, Record, RecordBytes};
 use tandemfs_format::segment::Region;
 use tandemfs_format::{EMPTY_LINE, Line, LineAddress, PAGE_BYTES, PAGE_LINES, UNIT_LINES};
 
@@ -81,6 +81,7 @@ pub(crate) fn rebuild(plan: &mut Plan<'_>, owner: Owner, pages: &[LineAddress], 
 /// Writes the pages of a tree aside; returns its root. `None` if the zone has no space.
 pub(crate) fn build_tree(plan: &mut Plan<'_>, owner: Owner, pages: &[LineAddress]) -> Option<RecordBytes> {
     let mut records: Vec<RecordBytes> = pages.iter().map(|page| Record::Memory(*page).encode()).collect();
+    let holes = plan.image.superblock.hole_lines();
     let mut height = 0;
     while records.len() > 1 {
         height += 1;
@@ -93,7 +94,7 @@ pub(crate) fn build_tree(plan: &mut Plan<'_>, owner: Owner, pages: &[LineAddress
                     for (to, from) in of_line.iter_mut().zip(chunk.iter().skip(index as usize * LINE_RECORDS)) {
                         *to = *from;
                     }
-                    mapping_line(&of_line, &plan.image.place(owner.inode, owner.generation, page.nth(index)))
+                    holes.line(&of_line, &plan.image.place(owner.inode, owner.generation, page.nth(index)))
                 })
                 .collect();
             plan.put_aside(page, lines);

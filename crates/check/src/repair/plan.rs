@@ -166,7 +166,7 @@ impl<'i> Plan<'i> {
             Site::Line { line, index } => {
                 let old = self.line(Structure::Mapping, line)?;
                 let place = self.image.place(owner.inode, owner.generation, line);
-                Some(Group::from([(line.number(), with_record(&old, index, record, &place))]))
+                Some(Group::from([(line.number(), with_record(&old, index, record, &place, self.image.superblock.hole_lines()))]))
             }
         }
     }

@@ -12,6 +12,7 @@ use tandemfs_format::attributes::{
 };
 use tandemfs_format::dentry::{Dentry, DentryHeadLine, type_of_mode};
 use tandemfs_format::geometry::{Geometry, PIECE_SECTORS, RING_BYTES_MIN, SUPERBLOCK_OFFSETS};
+use tandemfs_format::hole_lines::HoleLines;
 use tandemfs_format::identity::{BlockIdentity, Stamps};
 use tandemfs_format::inode::{Inode, InodeColdLine, InodeHotLine, Timestamp, file_type, state};
 use tandemfs_format::journal::encode as encode_record;
@@ -20,7 +21,7 @@ use tandemfs_format::mapping::{
     with_record,
 };
 use tandemfs_format::segment::{Region, Segment};
-use tandemfs_format::superblock::{ChecksumKind, Superblock, Tail};
+use tandemfs_format::superblock::{ChecksumKind, Superblock, Tail, ro_compat};
 use tandemfs_format::{EMPTY_LINE, InodeNumber, LINE_BYTES, Line, LineAddress, PairSeed, Place, SECTOR_BYTES, Sector, UNIT_LINES};
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -372,8 +373,16 @@ impl Image {
 
     pub fn put_record_bytes(&mut self, inode: u64, page: u64, index: u64, record: RecordBytes) {
         let line = page + index / 3;
-        let bytes = with_record(&self.line(line), (index % 3) as usize, record, &self.place(inode, line));
+        let bytes = with_record(&self.line(line), (index % 3) as usize, record, &self.place(inode, line), self.superblock.hole_lines());
         self.put(line, bytes);
+    }
+
+    /// Seals the lines of the only mapping page that have no record.
+    pub fn seal_holes(&mut self) {
+        self.edit_superblock(|superblock| superblock.ro_compat |= ro_compat::SEALED_HOLES);
+        for line in (TREE_PAGE..TREE_PAGE + 64).filter(|line| self.line(*line) == EMPTY_LINE).collect::<Vec<_>>() {
+            self.put(line, HoleLines::Sealed.line_of_holes(&self.place(TREE, line)));
+        }
     }
 
     pub fn record(&self, page: u64, index: u64) -> Record {

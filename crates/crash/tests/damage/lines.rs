@@ -123,6 +123,9 @@ impl<'z> Image<'z> {
                     lines.extend((0..count).map(|index| (What::Vector, vector.nth(index))));
                 }
             }
+            Record::Lost { leaf, .. } => {
+                lines.extend(leaf.into_iter().flat_map(|leaf| (0..leaf.lines()).map(move |index| (What::Leaf, leaf.address.nth(index)))));
+            }
             Record::SingleLog(_) => {}
         }
     }

@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use tandemfs_device::{BlockRequest, DeviceError, Drive, Fenced, Structure};
 use tandemfs_format::geometry::Geometry;
-use tandemfs_format::{Corrupt, EMPTY_LINE, InodeNumber, LINE_BYTES, Line, LineAddress, PAGE_BYTES, PAGE_LINES, PairSeed, Place};
+use tandemfs_format::hole_lines::HoleLines;
+use tandemfs_format::{Corrupt, EMPTY_LINE, InodeNumber, LINE_BYTES, Line, LineAddress, PAGE_BYTES, PAGE_LINES, PairSeed, Place, Sector};
 
 use super::{Page, PageCache};
 use crate::error::{Error, Result};
@@ -20,6 +21,8 @@ pub(crate) struct LineStore {
     pub(crate) health: Health,
     pub(crate) pages: PageCache,
     pub(crate) live: Live,
+    /// How mapping lines without records are stored.
+    pub(crate) holes: HoleLines,
 }
 
 /// The owner of lines that are read or changed; included in each line's checksum.
@@ -110,13 +113,32 @@ impl LineStore {
         Ok(found)
     }
 
+    /// A line of a mapping page of `owner`, verified. Unlike other lines it may be empty only if lines of holes are ([CA9]).
+    pub(crate) fn mapping_line(&self, owner: Owner, address: LineAddress) -> Result<Line> {
+        let line = self.line(owner, Structure::Mapping, address)?;
+        if line == EMPTY_LINE {
+            let verified = self.holes.verify(&line, &self.place(owner, address));
+            verified.map_err(|source| Error::Damaged { inode: owner.inode, source })?;
+        }
+        Ok(line)
+    }
+
     fn verify(&self, owner: Owner, address: LineAddress, line: &Line) -> Result<()> {
         self.place(owner, address).verify(line).map_err(|source| Error::Damaged { inode: owner.inode, source })
     }
 
     /// Zeroes whole pages before they are linked ([`zero_pages`]). A failed FLUSH stops the file system (RULES R15): more may be lost.
     pub(crate) fn zero_fresh_pages(&self, structure: Structure, first: LineAddress, lines: u64) -> Result<Fenced> {
-        zero_pages(&self.drive, structure, first, lines).map_err(|error| match error {
+        self.fresh(zero_pages(&self.drive, structure, first, lines))
+    }
+
+    /// Writes a whole page before it is linked, like `zero_fresh_pages`.
+    pub(crate) fn write_fresh_page(&self, structure: Structure, page: LineAddress, bytes: &[u8; PAGE_BYTES]) -> Result<Fenced> {
+        self.fresh(write_page(&self.drive, structure, page, bytes))
+    }
+
+    fn fresh(&self, written: std::result::Result<Fenced, DeviceError>) -> Result<Fenced> {
+        written.map_err(|error| match error {
             DeviceError::Block { operation: "flush", .. } => self.health.stop("flushing the drive", &error),
             other => other.into(),
         })
@@ -152,12 +174,31 @@ pub(crate) fn load_bulk(drive: &Drive, structure: Structure, first: LineAddress,
 
 /// Zeroes whole unused pages ([CA7] of `cache/`). Durable when it returns.
 pub(crate) fn zero_pages(drive: &Drive, structure: Structure, first: LineAddress, lines: u64) -> std::result::Result<Fenced, DeviceError> {
-    if on(Mutant::FreshPageNotFlushed)
-        && let Some(sector) = drive.description().sector_of_page(first)
-    {
-        let zeros = vec![0; lines as usize * LINE_BYTES];
-        drop(drive.transfer(structure, &mut [BlockRequest::Write { sector, buffer: &zeros }], &mut || {})?);
-        return Ok(Fenced::nothing_stored());
+    match unflushed(drive, first) {
+        Some(sector) => write_unflushed(drive, structure, sector, &vec![0; lines as usize * LINE_BYTES]),
+        None => drive.zero_pages(structure, first, lines / PAGE_LINES),
     }
-    drive.zero_pages(structure, first, lines / PAGE_LINES)
+}
+
+/// Writes a whole unused page ([CA7] of `cache/`). Durable when it returns.
+fn write_page(
+    drive: &Drive,
+    structure: Structure,
+    page: LineAddress,
+    bytes: &[u8; PAGE_BYTES],
+) -> std::result::Result<Fenced, DeviceError> {
+    match unflushed(drive, page) {
+        Some(sector) => write_unflushed(drive, structure, sector, bytes),
+        None => drive.write_pages(structure, page, bytes),
+    }
+}
+
+/// Where a page is written without a flush: only by a deliberate bug.
+fn unflushed(drive: &Drive, page: LineAddress) -> Option<Sector> {
+    drive.description().sector_of_page(page).filter(|_| on(Mutant::FreshPageNotFlushed))
+}
+
+fn write_unflushed(drive: &Drive, structure: Structure, sector: Sector, bytes: &[u8]) -> std::result::Result<Fenced, DeviceError> {
+    drop(drive.transfer(structure, &mut [BlockRequest::Write { sector, buffer: bytes }], &mut || {})?);
+    Ok(Fenced::nothing_stored())
 }

@@ -19,12 +19,16 @@
 //!       pinned forever (`journal/firmware_commit.rs` [FC2]).
 //! [CA6] A page is read by blocks only while it has no host copy, and then every store to it has been fenced: stores of a transaction
 //!       before its COMMIT, while the page was pinned ([CA5]); those of a checkpoint or replay before its list of written pages is dropped.
-//! [CA7] A metadata page is written by blocks, or discarded, only to zero it, before it is linked and after all its former users are done
-//!       (RULES R6), and the write is flushed before a line of the page is stored (`LineStore::zero_fresh_pages`). Pages in use are written
-//!       by bytes only (R16), because a block write makes every line of the page in the drive's log obsolete.
+//! [CA7] A metadata page is written by blocks, or discarded, only to zero it or to seal its lines of holes, before it is linked and after
+//!       all its former users are done (RULES R6), and the write is flushed before a line of the page is stored
+//!       (`LineStore::zero_fresh_pages`, `LineStore::write_fresh_page`). Pages in use are written by bytes only (R16), because a block write
+//!       makes every line of the page in the drive's log obsolete.
 //! [CA8] Lines that do not verify may be loaded a second time ([`PageCache::reload`]): the transfer or the host copy may have been wrong. A
 //!       dirty line is newer than the drive's and stays; and since the drive shows what is stored but not committed ([CA5]), the caller
 //!       knows that no transaction has these lines.
+//! [CA9] Lines of mapping pages are read by [`LineStore::mapping_line`] alone. With *sealed holes* (`docs/FORMAT.md`) such a line is never
+//!       empty: a fresh page has all its lines sealed before it is linked, and whoever changes a line seals it, so zeros are damage
+//!       (RULES R27).
 
 pub(crate) mod duplicate_pages;
 mod line_store;
@@ -240,8 +244,13 @@ impl PageCache {
 
     /// Inserts a page that was zeroed on the device, without loading it.
     pub(crate) fn insert_zeroed(&self, structure: Structure, start: LineAddress) -> Arc<Page> {
+        self.insert_fresh(structure, start, &[0; PAGE_BYTES])
+    }
+
+    /// Inserts a page that was written whole on the device, without loading it.
+    pub(crate) fn insert_fresh(&self, structure: Structure, start: LineAddress, bytes: &[u8; PAGE_BYTES]) -> Arc<Page> {
         let mut shard = self.shard(page_number(start)).lock();
-        self.insert(&mut shard, start, structure, [0; PAGE_BYTES])
+        self.insert(&mut shard, start, structure, *bytes)
     }
 
     fn insert(&self, shard: &mut Shard, start: LineAddress, structure: Structure, bytes: [u8; PAGE_BYTES]) -> Arc<Page> {

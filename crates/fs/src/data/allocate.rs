@@ -22,6 +22,7 @@ use tandemfs_format::inode::FILE_BYTES_MAX;
 use tandemfs_format::mapping::{LogEntry, PAGE_RECORDS};
 use tandemfs_format::{InodeNumber, SECTOR_BYTES};
 
+use super::FileView;
 use super::commit::{changed, count_space};
 use super::compose::load_log;
 use super::rewrite::Rewrite;
@@ -257,9 +258,9 @@ impl FileSystem {
             }
             let mut root = state.root();
             let owner = state.owner(file.number);
-            let Some(first) = tree::first_block(&self.volume, owner, root, at..blocks.end)? else { break };
+            let Some(first) = tree::first_found(&self.volume, owner, root, at..blocks.end)? else { break };
             begins();
-            let step = first..blocks.end.min((first / FREE_STEP_BLOCKS + 1) * FREE_STEP_BLOCKS);
+            let step = first.start..blocks.end.min((first.start / FREE_STEP_BLOCKS + 1) * FREE_STEP_BLOCKS).max(first.end);
             let mut tx = Tx::new(&self.volume);
             let freed_512 = free_blocks(&mut tx, self, owner, root, step.clone())?;
             tree::clear(&mut tx, owner, &mut root, &step)?;
@@ -317,6 +318,9 @@ impl FileSystem {
             return Ok(());
         }
         let inside = view.size.saturating_sub(block * u64::from(block_bytes)).min(block_bytes.into()) as u32;
+        if let Base::Lost(_) = old.base {
+            return self.zero_lost(file, &view, block, bytes.start..bytes.end.min(inside));
+        }
         let (of_sectors, has_data) = (old.base.bytes(), old.base.data_bytes() > 0);
         // Bytes beyond the end of the file are invisible; space kept there stays unless the range covers it.
         let reaches_end = bytes.end >= inside && of_sectors <= inside.next_multiple_of(SECTOR_BYTES as u32);
@@ -334,6 +338,15 @@ impl FileSystem {
             return Ok(());
         }
         self.clear_part(file, block, start..end, cuts)
+    }
+
+    /// Zeroes a part of a lost block: zeros are written over it, because the other bytes stay lost. A block without other bytes is freed.
+    fn zero_lost(&self, file: &InCoreInode, view: &FileView, block: u64, bytes: Range<u32>) -> Result<()> {
+        let reaches_end = block * u64::from(self.volume.geometry.block_bytes()) + u64::from(bytes.end) >= view.size;
+        if bytes.start == 0 && reaches_end {
+            return self.free_range(file, block..block + 1, &mut || {});
+        }
+        if bytes.is_empty() { Ok(()) } else { self.write_zeros(file, view, block, bytes) }
     }
 
     /// Removes logs and, if `cuts`, sectors from a part of a block below which no data stays; one transaction.

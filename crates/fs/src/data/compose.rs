@@ -1,6 +1,7 @@
 //! Composes the current content of one block: sectors, data logs over them, zeros elsewhere. Used by read-modify-write and write-back.
 //!
 //! [CO1] Every byte is verified before it is used: sectors and logs against their checksums (`ARCHITECTURE.md`).
+//! [CO3] Bytes that are lost have no content: [`verify_found`] refuses a block with any, before something is composed.
 //! [CO2] Only visible bytes are read: a sector that logs and new bytes cover completely is not read.
 
 use std::ops::Range;
@@ -59,6 +60,12 @@ pub(crate) fn verify_sectors(volume: &Volume, owner: Owner, at: u64, block: &Blo
     })
 }
 
+/// Refuses a block of which one of the first `end` bytes is lost and neither in a log nor in one of the parts ([CO3]).
+pub(crate) fn verify_found(inode: InodeNumber, at: u64, block: &Block, over: &[Part<'_>], end: u32) -> Result<()> {
+    let of_parts = |byte| over.iter().find(|part| part.offset <= byte && byte < part.end()).map(Part::end);
+    block.first_lost(0..end, of_parts).map_or(Ok(()), |byte| Err(Error::LostData { inode, offset: at + u64::from(byte) }))
+}
+
 fn damaged_data(inode: InodeNumber, offset: u64) -> Error {
     tracing::debug!(inode = inode.get(), offset, "data does not fit its checksum"); // the caller that gets the error knows the file
     Error::DamagedData { inode, offset }
@@ -68,7 +75,7 @@ fn damaged_data(inode: InodeNumber, offset: u64) -> Error {
 /// the block. `None` if nothing must be read.
 pub(crate) fn base_to_read(block: &Block, over: &[Part<'_>], length: usize) -> Option<(Sector, Range<usize>)> {
     match block.base {
-        Base::Hole | Base::Unwritten(_) => None,
+        Base::Hole | Base::Unwritten(_) | Base::Lost(_) => None, // [CO3]
         Base::Sectors(run) => {
             let needed = needed_sectors(block, run.count as usize, over, length);
             let bytes = needed.start * SECTOR_BYTES..needed.end * SECTOR_BYTES;

@@ -9,6 +9,7 @@ use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 
 use tandemfs_format::inode::FILE_BYTES_MAX;
+use tandemfs_format::mapping::Record;
 use tandemfs_format::{InodeNumber, SECTOR_BYTES};
 
 use super::FileView;
@@ -160,13 +161,20 @@ impl FileSystem {
         let (mut looked, mut next) = (0, blocks.end);
         let _ended = self.mapped(file, view, |root| {
             tree::walk_range(&self.volume, view.owner, root, blocks, &mut |found| {
-                let Found::Block(number, record) = found else { return Ok(ControlFlow::Continue(())) };
-                looked += 1;
-                if visit(number, &Block::of_record(&self.volume, view.owner, record)?) && looked < STEP_RECORDS {
-                    return Ok(ControlFlow::Continue(()));
+                let (blocks, record) = match found {
+                    Found::Page(_) => return Ok(ControlFlow::Continue(())),
+                    Found::Block(number, record) => (number..number + 1, record),
+                    Found::Lost(blocks) => (blocks, Record::LOST),
+                };
+                let block = Block::of_record(&self.volume, view.owner, record)?;
+                for number in blocks {
+                    looked += 1;
+                    if !visit(number, &block) || looked >= STEP_RECORDS {
+                        next = number + 1;
+                        return Ok(ControlFlow::Break(()));
+                    }
                 }
-                next = number + 1;
-                Ok(ControlFlow::Break(()))
+                Ok(ControlFlow::Continue(()))
             })
         })?;
         Ok(next)
@@ -218,11 +226,11 @@ impl Extents {
     /// Adds a block, and the hole before it.
     fn push(&mut self, number: u64, block: &Block) {
         self.hole_to(number);
-        if block.has_logs() {
+        if block.has_logs() || matches!(block.base, Base::Lost(_)) {
             return self.add(self.block_bytes, LayoutPlace::ThroughFileSystem);
         }
         match block.base {
-            Base::Hole => {}
+            Base::Hole | Base::Lost(_) => {}
             Base::Unwritten(run) => self.add(block.base.bytes().into(), LayoutPlace::Unwritten { sector: run.sector }),
             Base::Sectors(run) => self.add(block.base.bytes().into(), LayoutPlace::Sectors { sector: run.sector }),
             Base::Memory(extent) => match extent {},

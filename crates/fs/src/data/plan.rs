@@ -8,7 +8,7 @@ use tandemfs_format::mapping::{LogEntry, RecordBytes, SlotClass};
 use tandemfs_format::{LineAddress, SECTOR_BYTES, Sector};
 
 use super::FileView;
-use super::compose::compose;
+use super::compose::{compose, verify_found};
 use super::in_place::{InPlace, LINES_MAX, Place};
 use super::log_plan::{self, LogPlan, Part, Step};
 use super::mutants;
@@ -231,6 +231,8 @@ impl<'p> Planner<'p> {
     fn composed(&self, target: &Target<'_>, length: usize) -> Result<Vec<u8>> {
         let block_start = self.start_of(target);
         let mut bytes = vec![0; length];
+        let inside = self.view.size.saturating_sub(block_start).min(length as u64) as u32;
+        verify_found(self.view.owner.inode, block_start, &target.old, &target.parts, inside)?;
         compose(self.volume, self.view.owner, block_start, &target.old, &target.parts, &mut bytes)?;
         // Stale bytes that a truncation left beyond the end are not copied (RULES R13).
         let known = (self.view.size.saturating_sub(block_start)).min(length as u64) as usize;

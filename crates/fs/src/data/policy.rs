@@ -141,7 +141,7 @@ pub(super) fn sectors(base: &Base, fits: bool) -> Mechanism {
     match base {
         Base::Unwritten(run) if fits => Mechanism::Fill(*run),
         Base::Sectors(run) if fits && on(Mutant::WrittenFilledInPlace) => Mechanism::Fill(*run),
-        Base::Hole | Base::Unwritten(_) | Base::Sectors(_) => Mechanism::WholeBlock,
+        Base::Hole | Base::Lost(_) | Base::Unwritten(_) | Base::Sectors(_) => Mechanism::WholeBlock,
         Base::Memory(extent) => match *extent {},
     }
 }

@@ -51,7 +51,7 @@ impl FileSystem {
     /// Reads up to `into.len()` bytes; fewer at the end of the file.
     ///
     /// # Errors
-    /// `DamagedData` if a sector or log fails its checksum.
+    /// `DamagedData` if a sector or log fails its checksum, `LostData` if a repair gave up some of the bytes.
     pub fn read(&self, number: InodeNumber, offset: u64, into: &mut [u8]) -> Result<usize> {
         self.read_with(number, offset, into, ReadOptions::default())
     }
@@ -177,7 +177,11 @@ impl FileSystem {
                 let block_start = block * block_bytes;
                 let from = offset.saturating_sub(block_start) as usize;
                 let to = (from + length - done).min(block_bytes as usize);
-                wanted.push(self.want(Block::of_record(volume, view.owner, record)?, block_start, from, to, done));
+                let found = Block::of_record(volume, view.owner, record)?;
+                if let Some(byte) = found.first_lost(from as u32..to as u32, |_| None) {
+                    return Err(Error::LostData { inode: view.owner.inode, offset: block_start + u64::from(byte) });
+                }
+                wanted.push(self.want(found, block_start, from, to, done));
                 done += to - from;
             }
             Ok(())
@@ -210,7 +214,7 @@ impl FileSystem {
         let covered: usize = block.logs().map(|log| (log.end() as usize).min(to).saturating_sub((log.offset as usize).max(from))).sum();
         let mut wanted = Wanted { block, block_start, from, to, start, sectors: None, bounced: false, promoted: false };
         let run = match wanted.block.base {
-            Base::Hole | Base::Unwritten(_) => return wanted,
+            Base::Hole | Base::Unwritten(_) | Base::Lost(_) => return wanted, // logs cover what is wanted of a lost block
             Base::Sectors(run) => run,
             Base::Memory(extent) => match extent {},
         };

@@ -25,7 +25,7 @@ use tandemfs_format::{InodeNumber, LINE_BYTES, SECTOR_BYTES, Sector};
 
 use super::FileView;
 use super::commit::commit;
-use super::compose::{base_to_read, load_logs, verify_sectors};
+use super::compose::{base_to_read, load_logs, verify_found, verify_sectors};
 use super::mutants;
 use super::policy::{self, Mechanism};
 use super::target::{Action, Bytes, Target};
@@ -91,6 +91,7 @@ impl Job<'_, '_> {
 
     /// Verifies the bytes read, and copies zeros and the logs over them ([RW7]).
     fn compose(&self, volume: &Volume, into: &mut [u8], logs: &[u8]) -> Result<()> {
+        verify_found(self.view.owner.inode, self.start, &self.old, &[], self.inside as u32)?;
         let read = self.to_read().map_or(0..0, |(_, bytes)| bytes);
         verify_sectors(volume, self.view.owner, self.start, &self.old, (read.start / SECTOR_BYTES) as u64, &into[read.clone()])?;
         into[..read.start].fill(0);

@@ -1,4 +1,4 @@
-//! Finds data and holes from the mapping. Written sectors and data logs are data, rounded to whole sectors. Holes, unwritten sectors and
+//! Finds data and holes from the mapping. Written sectors, data logs and what is lost are data, rounded to whole sectors. Holes, unwritten sectors and
 //! the range beyond the end of the file are holes. Also tells whether a write to a range needs more space.
 
 use std::ops::ControlFlow;
@@ -41,10 +41,16 @@ impl FileSystem {
         let mut at = offset; // where a hole would start
         let blocks = offset / block_bytes..size.div_ceil(block_bytes);
         let ended = tree::walk_range(&self.volume, owner, state.root(), blocks, &mut |found| {
-            let Found::Block(block, record) = found else { return Ok(ControlFlow::Continue(())) };
-            let block = (block * block_bytes, Block::of_record(&self.volume, owner, record)?);
-            for (start, end) in ranges(block.1.base.data_bytes(), &block.1) {
-                let (start, end) = (block.0 + start, block.0 + end);
+            let (first, ranges) = match found {
+                Found::Page(_) => return Ok(ControlFlow::Continue(())),
+                Found::Lost(blocks) => (blocks.start * block_bytes, vec![(0, (blocks.end - blocks.start) * block_bytes)]),
+                Found::Block(block, record) => {
+                    let found = Block::of_record(&self.volume, owner, record)?;
+                    (block * block_bytes, ranges(found.base.data_bytes(), &found))
+                }
+            };
+            for (start, end) in ranges {
+                let (start, end) = (first + start, first + end);
                 if end <= at {
                     continue;
                 }
@@ -83,7 +89,11 @@ impl FileSystem {
         let mut at = offset; // where a gap would start
         let blocks = offset / block_bytes..end.div_ceil(block_bytes);
         let ended = tree::walk_range(&self.volume, owner, state.root(), blocks, &mut |found| {
-            let Found::Block(block, record) = found else { return Ok(ControlFlow::Continue(())) };
+            let (block, record) = match found {
+                Found::Page(_) => return Ok(ControlFlow::Continue(())),
+                Found::Block(block, record) => (block, record),
+                Found::Lost(_) => return Ok(ControlFlow::Break(())),
+            };
             let held = Block::of_record(&self.volume, owner, record)?;
             // Unwritten sectors count as space.
             for (start, end) in ranges(held.base.bytes(), &held) {

@@ -168,7 +168,7 @@ pub(crate) fn free_blocks(tx: &mut Tx<'_>, fs: &FileSystem, owner: Owner, root: 
     let mut freed = 0;
     let _ended = tree::walk_range(&fs.volume, owner, root, blocks, &mut |found| {
         match found {
-            Found::Page => {}
+            Found::Page(_) | Found::Lost(_) => {}
             Found::Block(_, record) => {
                 let block = Block::of_record(&fs.volume, owner, record)?;
                 freed += block.space_512(fs.volume.log_counting);
@@ -201,7 +201,7 @@ fn cut_block(tx: &mut Tx<'_>, fs: &FileSystem, view: &FileView, old: &Block, blo
         kept.base = old.cut_base(tx, volume, view.owner, sectors)?;
     }
     let stale = match old.base {
-        Base::Hole | Base::Unwritten(_) => false,
+        Base::Hole | Base::Unwritten(_) | Base::Lost(_) => false,
         Base::Sectors(run) => sectors <= run.count && !(end as usize).is_multiple_of(SECTOR_BYTES),
         Base::Memory(extent) => match extent {},
     };

@@ -229,7 +229,7 @@ impl FileSystem {
                 return Ok(ControlFlow::Break(()));
             }
             looked += 1;
-            if Block::record_has_logs(&record)
+            if Block::record_has_movable_logs(&record)
                 && let Ok(found) = Block::of_record(volume, owner, record)
             {
                 let lines = found.logs().map(|log| log.class.lines() as u32).sum();
@@ -265,7 +265,7 @@ impl FileSystem {
             Ok(was) => pass.blocks += u64::from(was),
             // The file was removed, no sectors are free, or a log is damaged: other blocks may still be written.
             Err(Error::Stale(_) | Error::NoSpace { .. }) => {}
-            Err(error @ (Error::Damaged { .. } | Error::DamagedData { .. })) => {
+            Err(error @ (Error::Damaged { .. } | Error::DamagedData { .. } | Error::LostData { .. })) => {
                 count(&self.volume.live.work.write_back_damaged);
                 pass.damaged.get_or_insert((number, error));
             }

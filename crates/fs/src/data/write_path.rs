@@ -199,9 +199,11 @@ impl FileSystem {
         let start = block * u64::from(volume.geometry.block_bytes());
         let zeros = vec![0; bytes.len()];
         let old = self.block_of(file, view, block)?;
+        // The bytes beside them that are lost cannot be composed to sectors.
+        let by_blocks = bytes.len() > LOG_BYTES_MAX && !matches!(old.base, Base::Lost(_));
         let mut targets = [Target::new(block, old, Part { offset: bytes.start, data: &zeros })];
         let write = start + u64::from(bytes.start)..start + u64::from(bytes.end);
-        let planner = Planner::new(volume, view, &policy, write, view.size).by_blocks(bytes.len() > LOG_BYTES_MAX);
+        let planner = Planner::new(volume, view, &policy, write, view.size).by_blocks(by_blocks);
         let mut tx = Tx::new(volume);
         self.plan(planner, &mut tx, &mut targets)?;
         let durable = self.transfer(file, &mut tx, &mut targets)?;

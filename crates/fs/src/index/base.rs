@@ -19,6 +19,8 @@ pub(crate) enum Base {
     Unwritten(SectorRun),
     /// Sectors with data.
     Sectors(SectorRun),
+    /// Lost: a repair gave it up. As many bytes as a block has.
+    Lost(u32),
     /// Data in the memory zone.
     #[expect(dead_code, reason = "files in memory extents are built later; until then no value of it exists")]
     Memory(MemoryExtent),
@@ -45,6 +47,8 @@ impl Base {
         let extent = match record {
             Record::Block { extent: Some(extent), .. } => extent,
             Record::Block { extent: None, .. } | Record::SingleLog(_) => return Ok(Self::Hole),
+            Record::Lost { height: 0, .. } => return Ok(Self::Lost(store.geometry.block_bytes())),
+            Record::Lost { .. } => return Err(damaged(owner, LineAddress::new(0), "state")),
             Record::Memory(address) | Record::Pointer { page: address, .. } => return Err(damaged(owner, *address, "state")),
         };
         if !store.geometry.holds_sectors(extent.sector, extent.count.into())
@@ -60,6 +64,7 @@ impl Base {
     pub(super) fn record(self, leaf: Option<LeafPointer>) -> Record {
         let (run, unwritten) = match self {
             Self::Hole => return Record::Block { extent: None, leaf },
+            Self::Lost(_) => return Record::Lost { height: 0, leaf },
             Self::Unwritten(run) => (run, true),
             Self::Sectors(run) => (run, false),
             Self::Memory(extent) => match extent {},
@@ -71,7 +76,7 @@ impl Base {
     /// Its sectors, written or not.
     pub(crate) fn run(&self) -> Option<SectorRun> {
         match *self {
-            Self::Hole => None,
+            Self::Hole | Self::Lost(_) => None,
             Self::Unwritten(run) | Self::Sectors(run) => Some(run),
             Self::Memory(extent) => match extent {},
         }
@@ -85,16 +90,17 @@ impl Base {
     /// Bytes from the block's start that have space, written or not.
     pub(crate) fn bytes(&self) -> u32 {
         match self {
-            Self::Hole => 0,
+            Self::Hole | Self::Lost(_) => 0,
             Self::Unwritten(run) | Self::Sectors(run) => run.count * SECTOR_BYTES as u32,
             Self::Memory(extent) => match *extent {},
         }
     }
 
-    /// Bytes from the block's start that hold data; bytes after them read as zeros.
+    /// Bytes from the block's start that hold data, or held it and are lost; bytes after them read as zeros.
     pub(crate) fn data_bytes(&self) -> u32 {
         match self {
             Self::Hole | Self::Unwritten(_) => 0,
+            Self::Lost(bytes) => *bytes,
             Self::Sectors(_) | Self::Memory(_) => self.bytes(),
         }
     }
@@ -140,6 +146,7 @@ mod tests {
         let cases = [
             // base, sectors, bytes with space, bytes of data, emptied
             (Base::Hole, 0, 0, 0, Base::Hole),
+            (Base::Lost(65_536), 0, 0, 65_536, Base::Hole),
             (Base::Unwritten(RUN), 4, 16_384, 0, Base::Unwritten(RUN)),
             (Base::Sectors(RUN), 4, 16_384, 16_384, Base::Unwritten(RUN)),
             (Base::Sectors(inline), 1, 4096, 4096, Base::Unwritten(unchecked)),
@@ -158,6 +165,7 @@ mod tests {
         let leaf = Some(LeafPointer { address: LineAddress::new(64), class: 1 });
         let extent = |unwritten| Some(Extent { sector: RUN.sector, count: RUN.count, checksum: RUN.checksum, unwritten });
         assert_eq!(Base::Hole.record(leaf), Record::Block { extent: None, leaf });
+        assert_eq!(Base::Lost(65_536).record(leaf), Record::Lost { height: 0, leaf });
         assert_eq!(Base::Unwritten(RUN).record(None), Record::Block { extent: extent(true), leaf: None });
         assert_eq!(Base::Sectors(RUN).record(leaf), Record::Block { extent: extent(false), leaf });
     }

@@ -5,6 +5,9 @@
 //! [BL3] A block that is a single log keeps the entry in its record: a million small files need no leaf (`docs/FORMAT.md`).
 //! [BL4] Unwritten sectors are space reserved for their block, with the vector that they will need: filling them allocates nothing (RULES
 //!       R14). They hold no data, so they are written *before* the record that marks them as written.
+//! [BL5] A lost block stays lost below its logs until it gets sectors, or logs cover all of it: what is between them has no content.
+
+use std::ops::Range;
 
 use smallvec::SmallVec;
 use tandemfs_device::Structure;
@@ -63,7 +66,7 @@ impl Block {
         if let Record::SingleLog(entry) = record {
             block.logs[0] = Some(entry);
         }
-        if let Record::Block { leaf: Some(leaf), .. } = record {
+        if let Record::Block { leaf: Some(leaf), .. } | Record::Lost { leaf: Some(leaf), .. } = record {
             if !store.geometry.holds_lines(leaf.address, leaf.lines()) {
                 return Err(damaged(owner, leaf.address, "leaf"));
             }
@@ -112,9 +115,23 @@ impl Block {
         space_512_of(counting, self.base.sectors(), &self.logs)
     }
 
-    /// Whether a record names data logs. Only records of a block can.
-    pub(crate) fn record_has_logs(record: &Record) -> bool {
+    /// Whether a record names data logs that can be written back. Logs over lost bytes cannot: nobody can compose the block.
+    pub(crate) fn record_has_movable_logs(record: &Record) -> bool {
         matches!(record, Record::SingleLog(_) | Record::Block { leaf: Some(_), .. })
+    }
+
+    /// The first byte of a range that is lost ([`Base::Lost`]): no data log covers it, nor does `is_given`.
+    pub(crate) fn first_lost(&self, bytes: Range<u32>, is_given: impl Fn(u32) -> Option<u32>) -> Option<u32> {
+        let Base::Lost(_) = self.base else { return None };
+        let mut at = bytes.start;
+        while at < bytes.end {
+            let of_log = self.logs().find(|log| log.offset <= at && at < log.end()).map(LogEntry::end);
+            match of_log.or_else(|| is_given(at)) {
+                Some(end) => at = end,
+                None => return Some(at),
+            }
+        }
+        None
     }
 
     /// The kind of its sector checksums; `None` if it has no sectors.
@@ -204,7 +221,7 @@ impl Block {
     /// Frees its base, without the checksum vector.
     fn free_base(&self, tx: &mut Tx<'_>) {
         match self.base {
-            Base::Hole => {}
+            Base::Hole | Base::Lost(_) => {}
             Base::Unwritten(run) | Base::Sectors(run) => tx.free(space::sectors(run.sector, run.count.into())),
             Base::Memory(extent) => match extent {},
         }
@@ -278,6 +295,7 @@ impl Block {
                 volume.memory.spare_pages.forget(&volume.memory, new.sector, new.count.into());
                 Base::Sectors(self.replace_checksums(tx, volume, new, need)?)
             }
+            BaseChange::To(Base::Lost(bytes)) if logs.iter().flatten().map(|log| log.length).sum::<u32>() == bytes => Base::Hole, // [BL5]
             BaseChange::To(base) => base,
         };
         let count = logs.iter().flatten().count();
@@ -358,6 +376,7 @@ impl Block {
         let cut = SectorRun { count, checksum: inline.unwrap_or(run.checksum), ..run };
         Ok(match self.base {
             Base::Hole => Base::Hole,
+            Base::Lost(bytes) => Base::Lost(bytes),
             Base::Unwritten(_) => Base::Sectors(cut).emptied(),
             Base::Sectors(_) => Base::Sectors(cut),
             Base::Memory(extent) => match extent {},

@@ -8,12 +8,14 @@
 
 use hashbrown::HashSet;
 use tandemfs_device::Structure;
+use tandemfs_format::hole_lines::holds_only_holes;
 use tandemfs_format::mapping::{LINE_ENTRIES, LINE_RECORDS, LeafPointer, Record, RecordBytes, line_entries, line_records};
 use tandemfs_format::segment::Region;
-use tandemfs_format::{Corrupt, EMPTY_LINE, Line, LineAddress, PAGE_BYTES, PAGE_LINES};
+use tandemfs_format::{Corrupt, Line, LineAddress, PAGE_BYTES, PAGE_LINES};
 
 use super::block::Block;
-use super::tree::{self, IN_INODE, capacity, child_or_block, decode};
+use super::tree::{self, Below, IN_INODE, capacity, decode};
+use crate::alloc::Need;
 use crate::cache::{LineStore, Owner, damaged};
 use crate::error::{Error, Result};
 use crate::space::{self, Kinds};
@@ -82,7 +84,24 @@ impl<'s> Salvage<'s> {
 
     /// A line of the owner: verified, or corrected; `None` if it is lost. `hides` is what it may name.
     pub(crate) fn line(&mut self, structure: Structure, address: LineAddress, hides: Kinds) -> Result<Option<(Line, Trust)>> {
-        let source = match self.store.line(self.owner, structure, address) {
+        let line = self.store.line(self.owner, structure, address);
+        self.proved_or_corrected(line, structure, address, hides)
+    }
+
+    /// A line of a mapping page, like `line`. Zeros may be a lost one.
+    fn mapping_line(&mut self, address: LineAddress, hides: Kinds) -> Result<Option<(Line, Trust)>> {
+        let line = self.store.mapping_line(self.owner, address);
+        self.proved_or_corrected(line, Structure::Mapping, address, hides)
+    }
+
+    fn proved_or_corrected(
+        &mut self,
+        line: Result<Line>,
+        structure: Structure,
+        address: LineAddress,
+        hides: Kinds,
+    ) -> Result<Option<(Line, Trust)>> {
+        let source = match line {
             Ok(line) => return Ok(Some((line, Trust::Proved))),
             Err(Error::Damaged { source, .. }) => source,
             Err(error) => return Err(error),
@@ -112,7 +131,7 @@ impl<'s> Salvage<'s> {
         let hides = self.hidden();
         let decoded = decode(self.owner, &root, IN_INODE);
         match self.noted(decoded, hides)? {
-            None | Some(Record::HOLE) => Ok(()),
+            None | Some(Record::HOLE | Record::Lost { height: 1.., .. }) => Ok(()),
             Some(Record::Pointer { page, height }) => self.page(page, height, 0, trust, visit),
             Some(record) => visit(self, trust, Piece::Block(0, record)).map(drop),
         }
@@ -138,8 +157,8 @@ impl<'s> Salvage<'s> {
         let below = capacity(height - 1);
         for line_index in 0..PAGE_LINES {
             let address = page.nth(line_index);
-            let Some((line, of_line)) = self.line(Structure::Mapping, address, hides)? else { continue };
-            if line == EMPTY_LINE {
+            let Some((line, of_line)) = self.mapping_line(address, hides)? else { continue };
+            if holds_only_holes(&line) {
                 continue;
             }
             let trust = trust.below(of_line);
@@ -147,11 +166,11 @@ impl<'s> Salvage<'s> {
                 let block = base.saturating_add(index.saturating_mul(below));
                 let decoded = decode(self.owner, &record, address);
                 let Some(record) = self.noted(decoded, hides)?.filter(|record| *record != Record::HOLE) else { continue };
-                let down = child_or_block(self.owner, record, address, height);
+                let down = tree::below(self.owner, record, address, height);
                 match self.noted(down, hides)? {
-                    Some(Some(next)) => self.page(next, height - 1, block, trust, visit)?,
-                    Some(None) => drop(visit(self, trust, Piece::Block(block, record))?),
-                    None => {}
+                    Some(Below::Page(next)) => self.page(next, height - 1, block, trust, visit)?,
+                    Some(Below::Block) => drop(visit(self, trust, Piece::Block(block, record))?),
+                    Some(Below::Hole | Below::Lost) | None => {} // what is lost has no space
                 }
             }
         }
@@ -162,11 +181,14 @@ impl<'s> Salvage<'s> {
     pub(crate) fn block(&mut self, volume: &Volume, record: Record) -> Result<Option<(Block, Trust)>> {
         let without_leaf = match record {
             Record::Block { extent, leaf: Some(_) } => Record::Block { extent, leaf: None },
+            Record::Lost { height: 0, leaf: Some(_) } => Record::LOST,
             other => other,
         };
         let found = Block::of_record(volume, self.owner, without_leaf);
         let Some(mut block) = self.noted(found, Kinds::OF_FILE)? else { return Ok(None) };
-        let Record::Block { leaf: Some(leaf), .. } = record else { return Ok(Some((block, Trust::Proved))) };
+        let (Record::Block { leaf: Some(leaf), .. } | Record::Lost { leaf: Some(leaf), .. }) = record else {
+            return Ok(Some((block, Trust::Proved)));
+        };
         if !volume.geometry.holds_lines(leaf.address, leaf.lines()) {
             let found = leaf.address.number();
             self.note(Corrupt::Field { address: leaf.address, field: "leaf", found }, Kinds::OF_FILE);
@@ -254,10 +276,10 @@ pub(crate) fn cut(tx: &mut Tx<'_>, volume: &Volume, owner: Owner, root: &mut Rec
         *root = Record::HOLE.encode();
         return Ok(());
     }
-    if let Record::Pointer { page, height } = decode(owner, root, IN_INODE)? {
-        cut_page(tx, volume, &mut salvage, (page, height, 0), from)?;
+    match decode(owner, root, IN_INODE)? {
+        Record::Pointer { page, height } => cut_page(tx, volume, &mut salvage, (page, height, 0), from),
+        _ => Ok(()),
     }
-    Ok(())
 }
 
 /// One page across the cut, so that something in it stays.
@@ -281,33 +303,39 @@ fn cut_page(
         }
         let is_behind = start_of(first) >= from;
         let line = match is_behind {
-            true => salvage.line(Structure::Mapping, address, Kinds::OF_FILE)?.map(|(line, _)| line),
-            false => Some(tx.line(owner, Structure::Mapping, address)?),
+            true => salvage.mapping_line(address, Kinds::OF_FILE)?.map(|(line, _)| line),
+            false => Some(tx.mapping_line(owner, address)?),
         };
         for (index, bytes) in (first..).zip(line.iter().flat_map(line_records)) {
             let (start, end) = (start_of(index), start_of(index + 1));
             if end <= from {
                 continue;
             }
-            let decoded = decode(owner, &bytes, address).and_then(|record| Ok((record, child_or_block(owner, record, address, height)?)));
+            let decoded = decode(owner, &bytes, address).and_then(|record| Ok((record, tree::below(owner, record, address, height)?)));
             let Some((record, down)) = (if start < from { Some(decoded?) } else { salvage.noted(decoded, Kinds::OF_FILE)? }) else {
                 continue;
             };
             match down {
-                _ if record == Record::HOLE => {}
-                Some(next) if start < from => cut_page(tx, volume, salvage, (next, height - 1, start), from)?,
-                Some(_) => {
+                Below::Hole => {}
+                Below::Page(next) if start < from => cut_page(tx, volume, salvage, (next, height - 1, start), from)?,
+                Below::Page(_) => {
                     let mut gone = |salvage: &mut Salvage<'_>, _, piece| free(tx, volume, salvage, piece).map(|_| true);
                     salvage.walk(bytes, Trust::Proved, &mut gone)?;
                 }
-                None => drop(free(tx, volume, salvage, Piece::Block(start, record))?),
+                Below::Lost if start < from => {
+                    let left = tree::split_lost(tx, owner, (height - 1, start), &(from..u64::MAX), Need::Transient)?;
+                    tree::put(tx, owner, page, index, left)?;
+                }
+                Below::Lost => {}
+                Below::Block => drop(free(tx, volume, salvage, Piece::Block(start, record))?),
             }
             if start >= from && !is_behind {
                 tree::put(tx, owner, page, index, Record::HOLE)?;
             }
         }
-        if is_behind && tx.raw_line(Structure::Mapping, address)? != EMPTY_LINE {
-            tx.put(Structure::Mapping, address, EMPTY_LINE)?;
+        let empty = volume.holes.line_of_holes(&volume.place(owner, address));
+        if is_behind && tx.raw_line(Structure::Mapping, address)? != empty {
+            tx.put(Structure::Mapping, address, empty)?;
         }
     }
     Ok(())

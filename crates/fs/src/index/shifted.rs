@@ -7,20 +7,26 @@
 //!       shift costs only the pages after its place, 4 KiB for 192 blocks, and no data.
 //! [SH3] A fresh page is stored whole and its host copy is updated too ([ST3] of `stream.rs`); journal records name it only after the link.
 //!       Old pages are reused after the watermark has passed the transaction (RULES R6).
+//! [SH5] A lost subtree stays one record where its page could stay. Else it becomes records of smaller parts, of single blocks in the end;
+//!       one that would become more than 192 pages of them is refused.
 //! [SH4] All frees come before the first allocation, because for each free a transaction searches the list of its allocations.
 
 use tandemfs_device::{Fenced, InFlight, Lines, Structure};
-use tandemfs_format::mapping::{HEIGHT_MAX, LINE_RECORDS, PAGE_RECORDS, Record, RecordBytes, line_records, mapping_line};
+use tandemfs_format::hole_lines::holds_only_holes;
+use tandemfs_format::mapping::{HEIGHT_MAX, LINE_RECORDS, PAGE_RECORDS, Record, RecordBytes, line_records};
 use tandemfs_format::segment::Region;
-use tandemfs_format::{EMPTY_LINE, LineAddress, PAGE_LINES};
+use tandemfs_format::{LineAddress, PAGE_LINES};
 
-use super::tree::{IN_INODE, capacity, child_or_block, decode};
+use super::tree::{Below, IN_INODE, below, capacity, decode};
 use crate::alloc::Need;
 use crate::cache::{LineStore, Owner};
 use crate::error::{Error, Result};
 use crate::mutant::{Mutant, on};
 use crate::space;
 use crate::volume::Tx;
+
+/// Greatest height of a lost subtree that is taken apart ([SH5]).
+const LOST_HEIGHT_MAX: u32 = 2;
 
 /// Which blocks are removed, and how far the blocks after them move.
 #[derive(Debug, Clone, Copy)]
@@ -91,6 +97,7 @@ fn walk(store: &LineStore, owner: Owner, root: RecordBytes, shift: &Shift, visit
     match decode(owner, &root, IN_INODE)? {
         Record::HOLE => Ok(()),
         Record::Pointer { page, height } => walk_page(store, owner, (page, height), 0, shift, visit),
+        Record::Lost { height: height @ 1.., .. } => lost(shift, height, 0, visit),
         block => shift.target(0)?.map_or(Ok(()), |target| visit(Part::Record(0, target, block))),
     }
 }
@@ -109,11 +116,11 @@ fn walk_page(
         return visit(Part::Record(height, target / covered, Record::Pointer { page, height }));
     }
     visit(Part::Page(page))?;
-    let below = capacity(height - 1);
+    let each = capacity(height - 1);
     for line_index in 0..PAGE_LINES {
         let line = page.nth(line_index);
-        let bytes = store.line(owner, Structure::Mapping, line)?;
-        if bytes == EMPTY_LINE {
+        let bytes = store.mapping_line(owner, line)?;
+        if holds_only_holes(&bytes) {
             continue;
         }
         for (index, record) in (line_index * LINE_RECORDS as u64..).zip(line_records(&bytes)) {
@@ -121,14 +128,35 @@ fn walk_page(
             if record == Record::HOLE {
                 continue;
             }
-            let first = base.saturating_add(below.saturating_mul(index));
-            match child_or_block(owner, record, line, height)? {
-                Some(next) => walk_page(store, owner, (next, height - 1), first, shift, visit)?,
-                None => shift.target(first)?.map_or(Ok(()), |target| visit(Part::Record(0, target, record)))?,
+            let first = base.saturating_add(each.saturating_mul(index));
+            match below(owner, record, line, height)? {
+                Below::Hole => {}
+                Below::Page(next) => walk_page(store, owner, (next, height - 1), first, shift, visit)?,
+                Below::Block => shift.target(first)?.map_or(Ok(()), |target| visit(Part::Record(0, target, record)))?,
+                Below::Lost => lost(shift, height - 1, first, visit)?,
             }
         }
     }
     Ok(())
+}
+
+/// A lost subtree from `first` on. Parts of it that move to another place in their page become records of their own ([SH5]).
+fn lost(shift: &Shift, height: u32, first: u64, visit: &mut dyn FnMut(Part) -> Result<()>) -> Result<()> {
+    let covered = capacity(height);
+    if shift.at <= first && first.saturating_add(covered) <= shift.at + shift.gone {
+        return Ok(());
+    }
+    if let Some(target) = shift.target_of_page(first, covered) {
+        return visit(Part::Record(height, target / covered, Record::Lost { height, leaf: None }));
+    }
+    if height == 0 {
+        return shift.target(first)?.map_or(Ok(()), |target| visit(Part::Record(0, target, Record::LOST)));
+    }
+    if height > LOST_HEIGHT_MAX {
+        return Err(Error::InvalidArgument("so large a lost range cannot be moved; punch it first"));
+    }
+    let each = capacity(height - 1);
+    (0..PAGE_RECORDS).try_for_each(|index| lost(shift, height - 1, first.saturating_add(each.saturating_mul(index)), visit))
 }
 
 /// Levels of records: block records, and pointers to pages of each height.
@@ -197,7 +225,7 @@ impl Builder<'_, '_> {
         self.tx.took(space::region(Region::Mappings, page, PAGE_LINES));
         let mut bytes = Vec::with_capacity(tandemfs_format::PAGE_BYTES);
         for (index, records) in (0..).zip(records.as_chunks::<LINE_RECORDS>().0) {
-            bytes.extend(mapping_line(records, &volume.place(self.owner, page.nth(index))));
+            bytes.extend(volume.holes.line(records, &volume.place(self.owner, page.nth(index))));
         }
         let host = volume.pages.insert_zeroed(Structure::Mapping, page);
         let stored = self.tx.suspect_if_failed(volume.drive.store(Structure::Mapping, page, &bytes).map_err(Error::from))?;

@@ -1,14 +1,18 @@
 //! The radix tree of block records: 192 records a page, rooted in the inode.
 //!
-//! [X1] A new page is zeroed and fenced before it is linked (RULES R6); its lines and the pointer to it are in one transaction.
+//! [X1] A new page is zeroed, or its lines are sealed (RULES R27), and fenced before it is linked (R6); its lines and the pointer to it are
+//!      in one transaction.
 //! [X2] The lock of the inode protects all lines of its tree (RULES R5).
 //! [X3] Clearing a range frees whole pages by clearing the pointer to them: one line for 192 records, so any truncation is one bounded
 //!      transaction (RULES R11). A page that becomes empty is freed too.
+//! [X4] A lost subtree ([`Record::Lost`]) is one record until a part of it is overwritten or cleared: then fresh pages map the parts that are
+//!      left, written whole and fenced before they are linked ([X1]). So no part of it turns into a hole (RULES R28).
 
 use std::ops::{ControlFlow, Range};
 
 use smallvec::SmallVec;
 use tandemfs_device::Structure;
+use tandemfs_format::hole_lines::holds_only_holes;
 use tandemfs_format::mapping::{HEIGHT_MAX, LINE_RECORDS, PAGE_RECORDS, Record, RecordBytes, line_records, with_record};
 use tandemfs_format::segment::Region;
 use tandemfs_format::{Corrupt, LineAddress, PAGE_LINES};
@@ -16,6 +20,7 @@ use tandemfs_format::{Corrupt, LineAddress, PAGE_LINES};
 use crate::alloc::Need;
 use crate::cache::{LineStore, Owner};
 use crate::error::{Error, Result};
+use crate::mutant::{Mutant, on};
 use crate::space;
 use crate::volume::{Tx, Volume};
 
@@ -26,7 +31,7 @@ pub(crate) fn capacity(height: u32) -> u64 {
 
 fn height_of(root: &Record) -> u32 {
     match root {
-        Record::Pointer { height, .. } => *height,
+        Record::Pointer { height, .. } | Record::Lost { height, .. } => *height,
         _ => 0,
     }
 }
@@ -44,15 +49,36 @@ fn damaged(owner: Owner, source: Corrupt) -> Error {
 }
 
 pub(super) fn decode(owner: Owner, bytes: &RecordBytes, line: LineAddress) -> Result<Record> {
-    bytes.decode(line).map_err(|source| damaged(owner, source))
+    match bytes.decode(line) {
+        Ok(Record::Lost { .. }) if on(Mutant::LostReadsAsHole) => Ok(Record::HOLE),
+        other => other.map_err(|source| damaged(owner, source)),
+    }
 }
 
-/// The pointer in a page of height `height`, which must point one level down.
-fn child(owner: Owner, record: Record, line: LineAddress, height: u32) -> Result<Option<LineAddress>> {
-    match record {
-        Record::Pointer { page, height: below } if below + 1 == height => Ok(Some(page)),
-        Record::Block { extent: None, leaf: None } => Ok(None),
-        _ => Err(damaged(owner, Corrupt::Field { address: line, field: "state", found: 0 })),
+/// What a record of a page is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Below {
+    /// A hole.
+    Hole,
+    /// A block.
+    Block,
+    /// A pointer to a page one level down.
+    Page(LineAddress),
+    /// A lost subtree.
+    Lost,
+}
+
+/// What a record in a page of height `height` is. A pointer, and a lost subtree, must be one level lower.
+pub(super) fn below(owner: Owner, record: Record, line: LineAddress, height: u32) -> Result<Below> {
+    let wrong = |found| Err(damaged(owner, Corrupt::Field { address: line, field: "state", found }));
+    match (height, record) {
+        (_, Record::HOLE) => Ok(Below::Hole),
+        (1, Record::Pointer { .. }) => wrong(6),
+        (1, Record::Lost { height: 1.., .. }) => wrong(7),
+        (1, _) => Ok(Below::Block),
+        (_, Record::Pointer { page, height: lower }) if lower + 1 == height => Ok(Below::Page(page)),
+        (_, Record::Lost { height: lower, .. }) if lower + 1 == height => Ok(Below::Lost),
+        _ => wrong(0),
     }
 }
 
@@ -65,15 +91,17 @@ pub(crate) fn lookup(store: &LineStore, owner: Owner, root: RecordBytes, block: 
     }
     let mut rest = block;
     while height > 0 {
-        let Record::Pointer { page, .. } = record else { return Ok(Record::HOLE) };
-        let below = capacity(height - 1);
-        let (line, index) = position(page, rest / below);
-        let bytes = line_records(&store.line(owner, Structure::Mapping, line)?)[index];
+        let page = match record {
+            Record::Pointer { page, .. } => page,
+            Record::Lost { .. } => return Ok(Record::LOST),
+            _ => return Ok(Record::HOLE),
+        };
+        let each = capacity(height - 1);
+        let (line, index) = position(page, rest / each);
+        let bytes = line_records(&store.mapping_line(owner, line)?)[index];
         record = decode(owner, &bytes, line)?;
-        if height > 1 {
-            child(owner, record, line, height)?;
-        }
-        rest %= below;
+        let _fits = below(owner, record, line, height)?;
+        rest %= each;
         height -= 1;
     }
     match record {
@@ -89,8 +117,10 @@ pub(crate) fn lookup_range(store: &LineStore, owner: Owner, root: RecordBytes, b
     }
     let mut records = SmallVec::from_elem(Record::HOLE, (blocks.end - blocks.start) as usize);
     let _whole = walk_range(store, owner, root, blocks.clone(), &mut |found| {
-        if let Found::Block(block, record) = found {
-            records[(block - blocks.start) as usize] = record;
+        match found {
+            Found::Page(_) => {}
+            Found::Block(block, record) => records[(block - blocks.start) as usize] = record,
+            Found::Lost(lost) => records[(lost.start - blocks.start) as usize..(lost.end - blocks.start) as usize].fill(Record::LOST),
         }
         Ok(ControlFlow::Continue(()))
     })?;
@@ -118,12 +148,16 @@ pub(crate) fn set(
         if height > HEIGHT_MAX {
             return Err(Error::FileTooLarge);
         }
-        let page = new_page(tx, volume, need)?;
+        let page = new_page(tx, volume, owner, need)?;
         added += 1;
         if top != Record::HOLE {
             put(tx, owner, page, 0, top)?;
         }
         top = Record::Pointer { page, height };
+        *root = top.encode();
+    }
+    if let Record::Lost { height: 1.., .. } = top {
+        top = split_lost(tx, owner, (height_of(&top), 0), &(block..block + 1), need)?; // [X4]
         *root = top.encode();
     }
     let Record::Pointer { mut page, mut height } = top else {
@@ -132,46 +166,74 @@ pub(crate) fn set(
     };
     let mut rest = block;
     while height > 1 {
-        let below = capacity(height - 1);
-        let (line, index) = position(page, rest / below);
-        let bytes = line_records(&tx.line(owner, Structure::Mapping, line)?)[index];
-        let next = match child(owner, decode(owner, &bytes, line)?, line, height)? {
-            Some(next) => next,
-            None if record == Record::HOLE => return Ok(added),
-            None => {
-                let next = new_page(tx, volume, need)?;
+        let each = capacity(height - 1);
+        let (line, index) = position(page, rest / each);
+        let bytes = line_records(&tx.mapping_line(owner, line)?)[index];
+        let next = match below(owner, decode(owner, &bytes, line)?, line, height)? {
+            Below::Page(next) => next,
+            Below::Hole if record == Record::HOLE => return Ok(added),
+            Below::Hole | Below::Block => {
+                let next = new_page(tx, volume, owner, need)?;
                 added += 1;
-                put(tx, owner, page, rest / below, Record::Pointer { page: next, height: height - 1 })?;
+                put(tx, owner, page, rest / each, Record::Pointer { page: next, height: height - 1 })?;
+                next
+            }
+            Below::Lost => {
+                let part = split_lost(tx, owner, (height - 1, block - rest % each), &(block..block + 1), need)?; // [X4]
+                put(tx, owner, page, rest / each, part)?;
+                let Record::Pointer { page: next, .. } = part else { unreachable!("one block is a part of a subtree") };
                 next
             }
         };
         page = next;
-        rest %= below;
+        rest %= each;
         height -= 1;
     }
     put(tx, owner, page, rest, record)?;
     Ok(added)
 }
 
-fn new_page(tx: &mut Tx<'_>, volume: &Volume, need: Need) -> Result<LineAddress> {
-    let page = volume.take_page(Region::Mappings, Structure::Mapping, need)?; // [X1]
+fn new_page(tx: &mut Tx<'_>, volume: &Volume, owner: Owner, need: Need) -> Result<LineAddress> {
+    let page = volume.take_mapping_page(owner, need)?; // [X1]
     tx.took(space::region(Region::Mappings, page, PAGE_LINES));
     Ok(page)
 }
 
+/// What is left of a lost subtree without a range of blocks ([X4]): its height, and the first block that it covers, are given.
+pub(super) fn split_lost(tx: &mut Tx<'_>, owner: Owner, (height, base): (u32, u64), blocks: &Range<u64>, need: Need) -> Result<Record> {
+    let end = base.saturating_add(capacity(height));
+    if blocks.start <= base && end <= blocks.end {
+        return Ok(Record::HOLE);
+    }
+    if end <= blocks.start || blocks.end <= base {
+        return Ok(Record::Lost { height, leaf: None });
+    }
+    let each = capacity(height - 1); // a block is never covered in part
+    let mut records = [Record::HOLE.encode(); PAGE_RECORDS as usize];
+    for (record, index) in records.iter_mut().zip(0..) {
+        *record = split_lost(tx, owner, (height - 1, base.saturating_add(each.saturating_mul(index))), blocks, need)?.encode();
+    }
+    let page = tx.volume().take_page_of(owner, &records, need)?;
+    tx.took(space::region(Region::Mappings, page, PAGE_LINES));
+    Ok(Record::Pointer { page, height })
+}
+
 pub(super) fn put(tx: &mut Tx<'_>, owner: Owner, page: LineAddress, index: u64, record: Record) -> Result<()> {
     let (line, index) = position(page, index);
-    let old = tx.line(owner, Structure::Mapping, line)?;
-    let new = with_record(&old, index, record.encode(), &tx.volume().place(owner, line));
+    let old = tx.mapping_line(owner, line)?;
+    let volume = tx.volume();
+    let new = with_record(&old, index, record.encode(), &volume.place(owner, line), volume.holes);
     if new != old { tx.put(Structure::Mapping, line, new) } else { Ok(()) }
 }
 
 /// Items found by a walk.
 pub(crate) enum Found {
     /// A page of the tree.
-    Page,
+    Page(LineAddress),
     /// A block that is not a hole.
     Block(u64, Record),
+    /// Blocks that are lost with the page that mapped them, as far as they are in the range.
+    Lost(Range<u64>),
 }
 
 /// Visits every page that may hold a block of a range and every record in it, in order, until `visit` breaks.
@@ -186,19 +248,24 @@ pub(crate) fn walk_range(
     match record {
         Record::Pointer { page, height } => walk_page(store, owner, page, height, 0, &blocks, visit),
         Record::HOLE => Ok(ControlFlow::Continue(())),
+        Record::Lost { height: height @ 1.., .. } => visit_lost(0..capacity(height), &blocks, visit),
         record if blocks.contains(&0) => visit(Found::Block(0, record)),
         _ => Ok(ControlFlow::Continue(())),
     }
 }
 
-/// The first block of a range that is not a hole.
-pub(crate) fn first_block(store: &LineStore, owner: Owner, root: RecordBytes, blocks: Range<u64>) -> Result<Option<u64>> {
+/// The first block of a range that is not a hole, or the blocks that are lost there with one subtree.
+pub(crate) fn first_found(store: &LineStore, owner: Owner, root: RecordBytes, blocks: Range<u64>) -> Result<Option<Range<u64>>> {
     let mut first = None;
     let _ended = walk_range(store, owner, root, blocks, &mut |found| {
         Ok(match found {
-            Found::Page => ControlFlow::Continue(()),
+            Found::Page(_) => ControlFlow::Continue(()),
             Found::Block(block, _) => {
-                first = Some(block);
+                first = Some(block..block + 1);
+                ControlFlow::Break(())
+            }
+            Found::Lost(lost) => {
+                first = Some(lost);
                 ControlFlow::Break(())
             }
         })
@@ -206,7 +273,13 @@ pub(crate) fn first_block(store: &LineStore, owner: Owner, root: RecordBytes, bl
     Ok(first)
 }
 
-/// The height bounds the recursion; [`child`] and the record's own check keep it at most [`HEIGHT_MAX`].
+/// Visits the part of a lost subtree that is in a range.
+fn visit_lost(lost: Range<u64>, blocks: &Range<u64>, visit: &mut dyn FnMut(Found) -> Result<ControlFlow<()>>) -> Result<ControlFlow<()>> {
+    let lost = lost.start.max(blocks.start)..lost.end.min(blocks.end);
+    if lost.is_empty() { Ok(ControlFlow::Continue(())) } else { visit(Found::Lost(lost)) }
+}
+
+/// The height bounds the recursion; [`below`] and the record's own check keep it at most [`HEIGHT_MAX`].
 fn walk_page(
     store: &LineStore,
     owner: Owner,
@@ -216,33 +289,34 @@ fn walk_page(
     blocks: &Range<u64>,
     visit: &mut dyn FnMut(Found) -> Result<ControlFlow<()>>,
 ) -> Result<ControlFlow<()>> {
-    if visit(Found::Page)?.is_break() {
+    if visit(Found::Page(page))?.is_break() {
         return Ok(ControlFlow::Break(()));
     }
-    let below = capacity(height - 1);
+    let each = capacity(height - 1);
     for line_index in 0..PAGE_LINES {
-        let first = base.saturating_add((line_index * LINE_RECORDS as u64).saturating_mul(below));
-        if first.saturating_add(below.saturating_mul(LINE_RECORDS as u64)) <= blocks.start {
+        let first = base.saturating_add((line_index * LINE_RECORDS as u64).saturating_mul(each));
+        if first.saturating_add(each.saturating_mul(LINE_RECORDS as u64)) <= blocks.start {
             continue;
         }
         if first >= blocks.end {
             break;
         }
         let line = page.nth(line_index);
-        let bytes = store.line(owner, Structure::Mapping, line)?;
-        if bytes == tandemfs_format::EMPTY_LINE {
+        let bytes = store.mapping_line(owner, line)?;
+        if holds_only_holes(&bytes) {
             continue;
         }
         for (index, record) in (0..).zip(line_records(&bytes)) {
             let record = decode(owner, &record, line)?;
-            let block = first.saturating_add(below.saturating_mul(index));
-            if record == Record::HOLE || block.saturating_add(below) <= blocks.start || block >= blocks.end {
+            let block = first.saturating_add(each.saturating_mul(index));
+            if record == Record::HOLE || block.saturating_add(each) <= blocks.start || block >= blocks.end {
                 continue;
             }
-            let flow = match (height, child_or_block(owner, record, line, height)?) {
-                (1, None) => visit(Found::Block(block, record))?,
-                (_, Some(next)) => walk_page(store, owner, next, height - 1, block, blocks, visit)?,
-                _ => unreachable!("a record of a higher page leads down"),
+            let flow = match below(owner, record, line, height)? {
+                Below::Hole => continue,
+                Below::Block => visit(Found::Block(block, record))?,
+                Below::Page(next) => walk_page(store, owner, next, height - 1, block, blocks, visit)?,
+                Below::Lost => visit_lost(block..block.saturating_add(each), blocks, visit)?,
             };
             if flow.is_break() {
                 return Ok(flow);
@@ -252,18 +326,14 @@ fn walk_page(
     Ok(ControlFlow::Continue(()))
 }
 
-pub(super) fn child_or_block(owner: Owner, record: Record, line: LineAddress, height: u32) -> Result<Option<LineAddress>> {
-    match (height, record) {
-        (1, Record::Pointer { .. }) => Err(damaged(owner, Corrupt::Field { address: line, field: "state", found: 6 })),
-        (1, _) => Ok(None),
-        _ => child(owner, record, line, height),
-    }
-}
-
 /// Clears every record of a range of blocks, and frees pages that become empty. The caller frees the space that the records name ([X3]).
 pub(crate) fn clear(tx: &mut Tx<'_>, owner: Owner, root: &mut RecordBytes, blocks: &Range<u64>) -> Result<()> {
     let empty = match decode(owner, root, IN_INODE)? {
         Record::Pointer { page, height } => clear_page(tx, owner, page, height, 0, blocks)?,
+        Record::Lost { height: height @ 1.., .. } => {
+            *root = split_lost(tx, owner, (height, 0), blocks, Need::Transient)?.encode(); // [X4]
+            false
+        }
         _ => blocks.contains(&0),
     };
     if empty {
@@ -274,43 +344,51 @@ pub(crate) fn clear(tx: &mut Tx<'_>, owner: Owner, root: &mut RecordBytes, block
 
 /// Clears a range in one page. If the page becomes empty, frees it and returns true.
 fn clear_page(tx: &mut Tx<'_>, owner: Owner, page: LineAddress, height: u32, base: u64, blocks: &Range<u64>) -> Result<bool> {
-    let below = capacity(height - 1);
-    let mut cleared: SmallVec<[u64; 16]> = SmallVec::new();
+    let each = capacity(height - 1);
+    let mut changed: SmallVec<[(u64, Record); 16]> = SmallVec::new();
     let mut keeps = false;
     for line_index in 0..PAGE_LINES {
         let line = page.nth(line_index);
-        let first = base.saturating_add((line_index * LINE_RECORDS as u64).saturating_mul(below));
-        if first >= blocks.end || first.saturating_add(below.saturating_mul(LINE_RECORDS as u64)) <= blocks.start {
-            // This line has nothing to clear and is not decoded, so damage outside the range does not block the operation.
-            keeps |= tx.raw_line(Structure::Mapping, line)? != tandemfs_format::EMPTY_LINE;
+        let first = base.saturating_add((line_index * LINE_RECORDS as u64).saturating_mul(each));
+        if first >= blocks.end || first.saturating_add(each.saturating_mul(LINE_RECORDS as u64)) <= blocks.start {
+            // This line has nothing to clear and is not decoded, so damage outside the range does not block the operation. Nor does it go.
+            keeps = keeps || !tx.volume().holes.are_all(&tx.raw_line(Structure::Mapping, line)?, &tx.volume().place(owner, line));
             continue;
         }
-        let bytes = tx.line(owner, Structure::Mapping, line)?;
-        if bytes == tandemfs_format::EMPTY_LINE {
+        let bytes = tx.mapping_line(owner, line)?;
+        if holds_only_holes(&bytes) {
             continue;
         }
         for (at, record) in (0..).zip(line_records(&bytes)) {
             let record = decode(owner, &record, line)?;
             let index = line_index * LINE_RECORDS as u64 + at;
-            let start = base.saturating_add(index.saturating_mul(below));
+            let start = base.saturating_add(index.saturating_mul(each));
             if record == Record::HOLE {
                 continue;
             }
-            let inside = start < blocks.end && blocks.start < start.saturating_add(below);
-            let clear = inside
-                && match child_or_block(owner, record, line, height)? {
-                    Some(next) => clear_page(tx, owner, next, height - 1, start, blocks)?,
-                    None => true,
-                };
-            if clear { cleared.push(index) } else { keeps = true }
+            let inside = start < blocks.end && blocks.start < start.saturating_add(each);
+            if !inside {
+                keeps = true;
+                continue;
+            }
+            let left = match below(owner, record, line, height)? {
+                Below::Page(next) if clear_page(tx, owner, next, height - 1, start, blocks)? => Record::HOLE,
+                Below::Page(_) => record,
+                Below::Lost => split_lost(tx, owner, (height - 1, start), blocks, Need::Transient)?, // [X4]
+                Below::Block | Below::Hole => Record::HOLE,
+            };
+            keeps |= left != Record::HOLE;
+            if left != record {
+                changed.push((index, left));
+            }
         }
     }
     if !keeps {
         tx.free(space::region(Region::Mappings, page, PAGE_LINES));
         return Ok(true);
     }
-    for index in cleared {
-        put(tx, owner, page, index, Record::HOLE)?;
+    for (index, left) in changed {
+        put(tx, owner, page, index, left)?;
     }
     Ok(false)
 }

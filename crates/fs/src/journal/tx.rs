@@ -62,11 +62,11 @@ impl<'v, V: Host> Tx<'v, V> {
         self.host
     }
 
-    /// The line as this transaction changes it, verified for its owner.
-    pub(crate) fn line(&self, owner: Owner, structure: Structure, address: LineAddress) -> Result<Line> {
+    /// A line of a mapping page as this transaction changes it, verified for its owner ([CA9] of `cache/`).
+    pub(crate) fn mapping_line(&self, owner: Owner, address: LineAddress) -> Result<Line> {
         match self.position(address) {
             Some(position) => Ok(self.images[position]),
-            None => self.host.line_store().line(owner, structure, address),
+            None => self.host.line_store().mapping_line(owner, address),
         }
     }
 

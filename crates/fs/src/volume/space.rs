@@ -2,10 +2,12 @@
 //! freed lines. And space that a transaction frees, holds back or leaves.
 
 use tandemfs_device::{Fenced, Flushed, Structure};
+use tandemfs_format::hole_lines::HoleLines;
+use tandemfs_format::mapping::{PAGE_RECORDS, Record, RecordBytes};
 use tandemfs_format::segment::Region;
 use tandemfs_format::{InodeNumber, LineAddress, PAGE_LINES, Sector};
 
-use super::{Tx, Volume};
+use super::{Owner, Tx, Volume};
 use crate::alloc::memory::INODE_LINES;
 use crate::alloc::regions::structure_of;
 use crate::alloc::rise::{Rise, Step};
@@ -14,6 +16,7 @@ use crate::cache::LineStore;
 use crate::error::{Error, Result};
 use crate::inject::{Take, fails};
 use crate::journal::{Host, Journal};
+use crate::mutant::{Mutant, on};
 use crate::quarantine;
 use crate::space::{self, Kinds, Space};
 
@@ -57,15 +60,31 @@ impl Volume {
     /// Takes a zeroed 4 KiB page of a region, with an empty host copy. It is fenced before anything links it (RULES R6).
     pub(crate) fn take_page(&self, region: Region, structure: Structure, need: Need) -> Result<LineAddress> {
         let page = self.take_lines(region, PAGE_LINES, need)?;
-        match self.zero_fresh_pages(structure, page, PAGE_LINES) {
-            Ok(proof) => drop::<Fenced>(proof),
-            Err(error) => {
-                self.quarantine(Space::Region { region, address: page, lines: PAGE_LINES });
-                return Err(error);
-            }
-        }
+        self.fenced_page(region, page, self.zero_fresh_pages(structure, page, PAGE_LINES))?;
         self.pages.insert_zeroed(structure, page);
         Ok(page)
+    }
+
+    /// Takes a page for a mapping of `owner`, without records ([CA9] of `cache/`). It is fenced before anything links it.
+    pub(crate) fn take_mapping_page(&self, owner: Owner, need: Need) -> Result<LineAddress> {
+        if self.holes == HoleLines::Empty || on(Mutant::FreshPageUnsealed) {
+            return self.take_page(Region::Mappings, Structure::Mapping, need);
+        }
+        self.take_page_of(owner, &[Record::HOLE.encode(); PAGE_RECORDS as usize], need)
+    }
+
+    /// Takes a page for a mapping of `owner`, with these records. It is fenced before anything links it.
+    pub(crate) fn take_page_of(&self, owner: Owner, records: &[RecordBytes], need: Need) -> Result<LineAddress> {
+        let page = self.take_lines(Region::Mappings, PAGE_LINES, need)?;
+        let bytes = self.holes.page(records, &self.place(owner, page));
+        self.fenced_page(Region::Mappings, page, self.write_fresh_page(Structure::Mapping, page, &bytes))?;
+        self.pages.insert_fresh(Structure::Mapping, page, &bytes);
+        Ok(page)
+    }
+
+    /// Holds a fresh page back that could not be written.
+    fn fenced_page(&self, region: Region, page: LineAddress, written: Result<Fenced>) -> Result<()> {
+        written.map(drop::<Fenced>).inspect_err(|_| self.quarantine(Space::Region { region, address: page, lines: PAGE_LINES }))
     }
 
     /// Takes a free inode number; returns its address too.

@@ -198,6 +198,11 @@ impl Anatomy {
                     parts.extend(used.map(|line| Part { line, kind: Kind::Dentry, owner }));
                 }
                 Record::SingleLog(log) => self.note_log(&log),
+                Record::Lost { leaf, .. } => {
+                    if let Some(leaf) = leaf {
+                        self.survey_leaf(view, owner, leaf, parts)?;
+                    }
+                }
                 Record::Block { extent, leaf } => {
                     if let Some(extent) = extent {
                         self.sectors.push(extent.sector.number());

@@ -198,6 +198,7 @@ fn record(anatomy: &Anatomy, input: &mut Input<'_>) -> Record {
         1 => Record::SingleLog(log(anatomy, input)),
         2 => Record::Memory(line(anatomy, input).page()),
         3 => Record::Pointer { page: line(anatomy, input).page(), height: 1 + input.below(8) as u32 },
+        4 => Record::Lost { height: input.below(9) as u32, leaf: None },
         _ => {
             let whole = anatomy.superblock.geometry.block_sectors_each() as u32;
             let count = *input.pick(&[1, 2, whole, whole.saturating_add(1).min(256), 256]);
