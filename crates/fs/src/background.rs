@@ -1,11 +1,13 @@
-//! The background thread: it checkpoints before a journal ring is full, and writes back before the memory zone is full.
+//! The background thread: it checkpoints before a journal ring is full, writes back before the memory zone is full, and lets empty units
+//! leave their regions ([GU5] of `alloc/departure.rs`).
 //!
 //! The thread holds a strong reference to the file system only while it works, so a dropped file system is freed. An unmount stops and
 //! joins the thread first, so nothing changes while the allocation maps are saved.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use crate::alloc::departure::Pace;
 use crate::error::Result;
 use crate::file_system::FileSystem;
 use crate::journal::Requests;
@@ -14,6 +16,8 @@ use crate::types::Discard;
 
 /// How often the thread wakes without being asked.
 const INTERVAL: Duration = Duration::from_secs(1);
+/// How often it looks for empty units of metadata.
+const LOOK_INTERVAL: Duration = Duration::from_secs(10);
 
 impl FileSystem {
     /// Starts the background thread for checkpoints and write-back, unless it runs already. Without it, operations do both themselves when
@@ -61,12 +65,31 @@ impl FileSystem {
         {
             tracing::error!(%error, "checkpoint");
         }
+        if let Err(error) = self.give_back_behind() {
+            tracing::error!(%error, "empty units of metadata");
+        }
         if !self.volume.held_back.stops_write_back()
             && (requests.write_back || self.is_data_area_low() || self.volume.memory.is_metadata_short())
             && let Err(error) = self.write_back_behind()
         {
             tracing::error!(%error, "write-back");
         }
+    }
+
+    /// Lets empty units leave their regions: at once if units are short, else those that were empty at this look and at the one before it.
+    fn give_back_behind(&self) -> Result<()> {
+        if self.are_units_short() && self.volume.give_back_units(Pace::Short)? > 0 {
+            return Ok(());
+        }
+        {
+            let mut looked_at = self.looked_for_units.lock();
+            if looked_at.is_some_and(|at| at.elapsed() < LOOK_INTERVAL) {
+                return Ok(());
+            }
+            *looked_at = Some(Instant::now());
+        }
+        self.volume.look_for_empty_units();
+        self.volume.give_back_units(Pace::Rested).map(drop)
     }
 
     /// Write-back passes until enough is free. After a pass that frees nothing, nobody asks again before the next tick ([WB5]).

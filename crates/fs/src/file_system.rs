@@ -1,5 +1,7 @@
 //! The struct of a mounted file system. The modules above it add the operations: data, names, space, mount and unmount.
 
+use std::time::Instant;
+
 use hashbrown::HashSet;
 use tandemfs_device::{Drive, DriveCounts};
 use tandemfs_format::InodeNumber;
@@ -38,6 +40,8 @@ pub struct FileSystem {
     pub(crate) generation: AtomicU32,
     pub(crate) leaving: Leaving,
     pub(crate) write_back: WriteBack,
+    /// When the background thread last looked for empty units of metadata.
+    pub(crate) looked_for_units: Mutex<Option<Instant>>,
     pub(crate) background: Mutex<Option<std::thread::JoinHandle<()>>>,
     pub(crate) unmounted: AtomicBool,
     pub(crate) recovery: RecoveryReport,

@@ -2,8 +2,8 @@
 //!
 //! [MO1] `clean = false`, a new generation and the new stamp (`stamp.rs`) are durable before the first record (RULES R25).
 //! [MO2] A read-only mount writes nothing: the journal is replayed into the host copies only.
-//! [MO3] An unmount removes orphans, writes everything home, saves the maps, and only then sets the clean flag.
-//!       If space is held back ([HB4] of `held_back.rs`), the maps are not exact: they are not saved, and the flag stays 0.
+//! [MO3] An unmount removes orphans, writes everything home, lets empty units leave their regions and writes that home too, saves the
+//!       maps, and only then sets the clean flag. If space is held back ([HB4] of `held_back.rs`), the maps are not exact: they are not saved, and the flag stays 0.
 //! [MO4] The drive recovers before the mount reads anything: that discards what a crash left uncommitted. Then the rings are replayed,
 //!       whichever engine ran last: after a mount that used the drive's transactions they are empty (ByteFS §4.7).
 
@@ -17,6 +17,7 @@ use tandemfs_format::identity::BlockIdentity;
 use tandemfs_format::superblock::{ChecksumKind, Superblock, SuperblockError, Tail};
 use tandemfs_format::{Corrupt, InodeNumber, LINE_BYTES, LineAddress, PairSeed, SECTOR_BYTES};
 
+use crate::alloc::departure::Pace;
 use crate::alloc::memory::MemoryAllocator;
 use crate::alloc::sectors::SectorAllocator;
 use crate::alloc::spare_pages::SparePages;
@@ -197,6 +198,7 @@ impl FileSystem {
             generation: AtomicU32::new((last_txid as u32).wrapping_add(1)),
             leaving: Leaving::default(),
             write_back: WriteBack::new(options, last_txid),
+            looked_for_units: Mutex::default(),
             background: Mutex::default(),
             unmounted: AtomicBool::new(false),
             recovery: RecoveryReport::default(),
@@ -205,6 +207,7 @@ impl FileSystem {
             for number in &orphans {
                 file_system.remove_orphan(*number)?;
             }
+            file_system.give_back_at_ends()?;
         }
         file_system.log_damage(&damaged);
         file_system.recovery = RecoveryReport {
@@ -254,6 +257,9 @@ impl FileSystem {
         self.volume.release_pending();
         self.volume.release_quarantine();
         self.volume.release_returned();
+        if self.give_back_at_ends()? > 0 {
+            self.volume.checkpoint()?;
+        }
         self.volume.sectors.empty_room();
         self.volume.memory.spare_pages.close(&self.volume.memory);
         let too_early = on(Mutant::GrownBeforeMaps) && *geometry != self.volume.geometry;
@@ -283,6 +289,11 @@ impl FileSystem {
         let held = self.volume.held_back.report();
         let (memory, block) = (held.held_memory_bytes, held.held_block_bytes);
         tracing::error!(objects = damaged.len(), memory, block, "damaged metadata; space in bytes that is held back because of it");
+    }
+
+    /// Lets empty units leave their regions, at a mount or an unmount.
+    fn give_back_at_ends(&self) -> Result<u64> {
+        self.volume.give_back_units(if self.are_units_short() { Pace::Short } else { Pace::Ends })
     }
 
     fn save_maps(&self, geometry: &Geometry) -> Result<Fenced> {

@@ -37,6 +37,10 @@ pub enum Mutant {
     EvictedInUse,
     /// R6: freed metadata space is given out again at once.
     FreedMetadataAtOnce,
+    /// R6: a unit leaves its region before the watermark has passed the records that name its lines ([GU1]).
+    UnitLeavesBeforeWatermark,
+    /// A unit that leaves its region and the one that takes its position are changed in two transactions ([GU2]).
+    UnitRenumberedApart,
     /// R7: sectors are given out before the transaction that frees them is persistent.
     DataFreedBeforeCommit,
     /// [DQ2]: sectors are discarded before the transaction that frees them is persistent.

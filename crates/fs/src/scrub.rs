@@ -381,14 +381,13 @@ impl Scrub {
                     (false, false) => None,
                 }
             }
-            // A free slot has valid lines as well. A thread that takes it now may change one line after the other.
-            Err(Error::Stale(_)) => {
-                look(self);
-                None
-            }
+            // A free slot has valid lines as well, as long as its unit is one of inodes ([GU4] of `alloc/departure.rs`). A thread that takes
+            // it now may change one line after the other.
             Err(error) => {
-                look(self);
-                self.find_error(number, &error);
+                let is_there = volume.memory.while_inode_at(number, address, || look(self)).is_some();
+                if is_there && !matches!(error, Error::Stale(_)) {
+                    self.find_error(number, &error);
+                }
                 None
             }
         }

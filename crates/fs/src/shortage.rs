@@ -2,8 +2,9 @@
 //!
 //! [NS1] An operation that can fail for lack of space runs inside [`FileSystem::with_room`], from before its first lock. It changes nothing
 //!       when it fails, so it can run again.
-//! [NS2] In this order: sectors of returned leases (`lease.rs`) and quarantined space (`quarantine.rs`) are freed; units of the data area are emptied if metadata is short of units
-//!       ([WB6] of `data/write_back.rs`); the operation waits for other threads that are about to free space.
+//! [NS2] In this order: sectors of returned leases (`lease.rs`) and quarantined space (`quarantine.rs`) are freed; empty units leave their
+//!       regions (`alloc/departure.rs`); units of the data area are emptied if metadata is short of units ([WB6] of `data/write_back.rs`);
+//!       the operation waits for other threads that are about to free space.
 //! [NS3] A thread that frees an inode or a range of a file is *leaving*, from before it plans its transaction until the commit is done and
 //!       the space is in the maps. A thread that gives back what it took itself is not: its failure would look like new space. A waiter
 //!       holds no lock, so leaving threads never wait for it. It waits at most [`LEAVING_MAX`]: removals may never end.
@@ -20,6 +21,7 @@ use tandemfs_device::DeviceError;
 use tandemfs_format::InodeNumber;
 use tandemfs_format::size::size;
 
+use crate::alloc::departure::Pace;
 use crate::error::{Error, Result};
 use crate::file_system::FileSystem;
 use crate::sync::EXPLORED;
@@ -41,6 +43,7 @@ impl FileSystem {
     /// Runs an operation that holds no lock yet, and runs it again if it found no space and some was freed ([NS1], [NS2]).
     pub(crate) fn with_room<T>(&self, operation: impl Fn() -> Result<T>) -> Result<T> {
         let mut is_released = false;
+        let mut is_shrunk = false;
         let mut is_emptied = false;
         let mut given_back = GivenBack::Nothing;
         let mut end = None;
@@ -58,6 +61,10 @@ impl FileSystem {
                 other => return other,
             };
             if self.volume.release_returned() || !std::mem::replace(&mut is_released, true) && self.volume.release_quarantine() {
+                continue;
+            }
+            // Once: a long operation that failed may have emptied the units itself.
+            if zone == "memory" && !std::mem::replace(&mut is_shrunk, true) && self.volume.give_back_units(Pace::Short)? > 0 {
                 continue;
             }
             if zone == "memory"

@@ -134,6 +134,8 @@ counters! {
         pages_by_lines,
         /// Bytes of free sectors that were discarded.
         discarded_bytes,
+        /// Empty units of metadata that became data area again.
+        units_given_back,
     }
 }
 

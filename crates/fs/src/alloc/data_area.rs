@@ -121,6 +121,11 @@ impl MemoryAllocator {
         self.free_data_lines.load(SeqCst) + units * UNIT_LINES + self.spare_pages.count() * PAGE_LINES
     }
 
+    /// Whether less than one unit is free for data.
+    pub(crate) fn is_without_data_units(&self) -> bool {
+        !self.units_are_held.load(Relaxed) && self.free_for_data() < UNIT_LINES
+    }
+
     /// Whether metadata has taken half of its reserved units while data logs hold others ([ME3]).
     pub(crate) fn is_metadata_short(&self) -> bool {
         let is_short = || self.free_units.load(SeqCst) < self.metadata_reserve_units.div_ceil(2) && self.data_log_lines.load(SeqCst) > 0;

@@ -19,9 +19,11 @@ use tandemfs_format::segment::{Region, Segment};
 use tandemfs_format::{InodeNumber, LineAddress, UNIT_LINES};
 
 use super::bits::{Bits, WORDS};
+use super::departure::inode_address_in;
 use super::pools::Pool;
 use super::region_state::{RegionState, slot};
 use super::spare_pages::SparePages;
+use super::table_lines::TableLines;
 use super::units::{DataPage, UnitMap, UnitOwner};
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 use crate::sync::{Mutex, RwLock};
@@ -31,7 +33,7 @@ pub(crate) const INODE_LINES: u64 = 2;
 
 pub(crate) struct MemoryAllocator {
     pub(super) map: UnitMap,
-    pub(super) units: Mutex<u64>, // the next free line of the segment table; also serialises changes of owners
+    pub(super) units: Mutex<TableLines>, // also serialises changes of owners
     pub(super) regions: [Mutex<RegionState>; 5],
     /// Free lines below the high-water marks, per region.
     pub(super) region_free: [AtomicU64; 5],
@@ -58,7 +60,7 @@ impl MemoryAllocator {
         let free = (0..geometry.memory_units()).filter(|unit| !geometry.is_fixed(*unit)).count() as u64;
         Self {
             map: UnitMap::new(geometry),
-            units: Mutex::new(0),
+            units: Mutex::default(),
             regions: Default::default(),
             region_free: Default::default(),
             inode_units: RwLock::default(),
@@ -83,9 +85,9 @@ impl MemoryAllocator {
 
     /// Loads the segments of the table. Refuses a segment that overlaps another or leaves a gap in its region.
     pub(crate) fn load_segments(&self, segments: Vec<(u64, Segment)>) -> std::result::Result<(), String> {
-        let mut next = self.units.lock();
+        let mut lines = self.units.lock();
         for (index, segment) in segments {
-            *next = (*next).max(index + 1);
+            lines.set_used(index);
             for unit in segment.start_unit..segment.start_unit + segment.unit_count {
                 if self.map.owner(unit) != UnitOwner::Free {
                     return Err(format!("segment {index} names unit {unit}, which is not free"));
@@ -195,10 +197,7 @@ impl MemoryAllocator {
 
     /// The first line of an inode; `None` if it is beyond the region's high-water mark.
     pub(crate) fn inode_address(&self, number: InodeNumber) -> Option<LineAddress> {
-        let line = number.get().checked_mul(INODE_LINES)?;
-        let units = self.inode_units.read();
-        let (unit, below) = *units.get(usize::try_from(line / UNIT_LINES).ok()?)?;
-        (number.get() > 0 && line % UNIT_LINES < below).then(|| LineAddress::new(unit * UNIT_LINES + line % UNIT_LINES))
+        inode_address_in(&self.inode_units.read(), number)
     }
 
     /// Numbers below this may be in use.

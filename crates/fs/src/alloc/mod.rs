@@ -2,10 +2,11 @@
 //! an allocation costs no device write; the transaction that points to the space makes it owned.
 //!
 //! Only the saved maps are stored to the device here. If a region must grow, [`memory::MemoryAllocator::step`] (`regions.rs`) returns the
-//! change, and `volume/space.rs` commits it.
+//! change, and `volume/space.rs` commits it; so it is with a unit that leaves a region (`departure.rs`, `volume/units.rs`).
 
 pub(crate) mod bits;
 mod data_area;
+pub(crate) mod departure;
 mod freed_sectors;
 mod hold;
 pub(crate) mod maps;
@@ -16,6 +17,7 @@ pub(crate) mod regions;
 pub(crate) mod rise;
 pub(crate) mod sectors;
 pub(crate) mod spare_pages;
+mod table_lines;
 mod units;
 
 use crate::health::Health;

@@ -16,9 +16,17 @@ pub(super) struct RegionState {
     pub(super) hint: usize,
     /// Freed by transactions that the watermark has not passed ([ME1]).
     pub(super) pending: VecDeque<(u64, LineAddress, u64)>,
+    /// Units that were empty at the last look, and at both last looks ([GU5] of `departure.rs`).
+    pub(super) empty: Vec<u64>,
+    pub(super) empty_twice: Vec<u64>,
 }
 
 impl RegionState {
+    /// Lines above the high-water marks.
+    pub(super) fn lines_above_mark(&self) -> u64 {
+        self.segments.iter().map(|(_, segment)| segment.unit_count * UNIT_LINES - segment.high_water_lines).sum()
+    }
+
     /// Derives the units from the segments.
     pub(super) fn rebuild_units(&mut self) {
         self.units.clear();

@@ -55,8 +55,7 @@ impl MemoryAllocator {
             (Need::Growth, Region::Mappings | Region::Leaves) => TRANSIENT_REGION_LINES,
             _ => 0,
         };
-        let above_mark: u64 = state.segments.iter().map(|(_, segment)| segment.unit_count * UNIT_LINES - segment.high_water_lines).sum();
-        let own = self.region_free[slot(region)].load(SeqCst) + above_mark;
+        let own = self.region_free[slot(region)].load(SeqCst) + state.lines_above_mark();
         own + self.free_units.load(SeqCst) * UNIT_LINES >= lines + floor
     }
 
@@ -101,7 +100,7 @@ impl MemoryAllocator {
     /// Space that a region has for runs of `lines` (a power of two up to 64).
     pub(crate) fn region_room(&self, region: Region, lines: u64) -> RegionRoom {
         let state = self.regions[slot(region)].lock();
-        let above_mark: u64 = state.segments.iter().map(|(_, segment)| segment.unit_count * UNIT_LINES - segment.high_water_lines).sum();
+        let above_mark = state.lines_above_mark();
         let runs_of = |(unit, below): &(u64, u64)| self.map.bits[*unit as usize].lock().count_runs((below / 64) as usize, lines as u32);
         let below_mark = self.region_free[slot(region)].load(SeqCst);
         RegionRoom { runs: state.units.iter().map(runs_of).sum::<u64>() + above_mark / lines, lines: below_mark + above_mark, below_mark }
@@ -154,7 +153,7 @@ impl MemoryAllocator {
         self.count_inode_freed(region);
     }
 
-    fn release_pending(&self, health: &Health, watermark: u64, region: Region, state: &mut RegionState) {
+    pub(super) fn release_pending(&self, health: &Health, watermark: u64, region: Region, state: &mut RegionState) {
         while let Some((_, address, lines)) = state.pending.pop_front_if(|(txid, ..)| *txid <= watermark) {
             if !self.clear(region, state, address, lines) {
                 freed_by_nobody(health, Space::Region { region, address, lines });

@@ -1,6 +1,5 @@
 //! Region growth: finds the mark to raise, or the unit to add, when a region has no free lines ([ME2] of `memory.rs`).
 
-use tandemfs_format::geometry::SEGMENT_TABLE_LINES;
 use tandemfs_format::segment::{Region, Segment};
 use tandemfs_format::{LineAddress, UNIT_LINES};
 
@@ -74,7 +73,10 @@ impl Rise<'_> {
 impl Drop for Rise<'_> {
     fn drop(&mut self) {
         if let Some(unit) = self.taken {
-            self.memory.return_unit(unit); // its table line was not written and stays unused
+            if self.position.is_none() {
+                self.memory.units.lock().give(self.index); // it was not written
+            }
+            self.memory.return_unit(unit);
         }
     }
 }
@@ -104,14 +106,12 @@ impl MemoryAllocator {
             }
             _ => {
                 let region_unit = state.segments.iter().map(|(_, segment)| segment.unit_count).sum();
-                let mut next = self.units.lock();
-                if *next == SEGMENT_TABLE_LINES {
-                    drop(next);
+                let line = self.units.lock().take();
+                let Some(line) = line else {
                     self.return_unit(unit);
                     return None;
-                }
-                *next += 1;
-                (None, *next - 1, Segment { region, start_unit: unit, unit_count: 1, region_unit, high_water_lines: 0 })
+                };
+                (None, line, Segment { region, start_unit: unit, unit_count: 1, region_unit, high_water_lines: 0 })
             }
         };
         Some(Rise { memory: self, state, region, position, index, segment, taken: Some(unit), wants_write_back })

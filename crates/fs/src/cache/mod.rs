@@ -242,6 +242,27 @@ impl PageCache {
         Some(page.line(address))
     }
 
+    /// Whether a line of these has a newer host copy.
+    pub(crate) fn is_any_dirty(&self, first: LineAddress, lines: u64) -> bool {
+        let pages = page_number(first)..page_number(first) + lines / PAGE_LINES;
+        self.dirty_count.load(Relaxed) > 0
+            && pages.into_iter().any(|number| {
+                let page = self.shard(number).lock().pages.get(&number).cloned();
+                page.is_some_and(|page| page.body.lock().dirty != 0)
+            })
+    }
+
+    /// Drops the host copies of whole pages that no transaction has ([GU3] of `alloc/departure.rs`).
+    pub(crate) fn forget(&self, first: LineAddress, lines: u64) {
+        for number in page_number(first)..page_number(first) + lines / PAGE_LINES {
+            let mut shard = self.shard(number).lock();
+            if shard.pages.remove(&number).is_some() {
+                shard.order.retain(|other| *other != number);
+                self.page_count.fetch_sub(1, Relaxed);
+            }
+        }
+    }
+
     /// Inserts a page that was zeroed on the device, without loading it.
     pub(crate) fn insert_zeroed(&self, structure: Structure, start: LineAddress) -> Arc<Page> {
         self.insert_fresh(structure, start, &[0; PAGE_BYTES])

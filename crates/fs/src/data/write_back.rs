@@ -13,8 +13,8 @@
 //!       by its timer.
 //! [WB6] Metadata never loses its space to data. When metadata has taken half of the units that the data area leaves it, everything is
 //!       written back once, so that units become empty and the reserve is full again; meanwhile new logs take the block path. The
-//!       background thread does this; an operation that finds no unit earlier does it itself. The reserve is a sixteenth of the zone and
-//!       regions do not shrink, so this is rare.
+//!       background thread does this; an operation that finds no unit earlier does it itself. Empty units of other regions are taken
+//!       first (`alloc/departure.rs`), and the reserve is a sixteenth of the zone, so this is rare.
 //! [WB7] Candidates and the cursor can be out of date, and inode numbers are reused. Each holds the generation of its inode, which is
 //!       compared under the inode's lock before each use. So the root of another inode (the text of a symlink, a device number) is never
 //!       decoded as a record.
@@ -29,6 +29,7 @@ use tandemfs_format::InodeNumber;
 
 use super::rewrite::{Job, Rewrite, Scratch};
 use super::target::Target;
+use crate::alloc::departure::Pace;
 use crate::error::{Error, Result};
 use crate::file_system::FileSystem;
 use crate::index::block::Block;
@@ -98,6 +99,11 @@ impl FileSystem {
         !self.volume.memory.is_data_free(self.options.write_back_percent.into())
     }
 
+    /// Whether empty units of metadata should become data area at once: little of it is free, or metadata has nearly all units.
+    pub(crate) fn are_units_short(&self) -> bool {
+        self.is_data_area_low() || self.volume.memory.is_without_data_units()
+    }
+
     /// Writes back until enough of the data area is free, at most one round over all inodes. Returns the number of blocks written back.
     ///
     /// # Errors
@@ -128,6 +134,9 @@ impl FileSystem {
         if !self.volume.memory.is_metadata_short() {
             return Ok(true);
         }
+        if self.volume.give_back_units(Pace::Short)? > 0 && !self.volume.memory.is_metadata_short() {
+            return Ok(true);
+        }
         if emptied_at.is_some_and(|at| at.elapsed() < EMPTY_UNITS_INTERVAL) {
             return Ok(false);
         }
@@ -140,6 +149,9 @@ impl FileSystem {
     }
 
     fn write_back_until(&self, percent: u64) -> Result<Pass> {
+        if self.are_units_short() {
+            self.volume.give_back_units(Pace::Short)?; // costs less than what follows
+        }
         let mut scratch = Scratch::default();
         let mut pass = Pass::default();
         let mut inodes_left = self.volume.memory.inode_limit() + 1; // the scan may start in the middle of the first inode

@@ -188,7 +188,11 @@ impl InodeTable {
         if volume.held_back.is_shut_off(number) {
             return Err(damaged(Owner { inode: number, generation: 0 }, address, "address")); // [HB3] of `held_back.rs`
         }
-        let inode = read_inode(volume, number, address)?.ok_or(Error::Stale(number))?;
+        let inode = match read_inode(volume, number, address) {
+            Ok(Some(inode)) => inode,
+            Err(error) if volume.memory.inode_address(number) == Some(address) => return Err(error),
+            Ok(None) | Err(_) => return Err(Error::Stale(number)), // [GU4] of `alloc/departure.rs`
+        };
         let file = InCoreInode::new(number, address, inode);
         self.insert(&mut shard, file.clone());
         Ok(file)

@@ -3,6 +3,7 @@
 
 mod discard;
 mod space;
+mod units;
 
 use std::ops::Deref;
 use std::sync::Arc;

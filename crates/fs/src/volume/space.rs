@@ -8,6 +8,7 @@ use tandemfs_format::segment::Region;
 use tandemfs_format::{InodeNumber, LineAddress, PAGE_LINES, Sector};
 
 use super::{Owner, Tx, Volume};
+use crate::alloc::departure::Pace;
 use crate::alloc::memory::INODE_LINES;
 use crate::alloc::regions::structure_of;
 use crate::alloc::rise::{Rise, Step};
@@ -49,7 +50,9 @@ impl Volume {
                     forced += 1;
                 }
                 Step::Short { .. } => {
-                    if self.memory.spare_pages.give_back(&self.memory, usize::MAX) == 0 && !self.release_quarantine() {
+                    let is_given =
+                        self.memory.spare_pages.give_back(&self.memory, usize::MAX) > 0 || self.give_back_units(Pace::Short)? > 0;
+                    if !is_given && !self.release_quarantine() {
                         return Err(full);
                     }
                 }
@@ -101,6 +104,7 @@ impl Volume {
         }
         let (first, lines) = rise.fresh_lines();
         let zeroed = self.zero_fresh_pages(structure_of(rise.region), first, lines)?;
+        self.pages.forget(first, lines); // [GU3] of `alloc/departure.rs`
         let mut tx = Tx::new(self);
         let line = self.geometry.segment_line(rise.index);
         tx.put(Structure::AllocationMap, line, rise.risen().encode(self.pair, line))?;
