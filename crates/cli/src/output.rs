@@ -40,6 +40,13 @@ fn flatten(name: &str, value: &Value, rows: &mut Vec<(String, String)>) {
             }
             return;
         }
+        Value::Array(list) if list.iter().all(Value::is_object) && !list.is_empty() => {
+            for (number, value) in (1..).zip(list) {
+                flatten(&format!("{name}.{number}"), value, rows);
+            }
+            return;
+        }
+        Value::Array(list) if list.is_empty() => "-".to_owned(),
         Value::Null => "-".to_owned(),
         Value::String(text) => text.clone(),
         other => other.to_string(),

@@ -42,6 +42,8 @@ pub struct FileSystem {
     pub(crate) write_back: WriteBack,
     /// When the background thread last looked for empty units of metadata.
     pub(crate) looked_for_units: Mutex<Option<Instant>>,
+    /// When the log last said that a zone is full.
+    pub(crate) told_full: Mutex<Option<Instant>>,
     pub(crate) background: Mutex<Option<std::thread::JoinHandle<()>>>,
     pub(crate) unmounted: AtomicBool,
     pub(crate) recovery: RecoveryReport,

@@ -14,6 +14,7 @@ mod cache;
 mod data;
 mod error;
 mod file_system;
+mod fullness;
 mod health;
 mod held_back;
 mod index;
@@ -69,7 +70,7 @@ pub use tuning::threshold::{PathLatency, ThresholdReport};
 pub use types::{
     AllocateMode, Attributes, DirectoryEntry, Discard, Engine, FormatOptions, Growth, LayoutExtent, LayoutOptions, LayoutPlace,
     MountOptions, NewInode, Promote, ReadOptions, RenameMode, SeekTo, SetAttributeMode, SetAttributes, SetExtendedAttribute, SetTime,
-    Space, Threshold, WriteBackPolicy, WriteOptions, ZoneSpace,
+    ShortZone, Space, Threshold, WriteBackPolicy, WriteOptions, ZoneSpace,
 };
 pub use upgrade::{FEATURES, Feature, FeatureBit, missing_features, set_uuid, upgrade};
 

@@ -199,6 +199,7 @@ impl FileSystem {
             leaving: Leaving::default(),
             write_back: WriteBack::new(options, last_txid),
             looked_for_units: Mutex::default(),
+            told_full: Mutex::default(),
             background: Mutex::default(),
             unmounted: AtomicBool::new(false),
             recovery: RecoveryReport::default(),

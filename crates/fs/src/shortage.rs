@@ -26,9 +26,13 @@ use crate::error::{Error, Result};
 use crate::file_system::FileSystem;
 use crate::sync::EXPLORED;
 use crate::sync::atomic::Ordering::Relaxed;
+use crate::types::Space;
 
 /// How long an operation waits for leaving threads; in an explored schedule, where time does not pass, until they have left.
 const LEAVING_MAX: Duration = Duration::from_millis(if EXPLORED { 600_000 } else { 500 });
+
+/// The log says that a zone is full once in this time.
+const TOLD_EVERY: Duration = Duration::from_secs(60);
 
 /// What an operation has given back to the disk under an image ([NS5]).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -46,6 +50,7 @@ impl FileSystem {
         let mut is_shrunk = false;
         let mut is_emptied = false;
         let mut given_back = GivenBack::Nothing;
+        let mut is_host = false;
         let mut end = None;
         loop {
             let before = self.leaving.ended.load(Relaxed);
@@ -56,6 +61,7 @@ impl FileSystem {
                         continue;
                     }
                     self.volume.tell_host_is_full(&error);
+                    is_host = true;
                     "block"
                 }
                 other => return other,
@@ -78,15 +84,24 @@ impl FileSystem {
             let left = end.get_or_insert_with(|| now + LEAVING_MAX).saturating_duration_since(now);
             let has_left = || self.leaving.ended.load(Relaxed) != before || self.leaving.wait(left);
             if left.is_zero() || !has_left() {
-                self.tell_shortage(zone);
+                if !is_host {
+                    self.tell_shortage(zone); // else the log has said what is full
+                }
                 return Err(Error::NoSpace { zone });
             }
             given_back = GivenBack::Nothing; // what was freed meanwhile may have room on the host's disk
         }
     }
 
-    /// Says once why space that looks unused is not given out ([HB1] of `held_back.rs`).
+    /// Says from time to time which zone is full and what helps, and once why space that looks unused is not given out ([HB1] of
+    /// `held_back.rs`).
     fn tell_shortage(&self, zone: &str) {
+        let mut told = self.told_full.lock();
+        if told.is_none_or(|told| told.elapsed() >= TOLD_EVERY) {
+            *told = Some(Instant::now());
+            tracing::warn!("{}", self.full_zone_sentence(zone));
+        }
+        drop(told);
         if self.volume.held_back.tell_shortage() {
             let held = self.volume.held_back.report();
             let (memory, block) = (size(held.held_memory_bytes), size(held.held_block_bytes));
@@ -94,6 +109,28 @@ impl FileSystem {
                 "no space left in the {zone} zone: {memory} of the memory zone and {block} of the block zone are held back, because \
                  damaged metadata may name them; delete files, or unmount and run tandemfs check --repair"
             );
+        }
+    }
+
+    /// What an operation that found no space in a zone should say to an administrator.
+    fn full_zone_sentence(&self, zone: &str) -> String {
+        let Space { memory, block, .. } = self.space();
+        match zone {
+            "memory" => {
+                let metadata = memory.total_bytes.saturating_sub(memory.free_bytes + memory.data_log_bytes);
+                format!(
+                    "no space left in the memory zone ({}: metadata {}, small writes {}); delete files, or unmount and enlarge it: \
+                     tandemfs resize --memory",
+                    size(memory.total_bytes),
+                    size(metadata),
+                    size(memory.data_log_bytes)
+                )
+            }
+            _ => format!(
+                "no space left in the block zone ({}, {} free for large files); delete files, or unmount and enlarge it: tandemfs resize --block",
+                size(block.total_bytes),
+                size(block.available_bytes)
+            ),
         }
     }
 

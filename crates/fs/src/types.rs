@@ -398,6 +398,17 @@ pub struct Space {
     pub block: ZoneSpace,
     /// Inodes in use.
     pub inodes_used: u64,
-    /// Inodes that could still be made.
+    /// Files that could still be made, with names of up to 47 B.
     pub inodes_free: u64,
+}
+
+/// A zone with little space left.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ShortZone {
+    /// `memory` or `block`.
+    pub zone: &'static str,
+    /// What it means.
+    pub what: &'static str,
+    /// What helps.
+    pub advice: &'static str,
 }

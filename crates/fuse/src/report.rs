@@ -53,7 +53,13 @@ pub fn stats(fs: &FileSystem) -> Value {
         "damage": damage(fs),
         "memory_zone": zone(&space.memory),
         "block_zone": zone(&space.block),
+        "short": short(fs),
     })
+}
+
+/// Zones with little space left, and what helps.
+fn short(fs: &FileSystem) -> Value {
+    fs.short_zones().iter().map(|short| json!({ "zone": short.zone, "what": short.what, "advice": short.advice })).collect()
 }
 
 /// Damaged metadata that this mount knows of, and the space that is held back because of it.
@@ -127,6 +133,7 @@ pub(crate) fn info(fs: &FileSystem, settings: &MountSettings, mounted_since: Ins
         "memory_zone": zone(&space.memory),
         "block_zone": zone(&space.block),
         "inodes": { "used": space.inodes_used, "free": space.inodes_free },
+        "short": short(fs),
     })
 }
 

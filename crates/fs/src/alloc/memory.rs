@@ -214,9 +214,8 @@ impl MemoryAllocator {
         InodeNumber::new((position as u64 * UNIT_LINES + address.number() % UNIT_LINES) / INODE_LINES)
     }
 
-    /// Inodes in use, and inodes that can still be created.
+    /// Inodes in use, and files that can still be made.
     pub(crate) fn inodes(&self) -> (u64, u64) {
-        let free = self.region_free[slot(Region::Inodes)].load(SeqCst) + self.free_units.load(SeqCst) * UNIT_LINES;
-        (self.inodes_used.load(Relaxed), free / INODE_LINES)
+        (self.inodes_used.load(Relaxed), self.creatable_files())
     }
 }

@@ -5,6 +5,7 @@
 //! change, and `volume/space.rs` commits it; so it is with a unit that leaves a region (`departure.rs`, `volume/units.rs`).
 
 pub(crate) mod bits;
+mod creatable;
 mod data_area;
 pub(crate) mod departure;
 mod freed_sectors;
