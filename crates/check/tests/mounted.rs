@@ -321,3 +321,32 @@ fn nothing_is_repaired_where_nothing_is_damaged() {
         damage_and_repair(scene, &[], None);
     }
 }
+
+/// The mark of a segment may be anywhere, for a repair raises it by pages. The engine raised it by whole steps, so the last step went into
+/// the unit behind.
+#[test]
+fn regression_a_mark_that_is_no_multiple_of_a_step() {
+    let device = MemoryDevice::new(ZONE, ZONE, PersistenceDomain::Gpf);
+    make_file_system(&Drive::new(Arc::new(device.clone())), &FormatOptions::default()).expect("mkfs");
+    let superblock = Superblock::decode(&device.zones().memory).expect("verifies");
+    let (geometry, pair) = (superblock.geometry, PairSeed::new(superblock.pair));
+    device.damage(|zones| {
+        let address = geometry.segment_line(0);
+        let at = address.offset_bytes() as usize;
+        let line = zones.memory[at..at + LINE_BYTES].try_into().expect("a line");
+        let mut segment = Segment::decode(&line, pair, address, geometry.memory_units()).expect("verifies").expect("in use");
+        assert_eq!(segment.region, Region::Inodes);
+        let fresh = (segment.start_unit * UNIT_LINES + segment.high_water_lines) as usize * LINE_BYTES;
+        zones.memory[fresh..fresh + 64 * LINE_BYTES].fill(0);
+        segment.high_water_lines += 64;
+        zones.memory[at..at + LINE_BYTES].copy_from_slice(&segment.encode(pair, address));
+    });
+    let fs = mount(&device);
+    for index in 0..UNIT_LINES / 2 + 100 {
+        fs.create(InodeNumber::ROOT, format!("{index}").as_bytes(), &new(file_type::FIFO | 0o600, b"")).expect("created");
+    }
+    fs.unmount().expect("unmounted");
+    let report = run(&device, CheckOptions::default());
+    assert!(report.is_consistent(), "{:?}", report.findings.first());
+    assert_eq!(report.counts.special, UNIT_LINES / 2 + 100);
+}

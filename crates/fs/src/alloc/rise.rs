@@ -42,18 +42,23 @@ pub(crate) struct Rise<'m> {
 impl Rise<'_> {
     /// The lines that come below the mark: they must be zeroed before it rises.
     pub(crate) fn fresh_lines(&self) -> (LineAddress, u64) {
-        (LineAddress::new(self.segment.start_unit * UNIT_LINES + self.segment.high_water_lines), HIGH_WATER_STEP)
+        (LineAddress::new(self.segment.start_unit * UNIT_LINES + self.segment.high_water_lines), self.step())
+    }
+
+    /// Lines by which the mark rises. A repair may have left it anywhere, so a whole step could pass the segment's end.
+    fn step(&self) -> u64 {
+        HIGH_WATER_STEP.min(self.segment.unit_count * UNIT_LINES - self.segment.high_water_lines)
     }
 
     /// The segment to commit.
     pub(crate) fn risen(&self) -> Segment {
-        Segment { high_water_lines: self.segment.high_water_lines + HIGH_WATER_STEP, ..self.segment }
+        Segment { high_water_lines: self.segment.high_water_lines + self.step(), ..self.segment }
     }
 
     /// After the commit: gives the lines to the region.
     pub(crate) fn done(mut self) {
         let segment = (self.index, self.risen());
-        let (memory, region) = (self.memory, self.region);
+        let (memory, region, lines) = (self.memory, self.region, self.step());
         self.taken = None;
         match self.position {
             Some(position) => self.state.segments[position] = segment,
@@ -66,7 +71,7 @@ impl Rise<'_> {
         if region == Region::Inodes {
             *memory.inode_units.write() = self.state.units.clone();
         }
-        memory.region_free[slot(region)].fetch_add(HIGH_WATER_STEP, SeqCst);
+        memory.region_free[slot(region)].fetch_add(lines, SeqCst);
     }
 }
 
