@@ -22,7 +22,7 @@ use crate::paths::path_of;
 use crate::repair::Repairer;
 use crate::report::{Counts, Located, LostRange, Placed, Report};
 use crate::segments::Segments;
-use crate::superblock;
+use crate::superblock::{self, Reading};
 use crate::undo::Undo;
 
 /// How to check.
@@ -35,6 +35,8 @@ pub struct CheckOptions {
     /// Repair also data that do not match their checksums: they become zeros and are listed. Without it they stay as they are, and reading
     /// them fails.
     pub zero_data: bool,
+    /// Rebuild first what no repair can: superblocks whose copies are both damaged, and the segment table.
+    pub rescue: bool,
     /// Repair a copy in host memory, so that the report says what a repair would do.
     pub dry_run: bool,
     /// File that gets the old bytes of everything before it is changed; it must not exist.
@@ -58,6 +60,7 @@ impl Default for CheckOptions {
             repair: false,
             preen: false,
             zero_data: false,
+            rescue: false,
             dry_run: false,
             undo: None,
             subdirectories_max: LINK_MAX - 2,
@@ -84,6 +87,8 @@ pub enum Stage {
     Maps,
     /// Repairs.
     Repair,
+    /// Copying out what can be read.
+    Restore,
 }
 
 impl Stage {
@@ -96,6 +101,7 @@ impl Stage {
             Self::Names => "names",
             Self::Maps => "maps",
             Self::Repair => "repair",
+            Self::Restore => "restore",
         }
     }
 }
@@ -217,7 +223,7 @@ impl Inspection<'_> {
 
 fn inspect<'d>(drive: &'d Drive, options: &CheckOptions, progress: &mut dyn FnMut(Progress)) -> Result<Inspection<'d>, CheckError> {
     progress(Progress { stage: Stage::Structure, done: 0, total: 1 });
-    let heads = superblock::read(drive)?;
+    let heads = superblock::read_as(drive, if options.rescue { Reading::Rescue } else { Reading::Strict })?;
     let mut findings = heads.findings;
     let mut image = Image::new(drive, heads.superblock);
     let pending = if on(Mutant::JournalIgnored) { Vec::new() } else { journal::pending(&image, &mut findings)? };
@@ -308,7 +314,15 @@ pub fn check(drive: &Drive, options: &CheckOptions, progress: &mut dyn FnMut(Pro
         return Err(CheckError::ReadOnlyFeatures { device, unknown });
     }
     let lost_before = first.lost_ranges();
-    let mut outcome = Outcome { repaired: Vec::new(), lost: Vec::new(), lost_before, placed: Vec::new(), undo_bytes: 0, inspection: first };
+    let mut outcome = Outcome {
+        repaired: Vec::new(),
+        rescued: Vec::new(),
+        lost: Vec::new(),
+        lost_before,
+        placed: Vec::new(),
+        undo_bytes: 0,
+        inspection: first,
+    };
     if options.repair {
         outcome.repair(drive, options, progress)?;
     }
@@ -324,6 +338,7 @@ fn inspection_options(options: &CheckOptions) -> CheckOptions {
 /// What a run came to.
 struct Outcome<'d> {
     repaired: Vec<Located>,
+    rescued: Vec<String>,
     lost: Vec<LostRange>,
     lost_before: Vec<LostRange>,
     placed: Vec<u64>,
@@ -354,6 +369,7 @@ impl<'d> Outcome<'d> {
         let left: HashSet<&Finding> = self.inspection.findings().collect();
         self.repaired.retain(|located| !left.contains(&located.finding) && seen.insert(located.finding.clone()));
         self.placed = repairer.placed;
+        self.rescued = repairer.rescued;
         if let Some(undo) = &mut repairer.undo {
             undo.finish()?;
         }
@@ -382,6 +398,7 @@ impl<'d> Outcome<'d> {
             identity_behind: self.inspection.identity_is_behind,
             counts: self.inspection.counts,
             repaired: self.repaired,
+            rescued: self.rescued,
             dry_run: options.dry_run,
             lost: self.lost,
             lost_before: self.lost_before,

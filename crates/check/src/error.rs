@@ -43,7 +43,7 @@ pub enum CheckError {
     /// The two halves are of one pair, and from different times.
     #[error(
         "{device}: the two halves of the pair are from different times (stamp {expected:016x} in the memory half, {found:016x} in the block \
-         half), so one of them is an older copy; put the halves back that belong together"
+         half), so one of them is an older copy; put the halves back that belong together, or copy out what verifies with tandemfs restore"
     )]
     StampMismatch {
         /// The device's name.

@@ -135,6 +135,12 @@ findings! {
         /// What is wrong.
         damage: Damage
     } = "segment_damaged" Error false;
+    /// A region that has a unit from the start has none.
+    #[error("the segment table has no segment of the region {region}")]
+    RegionMissing {
+        /// The region's number.
+        region: u8
+    } = "region_missing" Error false;
     /// Two segments name one unit.
     #[error("segments {segment} and {other} both name unit {unit}")]
     SegmentsOverlap {
@@ -577,6 +583,11 @@ findings! {
 }
 
 impl Finding {
+    /// Whether it is of the segment table, which [`crate::CheckOptions::rescue`] rebuilds.
+    pub fn is_of_table(&self) -> bool {
+        crate::rescue::is_of_table(self)
+    }
+
     /// The inode of the finding, if it has one.
     pub fn inode(&self) -> Option<u64> {
         match *self {
@@ -631,7 +642,8 @@ impl Finding {
             | Self::RecordDamaged { .. }
             | Self::MapDamaged { .. }
             | Self::MapKind { .. }
-            | Self::MapWrong { .. } => None,
+            | Self::MapWrong { .. }
+            | Self::RegionMissing { .. } => None,
         }
     }
 }

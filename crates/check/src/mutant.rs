@@ -45,6 +45,14 @@ pub enum Mutant {
     ForeignSectorsZeroed,
     /// Valid records behind a damaged one are not looked for.
     RingEndsAtDamage,
+    /// Bytes that do not match their checksums are restored as good ones.
+    RestoresUnverified,
+    /// A single line shows where a unit of inodes or a page of names belongs.
+    OneLineProves,
+    /// Units keep their place though a page beyond the mark of a rebuilt segment is in use.
+    MarksTooLow,
+    /// Names of a damaged image are used as they are.
+    NamesTrusted,
 }
 
 #[cfg(feature = "mutants")]

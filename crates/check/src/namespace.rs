@@ -278,6 +278,6 @@ impl Checker<'_> {
 }
 
 /// Whether a file can have this name.
-fn is_name(name: &[u8]) -> bool {
+pub(crate) fn is_name(name: &[u8]) -> bool {
     !name.is_empty() && name != b"." && name != b".." && !name.contains(&0) && !name.contains(&b'/')
 }

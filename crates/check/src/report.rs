@@ -128,6 +128,8 @@ pub struct Report {
     pub counts: Counts,
     /// What was repaired, or would be with [`crate::CheckOptions::dry_run`].
     pub repaired: Vec<Located>,
+    /// What [`crate::CheckOptions::rescue`] rebuilt, and what it could not, as sentences.
+    pub rescued: Vec<String>,
     /// Nothing was written: `repaired`, `lost` and `placed` say what a repair would do, `findings` what it would leave.
     pub dry_run: bool,
     /// File data that the repair gave up. Reading it fails from now on; without *lost records* it reads as zeros.

@@ -9,14 +9,17 @@ use tandemfs_format::{LineAddress, PAGE_LINES, UNIT_LINES};
 
 use crate::finding::{Damage, Finding};
 use crate::image::{Image, line_of};
+use crate::rescue::missing_regions;
 
 /// The segments of an image. If two name one unit, the first is used.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Clone)]
 pub(crate) struct Segments {
     /// By first unit: line of the table, segment.
     by_unit: BTreeMap<u64, (u64, Segment)>,
     /// Those of the inode region, in order, without overlap.
     inodes: Vec<Segment>,
+    /// Units that no segment names may belong to any region ([`Segments::open`]).
+    open: Option<Geometry>,
 }
 
 impl Segments {
@@ -44,15 +47,36 @@ impl Segments {
         for region in Region::ALL {
             check_positions(&decoded, region, found);
         }
-        let mut inodes: Vec<Segment> =
-            segments.by_unit.values().map(|(_, segment)| *segment).filter(|segment| segment.region == Region::Inodes).collect();
-        inodes.sort_by_key(|segment| segment.region_unit);
-        for segment in inodes {
-            if segments.inodes.last().is_none_or(|last| last.region_unit + last.unit_count <= segment.region_unit) {
-                segments.inodes.push(segment);
-            }
+        segments.order_inodes();
+        // Where a line of the table is damaged, that says it already.
+        if found.is_empty() {
+            found.extend(missing_regions(&segments).map(|region| Finding::RegionMissing { region: region.number() }));
         }
         segments
+    }
+
+    /// These segments, by the lines of the table that they are for; none names a unit that another names.
+    pub(crate) fn of(all: impl Iterator<Item = (u64, Segment)>) -> Self {
+        let mut segments = Self::default();
+        segments.by_unit.extend(all.map(|(index, segment)| (segment.start_unit, (index, segment))));
+        segments.order_inodes();
+        segments
+    }
+
+    /// The same, where units that no segment names may belong to any region: only checksums tell what is in them.
+    pub(crate) fn open(self, geometry: Geometry) -> Self {
+        Self { open: Some(geometry), ..self }
+    }
+
+    fn order_inodes(&mut self) {
+        let mut inodes: Vec<Segment> =
+            self.by_unit.values().map(|(_, segment)| *segment).filter(|segment| segment.region == Region::Inodes).collect();
+        inodes.sort_by_key(|segment| segment.region_unit);
+        for segment in inodes {
+            if self.inodes.last().is_none_or(|last| last.region_unit + last.unit_count <= segment.region_unit) {
+                self.inodes.push(segment);
+            }
+        }
     }
 
     fn insert(&mut self, index: u64, segment: Segment, geometry: &Geometry, found: &mut Vec<Finding>) {
@@ -87,10 +111,13 @@ impl Segments {
 
     /// Whether lines lie in a region, below its high-water mark.
     pub(crate) fn holds(&self, region: Region, address: LineAddress, lines: u64) -> bool {
-        self.of_unit(address.unit()).is_some_and(|segment| {
-            let offset = address.number() - segment.start_unit * UNIT_LINES;
-            segment.region == region && offset + lines <= segment.high_water_lines
-        })
+        match self.of_unit(address.unit()) {
+            Some(segment) => {
+                let offset = address.number() - segment.start_unit * UNIT_LINES;
+                segment.region == region && offset + lines <= segment.high_water_lines
+            }
+            None => self.open.is_some_and(|geometry| geometry.holds_lines(address, lines)),
+        }
     }
 
     /// The first line of an inode, if its number is below the high-water mark.

@@ -3,12 +3,13 @@
 use tandemfs_device::{BlockRequest, Drive, Structure};
 use tandemfs_format::geometry::SUPERBLOCK_OFFSETS;
 use tandemfs_format::identity::{BlockHalf, BlockIdentity};
-use tandemfs_format::superblock::{Superblock, SuperblockBytes};
+use tandemfs_format::superblock::{Superblock, SuperblockBytes, SuperblockError};
 use tandemfs_format::{LINE_BYTES, LineAddress, SECTOR_BYTES, Sector};
 use zerocopy::IntoBytes;
 
 use crate::error::CheckError;
 use crate::finding::Finding;
+use crate::rescue::heads;
 
 /// Longest label, in bytes.
 const LABEL_BYTES_MAX: usize = 64;
@@ -27,8 +28,24 @@ pub(crate) struct Heads {
     pub(crate) identity_resembles: bool,
     /// The identity is torn, or behind the superblock, as a power cut leaves it.
     pub(crate) identity_is_behind: bool,
+    /// Neither copy verifies; the superblock was rebuilt from both.
+    pub(crate) is_rebuilt: bool,
+    /// The halves are of different times; only a reader with [`Reading::Restore`] sees that.
+    pub(crate) times_differ: bool,
     /// Findings.
     pub(crate) findings: Vec<Finding>,
+}
+
+/// What a reader does about damage that keeps others from going on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Reading {
+    /// Nothing: it is an error.
+    Strict,
+    /// Two damaged copies are put together to one that verifies.
+    Rescue,
+    /// That too; what is behind the end of a truncated device is only unreadable; and the halves may be of different times, since their
+    /// checksums show what still belongs together.
+    Restore,
 }
 
 /// The first line of a superblock copy.
@@ -41,6 +58,14 @@ pub(crate) fn copy_address(copy: usize) -> LineAddress {
 /// # Errors
 /// No superblock that this build can read, a zone smaller than the superblock says, halves of two pairs or of different times.
 pub(crate) fn read(drive: &Drive) -> Result<Heads, CheckError> {
+    read_as(drive, Reading::Strict)
+}
+
+/// The same, for readers that can do with less.
+///
+/// # Errors
+/// As [`read`], except what `reading` says.
+pub(crate) fn read_as(drive: &Drive, reading: Reading) -> Result<Heads, CheckError> {
     let device = &drive.description().name;
     let mut copies = [[0; size_of::<SuperblockBytes>()]; 2];
     let mut failure = None;
@@ -57,26 +82,33 @@ pub(crate) fn read(drive: &Drive) -> Result<Heads, CheckError> {
         }
     }
     let decoded = [Superblock::decode(&copies[0]), Superblock::decode(&copies[1])];
-    let mut superblock = match Superblock::choose([&copies[0], &copies[1]]) {
-        Ok(superblock) => superblock,
-        Err(source) => match failure {
-            Some(error) => return Err(error.into()),
-            None => return Err(CheckError::Superblock { device: device.clone(), source }),
-        },
+    let chosen = Superblock::choose([&copies[0], &copies[1]]);
+    let is_damaged = matches!(chosen, Err(SuperblockError::Damaged | SuperblockError::Foreign));
+    let rebuilt = if is_damaged && reading != Reading::Strict { heads::rebuild(&copies) } else { None };
+    let is_rebuilt = rebuilt.is_some();
+    let counting = usize::from(decoded[0].as_ref().ok() != chosen.as_ref().ok());
+    let (mut superblock, bytes) = match (chosen, rebuilt, failure) {
+        (_, Some(rebuilt), _) => rebuilt,
+        (Ok(superblock), None, _) => (superblock, copies[counting]),
+        (Err(_), None, Some(error)) => return Err(error.into()),
+        (Err(source), None, None) => return Err(CheckError::Superblock { device: device.clone(), source }),
     };
-    check_sizes(drive, &superblock)?;
-    let counting = usize::from(decoded[0].as_ref().ok() != Some(&superblock));
+    if reading != Reading::Restore {
+        check_sizes(drive, &superblock)?;
+    }
     // Invalid UTF-8 in a label grows when it is decoded lossily; the result must still fit when it is written again.
     while superblock.label.len() > LABEL_BYTES_MAX {
         superblock.label.pop();
     }
     let mut heads = Heads {
         superblock,
-        bytes: copies[counting],
+        bytes,
         stale_copies: Vec::new(),
         copy_is_behind: false,
         identity_resembles: false,
         identity_is_behind: false,
+        is_rebuilt,
+        times_differ: false,
         findings: Vec::new(),
     };
     // The copies are written one after the other: without a clean unmount, or while the stamp changes, a power cut may have left one torn
@@ -85,7 +117,7 @@ pub(crate) fn read(drive: &Drive) -> Result<Heads, CheckError> {
     for (copy, decoded) in decoded.iter().enumerate() {
         if decoded.is_err() {
             heads.stale_copies.push(copy);
-            if is_cut && !unreadable[copy] {
+            if is_cut && !unreadable[copy] && !is_rebuilt {
                 heads.copy_is_behind = true;
             } else {
                 heads.findings.push(Finding::SuperblockDamaged { copy: copy as u8 });
@@ -102,7 +134,7 @@ pub(crate) fn read(drive: &Drive) -> Result<Heads, CheckError> {
             heads.findings.push(Finding::SuperblocksDiffer { first: first.sequence, second: second.sequence });
         }
     }
-    read_identity(drive, &mut heads)?;
+    read_identity(drive, &mut heads, reading)?;
     Ok(heads)
 }
 
@@ -119,7 +151,7 @@ fn check_sizes(drive: &Drive, superblock: &Superblock) -> Result<(), CheckError>
     Ok(())
 }
 
-fn read_identity(drive: &Drive, heads: &mut Heads) -> Result<(), CheckError> {
+fn read_identity(drive: &Drive, heads: &mut Heads, reading: Reading) -> Result<(), CheckError> {
     let mut sector = vec![0; SECTOR_BYTES];
     let mut requests = [BlockRequest::Read { sector: Sector::new(0), buffer: &mut sector }];
     let read = drive.transfer(Structure::Superblock, &mut requests, &mut || {});
@@ -131,6 +163,7 @@ fn read_identity(drive: &Drive, heads: &mut Heads) -> Result<(), CheckError> {
     let is_as_written = |stamp| sector.get(..size_of::<BlockIdentity>()) == Some(BlockIdentity::stamped(superblock, stamp).as_bytes());
     match superblock.block_half(&sector) {
         BlockHalf::OtherPair { pair } => return Err(CheckError::PairMismatch { device: device(), found: pair, expected: superblock.pair }),
+        BlockHalf::OtherTime { .. } if reading == Reading::Restore => heads.times_differ = true,
         BlockHalf::OtherTime { stamp } => {
             return Err(CheckError::StampMismatch { device: device(), found: stamp, expected: superblock.stamps.current });
         }

@@ -90,6 +90,13 @@ plants! {
     segments_with_a_gap(image: crashed) {
         image.put_segment(4, &Segment { region: Region::Dentries, start_unit: 6, unit_count: 1, region_unit: 2, high_water_lines: 0 });
     } => [SegmentGap { segment: 4, found: 2, expected: 1 }];
+    region_without_a_segment(image: crashed) {
+        let line = image.superblock.geometry.segment_line(2).number();
+        image.put(line, EMPTY_LINE);
+    } => [
+        RegionMissing { region: 3 },
+        PointerMisplaced { inode: TREE, block: 0, target: Target::MappingPage, line: TREE_PAGE }
+    ];
 
     record_outside(image: crashed) { image.put_journal(1, 0, 101, &[(8, [1; 64])]); } => [RecordOutOfPlace { ring: 1, txid: 101, line: 8 }];
     record_on_a_clean_image(image: small) {

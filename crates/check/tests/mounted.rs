@@ -322,6 +322,49 @@ fn nothing_is_repaired_where_nothing_is_damaged() {
     }
 }
 
+/// Without a single line of the segment table: restored as it is, rescued, checked, mounted, compared and worked on.
+#[test]
+fn file_systems_without_a_segment_table_are_restored_and_rescued() {
+    for (index, scene) in SCENES.iter().enumerate() {
+        let mut zones = Recorded { memory: scene.zones.memory.clone(), blocks: scene.zones.blocks.clone() };
+        let mut random = Random(index as u64 + 1);
+        zones.memory[128 << 10..512 << 10].fill_with(|| random.below(256) as u8);
+        let device = MemoryDevice::from_zones(zones, PersistenceDomain::Gpf);
+        assert!(FileSystem::mount(Drive::new(Arc::new(device.clone())), &MountOptions::default()).is_err());
+        compare_restored(&device, &scene.contents);
+        let report = run(&device, CheckOptions { rescue: true, ..repair() });
+        assert!(report.is_consistent() && report.lost.is_empty() && report.placed.is_empty(), "{:?}", report.findings);
+        assert!(!report.rescued.is_empty());
+        let after = work(&device);
+        assert_eq!(after.names, scene.contents.names);
+        assert!(after.inodes == scene.contents.inodes);
+        assert!(run(&device, CheckOptions::default()).is_consistent());
+    }
+}
+
+fn compare_restored(device: &MemoryDevice, contents: &Contents) {
+    let (report, tree) = support::restored::restored(Arc::new(device.clone()), &tandemfs_check::RestoreOptions::default());
+    assert!(report.is_whole(), "{:?} {:?} {:?}", report.missing, report.damaged, report.stopped);
+    let mut waiting = vec![(1, String::new())];
+    let mut count = 0;
+    while let Some((directory, path)) = waiting.pop() {
+        for (name, inode) in &contents.names[&directory] {
+            let own = format!("{path}/{}", String::from_utf8_lossy(name));
+            let kept = &contents.inodes[inode];
+            match kept.mode & file_type::MASK {
+                file_type::DIRECTORY => waiting.push((*inode, own)),
+                file_type::REGULAR | file_type::SYMLINK => {
+                    let restored = &tree[&own];
+                    assert!(restored.content == *kept.content, "{own}");
+                    count += 1;
+                }
+                _ => {}
+            }
+        }
+    }
+    assert!(count > 400 && report.files + report.links + report.hard_links == count, "{count} of {report:?}");
+}
+
 /// The mark of a segment may be anywhere, for a repair raises it by pages. The engine raised it by whole steps, so the last step went into
 /// the unit behind.
 #[test]

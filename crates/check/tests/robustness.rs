@@ -135,3 +135,65 @@ fn check_repair_and_dump_return_whatever_the_bytes() {
         "{consistent} mended, {refused} refused: the damage is too dull"
     );
 }
+
+/// Restores of damaged images end, stay inside their directory, and write nothing to the image.
+#[test]
+fn restore_returns_and_stays_inside_whatever_the_bytes() {
+    use support::restored::restored_to;
+    use tandemfs_check::RestoreOptions;
+    let mut with_files = 0;
+    for seed in seeds() {
+        eprintln!("seed {seed}");
+        let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        let mut image = if random.below(2) == 0 { Image::attributed() } else { Image::crashed() };
+        for _ in 0..=random.below(12) {
+            harm(&mut image, &mut random);
+        }
+        for _ in 0..random.below(3) {
+            let table = image.superblock.geometry.segment_line(random.below(6)).number();
+            image.put(table, random_line(&mut random));
+        }
+        let folder = tempfile::tempdir().expect("a folder");
+        let device = image.device();
+        let before = device.bytes();
+        let options = RestoreOptions { ignore_errors: random.below(2) == 0, ..RestoreOptions::default() };
+        let top = folder.path().join("top/copy");
+        std::fs::create_dir(folder.path().join("top")).expect("a directory");
+        let restored = restored_to(device.clone(), &top, &options);
+        assert!(device.bytes() == before, "the image is only read");
+        assert!(std::fs::read_dir(folder.path().join("top")).expect("reads").count() <= 1, "nothing beside");
+        assert!(std::fs::read_dir(folder.path()).expect("reads").count() == 1, "nothing outside");
+        let Ok(report) = restored else { continue };
+        assert_eq!(report.stopped, None);
+        with_files += u64::from(report.files > 0);
+    }
+    let count = seeds().count() as u64;
+    assert!(count < 100 || with_files > count / 2, "{with_files} with files: the damage is too much");
+}
+
+/// A rescue of an image of which anything may be wrong ends, and what it rebuilt stays.
+#[test]
+fn rescue_returns_whatever_the_bytes() {
+    let mut consistent = 0;
+    for seed in seeds() {
+        eprintln!("seed {seed}");
+        let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        let mut image = if random.below(2) == 0 { Image::attributed() } else { Image::crashed() };
+        for _ in 0..random.below(4) {
+            harm(&mut image, &mut random);
+        }
+        for _ in 0..=random.below(4) {
+            let table = image.superblock.geometry.segment_line(random.below(6)).number();
+            image.put(table, if random.below(2) == 0 { EMPTY_LINE } else { random_line(&mut random) });
+        }
+        let device = image.device();
+        let drive = Drive::new(device.clone());
+        let rescue = tandemfs_check::CheckOptions { rescue: true, ..options(true) };
+        let Ok(report) = check(&drive, &rescue, &mut |_| {}) else { continue };
+        let again = support::report(&device, false);
+        assert_eq!(findings(&report), findings(&again));
+        consistent += u64::from(again.is_consistent());
+    }
+    let count = seeds().count() as u64;
+    assert!(count < 100 || consistent > count / 2, "{consistent} of {count} rescued");
+}

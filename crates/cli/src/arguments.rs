@@ -49,6 +49,8 @@ pub enum Command {
     /// Check, and optionally repair, a device that is not mounted
     #[command(after_help = "Exit status, as of fsck(8): 0 clean, 1 errors repaired, 4 errors left, 8 could not run, 2 usage.")]
     Check(CheckArguments),
+    /// Copy out what can be read of a device, whatever its state; the device is only read
+    Restore(RestoreArguments),
     /// Grow a file system that is not mounted, and the emulated drive that it is on
     Resize(ResizeArguments),
     /// Give a file system that is not mounted the features of this build that it lacks
@@ -324,6 +326,10 @@ pub struct CheckArguments {
     /// checksums, and list them. Without it they stay, and reading them fails.
     #[arg(long, conflicts_with_all = ["preen", "undo_apply"])]
     pub zero_data: bool,
+    /// Before --repair, rebuild what it cannot repair: the segment table from
+    /// what the units contain, and a superblock of two damaged copies.
+    #[arg(long, conflicts_with_all = ["preen", "undo_apply"])]
+    pub rescue: bool,
     /// Repair what loses nothing; the rest is left (exit status 4).
     #[arg(long, short = 'p', conflicts_with = "undo_apply")]
     pub preen: bool,
@@ -339,6 +345,37 @@ pub struct CheckArguments {
     /// Put back the bytes that --undo wrote to this file, and check nothing.
     #[arg(long, value_name = "FILE", conflicts_with = "undo")]
     pub undo_apply: Option<std::path::PathBuf>,
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `restore`.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Exit status: 0 everything was copied, 1 everything was read but the target refused owners, modes or the like, 4 part of \
+it is damaged or missing and listed, 8 nothing was restored or the run ended early, 2 usage.\n\nBytes of files that do not match their \
+checksums are left as holes, and the report lists path, offset and length. What has no name left goes to lost+found, as #NUMBER. A journal \
+that waits is replayed in memory. As another user than root, what the target refuses is said: owners, devices, attributes. If the run was \
+interrupted or the target is full, the same command with --force goes on: files that have their size and time of change count as complete."
+)]
+pub struct RestoreArguments {
+    /// The device to read.
+    pub device: String,
+    /// The directory that gets the files; made if it does not exist.
+    pub directory: PathBuf,
+    /// Restore only this inode, as #NUMBER, and what is below it.
+    #[arg(long, value_name = "NUMBER")]
+    pub inode: Option<u64>,
+    /// Copy also bytes that do not match their checksums. They are listed all the same.
+    #[arg(long)]
+    pub ignore_errors: bool,
+    /// Read and verify everything, write nothing.
+    #[arg(long, short = 'n')]
+    pub dry_run: bool,
+    /// Restore into a directory that is not empty; go on with an interrupted run. Files with the same names are replaced.
+    #[arg(short, long)]
+    pub force: bool,
     /// Print JSON.
     #[arg(long)]
     pub json: bool,
@@ -526,6 +563,9 @@ mod tests {
             "tandemfs umount /mnt",
             "tandemfs umount /mnt --lazy",
             "tandemfs check image --repair --json",
+            "tandemfs check image --rescue --undo file",
+            "tandemfs restore image copy --inode 5 --ignore-errors --dry-run --json",
+            "tandemfs restore memory=/dev/dax0.0,block=/dev/nvme0n1 copy --force",
             "tandemfs resize image --memory 2G --block 32G",
             "tandemfs resize memory=/dev/dax0.0,block=/dev/nvme0n1",
             "tandemfs upgrade image --dry-run --json",

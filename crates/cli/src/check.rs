@@ -33,12 +33,12 @@ pub fn run(arguments: &CheckArguments) -> Result<u8, Failure> {
     if let Some(file) = &arguments.undo_apply {
         return undo(arguments, file);
     }
-    let repairs = arguments.repair || arguments.preen;
+    let repairs = arguments.repair || arguments.preen || arguments.rescue;
     if arguments.undo.is_some() && !repairs {
-        return Err(Failure::Status(USAGE, "--undo needs --repair or --preen".into()));
+        return Err(Failure::Status(USAGE, "--undo needs --repair, --rescue or --preen".into()));
     }
     if arguments.zero_data && !repairs && !arguments.dry_run {
-        return Err(Failure::Status(USAGE, "--zero-data needs --repair or --dry-run".into()));
+        return Err(Failure::Status(USAGE, "--zero-data needs --repair, --rescue or --dry-run".into()));
     }
     let writes = repairs && !arguments.dry_run;
     let header = Header::of(&arguments.device, writes).map_err(|error| not_run(Failure::because(error)))?;
@@ -48,6 +48,7 @@ pub fn run(arguments: &CheckArguments) -> Result<u8, Failure> {
         repair: repairs || arguments.dry_run,
         preen: arguments.preen,
         zero_data: arguments.zero_data,
+        rescue: arguments.rescue,
         dry_run: arguments.dry_run,
         data: !arguments.metadata_only,
         one_drive: header != Header::None,
@@ -163,6 +164,7 @@ fn text(report: &Report, options: &CheckOptions) -> String {
     };
     let (repaired, gave_up, placed) =
         if report.dry_run { ("would repair", "would give up", "would give a name to") } else { ("repaired", "gave up", "gave a name to") };
+    report.rescued.iter().for_each(|sentence| line(format!("rescue: {sentence}")));
     for located in &report.repaired {
         line(format!("{repaired}: {located}"));
     }
@@ -221,20 +223,26 @@ fn conclusion(report: &Report, options: &CheckOptions) -> String {
         (false, _) if options.repair && is_of_data(report) => {
             "NOT clean; damaged file data stay as they are, and reading them fails: restore these files, or see --zero-data".into()
         }
+        (false, _) if !options.rescue && report.findings.iter().any(|located| located.finding.is_of_table()) => {
+            "NOT clean; the segment table is damaged: copy the files out with tandemfs restore, then tandemfs check --rescue rebuilds the \
+             table from what the units contain"
+                .into()
+        }
         (false, _) if repairable && options.preen => "NOT clean; tandemfs check --repair repairs the rest, which may lose data".into(),
         (false, _) if repairable && !options.repair => {
             "NOT clean; tandemfs check --dry-run says what a repair would do, tandemfs check --repair does it".into()
         }
-        (false, _) => "NOT clean; the remaining damage cannot be repaired: copy readable files, restore the others".into(),
+        (false, _) => "NOT clean; the remaining damage cannot be repaired: copy out what is readable with tandemfs restore".into(),
     }
 }
 
 /// A progress bar on a terminal, made when there is something to show.
 #[derive(Default)]
-struct Bar(OnceCell<ProgressBar>);
+pub struct Bar(OnceCell<ProgressBar>);
 
 impl Bar {
-    fn show(&self, progress: Progress) {
+    /// Shows how far a stage is.
+    pub fn show(&self, progress: Progress) {
         if !output::shows_progress() {
             return;
         }
@@ -247,7 +255,8 @@ impl Bar {
         bar.set_position(progress.done);
     }
 
-    fn clear(&self) {
+    /// Takes the bar away.
+    pub fn clear(&self) {
         if let Some(bar) = self.0.get() {
             bar.finish_and_clear();
         }

@@ -27,6 +27,7 @@ mod output;
 mod probe;
 mod remount;
 mod resize;
+mod restore;
 mod scrub;
 mod signatures;
 mod size;
@@ -66,6 +67,7 @@ fn run(command: Command) -> Result<u8, Failure> {
         Command::Mount(arguments) => mount::run(&arguments),
         Command::Umount(arguments) => umount::run(&arguments),
         Command::Check(arguments) => check::run(&arguments),
+        Command::Restore(arguments) => restore::run(&arguments),
         Command::Resize(arguments) => resize::run(&arguments),
         Command::Upgrade(arguments) => upgrade::run(&arguments),
         Command::Probe(arguments) => probe::run(&arguments),

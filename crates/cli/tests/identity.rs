@@ -92,6 +92,12 @@ fn an_older_copy_of_one_half_is_refused_with_what_to_do() {
         }
         fails(8, "different times", &["check", &device]);
         fails(8, "different times", &["check", &device, "--repair"]);
+        // The one command that reads them: what verifies belongs together.
+        let copies = pair.place.path(&format!("copies of {}", device.replace('/', "-")));
+        let restored = support::tandemfs(&["restore", &device, &copies]);
+        let said = String::from_utf8_lossy(&restored.stdout).into_owned();
+        assert!(said.contains("different times") && said.contains("copied"), "{said} {}", String::from_utf8_lossy(&restored.stderr));
+        assert!(matches!(restored.status.code(), Some(0 | 4)), "{said}");
     }
     pair.mounted_once();
     succeeds(&["check", &pair.named("memory of yesterday", "block of yesterday")]);

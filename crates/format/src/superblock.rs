@@ -142,7 +142,7 @@ pub enum SuperblockError {
     #[error("there is no TandemFS on it (no superblock found)")]
     Foreign,
     /// A magic number, but no copy with a fitting checksum.
-    #[error("both superblocks are damaged; restore the device from a backup, or format it anew")]
+    #[error("both superblocks are damaged; tandemfs check --rescue may put one together, tandemfs restore copies files out if it can")]
     Damaged,
     /// From before Format 1.
     #[error("it was made while the format was under development; copy its files with the build that made it, then format it anew")]

@@ -46,6 +46,8 @@ pub struct RecoveryReport {
 /// Inodes that one step of a scanning thread reads: 1 MiB of lines.
 const STEP_INODES: u64 = 8192;
 const INODE_BYTES: usize = 2 * LINE_BYTES;
+/// What to do about a damaged segment table.
+const RESCUE: &str = "tandemfs restore copies the files out, tandemfs check --rescue rebuilds the table";
 
 /// What filling the allocators found.
 #[derive(Debug, Default)]
@@ -60,7 +62,12 @@ pub(crate) struct Loaded {
 /// Fills the allocators.
 pub(crate) fn load_space(volume: &Volume, superblock: &Superblock) -> Result<Loaded> {
     let segments = read_segments(volume)?;
-    volume.memory.load_segments(segments).map_err(|what| damaged(volume, what))?;
+    let has = |region: Region| segments.iter().any(|(_, segment)| segment.region == region);
+    // Every region but that of attributes has a unit from the start: without it the table lost a line that was zeroed ([RE5]).
+    if let Some(region) = Region::ALL.into_iter().find(|region| *region != Region::Attributes && !has(*region)) {
+        return Err(damaged(volume, format!("the segment table has no segment of the region {}; {RESCUE}", region.number())));
+    }
+    volume.memory.load_segments(segments).map_err(|what| damaged(volume, format!("the segment table: {what}; {RESCUE}")))?;
     let clean = superblock.clean && volume.maps().load(superblock.generation); // [RE1]
     let found = match clean {
         true => Findings::default(),
@@ -98,7 +105,7 @@ fn read_segments(volume: &Volume) -> Result<Vec<(u64, Segment)>> {
             match Segment::decode(&line, volume.pair, address, volume.geometry.memory_units()) {
                 Ok(Some(segment)) => segments.push((index, segment)),
                 Ok(None) => {}
-                Err(error) => return Err(damaged(volume, format!("the segment table: {error}"))),
+                Err(error) => return Err(damaged(volume, format!("the segment table: {error}; {RESCUE}"))),
             }
         }
     }

@@ -1,6 +1,7 @@
 //! Repairs, in rounds of check and repair. A round does the first of these steps that has something to do, so that every step works on a
 //! tree from which the earlier ones removed what hides others ([CK3]):
 //!
+//! 0. *table* (`table.rs`), only if asked for: the segment table, without which nothing else can be judged;
 //! 1. *cut* (`cut.rs`, `directories.rs`, `root.rs`): inodes, lines and records that do not verify or claim what is not theirs;
 //! 2. *names* (`names.rs`): entries that lead nowhere, wrong parents;
 //! 3. *lost and found* (`lost_found.rs`): inodes without a name get one;
@@ -28,6 +29,7 @@ mod lost_found;
 mod names;
 mod plan;
 mod root;
+mod table;
 mod writer;
 mod zero;
 
@@ -38,6 +40,7 @@ use crate::error::CheckError;
 use crate::finding::Finding;
 use crate::paths::path_of;
 use crate::report::LostRange;
+use crate::rescue::is_of_table;
 use crate::undo::Undo;
 
 use plan::Plan;
@@ -53,11 +56,23 @@ pub(crate) struct Repairer<'d> {
     pub(crate) lost: Vec<LostRange>,
     /// Inodes that got a name.
     pub(crate) placed: Vec<u64>,
+    /// What was rebuilt of the segment table, as sentences.
+    pub(crate) rescued: Vec<String>,
+    table_is_done: bool,
 }
 
 impl<'d> Repairer<'d> {
     pub(crate) fn new(drive: &'d Drive, options: &'d CheckOptions) -> Self {
-        Self { drive, options, undo: None, is_recovered: false, lost: Vec::new(), placed: Vec::new() }
+        Self {
+            drive,
+            options,
+            undo: None,
+            is_recovered: false,
+            lost: Vec::new(),
+            placed: Vec::new(),
+            rescued: Vec::new(),
+            table_is_done: !options.rescue,
+        }
     }
 
     /// Repairs findings of an inspection. Returns false if there is nothing (more) to repair.
@@ -65,7 +80,17 @@ impl<'d> Repairer<'d> {
         if inspection.located.is_empty() {
             return Ok(false); // a copy of the superblock that is only behind is the next mount's to write
         }
-        let plan = if is_blind(inspection) { None } else { Some(make_plan(inspection, self.options)) };
+        let rebuilt = if self.table_is_done { None } else { Some(table::plan(inspection)) };
+        let (plan, sentences) = match rebuilt {
+            Some((plan, sentences)) if !plan.is_empty() => (Some(plan), Some(sentences)),
+            // What could not be found is said even if nothing changes.
+            Some((_, sentences)) => {
+                self.table_is_done = true;
+                self.rescued.extend(sentences);
+                (self.ordinary_plan(inspection), None)
+            }
+            None => (self.ordinary_plan(inspection), None),
+        };
         let wants_heads = !inspection.stale_copies.is_empty() || Writer::wants_identity(inspection);
         // Records behind a damaged one may contradict those that were lost, so applying them may lose something.
         let replays_more = !self.options.preen && inspection.findings().any(is_of_journal);
@@ -101,7 +126,15 @@ impl<'d> Repairer<'d> {
         self.lost.extend(ranges);
         self.placed.extend(&plan.placed);
         writer.apply(plan, &mut |done, total| progress(Progress { stage: Stage::Repair, done, total }))?; // [RP4], [RP6]
+        if let Some(sentences) = sentences {
+            self.table_is_done = true;
+            self.rescued.extend(sentences);
+        }
         Ok(true)
+    }
+
+    fn ordinary_plan<'i>(&self, inspection: &'i Inspection<'i>) -> Option<Plan<'i>> {
+        if is_blind(inspection) { None } else { Some(make_plan(inspection, self.options)) }
     }
 
     /// The file is made when something is about to be changed, and not before.
@@ -115,17 +148,9 @@ impl<'d> Repairer<'d> {
 
 /// Whether the tree is not completely known for reasons that no repair removes: what seems missing may only be hidden.
 fn is_blind(inspection: &Inspection<'_>) -> bool {
-    inspection.findings().any(|finding| {
-        matches!(
-            finding,
-            Finding::RecordOutOfPlace { .. }
-                | Finding::RecordTwice { .. }
-                | Finding::SegmentDamaged { .. }
-                | Finding::SegmentsOverlap { .. }
-                | Finding::SegmentInFixedPart { .. }
-                | Finding::SegmentGap { .. }
-        )
-    })
+    inspection
+        .findings()
+        .any(|finding| matches!(finding, Finding::RecordOutOfPlace { .. } | Finding::RecordTwice { .. }) || is_of_table(finding))
 }
 
 /// Findings that the replay of all valid records removes.

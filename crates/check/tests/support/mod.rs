@@ -1,6 +1,8 @@
 //! A small image built from the format crate alone, functions that damage it, and a device in memory that can refuse and fail.
 #![allow(dead_code, reason = "each test binary uses its part")]
 
+pub mod restored;
+
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 

@@ -1,0 +1,276 @@
+//! `check --rescue` rebuilds the segment table and superblocks from what proves itself, and only from that. Afterwards the image is clean,
+//! and every file is what it was.
+
+mod support;
+
+use support::restored::*;
+use support::*;
+use tandemfs_check::Finding::*;
+use tandemfs_check::{CheckError, CheckOptions, Report, RestoreOptions, check, undo};
+use tandemfs_device::Drive;
+use tandemfs_format::segment::{Region, Segment};
+use tandemfs_format::{EMPTY_LINE, LineAddress};
+
+/// Lines of the table that the image uses.
+const SEGMENTS: u64 = 5;
+
+fn rescue() -> CheckOptions {
+    CheckOptions { rescue: true, ..options(true) }
+}
+
+fn table_line(image: &Image, index: u64) -> u64 {
+    image.superblock.geometry.segment_line(index).number()
+}
+
+fn files(image: &Image) -> Tree {
+    restored(image.device(), &RestoreOptions::default()).1
+}
+
+/// Damages lines of the table, and takes nothing from the rest.
+fn without(lines: &[u64], bytes: impl Fn(u64) -> [u8; 64]) -> Image {
+    let mut image = Image::attributed();
+    for index in lines {
+        let line = table_line(&image, *index);
+        image.put(line, bytes(*index));
+    }
+    image
+}
+
+fn segments(image: &Image) -> Vec<Segment> {
+    let units = image.superblock.geometry.memory_units();
+    (0..16)
+        .filter_map(|index| {
+            let line = table_line(image, index);
+            Segment::decode(&image.line(line), image.pair(), LineAddress::new(line), units).expect("verifies")
+        })
+        .collect()
+}
+
+fn with_bytes(image: &Image, (memory, blocks): (Vec<u8>, Vec<u8>)) -> Image {
+    let mut image = image.clone();
+    (image.memory, image.blocks) = (memory, blocks);
+    image
+}
+
+fn rescued(image: &Image) -> (Report, Image) {
+    let device = image.device();
+    let report = report_with(&device, &rescue());
+    (report, with_bytes(image, device.bytes()))
+}
+
+/// A rescued image is clean, has all files, and its segments have the units that they had.
+fn assert_rescued(image: &Image, whole: &Tree) {
+    assert!(!report(&image.device(), false).is_consistent(), "there is something to do");
+    assert_eq!(files(image), *whole, "restore needs no rescue");
+    let (report, after) = rescued(image);
+    assert!(report.is_consistent(), "{:?}", report.findings);
+    assert!(report.lost.is_empty() && report.placed.is_empty(), "{:?} {:?}", report.lost, report.placed);
+    assert!(support::report(&after.device(), false).is_consistent());
+    assert_eq!(files(&after), *whole);
+    let mut found: Vec<(Region, u64, u64)> =
+        segments(&after).iter().map(|segment| (segment.region, segment.start_unit, segment.region_unit)).collect();
+    found.sort_unstable();
+    let regions = [Region::Inodes, Region::Dentries, Region::Mappings, Region::Leaves, Region::Attributes];
+    let starts = [1, 2, 3, 4, 6];
+    assert_eq!(found, regions.into_iter().zip(starts).map(|(region, start)| (region, start, 0)).collect::<Vec<_>>());
+}
+
+#[test]
+fn each_line_of_the_table_is_rebuilt() {
+    let whole = files(&Image::attributed());
+    for index in 0..SEGMENTS {
+        assert_rescued(&without(&[index], |_| [0x3c; 64]), &whole);
+    }
+}
+
+#[test]
+fn a_table_of_which_nothing_is_left_is_rebuilt() {
+    let whole = files(&Image::attributed());
+    let all: Vec<u64> = (0..tandemfs_format::geometry::SEGMENT_TABLE_LINES).collect();
+    assert_rescued(&without(&all[..64], |_| [0x3c; 64]), &whole);
+    assert_rescued(&without(&all, |index| [index as u8 | 1; 64]), &whole);
+    assert_rescued(&without(&all, |_| EMPTY_LINE), &whole);
+    assert_rescued(&without(&[0, 1, 2, 3], |_| EMPTY_LINE), &whole);
+}
+
+#[test]
+fn a_table_that_contradicts_itself_is_rebuilt() {
+    let whole = files(&Image::attributed());
+    let mut image = Image::attributed();
+    let twice = Segment { region: Region::Leaves, start_unit: 1, unit_count: 1, region_unit: 1, high_water_lines: 64 };
+    image.put_segment(9, &twice);
+    assert_rescued(&image, &whole);
+    let mut image = Image::attributed();
+    image.put_segment(2, &Segment { region: Region::Mappings, start_unit: 0, unit_count: 1, region_unit: 0, high_water_lines: 64 });
+    assert_rescued(&image, &whole);
+}
+
+/// Without this, a repair would take all inodes for gone, and every name with them.
+#[test]
+fn regression_repair_of_a_zeroed_line_of_the_table() {
+    for index in 0..4 {
+        let image = without(&[index], |_| EMPTY_LINE);
+        let device = image.device();
+        let before = device.bytes();
+        let report = report(&device, true);
+        assert!(report.findings.iter().any(|located| matches!(located.finding, RegionMissing { .. })), "{:?}", report.findings);
+        assert!(device.bytes() == before, "a repair writes nothing");
+    }
+}
+
+#[test]
+fn a_clean_image_is_left_as_it_is() {
+    let image = Image::small();
+    let (report, after) = rescued(&image);
+    assert!(report.is_consistent() && report.rescued.is_empty());
+    assert!(after.memory == image.memory && after.blocks == image.blocks);
+}
+
+#[test]
+fn a_dry_run_writes_nothing_and_an_undo_takes_everything_back() {
+    let image = without(&[0, 1, 2], |_| [0x3c; 64]);
+    let device = image.device();
+    let before = device.bytes();
+    let dry = report_with(&device, &CheckOptions { dry_run: true, ..rescue() });
+    assert!(dry.is_consistent() && !dry.rescued.is_empty() && device.bytes() == before);
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("undo");
+    let report = report_with(&device, &CheckOptions { undo: Some(file.clone()), ..rescue() });
+    assert_eq!(report.rescued, dry.rescued);
+    assert!(report.is_consistent() && device.bytes() != before);
+    undo(&Drive::new(device.clone()), &file).expect("undone");
+    assert!(device.bytes() == before);
+}
+
+#[test]
+fn a_rescue_cut_anywhere_only_has_to_be_repeated() {
+    cuts(5, 1);
+}
+
+/// A table that takes two records.
+#[test]
+fn a_rescue_of_many_lines_only_has_to_be_repeated() {
+    cuts(700, 151);
+}
+
+fn cuts(lines: u64, step: usize) {
+    let whole = files(&Image::attributed());
+    let all: Vec<u64> = (0..lines).collect();
+    let image = without(&all, |_| [0x3c; 64]);
+    let device = image.device();
+    assert!(report_with(&device, &rescue()).is_consistent());
+    for cut in (0..device.writes()).step_by(step) {
+        let device = image.device();
+        device.faults.lock().expect("lock").writes_left = Some(cut);
+        assert!(check(&Drive::new(device.clone()), &rescue(), &mut |_| {}).is_err(), "cut {cut}");
+        let cut_image = with_bytes(&image, device.bytes());
+        assert_eq!(files(&cut_image), whole, "cut {cut}");
+        // Nobody who repairs instead makes it worse.
+        let repaired = cut_image.device();
+        report(&repaired, true);
+        let (report, after) = rescued(&with_bytes(&image, repaired.bytes()));
+        assert!(report.is_consistent() && report.lost.is_empty(), "cut {cut}");
+        assert_eq!(files(&after), whole, "cut {cut}");
+    }
+}
+
+fn both_copies(image: &mut Image, damage: impl Fn(&mut [u8], usize)) {
+    for (copy, start) in [0, 64 << 10].into_iter().enumerate() {
+        damage(&mut image.memory[start..start + 1024], copy);
+    }
+}
+
+#[test]
+fn two_damaged_superblocks_are_put_together() {
+    let whole = files(&Image::attributed());
+    let scenes: [fn(&mut [u8], usize); 4] = [
+        |bytes, copy| bytes[200 + copy] ^= 0x10,              // a wrong bit in each
+        |bytes, _| bytes[4] ^= 1,                             // in the magic number
+        |bytes, copy| bytes[64 * (copy + 1)..][..64].fill(9), // a line of each
+        |bytes, copy| bytes[512 * copy..][..512].fill(0xff),  // a half of each
+    ];
+    for damage in scenes {
+        let mut image = Image::attributed();
+        both_copies(&mut image, damage);
+        let refused = check(&Drive::new(image.device()), &options(true), &mut |_| {}).expect_err("refused").to_string();
+        assert!(refused.contains("restore") || refused.contains("no superblock"), "{refused}");
+        assert_eq!(files(&image), whole);
+        let (report, after) = rescued(&image);
+        assert!(report.is_consistent(), "{:?}", report.findings);
+        assert!(support::report(&after.device(), false).is_consistent());
+        assert_eq!(files(&after), whole);
+    }
+}
+
+#[test]
+fn superblocks_that_prove_nothing_are_not_invented() {
+    let mut image = Image::attributed();
+    both_copies(&mut image, |bytes, _| bytes[8..300].fill(7));
+    let device = image.device();
+    let before = device.bytes();
+    let refused = check(&Drive::new(device.clone()), &rescue(), &mut |_| {});
+    assert!(matches!(refused, Err(CheckError::Superblock { .. })));
+    assert!(device.bytes() == before);
+}
+
+#[test]
+fn units_of_which_nothing_is_left_are_said() {
+    let mut image = without(&[0], |_| [0x3c; 64]);
+    for number in 0..16 {
+        image.put(INODES + 2 * number, [1; 64]);
+        image.put(INODES + 2 * number + 1, [1; 64]);
+    }
+    let (report, after) = rescued(&image);
+    assert!(report.rescued.iter().any(|sentence| sentence.contains("inodes 0 to 16383 were not found")), "{:?}", report.rescued);
+    assert!(report.is_consistent() && support::report(&after.device(), false).is_consistent(), "{:?}", report.findings);
+}
+
+fn marks() {
+    let whole = files(&Image::attributed());
+    let image = without(&[1, 2], |_| [0x3c; 64]);
+    let (report, after) = rescued(&image);
+    assert!(report.is_consistent() && report.lost.is_empty(), "{:?}", report.findings);
+    assert_eq!(files(&after), whole);
+}
+
+#[test]
+fn damage_of_the_same_place_in_both_superblocks_is_too_much() {
+    let mut image = Image::attributed();
+    both_copies(&mut image, |bytes, copy| bytes[160 + 64 * copy] ^= 3);
+    assert!(check(&Drive::new(image.device()), &rescue(), &mut |_| {}).is_ok(), "two lines that differ");
+    let mut image = Image::attributed();
+    both_copies(&mut image, |bytes, _| bytes[160] ^= 3);
+    assert!(check(&Drive::new(image.device()), &rescue(), &mut |_| {}).is_err(), "two wrong bits in the same place of both");
+}
+
+/// A unit of the data area with one line that verifies as an inode's of a position far behind the others.
+fn one_line() {
+    let mut image = without(&[0], |_| [0x3c; 64]);
+    let number = 5 * tandemfs_format::UNIT_LINES / 2 + 7;
+    let line = 7 * tandemfs_format::UNIT_LINES + 14;
+    let place = tandemfs_format::Place {
+        pair: image.pair(),
+        address: LineAddress::new(line),
+        inode: tandemfs_format::InodeNumber::new(number),
+        generation: 0,
+    };
+    image.put(line, place.seal([0x44; 64]));
+    let (report, _) = rescued(&image);
+    assert!(report.is_consistent() && !report.rescued.iter().any(|sentence| sentence.contains("unit 7 found")), "{:?}", report.rescued);
+}
+
+#[test]
+fn deliberate_bugs_of_the_rescue_are_caught() {
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+    use tandemfs_check::mutant::{Mutant, select};
+    let scenes: [(fn(), Mutant); 2] = [(marks, Mutant::MarksTooLow), (one_line, Mutant::OneLineProves)];
+    for (scene, bug) in scenes {
+        assert!(catch_unwind(scene).is_ok(), "fails without {bug:?}");
+        let result = catch_unwind(AssertUnwindSafe(|| {
+            select(bug);
+            scene();
+        }));
+        select(Mutant::None);
+        assert!(result.is_err(), "{bug:?} escaped");
+    }
+}
