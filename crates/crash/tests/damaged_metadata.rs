@@ -10,8 +10,9 @@ use std::sync::Arc;
 
 use damage::lines::{Image, What, superblock};
 use damage::{FILE, How, bytes_of, content, find, findings, journalled, make, mount, options, places, run, scene, work};
-use tandemfs_crash::{Random, chosen, rounds_or, seed_or};
-use tandemfs_device::Drive;
+use tandemfs_check::{CheckOptions, check};
+use tandemfs_crash::{MemoryDevice, Random, chosen, rounds_or, seed_or};
+use tandemfs_device::{Drive, PersistenceDomain};
 use tandemfs_format::{EMPTY_LINE, InodeNumber, LineAddress};
 use tandemfs_fs::{AllocateMode, DamageReport, Error, FileSystem, MountOptions, RenameMode, SetAttributes};
 
@@ -187,6 +188,57 @@ fn a_page_with_a_lost_line_is_not_freed_as_empty() {
         assert_eq!(found.iter().filter(|finding| finding.contains("MappingDamaged")).count(), usize::from(lost), "{found:?}");
         // `lines_of` leaves zeros out.
         assert_eq!(before - pages(&device.zones()), if lost { 1 } else { 64 });
+    }
+}
+
+/// Of a damaged inode nothing but its names is known: they can be removed and replaced, and nothing else.
+#[test]
+fn a_name_of_a_damaged_inode_can_be_removed_and_replaced() {
+    for clean in [true, false] {
+        let scene = scene(clean);
+        for (what, action) in [(What::Hot, 0), (What::Cold, 1), (What::Hot, 2), (What::Cold, 3)] {
+            let (_, _, address) = *scene.lines().iter().find(|(object, found, _)| *object == 1 && *found == what).expect("there");
+            let mut zones = scene.zones.clone();
+            How::Noise.apply(bytes_of(&mut zones, address), &mut Random::new(9));
+            let (device, fs) = mount(&zones);
+            let fs = fs.expect("mounts");
+            let (victims, keep) = (find(&fs, &[b"victims"]).expect("there"), find(&fs, &[b"keep"]).expect("there"));
+            let small = find(&fs, &[b"keep", b"small"]).expect("there");
+            assert!(matches!(fs.lookup(victims, b"attributed"), Err(Error::Damaged { .. })));
+            let (number, kind) = fs.damaged_name(victims, b"attributed").expect("looks").expect("is damaged");
+            assert_eq!((number, kind), (scene.objects[1].1, tandemfs_format::inode::file_type::REGULAR));
+            assert_eq!(fs.damaged_name(keep, b"small").expect("looks"), None);
+            assert_eq!(fs.damaged_name(keep, b"absent").expect("looks"), None);
+            let rename = |mode| fs.rename(keep, b"small", victims, b"attributed", mode);
+            match action {
+                0 => fs.unlink(victims, b"attributed").expect("removed"),
+                1 | 2 => {
+                    assert!(matches!(rename(RenameMode::NoReplace), Err(Error::Exists)));
+                    assert!(matches!(rename(RenameMode::Exchange), Err(Error::Damaged { .. })));
+                    rename(RenameMode::Replace).expect("replaced");
+                    assert!(matches!(fs.lookup(keep, b"small"), Err(Error::NotFound)));
+                    assert_eq!(fs.lookup(victims, b"attributed").expect("there").inode, small);
+                }
+                _ => {
+                    let from = fs.rename(victims, b"attributed", keep, b"moved", RenameMode::Replace);
+                    assert!(matches!(from, Err(Error::Damaged { .. })), "what is moved has to know its parent");
+                    fs.unlink(victims, b"attributed").expect("removed");
+                }
+            }
+            fs.forget(number, 1);
+            let mut names = Vec::new();
+            let listed = fs.read_directory(victims, 2, &mut |entry| {
+                names.push(entry.name.to_vec());
+                true
+            });
+            listed.expect("lists");
+            assert_eq!(names.iter().filter(|name| *name == b"attributed").count(), usize::from(action == 1 || action == 2));
+            fs.unmount().expect("unmounts");
+            let repaired = MemoryDevice::from_zones(device.zones(), PersistenceDomain::Gpf);
+            let options = CheckOptions { repair: true, threads: 1, ..CheckOptions::default() };
+            let report = check(&Drive::new(Arc::new(repaired)), &options, &mut |_| {}).expect("runs");
+            assert!(report.is_consistent() && report.placed.is_empty(), "{:?}", report.findings);
+        }
     }
 }
 

@@ -19,6 +19,8 @@
 //!       sees its own ids alone. But then no request has the ids of its caller, whichever mount it came by: those that create an inode
 //!       have the new owner, which may be user 0 of the file system for any user of the machine. So rights are those of the process
 //!       (`caller.rs`), and without a process the caller has none.
+//! [DO7] A look-up of an inode that is damaged itself succeeds, so that its name can be removed and replaced; nothing else of it does
+//!       (`placeholders.rs`).
 
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -35,6 +37,7 @@ use crate::kernel::Kernel;
 use crate::later::Later;
 use crate::negotiation::wanted;
 use crate::page_cache::PageCache;
+use crate::placeholders::Placeholders;
 use crate::reserve::Reserve;
 use crate::returning_space::Forgets;
 use crate::settings::{Mode, MountSettings};
@@ -61,6 +64,7 @@ pub(crate) struct Door {
     /// Extended attributes are supported.
     pub(crate) attributes: bool,
     pub(crate) writers: Writers,
+    pub(crate) placeholders: Placeholders,
     /// The negotiated limit of WRITE and READ. No larger buffer is allocated, whatever a request asks for.
     pub(crate) request_bytes_max: u32,
     pub(crate) reserve: Reserve,
@@ -83,6 +87,7 @@ impl Door {
             read_only: settings.read_only,
             attributes: settings.attributes,
             writers: Writers::default(),
+            placeholders: Placeholders::default(),
             request_bytes_max,
             reserve: Reserve::new(settings.reserved_percent),
             page_cache: Arc::default(),

@@ -2,9 +2,10 @@
 //! statfs.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use tandemfs_format::InodeNumber;
-use tandemfs_fs::{AllocateMode, SeekTo, SetAttributes, ZoneSpace};
+use tandemfs_fs::{AllocateMode, Error, SeekTo, SetAttributes, ZoneSpace};
 use tandemfs_wire::{self as wire, Errno, Opened, Reply, Request, Statfs};
 
 use crate::attributes::{inode, set_time, shown, timestamp};
@@ -27,14 +28,28 @@ impl Door {
         }
         match self.fs.attributes(inode(node)) {
             Ok(attributes) => reply.attributes(&shown(&attributes), self.valid(&attributes)),
-            Err(error) => reply.error(self.failed("getattr", node, &error)),
+            Err(error) => match self.placeholder(node, &error) {
+                Some(attributes) => reply.attributes(&attributes, Duration::ZERO),
+                None => reply.error(self.failed("getattr", node, &error)),
+            },
         }
     }
 
     pub(crate) fn statx(&self, node: u64, reply: Reply<'_>) {
         match self.fs.attributes(inode(node)) {
             Ok(attributes) => reply.statx(&shown(&attributes), self.valid(&attributes)),
-            Err(error) => reply.error(self.failed("statx", node, &error)),
+            Err(error) => match self.placeholder(node, &error) {
+                Some(attributes) => reply.statx(&attributes, Duration::ZERO),
+                None => reply.error(self.failed("statx", node, &error)),
+            },
+        }
+    }
+
+    /// What there is to see of an inode that is damaged itself ([DO7]).
+    fn placeholder(&self, node: u64, error: &Error) -> Option<wire::Attributes> {
+        match error {
+            Error::Damaged { inode: damaged, .. } if *damaged == inode(node) => self.placeholders.attributes(*damaged),
+            _ => None,
         }
     }
 

@@ -29,6 +29,7 @@ mod names;
 mod negotiation;
 mod operations;
 mod page_cache;
+mod placeholders;
 mod range_requests;
 mod report;
 mod reserve;

@@ -14,7 +14,21 @@ impl Door {
         match self.fs.lookup(inode(parent), name) {
             // The kernel may cache that the name does not exist ([DO1]).
             Err(Error::NotFound) => reply.entry(&Entry::absent(VALID)),
+            Err(error @ Error::Damaged { .. }) => self.lookup_damaged(parent, name, &error, reply),
             result => self.reply_entry("lookup", parent, result, reply),
+        }
+    }
+
+    /// A name whose inode is damaged stands for a placeholder, so that the kernel can remove or replace it ([DO7]).
+    fn lookup_damaged(&self, parent: u64, name: &[u8], error: &Error, reply: Reply<'_>) {
+        let errno = self.failed("lookup", parent, error);
+        match self.fs.damaged_name(inode(parent), name) {
+            Ok(Some((number, kind))) if file_type::ALL.contains(&kind) => reply.entry(&self.placeholders.entry(number, kind)),
+            Ok(Some((number, _))) => {
+                self.fs.forget(number, 1);
+                reply.error(errno);
+            }
+            Ok(None) | Err(_) => reply.error(errno),
         }
     }
 

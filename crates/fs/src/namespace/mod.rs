@@ -180,6 +180,24 @@ impl FileSystem {
         Ok(())
     }
 
+    /// A name that can be read and whose inode is damaged: its number and what the name says of its type, in the bits of a mode. Each call
+    /// that finds one holds the number as [`FileSystem::remember`] does. `None` if the name or its directory is damaged, or nothing is.
+    ///
+    /// # Errors
+    /// As [`FileSystem::lookup`].
+    pub fn damaged_name(&self, parent: InodeNumber, name: &[u8]) -> Result<Option<(InodeNumber, u16)>> {
+        let directory = self.inode(parent)?;
+        let Some(found) = self.find(&directory, name)? else { return Ok(None) };
+        match self.inode_of(&directory, name, &found) {
+            Err(Error::Damaged { inode, .. }) if inode == found.dentry.inode => {
+                self.inodes.hold(inode, 1);
+                Ok(Some((inode, u16::from(found.dentry.file_type) << 12)))
+            }
+            Err(error) => Err(error),
+            Ok(_) => Ok(None),
+        }
+    }
+
     /// Releases `count` holds. The last release removes an inode without names.
     pub fn forget(&self, number: InodeNumber, count: u64) {
         if self.inodes.release(number, count)

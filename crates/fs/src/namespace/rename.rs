@@ -88,11 +88,12 @@ impl FileSystem {
             };
             let not_inside = not_inside();
             let Some(source_file) = self.inode_of(&from, name, &source)? else { continue };
-            let target_file = match &target {
-                Some(target) => {
-                    let Some(file) = self.inode_of(&to, new_name, target)? else { continue };
-                    Some(file)
-                }
+            // A target that is damaged itself loses its name only, as by `unlink` ([UN2] of `remove.rs`).
+            let target_file = match target.as_ref().map(|target| (target, self.inode_of(&to, new_name, target))) {
+                Some((_, Ok(Some(file)))) => Some(file),
+                Some((_, Ok(None))) => continue,
+                Some((target, Err(Error::Damaged { inode, .. }))) if inode == target.dentry.inode && mode != RenameMode::Exchange => None,
+                Some((_, Err(error))) => return Err(error),
                 None => None,
             };
             let mut files = vec![&from, &to, &source_file];
@@ -125,8 +126,8 @@ impl FileSystem {
                 _ => {}
             }
             not_inside?;
-            match (mode, target.zip(target_file.as_ref())) {
-                (RenameMode::Exchange, Some((target, target_file))) => {
+            match (mode, target.map(|target| (target, target_file.as_ref()))) {
+                (RenameMode::Exchange, Some((target, Some(target_file)))) => {
                     self.exchange(&mut locked, [(&from, &source, &source_file), (&to, &target, target_file)])
                 }
                 (_, target) => self.replace(&mut locked, (&from, &source, &source_file), (&to, new_name), target, whiteout),
@@ -157,12 +158,12 @@ impl FileSystem {
         locked: &mut Locked<'_>,
         (from, source, source_file): (&Arc<InCoreInode>, &FoundEntry, &Arc<InCoreInode>),
         (to, new_name): (&Arc<InCoreInode>, &[u8]),
-        target: Option<(FoundEntry, &Arc<InCoreInode>)>,
+        target: Option<(FoundEntry, Option<&Arc<InCoreInode>>)>,
         whiteout: Option<(u32, u32)>,
     ) -> Result<()> {
         let volume = &self.volume;
         let (parent, new_parent) = (from.number, to.number);
-        if let Some((entry, file)) = &target
+        if let Some((entry, Some(file))) = &target
             && entry.is_directory()
             && !self.index(file.number, locked.get_mut(file.number))?.is_empty()
         {
@@ -222,8 +223,8 @@ impl FileSystem {
         source_new.change_count += 1;
         source_file.put(&mut tx, volume, Some(&locked.get(source_file.number).inode), &source_new)?;
         let removal = match &target {
-            Some((_, file)) => Some((*file, self.plan_unlink(&mut tx, file, locked.get_mut(file.number))?)),
-            None => None,
+            Some((_, Some(file))) => Some((*file, self.plan_unlink(&mut tx, file, locked.get_mut(file.number))?)),
+            Some((_, None)) | None => None,
         };
         // A thread that finds the number in use must find this in-core inode, locked ([IN3] of the inodes).
         let whiteout_state = whiteout.as_ref().map(|file| {
