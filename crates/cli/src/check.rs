@@ -89,8 +89,8 @@ enum Header {
 impl Header {
     /// Looks at it; a repair writes it again from its copy. Without a header nothing else is known of an image, so this is not undone.
     fn of(device: &str, repair: bool) -> Result<Self, DeviceError> {
-        let Ok(DeviceSpec::Image(path)) = device.parse() else { return Ok(Self::None) };
-        if repair && path.is_file() && tandemfs_emulator::restore_header(&path)? {
+        let Some(path) = device.parse().ok().and_then(DeviceSpec::image).filter(|path| path.is_file()) else { return Ok(Self::None) };
+        if repair && tandemfs_emulator::restore_header(&path)? {
             return Ok(Self::Repaired);
         }
         Ok(match tandemfs_emulator::header_state(&path)? {

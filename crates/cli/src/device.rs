@@ -9,6 +9,7 @@ use tandemfs_emulator::{CacheManagement, CreateOptions, DeviceOptions, FirmwareM
 use crate::arguments::{self, DeviceCreateArguments, DeviceInfoArguments};
 use crate::failure::Failure;
 use crate::output;
+use crate::probe;
 use crate::signatures;
 use crate::size;
 
@@ -25,9 +26,10 @@ pub struct Opening {
     pub formats: bool,
 }
 
-/// Opens and locks a device.
+/// Opens and locks a device. If it is the block half of a pair, as fsck(8) names what fstab has by UUID, its memory half is searched.
 pub fn open(device: &str, opening: Opening) -> Result<Drive, Failure> {
     let Opening { read_only, timing, .. } = opening;
+    let device = &if opening.formats { device.to_owned() } else { probe::completed(device.to_owned())? };
     let options = DeviceOptions { timing, read_only, shared: read_only, ..DeviceOptions::default() };
     let drive = Drive::new(tandemfs_emulator::open_device(device, &options).map_err(Failure::because)?);
     if let Some(swapped) = signatures::swapped(device, &drive).filter(|_| !opening.formats) {

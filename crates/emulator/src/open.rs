@@ -48,6 +48,16 @@ pub enum DeviceSpec {
     },
 }
 
+impl DeviceSpec {
+    /// The path of an image.
+    pub fn image(self) -> Option<PathBuf> {
+        match self {
+            Self::Image(path) => Some(path),
+            Self::Pair { .. } => None,
+        }
+    }
+}
+
 impl FromStr for DeviceSpec {
     type Err = String;
 

@@ -5,13 +5,16 @@ use std::sync::Arc;
 use tandemfs_crash::{MemoryDevice, Random, Recorded, Setting, Tree, check_device, cut_everywhere, mount};
 use tandemfs_device::{Drive, PersistenceDomain};
 use tandemfs_format::InodeNumber;
+use tandemfs_format::geometry::SUPERBLOCK_OFFSETS;
+use tandemfs_format::identity::{BlockIdentity, Stamps};
 use tandemfs_format::inode::file_type;
-use tandemfs_format::superblock::ro_compat;
+use tandemfs_format::superblock::{Superblock, ro_compat};
 use tandemfs_fs::{
     Error, FEATURES, FileSystem, Growth, MountOptions, NewInode, WriteOptions, grow, missing_features, read_superblock, set_label,
     set_uuid, upgrade,
 };
 use uuid::Uuid;
+use zerocopy::IntoBytes;
 
 const DOMAINS: [PersistenceDomain; 3] = [PersistenceDomain::Adr, PersistenceDomain::Gpf, PersistenceDomain::Process];
 
@@ -200,5 +203,41 @@ fn the_uuid_changes_at_once_and_the_pair_stays() {
         check_device(&device, false).expect("check finds nothing");
         let fs = mount(&device, &options()).expect("mounts");
         assert_eq!((fs.superblock().uuid(), Tree::read(&fs).expect("reads").difference(&tree)), (new, None));
+    }
+}
+
+/// A kill in the middle of a copy to an image tears the sector at any byte, which a power cut of a drive does not.
+#[test]
+fn a_torn_identity_is_written_again_and_a_damaged_one_is_refused() {
+    let setting = Setting::small(PersistenceDomain::Process, 64 << 10);
+    let device = setting.format();
+    let tree = write(&device, "a", true);
+    let settled = read_superblock(&drive(&device)).expect("whole");
+    let changing = Superblock { stamps: Stamps { pending: !settled.stamps.current, ..settled.stamps }, ..settled.clone() };
+    let identity = |stamp| BlockIdentity::stamped(&changing, stamp).as_bytes().to_vec();
+    let (old, new) = (identity(changing.stamps.current), identity(changing.stamps.pending));
+    for cut in [1, 3, 4, 32, 33, 36, 39] {
+        for (superblock, is_torn) in [(&changing, true), (&settled, false)] {
+            let mut zones = device.zones();
+            for offset in SUPERBLOCK_OFFSETS {
+                zones.memory[offset as usize..][..1024].copy_from_slice(superblock.encode().as_bytes());
+            }
+            zones.blocks[..64].copy_from_slice(&[&new[..cut], &old[cut..]].concat());
+            let device = MemoryDevice::from_zones(zones, PersistenceDomain::Process);
+            if !is_torn {
+                let refused = FileSystem::mount(drive(&device), &options()).map(drop);
+                let says = |error: &Error| error.to_string().contains("damaged or missing") && error.to_string().contains("check --repair");
+                assert!(matches!(&refused, Err(error @ Error::IdentityDamaged { .. }) if says(error)), "{cut}: {refused:?}");
+                continue;
+            }
+            check_device(&device, true).expect("check finds nothing");
+            let read_only = MountOptions { read_only: true, ..options() };
+            assert_eq!(Tree::read(&mount(&device, &read_only).expect("mounts")).expect("reads").difference(&tree), None);
+            let fs = mount(&device, &options()).expect("mounts");
+            assert_eq!(Tree::read(&fs).expect("reads").difference(&tree), None);
+            fs.unmount().expect("unmounts");
+            check_device(&device, false).expect("check finds nothing");
+            assert!(!read_superblock(&drive(&device)).expect("whole").stamps.is_changing());
+        }
     }
 }

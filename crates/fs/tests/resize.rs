@@ -142,7 +142,7 @@ fn a_power_cut_leaves_the_old_sizes_or_the_new_ones() {
         });
         assert!(hashes.len() >= least, "{} states of {memory} MiB, {domain}: {seen:?}", hashes.len());
         for state in [("old", false), ("new", true)] {
-            assert!(seen.get(&state).is_some_and(|count| *count > 3), "{state:?}: {seen:?}");
+            assert!(seen.get(&state).is_some_and(|count| *count > 1), "{state:?}: {seen:?}");
         }
         assert!(!seen.contains_key(&("new", false)), "{seen:?}");
     }
