@@ -1,12 +1,12 @@
 //! `tandemfs mkfs`.
 
-use serde_json::json;
+use serde_json::{Value, json};
 use tandemfs_format::superblock::ChecksumKind;
 use tandemfs_fs::FormatOptions;
 
 use crate::arguments::{Checksum, MkfsArguments};
 use crate::device::{self, Opening};
-use crate::failure::Failure;
+use crate::failure::{self, Failure};
 use crate::output;
 use crate::signatures::Areas;
 use crate::size;
@@ -39,6 +39,21 @@ pub fn run(arguments: &MkfsArguments) -> Result<u8, Failure> {
     let superblock = tandemfs_fs::make_file_system(&drive, &options).map_err(Failure::because)?;
     let geometry = &superblock.geometry;
     let (memory_bytes, block_zone_bytes) = (geometry.memory_bytes(), geometry.block_sectors() * tandemfs_format::SECTOR_BYTES as u64);
+    let odd = tandemfs_fs::odd_zones(geometry, options.checksum_kind == ChecksumKind::Crc32c);
+    for zone in &odd {
+        failure::warn(&zone.message);
+    }
+    let warnings: Vec<Value> = odd
+        .iter()
+        .map(|odd| {
+            json!({
+                "zone": odd.zone,
+                "has_bytes": odd.has_bytes,
+                "recommended_bytes": odd.recommended_bytes,
+                "message": odd.message,
+            })
+        })
+        .collect();
     let value = json!({
         "device": arguments.device,
         "uuid": superblock.uuid(),
@@ -47,6 +62,7 @@ pub fn run(arguments: &MkfsArguments) -> Result<u8, Failure> {
         "memory_bytes": memory_bytes,
         "block_bytes": block_zone_bytes,
         "block_size_bytes": geometry.block_bytes(),
+        "warnings": warnings,
     });
     let sentence = format!(
         "{}: formatted, UUID {}, memory {}, block {} in blocks of {}\n",

@@ -173,6 +173,27 @@ fn counters_have_the_names_of_the_contract() {
     mount.unmount();
 }
 
+/// Zones that do not go together are formatted with a warning; a zone that is short is told with what helps.
+#[test]
+fn odd_sizes_and_short_zones_are_told() {
+    let place = Place::empty();
+    succeeds(&["device", "create", &place.image(), "--profile", "off", "--memory", "64M", "--block", "32M"]);
+    let made = tandemfs(&["mkfs", &place.image(), "--json"]);
+    assert!(made.status.success());
+    let said = String::from_utf8_lossy(&made.stderr).into_owned();
+    assert!(said.contains("warning: the block zone (32 MiB) is smaller than the memory zone (64 MiB)"), "{said}");
+    let json: serde_json::Value = serde_json::from_slice(&made.stdout).expect("JSON");
+    let numbers = ["has_bytes", "recommended_bytes"].map(|name| json["warnings"][0][name].as_u64());
+    assert_eq!((&json["warnings"][0]["zone"], numbers), (&"block".into(), [Some(32 << 20), Some(64 << 20)]));
+    let mount = place.mount("strict");
+    assert_eq!(mount.stats()["short"], serde_json::json!([]));
+    let full = (0..40).find(|number| std::fs::write(mount.path(&format!("file{number}")), vec![1; 1 << 20]).is_err());
+    assert!(full.is_some(), "the zone was filled");
+    assert_eq!(mount.stats()["short"][0]["zone"], "block", "{:#}", mount.stats()["short"]);
+    assert!(succeeds(&["info", &place.mountpoint()]).contains("tandemfs resize --block"));
+    mount.unmount();
+}
+
 #[test]
 fn info_shows_mounts_and_devices() {
     let place = Place::formatted();
