@@ -332,3 +332,73 @@ fn regression_space_of_removed_metadata_serves_small_writes() {
         holds_logs(&fs, file, 10).expect("whole");
     }
 }
+
+/// Threads make and remove metadata, write and verify data, scrub, and look for files that are gone, while units leave: nobody sees damage.
+#[test]
+fn threads_work_while_units_leave() {
+    let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+    for setting in [settings().remove(1), settings().remove(3)] {
+        let setting = Setting { memory_bytes: 20 << 20, block_zone_bytes: 16 << 20, ..setting };
+        let device = setting.format();
+        let fs = Arc::new(mount(&device, &setting.mount).expect("mounts"));
+        let many = make(&fs, InodeNumber::ROOT, "many", file_type::DIRECTORY).expect("made");
+        // Inodes of two units.
+        for name in 0..16_600 {
+            make(&fs, many, &name.to_string(), file_type::REGULAR).expect("made");
+        }
+        let is_over = std::sync::atomic::AtomicBool::new(false);
+        let relaxed = std::sync::atomic::Ordering::Relaxed;
+        std::thread::scope(|scope| {
+            let changes = [
+                scope.spawn(|| {
+                    for name in (0..16_600).rev() {
+                        fs.unlink(many, name.to_string().as_bytes()).expect("removed");
+                    }
+                }),
+                scope.spawn(|| {
+                    for round in 0..3 {
+                        let made = (0..20).find(|group| make_group(&fs, 100 * round + group).is_err()).unwrap_or(20);
+                        (0..made).for_each(|group| remove_group(&fs, 100 * round + group).expect("removed"));
+                    }
+                }),
+                scope.spawn(|| {
+                    for round in 0..12 {
+                        let file = make(&fs, InodeNumber::ROOT, "logs", file_type::REGULAR).expect("made");
+                        write_logs(&fs, file, 60).unwrap_or_else(|what| panic!("{what}"));
+                        holds_logs(&fs, file, 60).unwrap_or_else(|what| panic!("round {round}: {what}"));
+                        fs.unlink(InodeNumber::ROOT, b"logs").expect("removed");
+                    }
+                }),
+            ];
+            scope.spawn(|| {
+                while !is_over.load(relaxed) {
+                    fs.write_back().expect("works");
+                    std::thread::yield_now();
+                }
+            });
+            scope.spawn(|| {
+                while !is_over.load(relaxed) {
+                    let mut scrub = fs.scrub();
+                    while fs.scrub_step(&mut scrub) && !is_over.load(relaxed) {}
+                    assert_eq!(scrub.findings(), [], "a scrub");
+                }
+            });
+            scope.spawn(|| {
+                let mut random = Random::new(9);
+                while !is_over.load(relaxed) {
+                    let number = InodeNumber::new(16_000 + random.below(1200));
+                    let found = fs.attributes(number);
+                    assert!(matches!(found, Ok(_) | Err(Error::Stale(_))), "inode {number}: {found:?}");
+                }
+            });
+            let ended: Vec<_> = changes.into_iter().map(|thread| thread.join()).collect();
+            is_over.store(true, relaxed);
+            assert!(ended.iter().all(Result::is_ok));
+        });
+        fs.checkpoint().expect("home");
+        fs.write_back().expect("works");
+        fs.unmount().expect("unmounts");
+        assert!(given_back(&fs) > 0, "units left");
+        check_device(&device, false).unwrap_or_else(|findings| panic!("{findings}"));
+    }
+}
