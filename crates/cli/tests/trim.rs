@@ -107,3 +107,31 @@ fn regression_work_goes_on_when_files_are_removed_on_a_full_disk() {
         succeeds(&["check", &image]);
     }
 }
+
+/// A full disk below an image is not a full file system: the log says which it is, and writes work again when the disk has room, without a
+/// new mount.
+#[test]
+fn a_full_disk_is_told_from_a_full_file_system_and_work_goes_on() {
+    let place = Place::empty();
+    let disk = Disk::new(Path::new(&place.path("disk")), "60M");
+    let image = format!("{}/image", disk.0);
+    succeeds(&["device", "create", &image, "--memory", "32M", "--block", "512M"]);
+    succeeds(&["mkfs", &image]);
+    let other = format!("{}/other", disk.0);
+    fs::write(&other, pattern(1, 12 << 20)).expect("written");
+    let log = place.path("log");
+    let mount = place.mount_device(&image, &format!("strict,log={log}"));
+    let full = write(&mount, "large", 100 * MIB).expect_err("the disk is full");
+    assert_eq!(full.kind(), std::io::ErrorKind::StorageFull, "{full}");
+    let kept = fs::metadata(mount.path("large")).expect("there").len();
+    let said = fs::read_to_string(&log).expect("a log");
+    assert!(said.contains("the disk that holds the image is full"), "{said}");
+    assert!(!said.contains("no space left in the block zone"), "{said}");
+    assert_eq!(mount.stats()["short"], serde_json::json!([]), "the file system itself has room");
+    fs::remove_file(&other).expect("removed");
+    write(&mount, "more", 8 * MIB).expect("the disk has room");
+    assert!(fs::read(mount.path("more")).expect("read") == pattern(7, 8 * MIB as usize));
+    assert!(fs::read(mount.path("large")).expect("read") == pattern(7, 100 * MIB as usize)[..kept as usize]);
+    mount.unmount();
+    succeeds(&["check", &image]);
+}
