@@ -35,7 +35,8 @@ pub struct CheckOptions {
     /// Repair also data that do not match their checksums: they become zeros and are listed. Without it they stay as they are, and reading
     /// them fails.
     pub zero_data: bool,
-    /// Rebuild first what no repair can: superblocks whose copies are both damaged, and the segment table.
+    /// Rebuild first what no repair can: single wrong bits, superblocks whose copies are both damaged, the segment table, and inodes of
+    /// which half is left.
     pub rescue: bool,
     /// Repair a copy in host memory, so that the report says what a repair would do.
     pub dry_run: bool,
@@ -138,7 +139,32 @@ pub(crate) struct Checker<'c> {
     pub(crate) names_whole: bool,
 }
 
-impl Checker<'_> {
+impl<'c> Checker<'c> {
+    fn over(image: &'c Image<'c>, options: &'c CheckOptions, progress: &'c mut dyn FnMut(Progress), table_whole: bool) -> Self {
+        Self {
+            image,
+            options,
+            progress,
+            lines: Claims::default(),
+            sectors: Claims::default(),
+            inodes: Inodes::default(),
+            data: DataQueue::default(),
+            counts: Counts::default(),
+            findings: Vec::new(),
+            left_out: 0,
+            mends: Vec::new(),
+            lost: Vec::new(),
+            tree_whole: table_whole,
+            names_whole: table_whole,
+        }
+    }
+
+    fn walk(&mut self) {
+        self.check_inodes();
+        self.check_mappings();
+        self.check_names();
+    }
+
     /// Notes a finding.
     pub(crate) fn find(&mut self, finding: Finding) {
         if self.findings.len() < self.options.findings_max {
@@ -221,6 +247,15 @@ impl Inspection<'_> {
     }
 }
 
+/// What is damaged in the tree of an image, and facts about its inodes; without its data.
+pub(crate) fn damage_of(image: &Image<'_>) -> (Vec<Finding>, Inodes) {
+    let options = CheckOptions { data: false, findings_max: usize::MAX, ..CheckOptions::default() };
+    let mut progress = |_| {};
+    let mut checker = Checker::over(image, &options, &mut progress, true);
+    checker.walk();
+    (checker.findings, checker.inodes)
+}
+
 fn inspect<'d>(drive: &'d Drive, options: &CheckOptions, progress: &mut dyn FnMut(Progress)) -> Result<Inspection<'d>, CheckError> {
     progress(Progress { stage: Stage::Structure, done: 0, total: 1 });
     let heads = superblock::read_as(drive, if options.rescue { Reading::Rescue } else { Reading::Strict })?;
@@ -238,28 +273,12 @@ fn inspect<'d>(drive: &'d Drive, options: &CheckOptions, progress: &mut dyn FnMu
     let table_whole = findings.len() == before;
     progress(Progress { stage: Stage::Structure, done: 1, total: 1 });
 
-    let mut checker = Checker {
-        image: &image,
-        options,
-        progress,
-        lines: Claims::default(),
-        sectors: Claims::default(),
-        inodes: Inodes::default(),
-        data: DataQueue::default(),
-        counts: Counts { journal_records: pending.len() as u64, ..Counts::default() },
-        findings: Vec::new(),
-        left_out: 0,
-        mends: Vec::new(),
-        lost: Vec::new(),
-        tree_whole: table_whole,
-        names_whole: table_whole,
-    };
+    let mut checker = Checker::over(&image, options, progress, table_whole);
+    checker.counts.journal_records = pending.len() as u64;
     for finding in findings {
         checker.find(finding);
     }
-    checker.check_inodes();
-    checker.check_mappings();
-    checker.check_names();
+    checker.walk();
     checker.check_maps();
     checker.claim_what_has_no_owner();
 

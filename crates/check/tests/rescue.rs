@@ -225,6 +225,69 @@ fn units_of_which_nothing_is_left_are_said() {
     assert!(report.is_consistent() && support::report(&after.device(), false).is_consistent(), "{:?}", report.findings);
 }
 
+/// Every line of metadata of the image that carries a checksum.
+fn checked_lines() -> Vec<u64> {
+    let mut lines: Vec<u64> = (1..=8).flat_map(|number| [0, 1].map(|line| Image::inode_line(number) + line)).collect();
+    lines.extend((0..6).chain([9]).map(|slot| ROOT_PAGE + slot));
+    lines.extend([DIRECTORY_PAGE, DIRECTORY_PAGE + 1, TREE_PAGE, TREE_PAGE + 1, FILE_LEAF, ATTRIBUTES, ATTRIBUTES + 128]);
+    lines
+}
+
+#[test]
+fn a_wrong_bit_in_any_line_or_in_all_of_them_loses_nothing() {
+    let whole = files(&Image::attributed());
+    let all = checked_lines();
+    let mut sets: Vec<Vec<u64>> = all.iter().map(|line| vec![*line]).collect();
+    let mut with_table = all;
+    with_table.extend((0..SEGMENTS).map(|index| table_line(&Image::attributed(), index)));
+    sets.push(with_table);
+    for lines in sets {
+        let mut image = Image::attributed();
+        lines.iter().for_each(|line| image.damage(*line));
+        assert_eq!(files(&image), whole, "restored: {lines:?}");
+        let (report, after) = rescued(&image);
+        assert!(report.is_consistent() && report.lost.is_empty() && report.placed.is_empty(), "{lines:?}: {:?}", report.findings);
+        assert_eq!(files(&after), whole, "rescued: {lines:?}");
+        lines.iter().for_each(|line| assert!(after.line(*line) == Image::attributed().line(*line), "line {line} is what it was"));
+    }
+}
+
+/// The first line of an inode is lost in more than one bit: name, owner, attributes and content are there.
+#[test]
+fn inodes_without_their_first_line_keep_their_content() {
+    let whole = files(&Image::attributed());
+    for (number, path, size) in [
+        (FILE, "/file", 12_288),
+        (TREE, "/tree", 3 * BLOCK + 50),
+        (SMALL, "/directory/small", 100),
+        (LINK, "", 4),
+        (DIRECTORY, "/directory", 0),
+    ] {
+        let mut image = Image::attributed();
+        image.put(Image::inode_line(number), [0x5b; 64]);
+        let generation = Image::attributed().inode(number).generation;
+        let (report, after) = rescued(&image);
+        assert!(report.is_consistent() && report.lost.is_empty() && report.placed.is_empty(), "{number}: {:?}", report.findings);
+        assert!(report.rescued.iter().any(|sentence| sentence.contains(&format!("inode {number}: "))), "{:?}", report.rescued);
+        let inode = after.inode(number);
+        assert_eq!((inode.uid, inode.gid), (1000, 100));
+        if [FILE, TREE, DIRECTORY].contains(&number) {
+            assert_eq!(inode.generation, generation);
+        }
+        let now = files(&after);
+        assert_eq!(paths(&now), paths(&whole), "{number}");
+        assert_eq!(files(&image).keys().collect::<Vec<_>>(), now.keys().collect::<Vec<_>>());
+        if !path.is_empty() && number != DIRECTORY {
+            assert_eq!(now[path].size, size);
+            assert!(now[path].content.starts_with(&whole[path].content), "{path}");
+            assert!(files(&image)[path].content == now[path].content);
+        }
+        if number != SMALL {
+            assert_eq!(now["/directory/small"], whole["/directory/small"]);
+        }
+    }
+}
+
 fn marks() {
     let whole = files(&Image::attributed());
     let image = without(&[1, 2], |_| [0x3c; 64]);

@@ -326,8 +326,9 @@ pub struct CheckArguments {
     /// checksums, and list them. Without it they stay, and reading them fails.
     #[arg(long, conflicts_with_all = ["preen", "undo_apply"])]
     pub zero_data: bool,
-    /// Before --repair, rebuild what it cannot repair: the segment table from
-    /// what the units contain, and a superblock of two damaged copies.
+    /// Before --repair, rebuild what it cannot repair: single wrong bits, the
+    /// segment table from what the units contain, a superblock of two damaged
+    /// copies, inodes of which half is left.
     #[arg(long, conflicts_with_all = ["preen", "undo_apply"])]
     pub rescue: bool,
     /// Repair what loses nothing; the rest is left (exit status 4).

@@ -78,7 +78,7 @@ impl Door {
             }
             // Removed since it was listed.
             Some(Err(Error::Stale(_))) => true,
-            // For `.` and `..` the kernel uses only the name. A damaged inode is listed too; a lookup then reports the damage.
+            // For `.` and `..` the kernel uses only the name. A damaged inode is listed too; a lookup then says more ([DO7]).
             None | Some(Err(_)) => list.add_plus(name, cookie, &bare_entry(number, kind)),
         }
     }

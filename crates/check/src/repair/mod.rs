@@ -1,7 +1,8 @@
 //! Repairs, in rounds of check and repair. A round does the first of these steps that has something to do, so that every step works on a
 //! tree from which the earlier ones removed what hides others ([CK3]):
 //!
-//! 0. *table* (`table.rs`), only if asked for: the segment table, without which nothing else can be judged;
+//! 0. *rescue* (`crate::rescue`), only if asked for: lines with a single wrong bit; the segment table (`table.rs`), without which nothing else
+//!    can be judged; inodes of which half is left;
 //! 1. *cut* (`cut.rs`, `directories.rs`, `root.rs`): inodes, lines and records that do not verify or claim what is not theirs;
 //! 2. *names* (`names.rs`): entries that lead nowhere, wrong parents;
 //! 3. *lost and found* (`lost_found.rs`): inodes without a name get one;
@@ -40,7 +41,7 @@ use crate::error::CheckError;
 use crate::finding::Finding;
 use crate::paths::path_of;
 use crate::report::LostRange;
-use crate::rescue::is_of_table;
+use crate::rescue::{self, is_of_table};
 use crate::undo::Undo;
 
 use plan::Plan;
@@ -56,7 +57,7 @@ pub(crate) struct Repairer<'d> {
     pub(crate) lost: Vec<LostRange>,
     /// Inodes that got a name.
     pub(crate) placed: Vec<u64>,
-    /// What was rebuilt of the segment table, as sentences.
+    /// What a rescue did, as sentences.
     pub(crate) rescued: Vec<String>,
     table_is_done: bool,
 }
@@ -80,16 +81,10 @@ impl<'d> Repairer<'d> {
         if inspection.located.is_empty() {
             return Ok(false); // a copy of the superblock that is only behind is the next mount's to write
         }
-        let rebuilt = if self.table_is_done { None } else { Some(table::plan(inspection)) };
-        let (plan, sentences) = match rebuilt {
-            Some((plan, sentences)) if !plan.is_empty() => (Some(plan), Some(sentences)),
-            // What could not be found is said even if nothing changes.
-            Some((_, sentences)) => {
-                self.table_is_done = true;
-                self.rescued.extend(sentences);
-                (self.ordinary_plan(inspection), None)
-            }
-            None => (self.ordinary_plan(inspection), None),
+        let rescue = if self.options.rescue { self.rescue_plan(inspection) } else { None };
+        let (plan, sentences) = match rescue {
+            Some((plan, sentences)) => (Some(plan), sentences),
+            None => (self.ordinary_plan(inspection), Vec::new()),
         };
         let wants_heads = !inspection.stale_copies.is_empty() || Writer::wants_identity(inspection);
         // Records behind a damaged one may contradict those that were lost, so applying them may lose something.
@@ -126,11 +121,41 @@ impl<'d> Repairer<'d> {
         self.lost.extend(ranges);
         self.placed.extend(&plan.placed);
         writer.apply(plan, &mut |done, total| progress(Progress { stage: Stage::Repair, done, total }))?; // [RP4], [RP6]
-        if let Some(sentences) = sentences {
-            self.table_is_done = true;
-            self.rescued.extend(sentences);
-        }
+        self.say(sentences);
         Ok(true)
+    }
+
+    fn say(&mut self, sentences: Vec<String>) {
+        for sentence in sentences {
+            if !self.rescued.contains(&sentence) {
+                self.rescued.push(sentence);
+            }
+        }
+    }
+
+    /// What a rescue does before an ordinary repair, if there is something left.
+    fn rescue_plan<'i>(&mut self, inspection: &'i Inspection<'i>) -> Option<(Plan<'i>, Vec<String>)> {
+        let (image, inodes) = (&inspection.image, &inspection.inodes);
+        let corrected = rescue::corrected_lines(image, inodes, inspection.findings());
+        if !corrected.is_empty() {
+            let mut plan = Plan::new(inspection);
+            let sentence = format!("lines with a single wrong bit were corrected: {}", corrected.len());
+            corrected.into_iter().for_each(|line| plan.add([line].into()));
+            return Some((plan, vec![sentence]));
+        }
+        if !self.table_is_done {
+            let (plan, sentences) = table::plan(inspection);
+            if !plan.is_empty() {
+                return Some((plan, sentences));
+            }
+            self.table_is_done = true;
+            self.say(sentences); // what could not be found is said even if nothing changes
+        }
+        let rebuilt = rescue::hot_lines(image, inodes, inspection.findings());
+        let mut plan = Plan::new(inspection);
+        let sentences = rebuilt.iter().map(|rebuilt| rebuilt.sentence.clone()).collect();
+        rebuilt.iter().for_each(|rebuilt| plan.add([(rebuilt.address.number(), rebuilt.hot)].into()));
+        (!plan.is_empty()).then_some((plan, sentences))
     }
 
     fn ordinary_plan<'i>(&self, inspection: &'i Inspection<'i>) -> Option<Plan<'i>> {

@@ -1,23 +1,34 @@
-//! Rebuilds what a repair cannot: superblocks whose copies are both damaged (`heads.rs`), and the segment table (`evidence.rs`,
-//! `table.rs`). Only checksums decide; what they do not prove is not rebuilt, and said.
+//! Rebuilds what a repair cannot: superblocks whose copies are both damaged (`heads.rs`), lines with a single wrong bit (`correct.rs`), the
+//! segment table (`evidence.rs`, `table.rs`), and inodes of which half is left (`hot_lines.rs`). Only checksums decide; what they do not
+//! prove is not rebuilt, and said.
 //!
 //! `restore` uses the same results in memory. `check --rescue` writes them: the copies of the superblock as any repair does ([RP1]), the
 //! table by the journal ([RP4]), and goes on with an ordinary repair.
 
+mod correct;
 mod evidence;
 pub(crate) mod heads;
+mod hot_lines;
 mod table;
 
 use tandemfs_device::Drive;
 use tandemfs_format::{EMPTY_LINE, LineAddress, PAGE_LINES};
 
+use crate::checker::damage_of;
 use crate::error::CheckError;
+use crate::finding::Finding;
+use crate::generations::Generations;
 use crate::image::Image;
+use crate::inodes::Inodes;
 use crate::journal;
 use crate::segments::Segments;
 use crate::superblock::{self, Reading};
 
+pub(crate) use correct::lines as corrected_lines;
 pub(crate) use table::{changes, is_of_table, is_suspect, missing_regions, rebuild};
+
+/// Rounds of corrections in memory: each shows what the ones before hid, one level of the tree at a time.
+const ROUNDS_MAX: usize = 16;
 
 /// Opens an image to copy out of it, whatever its state: superblock and segment table are rebuilt in memory if they must be.
 ///
@@ -42,8 +53,13 @@ pub(crate) fn open<'d>(drive: &'d Drive, notes: &mut Vec<String>) -> Result<Imag
         }
         notes.extend(found.drain(..).map(|finding| format!("journal: {finding}")));
     }
-    let segments = Segments::read(&image, &mut found);
-    image.segments = segments;
+    read_segments(&mut image, &mut found);
+    let corrected = corrected_lines(&image, &Inodes::default(), found.iter());
+    if !corrected.is_empty() {
+        image.overlay.extend(corrected);
+        found.clear();
+        read_segments(&mut image, &mut found);
+    }
     if is_suspect(&image, &found) {
         notes.extend(found.iter().map(|finding| format!("segment table: {finding}")));
         let rebuilt = rebuild(&mut image);
@@ -52,5 +68,45 @@ pub(crate) fn open<'d>(drive: &'d Drive, notes: &mut Vec<String>) -> Result<Imag
         image.overlay.extend((zeroed..zeroed + if zeroed > 0 { PAGE_LINES } else { 0 }).map(|line| (line, EMPTY_LINE)));
         image.segments = Segments::of(rebuilt.segments.iter().copied());
     }
+    mend_in_memory(&mut image, notes);
     Ok(image)
+}
+
+fn read_segments(image: &mut Image<'_>, found: &mut Vec<Finding>) {
+    let segments = Segments::read(image, found);
+    image.segments = segments;
+}
+
+/// Corrects lines and makes halves of inodes anew, as far as that shows more of the tree.
+fn mend_in_memory(image: &mut Image<'_>, notes: &mut Vec<String>) {
+    let mut corrected_count = 0;
+    for _ in 0..ROUNDS_MAX {
+        let (findings, inodes) = damage_of(image);
+        let mut lines = corrected_lines(image, &inodes, findings.iter());
+        corrected_count += lines.len();
+        if lines.is_empty() {
+            for rebuilt in hot_lines(image, &inodes, findings.iter()) {
+                lines.insert(rebuilt.address.number(), rebuilt.hot);
+                notes.push(rebuilt.sentence);
+            }
+        }
+        if lines.is_empty() {
+            break;
+        }
+        image.overlay.extend(lines);
+    }
+    if corrected_count > 0 {
+        notes.push(format!("lines with a single wrong bit were corrected: {corrected_count}"));
+    }
+}
+
+/// The hot lines of inodes that have lost them and can get new ones.
+pub(crate) fn hot_lines<'f>(image: &Image<'_>, inodes: &Inodes, findings: impl Iterator<Item = &'f Finding>) -> Vec<hot_lines::Rebuilt> {
+    let generations = Generations::new(image.pair);
+    findings
+        .filter_map(|finding| match finding {
+            Finding::InodeDamaged { inode, .. } => hot_lines::rebuild(image, inodes, &generations, *inode),
+            _ => None,
+        })
+        .collect()
 }
