@@ -32,8 +32,11 @@ fn fill(root: &Path) {
     fs::set_permissions(root.join("mail"), fs::Permissions::from_mode(0o2750)).expect("changed");
 }
 
-/// Names, types, modes, sizes, times and contents below a directory.
-fn listing(root: &Path) -> Vec<(String, u32, u64, i64, Vec<u8>)> {
+/// Path, type and mode, size, time, content.
+type Listing = Vec<(String, u32, u64, i64, Vec<u8>)>;
+
+/// Everything below a directory.
+fn listing(root: &Path) -> Listing {
     let mut found = Vec::new();
     let mut waiting = vec![root.to_owned()];
     while let Some(directory) = waiting.pop() {
@@ -56,7 +59,7 @@ fn listing(root: &Path) -> Vec<(String, u32, u64, i64, Vec<u8>)> {
     found
 }
 
-fn filled() -> (Place, Vec<(String, u32, u64, i64, Vec<u8>)>) {
+fn filled() -> (Place, Listing) {
     let place = Place::formatted();
     let mount = place.mount("");
     fill(mount.root());
