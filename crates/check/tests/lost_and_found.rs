@@ -8,7 +8,7 @@ use tandemfs_check::{CheckOptions, Dump, Report};
 use tandemfs_device::Drive;
 use tandemfs_format::inode::file_type;
 use tandemfs_format::mapping::Record;
-use tandemfs_format::superblock::ro_compat;
+use tandemfs_format::superblock::{Superblock, compat, ro_compat};
 use tandemfs_format::{EMPTY_LINE, InodeNumber, LineAddress};
 
 /// Repairs; the report, the names and the image afterwards.
@@ -142,7 +142,10 @@ fn a_mapping_line_that_is_cut_is_sealed() {
 
 fn with_lost_records(image: &mut Image) {
     image.seal_holes();
-    image.edit_superblock(|superblock| superblock.ro_compat |= ro_compat::LOST_RECORDS);
+    image.edit_superblock(|superblock| {
+        superblock.ro_compat |= ro_compat::LOST_RECORDS;
+        superblock.compat |= compat::ERROR_COUNTERS;
+    });
 }
 
 /// With the feature nothing that is given up becomes a hole.
@@ -159,6 +162,8 @@ fn what_is_given_up_is_recorded_as_lost() {
     assert_eq!([0, 1, 2].map(|index| after.record(TREE_PAGE, index)), [Record::LOST; 3]);
     assert!(matches!(after.record(TREE_PAGE, 3), Record::SingleLog(_)), "the neighbour's record");
     assert_eq!(after.inode(FILE).root_record().decode(LineAddress::new(0)), Ok(Record::LOST), "the sectors hold older bytes");
+    let counters = Superblock::decode(&after.memory[..1024]).expect("whole").error_counters;
+    assert!(counters.repairs >= 3 && counters.check_findings > 0 && counters.check_seconds > 1_500_000_000, "{counters:?}");
     let (again, _, last) = repaired(&after);
     assert!(again.is_consistent() && again.repaired.is_empty());
     let ranges: Vec<_> = again.lost_before.iter().map(|range| (range.inode, range.offset, range.bytes)).collect();

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use tandemfs_emulator::DeviceSpec;
 use tandemfs_format::superblock::ChecksumKind;
 use tandemfs_fuse::control::{self, Request};
@@ -68,6 +68,7 @@ fn of_device(device: &str) -> Result<Value, Failure> {
         "created_seconds": superblock.created_seconds,
         "mount_generation": superblock.generation,
         "checksum": match superblock.checksum_kind { ChecksumKind::None => "none", ChecksumKind::Crc32c => "crc32c" },
+        "errors": superblock.error_counters.entries().into_iter().map(|(name, value)| (name.to_owned(), json!(value))).collect::<Map<_, _>>(),
         "features": { "incompat": superblock.incompat, "ro_compat": superblock.ro_compat, "compat": superblock.compat },
         "block_bytes": geometry.block_bytes(),
         "journal": { "rings": geometry.ring_count(), "ring_bytes": geometry.ring_bytes() },

@@ -384,7 +384,7 @@ fn the_units_of_systemd_are_accepted() {
     }
     let place = Place::empty();
     let shipped = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../contrib/systemd");
-    for name in ["tandemfs@.service", "srv-mail.mount"] {
+    for name in ["tandemfs@.service", "srv-mail.mount", "tandemfs-scrub@.service", "tandemfs-scrub@.timer"] {
         let unit = fs::read_to_string(shipped.join(name)).expect("a unit");
         let unit = unit.replace("/usr/local/bin/tandemfs", env!("CARGO_BIN_EXE_tandemfs"));
         let path = place.path(&name.replace('@', "@test"));

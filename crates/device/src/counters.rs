@@ -1,4 +1,7 @@
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use crate::error::DeviceError;
 
 /// Purpose of an access: the rows of `by_structure` in `stats`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -72,6 +75,20 @@ pub struct Counters {
     block_reads: AtomicU64,
     block_writes: AtomicU64,
     block_flushes: AtomicU64,
+    failed_reads: AtomicU64,
+    failed_writes: AtomicU64,
+    last_failed_seconds: AtomicU64,
+}
+
+/// Accesses that the device failed since it was opened; a reset does not change them.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct FailureCounts {
+    /// Loads and block reads.
+    pub reads: u64,
+    /// Stores, block writes and flushes.
+    pub writes: u64,
+    /// Time of the last one, seconds since 1970; 0 none.
+    pub last_seconds: u64,
 }
 
 /// The counters at one moment.
@@ -120,6 +137,27 @@ impl Counters {
 
     pub(crate) fn block_flushed(&self) {
         self.block_flushes.fetch_add(1, Relaxed);
+    }
+
+    /// Counts an access that failed for what the device is, not for what was asked of it.
+    pub(crate) fn failed(&self, is_read: bool, error: &DeviceError) {
+        let is_read = match error {
+            DeviceError::Block { operation, .. } => *operation == "read",
+            DeviceError::Poisoned { .. } => is_read,
+            _ => return,
+        };
+        (if is_read { &self.failed_reads } else { &self.failed_writes }).fetch_add(1, Relaxed);
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs());
+        self.last_failed_seconds.store(now, Relaxed);
+    }
+
+    /// Accesses that failed.
+    pub fn failures(&self) -> FailureCounts {
+        FailureCounts {
+            reads: self.failed_reads.load(Relaxed),
+            writes: self.failed_writes.load(Relaxed),
+            last_seconds: self.last_failed_seconds.load(Relaxed),
+        }
     }
 
     /// The counters now.

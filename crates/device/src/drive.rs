@@ -126,7 +126,7 @@ impl Drive {
     /// Copies bytes from the memory zone, from the start of a line.
     pub fn load(&self, structure: Structure, address: LineAddress, into: &mut [u8]) -> Result<(), DeviceError> {
         self.counters.loaded(structure, into.len() as u64);
-        self.device.byte_path().load(address.offset_bytes(), into)
+        self.device.byte_path().load(address.offset_bytes(), into).inspect_err(|error| self.counters.failed(true, error))
     }
 
     /// Copies bytes to the memory zone, from the start of a line.
@@ -144,7 +144,7 @@ impl Drive {
     ) -> Result<Lines<Dirty>, DeviceError> {
         self.counters.stored(structure, from.len() as u64);
         let offset = address.offset_bytes() + skip_bytes;
-        self.device.byte_path().store(offset, from)?;
+        self.device.byte_path().store(offset, from).inspect_err(|error| self.counters.failed(false, error))?;
         Ok(Lines { offset, length: from.len() as u64, state: PhantomData })
     }
 
@@ -293,6 +293,16 @@ impl Drive {
         meanwhile: &mut dyn FnMut(),
         completed: &mut dyn FnMut(usize, usize, &[u8]),
     ) -> Result<Written, DeviceError> {
+        self.transfer_parts(structure, requests, meanwhile, completed).inspect_err(|error| self.counters.failed(true, error))
+    }
+
+    fn transfer_parts(
+        &self,
+        structure: Structure,
+        requests: &mut [BlockRequest<'_>],
+        meanwhile: &mut dyn FnMut(),
+        completed: &mut dyn FnMut(usize, usize, &[u8]),
+    ) -> Result<Written, DeviceError> {
         for request in requests.iter() {
             match request {
                 BlockRequest::Read { buffer, .. } => self.counters.block_read(structure, buffer.len() as u64),
@@ -336,7 +346,7 @@ impl Drive {
         if self.device.description().volatile_write_cache {
             self.flushes.flush(|| {
                 self.counters.block_flushed();
-                self.device.block_path().flush()
+                self.device.block_path().flush().inspect_err(|error| self.counters.failed(false, error))
             })?;
         }
         Ok(Flushed(()))

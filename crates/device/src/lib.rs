@@ -54,7 +54,7 @@ pub use attached::{PairDevice, PairOptions};
 pub use block_path::{BlockPath, BlockRequest};
 pub use byte_path::BytePath;
 pub use compare::modified_lines;
-pub use counters::{Counters, CountersSnapshot, PathBytes, Structure};
+pub use counters::{Counters, CountersSnapshot, FailureCounts, PathBytes, Structure};
 pub use domain::PersistenceDomain;
 pub use drive::{Committed, Dirty, Drive, Fenced, Flushed, InFlight, Lines, Written};
 pub use error::DeviceError;

@@ -55,6 +55,7 @@ macro_rules! persistent {
 /// Every persistent structure of the format, in the order of `docs/FORMAT.md`.
 pub const TABLES: &[Table] = &[
     crate::superblock::SuperblockBytes::TABLE,
+    crate::error_counters::ErrorCounterBytes::TABLE,
     crate::superblock::RingTail::TABLE,
     crate::identity::BlockIdentity::TABLE,
     crate::segment::SegmentLine::TABLE,

@@ -19,6 +19,7 @@ pub mod allocation_map;
 pub mod attributes;
 pub mod checksum;
 pub mod dentry;
+pub mod error_counters;
 pub mod geometry;
 pub mod hole_lines;
 pub mod identity;

@@ -8,6 +8,7 @@ use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
 use crate::SECTOR_BYTES;
 use crate::checksum::crc32c;
+use crate::error_counters::{ErrorCounterBytes, ErrorCounters};
 use crate::geometry::{Geometry, GeometryError, RING_COUNT_MAX};
 use crate::hole_lines::HoleLines;
 use crate::identity::Stamps;
@@ -40,6 +41,14 @@ pub mod incompat {
     pub const QUOTA: u64 = 1 << 5;
     /// The bits that this build supports.
     pub const KNOWN: u64 = UNCHECKED_DATA;
+}
+
+/// Feature bits that a build may ignore.
+pub mod compat {
+    /// The superblock counts errors ([`ErrorCounters`](crate::error_counters::ErrorCounters)).
+    pub const ERROR_COUNTERS: u64 = 1 << 0;
+    /// The bits that this build knows.
+    pub const KNOWN: u64 = ERROR_COUNTERS;
 }
 
 /// Feature bits that a build must know to write: one that lacks one mounts read-only.
@@ -118,8 +127,10 @@ persistent! {
         stamp: U64 = 196,
         /// UUID of the file system for users.
         volume_uuid: [u8; 16] = 204,
+        /// Counters of errors.
+        error_counters: ErrorCounterBytes = 220,
         /// Zero.
-        reserved: [u8; 292] = 220,
+        reserved: [u8; 172] = 340,
         /// Where the oldest record above the watermark may start, for each ring.
         tails: [RingTail; 64] = 512,
     }
@@ -211,6 +222,8 @@ pub struct Superblock {
     pub stamps: Stamps,
     /// UUID for users; nil without the feature. [`Superblock::uuid`] is what to show.
     pub volume_uuid: Uuid,
+    /// Counters of errors; zeros without the feature.
+    pub error_counters: ErrorCounters,
 }
 
 /// A position in a ring, in memory.
@@ -277,6 +290,9 @@ impl Superblock {
         }
         for (slot, tail) in bytes.tails.iter_mut().zip(&self.tails) {
             *slot = RingTail { offset_bytes: tail.offset_bytes.into(), wrap: tail.wrap.into() };
+        }
+        if self.compat & compat::ERROR_COUNTERS != 0 {
+            bytes.error_counters = self.error_counters.encode();
         }
         bytes.crc = crc32c(&bytes.as_bytes()[4..]).into();
         bytes
@@ -372,6 +388,10 @@ impl Superblock {
             tails,
             stamps: if has(ro_compat::STAMP) { stamps } else { Stamps::default() },
             volume_uuid: if has(ro_compat::VOLUME_UUID) { Uuid::from_bytes(bytes.volume_uuid) } else { Uuid::nil() },
+            error_counters: match bytes.compat.get() & compat::ERROR_COUNTERS {
+                0 => ErrorCounters::default(),
+                _ => ErrorCounters::decode(&bytes.error_counters),
+            },
         })
     }
 }
@@ -400,6 +420,7 @@ pub(crate) mod tests {
             tails: vec![Tail { offset_bytes: 128, wrap: 2 }; 4],
             stamps: Stamps::default(),
             volume_uuid: Uuid::nil(),
+            error_counters: ErrorCounters::default(),
         }
     }
 
@@ -459,6 +480,20 @@ pub(crate) mod tests {
             let found = Superblock::decode(wrong.encode().as_bytes());
             assert!(matches!(found, Err(SuperblockError::Field { field, .. }) if field == name), "{name}: {found:?}");
         }
+    }
+
+    #[test]
+    fn errors_are_counted_with_the_feature_only() {
+        let error_counters = ErrorCounters { data_damaged: 3, ..ErrorCounters::default() };
+        let counted = Superblock { compat: compat::ERROR_COUNTERS, error_counters, ..superblock() };
+        assert_eq!(Superblock::decode(counted.encode().as_bytes()), Ok(counted.clone()));
+        assert_eq!(Superblock { compat: 0, ..counted.clone() }.encode().error_counters.as_bytes(), [0; 120]);
+        // A build that does not know them writes zeros there.
+        let mut older = counted.encode();
+        older.error_counters = ErrorCounterBytes::new_zeroed();
+        older.crc = crc32c(&older.as_bytes()[4..]).into();
+        let begun_anew = Superblock { error_counters: ErrorCounters::default(), ..counted };
+        assert_eq!(Superblock::decode(older.as_bytes()), Ok(begun_anew));
     }
 
     #[test]

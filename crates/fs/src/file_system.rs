@@ -5,6 +5,7 @@ use std::time::Instant;
 use hashbrown::HashSet;
 use tandemfs_device::{Drive, DriveCounts};
 use tandemfs_format::InodeNumber;
+use tandemfs_format::error_counters::ErrorCounters;
 use tandemfs_format::superblock::Superblock;
 
 use crate::error::{Error, Result};
@@ -113,6 +114,11 @@ impl FileSystem {
         self.volume.held_back.report()
     }
 
+    /// Counters of errors since the file system was made.
+    pub fn error_counters(&self) -> ErrorCounters {
+        self.volume.errors.total(&self.volume.drive)
+    }
+
     /// Inodes that are known to have damaged metadata.
     pub fn damaged_inodes(&self) -> Vec<InodeNumber> {
         self.volume.held_back.damaged()
@@ -120,7 +126,11 @@ impl FileSystem {
 
     /// Counts an inode whose damage an operation has reported. True if it was not known before.
     pub fn note_damage(&self, number: InodeNumber) -> bool {
-        self.volume.held_back.note(number)
+        let is_new = self.volume.held_back.note(number);
+        if is_new {
+            self.volume.errors.metadata_damaged();
+        }
+        is_new
     }
 
     /// Counters since the mount or the last reset.

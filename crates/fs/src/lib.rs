@@ -13,6 +13,7 @@ mod background;
 mod cache;
 mod data;
 mod error;
+mod error_counts;
 mod file_system;
 mod fullness;
 mod health;

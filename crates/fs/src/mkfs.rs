@@ -4,11 +4,12 @@
 //! Then the file system is mounted and unmounted once: that saves the maps and proves that it mounts.
 
 use tandemfs_device::{BlockRequest, Drive, Flushed, Lines, Structure};
+use tandemfs_format::error_counters::ErrorCounters;
 use tandemfs_format::geometry::{Geometry, GeometryError, SEGMENT_TABLE_LINES, SUPERBLOCK_OFFSETS};
 use tandemfs_format::identity::{BlockIdentity, Stamps};
 use tandemfs_format::inode::{Inode, file_type};
 use tandemfs_format::segment::{Region, Segment};
-use tandemfs_format::superblock::{ChecksumKind, Superblock, Tail, incompat, ro_compat};
+use tandemfs_format::superblock::{ChecksumKind, Superblock, Tail, compat, incompat, ro_compat};
 use tandemfs_format::{InodeNumber, LINE_BYTES, LineAddress, PairSeed, SECTOR_BYTES, Sector};
 use uuid::Uuid;
 use zerocopy::IntoBytes;
@@ -74,7 +75,7 @@ pub fn make_file_system(drive: &Drive, options: &FormatOptions) -> Result<Superb
         checksum_kind: options.checksum_kind,
         incompat: unchecked,
         ro_compat: ro_compat::KNOWN,
-        compat: 0,
+        compat: compat::KNOWN,
         clean: false,
         created_seconds: now().seconds.max(0) as u64,
         sequence: 1,
@@ -83,6 +84,7 @@ pub fn make_file_system(drive: &Drive, options: &FormatOptions) -> Result<Superb
         tails: vec![Tail::default(); places.ring_count() as usize],
         stamps: Stamps::settled(stamp::draw()),
         volume_uuid: Uuid::new_v4(),
+        error_counters: ErrorCounters::default(),
     };
     write_first_state(drive, &superblock, options)?;
     write_superblock(drive, &superblock)?;

@@ -24,6 +24,7 @@ use crate::alloc::spare_pages::SparePages;
 use crate::cache::duplicate_pages::DuplicatePages;
 use crate::cache::{LineStore, PageCache};
 use crate::error::{Error, Result};
+use crate::error_counts::ErrorCounts;
 use crate::file_system::FileSystem;
 use crate::health::Health;
 use crate::held_back::HeldBack;
@@ -144,6 +145,7 @@ impl FileSystem {
         if !options.read_only {
             stamp::renew(&drive, &mut superblock)?;
         }
+        let errors = ErrorCounts::since(superblock.error_counters, &drive);
         let line_store = LineStore {
             pair: PairSeed::new(superblock.pair),
             geometry,
@@ -152,6 +154,7 @@ impl FileSystem {
             live: Live { drive_before: Mutex::new(drive.drive_counts().unwrap_or_default()), ..Live::default() },
             drive,
             holes: superblock.hole_lines(),
+            errors,
         };
         let volume = Volume {
             line_store,

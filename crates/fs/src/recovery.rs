@@ -86,7 +86,9 @@ pub(crate) fn load_space(volume: &Volume, superblock: &Superblock) -> Result<Loa
     }
     volume.sectors.fill_room();
     for (number, _) in &found.damaged {
-        volume.held_back.note(*number);
+        if volume.held_back.note(*number) {
+            volume.errors.metadata_damaged();
+        }
     }
     Ok(Loaded { clean, orphans: found.orphans, damaged: found.damaged })
 }

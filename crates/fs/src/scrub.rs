@@ -776,6 +776,15 @@ impl FileSystem {
         }
     }
 
+    /// Notes the result of a scrub that ended, for [`FileSystem::error_counters`]: at once on the device, unless nothing may be written.
+    pub fn note_scrub(&self, scrub: &Scrub) {
+        let findings = scrub.findings.len() as u64 + scrub.findings_left_out;
+        self.volume.errors.scrubbed(findings, scrub.counts.bytes);
+        if self.volume.health.check_writable().is_ok() {
+            self.volume.journal.write_error_counters(&self.volume.line_store);
+        }
+    }
+
     /// Scrubs the next piece. False if nothing is left.
     pub fn scrub_step(&self, scrub: &mut Scrub) -> bool {
         let limit = self.volume.memory.inode_limit();

@@ -10,7 +10,7 @@
 
 use tandemfs_device::{Drive, Fenced};
 use tandemfs_format::identity::Stamps;
-use tandemfs_format::superblock::{Superblock, ro_compat};
+use tandemfs_format::superblock::{Superblock, compat, ro_compat};
 use uuid::Uuid;
 
 use crate::error::{Error, Result};
@@ -67,6 +67,12 @@ pub const FEATURES: &[Feature] = &[
         bit: FeatureBit::RoCompat(ro_compat::LOST_RECORDS),
         gain: "what a repair gives up of a file is listed from then on, and does not read as zeros",
         add: add_lost_records,
+    },
+    Feature {
+        name: "error counters",
+        bit: FeatureBit::Compat(compat::ERROR_COUNTERS),
+        gain: "errors are counted, and the last scrub is known",
+        add: add_error_counters,
     },
 ];
 
@@ -167,6 +173,11 @@ fn add_sealed_holes(drive: &Drive, superblock: &mut Superblock) -> Result<()> {
 
 fn add_lost_records(drive: &Drive, superblock: &mut Superblock) -> Result<()> {
     add_bit(drive, superblock, ro_compat::LOST_RECORDS)
+}
+
+fn add_error_counters(drive: &Drive, superblock: &mut Superblock) -> Result<()> {
+    superblock.compat |= compat::ERROR_COUNTERS;
+    add_bit(drive, superblock, 0)
 }
 
 /// Sets a bit that says nothing about the identity.

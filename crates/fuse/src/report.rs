@@ -51,6 +51,7 @@ pub fn stats(fs: &FileSystem) -> Value {
         "threshold": threshold(fs),
         "file_system": file_system,
         "damage": damage(fs),
+        "errors": counters(fs.error_counters().entries()),
         "memory_zone": zone(&space.memory),
         "block_zone": zone(&space.block),
         "short": short(fs),
@@ -130,6 +131,7 @@ pub(crate) fn info(fs: &FileSystem, settings: &MountSettings, mounted_since: Ins
             })),
         },
         "damage": damage(fs),
+        "errors": counters(fs.error_counters().entries()),
         "memory_zone": zone(&space.memory),
         "block_zone": zone(&space.block),
         "inodes": { "used": space.inodes_used, "free": space.inodes_free },
@@ -147,6 +149,6 @@ fn zone(space: &ZoneSpace) -> Value {
     })
 }
 
-fn counters(entries: Vec<(&'static str, u64)>) -> Map<String, Value> {
+fn counters(entries: impl IntoIterator<Item = (&'static str, u64)>) -> Map<String, Value> {
     entries.into_iter().map(|(name, value)| (name.to_owned(), value.into())).collect()
 }

@@ -41,6 +41,7 @@ pub(crate) fn run(fs: &FileSystem, limit: Option<u64>, listener: &Listener<'_>) 
             break;
         }
     }
+    fs.note_scrub(&scrub);
     let result = result(fs, &scrub, start.elapsed());
     tracing::info!(bytes = scrub.counts().bytes, findings = scrub.findings().len(), elapsed = ?start.elapsed(), "scrub ends");
     result

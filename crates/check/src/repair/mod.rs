@@ -95,7 +95,7 @@ impl<'d> Repairer<'d> {
             return Ok(false);
         }
         self.open_undo(inspection)?;
-        let mut writer = Writer::new(self.drive, &inspection.image, self.undo.as_mut());
+        let mut writer = Writer::new(self.drive, inspection, self.undo.as_mut());
         writer.write_heads(inspection)?; // [RP1]
         let Some(plan) = plan.filter(|_| wants_clear) else { return Ok(true) };
         if writer.clear_clean()? && !inspection.pending.is_empty() {

@@ -1,5 +1,7 @@
 //! Writes to the device, in the order of [RP1] to [RP7]. Nothing else of this crate writes.
 
+use std::time::{SystemTime, UNIX_EPOCH};
+
 use tandemfs_device::{BlockRequest, Drive, Lines, Structure};
 use tandemfs_format::identity::BlockIdentity;
 use tandemfs_format::journal::{TX_LINES_MAX, encode};
@@ -26,11 +28,13 @@ pub(crate) struct Writer<'w> {
     image: &'w Image<'w>,
     superblock: Superblock,
     undo: Option<&'w mut Undo>,
+    findings: u64,
 }
 
 impl<'w> Writer<'w> {
-    pub(crate) fn new(drive: &'w Drive, image: &'w Image<'w>, undo: Option<&'w mut Undo>) -> Self {
-        Self { drive, image, superblock: image.superblock.clone(), undo }
+    pub(crate) fn new(drive: &'w Drive, inspection: &'w Inspection<'w>, undo: Option<&'w mut Undo>) -> Self {
+        let (image, findings) = (&inspection.image, inspection.located.len() as u64);
+        Self { drive, image, superblock: image.superblock.clone(), undo, findings }
     }
 
     /// Whether the identity is damaged and the block half is proved to belong to the pair.
@@ -64,6 +68,8 @@ impl<'w> Writer<'w> {
     }
 
     fn write_superblock(&mut self) -> Result<(), CheckError> {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs());
+        (self.superblock.error_counters.check_seconds, self.superblock.error_counters.check_findings) = (now, self.findings);
         self.superblock.sequence += 1;
         let bytes = self.superblock.encode();
         for copy in 0..2 {
@@ -139,6 +145,7 @@ impl<'w> Writer<'w> {
         drop(self.drive.persist(Structure::Journal, ring, &record)?);
         self.write_home(changes.iter())?;
         self.superblock.watermark = txid;
+        self.superblock.error_counters.repairs += 1;
         if let Some(tail) = self.superblock.tails.first_mut() {
             *tail = Tail { offset_bytes: 0, wrap: wrap.wrapping_add(1) };
         }

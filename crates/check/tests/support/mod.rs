@@ -137,6 +137,7 @@ impl Image {
             tails: vec![Tail { offset_bytes: 128, wrap: 2 }; 4],
             stamps: Stamps::default(),
             volume_uuid: uuid::Uuid::nil(),
+            error_counters: Default::default(),
         };
         let mut image = Self {
             memory: vec![0; ZONE_BYTES],

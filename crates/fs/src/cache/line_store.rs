@@ -9,6 +9,7 @@ use tandemfs_format::{Corrupt, EMPTY_LINE, InodeNumber, LINE_BYTES, Line, LineAd
 
 use super::{Page, PageCache};
 use crate::error::{Error, Result};
+use crate::error_counts::ErrorCounts;
 use crate::health::Health;
 use crate::mutant::{Mutant, on};
 use crate::statistics::Live;
@@ -21,6 +22,7 @@ pub(crate) struct LineStore {
     pub(crate) health: Health,
     pub(crate) pages: PageCache,
     pub(crate) live: Live,
+    pub(crate) errors: ErrorCounts,
     /// How mapping lines without records are stored.
     pub(crate) holes: HoleLines,
 }

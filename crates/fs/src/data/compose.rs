@@ -46,6 +46,7 @@ pub(crate) fn load_logs(volume: &Volume, inode: InodeNumber, logs: &[(u64, LogEn
 
 fn verify_log(volume: &Volume, inode: InodeNumber, at: u64, log: &LogEntry, bytes: &[u8]) -> Result<()> {
     if volume.checksums && volume.pair.data(bytes) != log.crc {
+        volume.errors.data_damaged();
         return Err(damaged_data(inode, at + u64::from(log.offset)));
     }
     Ok(())
@@ -55,7 +56,10 @@ fn verify_log(volume: &Volume, inode: InodeNumber, at: u64, log: &LogEntry, byte
 pub(crate) fn verify_sectors(volume: &Volume, owner: Owner, at: u64, block: &Block, first: u64, bytes: &[u8]) -> Result<()> {
     let mut sectors = bytes.chunks_exact(SECTOR_BYTES);
     block.sector_checksums(volume, owner, first, (bytes.len() / SECTOR_BYTES) as u64, |index, expected| match sectors.next() {
-        Some(sector) if volume.pair.data(sector) != expected => Err(damaged_data(owner.inode, at + index * SECTOR_BYTES as u64)),
+        Some(sector) if volume.pair.data(sector) != expected => {
+            volume.errors.data_damaged();
+            Err(damaged_data(owner.inode, at + index * SECTOR_BYTES as u64))
+        }
         _ => Ok(()),
     })
 }

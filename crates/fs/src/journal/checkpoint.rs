@@ -120,9 +120,22 @@ impl Journal {
     pub(crate) fn update_superblock(&self, line_store: &LineStore, _before: Fenced, change: impl FnOnce(&mut Superblock)) -> Result<()> {
         let mut superblock = self.superblock.lock();
         change(&mut superblock);
+        superblock.error_counters = line_store.errors.total(&line_store.drive); // [KE1]
         superblock.sequence += 1;
         self.generation.store(superblock.generation, Relaxed);
         write_superblock(&line_store.drive, &superblock).map_err(|error| line_store.health.stop("writing the superblock", &error))
+    }
+}
+
+impl Journal {
+    /// Writes the counters of errors at once ([KE1] of `error_counts.rs`).
+    pub(crate) fn write_error_counters(&self, line_store: &LineStore) {
+        let mut superblock = self.superblock.lock();
+        superblock.error_counters = line_store.errors.total(&line_store.drive);
+        superblock.sequence += 1;
+        if let Err(error) = write_superblock(&line_store.drive, &superblock) {
+            tracing::warn!(%error, "the counters of errors could not be written");
+        }
     }
 }
 
