@@ -405,3 +405,43 @@ fn regression_a_mark_that_is_no_multiple_of_a_step() {
     assert!(report.is_consistent(), "{:?}", report.findings.first());
     assert_eq!(report.counts.special, UNIT_LINES / 2 + 100);
 }
+
+/// A rescue leaves the mark of a unit at its last inode, also where another unit follows. A mount took the sum of the marks for the end of
+/// all numbers: files behind it were not searched, so their inodes and their content were free.
+#[test]
+fn regression_a_rescue_with_free_numbers_before_a_unit_hid_the_files_behind() {
+    const FILES: u64 = UNIT_LINES / 2 + 3000;
+    let device = MemoryDevice::new(2 * ZONE, ZONE, PersistenceDomain::Gpf);
+    make_file_system(&Drive::new(Arc::new(device.clone())), &FormatOptions::default()).expect("mkfs");
+    let fs = mount(&device);
+    let create = |fs: &FileSystem, index: u64| {
+        let mode = file_type::REGULAR | 0o644;
+        let file = fs.create(InodeNumber::ROOT, format!("{index}").as_bytes(), &new(mode, b"")).expect("created").inode;
+        fs.write(file, 0, &index.to_le_bytes(), WriteOptions::default()).expect("written");
+        file.get()
+    };
+    let numbers: Vec<u64> = (0..FILES).map(|index| create(&fs, index)).collect();
+    let is_removed = |number: u64| (8000..UNIT_LINES / 2).contains(&number);
+    for (index, _) in numbers.iter().enumerate().filter(|(_, number)| is_removed(**number)) {
+        fs.unlink(InodeNumber::ROOT, format!("{index}").as_bytes()).expect("removed");
+    }
+    fs.unmount().expect("unmounted");
+    device.damage(|zones| zones.memory[128 << 10..512 << 10].fill(0x5a));
+    let report = run(&device, CheckOptions { rescue: true, ..repair() });
+    assert!(report.is_consistent() && report.lost.is_empty(), "{:?}", report.findings);
+
+    let fs = mount(&device);
+    for index in FILES..FILES + 6000 {
+        create(&fs, index);
+    }
+    fs.unmount().expect("unmounted");
+    let fs = mount(&device);
+    for (index, number) in numbers.iter().enumerate().filter(|(_, number)| !is_removed(**number)) {
+        let mut bytes = [0; 9];
+        assert_eq!(fs.read(InodeNumber::new(*number), 0, &mut bytes).expect("reads"), 8, "inode {number}");
+        assert_eq!(bytes[..8], (index as u64).to_le_bytes(), "inode {number}");
+    }
+    fs.unmount().expect("unmounted");
+    let report = run(&device, CheckOptions::default());
+    assert!(report.is_consistent(), "{:?}", report.findings);
+}

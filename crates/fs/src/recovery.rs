@@ -16,7 +16,7 @@ use tandemfs_format::geometry::SEGMENT_TABLE_LINES;
 use tandemfs_format::inode::Inode;
 use tandemfs_format::segment::{Region, Segment};
 use tandemfs_format::superblock::Superblock;
-use tandemfs_format::{Corrupt, EMPTY_LINE, InodeNumber, LINE_BYTES, Line, LineAddress, PAGE_BYTES, PAGE_LINES};
+use tandemfs_format::{Corrupt, EMPTY_LINE, InodeNumber, LINE_BYTES, Line, LineAddress, PAGE_BYTES, PAGE_LINES, UNIT_LINES};
 
 use crate::cache::load_bulk;
 use crate::error::{Error, Result};
@@ -46,6 +46,8 @@ pub struct RecoveryReport {
 /// Inodes that one step of a scanning thread reads: 1 MiB of lines.
 const STEP_INODES: u64 = 8192;
 const INODE_BYTES: usize = 2 * LINE_BYTES;
+/// Slots of a unit.
+const UNIT_INODES: u64 = UNIT_LINES / 2;
 /// What to do about a damaged segment table.
 const RESCUE: &str = "tandemfs restore copies the files out, tandemfs check --rescue rebuilds the table";
 
@@ -188,10 +190,11 @@ fn scan_inodes(volume: &Volume, first: u64, end: u64, findings: &Mutex<Findings>
     let mut bytes = vec![0; STEP_INODES as usize * INODE_BYTES];
     let mut number = first;
     while number < end {
-        let Some(address) = volume.memory.inode_address(InodeNumber::new(number.max(1))) else { return Ok(()) };
-        let address = if number == 0 { LineAddress::new(address.number() - 2) } else { address };
-        let in_unit = (tandemfs_format::UNIT_LINES - address.number() % tandemfs_format::UNIT_LINES) / 2;
-        let count = in_unit.min(end - number);
+        let Some((address, slots)) = volume.memory.inode_slots_from(number) else {
+            number = (number / UNIT_INODES + 1) * UNIT_INODES; // above the mark of its unit
+            continue;
+        };
+        let count = slots.min(end - number);
         let bytes = &mut bytes[..count as usize * INODE_BYTES];
         read_bulk(volume, address, bytes)?;
         for (index, pair) in (0..).zip(bytes.chunks_exact(INODE_BYTES)) {

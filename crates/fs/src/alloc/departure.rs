@@ -16,6 +16,8 @@
 //! [GU6] No unit leaves while space is held back (`held_back.rs`): the maps are not exact, and the search is repeated at the next mount.
 //! [GU7] A unit inside a segment splits it, which takes up to two more lines of the segment table. A part of the table is left to growth.
 
+use std::collections::BTreeMap;
+
 use tandemfs_format::geometry::SEGMENT_TABLE_LINES;
 use tandemfs_format::segment::{Region, Segment};
 use tandemfs_format::{InodeNumber, LineAddress, UNIT_LINES};
@@ -105,12 +107,16 @@ impl Drop for Departure<'_> {
 
 impl MemoryAllocator {
     /// Whether a region has so many free lines that a unit could leave it, once the watermark has passed what waits for it; and whether
-    /// anything does.
+    /// a unit is empty but for lines that wait.
     pub(crate) fn may_give(&self, region: Region, pace: Pace) -> (bool, bool) {
         let state = self.regions[slot(region)].lock();
-        let waiting: u64 = state.pending.iter().map(|(.., lines)| lines).sum();
-        let free = self.region_free[slot(region)].load(SeqCst) + state.lines_above_mark() + waiting;
-        (free >= UNIT_LINES + pace.kept_lines(), waiting > 0)
+        let mut waiting: BTreeMap<u64, u64> = BTreeMap::new();
+        for (_, address, lines) in &state.pending {
+            *waiting.entry(address.unit()).or_default() += lines;
+        }
+        let free = self.region_free[slot(region)].load(SeqCst) + state.lines_above_mark() + waiting.values().sum::<u64>();
+        let is_empty_then = |(unit, lines): (&u64, &u64)| u64::from(self.map.bits[*unit as usize].lock().free()) + lines == UNIT_LINES;
+        (free >= UNIT_LINES + pace.kept_lines(), waiting.iter().any(is_empty_then))
     }
 
     /// Looks for units without a taken line ([GU5]).

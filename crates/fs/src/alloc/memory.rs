@@ -200,9 +200,20 @@ impl MemoryAllocator {
         inode_address_in(&self.inode_units.read(), number)
     }
 
-    /// Numbers below this may be in use.
+    /// Numbers below this may be in use; numbers above the mark of a unit that is not the last one are not (a rescue leaves such marks).
     pub(crate) fn inode_limit(&self) -> u64 {
-        self.inode_units.read().iter().map(|(_, below)| below).sum::<u64>() / INODE_LINES
+        let units = self.inode_units.read();
+        let end = |(position, (_, below)): (u64, &(u64, u64))| if *below > 0 { position * UNIT_LINES + below } else { 0 };
+        (0..).zip(units.iter()).map(end).max().unwrap_or_default() / INODE_LINES
+    }
+
+    /// The first line of the slot with this number, which may be 0, and the number of slots from there to the mark of its unit; `None` above
+    /// that mark.
+    pub(crate) fn inode_slots_from(&self, number: u64) -> Option<(LineAddress, u64)> {
+        let line = number.checked_mul(INODE_LINES)?;
+        let (unit, below) = *self.inode_units.read().get(usize::try_from(line / UNIT_LINES).ok()?)?;
+        let left = below.checked_sub(line % UNIT_LINES).filter(|left| *left > 0)?;
+        Some((LineAddress::new(unit * UNIT_LINES + line % UNIT_LINES), left / INODE_LINES))
     }
 
     /// The inode number of an address that the inode region allocated.

@@ -288,13 +288,15 @@ impl InodeTable {
     }
 }
 
-/// Reads and verifies an inode; `None` where the slot is free. One that does not verify is loaded a second time, since
-/// it may be right on the drive; it is not in core, so no transaction has its lines ([CA8] of `cache/`).
-pub(crate) fn read_inode(store: &LineStore, number: InodeNumber, address: LineAddress) -> Result<Option<Inode>> {
-    let page = store.page(Structure::Inode, address)?;
-    let decode = || Inode::decode(store.pair, number, address, &page.line(address), &page.line(address.nth(1)));
+/// Reads and verifies an inode; `None` where the slot is free. One that does not verify is loaded a second time, since it may be right on
+/// the drive. It is not in core, so no transaction has its lines ([CA8] of `cache/`), as long as its unit stays ([GU4] of
+/// `alloc/departure.rs`).
+fn read_inode(volume: &Volume, number: InodeNumber, address: LineAddress) -> Result<Option<Inode>> {
+    let page = volume.page(Structure::Inode, address)?;
+    let decode = || Inode::decode(volume.pair, number, address, &page.line(address), &page.line(address.nth(1)));
+    let reload = || volume.memory.while_inode_at(number, address, || volume.pages.reload(&volume.drive, &page, address, 2));
     let found = match decode() {
-        Err(_) if store.pages.reload(&store.drive, &page, address, 2)? => decode(),
+        Err(_) if reload().transpose()?.unwrap_or_default() => decode(),
         found => found,
     };
     found.map_err(|source| Error::Damaged { inode: number, source })
