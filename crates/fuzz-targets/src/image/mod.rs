@@ -13,6 +13,7 @@ mod mutation;
 mod shapes;
 mod tour;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use tandemfs_check::{CheckOptions, Dump, Finding, Report, check};
@@ -66,18 +67,24 @@ fn said(report: &Result<Report, String>) -> Vec<String> {
     }
 }
 
+/// Inodes of which an earlier repair gave up ranges: these cannot be read.
+fn lost_inodes(report: &Report) -> BTreeSet<u64> {
+    report.lost_before.iter().map(|range| range.inode).collect()
+}
+
 /// Runs all examinations of an image, and checks that their results agree.
 pub(crate) fn examine(device: &MemoryDevice, memory_bytes: u64) {
     let report = inspect(device, false);
     let whole = report.as_ref().is_ok_and(Report::is_consistent);
     let findings = said(&report);
+    let lost = report.as_ref().map(lost_inodes).unwrap_or_default();
     dump(device);
 
     let mut readable = false;
     match mount(&device.fork(), true, memory_bytes) {
         Ok(fs) => {
             readable = true;
-            if let Err(what) = tour::read(&fs) {
+            if let Err(what) = tour::read(&fs, &lost) {
                 assert!(!whole, "check finds nothing, reading fails: {what}");
             }
             fs.unmount().unwrap_or_else(|error| panic!("unmounting a read-only mount: {error}"));
@@ -85,7 +92,7 @@ pub(crate) fn examine(device: &MemoryDevice, memory_bytes: u64) {
         Err(error) => assert!(!whole, "check finds nothing, a read-only mount says: {error}"),
     }
 
-    let mountable = work(&device.fork(), memory_bytes, whole, &findings);
+    let mountable = work(&device.fork(), memory_bytes, whole, &findings, &lost);
     // The image is marked clean but has journal records: a repair applies them, with any effect.
     let contradicts =
         |report: &Report| report.findings.iter().any(|found| matches!(found.finding, Finding::RecordAfterCleanUnmount { .. }));
@@ -105,7 +112,7 @@ fn dump(device: &MemoryDevice) {
 }
 
 /// Mounts for writing, makes changes, unmounts and checks. Returns whether the mount worked.
-fn work(device: &MemoryDevice, memory_bytes: u64, whole: bool, findings: &[String]) -> bool {
+fn work(device: &MemoryDevice, memory_bytes: u64, whole: bool, findings: &[String], lost: &BTreeSet<u64>) -> bool {
     let fs = match mount(device, false, memory_bytes) {
         Ok(fs) => fs,
         // An image that this build may only read is consistent but cannot be mounted for writing.
@@ -115,7 +122,7 @@ fn work(device: &MemoryDevice, memory_bytes: u64, whole: bool, findings: &[Strin
             return false;
         }
     };
-    let worked = tour::read(&fs).and_then(|tree| tour::work(&fs, &tree));
+    let worked = tour::read(&fs, lost).and_then(|tree| tour::work(&fs, &tree, lost));
     let unmounted = fs.unmount();
     drop(fs);
     let after = said(&inspect(device, false));
@@ -156,7 +163,8 @@ fn repair(device: &MemoryDevice, whole: bool, readable: bool, mountable: bool, m
             return;
         }
     };
-    let worked = tour::read(&fs).and_then(|tree| tour::work(&fs, &tree));
+    let lost = lost_inodes(&again);
+    let worked = tour::read(&fs, &lost).and_then(|tree| tour::work(&fs, &tree, &lost));
     let unmounted = fs.unmount();
     if whole {
         worked.unwrap_or_else(|what| panic!("repaired ({mended:?}) and whole, but work fails: {what}"));

@@ -1,6 +1,6 @@
 //! A user's work on a mounted file system: reads everything, then makes changes. Bounded, whatever the image claims.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 
 use tandemfs_format::InodeNumber;
 use tandemfs_format::inode::file_type;
@@ -20,8 +20,8 @@ pub(super) struct Entry {
     attributes: Attributes,
 }
 
-/// Reads names, attributes, link targets and contents. The error is a sentence.
-pub(super) fn read(fs: &FileSystem) -> Result<Vec<Entry>, String> {
+/// Reads names, attributes, link targets and contents; those in `lost` have ranges that cannot be read. The error is a sentence.
+pub(super) fn read(fs: &FileSystem, lost: &BTreeSet<u64>) -> Result<Vec<Entry>, String> {
     let mut entries = Vec::new();
     let mut seen = HashSet::from([InodeNumber::ROOT]);
     let mut waiting = vec![InodeNumber::ROOT];
@@ -66,8 +66,10 @@ pub(super) fn read(fs: &FileSystem) -> Result<Vec<Entry>, String> {
                 file_type::REGULAR if first_time => contents(fs, &attributes),
                 _ => Ok(()),
             };
-            if let Err(error) = looked {
-                note(format!("reading inode {}: {error}", attributes.inode));
+            match looked {
+                Err(Error::LostData { inode, .. }) if lost.contains(&inode.get()) => {}
+                Err(error) => note(format!("reading inode {}: {error}", attributes.inode)),
+                Ok(()) => {}
             }
             if let Err(error) = tandemfs_crash::attributes(fs, attributes.inode) {
                 note(format!("attributes of inode {}: {error}", attributes.inode));
@@ -102,12 +104,12 @@ fn contents(fs: &FileSystem, attributes: &Attributes) -> Result<(), Error> {
 }
 
 /// Makes changes of all kinds to the entries, then write-back and checkpoint. Reaching a limit (space, file size, links) is no failure.
-pub(super) fn work(fs: &FileSystem, entries: &[Entry]) -> Result<(), String> {
+pub(super) fn work(fs: &FileSystem, entries: &[Entry], lost: &BTreeSet<u64>) -> Result<(), String> {
     let mut first_error = None;
-    let mut note = |what: &str, done: Result<(), Error>| {
-        if let Err(error) = done
-            && !matches!(error, Error::NoSpace { .. } | Error::FileTooLarge | Error::TooManyLinks)
-        {
+    let mut note = |what: &str, done: Result<(), Error>| match done {
+        Ok(()) | Err(Error::NoSpace { .. } | Error::FileTooLarge | Error::TooManyLinks) => {}
+        Err(Error::LostData { inode, .. }) if lost.contains(&inode.get()) => {}
+        Err(error) => {
             first_error.get_or_insert(format!("{what}: {error}"));
         }
     };
