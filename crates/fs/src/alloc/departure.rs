@@ -12,7 +12,8 @@
 //! [GU4] Only inodes are found without a lock, by their numbers. Who finds anything but an inode in use at the address of a number asks for
 //!       the address again ([`MemoryAllocator::inode_address`]), or keeps the unit from leaving ([`MemoryAllocator::while_inode_at`]).
 //! [GU5] A region keeps free lines beside the unit that leaves, so that units do not go to and fro. As long as there is no shortage these
-//!       are a whole unit's, and the unit was empty at two looks.
+//!       are a whole unit's, and the unit was empty at two looks. Of the leaves they are in long runs, since an overwrite on a full device
+//!       needs a leaf of several lines, or a vector (RULES R14).
 //! [GU6] No unit leaves while space is held back (`held_back.rs`): the maps are not exact, and the search is repeated at the next mount.
 //! [GU7] A unit inside a segment splits it, which takes up to two more lines of the segment table. A part of the table is left to growth.
 
@@ -144,6 +145,9 @@ impl MemoryAllocator {
             return None;
         }
         let position = self.departing_position(region, &state, pace)?;
+        if region == Region::Leaves && self.connected_lines(&state, position) < pace.kept_lines() {
+            return None;
+        }
         let (unit, below) = state.units[position];
         let (mut segments, mut changes) = without(&state.segments, position as u64);
         // Runs that are new need lines of the table.
@@ -168,6 +172,12 @@ impl MemoryAllocator {
         }
         drop(lines);
         Some(Departure { memory: self, state, region, unit, below, segments, changes, taken })
+    }
+
+    /// Free lines of the other units that are certainly in long runs: above their marks, and of whole units.
+    fn connected_lines(&self, state: &RegionState, position: usize) -> u64 {
+        let others = state.units.iter().enumerate().filter(|(other, _)| *other != position);
+        others.map(|(_, (unit, below))| if self.is_empty(*unit) { UNIT_LINES } else { UNIT_LINES - below }).sum()
     }
 
     /// The position of a unit that may leave: the last one if possible, else one that makes no segment more, else any ([GU2], [GU7]).
