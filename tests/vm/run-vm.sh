@@ -229,13 +229,17 @@ done >"$run/orders/shares"
 } >"$run/orders/command"
 cp "$here/guest/first-process" "$run/orders/"
 
-"$qemu" -name tandemfs-vm -nodefaults -no-user-config -display none -monitor none -no-reboot \
-  -accel "$accelerator" -cpu max -smp "${option[cpus]}" -m "${option[ram]},slots=4,maxmem=32G" -M "$machine" "${devices[@]}" \
-  -kernel "$cache/guest/vmlinuz" -initrd "$cache/guest/initrd" -serial "file:$run/console" \
-  -append 'console=ttyS0 panic=-1 mitigations=off random.trust_cpu=on no_timer_check' </dev/null 2>"$run/complaints" &
-machine_pid=$!
-tail -s 0.1 -c +1 -f --pid="$machine_pid" "$run/output" &
-output_pid=$!
+start_machine() {
+  "$qemu" -name tandemfs-vm -nodefaults -no-user-config -display none -monitor none -no-reboot \
+    -accel "$accelerator" -cpu max -smp "${option[cpus]}" -m "${option[ram]},slots=4,maxmem=32G" -M "$machine" "${devices[@]}" \
+    -kernel "$cache/guest/vmlinuz" -initrd "$cache/guest/initrd" -serial "file:$run/console" \
+    -append 'console=ttyS0 panic=-1 mitigations=off random.trust_cpu=on no_timer_check' </dev/null 2>"$run/complaints" &
+  machine_pid=$!
+  tail -s 0.1 -c +1 -f --pid="$machine_pid" "$run/output" &
+  output_pid=$!
+  started=$(microseconds)
+}
+start_machine
 
 # ---- its life ---------------------------------------------------------------------------------------------------------------------
 
@@ -247,9 +251,23 @@ power_cut_is_due() {
   [ "$(microseconds)" -ge "$cut_time" ]
 }
 
-deadline=$(($(microseconds) + $(microseconds "${option[timeout]}")))
+# An emulated machine sometimes stands still in the first second of its kernel. Before the first process nothing was done with the devices, so
+# such a machine is started again, twice at most.
+boot_s=${TANDEMFS_VM_BOOT_S:-120} boots=1
+limit=$(microseconds "${option[timeout]}")
+stands_still() {
+  [ ! -e "$run/orders/started" ] && [ ! -e "$run/orders/failure" ] && [ "$boots" -lt 3 ] && [ $(($(microseconds) - started)) -gt $((boot_s * 1000000)) ]
+}
+
 while kill -0 "$machine_pid" 2>/dev/null; do
-  if [ "$(microseconds)" -gt "$deadline" ]; then
+  if stands_still; then
+    cut_power
+    say "the kernel did not boot in $boot_s s; once more"
+    boots=$((boots + 1))
+    : >"$run/output"
+    start_machine
+  fi
+  if [ $(($(microseconds) - started)) -gt "$limit" ]; then
     cut_power
     tail -n 20 "$run/console" >&2
     say "timeout after ${option[timeout]} s"
