@@ -66,8 +66,6 @@ pub struct Plan {
     pub end: End,
     /// Gets a line right before the end.
     pub note: Option<PathBuf>,
-    /// A deliberate bug: FLUSH of the drive is not passed on.
-    pub skip_flushes: bool,
 }
 
 /// Parts of the memory zone.
@@ -91,6 +89,7 @@ pub struct PowerCutDevice {
     plan: Plan,
     armed: AtomicBool,
     passed: AtomicU64,
+    skips_flushes: AtomicBool,
 }
 
 impl PowerCutDevice {
@@ -98,12 +97,17 @@ impl PowerCutDevice {
     pub fn new(inner: Arc<dyn Device>, geometry: &Geometry, plan: Plan) -> Self {
         let start = geometry.ring(0).offset_bytes();
         let journal = (start, start + u64::from(geometry.ring_count()) * geometry.ring_bytes());
-        Self { inner, journal, plan, armed: AtomicBool::new(false), passed: AtomicU64::new(0) }
+        Self { inner, journal, plan, armed: AtomicBool::new(false), passed: AtomicU64::new(0), skips_flushes: AtomicBool::new(false) }
     }
 
     /// Starts counting steps.
     pub fn arm(&self) {
         self.armed.store(true, SeqCst);
+    }
+
+    /// A deliberate bug from now on: FLUSH of the drive is not passed on.
+    pub fn skip_flushes(&self) {
+        self.skips_flushes.store(true, SeqCst);
     }
 
     fn part(&self, offset: u64) -> Part {
@@ -213,7 +217,7 @@ impl Layer for PowerCutDevice {
     }
 
     fn flush_blocks(&self) -> Result<(), DeviceError> {
-        if !self.plan.skip_flushes {
+        if !self.skips_flushes.load(SeqCst) {
             self.inner.block_path().flush()?;
         }
         self.reached(Step::BlocksFlushed);

@@ -36,7 +36,7 @@ struct Arguments {
     /// File that gets a line right before the end
     #[arg(long)]
     note: Option<PathBuf>,
-    /// A deliberate bug: FLUSH of the drive is not passed on
+    /// A deliberate bug after the mount: FLUSH of the drive is not passed on
     #[arg(long)]
     skip_flushes: bool,
 }
@@ -44,8 +44,8 @@ struct Arguments {
 fn run(arguments: Arguments) -> Result<(), Box<dyn std::error::Error>> {
     let inner = tandemfs_emulator::open_device(&arguments.device, &DeviceOptions { timing: false, ..DeviceOptions::default() })?;
     let superblock = tandemfs_fs::read_superblock(&Drive::new(Arc::clone(&inner)))?;
-    let Arguments { at: step, after, end, note, skip_flushes, .. } = arguments;
-    let device = Arc::new(PowerCutDevice::new(inner, &superblock.geometry, Plan { step, after, end, note, skip_flushes }));
+    let Arguments { at: step, after, end, note, .. } = arguments;
+    let device = Arc::new(PowerCutDevice::new(inner, &superblock.geometry, Plan { step, after, end, note }));
     match arguments.arm_when {
         None => device.arm(),
         Some(file) => {
@@ -59,6 +59,9 @@ fn run(arguments: Arguments) -> Result<(), Box<dyn std::error::Error>> {
         }
     }
     let fs = Arc::new(FileSystem::mount(Drive::new(Arc::clone(&device) as _), &MountOptions::default())?);
+    if arguments.skip_flushes {
+        device.skip_flushes(); // a mount that did not flush its identity would be refused
+    }
     let mode = match arguments.mode {
         Mode::Relaxed => tandemfs_fuse::Mode::Relaxed,
         Mode::Strict => tandemfs_fuse::Mode::Strict,
