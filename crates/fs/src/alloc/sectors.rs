@@ -7,6 +7,8 @@
 //!       out again at once, into the hole that its old sectors left (`write_path`), so that the room does not fragment.
 //! [SE3] Sectors that are about to be discarded are taken, so nobody else gets them. They count as free for `statfs` alone.
 
+use std::collections::BTreeSet;
+
 use hashbrown::HashMap;
 use tandemfs_format::geometry::{Geometry, PIECE_SECTORS};
 use tandemfs_format::journal::TX_DATA_MAX;
@@ -59,7 +61,7 @@ pub(crate) struct SectorAllocator {
 #[derive(Debug, Default)]
 struct Room {
     /// First sectors of unused whole blocks.
-    blocks: Vec<u64>,
+    blocks: BTreeSet<u64>,
     /// Partly used blocks: first sector, and number of used sectors from there on.
     partly_used: HashMap<u64, u64>,
 }
@@ -173,7 +175,7 @@ impl SectorAllocator {
         while (room.blocks.len() as u64) * self.block_sectors < self.transient {
             let Some(sector) = self.find_block(&mut cursor, self.block_sectors) else { break };
             self.free.fetch_add(self.block_sectors, SeqCst);
-            room.blocks.push(sector.number());
+            room.blocks.insert(sector.number());
         }
     }
 
@@ -188,7 +190,7 @@ impl SectorAllocator {
 
     fn take_from_room(&self, count: u64) -> Option<Sector> {
         let mut room = self.room.lock();
-        let block = room.blocks.pop()?;
+        let block = room.blocks.pop_last()?;
         if count < self.block_sectors {
             room.partly_used.insert(block, count); // [SE2]
         }
@@ -196,16 +198,20 @@ impl SectorAllocator {
         Some(Sector::new(block))
     }
 
-    /// Returns sectors of a used block to the room; true if the block had them. `None` if they are not in such a block.
+    /// Returns sectors of a used block to the room; true if the block had them, false also if they are of unused ones, which only a wrong
+    /// pointer names. `None` if they are in no block of the room.
     fn return_to_room(&self, sector: Sector, count: u64) -> Option<bool> {
         let mut room = self.room.lock();
         let block = self.block_start(sector);
+        if room.blocks.range(block..sector.number() + count).next().is_some() {
+            return Some(false);
+        }
         let used = room.partly_used.get_mut(&block)?;
         let Some(left) = used.checked_sub(count) else { return Some(false) };
         *used = left;
         if *used == 0 {
             room.partly_used.remove(&block);
-            room.blocks.push(block);
+            room.blocks.insert(block);
         }
         self.free.fetch_add(count, SeqCst);
         Some(true)
@@ -221,7 +227,7 @@ impl SectorAllocator {
         let mut bits = self.groups[(start / PIECE_SECTORS) as usize].lock();
         if start + self.block_sectors <= self.total && bits.is_free(start % PIECE_SECTORS, self.block_sectors) {
             bits.set(start % PIECE_SECTORS, self.block_sectors);
-            room.blocks.push(start);
+            room.blocks.insert(start);
         }
     }
 
@@ -522,6 +528,20 @@ mod tests {
             assert!(allocator.free(sector, count));
         }
         assert_eq!(allocator.space(), before);
+    }
+
+    /// A damaged pointer to sectors of the room freed them, and the unmount, which freed them again, panicked.
+    #[test]
+    fn regression_a_wrong_pointer_frees_nothing_of_the_room() {
+        let allocator = allocator(64 << 20, 64 << 10);
+        allocator.fill_room();
+        let before = allocator.space();
+        let block = *allocator.room.lock().blocks.first().expect("a room");
+        for (sector, count) in [(block, 16), (block + 3, 5), (block - 2, 4)] {
+            assert!(!allocator.free(Sector::new(sector), count), "{count} from {sector}");
+        }
+        assert_eq!(allocator.space(), before);
+        allocator.empty_room();
     }
 
     #[test]
