@@ -324,16 +324,6 @@ fn one_line() {
 
 #[test]
 fn deliberate_bugs_of_the_rescue_are_caught() {
-    use std::panic::{AssertUnwindSafe, catch_unwind};
-    use tandemfs_check::mutant::{Mutant, select};
-    let scenes: [(fn(), Mutant); 2] = [(marks, Mutant::MarksTooLow), (one_line, Mutant::OneLineProves)];
-    for (scene, bug) in scenes {
-        assert!(catch_unwind(scene).is_ok(), "fails without {bug:?}");
-        let result = catch_unwind(AssertUnwindSafe(|| {
-            select(bug);
-            scene();
-        }));
-        select(Mutant::None);
-        assert!(result.is_err(), "{bug:?} escaped");
-    }
+    use tandemfs_check::mutant::Mutant;
+    support::assert_caught(&[(marks, Mutant::MarksTooLow), (one_line, Mutant::OneLineProves)]);
 }

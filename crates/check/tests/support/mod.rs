@@ -764,3 +764,18 @@ impl Random {
         self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) % limit
     }
 }
+
+/// Asserts that each scene passes, and fails with its deliberate bug.
+pub fn assert_caught(scenes: &[(fn(), tandemfs_check::mutant::Mutant)]) {
+    use std::panic::catch_unwind;
+    use tandemfs_check::mutant::{Mutant, select};
+    for (scene, bug) in scenes {
+        assert!(catch_unwind(scene).is_ok(), "fails without {bug:?}");
+        let result = catch_unwind(|| {
+            select(*bug);
+            scene();
+        });
+        select(Mutant::None);
+        assert!(result.is_err(), "{bug:?} escaped");
+    }
+}
