@@ -1,4 +1,5 @@
 use tandemfs_device::DeviceError;
+use tandemfs_format::identity::times_differ;
 use tandemfs_format::size::size;
 use tandemfs_format::superblock::SuperblockError;
 use uuid::Uuid;
@@ -41,10 +42,7 @@ pub enum CheckError {
         expected: Uuid,
     },
     /// The two halves are of one pair, and from different times.
-    #[error(
-        "{device}: the two halves of the pair are from different times (stamp {expected:016x} in the memory half, {found:016x} in the block \
-         half), so one of them is an older copy; put the halves back that belong together, or copy out what verifies with tandemfs restore"
-    )]
+    #[error("{device}: {}", times_differ(.found, .expected))]
     StampMismatch {
         /// The device's name.
         device: String,

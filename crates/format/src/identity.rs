@@ -164,6 +164,14 @@ impl Superblock {
     }
 }
 
+/// That two halves are of one pair and from different times, as a sentence.
+pub fn times_differ(block_stamp: &u64, memory_stamp: &u64) -> String {
+    format!(
+        "the two halves of the pair are from different times (stamp {memory_stamp:016x} in the memory half, {block_stamp:016x} in the block \
+         half), so one of them is an older copy; put the halves back that belong together, or copy out what verifies with tandemfs restore"
+    )
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

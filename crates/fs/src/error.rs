@@ -1,5 +1,6 @@
 use tandemfs_device::DeviceError;
 use tandemfs_format::geometry::GeometryError;
+use tandemfs_format::identity::times_differ;
 use tandemfs_format::size::size;
 use tandemfs_format::superblock::SuperblockError;
 use tandemfs_format::{Corrupt, InodeNumber};
@@ -183,10 +184,7 @@ pub enum Error {
         expected: uuid::Uuid,
     },
     /// The two halves are of one pair, and from different times.
-    #[error(
-        "{device}: the two halves of the pair are from different times (stamp {expected:016x} in the memory half, {found:016x} in the block \
-         half), so one of them is an older copy; put the halves back that belong together, or copy out what verifies with tandemfs restore"
-    )]
+    #[error("{device}: {}", times_differ(.found, .expected))]
     StampMismatch {
         /// The device's name.
         device: String,
