@@ -120,23 +120,23 @@ impl Journal {
     pub(crate) fn update_superblock(&self, line_store: &LineStore, _before: Fenced, change: impl FnOnce(&mut Superblock)) -> Result<()> {
         let mut superblock = self.superblock.lock();
         change(&mut superblock);
-        superblock.error_counters = line_store.errors.total(&line_store.drive); // [KE1]
-        superblock.sequence += 1;
         self.generation.store(superblock.generation, Relaxed);
-        write_superblock(&line_store.drive, &superblock).map_err(|error| line_store.health.stop("writing the superblock", &error))
+        write_counted(line_store, &mut superblock).map_err(|error| line_store.health.stop("writing the superblock", &error))
     }
-}
 
-impl Journal {
     /// Writes the counters of errors at once ([KE1] of `error_counts.rs`).
     pub(crate) fn write_error_counters(&self, line_store: &LineStore) {
-        let mut superblock = self.superblock.lock();
-        superblock.error_counters = line_store.errors.total(&line_store.drive);
-        superblock.sequence += 1;
-        if let Err(error) = write_superblock(&line_store.drive, &superblock) {
+        if let Err(error) = write_counted(line_store, &mut self.superblock.lock()) {
             tracing::warn!(%error, "the counters of errors could not be written");
         }
     }
+}
+
+/// Writes the superblock as its next version, with the counters of errors ([KE1]).
+fn write_counted(line_store: &LineStore, superblock: &mut Superblock) -> std::result::Result<(), tandemfs_device::DeviceError> {
+    superblock.error_counters = line_store.errors.total(&line_store.drive);
+    superblock.sequence += 1;
+    write_superblock(&line_store.drive, superblock)
 }
 
 /// Writes both copies, one after the other with a fence between, so that one of them is always valid. The damaged or older copy is written
