@@ -18,6 +18,7 @@ use tandemfs_format::segment::{Region, Segment};
 use tandemfs_format::superblock::Superblock;
 use tandemfs_format::{Corrupt, EMPTY_LINE, InodeNumber, LINE_BYTES, Line, LineAddress, PAGE_BYTES, PAGE_LINES, UNIT_LINES};
 
+use crate::alloc::memory::INODE_LINES;
 use crate::cache::load_bulk;
 use crate::error::{Error, Result};
 use crate::index::salvage::Trust;
@@ -45,9 +46,9 @@ pub struct RecoveryReport {
 
 /// Inodes that one step of a scanning thread reads: 1 MiB of lines.
 const STEP_INODES: u64 = 8192;
-const INODE_BYTES: usize = 2 * LINE_BYTES;
+const INODE_BYTES: usize = INODE_LINES as usize * LINE_BYTES;
 /// Slots of a unit.
-const UNIT_INODES: u64 = UNIT_LINES / 2;
+const UNIT_INODES: u64 = UNIT_LINES / INODE_LINES;
 /// What to do about a damaged segment table.
 const RESCUE: &str = "tandemfs restore copies the files out, tandemfs check --rescue rebuilds the table";
 
@@ -198,7 +199,7 @@ fn scan_inodes(volume: &Volume, first: u64, end: u64, findings: &Mutex<Findings>
         let bytes = &mut bytes[..count as usize * INODE_BYTES];
         read_bulk(volume, address, bytes)?;
         for (index, pair) in (0..).zip(bytes.chunks_exact(INODE_BYTES)) {
-            let (number, address) = (InodeNumber::new(number + index), address.nth(index * 2));
+            let (number, address) = (InodeNumber::new(number + index), address.nth(index * INODE_LINES));
             let mut lines = (line_of(&pair[..LINE_BYTES]), line_of(&pair[LINE_BYTES..]));
             if Inode::decode(volume.pair, number, address, &lines.0, &lines.1).is_err() {
                 // Perhaps the transfer was wrong, not the line: a second one decides.

@@ -23,7 +23,7 @@ use tandemfs_format::geometry::SEGMENT_TABLE_LINES;
 use tandemfs_format::segment::{Region, Segment};
 use tandemfs_format::{InodeNumber, LineAddress, UNIT_LINES};
 
-use super::memory::MemoryAllocator;
+use super::memory::{MemoryAllocator, inode_address_in};
 use super::region_state::{RegionState, slot};
 use crate::health::Health;
 use crate::mutant::{Mutant, on};
@@ -212,13 +212,6 @@ impl MemoryAllocator {
         let units = self.inode_units.read();
         (inode_address_in(&units, number) == Some(address)).then(look)
     }
-}
-
-/// The first line of an inode in these units; `None` if it is beyond the region's high-water mark.
-pub(super) fn inode_address_in(units: &[(u64, u64)], number: InodeNumber) -> Option<LineAddress> {
-    let line = number.get().checked_mul(super::memory::INODE_LINES)?;
-    let (unit, below) = *units.get(usize::try_from(line / UNIT_LINES).ok()?)?;
-    (number.get() > 0 && line % UNIT_LINES < below).then(|| LineAddress::new(unit * UNIT_LINES + line % UNIT_LINES))
 }
 
 /// A segment that has no line of the table yet.

@@ -19,7 +19,6 @@ use tandemfs_format::segment::{Region, Segment};
 use tandemfs_format::{InodeNumber, LineAddress, UNIT_LINES};
 
 use super::bits::{Bits, WORDS};
-use super::departure::inode_address_in;
 use super::pools::Pool;
 use super::region_state::{RegionState, slot};
 use super::spare_pages::SparePages;
@@ -210,10 +209,7 @@ impl MemoryAllocator {
     /// The first line of the slot with this number, which may be 0, and the number of slots from there to the mark of its unit; `None` above
     /// that mark.
     pub(crate) fn inode_slots_from(&self, number: u64) -> Option<(LineAddress, u64)> {
-        let line = number.checked_mul(INODE_LINES)?;
-        let (unit, below) = *self.inode_units.read().get(usize::try_from(line / UNIT_LINES).ok()?)?;
-        let left = below.checked_sub(line % UNIT_LINES).filter(|left| *left > 0)?;
-        Some((LineAddress::new(unit * UNIT_LINES + line % UNIT_LINES), left / INODE_LINES))
+        slots_from(&self.inode_units.read(), number)
     }
 
     /// The inode number of an address that the inode region allocated.
@@ -229,4 +225,16 @@ impl MemoryAllocator {
     pub(crate) fn inodes(&self) -> (u64, u64) {
         (self.inodes_used.load(Relaxed), self.creatable_files())
     }
+}
+
+/// The first line of an inode in these units; `None` if it is beyond the region's high-water mark.
+pub(super) fn inode_address_in(units: &[(u64, u64)], number: InodeNumber) -> Option<LineAddress> {
+    slots_from(units, number.get()).filter(|_| number.get() > 0).map(|(address, _)| address)
+}
+
+fn slots_from(units: &[(u64, u64)], number: u64) -> Option<(LineAddress, u64)> {
+    let line = number.checked_mul(INODE_LINES)?;
+    let (unit, below) = *units.get(usize::try_from(line / UNIT_LINES).ok()?)?;
+    let left = below.checked_sub(line % UNIT_LINES).filter(|left| *left > 0)?;
+    Some((LineAddress::new(unit * UNIT_LINES + line % UNIT_LINES), left / INODE_LINES))
 }
