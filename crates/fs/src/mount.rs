@@ -3,7 +3,8 @@
 //! [MO1] `clean = false`, a new generation and the new stamp (`stamp.rs`) are durable before the first record (RULES R25).
 //! [MO2] A read-only mount writes nothing: the journal is replayed into the host copies only.
 //! [MO3] An unmount removes orphans, writes everything home, lets empty units leave their regions and writes that home too, saves the
-//!       maps, and only then sets the clean flag. If space is held back ([HB4] of `held_back.rs`), the maps are not exact: they are not saved, and the flag stays 0.
+//!       maps, and only then sets the clean flag. If space is held back ([HB4] of `held_back.rs`), the maps are not exact: they are not
+//!       saved, and the flag stays 0.
 //! [MO4] The drive recovers before the mount reads anything: that discards what a crash left uncommitted. Then the rings are replayed,
 //!       whichever engine ran last: after a mount that used the drive's transactions they are empty (ByteFS §4.7).
 

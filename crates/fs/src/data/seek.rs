@@ -1,5 +1,5 @@
-//! Finds data and holes from the mapping. Written sectors, data logs and what is lost are data, rounded to whole sectors. Holes, unwritten sectors and
-//! the range beyond the end of the file are holes. Also tells whether a write to a range needs more space.
+//! Finds data and holes from the mapping. Written sectors, data logs and what is lost are data, rounded to whole sectors. Holes, unwritten
+//! sectors and the range beyond the end of the file are holes. Also tells whether a write to a range needs more space.
 
 use std::ops::ControlFlow;
 
