@@ -235,6 +235,25 @@ pub(super) fn inode_address_in(units: &[(u64, u64)], number: InodeNumber) -> Opt
 fn slots_from(units: &[(u64, u64)], number: u64) -> Option<(LineAddress, u64)> {
     let line = number.checked_mul(INODE_LINES)?;
     let (unit, below) = *units.get(usize::try_from(line / UNIT_LINES).ok()?)?;
-    let left = below.checked_sub(line % UNIT_LINES).filter(|left| *left > 0)?;
+    // The mark of a forged image may be odd: half an inode is no slot.
+    let left = below.checked_sub(line % UNIT_LINES).filter(|left| *left >= INODE_LINES)?;
     Some((LineAddress::new(unit * UNIT_LINES + line % UNIT_LINES), left / INODE_LINES))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A search for inodes would otherwise get no slots from a unit of a forged image, and stay there for ever.
+    #[test]
+    fn regression_half_an_inode_below_a_mark_is_no_slot() {
+        let units = [(7, 5), (9, 4)];
+        let at = |line| LineAddress::new(7 * UNIT_LINES + line);
+        assert_eq!(slots_from(&units, 0), Some((at(0), 2)));
+        assert_eq!(slots_from(&units, 1), Some((at(2), 1)));
+        assert_eq!(slots_from(&units, 2), None);
+        let second = UNIT_LINES / INODE_LINES;
+        assert_eq!(slots_from(&units, second + 1), Some((LineAddress::new(9 * UNIT_LINES + 2), 1)));
+        assert_eq!(slots_from(&units, second + 2), None);
+    }
 }
