@@ -248,3 +248,29 @@ fn regression_transient_room_given_to_holes_of_a_block() {
     assert!(harness.refused_for_space > 100, "the zone is full");
     assert_eq!(harness.overwrites_refused, 0);
 }
+
+/// Overwrites across the end of a block's sectors, whose leaf was full of logs behind them, took whole blocks of the transient room, which never came
+/// back where no block became wholly free; then even a punch was refused.
+#[test]
+fn regression_transient_room_given_to_overwrites_across_the_end_of_sectors() {
+    let setting = Setting::small(PersistenceDomain::Gpf, 1 << 20);
+    let mount = MountOptions { promote: tandemfs_fs::Promote::EveryRead, memory_bytes: 4_194_304, ..setting.mount };
+    let setting = Setting { block_zone_bytes: 16 << 20, mount, ..setting };
+    run(
+        &setting,
+        &[
+            MakeDirectory("e"),
+            Create("a"),
+            Create("c"),
+            CreateNameless(0, "e"),
+            WriteHeld(0, 1_675_312, 739_505, 680),
+            Rename("c", "e/a", tandemfs_fs::RenameMode::Replace),
+            Link("e/a", "f"),
+            Scatter("a", 5000, 1000, 8192, 300, 722),
+            Scatter("f", 0, 1000, 4096, 4096, 607),
+            Scatter("f", 0, 256, 65_536, 64, 820),
+            Scatter("e/a", 5000, 1000, 4096, 4096, 210),
+            Punch("e/a", 106_496, 85_521),
+        ],
+    );
+}

@@ -8,6 +8,9 @@
 //! [LG4] If entries run out, logs adjacent to the write that fit one slot with it are merged too, before the block is rewritten. Large
 //!       writes at odd offsets meet inside a page, and would otherwise rewrite the block at each meeting.
 //!
+//! [LG5] At last, pieces of 4 KiB from where the merged bytes start, not at multiples of 4 KiB: new bytes for bytes of logs then never need
+//!       more entries than these logs have.
+//!
 //! Planning moves no bytes and allocates no space.
 
 use smallvec::SmallVec;
@@ -25,6 +28,18 @@ pub(crate) struct Part<'d> {
 impl Part<'_> {
     pub(crate) fn end(&self) -> u32 {
         self.offset + self.data.len() as u32
+    }
+
+    /// The bytes from this offset in the block on.
+    pub(crate) fn from(&self, offset: u32) -> Option<Self> {
+        let skip = offset.saturating_sub(self.offset);
+        (self.end() > offset).then(|| Self { offset: self.offset + skip, data: &self.data[skip as usize..] })
+    }
+
+    /// The bytes up to this offset in the block.
+    pub(crate) fn up_to(&self, offset: u32) -> Option<Self> {
+        let length = (offset.checked_sub(self.offset)? as usize).min(self.data.len());
+        Some(Self { data: &self.data[..length], ..*self })
     }
 }
 
@@ -54,11 +69,12 @@ type NewLog = (u32, u32, SmallVec<[LogEntry; 2]>);
 /// Plans logs for `parts` (sorted, not overlapping) over a block's logs. `None` if 16 entries are too few; then the whole block is
 /// rewritten (RomeFS Algorithm 2, line 10).
 pub(crate) fn plan(old: &LogSlots, parts: &[Part<'_>]) -> Option<LogPlan> {
-    plan_with(old, parts, false).or_else(|| plan_with(old, parts, true))
+    let attempts = [(false, true), (true, true), (false, false)];
+    attempts.into_iter().find_map(|(merges_neighbours, at_multiples)| plan_with(old, parts, merges_neighbours, at_multiples))
 }
 
-/// Plans with or without merging all logs adjacent to a part ([LG4]).
-fn plan_with(old: &LogSlots, parts: &[Part<'_>], merges_neighbours: bool) -> Option<LogPlan> {
+/// Plans with or without merging all logs adjacent to a part ([LG4]), and with pieces at multiples of 4 KiB or not ([LG5]).
+fn plan_with(old: &LogSlots, parts: &[Part<'_>], merges_neighbours: bool, at_multiples: bool) -> Option<LogPlan> {
     let mut plan = LogPlan { kept: *old, steps: SmallVec::new(), merges: 0 };
     let mut writes: SmallVec<[NewLog; 4]> = SmallVec::new();
     for (index, part) in parts.iter().enumerate() {
@@ -96,7 +112,8 @@ fn plan_with(old: &LogSlots, parts: &[Part<'_>], merges_neighbours: bool) -> Opt
         let mut at = start;
         while at < end {
             // Pieces start at multiples of 4 KiB of the block, so that a later overwrite of a page overlaps one log.
-            let next = ((at / LOG_BYTES_MAX as u32 + 1) * LOG_BYTES_MAX as u32).min(end);
+            let before = if at_multiples { at % LOG_BYTES_MAX as u32 } else { 0 };
+            let next = (at - before + LOG_BYTES_MAX as u32).min(end);
             let sources = merged.iter().filter(|log| log.offset < next && at < log.end()).copied().collect();
             writes.push((at, next - at, sources));
             at = next;
@@ -189,6 +206,34 @@ mod tests {
         let old = log(0, 100, SlotClass::Quarter);
         let plan = plan(&slots(&[old]), &[part(100, &[1; 156])]).expect("room");
         assert_eq!(plan.steps.as_slice(), &[(0, Step::Append { log: old, part: 0 })]);
+    }
+
+    /// Logs that lie at odd offsets, without a gap, with a write over the end of one and the start of the next: cut at multiples of 4 KiB, they would
+    /// need 17 entries ([LG5]).
+    #[test]
+    fn what_replaces_bytes_of_logs_needs_no_more_entries() {
+        let full: Vec<LogEntry> = (0..16).map(|index| log(1000 + index * 4096, 4096, SlotClass::Page)).collect();
+        let new = [1; 2000];
+        let plan = plan(&slots(&full), &[part(1000 + 4096 - 700, &new)]).expect("as many entries");
+        let written: Vec<(usize, u32, u32)> = plan
+            .steps
+            .iter()
+            .map(|(slot, step)| match step {
+                Step::Write { offset, length, .. } => (*slot, *offset, *length),
+                Step::Append { .. } => panic!("{step:?}"),
+            })
+            .collect();
+        assert_eq!(written, [(0, 1000, 4096), (1, 1000 + 4096, 4096)]);
+        assert_eq!(plan.merges, 2);
+    }
+
+    #[test]
+    fn parts_are_cut_at_offsets() {
+        let data = [1, 2, 3, 4];
+        let part = part(10, &data);
+        assert_eq!((part.up_to(10).map(|part| part.data.len()), part.from(14)), (Some(0), None));
+        assert_eq!((part.up_to(9), part.up_to(12)), (None, Some(Part { offset: 10, data: &data[..2] })));
+        assert_eq!((part.from(9), part.from(12)), (Some(part), Some(Part { offset: 12, data: &data[2..] })));
     }
 
     #[test]

@@ -20,7 +20,7 @@ use crate::error::{Error, Result};
 use crate::index::block::{Base, Block, NewSectors};
 use crate::index::tree;
 use crate::space;
-use crate::statistics::count;
+use crate::statistics::{add, count};
 use crate::volume::{Tx, Volume};
 
 /// 2. Splits a write into blocks of the file with this root. `tail_zeros` are written at the old end of the file.
@@ -162,8 +162,7 @@ impl<'p> Planner<'p> {
         let reach = (self.file_end - self.start_of(target)).min(self.volume.geometry.block_bytes().into()) as u32;
         // Space that was kept beyond the end of the file stays.
         let counts = Counts { own, whole: reach.div_ceil(SECTOR_BYTES as u32).max(own) };
-        // `fits`: its own sectors are enough. A log that crosses their end stays, so it must not hide new bytes.
-        let fits = own > 0 && target.covered_sectors() <= own && !target.hides(own * SECTOR_BYTES as u32);
+        let fits = target.fits();
         let error = match self.carry_out(tx, target, policy::sectors(&target.old.base, fits), counts) {
             Err(error @ Error::NoSpace { .. }) => error,
             other => return other.map(drop),
@@ -194,7 +193,8 @@ impl<'p> Planner<'p> {
             Mechanism::Logs(chosen) => return self.carry_out_logs(tx, target, chosen),
             Mechanism::Fill(run) => return self.to_sectors(target, run.sector, run.count, true),
             Mechanism::WholeBlock => (whole, policy::need_of_sectors(&target.old.base, whole)),
-            Mechanism::SameSectors => (own, policy::need_of_sectors(&target.old.base, own)),
+            Mechanism::SameSectors if target.fits() => (own, policy::need_of_sectors(&target.old.base, own)),
+            Mechanism::SameSectors => return self.carry_out_both(tx, target, own),
             Mechanism::WholeBlockFromRoom => (whole, Need::Transient),
         };
         mutants::free_before_commit(self.volume, &target.old.base);
@@ -221,10 +221,39 @@ impl<'p> Planner<'p> {
             [part] if part.offset == 0 && part.data.len() == length => Bytes::Borrowed(part.data),
             _ => Bytes::Owned(self.composed(target, length)?),
         };
-        let kept = target.old.logs.map(|slot| slot.filter(|log| log.end() as usize > length));
         let new = NewSectors { sector, count, checksums: SmallVec::new() };
-        target.action = Action::Sectors { new, fill, bytes, kept };
+        target.action = Action::Sectors { new, fill, bytes, slots: target.logs_behind(length as u32), stores: SmallVec::new() };
         Ok(true)
+    }
+
+    /// Fresh sectors, as many as the block has, for the bytes up to their end; logs for the new bytes behind them, in place of the logs that are
+    /// there. So the block takes no more sectors than it frees, however full its leaf is.
+    fn carry_out_both(&self, tx: &mut Tx<'_>, target: &mut Target<'_>, own: u32) -> Result<bool> {
+        let length = own * SECTOR_BYTES as u32;
+        let kept = target.logs_behind(length);
+        // A log that crosses the end of the sectors hides their last bytes: new bytes for these go to the log.
+        let border = kept.iter().flatten().map(|log| log.offset).fold(length, u32::min);
+        let behind: SmallVec<[Part<'_>; 2]> = target.parts.iter().filter_map(|part| part.from(border)).collect();
+        let Some(plan) = log_plan::plan(&kept, &behind).filter(|_| own > 0) else { return Ok(false) };
+        let need = policy::need_of_sectors(&target.old.base, own);
+        let sector = self.volume.sectors.take(own.into(), need)?;
+        tx.took(space::sectors(sector, own.into()));
+        let bytes = self.composed(target, length as usize)?;
+        let parts = std::mem::replace(&mut target.parts, behind);
+        match take_logs(tx, self.volume, self.view, target, plan, Need::Transient) {
+            Ok(Action::Logs { slots, stores, merges, .. }) => {
+                add(&self.volume.live.work.merges, merges);
+                let new = NewSectors { sector, count: own, checksums: SmallVec::new() };
+                target.action = Action::Sectors { new, fill: false, bytes: Bytes::Owned(bytes), slots, stores };
+                Ok(true)
+            }
+            Err(Error::NoSpace { .. }) => {
+                target.parts = parts;
+                tx.free(space::sectors(sector, own.into()));
+                Ok(false)
+            }
+            other => other.map(|_| false),
+        }
     }
 
     /// The parts laid over the block's old content (RomeFS Algorithm 2, line 10).
@@ -237,7 +266,7 @@ impl<'p> Planner<'p> {
         // Stale bytes that a truncation left beyond the end are not copied (RULES R13).
         let known = (self.view.size.saturating_sub(block_start)).min(length as u64) as usize;
         bytes[known..].fill(0);
-        for part in &target.parts {
+        for part in target.parts.iter().filter_map(|part| part.up_to(length as u32)) {
             bytes[part.offset as usize..part.end() as usize].copy_from_slice(part.data);
         }
         if target.old.has_logs() {

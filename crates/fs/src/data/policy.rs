@@ -34,9 +34,10 @@ pub(super) enum Mechanism {
     Fill(SectorRun),
     /// Fresh sectors up to the end of the file in the block. They come from the transient room if the block frees as many.
     WholeBlock,
-    /// Fresh sectors, as many as the block has; logs beyond them stay.
+    /// Fresh sectors, as many as the block has. Logs beyond them stay, and new bytes there replace those of logs.
     SameSectors,
-    /// Like `WholeBlock`, but from the transient room; the block frees its logs instead of sectors.
+    /// Like `WholeBlock`, but from the transient room; the block frees its logs instead of sectors. The last resort: the room gets a whole
+    /// block back only when one becomes free.
     WholeBlockFromRoom,
 }
 
@@ -155,8 +156,8 @@ pub(super) fn when_full(full: &FullZone) -> &'static [Mechanism] {
         FullZone { grows: true, .. } => &[],
         // Logs over sectors are growth and were tried already, except for a writer that asked for sectors.
         FullZone { replaces: true, fits: true, by_blocks: false, .. } => &[SameSectors],
-        FullZone { replaces: true, fits: true, by_blocks: true, .. } => &[SameSectors, Logs(None), WholeBlockFromRoom],
-        FullZone { replaces: true, fits: false, .. } => &[Logs(TRANSIENT), WholeBlockFromRoom],
+        FullZone { replaces: true, fits: true, by_blocks: true, .. } => &[SameSectors, Logs(None)],
+        FullZone { replaces: true, fits: false, .. } => &[Logs(TRANSIENT), SameSectors, WholeBlockFromRoom],
         // New bytes inside the file beside other bytes of the block: the byte path may have space although the block path has none.
         FullZone { replaces: false, is_whole: true, by_blocks: false, has_space: true, .. } => &[Logs(GROWTH)],
         FullZone { replaces: false, .. } => &[],
@@ -322,9 +323,9 @@ mod tests {
         }
         for is_whole in [false, true] {
             assert_eq!(case(false, true, true, is_whole, false, true), [SameSectors]);
-            assert_eq!(case(false, true, true, is_whole, true, true), [SameSectors, Logs(None), WholeBlockFromRoom]);
+            assert_eq!(case(false, true, true, is_whole, true, true), [SameSectors, Logs(None)]);
             for by_blocks in [false, true] {
-                let expected = [Logs(Some(Need::Transient)), WholeBlockFromRoom];
+                let expected = [Logs(Some(Need::Transient)), SameSectors, WholeBlockFromRoom];
                 assert_eq!(case(false, true, false, is_whole, by_blocks, true), expected);
             }
         }

@@ -253,8 +253,8 @@ impl FileSystem {
         let Job { file, block, start, old, fill, tx, range, bytes, .. } = job;
         let length = bytes.len();
         let lines: u64 = old.logs().map(|log| log.class.lines()).sum();
-        let kept = old.logs.map(|slot| slot.filter(|log| log.end() as usize > length));
-        let action = Action::Sectors { new, fill, bytes: Bytes::Owned(Vec::new()), kept };
+        let slots = old.logs.map(|slot| slot.filter(|log| log.end() as usize > length));
+        let action = Action::Sectors { new, fill, bytes: Bytes::Owned(Vec::new()), slots, stores: SmallVec::new() };
         let mut targets = [Target::changed(block, old, action)];
         commit(tx, file, &mut targets, (Fenced::nothing_stored(), flushed), |inode| {
             if start + length as u64 >= inode.size {

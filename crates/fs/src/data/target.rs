@@ -28,8 +28,9 @@ pub(super) enum Action<'d> {
     Undecided,
     /// Other logs over `base`, the new base of the block. The slots are filled as the logs are stored.
     Logs { merges: u64, slots: LogSlots, stores: SmallVec<[Store<'d>; 2]>, base: Base },
-    /// New sectors for the block, or its own unwritten ones; the logs in `kept` stay over or beyond them.
-    Sectors { new: NewSectors, fill: bool, bytes: Bytes<'d>, kept: LogSlots },
+    /// New sectors for the block, or its own unwritten ones; the logs in `slots` stay over or beyond them, and those of `stores` are added as
+    /// they are stored.
+    Sectors { new: NewSectors, fill: bool, bytes: Bytes<'d>, slots: LogSlots, stores: SmallVec<[Store<'d>; 2]> },
 }
 
 /// A log to be stored, and its entry in the leaf.
@@ -78,13 +79,24 @@ impl<'d> Target<'d> {
         }
     }
 
+    /// Whether the block's own sectors are enough for the parts. A log that crosses their end stays, so it must not hide new bytes.
+    pub(super) fn fits(&self) -> bool {
+        let own = self.old.base.sectors();
+        own > 0 && self.covered_sectors() <= own && !self.hides(own * SECTOR_BYTES as u32)
+    }
+
+    /// The logs of which bytes lie behind this offset in the block.
+    pub(super) fn logs_behind(&self, offset: u32) -> LogSlots {
+        self.old.logs.map(|slot| slot.filter(|log| log.end() > offset))
+    }
+
     /// Number of sectors, from the block's start, that the parts reach into.
-    pub(super) fn covered_sectors(&self) -> u32 {
+    fn covered_sectors(&self) -> u32 {
         self.parts.iter().map(Part::end).max().unwrap_or(0).div_ceil(SECTOR_BYTES as u32)
     }
 
     /// Whether a log across `end` lies over bytes of the parts.
-    pub(super) fn hides(&self, end: u32) -> bool {
+    fn hides(&self, end: u32) -> bool {
         let across = |log: &&LogEntry| log.offset < end && log.end() > end;
         let hides = |log: &LogEntry| self.parts.iter().any(|part| log.offset < part.end() && part.offset < log.end());
         self.old.logs().filter(across).any(hides)

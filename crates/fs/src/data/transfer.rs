@@ -68,7 +68,12 @@ pub(super) fn transfer(volume: &Volume, targets: &mut [Target<'_>]) -> Result<(F
                 add(&volume.live.work.merges, *merges);
                 logs.push(Logs { slots, stores, parts: &target.parts, block_start: target.block * block_bytes });
             }
-            Action::Sectors { new, bytes, .. } => blocks.push((new, bytes.get())),
+            Action::Sectors { new, bytes, slots, stores, .. } => {
+                blocks.push((new, bytes.get()));
+                if !stores.is_empty() {
+                    logs.push(Logs { slots, stores, parts: &target.parts, block_start: target.block * block_bytes });
+                }
+            }
             Action::Undecided => unreachable!("every block was decided on"),
         }
     }
