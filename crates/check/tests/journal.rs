@@ -88,6 +88,21 @@ fn a_damaged_record_in_the_middle_is_no_end() {
     assert!(report(&device, false).is_consistent());
 }
 
+/// A mount refused a forged ring whose txids fall; check found nothing.
+#[test]
+fn regression_records_behind_a_higher_number_were_not_seen() {
+    let mut image = Image::crashed();
+    let (first, second, third) = (version(&image, 7), version(&image, 8), version(&image, 9));
+    let one = image.put_journal(0, 0, 150, &[first]);
+    let two = image.put_journal(0, one, 102, &[second]);
+    image.put_journal(0, one + two, 103, &[third]);
+    let device = image.device();
+    let found = findings(&report(&device, false));
+    assert!(matches!(found[..], [RecordDamaged { ring: 0, next: 103, .. }, LinkCount { inode: FILE, found: 7, .. }]), "{found:?}");
+    assert!(report(&device, true).is_consistent());
+    assert!(report(&device, false).is_consistent());
+}
+
 #[test]
 fn a_damaged_record_before_a_wrap_is_no_end() {
     let mut image = Image::crashed();
