@@ -71,6 +71,9 @@ pub enum Command {
     Scrub(ScrubArguments),
     /// Tell the drive which space of a mount is free, as fstrim does; an image gives it back to its disk
     Trim(TrimArguments),
+    /// Move metadata of a mount together, so that small writes get the space of what was removed
+    #[command(after_help = "The mount does this by itself when the memory zone gets short, and slowly when it is idle.")]
+    Compact(CompactArguments),
     /// Show on-device structures
     Dump(DumpArguments),
     /// Print a completion script for a shell
@@ -514,6 +517,16 @@ pub struct TrimArguments {
     pub json: bool,
 }
 
+/// `compact`.
+#[derive(Debug, Args)]
+pub struct CompactArguments {
+    /// The mount point.
+    pub mountpoint: PathBuf,
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
 /// `dump`.
 #[derive(Debug, Args)]
 pub struct DumpArguments {
@@ -581,6 +594,7 @@ mod tests {
             "tandemfs stats /mnt --json --reset",
             "tandemfs scrub /mnt --limit 100M --json",
             "tandemfs trim /mnt --minimum 1M --json",
+            "tandemfs compact /mnt --json",
             "tandemfs mkfs image --no-discard",
             "tandemfs dump image superblock",
             "tandemfs dump image inode 5",

@@ -8,6 +8,7 @@
 mod arguments;
 mod check;
 mod claim;
+mod compact;
 mod daemon;
 mod device;
 mod device_bench;
@@ -77,6 +78,7 @@ fn run(command: Command) -> Result<u8, Failure> {
         Command::Stats(arguments) => stats::run(&arguments),
         Command::Scrub(arguments) => scrub::run(&arguments),
         Command::Trim(arguments) => trim::run(&arguments),
+        Command::Compact(arguments) => compact::run(&arguments),
         Command::Dump(arguments) => dump::run(&arguments),
         Command::Completions { shell } => generate::completions(shell),
         Command::Man { output } => generate::man(output.as_deref()),

@@ -68,6 +68,9 @@ impl FileSystem {
         if let Err(error) = self.give_back_behind() {
             tracing::error!(%error, "empty units of metadata");
         }
+        if let Err(error) = self.compact_behind() {
+            tracing::error!(%error, "compaction of metadata");
+        }
         if !self.volume.held_back.stops_write_back()
             && (requests.write_back || self.is_data_area_low() || self.volume.memory.is_metadata_short())
             && let Err(error) = self.write_back_behind()

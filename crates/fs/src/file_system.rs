@@ -18,6 +18,7 @@ use crate::statistics::{self, Statistics};
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use crate::tuning::admission::Admission;
+use crate::tuning::compaction::Compaction;
 use crate::tuning::threshold::{Splitting, ThresholdReport};
 use crate::tuning::write_back::WriteBack;
 use crate::types::{MountOptions, Space, ZoneSpace};
@@ -41,6 +42,7 @@ pub struct FileSystem {
     pub(crate) generation: AtomicU32,
     pub(crate) leaving: Leaving,
     pub(crate) write_back: WriteBack,
+    pub(crate) compaction: Mutex<Compaction>,
     /// When the background thread last looked for empty units of metadata.
     pub(crate) looked_for_units: Mutex<Option<Instant>>,
     /// When the log last said that a zone is full.

@@ -11,6 +11,7 @@
 mod alloc;
 mod background;
 mod cache;
+mod compaction;
 mod data;
 mod error;
 mod error_counts;
@@ -69,6 +70,7 @@ pub use resize::{could_grow, grow, set_label};
 pub use scrub::{Scrub, ScrubCounts, ScrubFinding, ScrubbedKind};
 pub use statistics::{OperationCounts, Statistics, WorkCounts};
 pub use trim::Trim;
+pub use tuning::compaction::CompactionRun;
 pub use tuning::threshold::{PathLatency, ThresholdReport};
 pub use types::{
     AllocateMode, Attributes, DirectoryEntry, Discard, Engine, FormatOptions, Growth, LayoutExtent, LayoutOptions, LayoutPlace,

@@ -202,6 +202,7 @@ impl FileSystem {
             generation: AtomicU32::new((last_txid as u32).wrapping_add(1)),
             leaving: Leaving::default(),
             write_back: WriteBack::new(options, last_txid),
+            compaction: Mutex::default(),
             looked_for_units: Mutex::default(),
             told_full: Mutex::default(),
             background: Mutex::default(),

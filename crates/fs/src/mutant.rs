@@ -41,6 +41,14 @@ pub enum Mutant {
     UnitLeavesBeforeWatermark,
     /// A unit that leaves its region and the one that takes its position are changed in two transactions ([GU2]).
     UnitRenumberedApart,
+    /// Compaction moves lines into units that it empties ([EU1]).
+    MovedIntoEmptied,
+    /// The index of a directory in memory does not follow a page that compaction moved ([CZ5]).
+    MovedPageNotFollowed,
+    /// Compaction moves the checksums of a block while it is read ([CZ3]).
+    MovedUnderReaders,
+    /// Compaction gives damaged lines a valid checksum ([CZ4]).
+    DamagedMoved,
     /// R7: sectors are given out before the transaction that frees them is persistent.
     DataFreedBeforeCommit,
     /// [DQ2]: sectors are discarded before the transaction that frees them is persistent.

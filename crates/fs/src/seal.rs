@@ -33,7 +33,7 @@ pub(crate) fn seal_mappings(drive: &Drive) -> Result<Fenced> {
         }
         let owner = state.owner(number);
         let _ended = tree::walk_range(volume, owner, state.root(), 0..u64::MAX, &mut |found| {
-            if let Found::Page(page) = found {
+            if let Found::Page { page, .. } = found {
                 seal_page(volume, owner, page)?;
             }
             Ok(ControlFlow::Continue(()))

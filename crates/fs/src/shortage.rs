@@ -3,7 +3,7 @@
 //! [NS1] An operation that can fail for lack of space runs inside [`FileSystem::with_room`], from before its first lock. It changes nothing
 //!       when it fails, so it can run again.
 //! [NS2] In this order: sectors of returned leases (`lease.rs`) and quarantined space (`quarantine.rs`) are freed; empty units leave their
-//!       regions (`alloc/departure.rs`); units of the data area are emptied if metadata is short of units ([WB6] of `data/write_back.rs`);
+//!       regions (`alloc/departure.rs`), then sparse ones (`compaction.rs`); units of the data area are emptied if metadata is short of units ([WB6] of `data/write_back.rs`);
 //!       the operation waits for other threads that are about to free space.
 //! [NS3] A thread that frees an inode or a range of a file is *leaving*, from before it plans its transaction until the commit is done and
 //!       the space is in the maps. A thread that gives back what it took itself is not: its failure would look like new space. A waiter
@@ -48,6 +48,7 @@ impl FileSystem {
     pub(crate) fn with_room<T>(&self, operation: impl Fn() -> Result<T>) -> Result<T> {
         let mut is_released = false;
         let mut is_shrunk = false;
+        let mut is_compacted = false;
         let mut is_emptied = false;
         let mut given_back = GivenBack::Nothing;
         let mut is_host = false;
@@ -71,6 +72,9 @@ impl FileSystem {
             }
             // Once: a long operation that failed may have emptied the units itself.
             if zone == "memory" && !std::mem::replace(&mut is_shrunk, true) && self.volume.give_back_units(Pace::Short)? > 0 {
+                continue;
+            }
+            if zone == "memory" && !std::mem::replace(&mut is_compacted, true) && self.compact_for_space()? {
                 continue;
             }
             if zone == "memory"

@@ -136,6 +136,10 @@ counters! {
         discarded_bytes,
         /// Empty units of metadata that became data area again.
         units_given_back,
+        /// Passes of compaction over the metadata.
+        compactions,
+        /// Bytes of metadata that compaction moved.
+        compacted_bytes,
     }
 }
 

@@ -1,6 +1,6 @@
 //! The control socket, by which other programs talk to the daemon of a mount: a UNIX socket in a directory that only its owner may enter.
-//! Request and answer are one line of JSON each. A scrub or a trim runs in a thread of its own and answers with progress lines and a result line. The
-//! socket's name has the mount's device number, so it is found without touching a mount that may hang. It also has the daemon's process id:
+//! Request and answer are one line of JSON each. A scrub, a trim or a compaction runs in a thread of its own and answers with
+//! progress lines and a result line. The socket's name has the mount's device number, so it is found without touching a mount that may hang. It also has the daemon's process id:
 //! the kernel may reuse a device number while the previous mount's daemon is still ending.
 
 use std::fs::{self, DirBuilder, Permissions};
@@ -54,6 +54,8 @@ pub enum Request {
         #[serde(default)]
         minimum: u64,
     },
+    /// Empties sparse units of metadata, as long as the caller stays connected.
+    Compact,
 }
 
 /// The caller of a long job: takes progress lines, and tells whether the job should end.
@@ -94,7 +96,7 @@ pub(crate) trait Answer: Send + Sync + 'static {
 
 impl Request {
     fn is_long(&self) -> bool {
-        matches!(self, Self::Scrub { .. } | Self::Trim { .. })
+        matches!(self, Self::Scrub { .. } | Self::Trim { .. } | Self::Compact)
     }
 }
 
@@ -112,6 +114,11 @@ pub fn scrub(mount: &Mounted, limit: Option<u64>, progress: &mut dyn FnMut(&Valu
 /// Asks for a trim, hands each line of progress to `progress` and returns the result.
 pub fn trim(mount: &Mounted, minimum: u64, progress: &mut dyn FnMut(&Value)) -> io::Result<Value> {
     long_job(mount, Request::Trim { minimum }, progress)
+}
+
+/// Asks for a compaction, hands each line of progress to `progress` and returns the result.
+pub fn compact(mount: &Mounted, progress: &mut dyn FnMut(&Value)) -> io::Result<Value> {
+    long_job(mount, Request::Compact, progress)
 }
 
 fn long_job(mount: &Mounted, request: Request, progress: &mut dyn FnMut(&Value)) -> io::Result<Value> {

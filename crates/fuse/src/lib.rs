@@ -13,6 +13,7 @@
 
 mod attributes;
 mod caller;
+mod compacting;
 pub mod control;
 mod data_requests;
 mod door;

@@ -50,6 +50,8 @@ pub fn stats(fs: &FileSystem) -> Value {
         "by_structure": by_structure,
         "threshold": threshold(fs),
         "file_system": file_system,
+        // Null if no pass is under way.
+        "compaction": fs.compaction_progress().map(|(done, total)| json!({ "done_inodes": done, "total_inodes": total })),
         "damage": damage(fs),
         "errors": counters(fs.error_counters().entries()),
         "memory_zone": zone(&space.memory),

@@ -23,7 +23,7 @@ use crate::negotiation::request_bytes_max;
 use crate::operations::Operations;
 use crate::report;
 use crate::settings::MountSettings;
-use crate::{scrubbing, trimming};
+use crate::{compacting, scrubbing, trimming};
 
 /// Read-ahead of the mount if this process may set it (root): the largest READ by default. The kernel's default is 128 KiB.
 const READ_AHEAD_KIB: u32 = 1024;
@@ -128,6 +128,7 @@ fn control(fs: &Arc<FileSystem>, settings: &MountSettings, ring_threads: usize, 
         since: Instant::now(),
         scrubs: AtomicBool::new(false),
         trims: AtomicBool::new(false),
+        compacts: AtomicBool::new(false),
     };
     Server::start(mounted, Arc::new(desk))
         .inspect_err(|error| tracing::warn!("no control socket, so 'tandemfs stats' cannot ask this mount: {error}"))
@@ -145,6 +146,8 @@ struct Desk {
     scrubs: AtomicBool,
     /// A trim is running.
     trims: AtomicBool,
+    /// A compaction by hand is running.
+    compacts: AtomicBool,
 }
 
 impl Answer for Desk {
@@ -170,7 +173,7 @@ impl Answer for Desk {
                 Ok(()) => json!({ "label": text }),
                 Err(error) => json!({ "error": error.to_string() }),
             },
-            Request::Scrub { .. } | Request::Trim { .. } => unreachable!("a long job has a thread of its own"),
+            Request::Scrub { .. } | Request::Trim { .. } | Request::Compact => unreachable!("a long job has a thread of its own"),
         }
     }
 
@@ -178,6 +181,7 @@ impl Answer for Desk {
         let (is_running, name) = match request {
             Request::Scrub { .. } => (&self.scrubs, "scrub"),
             Request::Trim { .. } => (&self.trims, "trim"),
+            Request::Compact => (&self.compacts, "compaction"),
             other => return self.answer(other),
         };
         if is_running.swap(true, SeqCst) {
@@ -186,6 +190,7 @@ impl Answer for Desk {
         let result = match request {
             Request::Scrub { limit } => scrubbing::run(&self.fs, limit, listener),
             Request::Trim { minimum } => trimming::run(&self.fs, minimum, listener),
+            Request::Compact => compacting::run(&self.fs, listener),
             other => self.answer(other),
         };
         is_running.store(false, SeqCst);

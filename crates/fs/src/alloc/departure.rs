@@ -38,7 +38,7 @@ const SPLIT_BELOW_LINES: u64 = SEGMENT_TABLE_LINES / 4 * 3;
 pub(crate) enum Pace {
     /// A zone has little free space, or an operation found none.
     Short,
-    /// At a mount or an unmount: nobody uses the unit.
+    /// At a mount or an unmount, or after a compaction: nobody uses the unit.
     Ends,
     /// Units that have been empty for some time.
     Rested,
@@ -46,7 +46,7 @@ pub(crate) enum Pace {
 
 impl Pace {
     /// Free lines that the region keeps.
-    fn kept_lines(self) -> u64 {
+    pub(super) fn kept_lines(self) -> u64 {
         match self {
             Self::Short => UNIT_LINES / 8,
             Self::Ends | Self::Rested => UNIT_LINES,
@@ -87,6 +87,7 @@ impl Departure<'_> {
         self.state.rebuild_units();
         self.state.hint = 0;
         self.state.empty_twice.retain(|other| *other != unit);
+        self.state.emptying.has_left(unit);
         if region == Region::Inodes {
             *memory.inode_units.write() = self.state.units.clone(); // waits for [GU4]
         }

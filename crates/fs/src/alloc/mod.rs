@@ -8,6 +8,7 @@ pub(crate) mod bits;
 mod creatable;
 mod data_area;
 pub(crate) mod departure;
+mod emptying;
 mod freed_sectors;
 mod hold;
 pub(crate) mod maps;
@@ -36,4 +37,6 @@ pub(crate) enum Need {
     Growth,
     /// Overwrites, write-back: free what they take, so they may use the transient room.
     Transient,
+    /// Moves out of units that are being emptied ([EU2] of `emptying.rs`).
+    Move,
 }

@@ -5,6 +5,8 @@ use std::collections::VecDeque;
 use tandemfs_format::segment::{Region, Segment};
 use tandemfs_format::{LineAddress, UNIT_LINES};
 
+use super::emptying::Emptying;
+
 /// The state of one region.
 #[derive(Default)]
 pub(super) struct RegionState {
@@ -19,6 +21,7 @@ pub(super) struct RegionState {
     /// Units that were empty at the last look, and at both last looks ([GU5] of `departure.rs`).
     pub(super) empty: Vec<u64>,
     pub(super) empty_twice: Vec<u64>,
+    pub(super) emptying: Emptying,
 }
 
 impl RegionState {

@@ -35,12 +35,15 @@ impl MemoryAllocator {
         self.release_pending(health, watermark(), region, &mut state);
         let waits = !state.pending.is_empty();
         if self.may_take(region, &state, lines, need) {
-            if let Some(address) = self.find(region, &mut state, lines) {
+            if let Some(address) = self.find_for(region, &mut state, lines, need) {
                 self.region_free[slot(region)].fetch_sub(lines, SeqCst);
                 if region == Region::Inodes {
                     self.inodes_used.fetch_add(1, Relaxed);
                 }
                 return Step::Taken(address);
+            }
+            if need == Need::Move {
+                return Step::Short { waits: false }; // [EU2] of `emptying.rs`
             }
             if let Some(rise) = self.plan_rise(region, state, need) {
                 return Step::Rise(rise);
@@ -59,7 +62,17 @@ impl MemoryAllocator {
         own + self.free_units.load(SeqCst) * UNIT_LINES >= lines + floor
     }
 
-    fn find(&self, region: Region, state: &mut RegionState, lines: u64) -> Option<LineAddress> {
+    /// Finds lines, those of units that are being emptied last ([EU1] of `emptying.rs`).
+    fn find_for(&self, region: Region, state: &mut RegionState, lines: u64, need: Need) -> Option<LineAddress> {
+        let found = self.find(region, state, lines, need);
+        if found.is_some() || need == Need::Move || state.emptying.units.is_empty() {
+            return found;
+        }
+        state.emptying.give_up(self.region_free[slot(region)].load(SeqCst));
+        self.find(region, state, lines, need)
+    }
+
+    fn find(&self, region: Region, state: &mut RegionState, lines: u64, need: Need) -> Option<LineAddress> {
         if self.region_free[slot(region)].load(SeqCst) < lines {
             return None;
         }
@@ -67,7 +80,7 @@ impl MemoryAllocator {
             let position = (state.hint + step) % state.units.len();
             let (unit, below) = state.units[position];
             let mut bits = self.map.bits[unit as usize].lock();
-            if u64::from(bits.free()) < UNIT_LINES - below + lines {
+            if u64::from(bits.free()) < UNIT_LINES - below + lines || state.emptying.keeps(unit, need) {
                 continue;
             }
             if let Some(found) = bits.take(0, (below / 64) as usize, lines as u32, true) {

@@ -145,7 +145,7 @@ impl SectorAllocator {
         let found = if whole { self.find_block(&mut pool.blocks, count) } else { self.find_tail(&mut pool.tails, count) };
         drop(pool);
         match need {
-            Need::Growth => found.ok_or(full),
+            Need::Growth | Need::Move => found.ok_or(full),
             Need::Transient => found.or_else(|| self.take_from_room(count)).ok_or(full),
         }
     }

@@ -19,7 +19,7 @@
 //!       pinned forever (`journal/firmware_commit.rs` [FC2]).
 //! [CA6] A page is read by blocks only while it has no host copy, and then every store to it has been fenced: stores of a transaction
 //!       before its COMMIT, while the page was pinned ([CA5]); those of a checkpoint or replay before its list of written pages is dropped.
-//! [CA7] A metadata page is written by blocks, or discarded, only to zero it or to seal its lines of holes, before it is linked and after
+//! [CA7] A metadata page is written by blocks, or discarded, only where it is fresh (zeros, lines of holes, a copy), before it is linked and after
 //!       all its former users are done (RULES R6), and the write is flushed before a line of the page is stored
 //!       (`LineStore::zero_fresh_pages`, `LineStore::write_fresh_page`). Pages in use are written by bytes only (R16), because a block write
 //!       makes every line of the page in the drive's log obsolete.

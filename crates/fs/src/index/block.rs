@@ -239,6 +239,17 @@ impl Block {
         self.leaf.map(|leaf| (leaf.address, leaf.lines()))
     }
 
+    /// The first lines of the leaf and of the vector in a record, which [`Block::relocate`] can move.
+    pub(crate) fn relocatable(record: &Record) -> impl Iterator<Item = LineAddress> {
+        let (leaf, extent) = match record {
+            Record::Block { leaf, extent } => (*leaf, *extent),
+            Record::Lost { leaf, .. } => (*leaf, None),
+            Record::SingleLog(_) | Record::Memory(_) | Record::Pointer { .. } => (None, None),
+        };
+        let vector = extent.and_then(|extent| if let BlockChecksum::Vector(vector) = extent.checksum { Some(vector) } else { None });
+        leaf.map(|leaf| leaf.address).into_iter().chain(vector)
+    }
+
     /// First line and number of lines of the checksum vector of its written sectors, if any.
     pub(crate) fn vector_lines(&self) -> Option<(LineAddress, u64)> {
         let Base::Sectors(written) = self.base else { return None };
@@ -383,6 +394,47 @@ impl Block {
         })
     }
 
+    /// Moves its leaf and its vector, as far as `wants` says so of their addresses. Returns the number of lines moved. The caller holds the
+    /// block's range, and the inode's lock; it writes the inode.
+    pub(crate) fn relocate(
+        &self,
+        tx: &mut Tx<'_>,
+        owner: Owner,
+        root: &mut RecordBytes,
+        block: u64,
+        wants: &dyn Fn(LineAddress) -> bool,
+    ) -> Result<u64> {
+        let volume = tx.volume();
+        let (mut moved, mut leaf, mut base) = (0, self.leaf, self.base);
+        if let Some(old) = self.leaf.filter(|leaf| wants(leaf.address)) {
+            let new = LeafPointer { address: take_to_move(tx, old.lines())?, class: old.class };
+            for line in 0..new.lines() {
+                let address = new.address.nth(line);
+                tx.put(Structure::Mapping, address, leaf_image(volume, owner, &self.logs, line, address))?;
+            }
+            tx.free(space::region(Region::Leaves, old.address, old.lines()));
+            (leaf, moved) = (Some(new), old.lines());
+        }
+        if let Base::Unwritten(run) | Base::Sectors(run) = &mut base
+            && let Some(old) = run.vector().filter(|vector| wants(*vector))
+        {
+            let lines = vector_lines_taken(volume);
+            let new = take_to_move(tx, lines)?;
+            // The vector of unwritten sectors has no content. Its lines have no checksum of their own: damage to them moves with them.
+            for line in (0..volume.geometry.vector_lines()).filter(|_| matches!(self.base, Base::Sectors(_))) {
+                let image = volume.raw_line(Structure::Mapping, old.nth(line))?;
+                tx.put(Structure::Mapping, new.nth(line), image)?;
+            }
+            run.checksum = BlockChecksum::Vector(new);
+            tx.free(space::region(Region::Leaves, old, lines));
+            moved += lines;
+        }
+        if moved > 0 {
+            tree::set(tx, volume, owner, root, block, base.record(leaf), Need::Move)?;
+        }
+        Ok(moved)
+    }
+
     /// The checksums of new sectors, in the old vector if there is one.
     fn replace_checksums(&self, tx: &mut Tx<'_>, volume: &Volume, new: NewSectors, need: Need) -> Result<SectorRun> {
         let mut old_vector = self.base.run().and_then(|run| run.vector());
@@ -443,6 +495,13 @@ impl Block {
 /// Data space of a block with this many sectors and these logs, in units of 512 B as the inode counts it.
 pub(crate) fn space_512_of(counting: LogCounting, sectors: u32, logs: &LogSlots) -> u64 {
     counting.block_space_512(sectors, logs.iter().flatten())
+}
+
+/// Takes lines for a leaf or a vector that moves.
+fn take_to_move(tx: &mut Tx<'_>, lines: u64) -> Result<LineAddress> {
+    let address = tx.volume().take_lines(Region::Leaves, lines, Need::Move)?;
+    tx.took(space::region(Region::Leaves, address, lines));
+    Ok(address)
 }
 
 fn leaf_image(store: &LineStore, owner: Owner, logs: &LogSlots, line: u64, address: LineAddress) -> Line {

@@ -64,6 +64,11 @@ impl Planned {
         Ok(first)
     }
 
+    /// Lines of all streams.
+    pub(crate) fn lines(&self) -> u64 {
+        self.pieces.iter().map(|piece| piece.lines).sum()
+    }
+
     /// The bug: a stream overwrites another stream of the same shape.
     pub(crate) fn add_in_place(&mut self, first: LineAddress, bytes: &[u8], gone: &mut Vec<(LineAddress, u64)>) -> LineAddress {
         gone.retain(|(gone, _)| *gone != first);

@@ -118,7 +118,7 @@ pub(crate) fn lookup_range(store: &LineStore, owner: Owner, root: RecordBytes, b
     let mut records = SmallVec::from_elem(Record::HOLE, (blocks.end - blocks.start) as usize);
     let _whole = walk_range(store, owner, root, blocks.clone(), &mut |found| {
         match found {
-            Found::Page(_) => {}
+            Found::Page { .. } => {}
             Found::Block(block, record) => records[(block - blocks.start) as usize] = record,
             Found::Lost(lost) => records[(lost.start - blocks.start) as usize..(lost.end - blocks.start) as usize].fill(Record::LOST),
         }
@@ -228,8 +228,8 @@ pub(super) fn put(tx: &mut Tx<'_>, owner: Owner, page: LineAddress, index: u64, 
 
 /// Items found by a walk.
 pub(crate) enum Found {
-    /// A page of the tree.
-    Page(LineAddress),
+    /// A page of the tree, its height and the first block that it covers.
+    Page { page: LineAddress, height: u32, first: u64 },
     /// A block that is not a hole.
     Block(u64, Record),
     /// Blocks that are lost with the page that mapped them, as far as they are in the range.
@@ -259,7 +259,7 @@ pub(crate) fn first_found(store: &LineStore, owner: Owner, root: RecordBytes, bl
     let mut first = None;
     let _ended = walk_range(store, owner, root, blocks, &mut |found| {
         Ok(match found {
-            Found::Page(_) => ControlFlow::Continue(()),
+            Found::Page { .. } => ControlFlow::Continue(()),
             Found::Block(block, _) => {
                 first = Some(block..block + 1);
                 ControlFlow::Break(())
@@ -289,7 +289,7 @@ fn walk_page(
     blocks: &Range<u64>,
     visit: &mut dyn FnMut(Found) -> Result<ControlFlow<()>>,
 ) -> Result<ControlFlow<()>> {
-    if visit(Found::Page(page))?.is_break() {
+    if visit(Found::Page { page, height, first: base })?.is_break() {
         return Ok(ControlFlow::Break(()));
     }
     let each = capacity(height - 1);
@@ -391,4 +391,44 @@ fn clear_page(tx: &mut Tx<'_>, owner: Owner, page: LineAddress, height: u32, bas
         put(tx, owner, page, index, left)?;
     }
     Ok(false)
+}
+
+/// Moves the page of a height that covers a block, if `wants` says so of its address: to a fresh page with the same records ([X1]). Returns
+/// whether it did. `root` belongs to the inode; the caller writes the inode.
+pub(crate) fn relocate(
+    tx: &mut Tx<'_>,
+    owner: Owner,
+    root: &mut RecordBytes,
+    (block, height): (u64, u32),
+    wants: &dyn Fn(LineAddress) -> bool,
+) -> Result<bool> {
+    let top = decode(owner, root, IN_INODE)?;
+    let (Record::Pointer { mut page, height: mut at }, true) = (top, height > 0 && block < capacity(height_of(&top))) else {
+        return Ok(false);
+    };
+    let (mut parent, mut rest) = (None, block);
+    while at > height {
+        let each = capacity(at - 1);
+        let (line, index) = position(page, rest / each);
+        let bytes = line_records(&tx.mapping_line(owner, line)?)[index];
+        let Below::Page(next) = below(owner, decode(owner, &bytes, line)?, line, at)? else { return Ok(false) };
+        parent = Some((page, rest / each));
+        (page, rest, at) = (next, rest % each, at - 1);
+    }
+    if at != height || !wants(page) {
+        return Ok(false);
+    }
+    let mut records = Vec::with_capacity(PAGE_RECORDS as usize);
+    for line in (0..PAGE_LINES).map(|index| page.nth(index)) {
+        records.extend(line_records(&tx.mapping_line(owner, line)?));
+    }
+    let fresh = tx.volume().take_page_of(owner, &records, Need::Move)?;
+    tx.took(space::region(Region::Mappings, fresh, PAGE_LINES));
+    let pointer = Record::Pointer { page: fresh, height };
+    match parent {
+        Some((parent, index)) => put(tx, owner, parent, index, pointer)?,
+        None => *root = pointer.encode(),
+    }
+    tx.free(space::region(Region::Mappings, page, PAGE_LINES));
+    Ok(true)
 }

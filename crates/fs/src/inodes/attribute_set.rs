@@ -21,6 +21,9 @@ use crate::mutant::{Mutant, on};
 use crate::space;
 use crate::volume::Tx;
 
+/// Values that one move stores, in bytes: one inode may have seven thousand of 64 KiB.
+const MOVED_BYTES_MAX: usize = 256 << 10;
+
 /// The attributes of one inode in memory.
 #[derive(Debug, Default)]
 pub(crate) struct AttributeSet {
@@ -129,6 +132,54 @@ impl AttributeSet {
         }
     }
 
+    /// Whether `wants` says yes of an address of the set's lines, or of its values apart.
+    pub(crate) fn is_any_wanted(store: &LineStore, owner: Owner, state: &State, wants: &dyn Fn(LineAddress) -> bool) -> Result<bool> {
+        let pointer = state.inode.attributes;
+        if pointer.is_none() {
+            return Ok(false);
+        }
+        let mut is_any = false;
+        let mut note = |first, _| is_any |= wants(first);
+        match &state.attributes {
+            Some(set) => set.pieces(store, owner, pointer, &mut note)?,
+            None => Self::load(store, owner, pointer)?.pieces(store, owner, pointer, &mut note)?,
+        }
+        Ok(is_any)
+    }
+
+    /// Plans to store the set in other lines, and up to [`MOVED_BYTES_MAX`] of those values apart of which `wants` says so. `None` if there
+    /// is nothing to do. The set is written anew with them: it has their addresses.
+    pub(crate) fn plan_move(
+        &self,
+        tx: &mut Tx<'_>,
+        owner: Owner,
+        pointer: AttributePointer,
+        wants: &dyn Fn(LineAddress) -> bool,
+    ) -> Result<Option<Changed>> {
+        let volume = tx.volume();
+        let (mut planned, mut gone, mut list, mut bytes) = (Planned::default(), Vec::new(), self.list.clone(), 0);
+        for attribute in &mut list {
+            let AttributeValue::Apart { length, crc, .. } = attribute.value else { continue };
+            let mut pieces = Vec::new();
+            pieces_of_value(volume, owner, &attribute.value, &mut |first, lines| pieces.push((first, lines)))?;
+            if bytes < MOVED_BYTES_MAX && pieces.iter().any(|(first, _)| wants(*first)) {
+                bytes += length as usize;
+                let value = value_bytes(volume, owner, &attribute.value)?;
+                attribute.value = AttributeValue::Apart { address: planned.add(tx, &value, Need::Move)?, length, crc };
+                gone.append(&mut pieces);
+            }
+        }
+        let own = stream::pieces(volume, owner, pointer.address, first_piece(owner, pointer)?)?;
+        if gone.is_empty() && !own.iter().any(|(first, _)| wants(*first)) {
+            return Ok(None);
+        }
+        gone.extend(own);
+        let stream = encode_set(volume.pair, &list);
+        let pointer = AttributePointer::new(planned.add(tx, &stream, Need::Move)?, stream.len());
+        free_lines(tx, gone);
+        Ok(Some(Changed { set: Self { list }, pointer, planned, space_512: (0, 0) }))
+    }
+
     /// Takes the lines that a change of the set needs, and frees those that it no longer uses. `pointer` is the current place of the set.
     pub(crate) fn plan(&self, tx: &mut Tx<'_>, owner: Owner, pointer: AttributePointer, changes: &[Change<'_>]) -> Result<Changed> {
         let volume = tx.volume();
@@ -182,6 +233,11 @@ impl AttributeSet {
 }
 
 impl Changed {
+    /// Lines that it stores.
+    pub(crate) fn lines(&self) -> u64 {
+        self.planned.lines()
+    }
+
     /// Stores the lines for their owner, and updates pointer and space in its inode.
     pub(crate) fn store(self, tx: &mut Tx<'_>, owner: Owner, inode: &mut Inode) -> Result<(AttributeSet, Fenced)> {
         let fenced = self.planned.store(tx, owner)?;

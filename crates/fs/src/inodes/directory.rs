@@ -17,7 +17,7 @@ use tandemfs_device::Structure;
 use tandemfs_format::dentry::{Dentry, PAGE_SLOTS, Slot, decode_slot, slots};
 use tandemfs_format::mapping::{Record, RecordBytes};
 use tandemfs_format::segment::Region;
-use tandemfs_format::{Corrupt, EMPTY_LINE, Line, LineAddress, PAGE_BYTES, PAGE_LINES};
+use tandemfs_format::{Corrupt, EMPTY_LINE, LINE_BYTES, Line, LineAddress, PAGE_BYTES, PAGE_LINES};
 
 use super::room::Room;
 use crate::alloc::Need;
@@ -26,6 +26,7 @@ use crate::cache::{LineStore, Owner};
 use crate::error::{Error, Result};
 use crate::index::salvage::{Piece, Salvage, Trust};
 use crate::index::tree;
+use crate::mutant::{Mutant, on};
 use crate::space::{self, Kinds};
 use crate::volume::{Tx, Volume};
 
@@ -259,6 +260,46 @@ impl DirectoryIndex {
         self.room.note(page, self.used[page]);
         let entry = IndexEntry { hash: insertion.hash, slot: insertion.slot };
         self.entries.insert_unique(spread(entry.hash), entry, |entry| spread(entry.hash));
+    }
+
+    /// Writes the page of entries at this index of a directory's mapping to a fresh page, if `wants` says so of its address. Every line is
+    /// verified before it is sealed for its new place. Returns the fresh page; `root` is the directory's, and the caller writes its inode.
+    pub(crate) fn relocate_page(
+        tx: &mut Tx<'_>,
+        owner: Owner,
+        root: &mut RecordBytes,
+        index: u64,
+        wants: &dyn Fn(LineAddress) -> bool,
+    ) -> Result<Option<LineAddress>> {
+        let volume = tx.volume();
+        let Record::Memory(old) = tree::lookup(volume, owner, *root, index)? else { return Ok(None) };
+        if !wants(old) {
+            return Ok(None);
+        }
+        let fresh = volume.take_lines(Region::Dentries, PAGE_LINES, Need::Move)?;
+        tx.took(space::region(Region::Dentries, fresh, PAGE_LINES));
+        let mut bytes = Box::new([0; PAGE_BYTES]);
+        for (line, number) in bytes.as_chunks_mut::<LINE_BYTES>().0.iter_mut().zip(0..) {
+            let found = match on(Mutant::DamagedMoved) {
+                true => volume.raw_line(Structure::Dentry, old.nth(number))?,
+                false => volume.line(owner, Structure::Dentry, old.nth(number))?,
+            };
+            if found != EMPTY_LINE {
+                *line = volume.place(owner, fresh.nth(number)).seal(found);
+            }
+        }
+        tx.suspect_if_failed(volume.write_fresh_page(Structure::Dentry, fresh, &bytes).map(drop))?;
+        volume.pages.insert_fresh(Structure::Dentry, fresh, &bytes);
+        tree::set(tx, volume, owner, root, index, Record::Memory(fresh), Need::Move)?;
+        tx.free(space::region(Region::Dentries, old, PAGE_LINES));
+        Ok(Some(fresh))
+    }
+
+    /// A page has moved, after that is durable ([DI1]).
+    pub(crate) fn page_moved(&mut self, index: u64, to: LineAddress) {
+        if let Some(page) = self.pages.get_mut(index as usize) {
+            *page = to;
+        }
     }
 
     /// Adds the removal of an entry to a transaction.

@@ -135,6 +135,19 @@ impl InCoreInode {
     }
 }
 
+impl InCoreInode {
+    /// Commits a transaction that moved what the inode names. Neither its times nor its change count change: its content does not.
+    pub(crate) fn commit_moved(&self, mut tx: Tx<'_>, state: &mut State, new: Inode, stored: Fenced) -> Result<()> {
+        let volume = tx.volume();
+        if new != state.inode {
+            self.put(&mut tx, volume, Some(&state.inode), &new)?;
+        }
+        tx.commit(stored, Flushed::nothing_written())?;
+        state.inode = new;
+        Ok(())
+    }
+}
+
 #[derive(Default)]
 struct Shard {
     inodes: NearMap<Arc<InCoreInode>>,

@@ -76,7 +76,7 @@ impl FileSystem {
     }
 
     /// Loads the attributes of a locked inode into host memory.
-    fn load_attributes(&self, number: InodeNumber, state: &mut State) -> Result<()> {
+    pub(crate) fn load_attributes(&self, number: InodeNumber, state: &mut State) -> Result<()> {
         if state.attributes.is_none() && !state.inode.attributes.is_none() {
             let set = AttributeSet::load(&self.volume, state.owner(number), state.inode.attributes)?;
             self.inodes.put_attributes(state, Some(set));

@@ -2,6 +2,7 @@
 //! a copy, where write-back goes on. Nothing here moves file data.
 
 pub(crate) mod admission;
+pub(crate) mod compaction;
 pub(crate) mod heat;
 pub(crate) mod threshold;
 pub(crate) mod write_back;

@@ -49,6 +49,7 @@ impl Volume {
                     self.checkpoint()?; // R6: shortage forces a checkpoint
                     forced += 1;
                 }
+                Step::Short { .. } if need == Need::Move => return Err(full),
                 Step::Short { .. } => {
                     let is_given =
                         self.memory.spare_pages.give_back(&self.memory, usize::MAX) > 0 || self.give_back_units(Pace::Short)? > 0;

@@ -1,0 +1,531 @@
+//! Compaction: units of metadata of which little is in use are emptied, so that they leave their regions and become data area
+//! (`alloc/departure.rs`). Pages of mappings and of directory entries, leaves, checksum vectors and extended attributes move to other units
+//! of their region (`alloc/emptying.rs`). Inodes stay: their place is their number.
+//!
+//! [CZ1] Nothing names the owner of a line. So a pass goes over all inodes in use and looks at what each of them names: one pass empties all
+//!       units that were chosen at its start. What was in use then, or came from a transaction that had begun before, moves in a second
+//!       pass, or stays.
+//! [CZ2] Each object moves in a transaction of its own: its copy is durable before the record (a page, a stream) or in it (a leaf, a
+//!       vector), the record changes the pointer to it, and its old lines are free after the watermark has passed it (RULES R6). So a crash
+//!       leaves one of the two, and nobody names the other.
+//! [CZ3] The inode's lock is held from the look at the pointer until the commit (RULES R5). For a leaf or a vector the block's range is held
+//!       too, exclusively: readers and writers keep their addresses from the look-up to the end of the call (RULES R7). Nobody waits for
+//!       that range here; a block that is in use, or has a lease, stays.
+//! [CZ4] What moves is verified first, and then sealed for its new place. An object with a damaged line stays where it is: damage never gets
+//!       a new checksum, and what a repair may need is not freed. Vectors have no checksum, so damage to them moves with them.
+//! [CZ5] Host memory that has addresses follows after the commit: the pages of a directory's index, the attributes of an inode, the root.
+//! [CZ6] Neither the times nor the change count of an inode change. A reader's buffers stay valid: no data moves.
+//! [CZ7] No pass begins while space is held back (`held_back.rs`), and one that is under way ends: the maps are not exact.
+//! [CZ8] The background thread works for a share of the time, and stops for whoever asks it for something else. As long as there is no
+//!       shortage it works only while few transactions are committed by others.
+
+use std::collections::BTreeSet;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tandemfs_device::Fenced;
+use tandemfs_format::mapping::Record;
+use tandemfs_format::segment::Region;
+use tandemfs_format::{InodeNumber, LINE_BYTES, LineAddress, PAGE_LINES, UNIT_LINES};
+
+use crate::alloc::departure::Pace;
+use crate::error::{Error, Result};
+use crate::file_system::FileSystem;
+use crate::index::block::Block;
+use crate::index::tree::{self, Found};
+use crate::inodes::attribute_set::AttributeSet;
+use crate::inodes::directory::DirectoryIndex;
+use crate::inodes::{InCoreInode, State};
+use crate::journal::Requests;
+use crate::mutant::{Mutant, on};
+use crate::statistics::{add, count};
+use crate::sync::RwLockWriteGuard;
+use crate::sync::atomic::Ordering::Relaxed;
+use crate::tuning::compaction::{Compaction, CompactionRun, Pass};
+use crate::volume::{Owner, Tx};
+
+/// Records of a mapping, and free inode numbers, that one step looks at under one lock.
+const LOOK_RECORDS: usize = 256;
+const LOOK_NUMBERS: u64 = 1024;
+/// How often the background thread looks for something to do as long as there is no shortage.
+const LOOK_INTERVAL: Duration = Duration::from_secs(10);
+/// It works once in this time, ...
+const INTERVAL: Duration = Duration::from_secs(1);
+/// ... for at most this time while there is a shortage, ...
+const SHARE_SHORT: Duration = Duration::from_millis(250);
+/// ... otherwise for at most this time, if others committed at most so many transactions since.
+const SHARE_QUIET: Duration = Duration::from_millis(100);
+const QUIET_TRANSACTIONS: u64 = 100;
+
+/// Something that may be in a unit that is emptied.
+enum Place {
+    Attributes,
+    /// A page of the mapping: a block that it covers, and its height.
+    Page(u64, u32),
+    /// A page of directory entries: its index.
+    Entries(u64),
+    /// The leaf or the vector of a block.
+    Block(u64),
+}
+
+/// Which addresses are to be left.
+struct Wanted {
+    units: BTreeSet<u64>,
+    everything: bool,
+}
+
+impl Wanted {
+    fn has(&self, address: LineAddress) -> bool {
+        self.everything || self.units.contains(&address.unit())
+    }
+}
+
+/// What a look at an inode found.
+struct Looked {
+    file: Arc<InCoreInode>,
+    owner: Owner,
+    places: Vec<Place>,
+    /// Where to go on in it.
+    next: Option<u64>,
+}
+
+impl FileSystem {
+    /// One step of a compaction by hand. False if nothing is left to do. Work goes on beside it.
+    ///
+    /// # Errors
+    /// `ReadOnly`, `Stopped`, `Damaged` if damaged metadata holds space back.
+    pub fn compact_step(&self, run: &mut CompactionRun) -> Result<bool> {
+        self.volume.health.check_writable()?;
+        if self.volume.held_back.is_any() {
+            let why = "damaged metadata may name free space, so nothing is compacted; unmount and run tandemfs check --repair";
+            return Err(Error::NotSupported(why));
+        }
+        let mut compaction = self.compaction.lock();
+        let work = &self.volume.live.work;
+        let (moved, given) = (work.compacted_bytes.load(Relaxed), work.units_given_back.load(Relaxed));
+        let goes_on = match compaction.pass.is_some() {
+            true => self.step(&mut compaction)? || work.units_given_back.load(Relaxed) > given,
+            false => {
+                let begins = self.begin(&mut compaction, Pace::Short, run.passes == 0)?;
+                run.passes += u64::from(begins);
+                begins
+            }
+        };
+        run.moved_bytes += work.compacted_bytes.load(Relaxed).saturating_sub(moved);
+        run.freed_bytes += work.units_given_back.load(Relaxed).saturating_sub(given) * UNIT_LINES * LINE_BYTES as u64;
+        Ok(goes_on)
+    }
+
+    /// Inode numbers that the pass under way has passed, and all; `None` if there is none, or an operation waits for its end.
+    pub fn compaction_progress(&self) -> Option<(u64, u64)> {
+        let compaction = self.compaction.try_lock()?;
+        let pass = compaction.pass.as_ref()?;
+        let limit = self.volume.memory.inode_limit();
+        Some((pass.next.min(limit), limit))
+    }
+
+    /// Compacts until nothing is left to do, for an operation that found no space. True if units were freed. The caller holds no lock.
+    pub(crate) fn compact_for_space(&self) -> Result<bool> {
+        let mut compaction = self.compaction.lock();
+        let given = self.volume.live.work.units_given_back.load(Relaxed);
+        if let Some(pass) = &mut compaction.pass {
+            pass.pace = Pace::Short;
+        }
+        while compaction.pass.is_some() || self.begin(&mut compaction, Pace::Short, false)? {
+            while self.step(&mut compaction)? {}
+        }
+        Ok(self.volume.live.work.units_given_back.load(Relaxed) > given)
+    }
+
+    /// Moves every object of metadata that can move, wherever it is. For tests.
+    ///
+    /// # Errors
+    /// `Stopped`.
+    #[cfg(any(test, feature = "mutants"))]
+    pub fn move_everything(&self) -> Result<()> {
+        let mut compaction = self.compaction.lock();
+        compaction.pass = Some(Pass { everything: true, is_second: true, ..Pass::new(Pace::Short) });
+        while self.step(&mut compaction)? {}
+        Ok(())
+    }
+
+    /// A share of background work ([CZ8]).
+    pub(crate) fn compact_behind(&self) -> Result<()> {
+        let Some(mut compaction) = self.compaction.try_lock() else { return Ok(()) };
+        let is_short = self.are_units_short();
+        if compaction.worked_at.is_some_and(|at| at.elapsed() < INTERVAL) {
+            return Ok(());
+        }
+        let transactions = self.volume.live.work.transactions.load(Relaxed);
+        let is_quiet = transactions.saturating_sub(std::mem::replace(&mut compaction.transactions, transactions)) <= QUIET_TRANSACTIONS;
+        compaction.worked_at = Some(Instant::now());
+        if !is_short && !is_quiet {
+            return Ok(());
+        }
+        let pace = if is_short { Pace::Short } else { Pace::Rested };
+        match &mut compaction.pass {
+            Some(pass) if is_short => pass.pace = pace,
+            Some(_) => {}
+            None => {
+                if !is_short && compaction.looked_at.is_some_and(|at| at.elapsed() < LOOK_INTERVAL) {
+                    return Ok(());
+                }
+                compaction.looked_at = Some(Instant::now());
+                if !self.begin(&mut compaction, pace, false)? {
+                    return Ok(());
+                }
+            }
+        }
+        let (start, share) = (Instant::now(), if is_short { SHARE_SHORT } else { SHARE_QUIET });
+        while self.step(&mut compaction)? && start.elapsed() < share && !self.is_asked() {}
+        compaction.transactions = self.volume.live.work.transactions.load(Relaxed);
+        compaction.worked_at = Some(Instant::now());
+        Ok(())
+    }
+
+    /// Whether the background thread has something else to do.
+    fn is_asked(&self) -> bool {
+        *self.volume.journal.notifier.requests.lock() != Requests::default()
+    }
+
+    /// Begins a pass, if units can be emptied. `anew`: also where that failed before.
+    fn begin(&self, compaction: &mut Compaction, pace: Pace, anew: bool) -> Result<bool> {
+        let (volume, memory) = (&self.volume, &self.volume.memory);
+        if volume.held_back.is_any() {
+            return Ok(false); // [CZ7]
+        }
+        if !Region::ALL.iter().any(|region| memory.may_empty(*region, pace, anew)) {
+            return Ok(false);
+        }
+        // What waits for the watermark is free then, and units that are empty need no compaction.
+        if memory.is_any_pending() {
+            volume.checkpoint()?;
+            volume.release_pending();
+        }
+        volume.give_back_units(if pace == Pace::Short { Pace::Short } else { Pace::Ends })?;
+        let lines: u64 = Region::ALL.iter().map(|region| memory.begin_emptying(*region, pace, anew)).sum();
+        if lines == 0 {
+            return Ok(false);
+        }
+        tracing::info!(units = memory.emptied_units().len(), bytes = lines * LINE_BYTES as u64, "compaction of metadata begins");
+        compaction.pass = Some(Pass::new(pace));
+        Ok(true)
+    }
+
+    /// A step of the pass. False if it has ended.
+    fn step(&self, compaction: &mut Compaction) -> Result<bool> {
+        let Some(pass) = &mut compaction.pass else { return Ok(false) };
+        let wanted = Wanted { units: self.volume.memory.emptied_units(), everything: pass.everything };
+        let is_held = self.volume.held_back.is_any(); // [CZ7]
+        let result = match !is_held && (wanted.everything || !wanted.units.is_empty()) {
+            true => self.advance(pass, &wanted),
+            false => Ok(false),
+        };
+        if matches!(result, Ok(true)) {
+            return Ok(true);
+        }
+        if result.is_ok() && !is_held && !pass.is_second && self.volume.memory.is_any_left_in_emptied() {
+            *pass = Pass { is_second: true, ..Pass::new(pass.pace) };
+            return Ok(true);
+        }
+        let (pace, left) = (pass.pace, pass.left);
+        compaction.pass = None;
+        let given = match result {
+            Ok(_) => self.volume.give_back_units(if pace == Pace::Short { Pace::Short } else { Pace::Ends }),
+            Err(error) => Err(error),
+        };
+        self.volume.memory.end_emptying(&Region::ALL);
+        count(&self.volume.live.work.compactions);
+        tracing::info!(given = *given.as_ref().unwrap_or(&0), left, "compaction of metadata ends");
+        given.map(|_| false)
+    }
+
+    /// Looks at the next inode in use, or a part of it, and moves what is wanted. False if it was the last.
+    fn advance(&self, pass: &mut Pass, wanted: &Wanted) -> Result<bool> {
+        let memory = &self.volume.memory;
+        let limit = memory.inode_limit();
+        let end = pass.next.saturating_add(LOOK_NUMBERS).min(limit);
+        while pass.next < end && !memory.is_inode_taken(InodeNumber::new(pass.next)) {
+            pass.next += 1;
+        }
+        if pass.next >= end {
+            return Ok(pass.next < limit);
+        }
+        let number = InodeNumber::new(pass.next);
+        let next = match self.look(number, pass.within, wanted) {
+            Ok(looked) => {
+                for place in &looked.places {
+                    self.move_one(pass, &looked, place, wanted)?;
+                }
+                looked.next.map(|block| (looked.owner.generation, block))
+            }
+            Err(error) => {
+                pass.left += u64::from(is_left(error)?);
+                None
+            }
+        };
+        pass.within = next;
+        pass.next += u64::from(next.is_none());
+        Ok(true)
+    }
+
+    /// What an inode names in units that are wanted, as far as one look goes.
+    fn look(&self, number: InodeNumber, within: Option<(u32, u64)>, wanted: &Wanted) -> Result<Looked> {
+        let volume = &self.volume;
+        let wants = |address| wanted.has(address);
+        let file = self.inodes.get(volume, number)?;
+        let state = file.state.read();
+        if state.removed {
+            return Err(Error::Stale(number));
+        }
+        let owner = state.owner(number);
+        let from = within.filter(|(generation, _)| *generation == owner.generation).map_or(0, |(_, block)| block);
+        let mut places = Vec::new();
+        // An error is met again by the move, and counted there.
+        if from == 0 && AttributeSet::is_any_wanted(volume, owner, &state, &wants).unwrap_or(true) {
+            places.push(Place::Attributes);
+        }
+        let (mut looked, mut next) = (0, None);
+        let mut visit = |found| {
+            let (block, record) = match found {
+                Found::Page { page, height, first } => {
+                    places.extend(wants(page).then_some(Place::Page(first, height)));
+                    return Ok(ControlFlow::Continue(()));
+                }
+                Found::Lost(_) => return Ok(ControlFlow::Continue(())),
+                Found::Block(block, record) => (block, record),
+            };
+            if looked == LOOK_RECORDS {
+                next = Some(block);
+                return Ok(ControlFlow::Break(()));
+            }
+            looked += 1;
+            match record {
+                Record::Memory(page) => places.extend(wants(page).then_some(Place::Entries(block))),
+                record => {
+                    let is_wanted = Block::relocatable(&record).any(wants);
+                    places.extend(is_wanted.then_some(Place::Block(block)));
+                }
+            }
+            Ok(ControlFlow::Continue(()))
+        };
+        if state.inode.has_mapping() {
+            let _ended = tree::walk_range(volume, owner, state.root(), from..u64::MAX, &mut visit)?;
+        }
+        drop(state);
+        Ok(Looked { file, owner, places, next })
+    }
+
+    /// Moves one object, if it is still where it is wanted. What cannot be moved is counted.
+    fn move_one(&self, pass: &mut Pass, looked: &Looked, place: &Place, wanted: &Wanted) -> Result<()> {
+        let (file, owner) = (&looked.file, looked.owner);
+        let moved = match place {
+            Place::Attributes => self.move_attributes(file, owner, wanted),
+            Place::Page(block, height) => self.move_page(file, owner, (*block, *height), wanted),
+            Place::Entries(index) => self.move_entries(file, owner, *index, wanted),
+            Place::Block(block) => self.move_block(file, owner, *block, wanted),
+        };
+        match moved {
+            Ok(Some(lines)) => add(&self.volume.live.work.compacted_bytes, lines * LINE_BYTES as u64),
+            Ok(None) => pass.left += 1,
+            Err(Error::NoSpace { .. }) => self.volume.memory.end_emptying(&[place.region()]), // [EU4] of `alloc/emptying.rs`
+            Err(error) => pass.left += u64::from(is_left(error)?),
+        }
+        Ok(())
+    }
+
+    fn move_page(&self, file: &InCoreInode, owner: Owner, page: (u64, u32), wanted: &Wanted) -> Result<Option<u64>> {
+        let mut state = locked(file, owner)?;
+        let (mut tx, mut root, mut new) = (Tx::new(&self.volume), state.root(), state.inode.clone());
+        if !state.inode.has_mapping() || !tree::relocate(&mut tx, owner, &mut root, page, &|address| wanted.has(address))? {
+            return Ok(Some(0));
+        }
+        new.root = root.to_bytes();
+        file.commit_moved(tx, &mut state, new, Fenced::nothing_stored())?;
+        Ok(Some(PAGE_LINES))
+    }
+
+    fn move_entries(&self, file: &InCoreInode, owner: Owner, index: u64, wanted: &Wanted) -> Result<Option<u64>> {
+        let mut state = locked(file, owner)?;
+        let (mut tx, mut root, mut new) = (Tx::new(&self.volume), state.root(), state.inode.clone());
+        if !state.inode.is_directory() {
+            return Ok(Some(0));
+        }
+        let moved = DirectoryIndex::relocate_page(&mut tx, owner, &mut root, index, &|address| wanted.has(address))?;
+        let Some(fresh) = moved else { return Ok(Some(0)) };
+        new.root = root.to_bytes();
+        file.commit_moved(tx, &mut state, new, Fenced::nothing_stored())?;
+        if let Some(known) = state.directory.as_mut().filter(|_| !on(Mutant::MovedPageNotFollowed)) {
+            known.page_moved(index, fresh); // [CZ5]
+        }
+        Ok(Some(PAGE_LINES))
+    }
+
+    /// `None` if the block is in use ([CZ3]).
+    fn move_block(&self, file: &InCoreInode, owner: Owner, block: u64, wanted: &Wanted) -> Result<Option<u64>> {
+        let range = file.ranges.try_exclusive(block, block);
+        if range.is_none() && !on(Mutant::MovedUnderReaders) {
+            return Ok(None);
+        }
+        let mut state = locked(file, owner)?;
+        if !state.has_blocks() {
+            return Ok(Some(0));
+        }
+        let (mut tx, mut root, mut new) = (Tx::new(&self.volume), state.root(), state.inode.clone());
+        let found = Block::lookup(&self.volume, owner, root, block)?;
+        let lines = found.relocate(&mut tx, owner, &mut root, block, &|address| wanted.has(address))?;
+        if lines > 0 {
+            new.root = root.to_bytes();
+            file.commit_moved(tx, &mut state, new, Fenced::nothing_stored())?;
+        }
+        Ok(Some(lines))
+    }
+
+    fn move_attributes(&self, file: &InCoreInode, owner: Owner, wanted: &Wanted) -> Result<Option<u64>> {
+        let mut moved = 0;
+        loop {
+            let mut state = locked(file, owner)?;
+            self.load_attributes(owner.inode, &mut state)?;
+            let (mut tx, mut new, pointer) = (Tx::new(&self.volume), state.inode.clone(), state.inode.attributes);
+            let Some(set) = &state.attributes else { return Ok(Some(moved)) };
+            let Some(changed) = set.plan_move(&mut tx, owner, pointer, &|address| wanted.has(address))? else { return Ok(Some(moved)) };
+            moved += changed.lines();
+            let (set, stored) = changed.store(&mut tx, owner, &mut new)?;
+            file.commit_moved(tx, &mut state, new, stored)?;
+            self.inodes.put_attributes(&mut state, Some(set)); // [CZ5]
+            if wanted.everything {
+                return Ok(Some(moved)); // it would move for ever
+            }
+        }
+    }
+}
+
+impl Place {
+    fn region(&self) -> Region {
+        match self {
+            Self::Attributes => Region::Attributes,
+            Self::Page(..) => Region::Mappings,
+            Self::Entries(_) => Region::Dentries,
+            Self::Block(_) => Region::Leaves,
+        }
+    }
+}
+
+/// The state of an inode that is still the one that was looked at, locked.
+fn locked(file: &InCoreInode, owner: Owner) -> Result<RwLockWriteGuard<'_, State>> {
+    let state = file.state.write();
+    if state.is_life_of(owner) { Ok(state) } else { Err(Error::Stale(file.number)) }
+}
+
+/// Whether an error means that an object stays where it is; false if it is gone. Other errors end the pass.
+fn is_left(error: Error) -> Result<bool> {
+    match error {
+        Error::Stale(_) => Ok(false),
+        Error::Damaged { .. } | Error::DamagedData { .. } | Error::LostData { .. } | Error::Device(_) => Ok(true),
+        other => Err(other),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tandemfs_crash::MemoryDevice;
+    use tandemfs_device::{Drive, PersistenceDomain};
+    use tandemfs_format::inode::file_type;
+
+    use super::*;
+    use crate::{FormatOptions, MountOptions, NewInode, make_file_system};
+
+    fn new(kind: u16) -> NewInode<'static> {
+        NewInode { mode: kind | 0o700, uid: 0, gid: 0, rdev: 0, target: b"" }
+    }
+
+    fn make(fs: &FileSystem, number: u64) -> Result<()> {
+        let directory = fs.create(InodeNumber::ROOT, number.to_string().as_bytes(), &new(file_type::DIRECTORY))?.inode;
+        fs.create(directory, b"file", &new(file_type::REGULAR)).map(drop)
+    }
+
+    /// Three units of directories, of which one in twenty is left.
+    fn sparse() -> FileSystem {
+        let drive = Drive::new(Arc::new(MemoryDevice::new(64 << 20, 64 << 20, PersistenceDomain::Gpf)));
+        make_file_system(&drive, &FormatOptions::default()).expect("mkfs");
+        let fs = FileSystem::mount(drive, &MountOptions::default()).expect("mounts");
+        (0..2000).for_each(|number| make(&fs, number).expect("made"));
+        for number in (0..2000).filter(|number| number % 20 > 0) {
+            let name = number.to_string();
+            fs.unlink(fs.lookup(InodeNumber::ROOT, name.as_bytes()).expect("there").inode, b"file").expect("removed");
+            fs.remove_directory(InodeNumber::ROOT, name.as_bytes()).expect("removed");
+        }
+        fs
+    }
+
+    /// Background work of another second.
+    fn later(fs: &FileSystem) {
+        fs.compaction.lock().worked_at = None;
+        fs.compact_behind().expect("works");
+    }
+
+    fn given(fs: &FileSystem) -> u64 {
+        fs.statistics().work.units_given_back
+    }
+
+    #[test]
+    fn an_idle_mount_compacts_and_a_busy_one_does_not() {
+        let fs = sparse();
+        later(&fs);
+        assert!(fs.compaction_progress().is_none(), "others commit");
+        later(&fs);
+        while fs.compaction_progress().is_some() {
+            later(&fs);
+        }
+        assert!(given(&fs) > 0 && fs.statistics().work.compactions == 1);
+        let moved = fs.statistics().work.compacted_bytes;
+        later(&fs);
+        fs.compaction.lock().looked_at = None;
+        later(&fs);
+        assert_eq!((fs.statistics().work.compacted_bytes, fs.statistics().work.compactions), (moved, 1), "nothing is left to do");
+    }
+
+    #[test]
+    fn the_background_thread_stops_for_other_work() {
+        let fs = sparse();
+        later(&fs);
+        fs.volume.journal.notifier.requests.lock().checkpoint = true;
+        later(&fs);
+        let (done, all) = fs.compaction_progress().expect("it has begun, and no more");
+        assert!(done < all / 2, "{done} of {all}");
+    }
+
+    #[test]
+    fn nothing_is_compacted_while_space_is_held_back() {
+        let fs = sparse();
+        fs.compact_step(&mut CompactionRun::default()).expect("begins");
+        assert!(fs.compaction_progress().is_some());
+        let moved = fs.statistics().work.compacted_bytes;
+        fs.volume.held_back.begin();
+        assert!(matches!(fs.compact_step(&mut CompactionRun::default()), Err(Error::NotSupported(_))));
+        later(&fs);
+        later(&fs);
+        assert!(fs.compaction_progress().is_none() && fs.volume.memory.emptied_units().is_empty());
+        assert!(!fs.compact_for_space().expect("nothing to do"));
+        assert_eq!((fs.statistics().work.compacted_bytes, given(&fs)), (moved, 0));
+    }
+
+    #[test]
+    fn times_and_change_counts_stay() {
+        let fs = sparse();
+        let look = |fs: &FileSystem| {
+            let of = |number: InodeNumber| {
+                fs.inodes.get(&fs.volume, number).map(|file| {
+                    let state = file.state.read();
+                    (state.inode.ctime, state.inode.mtime, state.inode.change_count, state.inode.space_512)
+                })
+            };
+            (1..2100).map(|number| of(InodeNumber::new(number)).ok()).collect::<Vec<_>>()
+        };
+        let before = look(&fs);
+        fs.move_everything().expect("moves");
+        assert!(fs.statistics().work.compacted_bytes > 100 * 4096);
+        assert_eq!(look(&fs), before);
+    }
+}
