@@ -1,4 +1,4 @@
-//! Compaction of metadata (`compaction.rs` of `fs`): sparse units are emptied and become data area, at every cut, on every kind of drive,
+//! Compaction of metadata (`compaction/` of `fs`): sparse units are emptied and become data area, at every cut, on every kind of drive,
 //! beside other work, around damage. And the deliberate bugs of it. A mutant is global to the process, so the tests of this file run one
 //! after the other.
 

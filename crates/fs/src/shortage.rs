@@ -3,7 +3,7 @@
 //! [NS1] An operation that can fail for lack of space runs inside [`FileSystem::with_room`], from before its first lock. It changes nothing
 //!       when it fails, so it can run again.
 //! [NS2] In this order: sectors of returned leases (`lease.rs`) and quarantined space (`quarantine.rs`) are freed; empty units leave their
-//!       regions (`alloc/departure.rs`), then sparse ones (`compaction.rs`); units of the data area are emptied if metadata is short of units ([WB6] of `data/write_back.rs`);
+//!       regions (`alloc/departure.rs`), then sparse ones (`compaction/`); units of the data area are emptied if metadata is short of units ([WB6] of `data/write_back.rs`);
 //!       the operation waits for other threads that are about to free space.
 //! [NS3] A thread that frees an inode or a range of a file is *leaving*, from before it plans its transaction until the commit is done and
 //!       the space is in the maps. A thread that gives back what it took itself is not: its failure would look like new space. A waiter

@@ -1,4 +1,4 @@
-//! Sparse units that are being emptied, so that they can leave their region (`departure.rs`). `compaction.rs` moves what is in them.
+//! Sparse units that are being emptied, so that they can leave their region (`departure.rs`). `compaction/` moves what is in them.
 //!
 //! [EU1] Lines of a unit that is being emptied are given to nobody as long as the region has others. Who finds no others takes these, and
 //!       nothing of the region is emptied any more: an operation comes before a compaction.

@@ -13,8 +13,8 @@
 //!       by its timer.
 //! [WB6] Metadata never loses its space to data. When metadata has taken half of the units that the data area leaves it, everything is
 //!       written back once, so that units become empty and the reserve is full again; meanwhile new logs take the block path. The
-//!       background thread does this; an operation that finds no unit earlier does it itself. Empty units of other regions are taken
-//!       first (`alloc/departure.rs`), and the reserve is a sixteenth of the zone, so this is rare.
+//!       background thread does this; an operation that finds no unit earlier does it itself. Empty and sparse units of other regions
+//!       are taken first (`alloc/departure.rs`, `compaction/`), and the reserve is a sixteenth of the zone, so this is rare.
 //! [WB7] Candidates and the cursor can be out of date, and inode numbers are reused. Each holds the generation of its inode, which is
 //!       compared under the inode's lock before each use. So the root of another inode (the text of a symlink, a device number) is never
 //!       decoded as a record.
@@ -134,8 +134,10 @@ impl FileSystem {
         if !self.volume.memory.is_metadata_short() {
             return Ok(true);
         }
-        if self.volume.give_back_units(Pace::Short)? > 0 && !self.volume.memory.is_metadata_short() {
-            return Ok(true);
+        for is_given in [self.volume.give_back_units(Pace::Short)? > 0, self.compact_for_space()?] {
+            if is_given && !self.volume.memory.is_metadata_short() {
+                return Ok(true);
+            }
         }
         if emptied_at.is_some_and(|at| at.elapsed() < EMPTY_UNITS_INTERVAL) {
             return Ok(false);
@@ -380,6 +382,38 @@ mod tests {
         assert!(!fs.volume.memory.is_metadata_short());
         create(15_000);
         assert!(fs.volume.memory.is_metadata_short());
+    }
+
+    #[test]
+    fn sparse_units_of_metadata_go_before_logs() {
+        let (fs, file) = with_file(32 << 20);
+        let directory = NewInode { mode: file_type::DIRECTORY | 0o755, ..NEW_FILE };
+        let parent = fs.create(InodeNumber::ROOT, b"parent", &directory).expect("made").inode;
+        for name in (0..1500).map(|number| number.to_string()) {
+            let made = fs.create(parent, name.as_bytes(), &directory).expect("made").inode;
+            fs.create(made, b"file", &NEW_FILE).expect("made");
+        }
+        for name in (0..1500).filter(|number| number % 20 > 0).map(|number| number.to_string()) {
+            fs.unlink(fs.lookup(parent, name.as_bytes()).expect("there").inode, b"file").expect("removed");
+            fs.remove_directory(parent, name.as_bytes()).expect("removed");
+        }
+        // Until a write takes the block path; then mapping pages take the last units.
+        let logs = std::cell::Cell::new(0);
+        add_logs(&fs, file, 0.., &[1; 20_000], |fs| {
+            let now = fs.space().memory.data_log_bytes;
+            logs.replace(now) == now && now > 0
+        });
+        for page in 1.. {
+            if fs.volume.memory.is_metadata_short() {
+                break;
+            }
+            fs.allocate(file, (page * 192) << 16, 4096, crate::AllocateMode::Allocate { keep_size: false }).expect("mapped");
+        }
+        let before = fs.statistics().work;
+        assert!(fs.empty_units().expect("works"));
+        let after = fs.statistics().work;
+        assert_eq!((before.block_write_backs, before.units_given_back), (after.block_write_backs, 0));
+        assert!(after.units_given_back > 0 && after.compacted_bytes > 0 && !fs.volume.memory.is_metadata_short());
     }
 
     /// A removed file's number was reused for a symlink, and its text was decoded as a block's record: false damage was reported.

@@ -1,4 +1,4 @@
-//! State that compaction keeps from one step to the next (`compaction.rs`).
+//! State that compaction keeps from one step to the next (`compaction/`).
 
 use std::time::Instant;
 

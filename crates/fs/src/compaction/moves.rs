@@ -1,0 +1,216 @@
+//! What an inode names in units that are emptied, and how each kind of it moves ([CZ2]-[CZ6]).
+
+use std::collections::BTreeSet;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use tandemfs_device::Fenced;
+use tandemfs_format::mapping::Record;
+use tandemfs_format::segment::Region;
+use tandemfs_format::{InodeNumber, LINE_BYTES, LineAddress, PAGE_LINES};
+
+use crate::error::{Error, Result};
+use crate::file_system::FileSystem;
+use crate::index::block::Block;
+use crate::index::tree::{self, Found};
+use crate::inodes::attribute_set::AttributeSet;
+use crate::inodes::directory::DirectoryIndex;
+use crate::inodes::{InCoreInode, State};
+use crate::mutant::{Mutant, on};
+use crate::statistics::add;
+use crate::sync::RwLockWriteGuard;
+use crate::tuning::compaction::Pass;
+use crate::volume::{Owner, Tx};
+
+/// Records of a mapping that one look visits under one lock.
+const LOOK_RECORDS: usize = 256;
+
+/// Something that may be in a unit that is emptied.
+pub(super) enum Place {
+    Attributes,
+    /// A page of the mapping: a block that it covers, and its height.
+    Page(u64, u32),
+    /// A page of directory entries: its index.
+    Entries(u64),
+    /// The leaf or the vector of a block.
+    Block(u64),
+}
+
+/// Which addresses are to be left.
+pub(super) struct Wanted {
+    pub(super) units: BTreeSet<u64>,
+    pub(super) everything: bool,
+}
+
+impl Wanted {
+    fn has(&self, address: LineAddress) -> bool {
+        self.everything || self.units.contains(&address.unit())
+    }
+}
+
+/// What a look at an inode found.
+pub(super) struct Looked {
+    file: Arc<InCoreInode>,
+    pub(super) owner: Owner,
+    pub(super) places: Vec<Place>,
+    /// Where to go on in it.
+    pub(super) next: Option<u64>,
+}
+
+impl FileSystem {
+    /// What an inode names in units that are wanted, as far as one look goes.
+    pub(super) fn look(&self, number: InodeNumber, within: Option<(u32, u64)>, wanted: &Wanted) -> Result<Looked> {
+        let volume = &self.volume;
+        let wants = |address| wanted.has(address);
+        let file = self.inodes.get(volume, number)?;
+        let state = file.state.read();
+        if state.removed {
+            return Err(Error::Stale(number));
+        }
+        let owner = state.owner(number);
+        let from = within.filter(|(generation, _)| *generation == owner.generation).map_or(0, |(_, block)| block);
+        let mut places = Vec::new();
+        // An error is met again by the move, and counted there.
+        if from == 0 && AttributeSet::is_any_wanted(volume, owner, &state, &wants).unwrap_or(true) {
+            places.push(Place::Attributes);
+        }
+        let (mut looked, mut next) = (0, None);
+        let mut visit = |found| {
+            let (block, record) = match found {
+                Found::Page { page, height, first } => {
+                    places.extend(wants(page).then_some(Place::Page(first, height)));
+                    return Ok(ControlFlow::Continue(()));
+                }
+                Found::Lost(_) => return Ok(ControlFlow::Continue(())),
+                Found::Block(block, record) => (block, record),
+            };
+            if looked == LOOK_RECORDS {
+                next = Some(block);
+                return Ok(ControlFlow::Break(()));
+            }
+            looked += 1;
+            match record {
+                Record::Memory(page) => places.extend(wants(page).then_some(Place::Entries(block))),
+                record => {
+                    let is_wanted = Block::relocatable(&record).any(wants);
+                    places.extend(is_wanted.then_some(Place::Block(block)));
+                }
+            }
+            Ok(ControlFlow::Continue(()))
+        };
+        if state.inode.has_mapping() {
+            let _ended = tree::walk_range(volume, owner, state.root(), from..u64::MAX, &mut visit)?;
+        }
+        drop(state);
+        Ok(Looked { file, owner, places, next })
+    }
+
+    /// Moves one object, if it is still where it is wanted. What cannot be moved is counted.
+    pub(super) fn move_one(&self, pass: &mut Pass, looked: &Looked, place: &Place, wanted: &Wanted) -> Result<()> {
+        let (file, owner) = (&looked.file, looked.owner);
+        let moved = match place {
+            Place::Attributes => self.move_attributes(file, owner, wanted),
+            Place::Page(block, height) => self.move_page(file, owner, (*block, *height), wanted),
+            Place::Entries(index) => self.move_entries(file, owner, *index, wanted),
+            Place::Block(block) => self.move_block(file, owner, *block, wanted),
+        };
+        match moved {
+            Ok(Some(lines)) => add(&self.volume.live.work.compacted_bytes, lines * LINE_BYTES as u64),
+            Ok(None) => pass.left += 1,
+            Err(Error::NoSpace { .. }) => self.volume.memory.end_emptying(&[place.region()]), // [EU4] of `alloc/emptying.rs`
+            Err(error) => pass.left += u64::from(is_left(error)?),
+        }
+        Ok(())
+    }
+
+    fn move_page(&self, file: &InCoreInode, owner: Owner, page: (u64, u32), wanted: &Wanted) -> Result<Option<u64>> {
+        let mut state = locked(file, owner)?;
+        let (mut tx, mut root, mut new) = (Tx::new(&self.volume), state.root(), state.inode.clone());
+        if !state.inode.has_mapping() || !tree::relocate(&mut tx, owner, &mut root, page, &|address| wanted.has(address))? {
+            return Ok(Some(0));
+        }
+        new.root = root.to_bytes();
+        file.commit_moved(tx, &mut state, new, Fenced::nothing_stored())?;
+        Ok(Some(PAGE_LINES))
+    }
+
+    fn move_entries(&self, file: &InCoreInode, owner: Owner, index: u64, wanted: &Wanted) -> Result<Option<u64>> {
+        let mut state = locked(file, owner)?;
+        let (mut tx, mut root, mut new) = (Tx::new(&self.volume), state.root(), state.inode.clone());
+        if !state.inode.is_directory() {
+            return Ok(Some(0));
+        }
+        let moved = DirectoryIndex::relocate_page(&mut tx, owner, &mut root, index, &|address| wanted.has(address))?;
+        let Some(fresh) = moved else { return Ok(Some(0)) };
+        new.root = root.to_bytes();
+        file.commit_moved(tx, &mut state, new, Fenced::nothing_stored())?;
+        if let Some(known) = state.directory.as_mut().filter(|_| !on(Mutant::MovedPageNotFollowed)) {
+            known.page_moved(index, fresh); // [CZ5]
+        }
+        Ok(Some(PAGE_LINES))
+    }
+
+    /// `None` if the block is in use ([CZ3]).
+    fn move_block(&self, file: &InCoreInode, owner: Owner, block: u64, wanted: &Wanted) -> Result<Option<u64>> {
+        let range = file.ranges.try_exclusive(block, block);
+        if range.is_none() && !on(Mutant::MovedUnderReaders) {
+            return Ok(None);
+        }
+        let mut state = locked(file, owner)?;
+        if !state.has_blocks() {
+            return Ok(Some(0));
+        }
+        let (mut tx, mut root, mut new) = (Tx::new(&self.volume), state.root(), state.inode.clone());
+        let found = Block::lookup(&self.volume, owner, root, block)?;
+        let lines = found.relocate(&mut tx, owner, &mut root, block, &|address| wanted.has(address))?;
+        if lines > 0 {
+            new.root = root.to_bytes();
+            file.commit_moved(tx, &mut state, new, Fenced::nothing_stored())?;
+        }
+        Ok(Some(lines))
+    }
+
+    fn move_attributes(&self, file: &InCoreInode, owner: Owner, wanted: &Wanted) -> Result<Option<u64>> {
+        let mut moved = 0;
+        loop {
+            let mut state = locked(file, owner)?;
+            self.load_attributes(owner.inode, &mut state)?;
+            let (mut tx, mut new, pointer) = (Tx::new(&self.volume), state.inode.clone(), state.inode.attributes);
+            let Some(set) = &state.attributes else { return Ok(Some(moved)) };
+            let Some(changed) = set.plan_move(&mut tx, owner, pointer, &|address| wanted.has(address))? else { return Ok(Some(moved)) };
+            moved += changed.lines();
+            let (set, stored) = changed.store(&mut tx, owner, &mut new)?;
+            file.commit_moved(tx, &mut state, new, stored)?;
+            self.inodes.put_attributes(&mut state, Some(set)); // [CZ5]
+            if wanted.everything {
+                return Ok(Some(moved)); // it would move for ever
+            }
+        }
+    }
+}
+
+impl Place {
+    fn region(&self) -> Region {
+        match self {
+            Self::Attributes => Region::Attributes,
+            Self::Page(..) => Region::Mappings,
+            Self::Entries(_) => Region::Dentries,
+            Self::Block(_) => Region::Leaves,
+        }
+    }
+}
+
+/// The state of an inode that is still the one that was looked at, locked.
+fn locked(file: &InCoreInode, owner: Owner) -> Result<RwLockWriteGuard<'_, State>> {
+    let state = file.state.write();
+    if state.is_life_of(owner) { Ok(state) } else { Err(Error::Stale(file.number)) }
+}
+
+/// Whether an error means that an object stays where it is; false if it is gone. Other errors end the pass.
+pub(super) fn is_left(error: Error) -> Result<bool> {
+    match error {
+        Error::Stale(_) => Ok(false),
+        Error::Damaged { .. } | Error::DamagedData { .. } | Error::LostData { .. } | Error::Device(_) => Ok(true),
+        other => Err(other),
+    }
+}
