@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# setup.sh PURPOSE...: what a Debian (or a relative) needs beside Rust. Purposes: build, run, test, compare, report,
+# setup.sh PURPOSE...: what a Debian (or a relative) needs beside Rust. Purposes: build, run, test, compare,
 # applications, lint, fuzz, vm.
 # As root it installs what is missing with apt-get; for others it says what root should install.
 set -euo pipefail
@@ -19,7 +19,6 @@ for purpose in "$@"; do
       need git git; need tar tar; need fio fio; need sqlite3 sqlite3; need redis-server redis-server; need db_bench rocksdb-tools
       compgen -G '/usr/lib/postgresql/*/bin/postgres' >/dev/null || missing+=(postgresql)
       ;;
-    report) need chromium chromium ;;
     applications)
       need sqlite3 sqlite3; need git git; need rsync rsync; need fio fio; need tar tar; need xz xz-utils; need awk mawk; need pgrep procps
       need setfattr attr; need setfacl acl; need setpriv util-linux; need cmp diffutils
@@ -31,7 +30,7 @@ for purpose in "$@"; do
     lint) ;;
     fuzz) need c++ g++ ;;
     vm) need qemu-system-x86_64 qemu-system-x86; need python3 python3; need flock util-linux ;;
-    *) echo "setup: '$purpose' is no purpose: build, run, test, compare, report, applications, lint, fuzz, vm" >&2; exit 2 ;;
+    *) echo "setup: '$purpose' is no purpose: build, run, test, compare, applications, lint, fuzz, vm" >&2; exit 2 ;;
   esac
 done
 # Rust links with cc.

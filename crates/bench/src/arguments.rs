@@ -67,7 +67,7 @@ pub struct ReportArguments {
     /// A file of results, or the directory that 'tandemfs-bench compare' wrote it to
     #[arg(value_name = "RESULTS")]
     pub results: PathBuf,
-    /// Where report.html and report.md are written [default: beside the results]
+    /// Where report.md is written [default: beside the results]
     #[arg(long, value_name = "DIRECTORY")]
     pub output: Option<PathBuf>,
 }

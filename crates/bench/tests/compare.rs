@@ -125,7 +125,7 @@ fn a_comparison_is_resumed_where_it_ended() {
     };
     let with_output = |more: &[&'static str]| [words(more), vec!["--output", &output]].concat();
     let shown = ground.succeeds(&with_output(&[]));
-    assert!(shown.contains("report.html") && fs::metadata(ground.path("out/report.html")).is_ok(), "{shown}");
+    assert!(shown.contains("report.md") && fs::metadata(ground.path("out/report.md")).is_ok(), "{shown}");
     let all = runs(&results);
     assert_eq!(all.iter().collect::<BTreeSet<_>>().len(), 6, "{all:?}");
     assert_eq!(all.iter().map(|(_, round)| *round).collect::<Vec<_>>(), [0, 0, 1, 1, 2, 2], "interleaved");

@@ -1,4 +1,3 @@
-use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -28,6 +27,11 @@ impl Place {
             Self::Free => "free",
             Self::Same => "same",
         }
+    }
+
+    /// The name for readers of reports.
+    pub fn title(self) -> String {
+        format!("{} drive", self.name())
     }
 }
 
@@ -111,7 +115,6 @@ impl Backing for FreeDrive<'_> {
             flushes: now.flushes.saturating_sub(since.flushes),
             flash_programmed_bytes: None,
             flash_read_bytes: None,
-            written_by_structure: BTreeMap::new(),
         }))
     }
 

@@ -24,6 +24,22 @@ pub enum Group {
     Scale,
 }
 
+impl Group {
+    /// All, in the order of the report.
+    pub const ALL: [Self; 5] = [Self::Micro, Self::Filebench, Self::Applications, Self::Buffered, Self::Scale];
+
+    /// The name for readers of reports.
+    pub fn title(self) -> &'static str {
+        match self {
+            Self::Micro => "Single operations",
+            Self::Buffered => "Buffered work on many small files",
+            Self::Filebench => "Filebench's personalities",
+            Self::Applications => "Applications",
+            Self::Scale => "How cost grows",
+        }
+    }
+}
+
 /// A case to measure. It gets a directory and does not know which file system serves it ([CM3]).
 ///
 /// [CM3]: super

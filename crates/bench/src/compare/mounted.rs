@@ -4,7 +4,6 @@
 //! [MT2] Every peer gets its default options, with two exceptions: mkfs discards nothing, so that the pages of a drive in memory stay; ext4
 //!       initialises inode tables and journal at mkfs, not in the background during the measurement.
 
-use std::collections::BTreeMap;
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
@@ -341,22 +340,13 @@ impl Drop for TandemfsLibrary {
     }
 }
 
-/// Traffic between two results of `stats`; structures are named with their path.
+/// Traffic between two results of `stats`.
 fn traffic_between(before: &Value, after: &Value) -> Traffic {
     let since = |path: &str| {
         let number = |value: &Value| value.pointer(path).and_then(Value::as_u64).unwrap_or_default();
         number(after).saturating_sub(number(before))
     };
     let both = |what: &str| since(&format!("/byte_path/{what}")) + since(&format!("/block_path/{what}"));
-    let mut written_by_structure = BTreeMap::new();
-    for structure in after["by_structure"].as_object().map(|structures| structures.keys()).into_iter().flatten() {
-        for (path, field) in [("byte path", "byte_written_bytes"), ("block path", "block_written_bytes")] {
-            let bytes = since(&format!("/by_structure/{structure}/{field}"));
-            if bytes > 0 {
-                written_by_structure.insert(format!("{path}: {}", structure.replace('_', " ")), bytes);
-            }
-        }
-    }
     // A drive without counters reports zeros.
     let counts = |group: &str| after[group].as_object().is_some_and(|group| group.values().any(|value| value.as_u64() != Some(0)));
     let has_flash = counts("flash") || counts("firmware");
@@ -367,7 +357,6 @@ fn traffic_between(before: &Value, after: &Value) -> Traffic {
         flushes: since("/block_path/flushes"),
         flash_programmed_bytes: flash("pages_programmed"),
         flash_read_bytes: flash("pages_read"),
-        written_by_structure,
     }
 }
 
@@ -464,18 +453,11 @@ mod tests {
             json!({
                 "byte_path": { "read_bytes": 10, "written_bytes": 100 + bytes },
                 "block_path": { "read_bytes": 4096, "written_bytes": 2 * bytes, "flushes": bytes / 50 },
-                "by_structure": {
-                    "data_log": { "byte_written_bytes": bytes, "block_written_bytes": 0 },
-                    "data": { "byte_written_bytes": 0, "block_written_bytes": 2 * bytes },
-                    "inode": { "byte_written_bytes": 7, "block_written_bytes": 0 },
-                },
             })
         };
         let traffic = traffic_between(&stats(0), &stats(100));
         assert_eq!((traffic.read_bytes, traffic.written_bytes, traffic.flushes), (0, 300, 2));
-        let expected = [("block path: data".to_owned(), 200), ("byte path: data log".to_owned(), 100)];
         assert_eq!(traffic.flash_programmed_bytes, None);
-        assert_eq!(traffic.written_by_structure.into_iter().collect::<Vec<_>>(), expected);
     }
 
     #[test]

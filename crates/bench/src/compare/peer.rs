@@ -50,6 +50,20 @@ impl Peer {
         }
     }
 
+    /// The name for readers of reports.
+    pub fn title(self) -> &'static str {
+        match self {
+            Self::TandemfsRelaxed => "TandemFS relaxed",
+            Self::TandemfsStrict => "TandemFS strict",
+            Self::TandemfsLibrary => "TandemFS library",
+            Self::Ext4 => "ext4",
+            Self::Ext4Journal => "ext4 data=journal",
+            Self::Xfs => "XFS",
+            Self::Btrfs => "Btrfs",
+            Self::Null => "null FUSE",
+        }
+    }
+
     /// Whether it is a form of TandemFS.
     pub fn is_ours(self) -> bool {
         matches!(self, Self::TandemfsRelaxed | Self::TandemfsStrict | Self::TandemfsLibrary)

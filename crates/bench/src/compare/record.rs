@@ -1,5 +1,3 @@
-use std::collections::BTreeMap;
-
 use serde::{Deserialize, Serialize};
 
 use super::backing::Place;
@@ -7,7 +5,7 @@ use super::case::Group;
 use super::peer::Peer;
 
 /// Format version of the lines. A file of another version is not resumed.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 /// A line of the results: the first is a header, others are runs. A new header is appended if something is left out or calibrated later;
 /// the last header counts.
@@ -110,7 +108,7 @@ pub struct Percentiles {
 }
 
 /// Traffic between host and drive, and the drive's flash operations.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct Traffic {
     /// Bytes read by the host, both paths.
     pub read_bytes: u64,
@@ -122,6 +120,4 @@ pub struct Traffic {
     pub flash_programmed_bytes: Option<u64>,
     /// Bytes read from flash, if the drive has flash.
     pub flash_read_bytes: Option<u64>,
-    /// Bytes written, by the file system's structure: `journal`, `inode tables`, `data`, …
-    pub written_by_structure: BTreeMap<String, u64>,
 }

@@ -123,8 +123,6 @@ pub struct TrafficPerUnit {
     pub flash_programmed_bytes: Option<f64>,
     /// Bytes read from flash.
     pub flash_read_bytes: Option<f64>,
-    /// Bytes written, by the file system's structure.
-    pub written_by_structure: BTreeMap<String, f64>,
 }
 
 /// The median, or 0 for no values.
@@ -260,17 +258,12 @@ fn traffic(rounds: &[&Record]) -> Option<TrafficPerUnit> {
         let values: Option<Vec<f64>> = all.iter().map(|(each, units)| Some(of(each)? as f64 / units)).collect();
         values.map(|values| median(&values))
     };
-    let mut names: Vec<&String> = all.iter().flat_map(|(each, _)| each.written_by_structure.keys()).collect();
-    names.sort();
-    names.dedup();
-    let structure = |name: &String| (name.clone(), of(&|each| each.written_by_structure.get(name).copied().unwrap_or_default()));
     Some(TrafficPerUnit {
         read_bytes: of(&|each| each.read_bytes),
         written_bytes: of(&|each| each.written_bytes),
         flushes: of(&|each| each.flushes),
         flash_programmed_bytes: some(|each| each.flash_programmed_bytes),
         flash_read_bytes: some(|each| each.flash_read_bytes),
-        written_by_structure: names.into_iter().map(structure).collect(),
     })
 }
 
@@ -340,16 +333,14 @@ pub mod tests {
             .flat_map(|round| peers.map(|peer| record("x", peer, round, if peer.is_ours() { 200.0 } else { 100.0 } + f64::from(round))))
             .collect();
         for record in &mut records {
-            let written_by_structure = BTreeMap::from([("journal".to_owned(), 50 * record.units as u64)]);
-            let traffic = Traffic { written_bytes: 100 * record.units as u64, written_by_structure, ..Traffic::default() };
-            record.traffic = Some(traffic);
+            record.traffic = Some(Traffic { written_bytes: 100 * record.units as u64, ..Traffic::default() });
         }
         let all = summaries(&records);
         assert_eq!(all.len(), 2);
         let ours = &all[0];
         assert_eq!((ours.peer, ours.rate), (Peer::TandemfsRelaxed, Spread { median: 202.0, low: 200.0, high: 204.0 }));
         let traffic = ours.traffic_per_unit.as_ref().expect("counted");
-        assert_eq!((traffic.written_bytes, traffic.written_by_structure["journal"], traffic.flash_read_bytes), (100.0, 50.0, None));
+        assert_eq!((traffic.written_bytes, traffic.flash_read_bytes), (100.0, None));
         assert_eq!((ours.memory_bytes, ours.is_noisy()), (Some(1 << 20), false));
     }
 

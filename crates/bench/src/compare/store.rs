@@ -249,7 +249,7 @@ mod tests {
         assert!(refused(Store::resume(&path, header("1"))).contains("line 1"));
         let later = serde_json::to_string(&Line::Header(Header { version: VERSION + 1, ..header("1") })).expect("JSON");
         std::fs::write(&path, later + "\n").expect("written");
-        assert!(refused(Store::resume(&path, header("1"))).contains("version 2"));
+        assert!(refused(Store::resume(&path, header("1"))).contains("version 3"));
         std::fs::write(&path, r#"{"line":"hea"#).expect("written");
         assert!(Store::resume(&path, header("1")).is_ok(), "nothing was measured, so a new one");
         assert!(refused(Store::create(&directory.path().join("no/where"), header("1"))).contains("No such file"));

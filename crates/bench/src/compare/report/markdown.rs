@@ -1,45 +1,45 @@
-//! A report as Markdown: the content of the page without plots.
+//! Markdown in which every text that comes from results is escaped ([REP4]).
+//!
+//! [REP4]: super
 
-use super::document::{Block, Document, Grid};
 use crate::table::Table;
 
-/// The whole report.
-pub fn text(document: &Document) -> String {
-    let mut text = format!("# {}\n\n", plain(&document.title));
-    text += &blocks(&document.blocks, 2);
-    text.truncate(text.trim_end().len());
-    text + "\n"
-}
+/// A text in Markdown.
+#[derive(Debug, Default)]
+pub struct Page(pub String);
 
-/// Some blocks; chapters have headings of this level.
-pub fn blocks(blocks: &[Block], level: usize) -> String {
-    blocks.iter().map(|block| one(block, level)).collect()
-}
+impl Page {
+    /// A heading; 1 is the title.
+    pub fn heading(&mut self, level: usize, title: &str) {
+        self.0 += &format!("{} {}\n\n", "#".repeat(level), plain(title));
+    }
 
-fn one(block: &Block, level: usize) -> String {
-    let heading = |level: usize, title: &str| format!("{} {}\n\n", "#".repeat(level), plain(title));
-    match block {
-        Block::Chapter { title, .. } => heading(level, title),
-        Block::Section(title) => heading(level + 1, title),
-        Block::Paragraph(text) => format!("{}\n\n", plain(text)),
-        Block::Warning(text) => format!("**{}**\n\n", plain(text)),
-        Block::List(items) => items.iter().map(|item| format!("- {}\n", plain(item))).collect::<String>() + "\n",
-        Block::Grid(grid) => table(grid),
-        Block::Plots { .. } => String::new(),
-        Block::Fold { summary, tag, blocks: behind, .. } => {
-            let tag = tag.as_ref().map(|(_, tag)| format!(": {tag}")).unwrap_or_default();
-            heading(level + 2, &format!("{summary}{tag}")) + &blocks(behind, level + 2)
+    /// A paragraph.
+    pub fn text(&mut self, text: &str) {
+        self.0 += &format!("{}\n\n", plain(text));
+    }
+
+    /// A list; nothing without items.
+    pub fn list(&mut self, items: impl IntoIterator<Item = String>) {
+        let items: String = items.into_iter().map(|item| format!("- {}\n", plain(&item))).collect();
+        if !items.is_empty() {
+            self.0 += &format!("{items}\n");
         }
     }
-}
 
-fn table(grid: &Grid) -> String {
-    let mut table = Table::new(grid.head.iter().map(|name| cell(name)));
-    for (_, cells) in &grid.rows {
-        table.row(cells.iter().map(|each| cell(&each.text)));
+    /// A table with a caption, each row as wide as the head; nothing without rows.
+    pub fn table(&mut self, caption: &str, head: &[&str], rows: Vec<Vec<String>>) {
+        if rows.is_empty() {
+            return;
+        }
+        let cell = |text: &str| plain(text).replace('|', "\\|");
+        let mut table = Table::new(head.iter().map(|name| cell(name)));
+        rows.iter().for_each(|row| table.row(row.iter().map(|text| cell(text))));
+        if !caption.is_empty() {
+            self.text(caption);
+        }
+        self.0 += &format!("{}\n", table.markdown());
     }
-    let caption = if grid.caption.is_empty() { String::new() } else { format!("{}\n\n", plain(&grid.caption)) };
-    format!("{caption}{}\n", table.markdown())
 }
 
 /// A text on one line with HTML and Markdown markup escaped.
@@ -50,10 +50,7 @@ fn plain(text: &str) -> String {
             '<' => plain += "&lt;",
             '>' => plain += "&gt;",
             '&' => plain += "&amp;",
-            '*' | '`' | '[' | ']' | '\\' => {
-                plain.push('\\');
-                plain.push(letter);
-            }
+            '*' | '`' | '[' | ']' | '\\' => plain.extend(['\\', letter]),
             letter if letter.is_control() => plain.push(' '),
             _ => plain.push(letter),
         }
@@ -61,24 +58,19 @@ fn plain(text: &str) -> String {
     plain
 }
 
-/// [`plain`] with column separators escaped.
-fn cell(text: &str) -> String {
-    plain(text).replace('|', "\\|")
-}
-
 #[cfg(test)]
 mod tests {
-    use super::super::document::Cell;
     use super::*;
 
     #[test]
     fn no_text_is_markup() {
-        let mut grid = Grid::new("all | of it", &[0], ["case", "a|b"]);
-        grid.row(None, [Cell::from("<script>\nx"), Cell::from("*1* | `2`")]);
-        let blocks = vec![Block::Paragraph("a <b> [c](d)".into()), Block::Grid(grid)];
-        let text = text(&Document { title: "t & u".into(), blocks });
+        let mut page = Page::default();
+        page.heading(1, "t & u");
+        page.text("a <b> [c](d)");
+        page.table("all | of it", &["case", "a|b"], vec![vec!["<script>\nx".into(), "*1* | `2`".into()]]);
+        page.table("no rows", &["case"], Vec::new());
         let cells = |line: &str| line.split(" | ").map(|cell| cell.trim_matches(['|', ' ']).to_owned()).collect::<Vec<_>>();
-        let lines: Vec<&str> = text.lines().collect();
+        let lines: Vec<&str> = page.0.trim_end().lines().collect();
         assert_eq!(lines[..6], ["# t &amp; u", "", "a &lt;b&gt; \\[c\\](d)", "", "all | of it", ""]);
         assert_eq!(cells(lines[6]), ["case", "a\\|b"]);
         assert_eq!(cells(lines[8]), ["&lt;script&gt; x", "\\*1\\* \\| \\`2\\`"], "one line a row, whatever is in it");

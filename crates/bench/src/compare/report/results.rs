@@ -89,7 +89,7 @@ fn unusable(record: &Record) -> Option<&'static str> {
 
 /// Display name of a run.
 pub fn run_name(record: &Record) -> String {
-    format!("{}, {}, {}, round {}", record.case, super::names::place(record.place), super::names::peer(record.peer), record.round + 1)
+    format!("{}, {}, {}, round {}", record.case, record.place.title(), record.peer.title(), record.round + 1)
 }
 
 #[cfg(test)]

@@ -8,36 +8,22 @@
 //! [`NOISE_MAX`]: crate::compare::statistics::NOISE_MAX
 //! [`ROUNDS_LEAST`]: crate::compare::statistics::ROUNDS_LEAST
 
-use super::document::Mark;
-use crate::compare::backing::Place;
-use crate::compare::case::Group;
+use std::ops::Deref;
+
 use crate::compare::peer::Peer;
 use crate::compare::statistics::{Ratio, Summary, ratio};
 
-/// A case on a drive.
+/// A case on a drive: the summaries of all file systems, in the order of [`Peer::ALL`]; never empty.
 #[derive(Debug)]
-pub struct Subject<'a> {
-    /// Name of the case.
-    pub case: &'a str,
-    /// Its group, and so its chapter.
-    pub group: Group,
-    /// The drive.
-    pub place: Place,
-    /// Its varied parameter.
-    pub parameter: Option<f64>,
-    /// Its unit.
-    pub unit: &'a str,
-    /// All file systems, in the order of [`Peer::ALL`].
-    pub peers: Vec<Measured<'a>>,
-}
+pub struct Subject<'a>(pub Vec<&'a Summary>);
 
-/// A file system's result in a case.
-#[derive(Debug)]
-pub struct Measured<'a> {
-    /// The summary of its rounds.
-    pub summary: &'a Summary,
-    /// Ratio of its rate to the yardstick's; `None` without a yardstick, and for the yardstick itself.
-    pub ratio: Option<Ratio>,
+impl Deref for Subject<'_> {
+    type Target = Summary;
+
+    /// Any of them: case, group, drive, parameter and unit are the same in all.
+    fn deref(&self) -> &Summary {
+        self.0[0]
+    }
 }
 
 /// TandemFS's mount or library compared with the better of ext4 and XFS.
@@ -53,7 +39,20 @@ pub struct Comparison<'a> {
     pub standing: Standing,
 }
 
-impl Comparison<'_> {
+impl<'a> Comparison<'a> {
+    fn new(ours: &'a Summary, theirs: &'a Summary) -> Self {
+        let ratio = ratio(&ours.rates, &theirs.rates);
+        let sides = [ours, theirs];
+        let standing = match () {
+            () if sides.iter().any(|side| side.is_noisy()) => Standing::Noisy,
+            () if sides.iter().any(|side| side.is_of_few_rounds()) => Standing::FewRounds,
+            () if ratio.high < 1.0 => Standing::Slower,
+            () if ratio.low > 1.0 => Standing::Faster,
+            () => Standing::Within,
+        };
+        Self { ours, theirs, ratio, standing }
+    }
+
     /// Ratio of CPU time of the whole machine per unit of work, ours to theirs, if both were measured.
     pub fn cpu_ratio(&self) -> Option<f64> {
         Some(self.ours.cpu_seconds_per_unit? / self.theirs.cpu_seconds_per_unit?)
@@ -61,14 +60,12 @@ impl Comparison<'_> {
 }
 
 /// Conclusion of a comparison ([SU2]).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Standing {
     /// Certainly slower.
     Slower,
-    /// Slower, but the interval includes 1.
-    RatherSlower,
-    /// Faster, but the interval includes 1.
-    RatherFaster,
+    /// The interval includes 1.
+    Within,
     /// Certainly faster.
     Faster,
     /// The machine was too noisy.
@@ -78,35 +75,14 @@ pub enum Standing {
 }
 
 impl Standing {
-    fn of(ratio: Ratio, sides: [&Summary; 2]) -> Self {
-        match () {
-            () if sides.iter().any(|side| side.is_noisy()) => Self::Noisy,
-            () if sides.iter().any(|side| side.is_of_few_rounds()) => Self::FewRounds,
-            () if ratio.high < 1.0 => Self::Slower,
-            () if ratio.median < 1.0 => Self::RatherSlower,
-            () if ratio.low > 1.0 => Self::Faster,
-            () => Self::RatherFaster,
-        }
-    }
-
     /// The conclusion in words.
     pub fn name(self) -> &'static str {
         match self {
             Self::Slower => "slower",
-            Self::RatherSlower => "slower, within the interval",
-            Self::RatherFaster => "faster, within the interval",
+            Self::Within => "within the interval",
             Self::Faster => "faster",
             Self::Noisy => "noisy: decides nothing",
             Self::FewRounds => "too few rounds to decide",
-        }
-    }
-
-    /// Its mark on the page.
-    pub fn mark(self) -> Mark {
-        match self {
-            Self::Slower => Mark::Loss,
-            Self::Faster => Mark::Win,
-            _ => Mark::Open,
         }
     }
 }
@@ -115,69 +91,41 @@ impl Standing {
 pub fn subjects(summaries: &[Summary]) -> Vec<Subject<'_>> {
     let mut subjects: Vec<Subject<'_>> = Vec::new();
     for summary in summaries {
-        let measured = Measured { summary, ratio: None };
         match subjects.iter_mut().find(|subject| subject.case == summary.case && subject.place == summary.place) {
-            Some(subject) => subject.peers.push(measured),
-            None => subjects.push(Subject {
-                case: &summary.case,
-                group: summary.group,
-                place: summary.place,
-                parameter: summary.parameter,
-                unit: &summary.unit,
-                peers: vec![measured],
-            }),
+            Some(subject) => subject.0.push(summary),
+            None => subjects.push(Subject(vec![summary])),
         }
     }
-    for subject in &mut subjects {
-        subject.peers.sort_by_key(|measured| measured.summary.peer);
-        let Some(yardstick) = subject.yardstick() else { continue };
-        for measured in subject.peers.iter_mut().filter(|measured| measured.summary.peer != yardstick.peer) {
-            measured.ratio = Some(ratio(&measured.summary.rates, &yardstick.rates));
-        }
-    }
+    subjects.iter_mut().for_each(|subject| subject.0.sort_by_key(|summary| summary.peer));
     subjects
 }
 
 impl<'a> Subject<'a> {
     /// The better of ext4 and XFS.
     pub fn yardstick(&self) -> Option<&'a Summary> {
-        self.best(Peer::is_yardstick).map(|measured| measured.summary)
+        self.best(Peer::is_yardstick)
     }
 
     /// The result of a file system.
-    pub fn of(&self, peer: Peer) -> Option<&Measured<'a>> {
-        self.peers.iter().find(|measured| measured.summary.peer == peer)
+    pub fn of(&self, peer: Peer) -> Option<&'a Summary> {
+        self.best(|other| other == peer)
     }
 
-    fn best(&self, is_meant: fn(Peer) -> bool) -> Option<&Measured<'a>> {
-        let meant = self.peers.iter().filter(|measured| is_meant(measured.summary.peer));
-        meant.max_by(|one, other| one.summary.rate.median.total_cmp(&other.summary.rate.median))
+    fn best(&self, is_meant: impl Fn(Peer) -> bool) -> Option<&'a Summary> {
+        let meant = self.0.iter().copied().filter(|summary| is_meant(summary.peer));
+        meant.max_by(|one, other| one.rate.median.total_cmp(&other.rate.median))
     }
 
-    /// The better of the two mount modes ([SU1]).
-    pub fn mount(&self) -> Option<Comparison<'a>> {
-        self.comparison(self.best(|peer| matches!(peer, Peer::TandemfsRelaxed | Peer::TandemfsStrict))?)
-    }
-
-    /// The library, if the case has an implementation for it.
-    pub fn library(&self) -> Option<Comparison<'a>> {
-        self.comparison(self.of(Peer::TandemfsLibrary)?)
-    }
-
-    /// Mount and library, if there is a yardstick.
+    /// The better of the two mount modes beside the yardstick, and the library, if the case has a form for it ([SU1]).
     pub fn comparisons(&self) -> impl Iterator<Item = Comparison<'a>> {
-        self.mount().into_iter().chain(self.library())
+        let mount = self.best(|peer| matches!(peer, Peer::TandemfsRelaxed | Peer::TandemfsStrict));
+        let theirs = self.yardstick();
+        mount.into_iter().chain(self.of(Peer::TandemfsLibrary)).filter_map(move |ours| Some(Comparison::new(ours, theirs?)))
     }
 
-    fn comparison(&self, ours: &Measured<'a>) -> Option<Comparison<'a>> {
-        let (theirs, ratio) = (self.yardstick()?, ours.ratio?);
-        let standing = Standing::of(ratio, [ours.summary, theirs]);
-        Some(Comparison { ours: ours.summary, theirs, ratio, standing })
-    }
-
-    /// Anchor of the case's details on the page.
-    pub fn link(&self) -> String {
-        format!("case-{}", super::document::identifier(self.case))
+    /// The mount beside the yardstick.
+    pub fn mount(&self) -> Option<Comparison<'a>> {
+        self.comparisons().find(|found| found.ours.peer != Peer::TandemfsLibrary)
     }
 }
 
@@ -212,30 +160,21 @@ mod tests {
     }
 
     #[test]
-    fn intervals_and_noise_are_said() {
+    fn intervals_noise_and_few_rounds_are_said() {
         let ext4 = rounds(Peer::Ext4, &[100.0, 100.0, 100.0]);
         for (rates, expected) in [
-            ([50.0, 51.0, 52.0], Standing::Slower),
-            ([90.0, 95.0, 110.0], Standing::RatherSlower),
-            ([90.0, 105.0, 110.0], Standing::RatherFaster),
-            ([150.0, 151.0, 152.0], Standing::Faster),
+            (vec![50.0, 51.0, 52.0], Standing::Slower),
+            (vec![90.0, 95.0, 110.0], Standing::Within),
+            (vec![150.0, 151.0, 152.0], Standing::Faster),
+            (vec![900.0], Standing::FewRounds),
         ] {
             let mut ours = rounds(Peer::TandemfsStrict, &rates);
             assert_eq!(standing(&[ours.clone(), ext4.clone()].concat())[0].2, expected, "{rates:?}");
-            ours.iter_mut().for_each(|record| record.noise = 0.5);
-            assert_eq!(standing(&[ours, ext4.clone()].concat())[0].2, Standing::Noisy);
+            if rates.len() == 3 {
+                ours.iter_mut().for_each(|record| record.noise = 0.5);
+                assert_eq!(standing(&[ours, ext4.clone()].concat())[0].2, Standing::Noisy);
+            }
         }
-    }
-
-    #[test]
-    fn one_round_decides_nothing() {
-        let sides = [rounds(Peer::TandemfsStrict, &[900.0]), rounds(Peer::Ext4, &[100.0, 100.0, 100.0])].concat();
-        assert_eq!(standing(&sides)[0].2, Standing::FewRounds);
-    }
-
-    #[test]
-    fn without_a_yardstick_nothing_is_compared() {
-        let sides = [rounds(Peer::TandemfsRelaxed, &[80.0]), rounds(Peer::Btrfs, &[90.0])].concat();
-        assert_eq!(standing(&sides), []);
+        assert_eq!(standing(&[rounds(Peer::TandemfsRelaxed, &[80.0]), rounds(Peer::Btrfs, &[90.0])].concat()), [], "no yardstick");
     }
 }

@@ -14,7 +14,7 @@
 //!         what a write costs (`cache.rs`). TandemFS's own block path has no such hits.
 //!       - With firmware (`bytefs*`, `hybrid-cache`): the DRAM of the write log or page cache is a write buffer instead: pages rewritten
 //!         there are programmed once, and reads of buffered pages do not access the flash.
-//! [SD5] Traffic is counted at the drive, per sector; `structure/` maps sectors to file system structures.
+//! [SD5] Traffic is counted at the drive.
 
 pub mod answers;
 pub mod cache;
@@ -24,9 +24,7 @@ pub mod kernel_threads;
 pub mod loop_device;
 pub mod protocol;
 pub mod server;
-pub mod structure;
 pub mod way;
-pub mod written;
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
@@ -205,7 +203,6 @@ pub fn order(text: &str) -> Option<Order> {
 /// A drive whose block path is a kernel block device; dropping removes everything.
 pub struct Drive {
     loop_device: PathBuf,
-    bytes: u64,
     conversation: Mutex<Conversation>,
     /// Restored if the process was killed.
     kernel_threads: kernel_threads::Before,
@@ -250,7 +247,7 @@ fn start_with(directory: &Path, bytes: u64, settings: &Settings, memory: Memory)
     let mut conversation = Conversation::start(order)?;
     match conversation.next()? {
         Answer::Ready { loop_device, kernel_threads } => {
-            Ok(Drive { loop_device, bytes, conversation: Mutex::new(conversation), kernel_threads, directory })
+            Ok(Drive { loop_device, conversation: Mutex::new(conversation), kernel_threads, directory })
         }
         Answer::Failed(sentence) => Err(Failure::new(sentence)),
         other => Err(Failure::new(format!("the drive's process began with {other:?}"))),
@@ -271,7 +268,7 @@ impl Drive {
         self.tell(Ask::Detour(detour))
     }
 
-    /// Traffic per sector since [`Backing::begin_traffic`].
+    /// Traffic since [`Backing::begin_traffic`].
     ///
     /// # Errors
     /// The process does not answer.
@@ -296,16 +293,13 @@ impl Backing for Drive {
     }
 
     fn traffic(&self) -> Result<Option<Traffic>> {
-        // Read the counters before the tools read the layout from the device.
         let counted = self.counted()?;
-        let written_by_structure = structure::of(&self.loop_device, self.bytes, PAGE, &counted.written)?;
         Ok(Some(Traffic {
             read_bytes: counted.read_bytes,
             written_bytes: counted.written_bytes,
             flushes: counted.flushes,
             flash_programmed_bytes: counted.flash_bytes.map(|(programmed, _)| programmed),
             flash_read_bytes: counted.flash_bytes.map(|(_, read)| read),
-            written_by_structure,
         }))
     }
 

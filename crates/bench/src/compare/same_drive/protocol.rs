@@ -6,7 +6,6 @@ use serde::{Deserialize, Serialize};
 
 use super::detour::Detour;
 use super::kernel_threads::Before;
-use super::written::Run;
 
 /// Order that starts the process (`--child`).
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -78,6 +77,4 @@ pub struct Counted {
     pub discarded_bytes: u64,
     /// Programmed to flash and read from it, in bytes; only for drives with flash.
     pub flash_bytes: Option<(u64, u64)>,
-    /// Writes by sector.
-    pub written: Vec<Run>,
 }

@@ -36,7 +36,6 @@ use super::detour::{Detour, release_ns};
 use super::kernel_threads::KeptOff;
 use super::loop_device::{self, run, wait_for};
 use super::protocol::{Answer, Ask, Counted, Order};
-use super::written::Written;
 use crate::failure::{Failure, Result};
 use crate::machine;
 use crate::served::Served;
@@ -67,7 +66,6 @@ struct BlockFile {
     written_bytes: AtomicU64,
     flushes: AtomicU64,
     discarded_bytes: AtomicU64,
-    written: Written,
     flash_before: Mutex<FlashCounts>,
 }
 
@@ -123,7 +121,6 @@ impl BlockFile {
         let done = self.transfer(arrival_ns, BlockRequest::Write { sector: Sector::new(offset / SECTOR), buffer: from })?;
         self.touch(offset, length);
         self.written_bytes.fetch_add(length, Relaxed);
-        self.written.add(offset / SECTOR, length / SECTOR);
         Ok(release_ns(arrival_ns, done, self.detour.read().of(false, length, others)))
     }
 
@@ -155,7 +152,6 @@ impl BlockFile {
         for counter in [&self.read_bytes, &self.written_bytes, &self.flushes, &self.discarded_bytes] {
             counter.store(0, Relaxed);
         }
-        self.written.clear();
         *self.flash_before.lock() = self.flash().unwrap_or_default();
     }
 
@@ -167,7 +163,6 @@ impl BlockFile {
             flushes: self.flushes.load(Relaxed),
             discarded_bytes: self.discarded_bytes.load(Relaxed),
             flash_bytes: flash.map(|flash| (flash.pages_programmed * SECTOR, flash.pages_read * SECTOR)),
-            written: self.written.runs(),
         }
     }
 }
@@ -405,7 +400,6 @@ impl Up {
             written_bytes: AtomicU64::new(0),
             flushes: AtomicU64::new(0),
             discarded_bytes: AtomicU64::new(0),
-            written: Written::new(size / SECTOR),
             flash_before: Mutex::default(),
             device,
         });
