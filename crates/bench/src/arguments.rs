@@ -2,7 +2,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
-use crate::compare::backing::Place;
+use crate::compare::backing::Kind;
 use crate::compare::peer::Peer;
 use crate::compare::settings::{Pinning, Settings};
 use crate::workloads::Workload;
@@ -92,7 +92,10 @@ pub struct CompareArguments {
     pub minutes: Option<u64>,
     /// On what: drives that take no time, or the same drive for everybody [default: free, with --full both]
     #[arg(long, value_name = "PLACE", value_enum, value_delimiter = ',')]
-    pub place: Vec<Place>,
+    pub place: Vec<Kind>,
+    /// Microseconds of a block command of the same drive, for the curves of verdicts; the profile's own is tried as well
+    #[arg(long, value_name = "NUMBERS", value_delimiter = ',', default_values_t = [15, 25, 50, 100], value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub latency: Vec<u32>,
     /// Who; everybody when nobody is named
     #[arg(long, value_name = "PEER", value_enum, value_delimiter = ',')]
     pub peer: Vec<Peer>,
@@ -124,7 +127,10 @@ pub struct RunArguments {
     pub common: ComparisonCommon,
     /// On what
     #[arg(long, value_name = "PLACE", value_enum, default_value = "free")]
-    pub place: Place,
+    pub place: Kind,
+    /// Microseconds of a block command of the same drive
+    #[arg(long, value_name = "NUMBER", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub latency: u32,
     /// Who
     #[arg(long, value_name = "PEER", value_enum, default_value = "tandemfs-relaxed")]
     pub peer: Peer,
@@ -382,7 +388,7 @@ mod tests {
         let compare =
             parse("bench compare untar durable- --quick --place free,same --peer ext4,null --rounds 7 --pin none").expect("a line");
         let Some(Command::Compare(compare)) = compare.command else { panic!("no comparison") };
-        assert_eq!((compare.place, compare.peer), (vec![Place::Free, Place::Same], vec![Peer::Ext4, Peer::Null]));
+        assert_eq!((compare.place, compare.peer), (vec![Kind::Free, Kind::Same], vec![Peer::Ext4, Peer::Null]));
         assert_eq!((compare.cases.len(), compare.rounds, compare.common.pin), (2, Some(7), Pinning::None));
         let run = parse("bench run durable-overwrite-4k-c1 --peer tandemfs-strict --place free --json").expect("a line");
         let Some(Command::Run(run)) = run.command else { panic!("no run") };
@@ -401,7 +407,7 @@ mod tests {
         let name = |value: Option<clap::builder::PossibleValue>| value.map(|value| value.get_name().to_owned());
         assert!(Case::ALL.iter().all(|case| name(case.to_possible_value()).as_deref() == Some(case.name())));
         assert!(Peer::ALL.iter().all(|each| name(each.to_possible_value()).as_deref() == Some(each.name())));
-        assert!([Place::Free, Place::Same].iter().all(|each| name(each.to_possible_value()).as_deref() == Some(each.name())));
+        assert!([Kind::Free, Kind::Same].iter().all(|each| name(each.to_possible_value()).as_deref() == Some(each.name())));
         assert!(Workload::ALL.iter().all(|each| name(each.to_possible_value()).as_deref() == Some(each.name())));
     }
 }

@@ -11,27 +11,77 @@ use super::record::Traffic;
 use crate::failure::{Failure, Result};
 
 /// The kind of drive used for a measurement.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, ValueEnum, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, ValueEnum, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Place {
+pub enum Kind {
     /// Kernel file systems on a loop device over a file in memory, which takes no time at all; TandemFS on its emulated drive with timing.
     Free,
     /// All on the same emulated drive: kernel file systems by its block path behind a loop device.
     Same,
 }
 
-impl Place {
-    /// The name on the command line, in records and in reports.
+impl Kind {
+    /// The name on the command line and in reports.
     pub fn name(self) -> &'static str {
         match self {
             Self::Free => "free",
             Self::Same => "same",
         }
     }
+}
+
+/// The drive of a measurement.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(into = "String", try_from = "String")]
+pub enum Place {
+    /// [`Kind::Free`].
+    Free,
+    /// [`Kind::Same`], with block commands of at least so many microseconds.
+    Same(u32),
+}
+
+impl Place {
+    /// Its kind.
+    pub fn kind(self) -> Kind {
+        match self {
+            Self::Free => Kind::Free,
+            Self::Same(_) => Kind::Same,
+        }
+    }
+
+    /// The name in records: `free`, `same-25us`.
+    pub fn name(self) -> String {
+        match self {
+            Self::Free => "free".to_owned(),
+            Self::Same(us) => format!("same-{us}us"),
+        }
+    }
 
     /// The name for readers of reports.
     pub fn title(self) -> String {
-        format!("{} drive", self.name())
+        match self {
+            Self::Free => "free drive".to_owned(),
+            Self::Same(us) => format!("same drive, {us} us"),
+        }
+    }
+}
+
+impl From<Place> for String {
+    fn from(place: Place) -> Self {
+        place.name()
+    }
+}
+
+impl TryFrom<String> for Place {
+    type Error = String;
+
+    fn try_from(name: String) -> std::result::Result<Self, String> {
+        let us = name.strip_prefix("same-").and_then(|rest| rest.strip_suffix("us")?.parse().ok());
+        match (name.as_str(), us) {
+            ("free", _) => Ok(Self::Free),
+            (_, Some(us)) => Ok(Self::Same(us)),
+            _ => Err(format!("'{name}' is no drive")),
+        }
     }
 }
 
@@ -152,6 +202,14 @@ pub fn require_loop_devices() -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_place_has_one_name() {
+        for place in [Place::Free, Place::Same(25)] {
+            assert_eq!(Place::try_from(place.name()), Ok(place));
+        }
+        assert!(Place::try_from("same".to_owned()).is_err() && Place::try_from("same-us".to_owned()).is_err());
+    }
 
     #[test]
     fn the_kernels_counters_are_read() {

@@ -84,6 +84,11 @@ pub trait Case: Sync {
         None
     }
 
+    /// The drive's memory zone, if the load fixes its share of the data.
+    fn memory_bytes(&self) -> Option<u64> {
+        None
+    }
+
     /// Least share of the work for which the fastest peer still takes some tenths of a second. Shorter runs measure thread starts and
     /// noise. A comparison that chooses the share automatically does not go below this.
     fn share_least(&self) -> f64 {

@@ -2,6 +2,7 @@
 //!
 //! [CM1]: super
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -18,6 +19,7 @@ use super::mounted::{KernelMount, Mounted, NullMount, TandemfsLibrary, TandemfsM
 use super::peer::Peer;
 use super::record::{Calibration, Record};
 use super::same_drive;
+use super::same_drive::way::Carried;
 use super::settings::{Pinning, Settings};
 use super::statistics::percentiles;
 use crate::failure::{Failure, Result};
@@ -38,9 +40,12 @@ pub struct Laboratory {
     settings: Settings,
     noise: Noise,
     loop_file: Option<MemoryFile>,
-    image: Option<(Place, MemoryFile)>,
-    /// Settings of the common drive, once they are known.
-    same: Option<same_drive::Settings>,
+    /// The image, with its place and the size of its memory zone.
+    image: Option<((Place, u64), MemoryFile)>,
+    /// What this machine takes for requests of the peers, once it was measured.
+    carried: Option<Vec<Carried>>,
+    /// Settings of the common drive by the microseconds of its block commands, once they are known.
+    same: BTreeMap<u32, same_drive::Settings>,
 }
 
 /// The common drive of all peers.
@@ -62,28 +67,62 @@ impl Laboratory {
         let directory = tempfile::Builder::new().prefix("tandemfs-compare-").tempdir_in(&settings.directory).map_err(|error| {
             Failure::new(format!("{}: {error}; name a directory to write to with --directory", settings.directory.display()))
         })?;
-        Ok(Self { directory, settings: settings.clone(), noise: Noise::new(), loop_file: None, image: None, same: None })
+        Ok(Self {
+            directory,
+            settings: settings.clone(),
+            noise: Noise::new(),
+            loop_file: None,
+            image: None,
+            carried: None,
+            same: BTreeMap::new(),
+        })
     }
 
-    /// Finds the settings that make the common drive equal for all peers. A resumed comparison uses its earlier settings (`before`). Runs
-    /// at [`Place::Same`] are possible only after this.
+    /// Microseconds of a block command of the profile itself.
     ///
     /// # Errors
-    /// The drives cannot be made equal here; the message has the difference.
-    pub fn calibrate(&mut self, before: Option<&str>, say: &mut dyn FnMut(&str)) -> Result<SameDrive> {
-        let Settings { profile, memory_bytes, .. } = &self.settings;
-        let new = || same_drive::Settings { wake_up: awake::wake_up(), ..same_drive::Settings::new(profile, *memory_bytes) };
-        let wanted: same_drive::Settings = before.map(serde_json::from_str).transpose()?.unwrap_or_else(new);
+    /// A profile without timing.
+    pub fn own_us(&self) -> Result<u32> {
+        same_drive::Settings::new(&self.settings.profile, self.settings.memory_bytes).own_us()
+    }
+
+    /// Finds the settings that make the common drive with block commands of so many microseconds equal for all peers. A resumed comparison
+    /// uses its earlier settings (`before`). Runs at its [`Place::Same`] are possible only after this.
+    ///
+    /// # Errors
+    /// This machine does not carry the latency, or the drives cannot be made equal; the message has the difference.
+    pub fn calibrate(&mut self, us: u32, before: Option<&str>, say: &mut dyn FnMut(&str)) -> Result<SameDrive> {
+        let directory = self.directory.path();
+        let wanted: same_drive::Settings = match before {
+            // Results on a different drive could not be compared with those already stored.
+            Some(made) => serde_json::from_str(made)?,
+            None => {
+                let Settings { profile, memory_bytes, .. } = &self.settings;
+                let plain = same_drive::Settings { wake_up: awake::wake_up(), ..same_drive::Settings::new(profile, *memory_bytes) };
+                if self.carried.is_none() {
+                    let _awake = plain.is_kept_awake().then(Awake::new);
+                    self.carried = Some(same_drive::calibrate::carried(directory, &plain)?);
+                }
+                let carried = self.carried.as_deref().unwrap_or_default();
+                let detour = carried.iter().find(|batch| batch.depth == 1 && !batch.is_read).map_or(0.0, |batch| batch.took_ns / 1e3);
+                plain.with_latency(us, carried)?.ok_or_else(|| {
+                    Failure::new(format!(
+                        "this machine carries no block commands of {us} us: the way of the peers over FUSE and loop device takes {detour:.0} us"
+                    ))
+                })?
+            }
+        };
         let _awake = wanted.is_kept_awake().then(Awake::new);
-        // Results on a different drive could not be compared with those already stored.
-        let calibrated = same_drive::calibrate::calibrate(self.directory.path(), &wanted, before.is_none(), say)?;
+        let calibrated = same_drive::calibrate::calibrate(directory, &wanted, say)?;
         let made = serde_json::to_string(&calibrated.settings)?;
         let mut facts = calibrated.settings.facts()?;
-        facts
-            .extend(calibrated.notes.into_iter().enumerate().map(|(index, note)| (format!("same drive: calibrated, {}", index + 1), note)));
-        let found = SameDrive { calibrations: calibrated.calibrations, facts, made };
-        self.same = Some(calibrated.settings);
-        Ok(found)
+        if let Some(carried) = self.carried.iter().flatten().find(|batch| batch.depth == 1 && !batch.is_read) {
+            let takes = format!("{:.1} us at least on this machine, whatever the cache's own latency", carried.took_ns / 1e3);
+            facts.push((format!("cached write of {} KiB by the peers", carried.bytes >> 10), takes));
+        }
+        facts.extend(calibrated.notes.into_iter().enumerate().map(|(index, note)| (format!("calibrated, {}", index + 1), note)));
+        self.same.insert(us, calibrated.settings);
+        Ok(SameDrive { calibrations: calibrated.calibrations, facts, made })
     }
 
     /// Measures a case once. `round` also determines the random choices; `None` is a warm-up, whose record must be discarded.
@@ -101,11 +140,12 @@ impl Laboratory {
             // Never removed recursively: a file system that failed to unmount may still be there.
             fs::create_dir(&mountpoint)?;
         }
-        let uses_server = place == Place::Same && kernel_type(peer).is_some();
-        let is_kept_awake = uses_server && case.clients() == 1 && self.same.as_ref().is_some_and(same_drive::Settings::is_kept_awake);
+        let server = self.same_of(place).filter(|_| kernel_type(peer).is_some());
+        let is_kept_awake = case.clients() == 1 && server.is_some_and(same_drive::Settings::is_kept_awake);
         let _awake = is_kept_awake.then(Awake::new); // [AW3], [AW4]
-        self.prepare(place, peer, bytes)?;
-        let backing = self.backing(place, peer, bytes)?;
+        let memory_bytes = case.memory_bytes().unwrap_or(self.settings.memory_bytes);
+        self.prepare(place, peer, bytes, memory_bytes)?;
+        let backing = self.backing(place, peer, bytes, memory_bytes)?;
         // After the drive's start, which is not pinned, and before the mount: a daemon inherits its starter's affinity.
         let _pinned = self.settings.pins(case.clients()).then(Pinned::new);
         let inodes = case.files_needed().filter(|files| *files > bytes / EXT4_BYTES_PER_INODE);
@@ -150,16 +190,16 @@ impl Laboratory {
     }
 
     /// Makes the drive for a run, or resets it.
-    fn prepare(&mut self, place: Place, peer: Peer, bytes: u64) -> Result<()> {
+    fn prepare(&mut self, place: Place, peer: Peer, bytes: u64, memory_bytes: u64) -> Result<()> {
         let directory = self.directory.path();
         if peer.is_ours() {
-            let wanted = bytes + self.settings.memory_bytes;
+            let (wanted, made_for) = (bytes + memory_bytes, (place, memory_bytes));
             let fits = |image: &MemoryFile| image.bytes() >= wanted && image.bytes() < wanted + wanted / 4;
-            if !self.image.as_ref().is_some_and(|(made_for, image)| *made_for == place && fits(image)) {
+            if !self.image.as_ref().is_some_and(|(made, image)| *made == made_for && fits(image)) {
                 self.image = None;
                 scene::require_room(directory, wanted, "leave out large cases")?;
-                let image = self.new_image(&directory.join(IMAGE), place, bytes)?;
-                self.image = Some((place, image));
+                let image = self.new_image(&directory.join(IMAGE), made_for, bytes)?;
+                self.image = Some((made_for, image));
             }
             // Flash that was written before behaves differently: its garbage would be collected in the next run.
             let has_firmware = tandemfs_emulator::profile(&self.settings.profile).is_some_and(|profile| profile.firmware.is_some());
@@ -175,30 +215,40 @@ impl Laboratory {
     }
 
     /// A drive for TandemFS: as a user makes it, or with the settings of the common drive.
-    fn new_image(&self, path: &Path, place: Place, block_bytes: u64) -> Result<MemoryFile> {
-        if place == Place::Same {
-            self.same()?.create_own_image(path, block_bytes)?;
+    fn new_image(&self, path: &Path, (place, memory_bytes): (Place, u64), block_bytes: u64) -> Result<MemoryFile> {
+        if let Place::Same(_) = place {
+            self.same(place, memory_bytes)?.create_own_image(path, block_bytes)?;
         } else {
             let mebibytes = |bytes: u64| format!("{}M", bytes >> 20);
             let mut create = tandemfs();
             create.args(["device", "create"]).arg(path).args(["--profile", &self.settings.profile]);
-            run(create.args(["--memory", &mebibytes(self.settings.memory_bytes), "--block", &mebibytes(block_bytes)]))?;
+            run(create.args(["--memory", &mebibytes(memory_bytes), "--block", &mebibytes(block_bytes)]))?;
         }
         MemoryFile::adopt(path.to_owned())
     }
 
-    fn same(&self) -> Result<&same_drive::Settings> {
-        self.same.as_ref().ok_or_else(|| Failure::new("the same drive was not calibrated; this is a bug of the benchmark"))
+    /// Settings of the common drive of a place, as calibrated.
+    fn same_of(&self, place: Place) -> Option<&same_drive::Settings> {
+        match place {
+            Place::Same(us) => self.same.get(&us),
+            Place::Free => None,
+        }
+    }
+
+    /// The same with a memory zone of this size.
+    fn same(&self, place: Place, memory_bytes: u64) -> Result<same_drive::Settings> {
+        let same = self.same_of(place).ok_or_else(|| Failure::new("the same drive was not calibrated; this is a bug of the benchmark"))?;
+        Ok(same_drive::Settings { memory_bytes, ..same.clone() })
     }
 
     /// The drive for a kernel file system, on the files of [`Self::prepare`].
-    fn backing(&self, place: Place, peer: Peer, bytes: u64) -> Result<Option<Box<dyn Backing + '_>>> {
+    fn backing(&self, place: Place, peer: Peer, bytes: u64, memory_bytes: u64) -> Result<Option<Box<dyn Backing + '_>>> {
         if kernel_type(peer).is_none() {
             return Ok(None);
         }
         Ok(Some(match place {
             Place::Free => Box::new(FreeDrive::start(self.loop_file.as_ref().ok_or_else(lost)?)?),
-            Place::Same => Box::new(same_drive::start(self.directory.path(), bytes, self.same()?)?),
+            Place::Same(_) => Box::new(same_drive::start(self.directory.path(), bytes, &self.same(place, memory_bytes)?)?),
         }))
     }
 

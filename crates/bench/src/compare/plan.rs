@@ -33,8 +33,8 @@ pub struct Grid<'a> {
     pub peers: &'a [Peer],
     /// Rounds that are stored.
     pub rounds: u32,
-    /// Whether a case can run on a peer.
-    pub applies: &'a dyn Fn(usize, Peer) -> bool,
+    /// Whether a case runs on a peer at a place.
+    pub applies: &'a dyn Fn(usize, Place, Peer) -> bool,
     /// Whether a case has a warm-up.
     pub warms_up: &'a dyn Fn(usize) -> bool,
 }
@@ -47,7 +47,7 @@ impl Grid<'_> {
         for round in std::iter::once(None).chain((0..self.rounds).map(Some)) {
             for case in 0..self.cases.len() {
                 for place in self.places {
-                    let peers = || self.peers.iter().filter(|peer| (self.applies)(case, **peer));
+                    let peers = || self.peers.iter().filter(|peer| (self.applies)(case, *place, **peer));
                     for peer in turned(peers(), round) {
                         let is_wanted = match round {
                             None => (self.warms_up)(case) && (0..self.rounds).any(|round| is_open(case, *place, *peer, round)),
@@ -85,7 +85,7 @@ mod tests {
     const PEERS: [Peer; 4] = [Peer::TandemfsRelaxed, Peer::Ext4, Peer::Xfs, Peer::Null];
 
     fn plan(cases: &[String], peers: &[Peer], rounds: u32, done: &BTreeSet<Key>) -> Vec<Planned> {
-        Grid { cases, places: &[Place::Free, Place::Same], peers, rounds, applies: &|_, _| true, warms_up: &|_| true }.runs(done)
+        Grid { cases, places: &[Place::Free, Place::Same(25)], peers, rounds, applies: &|_, _, _| true, warms_up: &|_| true }.runs(done)
     }
 
     fn names(count: usize) -> Vec<String> {
@@ -108,7 +108,7 @@ mod tests {
 
     #[test]
     fn a_case_without_a_form_for_somebody_leaves_him_out() {
-        let applies = |_: usize, peer: Peer| peer != Peer::Xfs;
+        let applies = |_: usize, _: Place, peer: Peer| peer != Peer::Xfs;
         let cases = names(1);
         let runs = Grid { cases: &cases, places: &[Place::Free], peers: &PEERS, rounds: 1, applies: &applies, warms_up: &|_| true }
             .runs(&BTreeSet::new());

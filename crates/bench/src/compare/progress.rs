@@ -95,11 +95,6 @@ impl Progress {
         self.bar.suspend(|| eprintln!("tandemfs: {sentence}"));
     }
 
-    /// Prints a message if the bar is visible.
-    pub fn say_if_seen(&self, sentence: &str) {
-        self.bar.println(sentence);
-    }
-
     /// Removes the bar.
     pub fn finish(&self) {
         self.bar.finish_and_clear();

@@ -33,11 +33,16 @@ pub struct Header {
     pub left_out: Vec<(String, String)>,
     /// Latencies of the raw loop device and of our own block path, measured before any comparison on the same drive.
     pub calibration: Vec<Calibration>,
+    /// Microseconds of a block command at which verdicts on the same drive are made: the profile's own, or the lowest that this machine
+    /// carries; `None` if nothing was measured on the same drive.
+    pub decisive_us: Option<u32>,
 }
 
 /// Latency of one kind of request on the raw loop device and on TandemFS's block path.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Calibration {
+    /// Least time of a block command of this drive, in microseconds.
+    pub command_us: u32,
     /// Such as `4 KiB write + flush, queue depth 1`.
     pub request: String,
     /// Median on the loop device, as fio sees it.

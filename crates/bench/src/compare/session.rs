@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::available::{available, versions};
 use super::awake;
-use super::backing::Place;
+use super::backing::{Kind, Place};
 use super::case::{Case, Cases, Group};
 use super::command::find;
 use super::laboratory::Laboratory;
@@ -82,13 +82,6 @@ pub fn compare(arguments: &CompareArguments) -> Result<()> {
     let chosen = chosen_cases(&arguments.cases, arguments.quick)?;
     let (peers, mut left_out) = available(&wanted_peers(&arguments.peer))?;
     let chosen = with_programs(chosen, &mut left_out)?;
-    let mut places = match (arguments.place.is_empty(), arguments.full) {
-        (false, _) => arguments.place.clone(),
-        (true, true) => vec![Place::Free, Place::Same],
-        (true, false) => vec![Place::Free],
-    };
-    places.sort_unstable();
-    places.dedup();
     let settings = arguments.common.settings(extent.scale, extent.keeps_least);
 
     fs::create_dir_all(&arguments.output).map_err(|error| Failure::new(format!("{}: {error}", arguments.output.display())))?;
@@ -96,8 +89,14 @@ pub fn compare(arguments: &CompareArguments) -> Result<()> {
     let programs = chosen.iter().flat_map(|case| case.programs().iter().copied()).collect();
     let header = header(&extent, &settings, versions(&peers, &programs), left_out);
     let mut store = if arguments.resume { Store::resume(&results, header)? } else { Store::create(&results, header)? };
-    let outcome = measure(&chosen, &places, &peers, &extent, &settings, &mut store, arguments.common.json);
-    let failed = outcome?;
+    let kinds = match (arguments.place.is_empty(), arguments.full) {
+        (false, _) => arguments.place.as_slice(),
+        (true, true) => &[Kind::Free, Kind::Same],
+        (true, false) => &[Kind::Free],
+    };
+    let mut laboratory = Laboratory::new(&settings)?;
+    let places = places(kinds, &arguments.latency, &mut laboratory, &mut store)?;
+    let failed = measure(&chosen, &places, &peers, &extent, &mut laboratory, &mut store, arguments.common.json)?;
     let text = report::write(&results, &arguments.output)?;
     if !arguments.common.json {
         say(&text)?;
@@ -109,19 +108,59 @@ pub fn compare(arguments: &CompareArguments) -> Result<()> {
     }
 }
 
+/// The drives to measure on: the free one, and the same one at each latency of a block command that this machine carries. Those that it
+/// does not carry are left out by name.
+///
+/// # Errors
+/// No drive is left, or a signal came.
+fn places(kinds: &[Kind], latencies: &[u32], laboratory: &mut Laboratory, store: &mut Store) -> Result<Vec<Place>> {
+    let mut places: Vec<Place> = if kinds.contains(&Kind::Free) { vec![Place::Free] } else { Vec::new() };
+    if !kinds.contains(&Kind::Same) {
+        return Ok(places);
+    }
+    let mut points = latencies.to_vec();
+    points.push(laboratory.own_us()?);
+    points.sort_unstable();
+    points.dedup();
+    for us in points {
+        match laboratory.calibrate(us, store.same_drive(us), &mut |_| {}) {
+            Ok(found) => {
+                store.calibrated(us, found.calibrations, found.facts, found.made)?;
+                store.decided_at(us)?;
+                places.push(Place::Same(us));
+            }
+            Err(failure) => {
+                machine::check()?;
+                eprintln!("tandemfs-bench: same drive, {us} us: {failure}");
+                store.leave_out(format!("same drive, {us} us"), failure.to_string())?;
+            }
+        }
+    }
+    if places.is_empty() {
+        return Err(Failure::new("the same drive can be made equal for all at none of these latencies; name a longer one with --latency"));
+    }
+    Ok(places)
+}
+
 /// Makes all runs that are not done. Returns the number of failures.
 fn measure(
     chosen: &Cases,
     places: &[Place],
     peers: &[Peer],
     extent: &Extent,
-    settings: &Settings,
+    laboratory: &mut Laboratory,
     store: &mut Store,
     as_json: bool,
 ) -> Result<u32> {
     let names: Vec<String> = chosen.iter().map(|case| case.name()).collect();
-    let applies = |case: usize, peer: Peer| chosen[case].applies_to(peer);
     let decides = |case: usize, place: Place| targets::decides(&names[case], place);
+    // Longer latencies only complete the curves of verdicts.
+    let lowest = places.iter().copied().find(|place| place.kind() == Kind::Same);
+    let is_for_curves = |place: Place| place.kind() == Kind::Same && Some(place) != lowest;
+    let applies = |case: usize, place: Place, peer: Peer| {
+        let takes_part = !is_for_curves(place) || (decides(case, place) && (peer.is_ours() || peer.is_yardstick()));
+        takes_part && chosen[case].applies_to(peer)
+    };
     // Without time for warm-ups, at least the memory of the drive has been touched.
     let warms_up = |case: usize| match extent.budget {
         Some(_) => places.iter().any(|place| decides(case, *place)),
@@ -136,23 +175,7 @@ fn measure(
         return Ok(0);
     }
     let start = Instant::now();
-    let mut laboratory = Laboratory::new(settings)?;
     let mut progress = Progress::new(runs.len());
-    if runs.iter().any(|run| run.place == Place::Same) {
-        progress.begin("the same drive for everybody is calibrated", &[]);
-        match laboratory.calibrate(store.same_drive(), &mut |sentence| progress.say_if_seen(sentence)) {
-            Ok(found) => store.calibrated(found.calibrations, found.facts, found.made)?,
-            Err(failure) => {
-                machine::check()?;
-                runs.retain(|run| run.place != Place::Same);
-                if runs.is_empty() {
-                    return Err(failure);
-                }
-                progress.say(&failure.to_string());
-                store.leave_out("same drive".to_owned(), failure.to_string())?;
-            }
-        }
-    }
     let (mut time_budget, mut failed, mut left) = (TimeBudget::default(), BTreeSet::new(), runs.as_slice());
     for round_of_case in runs.chunk_by(|run, next| (run.case, run.place, run.round) == (next.case, next.place, next.round)) {
         let to_do = left;
@@ -220,10 +243,14 @@ pub fn run(arguments: &RunArguments) -> Result<()> {
     }
     let settings = arguments.common.settings(arguments.scale, false);
     let mut laboratory = Laboratory::new(&settings)?;
-    if arguments.place == Place::Same {
-        laboratory.calibrate(None, &mut |_| {})?;
-    }
-    let record = laboratory.run(&*case, arguments.place, arguments.peer, Some(0))?;
+    let place = match arguments.place {
+        Kind::Free => Place::Free,
+        Kind::Same => {
+            laboratory.calibrate(arguments.latency, None, &mut |_| {})?;
+            Place::Same(arguments.latency)
+        }
+    };
+    let record = laboratory.run(&*case, place, arguments.peer, Some(0))?;
     if arguments.common.json {
         return say(&format!("{}\n", serde_json::to_string(&record)?));
     }
@@ -308,6 +335,7 @@ fn header(extent: &Extent, settings: &Settings, programs: Vec<(String, String)>,
         settings: named,
         left_out,
         calibration: Vec::new(),
+        decisive_us: None,
     }
 }
 

@@ -14,9 +14,12 @@ use super::record::{Calibration, Header, Line, Record, VERSION};
 use crate::failure::{Failure, Result};
 
 /// Prefix of the names of facts of the common drive.
-const SAME_DRIVE: &str = "same drive: ";
-/// The fact from which the common drive can be made again.
-const SAME_DRIVE_MADE: &str = "same drive: made from";
+const SAME_DRIVE: &str = "same drive, ";
+
+/// Prefix of the facts of one common drive.
+fn prefix(us: u32) -> String {
+    format!("{SAME_DRIVE}{us} us: ")
+}
 
 /// The open results file.
 pub struct Store {
@@ -71,7 +74,7 @@ impl Store {
         }
         file.seek(SeekFrom::End(0)).map_err(|error| named(error.into()))?;
         // Keeps earlier calibrations and left-out entries; entries that are missing again are not repeated.
-        let mut merged = Header { calibration: before.calibration.clone(), ..header };
+        let mut merged = Header { calibration: before.calibration.clone(), decisive_us: before.decisive_us, ..header };
         merged.machine.extend(before.machine.iter().filter(|(name, _)| name.starts_with(SAME_DRIVE)).cloned());
         for one in &before.left_out {
             if !merged.left_out.contains(one) {
@@ -118,20 +121,35 @@ impl Store {
         self.append(&Line::Header(self.header.clone()))
     }
 
-    /// The settings of the common drive, if it was made before.
-    pub fn same_drive(&self) -> Option<&str> {
-        self.header.machine.iter().find(|(name, _)| name == SAME_DRIVE_MADE).map(|(_, value)| value.as_str())
+    /// The settings of the common drive with block commands of so many microseconds, if it was made before.
+    pub fn same_drive(&self, us: u32) -> Option<&str> {
+        let name = format!("{}made from", prefix(us));
+        self.header.machine.iter().find(|(found, _)| *found == name).map(|(_, value)| value.as_str())
     }
 
-    /// Writes facts, settings and latencies of the common drive to the header ([O1]).
+    /// Writes facts, settings and latencies of a common drive to the header ([O1]).
     ///
     /// # Errors
     /// It cannot be made durable.
-    pub fn calibrated(&mut self, calibration: Vec<Calibration>, facts: Vec<(String, String)>, made: String) -> Result<()> {
-        self.header.calibration = calibration;
-        self.header.machine.retain(|(name, _)| !name.starts_with(SAME_DRIVE));
-        self.header.machine.extend(facts);
-        self.header.machine.push((SAME_DRIVE_MADE.to_owned(), made));
+    pub fn calibrated(&mut self, us: u32, calibration: Vec<Calibration>, facts: Vec<(String, String)>, made: String) -> Result<()> {
+        let prefix = prefix(us);
+        self.header.calibration.retain(|row| row.command_us != us);
+        self.header.calibration.extend(calibration.into_iter().map(|row| Calibration { command_us: us, ..row }));
+        self.header.machine.retain(|(name, _)| !name.starts_with(&prefix));
+        self.header.machine.extend(facts.into_iter().map(|(name, value)| (format!("{prefix}{name}"), value)));
+        self.header.machine.push((format!("{prefix}made from"), made));
+        self.append(&Line::Header(self.header.clone()))
+    }
+
+    /// Records the latency of a block command that decides a verdict ([`Header::decisive_us`]).
+    ///
+    /// # Errors
+    /// It cannot be made durable.
+    pub fn decided_at(&mut self, us: u32) -> Result<()> {
+        let least = self.header.decisive_us.map_or(us, |before| before.min(us));
+        if self.header.decisive_us.replace(least) == Some(least) {
+            return Ok(());
+        }
         self.append(&Line::Header(self.header.clone()))
     }
 
@@ -188,6 +206,7 @@ mod tests {
             settings: vec![("scale".into(), scale.into())],
             left_out: vec![],
             calibration: vec![],
+            decisive_us: None,
         }
     }
 
@@ -224,15 +243,18 @@ mod tests {
         let directory = tempfile::tempdir().expect("a directory");
         let path = directory.path().join("results.jsonl");
         let mut store = Store::create(&path, header("1")).expect("created");
-        assert_eq!(store.same_drive(), None);
-        let calibration = vec![Calibration { request: "4 KiB read".into(), loop_ns: 1.0, drive_ns: 1.0 }];
-        let facts = || vec![("same drive: profile".to_owned(), "x".to_owned())];
-        store.calibrated(calibration.clone(), facts(), "{1}".into()).expect("said");
-        store.calibrated(calibration.clone(), facts(), "{2}".into()).expect("said");
+        assert_eq!(store.same_drive(25), None);
+        let calibration = |us| vec![Calibration { command_us: us, request: "4 KiB read".into(), loop_ns: 1.0, drive_ns: 1.0 }];
+        let facts = || vec![("profile".to_owned(), "x".to_owned())];
+        store.calibrated(25, calibration(0), facts(), "{1}".into()).expect("said");
+        store.calibrated(25, calibration(0), facts(), "{2}".into()).expect("said");
+        store.calibrated(50, calibration(0), facts(), "{3}".into()).expect("said");
+        [50, 25, 100].into_iter().try_for_each(|us| store.decided_at(us)).expect("said");
         drop(store);
         let store = Store::resume(&path, header("1")).expect("resumed");
-        assert_eq!((store.same_drive(), &store.header.calibration), (Some("{2}"), &calibration));
-        assert_eq!(store.header.machine.len(), 4, "each once");
+        assert_eq!((store.same_drive(25), store.same_drive(50), store.same_drive(5)), (Some("{2}"), Some("{3}"), None));
+        assert_eq!(store.header.calibration, [calibration(25), calibration(50)].concat());
+        assert_eq!((store.header.machine.len(), store.header.decisive_us), (6, Some(25)), "each once, and the lowest");
     }
 
     #[test]

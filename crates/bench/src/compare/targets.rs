@@ -2,11 +2,13 @@
 //!
 //! [RC1] A target is judged by the interval of the ratio: met if the whole interval meets it, missed if none of it does, undecided if only a
 //!       part does or if the machine was too noisy on either side.
+//! [RC3] On the same drive a target is judged at several latencies of a block command, and its verdict is that at the lowest: the profile's
+//!       own, or, where this machine cannot carry it, the lowest that it can. Without a measurement there it is undecided.
 //! [RC2] The yardstick is the better of ext4 and XFS in the same runs, for each case.
 
 use serde::Serialize;
 
-use super::backing::Place;
+use super::backing::{Kind, Place};
 use super::peer::Peer;
 use super::statistics::{Ratio, Summary, ratio};
 
@@ -32,7 +34,7 @@ pub struct ComparisonTarget {
     /// The forms of TandemFS that are judged, each separately.
     pub peers: &'static [Peer],
     /// The drive; `None` for every drive.
-    pub place: Option<Place>,
+    pub place: Option<Kind>,
     /// The target value.
     pub measure: Measure,
 }
@@ -48,17 +50,19 @@ const LIBRARY: &[Peer] = &[Peer::TandemfsLibrary];
 
 /// All targets.
 pub const TABLE: &[ComparisonTarget] = &[
-    row("durable overwrite, append, create; strict, through FUSE", DURABLE, STRICT, Some(Place::Free), 3.0),
-    row("durable overwrite, append, create; strict, through FUSE", DURABLE, STRICT, Some(Place::Same), 5.0),
-    row("durable overwrite, append, create; library", DURABLE, LIBRARY, Some(Place::Free), 10.0),
-    row("varmail", &["varmail"], MODES, Some(Place::Same), 4.8),
-    row("fileserver", &["fileserver"], MODES, Some(Place::Same), 2.0),
-    row("webproxy", &["webproxy"], MODES, Some(Place::Same), 3.0),
-    row("oltp", &["oltp"], MODES, Some(Place::Same), 4.1),
-    row("Redis, appendfsync always", &["redis-always"], MODES, Some(Place::Same), 2.5),
-    row("SQLite, WAL and FULL", &["sqlite-wal-full", "sqlite-mixed-wal"], MODES, Some(Place::Same), 2.5),
-    row("pgbench, reading and writing", &["pgbench-read-write"], MODES, Some(Place::Same), 2.5),
-    row("RocksDB, fillsync", &["rocksdb-fillsync"], MODES, Some(Place::Same), 2.5),
+    row("durable overwrite, append, create; strict, through FUSE", DURABLE, STRICT, Some(Kind::Free), 3.0),
+    row("durable overwrite, append, create; strict, through FUSE", DURABLE, STRICT, Some(Kind::Same), 5.0),
+    row("durable overwrite, append, create; library", DURABLE, LIBRARY, Some(Kind::Free), 10.0),
+    row("varmail", &["varmail"], MODES, Some(Kind::Same), 4.8),
+    row("fileserver, without durability (ByteFS §5.2)", &["fileserver"], MODES, Some(Kind::Same), 2.2),
+    row("webproxy, without durability (ByteFS §5.2)", &["webproxy"], MODES, Some(Kind::Same), 1.3),
+    row("fileserver, an fsync after each write (RomeFS §4.3)", &["fileserver-fsync"], MODES, Some(Kind::Same), 2.05),
+    row("webproxy, an fsync after each write (RomeFS §4.3)", &["webproxy-fsync"], MODES, Some(Kind::Same), 3.17),
+    row("oltp", &["oltp"], MODES, Some(Kind::Same), 4.1),
+    row("Redis, appendfsync always", &["redis-always"], MODES, Some(Kind::Same), 2.5),
+    row("SQLite, WAL and FULL", &["sqlite-wal-full", "sqlite-mixed-wal"], MODES, Some(Kind::Same), 2.5),
+    row("pgbench, reading and writing", &["pgbench-read-write"], MODES, Some(Kind::Same), 2.5),
+    row("RocksDB, fillsync", &["rocksdb-fillsync"], MODES, Some(Kind::Same), 2.5),
     row("warm reads", &["read-4k-random-warm", "read-1m-sequential-warm"], MODES, None, 0.9),
     row("warm getattr", &["getattr-warm"], MODES, None, 0.9),
     row("sequential 1 MiB, both ways", &["read-1m-sequential-cold", "write-1m-sequential"], MODES, None, 0.9),
@@ -74,7 +78,7 @@ pub const TABLE: &[ComparisonTarget] = &[
         title: "bytes to flash beside ext4's",
         cases: &["varmail", "create-write-fsync-4k"],
         peers: RELAXED,
-        place: Some(Place::Same),
+        place: Some(Kind::Same),
         measure: Measure::FlashBytesAtMost(1.0 / 3.0),
     },
 ];
@@ -83,7 +87,7 @@ const fn row(
     title: &'static str,
     cases: &'static [&'static str],
     peers: &'static [Peer],
-    place: Option<Place>,
+    place: Option<Kind>,
     times: f64,
 ) -> ComparisonTarget {
     ComparisonTarget { title, cases, peers, place, measure: Measure::RateAtLeast(times) }
@@ -101,6 +105,8 @@ pub enum Verdict {
     UndecidedByInterval,
     /// The machine was too noisy.
     UndecidedByNoise,
+    /// It was not measured at the latency that decides ([RC3]).
+    UndecidedByLatency,
 }
 
 impl Verdict {
@@ -111,6 +117,7 @@ impl Verdict {
             Self::Missed => "missed",
             Self::UndecidedByInterval => "undecided: more rounds are needed",
             Self::UndecidedByNoise => "undecided: the machine was too noisy",
+            Self::UndecidedByLatency => "undecided: not measured at the latency that decides",
         }
     }
 }
@@ -134,16 +141,54 @@ pub struct Judgement {
     pub beside_ext4: Option<Ratio>,
     /// The result.
     pub verdict: Verdict,
+    /// The same at all latencies of a block command, from the lowest ([RC3]); the first is this one. Empty on the free drive.
+    pub curve: Vec<Point>,
 }
 
-/// Judges every row of [`TABLE`] for which both sides were measured, in the order of the table.
-pub fn judge(summaries: &[Summary]) -> Vec<Judgement> {
-    TABLE.iter().flat_map(|target| summaries.iter().filter_map(|ours| judge_one(*target, ours, summaries))).collect()
+/// A result at one latency of a block command.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Point {
+    /// Microseconds of a block command.
+    pub us: u32,
+    /// The ratio.
+    pub ratio: Ratio,
+    /// The result, if this latency decided.
+    pub verdict: Verdict,
+}
+
+/// Judges every row of [`TABLE`] for which both sides were measured, in the order of the table. `decisive_us` is the latency that decides
+/// on the same drive ([RC3]).
+pub fn judge(summaries: &[Summary], decisive_us: Option<u32>) -> Vec<Judgement> {
+    let mut judgements: Vec<Judgement> = Vec::new();
+    for target in TABLE {
+        let mut found: Vec<Judgement> = summaries.iter().filter_map(|ours| judge_one(*target, ours, summaries)).collect();
+        found.sort_by_key(|judgement| judgement.place);
+        for judgement in found {
+            let is_same = |other: &&mut Judgement| {
+                (other.target, other.place.kind(), other.peer, &other.case)
+                    == (*target, judgement.place.kind(), judgement.peer, &judgement.case)
+            };
+            match judgements.iter_mut().find(is_same) {
+                Some(lowest) => lowest.curve.extend(judgement.curve),
+                None => judgements.push(judgement),
+            }
+        }
+    }
+    for judgement in &mut judgements {
+        if let (Place::Same(us), Some(decisive_us)) = (judgement.place, decisive_us)
+            && us > decisive_us
+        {
+            judgement.verdict = Verdict::UndecidedByLatency;
+        }
+    }
+    judgements
 }
 
 /// Whether a case on a drive decides a row of [`TABLE`].
 pub fn decides(case: &str, place: Place) -> bool {
-    TABLE.iter().any(|target| target.place.is_none_or(|wanted| wanted == place) && target.cases.iter().any(|name| is_case(case, name)))
+    TABLE
+        .iter()
+        .any(|target| target.place.is_none_or(|wanted| wanted == place.kind()) && target.cases.iter().any(|name| is_case(case, name)))
 }
 
 /// The better of ext4 and XFS at the same case and place ([RC2]).
@@ -159,7 +204,7 @@ pub fn beside<'a>(ours: &Summary, peer: Peer, summaries: &'a [Summary]) -> Optio
 
 fn judge_one(target: ComparisonTarget, ours: &Summary, summaries: &[Summary]) -> Option<Judgement> {
     let is_meant = target.peers.contains(&ours.peer)
-        && target.place.is_none_or(|place| place == ours.place)
+        && target.place.is_none_or(|place| place == ours.place.kind())
         && target.cases.iter().any(|name| is_case(&ours.case, name));
     if !is_meant {
         return None;
@@ -200,6 +245,10 @@ fn judge_one(target: ComparisonTarget, ours: &Summary, summaries: &[Summary]) ->
         ratio: found,
         beside_ext4,
         verdict,
+        curve: match ours.place {
+            Place::Same(us) => vec![Point { us, ratio: found, verdict }],
+            Place::Free => Vec::new(),
+        },
     })
 }
 
@@ -233,7 +282,7 @@ mod tests {
     }
 
     fn judged(sides: &[Vec<Record>]) -> Vec<Judgement> {
-        judge(&summaries(&sides.concat()))
+        judge(&summaries(&sides.concat()), None)
     }
 
     #[test]
@@ -282,7 +331,7 @@ mod tests {
         let side = |peer, flash: u64| {
             let mut records = rounds("varmail", peer, &[10.0; 3]);
             for record in &mut records {
-                record.place = Place::Same;
+                record.place = Place::Same(25);
                 record.noise = if peer == Peer::Ext4 { 0.5 } else { 0.0 };
                 record.traffic = Some(Traffic { flash_programmed_bytes: Some(flash), ..Traffic::default() });
             }
@@ -296,6 +345,23 @@ mod tests {
         assert_eq!(verdicts(11_000, 30_000), [Verdict::UndecidedByNoise, Verdict::Missed]);
         assert_eq!(verdicts(0, 30_000), [Verdict::UndecidedByNoise, Verdict::Met], "everything is in the drive's DRAM still");
         assert_eq!(verdicts(0, 0), [Verdict::UndecidedByNoise], "for everybody: it says nothing");
+    }
+
+    #[test]
+    fn the_lowest_latency_decides_and_the_others_are_shown() {
+        let side = |peer: Peer, us: u32, rate: f64| {
+            let mut records = rounds("durable-overwrite-4k-c1", peer, &[rate; 3]);
+            records.iter_mut().for_each(|record| record.place = Place::Same(us));
+            records
+        };
+        let ours = [50, 25].map(|us| side(Peer::TandemfsStrict, us, 100.0));
+        let records = [ours.concat(), side(Peer::Ext4, 25, 40.0), side(Peer::Ext4, 50, 10.0)].concat();
+        let judged = |decisive_us| judge(&summaries(&records), decisive_us);
+        let found = judged(Some(25));
+        assert_eq!((found.len(), found[0].place, found[0].verdict), (1, Place::Same(25), Verdict::Missed));
+        let curve: Vec<(u32, Verdict)> = found[0].curve.iter().map(|point| (point.us, point.verdict)).collect();
+        assert_eq!(curve, [(25, Verdict::Missed), (50, Verdict::Met)], "met at a longer latency is not met");
+        assert_eq!(judged(Some(15))[0].verdict, Verdict::UndecidedByLatency, "15 us could have been measured");
     }
 
     #[test]

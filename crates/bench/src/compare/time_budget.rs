@@ -82,6 +82,6 @@ mod tests {
         let other = (1, Place::Free);
         assert!(!budget.allows(other, false, Some(1), SECOND, SECOND));
         assert!(!budget.allows(other, false, Some(2), SECOND, 100 * SECOND), "who missed a round gets no later one");
-        assert!(budget.allows((0, Place::Same), false, None, SECOND, Duration::ZERO), "a warm-up belongs to the rounds behind it");
+        assert!(budget.allows((0, Place::Same(25)), false, None, SECOND, Duration::ZERO), "a warm-up belongs to the rounds behind it");
     }
 }

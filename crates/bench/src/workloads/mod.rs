@@ -27,5 +27,5 @@ pub use library::LibraryTarget;
 pub use load::Step;
 pub use load::{Load, Workload};
 pub use run::{Clock, interleave, run_interleaved, run_on_threads};
-pub use target::Target;
+pub use target::{Handle, Target};
 pub use worker::{Done, Worker, lay_out};

@@ -1,46 +1,134 @@
-//! Filebench's personalities ([`crate::workloads`]) through system calls.
+//! Filebench's personalities ([`crate::workloads`]) through system calls, in the two kinds of the papers.
 //!
-//! [FB1] Parameters are those of ByteFS Table 5, operations those of Filebench's own files: varmail, fileserver, webserver and webproxy
-//!       with 12 threads, oltp with 200. Filebench's files have 16, 50, 100 and 100 threads and fewer files; the paper's parameters are
-//!       used because its results are compared with ours.
-//! [FB2] One option scales the number of files and of loops only. At scale 1 a comparison has [`FULL`] of the paper's files.
-//! [FB3] Durable writes are those of Filebench: mails of varmail by fsync; records and log of oltp, which Filebench opens with O_DSYNC, by
-//!       fdatasync after each write. The others do no durable writes.
-//! [FB4] At small scales (a tenth and less) reads are compared with what was written; at larger scales reads are only load.
-//! [FB5] The outcome counts flow operations without closes, which ask nothing of a file system; Filebench counts closes too.
+//! [FB1] `varmail`, `fileserver`, `webserver`, `webproxy`, `oltp`: parameters of ByteFS Table 5, operations of Filebench's own files, with 12
+//!       threads (oltp 200). Filebench's files have 16, 50, 100 and 100 threads and fewer files; the paper's parameters are used because its
+//!       results are compared with ours.
+//! [FB2] `fileserver-fsync`, `webproxy-fsync`: RomeFS §4.3 calls fsync after each write of a file, on drives with 512 MB of memory for
+//!       2.44 GB and 19.53 GB of files. With Filebench's sizes of files (128 KiB, 16 KiB) these are 20,000 and 1,280,000 files. A comparison
+//!       has a share of the files, and drives whose memory zone is the same share of 512 MB: so as much of the data fits in it as in the
+//!       paper. RomeFS's varmail has fsyncs by itself.
+//! [FB3] One option scales the number of files and of loops only. At scale 1 a comparison has [`Personality::share`] of the paper's files.
+//! [FB4] Durable writes are those of Filebench: mails of varmail by fsync; records and log of oltp, which Filebench opens with O_DSYNC, by
+//!       fdatasync after each write. Without `-fsync` the others do no durable writes.
+//! [FB5] At small scales (a tenth and less) reads are compared with what was written; at larger scales reads are only load.
+//! [FB6] The outcome counts flow operations without closes, which ask nothing of a file system; Filebench counts closes too. The fsyncs of
+//!       [FB2] are not counted: they belong to their writes.
 //!
 //! Differences from Filebench: directories have one level. In oltp readers also write: Filebench's ten writers write a tenth of a record
 //! for each read, so reads and writes are as many. There is no computation between reads (`hog`).
 
 use crate::compare::case::{Case, Cases, Group, Outcome, Stage};
 use crate::failure::{Failure, Result};
-use crate::workloads::{DirectoryTarget, Load, Worker, Workload, lay_out, run_on_threads};
+use crate::workloads::{DirectoryTarget, Handle, Load, Target, Worker, Workload, lay_out, run_on_threads};
 
-/// Share of Table 5's files at scale 1 ([FB2]): 20,000 mails.
-const FULL: f64 = 0.02;
 /// Divisor of its loops, so that a run takes a few seconds; not for fileserver, which has a tenth of the others' files.
 const LOOPS_SHARE: u64 = 4;
-/// Largest scale at which reads are verified ([FB4]).
+/// Largest scale at which reads are verified ([FB5]).
 const VERIFIED_MAX: f64 = 0.1;
+/// Memory of RomeFS's drives for these loads ([FB2]).
+const ROMEFS_MEMORY_BYTES: u64 = 512 << 20;
 
 /// The cases of this file.
 pub fn cases() -> Cases {
-    Workload::MACRO.into_iter().map(|workload| Box::new(Personality(workload)) as Box<dyn Case>).collect()
+    let plain = Workload::MACRO.map(|workload| Personality { workload, synchronizes: false });
+    let synchronized = [Workload::Fileserver, Workload::Webproxy].map(|workload| Personality { workload, synchronizes: true });
+    plain.into_iter().chain(synchronized).map(|case| Box::new(case) as Box<dyn Case>).collect()
 }
 
-struct Personality(Workload);
+struct Personality {
+    workload: Workload,
+    /// Whether each write of a file is followed by an fsync ([FB2]).
+    synchronizes: bool,
+}
 
 impl Personality {
+    /// Share of the paper's files at scale 1: 20,000 mails; 5,000 and 80,000 files with fsyncs.
+    fn share(&self) -> f64 {
+        match (self.synchronizes, self.workload) {
+            (false, _) => 0.02,
+            (true, Workload::Fileserver) => 1.0 / 4.0,
+            (true, _) => 1.0 / 16.0,
+        }
+    }
+
+    /// Files of the paper, in millions as [`Load::new`] scales them.
+    fn files_share(&self) -> f64 {
+        match (self.synchronizes, self.workload) {
+            (false, _) => 1.0,
+            (true, Workload::Fileserver) => 0.2,
+            (true, _) => 1.28,
+        }
+    }
+
     fn load(&self, scale: f64, seed: u64) -> Load {
-        let load = Load { verify: scale <= VERIFIED_MAX, ..Load::new(self.0, FULL * scale, seed) };
-        let share = if self.0 == Workload::Fileserver { 1 } else { LOOPS_SHARE };
-        Load { loops: load.loops.map(|loops| (loops / share).max(load.workers * 2)), ..load }
+        let load = Load { verify: scale <= VERIFIED_MAX, ..Load::new(self.workload, self.files_share() * self.share() * scale, seed) };
+        let divisor = if self.workload == Workload::Fileserver { 1 } else { LOOPS_SHARE };
+        Load { loops: load.loops.map(|loops| (loops / divisor).max(load.workers * 2)), ..load }
+    }
+}
+
+/// A directory in which each write of a file is followed by an fsync ([FB2]).
+struct Synchronized<'t>(&'t DirectoryTarget);
+
+impl Target for Synchronized<'_> {
+    fn make_directory(&self, path: &str) -> Result<()> {
+        self.0.make_directory(path)
+    }
+
+    fn remove_directory(&self, path: &str) -> Result<()> {
+        self.0.remove_directory(path)
+    }
+
+    fn create(&self, path: &str) -> Result<Handle> {
+        self.0.create(path)
+    }
+
+    fn open(&self, path: &str) -> Result<Handle> {
+        self.0.open(path)
+    }
+
+    fn size(&self, path: &str) -> Result<u64> {
+        self.0.size(path)
+    }
+
+    fn read(&self, file: Handle, offset: u64, into: &mut [u8]) -> Result<usize> {
+        self.0.read(file, offset, into)
+    }
+
+    fn write(&self, file: Handle, offset: u64, from: &[u8]) -> Result<()> {
+        self.0.write(file, offset, from)?;
+        self.0.synchronize(file)
+    }
+
+    fn append(&self, file: Handle, from: &[u8]) -> Result<()> {
+        self.0.append(file, from)?;
+        self.0.synchronize(file)
+    }
+
+    fn synchronize(&self, file: Handle) -> Result<()> {
+        self.0.synchronize(file)
+    }
+
+    fn close(&self, file: Handle) -> Result<()> {
+        self.0.close(file)
+    }
+
+    fn remove(&self, path: &str) -> Result<()> {
+        self.0.remove(path)
+    }
+
+    fn synchronize_all(&self) -> Result<()> {
+        self.0.synchronize_all()
+    }
+
+    fn drop_caches(&self) -> Result<()> {
+        self.0.drop_caches()
     }
 }
 
 impl Case for Personality {
     fn name(&self) -> String {
-        self.0.name().to_owned()
+        format!("{}{}", self.workload.name(), if self.synchronizes { "-fsync" } else { "" })
     }
 
     fn group(&self) -> Group {
@@ -49,20 +137,24 @@ impl Case for Personality {
 
     fn description(&self) -> String {
         let Load { files, file_bytes, workers, loops, .. } = self.load(1.0, 0);
-        let what = match self.0 {
+        let what = match self.workload {
             Workload::Varmail => "mails are removed, stored, read and added to, an fsync after each write",
             Workload::Fileserver => "files are stored, added to, read, removed and asked about",
             Workload::Webserver => "files are read, ten for each append of up to 16 KiB to one log",
             Workload::Webproxy => "files are replaced, and read five times as often",
             _ => "records of 2 KiB are read and overwritten with fdatasync, and a log of 256 KiB writes",
         };
+        let (paper, after) = match self.synchronizes {
+            false => ("ByteFS Table 5", ""),
+            true => ("RomeFS §4.3", ", an fsync after each write of a file"),
+        };
         format!(
-            "Filebench's {}: {what}; {files} files of {} KiB{}, {workers} threads, {} loops in all; ByteFS Table 5 has {} times as many files",
-            self.0.name(),
+            "Filebench's {}: {what}{after}; {files} files of {} KiB{}, {workers} threads, {} loops in all; {paper} has {} times as many files",
+            self.workload.name(),
             file_bytes >> 10,
-            if self.0 == Workload::Oltp { "" } else { " on average (gamma 1.5)" },
+            if self.workload == Workload::Oltp { "" } else { " on average (gamma 1.5)" },
             loops.unwrap_or_default(),
-            (1.0 / FULL).round(),
+            (1.0 / self.share()).round(),
         )
     }
 
@@ -75,24 +167,30 @@ impl Case for Personality {
     }
 
     fn is_quick(&self) -> bool {
-        self.0 == Workload::Varmail
+        self.workload == Workload::Varmail
     }
 
     fn bytes_needed(&self, _share: f64) -> u64 {
         self.load(1.0, 0).bytes_max() * 3 / 2
     }
 
+    fn memory_bytes(&self) -> Option<u64> {
+        self.synchronizes.then(|| (ROMEFS_MEMORY_BYTES as f64 * self.share()) as u64)
+    }
+
     fn run(&self, stage: &mut Stage<'_>) -> Result<Outcome> {
         let load = self.load(stage.scale, stage.seed);
-        // [FB3].
-        let target = match self.0 {
+        // [FB4].
+        let target = match self.workload {
             Workload::Oltp => DirectoryTarget::new(stage.directory),
             _ => DirectoryTarget::new(stage.directory).with_attributes_synchronized(),
         };
         lay_out(&load, &target)?;
         let mut workers = Worker::all(&load);
-        workers.iter_mut().try_for_each(|worker| worker.begin(&target))?;
-        let (done, elapsed) = stage.time(|| run_on_threads(&mut workers, &target))?;
+        let (plain, synchronized): (&dyn Target, _) = (&target, Synchronized(&target));
+        let target = if self.synchronizes { &synchronized } else { plain };
+        workers.iter_mut().try_for_each(|worker| worker.begin(target))?;
+        let (done, elapsed) = stage.time(|| run_on_threads(&mut workers, target))?;
         if load.loops.is_some_and(|loops| loops != done.loops) {
             return Err(Failure::new(format!("{} loops were done instead of {:?}", done.loops, load.loops)));
         }
@@ -129,13 +227,34 @@ mod tests {
         assert_eq!((server.len(), server[30]), (10 * 3 + 1, Step::AppendLog));
     }
 
+    /// ByteFS Table 5; RomeFS §4.3: 2.44 GiB and 19.53 GiB of files beside 512 MiB.
     #[test]
-    fn scale_changes_numbers_alone() {
+    fn shares_are_those_of_the_papers() {
         for workload in Workload::MACRO {
-            let [full, small] = [1.0, 0.1].map(|scale| Personality(workload).load(scale, 1));
+            let case = Personality { workload, synchronizes: false };
+            let [full, small] = [1.0, 0.1].map(|scale| case.load(scale, 1));
             assert_eq!((full.file_bytes, full.workers, full.width), (small.file_bytes, small.workers, small.width), "{workload:?}");
-            assert!(full.files > small.files && full.loops > small.loops, "{workload:?}");
+            assert!(full.files > small.files && full.loops > small.loops && case.memory_bytes().is_none(), "{workload:?}");
             assert!(small.verify && !full.verify);
         }
+        for (workload, gibibytes) in [(Workload::Fileserver, 2.44), (Workload::Webproxy, 19.53)] {
+            let case = Personality { workload, synchronizes: true };
+            let load = case.load(1.0, 1);
+            let ratio = (load.files * load.file_bytes) as f64 / case.memory_bytes().expect("its own") as f64;
+            assert!((ratio / (gibibytes * 2.0) - 1.0).abs() < 0.01, "{workload:?}: {ratio}");
+        }
+    }
+
+    #[test]
+    fn a_synchronized_target_writes_and_appends() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let plain = DirectoryTarget::new(directory.path());
+        let target = Synchronized(&plain);
+        let file = target.create("file").expect("created");
+        target.write(file, 0, b"one").expect("written");
+        target.append(file, b"two").expect("appended");
+        assert_eq!(std::fs::read(directory.path().join("file")).expect("read"), b"onetwo");
+        target.close(file).expect("closed");
+        assert!(target.write(file, 0, b"x").is_err());
     }
 }

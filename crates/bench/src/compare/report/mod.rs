@@ -66,14 +66,14 @@ fn text(results: &Results) -> (String, String) {
     let descriptions: BTreeMap<String, String> = cases::all().iter().map(|case| (case.name(), case.description())).collect();
     let summaries = summaries(&results.records);
     let subjects = subject::subjects(&summaries);
-    let judgements = targets::judge(&summaries);
+    let judgements = targets::judge(&summaries, results.header.decisive_us);
     let left_out = chapters::left_out(results, &subjects);
     let (mut first, mut rest) = (Page::default(), Page::default());
     if results.records.is_empty() {
         first.text("No run has been recorded yet: these results hold their header only.");
     }
     chapters::losses(&mut first, &subjects, &judgements, left_out.len());
-    chapters::targets(&mut first, &judgements);
+    chapters::targets(&mut first, &judgements, results.header.decisive_us);
     for group in Group::ALL {
         chapters::group(&mut rest, group, &subjects, &|case| descriptions.get(case).cloned());
     }
@@ -110,7 +110,7 @@ mod tests {
                     Traffic { written_bytes: 4096 * units as u64, flash_programmed_bytes: Some(8192 * units as u64), ..Traffic::default() };
                 records.push(Record {
                     group,
-                    place: Place::Same,
+                    place: Place::Same(25),
                     latency_ns: Some(Percentiles { count: 1, mean: 2e3, p50: 1e3, p90: 2e3, p99: 5e3, p999: 9e4, max: 3e6 }),
                     traffic: Some(traffic),
                     noise: if case == NOISY { 0.31 } else { 0.02 },
@@ -124,7 +124,12 @@ mod tests {
     fn header() -> Header {
         Header {
             left_out: vec![("rocksdb-fillsync".into(), "db_bench is not installed".into())],
-            calibration: vec![Calibration { request: "4 KiB write + flush".into(), loop_ns: 131_000.0, drive_ns: 110_000.0 }],
+            calibration: vec![Calibration {
+                command_us: 25,
+                request: "4 KiB write + flush".into(),
+                loop_ns: 131_000.0,
+                drive_ns: 110_000.0,
+            }],
             ..results::tests::header()
         }
     }
@@ -159,12 +164,12 @@ mod tests {
         let mut records = sample();
         records.retain(|record| record.round < 2 || record.case != "varmail" || record.peer != Peer::Xfs);
         let (report, _) = made(&header(), &records);
-        assert!(report.contains(&format!("{NOISY}, same drive, ext4, round 2: 28.4 %")), "{report}");
+        assert!(report.contains(&format!("{NOISY}, same drive, 25 us, ext4, round 2: 28.4 %")), "{report}");
         for words in ["noisy: decides nothing", "undecided: the machine was too noisy"] {
             assert!(report.lines().any(|line| line.starts_with(&format!("| {NOISY} ")) && line.contains(words)), "[REP3] {words}");
         }
         assert!(report.contains("rocksdb-fillsync: db_bench is not installed"));
-        assert!(report.contains("varmail, same drive: fewer rounds than the 3 of others (XFS 2)"), "{report}");
+        assert!(report.contains("varmail, same drive, 25 us: fewer rounds than the 3 of others (XFS 2)"), "{report}");
         let calibration = report.lines().find(|line| line.contains("4 KiB write + flush")).expect("a row");
         assert!(calibration.contains("1.19×") && calibration.ends_with("no |"), "{calibration}");
     }

@@ -112,6 +112,7 @@ pub mod tests {
             settings: vec![("rounds".into(), "3".into())],
             left_out: vec![],
             calibration: vec![],
+            decisive_us: None,
         }
     }
 

@@ -25,7 +25,7 @@ use tandemfs_format::{SECTOR_BYTES, Sector};
 use tempfile::TempDir;
 
 use super::detour::{DEPTHS, Detour, Line, TOLERANCE, difference, is_equal};
-use super::way::{self, Carried, Way};
+use super::way::Carried;
 use super::{Drive, Memory, Settings, start_with};
 use crate::compare::backing::Backing;
 use crate::compare::record::Calibration;
@@ -44,11 +44,8 @@ const MEASURED: Duration = Duration::from_millis(60);
 const PASSES: usize = 3;
 /// Adjustments of the detour before the result is judged.
 const ROUGH_ATTEMPTS: u32 = 3;
-/// Attempts to measure and judge before a longer way is tried or the machine is called too noisy; two minutes with the above.
+/// Attempts to measure and judge before the machine is called too noisy; two minutes with the above.
 const ATTEMPTS: u32 = 4;
-/// Number of ways to try, each longer by [`LENGTHENED`].
-const WAYS: u32 = 4;
-const LENGTHENED: f64 = 1.6;
 /// Requests that may be measured again: if more exceed the tolerance, the detour is not found yet.
 const AGAIN_MAX: usize = 5;
 /// Share of a measured difference that is applied in one adjustment.
@@ -94,58 +91,40 @@ pub struct Calibrated {
     pub notes: Vec<String>,
 }
 
-/// Finds the detour for these settings, in a directory with room for two drives of 192 MiB.
-///
-/// With `longer_way` a drive that is too fast for this machine gets a longer way ([SD3]). Without it such a drive is refused, and a way in
-/// the settings stays unchanged.
+/// What this machine takes for requests over FUSE and loop device while the drive takes no time, in a directory with room for two drives of
+/// 192 MiB.
 ///
 /// # Errors
-/// The drive is too fast for the detour, or the machine too noisy; the message has the difference.
+/// The drives cannot be made, or the machine is busy with something else.
+pub fn carried(directory: &Path, settings: &Settings) -> Result<Vec<Carried>> {
+    let _pinned = Pinned::new();
+    Both::new(directory, settings)?.carried()
+}
+
+/// Finds the detour for these settings.
 ///
-/// [SD3]: super
-pub fn calibrate(directory: &Path, settings: &Settings, longer_way: bool, say: &mut dyn FnMut(&str)) -> Result<Calibrated> {
+/// # Errors
+/// The machine is too noisy; the message has the difference.
+pub fn calibrate(directory: &Path, settings: &Settings, say: &mut dyn FnMut(&str)) -> Result<Calibrated> {
     let mut settings = Settings { detour: Detour::default(), ..settings.clone() };
     let mut notes = Vec::new();
     // The drive's server is on the first CPU, as for single clients.
     let _pinned = Pinned::new();
-    let mut both = Both::new(directory, &settings)?;
-    if settings.way.is_none()
-        && let Some(way) = both.needed_way(&settings)?
-    {
-        let sentence = longer_way_sentence(&way, &settings);
-        if !longer_way {
-            return Err(Failure::new(sentence));
-        }
-        say(&sentence);
-        notes.push(sentence);
-        settings.way = Some(way);
-        drop(both);
-        both = Both::new(directory, &settings)?;
-    }
+    let both = Both::new(directory, &settings)?;
     let mut worst = (f64::INFINITY, String::new());
-    for _ in 0..WAYS {
-        if let Some(calibrations) = found_on(&both, &mut settings, &mut worst, say)? {
-            for (_, found) in both.measure_all(&large_shapes())? {
-                if let Some(sentence) = large_note(&found) {
-                    say(&sentence);
-                    notes.push(sentence);
-                }
+    if let Some(calibrations) = found_on(&both, &mut settings, &mut worst, say)? {
+        for (_, found) in both.measure_all(&large_shapes())? {
+            if let Some(sentence) = large_note(&found) {
+                say(&sentence);
+                notes.push(sentence);
             }
-            calibrations.iter().for_each(|calibration| say(&sentence_of(calibration)));
-            return Ok(Calibrated { settings, calibrations, notes });
         }
-        // Noise is a smaller share of a longer latency.
-        let Some(way) = settings.way.filter(|_| longer_way).map(|way| way.lengthened(LENGTHENED)) else { break };
-        let sentence = longer_way_sentence(&way, &settings);
-        say(&sentence);
-        notes.push(sentence);
-        settings.way = Some(way);
-        drop(both);
-        both = Both::new(directory, &settings)?;
+        calibrations.iter().for_each(|calibration| say(&sentence_of(calibration)));
+        return Ok(Calibrated { settings, calibrations, notes });
     }
     Err(Failure::new(format!(
-        "nothing is compared on the same drive: at best the loop device and the drive's own block path differ by {:.0} % ({}), and {:.0} % is \
-         allowed; the machine is too noisy or has too few CPUs for the drive",
+        "nothing is compared on it: at best the loop device and the drive's own block path differ by {:.0} % ({}), and {:.0} % is allowed; the \
+         machine is too noisy or has too few CPUs for the drive",
         worst.0 * 100.0,
         worst.1,
         TOLERANCE * 100.0
@@ -230,18 +209,6 @@ fn all_shapes() -> Vec<Shape> {
 /// A request and its medians.
 type Found = (Shape, Calibration);
 
-/// Why the common drive differs from the profile.
-fn longer_way_sentence(way: &Way, settings: &Settings) -> String {
-    format!(
-        "the detour over FUSE and loop device cannot be taken back from block commands as fast as those of '{}'; compared is a drive whose block \
-         commands take at least {:.0} us for everybody, of which {} are on their way at once, over a link of at most {:.2} GB/s",
-        settings.profile,
-        f64::from(way.command_ns) / 1e3,
-        way.commands_at_once,
-        way.bytes_per_second as f64 / 1e9
-    )
-}
-
 /// The detour found so far, in nanoseconds: by direction, depth and size.
 #[derive(Debug, Default)]
 struct Points([[[f64; 2]; 3]; 2]);
@@ -306,13 +273,12 @@ impl Both {
             }
         }
         let found = |(shape, (loops, drives)): (&Shape, (Vec<f64>, Vec<f64>))| {
-            Ok((*shape, Calibration { request: shape.name(), loop_ns: least(&loops)?, drive_ns: least(&drives)? }))
+            Ok((*shape, Calibration { command_us: 0, request: shape.name(), loop_ns: least(&loops)?, drive_ns: least(&drives)? }))
         };
         shapes.iter().zip(times).map(found).collect()
     }
 
-    /// The way that the common drive needs; `None` if its own latency is enough. Leaves the drive without a detour.
-    fn needed_way(&self, settings: &Settings) -> Result<Option<Way>> {
+    fn carried(&self) -> Result<Vec<Carried>> {
         // Replies are immediate, so the rest is the machine's own cost.
         self.drive.set_detour(Detour::endless())?;
         let mut carried = Vec::new();
@@ -333,9 +299,7 @@ impl Both {
             }
             carried.push(Carried { is_read: shape.kind == Kind::Read, bytes: shape.bytes, depth: shape.depth, took_ns });
         }
-        self.drive.set_detour(Detour::default())?;
-        let (read, write) = (settings.times(true)?, settings.times(false)?);
-        Ok(way::needed(&carried, |is_read| if is_read { read } else { write }))
+        Ok(carried)
     }
 
     /// Measures the requests that exceed the tolerance once more ([CB4]).
@@ -450,7 +414,7 @@ mod tests {
     use super::*;
 
     fn found(shape: Shape, loop_us: f64, drive_us: f64) -> Found {
-        (shape, Calibration { request: shape.name(), loop_ns: loop_us * 1e3, drive_ns: drive_us * 1e3 })
+        (shape, Calibration { command_us: 0, request: shape.name(), loop_ns: loop_us * 1e3, drive_ns: drive_us * 1e3 })
     }
 
     /// Simulates a loop device over a drive that serves two requests at once in 50 us; each earlier request adds delay.
@@ -474,14 +438,6 @@ mod tests {
             detour = points.adjusted(&simulated(detour));
         }
         assert_eq!(worst_of(&simulated(detour)), None, "{detour:?}");
-    }
-
-    #[test]
-    fn what_is_changed_for_everybody_is_said() {
-        let way = Way { command_ns: 32_000, commands_at_once: 2, bytes_per_second: 2_170_000_000 };
-        let sentence = longer_way_sentence(&way, &Settings::new("romefs-a", MEMORY_BYTES));
-        assert!(sentence.contains("'romefs-a'") && sentence.contains("at least 32 us for everybody, of which 2 are"), "{sentence}");
-        assert!(sentence.ends_with("at most 2.17 GB/s"), "{sentence}");
     }
 
     #[test]

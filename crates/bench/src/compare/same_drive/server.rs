@@ -60,8 +60,6 @@ struct BlockFile {
     discards: bool,
     detour: RwLock<Detour>,
     cache: Option<Mutex<TransparentCache>>,
-    /// Time saved by a read hit in the cache: it costs as much as a write.
-    hit_saves_ns: u64,
     read_bytes: AtomicU64,
     written_bytes: AtomicU64,
     flushes: AtomicU64,
@@ -101,16 +99,11 @@ impl BlockFile {
         self.reckoned(arrival_ns, |path| path.transfer(&mut [request], &mut || {}))
     }
 
-    fn touch(&self, offset: u64, length: u64) -> bool {
-        let Some(cache) = &self.cache else { return false };
-        cache.lock().touch(offset / SECTOR, length / SECTOR)
-    }
-
     fn read(&self, arrival_ns: u64, others: usize, offset: u64, into: &mut [u8]) -> std::result::Result<u64, DeviceError> {
         let length = into.len() as u64;
         let mut done = self.transfer(arrival_ns, BlockRequest::Read { sector: Sector::new(offset / SECTOR), buffer: into })?;
-        if self.touch(offset, length) {
-            done = done.saturating_sub(self.hit_saves_ns).max(arrival_ns);
+        if let Some(cache) = &self.cache {
+            done = cache.lock().read(arrival_ns, done, offset / SECTOR, length / SECTOR);
         }
         self.read_bytes.fetch_add(length, Relaxed);
         Ok(release_ns(arrival_ns, done, self.detour.read().of(true, length, others)))
@@ -118,8 +111,10 @@ impl BlockFile {
 
     fn write(&self, arrival_ns: u64, others: usize, offset: u64, from: &[u8]) -> std::result::Result<u64, DeviceError> {
         let length = from.len() as u64;
-        let done = self.transfer(arrival_ns, BlockRequest::Write { sector: Sector::new(offset / SECTOR), buffer: from })?;
-        self.touch(offset, length);
+        let mut done = self.transfer(arrival_ns, BlockRequest::Write { sector: Sector::new(offset / SECTOR), buffer: from })?;
+        if let Some(cache) = &self.cache {
+            done = cache.lock().write(arrival_ns, done, offset / SECTOR, length / SECTOR);
+        }
         self.written_bytes.fetch_add(length, Relaxed);
         Ok(release_ns(arrival_ns, done, self.detour.read().of(false, length, others)))
     }
@@ -387,15 +382,14 @@ impl Up {
     fn new(order: &Order) -> Result<Self> {
         let options = OpenOptions { timing: true, virtual_time: true, ..OpenOptions::default() };
         let device = tandemfs_emulator::open_image(&order.image, &options)?;
-        let block = tandemfs_emulator::info(&order.image)?.timing.map(|timing| timing.block);
+        let timing = tandemfs_emulator::info(&order.image)?.timing;
         let size = device.description().block_bytes;
         let file = Arc::new(BlockFile {
             discards: discards_to_zeros(&*device)?,
             start: Instant::now(),
             size,
             detour: RwLock::new(order.detour),
-            cache: TransparentCache::new(order.cache_bytes, SECTOR).map(Mutex::new),
-            hit_saves_ns: block.map_or(0, |block| block.read_latency_ns.saturating_sub(block.write_latency_ns).into()),
+            cache: timing.and_then(|timing| TransparentCache::new(order.cache_bytes, SECTOR, timing.load, timing.store)).map(Mutex::new),
             read_bytes: AtomicU64::new(0),
             written_bytes: AtomicU64::new(0),
             flushes: AtomicU64::new(0),

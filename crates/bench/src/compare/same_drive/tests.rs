@@ -164,7 +164,7 @@ fn a_drive_says_what_was_changed_for_everybody() {
     settings.way = Some(way::Way { command_ns: 53_000, commands_at_once: 2, bytes_per_second: 3_000_000_000 });
     settings.detour.write[0] = detour::Line { base_ns: 44_000.0, byte_ns: 0.5 };
     let facts: BTreeMap<_, _> = settings.facts().expect("a profile").into_iter().collect();
-    let fact = |name: &str| facts.get(&format!("same drive: {name}")).map(String::as_str);
+    let fact = |name: &str| facts.get(name).map(String::as_str);
     assert_eq!((fact("block command, read"), fact("block command, write")), (Some("53.0 us"), Some("53.0 us")));
     assert_eq!(fact("detour of writes taken back, queue depth 1"), Some("44.0 us + 0.5 us a KiB"));
     assert_eq!((fact("block requests at once"), fact("link, read")), (Some("2"), Some("3.00 GB/s")));
@@ -211,9 +211,12 @@ fn orders_of_others_are_not_taken_for_ours() {
 #[ignore = "takes a minute, and a quiet machine"]
 fn calibration_by_hand() {
     let profile = std::env::var("PROFILE").unwrap_or_else(|_| "romefs-a".into());
-    let longer_way = std::env::var_os("AS_PROFILE").is_none();
+    let us = std::env::var("LATENCY").ok().and_then(|us| us.parse().ok()).unwrap_or(50);
     let say = &mut |sentence: &str| eprintln!("{sentence}");
-    match calibrate::calibrate(Path::new("/dev/shm"), &Settings::new(&profile, 64 * MIB), longer_way, say) {
+    let (directory, plain) = (Path::new("/dev/shm"), Settings::new(&profile, 64 * MIB));
+    let carried = calibrate::carried(directory, &plain).expect("measured");
+    let settings = plain.with_latency(us, &carried).expect("a profile").unwrap_or_else(|| panic!("not carried: {carried:?}"));
+    match calibrate::calibrate(directory, &settings, say) {
         Ok(found) => eprintln!("{:?}", found.settings),
         Err(failure) => panic!("{failure}"),
     }
