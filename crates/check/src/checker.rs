@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use tandemfs_device::Drive;
-use tandemfs_format::inode::LINK_MAX;
+use tandemfs_format::inode::{Inode, LINK_MAX};
 
 use crate::claims::Claims;
 use crate::copy_in_memory::CopyInMemory;
@@ -35,8 +35,7 @@ pub struct CheckOptions {
     /// Repair also data that do not match their checksums: they become zeros and are listed. Without it they stay as they are, and reading
     /// them fails.
     pub zero_data: bool,
-    /// Rebuild first what no repair can: single wrong bits, superblocks whose copies are both damaged, the segment table, and inodes of
-    /// which half is left.
+    /// Rebuild first what no repair can: superblocks whose copies are both damaged, the segment table, and inodes whose first line is lost.
     pub rescue: bool,
     /// Repair a copy in host memory, so that the report says what a repair would do.
     pub dry_run: bool,
@@ -220,6 +219,8 @@ pub(crate) struct Inspection<'d> {
     counts: Counts,
     copy_is_behind: bool,
     identity_is_behind: bool,
+    /// What a superblock lost that was put together from two copies.
+    pub(crate) superblock_without: Option<String>,
 }
 
 impl Inspection<'_> {
@@ -247,13 +248,33 @@ impl Inspection<'_> {
     }
 }
 
-/// What is damaged in the tree of an image, and facts about its inodes; without its data.
-pub(crate) fn damage_of(image: &Image<'_>) -> (Vec<Finding>, Inodes) {
+/// What is wrong with the tree of an image, facts about its inodes, and what they use; without its data.
+pub(crate) struct Surveyed {
+    pub(crate) findings: Vec<Finding>,
+    pub(crate) inodes: Inodes,
+    pub(crate) lines: Claims,
+    pub(crate) sectors: Claims,
+}
+
+/// What is damaged in the tree of an image.
+pub(crate) fn damage_of(image: &Image<'_>) -> Surveyed {
     let options = CheckOptions { data: false, findings_max: usize::MAX, ..CheckOptions::default() };
     let mut progress = |_| {};
     let mut checker = Checker::over(image, &options, &mut progress, true);
     checker.walk();
-    (checker.findings, checker.inodes)
+    let Checker { findings, inodes, lines, sectors, .. } = checker;
+    Surveyed { findings, inodes, lines, sectors }
+}
+
+/// The space that the mapping of an inode takes, in 512 B, if it and all of its data verify, and none of it is among the lines and
+/// sectors of others.
+pub(crate) fn verify_alone(image: &Image<'_>, others: (&Claims, &Claims), number: u64, inode: &Inode) -> Option<u64> {
+    let options = CheckOptions { findings_max: 1, ..CheckOptions::default() };
+    let mut progress = |_| {};
+    let mut checker = Checker::over(image, &options, &mut progress, true);
+    let space = checker.check_mapping(number, inode)?;
+    checker.verify_data();
+    (checker.findings.is_empty() && checker.lines.is_disjoint(others.0) && checker.sectors.is_disjoint(others.1)).then_some(space)
 }
 
 fn inspect<'d>(drive: &'d Drive, options: &CheckOptions, progress: &mut dyn FnMut(Progress)) -> Result<Inspection<'d>, CheckError> {
@@ -308,6 +329,7 @@ fn inspect<'d>(drive: &'d Drive, options: &CheckOptions, progress: &mut dyn FnMu
         counts,
         copy_is_behind: heads.copy_is_behind,
         identity_is_behind: heads.identity_is_behind,
+        superblock_without: heads.rebuilt_without,
     })
 }
 

@@ -41,6 +41,13 @@ impl Claims {
         })
     }
 
+    /// Whether nothing is claimed here and there.
+    pub(crate) fn is_disjoint(&self, other: &Self) -> bool {
+        self.groups.iter().all(|(group, words)| {
+            other.groups.get(group).is_none_or(|others| words.iter().zip(others.iter()).all(|(word, other)| word & other == 0))
+        })
+    }
+
     /// The bits of a group; `None` if nothing in it is used.
     pub(crate) fn group(&self, group: u64) -> Option<&[u64; WORDS]> {
         self.groups.get(&group).map(Box::as_ref)
@@ -61,5 +68,10 @@ mod tests {
         assert!(!claims.claim(32_768, 1));
         assert_eq!(claims.group(0).expect("used")[0], 0xf << 60);
         assert!(claims.group(2).is_none());
+        let mut other = Claims::default();
+        other.claim(71, 100);
+        assert!(claims.is_disjoint(&other) && other.is_disjoint(&claims));
+        other.claim(32_775, 1);
+        assert!(!claims.is_disjoint(&other) && !other.is_disjoint(&claims));
     }
 }

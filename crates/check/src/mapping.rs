@@ -47,7 +47,7 @@ impl Checker<'_> {
     }
 
     /// Checks the mapping of an inode. Returns the space that it uses, in 512 B; `None` if damage hides part of it.
-    fn check_mapping(&mut self, number: u64, inode: &Inode) -> Option<u64> {
+    pub(crate) fn check_mapping(&mut self, number: u64, inode: &Inode) -> Option<u64> {
         let owner = Owner { inode: number, generation: inode.generation };
         let directory = inode.is_directory().then(|| OpenDirectory::new(number, inode));
         let mut mapping = Mapping { owner, inode, directory, whole: true, space: 0 };

@@ -128,7 +128,7 @@ pub struct Report {
     pub counts: Counts,
     /// What was repaired, or would be with [`crate::CheckOptions::dry_run`].
     pub repaired: Vec<Located>,
-    /// What [`crate::CheckOptions::rescue`] rebuilt, and what it could not, as sentences.
+    /// What was corrected or rebuilt because its checksums prove it, and what [`crate::CheckOptions::rescue`] could not rebuild, as sentences.
     pub rescued: Vec<String>,
     /// Nothing was written: `repaired`, `lost` and `placed` say what a repair would do, `findings` what it would leave.
     pub dry_run: bool,

@@ -4,7 +4,7 @@ use tandemfs_device::{BlockRequest, Drive, Structure};
 use tandemfs_format::geometry::SUPERBLOCK_OFFSETS;
 use tandemfs_format::identity::{BlockHalf, BlockIdentity};
 use tandemfs_format::superblock::{Superblock, SuperblockBytes, SuperblockError};
-use tandemfs_format::{LINE_BYTES, LineAddress, SECTOR_BYTES, Sector};
+use tandemfs_format::{LINE_BYTES, LineAddress, SECTOR_BYTES, Sector, UNIT_BYTES};
 use zerocopy::IntoBytes;
 
 use crate::error::CheckError;
@@ -30,6 +30,8 @@ pub(crate) struct Heads {
     pub(crate) identity_is_behind: bool,
     /// Neither copy verifies; the superblock was rebuilt from both.
     pub(crate) is_rebuilt: bool,
+    /// What the rebuilt one lost, for people.
+    pub(crate) rebuilt_without: Option<String>,
     /// The halves are of different times; only a reader with [`Reading::Restore`] sees that.
     pub(crate) times_differ: bool,
     /// Findings.
@@ -84,11 +86,12 @@ pub(crate) fn read_as(drive: &Drive, reading: Reading) -> Result<Heads, CheckErr
     let decoded = [Superblock::decode(&copies[0]), Superblock::decode(&copies[1])];
     let chosen = Superblock::choose([&copies[0], &copies[1]]);
     let is_damaged = matches!(chosen, Err(SuperblockError::Damaged | SuperblockError::Foreign));
-    let rebuilt = if is_damaged && reading != Reading::Strict { heads::rebuild(&copies) } else { None };
+    let rebuilt = if is_damaged && reading != Reading::Strict { heads::rebuild(&copies, &known(drive)) } else { None };
     let is_rebuilt = rebuilt.is_some();
+    let rebuilt_without = rebuilt.as_ref().and_then(|rebuilt| rebuilt.lost.clone());
     let counting = usize::from(decoded[0].as_ref().ok() != chosen.as_ref().ok());
     let (mut superblock, bytes) = match (chosen, rebuilt, failure) {
-        (_, Some(rebuilt), _) => rebuilt,
+        (_, Some(rebuilt), _) => (rebuilt.superblock, rebuilt.bytes),
         (Ok(superblock), None, _) => (superblock, copies[counting]),
         (Err(_), None, Some(error)) => return Err(error.into()),
         (Err(source), None, None) => return Err(CheckError::Superblock { device: device.clone(), source }),
@@ -108,6 +111,7 @@ pub(crate) fn read_as(drive: &Drive, reading: Reading) -> Result<Heads, CheckErr
         identity_resembles: false,
         identity_is_behind: false,
         is_rebuilt,
+        rebuilt_without,
         times_differ: false,
         findings: Vec::new(),
     };
@@ -136,6 +140,19 @@ pub(crate) fn read_as(drive: &Drive, reading: Reading) -> Result<Heads, CheckErr
     }
     read_identity(drive, &mut heads, reading)?;
     Ok(heads)
+}
+
+/// What the rest of the device says about its superblock.
+fn known(drive: &Drive) -> heads::Known {
+    let description = drive.description();
+    let mut sector = vec![0; SECTOR_BYTES];
+    let mut requests = [BlockRequest::Read { sector: Sector::new(0), buffer: &mut sector }];
+    let is_read = drive.transfer(Structure::Superblock, &mut requests, &mut || {}).is_ok();
+    heads::Known {
+        identity: BlockIdentity::decode(&sector).filter(|_| is_read),
+        memory_bytes: description.memory_bytes / UNIT_BYTES * UNIT_BYTES,
+        block_sectors: description.block_bytes / SECTOR_BYTES as u64,
+    }
 }
 
 fn check_sizes(drive: &Drive, superblock: &Superblock) -> Result<(), CheckError> {

@@ -75,6 +75,7 @@ fn a_lost_directory_keeps_the_directories_below_it() {
     image.put_name(DIRECTORY, DIRECTORY_PAGE, 5, b"below", 9);
     image.edit_inode(9, |inode| inode.parent = InodeNumber::new(DIRECTORY));
     image.edit_inode(DIRECTORY, |inode| inode.nlink = 3);
+    image.damage(Image::inode_line(DIRECTORY));
     image.damage(Image::inode_line(DIRECTORY) + 1);
     let (report, tree, _) = repaired(&image);
     assert!(report.is_consistent(), "{:?}", report.findings);

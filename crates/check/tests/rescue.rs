@@ -8,7 +8,9 @@ use support::*;
 use tandemfs_check::Finding::*;
 use tandemfs_check::{CheckError, CheckOptions, Report, RestoreOptions, check, undo};
 use tandemfs_device::Drive;
+use tandemfs_format::identity::Stamps;
 use tandemfs_format::segment::{Region, Segment};
+use tandemfs_format::superblock::{Superblock, compat, ro_compat};
 use tandemfs_format::{EMPTY_LINE, LineAddress};
 
 /// Lines of the table that the image uses.
@@ -243,12 +245,19 @@ fn a_wrong_bit_in_any_line_or_in_all_of_them_loses_nothing() {
     sets.push(with_table);
     for lines in sets {
         let mut image = Image::attributed();
-        lines.iter().for_each(|line| image.damage(*line));
+        lines.iter().for_each(|line| image.flip(*line));
         assert_eq!(files(&image), whole, "restored: {lines:?}");
-        let (report, after) = rescued(&image);
-        assert!(report.is_consistent() && report.lost.is_empty() && report.placed.is_empty(), "{lines:?}: {:?}", report.findings);
-        assert_eq!(files(&after), whole, "rescued: {lines:?}");
-        lines.iter().for_each(|line| assert!(after.line(*line) == Image::attributed().line(*line), "line {line} is what it was"));
+        // A repair; of all together also a rescue, and a boot's repair of what loses nothing.
+        let all = [options(true), rescue(), CheckOptions { preen: true, ..options(true) }];
+        for options in &all[..if lines.len() > 1 { 3 } else { 1 }] {
+            let device = image.device();
+            let report = report_with(&device, options);
+            let after = with_bytes(&image, device.bytes());
+            assert!(report.is_consistent() && report.lost.is_empty() && report.placed.is_empty(), "{lines:?}: {:?}", report.findings);
+            assert!(report.rescued.iter().any(|sentence| sentence.contains("single wrong bit")), "{:?}", report.rescued);
+            assert_eq!(files(&after), whole, "{lines:?}");
+            lines.iter().for_each(|line| assert!(after.line(*line) == Image::attributed().line(*line), "line {line} is what it was"));
+        }
     }
 }
 
@@ -294,6 +303,73 @@ fn marks() {
     let (report, after) = rescued(&image);
     assert!(report.is_consistent() && report.lost.is_empty(), "{:?}", report.findings);
     assert_eq!(files(&after), whole);
+}
+
+/// More than a bit of the same 64 B of both copies: what is known from elsewhere, or needed by nothing, comes back.
+#[test]
+fn superblocks_damaged_in_the_same_place_are_made_anew_from_what_is_known() {
+    let labelled = || {
+        let mut image = Image::attributed();
+        image.edit_superblock(|superblock| {
+            superblock.label = "mail".into();
+            superblock.compat |= compat::ERROR_COUNTERS;
+            superblock.ro_compat |= ro_compat::STAMP | ro_compat::VOLUME_UUID;
+            superblock.stamps = Stamps::settled(77);
+            superblock.volume_uuid = uuid::Uuid::from_u128(5);
+            superblock.error_counters.data_damaged = 3;
+        });
+        image
+    };
+    let whole = files(&labelled());
+    // Bytes of the superblock that are lost, and whether label and counters come back too.
+    for (lost, keeps) in [
+        (4..16, true),     // magic number, version
+        (40..56, true),    // pair
+        (120..128, true),  // memory size
+        (128..136, true),  // block size
+        (188..220, true),  // stamps, UUID
+        (400..512, true),  // reserved
+        (600..1024, true), // tails of rings that there are not
+        (64..128, false),
+        (192..256, false),
+        (256..320, false),
+        (320..384, false),
+    ] {
+        for is_same in [true, false] {
+            let mut image = labelled();
+            let before = image.superblock.clone();
+            both_copies(&mut image, |bytes, copy| bytes[lost.clone()].fill(if is_same { 0x77 } else { 0x71 + copy as u8 }));
+            if is_same && !keeps {
+                let device = image.device();
+                let zones = device.bytes();
+                assert!(check(&Drive::new(device.clone()), &rescue(), &mut |_| {}).is_err(), "{lost:?}: nothing shows where the damage is");
+                assert!(device.bytes() == zones);
+                continue;
+            }
+            assert_eq!(files(&image), whole, "{lost:?}");
+            let (report, after) = rescued(&image);
+            assert!(report.is_consistent() && report.lost.is_empty(), "{lost:?}: {:?}", report.findings);
+            let now = Superblock::decode(&after.memory[..1024]).expect("verifies");
+            assert_eq!(
+                (now.pair, now.volume_uuid, now.geometry, now.stamps),
+                (before.pair, before.volume_uuid, before.geometry, before.stamps)
+            );
+            assert_eq!(now.label == "mail" && now.error_counters.data_damaged == 3, keeps, "{lost:?}");
+            let is_said = report.rescued.iter().any(|sentence| sentence.contains("made anew without"));
+            assert_eq!(is_said, !keeps, "{:?}", report.rescued);
+            assert!(support::report(&after.device(), false).is_consistent());
+        }
+    }
+}
+
+/// Where the rings begin matters only while they hold something.
+#[test]
+fn tails_that_are_lost_are_made_anew_after_a_clean_unmount_only() {
+    for (mut image, is_clean) in [(Image::small(), true), (Image::crashed(), false)] {
+        both_copies(&mut image, |bytes, copy| bytes[512..576].fill(0x20 + copy as u8));
+        let result = check(&Drive::new(image.device()), &rescue(), &mut |_| {});
+        assert_eq!(result.is_ok_and(|report| report.is_consistent()), is_clean);
+    }
 }
 
 #[test]

@@ -15,12 +15,13 @@ use tandemfs_fs::{FileSystem, MountOptions, NewInode, WriteOptions};
 #[derive(Debug, Clone, Copy)]
 enum Harm {
     Bit,
+    Word,
     Zeros,
     Noise,
     Page,
 }
 
-const HARMS: [Harm; 4] = [Harm::Bit, Harm::Zeros, Harm::Noise, Harm::Page];
+const HARMS: [Harm; 5] = [Harm::Bit, Harm::Word, Harm::Zeros, Harm::Noise, Harm::Page];
 
 fn noise(random: &mut Random) -> [u8; LINE_BYTES] {
     std::array::from_fn(|_| random.below(256) as u8)
@@ -29,7 +30,8 @@ fn noise(random: &mut Random) -> [u8; LINE_BYTES] {
 fn harm(image: &mut Image, line: u64, how: Harm) {
     let mut random = Random(line * 77 + how as u64 + 1);
     match how {
-        Harm::Bit => image.damage(line),
+        Harm::Bit => image.flip(line),
+        Harm::Word => image.damage(line),
         Harm::Zeros => image.put(line, EMPTY_LINE),
         Harm::Noise => image.put(line, noise(&mut random)),
         Harm::Page => (line / 64 * 64..line / 64 * 64 + 64).for_each(|line| image.put(line, noise(&mut random))),
@@ -116,7 +118,7 @@ fn every_two_damaged_structures_are_repaired() {
     let all = structures(&Image::attributed());
     for (first, (what, line)) in all.iter().enumerate().skip(2) {
         let (other_what, other_line) = all[2 + (first * 7 + 5) % (all.len() - 2)];
-        for (how, other) in [(Harm::Bit, Harm::Noise), (Harm::Noise, Harm::Page), (Harm::Zeros, Harm::Zeros)] {
+        for (how, other) in [(Harm::Bit, Harm::Noise), (Harm::Word, Harm::Word), (Harm::Noise, Harm::Page), (Harm::Zeros, Harm::Zeros)] {
             let mut image = Image::attributed();
             harm(&mut image, *line, how);
             harm(&mut image, other_line, other);

@@ -316,7 +316,7 @@ pub struct UmountArguments {
 #[derive(Debug, Default, Args)]
 #[command(
     after_help = "Exit status, as of fsck(8): 0 no errors, 1 errors repaired, 4 errors left, 8 not checked, 16 invalid command line \
-(of fsck.tandemfs; 2 of tandemfs check).\n\nWhat --repair cannot read it gives up: such parts of files read as zeros, and the report lists \
+(of fsck.tandemfs; 2 of tandemfs check).\n\nWhat --repair cannot read it gives up: reading such parts of files fails, and the report lists \
 path, offset and length. Inodes without a name go to the directory that they name, or to /lost+found, as #NUMBER."
 )]
 pub struct CheckArguments {
@@ -329,9 +329,9 @@ pub struct CheckArguments {
     /// checksums, and list them. Without it they stay, and reading them fails.
     #[arg(long, conflicts_with_all = ["preen", "undo_apply"])]
     pub zero_data: bool,
-    /// Before --repair, rebuild what it cannot repair: single wrong bits, the
-    /// segment table from what the units contain, a superblock of two damaged
-    /// copies, inodes of which half is left.
+    /// Before --repair, rebuild what it cannot repair: the segment table from
+    /// what the units contain, a superblock of two damaged copies, inodes whose
+    /// first line is lost.
     #[arg(long, conflicts_with_all = ["preen", "undo_apply"])]
     pub rescue: bool,
     /// Repair what loses nothing; the rest is left (exit status 4).

@@ -164,7 +164,8 @@ fn text(report: &Report, options: &CheckOptions) -> String {
     };
     let (repaired, gave_up, placed) =
         if report.dry_run { ("would repair", "would give up", "would give a name to") } else { ("repaired", "gave up", "gave a name to") };
-    report.rescued.iter().for_each(|sentence| line(format!("rescue: {sentence}")));
+    let rebuilt = if options.rescue { "rescue" } else { "repair" };
+    report.rescued.iter().for_each(|sentence| line(format!("{rebuilt}: {sentence}")));
     for located in &report.repaired {
         line(format!("{repaired}: {located}"));
     }

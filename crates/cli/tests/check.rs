@@ -9,6 +9,11 @@ use support::{Place, fails, succeeds, tandemfs};
 
 /// A pair of files with a file system whose root inode has a flipped bit.
 fn damaged(place: &Place) -> String {
+    with_root_changed(place, 3)
+}
+
+/// The same, with these bits of a byte of the root's inode changed.
+fn with_root_changed(place: &Place, bits: u8) -> String {
     for name in ["memory", "block"] {
         File::create(place.path(name)).and_then(|file| file.set_len(32 << 20)).expect("made");
     }
@@ -20,7 +25,7 @@ fn damaged(place: &Place) -> String {
     let file = OpenOptions::new().read(true).write(true).open(place.path("memory")).expect("opens");
     let mut byte = [0];
     file.read_exact_at(&mut byte, at).expect("reads");
-    file.write_all_at(&[byte[0] ^ 1], at).expect("writes");
+    file.write_all_at(&[byte[0] ^ bits], at).expect("writes");
     device
 }
 
@@ -58,6 +63,17 @@ fn a_damaged_file_system_is_repaired_and_taken_back() {
     let (status, text) = check(&["-y", "--json", &device]);
     let json: serde_json::Value = serde_json::from_str(&text).expect("JSON");
     assert!(status == 1 && json["exit_status"] == 1 && json["consistent"] == true && json["lost"].is_array(), "{text}");
+}
+
+#[test]
+fn a_boot_corrects_a_single_wrong_bit() {
+    let place = Place::empty();
+    let device = with_root_changed(&place, 4);
+    let (status, text) = check(&["-p", "--metadata-only", &device]);
+    assert!(status == 1 && text.contains("repair: lines with a single wrong bit were corrected: 1"), "{status}: {text}");
+    assert!(text.contains("clean after 1 repair\n") && !text.contains("gave up"), "{text}");
+    let (status, text) = check(&["-p", &device]);
+    assert!(status == 0 && text.contains("clean"), "{status}: {text}");
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! The first step: everything that does not verify, or claims what is not its own, goes. What verifies beside it stays.
 //!
-//! [CU1] A damaged inode loses both lines, so its names lead nowhere, its directories have no name and its space is free: the later steps
+//! [CU1] A damaged inode of which its second line is left or nothing (of the first: `halves.rs`) loses both lines, so its names lead nowhere, its directories have no name and its space is free: the later steps
 //!       find all of that.
 //! [CU2] What was lost of a file becomes lost records (without that feature a hole), and is listed. A symbolic link that lost part of its
 //!       target goes.
@@ -20,19 +20,24 @@ use crate::mutant::{Mutant, on};
 use crate::tree::{Site, Span};
 
 use super::directories::{self, Salvage, take_page};
+use super::halves;
 use super::names::EntryPages;
 use super::plan::{Group, Plan, SectorCopy};
 use super::root;
 
 pub(crate) fn plan(plan: &mut Plan<'_>) {
     let inspection = plan.inspection;
-    let salvage = Salvage::search(inspection);
+    let mut halves = halves::search(plan);
+    let salvage = Salvage::search(inspection, halves::directories(&halves));
     for mend in inspection.mends.iter().filter(|mend| !mend.is_of_data()) {
         match mend {
             Mend::Root => root::rebuild(plan, &salvage),
             Mend::FreeInode { inode, address } => {
-                plan.lost.push(Lost { inode: *inode, offset: 0, bytes: 0 });
-                plan.free_inode(*inode, *address); // [CU1]
+                let is_saved = halves.remove(inode).is_some_and(|half| halves::save(plan, *inode, half, &salvage));
+                if !is_saved {
+                    plan.lost.push(Lost { inode: *inode, offset: 0, bytes: 0 });
+                    plan.free_inode(*inode, *address); // [CU1]
+                }
             }
             Mend::Line { owner, line, height, span, lost } => cut_line(plan, (*owner, *line), (*height, *span), *lost),
             Mend::Subtree { owner, site, span, lost } => cut_subtree(plan, (*owner, *site), *span, *lost),
@@ -82,13 +87,25 @@ fn cut_subtree(plan: &mut Plan<'_>, (owner, site): (Owner, Site), span: Span, lo
         return;
     }
     plan.lost.extend(lost);
-    // The record in the inode covers what the file needs.
-    let blocks = if site == Site::Inode { end_of(plan, lost).max(1) } else { span.count };
-    let height = (0..=HEIGHT_MAX).find(|height| PAGE_RECORDS.saturating_pow(*height) >= blocks).unwrap_or(HEIGHT_MAX);
-    let record = lost_record(plan, owner, (height, span.first), lost).encode();
+    let record = match site {
+        Site::Inode => lost_root(plan, owner, lost),
+        Site::Line { .. } => lost_record(plan, owner, (height_for(span.count), span.first), lost),
+    }
+    .encode();
     if let Some(group) = plan.with_record(owner, site, record) {
         plan.add(group);
     }
+}
+
+/// The record in an inode of which everything is lost: it covers what the file needs.
+pub(crate) fn lost_root(plan: &mut Plan<'_>, owner: Owner, lost: Option<Lost>) -> Record {
+    let height = height_for(end_of(plan, lost).max(1));
+    lost_record(plan, owner, (height, 0), lost)
+}
+
+/// The height of a record that covers so many blocks.
+fn height_for(blocks: u64) -> u32 {
+    (0..=HEIGHT_MAX).find(|height| PAGE_RECORDS.saturating_pow(*height) >= blocks).unwrap_or(HEIGHT_MAX)
 }
 
 /// The block behind the last one of which bytes are lost.

@@ -26,9 +26,9 @@ use super::root;
 pub(crate) struct Salvage(BTreeMap<Owner, Vec<LineAddress>>);
 
 impl Salvage {
-    /// Searches the pages that nobody claims for lines of the directories that lost some ([DM1]).
-    pub(crate) fn search(inspection: &Inspection<'_>) -> Self {
-        let mut owners: Vec<Owner> = Vec::new();
+    /// Searches the pages that nobody claims for lines of the directories that lost some, and of others ([DM1]).
+    pub(crate) fn search(inspection: &Inspection<'_>, others: Vec<Owner>) -> Self {
+        let mut owners = others;
         for mend in &inspection.mends {
             match mend {
                 Mend::Directory { owner, salvage: true, .. } => owners.push(*owner),

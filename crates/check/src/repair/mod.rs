@@ -1,8 +1,8 @@
 //! Repairs, in rounds of check and repair. A round does the first of these steps that has something to do, so that every step works on a
 //! tree from which the earlier ones removed what hides others ([CK3]):
 //!
-//! 0. *rescue* (`crate::rescue`), only if asked for: lines with a single wrong bit; the segment table (`table.rs`), without which nothing else
-//!    can be judged; inodes of which half is left;
+//! 0. *correct*: lines with a single wrong bit (`crate::rescue`, [OB1]). *rescue*, only if asked for: the segment table (`table.rs`), without
+//!    which nothing else can be judged; inodes whose first line is lost;
 //! 1. *cut* (`cut.rs`, `directories.rs`, `root.rs`): inodes, lines and records that do not verify or claim what is not theirs;
 //! 2. *names* (`names.rs`): entries that lead nowhere, wrong parents;
 //! 3. *lost and found* (`lost_found.rs`): inodes without a name get one;
@@ -26,6 +26,7 @@ mod counts;
 mod cut;
 mod directories;
 mod free;
+mod halves;
 mod lost_found;
 mod names;
 mod plan;
@@ -57,9 +58,11 @@ pub(crate) struct Repairer<'d> {
     pub(crate) lost: Vec<LostRange>,
     /// Inodes that got a name.
     pub(crate) placed: Vec<u64>,
-    /// What a rescue did, as sentences.
+    /// What was rebuilt or corrected, as sentences.
     pub(crate) rescued: Vec<String>,
     table_is_done: bool,
+    /// The generation whose saved maps are right, if the image was clean at first: the repair itself ends that.
+    maps_generation: Option<u64>,
 }
 
 impl<'d> Repairer<'d> {
@@ -73,6 +76,7 @@ impl<'d> Repairer<'d> {
             placed: Vec::new(),
             rescued: Vec::new(),
             table_is_done: !options.rescue,
+            maps_generation: None,
         }
     }
 
@@ -81,8 +85,14 @@ impl<'d> Repairer<'d> {
         if inspection.located.is_empty() {
             return Ok(false); // a copy of the superblock that is only behind is the next mount's to write
         }
-        let rescue = if self.options.rescue { self.rescue_plan(inspection) } else { None };
-        let (plan, sentences) = match rescue {
+        if inspection.image.superblock.clean {
+            self.maps_generation = Some(inspection.image.superblock.generation);
+        }
+        let rebuilt = match self.corrections(inspection) {
+            None if self.options.rescue => self.rescue_plan(inspection),
+            corrections => corrections,
+        };
+        let (plan, sentences) = match rebuilt {
             Some((plan, sentences)) => (Some(plan), sentences),
             None => (self.ordinary_plan(inspection), Vec::new()),
         };
@@ -95,6 +105,7 @@ impl<'d> Repairer<'d> {
             return Ok(false);
         }
         self.open_undo(inspection)?;
+        self.say(inspection.superblock_without.iter().cloned().collect());
         let mut writer = Writer::new(self.drive, inspection, self.undo.as_mut());
         writer.write_heads(inspection)?; // [RP1]
         let Some(plan) = plan.filter(|_| wants_clear) else { return Ok(true) };
@@ -120,6 +131,7 @@ impl<'d> Repairer<'d> {
         });
         self.lost.extend(ranges);
         self.placed.extend(&plan.placed);
+        let sentences = [sentences, plan.sentences.clone()].concat();
         writer.apply(plan, &mut |done, total| progress(Progress { stage: Stage::Repair, done, total }))?; // [RP4], [RP6]
         self.say(sentences);
         Ok(true)
@@ -133,16 +145,25 @@ impl<'d> Repairer<'d> {
         }
     }
 
-    /// What a rescue does before an ordinary repair, if there is something left.
+    /// Lines with a single wrong bit: their checksums prove the right bytes ([OB1]), so nothing is lost.
+    fn corrections<'i>(&self, inspection: &'i Inspection<'i>) -> Option<(Plan<'i>, Vec<String>)> {
+        let must_wait = self.options.preen && inspection.findings().any(is_of_journal) || inspection.findings().any(contradicts_journal);
+        if must_wait && !self.options.rescue {
+            return None;
+        }
+        let corrected = rescue::corrected_lines(&inspection.image, &inspection.inodes, inspection.findings());
+        if corrected.is_empty() {
+            return None;
+        }
+        let mut plan = Plan::new(inspection);
+        let sentence = format!("lines with a single wrong bit were corrected: {}", corrected.len());
+        corrected.into_iter().for_each(|line| plan.add([line].into()));
+        Some((plan, vec![sentence]))
+    }
+
+    /// What only a rescue does, if there is something left.
     fn rescue_plan<'i>(&mut self, inspection: &'i Inspection<'i>) -> Option<(Plan<'i>, Vec<String>)> {
         let (image, inodes) = (&inspection.image, &inspection.inodes);
-        let corrected = rescue::corrected_lines(image, inodes, inspection.findings());
-        if !corrected.is_empty() {
-            let mut plan = Plan::new(inspection);
-            let sentence = format!("lines with a single wrong bit were corrected: {}", corrected.len());
-            corrected.into_iter().for_each(|line| plan.add([line].into()));
-            return Some((plan, vec![sentence]));
-        }
         if !self.table_is_done {
             let (plan, sentences) = table::plan(inspection);
             if !plan.is_empty() {
@@ -159,7 +180,7 @@ impl<'d> Repairer<'d> {
     }
 
     fn ordinary_plan<'i>(&self, inspection: &'i Inspection<'i>) -> Option<Plan<'i>> {
-        if is_blind(inspection) { None } else { Some(make_plan(inspection, self.options)) }
+        if is_blind(inspection) { None } else { Some(make_plan(inspection, self.options, self.maps_generation)) }
     }
 
     /// The file is made when something is about to be changed, and not before.
@@ -173,9 +194,12 @@ impl<'d> Repairer<'d> {
 
 /// Whether the tree is not completely known for reasons that no repair removes: what seems missing may only be hidden.
 fn is_blind(inspection: &Inspection<'_>) -> bool {
-    inspection
-        .findings()
-        .any(|finding| matches!(finding, Finding::RecordOutOfPlace { .. } | Finding::RecordTwice { .. }) || is_of_table(finding))
+    inspection.findings().any(|finding| contradicts_journal(finding) || is_of_table(finding))
+}
+
+/// Findings after which nobody knows what the journal would change.
+fn contradicts_journal(finding: &Finding) -> bool {
+    matches!(finding, Finding::RecordOutOfPlace { .. } | Finding::RecordTwice { .. })
 }
 
 /// Findings that the replay of all valid records removes.
@@ -195,9 +219,10 @@ fn drops_maps(finding: &Finding) -> bool {
     )
 }
 
-fn make_plan<'i>(inspection: &'i Inspection<'i>, options: &CheckOptions) -> Plan<'i> {
+fn make_plan<'i>(inspection: &'i Inspection<'i>, options: &CheckOptions, maps_generation: Option<u64>) -> Plan<'i> {
     let loses_nothing = options.preen;
     let mut plan = Plan::new(inspection);
+    plan.maps_generation = maps_generation;
     if loses_nothing && inspection.findings().any(is_of_journal) {
         return plan;
     }

@@ -45,6 +45,10 @@ pub(crate) struct Plan<'i> {
     pub(crate) lost: Vec<Lost>,
     /// Inodes that get a name.
     pub(crate) placed: Vec<u64>,
+    /// What was made anew, for people.
+    pub(crate) sentences: Vec<String>,
+    /// The generation whose saved maps are right, if the image was clean.
+    pub(crate) maps_generation: Option<u64>,
     /// All lines that change, with their new bytes.
     view: BTreeMap<u64, Line>,
     freed: BTreeSet<u64>,
@@ -62,6 +66,8 @@ impl<'i> Plan<'i> {
             zeros: Vec::new(),
             lost: Vec::new(),
             placed: Vec::new(),
+            sentences: Vec::new(),
+            maps_generation: None,
             view: BTreeMap::new(),
             freed: BTreeSet::new(),
         }

@@ -1,20 +1,24 @@
 //! Rebuilds what a repair cannot: superblocks whose copies are both damaged (`heads.rs`), lines with a single wrong bit (`correct.rs`), the
-//! segment table (`evidence.rs`, `table.rs`), and inodes of which half is left (`hot_lines.rs`). Only checksums decide; what they do not
+//! segment table (`evidence.rs`, `table.rs`), and inodes of which half is left (`hot_lines.rs`, `cold_lines.rs`). Only checksums decide; what they do not
 //! prove is not rebuilt, and said.
 //!
 //! `restore` uses the same results in memory. `check --rescue` writes them: the copies of the superblock as any repair does ([RP1]), the
 //! table by the journal ([RP4]), and goes on with an ordinary repair.
 
+pub(crate) mod cold_lines;
 mod correct;
 mod evidence;
 pub(crate) mod heads;
 mod hot_lines;
 mod table;
 
-use tandemfs_device::Drive;
-use tandemfs_format::{EMPTY_LINE, LineAddress, PAGE_LINES};
+use std::collections::BTreeMap;
 
-use crate::checker::damage_of;
+use tandemfs_device::Drive;
+use tandemfs_format::inode::Inode;
+use tandemfs_format::{EMPTY_LINE, InodeNumber, Line, LineAddress, PAGE_LINES};
+
+use crate::checker::{Surveyed, damage_of};
 use crate::error::CheckError;
 use crate::finding::Finding;
 use crate::generations::Generations;
@@ -24,6 +28,7 @@ use crate::journal;
 use crate::segments::Segments;
 use crate::superblock::{self, Reading};
 
+use cold_lines::{Content, Surroundings};
 pub(crate) use correct::lines as corrected_lines;
 pub(crate) use table::{changes, is_of_table, is_suspect, missing_regions, rebuild};
 
@@ -38,7 +43,8 @@ pub(crate) fn open<'d>(drive: &'d Drive, notes: &mut Vec<String>) -> Result<Imag
     drive.recover()?;
     let heads = superblock::read_as(drive, Reading::Restore)?;
     if heads.is_rebuilt {
-        notes.push("both copies of the superblock are damaged; one was corrected by its checksum".into());
+        let by_checksum = || "both copies of the superblock are damaged; one was corrected by its checksum".to_owned();
+        notes.push(heads.rebuilt_without.unwrap_or_else(by_checksum));
     }
     if heads.times_differ {
         notes.push("the two halves are from different times: what was written between them reads as damaged, or as its older state".into());
@@ -81,14 +87,15 @@ fn read_segments(image: &mut Image<'_>, found: &mut Vec<Finding>) {
 fn mend_in_memory(image: &mut Image<'_>, notes: &mut Vec<String>) {
     let mut corrected_count = 0;
     for _ in 0..ROUNDS_MAX {
-        let (findings, inodes) = damage_of(image);
-        let mut lines = corrected_lines(image, &inodes, findings.iter());
+        let found = damage_of(image);
+        let mut lines = corrected_lines(image, &found.inodes, found.findings.iter());
         corrected_count += lines.len();
         if lines.is_empty() {
-            for rebuilt in hot_lines(image, &inodes, findings.iter()) {
+            for rebuilt in hot_lines(image, &found.inodes, found.findings.iter()) {
                 lines.insert(rebuilt.address.number(), rebuilt.hot);
                 notes.push(rebuilt.sentence);
             }
+            lines.extend(cold_lines_in_memory(image, &found, notes));
         }
         if lines.is_empty() {
             break;
@@ -100,13 +107,29 @@ fn mend_in_memory(image: &mut Image<'_>, notes: &mut Vec<String>) {
     }
 }
 
+/// The lines of inodes that have lost their cold line. A directory without it is searched by its pages anyway.
+fn cold_lines_in_memory(image: &Image<'_>, found: &Surveyed, notes: &mut Vec<String>) -> BTreeMap<u64, Line> {
+    let maps_generation = image.superblock.clean.then_some(image.superblock.generation);
+    let around = Surroundings { inodes: &found.inodes, lines: &found.lines, sectors: &found.sectors, maps_generation };
+    let mut lines = BTreeMap::new();
+    for (number, half) in cold_lines::rebuild(image, &around, damaged_inodes(found.findings.iter())) {
+        if half.content != Content::Pages {
+            let place = |line| Inode::place(image.pair, InodeNumber::new(number), line);
+            lines.insert(half.address.number(), half.inode.encode_hot(&place(half.address)));
+            lines.insert(half.address.number() + 1, half.inode.encode_cold(&place(half.address.nth(1))));
+            notes.push(half.sentence(number));
+        }
+    }
+    lines
+}
+
+/// The inodes that do not verify.
+pub(crate) fn damaged_inodes<'f>(findings: impl Iterator<Item = &'f Finding>) -> impl Iterator<Item = u64> {
+    findings.filter_map(|finding| if let Finding::InodeDamaged { inode, .. } = finding { Some(*inode) } else { None })
+}
+
 /// The hot lines of inodes that have lost them and can get new ones.
 pub(crate) fn hot_lines<'f>(image: &Image<'_>, inodes: &Inodes, findings: impl Iterator<Item = &'f Finding>) -> Vec<hot_lines::Rebuilt> {
     let generations = Generations::new(image.pair);
-    findings
-        .filter_map(|finding| match finding {
-            Finding::InodeDamaged { inode, .. } => hot_lines::rebuild(image, inodes, &generations, *inode),
-            _ => None,
-        })
-        .collect()
+    damaged_inodes(findings).filter_map(|inode| hot_lines::rebuild(image, inodes, &generations, inode)).collect()
 }

@@ -250,9 +250,14 @@ impl Image {
         self.memory[line as usize * LINE_BYTES..][..LINE_BYTES].copy_from_slice(&bytes);
     }
 
-    /// Flips a bit of a line.
-    pub fn damage(&mut self, line: u64) {
+    /// Flips a bit of a line, which a repair corrects where the line has a checksum.
+    pub fn flip(&mut self, line: u64) {
         self.memory[line as usize * LINE_BYTES + 40] ^= 1;
+    }
+
+    /// Damages a line beyond correction.
+    pub fn damage(&mut self, line: u64) {
+        self.memory[line as usize * LINE_BYTES + 40] ^= 3;
     }
 
     fn use_lines(&mut self, first: u64, count: u64) {

@@ -1,0 +1,246 @@
+//! Inodes that have lost their second line: a repair saves the name, and the content where it is proved; nothing reads as older bytes.
+
+mod support;
+
+use std::sync::Arc;
+
+use support::data_of;
+use tandemfs_check::{CheckOptions, Report, RestoreOptions, check};
+use tandemfs_crash::{MemoryDevice, Recorded};
+use tandemfs_device::{Drive, PersistenceDomain};
+use tandemfs_format::geometry::SEGMENT_TABLE_LINES;
+use tandemfs_format::inode::file_type;
+use tandemfs_format::segment::{Region, Segment};
+use tandemfs_format::superblock::Superblock;
+use tandemfs_format::{InodeNumber, LINE_BYTES, PairSeed, UNIT_LINES};
+use tandemfs_fs::{Error, FileSystem, FormatOptions, MountOptions, NewInode, SetAttributes, WriteOptions, make_file_system};
+
+const ZONE: u64 = 16 << 20;
+const BLOCK: usize = 64 << 10;
+
+fn mount(device: &MemoryDevice) -> FileSystem {
+    FileSystem::mount(Drive::new(Arc::new(device.clone())), &MountOptions::default()).expect("mounts")
+}
+
+fn make(fs: &FileSystem, parent: InodeNumber, name: &str, mode: u16, target: &[u8]) -> InodeNumber {
+    let new = NewInode { mode, uid: 1000, gid: 100, rdev: 7, target };
+    fs.create(parent, name.as_bytes(), &new).expect("created").inode
+}
+
+fn file(fs: &FileSystem, name: &str, content: &[u8]) -> InodeNumber {
+    let inode = make(fs, InodeNumber::ROOT, name, file_type::REGULAR | 0o4755, b"");
+    fs.write(inode, 0, content, WriteOptions::default()).expect("written");
+    inode
+}
+
+fn empty(fs: &FileSystem, inode: InodeNumber) {
+    fs.set_attributes(inode, &SetAttributes { size: Some(0), ..SetAttributes::default() }).expect("truncated");
+}
+
+/// An image that `fill` filled, unmounted or as a crash leaves it.
+fn image(clean: bool, fill: impl FnOnce(&FileSystem)) -> MemoryDevice {
+    let device = MemoryDevice::new(ZONE, ZONE, PersistenceDomain::Gpf);
+    make_file_system(&Drive::new(Arc::new(device.clone())), &FormatOptions::default()).expect("mkfs");
+    let fs = mount(&device);
+    fill(&fs);
+    fs.checkpoint().expect("home");
+    let crashed = device.fork();
+    fs.unmount().expect("unmounts");
+    if clean { device } else { crashed }
+}
+
+/// Damages the second line of an inode.
+fn halve(device: &MemoryDevice, inode: InodeNumber) {
+    device.damage(|zones| {
+        let superblock = Superblock::decode(&zones.memory).expect("verifies");
+        let (geometry, pair) = (superblock.geometry, PairSeed::new(superblock.pair));
+        let segment = (0..SEGMENT_TABLE_LINES).find_map(|index| {
+            let address = geometry.segment_line(index);
+            let line = zones.memory[address.offset_bytes() as usize..][..LINE_BYTES].try_into().expect("a line");
+            let segment = Segment::decode(&line, pair, address, geometry.memory_units()).expect("verifies")?;
+            (segment.region == Region::Inodes).then_some(segment)
+        });
+        let line = segment.expect("there").start_unit * UNIT_LINES + inode.get() * 2 + 1;
+        zones.memory[line as usize * LINE_BYTES..][..LINE_BYTES].fill(0x3c);
+    });
+}
+
+fn run(device: &MemoryDevice, options: CheckOptions) -> Report {
+    check(&Drive::new(Arc::new(device.clone())), &CheckOptions { threads: 1, ..options }, &mut |_| {}).expect("can be checked")
+}
+
+fn repaired(device: &MemoryDevice) -> Report {
+    let report = run(device, CheckOptions { repair: true, ..CheckOptions::default() });
+    assert!(report.is_consistent(), "{:?}", report.findings);
+    let before = device.zones();
+    assert!(run(device, CheckOptions { repair: true, ..CheckOptions::default() }).repaired.is_empty() && device.zones() == before);
+    report
+}
+
+fn read(fs: &FileSystem, inode: InodeNumber) -> Result<Vec<u8>, Error> {
+    let mut bytes = vec![0; fs.attributes(inode)?.size as usize];
+    let count = fs.read(inode, 0, &mut bytes)?;
+    assert_eq!(count, bytes.len());
+    Ok(bytes)
+}
+
+#[test]
+fn files_keep_their_names_and_what_is_proved_of_their_content() {
+    for clean in [true, false] {
+        let (large, tall, small, nothing) = (data_of(1, 5 * BLOCK + 77), data_of(2, 400_000), data_of(3, 900), Vec::new());
+        let mut inodes = Vec::new();
+        let device = image(clean, |fs| {
+            for (name, content) in [("large", &large), ("small", &small), ("nothing", &nothing), ("whole", &tall)] {
+                inodes.push(file(fs, name, content));
+            }
+            let sparse = file(fs, "sparse", &tall);
+            fs.write(sparse, 40 << 20, &small, WriteOptions::default()).expect("written");
+            fs.write(sparse, 70_000, &small, WriteOptions::default()).expect("written");
+            inodes.push(sparse);
+        });
+        let [in_large, in_small, in_nothing, in_whole, in_sparse] = inodes[..] else { panic!("five files") };
+        for inode in [in_large, in_small, in_nothing, in_sparse] {
+            halve(&device, inode);
+        }
+        let (restore_report, tree) = support::restored::restored(Arc::new(device.clone()), &RestoreOptions::default());
+        assert!(tree["/large"].content == large && tree["/whole"].content == tall && tree["/nothing"].content.is_empty());
+        assert_eq!(restore_report.damaged.len(), 1, "{:?}", restore_report.damaged);
+        let report = repaired(&device);
+        assert_eq!(
+            report.rescued.iter().filter(|sentence| sentence.contains("second line was made anew")).count(),
+            4,
+            "{:?}",
+            report.rescued
+        );
+        let lost: Vec<_> = report.lost.iter().map(|lost| (lost.inode, lost.offset, lost.bytes)).collect();
+        assert_eq!(lost, [(in_small.get(), 0, Some(900))], "clean: {clean}");
+        let fs = mount(&device);
+        assert!(read(&fs, in_large).expect("saved") == large && read(&fs, in_whole).expect("was whole") == tall);
+        assert_eq!(read(&fs, in_nothing).expect("saved"), nothing);
+        assert!(matches!(read(&fs, in_small), Err(Error::LostData { .. })));
+        let mut at_end = vec![0; 1000];
+        assert_eq!(fs.read(in_sparse, 40 << 20, &mut at_end).expect("saved"), 900);
+        assert!(at_end[..900] == small[..]);
+        let mut start = vec![0; 70_900];
+        assert_eq!(fs.read(in_sparse, 0, &mut start).expect("saved"), 70_900);
+        assert!(start[..70_000] == tall[..70_000] && start[70_000..] == small[..]);
+        for (name, inode) in [("large", in_large), ("small", in_small), ("nothing", in_nothing)] {
+            let found = fs.lookup(InodeNumber::ROOT, name.as_bytes()).expect("its name is there");
+            assert_eq!((found.inode, found.mode, found.uid, found.gid), (inode, file_type::REGULAR | 0o755, 0, 0));
+        }
+        // A lost file can be written anew, and everything can be removed.
+        fs.write(in_small, 0, &large, WriteOptions::default()).expect("written");
+        assert!(read(&fs, in_small).expect("anew") == large);
+        for name in ["large", "small", "nothing", "sparse"] {
+            fs.unlink(InodeNumber::ROOT, name.as_bytes()).expect("removed");
+        }
+        fs.unmount().expect("unmounts");
+        let last = run(&device, CheckOptions::default());
+        assert!(last.is_consistent() && last.clean && last.lost_before.is_empty(), "{:?}", last.findings);
+    }
+}
+
+#[test]
+fn directories_keep_their_names_and_others_go_where_nothing_is_left() {
+    for clean in [true, false] {
+        let mut inodes = Vec::new();
+        let device = image(clean, |fs| {
+            let directory = make(fs, InodeNumber::ROOT, "directory", file_type::DIRECTORY | 0o2750, b"");
+            for index in 0..300 {
+                make(fs, directory, &format!("file {index}"), file_type::REGULAR | 0o644, b"");
+            }
+            inodes.extend([directory, make(fs, directory, "below", file_type::DIRECTORY | 0o755, b"")]);
+            inodes.push(make(fs, InodeNumber::ROOT, "pipe", file_type::FIFO | 0o640, b""));
+            inodes.push(make(fs, InodeNumber::ROOT, "device", file_type::CHARACTER | 0o640, b""));
+            inodes.push(make(fs, InodeNumber::ROOT, "short", file_type::SYMLINK | 0o777, b"target"));
+            inodes.push(make(fs, InodeNumber::ROOT, "long", file_type::SYMLINK | 0o777, &[b't'; 300]));
+        });
+        inodes.iter().for_each(|inode| halve(&device, *inode));
+        let report = repaired(&device);
+        assert!(report.placed.is_empty(), "{:?}", report.placed);
+        assert_eq!(
+            report.lost.iter().map(|lost| lost.inode).collect::<Vec<_>>(),
+            inodes[3..].iter().map(|inode| inode.get()).collect::<Vec<_>>()
+        );
+        let fs = mount(&device);
+        let mut names = 0;
+        fs.read_directory(inodes[0], 2, &mut |_| {
+            names += 1;
+            true
+        })
+        .expect("lists");
+        let found = fs.attributes(inodes[0]).expect("there");
+        assert_eq!((names, found.mode, found.nlink), (301, file_type::DIRECTORY | 0o750, 3));
+        assert_eq!(fs.lookup(inodes[0], b"below").expect("there").inode, inodes[1]);
+        assert_eq!(fs.lookup(InodeNumber::ROOT, b"pipe").expect("there").mode, file_type::FIFO | 0o640);
+        for name in ["device", "short", "long"] {
+            assert!(matches!(fs.lookup(InodeNumber::ROOT, name.as_bytes()), Err(Error::NotFound)), "{name}");
+        }
+        fs.unmount().expect("unmounts");
+        let last = run(&device, CheckOptions::default());
+        assert!(last.is_consistent() && last.clean, "{:?}", last.findings);
+    }
+}
+
+/// A file that was emptied and written again leaves pages of its old mapping that verify, and sectors that match them.
+fn emptied_files() {
+    for (clean, length) in [(true, 4000), (true, 3 * BLOCK), (false, 4000), (false, 3 * BLOCK)] {
+        let (old, new) = (data_of(5, 3 * BLOCK), data_of(6, length));
+        let mut inode = InodeNumber::ROOT;
+        let device = image(clean, |fs| {
+            inode = file(fs, "file", &old);
+            if length < BLOCK {
+                // One sector is left, which counts as much as the log that is written later.
+                fs.set_attributes(inode, &SetAttributes { size: Some(4096), ..SetAttributes::default() }).expect("truncated");
+            }
+            empty(fs, inode);
+            fs.checkpoint().expect("home");
+            fs.write(inode, 0, &new, WriteOptions::default()).expect("written");
+        });
+        halve(&device, inode);
+        let report = repaired(&device);
+        let fs = mount(&device);
+        match read(&fs, inode) {
+            Ok(content) => assert!(content == new && report.lost.is_empty(), "older bytes; clean: {clean}, {length} B"),
+            Err(Error::LostData { .. }) => assert!(length < BLOCK || !clean, "clean: {clean}, {length} B"),
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+#[test]
+fn older_mappings_of_a_file_are_not_taken_for_its_content() {
+    emptied_files();
+}
+
+#[test]
+fn a_repair_that_takes_any_tree_that_verifies_is_caught() {
+    use tandemfs_check::mutant::Mutant;
+    support::assert_caught(&[(emptied_files, Mutant::StaleTreesTaken)]);
+}
+
+/// A repair that is killed loses no more than one that is not: what was clean is not, so its maps prove nothing any more.
+#[test]
+fn a_repair_that_was_cut_keeps_names_and_never_shows_other_bytes() {
+    let large = data_of(1, 5 * BLOCK + 77);
+    let mut inode = InodeNumber::ROOT;
+    let device = image(true, |fs| inode = file(fs, "large", &large));
+    halve(&device, inode);
+    let whole = device.fork();
+    whole.start_recording();
+    repaired(&whole);
+    let events = whole.stop_recording();
+    for cut in (0..events.len()).step_by(9) {
+        let Recorded { mut memory, blocks } = device.zones();
+        for event in &events[..cut] {
+            if let tandemfs_crash::Event::Store { offset, bytes } = event {
+                memory[*offset as usize..][..bytes.len()].copy_from_slice(bytes);
+            }
+        }
+        let device = MemoryDevice::from_zones(Recorded { memory, blocks }, PersistenceDomain::Gpf);
+        repaired(&device);
+        let fs = mount(&device);
+        assert_eq!(fs.lookup(InodeNumber::ROOT, b"large").expect("there").inode, inode);
+        assert!(read(&fs, inode).expect("more than a block is proved also without maps") == large, "cut {cut}");
+    }
+}
