@@ -11,7 +11,7 @@
 //!       for the room that is left would be met again.
 //! [EU5] Which units are emptied is known in host memory alone, and nothing on the device depends on it.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 
 use tandemfs_format::segment::Region;
 use tandemfs_format::{InodeNumber, LineAddress, UNIT_LINES};
@@ -121,9 +121,10 @@ impl MemoryAllocator {
         (units, moved)
     }
 
-    /// Units that are being emptied, of all regions.
-    pub(crate) fn emptied_units(&self) -> BTreeSet<u64> {
-        self.regions.iter().flat_map(|region| region.lock().emptying.units.clone()).collect()
+    /// Units that are being emptied, and their regions.
+    pub(crate) fn emptied_units(&self) -> BTreeMap<u64, Region> {
+        let of = |region| self.regions[slot(region)].lock().emptying.units.clone().into_iter().map(move |unit| (unit, region));
+        Region::ALL.into_iter().flat_map(of).collect()
     }
 
     /// Whether anything is left in units that are being emptied, beside what waits for the watermark.
@@ -191,7 +192,7 @@ mod tests {
     fn begin(fs: &FileSystem, pace: Pace) -> (u64, Vec<usize>) {
         let lines = fs.volume.memory.begin_emptying(Region::Dentries, pace, false);
         let (emptied, units) = (fs.volume.memory.emptied_units(), fs.volume.memory.units_of(Region::Dentries));
-        (lines, (0..units.len()).filter(|position| emptied.contains(&units[*position])).collect())
+        (lines, (0..units.len()).filter(|position| emptied.contains_key(&units[*position])).collect())
     }
 
     #[test]
@@ -213,14 +214,14 @@ mod tests {
         let (fs, kept) = with_pages(&[4, 16]);
         assert_eq!(begin(&fs, Pace::Short).1, [1]);
         let emptied = fs.volume.memory.emptied_units();
-        let in_second = kept.iter().filter(|page| emptied.contains(&page.unit())).count() as u64;
+        let in_second = kept.iter().filter(|page| emptied.contains_key(&page.unit())).count() as u64;
         assert_eq!(in_second, PAGES / 16);
         for _ in 0..PAGES * 3 / 4 {
-            assert!(!emptied.contains(&take(&fs, Need::Growth).expect("room").unit()));
+            assert!(!emptied.contains_key(&take(&fs, Need::Growth).expect("room").unit()));
         }
         assert!(take(&fs, Need::Move).is_err(), "a move adds no unit and takes nothing there");
         assert_eq!(fs.volume.memory.emptied_units(), emptied);
-        assert!(emptied.contains(&take(&fs, Need::Growth).expect("room").unit()), "no unit is added while this one has room");
+        assert!(emptied.contains_key(&take(&fs, Need::Growth).expect("room").unit()), "no unit is added while this one has room");
         assert!(fs.volume.memory.emptied_units().is_empty());
     }
 

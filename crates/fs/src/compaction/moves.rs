@@ -1,6 +1,6 @@
 //! What an inode names in units that are emptied, and how each kind of it moves ([CZ2]-[CZ6]).
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
@@ -38,13 +38,18 @@ pub(super) enum Place {
 
 /// Which addresses are to be left.
 pub(super) struct Wanted {
-    pub(super) units: BTreeSet<u64>,
+    pub(super) units: BTreeMap<u64, Region>,
     pub(super) everything: bool,
 }
 
 impl Wanted {
     fn has(&self, address: LineAddress) -> bool {
-        self.everything || self.units.contains(&address.unit())
+        self.everything || self.units.contains_key(&address.unit())
+    }
+
+    /// Whether there are any of a region.
+    fn has_any(&self, region: Region) -> bool {
+        self.everything || self.units.values().any(|of| *of == region)
     }
 }
 
@@ -70,8 +75,8 @@ impl FileSystem {
         let owner = state.owner(number);
         let from = within.filter(|(generation, _)| *generation == owner.generation).map_or(0, |(_, block)| block);
         let mut places = Vec::new();
-        // An error is met again by the move, and counted there.
-        if from == 0 && AttributeSet::is_any_wanted(volume, owner, &state, &wants).unwrap_or(true) {
+        // An error is met again by the move, and counted there. Attributes are loaded only if they may have to move.
+        if from == 0 && wanted.has_any(Region::Attributes) && AttributeSet::is_any_wanted(volume, owner, &state, &wants).unwrap_or(true) {
             places.push(Place::Attributes);
         }
         let (mut looked, mut next) = (0, None);
