@@ -273,7 +273,7 @@ pub enum Case {
     Namespace,
     /// 1 MiB sequential reads and writes by blocks
     Sequential,
-    /// Operations through the mount beside a FUSE file system that does nothing
+    /// Operations through the mount beside a FUSE file system in memory
     Fuse,
     /// Many files created in one directory and in 1,000
     ManyFiles,

@@ -10,8 +10,8 @@
 //!
 //! `cases/` has one file for each row of the table, `romefs/` and `bytefs/` one for each experiment of the papers, `workloads/` the loads
 //! of the ByteFS paper. `measure.rs` takes the times, `report.rs` judges and prints them, `scene.rs` makes devices and file systems.
-//! `probe.rs` records where the engine stores, `stopwatch.rs` how long each access takes. `null_fs.rs` is the FUSE file system that does
-//! nothing, and `served.rs` serves such file systems.
+//! `probe.rs` records where the engine stores, `stopwatch.rs` how long each access takes. `null_fs/` is the FUSE file system that keeps
+//! everything in memory and nothing safe, and `served.rs` serves such file systems.
 
 #![forbid(unsafe_code)]
 

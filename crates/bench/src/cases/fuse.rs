@@ -1,4 +1,4 @@
-//! Operations through a TandemFS mount, compared with a file system of the same FUSE crate that does nothing. Both are mounted at once.
+//! Operations through a TandemFS mount, compared with one of the same FUSE crate that keeps everything in memory. Both are mounted at once.
 
 use std::ffi::CString;
 use std::fs::{self, File};

@@ -5,8 +5,8 @@ use serde::{Deserialize, Serialize};
 use tandemfs_fs::FileSystem;
 
 use super::peer::Peer;
+use super::record::Percentiles;
 use crate::failure::Result;
-use crate::measure::Samples;
 
 /// The group of a case; each group has a chapter in the report.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -155,7 +155,7 @@ pub struct Outcome {
     /// Unit of `units`, in the plural.
     pub unit: &'static str,
     /// Times of single operations, if the case measures them.
-    pub latencies: Option<Samples>,
+    pub latencies: Option<Percentiles>,
     /// The program's own measurement, used instead of the time of the measured part.
     pub own_time: Option<Duration>,
 }

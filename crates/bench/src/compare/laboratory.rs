@@ -21,7 +21,6 @@ use super::record::{Calibration, Record};
 use super::same_drive;
 use super::same_drive::way::Carried;
 use super::settings::{Pinning, Settings};
-use super::statistics::percentiles;
 use crate::failure::{Failure, Result};
 use crate::machine::{self, Pinned};
 use crate::scene;
@@ -104,10 +103,16 @@ impl Laboratory {
                     self.carried = Some(same_drive::calibrate::carried(directory, &plain)?);
                 }
                 let carried = self.carried.as_deref().unwrap_or_default();
-                let detour = carried.iter().find(|batch| batch.depth == 1 && !batch.is_read).map_or(0.0, |batch| batch.took_ns / 1e3);
+                let takes = |depth: u32| {
+                    let batch = carried.iter().find(|batch| batch.depth == depth && !batch.is_read);
+                    batch.map_or(0.0, |batch| batch.took_ns / 1e3)
+                };
                 plain.with_latency(us, carried)?.ok_or_else(|| {
                     Failure::new(format!(
-                        "this machine carries no block commands of {us} us: the way of the peers over FUSE and loop device takes {detour:.0} us"
+                        "this machine carries no block commands of {us} us: the way of the peers over FUSE and loop device takes {:.0} us for one \
+                         write of 4 KiB and {:.0} us for sixteen at once",
+                        takes(1),
+                        takes(16)
                     ))
                 })?
             }
@@ -178,7 +183,7 @@ impl Laboratory {
             seconds: outcome.own_time.map_or(taken.seconds, |time| time.as_secs_f64()),
             cpu_seconds: taken.cpu_seconds,
             memory_bytes: Some(taken.memory_bytes),
-            latency_ns: outcome.latencies.as_ref().and_then(percentiles),
+            latency_ns: outcome.latencies,
             traffic: taken.traffic,
             noise: taken.noise,
         };

@@ -11,7 +11,7 @@
 //! `peer.rs` lists the file systems, `backing.rs` their drives, `case.rs` defines a case, `record.rs` the result of a run. `session.rs` is
 //! the command. It asks `available.rs` which peers can run, `plan.rs` for the order, `laboratory.rs` to make each run (`mounted.rs`: file
 //! systems, `clock.rs`: times, `awake.rs`: CPUs), and `store.rs` to save it. `statistics.rs` and `targets.rs` evaluate the runs, `report/`
-//! shows them. `memory_fs/` is the in-memory FUSE file system, `same_drive/` the drive that all peers share.
+//! shows them. `same_drive/` is the drive that all peers share.
 
 pub mod available;
 pub mod awake;
@@ -22,7 +22,6 @@ pub mod clock;
 pub mod command;
 pub mod laboratory;
 pub mod memory_file;
-pub mod memory_fs;
 pub mod mounted;
 pub mod peer;
 pub mod plan;

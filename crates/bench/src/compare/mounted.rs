@@ -20,10 +20,10 @@ use tandemfs_fuse::Unmount;
 use super::available::kernel_type;
 use super::backing::Backing;
 use super::command::{child, command, run, tandemfs};
-use super::memory_fs;
 use super::peer::Peer;
 use super::record::Traffic;
 use crate::failure::{Failure, Result};
+use crate::null_fs;
 use crate::scene;
 
 /// How long an unmount may fail with EBUSY: kernel threads release the file system a little after its last user.
@@ -391,7 +391,7 @@ impl NullMount {
         if let Some(stdout) = stdout {
             BufReader::new(stdout).read_line(&mut line)?;
         }
-        if line.trim_end() != memory_fs::READY {
+        if line.trim_end() != null_fs::READY {
             return Err(Failure::new("the process of the null file system ended before its mount answered"));
         }
         mount.mountpoint.is_mounted = true;

@@ -17,10 +17,11 @@ use super::record::{Header, Record, VERSION};
 use super::settings::Settings;
 use super::store::Store;
 use super::time_budget::{TimeBudget, part};
-use super::{cases, memory_fs, mounted, report, same_drive, targets};
+use super::{cases, mounted, report, same_drive, targets};
 use crate::arguments::{CompareArguments, RunArguments};
 use crate::failure::{Failure, Result};
 use crate::machine;
+use crate::null_fs;
 use crate::output::say;
 use crate::table::Table;
 
@@ -67,7 +68,7 @@ pub fn child(text: &str) -> Option<Result<()>> {
     if let Some(cpu) = awake::order(text) {
         return Some(awake::serve(cpu));
     }
-    mounted::null_order(text).map(|mountpoint| memory_fs::serve(&mountpoint))
+    mounted::null_order(text).map(|mountpoint| null_fs::serve(&mountpoint))
 }
 
 /// Runs `tandemfs-bench compare`.

@@ -10,7 +10,8 @@ use std::io::{Seek, SeekFrom, Write};
 use std::path::Path;
 
 use super::plan::Key;
-use super::record::{Calibration, Header, Line, Record, VERSION};
+use super::record::{Calibration, Header, Line, Record};
+use super::report::results::{self, Results};
 use crate::failure::{Failure, Result};
 
 /// Prefix of the names of facts of the common drive.
@@ -63,7 +64,7 @@ impl Store {
             std::fs::remove_file(path).map_err(|error| named(error.into()))?;
             return Self::create(path, header);
         }
-        let (before, records) = parse(&text[..whole]).map_err(named)?;
+        let Results { header: before, records, .. } = results::parse(&text[..whole]).map_err(named)?;
         if let Some((name, was, is)) = difference(&before, &header) {
             return Err(named(Failure::new(format!(
                 "these results were measured with {name} {was}, not {is}; ask for the same, or name another directory with --output"
@@ -161,21 +162,6 @@ impl Store {
     }
 }
 
-fn parse(text: &str) -> Result<(Header, Vec<Record>)> {
-    let (mut header, mut records) = (None, Vec::new());
-    for (number, line) in (1..).zip(text.lines()) {
-        match serde_json::from_str(line) {
-            Ok(Line::Header(found)) if found.version == VERSION => header = Some(found),
-            Ok(Line::Header(found)) => {
-                return Err(Failure::new(format!("results of version {}; this program writes version {VERSION}", found.version)));
-            }
-            Ok(Line::Run(record)) => records.push(*record),
-            Err(error) => return Err(Failure::new(format!("line {number} is no line of results: {error}"))),
-        }
-    }
-    Ok((header.ok_or_else(|| Failure::new("the header is missing"))?, records))
-}
-
 /// The first setting or fact of the machine that differs: name and both values. Load is ignored. The common drive is ignored too, since it
 /// is made again from the stored settings.
 fn difference(before: &Header, now: &Header) -> Option<(String, String, String)> {
@@ -195,6 +181,7 @@ fn difference(before: &Header, now: &Header) -> Option<(String, String, String)>
 #[cfg(test)]
 mod tests {
     use super::super::peer::Peer;
+    use super::super::record::VERSION;
     use super::super::statistics::tests::record;
     use super::*;
 

@@ -1,11 +1,11 @@
 //! The registry of cases: one file for each group of cases, each with a function `cases`.
 
-mod applications;
 mod buffered;
 pub mod clients;
 mod filebench;
 mod fio;
-mod micro;
+mod library;
+mod names;
 mod postgres;
 pub mod programs;
 mod redis;
@@ -20,7 +20,9 @@ use super::case::Cases;
 
 /// All cases, in the order of the report.
 pub fn all() -> Cases {
-    [micro::cases(), buffered::cases(), filebench::cases(), applications::cases(), scale::cases()].into_iter().flatten().collect()
+    let applications = [redis::cases(), sqlite::cases(), postgres::cases(), rocksdb::cases()];
+    let groups = [fio::cases(), names::cases(), buffered::cases(), filebench::cases()];
+    groups.into_iter().chain(applications).chain([scale::cases()]).flatten().collect()
 }
 
 /// The cases selected by words of the command line: an exact name, otherwise a prefix of names.

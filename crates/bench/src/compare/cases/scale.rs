@@ -1,4 +1,4 @@
-//! How cost grows with files in a directory, file size, clients, fill level and age.
+//! How cost grows with files in a directory, file size, fill level and age.
 //!
 //! [SL1] A case is one point of a series; only its parameter differs between points. Each operation is timed.
 //! [SL2] A parameter is never scaled. `--quick` does fewer operations and omits these cases, since their setup does not shrink.
@@ -7,12 +7,11 @@
 //! [SL5] Age is how often a drive was overwritten. File sizes follow a power law (1 KiB to 16 MiB, exponent 1.2: most files are small, most
 //!       bytes are in large files). Files are created while less than 70 % is used, random ones are removed while more than 60 % is. Then a
 //!       file is written and read sequentially with cold caches. Its layout is not reported: FUSE has no FIEMAP.
-//! [SL6] Small files are read back after writing; of large files, the overwritten blocks are.
+//! [SL6] Overwritten blocks are read back.
 
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
-use std::sync::Barrier;
 use std::time::Instant;
 
 use rustix::fs::{FileType, Mode, mknodat, statvfs};
@@ -20,6 +19,7 @@ use rustix::fs::{FileType, Mode, mknodat, statvfs};
 use super::clients::scaled;
 use crate::compare::case::{Case, Cases, Group, Outcome, Stage};
 use crate::compare::peer::Peer;
+use crate::compare::statistics::percentiles;
 use crate::failure::{Failure, Result};
 use crate::machine;
 use crate::measure::Samples;
@@ -37,7 +37,6 @@ pub fn cases() -> Cases {
         all.extend([Point::CreateIn { files }, Point::LookUpIn { files }]);
     }
     all.extend([MIB, 16 * MIB, 256 * MIB, GIB, 10 * GIB].map(|bytes| Point::OverwriteIn { bytes }));
-    all.extend([1, 2, 4, 8, 16].map(|clients| Point::Clients { clients }));
     all.extend([10, 50, 80, 90, 95].map(|percent| Point::Fill { percent }));
     all.extend([0, 1, 3].map(|times| Point::Age { times }));
     all.into_iter().map(|point| Box::new(point) as Box<dyn Case>).collect()
@@ -48,7 +47,6 @@ enum Point {
     CreateIn { files: u64 },
     LookUpIn { files: u64 },
     OverwriteIn { bytes: u64 },
-    Clients { clients: u32 },
     Fill { percent: u64 },
     Age { times: u64 },
 }
@@ -67,7 +65,6 @@ impl Case for Point {
             Self::LookUpIn { files } => format!("scale-lookup-in-{files}"),
             Self::OverwriteIn { bytes } if *bytes < GIB => format!("scale-overwrite-in-{}mib", bytes / MIB),
             Self::OverwriteIn { bytes } => format!("scale-overwrite-in-{}gib", bytes / GIB),
-            Self::Clients { clients } => format!("scale-clients-{clients}"),
             Self::Fill { percent } => format!("scale-fill-{percent}"),
             Self::Age { times } => format!("scale-age-{times}"),
         }
@@ -85,11 +82,6 @@ impl Case for Point {
             Self::OverwriteIn { bytes } => {
                 format!("{operations} random overwrites of 4 KiB with fdatasync in a file of {} MiB", bytes / MIB)
             }
-            Self::Clients { clients } => {
-                format!(
-                    "{operations} files of 4 KiB are made, written, synchronised by fsync and closed by {clients} clients, a directory each"
-                )
-            }
             Self::Fill { percent } => format!(
                 "{operations} random overwrites of 4 KiB with fdatasync in a file of {} MiB while {percent} % of the file system is used",
                 FILL_FILE_BYTES / MIB
@@ -102,15 +94,10 @@ impl Case for Point {
         }
     }
 
-    fn clients(&self) -> u32 {
-        if let Self::Clients { clients } = self { *clients } else { 1 }
-    }
-
     fn parameter(&self) -> Option<f64> {
         Some(match *self {
             Self::CreateIn { files } | Self::LookUpIn { files } => files as f64,
             Self::OverwriteIn { bytes } => bytes as f64,
-            Self::Clients { clients } => f64::from(clients),
             Self::Fill { percent } => percent as f64,
             Self::Age { times } => times as f64,
         })
@@ -134,7 +121,6 @@ impl Case for Point {
             // An inode, a name and index entries.
             Self::CreateIn { files } | Self::LookUpIn { files } => files * KIB + 256 * MIB,
             Self::OverwriteIn { bytes } => bytes + 256 * MIB,
-            Self::Clients { .. } => 512 * MIB,
             Self::Fill { .. } | Self::Age { .. } => DRIVE_BYTES,
         }
     }
@@ -152,7 +138,6 @@ impl Case for Point {
             Self::CreateIn { files } => create_in(stage, files, operations),
             Self::LookUpIn { files } => look_up_in(stage, files, operations),
             Self::OverwriteIn { bytes } => overwrite(stage, bytes, operations),
-            Self::Clients { clients } => create_by_clients(stage, u64::from(clients), operations),
             Self::Fill { percent } => {
                 fill(stage.directory, percent, FILL_FILE_BYTES)?;
                 overwrite(stage, FILL_FILE_BYTES, operations)
@@ -171,14 +156,13 @@ impl Point {
         match self {
             Self::CreateIn { .. } | Self::LookUpIn { .. } => 5000,
             Self::OverwriteIn { .. } | Self::Fill { .. } => 5000,
-            Self::Clients { .. } => 8000,
             Self::Age { .. } => 2 * AGE_FILE_BYTES / MIB,
         }
     }
 }
 
 fn outcome(latencies: Samples) -> Outcome {
-    Outcome { units: latencies.count() as f64, unit: "operations", latencies: Some(latencies), own_time: None }
+    Outcome { units: latencies.count() as f64, unit: "operations", latencies: percentiles(&latencies), own_time: None }
 }
 
 fn timed<T>(samples: &mut Samples, operation: impl FnOnce() -> Result<T>) -> Result<T> {
@@ -291,50 +275,6 @@ fn overwrite(stage: &mut Stage<'_>, bytes: u64, operations: u64) -> Result<Outco
     Ok(outcome(samples))
 }
 
-fn create_by_clients(stage: &mut Stage<'_>, clients: u64, operations: u64) -> Result<Outcome> {
-    let directories: Vec<_> = (0..clients).map(|client| stage.directory.join(format!("client-{client}"))).collect();
-    directories.iter().try_for_each(fs::create_dir)?;
-    let each = operations / clients;
-    let samples = stage.time(|| {
-        let barrier = Barrier::new(clients as usize);
-        std::thread::scope(|scope| {
-            let threads: Vec<_> = directories
-                .iter()
-                .map(|directory| {
-                    let barrier = &barrier;
-                    scope.spawn(move || -> Result<Samples> {
-                        let mut samples = Samples::new();
-                        barrier.wait();
-                        for number in 0..each {
-                            machine::check()?;
-                            let content = block(number, 0);
-                            timed(&mut samples, || {
-                                let file = File::create_new(directory.join(file_name(number)))?;
-                                file.write_all_at(&content, 0)?;
-                                Ok(file.sync_all()?)
-                            })?;
-                        }
-                        Ok(samples)
-                    })
-                })
-                .collect();
-            let mut all = Samples::new();
-            for thread in threads {
-                all.merge(&thread.join().map_err(|_| Failure::new("a client panicked"))??);
-            }
-            Ok(all)
-        })
-    })?;
-    for directory in &directories {
-        for number in 0..each {
-            if fs::read(directory.join(file_name(number)))? != block(number, 0) {
-                return Err(Failure::new(format!("{} is not what was written to it", file_name(number))));
-            }
-        }
-    }
-    Ok(outcome(samples))
-}
-
 /// Used percentage of the file system after `more` additional bytes.
 fn used_percent(directory: &Path, more: u64) -> Result<f64> {
     let space = statvfs(directory)?;
@@ -414,7 +354,7 @@ fn read_and_write(stage: &mut Stage<'_>, bytes: u64) -> Result<Outcome> {
     if !buffer.chunks_exact(8).all(|word| *word == random.next().to_le_bytes()) {
         return Err(Failure::new("the file is not what was written to it"));
     }
-    Ok(Outcome { units: bytes as f64, unit: "bytes", latencies: Some(samples), own_time: None })
+    Ok(Outcome { units: bytes as f64, unit: "bytes", latencies: percentiles(&samples), own_time: None })
 }
 
 #[cfg(test)]
@@ -428,7 +368,6 @@ mod tests {
             Point::CreateIn { files: 1000 },
             Point::LookUpIn { files: 1000 },
             Point::OverwriteIn { bytes: MIB },
-            Point::Clients { clients: 4 },
             // Fill, and age above zero, need their own file system.
             Point::Age { times: 0 },
         ] {

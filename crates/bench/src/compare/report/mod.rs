@@ -10,7 +10,7 @@
 mod chapters;
 mod figures;
 mod markdown;
-mod results;
+pub mod results;
 mod subject;
 
 use std::collections::BTreeMap;

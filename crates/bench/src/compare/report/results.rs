@@ -33,7 +33,11 @@ pub fn read(path: &Path) -> Result<Results> {
     parse(&String::from_utf8_lossy(&bytes)).map_err(|failure| Failure::new(format!("{}: {failure}", path.display())))
 }
 
-fn parse(text: &str) -> Result<Results> {
+/// The content of such a file.
+///
+/// # Errors
+/// Those of [`read`].
+pub fn parse(text: &str) -> Result<Results> {
     let mut header = None;
     let mut runs: Vec<Record> = Vec::new();
     let mut index: BTreeMap<(String, Place, Peer, u32), usize> = BTreeMap::new();

@@ -1,9 +1,10 @@
 //! A FUSE file system that keeps names and bytes only in its process's memory: it measures the cost of FUSE itself.
 //!
-//! [MS1] Its replies at mount match those of TandemFS in relaxed mode (`crates/fuse/src/door.rs`): capabilities, sizes, cache times of
+//! [MS1] Its replies at mount match those of TandemFS in the same mode (`crates/fuse/src/door.rs`): capabilities, sizes, cache times of
 //!       entries and attributes, ENOSYS for the same operations. So the kernel sends the same requests, and their cost here is the minimum.
-//! [MS2] It runs in its own process, as a daemon does. The process ends with its mount, or when its standard input is closed, so a killed
-//!       comparison leaves none behind.
+//!       As the limit of the speed table it has no access lists, since these add requests.
+//! [MS2] For a comparison it runs in its own process, as a daemon does. The process ends with its mount, or when its standard input is closed,
+//!       so a killed comparison leaves none behind.
 
 mod table;
 
@@ -14,7 +15,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use rustix::fs::{FileType, RenameFlags};
-use tandemfs_fuse::MountSettings;
+use tandemfs_fuse::{Mode, MountSettings};
 use tandemfs_wire::{
     Attributes, CopyFileRange, Entry, Errno, Handler, MountOptions, OpenFlags, Opened, Operation, Reply, Request, SetAttributes, SetTime,
     Statfs, Time, Unmount, kind_of,
@@ -34,11 +35,15 @@ const FREE_BYTES: u64 = 1 << 40;
 /// Printed by [`serve`] once it is mounted.
 pub const READY: &str = "ready";
 
-/// Mounts, prints [`READY`], and serves until the mount ends ([MS2]).
+/// Mounts it as the limit of a TandemFS mount with these settings; dropping the result unmounts it.
 ///
 /// # Errors
-/// The mount cannot be made or served.
-pub fn serve(mountpoint: &Path) -> Result<()> {
+/// The mount cannot be made.
+pub fn mount(mountpoint: &Path, settings: &MountSettings) -> Result<Served> {
+    start(mountpoint, settings, false)
+}
+
+fn start(mountpoint: &Path, settings: &MountSettings, access_lists: bool) -> Result<Served> {
     let options = MountOptions {
         source: "null".into(),
         subtype: Some("null".into()),
@@ -46,9 +51,18 @@ pub fn serve(mountpoint: &Path) -> Result<()> {
         atime: false,
         ..MountOptions::default()
     };
-    let wanted = tandemfs_fuse::wanted(true, true, tandemfs_fuse::request_bytes_max());
+    let relaxed = settings.mode == Mode::Relaxed;
+    let wanted = tandemfs_fuse::wanted(relaxed, access_lists, tandemfs_fuse::request_bytes_max());
     let mounted = tandemfs_wire::mount(mountpoint, &options)?;
-    let served = Served::start(mounted, MemoryFs::new(), &wanted, MountSettings::default().serving())?;
+    Served::start(mounted, NullFs::new(relaxed, access_lists), &wanted, settings.serving())
+}
+
+/// Mounts in relaxed mode, prints [`READY`], and serves until the mount ends ([MS2]).
+///
+/// # Errors
+/// The mount cannot be made or served.
+pub fn serve(mountpoint: &Path) -> Result<()> {
+    let served = start(mountpoint, &MountSettings { mode: Mode::Relaxed, ..MountSettings::default() }, true)?;
     read_ahead(mountpoint);
     let path = PathBuf::from(mountpoint);
     std::thread::spawn(move || {
@@ -67,7 +81,9 @@ fn read_ahead(mountpoint: &Path) {
     }
 }
 
-struct MemoryFs {
+struct NullFs {
+    relaxed: bool,
+    access_lists: bool,
     table: Mutex<Table>,
 }
 
@@ -118,11 +134,11 @@ impl Node {
     }
 }
 
-impl MemoryFs {
-    fn new() -> Self {
+impl NullFs {
+    fn new(relaxed: bool, access_lists: bool) -> Self {
         let owner = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
         let root = Node::new(0o040_755, owner, 0, Directory::empty(1));
-        Self { table: Mutex::new(Table::new(root)) }
+        Self { relaxed, access_lists, table: Mutex::new(Table::new(root)) }
     }
 
     fn add(&self, request: &Request<'_>, name: &[u8], mode: u32, device: u32, content: Content) -> Answer<Attributes> {
@@ -248,13 +264,13 @@ impl MemoryFs {
                 let result = self.table.lock().rename((node, name), (new_parent, new_name), flags);
                 reply_empty(result, reply);
             }
-            // No ACCESS, FLUSH, OPENDIR or LSEEK: after ENOSYS the kernel does not ask again.
+            // No ACCESS, FLUSH, OPENDIR or LSEEK, in strict mode no OPEN or FSYNC: after ENOSYS the kernel does not ask again.
             _ => reply.error(Errno::ENOSYS),
         }
     }
 }
 
-impl Handler for MemoryFs {
+impl Handler for NullFs {
     fn handle(&self, request: &Request<'_>, reply: Reply<'_>) {
         let node = request.node;
         match request.operation {
@@ -274,7 +290,7 @@ impl Handler for MemoryFs {
             }
             Operation::Setattr(set) => reply_attributes(self.set(node, &set), reply),
             Operation::Readlink => self.readlink(node, reply),
-            Operation::Open { .. } => reply.open(OPENED),
+            Operation::Open { .. } if self.relaxed => reply.open(OPENED),
             Operation::Readdir { offset, size, .. } => self.list(node, offset, size, false, reply),
             Operation::Readdirplus { offset, size, .. } => self.list(node, offset, size, true, reply),
             Operation::Read { offset, size, .. } => self.read(node, offset, size, reply),
@@ -293,10 +309,11 @@ impl Handler for MemoryFs {
                     name_bytes_max: 255,
                 });
             }
-            Operation::Release { .. } | Operation::Releasedir { .. } | Operation::Fsync { .. } | Operation::Fsyncdir { .. } => reply.ok(),
-            Operation::Getxattr { .. } => reply.error(Errno::ENODATA),
-            Operation::Listxattr { size } => reply.xattr(size, &[]),
-            Operation::Setxattr { .. } => reply.error(Errno::EOPNOTSUPP),
+            Operation::Fsync { .. } | Operation::Fsyncdir { .. } if self.relaxed => reply.ok(),
+            Operation::Release { .. } | Operation::Releasedir { .. } => reply.ok(),
+            Operation::Getxattr { .. } if self.access_lists => reply.error(Errno::ENODATA),
+            Operation::Listxattr { size } if self.access_lists => reply.xattr(size, &[]),
+            Operation::Setxattr { .. } if self.access_lists => reply.error(Errno::EOPNOTSUPP),
             _ => self.names(request, reply),
         }
     }
