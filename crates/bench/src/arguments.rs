@@ -4,6 +4,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::compare::backing::Kind;
 use crate::compare::peer::Peer;
+use crate::compare::session::LATENCIES;
 use crate::compare::settings::{Pinning, Settings};
 use crate::workloads::Workload;
 
@@ -94,7 +95,7 @@ pub struct CompareArguments {
     #[arg(long, value_name = "PLACE", value_enum, value_delimiter = ',')]
     pub place: Vec<Kind>,
     /// Microseconds of a block command of the same drive, for the curves of verdicts; the profile's own is tried as well
-    #[arg(long, value_name = "NUMBERS", value_delimiter = ',', default_values_t = [15, 25, 50, 100], value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    #[arg(long, value_name = "NUMBERS", value_delimiter = ',', default_values_t = LATENCIES, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub latency: Vec<u32>,
     /// Who; everybody when nobody is named
     #[arg(long, value_name = "PEER", value_enum, value_delimiter = ',')]

@@ -85,6 +85,15 @@ impl Laboratory {
         same_drive::Settings::new(&self.settings.profile, self.settings.memory_bytes).own_us()
     }
 
+    /// Whether this machine carries block commands of so many microseconds; false before the first calibration.
+    ///
+    /// # Errors
+    /// A profile without timing.
+    pub fn carries(&self, us: u32) -> Result<bool> {
+        let plain = same_drive::Settings::new(&self.settings.profile, self.settings.memory_bytes);
+        self.carried.as_deref().map_or(Ok(false), |carried| Ok(plain.with_latency(us, carried)?.is_some()))
+    }
+
     /// Finds the settings that make the common drive with block commands of so many microseconds equal for all peers. A resumed comparison
     /// uses its earlier settings (`before`). Runs at its [`Place::Same`] are possible only after this.
     ///
