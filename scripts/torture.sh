@@ -37,6 +37,9 @@ while [ "$SECONDS" -lt "$until" ]; do
   turn "faults, seed $seed" env TANDEMFS_SEED="$seed" \
     cargo test --profile soak --locked -q -p tandemfs-crash --test faults --test places --test no_space --test wrong_data
   [ "$SECONDS" -lt "$until" ] || break
+  turn "damaged structures, seed $seed" env TANDEMFS_SEED="$seed" TANDEMFS_ROUNDS=120 \
+    cargo test --profile soak --locked -q -p tandemfs-crash --test every_structure
+  [ "$SECONDS" -lt "$until" ] || break
   turn "bytes, seed $seed" env TANDEMFS_SEED="$seed" TANDEMFS_FUZZ_RUNS=4 \
     cargo test --profile soak --locked -q -p tandemfs-fuzz-targets --test bounded -- --test-threads=1 --nocapture
   [ "$SECONDS" -lt "$until" ] || break

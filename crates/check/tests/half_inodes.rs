@@ -182,6 +182,21 @@ fn directories_keep_their_names_and_others_go_where_nothing_is_left() {
     }
 }
 
+/// A mount removes the name of a damaged inode; a repair does not bring it back, unless it cannot know that.
+#[test]
+fn an_inode_whose_name_was_removed_goes() {
+    let mut inode = InodeNumber::ROOT;
+    let device = image(true, |fs| inode = file(fs, "large", &data_of(1, 300_000)));
+    halve(&device, inode);
+    let fs = mount(&device);
+    fs.unlink(InodeNumber::ROOT, b"large").expect("removed");
+    fs.unmount().expect("unmounts");
+    let report = repaired(&device);
+    assert!(report.placed.is_empty() && report.rescued.is_empty(), "{report:?}");
+    let fs = mount(&device);
+    assert!(matches!(fs.attributes(inode), Err(Error::Stale(_))));
+}
+
 /// A file that was emptied and written again leaves pages of its old mapping that verify, and sectors that match them.
 fn emptied_files() {
     for (clean, length) in [(true, 4000), (true, 3 * BLOCK), (false, 4000), (false, 3 * BLOCK)] {

@@ -110,7 +110,7 @@ fn a_table_that_contradicts_itself_is_rebuilt() {
 /// Without this, a repair would take all inodes for gone, and every name with them.
 #[test]
 fn regression_repair_of_a_zeroed_line_of_the_table() {
-    for index in 0..4 {
+    for index in 0..SEGMENTS {
         let image = without(&[index], |_| EMPTY_LINE);
         let device = image.device();
         let before = device.bytes();

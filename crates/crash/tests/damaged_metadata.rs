@@ -166,6 +166,22 @@ fn zeros_for_any_mapping_line_are_damage() {
     assert!(failed_reads > 0, "no read met the damage");
 }
 
+/// A leaf of zeros read as no logs at all where the maps were loaded: the file showed the older bytes below them.
+#[test]
+fn regression_a_leaf_of_zeros_showed_older_bytes() {
+    let scene = scene(true);
+    let (file, expected) = (scene.objects[1].1, &scene.objects[1].2);
+    let (_, _, address) = *scene.lines().iter().find(|(object, what, _)| *object == 1 && *what == What::Leaf).expect("there");
+    let mut zones = scene.zones.clone();
+    How::Zeros.apply(bytes_of(&mut zones, address), &mut Random::new(1));
+    let (_device, fs) = mount(&zones);
+    let fs = fs.expect("mounts");
+    assert!(matches!(fs.read(file, 0, &mut [0; 5000]), Err(Error::Damaged { inode, .. }) if inode == file));
+    assert!(content(&fs, file).is_err() && expected.size == 5000);
+    fs.set_attributes(file, &SetAttributes { size: Some(0), ..SetAttributes::default() }).expect("emptied");
+    assert_eq!(fs.read(file, 0, &mut [0; 5000]).expect("is empty"), 0);
+}
+
 /// A page that loses its last record beside a lost line is kept: freeing it would make the loss a hole.
 #[test]
 fn a_page_with_a_lost_line_is_not_freed_as_empty() {

@@ -46,6 +46,18 @@ fn lost_that_reads(bug: Mutant) -> Option<Vec<u8>> {
     read.ok().map(|_| bytes)
 }
 
+/// Whether a file can be read whose only leaf became zeros.
+fn empty_leaf_reads(bug: Mutant) -> bool {
+    let scene = scene(true);
+    let (_, _, address) = *scene.lines().iter().find(|(object, what, _)| *object == 1 && *what == What::Leaf).expect("there");
+    let mut zones = scene.zones.clone();
+    How::Zeros.apply(bytes_of(&mut zones, address), &mut Random::new(2));
+    mutant::select(bug);
+    let reads = mount(&zones).1.expect("mounts").read(scene.objects[1].1, 0, &mut [0; 5000]).is_ok();
+    mutant::select(Mutant::None);
+    reads
+}
+
 #[test]
 fn space_that_damage_hides_is_not_given_out_and_an_unmount_is_not_clean() {
     for (how, what) in [(How::Noise, What::Hot), (How::Noise, What::Mapping(1)), (How::Bit, What::Mapping(1)), (How::Bit, What::Cold)] {
@@ -58,6 +70,7 @@ fn space_that_damage_hides_is_not_given_out_and_an_unmount_is_not_clean() {
     }
     assert_eq!(lost_that_reads(Mutant::None), None);
     assert!(lost_that_reads(Mutant::LostReadsAsHole).is_some(), "with the bug what is lost reads as zeros");
+    assert!(!empty_leaf_reads(Mutant::None) && empty_leaf_reads(Mutant::EmptyLeavesRead));
     let (mut zones, _, starts) = journalled();
     zones.memory[starts[1] as usize + 50] ^= 1;
     assert!(mount(&zones).1.is_err());

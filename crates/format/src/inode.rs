@@ -242,6 +242,11 @@ impl Inode {
         seal(place, bytes.as_bytes())
     }
 
+    /// Whether a slot that does not verify is a free one with a wrong bit: an inode in use has more than one bit in each of its lines.
+    pub fn was_free(hot: &Line, cold: &Line) -> bool {
+        hot.iter().chain(cold).map(|byte| byte.count_ones()).sum::<u32>() == 1
+    }
+
     /// Verifies the two lines; `None` where the slot is free.
     pub fn decode(pair: PairSeed, number: InodeNumber, address: LineAddress, hot: &Line, cold: &Line) -> Result<Option<Self>, Corrupt> {
         if *hot == EMPTY_LINE && *cold == EMPTY_LINE {
@@ -341,6 +346,10 @@ mod tests {
         assert_eq!(Inode::decode(pair, number, address, &EMPTY_LINE, &EMPTY_LINE), Ok(None));
         assert!(Inode::decode(pair, number, address, &hot, &EMPTY_LINE).is_err(), "half an inode");
         assert!(Inode::decode(pair, number, address, &EMPTY_LINE, &cold).is_err(), "half an inode");
+        let mut bit = EMPTY_LINE;
+        bit[7] = 16;
+        assert!(Inode::was_free(&bit, &EMPTY_LINE) && Inode::was_free(&EMPTY_LINE, &bit));
+        assert!(!Inode::was_free(&bit, &bit) && !Inode::was_free(&hot, &EMPTY_LINE) && !Inode::was_free(&EMPTY_LINE, &EMPTY_LINE));
     }
 
     #[test]

@@ -119,6 +119,8 @@ pub enum Mutant {
     FreshPageUnsealed,
     /// R28: what a repair gave up reads as a hole.
     LostReadsAsHole,
+    /// A leaf of zeros reads as no logs ([BL6]).
+    EmptyLeavesRead,
     /// The second copy of the superblock is not written.
     SecondSuperblockSkipped,
     /// A rename removes the old name in a transaction of its own.

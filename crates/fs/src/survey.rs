@@ -51,7 +51,10 @@ pub(crate) fn survey(
         Ok(Some(inode)) => (inode, None),
         Err(source) => match corrected(volume, number, address, [hot, cold]) {
             Some(inode) => (inode, Some(source)),
-            None => return Ok(Some(Survey { inode: None, damage: Some(source), lost: Kinds::OF_INODE })),
+            None => {
+                let lost = if Inode::was_free(hot, cold) { Kinds::NONE } else { Kinds::OF_INODE };
+                return Ok(Some(Survey { inode: None, damage: Some(source), lost }));
+            }
         },
     };
     let owner = Owner { inode: number, generation: inode.generation };

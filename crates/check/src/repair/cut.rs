@@ -20,7 +20,7 @@ use crate::mutant::{Mutant, on};
 use crate::tree::{Site, Span};
 
 use super::directories::{self, Salvage, take_page};
-use super::halves;
+use super::halves::{self, Judge, Verdict};
 use super::names::EntryPages;
 use super::plan::{Group, Plan, SectorCopy};
 use super::root;
@@ -28,13 +28,17 @@ use super::root;
 pub(crate) fn plan(plan: &mut Plan<'_>) {
     let inspection = plan.inspection;
     let mut halves = halves::search(plan);
+    let judge = Judge::new(plan, &halves);
     let salvage = Salvage::search(inspection, halves::directories(&halves));
     for mend in inspection.mends.iter().filter(|mend| !mend.is_of_data()) {
         match mend {
             Mend::Root => root::rebuild(plan, &salvage),
             Mend::FreeInode { inode, address } => {
-                let is_saved = halves.remove(inode).is_some_and(|half| halves::save(plan, *inode, half, &salvage));
-                if !is_saved {
+                let is_kept = halves.remove(inode).is_some_and(|half| match judge.judge(plan, *inode) {
+                    Verdict::Save => halves::save(plan, *inode, half, &salvage),
+                    verdict => verdict == Verdict::Wait,
+                });
+                if !is_kept {
                     plan.lost.push(Lost { inode: *inode, offset: 0, bytes: 0 });
                     plan.free_inode(*inode, *address); // [CU1]
                 }

@@ -1,11 +1,14 @@
 //! Inodes that have lost their second line, made anew as far as `crate::rescue` proves what was in it ([CL1] to [CL4]).
 //!
 //! [HV1] Both lines are in one record. What it links, of a directory or of lost records, is written aside before ([RP6]).
+//! [HV2] An inode without a name is saved only if names were lost, too. Otherwise a mount has removed its name, which it may although the inode
+//!       is damaged. While directories are still made anew, it waits: its name may be in one of them.
 
 use std::collections::BTreeMap;
 
 use tandemfs_format::PAGE_BYTES;
 
+use crate::finding::Finding;
 use crate::mend::{Lost, Mend, Owner};
 use crate::rescue::cold_lines::{self, Content, Half, Surroundings};
 
@@ -31,6 +34,45 @@ pub(crate) fn search(plan: &Plan<'_>) -> BTreeMap<u64, Half> {
 pub(crate) fn directories(halves: &BTreeMap<u64, Half>) -> Vec<Owner> {
     let owner = |(number, half): (&u64, &Half)| Owner { inode: *number, generation: half.inode.generation };
     halves.iter().filter(|(_, half)| half.content == Content::Pages).map(owner).collect()
+}
+
+/// What is to be done about an inode whose half is known ([HV2]).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    Save,
+    Wait,
+    GiveUp,
+}
+
+/// Decides about inodes.
+pub(crate) struct Judge {
+    names_are_lost: bool,
+    directories_are_made: bool,
+}
+
+impl Judge {
+    pub(crate) fn new(plan: &Plan<'_>, halves: &BTreeMap<u64, Half>) -> Self {
+        let inspection = plan.inspection;
+        let is_lost_name = |finding: &Finding| matches!(finding, Finding::EntryDamaged { .. } | Finding::EntryPartStray { .. });
+        let makes_directory = |mend: &Mend| matches!(mend, Mend::Directory { .. } | Mend::Root);
+        Self {
+            names_are_lost: inspection.findings().any(is_lost_name),
+            directories_are_made: inspection.mends.iter().any(makes_directory)
+                || halves.iter().any(|(number, half)| half.content == Content::Pages && is_named(plan, *number)),
+        }
+    }
+
+    pub(crate) fn judge(&self, plan: &Plan<'_>, number: u64) -> Verdict {
+        match is_named(plan, number) || self.names_are_lost {
+            true => Verdict::Save,
+            false if self.directories_are_made => Verdict::Wait,
+            false => Verdict::GiveUp,
+        }
+    }
+}
+
+fn is_named(plan: &Plan<'_>, number: u64) -> bool {
+    plan.inspection.inodes.get(number).is_some_and(|facts| facts.links > 0)
 }
 
 /// Makes the inode anew; false if there is no space for its directory's mapping.

@@ -2,6 +2,7 @@
 //!
 //! [OB1] A line that does not verify, and verifies with one bit changed, is corrected: CRC-32C detects five wrong bits of so short a message,
 //!       so no other line is that near to it. Of lines of noise one in eight million would be corrected to a line that never was.
+//!       An inode in use has more than one bit in each of its lines, so a slot with a single bit in both, to which no name leads, was free.
 //! [OB2] This comes before everything that a repair gives up, and again after each round, since a corrected line shows others.
 
 use std::collections::BTreeMap;
@@ -9,7 +10,7 @@ use std::collections::BTreeMap;
 use tandemfs_device::Structure;
 use tandemfs_format::dentry::{ENTRY_SLOTS_MAX, PAGE_SLOTS};
 use tandemfs_format::inode::Inode;
-use tandemfs_format::{InodeNumber, Line, LineAddress, Place};
+use tandemfs_format::{EMPTY_LINE, InodeNumber, Line, LineAddress, Place};
 
 use crate::finding::Finding;
 use crate::image::Image;
@@ -19,6 +20,7 @@ use crate::tree::directory_pages;
 /// The corrected lines of everything that findings name, by address.
 pub(crate) fn lines<'f>(image: &Image<'_>, inodes: &Inodes, findings: impl Iterator<Item = &'f Finding>) -> BTreeMap<u64, Line> {
     let mut corrected = BTreeMap::new();
+    let mut free = Vec::new();
     let mut try_line = |place: Place| {
         let Ok(line) = image.line(Structure::Mapping, place.address) else { return };
         if place.verify(&line).is_err()
@@ -34,7 +36,10 @@ pub(crate) fn lines<'f>(image: &Image<'_>, inodes: &Inodes, findings: impl Itera
     for finding in findings {
         match *finding {
             Finding::InodeDamaged { inode, .. } => {
-                if let Some(address) = image.segments.inode_address(inode) {
+                if let Some(address) = slot_of(image, inode) {
+                    if was_free(image, inodes, inode, address) {
+                        free.extend([address, address.nth(1)]);
+                    }
                     for line in [address, address.nth(1)] {
                         try_line(Inode::place(image.pair, InodeNumber::new(inode), line));
                     }
@@ -57,7 +62,26 @@ pub(crate) fn lines<'f>(image: &Image<'_>, inodes: &Inodes, findings: impl Itera
             _ => {}
         }
     }
+    corrected.extend(free.into_iter().map(|line| (line.number(), EMPTY_LINE)));
     corrected
+}
+
+/// The first line of an inode's slot, that of the number 0 too, which no inode has.
+fn slot_of(image: &Image<'_>, inode: u64) -> Option<LineAddress> {
+    match inode {
+        0 => {
+            let first = image.segments.inodes().first().filter(|segment| segment.region_unit == 0)?;
+            Some(image.geometry.unit(first.start_unit))
+        }
+        _ => image.segments.inode_address(inode),
+    }
+}
+
+/// Whether a damaged slot is a free one with a wrong bit ([OB1]).
+fn was_free(image: &Image<'_>, inodes: &Inodes, inode: u64, address: LineAddress) -> bool {
+    let is_named = inodes.get(inode).is_some_and(|facts| facts.links > 0);
+    let [Ok(hot), Ok(cold)] = [0, 1].map(|line| image.line(Structure::Inode, address.nth(line))) else { return false };
+    !is_named && Inode::was_free(&hot, &cold)
 }
 
 fn page_of(image: &Image<'_>, directory: u64, block: u64) -> Option<LineAddress> {

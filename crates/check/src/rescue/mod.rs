@@ -30,7 +30,7 @@ use crate::superblock::{self, Reading};
 
 use cold_lines::{Content, Surroundings};
 pub(crate) use correct::lines as corrected_lines;
-pub(crate) use table::{changes, is_of_table, is_suspect, missing_regions, rebuild};
+pub(crate) use table::{changes, is_of_table, is_suspect, lacks_attributes, missing_regions, rebuild};
 
 /// Rounds of corrections in memory: each shows what the ones before hid, one level of the tree at a time.
 const ROUNDS_MAX: usize = 16;

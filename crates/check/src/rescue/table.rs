@@ -18,6 +18,7 @@ use tandemfs_format::{EMPTY_LINE, Line, LineAddress, PAGE_LINES, UNIT_LINES};
 use crate::finding::Finding;
 use crate::generations::Numbers;
 use crate::image::Image;
+use crate::inodes::sweep;
 use crate::mutant::{Mutant, on};
 use crate::segments::Segments;
 
@@ -79,7 +80,21 @@ impl Rebuilt {
 
 /// Whether the table cannot be relied on.
 pub(crate) fn is_suspect(image: &Image<'_>, found: &[Finding]) -> bool {
-    found.iter().any(is_of_table) || missing_regions(&image.segments).next().is_some()
+    found.iter().any(is_of_table)
+        || missing_regions(&image.segments).next().is_some()
+        || lacks_attributes(&image.segments) && has_attributes(image)
+}
+
+/// Whether no unit is of the region of attributes, as before the first attribute is set.
+pub(crate) fn lacks_attributes(segments: &Segments) -> bool {
+    !segments.all().any(|(_, segment)| segment.region == Region::Attributes)
+}
+
+/// Whether an inode has attributes.
+fn has_attributes(image: &Image<'_>) -> bool {
+    let mut found = false;
+    sweep(image, &mut |_, _, inode| found |= inode.and_then(|inode| inode.decoded.ok()).is_some_and(|inode| !inode.attributes.is_none()));
+    found
 }
 
 /// Findings of the segment table.

@@ -2,7 +2,8 @@
 //!
 //! [KB1] A byte counts as good only if the pointers to it verify and its sector or log matches its checksum (or has none by the format).
 //! [KB2] Under a log that cannot be found or does not match, the sectors hold older bytes: they do not count as good either.
-//! [KB3] One block is in memory at a time, whatever the size of the file.
+//! [KB3] Blocks are read in batches, with many requests in flight; neighbours on the device are one request. A batch is all that is in
+//!       memory, whatever the size of the file.
 
 use std::ops::Range;
 
@@ -11,11 +12,14 @@ use tandemfs_format::inode::Inode;
 use tandemfs_format::mapping::{BlockChecksum, Extent, LeafPointer, LogEntry, Record, VECTOR_LINE_SECTORS, line_entries, vector_checksum};
 use tandemfs_format::segment::Region;
 use tandemfs_format::superblock::ChecksumKind;
-use tandemfs_format::{LineAddress, PAGE_LINES, SECTOR_BYTES, UNIT_LINES};
+use tandemfs_format::{LineAddress, PAGE_LINES, SECTOR_BYTES, Sector, UNIT_LINES};
 
 use crate::image::Image;
 use crate::mutant::{Mutant, on};
 use crate::tree::{Span, Step, Walk};
+
+/// Bytes of the file after which a batch is read: enough to keep a drive busy.
+const BATCH_BYTES: u64 = 4 << 20;
 
 /// What is known about some bytes of a file that its mapping or its checksums contradict.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -86,29 +90,94 @@ pub(crate) fn read<E>(image: &Image<'_>, number: u64, inode: &Inode, visit: &mut
         let end = span.first.saturating_add(span.count).saturating_mul(block_bytes).min(inode.size);
         if offset < end { visit(Piece { offset, length: end - offset, quality: Quality::Lost, bytes: &[] }) } else { Ok(()) }
     };
+    let owner = (number, inode.generation);
+    let mut batch = Batch::default();
     while let Some(step) = walk.next(image) {
-        match step {
+        let missing = match step {
             Step::Pointer { span, page, height, .. } => {
                 let is_inside = pages_left > 0 && image.segments.holds(Region::Mappings, page, PAGE_LINES);
                 pages_left = pages_left.saturating_sub(1);
-                if !is_inside || walk.enter(image, page, height, span.first).is_err() {
-                    lost(span, visit)?;
-                }
+                let is_entered = is_inside && walk.enter(image, page, height, span.first).is_ok();
+                (!is_entered).then_some(span)
             }
             Step::Block { block, record, .. } => {
                 let start = block.saturating_mul(block_bytes);
                 let inside = inode.size.saturating_sub(start).min(block_bytes);
                 if inside > 0 {
-                    let block = read_block(image, (number, inode.generation), (start, inside as usize), record);
-                    give(&block, visit)?;
+                    batch.add(start, inside as usize, record);
                 }
+                None
             }
             Step::Lost { span, .. } | Step::Misfit { span, .. } | Step::DamagedRecord { span, .. } | Step::DamagedLine { span, .. } => {
-                lost(span, visit)?
+                Some(span)
             }
+        };
+        if missing.is_some() || batch.bytes >= BATCH_BYTES {
+            batch.give(image, owner, visit)?;
+        }
+        if let Some(span) = missing {
+            lost(span, visit)?;
         }
     }
-    Ok(())
+    batch.give(image, owner, visit)
+}
+
+/// Blocks that are read together, in their order.
+#[derive(Default)]
+struct Batch {
+    blocks: Vec<(Block, Record)>,
+    bytes: u64,
+}
+
+impl Batch {
+    fn add(&mut self, start: u64, inside: usize, record: Record) {
+        self.bytes += inside as u64;
+        self.blocks.push((Block { start, bytes: vec![0; inside], parts: Vec::new() }, record));
+    }
+
+    /// Reads the blocks and hands them on.
+    fn give<E>(&mut self, image: &Image<'_>, owner: (u64, u32), visit: &mut dyn FnMut(Piece<'_>) -> Result<(), E>) -> Result<(), E> {
+        self.bytes = 0;
+        let blocks = std::mem::take(&mut self.blocks);
+        let wanted: Vec<(Sector, u64)> = blocks.iter().map(|(block, record)| sectors_of(image, block, record)).collect();
+        let mut sectors = vec![0; wanted.iter().map(|(_, count)| *count as usize).sum::<usize>() * SECTOR_BYTES];
+        let is_readable = load(image, &wanted, &mut sectors);
+        let mut rest = sectors.as_mut_slice();
+        for ((mut block, record), (_, count)) in blocks.into_iter().zip(&wanted) {
+            let (own, behind) = rest.split_at_mut(*count as usize * SECTOR_BYTES);
+            rest = behind;
+            read_block(image, &mut block, owner, record, (own, is_readable));
+            give(&block, visit)?;
+        }
+        Ok(())
+    }
+}
+
+/// The sectors of a block that are in its file and in the zone; none without a written extent.
+fn sectors_of(image: &Image<'_>, block: &Block, record: &Record) -> (Sector, u64) {
+    let Record::Block { extent: Some(extent), .. } = record else { return (Sector::new(0), 0) };
+    let count = u64::from(extent.count).min(block.bytes.len().div_ceil(SECTOR_BYTES) as u64);
+    let is_read = !extent.unwritten && image.geometry.holds_sectors(extent.sector, count);
+    (extent.sector, if is_read { count } else { 0 })
+}
+
+/// Reads runs of sectors one after the other into a buffer, neighbours by one request. Returns false if not all of it could be read.
+fn load(image: &Image<'_>, wanted: &[(Sector, u64)], into: &mut [u8]) -> bool {
+    let mut runs: Vec<(Sector, u64)> = Vec::new();
+    for (first, count) in wanted.iter().filter(|(_, count)| *count > 0) {
+        match runs.last_mut() {
+            Some((start, length)) if start.nth(*length) == *first => *length += count,
+            _ => runs.push((*first, *count)),
+        }
+    }
+    let mut rest = into;
+    let mut requests = Vec::with_capacity(runs.len());
+    for (sector, count) in runs {
+        let (buffer, behind) = rest.split_at_mut(count as usize * SECTOR_BYTES);
+        rest = behind;
+        requests.push(BlockRequest::Read { sector, buffer });
+    }
+    requests.is_empty() || image.drive.transfer(Structure::Data, &mut requests, &mut || {}).is_ok()
 }
 
 fn give<E>(block: &Block, visit: &mut dyn FnMut(Piece<'_>) -> Result<(), E>) -> Result<(), E> {
@@ -119,35 +188,29 @@ fn give<E>(block: &Block, visit: &mut dyn FnMut(Piece<'_>) -> Result<(), E>) -> 
     Ok(())
 }
 
-fn read_block(image: &Image<'_>, owner: (u64, u32), (start, inside): (u64, usize), record: Record) -> Block {
-    let mut block = Block { start, bytes: vec![0; inside], parts: Vec::new() };
+/// Verifies a block with its sectors as far as they were read.
+fn read_block(image: &Image<'_>, block: &mut Block, owner: (u64, u32), record: Record, sectors: (&mut [u8], bool)) {
     match record {
         Record::Block { extent, leaf } => {
             if let Some(extent) = extent.filter(|extent| !extent.unwritten) {
-                read_extent(image, &mut block, extent);
+                read_extent(image, block, extent, sectors);
             }
             if let Some(leaf) = leaf {
-                read_leaf(image, &mut block, owner, leaf);
+                read_leaf(image, block, owner, leaf);
             }
         }
-        Record::SingleLog(log) => read_log(image, &mut block, &log),
+        Record::SingleLog(log) => read_log(image, block, &log),
         // Records of directories and of the tree, and states that say that the content is lost.
-        _ => block.paint(0..inside, Quality::Lost),
+        _ => block.paint(0..block.bytes.len(), Quality::Lost),
     }
-    block
 }
 
-fn read_extent(image: &Image<'_>, block: &mut Block, extent: Extent) {
-    let inside = block.bytes.len();
-    let sectors = u64::from(extent.count).min(inside.div_ceil(SECTOR_BYTES) as u64);
-    let all = 0..sectors as usize * SECTOR_BYTES;
-    if !image.geometry.holds_sectors(extent.sector, sectors) {
-        return block.paint(all, Quality::Lost);
+fn read_extent(image: &Image<'_>, block: &mut Block, extent: Extent, (bytes, is_readable): (&mut [u8], bool)) {
+    let sectors = u64::from(extent.count).min(block.bytes.len().div_ceil(SECTOR_BYTES) as u64);
+    if bytes.is_empty() {
+        return block.paint(0..sectors as usize * SECTOR_BYTES, Quality::Lost); // outside the zone
     }
     let checksums = checksums_of(image, extent, sectors);
-    let mut bytes = vec![0; all.end];
-    let mut request = [BlockRequest::Read { sector: extent.sector, buffer: &mut bytes }];
-    let is_readable = image.drive.transfer(Structure::Data, &mut request, &mut || {}).is_ok();
     for (index, sector) in bytes.chunks_exact_mut(SECTOR_BYTES).enumerate() {
         let range = index * SECTOR_BYTES..(index + 1) * SECTOR_BYTES;
         if !is_readable {

@@ -6,6 +6,7 @@
 //! [BL4] Unwritten sectors are space reserved for their block, with the vector that they will need: filling them allocates nothing (RULES
 //!       R14). They hold no data, so they are written *before* the record that marks them as written.
 //! [BL5] A lost block stays lost below its logs until it gets sectors, or logs cover all of it: what is between them has no content.
+//! [BL6] A block without logs has no leaf, so a leaf without logs was lost: what is below it may be older.
 
 use std::ops::Range;
 
@@ -24,6 +25,7 @@ use super::tree;
 use crate::alloc::Need;
 use crate::cache::{LineStore, Owner, damaged};
 use crate::error::{Error, Result};
+use crate::mutant::{Mutant, on};
 use crate::space;
 use crate::volume::{Tx, Volume};
 
@@ -77,6 +79,9 @@ impl Block {
                 slots.next().into_iter().for_each(|slots| slots.copy_from_slice(&entries));
                 Ok(())
             })?;
+            if !block.has_logs() && !on(Mutant::EmptyLeavesRead) {
+                return Err(damaged(owner, leaf.address, "entries")); // [BL6]
+            }
         }
         for log in block.logs() {
             if !store.geometry.holds_lines(log.address, log.class.lines()) || log.end() > store.geometry.block_bytes() {
