@@ -21,7 +21,7 @@ fn golden(name: &str) -> std::sync::Arc<MemoryDevice> {
 fn images_of_the_engine_are_consistent() {
     let images = ["clean", "unchecked", "crashed", "grown"].map(|kind| (kind, kind != "crashed"));
     for (generation, (kind, clean)) in
-        ["1", "1-covered", "1-stamped", "1-lost"].iter().flat_map(|generation| images.map(|image| (generation, image)))
+        ["1", "1-covered", "1-stamped", "1-lost", "1-counted"].iter().flat_map(|generation| images.map(|image| (generation, image)))
     {
         let name = &format!("format-{generation}-{kind}.gz");
         let report = report(&golden(name), false);
@@ -36,7 +36,8 @@ fn images_of_the_engine_are_consistent() {
 
 #[test]
 fn the_damaged_image_of_the_engine_is_not() {
-    for name in ["format-1-damaged.gz", "format-1-covered-damaged.gz", "format-1-stamped-damaged.gz", "format-1-lost-damaged.gz"] {
-        assert!(report(&golden(name), false).count(Severity::Error) > 0, "{name}");
+    for generation in ["1", "1-covered", "1-stamped", "1-lost", "1-counted"] {
+        let name = format!("format-{generation}-damaged.gz");
+        assert!(report(&golden(&name), false).count(Severity::Error) > 0, "{name}");
     }
 }

@@ -16,9 +16,10 @@ use tandemfs_crash::{MemoryDevice, Recorded};
 use tandemfs_device::{Drive, PersistenceDomain};
 use tandemfs_format::InodeNumber;
 use tandemfs_format::checksum::crc32c;
+use tandemfs_format::error_counters::ErrorCounters;
 use tandemfs_format::geometry::SUPERBLOCK_OFFSETS;
 use tandemfs_format::inode::file_type;
-use tandemfs_format::superblock::{ChecksumKind, SuperblockError, VERSION, ro_compat};
+use tandemfs_format::superblock::{ChecksumKind, SuperblockError, VERSION, compat, ro_compat};
 use tandemfs_fs::{
     AllocateMode, Error, FileSystem, FormatOptions, Growth, MountOptions, NewInode, RenameMode, SeekTo, SetExtendedAttribute, WriteOptions,
     grow, make_file_system, read_superblock, upgrade,
@@ -30,11 +31,17 @@ const BLOCK_BYTES: usize = 4 << 20;
 const GROWN_MEMORY_BYTES: [usize; 2] = [44 << 20, 64 << 20];
 const SMALL: &[u8] = b"a golden image is read by every later build";
 const ROOT: InodeNumber = InodeNumber::ROOT;
-/// Generations with images: version (with a feature set since), and all features needed to write. This build makes the last.
+/// Generations with images: version (with a feature set since), and all features needed to write. This build makes the last, which differs from
+/// the one before in a feature that any build may ignore.
 const STAMPED: u64 = ro_compat::COVERED_LOGS_UNCOUNTED | ro_compat::STAMP | ro_compat::VOLUME_UUID;
-const GENERATIONS: [(&str, u64); 4] =
-    [("1", 0), ("1-covered", ro_compat::COVERED_LOGS_UNCOUNTED), ("1-stamped", STAMPED), (NEWEST, ro_compat::KNOWN)];
-const NEWEST: &str = "1-lost";
+const GENERATIONS: [(&str, u64); 5] = [
+    ("1", 0),
+    ("1-covered", ro_compat::COVERED_LOGS_UNCOUNTED),
+    ("1-stamped", STAMPED),
+    ("1-lost", ro_compat::KNOWN),
+    (NEWEST, ro_compat::KNOWN),
+];
+const NEWEST: &str = "1-counted";
 const ATTRIBUTE: SetExtendedAttribute = SetExtendedAttribute { mode: tandemfs_fs::SetAttributeMode::Any, kill_set_group_id: false };
 /// A default access control list: all rights for the owner and user 7, fewer for the group and others.
 const DEFAULT_LIST: [(u16, u16, u32); 5] = [(1, 7, u32::MAX), (2, 7, 7), (4, 5, u32::MAX), (16, 7, u32::MAX), (32, 5, u32::MAX)];
@@ -157,7 +164,48 @@ fn filled(memory_bytes: usize, options: &FormatOptions) -> (MemoryDevice, FileSy
     fs.set_extended_attribute(small, b"trusted.of four lines", &large()[..200], ATTRIBUTE).expect("set");
     fs.set_extended_attribute(inner, b"system.posix_acl_default", &list(), ATTRIBUTE).expect("set");
     fs.create(inner, b"inherits", &file()).expect("creates");
+    if options.checksum_kind == ChecksumKind::Crc32c {
+        count_errors(&device, &fs);
+    }
     (device, fs)
+}
+
+/// Damages a sector for as long as a read and a scrub take, so that the counters of the image are not zero.
+fn count_errors(device: &MemoryDevice, fs: &FileSystem) {
+    let sector = &large()[8192..12_288];
+    let at = device.zones().blocks.chunks(4096).position(|found| found == sector).expect("on the device") * 4096;
+    let flip = || device.damage(|zones| zones.blocks[at] ^= 1);
+    flip();
+    let big = fs.lookup(ROOT, &[b'L'; 200]).expect("there").inode;
+    assert!(matches!(fs.read(big, 8192, &mut [0; 4096]), Err(Error::DamagedData { .. })));
+    for findings in [1, 0] {
+        let mut scrub = fs.scrub();
+        while fs.scrub_step(&mut scrub) {}
+        assert_eq!(scrub.findings().len(), findings);
+        fs.note_scrub(&scrub);
+        if findings == 1 {
+            flip();
+        }
+    }
+}
+
+#[test]
+fn counted_errors_and_the_last_scrub_are_kept() {
+    make_if_asked();
+    for kind in ["clean", "crashed", "damaged"] {
+        let drive = load(&format!("format-1-counted-{kind}.gz"));
+        let superblock = read_superblock(&drive).expect("whole");
+        assert_eq!(superblock.compat, compat::ERROR_COUNTERS);
+        let before = superblock.error_counters;
+        assert!(before.data_damaged >= 1 && before.scrub_seconds > 1_700_000_000 && before.scrub_bytes > 200_000, "{kind}: {before:?}");
+        assert_eq!((before.scrub_findings, before.device_reads_failed, before.repairs), (0, 0, 0));
+        let fs = FileSystem::mount(drive.clone(), &MountOptions::default()).expect("mounts");
+        assert_eq!(fs.error_counters(), before, "{kind}");
+        fs.unmount().expect("unmounts");
+        assert_eq!(read_superblock(&drive).expect("whole").error_counters, before);
+    }
+    let lost = read_superblock(&load("format-1-lost-clean.gz")).expect("whole");
+    assert_eq!((lost.compat, lost.error_counters), (0, ErrorCounters::default()), "before the feature there were none");
 }
 
 fn look(fs: &FileSystem) {
