@@ -2,6 +2,8 @@
 //! they come from a runtime that chooses the next thread at every lock and every atomic, so that tests can explore schedules and repeat one
 //! by its seed. No program enables the feature; without it this module re-exports the plain types.
 //!
+//! With the feature `workers` (`tandemfs-bench` alone) the plain types also suspend workers of virtual time ([`workers`]).
+//!
 //! Statistics counters stay plain atomics: a scheduling point at each of them would only make schedules longer.
 
 #[cfg(not(feature = "schedules"))]
@@ -10,8 +12,27 @@ pub use self::plain::*;
 #[cfg(feature = "schedules")]
 pub use self::explored::*;
 
+#[cfg(feature = "workers")]
+pub mod workers;
+
+#[cfg(all(feature = "workers", not(feature = "schedules")))]
+mod modelled;
+
+/// An access advanced the calling thread's virtual clock: a worker whose clock is not the earliest any more is suspended here. The caller
+/// holds no lock but those of this module.
+#[inline]
+pub fn advanced(now_ns: u64) {
+    #[cfg(feature = "workers")]
+    workers::advanced(now_ns);
+    #[cfg(not(feature = "workers"))]
+    let _ = now_ns;
+}
+
 #[cfg(not(feature = "schedules"))]
 mod plain {
+    #[cfg(feature = "workers")]
+    pub use super::modelled::{Condvar, Mutex, MutexGuard, RwLock, RwLockWriteGuard};
+    #[cfg(not(feature = "workers"))]
     pub use parking_lot::{Condvar, Mutex, MutexGuard, RwLock, RwLockWriteGuard};
 
     /// Atomics that order threads.
@@ -21,16 +42,28 @@ mod plain {
 
     /// The CPU that runs this thread.
     pub fn current_cpu() -> usize {
+        #[cfg(feature = "workers")]
+        if let Some(cpu) = super::workers::modelled_cpu() {
+            return cpu;
+        }
         rustix::thread::sched_getcpu()
     }
 
     /// How many threads can run at once.
     pub fn parallelism() -> usize {
+        #[cfg(feature = "workers")]
+        if let Some(cpus) = super::workers::modelled_cpus() {
+            return cpus;
+        }
         std::thread::available_parallelism().map_or(1, usize::from)
     }
 
     /// How many threads a scan of the medium may start.
     pub fn scan_threads() -> usize {
+        #[cfg(feature = "workers")]
+        if super::workers::modelled_cpus().is_some() {
+            return 1; // threads would run in an order of their own
+        }
         parallelism()
     }
 }

@@ -229,7 +229,8 @@ impl<M: Medium> Controller<M> {
                 }
                 Stage::Cache(cache) => cache.read_page(&mut self.flash, page, into)?,
             }
-            let ready = self.wait_for_reads(at);
+            let found = self.look_up(at, 1);
+            let ready = self.wait_for_reads(found);
             self.ready.push(ready);
         }
         let mut done = at;
@@ -244,6 +245,7 @@ impl<M: Medium> Controller<M> {
     /// Writes whole pages ([CT4]), numbered as in [`Controller::read_pages`].
     pub(crate) fn write_pages(&mut self, at: u64, first: u64, from: &[u8]) -> Result<u64, DeviceError> {
         let mut at = self.command(at);
+        let mut done = at;
         for (page, from) in self.pages_from(first).zip(from.as_chunks::<FLASH_PAGE_BYTES>().0) {
             if let Some(timeline) = &mut self.timeline {
                 at = timeline.receive_page(at);
@@ -256,16 +258,18 @@ impl<M: Medium> Controller<M> {
                 }
                 Stage::Cache(cache) => cache.write_page(&mut self.flash, page, from),
             };
+            done = done.max(self.look_up(at, 1));
             at = self.work_behind(at);
             written?;
             self.settle(at);
         }
-        Ok(at)
+        Ok(done.max(at))
     }
 
     /// Discards whole pages ([CT4]), numbered as in [`Controller::read_pages`].
     pub(crate) fn discard(&mut self, at: u64, first: u64, count: u64) -> Result<u64, DeviceError> {
         let at = self.command(at);
+        let at = self.look_up(at, count);
         for page in self.pages_from(first).take(count as usize) {
             match &mut self.stage {
                 Stage::Log(log) => {
@@ -289,6 +293,7 @@ impl<M: Medium> Controller<M> {
     /// COMMIT.
     pub(crate) fn commit(&mut self, at: u64, transaction: u32) -> Result<u64, DeviceError> {
         let at = self.command(at);
+        let at = self.look_up(at, 1);
         let result = match &mut self.stage {
             Stage::Log(log) => log.commit(&mut self.flash, transaction),
             Stage::Cache(_) => Err(self.has_no("COMMIT", "transactions")),
@@ -399,6 +404,10 @@ impl<M: Medium> Controller<M> {
 
     fn command(&mut self, at: u64) -> u64 {
         self.timeline.as_mut().map_or(at, |timeline| timeline.command(at))
+    }
+
+    fn look_up(&mut self, at: u64, count: u64) -> u64 {
+        self.timeline.as_mut().map_or(at, |timeline| timeline.look_up(at, count))
     }
 
     fn takes_waited(&mut self) -> bool {

@@ -7,15 +7,16 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use tandemfs_device::{CountersSnapshot, DriveCounts, PathBytes, Structure};
+use tandemfs_device::sync::workers::ModelledHost;
+use tandemfs_device::sync::{Condvar, Mutex};
+use tandemfs_device::{CountersSnapshot, DriveCounts, PathBytes, Structure, VirtualTime};
 use tandemfs_fs::{FileSystem, WorkCounts};
 
-use super::rig::Rig;
+use super::rig::{Rig, virtual_time};
 use super::setting::Setting;
 use crate::failure::Result;
-use crate::machine::Pinned;
 use crate::scene::Scene;
-use crate::workloads::{Clock, Done, LibraryTarget, Load, Target, Worker, Workload, interleave, lay_out, run_interleaved};
+use crate::workloads::{Actor, Done, LibraryTarget, Load, Target, Worker, Workload, actors, lay_out, together};
 
 /// Files that a kernel writes back in parallel at a sync.
 const FLUSHERS: usize = 12;
@@ -47,31 +48,35 @@ pub struct Course {
 /// Runs the load's initial phase on a new drive, then the load.
 pub fn run(setting: &Setting, rig: &Rig, load: &Load) -> Result<Course> {
     let (memory_bytes, block_bytes) = Setting::zones(load);
-    // The file system's pools are per CPU: on one CPU, the same load uses the same places.
-    let _pinned = Pinned::new();
+    let _host = ModelledHost::new();
     setting.require(rig.image_bytes(memory_bytes, block_bytes))?;
     let scene = Scene::new(&setting.common)?;
     let image = rig.create(&scene, "drive", memory_bytes, block_bytes)?;
-    let (device, clock) = image.open()?;
+    let device = image.open()?;
     rig.format(device.clone())?;
     {
         let fs = rig.mount(device.clone())?;
         lay_out(load, &LibraryTarget::new(fs.clone(), setting.page_cache_bytes))?;
         fs.unmount()?;
     }
-    let fs = rig.mount(device)?;
+    let fs = rig.mount(device.clone())?;
     let target = LibraryTarget::new(fs.clone(), setting.page_cache_bytes);
     let mut workers = Worker::all(load);
     let before = fs.drive().drive_counts();
     fs.reset_statistics();
     let start = Instant::now();
-    let mut behind = Behind::new(&fs, &clock, None);
-    let (done, calls_ns) = run_interleaved(&mut workers, &target, &clock, &mut || behind.tend())?;
-    let sync_ns = interleave(FLUSHERS, &clock, &mut |_| {
-        let goes_on = target.write_back_one()?;
-        behind.tend()?;
-        Ok(goes_on)
-    })?;
+    let behind = Behind::new(&fs, virtual_time(&*device)?, workers.len(), None);
+    let after = || behind.tend();
+    let calls_ns = behind.beside(actors(&mut workers, &target, &after))?;
+    let done = workers.iter().fold(Done::default(), |done, worker| done.and(worker.done()));
+    let flusher = |_| -> Actor<'_> {
+        Box::new(|| {
+            let goes_on = target.write_back_one()?;
+            behind.tend()?;
+            Ok(goes_on)
+        })
+    };
+    let sync_ns = behind.beside((0..FLUSHERS).map(flusher).collect())?;
     target.synchronize_all()?;
     fs.checkpoint()?;
     let host = start.elapsed();
@@ -82,6 +87,7 @@ pub fn run(setting: &Setting, rig: &Rig, load: &Load) -> Result<Course> {
         .zip(before)
         .map(|(now, before)| DriveCounts { firmware: now.firmware.since(&before.firmware), flash: now.flash.since(&before.flash) });
     let work = fs.statistics().work;
+    drop(behind);
     fs.unmount()?;
     let is_small = !Workload::MACRO.contains(&load.workload);
     Ok(Course { done, is_small, traffic, drive, elapsed_ns: calls_ns + sync_ns, calls_ns, host, work })
@@ -152,71 +158,118 @@ pub fn is_data(structure: Structure) -> bool {
     matches!(structure, Structure::Data | Structure::DataLog)
 }
 
-/// The work of a mount's background thread, on its own clock ([Y3]).
+/// The work of a mount's background thread, a worker of its own ([Y3]).
 ///
 /// [Y3]: super
 pub struct Behind<'c> {
     fs: Arc<FileSystem>,
-    clock: &'c dyn Clock,
-    now_ns: u64,
-    calls: u64,
-    journal_bytes: u64,
-    ring_bytes: u64,
+    time: &'c dyn VirtualTime,
+    state: Mutex<State>,
+    asked: Condvar,
+    /// Journal bytes after which a mount's thread is woken.
+    journal_bytes_max: u64,
     /// How often freed sectors are discarded; `None`: never.
     discard_every_ns: Option<u64>,
-    /// When they are discarded next, on the foreground's clock.
+}
+
+#[derive(Default)]
+struct State {
+    jobs: Jobs,
+    has_ended: bool,
+    calls: u64,
+    journal_bytes: u64,
     discard_at_ns: u64,
     discarded_bytes: u64,
+    is_discarding: bool,
+}
+
+#[derive(Default, Clone, Copy, PartialEq, Eq)]
+struct Jobs {
+    checkpoint: bool,
+    write_back: bool,
+    discard: bool,
 }
 
 impl<'c> Behind<'c> {
-    /// The background work of this file system; with an interval, freed sectors are discarded so often.
-    pub fn new(fs: &Arc<FileSystem>, clock: &'c dyn Clock, discard_every_ns: Option<u64>) -> Self {
-        let (ring_bytes, now_ns) = (fs.superblock().geometry.ring_bytes(), clock.now_ns());
-        let discard_at_ns = now_ns + discard_every_ns.unwrap_or_default();
-        let fs = fs.clone();
-        Self { fs, clock, now_ns, calls: 0, journal_bytes: 0, ring_bytes, discard_every_ns, discard_at_ns, discarded_bytes: 0 }
+    /// The background work of a file system that so many workers use; with an interval, freed sectors are discarded so often.
+    pub fn new(fs: &Arc<FileSystem>, time: &'c dyn VirtualTime, workers: usize, discard_every_ns: Option<u64>) -> Self {
+        let geometry = &fs.superblock().geometry;
+        // A mount's thread is woken when half of one ring is full, and each CPU has its own.
+        let rings = u64::from(geometry.ring_count()).min(workers as u64);
+        let state = State { discard_at_ns: time.now_ns() + discard_every_ns.unwrap_or_default(), ..State::default() };
+        let journal_bytes_max = rings * geometry.ring_bytes() / 2;
+        Self { fs: fs.clone(), time, state: Mutex::new(state), asked: Condvar::default(), journal_bytes_max, discard_every_ns }
     }
 
     /// Bytes of sectors that were discarded.
     pub fn discarded_bytes(&self) -> u64 {
-        self.discarded_bytes
+        self.state.lock().discarded_bytes
+    }
+
+    /// Whether sectors are being discarded now.
+    pub fn is_discarding(&self) -> bool {
+        self.state.lock().is_discarding
+    }
+
+    /// Runs actors with this work beside them. Returns the nanoseconds that they took.
+    pub fn beside<'a>(&'a self, actors: Vec<Actor<'a>>) -> Result<u64> {
+        self.state.lock().has_ended = false;
+        together(
+            self.time,
+            actors,
+            || self.work(),
+            || {
+                self.state.lock().has_ended = true;
+                self.asked.notify_one();
+            },
+        )
     }
 
     /// Called after each call of a worker.
-    pub fn tend(&mut self) -> Result<()> {
+    pub fn tend(&self) -> Result<()> {
         let journal = self.fs.drive().counters().snapshot().by_structure[Structure::Journal as usize].byte_written_bytes;
-        // The single calling thread uses one ring; a mount's thread is woken when half of it is full.
-        if journal.saturating_sub(self.journal_bytes) > self.ring_bytes / 2 {
-            self.journal_bytes = journal;
-            self.aside(|fs| Ok(fs.checkpoint()?))?;
+        let now = self.time.now_ns();
+        let mut state = self.state.lock();
+        if journal.saturating_sub(state.journal_bytes) > self.journal_bytes_max {
+            (state.journal_bytes, state.jobs.checkpoint) = (journal, true);
         }
-        self.calls += 1;
-        if self.calls.is_multiple_of(CALLS_A_LOOK) {
+        state.calls += 1;
+        if state.calls.is_multiple_of(CALLS_A_LOOK) {
             let memory = self.fs.space().memory;
-            if memory.free_bytes * 100 < (memory.free_bytes + memory.data_log_bytes) * WRITE_BACK_PERCENT {
-                self.aside(|fs| fs.write_back().map(|_blocks| ()).map_err(Into::into))?;
-            }
+            state.jobs.write_back |= memory.free_bytes * 100 < (memory.free_bytes + memory.data_log_bytes) * WRITE_BACK_PERCENT;
         }
-        let now = self.clock.now_ns();
-        if let Some(interval_ns) = self.discard_every_ns.filter(|_| now >= self.discard_at_ns) {
-            self.discard_at_ns = now + interval_ns;
-            let mut bytes = 0;
-            self.aside(|fs| {
-                bytes = fs.discard_freed();
-                Ok(())
-            })?;
-            self.discarded_bytes += bytes;
+        if let Some(interval_ns) = self.discard_every_ns.filter(|_| now >= state.discard_at_ns) {
+            (state.discard_at_ns, state.jobs.discard) = (now + interval_ns, true);
+        }
+        if state.jobs != Jobs::default() {
+            self.asked.notify_one();
         }
         Ok(())
     }
 
-    fn aside(&mut self, work: impl FnOnce(&FileSystem) -> Result<()>) -> Result<()> {
-        let foreground = self.clock.now_ns();
-        self.clock.set_now_ns(self.now_ns.max(foreground));
-        let result = work(&self.fs);
-        self.now_ns = self.clock.now_ns();
-        self.clock.set_now_ns(foreground);
-        result
+    fn work(&self) -> Result<()> {
+        let mut state = self.state.lock();
+        loop {
+            let jobs = std::mem::take(&mut state.jobs);
+            if jobs == Jobs::default() {
+                if state.has_ended {
+                    return Ok(());
+                }
+                self.asked.wait(&mut state);
+                continue;
+            }
+            state.is_discarding = jobs.discard;
+            drop(state);
+            let discarded_bytes = if jobs.discard { self.fs.discard_freed() } else { 0 };
+            self.state.lock().is_discarding = false;
+            if jobs.checkpoint {
+                self.fs.checkpoint()?;
+            }
+            if jobs.write_back {
+                self.fs.write_back()?;
+            }
+            state = self.state.lock();
+            state.discarded_bytes += discarded_bytes;
+        }
     }
 }

@@ -59,7 +59,7 @@ fn creations(setting: &Setting, variant: Variant, name_bytes: usize, count: u64)
     let memory_bytes = (64 * MIB + count * 2048).next_multiple_of(2 * MIB);
     setting.require(rig.image_bytes(memory_bytes, 64 * MIB))?;
     let image = rig.create(&scene, "drive", memory_bytes, 64 * MIB)?;
-    let (device, _clock) = image.open()?;
+    let device = image.open()?;
     rig.format(device.clone())?;
     let fs = rig.mount(device)?;
     let directory = fs.create(InodeNumber::ROOT, b"directory", &scene::new_directory())?.inode;

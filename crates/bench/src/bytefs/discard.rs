@@ -6,18 +6,18 @@
 
 use serde_json::json;
 use tandemfs_device::FlashCounts;
+use tandemfs_device::sync::workers::ModelledHost;
 use tandemfs_format::InodeNumber;
 use tandemfs_fs::{Discard, FileSystem, MountOptions, WriteOptions};
 
 use super::course::Behind;
-use super::rig::{Rig, Variant};
+use super::rig::{Rig, Variant, virtual_time};
 use super::setting::Setting;
 use crate::failure::{Failure, Result};
-use crate::machine::{self, Pinned};
 use crate::output::Outcome;
 use crate::scene::{self, MIB, Scene};
 use crate::table::Table;
-use crate::workloads::Clock;
+use crate::workloads::Actor;
 use crate::workloads::random::Random;
 
 /// Share of the block zone that the files take.
@@ -42,6 +42,8 @@ struct Overwritten {
     discarded_bytes: u64,
     flash: FlashCounts,
     erasures: (f64, u32),
+    /// Of an overwrite in microseconds, p50, p99 and p99.9: of those beside no discard, and of those beside one.
+    latency_us: [[f64; 3]; 2],
 }
 
 /// Runs each fill without and with discards.
@@ -57,12 +59,18 @@ pub fn run(setting: &Setting) -> Result<Outcome> {
         "blocks erased, a GiB written",
         "erasures of a block, mean (most)",
         "discarded / written",
+        "an overwrite alone, us: p50, p99, p99.9",
+        "beside a discard",
     ]);
     for fill_percent in FILLS_PERCENT {
         for (name, discard) in [("none", Discard::None), ("batched", Discard::Batched)] {
             let done = overwrite(setting, zone_bytes, fill_percent, discard)?;
             let written = done.user_bytes as f64;
             let (mean, most) = done.erasures;
+            let latency = |side: usize| match done.latency_us[side] {
+                [p50, ..] if p50.is_nan() => "–".to_owned(),
+                [p50, p99, p999] => format!("{p50:.0}, {p99:.0}, {p999:.0}"),
+            };
             table.row([
                 format!("{fill_percent} %"),
                 name.to_owned(),
@@ -72,13 +80,15 @@ pub fn run(setting: &Setting) -> Result<Outcome> {
                 format!("{:.0}", done.flash.blocks_erased as f64 * (1 << 30) as f64 / written),
                 format!("{mean:.1} ({most})"),
                 format!("{:.2}", done.discarded_bytes as f64 / written),
+                latency(0),
+                latency(1),
             ]);
             outcome.record(json!({
                 "fill_percent": fill_percent, "discard": name, "zone_bytes": zone_bytes, "user_written_bytes": done.user_bytes,
                 "reckoned_ns": done.reckoned_ns, "discarded_bytes": done.discarded_bytes,
                 "pages_programmed": done.flash.pages_programmed, "pages_moved": done.flash.pages_moved,
                 "pages_written": done.flash.pages_written, "blocks_erased": done.flash.blocks_erased,
-                "erasures_mean": mean, "erasures_max": most,
+                "erasures_mean": mean, "erasures_max": most, "latency_us": done.latency_us,
             }));
         }
     }
@@ -95,36 +105,46 @@ pub fn run(setting: &Setting) -> Result<Outcome> {
 
 fn overwrite(setting: &Setting, zone_bytes: u64, fill_percent: u64, discard: Discard) -> Result<Overwritten> {
     let rig = Rig::new(setting, Variant::Whole);
-    let _pinned = Pinned::new();
+    let _host = ModelledHost::new();
     setting.require(rig.image_bytes(MEMORY_ZONE_BYTES, zone_bytes))?;
     let scene = Scene::new(&setting.common)?;
     let image = rig.create(&scene, "drive", MEMORY_ZONE_BYTES, zone_bytes)?;
-    let (device, clock) = image.open()?;
+    let device = image.open()?;
+    let clock = virtual_time(&*device)?;
     rig.format(device.clone())?;
     let options = MountOptions { discard, ..rig.mount_options() };
-    let fs = rig.mount_with(device, &options)?;
+    let fs = rig.mount_with(device.clone(), &options)?;
     let files = lay_out(&fs, zone_bytes * fill_percent / 100)?;
 
     let before = flash(&fs)?;
-    let mut behind = Behind::new(&fs, &clock, (discard == Discard::Batched).then(|| setting.share(DISCARD_EVERY_NS)));
-    let (mut random, start_ns, data) = (Random::new(7, 0), clock.now_ns(), vec![0x5a; WRITE_BYTES as usize]);
-    let count = PASSES * zone_bytes / WRITE_BYTES;
-    for _ in 0..count {
-        machine::check()?;
+    let behind = Behind::new(&fs, clock, 1, (discard == Discard::Batched).then(|| setting.share(DISCARD_EVERY_NS)));
+    let (mut random, data) = (Random::new(7, 0), vec![0x5a; WRITE_BYTES as usize]);
+    let (mut left, mut took_ns) = (PASSES * zone_bytes / WRITE_BYTES, [Vec::new(), Vec::new()]);
+    let user_bytes = left * WRITE_BYTES;
+    let writer: Actor<'_> = Box::new(|| {
         let file = files[random.below(files.len() as u64) as usize];
         let offset = random.below(FILE_BYTES / WRITE_BYTES) * WRITE_BYTES;
+        let (begun, was_discarding) = (clock.now_ns(), behind.is_discarding());
         write(&fs, file, offset, &data)?;
+        took_ns[usize::from(was_discarding || behind.is_discarding())].push(clock.now_ns() - begun);
         behind.tend()?;
-    }
-    let reckoned_ns = clock.now_ns() - start_ns;
+        left -= 1;
+        Ok(left > 0)
+    });
+    let reckoned_ns = behind.beside(vec![writer])?;
     let flash = flash(&fs)?.since(&before);
     let discarded_bytes = behind.discarded_bytes();
     drop(behind);
     fs.unmount()?;
-    drop((fs, clock));
+    drop((fs, device));
     let wear = image.wear()?;
     let erasures = (wear.erasures_mean, wear.erasures_max);
-    Ok(Overwritten { user_bytes: count * WRITE_BYTES, reckoned_ns, discarded_bytes, flash, erasures })
+    let latency_us = took_ns.map(|mut took_ns| {
+        took_ns.sort_unstable();
+        let share = |parts: usize| took_ns.get(took_ns.len() * parts / 1000).map_or(f64::NAN, |ns| *ns as f64 / 1e3);
+        [share(500), share(990), share(999)]
+    });
+    Ok(Overwritten { user_bytes, reckoned_ns, discarded_bytes, flash, erasures, latency_us })
 }
 
 /// Makes files that take this many bytes.

@@ -2,10 +2,11 @@
 //!
 //! [Y1] Loads are those of `workloads/`, scaled by `--scale`. The write log and the host's page cache are scaled by the same factor from
 //!      the paper's 256 MiB and 128 GiB, so a load fills them as often as in the paper; the drive is as large as the load needs.
-//! [Y2] Time is simulated by the drive's model: nothing waits, workers are interleaved by their clocks, CPU work takes no time. So
-//!      throughput is what the drive allows; other benchmarks measure the file system's own speed.
-//! [Y3] Work of a mount's background thread (checkpoints, write-back) runs between calls on its own clock: it delays the foreground only
-//!      where both use the same part of the drive.
+//! [Y2] Time is virtual: nothing waits, computation takes no time, and the drive's model says what an access takes. The workers of a load
+//!      are coroutines on a modelled host of 28 CPUs (ByteFS §5.1). They wait for the file system's locks, which are often held over
+//!      accesses, as threads would (`device::sync::workers`). So throughput is what the drive and the locks allow, the same on every
+//!      machine; other benchmarks measure the file system's own speed.
+//! [Y3] Work of a mount's background thread (checkpoints, write-back, discards) is done by a worker of its own.
 //! [Y4] Initial files are written first, then the file system is mounted again: caches are cold, the drive's log and flash stay as they
 //!      are. A run ends when everything is durable (at its end, pages of twelve files at once are written back) and metadata is
 //!      checkpointed. Traffic includes both; the time ends when everything is durable.

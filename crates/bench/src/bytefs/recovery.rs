@@ -8,7 +8,7 @@ use tandemfs_device::{Drive, Structure, TxId};
 use tandemfs_format::LineAddress;
 use tandemfs_fs::FileSystem;
 
-use super::rig::{Image, Rig, Variant};
+use super::rig::{Image, Rig, Variant, virtual_time};
 use super::setting::{PAPER_LOG_BYTES, Setting};
 use crate::failure::{Failure, Result};
 use crate::machine;
@@ -17,7 +17,7 @@ use crate::plot::{self, Labels, Series};
 use crate::report::time;
 use crate::scene::{MIB, Scene};
 use crate::table::Table;
-use crate::workloads::{Clock, LibraryTarget, Load, Worker, Workload, lay_out};
+use crate::workloads::{LibraryTarget, Load, Worker, Workload, lay_out};
 
 /// Lines appended since the log was empty, in percent of its capacity. Cleaning starts at 85 %, so at 100 % cleaning is in progress.
 const FILLS_PERCENT: [u64; 7] = [0, 10, 25, 50, 75, 84, 100];
@@ -98,7 +98,7 @@ pub fn run(setting: &Setting) -> Result<Outcome> {
     let scene = Scene::new(&setting.common)?;
     let image = rig.create(&scene, "drive", memory_bytes, block_bytes)?;
     {
-        let (device, _clock) = image.open()?;
+        let device = image.open()?;
         rig.format(device.clone())?;
         let fs = rig.mount(device)?;
         lay_out(&load, &LibraryTarget::new(fs.clone(), None))?;
@@ -170,8 +170,7 @@ pub fn run(setting: &Setting) -> Result<Outcome> {
 
 /// Runs the load until this many lines were appended to an empty log, then drops everything. Returns the number of lines in the log.
 fn fill_and_kill(rig: &Rig, image: &Image, workers: &mut [Worker], lines: u64) -> Result<u64> {
-    let (device, clock) = image.open()?;
-    let fs = rig.mount(device)?;
+    let fs = rig.mount(image.open()?)?;
     fs.drive().clean()?;
     let target = LibraryTarget::new(fs.clone(), None);
     let appended = |fs: &FileSystem| -> Result<u64> {
@@ -184,10 +183,9 @@ fn fill_and_kill(rig: &Rig, image: &Image, workers: &mut [Worker], lines: u64) -
         machine::check()?;
         workers[index].step(&target)?;
         index = (index + 1) % workers.len();
-        clock.set_now_ns(clock.now_ns());
     }
     leave_open(fs.drive())?;
-    drop((fs, target, clock));
+    drop((fs, target));
     image.lines_in_log()
 }
 
@@ -202,14 +200,15 @@ fn leave_open(drive: &Drive) -> Result<()> {
 }
 
 fn recover(rig: &Rig, image: &Image, fill_percent: u64, lines_in_log: u64) -> Result<Recovered> {
-    let (open, (device, clock)) = Took::time(|| image.open())?;
+    let (open, device) = Took::time(|| image.open())?;
+    let clock = virtual_time(&*device)?;
     let drive = Drive::new(device.clone());
     let reckoned = clock.now_ns();
     let (recover, found) = Took::time(|| drive.recover()?.ok_or_else(|| Failure::new("the drive has no transactions to recover")))?;
     let recover_reckoned_ns = clock.now_ns() - reckoned;
     let flash = drive.drive_counts().map(|counts| counts.flash).unwrap_or_default();
     let reckoned = clock.now_ns();
-    let (mount, fs) = Took::time(|| rig.mount(device))?;
+    let (mount, fs) = Took::time(|| rig.mount(device.clone()))?;
     let mount_reckoned_ns = clock.now_ns() - reckoned;
     fs.unmount()?;
     Ok(Recovered {

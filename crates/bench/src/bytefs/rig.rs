@@ -3,14 +3,13 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use tandemfs_device::{Device, Drive};
+use tandemfs_device::{Device, Drive, VirtualTime};
 use tandemfs_emulator::{CreateOptions, ModelOptions, OpenOptions, WearStatistics};
 use tandemfs_fs::{Engine, FileSystem, FormatOptions, MountOptions, make_file_system};
 
 use super::setting::Setting;
 use crate::failure::{Failure, Result};
 use crate::scene::Scene;
-use crate::workloads::Clock;
 
 /// Variants of ByteFS by the parts they have (Fig. 12).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -130,13 +129,12 @@ impl Rig {
 }
 
 impl Image {
-    /// Opens the drive in simulated time. The clock is that of the calling thread.
-    pub fn open(&self) -> Result<(Arc<dyn Device>, ReckonedClock)> {
+    /// Opens the drive in virtual time.
+    pub fn open(&self) -> Result<Arc<dyn Device>> {
         let options = OpenOptions { timing: true, virtual_time: true, ..OpenOptions::default() };
         let device = tandemfs_emulator::open_image(&self.path, &options)?;
-        let clock = ReckonedClock(device.clone());
-        clock.time()?;
-        Ok((device, clock))
+        virtual_time(&*device)?;
+        Ok(device)
     }
 
     /// Number of lines in the write log. The image must not be open.
@@ -155,23 +153,7 @@ impl Image {
     }
 }
 
-/// The clock of a drive in simulated time.
-pub struct ReckonedClock(Arc<dyn Device>);
-
-impl ReckonedClock {
-    fn time(&self) -> Result<&dyn tandemfs_device::VirtualTime> {
-        self.0.virtual_time().ok_or_else(|| Failure::new("the drive has no timing model to reckon with"))
-    }
-}
-
-impl Clock for ReckonedClock {
-    fn now_ns(&self) -> u64 {
-        self.time().map_or(0, tandemfs_device::VirtualTime::now_ns)
-    }
-
-    fn set_now_ns(&self, now: u64) {
-        if let Ok(time) = self.time() {
-            time.set_now_ns(now);
-        }
-    }
+/// The clock of a drive in virtual time.
+pub fn virtual_time(device: &dyn Device) -> Result<&dyn VirtualTime> {
+    device.virtual_time().ok_or_else(|| Failure::new("the drive has no timing model to reckon with"))
 }

@@ -14,17 +14,17 @@ use super::target::{Handle, Target};
 use crate::failure::{Failure, Result};
 use crate::scene;
 
-/// A mounted file system, used by one thread at a time.
+/// A mounted file system.
 pub struct LibraryTarget {
     fs: Arc<FileSystem>,
     directories: Mutex<HashMap<String, InodeNumber>>,
-    cache: Option<Mutex<PageCache>>,
+    cache: Option<PageCache>,
 }
 
 impl LibraryTarget {
     /// With a page cache of this many bytes in relaxed semantics, without one in strict semantics.
     pub fn new(fs: Arc<FileSystem>, cache_bytes: Option<u64>) -> Self {
-        Self { fs, directories: Mutex::default(), cache: cache_bytes.map(|bytes| Mutex::new(PageCache::new(bytes))) }
+        Self { fs, directories: Mutex::default(), cache: cache_bytes.map(PageCache::new) }
     }
 
     fn below(&self) -> Below<'_> {
@@ -33,7 +33,7 @@ impl LibraryTarget {
 
     /// Writes back the pages of one file. Returns false if nothing is dirty.
     pub fn write_back_one(&self) -> Result<bool> {
-        self.cache.as_ref().map_or(Ok(false), |cache| cache.lock().write_back_one(&self.below()))
+        self.cache.as_ref().map_or(Ok(false), |cache| cache.write_back_one(&self.below()))
     }
 
     /// Resolves the parent directory of a path. Returns it with the last name.
@@ -86,7 +86,7 @@ impl Target for LibraryTarget {
         let (parent, name) = self.resolve(path)?;
         let file = self.fs.create(parent, name, &scene::new_file())?.inode.get();
         if let Some(cache) = &self.cache {
-            cache.lock().open(file, 0);
+            cache.open(file, 0);
         }
         Ok(Handle(file))
     }
@@ -95,7 +95,7 @@ impl Target for LibraryTarget {
         let (parent, name) = self.resolve(path)?;
         let attributes = self.fs.lookup(parent, name)?;
         if let Some(cache) = &self.cache {
-            cache.lock().open(attributes.inode.get(), attributes.size);
+            cache.open(attributes.inode.get(), attributes.size);
         }
         Ok(Handle(attributes.inode.get()))
     }
@@ -103,14 +103,14 @@ impl Target for LibraryTarget {
     fn size(&self, path: &str) -> Result<u64> {
         let (parent, name) = self.resolve(path)?;
         let attributes = self.fs.lookup(parent, name)?;
-        let cached = self.cache.as_ref().and_then(|cache| cache.lock().size(attributes.inode.get()));
+        let cached = self.cache.as_ref().and_then(|cache| cache.size(attributes.inode.get()));
         Ok(cached.unwrap_or(attributes.size))
     }
 
     fn read(&self, file: Handle, offset: u64, into: &mut [u8]) -> Result<usize> {
         let below = self.below();
         match &self.cache {
-            Some(cache) => cache.lock().read(&below, file.0, offset, into),
+            Some(cache) => cache.read(&below, file.0, offset, into),
             None => below.read(file.0, offset, into),
         }
     }
@@ -118,16 +118,14 @@ impl Target for LibraryTarget {
     fn write(&self, file: Handle, offset: u64, from: &[u8]) -> Result<()> {
         let below = self.below();
         match &self.cache {
-            Some(cache) => cache.lock().write(&below, file.0, offset, from),
+            Some(cache) => cache.write(&below, file.0, Some(offset), from),
             None => below.write(file.0, offset, from),
         }
     }
 
     fn append(&self, file: Handle, from: &[u8]) -> Result<()> {
         if let Some(cache) = &self.cache {
-            let mut cache = cache.lock();
-            let end = cache.size(file.0).ok_or_else(|| Failure::new("a file that is not open"))?;
-            return cache.write(&self.below(), file.0, end, from);
+            return cache.write(&self.below(), file.0, None, from);
         }
         let options = WriteOptions { append: true, ..WriteOptions::default() };
         match self.fs.write(InodeNumber::new(file.0), 0, from, options)? == from.len() {
@@ -138,7 +136,7 @@ impl Target for LibraryTarget {
 
     fn synchronize(&self, file: Handle) -> Result<()> {
         if let Some(cache) = &self.cache {
-            cache.lock().write_back(&self.below(), file.0)?;
+            cache.write_back(&self.below(), file.0)?;
         }
         Ok(self.fs.sync()?)
     }
@@ -151,14 +149,14 @@ impl Target for LibraryTarget {
         let (parent, name) = self.resolve(path)?;
         if let Some(cache) = &self.cache {
             let number = self.fs.lookup(parent, name)?.inode.get();
-            cache.lock().forget(number);
+            cache.forget(number);
         }
         Ok(self.fs.unlink(parent, name)?)
     }
 
     fn synchronize_all(&self) -> Result<()> {
         if let Some(cache) = &self.cache {
-            cache.lock().write_back_all(&self.below())?;
+            cache.write_back_all(&self.below())?;
         }
         Ok(self.fs.sync()?)
     }
@@ -166,7 +164,7 @@ impl Target for LibraryTarget {
     fn drop_caches(&self) -> Result<()> {
         self.synchronize_all()?;
         if let Some(cache) = &self.cache {
-            cache.lock().drop_clean();
+            cache.drop_clean();
         }
         Ok(())
     }

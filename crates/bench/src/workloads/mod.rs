@@ -2,8 +2,8 @@
 //!
 //! [WO1] A worker's stream of operations depends only on the seed and the worker's number: it owns the files whose number modulo the number
 //!       of workers is its own, in directories that all workers share. So a load writes the same bytes on every target.
-//! [WO2] A worker makes one call at a time ([`Worker::step`]), so one thread can interleave many workers on a simulated clock, or each runs
-//!       on its own thread.
+//! [WO2] A worker makes one call at a time ([`Worker::step`]). Workers run in virtual time on one thread, where they wait for the file
+//!       system's locks (`device::sync::workers`), or each on its own thread.
 //! [WO3] A worker can verify what it reads back: bytes follow from the file's key and their offset.
 //! [WO4] Scaling reduces the number of files and of loops by the same factor; sizes of files, requests and directories and the number of
 //!       workers stay those of the paper. The caller scales memory that is a share of the load (page cache, write log).
@@ -26,6 +26,6 @@ pub use library::LibraryTarget;
 #[cfg(test)]
 pub use load::Step;
 pub use load::{Load, Workload};
-pub use run::{Clock, interleave, run_interleaved, run_on_threads};
+pub use run::{Actor, actors, run_on_threads, together};
 pub use target::{Handle, Target};
 pub use worker::{Done, Worker, lay_out};

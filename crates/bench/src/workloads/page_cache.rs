@@ -6,10 +6,16 @@
 //!       (`WriteOptions::compare`).
 //! [WP3] Memory is bounded by clock eviction: pages not used since the clock hand last passed are evicted first.
 //! [WP4] A kernel also writes back pages that have been dirty for 30 s; this cache does not.
+//! [WP5] Locks are those of a kernel: the inode's for a write, and each page's while it is read from or written to the file system. The
+//!       cache itself is never locked meanwhile, so workers wait for each other only where they would in a kernel. FUSE also holds the
+//!       inode's lock for an fsync; this cache does not.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::Arc;
 
-use crate::failure::Result;
+use tandemfs_device::sync::{Condvar, Mutex, MutexGuard};
+
+use crate::failure::{Failure, Result};
 
 /// Bytes of a page.
 const PAGE: usize = 4096;
@@ -17,8 +23,6 @@ const PAGE: usize = 4096;
 const WRITE_BYTES_MAX: usize = 1 << 20;
 /// Most of the cache that may be dirty, in percent (`vm.dirty_ratio`).
 const DIRTY_PERCENT: u64 = 20;
-
-type PageBytes = Box<[u8; PAGE]>;
 
 /// The file system below the cache.
 pub trait Backing {
@@ -30,13 +34,16 @@ pub trait Backing {
 
 #[derive(Debug)]
 struct Page {
-    bytes: PageBytes,
+    bytes: Box<[u8; PAGE]>,
     is_dirty: bool,
     is_used: bool,
+    /// Being read or written back ([WP5]).
+    is_locked: bool,
 }
 
 #[derive(Debug, Default)]
 struct CachedFile {
+    inode: Arc<Mutex<()>>,
     size: u64,
     /// File size as the file system knows it.
     size_below: u64,
@@ -44,9 +51,8 @@ struct CachedFile {
     dirty: u64,
 }
 
-/// Volatile pages of files.
-#[derive(Debug)]
-pub struct PageCache {
+#[derive(Debug, Default)]
+struct Cached {
     files: HashMap<u64, CachedFile>,
     /// Pages in the order of the clock hand. Entries of pages that are gone are dropped when the hand reaches them.
     clock: VecDeque<(u64, u64)>,
@@ -54,193 +60,273 @@ pub struct PageCache {
     dirty_files: VecDeque<u64>,
     pages: u64,
     dirty: u64,
+}
+
+/// Volatile pages of files.
+#[derive(Debug)]
+pub struct PageCache {
+    cached: Mutex<Cached>,
+    unlocked: Condvar,
     pages_max: u64,
+}
+
+impl Cached {
+    fn page(&mut self, file: u64, number: u64) -> Option<&mut Page> {
+        self.files.get_mut(&file)?.pages.get_mut(&number)
+    }
+
+    /// Pages of the file below the cache.
+    fn pages_below(&self, file: u64) -> u64 {
+        self.files.get(&file).map_or(0, |file| file.size_below.div_ceil(PAGE as u64))
+    }
+
+    fn insert(&mut self, file: u64, number: u64, is_locked: bool) -> &mut Page {
+        self.clock.push_back((file, number));
+        self.pages += 1;
+        let page = Page { bytes: Box::new([0; PAGE]), is_dirty: false, is_used: true, is_locked };
+        self.files.entry(file).or_default().pages.entry(number).or_insert(page)
+    }
+
+    fn set_dirty(&mut self, file: u64) {
+        let Some(cached) = self.files.get_mut(&file) else { return };
+        if cached.dirty == 0 {
+            self.dirty_files.push_back(file);
+        }
+        (cached.dirty, self.dirty) = (cached.dirty + 1, self.dirty + 1);
+    }
 }
 
 impl PageCache {
     /// With a limit in bytes.
     pub fn new(bytes_max: u64) -> Self {
-        Self {
-            files: HashMap::new(),
-            clock: VecDeque::new(),
-            dirty_files: VecDeque::new(),
-            pages: 0,
-            dirty: 0,
-            pages_max: (bytes_max / PAGE as u64).max(64),
-        }
+        Self { cached: Mutex::default(), unlocked: Condvar::default(), pages_max: (bytes_max / PAGE as u64).max(64) }
     }
 
     /// Called when a file is opened: sets its size unless the file is cached.
-    pub fn open(&mut self, file: u64, size: u64) {
-        self.files.entry(file).or_insert_with(|| CachedFile { size, size_below: size, ..CachedFile::default() });
+    pub fn open(&self, file: u64, size: u64) {
+        let new = || CachedFile { size, size_below: size, ..CachedFile::default() };
+        self.cached.lock().files.entry(file).or_insert_with(new);
     }
 
     /// The size, including data not yet written back.
     pub fn size(&self, file: u64) -> Option<u64> {
-        self.files.get(&file).map(|file| file.size)
+        self.cached.lock().files.get(&file).map(|file| file.size)
     }
 
     /// Drops a removed file ([WP1]).
-    pub fn forget(&mut self, file: u64) {
-        if let Some(gone) = self.files.remove(&file) {
-            self.pages -= gone.pages.len() as u64;
-            self.dirty -= gone.dirty;
+    pub fn forget(&self, file: u64) {
+        let mut cached = self.cached.lock();
+        while cached.files.get(&file).is_some_and(|file| file.pages.values().any(|page| page.is_locked)) {
+            self.unlocked.wait(&mut cached);
+        }
+        if let Some(gone) = cached.files.remove(&file) {
+            cached.pages -= gone.pages.len() as u64;
+            cached.dirty -= gone.dirty;
         }
     }
 
     /// Reads up to the end of the file.
-    pub fn read(&mut self, below: &dyn Backing, file: u64, offset: u64, into: &mut [u8]) -> Result<usize> {
+    pub fn read(&self, below: &dyn Backing, file: u64, offset: u64, into: &mut [u8]) -> Result<usize> {
         let size = self.size(file).unwrap_or_default();
         let length = size.saturating_sub(offset).min(into.len() as u64) as usize;
-        if length == 0 {
-            return Ok(0);
-        }
         let end = offset + length as u64;
-        self.fill(below, file, offset / PAGE as u64, end.div_ceil(PAGE as u64))?;
-        let cached = self.files.entry(file).or_default();
-        for number in offset / PAGE as u64..end.div_ceil(PAGE as u64) {
+        let last = end.div_ceil(PAGE as u64);
+        let mut copy = |number: u64, bytes: &[u8]| {
             let (from, to) = within(number, offset, end);
             let start = (number * PAGE as u64 + from as u64 - offset) as usize;
-            let Some(page) = cached.pages.get_mut(&number) else { continue };
-            page.is_used = true;
-            into[start..start + to - from].copy_from_slice(&page.bytes[from..to]);
+            into[start..start + to - from].copy_from_slice(&bytes[from..to]);
+        };
+        let mut number = offset / PAGE as u64;
+        while number < last {
+            let mut cached = self.cached.lock();
+            let below_end = cached.pages_below(file);
+            match cached.page(file, number) {
+                Some(page) if page.is_locked => {
+                    self.unlocked.wait(&mut cached);
+                    continue;
+                }
+                Some(page) => {
+                    page.is_used = true;
+                    copy(number, &page.bytes[..]);
+                }
+                None if number < below_end => {
+                    for bytes in self.load(cached, below, file, number, last)?.chunks_exact(PAGE) {
+                        copy(number, bytes);
+                        number += 1;
+                    }
+                    continue;
+                }
+                None => {}
+            }
+            number += 1;
         }
         self.evict(below)?;
         Ok(length)
     }
 
-    /// Loads missing pages, consecutive ones by one read.
-    fn fill(&mut self, below: &dyn Backing, file: u64, first: u64, end: u64) -> Result<()> {
-        let cached = self.files.entry(file).or_default();
-        let end = end.min(cached.size_below.div_ceil(PAGE as u64));
-        let mut number = first;
-        while number < end {
-            if cached.pages.contains_key(&number) {
-                number += 1;
-                continue;
-            }
-            let until = cached.pages.range(number..end).next().map_or(end, |(next, _)| *next);
-            let mut bytes = vec![0; (until - number) as usize * PAGE];
-            below.read(file, number * PAGE as u64, &mut bytes)?;
-            for (number, bytes) in (number..).zip(bytes.chunks_exact(PAGE)) {
-                let mut page = Box::new([0; PAGE]);
-                page.copy_from_slice(bytes);
-                cached.pages.insert(number, Page { bytes: page, is_dirty: false, is_used: true });
-                self.clock.push_back((file, number));
-                self.pages += 1;
-            }
-            number = until;
+    /// Loads the missing pages from `first` on, by one read. Returns their bytes.
+    fn load(&self, mut cached: MutexGuard<'_, Cached>, below: &dyn Backing, file: u64, first: u64, last: u64) -> Result<Vec<u8>> {
+        let end = last.min(cached.pages_below(file));
+        let next = cached.files.get(&file).and_then(|file| file.pages.range(first..end).next().map(|(next, _)| *next));
+        let end = next.unwrap_or(end);
+        for number in first..end {
+            cached.insert(file, number, true);
         }
-        Ok(())
+        drop(cached);
+        let mut bytes = vec![0; (end - first) as usize * PAGE];
+        let result = below.read(file, first * PAGE as u64, &mut bytes);
+        let mut cached = self.cached.lock();
+        for (number, bytes) in (first..).zip(bytes.chunks_exact(PAGE)) {
+            if let Some(page) = cached.page(file, number) {
+                page.bytes.copy_from_slice(bytes);
+                page.is_locked = false;
+            }
+        }
+        drop(cached);
+        self.unlocked.notify_all();
+        result.map(|_| bytes)
     }
 
-    /// Writes to pages.
-    pub fn write(&mut self, below: &dyn Backing, file: u64, offset: u64, from: &[u8]) -> Result<()> {
+    /// Writes to pages, at the file's end if no offset is given.
+    pub fn write(&self, below: &dyn Backing, file: u64, offset: Option<u64>, from: &[u8]) -> Result<()> {
+        let inode = self.cached.lock().files.entry(file).or_default().inode.clone();
+        let writing = inode.lock();
+        let offset = offset.or_else(|| self.size(file)).ok_or_else(|| Failure::new("a file that is not open"))?;
         let end = offset + from.len() as u64;
-        let (first, last) = (offset / PAGE as u64, end.div_ceil(PAGE as u64));
-        // A partly written page must be loaded first.
-        for (number, is_partial) in
-            [(first, !offset.is_multiple_of(PAGE as u64) || end < (first + 1) * PAGE as u64), (last - 1, !end.is_multiple_of(PAGE as u64))]
-        {
-            if is_partial {
-                self.fill(below, file, number, number + 1)?;
-            }
-        }
-        let cached = self.files.entry(file).or_default();
-        for number in first..last {
-            let page = cached.pages.entry(number).or_insert_with(|| {
-                self.clock.push_back((file, number));
-                self.pages += 1;
-                // Fully written, or beyond the file's end below: otherwise `fill` has loaded the page.
-                Page { bytes: Box::new([0; PAGE]), is_dirty: false, is_used: true }
-            });
-            if !page.is_dirty {
-                page.is_dirty = true;
-                if cached.dirty == 0 {
-                    self.dirty_files.push_back(file);
-                }
-                (cached.dirty, self.dirty) = (cached.dirty + 1, self.dirty + 1);
-            }
+        let mut number = offset / PAGE as u64;
+        while number < end.div_ceil(PAGE as u64) {
             let (start, to) = within(number, offset, end);
+            let mut cached = self.cached.lock();
+            let below_end = cached.pages_below(file);
+            let page = match cached.page(file, number) {
+                Some(page) if page.is_locked => {
+                    self.unlocked.wait(&mut cached);
+                    continue;
+                }
+                // A page that is written in part must be loaded first.
+                None if (start, to) != (0, PAGE) && number < below_end => {
+                    self.load(cached, below, file, number, number + 1)?;
+                    continue;
+                }
+                None => cached.insert(file, number, false),
+                Some(page) => page,
+            };
             let at = (number * PAGE as u64 + start as u64 - offset) as usize;
             page.bytes[start..to].copy_from_slice(&from[at..at + to - start]);
             page.is_used = true;
+            if !std::mem::replace(&mut page.is_dirty, true) {
+                cached.set_dirty(file);
+            }
+            if let Some(cached) = cached.files.get_mut(&file) {
+                cached.size = cached.size.max(end.min((number + 1) * PAGE as u64));
+            }
+            number += 1;
         }
-        cached.size = cached.size.max(end);
-        while self.dirty * 100 > self.pages_max * DIRTY_PERCENT {
-            let Some(oldest) = self.dirty_files.pop_front() else { break };
+        drop(writing);
+        loop {
+            let oldest = {
+                let mut cached = self.cached.lock();
+                if cached.dirty * 100 <= self.pages_max * DIRTY_PERCENT {
+                    break;
+                }
+                cached.dirty_files.pop_front()
+            };
+            let Some(oldest) = oldest else { break };
             self.write_back(below, oldest)?;
         }
         self.evict(below)
     }
 
-    /// Writes a file's dirty pages back ([WP2]).
-    pub fn write_back(&mut self, below: &dyn Backing, file: u64) -> Result<()> {
-        let Some(cached) = self.files.get_mut(&file).filter(|cached| cached.dirty > 0) else { return Ok(()) };
-        let mut whole: Option<(u64, Vec<u8>)> = None;
-        for (number, page) in cached.pages.iter_mut().filter(|(_, page)| page.is_dirty) {
-            let start = number * PAGE as u64;
-            let length = (cached.size - start).min(PAGE as u64) as usize;
-            match &mut whole {
-                Some((at, bytes)) if *at + bytes.len() as u64 == start && bytes.len() < WRITE_BYTES_MAX => {
-                    bytes.extend_from_slice(&page.bytes[..length]);
+    /// Writes a file's dirty pages back ([WP2]), in one pass: pages that become dirty behind it stay so.
+    pub fn write_back(&self, below: &dyn Backing, file: u64) -> Result<()> {
+        let mut next = 0;
+        loop {
+            let mut cached = self.cached.lock();
+            let Some(of_file) = cached.files.get_mut(&file) else { return Ok(()) };
+            let Some((&first, page)) = of_file.pages.range(next..).find(|(_, page)| page.is_dirty || page.is_locked) else {
+                if of_file.dirty > 0 {
+                    cached.dirty_files.push_back(file);
                 }
-                _ => {
-                    if let Some((at, bytes)) = whole.replace((start, page.bytes[..length].to_vec())) {
-                        below.write(file, at, &bytes)?;
-                    }
+                return Ok(());
+            };
+            if page.is_locked {
+                self.unlocked.wait(&mut cached);
+                continue;
+            }
+            let (mut bytes, mut number) = (Vec::new(), first);
+            while let Some(page) = of_file.pages.get_mut(&number).filter(|page| page.is_dirty && !page.is_locked) {
+                let length = (of_file.size - number * PAGE as u64).min(PAGE as u64) as usize;
+                bytes.extend_from_slice(&page.bytes[..length]);
+                (page.is_dirty, page.is_locked) = (false, true);
+                number += 1;
+                if bytes.len() >= WRITE_BYTES_MAX {
+                    break;
                 }
             }
-            page.is_dirty = false;
+            of_file.dirty -= number - first;
+            cached.dirty -= number - first;
+            drop(cached);
+            next = number;
+
+            let start = first * PAGE as u64;
+            let result = below.write(file, start, &bytes);
+            let mut cached = self.cached.lock();
+            if let Some(of_file) = cached.files.get_mut(&file) {
+                of_file.size_below = of_file.size_below.max(start + bytes.len() as u64);
+                of_file.pages.range_mut(first..number).for_each(|(_, page)| page.is_locked = false);
+            }
+            drop(cached);
+            self.unlocked.notify_all();
+            result?;
         }
-        if let Some((at, bytes)) = whole {
-            below.write(file, at, &bytes)?;
-        }
-        self.dirty -= cached.dirty;
-        (cached.dirty, cached.size_below) = (0, cached.size);
-        Ok(())
     }
 
     /// Writes back the file that became dirty first. Returns false if there is none.
-    pub fn write_back_one(&mut self, below: &dyn Backing) -> Result<bool> {
-        while let Some(file) = self.dirty_files.pop_front() {
-            if self.files.get(&file).is_some_and(|file| file.dirty > 0) {
+    pub fn write_back_one(&self, below: &dyn Backing) -> Result<bool> {
+        loop {
+            let (file, is_dirty) = {
+                let mut cached = self.cached.lock();
+                let Some(file) = cached.dirty_files.pop_front() else { return Ok(false) };
+                (file, cached.files.get(&file).is_some_and(|file| file.dirty > 0))
+            };
+            if is_dirty {
                 self.write_back(below, file)?;
                 return Ok(true);
             }
         }
-        Ok(false)
     }
 
     /// Writes all files back.
-    pub fn write_back_all(&mut self, below: &dyn Backing) -> Result<()> {
+    pub fn write_back_all(&self, below: &dyn Backing) -> Result<()> {
         while self.write_back_one(below)? {}
         Ok(())
     }
 
     /// Drops all clean pages; after [`Self::write_back_all`] these are all.
-    pub fn drop_clean(&mut self) {
-        self.files.retain(|_, file| file.dirty > 0);
-        self.pages = self.files.values().map(|file| file.pages.len() as u64).sum();
+    pub fn drop_clean(&self) {
+        let mut cached = self.cached.lock();
+        cached.files.retain(|_, file| file.dirty > 0);
+        cached.pages = cached.files.values().map(|file| file.pages.len() as u64).sum();
     }
 
     /// [WP3].
-    fn evict(&mut self, below: &dyn Backing) -> Result<()> {
-        while self.pages > self.pages_max {
-            let Some((file, number)) = self.clock.pop_front() else { break };
-            let Some(page) = self.files.get_mut(&file).and_then(|cached| cached.pages.get_mut(&number)) else { continue };
-            if page.is_used {
-                page.is_used = false;
-                self.clock.push_back((file, number));
-                continue;
-            }
-            if page.is_dirty {
+    fn evict(&self, below: &dyn Backing) -> Result<()> {
+        let mut cached = self.cached.lock();
+        let mut left = 2 * cached.clock.len(); // more are in use by others
+        while cached.pages > self.pages_max && left > 0 {
+            left -= 1;
+            let Some((file, number)) = cached.clock.pop_front() else { break };
+            let Some(page) = cached.page(file, number) else { continue };
+            if page.is_locked || std::mem::take(&mut page.is_used) {
+                cached.clock.push_back((file, number));
+            } else if page.is_dirty {
+                cached.clock.push_front((file, number));
+                drop(cached);
                 self.write_back(below, file)?;
-            }
-            if let Some(cached) = self.files.get_mut(&file)
-                && cached.pages.remove(&number).is_some()
-            {
-                self.pages -= 1;
+                cached = self.cached.lock();
+            } else if let Some(of_file) = cached.files.get_mut(&file) {
+                of_file.pages.remove(&number);
+                cached.pages -= 1;
             }
         }
         Ok(())
@@ -255,8 +341,6 @@ fn within(number: u64, offset: u64, end: u64) -> (usize, usize) {
 
 #[cfg(test)]
 mod tests {
-    use parking_lot::Mutex;
-
     use super::*;
     use crate::workloads::random::Random;
 
@@ -288,35 +372,36 @@ mod tests {
 
     #[test]
     fn pages_that_follow_each_other_go_together() {
-        let (below, mut cache) = (Below::default(), PageCache::new(1 << 20));
+        let (below, cache) = (Below::default(), PageCache::new(1 << 20));
         cache.open(1, 0);
-        cache.write(&below, 1, 0, &[1; 3 * PAGE + 100]).expect("written");
+        cache.write(&below, 1, Some(0), &[1; 3 * PAGE + 100]).expect("written");
         assert_eq!((cache.size(1), below.writes.lock().len()), (Some(3 * PAGE as u64 + 100), 0));
         cache.write_back(&below, 1).expect("written back");
         assert_eq!(std::mem::take(&mut *below.writes.lock()), [(1, 0, 3 * PAGE + 100)]);
         cache.write_back(&below, 1).expect("nothing to do");
 
-        cache.write(&below, 1, 60, &[2; 68]).expect("written");
-        cache.write(&below, 1, 2 * PAGE as u64 + 64, &[2; 449]).expect("written");
-        cache.write(&below, 1, 3 * PAGE as u64 + 100, &[2; 3]).expect("appended");
+        cache.write(&below, 1, Some(60), &[2; 68]).expect("written");
+        cache.write(&below, 1, Some(2 * PAGE as u64 + 64), &[2; 449]).expect("written");
+        cache.write(&below, 1, Some(3 * PAGE as u64 + 100), &[2; 3]).expect("appended");
         cache.write_back(&below, 1).expect("written back");
         assert_eq!(std::mem::take(&mut *below.writes.lock()), [(1, 0, PAGE), (1, 2 * PAGE as u64, PAGE + 103)]);
     }
 
     #[test]
     fn removed_files_are_never_written() {
-        let (below, mut cache) = (Below::default(), PageCache::new(1 << 20));
+        let (below, cache) = (Below::default(), PageCache::new(1 << 20));
         cache.open(1, 0);
-        cache.write(&below, 1, 0, &[1; 10 * PAGE]).expect("written");
+        cache.write(&below, 1, Some(0), &[1; 10 * PAGE]).expect("written");
         cache.forget(1);
         cache.write_back_all(&below).expect("nothing to do");
-        assert_eq!((below.writes.lock().len(), cache.pages, cache.dirty), (0, 0, 0));
+        let cached = cache.cached.lock();
+        assert_eq!((below.writes.lock().len(), cached.pages, cached.dirty), (0, 0, 0));
     }
 
     /// Random requests are compared with plain files; the cache is always too small.
     #[test]
     fn reads_return_what_was_written() {
-        let (below, mut cache) = (Below::default(), PageCache::new(64 * PAGE as u64));
+        let (below, cache) = (Below::default(), PageCache::new(64 * PAGE as u64));
         let mut random = Random::new(3, 0);
         let mut model: HashMap<u64, Vec<u8>> = HashMap::new();
         for round in 0..20_000_u64 {
@@ -329,7 +414,7 @@ mod tests {
             match random.below(8) {
                 0..3 => {
                     let data: Vec<u8> = (0..length).map(|_| random.next() as u8 % 3).collect();
-                    cache.write(&below, file, offset, &data).expect("written");
+                    cache.write(&below, file, Some(offset), &data).expect("written");
                     bytes.resize(bytes.len().max(offset as usize + length), 0);
                     bytes[offset as usize..][..length].copy_from_slice(&data);
                 }
@@ -352,11 +437,13 @@ mod tests {
                 _ => {
                     cache.write_back_all(&below).expect("written back");
                     cache.drop_clean();
-                    assert_eq!((cache.pages, cache.dirty), (0, 0));
+                    let cached = cache.cached.lock();
+                    assert_eq!((cached.pages, cached.dirty), (0, 0));
                 }
             }
-            let counted: u64 = cache.files.values().map(|file| file.pages.len() as u64).sum();
-            assert!(cache.pages == counted && cache.pages <= 64, "round {round}: {} and {counted}", cache.pages);
+            let cached = cache.cached.lock();
+            let counted: u64 = cached.files.values().map(|file| file.pages.len() as u64).sum();
+            assert!(cached.pages == counted && cached.pages <= 64, "round {round}: {} and {counted}", cached.pages);
         }
     }
 }

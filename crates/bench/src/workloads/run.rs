@@ -1,64 +1,77 @@
-//! Runs a load: on one thread with a simulated clock, or on one thread per worker.
+//! Runs a load: with all workers in virtual time on one thread, or on one thread per worker.
 
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::cell::RefCell;
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
+
+use tandemfs_device::VirtualTime;
+use tandemfs_device::sync::workers::{self, Work};
 
 use super::target::Target;
 use super::worker::{Done, Worker};
 use crate::failure::{Failure, Result};
 use crate::machine;
 
-/// The simulated clock of a drive, for the calling thread.
-pub trait Clock {
-    /// Now, in nanoseconds.
-    fn now_ns(&self) -> u64;
-    /// Sets the clock, forward or backward.
-    fn set_now_ns(&self, now: u64);
-}
+/// A worker of virtual time: makes its next call, and returns false if there is none.
+pub type Actor<'a> = Box<dyn FnMut() -> Result<bool> + 'a>;
 
-/// Interleaves `actors` on the calling thread: the actor with the earliest clock makes the next call; equal clocks take turns. Ends when
-/// every actor has returned false. Returns the nanoseconds until the last call ended.
-pub fn interleave(actors: usize, clock: &dyn Clock, call: &mut dyn FnMut(usize) -> Result<bool>) -> Result<u64> {
-    let start = clock.now_ns();
-    let mut queue: BinaryHeap<Reverse<(u64, u64, usize)>> = (0..actors).map(|index| Reverse((start, index as u64, index))).collect();
-    let (mut turn, mut end) = (actors as u64, start);
-    while let Some(Reverse((at, _, index))) = queue.pop() {
-        if turn % 256 == 0 {
-            machine::check()?;
+/// Runs actors in virtual time until each has returned false, or one has failed; then `ended`, before the last of them returns. `behind` runs
+/// beside them and must return after `ended`. Returns the nanoseconds until the last has returned, `behind` aside.
+pub fn together<'a>(
+    time: &dyn VirtualTime,
+    actors: Vec<Actor<'a>>,
+    behind: impl FnOnce() -> Result<()> + 'a,
+    ended: impl Fn() + 'a,
+) -> Result<u64> {
+    let (start, end) = (time.now_ns(), RefCell::new(0));
+    let (left, failure) = (RefCell::new(actors.len()), RefCell::new(None));
+    let fail = &|error: Failure| {
+        failure.borrow_mut().get_or_insert(error);
+    };
+    let run = &|mut actor: Actor<'a>| {
+        while failure.borrow().is_none() {
+            match machine::check().and_then(|()| actor()) {
+                Ok(true) => {}
+                Ok(false) => break,
+                Err(error) => fail(error),
+            }
         }
-        clock.set_now_ns(at);
-        if call(index)? {
-            queue.push(Reverse((clock.now_ns(), turn, index)));
-            turn += 1;
+        let now = time.now_ns();
+        end.replace_with(|end| now.max(*end));
+        left.replace_with(|left| *left - 1);
+        if *left.borrow() == 0 {
+            ended();
         }
-        end = end.max(clock.now_ns());
+    };
+    if actors.is_empty() {
+        ended();
     }
-    clock.set_now_ns(end);
+    let mut works: Vec<Work<'_>> = actors.into_iter().map(|actor| Box::new(move || run(actor)) as Work<'_>).collect();
+    works.push(Box::new(|| behind().unwrap_or_else(fail)));
+    workers::run(time, works);
+    if let Some(error) = failure.take() {
+        return Err(error);
+    }
+    let end = start.max(*end.borrow());
+    time.set_now_ns(end);
     Ok(end - start)
 }
 
-/// Runs all workers on the calling thread until none has more to do ([WO2]). `behind` runs after each call. Returns the totals and the
-/// nanoseconds until the last call ended.
+/// The workers of a load in virtual time ([WO2]); `after` runs after each call.
 ///
 /// [WO2]: super
-pub fn run_interleaved(
-    workers: &mut [Worker],
-    target: &dyn Target,
-    clock: &dyn Clock,
-    behind: &mut dyn FnMut() -> Result<()>,
-) -> Result<(Done, u64)> {
-    let elapsed_ns = interleave(workers.len(), clock, &mut |index| {
-        let goes_on = workers[index].step(target)?;
-        if !goes_on {
-            workers[index].end(target)?;
-        }
-        behind()?;
-        Ok(goes_on)
-    })?;
-    let done = workers.iter().fold(Done::default(), |done, worker| done.and(worker.done()));
-    Ok((done, elapsed_ns))
+pub fn actors<'a>(workers: &'a mut [Worker], target: &'a dyn Target, after: &'a dyn Fn() -> Result<()>) -> Vec<Actor<'a>> {
+    let actor = |worker: &'a mut Worker| -> Actor<'a> {
+        Box::new(move || {
+            let goes_on = worker.step(target)?;
+            if !goes_on {
+                worker.end(target)?;
+            }
+            after()?;
+            Ok(goes_on)
+        })
+    };
+    workers.iter_mut().map(actor).collect()
 }
 
 /// Runs each worker on its own thread. Returns the totals, and the time from the first start to the last end.

@@ -396,7 +396,7 @@ mod tests {
     use tandemfs_device::Drive;
     use tandemfs_fs::{FileSystem, FormatOptions, MountOptions, make_file_system};
 
-    use super::super::{Clock, DirectoryTarget, LibraryTarget, Workload, run_interleaved, run_on_threads};
+    use super::super::{DirectoryTarget, LibraryTarget, Workload, run_on_threads};
     use super::*;
     use crate::scene::{DeviceShape, MIB, Scene};
 
@@ -478,18 +478,20 @@ mod tests {
         }
     }
 
-    /// A drive without a timing model.
-    struct NoClock;
-
-    impl Clock for NoClock {
-        fn now_ns(&self) -> u64 {
-            0
-        }
-        fn set_now_ns(&self, _now: u64) {}
-    }
-
     fn run_in_turns(workers: &mut [Worker], target: &dyn Target) -> Result<Done> {
-        run_interleaved(workers, target, &NoClock, &mut || Ok(())).map(|(done, _)| done)
+        let mut left: Vec<&mut Worker> = workers.iter_mut().collect();
+        let mut done = Done::default();
+        while !left.is_empty() {
+            for worker in std::mem::take(&mut left) {
+                if worker.step(target)? {
+                    left.push(worker);
+                } else {
+                    worker.end(target)?;
+                    done = done.and(worker.done());
+                }
+            }
+        }
+        Ok(done)
     }
 
     fn run(load: &Load, target: &dyn Target) -> (Done, Vec<Worker>) {

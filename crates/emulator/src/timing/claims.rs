@@ -3,7 +3,7 @@
 
 use tandemfs_format::SECTOR_BYTES;
 
-use super::firmware::FirmwareTiming;
+use super::firmware::{FirmwareTiming, LOOK_UP_NS};
 use super::plain::{Timing, transfer_ns};
 use tandemfs_format::LINE_BYTES;
 
@@ -49,9 +49,10 @@ impl FirmwareTiming {
     /// Claim for accesses of `size_bytes`, `depth` at a time, on a drive with this number of dies.
     pub fn claim(&self, access: Access, size_bytes: u64, depth: u64, die_count: u64) -> Claim {
         let (lines, pages) = (size_bytes.div_ceil(LINE_BYTES as u64), depth * size_bytes.div_ceil(SECTOR_BYTES as u64));
-        let lines_ns = |line_ns: u32, rate| (lines * u64::from(line_ns)).max(transfer_ns(depth * size_bytes, rate));
+        let core_ns = depth * lines * LOOK_UP_NS;
+        let lines_ns = |line_ns: u32, rate| (lines * u64::from(line_ns)).max(transfer_ns(depth * size_bytes, rate)).max(core_ns);
         let page_ns = |rate| transfer_ns(SECTOR_BYTES as u64, rate);
-        let command_ns = u64::from(self.command_ns);
+        let command_ns = u64::from(self.command_ns) + LOOK_UP_NS;
         let latency_ns = match access {
             Access::Load => lines_ns(self.line_read_ns, self.read_bytes_per_second),
             Access::Store => lines_ns(self.line_write_ns, self.write_bytes_per_second),

@@ -14,7 +14,9 @@
 //! [TI5] In virtual time nothing waits: each thread has a clock that its accesses advance to their completion. Threads with different
 //!       clocks use the drive's parts in the order in which they really arrive, so a thread that is behind may be served in time that the
 //!       part had left idle ([TI6]). Host time between accesses does not count.
-//! [TI6] A part of a drive with firmware (a link, a die) serves one piece of work at a time; `resource.rs` records its idle intervals.
+//!       Workers of virtual time are suspended where their clock is not the earliest any more, so they arrive in its order
+//!       (`device::sync::workers`).
+//! [TI6] A part of a drive with firmware (a link, a die, its processor) serves one piece of work at a time; `resource.rs` records its idle intervals.
 //! [TI7] The timing model of a drive with firmware gets the list of flash operations of each access. The access waits for those that its
 //!       result needs. Background operations (buffered programs, cleaning, garbage collection) make the die busy and delay later accesses
 //!       (`firmware.rs`).

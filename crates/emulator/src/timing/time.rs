@@ -48,6 +48,7 @@ impl ThreadClocks {
     fn set_forward(&self, deadline: u64) {
         if deadline > self.now_ns() {
             self.set_now_ns(deadline);
+            tandemfs_device::sync::advanced(deadline);
         }
     }
 }
