@@ -2,14 +2,15 @@
 //! order of stores in types ([DV1]–[DV4]).
 
 use std::marker::PhantomData;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
+use std::time::Instant;
 
 use tandemfs_format::{LINE_BYTES, LineAddress, PAGE_BYTES, PAGE_LINES, SECTOR_BYTES, Sector};
 
 use crate::flush_group::FlushGroup;
 use crate::{
     BlockRequest, Counters, Device, DeviceDescription, DeviceError, DriveCounts, DriveRecovery, Firmware, PersistenceDomain, Structure,
-    TxId,
+    TxId, VirtualTime,
 };
 
 /// Pages of zeros written by one request, if a discard does not leave zeros: 256 KiB.
@@ -116,6 +117,13 @@ impl Drive {
     /// The domain in force.
     pub fn domain(&self) -> PersistenceDomain {
         self.domain
+    }
+
+    /// Nanoseconds on a clock that never goes back: the drive's where its time is virtual, else the host's.
+    pub fn now_ns(&self) -> u64 {
+        static START: LazyLock<Instant> = LazyLock::new(Instant::now);
+        let host = || START.elapsed().as_nanos() as u64;
+        self.device.virtual_time().map_or_else(host, VirtualTime::now_ns)
     }
 
     /// Counters of the traffic to the device.

@@ -249,7 +249,7 @@ fn storing_for_long_is_bound_by_the_cleaning_of_the_log() {
 
 #[test]
 fn drives_without_firmware_take_what_they_claim() {
-    for profile in ["romefs-a", "cmm-h"] {
+    for profile in ["romefs-a", "romefs-b", "cmm-h"] {
         let (_directory, device) = device(profile);
         let timing: Timing = tandemfs_emulator::profile(profile).and_then(|profile| profile.timing).expect("timed");
         for size in [4096, 64 << 10] {

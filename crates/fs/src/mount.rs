@@ -188,13 +188,14 @@ impl FileSystem {
         if !options.read_only {
             splitting.calibrate(&volume);
         }
+        let copies_max = volume.memory.spare_pages.copies_max();
         let mut file_system = Self {
             volume,
             inodes: InodeTable::new(options.memory_bytes),
             options: options.clone(),
             splitting,
             read_ahead,
-            promotion: Admission::new(promote),
+            promotion: Admission::new(promote, copies_max),
             rename_lock: Mutex::default(),
             orphans: Mutex::new(orphans.iter().map(|number| number.get()).collect::<HashSet<u64>>()),
             nameable: Mutex::default(),

@@ -184,7 +184,7 @@ fn a_hot_sector_is_copied_at_its_second_read_and_read_by_bytes_then() {
     let device = formatted(ChecksumKind::Crc32c);
     let fs = mount(&device, Promote::Hot, 0);
     let file = create(&fs, "file");
-    let data = content(1, 4 * BLOCK);
+    let data = content(1, 6 * BLOCK);
     write(&fs, file, 0, &data);
     let free = fs.space().memory;
     let blocks_for = |count: usize| {
@@ -200,9 +200,15 @@ fn a_hot_sector_is_copied_at_its_second_read_and_read_by_bytes_then() {
     let space = fs.space().memory;
     assert_eq!((space.promoted_bytes, space.free_bytes, space.data_log_bytes), (8192, free.free_bytes, free.data_log_bytes));
     for _ in 0..3 {
-        read(&fs, file, 0, BLOCK);
+        assert!(read(&fs, file, 0, 5 * BLOCK) == data[..5 * BLOCK]);
     }
     assert_eq!(fs.statistics().work.promotions, 2, "a large read gains nothing by bytes");
+    for blocks in [1, 1, 0] {
+        let before = block_reads(&fs);
+        assert!(read(&fs, file, 0, BLOCK) == data[..BLOCK]);
+        assert_eq!(block_reads(&fs) - before, blocks);
+    }
+    assert_eq!(fs.statistics().work.promotions, 16, "the sectors of a block beside each other");
     fs.unmount().expect("unmounts");
     assert_eq!(fs.space().memory.promoted_bytes, 0);
     check_device(&device, false).expect("the saved maps know no copies");

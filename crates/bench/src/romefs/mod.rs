@@ -5,19 +5,22 @@
 //!       another variant's slice. Slices are longer than the memory zone, so the wait is a small part. Whether throughput settles is
 //!       measured on our variant alone, without slices.
 //! [RF3] As in the paper, the file's blocks are in the block zone before a load; every page of the device was touched before.
-//! [RF4] Bytes are from the drive's counters; times are wall-clock.
+//! [RF4] Bytes are from the drive's counters; times are wall-clock, but for `graph` and `threshold`, which run in virtual time: what the
+//!       drive takes, on any machine, without the CPU's time.
 //!
 //! `requests.rs` draws the loads, `setting.rs` creates volumes, `contest.rs` runs variants in turns. Each experiment has its own file.
 
 mod breakdown;
 mod contest;
 mod fragmentation;
+mod graph;
 mod overhead;
 mod reads;
 mod requests;
 mod setting;
 mod table4;
 mod threads;
+mod threshold;
 mod writes;
 
 use crate::arguments::{Experiment, RomefsArguments};
@@ -40,6 +43,8 @@ pub fn run(arguments: &RomefsArguments) -> Result<()> {
             Experiment::Threads => threads::run(&setting)?,
             Experiment::Fragmentation => fragmentation::run(&setting)?,
             Experiment::Overhead => overhead::run(&setting)?,
+            Experiment::Graph => graph::run(&setting)?,
+            Experiment::Threshold => threshold::run(&setting)?,
         };
         outcome.publish(&machine, as_json, arguments.output.as_deref())?;
     }

@@ -25,9 +25,9 @@ pub fn run(setting: &Setting) -> Result<Outcome> {
         let devices = writes::devices(setting, &scene, file_bytes)?;
         let mut volumes = Vec::new();
         for (variant, device) in Variant::ALL.into_iter().zip(&devices) {
-            volumes.push((variant, Volume::laid_out(device, file_bytes, &Variant::Default.options())?));
+            volumes.push((variant, Volume::laid_out_in(device, variant.block_bytes(), file_bytes, &Variant::Default.options())?));
             // For blocks only, such writes would leave the data where it was initially.
-            if variant != Variant::BlocksOnly {
+            if !matches!(variant, Variant::BlocksOnly | Variant::SmallBlocksOnly) {
                 volumes[volumes.len() - 1].1.fill_memory(MADE_BY)?;
             }
         }

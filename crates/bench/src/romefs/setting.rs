@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tandemfs_device::{Device, Drive};
-use tandemfs_emulator::Timing;
+use tandemfs_emulator::{CreateOptions, ModelOptions, OpenOptions, Timing};
 use tandemfs_format::InodeNumber;
 use tandemfs_fs::{FileSystem, FormatOptions, MountOptions, Promote, Threshold, WriteBackPolicy, WriteOptions, make_file_system};
 
@@ -108,6 +108,20 @@ pub fn timing() -> Result<Timing> {
     profile.ok_or_else(|| Failure::new(format!("the profile {PROFILE} has no timing model")))
 }
 
+/// A drive in virtual time.
+pub fn virtual_device(
+    scene: &Scene,
+    name: &str,
+    profile: &str,
+    chosen: &ModelOptions,
+    memory_bytes: u64,
+    block_bytes: u64,
+) -> Result<Arc<dyn Device>> {
+    let path = scene.path(name);
+    tandemfs_emulator::create_with(&path, &CreateOptions { profile: profile.to_owned(), memory_bytes, block_bytes }, chosen)?;
+    Ok(tandemfs_emulator::open_image(&path, &OpenOptions { virtual_time: true, ..OpenOptions::default() })?)
+}
+
 /// Variants that are compared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Variant {
@@ -115,21 +129,29 @@ pub enum Variant {
     Default,
     /// Everything over the block path, with read-modify-write.
     BlocksOnly,
+    /// The same with blocks of 4 KiB, so that less is read and written beside what changes.
+    SmallBlocksOnly,
     /// Everything through the memory zone, with blocks moved in and out in LRU order.
     LruCache,
 }
 
 impl Variant {
     /// All.
-    pub const ALL: [Self; 3] = [Self::Default, Self::BlocksOnly, Self::LruCache];
+    pub const ALL: [Self; 4] = [Self::Default, Self::BlocksOnly, Self::SmallBlocksOnly, Self::LruCache];
 
     /// Name in tables and plots.
     pub fn name(self) -> &'static str {
         match self {
             Self::Default => "RomeFS",
             Self::BlocksOnly => "blocks only",
+            Self::SmallBlocksOnly => "blocks only, 4 KiB",
             Self::LruCache => "LRU cache",
         }
+    }
+
+    /// Bytes of its blocks.
+    pub fn block_bytes(self) -> u32 {
+        if self == Self::SmallBlocksOnly { 4 << 10 } else { FormatOptions::default().block_bytes }
     }
 
     /// Its mount options.
@@ -137,7 +159,7 @@ impl Variant {
         let default = MountOptions::default();
         match self {
             Self::Default => default,
-            Self::BlocksOnly => MountOptions { threshold: Threshold::BlocksOnly, ..default },
+            Self::BlocksOnly | Self::SmallBlocksOnly => MountOptions { threshold: Threshold::BlocksOnly, ..default },
             Self::LruCache => MountOptions {
                 threshold: Threshold::Bytes(1 << 30),
                 write_back: WriteBackPolicy::Coldest,

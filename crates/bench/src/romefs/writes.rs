@@ -33,7 +33,7 @@ pub fn run(setting: &Setting) -> Result<Outcome> {
 /// Adds notes that explain tables of contests.
 pub fn explain(outcome: &mut Outcome) {
     outcome.note("mean, median and p99 are of the requests alone; *all told* adds the work behind them that was left at the end of a slice, and is what ratios compare");
-    outcome.note("blocks only: threshold=0, read, modified and written; LRU cache: all writes to the memory zone, coldest block first back, every read promoted");
+    outcome.note("blocks only: threshold=0, read, modified and written, with blocks of 64 KiB and of 4 KiB; LRU cache: all writes to the memory zone, coldest block first back, every read promoted");
 }
 
 fn one_load(setting: &Setting, ratio: u64, outcome: &mut Outcome) -> Result<()> {
@@ -45,7 +45,8 @@ fn one_load(setting: &Setting, ratio: u64, outcome: &mut Outcome) -> Result<()> 
         let requests = || Requests::new(ratio, size, Alignment::Byte, file_bytes);
         let mut contestants = Vec::new();
         for (variant, device) in Variant::ALL.into_iter().zip(&devices) {
-            contestants.push(Contestant::new(variant.name(), Volume::laid_out(device, file_bytes, &variant.options())?, requests()));
+            let volume = Volume::laid_out_in(device, variant.block_bytes(), file_bytes, &variant.options())?;
+            contestants.push(Contestant::new(variant.name(), volume, requests()));
         }
         let volumes: Vec<Volume> = contestants.iter().map(|contestant| contestant.volume.clone()).collect();
         results.push((size, contest::run(contestants, Operation::Write, load_bytes, SLICES_EACH_RATIO * ratio / 5)?));
@@ -94,8 +95,9 @@ pub fn devices(setting: &Setting, scene: &Scene, file_bytes: u64) -> Result<Vec<
 
 /// Adds a contest's table, records and bars. The first variant is ours.
 pub fn publish(outcome: &mut Outcome, part: &str, caption: &str, results: &[(Size, Vec<Standing>)]) -> Result<()> {
-    let mut ratios = Table::new(["all told", "RomeFS", "blocks only", "ratio", "LRU cache", "ratio"]);
-    let mut times = Table::new(["requests: mean / median / p99", "RomeFS", "blocks only", "LRU cache"]);
+    let [ours, others @ ..] = Variant::ALL.map(Variant::name);
+    let mut ratios = Table::new(["all told", ours].into_iter().chain(others.into_iter().flat_map(|name| [name, "ratio"])));
+    let mut times = Table::new(["requests: mean / median / p99"].into_iter().chain(Variant::ALL.map(Variant::name)));
     for (size, standings) in results {
         let (mut cells, ours) = (vec![size.name()], standings[0].all_told_ns);
         let ratio = |standing: &Standing| standing.all_told_ns / ours;

@@ -176,18 +176,6 @@ mod tests {
     }
 
     #[test]
-    fn the_two_paths_are_closest_at_64_kib() {
-        // RomeFS §3.3 chooses its threshold there for that reason.
-        let timing = timing();
-        let distance = |size: u64| {
-            let block = Clock::new(timing, None, Time::Real).submit(0, Direction::Write, size);
-            timing.store.latency_ns(size).abs_diff(block)
-        };
-        let closest = [4, 16, 64, 256, 1024].into_iter().min_by_key(|kib| distance(kib << 10));
-        assert_eq!(closest, Some(64));
-    }
-
-    #[test]
     fn requests_of_a_batch_overlap_and_share_the_link() {
         let timing = timing();
         let clock = Clock::new(timing, None, Time::Real);

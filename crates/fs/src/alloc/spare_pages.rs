@@ -91,6 +91,11 @@ impl SparePages {
         }
     }
 
+    /// Most copies that the index has room for.
+    pub(crate) fn copies_max(&self) -> usize {
+        self.copies_max
+    }
+
     /// Number of copies.
     pub(crate) fn count(&self) -> u64 {
         self.count.load(SeqCst)

@@ -141,18 +141,18 @@ impl FileSystem {
     /// Reads bytes inside the file. The caller has locked their blocks. If `hot`, the sectors may be promoted.
     fn fetch(&self, file: &InCoreInode, view: &FileView, offset: u64, into: &mut [u8], hot: bool) -> Result<()> {
         let mut wanted = self.want_all(file, view, offset, into.len())?;
-        let mut bounces = self.bounces(view, offset, &mut wanted);
+        let mut bounces = self.bounces(view, offset, &mut wanted, into.len());
         let pieces = log_pieces(&wanted);
         if !wanted.iter().any(|wanted| wanted.sectors.is_some() && !wanted.promoted) {
             wanted.iter().zip(&bounces).for_each(|(wanted, bounce)| lay_sectors(wanted, bounce, into));
             return load_pieces(&self.volume, view.owner.inode, &pieces, into);
         }
         let log_bytes = transfer(&self.volume, view, &wanted, &pieces, &mut bounces, into)?;
-        if hot {
+        if hot && self.is_promoted(into.len()) {
             for (wanted, bounce) in wanted.iter().zip(&bounces).filter(|(wanted, _)| !wanted.promoted) {
                 let Some((sector, _, sectors)) = wanted.sectors else { continue };
                 let read = if wanted.direct() { &into[wanted.start..wanted.start + sectors * SECTOR_BYTES] } else { bounce };
-                self.promote(sector, read);
+                self.promote(into.len(), sector, read);
             }
         }
         wanted.iter().zip(&bounces).for_each(|(wanted, bounce)| lay_sectors(wanted, bounce, into));
@@ -190,15 +190,16 @@ impl FileSystem {
     }
 
     /// One bounce buffer for each block whose sectors cannot go straight to the caller's buffer. Promoted sectors are loaded here.
-    fn bounces(&self, view: &FileView, offset: u64, wanted: &mut [Wanted]) -> SmallVec<[Vec<u8>; 2]> {
-        let volume = &self.volume;
+    fn bounces(&self, view: &FileView, offset: u64, wanted: &mut [Wanted], length: usize) -> SmallVec<[Vec<u8>; 2]> {
+        let (volume, has_copies) = (&self.volume, self.is_promoted(length));
         let first = offset / u64::from(volume.geometry.block_bytes());
         let mut bounces = SmallVec::new();
         for (block, want) in (first..).zip(wanted) {
             self.write_back.heat.read(&volume.journal, view.owner.inode, block);
             let mut bounce = Vec::new();
             if let Some((sector, first, sectors)) = want.sectors {
-                if let Some(bytes) = volume.load_promoted(view.owner, want.block_start, &want.block, sector, first as u64, sectors) {
+                let load = || volume.load_promoted(view.owner, want.block_start, &want.block, sector, first as u64, sectors);
+                if let Some(bytes) = has_copies.then(load).flatten() {
                     (bounce, want.promoted) = (bytes, true);
                 } else if want.bounced {
                     bounce = vec![0; sectors * SECTOR_BYTES];

@@ -4,8 +4,10 @@ use crate::sync::EXPLORED;
 use crate::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use crate::types::Promote;
 
-/// Entries of the table of recently read sectors.
-const SEEN_PLACES: usize = if EXPLORED { 64 } else { 1 << 15 };
+/// Entries of the table of recently read sectors: at least the least, and as many as there can be copies, so that a scan that fits into
+/// the copies comes again before its tags are overwritten.
+const SEEN_PLACES_MIN: usize = if EXPLORED { 64 } else { 1 << 15 };
+const SEEN_PLACES_MAX: usize = if EXPLORED { 64 } else { 1 << 20 };
 
 /// Decides which sectors get a copy.
 pub(crate) struct Admission {
@@ -16,8 +18,10 @@ pub(crate) struct Admission {
 }
 
 impl Admission {
-    pub(crate) fn new(mode: Promote) -> Self {
-        let places = if mode == Promote::Hot { SEEN_PLACES } else { 0 };
+    /// For so many copies at most.
+    pub(crate) fn new(mode: Promote, copies_max: usize) -> Self {
+        let places = copies_max.next_power_of_two().clamp(SEEN_PLACES_MIN, SEEN_PLACES_MAX);
+        let places = if mode == Promote::Hot { places } else { 0 };
         Self { mode, seen: (0..places).map(|_| AtomicU64::new(0)).collect(), reads: AtomicU64::new(0) }
     }
 

@@ -7,7 +7,7 @@
 //!       write-back, where it is the block size. Large writes then go by blocks, and leave room to writes that suit only the byte path.
 //! [TH3] One write uses one threshold, read once.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tandemfs_device::{BlockRequest, Structure};
 use tandemfs_format::mapping::{LOG_BYTES_MAX, SlotClass};
@@ -165,15 +165,16 @@ fn measure(volume: &Volume, block_bytes: u32) -> Result<Vec<PathLatency>> {
     };
     held.sectors = Some((sector, count as u64));
     let bytes = vec![0x5a; count * SECTOR_BYTES]; // a drive may answer zeros without writing them
-    let (start, mut measured) = (Instant::now(), Vec::new());
+    let now_ns = || volume.drive.now_ns();
+    let (end, mut measured) = (now_ns() + TIME_MAX.as_nanos() as u64, Vec::new());
     let mut size = block_bytes as usize;
-    while size <= bytes.len() && start.elapsed() < TIME_MAX {
+    while size <= bytes.len() && now_ns() < end {
         let median = |run: &mut dyn FnMut() -> Result<()>| -> Result<u64> {
             let mut times = [0; ROUNDS];
             for time in &mut times {
-                let start = Instant::now();
+                let start = now_ns();
                 run()?;
-                *time = start.elapsed().as_nanos() as u64;
+                *time = now_ns() - start;
             }
             times.sort_unstable();
             Ok(times[ROUNDS / 2])
