@@ -341,8 +341,14 @@ fn within(number: u64, offset: u64, end: u64) -> (usize, usize) {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+
+    use tandemfs_device::VirtualTime;
+    use tandemfs_device::sync::advanced;
+
     use super::*;
     use crate::workloads::random::Random;
+    use crate::workloads::{Actor, together};
 
     /// Files in memory, and a record of the writes.
     #[derive(Default)]
@@ -396,6 +402,71 @@ mod tests {
         cache.write_back_all(&below).expect("nothing to do");
         let cached = cache.cached.lock();
         assert_eq!((below.writes.lock().len(), cached.pages, cached.dirty), (0, 0, 0));
+    }
+
+    /// A drive of virtual time on which each access takes 100 ns.
+    #[derive(Default)]
+    struct Slow(AtomicU64, Below);
+
+    impl VirtualTime for Slow {
+        fn now_ns(&self) -> u64 {
+            self.0.load(SeqCst)
+        }
+        fn set_now_ns(&self, now: u64) {
+            self.0.store(now, SeqCst);
+        }
+        fn latest_ns(&self) -> u64 {
+            self.now_ns()
+        }
+    }
+
+    impl Slow {
+        fn pass(&self) {
+            self.set_now_ns(self.now_ns() + 100);
+            advanced(self.now_ns());
+        }
+    }
+
+    impl Backing for Slow {
+        fn read(&self, file: u64, offset: u64, into: &mut [u8]) -> Result<usize> {
+            self.pass();
+            self.1.read(file, offset, into)
+        }
+        fn write(&self, file: u64, offset: u64, from: &[u8]) -> Result<()> {
+            self.pass();
+            self.1.write(file, offset, from)
+        }
+    }
+
+    /// [WP5]: workers wait for a page in flight, and for nothing else of the cache.
+    #[test]
+    fn a_page_in_flight_is_waited_for() {
+        type Call<'a> = &'a dyn Fn(&mut [u8]) -> Result<()>;
+        let (slow, cache) = (Slow::default(), PageCache::new(1 << 20));
+        slow.1.write(1, 0, &[7; 3 * PAGE]).expect("laid out");
+        cache.open(1, 3 * PAGE as u64);
+        let ends = |calls: &[Call<'_>]| {
+            let (start, ends) = (slow.now_ns(), Mutex::new(vec![0; calls.len()]));
+            let mut actors: Vec<Actor<'_>> = Vec::new();
+            for (index, call) in calls.iter().enumerate() {
+                let (slow, ends) = (&slow, &ends);
+                actors.push(Box::new(move || {
+                    call(&mut [0; 8])?;
+                    ends.lock()[index] = slow.now_ns() - start;
+                    Ok(false)
+                }));
+            }
+            together(&slow, actors, || Ok(()), || {}).expect("run");
+            ends.into_inner()
+        };
+        let read = |page: usize, into: &mut [u8]| cache.read(&slow, 1, (page * PAGE) as u64, into).map(drop);
+        let write = |page: usize| cache.write(&slow, 1, Some((page * PAGE) as u64), &[9; 10]);
+        assert_eq!(ends(&[&|into| read(0, into), &|into| read(0, into), &|_| write(0)]), [100; 3], "one read serves all");
+        assert_eq!(ends(&[&|_| cache.write_back(&slow, 1), &|_| write(0), &|into| read(1, into)]), [100; 3]);
+        assert_eq!(ends(&[&|into| read(1, into), &|_| write(0)]), [0; 2], "nothing is in flight");
+        assert_eq!(ends(&[&|_| write(2), &|_| write(0), &|into| read(0, into)]), [100, 100, 0], "the inode is locked for a write");
+        cache.write_back_all(&slow).expect("written back");
+        assert!(slow.1.files.lock()[&1][..10] == [9; 10] && slow.1.files.lock()[&1][2 * PAGE..][..11] == [9, 9, 9, 9, 9, 9, 9, 9, 9, 9, 7]);
     }
 
     /// Random requests are compared with plain files; the cache is always too small.
