@@ -27,7 +27,8 @@ run:
 
 test:
 	@scripts/setup.sh test
-	cargo test --workspace --locked
+	cargo test --workspace --exclude tandemfs-bench --locked
+	cargo test --locked -p tandemfs-bench # by itself: its locks are others
 	cargo test --locked -p tandemfs-schedules --features explore
 
 test-repeat:

@@ -60,7 +60,11 @@ wants() { # wants PACKAGE/PROGRAM
   return 1
 }
 # All of the workspace, also where a package is named: one package alone has other features, so other programs than 'make test'.
-listed=$(list --workspace) || exit
+listed=$(list --workspace --exclude tandemfs-bench) || exit
+# The locks of the bench are others.
+if [[ ${#chosen[@]} = 0 || " ${chosen[*]} " = *" bench/"* ]]; then
+  listed+=$'\n'$(list -p tandemfs-bench) || exit
+fi
 # The tests of explored schedules are there with their feature alone.
 if [[ ${#chosen[@]} = 0 || " ${chosen[*]} " = *" schedules/"* ]]; then
   listed+=$'\n'$(list -p tandemfs-schedules --features explore) || exit
