@@ -7,6 +7,7 @@ use clap::{Arg, ArgAction, Command, CommandFactory};
 use clap_complete::Shell;
 
 use crate::arguments::Arguments;
+use crate::completion;
 use crate::failure::Failure;
 use crate::mount_options;
 use crate::output;
@@ -15,7 +16,7 @@ use crate::output;
 pub fn completions(shell: Shell) -> Result<u8, Failure> {
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut Arguments::command(), "tandemfs", &mut script);
-    output::print(&String::from_utf8_lossy(&script))?;
+    output::print(&completion::with_mount_options(shell, &String::from_utf8_lossy(&script)))?;
     Ok(0)
 }
 
@@ -66,11 +67,11 @@ fn helper_pages() -> [Command; 3] {
             .about("Check and repair a TandemFS that is not mounted; called by fsck(8)")
             .args([
                 device(),
-                flag("a", "Repair what can be repaired without guessing; -p and -y mean the same"),
+                flag("a", "Repair what loses nothing, and read metadata only"),
                 flag("p", "The same as -a"),
-                flag("y", "The same as -a"),
-                flag("n", "Repair nothing (default)"),
-                flag("f", "Accepted: every check is a full one"),
+                flag("y", "Repair all metadata; what cannot be read is given up and listed"),
+                flag("n", "Report what a repair would do; write nothing"),
+                flag("f", "With -a or -p: read file data too"),
                 flag("v", "Accepted"),
                 Arg::new("FD").short('C').help("Accepted: progress is shown on a terminal"),
             ])

@@ -9,6 +9,7 @@ mod arguments;
 mod check;
 mod claim;
 mod compact;
+mod completion;
 mod daemon;
 mod device;
 mod device_bench;

@@ -207,7 +207,7 @@ impl Options {
             }
             Some(("discard", value)) => self.file_system.discard = value_of("discard", &DISCARDS, value)?,
             Some(("domain", value)) => self.domain = Some(value.parse().map_err(|error| format!("domain: {error}"))?),
-            Some(("timing", value)) => self.timing = value_of("timing", &[("on", true), ("off", false)], value)?,
+            Some(("timing", value)) => self.timing = value_of("timing", &TIMING, value)?,
             Some(("threads", value)) => {
                 let threads = value.parse().ok().filter(|threads| (1..=256).contains(threads));
                 settings.threads = Some(threads.ok_or_else(|| format!("threads={value}: a number from 1 to 256 is needed"))?);
@@ -293,6 +293,9 @@ pub const ENGINES: [(&str, Engine); 3] = [("auto", Engine::Auto), ("journal", En
 
 /// Names of ways to discard.
 pub const DISCARDS: [(&str, Discard); 2] = [("none", Discard::None), ("batched", Discard::Batched)];
+
+/// Whether emulated drives take the time of real ones.
+pub const TIMING: [(&str, bool); 2] = [("on", true), ("off", false)];
 
 /// The name of a value.
 pub fn name_of<T: PartialEq>(names: &[(&str, T)], value: T) -> String {
