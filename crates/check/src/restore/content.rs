@@ -18,8 +18,8 @@ use crate::image::Image;
 use crate::mutant::{Mutant, on};
 use crate::tree::{Span, Step, Walk};
 
-/// Bytes of the file after which a batch is read: enough to keep a drive busy.
-const BATCH_BYTES: u64 = 4 << 20;
+/// Bytes of the file after which a batch is read: enough to keep a drive busy, and few enough for the caches of a CPU.
+const BATCH_BYTES: u64 = 512 << 10;
 
 /// What is known about some bytes of a file that its mapping or its checksums contradict.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
