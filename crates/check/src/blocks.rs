@@ -7,7 +7,7 @@ use tandemfs_format::mapping::{
     BlockChecksum, Extent, LINE_ENTRIES, LeafPointer, LogEntry, Record, VECTOR_LINE_SECTORS, leaf_line, line_entries, vector_checksum,
 };
 use tandemfs_format::superblock::{ChecksumKind, incompat};
-use tandemfs_format::{Line, LineAddress, PairSeed, SECTOR_BYTES};
+use tandemfs_format::{DataAddress, Line, LineAddress, PairSeed, SECTOR_BYTES};
 
 use crate::checker::Checker;
 use crate::data::{Job, Source};
@@ -53,6 +53,16 @@ enum Verdict {
     /// Its sectors are also another block's.
     Clone,
     Drop,
+}
+
+/// Whether an extent's space is its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Claimed {
+    Own,
+    /// Something else uses some of it.
+    Shared,
+    /// It cannot be there.
+    Outside,
 }
 
 /// A leaf as it was read: its lines, `None` for one that does not verify.
@@ -198,19 +208,20 @@ impl Checker<'_> {
     fn check_extent(&mut self, at: &BlockOf, extent: Extent, leaf: Option<LeafPointer>) -> (bool, Verdict) {
         let geometry = self.image.geometry;
         let (inode, block, count) = (at.inode, at.block, extent.count);
-        let sector = extent.sector.number();
-        self.counts.sectors += u64::from(count);
-        if !geometry.holds_sectors(extent.sector, count.into()) {
-            self.find(Finding::ExtentOutside { inode, block, sector, count });
-            return (false, Verdict::Drop);
+        match extent.at {
+            DataAddress::Sector(_) => self.counts.sectors += u64::from(count),
+            DataAddress::Page(_) => self.counts.pages += u64::from(count),
         }
         let (mut whole, mut verdict) = (true, Verdict::Keep);
+        let claimed = self.claim_extent(at, extent);
+        if claimed == Claimed::Outside {
+            return (false, Verdict::Drop);
+        }
         if u64::from(count) > geometry.block_sectors_each() {
             self.find(Finding::ExtentTooLong { inode, block, count, most: geometry.block_sectors_each() });
             verdict = Verdict::Drop;
         }
-        if !self.sectors.claim(sector, count.into()) {
-            self.find(Finding::SectorsShared { inode, block, sector });
+        if claimed == Claimed::Shared {
             (whole, verdict) = (false, if extent.unwritten || verdict == Verdict::Drop { Verdict::Drop } else { Verdict::Clone });
         }
         if !self.may_be(extent) {
@@ -242,9 +253,26 @@ impl Checker<'_> {
         }
         if !checksums.is_empty() {
             let origin = (verdict == Verdict::Keep).then_some(Origin::Extent { site: at.site, extent, leaf });
-            self.queue_data(Job { owner: at.owner, origin, offset: at.start, source: Source::Sectors { first: extent.sector, checksums } });
+            self.queue_data(Job { owner: at.owner, origin, offset: at.start, source: Source::Extent { first: extent.at, checksums } });
         }
         (whole, verdict)
+    }
+
+    /// Claims the sectors or pages of an extent.
+    fn claim_extent(&mut self, at: &BlockOf, extent: Extent) -> Claimed {
+        let (inode, block, count) = (at.inode, at.block, extent.count);
+        match extent.at {
+            DataAddress::Sector(first) if !self.image.geometry.holds_sectors(first, count.into()) => {
+                self.find(Finding::ExtentOutside { inode, block, sector: first.number(), count });
+                Claimed::Outside
+            }
+            DataAddress::Sector(first) if !self.sectors.claim(first.number(), count.into()) => {
+                self.find(Finding::SectorsShared { inode, block, sector: first.number() });
+                Claimed::Shared
+            }
+            DataAddress::Sector(_) => Claimed::Own,
+            DataAddress::Page(first) => self.claim_pages(inode, block, first, count.into()),
+        }
     }
 
     /// Written sectors entirely behind the end were allocated space: they must be zeros, so that a growing file reads zeros. Returns the

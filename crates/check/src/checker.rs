@@ -1,6 +1,6 @@
 //! The order of the passes, and what they share.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::claims::Claims;
 use crate::copy_in_memory::CopyInMemory;
 use crate::data::DataQueue;
 use crate::error::CheckError;
-use crate::finding::Finding;
+use crate::finding::{Finding, Target};
 use crate::image::Image;
 use crate::inodes::Inodes;
 use crate::journal::{self, RecordPlace};
@@ -127,6 +127,8 @@ pub(crate) struct Checker<'c> {
     progress: &'c mut dyn FnMut(Progress),
     pub(crate) lines: Claims,
     pub(crate) sectors: Claims,
+    /// Units of the data area in use, and whether for data logs or for pages of files.
+    pub(crate) data_units: BTreeMap<u64, Target>,
     pub(crate) inodes: Inodes,
     pub(crate) data: DataQueue,
     pub(crate) counts: Counts,
@@ -149,6 +151,7 @@ impl<'c> Checker<'c> {
             progress,
             lines: Claims::default(),
             sectors: Claims::default(),
+            data_units: BTreeMap::new(),
             inodes: Inodes::default(),
             data: DataQueue::default(),
             counts: Counts::default(),

@@ -1,7 +1,7 @@
 //! Verifies file data against its checksums: collected into batches, read with many requests in flight, verified by several threads.
 
 use tandemfs_device::{BlockRequest, Structure};
-use tandemfs_format::{LineAddress, PairSeed, SECTOR_BYTES, Sector};
+use tandemfs_format::{DataAddress, LineAddress, PairSeed, SECTOR_BYTES};
 
 use crate::checker::Checker;
 use crate::finding::Finding;
@@ -15,8 +15,8 @@ const BATCH_JOBS: usize = 1024;
 
 /// Place of data and its checksums.
 pub(crate) enum Source {
-    /// Sectors in a row, a checksum each.
-    Sectors { first: Sector, checksums: Vec<u32> },
+    /// Sectors or pages in a row, a checksum each.
+    Extent { first: DataAddress, checksums: Vec<u32> },
     /// A data log.
     Log { address: LineAddress, length: u32, checksum: u32 },
 }
@@ -34,7 +34,7 @@ pub(crate) struct Job {
 impl Job {
     fn bytes(&self) -> usize {
         match &self.source {
-            Source::Sectors { checksums, .. } => checksums.len() * SECTOR_BYTES,
+            Source::Extent { checksums, .. } => checksums.len() * SECTOR_BYTES,
             Source::Log { length, .. } => *length as usize,
         }
     }
@@ -45,7 +45,7 @@ impl Job {
 pub(crate) struct DataQueue {
     jobs: Vec<Job>,
     bytes: usize,
-    /// Number of sectors that matched their checksums; they prove that the block half belongs to the pair.
+    /// Number of sectors of the block zone that matched their checksums; they prove that the block half belongs to the pair.
     pub(crate) sectors_good: u64,
 }
 
@@ -103,7 +103,10 @@ impl Checker<'_> {
         let mut requests = Vec::new();
         for part in loaded.iter_mut() {
             match &part.job.source {
-                Source::Sectors { first, .. } => requests.push(BlockRequest::Read { sector: *first, buffer: &mut *part.bytes }),
+                Source::Extent { first: DataAddress::Sector(sector), .. } => {
+                    requests.push(BlockRequest::Read { sector: *sector, buffer: &mut *part.bytes });
+                }
+                Source::Extent { first, .. } => part.readable = self.image.data(*first, part.bytes).is_ok(),
                 Source::Log { address, .. } => part.readable = self.image.load_part(Structure::DataLog, *address, part.bytes).is_ok(),
             }
         }
@@ -113,10 +116,8 @@ impl Checker<'_> {
         drop(requests);
         // Part of the batch cannot be read: read one by one to find out which.
         for part in loaded.iter_mut() {
-            if let Source::Sectors { first, .. } = &part.job.source {
-                let mut request = [BlockRequest::Read { sector: *first, buffer: &mut *part.bytes }];
-                let read = drive.transfer(Structure::Data, &mut request, &mut || {});
-                part.readable = read.is_ok();
+            if let Source::Extent { first, .. } = &part.job.source {
+                part.readable = self.image.data(*first, part.bytes).is_ok();
             }
         }
     }
@@ -127,13 +128,13 @@ impl Checker<'_> {
 struct Verified {
     findings: Vec<Finding>,
     mends: Vec<Mend>,
-    /// Correct sectors.
+    /// Correct sectors of the block zone.
     good: u64,
 }
 
 impl Verified {
-    /// Sectors in a row that do not fit their checksums.
-    fn sectors_damaged(&mut self, job: &Job, first: Sector, index: u64, count: u64) {
+    /// Sectors or pages in a row that do not fit their checksums.
+    fn sectors_damaged(&mut self, job: &Job, first: DataAddress, index: u64, count: u64) {
         let (inode, offset) = (job.owner.inode, job.offset.saturating_add(index * SECTOR_BYTES as u64));
         self.findings.push(Finding::DataDamaged { inode, offset, sectors: count });
         if let Some(origin) = job.origin {
@@ -165,7 +166,7 @@ fn verify_part(pair: PairSeed, part: &[Loaded<'_>]) -> Verified {
                     verified.log_damaged(job, *length);
                 }
             }
-            Source::Sectors { first, checksums } => {
+            Source::Extent { first, checksums } => {
                 let mut run: Option<(u64, u64)> = None;
                 for (index, (sector, checksum)) in (0..).zip(bytes.chunks_exact(SECTOR_BYTES).zip(checksums)) {
                     if pair.data(sector) != *checksum {
@@ -173,7 +174,7 @@ fn verify_part(pair: PairSeed, part: &[Loaded<'_>]) -> Verified {
                         run = Some((start, count + 1));
                         continue;
                     }
-                    verified.good += 1;
+                    verified.good += u64::from(first.sector().is_some());
                     if let Some((start, count)) = run.take() {
                         verified.sectors_damaged(job, *first, start, count);
                     }

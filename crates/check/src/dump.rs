@@ -8,7 +8,7 @@ use tandemfs_format::dentry::{Dentry, PAGE_SLOTS};
 use tandemfs_format::inode::{INLINE_LINK_MAX, Inode, Timestamp, file_type, state};
 use tandemfs_format::mapping::{BlockChecksum, LeafPointer, LogEntry, Record, line_entries};
 use tandemfs_format::segment::Region;
-use tandemfs_format::{LineAddress, PAGE_LINES};
+use tandemfs_format::{DataAddress, LineAddress, PAGE_LINES};
 
 use crate::attributes;
 use crate::error::CheckError;
@@ -231,7 +231,11 @@ impl<'d> Dump<'d> {
                         BlockChecksum::Vector(line) => format!("checksums at line {line}"),
                     };
                     let unwritten = if extent.unwritten { ", unwritten" } else { "" };
-                    writeln!(out, "block {block}: {} sectors from {}, {checksum}{unwritten}", extent.count, extent.sector)?;
+                    let (what, first) = match extent.at {
+                        DataAddress::Sector(sector) => ("sectors", sector.to_string()),
+                        DataAddress::Page(page) => ("pages", format!("line {page}")),
+                    };
+                    writeln!(out, "block {block}: {} {what} from {first}, {checksum}{unwritten}", extent.count)?;
                 }
                 if let Some(leaf) = leaf {
                     self.leaf(number, inode.generation, block, leaf, out)?;

@@ -62,6 +62,8 @@ pub enum Target {
     Vector,
     /// The slot of a data log.
     Slot,
+    /// Pages of the memory zone that hold a block.
+    Pages,
 }
 
 impl std::fmt::Display for Target {
@@ -72,6 +74,7 @@ impl std::fmt::Display for Target {
             Self::Leaf => "leaf",
             Self::Vector => "checksum vector",
             Self::Slot => "data-log slot",
+            Self::Pages => "data page",
         })
     }
 }
@@ -274,6 +277,18 @@ findings! {
         /// Line of the record; 0 for the one in the inode.
         line: u64
     } = "record_kind" Error true;
+    /// A unit of the data area that holds both data logs and extents of files.
+    #[error("inode {inode}, block {block}: its {target} is in unit {unit}, which has another use")]
+    UnitMixed {
+        /// Inode that came second.
+        inode: u64,
+        /// Block.
+        block: u64,
+        /// What it points to.
+        target: Target,
+        /// The unit.
+        unit: u64
+    } = "unit_mixed" Error true;
     /// A record beyond the end of the file.
     #[error("inode {inode}: block {block} is beyond the end of the file")]
     BlockPastEnd {
@@ -597,6 +612,7 @@ impl Finding {
             | Self::MappingDamaged { inode, .. }
             | Self::PointerMisplaced { inode, .. }
             | Self::LinesShared { inode, .. }
+            | Self::UnitMixed { inode, .. }
             | Self::RecordKind { inode, .. }
             | Self::BlockPastEnd { inode, .. }
             | Self::ExtentOutside { inode, .. }

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use tandemfs_device::{DeviceError, Drive, Structure};
+use tandemfs_device::{BlockRequest, DeviceError, Drive, Structure};
 use tandemfs_format::geometry::Geometry;
 use tandemfs_format::superblock::Superblock;
-use tandemfs_format::{EMPTY_LINE, InodeNumber, LINE_BYTES, Line, LineAddress, PAGE_BYTES, PairSeed, Place};
+use tandemfs_format::{DataAddress, EMPTY_LINE, InodeNumber, LINE_BYTES, Line, LineAddress, PAGE_BYTES, PairSeed, Place};
 
 use crate::segments::Segments;
 
@@ -55,6 +55,17 @@ impl<'d> Image<'d> {
         self.load(structure, address, &mut lines)?;
         into.copy_from_slice(lines.get(..into.len()).unwrap_or_default());
         Ok(())
+    }
+
+    /// Reads sectors or pages with file data.
+    pub(crate) fn data(&self, at: DataAddress, into: &mut [u8]) -> Result<(), DeviceError> {
+        match at {
+            DataAddress::Sector(sector) => {
+                let mut request = [BlockRequest::Read { sector, buffer: into }];
+                self.drive.transfer(Structure::Data, &mut request, &mut || {}).map(drop)
+            }
+            DataAddress::Page(page) => self.load(Structure::Data, page, into),
+        }
     }
 
     /// Loads one line.

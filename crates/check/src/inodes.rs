@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use tandemfs_device::Structure;
-use tandemfs_format::inode::{Inode, file_type};
+use tandemfs_format::inode::{Inode, file_type, flags};
 use tandemfs_format::{EMPTY_LINE, InodeNumber, LINE_BYTES, LineAddress, PAGE_BYTES, PAGE_LINES, UNIT_LINES};
 
 use crate::checker::{Checker, Stage};
@@ -211,7 +211,7 @@ impl Checker<'_> {
             file_type::SYMLINK => self.counts.links += 1,
             _ => self.counts.special += 1,
         }
-        for (field, value) in odd_fields(inode) {
+        for (field, value) in odd_fields(inode, self.image.superblock.has_memory_homes()) {
             self.find(Finding::InodeField { inode: found.number, field, found: value });
             self.mend(Mend::Field { inode: found.number, field });
         }
@@ -219,7 +219,7 @@ impl Checker<'_> {
 }
 
 /// Findings for fields with values that FORMAT.md does not allow.
-fn odd_fields(inode: &Inode) -> Vec<(&'static str, u64)> {
+fn odd_fields(inode: &Inode, has_homes: bool) -> Vec<(&'static str, u64)> {
     let mut odd = Vec::new();
     for (field, time) in [("atime", inode.atime), ("mtime", inode.mtime), ("ctime", inode.ctime), ("birth", inode.birth)] {
         if time.nanoseconds > 999_999_999 {
@@ -232,6 +232,10 @@ fn odd_fields(inode: &Inode) -> Vec<(&'static str, u64)> {
         file_type::SYMLINK => inode.size == 0 || inode.size > TARGET_MAX,
         _ => inode.size != 0,
     };
+    let home = flags::HOME_MEMORY | flags::HOME_BLOCK;
+    if inode.flags & !(if has_homes { flags::KNOWN } else { 0 }) != 0 || inode.flags & home == home {
+        odd.push(("flags", inode.flags.into()));
+    }
     if size_is_odd {
         odd.push(("size", inode.size));
     }

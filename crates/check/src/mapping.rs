@@ -3,9 +3,9 @@
 use tandemfs_format::inode::Inode;
 use tandemfs_format::mapping::Record;
 use tandemfs_format::segment::Region;
-use tandemfs_format::{LineAddress, PAGE_BYTES, PAGE_LINES};
+use tandemfs_format::{DataAddress, LineAddress, PAGE_BYTES, PAGE_LINES};
 
-use crate::blocks::BlockOf;
+use crate::blocks::{BlockOf, Claimed};
 use crate::checker::{Checker, Stage};
 use crate::finding::{Damage, Finding, Target};
 use crate::inodes::sweep;
@@ -155,7 +155,12 @@ impl Checker<'_> {
     }
 
     fn is_known(&self, record: Record) -> bool {
-        !matches!(record, Record::Lost { .. }) || self.image.superblock.has_lost_records()
+        let superblock = &self.image.superblock;
+        match record {
+            Record::Lost { .. } => superblock.has_lost_records(),
+            Record::Block { extent: Some(extent), .. } => extent.at.sector().is_some() || superblock.has_memory_homes(),
+            _ => true,
+        }
     }
 
     fn block_of(&mut self, owner: Owner, of: &Inode, block: u64, site: Site) -> BlockOf {
@@ -174,13 +179,14 @@ impl Checker<'_> {
             Target::MappingPage => Some(Region::Mappings),
             Target::DentryPage => Some(Region::Dentries),
             Target::Leaf | Target::Vector => Some(Region::Leaves),
-            Target::Slot => None,
+            Target::Slot | Target::Pages => None,
         };
         let may_be = match region {
             Some(region) => image.segments.holds(region, address, lines),
             None => image.geometry.holds_lines(address, lines) && image.segments.of_unit(address.unit()).is_none(),
         };
-        if !may_be || !line.is_multiple_of(lines.next_power_of_two()) {
+        let granule = if target == Target::Pages { PAGE_LINES } else { lines.next_power_of_two() };
+        if !may_be || !line.is_multiple_of(granule) {
             self.find(Finding::PointerMisplaced { inode, block, target, line });
             return false;
         }
@@ -188,7 +194,25 @@ impl Checker<'_> {
             self.find(Finding::LinesShared { inode, block, target, line });
             return false;
         }
+        if region.is_none() && *self.data_units.entry(address.unit()).or_insert(target) != target {
+            self.find(Finding::UnitMixed { inode, block, target, unit: address.unit() });
+            return false;
+        }
         true
+    }
+
+    /// Claims the pages of an extent.
+    pub(crate) fn claim_pages(&mut self, inode: u64, block: u64, first: LineAddress, count: u64) -> Claimed {
+        let is_there = self.image.geometry.holds_data(DataAddress::Page(first), count);
+        if !is_there {
+            self.find(Finding::PointerMisplaced { inode, block, target: Target::Pages, line: first.number() });
+        }
+        let may_be = is_there && self.image.segments.of_unit(first.unit()).is_none();
+        match is_there && self.claim(inode, block, Target::Pages, first, count * PAGE_LINES) {
+            true => Claimed::Own,
+            false if may_be => Claimed::Shared,
+            false => Claimed::Outside,
+        }
     }
 }
 

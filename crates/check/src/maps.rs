@@ -7,7 +7,7 @@ use tandemfs_format::{LINE_BYTES, UNIT_LINES};
 
 use crate::checker::{Checker, Stage};
 use crate::claims::Claims;
-use crate::finding::Finding;
+use crate::finding::{Finding, Target};
 use crate::image::line_of;
 use crate::mutant::{Mutant, on};
 
@@ -73,7 +73,13 @@ impl Checker<'_> {
         if image.segments.of_unit(index).is_some() {
             return kind == PieceKind::Region;
         }
-        kind == PieceKind::Data || kind == PieceKind::Free
+        let own = self.data_units.get(&index);
+        match kind {
+            PieceKind::Data => own != Some(&Target::Pages),
+            PieceKind::Extents => own != Some(&Target::Slot) && image.superblock.has_memory_homes(),
+            PieceKind::Free => true,
+            PieceKind::Region | PieceKind::Fixed | PieceKind::Sectors => false,
+        }
     }
 }
 

@@ -2,7 +2,7 @@
 //! the place is known. Repair decides which of them it makes ([CK3], `repair/`).
 
 use tandemfs_format::mapping::{Extent, LeafPointer, LogEntry, RecordBytes};
-use tandemfs_format::{Line, LineAddress, Sector};
+use tandemfs_format::{DataAddress, Line, LineAddress};
 
 use crate::tree::{Site, Span};
 
@@ -50,8 +50,8 @@ pub(crate) enum Mend {
     Clone { owner: Owner, site: Site, extent: Extent, leaf: Option<LeafPointer>, lost: Option<Lost> },
     /// The mapping of a directory is made anew from these pages, and from others that are proved to be its own.
     Directory { owner: Owner, pages: Vec<LineAddress>, salvage: bool },
-    /// Sectors that do not fit their checksums become zeros.
-    ZeroSectors { owner: Owner, origin: Origin, first: Sector, index: u64, count: u64, lost: Lost },
+    /// Sectors or pages that do not fit their checksums become zeros.
+    ZeroSectors { owner: Owner, origin: Origin, first: DataAddress, index: u64, count: u64, lost: Lost },
     /// A log that does not fit its checksum becomes zeros.
     ZeroLog { owner: Owner, origin: Origin, lost: Lost },
     /// A field of an inode gets the nearest value that it can have.

@@ -26,6 +26,8 @@ pub struct Counts {
     pub blocks: u64,
     /// Sectors of extents.
     pub sectors: u64,
+    /// Pages of the memory zone that hold blocks.
+    pub pages: u64,
     /// Data logs.
     pub logs: u64,
     /// Bytes in data logs.

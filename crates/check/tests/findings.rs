@@ -14,8 +14,8 @@ use tandemfs_format::identity::{BlockIdentity, Stamps};
 use tandemfs_format::inode::{file_type, state};
 use tandemfs_format::mapping::{BlockChecksum, LeafPointer, Record, SlotClass};
 use tandemfs_format::segment::{Region, Segment};
-use tandemfs_format::superblock::{Superblock, ro_compat};
-use tandemfs_format::{EMPTY_LINE, InodeNumber, LineAddress, Sector};
+use tandemfs_format::superblock::{Superblock, incompat, ro_compat};
+use tandemfs_format::{DataAddress, EMPTY_LINE, InodeNumber, LineAddress, Sector};
 use zerocopy::IntoBytes;
 
 /// An image, and what check must find in it.
@@ -293,7 +293,7 @@ plants! {
 
     block_past_the_end(image: crashed) { image.edit_inode(TREE, |inode| inode.size = 3 * 65536); } => [BlockPastEnd { inode: TREE, block: 3 }];
     extent_outside_the_zone(image: crashed) {
-        image.edit_extent(FILE, |extent| extent.sector = Sector::new(4094));
+        image.edit_extent(FILE, |extent| extent.at = DataAddress::Sector(Sector::new(4094)));
     } => [ExtentOutside { inode: FILE, block: 0, sector: 4094, count: 3 }];
     extent_longer_than_its_file(image: crashed) {
         image.edit_inode(FILE, |inode| inode.size = 8192);
@@ -301,7 +301,7 @@ plants! {
     extent_longer_than_its_block(image: crashed) {
         image.edit_inode(TREE, |inode| inode.size = 1 << 30);
         let Record::Block { extent: Some(mut extent), leaf } = image.record(TREE_PAGE, 0) else { panic!("no block") };
-        (extent.count, extent.unwritten, extent.sector) = (17, true, Sector::new(100));
+        (extent.count, extent.unwritten, extent.at) = (17, true, DataAddress::Sector(Sector::new(100)));
         image.put_record(TREE, TREE_PAGE, 0, Record::Block { extent: Some(extent), leaf });
         image.edit_inode(TREE, |inode| inode.space_512 += 8);
     } => [ExtentTooLong { inode: TREE, block: 0, count: 17, most: 16 }];
@@ -338,8 +338,15 @@ plants! {
         image.fill_room(FILE, 40, &[1, 2, 3, 4]);
         image.edit_inode(FILE, |inode| inode.space_512 += 8);
     } => [ExtentTooLong { inode: FILE, block: 0, count: 4, most: 3 }];
+    pages_in_a_unit_of_data_logs(image: crashed) {
+        image.edit_superblock(|superblock| superblock.incompat |= incompat::MEMORY_HOME);
+        let Record::Block { extent: Some(mut extent), leaf } = image.record(TREE_PAGE, 2) else { panic!("no block") };
+        image.memory[(DATA as usize + 640) * 64..][..4096].copy_from_slice(&data_of(5, 4096));
+        extent.at = DataAddress::Page(LineAddress::new(DATA + 640));
+        image.put_record(TREE, TREE_PAGE, 2, Record::Block { extent: Some(extent), leaf });
+    } => [UnitMixed { inode: TREE, block: 2, target: Target::Pages, unit: 5 }];
     sectors_of_two_files(image: crashed) {
-        image.edit_extent(FILE, |extent| extent.sector = Sector::new(14));
+        image.edit_extent(FILE, |extent| extent.at = DataAddress::Sector(Sector::new(14)));
     } => [
         SectorsShared { inode: TREE, block: 0, sector: 16 },
         DataDamaged { inode: FILE, offset: 0, sectors: 3 },

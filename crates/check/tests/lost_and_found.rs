@@ -9,7 +9,7 @@ use tandemfs_device::Drive;
 use tandemfs_format::inode::file_type;
 use tandemfs_format::mapping::Record;
 use tandemfs_format::superblock::{Superblock, compat, ro_compat};
-use tandemfs_format::{EMPTY_LINE, InodeNumber, LineAddress};
+use tandemfs_format::{DataAddress, EMPTY_LINE, InodeNumber, LineAddress};
 
 /// Repairs; the report, the names and the image afterwards.
 fn repaired(image: &Image) -> (Report, String, Image) {
@@ -237,9 +237,12 @@ fn two_claims_of_sectors_both_keep_their_bytes() {
     assert!(report.is_consistent(), "{:?}", report.findings);
     assert!(report.lost.is_empty(), "{:?}", report.lost);
     let Record::Block { extent: Some(copy), .. } = after.record(TREE_PAGE, 4) else { panic!("a block") };
-    assert_ne!(copy.sector, extent.sector);
-    let at = |sector: tandemfs_format::Sector| sector.number() as usize * 4096..(sector.number() as usize + 1) * 4096;
-    assert_eq!(after.blocks[at(copy.sector)], after.blocks[at(extent.sector)]);
+    assert_ne!(copy.at, extent.at);
+    let at = |at: DataAddress| {
+        let first = at.sector().expect("a sector").number() as usize * 4096;
+        first..first + 4096
+    };
+    assert_eq!(after.blocks[at(copy.at)], after.blocks[at(extent.at)]);
 }
 
 #[test]
@@ -297,7 +300,7 @@ fn what_contradicts_itself_is_repaired() {
         |image: &mut Image| image.edit_inode(NULL, |inode| inode.size = 77),
         |image: &mut Image| image.edit_inode(LINK, |inode| inode.size = 0),
         |image: &mut Image| image.edit_hot(FILE, |hot| hot.atime = u64::MAX.into()),
-        |image: &mut Image| image.edit_extent(FILE, |extent| extent.sector = tandemfs_format::Sector::new(1 << 30)),
+        |image: &mut Image| image.edit_extent(FILE, |extent| extent.at = DataAddress::Sector(tandemfs_format::Sector::new(1 << 30))),
         |image: &mut Image| image.edit_leaf(|log| log.offset = 100),
         |image: &mut Image| image.edit_leaf(|log| log.address = LineAddress::new(DATA)),
         |image: &mut Image| image.edit_single_log(SMALL, |log| log.address = LineAddress::new(LEAVES)),

@@ -9,7 +9,7 @@ use tandemfs_format::inode::file_type;
 use tandemfs_format::superblock::Superblock;
 use tandemfs_format::{InodeNumber, LINE_BYTES, LineAddress, SECTOR_BYTES, Sector};
 use tandemfs_fs::{
-    AllocateMode, Engine, Error, FileSystem, FormatOptions, MountOptions, NewInode, ReadOptions, RenameMode, SeekTo, SetAttributes,
+    AllocateMode, Engine, Error, FileSystem, FormatOptions, Home, MountOptions, NewInode, ReadOptions, RenameMode, SeekTo, SetAttributes,
     SetExtendedAttribute, SetTime, WriteOptions, make_file_system, read_superblock,
 };
 use zerocopy::IntoBytes;
@@ -41,6 +41,8 @@ pub struct Setting {
     pub write_back_cache: bool,
     /// The drive has firmware: overlapping windows, and transactions.
     pub has_firmware: bool,
+    /// All files have the memory zone as their home.
+    pub has_memory_homes: bool,
 }
 
 impl Setting {
@@ -54,7 +56,13 @@ impl Setting {
             mount: MountOptions { memory_bytes: 4 << 20, ..MountOptions::default() },
             write_back_cache: false,
             has_firmware: false,
+            has_memory_homes: false,
         }
+    }
+
+    /// The same with all files in the memory zone, which is large enough for them.
+    pub fn with_memory_homes(self) -> Self {
+        Self { memory_bytes: self.memory_bytes + (16 << 20), has_memory_homes: true, ..self }
     }
 
     /// The same on a drive with firmware, whose transactions serve the file system.
@@ -98,7 +106,18 @@ impl Setting {
         if let Err(error) = make_file_system(&Drive::new(Arc::new(device.clone())), &self.format) {
             panic!("{self:?}: {error}");
         }
+        if self.has_memory_homes
+            && let Err(what) = self.settle_in_memory(&device)
+        {
+            panic!("{self:?}: {what}");
+        }
         device
+    }
+
+    /// Makes the memory zone the home of the root directory, so of everything.
+    fn settle_in_memory(&self, device: &MemoryDevice) -> Result<(), String> {
+        let fs = mount(device, &self.mount)?;
+        fs.set_home(InodeNumber::ROOT, Home::Memory).and_then(|()| fs.unmount()).map_err(|error| error.to_string())
     }
 
     /// A formatted device with these features that a build must know to write: with fewer than mkfs sets, as an earlier build made it.

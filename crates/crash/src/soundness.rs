@@ -42,6 +42,7 @@ pub fn compare_space(space: &Space, counts: &Counts, tree: &Tree) -> Result<(), 
     let inodes: HashSet<&[u8]> = tree.0.values().map(|entry| entry.same_as.as_slice()).collect();
     for (what, found, expected) in [
         ("bytes of sectors in use", used, counts.sectors * SECTOR_BYTES as u64),
+        ("bytes of extents in the memory zone", space.memory.extent_bytes, counts.pages * SECTOR_BYTES as u64),
         ("bytes of data logs", space.memory.data_log_bytes, counts.log_slot_bytes),
         ("inodes in use", space.inodes_used, counts.inodes),
         ("inodes with names", counts.inodes, inodes.len() as u64),

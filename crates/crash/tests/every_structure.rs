@@ -225,7 +225,8 @@ fn data_of(image: &Image<'_>, number: InodeNumber) -> (Vec<u64>, Vec<u64>) {
     let mut note = |record: RecordBytes| match record.decode(LineAddress::new(0)) {
         Ok(Record::SingleLog(log)) => logs.push(log.address.offset_bytes()),
         Ok(Record::Block { extent: Some(extent), .. }) => {
-            sectors.extend((0..u64::from(extent.count)).map(|index| extent.sector.nth(index).offset_bytes()));
+            let run = extent.at.sector().map(|sector| (0..u64::from(extent.count)).map(move |index| sector.nth(index).offset_bytes()));
+            sectors.extend(run.into_iter().flatten());
         }
         _ => {}
     };

@@ -5,7 +5,7 @@ mod support;
 
 use std::sync::Arc;
 
-use support::{Start, almost_full, small, small_on_firmware, split};
+use support::{Start, almost_full, small, small_in_memory, small_on_firmware, split};
 use tandemfs_crash::{
     Access, FaultDevice, Harness, MemoryDevice, Operation, Tree, check_device, chosen, content, mount, mount_device, stay_on_one_cpu,
 };
@@ -303,7 +303,7 @@ fn after_a_failed_data_write_the_call_failed_and_nothing_changed() {
 
 #[test]
 fn after_a_failed_store_the_call_failed_or_the_file_system_stopped() {
-    for (start, most) in [(small(), 400), (almost_full(), 60)] {
+    for (start, most) in [(small(), 400), (small_in_memory(), 150), (almost_full(), 60)] {
         let outcomes = every_access_fails(&start, Access::Store, most);
         for wanted in [Outcome::MountFailed, Outcome::CallFailed, Outcome::Stopped] {
             assert!(start.is_full || outcomes.iter().any(|(_, outcome)| *outcome == wanted), "{wanted:?}");
@@ -313,7 +313,7 @@ fn after_a_failed_store_the_call_failed_or_the_file_system_stopped() {
 
 #[test]
 fn after_a_failed_load_nothing_changed() {
-    for (start, most) in [(small(), 400), (almost_full(), 60)] {
+    for (start, most) in [(small(), 400), (small_in_memory(), 150), (almost_full(), 60)] {
         let outcomes = every_access_fails(&start, Access::Load, most);
         assert!(outcomes.iter().any(|(_, outcome)| *outcome == Outcome::ReadFailed), "no read of data failed");
     }

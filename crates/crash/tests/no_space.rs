@@ -3,7 +3,7 @@
 
 mod support;
 
-use support::{Start, almost_full, fresh, full_blocks, small, small_on_firmware};
+use support::{Start, almost_full, fresh, full_blocks, small, small_in_memory, small_on_firmware};
 use tandemfs_crash::{Harness, Operation, Tree, check_device, chosen, mount, stay_on_one_cpu};
 use tandemfs_fs::Error;
 use tandemfs_fs::inject::{Take, allocations, fail_allocation};
@@ -80,6 +80,7 @@ fn after_any_allocation_that_fails_nothing_has_changed_and_nothing_is_lost() {
         ("memory zone almost full", almost_full()),
         ("block zone full", full_blocks()),
         ("drive with firmware", small_on_firmware()),
+        ("files in the memory zone", small_in_memory()),
     ] {
         for take in Take::ALL {
             fail_allocation(None);

@@ -71,6 +71,13 @@ impl Fenced {
     }
 }
 
+impl Fenced {
+    /// The same proof for another transaction whose stores were flushed before the fence.
+    pub fn for_another(&self) -> Self {
+        Self(())
+    }
+}
+
 impl Flushed {
     /// The proof for a transaction that wrote no blocks.
     pub fn nothing_written() -> Self {

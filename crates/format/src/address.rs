@@ -85,6 +85,50 @@ impl fmt::Display for Sector {
     }
 }
 
+/// Where file data lies: pieces of 4 KiB in a row, sectors of the block zone or pages of the memory zone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum DataAddress {
+    /// The first sector.
+    Sector(Sector),
+    /// The first line of the first page, a multiple of 64.
+    Page(LineAddress),
+}
+
+impl DataAddress {
+    /// The address `pieces` sectors or pages further on, within the extent that starts here.
+    pub const fn nth(self, pieces: u64) -> Self {
+        match self {
+            Self::Sector(sector) => Self::Sector(sector.nth(pieces)),
+            Self::Page(page) => Self::Page(page.nth(pieces * PAGE_LINES)),
+        }
+    }
+
+    /// The sector, if it is one.
+    pub const fn sector(self) -> Option<Sector> {
+        match self {
+            Self::Sector(sector) => Some(sector),
+            Self::Page(_) => None,
+        }
+    }
+
+    /// The first line of the page, if it is one.
+    pub const fn page(self) -> Option<LineAddress> {
+        match self {
+            Self::Sector(_) => None,
+            Self::Page(page) => Some(page),
+        }
+    }
+}
+
+impl fmt::Display for DataAddress {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Sector(sector) => write!(formatter, "sector {sector}"),
+            Self::Page(page) => write!(formatter, "page {page}"),
+        }
+    }
+}
+
 /// The number of an inode; also its slot in the inode region. Slot 0 is never used, the root directory is 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct InodeNumber(u64);

@@ -17,7 +17,7 @@ persistent! {
     pub struct PieceHeader [64] {
         /// CRC-32C of bytes 4..64 and of the bits, seeded with the pair.
         crc: U32 = 0,
-        /// 1 memory unit in the data area, 2 unit of a region, 3 fixed part, 4 free unit, 5 sectors.
+        /// 1 memory unit with data logs, 2 unit of a region, 3 fixed part, 4 free unit, 5 sectors, 6 memory unit with extents of files.
         kind: U32 = 4,
         /// Number of the piece.
         index: U64 = 8,
@@ -31,7 +31,7 @@ persistent! {
 /// Kind of space that a piece covers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PieceKind {
-    /// A unit of the data area.
+    /// A unit of the data area with slots of data logs.
     Data,
     /// A unit that a segment names.
     Region,
@@ -41,10 +41,12 @@ pub enum PieceKind {
     Free,
     /// Sectors of the block zone.
     Sectors,
+    /// A unit of the data area with extents of files.
+    Extents,
 }
 
 impl PieceKind {
-    const ALL: [Self; 5] = [Self::Data, Self::Region, Self::Fixed, Self::Free, Self::Sectors];
+    const ALL: [Self; 6] = [Self::Data, Self::Region, Self::Fixed, Self::Free, Self::Sectors, Self::Extents];
 
     fn number(self) -> u32 {
         match self {
@@ -53,6 +55,7 @@ impl PieceKind {
             Self::Fixed => 3,
             Self::Free => 4,
             Self::Sectors => 5,
+            Self::Extents => 6,
         }
     }
 }

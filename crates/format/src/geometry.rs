@@ -10,7 +10,7 @@
 //!       in a run of whole units that the superblock names, and the units behind the rings are ordinary units.
 
 use crate::size::size;
-use crate::{LINE_BYTES, LineAddress, SECTOR_BYTES, UNIT_BYTES, UNIT_LINES};
+use crate::{DataAddress, LINE_BYTES, LineAddress, PAGE_LINES, SECTOR_BYTES, Sector, UNIT_BYTES, UNIT_LINES};
 
 /// Offsets of the two superblocks from the start of the memory zone, in bytes.
 pub const SUPERBLOCK_OFFSETS: [u64; 2] = [0, 64 << 10];
@@ -310,13 +310,22 @@ impl Geometry {
             })
     }
 
+    /// Whether these sectors exist, or whether these pages exist and lie in one unit: an extent of a file.
+    pub fn holds_data(&self, at: DataAddress, count: u64) -> bool {
+        match at {
+            DataAddress::Sector(sector) => self.holds_sectors(sector, count),
+            DataAddress::Page(page) => {
+                let lines = count.saturating_mul(PAGE_LINES);
+                (page.number() % UNIT_LINES).saturating_add(lines) <= UNIT_LINES && self.holds_lines(page, lines)
+            }
+        }
+    }
+
     /// Whether `count` sectors from `sector` lie in the block zone after the identity.
     pub fn holds_sectors(&self, sector: Sector, count: u64) -> bool {
         sector.number() > 0 && sector.number().checked_add(count).is_some_and(|end| end <= self.block_sectors)
     }
 }
-
-use crate::Sector;
 
 #[cfg(test)]
 mod tests {
@@ -361,6 +370,10 @@ mod tests {
         }
         assert!(geometry.holds_lines(LineAddress::new(20 * UNIT_LINES - 1), 1));
         assert!(!geometry.holds_lines(LineAddress::new(20 * UNIT_LINES - 1), 2));
+        for (page, count, holds) in [(0, 512, true), (1, 512, false), (511, 1, true), (511, 2, false), (0, u64::MAX, false)] {
+            let at = DataAddress::Page(geometry.unit(18).nth(page * PAGE_LINES));
+            assert_eq!(geometry.holds_data(at, count), holds, "an extent of {count} pages from page {page} of a unit");
+        }
         for unit in [30, 32, u64::MAX] {
             assert!(matches!(at(unit), Err(GeometryError::MapPlace { .. } | GeometryError::NoRoom { .. })), "{unit}");
         }

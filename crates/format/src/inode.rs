@@ -25,6 +25,16 @@ pub mod state {
     pub const KNOWN: u16 = IN_USE | TAIL_STALE;
 }
 
+/// File flags of the cold line.
+pub mod flags {
+    /// New extents go to the memory zone while it has room; inherited from the directory. Only with the feature *memory home*.
+    pub const HOME_MEMORY: u32 = 1 << 0;
+    /// New extents go to the block zone; inherited from the directory. Only with the feature *memory home*, never with [`HOME_MEMORY`].
+    pub const HOME_BLOCK: u32 = 1 << 1;
+    /// All bits with a meaning.
+    pub const KNOWN: u32 = HOME_MEMORY | HOME_BLOCK;
+}
+
 persistent! {
     /// The line of an inode that every change of its data touches.
     pub struct InodeHotLine [64] {
@@ -64,7 +74,7 @@ persistent! {
         gid: U32 = 8,
         /// Project, for quota.
         project: U32 = 12,
-        /// File flags (`chattr`).
+        /// File flags: [`flags`].
         flags: U32 = 16,
         /// Time of birth.
         birth: U64 = 20,

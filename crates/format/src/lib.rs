@@ -33,7 +33,7 @@ pub mod size;
 pub mod space;
 pub mod superblock;
 
-pub use address::{InodeNumber, LineAddress, Sector};
+pub use address::{DataAddress, InodeNumber, LineAddress, Sector};
 pub use checksum::{PairSeed, Place};
 pub use layout::{Field, TABLES, Table};
 

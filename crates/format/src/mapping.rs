@@ -8,7 +8,7 @@ use zerocopy::{FromBytes, FromZeros, IntoBytes};
 use crate::checksum::Place;
 use crate::hole_lines::HoleLines;
 use crate::integer::{U16, U32, U40};
-use crate::{Corrupt, EMPTY_LINE, Line, LineAddress, PAGE_LINES, Sector};
+use crate::{Corrupt, DataAddress, EMPTY_LINE, Line, LineAddress, PAGE_LINES, Sector};
 
 /// Records in a line.
 pub const LINE_RECORDS: usize = 3;
@@ -38,14 +38,16 @@ persistent! {
 persistent! {
     /// Body of a record of state *hole*, *unwritten*, *block* or *lost*.
     pub struct BlockBody [18] {
-        /// First sector; 0 in a hole and where it is lost.
+        /// First sector, or first line of the first page; 0 in a hole and where it is lost.
         sector: U40 = 0,
         /// Line of the leaf with the block's data logs; 0 none.
         leaf: U40 = 5,
         /// Line of the checksum vector; with a count of 1, the checksum itself in the first four bytes.
         checksum: [u8; 5] = 10,
+        /// Zone of the extent: 0 block zone, 1 memory zone.
+        zone: u8 = 15,
         /// Zero.
-        zero: [u8; 3] = 15,
+        zero: [u8; 2] = 16,
     }
 }
 
@@ -116,6 +118,8 @@ const STATE_MEMORY: u16 = 3;
 const STATE_SINGLE_LOG: u16 = 4;
 const STATE_POINTER: u16 = 6; // 5 is kept for runs of contiguous blocks
 const STATE_LOST: u16 = 7;
+const ZONE_BLOCK: u8 = 0;
+const ZONE_MEMORY: u8 = 1;
 const TAG_UNCHECKED: u16 = 1 << 14;
 const TAG_SHARED: u16 = 1 << 15;
 
@@ -223,25 +227,25 @@ impl LogEntry {
     }
 }
 
-/// How the sectors of a block are checked.
+/// How the sectors or pages of a block are checked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BlockChecksum {
     /// Not at all.
     None,
-    /// One sector: its checksum.
+    /// One sector or page: its checksum.
     Inline(u32),
     /// The lines of a vector.
     Vector(LineAddress),
 }
 
-/// Sectors of the block zone that hold a block, from its start.
+/// Sectors of the block zone, or pages of the memory zone, that hold a block from its start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Extent {
-    /// First sector.
-    pub sector: Sector,
-    /// Sectors, 1 to those of a block.
+    /// The first of them.
+    pub at: DataAddress,
+    /// Sectors or pages, 1 to those of a block.
     pub count: u32,
-    /// Their checksums; for unwritten sectors the vector reserved for them, whose contents have no meaning.
+    /// Their checksums; for unwritten ones the vector reserved for them, whose contents have no meaning.
     pub checksum: BlockChecksum,
     /// Allocated but not yet written: reads as zeros.
     pub unwritten: bool,
@@ -314,7 +318,10 @@ impl Record {
                 if let Some(extent) = extent {
                     let state = if extent.unwritten { STATE_UNWRITTEN } else { STATE_BLOCK };
                     tag |= extent.count as u16 | state << 9;
-                    body.sector = U40::new(extent.sector.number());
+                    (body.sector, body.zone) = match extent.at {
+                        DataAddress::Sector(sector) => (U40::new(sector.number()), ZONE_BLOCK),
+                        DataAddress::Page(page) => (U40::new(page.number()), ZONE_MEMORY),
+                    };
                     match extent.checksum {
                         BlockChecksum::None => tag |= TAG_UNCHECKED,
                         BlockChecksum::Inline(crc) => body.checksum[..4].copy_from_slice(&crc.to_le_bytes()),
@@ -381,7 +388,7 @@ impl RecordBytes {
                     address => Some(LeafPointer { address: LineAddress::new(address), class: leaf_class }),
                 };
                 if state == STATE_LOST {
-                    let is_whole = body.sector.get() == 0 && body.checksum == [0; 5] && tag & TAG_UNCHECKED == 0;
+                    let is_whole = body.sector.get() == 0 && body.checksum == [0; 5] && body.zone == 0 && tag & TAG_UNCHECKED == 0;
                     let has_height = count == 0 || count <= HEIGHT_MAX && leaf.is_none();
                     return if is_whole && has_height {
                         Ok(Record::Lost { height: count, leaf })
@@ -390,7 +397,7 @@ impl RecordBytes {
                     };
                 }
                 if state == STATE_HOLE {
-                    if count != 0 || body.sector.get() != 0 || tag & TAG_UNCHECKED != 0 {
+                    if count != 0 || body.sector.get() != 0 || body.zone != 0 || tag & TAG_UNCHECKED != 0 {
                         return Err(field("count", count.into()));
                     }
                     return Ok(Record::Block { extent: None, leaf });
@@ -409,7 +416,13 @@ impl RecordBytes {
                     }
                     BlockChecksum::Vector(LineAddress::new(vector.get()))
                 };
-                let extent = Extent { sector: Sector::new(body.sector.get()), count, checksum, unwritten: state == STATE_UNWRITTEN };
+                let at = match body.zone {
+                    ZONE_BLOCK => DataAddress::Sector(Sector::new(body.sector.get())),
+                    ZONE_MEMORY if body.sector.get() % PAGE_LINES == 0 => DataAddress::Page(LineAddress::new(body.sector.get())),
+                    ZONE_MEMORY => return Err(field("sector", body.sector.get())),
+                    other => return Err(field("zone", other.into())),
+                };
+                let extent = Extent { at, count, checksum, unwritten: state == STATE_UNWRITTEN };
                 Ok(Record::Block { extent: Some(extent), leaf })
             }
             STATE_SINGLE_LOG => {
@@ -517,7 +530,9 @@ mod tests {
     fn records_round_trip() {
         let line = LineAddress::new(1);
         let leaf = Some(LeafPointer { address: LineAddress::new(99), class: 2 });
-        let extent = |count, checksum| Some(Extent { sector: Sector::new(U40::MAX), count, checksum, unwritten: false });
+        let extent = |count, checksum| Some(Extent { at: DataAddress::Sector(Sector::new(U40::MAX)), count, checksum, unwritten: false });
+        let checksum = BlockChecksum::Vector(LineAddress::new(77));
+        let pages = Extent { at: DataAddress::Page(LineAddress::new(64)), count: 256, checksum, unwritten: false };
         let records = [
             Record::HOLE,
             Record::Block { extent: None, leaf },
@@ -525,12 +540,12 @@ mod tests {
             Record::Block { extent: extent(256, BlockChecksum::Vector(LineAddress::new(U40::MAX))), leaf },
             Record::Block { extent: extent(16, BlockChecksum::None), leaf: None },
             Record::Block {
-                extent: Some(Extent { sector: Sector::new(3), count: 4, checksum: BlockChecksum::None, unwritten: true }),
+                extent: Some(Extent { at: DataAddress::Sector(Sector::new(3)), count: 4, checksum: BlockChecksum::None, unwritten: true }),
                 leaf,
             },
             Record::Block {
                 extent: Some(Extent {
-                    sector: Sector::new(3),
+                    at: DataAddress::Sector(Sector::new(3)),
                     count: 2,
                     checksum: BlockChecksum::Vector(LineAddress::new(77)),
                     unwritten: true,
@@ -538,8 +553,13 @@ mod tests {
                 leaf: None,
             },
             Record::Block {
-                extent: Some(Extent { sector: Sector::new(3), count: 1, checksum: BlockChecksum::None, unwritten: true }),
+                extent: Some(Extent { at: DataAddress::Sector(Sector::new(3)), count: 1, checksum: BlockChecksum::None, unwritten: true }),
                 leaf: None,
+            },
+            Record::Block { extent: Some(Extent { at: DataAddress::Page(LineAddress::new(128)), ..pages }), leaf: None },
+            Record::Block {
+                extent: Some(Extent { at: DataAddress::Page(LineAddress::new(U40::MAX & !63)), unwritten: true, ..pages }),
+                leaf,
             },
             Record::SingleLog(entry((1 << 20) - 4096, 4096, SlotClass::Page)),
             Record::Memory(LineAddress::new(640)),
@@ -571,6 +591,29 @@ mod tests {
             1,
         ] {
             assert!(matches!(with_tag(tag).decode(line), Err(Corrupt::Field { .. })), "tag {tag:#x}");
+        }
+    }
+
+    #[test]
+    fn an_extent_lies_in_one_of_the_zones() {
+        let line = LineAddress::new(1);
+        let decode = |state: u16, sector: u64, zone: u8| {
+            let body = BlockBody { sector: U40::new(sector), leaf: U40::new(0), checksum: [0; 5], zone, zero: [0; 2] };
+            let count = if state == STATE_BLOCK { 1 } else { 0 };
+            RecordBytes::of(count | state << 9, body.as_bytes()).decode(line)
+        };
+        let at = |record| match record {
+            Ok(Record::Block { extent: Some(extent), .. }) => Ok(extent.at),
+            Ok(other) => panic!("{other:?}"),
+            Err(Corrupt::Field { field, found, .. }) => Err((field, found)),
+            Err(other) => panic!("{other}"),
+        };
+        assert_eq!(at(decode(STATE_BLOCK, 65, ZONE_BLOCK)), Ok(DataAddress::Sector(Sector::new(65))));
+        assert_eq!(at(decode(STATE_BLOCK, 128, ZONE_MEMORY)), Ok(DataAddress::Page(LineAddress::new(128))));
+        assert_eq!(at(decode(STATE_BLOCK, 65, ZONE_MEMORY)), Err(("sector", 65)), "a page starts at a multiple of 64 lines");
+        assert_eq!(at(decode(STATE_BLOCK, 128, 2)), Err(("zone", 2)));
+        for state in [STATE_HOLE, STATE_LOST] {
+            assert!(decode(state, 0, ZONE_BLOCK).is_ok() && decode(state, 0, ZONE_MEMORY).is_err(), "what has no extent has no zone");
         }
     }
 

@@ -33,14 +33,15 @@ pub mod incompat {
     pub const SHARED: u64 = 1 << 1;
     /// Snapshots. Assigned, not yet used.
     pub const SNAPSHOT: u64 = 1 << 2;
-    /// Files that live in memory extents. Assigned, not yet used.
+    /// Files that live in memory extents ([`DataAddress::Page`](crate::DataAddress::Page)). Only builds with the feature `memory-homes` know
+    /// it: runs of blocks, which belong to it, are not decoded yet.
     pub const MEMORY_HOME: u64 = 1 << 3;
     /// File data without checksums (`mkfs --checksum=none`, pages mapped for direct stores).
     pub const UNCHECKED_DATA: u64 = 1 << 4;
     /// Quota. Assigned, not yet used.
     pub const QUOTA: u64 = 1 << 5;
     /// The bits that this build supports.
-    pub const KNOWN: u64 = UNCHECKED_DATA;
+    pub const KNOWN: u64 = if cfg!(feature = "memory-homes") { UNCHECKED_DATA | MEMORY_HOME } else { UNCHECKED_DATA };
 }
 
 /// Feature bits that a build may ignore.
@@ -244,6 +245,11 @@ impl Superblock {
     /// How the space of files is counted.
     pub fn log_counting(&self) -> LogCounting {
         LogCounting::of(self.ro_compat)
+    }
+
+    /// Whether files may lie in memory extents.
+    pub fn has_memory_homes(&self) -> bool {
+        self.incompat & incompat::MEMORY_HOME != 0
     }
 
     /// Whether records of lost parts may occur.

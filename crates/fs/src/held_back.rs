@@ -13,7 +13,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use tandemfs_format::{InodeNumber, LINE_BYTES, SECTOR_BYTES};
+use tandemfs_format::{InodeNumber, LINE_BYTES, PAGE_LINES, SECTOR_BYTES};
 
 use crate::space::{Kinds, Space};
 use crate::sync::Mutex;
@@ -101,6 +101,7 @@ impl HeldBack {
         let mut shared = self.shared.lock();
         match space {
             Space::Region { address, lines, .. } | Space::Slot { address, lines } => shared.lines.add(address.number(), lines),
+            Space::Pages { address, count } => shared.lines.add(address.number(), count * PAGE_LINES),
             Space::Sectors { sector, count } => shared.sectors.add(sector.number(), count),
         }
         self.has_shared.store(true, SeqCst);
@@ -114,6 +115,7 @@ impl HeldBack {
         let shared = self.shared.lock();
         match space {
             Space::Region { address, lines, .. } | Space::Slot { address, lines } => shared.lines.touches(address.number(), lines),
+            Space::Pages { address, count } => shared.lines.touches(address.number(), count * PAGE_LINES),
             Space::Sectors { sector, count } => shared.sectors.touches(sector.number(), count),
         }
     }

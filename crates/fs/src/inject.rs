@@ -12,25 +12,27 @@ pub enum Take {
     Lines,
     /// A unit of the memory zone, for a region or for data.
     Unit,
+    /// Pages of the memory zone for an extent of a file.
+    Pages,
 }
 
 impl Take {
     /// All kinds.
     #[cfg(feature = "mutants")]
-    pub const ALL: [Self; 4] = [Self::Sectors, Self::Slot, Self::Lines, Self::Unit];
+    pub const ALL: [Self; 5] = [Self::Sectors, Self::Slot, Self::Lines, Self::Unit, Self::Pages];
 }
 
 #[cfg(feature = "mutants")]
 thread_local! {
     static PLAN: std::cell::Cell<Option<(Take, u64)>> = const { std::cell::Cell::new(None) };
-    static TAKEN: std::cell::Cell<[u64; 4]> = const { std::cell::Cell::new([0; 4]) };
+    static TAKEN: std::cell::Cell<[u64; 5]> = const { std::cell::Cell::new([0; 5]) };
 }
 
 /// Lets one allocation of this thread fail, after the given number of successful ones of its kind. `None` ends the plan. Counting restarts.
 #[cfg(feature = "mutants")]
 pub fn fail_allocation(plan: Option<(Take, u64)>) {
     PLAN.set(plan);
-    TAKEN.set([0; 4]);
+    TAKEN.set([0; 5]);
 }
 
 /// Allocations of a kind that this thread has tried since the last plan.

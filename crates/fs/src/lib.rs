@@ -73,7 +73,7 @@ pub use trim::Trim;
 pub use tuning::compaction::CompactionRun;
 pub use tuning::threshold::{PathLatency, ThresholdReport};
 pub use types::{
-    AllocateMode, Attributes, DirectoryEntry, Discard, Engine, FormatOptions, Growth, LayoutExtent, LayoutOptions, LayoutPlace,
+    AllocateMode, Attributes, DirectoryEntry, Discard, Engine, FormatOptions, Growth, Home, LayoutExtent, LayoutOptions, LayoutPlace,
     MountOptions, NewInode, Promote, ReadOptions, RenameMode, SeekTo, SetAttributeMode, SetAttributes, SetExtendedAttribute, SetTime,
     ShortZone, Space, Threshold, WriteBackPolicy, WriteOptions, ZoneSpace,
 };

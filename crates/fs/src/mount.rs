@@ -155,6 +155,7 @@ impl FileSystem {
             live: Live { drive_before: Mutex::new(drive.drive_counts().unwrap_or_default()), ..Live::default() },
             drive,
             holes: superblock.hole_lines(),
+            memory_homes: AtomicBool::new(superblock.has_memory_homes()),
             errors,
         };
         let volume = Volume {

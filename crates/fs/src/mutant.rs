@@ -59,6 +59,10 @@ pub enum Mutant {
     ReadRangeReleasedEarly,
     /// R8: a record is persisted before the logs that it names are fenced.
     LogsNotFenced,
+    /// [HM1] of `data/home.rs`: the feature bit is not durable before the first record that needs it.
+    HomeBitForgotten,
+    /// R8: a record is persisted before the pages of the memory zone that it names are fenced ([XI1] of `data/extent_io.rs`).
+    HomePagesNotFenced,
     /// R8: a record is persisted before the blocks that it names are flushed.
     BlocksNotFlushed,
     /// R9: a write releases its range before its commit.

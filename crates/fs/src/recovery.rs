@@ -16,7 +16,7 @@ use tandemfs_format::geometry::SEGMENT_TABLE_LINES;
 use tandemfs_format::inode::Inode;
 use tandemfs_format::segment::{Region, Segment};
 use tandemfs_format::superblock::Superblock;
-use tandemfs_format::{Corrupt, EMPTY_LINE, InodeNumber, LINE_BYTES, Line, LineAddress, PAGE_BYTES, PAGE_LINES, UNIT_LINES};
+use tandemfs_format::{Corrupt, DataAddress, EMPTY_LINE, InodeNumber, LINE_BYTES, Line, LineAddress, PAGE_BYTES, PAGE_LINES, UNIT_LINES};
 
 use crate::alloc::memory::INODE_LINES;
 use crate::cache::load_bulk;
@@ -272,6 +272,9 @@ fn mark(volume: &Volume, space: Space) -> bool {
         Space::Region { region: Region::Attributes, .. } if on(Mutant::AttributesNotMarked) => return true,
         Space::Region { region, address, lines } => (Some(region), address, lines),
         Space::Slot { address, lines } => (None, address, lines),
+        Space::Pages { address, count } => {
+            return volume.geometry.holds_data(DataAddress::Page(address), count) && volume.memory.mark_extent(address, count);
+        }
     };
     volume.geometry.holds_lines(address, lines) && volume.memory.mark(region, address, lines)
 }

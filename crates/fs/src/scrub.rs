@@ -27,7 +27,7 @@ use tandemfs_format::inode::{Inode, file_type};
 use tandemfs_format::mapping::{LogEntry, Record, line_records};
 use tandemfs_format::segment::Segment;
 use tandemfs_format::superblock::Superblock;
-use tandemfs_format::{Corrupt, InodeNumber, LINE_BYTES, Line, LineAddress, PAGE_LINES, SECTOR_BYTES, Sector};
+use tandemfs_format::{Corrupt, DataAddress, InodeNumber, LINE_BYTES, Line, LineAddress, PAGE_LINES, SECTOR_BYTES, Sector};
 
 use crate::cache::LineStore;
 use crate::error::Error;
@@ -75,6 +75,8 @@ impl Deref for Medium<'_> {
 pub enum ScrubbedKind {
     /// Sectors of a file.
     Sectors,
+    /// Pages of the memory zone with data of a file.
+    Pages,
     /// A data log of a file.
     Log,
     /// A line of metadata.
@@ -90,6 +92,7 @@ impl ScrubbedKind {
     pub fn name(self) -> &'static str {
         match self {
             Self::Sectors => "sectors",
+            Self::Pages => "pages",
             Self::Log => "log",
             Self::Line => "line",
             Self::Lost => "lost",
@@ -637,12 +640,16 @@ impl Scrub {
         buffer.resize(data.iter().map(|data| data.sectors.map_or(0, |(_, count)| count as usize * SECTOR_BYTES)).sum(), 0);
         let mut rest = &mut buffer[..];
         let mut requests = Vec::new();
-        for (sector, count) in data.iter().filter_map(|data| data.sectors) {
+        let mut loaded = true;
+        for (at, count) in data.iter().filter_map(|data| data.sectors) {
             let (buffer, further) = std::mem::take(&mut rest).split_at_mut(count as usize * SECTOR_BYTES);
-            requests.push(BlockRequest::Read { sector, buffer });
+            match at {
+                DataAddress::Sector(sector) => requests.push(BlockRequest::Read { sector, buffer }),
+                DataAddress::Page(page) => loaded &= store.drive.load(Structure::Data, page, buffer).is_ok(),
+            }
             rest = further;
         }
-        let read = requests.is_empty() || store.drive.transfer(Structure::Data, &mut requests, &mut || {}).map(drop).is_ok();
+        let read = (requests.is_empty() || store.drive.transfer(Structure::Data, &mut requests, &mut || {}).map(drop).is_ok()) && loaded;
         drop(requests);
         let mut at = 0;
         for data in data {
@@ -660,8 +667,14 @@ impl Scrub {
                     None
                 } else {
                     // One of the requests failed: sector by sector, to find which.
-                    let mut again = [BlockRequest::Read { sector: first.nth(index), buffer: &mut *sector }];
-                    store.drive.transfer(Structure::Data, &mut again, &mut || {}).err().map(|error| error.to_string())
+                    let again = match first.nth(index) {
+                        DataAddress::Sector(at) => {
+                            let mut request = [BlockRequest::Read { sector: at, buffer: &mut *sector }];
+                            store.drive.transfer(Structure::Data, &mut request, &mut || {}).map(drop)
+                        }
+                        DataAddress::Page(page) => store.drive.load(Structure::Data, page, sector),
+                    };
+                    again.err().map(|error| error.to_string())
                 };
                 let fits = data.checksums.get(index as usize).is_none_or(|expected| store.pair.data(sector) == *expected);
                 let cause = cause.or((!fits && !on(Mutant::ScrubPassesOver)).then(|| "checksum mismatch".into()));
@@ -672,10 +685,10 @@ impl Scrub {
                     }
                     (Some(cause), bad) => {
                         let found = ScrubFinding {
-                            kind: ScrubbedKind::Sectors,
+                            kind: if first.page().is_some() { ScrubbedKind::Pages } else { ScrubbedKind::Sectors },
                             inode: Some(inode),
                             file_offset: Some(offset),
-                            device_offset: first.nth(index).offset_bytes(),
+                            device_offset: offset_in_zone(first.nth(index)),
                             length: SECTOR_BYTES as u64,
                             cause,
                         };
@@ -709,6 +722,14 @@ impl Scrub {
     }
 }
 
+/// Distance from the start of its zone, in bytes.
+fn offset_in_zone(at: DataAddress) -> u64 {
+    match at {
+        DataAddress::Sector(sector) => sector.offset_bytes(),
+        DataAddress::Page(page) => page.offset_bytes(),
+    }
+}
+
 /// A walk through a part of a tree.
 struct Walk {
     owner: Owner,
@@ -736,7 +757,7 @@ impl Walk {
 struct Data {
     /// Offset of the block in the file, in bytes.
     start: u64,
-    sectors: Option<(Sector, u32)>,
+    sectors: Option<(DataAddress, u32)>,
     checksums: Vec<u32>,
     logs: Vec<LogEntry>,
 }
@@ -745,8 +766,7 @@ impl Data {
     fn of(store: &LineStore, owner: Owner, block: Block, start: u64) -> crate::error::Result<Self> {
         let sectors = match block.base {
             Base::Hole | Base::Lost(_) | Base::Unwritten(_) => None,
-            Base::Sectors(run) => Some((run.sector, run.count)),
-            Base::Memory(extent) => match extent {},
+            Base::Written(run) => Some((run.at, run.count)),
         };
         let mut checksums = Vec::new();
         if let Some((_, count)) = sectors {
@@ -764,7 +784,7 @@ impl FileSystem {
     pub fn scrub(&self) -> Scrub {
         let space = self.space();
         let inodes = space.inodes_used * 2 * LINE_BYTES as u64;
-        let used = inodes + space.memory.data_log_bytes + space.block.total_bytes - space.block.free_bytes;
+        let used = inodes + space.memory.data_log_bytes + space.memory.extent_bytes + space.block.total_bytes - space.block.free_bytes;
         Scrub {
             stage: Stage::Fixed,
             counts: ScrubCounts::default(),

@@ -121,7 +121,7 @@ impl FileSystem {
         let Space { memory, block, .. } = self.space();
         match zone {
             "memory" => {
-                let metadata = memory.total_bytes.saturating_sub(memory.free_bytes + memory.data_log_bytes);
+                let metadata = memory.total_bytes.saturating_sub(memory.free_bytes + memory.data_log_bytes + memory.extent_bytes);
                 format!(
                     "no space left in the memory zone ({}: metadata {}, small writes {}); delete files, or unmount and enlarge it: \
                      tandemfs resize --memory",

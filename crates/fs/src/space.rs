@@ -3,7 +3,7 @@
 use std::fmt;
 
 use tandemfs_format::segment::Region;
-use tandemfs_format::{LineAddress, Sector};
+use tandemfs_format::{DataAddress, LineAddress, Sector};
 
 /// Consecutive sectors: the first one, and their number.
 pub(crate) type Run = (Sector, u64);
@@ -15,8 +15,19 @@ pub(crate) enum Space {
     Region { region: Region, address: LineAddress, lines: u64 },
     /// Lines of the data area: a data-log slot.
     Slot { address: LineAddress, lines: u64 },
+    /// Pages of the data area: an extent of a file.
+    Pages { address: LineAddress, count: u64 },
     /// Sectors of the block zone.
     Sectors { sector: Sector, count: u64 },
+}
+
+/// Where new extents of a file are taken from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Zone {
+    /// Sectors of the block zone.
+    Block,
+    /// Pages of the memory zone.
+    Memory,
 }
 
 pub(crate) fn region(region: Region, address: LineAddress, lines: u64) -> Space {
@@ -25,6 +36,14 @@ pub(crate) fn region(region: Region, address: LineAddress, lines: u64) -> Space 
 
 pub(crate) fn slot(address: LineAddress, lines: u64) -> Space {
     Space::Slot { address, lines }
+}
+
+/// An extent of a file, in whichever zone.
+pub(crate) fn data(at: DataAddress, count: u64) -> Space {
+    match at {
+        DataAddress::Sector(sector) => Space::Sectors { sector, count },
+        DataAddress::Page(address) => Space::Pages { address, count },
+    }
 }
 
 pub(crate) fn sectors(sector: Sector, count: u64) -> Space {
@@ -41,7 +60,7 @@ impl Kinds {
     pub(crate) const MAPPINGS: Self = Self(2);
     pub(crate) const LEAVES: Self = Self(4);
     pub(crate) const ATTRIBUTES: Self = Self(8);
-    /// Slots of data logs.
+    /// Slots of data logs, and pages of files: the data area.
     pub(crate) const SLOTS: Self = Self(16);
     pub(crate) const SECTORS: Self = Self(32);
     /// What the mapping of a directory names.
@@ -76,6 +95,7 @@ impl fmt::Display for Space {
         match self {
             Self::Region { region, address, lines } => write!(formatter, "{lines} lines from {address}, region {}", region.number()),
             Self::Slot { address, lines } => write!(formatter, "a slot of {lines} lines at {address}"),
+            Self::Pages { address, count } => write!(formatter, "{count} pages from {address}"),
             Self::Sectors { sector, count } => write!(formatter, "{count} sectors from {sector}"),
         }
     }

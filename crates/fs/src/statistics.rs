@@ -110,6 +110,8 @@ counters! {
         write_back_batches,
         /// Bytes written to sectors by write-back, and when a block moved or was lengthened.
         write_back_bytes,
+        /// Bytes of new extents in the memory zone.
+        home_written_bytes,
         /// Bytes of the memory zone that write-back freed.
         write_back_freed_bytes,
         /// Blocks that write-back left for later because they were in use.

@@ -185,7 +185,7 @@ impl Surveyor<'_, '_> {
                             take(trust, region.map_or(space::slot(address, lines), |region| space::region(region, address, lines)))
                         });
                         if let Some(extent) = extent {
-                            take(trust, space::sectors(extent.sector, extent.count.into()));
+                            take(trust, space::data(extent.at, extent.count.into()));
                         }
                     }
                     true

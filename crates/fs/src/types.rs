@@ -81,6 +81,18 @@ pub enum Engine {
     Firmware,
 }
 
+/// Which zone the blocks of a file lie in, and of what is made in a directory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Home {
+    /// The file system chooses.
+    #[default]
+    Auto,
+    /// The memory zone, while it has room.
+    Memory,
+    /// The block zone.
+    Block,
+}
+
 /// Whether the drive learns which sectors were freed (TRIM).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Discard {
@@ -385,6 +397,8 @@ pub struct ZoneSpace {
     pub available_bytes: u64,
     /// Taken by data logs, in bytes.
     pub data_log_bytes: u64,
+    /// Memory zone: extents of files.
+    pub extent_bytes: u64,
     /// Promoted copies, in bytes: free for any other use.
     pub promoted_bytes: u64,
 }

@@ -74,7 +74,7 @@ mod tests {
 
     #[test]
     fn a_share_of_each_zone_is_left_out() {
-        let zone = ZoneSpace { total_bytes: 1000, free_bytes: 500, available_bytes: 400, data_log_bytes: 0, promoted_bytes: 0 };
+        let zone = ZoneSpace { total_bytes: 1000, free_bytes: 500, available_bytes: 400, ..ZoneSpace::default() };
         assert_eq!(Reserve::new(0).left(&zone), 400);
         assert_eq!(Reserve::new(5).left(&zone), 350);
         assert_eq!(Reserve::new(50).left(&zone), 0);

@@ -12,7 +12,7 @@ use tandemfs_format::inode::{Inode, Timestamp, file_type};
 use tandemfs_format::integer::U40;
 use tandemfs_format::mapping::{Extent, HEIGHT_MAX, LINE_RECORDS, LeafPointer, PAGE_RECORDS, Record};
 use tandemfs_format::segment::Region;
-use tandemfs_format::{InodeNumber, LineAddress};
+use tandemfs_format::{DataAddress, InodeNumber, LineAddress};
 
 use crate::finding::Finding;
 use crate::mend::{Lost, Mend, Owner};
@@ -136,21 +136,21 @@ fn lost_record(plan: &mut Plan<'_>, owner: Owner, (height, first): (u32, u64), l
     Record::Pointer { page, height }
 }
 
-/// Sectors of its own for a block whose sectors are another's too: both keep what is there, and the checksums tell whose it was.
+/// Sectors of its own for a block whose sectors or pages are another's too: both keep what is there, and the checksums tell whose it was.
 fn clone(plan: &mut Plan<'_>, (owner, site): (Owner, Site), extent: Extent, leaf: Option<LeafPointer>, lost: Option<Lost>) {
     let count = u64::from(extent.count);
     let found = if plan.may_write_sectors() { plan.free.sectors(count) } else { None };
     if found.is_none() && plan.frees_link(lost) {
         return;
     }
-    let extent_left = found.map(|sector| Extent { sector, ..extent });
+    let extent_left = found.map(|sector| Extent { at: DataAddress::Sector(sector), ..extent });
     let record = match extent_left {
         None if lost.is_some() && plan.image.superblock.has_lost_records() => Record::Lost { height: 0, leaf }.encode(),
         extent => Record::Block { extent, leaf }.encode(),
     };
     let Some(group) = plan.with_record(owner, site, record) else { return };
     match found {
-        Some(to) => plan.copies.push(SectorCopy { from: extent.sector, to, count }),
+        Some(to) => plan.copies.push(SectorCopy { from: extent.at, to, count }),
         None => plan.lost.extend(lost),
     }
     plan.add(group);
@@ -195,6 +195,7 @@ fn mend_field(plan: &mut Plan<'_>, number: u64, field: &str) {
         }
         "size" if inode.is_directory() => return, // its mapping is made anew
         "size" => inode.size = 0,
+        "flags" => inode.flags = 0,
         _ => [&mut inode.atime, &mut inode.mtime, &mut inode.ctime, &mut inode.birth].into_iter().for_each(clamp),
     }
     let place = |line| Inode::place(plan.image.pair, InodeNumber::new(number), line);

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use tandemfs_device::Structure;
 use tandemfs_format::inode::{Inode, InodeColdLine, InodeHotLine, file_type};
 use tandemfs_format::mapping::{RecordBytes, with_record};
-use tandemfs_format::{EMPTY_LINE, InodeNumber, LINE_BYTES, Line, LineAddress, PAGE_LINES, Sector};
+use tandemfs_format::{DataAddress, EMPTY_LINE, InodeNumber, LINE_BYTES, Line, LineAddress, PAGE_LINES, Sector};
 use zerocopy::{FromBytes, IntoBytes};
 
 use crate::checker::Inspection;
@@ -22,10 +22,10 @@ use super::free::Free;
 /// Lines that change together.
 pub(crate) type Group = BTreeMap<u64, Line>;
 
-/// Sectors that are copied before any record is written.
+/// Sectors or pages that are copied before any record is written.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct SectorCopy {
-    pub(crate) from: Sector,
+    pub(crate) from: DataAddress,
     pub(crate) to: Sector,
     pub(crate) count: u64,
 }
@@ -40,8 +40,8 @@ pub(crate) struct Plan<'i> {
     /// Lines that nobody uses yet ([RP6]).
     pub(crate) aside: BTreeMap<u64, Line>,
     pub(crate) copies: Vec<SectorCopy>,
-    /// Runs of sectors that become zeros.
-    pub(crate) zeros: Vec<(Sector, u64)>,
+    /// Runs of sectors or pages that become zeros.
+    pub(crate) zeros: Vec<(DataAddress, u64)>,
     pub(crate) lost: Vec<Lost>,
     /// Inodes that get a name.
     pub(crate) placed: Vec<u64>,

@@ -6,7 +6,7 @@ use tandemfs_device::{BlockRequest, Drive, Lines, Structure};
 use tandemfs_format::identity::BlockIdentity;
 use tandemfs_format::journal::{TX_LINES_MAX, encode};
 use tandemfs_format::superblock::{Superblock, SuperblockBytes, Tail};
-use tandemfs_format::{LINE_BYTES, Line, LineAddress, SECTOR_BYTES, Sector};
+use tandemfs_format::{DataAddress, LINE_BYTES, Line, LineAddress, SECTOR_BYTES, Sector};
 use zerocopy::IntoBytes;
 
 use crate::checker::Inspection;
@@ -115,7 +115,14 @@ impl<'w> Writer<'w> {
             self.copy_sectors(*copy)?;
         }
         for (first, count) in &plan.zeros {
-            self.write_sectors(Structure::Data, *first, &vec![0; *count as usize * SECTOR_BYTES])?;
+            let zeros = vec![0; *count as usize * SECTOR_BYTES];
+            match first {
+                DataAddress::Sector(sector) => self.write_sectors(Structure::Data, *sector, &zeros)?,
+                DataAddress::Page(page) => {
+                    self.keep_lines(*page, zeros.len() / LINE_BYTES)?;
+                    drop(self.drive.persist(Structure::Data, *page, &zeros)?);
+                }
+            }
         }
         for (done, changes) in (0..).zip(&records) {
             progress(done, total);
@@ -172,8 +179,7 @@ impl<'w> Writer<'w> {
     fn copy_sectors(&mut self, copy: SectorCopy) -> Result<(), CheckError> {
         for done in (0..copy.count).step_by(COPY_SECTORS as usize) {
             let mut bytes = vec![0; COPY_SECTORS.min(copy.count - done) as usize * SECTOR_BYTES];
-            let mut requests = [BlockRequest::Read { sector: copy.from.nth(done), buffer: &mut bytes }];
-            drop(self.drive.transfer(Structure::Data, &mut requests, &mut || {})?);
+            self.image.data(copy.from.nth(done), &mut bytes)?;
             self.write_sectors(Structure::Data, copy.to.nth(done), &bytes)?;
         }
         Ok(())

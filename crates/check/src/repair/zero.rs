@@ -8,7 +8,7 @@ use tandemfs_device::Structure;
 use tandemfs_format::mapping::{
     BlockChecksum, Extent, LogEntry, Record, VECTOR_LINE_SECTORS, leaf_line, line_entries, set_vector_checksum,
 };
-use tandemfs_format::{EMPTY_LINE, LineAddress, SECTOR_BYTES, Sector};
+use tandemfs_format::{DataAddress, EMPTY_LINE, LineAddress, SECTOR_BYTES};
 
 use crate::mend::{Mend, Origin, Owner};
 
@@ -17,7 +17,7 @@ use super::plan::{Group, Plan};
 pub(crate) fn plan(plan: &mut Plan<'_>) {
     let inspection = plan.inspection;
     for mend in &inspection.mends {
-        if matches!(mend, Mend::ZeroSectors { .. }) && !plan.may_write_sectors() {
+        if matches!(mend, Mend::ZeroSectors { first: DataAddress::Sector(_), .. }) && !plan.may_write_sectors() {
             continue; // [ZE1]
         }
         let (group, run, lost) = match mend {
@@ -32,7 +32,7 @@ pub(crate) fn plan(plan: &mut Plan<'_>) {
             _ => continue,
         };
         if !plan.frees_link(Some(lost)) {
-            plan.zeros.extend(run.filter(|(first, _)| *first != Sector::new(0)));
+            plan.zeros.extend(run);
             plan.lost.push(lost);
             plan.add(group);
         }

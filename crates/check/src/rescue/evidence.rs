@@ -8,7 +8,7 @@
 
 use std::collections::BTreeMap;
 
-use tandemfs_device::{BlockRequest, Structure};
+use tandemfs_device::Structure;
 use tandemfs_format::inode::Inode;
 use tandemfs_format::mapping::{BlockChecksum, Extent, LogEntry, Record, line_entries, vector_checksum};
 use tandemfs_format::segment::Region;
@@ -251,12 +251,9 @@ impl Survey<'_> {
 
     fn vector_fits(&self, vector: LineAddress, extent: Extent) -> bool {
         let image = self.image;
-        if !image.geometry.holds_sectors(extent.sector, 1) {
-            return false;
-        }
         let mut sector = vec![0; SECTOR_BYTES];
-        let mut request = [BlockRequest::Read { sector: extent.sector, buffer: &mut sector }];
-        image.drive.transfer(Structure::Data, &mut request, &mut || {}).is_ok()
+        image.geometry.holds_data(extent.at, 1)
+            && image.data(extent.at, &mut sector).is_ok()
             && image.line(Structure::Mapping, vector).is_ok_and(|line| vector_checksum(&line, 0) == image.pair.data(&sector))
     }
 

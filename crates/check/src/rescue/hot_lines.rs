@@ -113,7 +113,7 @@ fn has_meaning(image: &Image<'_>, region: Region, address: LineAddress, line: &L
     match region {
         Region::Mappings => line_records(line).iter().all(|record| match record.decode(address) {
             Ok(Record::Block { extent, leaf }) => {
-                extent.is_none_or(|extent| image.geometry.holds_sectors(extent.sector, extent.count.into()))
+                extent.is_none_or(|extent| image.geometry.holds_data(extent.at, extent.count.into()))
                     && leaf.is_none_or(|leaf| image.segments.holds(Region::Leaves, leaf.address, leaf.lines()))
             }
             Ok(Record::SingleLog(log)) => image.geometry.holds_lines(log.address, log.class.lines()),

@@ -12,7 +12,7 @@ use tandemfs_format::inode::Inode;
 use tandemfs_format::mapping::{BlockChecksum, Extent, LeafPointer, LogEntry, Record, VECTOR_LINE_SECTORS, line_entries, vector_checksum};
 use tandemfs_format::segment::Region;
 use tandemfs_format::superblock::ChecksumKind;
-use tandemfs_format::{LineAddress, PAGE_LINES, SECTOR_BYTES, Sector, UNIT_LINES};
+use tandemfs_format::{DataAddress, LineAddress, PAGE_LINES, SECTOR_BYTES, Sector, UNIT_LINES};
 
 use crate::image::Image;
 use crate::mutant::{Mutant, on};
@@ -139,7 +139,7 @@ impl Batch {
     fn give<E>(&mut self, image: &Image<'_>, owner: (u64, u32), visit: &mut dyn FnMut(Piece<'_>) -> Result<(), E>) -> Result<(), E> {
         self.bytes = 0;
         let blocks = std::mem::take(&mut self.blocks);
-        let wanted: Vec<(Sector, u64)> = blocks.iter().map(|(block, record)| sectors_of(image, block, record)).collect();
+        let wanted: Vec<(DataAddress, u64)> = blocks.iter().map(|(block, record)| sectors_of(image, block, record)).collect();
         let mut sectors = vec![0; wanted.iter().map(|(_, count)| *count as usize).sum::<usize>() * SECTOR_BYTES];
         let is_readable = load(image, &wanted, &mut sectors);
         let mut rest = sectors.as_mut_slice();
@@ -153,17 +153,17 @@ impl Batch {
     }
 }
 
-/// The sectors of a block that are in its file and in the zone; none without a written extent.
-fn sectors_of(image: &Image<'_>, block: &Block, record: &Record) -> (Sector, u64) {
-    let Record::Block { extent: Some(extent), .. } = record else { return (Sector::new(0), 0) };
+/// The sectors or pages of a block that are in its file and in their zone; none without a written extent.
+fn sectors_of(image: &Image<'_>, block: &Block, record: &Record) -> (DataAddress, u64) {
+    let Record::Block { extent: Some(extent), .. } = record else { return (DataAddress::Sector(Sector::new(0)), 0) };
     let count = u64::from(extent.count).min(block.bytes.len().div_ceil(SECTOR_BYTES) as u64);
-    let is_read = !extent.unwritten && image.geometry.holds_sectors(extent.sector, count);
-    (extent.sector, if is_read { count } else { 0 })
+    let is_read = !extent.unwritten && image.geometry.holds_data(extent.at, count);
+    (extent.at, if is_read { count } else { 0 })
 }
 
-/// Reads runs of sectors one after the other into a buffer, neighbours by one request. Returns false if not all of it could be read.
-fn load(image: &Image<'_>, wanted: &[(Sector, u64)], into: &mut [u8]) -> bool {
-    let mut runs: Vec<(Sector, u64)> = Vec::new();
+/// Reads runs of sectors and pages one after the other into a buffer, neighbours by one request. Returns false if not all of it could be read.
+fn load(image: &Image<'_>, wanted: &[(DataAddress, u64)], into: &mut [u8]) -> bool {
+    let mut runs: Vec<(DataAddress, u64)> = Vec::new();
     for (first, count) in wanted.iter().filter(|(_, count)| *count > 0) {
         match runs.last_mut() {
             Some((start, length)) if start.nth(*length) == *first => *length += count,
@@ -172,12 +172,16 @@ fn load(image: &Image<'_>, wanted: &[(Sector, u64)], into: &mut [u8]) -> bool {
     }
     let mut rest = into;
     let mut requests = Vec::with_capacity(runs.len());
-    for (sector, count) in runs {
+    let mut are_pages_read = true;
+    for (at, count) in runs {
         let (buffer, behind) = rest.split_at_mut(count as usize * SECTOR_BYTES);
         rest = behind;
-        requests.push(BlockRequest::Read { sector, buffer });
+        match at {
+            DataAddress::Sector(sector) => requests.push(BlockRequest::Read { sector, buffer }),
+            page @ DataAddress::Page(_) => are_pages_read &= image.data(page, buffer).is_ok(),
+        }
     }
-    requests.is_empty() || image.drive.transfer(Structure::Data, &mut requests, &mut || {}).is_ok()
+    are_pages_read && (requests.is_empty() || image.drive.transfer(Structure::Data, &mut requests, &mut || {}).is_ok())
 }
 
 fn give<E>(block: &Block, visit: &mut dyn FnMut(Piece<'_>) -> Result<(), E>) -> Result<(), E> {
@@ -213,12 +217,9 @@ fn read_extent(image: &Image<'_>, block: &mut Block, extent: Extent, (bytes, is_
     let checksums = checksums_of(image, extent, sectors);
     for (index, sector) in bytes.chunks_exact_mut(SECTOR_BYTES).enumerate() {
         let range = index * SECTOR_BYTES..(index + 1) * SECTOR_BYTES;
-        if !is_readable {
-            let mut request = [BlockRequest::Read { sector: extent.sector.nth(index as u64), buffer: &mut *sector }];
-            if image.drive.transfer(Structure::Data, &mut request, &mut || {}).is_err() {
-                block.paint(range, Quality::Lost);
-                continue;
-            }
+        if !is_readable && image.data(extent.at.nth(index as u64), sector).is_err() {
+            block.paint(range, Quality::Lost);
+            continue;
         }
         block.put(range.start, sector);
         let is_good = match &checksums {

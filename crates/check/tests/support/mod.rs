@@ -24,7 +24,9 @@ use tandemfs_format::mapping::{
 };
 use tandemfs_format::segment::{Region, Segment};
 use tandemfs_format::superblock::{ChecksumKind, Superblock, Tail, ro_compat};
-use tandemfs_format::{EMPTY_LINE, InodeNumber, LINE_BYTES, Line, LineAddress, PairSeed, Place, SECTOR_BYTES, Sector, UNIT_LINES};
+use tandemfs_format::{
+    DataAddress, EMPTY_LINE, InodeNumber, LINE_BYTES, Line, LineAddress, PairSeed, Place, SECTOR_BYTES, Sector, UNIT_LINES,
+};
 use zerocopy::{FromBytes, IntoBytes};
 
 pub const ZONE_BYTES: usize = 16 << 20;
@@ -346,13 +348,13 @@ impl Image {
                 BlockChecksum::Vector(LineAddress::new(vector))
             }
         };
-        Extent { sector: Sector::new(sector), count: count as u32, checksum, unwritten: false }
+        Extent { at: DataAddress::Sector(Sector::new(sector)), count: count as u32, checksum, unwritten: false }
     }
 
     /// Gives a block unwritten sectors.
     pub fn reserve(&mut self, page: u64, index: u64, sector: u64, count: u32, vector: Option<u64>) {
         let checksum = vector.map_or(BlockChecksum::None, |line| BlockChecksum::Vector(LineAddress::new(line)));
-        let extent = Extent { sector: Sector::new(sector), count, checksum, unwritten: true };
+        let extent = Extent { at: DataAddress::Sector(Sector::new(sector)), count, checksum, unwritten: true };
         self.put_record(TREE, page, index, Record::Block { extent: Some(extent), leaf: None });
     }
 
@@ -365,7 +367,7 @@ impl Image {
             checksums.push(self.pair().data(&data));
         }
         self.put(FILE_VECTOR, vector_lines(&checksums, 1)[0]);
-        self.edit_extent(inode, |extent| (extent.sector, extent.count) = (Sector::new(sector), bytes.len() as u32));
+        self.edit_extent(inode, |extent| (extent.at, extent.count) = (DataAddress::Sector(Sector::new(sector)), bytes.len() as u32));
     }
 
     pub fn log(&mut self, line: u64, offset: u32, length: u32, class: SlotClass) -> LogEntry {

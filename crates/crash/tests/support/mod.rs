@@ -100,6 +100,11 @@ pub fn small_on_firmware() -> Start {
     crashed(Setting::small(PersistenceDomain::Adr, 64 << 10).with_firmware(), PREPARATION, WORKLOAD, false)
 }
 
+/// The same where all files lie in the memory zone.
+pub fn small_in_memory() -> Start {
+    crashed(Setting::small(PersistenceDomain::Adr, 64 << 10).with_memory_homes(), PREPARATION, WORKLOAD, false)
+}
+
 pub fn almost_full() -> Start {
     let mut setting = Setting::small(PersistenceDomain::Adr, 64 << 10);
     setting.block_zone_bytes = 8 << 20;

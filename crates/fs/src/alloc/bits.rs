@@ -117,6 +117,21 @@ impl Bits {
         None
     }
 
+    /// Takes the first `count` words in a row that are free. Returns the first of them; if there is no such run, the length of the longest.
+    pub(crate) fn take_words(&mut self, count: usize) -> Result<usize, usize> {
+        let (mut run, mut longest) = (0, 0);
+        for word in 0..self.words.len() {
+            run = if self.words[word] == 0 { run + 1 } else { 0 };
+            longest = run.max(longest);
+            if run == count {
+                let first = word + 1 - count;
+                self.set(first as u64 * 64, count as u64 * 64);
+                return Ok(first);
+            }
+        }
+        Err(longest)
+    }
+
     /// Counts aligned runs of `count` (a power of two) free bits, as found by [`Bits::take`], in the words before `to`.
     pub(crate) fn count_runs(&self, to: usize, count: u32) -> u64 {
         if self.free < count {
@@ -232,6 +247,20 @@ mod tests {
         bits.clear(first, 65);
         assert_eq!(bits.take(0, WORDS, 65, false).map(|found| found.index()), Some(first));
         assert_eq!(bits.free(), 0);
+    }
+
+    #[test]
+    fn words_in_a_row_are_taken_first_fit() {
+        let mut bits = Bits::new();
+        bits.set(3 * 64, 1);
+        bits.set(10 * 64 + 63, 1);
+        assert_eq!(bits.take_words(4), Ok(4));
+        assert_eq!(bits.take_words(3), Ok(0));
+        assert_eq!(bits.take_words(WORDS - 10), Err(WORDS - 11));
+        assert_eq!(bits.take_words(2), Ok(8));
+        assert_eq!(bits.take_words(WORDS - 11), Ok(11));
+        assert_eq!(bits.take_words(1), Err(0));
+        assert_eq!(bits.free(), 2 * 64 - 2, "two words are taken in part");
     }
 
     #[test]

@@ -60,7 +60,8 @@ impl MemoryAllocator {
     fn take_data_unit(&self, pool: usize) -> Option<u32> {
         let unit = {
             let _serial = self.units.lock();
-            if fails(Take::Unit) || self.free_units.load(SeqCst) <= self.metadata_reserve_units.max(self.short_regions(None)) {
+            let kept = self.metadata_reserve_units.max(self.short_regions(None)) + self.extents.kept_units(); // [FX3]
+            if fails(Take::Unit) || self.free_units.load(SeqCst) <= kept {
                 return None;
             }
             let unit = (0..self.total_units).rev().find(|unit| self.map.owner(*unit) == UnitOwner::Free)?;
@@ -117,7 +118,7 @@ impl MemoryAllocator {
     }
 
     pub(super) fn free_for_data(&self) -> u64 {
-        let units = self.free_units.load(SeqCst).saturating_sub(self.metadata_reserve_units);
+        let units = self.free_units.load(SeqCst).saturating_sub(self.metadata_reserve_units + self.extents.kept_units());
         self.free_data_lines.load(SeqCst) + units * UNIT_LINES + self.spare_pages.count() * PAGE_LINES
     }
 
@@ -147,12 +148,15 @@ impl MemoryAllocator {
     pub(crate) fn space(&self) -> ZoneSpace {
         let line = LINE_BYTES as u64;
         let data_logs = self.data_log_lines.load(SeqCst);
-        let free = self.free_for_data();
+        let units = self.free_units.load(SeqCst).saturating_sub(self.metadata_reserve_units);
+        let of_slots = self.free_data_lines.load(SeqCst) + self.spare_pages.count() * PAGE_LINES;
+        let free = of_slots + self.extents.free_lines() + units * UNIT_LINES;
         ZoneSpace {
             total_bytes: self.total_units * UNIT_LINES * line,
             free_bytes: free * line,
             available_bytes: free.saturating_sub(TRANSIENT_DATA_LINES) * line,
             data_log_bytes: data_logs * line,
+            extent_bytes: self.extents.lines() * line,
             promoted_bytes: self.spare_pages.count() * PAGE_LINES * line,
         }
     }

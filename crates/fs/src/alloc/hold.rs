@@ -46,6 +46,7 @@ impl MemoryAllocator {
                     self.free_data_lines.fetch_sub(free, SeqCst);
                     held += free;
                 }
+                UnitOwner::Extents(pool) => held += self.hold_extents(unit, pool),
                 UnitOwner::Fixed | UnitOwner::Region(_) => {}
             }
         }

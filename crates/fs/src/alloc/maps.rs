@@ -77,6 +77,7 @@ impl Maps<'_> {
             (UnitOwner::Free, false) => bits(PieceKind::Free),
             (UnitOwner::Region(_), false) => bits(PieceKind::Region),
             (UnitOwner::Pool(_), false) => bits(PieceKind::Data),
+            (UnitOwner::Extents(_), false) => bits(PieceKind::Extents),
             (owner, true) => {
                 let cause = format!("the maps were to lie in unit {index}, which {owner:?} has");
                 return Err(self.line_store.health.stop_because(cause));
@@ -108,7 +109,7 @@ impl Maps<'_> {
                 let fits =
                     matches!(
                         (kind, owner),
-                        (PieceKind::Data | PieceKind::Free, Some(UnitOwner::Free))
+                        (PieceKind::Data | PieceKind::Extents | PieceKind::Free, Some(UnitOwner::Free))
                             | (PieceKind::Region, Some(UnitOwner::Region(_)))
                             | (PieceKind::Fixed, Some(UnitOwner::Fixed))
                             | (PieceKind::Sectors, None)
@@ -124,7 +125,7 @@ impl Maps<'_> {
         for (index, kind, bits) in pieces {
             match kind {
                 PieceKind::Sectors => self.sectors.load_group((index - units) as usize, &bits),
-                _ => self.memory.load_unit(index, kind == PieceKind::Data, &bits),
+                _ => self.memory.load_unit(index, kind, &bits),
             }
         }
         true

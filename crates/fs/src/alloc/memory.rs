@@ -13,12 +13,14 @@
 //!
 //! Lock order: a region or a pool, then `units`, then the bits of a unit.
 
+use tandemfs_format::allocation_map::PieceKind;
 use tandemfs_format::geometry::Geometry;
 use tandemfs_format::mapping::SlotClass;
 use tandemfs_format::segment::{Region, Segment};
 use tandemfs_format::{InodeNumber, LineAddress, UNIT_LINES};
 
 use super::bits::{Bits, WORDS};
+use super::extents::Extents;
 use super::pools::Pool;
 use super::region_state::{RegionState, slot};
 use super::spare_pages::SparePages;
@@ -39,6 +41,7 @@ pub(crate) struct MemoryAllocator {
     /// Units of the inode region in order, with their lines below the mark: gives inode addresses without the region's lock.
     pub(super) inode_units: RwLock<Vec<(u64, u64)>>,
     pub(super) pools: Vec<Mutex<Pool>>,
+    pub(super) extents: Extents,
     pub(super) free_units: AtomicU64,
     pub(super) free_data_lines: AtomicU64,
     pub(super) data_log_lines: AtomicU64,
@@ -64,6 +67,7 @@ impl MemoryAllocator {
             region_free: Default::default(),
             inode_units: RwLock::default(),
             pools: (0..pools).map(|_| Mutex::default()).collect(),
+            extents: Extents::new(geometry, pools),
             free_units: AtomicU64::new(free),
             free_data_lines: AtomicU64::new(0),
             data_log_lines: AtomicU64::new(0),
@@ -144,10 +148,16 @@ impl MemoryAllocator {
     }
 
     /// Loads a saved unit.
-    pub(crate) fn load_unit(&self, unit: u64, data: bool, bytes: &[u8]) {
-        if data {
+    pub(crate) fn load_unit(&self, unit: u64, kind: PieceKind, bytes: &[u8]) {
+        let pool = (unit % self.pools.len() as u64) as u32;
+        let owner = match kind {
+            PieceKind::Data => Some(UnitOwner::Pool(pool)),
+            PieceKind::Extents => Some(UnitOwner::Extents(pool)),
+            PieceKind::Region | PieceKind::Fixed | PieceKind::Free | PieceKind::Sectors => None,
+        };
+        if let Some(owner) = owner {
             let _serial = self.units.lock();
-            self.map.set_owner(unit, UnitOwner::Pool((unit % self.pools.len() as u64) as u32));
+            self.map.set_owner(unit, owner);
             self.free_units.fetch_sub(1, SeqCst);
         }
         *self.map.bits[unit as usize].lock() = Bits::from_bytes(bytes);
@@ -156,7 +166,14 @@ impl MemoryAllocator {
     /// Computes counters and lists after marks or saved maps are loaded.
     pub(crate) fn finish_loading(&self) {
         for unit in 0..self.total_units {
-            let UnitOwner::Pool(pool) = self.map.owner(unit) else { continue };
+            let pool = match self.map.owner(unit) {
+                UnitOwner::Pool(pool) => pool,
+                UnitOwner::Extents(pool) => {
+                    self.finish_extents(unit, pool);
+                    continue;
+                }
+                UnitOwner::Free | UnitOwner::Fixed | UnitOwner::Region(_) => continue,
+            };
             let bits = self.map.bits[unit as usize].lock();
             self.free_data_lines.fetch_add(bits.free().into(), SeqCst);
             self.data_log_lines.fetch_add(UNIT_LINES - u64::from(bits.free()), SeqCst);

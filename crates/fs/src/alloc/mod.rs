@@ -9,6 +9,7 @@ mod creatable;
 mod data_area;
 pub(crate) mod departure;
 mod emptying;
+mod extents;
 mod freed_sectors;
 mod hold;
 pub(crate) mod maps;

@@ -405,6 +405,7 @@ impl SectorAllocator {
             free_bytes: free * SECTOR_BYTES as u64,
             available_bytes: free.saturating_sub(self.transient) * SECTOR_BYTES as u64,
             data_log_bytes: 0,
+            extent_bytes: 0,
         }
     }
 }

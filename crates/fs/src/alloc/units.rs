@@ -12,6 +12,7 @@ const OWNER_FREE: u32 = 0;
 const OWNER_FIXED: u32 = 1;
 const OWNER_REGION: u32 = 2;
 const OWNER_POOL: u32 = 16;
+const OWNER_EXTENTS: u32 = 1 << 16;
 
 /// The owner of a unit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -19,7 +20,10 @@ pub(crate) enum UnitOwner {
     Free,
     Fixed,
     Region(Region),
+    /// The data area: slots of data logs, of this pool.
     Pool(u32),
+    /// The data area: extents of files, of this pool of `extents.rs`.
+    Extents(u32),
 }
 
 /// Owners and bits of all units.
@@ -52,6 +56,7 @@ impl UnitMap {
         match self.owners[unit as usize].load(SeqCst) {
             OWNER_FREE => UnitOwner::Free,
             OWNER_FIXED => UnitOwner::Fixed,
+            pool if pool >= OWNER_EXTENTS => UnitOwner::Extents(pool - OWNER_EXTENTS),
             pool if pool >= OWNER_POOL => UnitOwner::Pool(pool - OWNER_POOL),
             region => UnitOwner::Region(Region::ALL[(region - OWNER_REGION) as usize]),
         }
@@ -63,6 +68,7 @@ impl UnitMap {
             UnitOwner::Fixed => OWNER_FIXED,
             UnitOwner::Region(region) => OWNER_REGION + u32::from(region.number()) - 1,
             UnitOwner::Pool(pool) => OWNER_POOL + pool,
+            UnitOwner::Extents(pool) => OWNER_EXTENTS + pool,
         };
         self.owners[unit as usize].store(word, SeqCst);
     }

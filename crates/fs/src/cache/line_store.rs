@@ -13,6 +13,7 @@ use crate::error_counts::ErrorCounts;
 use crate::health::Health;
 use crate::mutant::{Mutant, on};
 use crate::statistics::Live;
+use crate::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 /// The drive, the seed for verifying its lines, and their host copies.
 pub(crate) struct LineStore {
@@ -25,6 +26,8 @@ pub(crate) struct LineStore {
     pub(crate) errors: ErrorCounts,
     /// How mapping lines without records are stored.
     pub(crate) holes: HoleLines,
+    /// Whether files may lie in the memory zone: the superblock says so, durably ([HM1] of `data/home.rs`).
+    pub(crate) memory_homes: AtomicBool,
 }
 
 /// The owner of lines that are read or changed; included in each line's checksum.
@@ -48,6 +51,16 @@ pub(crate) fn damaged(owner: Owner, address: LineAddress, field: &'static str) -
 }
 
 impl LineStore {
+    /// Whether files may lie in the memory zone.
+    pub(crate) fn has_memory_homes(&self) -> bool {
+        self.memory_homes.load(Relaxed)
+    }
+
+    /// Notes that files may lie in the memory zone from now on.
+    pub(crate) fn note_memory_homes(&self) {
+        self.memory_homes.store(true, Relaxed);
+    }
+
     pub(crate) fn place(&self, owner: Owner, address: LineAddress) -> Place {
         Place { pair: self.pair, address, inode: owner.inode, generation: owner.generation }
     }

@@ -25,6 +25,7 @@ use tandemfs_format::{InodeNumber, SECTOR_BYTES};
 use super::FileView;
 use super::commit::{changed, count_space};
 use super::compose::load_log;
+use super::policy;
 use super::rewrite::Rewrite;
 use super::shift::Direction;
 use super::truncate::free_blocks;
@@ -35,6 +36,7 @@ use crate::index::block::{Base, BaseChange, Block, space_512_of};
 use crate::index::tree::{self, Found};
 use crate::inodes::InCoreInode;
 use crate::inodes::range_lock::RangeGuard;
+use crate::space::Zone;
 use crate::statistics::count;
 use crate::types::AllocateMode;
 use crate::volume::Tx;
@@ -139,7 +141,8 @@ impl FileSystem {
     fn check_room(&self, file: &InCoreInode, blocks: &Range<u64>, end: u64) -> Result<()> {
         let volume = &self.volume;
         let each = volume.geometry.block_sectors_each();
-        let available = volume.sectors.space().available_bytes / SECTOR;
+        let of_home = if self.view(file)?.zone == Zone::Memory { volume.memory.available_for_extents() } else { 0 };
+        let available = (volume.sectors.space().available_bytes + of_home) / SECTOR;
         let last = u64::from(self.sectors_of(blocks.end - 1, end));
         let wanted = (blocks.end - blocks.start - 1).saturating_mul(each).saturating_add(last);
         if wanted <= available {
@@ -173,7 +176,7 @@ impl FileSystem {
         if state.removed {
             return Err(Error::Stale(file.number));
         }
-        let (owner, old_root) = (state.owner(file.number), state.root());
+        let (owner, old_root, zone) = (state.owner(file.number), state.root(), self.zone_of(&state.inode));
         let mut new = state.inode.clone();
         let mut root = old_root;
         let mut next = blocks.end;
@@ -196,7 +199,7 @@ impl FileSystem {
                 next = block;
                 break;
             }
-            let base = old.reserve(&mut tx, volume, wanted)?;
+            let base = self.reserve_block(&mut tx, &old, zone, wanted)?;
             old.replace(&mut tx, volume, owner, &mut root, block, BaseChange::To(base), &old.logs, Need::Growth)?;
             count_space(&mut new, old.space_512(volume.log_counting), space_512_of(volume.log_counting, base.sectors(), &old.logs));
             any = true;
@@ -216,6 +219,11 @@ impl FileSystem {
             }
         }
         Ok(next)
+    }
+
+    /// Unwritten space for a block, in the file's home while it has room.
+    fn reserve_block(&self, tx: &mut Tx<'_>, old: &Block, zone: Zone, count: u32) -> Result<Base> {
+        old.reserve(tx, &self.volume, (zone, policy::other_zone(&old.base, zone)), count)
     }
 
     // ---- taking back ----------------------------------------------------------------------------------------------------------------

@@ -54,7 +54,7 @@ fn put(tx: &mut Tx<'_>, owner: Owner, root: &mut RecordBytes, new: &mut Inode, t
     let before = target.old.space_512(volume.log_counting);
     let (base, logs, after) = match &mut target.action {
         Action::Undecided => unreachable!("every block was planned"),
-        Action::Sectors { new, fill, slots, .. } => {
+        Action::Extent { new, fill, slots, .. } => {
             let change = if *fill { BaseChange::Fill } else { BaseChange::New };
             (change(new.clone()), *slots, space_512_of(volume.log_counting, new.count, slots))
         }

@@ -6,10 +6,11 @@
 
 use std::ops::Range;
 
-use tandemfs_device::{BlockRequest, Structure};
+use tandemfs_device::Structure;
 use tandemfs_format::mapping::LogEntry;
-use tandemfs_format::{InodeNumber, SECTOR_BYTES, Sector};
+use tandemfs_format::{DataAddress, InodeNumber, SECTOR_BYTES};
 
+use super::extent_io::read_extents;
 use super::interface::load_slots;
 use super::log_plan::Part;
 use crate::error::{Error, Result};
@@ -19,7 +20,7 @@ use crate::volume::{Owner, Volume};
 
 /// Loads a whole log and verifies it. `at` is the offset of its block in the file, for the error.
 pub(crate) fn load_log(volume: &Volume, inode: InodeNumber, at: u64, log: &LogEntry, into: &mut [u8]) -> Result<()> {
-    load_slots(volume, log.address, into)?;
+    load_slots(volume, Structure::DataLog, log.address, into)?;
     verify_log(volume, inode, at, log, into)
 }
 
@@ -33,7 +34,7 @@ pub(crate) fn load_logs(volume: &Volume, inode: InodeNumber, logs: &[(u64, LogEn
     for run in logs.chunk_by(|(_, one), (_, next)| next.follows(one)) {
         let (loaded, further) = std::mem::take(&mut rest).split_at_mut(run.iter().map(|(_, log)| log.length as usize).sum());
         rest = further;
-        load_slots(volume, run[0].1.address, loaded)?;
+        load_slots(volume, Structure::DataLog, run[0].1.address, loaded)?;
         let mut loaded = &*loaded;
         for (at, log) in run {
             let (bytes, further) = loaded.split_at(log.length as usize);
@@ -75,17 +76,16 @@ fn damaged_data(inode: InodeNumber, offset: u64) -> Error {
     Error::DamagedData { inode, offset }
 }
 
-/// The part of a block's base to read for its first `length` bytes (whole sectors): the first sector on the device, and its byte range in
-/// the block. `None` if nothing must be read.
-pub(crate) fn base_to_read(block: &Block, over: &[Part<'_>], length: usize) -> Option<(Sector, Range<usize>)> {
+/// The part of a block's base to read for its first `length` bytes (whole sectors): the first sector or page on the device, and its byte
+/// range in the block. `None` if nothing must be read.
+pub(crate) fn base_to_read(block: &Block, over: &[Part<'_>], length: usize) -> Option<(DataAddress, Range<usize>)> {
     match block.base {
         Base::Hole | Base::Unwritten(_) | Base::Lost(_) => None, // [CO3]
-        Base::Sectors(run) => {
+        Base::Written(run) => {
             let needed = needed_sectors(block, run.count as usize, over, length);
             let bytes = needed.start * SECTOR_BYTES..needed.end * SECTOR_BYTES;
-            (!needed.is_empty()).then(|| (run.sector.nth(needed.start as u64), bytes))
+            (!needed.is_empty()).then(|| (run.at.nth(needed.start as u64), bytes))
         }
-        Base::Memory(extent) => match extent {},
     }
 }
 
@@ -108,11 +108,10 @@ fn needed_sectors(block: &Block, written: usize, over: &[Part<'_>], length: usiz
 /// Composes the block's current content in `into`, which holds zeros (whole sectors from the block's start). Bytes that the parts will
 /// cover are undefined.
 pub(crate) fn compose(volume: &Volume, owner: Owner, at: u64, block: &Block, over: &[Part<'_>], into: &mut [u8]) -> Result<()> {
-    if let Some((sector, bytes)) = base_to_read(block, over, into.len()) {
+    if let Some((at_device, bytes)) = base_to_read(block, over, into.len()) {
         let first = (bytes.start / SECTOR_BYTES) as u64;
         let sectors = &mut into[bytes];
-        let mut requests = [BlockRequest::Read { sector, buffer: sectors }];
-        drop(volume.drive.transfer(Structure::Data, &mut requests, &mut || {})?);
+        read_extents(volume, [(at_device, &mut *sectors)], &mut || {})?;
         verify_sectors(volume, owner, at, block, first, sectors)?;
     }
     let mut buffer = [0; 4096];
@@ -128,13 +127,13 @@ pub(crate) fn compose(volume: &Volume, owner: Owner, at: u64, block: &Block, ove
 
 #[cfg(test)]
 mod tests {
-    use tandemfs_format::LineAddress;
     use tandemfs_format::mapping::{BlockChecksum, SlotClass};
+    use tandemfs_format::{LineAddress, Sector};
 
     use super::*;
-    use crate::index::block::SectorRun;
+    use crate::index::block::DataRun;
 
-    const RUN: SectorRun = SectorRun { sector: Sector::new(16), count: 16, checksum: BlockChecksum::None };
+    const RUN: DataRun = DataRun { at: DataAddress::Sector(Sector::new(16)), count: 16, checksum: BlockChecksum::None };
 
     fn block(logs: &[(u32, u32)]) -> Block {
         let mut block = Block::HOLE;
@@ -151,10 +150,10 @@ mod tests {
             let mut block = block(logs);
             block.base = base;
             let (sector, bytes) = base_to_read(&block, over, length)?;
-            assert_eq!(sector, RUN.sector.nth((bytes.start / SECTOR_BYTES) as u64));
+            assert_eq!(sector, RUN.at.nth((bytes.start / SECTOR_BYTES) as u64));
             Some(bytes.start / SECTOR_BYTES..bytes.end / SECTOR_BYTES)
         };
-        let needed = |logs: &[(u32, u32)], over: &[Part<'_>]| of_base(Base::Sectors(RUN), logs, over, 65_536).unwrap_or(0..0);
+        let needed = |logs: &[(u32, u32)], over: &[Part<'_>]| of_base(Base::Written(RUN), logs, over, 65_536).unwrap_or(0..0);
         assert_eq!(needed(&[], &[]), 0..16);
         assert_eq!(needed(&[(0, 4096), (4096, 4096), (61_440, 4096)], &[]), 2..15);
         assert_eq!(needed(&[(0, 1000), (1000, 3096)], &[]), 1..16, "two logs cover a sector together");
@@ -168,7 +167,7 @@ mod tests {
         );
         let pages: Vec<(u32, u32)> = (0..16).map(|page| (page * 4096, 4096)).collect();
         assert_eq!(needed(&pages, &[]), 0..0);
-        assert_eq!(of_base(Base::Sectors(RUN), &[], &[], 8192), Some(0..2));
+        assert_eq!(of_base(Base::Written(RUN), &[], &[], 8192), Some(0..2));
         assert_eq!(of_base(Base::Unwritten(RUN), &[], &[], 65_536), None);
         assert_eq!(of_base(Base::Hole, &[(0, 100)], &[], 65_536), None);
     }

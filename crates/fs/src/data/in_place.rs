@@ -24,14 +24,14 @@
 use smallvec::SmallVec;
 use tandemfs_device::Structure;
 use tandemfs_format::linearity::{SECTOR_LINES, checksum_change};
-use tandemfs_format::{EMPTY_LINE, LINE_BYTES, Line, PAGE_BYTES, Sector};
+use tandemfs_format::{DataAddress, EMPTY_LINE, LINE_BYTES, Line, PAGE_BYTES, Sector};
 
 use super::FileView;
 use super::log_plan::Part;
 use super::mutants;
 use crate::cache::duplicate_pages::Taken;
 use crate::error::Result;
-use crate::index::block::{Base, Block};
+use crate::index::block::{Base, Block, DataRun};
 use crate::mutant::{Mutant, on};
 use crate::statistics::add;
 use crate::volume::{Owner, Tx, Volume};
@@ -173,9 +173,9 @@ impl InPlace {
     /// Puts the lines and the updated checksums into the write's transaction ([IP2]). Returns the block's new base. The caller holds the
     /// inode lock.
     pub(super) fn put(&self, tx: &mut Tx<'_>, volume: &Volume, owner: Owner, block: &Block) -> Result<Base> {
-        let Base::Sectors(run) = block.base else { return Ok(block.base) };
+        let Base::Written(DataRun { at: DataAddress::Sector(first), .. }) = block.base else { return Ok(block.base) };
         for (sector, line, image) in &self.lines {
-            let sector = run.sector.nth((*sector).into());
+            let sector = first.nth((*sector).into());
             mutants::put_data(tx, sector, *line, image)?;
         }
         add(&volume.live.work.in_place_lines, self.lines.len() as u64);

@@ -3,7 +3,7 @@
 //! | what | read | written |
 //! |---|---|---|
 //! | sectors | by blocks [IF1] | by blocks, redirected; few lines of them in place by bytes (`in_place.rs`) |
-//! | data logs | by bytes up to 512 B, by blocks above [IF2] | by bytes |
+//! | data logs, pages of the memory zone | by bytes up to 512 B, by blocks above [IF2] | by bytes |
 //! | old bytes of lines that are written in place | by bytes [IF3] | |
 //!
 //! [IF1] A checksum covers a whole sector, so part of a sector cannot be verified. Sectors for a caller are read whole, by blocks, also up
@@ -25,17 +25,17 @@ use super::policy::{Interface, reads_logs_by};
 use crate::error::Result;
 use crate::volume::Volume;
 
-/// Reads bytes of the data area, starting at the start of a slot, through the interface that the policy chooses ([IF2]).
-pub(crate) fn load_slots(volume: &Volume, address: LineAddress, into: &mut [u8]) -> Result<()> {
+/// Reads bytes of the data area, starting at the start of a slot or page, through the interface that the policy chooses ([IF2]).
+pub(crate) fn load_slots(volume: &Volume, structure: Structure, address: LineAddress, into: &mut [u8]) -> Result<()> {
     if reads_logs_by(into.len(), volume.drive.description().overlapping) == Interface::Bytes {
-        return Ok(volume.drive.load(Structure::DataLog, address, into)?);
+        return Ok(volume.drive.load(structure, address, into)?);
     }
     let skip = address.index_in_page() * LINE_BYTES;
     if skip == 0 && into.len().is_multiple_of(PAGE_BYTES) {
-        return Ok(volume.drive.load_pages(Structure::DataLog, address, into)?);
+        return Ok(volume.drive.load_pages(structure, address, into)?);
     }
     let mut pages = vec![0; (skip + into.len()).next_multiple_of(PAGE_BYTES)];
-    volume.drive.load_pages(Structure::DataLog, address.page(), &mut pages)?;
+    volume.drive.load_pages(structure, address.page(), &mut pages)?;
     into.copy_from_slice(&pages[skip..skip + into.len()]);
     Ok(())
 }

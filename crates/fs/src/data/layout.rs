@@ -226,14 +226,13 @@ impl Extents {
     /// Adds a block, and the hole before it.
     fn push(&mut self, number: u64, block: &Block) {
         self.hole_to(number);
-        if block.has_logs() || matches!(block.base, Base::Lost(_)) {
+        if block.has_logs() || matches!(block.base, Base::Lost(_)) || block.base.is_in_memory() {
             return self.add(self.block_bytes, LayoutPlace::ThroughFileSystem);
         }
-        match block.base {
-            Base::Hole | Base::Lost(_) => {}
-            Base::Unwritten(run) => self.add(block.base.bytes().into(), LayoutPlace::Unwritten { sector: run.sector }),
-            Base::Sectors(run) => self.add(block.base.bytes().into(), LayoutPlace::Sectors { sector: run.sector }),
-            Base::Memory(extent) => match extent {},
+        if let Some(sector) = block.base.run().and_then(|run| run.at.sector()) {
+            let is_written = matches!(block.base, Base::Written(_));
+            let place = if is_written { LayoutPlace::Sectors { sector } } else { LayoutPlace::Unwritten { sector } };
+            self.add(block.base.bytes().into(), place);
         }
         self.hole_to(number + 1);
     }

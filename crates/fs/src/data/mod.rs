@@ -4,6 +4,8 @@ mod allocate;
 mod commit;
 pub(crate) mod compose;
 mod copy;
+mod extent_io;
+mod home;
 mod in_place;
 pub(crate) mod interface;
 mod layout;

@@ -71,7 +71,8 @@ pub(super) fn leave_out_unmodified<'d>(
             in_place: false,
         };
         pages.entries_left = LEAF_ENTRIES_MAX - pages.target.old.logs().count();
-        pages.in_place = write.policy.stores_in_place() && matches!(pages.target.old.base, Base::Sectors(_));
+        pages.in_place =
+            write.policy.stores_in_place() && matches!(pages.target.old.base, Base::Written(_)) && !pages.target.old.base.is_in_memory();
         let mut at = from;
         while at < to {
             let next = ((at / PAGE + 1) * PAGE).min(to);

@@ -5,10 +5,10 @@ use std::ops::Range;
 
 use tandemfs_device::{DeviceError, Flushed, Structure, Written};
 use tandemfs_format::mapping::LogEntry;
-use tandemfs_format::{Line, Sector};
+use tandemfs_format::{DataAddress, Line, Sector};
 
 use crate::error::Result;
-use crate::index::block::{Base, NewSectors};
+use crate::index::block::{Base, NewExtent};
 use crate::mutant::{Mutant, on};
 use crate::space;
 use crate::volume::{Tx, Volume};
@@ -38,10 +38,13 @@ pub(super) fn recorded_checksum(volume: &Volume, log: &LogEntry, bytes: u32) -> 
 pub(super) fn free_before_commit(volume: &Volume, base: &Base) {
     let Some(old) = base.run() else { return };
     if on(Mutant::DataFreedBeforeCommit) {
-        let _the_bug = volume.sectors.free(old.sector, old.count.into());
+        let _the_bug = match old.at {
+            DataAddress::Sector(sector) => volume.sectors.free(sector, old.count.into()),
+            DataAddress::Page(page) => volume.memory.free_extent(page, old.count.into()),
+        };
     }
-    if on(Mutant::DiscardedBeforeCommit) {
-        let _the_bug = volume.drive.discard(old.sector, old.count.into());
+    if let Some(sector) = old.at.sector().filter(|_| on(Mutant::DiscardedBeforeCommit)) {
+        let _the_bug = volume.drive.discard(sector, old.count.into());
     }
 }
 
@@ -73,12 +76,12 @@ pub(super) fn place_of_hole(target: u64, volume: &Volume) -> u64 {
 /// For a block that could not be written back: it keeps its sectors. The bug: frees them.
 pub(super) fn keep_sectors(volume: &Volume, base: &Base) {
     if let Some(run) = base.run().filter(|_| on(Mutant::BatchFailedBlockFreed)) {
-        volume.give_back(space::sectors(run.sector, run.count.into()));
+        volume.give_back(space::data(run.at, run.count.into()));
     }
 }
 
 /// Blocks written in one batch have their own checksums. The bug: all get the checksums of the first.
-pub(super) fn own_checksums(blocks: &mut [NewSectors]) {
+pub(super) fn own_checksums(blocks: &mut [NewExtent]) {
     let Some((first, others)) = blocks.split_first_mut().filter(|_| on(Mutant::BatchChecksumsKept)) else { return };
     for other in others.iter_mut().filter(|other| other.checksums.len() == first.checksums.len()) {
         other.checksums.clone_from(&first.checksums);

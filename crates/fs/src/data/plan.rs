@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use smallvec::SmallVec;
 use tandemfs_format::mapping::{LogEntry, RecordBytes, SlotClass};
-use tandemfs_format::{LineAddress, SECTOR_BYTES, Sector};
+use tandemfs_format::{DataAddress, LineAddress, SECTOR_BYTES};
 
 use super::FileView;
 use super::compose::{compose, verify_found};
@@ -17,7 +17,7 @@ use super::target::{Action, Bytes, Store, Target};
 use crate::alloc::Need;
 use crate::cache::duplicate_pages::Taken;
 use crate::error::{Error, Result};
-use crate::index::block::{Base, Block, NewSectors};
+use crate::index::block::{Base, Block, DataRun, NewExtent};
 use crate::index::tree;
 use crate::space;
 use crate::statistics::{add, count};
@@ -134,7 +134,7 @@ impl<'p> Planner<'p> {
         if !self.policy.stores_in_place() {
             return;
         }
-        let Base::Sectors(run) = target.old.base else { return };
+        let Base::Written(DataRun { at: DataAddress::Sector(first), .. }) = target.old.base else { return };
         let is_left_over = !target.as_it_came.is_empty();
         let goes = |part: &Part<'_>| {
             self.policy.goes_in_place(&Overwrite {
@@ -147,7 +147,7 @@ impl<'p> Planner<'p> {
         };
         let (chosen, rest): (SmallVec<[Part<'_>; 2]>, SmallVec<[Part<'_>; 2]>) = target.parts.iter().copied().partition(goes);
         let block_start = self.start_of(target);
-        let place = Place { volume: self.volume, view: self.view, block: &target.old, block_start, first: run.sector, pages: self.pages };
+        let place = Place { volume: self.volume, view: self.view, block: &target.old, block_start, first, pages: self.pages };
         let Some(in_place) = InPlace::plan(&place, &chosen, self.lines_left) else { return };
         self.lines_left -= in_place.lines();
         target.in_place = in_place;
@@ -191,16 +191,22 @@ impl<'p> Planner<'p> {
         let Counts { own, whole } = counts;
         let (count, need) = match mechanism {
             Mechanism::Logs(chosen) => return self.carry_out_logs(tx, target, chosen),
-            Mechanism::Fill(run) => return self.to_sectors(target, run.sector, run.count, true),
-            Mechanism::WholeBlock => (whole, policy::need_of_sectors(&target.old.base, whole)),
-            Mechanism::SameSectors if target.fits() => (own, policy::need_of_sectors(&target.old.base, own)),
+            Mechanism::Fill(run) => return self.to_extent(target, run.at, run.count, true),
+            Mechanism::WholeBlock => (whole, None),
+            Mechanism::SameSectors if target.fits() => (own, None),
             Mechanism::SameSectors => return self.carry_out_both(tx, target, own),
-            Mechanism::WholeBlockFromRoom => (whole, Need::Transient),
+            Mechanism::WholeBlockFromRoom => (whole, Some(Need::Transient)),
         };
         mutants::free_before_commit(self.volume, &target.old.base);
-        let sector = self.volume.sectors.take(count.into(), need)?;
-        tx.took(space::sectors(sector, count.into()));
-        self.to_sectors(target, sector, count, false)
+        let at = self.take_extent(&target.old.base, count, need)?;
+        tx.took(space::data(at, count.into()));
+        self.to_extent(target, at, count, false)
+    }
+
+    /// Takes sectors or pages in the file's home, or where that has none in the other zone ([`policy::other_zone`]).
+    fn take_extent(&self, old: &Base, count: u32, need: Option<Need>) -> Result<DataAddress> {
+        let zones = (self.view.zone, policy::other_zone(old, self.view.zone));
+        self.volume.take_data_in(zones, count.into(), |zone| need.unwrap_or_else(|| policy::need_of_extent(old, zone, count)))
     }
 
     fn carry_out_logs(&self, tx: &mut Tx<'_>, target: &mut Target<'_>, chosen: Option<Need>) -> Result<bool> {
@@ -214,15 +220,15 @@ impl<'p> Planner<'p> {
         Ok(true)
     }
 
-    /// Plans the bytes of the whole block, stored in these sectors.
-    fn to_sectors<'d>(&self, target: &mut Target<'d>, sector: Sector, count: u32, fill: bool) -> Result<bool> {
+    /// Plans the bytes of the whole block, stored in these sectors or pages.
+    fn to_extent<'d>(&self, target: &mut Target<'d>, at: DataAddress, count: u32, fill: bool) -> Result<bool> {
         let length = count as usize * SECTOR_BYTES;
         let bytes = match target.parts.as_slice() {
             [part] if part.offset == 0 && part.data.len() == length => Bytes::Borrowed(part.data),
             _ => Bytes::Owned(self.composed(target, length)?),
         };
-        let new = NewSectors { sector, count, checksums: SmallVec::new() };
-        target.action = Action::Sectors { new, fill, bytes, slots: target.logs_behind(length as u32), stores: SmallVec::new() };
+        let new = NewExtent { at, count, checksums: SmallVec::new() };
+        target.action = Action::Extent { new, fill, bytes, slots: target.logs_behind(length as u32), stores: SmallVec::new() };
         Ok(true)
     }
 
@@ -235,21 +241,20 @@ impl<'p> Planner<'p> {
         let border = kept.iter().flatten().map(|log| log.offset).fold(length, u32::min);
         let behind: SmallVec<[Part<'_>; 2]> = target.parts.iter().filter_map(|part| part.from(border)).collect();
         let Some(plan) = log_plan::plan(&kept, &behind).filter(|_| own > 0) else { return Ok(false) };
-        let need = policy::need_of_sectors(&target.old.base, own);
-        let sector = self.volume.sectors.take(own.into(), need)?;
-        tx.took(space::sectors(sector, own.into()));
+        let at = self.take_extent(&target.old.base, own, None)?;
+        tx.took(space::data(at, own.into()));
         let bytes = self.composed(target, length as usize)?;
         let parts = std::mem::replace(&mut target.parts, behind);
         match take_logs(tx, self.volume, self.view, target, plan, Need::Transient) {
             Ok(Action::Logs { slots, stores, merges, .. }) => {
                 add(&self.volume.live.work.merges, merges);
-                let new = NewSectors { sector, count: own, checksums: SmallVec::new() };
-                target.action = Action::Sectors { new, fill: false, bytes: Bytes::Owned(bytes), slots, stores };
+                let new = NewExtent { at, count: own, checksums: SmallVec::new() };
+                target.action = Action::Extent { new, fill: false, bytes: Bytes::Owned(bytes), slots, stores };
                 Ok(true)
             }
             Err(Error::NoSpace { .. }) => {
                 target.parts = parts;
-                tx.free(space::sectors(sector, own.into()));
+                tx.free(space::data(at, own.into()));
                 Ok(false)
             }
             other => other.map(|_| false),

@@ -21,8 +21,9 @@ use std::ops::Range;
 use tandemfs_format::{LINE_BYTES, PAGE_LINES};
 
 use crate::alloc::Need;
-use crate::index::block::{Base, SectorRun};
+use crate::index::block::{Base, DataRun};
 use crate::mutant::{Mutant, on};
+use crate::space::Zone;
 use crate::types::{MountOptions, Promote};
 
 /// How the bytes of one block are stored.
@@ -31,7 +32,7 @@ pub(super) enum Mechanism {
     /// Data logs. `None`: slots count as growth if the logs add bytes, as transient if they replace logs.
     Logs(Option<Need>),
     /// The block's own unwritten sectors, filled ([BL4] of `index/block.rs`).
-    Fill(SectorRun),
+    Fill(DataRun),
     /// Fresh sectors up to the end of the file in the block. They come from the transient room if the block frees as many.
     WholeBlock,
     /// Fresh sectors, as many as the block has. Logs beyond them stay, and new bytes there replace those of logs.
@@ -141,9 +142,8 @@ impl WritePolicy {
 pub(super) fn sectors(base: &Base, fits: bool) -> Mechanism {
     match base {
         Base::Unwritten(run) if fits => Mechanism::Fill(*run),
-        Base::Sectors(run) if fits && on(Mutant::WrittenFilledInPlace) => Mechanism::Fill(*run),
-        Base::Hole | Base::Lost(_) | Base::Unwritten(_) | Base::Sectors(_) => Mechanism::WholeBlock,
-        Base::Memory(extent) => match *extent {},
+        Base::Written(run) if fits && on(Mutant::WrittenFilledInPlace) => Mechanism::Fill(*run),
+        Base::Hole | Base::Lost(_) | Base::Unwritten(_) | Base::Written(_) => Mechanism::WholeBlock,
     }
 }
 
@@ -170,10 +170,29 @@ pub(super) fn need_of_logs(chosen: Option<Need>, merges: u64, grows: bool) -> Ne
     chosen.unwrap_or(if merges > 0 && !grows { Need::Transient } else { Need::Growth })
 }
 
-/// How fresh sectors are reserved. Only a block that frees as many sectors may use the transient room, so overwrites do not shrink that
-/// room (RULES R14).
-pub(super) fn need_of_sectors(base: &Base, count: u32) -> Need {
-    if base.sectors() >= count { Need::Transient } else { Need::Growth }
+/// How fresh sectors or pages are reserved. Only a block that frees as many in the same zone may use the transient room, so overwrites do
+/// not shrink that room (RULES R14).
+pub(super) fn need_of_extent(base: &Base, zone: Zone, count: u32) -> Need {
+    if gives_back(base, zone, count) { Need::Transient } else { Need::Growth }
+}
+
+/// The zone for a block for which its home has no room. A home is a wish, not a limit; but new data of a file whose home is the block zone
+/// does not take the memory zone from others, unless the block lies there already (RULES R14).
+pub(super) fn other_zone(base: &Base, home: Zone) -> Option<Zone> {
+    match home {
+        Zone::Memory => Some(Zone::Block),
+        Zone::Block => base.is_in_memory().then_some(Zone::Memory),
+    }
+}
+
+/// Whether a block whose data logs take this many lines is written back to its home in the memory zone: it must not take more than it frees.
+pub(super) fn writes_back_to_memory(base: &Base, log_lines: u64, count: u32) -> bool {
+    gives_back(base, Zone::Memory, count) || log_lines >= u64::from(count) * PAGE_LINES
+}
+
+/// Whether a base that is replaced frees this many sectors or pages in a zone.
+pub(super) fn gives_back(base: &Base, zone: Zone, count: u32) -> bool {
+    base.sectors() >= count && base.is_in_memory() == (zone == Zone::Memory)
 }
 
 /// One of a drive's two interfaces.
@@ -220,13 +239,13 @@ pub(super) fn promotion(mode: Promote, read_bytes: usize) -> Promotion {
 
 #[cfg(test)]
 mod tests {
-    use tandemfs_format::Sector;
     use tandemfs_format::mapping::BlockChecksum;
+    use tandemfs_format::{DataAddress, LineAddress, Sector};
 
     use super::*;
 
     const KIB: u64 = 1 << 10;
-    const RUN: SectorRun = SectorRun { sector: Sector::new(16), count: 4, checksum: BlockChecksum::None };
+    const RUN: DataRun = DataRun { at: DataAddress::Sector(Sector::new(16)), count: 4, checksum: BlockChecksum::None };
 
     fn policy(threshold: Option<u32>) -> WritePolicy {
         WritePolicy::new(&MountOptions::DEFAULT, threshold, 64 << 10, true)
@@ -304,8 +323,8 @@ mod tests {
             (Base::Hole, true, Mechanism::WholeBlock),
             (Base::Unwritten(RUN), true, Mechanism::Fill(RUN)),
             (Base::Unwritten(RUN), false, Mechanism::WholeBlock),
-            (Base::Sectors(RUN), true, Mechanism::WholeBlock),
-            (Base::Sectors(RUN), false, Mechanism::WholeBlock),
+            (Base::Written(RUN), true, Mechanism::WholeBlock),
+            (Base::Written(RUN), false, Mechanism::WholeBlock),
         ];
         for (base, fits, expected) in cases {
             assert_eq!(sectors(&base, fits), expected, "{base:?} {fits}");
@@ -351,13 +370,34 @@ mod tests {
         for (chosen, merges, grows, expected) in of_logs {
             assert_eq!(need_of_logs(chosen, merges, grows), expected, "{chosen:?} {merges} {grows}");
         }
-        for (base, count, expected) in [
-            (Base::Hole, 1, Need::Growth),
-            (Base::Sectors(RUN), 4, Need::Transient),
-            (Base::Sectors(RUN), 5, Need::Growth),
-            (Base::Unwritten(RUN), 4, Need::Transient),
+        let pages = DataRun { at: DataAddress::Page(LineAddress::new(1 << 20)), ..RUN };
+        for (base, zone, count, expected) in [
+            (Base::Hole, Zone::Block, 1, Need::Growth),
+            (Base::Written(RUN), Zone::Block, 4, Need::Transient),
+            (Base::Written(RUN), Zone::Block, 5, Need::Growth),
+            (Base::Unwritten(RUN), Zone::Block, 4, Need::Transient),
+            (Base::Written(RUN), Zone::Memory, 4, Need::Growth),
+            (Base::Written(pages), Zone::Memory, 4, Need::Transient),
+            (Base::Written(pages), Zone::Block, 4, Need::Growth),
         ] {
-            assert_eq!(need_of_sectors(&base, count), expected, "{base:?} {count}");
+            assert_eq!(need_of_extent(&base, zone, count), expected, "{base:?} {zone:?} {count}");
+        }
+    }
+
+    #[test]
+    fn a_full_home_leaves_the_other_zone() {
+        let pages = Base::Written(DataRun { at: DataAddress::Page(LineAddress::new(1 << 20)), ..RUN });
+        assert_eq!(other_zone(&Base::Hole, Zone::Memory), Some(Zone::Block));
+        assert_eq!(other_zone(&Base::Written(RUN), Zone::Block), None);
+        assert_eq!(other_zone(&pages, Zone::Block), Some(Zone::Memory));
+        for (base, log_lines, count, expected) in [
+            (pages, 1, 4, true),
+            (pages, 1, 5, false),
+            (Base::Hole, 63, 1, false),
+            (Base::Hole, 64, 1, true),
+            (Base::Written(RUN), 128, 4, false),
+        ] {
+            assert_eq!(writes_back_to_memory(&base, log_lines, count), expected, "{base:?} {log_lines} {count}");
         }
     }
 

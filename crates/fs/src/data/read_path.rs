@@ -11,10 +11,11 @@
 use smallvec::SmallVec;
 use tandemfs_device::{BlockRequest, Structure};
 use tandemfs_format::mapping::{LOG_BYTES_MAX, LogEntry, Record};
-use tandemfs_format::{InodeNumber, SECTOR_BYTES, Sector};
+use tandemfs_format::{DataAddress, InodeNumber, SECTOR_BYTES, Sector};
 
 use super::FileView;
 use super::compose::{load_log, load_logs, verify_sectors};
+use super::interface::load_slots;
 use crate::error::{Error, Result};
 use crate::file_system::FileSystem;
 use crate::index::block::{Base, Block};
@@ -33,8 +34,8 @@ struct Wanted {
     from: usize,
     to: usize,
     start: usize,
-    /// Sectors to read: first sector on the device, index in the block, count.
-    sectors: Option<(Sector, usize, usize)>,
+    /// Sectors or pages to read: the first on the device, index in the block, count.
+    sectors: Option<(DataAddress, usize, usize)>,
     /// The caller's buffer does not hold these sectors whole: they are read into a bounce buffer.
     bounced: bool,
     /// They were loaded from the memory zone into the bounce buffer.
@@ -44,6 +45,11 @@ struct Wanted {
 impl Wanted {
     fn direct(&self) -> bool {
         !self.bounced && !self.promoted
+    }
+
+    /// The first sector to read by blocks.
+    fn sector(&self) -> Option<Sector> {
+        self.sectors.filter(|_| !self.promoted)?.0.sector()
     }
 }
 
@@ -133,7 +139,9 @@ impl FileSystem {
         }
         let blocks = offset / block_bytes..limit.div_ceil(block_bytes);
         let records = self.mapped(file, view, |root| tree::lookup_range(&self.volume, view.owner, root, blocks.clone()))?;
-        let is_written = |record: &Record| Base::of_record(&self.volume, view.owner, record).is_ok_and(|base| base.data_bytes() > 0);
+        // Of the memory zone nothing is read ahead: a load waits for no request.
+        let is_behind_requests = |base: Base| base.data_bytes() > 0 && !base.is_in_memory();
+        let is_written = |record: &Record| Base::of_record(&self.volume, view.owner, record).is_ok_and(is_behind_requests);
         let written = records.iter().take_while(|record| is_written(record)).count() as u64;
         Ok(if written == 0 { offset } else { ((blocks.start + written) * block_bytes).min(limit) })
     }
@@ -143,14 +151,15 @@ impl FileSystem {
         let mut wanted = self.want_all(file, view, offset, into.len())?;
         let mut bounces = self.bounces(view, offset, &mut wanted, into.len());
         let pieces = log_pieces(&wanted);
-        if !wanted.iter().any(|wanted| wanted.sectors.is_some() && !wanted.promoted) {
+        load_pages(&self.volume, view, &wanted, &mut bounces, into)?;
+        if !wanted.iter().any(|wanted| wanted.sector().is_some()) {
             wanted.iter().zip(&bounces).for_each(|(wanted, bounce)| lay_sectors(wanted, bounce, into));
             return load_pieces(&self.volume, view.owner.inode, &pieces, into);
         }
         let log_bytes = transfer(&self.volume, view, &wanted, &pieces, &mut bounces, into)?;
         if hot && self.is_promoted(into.len()) {
-            for (wanted, bounce) in wanted.iter().zip(&bounces).filter(|(wanted, _)| !wanted.promoted) {
-                let Some((sector, _, sectors)) = wanted.sectors else { continue };
+            for (wanted, bounce) in wanted.iter().zip(&bounces) {
+                let (Some(sector), Some((_, _, sectors))) = (wanted.sector(), wanted.sectors) else { continue };
                 let read = if wanted.direct() { &into[wanted.start..wanted.start + sectors * SECTOR_BYTES] } else { bounce };
                 self.promote(into.len(), sector, read);
             }
@@ -197,9 +206,9 @@ impl FileSystem {
         for (block, want) in (first..).zip(wanted) {
             self.write_back.heat.read(&volume.journal, view.owner.inode, block);
             let mut bounce = Vec::new();
-            if let Some((sector, first, sectors)) = want.sectors {
-                let load = || volume.load_promoted(view.owner, want.block_start, &want.block, sector, first as u64, sectors);
-                if let Some(bytes) = has_copies.then(load).flatten() {
+            if let Some((at, first, sectors)) = want.sectors {
+                let promoted = |sector| volume.load_promoted(view.owner, want.block_start, &want.block, sector, first as u64, sectors);
+                if let Some(bytes) = at.sector().filter(|_| has_copies).and_then(promoted) {
                     (bounce, want.promoted) = (bytes, true);
                 } else if want.bounced {
                     bounce = vec![0; sectors * SECTOR_BYTES];
@@ -216,8 +225,7 @@ impl FileSystem {
         let mut wanted = Wanted { block, block_start, from, to, start, sectors: None, bounced: false, promoted: false };
         let run = match wanted.block.base {
             Base::Hole | Base::Unwritten(_) | Base::Lost(_) => return wanted, // logs cover what is wanted of a lost block
-            Base::Sectors(run) => run,
-            Base::Memory(extent) => match extent {},
+            Base::Written(run) => run,
         };
         if covered == to - from {
             count(&self.volume.live.work.early_terminations); // logs do not overlap, so the sum is exact
@@ -227,10 +235,21 @@ impl FileSystem {
         if first >= end {
             return wanted;
         }
-        wanted.sectors = Some((run.sector.nth(first as u64), first, end - first));
+        wanted.sectors = Some((run.at.nth(first as u64), first, end - first));
         wanted.bounced = !from.is_multiple_of(SECTOR_BYTES) || end * SECTOR_BYTES > to;
         wanted
     }
+}
+
+/// 3 and 4 for blocks in the memory zone: loads their pages, into the caller's buffer or into the bounce buffer, and verifies them.
+fn load_pages(volume: &Volume, view: &FileView, wanted: &[Wanted], bounces: &mut [Vec<u8>], into: &mut [u8]) -> Result<()> {
+    for (wanted, bounce) in wanted.iter().zip(bounces) {
+        let Some((DataAddress::Page(page), first, count)) = wanted.sectors else { continue };
+        let bytes = if wanted.bounced { bounce } else { &mut into[wanted.start..wanted.start + count * SECTOR_BYTES] };
+        load_slots(volume, Structure::Data, page, bytes)?;
+        verify_sectors(volume, view.owner, wanted.block_start, &wanted.block, first as u64, bytes)?;
+    }
+    Ok(())
 }
 
 /// A log that overlaps the requested bytes: its bytes from `skip` go to `start` in the caller's buffer.
@@ -333,7 +352,7 @@ fn read_requests<'b>(wanted: &[Wanted], bounces: &'b mut [Vec<u8>], into: &'b mu
     // Runs of direct reads: sector, start in the buffer, length in bytes.
     let mut places: SmallVec<[(Sector, usize, usize); 4]> = SmallVec::new();
     for (index, wanted) in wanted.iter().enumerate() {
-        let Some((sector, _, number)) = wanted.sectors.filter(|_| wanted.direct()) else { continue };
+        let (Some(sector), Some((_, _, number))) = (wanted.sector().filter(|_| wanted.direct()), wanted.sectors) else { continue };
         match places.last_mut() {
             Some((run, start, length))
                 if run.offset_bytes() + *length as u64 == sector.offset_bytes() && *start + *length == wanted.start =>
@@ -359,7 +378,7 @@ fn read_requests<'b>(wanted: &[Wanted], bounces: &'b mut [Vec<u8>], into: &'b mu
         consumed = start + length;
     }
     for ((index, wanted), buffer) in wanted.iter().enumerate().zip(bounces) {
-        if let Some((sector, ..)) = wanted.sectors.filter(|_| wanted.bounced && !wanted.promoted) {
+        if let Some(sector) = wanted.sector().filter(|_| wanted.bounced) {
             runs.push(Run { first: index, end: index + 1, start: wanted.start });
             requests.push(BlockRequest::Read { sector, buffer });
         }

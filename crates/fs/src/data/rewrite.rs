@@ -18,25 +18,26 @@
 use std::ops::Range;
 
 use smallvec::SmallVec;
-use tandemfs_device::{BlockRequest, Fenced, Flushed, Structure};
+use tandemfs_device::{BlockRequest, Fenced, Flushed, Lines, Structure};
 use tandemfs_format::inode::state;
 use tandemfs_format::mapping::LEAF_ENTRIES_MAX;
-use tandemfs_format::{InodeNumber, LINE_BYTES, SECTOR_BYTES, Sector};
+use tandemfs_format::{DataAddress, InodeNumber, LINE_BYTES, SECTOR_BYTES, Sector};
 
 use super::FileView;
-use super::commit::commit;
+use super::commit::{Durable, commit};
 use super::compose::{base_to_read, load_logs, verify_found, verify_sectors};
+use super::extent_io::{checksums_of, read_extents, store_pages};
 use super::mutants;
 use super::policy::{self, Mechanism};
 use super::target::{Action, Bytes, Target};
 use crate::alloc::Need;
 use crate::error::{Error, Result};
 use crate::file_system::FileSystem;
-use crate::index::block::{Block, NewSectors};
+use crate::index::block::{Block, NewExtent};
 use crate::inodes::InCoreInode;
 use crate::inodes::range_lock::RangeGuard;
 use crate::mutant::{Mutant, on};
-use crate::space;
+use crate::space::{self, Zone};
 use crate::statistics::{add, count};
 use crate::volume::{Tx, Volume};
 
@@ -49,6 +50,8 @@ pub(super) enum Rewrite {
     MoveOut,
     /// To have at least this many sectors, with zeros after its old content.
     Lengthen(u32),
+    /// To lie in the zone that is the file's home ([HM3] of `home.rs`).
+    Home,
 }
 
 /// A block about to be rewritten, with its sectors allocated.
@@ -61,9 +64,9 @@ pub(super) struct Job<'v, 'f> {
     /// Bytes of the block inside the file.
     inside: usize,
     old: Block,
-    sector: Sector,
+    at: DataAddress,
     sectors: u32,
-    /// The sectors are the block's own unwritten ones.
+    /// They are the block's own unwritten ones.
     fill: bool,
     tx: Tx<'v>,
     /// `None` if the caller holds the range lock.
@@ -84,8 +87,8 @@ impl Job<'_, '_> {
         self.sectors as usize * SECTOR_BYTES
     }
 
-    /// The old sectors to read: the first one, and their place in the block's bytes ([CO2]).
-    fn to_read(&self) -> Option<(Sector, Range<usize>)> {
+    /// The old sectors or pages to read: the first one, and their place in the block's bytes ([CO2]).
+    fn to_read(&self) -> Option<(DataAddress, Range<usize>)> {
         base_to_read(&self.old, &[], self.length().min(self.inside.next_multiple_of(SECTOR_BYTES)))
     }
 
@@ -148,35 +151,68 @@ impl FileSystem {
         let whole = (inside.div_ceil(SECTOR_BYTES) as u32).max(count_before);
         let (wanted, sectors) = match why {
             Rewrite::WriteBack => (old.has_logs(), whole),
+            Rewrite::Home => (old.base.is_in_memory() != (view.zone == Zone::Memory), whole),
             // Only its current size: the hole that it left has that size.
-            Rewrite::MoveOut => (old.base.run().is_some_and(|run| volume.sectors.is_in_room(run.sector)), count_before),
+            Rewrite::MoveOut => {
+                let sector = old.base.run().and_then(|run| run.at.sector());
+                (sector.is_some_and(|sector| volume.sectors.is_in_room(sector)), count_before)
+            }
             Rewrite::Lengthen(sectors) => (count_before < sectors, whole.max(sectors)),
         };
         if !wanted {
             return Ok(None);
         }
-        let gives_back = count_before >= sectors;
-        let own = match policy::sectors(&old.base, gives_back) {
-            Mechanism::Fill(run) => Some(run),
+        let own = match policy::sectors(&old.base, count_before >= sectors) {
+            Mechanism::Fill(run) => Some(run.at),
             _ => None,
         };
-        let sector = match (own, why) {
-            (Some(own), _) => own.sector,
-            // A whole block that takes room frees the same amount. The shorter last block of a file would fragment the room.
-            (None, Rewrite::WriteBack) if gives_back && u64::from(sectors) == volume.geometry.block_sectors_each() => {
-                match volume.sectors.take(sectors.into(), Need::Growth) {
-                    Err(Error::NoSpace { .. }) if std::mem::take(may_use_room) => volume.sectors.take(sectors.into(), Need::Transient)?, // [RW6]
-                    other => other?,
-                }
-            }
-            (None, Rewrite::WriteBack | Rewrite::Lengthen(_)) if !gives_back => volume.sectors.take(sectors.into(), Need::Growth)?,
-            _ => volume.sectors.take_outside_room(sectors.into()).ok_or(Error::NoSpace { zone: "block" })?,
+        let at = match own {
+            Some(own) => own,
+            None => self.take_anew(&view, &old, sectors, why, may_use_room)?,
         };
         let mut tx = Tx::new(volume);
         if own.is_none() {
-            tx.took(space::sectors(sector, sectors.into()));
+            tx.took(space::data(at, sectors.into()));
         }
-        Ok(Some(Job { file, view, block, start, inside, old, sector, sectors, fill: own.is_some(), tx, range, bytes: 0..0 }))
+        Ok(Some(Job { file, view, block, start, inside, old, at, sectors, fill: own.is_some(), tx, range, bytes: 0..0 }))
+    }
+
+    /// Takes new sectors or pages for a block: in the file's home, or in the block zone if the memory zone has none.
+    fn take_anew(&self, view: &FileView, old: &Block, sectors: u32, why: Rewrite, may_use_room: &mut bool) -> Result<DataAddress> {
+        if why == Rewrite::Home {
+            return self.volume.take_data(view.zone, sectors.into(), Need::Growth);
+        }
+        let log_lines = old.logs().map(|log| log.class.lines()).sum();
+        let to_memory = why != Rewrite::WriteBack || policy::writes_back_to_memory(&old.base, log_lines, sectors);
+        if view.zone == Zone::Memory && why != Rewrite::MoveOut && to_memory {
+            let memory = &self.volume.memory;
+            let found = match memory.take_extent(sectors.into(), Need::Growth) {
+                Err(Error::NoSpace { .. }) if policy::gives_back(&old.base, Zone::Memory, sectors) && std::mem::take(may_use_room) => {
+                    memory.take_extent(sectors.into(), Need::Transient) // [RW6]
+                }
+                other => other,
+            };
+            match found {
+                Err(Error::NoSpace { .. }) => {}
+                other => return other.map(DataAddress::Page),
+            }
+        }
+        self.take_sectors_anew(old, sectors, why, may_use_room).map(DataAddress::Sector)
+    }
+
+    fn take_sectors_anew(&self, old: &Block, count: u32, why: Rewrite, may_use_room: &mut bool) -> Result<Sector> {
+        let (volume, gives_back) = (&self.volume, policy::gives_back(&old.base, Zone::Block, count));
+        match why {
+            // A whole block that takes room frees the same amount. The shorter last block of a file would fragment the room.
+            Rewrite::WriteBack if gives_back && u64::from(count) == volume.geometry.block_sectors_each() => {
+                match volume.sectors.take(count.into(), Need::Growth) {
+                    Err(Error::NoSpace { .. }) if std::mem::take(may_use_room) => volume.sectors.take(count.into(), Need::Transient), // [RW6]
+                    other => other,
+                }
+            }
+            Rewrite::WriteBack | Rewrite::Lengthen(_) if !gives_back => volume.sectors.take(count.into(), Need::Growth),
+            _ => volume.sectors.take_outside_room(count.into()).ok_or(Error::NoSpace { zone: "block" }),
+        }
     }
 
     /// Rewrites a batch: one transfer reads all blocks, one writes them, one FLUSH, then one transaction each. `done` gets each result.
@@ -212,9 +248,9 @@ impl FileSystem {
         if jobs.is_empty() {
             return;
         }
-        let mut extents: SmallVec<[NewSectors; 1]> = SmallVec::new();
-        let flushed = match self.store_anew(&jobs, &scratch.blocks, &mut extents) {
-            Ok(flushed) => flushed,
+        let mut extents: SmallVec<[NewExtent; 1]> = SmallVec::new();
+        let (fenced, flushed) = match self.store_anew(&jobs, &scratch.blocks, &mut extents) {
+            Ok(durable) => durable,
             Err(error @ Error::Device(_)) => {
                 for job in &mut jobs {
                     job.tx.suspect();
@@ -226,37 +262,60 @@ impl FileSystem {
         mutants::own_checksums(&mut extents);
         for (job, extent) in jobs.into_iter().zip(extents) {
             let number = job.file.number;
-            done(number, self.commit_anew(job, extent, flushed.for_another()).map(|()| true));
+            done(number, self.commit_anew(job, extent, (fenced.for_another(), flushed.for_another())).map(|()| true));
         }
     }
 
     /// Writes all blocks, computes their checksums while the writes are in flight, then FLUSHes ([RW1]).
-    fn store_anew(&self, jobs: &[Job<'_, '_>], blocks: &[u8], extents: &mut SmallVec<[NewSectors; 1]>) -> Result<Flushed> {
+    fn store_anew(&self, jobs: &[Job<'_, '_>], blocks: &[u8], extents: &mut SmallVec<[NewExtent; 1]>) -> Result<Durable> {
         let volume = &self.volume;
-        let mut requests: SmallVec<[BlockRequest<'_>; 1]> =
-            jobs.iter().map(|job| BlockRequest::Write { sector: job.sector, buffer: &blocks[job.bytes.clone()] }).collect();
-        let written = volume.drive.transfer(Structure::Data, &mut requests, &mut || {
-            extents.extend(jobs.iter().map(|job| {
-                let sectors = blocks[job.bytes.clone()].chunks_exact(SECTOR_BYTES);
-                let checksums = sectors.filter(|_| volume.checksums).map(|sector| volume.pair.data(sector)).collect();
-                NewSectors { sector: job.sector, count: job.sectors, checksums }
-            }));
-        })?;
-        if on(Mutant::BatchNotFlushed) {
-            return Ok(Flushed::nothing_written());
+        let bytes_of = |job: &Job<'_, '_>| &blocks[job.bytes.clone()];
+        let mut requests: SmallVec<[BlockRequest<'_>; 1]> = SmallVec::new();
+        for job in jobs {
+            requests.extend(job.at.sector().map(|sector| BlockRequest::Write { sector, buffer: bytes_of(job) }));
         }
-        volume.drive.flush_blocks(written).map_err(|error| volume.health.stop("flushing the drive", &error)) // RULES R15
+        let mut stored: Result<_> = Ok(Lines::none());
+        let mut store_all = || {
+            stored = jobs.iter().try_fold(Lines::none(), |in_flight, job| {
+                let mut new = NewExtent { at: job.at, count: job.sectors, checksums: SmallVec::new() };
+                let in_flight = match job.at {
+                    DataAddress::Page(page) => in_flight.and(store_pages(volume, page, &mut new, bytes_of(job))?),
+                    DataAddress::Sector(_) => {
+                        new.checksums = checksums_of(volume, bytes_of(job));
+                        in_flight
+                    }
+                };
+                extents.push(new);
+                Ok(in_flight)
+            });
+        };
+        let written = match requests.is_empty() {
+            true => {
+                store_all();
+                None
+            }
+            false => Some(volume.drive.transfer(Structure::Data, &mut requests, &mut store_all)?),
+        };
+        let in_flight = stored?;
+        let any_page = jobs.iter().any(|job| job.at.page().is_some()) && !on(Mutant::HomePagesNotFenced);
+        let fenced = if any_page { volume.drive.fence(in_flight) } else { Fenced::nothing_stored() };
+        let flushed = match written.filter(|_| !on(Mutant::BatchNotFlushed)) {
+            None => Flushed::nothing_written(),
+            // RULES R15
+            Some(written) => volume.drive.flush_blocks(written).map_err(|error| volume.health.stop("flushing the drive", &error))?,
+        };
+        Ok((fenced, flushed))
     }
 
     /// Commits one block ([RW2]), then releases its range.
-    fn commit_anew(&self, job: Job<'_, '_>, new: NewSectors, flushed: Flushed) -> Result<()> {
+    fn commit_anew(&self, job: Job<'_, '_>, new: NewExtent, durable: Durable) -> Result<()> {
         let Job { file, block, start, old, fill, tx, range, bytes, .. } = job;
         let length = bytes.len();
         let lines: u64 = old.logs().map(|log| log.class.lines()).sum();
         let slots = old.logs.map(|slot| slot.filter(|log| log.end() as usize > length));
-        let action = Action::Sectors { new, fill, bytes: Bytes::Owned(Vec::new()), slots, stores: SmallVec::new() };
+        let action = Action::Extent { new, fill, bytes: Bytes::Owned(Vec::new()), slots, stores: SmallVec::new() };
         let mut targets = [Target::changed(block, old, action)];
-        commit(tx, file, &mut targets, (Fenced::nothing_stored(), flushed), |inode| {
+        commit(tx, file, &mut targets, durable, |inode| {
             if start + length as u64 >= inode.size {
                 inode.state &= !state::TAIL_STALE;
             }
@@ -286,13 +345,13 @@ impl FileSystem {
 /// logs are in the result, one per block.
 fn load(volume: &Volume, jobs: &[Job<'_, '_>], scratch: &mut Scratch) -> Result<Vec<Result<()>>> {
     let Scratch { blocks, logs } = scratch;
-    let mut requests: SmallVec<[BlockRequest<'_>; 1]> = SmallVec::new();
+    let mut parts: SmallVec<[(DataAddress, &mut [u8]); 1]> = SmallVec::new();
     let mut rest = &mut blocks[..];
     for job in jobs {
         let (bytes, further) = rest.split_at_mut(job.length());
         rest = further;
-        if let Some((sector, read)) = job.to_read() {
-            requests.push(BlockRequest::Read { sector, buffer: &mut bytes[read] });
+        if let Some((at, read)) = job.to_read() {
+            parts.push((at, &mut bytes[read]));
         }
     }
     let bytes: usize = jobs.iter().flat_map(|job| job.old.logs()).map(|log| log.length as usize).sum();
@@ -308,10 +367,6 @@ fn load(volume: &Volume, jobs: &[Job<'_, '_>], scratch: &mut Scratch) -> Result<
             loaded.push(load_logs(volume, job.view.owner.inode, &of_job, bytes));
         }
     };
-    if requests.is_empty() {
-        load_all();
-    } else {
-        drop(volume.drive.transfer(Structure::Data, &mut requests, &mut load_all)?);
-    }
+    read_extents(volume, parts, &mut load_all)?;
     Ok(loaded)
 }

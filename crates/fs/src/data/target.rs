@@ -7,7 +7,7 @@ use tandemfs_format::{InodeNumber, SECTOR_BYTES};
 
 use super::in_place::InPlace;
 use super::log_plan::Part;
-use crate::index::block::{Base, Block, LogSlots, NewSectors};
+use crate::index::block::{Base, Block, LogSlots, NewExtent};
 use crate::volume::Volume;
 
 /// One block of a write.
@@ -28,9 +28,9 @@ pub(super) enum Action<'d> {
     Undecided,
     /// Other logs over `base`, the new base of the block. The slots are filled as the logs are stored.
     Logs { merges: u64, slots: LogSlots, stores: SmallVec<[Store<'d>; 2]>, base: Base },
-    /// New sectors for the block, or its own unwritten ones; the logs in `slots` stay over or beyond them, and those of `stores` are added as
+    /// New sectors or pages for the block, or its own unwritten ones; the logs in `slots` stay over or beyond them, and those of `stores` are added as
     /// they are stored.
-    Sectors { new: NewSectors, fill: bool, bytes: Bytes<'d>, slots: LogSlots, stores: SmallVec<[Store<'d>; 2]> },
+    Extent { new: NewExtent, fill: bool, bytes: Bytes<'d>, slots: LogSlots, stores: SmallVec<[Store<'d>; 2]> },
 }
 
 /// A log to be stored, and its entry in the leaf.
@@ -120,6 +120,6 @@ impl<'d> Target<'d> {
 
     /// Whether its new sectors belong to the transient room.
     pub(super) fn is_in_room(&self, volume: &Volume) -> bool {
-        matches!(&self.action, Action::Sectors { new, .. } if volume.sectors.is_in_room(new.sector))
+        matches!(&self.action, Action::Extent { new, .. } if new.at.sector().is_some_and(|sector| volume.sectors.is_in_room(sector)))
     }
 }

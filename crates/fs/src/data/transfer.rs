@@ -3,14 +3,15 @@
 use smallvec::SmallVec;
 use tandemfs_device::{BlockRequest, Fenced, Flushed, InFlight, Lines, Structure, Written};
 use tandemfs_format::mapping::LogEntry;
-use tandemfs_format::{InodeNumber, SECTOR_BYTES};
+use tandemfs_format::{DataAddress, InodeNumber, LineAddress, Sector};
 
 use super::compose::load_log;
+use super::extent_io::{checksums_of, store_pages};
 use super::log_plan::Part;
 use super::mutants;
 use super::target::{Action, Bytes, Store, Target};
 use crate::error::Result;
-use crate::index::block::{LogSlots, NewSectors};
+use crate::index::block::{LogSlots, NewExtent};
 use crate::mutant::{Mutant, on};
 use crate::statistics::{add, count};
 use crate::volume::Volume;
@@ -57,19 +58,23 @@ fn merge(
     Ok(bytes)
 }
 
-/// 4 and 5. Submits block writes; meanwhile stores logs and computes checksums; then makes both durable.
+/// 4 and 5. Submits block writes; meanwhile stores logs and pages, and computes checksums; then makes all durable.
 pub(super) fn transfer(volume: &Volume, targets: &mut [Target<'_>]) -> Result<(Fenced, Flushed)> {
     let block_bytes = u64::from(volume.geometry.block_bytes());
     let mut logs: SmallVec<[Logs<'_, '_>; 2]> = SmallVec::new();
-    let mut blocks: SmallVec<[(&mut NewSectors, &[u8]); 2]> = SmallVec::new();
+    let mut blocks: SmallVec<[(&mut NewExtent, Sector, &[u8]); 2]> = SmallVec::new();
+    let mut pages: SmallVec<[(&mut NewExtent, LineAddress, &[u8]); 2]> = SmallVec::new();
     for target in targets {
         match &mut target.action {
             Action::Logs { slots, stores, merges, .. } => {
                 add(&volume.live.work.merges, *merges);
                 logs.push(Logs { slots, stores, parts: &target.parts, block_start: target.block * block_bytes });
             }
-            Action::Sectors { new, bytes, slots, stores, .. } => {
-                blocks.push((new, bytes.get()));
+            Action::Extent { new, bytes, slots, stores, .. } => {
+                match new.at {
+                    DataAddress::Sector(sector) => blocks.push((new, sector, bytes.get())),
+                    DataAddress::Page(page) => pages.push((new, page, bytes.get())),
+                }
                 if !stores.is_empty() {
                     logs.push(Logs { slots, stores, parts: &target.parts, block_start: target.block * block_bytes });
                 }
@@ -78,7 +83,10 @@ pub(super) fn transfer(volume: &Volume, targets: &mut [Target<'_>]) -> Result<(F
         }
     }
     let mut stored = None;
-    let mut store_logs = || store_all(volume, &mut logs);
+    let mut store_logs = || -> Result<_> {
+        let in_flight = store_all(volume, &mut logs)?;
+        pages.iter_mut().try_fold(in_flight, |in_flight, (new, page, bytes)| Ok(in_flight.and(store_pages(volume, *page, new, bytes)?)))
+    };
     let flushed = if blocks.is_empty() {
         stored = Some(store_logs());
         Flushed::nothing_written()
@@ -86,17 +94,16 @@ pub(super) fn transfer(volume: &Volume, targets: &mut [Target<'_>]) -> Result<(F
         let mut requests = write_requests(&blocks);
         let written = volume.drive.transfer(Structure::Data, &mut requests, &mut || {
             stored = Some(store_logs());
-            if volume.checksums {
-                for (new, bytes) in &mut blocks {
-                    new.checksums = bytes.chunks_exact(SECTOR_BYTES).map(|sector| volume.pair.data(sector)).collect();
-                }
+            for (new, _, bytes) in &mut blocks {
+                new.checksums = checksums_of(volume, bytes);
             }
         })?;
         flush(volume, written)?
     };
     let in_flight = stored.unwrap_or_else(|| Ok(Lines::none()))?;
     let any_log = logs.iter().any(|logs| !logs.stores.is_empty()) && !on(Mutant::LogsNotFenced);
-    let fenced = if any_log { volume.drive.fence(in_flight) } else { Fenced::nothing_stored() };
+    let any_page = !pages.is_empty() && !on(Mutant::HomePagesNotFenced);
+    let fenced = if any_log || any_page { volume.drive.fence(in_flight) } else { Fenced::nothing_stored() };
     Ok((fenced, flushed))
 }
 
@@ -152,8 +159,8 @@ struct Logs<'t, 'd> {
 }
 
 /// One request per block.
-fn write_requests<'b>(blocks: &SmallVec<[(&mut NewSectors, &'b [u8]); 2]>) -> SmallVec<[BlockRequest<'b>; 2]> {
-    blocks.iter().map(|(new, bytes)| BlockRequest::Write { sector: new.sector, buffer: bytes }).collect()
+fn write_requests<'b>(blocks: &SmallVec<[(&mut NewExtent, Sector, &'b [u8]); 2]>) -> SmallVec<[BlockRequest<'b>; 2]> {
+    blocks.iter().map(|(_, sector, bytes)| BlockRequest::Write { sector: *sector, buffer: bytes }).collect()
 }
 
 /// Stores one log and starts flushing its cache lines. Its checksum is computed from the caller's bytes, or extended (RULES R10).

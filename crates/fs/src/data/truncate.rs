@@ -202,8 +202,7 @@ fn cut_block(tx: &mut Tx<'_>, fs: &FileSystem, view: &FileView, old: &Block, blo
     }
     let stale = match old.base {
         Base::Hole | Base::Unwritten(_) | Base::Lost(_) => false,
-        Base::Sectors(run) => sectors <= run.count && !(end as usize).is_multiple_of(SECTOR_BYTES),
-        Base::Memory(extent) => match extent {},
+        Base::Written(run) => sectors <= run.count && !(end as usize).is_multiple_of(SECTOR_BYTES),
     };
     Ok((kept, stale))
 }

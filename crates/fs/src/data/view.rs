@@ -8,6 +8,7 @@ use crate::file_system::FileSystem;
 use crate::index::block::Block;
 use crate::inodes::InCoreInode;
 use crate::mutant::{Mutant, on};
+use crate::space::Zone;
 use crate::volume::Owner;
 
 /// The state of a file that the data paths use, read under the inode's lock. The root of its mapping is not included: the holder of a range
@@ -18,6 +19,8 @@ pub(crate) struct FileView {
     pub(crate) owner: Owner,
     pub(crate) size: u64,
     pub(crate) tail_stale: bool,
+    /// Where its new extents go, while there is room.
+    pub(crate) zone: Zone,
 }
 
 impl FileSystem {
@@ -27,7 +30,8 @@ impl FileSystem {
         if state.removed {
             return Err(Error::Stale(file.number));
         }
-        Ok(FileView { owner: state.owner(file.number), size: state.inode.size, tail_stale: state.inode.state & state::TAIL_STALE != 0 })
+        let tail_stale = state.inode.state & state::TAIL_STALE != 0;
+        Ok(FileView { owner: state.owner(file.number), size: state.inode.size, tail_stale, zone: self.zone_of(&state.inode) })
     }
 
     /// Calls `look` with the root of a file's mapping, under the inode's lock: mapping pages on the way down cannot be freed by changes to

@@ -1,11 +1,12 @@
 //! The base of a file block: what lies below its data logs.
 //!
 //! [BA1] The base gives the content of a block where no log covers it. Code that treats its cases differently matches [`Base`] in one
-//!       place.
-//! [BA2] Only [`Base::of_record`] makes a base from a record. It refuses records that are not of a block, and sectors outside the zone.
+//!       place. Which zone its data lies in matters only to what moves bytes or takes space.
+//! [BA2] Only [`Base::of_record`] makes a base from a record. It refuses records that are not of a block, and data outside its zone; pages
+//!       of the memory zone also where the file system does not have the feature *memory home*.
 
 use tandemfs_format::mapping::{BlockChecksum, Extent, LeafPointer, Record};
-use tandemfs_format::{LineAddress, SECTOR_BYTES, Sector};
+use tandemfs_format::{DataAddress, LineAddress, SECTOR_BYTES};
 
 use crate::cache::{LineStore, Owner, damaged};
 use crate::error::Result;
@@ -15,34 +16,26 @@ use crate::error::Result;
 pub(crate) enum Base {
     /// Nothing; reads as zeros.
     Hole,
-    /// Allocated sectors without data ([BL4]); read as zeros.
-    Unwritten(SectorRun),
-    /// Sectors with data.
-    Sectors(SectorRun),
+    /// Allocated space without data ([BL4]); reads as zeros.
+    Unwritten(DataRun),
+    /// Data.
+    Written(DataRun),
     /// Lost: a repair gave it up. As many bytes as a block has.
     Lost(u32),
-    /// Data in the memory zone.
-    #[expect(dead_code, reason = "files in memory extents are built later; until then no value of it exists")]
-    Memory(MemoryExtent),
 }
 
-/// Consecutive sectors of the block zone that hold a block from its start.
+/// Consecutive sectors of the block zone, or pages of the memory zone, that hold a block from its start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct SectorRun {
-    pub(crate) sector: Sector,
+pub(crate) struct DataRun {
+    pub(crate) at: DataAddress,
     /// 1 to the number of sectors of a block.
     pub(crate) count: u32,
-    /// Their checksums; for unwritten sectors the vector reserved for them.
+    /// Their checksums; for unwritten ones the vector reserved for them.
     pub(crate) checksum: BlockChecksum,
 }
 
-/// Lines of the memory zone that hold the data of a block. No value exists yet: [`Base::of_record`] refuses the records for one. The
-/// matches on [`Base`] have arms for it, which stop compiling when it gets fields.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum MemoryExtent {}
-
 impl Base {
-    /// The base in a file's record. Refuses records that are not of a block, and sectors outside the zone.
+    /// The base in a file's record. Refuses records that are not of a block, and data outside its zone.
     pub(crate) fn of_record(store: &LineStore, owner: Owner, record: &Record) -> Result<Self> {
         let extent = match record {
             Record::Block { extent: Some(extent), .. } => extent,
@@ -51,13 +44,14 @@ impl Base {
             Record::Lost { .. } => return Err(damaged(owner, LineAddress::new(0), "state")),
             Record::Memory(address) | Record::Pointer { page: address, .. } => return Err(damaged(owner, *address, "state")),
         };
-        if !store.geometry.holds_sectors(extent.sector, extent.count.into())
-            || u64::from(extent.count) > store.geometry.block_sectors_each()
-        {
+        if !store.geometry.holds_data(extent.at, extent.count.into()) || u64::from(extent.count) > store.geometry.block_sectors_each() {
             return Err(damaged(owner, LineAddress::new(0), "sector"));
         }
-        let run = SectorRun { sector: extent.sector, count: extent.count, checksum: extent.checksum };
-        Ok(if extent.unwritten { Self::Unwritten(run) } else { Self::Sectors(run) })
+        if extent.at.page().is_some() && !store.has_memory_homes() {
+            return Err(damaged(owner, LineAddress::new(0), "zone"));
+        }
+        let run = DataRun { at: extent.at, count: extent.count, checksum: extent.checksum };
+        Ok(if extent.unwritten { Self::Unwritten(run) } else { Self::Written(run) })
     }
 
     /// The record of a block with this base and `leaf`.
@@ -66,34 +60,33 @@ impl Base {
             Self::Hole => return Record::Block { extent: None, leaf },
             Self::Lost(_) => return Record::Lost { height: 0, leaf },
             Self::Unwritten(run) => (run, true),
-            Self::Sectors(run) => (run, false),
-            Self::Memory(extent) => match extent {},
+            Self::Written(run) => (run, false),
         };
-        let extent = Extent { sector: run.sector, count: run.count, checksum: run.checksum, unwritten };
+        let extent = Extent { at: run.at, count: run.count, checksum: run.checksum, unwritten };
         Record::Block { extent: Some(extent), leaf }
     }
 
-    /// Its sectors, written or not.
-    pub(crate) fn run(&self) -> Option<SectorRun> {
+    /// Its sectors or pages, written or not.
+    pub(crate) fn run(&self) -> Option<DataRun> {
         match *self {
             Self::Hole | Self::Lost(_) => None,
-            Self::Unwritten(run) | Self::Sectors(run) => Some(run),
-            Self::Memory(extent) => match extent {},
+            Self::Unwritten(run) | Self::Written(run) => Some(run),
         }
     }
 
-    /// Number of its sectors.
+    /// Number of its sectors or pages.
     pub(crate) fn sectors(&self) -> u32 {
         self.run().map_or(0, |run| run.count)
     }
 
+    /// Whether its data lies in the memory zone.
+    pub(crate) fn is_in_memory(&self) -> bool {
+        self.run().is_some_and(|run| run.at.page().is_some())
+    }
+
     /// Bytes from the block's start that have space, written or not.
     pub(crate) fn bytes(&self) -> u32 {
-        match self {
-            Self::Hole | Self::Lost(_) => 0,
-            Self::Unwritten(run) | Self::Sectors(run) => run.count * SECTOR_BYTES as u32,
-            Self::Memory(extent) => match *extent {},
-        }
+        self.sectors() * SECTOR_BYTES as u32
     }
 
     /// Bytes from the block's start that hold data, or held it and are lost; bytes after them read as zeros.
@@ -101,7 +94,7 @@ impl Base {
         match self {
             Self::Hole | Self::Unwritten(_) => 0,
             Self::Lost(bytes) => *bytes,
-            Self::Sectors(_) | Self::Memory(_) => self.bytes(),
+            Self::Written(_) => self.bytes(),
         }
     }
 
@@ -109,11 +102,11 @@ impl Base {
     pub(crate) fn emptied(self) -> Self {
         let Some(run) = self.run() else { return Self::Hole };
         let checksum = run.vector().map_or(BlockChecksum::None, BlockChecksum::Vector);
-        Self::Unwritten(SectorRun { checksum, ..run })
+        Self::Unwritten(DataRun { checksum, ..run })
     }
 }
 
-impl SectorRun {
+impl DataRun {
     /// The first line of its checksum vector, if it has one.
     pub(super) fn vector(&self) -> Option<LineAddress> {
         match self.checksum {
@@ -130,26 +123,27 @@ mod tests {
     use tandemfs_crash::MemoryDevice;
     use tandemfs_device::{Drive, PersistenceDomain};
     use tandemfs_format::inode::file_type;
-    use tandemfs_format::{Corrupt, InodeNumber};
+    use tandemfs_format::{Corrupt, InodeNumber, Sector};
 
     use super::*;
     use crate::error::Error;
     use crate::{AllocateMode, FileSystem, FormatOptions, MountOptions, NewInode, SeekTo, SetAttributes, WriteOptions, make_file_system};
 
-    const RUN: SectorRun = SectorRun { sector: Sector::new(16), count: 4, checksum: BlockChecksum::Vector(LineAddress::new(640)) };
+    const RUN: DataRun =
+        DataRun { at: DataAddress::Sector(Sector::new(16)), count: 4, checksum: BlockChecksum::Vector(LineAddress::new(640)) };
 
     #[test]
     fn each_base_says_what_it_takes_and_what_it_holds() {
-        let inline = SectorRun { count: 1, checksum: BlockChecksum::Inline(7), ..RUN };
-        let unchecked = SectorRun { checksum: BlockChecksum::None, ..inline };
+        let inline = DataRun { count: 1, checksum: BlockChecksum::Inline(7), ..RUN };
+        let unchecked = DataRun { checksum: BlockChecksum::None, ..inline };
         #[rustfmt::skip]
         let cases = [
             // base, sectors, bytes with space, bytes of data, emptied
             (Base::Hole, 0, 0, 0, Base::Hole),
             (Base::Lost(65_536), 0, 0, 65_536, Base::Hole),
             (Base::Unwritten(RUN), 4, 16_384, 0, Base::Unwritten(RUN)),
-            (Base::Sectors(RUN), 4, 16_384, 16_384, Base::Unwritten(RUN)),
-            (Base::Sectors(inline), 1, 4096, 4096, Base::Unwritten(unchecked)),
+            (Base::Written(RUN), 4, 16_384, 16_384, Base::Unwritten(RUN)),
+            (Base::Written(inline), 1, 4096, 4096, Base::Unwritten(unchecked)),
         ];
         for (base, sectors, bytes, data_bytes, emptied) in cases {
             assert_eq!(
@@ -163,14 +157,14 @@ mod tests {
     #[test]
     fn a_record_names_the_base_and_the_leaf() {
         let leaf = Some(LeafPointer { address: LineAddress::new(64), class: 1 });
-        let extent = |unwritten| Some(Extent { sector: RUN.sector, count: RUN.count, checksum: RUN.checksum, unwritten });
+        let extent = |unwritten| Some(Extent { at: RUN.at, count: RUN.count, checksum: RUN.checksum, unwritten });
         assert_eq!(Base::Hole.record(leaf), Record::Block { extent: None, leaf });
         assert_eq!(Base::Lost(65_536).record(leaf), Record::Lost { height: 0, leaf });
         assert_eq!(Base::Unwritten(RUN).record(None), Record::Block { extent: extent(true), leaf: None });
-        assert_eq!(Base::Sectors(RUN).record(leaf), Record::Block { extent: extent(false), leaf });
+        assert_eq!(Base::Written(RUN).record(leaf), Record::Block { extent: extent(false), leaf });
     }
 
-    /// The format has a state for data in the memory zone, but no file uses it yet ([BA2]).
+    /// Records of state *memory* are of directories only ([BA2]).
     #[test]
     fn a_record_of_memory_is_damage_of_a_file() {
         let drive = Drive::new(Arc::new(MemoryDevice::new(16 << 20, 16 << 20, PersistenceDomain::Gpf)));

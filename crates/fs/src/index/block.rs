@@ -18,15 +18,15 @@ use tandemfs_format::mapping::{
 };
 use tandemfs_format::segment::Region;
 use tandemfs_format::space::LogCounting;
-use tandemfs_format::{Line, LineAddress, Sector};
+use tandemfs_format::{DataAddress, Line, LineAddress};
 
-pub(crate) use super::base::{Base, SectorRun};
+pub(crate) use super::base::{Base, DataRun};
 use super::tree;
 use crate::alloc::Need;
 use crate::cache::{LineStore, Owner, damaged};
 use crate::error::{Error, Result};
 use crate::mutant::{Mutant, on};
-use crate::space;
+use crate::space::{self, Zone};
 use crate::volume::{Tx, Volume};
 
 /// The logs of a block, indexed by leaf slot.
@@ -40,10 +40,10 @@ pub(crate) struct Block {
     leaf: Option<LeafPointer>,
 }
 
-/// New sectors of a block, with one checksum each if the file system has checksums.
+/// New sectors or pages of a block, with one checksum each if the file system has checksums.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct NewSectors {
-    pub(crate) sector: Sector,
+pub(crate) struct NewExtent {
+    pub(crate) at: DataAddress,
     pub(crate) count: u32,
     pub(crate) checksums: SmallVec<[u32; 16]>,
 }
@@ -51,10 +51,10 @@ pub(crate) struct NewSectors {
 /// The change of a block's base.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum BaseChange {
-    /// Other sectors replace it.
-    New(NewSectors),
-    /// Its unwritten sectors are written now ([BL4]).
-    Fill(NewSectors),
+    /// Other sectors or pages replace it.
+    New(NewExtent),
+    /// Its unwritten sectors or pages are written now ([BL4]).
+    Fill(NewExtent),
     /// This becomes the base, changed or not; the caller allocates and frees the difference.
     To(Base),
 }
@@ -160,7 +160,7 @@ impl Block {
     /// XORs checksums of its written sectors with the given changes, pairs of sector index and change (RULES R18). Returns the new base.
     /// The caller holds the inode lock.
     pub(crate) fn renew_checksums(&self, tx: &mut Tx<'_>, store: &LineStore, owner: Owner, changes: &[(u32, u32)]) -> Result<Base> {
-        let Base::Sectors(mut run) = self.base else { return Ok(self.base) };
+        let Base::Written(mut run) = self.base else { return Ok(self.base) };
         match run.checksum {
             BlockChecksum::None => {}
             BlockChecksum::Inline(crc) => {
@@ -178,7 +178,7 @@ impl Block {
                 }
             }
         }
-        Ok(Base::Sectors(run))
+        Ok(Base::Written(run))
     }
 
     /// Passes the checksums of `count` of its sectors from `first` on to `each`, with their indexes; nothing if it has none.
@@ -227,8 +227,7 @@ impl Block {
     fn free_base(&self, tx: &mut Tx<'_>) {
         match self.base {
             Base::Hole | Base::Lost(_) => {}
-            Base::Unwritten(run) | Base::Sectors(run) => tx.free(space::sectors(run.sector, run.count.into())),
-            Base::Memory(extent) => match extent {},
+            Base::Unwritten(run) | Base::Written(run) => tx.free(space::data(run.at, run.count.into())),
         }
     }
 
@@ -257,7 +256,7 @@ impl Block {
 
     /// First line and number of lines of the checksum vector of its written sectors, if any.
     pub(crate) fn vector_lines(&self) -> Option<(LineAddress, u64)> {
-        let Base::Sectors(written) = self.base else { return None };
+        let Base::Written(written) = self.base else { return None };
         Some((written.vector()?, u64::from(written.count).div_ceil(VECTOR_LINE_SECTORS)))
     }
 
@@ -266,7 +265,7 @@ impl Block {
         &self,
         store: &LineStore,
         mut visit: impl FnMut(Option<Region>, LineAddress, u64) -> bool,
-    ) -> (bool, Option<SectorRun>) {
+    ) -> (bool, Option<DataRun>) {
         let mut all = true;
         for log in self.logs() {
             all &= visit(None, log.address, log.class.lines());
@@ -305,11 +304,13 @@ impl Block {
         let base = match base {
             BaseChange::New(new) => {
                 self.free_base(tx);
-                Base::Sectors(self.replace_checksums(tx, volume, new, need)?)
+                Base::Written(self.replace_checksums(tx, volume, new, need)?)
             }
             BaseChange::Fill(new) => {
-                volume.memory.spare_pages.forget(&volume.memory, new.sector, new.count.into());
-                Base::Sectors(self.replace_checksums(tx, volume, new, need)?)
+                if let DataAddress::Sector(sector) = new.at {
+                    volume.memory.spare_pages.forget(&volume.memory, sector, new.count.into());
+                }
+                Base::Written(self.replace_checksums(tx, volume, new, need)?)
             }
             BaseChange::To(Base::Lost(bytes)) if logs.iter().flatten().map(|log| log.length).sum::<u32>() == bytes => Base::Hole, // [BL5]
             BaseChange::To(base) => base,
@@ -349,10 +350,11 @@ impl Block {
         }
     }
 
-    /// Unwritten sectors that replace the block's base, with their vector ([BL4]). The old sectors are freed.
-    pub(crate) fn reserve(&self, tx: &mut Tx<'_>, volume: &Volume, count: u32) -> Result<Base> {
-        let sector = volume.sectors.take(count.into(), Need::Growth)?;
-        tx.took(space::sectors(sector, count.into()));
+    /// Unwritten sectors or pages that replace the block's base, with their vector ([BL4]). The old ones are freed. `zones`: where they
+    /// come from, and where if that is full.
+    pub(crate) fn reserve(&self, tx: &mut Tx<'_>, volume: &Volume, zones: (Zone, Option<Zone>), count: u32) -> Result<Base> {
+        let at = volume.take_data_in(zones, count.into(), |_| Need::Growth)?;
+        tx.took(space::data(at, count.into()));
         self.free_base(tx);
         let old_vector = self.base.run().and_then(|run| run.vector());
         let checksum = match (volume.checksums && count > 1, old_vector) {
@@ -369,14 +371,14 @@ impl Block {
                 BlockChecksum::Vector(vector)
             }
         };
-        Ok(Base::Unwritten(SectorRun { sector, count, checksum }))
+        Ok(Base::Unwritten(DataRun { at, count, checksum }))
     }
 
     /// Its base cut to the first `count` sectors (fewer than it has). Frees the others, and the vector if it is no longer needed.
     pub(crate) fn cut_base(&self, tx: &mut Tx<'_>, store: &LineStore, owner: Owner, count: u32) -> Result<Base> {
         let Some(run) = self.base.run() else { return Ok(self.base) };
         assert!(count < run.count, "{count} of {} sectors", run.count);
-        tx.free(space::sectors(run.sector.nth(count.into()), u64::from(run.count - count)));
+        tx.free(space::data(run.at.nth(count.into()), u64::from(run.count - count)));
         if count == 0 {
             self.free_vector(tx, store);
             return Ok(Base::Hole);
@@ -389,13 +391,12 @@ impl Block {
             }
             _ => None,
         };
-        let cut = SectorRun { count, checksum: inline.unwrap_or(run.checksum), ..run };
+        let cut = DataRun { count, checksum: inline.unwrap_or(run.checksum), ..run };
         Ok(match self.base {
             Base::Hole => Base::Hole,
             Base::Lost(bytes) => Base::Lost(bytes),
-            Base::Unwritten(_) => Base::Sectors(cut).emptied(),
-            Base::Sectors(_) => Base::Sectors(cut),
-            Base::Memory(extent) => match extent {},
+            Base::Unwritten(_) => Base::Written(cut).emptied(),
+            Base::Written(_) => Base::Written(cut),
         })
     }
 
@@ -420,13 +421,13 @@ impl Block {
             tx.free(space::region(Region::Leaves, old.address, old.lines()));
             (leaf, moved) = (Some(new), old.lines());
         }
-        if let Base::Unwritten(run) | Base::Sectors(run) = &mut base
+        if let Base::Unwritten(run) | Base::Written(run) = &mut base
             && let Some(old) = run.vector().filter(|vector| wants(*vector))
         {
             let lines = vector_lines_taken(volume);
             let new = take_to_move(tx, lines)?;
             // The vector of unwritten sectors has no content. Its lines have no checksum of their own: damage to them moves with them.
-            for line in (0..volume.geometry.vector_lines()).filter(|_| matches!(self.base, Base::Sectors(_))) {
+            for line in (0..volume.geometry.vector_lines()).filter(|_| matches!(self.base, Base::Written(_))) {
                 let image = volume.raw_line(Structure::Mapping, old.nth(line))?;
                 tx.put(Structure::Mapping, new.nth(line), image)?;
             }
@@ -441,7 +442,7 @@ impl Block {
     }
 
     /// The checksums of new sectors, in the old vector if there is one.
-    fn replace_checksums(&self, tx: &mut Tx<'_>, volume: &Volume, new: NewSectors, need: Need) -> Result<SectorRun> {
+    fn replace_checksums(&self, tx: &mut Tx<'_>, volume: &Volume, new: NewExtent, need: Need) -> Result<DataRun> {
         let mut old_vector = self.base.run().and_then(|run| run.vector());
         let lines = vector_lines_taken(volume);
         let checksum = match (volume.checksums, new.count) {
@@ -465,7 +466,7 @@ impl Block {
         if let Some(vector) = old_vector {
             tx.free(space::region(Region::Leaves, vector, lines));
         }
-        Ok(SectorRun { sector: new.sector, count: new.count, checksum })
+        Ok(DataRun { at: new.at, count: new.count, checksum })
     }
 
     fn replace_leaf(&self, tx: &mut Tx<'_>, volume: &Volume, owner: Owner, logs: &LogSlots, need: Need) -> Result<LeafPointer> {

@@ -10,7 +10,7 @@
 use tandemfs_device::{Fenced, Flushed};
 use tandemfs_format::InodeNumber;
 use tandemfs_format::attributes::{ATTRIBUTE_NAME_MAX, ATTRIBUTE_VALUE_MAX, AttributePointer, Namespace};
-use tandemfs_format::inode::{Inode, file_type};
+use tandemfs_format::inode::{Inode, file_type, flags};
 
 use super::access_lists::AccessList;
 use crate::error::{Error, Result};
@@ -229,6 +229,9 @@ impl FileSystem {
             return Ok(None);
         }
         let (number, parent) = parent;
+        if matches!(inode.file_type(), file_type::REGULAR | file_type::DIRECTORY) {
+            inode.flags = parent.inode.flags & (flags::HOME_MEMORY | flags::HOME_BLOCK);
+        }
         self.load_attributes(number, parent)?;
         let Some(default) = parent.attributes.as_ref().and_then(|set| set.find(Namespace::DefaultAcl, b"")) else {
             inode.mode &= !(umask & 0o777);

@@ -5,7 +5,7 @@ use tandemfs_device::{Fenced, Flushed, Structure};
 use tandemfs_format::hole_lines::HoleLines;
 use tandemfs_format::mapping::{PAGE_RECORDS, Record, RecordBytes};
 use tandemfs_format::segment::Region;
-use tandemfs_format::{InodeNumber, LineAddress, PAGE_LINES, Sector};
+use tandemfs_format::{DataAddress, InodeNumber, LineAddress, PAGE_LINES, Sector};
 
 use super::{Owner, Tx, Volume};
 use crate::alloc::departure::Pace;
@@ -19,7 +19,7 @@ use crate::inject::{Take, fails};
 use crate::journal::{Host, Journal};
 use crate::mutant::{Mutant, on};
 use crate::quarantine;
-use crate::space::{self, Kinds, Space};
+use crate::space::{self, Kinds, Space, Zone};
 
 /// Checkpoints that one operation forces for space: other threads may take what a checkpoint releases, and free more meanwhile.
 const CHECKPOINTS_MAX: u32 = 4;
@@ -91,6 +91,22 @@ impl Volume {
         written.map(drop::<Fenced>).inspect_err(|_| self.quarantine(Space::Region { region, address: page, lines: PAGE_LINES }))
     }
 
+    /// Takes sectors or pages in a row for an extent of a file.
+    pub(crate) fn take_data(&self, zone: Zone, count: u64, need: Need) -> Result<DataAddress> {
+        match zone {
+            Zone::Block => self.sectors.take(count, need).map(DataAddress::Sector),
+            Zone::Memory => self.memory.take_extent(count, need).map(DataAddress::Page),
+        }
+    }
+
+    /// Takes data from the first of two zones that has it. The error is the first one's.
+    pub(crate) fn take_data_in(&self, (zone, other): (Zone, Option<Zone>), count: u64, need: impl Fn(Zone) -> Need) -> Result<DataAddress> {
+        match (self.take_data(zone, count, need(zone)), other) {
+            (Err(full @ Error::NoSpace { .. }), Some(other)) => self.take_data(other, count, need(other)).map_err(|_| full),
+            (taken, _) => taken,
+        }
+    }
+
     /// Takes a free inode number; returns its address too.
     pub(crate) fn take_inode(&self) -> Result<(InodeNumber, LineAddress)> {
         let address = self.take_lines(Region::Inodes, INODE_LINES, Need::Growth)?;
@@ -122,6 +138,7 @@ impl Volume {
         let freed = match space {
             Space::Region { region, address, lines } => self.memory.free_now(region, address, lines),
             Space::Slot { address, lines } => self.memory.free_slot(address, lines),
+            Space::Pages { address, count } => self.memory.free_extent(address, count),
             Space::Sectors { sector, count } => {
                 self.memory.spare_pages.forget(&self.memory, sector, count);
                 let free = self.leases.hold_back(sector, count); // [LY4] of `lease.rs`

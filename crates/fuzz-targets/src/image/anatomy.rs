@@ -205,7 +205,7 @@ impl Anatomy {
                 }
                 Record::Block { extent, leaf } => {
                     if let Some(extent) = extent {
-                        self.sectors.push(extent.sector.number());
+                        self.sectors.extend(extent.at.sector().map(|sector| sector.number()));
                         if let BlockChecksum::Vector(vector) = extent.checksum {
                             let lines = 0..self.superblock.geometry.vector_lines();
                             parts.extend(lines.map(|line| Part { line: vector.nth(line).number(), kind: Kind::Vector, owner }));

@@ -10,7 +10,7 @@ use tandemfs_format::mapping::{
 };
 use tandemfs_format::segment::SegmentLine;
 use tandemfs_format::superblock::{COUNTER_MAX, SuperblockBytes};
-use tandemfs_format::{EMPTY_LINE, Field, InodeNumber, LINE_BYTES, Line, LineAddress, PAGE_LINES, Sector, Table, UNIT_LINES};
+use tandemfs_format::{DataAddress, EMPTY_LINE, Field, InodeNumber, LINE_BYTES, Line, LineAddress, PAGE_LINES, Sector, Table, UNIT_LINES};
 use zerocopy::IntoBytes;
 
 use super::anatomy::{Anatomy, Kind, Part, Pending};
@@ -207,8 +207,11 @@ fn record(anatomy: &Anatomy, input: &mut Input<'_>) -> Record {
                 (_, 1) => BlockChecksum::Inline(input.number(4) as u32),
                 _ => BlockChecksum::Vector(line(anatomy, input)),
             };
-            let sector = Sector::new((sector_number(anatomy, input) & 0xff_ffff_ffff).max(1));
-            let extent = input.one_in(2).then_some(Extent { sector, count, checksum, unwritten: input.one_in(4) });
+            let at = match input.one_in(3) {
+                true => DataAddress::Page(line(anatomy, input).page()),
+                false => DataAddress::Sector(Sector::new((sector_number(anatomy, input) & 0xff_ffff_ffff).max(1))),
+            };
+            let extent = input.one_in(2).then_some(Extent { at, count, checksum, unwritten: input.one_in(4) });
             let leaf = input.one_in(2).then(|| LeafPointer { address: line(anatomy, input), class: input.below(3) as u32 });
             Record::Block { extent, leaf: leaf.filter(|leaf| leaf.address.number() != 0) }
         }

@@ -1,0 +1,181 @@
+//! Homes of files: which zone their blocks lie in.
+//!
+//! [HM1] The feature *memory home* is durable in the superblock before the first inode names the memory zone as its home, so before the first
+//!       record that has pages, and it is never cleared: builds that do not know it refuse the device from then on.
+//! [HM2] A home is where *new* extents go; where the memory zone has no room the block zone serves. Setting it changes no data.
+//! [HM3] Moving is one transaction a block, under its range lock, and a record says where its block lies: a move that was interrupted, by a
+//!       crash or by another home, is continued by moving what lies elsewhere. Times and bytes of the file do not change.
+
+use std::ops::ControlFlow;
+
+use tandemfs_device::{Fenced, Flushed};
+use tandemfs_format::InodeNumber;
+use tandemfs_format::inode::{Inode, file_type, flags};
+use tandemfs_format::superblock::incompat;
+
+use super::rewrite::Rewrite;
+use crate::alloc::Need;
+use crate::error::{Error, Result};
+use crate::file_system::FileSystem;
+use crate::index::block::{Base, BaseChange};
+use crate::index::tree::{self, Found};
+use crate::inodes::InCoreInode;
+use crate::mutant::{Mutant, on};
+use crate::space::Zone;
+use crate::types::Home;
+use crate::volume::{Tx, now};
+
+/// Blocks that one step of a move looks at.
+const STEP_BLOCKS: u64 = 256;
+
+impl Home {
+    /// The home that the flags of an inode name.
+    fn of(inode: &Inode) -> Self {
+        match inode.flags {
+            flags if flags & flags::HOME_MEMORY != 0 => Self::Memory,
+            flags if flags & flags::HOME_BLOCK != 0 => Self::Block,
+            _ => Self::Auto,
+        }
+    }
+
+    fn flags(self) -> u32 {
+        match self {
+            Self::Auto => 0,
+            Self::Memory => flags::HOME_MEMORY,
+            Self::Block => flags::HOME_BLOCK,
+        }
+    }
+}
+
+impl FileSystem {
+    /// Where new extents of a file go ([HM2]).
+    pub(super) fn zone_of(&self, inode: &Inode) -> Zone {
+        if Home::of(inode) == Home::Memory && self.volume.has_memory_homes() { Zone::Memory } else { Zone::Block }
+    }
+
+    /// The home of a file or directory.
+    ///
+    /// # Errors
+    /// `Stale`; damage of the inode.
+    pub fn home(&self, number: InodeNumber) -> Result<Home> {
+        let file = self.inodes.get(&self.volume, number)?;
+        let state = file.state.read();
+        if state.removed { Err(Error::Stale(number)) } else { Ok(Home::of(&state.inode)) }
+    }
+
+    /// Sets the home of a file, or of a directory for what is made in it from now on. Existing data stays where it is until
+    /// [`FileSystem::move_home`] moves it.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for what is neither a regular file nor a directory; `ReadOnly`, `Stopped`, `Stale`.
+    pub fn set_home(&self, number: InodeNumber, home: Home) -> Result<()> {
+        self.volume.health.check_writable()?;
+        let file = self.inodes.get(&self.volume, number)?;
+        if home != Home::Auto {
+            self.gain_memory_homes()?;
+        }
+        let mut state = file.state.write();
+        if state.removed {
+            return Err(Error::Stale(number));
+        }
+        if !matches!(state.inode.file_type(), file_type::REGULAR | file_type::DIRECTORY) {
+            return Err(Error::InvalidArgument("only regular files and directories have a home"));
+        }
+        let mut new = state.inode.clone();
+        new.flags = new.flags & !(flags::HOME_MEMORY | flags::HOME_BLOCK) | home.flags();
+        if new.flags == state.inode.flags {
+            return Ok(());
+        }
+        new.ctime = now();
+        file.commit(Tx::new(&self.volume), &mut state, new, Fenced::nothing_stored(), Flushed::nothing_written())
+    }
+
+    /// Makes the feature bit durable ([HM1]).
+    fn gain_memory_homes(&self) -> Result<()> {
+        let volume = &self.volume;
+        if volume.has_memory_homes() {
+            return Ok(());
+        }
+        if incompat::KNOWN & incompat::MEMORY_HOME == 0 {
+            return Err(Error::InvalidArgument("this build does not know files in the memory zone"));
+        }
+        if !on(Mutant::HomeBitForgotten) {
+            let gain = |superblock: &mut tandemfs_format::superblock::Superblock| superblock.incompat |= incompat::MEMORY_HOME;
+            volume.journal.update_superblock(&volume.line_store, Fenced::nothing_stored(), gain)?;
+        }
+        volume.note_memory_homes();
+        Ok(())
+    }
+
+    /// Moves the next blocks of a file, from `block` on, that lie in another zone than its home ([HM3]). Returns the block to go on with;
+    /// `None` if the rest of the file is at home. A file of home *auto* is at home anywhere. Blocks with a lease are left out.
+    ///
+    /// # Errors
+    /// `NoSpace` if the home has no room: what was moved stays moved. `DamagedData`, `LostData`: that block stays where it is. Errors of
+    /// devices; `Stale`.
+    pub fn move_home(&self, number: InodeNumber, block: u64) -> Result<Option<u64>> {
+        self.volume.health.check_writable()?;
+        let file = self.inodes.get(&self.volume, number)?;
+        file.must_be_regular("only regular files have blocks to move")?;
+        let (elsewhere, next) = self.blocks_elsewhere(&file, block)?;
+        for block in elsewhere {
+            self.with_room(|| self.move_block_home(&file, block))?;
+        }
+        Ok(next)
+    }
+
+    /// Blocks that lie elsewhere among the next ones from `block` on, and the block to go on with.
+    fn blocks_elsewhere(&self, file: &InCoreInode, block: u64) -> Result<(Vec<u64>, Option<u64>)> {
+        let state = file.state.read();
+        if state.removed {
+            return Err(Error::Stale(file.number));
+        }
+        let (owner, home) = (state.owner(file.number), Home::of(&state.inode));
+        let (mut elsewhere, mut next, mut seen) = (Vec::new(), None, 0);
+        let _ended = tree::walk_range(&self.volume, owner, state.root(), block..u64::MAX, &mut |found| {
+            let Found::Block(number, record) = found else { return Ok(ControlFlow::Continue(())) };
+            if seen == STEP_BLOCKS {
+                next = Some(number);
+                return Ok(ControlFlow::Break(()));
+            }
+            seen += 1;
+            if is_elsewhere(home, &Base::of_record(&self.volume, owner, &record)?) {
+                elsewhere.push(number);
+            }
+            Ok(ControlFlow::Continue(()))
+        })?;
+        Ok((elsewhere, next))
+    }
+
+    /// Moves one block to its home, if it is elsewhere.
+    fn move_block_home(&self, file: &InCoreInode, block: u64) -> Result<()> {
+        let Some(_range) = file.ranges.exclusive_unless_leased(block, block) else { return Ok(()) };
+        let view = self.view(file)?;
+        let old = self.block_of(file, &view, block)?;
+        if !is_elsewhere(self.home(file.number)?, &old.base) {
+            return Ok(());
+        }
+        let Base::Unwritten(run) = old.base else { return self.rewrite_locked(file, block, Rewrite::Home).map(drop) };
+        let volume = &self.volume;
+        let mut tx = Tx::new(volume);
+        let base = old.reserve(&mut tx, volume, (view.zone, None), run.count)?;
+        let mut state = file.state.write();
+        if state.removed {
+            return Err(Error::Stale(file.number));
+        }
+        let mut new = state.inode.clone();
+        let mut root = new.root_record();
+        old.replace(&mut tx, volume, view.owner, &mut root, block, BaseChange::To(base), &old.logs, Need::Transient)?;
+        new.root = root.to_bytes();
+        file.commit(tx, &mut state, new, Fenced::nothing_stored(), Flushed::nothing_written())
+    }
+}
+
+/// Whether a base lies in another zone than the home asks for.
+fn is_elsewhere(home: Home, base: &Base) -> bool {
+    match home {
+        Home::Auto => false,
+        Home::Memory => base.run().is_some() && !base.is_in_memory(),
+        Home::Block => base.is_in_memory(),
+    }
+}
