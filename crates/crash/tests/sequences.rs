@@ -189,18 +189,13 @@ with!(
     single_operations_gpf,
     single_operations_process,
     single_operations_in_every_setting,
-    single_operations_at_the_limits,
-    pairs_of_operations_adr,
-    pairs_of_operations_relaxed_gpf,
     sampled_triples,
-    random_workloads,
 );
 with!(
     memory_homes_on_a_drive_with_firmware,
     super::in_the_memory_of_a_drive_with_firmware,
     single_operations_adr,
     single_operations_process,
-    random_workloads
 );
 
 fn in_the_memory_of_a_drive_with_firmware(setting: Setting) -> Setting {
