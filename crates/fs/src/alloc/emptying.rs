@@ -32,7 +32,7 @@ const AGAIN_LINES: u64 = UNIT_LINES / 4;
 pub(super) struct Emptying {
     /// Sorted.
     pub(super) units: Vec<u64>,
-    /// Free lines of the region when it was last given up ([EU4]).
+    /// Free lines of the region when it was last given up, those that waited for the watermark with them ([EU4]).
     given_up_at: Option<u64>,
 }
 
@@ -48,7 +48,7 @@ impl Emptying {
     }
 
     /// Ends ([EU1], [EU4]).
-    pub(super) fn give_up(&mut self, free: u64) {
+    fn give_up(&mut self, free: u64) {
         self.units.clear();
         self.given_up_at = Some(free);
     }
@@ -66,9 +66,7 @@ impl MemoryAllocator {
             return false;
         }
         let state = self.regions[slot(region)].lock();
-        let waiting: u64 = state.pending.iter().map(|(.., lines)| lines).sum();
-        let free = self.region_free[slot(region)].load(SeqCst) + waiting;
-        anew || !state.emptying.is_given_up(free)
+        anew || !state.emptying.is_given_up(self.free_then(region, &state))
     }
 
     /// Chooses units of a region that are emptied from now on ([EU3]). Returns the number of lines that are in them. `anew`: also where that
@@ -79,7 +77,7 @@ impl MemoryAllocator {
         }
         let mut state = self.regions[slot(region)].lock();
         let free = self.region_free[slot(region)].load(SeqCst);
-        if !anew && state.emptying.is_given_up(free) {
+        if !anew && state.emptying.is_given_up(self.free_then(region, &state)) {
             return 0;
         }
         let (units, lines) = self.choose(region, &state, pace, free);
@@ -87,6 +85,17 @@ impl MemoryAllocator {
             state.emptying = Emptying { units, given_up_at: None };
         }
         lines
+    }
+
+    /// Free lines of a region, once the watermark has passed what waits for it.
+    fn free_then(&self, region: Region, state: &RegionState) -> u64 {
+        self.region_free[slot(region)].load(SeqCst) + state.pending.iter().map(|(.., lines)| lines).sum::<u64>()
+    }
+
+    /// Nothing of a region is emptied any more ([EU1], [EU4]).
+    pub(super) fn give_up_emptying(&self, region: Region, state: &mut RegionState) {
+        let free = self.free_then(region, state);
+        state.emptying.give_up(free);
     }
 
     fn choose(&self, region: Region, state: &RegionState, pace: Pace, free: u64) -> (Vec<u64>, u64) {
@@ -117,6 +126,9 @@ impl MemoryAllocator {
             moved += taken;
             units.push(unit);
         }
+        if units.len() <= usize::from(stays_whole) {
+            return (Vec::new(), 0); // none of them would leave
+        }
         units.sort_unstable();
         (units, moved)
     }
@@ -143,7 +155,7 @@ impl MemoryAllocator {
         for region in regions {
             let mut state = self.regions[slot(*region)].lock();
             if !state.emptying.units.is_empty() {
-                state.emptying.give_up(self.region_free[slot(*region)].load(SeqCst));
+                self.give_up_emptying(*region, &mut state);
             }
         }
     }

@@ -68,7 +68,7 @@ impl MemoryAllocator {
         if found.is_some() || need == Need::Move || state.emptying.units.is_empty() {
             return found;
         }
-        state.emptying.give_up(self.region_free[slot(region)].load(SeqCst));
+        self.give_up_emptying(region, state);
         self.find(region, state, lines, need)
     }
 

@@ -173,9 +173,9 @@ impl FileSystem {
     /// A step of the pass. False if it has ended.
     fn step(&self, compaction: &mut Compaction) -> Result<bool> {
         let Some(pass) = &mut compaction.pass else { return Ok(false) };
-        let wanted = Wanted { units: self.volume.memory.emptied_units(), everything: pass.everything };
+        let wanted = self.wanted(pass.everything);
         let is_held = self.volume.held_back.is_any(); // [CZ7]
-        let result = match !is_held && (wanted.everything || !wanted.units.is_empty()) {
+        let result = match !is_held && !wanted.is_empty() {
             true => self.advance(pass, &wanted),
             false => Ok(false),
         };
@@ -213,7 +213,7 @@ impl FileSystem {
         let next = match self.look(number, pass.within, wanted) {
             Ok(looked) => {
                 for place in &looked.places {
-                    self.move_one(pass, &looked, place, wanted)?;
+                    self.move_one(pass, &looked, place)?;
                 }
                 looked.next.map(|block| (looked.owner.generation, block))
             }

@@ -1,4 +1,7 @@
 //! What an inode names in units that are emptied, and how each kind of it moves ([CZ2]-[CZ6]).
+//!
+//! What is wanted is asked anew before each object: somebody who finds no other lines ends the emptying of a region at any time ([EU1] of
+//! `alloc/emptying.rs`), and from then on lines that move may come from the very units they leave.
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -38,13 +41,18 @@ pub(super) enum Place {
 
 /// Which addresses are to be left.
 pub(super) struct Wanted {
-    pub(super) units: BTreeMap<u64, Region>,
-    pub(super) everything: bool,
+    units: BTreeMap<u64, Region>,
+    everything: bool,
 }
 
 impl Wanted {
-    fn has(&self, address: LineAddress) -> bool {
-        self.everything || self.units.contains_key(&address.unit())
+    /// Whether an object of a region is to leave this address. A forged address may lie in a unit of another region.
+    fn has(&self, region: Region, address: LineAddress) -> bool {
+        self.everything || self.units.get(&address.unit()) == Some(&region)
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        !self.everything && self.units.is_empty()
     }
 
     /// Whether there are any of a region.
@@ -63,10 +71,14 @@ pub(super) struct Looked {
 }
 
 impl FileSystem {
+    /// What is wanted now.
+    pub(super) fn wanted(&self, everything: bool) -> Wanted {
+        Wanted { units: self.volume.memory.emptied_units(), everything }
+    }
+
     /// What an inode names in units that are wanted, as far as one look goes.
     pub(super) fn look(&self, number: InodeNumber, within: Option<(u32, u64)>, wanted: &Wanted) -> Result<Looked> {
         let volume = &self.volume;
-        let wants = |address| wanted.has(address);
         let file = self.inodes.get(volume, number)?;
         let state = file.state.read();
         if state.removed {
@@ -76,14 +88,15 @@ impl FileSystem {
         let from = within.filter(|(generation, _)| *generation == owner.generation).map_or(0, |(_, block)| block);
         let mut places = Vec::new();
         // An error is met again by the move, and counted there. Attributes are loaded only if they may have to move.
-        if from == 0 && wanted.has_any(Region::Attributes) && AttributeSet::is_any_wanted(volume, owner, &state, &wants).unwrap_or(true) {
+        let has_wanted = || AttributeSet::is_any_wanted(volume, owner, &state, &|first| wanted.has(Region::Attributes, first));
+        if from == 0 && wanted.has_any(Region::Attributes) && has_wanted().unwrap_or(true) {
             places.push(Place::Attributes);
         }
         let (mut looked, mut next) = (0, None);
         let mut visit = |found| {
             let (block, record) = match found {
                 Found::Page { page, height, first } => {
-                    places.extend(wants(page).then_some(Place::Page(first, height)));
+                    places.extend(wanted.has(Region::Mappings, page).then_some(Place::Page(first, height)));
                     return Ok(ControlFlow::Continue(()));
                 }
                 Found::Lost(_) => return Ok(ControlFlow::Continue(())),
@@ -95,9 +108,9 @@ impl FileSystem {
             }
             looked += 1;
             match record {
-                Record::Memory(page) => places.extend(wants(page).then_some(Place::Entries(block))),
+                Record::Memory(page) => places.extend(wanted.has(Region::Dentries, page).then_some(Place::Entries(block))),
                 record => {
-                    let is_wanted = Block::relocatable(&record).any(wants);
+                    let is_wanted = Block::relocatable(&record).any(|address| wanted.has(Region::Leaves, address));
                     places.extend(is_wanted.then_some(Place::Block(block)));
                 }
             }
@@ -111,13 +124,17 @@ impl FileSystem {
     }
 
     /// Moves one object, if it is still where it is wanted. What cannot be moved is counted.
-    pub(super) fn move_one(&self, pass: &mut Pass, looked: &Looked, place: &Place, wanted: &Wanted) -> Result<()> {
+    pub(super) fn move_one(&self, pass: &mut Pass, looked: &Looked, place: &Place) -> Result<()> {
         let (file, owner) = (&looked.file, looked.owner);
+        let wanted = self.wanted(pass.everything);
+        if !wanted.has_any(place.region()) {
+            return Ok(());
+        }
         let moved = match place {
             Place::Attributes => self.move_attributes(file, owner, wanted),
-            Place::Page(block, height) => self.move_page(file, owner, (*block, *height), wanted),
-            Place::Entries(index) => self.move_entries(file, owner, *index, wanted),
-            Place::Block(block) => self.move_block(file, owner, *block, wanted),
+            Place::Page(block, height) => self.move_page(file, owner, (*block, *height), &wanted),
+            Place::Entries(index) => self.move_entries(file, owner, *index, &wanted),
+            Place::Block(block) => self.move_block(file, owner, *block, &wanted),
         };
         match moved {
             Ok(Some(lines)) => add(&self.volume.live.work.compacted_bytes, lines * LINE_BYTES as u64),
@@ -131,7 +148,8 @@ impl FileSystem {
     fn move_page(&self, file: &InCoreInode, owner: Owner, page: (u64, u32), wanted: &Wanted) -> Result<Option<u64>> {
         let mut state = locked(file, owner)?;
         let (mut tx, mut root, mut new) = (Tx::new(&self.volume), state.root(), state.inode.clone());
-        if !state.inode.has_mapping() || !tree::relocate(&mut tx, owner, &mut root, page, &|address| wanted.has(address))? {
+        if !state.inode.has_mapping() || !tree::relocate(&mut tx, owner, &mut root, page, &|address| wanted.has(Region::Mappings, address))?
+        {
             return Ok(Some(0));
         }
         new.root = root.to_bytes();
@@ -145,7 +163,7 @@ impl FileSystem {
         if !state.inode.is_directory() {
             return Ok(Some(0));
         }
-        let moved = DirectoryIndex::relocate_page(&mut tx, owner, &mut root, index, &|address| wanted.has(address))?;
+        let moved = DirectoryIndex::relocate_page(&mut tx, owner, &mut root, index, &|address| wanted.has(Region::Dentries, address))?;
         let Some(fresh) = moved else { return Ok(Some(0)) };
         new.root = root.to_bytes();
         file.commit_moved(tx, &mut state, new, Fenced::nothing_stored())?;
@@ -167,7 +185,7 @@ impl FileSystem {
         }
         let (mut tx, mut root, mut new) = (Tx::new(&self.volume), state.root(), state.inode.clone());
         let found = Block::lookup(&self.volume, owner, root, block)?;
-        let lines = found.relocate(&mut tx, owner, &mut root, block, &|address| wanted.has(address))?;
+        let lines = found.relocate(&mut tx, owner, &mut root, block, &|address| wanted.has(Region::Leaves, address))?;
         if lines > 0 {
             new.root = root.to_bytes();
             file.commit_moved(tx, &mut state, new, Fenced::nothing_stored())?;
@@ -175,21 +193,24 @@ impl FileSystem {
         Ok(Some(lines))
     }
 
-    fn move_attributes(&self, file: &InCoreInode, owner: Owner, wanted: &Wanted) -> Result<Option<u64>> {
+    fn move_attributes(&self, file: &InCoreInode, owner: Owner, mut wanted: Wanted) -> Result<Option<u64>> {
         let mut moved = 0;
         loop {
             let mut state = locked(file, owner)?;
             self.load_attributes(owner.inode, &mut state)?;
             let (mut tx, mut new, pointer) = (Tx::new(&self.volume), state.inode.clone(), state.inode.attributes);
             let Some(set) = &state.attributes else { return Ok(Some(moved)) };
-            let Some(changed) = set.plan_move(&mut tx, owner, pointer, &|address| wanted.has(address))? else { return Ok(Some(moved)) };
+            let wants = |address| wanted.has(Region::Attributes, address);
+            let Some((changed, is_all)) = set.plan_move(&mut tx, owner, pointer, &wants)? else { return Ok(Some(moved)) };
             moved += changed.lines();
             let (set, stored) = changed.store(&mut tx, owner, &mut new)?;
             file.commit_moved(tx, &mut state, new, stored)?;
             self.inodes.put_attributes(&mut state, Some(set)); // [CZ5]
-            if wanted.everything {
-                return Ok(Some(moved)); // it would move for ever
+            if is_all || wanted.everything {
+                return Ok(Some(moved)); // everything would move for ever
             }
+            drop(state);
+            wanted = self.wanted(false);
         }
     }
 }
@@ -217,5 +238,81 @@ pub(super) fn is_left(error: Error) -> Result<bool> {
         Error::Stale(_) => Ok(false),
         Error::Damaged { .. } | Error::DamagedData { .. } | Error::LostData { .. } | Error::Device(_) => Ok(true),
         other => Err(other),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tandemfs_crash::MemoryDevice;
+    use tandemfs_device::{Drive, PersistenceDomain};
+    use tandemfs_format::inode::file_type;
+
+    use super::*;
+    use crate::alloc::departure::Pace;
+    use crate::sync::atomic::Ordering::Relaxed;
+    use crate::{FormatOptions, MountOptions, NewInode, SetExtendedAttribute, make_file_system};
+
+    const VALUE_BYTES: usize = 60_000;
+    const VALUES: u64 = 12;
+
+    fn value(number: u64) -> Vec<u8> {
+        tandemfs_crash::fill(number, VALUE_BYTES)
+    }
+
+    fn with_values(fs: &FileSystem, name: &str, values: u64) -> InodeNumber {
+        let new = NewInode { mode: file_type::REGULAR | 0o600, uid: 0, gid: 0, rdev: 0, target: b"" };
+        let file = fs.create(InodeNumber::ROOT, name.as_bytes(), &new).expect("made").inode;
+        for number in 0..values {
+            let name = format!("user.{number}");
+            fs.set_extended_attribute(file, name.as_bytes(), &value(number), SetExtendedAttribute::default()).expect("set");
+        }
+        file
+    }
+
+    /// A file with more attributes than one move takes, in a unit that is being emptied.
+    fn with_attributes() -> (FileSystem, InodeNumber) {
+        let drive = Drive::new(Arc::new(MemoryDevice::new(64 << 20, 64 << 20, PersistenceDomain::Gpf)));
+        make_file_system(&drive, &FormatOptions::default()).expect("mkfs");
+        let fs = FileSystem::mount(drive, &MountOptions::default()).expect("mounts");
+        for number in 0..105 {
+            with_values(&fs, &number.to_string(), 1);
+        }
+        let file = with_values(&fs, "file", VALUES);
+        for number in (0..105).filter(|number| number % 3 == 0 || *number > 95) {
+            fs.unlink(InodeNumber::ROOT, number.to_string().as_bytes()).expect("removed");
+        }
+        fs.checkpoint().expect("home");
+        fs.volume.release_pending();
+        assert!(fs.volume.memory.begin_emptying(Region::Attributes, Pace::Short, true) > 0);
+        (fs, file)
+    }
+
+    fn look(fs: &FileSystem, file: InodeNumber) -> Looked {
+        fs.look(file, None, &fs.wanted(false)).expect("there")
+    }
+
+    #[test]
+    fn attributes_of_several_moves_leave_their_unit() {
+        let (fs, file) = with_attributes();
+        let looked = look(&fs, file);
+        assert!(matches!(looked.places[..], [Place::Attributes]));
+        fs.move_one(&mut Pass::new(Pace::Short), &looked, &Place::Attributes).expect("moves");
+        assert!(fs.volume.live.work.compacted_bytes.load(Relaxed) >= VALUES * VALUE_BYTES as u64);
+        assert!(!fs.volume.memory.emptied_units().is_empty() && look(&fs, file).places.is_empty());
+        for number in 0..VALUES {
+            assert_eq!(fs.extended_attribute(file, format!("user.{number}").as_bytes()).expect("there"), value(number));
+        }
+    }
+
+    /// They moved to and fro in their unit, for ever where freed lines are free at once, when an operation had taken the unit's lines.
+    #[test]
+    fn regression_attributes_stop_moving_when_their_unit_is_no_more_emptied() {
+        let (fs, file) = with_attributes();
+        let (wanted, looked) = (fs.wanted(false), look(&fs, file));
+        fs.volume.memory.end_emptying(&[Region::Attributes]); // as an operation does that finds no other lines
+        let moved = fs.move_attributes(&looked.file, looked.owner, wanted).expect("room").expect("known");
+        assert!(moved * (LINE_BYTES as u64) < VALUES * VALUE_BYTES as u64, "{moved} lines in more than one move");
+        fs.move_one(&mut Pass::new(Pace::Short), &looked, &Place::Attributes).expect("nothing to do");
+        assert_eq!(fs.volume.live.work.compacted_bytes.load(Relaxed), 0, "an object of an earlier look");
     }
 }

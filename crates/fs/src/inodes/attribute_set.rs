@@ -147,27 +147,33 @@ impl AttributeSet {
         Ok(is_any)
     }
 
-    /// Plans to store the set in other lines, and up to [`MOVED_BYTES_MAX`] of those values apart of which `wants` says so. `None` if there
-    /// is nothing to do. The set is written anew with them: it has their addresses.
+    /// Plans to store the set in other lines, and up to [`MOVED_BYTES_MAX`] of those values apart of which `wants` says so.`. `None` if there
+    /// is nothing to do. The set is written anew with them: it has their addresses. Also returns whether no wanted value is left.
     pub(crate) fn plan_move(
         &self,
         tx: &mut Tx<'_>,
         owner: Owner,
         pointer: AttributePointer,
         wants: &dyn Fn(LineAddress) -> bool,
-    ) -> Result<Option<Changed>> {
+    ) -> Result<Option<(Changed, bool)>> {
         let volume = tx.volume();
         let (mut planned, mut gone, mut list, mut bytes) = (Planned::default(), Vec::new(), self.list.clone(), 0);
+        let mut is_all = true;
         for attribute in &mut list {
             let AttributeValue::Apart { length, crc, .. } = attribute.value else { continue };
             let mut pieces = Vec::new();
             pieces_of_value(volume, owner, &attribute.value, &mut |first, lines| pieces.push((first, lines)))?;
-            if bytes < MOVED_BYTES_MAX && pieces.iter().any(|(first, _)| wants(*first)) {
-                bytes += length as usize;
-                let value = value_bytes(volume, owner, &attribute.value)?;
-                attribute.value = AttributeValue::Apart { address: planned.add(tx, &value, Need::Move)?, length, crc };
-                gone.append(&mut pieces);
+            if !pieces.iter().any(|(first, _)| wants(*first)) {
+                continue;
             }
+            if bytes >= MOVED_BYTES_MAX {
+                is_all = false;
+                break;
+            }
+            bytes += length as usize;
+            let value = value_bytes(volume, owner, &attribute.value)?;
+            attribute.value = AttributeValue::Apart { address: planned.add(tx, &value, Need::Move)?, length, crc };
+            gone.append(&mut pieces);
         }
         let own = stream::pieces(volume, owner, pointer.address, first_piece(owner, pointer)?)?;
         if gone.is_empty() && !own.iter().any(|(first, _)| wants(*first)) {
@@ -177,7 +183,7 @@ impl AttributeSet {
         let stream = encode_set(volume.pair, &list);
         let pointer = AttributePointer::new(planned.add(tx, &stream, Need::Move)?, stream.len());
         free_lines(tx, gone);
-        Ok(Some(Changed { set: Self { list }, pointer, planned, space_512: (0, 0) }))
+        Ok(Some((Changed { set: Self { list }, pointer, planned, space_512: (0, 0) }, is_all)))
     }
 
     /// Takes the lines that a change of the set needs, and frees those that it no longer uses. `pointer` is the current place of the set.
