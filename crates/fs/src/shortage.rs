@@ -26,6 +26,7 @@ use crate::error::{Error, Result};
 use crate::file_system::FileSystem;
 use crate::sync::EXPLORED;
 use crate::sync::atomic::Ordering::Relaxed;
+use crate::tuning::compaction::COMPACTIONS_MAX;
 use crate::types::Space;
 
 /// How long an operation waits for leaving threads; in an explored schedule, where time does not pass, until they have left.
@@ -48,13 +49,14 @@ impl FileSystem {
     pub(crate) fn with_room<T>(&self, operation: impl Fn() -> Result<T>) -> Result<T> {
         let mut is_released = false;
         let mut is_shrunk = false;
-        let mut is_compacted = false;
+        let mut compactions = 0;
         let mut is_emptied = false;
         let mut given_back = GivenBack::Nothing;
         let mut is_host = false;
         let mut end = None;
         loop {
             let before = self.leaving.ended.load(Relaxed);
+            let given = self.units_given_back();
             let zone = match operation() {
                 Err(Error::NoSpace { zone }) => zone,
                 Err(error) if is_host_full(&error) => {
@@ -74,8 +76,11 @@ impl FileSystem {
             if zone == "memory" && !std::mem::replace(&mut is_shrunk, true) && self.volume.give_back_units(Pace::Short)? > 0 {
                 continue;
             }
-            if zone == "memory" && !std::mem::replace(&mut is_compacted, true) && self.compact_for_space()? {
-                continue;
+            if zone == "memory" && compactions < COMPACTIONS_MAX {
+                compactions += 1;
+                if self.compact_for_space(given)? {
+                    continue;
+                }
             }
             if zone == "memory"
                 && self.volume.memory.is_metadata_short()

@@ -8,7 +8,8 @@
 //!       that is in them. Without a shortage nothing is emptied unless half of the region's lines are free, so no more bytes are moved
 //!       than come back.
 //! [EU4] If a unit that was emptied did not leave, its region is left alone until more of it is free: what was in use, damaged or too long
-//!       for the room that is left would be met again.
+//!       for the room that is left would be met again. An operation without space tries again, once in a while: what was in use may not be
+//!       now. Whether anything can be chosen is known before a checkpoint is forced for it.
 //! [EU5] Which units are emptied is known in host memory alone, and nothing on the device depends on it.
 
 use std::collections::BTreeMap;
@@ -62,11 +63,15 @@ impl Emptying {
 impl MemoryAllocator {
     /// Whether units of a region might be emptied, once the watermark has passed what waits for it. `anew`: also where that failed ([EU4]).
     pub(crate) fn may_empty(&self, region: Region, pace: Pace, anew: bool) -> bool {
-        if region == Region::Inodes || !self.may_give(region, pace).0 {
+        if region == Region::Inodes {
             return false;
         }
         let state = self.regions[slot(region)].lock();
-        anew || !state.emptying.is_given_up(self.free_then(region, &state))
+        if !anew && state.emptying.is_given_up(self.free_then(region, &state)) {
+            return false;
+        }
+        let (units, lines) = self.choose(region, &state, pace, true);
+        lines > 0 || anew && !units.is_empty() // empty ones only leave
     }
 
     /// Chooses units of a region that are emptied from now on ([EU3]). Returns the number of lines that are in them. `anew`: also where that
@@ -76,11 +81,10 @@ impl MemoryAllocator {
             return 0; // the place of an inode is its number
         }
         let mut state = self.regions[slot(region)].lock();
-        let free = self.region_free[slot(region)].load(SeqCst);
         if !anew && state.emptying.is_given_up(self.free_then(region, &state)) {
             return 0;
         }
-        let (units, lines) = self.choose(region, &state, pace, free);
+        let (units, lines) = self.choose(region, &state, pace, false);
         if lines > 0 {
             state.emptying = Emptying { units, given_up_at: None };
         }
@@ -98,7 +102,13 @@ impl MemoryAllocator {
         state.emptying.give_up(free);
     }
 
-    fn choose(&self, region: Region, state: &RegionState, pace: Pace, free: u64) -> (Vec<u64>, u64) {
+    /// Units that can be emptied ([EU3]), and the lines in them. `then`: once the watermark has passed what waits for it.
+    fn choose(&self, region: Region, state: &RegionState, pace: Pace, then: bool) -> (Vec<u64>, u64) {
+        let mut waiting: BTreeMap<u64, u64> = BTreeMap::new();
+        for (_, address, lines) in state.pending.iter().filter(|_| then) {
+            *waiting.entry(address.unit()).or_default() += lines;
+        }
+        let free = self.region_free[slot(region)].load(SeqCst) + waiting.values().sum::<u64>();
         let above = state.lines_above_mark();
         let below: u64 = state.units.iter().map(|(_, below)| below).sum();
         // Of the leaves a whole empty unit stays, unless there are long runs above the marks.
@@ -111,11 +121,11 @@ impl MemoryAllocator {
         if can_leave == 0 {
             return (Vec::new(), 0);
         }
-        let mut by_load: Vec<(u64, u64, u64)> = state
-            .units
-            .iter()
-            .map(|(unit, below)| (UNIT_LINES - u64::from(self.map.bits[*unit as usize].lock().free()), *unit, *below))
-            .collect();
+        let taken = |unit: &u64| {
+            let free = u64::from(self.map.bits[*unit as usize].lock().free()) + waiting.get(unit).copied().unwrap_or_default();
+            UNIT_LINES.saturating_sub(free)
+        };
+        let mut by_load: Vec<(u64, u64, u64)> = state.units.iter().map(|(unit, below)| (taken(unit), *unit, *below)).collect();
         by_load.sort_unstable();
         let (mut units, mut moved, mut room) = (Vec::new(), 0, free);
         for (taken, unit, below) in by_load.into_iter().take((can_leave + u64::from(stays_whole)) as usize) {
@@ -216,6 +226,9 @@ mod tests {
         assert_eq!(begin(&fs, Pace::Rested), (UNIT_LINES / 16, vec![1]), "a whole unit stays free");
         let (fs, _) = with_pages(&[1, 1, 1, 16, 16]);
         assert_eq!(begin(&fs, Pace::Rested), (0, vec![]), "less than half is free");
+        let (fs, _) = with_pages(&[1, 1, 1, 1, 16, 16, 16]);
+        assert!(!fs.volume.memory.may_empty(Region::Dentries, Pace::Rested, false), "no checkpoint is forced for nothing");
+        assert!(fs.volume.memory.may_empty(Region::Dentries, Pace::Short, false));
         let (fs, _) = with_pages(&[2, 2]);
         assert_eq!(begin(&fs, Pace::Short), (0, vec![]), "the other unit has no room beside what stays free");
         assert_eq!(fs.volume.memory.begin_emptying(Region::Inodes, Pace::Short, true), 0);

@@ -39,6 +39,7 @@ use crate::mutant::{Mutant, on};
 use crate::statistics::count;
 use crate::sync::EXPLORED;
 use crate::sync::atomic::Ordering::Relaxed;
+use crate::tuning::compaction::COMPACTIONS_MAX;
 use crate::tuning::write_back::{Candidate, Cursor};
 
 /// Write-back stops at this much free space above its start limit, in percent of the data area.
@@ -134,8 +135,14 @@ impl FileSystem {
         if !self.volume.memory.is_metadata_short() {
             return Ok(true);
         }
-        for is_given in [self.volume.give_back_units(Pace::Short)? > 0, self.compact_for_space()?] {
-            if is_given && !self.volume.memory.is_metadata_short() {
+        if self.volume.give_back_units(Pace::Short)? > 0 && !self.volume.memory.is_metadata_short() {
+            return Ok(true);
+        }
+        for _ in 0..COMPACTIONS_MAX {
+            if !self.compact_for_space(self.units_given_back())? {
+                break;
+            }
+            if !self.volume.memory.is_metadata_short() {
                 return Ok(true);
             }
         }
@@ -187,8 +194,8 @@ impl FileSystem {
         self.write_back.heat.age(&self.volume.journal, candidate.owner().inode, candidate.block()) >= candidate.age
     }
 
-    /// The write-back thread also checkpoints, so a long pass must not let the rings fill up.
-    fn checkpoint_between_batches(&self) -> Result<()> {
+    /// The thread that writes back, or compacts, also checkpoints, so a long pass must not let the rings fill up.
+    pub(crate) fn checkpoint_between_batches(&self) -> Result<()> {
         let asked = std::mem::take(&mut self.volume.journal.notifier.requests.lock().checkpoint);
         if asked { self.volume.checkpoint() } else { Ok(()) }
     }

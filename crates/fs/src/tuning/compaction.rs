@@ -4,6 +4,9 @@ use std::time::Instant;
 
 use crate::alloc::departure::Pace;
 
+/// How often one operation without space has units emptied: others may take them first.
+pub(crate) const COMPACTIONS_MAX: u32 = 4;
+
 /// A pass over all inodes, and when the next one may begin.
 #[derive(Debug, Default)]
 pub(crate) struct Compaction {
@@ -13,6 +16,8 @@ pub(crate) struct Compaction {
     pub(crate) looked_at: Option<Instant>,
     /// When the background thread last worked.
     pub(crate) worked_at: Option<Instant>,
+    /// When an operation without space last tried regions that were given up.
+    pub(crate) anew_at: Option<Instant>,
     /// Transactions that were committed by then, all of them and those of compaction.
     pub(crate) transactions: u64,
 }
