@@ -22,6 +22,7 @@ use super::departure::Pace;
 use super::memory::{INODE_LINES, MemoryAllocator, inode_address_in};
 use super::region_state::{RegionState, slot};
 use super::regions::TRANSIENT_REGION_LINES;
+use super::units::UnitOwner;
 use crate::mutant::{Mutant, on};
 use crate::sync::atomic::Ordering::SeqCst;
 
@@ -168,6 +169,15 @@ impl MemoryAllocator {
                 self.give_up_emptying(*region, &mut state);
             }
         }
+    }
+
+    /// Whether an object of this many lines, a power of two, may be here: the lines belong to the region, and are in use.
+    pub(crate) fn has_object(&self, region: Region, address: LineAddress, lines: u64) -> bool {
+        let (unit, start) = (address.unit(), address.number() % UNIT_LINES);
+        start.is_multiple_of(lines)
+            && unit < self.total_units
+            && self.map.owner(unit) == UnitOwner::Region(region)
+            && self.map.bits[unit as usize].lock().is_taken(start, lines)
     }
 
     /// Whether an inode with this number may be in use: without this, a pass over few files among many free numbers would load them all.

@@ -12,7 +12,8 @@
 //!       too, exclusively: readers and writers keep their addresses from the look-up to the end of the call (RULES R7). Nobody waits for
 //!       that range here; a block that is in use, or has a lease, stays.
 //! [CZ4] What moves is verified first, and then sealed for its new place. An object with a damaged line stays where it is: damage never gets
-//!       a new checksum, and what a repair may need is not freed. Vectors have no checksum, so damage to them moves with them.
+//!       a new checksum, and what a repair may need is not freed. Vectors have no checksum, so damage to them moves with them. What is
+//!       named where the maps have no such object stays as well: to free it would stop the file system.
 //! [CZ5] Host memory that has addresses follows after the commit: the pages of a directory's index, the attributes of an inode, the root.
 //! [CZ6] Neither the times nor the change count of an inode change. A reader's buffers stay valid: no data moves.
 //! [CZ7] No pass begins while space is held back (`held_back.rs`), and one that is under way ends: the maps are not exact.

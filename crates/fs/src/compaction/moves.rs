@@ -245,9 +245,12 @@ pub(super) fn is_left(error: Error) -> Result<bool> {
 mod tests {
     use tandemfs_crash::MemoryDevice;
     use tandemfs_device::{Drive, PersistenceDomain};
+    use tandemfs_format::UNIT_LINES;
     use tandemfs_format::inode::file_type;
+    use tandemfs_format::mapping::{BlockChecksum, Extent};
 
     use super::*;
+    use crate::alloc::Need;
     use crate::alloc::departure::Pace;
     use crate::sync::atomic::Ordering::Relaxed;
     use crate::{FormatOptions, MountOptions, NewInode, SetExtendedAttribute, make_file_system};
@@ -285,6 +288,42 @@ mod tests {
         fs.volume.release_pending();
         assert!(fs.volume.memory.begin_emptying(Region::Attributes, Pace::Short, true) > 0);
         (fs, file)
+    }
+
+    /// Names other lines as the checksum vector of a file's first block.
+    fn forge(fs: &FileSystem, file: InodeNumber, address: LineAddress) {
+        let known = fs.inodes.get(&fs.volume, file).expect("there");
+        let mut state = known.state.write();
+        let (owner, mut tx, mut root, mut new) = (state.owner(file), Tx::new(&fs.volume), state.root(), state.inode.clone());
+        let found = tree::lookup(&fs.volume, owner, root, 0).expect("a record");
+        let Record::Block { leaf, extent: Some(extent) } = found else { panic!("no sectors: {found:?}") };
+        let forged = Record::Block { leaf, extent: Some(Extent { checksum: BlockChecksum::Vector(address), ..extent }) };
+        tree::set(&mut tx, &fs.volume, owner, &mut root, 0, forged, Need::Growth).expect("set");
+        new.root = root.to_bytes();
+        known.commit_moved(tx, &mut state, new, Fenced::nothing_stored()).expect("committed");
+    }
+
+    /// Lines that nobody had were freed, which stopped the file system.
+    #[test]
+    fn regression_a_forged_vector_stays_where_it_is() {
+        let (fs, file) = with_attributes();
+        fs.write(file, 0, &[7; 64 << 10], crate::WriteOptions::default()).expect("written");
+        let first_of = |region| LineAddress::new(fs.volume.memory.units_of(region)[0] * UNIT_LINES);
+        let vector = first_of(Region::Leaves); // the only one
+        let ends = LineAddress::new((64 << 20) / LINE_BYTES as u64 - 1);
+        for forged in [ends, vector.nth(1), vector.nth(PAGE_LINES), first_of(Region::Dentries), LineAddress::new(1)] {
+            forge(&fs, file, forged);
+            fs.move_everything().expect("works");
+            fs.checkpoint().expect("home");
+            fs.volume.release_pending();
+            assert!(fs.stopped().is_none(), "{forged}: {:?}", fs.stopped());
+        }
+        let moved = fs.volume.live.work.compacted_bytes.load(Relaxed);
+        forge(&fs, file, vector);
+        fs.move_everything().expect("works");
+        assert!(fs.volume.live.work.compacted_bytes.load(Relaxed) > moved);
+        let mut bytes = vec![0; 64 << 10];
+        fs.read(file, 0, &mut bytes).expect("its checksums have moved with it");
     }
 
     fn look(fs: &FileSystem, file: InodeNumber) -> Looked {

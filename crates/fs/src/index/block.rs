@@ -413,6 +413,7 @@ impl Block {
         let volume = tx.volume();
         let (mut moved, mut leaf, mut base) = (0, self.leaf, self.base);
         if let Some(old) = self.leaf.filter(|leaf| wants(leaf.address)) {
+            volume.check_object(owner, Region::Leaves, old.address, old.lines())?;
             let new = LeafPointer { address: take_to_move(tx, old.lines())?, class: old.class };
             for line in 0..new.lines() {
                 let address = new.address.nth(line);
@@ -425,6 +426,7 @@ impl Block {
             && let Some(old) = run.vector().filter(|vector| wants(*vector))
         {
             let lines = vector_lines_taken(volume);
+            volume.check_object(owner, Region::Leaves, old, lines)?;
             let new = take_to_move(tx, lines)?;
             // The vector of unwritten sectors has no content. Its lines have no checksum of their own: damage to them moves with them.
             for line in (0..volume.geometry.vector_lines()).filter(|_| matches!(self.base, Base::Written(_))) {

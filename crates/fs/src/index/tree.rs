@@ -418,6 +418,7 @@ pub(crate) fn relocate(
     if at != height || !wants(page) {
         return Ok(false);
     }
+    tx.volume().check_object(owner, Region::Mappings, page, PAGE_LINES)?;
     let mut records = Vec::with_capacity(PAGE_RECORDS as usize);
     for line in (0..PAGE_LINES).map(|index| page.nth(index)) {
         records.extend(line_records(&tx.mapping_line(owner, line)?));

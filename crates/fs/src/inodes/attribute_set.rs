@@ -180,6 +180,7 @@ impl AttributeSet {
             return Ok(None);
         }
         gone.extend(own);
+        gone.iter().try_for_each(|(first, lines)| volume.check_object(owner, Region::Attributes, *first, *lines))?;
         let stream = encode_set(volume.pair, &list);
         let pointer = AttributePointer::new(planned.add(tx, &stream, Need::Move)?, stream.len());
         free_lines(tx, gone);

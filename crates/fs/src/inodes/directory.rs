@@ -276,6 +276,7 @@ impl DirectoryIndex {
         if !wants(old) {
             return Ok(None);
         }
+        volume.check_object(owner, Region::Dentries, old, PAGE_LINES)?;
         let fresh = volume.take_lines(Region::Dentries, PAGE_LINES, Need::Move)?;
         tx.took(space::region(Region::Dentries, fresh, PAGE_LINES));
         let mut bytes = Box::new([0; PAGE_BYTES]);

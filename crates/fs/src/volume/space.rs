@@ -13,7 +13,7 @@ use crate::alloc::memory::INODE_LINES;
 use crate::alloc::regions::structure_of;
 use crate::alloc::rise::{Rise, Step};
 use crate::alloc::{Need, freed_by_nobody};
-use crate::cache::LineStore;
+use crate::cache::{LineStore, damaged};
 use crate::error::{Error, Result};
 use crate::inject::{Take, fails};
 use crate::journal::{Host, Journal};
@@ -148,6 +148,11 @@ impl Volume {
         if !freed {
             freed_by_nobody(&self.health, space);
         }
+    }
+
+    /// Refuses to move an object of a region from lines that nobody took for one: an address of a forged image ([CZ4] of `compaction/`).
+    pub(crate) fn check_object(&self, owner: Owner, region: Region, address: LineAddress, lines: u64) -> Result<()> {
+        if self.memory.has_object(region, address, lines) { Ok(()) } else { Err(damaged(owner, address, "address")) }
     }
 
     /// Frees everything that waited for the watermark and that it has passed.
