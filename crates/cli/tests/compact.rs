@@ -72,15 +72,16 @@ fn a_compaction_by_hand_says_what_it_freed() {
     const COUNT: usize = 1700;
     let place = Place::formatted();
     let mount = place.mount("strict");
+    let at_first = number(&mount, "file_system", "units_given_back");
     (0..COUNT).for_each(|number| make(&mount, number).expect("made"));
     remove_most(&mount, COUNT);
     let before = number(&mount, "file_system", "units_given_back");
     let text = succeeds(&["compact", &place.mountpoint(), "--json"]);
     let result: serde_json::Value = serde_json::from_str(&text).expect("JSON");
     assert_eq!(result["mountpoint"], place.mountpoint());
-    // The mount may have begun by itself.
+    // The mount may have begun by itself, or on a slow machine have done all of it.
     let (freed, given) = (result["freed_bytes"].as_u64().expect("a number"), number(&mount, "file_system", "units_given_back"));
-    assert!(freed >= 2 * MIB && given >= before + freed / (2 * MIB), "{text}: {before} and {given} units");
+    assert!(given > at_first && given >= before + freed / (2 * MIB), "{text}: {at_first}, {before} and {given} units");
     assert!(number(&mount, "file_system", "compacted_bytes") >= result["moved_bytes"].as_u64().expect("a number"));
     holds_the_rest(&mount, COUNT);
     let again = succeeds(&["compact", &place.mountpoint()]);
