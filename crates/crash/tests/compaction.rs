@@ -2,15 +2,17 @@
 //! beside other work, around damage. And the deliberate bugs of it. A mutant is global to the process, so the tests of this file run one
 //! after the other.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, PoisonError};
+mod support;
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+use support::bugs::{alone, run};
 use tandemfs_crash::{Event, MemoryDevice, Random, Setting, Tree, check_device, each_state, fill, mount, rounds_or, works};
 use tandemfs_device::PersistenceDomain;
 use tandemfs_format::InodeNumber;
 use tandemfs_format::inode::file_type;
-use tandemfs_fs::mutant::{self, Mutant};
+use tandemfs_fs::mutant::Mutant;
 use tandemfs_fs::{AllocateMode, CompactionRun, Error, FileSystem, MountOptions, NewInode, SetExtendedAttribute, WriteOptions};
 
 const MIB: u64 = 1 << 20;
@@ -235,25 +237,15 @@ fn damage_stays(setting: &Setting) -> Result<(), String> {
     }
 }
 
-static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
-
-/// Runs a scenario with a bug; a panic is a find as well.
-fn run(bug: Mutant, scenario: impl Fn() -> Result<(), String>) -> Result<(), String> {
-    mutant::select(bug);
-    let result = catch_unwind(AssertUnwindSafe(scenario));
-    mutant::select(Mutant::None);
-    result.unwrap_or_else(|panic| Err(format!("panic: {}", panic.downcast_ref::<String>().map_or("?", String::as_str))))
-}
-
 fn sound(scenario: impl Fn(&Setting) -> Result<(), String>) {
-    let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+    let _alone = alone();
     for setting in settings() {
         run(Mutant::None, || scenario(&setting)).unwrap_or_else(|what| panic!("{setting:?}: {what}"));
     }
 }
 
 fn caught(bug: Mutant, scenario: impl Fn(&Setting) -> Result<(), String>) {
-    let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+    let _alone = alone();
     match run(bug, || scenario(&settings()[0])) {
         Err(what) => println!("{bug:?}: {what}"),
         Ok(()) => panic!("{bug:?} escaped"),
@@ -303,7 +295,7 @@ fn r6_freed_metadata_at_once() {
 /// A directory that needs a page finds one, although all units belong to regions that hardly use them.
 #[test]
 fn a_region_takes_the_sparse_units_of_another_one() {
-    let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+    let _alone = alone();
     for setting in settings() {
         let setting = Setting { memory_bytes: 16 * MIB, ..setting };
         let device = setting.format();
@@ -335,7 +327,7 @@ fn a_region_takes_the_sparse_units_of_another_one() {
 /// Threads write, read, list, set attributes and scrub while everything moves again and again.
 #[test]
 fn threads_work_while_everything_moves() {
-    let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+    let _alone = alone();
     for setting in [settings().remove(1), settings().remove(3)] {
         let mut setting = Setting { memory_bytes: 24 * MIB, block_zone_bytes: 32 * MIB, ..setting };
         setting.format.block_bytes = 64 << 10;

@@ -2,13 +2,13 @@
 //!
 //! A mutant is global to the process, so the tests of this file run one after the other.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Mutex, PoisonError};
+mod support;
 
+use support::bugs::{Catcher, alone, is_caught, run};
 use tandemfs_crash::{Effort, Explorer, Harness, Model, Operation, Random, Scene, Setting, cut_everywhere};
 use tandemfs_device::{Drive, PersistenceDomain};
 use tandemfs_format::InodeNumber;
-use tandemfs_fs::mutant::{self, Mutant};
+use tandemfs_fs::mutant::Mutant;
 use tandemfs_fs::{FileSystem, Home};
 
 use Operation::*;
@@ -89,34 +89,9 @@ fn full() -> Result<(), String> {
     harness.compare()
 }
 
-static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
-
-type Catcher = fn() -> Result<(), String>;
-
-fn caught(catcher: Catcher, bug: Mutant) -> Option<String> {
-    mutant::select(bug);
-    let result = catch_unwind(AssertUnwindSafe(catcher));
-    mutant::select(Mutant::None);
-    match result {
-        Ok(Ok(())) => None,
-        Ok(Err(what)) => Some(what),
-        Err(panic) => Some(format!("panic: {}", panic.downcast_ref::<String>().map_or("?", String::as_str))),
-    }
-}
-
-fn is_caught(bug: Mutant, catchers: &[Catcher]) {
-    let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
-    for (index, catcher) in catchers.iter().enumerate() {
-        match caught(*catcher, bug) {
-            Some(what) => println!("{bug:?}: {}", what.lines().next().unwrap_or_default()),
-            None => panic!("{bug:?} escaped catcher {index}"),
-        }
-    }
-}
-
 #[test]
 fn without_a_bug_nothing_is_caught() {
-    let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+    let _alone = alone();
     let catchers: [Catcher; 6] = [
         || writes(PersistenceDomain::Adr),
         || writes(PersistenceDomain::Gpf),
@@ -126,7 +101,7 @@ fn without_a_bug_nothing_is_caught() {
         full,
     ];
     for (index, catcher) in catchers.into_iter().enumerate() {
-        if let Some(what) = caught(catcher, Mutant::None) {
+        if let Err(what) = run(Mutant::None, catcher) {
             panic!("catcher {index}: {what}");
         }
     }

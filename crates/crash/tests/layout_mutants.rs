@@ -1,14 +1,14 @@
 //! Deliberate bugs of layouts and their leases, each caught. A mutant is global to the process, so the tests of this file run one after the
 //! other.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Mutex, PoisonError};
+mod support;
 
+use support::bugs::{Catcher, alone, is_caught, run};
 use tandemfs_crash::{Setting, fill, mount};
 use tandemfs_device::{BlockRequest, PersistenceDomain, Structure};
 use tandemfs_format::InodeNumber;
 use tandemfs_format::inode::file_type;
-use tandemfs_fs::mutant::{self, Mutant};
+use tandemfs_fs::mutant::Mutant;
 use tandemfs_fs::{AllocateMode, Error, FileSystem, Layout, LayoutOptions, LayoutPlace, NewInode, WriteOptions};
 
 const BLOCK: u64 = 64 << 10;
@@ -71,37 +71,13 @@ fn removed() -> Result<(), String> {
     holder_that_does_not_answer(|fs, _| fs.unlink(InodeNumber::ROOT, b"file"))
 }
 
-static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
-
-type Catcher = fn() -> Result<(), String>;
 const CATCHERS: [Catcher; 3] = [overwritten, punched, removed];
-
-fn caught(catcher: Catcher, bug: Mutant) -> Option<String> {
-    mutant::select(bug);
-    let result = catch_unwind(AssertUnwindSafe(catcher));
-    mutant::select(Mutant::None);
-    match result {
-        Ok(Ok(())) => None,
-        Ok(Err(what)) => Some(what),
-        Err(panic) => Some(format!("panic: {}", panic.downcast_ref::<String>().map_or("?", String::as_str))),
-    }
-}
-
-fn is_caught(bug: Mutant) {
-    let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
-    for (index, catcher) in CATCHERS.into_iter().enumerate() {
-        match caught(catcher, bug) {
-            Some(what) => println!("{bug:?}: {}", what.lines().next().unwrap_or_default()),
-            None => panic!("{bug:?} escaped catcher {index}"),
-        }
-    }
-}
 
 #[test]
 fn without_a_bug_nothing_is_caught() {
-    let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+    let _alone = alone();
     for (index, catcher) in CATCHERS.into_iter().enumerate() {
-        if let Some(what) = caught(catcher, Mutant::None) {
+        if let Err(what) = run(Mutant::None, catcher) {
             panic!("catcher {index}: {what}");
         }
     }
@@ -109,10 +85,10 @@ fn without_a_bug_nothing_is_caught() {
 
 #[test]
 fn leases_not_recalled() {
-    is_caught(Mutant::LeasesNotRecalled);
+    is_caught(Mutant::LeasesNotRecalled, &CATCHERS);
 }
 
 #[test]
 fn leased_sectors_freed() {
-    is_caught(Mutant::LeasedSectorsFreed);
+    is_caught(Mutant::LeasedSectorsFreed, &CATCHERS);
 }

@@ -2,11 +2,13 @@
 //!
 //! A mutant is global to the process, so the tests of this file run one after the other.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
+mod support;
+
+use std::sync::Arc;
 use std::sync::mpsc::channel;
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use support::bugs::{alone, run};
 use tandemfs_crash::{
     ALPHABET, Access, Effort, Explorer, FaultDevice, Harness, MemoryDevice, Model, Operation, Random, Scene, Setting, StuckDevice, Tree,
     check_device, content, cut_everywhere, each_state, fill, mount_device,
@@ -16,7 +18,7 @@ use tandemfs_format::journal::{decode, encode};
 use tandemfs_format::superblock::{ChecksumKind, Superblock, Tail};
 use tandemfs_format::{InodeNumber, LineAddress, PairSeed, Sector};
 use tandemfs_fs::inject::end_transaction_numbers_at;
-use tandemfs_fs::mutant::{self, Mutant};
+use tandemfs_fs::mutant::Mutant;
 use tandemfs_fs::{Error, FileSystem, Growth, Promote, RenameMode, WriteOptions, grow, read_superblock};
 
 use Operation::*;
@@ -781,35 +783,21 @@ fn damaged_part() -> Result<(), String> {
     }
 }
 
-static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
-
-/// Runs a catcher with a bug; nothing is caught where all is well.
-fn caught(catcher: Catcher, bug: Mutant) -> Option<String> {
-    mutant::select(bug);
-    let result = catch_unwind(AssertUnwindSafe(|| catcher.run()));
-    mutant::select(Mutant::None);
-    match result {
-        Ok(Ok(())) => None,
-        Ok(Err(what)) => Some(what),
-        Err(panic) => Some(format!("panic: {}", panic.downcast_ref::<String>().map_or("?", String::as_str))),
-    }
-}
-
 fn is_caught(bug: Mutant, catchers: &[Catcher]) {
-    let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+    let _alone = alone();
     for catcher in catchers {
-        match caught(*catcher, bug) {
-            Some(what) => println!("{bug:?}: {catcher:?}: {}", what.lines().next().unwrap_or_default()),
-            None => panic!("{bug:?} escaped {catcher:?}"),
+        match run(bug, || catcher.run()) {
+            Err(what) => println!("{bug:?}: {catcher:?}: {}", what.lines().next().unwrap_or_default()),
+            Ok(()) => panic!("{bug:?} escaped {catcher:?}"),
         }
     }
 }
 
 #[test]
 fn without_a_bug_nothing_is_caught() {
-    let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+    let _alone = alone();
     for catcher in Catcher::ALL {
-        if let Some(what) = caught(catcher, Mutant::None) {
+        if let Err(what) = run(Mutant::None, || catcher.run()) {
             panic!("{catcher:?}: {what}");
         }
     }

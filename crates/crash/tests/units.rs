@@ -1,14 +1,16 @@
 //! Empty units of metadata become data area again (`alloc/departure.rs` of `fs`): at every cut, over crashes, on every kind of drive. And the
 //! deliberate bugs of it. A mutant is global to the process, so the tests of this file run one after the other.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Mutex, PoisonError};
+mod support;
 
+use std::sync::Arc;
+
+use support::bugs::{alone, run};
 use tandemfs_crash::{MemoryDevice, Random, Setting, Tree, check_device, each_state, fill, mount};
 use tandemfs_device::PersistenceDomain;
 use tandemfs_format::InodeNumber;
 use tandemfs_format::inode::file_type;
-use tandemfs_fs::mutant::{self, Mutant};
+use tandemfs_fs::mutant::Mutant;
 use tandemfs_fs::{Error, FileSystem, MountOptions, NewInode, WriteOptions};
 
 const BLOCK: u64 = 64 << 10;
@@ -252,25 +254,15 @@ fn turns(setting: &Setting, seed: u64) -> Result<(), String> {
     check_device(&device, false).map(drop)
 }
 
-static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
-
-/// Runs a scenario with a bug; a panic is a find as well.
-fn run(bug: Mutant, scenario: impl Fn() -> Result<(), String>) -> Result<(), String> {
-    mutant::select(bug);
-    let result = catch_unwind(AssertUnwindSafe(scenario));
-    mutant::select(Mutant::None);
-    result.unwrap_or_else(|panic| Err(format!("panic: {}", panic.downcast_ref::<String>().map_or("?", String::as_str))))
-}
-
 fn sound(scenario: impl Fn(&Setting) -> Result<(), String>) {
-    let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+    let _alone = alone();
     for setting in settings() {
         run(Mutant::None, || scenario(&setting)).unwrap_or_else(|what| panic!("{setting:?}: {what}"));
     }
 }
 
 fn caught(bug: Mutant, scenario: impl Fn(&Setting) -> Result<(), String>) {
-    let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+    let _alone = alone();
     match run(bug, || scenario(&settings()[0])) {
         Err(what) => println!("{bug:?}: {what}"),
         Ok(()) => panic!("{bug:?} escaped"),
@@ -310,7 +302,7 @@ fn gu2_unit_renumbered_apart() {
 /// After everything was deleted, small writes take the byte path again, at once and after a mount.
 #[test]
 fn regression_space_of_removed_metadata_serves_small_writes() {
-    let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+    let _alone = alone();
     for setting in settings() {
         let device = setting.format();
         let fs = Arc::new(mount(&device, &setting.mount).expect("mounts"));
@@ -336,7 +328,7 @@ fn regression_space_of_removed_metadata_serves_small_writes() {
 /// Threads make and remove metadata, write and verify data, scrub, and look for files that are gone, while units leave: nobody sees damage.
 #[test]
 fn threads_work_while_units_leave() {
-    let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+    let _alone = alone();
     for setting in [settings().remove(1), settings().remove(3)] {
         let setting = Setting { memory_bytes: 20 << 20, block_zone_bytes: 16 << 20, ..setting };
         let device = setting.format();

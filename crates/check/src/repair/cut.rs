@@ -1,7 +1,7 @@
 //! The first step: everything that does not verify, or claims what is not its own, goes. What verifies beside it stays.
 //!
-//! [CU1] A damaged inode of which its second line is left or nothing (of the first: `halves.rs`) loses both lines, so its names lead nowhere, its directories have no name and its space is free: the later steps
-//!       find all of that.
+//! [CU1] An inode of which neither line is left, or only a second line that nothing can be made of, loses both lines. Its names then lead
+//!       nowhere, its directories have no name and its space is free: the later steps find all of that. (`halves.rs` has the others.)
 //! [CU2] What was lost of a file becomes lost records (without that feature a hole), and is listed. A symbolic link that lost part of its
 //!       target goes.
 //! [CU3] Lost records end with the block that holds the end of the file, so that what grows behind it is no part of them. That takes pages;

@@ -1,6 +1,8 @@
 //! Shared workload of the fault tests.
 #![allow(dead_code, reason = "each test file uses a part")]
 
+pub mod bugs;
+
 use std::sync::Arc;
 
 use tandemfs_crash::{Harness, Model, Operation, PREPARATION, Recorded, Setting};

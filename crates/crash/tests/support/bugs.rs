@@ -1,0 +1,35 @@
+//! Runs scenarios with deliberate bugs. The bug is one of the whole process, so scenarios run one at a time.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use tandemfs_fs::mutant::{self, Mutant};
+
+static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+
+/// Until this is dropped, no other test of the program runs a scenario.
+pub fn alone() -> MutexGuard<'static, ()> {
+    ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Runs a scenario with a bug; a panic is a find as well. The caller is [`alone`].
+pub fn run(bug: Mutant, scenario: impl Fn() -> Result<(), String>) -> Result<(), String> {
+    mutant::select(bug);
+    let result = catch_unwind(AssertUnwindSafe(scenario));
+    mutant::select(Mutant::None);
+    result.unwrap_or_else(|panic| Err(format!("panic: {}", panic.downcast_ref::<String>().map_or("?", String::as_str))))
+}
+
+/// Finds something where a bug is.
+pub type Catcher = fn() -> Result<(), String>;
+
+/// Asserts that each catcher finds the bug.
+pub fn is_caught(bug: Mutant, catchers: &[Catcher]) {
+    let _alone = alone();
+    for (index, catcher) in catchers.iter().enumerate() {
+        match run(bug, catcher) {
+            Err(what) => println!("{bug:?}: {}", what.lines().next().unwrap_or_default()),
+            Ok(()) => panic!("{bug:?} escaped catcher {index}"),
+        }
+    }
+}
