@@ -5,10 +5,8 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use tandemfs_device::{Drive, Structure};
+use tandemfs_device::Drive;
 use tandemfs_format::inode::{Inode, LINK_MAX};
-use tandemfs_format::segment::Region;
-use tandemfs_format::{EMPTY_LINE, LineAddress};
 
 use crate::claims::Claims;
 use crate::copy_in_memory::CopyInMemory;
@@ -23,7 +21,7 @@ use crate::mutant::{Mutant, on};
 use crate::paths::path_of;
 use crate::repair::Repairer;
 use crate::report::{Counts, Located, LostRange, Placed, Report};
-use crate::rescue::lacks_attributes;
+use crate::rescue::lost_units;
 use crate::segments::Segments;
 use crate::superblock::{self, Reading};
 use crate::undo::Undo;
@@ -170,20 +168,10 @@ impl<'c> Checker<'c> {
         self.check_names();
     }
 
-    /// The region of attributes has no unit until the first is set. If a pointer to it leads to a line that verifies for its inode, in a unit
-    /// that no segment names, its line of the table was lost.
-    fn check_region_of_attributes(&mut self) {
-        let image = self.image;
-        let is_there = |finding: &Finding| {
-            let Finding::AttributesMisplaced { inode, line } = *finding else { return false };
-            let address = LineAddress::new(line);
-            let is_open = image.geometry.holds_lines(address, 1) && image.segments.of_unit(address.unit()).is_none();
-            let Some(facts) = self.inodes.get(inode).filter(|_| is_open) else { return false };
-            let place = image.place(inode, facts.generation, address);
-            image.line(Structure::Mapping, address).is_ok_and(|line| line != EMPTY_LINE && place.verify(&line).is_ok())
-        };
-        if lacks_attributes(&image.segments) && self.findings.iter().any(is_there) {
-            self.find(Finding::RegionMissing { region: Region::Attributes.number() });
+    /// Notes the units whose lines of the table were lost ([LU1]).
+    fn check_units(&mut self) {
+        for (unit, region) in lost_units(self.image, self.findings.iter()) {
+            self.find(Finding::UnitLost { unit, region: region.number() });
         }
     }
 
@@ -323,7 +311,7 @@ fn inspect<'d>(drive: &'d Drive, options: &CheckOptions, progress: &mut dyn FnMu
         checker.find(finding);
     }
     checker.walk();
-    checker.check_region_of_attributes();
+    checker.check_units();
     checker.check_maps();
     checker.claim_what_has_no_owner();
 

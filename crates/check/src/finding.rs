@@ -144,6 +144,14 @@ findings! {
         /// The region's number.
         region: u8
     } = "region_missing" Error false;
+    /// A unit that lines prove to be of a region, and that no segment names: its line of the table was lost.
+    #[error("unit {unit} is of the region {region}, but no segment names it")]
+    UnitLost {
+        /// The unit.
+        unit: u64,
+        /// The region's number.
+        region: u8
+    } = "unit_lost" Error false;
     /// Two segments name one unit.
     #[error("segments {segment} and {other} both name unit {unit}")]
     SegmentsOverlap {
@@ -659,7 +667,8 @@ impl Finding {
             | Self::MapDamaged { .. }
             | Self::MapKind { .. }
             | Self::MapWrong { .. }
-            | Self::RegionMissing { .. } => None,
+            | Self::RegionMissing { .. }
+            | Self::UnitLost { .. } => None,
         }
     }
 }

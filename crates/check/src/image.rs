@@ -31,6 +31,12 @@ impl<'d> Image<'d> {
         Self { drive, superblock, pair, geometry, segments: Segments::default(), overlay: BTreeMap::new() }
     }
 
+    /// The same image, to be changed in memory.
+    pub(crate) fn copied(&self) -> Self {
+        let copy = Self::new(self.drive, self.superblock.clone());
+        Self { overlay: self.overlay.clone(), segments: self.segments.clone(), ..copy }
+    }
+
     /// Loads whole lines.
     pub(crate) fn load(&self, structure: Structure, address: LineAddress, into: &mut [u8]) -> Result<(), DeviceError> {
         self.drive.load(structure, address, into)?;

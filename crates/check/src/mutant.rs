@@ -49,6 +49,8 @@ pub enum Mutant {
     RestoresUnverified,
     /// A single line shows where a unit of inodes or a page of names belongs.
     OneLineProves,
+    /// Units without a segment are not looked for.
+    LostUnitsUnseen,
     /// A tree that verifies is taken for the content of a file, whatever the file's space and the saved maps say.
     StaleTreesTaken,
     /// Units keep their place though a page beyond the mark of a rebuilt segment is in use.

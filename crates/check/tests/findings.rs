@@ -95,7 +95,8 @@ plants! {
         image.put(line, EMPTY_LINE);
     } => [
         RegionMissing { region: 3 },
-        PointerMisplaced { inode: TREE, block: 0, target: Target::MappingPage, line: TREE_PAGE }
+        PointerMisplaced { inode: TREE, block: 0, target: Target::MappingPage, line: TREE_PAGE },
+        UnitLost { unit: 3, region: 3 }
     ];
 
     record_outside(image: crashed) { image.put_journal(1, 0, 101, &[(8, [1; 64])]); } => [RecordOutOfPlace { ring: 1, txid: 101, line: 8 }];

@@ -445,3 +445,89 @@ fn regression_a_rescue_with_free_numbers_before_a_unit_hid_the_files_behind() {
     let report = run(&device, CheckOptions::default());
     assert!(report.is_consistent(), "{:?}", report.findings);
 }
+
+/// A line of the table that reads as zeros is valid. Where it named some units of a region of several, a repair took their lines for data and
+/// gave up the files and names in them.
+#[test]
+fn regression_a_zeroed_line_of_the_table_of_a_region_of_several_gave_up_what_it_named() {
+    const DIRECTORIES: u64 = UNIT_LINES / 2 + 200;
+    let device = MemoryDevice::new(6 * ZONE, ZONE, PersistenceDomain::Gpf);
+    make_file_system(&Drive::new(Arc::new(device.clone())), &FormatOptions::default()).expect("mkfs");
+    let fs = mount(&device);
+    for index in 0..DIRECTORIES {
+        let kind = if index % 16 == 0 { file_type::DIRECTORY | 0o755 } else { file_type::REGULAR | 0o644 };
+        let inode = fs.create(InodeNumber::ROOT, format!("{index}").as_bytes(), &new(kind, b"")).expect("created").inode;
+        match index % 16 {
+            0 => drop(fs.create(inode, b"inside", &new(file_type::REGULAR | 0o644, b"")).expect("created")),
+            1 => {
+                for block in 0..2 {
+                    fs.write(inode, block << 20, &data_of(index, 500), WriteOptions::default()).expect("written");
+                }
+                fs.set_extended_attribute(inode, b"user.note", &data_of(index, 3000), SetExtendedAttribute::default()).expect("set");
+            }
+            _ => {}
+        }
+    }
+    let contents = Contents::read(&fs);
+    fs.unmount().expect("unmounted");
+    // The journal of this one does not name the table, so a replay does not bring its lines back.
+    let cut = device.fork();
+    let fs = mount(&cut);
+    let cut = cut.fork();
+    drop(fs);
+    let memory = device.zones().memory;
+    let superblock = Superblock::decode(&memory).expect("verifies");
+    let table: Vec<(u64, Segment)> = (0..SEGMENT_TABLE_LINES)
+        .filter_map(|index| {
+            let address = superblock.geometry.segment_line(index);
+            let at = address.number() as usize * LINE_BYTES;
+            let line = memory[at..at + LINE_BYTES].try_into().expect("a line");
+            let segment =
+                Segment::decode(&line, PairSeed::new(superblock.pair), address, superblock.geometry.memory_units()).expect("verifies");
+            segment.map(|segment| (index, segment))
+        })
+        .collect();
+    let mut regions = BTreeSet::new();
+    for (index, segment) in table.iter().filter(|(_, segment)| segment.region_unit > 0) {
+        let is_last = !table.iter().any(|(_, other)| other.region == segment.region && other.region_unit > segment.region_unit);
+        if !is_last {
+            continue;
+        }
+        regions.insert(segment.region);
+        for image in [&device, &cut] {
+            let image = image.fork();
+            image.damage(|zones| {
+                let at = superblock.geometry.segment_line(*index).number() as usize * LINE_BYTES;
+                zones.memory[at..at + LINE_BYTES].copy_from_slice(&EMPTY_LINE);
+            });
+            compare_names_restored(&image, &contents);
+            let before = image.zones().memory;
+            let report = run(&image, repair());
+            let named = |finding: &Finding| matches!(finding, Finding::UnitLost { unit, .. } if *unit == segment.start_unit);
+            assert!(report.findings.iter().any(|located| named(&located.finding)), "{segment:?}: {:?}", report.findings.first());
+            assert!(image.zones().memory == before, "{segment:?}: a repair writes nothing");
+            let report = run(&image, CheckOptions { rescue: true, ..repair() });
+            assert!(
+                report.is_consistent() && report.lost.is_empty() && report.placed.is_empty(),
+                "{segment:?}: {:?}",
+                report.findings.first()
+            );
+            let fs = mount(&image);
+            let after = Contents::read(&fs);
+            assert!(after.names == contents.names && after.inodes == contents.inodes, "{segment:?}");
+            fs.unmount().expect("unmounted");
+            assert!(run(&image, CheckOptions::default()).is_consistent());
+        }
+    }
+    assert_eq!(regions.len(), 4, "all but the leaves need several units here: {table:?}");
+}
+
+fn compare_names_restored(device: &MemoryDevice, contents: &Contents) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let options = tandemfs_check::RestoreOptions { dry_run: true, ..Default::default() };
+    let report = support::restored::restored_to(Arc::new(device.clone()), &folder.path().join("copy"), &options).expect("restores");
+    assert!(report.is_whole(), "{:?} {:?} {:?}", report.missing.first(), report.damaged.first(), report.stopped);
+    let directories = contents.names.len() as u64;
+    let names: u64 = contents.names.values().map(|names| names.len() as u64).sum();
+    assert_eq!((report.directories, report.files), (directories, names + 1 - directories));
+}

@@ -11,7 +11,6 @@ use tandemfs_format::segment::Segment;
 use tandemfs_format::{EMPTY_LINE, Line, LineAddress, PAGE_LINES};
 
 use crate::checker::Inspection;
-use crate::image::Image;
 use crate::rescue;
 
 use super::plan::{Group, Plan};
@@ -19,9 +18,7 @@ use super::plan::{Group, Plan};
 /// The changes of the table, empty if it is as its contents say; and what was found, for people.
 pub(crate) fn plan<'i>(inspection: &'i Inspection<'i>) -> (Plan<'i>, Vec<String>) {
     let found = &inspection.image;
-    let mut image = Image::new(found.drive, found.superblock.clone());
-    image.overlay.clone_from(&found.overlay);
-    image.segments = found.segments.clone();
+    let mut image = found.copied();
     let rebuilt = rescue::rebuild(&mut image);
     let changes = rescue::changes(&image, &rebuilt);
     let is_damaged = |line: u64| {

@@ -53,6 +53,11 @@ impl Evidence {
         }
     }
 
+    /// Whether a line that verifies speaks for the region.
+    pub(super) fn is_proved(&self) -> bool {
+        self.proofs.iter().any(|count| *count > 0)
+    }
+
     /// Whether it speaks for more than one use.
     pub(super) fn is_contradictory(&self) -> bool {
         self.proofs.iter().filter(|count| **count > 0).count() + usize::from(self.logs > 0) > 1

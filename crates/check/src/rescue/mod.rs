@@ -10,6 +10,7 @@ mod correct;
 mod evidence;
 pub(crate) mod heads;
 mod hot_lines;
+mod lost_units;
 mod table;
 
 use std::collections::BTreeMap;
@@ -30,7 +31,9 @@ use crate::superblock::{self, Reading};
 
 use cold_lines::{Content, Surroundings};
 pub(crate) use correct::lines as corrected_lines;
-pub(crate) use table::{changes, is_of_table, is_suspect, lacks_attributes, missing_regions, rebuild};
+pub(crate) use lost_units::lost_units;
+use table::is_suspect;
+pub(crate) use table::{changes, is_of_table, missing_regions, rebuild};
 
 /// Rounds of corrections in memory: each shows what the ones before hid, one level of the tree at a time.
 const ROUNDS_MAX: usize = 16;

@@ -15,14 +15,15 @@ use tandemfs_format::geometry::SEGMENT_TABLE_LINES;
 use tandemfs_format::segment::{Region, Segment};
 use tandemfs_format::{EMPTY_LINE, Line, LineAddress, PAGE_LINES, UNIT_LINES};
 
+use crate::checker::damage_of;
 use crate::finding::Finding;
 use crate::generations::Numbers;
 use crate::image::Image;
-use crate::inodes::sweep;
 use crate::mutant::{Mutant, on};
 use crate::segments::Segments;
 
 use super::evidence::{self, Evidence, InodeUnit};
+use super::lost_units::lost_units;
 
 /// Regions that have a unit from the start.
 const FROM_THE_START: [Region; 4] = [Region::Inodes, Region::Dentries, Region::Mappings, Region::Leaves];
@@ -79,22 +80,10 @@ impl Rebuilt {
 }
 
 /// Whether the table cannot be relied on.
-pub(crate) fn is_suspect(image: &Image<'_>, found: &[Finding]) -> bool {
+pub(super) fn is_suspect(image: &Image<'_>, found: &[Finding]) -> bool {
     found.iter().any(is_of_table)
         || missing_regions(&image.segments).next().is_some()
-        || lacks_attributes(&image.segments) && has_attributes(image)
-}
-
-/// Whether no unit is of the region of attributes, as before the first attribute is set.
-pub(crate) fn lacks_attributes(segments: &Segments) -> bool {
-    !segments.all().any(|(_, segment)| segment.region == Region::Attributes)
-}
-
-/// Whether an inode has attributes.
-fn has_attributes(image: &Image<'_>) -> bool {
-    let mut found = false;
-    sweep(image, &mut |_, _, inode| found |= inode.and_then(|inode| inode.decoded.ok()).is_some_and(|inode| !inode.attributes.is_none()));
-    found
+        || !lost_units(image, damage_of(image).findings.iter()).is_empty()
 }
 
 /// Findings of the segment table.
@@ -106,6 +95,7 @@ pub(crate) fn is_of_table(finding: &Finding) -> bool {
             | Finding::SegmentInFixedPart { .. }
             | Finding::SegmentGap { .. }
             | Finding::RegionMissing { .. }
+            | Finding::UnitLost { .. }
     )
 }
 
