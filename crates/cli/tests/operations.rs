@@ -103,7 +103,8 @@ fn maps_of_a_large_block_zone_move_into_free_units() {
         succeeds(&["resize", &device, "--block", block]);
         places.extend(maps());
         place.check();
-        let mount = place.mount("strict");
+        // Read-only: a mount that writes and lasts would turn the logs into sectors and have more units free.
+        let mount = place.mount("strict,ro");
         look(&mount);
         assert_eq!(info(&place.mountpoint())["recovery"]["clean"], true);
         mount.unmount();
