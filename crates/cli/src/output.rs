@@ -54,9 +54,13 @@ fn flatten(name: &str, value: &Value, rows: &mut Vec<(String, String)>) {
     let number = value.as_u64();
     let (name, shown) = match (name.rsplit_once('_'), number) {
         (Some((name, "bytes")), Some(bytes)) => (name.to_owned(), size::show(bytes)),
-        (Some((name, "seconds")), Some(seconds)) if name == "created" => (name.to_owned(), date(seconds)),
+        (Some((name, "seconds")), Some(0)) if name.ends_with("_time") => (name.to_owned(), "never".to_owned()),
+        (Some((name, "seconds")), Some(seconds)) if name.ends_with("_time") || name == "created" => (name.to_owned(), date(seconds)),
         (Some((name, "seconds")), Some(seconds)) => (format!("{name}_for"), duration(seconds)),
-        _ => (name.to_owned(), shown),
+        _ => match value.as_f64() {
+            Some(milliseconds) if name.ends_with("milliseconds") => (name.to_owned(), format!("{milliseconds:.1}")),
+            _ => (name.to_owned(), shown),
+        },
     };
     rows.push((name, shown));
 }
@@ -126,8 +130,18 @@ mod tests {
         for (seconds, shown) in [(6, "6 s"), (306, "5 min 6 s"), (14_700, "4 h 5 min"), (273_600, "3 d 4 h")] {
             assert_eq!(duration(seconds), shown);
         }
-        let rows = rows(&json!({ "created_seconds": 0, "mounted_seconds": 6 }));
-        assert_eq!(rows, [("created".to_owned(), date(0)), ("mounted_for".to_owned(), "6 s".to_owned())]);
+        let values = json!({
+            "created_seconds": 0, "mounted_seconds": 6, "check_time_seconds": 0, "scrub_time_seconds": 1_700_000_000, "milliseconds": 0.630_33,
+        });
+        let rows: Vec<String> = rows(&values).into_iter().map(|(name, value)| format!("{name}: {value}")).collect();
+        let expected = [
+            "check_time: never",
+            "created: 1970-01-01 00:00:00 UTC",
+            "milliseconds: 0.6",
+            "mounted_for: 6 s",
+            "scrub_time: 2023-11-14 22:13:20 UTC",
+        ];
+        assert_eq!(rows, expected);
     }
 
     #[test]

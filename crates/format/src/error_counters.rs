@@ -104,7 +104,7 @@ impl ErrorCounters {
         }
     }
 
-    /// Names and values, in the order of `info --json`.
+    /// Names and values, in the order of `info --json`. Times are seconds since 1970, 0 for never.
     pub fn entries(&self) -> [(&'static str, u64); 11] {
         [
             ("metadata_damaged", self.metadata_damaged),
@@ -112,11 +112,11 @@ impl ErrorCounters {
             ("device_reads_failed", self.device_reads_failed),
             ("device_writes_failed", self.device_writes_failed),
             ("repairs", self.repairs),
-            ("last_error_seconds", self.last_error_seconds),
-            ("scrub_seconds", self.scrub_seconds),
+            ("last_error_time_seconds", self.last_error_seconds),
+            ("scrub_time_seconds", self.scrub_seconds),
             ("scrub_findings", self.scrub_findings),
             ("scrub_bytes", self.scrub_bytes),
-            ("check_seconds", self.check_seconds),
+            ("check_time_seconds", self.check_seconds),
             ("check_findings", self.check_findings),
         ]
     }
