@@ -59,6 +59,13 @@ pub fn claim(uuid: Uuid, device: &str, alone: bool) -> Result<Option<Claim>, Fai
     }
 }
 
+/// Whether a daemon has this device.
+pub fn has_daemon(device: &str) -> bool {
+    let id = format!("/{:08x}/", device_id(device));
+    let names = fs::read_to_string(LIST).unwrap_or_default();
+    names.lines().filter_map(|line| line.rsplit(' ').next()?.strip_prefix('@')?.strip_prefix(PREFIX)).any(|name| name.contains(&id))
+}
+
 /// The process that has mounted another device with this UUID.
 fn other(names: &str, uuid: Uuid, id: u32) -> Option<String> {
     let prefix = format!("@{PREFIX}{}/", uuid.simple());
@@ -70,7 +77,7 @@ fn other(names: &str, uuid: Uuid, id: u32) -> Option<String> {
 }
 
 /// Equal for the same device, whatever it is called.
-fn device_id(device: &str) -> u32 {
+pub fn device_id(device: &str) -> u32 {
     let paths: Vec<PathBuf> = match device.parse() {
         Ok(DeviceSpec::Image(path)) => vec![path],
         Ok(DeviceSpec::Pair { memory, block }) => vec![memory, block],
@@ -112,7 +119,9 @@ mod tests {
         }
         fs::hard_link(path("one"), path("one again")).expect("linked");
         let uuid = Uuid::new_v4();
+        assert!(!has_daemon(&path("one")));
         let first = claim(uuid, &path("one"), true).expect("free").expect("bound");
+        assert!(has_daemon(&path("one again")) && !has_daemon(&path("two")));
         let refused = claim(uuid, &path("two"), true).expect_err("in use");
         assert!(matches!(refused, Failure::Failed(said) if said.contains("-o nouuid") && said.contains(&std::process::id().to_string())));
         drop(claim(uuid, &path("one again"), true).expect("the same device"));

@@ -1,17 +1,25 @@
 //! Opening devices, and the commands on emulated ones.
 
 use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use tandemfs_device::{Drive, PersistenceDomain};
+use tandemfs_device::{Device, DeviceError, Drive, PersistenceDomain};
 use tandemfs_emulator::{CacheManagement, CreateOptions, DeviceOptions, FirmwareModel, GarbageCollection, ModelOptions, Staging};
+use tandemfs_fuse::mounts::{self, Mounted};
 
 use crate::arguments::{self, DeviceCreateArguments, DeviceInfoArguments};
+use crate::claim;
 use crate::failure::Failure;
 use crate::output;
 use crate::probe;
 use crate::signatures;
 use crate::size;
+
+/// How long a command waits for the end of a daemon that is unmounted.
+const ENDS_WITHIN: Duration = Duration::from_secs(10);
+const TRY_EVERY: Duration = Duration::from_millis(20);
 
 /// Options of opening a device.
 #[derive(Debug, Clone, Copy, Default)]
@@ -31,7 +39,7 @@ pub fn open(device: &str, opening: Opening) -> Result<Drive, Failure> {
     let Opening { read_only, timing, .. } = opening;
     let device = &if opening.formats { device.to_owned() } else { probe::completed(device.to_owned())? };
     let options = DeviceOptions { timing, read_only, shared: read_only, ..DeviceOptions::default() };
-    let drive = Drive::new(tandemfs_emulator::open_device(device, &options).map_err(Failure::because)?);
+    let drive = Drive::new(open_after_an_unmount(device, &options).map_err(Failure::because)?);
     if let Some(swapped) = signatures::swapped(device, &drive).filter(|_| !opening.formats) {
         return Err(Failure::Failed(swapped));
     }
@@ -43,6 +51,28 @@ pub fn open(device: &str, opening: Opening) -> Result<Drive, Failure> {
             ))
         }),
     }
+}
+
+/// Opens a device. umount(8) returns before the daemon has written everything home, so a device of a daemon without a mount is waited for.
+fn open_after_an_unmount(device: &str, options: &DeviceOptions) -> Result<Arc<dyn Device>, DeviceError> {
+    let start = Instant::now();
+    let mut is_last_try = false;
+    loop {
+        match tandemfs_emulator::open_device(device, options) {
+            Err(DeviceError::Busy { .. }) if !is_last_try && start.elapsed() < ENDS_WITHIN => match is_ending(device) {
+                true => std::thread::sleep(TRY_EVERY),
+                false => is_last_try = true, // it may have ended after the device was found busy
+            },
+            opened => return opened,
+        }
+    }
+}
+
+/// Whether a daemon has a device that is mounted nowhere.
+fn is_ending(device: &str) -> bool {
+    let id = claim::device_id(device);
+    let is_mounted = |mount: &Mounted| mount.source.to_str().is_some_and(|source| claim::device_id(source) == id);
+    claim::has_daemon(device) && mounts::mounted().is_ok_and(|mounts| !mounts.iter().any(is_mounted))
 }
 
 /// Whether a specification names a pair, not an image.

@@ -310,3 +310,27 @@ fn killed_callers_leave_no_word_in_the_log() {
         assert!(!said.contains("ERROR") && !said.contains("WARN"), "round {round}: {said}");
     }
 }
+
+/// umount(8) returns before the daemon has ended.
+#[test]
+fn regression_commands_right_after_umount_found_the_device_in_use() {
+    if !rustix::process::geteuid().is_root() {
+        return; // umount(8) of an ordinary user goes by fusermount3
+    }
+    let place = Place::formatted();
+    for round in 0..8 {
+        let mount = place.mount("relaxed");
+        fs::write(mount.path(&format!("{round}")), pattern(round, 2 << 20)).expect("written");
+        let output = run(Command::new("umount").arg(place.mountpoint()));
+        assert!(output.status.success(), "{output:?}");
+        if round % 2 == 0 {
+            place.check();
+        }
+    }
+    // While it is mounted nobody waits.
+    let mount = place.mount("relaxed");
+    let start = std::time::Instant::now();
+    fails(8, "in use", &["check", &place.image()]);
+    assert!(start.elapsed() < Duration::from_secs(8), "{:?}", start.elapsed());
+    mount.unmount();
+}
