@@ -1,0 +1,435 @@
+//! The client's side: slots, data areas, submitting and waiting. The protocol of a slot is [SLT1]–[SLT7] of `arena.rs`, that of the doorbell
+//! [BEL1]–[BEL3] of `poller.rs`.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::fs::{SealFlags, Timespec, fcntl_get_seals, fstat};
+
+use crate::layout::{self, Range, Sizes, header, slot, words};
+use crate::memory::{Memory, ReadOnly};
+use crate::message::{Answer, Attributes, Request};
+use crate::mutant::{self, Mutant};
+use crate::space::Space;
+use crate::sync::{self, Moment, Mutex};
+use crate::sys::Mapping;
+use crate::{Attention, RingError};
+
+/// How long a client looks for an answer before it sleeps, while the daemon polls.
+const SPIN: Duration = Duration::from_micros(10);
+
+/// The daemon does not serve this client any more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the daemon of this mount has ended, or it has closed this connection")]
+pub struct Ended;
+
+/// A connection of a process.
+#[derive(Debug, Clone)]
+pub struct Client(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    memory: Memory,
+    words: ReadOnly,
+    sizes: Sizes,
+    bell: Option<OwnedFd>,
+    /// The socket to the daemon: it hangs up when the daemon dies.
+    lifeline: Option<OwnedFd>,
+    slots: Mutex<Slots>,
+    space: Mutex<Space>,
+}
+
+#[derive(Debug)]
+struct Slots {
+    /// A bit for each slot that nobody has.
+    free: u64,
+    used: u32,
+    /// The last turn of each.
+    turns: Vec<u32>,
+    left: Vec<Left>,
+}
+
+/// A slot whose caller has left before the answer ([SLT6]).
+#[derive(Debug)]
+struct Left {
+    index: usize,
+    ranges: Vec<Range>,
+}
+
+/// The size of a file that nobody can shrink.
+fn sealed_bytes(file: BorrowedFd<'_>, further: SealFlags) -> Result<usize, RingError> {
+    let needed = SealFlags::SHRINK | further;
+    if !fcntl_get_seals(file).map_err(|_| RingError::NoArena("a file without seals"))?.contains(needed) {
+        return Err(RingError::NoArena("a file that is not sealed"));
+    }
+    usize::try_from(fstat(file)?.st_size).map_err(|_| RingError::NoArena("a file of no size"))
+}
+
+impl Client {
+    /// Maps what the daemon has sent. `lifeline` is the socket that it came by; if it hangs up, calls end with [`Ended`].
+    ///
+    /// # Errors
+    /// [`RingError::Version`], [`RingError::NoArena`], or what the kernel refuses.
+    pub fn map(
+        arena: BorrowedFd<'_>,
+        word_file: BorrowedFd<'_>,
+        bell: Option<OwnedFd>,
+        lifeline: Option<OwnedFd>,
+    ) -> Result<Self, RingError> {
+        let (arena_bytes, word_bytes) = (sealed_bytes(arena, SealFlags::empty())?, sealed_bytes(word_file, SealFlags::FUTURE_WRITE)?);
+        if arena_bytes < layout::SLOTS_OFFSET || word_bytes != words::BYTES {
+            return Err(RingError::NoArena("a file that is too short"));
+        }
+        let word_memory = ReadOnly(Memory(Arc::new(Mapping::new(word_file, word_bytes, false)?)));
+        if word_memory.load_long(words::MAGIC) != layout::MAGIC {
+            return Err(RingError::NoArena("a word file without its magic"));
+        }
+        let memory = Memory(Arc::new(Mapping::new(arena, arena_bytes, true)?));
+        Self::over(memory, word_memory, arena_bytes, bell, lifeline)
+    }
+
+    fn over(memory: Memory, words: ReadOnly, bytes: usize, bell: Option<OwnedFd>, lifeline: Option<OwnedFd>) -> Result<Self, RingError> {
+        if memory.load_long(header::MAGIC) != layout::MAGIC {
+            return Err(RingError::NoArena("no magic"));
+        }
+        let found = memory.load(header::VERSION);
+        if found != layout::VERSION {
+            return Err(RingError::Version { found, expected: layout::VERSION });
+        }
+        let sizes = Sizes { slots: memory.load(header::SLOTS), data_bytes: memory.load_long(header::DATA_BYTES) }.check()?;
+        if sizes.total_bytes() != bytes || memory.load_long(header::DATA_OFFSET) != sizes.data_offset() as u64 {
+            return Err(RingError::NoArena("sizes that do not fit the file"));
+        }
+        if (memory.load(header::DOORBELL) != 0) != bell.is_some() {
+            return Err(RingError::NoArena("another doorbell than it names"));
+        }
+        let free = u64::MAX >> (64 - sizes.slots);
+        let slots = Slots { free, used: 0, turns: vec![0; sizes.slots as usize], left: Vec::new() };
+        let space = Mutex::new(Space::new(sizes.data_bytes));
+        Ok(Self(Arc::new(Inner { memory, words, sizes, bell, lifeline, slots: Mutex::new(slots), space })))
+    }
+
+    /// A client in the daemon's own process, on the same mapping: explored schedules know words by their address.
+    ///
+    /// # Errors
+    /// As [`Client::map`].
+    #[cfg(feature = "schedules")]
+    pub fn beside(arena: &crate::Arena) -> Result<Self, RingError> {
+        Self::over(arena.memory().clone(), ReadOnly(arena.word_memory().clone()), arena.sizes().total_bytes(), None, None)
+    }
+
+    /// A slot for a thread; none if all are in use.
+    pub fn slot(&self) -> Option<Slot> {
+        self.reclaim();
+        let mut slots = self.0.slots.lock();
+        let index = slots.free.trailing_zeros();
+        if index >= self.0.sizes.slots {
+            return None;
+        }
+        slots.free &= !(1 << index);
+        if !mutant::on(Mutant::UsedRaisedLate) {
+            slots.raise_used(&self.0.memory, index); // [SLT4]
+        }
+        let turn = slots.turns[index as usize];
+        Some(Slot { client: self.clone(), index: index as usize, turn, is_open: false, kept: Vec::new() })
+    }
+
+    /// Slots whose caller has left are free after their answer ([SLT6]).
+    fn reclaim(&self) {
+        let is_answered = |left: &mut Left, turns: &[u32]| {
+            mutant::on(Mutant::AbandonedReusedEarly) || self.0.answered_turn(left.index) == turns[left.index]
+        };
+        let mut slots = self.0.slots.lock();
+        let Slots { left, turns, .. } = &mut *slots;
+        let answered: Vec<Left> = left.extract_if(.., |left| is_answered(left, turns)).collect();
+        answered.iter().for_each(|left| slots.free |= 1 << left.index);
+        drop(slots);
+        let mut space = self.0.space.lock();
+        answered.iter().flat_map(|left| &left.ranges).for_each(|range| space.give_back(*range));
+    }
+
+    /// A part of the data area; none while there is no room.
+    pub fn buffer(&self, bytes: u32) -> Option<Buffer> {
+        let taken = self.0.space.lock().take(bytes);
+        let range = taken.or_else(|| {
+            self.reclaim();
+            self.0.space.lock().take(bytes)
+        })?;
+        Some(Buffer { client: self.clone(), range })
+    }
+}
+
+impl Slots {
+    fn raise_used(&mut self, memory: &Memory, index: u32) {
+        if index >= self.used {
+            self.used = index + 1;
+            memory.store(header::SLOTS_USED, self.used);
+        }
+    }
+}
+
+impl Inner {
+    fn attention(&self) -> Attention {
+        Attention::of_word(self.words.load(words::ATTENTION))
+    }
+
+    fn answered_turn(&self, index: usize) -> u32 {
+        self.memory.load(self.sizes.word(index, slot::ANSWER_TURN))
+    }
+
+    fn write(&self, index: usize, request: &Request) {
+        let at = |offset| self.sizes.word(index, offset);
+        let put = |offset: usize, words: &mut dyn Iterator<Item = u64>| {
+            words.enumerate().for_each(|(word, value)| self.memory.store_long(at(offset + 8 * word), value));
+        };
+        put(slot::HEAD, &mut request.head().into_iter());
+        put(slot::MORE, &mut request.more().into_iter().take(request.more_used()));
+        put(slot::NAMES, &mut request.name_words());
+    }
+
+    fn ring(&self) {
+        match &self.bell {
+            None => {
+                self.memory.increment(header::BELL);
+                self.memory.wake(header::BELL);
+            }
+            Some(bell) => {
+                let _full_counter_rings_too = rustix::io::write(bell, &1_u64.to_ne_bytes());
+            }
+        }
+    }
+
+    fn is_alive(&self) -> bool {
+        let Some(lifeline) = &self.lifeline else { return true };
+        let mut descriptors = [PollFd::new(lifeline, PollFlags::RDHUP)];
+        !matches!(poll(&mut descriptors, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })), Ok(1..))
+    }
+
+    /// Looks for an answer while the daemon polls.
+    #[inline]
+    fn spin(&self, index: usize, turn: u32) -> bool {
+        let mut started = None;
+        loop {
+            for _ in 0..sync::LOOKS_BETWEEN_CLOCKS {
+                if self.answered_turn(index) == turn {
+                    return true;
+                }
+                sync::relax();
+            }
+            if self.attention() != Attention::Polling || Moment::now().is_past(*started.get_or_insert_with(Moment::now), SPIN) {
+                return false;
+            }
+        }
+    }
+
+    /// [SLT5]
+    fn wait(&self, index: usize, turn: u32) -> Result<(), Ended> {
+        if self.attention() == Attention::Polling && self.spin(index, turn) {
+            return Ok(());
+        }
+        let at = |offset| self.sizes.word(index, offset);
+        self.memory.store(at(slot::SLEEPS), 1);
+        sync::fence(); // Linux orders this in the futex as well, but futex(2) does not promise it
+        let mut has_slept = false;
+        let result = loop {
+            let mut seen = self.answered_turn(index);
+            if seen == turn {
+                break Ok(());
+            }
+            if self.attention() == Attention::Ended || has_slept && !self.is_alive() {
+                break Err(Ended);
+            }
+            if mutant::on(Mutant::SleepValueReadLate) {
+                seen = self.answered_turn(index);
+            }
+            self.memory.sleep(at(slot::ANSWER_TURN), seen);
+            has_slept = true;
+        };
+        self.memory.store(at(slot::SLEEPS), 0);
+        result
+    }
+
+    fn answer(&self, index: usize) -> Answer {
+        let at = |offset| self.sizes.word(index, offset);
+        let attribute = |word| self.memory.load_long(at(slot::ATTRIBUTES + 8 * word));
+        let has_attributes = self.memory.load(at(slot::HAS_ATTRIBUTES)) != 0;
+        Answer {
+            error: self.memory.load(at(slot::ERROR)),
+            value: self.memory.load_long(at(slot::VALUE)),
+            attributes: has_attributes.then(|| Attributes::of_words(std::array::from_fn(attribute))),
+        }
+    }
+}
+
+/// A slot: one request at a time.
+#[derive(Debug)]
+pub struct Slot {
+    client: Client,
+    index: usize,
+    turn: u32,
+    /// Whether the last request is not answered yet.
+    is_open: bool,
+    /// Data areas of a request whose caller left.
+    kept: Vec<Range>,
+}
+
+impl Slot {
+    /// Submits a request and waits for its answer.
+    ///
+    /// # Errors
+    /// [`Ended`].
+    pub fn call(&mut self, request: &Request) -> Result<Answer, Ended> {
+        self.begin(request)?;
+        self.finish()
+    }
+
+    /// Submits a request. The buffers of its ranges belong to it until the answer.
+    ///
+    /// # Errors
+    /// [`Ended`].
+    pub fn submit(&mut self, request: &Request, buffers: Vec<Buffer>) -> Result<Pending<'_>, Ended> {
+        self.begin(request)?;
+        Ok(Pending { slot: self, buffers })
+    }
+
+    fn begin(&mut self, request: &Request) -> Result<(), Ended> {
+        let client = Arc::clone(&self.client.0);
+        if self.is_open && !mutant::on(Mutant::AbandonedReusedEarly) {
+            client.wait(self.index, self.turn)?; // [SLT6]
+            self.release();
+        }
+        let at = client.sizes.word(self.index, slot::TURN);
+        self.turn = self.turn.wrapping_add(1);
+        self.is_open = true;
+        if mutant::on(Mutant::TurnBeforeHead) {
+            client.memory.store(at, self.turn);
+        }
+        client.write(self.index, request);
+        client.memory.store(at, self.turn); // [SLT1]
+        if !mutant::on(Mutant::RingsWithoutFence) {
+            sync::fence(); // [BEL1]
+        }
+        match client.attention() {
+            Attention::Asleep => client.ring(),
+            Attention::Ended => return Err(Ended),
+            Attention::Awake | Attention::Polling => {}
+        }
+        if mutant::on(Mutant::UsedRaisedLate) {
+            client.slots.lock().raise_used(&client.memory, self.index as u32);
+        }
+        Ok(())
+    }
+
+    fn finish(&mut self) -> Result<Answer, Ended> {
+        self.client.0.wait(self.index, self.turn)?;
+        self.release();
+        Ok(self.client.0.answer(self.index))
+    }
+
+    /// The last request is answered.
+    fn release(&mut self) {
+        self.is_open = false;
+        if !self.kept.is_empty() {
+            let mut space = self.client.0.space.lock();
+            self.kept.drain(..).for_each(|range| space.give_back(range));
+        }
+    }
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        let mut slots = self.client.0.slots.lock();
+        slots.turns[self.index] = self.turn;
+        if self.is_open {
+            slots.left.push(Left { index: self.index, ranges: std::mem::take(&mut self.kept) });
+        } else {
+            slots.free |= 1 << self.index;
+        }
+    }
+}
+
+/// A submitted request. A caller may leave by dropping it.
+#[derive(Debug)]
+pub struct Pending<'a> {
+    slot: &'a mut Slot,
+    buffers: Vec<Buffer>,
+}
+
+impl Pending<'_> {
+    /// Waits for the answer and gives the buffers back.
+    ///
+    /// # Errors
+    /// [`Ended`].
+    pub fn wait(mut self) -> Result<(Answer, Vec<Buffer>), Ended> {
+        let answer = self.slot.finish()?;
+        Ok((answer, std::mem::take(&mut self.buffers)))
+    }
+}
+
+impl Drop for Pending<'_> {
+    fn drop(&mut self) {
+        if self.slot.is_open && !mutant::on(Mutant::BuffersReturnedEarly) {
+            let buffers = std::mem::take(&mut self.buffers);
+            self.slot.kept.extend(buffers.into_iter().map(Buffer::into_range));
+        }
+    }
+}
+
+/// A part of the data area, given back when it is dropped.
+#[derive(Debug)]
+pub struct Buffer {
+    client: Client,
+    range: Range,
+}
+
+impl Buffer {
+    /// Its place, for [`Request::ranges`].
+    pub fn range(&self) -> Range {
+        self.range
+    }
+
+    fn place(&self, from: usize, bytes: usize) -> usize {
+        let length = self.range.length as usize;
+        assert!(from.checked_add(bytes).is_some_and(|end| end <= length), "{bytes} bytes at {from} of {length}");
+        self.client.0.sizes.data_offset() + self.range.start as usize + from
+    }
+
+    /// Copies bytes in, to an offset.
+    ///
+    /// # Panics
+    /// If the buffer is shorter.
+    pub fn write(&mut self, from: usize, bytes: &[u8]) {
+        self.client.0.memory.copy_in(self.place(from, bytes.len()), bytes);
+    }
+
+    /// Copies bytes out, from an offset on.
+    ///
+    /// # Panics
+    /// If the buffer is shorter.
+    pub fn read(&self, from: usize, bytes: &mut [u8]) {
+        self.client.0.memory.copy_out(self.place(from, bytes.len()), bytes);
+    }
+
+    /// The range, which is not given back any more.
+    fn into_range(mut self) -> Range {
+        std::mem::take(&mut self.range)
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        if self.range != Range::default() {
+            self.client.0.space.lock().give_back(self.range);
+        }
+    }
+}
+
+/// The client's socket, for those who poll it themselves.
+impl Client {
+    /// The socket that the arena came by.
+    pub fn lifeline(&self) -> Option<BorrowedFd<'_>> {
+        self.0.lifeline.as_ref().map(AsFd::as_fd)
+    }
+}

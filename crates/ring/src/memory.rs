@@ -1,0 +1,84 @@
+//! Words of a mapping, by the roads of [`crate::sync`].
+
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use crate::sync;
+use crate::sys::Mapping;
+
+/// A shared mapping that this process may write.
+#[derive(Debug, Clone)]
+pub(crate) struct Memory(pub(crate) Arc<Mapping>);
+
+impl Memory {
+    /// Loads a word; what its writer stored before it is seen as well.
+    #[inline]
+    pub(crate) fn load(&self, at: usize) -> u32 {
+        crate::mutant::load();
+        sync::load32(&self.0, at)
+    }
+
+    /// Stores a word, behind all that was stored before it.
+    #[inline]
+    pub(crate) fn store(&self, at: usize, value: u32) {
+        sync::store32(&self.0, at, value);
+    }
+
+    /// Adds one.
+    pub(crate) fn increment(&self, at: usize) {
+        sync::increment(&self.0, at);
+    }
+
+    /// Loads 8 bytes, in no order with other accesses.
+    #[inline]
+    pub(crate) fn load_long(&self, at: usize) -> u64 {
+        crate::mutant::load();
+        sync::load64(&self.0, at)
+    }
+
+    /// Stores 8 bytes, in no order with other accesses.
+    #[inline]
+    pub(crate) fn store_long(&self, at: usize, value: u64) {
+        sync::store64(&self.0, at, value);
+    }
+
+    /// Sleeps while a word has this value; see [`sync::sleep`].
+    pub(crate) fn sleep(&self, at: usize, value: u32) {
+        sync::sleep(&self.0, at, value);
+    }
+
+    /// Wakes who sleeps on a word.
+    pub(crate) fn wake(&self, at: usize) {
+        sync::wake(&self.0, at);
+    }
+
+    pub(crate) fn copy_in(&self, at: usize, bytes: &[u8]) {
+        sync::bytes();
+        self.0.copy_in(at, bytes);
+    }
+
+    pub(crate) fn copy_out(&self, at: usize, bytes: &mut [u8]) {
+        crate::mutant::load();
+        sync::bytes();
+        self.0.copy_out(at, bytes);
+    }
+
+    pub(crate) fn address(&self, at: usize, bytes: usize) -> NonNull<u8> {
+        self.0.address(at, bytes)
+    }
+}
+
+/// The word file as a client maps it: it can only be loaded.
+#[derive(Debug)]
+pub(crate) struct ReadOnly(pub(crate) Memory);
+
+impl ReadOnly {
+    #[inline]
+    pub(crate) fn load(&self, at: usize) -> u32 {
+        self.0.load(at)
+    }
+
+    pub(crate) fn load_long(&self, at: usize) -> u64 {
+        self.0.load_long(at)
+    }
+}

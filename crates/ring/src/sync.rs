@@ -1,0 +1,104 @@
+//! How threads and processes order themselves: words of shared memory, futexes, locks, time. With the feature `schedules` all of it comes
+//! from a runtime that chooses the next thread at every access and delays stores as a CPU does, so that tests can explore schedules and
+//! repeat one by its seed. No program enables the feature.
+
+#[cfg(not(feature = "schedules"))]
+pub(crate) use self::plain::*;
+
+#[cfg(feature = "schedules")]
+pub(crate) use crate::explored::*;
+
+#[cfg(not(feature = "schedules"))]
+mod plain {
+    use std::sync::atomic::{Ordering, fence as atomic_fence};
+    use std::time::{Duration, Instant};
+
+    pub(crate) use parking_lot::Mutex;
+    use rustix::fs::Timespec;
+    use rustix::thread::futex;
+
+    pub(crate) use crate::events::{Events, WOKEN, Waker, drain};
+    use crate::sys::Mapping;
+
+    pub(crate) mod atomic {
+        pub(crate) use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+    }
+
+    /// A client looks so often between two looks at the clock.
+    pub(crate) const LOOKS_BETWEEN_CLOCKS: u32 = 16;
+    /// The daemon scans so often between two looks at the clock.
+    pub(crate) const ROUNDS_BETWEEN_CLOCKS: u32 = 32;
+
+    /// A sleeper looks this often whether the other side still lives.
+    const SLEEP_MAX: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
+
+    #[inline]
+    pub(crate) fn load32(mapping: &Mapping, at: usize) -> u32 {
+        mapping.word32(at).load(Ordering::Acquire)
+    }
+
+    #[inline]
+    pub(crate) fn store32(mapping: &Mapping, at: usize, value: u32) {
+        mapping.word32(at).store(value, Ordering::Release);
+    }
+
+    #[inline]
+    pub(crate) fn load64(mapping: &Mapping, at: usize) -> u64 {
+        mapping.word64(at).load(Ordering::Relaxed)
+    }
+
+    #[inline]
+    pub(crate) fn store64(mapping: &Mapping, at: usize, value: u64) {
+        mapping.word64(at).store(value, Ordering::Relaxed);
+    }
+
+    pub(crate) fn increment(mapping: &Mapping, at: usize) {
+        mapping.word32(at).fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// Earlier stores are visible before later loads.
+    #[inline]
+    pub(crate) fn fence() {
+        atomic_fence(Ordering::SeqCst);
+    }
+
+    /// Bytes are about to be copied.
+    #[inline]
+    pub(crate) fn bytes() {}
+
+    /// Sleeps while a word has this value, or until it is woken, or for 100 ms; it may also wake for no reason.
+    pub(crate) fn sleep(mapping: &Mapping, at: usize, value: u32) {
+        let _woken_or_late = futex::wait(mapping.word32(at), futex::Flags::empty(), value, Some(&SLEEP_MAX));
+    }
+
+    /// Wakes all who sleep on a word.
+    pub(crate) fn wake(mapping: &Mapping, at: usize) {
+        let _count = futex::wake(mapping.word32(at), futex::Flags::empty(), i32::MAX as u32);
+    }
+
+    /// A turn of a loop that looks at a word.
+    #[inline]
+    pub(crate) fn relax() {
+        std::hint::spin_loop();
+    }
+
+    /// A moment.
+    #[derive(Debug, Clone, Copy)]
+    pub(crate) struct Moment(Instant);
+
+    impl Moment {
+        pub(crate) fn now() -> Self {
+            Self(Instant::now())
+        }
+
+        /// Whether so much time lies between an earlier moment and this one.
+        pub(crate) fn is_past(self, earlier: Self, by: Duration) -> bool {
+            self.0.saturating_duration_since(earlier.0) >= by
+        }
+    }
+
+    /// How many CPUs this process may use.
+    pub(crate) fn cpus() -> usize {
+        std::thread::available_parallelism().map_or(1, usize::from)
+    }
+}

@@ -1,0 +1,237 @@
+//! The protocols between a client and the daemon (`tandemfs_ring`) under explored schedules with delayed stores: requests and answers whole,
+//! nobody sleeps for ever, nothing is used again too early. A deliberate bug for each order that matters must be caught.
+//!
+//! A mutant is global to the process, so the tests of this file run one after the other.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use shuttle::sync::mpsc;
+use shuttle::thread;
+use tandemfs_crash::Random;
+use tandemfs_ring::mutant::{self, Mutant};
+use tandemfs_ring::{
+    Answer, Arena, Attributes, Client, ClientId, Control, Doorbell, End, Handler, Names, Poller, Range, Request, Sizes, Slot, Ticket,
+};
+use tandemfs_schedules::{Explored, explore, rounds_or};
+
+static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+
+const SIZES: Sizes = Sizes { slots: 3, data_bytes: 4096 };
+
+/// A request of which every field says the same.
+fn request(number: u64) -> Request {
+    let name = [number as u8; 9];
+    Request {
+        operation: number as u16,
+        node: number,
+        length: number,
+        arguments: [number, 0, 0, 0, 0, 0, number],
+        names: Names::new(&name, &name).expect("short"),
+        ..Request::default()
+    }
+}
+
+/// An answer of which every field says the same.
+fn answer(number: u64) -> Answer {
+    let attributes = Attributes { node: number, block_bytes: number as u32, ..Attributes::default() };
+    Answer { error: number as u32, value: number, attributes: Some(attributes) }
+}
+
+/// Checks requests, and answers some of them by another thread.
+struct Checking {
+    pool: mpsc::Sender<Option<(u64, Range, Ticket)>>,
+    one_in: u64,
+    count: u64,
+}
+
+impl Handler for Checking {
+    fn request(&mut self, _: ClientId, seen: &Request, ticket: Ticket) {
+        let number = seen.node;
+        let whole = Request { ranges: seen.ranges, ..request(number) };
+        assert_eq!(*seen, whole, "a torn request");
+        self.count += 1;
+        if self.one_in > 0 && self.count.is_multiple_of(self.one_in) {
+            self.pool.send(Some((number, seen.ranges[0], ticket))).expect("the pool lives");
+        } else {
+            serve(number, seen.ranges[0], ticket);
+        }
+    }
+
+    fn ended(&mut self, _: ClientId, end: End) {
+        assert_eq!(end, End::Removed);
+    }
+}
+
+fn serve(number: u64, range: Range, ticket: Ticket) {
+    if range.length > 0 {
+        ticket.data(range).expect("validated").write(0, &[number as u8]);
+    }
+    ticket.answer(&answer(number));
+}
+
+/// A daemon with one client, and what the client does.
+fn played(one_in: u64, act: impl FnOnce(&Client, &Control)) -> Result<(), String> {
+    tandemfs_ring::begin();
+    let arena = Arena::new(SIZES, Doorbell::Futex).map_err(|error| error.to_string())?;
+    let client = Client::beside(&arena).map_err(|error| error.to_string())?;
+    let poller = Poller::new(std::time::Duration::ZERO).map_err(|error| error.to_string())?;
+    let control = poller.control();
+    control.add(arena, Vec::new());
+    let (pool, tickets) = mpsc::channel();
+    let mut handler = Checking { pool: pool.clone(), one_in, count: 0 };
+    let serving = thread::spawn(move || {
+        poller.run(&mut handler).expect("it serves");
+        tandemfs_ring::finish();
+    });
+    let pooled = thread::spawn(move || {
+        while let Ok(Some((number, range, ticket))) = tickets.recv() {
+            serve(number, range, ticket);
+        }
+        tandemfs_ring::finish();
+    });
+    act(&client, &control);
+    control.stop();
+    serving.join().map_err(|_| "the poller")?;
+    pool.send(None).map_err(|_| "the pool")?;
+    pooled.join().map_err(|_| "the pool".into())
+}
+
+fn call(slot: &mut Slot, number: u64) {
+    assert_eq!(slot.call(&request(number)), Ok(answer(number)), "a torn answer, or that of another request");
+}
+
+/// Two threads of a client, each with a slot, one of which it may give back and take again.
+fn calls(random: &mut Random) -> Result<(), String> {
+    let counts = [1 + random.below(3), random.below(4)];
+    played(random.below(3), |client, _| {
+        let threads = counts.map(|count| {
+            let client = client.clone();
+            thread::spawn(move || {
+                let mut slot = client.slot().expect("a slot a thread");
+                for turn in 0..count {
+                    call(&mut slot, 1 + turn + (count << 4));
+                    if turn == 0 {
+                        drop(slot);
+                        slot = client.slot().expect("a slot a thread");
+                    }
+                }
+                tandemfs_ring::finish();
+            })
+        });
+        threads.into_iter().for_each(|thread| thread.join().expect("it ends"));
+    })
+}
+
+/// Calls in one slot that another thread answers.
+fn pooled(_: &mut Random) -> Result<(), String> {
+    played(1, |client, _| {
+        let mut slot = client.slot().expect("a slot");
+        (1..=6).for_each(|number| call(&mut slot, number));
+    })
+}
+
+/// A caller leaves in the middle. Its slot and its buffer are taken again as soon as they can be had.
+fn leaving(random: &mut Random) -> Result<(), String> {
+    let (keeps_slot, tries) = (random.one_in(2), 1 + random.below(20));
+    played(random.below(3), |client, _| {
+        let mut slot = client.slot().expect("a slot");
+        let buffer = client.buffer(4096).expect("all of it");
+        let first = Request { ranges: [buffer.range(), Range::default()], ..request(7) };
+        drop(slot.submit(&first, vec![buffer]).expect("served"));
+        let mut slot = if keeps_slot {
+            slot
+        } else {
+            drop(slot);
+            client.slot().expect("this one or another")
+        };
+        for _ in 0..tries {
+            if let Some(mut buffer) = client.buffer(4096) {
+                buffer.write(0, &[1]);
+                thread::yield_now();
+                thread::yield_now();
+                let mut byte = [0];
+                buffer.read(0, &mut byte);
+                assert_eq!(byte, [1], "the daemon writes into a buffer of another request");
+                break;
+            }
+        }
+        call(&mut slot, 9);
+    })
+}
+
+/// The daemon ends amid calls: each is answered or ends.
+fn ending(random: &mut Random) -> Result<(), String> {
+    let count = 1 + random.below(3);
+    played(random.below(3), |client, control| {
+        let mut slot = client.slot().expect("a slot");
+        let caller = thread::spawn(move || {
+            for number in 1..=count {
+                match slot.call(&request(number)) {
+                    Ok(seen) => assert_eq!(seen, answer(number)),
+                    Err(tandemfs_ring::Ended) => break,
+                }
+            }
+            tandemfs_ring::finish();
+        });
+        control.stop();
+        caller.join().expect("it ends");
+    })
+}
+
+type Scene = fn(&mut Random) -> Result<(), String>;
+
+fn explored(name: &str, scene: Scene, schedules: u64) -> Result<Explored, String> {
+    explore(name, schedules, scene)
+}
+
+#[test]
+fn no_schedule_breaks_a_protocol() {
+    let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+    for (name, scene) in [("calls", calls as Scene), ("pooled", pooled), ("leaving", leaving), ("ending", ending)] {
+        match explored(name, scene, rounds_or(1500)) {
+            Ok(explored) => println!("{name}: {explored:?}"),
+            Err(what) => panic!("{what}"),
+        }
+    }
+}
+
+#[test]
+fn every_wrong_order_is_caught() {
+    let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+    let bugs: [(Mutant, Scene); 15] = [
+        (Mutant::TurnBeforeHead, calls),
+        (Mutant::HeadBeforeTurn, calls),
+        (Mutant::AnswerAfterTurn, calls),
+        (Mutant::BusyPastAnswer, pooled),
+        (Mutant::UsedRaisedLate, calls),
+        (Mutant::AnswersWithoutFence, calls),
+        (Mutant::SleepValueReadLate, calls),
+        (Mutant::AbandonedReusedEarly, leaving),
+        (Mutant::BuffersReturnedEarly, leaving),
+        (Mutant::EndLeavesWords, ending),
+        (Mutant::RingsWithoutFence, calls),
+        (Mutant::DozesWithoutFence, calls),
+        (Mutant::AsleepAfterScan, calls),
+        (Mutant::BellReadAfterScan, calls),
+        (Mutant::ScanLeftOut, calls),
+    ];
+    let mut escaped = Vec::new();
+    for (bug, scene) in bugs.into_iter().chain([(Mutant::RingIgnored, calls as Scene)]) {
+        mutant::select(bug);
+        let result = explored("mutant", scene, 20_000);
+        mutant::select(Mutant::None);
+        match result {
+            Err(what) => println!("{bug:?}: {}", what.lines().next().unwrap_or_default()),
+            Ok(_) => escaped.push(bug),
+        }
+    }
+    assert!(escaped.is_empty(), "{escaped:?} escaped");
+}
+
+/// Shared by the threads of a scene, the poller's thread included.
+const _: fn() = || {
+    fn is_shared<T: Send + Sync>() {}
+    is_shared::<Arc<Arena>>();
+    is_shared::<Client>();
+    is_shared::<Control>();
+};
