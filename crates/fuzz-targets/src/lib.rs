@@ -16,6 +16,7 @@ mod image;
 mod input;
 mod links;
 mod operations;
+mod ring;
 mod text;
 mod wire;
 
@@ -104,6 +105,14 @@ pub const TARGETS: &[Target] = &[
         corpus: format::corpus,
         input_bytes_max: 2048,
         lies: format::LIES,
+    },
+    Target {
+        name: "ring",
+        feeds: "words that a client of the ring changes at any time",
+        run: ring::run,
+        corpus: ring::corpus,
+        input_bytes_max: 2048,
+        lies: ring::LIES,
     },
     Target {
         name: "text",

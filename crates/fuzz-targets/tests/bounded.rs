@@ -22,6 +22,7 @@ fn executions(target: &Target) -> u64 {
             "wire" => 1000,
             "header" => 300,
             "drive" => 100,
+            "ring" => 1000,
             _ => 5000,
         }
 }

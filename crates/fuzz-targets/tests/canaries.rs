@@ -8,6 +8,7 @@ use std::panic::catch_unwind;
 use support::Guard;
 use tandemfs_fs::mutant::{self, Mutant};
 use tandemfs_fuzz_targets::TARGETS;
+use tandemfs_ring::mutant::Mutant as RingMutant;
 
 /// Deliberate bugs that the corpus of a target must detect.
 const MUTANTS: &[(&str, Mutant)] = &[
@@ -31,6 +32,32 @@ fn every_lie_is_noticed() {
             assert!(catch_unwind(lie).is_err(), "{}: {name}", target.name);
         }
     }
+}
+
+/// The same for the ring, whose bugs are its own.
+const RING_MUTANTS: &[RingMutant] = &[
+    RingMutant::RangeUnchecked,
+    RingMutant::NamesUnchecked,
+    RingMutant::HeadReadTwice,
+    RingMutant::UsedBelieved,
+    RingMutant::ServedWithoutEnd,
+];
+
+#[test]
+fn every_deliberate_bug_of_the_ring_is_met_by_its_corpus() {
+    let target = TARGETS.iter().find(|target| target.name == "ring").expect("a target");
+    let corpus = (target.corpus)();
+    let mut missed = Vec::new();
+    for bug in RING_MUTANTS {
+        tandemfs_ring::mutant::select(*bug);
+        let caught = corpus.iter().position(|input| Guard::attempt(target.run, input).is_err());
+        tandemfs_ring::mutant::select(RingMutant::None);
+        match caught {
+            Some(index) => println!("ring: {bug:?} met by input {index} of {}", corpus.len()),
+            None => missed.push(bug),
+        }
+    }
+    assert!(missed.is_empty(), "{missed:?}");
 }
 
 #[test]

@@ -50,8 +50,6 @@ pub enum Mutant {
     UsedBelieved,
     /// [TRU4]: a client is served as long as it has requests.
     ServedWithoutEnd,
-    /// [TRU5]: a client may ring for nothing for ever.
-    EmptyRingsForgiven,
 }
 
 #[cfg(feature = "mutants")]

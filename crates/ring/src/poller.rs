@@ -275,7 +275,7 @@ impl Poller {
         }
         served.arena.silence();
         served.empty_rings += 1;
-        if served.empty_rings > EMPTY_RINGS_MAX && !mutant::on(Mutant::EmptyRingsForgiven) {
+        if served.empty_rings > EMPTY_RINGS_MAX {
             let lie = Lie::EmptyRings(served.empty_rings);
             return self.end(served, End::Lied(lie), handler);
         }
