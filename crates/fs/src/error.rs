@@ -243,6 +243,9 @@ pub enum Error {
     /// The file system is being unmounted, or was.
     #[error("the file system is being unmounted")]
     Unmounting,
+    /// The name stands for another inode than the caller has seen; it looks again.
+    #[error("the name stands for another file by now")]
+    Changed,
     /// A label that is too long or holds a NUL.
     #[error("a label has at most 64 B and no NUL")]
     Label,

@@ -21,12 +21,12 @@ use std::sync::Arc;
 
 use tandemfs_format::InodeNumber;
 use tandemfs_fs::{Attributes, Error, ReadOptions, Result, SetAttributes, WriteOptions};
+use tandemfs_vfs::keeps_set_group_id_for_its_group;
 use tandemfs_wire::{self as wire, ParkedReply, Reply, Request};
 
 use crate::attributes::{inode, shown};
 use crate::caller::Caller;
-use crate::door::Door;
-use crate::errno::errno;
+use crate::door::{Door, errno};
 use crate::page_cache::{DirectWrite, PAGE_BYTES, READ_HOLDS, WRITE_HOLDS};
 use crate::settings::Mode;
 
@@ -296,8 +296,7 @@ impl Door {
     /// Whether a change by this caller clears the set-group-id bit of a file without group execute permission.
     pub(crate) fn loses_set_group_id(&self, request: &Request<'_>, file: InodeNumber) -> Result<bool> {
         let attributes = self.fs.attributes(file)?;
-        let kept_for_its_group = attributes.mode & 0o2010 == 0o2000;
-        Ok(kept_for_its_group && !Caller::of(request).is_in_group(attributes.gid))
+        Ok(keeps_set_group_id_for_its_group(attributes.mode) && !Caller::of(request).is_in_group(attributes.gid))
     }
 }
 

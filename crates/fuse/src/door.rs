@@ -29,16 +29,15 @@ use std::time::{Duration, Instant};
 use tandemfs_format::InodeNumber;
 use tandemfs_format::inode::file_type;
 use tandemfs_fs::{Attributes, Error, FileSystem, Result};
+use tandemfs_vfs::{Reserve, is_failure};
 use tandemfs_wire::{Entry, Errno, OpenFlags, Reply, Wanted};
 
 use crate::attributes::{inode, shown};
-use crate::errno::{errno, is_failure};
 use crate::kernel::Kernel;
 use crate::later::Later;
 use crate::negotiation::wanted;
 use crate::page_cache::PageCache;
 use crate::placeholders::Placeholders;
-use crate::reserve::Reserve;
 use crate::returning_space::Forgets;
 use crate::settings::{Mode, MountSettings};
 use crate::writers::Writers;
@@ -55,6 +54,11 @@ const PATH_HOLDS: Duration = Duration::from_secs(1);
 const KEPT_BYTES_MAX: u32 = 128 << 10;
 /// Set-user-id and set-group-id.
 const SET_ID: u16 = 0o6000;
+
+/// The errno of an error, for a reply.
+pub(crate) fn errno(error: &Error) -> Errno {
+    tandemfs_vfs::errno(error).into()
+}
 
 /// The translation from FUSE to a file system.
 pub(crate) struct Door {

@@ -1,7 +1,8 @@
 //! The extended attribute requests.
 
 use tandemfs_format::InodeNumber;
-use tandemfs_fs::{Error, Result, SetAttributeMode, SetExtendedAttribute};
+use tandemfs_fs::{Result, SetExtendedAttribute};
+use tandemfs_vfs::{attribute_mode, listed_names};
 use tandemfs_wire::{Errno, Operation, Reply, Request};
 
 use crate::attributes::inode;
@@ -9,7 +10,6 @@ use crate::caller::Caller;
 use crate::door::Door;
 
 const ACCESS_LIST: &[u8] = b"system.posix_acl_access";
-const TRUSTED: &[u8] = b"trusted.";
 const SET_GID: u16 = 0o2000;
 
 impl Door {
@@ -57,28 +57,13 @@ impl Door {
     /// The names of a file's attributes, each followed by NUL. Names in `trusted.` are only listed for callers that may read them: the
     /// kernel checks this for getxattr but leaves it to the file system for listxattr.
     fn attribute_names(&self, request: &Request<'_>) -> Result<Vec<u8>> {
-        let (mut names, mut trusted) = (Vec::new(), Vec::new());
-        self.fs.extended_attributes(inode(request.node), &mut |name, _| {
-            let list = if name.starts_with(TRUSTED) { &mut trusted } else { &mut names };
-            list.extend_from_slice(name);
-            list.push(0);
-        })?;
-        if !trusted.is_empty() && Caller::of(request).is_trusted() {
-            names.extend_from_slice(&trusted);
-        }
-        Ok(names)
+        listed_names(&self.fs, inode(request.node), || Caller::of(request).is_trusted())
     }
 
     /// Sets an attribute with the flags of setxattr(2). An old kernel does not say whether an access control list takes the set-group-id bit.
     fn set_attribute(&self, request: &Request<'_>, (name, value): (&[u8], &[u8]), flags: u32, acl_kill_sgid: Option<bool>) -> Result<()> {
         let (file, flags) = (inode(request.node), flags.cast_signed());
-        let mode = match (flags & libc::XATTR_CREATE != 0, flags & libc::XATTR_REPLACE != 0) {
-            (false, false) => SetAttributeMode::Any,
-            (true, false) => SetAttributeMode::Create,
-            (false, true) => SetAttributeMode::Replace,
-            // XATTR_REPLACE requires that it exists, XATTR_CREATE that it does not.
-            (true, true) => return self.fs.extended_attribute(file, name).and(Err(Error::Exists)),
-        };
+        let mode = attribute_mode(&self.fs, file, name, flags)?;
         let kill_set_group_id = match acl_kill_sgid {
             _ if name != ACCESS_LIST => false,
             Some(kill) => kill,

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tandemfs_format::InodeNumber;
-use tandemfs_fs::{AllocateMode, Error, SeekTo, SetAttributes, ZoneSpace};
+use tandemfs_fs::{Error, SeekTo, SetAttributes};
+use tandemfs_vfs::{NAME_BYTES_MAX, SPACE_UNIT_BYTES, statfs};
 use tandemfs_wire::{self as wire, Errno, Opened, Reply, Request, Statfs};
 
 use crate::attributes::{inode, set_time, shown, timestamp};
@@ -13,8 +14,6 @@ use crate::door::Door;
 use crate::names::permissions;
 use crate::settings::Mode;
 
-const STATFS_UNIT_BYTES: u64 = 4096;
-const NAME_BYTES_MAX: u32 = 255;
 /// File handles. The only state of an open file ([DO2]) is whether it may write through the write-back cache ([WR2] of `writers.rs`).
 const READER: u64 = 0;
 const WRITER: u64 = 1;
@@ -151,52 +150,16 @@ impl Door {
     }
 
     pub(crate) fn statfs(&self, reply: Reply<'_>) {
-        let space = self.fs.space();
-        let units = |memory: u64, block: u64| (memory + block) / STATFS_UNIT_BYTES;
-        // Callers of statfs use the available space to decide whether a file fits, so it counts space for a large file.
-        let large_file = ZoneSpace { available_bytes: self.fs.large_file_bytes(), ..space.block };
+        let space = statfs(&self.fs, self.reserve);
         reply.statfs(&Statfs {
-            blocks: units(space.memory.total_bytes, space.block.total_bytes),
-            blocks_free: units(space.memory.free_bytes, space.block.free_bytes),
-            blocks_available: self.reserve.left(&large_file) / STATFS_UNIT_BYTES,
-            files: space.inodes_used + space.inodes_free,
-            files_free: space.inodes_free,
-            block_bytes: STATFS_UNIT_BYTES as u32,
-            fragment_bytes: STATFS_UNIT_BYTES as u32,
+            blocks: space.units,
+            blocks_free: space.free,
+            blocks_available: space.available,
+            files: space.files,
+            files_free: space.files_free,
+            block_bytes: SPACE_UNIT_BYTES as u32,
+            fragment_bytes: SPACE_UNIT_BYTES as u32,
             name_bytes_max: NAME_BYTES_MAX,
         });
-    }
-}
-
-/// The allocation mode for these flags; `None` if the file system does not support them.
-pub(crate) fn allocate_mode(flags: u32) -> Option<AllocateMode> {
-    let flags = flags.cast_signed();
-    let keep_size = flags & libc::FALLOC_FL_KEEP_SIZE != 0;
-    match flags & !libc::FALLOC_FL_KEEP_SIZE {
-        0 => Some(AllocateMode::Allocate { keep_size }),
-        libc::FALLOC_FL_PUNCH_HOLE if keep_size => Some(AllocateMode::Punch),
-        libc::FALLOC_FL_ZERO_RANGE => Some(AllocateMode::Zero { keep_size }),
-        _ => None,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn allocation_knows_five_combinations_and_refuses_the_rest() {
-        let allocate_mode = |flags: i32| super::allocate_mode(flags.cast_unsigned());
-        let (keep, punch, zero) = (libc::FALLOC_FL_KEEP_SIZE, libc::FALLOC_FL_PUNCH_HOLE, libc::FALLOC_FL_ZERO_RANGE);
-        assert_eq!(allocate_mode(0), Some(AllocateMode::Allocate { keep_size: false }));
-        assert_eq!(allocate_mode(keep), Some(AllocateMode::Allocate { keep_size: true }));
-        assert_eq!(allocate_mode(punch | keep), Some(AllocateMode::Punch));
-        assert_eq!(allocate_mode(zero), Some(AllocateMode::Zero { keep_size: false }));
-        assert_eq!(allocate_mode(zero | keep), Some(AllocateMode::Zero { keep_size: true }));
-        for refused in
-            [punch, punch | zero | keep, libc::FALLOC_FL_COLLAPSE_RANGE, libc::FALLOC_FL_INSERT_RANGE, libc::FALLOC_FL_UNSHARE_RANGE]
-        {
-            assert_eq!(allocate_mode(refused), None, "{refused:#x}");
-        }
     }
 }

@@ -2,11 +2,11 @@
 //!
 //! `tandemfs-wire` implements the protocol. `door.rs` states the rules of the translation ([DO1]–[DO5]). `operations.rs` dispatches each
 //! request to `names.rs`, `listing.rs`, `files.rs` or `extended_attributes.rs`, or to `data_requests.rs` and `range_requests.rs` where the
-//! kernel's page cache and the file system must agree (`page_cache.rs`, `later.rs`, `returning_space.rs`). `errno.rs` translates errors.
+//! kernel's page cache and the file system must agree (`page_cache.rs`, `later.rs`, `returning_space.rs`). `tandemfs-vfs` has what every way to the file system needs: the errno of each error, flags, the reserve.
 //! `session.rs` runs a mount, `mounting.rs` mounts, `mounts.rs` reads the kernel's mount list, `holders.rs` finds users of a mount.
 //! `control.rs`, `report.rs`, `scrubbing.rs` and `trimming.rs` answer `tandemfs stats`, `info`, `scrub` and `trim`.
 //!
-//! *Architecture invariant:* requests and errno values do not leave this crate, and this crate does not know how the file system stores
+//! *Architecture invariant:* requests do not leave this crate, and this crate does not know how the file system stores
 //! data.
 
 #![forbid(unsafe_code)]
@@ -17,7 +17,6 @@ mod compacting;
 pub mod control;
 mod data_requests;
 mod door;
-mod errno;
 mod extended_attributes;
 mod files;
 pub mod holders;

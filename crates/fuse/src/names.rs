@@ -1,13 +1,12 @@
 //! Requests about names: lookup, create, link, rename and remove; and FORGET.
 
 use tandemfs_format::inode::file_type;
-use tandemfs_fs::{Attributes, Error, NewInode, RenameMode, Result};
+use tandemfs_fs::{Attributes, Error, NewInode, Result};
+use tandemfs_vfs::{new_inode, rename_mode};
 use tandemfs_wire::{Entry, Errno, Opened, Operation, Reply, Request};
 
 use crate::attributes::inode;
 use crate::door::{Door, VALID};
-
-const SET_GID: u16 = 0o2000;
 
 impl Door {
     pub(crate) fn lookup(&self, parent: u64, name: &[u8], reply: Reply<'_>) {
@@ -86,20 +85,11 @@ impl Door {
         self.fs.create_under_umask(inode(request.node), name, &self.new_inode(request, mode, rdev, target)?, umask)
     }
 
-    /// The attributes of a new inode. From a directory with the set-group-id bit it inherits the group; a new directory also inherits the
-    /// bit.
+    /// The attributes of a new inode.
     fn new_inode<'t>(&self, request: &Request<'_>, mode: u16, rdev: u32, target: &'t [u8]) -> Result<NewInode<'t>> {
         self.leaves_reserve_to_names(request)?;
         let directory = self.fs.attributes(inode(request.node))?;
-        let inherits = directory.mode & SET_GID != 0;
-        let is_directory = mode & file_type::MASK == file_type::DIRECTORY;
-        Ok(NewInode {
-            mode: if inherits && is_directory { mode | SET_GID } else { mode },
-            uid: request.uid,
-            gid: if inherits { directory.gid } else { request.gid },
-            rdev,
-            target,
-        })
+        Ok(new_inode(&directory, mode, (request.uid, request.gid), rdev, target))
     }
 
     pub(crate) fn link(&self, target: u64, parent: u64, name: &[u8], reply: Reply<'_>) {
@@ -129,27 +119,4 @@ impl Door {
 
 pub(crate) fn permissions(mode: u32) -> u16 {
     (mode & 0o7777) as u16
-}
-
-fn rename_mode(flags: u32) -> Option<RenameMode> {
-    match flags {
-        0 => Some(RenameMode::Replace),
-        libc::RENAME_NOREPLACE => Some(RenameMode::NoReplace),
-        libc::RENAME_EXCHANGE => Some(RenameMode::Exchange),
-        _ => None,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn rename_knows_two_flags_and_refuses_the_rest() {
-        assert_eq!(rename_mode(0), Some(RenameMode::Replace));
-        assert_eq!(rename_mode(libc::RENAME_NOREPLACE), Some(RenameMode::NoReplace));
-        assert_eq!(rename_mode(libc::RENAME_EXCHANGE), Some(RenameMode::Exchange));
-        assert_eq!(rename_mode(1 << 20), None);
-        assert_eq!(rename_mode(libc::RENAME_NOREPLACE | libc::RENAME_EXCHANGE), None);
-    }
 }

@@ -9,12 +9,12 @@ use std::sync::Arc;
 
 use tandemfs_format::InodeNumber;
 use tandemfs_fs::{AllocateMode, Result, WriteOptions};
+use tandemfs_vfs::allocate_mode;
 use tandemfs_wire::{CopyFileRange, Errno, Reply, Request};
 
 use crate::attributes::inode;
 use crate::data_requests::page_of;
 use crate::door::Door;
-use crate::files::allocate_mode;
 use crate::page_cache::PAGE_BYTES;
 
 /// Most bytes that one request copies.

@@ -52,11 +52,25 @@ impl FileSystem {
     /// `NoSpace` if a zone is full, `FileTooLarge` beyond the largest file. If a later piece of a long write fails, the call returns the
     /// number of bytes written before that piece.
     pub fn write(&self, number: InodeNumber, offset: u64, from: &[u8], options: WriteOptions) -> Result<usize> {
+        self.write_pieces(number, offset, from, options).map(|(written, _)| written)
+    }
+
+    /// Writes bytes at the end of a file, as [`FileSystem::write`] with `append` does. Returns how many were written and the offset behind
+    /// them, where the file may have grown further since.
+    ///
+    /// # Errors
+    /// As [`FileSystem::write`].
+    pub fn append(&self, number: InodeNumber, from: &[u8], options: WriteOptions) -> Result<(usize, u64)> {
+        self.write_pieces(number, 0, from, WriteOptions { append: true, ..options })
+    }
+
+    /// The number of bytes written, and the offset behind them (0 if there are none).
+    fn write_pieces(&self, number: InodeNumber, offset: u64, from: &[u8], options: WriteOptions) -> Result<(usize, u64)> {
         count(&self.volume.live.operations.write);
         self.volume.health.check_writable()?;
         let file = self.inodes.get(&self.volume, number)?;
         file.must_be_regular("only regular files are written")?;
-        let mut done = 0;
+        let (mut done, mut end) = (0, 0);
         while done < from.len() {
             let at = offset.checked_add(done as u64).ok_or(Error::FileTooLarge)?;
             let rest = &from[done..];
@@ -64,17 +78,17 @@ impl FileSystem {
             let piece = if rest.len() as u64 <= TX_DATA_MAX { rest.len() } else { (TX_DATA_MAX - at % TX_DATA_MAX) as usize };
             let (data, later) = rest.split_at(mutants::piece(at, piece, &self.volume));
             match self.with_room(|| self.write_piece(&file, at, data, later, options)) {
-                Ok(()) => done += data.len(),
+                Ok(behind) => (done, end) = (done + data.len(), behind),
                 Err(error) if done == 0 => return Err(error),
                 Err(_) => break,
             }
         }
         add(&self.volume.live.work.user_written_bytes, done as u64);
-        Ok(done)
+        Ok((done, end))
     }
 
-    /// Writes one transaction. `later` are the bytes after `data`, which later transactions write.
-    fn write_piece(&self, file: &Arc<InCoreInode>, offset: u64, data: &[u8], later: &[u8], options: WriteOptions) -> Result<()> {
+    /// Writes one transaction and returns the offset behind it. `later` are the bytes after `data`, which later transactions write.
+    fn write_piece(&self, file: &Arc<InCoreInode>, offset: u64, data: &[u8], later: &[u8], options: WriteOptions) -> Result<u64> {
         let volume = &self.volume;
         let (offset, view, range) = self.lock_range(file, offset, data.len() as u64, options.append)?;
         let (end, policy) = (offset + data.len() as u64, self.write_policy());
@@ -88,7 +102,7 @@ impl FileSystem {
             leave_out_unmodified(volume, &view, &Returned { offset, data, old: &old, policy: &policy }, &mut targets);
             if targets.is_empty() && end <= view.size && options.keep_times && !options.kill_set_id {
                 duplicates.put_back(&file.duplicates, view.size, offset, data, old, true);
-                return Ok(()); // no byte has changed, and no times or set-id bits must change
+                return Ok(end); // no byte has changed, and no times or set-id bits must change
             }
         }
         let planner = Planner::new(volume, &view, &policy, offset..end, file_end).with_pages(&old);
@@ -112,7 +126,7 @@ impl FileSystem {
                 tracing::debug!(%error, block, "the block stays in the transient room");
             }
         }
-        Ok(())
+        Ok(end)
     }
 
     /// 1. Locks the range of a write and returns the inode view that is valid under the lock. A write that extends a file with a stale tail

@@ -27,15 +27,18 @@ struct Entry {
     id: u32,
 }
 
-/// A valid list.
+/// A valid access control list.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct AccessList {
+pub struct AccessList {
     entries: Vec<Entry>,
 }
 
 impl AccessList {
     /// Decodes a value ([AC1]); `None` for a list without entries, which removes a list.
-    pub(crate) fn decode(value: &[u8]) -> Result<Option<Self>> {
+    ///
+    /// # Errors
+    /// `InvalidArgument` and `NotSupported` (another version).
+    pub fn decode(value: &[u8]) -> Result<Option<Self>> {
         let invalid = Error::InvalidArgument("not an access control list");
         let Some((version, rest)) = value.split_first_chunk::<HEAD_BYTES>() else { return Err(invalid) };
         if u32::from_le_bytes(*version) != VERSION {
@@ -58,6 +61,21 @@ impl AccessList {
             false if is_valid(&entries) => Ok(Some(Self { entries })),
             false => Err(invalid),
         }
+    }
+
+    /// Whether a value that is no valid list consists of entries with known tags: Linux tells the two apart.
+    pub fn is_taken_apart(value: &[u8]) -> bool {
+        let Some((version, rest)) = value.split_first_chunk::<HEAD_BYTES>() else { return false };
+        let (entries, behind) = rest.as_chunks::<ENTRY_BYTES>();
+        let is_known = |entry: &[u8; ENTRY_BYTES]| {
+            let (tag, id) = (u16::from_le_bytes([entry[0], entry[1]]), [entry[4], entry[5], entry[6], entry[7]]);
+            match tag {
+                OWNER | GROUP_OWNER | MASK | OTHERS => true,
+                USER | GROUP => u32::from_le_bytes(id) != NOBODY,
+                _ => false,
+            }
+        };
+        u32::from_le_bytes(*version) == VERSION && behind.is_empty() && entries.iter().all(is_known)
     }
 
     /// Encodes the list as a value.
@@ -88,6 +106,28 @@ impl AccessList {
     /// Whether the nine mode bits express the whole list.
     pub(crate) fn is_minimal(&self) -> bool {
         self.entries.iter().all(|entry| matches!(entry.tag, OWNER | GROUP_OWNER | OTHERS))
+    }
+
+    /// Whether a user who does not own the file has all rights of `want` (read 4, write 2, execute 1): by its own entry, else by one of
+    /// its groups, else as others; entries of users and groups are limited by the mask. `group` is the file's.
+    pub fn permits(&self, uid: u32, group: u32, is_in_group: &dyn Fn(u32) -> bool, want: u16) -> bool {
+        let mask = self.entries.iter().find(|entry| entry.tag == MASK).map_or(7, |entry| entry.permissions);
+        let mut has_group = false;
+        for entry in &self.entries {
+            let allows = entry.permissions & want == want;
+            let is_of_group = match entry.tag {
+                USER if entry.id == uid => return allows && mask & want == want,
+                GROUP_OWNER => is_in_group(group),
+                GROUP => is_in_group(entry.id),
+                OTHERS => return allows && !has_group,
+                _ => false,
+            };
+            if is_of_group && allows {
+                return mask & want == want;
+            }
+            has_group |= is_of_group;
+        }
+        false
     }
 
     /// The list after the nine mode bits were set ([AC2]).
@@ -165,6 +205,17 @@ mod tests {
         assert_eq!((list(&FULL).mode_bits(), list(&FULL).is_minimal()), (0o761, false));
         assert_eq!((list(&MINIMAL).mode_bits(), list(&MINIMAL).is_minimal()), (0o644, true));
         assert_eq!(AccessList::decode(&value(&[])).expect("valid"), None);
+    }
+
+    #[test]
+    fn a_user_has_the_rights_of_one_entry_within_the_mask() {
+        let permits = |uid: u32, groups: &[u32], want: u16| list(&FULL).permits(uid, 20, &|group| groups.contains(&group), want);
+        assert!(permits(1000, &[50, 20], 6) && !permits(1000, &[50, 20], 1), "the user's own entry alone counts");
+        assert!(permits(7, &[20], 4) && !permits(7, &[20], 1), "execute is not in the mask");
+        assert!(permits(7, &[20, 50], 6), "a further group may have what the first has not");
+        assert!(!permits(7, &[20], 2) && !permits(7, &[50], 1), "who is in a group is not one of the others");
+        assert!(permits(7, &[], 1) && !permits(7, &[], 4), "the mask does not limit others");
+        assert!(list(&MINIMAL).permits(7, 20, &|group| group == 20, 4) && !list(&MINIMAL).permits(7, 20, &|_| false, 2));
     }
 
     #[test]

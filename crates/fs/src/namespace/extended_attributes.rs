@@ -13,12 +13,13 @@ use tandemfs_format::attributes::{ATTRIBUTE_NAME_MAX, ATTRIBUTE_VALUE_MAX, Attri
 use tandemfs_format::inode::{Inode, file_type, flags};
 
 use super::access_lists::AccessList;
+use super::attributes_of;
 use crate::error::{Error, Result};
 use crate::file_system::FileSystem;
 use crate::inodes::attribute_set::{AttributeSet, Change, Changed, value_bytes};
 use crate::inodes::{InCoreInode, State};
 use crate::statistics::count;
-use crate::types::{SetAttributeMode, SetExtendedAttribute};
+use crate::types::{Attributes, SetAttributeMode, SetExtendedAttribute};
 use crate::volume::{Owner, Tx, now};
 
 /// The file capabilities, which the kernel grants to a program when it is executed.
@@ -95,6 +96,22 @@ impl FileSystem {
         self.with_attributes(&file, |state, set| {
             let attribute = set.find(namespace, name).ok_or(Error::NoData)?;
             value_bytes(&self.volume, state.owner(number), &attribute.value)
+        })
+    }
+
+    /// The attributes of an inode and its access control list at one instant; no list if the mode says all. A list that does not verify
+    /// is damage, never a list that allows nothing or all.
+    ///
+    /// # Errors
+    /// `Stale`, `Damaged`; `InvalidArgument` for a list that an older build stored and that is none.
+    pub fn attributes_and_access_list(&self, number: InodeNumber) -> Result<(Attributes, Option<AccessList>)> {
+        let file = self.inode(number)?;
+        self.with_attributes(&file, |state, set| {
+            let list = match set.find(Namespace::AccessAcl, b"") {
+                Some(list) => AccessList::decode(&value_bytes(&self.volume, state.owner(number), &list.value)?)?,
+                None => None,
+            };
+            Ok((attributes_of(number, &state.inode), list))
         })
     }
 

@@ -11,6 +11,8 @@ mod paths;
 mod remove;
 mod rename;
 
+pub use access_lists::AccessList;
+
 use std::sync::Arc;
 
 use tandemfs_format::dentry::NAME_MAX;

@@ -35,7 +35,16 @@ impl FileSystem {
     /// `NotFound`, `IsDirectory`.
     pub fn unlink(&self, parent: InodeNumber, name: &[u8]) -> Result<()> {
         count(&self.volume.live.operations.unlink);
-        self.remove_name(parent, name, false)
+        self.remove_name(parent, name, None, false)
+    }
+
+    /// As [`FileSystem::unlink`], if the name still stands for this inode, which the caller holds.
+    ///
+    /// # Errors
+    /// As [`FileSystem::unlink`]; `Changed`.
+    pub fn unlink_inode(&self, parent: InodeNumber, name: &[u8], inode: InodeNumber) -> Result<()> {
+        count(&self.volume.live.operations.unlink);
+        self.remove_name(parent, name, Some(inode), false)
     }
 
     /// Removes an empty directory.
@@ -44,16 +53,29 @@ impl FileSystem {
     /// `NotFound`, `NotDirectory`, `NotEmpty`.
     pub fn remove_directory(&self, parent: InodeNumber, name: &[u8]) -> Result<()> {
         count(&self.volume.live.operations.rmdir);
-        self.remove_name(parent, name, true)
+        self.remove_name(parent, name, None, true)
     }
 
-    fn remove_name(&self, parent: InodeNumber, name: &[u8], want_directory: bool) -> Result<()> {
+    /// As [`FileSystem::remove_directory`], if the name still stands for this inode, which the caller holds.
+    ///
+    /// # Errors
+    /// As [`FileSystem::remove_directory`]; `Changed`.
+    pub fn remove_directory_inode(&self, parent: InodeNumber, name: &[u8], inode: InodeNumber) -> Result<()> {
+        count(&self.volume.live.operations.rmdir);
+        self.remove_name(parent, name, Some(inode), true)
+    }
+
+    fn remove_name(&self, parent: InodeNumber, name: &[u8], expected: Option<InodeNumber>, want_directory: bool) -> Result<()> {
         let volume = &self.volume;
         volume.health.check_writable()?;
         check_name(name)?;
         let directory = self.inode(parent)?;
         loop {
             let Some(found) = self.find(&directory, name)? else { return Err(Error::NotFound) };
+            // The entry that was found is found again under the locks, or searched anew.
+            if expected.is_some_and(|inode| inode != found.dentry.inode) {
+                return Err(Error::Changed);
+            }
             let target = match self.inode_of(&directory, name, &found) {
                 Ok(Some(target)) => target,
                 Ok(None) => continue,

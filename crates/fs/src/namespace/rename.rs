@@ -37,7 +37,30 @@ impl FileSystem {
         self.volume.health.check_writable()?;
         check_name(name)?;
         check_name(new_name)?;
-        self.with_room(|| self.rename_entry((parent, name), (new_parent, new_name), mode, None))
+        self.with_room(|| self.rename_entry((parent, name), (new_parent, new_name), mode, None, None))
+    }
+
+    /// As [`FileSystem::rename`], or [`FileSystem::rename_leaving_whiteout`] with an owner of the whiteout, if both names still stand for
+    /// these inodes, which the caller holds; `None` for a target name that is free.
+    ///
+    /// # Errors
+    /// As [`FileSystem::rename`]; `Changed`.
+    pub fn rename_inodes(
+        &self,
+        (parent, name): (InodeNumber, &[u8]),
+        (new_parent, new_name): (InodeNumber, &[u8]),
+        mode: RenameMode,
+        whiteout: Option<(u32, u32)>,
+        inodes: (InodeNumber, Option<InodeNumber>),
+    ) -> Result<()> {
+        count(&self.volume.live.operations.rename);
+        self.volume.health.check_writable()?;
+        check_name(name)?;
+        check_name(new_name)?;
+        if whiteout.is_some() && mode == RenameMode::Exchange {
+            return Err(Error::InvalidArgument("an exchange leaves no whiteout"));
+        }
+        self.with_room(|| self.rename_entry((parent, name), (new_parent, new_name), mode, whiteout, Some(inodes)))
     }
 
     /// Moves a name and leaves a whiteout in its place, in the same transaction: a character device 0:0 of `owner` (user, group), which
@@ -59,7 +82,7 @@ impl FileSystem {
         if mode == RenameMode::Exchange {
             return Err(Error::InvalidArgument("an exchange leaves no whiteout"));
         }
-        self.with_room(|| self.rename_entry((parent, name), (new_parent, new_name), mode, Some(owner)))
+        self.with_room(|| self.rename_entry((parent, name), (new_parent, new_name), mode, Some(owner), None))
     }
 
     fn rename_entry(
@@ -68,11 +91,16 @@ impl FileSystem {
         (new_parent, new_name): (InodeNumber, &[u8]),
         mode: RenameMode,
         whiteout: Option<(u32, u32)>,
+        expected: Option<(InodeNumber, Option<InodeNumber>)>,
     ) -> Result<()> {
         let (from, to) = (self.inode(parent)?, self.inode(new_parent)?);
         loop {
             let source = self.find(&from, name)?.ok_or(Error::NotFound)?;
             let target = self.find(&to, new_name)?;
+            // Both entries are found again under the locks, or searched anew.
+            if expected.is_some_and(|inodes| inodes != (source.dentry.inode, target.as_ref().map(|target| target.dentry.inode))) {
+                return Err(Error::Changed);
+            }
             let moves_directory = parent != new_parent && (source.is_directory() || target.as_ref().is_some_and(FoundEntry::is_directory));
             let _rename_lock = moves_directory.then(|| self.rename_lock.lock());
             let not_inside = || {

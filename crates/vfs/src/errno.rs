@@ -1,35 +1,35 @@
-//! The errno of each error. Errno values exist only at protocol boundaries; this is the only place in this crate.
+//! The errno of each error of the file system: the one table, for the mount and for callers of this crate.
 
+use rustix::io::Errno;
 use tandemfs_device::DeviceError;
 use tandemfs_fs::Error;
-use tandemfs_wire::Errno;
 
-/// The errno for the kernel. One `match` without `_`: a new error does not compile until it has an errno here.
-pub(crate) fn errno(error: &Error) -> Errno {
+/// The errno for a program. One `match` without `_`: a new error does not compile until it has an errno here.
+pub fn errno(error: &Error) -> Errno {
     match error {
-        Error::NotFound => Errno::ENOENT,
-        Error::Exists => Errno::EEXIST,
-        Error::NotDirectory => Errno::ENOTDIR,
-        Error::IsDirectory => Errno::EISDIR,
-        Error::NotEmpty => Errno::ENOTEMPTY,
-        Error::NameTooLong => Errno::ENAMETOOLONG,
-        Error::InvalidName | Error::InvalidArgument(_) | Error::IntoItself | Error::Label => Errno::EINVAL,
-        Error::TooManyLinks => Errno::EMLINK,
-        Error::NotPermitted => Errno::EPERM,
-        Error::NoData => Errno::ENODATA,
-        Error::AttributeNameLength => Errno::ERANGE,
-        Error::AttributeTooLarge => Errno::E2BIG,
-        Error::NotSupported(_) => Errno::EOPNOTSUPP,
-        Error::NotForFiles => Errno::EACCES,
-        Error::NoSpace { .. } | Error::AttributesFull => Errno::ENOSPC,
-        Error::FileTooLarge => Errno::EFBIG,
-        Error::ReadOnly => Errno::EROFS,
+        Error::NotFound => Errno::NOENT,
+        Error::Exists => Errno::EXIST,
+        Error::NotDirectory => Errno::NOTDIR,
+        Error::IsDirectory => Errno::ISDIR,
+        Error::NotEmpty => Errno::NOTEMPTY,
+        Error::NameTooLong => Errno::NAMETOOLONG,
+        Error::InvalidName | Error::InvalidArgument(_) | Error::IntoItself | Error::Label => Errno::INVAL,
+        Error::TooManyLinks => Errno::MLINK,
+        Error::NotPermitted => Errno::PERM,
+        Error::NoData => Errno::NODATA,
+        Error::AttributeNameLength => Errno::RANGE,
+        Error::AttributeTooLarge => Errno::TOOBIG,
+        Error::NotSupported(_) => Errno::OPNOTSUPP,
+        Error::NotForFiles => Errno::ACCESS,
+        Error::NoSpace { .. } | Error::AttributesFull => Errno::NOSPC,
+        Error::FileTooLarge => Errno::FBIG,
+        Error::ReadOnly => Errno::ROFS,
         // Not EROFS: programs take EROFS for an administrator's choice, but this is a failure.
-        Error::Stopped { .. } => Errno::EIO,
-        Error::Stale(_) => Errno::ESTALE,
+        Error::Stopped { .. } => Errno::IO,
+        Error::Stale(_) => Errno::STALE,
         // "Structure needs cleaning", as other file systems report damage that fsck has to repair.
-        Error::Damaged { .. } => Errno::new(libc::EUCLEAN),
-        Error::DamagedData { .. } | Error::LostData { .. } => Errno::EIO,
+        Error::Damaged { .. } => Errno::UCLEAN,
+        Error::DamagedData { .. } | Error::LostData { .. } => Errno::IO,
         Error::Device(device) => device_errno(device),
         // Errors of mounting. They cannot occur on a mounted file system.
         Error::Superblock { .. }
@@ -39,30 +39,31 @@ pub(crate) fn errno(error: &Error) -> Errno {
         | Error::NotClean { .. }
         | Error::NeedsFeature { .. }
         | Error::StampMismatch { .. }
-        | Error::IdentityDamaged { .. } => Errno::EIO,
+        | Error::IdentityDamaged { .. } => Errno::IO,
         // Errors of resizing. They cannot occur on a mounted file system either.
-        Error::Shrinks { .. } | Error::BeyondDevice { .. } | Error::NoRoomForMaps { .. } => Errno::EINVAL,
-        Error::Occupied { .. } => Errno::EBUSY,
+        Error::Shrinks { .. } | Error::BeyondDevice { .. } | Error::NoRoomForMaps { .. } => Errno::INVAL,
+        Error::Occupied { .. } => Errno::BUSY,
         // No request asks for a layout yet. ENOLCK is what programs get where a file has too many locks or leases.
-        Error::TooManyLayouts { .. } => Errno::new(libc::ENOLCK),
-        Error::LayoutsHeld { .. } | Error::Unmounting => Errno::EBUSY,
+        Error::TooManyLayouts { .. } => Errno::NOLCK,
+        // Callers that name an inode look again where they get `Changed`.
+        Error::LayoutsHeld { .. } | Error::Unmounting | Error::Changed => Errno::BUSY,
     }
 }
 
 fn device_errno(error: &DeviceError) -> Errno {
     match error {
         // If the host disk under a sparse image is full, the file system is full for its user.
-        DeviceError::Block { source, .. } if source.raw_os_error() == Some(libc::ENOSPC) => Errno::ENOSPC,
-        DeviceError::Block { .. } | DeviceError::Poisoned { .. } | DeviceError::OutOfRange { .. } => Errno::EIO,
-        DeviceError::Open { .. } => Errno::ENODEV,
-        DeviceError::Busy { .. } => Errno::EBUSY,
-        DeviceError::Firmware { .. } => Errno::EIO,
+        DeviceError::Block { source, .. } if source.raw_os_error() == Some(libc::ENOSPC) => Errno::NOSPC,
+        DeviceError::Block { .. } | DeviceError::Poisoned { .. } | DeviceError::OutOfRange { .. } => Errno::IO,
+        DeviceError::Open { .. } => Errno::NODEV,
+        DeviceError::Busy { .. } => Errno::BUSY,
+        DeviceError::Firmware { .. } => Errno::IO,
     }
 }
 
 /// Whether an error is logged. Errors that programs cause and expect are not.
-pub(crate) fn is_failure(error: &Error) -> bool {
-    matches!(errno(error).code(), libc::EIO | libc::EUCLEAN | libc::ESTALE | libc::ENODEV)
+pub fn is_failure(error: &Error) -> bool {
+    matches!(errno(error), Errno::IO | Errno::UCLEAN | Errno::STALE | Errno::NODEV)
 }
 
 #[cfg(test)]
@@ -89,7 +90,7 @@ mod tests {
             (Error::DamagedData { inode: InodeNumber::new(5), offset: 0 }, libc::EIO),
             (Error::LostData { inode: InodeNumber::new(5), offset: 0 }, libc::EIO),
         ] {
-            assert_eq!(errno(&error).code(), expected, "{error}");
+            assert_eq!(errno(&error).raw_os_error(), expected, "{error}");
         }
     }
 
@@ -104,8 +105,8 @@ mod tests {
                 source: std::io::Error::from_raw_os_error(code),
             })
         };
-        assert_eq!(errno(&failed(libc::ENOSPC)).code(), libc::ENOSPC);
-        assert_eq!(errno(&failed(libc::ETIMEDOUT)).code(), libc::EIO);
+        assert_eq!(errno(&failed(libc::ENOSPC)).raw_os_error(), libc::ENOSPC);
+        assert_eq!(errno(&failed(libc::ETIMEDOUT)).raw_os_error(), libc::EIO);
         assert!(is_failure(&failed(libc::ETIMEDOUT)));
         assert!(!is_failure(&Error::NotFound));
     }

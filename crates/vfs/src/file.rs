@@ -1,0 +1,288 @@
+//! Open files: a description with its offset and flags, and what programs do by descriptors.
+
+use std::sync::Arc;
+
+use rustix::io::Errno;
+use tandemfs_device::sync::Mutex;
+use tandemfs_device::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use tandemfs_format::InodeNumber;
+use tandemfs_format::inode::file_type;
+use tandemfs_fs::{Attributes, DirectoryEntry, FileSystem, ReadOptions, SeekTo, WriteOptions};
+
+use crate::credentials::{Credentials, Process};
+use crate::permissions::kind;
+use crate::walk::Node;
+use crate::{Result, Vfs};
+
+/// Most bytes that one call reads or writes, as the kernel's limit.
+const CALL_BYTES_MAX: usize = 0x7fff_f000;
+/// The flags that F_SETFL changes.
+const SETTABLE: u32 = (libc::O_APPEND | libc::O_NONBLOCK | libc::O_DIRECT | libc::O_NOATIME) as u32;
+
+/// What the opener may do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Rights {
+    pub(crate) read: bool,
+    pub(crate) write: bool,
+    /// O_PATH: a place in the tree, not a file.
+    pub(crate) path_only: bool,
+}
+
+/// An open file description. It holds its inode until it is dropped.
+pub struct OpenFile {
+    fs: Arc<FileSystem>,
+    inode: InodeNumber,
+    kind: u16,
+    rights: Rights,
+    /// A file without a name that may get one: O_TMPFILE without O_EXCL.
+    pub(crate) is_linkable: bool,
+    flags: AtomicU32,
+    /// The offset; of a directory, the cookie of the entry that was read last.
+    position: Mutex<u64>,
+}
+
+/// What an offset of `lseek` counts from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Seek {
+    /// The start (SEEK_SET).
+    Start,
+    /// The present offset (SEEK_CUR).
+    Current,
+    /// The end (SEEK_END).
+    End,
+    /// The next byte at or behind it that may have been written (SEEK_DATA).
+    Data,
+    /// The next hole at or behind it (SEEK_HOLE).
+    Hole,
+}
+
+impl OpenFile {
+    pub(crate) fn new(vfs: &Vfs, node: Node<'_>, rights: Rights, flags: i32) -> Self {
+        Self {
+            fs: Arc::clone(&vfs.fs),
+            kind: kind(&node.attributes),
+            inode: node.held.pass_on(),
+            rights,
+            is_linkable: true,
+            flags: AtomicU32::new(flags.cast_unsigned()),
+            position: Mutex::new(0),
+        }
+    }
+
+    /// The inode.
+    pub fn inode(&self) -> InodeNumber {
+        self.inode
+    }
+
+    /// The flags of open(2), with what F_SETFL has changed.
+    pub fn flags(&self) -> i32 {
+        self.flags.load(Relaxed).cast_signed()
+    }
+
+    /// What fstat(2) shows.
+    ///
+    /// # Errors
+    /// Damage.
+    pub fn attributes(&self) -> Result<Attributes> {
+        Ok(self.fs.attributes(self.inode)?)
+    }
+
+    pub(crate) fn kind(&self) -> u16 {
+        self.kind
+    }
+
+    pub(crate) fn must_read(&self) -> Result<()> {
+        if self.rights.read { Ok(()) } else { Err(Errno::BADF.into()) }
+    }
+
+    pub(crate) fn must_write(&self) -> Result<()> {
+        if self.rights.write { Ok(()) } else { Err(Errno::BADF.into()) }
+    }
+
+    /// EBADF for what an O_PATH descriptor cannot do.
+    pub(crate) fn must_be_a_file(&self) -> Result<()> {
+        if self.rights.path_only { Err(Errno::BADF.into()) } else { Ok(()) }
+    }
+
+    pub(crate) fn appends(&self) -> bool {
+        self.flags() & libc::O_APPEND != 0
+    }
+}
+
+impl Drop for OpenFile {
+    fn drop(&mut self) {
+        self.fs.forget(self.inode, 1);
+    }
+}
+
+/// An offset from a program.
+pub(crate) fn offset_of(offset: i64) -> Result<u64> {
+    u64::try_from(offset).map_err(|_| Errno::INVAL.into())
+}
+
+impl Vfs {
+    /// Sets the flags that F_SETFL sets; others are ignored.
+    ///
+    /// # Errors
+    /// `EBADF`, and `EPERM` for O_NOATIME on somebody else's file.
+    pub fn set_flags(&self, process: &Process, file: &OpenFile, flags: i32) -> Result<()> {
+        file.must_be_a_file()?;
+        let (old, new) = (file.flags(), flags);
+        if new & !old & libc::O_NOATIME != 0 && !process.credentials.owns(file.attributes()?.uid) {
+            return Err(Errno::PERM.into());
+        }
+        let kept = file.flags.load(Relaxed) & !SETTABLE;
+        file.flags.store(kept | new.cast_unsigned() & SETTABLE, Relaxed);
+        Ok(())
+    }
+
+    /// Reads at the file's offset and moves it.
+    ///
+    /// # Errors
+    /// `EBADF`, `EISDIR`, and errors of the device.
+    pub fn read(&self, file: &OpenFile, into: &mut [u8]) -> Result<usize> {
+        let mut position = file.position.lock();
+        let done = self.read_bytes(file, *position, into)?;
+        *position += done as u64;
+        Ok(done)
+    }
+
+    /// Reads at an offset.
+    ///
+    /// # Errors
+    /// As [`Vfs::read`]; `EINVAL` for a negative offset.
+    pub fn read_at(&self, file: &OpenFile, offset: i64, into: &mut [u8]) -> Result<usize> {
+        self.read_bytes(file, offset_of(offset)?, into)
+    }
+
+    fn read_bytes(&self, file: &OpenFile, offset: u64, into: &mut [u8]) -> Result<usize> {
+        file.must_read()?;
+        let length = into.len().min(CALL_BYTES_MAX);
+        Ok(self.fs.read_with(file.inode, offset, &mut into[..length], ReadOptions::default())?)
+    }
+
+    /// Writes at the file's offset, or its end with O_APPEND, and moves the offset.
+    ///
+    /// # Errors
+    /// `EBADF`, `EFBIG`, `ENOSPC`, `EDQUOT`-like limits of the reserve as `ENOSPC`, and errors of the device.
+    pub fn write(&self, process: &Process, file: &OpenFile, from: &[u8]) -> Result<usize> {
+        let mut position = file.position.lock();
+        let offset = (!file.appends()).then_some(*position);
+        let (done, end) = self.write_bytes(&process.credentials, file, offset, from)?;
+        if done > 0 {
+            *position = end;
+        }
+        Ok(done)
+    }
+
+    /// Writes at an offset with the flags of pwritev2(2). As in Linux, a file with O_APPEND is written at its end, unless RWF_NOAPPEND is
+    /// given. The offset of the file stays.
+    ///
+    /// # Errors
+    /// As [`Vfs::write`]; `EINVAL` for a negative offset, `EOPNOTSUPP` for flags that are not supported.
+    pub fn write_at(&self, process: &Process, file: &OpenFile, offset: i64, from: &[u8], flags: i32) -> Result<usize> {
+        const KNOWN: i32 = libc::RWF_HIPRI | libc::RWF_DSYNC | libc::RWF_SYNC | libc::RWF_APPEND | RWF_NOAPPEND;
+        let offset = offset_of(offset)?;
+        file.must_write()?;
+        if flags & !KNOWN != 0 {
+            return Err(Errno::OPNOTSUPP.into());
+        }
+        if flags & libc::RWF_APPEND != 0 && flags & RWF_NOAPPEND != 0 {
+            return Err(Errno::INVAL.into());
+        }
+        let appends = flags & libc::RWF_APPEND != 0 || file.appends() && flags & RWF_NOAPPEND == 0;
+        self.write_bytes(&process.credentials, file, (!appends).then_some(offset), from).map(|(done, _)| done)
+    }
+
+    /// Writes at an offset, or at the end; returns how much, and the offset behind it.
+    fn write_bytes(&self, who: &Credentials, file: &OpenFile, offset: Option<u64>, from: &[u8]) -> Result<(usize, u64)> {
+        file.must_write()?;
+        let from = &from[..from.len().min(CALL_BYTES_MAX)];
+        if from.is_empty() {
+            return Ok((0, 0));
+        }
+        // The kernel writes what fits below the largest size.
+        let room = (i64::MAX as u64).saturating_sub(offset.unwrap_or(0));
+        if room == 0 {
+            return Err(Errno::FBIG.into());
+        }
+        let from = &from[..from.len().min(usize::try_from(room).unwrap_or(usize::MAX))];
+        let at = match offset {
+            Some(offset) => offset,
+            None => self.fs.size(file.inode)?,
+        };
+        self.leaves_reserve(who, file.inode, at, from.len() as u64)?;
+        let taken = self.before_write(who, file.inode)?; // [KV5]
+        let options = WriteOptions { kill_set_id: taken.set_id, ..WriteOptions::default() };
+        match offset {
+            Some(offset) => {
+                let done = self.fs.write(file.inode, offset, from, options)?;
+                Ok((done, offset + done as u64))
+            }
+            None => Ok(self.fs.append(file.inode, from, options)?),
+        }
+    }
+
+    /// Moves the offset of a file and returns it. The offset of a directory is where [`Vfs::read_directory`] goes on.
+    ///
+    /// # Errors
+    /// `EINVAL` for an offset before the start or behind the largest file, `ENXIO` where there is no more data.
+    pub fn seek(&self, file: &OpenFile, offset: i64, from: Seek) -> Result<u64> {
+        file.must_be_a_file()?;
+        let mut position = file.position.lock();
+        let relative = |base: u64| base.checked_add_signed(offset).filter(|to| i64::try_from(*to).is_ok()).ok_or(Errno::INVAL);
+        let to = match from {
+            Seek::Start => offset_of(offset)?,
+            Seek::Current => relative(*position)?,
+            Seek::End => relative(self.fs.size(file.inode)?)?,
+            Seek::Data | Seek::Hole => {
+                if file.kind != file_type::REGULAR {
+                    return Err(Errno::INVAL.into());
+                }
+                let to = if from == Seek::Data { SeekTo::Data } else { SeekTo::Hole };
+                let offset = u64::try_from(offset).map_err(|_| Errno::NXIO)?;
+                self.fs.seek(file.inode, offset, to)?.ok_or(Errno::NXIO)?
+            }
+        };
+        *position = to;
+        Ok(to)
+    }
+
+    /// Visits the entries of a directory from its offset on, `.` and `..` first, until `visit` returns false; that entry comes again. The
+    /// directory is locked meanwhile: `visit` must not call the file system.
+    ///
+    /// # Errors
+    /// `EBADF`, `ENOTDIR`, `ENOENT` for a directory that was removed.
+    pub fn read_directory(&self, file: &OpenFile, visit: &mut dyn FnMut(&DirectoryEntry<'_>) -> bool) -> Result<()> {
+        file.must_be_a_file()?;
+        if file.kind != file_type::DIRECTORY {
+            return Err(Errno::NOTDIR.into());
+        }
+        let mut position = file.position.lock();
+        if file.attributes()?.nlink == 0 {
+            return Err(Errno::NOENT.into());
+        }
+        let mut reached = *position;
+        let result = self.fs.read_directory(file.inode, reached, &mut |entry| {
+            let is_taken = visit(entry);
+            if is_taken {
+                reached = entry.cookie;
+            }
+            is_taken
+        });
+        *position = reached;
+        Ok(result?)
+    }
+
+    /// Makes durable what was written: it is already, so this only says whether the file system has stopped.
+    ///
+    /// # Errors
+    /// `EBADF`; `EIO` if the file system stopped after a failure.
+    pub fn sync(&self, file: &OpenFile) -> Result<()> {
+        file.must_be_a_file()?;
+        if self.fs.is_read_only() { Ok(()) } else { Ok(self.fs.sync()?) }
+    }
+}
+
+/// Since Linux 6.9; the binding does not have it.
+const RWF_NOAPPEND: i32 = 0x20;

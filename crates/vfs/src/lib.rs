@@ -1,0 +1,95 @@
+//! What a kernel does between a program and a file system: credentials, path walk, permissions, access control lists, sticky directories,
+//! set-id bits, umask, open files with their offsets, and errno. For callers that reach the file system without the kernel. The rules and
+//! their order are those of Linux 6.18; a test performs random operations as random users on a mount and here, and compares.
+//!
+//! [KV1] Every check is made with the credentials that the caller gives. This crate asks nobody who the caller is.
+//! [KV2] A walk holds the inode at which it stands (`FileSystem::remember`), so that its number cannot be given to another file. A hold
+//!       ends with its value ([`Held`]), on every path.
+//! [KV3] A name is removed or replaced only while it stands for the inode that was checked: the file system compares under its locks
+//!       (`unlink_inode`, `rename_inodes`). Without that, a file of somebody else could come under the name between check and removal.
+//! [KV4] What only the kernel can decide is handed back ([`Crossed`]) before anything has changed: what lies behind an absolute link,
+//!       above the root or behind a mount point, and what a device, a pipe or a socket does when it is opened.
+//! [KV5] A change of data removes set-user-id, set-group-id and `security.capability` before the first byte changes.
+//!
+//! Not here, because nothing below the kernel knows it: resource limits (RLIMIT_FSIZE), programs that are being executed (ETXTBSY), locks,
+//! inotify, security modules. The `fs.protected_*` rules belong to the machine; whoever opens the [`Vfs`] passes them in ([`Protected`]).
+//!
+//! *Architecture invariant:* no transport, no thread, and no knowledge of how the file system stores data.
+
+#![forbid(unsafe_code)]
+
+mod attributes;
+mod credentials;
+mod errno;
+mod extended_attributes;
+mod file;
+mod flags;
+mod names;
+mod open;
+mod permissions;
+mod privileges;
+mod ranges;
+mod refusal;
+mod rename;
+mod reserve;
+mod space;
+mod walk;
+
+use std::sync::Arc;
+
+use tandemfs_fs::FileSystem;
+
+pub use attributes::{SetTimes, Subject, TimeToSet};
+pub use credentials::{Capabilities, Capability, Credentials, Process};
+pub use errno::{errno, is_failure};
+pub use extended_attributes::{attribute_mode, listed_names};
+pub use file::{OpenFile, Seek};
+pub use flags::{allocate_mode, rename_mode};
+pub use names::new_inode;
+pub use permissions::Protected;
+pub use privileges::keeps_set_group_id_for_its_group;
+pub use refusal::{Crossed, Refused, Result, Why};
+pub use reserve::Reserve;
+pub use space::{FileSystemSpace, NAME_BYTES_MAX, SPACE_UNIT_BYTES, statfs};
+pub use walk::At;
+
+/// Properties of the mount that operations depend on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Settings {
+    /// Extended attributes and access control lists are supported.
+    pub extended_attributes: bool,
+    /// Space reserved for root.
+    pub reserve: Reserve,
+    /// The machine's `fs.protected_*` rules.
+    pub protected: Protected,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self { extended_attributes: true, reserve: Reserve::new(0), protected: Protected::default() }
+    }
+}
+
+/// A file system as programs use it.
+#[derive(Clone)]
+pub struct Vfs {
+    fs: Arc<FileSystem>,
+    settings: Settings,
+}
+
+impl Vfs {
+    /// A file system with the properties of its mount.
+    pub fn new(fs: Arc<FileSystem>, settings: Settings) -> Self {
+        Self { fs, settings }
+    }
+
+    /// The file system.
+    pub fn file_system(&self) -> &Arc<FileSystem> {
+        &self.fs
+    }
+
+    /// As the kernel refuses a change of a file system that is mounted read-only, before it looks at permissions.
+    fn must_be_writable(&self) -> Result<()> {
+        if self.fs.is_read_only() { Err(rustix::io::Errno::ROFS.into()) } else { Ok(()) }
+    }
+}
