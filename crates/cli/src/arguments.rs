@@ -74,6 +74,13 @@ pub enum Command {
     /// Move metadata of a mount together, so that small writes get the space of what was removed
     #[command(after_help = "The mount does this by itself when the memory zone gets short, and slowly when it is idle.")]
     Compact(CompactArguments),
+    /// Show or set where files lie: in the memory zone or in the block zone
+    #[command(hide = !tandemfs_fs::KNOWS_HOMES)]
+    Home {
+        /// What to do.
+        #[command(subcommand)]
+        command: HomeCommand,
+    },
     /// Show on-device structures
     Dump(DumpArguments),
     /// Print a completion script for a shell
@@ -269,7 +276,7 @@ pub enum Checksum {
 
 /// `mount`.
 #[derive(Debug, Args)]
-#[command(after_help = crate::mount_options::HELP)]
+#[command(after_help = crate::mount_options::help())]
 pub struct MountArguments {
     /// The device to mount.
     pub device: String,
@@ -525,6 +532,51 @@ pub struct CompactArguments {
     /// Print JSON.
     #[arg(long)]
     pub json: bool,
+}
+
+/// Commands on homes.
+#[derive(Debug, Subcommand)]
+pub enum HomeCommand {
+    /// Show the home of files and directories, and how much is still to move there
+    Get(HomeGetArguments),
+    /// Set the home of files, and of directories for what is made in them
+    #[command(after_help = HOME_SET_HELP)]
+    Set(HomeSetArguments),
+}
+
+const HOME_SET_HELP: &str = "\
+auto    the file system chooses: what is new goes to the block zone, small
+        changes to the memory zone until they are written back
+memory  the memory zone, while it has room (mount option home_limit)
+block   the block zone
+
+What a file holds already moves in the background; --wait waits for it. What a
+directory holds already keeps its home. The home is the extended attribute
+user.tandemfs.home, which 'cp -a', 'rsync -X' and 'tar --xattrs' copy.";
+
+/// `home get`.
+#[derive(Debug, Args)]
+pub struct HomeGetArguments {
+    /// Files and directories of a mount.
+    #[arg(value_name = "PATH", required = true)]
+    pub paths: Vec<PathBuf>,
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `home set`.
+#[derive(Debug, Args)]
+pub struct HomeSetArguments {
+    /// The home.
+    #[arg(value_parser = ["auto", "memory", "block"])]
+    pub home: String,
+    /// Files and directories of a mount.
+    #[arg(value_name = "PATH", required = true)]
+    pub paths: Vec<PathBuf>,
+    /// Wait until what the files hold is there.
+    #[arg(long)]
+    pub wait: bool,
 }
 
 /// `dump`.

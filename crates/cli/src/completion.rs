@@ -2,6 +2,7 @@
 //! for it, with the words that `mount_options.rs` accepts.
 
 use clap_complete::Shell;
+use tandemfs_fs::KNOWS_HOMES;
 
 use crate::mount_options::{DISCARDS, ENGINES, PROMOTE, TIMING, WRITE_BACK};
 
@@ -34,8 +35,8 @@ const FLAGS: [&str; 25] = [
     "_netdev",
 ];
 /// Options with a value that is not one of a few.
-const VALUES: [&str; 9] =
-    ["threshold", "write_back_limit", "read_ahead", "in_place", "modified_ratio", "memory", "threads", "log", "reserved"];
+const VALUES: [&str; 10] =
+    ["threshold", "write_back_limit", "read_ahead", "in_place", "modified_ratio", "memory", "threads", "log", "reserved", "home_limit"];
 
 /// All options as completion offers them: flags, options with each of their values, and the names of the others up to the equals sign.
 fn words() -> Vec<String> {
@@ -51,7 +52,7 @@ fn words() -> Vec<String> {
         of("discard", &DISCARDS),
         of("timing", &TIMING),
         domains.to_vec(),
-        VALUES.map(|name| format!("{name}=")).to_vec(),
+        VALUES.iter().filter(|name| KNOWS_HOMES || **name != "home_limit").map(|name| format!("{name}=")).collect(),
     ]
     .concat()
 }
@@ -123,7 +124,7 @@ fn zsh(script: &str, words: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::mount_options::{HELP, Options};
+    use crate::mount_options::{Options, help};
 
     /// What completion offers is accepted, and what help lists is offered.
     #[test]
@@ -133,7 +134,7 @@ mod tests {
         for word in &words {
             let value = match word.as_str() {
                 "threshold=" | "read_ahead=" => "64K",
-                "write_back_limit=" | "reserved=" => "20%",
+                "write_back_limit=" | "reserved=" | "home_limit=" => "20%",
                 "in_place=" => "512",
                 "modified_ratio=" => "1/4",
                 "memory=" => "64M",
@@ -145,7 +146,8 @@ mod tests {
             assert_eq!(word.ends_with('='), !value.is_empty(), "{word}");
             Options::parse([list.as_str()], true).unwrap_or_else(|error| panic!("{word}: {error}"));
         }
-        let entries = HELP.lines().skip(1).filter(|line| line.starts_with("  ") && !line.starts_with("   "));
+        let text = help();
+        let entries = text.lines().skip(1).filter(|line| line.starts_with("  ") && !line.starts_with("   "));
         let mut count = 0;
         for entry in entries {
             // Names stand before two spaces, or at the end of the line, and commas between them.

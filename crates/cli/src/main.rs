@@ -19,6 +19,7 @@ mod failure;
 mod findings;
 mod generate;
 mod helpers;
+mod home;
 mod info;
 mod label;
 mod logging;
@@ -80,6 +81,7 @@ fn run(command: Command) -> Result<u8, Failure> {
         Command::Scrub(arguments) => scrub::run(&arguments),
         Command::Trim(arguments) => trim::run(&arguments),
         Command::Compact(arguments) => compact::run(&arguments),
+        Command::Home { command } => home::run(&command),
         Command::Dump(arguments) => dump::run(&arguments),
         Command::Completions { shell } => generate::completions(shell),
         Command::Man { output } => generate::man(output.as_deref()),

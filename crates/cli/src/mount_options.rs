@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use tandemfs_device::PersistenceDomain;
 use tandemfs_format::PAGE_LINES;
-use tandemfs_fs::{Discard, Engine, MountOptions, Promote, Threshold, WriteBackPolicy};
+use tandemfs_fs::{Discard, Engine, HomeLimit, KNOWS_HOMES, MountOptions, Promote, Threshold, WriteBackPolicy};
 use tandemfs_fuse::{Mode, MountSettings};
 
 use crate::size;
@@ -21,8 +21,8 @@ const READ_AHEAD_SHARE: u64 = 32;
 /// Largest share that can be reserved for root, in percent, as for ext4.
 const RESERVED_PERCENT_MAX: u32 = 50;
 
-/// The options, for `tandemfs mount --help`.
-pub const HELP: &str = "\
+/// The options of every build, for `tandemfs mount --help`.
+const HELP: &str = "\
 Options (-o):
   relaxed         metadata is durable when a call returns, data after fsync
                   (default)
@@ -84,6 +84,21 @@ Options (-o):
   remount         change ro, dev, suid, exec and sync of a mount in place
                   (root only); what is not named stays, and options that
                   would change anything else are refused";
+
+/// The option of builds that know files in the memory zone; it comes before the option `promote`.
+const HOME_HELP: &str = "  \
+home_limit=SIZE|N%
+                  most of the memory zone that files may take whose home it is
+                  (default 100%: what metadata and small writes leave)
+";
+
+/// The options of this build.
+pub fn help() -> String {
+    match HELP.find("  promote=").filter(|_| KNOWS_HOMES) {
+        Some(at) => [&HELP[..at], HOME_HELP, &HELP[at..]].concat(),
+        None => HELP.to_owned(),
+    }
+}
 
 /// What the options of a mount say.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -206,6 +221,7 @@ impl Options {
                 self.file_system.memory_bytes = fits.ok_or_else(too_small)?;
             }
             Some(("discard", value)) => self.file_system.discard = value_of("discard", &DISCARDS, value)?,
+            Some(("home_limit", value)) if KNOWS_HOMES => self.file_system.home_limit = home_limit(value)?,
             Some(("domain", value)) => self.domain = Some(value.parse().map_err(|error| format!("domain: {error}"))?),
             Some(("timing", value)) => self.timing = value_of("timing", &TIMING, value)?,
             Some(("threads", value)) => {
@@ -328,6 +344,13 @@ pub fn modified_lines(ratio: &str) -> Option<u32> {
     fits.then(|| (part * PAGE_LINES as u32).div_ceil(whole))
 }
 
+/// A size, or a share of the memory zone.
+pub fn home_limit(value: &str) -> Result<HomeLimit, String> {
+    let Some(percent) = value.strip_suffix('%') else { return option_size("home_limit", value).map(HomeLimit::Bytes) };
+    let percent = percent.parse().ok().filter(|percent| *percent <= 100);
+    percent.map(HomeLimit::Percent).ok_or_else(|| format!("home_limit={value}: a size, or a share from 0% to 100% is needed"))
+}
+
 fn bytes_32(name: &str, value: &str, bytes: u64) -> Result<u32, String> {
     u32::try_from(bytes).map_err(|_| format!("{name}={value}: less than 4G is possible"))
 }
@@ -360,6 +383,7 @@ mod tests {
             [
                 "strict,threshold=128K,memory=1G,domain=adr",
                 "write_back=coldest,write_back_limit=20%,promote=on,read_ahead=256K,engine=firmware,in_place=128,modified_ratio=1/4",
+                "home_limit=25%",
                 "discard=batched,timing=on,threads=3,log=/tmp/l,allow_other,allow_root,ro,nodev,nosuid,noexec,noxattr,sync,reserved=5%,nouuid",
             ],
             true,
@@ -377,6 +401,7 @@ mod tests {
             in_place_bytes: 128,
             modified_lines: 16,
             discard: Discard::Batched,
+            home_limit: HomeLimit::Percent(25),
         };
         let settings = MountSettings {
             mode: Mode::Strict,
@@ -467,6 +492,8 @@ mod tests {
             ("engine=steam", "'journal'"),
             ("discard=always", "'batched'"),
             ("in_place=5K", "4K"),
+            ("home_limit=101%", "100%"),
+            ("home_limit=few", "'few'"),
             ("modified_ratio=3/2", "1/8"),
             ("modified_ratio=1/0", "1/8"),
             ("modified_ratio=few", "1/8"),

@@ -2,18 +2,18 @@
 
 use tandemfs_device::PersistenceDomain;
 use tandemfs_format::PAGE_LINES;
-use tandemfs_fs::{FileSystem, Threshold};
+use tandemfs_fs::{FileSystem, HomeLimit, Threshold};
 use tandemfs_fuse::control::{self, Request};
 use tandemfs_fuse::mounts;
 
 use crate::arguments::MountArguments;
 use crate::failure::{Failure, no_answer};
 use crate::mount::machine_bytes;
-use crate::mount_options::{DISCARDS, ENGINES, Options, PROMOTE, WRITE_BACK, modified_lines, name_of};
+use crate::mount_options::{DISCARDS, ENGINES, Options, PROMOTE, WRITE_BACK, home_limit, modified_lines, name_of};
 use crate::size;
 
 /// The options with a value that hold as long as the mount.
-const LASTING: [&str; 15] = [
+const LASTING: [&str; 16] = [
     "threshold",
     "write_back",
     "write_back_limit",
@@ -21,6 +21,7 @@ const LASTING: [&str; 15] = [
     "read_ahead",
     "in_place",
     "modified_ratio",
+    "home_limit",
     "engine",
     "discard",
     "memory",
@@ -69,6 +70,7 @@ pub fn lasting(options: &Options, fs: &FileSystem) -> Vec<(&'static str, String)
         ("read_ahead", size::word(file_system.read_ahead_bytes.into())),
         ("in_place", size::word(file_system.in_place_bytes.into())),
         ("modified_ratio", format!("{}/{PAGE_LINES}", file_system.modified_lines)),
+        ("home_limit", home_limit_word(file_system.home_limit)),
         ("engine", name_of(&ENGINES, file_system.engine)),
         ("discard", name_of(&DISCARDS, file_system.discard)),
         ("memory", size::word(file_system.memory_bytes)),
@@ -127,6 +129,13 @@ fn threshold_word(threshold: Threshold, block_bytes: u32) -> String {
     }
 }
 
+fn home_limit_word(limit: HomeLimit) -> String {
+    match limit {
+        HomeLimit::Bytes(bytes) => size::word(bytes),
+        HomeLimit::Percent(percent) => format!("{percent}%"),
+    }
+}
+
 /// Whether two spellings of a value mean the same.
 fn is_same(name: &str, one: &str, other: &str) -> bool {
     let share = |value: &str| value.strip_suffix('%').unwrap_or(value).parse::<u32>().ok();
@@ -135,6 +144,7 @@ fn is_same(name: &str, one: &str, other: &str) -> bool {
         "memory" => size::parse(one).is_ok_and(|one| size::parse(other) == Ok(one.min(machine_bytes()))),
         "threshold" | "read_ahead" | "in_place" if one != "auto" => size::parse(one).is_ok_and(|one| size::parse(other) == Ok(one)),
         "write_back_limit" | "reserved" => share(one).is_some() && share(one) == share(other),
+        "home_limit" => home_limit(one).is_ok_and(|one| home_limit(other) == Ok(one)),
         "modified_ratio" => modified_lines(one) == modified_lines(other),
         "domain" => one.parse::<PersistenceDomain>().is_ok_and(|one| other.parse() == Ok(one)),
         _ => one == other,

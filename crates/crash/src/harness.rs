@@ -9,8 +9,8 @@ use tandemfs_format::inode::file_type;
 use tandemfs_format::superblock::Superblock;
 use tandemfs_format::{InodeNumber, LINE_BYTES, LineAddress, SECTOR_BYTES, Sector};
 use tandemfs_fs::{
-    AllocateMode, Engine, Error, FileSystem, FormatOptions, Home, MountOptions, NewInode, ReadOptions, RenameMode, SeekTo, SetAttributes,
-    SetExtendedAttribute, SetTime, WriteOptions, make_file_system, read_superblock,
+    AllocateMode, Engine, Error, FileSystem, FormatOptions, HOME_ATTRIBUTE, Home, MountOptions, NewInode, ReadOptions, RenameMode, SeekTo,
+    SetAttributes, SetExtendedAttribute, SetTime, WriteOptions, make_file_system, read_superblock,
 };
 use zerocopy::IntoBytes;
 
@@ -186,7 +186,8 @@ impl Harness {
 
     /// Takes a file system that is mounted already, perhaps through another device over `device`.
     pub fn over(device: MemoryDevice, fs: FileSystem, options: &MountOptions, model: Model) -> Self {
-        let model = model.with_blocks_of(fs.superblock().geometry.block_bytes());
+        let home = fs.home(InodeNumber::ROOT).unwrap_or_default();
+        let model = model.with_blocks_of(fs.superblock().geometry.block_bytes()).with_home_of_root(home);
         Self {
             device,
             fs,
@@ -322,6 +323,11 @@ impl Harness {
                 let how = SetExtendedAttribute::default();
                 self.fs.set_extended_attribute(self.resolve(path)?, DEFAULT_LIST, &default_list(user), how)
             }
+            Operation::SetHome(path, home) => {
+                let inode = self.resolve(path)?;
+                set_home(&self.fs, inode, home)
+            }
+            Operation::MoveHomes => move_homes(&self.fs),
             Operation::Sync => self.fs.sync(),
             Operation::Checkpoint => self.fs.checkpoint(),
             Operation::WriteBack => self.fs.write_back().map(drop),
@@ -556,7 +562,8 @@ impl Harness {
             });
             removed.map_err(|error| format!("removing '{text}': {error}"))?;
         }
-        self.model = Model::default();
+        let home = self.fs.home(InodeNumber::ROOT).map_err(|error| format!("home of the root: {error}"))?;
+        self.model = Model::default().with_home_of_root(home);
         self.follow_events();
         self.compare()
     }
@@ -593,6 +600,19 @@ fn is_short(operation: &Operation, done: u64) -> bool {
     }
 }
 
+/// Sets a home by its attribute.
+pub(crate) fn set_home(fs: &FileSystem, inode: InodeNumber, home: Home) -> Result<(), Error> {
+    fs.enable_homes()?;
+    fs.set_extended_attribute(inode, HOME_ATTRIBUTE, home.name().as_bytes(), SetExtendedAttribute::default())
+}
+
+/// Moves everything that can move to its home.
+pub(crate) fn move_homes(fs: &FileSystem) -> Result<(), Error> {
+    fs.retry_moves();
+    while fs.move_homes()? {}
+    Ok(())
+}
+
 /// Operations that must work on a full device (RULES R14).
 fn never_grows(operation: &Operation) -> bool {
     matches!(
@@ -601,6 +621,7 @@ fn never_grows(operation: &Operation) -> bool {
             | Operation::RemoveDirectory(_)
             | Operation::Punch(..)
             | Operation::RemoveAttribute(..)
+            | Operation::MoveHomes
             | Operation::Sync
             | Operation::Checkpoint
             | Operation::WriteBack

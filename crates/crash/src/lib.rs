@@ -37,7 +37,7 @@ pub use operation::{LONG, Mix, Operation, SLOTS};
 pub use pausing::PausingDevice;
 pub use random::{Random, chosen, fill, rounds_or, seed_or};
 pub use scenes::{Scene, settings};
-pub use sequences::{explore_sequences, pairs, pairs_of, singles, triples};
+pub use sequences::{explore_sequences, of_homes, pairs, pairs_of, singles, triples};
 pub use soundness::{Fresh, check_device, compare_space, fill_with_blocks, works};
 pub use states::{CrashState, Cut, Tracker, each_state};
 pub use stuck::StuckDevice;

@@ -13,6 +13,7 @@ use tandemfs_format::InodeNumber;
 use tandemfs_format::inode::file_type;
 use tandemfs_fs::{AllocateMode, Error, FileSystem, NewInode, SetAttributes, SetExtendedAttribute, WriteOptions};
 
+use crate::harness::{move_homes, set_home};
 use crate::model::{DEFAULT_LIST, Model, Refusal, default_list, link_target};
 use crate::operation::{Operation, SLOTS};
 use crate::random::fill;
@@ -316,6 +317,8 @@ impl Bound {
             Operation::SetDefaultList(path, user) => self.with_file(fs, path, |inode| {
                 fs.set_extended_attribute(inode, DEFAULT_LIST, &default_list(user), SetExtendedAttribute::default())
             }),
+            Operation::SetHome(path, home) => self.with_file(fs, path, |inode| set_home(fs, inode, home)),
+            Operation::MoveHomes => move_homes(fs),
             Operation::Sync => fs.sync(),
             Operation::Checkpoint => fs.checkpoint(),
             Operation::WriteBack => fs.write_back().map(drop),

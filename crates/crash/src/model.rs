@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use tandemfs_format::inode::file_type;
 use tandemfs_format::journal::TX_DATA_MAX;
-use tandemfs_fs::{Error, RenameMode};
+use tandemfs_fs::{Error, HOME_ATTRIBUTE, Home, RenameMode};
 
 use crate::linearize::{Answer, Step};
 use crate::operation::{Operation, SLOTS};
@@ -125,6 +125,13 @@ impl Model {
     /// The same with blocks of another size.
     pub fn with_blocks_of(self, block_bytes: u32) -> Self {
         Self { block_bytes: block_bytes.into(), ..self }
+    }
+
+    /// The same where the root directory has this home.
+    pub fn with_home_of_root(mut self, home: Home) -> Self {
+        let set = self.apply(&Operation::SetHome("", home));
+        debug_assert!(set.is_ok(), "there is a root");
+        self
     }
 
     /// The tree as a value.
@@ -354,13 +361,18 @@ impl Model {
     fn insert(&mut self, parent: Id, body: Body, nlink: u32) -> Id {
         let id = self.next;
         self.next += 1;
-        let attributes = match (&body, self.nodes[&parent].attributes.get(DEFAULT_LIST)) {
-            (_, None) | (Body::Symlink(_) | Body::Whiteout, _) => Arc::default(),
-            (Body::File { .. }, Some(default)) => Arc::new(Attributes::from([(ACCESS_LIST.to_vec(), inherited(default, 0o644))])),
+        let of_parent = &self.nodes[&parent].attributes;
+        let mut attributes = match (&body, of_parent.get(DEFAULT_LIST)) {
+            (_, None) | (Body::Symlink(_) | Body::Whiteout, _) => Attributes::new(),
+            (Body::File { .. }, Some(default)) => Attributes::from([(ACCESS_LIST.to_vec(), inherited(default, 0o644))]),
             (Body::Directory { .. }, Some(default)) => {
-                Arc::new(Attributes::from([(ACCESS_LIST.to_vec(), inherited(default, 0o755)), (DEFAULT_LIST.to_vec(), default.clone())]))
+                Attributes::from([(ACCESS_LIST.to_vec(), inherited(default, 0o755)), (DEFAULT_LIST.to_vec(), default.clone())])
             }
         };
+        if matches!(body, Body::File { .. } | Body::Directory { .. }) {
+            attributes.extend(of_parent.get_key_value(HOME_ATTRIBUTE).map(|(name, home)| (name.clone(), home.clone())));
+        }
+        let attributes = Arc::new(attributes);
         self.nodes.insert(id, Node { body, attributes, nlink, holds: 0, nameable: nlink == 0 });
         id
     }
@@ -636,6 +648,15 @@ impl Model {
                 self.attributes_mut(path, "")?.insert(DEFAULT_LIST.to_vec(), default_list(user));
                 Ok(())
             }
+            Operation::SetHome(path, home) => {
+                let attributes = self.attributes_mut(path, "user.")?;
+                match home {
+                    Home::Auto => drop(attributes.remove(HOME_ATTRIBUTE)),
+                    _ => drop(attributes.insert(HOME_ATTRIBUTE.to_vec(), home.name().into())),
+                }
+                Ok(())
+            }
+            Operation::MoveHomes => Ok(()),
             Operation::Sync | Operation::Checkpoint | Operation::WriteBack | Operation::WriteBackAll | Operation::Discard => Ok(()),
             Operation::Remount | Operation::Crash => {
                 for slot in 0..SLOTS {

@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-use tandemfs_fs::RenameMode;
+use tandemfs_fs::{Home, RenameMode};
 
 use crate::random::Random;
 
@@ -49,6 +49,10 @@ pub enum Operation {
     RemoveAttribute(&'static str, &'static str),
     /// Sets a default ACL on a directory, which new files in it inherit: path, a user that the list names.
     SetDefaultList(&'static str, u32),
+    /// Sets the home of a file, or of a directory for what is made in it.
+    SetHome(&'static str, Home),
+    /// Moves everything that can move to its home.
+    MoveHomes,
     /// Syncs.
     Sync,
     /// Writes all metadata home.
@@ -221,6 +225,14 @@ impl Mix {
             30 => Operation::CreateNameless(random.below(SLOTS as u64) as usize, random.pick::<&str>(&DIRECTORIES)),
             31 => Operation::LinkHeld(random.below(SLOTS as u64) as usize, path(random)),
             _ => Operation::LeaveWhiteout(path(random), path(random)),
+        }
+    }
+
+    /// An operation of homes.
+    pub fn of_homes(random: &mut Random) -> Operation {
+        match random.below(3) {
+            0 => Operation::MoveHomes,
+            _ => Operation::SetHome(random.pick::<&str>(&PATHS), *random.pick(&Home::ALL)),
         }
     }
 

@@ -1,5 +1,7 @@
 //! Sequences over the bounded set of operations, in the manner of ACE.
 
+use tandemfs_fs::Home;
+
 use crate::explore::{ALPHABET, Effort, Explorer, Tried};
 use crate::operation::Operation;
 use crate::random::Random;
@@ -8,6 +10,22 @@ use crate::scenes::Scene;
 /// All single operations.
 pub fn singles() -> Vec<Vec<Operation>> {
     ALPHABET.iter().map(|operation| vec![*operation]).collect()
+}
+
+/// Homes that are set, and moves to them.
+pub fn of_homes() -> Vec<Vec<Operation>> {
+    use Operation::{MoveHomes, SetHome};
+    vec![
+        vec![SetHome("b", Home::Memory)],
+        vec![SetHome("b", Home::Block)],
+        vec![SetHome("d", Home::Block), Operation::Create("d/c")],
+        vec![SetHome("d", Home::Memory), Operation::CreateNameless(1, "d")],
+        vec![SetHome("d", Home::Auto), Operation::MakeDirectory("d/d")],
+        vec![SetHome("b", Home::Memory), MoveHomes],
+        vec![SetHome("b", Home::Block), MoveHomes],
+        vec![SetHome("a", Home::Block), MoveHomes, SetHome("a", Home::Memory), MoveHomes],
+        vec![SetHome("d/b", Home::Block), Operation::Write("d/b", 100, 90_000, 7), MoveHomes],
+    ]
 }
 
 /// All pairs that begin with one operation.

@@ -2,7 +2,7 @@
 //! domain, in both modes, and with zones and rings at their limits; on drives without firmware and with.
 
 use tandemfs_crash::{
-    Effort, Explorer, Harness, Operation, Random, Scene, Setting, explore_sequences, pairs, seed_or, settings, singles, triples,
+    Effort, Explorer, Harness, Operation, Random, Scene, Setting, explore_sequences, of_homes, pairs, seed_or, settings, singles, triples,
 };
 use tandemfs_device::PersistenceDomain;
 use tandemfs_fs::inject::end_transaction_numbers_at;
@@ -51,6 +51,7 @@ macro_rules! with {
 with!(
     journal,
     std::convert::identity,
+    homes_in_every_domain,
     single_operations_adr,
     single_operations_gpf,
     single_operations_process,
@@ -182,9 +183,20 @@ fn random_workloads(on: OnDrive) {
     }
 }
 
+/// Homes that are set on a file system that has none, and on one whose files all have one.
+fn homes_in_every_domain(on: OnDrive) {
+    for domain in [PersistenceDomain::Adr, PersistenceDomain::Gpf, PersistenceDomain::Process] {
+        for block_bytes in [BLOCK, 4096] {
+            let setting = Setting { memory_bytes: 32 << 20, ..Setting::small(domain, block_bytes) };
+            explore(&Scene::small(&on(setting)), &of_homes(), Effort { states: 24, ..Effort::QUICK });
+        }
+    }
+}
+
 with!(
     memory_homes,
     super::Setting::with_memory_homes,
+    homes_in_every_domain,
     single_operations_adr,
     single_operations_gpf,
     single_operations_process,

@@ -71,6 +71,9 @@ impl FileSystem {
         if let Err(error) = self.compact_behind() {
             tracing::error!(%error, "compaction of metadata");
         }
+        if let Err(error) = self.move_homes_behind() {
+            tracing::error!(%error, "moving files to their homes");
+        }
         if !self.volume.held_back.stops_write_back()
             && (requests.write_back || self.is_data_area_low() || self.volume.memory.is_metadata_short())
             && let Err(error) = self.write_back_behind()

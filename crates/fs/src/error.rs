@@ -41,6 +41,9 @@ pub enum Error {
     /// Not permitted on this kind of file.
     #[error("not permitted on this kind of file")]
     NotPermitted,
+    /// Only the owner of the file may do this.
+    #[error("only the owner of the file may do this")]
+    NotOwner,
     /// No attribute of that name.
     #[error("the file has no such extended attribute")]
     NoData,

@@ -19,6 +19,7 @@ use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use crate::tuning::admission::Admission;
 use crate::tuning::compaction::Compaction;
+use crate::tuning::moves::Moves;
 use crate::tuning::threshold::{Splitting, ThresholdReport};
 use crate::tuning::write_back::WriteBack;
 use crate::types::{MountOptions, Space, ZoneSpace};
@@ -43,6 +44,8 @@ pub struct FileSystem {
     pub(crate) leaving: Leaving,
     pub(crate) write_back: WriteBack,
     pub(crate) compaction: Mutex<Compaction>,
+    /// Files that move to their homes (`data/moves.rs`).
+    pub(crate) moves: Mutex<Moves>,
     /// When the background thread last looked for empty units of metadata.
     pub(crate) looked_for_units: Mutex<Option<Instant>>,
     /// When the log last said that a zone is full.

@@ -64,7 +64,7 @@ pub use held_back::DamageReport;
 pub use lease::{FILE_LAYOUTS_MAX, LAYOUTS_MAX, RECALL_MAX};
 pub use mkfs::{check_format, make_file_system};
 pub use mount::read_superblock;
-pub use namespace::AccessList;
+pub use namespace::{AccessList, HOME_ATTRIBUTE, HOME_LEFT_ATTRIBUTE, KNOWS_HOMES};
 pub use proportion::{OddZone, odd_zones};
 pub use recovery::RecoveryReport;
 pub use resize::{could_grow, grow, set_label};
@@ -74,9 +74,9 @@ pub use trim::Trim;
 pub use tuning::compaction::CompactionRun;
 pub use tuning::threshold::{PathLatency, ThresholdReport};
 pub use types::{
-    AllocateMode, Attributes, DirectoryEntry, Discard, Engine, FormatOptions, Growth, Home, LayoutExtent, LayoutOptions, LayoutPlace,
-    MountOptions, NewInode, Promote, ReadOptions, RenameMode, SeekTo, SetAttributeMode, SetAttributes, SetExtendedAttribute, SetTime,
-    ShortZone, Space, Threshold, WriteBackPolicy, WriteOptions, ZoneSpace,
+    AllocateMode, Attributes, DirectoryEntry, Discard, Engine, FormatOptions, Growth, Home, HomeLimit, HomeMoves, LayoutExtent,
+    LayoutOptions, LayoutPlace, MountOptions, NewInode, Promote, ReadOptions, RenameMode, SeekTo, SetAttributeMode, SetAttributes,
+    SetExtendedAttribute, SetTime, ShortZone, Space, Threshold, WriteBackPolicy, WriteOptions, ZoneSpace,
 };
 pub use upgrade::{FEATURES, Feature, FeatureBit, missing_features, set_uuid, upgrade};
 

@@ -16,7 +16,7 @@ use tandemfs_device::{Drive, Fenced, Structure};
 use tandemfs_format::geometry::{Geometry, SUPERBLOCK_OFFSETS};
 use tandemfs_format::identity::BlockIdentity;
 use tandemfs_format::superblock::{ChecksumKind, Superblock, SuperblockError, Tail};
-use tandemfs_format::{Corrupt, InodeNumber, LINE_BYTES, LineAddress, PairSeed, SECTOR_BYTES};
+use tandemfs_format::{Corrupt, InodeNumber, LINE_BYTES, LineAddress, PairSeed, SECTOR_BYTES, UNIT_BYTES};
 
 use crate::alloc::departure::Pace;
 use crate::alloc::memory::MemoryAllocator;
@@ -41,6 +41,7 @@ use crate::statistics::Live;
 use crate::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
 use crate::sync::{Mutex, parallelism};
 use crate::tuning::admission::Admission;
+use crate::tuning::moves::Moves;
 use crate::tuning::threshold::Splitting;
 use crate::tuning::write_back::WriteBack;
 use crate::types::{Engine, MountOptions, Promote};
@@ -158,12 +159,14 @@ impl FileSystem {
             memory_homes: AtomicBool::new(superblock.has_memory_homes()),
             errors,
         };
+        let mut memory = MemoryAllocator::new(&geometry, pools, SparePages::new(options.memory_bytes, options.write_back_percent));
+        memory.limit_extents(options.home_limit.of(geometry.memory_units() * UNIT_BYTES));
         let volume = Volume {
             line_store,
             checksums: superblock.checksum_kind == ChecksumKind::Crc32c,
             log_counting: superblock.log_counting(),
             journal: Journal::new(superblock.clone(), on_drive),
-            memory: MemoryAllocator::new(&geometry, pools, SparePages::new(options.memory_bytes, options.write_back_percent)),
+            memory,
             sectors: SectorAllocator::new(&geometry, pools),
             quarantine: Quarantine::default(),
             leases: Arc::default(),
@@ -205,6 +208,7 @@ impl FileSystem {
             leaving: Leaving::default(),
             write_back: WriteBack::new(options, last_txid),
             compaction: Mutex::default(),
+            moves: Mutex::new(Moves::at_mount(superblock.has_memory_homes() && !options.read_only)),
             looked_for_units: Mutex::default(),
             told_full: Mutex::default(),
             background: Mutex::default(),

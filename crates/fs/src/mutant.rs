@@ -61,6 +61,16 @@ pub enum Mutant {
     LogsNotFenced,
     /// [HM1] of `data/home.rs`: the feature bit is not durable before the first record that needs it.
     HomeBitForgotten,
+    /// [MV1] of `data/moves.rs`: a mount does not search for moves that were interrupted.
+    InterruptedMoveForgotten,
+    /// [MV2] of `data/moves.rs`: a file with a block that could not move is not tried again.
+    WaitingMoveForgotten,
+    /// [FX4] of `alloc/extents.rs`: files take more of the memory zone than the limit of the mount.
+    HomeLimitIgnored,
+    /// [HX1] of `namespace/home_attribute.rs`: what is made in a directory does not inherit its home.
+    HomeNotInherited,
+    /// [HX2] of `namespace/home_attribute.rs`: an attribute that is copied gives a file system the feature.
+    FeatureByAttribute,
     /// R8: a record is persisted before the pages of the memory zone that it names are fenced ([XI1] of `data/extent_io.rs`).
     HomePagesNotFenced,
     /// R8: a record is persisted before the blocks that it names are flushed.

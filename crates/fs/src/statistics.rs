@@ -112,6 +112,8 @@ counters! {
         write_back_bytes,
         /// Bytes of new extents in the memory zone.
         home_written_bytes,
+        /// Bytes of blocks that moved to the homes of their files.
+        home_moved_bytes,
         /// Bytes of the memory zone that write-back freed.
         write_back_freed_bytes,
         /// Blocks that write-back left for later because they were in use.

@@ -30,6 +30,8 @@ pub struct MountOptions {
     pub engine: Engine,
     /// Whether freed sectors are discarded.
     pub discard: Discard,
+    /// How much of the memory zone files may take whose home it is.
+    pub home_limit: HomeLimit,
 }
 
 impl MountOptions {
@@ -46,6 +48,7 @@ impl MountOptions {
         modified_lines: 8,
         engine: Engine::Auto,
         discard: Discard::None,
+        home_limit: HomeLimit::Percent(100),
     };
 }
 
@@ -91,6 +94,59 @@ pub enum Home {
     Memory,
     /// The block zone.
     Block,
+}
+
+impl Home {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Auto, Self::Memory, Self::Block];
+
+    /// Its name, as in the extended attribute [`HOME_ATTRIBUTE`](crate::HOME_ATTRIBUTE).
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Memory => "memory",
+            Self::Block => "block",
+        }
+    }
+
+    /// The home of a name.
+    pub fn named(name: &[u8]) -> Option<Self> {
+        Self::ALL.into_iter().find(|home| home.name().as_bytes() == name)
+    }
+}
+
+/// How much of the memory zone files may take whose home it is. What the file system needs besides stays free, whatever the limit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum HomeLimit {
+    /// A size.
+    Bytes(u64),
+    /// A share of the zone, 0 to 100.
+    Percent(u8),
+}
+
+impl HomeLimit {
+    /// The limit in a zone of this size.
+    pub fn of(self, zone_bytes: u64) -> u64 {
+        match self {
+            Self::Bytes(bytes) => bytes.min(zone_bytes),
+            Self::Percent(percent) => (u128::from(zone_bytes) * u128::from(percent.min(100)) / 100) as u64,
+        }
+    }
+}
+
+/// Files that are being moved to their homes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct HomeMoves {
+    /// Bytes that files take in the memory zone.
+    pub bytes: u64,
+    /// How many they may take.
+    pub limit_bytes: u64,
+    /// Files that are looked at next.
+    pub files: u64,
+    /// Files with blocks that could not move: they are in use, or their home has no room. They are tried again.
+    pub waiting_files: u64,
+    /// Inode numbers that a search for files to move has passed, and all; `None` if none is under way.
+    pub search: Option<(u64, u64)>,
 }
 
 /// Whether the drive learns which sectors were freed (TRIM).

@@ -1,12 +1,14 @@
 //! Rights of the caller of a request, where the kernel leaves the check to the daemon. They are read from `/proc`, so only where needed:
 //! when a file with the set-group-id bit and without group execute permission is changed, when attributes are listed that only some users
-//! see, and when only reserved space is left.
+//! see, when the home of a file becomes the memory zone, and when only reserved space is left.
 
 use std::cell::OnceCell;
 use std::fs;
 
 use tandemfs_wire::Request;
 
+/// `CAP_FOWNER`: counts as the owner of any file.
+const CAP_FOWNER: u32 = 3;
 /// `CAP_FSETID`: a change keeps set-id bits.
 const CAP_FSETID: u32 = 4;
 /// `CAP_SYS_ADMIN`: sees `trusted.` attributes.
@@ -31,6 +33,11 @@ impl Caller {
     /// Whether the caller sees attributes of the namespace `trusted.`.
     pub(crate) fn is_trusted(&self) -> bool {
         self.has(CAP_SYS_ADMIN)
+    }
+
+    /// Whether the caller owns a file of this user, or counts as its owner. How the mount in use maps ids is unknown here.
+    pub(crate) fn is_owner(&self, user: u32) -> bool {
+        self.ids().is_some_and(|(uid, _)| uid == user) || self.has(CAP_FOWNER)
     }
 
     /// Whether the caller may use the space reserved for root: uid 0 even without the capability, as with ext4's `resuid=0`, and holders of
@@ -124,6 +131,7 @@ mod tests {
         assert!(!of(Some((1000, 7)), 0).is_trusted());
         assert!(of(Some((1000, 7)), 0).is_in_group(7));
         assert!(!of(Some((1000, 7)), 0).is_in_group(8));
+        assert!(of(Some((1000, 7)), 0).is_owner(1000) && !of(Some((1000, 7)), 0).is_owner(7) && of(Some((0, 7)), 0).is_owner(1000));
     }
 
     #[test]

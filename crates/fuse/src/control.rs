@@ -54,6 +54,8 @@ pub enum Request {
         #[serde(default)]
         minimum: u64,
     },
+    /// Lets files have homes in the memory zone: builds that do not know them refuse the device from then on.
+    EnableHomes,
     /// Empties sparse units of metadata, as long as the caller stays connected.
     Compact,
 }

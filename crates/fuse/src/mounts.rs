@@ -5,6 +5,7 @@ use std::ffi::OsString;
 use std::fs;
 use std::io;
 use std::os::unix::ffi::OsStringExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 /// The file system type of TandemFS mounts.
@@ -39,6 +40,14 @@ impl Mounted {
 pub fn find(path: &Path) -> io::Result<Option<Mounted>> {
     let absolute = resolve(path)?;
     Ok(mounted()?.into_iter().rev().find(|mount| mount.mountpoint == absolute))
+}
+
+/// The TandemFS that a file is in, and its path with symbolic links followed.
+pub fn containing(path: &Path) -> io::Result<Option<(Mounted, PathBuf)>> {
+    let absolute = path.canonicalize()?;
+    let device = fs::metadata(&absolute)?.dev();
+    let number = format!("{}:{}", rustix::fs::major(device), rustix::fs::minor(device));
+    Ok(mounted()?.into_iter().rev().find(|mount| mount.device_number == number).map(|mount| (mount, absolute)))
 }
 
 /// All mounted TandemFS, in mount order.

@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use serde_json::{Map, Value, json};
 use tandemfs_device::Structure;
-use tandemfs_fs::{FileSystem, PathLatency, ZoneSpace};
+use tandemfs_fs::{FileSystem, KNOWS_HOMES, PathLatency, ZoneSpace};
 
 use crate::settings::MountSettings;
 
@@ -52,11 +52,29 @@ pub fn stats(fs: &FileSystem) -> Value {
         "file_system": file_system,
         // Null if no pass is under way.
         "compaction": fs.compaction_progress().map(|(done, total)| json!({ "done_inodes": done, "total_inodes": total })),
+        // Null in a build that does not know files in the memory zone.
+        "homes": homes(fs),
         "damage": damage(fs),
         "errors": counters(fs.error_counters().entries()),
         "memory_zone": zone(&space.memory),
         "block_zone": zone(&space.block),
         "short": short(fs),
+    })
+}
+
+/// What files take of the memory zone and may take, and which move to their homes.
+fn homes(fs: &FileSystem) -> Option<Value> {
+    let moves = fs.home_moves();
+    KNOWS_HOMES.then(|| {
+        json!({
+            "enabled": fs.has_homes(),
+            "bytes": moves.bytes,
+            "limit_bytes": moves.limit_bytes,
+            "moving_files": moves.files,
+            "waiting_files": moves.waiting_files,
+            // Null if no search for files to move is under way.
+            "search": moves.search.map(|(done, total)| json!({ "done_inodes": done, "total_inodes": total })),
+        })
     })
 }
 
@@ -132,6 +150,7 @@ pub(crate) fn info(fs: &FileSystem, settings: &MountSettings, mounted_since: Ins
                 "milliseconds": drive.duration.as_secs_f64() * 1e3,
             })),
         },
+        "homes": homes(fs),
         "damage": damage(fs),
         "errors": counters(fs.error_counters().entries()),
         "memory_zone": zone(&space.memory),

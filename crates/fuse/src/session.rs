@@ -173,6 +173,10 @@ impl Answer for Desk {
                 Ok(()) => json!({ "label": text }),
                 Err(error) => json!({ "error": error.to_string() }),
             },
+            Request::EnableHomes => match self.fs.enable_homes() {
+                Ok(()) => json!({ "homes": true }),
+                Err(error) => json!({ "error": error.to_string() }),
+            },
             Request::Scrub { .. } | Request::Trim { .. } | Request::Compact => unreachable!("a long job has a thread of its own"),
         }
     }

@@ -15,7 +15,7 @@ pub fn errno(error: &Error) -> Errno {
         Error::NameTooLong => Errno::NAMETOOLONG,
         Error::InvalidName | Error::InvalidArgument(_) | Error::IntoItself | Error::Label => Errno::INVAL,
         Error::TooManyLinks => Errno::MLINK,
-        Error::NotPermitted => Errno::PERM,
+        Error::NotPermitted | Error::NotOwner => Errno::PERM,
         Error::NoData => Errno::NODATA,
         Error::AttributeNameLength => Errno::RANGE,
         Error::AttributeTooLarge => Errno::TOOBIG,

@@ -7,6 +7,8 @@
 //!       they came from; a unit without extents is whole again, and free for every use.
 //! [FX3] Growth leaves units to metadata as data logs do ([ME3] of `memory.rs`), and leaves the transient room of extents, which data logs
 //!       respect too: rewriting a block in the memory zone succeeds on a full device (RULES R14).
+//! [FX4] Growth stays below the limit of the mount (option `home_limit`). What takes transient room gives back as much, so it may pass the
+//!       limit for that time. Threads that take extents at once may pass it by an extent each.
 //!
 //! Lock order: a pool, then `units` of the allocator, then the bits of a unit.
 
@@ -20,6 +22,7 @@ use super::memory::MemoryAllocator;
 use super::units::UnitOwner;
 use crate::error::{Error, Result};
 use crate::inject::{Take, fails};
+use crate::mutant::{Mutant, on};
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use crate::sync::current_cpu;
@@ -42,6 +45,8 @@ pub(super) struct Extents {
     used_pages: AtomicU64,
     /// Pages that growth leaves free ([FX3]).
     room_pages: u64,
+    /// Most pages of extents that growth takes ([FX4]).
+    limit_pages: u64,
 }
 
 impl Extents {
@@ -52,6 +57,7 @@ impl Extents {
             free_pages: AtomicU64::new(0),
             used_pages: AtomicU64::new(0),
             room_pages: wanted.min(geometry.memory_units() * UNIT_PAGES / 16),
+            limit_pages: u64::MAX,
         }
     }
 
@@ -79,11 +85,27 @@ impl Extents {
 }
 
 impl MemoryAllocator {
+    /// Limits the extents of files to so many bytes ([FX4]).
+    pub(crate) fn limit_extents(&mut self, bytes: u64) {
+        self.extents.limit_pages = bytes / PAGE_BYTES as u64;
+    }
+
+    /// Pages that growth can have below the limit.
+    fn pages_below_limit(&self) -> u64 {
+        if on(Mutant::HomeLimitIgnored) {
+            return u64::MAX;
+        }
+        self.extents.limit_pages.saturating_sub(self.extents.used_pages.load(SeqCst))
+    }
+
     /// Takes `count` pages in a row (at most a unit) for an extent of a file.
     pub(crate) fn take_extent(&self, count: u64, need: Need) -> Result<LineAddress> {
         let full = Error::NoSpace { zone: "memory" };
         let lines = count * PAGE_LINES;
-        if fails(Take::Pages) || need == Need::Growth && self.free_for_extents() < lines + self.extents.room_lines() {
+        if fails(Take::Pages) {
+            return Err(full);
+        }
+        if need == Need::Growth && (self.free_for_extents() < lines + self.extents.room_lines() || self.pages_below_limit() < count) {
             return Err(full);
         }
         let own = current_cpu() % self.extents.pools.len();
@@ -218,7 +240,8 @@ impl MemoryAllocator {
 
     /// Bytes that growth can have for extents.
     pub(crate) fn available_for_extents(&self) -> u64 {
-        self.free_for_extents().saturating_sub(self.extents.room_lines()) / PAGE_LINES * PAGE_BYTES as u64
+        let pages = self.free_for_extents().saturating_sub(self.extents.room_lines()) / PAGE_LINES;
+        pages.min(self.pages_below_limit()) * PAGE_BYTES as u64
     }
 }
 
@@ -286,6 +309,19 @@ mod tests {
         }
         assert!(room >= memory.extents.room_pages, "{room} pages of room");
         assert_eq!(memory.free_units.load(SeqCst), memory.metadata_reserve_units);
+    }
+
+    #[test]
+    fn growth_stays_below_the_limit_and_a_rewrite_may_pass_it() {
+        let mut memory = allocator(64 << 20);
+        memory.limit_extents(40 * PAGE_BYTES as u64);
+        let taken = [16, 16].map(|count| memory.take_extent(count, Need::Growth).expect("below the limit"));
+        assert_eq!(memory.available_for_extents(), 8 * PAGE_BYTES as u64);
+        assert!(memory.take_extent(9, Need::Growth).is_err());
+        let other = memory.take_extent(16, Need::Transient).expect("in exchange for another one");
+        assert_eq!(memory.available_for_extents(), 0);
+        assert!(memory.free_extent(taken[0], 16) && memory.take_extent(8, Need::Growth).is_ok());
+        assert!(memory.take_extent(1, Need::Growth).is_err() && memory.free_extent(other, 16));
     }
 
     #[test]

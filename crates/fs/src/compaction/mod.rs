@@ -179,7 +179,7 @@ impl FileSystem {
     }
 
     /// Whether the background thread has something else to do.
-    fn is_asked(&self) -> bool {
+    pub(crate) fn is_asked(&self) -> bool {
         *self.volume.journal.notifier.requests.lock() != Requests::default()
     }
 

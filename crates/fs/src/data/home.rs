@@ -2,35 +2,61 @@
 //!
 //! [HM1] The feature *memory home* is durable in the superblock before the first inode names the memory zone as its home, so before the first
 //!       record that has pages, and it is never cleared: builds that do not know it refuse the device from then on.
-//! [HM2] A home is where *new* extents go; where the memory zone has no room the block zone serves. Setting it changes no data.
+//! [HM2] A home is where *new* extents go; where the memory zone has no room the block zone serves. Setting it changes no data: that moves
+//!       later (`moves.rs`). A file is not set to a home that has no room for it.
 //! [HM3] Moving is one transaction a block, under its range lock, and a record says where its block lies: a move that was interrupted, by a
 //!       crash or by another home, is continued by moving what lies elsewhere. Times and bytes of the file do not change.
 
 use std::ops::ControlFlow;
 
 use tandemfs_device::{Fenced, Flushed};
-use tandemfs_format::InodeNumber;
 use tandemfs_format::inode::{Inode, file_type, flags};
 use tandemfs_format::superblock::incompat;
+use tandemfs_format::{InodeNumber, SECTOR_BYTES};
 
+use super::FileView;
 use super::rewrite::Rewrite;
 use crate::alloc::Need;
 use crate::error::{Error, Result};
 use crate::file_system::FileSystem;
-use crate::index::block::{Base, BaseChange};
+use crate::index::block::{Base, BaseChange, Block};
 use crate::index::tree::{self, Found};
 use crate::inodes::InCoreInode;
 use crate::mutant::{Mutant, on};
 use crate::space::Zone;
-use crate::types::Home;
+use crate::statistics::add;
+use crate::types::{Home, SetAttributeMode};
 use crate::volume::{Tx, now};
 
 /// Blocks that one step of a move looks at.
 const STEP_BLOCKS: u64 = 256;
+/// A step of a move ends after so many bytes.
+const STEP_BYTES: u64 = 1 << 20;
+
+/// What became of a block that was to move.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Moved {
+    /// It moved.
+    Bytes,
+    /// It is at home.
+    AtHome,
+    /// It has a lease, so it stays.
+    InUse,
+}
+
+/// The next blocks of a file that lie elsewhere.
+#[derive(Debug, Default)]
+pub(super) struct Elsewhere {
+    pub(super) blocks: Vec<u64>,
+    /// Their bytes.
+    pub(super) bytes: u64,
+    /// The block to go on with; `None` if the rest of the file is at home.
+    pub(super) next: Option<u64>,
+}
 
 impl Home {
     /// The home that the flags of an inode name.
-    fn of(inode: &Inode) -> Self {
+    pub(crate) fn of(inode: &Inode) -> Self {
         match inode.flags {
             flags if flags & flags::HOME_MEMORY != 0 => Self::Memory,
             flags if flags & flags::HOME_BLOCK != 0 => Self::Block,
@@ -63,16 +89,24 @@ impl FileSystem {
         if state.removed { Err(Error::Stale(number)) } else { Ok(Home::of(&state.inode)) }
     }
 
-    /// Sets the home of a file, or of a directory for what is made in it from now on. Existing data stays where it is until
-    /// [`FileSystem::move_home`] moves it.
+    /// Sets the home of a file, or of a directory for what is made in it from now on. Existing data moves in the background (`moves.rs`).
     ///
     /// # Errors
-    /// `InvalidArgument` for what is neither a regular file nor a directory; `ReadOnly`, `Stopped`, `Stale`.
+    /// `InvalidArgument` for what is neither a regular file nor a directory; `NoSpace` if the memory zone has no room for what the file has:
+    /// nothing was changed; `ReadOnly`, `Stopped`, `Stale`.
     pub fn set_home(&self, number: InodeNumber, home: Home) -> Result<()> {
         self.volume.health.check_writable()?;
-        let file = self.inodes.get(&self.volume, number)?;
         if home != Home::Auto {
             self.gain_memory_homes()?;
+        }
+        self.put_home(number, home, SetAttributeMode::Any)
+    }
+
+    /// Sets a home on a file system that has the feature, or none on any. `mode` takes *auto* for no home.
+    pub(crate) fn put_home(&self, number: InodeNumber, home: Home, mode: SetAttributeMode) -> Result<()> {
+        let file = self.inodes.get(&self.volume, number)?;
+        if home == Home::Memory {
+            self.must_have_room(&file)?;
         }
         let mut state = file.state.write();
         if state.removed {
@@ -81,13 +115,58 @@ impl FileSystem {
         if !matches!(state.inode.file_type(), file_type::REGULAR | file_type::DIRECTORY) {
             return Err(Error::InvalidArgument("only regular files and directories have a home"));
         }
+        match (mode, Home::of(&state.inode)) {
+            (SetAttributeMode::Create, Home::Memory | Home::Block) => return Err(Error::Exists),
+            (SetAttributeMode::Replace, Home::Auto) => return Err(Error::NoData),
+            _ => {}
+        }
         let mut new = state.inode.clone();
         new.flags = new.flags & !(flags::HOME_MEMORY | flags::HOME_BLOCK) | home.flags();
-        if new.flags == state.inode.flags {
+        if new.flags != state.inode.flags {
+            new.ctime = now();
+            file.commit(Tx::new(&self.volume), &mut state, new, Fenced::nothing_stored(), Flushed::nothing_written())?;
+        }
+        if home != Home::Auto && !state.inode.is_directory() {
+            drop(state);
+            self.moves.lock().add(number);
+        }
+        Ok(())
+    }
+
+    /// Refuses a file whose bytes in the block zone have no room in the memory zone.
+    fn must_have_room(&self, file: &InCoreInode) -> Result<()> {
+        let room = self.volume.memory.available_for_extents();
+        let (is_file, most) = {
+            let state = file.state.read();
+            (state.inode.file_type() == file_type::REGULAR, state.inode.space_512 * 512)
+        };
+        if !is_file || most <= room {
             return Ok(());
         }
-        new.ctime = now();
-        file.commit(Tx::new(&self.volume), &mut state, new, Fenced::nothing_stored(), Flushed::nothing_written())
+        let (mut from, mut bytes) = (Some(0), 0);
+        while let Some(block) = from {
+            let elsewhere = self.blocks_elsewhere(file, Some(Home::Memory), block)?;
+            bytes += elsewhere.bytes;
+            if bytes > room {
+                return Err(Error::NoSpace { zone: "memory" });
+            }
+            from = elsewhere.next;
+        }
+        Ok(())
+    }
+
+    /// Whether this file system can have homes other than *auto*.
+    pub fn has_homes(&self) -> bool {
+        self.volume.has_memory_homes()
+    }
+
+    /// Gives the file system the feature that homes need. Builds that do not know it refuse the device from then on.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if this build does not know it; `ReadOnly`, `Stopped`.
+    pub fn enable_homes(&self) -> Result<()> {
+        self.volume.health.check_writable()?;
+        self.gain_memory_homes()
     }
 
     /// Makes the feature bit durable ([HM1]).
@@ -117,48 +196,63 @@ impl FileSystem {
         self.volume.health.check_writable()?;
         let file = self.inodes.get(&self.volume, number)?;
         file.must_be_regular("only regular files have blocks to move")?;
-        let (elsewhere, next) = self.blocks_elsewhere(&file, block)?;
-        for block in elsewhere {
+        let elsewhere = self.blocks_elsewhere(&file, None, block)?;
+        for block in elsewhere.blocks {
             self.with_room(|| self.move_block_home(&file, block))?;
         }
-        Ok(next)
+        Ok(elsewhere.next)
     }
 
-    /// Blocks that lie elsewhere among the next ones from `block` on, and the block to go on with.
-    fn blocks_elsewhere(&self, file: &InCoreInode, block: u64) -> Result<(Vec<u64>, Option<u64>)> {
+    /// Blocks that lie elsewhere than in `home`, or in the file's own, among the next ones from `block` on.
+    pub(super) fn blocks_elsewhere(&self, file: &InCoreInode, home: Option<Home>, block: u64) -> Result<Elsewhere> {
         let state = file.state.read();
         if state.removed {
             return Err(Error::Stale(file.number));
         }
-        let (owner, home) = (state.owner(file.number), Home::of(&state.inode));
-        let (mut elsewhere, mut next, mut seen) = (Vec::new(), None, 0);
+        let (owner, home) = (state.owner(file.number), home.unwrap_or_else(|| Home::of(&state.inode)));
+        let (mut found_elsewhere, mut seen) = (Elsewhere::default(), 0);
+        if home == Home::Auto || !state.has_blocks() {
+            return Ok(found_elsewhere);
+        }
         let _ended = tree::walk_range(&self.volume, owner, state.root(), block..u64::MAX, &mut |found| {
             let Found::Block(number, record) = found else { return Ok(ControlFlow::Continue(())) };
-            if seen == STEP_BLOCKS {
-                next = Some(number);
+            if seen == STEP_BLOCKS || found_elsewhere.bytes >= STEP_BYTES {
+                found_elsewhere.next = Some(number);
                 return Ok(ControlFlow::Break(()));
             }
             seen += 1;
-            if is_elsewhere(home, &Base::of_record(&self.volume, owner, &record)?) {
-                elsewhere.push(number);
+            let base = Base::of_record(&self.volume, owner, &record)?;
+            if is_elsewhere(home, &base) {
+                found_elsewhere.blocks.push(number);
+                found_elsewhere.bytes += u64::from(base.sectors()) * SECTOR_BYTES as u64;
             }
             Ok(ControlFlow::Continue(()))
         })?;
-        Ok((elsewhere, next))
+        Ok(found_elsewhere)
     }
 
     /// Moves one block to its home, if it is elsewhere.
-    fn move_block_home(&self, file: &InCoreInode, block: u64) -> Result<()> {
-        let Some(_range) = file.ranges.exclusive_unless_leased(block, block) else { return Ok(()) };
+    pub(super) fn move_block_home(&self, file: &InCoreInode, block: u64) -> Result<Moved> {
+        let Some(_range) = file.ranges.exclusive_unless_leased(block, block) else { return Ok(Moved::InUse) };
         let view = self.view(file)?;
         let old = self.block_of(file, &view, block)?;
         if !is_elsewhere(self.home(file.number)?, &old.base) {
-            return Ok(());
+            return Ok(Moved::AtHome);
         }
-        let Base::Unwritten(run) = old.base else { return self.rewrite_locked(file, block, Rewrite::Home).map(drop) };
+        let bytes = u64::from(old.base.sectors()) * SECTOR_BYTES as u64;
+        match &old.base {
+            Base::Unwritten(run) => self.move_unwritten(file, &view, block, &old, run.count)?,
+            _ => drop(self.rewrite_locked(file, block, Rewrite::Home)?),
+        }
+        add(&self.volume.live.work.home_moved_bytes, bytes);
+        Ok(Moved::Bytes)
+    }
+
+    /// Exchanges unwritten space for space in the home.
+    fn move_unwritten(&self, file: &InCoreInode, view: &FileView, block: u64, old: &Block, count: u32) -> Result<()> {
         let volume = &self.volume;
         let mut tx = Tx::new(volume);
-        let base = old.reserve(&mut tx, volume, (view.zone, None), run.count)?;
+        let base = old.reserve(&mut tx, volume, (view.zone, None), count)?;
         let mut state = file.state.write();
         if state.removed {
             return Err(Error::Stale(file.number));

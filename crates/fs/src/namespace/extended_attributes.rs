@@ -14,12 +14,14 @@ use tandemfs_format::inode::{Inode, file_type, flags};
 
 use super::access_lists::AccessList;
 use super::attributes_of;
+use super::home_attribute::{HOME_ATTRIBUTE, HomeAttribute};
 use crate::error::{Error, Result};
 use crate::file_system::FileSystem;
 use crate::inodes::attribute_set::{AttributeSet, Change, Changed, value_bytes};
 use crate::inodes::{InCoreInode, State};
+use crate::mutant::{Mutant, on};
 use crate::statistics::count;
-use crate::types::{Attributes, SetAttributeMode, SetExtendedAttribute};
+use crate::types::{Attributes, Home, SetAttributeMode, SetExtendedAttribute};
 use crate::volume::{Owner, Tx, now};
 
 /// The file capabilities, which the kernel grants to a program when it is executed.
@@ -91,6 +93,9 @@ impl FileSystem {
     /// `NoData` if the inode has no attribute of that name; `AttributeNameLength`, `NotSupported` and `InvalidArgument` for invalid names.
     pub fn extended_attribute(&self, number: InodeNumber, name: &[u8]) -> Result<Vec<u8>> {
         count(&self.volume.live.operations.getxattr);
+        if let Some(which) = HomeAttribute::named(name) {
+            return self.home_attribute(number, which);
+        }
         let (namespace, name) = split(name)?;
         let file = self.inode(number)?;
         self.with_attributes(&file, |state, set| {
@@ -122,9 +127,15 @@ impl FileSystem {
     pub fn extended_attributes(&self, number: InodeNumber, each: &mut dyn FnMut(&[u8], usize)) -> Result<()> {
         count(&self.volume.live.operations.listxattr);
         let file = self.inode(number)?;
-        self.with_attributes(&file, |_, set| {
+        self.with_attributes(&file, |state, set| {
+            if let Some(home) = HomeAttribute::listed(&state.inode) {
+                each(HOME_ATTRIBUTE, home.name().len());
+            }
             for attribute in &set.list {
-                each(&attribute.full_name(), attribute.value.length());
+                let name = attribute.full_name();
+                if HomeAttribute::named(&name).is_none() {
+                    each(&name, attribute.value.length());
+                }
             }
             Ok(())
         })
@@ -139,6 +150,9 @@ impl FileSystem {
     pub fn set_extended_attribute(&self, number: InodeNumber, name: &[u8], value: &[u8], set: SetExtendedAttribute) -> Result<()> {
         count(&self.volume.live.operations.setxattr);
         self.volume.health.check_writable()?;
+        if let Some(which) = HomeAttribute::named(name) {
+            return self.set_home_attribute(number, which, value, set.mode);
+        }
         let (namespace, name) = split(name)?;
         if value.len() > ATTRIBUTE_VALUE_MAX {
             return Err(Error::AttributeTooLarge);
@@ -186,6 +200,9 @@ impl FileSystem {
     pub fn remove_extended_attribute(&self, number: InodeNumber, name: &[u8]) -> Result<()> {
         count(&self.volume.live.operations.removexattr);
         self.volume.health.check_writable()?;
+        if let Some(which) = HomeAttribute::named(name) {
+            return self.set_home_attribute(number, which, Home::Auto.name().as_bytes(), SetAttributeMode::Replace);
+        }
         let (namespace, name) = split(name)?;
         self.with_room(|| {
             let file = self.inode(number)?;
@@ -246,7 +263,7 @@ impl FileSystem {
             return Ok(None);
         }
         let (number, parent) = parent;
-        if matches!(inode.file_type(), file_type::REGULAR | file_type::DIRECTORY) {
+        if matches!(inode.file_type(), file_type::REGULAR | file_type::DIRECTORY) && !on(Mutant::HomeNotInherited) {
             inode.flags = parent.inode.flags & (flags::HOME_MEMORY | flags::HOME_BLOCK);
         }
         self.load_attributes(number, parent)?;

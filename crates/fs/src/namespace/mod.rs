@@ -6,12 +6,14 @@ mod extended_attributes;
 mod access_lists;
 mod attributes;
 mod create;
+mod home_attribute;
 mod list;
 mod paths;
 mod remove;
 mod rename;
 
 pub use access_lists::AccessList;
+pub use home_attribute::{HOME_ATTRIBUTE, HOME_LEFT_ATTRIBUTE, KNOWS_HOMES};
 
 use std::sync::Arc;
 

@@ -4,5 +4,6 @@
 pub(crate) mod admission;
 pub(crate) mod compaction;
 pub(crate) mod heat;
+pub(crate) mod moves;
 pub(crate) mod threshold;
 pub(crate) mod write_back;

@@ -1,0 +1,207 @@
+//! Homes of files through real mounts: set and shown by command, copied as an attribute, moved in the background, refused with a sentence.
+
+mod support;
+
+use std::fs::{self, Permissions};
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use rustix::fs::{XattrFlags, getxattr, setxattr};
+use rustix::io::Errno;
+use support::{Mount, Place, fails, pattern, run, succeeds};
+
+const MIB: usize = 1 << 20;
+const ATTRIBUTE: &str = "user.tandemfs.home";
+
+fn text(path: &Path) -> &str {
+    path.to_str().expect("UTF-8")
+}
+
+fn home(path: &Path) -> String {
+    let value: serde_json::Value = serde_json::from_str(&succeeds(&["home", "get", "--json", text(path)])).expect("JSON");
+    value[0]["home"].as_str().expect("a home").to_owned()
+}
+
+fn left(path: &Path) -> u64 {
+    let value: serde_json::Value = serde_json::from_str(&succeeds(&["home", "get", "--json", text(path)])).expect("JSON");
+    value[0]["left_bytes"].as_u64().expect("a number")
+}
+
+fn homes(mount: &Mount, name: &str) -> u64 {
+    mount.stats()["homes"][name].as_u64().unwrap_or_else(|| panic!("{name}: {}", mount.stats()))
+}
+
+#[test]
+fn a_home_is_set_and_existing_data_moves_there() {
+    let place = Place::formatted();
+    let mount = place.mount("strict");
+    let (file, content) = (mount.path("file"), pattern(1, 20 * MIB));
+    fs::write(&file, &content).expect("written");
+    assert_eq!((home(&file), homes(&mount, "bytes")), ("auto".into(), 0));
+    succeeds(&["home", "set", "memory", text(&file), "--wait"]);
+    assert_eq!((home(&file), left(&file)), ("memory".into(), 0));
+    assert_eq!(succeeds(&["home", "get", text(&file)]), format!("{}: memory\n", text(&file)));
+    assert_eq!(homes(&mount, "bytes"), content.len() as u64);
+    assert!(mount.stats()["file_system"]["home_moved_bytes"].as_u64() >= Some(content.len() as u64), "{}", mount.stats());
+    assert!(fs::read(&file).expect("read") == content);
+    mount.unmount();
+    place.check();
+    let mount = place.mount("relaxed,home_limit=25%");
+    assert_eq!(
+        (home(&file), homes(&mount, "bytes"), homes(&mount, "limit_bytes") / MIB as u64),
+        ("memory".into(), content.len() as u64, 32)
+    );
+    assert!(fs::read(&file).expect("read") == content);
+    succeeds(&["home", "set", "block", text(&file), "--wait"]);
+    assert_eq!(homes(&mount, "bytes"), 0);
+    assert!(fs::read(&file).expect("read") == content);
+    let info: serde_json::Value = serde_json::from_str(&succeeds(&["info", &place.mountpoint(), "--json"])).expect("JSON");
+    assert_eq!((&info["homes"]["enabled"], &info["options"]["home_limit"]), (&true.into(), &"25%".into()));
+    mount.unmount();
+    place.check();
+}
+
+#[test]
+fn copies_carry_the_home() {
+    let (from, to) = (Place::formatted(), Place::formatted());
+    let (source, target) = (from.mount("strict"), to.mount("strict"));
+    for mount in [&source, &target] {
+        fs::create_dir(mount.path("d")).expect("made");
+        succeeds(&["home", "set", "memory", text(&mount.path("d"))]);
+    }
+    succeeds(&["home", "set", "auto", text(&target.path("d"))]);
+    fs::write(source.path("d/inherits"), pattern(2, 300_000)).expect("written");
+    fs::write(source.path("d/stays"), pattern(3, 300_000)).expect("written");
+    succeeds(&["home", "set", "block", text(&source.path("d/stays"))]);
+    let copied = |by: &str, mut command: Command| {
+        let output = run(&mut command);
+        assert!(output.status.success(), "{by}: {}", String::from_utf8_lossy(&output.stderr));
+        for (name, expected) in [("", "memory"), ("inherits", "memory"), ("stays", "block")] {
+            assert_eq!(home(&target.path(by).join("d").join(name)), expected, "{by}, {name}");
+        }
+        assert!(fs::read(target.path(by).join("d/inherits")).expect("read") == pattern(2, 300_000), "{by}");
+    };
+    fs::create_dir(target.path("cp")).expect("made");
+    let mut cp = Command::new("cp");
+    cp.arg("-a").arg(source.path("d")).arg(target.path("cp"));
+    copied("cp", cp);
+    fs::create_dir(target.path("tar")).expect("made");
+    let mut tar = Command::new("bash");
+    let script = "set -e -o pipefail; tar -C \"$1\" --xattrs -c d | tar -C \"$2\" --xattrs --xattrs-include='user.*' -x";
+    tar.args(["-c", script, "bash"]).arg(source.root()).arg(target.path("tar"));
+    copied("tar", tar);
+    if Command::new("rsync").arg("--version").output().is_ok_and(|output| output.status.success()) {
+        fs::create_dir(target.path("rsync")).expect("made");
+        let mut rsync = Command::new("rsync");
+        rsync.arg("-aX").arg(source.path("d")).arg(target.path("rsync"));
+        copied("rsync", rsync);
+    } else {
+        println!("not tried: there is no rsync here");
+    }
+    // What came before its home moves as well.
+    support::eventually("the copies move", || left(&target.path("cp/d/inherits")) == 0 && left(&target.path("tar/d/inherits")) == 0);
+    source.unmount();
+    target.unmount();
+    from.check();
+    to.check();
+}
+
+#[test]
+fn what_cannot_be_set_is_said_in_a_sentence_and_nothing_is_lost() {
+    let place = Place::formatted();
+    let mount = place.mount("strict,home_limit=4M");
+    let (large, content) = (mount.path("large"), pattern(5, 6 * MIB));
+    fs::write(&large, &content).expect("written");
+    // An attribute that is copied to a file system without homes.
+    assert_eq!(setxattr(&large, ATTRIBUTE, b"memory", XattrFlags::empty()), Err(Errno::OPNOTSUPP));
+    assert_eq!(mount.stats()["homes"]["enabled"], false);
+    fails(1, "no room", &["home", "set", "memory", text(&large)]);
+    assert_eq!((home(&large), mount.stats()["homes"]["enabled"].clone()), ("auto".into(), true.into()));
+    assert_eq!(setxattr(&large, ATTRIBUTE, b"Memory", XattrFlags::empty()), Err(Errno::INVAL));
+    assert_eq!(getxattr(&large, ATTRIBUTE, &mut [0; 10]), Err(Errno::NODATA));
+    fails(2, "possible values", &["home", "set", "flash", text(&large)]);
+    fails(2, "PATH", &["home", "set", "memory"]);
+    fails(1, "no mounted TandemFS", &["home", "get", "/proc/self/status"]);
+    fails(1, "/absent", &["home", "set", "block", "/absent"]);
+    symlink("/dev/null", mount.path("link")).expect("made");
+    fails(1, "no mounted TandemFS", &["home", "get", text(&mount.path("link"))]);
+    let made = Command::new("mkfifo").arg(mount.path("fifo")).status().expect("runs");
+    assert!(made.success());
+    fails(1, "only regular files and directories", &["home", "set", "block", text(&mount.path("fifo"))]);
+    succeeds(&["home", "set", "block", text(&large)]);
+    mount.unmount();
+    let mount = place.mount("ro");
+    fails(1, "read-only", &["home", "set", "memory", text(&large)]);
+    assert_eq!(home(&large), "block");
+    assert!(fs::read(&large).expect("read") == content);
+    mount.unmount();
+    let mount = place.mount("noxattr");
+    fails(1, "noxattr", &["home", "set", "memory", text(&large)]);
+    mount.unmount();
+    place.check();
+    fails(2, "home_limit=200%", &["mount", &place.image(), &place.mountpoint(), "-o", "home_limit=200%"]);
+}
+
+#[test]
+fn only_the_owner_makes_memory_the_home() {
+    if !rustix::process::geteuid().is_root() {
+        println!("not tried: other users need root");
+        return;
+    }
+    let place = Place::formatted();
+    fs::set_permissions(place.path(""), Permissions::from_mode(0o755)).expect("changed");
+    let program = support::program_for_everybody(&place);
+    let mount = place.mount("strict,allow_other");
+    let file = mount.path("file");
+    fs::write(&file, pattern(1, MIB)).expect("written");
+    let as_nobody = |home: &str| {
+        let mut command = Command::new("setpriv");
+        command.args(["--reuid=65534", "--regid=65534", "--clear-groups", &program, "home", "set", home, text(&file)]);
+        run(&mut command)
+    };
+    fs::set_permissions(&file, Permissions::from_mode(0o666)).expect("changed");
+    support::failed(&as_nobody("block"), 1, "the user who mounted", "the first home");
+    succeeds(&["home", "set", "block", text(&file)]);
+    support::failed(&as_nobody("memory"), 1, "only the owner", "a file of root");
+    assert!(as_nobody("auto").status.success(), "may write it");
+    fs::set_permissions(&file, Permissions::from_mode(0o644)).expect("changed");
+    support::failed(&as_nobody("block"), 1, "may not write", "a file of root");
+    assert_eq!(home(&file), "auto");
+    std::os::unix::fs::chown(&file, Some(65534), None).expect("changed");
+    assert!(as_nobody("memory").status.success(), "owns it");
+    assert_eq!(home(&file), "memory");
+    succeeds(&["home", "set", "auto", text(&file)]);
+    succeeds(&["home", "set", "memory", text(&file), "--wait"]);
+    mount.unmount();
+    place.check();
+}
+
+#[test]
+fn a_move_goes_on_after_the_daemon_was_killed() {
+    let place = Place::formatted();
+    let content = pattern(9, 40 * MIB);
+    let mut kills = 0;
+    let mount = place.mount("strict");
+    fs::write(mount.path("file"), &content).expect("written");
+    mount.unmount();
+    for home in ["memory", "block", "memory"] {
+        let mount = place.mount("strict");
+        let file = mount.path("file");
+        succeeds(&["home", "set", home, text(&file)]);
+        let start = Instant::now();
+        while left(&file) == content.len() as u64 {
+            assert!(start.elapsed() < Duration::from_secs(30), "nothing moves");
+        }
+        kills += u64::from(left(&file) > 0);
+        mount.kill();
+        let mount = place.mount("strict");
+        support::eventually("the rest moves", || left(&file) == 0);
+        assert_eq!(homes(&mount, "bytes"), if home == "memory" { content.len() as u64 } else { 0 });
+        assert!(fs::read(&file).expect("read") == content);
+        mount.unmount();
+        place.check();
+    }
+    println!("{kills} of 3 moves were interrupted");
+}

@@ -1,0 +1,185 @@
+//! Moving files to their homes in the background (`home.rs` says what a home is, and how a block moves).
+//!
+//! [MV1] No list of moves is stored. What is to be moved follows from the inodes and the records ([HM3] of `home.rs`): a mount of a file
+//!       system with homes searches all inodes for files with a home, so a crash or an unmount forgets no move. Homes that are set later
+//!       add their file to a list.
+//! [MV2] A block that is in use, leased, or has no room at home stays, and its file is tried again, at growing intervals. Damaged blocks stay
+//!       as well; they are tried again by the next mount only.
+//! [MV3] A step moves a few blocks, each in a transaction of its own, and holds no lock between two of them: an unmount ends the thread after
+//!       a step. Each block's home is looked up anew under its range, so a home that was set meanwhile counts.
+//! [MV4] The background thread moves for a share of the time, smaller while others commit, and stops for whoever asks it for something else.
+//!       It takes no measure to get room: those belong to operations that somebody waits for.
+
+use std::time::{Duration, Instant};
+
+use tandemfs_format::InodeNumber;
+use tandemfs_format::inode::file_type;
+
+use super::home::Moved;
+use crate::error::{Error, Result};
+use crate::file_system::FileSystem;
+use crate::sync::atomic::Ordering::Relaxed;
+use crate::tuning::moves::{MovedFile, Moves};
+use crate::types::{Home, HomeMoves};
+
+/// Inode numbers that one step of a search passes.
+const LOOK_NUMBERS: u64 = 256;
+/// The background thread moves once in this time, ...
+const INTERVAL: Duration = Duration::from_millis(900);
+/// ... for at most this time, ...
+const SHARE_QUIET: Duration = Duration::from_millis(450);
+/// ... and for at most this if others committed more than so many transactions since.
+const SHARE_BUSY: Duration = Duration::from_millis(50);
+const QUIET_TRANSACTIONS: u64 = 100;
+
+impl FileSystem {
+    /// How much of the memory zone files take, and which files are being moved.
+    pub fn home_moves(&self) -> HomeMoves {
+        let memory = self.volume.memory.space();
+        let moves = self.moves.lock();
+        let limit = self.volume.memory.inode_limit();
+        HomeMoves {
+            bytes: memory.extent_bytes,
+            limit_bytes: self.options.home_limit.of(memory.total_bytes),
+            files: moves.files.len() as u64,
+            waiting_files: moves.waiting_files(),
+            search: moves.search.map(|next| (next.min(limit), limit)),
+        }
+    }
+
+    /// Bytes of a file that lie elsewhere than at its home.
+    ///
+    /// # Errors
+    /// `Stale`; damage of the mapping.
+    pub fn bytes_from_home(&self, number: InodeNumber) -> Result<u64> {
+        let file = self.inodes.get(&self.volume, number)?;
+        if file.state.read().inode.file_type() != file_type::REGULAR {
+            return Ok(0);
+        }
+        let (mut from, mut bytes) = (Some(0), 0);
+        while let Some(block) = from {
+            let elsewhere = self.blocks_elsewhere(&file, None, block)?;
+            bytes += elsewhere.bytes;
+            from = elsewhere.next;
+        }
+        Ok(bytes)
+    }
+
+    /// Moves some blocks now, or looks for files to move. False if nothing is to be done before the next try of what waits.
+    ///
+    /// # Errors
+    /// `ReadOnly`, `Stopped`.
+    pub fn move_homes(&self) -> Result<bool> {
+        self.volume.health.check_writable()?;
+        self.move_step()
+    }
+
+    /// Takes up what waits now, as the background thread does from time to time.
+    pub fn retry_moves(&self) {
+        self.moves.lock().retry(true);
+    }
+
+    /// A share of background work ([MV4]).
+    pub(crate) fn move_homes_behind(&self) -> Result<()> {
+        let share = {
+            let mut moves = self.moves.lock();
+            moves.retry(false);
+            if moves.files.is_empty() && moves.search.is_none() || moves.worked_at.is_some_and(|at| at.elapsed() < INTERVAL) {
+                return Ok(());
+            }
+            let transactions = self.volume.live.work.transactions.load(Relaxed);
+            let is_quiet = transactions.saturating_sub(moves.transactions) <= QUIET_TRANSACTIONS;
+            if is_quiet { SHARE_QUIET } else { SHARE_BUSY }
+        };
+        if self.volume.held_back.stops_write_back() {
+            return Ok(());
+        }
+        let start = Instant::now();
+        let mut result = Ok(true);
+        while matches!(result, Ok(true)) && start.elapsed() < share && !self.is_asked() && !self.write_back.stop.load(Relaxed) {
+            result = self.move_step();
+        }
+        let mut moves = self.moves.lock();
+        moves.transactions = self.volume.live.work.transactions.load(Relaxed);
+        moves.worked_at = Some(Instant::now());
+        result.map(drop)
+    }
+
+    /// Moves some blocks of a file, or looks at some inodes ([MV3]). False if there is nothing to do.
+    fn move_step(&self) -> Result<bool> {
+        let next = {
+            let mut moves = self.moves.lock();
+            match moves.files.pop_front() {
+                Some(file) => file,
+                None => return Ok(self.search_step(&mut moves)),
+            }
+        };
+        let after = self.move_some(next)?;
+        let mut moves = self.moves.lock();
+        let is_set_anew = moves.files.iter().any(|file| file.number == next.number);
+        match after {
+            _ if is_set_anew => {}
+            Some(file) => moves.files.push_front(file),
+            None => {}
+        }
+        Ok(true)
+    }
+
+    /// Looks at the next inodes of a search, up to a file with a home ([MV1]). False if none is under way.
+    fn search_step(&self, moves: &mut Moves) -> bool {
+        let Some(from) = moves.search else { return false };
+        let memory = &self.volume.memory;
+        let limit = memory.inode_limit();
+        let end = from.saturating_add(LOOK_NUMBERS).min(limit);
+        let has_home = |number: &u64| {
+            memory.is_inode_taken(InodeNumber::new(*number))
+                && self.inodes.get(&self.volume, InodeNumber::new(*number)).is_ok_and(|file| {
+                    let state = file.state.read();
+                    !state.removed && state.inode.file_type() == file_type::REGULAR && Home::of(&state.inode) != Home::Auto
+                })
+        };
+        let found = (from..end).find(has_home);
+        moves.files.extend(found.map(|number| MovedFile { number: InodeNumber::new(number), block: 0, is_left: false }));
+        let next = found.map_or(end, |number| number + 1);
+        moves.search = (next < limit).then_some(next);
+        true
+    }
+
+    /// Moves the next blocks of a file. Returns where to go on; `None` if that was the rest.
+    fn move_some(&self, moved: MovedFile) -> Result<Option<MovedFile>> {
+        let MovedFile { number, block, mut is_left } = moved;
+        let next = match self.try_some(number, block, &mut is_left) {
+            Err(error @ (Error::Stopped { .. } | Error::ReadOnly)) => return Err(error),
+            // It was removed, or its mapping is damaged.
+            Err(error) => {
+                tracing::debug!(%error, inode = number.get(), "a file stays where it is");
+                None
+            }
+            Ok(next) => next,
+        };
+        if next.is_none() && is_left {
+            self.moves.lock().wait(number); // [MV2]
+        }
+        Ok(next.map(|block| MovedFile { number, block, is_left }))
+    }
+
+    fn try_some(&self, number: InodeNumber, from: u64, is_left: &mut bool) -> Result<Option<u64>> {
+        let file = self.inodes.get(&self.volume, number)?;
+        let elsewhere = self.blocks_elsewhere(&file, None, from)?;
+        for block in elsewhere.blocks {
+            match self.move_block_home(&file, block) {
+                Ok(Moved::Bytes | Moved::AtHome) => {}
+                Ok(Moved::InUse) => *is_left = true,
+                Err(Error::NoSpace { .. }) => {
+                    *is_left = true;
+                    return Ok(None);
+                }
+                Err(error @ (Error::Damaged { .. } | Error::DamagedData { .. } | Error::LostData { .. } | Error::Device(_))) => {
+                    tracing::warn!(%error, inode = number.get(), block, "a block stays where it is");
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(elsewhere.next)
+    }
+}
