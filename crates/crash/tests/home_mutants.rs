@@ -119,6 +119,19 @@ fn leased() -> Result<(), String> {
     is_at_home(&harness, file)
 }
 
+/// A file that is written when the memory zone has no room, which comes later.
+fn without_room() -> Result<(), String> {
+    let mount = MountOptions { home_limit: HomeLimit::Bytes(4 * BLOCK), ..MountOptions::default() };
+    let (mut harness, file) = with_file(&mount, 0)?;
+    for operation in [SetHome("f", Home::Memory), MoveHomes, Create("other"), SetHome("other", Home::Memory), MoveHomes] {
+        harness.apply(&operation)?;
+    }
+    for operation in [Write("other", 0, 4 * BLOCK as u32, 1), Write("f", 0, 3 * BLOCK as u32, 2), Unlink("other"), MoveHomes] {
+        harness.apply(&operation)?;
+    }
+    is_at_home(&harness, file)
+}
+
 /// Writes to a file in the memory zone, and a move to it, beyond the limit of the mount.
 fn limited() -> Result<(), String> {
     let limit = 10 * BLOCK;
@@ -157,7 +170,7 @@ fn copied() -> Result<(), String> {
 #[test]
 fn without_a_bug_nothing_is_caught() {
     let _alone = alone();
-    let catchers: [Catcher; 11] = [
+    let catchers: [Catcher; 12] = [
         || writes(PersistenceDomain::Adr),
         || writes(PersistenceDomain::Gpf),
         || writes(PersistenceDomain::Process),
@@ -166,6 +179,7 @@ fn without_a_bug_nothing_is_caught() {
         full,
         interrupted,
         leased,
+        without_room,
         limited,
         inherited,
         copied,
@@ -204,7 +218,7 @@ fn mv1_interrupted_move_forgotten() {
 
 #[test]
 fn mv2_waiting_move_forgotten() {
-    is_caught(Mutant::WaitingMoveForgotten, &[leased]);
+    is_caught(Mutant::WaitingMoveForgotten, &[leased, without_room]);
 }
 
 #[test]

@@ -63,7 +63,7 @@ pub enum Mutant {
     HomeBitForgotten,
     /// [MV1] of `data/moves.rs`: a mount does not search for moves that were interrupted.
     InterruptedMoveForgotten,
-    /// [MV2] of `data/moves.rs`: a file with a block that could not move is not tried again.
+    /// [MV2] of `data/moves.rs`: a file whose data could not move, or had no room at home, is not tried again.
     WaitingMoveForgotten,
     /// [FX4] of `alloc/extents.rs`: files take more of the memory zone than the limit of the mount.
     HomeLimitIgnored,

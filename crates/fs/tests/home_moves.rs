@@ -248,6 +248,29 @@ fn the_limit_holds_for_new_data_and_for_moves() {
 }
 
 #[test]
+fn what_was_written_without_room_moves_when_room_comes() {
+    let fs = limited(&device(), HomeLimit::Bytes(10 * BLOCK as u64));
+    let (one, two) =
+        (create(&fs, InodeNumber::ROOT, b"one", file_type::REGULAR), create(&fs, InodeNumber::ROOT, b"two", file_type::REGULAR));
+    for file in [one, two] {
+        fs.set_home(file, Home::Memory).expect("has a home");
+    }
+    move_everything(&fs);
+    let content = fill(1, 8 * BLOCK);
+    for file in [one, two] {
+        fs.write(file, 0, &content, WriteOptions::default()).expect("written");
+    }
+    assert_eq!((left(&fs, one), left(&fs, two)), (0, 6 * BLOCK as u64));
+    fs.retry_moves();
+    assert!(!fs.move_homes().expect("moves"), "there is no room, so nothing is searched");
+    fs.unlink(InodeNumber::ROOT, b"one").expect("removed");
+    fs.retry_moves();
+    move_everything(&fs);
+    assert_eq!(left(&fs, two), 0);
+    holds(&fs, two, &content);
+}
+
+#[test]
 fn a_block_with_a_lease_moves_later() {
     let fs = with_homes();
     let (file, content) = file_of(&fs, b"a", 4);

@@ -24,7 +24,7 @@ use crate::error::{Error, Result};
 use crate::inject::{Take, fails};
 use crate::mutant::{Mutant, on};
 use crate::sync::Mutex;
-use crate::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use crate::sync::current_cpu;
 
 /// Pages of a unit.
@@ -47,6 +47,8 @@ pub(super) struct Extents {
     room_pages: u64,
     /// Most pages of extents that growth takes ([FX4]).
     limit_pages: u64,
+    /// Growth found no room since somebody asked.
+    is_refused: AtomicBool,
 }
 
 impl Extents {
@@ -58,6 +60,7 @@ impl Extents {
             used_pages: AtomicU64::new(0),
             room_pages: wanted.min(geometry.memory_units() * UNIT_PAGES / 16),
             limit_pages: u64::MAX,
+            is_refused: AtomicBool::new(false),
         }
     }
 
@@ -90,6 +93,11 @@ impl MemoryAllocator {
         self.extents.limit_pages = bytes / PAGE_BYTES as u64;
     }
 
+    /// Whether growth found no room since the last call.
+    pub(crate) fn take_refusal_of_extents(&self) -> bool {
+        self.extents.is_refused.swap(false, SeqCst)
+    }
+
     /// Pages that growth can have below the limit.
     fn pages_below_limit(&self) -> u64 {
         if on(Mutant::HomeLimitIgnored) {
@@ -100,6 +108,14 @@ impl MemoryAllocator {
 
     /// Takes `count` pages in a row (at most a unit) for an extent of a file.
     pub(crate) fn take_extent(&self, count: u64, need: Need) -> Result<LineAddress> {
+        let taken = self.try_extent(count, need);
+        if taken.is_err() && need == Need::Growth {
+            self.extents.is_refused.store(true, SeqCst);
+        }
+        taken
+    }
+
+    fn try_extent(&self, count: u64, need: Need) -> Result<LineAddress> {
         let full = Error::NoSpace { zone: "memory" };
         let lines = count * PAGE_LINES;
         if fails(Take::Pages) {

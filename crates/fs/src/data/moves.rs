@@ -3,8 +3,9 @@
 //! [MV1] No list of moves is stored. What is to be moved follows from the inodes and the records ([HM3] of `home.rs`): a mount of a file
 //!       system with homes searches all inodes for files with a home, so a crash or an unmount forgets no move. Homes that are set later
 //!       add their file to a list.
-//! [MV2] A block that is in use, leased, or has no room at home stays, and its file is tried again, at growing intervals. Damaged blocks stay
-//!       as well; they are tried again by the next mount only.
+//! [MV2] A block that is leased, or has no room at home, stays, and its file is tried again, at growing intervals. If new data went to the block
+//!       zone for want of room ([HM2]), all files with a home are searched as soon as there is room. Damaged blocks stay as well; they are
+//!       tried again by the next mount only.
 //! [MV3] A step moves a few blocks, each in a transaction of its own, and holds no lock between two of them: an unmount ends the thread after
 //!       a step. Each block's home is looked up anew under its range, so a home that was set meanwhile counts.
 //! [MV4] The background thread moves for a share of the time, smaller while others commit, and stops for whoever asks it for something else.
@@ -76,14 +77,22 @@ impl FileSystem {
 
     /// Takes up what waits now, as the background thread does from time to time.
     pub fn retry_moves(&self) {
-        self.moves.lock().retry(true);
+        self.retry_waiting(&mut self.moves.lock(), true);
+    }
+
+    fn retry_waiting(&self, moves: &mut Moves, now: bool) {
+        let memory = &self.volume.memory;
+        if memory.take_refusal_of_extents() {
+            moves.refused();
+        }
+        moves.retry(now, memory.available_for_extents() >= u64::from(self.volume.geometry.block_bytes()));
     }
 
     /// A share of background work ([MV4]).
     pub(crate) fn move_homes_behind(&self) -> Result<()> {
         let share = {
             let mut moves = self.moves.lock();
-            moves.retry(false);
+            self.retry_waiting(&mut moves, false);
             if moves.files.is_empty() && moves.search.is_none() || moves.worked_at.is_some_and(|at| at.elapsed() < INTERVAL) {
                 return Ok(());
             }
@@ -157,8 +166,10 @@ impl FileSystem {
             }
             Ok(next) => next,
         };
-        if next.is_none() && is_left {
-            self.moves.lock().wait(number); // [MV2]
+        match (next, is_left) {
+            (Some(_), _) => {}
+            (None, true) => self.moves.lock().wait(number), // [MV2]
+            (None, false) => self.moves.lock().moved(),
         }
         Ok(next.map(|block| MovedFile { number, block, is_left }))
     }

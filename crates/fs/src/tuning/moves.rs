@@ -30,6 +30,8 @@ pub(crate) struct Moves {
     /// Files with blocks that could not move ([MV2] of `data/moves.rs`).
     waiting: HashSet<u64>,
     waiting_overflowed: bool,
+    /// New data went to the block zone for want of room ([MV2]): it is not known which files' data that was.
+    is_refused: bool,
     retry_at: Option<Instant>,
     retry_after: Duration,
     /// The next inode of the search that is under way ([MV1]).
@@ -46,6 +48,7 @@ impl Moves {
             files: VecDeque::new(),
             waiting: HashSet::new(),
             waiting_overflowed: false,
+            is_refused: false,
             retry_at: None,
             retry_after: RETRY_FIRST,
             search: (has_homes && !on(Mutant::InterruptedMoveForgotten)).then_some(1),
@@ -79,13 +82,32 @@ impl Moves {
         self.retry_at.get_or_insert_with(|| Instant::now() + self.retry_after);
     }
 
-    /// Takes up again what waited, if it is time, or `now`.
-    pub(crate) fn retry(&mut self, now: bool) {
+    /// New data of some file found no room in the memory zone.
+    pub(crate) fn refused(&mut self) {
+        if on(Mutant::WaitingMoveForgotten) {
+            return;
+        }
+        self.is_refused = true;
+        self.retry_at.get_or_insert_with(|| Instant::now() + self.retry_after);
+    }
+
+    /// All of a file is at home: others may have their turn soon.
+    pub(crate) fn moved(&mut self) {
+        self.retry_after = RETRY_FIRST;
+    }
+
+    /// Takes up again what waited, if it is time, or `now`. Without room in the memory zone nothing is searched for that would move there.
+    pub(crate) fn retry(&mut self, now: bool, has_room: bool) {
         if self.retry_at.is_none_or(|at| !now && Instant::now() < at) {
             return;
         }
         self.retry_at = None;
         self.retry_after = (self.retry_after * 2).min(RETRY_LAST);
+        if self.is_refused && has_room {
+            (self.is_refused, self.search) = (false, Some(1));
+        } else if self.is_refused {
+            self.retry_at = Some(Instant::now() + self.retry_after);
+        }
         let room = FILES_MAX - self.files.len().min(FILES_MAX);
         let mut waiting: Vec<u64> = self.waiting.drain().collect();
         waiting.sort_unstable();
@@ -116,7 +138,7 @@ mod tests {
         assert!(moves.search.take().is_some() && moves.files.len() == FILES_MAX);
         moves.files.clear();
         (0..FILES_MAX as u64 + 1).for_each(|number| moves.wait(InodeNumber::new(number)));
-        moves.retry(true);
+        moves.retry(true, false);
         assert!(moves.search.is_some() && moves.files.len() == FILES_MAX && moves.waiting_files() == 0);
     }
 
@@ -124,14 +146,32 @@ mod tests {
     fn what_could_not_move_is_tried_again_less_and_less_often() {
         let mut moves = Moves::at_mount(false);
         moves.wait(InodeNumber::new(7));
-        moves.retry(false);
+        moves.retry(false, false);
         assert!(moves.files.is_empty(), "not at once");
         for _ in 0..20 {
             moves.retry_at = Some(Instant::now());
-            moves.retry(false);
+            moves.retry(false, false);
             assert_eq!(moves.files.pop_front().map(|file| file.number), Some(InodeNumber::new(7)));
             moves.wait(InodeNumber::new(7));
         }
         assert_eq!(moves.retry_after, RETRY_LAST);
+        moves.moved();
+        assert_eq!(moves.retry_after, RETRY_FIRST);
+    }
+
+    #[test]
+    fn refused_data_is_searched_for_when_there_is_room() {
+        let mut moves = Moves::at_mount(false);
+        moves.retry(true, true);
+        assert!(moves.search.is_none());
+        moves.refused();
+        moves.retry(true, false);
+        assert!(moves.search.is_none());
+        moves.retry(false, true);
+        assert!(moves.search.is_none(), "not at once");
+        moves.retry(true, true);
+        assert!(moves.search.take().is_some());
+        moves.retry(true, true);
+        assert!(moves.search.is_none());
     }
 }
