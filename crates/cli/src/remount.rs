@@ -2,7 +2,7 @@
 
 use tandemfs_device::PersistenceDomain;
 use tandemfs_format::PAGE_LINES;
-use tandemfs_fs::{FileSystem, HomeLimit, Threshold};
+use tandemfs_fs::{FileSystem, HomeLimit, KNOWS_HOMES, Threshold};
 use tandemfs_fuse::control::{self, Request};
 use tandemfs_fuse::mounts;
 
@@ -61,7 +61,7 @@ fn is_changeable(flag: &str) -> bool {
 pub fn lasting(options: &Options, fs: &FileSystem) -> Vec<(&'static str, String)> {
     let (file_system, settings) = (&options.file_system, &options.settings);
     let on_off = |on: bool| if on { "on" } else { "off" }.to_owned();
-    vec![
+    let mut lasting = vec![
         ("mode", settings.mode.name().into()),
         ("threshold", threshold_word(file_system.threshold, fs.superblock().geometry.block_bytes())),
         ("write_back", name_of(&WRITE_BACK, file_system.write_back)),
@@ -84,7 +84,9 @@ pub fn lasting(options: &Options, fs: &FileSystem) -> Vec<(&'static str, String)
         ("nouuid", on_off(options.nouuid)),
         ("allow_other", on_off(settings.allow_other)),
         ("allow_root", on_off(settings.allow_root)),
-    ]
+    ];
+    lasting.retain(|(name, _)| KNOWS_HOMES || *name != "home_limit");
+    lasting
 }
 
 /// The options that this remount names and that would change what holds as long as the mount: each as named, and its present value.
