@@ -9,12 +9,12 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use tandemfs_device::sync::workers::ModelledHost;
 use tandemfs_device::sync::{Condvar, Mutex};
-use tandemfs_device::{CountersSnapshot, DriveCounts, PathBytes, Structure, VirtualTime};
+use tandemfs_device::{CountersSnapshot, DriveCounts, Structure, VirtualTime};
 use tandemfs_fs::{FileSystem, WorkCounts};
 
 use super::rig::{Rig, virtual_time};
 use super::setting::Setting;
-use crate::failure::Result;
+use crate::failure::{Failure, Result};
 use crate::scene::Scene;
 use crate::workloads::{Actor, Done, LibraryTarget, Load, Target, Worker, Workload, actors, lay_out, together};
 
@@ -34,8 +34,8 @@ pub struct Course {
     /// Traffic to the drive, until everything was durable and checkpointed.
     pub traffic: CountersSnapshot,
     /// The drive's own counters for the same time.
-    pub drive: Option<DriveCounts>,
-    /// Simulated time until all written data is durable.
+    pub drive: DriveCounts,
+    /// Simulated time until all written data is durable; above 0.
     pub elapsed_ns: u64,
     /// The part of it until the last worker finished.
     pub calls_ns: u64,
@@ -62,7 +62,8 @@ pub fn run(setting: &Setting, rig: &Rig, load: &Load) -> Result<Course> {
     let fs = rig.mount(device.clone())?;
     let target = LibraryTarget::new(fs.clone(), setting.page_cache_bytes);
     let mut workers = Worker::all(load);
-    let before = fs.drive().drive_counts();
+    let counts = || fs.drive().drive_counts().ok_or_else(|| Failure::new("the drive counts nothing"));
+    let before = counts()?;
     fs.reset_statistics();
     let start = Instant::now();
     let behind = Behind::new(&fs, virtual_time(&*device)?, workers.len(), None);
@@ -81,34 +82,31 @@ pub fn run(setting: &Setting, rig: &Rig, load: &Load) -> Result<Course> {
     fs.checkpoint()?;
     let host = start.elapsed();
     let traffic = fs.drive().counters().snapshot();
-    let drive = fs
-        .drive()
-        .drive_counts()
-        .zip(before)
-        .map(|(now, before)| DriveCounts { firmware: now.firmware.since(&before.firmware), flash: now.flash.since(&before.flash) });
+    let now = counts()?;
+    let drive = DriveCounts { firmware: now.firmware.since(&before.firmware), flash: now.flash.since(&before.flash) };
     let work = fs.statistics().work;
     drop(behind);
     fs.unmount()?;
+    let elapsed_ns = calls_ns + sync_ns;
+    if elapsed_ns == 0 {
+        return Err(Failure::new("the drive reckons no time"));
+    }
     let is_small = !Workload::MACRO.contains(&load.workload);
-    Ok(Course { done, is_small, traffic, drive, elapsed_ns: calls_ns + sync_ns, calls_ns, host, work })
+    Ok(Course { done, is_small, traffic, drive, elapsed_ns, calls_ns, host, work })
 }
 
 impl Course {
-    /// Operations per second of simulated time; `None` if the drive has no timing.
-    pub fn operations_a_second(&self) -> Option<f64> {
-        (self.elapsed_ns > 0).then(|| self.operations() as f64 * 1e9 / self.elapsed_ns as f64)
+    /// Operations per second of simulated time.
+    pub fn operations_a_second(&self) -> f64 {
+        self.operations() as f64 * 1e9 / self.elapsed_ns as f64
     }
 
-    /// Bytes of the selected structures, by path.
-    pub fn bytes(&self, of: impl Fn(Structure) -> bool) -> PathBytes {
-        Structure::ALL.into_iter().filter(|structure| of(*structure)).fold(PathBytes::default(), |sum, structure| {
+    /// Bytes of the selected structures: stored, written by blocks, loaded, read by blocks.
+    pub fn bytes(&self, of: impl Fn(Structure) -> bool) -> [u64; 4] {
+        Structure::ALL.into_iter().filter(|structure| of(*structure)).fold([0; 4], |sum, structure| {
             let bytes = self.traffic.by_structure[structure as usize];
-            PathBytes {
-                byte_read_bytes: sum.byte_read_bytes + bytes.byte_read_bytes,
-                byte_written_bytes: sum.byte_written_bytes + bytes.byte_written_bytes,
-                block_read_bytes: sum.block_read_bytes + bytes.block_read_bytes,
-                block_written_bytes: sum.block_written_bytes + bytes.block_written_bytes,
-            }
+            let more = [bytes.byte_written_bytes, bytes.block_written_bytes, bytes.byte_read_bytes, bytes.block_read_bytes];
+            std::array::from_fn(|way| sum[way] + more[way])
         })
     }
 
@@ -124,19 +122,16 @@ impl Course {
 
     /// The result as JSON.
     pub fn json(&self, load: &Load, rig: &Rig) -> Value {
-        let structures: serde_json::Map<String, Value> = Structure::ALL
-            .into_iter()
-            .map(|structure| {
-                let bytes = self.traffic.by_structure[structure as usize];
-                let value = json!({
-                    "byte_read_bytes": bytes.byte_read_bytes, "byte_written_bytes": bytes.byte_written_bytes,
-                    "block_read_bytes": bytes.block_read_bytes, "block_written_bytes": bytes.block_written_bytes,
-                });
-                (structure.name().to_owned(), value)
-            })
-            .collect();
+        let structure = |structure: Structure| -> (String, Value) {
+            let [stored, written_by_blocks, loaded, read_by_blocks] = self.bytes(|each| each == structure);
+            let bytes = json!({
+                "byte_read_bytes": loaded, "byte_written_bytes": stored,
+                "block_read_bytes": read_by_blocks, "block_written_bytes": written_by_blocks,
+            });
+            (structure.name().to_owned(), bytes)
+        };
         let named = |entries: Vec<(&'static str, u64)>| -> Value {
-            entries.into_iter().map(|(name, value)| (name.to_owned(), Value::from(value))).collect::<serde_json::Map<_, _>>().into()
+            entries.into_iter().map(|(name, value)| (name.to_owned(), Value::from(value))).collect()
         };
         json!({
             "load": load.workload.name(), "files": load.files, "workers": load.workers, "variant": rig.variant.name(),
@@ -144,11 +139,11 @@ impl Course {
             "operations": self.operations(), "calls": self.done.operations(), "loops": self.done.loops,
             "user_written_bytes": self.done.written_bytes, "user_read_bytes": self.done.read_bytes,
             "reckoned_ns": self.elapsed_ns, "reckoned_calls_ns": self.calls_ns, "operations_per_second": self.operations_a_second(), "host_ns": self.host.as_nanos() as u64,
-            "by_structure": structures, "fences": self.traffic.fences,
+            "by_structure": Structure::ALL.into_iter().map(structure).collect::<Value>(), "fences": self.traffic.fences,
             "block_reads": self.traffic.block_reads, "block_writes": self.traffic.block_writes,
             "work": named(self.work.entries()),
-            "firmware": self.drive.map(|drive| named(drive.firmware.entries())),
-            "flash": self.drive.map(|drive| named(drive.flash.entries())),
+            "firmware": named(self.drive.firmware.entries()),
+            "flash": named(self.drive.flash.entries()),
         })
     }
 }

@@ -12,22 +12,18 @@
 //!      checkpointed. Traffic includes both; the time ends when everything is durable.
 //! [Y5] Bytes between host and drive come from the file system's counters; flash pages come from the drive's counters.
 //!
-//! `rig.rs` defines drive and engine, `course.rs` runs a load on them, `setting.rs` has the sizes. Each experiment has its own file.
+//! `rig.rs` defines drive and engine, `course.rs` runs a load on them, `setting.rs` has the sizes. `figures.rs` has the figures that run loads;
+//! every other experiment has its own file.
 
-mod breakdown;
 mod course;
 mod create;
+mod directory;
 mod discard;
-mod flash;
-mod latency;
-mod loads;
-mod log_size;
+mod figures;
 mod overhead;
 mod recovery;
 mod rig;
 mod setting;
-mod sweep;
-mod traffic;
 
 use crate::arguments::{BytefsArguments, BytefsExperiment};
 use crate::bytefs::setting::Setting;
@@ -47,13 +43,13 @@ pub fn run(arguments: &BytefsArguments) -> Result<()> {
     };
     for experiment in experiments {
         let outcome = match (experiment, &arguments.on) {
-            (BytefsExperiment::Loads, Some(directory)) => loads::run_on(&setting, directory)?,
-            (BytefsExperiment::Loads, None) => loads::run(&setting)?,
-            (BytefsExperiment::Traffic, _) => traffic::run(&setting)?,
-            (BytefsExperiment::Flash, _) => flash::run(&setting)?,
-            (BytefsExperiment::Breakdown, _) => breakdown::run(&setting)?,
-            (BytefsExperiment::Latency, _) => latency::run(&setting)?,
-            (BytefsExperiment::LogSize, _) => log_size::run(&setting)?,
+            (BytefsExperiment::Loads, Some(directory)) => directory::run(&setting, directory)?,
+            (BytefsExperiment::Loads, None) => figures::LOADS.run(&setting)?,
+            (BytefsExperiment::Traffic, _) => figures::TRAFFIC.run(&setting)?,
+            (BytefsExperiment::Flash, _) => figures::FLASH.run(&setting)?,
+            (BytefsExperiment::Breakdown, _) => figures::BREAKDOWN.run(&setting)?,
+            (BytefsExperiment::Latency, _) => figures::LATENCY.run(&setting)?,
+            (BytefsExperiment::LogSize, _) => figures::LOG_SIZE.run(&setting)?,
             (BytefsExperiment::Create, _) => create::run(&setting)?,
             (BytefsExperiment::Recovery, _) => recovery::run(&setting)?,
             (BytefsExperiment::Discard, _) => discard::run(&setting)?,

@@ -36,15 +36,6 @@ impl Variant {
     }
 }
 
-/// The link between host and drive.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Link {
-    /// 4.8 us to load and 0.6 us to store a line.
-    Pcie,
-    /// 175 ns per line.
-    Cxl,
-}
-
 /// Parameters of a drive, and how the file system on it is mounted.
 #[derive(Debug, Clone)]
 pub struct Rig {
@@ -70,16 +61,6 @@ impl Rig {
     pub fn new(setting: &Setting, variant: Variant) -> Self {
         let profile = if variant == Variant::Dual { "bytefs-dual" } else { "bytefs" };
         Self { variant, profile, staging_bytes: setting.own_log_bytes(), block_bytes: setting.block_bytes, flash_ns: None }
-    }
-
-    /// On another link, with the flash times of its profile. There is no profile with a page cache and CXL.
-    pub fn over(setting: &Setting, variant: Variant, link: Link) -> Option<Self> {
-        let rig = Self::new(setting, variant);
-        match (variant, link) {
-            (Variant::Dual, Link::Cxl) => None,
-            (_, Link::Pcie) => Some(rig),
-            (_, Link::Cxl) => Some(Self { profile: "bytefs-cxl", ..rig }),
-        }
     }
 
     /// Largest size of an image with such zones: its flash is sparse, and contains pages that garbage collection has not erased yet.

@@ -1,45 +1,17 @@
-//! Fig. 6: operations per second of each load, limited by the drive in simulated time; or on a directory in real time.
+//! The loads on a directory (a mount, another file system) in real time.
 
 use std::path::Path;
 
 use serde_json::json;
 
-use super::course;
-use super::rig::{Rig, Variant};
 use super::setting::Setting;
 use crate::failure::{Failure, Result};
 use crate::output::Outcome;
 use crate::table::Table;
 use crate::workloads::{DirectoryTarget, Target, Worker, Workload, lay_out, run_on_threads};
 
-/// Runs all loads on complete ByteFS.
-pub fn run(setting: &Setting) -> Result<Outcome> {
-    let mut outcome = Outcome::new("loads", "operations a second (Fig. 6)");
-    let mut table = Table::new(["load", "files", "workers", "operations", "a second, reckoned", "of it sync", "host, an operation"]);
-    let rig = Rig::new(setting, Variant::Whole);
-    for workload in setting.loads(&Workload::ALL)? {
-        let load = setting.load(workload);
-        let course = course::run(setting, &rig, &load)?;
-        let operations = course.operations();
-        table.row([
-            workload.name().to_owned(),
-            load.files.to_string(),
-            load.workers.to_string(),
-            operations.to_string(),
-            course.operations_a_second().map_or_else(|| "–".to_owned(), |rate| format!("{rate:.0}")),
-            format!("{:.0} %", 100.0 * (course.elapsed_ns - course.calls_ns) as f64 / course.elapsed_ns.max(1) as f64),
-            format!("{:.2} us", course.host.as_nanos() as f64 / operations as f64 / 1e3),
-        ]);
-        outcome.record(course.json(&load, &rig));
-    }
-    outcome.table("Each load by itself on a drive of its own", table);
-    outcome.note("reckoned: what the drive allows as many workers as there are; the processor's work takes no time, so the rate is a bound that the host's speed comes under; *of it sync*: the share of the time in which pages are written back at the end");
-    outcome.note("host: what the library, the page cache of the benchmark and the emulator took together, on one thread");
-    Ok(outcome)
-}
-
 /// Runs all loads on a directory, one thread per worker.
-pub fn run_on(setting: &Setting, directory: &Path) -> Result<Outcome> {
+pub fn run(setting: &Setting, directory: &Path) -> Result<Outcome> {
     let mut outcome = Outcome::new("loads", format!("operations a second below {} (Fig. 6)", directory.display()));
     let mut table = Table::new(["load", "files", "threads", "operations", "seconds", "a second", "with sync"]);
     for workload in setting.loads(&Workload::ALL)? {
