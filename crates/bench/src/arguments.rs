@@ -189,15 +189,26 @@ fn share(text: &str) -> Result<f64, String> {
     share.ok_or_else(|| format!("'{text}' is no share of the work; write a number from 0.0001 to 10"))
 }
 
-/// `tandemfs-bench bytefs`.
+/// What the evaluations of both papers can be told; `E` are the experiments.
 #[derive(Debug, Clone, Args)]
-pub struct BytefsArguments {
+pub struct Evaluation<E: ValueEnum + Send + Sync + 'static> {
     /// What to measure; everything when nothing is named
     #[arg(value_name = "EXPERIMENT")]
-    pub experiments: Vec<BytefsExperiment>,
+    pub experiments: Vec<E>,
     /// How.
     #[command(flatten)]
     pub common: Common,
+    /// Also write tables, JSON lines and plots to this directory
+    #[arg(long, value_name = "DIRECTORY")]
+    pub output: Option<PathBuf>,
+}
+
+/// `tandemfs-bench bytefs`.
+#[derive(Debug, Clone, Args)]
+pub struct BytefsArguments {
+    /// What.
+    #[command(flatten)]
+    pub evaluation: Evaluation<BytefsExperiment>,
     /// Share of the paper's load, from 0.0001 to 1: its number of files and of loops, with the write log and the host's page cache
     #[arg(long, value_name = "SHARE", default_value_t = 0.01)]
     pub scale: f64,
@@ -222,26 +233,17 @@ pub struct BytefsArguments {
     /// Chooses everything that is drawn
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]
     pub seed: u64,
-    /// Also write tables, JSON lines and plots to this directory
-    #[arg(long, value_name = "DIRECTORY")]
-    pub output: Option<PathBuf>,
 }
 
 /// `tandemfs-bench romefs`.
 #[derive(Debug, Clone, Args)]
 pub struct RomefsArguments {
-    /// What to measure; everything when nothing is named
-    #[arg(value_name = "EXPERIMENT")]
-    pub experiments: Vec<Experiment>,
-    /// How.
+    /// What.
     #[command(flatten)]
-    pub common: Common,
+    pub evaluation: Evaluation<RomefsExperiment>,
     /// Memory zone that loads are scaled to [default: 256M, with --quick 32M]
     #[arg(long, value_name = "SIZE", value_parser = mebibytes)]
     pub memory: Option<u64>,
-    /// Also write tables, JSON lines and plots to this directory
-    #[arg(long, value_name = "DIRECTORY")]
-    pub output: Option<PathBuf>,
     /// Share of the load that is run, for tests of the program itself: the figures mean nothing
     #[arg(long, hide = true, default_value_t = 1.0)]
     pub scale: f64,
@@ -282,26 +284,9 @@ pub enum Case {
     Mount,
 }
 
-impl Case {
-    /// All, in the order of the table.
-    pub const ALL: [Self; 6] = [Self::Overwrite, Self::Namespace, Self::Sequential, Self::Fuse, Self::ManyFiles, Self::Mount];
-
-    /// The name on the command line.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Overwrite => "overwrite",
-            Self::Namespace => "namespace",
-            Self::Sequential => "sequential",
-            Self::Fuse => "fuse",
-            Self::ManyFiles => "many-files",
-            Self::Mount => "mount",
-        }
-    }
-}
-
 /// An experiment of RomeFS §4.2, or one that the paper leaves out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Experiment {
+pub enum RomefsExperiment {
     /// Table 4: which share of the bytes takes which path, 5 thresholds x 6 sizes
     Table4,
     /// Fig. 6: durable unaligned random writes beside blocks only and beside an LRU cache
@@ -312,29 +297,12 @@ pub enum Experiment {
     Reads,
     /// Fig. 9 and 10: 1 to 16 threads on one file
     Threads,
-    /// Merges, logs a block, write amplification, the memory zone over time
-    Fragmentation,
     /// What a log write, a large write and a scattered small write cost over their limits
     Overhead,
     /// §4.4: PageRank over a graph on the drive, by `promote`; in virtual time
     Graph,
     /// §3.3: unaligned writes by `threshold`, over the latency of a block command; in virtual time
     Threshold,
-}
-
-impl Experiment {
-    /// All, in the order of the paper.
-    pub const ALL: [Self; 9] = [
-        Self::Table4,
-        Self::Writes,
-        Self::Breakdown,
-        Self::Reads,
-        Self::Threads,
-        Self::Fragmentation,
-        Self::Overhead,
-        Self::Graph,
-        Self::Threshold,
-    ];
 }
 
 /// An experiment of ByteFS §5, or one that issues of this project ask for.
@@ -362,22 +330,6 @@ pub enum BytefsExperiment {
     Overhead,
 }
 
-impl BytefsExperiment {
-    /// All, in the order of the paper.
-    pub const ALL: [Self; 10] = [
-        Self::Loads,
-        Self::Traffic,
-        Self::Flash,
-        Self::Breakdown,
-        Self::Latency,
-        Self::LogSize,
-        Self::Recovery,
-        Self::Create,
-        Self::Discard,
-        Self::Overhead,
-    ];
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -392,11 +344,12 @@ mod tests {
         assert_eq!((cases.cases, cases.command.is_none()), (vec![Case::Overwrite, Case::Fuse], true));
         let romefs = parse("bench romefs table4 writes --quick --memory 64M --output out").expect("a line");
         let Some(Command::Romefs(romefs)) = romefs.command else { panic!("no experiment") };
-        assert_eq!((romefs.experiments, romefs.memory), (vec![Experiment::Table4, Experiment::Writes], Some(64 << 20)));
+        assert_eq!(romefs.evaluation.experiments, [RomefsExperiment::Table4, RomefsExperiment::Writes]);
+        assert_eq!((romefs.evaluation.output, romefs.memory), (Some("out".into()), Some(64 << 20)));
         let bytefs = parse("bench bytefs traffic log-size --scale 0.1 --load varmail,oltp --log 64M --strict").expect("a line");
         let Some(Command::Bytefs(bytefs)) = bytefs.command else { panic!("no experiment") };
-        assert_eq!((bytefs.experiments, bytefs.log), (vec![BytefsExperiment::Traffic, BytefsExperiment::LogSize], Some(64 << 20)));
-        assert_eq!((bytefs.loads, bytefs.scale), (vec![Workload::Varmail, Workload::Oltp], 0.1));
+        assert_eq!(bytefs.evaluation.experiments, [BytefsExperiment::Traffic, BytefsExperiment::LogSize]);
+        assert_eq!((bytefs.loads, bytefs.scale, bytefs.log), (vec![Workload::Varmail, Workload::Oltp], 0.1, Some(64 << 20)));
         assert_eq!(bytefs.block_size, 4096);
         assert!(parse("bench bytefs --strict --page-cache 1G").is_err() && parse("bench bytefs --block-size 5K").is_err());
         let compare =
@@ -419,7 +372,6 @@ mod tests {
     #[test]
     fn names_are_those_of_the_command_line() {
         let name = |value: Option<clap::builder::PossibleValue>| value.map(|value| value.get_name().to_owned());
-        assert!(Case::ALL.iter().all(|case| name(case.to_possible_value()).as_deref() == Some(case.name())));
         assert!(Peer::ALL.iter().all(|each| name(each.to_possible_value()).as_deref() == Some(each.name())));
         assert!([Kind::Free, Kind::Same].iter().all(|each| name(each.to_possible_value()).as_deref() == Some(each.name())));
         assert!(Workload::ALL.iter().all(|each| name(each.to_possible_value()).as_deref() == Some(each.name())));

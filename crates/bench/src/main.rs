@@ -38,7 +38,7 @@ mod workloads;
 use std::io::Write;
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::{Parser, ValueEnum};
 
 use arguments::{Arguments, Case, Command};
 use failure::Failure;
@@ -76,7 +76,7 @@ fn run(arguments: &Arguments) -> Result<(), Failure> {
 fn run_cases(arguments: &Arguments) -> Result<(), Failure> {
     let common = &arguments.common;
     report::header(common.json)?;
-    let cases = if arguments.cases.is_empty() { Case::ALL.to_vec() } else { arguments.cases.clone() };
+    let cases = if arguments.cases.is_empty() { Case::value_variants() } else { &arguments.cases };
     for case in cases {
         let rows = match case {
             Case::Overwrite => cases::overwrite::run(common)?,
@@ -86,7 +86,8 @@ fn run_cases(arguments: &Arguments) -> Result<(), Failure> {
             Case::ManyFiles => cases::many_files::run(common)?,
             Case::Mount => cases::mount_time::run(common)?,
         };
-        report::print(case.name(), &rows, common.json)?;
+        let name = case.to_possible_value().map(|value| value.get_name().to_owned());
+        report::print(&name.unwrap_or_default(), &rows, common.json)?;
     }
     Ok(())
 }

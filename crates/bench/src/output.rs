@@ -4,9 +4,13 @@ use std::fs;
 use std::io::{self, Write};
 use std::path::Path;
 
+use clap::ValueEnum;
 use serde_json::{Value, json};
 
+use crate::arguments::Evaluation;
 use crate::failure::{Failure, Result};
+use crate::machine;
+use crate::report::{self, Row};
 use crate::table::Table;
 
 /// Prints text. If standard output is closed, the run ends silently.
@@ -16,6 +20,23 @@ pub fn say(text: &str) -> Result<()> {
         io::ErrorKind::BrokenPipe => Failure::output_closed(),
         _ => error.into(),
     })
+}
+
+/// Runs the experiments of an evaluation and publishes each result at once, after the facts of the machine and a description.
+pub fn run_all<E: ValueEnum + Send + Sync>(
+    evaluation: &Evaluation<E>,
+    description: &str,
+    run: impl Fn(&E) -> Result<Outcome>,
+) -> Result<()> {
+    let Evaluation { experiments, common, output } = evaluation;
+    report::header(common.json)?;
+    if !common.json {
+        say(&format!("{description}\n\n"))?;
+    }
+    let facts = machine::facts().into_iter().map(|(name, value)| format!("{name}: {value}; "));
+    let machine = facts.collect::<String>() + description;
+    let experiments = if experiments.is_empty() { E::value_variants() } else { experiments };
+    experiments.iter().try_for_each(|experiment| run(experiment)?.publish(&machine, common.json, output.as_deref()))
 }
 
 /// Results of an experiment.
@@ -40,6 +61,17 @@ impl Outcome {
         self.tables.push((caption.into(), table));
     }
 
+    /// Adds judged rows: a table, their explanations and their records.
+    pub fn rows(&mut self, caption: impl Into<String>, rows: &[Row]) {
+        self.table(caption, report::table(self.name, rows));
+        for row in rows {
+            if !row.note.is_empty() {
+                self.note(format!("{}: {}", row.name, row.note));
+            }
+            self.record(row.json(self.name));
+        }
+    }
+
     /// Adds a sentence below the tables.
     pub fn note(&mut self, note: impl Into<String>) {
         self.notes.push(note.into());
@@ -57,7 +89,7 @@ impl Outcome {
     }
 
     /// Prints the outcome, and writes it to a directory if one is given.
-    pub fn publish(&self, machine: &str, as_json: bool, directory: Option<&Path>) -> Result<()> {
+    fn publish(&self, machine: &str, as_json: bool, directory: Option<&Path>) -> Result<()> {
         let lines: String = self.records.iter().map(|record| format!("{record}\n")).collect();
         let text = self.markdown();
         say(if as_json { &lines } else { &text })?;

@@ -78,31 +78,35 @@ impl Row {
         self
     }
 
-    /// The value that is compared with the target: nanoseconds above the limit, a ratio, a share or the value itself.
-    fn result(&self) -> Option<f64> {
+    /// The comparison with the target.
+    fn judged(&self) -> Option<Judged> {
         let limit = self.limit.map(|(median, _)| median);
+        let judged = |name, bound, result, is_met, result_text, target_text| {
+            // A median of zero is a failure: nothing was measured.
+            let is_measured = self.median > 0.0 && limit.is_none_or(|limit| limit > 0.0);
+            Some(Judged { name, bound, result, is_met: (!self.undecided).then_some(is_met && is_measured), result_text, target_text })
+        };
         match self.target {
-            RowTarget::OverAtMost(_) => limit.map(|limit| self.median - limit),
-            RowTarget::RatioAtMost(_) => limit.map(|limit| self.median / limit),
-            RowTarget::SpeedAtLeast(_) => limit.map(|limit| limit / self.median),
-            RowTarget::Below(_) | RowTarget::BytesAtMost(_) => Some(self.median),
-            RowTarget::Shown => None,
-        }
-    }
-
-    /// Whether the target is met. A median of zero is a failure: nothing was measured.
-    fn met(&self) -> Option<bool> {
-        let result = self.result()?;
-        if self.undecided {
-            return None;
-        }
-        if self.median <= 0.0 || self.limit.is_some_and(|(median, _)| median <= 0.0) {
-            return Some(false);
-        }
-        match self.target {
-            RowTarget::OverAtMost(most) | RowTarget::RatioAtMost(most) | RowTarget::BytesAtMost(most) => Some(result <= most),
-            RowTarget::SpeedAtLeast(least) => Some(result >= least),
-            RowTarget::Below(bound) => Some(result < bound),
+            RowTarget::OverAtMost(most) => {
+                let over = self.median - limit?;
+                let sign = if over < 0.0 { "" } else { "+" };
+                judged("over_at_most", most, over, over <= most, format!("{sign}{}", time(over)), format!("≤ +{}", time(most)))
+            }
+            RowTarget::RatioAtMost(most) => {
+                let ratio = self.median / limit?;
+                judged("ratio_at_most", most, ratio, ratio <= most, format!("{ratio:.2} x"), format!("≤ {most} x"))
+            }
+            RowTarget::SpeedAtLeast(least) => {
+                let share = limit? / self.median;
+                let percent = |share: f64| format!("{:.0} %", share * 100.0);
+                judged("speed_at_least", least, share, share >= least, percent(share), format!("≥ {}", percent(least)))
+            }
+            RowTarget::Below(bound) => {
+                judged("below", bound, self.median, self.median < bound, time(self.median), format!("< {}", time(bound)))
+            }
+            RowTarget::BytesAtMost(most) => {
+                judged("bytes_at_most", most, self.median, self.median <= most, bytes(self.median), format!("≤ {}", bytes(most)))
+            }
             RowTarget::Shown => None,
         }
     }
@@ -110,42 +114,29 @@ impl Row {
     fn cells(&self) -> [String; 8] {
         let show = |value: f64| if matches!(self.target, RowTarget::BytesAtMost(_)) { bytes(value) } else { time(value) };
         let or_dash = |value: Option<String>| value.unwrap_or_else(|| "–".to_owned());
-        let result = self.result().map(|result| match self.target {
-            RowTarget::OverAtMost(_) if result < 0.0 => time(result),
-            RowTarget::OverAtMost(_) => format!("+{}", time(result)),
-            RowTarget::RatioAtMost(_) => format!("{result:.2} x"),
-            RowTarget::SpeedAtLeast(_) => format!("{:.0} %", result * 100.0),
-            _ => show(result),
-        });
-        let target = match self.target {
-            RowTarget::OverAtMost(most) => Some(format!("≤ +{}", time(most))),
-            RowTarget::RatioAtMost(most) => Some(format!("≤ {most} x")),
-            RowTarget::SpeedAtLeast(least) => Some(format!("≥ {:.0} %", least * 100.0)),
-            RowTarget::Below(bound) => Some(format!("< {}", time(bound))),
-            RowTarget::BytesAtMost(most) => Some(format!("≤ {}", bytes(most))),
-            RowTarget::Shown => None,
+        let bandwidth = |bytes: u64| format!("{}, {:.2} GB/s", self.name, bytes as f64 / self.median);
+        let met = |judged: &Judged| match judged.is_met {
+            _ if self.undecided => "undecided",
+            Some(true) => "yes",
+            _ => "NO",
         };
-        let mut name = self.name.clone();
-        if let Some(size) = self.bytes {
-            name = format!("{name}, {:.2} GB/s", size as f64 / self.median);
-        }
+        let judged = self.judged();
         [
-            name,
+            self.bytes.map_or_else(|| self.name.clone(), bandwidth),
             show(self.median),
             or_dash(self.p99.map(show)),
             or_dash(self.limit.map(|(median, _)| show(median))),
             or_dash(self.limit.and_then(|(_, p99)| p99).map(show)),
-            or_dash(result),
-            or_dash(target),
-            match self.met() {
-                _ if self.undecided => "undecided".to_owned(),
-                met => or_dash(met.map(|met| if met { "yes" } else { "NO" }.to_owned())),
-            },
+            or_dash(judged.as_ref().map(|judged| judged.result_text.clone())),
+            or_dash(judged.as_ref().map(|judged| judged.target_text.clone())),
+            or_dash(judged.as_ref().map(|judged| met(judged).to_owned())),
         ]
     }
 
     /// The row as a JSON object.
     pub fn json(&self, case: &str) -> Value {
+        let judged = self.judged();
+        let target = |judged: &Judged| [(judged.name.to_owned(), json!(judged.bound))].into_iter().collect::<Value>();
         json!({
             "case": case,
             "name": self.name,
@@ -154,21 +145,25 @@ impl Row {
             "p99": self.p99,
             "limit_median": self.limit.map(|(median, _)| median),
             "limit_p99": self.limit.and_then(|(_, p99)| p99),
-            "result": self.result(),
-            "target": match self.target {
-                RowTarget::OverAtMost(most) => json!({ "over_at_most": most }),
-                RowTarget::RatioAtMost(most) => json!({ "ratio_at_most": most }),
-                RowTarget::SpeedAtLeast(least) => json!({ "speed_at_least": least }),
-                RowTarget::Below(bound) => json!({ "below": bound }),
-                RowTarget::BytesAtMost(most) => json!({ "bytes_at_most": most }),
-                RowTarget::Shown => Value::Null,
-            },
-            "met": self.met(),
+            "result": judged.as_ref().map(|judged| judged.result),
+            "target": judged.as_ref().map(target),
+            "met": judged.and_then(|judged| judged.is_met),
             "undecided": self.undecided,
             "bytes": self.bytes,
             "note": self.note,
         })
     }
+}
+
+/// The result of a row beside its target.
+struct Judged {
+    name: &'static str,
+    bound: f64,
+    result: f64,
+    /// `None`: undecided.
+    is_met: Option<bool>,
+    result_text: String,
+    target_text: String,
 }
 
 /// Prints the facts of the machine.
@@ -180,16 +175,6 @@ pub fn header(as_json: bool) -> Result<()> {
     }
     let facts: Vec<String> = facts.into_iter().map(|(name, value)| format!("{name}: {value}")).collect();
     say(&format!("{}\n\n", facts.join("; ")))
-}
-
-/// Prints the header of a paper's evaluation: facts of the machine and the description. Returns both as one line, for published files.
-pub fn begin(description: &str, as_json: bool) -> Result<String> {
-    header(as_json)?;
-    if !as_json {
-        say(&format!("{description}\n\n"))?;
-    }
-    let facts: Vec<String> = machine::facts().into_iter().map(|(name, value)| format!("{name}: {value}")).collect();
-    Ok(format!("{}; {description}", facts.join("; ")))
 }
 
 /// Prints the rows of a case as a Markdown table, or as one JSON line each.
@@ -232,14 +217,15 @@ mod tests {
     #[test]
     fn a_row_is_judged_by_its_reach() {
         let row = |target| Row { limit: Some((100.0, None)), target, ..Row::value("x", 120.0) };
-        assert_eq!(row(RowTarget::OverAtMost(20.0)).met(), Some(true));
-        assert_eq!(row(RowTarget::OverAtMost(19.0)).met(), Some(false));
-        assert_eq!(row(RowTarget::RatioAtMost(1.2)).met(), Some(true));
-        assert_eq!(row(RowTarget::SpeedAtLeast(0.9)).met(), Some(false));
-        assert_eq!(row(RowTarget::Below(120.0)).met(), Some(false));
-        assert_eq!(row(RowTarget::Shown).met(), None);
-        assert_eq!(Row { undecided: true, ..row(RowTarget::OverAtMost(20.0)) }.met(), None);
-        assert_eq!(Row { target: RowTarget::Below(1.0), ..Row::value("nothing", 0.0) }.met(), Some(false));
+        let met = |row: Row| row.judged().and_then(|judged| judged.is_met);
+        assert_eq!(met(row(RowTarget::OverAtMost(20.0))), Some(true));
+        assert_eq!(met(row(RowTarget::OverAtMost(19.0))), Some(false));
+        assert_eq!(met(row(RowTarget::RatioAtMost(1.2))), Some(true));
+        assert_eq!(met(row(RowTarget::SpeedAtLeast(0.9))), Some(false));
+        assert_eq!(met(row(RowTarget::Below(120.0))), Some(false));
+        assert_eq!(met(row(RowTarget::Shown)), None);
+        assert_eq!(met(Row { undecided: true, ..row(RowTarget::OverAtMost(20.0)) }), None);
+        assert_eq!(met(Row { target: RowTarget::Below(1.0), ..Row::value("nothing", 0.0) }), Some(false));
     }
 
     #[test]

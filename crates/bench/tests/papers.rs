@@ -5,9 +5,9 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-const EXPERIMENTS: [&str; 9] = ["table4", "writes", "breakdown", "reads", "threads", "fragmentation", "overhead", "graph", "threshold"];
+const EXPERIMENTS: [&str; 8] = ["table4", "writes", "breakdown", "reads", "threads", "overhead", "graph", "threshold"];
 /// At most this many plots each, and at least one where there is a course or a comparison to draw.
-const PLOTS: [usize; 9] = [0, 6, 4, 2, 2, 2, 0, 0, 0];
+const PLOTS: [usize; 8] = [0, 6, 4, 2, 2, 0, 0, 0];
 
 fn romefs(words: &[&str], output: &Path) -> String {
     let tiny = ["--quick", "--memory", "24M", "--scale", "0.01", "--output"];

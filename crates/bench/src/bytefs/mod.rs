@@ -25,37 +25,32 @@ mod recovery;
 mod rig;
 mod setting;
 
-use crate::arguments::{BytefsArguments, BytefsExperiment};
+use crate::arguments::{BytefsArguments, BytefsExperiment, Evaluation};
 use crate::bytefs::setting::Setting;
 use crate::failure::{Failure, Result};
-use crate::report;
+use crate::output::run_all;
 
-/// Runs the experiments and publishes each result at once.
+/// Runs the experiments.
 pub fn run(arguments: &BytefsArguments) -> Result<()> {
     let setting = Setting::new(arguments)?;
-    let as_json = arguments.common.json;
-    let machine = report::begin(&setting.describe(), as_json)?;
-    let experiments = match (&arguments.on, &arguments.experiments[..]) {
-        (None, []) => BytefsExperiment::ALL.to_vec(),
-        (Some(_), [] | [BytefsExperiment::Loads]) => vec![BytefsExperiment::Loads],
-        (Some(_), _) => return Err(Failure::new("--on: only 'loads' runs on a directory; the others ask the drive for what it counts")),
-        (None, named) => named.to_vec(),
-    };
-    for experiment in experiments {
-        let outcome = match (experiment, &arguments.on) {
-            (BytefsExperiment::Loads, Some(directory)) => directory::run(&setting, directory)?,
-            (BytefsExperiment::Loads, None) => figures::LOADS.run(&setting)?,
-            (BytefsExperiment::Traffic, _) => figures::TRAFFIC.run(&setting)?,
-            (BytefsExperiment::Flash, _) => figures::FLASH.run(&setting)?,
-            (BytefsExperiment::Breakdown, _) => figures::BREAKDOWN.run(&setting)?,
-            (BytefsExperiment::Latency, _) => figures::LATENCY.run(&setting)?,
-            (BytefsExperiment::LogSize, _) => figures::LOG_SIZE.run(&setting)?,
-            (BytefsExperiment::Create, _) => create::run(&setting)?,
-            (BytefsExperiment::Recovery, _) => recovery::run(&setting)?,
-            (BytefsExperiment::Discard, _) => discard::run(&setting)?,
-            (BytefsExperiment::Overhead, _) => overhead::run(&setting)?,
-        };
-        outcome.publish(&machine, as_json, arguments.output.as_deref())?;
+    if let Some(directory) = &arguments.on {
+        let experiments = vec![BytefsExperiment::Loads];
+        if !matches!(arguments.evaluation.experiments[..], [] | [BytefsExperiment::Loads]) {
+            return Err(Failure::new("--on: only 'loads' runs on a directory; the others ask the drive for what it counts"));
+        }
+        let only_loads = Evaluation { experiments, ..arguments.evaluation.clone() };
+        return run_all(&only_loads, &setting.describe(), |_| directory::run(&setting, directory));
     }
-    Ok(())
+    run_all(&arguments.evaluation, &setting.describe(), |experiment| match experiment {
+        BytefsExperiment::Loads => figures::LOADS.run(&setting),
+        BytefsExperiment::Traffic => figures::TRAFFIC.run(&setting),
+        BytefsExperiment::Flash => figures::FLASH.run(&setting),
+        BytefsExperiment::Breakdown => figures::BREAKDOWN.run(&setting),
+        BytefsExperiment::Latency => figures::LATENCY.run(&setting),
+        BytefsExperiment::LogSize => figures::LOG_SIZE.run(&setting),
+        BytefsExperiment::Create => create::run(&setting),
+        BytefsExperiment::Recovery => recovery::run(&setting),
+        BytefsExperiment::Discard => discard::run(&setting),
+        BytefsExperiment::Overhead => overhead::run(&setting),
+    })
 }

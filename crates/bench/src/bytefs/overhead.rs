@@ -15,7 +15,7 @@ use crate::failure::{Failure, Result};
 use crate::machine::Pinned;
 use crate::measure::{Batch, Jumps, Recorder, Samples, interleaved};
 use crate::output::Outcome;
-use crate::report::{self, Row, RowTarget, time};
+use crate::report::{Row, RowTarget, time};
 use crate::scene::{MIB, Scene};
 use crate::table::Table;
 
@@ -37,13 +37,7 @@ pub fn run(setting: &Setting) -> Result<Outcome> {
     for variant in [Variant::Whole, Variant::Dual] {
         rows.extend(accesses(setting, variant)?);
     }
-    outcome.table("One access, host time", report::table("overhead", &rows));
-    for row in &rows {
-        outcome.record(row.json("overhead"));
-        if !row.note.is_empty() {
-            outcome.note(format!("{}: {}", row.name, row.note));
-        }
-    }
+    outcome.rows("One access, host time", &rows);
     outcome.note("an access is timed by itself; reading the clock, some 20 ns, is in each. Limit: the same bytes copied within the host's memory (an image is such memory), to places as far apart");
     index(setting, &mut outcome)?;
     parts(setting, &mut outcome);

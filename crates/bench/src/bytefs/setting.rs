@@ -40,10 +40,10 @@ impl Setting {
         if !SCALES.contains(&arguments.scale) {
             return Err(Failure::new("--scale: a share of the paper's load from 0.0001 to 1 is needed"));
         }
-        let scale = if arguments.common.quick { arguments.scale / 5.0 } else { arguments.scale }.max(*SCALES.start());
+        let scale = if arguments.evaluation.common.quick { arguments.scale / 5.0 } else { arguments.scale }.max(*SCALES.start());
         let page_cache_bytes = arguments.page_cache.unwrap_or((PAPER_HOST_BYTES as f64 * scale) as u64);
         Ok(Self {
-            common: arguments.common.clone(),
+            common: arguments.evaluation.common.clone(),
             scale,
             page_cache_bytes: (!arguments.strict).then_some(page_cache_bytes),
             block_bytes: arguments.block_size,

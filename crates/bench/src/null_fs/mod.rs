@@ -11,17 +11,17 @@ mod table;
 use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use rustix::fs::{FileType, RenameFlags};
 use tandemfs_fuse::{Mode, MountSettings};
 use tandemfs_wire::{
-    Attributes, CopyFileRange, Entry, Errno, Handler, MountOptions, OpenFlags, Opened, Operation, Reply, Request, SetAttributes, SetTime,
-    Statfs, Time, Unmount, kind_of,
+    Attributes, Entry, Errno, Handler, MountOptions, OpenFlags, Opened, Operation, Reply, Request, Statfs, Unmount, kind_of,
 };
 
-use self::table::{Answer, COOKIE_FIRST, Content, Directory, Node, Table, Times, content, now};
+use self::table::{Answer, COOKIE_FIRST, Content, Directory, Node, Table};
 use crate::failure::Result;
 use crate::output::say;
 use crate::served::Served;
@@ -91,47 +91,24 @@ fn entry_of(attributes: Attributes) -> Entry {
     Entry { node: attributes.ino, generation: 0, entry_valid: VALID, attributes_valid: VALID, attributes }
 }
 
-fn reply_entry(result: Answer<Attributes>, reply: Reply<'_>) {
+/// Answers a request by its result.
+fn answer<T>(result: Answer<T>, reply: Reply<'_>, send: impl FnOnce(Reply<'_>, T)) {
     match result {
-        Ok(attributes) => reply.entry(&entry_of(attributes)),
+        Ok(value) => send(reply, value),
         Err(error) => reply.error(error),
     }
 }
 
-fn reply_attributes(result: Answer<Attributes>, reply: Reply<'_>) {
-    match result {
-        Ok(attributes) => reply.attributes(&attributes, VALID),
-        Err(error) => reply.error(error),
-    }
+fn send_entry(reply: Reply<'_>, attributes: Attributes) {
+    reply.entry(&entry_of(attributes));
 }
 
-fn reply_empty(result: Answer<()>, reply: Reply<'_>) {
-    match result {
-        Ok(()) => reply.ok(),
-        Err(error) => reply.error(error),
-    }
+fn send_attributes(reply: Reply<'_>, attributes: Attributes) {
+    reply.attributes(&attributes, VALID);
 }
 
-fn time(wanted: SetTime) -> Time {
-    match wanted {
-        SetTime::At(time) => time,
-        SetTime::Now => now(),
-    }
-}
-
-impl Node {
-    fn set(&mut self, set: &SetAttributes) {
-        self.mode = set.mode.map_or(self.mode, |mode| self.mode & !0o7777 | mode & 0o7777);
-        (self.uid, self.gid) = (set.uid.unwrap_or(self.uid), set.gid.unwrap_or(self.gid));
-        if let (Some(size), Content::File(bytes)) = (set.size, &self.content) {
-            bytes.resize(size);
-        }
-        self.times = Times {
-            accessed: set.atime.map_or(self.times.accessed, time),
-            modified: set.mtime.map_or_else(|| if set.size.is_some() { now() } else { self.times.modified }, time),
-            changed: set.ctime.unwrap_or_else(now),
-        };
-    }
+fn send_ok(reply: Reply<'_>, (): ()) {
+    reply.ok();
 }
 
 impl NullFs {
@@ -141,32 +118,25 @@ impl NullFs {
         Self { relaxed, access_lists, table: Mutex::new(Table::new(root)) }
     }
 
+    /// The table is locked for `work` alone, not for the reply.
+    fn with<T>(&self, work: impl FnOnce(&mut Table) -> Answer<T>) -> Answer<T> {
+        work(&mut self.table.lock())
+    }
+
     fn add(&self, request: &Request<'_>, name: &[u8], mode: u32, device: u32, content: Content) -> Answer<Attributes> {
-        if FileType::from_raw_mode(mode) == FileType::Unknown {
-            return Err(Errno::EINVAL);
-        }
         let node = Node::new(mode, (request.uid, request.gid), device, content);
-        self.table.lock().add(request.node, name, node)
+        self.with(|table| table.add(request.node, name, node))
     }
 
-    /// Creates a node of the kind in `mode`, with permissions masked by the umask.
-    fn make(&self, request: &Request<'_>, name: &[u8], mode: u32, umask: u32, device: u32) -> Answer<Attributes> {
-        self.add(request, name, mode & !(umask & 0o7777), device, content(mode, request.node))
-    }
-
-    fn set(&self, number: u64, set: &SetAttributes) -> Answer<Attributes> {
-        let mut table = self.table.lock();
-        let node = table.node(number)?;
-        node.set(set);
-        Ok(node.attributes(number))
-    }
-
-    fn readlink(&self, number: u64, reply: Reply<'_>) {
-        match self.table.lock().node(number).map(|found| &found.content) {
-            Ok(Content::Link(target)) => reply.bytes(target),
-            Ok(_) => reply.error(Errno::EINVAL),
-            Err(error) => reply.error(error),
-        }
+    /// Creates an empty node of a type, with permissions masked by the umask.
+    fn make(&self, request: &Request<'_>, name: &[u8], kind: FileType, mode: u32, umask: u32, device: u32) -> Answer<Attributes> {
+        let content = match kind {
+            FileType::Unknown => return Err(Errno::EINVAL),
+            FileType::RegularFile => Content::File(Arc::default()),
+            FileType::Directory => Directory::empty(request.node),
+            _ => Content::Nothing,
+        };
+        self.add(request, name, mode & 0o7777 & !umask | kind.as_raw_mode(), device, content)
     }
 
     fn list(&self, number: u64, cookie: u64, size: u32, plus: bool, reply: Reply<'_>) {
@@ -188,81 +158,35 @@ impl NullFs {
         }
     }
 
-    fn read(&self, number: u64, offset: u64, size: u32, reply: Reply<'_>) {
-        let file = self.table.lock().file(number);
-        match file {
-            Ok(bytes) => bytes.read(offset, size as usize, |data| reply.bytes(data)),
-            Err(error) => reply.error(error),
-        }
-    }
-
-    fn write(&self, number: u64, offset: u64, data: &[u8], reply: Reply<'_>) {
-        let file = self.table.lock().file(number);
-        match file {
-            Ok(bytes) => {
-                bytes.write(offset, data);
-                reply.written(data.len() as u32);
-            }
-            Err(error) => reply.error(error),
-        }
-    }
-
-    fn copy(&self, number: u64, copy: &CopyFileRange, reply: Reply<'_>) {
-        let files = {
-            let mut table = self.table.lock();
-            table.file(number).and_then(|from| Ok((from, table.file(copy.target)?)))
-        };
-        match files {
-            Ok((from, to)) => {
-                let data = from.read(copy.offset, copy.length.min(COPY_BYTES_MAX) as usize, <[u8]>::to_vec);
-                to.write(copy.target_offset, &data);
-                reply.copied(data.len() as u64);
-            }
-            Err(error) => reply.error(error),
-        }
-    }
-
     /// Handles requests about names.
     fn names(&self, request: &Request<'_>, reply: Reply<'_>) {
         let node = request.node;
         match request.operation {
-            Operation::Lookup { name } => {
-                let found = self.table.lock().lookup(node, name);
-                match found {
-                    // The kernel may cache the negative entry.
-                    Ok(None) => reply.entry(&Entry::absent(VALID)),
-                    Ok(Some(attributes)) => reply.entry(&entry_of(attributes)),
-                    Err(error) => reply.error(error),
-                }
+            Operation::Lookup { name } => answer(self.with(|table| table.lookup(node, name)), reply, |reply, found| {
+                // The kernel may cache the negative entry.
+                reply.entry(&found.map_or_else(|| Entry::absent(VALID), entry_of));
+            }),
+            Operation::Mknod { name, mode, umask, rdev } => {
+                answer(self.make(request, name, FileType::from_raw_mode(mode), mode, umask, rdev), reply, send_entry);
             }
-            Operation::Mknod { name, mode, umask, rdev } => reply_entry(self.make(request, name, mode, umask, rdev), reply),
             Operation::Mkdir { name, mode, umask } => {
-                let mode = mode & 0o7777 | FileType::Directory.as_raw_mode();
-                reply_entry(self.make(request, name, mode, umask, 0), reply);
+                answer(self.make(request, name, FileType::Directory, mode, umask, 0), reply, send_entry);
             }
             Operation::Symlink { name, target } => {
-                let (mode, target) = (0o777 | FileType::Symlink.as_raw_mode(), Content::Link(target.to_vec()));
-                reply_entry(self.add(request, name, mode, 0, target), reply);
+                let mode = 0o777 | FileType::Symlink.as_raw_mode();
+                answer(self.add(request, name, mode, 0, Content::Link(target.to_vec())), reply, send_entry);
             }
             Operation::Create { name, mode, umask, .. } => {
-                let mode = mode & 0o7777 | FileType::RegularFile.as_raw_mode();
-                match self.make(request, name, mode, umask, 0) {
-                    Ok(attributes) => reply.create(&entry_of(attributes), OPENED),
-                    Err(error) => reply.error(error),
-                }
+                let made = self.make(request, name, FileType::RegularFile, mode, umask, 0);
+                answer(made, reply, |reply, attributes| reply.create(&entry_of(attributes), OPENED));
             }
-            Operation::Link { target, name } => {
-                let result = self.table.lock().link(target, node, name);
-                reply_entry(result, reply);
-            }
+            Operation::Link { target, name } => answer(self.with(|table| table.link(target, node, name)), reply, send_entry),
             Operation::Unlink { name } | Operation::Rmdir { name } => {
-                let result = self.table.lock().remove(node, name);
-                reply_empty(result, reply);
+                answer(self.with(|table| table.remove(node, name)), reply, send_ok);
             }
             Operation::Rename { name, new_parent, new_name, flags } => {
                 let flags = RenameFlags::from_bits_retain(flags);
-                let result = self.table.lock().rename((node, name), (new_parent, new_name), flags);
-                reply_empty(result, reply);
+                answer(self.with(|table| table.rename((node, name), (new_parent, new_name), flags)), reply, send_ok);
             }
             // No ACCESS, FLUSH, OPENDIR or LSEEK, in strict mode no OPEN or FSYNC: after ENOSYS the kernel does not ask again.
             _ => reply.error(Errno::ENOSYS),
@@ -285,17 +209,32 @@ impl Handler for NullFs {
                 reply.none();
             }
             Operation::Getattr { .. } => {
-                let found = self.table.lock().node(node).map(|found| found.attributes(node));
-                reply_attributes(found, reply);
+                answer(self.with(|table| Ok(table.node(node)?.attributes(node))), reply, send_attributes);
             }
-            Operation::Setattr(set) => reply_attributes(self.set(node, &set), reply),
-            Operation::Readlink => self.readlink(node, reply),
+            Operation::Setattr(set) => answer(self.with(|table| table.set(node, &set)), reply, send_attributes),
+            Operation::Readlink => match self.table.lock().node(node).map(|found| &found.content) {
+                Ok(Content::Link(target)) => reply.bytes(target),
+                Ok(_) => reply.error(Errno::EINVAL),
+                Err(error) => reply.error(error),
+            },
             Operation::Open { .. } if self.relaxed => reply.open(OPENED),
             Operation::Readdir { offset, size, .. } => self.list(node, offset, size, false, reply),
             Operation::Readdirplus { offset, size, .. } => self.list(node, offset, size, true, reply),
-            Operation::Read { offset, size, .. } => self.read(node, offset, size, reply),
-            Operation::Write(write) => self.write(node, write.offset, write.data, reply),
-            Operation::CopyFileRange(copy) => self.copy(node, &copy, reply),
+            Operation::Read { offset, size, .. } => answer(self.with(|table| table.file(node)), reply, |reply, file| {
+                file.read(offset, size as usize, |data| reply.bytes(data));
+            }),
+            Operation::Write(write) => answer(self.with(|table| table.file(node)), reply, |reply, file| {
+                file.write(write.offset, write.data);
+                reply.written(write.data.len() as u32);
+            }),
+            Operation::CopyFileRange(copy) => {
+                let files = self.with(|table| Ok((table.file(node)?, table.file(copy.target)?)));
+                answer(files, reply, |reply, (from, to)| {
+                    let data = from.read(copy.offset, copy.length.min(COPY_BYTES_MAX) as usize, <[u8]>::to_vec);
+                    to.write(copy.target_offset, &data);
+                    reply.copied(data.len() as u64);
+                });
+            }
             Operation::Statfs => {
                 let (blocks, files) = (FREE_BYTES / 4096, 1 << 32);
                 reply.statfs(&Statfs {

@@ -7,35 +7,35 @@ use std::time::SystemTime;
 
 use hashbrown::HashMap;
 use parking_lot::RwLock;
-use rustix::fs::{FileType, RenameFlags};
-use tandemfs_wire::{Attributes, Errno, Time};
+use rustix::fs::RenameFlags;
+use tandemfs_wire::{Attributes, Errno, SetAttributes, SetTime, Time};
 
 /// Smaller cookies are those of `.` and `..`.
 pub(super) const COOKIE_FIRST: u64 = 3;
 
 pub(super) struct Table {
-    pub(super) nodes: HashMap<u64, Node>,
+    nodes: HashMap<u64, Node>,
     last: u64,
 }
 
 pub(super) struct Node {
     /// File type and permissions.
     pub(super) mode: u32,
-    pub(super) uid: u32,
-    pub(super) gid: u32,
+    uid: u32,
+    gid: u32,
     device: u32,
-    pub(super) links: u32,
-    pub(super) times: Times,
+    links: u32,
+    times: Times,
     /// Lookup count: entries given to the kernel and not yet forgotten.
     pub(super) looked_up: u64,
     pub(super) content: Content,
 }
 
 #[derive(Clone, Copy)]
-pub(super) struct Times {
-    pub(super) accessed: Time,
-    pub(super) modified: Time,
-    pub(super) changed: Time,
+struct Times {
+    accessed: Time,
+    modified: Time,
+    changed: Time,
 }
 
 pub(super) enum Content {
@@ -53,9 +53,9 @@ pub(super) struct Bytes {
 }
 
 pub(super) struct Directory {
-    pub(super) parent: u64,
+    parent: u64,
     names: HashMap<Vec<u8>, u64>,
-    pub(super) entries: BTreeMap<u64, (Vec<u8>, u64)>,
+    entries: BTreeMap<u64, (Vec<u8>, u64)>,
     next: u64,
 }
 
@@ -115,7 +115,7 @@ impl Directory {
     }
 }
 
-pub(super) fn now() -> Time {
+fn now() -> Time {
     SystemTime::now().into()
 }
 
@@ -152,6 +152,13 @@ impl Node {
     }
 }
 
+fn time(wanted: SetTime) -> Time {
+    match wanted {
+        SetTime::At(time) => time,
+        SetTime::Now => now(),
+    }
+}
+
 impl Table {
     pub(super) fn new(root: Node) -> Self {
         Self { nodes: HashMap::from([(1, root)]), last: 1 }
@@ -173,6 +180,22 @@ impl Table {
             Content::File(bytes) => Ok(bytes.clone()),
             _ => Err(Errno::EINVAL),
         }
+    }
+
+    pub(super) fn set(&mut self, number: u64, set: &SetAttributes) -> Answer<Attributes> {
+        let node = self.node(number)?;
+        node.mode = set.mode.map_or(node.mode, |mode| node.mode & !0o7777 | mode & 0o7777);
+        (node.uid, node.gid) = (set.uid.unwrap_or(node.uid), set.gid.unwrap_or(node.gid));
+        if let (Some(size), Content::File(bytes)) = (set.size, &node.content) {
+            bytes.resize(size);
+        }
+        let Times { accessed, modified, .. } = node.times;
+        node.times = Times {
+            accessed: set.atime.map_or(accessed, time),
+            modified: set.mtime.map_or_else(|| if set.size.is_some() { now() } else { modified }, time),
+            changed: set.ctime.unwrap_or_else(now),
+        };
+        Ok(node.attributes(number))
     }
 
     /// Attributes for an entry reply: increments the node's lookup count.
@@ -294,15 +317,6 @@ impl Table {
             }
             next = position + 1;
         }
-    }
-}
-
-/// Initial content of a node of this type.
-pub(super) fn content(mode: u32, parent: u64) -> Content {
-    match FileType::from_raw_mode(mode) {
-        FileType::RegularFile => Content::File(Arc::default()),
-        FileType::Directory => Directory::empty(parent),
-        _ => Content::Nothing,
     }
 }
 

@@ -12,7 +12,6 @@
 
 mod breakdown;
 mod contest;
-mod fragmentation;
 mod graph;
 mod overhead;
 mod reads;
@@ -23,30 +22,22 @@ mod threads;
 mod threshold;
 mod writes;
 
-use crate::arguments::{Experiment, RomefsArguments};
+use crate::arguments::{RomefsArguments, RomefsExperiment};
 use crate::failure::Result;
-use crate::report;
+use crate::output::run_all;
 use crate::romefs::setting::Setting;
 
-/// Runs the experiments and publishes each result at once.
+/// Runs the experiments.
 pub fn run(arguments: &RomefsArguments) -> Result<()> {
     let setting = Setting::new(arguments)?;
-    let as_json = arguments.common.json;
-    let machine = report::begin(&setting.describe(), as_json)?;
-    let experiments = if arguments.experiments.is_empty() { Experiment::ALL.to_vec() } else { arguments.experiments.clone() };
-    for experiment in experiments {
-        let outcome = match experiment {
-            Experiment::Table4 => table4::run(&setting)?,
-            Experiment::Writes => writes::run(&setting)?,
-            Experiment::Breakdown => breakdown::run(&setting)?,
-            Experiment::Reads => reads::run(&setting)?,
-            Experiment::Threads => threads::run(&setting)?,
-            Experiment::Fragmentation => fragmentation::run(&setting)?,
-            Experiment::Overhead => overhead::run(&setting)?,
-            Experiment::Graph => graph::run(&setting)?,
-            Experiment::Threshold => threshold::run(&setting)?,
-        };
-        outcome.publish(&machine, as_json, arguments.output.as_deref())?;
-    }
-    Ok(())
+    run_all(&arguments.evaluation, &setting.describe(), |experiment| match experiment {
+        RomefsExperiment::Table4 => table4::run(&setting),
+        RomefsExperiment::Writes => writes::run(&setting),
+        RomefsExperiment::Breakdown => breakdown::run(&setting),
+        RomefsExperiment::Reads => reads::run(&setting),
+        RomefsExperiment::Threads => threads::run(&setting),
+        RomefsExperiment::Overhead => overhead::run(&setting),
+        RomefsExperiment::Graph => graph::run(&setting),
+        RomefsExperiment::Threshold => threshold::run(&setting),
+    })
 }

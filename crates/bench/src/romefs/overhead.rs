@@ -11,7 +11,7 @@ use crate::failure::Result;
 use crate::machine;
 use crate::measure::{Batch, Jumps, Recorder, interleaved};
 use crate::output::Outcome;
-use crate::report::{self, Row, RowTarget};
+use crate::report::{Row, RowTarget};
 use crate::scene::{DeviceShape, MIB, Scene};
 use crate::segments::{metadata_bytes, segments};
 
@@ -26,13 +26,7 @@ pub fn run(setting: &Setting) -> Result<Outcome> {
     let mut rows = overwrite::beside_checksum(&setting.common, setting.count(2000, 200))?;
     rows.push(large(setting)?);
     rows.extend(scattered(setting)?);
-    outcome.table("Times in library mode; the last rows are bytes of the memory zone", report::table("overhead", &rows));
-    for row in &rows {
-        if !row.note.is_empty() {
-            outcome.note(format!("{}: {}", row.name, row.note));
-        }
-        outcome.record(row.json("overhead"));
-    }
+    outcome.rows("Times in library mode; the last rows are bytes of the memory zone", &rows);
     Ok(outcome)
 }
 

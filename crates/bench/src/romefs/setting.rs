@@ -37,14 +37,14 @@ pub struct Setting {
 impl Setting {
     /// Settings from the arguments.
     pub fn new(arguments: &RomefsArguments) -> Result<Self> {
-        let memory_bytes = arguments.memory.unwrap_or(if arguments.common.quick { 32 * MIB } else { 256 * MIB });
+        let memory_bytes = arguments.memory.unwrap_or(if arguments.evaluation.common.quick { 32 * MIB } else { 256 * MIB });
         if !(24 * MIB..=64 << 30).contains(&memory_bytes) || !memory_bytes.is_multiple_of(2 * MIB) {
             return Err(Failure::new("--memory: a multiple of 2 MiB from 24M to 64G is needed"));
         }
         if !(arguments.scale > 0.0 && arguments.scale <= 1.0) {
             return Err(Failure::new("--scale: a share above 0 and up to 1 is needed"));
         }
-        Ok(Self { common: arguments.common.clone(), memory_bytes, scale: arguments.scale })
+        Ok(Self { common: arguments.evaluation.common.clone(), memory_bytes, scale: arguments.scale })
     }
 
     /// Bytes of a load of `times` the memory zone.

@@ -392,7 +392,6 @@ impl Worker {
 mod tests {
     use std::sync::Arc;
 
-    use parking_lot::Mutex;
     use tandemfs_device::Drive;
     use tandemfs_fs::{FileSystem, FormatOptions, MountOptions, make_file_system};
 
@@ -424,58 +423,6 @@ mod tests {
         let drive = Drive::new(device);
         make_file_system(&drive, &FormatOptions { force: true, block_bytes: 4096, ..FormatOptions::default() }).expect("formatted");
         (scene, Arc::new(FileSystem::mount(drive, &MountOptions::default()).expect("mounted")))
-    }
-
-    /// Records the calls, and forwards them.
-    struct Noting<'t>(&'t dyn Target, Mutex<Vec<String>>);
-
-    impl Noting<'_> {
-        fn note<T: std::fmt::Debug>(&self, call: String, result: Result<T>) -> Result<T> {
-            self.1.lock().push(call);
-            result
-        }
-    }
-
-    impl Target for Noting<'_> {
-        fn make_directory(&self, path: &str) -> Result<()> {
-            self.note(format!("mkdir {path}"), self.0.make_directory(path))
-        }
-        fn remove_directory(&self, path: &str) -> Result<()> {
-            self.note(format!("rmdir {path}"), self.0.remove_directory(path))
-        }
-        fn create(&self, path: &str) -> Result<Handle> {
-            self.note(format!("create {path}"), self.0.create(path))
-        }
-        fn open(&self, path: &str) -> Result<Handle> {
-            self.note(format!("open {path}"), self.0.open(path))
-        }
-        fn size(&self, path: &str) -> Result<u64> {
-            self.note(format!("size {path}"), self.0.size(path))
-        }
-        fn read(&self, file: Handle, offset: u64, into: &mut [u8]) -> Result<usize> {
-            self.note(format!("read {offset}"), self.0.read(file, offset, into))
-        }
-        fn write(&self, file: Handle, offset: u64, from: &[u8]) -> Result<()> {
-            self.note(format!("write {offset} {} {:?}", from.len(), &from[..from.len().min(8)]), self.0.write(file, offset, from))
-        }
-        fn append(&self, file: Handle, from: &[u8]) -> Result<()> {
-            self.note(format!("append {} {:?}", from.len(), &from[..from.len().min(8)]), self.0.append(file, from))
-        }
-        fn synchronize(&self, file: Handle) -> Result<()> {
-            self.note("fsync".to_owned(), self.0.synchronize(file))
-        }
-        fn close(&self, file: Handle) -> Result<()> {
-            self.note("close".to_owned(), self.0.close(file))
-        }
-        fn remove(&self, path: &str) -> Result<()> {
-            self.note(format!("unlink {path}"), self.0.remove(path))
-        }
-        fn synchronize_all(&self) -> Result<()> {
-            self.note("sync".to_owned(), self.0.synchronize_all())
-        }
-        fn drop_caches(&self) -> Result<()> {
-            self.0.drop_caches()
-        }
     }
 
     fn run_in_turns(workers: &mut [Worker], target: &dyn Target) -> Result<Done> {
@@ -541,21 +488,6 @@ mod tests {
         }
         let failure = run_in_turns(&mut Worker::all(&load), &target).expect_err("damage");
         assert!(failure.to_string().contains("is not what was written to it"), "{failure}");
-    }
-
-    #[test]
-    fn a_seed_gives_the_same_calls_again_and_another_seed_others() {
-        let directory = directory();
-        let calls = |seed: u64| {
-            let root = tempfile::tempdir_in(directory.path()).expect("a directory");
-            let load = Load { seed, ..tiny(Workload::Varmail) };
-            let target = DirectoryTarget::new(root.path());
-            let noting = Noting(&target, Mutex::default());
-            run(&load, &noting);
-            noting.1.into_inner()
-        };
-        let first = calls(1);
-        assert!(first.len() > 1000 && first == calls(1) && first != calls(2));
     }
 
     #[test]
