@@ -83,6 +83,11 @@ impl Recorder {
 /// One batch of a subject.
 pub type Batch<'a> = Box<dyn FnMut(&mut Recorder) -> Result<()> + 'a>;
 
+/// A batch that makes an operation so many times.
+pub fn repeated<'a>(times: usize, mut operation: impl FnMut(&mut Recorder) -> Result<()> + 'a) -> Batch<'a> {
+    Box::new(move |recorder| (0..times).try_for_each(|_| operation(recorder)))
+}
+
 /// Runs all batches `rounds` times, alternately forward and backward, after a tenth as many warm-up rounds. Returns each subject's times.
 pub fn interleaved(subjects: usize, rounds: usize, batches: &mut [Batch<'_>]) -> Result<Vec<Samples>> {
     let mut recorder = Recorder { samples: (0..subjects).map(|_| Samples::new()).collect(), warming_up: true };

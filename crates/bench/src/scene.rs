@@ -109,7 +109,8 @@ pub fn open(name: &str, timing: bool) -> Result<Arc<dyn Device>> {
     Ok(tandemfs_emulator::open_device(name, &DeviceOptions { timing, ..DeviceOptions::default() })?)
 }
 
-fn path_text(path: &Path) -> Result<&str> {
+/// A path as the name of a device.
+pub fn path_text(path: &Path) -> Result<&str> {
     path.to_str().ok_or_else(|| Failure::new("the directory's name is not Unicode; name another with --directory"))
 }
 

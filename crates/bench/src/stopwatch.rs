@@ -32,28 +32,29 @@ impl Spent {
     }
 }
 
-/// Time and bytes of one side (foreground or background), by purpose.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Purposes {
+/// Purposes of accesses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Purpose {
     /// Stores to data logs, and loads of logs that are merged.
-    pub logs: Spent,
-    /// Block writes: time without the work done meanwhile. The time of transfers that also read is in `block_reads`.
-    pub block_writes: Spent,
+    Log,
+    /// Block writes: time without the work done meanwhile. The time of transfers that also read is in `BlockRead`.
+    BlockWrite,
     /// Block reads, to compose blocks.
-    pub block_reads: Spent,
+    BlockRead,
     /// Journal records.
-    pub journal: Spent,
+    Journal,
     /// Everything else in the memory zone: metadata at checkpoints, zeroed and loaded pages.
-    pub index: Spent,
+    Index,
 }
 
-/// Time and bytes of one side, by place.
+/// Time and bytes of one side (foreground or background), by [`Purpose`].
+pub type Purposes = [Spent; 5];
+
+/// Accesses of one side until the stop. Those to the memory zone beside the rings are by unit, and not by purpose yet.
 #[derive(Debug, Clone, Default)]
-struct Side {
+pub struct Side {
     units: Vec<Spent>,
-    journal: Spent,
-    block_writes: Spent,
-    block_reads: Spent,
+    others: Purposes,
 }
 
 /// The device wrapper.
@@ -82,26 +83,24 @@ impl Stopwatch {
     }
 
     /// Sums the times from [`Self::stop`] by purpose. The segment table must be up to date on the device: run a checkpoint first.
-    pub fn purposes(&self, sides: &[Kept; 2], geometry: &Geometry, pair: PairSeed) -> Result<[Purposes; 2]> {
+    pub fn purposes(&self, sides: [Side; 2], geometry: &Geometry, pair: PairSeed) -> Result<[Purposes; 2]> {
         let mut metadata: Vec<bool> = (0..geometry.memory_units()).map(|unit| geometry.is_fixed(unit)).collect();
         for segment in segments(&*self.inner, geometry, pair)? {
             metadata[segment.start_unit as usize..(segment.start_unit + segment.unit_count) as usize].fill(true);
         }
-        Ok([0, 1].map(|side| {
-            let Side { units, journal, block_writes, block_reads } = &sides[side].0;
-            let sum = |wanted: bool| {
-                let mut sum = Spent::default();
-                units.iter().zip(&metadata).filter(|(_, is)| **is == wanted).for_each(|(spent, _)| sum.add(spent.ns, spent.bytes));
-                sum
-            };
-            Purposes { logs: sum(false), index: sum(true), journal: *journal, block_writes: *block_writes, block_reads: *block_reads }
+        Ok(sides.map(|Side { units, others: mut purposes }| {
+            for (spent, is_metadata) in units.iter().zip(&metadata) {
+                let purpose = if *is_metadata { Purpose::Index } else { Purpose::Log };
+                purposes[purpose as usize].add(spent.ns, spent.bytes);
+            }
+            purposes
         }))
     }
 
-    /// Stops timing. Returns the times of the foreground and of the background.
-    pub fn stop(&self) -> [Kept; 2] {
+    /// Stops timing. Returns the accesses of the foreground and of the background.
+    pub fn stop(&self) -> [Side; 2] {
         *self.rings.lock() = None;
-        [0, 1].map(|side| Kept(std::mem::take(&mut *self.sides[side].lock())))
+        [0, 1].map(|side| std::mem::take(&mut *self.sides[side].lock()))
     }
 
     fn side(&self) -> &Mutex<Side> {
@@ -113,15 +112,12 @@ impl Stopwatch {
         let Some((first, end)) = *self.rings.lock() else { return };
         let mut side = self.side().lock();
         if (first..end).contains(&offset) {
-            side.journal.add(ns, bytes);
+            side.others[Purpose::Journal as usize].add(ns, bytes);
         } else if let Some(unit) = side.units.get_mut((offset / UNIT_BYTES) as usize) {
             unit.add(ns, bytes);
         }
     }
 }
-
-/// Times of one side until the stop.
-pub struct Kept(Side);
 
 impl Layer for Stopwatch {
     fn below(&self) -> &dyn Device {
@@ -178,13 +174,10 @@ impl Layer for Stopwatch {
         );
         let ns = start.elapsed().saturating_sub(aside.get()).as_nanos() as u64;
         if self.rings.lock().is_some() {
-            let mut side = self.side().lock();
-            if read > 0 {
-                side.block_reads.add(ns, read);
-                side.block_writes.add(0, written);
-            } else {
-                side.block_writes.add(ns, written);
-            }
+            let others = &mut self.side().lock().others;
+            let (read_ns, written_ns) = if read > 0 { (ns, 0) } else { (0, ns) };
+            others[Purpose::BlockRead as usize].add(read_ns, read);
+            others[Purpose::BlockWrite as usize].add(written_ns, written);
         }
         result
     }

@@ -4,7 +4,7 @@ use std::hint::black_box;
 use std::time::{Duration, Instant};
 
 use serde_json::json;
-use tandemfs_device::{BlockRequest, Device, TxId, modified_lines};
+use tandemfs_device::{BlockRequest, TxId, modified_lines};
 use tandemfs_emulator::{LogFigures, measure_log};
 use tandemfs_format::linearity::checksum_change;
 use tandemfs_format::{LINE_BYTES, SECTOR_BYTES, Sector, checksum};
@@ -13,7 +13,7 @@ use super::rig::{Rig, Variant};
 use super::setting::{PAPER_LOG_BYTES, Setting};
 use crate::failure::{Failure, Result};
 use crate::machine::Pinned;
-use crate::measure::{Batch, Jumps, Recorder, Samples, interleaved};
+use crate::measure::{Batch, Jumps, Samples, interleaved, repeated};
 use crate::output::Outcome;
 use crate::report::{Row, RowTarget, time};
 use crate::scene::{MIB, Scene};
@@ -22,7 +22,7 @@ use crate::table::Table;
 const STORE_NS_MAX: f64 = 200.0;
 const BLOCK_WRITE_NS_MAX: f64 = 2000.0;
 /// Operations per batch.
-const BATCH: u64 = 256;
+const BATCH: usize = 256;
 /// Capacity of the paper's drive, in pages.
 const PAPER_PAGES: u64 = (32 << 30) / 4096;
 /// Number of consecutive lines in the log that is searched.
@@ -62,44 +62,46 @@ fn accesses(setting: &Setting, variant: Variant) -> Result<Vec<Row>> {
     let (mut jumps, mut others, mut pages, mut other_pages) = (Jumps::new(3), Jumps::new(3), Jumps::new(5), Jumps::new(5));
     let (mut tagged_jumps, mut loads, mut reads) = (Jumps::new(7), Jumps::new(9), Jumps::new(11));
     let mut transaction = 0;
-    let store = |recorder: &mut Recorder| {
-        (0..BATCH).try_for_each(|_| {
-            let offset = jumps.below(lines) * LINE_BYTES as u64;
+    let device = &*device;
+    let line_at = |jumps: &mut Jumps| jumps.below(lines) * LINE_BYTES as u64;
+    let mut next = 0;
+    let pages_a_batch = BATCH / 4;
+    let mut batches: Vec<Batch<'_>> = vec![
+        repeated(BATCH, |recorder| {
+            let offset = line_at(&mut jumps);
             Ok(recorder.time(0, || device.byte_path().store(offset, &line))?)
-        })
-    };
-    let copy_line = |recorder: &mut Recorder| {
-        (0..BATCH).try_for_each(|_| {
-            let offset = (others.below(lines) * LINE_BYTES as u64) as usize;
+        }),
+        repeated(BATCH, |recorder| {
+            let offset = line_at(&mut others) as usize;
             recorder.time(1, || black_box(&mut host[offset..offset + LINE_BYTES]).copy_from_slice(&line));
             Ok(())
-        })
-    };
-    let write = |recorder: &mut Recorder| (0..BATCH / 4).try_for_each(|_| write_page(&*device, recorder, 2, pages.below(sectors), &page));
-    let copy_page = |recorder: &mut Recorder| {
-        (0..BATCH / 4).try_for_each(|_| {
+        }),
+        repeated(pages_a_batch, |recorder| {
+            let mut requests = [BlockRequest::Write { sector: Sector::new(pages.below(sectors)), buffer: &page }];
+            Ok(recorder.time(2, || device.block_path().transfer(&mut requests, &mut || {}))?)
+        }),
+        repeated(pages_a_batch, |recorder| {
             let offset = other_pages.below(memory_bytes / SECTOR_BYTES as u64) as usize * SECTOR_BYTES;
             recorder.time(3, || black_box(&mut host_pages[offset..offset + SECTOR_BYTES]).copy_from_slice(&page));
             Ok(())
-        })
-    };
-    let load = |recorder: &mut Recorder| {
-        (0..BATCH).try_for_each(|_| {
-            let (offset, mut into) = (loads.below(lines) * LINE_BYTES as u64, [0; LINE_BYTES]);
+        }),
+        repeated(BATCH, |recorder| {
+            let (offset, mut into) = (line_at(&mut loads), [0; LINE_BYTES]);
             Ok(recorder.time(4, || device.byte_path().load(offset, black_box(&mut into)))?)
-        })
-    };
-    let read = |recorder: &mut Recorder| {
-        (0..BATCH / 4).try_for_each(|_| {
+        }),
+        repeated(pages_a_batch, |recorder| {
             let mut buffer = vec![0; SECTOR_BYTES];
             let mut requests = [BlockRequest::Read { sector: Sector::new(reads.below(sectors)), buffer: &mut buffer }];
             Ok(recorder.time(5, || device.block_path().transfer(&mut requests, &mut || {}))?)
-        })
-    };
-    // Eight lines and a COMMIT, like a small metadata change.
-    let tagged = |recorder: &mut Recorder| {
-        let Some(firmware) = device.firmware() else { return Ok(()) };
-        (0..BATCH / 8).try_for_each(|_| {
+        }),
+        repeated(BATCH, |recorder| {
+            next = (next + 1) % lines;
+            Ok(recorder.time(6, || device.byte_path().store(next * LINE_BYTES as u64, &line))?)
+        }),
+    ];
+    if let Some(firmware) = device.firmware() {
+        // Eight lines and a COMMIT, like a small metadata change.
+        batches.push(repeated(BATCH / 8, |recorder| {
             transaction += 1;
             if transaction % (1 << 20) == 0 {
                 firmware.clean()?;
@@ -107,30 +109,11 @@ fn accesses(setting: &Setting, variant: Variant) -> Result<Vec<Row>> {
             }
             let number = TxId::new(transaction).ok_or_else(|| Failure::new("a transaction without a number"))?;
             (0..8).try_for_each(|_| {
-                let offset = tagged_jumps.below(lines) * LINE_BYTES as u64;
+                let offset = line_at(&mut tagged_jumps);
                 recorder.time(7, || firmware.store_tagged(number, offset, &line))
             })?;
             Ok(recorder.time(8, || firmware.commit(number))?)
-        })
-    };
-    let mut next = 0;
-    let store_next = |recorder: &mut Recorder| {
-        (0..BATCH).try_for_each(|_| {
-            next = (next + 1) % lines;
-            Ok(recorder.time(6, || device.byte_path().store(next * LINE_BYTES as u64, &line))?)
-        })
-    };
-    let mut batches: Vec<Batch<'_>> = vec![
-        Box::new(store),
-        Box::new(copy_line),
-        Box::new(write),
-        Box::new(copy_page),
-        Box::new(load),
-        Box::new(read),
-        Box::new(store_next),
-    ];
-    if has_transactions {
-        batches.push(Box::new(tagged));
+        }));
     }
     let subjects = if has_transactions { 9 } else { 7 };
     let samples: Vec<Samples> = interleaved(subjects, rounds, &mut batches)?;
@@ -151,11 +134,6 @@ fn accesses(setting: &Setting, variant: Variant) -> Result<Vec<Row>> {
         rows.push(Row::alone(name("COMMIT of eight lines"), &samples[8]));
     }
     Ok(rows)
-}
-
-fn write_page(device: &dyn Device, recorder: &mut Recorder, subject: usize, sector: u64, page: &[u8]) -> Result<()> {
-    let mut requests = [BlockRequest::Write { sector: Sector::new(sector), buffer: page }];
-    Ok(recorder.time(subject, || device.block_path().transfer(&mut requests, &mut || {}))?)
 }
 
 /// The index of a full log, compared with the paper's.

@@ -2,10 +2,10 @@
 //!
 //! Each mount runs in its own process: its memory starts small, and a process that exits without unmounting is a crash.
 
-use std::path::Path;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use serde_json::{Value, json};
+use serde::{Deserialize, Serialize};
 use tandemfs_device::Drive;
 use tandemfs_format::InodeNumber;
 use tandemfs_format::superblock::ChecksumKind;
@@ -38,21 +38,18 @@ pub fn run(arguments: &Common) -> Result<Vec<Row>> {
         many_files::fill(&fs, &directories, files, |_, _| {})?;
         fs.unmount()?;
     }
-    let image = scene.path("engine");
-    let default_memory = MountOptions::default().memory_bytes;
+    let default = Order { image: scene.path("engine"), memory_bytes: MountOptions::default().memory_bytes, ..Order::default() };
     let (mut clean, mut crashed, mut unmount) = (Samples::new(), Samples::new(), Samples::new());
     let mut records = 0;
     for round in 0..arguments.scaled(10).max(3) {
         machine::check()?;
-        let answer = in_process(&image, &Order { late_files: 0, walk: false, crash: false, round, memory_bytes: default_memory })?;
-        expect_clean(&answer, true)?;
-        clean.add(seconds(&answer, "mount_seconds"));
-        unmount.add(seconds(&answer, "unmount_seconds"));
-        in_process(&image, &Order { late_files: LATE_FILES, walk: false, crash: true, round, memory_bytes: default_memory })?;
-        let answer = in_process(&image, &Order { late_files: 0, walk: false, crash: false, round, memory_bytes: default_memory })?;
-        expect_clean(&answer, false)?;
-        crashed.add(seconds(&answer, "mount_seconds"));
-        records = answer["records"].as_u64().unwrap_or_default();
+        let answer = in_process(&default)?.expect_clean(true)?;
+        clean.add(answer.mount);
+        unmount.add(answer.unmount);
+        in_process(&Order { late_files: Some((round, LATE_FILES)), crash: true, ..default.clone() })?;
+        let answer = in_process(&default)?.expect_clean(false)?;
+        crashed.add(answer.mount);
+        records = answer.records;
     }
     let title = if files == 1_000_000 { "1 M".to_owned() } else { files.to_string() };
     let mut rows = vec![
@@ -61,49 +58,48 @@ pub fn run(arguments: &Common) -> Result<Vec<Row>> {
             .note(format!("{records} records replayed")),
         Row::alone("unmount right after a mount", &unmount),
     ];
-    for memory_bytes in [default_memory, default_memory / 4] {
-        let order = Order { late_files: 0, walk: true, crash: false, round: 0, memory_bytes };
-        let answer = in_process(&image, &order)?;
-        let bytes = |name: &str| answer[name].as_u64().unwrap_or_default() as f64;
+    for memory_bytes in [default.memory_bytes, default.memory_bytes / 4] {
+        let answer = in_process(&Order { walk: true, memory_bytes, ..default.clone() })?;
         let name = |what: &str| format!("host memory, memory={} MiB, {what}", memory_bytes / MIB);
         let target = RowTarget::BytesAtMost((memory_bytes + FIXED_BYTES) as f64);
-        rows.push(Row { target, ..Row::value(name("after the mount"), bytes("mounted_bytes")) });
-        let note = format!(
-            "all names listed and looked at, {:.1} s; the target is the option and 64 MiB",
-            seconds(&answer, "walk_seconds").as_secs_f64()
-        );
-        rows.push(Row { target, ..Row::value(name("all files looked at"), bytes("walked_bytes")) }.note(note));
+        rows.push(Row { target, ..Row::value(name("after the mount"), answer.mounted_bytes as f64) });
+        let note = format!("all names listed and looked at, {:.1} s; the target is the option and 64 MiB", answer.walk.as_secs_f64());
+        rows.push(Row { target, ..Row::value(name("all files looked at"), answer.walked_bytes as f64) }.note(note));
     }
     Ok(rows)
 }
 
-fn seconds(answer: &Value, name: &str) -> Duration {
-    Duration::from_secs_f64(answer[name].as_f64().unwrap_or_default())
-}
-
-fn expect_clean(answer: &Value, clean: bool) -> Result<()> {
-    if answer["clean"] == clean { Ok(()) } else { Err(Failure::new(format!("the mount found clean={}, not {clean}", answer["clean"]))) }
-}
-
-/// Steps of the process: mount, optionally create and walk, then unmount or crash.
+/// Steps of the process: mount, optionally walk and create, then unmount or crash.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 struct Order {
-    late_files: usize,
-    walk: bool,
-    crash: bool,
-    round: usize,
+    image: PathBuf,
     memory_bytes: u64,
+    walk: bool,
+    /// A number for their directory, and how many.
+    late_files: Option<(usize, usize)>,
+    crash: bool,
 }
 
-fn in_process(image: &Path, order: &Order) -> Result<Value> {
-    let text = json!({
-        "image": image,
-        "late_files": order.late_files,
-        "walk": order.walk,
-        "crash": order.crash,
-        "round": order.round,
-        "memory_bytes": order.memory_bytes,
-    });
-    let output = child_process(&text.to_string()).output()?;
+/// What the process found.
+#[derive(Debug, Default, Serialize, Deserialize)]
+struct Answer {
+    mount: Duration,
+    mounted_bytes: u64,
+    walk: Duration,
+    walked_bytes: u64,
+    clean: bool,
+    records: u64,
+    unmount: Duration,
+}
+
+impl Answer {
+    fn expect_clean(self, clean: bool) -> Result<Self> {
+        if self.clean == clean { Ok(self) } else { Err(Failure::new(format!("the mount found clean={}, not {clean}", self.clean))) }
+    }
+}
+
+fn in_process(order: &Order) -> Result<Answer> {
+    let output = child_process(&serde_json::to_string(order)?).output()?;
     if !output.status.success() {
         return Err(Failure::new(format!("a measured process failed: {}", String::from_utf8_lossy(&output.stderr).trim())));
     }
@@ -112,44 +108,31 @@ fn in_process(image: &Path, order: &Order) -> Result<Value> {
 
 /// Entry point of the process started by [`in_process`].
 pub fn child(order: &str) -> Result<()> {
-    let order: Value = serde_json::from_str(order)?;
-    let number = |name: &str| order[name].as_u64().unwrap_or_default();
-    let image = order["image"].as_str().ok_or_else(|| Failure::new("no image named"))?;
-    let device = scene::open(image, false)?;
-    let options = MountOptions { memory_bytes: number("memory_bytes"), ..MountOptions::default() };
+    let order: Order = serde_json::from_str(order)?;
+    let device = scene::open(scene::path_text(&order.image)?, false)?;
+    let options = MountOptions { memory_bytes: order.memory_bytes, ..MountOptions::default() };
     let start = Instant::now();
     let fs = scene::mount(Drive::new(device), &options)?;
-    let mount_seconds = start.elapsed().as_secs_f64();
-    let mounted_bytes = machine::own_memory_bytes();
-    let mut walk_seconds = None;
-    if order["walk"] == true {
+    let mut answer = Answer { mount: start.elapsed(), mounted_bytes: machine::own_memory_bytes(), ..Answer::default() };
+    if order.walk {
         let start = Instant::now();
         walk(&fs)?;
-        walk_seconds = Some(start.elapsed().as_secs_f64());
+        answer.walk = start.elapsed();
     }
-    let walked_bytes = machine::own_memory_bytes();
-    let late = number("late_files");
-    if late > 0 {
-        let name = format!("late-{}", number("round"));
-        let directory = fs.create(InodeNumber::ROOT, name.as_bytes(), &scene::new_directory())?.inode;
-        for file in 0..late {
+    answer.walked_bytes = machine::own_memory_bytes();
+    if let Some((number, files)) = order.late_files {
+        let directory = fs.create(InodeNumber::ROOT, format!("late-{number}").as_bytes(), &scene::new_directory())?.inode;
+        for file in 0..files {
             fs.create(directory, format!("file-{file}").as_bytes(), &scene::new_file())?;
         }
     }
-    let mut answer = json!({
-        "mount_seconds": mount_seconds,
-        "mounted_bytes": mounted_bytes,
-        "walk_seconds": walk_seconds,
-        "walked_bytes": walked_bytes,
-        "clean": fs.recovery().clean,
-        "records": fs.recovery().records_replayed,
-    });
-    if order["crash"] != true {
+    (answer.clean, answer.records) = (fs.recovery().clean, fs.recovery().records_replayed);
+    if !order.crash {
         let start = Instant::now();
         fs.unmount()?;
-        answer["unmount_seconds"] = start.elapsed().as_secs_f64().into();
+        answer.unmount = start.elapsed();
     }
-    println!("{answer}");
+    println!("{}", serde_json::to_string(&answer)?);
     // A crash: nothing is dropped, nothing is checkpointed.
     std::process::exit(0);
 }

@@ -13,7 +13,7 @@ use tandemfs_fs::{FileSystem, WriteOptions};
 use crate::arguments::Common;
 use crate::failure::{Failure, Result};
 use crate::machine::Pinned;
-use crate::measure::{Batch, Jumps, Recorder, interleaved};
+use crate::measure::{Batch, Jumps, interleaved, repeated};
 use crate::probe::{Probe, Store};
 use crate::report::{Row, RowTarget};
 use crate::scene::{self, DeviceShape, MIB, Scene};
@@ -65,71 +65,46 @@ fn in_domain(arguments: &Common, domain: PersistenceDomain, rounds: usize) -> Re
     let _pinned = Pinned::new();
 
     let data = vec![0x5a; PAGE];
-    let mut jumps = Jumps::new(7);
-    let engine = |recorder: &mut Recorder| {
-        for _ in 0..BATCH {
-            let offset = jumps.below(PAGES) * PAGE as u64;
-            recorder.time(ENGINE, || fs.write(file, offset, &data, WriteOptions::default()))?;
-        }
-        Ok(())
-    };
-    let mut logs = trace.logs.iter().cycle();
-    let limit = |recorder: &mut Recorder| {
-        for store in logs.by_ref().take(BATCH) {
-            recorder.time(LIMIT, || scene::persist(&bare, store.offset, &data))?;
-        }
-        Ok(())
-    };
-    let pair = PairSeed::new(fs.superblock().pair);
-    let mut checked_logs = trace.logs.iter().cycle();
-    let limit_checksum = |recorder: &mut Recorder| {
-        for store in checked_logs.by_ref().take(BATCH) {
-            recorder.time(LIMIT_CHECKSUM, || {
-                black_box(pair.data(black_box(&data)));
-                scene::persist(&bare, store.offset, &data)
-            })?;
-        }
-        Ok(())
-    };
-    let checksum = |recorder: &mut Recorder| {
-        for _ in 0..BATCH {
-            recorder.time(CHECKSUM, || black_box(pair.data(black_box(&data))));
-        }
-        Ok(())
-    };
+    let (mut jumps, pair) = (Jumps::new(7), PairSeed::new(fs.superblock().pair));
+    let (mut logs, mut checked_logs) = (trace.logs.iter().cycle(), trace.logs.iter().cycle());
+    let mut next_log = move || logs.next().map_or(0, |store| store.offset);
+    let mut next_checked_log = move || checked_logs.next().map_or(0, |store| store.offset);
     let addresses: Vec<LineAddress> = (0..trace.record_lines).map(|line| LineAddress::new(line as u64)).collect();
     let images = vec![[7; 64]; trace.record_lines];
-    let mut buffer = Vec::new();
-    let encoding = |recorder: &mut Recorder| {
-        for _ in 0..BATCH {
-            recorder.time(ENCODE, || encode(&mut buffer, pair.journal(1, 2, 3), 2, 4, black_box(&addresses), black_box(&images)));
-        }
-        Ok(())
-    };
-    let record_bytes = vec![0x33; trace.record_bytes as usize];
+    let mut encoded = Vec::new();
+    let record = vec![0x33; trace.record_bytes as usize];
     let mut records = trace.records.iter().cycle();
-    let record = |recorder: &mut Recorder| {
-        for store in records.by_ref().take(BATCH) {
-            recorder.time(RECORD, || scene::persist(&bare, store.offset, &record_bytes))?;
-        }
-        Ok(())
-    };
-    // Reading one byte of a hole takes the locks, the view of the inode and the block look-up, but no data.
     let mut byte = [0];
-    let look_up = |recorder: &mut Recorder| {
-        for _ in 0..BATCH {
-            recorder.time(LOOK_UP, || fs.read(file, PAGES * PAGE as u64 + 17, &mut byte))?;
-        }
-        Ok(())
-    };
     let mut batches: [Batch<'_>; SUBJECTS] = [
-        Box::new(engine),
-        Box::new(limit_checksum),
-        Box::new(limit),
-        Box::new(checksum),
-        Box::new(encoding),
-        Box::new(record),
-        Box::new(look_up),
+        repeated(BATCH, |recorder| {
+            let offset = jumps.below(PAGES) * PAGE as u64;
+            Ok(recorder.time(ENGINE, || fs.write(file, offset, &data, WriteOptions::default())).map(drop)?)
+        }),
+        repeated(BATCH, |recorder| {
+            let offset = next_checked_log();
+            recorder.time(LIMIT_CHECKSUM, || {
+                black_box(pair.data(black_box(&data)));
+                scene::persist(&bare, offset, &data)
+            })
+        }),
+        repeated(BATCH, |recorder| {
+            let offset = next_log();
+            recorder.time(LIMIT, || scene::persist(&bare, offset, &data))
+        }),
+        repeated(BATCH, |recorder| {
+            recorder.time(CHECKSUM, || black_box(pair.data(black_box(&data))));
+            Ok(())
+        }),
+        repeated(BATCH, |recorder| {
+            recorder.time(ENCODE, || encode(&mut encoded, pair.journal(1, 2, 3), 2, 4, black_box(&addresses), black_box(&images)));
+            Ok(())
+        }),
+        repeated(BATCH, |recorder| {
+            let offset = records.next().map_or(0, |store| store.offset);
+            recorder.time(RECORD, || scene::persist(&bare, offset, &record))
+        }),
+        // Reading one byte of a hole takes the locks, the view of the inode and the block look-up, but no data.
+        repeated(BATCH, |recorder| Ok(recorder.time(LOOK_UP, || fs.read(file, PAGES * PAGE as u64 + 17, &mut byte)).map(drop)?)),
     ];
     let samples = interleaved(SUBJECTS, rounds, &mut batches)?;
     drop(batches);

@@ -15,10 +15,11 @@ use crate::output::Outcome;
 use crate::plot::{self, Bars, Labels, Series};
 use crate::report::time;
 use crate::scene::Scene;
-use crate::stopwatch::{Purposes, Stopwatch};
+use crate::stopwatch::{Purpose, Purposes, Stopwatch};
 use crate::table::Table;
 
 const RATIO: u64 = 5;
+/// The first five in the order of [`Purpose`].
 const PARTS: [&str; 6] = ["log write", "block write", "write-back", "journal", "index", "the rest"];
 
 /// Runs both loads.
@@ -51,27 +52,22 @@ impl Broken {
 
     /// In the order of [`PARTS`]; nanoseconds.
     fn times(&self) -> [f64; 6] {
-        let Purposes { logs, block_writes, block_reads, journal, index } = self.foreground;
-        let [logs, blocks, reads, journal, index] = [logs, block_writes, block_reads, journal, index].map(|part| self.a_request(part.ns));
-        [logs, blocks, reads, journal, index, (self.mean_ns - logs - blocks - reads - journal - index).max(0.0)]
+        let parts = self.foreground.map(|spent| self.a_request(spent.ns));
+        let rest = (self.mean_ns - parts.iter().sum::<f64>()).max(0.0);
+        let [logs, blocks, reads, journal, index] = parts;
+        [logs, blocks, reads, journal, index, rest]
     }
 
-    /// The first five of [`PARTS`]; bytes to the device, including background write-back.
+    /// The first five of [`PARTS`]; bytes to the device, of both sides. Blocks that the background writes are write-back.
     fn bytes(&self) -> [f64; 5] {
-        let (fore, behind) = (&self.foreground, &self.behind);
-        [
-            fore.logs.bytes + behind.logs.bytes,
-            fore.block_writes.bytes,
-            behind.block_writes.bytes,
-            fore.journal.bytes + behind.journal.bytes,
-            fore.index.bytes + behind.index.bytes,
-        ]
-        .map(|bytes| self.a_request(bytes))
+        let mut bytes: [u64; 5] = std::array::from_fn(|part| self.foreground[part].bytes + self.behind[part].bytes);
+        bytes[Purpose::BlockWrite as usize] = self.foreground[Purpose::BlockWrite as usize].bytes;
+        bytes[Purpose::BlockRead as usize] = self.behind[Purpose::BlockWrite as usize].bytes;
+        bytes.map(|bytes| self.a_request(bytes))
     }
 
     fn behind_ns(&self) -> f64 {
-        let Purposes { logs, block_writes, block_reads, journal, index } = self.behind;
-        self.a_request(logs.ns + block_writes.ns + block_reads.ns + journal.ns + index.ns)
+        self.a_request(self.behind.iter().map(|spent| spent.ns).sum())
     }
 
     fn json(&self, part: &str) -> Value {
@@ -100,23 +96,21 @@ fn one_load(setting: &Setting, outcome: &mut Outcome, part: &str, caption: &str)
     }
     outcome.table(format!("Time, {caption}"), times);
     outcome.table(format!("Bytes to the device, {caption}"), bytes);
-    let groups: Vec<String> = SIZES.map(Size::name).to_vec();
-    let percent = |parts: &[f64], index: usize| 100.0 * parts[index] / parts.iter().sum::<f64>().max(1.0);
-    let series: Vec<Series<f64>> = PARTS
-        .iter()
-        .enumerate()
-        .map(|(index, name)| Series::new(*name, sizes.iter().map(|broken| percent(&broken.times(), index))))
-        .collect();
-    let labels = Labels::new(format!("Time of a write, {caption}"), "request size", "share of the mean [%]");
-    outcome.plot(&format!("time-{part}"), plot::bars(&labels, &groups, &series, Bars::Stacked)?);
-    let series: Vec<Series<f64>> = PARTS[..5]
-        .iter()
-        .enumerate()
-        .map(|(index, name)| Series::new(*name, sizes.iter().map(|broken| percent(&broken.bytes(), index))))
-        .collect();
-    let labels = Labels::new(format!("Bytes to the device, {caption}"), "request size", "share of the bytes [%]");
-    outcome.plot(&format!("bytes-{part}"), plot::bars(&labels, &groups, &series, Bars::Stacked)?);
-    Ok(())
+    let mut draw = |what: &str, unit: &str, of: &dyn Fn(&Broken) -> Vec<f64>| -> Result<()> {
+        let percent = |parts: Vec<f64>| parts.iter().map(|part| 100.0 * part / parts.iter().sum::<f64>().max(1.0)).collect::<Vec<_>>();
+        let of_sizes: Vec<Vec<f64>> = sizes.iter().map(|broken| percent(of(broken))).collect();
+        let name_and_values = PARTS.iter().enumerate().take(of_sizes[0].len());
+        let series: Vec<Series<f64>> =
+            name_and_values.map(|(part, name)| Series::new(*name, of_sizes.iter().map(|parts| parts[part]))).collect();
+        let labels = Labels::new(format!("{what}, {caption}"), "request size", format!("share of the {unit} [%]"));
+        outcome.plot(
+            &format!("{}-{part}", if unit == "mean" { "time" } else { "bytes" }),
+            plot::bars(&labels, &SIZES.map(Size::name), &series, Bars::Stacked)?,
+        );
+        Ok(())
+    };
+    draw("Time of a write", "mean", &|broken| broken.times().to_vec())?;
+    draw("Bytes to the device", "bytes", &|broken| broken.bytes().to_vec())
 }
 
 fn measure(setting: &Setting, size: Size, sufficient: bool) -> Result<Broken> {
@@ -155,11 +149,12 @@ fn measure(setting: &Setting, size: Size, sufficient: bool) -> Result<Broken> {
     let sides = watch.stop();
     let counted = counters.snapshot();
     volume.fs.checkpoint()?;
-    let [foreground, behind] = watch.purposes(&sides, &superblock.geometry, PairSeed::new(superblock.pair))?;
+    let [foreground, behind] = watch.purposes(sides, &superblock.geometry, PairSeed::new(superblock.pair))?;
     volume.fs.unmount()?;
     let logs = counted.by_structure[Structure::DataLog as usize].byte_written_bytes;
     let blocks = counted.by_structure[Structure::Data as usize].block_written_bytes;
-    let seen = (foreground.logs.bytes + behind.logs.bytes, foreground.block_writes.bytes + behind.block_writes.bytes);
+    let of_both = |purpose: Purpose| foreground[purpose as usize].bytes + behind[purpose as usize].bytes;
+    let seen = (of_both(Purpose::Log), of_both(Purpose::BlockWrite));
     if seen != (logs, blocks) {
         return Err(Failure::new(format!("the watch saw {seen:?} bytes of logs and blocks, the drive counted {:?}", (logs, blocks))));
     }
@@ -174,9 +169,9 @@ mod tests {
     #[test]
     fn parts_add_up_to_the_mean() {
         let spent = |ns, bytes| Spent { ns, bytes };
-        let foreground =
-            Purposes { logs: spent(400, 8192), block_writes: spent(1000, 65536), journal: spent(100, 512), ..Purposes::default() };
-        let behind = Purposes { block_reads: spent(600, 65536), block_writes: spent(200, 65536), ..Purposes::default() };
+        let nothing = Spent::default();
+        let foreground = [spent(400, 8192), spent(1000, 65536), nothing, spent(100, 512), nothing];
+        let behind = [nothing, spent(200, 65536), spent(600, 65536), nothing, nothing];
         let broken = Broken { size: Size::About(4096), mean_ns: 1000.0, requests: 2.0, foreground, behind };
         assert_eq!(broken.times(), [200.0, 500.0, 0.0, 50.0, 0.0, 250.0]);
         assert_eq!(broken.bytes(), [4096.0, 32768.0, 32768.0, 256.0, 0.0]);
