@@ -12,12 +12,9 @@ use crate::workloads::Workload;
 #[derive(Debug, Parser)]
 #[command(name = "tandemfs-bench", version, args_conflicts_with_subcommands = true, max_term_width = 80)]
 pub struct Arguments {
-    /// What to measure; everything when nothing is named
-    #[arg(value_name = "CASE")]
-    pub cases: Vec<Case>,
-    /// How.
+    /// Rows of the speed table.
     #[command(flatten)]
-    pub common: Common,
+    pub evaluation: Evaluation<Case>,
     /// A part of a case that runs in a process of its own
     #[arg(long, hide = true)]
     pub child: Option<String>,
@@ -189,11 +186,11 @@ fn share(text: &str) -> Result<f64, String> {
     share.ok_or_else(|| format!("'{text}' is no share of the work; write a number from 0.0001 to 10"))
 }
 
-/// What the evaluations of both papers can be told; `E` are the experiments.
+/// What the speed table and the evaluations of both papers can be told; `E` are the cases or experiments.
 #[derive(Debug, Clone, Args)]
 pub struct Evaluation<E: ValueEnum + Send + Sync + 'static> {
     /// What to measure; everything when nothing is named
-    #[arg(value_name = "EXPERIMENT")]
+    #[arg(value_name = "NAME")]
     pub experiments: Vec<E>,
     /// How.
     #[command(flatten)]
@@ -341,7 +338,7 @@ mod tests {
     #[test]
     fn cases_and_experiments_have_their_own_lines() {
         let cases = parse("bench overwrite fuse --quick --json").expect("a line");
-        assert_eq!((cases.cases, cases.command.is_none()), (vec![Case::Overwrite, Case::Fuse], true));
+        assert_eq!((cases.evaluation.experiments, cases.command.is_none()), (vec![Case::Overwrite, Case::Fuse], true));
         let romefs = parse("bench romefs table4 writes --quick --memory 64M --output out").expect("a line");
         let Some(Command::Romefs(romefs)) = romefs.command else { panic!("no experiment") };
         assert_eq!(romefs.evaluation.experiments, [RomefsExperiment::Table4, RomefsExperiment::Writes]);

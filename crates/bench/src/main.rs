@@ -8,10 +8,11 @@
 //! [BE3] Each operation is timed separately; medians and p99 are over all operations. Both sides pay the same for reading the clock.
 //! [BE4] Directories and mounts are guards, so they are removed on errors too. SIGINT and SIGTERM are handled as errors.
 //!
-//! `cases/` has one file for each row of the table, `romefs/` and `bytefs/` one for each experiment of the papers, `workloads/` the loads
-//! of the ByteFS paper. `measure.rs` takes the times, `report.rs` judges and prints them, `scene.rs` makes devices and file systems.
-//! `probe.rs` records where the engine stores, `stopwatch.rs` how long each access takes. `null_fs/` is the FUSE file system that keeps
-//! everything in memory and nothing safe, and `served.rs` serves such file systems.
+//! `cases/` has one file for each row of the table, `romefs/` one for each experiment of its paper, `bytefs/` one for the figures that run
+//! loads and one for each other experiment, `workloads/` the loads of the ByteFS paper. `measure.rs` takes the times, `report.rs` judges
+//! them, `output.rs` runs cases and experiments and prints their results, `scene.rs` makes devices and file systems. `probe.rs` records
+//! where the engine stores, `stopwatch.rs` how long each access takes. `null_fs/` is the FUSE file system that keeps everything in memory
+//! and nothing safe, and `served.rs` serves such file systems.
 
 #![forbid(unsafe_code)]
 
@@ -38,9 +39,9 @@ mod workloads;
 use std::io::Write;
 use std::process::ExitCode;
 
-use clap::{Parser, ValueEnum};
+use clap::Parser;
 
-use arguments::{Arguments, Case, Command};
+use arguments::{Arguments, Command};
 use failure::Failure;
 
 fn main() -> ExitCode {
@@ -63,7 +64,7 @@ fn run(arguments: &Arguments) -> Result<(), Failure> {
         (None, Some(Command::Compare(asked))) => machine::listen_for_signals().and_then(|()| compare::session::compare(asked)),
         (None, Some(Command::Run(asked))) => machine::listen_for_signals().and_then(|()| compare::session::run(asked)),
         (None, Some(Command::Report(asked))) => compare::report::run(asked),
-        (None, None) => machine::listen_for_signals().and_then(|()| run_cases(arguments)),
+        (None, None) => machine::listen_for_signals().and_then(|()| cases::run(&arguments.evaluation)),
     };
     match result {
         Err(failure) if failure.is_output_closed() => Ok(()),
@@ -71,23 +72,4 @@ fn run(arguments: &Arguments) -> Result<(), Failure> {
         Err(failure) => Err(machine::check().err().unwrap_or(failure)),
         Ok(()) => Ok(()),
     }
-}
-
-fn run_cases(arguments: &Arguments) -> Result<(), Failure> {
-    let common = &arguments.common;
-    report::header(common.json)?;
-    let cases = if arguments.cases.is_empty() { Case::value_variants() } else { &arguments.cases };
-    for case in cases {
-        let rows = match case {
-            Case::Overwrite => cases::overwrite::run(common)?,
-            Case::Namespace => cases::namespace::run(common)?,
-            Case::Sequential => cases::sequential::run(common)?,
-            Case::Fuse => cases::fuse::run(common)?,
-            Case::ManyFiles => cases::many_files::run(common)?,
-            Case::Mount => cases::mount_time::run(common)?,
-        };
-        let name = case.to_possible_value().map(|value| value.get_name().to_owned());
-        report::print(&name.unwrap_or_default(), &rows, common.json)?;
-    }
-    Ok(())
 }

@@ -1,5 +1,7 @@
 //! Timing: each operation goes into a histogram, and subjects are interleaved ([BE1], [BE3]).
 
+use std::sync::Barrier;
+use std::thread::ScopedJoinHandle;
 use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
@@ -105,6 +107,26 @@ pub fn interleaved(subjects: usize, rounds: usize, batches: &mut [Batch<'_>]) ->
         return Err(Failure::new(format!("subject {silent} of the measurement took no times; this is a bug of the benchmark")));
     }
     Ok(recorder.samples)
+}
+
+/// Does each piece of work on a thread of its own. Returns the results, and the time from the common start to the last end.
+pub fn on_threads<W: Send, T: Send>(works: Vec<W>, run: impl Fn(W) -> Result<T> + Sync) -> Result<(Vec<T>, Duration)> {
+    let (barrier, run) = (Barrier::new(works.len() + 1), &run);
+    std::thread::scope(|scope| {
+        let start_thread = |work| {
+            let barrier = &barrier;
+            scope.spawn(move || {
+                barrier.wait();
+                run(work)
+            })
+        };
+        let threads: Vec<_> = works.into_iter().map(start_thread).collect();
+        barrier.wait();
+        let start = Instant::now();
+        let join = |thread: ScopedJoinHandle<'_, Result<T>>| thread.join().map_err(|_| Failure::new("a thread of the load panicked"))?;
+        let results = threads.into_iter().map(join).collect::<Result<_>>()?;
+        Ok((results, start.elapsed()))
+    })
 }
 
 /// Pseudo-random numbers (xorshift), the same in each run.

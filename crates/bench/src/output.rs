@@ -29,12 +29,16 @@ pub fn run_all<E: ValueEnum + Send + Sync>(
     run: impl Fn(&E) -> Result<Outcome>,
 ) -> Result<()> {
     let Evaluation { experiments, common, output } = evaluation;
-    report::header(common.json)?;
-    if !common.json {
-        say(&format!("{description}\n\n"))?;
+    let facts = machine::facts();
+    let machine: Vec<String> = facts.iter().map(|(name, value)| format!("{name}: {value}")).collect();
+    let machine = machine.join("; ");
+    if common.json {
+        let facts: Value = facts.into_iter().map(|(name, value)| (name.to_owned(), Value::from(value))).collect();
+        say(&format!("{}\n", json!({ "machine": facts })))?;
+    } else {
+        say(&format!("{machine}\n\n{description}\n\n"))?;
     }
-    let facts = machine::facts().into_iter().map(|(name, value)| format!("{name}: {value}; "));
-    let machine = facts.collect::<String>() + description;
+    let machine = format!("{machine}; {description}");
     let experiments = if experiments.is_empty() { E::value_variants() } else { experiments };
     experiments.iter().try_for_each(|experiment| run(experiment)?.publish(&machine, common.json, output.as_deref()))
 }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use tandemfs_device::{BlockPath, BytePath, Device, DeviceDescription, DeviceError, DriveCounts, Firmware, PersistenceDomain};
+use tandemfs_format::geometry::Geometry;
 
 /// A store: offset in the memory zone and length, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,9 +36,12 @@ impl Probe {
         Self { inner, description, stores: Some(Mutex::default()) }
     }
 
-    /// The stores since the last call.
-    pub fn take(&self) -> Vec<Store> {
-        self.stores.as_ref().map(|stores| std::mem::take(&mut *stores.lock())).unwrap_or_default()
+    /// The stores since the last call: journal records, and the others.
+    pub fn take(&self, geometry: &Geometry) -> (Vec<Store>, Vec<Store>) {
+        let first = geometry.ring(0).offset_bytes();
+        let rings = first..first + u64::from(geometry.ring_count()) * geometry.ring_bytes();
+        let stores = self.stores.as_ref().map(|stores| std::mem::take(&mut *stores.lock())).unwrap_or_default();
+        stores.into_iter().partition(|store| rings.contains(&store.offset))
     }
 }
 

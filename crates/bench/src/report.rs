@@ -1,11 +1,8 @@
-//! Rows of the speed table, their targets, and how they are printed.
+//! Rows of the speed table, their targets, and how they are shown.
 
 use serde_json::{Value, json};
 
-use crate::failure::Result;
-use crate::machine;
 use crate::measure::Samples;
-use crate::output::say;
 use crate::table::Table;
 
 /// Target of a row.
@@ -164,29 +161,6 @@ struct Judged {
     is_met: Option<bool>,
     result_text: String,
     target_text: String,
-}
-
-/// Prints the facts of the machine.
-pub fn header(as_json: bool) -> Result<()> {
-    let facts = machine::facts();
-    if as_json {
-        let machine: serde_json::Map<String, Value> = facts.into_iter().map(|(name, value)| (name.to_owned(), value.into())).collect();
-        return say(&format!("{}\n", json!({ "machine": machine })));
-    }
-    let facts: Vec<String> = facts.into_iter().map(|(name, value)| format!("{name}: {value}")).collect();
-    say(&format!("{}\n\n", facts.join("; ")))
-}
-
-/// Prints the rows of a case as a Markdown table, or as one JSON line each.
-pub fn print(case: &str, rows: &[Row], as_json: bool) -> Result<()> {
-    if as_json {
-        return rows.iter().try_for_each(|row| say(&format!("{}\n", row.json(case))));
-    }
-    say(&format!("{}\n", table(case, rows).markdown()))?;
-    for row in rows.iter().filter(|row| !row.note.is_empty()) {
-        say(&format!("- {}: {}\n", row.name, row.note))?;
-    }
-    say("\n")
 }
 
 /// The rows as a table.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use rustix::fs::{statfs, statvfs};
 use tandemfs_device::{BlockRequest, Device, Drive, Structure};
-use tandemfs_emulator::{CreateOptions, DeviceOptions};
+use tandemfs_emulator::{CreateOptions, DeviceOptions, ModelOptions, OpenOptions};
 use tandemfs_format::inode::file_type;
 use tandemfs_format::superblock::ChecksumKind;
 use tandemfs_format::{LINE_BYTES, LineAddress, SECTOR_BYTES, Sector};
@@ -66,6 +66,16 @@ impl Scene {
         tandemfs_emulator::create(&image, &CreateOptions { profile: profile.to_owned(), memory_bytes, block_bytes })?;
         let device = open(path_text(&image)?, timing)?;
         touch_memory(&*device)?;
+        Ok(device)
+    }
+
+    /// A new drive of a profile in virtual time, formatted.
+    pub fn virtual_device(&self, profile: &str, chosen: &ModelOptions, memory_bytes: u64, block_bytes: u64) -> Result<Arc<dyn Device>> {
+        let (image, profile) = (self.path("drive"), profile.to_owned());
+        tandemfs_emulator::create_with(&image, &CreateOptions { profile, memory_bytes, block_bytes }, chosen)?;
+        let options = OpenOptions { virtual_time: true, ..OpenOptions::default() };
+        let device = tandemfs_emulator::open_image(&image, &options)?;
+        make_file_system(&Drive::new(device.clone()), &FormatOptions { force: true, ..FormatOptions::default() })?;
         Ok(device)
     }
 

@@ -75,10 +75,9 @@ fn record_bytes(scene: &Scene, shape: DeviceShape) -> Result<[u64; 3]> {
     let probe = std::sync::Arc::new(Probe::noting(scene.device("traced", shape)?));
     let fs = scene::make(probe.clone(), ChecksumKind::Crc32c)?;
     let geometry = fs.superblock().geometry;
-    let (first, end) = (geometry.ring(0).offset_bytes(), geometry.ring(geometry.ring_count() - 1).offset_bytes() + geometry.ring_bytes());
     let directory = fs.create(InodeNumber::ROOT, b"directory", &scene::new_directory())?.inode;
     fs.create(directory, b"other", &scene::new_file())?;
-    let noted = || probe.take().iter().filter(|store| (first..end).contains(&store.offset)).map(|store| store.length).sum();
+    let noted = || probe.take(&geometry).0.iter().map(|store| store.length).sum();
     let _before: u64 = noted();
     fs.create(directory, b"file-000000", &scene::new_file())?;
     let create = noted();

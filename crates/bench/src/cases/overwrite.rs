@@ -154,14 +154,13 @@ fn trace(device: Arc<dyn Device>) -> Result<Trace> {
     let fs = scene::make(probe.clone(), ChecksumKind::Crc32c)?;
     let file = new_file_of_logs(&fs)?;
     fs.checkpoint()?;
-    probe.take();
+    let geometry = fs.superblock().geometry;
+    probe.take(&geometry);
     let mut jumps = Jumps::new(7);
     for _ in 0..4096 {
         fs.write(file, jumps.below(PAGES) * PAGE as u64, &[2; PAGE], WriteOptions::default())?;
     }
-    let geometry = fs.superblock().geometry;
-    let (first, end) = (geometry.ring(0).offset_bytes(), geometry.ring(geometry.ring_count() - 1).offset_bytes() + geometry.ring_bytes());
-    let (records, others): (Vec<Store>, Vec<Store>) = probe.take().into_iter().partition(|store| (first..end).contains(&store.offset));
+    let (records, others) = probe.take(&geometry);
     let logs: Vec<Store> = others.into_iter().filter(|store| store.length == PAGE as u64).collect();
     let mut lengths: Vec<u64> = records.iter().map(|store| store.length).collect();
     lengths.sort_unstable();

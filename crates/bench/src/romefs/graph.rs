@@ -5,16 +5,15 @@
 //! one request, with several threads; then the ranks are written and synced. There is no page cache, as in the paper.
 
 use std::cell::{Cell, RefCell};
-use std::sync::Arc;
 
 use serde_json::json;
 use tandemfs_device::sync::workers::ModelledHost;
 use tandemfs_device::{Drive, Structure, VirtualTime};
 use tandemfs_emulator::ModelOptions;
 use tandemfs_format::InodeNumber;
-use tandemfs_fs::{FileSystem, FormatOptions, MountOptions, Promote, WriteOptions, make_file_system};
+use tandemfs_fs::{FileSystem, MountOptions, Promote, WriteOptions};
 
-use super::setting::{PROFILE, Setting, virtual_device};
+use super::setting::{PROFILE, Setting};
 use crate::failure::{Failure, Result};
 use crate::output::Outcome;
 use crate::scene::{self, MIB, Scene};
@@ -105,14 +104,10 @@ pub fn run(setting: &Setting) -> Result<Outcome> {
             "copies made",
         ]);
         for threads in THREADS {
-            let mut off: Option<Ranked> = None;
-            for (name, promote) in MODES {
-                let ranked = rank(setting, graph, memory_bytes, threads, promote)?;
-                let off = off.get_or_insert_with(|| Ranked {
-                    ranks: ranked.ranks.clone(),
-                    iterations_ns: ranked.iterations_ns.clone(),
-                    ..ranked
-                });
+            let all: Vec<Ranked> =
+                MODES.into_iter().map(|(_, promote)| rank(setting, graph, memory_bytes, threads, promote)).collect::<Result<_>>()?;
+            let off = &all[0];
+            for ((name, _), ranked) in MODES.into_iter().zip(&all) {
                 if ranked_differ(&off.ranks, &ranked.ranks) {
                     return Err(Failure::new("the ranks depend on the option: bytes are wrong"));
                 }
@@ -160,11 +155,8 @@ fn rank(setting: &Setting, graph: &Graph, memory_bytes: u64, threads: usize, pro
     let block_bytes = Setting::block_bytes(bytes.len() as u64);
     setting.require(memory_bytes + block_bytes)?;
     let scene = Scene::new(&setting.common)?;
-    let device = virtual_device(&scene, "graph", PROFILE, &ModelOptions::default(), memory_bytes, block_bytes)?;
-    make_file_system(&Drive::new(device.clone()), &FormatOptions { force: true, ..FormatOptions::default() })?;
-    let mount = |promote| -> Result<Arc<FileSystem>> {
-        Ok(Arc::new(FileSystem::mount(Drive::new(device.clone()), &MountOptions { promote, ..MountOptions::default() })?))
-    };
+    let device = scene.virtual_device(PROFILE, &ModelOptions::default(), memory_bytes, block_bytes)?;
+    let mount = |promote| FileSystem::mount(Drive::new(device.clone()), &MountOptions { promote, ..MountOptions::default() });
     let fs = mount(Promote::Off)?;
     let file = |name: &[u8]| -> Result<InodeNumber> { Ok(fs.create(InodeNumber::ROOT, name, &scene::new_file())?.inode) };
     let (edges, ranks) = (file(b"edges")?, file(b"ranks")?);

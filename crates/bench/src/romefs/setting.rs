@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tandemfs_device::{Device, Drive};
-use tandemfs_emulator::{CreateOptions, ModelOptions, OpenOptions, Timing};
+use tandemfs_emulator::Timing;
 use tandemfs_format::InodeNumber;
 use tandemfs_fs::{FileSystem, FormatOptions, MountOptions, Promote, Threshold, WriteBackPolicy, WriteOptions, make_file_system};
 
@@ -106,20 +106,6 @@ impl Setting {
 pub fn timing() -> Result<Timing> {
     let profile = tandemfs_emulator::profile(PROFILE).and_then(|profile| profile.timing);
     profile.ok_or_else(|| Failure::new(format!("the profile {PROFILE} has no timing model")))
-}
-
-/// A drive in virtual time.
-pub fn virtual_device(
-    scene: &Scene,
-    name: &str,
-    profile: &str,
-    chosen: &ModelOptions,
-    memory_bytes: u64,
-    block_bytes: u64,
-) -> Result<Arc<dyn Device>> {
-    let path = scene.path(name);
-    tandemfs_emulator::create_with(&path, &CreateOptions { profile: profile.to_owned(), memory_bytes, block_bytes }, chosen)?;
-    Ok(tandemfs_emulator::open_image(&path, &OpenOptions { virtual_time: true, ..OpenOptions::default() })?)
 }
 
 /// Variants that are compared.

@@ -1,8 +1,5 @@
 //! Fig. 9 and 10: 1 to 16 threads on one file, aligned random requests below 1 MiB, compared with the block path alone.
 
-use std::sync::Barrier;
-use std::time::Instant;
-
 use serde_json::json;
 use tandemfs_device::{BlockRequest, Drive, Structure};
 use tandemfs_format::{SECTOR_BYTES, Sector};
@@ -12,6 +9,7 @@ use super::requests::{Alignment, REQUEST_BYTES_MAX, Requests, Size};
 use super::setting::{Setting, Variant, Volume, pattern, timing};
 use crate::failure::Result;
 use crate::machine;
+use crate::measure::on_threads;
 use crate::output::Outcome;
 use crate::plot::{self, Labels, Series};
 use crate::scene::{MIB, Scene};
@@ -106,34 +104,18 @@ fn run_threads(
     file_bytes: u64,
     each: &(dyn Fn(u64, &mut [u8]) -> Result<()> + Sync),
 ) -> Result<(f64, u64)> {
-    let barrier = Barrier::new(threads + 1);
-    std::thread::scope(|scope| {
-        let workers: Vec<_> = (0..threads)
-            .map(|thread| {
-                let barrier = &barrier;
-                scope.spawn(move || -> Result<u64> {
-                    let mut requests = Requests::new(seed * 100 + thread as u64, SIZE, Alignment::Sector, file_bytes);
-                    let mut buffer = pattern(REQUEST_BYTES_MAX);
-                    barrier.wait();
-                    let mut done = 0;
-                    while done < bytes / threads as u64 {
-                        machine::check()?;
-                        let (offset, length) = requests.draw();
-                        each(offset, &mut buffer[..length as usize])?;
-                        done += length;
-                    }
-                    Ok(done)
-                })
-            })
-            .collect();
-        barrier.wait();
-        let start = Instant::now();
-        let mut done = 0;
-        for worker in workers {
-            done += worker.join().map_err(|_| crate::failure::Failure::new("a thread of the load panicked"))??;
+    let (done, elapsed) = on_threads((0..threads as u64).collect(), |thread| {
+        let mut requests = Requests::new(seed * 100 + thread, SIZE, Alignment::Sector, file_bytes);
+        let (mut buffer, mut done) = (pattern(REQUEST_BYTES_MAX), 0);
+        while done < bytes / threads as u64 {
+            machine::check()?;
+            let (offset, length) = requests.draw();
+            each(offset, &mut buffer[..length as usize])?;
+            done += length;
         }
-        Ok((start.elapsed().as_secs_f64(), done))
-    })
+        Ok(done)
+    })?;
+    Ok((elapsed.as_secs_f64(), done.iter().sum()))
 }
 
 fn request(raw: &Drive, operation: Operation, offset: u64, buffer: &mut [u8]) -> Result<()> {

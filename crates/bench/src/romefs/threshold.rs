@@ -7,10 +7,10 @@ use tandemfs_device::Drive;
 use tandemfs_device::sync::workers::ModelledHost;
 use tandemfs_emulator::ModelOptions;
 use tandemfs_format::InodeNumber;
-use tandemfs_fs::{FileSystem, FormatOptions, MountOptions, Threshold, WriteOptions, make_file_system};
+use tandemfs_fs::{FileSystem, MountOptions, Threshold, WriteOptions};
 
 use super::requests::{Alignment, REQUEST_BYTES_MAX, Requests, SIZES, Size};
-use super::setting::{Setting, pattern, virtual_device};
+use super::setting::{Setting, pattern};
 use crate::failure::{Failure, Result};
 use crate::output::Outcome;
 use crate::scene::{self, MIB, Scene};
@@ -72,8 +72,7 @@ fn writes(
     setting.require(memory_bytes + block_bytes)?;
     let scene = Scene::new(&setting.common)?;
     let chosen = ModelOptions { block_command_ns_min: Some(command_us * 1000), ..ModelOptions::default() };
-    let drive = Drive::new(virtual_device(&scene, "drive", profile, &chosen, memory_bytes, block_bytes)?);
-    make_file_system(&drive, &FormatOptions { force: true, ..FormatOptions::default() })?;
+    let drive = Drive::new(scene.virtual_device(profile, &chosen, memory_bytes, block_bytes)?);
     let fs = Arc::new(FileSystem::mount(drive.clone(), &MountOptions { threshold, ..MountOptions::default() })?);
     let file = fs.create(InodeNumber::ROOT, b"file", &scene::new_file())?.inode;
     let data = pattern(REQUEST_BYTES_MAX);

@@ -1,8 +1,7 @@
 //! Runs a load: with all workers in virtual time on one thread, or on one thread per worker.
 
 use std::cell::RefCell;
-use std::sync::Barrier;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tandemfs_device::VirtualTime;
 use tandemfs_device::sync::workers::{self, Work};
@@ -11,6 +10,7 @@ use super::target::Target;
 use super::worker::{Done, Worker};
 use crate::failure::{Failure, Result};
 use crate::machine;
+use crate::measure::on_threads;
 
 /// A worker of virtual time: makes its next call, and returns false if there is none.
 pub type Actor<'a> = Box<dyn FnMut() -> Result<bool> + 'a>;
@@ -76,28 +76,12 @@ pub fn actors<'a>(workers: &'a mut [Worker], target: &'a dyn Target, after: &'a 
 
 /// Runs each worker on its own thread. Returns the totals, and the time from the first start to the last end.
 pub fn run_on_threads(workers: &mut [Worker], target: &dyn Target) -> Result<(Done, Duration)> {
-    let barrier = Barrier::new(workers.len() + 1);
-    std::thread::scope(|scope| {
-        let threads: Vec<_> = workers
-            .iter_mut()
-            .map(|worker| {
-                let barrier = &barrier;
-                scope.spawn(move || -> Result<Done> {
-                    barrier.wait();
-                    while worker.step(target)? {
-                        machine::check()?;
-                    }
-                    worker.end(target)?;
-                    Ok(*worker.done())
-                })
-            })
-            .collect();
-        barrier.wait();
-        let start = Instant::now();
-        let mut done = Done::default();
-        for thread in threads {
-            done = done.and(&thread.join().map_err(|_| Failure::new("a worker panicked"))??);
+    let (done, elapsed) = on_threads(workers.iter_mut().collect(), |worker: &mut Worker| {
+        while worker.step(target)? {
+            machine::check()?;
         }
-        Ok((done, start.elapsed()))
-    })
+        worker.end(target)?;
+        Ok(*worker.done())
+    })?;
+    Ok((done.iter().fold(Done::default(), Done::and), elapsed))
 }

@@ -425,27 +425,11 @@ mod tests {
         (scene, Arc::new(FileSystem::mount(drive, &MountOptions::default()).expect("mounted")))
     }
 
-    fn run_in_turns(workers: &mut [Worker], target: &dyn Target) -> Result<Done> {
-        let mut left: Vec<&mut Worker> = workers.iter_mut().collect();
-        let mut done = Done::default();
-        while !left.is_empty() {
-            for worker in std::mem::take(&mut left) {
-                if worker.step(target)? {
-                    left.push(worker);
-                } else {
-                    worker.end(target)?;
-                    done = done.and(worker.done());
-                }
-            }
-        }
-        Ok(done)
-    }
-
     fn run(load: &Load, target: &dyn Target) -> (Done, Vec<Worker>) {
         lay_out(load, target).expect("laid out");
         target.drop_caches().expect("dropped");
         let mut workers = Worker::all(load);
-        let done = run_in_turns(&mut workers, target).unwrap_or_else(|failure| panic!("{:?}: {failure}", load.workload));
+        let (done, _) = run_on_threads(&mut workers, target).unwrap_or_else(|failure| panic!("{:?}: {failure}", load.workload));
         (done, workers)
     }
 
@@ -465,10 +449,6 @@ mod tests {
             }
             let root = tempfile::tempdir_in(directory.path()).expect("a directory");
             results.push(run(&load, &DirectoryTarget::new(root.path())).0);
-            let threads = tempfile::tempdir_in(directory.path()).expect("a directory");
-            let target = DirectoryTarget::new(threads.path());
-            lay_out(&load, &target).expect("laid out");
-            results.push(run_on_threads(&mut Worker::all(&load), &target).expect("run").0);
             assert!(results.iter().all(|result| *result == results[0]), "{workload:?}: {results:?}");
             assert!(results[0].operations() > 0, "{workload:?}");
         }
@@ -486,7 +466,7 @@ mod tests {
             bytes[0] ^= 1;
             std::fs::write(&path, bytes).expect("written");
         }
-        let failure = run_in_turns(&mut Worker::all(&load), &target).expect_err("damage");
+        let failure = run_on_threads(&mut Worker::all(&load), &target).expect_err("damage");
         assert!(failure.to_string().contains("is not what was written to it"), "{failure}");
     }
 
