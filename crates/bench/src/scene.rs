@@ -9,8 +9,8 @@ use tandemfs_device::{BlockRequest, Device, Drive, Structure};
 use tandemfs_emulator::{CreateOptions, DeviceOptions, ModelOptions, OpenOptions};
 use tandemfs_format::inode::file_type;
 use tandemfs_format::superblock::ChecksumKind;
-use tandemfs_format::{LINE_BYTES, LineAddress, SECTOR_BYTES, Sector};
-use tandemfs_fs::{FileSystem, FormatOptions, MountOptions, NewInode, make_file_system};
+use tandemfs_format::{InodeNumber, LINE_BYTES, LineAddress, SECTOR_BYTES, Sector};
+use tandemfs_fs::{FileSystem, FormatOptions, MountOptions, NewInode, WriteOptions, make_file_system};
 use tempfile::TempDir;
 
 use crate::arguments::Common;
@@ -172,6 +172,14 @@ pub fn new_file() -> NewInode<'static> {
 /// Attributes of a new directory.
 pub fn new_directory() -> NewInode<'static> {
     NewInode { mode: file_type::DIRECTORY | 0o755, ..new_file() }
+}
+
+/// Writes all bytes.
+pub fn write(fs: &FileSystem, file: InodeNumber, offset: u64, data: &[u8], options: WriteOptions) -> Result<()> {
+    match fs.write(file, offset, data, options)? == data.len() {
+        true => Ok(()),
+        false => Err(Failure::new("a short write: a zone is full")),
+    }
 }
 
 /// Copies, flushes and fences: the minimum work of the byte path ([BE2]).

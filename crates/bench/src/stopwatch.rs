@@ -9,7 +9,7 @@ use std::thread::{self, ThreadId};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use tandemfs_device::{BlockRequest, Device, DeviceError, Layer};
+use tandemfs_device::{BlockRequest, BytePath, Device, DeviceError, Layer};
 use tandemfs_format::geometry::Geometry;
 use tandemfs_format::{PairSeed, UNIT_BYTES};
 
@@ -107,15 +107,19 @@ impl Stopwatch {
         &self.sides[usize::from(thread::current().id() != self.foreground)]
     }
 
-    fn took(&self, start: Instant, offset: u64, bytes: u64) {
+    /// Makes an access to the memory zone that stores so many bytes.
+    fn timed<T>(&self, offset: u64, bytes: u64, access: impl FnOnce(&dyn BytePath) -> T) -> T {
+        let start = Instant::now();
+        let result = access(self.inner.byte_path());
         let ns = start.elapsed().as_nanos() as u64;
-        let Some((first, end)) = *self.rings.lock() else { return };
+        let Some((first, end)) = *self.rings.lock() else { return result };
         let mut side = self.side().lock();
         if (first..end).contains(&offset) {
             side.others[Purpose::Journal as usize].add(ns, bytes);
         } else if let Some(unit) = side.units.get_mut((offset / UNIT_BYTES) as usize) {
             unit.add(ns, bytes);
         }
+        result
     }
 }
 
@@ -125,23 +129,15 @@ impl Layer for Stopwatch {
     }
 
     fn load(&self, offset: u64, into: &mut [u8]) -> std::result::Result<(), DeviceError> {
-        let start = Instant::now();
-        let result = self.inner.byte_path().load(offset, into);
-        self.took(start, offset, 0);
-        result
+        self.timed(offset, 0, |bytes| bytes.load(offset, into))
     }
 
     fn store(&self, offset: u64, from: &[u8]) -> std::result::Result<(), DeviceError> {
-        let start = Instant::now();
-        let result = self.inner.byte_path().store(offset, from);
-        self.took(start, offset, from.len() as u64);
-        result
+        self.timed(offset, from.len() as u64, |bytes| bytes.store(offset, from))
     }
 
     fn flush_lines(&self, offset: u64, length: u64) {
-        let start = Instant::now();
-        self.inner.byte_path().flush(offset, length);
-        self.took(start, offset, 0);
+        self.timed(offset, 0, |bytes| bytes.flush(offset, length));
     }
 
     /// Timed without `meanwhile` and `completed`. Fences are not timed: on the domains of emulated drives they do not wait.

@@ -125,7 +125,7 @@ fn overwrite(setting: &Setting, zone_bytes: u64, fill_percent: u64, discard: Dis
         let file = files[random.below(files.len() as u64) as usize];
         let offset = random.below(FILE_BYTES / WRITE_BYTES) * WRITE_BYTES;
         let (begun, was_discarding) = (clock.now_ns(), behind.is_discarding());
-        write(&fs, file, offset, &data)?;
+        scene::write(&fs, file, offset, &data, WriteOptions::default())?;
         took_ns[usize::from(was_discarding || behind.is_discarding())].push(clock.now_ns() - begun);
         behind.tend()?;
         left -= 1;
@@ -154,18 +154,11 @@ fn lay_out(fs: &FileSystem, bytes: u64) -> Result<Vec<InodeNumber>> {
         .map(|number| {
             let file = fs.create(InodeNumber::ROOT, format!("{number}").as_bytes(), &scene::new_file())?.inode;
             for offset in (0..FILE_BYTES).step_by(MIB as usize) {
-                write(fs, file, offset, &data)?;
+                scene::write(fs, file, offset, &data, WriteOptions::default())?;
             }
             Ok(file)
         })
         .collect()
-}
-
-fn write(fs: &FileSystem, file: InodeNumber, offset: u64, data: &[u8]) -> Result<()> {
-    match fs.write(file, offset, data, WriteOptions::default())? == data.len() {
-        true => Ok(()),
-        false => Err(Failure::new("a short write: a zone is full")),
-    }
 }
 
 fn flash(fs: &FileSystem) -> Result<FlashCounts> {

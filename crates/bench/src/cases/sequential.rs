@@ -57,10 +57,7 @@ impl Subject {
         let at = self.next % FILE_MIB * MIB;
         self.next += 1;
         match &self.target {
-            Target::File(fs, file) => {
-                let written = fs.write(*file, at, from, WriteOptions::default())?;
-                (written == from.len()).then_some(()).ok_or_else(|| Failure::new("a short write"))
-            }
+            Target::File(fs, file) => scene::write(fs, *file, at, from, WriteOptions::default()),
             Target::Raw(drive) => {
                 let mut requests = [BlockRequest::Write { sector: sector(at), buffer: from }];
                 drop(drive.transfer(Structure::Data, &mut requests, &mut || {})?);

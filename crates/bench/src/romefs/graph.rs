@@ -221,9 +221,7 @@ fn iterate(
 
 fn write(fs: &FileSystem, file: InodeNumber, bytes: &[u8]) -> Result<()> {
     for (piece, offset) in bytes.chunks(MIB as usize).zip((0..).step_by(MIB as usize)) {
-        if fs.write(file, offset, piece, WriteOptions::default())? != piece.len() {
-            return Err(Failure::new("a short write"));
-        }
+        scene::write(fs, file, offset, piece, WriteOptions::default())?;
     }
     Ok(fs.sync()?)
 }

@@ -222,9 +222,8 @@ impl Volume {
 
     /// Writes all bytes durably.
     pub fn write(&self, offset: u64, data: &[u8]) -> Result<()> {
-        let written = self.fs.write(self.file, offset, data, WriteOptions::default())?;
-        self.fs.sync()?;
-        if written == data.len() { Ok(()) } else { Err(Failure::new("a short write")) }
+        scene::write(&self.fs, self.file, offset, data, WriteOptions::default())?;
+        Ok(self.fs.sync()?)
     }
 
     /// Reads all bytes.

@@ -11,7 +11,7 @@ use tandemfs_fs::{FileSystem, MountOptions, Threshold, WriteOptions};
 
 use super::requests::{Alignment, REQUEST_BYTES_MAX, Requests, SIZES, Size};
 use super::setting::{Setting, pattern};
-use crate::failure::{Failure, Result};
+use crate::failure::Result;
 use crate::output::Outcome;
 use crate::scene::{self, MIB, Scene};
 use crate::table::Table;
@@ -76,10 +76,7 @@ fn writes(
     let fs = Arc::new(FileSystem::mount(drive.clone(), &MountOptions { threshold, ..MountOptions::default() })?);
     let file = fs.create(InodeNumber::ROOT, b"file", &scene::new_file())?.inode;
     let data = pattern(REQUEST_BYTES_MAX);
-    let write = |offset, length: u64| match fs.write(file, offset, &data[..length as usize], WriteOptions::default())? as u64 == length {
-        true => Ok(()),
-        false => Err(Failure::new("a short write")),
-    };
+    let write = |offset, length: u64| scene::write(&fs, file, offset, &data[..length as usize], WriteOptions::default());
     (0..file_bytes / MIB).try_for_each(|number| write(number * MIB, MIB))?;
     let mut requests = Requests::new(3, size, Alignment::Byte, file_bytes);
     let (start, mut bytes, mut count) = (drive.now_ns(), 0, 0_u64);

@@ -11,7 +11,7 @@ use tandemfs_fs::{FileSystem, ReadOptions, WriteOptions};
 
 use super::page_cache::{Backing, PageCache};
 use super::target::{Handle, Target};
-use crate::failure::{Failure, Result};
+use crate::failure::Result;
 use crate::scene;
 
 /// A mounted file system.
@@ -62,10 +62,7 @@ impl Backing for Below<'_> {
 
     fn write(&self, file: u64, offset: u64, from: &[u8]) -> Result<()> {
         let options = WriteOptions { compare: self.has_cache, ..WriteOptions::default() };
-        match self.fs.write(InodeNumber::new(file), offset, from, options)? == from.len() {
-            true => Ok(()),
-            false => Err(Failure::new("a short write: a zone is full")),
-        }
+        scene::write(self.fs, InodeNumber::new(file), offset, from, options)
     }
 }
 
@@ -128,10 +125,7 @@ impl Target for LibraryTarget {
             return cache.write(&self.below(), file.0, None, from);
         }
         let options = WriteOptions { append: true, ..WriteOptions::default() };
-        match self.fs.write(InodeNumber::new(file.0), 0, from, options)? == from.len() {
-            true => Ok(()),
-            false => Err(Failure::new("a short write: a zone is full")),
-        }
+        scene::write(&self.fs, InodeNumber::new(file.0), 0, from, options)
     }
 
     fn synchronize(&self, file: Handle) -> Result<()> {
