@@ -59,12 +59,14 @@ fn main() -> ExitCode {
 fn run(arguments: &Arguments) -> Result<(), Failure> {
     let result = match (&arguments.child, &arguments.command) {
         (Some(order), _) => compare::session::child(order).unwrap_or_else(|| cases::mount_time::child(order)),
-        (None, Some(Command::Romefs(romefs))) => machine::listen_for_signals().and_then(|()| romefs::run(romefs)),
-        (None, Some(Command::Bytefs(bytefs))) => machine::listen_for_signals().and_then(|()| bytefs::run(bytefs)),
-        (None, Some(Command::Compare(asked))) => machine::listen_for_signals().and_then(|()| compare::session::compare(asked)),
-        (None, Some(Command::Run(asked))) => machine::listen_for_signals().and_then(|()| compare::session::run(asked)),
-        (None, Some(Command::Report(asked))) => compare::report::run(asked),
-        (None, None) => machine::listen_for_signals().and_then(|()| cases::run(&arguments.evaluation)),
+        (None, command) => machine::listen_for_signals().and_then(|()| match command {
+            Some(Command::Romefs(romefs)) => romefs::run(romefs),
+            Some(Command::Bytefs(bytefs)) => bytefs::run(bytefs),
+            Some(Command::Compare(asked)) => compare::session::compare(asked),
+            Some(Command::Run(asked)) => compare::session::run(asked),
+            Some(Command::Report(asked)) => compare::report::run(asked),
+            None => cases::run(&arguments.evaluation),
+        }),
     };
     match result {
         Err(failure) if failure.is_output_closed() => Ok(()),

@@ -15,7 +15,6 @@ use tandemfs_fs::{FileSystem, WorkCounts};
 use super::rig::{Rig, virtual_time};
 use super::setting::Setting;
 use crate::failure::{Failure, Result};
-use crate::scene::Scene;
 use crate::workloads::{Actor, Done, LibraryTarget, Load, Target, Worker, Workload, actors, lay_out, together};
 
 /// Files that a kernel writes back in parallel at a sync.
@@ -49,11 +48,7 @@ pub struct Course {
 pub fn run(setting: &Setting, rig: &Rig, load: &Load) -> Result<Course> {
     let (memory_bytes, block_bytes) = Setting::zones(load);
     let _host = ModelledHost::new();
-    setting.require(rig.image_bytes(memory_bytes, block_bytes))?;
-    let scene = Scene::new(&setting.common)?;
-    let image = rig.create(&scene, "drive", memory_bytes, block_bytes)?;
-    let device = image.open()?;
-    rig.format(device.clone())?;
+    let (_scene, _, device) = rig.formatted(setting, memory_bytes, block_bytes)?;
     {
         let fs = rig.mount(device.clone())?;
         lay_out(load, &LibraryTarget::new(fs.clone(), setting.page_cache_bytes))?;

@@ -8,7 +8,7 @@ use super::setting::Setting;
 use crate::failure::Result;
 use crate::output::Outcome;
 use crate::report::{self, Row, RowTarget};
-use crate::scene::{self, MIB, Scene};
+use crate::scene::{self, MIB};
 use crate::table::Table;
 
 /// Limit for the total bytes of a creation.
@@ -55,12 +55,8 @@ pub fn run(setting: &Setting) -> Result<Outcome> {
 
 fn creations(setting: &Setting, variant: Variant, name_bytes: usize, count: u64) -> Result<CountersSnapshot> {
     let rig = Rig::new(setting, variant);
-    let scene = Scene::new(&setting.common)?;
     let memory_bytes = (64 * MIB + count * 2048).next_multiple_of(2 * MIB);
-    setting.require(rig.image_bytes(memory_bytes, 64 * MIB))?;
-    let image = rig.create(&scene, "drive", memory_bytes, 64 * MIB)?;
-    let device = image.open()?;
-    rig.format(device.clone())?;
+    let (_scene, _, device) = rig.formatted(setting, memory_bytes, 64 * MIB)?;
     let fs = rig.mount(device)?;
     let directory = fs.create(InodeNumber::ROOT, b"directory", &scene::new_directory())?.inode;
     fs.reset_statistics();

@@ -15,7 +15,7 @@ use super::rig::{Rig, Variant, virtual_time};
 use super::setting::Setting;
 use crate::failure::{Failure, Result};
 use crate::output::Outcome;
-use crate::scene::{self, MIB, Scene};
+use crate::scene::{self, MIB};
 use crate::table::Table;
 use crate::workloads::Actor;
 use crate::workloads::random::Random;
@@ -106,12 +106,8 @@ pub fn run(setting: &Setting) -> Result<Outcome> {
 fn overwrite(setting: &Setting, zone_bytes: u64, fill_percent: u64, discard: Discard) -> Result<Overwritten> {
     let rig = Rig::new(setting, Variant::Whole);
     let _host = ModelledHost::new();
-    setting.require(rig.image_bytes(MEMORY_ZONE_BYTES, zone_bytes))?;
-    let scene = Scene::new(&setting.common)?;
-    let image = rig.create(&scene, "drive", MEMORY_ZONE_BYTES, zone_bytes)?;
-    let device = image.open()?;
+    let (_scene, image, device) = rig.formatted(setting, MEMORY_ZONE_BYTES, zone_bytes)?;
     let clock = virtual_time(&*device)?;
-    rig.format(device.clone())?;
     let options = MountOptions { discard, ..rig.mount_options() };
     let fs = rig.mount_with(device.clone(), &options)?;
     let files = lay_out(&fs, zone_bytes * fill_percent / 100)?;

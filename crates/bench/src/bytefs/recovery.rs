@@ -15,7 +15,7 @@ use crate::machine;
 use crate::output::Outcome;
 use crate::plot::{self, Labels, Series};
 use crate::report::time;
-use crate::scene::{MIB, Scene};
+use crate::scene::MIB;
 use crate::table::Table;
 use crate::workloads::{LibraryTarget, Load, Worker, Workload, lay_out};
 
@@ -94,12 +94,8 @@ pub fn run(setting: &Setting) -> Result<Outcome> {
     let rig = Rig { staging_bytes: log_bytes, ..Rig::new(setting, Variant::Whole) };
     let load = Load { loops: Some(u64::MAX), files: FILES.min(log_bytes / 4096), ..setting.load(Workload::Varmail) };
     let (memory_bytes, block_bytes) = Setting::zones(&load);
-    setting.require(rig.image_bytes(memory_bytes, block_bytes))?;
-    let scene = Scene::new(&setting.common)?;
-    let image = rig.create(&scene, "drive", memory_bytes, block_bytes)?;
+    let (_scene, image, device) = rig.formatted(setting, memory_bytes, block_bytes)?;
     {
-        let device = image.open()?;
-        rig.format(device.clone())?;
         let fs = rig.mount(device)?;
         lay_out(&load, &LibraryTarget::new(fs.clone(), None))?;
         fs.unmount()?;

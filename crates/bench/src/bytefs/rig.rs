@@ -90,10 +90,15 @@ impl Rig {
         Ok(Image { path })
     }
 
-    /// Formats a drive without mounting it.
-    pub fn format(&self, device: Arc<dyn Device>) -> Result<()> {
-        make_file_system(&Drive::new(device), &FormatOptions { force: true, block_bytes: self.block_bytes, ..FormatOptions::default() })?;
-        Ok(())
+    /// A new drive, open and formatted, if there is room for its image; it is gone with the scene.
+    pub fn formatted(&self, setting: &Setting, memory_bytes: u64, block_bytes: u64) -> Result<(Scene, Image, Arc<dyn Device>)> {
+        setting.require(self.image_bytes(memory_bytes, block_bytes))?;
+        let scene = Scene::new(&setting.common)?;
+        let image = self.create(&scene, "drive", memory_bytes, block_bytes)?;
+        let device = image.open()?;
+        let options = FormatOptions { force: true, block_bytes: self.block_bytes, ..FormatOptions::default() };
+        make_file_system(&Drive::new(device.clone()), &options)?;
+        Ok((scene, image, device))
     }
 
     /// Mounts without the background thread ([Y3]).
