@@ -6,7 +6,9 @@ use tandemfs_fs::FileSystem;
 
 use super::peer::Peer;
 use super::record::Percentiles;
+use super::statistics::percentiles;
 use crate::failure::Result;
+use crate::measure::Samples;
 
 /// The group of a case; each group has a chapter in the report.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -40,66 +42,82 @@ impl Group {
     }
 }
 
+/// The work of a case: sets up, then does it once inside [`Stage::time`]. Fails if a call failed, or if a result was wrong: what was written
+/// is read back where that takes no time in the measured part.
+type Work = Box<dyn Fn(&mut Stage<'_>) -> Result<Outcome> + Sync>;
+
 /// A case to measure. It gets a directory and does not know which file system serves it ([CM3]).
 ///
 /// [CM3]: super
-pub trait Case: Sync {
-    /// Name on the command line, such as `durable-overwrite-4k`, including clients and parameter (`-c4`).
-    fn name(&self) -> String;
-
+pub struct Case {
+    /// Name on the command line, such as `durable-overwrite-4k-c1`, including clients and parameter.
+    pub name: String,
     /// Group, and so chapter of the report.
-    fn group(&self) -> Group;
-
+    pub group: Group,
     /// One line for readers: the operation, number of clients, sizes.
-    fn description(&self) -> String;
-
+    pub description: String,
     /// Number of concurrent clients.
-    fn clients(&self) -> u32 {
-        1
-    }
-
+    pub clients: u32,
     /// The varied parameter of a case of [`Group::Scale`].
-    fn parameter(&self) -> Option<f64> {
-        None
-    }
-
-    /// Whether the case can run on a peer; the library is included only if the case has an implementation for it.
-    fn applies_to(&self, peer: Peer) -> bool {
-        peer != Peer::TandemfsLibrary
-    }
-
+    pub parameter: Option<f64>,
     /// Programs that must be installed.
-    fn programs(&self) -> &'static [&'static str] {
-        &[]
-    }
-
+    pub programs: &'static [&'static str],
     /// Whether `--quick` includes it.
-    fn is_quick(&self) -> bool;
-
-    /// Upper bound of the bytes that this share of the work (at most all) needs on the drive.
-    fn bytes_needed(&self, share: f64) -> u64;
-
-    /// Upper bound of its files, if that exceeds the default for a drive of this size: ext4 needs the number at mkfs.
-    fn files_needed(&self) -> Option<u64> {
-        None
-    }
-
-    /// The drive's memory zone, if the load fixes its share of the data.
-    fn memory_bytes(&self) -> Option<u64> {
-        None
-    }
-
+    pub is_quick: bool,
     /// Least share of the work for which the fastest peer still takes some tenths of a second. Shorter runs measure thread starts and
     /// noise. A comparison that chooses the share automatically does not go below this.
-    fn share_least(&self) -> f64 {
-        0.0
+    pub share_least: f64,
+    /// Upper bound of the bytes that all of the work needs on the drive.
+    pub bytes_needed: u64,
+    /// Exponent of the share of the work in the bytes needed; 0 if they are the same for every share.
+    pub bytes_exponent: f64,
+    /// Upper bound of its files, if that exceeds the default for a drive of this size: ext4 needs the number at mkfs.
+    pub files_needed: Option<u64>,
+    /// The drive's memory zone, if the load fixes its share of the data.
+    pub memory_bytes: Option<u64>,
+    /// Whether it has a form for the library.
+    pub has_library_form: bool,
+    /// Whether its parameter belongs to a drive (fill level, age), which [`Peer::Null`] has not.
+    pub needs_drive: bool,
+    /// The work.
+    pub run: Work,
+}
+
+impl Case {
+    /// A case for one client with the drive's least size, no programs, and no least share.
+    pub fn new(group: Group, name: String, description: String, run: impl Fn(&mut Stage<'_>) -> Result<Outcome> + Sync + 'static) -> Self {
+        Self {
+            name,
+            group,
+            description,
+            clients: 1,
+            parameter: None,
+            programs: &[],
+            is_quick: false,
+            share_least: 0.0,
+            bytes_needed: 0,
+            bytes_exponent: 0.0,
+            files_needed: None,
+            memory_bytes: None,
+            has_library_form: false,
+            needs_drive: false,
+            run: Box::new(run),
+        }
     }
 
-    /// Sets up, then does the work once inside [`Stage::time`].
-    ///
-    /// # Errors
-    /// A call failed, or a result was wrong (reads are verified where that takes no time in the measured part).
-    fn run(&self, stage: &mut Stage<'_>) -> Result<Outcome>;
+    /// Whether the case can run on a peer.
+    pub fn applies_to(&self, peer: Peer) -> bool {
+        match peer {
+            Peer::TandemfsLibrary => self.has_library_form,
+            Peer::Null => !self.needs_drive,
+            _ => true,
+        }
+    }
+
+    /// Upper bound of the bytes that this share of the work (at most all) needs on the drive.
+    pub fn bytes_needed(&self, share: f64) -> u64 {
+        (self.bytes_needed as f64 * share.powf(self.bytes_exponent)).ceil() as u64
+    }
 }
 
 /// The environment of one run of a case.
@@ -160,5 +178,22 @@ pub struct Outcome {
     pub own_time: Option<Duration>,
 }
 
+impl Outcome {
+    /// Work that is counted, in the time of the measured part.
+    pub fn counted(units: u64, unit: &'static str) -> Self {
+        Self { units: units as f64, unit, latencies: None, own_time: None }
+    }
+
+    /// Operations whose times were measured.
+    pub fn timed(samples: &Samples) -> Self {
+        Self { latencies: percentiles(samples), ..Self::counted(samples.count(), "operations") }
+    }
+
+    /// Work that the program or load timed itself.
+    pub fn of_own_time(units: f64, unit: &'static str, seconds: f64) -> Self {
+        Self { units, unit, latencies: None, own_time: Some(Duration::from_secs_f64(seconds)) }
+    }
+}
+
 /// The cases of one file; the registry concatenates all.
-pub type Cases = Vec<Box<dyn Case>>;
+pub type Cases = Vec<Case>;

@@ -143,7 +143,7 @@ impl Laboratory {
     ///
     /// # Errors
     /// Something could not be made, mounted or taken down, or the case failed.
-    pub fn run(&mut self, case: &dyn Case, place: Place, peer: Peer, round: Option<u32>) -> Result<Record> {
+    pub fn run(&mut self, case: &Case, place: Place, peer: Peer, round: Option<u32>) -> Result<Record> {
         machine::check()?;
         let share = self.settings.share(case);
         let scale = if round.is_some() { share } else { share * self.settings.warm_up_share };
@@ -155,14 +155,14 @@ impl Laboratory {
             fs::create_dir(&mountpoint)?;
         }
         let server = self.same_of(place).filter(|_| kernel_type(peer).is_some());
-        let is_kept_awake = case.clients() == 1 && server.is_some_and(same_drive::Settings::is_kept_awake);
+        let is_kept_awake = case.clients == 1 && server.is_some_and(same_drive::Settings::is_kept_awake);
         let _awake = is_kept_awake.then(Awake::new); // [AW3], [AW4]
-        let memory_bytes = case.memory_bytes().unwrap_or(self.settings.memory_bytes);
+        let memory_bytes = case.memory_bytes.unwrap_or(self.settings.memory_bytes);
         self.prepare(place, peer, bytes, memory_bytes)?;
         let backing = self.backing(place, peer, bytes, memory_bytes)?;
         // After the drive's start, which is not pinned, and before the mount: a daemon inherits its starter's affinity.
-        let _pinned = self.settings.pins(case.clients()).then(Pinned::new);
-        let inodes = case.files_needed().filter(|files| *files > bytes / EXT4_BYTES_PER_INODE);
+        let _pinned = self.settings.pins(case.clients).then(Pinned::new);
+        let inodes = case.files_needed.filter(|files| *files > bytes / EXT4_BYTES_PER_INODE);
         let mut mounted = self.start(peer, backing, &mountpoint, inodes)?;
         let directory = mountpoint.join("work");
         let library = mounted.library();
@@ -171,8 +171,8 @@ impl Laboratory {
         }
         let mut clock = RunClock::new(&mut *mounted, &self.noise, directory.clone());
         let seed = Random::new(self.settings.seed, u64::from(round.map_or(0, |round| round + 1))).next();
-        let result =
-            case.run(&mut Stage { directory: &directory, scratch: &scratch, library: library.as_deref(), seed, scale, clock: &mut clock });
+        let mut stage = Stage { directory: &directory, scratch: &scratch, library: library.as_deref(), seed, scale, clock: &mut clock };
+        let result = (case.run)(&mut stage);
         let taken = result.and_then(|outcome| Ok((outcome, clock.taken()?)));
         drop(library);
         // Lost writes would be an unfair advantage over file systems that keep them, so a failed unmount is an error.
@@ -180,13 +180,13 @@ impl Laboratory {
         let (outcome, taken) = taken?;
         finished?;
         let record = Record {
-            case: case.name(),
-            group: case.group(),
+            case: case.name.clone(),
+            group: case.group,
             place,
             peer,
             round: round.unwrap_or_default(),
-            clients: case.clients(),
-            parameter: case.parameter(),
+            clients: case.clients,
+            parameter: case.parameter,
             units: outcome.units,
             unit: outcome.unit.to_owned(),
             seconds: outcome.own_time.map_or(taken.seconds, |time| time.as_secs_f64()),

@@ -90,7 +90,7 @@ pub fn compare(arguments: &CompareArguments) -> Result<()> {
 
     fs::create_dir_all(&arguments.output).map_err(|error| Failure::new(format!("{}: {error}", arguments.output.display())))?;
     let results = arguments.output.join(RESULTS);
-    let programs = chosen.iter().flat_map(|case| case.programs().iter().copied()).collect();
+    let programs = chosen.iter().flat_map(|case| case.programs.iter().copied()).collect();
     let header = header(&extent, &settings, versions(&peers, &programs), left_out);
     let mut store = if arguments.resume { Store::resume(&results, header)? } else { Store::create(&results, header)? };
     let kinds = match (arguments.place.is_empty(), arguments.full) {
@@ -162,7 +162,7 @@ fn measure(
     store: &mut Store,
     as_json: bool,
 ) -> Result<u32> {
-    let names: Vec<String> = chosen.iter().map(|case| case.name()).collect();
+    let names: Vec<String> = chosen.iter().map(|case| case.name.clone()).collect();
     let decides = |case: usize, place: Place| targets::decides(&names[case], place);
     // Longer latencies only complete the curves of verdicts.
     let lowest = places.iter().copied().find(|place| place.kind() == Kind::Same);
@@ -174,7 +174,7 @@ fn measure(
     // Without time for warm-ups, at least the memory of the drive has been touched.
     let warms_up = |case: usize| match extent.budget {
         Some(_) => places.iter().any(|place| decides(case, *place)),
-        None => chosen[case].group() != Group::Scale,
+        None => chosen[case].group != Group::Scale,
     };
     let grid = Grid { cases: &names, places, peers, rounds: extent.rounds, applies: &applies, warms_up: &warms_up };
     let mut runs = grid.runs(&store.done());
@@ -204,7 +204,7 @@ fn measure(
             let what = format!("{}, {}, {}", names[case], place.name(), run.peer.name());
             progress.begin(&what, &to_do[index..]);
             let begun = Instant::now();
-            match laboratory.run(&*chosen[case], place, run.peer, round) {
+            match laboratory.run(&chosen[case], place, run.peer, round) {
                 Ok(record) => {
                     if round.is_some() {
                         if as_json {
@@ -242,13 +242,13 @@ fn measure(
 /// # Errors
 /// There is no such case, or it cannot be measured here.
 pub fn run(arguments: &RunArguments) -> Result<()> {
-    let case = cases::all().into_iter().find(|case| case.name() == arguments.case);
+    let case = cases::all().into_iter().find(|case| case.name == arguments.case);
     let case = case.ok_or_else(|| no_such_case(&arguments.case))?;
     available(&[arguments.peer])?;
     if !case.applies_to(arguments.peer) {
-        return Err(Failure::new(format!("{} has no form for {}", case.name(), arguments.peer.name())));
+        return Err(Failure::new(format!("{} has no form for {}", case.name, arguments.peer.name())));
     }
-    if let Some(program) = case.programs().iter().find(|program| find(program).is_none()) {
+    if let Some(program) = case.programs.iter().find(|program| find(program).is_none()) {
         return Err(Failure::new(format!("{program} is not installed")));
     }
     let settings = arguments.common.settings(arguments.scale, false);
@@ -260,7 +260,7 @@ pub fn run(arguments: &RunArguments) -> Result<()> {
             Place::Same(arguments.latency)
         }
     };
-    let record = laboratory.run(&*case, place, arguments.peer, Some(0))?;
+    let record = laboratory.run(&case, place, arguments.peer, Some(0))?;
     if arguments.common.json {
         return say(&format!("{}\n", serde_json::to_string(&record)?));
     }
@@ -284,21 +284,21 @@ fn in_a_line(record: &Record) -> String {
 fn list(arguments: &CompareArguments) -> Result<()> {
     let chosen = chosen_cases(&arguments.cases, arguments.quick)?;
     if arguments.common.json {
-        let line = |case: &dyn Case| {
+        let line = |case: &Case| {
             serde_json::json!({
-                "case": case.name(),
-                "group": case.group(),
-                "clients": case.clients(),
-                "quick": case.is_quick(),
-                "programs": case.programs(),
-                "description": case.description(),
+                "case": case.name,
+                "group": case.group,
+                "clients": case.clients,
+                "quick": case.is_quick,
+                "programs": case.programs,
+                "description": case.description,
             })
         };
-        return say(&chosen.iter().map(|case| format!("{}\n", line(&**case))).collect::<String>());
+        return say(&chosen.iter().map(|case| format!("{}\n", line(case))).collect::<String>());
     }
     let mut table = Table::new(["case", "quick", "what"]);
     for case in &chosen {
-        table.row([case.name(), if case.is_quick() { "yes" } else { "" }.to_owned(), case.description()]);
+        table.row([case.name.clone(), if case.is_quick { "yes" } else { "" }.to_owned(), case.description.clone()]);
     }
     say(&table.markdown())
 }
@@ -306,7 +306,7 @@ fn list(arguments: &CompareArguments) -> Result<()> {
 /// Cases by name; without names, all cases of the extent.
 fn chosen_cases(words: &[String], is_quick: bool) -> Result<Cases> {
     let chosen = cases::named(words).map_err(|word| no_such_case(&word))?;
-    Ok(chosen.into_iter().filter(|case| !words.is_empty() || !is_quick || case.is_quick()).collect())
+    Ok(chosen.into_iter().filter(|case| !words.is_empty() || !is_quick || case.is_quick).collect())
 }
 
 fn no_such_case(word: &str) -> Failure {
@@ -320,10 +320,10 @@ fn wanted_peers(named: &[Peer]) -> Vec<Peer> {
 /// The cases whose programs are installed; the others are listed in `left_out`.
 fn with_programs(chosen: Cases, left_out: &mut Vec<(String, String)>) -> Result<Cases> {
     let (present, missing): (Cases, Cases) =
-        chosen.into_iter().partition(|case| case.programs().iter().all(|program| find(program).is_some()));
+        chosen.into_iter().partition(|case| case.programs.iter().all(|program| find(program).is_some()));
     for case in missing {
-        let absent: Vec<&str> = case.programs().iter().copied().filter(|program| find(program).is_none()).collect();
-        left_out.push((case.name(), format!("not installed: {}", absent.join(", "))));
+        let absent: Vec<&str> = case.programs.iter().copied().filter(|program| find(program).is_none()).collect();
+        left_out.push((case.name.clone(), format!("not installed: {}", absent.join(", "))));
     }
     if present.is_empty() {
         return Err(Failure::new("none of the programs that these cases run is installed"));
@@ -374,7 +374,7 @@ mod tests {
     #[test]
     fn quick_cases_are_those_that_say_so() {
         let quick = chosen_cases(&[], true).unwrap_or_else(|failure| panic!("{failure}"));
-        assert!(!quick.is_empty() && quick.iter().all(|case| case.is_quick()));
+        assert!(!quick.is_empty() && quick.iter().all(|case| case.is_quick));
         let named = chosen_cases(&["rmdir-c1".to_owned()], true).unwrap_or_else(|failure| panic!("{failure}"));
         assert_eq!(named.len(), 1, "who names a case gets it");
     }

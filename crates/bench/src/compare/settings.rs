@@ -53,8 +53,8 @@ pub struct Settings {
 
 impl Settings {
     /// Share of the work of a case.
-    pub fn share(&self, case: &dyn Case) -> f64 {
-        if self.keeps_least { self.scale.max(case.share_least()) } else { self.scale }
+    pub fn share(&self, case: &Case) -> f64 {
+        if self.keeps_least { self.scale.max(case.share_least) } else { self.scale }
     }
 
     /// For the header of results: name and value.

@@ -16,6 +16,7 @@ use crate::failure::{Failure, Result};
 pub struct DirectoryTarget {
     root: PathBuf,
     synchronizes_attributes: bool,
+    synchronizes_writes: bool,
     open: Mutex<HashMap<u64, Arc<File>>>,
     next: AtomicU64,
 }
@@ -23,12 +24,28 @@ pub struct DirectoryTarget {
 impl DirectoryTarget {
     /// For a directory that exists.
     pub fn new(root: impl Into<PathBuf>) -> Self {
-        Self { root: root.into(), synchronizes_attributes: false, open: Mutex::default(), next: AtomicU64::default() }
+        Self {
+            root: root.into(),
+            synchronizes_attributes: false,
+            synchronizes_writes: false,
+            open: Mutex::default(),
+            next: AtomicU64::default(),
+        }
     }
 
     /// The same, with fsync in place of fdatasync.
     pub fn with_attributes_synchronized(self) -> Self {
         Self { synchronizes_attributes: true, ..self }
+    }
+
+    /// The same, with an fsync behind each write and append.
+    pub fn with_writes_synchronized(self) -> Self {
+        Self { synchronizes_writes: true, ..self.with_attributes_synchronized() }
+    }
+
+    /// After a write of a file.
+    fn written(&self, file: Handle) -> Result<()> {
+        if self.synchronizes_writes { self.synchronize(file) } else { Ok(()) }
     }
 
     fn path(&self, path: &str) -> PathBuf {
@@ -91,16 +108,18 @@ impl Target for DirectoryTarget {
     }
 
     fn write(&self, file: Handle, offset: u64, from: &[u8]) -> Result<()> {
-        Ok(self.file(file)?.write_all_at(from, offset)?)
+        self.file(file)?.write_all_at(from, offset)?;
+        self.written(file)
     }
 
     /// Appends atomically at the end of the file: several workers may append to the log, in any order; other files have one writer.
     fn append(&self, file: Handle, from: &[u8]) -> Result<()> {
-        let file = self.file(file)?;
-        rustix::io::pwritev2(&*file, &[std::io::IoSlice::new(from)], u64::MAX, rustix::io::ReadWriteFlags::APPEND)
+        let open = self.file(file)?;
+        rustix::io::pwritev2(&*open, &[std::io::IoSlice::new(from)], u64::MAX, rustix::io::ReadWriteFlags::APPEND)
             .map_err(std::io::Error::from)
             .and_then(|written| if written == from.len() { Ok(()) } else { Err(std::io::ErrorKind::WriteZero.into()) })
-            .map_err(Failure::from)
+            .map_err(Failure::from)?;
+        self.written(file)
     }
 
     fn synchronize(&self, file: Handle) -> Result<()> {

@@ -27,5 +27,5 @@ pub use library::LibraryTarget;
 pub use load::Step;
 pub use load::{Load, Workload};
 pub use run::{Actor, actors, run_on_threads, together};
-pub use target::{Handle, Target};
+pub use target::Target;
 pub use worker::{Done, Worker, lay_out};

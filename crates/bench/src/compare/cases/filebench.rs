@@ -20,7 +20,7 @@
 
 use crate::compare::case::{Case, Cases, Group, Outcome, Stage};
 use crate::failure::{Failure, Result};
-use crate::workloads::{DirectoryTarget, Handle, Load, Target, Worker, Workload, lay_out, run_on_threads};
+use crate::workloads::{DirectoryTarget, Load, Worker, Workload, lay_out, run_on_threads};
 
 /// Divisor of its loops, so that a run takes a few seconds; not for fileserver, which has a tenth of the others' files.
 const LOOPS_SHARE: u64 = 4;
@@ -35,9 +35,10 @@ const WEBPROXY_MEMORY_TIMES: f64 = 4.0;
 pub fn cases() -> Cases {
     let plain = Workload::MACRO.map(|workload| Personality { workload, synchronizes: false });
     let synchronized = [Workload::Fileserver, Workload::Webproxy].map(|workload| Personality { workload, synchronizes: true });
-    plain.into_iter().chain(synchronized).map(|case| Box::new(case) as Box<dyn Case>).collect()
+    plain.into_iter().chain(synchronized).map(Personality::case).collect()
 }
 
+#[derive(Clone, Copy)]
 struct Personality {
     workload: Workload,
     /// Whether each write of a file is followed by an fsync ([FB2]).
@@ -46,7 +47,7 @@ struct Personality {
 
 impl Personality {
     /// Share of the paper's files at scale 1: 20,000 mails; 5,000 and 80,000 files with fsyncs.
-    fn share(&self) -> f64 {
+    fn share(self) -> f64 {
         match (self.synchronizes, self.workload) {
             (false, _) => 0.02,
             (true, Workload::Fileserver) => 1.0 / 4.0,
@@ -55,7 +56,7 @@ impl Personality {
     }
 
     /// Files of the paper, in millions as [`Load::new`] scales them.
-    fn files_share(&self) -> f64 {
+    fn files_share(self) -> f64 {
         match (self.synchronizes, self.workload) {
             (false, _) => 1.0,
             (true, Workload::Fileserver) => 0.2,
@@ -63,82 +64,29 @@ impl Personality {
         }
     }
 
-    fn load(&self, scale: f64, seed: u64) -> Load {
+    fn load(self, scale: f64, seed: u64) -> Load {
         let load = Load { verify: scale <= VERIFIED_MAX, ..Load::new(self.workload, self.files_share() * self.share() * scale, seed) };
         let divisor = if self.workload == Workload::Fileserver { 1 } else { LOOPS_SHARE };
         Load { loops: load.loops.map(|loops| (loops / divisor).max(load.workers * 2)), ..load }
     }
-}
 
-/// A directory in which each write of a file is followed by an fsync ([FB2]).
-struct Synchronized<'t>(&'t DirectoryTarget);
-
-impl Target for Synchronized<'_> {
-    fn make_directory(&self, path: &str) -> Result<()> {
-        self.0.make_directory(path)
+    fn case(self) -> Case {
+        let load = self.load(1.0, 0);
+        Case {
+            clients: load.workers as u32,
+            share_least: 1.0,
+            is_quick: self.workload == Workload::Varmail,
+            bytes_needed: load.bytes_max() * 3 / 2,
+            memory_bytes: self.memory_bytes(),
+            ..Case::new(Group::Filebench, self.name(), self.description(), move |stage| self.run(stage))
+        }
     }
 
-    fn remove_directory(&self, path: &str) -> Result<()> {
-        self.0.remove_directory(path)
-    }
-
-    fn create(&self, path: &str) -> Result<Handle> {
-        self.0.create(path)
-    }
-
-    fn open(&self, path: &str) -> Result<Handle> {
-        self.0.open(path)
-    }
-
-    fn size(&self, path: &str) -> Result<u64> {
-        self.0.size(path)
-    }
-
-    fn read(&self, file: Handle, offset: u64, into: &mut [u8]) -> Result<usize> {
-        self.0.read(file, offset, into)
-    }
-
-    fn write(&self, file: Handle, offset: u64, from: &[u8]) -> Result<()> {
-        self.0.write(file, offset, from)?;
-        self.0.synchronize(file)
-    }
-
-    fn append(&self, file: Handle, from: &[u8]) -> Result<()> {
-        self.0.append(file, from)?;
-        self.0.synchronize(file)
-    }
-
-    fn synchronize(&self, file: Handle) -> Result<()> {
-        self.0.synchronize(file)
-    }
-
-    fn close(&self, file: Handle) -> Result<()> {
-        self.0.close(file)
-    }
-
-    fn remove(&self, path: &str) -> Result<()> {
-        self.0.remove(path)
-    }
-
-    fn synchronize_all(&self) -> Result<()> {
-        self.0.synchronize_all()
-    }
-
-    fn drop_caches(&self) -> Result<()> {
-        self.0.drop_caches()
-    }
-}
-
-impl Case for Personality {
-    fn name(&self) -> String {
+    fn name(self) -> String {
         format!("{}{}", self.workload.name(), if self.synchronizes { "-fsync" } else { "" })
     }
 
-    fn group(&self) -> Group {
-        Group::Filebench
-    }
-
-    fn description(&self) -> String {
+    fn description(self) -> String {
         let Load { files, file_bytes, workers, loops, .. } = self.load(1.0, 0);
         let what = match self.workload {
             Workload::Varmail => "mails are removed, stored, read and added to, an fsync after each write",
@@ -161,60 +109,39 @@ impl Case for Personality {
         )
     }
 
-    fn clients(&self) -> u32 {
-        self.load(1.0, 0).workers as u32
-    }
-
-    fn share_least(&self) -> f64 {
-        1.0
-    }
-
-    fn is_quick(&self) -> bool {
-        self.workload == Workload::Varmail
-    }
-
-    fn bytes_needed(&self, _share: f64) -> u64 {
-        self.load(1.0, 0).bytes_max() * 3 / 2
-    }
-
-    fn memory_bytes(&self) -> Option<u64> {
+    fn memory_bytes(self) -> Option<u64> {
         let times = if self.workload == Workload::Webproxy { WEBPROXY_MEMORY_TIMES } else { 1.0 };
         self.synchronizes.then(|| (ROMEFS_MEMORY_BYTES as f64 * self.share() * times) as u64)
     }
 
-    fn run(&self, stage: &mut Stage<'_>) -> Result<Outcome> {
+    fn run(self, stage: &mut Stage<'_>) -> Result<Outcome> {
         let load = self.load(stage.scale, stage.seed);
-        // [FB4].
-        let target = match self.workload {
-            Workload::Oltp => DirectoryTarget::new(stage.directory),
-            _ => DirectoryTarget::new(stage.directory).with_attributes_synchronized(),
+        // [FB2], [FB4].
+        let target = match (self.synchronizes, self.workload) {
+            (true, _) => DirectoryTarget::new(stage.directory).with_writes_synchronized(),
+            (false, Workload::Oltp) => DirectoryTarget::new(stage.directory),
+            (false, _) => DirectoryTarget::new(stage.directory).with_attributes_synchronized(),
         };
-        lay_out(&load, &target)?;
+        lay_out(&load, &DirectoryTarget::new(stage.directory))?;
         let mut workers = Worker::all(&load);
-        let (plain, synchronized): (&dyn Target, _) = (&target, Synchronized(&target));
-        let target = if self.synchronizes { &synchronized } else { plain };
-        workers.iter_mut().try_for_each(|worker| worker.begin(target))?;
-        let (done, elapsed) = stage.time(|| run_on_threads(&mut workers, target))?;
+        workers.iter_mut().try_for_each(|worker| worker.begin(&target))?;
+        let (done, elapsed) = stage.time(|| run_on_threads(&mut workers, &target))?;
         if load.loops.is_some_and(|loops| loops != done.loops) {
             return Err(Failure::new(format!("{} loops were done instead of {:?}", done.loops, load.loops)));
         }
-        Ok(Outcome { units: done.operations() as f64, unit: "operations", latencies: None, own_time: Some(elapsed) })
+        Ok(Outcome::of_own_time(done.operations() as f64, "operations", elapsed.as_secs_f64()))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::compare::cases::support::run_once;
+    use crate::compare::cases::support::run_all;
     use crate::workloads::Step;
 
     #[test]
     fn every_personality_runs_and_checks_what_it_reads() {
-        for case in cases() {
-            let (outcome, clock) = run_once(&*case, 1e-4).unwrap_or_else(|failure| panic!("{}: {failure}", case.name()));
-            assert!(outcome.units > 100.0 && outcome.own_time.is_some(), "{}: {}", case.name(), outcome.units);
-            assert_eq!(clock.ended, 1, "{}", case.name());
-        }
+        run_all(&cases(), 1e-4, |case, outcome, _| assert!(outcome.units > 100.0 && outcome.own_time.is_some(), "{}", case.name));
     }
 
     /// filebench/workloads/*.f, version 1.5: the steps of a loop, in order.
@@ -247,18 +174,5 @@ mod tests {
             let ratio = (load.files * load.file_bytes) as f64 / case.memory_bytes().expect("its own") as f64;
             assert!((ratio * times / (gibibytes * 2.0) - 1.0).abs() < 0.01, "{workload:?}: {ratio}");
         }
-    }
-
-    #[test]
-    fn a_synchronized_target_writes_and_appends() {
-        let directory = tempfile::tempdir().expect("a directory");
-        let plain = DirectoryTarget::new(directory.path());
-        let target = Synchronized(&plain);
-        let file = target.create("file").expect("created");
-        target.write(file, 0, b"one").expect("written");
-        target.append(file, b"two").expect("appended");
-        assert_eq!(std::fs::read(directory.path().join("file")).expect("read"), b"onetwo");
-        target.close(file).expect("closed");
-        assert!(target.write(file, 0, b"x").is_err());
     }
 }

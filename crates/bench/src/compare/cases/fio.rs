@@ -19,7 +19,6 @@ use serde::Deserialize;
 use super::clients::scaled;
 use super::{library, programs};
 use crate::compare::case::{Case, Cases, Group, Outcome, Stage};
-use crate::compare::peer::Peer;
 use crate::compare::record::Percentiles;
 use crate::failure::{Failure, Result};
 use crate::workloads::content;
@@ -82,6 +81,13 @@ const fn sequential(name: &'static str, what: &'static str, arguments: &'static 
     Kind { clients: &[1, 4], request_bytes: MIB, requests: 256 * times, file_bytes: 256 * MIB, is_quick, ..base }
 }
 
+impl Kind {
+    /// Whether its requests begin at any byte.
+    fn is_unaligned(&self) -> bool {
+        self.arguments.contains(&"--blockalign=1")
+    }
+}
+
 /// All kinds of jobs.
 const KINDS: &[Kind] = &[
     kind("durable-overwrite-4k", "durable overwrites of random pages of 64 MiB", DURABLE, Start::Written),
@@ -119,64 +125,40 @@ const KINDS: &[Kind] = &[
 
 /// The cases of this file.
 pub fn cases() -> Cases {
-    KINDS
-        .iter()
-        .flat_map(|kind| kind.clients.iter().map(|clients| Box::new(Job { kind: *kind, clients: *clients }) as Box<dyn Case>))
-        .collect()
+    KINDS.iter().flat_map(|kind| kind.clients.iter().map(|clients| Job { kind: *kind, clients: *clients }.case())).collect()
 }
 
+#[derive(Clone, Copy)]
 struct Job {
     kind: Kind,
     clients: u32,
 }
 
-impl Case for Job {
-    fn name(&self) -> String {
-        if self.kind.clients.len() == 1 && self.kind.name.starts_with("fio-") {
-            return self.kind.name.to_owned();
-        }
-        format!("{}-c{}", self.kind.name, self.clients)
-    }
-
-    fn group(&self) -> Group {
-        Group::Micro
-    }
-
-    fn description(&self) -> String {
-        let Kind { what, requests, request_bytes, .. } = self.kind;
-        format!("fio: {requests} requests of {request_bytes} bytes: {what}; clients, each with a file of its own: {}", self.clients)
-    }
-
-    fn clients(&self) -> u32 {
-        self.clients
-    }
-
-    fn applies_to(&self, peer: Peer) -> bool {
-        peer != Peer::TandemfsLibrary || library::form(self.kind.name).is_some()
-    }
-
-    fn programs(&self) -> &'static [&'static str] {
-        &["fio"]
-    }
-
-    fn share_least(&self) -> f64 {
-        self.kind.share_least
-    }
-
-    fn is_quick(&self) -> bool {
-        self.kind.is_quick && self.clients == 1
-    }
-
-    fn bytes_needed(&self, _share: f64) -> u64 {
+impl Job {
+    fn case(self) -> Case {
+        let Kind { name, what, requests, request_bytes, .. } = self.kind;
+        let description =
+            format!("fio: {requests} requests of {request_bytes} bytes: {what}; clients, each with a file of its own: {}", self.clients);
+        let is_alone = self.kind.clients.len() == 1 && name.starts_with("fio-");
+        let name = if is_alone { name.to_owned() } else { format!("{name}-c{}", self.clients) };
         // Durable writes leave pages and logs behind; the more, the less they are aligned.
-        match self.kind.start {
-            Start::Written if self.kind.arguments.contains(&"--blockalign=1") => self.kind.file_bytes * 6,
-            Start::Written => self.kind.file_bytes * 4,
-            Start::New | Start::Cold | Start::Warm => self.kind.file_bytes * 2,
+        let times = match self.kind.start {
+            Start::Written if self.kind.is_unaligned() => 6,
+            Start::Written => 4,
+            Start::New | Start::Cold | Start::Warm => 2,
+        };
+        Case {
+            clients: self.clients,
+            has_library_form: library::form(self.kind.name).is_some(),
+            programs: &["fio"],
+            share_least: self.kind.share_least,
+            is_quick: self.kind.is_quick && self.clients == 1,
+            bytes_needed: self.kind.file_bytes * times,
+            ..Case::new(Group::Micro, name, description, move |stage| self.run(stage))
         }
     }
 
-    fn run(&self, stage: &mut Stage<'_>) -> Result<Outcome> {
+    fn run(self, stage: &mut Stage<'_>) -> Result<Outcome> {
         let kind = self.kind;
         let clients = u64::from(self.clients);
         let each = (scaled(kind.requests, stage.scale, clients) / clients).max(1);
@@ -191,7 +173,7 @@ impl Case for Job {
             scaled(kind.file_bytes / MIB, stage.scale.max(0.25), clients) / clients * MIB
         };
         // fio chooses unaligned places up to the end of the file, and ends if a request does not fit behind one.
-        let room = if kind.arguments.contains(&"--blockalign=1") { kind.request_bytes } else { 0 };
+        let room = if kind.is_unaligned() { kind.request_bytes } else { 0 };
         let each = if kind.request_bytes == MIB && kind.start != Start::Written { bytes / MIB * times } else { each };
         let paths: Vec<_> = (0..clients).map(|client| stage.directory.join(format!("file-{client}"))).collect();
         if kind.start != Start::New {
@@ -221,9 +203,7 @@ impl Case for Job {
         self.outcome(&said, each)
             .and_then(|outcome| paths.iter().zip(0..).try_for_each(|(path, client)| self.check(path, client, each)).map(|()| outcome))
     }
-}
 
-impl Job {
     /// Whether written blocks are compared: those whose places fio does not repeat.
     fn is_checked(&self) -> bool {
         self.kind.arguments.contains(&"--sync=dsync") && !self.kind.arguments.contains(&"--norandommap")
@@ -258,7 +238,7 @@ impl Job {
     fn check(&self, path: &Path, key: u64, each: u64) -> Result<()> {
         let file = File::open(path)?;
         let size = file.metadata()?.len();
-        let wrong = |offset: u64| Failure::new(format!("{}: what is at offset {offset} is not what was written there", self.name()));
+        let wrong = |offset: u64| Failure::new(format!("{}: what is at offset {offset} is not what was written there", self.kind.name));
         if self.is_checked() {
             let (mut block, mut written) = (vec![0; self.kind.request_bytes as usize], 0);
             for offset in (0..size).step_by(block.len()) {
@@ -354,21 +334,14 @@ fn parse(said: &str) -> Result<JobResult> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::compare::cases::support::run_once;
-    use crate::compare::command::find;
+    use crate::compare::cases::support::run_all;
 
     #[test]
     fn every_job_runs_and_is_checked() {
-        if find("fio").is_none() {
-            eprintln!("fio is not installed: not tested");
-            return;
-        }
-        for case in cases() {
-            let (outcome, clock) = run_once(&*case, 0.005).unwrap_or_else(|failure| panic!("{}: {failure}", case.name()));
-            assert_eq!((clock.begun, clock.ended), (1, 1), "{}", case.name());
-            assert_eq!(clock.cold > 0, case.name().contains("-cold") || case.name() == "fio-randrw", "{}", case.name());
-            assert!(outcome.units >= 1.0 && outcome.own_time.is_some_and(|time| !time.is_zero()), "{}", case.name());
-        }
+        run_all(&cases(), 0.005, |case, outcome, clock| {
+            assert_eq!(clock.cold > 0, case.name.contains("-cold") || case.name == "fio-randrw", "{}", case.name);
+            assert!(outcome.units >= 1.0 && outcome.own_time.is_some_and(|time| !time.is_zero()), "{}", case.name);
+        });
     }
 
     #[test]

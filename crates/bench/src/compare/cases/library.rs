@@ -7,7 +7,6 @@ use tandemfs_fs::{FileSystem, WriteOptions};
 
 use super::clients::timed;
 use crate::compare::case::{Outcome, Stage};
-use crate::compare::statistics::percentiles;
 use crate::failure::{Failure, Result};
 use crate::scene;
 use crate::workloads::content;
@@ -95,7 +94,7 @@ pub fn run(form: Form, stage: &mut Stage<'_>, fs: &FileSystem, clients: u32, eac
             }
         }
     }
-    Ok(Outcome { units: (each * u64::from(clients)) as f64, unit: "operations", latencies: percentiles(&samples), own_time: None })
+    Ok(Outcome::timed(&samples))
 }
 
 fn write(fs: &FileSystem, inode: InodeNumber, offset: u64, bytes: &[u8], options: WriteOptions) -> Result<()> {

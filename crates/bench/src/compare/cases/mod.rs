@@ -31,7 +31,7 @@ pub fn all() -> Cases {
 /// The word that matches no case.
 pub fn named(words: &[String]) -> Result<Cases, String> {
     let cases = all();
-    let names: Vec<String> = cases.iter().map(|case| case.name()).collect();
+    let names: Vec<String> = cases.iter().map(|case| case.name.clone()).collect();
     let is_meant = |name: &str, word: &String| name == word || (!names.contains(word) && name.starts_with(word.as_str()));
     match words.iter().find(|word| !names.iter().any(|name| is_meant(name, word))) {
         Some(word) => Err(word.clone()),
@@ -50,7 +50,7 @@ mod tests {
 
     #[test]
     fn names_are_unique_and_fit_a_command_line() {
-        let names: Vec<String> = all().iter().map(|case| case.name()).collect();
+        let names: Vec<String> = all().iter().map(|case| case.name.clone()).collect();
         assert_eq!(names.iter().collect::<BTreeSet<_>>().len(), names.len(), "{names:?}");
         for name in &names {
             assert!(name.chars().all(|letter| letter.is_ascii_lowercase() || letter.is_ascii_digit() || letter == '-'), "{name}");
@@ -60,7 +60,7 @@ mod tests {
     #[test]
     fn a_word_chooses_by_the_beginning_of_names() {
         let chosen = named(&["durable-".to_owned()]).unwrap_or_else(|word| panic!("{word}"));
-        assert!(!chosen.is_empty() && chosen.iter().all(|case| case.name().starts_with("durable-")));
+        assert!(!chosen.is_empty() && chosen.iter().all(|case| case.name.starts_with("durable-")));
         let one = named(&["durable-overwrite-4k-c1".to_owned()]).unwrap_or_else(|word| panic!("{word}"));
         assert_eq!(one.len(), 1, "not -c16 as well");
         assert_eq!(named(&["durable-".to_owned(), "nonsense".to_owned()]).err(), Some("nonsense".to_owned()));

@@ -10,8 +10,6 @@ use std::path::{Path, PathBuf};
 use super::clients::{scaled, share, timed};
 use super::library;
 use crate::compare::case::{Case, Cases, Group, Outcome, Stage};
-use crate::compare::peer::Peer;
-use crate::compare::statistics::percentiles;
 use crate::failure::{Failure, Result};
 use crate::workloads::content;
 use crate::workloads::random::Random;
@@ -48,55 +46,35 @@ const LINES: [Line; 7] = [
 
 /// The cases of this file.
 pub fn cases() -> Cases {
-    LINES
-        .into_iter()
-        .flat_map(|line| line.3.iter().map(move |clients| Box::new(Names { line, clients: *clients }) as Box<dyn Case>))
-        .collect()
+    let names = |line: Line| line.3.iter().map(move |clients| Names { line, clients: *clients }.case());
+    LINES.into_iter().flat_map(names).collect()
 }
 
+#[derive(Clone, Copy)]
 struct Names {
     line: Line,
     clients: u32,
 }
 
-impl Case for Names {
-    fn name(&self) -> String {
-        format!("{}-c{}", self.line.1, self.clients)
-    }
-
-    fn group(&self) -> Group {
-        Group::Micro
-    }
-
-    fn description(&self) -> String {
-        format!("{} {}; at most {NAMES_PER_DIRECTORY} names in a directory; clients: {}", self.line.2, self.line.5, self.clients)
-    }
-
-    fn clients(&self) -> u32 {
-        self.clients
-    }
-
-    fn applies_to(&self, peer: Peer) -> bool {
-        peer != Peer::TandemfsLibrary || library::form(self.line.1).is_some()
-    }
-
-    fn share_least(&self) -> f64 {
-        match self.line.0 {
-            Kind::CreateDurable | Kind::RenameDurable => 1.0,
-            Kind::Look => 0.5,
-            _ => 0.1,
+impl Names {
+    fn case(self) -> Case {
+        let (kind, name, count, _, is_quick, what) = self.line;
+        let description = format!("{count} {what}; at most {NAMES_PER_DIRECTORY} names in a directory; clients: {}", self.clients);
+        Case {
+            clients: self.clients,
+            has_library_form: library::form(name).is_some(),
+            share_least: match kind {
+                Kind::CreateDurable | Kind::RenameDurable => 1.0,
+                Kind::Look => 0.5,
+                _ => 0.1,
+            },
+            is_quick: is_quick && self.clients == 1,
+            bytes_needed: 512 << 20,
+            ..Case::new(Group::Micro, format!("{name}-c{}", self.clients), description, move |stage| self.run(stage))
         }
     }
 
-    fn is_quick(&self) -> bool {
-        self.line.4 && self.clients == 1
-    }
-
-    fn bytes_needed(&self, _share: f64) -> u64 {
-        512 << 20
-    }
-
-    fn run(&self, stage: &mut Stage<'_>) -> Result<Outcome> {
+    fn run(self, stage: &mut Stage<'_>) -> Result<Outcome> {
         let (kind, clients) = (self.line.0, u64::from(self.clients));
         let count = share(scaled(self.line.2, stage.scale, clients), self.clients);
         if let (Some(fs), Some(form)) = (stage.library, library::form(self.line.1)) {
@@ -133,13 +111,11 @@ impl Case for Names {
             Ok(())
         })?;
         trees.iter().try_for_each(|tree| self.check(tree, count))?;
-        Ok(Outcome { units: (count * clients) as f64, unit: "operations", latencies: percentiles(&samples), own_time: None })
+        Ok(Outcome::timed(&samples))
     }
-}
 
-impl Names {
     /// [OPN2]
-    fn check(&self, tree: &Tree, count: u64) -> Result<()> {
+    fn check(self, tree: &Tree, count: u64) -> Result<()> {
         let found: u64 = tree.directories.iter().map(|path| Ok(fs::read_dir(path)?.count() as u64)).sum::<Result<u64>>()?;
         let expected = match self.line.0 {
             Kind::Delete | Kind::RemoveDirectory => 0,
@@ -157,7 +133,7 @@ impl Names {
             true => Ok(()),
             false => Err(Failure::new(format!(
                 "{}: {found} names are listed where there should be {expected}, or the last is wrong",
-                self.name()
+                self.line.1
             ))),
         }
     }
@@ -209,24 +185,20 @@ impl Tree {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::compare::cases::support::run_once;
+    use crate::compare::cases::support::run_all;
+    use crate::compare::peer::Peer;
 
     #[test]
     fn every_operation_is_done_once_and_timed() {
-        for case in cases() {
-            let (outcome, clock) = run_once(&*case, 0.002).unwrap_or_else(|failure| panic!("{}: {failure}", case.name()));
-            assert_eq!((clock.begun, clock.ended), (1, 1), "{}", case.name());
-            assert_eq!(outcome.latencies.map(|latencies| latencies.count as f64), Some(outcome.units), "{}", case.name());
-        }
+        run_all(&cases(), 0.002, |case, outcome, _| {
+            assert_eq!(outcome.latencies.map(|latencies| latencies.count as f64), Some(outcome.units), "{}", case.name);
+        });
     }
 
     #[test]
     fn the_library_takes_part_in_what_is_made_durable() {
         let all = cases();
-        let library: Vec<String> = all.iter().filter(|case| case.applies_to(Peer::TandemfsLibrary)).map(|case| case.name()).collect();
-        assert_eq!(
-            library,
-            ["create-write-fsync-4k-c1", "create-write-fsync-4k-c2", "create-write-fsync-4k-c4", "create-write-fsync-4k-c16"]
-        );
+        let library: Vec<&str> = all.iter().filter(|case| case.applies_to(Peer::TandemfsLibrary)).map(|case| case.name.as_str()).collect();
+        assert_eq!(library, [1, 2, 4, 16].map(|clients| format!("create-write-fsync-4k-c{clients}")));
     }
 }

@@ -12,7 +12,6 @@ use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
 
 use rustix::process::Signal;
 
@@ -31,107 +30,70 @@ const SHARED_BUFFERS: &str = "16MB";
 /// The database user that owns the database.
 const USER: &str = "bench";
 
-/// Read-only transactions, and pgbench's mix similar to TPC-B.
+/// Read-only transactions, and pgbench's mix similar to TPC-B; with the transactions of all clients together at scale 1.
 pub fn cases() -> Cases {
-    [Pgbench { is_select: true }, Pgbench { is_select: false }].into_iter().map(|case| Box::new(case) as Box<dyn Case>).collect()
+    [("pgbench-select", true, 40_000), ("pgbench-read-write", false, 8000)]
+        .map(|(name, is_select, transactions)| {
+            let description = format!(
+                "PostgreSQL, {}: {transactions} transactions by {CLIENTS} clients, {} accounts, {SHARED_BUFFERS} of shared buffers; fsync, \
+                 synchronous_commit and full_page_writes on",
+                if is_select { "pgbench -S" } else { "pgbench (like TPC-B)" },
+                BRANCHES * 100_000,
+            );
+            Case {
+                clients: CLIENTS as u32,
+                programs: &["initdb", "postgres", "pgbench", "psql", "unshare"],
+                share_least: 0.25,
+                bytes_needed: 1 << 30,
+                ..Case::new(Group::Applications, name.to_owned(), description, move |stage| run(stage, is_select, transactions))
+            }
+        })
+        .into()
 }
 
-struct Pgbench {
-    is_select: bool,
+fn run(stage: &mut Stage<'_>, is_select: bool, transactions: u64) -> Result<Outcome> {
+    let scratch = stage.scratch;
+    let data = stage.directory.join("data");
+    let socket = programs::socket(scratch, ".s.PGSQL.5432")?;
+    // Without sync during creation: `make_cold` makes everything durable.
+    let mut make = unprivileged("initdb", scratch)?;
+    make.arg("-D").arg(&data).args(["-A", "trust", "-N", "--locale=C", "-E", "UTF8", "-U", USER]);
+    programs::run(&mut make, scratch)?;
+    let server = start(&data, scratch, &socket, &["fsync=off"])?;
+    let mut fill = client("pgbench", scratch)?;
+    programs::run(fill.args(["-i", "-q", "-s", &scaled(BRANCHES, stage.scale, 1).to_string(), "postgres"]), scratch)?;
+    server.end();
+    stage.make_cold()?;
+    read_files_below(&data.join("base"))?;
+
+    let server = start(&data, scratch, &socket, &["fsync=on", "synchronous_commit=on", "full_page_writes=on"])?;
+    let transactions = scaled(transactions / CLIENTS, stage.scale, 20) * CLIENTS;
+    let mut load = client("pgbench", scratch)?;
+    load.args(["-n", "-c", &CLIENTS.to_string(), "-j", "2", "-t", &(transactions / CLIENTS).to_string()]);
+    load.arg(format!("--random-seed={}", stage.seed & 0xffff_ffff));
+    if is_select {
+        load.arg("-S");
+    }
+    let said = stage.time(|| programs::run(load.arg("postgres"), scratch))?;
+    let (done, rate) = (number_after(&said, "number of transactions actually processed:")?, number_after(&said, "tps =")?);
+    if done != transactions as f64 || rate <= 0.0 {
+        return Err(Failure::new(format!("pgbench did {done} transactions instead of {transactions}")));
+    }
+    check(if is_select { 0 } else { transactions }, scratch)?;
+    server.end();
+    Ok(Outcome::of_own_time(done, "transactions", done / rate))
 }
 
-impl Pgbench {
-    /// Transactions of all clients together at scale 1.
-    fn transactions(&self) -> u64 {
-        if self.is_select { 40_000 } else { 8000 }
-    }
-}
-
-impl Case for Pgbench {
-    fn name(&self) -> String {
-        if self.is_select { "pgbench-select" } else { "pgbench-read-write" }.to_owned()
-    }
-
-    fn group(&self) -> Group {
-        Group::Applications
-    }
-
-    fn description(&self) -> String {
-        format!(
-            "PostgreSQL, {}: {} transactions by {CLIENTS} clients, {} accounts, {SHARED_BUFFERS} of shared buffers; fsync, synchronous_commit \
-             and full_page_writes on",
-            if self.is_select { "pgbench -S" } else { "pgbench (like TPC-B)" },
-            self.transactions(),
-            BRANCHES * 100_000,
-        )
-    }
-
-    fn clients(&self) -> u32 {
-        CLIENTS as u32
-    }
-
-    fn programs(&self) -> &'static [&'static str] {
-        &["initdb", "postgres", "pgbench", "psql", "unshare"]
-    }
-
-    fn share_least(&self) -> f64 {
-        0.25
-    }
-
-    fn is_quick(&self) -> bool {
-        false
-    }
-
-    fn bytes_needed(&self, _share: f64) -> u64 {
-        1 << 30
-    }
-
-    fn run(&self, stage: &mut Stage<'_>) -> Result<Outcome> {
-        let scratch = stage.scratch.to_owned();
-        let data = stage.directory.join("data");
-        let socket = programs::socket(&scratch, ".s.PGSQL.5432")?;
-        // Without sync during creation: `make_cold` makes everything durable.
-        let mut make = unprivileged("initdb", &scratch)?;
-        make.arg("-D").arg(&data).args(["-A", "trust", "-N", "--locale=C", "-E", "UTF8", "-U", USER]);
-        programs::run(&mut make, &scratch)?;
-        let server = start(&data, &scratch, &socket, &["fsync=off"])?;
-        let mut fill = client("pgbench", &scratch)?;
-        programs::run(fill.args(["-i", "-q", "-s", &scaled(BRANCHES, stage.scale, 1).to_string(), "postgres"]), &scratch)?;
-        server.end();
-        stage.make_cold()?;
-        read_files_below(&data.join("base"))?;
-
-        let server = start(&data, &scratch, &socket, &["fsync=on", "synchronous_commit=on", "full_page_writes=on"])?;
-        let transactions = scaled(self.transactions() / CLIENTS, stage.scale, 20) * CLIENTS;
-        let mut load = client("pgbench", &scratch)?;
-        load.args(["-n", "-c", &CLIENTS.to_string(), "-j", "2", "-t", &(transactions / CLIENTS).to_string()]);
-        load.arg(format!("--random-seed={}", stage.seed & 0xffff_ffff));
-        if self.is_select {
-            load.arg("-S");
-        }
-        let said = stage.time(|| programs::run(load.arg("postgres"), &scratch))?;
-        let (done, rate) = (number_after(&said, "number of transactions actually processed:")?, number_after(&said, "tps =")?);
-        if done != transactions as f64 || rate <= 0.0 {
-            return Err(Failure::new(format!("pgbench did {done} transactions instead of {transactions}")));
-        }
-        self.check(transactions, &scratch)?;
-        server.end();
-        Ok(Outcome { units: done, unit: "transactions", latencies: None, own_time: Some(Duration::from_secs_f64(done / rate)) })
-    }
-}
-
-impl Pgbench {
-    /// [PG6].
-    fn check(&self, transactions: u64, scratch: &Path) -> Result<()> {
-        let query = "SELECT (SELECT count(*) FROM pgbench_history), (SELECT coalesce(sum(delta), 0) FROM pgbench_history) =
+/// [PG6]: `transactions` of the history.
+fn check(transactions: u64, scratch: &Path) -> Result<()> {
+    let query = "SELECT (SELECT count(*) FROM pgbench_history), (SELECT coalesce(sum(delta), 0) FROM pgbench_history) =
                      (SELECT sum(abalance) FROM pgbench_accounts), (SELECT sum(bbalance) FROM pgbench_branches) =
                      (SELECT sum(abalance) FROM pgbench_accounts)";
-        let said = programs::run(client("psql", scratch)?.args(["-X", "-A", "-t", "-c", query, "postgres"]), scratch)?;
-        let expected = format!("{}|t|t", if self.is_select { 0 } else { transactions });
-        match said.trim() == expected {
-            true => Ok(()),
-            false => Err(Failure::new(format!("the database says {} of its history and sums instead of {expected}", said.trim()))),
-        }
+    let said = programs::run(client("psql", scratch)?.args(["-X", "-A", "-t", "-c", query, "postgres"]), scratch)?;
+    let expected = format!("{transactions}|t|t");
+    match said.trim() == expected {
+        true => Ok(()),
+        false => Err(Failure::new(format!("the database says {} of its history and sums instead of {expected}", said.trim()))),
     }
 }
 
@@ -184,17 +146,10 @@ fn start(data: &Path, scratch: &Path, socket: &Path, settings: &[&str]) -> Resul
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::compare::cases::support::run_once;
+    use crate::compare::cases::support::run_all;
 
     #[test]
     fn a_server_is_measured_and_its_sums_are_checked() {
-        if ["initdb", "postgres", "pgbench", "psql", "unshare"].iter().any(|name| find(name).is_none()) {
-            eprintln!("PostgreSQL is not installed: not tested");
-            return;
-        }
-        for case in cases() {
-            let (outcome, clock) = run_once(&*case, 1e-3).unwrap_or_else(|failure| panic!("{}: {failure}", case.name()));
-            assert!(outcome.units == 80.0 && outcome.own_time.is_some() && clock.ended == 1, "{}", case.name());
-        }
+        run_all(&cases(), 1e-3, |case, outcome, _| assert!(outcome.units == 80.0 && outcome.own_time.is_some(), "{}", case.name));
     }
 }

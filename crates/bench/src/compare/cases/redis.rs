@@ -6,7 +6,6 @@
 
 use std::path::Path;
 use std::process::Command;
-use std::time::Duration;
 
 use rustix::process::Signal;
 
@@ -18,85 +17,46 @@ use crate::failure::{Failure, Result};
 /// Connections of redis-benchmark (its default).
 const CLIENTS: u32 = 50;
 
-/// The cases, by the number of pipelined commands.
+/// The cases, by the number of pipelined commands; with the number of SET commands at scale 1.
 pub fn cases() -> Cases {
-    [1, 10, 100].into_iter().map(|pipeline| Box::new(Always { pipeline }) as Box<dyn Case>).collect()
+    [(1, 50_000), (10, 200_000), (100, 500_000)].map(|(pipeline, commands)| case(pipeline, commands)).into()
 }
 
-struct Always {
-    pipeline: u64,
-}
-
-impl Always {
-    /// SET commands at scale 1.
-    fn commands(&self) -> u64 {
-        match self.pipeline {
-            1 => 50_000,
-            10 => 200_000,
-            _ => 500_000,
-        }
+fn case(pipeline: u64, commands: u64) -> Case {
+    let description = format!(
+        "redis-server with appendfsync always: {commands} SETs of 100 bytes to random keys by {CLIENTS} clients of redis-benchmark, pipeline \
+         {pipeline}"
+    );
+    let run = move |stage: &mut Stage<'_>| run(stage, pipeline, scaled(commands, stage.scale, 1000));
+    Case {
+        clients: CLIENTS,
+        programs: &["redis-server", "redis-benchmark"],
+        share_least: 0.25,
+        is_quick: pipeline == 1,
+        bytes_needed: commands * 200 + (64 << 20),
+        ..Case::new(Group::Applications, format!("redis-always-p{pipeline}"), description, run)
     }
 }
 
-impl Case for Always {
-    fn name(&self) -> String {
-        format!("redis-always-p{}", self.pipeline)
+fn run(stage: &mut Stage<'_>, pipeline: u64, commands: u64) -> Result<Outcome> {
+    let (directory, scratch) = (stage.directory, stage.scratch);
+    let socket = programs::socket(scratch, "redis.sock")?;
+    let server = start(directory, scratch, &socket)?;
+    let mut load = programs::command("redis-benchmark", scratch)?;
+    load.arg("-s").arg(&socket).args(["-t", "set", "-d", "100", "--csv", "-r", "100000"]);
+    load.args(["-n", &commands.to_string(), "-c", &CLIENTS.to_string(), "-P", &pipeline.to_string()]);
+    let said = stage.time(|| programs::run(&mut load, scratch))?;
+    let rate = parse(&said)?;
+    let keys = ask_line(&socket, "DBSIZE")?;
+    server.end();
+    // [RD3].
+    let server = start(directory, scratch, &socket)?;
+    let again = ask_line(&socket, "DBSIZE")?;
+    server.end();
+    if keys == ":0" || keys != again {
+        return Err(Failure::new(format!("redis-server has {again} keys after a restart and had {keys}")));
     }
-
-    fn group(&self) -> Group {
-        Group::Applications
-    }
-
-    fn description(&self) -> String {
-        format!(
-            "redis-server with appendfsync always: {} SETs of 100 bytes to random keys by {CLIENTS} clients of redis-benchmark, pipeline {}",
-            self.commands(),
-            self.pipeline
-        )
-    }
-
-    fn clients(&self) -> u32 {
-        CLIENTS
-    }
-
-    fn programs(&self) -> &'static [&'static str] {
-        &["redis-server", "redis-benchmark"]
-    }
-
-    fn share_least(&self) -> f64 {
-        0.25
-    }
-
-    fn is_quick(&self) -> bool {
-        self.pipeline == 1
-    }
-
-    fn bytes_needed(&self, _share: f64) -> u64 {
-        self.commands() * 200 + (64 << 20)
-    }
-
-    fn run(&self, stage: &mut Stage<'_>) -> Result<Outcome> {
-        let commands = scaled(self.commands(), stage.scale, 1000);
-        let (directory, scratch) = (stage.directory.to_owned(), stage.scratch.to_owned());
-        let socket = programs::socket(&scratch, "redis.sock")?;
-        let server = start(&directory, &scratch, &socket)?;
-        let mut load = programs::command("redis-benchmark", &scratch)?;
-        load.arg("-s").arg(&socket).args(["-t", "set", "-d", "100", "--csv", "-r", "100000"]);
-        load.args(["-n", &commands.to_string(), "-c", &CLIENTS.to_string(), "-P", &self.pipeline.to_string()]);
-        let said = stage.time(|| programs::run(&mut load, &scratch))?;
-        let rate = parse(&said)?;
-        let keys = ask_line(&socket, "DBSIZE")?;
-        server.end();
-        // [RD3].
-        let server = start(&directory, &scratch, &socket)?;
-        let again = ask_line(&socket, "DBSIZE")?;
-        server.end();
-        if keys == ":0" || keys != again {
-            return Err(Failure::new(format!("redis-server has {again} keys after a restart and had {keys}")));
-        }
-        let time = Duration::from_secs_f64(commands as f64 / rate);
-        Ok(Outcome { units: commands as f64, unit: "operations", latencies: None, own_time: Some(time) })
-    }
+    Ok(Outcome::of_own_time(commands as f64, "operations", commands as f64 / rate))
 }
 
 /// [RD2].
@@ -122,17 +82,11 @@ fn parse(said: &str) -> Result<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::compare::cases::support::run_once;
-    use crate::compare::command::find;
+    use crate::compare::cases::support::run_all;
 
     #[test]
     fn a_server_is_measured_and_keeps_its_keys() {
-        if find("redis-server").is_none() || find("redis-benchmark").is_none() {
-            eprintln!("Redis is not installed: not tested");
-            return;
-        }
-        let (outcome, clock) = run_once(&Always { pipeline: 10 }, 1e-3).unwrap_or_else(|failure| panic!("{failure}"));
-        assert!(outcome.units == 1000.0 && outcome.own_time.is_some() && clock.ended == 1);
+        run_all(&cases()[1..2], 1e-3, |_, outcome, _| assert!(outcome.units == 1000.0 && outcome.own_time.is_some()));
     }
 
     #[test]

@@ -10,7 +10,6 @@
 
 use std::path::Path;
 use std::process::Command;
-use std::time::Duration;
 
 use super::clients::scaled;
 use super::programs;
@@ -23,6 +22,7 @@ const VALUE_BYTES: u64 = 400;
 const KEYS: u64 = 200_000;
 
 /// One db_bench run.
+#[derive(Clone, Copy)]
 struct Bench {
     name: &'static str,
     what: &'static str,
@@ -100,59 +100,39 @@ pub fn cases() -> Cases {
             ..base
         },
     ];
-    all.into_iter().map(|bench| Box::new(bench) as Box<dyn Case>).collect()
+    all.map(Bench::case).into()
 }
 
-impl Case for Bench {
-    fn name(&self) -> String {
-        format!("rocksdb-{}", self.name)
-    }
-
-    fn group(&self) -> Group {
-        Group::Applications
-    }
-
-    fn description(&self) -> String {
+impl Bench {
+    fn case(self) -> Case {
         let filled = if self.is_filled { format!(" in a database of {KEYS} keys") } else { String::new() };
         let each = if self.threads > 1 { " by each" } else { "" };
-        format!(
+        let description = format!(
             "RocksDB's db_bench: {}{filled}; values of {VALUE_BYTES} bytes, {} operations{each} ({})",
             self.what, self.operations, self.benchmarks
-        )
+        );
+        Case {
+            clients: self.threads,
+            programs: &["db_bench"],
+            share_least: 0.25,
+            is_quick: self.is_quick,
+            // Compaction rewrites levels: old and new data exist at once.
+            bytes_needed: (KEYS + self.operations) * (VALUE_BYTES + 100) * 3 + (256 << 20),
+            ..Case::new(Group::Applications, format!("rocksdb-{}", self.name), description, move |stage| self.run(stage))
+        }
     }
 
-    fn clients(&self) -> u32 {
-        self.threads
-    }
-
-    fn programs(&self) -> &'static [&'static str] {
-        &["db_bench"]
-    }
-
-    fn share_least(&self) -> f64 {
-        0.25
-    }
-
-    fn is_quick(&self) -> bool {
-        self.is_quick
-    }
-
-    fn bytes_needed(&self, _share: f64) -> u64 {
-        // Compaction rewrites levels: old and new data exist at once.
-        (KEYS + self.operations) * (VALUE_BYTES + 100) * 3 + (256 << 20)
-    }
-
-    fn run(&self, stage: &mut Stage<'_>) -> Result<Outcome> {
-        let (directory, scratch) = (stage.directory.join("database"), stage.scratch.to_owned());
+    fn run(self, stage: &mut Stage<'_>) -> Result<Outcome> {
+        let (directory, scratch) = (stage.directory.join("database"), stage.scratch);
         let keys = scaled(KEYS, stage.scale, 2000);
         let operations = scaled(self.operations, stage.scale, 200);
         if self.is_filled {
-            let mut fill = command(&directory, &scratch, stage.seed)?;
+            let mut fill = command(&directory, scratch, stage.seed)?;
             fill.args(["--benchmarks=fillrandom", "--use_existing_db=0"]).arg(format!("--num={keys}"));
-            programs::run(&mut fill, &scratch)?;
+            programs::run(&mut fill, scratch)?;
             stage.make_cold()?;
         }
-        let mut bench = command(&directory, &scratch, stage.seed)?;
+        let mut bench = command(&directory, scratch, stage.seed)?;
         bench.arg(format!("--benchmarks={}", self.benchmarks)).arg(format!("--threads={}", self.threads)).args(self.arguments);
         if self.is_filled {
             bench.args(["--use_existing_db=1"]).arg(format!("--num={keys}")).arg(format!("--reads={operations}"));
@@ -162,15 +142,15 @@ impl Case for Bench {
             // `fillsync` divides the number of keys by 1,000, but not the number of writes.
             bench.arg(format!("--num={}", operations * 1000)).arg(format!("--writes={operations}"));
         }
-        let said = stage.time(|| programs::run(&mut bench, &scratch))?;
+        let said = stage.time(|| programs::run(&mut bench, scratch))?;
         let results = self.benchmarks.split(',').map(|benchmark| parse(&said, benchmark)).collect::<Result<Vec<_>>>()?;
         let done: f64 = results.iter().map(|(_, done)| done).sum();
         let seconds: f64 = results.iter().map(|(seconds, _)| seconds).sum();
         if done < operations as f64 {
             return Err(Failure::new(format!("db_bench did {done} operations instead of {operations}")));
         }
-        check(&directory, &scratch, stage.seed, if self.is_filled { keys } else { operations })?;
-        Ok(Outcome { units: done, unit: "operations", latencies: None, own_time: Some(Duration::from_secs_f64(seconds)) })
+        check(&directory, scratch, stage.seed, if self.is_filled { keys } else { operations })?;
+        Ok(Outcome::of_own_time(done, "operations", seconds))
     }
 }
 
@@ -213,19 +193,11 @@ fn parse(said: &str, benchmark: &str) -> Result<(f64, f64)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::compare::cases::support::run_once;
-    use crate::compare::command::find;
+    use crate::compare::cases::support::run_all;
 
     #[test]
     fn every_benchmark_runs_and_keys_are_found_again() {
-        if find("db_bench").is_none() {
-            eprintln!("db_bench is not installed: not tested");
-            return;
-        }
-        for case in cases() {
-            let (outcome, clock) = run_once(&*case, 1e-3).unwrap_or_else(|failure| panic!("{}: {failure}", case.name()));
-            assert!(outcome.units >= 200.0 && outcome.own_time.is_some() && clock.ended == 1, "{}: {}", case.name(), outcome.units);
-        }
+        run_all(&cases(), 1e-3, |case, outcome, _| assert!(outcome.units >= 200.0 && outcome.own_time.is_some(), "{}", case.name));
     }
 
     #[test]

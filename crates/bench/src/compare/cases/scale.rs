@@ -18,7 +18,6 @@ use rustix::fs::{FileType, Mode, mknodat, statvfs};
 
 use super::clients::scaled;
 use crate::compare::case::{Case, Cases, Group, Outcome, Stage};
-use crate::compare::peer::Peer;
 use crate::compare::statistics::percentiles;
 use crate::failure::{Failure, Result};
 use crate::machine;
@@ -39,7 +38,7 @@ pub fn cases() -> Cases {
     all.extend([MIB, 16 * MIB, 256 * MIB, GIB, 10 * GIB].map(|bytes| Point::OverwriteIn { bytes }));
     all.extend([10, 50, 80, 90, 95].map(|percent| Point::Fill { percent }));
     all.extend([0, 1, 3].map(|times| Point::Age { times }));
-    all.into_iter().map(|point| Box::new(point) as Box<dyn Case>).collect()
+    all.into_iter().map(Point::case).collect()
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -51,118 +50,82 @@ enum Point {
     Age { times: u64 },
 }
 
-/// Size of the file that is overwritten on a full drive.
-const FILL_FILE_BYTES: u64 = 64 * MIB;
-/// Size of the file that is written and read on an aged drive.
-const AGE_FILE_BYTES: u64 = 64 * MIB;
+/// Size of the file that is overwritten on a full drive, or written and read on an aged one.
+const FILE_BYTES: u64 = 64 * MIB;
 /// Drive size requested for fill and age.
 const DRIVE_BYTES: u64 = GIB;
 
-impl Case for Point {
-    fn name(&self) -> String {
-        match self {
-            Self::CreateIn { files } => format!("scale-create-in-{files}"),
-            Self::LookUpIn { files } => format!("scale-lookup-in-{files}"),
-            Self::OverwriteIn { bytes } if *bytes < GIB => format!("scale-overwrite-in-{}mib", bytes / MIB),
-            Self::OverwriteIn { bytes } => format!("scale-overwrite-in-{}gib", bytes / GIB),
-            Self::Fill { percent } => format!("scale-fill-{percent}"),
-            Self::Age { times } => format!("scale-age-{times}"),
-        }
-    }
-
-    fn group(&self) -> Group {
-        Group::Scale
-    }
-
-    fn description(&self) -> String {
+impl Point {
+    fn case(self) -> Case {
         let operations = self.operations();
-        match self {
-            Self::CreateIn { files } => format!("{operations} empty files are made in a directory of {files}"),
-            Self::LookUpIn { files } => format!("{operations} random names of a directory of {files} are looked up, after a mount"),
-            Self::OverwriteIn { bytes } => {
-                format!("{operations} random overwrites of 4 KiB with fdatasync in a file of {} MiB", bytes / MIB)
+        let overwrites = format!("{operations} random overwrites of 4 KiB with fdatasync in a file of");
+        let (name, parameter, description) = match self {
+            Self::CreateIn { files } => {
+                (format!("scale-create-in-{files}"), files, format!("{operations} empty files are made in a directory of {files}"))
             }
-            Self::Fill { percent } => format!(
-                "{operations} random overwrites of 4 KiB with fdatasync in a file of {} MiB while {percent} % of the file system is used",
-                FILL_FILE_BYTES / MIB
-            ),
-            Self::Age { times } => format!(
-                "a file of {} MiB is written, synchronised, and read cold in requests of 1 MiB after files of power-law sizes have been made and \
-                 removed until {times} times the file system's size was written",
-                AGE_FILE_BYTES / MIB
-            ),
+            Self::LookUpIn { files } => {
+                let what = format!("{operations} random names of a directory of {files} are looked up, after a mount");
+                (format!("scale-lookup-in-{files}"), files, what)
+            }
+            Self::OverwriteIn { bytes } => {
+                let size = if bytes < GIB { format!("{}mib", bytes / MIB) } else { format!("{}gib", bytes / GIB) };
+                (format!("scale-overwrite-in-{size}"), bytes, format!("{overwrites} {} MiB", bytes / MIB))
+            }
+            Self::Fill { percent } => {
+                let what = format!("{overwrites} {} MiB while {percent} % of the file system is used", FILE_BYTES / MIB);
+                (format!("scale-fill-{percent}"), percent, what)
+            }
+            Self::Age { times } => {
+                let what = format!(
+                    "a file of {} MiB is written, synchronised, and read cold in requests of 1 MiB after files of power-law sizes have been \
+                     made and removed until {times} times the file system's size was written",
+                    FILE_BYTES / MIB
+                );
+                (format!("scale-age-{times}"), times, what)
+            }
+        };
+        Case {
+            parameter: Some(parameter as f64),
+            needs_drive: matches!(self, Self::Fill { .. } | Self::Age { .. }),
+            share_least: 0.25,
+            bytes_needed: match self {
+                // An inode, a name and index entries.
+                Self::CreateIn { files } | Self::LookUpIn { files } => files * KIB + 256 * MIB,
+                Self::OverwriteIn { bytes } => bytes + 256 * MIB,
+                Self::Fill { .. } | Self::Age { .. } => DRIVE_BYTES,
+            },
+            files_needed: match self {
+                Self::CreateIn { files } | Self::LookUpIn { files } => Some(files + operations + 1000),
+                _ => None,
+            },
+            ..Case::new(Group::Scale, name, description, move |stage| self.run(stage))
         }
     }
 
-    fn parameter(&self) -> Option<f64> {
-        Some(match *self {
-            Self::CreateIn { files } | Self::LookUpIn { files } => files as f64,
-            Self::OverwriteIn { bytes } => bytes as f64,
-            Self::Fill { percent } => percent as f64,
-            Self::Age { times } => times as f64,
-        })
-    }
-
-    fn applies_to(&self, peer: Peer) -> bool {
-        // Without a drive there is no fill level and no age.
-        peer != Peer::TandemfsLibrary && (peer != Peer::Null || !matches!(self, Self::Fill { .. } | Self::Age { .. }))
-    }
-
-    fn share_least(&self) -> f64 {
-        0.25
-    }
-
-    fn is_quick(&self) -> bool {
-        false
-    }
-
-    fn bytes_needed(&self, _share: f64) -> u64 {
-        match self {
-            // An inode, a name and index entries.
-            Self::CreateIn { files } | Self::LookUpIn { files } => files * KIB + 256 * MIB,
-            Self::OverwriteIn { bytes } => bytes + 256 * MIB,
-            Self::Fill { .. } | Self::Age { .. } => DRIVE_BYTES,
-        }
-    }
-
-    fn files_needed(&self) -> Option<u64> {
-        match self {
-            Self::CreateIn { files } | Self::LookUpIn { files } => Some(files + self.operations() + 1000),
-            _ => None,
-        }
-    }
-
-    fn run(&self, stage: &mut Stage<'_>) -> Result<Outcome> {
+    fn run(self, stage: &mut Stage<'_>) -> Result<Outcome> {
         let operations = scaled(self.operations(), stage.scale, 64);
-        match *self {
+        match self {
             Self::CreateIn { files } => create_in(stage, files, operations),
             Self::LookUpIn { files } => look_up_in(stage, files, operations),
             Self::OverwriteIn { bytes } => overwrite(stage, bytes, operations),
             Self::Fill { percent } => {
-                fill(stage.directory, percent, FILL_FILE_BYTES)?;
-                overwrite(stage, FILL_FILE_BYTES, operations)
+                fill(stage.directory, percent, FILE_BYTES)?;
+                overwrite(stage, FILE_BYTES, operations)
             }
             Self::Age { times } => {
                 age(stage.directory, times, stage.seed)?;
-                read_and_write(stage, (scaled(AGE_FILE_BYTES / MIB, stage.scale, 4)) * MIB)
+                read_and_write(stage, (scaled(FILE_BYTES / MIB, stage.scale, 4)) * MIB)
             }
         }
     }
-}
 
-impl Point {
     /// Operations at scale 1.
     fn operations(self) -> u64 {
         match self {
-            Self::CreateIn { .. } | Self::LookUpIn { .. } => 5000,
-            Self::OverwriteIn { .. } | Self::Fill { .. } => 5000,
-            Self::Age { .. } => 2 * AGE_FILE_BYTES / MIB,
+            Self::Age { .. } => 2 * FILE_BYTES / MIB,
+            _ => 5000,
         }
     }
-}
-
-fn outcome(latencies: Samples) -> Outcome {
-    Outcome { units: latencies.count() as f64, unit: "operations", latencies: percentiles(&latencies), own_time: None }
 }
 
 fn timed<T>(samples: &mut Samples, operation: impl FnOnce() -> Result<T>) -> Result<T> {
@@ -207,7 +170,7 @@ fn create_in(stage: &mut Stage<'_>, files: u64, operations: u64) -> Result<Outco
     if found != files + operations {
         return Err(Failure::new(format!("the directory has {found} names instead of {}", files + operations)));
     }
-    Ok(outcome(samples))
+    Ok(Outcome::timed(&samples))
 }
 
 fn look_up_in(stage: &mut Stage<'_>, files: u64, operations: u64) -> Result<Outcome> {
@@ -222,7 +185,7 @@ fn look_up_in(stage: &mut Stage<'_>, files: u64, operations: u64) -> Result<Outc
             if found.is_file() { Ok(()) } else { Err(Failure::new("a name is of something else")) }
         })
     })?;
-    Ok(outcome(samples))
+    Ok(Outcome::timed(&samples))
 }
 
 /// The content of a block after its `version`th write.
@@ -272,7 +235,7 @@ fn overwrite(stage: &mut Stage<'_>, bytes: u64, operations: u64) -> Result<Outco
             return Err(Failure::new(format!("block {place} is not what was written to it")));
         }
     }
-    Ok(outcome(samples))
+    Ok(Outcome::timed(&samples))
 }
 
 /// Used percentage of the file system after `more` additional bytes.
@@ -323,8 +286,8 @@ fn age(directory: &Path, times: u64, seed: u64) -> Result<()> {
     let (mut written, mut next) = (0, 0);
     while written < times * size {
         machine::check()?;
-        if used_percent(directory, AGE_FILE_BYTES)? > 70.0 {
-            while !existing.is_empty() && used_percent(directory, AGE_FILE_BYTES)? > 60.0 {
+        if used_percent(directory, FILE_BYTES)? > 70.0 {
+            while !existing.is_empty() && used_percent(directory, FILE_BYTES)? > 60.0 {
                 // Space of a removed file may be freed later: remove several, then check again.
                 for _ in 0..existing.len().div_ceil(16) {
                     let number = existing.swap_remove(random.below(existing.len() as u64) as usize);
@@ -354,28 +317,22 @@ fn read_and_write(stage: &mut Stage<'_>, bytes: u64) -> Result<Outcome> {
     if !buffer.chunks_exact(8).all(|word| *word == random.next().to_le_bytes()) {
         return Err(Failure::new("the file is not what was written to it"));
     }
-    Ok(Outcome { units: bytes as f64, unit: "bytes", latencies: percentiles(&samples), own_time: None })
+    Ok(Outcome { latencies: percentiles(&samples), ..Outcome::counted(bytes, "bytes") })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::compare::cases::support::run_once;
+    use crate::compare::cases::support::run_all;
 
     #[test]
     fn points_are_measured_and_checked() {
-        for point in [
-            Point::CreateIn { files: 1000 },
-            Point::LookUpIn { files: 1000 },
-            Point::OverwriteIn { bytes: MIB },
-            // Fill, and age above zero, need their own file system.
-            Point::Age { times: 0 },
-        ] {
-            let (outcome, clock) = run_once(&point, 1e-2).unwrap_or_else(|failure| panic!("{point:?}: {failure}"));
-            let expected = if let Point::Age { .. } = point { 4.0 * MIB as f64 } else { scaled(point.operations(), 1e-2, 64) as f64 };
-            assert_eq!((outcome.units, clock.ended), (expected, 1), "{point:?}");
-            assert!(outcome.latencies.is_some());
-        }
+        // Fill, and age above zero, need their own file system.
+        let points = [Point::CreateIn { files: 1000 }, Point::LookUpIn { files: 1000 }, Point::OverwriteIn { bytes: MIB }];
+        run_all(&points.map(Point::case), 1e-2, |case, outcome, _| {
+            assert_eq!((outcome.units, outcome.latencies.is_some()), (64.0, true), "{}", case.name);
+        });
+        run_all(&[Point::Age { times: 0 }.case()], 1e-2, |_, outcome, _| assert_eq!(outcome.units, 4.0 * MIB as f64));
     }
 
     #[test]
@@ -403,6 +360,6 @@ mod tests {
 
     #[test]
     fn every_point_names_its_parameter() {
-        assert!(cases().iter().all(|case| case.parameter().is_some() && !case.is_quick() && case.name().starts_with("scale-")));
+        assert!(cases().iter().all(|case| case.parameter.is_some() && !case.is_quick && case.name.starts_with("scale-")));
     }
 }

@@ -17,17 +17,12 @@ use crate::workloads::random::Random;
 
 /// The cases, by journal mode and script.
 pub fn cases() -> Cases {
-    [
-        Script { journal: "WAL", is_mixed: false },
-        Script { journal: "DELETE", is_mixed: false },
-        Script { journal: "WAL", is_mixed: true },
-        Script { journal: "DELETE", is_mixed: true },
-    ]
-    .into_iter()
-    .map(|script| Box::new(script) as Box<dyn Case>)
-    .collect()
+    [("WAL", false), ("DELETE", false), ("WAL", true), ("DELETE", true)]
+        .map(|(journal, is_mixed)| Script { journal, is_mixed }.case())
+        .into()
 }
 
+#[derive(Clone, Copy)]
 struct Script {
     journal: &'static str,
     /// Whether transactions have many statements with an index, as in SQLite's own speed test; otherwise single rows.
@@ -43,47 +38,33 @@ const MIX: [u64; 4] = [40, 20, 30, 10];
 /// Rows that exist before the mixed transactions.
 const ROWS: u64 = 50_000;
 
-impl Case for Script {
-    fn name(&self) -> String {
-        let journal = self.journal.to_ascii_lowercase();
-        if self.is_mixed { format!("sqlite-mixed-{journal}") } else { format!("sqlite-{journal}-full") }
-    }
-
-    fn group(&self) -> Group {
-        Group::Applications
-    }
-
-    fn description(&self) -> String {
-        let journal = self.journal;
-        if self.is_mixed {
-            let [inserts, updates, selects, deletes] = MIX;
-            format!(
-                "sqlite3, journal_mode={journal}, synchronous=FULL: {MIXED} transactions of {inserts} inserts, {updates} updates and {selects} \
-                 look-ups by an index and {deletes} deletes in a table of {ROWS} rows"
-            )
-        } else {
-            format!("sqlite3, journal_mode={journal}, synchronous=FULL: {SINGLES} transactions that insert a row of 100 bytes each")
+impl Script {
+    fn case(self) -> Case {
+        let Self { journal, is_mixed } = self;
+        let [inserts, updates, selects, deletes] = MIX;
+        let lower = journal.to_ascii_lowercase();
+        let (name, what) = match is_mixed {
+            false => (format!("sqlite-{lower}-full"), format!("{SINGLES} transactions that insert a row of 100 bytes each")),
+            true => (
+                format!("sqlite-mixed-{lower}"),
+                format!(
+                    "{MIXED} transactions of {inserts} inserts, {updates} updates and {selects} look-ups by an index and {deletes} deletes in a \
+                     table of {ROWS} rows"
+                ),
+            ),
+        };
+        let description = format!("sqlite3, journal_mode={journal}, synchronous=FULL: {what}");
+        Case {
+            programs: &["sqlite3"],
+            share_least: 0.25,
+            is_quick: !is_mixed && journal == "WAL",
+            bytes_needed: 256 << 20,
+            ..Case::new(Group::Applications, name, description, move |stage| self.run(stage))
         }
     }
 
-    fn programs(&self) -> &'static [&'static str] {
-        &["sqlite3"]
-    }
-
-    fn share_least(&self) -> f64 {
-        0.25
-    }
-
-    fn is_quick(&self) -> bool {
-        !self.is_mixed && self.journal == "WAL"
-    }
-
-    fn bytes_needed(&self, _share: f64) -> u64 {
-        256 << 20
-    }
-
-    fn run(&self, stage: &mut Stage<'_>) -> Result<Outcome> {
-        let (database, scratch) = (stage.directory.join("database"), stage.scratch.to_owned());
+    fn run(self, stage: &mut Stage<'_>) -> Result<Outcome> {
+        let (database, scratch) = (stage.directory.join("database"), stage.scratch);
         let rows = if self.is_mixed { scaled(ROWS, stage.scale, 500) } else { 0 };
         let transactions = if self.is_mixed { scaled(MIXED, stage.scale, 5) } else { scaled(SINGLES, stage.scale, 50) };
         let make = format!(
@@ -93,15 +74,15 @@ impl Case for Script {
              INSERT INTO t SELECT x, hex(x * 7919 % 1000003), randomblob(100) FROM n WHERE {rows} > 0; COMMIT;",
             self.journal
         );
-        sqlite(&database, &scratch, &make)?;
+        sqlite(&database, scratch, &make)?;
         let script = scratch.join("script.sql");
         let expected = self.write(&script, transactions, rows, stage.seed)?;
-        let mut command = command(&database, &scratch)?;
+        let mut command = command(&database, scratch)?;
         command.stdin(File::open(&script)?);
-        stage.time(|| programs::run(&mut command, &scratch))?;
+        stage.time(|| programs::run(&mut command, scratch))?;
         fs::remove_file(&script)?;
         // [SQ3].
-        let said = sqlite(&database, &scratch, "PRAGMA integrity_check; SELECT count(*) FROM t; PRAGMA journal_mode;")?;
+        let said = sqlite(&database, scratch, "PRAGMA integrity_check; SELECT count(*) FROM t; PRAGMA journal_mode;")?;
         let wanted = format!("ok\n{expected}\n{}\n", self.journal.to_ascii_lowercase());
         if said != wanted {
             return Err(Failure::new(format!(
@@ -110,11 +91,9 @@ impl Case for Script {
                 wanted.replace('\n', " ")
             )));
         }
-        Ok(Outcome { units: transactions as f64, unit: "transactions", latencies: None, own_time: None })
+        Ok(Outcome::counted(transactions, "transactions"))
     }
-}
 
-impl Script {
     /// Writes the script; returns the number of rows after it.
     fn write(&self, path: &Path, transactions: u64, rows: u64, seed: u64) -> Result<u64> {
         let mut script = BufWriter::new(File::create(path)?);
@@ -166,19 +145,12 @@ fn sqlite(database: &Path, scratch: &Path, statements: &str) -> Result<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::compare::cases::support::run_once;
-    use crate::compare::command::find;
+    use crate::compare::cases::support::run_all;
 
     #[test]
     fn every_script_runs_and_its_rows_are_counted() {
-        if find("sqlite3").is_none() {
-            eprintln!("sqlite3 is not installed: not tested");
-            return;
-        }
-        for case in cases() {
-            let (outcome, clock) = run_once(&*case, 1e-3).unwrap_or_else(|failure| panic!("{}: {failure}", case.name()));
-            let expected = if case.name().contains("mixed") { 5.0 } else { 50.0 };
-            assert_eq!((outcome.units, clock.ended), (expected, 1), "{}", case.name());
-        }
+        run_all(&cases(), 1e-3, |case, outcome, _| {
+            assert_eq!(outcome.units, if case.name.contains("mixed") { 5.0 } else { 50.0 }, "{}", case.name);
+        });
     }
 }

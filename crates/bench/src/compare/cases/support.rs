@@ -1,6 +1,7 @@
 //! Test support shared by cases: a stage for any directory, with a clock that counts its calls.
 
 use crate::compare::case::{Case, Outcome, Stage, StageClock};
+use crate::compare::command::find;
 use crate::failure::{Failure, Result};
 
 /// Counts the calls to a case's clock.
@@ -33,11 +34,19 @@ impl StageClock for TestClock {
     }
 }
 
-/// Runs a case once in its own directory, in memory.
-pub fn run_once(case: &dyn Case, scale: f64) -> Result<(Outcome, TestClock)> {
-    let (directory, scratch) = (tempfile::tempdir()?, tempfile::tempdir()?);
-    let mut clock = TestClock::default();
-    let outcome =
-        case.run(&mut Stage { directory: directory.path(), scratch: scratch.path(), library: None, seed: 7, scale, clock: &mut clock })?;
-    Ok((outcome, clock))
+/// Runs each case once in its own directory, in memory, and gives what came of it to `check`. Says so and goes on if a program is not
+/// installed.
+pub fn run_all(cases: &[Case], scale: f64, check: impl Fn(&Case, Outcome, TestClock)) {
+    for case in cases {
+        if let Some(program) = case.programs.iter().find(|program| find(program).is_none()) {
+            eprintln!("{program} is not installed: {} is not tested", case.name);
+            continue;
+        }
+        let [directory, scratch] = [(); 2].map(|()| tempfile::tempdir().expect("a directory"));
+        let mut clock = TestClock::default();
+        let mut stage = Stage { directory: directory.path(), scratch: scratch.path(), library: None, seed: 7, scale, clock: &mut clock };
+        let outcome = (case.run)(&mut stage).unwrap_or_else(|failure| panic!("{}: {failure}", case.name));
+        assert_eq!((clock.begun, clock.ended), (1, 1), "{}", case.name);
+        check(case, outcome, clock);
+    }
 }

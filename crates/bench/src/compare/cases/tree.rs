@@ -20,7 +20,7 @@ use crate::workloads::random::Random;
 /// Files at scale 1.
 pub const FILES: u64 = 80_000;
 /// Exponent of the scale in the number of files.
-const SHRINKS: f64 = 1.6;
+pub const SHRINKS: f64 = 1.6;
 /// Median size of a file in bytes.
 const SIZE_MEDIAN: f64 = 5120.0;
 /// Mean size of a file in bytes.

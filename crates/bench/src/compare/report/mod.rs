@@ -63,7 +63,7 @@ pub fn write(results: &Path, directory: &Path) -> Result<String> {
 
 /// The first chapters, and the rest.
 fn text(results: &Results) -> (String, String) {
-    let descriptions: BTreeMap<String, String> = cases::all().iter().map(|case| (case.name(), case.description())).collect();
+    let descriptions: BTreeMap<String, String> = cases::all().iter().map(|case| (case.name.clone(), case.description.clone())).collect();
     let summaries = summaries(&results.records);
     let subjects = subject::subjects(&summaries);
     let judgements = targets::judge(&summaries, results.header.decisive_us);
