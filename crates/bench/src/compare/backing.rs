@@ -112,15 +112,8 @@ pub trait Backing {
 pub struct FreeDrive<'f> {
     device: PathBuf,
     file: &'f MemoryFile,
-    since: Mutex<Counts>,
-}
-
-/// The kernel's counters of a block device.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-struct Counts {
-    read_bytes: u64,
-    written_bytes: u64,
-    flushes: u64,
+    /// The kernel's counters when traffic began.
+    since: Mutex<Traffic>,
 }
 
 impl<'f> FreeDrive<'f> {
@@ -133,22 +126,23 @@ impl<'f> FreeDrive<'f> {
         Ok(Self { device: device.trim().into(), file, since: Mutex::default() })
     }
 
-    fn counts(&self) -> Result<Counts> {
+    fn counts(&self) -> Result<Traffic> {
         let name = self.device.file_name().unwrap_or_default().to_string_lossy();
-        Counts::parse(&fs::read_to_string(format!("/sys/block/{name}/stat"))?)
+        counts_of(&fs::read_to_string(format!("/sys/block/{name}/stat"))?)
     }
 }
 
-impl Counts {
-    /// Fields of `/sys/block/DEVICE/stat`, in sectors of 512 B: Documentation/block/stat.rst of the kernel.
-    fn parse(text: &str) -> Result<Self> {
-        let fields: Vec<u64> = text.split_ascii_whitespace().map_while(|field| field.parse().ok()).collect();
-        match fields[..] {
-            [_, _, read, _, _, _, written, ..] => {
-                Ok(Self { read_bytes: read * 512, written_bytes: written * 512, flushes: fields.get(15).copied().unwrap_or_default() })
-            }
-            _ => Err(Failure::new("the kernel's counters of a block device are not as they should be")),
-        }
+/// Fields of `/sys/block/DEVICE/stat`, in sectors of 512 B: Documentation/block/stat.rst of the kernel.
+fn counts_of(text: &str) -> Result<Traffic> {
+    let fields: Vec<u64> = text.split_ascii_whitespace().map_while(|field| field.parse().ok()).collect();
+    match fields[..] {
+        [_, _, read, _, _, _, written, ..] => Ok(Traffic {
+            read_bytes: read * 512,
+            written_bytes: written * 512,
+            flushes: fields.get(15).copied().unwrap_or_default(),
+            ..Traffic::default()
+        }),
+        _ => Err(Failure::new("the kernel's counters of a block device are not as they should be")),
     }
 }
 
@@ -158,14 +152,7 @@ impl Backing for FreeDrive<'_> {
     }
 
     fn traffic(&self) -> Result<Option<Traffic>> {
-        let (now, since) = (self.counts()?, *self.since.lock());
-        Ok(Some(Traffic {
-            read_bytes: now.read_bytes.saturating_sub(since.read_bytes),
-            written_bytes: now.written_bytes.saturating_sub(since.written_bytes),
-            flushes: now.flushes.saturating_sub(since.flushes),
-            flash_programmed_bytes: None,
-            flash_read_bytes: None,
-        }))
+        Ok(Some(self.counts()?.since(&self.since.lock())))
     }
 
     fn begin_traffic(&self) -> Result<()> {
@@ -214,10 +201,10 @@ mod tests {
     #[test]
     fn the_kernels_counters_are_read() {
         let text = "  6 0 48 1 22 4 6256 24 0 16 26 1 2 3 4 9 1\n";
-        let counts = Counts { read_bytes: 48 * 512, written_bytes: 6256 * 512, flushes: 9 };
-        assert_eq!(Counts::parse(text).expect("counters"), counts);
+        let counts = Traffic { read_bytes: 48 * 512, written_bytes: 6256 * 512, flushes: 9, ..Traffic::default() };
+        assert_eq!(counts_of(text).expect("counters"), counts);
         // A kernel before 5.5 does not count flushes.
-        assert_eq!(Counts::parse("6 0 48 1 22 4 6256 24 0 16 26").expect("counters"), Counts { flushes: 0, ..counts });
-        assert!(Counts::parse("nothing").is_err());
+        assert_eq!(counts_of("6 0 48 1 22 4 6256 24 0 16 26").expect("counters"), Traffic { flushes: 0, ..counts });
+        assert!(counts_of("nothing").is_err());
     }
 }

@@ -17,7 +17,7 @@ use super::command::{run, tandemfs};
 use super::memory_file::MemoryFile;
 use super::mounted::{KernelMount, Mounted, NullMount, TandemfsLibrary, TandemfsMount};
 use super::peer::Peer;
-use super::record::{Calibration, Record};
+use super::record::{Record, SameDrive};
 use super::same_drive;
 use super::same_drive::way::Carried;
 use super::settings::{Pinning, Settings};
@@ -45,16 +45,6 @@ pub struct Laboratory {
     carried: Option<Vec<Carried>>,
     /// Settings of the common drive by the microseconds of its block commands, once they are known.
     same: BTreeMap<u32, same_drive::Settings>,
-}
-
-/// The common drive of all peers.
-pub struct SameDrive {
-    /// Measured latencies.
-    pub calibrations: Vec<Calibration>,
-    /// Facts for readers: name and value.
-    pub facts: Vec<(String, String)>,
-    /// The settings from which the drive can be made again.
-    pub made: String,
 }
 
 impl Laboratory {
@@ -99,11 +89,11 @@ impl Laboratory {
     ///
     /// # Errors
     /// This machine does not carry the latency, or the drives cannot be made equal; the message has the difference.
-    pub fn calibrate(&mut self, us: u32, before: Option<&str>, say: &mut dyn FnMut(&str)) -> Result<SameDrive> {
+    pub fn calibrate(&mut self, us: u32, before: Option<&same_drive::Settings>) -> Result<SameDrive> {
         let directory = self.directory.path();
         let wanted: same_drive::Settings = match before {
             // Results on a different drive could not be compared with those already stored.
-            Some(made) => serde_json::from_str(made)?,
+            Some(made) => made.clone(),
             None => {
                 let Settings { profile, memory_bytes, .. } = &self.settings;
                 let plain = same_drive::Settings { wake_up: awake::wake_up(), ..same_drive::Settings::new(profile, *memory_bytes) };
@@ -127,16 +117,15 @@ impl Laboratory {
             }
         };
         let _awake = wanted.is_kept_awake().then(Awake::new);
-        let calibrated = same_drive::calibrate::calibrate(directory, &wanted, say)?;
-        let made = serde_json::to_string(&calibrated.settings)?;
+        let calibrated = same_drive::calibrate::calibrate(directory, &wanted)?;
         let mut facts = calibrated.settings.facts()?;
         if let Some(carried) = self.carried.iter().flatten().find(|batch| batch.depth == 1 && !batch.is_read) {
             let takes = format!("{:.1} us at least on this machine, whatever the cache's own latency", carried.took_ns / 1e3);
             facts.push((format!("cached write of {} KiB by the peers", carried.bytes >> 10), takes));
         }
         facts.extend(calibrated.notes.into_iter().enumerate().map(|(index, note)| (format!("calibrated, {}", index + 1), note)));
-        self.same.insert(us, calibrated.settings);
-        Ok(SameDrive { calibrations: calibrated.calibrations, facts, made })
+        self.same.insert(us, calibrated.settings.clone());
+        Ok(SameDrive { calibrations: calibrated.calibrations, facts, made_from: calibrated.settings })
     }
 
     /// Measures a case once. `round` also determines the random choices; `None` is a warm-up, whose record must be discarded.
@@ -203,22 +192,19 @@ impl Laboratory {
         }
     }
 
-    /// Makes the drive for a run, or resets it.
+    /// Makes the drive for a run, if there is none that fits.
     fn prepare(&mut self, place: Place, peer: Peer, bytes: u64, memory_bytes: u64) -> Result<()> {
         let directory = self.directory.path();
         if peer.is_ours() {
             let (wanted, made_for) = (bytes + memory_bytes, (place, memory_bytes));
+            // Flash that was written before behaves differently: its garbage would be collected in the next run.
+            let has_firmware = tandemfs_emulator::profile(&self.settings.profile).is_some_and(|profile| profile.firmware.is_some());
             let fits = |image: &MemoryFile| image.bytes() >= wanted && image.bytes() < wanted + wanted / 4;
-            if !self.image.as_ref().is_some_and(|(made, image)| *made == made_for && fits(image)) {
+            if has_firmware || !self.image.as_ref().is_some_and(|(made, image)| *made == made_for && fits(image)) {
                 self.image = None;
                 scene::require_room(directory, wanted, "leave out large cases")?;
                 let image = self.new_image(&directory.join(IMAGE), made_for, bytes)?;
                 self.image = Some((made_for, image));
-            }
-            // Flash that was written before behaves differently: its garbage would be collected in the next run.
-            let has_firmware = tandemfs_emulator::profile(&self.settings.profile).is_some_and(|profile| profile.firmware.is_some());
-            if let Some((_, image)) = self.image.as_ref().filter(|_| has_firmware) {
-                image.renew()?;
             }
         } else if kernel_type(peer).is_some() && place == Place::Free && self.loop_file.as_ref().is_none_or(|file| file.bytes() != bytes) {
             self.loop_file = None;

@@ -10,7 +10,7 @@
 //!
 //! `peer.rs` lists the file systems, `backing.rs` their drives, `case.rs` defines a case, `record.rs` the result of a run. `session.rs` is
 //! the command. It asks `available.rs` which peers can run, `plan.rs` for the order, `laboratory.rs` to make each run (`mounted.rs`: file
-//! systems, `clock.rs`: times, `awake.rs`: CPUs), and `store.rs` to save it. `statistics.rs` and `targets.rs` evaluate the runs, `report/`
+//! systems, `clock.rs`: times, `awake.rs`: CPUs), and `store.rs` to save it. `statistics.rs`, `subject.rs` and `targets.rs` evaluate the runs, `report/`
 //! shows them. `same_drive/` is the drive that all peers share.
 
 pub mod available;
@@ -25,7 +25,6 @@ pub mod memory_file;
 pub mod mounted;
 pub mod peer;
 pub mod plan;
-pub mod progress;
 pub mod record;
 pub mod report;
 pub mod same_drive;
@@ -33,5 +32,5 @@ pub mod session;
 pub mod settings;
 pub mod statistics;
 pub mod store;
+pub mod subject;
 pub mod targets;
-mod time_budget;

@@ -1,11 +1,14 @@
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 use super::backing::Place;
 use super::case::Group;
 use super::peer::Peer;
+use super::same_drive;
 
 /// Format version of the lines. A file of another version is not resumed.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 
 /// A line of the results: the first is a header, others are runs. A new header is appended if something is left out or calibrated later;
 /// the last header counts.
@@ -31,18 +34,27 @@ pub struct Header {
     pub settings: Vec<(String, String)>,
     /// What is missing on this machine: a peer, a case or a program, and the reason.
     pub left_out: Vec<(String, String)>,
-    /// Latencies of the raw loop device and of our own block path, measured before any comparison on the same drive.
-    pub calibration: Vec<Calibration>,
+    /// The drives that all file systems share, by the microseconds of a block command.
+    pub same_drives: BTreeMap<u32, SameDrive>,
     /// Microseconds of a block command at which verdicts on the same drive are made: the profile's own, or the lowest that this machine
     /// carries; `None` if nothing was measured on the same drive.
     pub decisive_us: Option<u32>,
 }
 
+/// A drive that all file systems share.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct SameDrive {
+    /// Latencies of the raw loop device and of our own block path, measured before any comparison.
+    pub calibrations: Vec<Calibration>,
+    /// Facts for readers: name and value.
+    pub facts: Vec<(String, String)>,
+    /// The settings from which it is made again.
+    pub made_from: same_drive::Settings,
+}
+
 /// Latency of one kind of request on the raw loop device and on TandemFS's block path.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Calibration {
-    /// Least time of a block command of this drive, in microseconds.
-    pub command_us: u32,
     /// Such as `4 KiB write + flush, queue depth 1`.
     pub request: String,
     /// Median on the loop device, as fio sees it.
@@ -125,4 +137,16 @@ pub struct Traffic {
     pub flash_programmed_bytes: Option<u64>,
     /// Bytes read from flash, if the drive has flash.
     pub flash_read_bytes: Option<u64>,
+}
+
+impl Traffic {
+    /// Traffic between an earlier count of the host's requests and this one; without the flash.
+    pub fn since(&self, before: &Self) -> Self {
+        Self {
+            read_bytes: self.read_bytes.saturating_sub(before.read_bytes),
+            written_bytes: self.written_bytes.saturating_sub(before.written_bytes),
+            flushes: self.flushes.saturating_sub(before.flushes),
+            ..Self::default()
+        }
+    }
 }

@@ -1,23 +1,23 @@
 //! `tandemfs-bench compare` and `tandemfs-bench run`: options, all runs, and the results.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::time::{Duration, Instant};
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use super::available::{available, versions};
 use super::awake;
 use super::backing::{Kind, Place};
-use super::case::{Case, Cases, Group};
+use super::case::{Case, Cases};
 use super::command::find;
 use super::laboratory::Laboratory;
 use super::peer::Peer;
-use super::plan::{Grid, Planned};
-use super::progress::{Progress, in_words};
+use super::plan::{Plan, Planned};
 use super::record::{Header, Record, VERSION};
 use super::settings::Settings;
 use super::store::Store;
-use super::time_budget::{TimeBudget, part};
-use super::{cases, mounted, report, same_drive, targets};
+use super::{cases, mounted, report, same_drive};
 use crate::arguments::{CompareArguments, RunArguments};
 use crate::failure::{Failure, Result};
 use crate::machine;
@@ -41,16 +41,16 @@ struct Extent {
     scale: f64,
     /// Whether a case does more work if its runs would be too short.
     keeps_least: bool,
-    /// Time limit for all runs, except those that decide a target.
+    /// No run begins after this time, except those that decide a target.
     budget: Option<Duration>,
 }
 
 impl Extent {
     fn of(arguments: &CompareArguments) -> Self {
         let seconds = |seconds: u64| Some(Duration::from_secs(seconds));
-        // Some seconds less than promised, for the last case and the report.
+        // Less than promised, for the round that is running then and for the report.
         let mut extent = match (arguments.quick, arguments.full) {
-            (true, _) => Self { name: "quick", rounds: 5, scale: 0.1, keeps_least: false, budget: seconds(270) },
+            (true, _) => Self { name: "quick", rounds: 5, scale: 0.1, keeps_least: false, budget: seconds(255) },
             (_, true) => Self { name: "full", rounds: 5, scale: FULL_SCALE, keeps_least: true, budget: seconds(75 * 60) },
             _ => Self { name: "usual", rounds: 5, scale: 0.25, keeps_least: true, budget: None },
         };
@@ -100,7 +100,8 @@ pub fn compare(arguments: &CompareArguments) -> Result<()> {
     };
     let mut laboratory = Laboratory::new(&settings)?;
     let places = places(kinds, &arguments.latency, &mut laboratory, &mut store)?;
-    let failed = measure(&chosen, &places, &peers, &extent, &mut laboratory, &mut store, arguments.common.json)?;
+    let plan = Plan { cases: &chosen, places: &places, peers: &peers, rounds: extent.rounds, is_limited: extent.budget.is_some() };
+    let failed = measure(&plan, extent.budget, &mut laboratory, &mut store, arguments.common.json)?;
     let text = report::write(&results, &arguments.output)?;
     if !arguments.common.json {
         say(&text)?;
@@ -127,9 +128,9 @@ fn places(kinds: &[Kind], latencies: &[u32], laboratory: &mut Laboratory, store:
     points.sort_unstable();
     points.dedup();
     for us in points {
-        match laboratory.calibrate(us, store.same_drive(us), &mut |_| {}) {
+        match laboratory.calibrate(us, store.same_drive(us)) {
             Ok(found) => {
-                store.calibrated(us, found.calibrations, found.facts, found.made)?;
+                store.calibrated(us, found)?;
                 store.decided_at(us)?;
                 places.push(Place::Same(us));
             }
@@ -152,89 +153,60 @@ fn places(kinds: &[Kind], latencies: &[u32], laboratory: &mut Laboratory, store:
     Ok(places)
 }
 
-/// Makes all runs that are not done. Returns the number of failures.
-fn measure(
-    chosen: &Cases,
-    places: &[Place],
-    peers: &[Peer],
-    extent: &Extent,
-    laboratory: &mut Laboratory,
-    store: &mut Store,
-    as_json: bool,
-) -> Result<u32> {
-    let names: Vec<String> = chosen.iter().map(|case| case.name.clone()).collect();
-    let decides = |case: usize, place: Place| targets::decides(&names[case], place);
-    // Longer latencies only complete the curves of verdicts.
-    let lowest = places.iter().copied().find(|place| place.kind() == Kind::Same);
-    let is_for_curves = |place: Place| place.kind() == Kind::Same && Some(place) != lowest;
-    let applies = |case: usize, place: Place, peer: Peer| {
-        let takes_part = !is_for_curves(place) || (decides(case, place) && (peer.is_ours() || peer.is_yardstick()));
-        takes_part && chosen[case].applies_to(peer)
-    };
-    // Without time for warm-ups, at least the memory of the drive has been touched.
-    let warms_up = |case: usize| match extent.budget {
-        Some(_) => places.iter().any(|place| decides(case, *place)),
-        None => chosen[case].group != Group::Scale,
-    };
-    let grid = Grid { cases: &names, places, peers, rounds: extent.rounds, applies: &applies, warms_up: &warms_up };
-    let mut runs = grid.runs(&store.done());
-    if extent.budget.is_some() {
-        runs.sort_by_key(|run| part(decides(run.case, run.place), run.round));
-    }
-    if runs.is_empty() {
-        return Ok(0);
-    }
-    let start = Instant::now();
-    let mut progress = Progress::new(runs.len());
-    let (mut time_budget, mut failed, mut left) = (TimeBudget::default(), BTreeSet::new(), runs.as_slice());
+/// Makes all runs of a plan that are not done. Returns the number of failures.
+fn measure(plan: &Plan<'_>, budget: Option<Duration>, laboratory: &mut Laboratory, store: &mut Store, as_json: bool) -> Result<usize> {
+    let runs = plan.runs(&store.done());
+    let (start, bar, mut failed) = (Instant::now(), progress_bar(runs.len()), BTreeSet::new());
+    let mut left = runs.as_slice();
     for round_of_case in runs.chunk_by(|run, next| (run.case, run.place, run.round) == (next.case, next.place, next.round)) {
-        let to_do = left;
-        left = &left[round_of_case.len()..];
-        let Planned { case, place, round, .. } = round_of_case[0];
-        if let Some(budget) = extent.budget {
-            let time = progress.estimate(round_of_case).unwrap_or_default();
-            if !time_budget.allows((case, place), decides(case, place), round, time, budget.saturating_sub(start.elapsed())) {
-                continue;
-            }
+        let Planned { case, place, round, is_due, .. } = round_of_case[0];
+        if !is_due && budget.is_some_and(|budget| start.elapsed() >= budget) {
+            break;
         }
-        for (index, run) in round_of_case.iter().enumerate() {
+        left = &left[round_of_case.len()..];
+        for run in round_of_case {
+            bar.inc(1);
             if failed.contains(&(case, place, run.peer)) {
                 continue;
             }
-            let what = format!("{}, {}, {}", names[case], place.name(), run.peer.name());
-            progress.begin(&what, &to_do[index..]);
-            let begun = Instant::now();
-            match laboratory.run(&chosen[case], place, run.peer, round) {
+            let what = format!("{}, {}, {}", plan.cases[case].name, place.name(), run.peer.name());
+            bar.set_message(what.clone());
+            match laboratory.run(&plan.cases[case], place, run.peer, round) {
+                Ok(_) if round.is_none() => {}
                 Ok(record) => {
-                    if round.is_some() {
-                        if as_json {
-                            say(&format!("{}\n", serde_json::to_string(&record)?))?;
-                        }
-                        store.add(record)?;
+                    if as_json {
+                        say(&format!("{}\n", serde_json::to_string(&record)?))?;
                     }
+                    store.add(record)?;
                 }
                 Err(failure) => {
                     // A signal also unmounts a run's file system, so its failure is not the cause.
                     machine::check()?;
-                    progress.say(&format!("{what}: {failure}"));
+                    bar.suspend(|| eprintln!("tandemfs-bench: {what}: {failure}"));
                     store.leave_out(what, failure.to_string())?;
                     failed.insert((case, place, run.peer));
                 }
             }
-            progress.end(run, begun.elapsed());
         }
     }
-    if time_budget.given_up() > 0 {
-        let few = format!(
-            "{} cases have fewer than {} rounds, as more would have taken too long; --resume makes the rest",
-            time_budget.given_up(),
-            extent.rounds
-        );
-        progress.say(&few);
+    bar.finish_and_clear();
+    let given_up = left.iter().map(|run| (run.case, run.place)).collect::<BTreeSet<_>>().len();
+    if given_up > 0 {
+        let rounds = plan.rounds;
+        let few = format!("{given_up} cases have fewer than {rounds} rounds, as more would have taken too long; --resume makes the rest");
+        eprintln!("tandemfs-bench: {few}");
         store.leave_out("rounds".to_owned(), few)?;
     }
-    progress.finish();
-    Ok(failed.len() as u32)
+    Ok(failed.len())
+}
+
+/// A progress bar with the present run and the estimated rest; hidden if standard error is not a terminal.
+fn progress_bar(runs: usize) -> ProgressBar {
+    let bar = ProgressBar::with_draw_target(Some(runs as u64), ProgressDrawTarget::stderr());
+    match ProgressStyle::with_template("{wide_bar} {pos}/{len}, {eta} left  {msg}") {
+        Ok(style) => bar.with_style(style),
+        Err(_) => bar,
+    }
 }
 
 /// Runs `tandemfs-bench run`.
@@ -256,7 +228,7 @@ pub fn run(arguments: &RunArguments) -> Result<()> {
     let place = match arguments.place {
         Kind::Free => Place::Free,
         Kind::Same => {
-            laboratory.calibrate(arguments.latency, None, &mut |_| {})?;
+            laboratory.calibrate(arguments.latency, None)?;
             Place::Same(arguments.latency)
         }
     };
@@ -336,7 +308,7 @@ fn header(extent: &Extent, settings: &Settings, programs: Vec<(String, String)>,
     named.insert(0, ("extent".to_owned(), extent.name.to_owned()));
     named.insert(1, ("rounds".to_owned(), extent.rounds.to_string()));
     if let Some(budget) = extent.budget {
-        named.push(("time".to_owned(), format!("no more than ends in {}, but for what decides a target", in_words(budget))));
+        named.push(("time".to_owned(), format!("nothing begins after {} s, but for what decides a target", budget.as_secs())));
     }
     Header {
         version: VERSION,
@@ -344,7 +316,7 @@ fn header(extent: &Extent, settings: &Settings, programs: Vec<(String, String)>,
         programs,
         settings: named,
         left_out,
-        calibration: Vec::new(),
+        same_drives: BTreeMap::new(),
         decisive_us: None,
     }
 }

@@ -10,17 +10,10 @@ use std::io::{Seek, SeekFrom, Write};
 use std::path::Path;
 
 use super::plan::Key;
-use super::record::{Calibration, Header, Line, Record};
+use super::record::{Header, Line, Record, SameDrive};
 use super::report::results::{self, Results};
+use super::same_drive;
 use crate::failure::{Failure, Result};
-
-/// Prefix of the names of facts of the common drive.
-const SAME_DRIVE: &str = "same drive, ";
-
-/// Prefix of the facts of one common drive.
-fn prefix(us: u32) -> String {
-    format!("{SAME_DRIVE}{us} us: ")
-}
 
 /// The open results file.
 pub struct Store {
@@ -74,9 +67,8 @@ impl Store {
             file.set_len(whole as u64).map_err(|error| named(error.into()))?;
         }
         file.seek(SeekFrom::End(0)).map_err(|error| named(error.into()))?;
-        // Keeps earlier calibrations and left-out entries; entries that are missing again are not repeated.
-        let mut merged = Header { calibration: before.calibration.clone(), decisive_us: before.decisive_us, ..header };
-        merged.machine.extend(before.machine.iter().filter(|(name, _)| name.starts_with(SAME_DRIVE)).cloned());
+        // Keeps earlier drives and left-out entries; entries that are missing again are not repeated.
+        let mut merged = Header { same_drives: before.same_drives.clone(), decisive_us: before.decisive_us, ..header };
         for one in &before.left_out {
             if !merged.left_out.contains(one) {
                 merged.left_out.push(one.clone());
@@ -123,22 +115,16 @@ impl Store {
     }
 
     /// The settings of the common drive with block commands of so many microseconds, if it was made before.
-    pub fn same_drive(&self, us: u32) -> Option<&str> {
-        let name = format!("{}made from", prefix(us));
-        self.header.machine.iter().find(|(found, _)| *found == name).map(|(_, value)| value.as_str())
+    pub fn same_drive(&self, us: u32) -> Option<&same_drive::Settings> {
+        self.header.same_drives.get(&us).map(|drive| &drive.made_from)
     }
 
-    /// Writes facts, settings and latencies of a common drive to the header ([O1]).
+    /// Writes a common drive to the header ([O1]).
     ///
     /// # Errors
     /// It cannot be made durable.
-    pub fn calibrated(&mut self, us: u32, calibration: Vec<Calibration>, facts: Vec<(String, String)>, made: String) -> Result<()> {
-        let prefix = prefix(us);
-        self.header.calibration.retain(|row| row.command_us != us);
-        self.header.calibration.extend(calibration.into_iter().map(|row| Calibration { command_us: us, ..row }));
-        self.header.machine.retain(|(name, _)| !name.starts_with(&prefix));
-        self.header.machine.extend(facts.into_iter().map(|(name, value)| (format!("{prefix}{name}"), value)));
-        self.header.machine.push((format!("{prefix}made from"), made));
+    pub fn calibrated(&mut self, us: u32, drive: SameDrive) -> Result<()> {
+        self.header.same_drives.insert(us, drive);
         self.append(&Line::Header(self.header.clone()))
     }
 
@@ -162,11 +148,10 @@ impl Store {
     }
 }
 
-/// The first setting or fact of the machine that differs: name and both values. Load is ignored. The common drive is ignored too, since it
-/// is made again from the stored settings.
+/// The first setting or fact of the machine that differs: name and both values. Load is ignored.
 fn difference(before: &Header, now: &Header) -> Option<(String, String, String)> {
     let facts = |header: &Header| -> Vec<(String, String)> {
-        let machine = header.machine.iter().filter(|(name, _)| name != "load" && !name.starts_with(SAME_DRIVE));
+        let machine = header.machine.iter().filter(|(name, _)| name != "load");
         header.settings.iter().chain(machine).cloned().collect()
     };
     let (before, now) = (facts(before), facts(now));
@@ -180,8 +165,10 @@ fn difference(before: &Header, now: &Header) -> Option<(String, String, String)>
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use super::super::peer::Peer;
-    use super::super::record::VERSION;
+    use super::super::record::{Calibration, VERSION};
     use super::super::statistics::tests::record;
     use super::*;
 
@@ -192,7 +179,7 @@ mod tests {
             programs: vec![],
             settings: vec![("scale".into(), scale.into())],
             left_out: vec![],
-            calibration: vec![],
+            same_drives: BTreeMap::new(),
             decisive_us: None,
         }
     }
@@ -231,17 +218,18 @@ mod tests {
         let path = directory.path().join("results.jsonl");
         let mut store = Store::create(&path, header("1")).expect("created");
         assert_eq!(store.same_drive(25), None);
-        let calibration = |us| vec![Calibration { command_us: us, request: "4 KiB read".into(), loop_ns: 1.0, drive_ns: 1.0 }];
-        let facts = || vec![("profile".to_owned(), "x".to_owned())];
-        store.calibrated(25, calibration(0), facts(), "{1}".into()).expect("said");
-        store.calibrated(25, calibration(0), facts(), "{2}".into()).expect("said");
-        store.calibrated(50, calibration(0), facts(), "{3}".into()).expect("said");
+        let drive = |memory_bytes| {
+            let calibrations = vec![Calibration { request: "4 KiB read".into(), loop_ns: 1.0, drive_ns: 1.0 }];
+            let made_from = same_drive::Settings::new("romefs-a", memory_bytes);
+            SameDrive { calibrations, facts: vec![("profile".to_owned(), "x".to_owned())], made_from }
+        };
+        [(25, 1), (25, 2), (50, 3)].into_iter().try_for_each(|(us, bytes)| store.calibrated(us, drive(bytes))).expect("said");
         [50, 25, 100].into_iter().try_for_each(|us| store.decided_at(us)).expect("said");
         drop(store);
         let store = Store::resume(&path, header("1")).expect("resumed");
-        assert_eq!((store.same_drive(25), store.same_drive(50), store.same_drive(5)), (Some("{2}"), Some("{3}"), None));
-        assert_eq!(store.header.calibration, [calibration(25), calibration(50)].concat());
-        assert_eq!((store.header.machine.len(), store.header.decisive_us), (6, Some(25)), "each once, and the lowest");
+        let made = |us| store.same_drive(us).map(|settings| settings.memory_bytes);
+        assert_eq!([made(25), made(50), made(5)], [Some(2), Some(3), None]);
+        assert_eq!((store.header.same_drives.len(), store.header.decisive_us), (2, Some(25)), "each once, and the lowest");
     }
 
     #[test]
@@ -258,7 +246,7 @@ mod tests {
         assert!(refused(Store::resume(&path, header("1"))).contains("line 1"));
         let later = serde_json::to_string(&Line::Header(Header { version: VERSION + 1, ..header("1") })).expect("JSON");
         std::fs::write(&path, later + "\n").expect("written");
-        assert!(refused(Store::resume(&path, header("1"))).contains("version 3"));
+        assert!(refused(Store::resume(&path, header("1"))).contains("version 4"));
         std::fs::write(&path, r#"{"line":"hea"#).expect("written");
         assert!(Store::resume(&path, header("1")).is_ok(), "nothing was measured, so a new one");
         assert!(refused(Store::create(&directory.path().join("no/where"), header("1"))).contains("No such file"));

@@ -11,6 +11,7 @@ use serde::Serialize;
 use super::backing::{Kind, Place};
 use super::peer::Peer;
 use super::statistics::{Ratio, Summary, ratio};
+use super::subject::Subject;
 
 /// The measure of a target.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
@@ -158,11 +159,14 @@ pub struct Point {
 
 /// Judges every row of [`TABLE`] for which both sides were measured, in the order of the table. `decisive_us` is the latency that decides
 /// on the same drive ([RC3]).
-pub fn judge(summaries: &[Summary], decisive_us: Option<u32>) -> Vec<Judgement> {
+pub fn judge(subjects: &[Subject<'_>], decisive_us: Option<u32>) -> Vec<Judgement> {
+    let mut subjects: Vec<&Subject<'_>> = subjects.iter().collect();
+    subjects.sort_by_key(|subject| subject.place);
     let mut judgements: Vec<Judgement> = Vec::new();
     for target in TABLE {
-        let mut found: Vec<Judgement> = summaries.iter().filter_map(|ours| judge_one(*target, ours, summaries)).collect();
-        found.sort_by_key(|judgement| judgement.place);
+        let is_meant = |subject: &&&Subject<'_>| target.is_of(&subject.case, subject.place);
+        let found =
+            subjects.iter().filter(is_meant).flat_map(|subject| target.peers.iter().filter_map(|peer| judge_one(*target, subject, *peer)));
         for judgement in found {
             let is_same = |other: &&mut Judgement| {
                 (other.target, other.place.kind(), other.peer, &other.case)
@@ -186,41 +190,29 @@ pub fn judge(summaries: &[Summary], decisive_us: Option<u32>) -> Vec<Judgement> 
 
 /// Whether a case on a drive decides a row of [`TABLE`].
 pub fn decides(case: &str, place: Place) -> bool {
-    TABLE
-        .iter()
-        .any(|target| target.place.is_none_or(|wanted| wanted == place.kind()) && target.cases.iter().any(|name| is_case(case, name)))
+    TABLE.iter().any(|target| target.is_of(case, place))
 }
 
-/// The better of ext4 and XFS at the same case and place ([RC2]).
-pub fn yardstick<'a>(ours: &Summary, summaries: &'a [Summary]) -> Option<&'a Summary> {
-    let same = summaries.iter().filter(|other| other.case == ours.case && other.place == ours.place && other.peer.is_yardstick());
-    same.max_by(|one, other| one.rate.median.total_cmp(&other.rate.median))
-}
-
-/// The summary of a peer for the same case and place.
-pub fn beside<'a>(ours: &Summary, peer: Peer, summaries: &'a [Summary]) -> Option<&'a Summary> {
-    summaries.iter().find(|other| other.case == ours.case && other.place == ours.place && other.peer == peer)
-}
-
-fn judge_one(target: ComparisonTarget, ours: &Summary, summaries: &[Summary]) -> Option<Judgement> {
-    let is_meant = target.peers.contains(&ours.peer)
-        && target.place.is_none_or(|place| place == ours.place.kind())
-        && target.cases.iter().any(|name| is_case(&ours.case, name));
-    if !is_meant {
-        return None;
+impl ComparisonTarget {
+    fn is_of(&self, case: &str, place: Place) -> bool {
+        self.place.is_none_or(|wanted| wanted == place.kind()) && self.cases.iter().any(|name| is_case(case, name))
     }
+}
+
+fn judge_one(target: ComparisonTarget, subject: &Subject<'_>, peer: Peer) -> Option<Judgement> {
+    let ours = subject.of(peer)?;
     let rates = |other: &Summary| ratio(&ours.rates, &other.rates);
     let (other, found) = match target.measure {
         Measure::RateAtLeast(_) => {
-            let other = yardstick(ours, summaries)?;
+            let other = subject.yardstick()?;
             (other, rates(other))
         }
         Measure::TimesNullAtMost(_) => {
-            let other = beside(ours, Peer::Null, summaries)?;
+            let other = subject.of(Peer::Null)?;
             (other, rates(other).inverse())
         }
         Measure::FlashBytesAtMost(_) => {
-            let other = beside(ours, Peer::Ext4, summaries)?;
+            let other = subject.of(Peer::Ext4)?;
             let flash = |summary: &Summary| summary.traffic_per_unit.as_ref()?.flash_programmed_bytes;
             // If ext4 programs nothing, the ratio says nothing: all work stayed in the drive's DRAM. Zero for us is the best share.
             (other, ratio(&[flash(ours)?], &[flash(other).filter(|bytes| *bytes > 0.0)?]))
@@ -228,7 +220,7 @@ fn judge_one(target: ComparisonTarget, ours: &Summary, summaries: &[Summary]) ->
     };
     let beside_ext4 = match target.measure {
         Measure::RateAtLeast(_) => None,
-        _ => beside(ours, Peer::Ext4, summaries).map(rates),
+        _ => subject.of(Peer::Ext4).map(rates),
     };
     let counts_time = !matches!(target.measure, Measure::FlashBytesAtMost(_));
     let verdict = match () {
@@ -275,14 +267,19 @@ mod tests {
     use super::super::record::{Record, Traffic};
     use super::super::statistics::summaries;
     use super::super::statistics::tests::record;
+    use super::super::subject::subjects;
     use super::*;
 
     fn rounds(case: &str, peer: Peer, rates: &[f64]) -> Vec<Record> {
         rates.iter().zip(0..).map(|(rate, round)| record(case, peer, round, *rate)).collect()
     }
 
+    fn judged_at(records: &[Record], decisive_us: Option<u32>) -> Vec<Judgement> {
+        judge(&subjects(&summaries(records)), decisive_us)
+    }
+
     fn judged(sides: &[Vec<Record>]) -> Vec<Judgement> {
-        judge(&summaries(&sides.concat()), None)
+        judged_at(&sides.concat(), None)
     }
 
     #[test]
@@ -356,7 +353,7 @@ mod tests {
         };
         let ours = [50, 25].map(|us| side(Peer::TandemfsStrict, us, 100.0));
         let records = [ours.concat(), side(Peer::Ext4, 25, 40.0), side(Peer::Ext4, 50, 10.0)].concat();
-        let judged = |decisive_us| judge(&summaries(&records), decisive_us);
+        let judged = |decisive_us| judged_at(&records, decisive_us);
         let found = judged(Some(25));
         assert_eq!((found.len(), found[0].place, found[0].verdict), (1, Place::Same(25), Verdict::Missed));
         let curve: Vec<(u32, Verdict)> = found[0].curve.iter().map(|point| (point.us, point.verdict)).collect();

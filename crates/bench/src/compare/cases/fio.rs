@@ -265,7 +265,10 @@ impl Job {
 }
 
 /// Creates a durable file with the content of a key.
-fn lay_out(path: &Path, key: u64, bytes: u64) -> Result<()> {
+///
+/// # Errors
+/// A call failed, or a signal came.
+pub fn lay_out(path: &Path, key: u64, bytes: u64) -> Result<()> {
     let file = File::create_new(path)?;
     let mut buffer = vec![0; MIB as usize];
     for offset in (0..bytes).step_by(buffer.len()) {

@@ -9,25 +9,28 @@
 //!       file is written and read sequentially with cold caches. Its layout is not reported: FUSE has no FIEMAP.
 //! [SL6] Overwritten blocks are read back.
 
+use std::collections::HashMap;
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
-use std::time::Instant;
 
 use rustix::fs::{FileType, Mode, mknodat, statvfs};
 
-use super::clients::scaled;
+use super::clients::{scaled, timed};
+use super::fio::lay_out;
 use crate::compare::case::{Case, Cases, Group, Outcome, Stage};
 use crate::compare::statistics::percentiles;
 use crate::failure::{Failure, Result};
 use crate::machine;
-use crate::measure::Samples;
+use crate::workloads::content;
 use crate::workloads::random::Random;
 
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
 const BLOCK: usize = 4096;
+/// Content keys of overwrites start here; lower keys are those of files as they were laid out.
+const WRITTEN: u64 = 1 << 32;
 
 /// All points of all series.
 pub fn cases() -> Cases {
@@ -128,13 +131,6 @@ impl Point {
     }
 }
 
-fn timed<T>(samples: &mut Samples, operation: impl FnOnce() -> Result<T>) -> Result<T> {
-    let start = Instant::now();
-    let result = operation()?;
-    samples.add(start.elapsed());
-    Ok(result)
-}
-
 fn file_name(number: u64) -> String {
     format!("file-{number:07}")
 }
@@ -156,14 +152,10 @@ fn create_in(stage: &mut Stage<'_>, files: u64, operations: u64) -> Result<Outco
     let directory = stage.directory.join("wide");
     make_empty(&directory, files)?;
     stage.make_cold()?;
-    let mut samples = Samples::new();
-    stage.time(|| {
+    let samples = timed(stage, &mut [()], |(), watch| {
         (files..files + operations).try_for_each(|number| {
             let path = directory.join(file_name(number));
-            timed(&mut samples, || {
-                OpenOptions::new().write(true).create_new(true).open(path)?;
-                Ok(())
-            })
+            watch.time(|| Ok(File::create_new(path)?)).map(drop)
         })
     })?;
     let found = fs::read_dir(&directory)?.count() as u64;
@@ -177,62 +169,42 @@ fn look_up_in(stage: &mut Stage<'_>, files: u64, operations: u64) -> Result<Outc
     let directory = stage.directory.join("wide");
     make_empty(&directory, files)?;
     stage.make_cold()?;
-    let (mut samples, mut random) = (Samples::new(), Random::new(stage.seed, files));
-    stage.time(|| {
+    let mut random = Random::new(stage.seed, files);
+    let samples = timed(stage, &mut [&mut random], |random, watch| {
         (0..operations).try_for_each(|_| {
             let path = directory.join(file_name(random.below(files)));
-            let found = timed(&mut samples, || Ok(fs::symlink_metadata(path)?))?;
+            let found = watch.time(|| Ok(fs::symlink_metadata(path)?))?;
             if found.is_file() { Ok(()) } else { Err(Failure::new("a name is of something else")) }
         })
     })?;
     Ok(Outcome::timed(&samples))
 }
 
-/// The content of a block after its `version`th write.
-fn block(number: u64, version: u64) -> [u8; BLOCK] {
-    let mut random = Random::new(number, version);
-    let mut bytes = [0; BLOCK];
-    bytes.chunks_exact_mut(8).for_each(|word| word.copy_from_slice(&random.next().to_le_bytes()));
-    bytes
-}
-
-fn write_whole(path: &Path, bytes: u64, seed: u64) -> Result<File> {
-    let file = OpenOptions::new().read(true).write(true).create_new(true).open(path)?;
-    let mut random = Random::new(seed, bytes);
-    let piece: Vec<u8> = (0..MIB / 8).flat_map(|_| random.next().to_le_bytes()).collect();
-    for offset in (0..bytes).step_by(MIB as usize) {
-        machine::check()?;
-        file.write_all_at(&piece[..piece.len().min((bytes - offset) as usize)], offset)?;
-    }
-    file.sync_all()?;
-    Ok(file)
-}
-
 fn overwrite(stage: &mut Stage<'_>, bytes: u64, operations: u64) -> Result<Outcome> {
     let path = stage.directory.join("file");
-    drop(write_whole(&path, bytes, stage.seed)?);
+    lay_out(&path, 0, bytes)?;
     stage.make_cold()?;
-    let file = OpenOptions::new().read(true).write(true).open(&path)?;
-    let (mut samples, mut random) = (Samples::new(), Random::new(stage.seed, 1));
-    let blocks = bytes / BLOCK as u64;
-    let places: Vec<u64> = (0..operations).map(|_| random.below(blocks)).collect();
-    let contents: Vec<_> = places.iter().zip(0..).map(|(place, version)| block(*place, version)).collect();
-    stage.time(|| {
-        places.iter().zip(&contents).try_for_each(|(place, content)| {
-            timed(&mut samples, || {
-                file.write_all_at(content, place * BLOCK as u64)?;
+    let (file, seed) = (OpenOptions::new().read(true).write(true).open(&path)?, stage.seed);
+    // The last write to each place.
+    let mut last: HashMap<u64, u64> = HashMap::new();
+    let samples = timed(stage, &mut [&mut last], |last, watch| {
+        let (mut random, mut page) = (Random::new(seed, 1), [0; BLOCK]);
+        for operation in 0..operations {
+            let offset = random.below(bytes / BLOCK as u64) * BLOCK as u64;
+            content::fill(WRITTEN + operation, offset, &mut page);
+            watch.time(|| {
+                file.write_all_at(&page, offset)?;
                 Ok(file.sync_data()?)
-            })
-        })
+            })?;
+            last.insert(offset, operation);
+        }
+        Ok(())
     })?;
-    // [SL6]: the last write to each block.
-    drop(file);
-    let (file, mut found) = (File::open(&path)?, [0; BLOCK]);
-    let last: std::collections::HashMap<u64, usize> = places.iter().zip(0..).map(|(place, index)| (*place, index)).collect();
-    for (place, index) in last {
-        file.read_exact_at(&mut found, place * BLOCK as u64)?;
-        if found != contents[index] {
-            return Err(Failure::new(format!("block {place} is not what was written to it")));
+    let (file, mut found) = (File::open(&path)?, [0; BLOCK]); // [SL6]
+    for (offset, operation) in last {
+        file.read_exact_at(&mut found, offset)?;
+        if !content::is(WRITTEN + operation, offset, &found) {
+            return Err(Failure::new(format!("what is at offset {offset} is not what was written there")));
         }
     }
     Ok(Outcome::timed(&samples))
@@ -256,7 +228,7 @@ fn fill(directory: &Path, percent: u64, beside: u64) -> Result<()> {
             bytes /= 2;
             continue;
         }
-        drop(write_whole(&fillers.join(file_name(number)), bytes, number)?);
+        lay_out(&fillers.join(file_name(number)), number, bytes)?;
         number += 1;
     }
     let used = used_percent(directory, beside)?;
@@ -306,15 +278,13 @@ fn age(directory: &Path, times: u64, seed: u64) -> Result<()> {
 
 fn read_and_write(stage: &mut Stage<'_>, bytes: u64) -> Result<Outcome> {
     let path = stage.directory.join("file");
-    drop(write_whole(&path, bytes, stage.seed)?);
+    lay_out(&path, 0, bytes)?;
     stage.make_cold()?;
-    let (mut samples, mut buffer) = (Samples::new(), vec![0; MIB as usize]);
-    let file = File::open(&path)?;
-    stage.time(|| {
-        (0..bytes).step_by(MIB as usize).try_for_each(|offset| timed(&mut samples, || Ok(file.read_exact_at(&mut buffer, offset)?)))
+    let (file, mut buffer) = (File::open(&path)?, vec![0; MIB as usize]);
+    let samples = timed(stage, &mut [&mut buffer], |buffer, watch| {
+        (0..bytes).step_by(MIB as usize).try_for_each(|offset| watch.time(|| Ok(file.read_exact_at(buffer, offset)?)))
     })?;
-    let mut random = Random::new(stage.seed, bytes);
-    if !buffer.chunks_exact(8).all(|word| *word == random.next().to_le_bytes()) {
+    if !content::is(0, bytes - MIB, &buffer) {
         return Err(Failure::new("the file is not what was written to it"));
     }
     Ok(Outcome { latencies: percentiles(&samples), ..Outcome::counted(bytes, "bytes") })

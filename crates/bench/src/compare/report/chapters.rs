@@ -1,16 +1,16 @@
 //! The chapters of the report.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::figures;
 use super::markdown::Page;
 use super::results::{Results, run_name};
-use super::subject::{Comparison, Standing, Subject};
 use crate::compare::backing::Kind;
 use crate::compare::case::Group;
 use crate::compare::peer::Peer;
-use crate::compare::record::{Calibration, Percentiles};
+use crate::compare::record::{Calibration, Percentiles, SameDrive};
 use crate::compare::statistics::{NOISE_MAX, Ratio, Summary, disturbance, ratio, usual_noise};
+use crate::compare::subject::{Comparison, Standing, Subject};
 use crate::compare::targets::{ComparisonTarget, Judgement, Measure, Point, TABLE, Verdict, is_case};
 
 /// A mount slower than FUSE itself by this factor is listed.
@@ -142,7 +142,7 @@ pub fn targets(page: &mut Page, judgements: &[Judgement], decisive_us: Option<u3
                 "On the same drive the verdict is that at block commands of {us} us, the profile's own or the lowest that this machine carries; \
                  what holds only at longer ones is not met. 10 us is what the profile assumes, 15 us a low-latency NVMe drive, 25 us a consumer \
                  NVMe drive, 50 us one behind a switch, 100 us one over a fabric. Writes of the other file systems end in the drive's cache; \
-                 on this machine they take as long as the way to it, which the last chapter states.",
+                 on this machine they take as long as the way to it, which the chapter on the same drive states.",
             ));
         }
         judgement_table(page, "", judgements.iter());
@@ -316,9 +316,9 @@ fn traffic(subject: &Subject<'_>, summary: &Summary) -> Option<Vec<String>> {
     ])
 }
 
-/// The calibration of the same drive; nothing if there is none.
-pub fn calibration(page: &mut Page, rows: &[Calibration]) {
-    if rows.is_empty() {
+/// The calibration of the same drives; nothing if there is none.
+pub fn calibration(page: &mut Page, drives: &BTreeMap<u32, SameDrive>) {
+    if drives.is_empty() {
         return;
     }
     page.heading(2, "The same drive, both ways");
@@ -326,11 +326,11 @@ pub fn calibration(page: &mut Page, rows: &[Calibration]) {
         "Kernel file systems reach the emulated drive by a loop device, TandemFS by the drive's own block path. Medians of single requests on \
          both, before anything is compared: they have to be alike, or nothing on the same drive is.",
     );
-    let row = |row: &Calibration| {
+    let row = |(us, row): (&u32, &Calibration)| {
         let ratio = row.loop_ns / row.drive_ns;
         let is_near = if (ratio - 1.0).abs() <= DEVIATION_MAX { "yes" } else { "no" };
         vec![
-            row.command_us.to_string(),
+            us.to_string(),
             row.request.clone(),
             figures::time(row.loop_ns),
             figures::time(row.drive_ns),
@@ -339,7 +339,12 @@ pub fn calibration(page: &mut Page, rows: &[Calibration]) {
         ]
     };
     let head = ["block command, us", "request", "raw loop device", "block path of TandemFS", "loop to block path", "within 5 %"];
-    page.table("", &head, rows.iter().map(row).collect());
+    let rows = drives.iter().flat_map(|(us, drive)| drive.calibrations.iter().map(move |found| (us, found)));
+    page.table("", &head, rows.map(row).collect());
+    let facts = drives
+        .iter()
+        .flat_map(|(us, drive)| drive.facts.iter().map(move |(name, value)| vec![us.to_string(), name.clone(), value.clone()]));
+    page.table("", &["block command, us", "fact of the drive", ""], facts.collect());
 }
 
 /// Machine, versions, settings, left-out entries and disturbed runs.

@@ -5,13 +5,12 @@
 //! [REP3] A value has a unit and three digits; a ratio has its interval; values from a disturbed machine are marked and decide nothing.
 //! [REP4] Names come from a file that anybody may have written: they are always treated as text.
 //!
-//! `results.rs` reads the file, `subject.rs` compares, `chapters.rs` writes each chapter into a page of `markdown.rs`.
+//! `results.rs` reads the file, `chapters.rs` writes each chapter into a page of `markdown.rs`.
 
 mod chapters;
 mod figures;
 mod markdown;
 pub mod results;
-mod subject;
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -22,7 +21,7 @@ use self::results::Results;
 use super::case::Group;
 use super::session::RESULTS;
 use super::statistics::summaries;
-use super::{cases, targets};
+use super::{cases, subject, targets};
 use crate::arguments::ReportArguments;
 use crate::failure::{Failure, Result};
 use crate::output::say;
@@ -66,7 +65,7 @@ fn text(results: &Results) -> (String, String) {
     let descriptions: BTreeMap<String, String> = cases::all().iter().map(|case| (case.name.clone(), case.description.clone())).collect();
     let summaries = summaries(&results.records);
     let subjects = subject::subjects(&summaries);
-    let judgements = targets::judge(&summaries, results.header.decisive_us);
+    let judgements = targets::judge(&subjects, results.header.decisive_us);
     let left_out = chapters::left_out(results, &subjects);
     let (mut first, mut rest) = (Page::default(), Page::default());
     if results.records.is_empty() {
@@ -78,7 +77,7 @@ fn text(results: &Results) -> (String, String) {
         chapters::group(&mut rest, group, &subjects, &|case| descriptions.get(case).cloned());
     }
     chapters::bytes(&mut rest, &subjects);
-    chapters::calibration(&mut rest, &results.header.calibration);
+    chapters::calibration(&mut rest, &results.header.same_drives);
     chapters::background(&mut rest, results, left_out);
     (first.0, rest.0)
 }
@@ -88,7 +87,8 @@ mod tests {
     use super::*;
     use crate::compare::backing::Place;
     use crate::compare::peer::Peer;
-    use crate::compare::record::{Calibration, Header, Percentiles, Record, Traffic};
+    use crate::compare::record::{Calibration, Header, Percentiles, Record, SameDrive, Traffic};
+    use crate::compare::same_drive;
     use crate::compare::statistics::tests::record;
 
     const HOSTILE: &str = "<script>alert('x')</script>";
@@ -124,12 +124,14 @@ mod tests {
     fn header() -> Header {
         Header {
             left_out: vec![("rocksdb-fillsync".into(), "db_bench is not installed".into())],
-            calibration: vec![Calibration {
-                command_us: 25,
-                request: "4 KiB write + flush".into(),
-                loop_ns: 131_000.0,
-                drive_ns: 110_000.0,
-            }],
+            same_drives: BTreeMap::from([(
+                25,
+                SameDrive {
+                    calibrations: vec![Calibration { request: "4 KiB write + flush".into(), loop_ns: 131_000.0, drive_ns: 110_000.0 }],
+                    facts: vec![("link, read".into(), "4.00 GB/s".into())],
+                    made_from: same_drive::Settings::new("romefs-a", 64 << 20),
+                },
+            )]),
             ..results::tests::header()
         }
     }

@@ -105,21 +105,14 @@ pub fn carried(directory: &Path, settings: &Settings) -> Result<Vec<Carried>> {
 ///
 /// # Errors
 /// The machine is too noisy; the message has the difference.
-pub fn calibrate(directory: &Path, settings: &Settings, say: &mut dyn FnMut(&str)) -> Result<Calibrated> {
+pub fn calibrate(directory: &Path, settings: &Settings) -> Result<Calibrated> {
     let mut settings = Settings { detour: Detour::default(), ..settings.clone() };
-    let mut notes = Vec::new();
     // The drive's server is on the first CPU, as for single clients.
     let _pinned = Pinned::new();
     let both = Both::new(directory, &settings)?;
     let mut worst = (f64::INFINITY, String::new());
-    if let Some(calibrations) = found_on(&both, &mut settings, &mut worst, say)? {
-        for (_, found) in both.measure_all(&large_shapes())? {
-            if let Some(sentence) = large_note(&found) {
-                say(&sentence);
-                notes.push(sentence);
-            }
-        }
-        calibrations.iter().for_each(|calibration| say(&sentence_of(calibration)));
+    if let Some(calibrations) = found_on(&both, &mut settings, &mut worst)? {
+        let notes = both.measure_all(&large_shapes())?.iter().filter_map(|(_, found)| large_note(found)).collect();
         return Ok(Calibrated { settings, calibrations, notes });
     }
     Err(Failure::new(format!(
@@ -133,12 +126,7 @@ pub fn calibrate(directory: &Path, settings: &Settings, say: &mut dyn FnMut(&str
 
 /// Finds the detour of two drives and stores it in the settings. Returns the latencies once all are within the tolerance, `None` if that
 /// was not reached.
-fn found_on(
-    both: &Both,
-    settings: &mut Settings,
-    worst: &mut (f64, String),
-    say: &mut dyn FnMut(&str),
-) -> Result<Option<Vec<Calibration>>> {
+fn found_on(both: &Both, settings: &mut Settings, worst: &mut (f64, String)) -> Result<Option<Vec<Calibration>>> {
     let mut points = Points::default();
     let mut adjust = |found: &[Found]| {
         settings.detour = points.adjusted(found);
@@ -152,9 +140,6 @@ fn found_on(
         let Some(off) = worst_of(&found) else {
             return Ok(Some(found.into_iter().map(|(_, calibration)| calibration).collect()));
         };
-        for (_, row) in found.iter().filter(|(_, row)| !is_equal(row.loop_ns, row.drive_ns)) {
-            say(&format!("not yet: {}", sentence_of(row)));
-        }
         if off.0 < worst.0 {
             *worst = off;
         }
@@ -164,7 +149,7 @@ fn found_on(
 }
 
 /// A line of text for a calibration.
-pub fn sentence_of(calibration: &Calibration) -> String {
+fn sentence_of(calibration: &Calibration) -> String {
     format!(
         "{}: loop device {:.1} us, drive {:.1} us ({:+.1} %)",
         calibration.request,
@@ -273,7 +258,7 @@ impl Both {
             }
         }
         let found = |(shape, (loops, drives)): (&Shape, (Vec<f64>, Vec<f64>))| {
-            Ok((*shape, Calibration { command_us: 0, request: shape.name(), loop_ns: least(&loops)?, drive_ns: least(&drives)? }))
+            Ok((*shape, Calibration { request: shape.name(), loop_ns: least(&loops)?, drive_ns: least(&drives)? }))
         };
         shapes.iter().zip(times).map(found).collect()
     }
@@ -414,7 +399,7 @@ mod tests {
     use super::*;
 
     fn found(shape: Shape, loop_us: f64, drive_us: f64) -> Found {
-        (shape, Calibration { command_us: 0, request: shape.name(), loop_ns: loop_us * 1e3, drive_ns: drive_us * 1e3 })
+        (shape, Calibration { request: shape.name(), loop_ns: loop_us * 1e3, drive_ns: drive_us * 1e3 })
     }
 
     /// Simulates a loop device over a drive that serves two requests at once in 50 us; each earlier request adds delay.

@@ -1,11 +1,12 @@
 //! A loop device over a drive's file, and unmounting of what is mounted on it.
 
-use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::time::{Duration, Instant};
 
+use tandemfs_fuse::Unmount;
+
+use crate::compare::command::{command, run};
 use crate::failure::{Failure, Result};
 
 /// How long the kernel may take to release a device or mount.
@@ -16,14 +17,9 @@ const LET_GO_WITHIN: Duration = Duration::from_secs(10);
 /// [SV4]: super::server
 pub fn attach(file: &Path, has_volatile_cache: bool) -> Result<PathBuf> {
     let options = ["--show", "--find", "--direct-io=on", "--sector-size", "4096"];
-    let output = Command::new("losetup").args(options).arg(file).output();
-    let output = output.map_err(|error| Failure::new(format!("losetup: {error}")))?;
-    if !output.status.success() {
-        return Err(Failure::new(String::from_utf8_lossy(&output.stderr).trim()));
-    }
-    let device = PathBuf::from(String::from_utf8_lossy(&output.stdout).trim());
+    let device = PathBuf::from(run(command("losetup")?.args(options).arg(file))?.trim());
     if let Err(failure) = tune(&device, has_volatile_cache) {
-        drop(Command::new("losetup").arg("--detach").arg(&device).status());
+        drop(run(command("losetup")?.arg("--detach").arg(&device)));
         return Err(failure);
     }
     Ok(device)
@@ -49,9 +45,9 @@ fn tune(device: &Path, has_volatile_cache: bool) -> Result<()> {
 pub fn detach(device: &Path, mountpoint: &Path) -> Result<()> {
     for mountpoint in mounted_from(device) {
         // A lazy unmount: remaining users keep the mount, and their I/O fails.
-        run("umount", &[OsStr::new("--lazy"), mountpoint.as_ref()])?;
+        tandemfs_fuse::unmount(&mountpoint, Unmount::Lazy)?;
     }
-    run("losetup", &[OsStr::new("--detach"), device.as_ref()])?;
+    run(command("losetup")?.arg("--detach").arg(device))?;
     if !wait_for(|| !is_attached(device, mountpoint)) {
         eprintln!("{}: still in use; the kernel frees it after its last user", device.display());
     }
@@ -70,7 +66,7 @@ pub fn clear(device: &Path, mountpoint: &Path) -> Result<()> {
     let mounts = fs::read_to_string("/proc/self/mounts")?;
     let is_mounted = mounts.lines().any(|line| line.split(' ').nth(1) == mountpoint.to_str());
     if is_mounted {
-        run("umount", &[OsStr::new("--lazy"), mountpoint.as_ref()])?;
+        tandemfs_fuse::unmount(mountpoint, Unmount::Lazy)?;
     }
     detached
 }
@@ -87,12 +83,6 @@ fn mounted_from(device: &Path) -> Vec<PathBuf> {
         (fields.next()? == device.to_str()?).then(|| fields.next())?.map(PathBuf::from)
     });
     places.collect::<Vec<_>>().into_iter().rev().collect()
-}
-
-/// Runs a program; if it fails, its output is the reason.
-pub fn run(program: &str, arguments: &[&OsStr]) -> Result<()> {
-    let output = Command::new(program).args(arguments).output().map_err(|error| Failure::new(format!("{program}: {error}")))?;
-    if output.status.success() { Ok(()) } else { Err(Failure::new(String::from_utf8_lossy(&output.stderr).trim())) }
 }
 
 /// Polls a condition for a limited time. Returns whether it became true.

@@ -44,7 +44,7 @@ use tandemfs_format::geometry::MEMORY_BYTES_MIN;
 use tempfile::TempDir;
 
 use self::detour::{DEPTHS, Detour};
-use self::protocol::{Answer, Ask, Counted, Envelope, Order};
+use self::protocol::{Answer, Ask, Envelope, Order};
 use self::way::{Carried, Times, Way};
 use super::awake;
 use super::backing::Backing;
@@ -290,17 +290,6 @@ impl Drive {
         self.tell(Ask::Detour(detour))
     }
 
-    /// Traffic since [`Backing::begin_traffic`].
-    ///
-    /// # Errors
-    /// The process does not answer.
-    pub fn counted(&self) -> Result<Counted> {
-        match self.conversation.lock().ask(Ask::Traffic)? {
-            Answer::Traffic(counted) => Ok(*counted),
-            other => Err(Failure::new(format!("the drive's process answered {other:?}"))),
-        }
-    }
-
     fn tell(&self, ask: Ask) -> Result<()> {
         match self.conversation.lock().ask(ask)? {
             Answer::Done => Ok(()),
@@ -315,14 +304,10 @@ impl Backing for Drive {
     }
 
     fn traffic(&self) -> Result<Option<Traffic>> {
-        let counted = self.counted()?;
-        Ok(Some(Traffic {
-            read_bytes: counted.read_bytes,
-            written_bytes: counted.written_bytes,
-            flushes: counted.flushes,
-            flash_programmed_bytes: counted.flash_bytes.map(|(programmed, _)| programmed),
-            flash_read_bytes: counted.flash_bytes.map(|(_, read)| read),
-        }))
+        match self.conversation.lock().ask(Ask::Traffic)? {
+            Answer::Traffic(traffic) => Ok(Some(traffic)),
+            other => Err(Failure::new(format!("the drive's process answered {other:?}"))),
+        }
     }
 
     fn begin_traffic(&self) -> Result<()> {

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::detour::Detour;
 use super::kernel_threads::Before;
+use crate::compare::record::Traffic;
 
 /// Order that starts the process (`--child`).
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -59,22 +60,7 @@ pub enum Answer {
     /// It is done.
     Done,
     /// The counters.
-    Traffic(Box<Counted>),
+    Traffic(Traffic),
     /// Failed, with a reason.
     Failed(String),
-}
-
-/// Traffic over the block path.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub struct Counted {
-    /// Read, in bytes.
-    pub read_bytes: u64,
-    /// Written, in bytes.
-    pub written_bytes: u64,
-    /// FLUSH commands.
-    pub flushes: u64,
-    /// Discarded, in bytes.
-    pub discarded_bytes: u64,
-    /// Programmed to flash and read from it, in bytes; only for drives with flash.
-    pub flash_bytes: Option<(u64, u64)>,
 }

@@ -11,14 +11,12 @@
 //!       other end of its standard input is closed for any reason. Signals do not end it.
 //! [SV4] A drive without a volatile cache gets no FLUSH commands: like such a drive, its loop device reports *write through*.
 
-use std::ffi::OsStr;
 use std::fs;
 use std::hint::spin_loop;
 use std::io::{self, BufRead, Write};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Mutex, RwLock};
@@ -26,6 +24,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use tandemfs_device::{BlockPath, BlockRequest, Device, DeviceError, FlashCounts};
 use tandemfs_emulator::OpenOptions;
 use tandemfs_format::{SECTOR_BYTES, Sector};
+use tandemfs_fuse::Unmount;
 use tandemfs_wire::{
     Attributes, Entry, Errno, Handler, InitFlags, MountOptions, OpenFlags, Opened, Operation, Options, Reply, Request, Statfs, Wanted,
 };
@@ -34,8 +33,9 @@ use super::answers::{Queue, Waiting, What};
 use super::cache::TransparentCache;
 use super::detour::{Detour, release_ns};
 use super::kernel_threads::KeptOff;
-use super::loop_device::{self, run, wait_for};
-use super::protocol::{Answer, Ask, Counted, Order};
+use super::loop_device::{self, wait_for};
+use super::protocol::{Answer, Ask, Order};
+use crate::compare::record::Traffic;
 use crate::failure::{Failure, Result};
 use crate::machine;
 use crate::served::Served;
@@ -60,10 +60,7 @@ struct BlockFile {
     discards: bool,
     detour: RwLock<Detour>,
     cache: Option<Mutex<TransparentCache>>,
-    read_bytes: AtomicU64,
-    written_bytes: AtomicU64,
-    flushes: AtomicU64,
-    discarded_bytes: AtomicU64,
+    traffic: Mutex<Traffic>,
     flash_before: Mutex<FlashCounts>,
 }
 
@@ -105,7 +102,7 @@ impl BlockFile {
         if let Some(cache) = &self.cache {
             done = cache.lock().read(arrival_ns, done, offset / SECTOR, length / SECTOR);
         }
-        self.read_bytes.fetch_add(length, Relaxed);
+        self.traffic.lock().read_bytes += length;
         Ok(release_ns(arrival_ns, done, self.detour.read().of(true, length, others)))
     }
 
@@ -115,12 +112,12 @@ impl BlockFile {
         if let Some(cache) = &self.cache {
             done = cache.lock().write(arrival_ns, done, offset / SECTOR, length / SECTOR);
         }
-        self.written_bytes.fetch_add(length, Relaxed);
+        self.traffic.lock().written_bytes += length;
         Ok(release_ns(arrival_ns, done, self.detour.read().of(false, length, others)))
     }
 
     fn make_durable(&self, arrival_ns: u64) -> std::result::Result<u64, DeviceError> {
-        self.flushes.fetch_add(1, Relaxed);
+        self.traffic.lock().flushes += 1;
         let done = self.reckoned(arrival_ns, |path| path.flush())?;
         Ok(release_ns(arrival_ns, done, self.detour.read().of(false, 0, 0)))
     }
@@ -129,9 +126,7 @@ impl BlockFile {
         if let Some(cache) = &self.cache {
             cache.lock().forget(offset / SECTOR, length / SECTOR);
         }
-        self.device.block_path().discard(Sector::new(offset / SECTOR), length / SECTOR)?;
-        self.discarded_bytes.fetch_add(length, Relaxed);
-        Ok(())
+        self.device.block_path().discard(Sector::new(offset / SECTOR), length / SECTOR)
     }
 
     /// Whether a range is a valid request: whole sectors within the drive.
@@ -144,20 +139,16 @@ impl BlockFile {
     }
 
     fn begin(&self) {
-        for counter in [&self.read_bytes, &self.written_bytes, &self.flushes, &self.discarded_bytes] {
-            counter.store(0, Relaxed);
-        }
+        *self.traffic.lock() = Traffic::default();
         *self.flash_before.lock() = self.flash().unwrap_or_default();
     }
 
-    fn counted(&self) -> Counted {
+    fn counted(&self) -> Traffic {
         let flash = self.flash().map(|flash| flash.since(&self.flash_before.lock()));
-        Counted {
-            read_bytes: self.read_bytes.load(Relaxed),
-            written_bytes: self.written_bytes.load(Relaxed),
-            flushes: self.flushes.load(Relaxed),
-            discarded_bytes: self.discarded_bytes.load(Relaxed),
-            flash_bytes: flash.map(|flash| (flash.pages_programmed * SECTOR, flash.pages_read * SECTOR)),
+        Traffic {
+            flash_programmed_bytes: flash.map(|flash| flash.pages_programmed * SECTOR),
+            flash_read_bytes: flash.map(|flash| flash.pages_read * SECTOR),
+            ..*self.traffic.lock()
         }
     }
 }
@@ -340,7 +331,7 @@ impl Talk {
                     file.begin();
                     Answer::Done
                 }
-                Ask::Traffic => Answer::Traffic(Box::new(file.counted())),
+                Ask::Traffic => Answer::Traffic(file.counted()),
                 Ask::Detour(detour) => {
                     *file.detour.write() = detour;
                     Answer::Done
@@ -390,10 +381,7 @@ impl Up {
             size,
             detour: RwLock::new(order.detour),
             cache: timing.and_then(|timing| TransparentCache::new(order.cache_bytes, SECTOR, timing.load, timing.store)).map(Mutex::new),
-            read_bytes: AtomicU64::new(0),
-            written_bytes: AtomicU64::new(0),
-            flushes: AtomicU64::new(0),
-            discarded_bytes: AtomicU64::new(0),
+            traffic: Mutex::default(),
             flash_before: Mutex::default(),
             device,
         });
@@ -418,9 +406,8 @@ impl Up {
         }
         let Some(session) = self.session.take() else { return Ok(()) };
         // A loop device in use keeps the file open: then the mount is detached from the tree, and its connection ends with the process.
-        if !wait_for(|| run("umount", &[self.mountpoint.as_ref()]).is_ok()) {
-            run("umount", &[OsStr::new("--lazy"), self.mountpoint.as_ref()])?;
-            return Ok(());
+        if !wait_for(|| tandemfs_fuse::unmount(&self.mountpoint, Unmount::Normal).is_ok()) {
+            return Ok(tandemfs_fuse::unmount(&self.mountpoint, Unmount::Lazy)?);
         }
         session.join()
     }

@@ -53,7 +53,7 @@ fn work(drive: &Drive, make: &str, mountpoint: &Path) -> Traffic {
     let before = kernel_counts(drive.block_device());
     let fill = "cd \"$1\"; mkdir -p a b c; for i in $(seq 60); do head -c 9000 /dev/urandom >a/$i; mkdir c/$i; done; sync -f .";
     shell(fill, &[mountpoint]);
-    let counted = drive.counted().expect("counted");
+    let counted = drive.traffic().expect("answers").expect("counts");
     let after = kernel_counts(drive.block_device());
     assert_eq!(counted.written_bytes, after.0 - before.0, "the kernel counts the same writes");
     assert_eq!(counted.read_bytes, after.1 - before.1, "and reads");
@@ -134,7 +134,7 @@ fn a_drive_whose_process_was_killed_is_taken_down_by_who_started_it() {
     let device = drive.block_device().to_owned();
     shell("mkfs.ext4 -q \"$1\"; mount \"$1\" \"$2\"; sync -f \"$2\"", &[&device, &mountpoint]);
     shell(&format!("kill -KILL {}", drive.process_id()), &[]);
-    assert!(drive.counted().is_err(), "it says so");
+    assert!(drive.traffic().is_err(), "it says so");
     drop(drive);
     assert!(!loop_device::is_attached(&device, directory.path()) && !is_mounted(directory.path()));
     assert_eq!(fs::read_dir(directory.path()).expect("listed").count(), 1, "only the mountpoint is left");
@@ -212,12 +212,11 @@ fn orders_of_others_are_not_taken_for_ours() {
 fn calibration_by_hand() {
     let profile = std::env::var("PROFILE").unwrap_or_else(|_| "romefs-a".into());
     let us = std::env::var("LATENCY").ok().and_then(|us| us.parse().ok()).unwrap_or(50);
-    let say = &mut |sentence: &str| eprintln!("{sentence}");
     let (directory, plain) = (Path::new("/dev/shm"), Settings::new(&profile, 64 * MIB));
     let carried = calibrate::carried(directory, &plain).expect("measured");
     let settings = plain.with_latency(us, &carried).expect("a profile").unwrap_or_else(|| panic!("not carried: {carried:?}"));
-    match calibrate::calibrate(directory, &settings, say) {
-        Ok(found) => eprintln!("{:?}", found.settings),
+    match calibrate::calibrate(directory, &settings) {
+        Ok(found) => eprintln!("{found:?}"),
         Err(failure) => panic!("{failure}"),
     }
 }
