@@ -357,9 +357,9 @@ mod tests {
         let run = parse("bench run durable-overwrite-4k-c1 --peer tandemfs-strict --place free --json").expect("a line");
         let Some(Command::Run(run)) = run.command else { panic!("no run") };
         assert_eq!((run.peer, run.scale, run.common.json), (Peer::TandemfsStrict, 1.0, true));
-        let report = parse("bench report results.jsonl --output out").expect("a line");
+        let report = parse("bench report results.json --output out").expect("a line");
         let Some(Command::Report(report)) = report.command else { panic!("no report") };
-        assert_eq!((report.results, report.output), ("results.jsonl".into(), Some("out".into())));
+        assert_eq!((report.results, report.output), ("results.json".into(), Some("out".into())));
         assert!(parse("bench report").is_err());
         assert!(parse("bench compare --quick --full").is_err() && parse("bench compare --rounds 0").is_err());
         assert!(parse("bench compare --peer zfs").is_err() && parse("bench run x --scale 0").is_err());

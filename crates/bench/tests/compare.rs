@@ -106,18 +106,20 @@ fn caches_are_cold_where_a_case_says_so() {
     assert!(record["traffic"]["read_bytes"].as_u64() >= Some(40 * 4096), "{record}");
 }
 
-fn runs(results: &str) -> Vec<(String, u64)> {
-    let run = |line: &str| {
-        let value: Value = serde_json::from_str(line).expect("JSON");
-        (value["line"] == "run").then(|| (value["peer"].as_str().expect("a peer").to_owned(), value["round"].as_u64().expect("a round")))
-    };
-    fs::read_to_string(results).expect("results").lines().filter_map(run).collect()
+/// The content of a results file; null if there is none yet.
+fn content(results: &str) -> Value {
+    fs::read(results).map_or(Value::Null, |bytes| serde_json::from_slice(&bytes).expect("JSON"))
+}
+
+fn runs(results: &Value) -> Vec<(String, u64)> {
+    let run = |run: &Value| (run["peer"].as_str().expect("a peer").to_owned(), run["round"].as_u64().expect("a round"));
+    results["runs"].as_array().map_or_else(Vec::new, |runs| runs.iter().map(run).collect())
 }
 
 #[test]
 fn a_comparison_is_resumed_where_it_ended() {
     let ground = Ground::new();
-    let (output, results) = (ground.path("out"), ground.path("out/results.jsonl"));
+    let (output, results) = (ground.path("out"), ground.path("out/results.json"));
     let words = |more: &[&'static str]| {
         let mut words = vec!["compare", "getattr-warm-c1", "--peer", "tandemfs-relaxed,null", "--rounds", "3", "--scale", "0.0005"];
         words.extend(more);
@@ -126,22 +128,21 @@ fn a_comparison_is_resumed_where_it_ended() {
     let with_output = |more: &[&'static str]| [words(more), vec!["--output", &output]].concat();
     let shown = ground.succeeds(&with_output(&[]));
     assert!(shown.contains("report.md") && fs::metadata(ground.path("out/report.md")).is_ok(), "{shown}");
-    let all = runs(&results);
+    let all = runs(&content(&results));
     assert_eq!(all.iter().collect::<BTreeSet<_>>().len(), 6, "{all:?}");
     assert_eq!(all.iter().map(|(_, round)| *round).collect::<Vec<_>>(), [0, 0, 1, 1, 2, 2], "interleaved");
     assert_ne!(all[0].0, all[2].0, "in an order that turns");
 
-    // Interrupted in the middle of its fourth run.
-    let text = fs::read_to_string(&results).expect("results");
-    let kept: String = text.split_inclusive('\n').take(4).collect();
-    let torn = &text[kept.len()..kept.len() + 30];
-    fs::write(&results, format!("{kept}{torn}")).expect("written");
+    // Interrupted after its third run.
+    let mut kept = content(&results);
+    kept["runs"].as_array_mut().expect("runs").truncate(3);
+    fs::write(&results, kept.to_string()).expect("written");
     ground.succeeds(&with_output(&["--resume"]));
-    let resumed = fs::read_to_string(&results).expect("results");
-    assert!(resumed.starts_with(&kept), "what was measured stays");
-    assert_eq!(runs(&results), all);
+    let resumed = content(&results);
+    assert_eq!(resumed["runs"].as_array().expect("runs")[..3], kept["runs"].as_array().expect("runs")[..], "what was measured stays");
+    assert_eq!(runs(&resumed), all);
     ground.succeeds(&with_output(&["--resume"]));
-    assert!(fs::read_to_string(&results).expect("results") == resumed, "nothing was left to measure");
+    assert!(content(&results)["runs"] == resumed["runs"], "nothing was left to measure");
 
     ground.fails(&with_output(&[]), "--resume");
     ground.fails(&with_output(&["--resume", "--seed", "7"]), "seed 1, not 7");
@@ -151,11 +152,11 @@ fn a_comparison_is_resumed_where_it_ended() {
 fn a_signal_ends_a_comparison_without_leaving_anything() {
     let ground = Ground::new();
     let peers = if has_loop_devices() { "tandemfs-strict,ext4,null" } else { "tandemfs-strict,null" };
-    let (output, results) = (ground.path("out"), ground.path("out/results.jsonl"));
+    let (output, results) = (ground.path("out"), ground.path("out/results.json"));
     let words = ["compare", "getattr-warm-c1", "--peer", peers, "--rounds", "500", "--scale", "0.0005", "--output", &output];
     let mut child = ground.bench(&words).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("started");
     let start = Instant::now();
-    while fs::read_to_string(&results).map_or(0, |text| text.lines().count()) < 3 {
+    while runs(&content(&results)).len() < 2 {
         assert!(start.elapsed() < Duration::from_secs(100) && child.try_wait().expect("asked").is_none(), "no runs came");
         std::thread::sleep(Duration::from_millis(7));
     }

@@ -1,7 +1,7 @@
 //! `tandemfs-bench compare`: the same work on TandemFS and on kernel file systems.
 //!
-//! [CM1] A run is one case on one file system, once: a fresh file system on a fresh backing, setup, then the measured part. Its result is
-//!       one JSON line ([`record::Record`]), written before the next run begins. Every report is computed from these lines alone. So an
+//! [CM1] A run is one case on one file system, once: a fresh file system on a fresh backing, setup, then the measured part. The
+//!       results ([`record::Record`]) are saved after each round of a case, and every report is computed from the saved results alone. So an
 //!       interrupted comparison can be resumed, and a report can be made again without measuring.
 //! [CM2] Rounds are interleaved: every file system runs a case before any runs it again, in an order that changes each round.
 //! [CM3] All peers get the same: bytes, calls, clients, pinning, warm-up, dropped caches. A case sees a directory, not its file system.

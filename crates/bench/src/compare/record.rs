@@ -7,19 +7,8 @@ use super::case::Group;
 use super::peer::Peer;
 use super::same_drive;
 
-/// Format version of the lines. A file of another version is not resumed.
+/// Format version of the results file. A file of another version is not resumed.
 pub const VERSION: u32 = 3;
-
-/// A line of the results: the first is a header, others are runs. A new header is appended if something is left out or calibrated later;
-/// the last header counts.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case", tag = "line")]
-pub enum Line {
-    /// The header of the file.
-    Header(Header),
-    /// One run.
-    Run(Box<Record>),
-}
 
 /// Facts and settings common to all runs of a file.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -102,6 +91,11 @@ impl Record {
     /// Units per second.
     pub fn rate(&self) -> f64 {
         self.units / self.seconds
+    }
+
+    /// The name of the run for readers of reports.
+    pub fn title(&self) -> String {
+        format!("{}, {}, {}, round {}", self.case, self.place.title(), self.peer.title(), self.round + 1)
     }
 }
 

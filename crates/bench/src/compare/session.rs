@@ -26,7 +26,7 @@ use crate::output::say;
 use crate::table::Table;
 
 /// Name of the results file in its directory.
-pub const RESULTS: &str = "results.jsonl";
+pub const RESULTS: &str = "results.json";
 
 /// Microseconds of a block command at the points of a curve, beside the profile's own.
 pub const LATENCIES: [u32; 4] = [15, 25, 50, 100];
@@ -177,9 +177,10 @@ fn measure(plan: &Plan<'_>, budget: Option<Duration>, laboratory: &mut Laborator
                     if as_json {
                         say(&format!("{}\n", serde_json::to_string(&record)?))?;
                     }
-                    store.add(record)?;
+                    store.add(record);
                 }
                 Err(failure) => {
+                    store.save()?;
                     // A signal also unmounts a run's file system, so its failure is not the cause.
                     machine::check()?;
                     bar.suspend(|| eprintln!("tandemfs-bench: {what}: {failure}"));
@@ -188,6 +189,7 @@ fn measure(plan: &Plan<'_>, budget: Option<Duration>, laboratory: &mut Laborator
                 }
             }
         }
+        store.save()?;
     }
     bar.finish_and_clear();
     let given_up = left.iter().map(|run| (run.case, run.place)).collect::<BTreeSet<_>>().len();

@@ -4,12 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::figures;
 use super::markdown::Page;
-use super::results::{Results, run_name};
 use crate::compare::backing::Kind;
 use crate::compare::case::Group;
 use crate::compare::peer::Peer;
 use crate::compare::record::{Calibration, Percentiles, SameDrive};
 use crate::compare::statistics::{NOISE_MAX, Ratio, Summary, disturbance, ratio, usual_noise};
+use crate::compare::store::Results;
 use crate::compare::subject::{Comparison, Standing, Subject};
 use crate::compare::targets::{ComparisonTarget, Judgement, Measure, Point, TABLE, Verdict, is_case};
 
@@ -357,24 +357,23 @@ pub fn background(page: &mut Page, results: &Results, left_out: Vec<String>) {
     page.heading(3, "Left out");
     page.list(if left_out.is_empty() { vec!["nothing".to_owned()] } else { left_out });
     page.heading(3, "Noise");
-    let usual = usual_noise(&results.records);
-    let noisy: Vec<_> = results.records.iter().filter(|record| disturbance(record, usual) > NOISE_MAX).collect();
+    let usual = usual_noise(&results.runs);
+    let noisy: Vec<_> = results.runs.iter().filter(|record| disturbance(record, usual) > NOISE_MAX).collect();
     let cases: BTreeSet<&str> = noisy.iter().map(|record| record.case.as_str()).collect();
     page.text(&format!(
         "{} of {} runs (cases: {}) were disturbed: a fixed piece of computing around them took more than {} longer or less than usual. Where that \
          holds for the median of a case's rounds, the case decides nothing.",
         noisy.len(),
-        results.records.len(),
+        results.runs.len(),
         cases.len(),
         figures::percent(NOISE_MAX),
     ));
-    page.list(noisy.iter().map(|record| format!("{}: {}", run_name(record), figures::percent(disturbance(record, usual)))));
+    page.list(noisy.iter().map(|record| format!("{}: {}", record.title(), figures::percent(disturbance(record, usual)))));
 }
 
 /// Missing or inconsistent entries, one sentence each.
 pub fn left_out(results: &Results, subjects: &[Subject<'_>]) -> Vec<String> {
     let mut left_out: Vec<String> = results.header.left_out.iter().map(|(what, why)| format!("{what}: {why}")).collect();
-    left_out.extend(results.notes.iter().cloned());
     // Cases with fewer rounds on some peers than on others, as in an unfinished comparison.
     let most = subjects.iter().flat_map(|subject| &subject.0).map(|summary| summary.rates.len()).max().unwrap_or_default();
     for subject in subjects {

@@ -5,22 +5,21 @@
 //! [REP3] A value has a unit and three digits; a ratio has its interval; values from a disturbed machine are marked and decide nothing.
 //! [REP4] Names come from a file that anybody may have written: they are always treated as text.
 //!
-//! `results.rs` reads the file, `chapters.rs` writes each chapter into a page of `markdown.rs`.
+//! `chapters.rs` writes each chapter into a page of `markdown.rs`.
 
 mod chapters;
 mod figures;
 mod markdown;
-pub mod results;
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use self::markdown::Page;
-use self::results::Results;
 use super::case::Group;
 use super::session::RESULTS;
 use super::statistics::summaries;
+use super::store::Results;
 use super::{cases, subject, targets};
 use crate::arguments::ReportArguments;
 use crate::failure::{Failure, Result};
@@ -51,7 +50,7 @@ fn places(arguments: &ReportArguments) -> (PathBuf, PathBuf) {
 /// # Errors
 /// A sentence: the results cannot be read, or the report cannot be written.
 pub fn write(results: &Path, directory: &Path) -> Result<String> {
-    let (first, rest) = text(&results::read(results)?);
+    let (first, rest) = text(&Results::read(results)?);
     let path = directory.join(REPORT);
     let failed = |path: &Path, error| Failure::new(format!("{}: {error}", path.display()));
     fs::create_dir_all(directory).map_err(|error| failed(directory, error))?;
@@ -63,12 +62,12 @@ pub fn write(results: &Path, directory: &Path) -> Result<String> {
 /// The first chapters, and the rest.
 fn text(results: &Results) -> (String, String) {
     let descriptions: BTreeMap<String, String> = cases::all().iter().map(|case| (case.name.clone(), case.description.clone())).collect();
-    let summaries = summaries(&results.records);
+    let summaries = summaries(&results.runs);
     let subjects = subject::subjects(&summaries);
     let judgements = targets::judge(&subjects, results.header.decisive_us);
     let left_out = chapters::left_out(results, &subjects);
     let (mut first, mut rest) = (Page::default(), Page::default());
-    if results.records.is_empty() {
+    if results.runs.is_empty() {
         first.text("No run has been recorded yet: these results hold their header only.");
     }
     chapters::losses(&mut first, &subjects, &judgements, left_out.len());
@@ -90,6 +89,7 @@ mod tests {
     use crate::compare::record::{Calibration, Header, Percentiles, Record, SameDrive, Traffic};
     use crate::compare::same_drive;
     use crate::compare::statistics::tests::record;
+    use crate::compare::store;
 
     const HOSTILE: &str = "<script>alert('x')</script>";
     const NOISY: &str = "redis-always-p1";
@@ -132,7 +132,7 @@ mod tests {
                     made_from: same_drive::Settings::new("romefs-a", 64 << 20),
                 },
             )]),
-            ..results::tests::header()
+            ..store::tests::header("1")
         }
     }
 
@@ -140,7 +140,7 @@ mod tests {
     fn made(header: &Header, records: &[Record]) -> (String, String) {
         let directory = tempfile::tempdir().expect("a directory");
         let results = directory.path().join(RESULTS);
-        fs::write(&results, results::tests::lines(header, records)).expect("written");
+        store::tests::write(&results, header.clone(), records);
         let shown = write(&results, &directory.path().join("made")).unwrap_or_else(|failure| panic!("{failure}"));
         (fs::read_to_string(directory.path().join("made").join(REPORT)).expect("made"), shown)
     }
@@ -197,8 +197,8 @@ mod tests {
         let file = directory.join(RESULTS);
         assert_eq!(asked(directory, None), (file.clone(), directory.to_owned()));
         assert_eq!(asked(&file, Some(Path::new("else/where"))), (file.clone(), "else/where".into()));
-        assert_eq!(asked(Path::new("other.jsonl"), None), ("other.jsonl".into(), ".".into()));
-        fs::write(&file, results::tests::lines(&header(), &[])).expect("written");
+        assert_eq!(asked(Path::new("other.json"), None), ("other.json".into(), ".".into()));
+        store::tests::write(&file, header(), &[]);
         let sentence = write(&file, &file.join("below")).expect_err("a file is no directory").to_string();
         assert!(sentence.contains("below") && !sentence.contains('\n'), "{sentence}");
     }
