@@ -28,7 +28,7 @@ pub fn available(wanted: &[Peer]) -> Result<(Vec<Peer>, LeftOut)> {
     for peer in wanted {
         match missing(*peer) {
             None => present.push(*peer),
-            Some(sentence) => left_out.push((peer.name().to_owned(), sentence)),
+            Some(sentence) => left_out.push((peer.name(), sentence)),
         }
     }
     if present.is_empty() {

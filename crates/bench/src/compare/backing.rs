@@ -20,16 +20,6 @@ pub enum Kind {
     Same,
 }
 
-impl Kind {
-    /// The name on the command line and in reports.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Free => "free",
-            Self::Same => "same",
-        }
-    }
-}
-
 /// The drive of a measurement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]

@@ -64,8 +64,8 @@ pub struct Taken {
 }
 
 /// The clock of a case's run.
-pub struct RunClock<'m> {
-    mounted: &'m mut dyn Mounted,
+pub struct RunClock<'m, 'b> {
+    mounted: &'m mut Mounted<'b>,
     noise: &'m Noise,
     /// A path on the file system, to sync all of it before traffic is read.
     directory: PathBuf,
@@ -80,9 +80,9 @@ struct Started {
     time: Instant,
 }
 
-impl<'m> RunClock<'m> {
+impl<'m, 'b> RunClock<'m, 'b> {
     /// A clock that has not started.
-    pub fn new(mounted: &'m mut dyn Mounted, noise: &'m Noise, directory: PathBuf) -> Self {
+    pub fn new(mounted: &'m mut Mounted<'b>, noise: &'m Noise, directory: PathBuf) -> Self {
         Self { mounted, noise, directory, started: None, taken: None }
     }
 
@@ -104,7 +104,7 @@ impl<'m> RunClock<'m> {
     }
 }
 
-impl StageClock for RunClock<'_> {
+impl StageClock for RunClock<'_, '_> {
     fn make_cold(&mut self) -> Result<()> {
         machine::check()?;
         self.mounted.make_cold()
@@ -128,7 +128,7 @@ impl StageClock for RunClock<'_> {
         let memory_bytes = started.memory_bytes.max(self.memory_bytes());
         let noise = started.noise.max(self.noise.now());
         // Data still cached in the kernel must be counted too, since it is written to the drive later.
-        let traffic = if self.mounted.library().is_some() {
+        let traffic = if self.mounted.file_system().is_some() {
             self.mounted.traffic()?
         } else {
             rustix::fs::syncfs(fs::File::open(&self.directory)?)?;
@@ -180,33 +180,18 @@ fn private_of(text: &str) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use tandemfs_emulator::{CreateOptions, ModelOptions};
+
     use super::*;
-
-    struct Still;
-
-    impl Mounted for Still {
-        fn make_cold(&mut self) -> Result<()> {
-            Ok(())
-        }
-
-        fn begin_traffic(&mut self) -> Result<()> {
-            Ok(())
-        }
-
-        fn traffic(&mut self) -> Result<Option<Traffic>> {
-            Ok(Some(Traffic::default()))
-        }
-
-        fn finish(self: Box<Self>) -> Result<()> {
-            Ok(())
-        }
-    }
 
     #[test]
     fn a_part_is_measured_once() {
-        let (mut still, noise) = (Still, Noise::new());
         let directory = tempfile::tempdir().expect("a directory");
-        let mut clock = RunClock::new(&mut still, &noise, directory.path().to_owned());
+        let image = directory.path().join("image");
+        let options = CreateOptions { profile: "romefs-a".into(), memory_bytes: 16 << 20, block_bytes: 64 << 20 };
+        tandemfs_emulator::create_with(&image, &options, &ModelOptions::default()).expect("an image");
+        let (mut mounted, noise) = (Mounted::library(&image).expect("opened"), Noise::new());
+        let mut clock = RunClock::new(&mut mounted, &noise, directory.path().to_owned());
         assert!(clock.end().is_err());
         clock.begin().expect("begun");
         std::thread::sleep(std::time::Duration::from_millis(20));
@@ -214,10 +199,11 @@ mod tests {
         assert!(clock.begin().is_err(), "once");
         let taken = clock.taken().expect("taken");
         assert!(taken.seconds >= 0.02 && taken.cpu_seconds >= 0.0 && taken.memory_bytes > 0 && taken.noise >= 0.0, "{taken:?}");
-        assert_eq!(taken.traffic, Some(Traffic::default()));
+        assert_eq!(taken.traffic, Some(Traffic::default()), "nothing was written");
 
-        let clock = RunClock::new(&mut still, &noise, directory.path().to_owned());
+        let clock = RunClock::new(&mut mounted, &noise, directory.path().to_owned());
         assert!(clock.taken().is_err(), "nothing was measured");
+        mounted.finish().expect("unmounted");
     }
 
     #[test]

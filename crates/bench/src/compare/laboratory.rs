@@ -15,7 +15,7 @@ use super::case::{Case, Stage};
 use super::clock::{Noise, RunClock};
 use super::command::{run, tandemfs};
 use super::memory_file::MemoryFile;
-use super::mounted::{KernelMount, Mounted, NullMount, TandemfsLibrary, TandemfsMount};
+use super::mounted::Mounted;
 use super::peer::Peer;
 use super::record::{Record, SameDrive};
 use super::same_drive;
@@ -154,11 +154,11 @@ impl Laboratory {
         let inodes = case.files_needed.filter(|files| *files > bytes / EXT4_BYTES_PER_INODE);
         let mut mounted = self.start(peer, backing, &mountpoint, inodes)?;
         let directory = mountpoint.join("work");
-        let library = mounted.library();
+        let library = mounted.file_system();
         if library.is_none() {
             fs::create_dir(&directory)?;
         }
-        let mut clock = RunClock::new(&mut *mounted, &self.noise, directory.clone());
+        let mut clock = RunClock::new(&mut mounted, &self.noise, directory.clone());
         let seed = Random::new(self.settings.seed, u64::from(round.map_or(0, |round| round + 1))).next();
         let mut stage = Stage { directory: &directory, scratch: &scratch, library: library.as_deref(), seed, scale, clock: &mut clock };
         let result = (case.run)(&mut stage);
@@ -253,24 +253,17 @@ impl Laboratory {
     }
 
     /// Makes and mounts a file system.
-    fn start<'d>(
-        &self,
-        peer: Peer,
-        backing: Option<Box<dyn Backing + 'd>>,
-        mountpoint: &Path,
-        inodes: Option<u64>,
-    ) -> Result<Box<dyn Mounted + 'd>> {
+    fn start<'d>(&self, peer: Peer, backing: Option<Box<dyn Backing + 'd>>, mountpoint: &Path, inodes: Option<u64>) -> Result<Mounted<'d>> {
         let image = || self.image.as_ref().map(|(_, image)| image.path()).ok_or_else(lost);
-        let options = |mode: &str| format!("{mode},timing=on");
-        Ok(match peer {
-            Peer::TandemfsRelaxed => Box::new(TandemfsMount::start(image()?, mountpoint, options("relaxed"))?),
-            Peer::TandemfsStrict => Box::new(TandemfsMount::start(image()?, mountpoint, options("strict"))?),
-            Peer::TandemfsLibrary => Box::new(TandemfsLibrary::start(image()?, true)?),
-            Peer::Null => Box::new(NullMount::start(mountpoint)?),
+        match peer {
+            Peer::TandemfsRelaxed => Mounted::tandemfs(image()?, mountpoint, "relaxed,timing=on"),
+            Peer::TandemfsStrict => Mounted::tandemfs(image()?, mountpoint, "strict,timing=on"),
+            Peer::TandemfsLibrary => Mounted::library(image()?),
+            Peer::Null => Mounted::null(mountpoint),
             Peer::Ext4 | Peer::Ext4Journal | Peer::Xfs | Peer::Btrfs => {
-                Box::new(KernelMount::start(peer, backing.ok_or_else(lost)?, mountpoint, inodes)?)
+                Mounted::kernel(peer, backing.ok_or_else(lost)?, mountpoint, inodes)
             }
-        })
+        }
     }
 }
 

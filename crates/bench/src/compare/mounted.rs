@@ -34,48 +34,6 @@ const END_WITHIN: Duration = Duration::from_secs(60);
 const FLASH_PAGE_BYTES: u64 = 4096;
 const POLL: Duration = Duration::from_millis(5);
 
-/// A file system that can be measured.
-pub trait Mounted {
-    /// Makes everything durable and drops every cache that can be dropped.
-    ///
-    /// # Errors
-    /// The file system cannot be unmounted or mounted.
-    fn make_cold(&mut self) -> Result<()>;
-
-    /// The process that emulates its drive; its CPU time is not the file system's.
-    fn drive(&self) -> Option<u32> {
-        None
-    }
-
-    /// The daemon that serves it.
-    fn daemon(&self) -> Option<u32> {
-        None
-    }
-
-    /// Resets the traffic counters.
-    ///
-    /// # Errors
-    /// The drive or the daemon does not answer.
-    fn begin_traffic(&mut self) -> Result<()>;
-
-    /// Traffic to the drive since then, if it is counted.
-    ///
-    /// # Errors
-    /// The drive or the daemon does not answer.
-    fn traffic(&mut self) -> Result<Option<Traffic>>;
-
-    /// The file system as a library.
-    fn library(&self) -> Option<Arc<FileSystem>> {
-        None
-    }
-
-    /// Takes the file system down.
-    ///
-    /// # Errors
-    /// It could not be taken down cleanly: some written data may not be durable.
-    fn finish(self: Box<Self>) -> Result<()>;
-}
-
 /// Drops clean pages, dentries and inodes of all kernel file systems. Requires root; for other users they stay cached.
 pub fn drop_caches() -> Result<()> {
     match fs::write("/proc/sys/vm/drop_caches", "3") {
@@ -121,20 +79,30 @@ impl Drop for Mountpoint {
     }
 }
 
-/// A file system of the kernel.
-pub struct KernelMount<'b> {
+/// A file system that is measured.
+pub struct Mounted<'b> {
+    /// Unmounted before what is below it goes.
     mountpoint: Mountpoint,
-    peer: Peer,
-    /// Dropped after the mountpoint.
-    backing: Box<dyn Backing + 'b>,
+    kind: Kind<'b>,
 }
 
-impl<'b> KernelMount<'b> {
-    /// Formats a drive and mounts it; ext4 with `inodes` if its default is not enough.
+enum Kind<'b> {
+    /// A file system of the kernel.
+    Kernel { peer: Peer, backing: Box<dyn Backing + 'b> },
+    /// TandemFS, through the commands of its program, with the statistics when traffic began.
+    Tandemfs { image: PathBuf, options: &'static str, daemon: Daemon, since: Value },
+    /// TandemFS in this process.
+    Library { fs: Library, since: Value },
+    /// The in-memory FUSE file system, in its own process.
+    Null(NullProcess),
+}
+
+impl<'b> Mounted<'b> {
+    /// Formats a drive with a file system of the kernel and mounts it; ext4 with `inodes` if its default is not enough.
     ///
     /// # Errors
     /// The error message of mkfs or mount.
-    pub fn start(peer: Peer, backing: Box<dyn Backing + 'b>, mountpoint: &Path, inodes: Option<u64>) -> Result<Self> {
+    pub fn kernel(peer: Peer, backing: Box<dyn Backing + 'b>, mountpoint: &Path, inodes: Option<u64>) -> Result<Self> {
         let (program, words): (&str, &[&str]) = match peer {
             Peer::Xfs => ("mkfs.xfs", &["-q", "-f", "-K"]),
             Peer::Btrfs => ("mkfs.btrfs", &["-q", "-f", "-K"]),
@@ -146,123 +114,184 @@ impl<'b> KernelMount<'b> {
             mkfs.args(["-N", &inodes.to_string()]);
         }
         run(mkfs.arg(backing.block_device()))?;
-        let mut mount = Self { mountpoint: Mountpoint::new(mountpoint), peer, backing };
-        mount.mount()?;
-        Ok(mount)
+        Self { mountpoint: Mountpoint::new(mountpoint), kind: Kind::Kernel { peer, backing } }.mounted()
     }
 
-    fn mount(&mut self) -> Result<()> {
-        let mut mount = command("mount")?;
-        mount.args(["-t", kernel_type(self.peer).unwrap_or_default()]);
-        if self.peer == Peer::Ext4Journal {
-            mount.args(["-o", "data=journal"]);
-        }
-        run(mount.arg(self.backing.block_device()).arg(&self.mountpoint.path))?;
-        self.mountpoint.is_mounted = true;
-        Ok(())
-    }
-}
-
-impl Mounted for KernelMount<'_> {
-    fn drive(&self) -> Option<u32> {
-        self.backing.process()
-    }
-
-    fn make_cold(&mut self) -> Result<()> {
-        self.mountpoint.unmount()?;
-        drop_caches()?;
-        self.mount()
-    }
-
-    fn begin_traffic(&mut self) -> Result<()> {
-        self.backing.begin_traffic()
-    }
-
-    fn traffic(&mut self) -> Result<Option<Traffic>> {
-        self.backing.traffic()
-    }
-
-    fn finish(mut self: Box<Self>) -> Result<()> {
-        self.mountpoint.unmount()
-    }
-}
-
-/// TandemFS, through the commands of this program.
-pub struct TandemfsMount {
-    image: PathBuf,
-    mountpoint: Mountpoint,
-    options: String,
-    daemon: Option<u32>,
-    since: Value,
-}
-
-impl TandemfsMount {
-    /// Formats an image and mounts it.
+    /// Formats an image with TandemFS and mounts it.
     ///
     /// # Errors
     /// The error message of `mkfs` or `mount`.
-    pub fn start(image: &Path, mountpoint: &Path, options: String) -> Result<Self> {
+    pub fn tandemfs(image: &Path, mountpoint: &Path, options: &'static str) -> Result<Self> {
         // The drive may have been used before.
         run(tandemfs().args(["mkfs", "--force"]).arg(image))?;
-        let mut mount =
-            Self { image: image.to_owned(), mountpoint: Mountpoint::new(mountpoint), options, daemon: None, since: Value::Null };
-        mount.mount()?;
-        Ok(mount)
+        let kind = Kind::Tandemfs { image: image.to_owned(), options, daemon: Daemon(None), since: Value::Null };
+        Self { mountpoint: Mountpoint::new(mountpoint), kind }.mounted()
+    }
+
+    /// Formats an image with TandemFS and opens it in this process.
+    ///
+    /// # Errors
+    /// The image cannot be formatted or opened.
+    pub fn library(image: &Path) -> Result<Self> {
+        let name = image.to_str().ok_or_else(|| Failure::new("the directory's name is not Unicode; name another with --directory"))?;
+        let fs = scene::make(scene::open(name, true)?, ChecksumKind::Crc32c)?;
+        Ok(Self { mountpoint: Mountpoint::new(Path::new("")), kind: Kind::Library { fs: Library(Some(fs)), since: Value::Null } })
+    }
+
+    /// Starts the in-memory FUSE file system and waits for its mount.
+    ///
+    /// # Errors
+    /// Its process cannot be started, or cannot mount.
+    pub fn null(mountpoint: &Path) -> Result<Self> {
+        let order = json!({ "null_file_system": mountpoint }).to_string();
+        // Own process group: an interrupt from the terminal reaches only the caller, which then takes it down in order.
+        let mut process = child(&order).stdin(Stdio::piped()).stdout(Stdio::piped()).process_group(0).spawn()?;
+        let (held, stdout) = (process.stdin.take(), process.stdout.take());
+        let mut mounted = Self { mountpoint: Mountpoint::new(mountpoint), kind: Kind::Null(NullProcess { process, held }) };
+        let mut line = String::new();
+        if let Some(stdout) = stdout {
+            BufReader::new(stdout).read_line(&mut line)?;
+        }
+        if line.trim_end() != null_fs::READY {
+            return Err(Failure::new("the process of the null file system ended before its mount answered"));
+        }
+        mounted.mountpoint.is_mounted = true;
+        Ok(mounted)
+    }
+
+    fn mounted(mut self) -> Result<Self> {
+        self.mount()?;
+        Ok(self)
     }
 
     fn mount(&mut self) -> Result<()> {
-        run(tandemfs().arg("mount").arg(&self.image).arg(&self.mountpoint.path).args(["-o", &self.options]))?;
-        self.mountpoint.is_mounted = true;
-        let info = self.ask("info")?;
-        self.daemon = info["process_id"].as_u64().and_then(|id| u32::try_from(id).ok());
+        let path = &self.mountpoint.path;
+        match &mut self.kind {
+            Kind::Kernel { peer, backing } => {
+                let mut mount = command("mount")?;
+                mount.args(["-t", kernel_type(*peer).unwrap_or_default()]);
+                if *peer == Peer::Ext4Journal {
+                    mount.args(["-o", "data=journal"]);
+                }
+                run(mount.arg(backing.block_device()).arg(path))?;
+                self.mountpoint.is_mounted = true;
+            }
+            Kind::Tandemfs { image, options, daemon, .. } => {
+                run(tandemfs().arg("mount").arg(image).arg(path).args(["-o", options]))?;
+                self.mountpoint.is_mounted = true;
+                let info = ask(&self.mountpoint.path, "info")?;
+                daemon.0 = info["process_id"].as_u64().and_then(|id| u32::try_from(id).ok());
+            }
+            Kind::Library { .. } | Kind::Null(_) => {}
+        }
         Ok(())
     }
 
-    fn ask(&self, what: &str) -> Result<Value> {
-        Ok(serde_json::from_str(&run(tandemfs().arg(what).arg(&self.mountpoint.path).arg("--json"))?)?)
-    }
-
-    /// Unmounts as users do; returns when the daemon has exited.
+    /// Unmounts as users do; TandemFS's daemon has exited then.
     fn unmount(&mut self) -> Result<()> {
-        run(tandemfs().arg("umount").arg(&self.mountpoint.path))?;
-        self.mountpoint.is_mounted = false;
+        match &mut self.kind {
+            Kind::Kernel { .. } | Kind::Null(_) => self.mountpoint.unmount(),
+            Kind::Tandemfs { .. } => {
+                run(tandemfs().arg("umount").arg(&self.mountpoint.path))?;
+                self.mountpoint.is_mounted = false;
+                Ok(())
+            }
+            Kind::Library { fs, .. } => Ok(fs.0.take().map_or(Ok(()), |fs| fs.unmount())?),
+        }
+    }
+
+    /// Makes everything durable and drops every cache that can be dropped.
+    ///
+    /// # Errors
+    /// The file system cannot be unmounted or mounted.
+    pub fn make_cold(&mut self) -> Result<()> {
+        match self.kind {
+            Kind::Library { .. } => Err(Failure::new("a case for the library cannot ask for cold caches: the file system is in use")),
+            // An unmount would lose its content: only kernel caches are dropped.
+            Kind::Null(_) => {
+                rustix::fs::syncfs(fs::File::open(&self.mountpoint.path)?)?;
+                drop_caches()
+            }
+            Kind::Kernel { .. } | Kind::Tandemfs { .. } => {
+                self.unmount()?;
+                drop_caches()?;
+                self.mount()
+            }
+        }
+    }
+
+    /// The process that emulates its drive; its CPU time is not the file system's.
+    pub fn drive(&self) -> Option<u32> {
+        match &self.kind {
+            Kind::Kernel { backing, .. } => backing.process(),
+            _ => None,
+        }
+    }
+
+    /// The daemon that serves it.
+    pub fn daemon(&self) -> Option<u32> {
+        match &self.kind {
+            Kind::Tandemfs { daemon, .. } => daemon.0,
+            Kind::Null(null) => Some(null.process.id()),
+            Kind::Kernel { .. } | Kind::Library { .. } => None,
+        }
+    }
+
+    /// Resets the traffic counters.
+    ///
+    /// # Errors
+    /// The drive or the daemon does not answer.
+    pub fn begin_traffic(&mut self) -> Result<()> {
+        match &mut self.kind {
+            Kind::Kernel { backing, .. } => backing.begin_traffic()?,
+            Kind::Tandemfs { since, .. } => *since = ask(&self.mountpoint.path, "stats")?,
+            Kind::Library { fs, since } => *since = fs.stats(),
+            Kind::Null(_) => {}
+        }
         Ok(())
     }
-}
 
-impl Mounted for TandemfsMount {
-    fn make_cold(&mut self) -> Result<()> {
-        self.unmount()?;
-        drop_caches()?;
-        self.mount()
+    /// Traffic to the drive since then, if it is counted.
+    ///
+    /// # Errors
+    /// The drive or the daemon does not answer.
+    pub fn traffic(&self) -> Result<Option<Traffic>> {
+        match &self.kind {
+            Kind::Kernel { backing, .. } => backing.traffic(),
+            Kind::Tandemfs { since, .. } => Ok(Some(traffic_between(since, &ask(&self.mountpoint.path, "stats")?))),
+            Kind::Library { fs, since } => Ok(Some(traffic_between(since, &fs.stats()))),
+            Kind::Null(_) => Ok(None),
+        }
     }
 
-    fn daemon(&self) -> Option<u32> {
-        self.daemon
+    /// The file system as a library.
+    pub fn file_system(&self) -> Option<Arc<FileSystem>> {
+        match &self.kind {
+            Kind::Library { fs, .. } => fs.0.clone(),
+            _ => None,
+        }
     }
 
-    fn begin_traffic(&mut self) -> Result<()> {
-        self.since = self.ask("stats")?;
-        Ok(())
-    }
-
-    fn traffic(&mut self) -> Result<Option<Traffic>> {
-        Ok(Some(traffic_between(&self.since, &self.ask("stats")?)))
-    }
-
-    fn finish(mut self: Box<Self>) -> Result<()> {
+    /// Takes the file system down.
+    ///
+    /// # Errors
+    /// It could not be taken down cleanly: some written data may not be durable.
+    pub fn finish(mut self) -> Result<()> {
         self.unmount()
     }
 }
 
-impl Drop for TandemfsMount {
+/// What TandemFS's program says of a mount.
+fn ask(mountpoint: &Path, what: &str) -> Result<Value> {
+    Ok(serde_json::from_str(&run(tandemfs().arg(what).arg(mountpoint).arg("--json"))?)?)
+}
+
+/// TandemFS's daemon, whose end is waited for when dropped.
+struct Daemon(Option<u32>);
+
+impl Drop for Daemon {
     fn drop(&mut self) {
-        if self.mountpoint.is_mounted && self.unmount().is_err() {
-            // After a signal to both, the daemon may be gone already. The guard detaches a mount that is left.
-            let _said_before = tandemfs_fuse::unmount(&self.mountpoint.path, Unmount::Lazy);
-            self.mountpoint.is_mounted = false;
-        }
-        if let Some(process) = self.daemon {
+        if let Some(process) = self.0 {
             end(process);
         }
     }
@@ -285,54 +314,18 @@ fn is_alive(process: u32) -> bool {
     status.lines().find_map(|line| line.strip_prefix("State:")).is_some_and(|state| !state.trim_start().starts_with(['Z', 'X']))
 }
 
-/// TandemFS in this process.
-pub struct TandemfsLibrary {
-    fs: Option<Arc<FileSystem>>,
-    since: Value,
-}
+/// TandemFS in this process; unmounted when dropped.
+struct Library(Option<Arc<FileSystem>>);
 
-impl TandemfsLibrary {
-    /// Formats an image and opens it, with or without the drive's timing model.
-    ///
-    /// # Errors
-    /// The image cannot be formatted or opened.
-    pub fn start(image: &Path, timing: bool) -> Result<Self> {
-        let name = image.to_str().ok_or_else(|| Failure::new("the directory's name is not Unicode; name another with --directory"))?;
-        let fs = scene::make(scene::open(name, timing)?, ChecksumKind::Crc32c)?;
-        Ok(Self { fs: Some(fs), since: Value::Null })
-    }
-
+impl Library {
     fn stats(&self) -> Value {
-        self.fs.as_ref().map_or(Value::Null, |fs| tandemfs_fuse::stats(fs))
+        self.0.as_ref().map_or(Value::Null, |fs| tandemfs_fuse::stats(fs))
     }
 }
 
-impl Mounted for TandemfsLibrary {
-    fn make_cold(&mut self) -> Result<()> {
-        Err(Failure::new("a case for the library cannot ask for cold caches: the file system is in use"))
-    }
-
-    fn begin_traffic(&mut self) -> Result<()> {
-        self.since = self.stats();
-        Ok(())
-    }
-
-    fn traffic(&mut self) -> Result<Option<Traffic>> {
-        Ok(Some(traffic_between(&self.since, &self.stats())))
-    }
-
-    fn library(&self) -> Option<Arc<FileSystem>> {
-        self.fs.clone()
-    }
-
-    fn finish(mut self: Box<Self>) -> Result<()> {
-        Ok(self.fs.take().map_or(Ok(()), |fs| fs.unmount())?)
-    }
-}
-
-impl Drop for TandemfsLibrary {
+impl Drop for Library {
     fn drop(&mut self) {
-        if let Some(fs) = self.fs.take()
+        if let Some(fs) = self.0.take()
             && let Err(error) = fs.unmount()
         {
             eprintln!("tandemfs: {error}");
@@ -360,76 +353,15 @@ fn traffic_between(before: &Value, after: &Value) -> Traffic {
     }
 }
 
-/// The in-memory FUSE file system, in its own process.
-pub struct NullMount {
-    mountpoint: Mountpoint,
+/// The process of the in-memory FUSE file system.
+struct NullProcess {
     process: Child,
     /// Closing it ends the process.
     held: Option<ChildStdin>,
 }
 
-/// Parses the `--child` order for the process of [`NullMount`].
-pub fn null_order(text: &str) -> Option<PathBuf> {
-    let order: Value = serde_json::from_str(text).ok()?;
-    order["null_file_system"].as_str().map(PathBuf::from)
-}
-
-impl NullMount {
-    /// Starts the process and waits for its mount.
-    ///
-    /// # Errors
-    /// The process cannot be started, or cannot mount.
-    pub fn start(mountpoint: &Path) -> Result<Self> {
-        let order = json!({ "null_file_system": mountpoint }).to_string();
-        // Own process group: an interrupt from the terminal reaches only the caller, which then takes it down in order.
-        let mut command = child(&order);
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).process_group(0);
-        let mut process = command.spawn()?;
-        let (held, stdout) = (process.stdin.take(), process.stdout.take());
-        let mut mount = Self { mountpoint: Mountpoint::new(mountpoint), process, held };
-        let mut line = String::new();
-        if let Some(stdout) = stdout {
-            BufReader::new(stdout).read_line(&mut line)?;
-        }
-        if line.trim_end() != null_fs::READY {
-            return Err(Failure::new("the process of the null file system ended before its mount answered"));
-        }
-        mount.mountpoint.is_mounted = true;
-        Ok(mount)
-    }
-}
-
-impl Mounted for NullMount {
-    /// An unmount would lose its content: only kernel caches are dropped.
-    fn make_cold(&mut self) -> Result<()> {
-        rustix::fs::syncfs(fs::File::open(&self.mountpoint.path)?)?;
-        drop_caches()
-    }
-
-    fn daemon(&self) -> Option<u32> {
-        Some(self.process.id())
-    }
-
-    fn begin_traffic(&mut self) -> Result<()> {
-        Ok(())
-    }
-
-    fn traffic(&mut self) -> Result<Option<Traffic>> {
-        Ok(None)
-    }
-
-    fn finish(mut self: Box<Self>) -> Result<()> {
-        self.mountpoint.unmount()
-    }
-}
-
-impl Drop for NullMount {
+impl Drop for NullProcess {
     fn drop(&mut self) {
-        if self.mountpoint.is_mounted
-            && let Err(failure) = self.mountpoint.unmount()
-        {
-            eprintln!("tandemfs: {failure}");
-        }
         drop(self.held.take());
         let start = Instant::now();
         while matches!(self.process.try_wait(), Ok(None)) {
@@ -441,6 +373,12 @@ impl Drop for NullMount {
             std::thread::sleep(POLL);
         }
     }
+}
+
+/// Parses the `--child` order for the process of [`Kind::Null`].
+pub fn null_order(text: &str) -> Option<PathBuf> {
+    let order: Value = serde_json::from_str(text).ok()?;
+    order["null_file_system"].as_str().map(PathBuf::from)
 }
 
 #[cfg(test)]

@@ -25,29 +25,13 @@ pub enum Peer {
 
 impl Peer {
     /// All, TandemFS first.
-    pub const ALL: [Self; 8] = [
-        Self::TandemfsRelaxed,
-        Self::TandemfsStrict,
-        Self::TandemfsLibrary,
-        Self::Ext4,
-        Self::Ext4Journal,
-        Self::Xfs,
-        Self::Btrfs,
-        Self::Null,
-    ];
+    pub fn all() -> impl Iterator<Item = Self> {
+        Self::value_variants().iter().copied()
+    }
 
     /// The name on the command line, in records and in reports.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::TandemfsRelaxed => "tandemfs-relaxed",
-            Self::TandemfsStrict => "tandemfs-strict",
-            Self::TandemfsLibrary => "tandemfs-library",
-            Self::Ext4 => "ext4",
-            Self::Ext4Journal => "ext4-journal",
-            Self::Xfs => "xfs",
-            Self::Btrfs => "btrfs",
-            Self::Null => "null",
-        }
+    pub fn name(self) -> String {
+        name_of(&self)
     }
 
     /// The name for readers of reports.
@@ -73,4 +57,9 @@ impl Peer {
     pub fn is_yardstick(self) -> bool {
         matches!(self, Self::Ext4 | Self::Xfs)
     }
+}
+
+/// The name of a value on the command line.
+pub fn name_of(value: &impl ValueEnum) -> String {
+    value.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
 }

@@ -288,7 +288,7 @@ fn no_such_case(word: &str) -> Failure {
 }
 
 fn wanted_peers(named: &[Peer]) -> Vec<Peer> {
-    Peer::ALL.into_iter().filter(|peer| named.is_empty() || named.contains(peer)).collect()
+    Peer::all().filter(|peer| named.is_empty() || named.contains(peer)).collect()
 }
 
 /// The cases whose programs are installed; the others are listed in `left_out`.

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::ValueEnum;
 
 use super::case::Case;
+use super::peer::name_of;
 
 /// Whether client and daemon are pinned together to one CPU. Kernel threads are not pinned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -15,17 +16,6 @@ pub enum Pinning {
     All,
     /// Nothing
     None,
-}
-
-impl Pinning {
-    /// The name on the command line and in results.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Single => "single",
-            Self::All => "all",
-            Self::None => "none",
-        }
-    }
 }
 
 /// Settings of all runs.
@@ -66,7 +56,7 @@ impl Settings {
             ),
             ("warm-up", format!("{} of the work", self.warm_up_share)),
             ("seed", self.seed.to_string()),
-            ("pinned", self.pinning.name().to_owned()),
+            ("pinned", name_of(&self.pinning)),
             ("profile", self.profile.clone()),
             ("memory zone", format!("{} MiB", self.memory_bytes >> 20)),
             ("drives", format!("at least {} MiB", self.drive_bytes >> 20)),

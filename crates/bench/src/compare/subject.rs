@@ -13,7 +13,7 @@ use std::ops::Deref;
 use crate::compare::peer::Peer;
 use crate::compare::statistics::{Ratio, Summary, ratio};
 
-/// A case on a drive: the summaries of all file systems, in the order of [`Peer::ALL`]; never empty.
+/// A case on a drive: the summaries of all file systems, in the order of [`Peer::all`]; never empty.
 #[derive(Debug)]
 pub struct Subject<'a>(pub Vec<&'a Summary>);
 

@@ -4,9 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::figures;
 use super::markdown::Page;
-use crate::compare::backing::Kind;
 use crate::compare::case::Group;
-use crate::compare::peer::Peer;
+use crate::compare::peer::{Peer, name_of};
 use crate::compare::record::{Calibration, Percentiles, SameDrive};
 use crate::compare::statistics::{NOISE_MAX, Ratio, Summary, disturbance, ratio, usual_noise};
 use crate::compare::store::Results;
@@ -194,7 +193,7 @@ fn wanted(measure: Measure) -> String {
 fn unmeasured(target: &ComparisonTarget, judgements: &[Judgement]) -> Option<String> {
     let is_judged = |case: &str| judgements.iter().any(|judgement| judgement.target == *target && is_case(&judgement.case, case));
     let open: Vec<&str> = target.cases.iter().copied().filter(|case| !is_judged(case)).collect();
-    let place = target.place.map_or("any", Kind::name);
+    let place = target.place.map_or_else(|| "any".to_owned(), |kind| name_of(&kind));
     let ours = target.peers.iter().copied().map(Peer::title).collect::<Vec<_>>().join(", ");
     (!open.is_empty()).then(|| format!("{} ({ours}; {place} drive; {}): {}", target.title, wanted(target.measure), open.join(", ")))
 }

@@ -104,7 +104,7 @@ mod tests {
             (NOISY, Group::Applications, 2.9),
             (HOSTILE, Group::Applications, 0.71),
         ] {
-            for (peer, round) in Peer::ALL.into_iter().flat_map(|peer| [0, 1, 2].map(|round| (peer, round))) {
+            for (peer, round) in Peer::all().flat_map(|peer| [0, 1, 2].map(|round| (peer, round))) {
                 let units = if peer.is_ours() { 1e4 * factor } else { 1e4 };
                 let traffic =
                     Traffic { written_bytes: 4096 * units as u64, flash_programmed_bytes: Some(8192 * units as u64), ..Traffic::default() };
@@ -180,7 +180,7 @@ mod tests {
     fn results_without_runs_or_with_one_make_an_honest_report() {
         let (report, shown) = made(&header(), &[]);
         assert!(report.contains("No run has been recorded yet") && shown.contains("nothing to compare yet"), "{shown}");
-        for peer in Peer::ALL {
+        for peer in Peer::all() {
             let (report, shown) = made(&header(), &[record("lonely", peer, 0, 5.0)]);
             assert!(report.contains("lonely") && shown.contains("nothing to compare yet"), "{shown}");
             assert_eq!(shown.contains("but not on TandemFS"), peer.is_yardstick(), "{peer:?}");
