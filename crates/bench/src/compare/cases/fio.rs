@@ -210,7 +210,7 @@ impl Job {
     }
 
     fn outcome(&self, said: &str, each: u64) -> Result<Outcome> {
-        let job = parse(said)?;
+        let job = parse(said)?.pop().ok_or_else(|| Failure::new("fio's JSON has no job"))?;
         let clients = f64::from(self.clients);
         let requests = job.read.total_ios + job.write.total_ios;
         if job.error != 0 || requests != each * u64::from(self.clients) {
@@ -281,26 +281,33 @@ pub fn lay_out(path: &Path, key: u64, bytes: u64) -> Result<()> {
 }
 
 /// Part of fio's result for a group of jobs.
-#[derive(Debug, Deserialize)]
-struct JobResult {
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct JobResult {
     error: i64,
     /// Milliseconds of all clients together.
     job_runtime: u64,
-    read: Direction,
-    write: Direction,
+    /// Its reads.
+    pub read: Direction,
+    /// Its writes.
+    pub write: Direction,
+    /// Its flushes.
+    pub sync: Direction,
 }
 
-#[derive(Debug, Deserialize)]
-struct Direction {
+/// Requests of a kind.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct Direction {
     total_ios: u64,
     lat_ns: Latency,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
 struct Latency {
     mean: f64,
     max: f64,
-    #[serde(default)]
     percentile: std::collections::BTreeMap<String, f64>,
 }
 
@@ -309,29 +316,40 @@ impl Direction {
         self.lat_ns.mean * self.total_ios as f64
     }
 
+    fn percentile(&self, name: &str) -> f64 {
+        self.lat_ns.percentile.get(name).copied().unwrap_or_default()
+    }
+
+    /// Median in nanoseconds; 0 if no request completed.
+    pub fn median_ns(&self) -> f64 {
+        self.percentile("50.000000")
+    }
+
     fn percentiles(&self) -> Percentiles {
-        let of = |name: &str| self.lat_ns.percentile.get(name).copied().unwrap_or_default();
         Percentiles {
             count: self.total_ios,
             mean: self.lat_ns.mean,
-            p50: of("50.000000"),
-            p90: of("90.000000"),
-            p99: of("99.000000"),
-            p999: of("99.900000"),
+            p50: self.median_ns(),
+            p90: self.percentile("90.000000"),
+            p99: self.percentile("99.000000"),
+            p999: self.percentile("99.900000"),
             max: self.lat_ns.max,
         }
     }
 }
 
-/// fio may print other text before its JSON.
-fn parse(said: &str) -> Result<JobResult> {
+/// The jobs of fio's output, which may have other text before its JSON.
+///
+/// # Errors
+/// There is no such JSON.
+pub fn parse(said: &str) -> Result<Vec<JobResult>> {
     #[derive(Deserialize)]
     struct Results {
         jobs: Vec<JobResult>,
     }
     let json = said.find('{').map(|start| &said[start..]).unwrap_or_default();
     let results: Results = serde_json::from_str(json).map_err(|error| Failure::new(format!("fio's JSON: {error}")))?;
-    results.jobs.into_iter().next().ok_or_else(|| Failure::new("fio's JSON has no job"))
+    Ok(results.jobs)
 }
 
 #[cfg(test)]
@@ -368,8 +386,8 @@ mod tests {
             format!(r#"{{"total_ios": {count}, "lat_ns": {{"mean": 500.0, "max": 900, "percentile": {{"50.000000": 450}}}}}}"#)
         };
         let said = format!(r#"note: {{"jobs": [{{"error": 0, "job_runtime": 12, "read": {}, "write": {}}}]}}"#, direction(0), direction(4));
-        let job = parse(&said).expect("parsed");
+        let job = &parse(&said).expect("parsed")[0];
         assert_eq!((job.job_runtime, job.write.in_calls_ns(), job.write.percentiles().p50), (12, 2000.0, 450.0));
-        assert!(parse("no json").is_err() && parse(r#"{"jobs": []}"#).is_err());
+        assert!(parse("no json").is_err());
     }
 }

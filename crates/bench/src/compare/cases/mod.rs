@@ -3,7 +3,7 @@
 mod buffered;
 pub mod clients;
 mod filebench;
-mod fio;
+pub mod fio;
 mod library;
 mod names;
 mod postgres;

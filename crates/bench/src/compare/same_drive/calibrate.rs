@@ -14,11 +14,9 @@
 use std::fs::OpenOptions;
 use std::io::Write;
 use std::path::Path;
-use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use serde_json::Value;
 use tandemfs_device::{BlockRequest, Device};
 use tandemfs_emulator::DeviceOptions;
 use tandemfs_format::{SECTOR_BYTES, Sector};
@@ -28,6 +26,8 @@ use super::detour::{DEPTHS, Detour, Line, TOLERANCE, difference, is_equal};
 use super::way::Carried;
 use super::{Drive, Memory, Settings, start_with};
 use crate::compare::backing::Backing;
+use crate::compare::cases::fio::{self, JobResult};
+use crate::compare::cases::programs;
 use crate::compare::record::Calibration;
 use crate::failure::{Failure, Result};
 use crate::machine::{self, Pinned};
@@ -110,10 +110,25 @@ pub fn calibrate(directory: &Path, settings: &Settings) -> Result<Calibrated> {
     // The drive's server is on the first CPU, as for single clients.
     let _pinned = Pinned::new();
     let both = Both::new(directory, &settings)?;
-    let mut worst = (f64::INFINITY, String::new());
-    if let Some(calibrations) = found_on(&both, &mut settings, &mut worst)? {
-        let notes = both.measure_all(&large_shapes())?.iter().filter_map(|(_, found)| large_note(found)).collect();
-        return Ok(Calibrated { settings, calibrations, notes });
+    let (mut points, mut worst) = (Points::default(), (f64::INFINITY, String::new()));
+    for attempt in 0..ROUGH_ATTEMPTS + ATTEMPTS {
+        let found = if attempt < ROUGH_ATTEMPTS {
+            both.measure_all(&plain_shapes())?
+        } else {
+            let found = both.measured_again(both.measure_all(&all_shapes())?)?;
+            match worst_of(&found) {
+                None => {
+                    let notes = both.measure_all(&large_shapes())?.iter().filter_map(|(_, found)| large_note(found)).collect();
+                    let calibrations = found.into_iter().map(|(_, calibration)| calibration).collect();
+                    return Ok(Calibrated { settings, calibrations, notes });
+                }
+                Some(off) if off.0 < worst.0 => worst = off,
+                Some(_) => {}
+            }
+            found
+        };
+        settings.detour = points.adjusted(&found);
+        both.drive.set_detour(settings.detour)?;
     }
     Err(Failure::new(format!(
         "nothing is compared on it: at best the loop device and the drive's own block path differ by {:.0} % ({}), and {:.0} % is allowed; the \
@@ -122,30 +137,6 @@ pub fn calibrate(directory: &Path, settings: &Settings) -> Result<Calibrated> {
         worst.1,
         TOLERANCE * 100.0
     )))
-}
-
-/// Finds the detour of two drives and stores it in the settings. Returns the latencies once all are within the tolerance, `None` if that
-/// was not reached.
-fn found_on(both: &Both, settings: &mut Settings, worst: &mut (f64, String)) -> Result<Option<Vec<Calibration>>> {
-    let mut points = Points::default();
-    let mut adjust = |found: &[Found]| {
-        settings.detour = points.adjusted(found);
-        both.drive.set_detour(settings.detour)
-    };
-    for _ in 0..ROUGH_ATTEMPTS {
-        adjust(&both.measure_all(&plain_shapes())?)?;
-    }
-    for _ in 0..ATTEMPTS {
-        let found = both.measured_again(both.measure_all(&all_shapes())?)?;
-        let Some(off) = worst_of(&found) else {
-            return Ok(Some(found.into_iter().map(|(_, calibration)| calibration).collect()));
-        };
-        if off.0 < worst.0 {
-            *worst = off;
-        }
-        adjust(&found)?;
-    }
-    Ok(None)
 }
 
 /// A line of text for a calibration.
@@ -217,7 +208,7 @@ impl Points {
 struct Both {
     drive: Drive,
     own: Arc<dyn Device>,
-    _directory: TempDir,
+    directory: TempDir,
 }
 
 impl Both {
@@ -229,7 +220,7 @@ impl Both {
         settings.create_own_image(&image, BLOCK_BYTES)?;
         let name = image.to_str().ok_or_else(|| Failure::new("the directory's name is not Unicode; name another with --directory"))?;
         let own = tandemfs_emulator::open_device(name, &DeviceOptions::default())?;
-        let both = Self { drive, own, _directory: directory };
+        let both = Self { drive, own, directory };
         both.fill()?;
         Ok(both)
     }
@@ -251,7 +242,7 @@ impl Both {
     fn measure_all(&self, shapes: &[Shape]) -> Result<Vec<Found>> {
         let mut times = vec![(Vec::new(), Vec::new()); shapes.len()];
         for _ in 0..PASSES {
-            for ((shape, loop_ns), (loops, drives)) in shapes.iter().zip(on_loop(self.drive.block_device(), shapes)?).zip(&mut times) {
+            for ((shape, loop_ns), (loops, drives)) in shapes.iter().zip(self.on_loop(shapes)?).zip(&mut times) {
                 machine::check()?;
                 loops.push(loop_ns);
                 drives.push(self.on_drive(shape)?);
@@ -271,7 +262,7 @@ impl Both {
         let mut passes = Vec::new();
         for _ in 0..PASSES {
             machine::check()?;
-            passes.push(on_loop(self.drive.block_device(), &shapes)?);
+            passes.push(self.on_loop(&shapes)?);
         }
         for (index, shape) in shapes.iter().enumerate() {
             let took_ns = least(&passes.iter().map(|pass| pass[index]).collect::<Vec<_>>())?;
@@ -324,33 +315,29 @@ impl Both {
         }
         Ok(samples.median_ns())
     }
-}
 
-/// Median times of batches with fio, in nanoseconds, in the order of the shapes.
-///
-/// The flush after a batch is measured separately, after as many sequential writes: for asynchronous engines fio's flush time starts at the
-/// writes before it, which would count these twice.
-fn on_loop(device: &Path, shapes: &[Shape]) -> Result<Vec<f64>> {
-    let mut command = Command::new("fio");
-    command.args([format!("--filename={}", device.display()), format!("--runtime={}ms", MEASURED.as_millis())]);
-    command.args(["--direct=1", "--time_based", "--norandommap", "--thread", "--allow_file_create=0", "--stonewall"]);
-    command.args(["--lat_percentiles=1", "--clat_percentiles=0", "--percentile_list=50", "--output-format=json"]);
-    for (shape, is_flush) in jobs(shapes) {
-        let depth = shape.depth;
-        let direction = if shape.kind == Kind::Read { "randread" } else { "randwrite" };
-        command.args(["--name=calibration".to_owned(), format!("--rw={direction}"), format!("--bs={}", shape.bytes)]);
-        if is_flush {
-            command.args(["--ioengine=psync".to_owned(), format!("--fsync={depth}")]);
-        } else {
-            command.args(["--ioengine=libaio".to_owned(), format!("--iodepth={depth}")]);
-            command.args([format!("--iodepth_batch_submit={depth}"), format!("--iodepth_batch_complete_min={depth}")]);
+    /// Median times of batches with fio, in nanoseconds, in the order of the shapes.
+    ///
+    /// The flush after a batch is measured separately, after as many sequential writes: for asynchronous engines fio's flush time starts at
+    /// the writes before it, which would count these twice.
+    fn on_loop(&self, shapes: &[Shape]) -> Result<Vec<f64>> {
+        let mut command = programs::command("fio", self.directory.path())?;
+        command.args([format!("--filename={}", self.drive.block_device().display()), format!("--runtime={}ms", MEASURED.as_millis())]);
+        command.args(["--direct=1", "--time_based", "--norandommap", "--thread", "--allow_file_create=0", "--stonewall"]);
+        command.args(["--lat_percentiles=1", "--clat_percentiles=0", "--percentile_list=50", "--output-format=json"]);
+        for (shape, is_flush) in jobs(shapes) {
+            let depth = shape.depth;
+            let direction = if shape.kind == Kind::Read { "randread" } else { "randwrite" };
+            command.args(["--name=calibration".to_owned(), format!("--rw={direction}"), format!("--bs={}", shape.bytes)]);
+            if is_flush {
+                command.args(["--ioengine=psync".to_owned(), format!("--fsync={depth}")]);
+            } else {
+                command.args(["--ioengine=libaio".to_owned(), format!("--iodepth={depth}")]);
+                command.args([format!("--iodepth_batch_submit={depth}"), format!("--iodepth_batch_complete_min={depth}")]);
+            }
         }
+        times_of(&fio::parse(&programs::run(&mut command, self.directory.path())?)?, shapes)
     }
-    let output = command.stdin(Stdio::null()).output().map_err(|error| Failure::new(format!("fio: {error}; install fio")))?;
-    if !output.status.success() {
-        return Err(Failure::new(format!("fio: {}", String::from_utf8_lossy(&output.stderr).trim())));
-    }
-    times_of(&serde_json::from_slice(&output.stdout)?, shapes)
 }
 
 /// The fio jobs for the shapes: requests of each, and for durable ones the flushes after them.
@@ -361,29 +348,23 @@ fn jobs(shapes: &[Shape]) -> impl Iterator<Item = (&Shape, bool)> {
         .filter(|(shape, is_flush)| !is_flush || shape.kind == Kind::DurableWrite)
 }
 
-/// Parses fio's output for its [`jobs`], by shape.
-fn times_of(said: &Value, shapes: &[Shape]) -> Result<Vec<f64>> {
+/// The medians of fio's [`jobs`] by shape; infinite if no request completed because the machine stalled during the whole job.
+fn times_of(said: &[JobResult], shapes: &[Shape]) -> Result<Vec<f64>> {
     let mut times = Vec::new();
     for (index, (shape, is_flush)) in jobs(shapes).enumerate() {
-        let part = match (is_flush, shape.kind) {
-            (true, _) => "sync",
-            (false, Kind::Read) => "read",
-            (false, _) => "write",
+        let job = said.get(index).ok_or_else(|| Failure::new("fio says nothing of some jobs"))?;
+        let median_ns = match (is_flush, shape.kind) {
+            (true, _) => job.sync.median_ns(),
+            (false, Kind::Read) => job.read.median_ns(),
+            (false, _) => job.write.median_ns(),
         };
-        let time = median_of(&said["jobs"][index], part)?;
+        let time = if median_ns > 0.0 { median_ns } else { f64::INFINITY };
         match times.last_mut().filter(|_| is_flush) {
             Some(requests) => *requests += time,
             None => times.push(time),
         }
     }
     Ok(times)
-}
-
-/// The median of a job's direction, or of `sync`; infinite if no request completed because the machine stalled during the whole job.
-fn median_of(job: &Value, part: &str) -> Result<f64> {
-    let median = job[part]["lat_ns"]["percentile"]["50.000000"].as_f64();
-    let median = median.ok_or_else(|| Failure::new(format!("fio says no median of its {part}s")))?;
-    Ok(if median > 0.0 { median } else { f64::INFINITY })
 }
 
 /// The least disturbed pass.
@@ -394,7 +375,7 @@ fn least(times: &[f64]) -> Result<f64> {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     use super::*;
 
@@ -442,17 +423,13 @@ mod tests {
         let shape = |kind| Shape { kind, bytes: SMALL, depth: 4 };
         let shapes = [Kind::Read, Kind::DurableWrite, Kind::Write].map(shape);
         let job = |part: &str, time: u32| json!({ part: { "lat_ns": { "percentile": { "50.000000": time } } } });
-        let said = json!({ "jobs": [job("read", 40), job("write", 50), job("sync", 7), job("write", 51)] });
-        assert_eq!(times_of(&said, &shapes).expect("times"), [40.0, 57.0, 51.0]);
-        assert!(times_of(&json!({ "jobs": [{}] }), &shapes[..1]).is_err());
-    }
-
-    #[test]
-    fn a_pass_in_which_the_machine_stood_still_is_not_the_one_that_counts() {
-        let job = |time: u32| json!({ "sync": { "lat_ns": { "percentile": { "50.000000": time } } } });
-        let passes = [median_of(&job(0), "sync").expect("fio says 0 where it ended nothing"), 40.0];
-        assert_eq!(least(&passes).expect("one pass was well"), 40.0);
-        assert!(least(&passes[..1]).is_err());
+        let times = |jobs: &[Value], shapes: &[Shape]| times_of(&fio::parse(&json!({ "jobs": jobs }).to_string())?, shapes);
+        let said = [job("read", 40), job("write", 50), job("sync", 7), job("write", 51)];
+        assert_eq!(times(&said, &shapes).expect("times"), [40.0, 57.0, 51.0]);
+        assert!(times(&[], &shapes).is_err());
+        let stalled = times(&[job("read", 0)], &shapes[..1]).expect("fio says 0 where it ended nothing")[0];
+        assert_eq!(least(&[stalled, 40.0]).expect("one pass was well"), 40.0);
+        assert!(least(&[stalled]).is_err(), "no pass was");
     }
 
     #[test]
