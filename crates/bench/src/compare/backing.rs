@@ -2,7 +2,6 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
-use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
 use super::command::{command, run};
@@ -80,17 +79,11 @@ pub trait Backing {
     /// Path of the device, `/dev/loopN`.
     fn block_device(&self) -> &Path;
 
-    /// Traffic to the drive since [`Backing::begin_traffic`], if the drive counts it.
+    /// All traffic to the drive so far.
     ///
     /// # Errors
     /// The drive does not answer.
-    fn traffic(&self) -> Result<Option<Traffic>>;
-
-    /// Resets the traffic counters.
-    ///
-    /// # Errors
-    /// The drive does not answer.
-    fn begin_traffic(&self) -> Result<()>;
+    fn traffic(&self) -> Result<Traffic>;
 
     /// The process that emulates the drive, if any: its CPU time is not the file system's.
     fn process(&self) -> Option<u32> {
@@ -102,8 +95,6 @@ pub trait Backing {
 pub struct FreeDrive<'f> {
     device: PathBuf,
     file: &'f MemoryFile,
-    /// The kernel's counters when traffic began.
-    since: Mutex<Traffic>,
 }
 
 impl<'f> FreeDrive<'f> {
@@ -113,12 +104,7 @@ impl<'f> FreeDrive<'f> {
     /// No loop device is available.
     pub fn start(file: &'f MemoryFile) -> Result<Self> {
         let device = run(command("losetup")?.args(["--find", "--show"]).arg(file.path()))?;
-        Ok(Self { device: device.trim().into(), file, since: Mutex::default() })
-    }
-
-    fn counts(&self) -> Result<Traffic> {
-        let name = self.device.file_name().unwrap_or_default().to_string_lossy();
-        counts_of(&fs::read_to_string(format!("/sys/block/{name}/stat"))?)
+        Ok(Self { device: device.trim().into(), file })
     }
 }
 
@@ -141,13 +127,9 @@ impl Backing for FreeDrive<'_> {
         &self.device
     }
 
-    fn traffic(&self) -> Result<Option<Traffic>> {
-        Ok(Some(self.counts()?.since(&self.since.lock())))
-    }
-
-    fn begin_traffic(&self) -> Result<()> {
-        *self.since.lock() = self.counts()?;
-        Ok(())
+    fn traffic(&self) -> Result<Traffic> {
+        let name = self.device.file_name().unwrap_or_default().to_string_lossy();
+        counts_of(&fs::read_to_string(format!("/sys/block/{name}/stat"))?)
     }
 }
 

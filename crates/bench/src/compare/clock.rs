@@ -74,6 +74,7 @@ pub struct RunClock<'m, 'b> {
 }
 
 struct Started {
+    traffic: Option<Traffic>,
     noise: f64,
     cpu_seconds: f64,
     memory_bytes: u64,
@@ -115,9 +116,9 @@ impl StageClock for RunClock<'_, '_> {
         if self.started.is_some() || self.taken.is_some() {
             return Err(Failure::new("the case measures twice; this is a bug of the benchmark"));
         }
-        self.mounted.begin_traffic()?;
+        let traffic = self.mounted.traffic()?;
         let (noise, memory_bytes) = (self.noise.now(), self.memory_bytes());
-        self.started = Some(Started { noise, cpu_seconds: self.cpu_seconds()?, memory_bytes, time: Instant::now() });
+        self.started = Some(Started { traffic, noise, cpu_seconds: self.cpu_seconds()?, memory_bytes, time: Instant::now() });
         Ok(())
     }
 
@@ -128,12 +129,10 @@ impl StageClock for RunClock<'_, '_> {
         let memory_bytes = started.memory_bytes.max(self.memory_bytes());
         let noise = started.noise.max(self.noise.now());
         // Data still cached in the kernel must be counted too, since it is written to the drive later.
-        let traffic = if self.mounted.file_system().is_some() {
-            self.mounted.traffic()?
-        } else {
+        if self.mounted.file_system().is_none() {
             rustix::fs::syncfs(fs::File::open(&self.directory)?)?;
-            self.mounted.traffic()?
-        };
+        }
+        let traffic = self.mounted.traffic()?.zip(started.traffic).map(|(now, before)| now.since(&before));
         let seconds = now.duration_since(started.time).as_secs_f64();
         self.taken = Some(Taken { seconds, cpu_seconds, memory_bytes, traffic, noise });
         machine::check()

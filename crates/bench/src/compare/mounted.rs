@@ -73,8 +73,11 @@ impl Drop for Mountpoint {
         if self.is_mounted
             && let Err(failure) = self.unmount()
         {
-            eprintln!("tandemfs: {failure}");
-            let _out_of_the_tree_at_least = tandemfs_fuse::unmount(&self.path, Unmount::Lazy);
+            // Out of the tree at least; the daemon may have unmounted it already.
+            let is_gone = matches!(tandemfs_fuse::unmount(&self.path, Unmount::Lazy), Err(tandemfs_fuse::MountError::NotMounted { .. }));
+            if !is_gone {
+                eprintln!("tandemfs-bench: {failure}");
+            }
         }
     }
 }
@@ -89,10 +92,10 @@ pub struct Mounted<'b> {
 enum Kind<'b> {
     /// A file system of the kernel.
     Kernel { peer: Peer, backing: Box<dyn Backing + 'b> },
-    /// TandemFS, through the commands of its program, with the statistics when traffic began.
-    Tandemfs { image: PathBuf, options: &'static str, daemon: Daemon, since: Value },
+    /// TandemFS, through the commands of its program.
+    Tandemfs { image: PathBuf, options: &'static str, daemon: Daemon },
     /// TandemFS in this process.
-    Library { fs: Library, since: Value },
+    Library(Library),
     /// The in-memory FUSE file system, in its own process.
     Null(NullProcess),
 }
@@ -124,7 +127,7 @@ impl<'b> Mounted<'b> {
     pub fn tandemfs(image: &Path, mountpoint: &Path, options: &'static str) -> Result<Self> {
         // The drive may have been used before.
         run(tandemfs().args(["mkfs", "--force"]).arg(image))?;
-        let kind = Kind::Tandemfs { image: image.to_owned(), options, daemon: Daemon(None), since: Value::Null };
+        let kind = Kind::Tandemfs { image: image.to_owned(), options, daemon: Daemon(None) };
         Self { mountpoint: Mountpoint::new(mountpoint), kind }.mounted()
     }
 
@@ -135,7 +138,7 @@ impl<'b> Mounted<'b> {
     pub fn library(image: &Path) -> Result<Self> {
         let name = image.to_str().ok_or_else(|| Failure::new("the directory's name is not Unicode; name another with --directory"))?;
         let fs = scene::make(scene::open(name, true)?, ChecksumKind::Crc32c)?;
-        Ok(Self { mountpoint: Mountpoint::new(Path::new("")), kind: Kind::Library { fs: Library(Some(fs)), since: Value::Null } })
+        Ok(Self { mountpoint: Mountpoint::new(Path::new("")), kind: Kind::Library(Library(Some(fs))) })
     }
 
     /// Starts the in-memory FUSE file system and waits for its mount.
@@ -182,7 +185,7 @@ impl<'b> Mounted<'b> {
                 let info = ask(&self.mountpoint.path, "info")?;
                 daemon.0 = info["process_id"].as_u64().and_then(|id| u32::try_from(id).ok());
             }
-            Kind::Library { .. } | Kind::Null(_) => {}
+            Kind::Library(_) | Kind::Null(_) => {}
         }
         Ok(())
     }
@@ -196,7 +199,7 @@ impl<'b> Mounted<'b> {
                 self.mountpoint.is_mounted = false;
                 Ok(())
             }
-            Kind::Library { fs, .. } => Ok(fs.0.take().map_or(Ok(()), |fs| fs.unmount())?),
+            Kind::Library(library) => Ok(library.0.take().map_or(Ok(()), |fs| fs.unmount())?),
         }
     }
 
@@ -206,7 +209,7 @@ impl<'b> Mounted<'b> {
     /// The file system cannot be unmounted or mounted.
     pub fn make_cold(&mut self) -> Result<()> {
         match self.kind {
-            Kind::Library { .. } => Err(Failure::new("a case for the library cannot ask for cold caches: the file system is in use")),
+            Kind::Library(_) => Err(Failure::new("a case for the library cannot ask for cold caches: the file system is in use")),
             // An unmount would lose its content: only kernel caches are dropped.
             Kind::Null(_) => {
                 rustix::fs::syncfs(fs::File::open(&self.mountpoint.path)?)?;
@@ -233,41 +236,27 @@ impl<'b> Mounted<'b> {
         match &self.kind {
             Kind::Tandemfs { daemon, .. } => daemon.0,
             Kind::Null(null) => Some(null.process.id()),
-            Kind::Kernel { .. } | Kind::Library { .. } => None,
+            Kind::Kernel { .. } | Kind::Library(_) => None,
         }
     }
 
-    /// Resets the traffic counters.
-    ///
-    /// # Errors
-    /// The drive or the daemon does not answer.
-    pub fn begin_traffic(&mut self) -> Result<()> {
-        match &mut self.kind {
-            Kind::Kernel { backing, .. } => backing.begin_traffic()?,
-            Kind::Tandemfs { since, .. } => *since = ask(&self.mountpoint.path, "stats")?,
-            Kind::Library { fs, since } => *since = fs.stats(),
-            Kind::Null(_) => {}
-        }
-        Ok(())
-    }
-
-    /// Traffic to the drive since then, if it is counted.
+    /// All traffic to the drive since the mount, or longer, if it is counted.
     ///
     /// # Errors
     /// The drive or the daemon does not answer.
     pub fn traffic(&self) -> Result<Option<Traffic>> {
-        match &self.kind {
-            Kind::Kernel { backing, .. } => backing.traffic(),
-            Kind::Tandemfs { since, .. } => Ok(Some(traffic_between(since, &ask(&self.mountpoint.path, "stats")?))),
-            Kind::Library { fs, since } => Ok(Some(traffic_between(since, &fs.stats()))),
-            Kind::Null(_) => Ok(None),
-        }
+        Ok(match &self.kind {
+            Kind::Kernel { backing, .. } => Some(backing.traffic()?),
+            Kind::Tandemfs { .. } => Some(traffic_of(&ask(&self.mountpoint.path, "stats")?)),
+            Kind::Library(library) => library.0.as_ref().map(|fs| traffic_of(&tandemfs_fuse::stats(fs))),
+            Kind::Null(_) => None,
+        })
     }
 
     /// The file system as a library.
     pub fn file_system(&self) -> Option<Arc<FileSystem>> {
         match &self.kind {
-            Kind::Library { fs, .. } => fs.0.clone(),
+            Kind::Library(library) => library.0.clone(),
             _ => None,
         }
     }
@@ -317,12 +306,6 @@ fn is_alive(process: u32) -> bool {
 /// TandemFS in this process; unmounted when dropped.
 struct Library(Option<Arc<FileSystem>>);
 
-impl Library {
-    fn stats(&self) -> Value {
-        self.0.as_ref().map_or(Value::Null, |fs| tandemfs_fuse::stats(fs))
-    }
-}
-
 impl Drop for Library {
     fn drop(&mut self) {
         if let Some(fs) = self.0.take()
@@ -333,21 +316,18 @@ impl Drop for Library {
     }
 }
 
-/// Traffic between two results of `stats`.
-fn traffic_between(before: &Value, after: &Value) -> Traffic {
-    let since = |path: &str| {
-        let number = |value: &Value| value.pointer(path).and_then(Value::as_u64).unwrap_or_default();
-        number(after).saturating_sub(number(before))
-    };
-    let both = |what: &str| since(&format!("/byte_path/{what}")) + since(&format!("/block_path/{what}"));
+/// Traffic according to `stats`.
+fn traffic_of(stats: &Value) -> Traffic {
+    let number = |path: &str| stats.pointer(path).and_then(Value::as_u64).unwrap_or_default();
+    let both = |what: &str| number(&format!("/byte_path/{what}")) + number(&format!("/block_path/{what}"));
     // A drive without counters reports zeros.
-    let counts = |group: &str| after[group].as_object().is_some_and(|group| group.values().any(|value| value.as_u64() != Some(0)));
+    let counts = |group: &str| stats[group].as_object().is_some_and(|group| group.values().any(|value| value.as_u64() != Some(0)));
     let has_flash = counts("flash") || counts("firmware");
-    let flash = |what: &str| has_flash.then(|| since(&format!("/flash/{what}")) * FLASH_PAGE_BYTES);
+    let flash = |what: &str| has_flash.then(|| number(&format!("/flash/{what}")) * FLASH_PAGE_BYTES);
     Traffic {
         read_bytes: both("read_bytes"),
         written_bytes: both("written_bytes"),
-        flushes: since("/block_path/flushes"),
+        flushes: number("/block_path/flushes"),
         flash_programmed_bytes: flash("pages_programmed"),
         flash_read_bytes: flash("pages_read"),
     }
@@ -393,7 +373,7 @@ mod tests {
                 "block_path": { "read_bytes": 4096, "written_bytes": 2 * bytes, "flushes": bytes / 50 },
             })
         };
-        let traffic = traffic_between(&stats(0), &stats(100));
+        let traffic = traffic_of(&stats(100)).since(&traffic_of(&stats(0)));
         assert_eq!((traffic.read_bytes, traffic.written_bytes, traffic.flushes), (0, 300, 2));
         assert_eq!(traffic.flash_programmed_bytes, None);
     }

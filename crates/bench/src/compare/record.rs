@@ -134,13 +134,15 @@ pub struct Traffic {
 }
 
 impl Traffic {
-    /// Traffic between an earlier count of the host's requests and this one; without the flash.
+    /// Traffic between an earlier count and this one.
     pub fn since(&self, before: &Self) -> Self {
+        let flash = |now: Option<u64>, before: Option<u64>| now.map(|now| now.saturating_sub(before.unwrap_or_default()));
         Self {
             read_bytes: self.read_bytes.saturating_sub(before.read_bytes),
             written_bytes: self.written_bytes.saturating_sub(before.written_bytes),
             flushes: self.flushes.saturating_sub(before.flushes),
-            ..Self::default()
+            flash_programmed_bytes: flash(self.flash_programmed_bytes, before.flash_programmed_bytes),
+            flash_read_bytes: flash(self.flash_read_bytes, before.flash_read_bytes),
         }
     }
 }

@@ -287,11 +287,7 @@ impl Drive {
     /// # Errors
     /// The process does not answer.
     pub fn set_detour(&self, detour: Detour) -> Result<()> {
-        self.tell(Ask::Detour(detour))
-    }
-
-    fn tell(&self, ask: Ask) -> Result<()> {
-        match self.conversation.lock().ask(ask)? {
+        match self.conversation.lock().ask(Ask::Detour(detour))? {
             Answer::Done => Ok(()),
             other => Err(Failure::new(format!("the drive's process answered {other:?}"))),
         }
@@ -303,15 +299,11 @@ impl Backing for Drive {
         &self.loop_device
     }
 
-    fn traffic(&self) -> Result<Option<Traffic>> {
+    fn traffic(&self) -> Result<Traffic> {
         match self.conversation.lock().ask(Ask::Traffic)? {
-            Answer::Traffic(traffic) => Ok(Some(traffic)),
+            Answer::Traffic(traffic) => Ok(traffic),
             other => Err(Failure::new(format!("the drive's process answered {other:?}"))),
         }
-    }
-
-    fn begin_traffic(&self) -> Result<()> {
-        self.tell(Ask::Begin)
     }
 
     fn process(&self) -> Option<u32> {

@@ -36,8 +36,6 @@ pub struct Envelope {
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Ask {
-    /// Reset the counters.
-    Begin,
     /// Report the counters.
     Traffic,
     /// Subtract this detour from now on.
@@ -59,7 +57,7 @@ pub enum Answer {
     },
     /// It is done.
     Done,
-    /// The counters.
+    /// The counters, from the start of the process.
     Traffic(Traffic),
     /// Failed, with a reason.
     Failed(String),

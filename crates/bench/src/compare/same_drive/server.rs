@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Mutex, RwLock};
 use rustix::event::{PollFd, PollFlags, poll};
-use tandemfs_device::{BlockPath, BlockRequest, Device, DeviceError, FlashCounts};
+use tandemfs_device::{BlockPath, BlockRequest, Device, DeviceError};
 use tandemfs_emulator::OpenOptions;
 use tandemfs_format::{SECTOR_BYTES, Sector};
 use tandemfs_fuse::Unmount;
@@ -61,7 +61,6 @@ struct BlockFile {
     detour: RwLock<Detour>,
     cache: Option<Mutex<TransparentCache>>,
     traffic: Mutex<Traffic>,
-    flash_before: Mutex<FlashCounts>,
 }
 
 /// A file system with one file.
@@ -134,17 +133,8 @@ impl BlockFile {
         offset.is_multiple_of(SECTOR) && length.is_multiple_of(SECTOR) && offset.checked_add(length).is_some_and(|end| end <= self.size)
     }
 
-    fn flash(&self) -> Option<FlashCounts> {
-        self.device.counts().map(|counts| counts.flash)
-    }
-
-    fn begin(&self) {
-        *self.traffic.lock() = Traffic::default();
-        *self.flash_before.lock() = self.flash().unwrap_or_default();
-    }
-
     fn counted(&self) -> Traffic {
-        let flash = self.flash().map(|flash| flash.since(&self.flash_before.lock()));
+        let flash = self.device.counts().map(|counts| counts.flash);
         Traffic {
             flash_programmed_bytes: flash.map(|flash| flash.pages_programmed * SECTOR),
             flash_read_bytes: flash.map(|flash| flash.pages_read * SECTOR),
@@ -327,10 +317,6 @@ impl Talk {
     fn answer(&mut self, file: &BlockFile) -> Result<()> {
         for line in io::stdin().lock().lines() {
             let answer = match serde_json::from_str(&line?)? {
-                Ask::Begin => {
-                    file.begin();
-                    Answer::Done
-                }
                 Ask::Traffic => Answer::Traffic(file.counted()),
                 Ask::Detour(detour) => {
                     *file.detour.write() = detour;
@@ -382,10 +368,8 @@ impl Up {
             detour: RwLock::new(order.detour),
             cache: timing.and_then(|timing| TransparentCache::new(order.cache_bytes, SECTOR, timing.load, timing.store)).map(Mutex::new),
             traffic: Mutex::default(),
-            flash_before: Mutex::default(),
             device,
         });
-        file.begin();
         let session = mount(order, &file)
             .map_err(|error| Failure::new(format!("{}: the drive cannot be mounted: {error}", order.mountpoint.display())))?;
         let mut up = Self { file, session: Some(session), mountpoint: order.mountpoint.clone(), loop_device: PathBuf::new() };
