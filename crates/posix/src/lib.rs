@@ -22,6 +22,7 @@ use std::time::Instant;
 pub use guardian::Guardian;
 pub use id_map::IdMapped;
 pub use scene::{Difference, Host, Memory, Scene};
+pub use sys::truncate_path;
 
 /// A test: its name, which says what must hold, and the host capabilities that it needs.
 #[derive(Debug, Clone, Copy)]

@@ -312,3 +312,9 @@ pub(crate) fn poll_now(file: &File, events: libc::c_short) -> io::Result<libc::c
     checked(unsafe { libc::poll(&raw mut asked, 1, 0) })?;
     Ok(asked.revents)
 }
+
+/// truncate(2) of a path.
+pub fn truncate_path(path: &CStr, length: i64) -> io::Result<()> {
+    // SAFETY: the path ends with a NUL and lives across the call.
+    checked(unsafe { libc::truncate(path.as_ptr(), length) }).map(drop)
+}

@@ -141,19 +141,23 @@ impl Vfs {
     fn set_list(&self, who: &Credentials, node: &Node<'_>, name: &[u8], value: &[u8]) -> Result<()> {
         self.must_have_attributes()?;
         let file = &node.attributes;
-        // Linux takes the bytes apart before it asks for the owner, and looks at what they mean afterwards.
+        // Linux takes the bytes apart before it asks for the file's type and its owner, and looks at what they mean afterwards.
         let list = if value.is_empty() { Ok(None) } else { AccessList::decode(value) };
-        if let Err(error @ (Error::NotSupported(_) | Error::InvalidArgument(_))) = list {
-            let is_taken_apart = matches!(error, Error::InvalidArgument(_)) && AccessList::is_taken_apart(value);
-            return Err(if is_taken_apart && !who.owns(file.uid) { Errno::PERM.into() } else { error.into() });
+        let has_entries = match list {
+            Ok(ref list) => list.is_some(),
+            Err(Error::InvalidArgument(_)) if AccessList::is_taken_apart(value) => true,
+            Err(error) => return Err(error.into()),
+        };
+        if node.is_link() {
+            return Err(Errno::OPNOTSUPP.into());
         }
-        let list = list?;
         if name == DEFAULT_LIST && !is_directory(file) {
-            return if list.is_some() { Err(Errno::ACCESS.into()) } else { Ok(()) };
+            return if has_entries { Err(Errno::ACCESS.into()) } else { Ok(()) };
         }
         if !who.owns(file.uid) {
             return Err(Errno::PERM.into());
         }
+        let list = list?;
         if list.is_none() {
             return Ok(self.fs.remove_extended_attribute(node.number(), name)?);
         }

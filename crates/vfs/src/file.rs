@@ -34,6 +34,8 @@ pub struct OpenFile {
     inode: InodeNumber,
     kind: u16,
     rights: Rights,
+    /// Who opened it.
+    opener: Credentials,
     /// A file without a name that may get one: O_TMPFILE without O_EXCL.
     pub(crate) is_linkable: bool,
     flags: AtomicU32,
@@ -57,12 +59,13 @@ pub enum Seek {
 }
 
 impl OpenFile {
-    pub(crate) fn new(vfs: &Vfs, node: Node<'_>, rights: Rights, flags: i32) -> Self {
+    pub(crate) fn new(vfs: &Vfs, opener: &Credentials, node: Node<'_>, rights: Rights, flags: i32) -> Self {
         Self {
             fs: Arc::clone(&vfs.fs),
             kind: kind(&node.attributes),
             inode: node.held.pass_on(),
             rights,
+            opener: opener.clone(),
             is_linkable: true,
             flags: AtomicU32::new(flags.cast_unsigned()),
             position: Mutex::new(0),
@@ -85,6 +88,10 @@ impl OpenFile {
     /// Damage.
     pub fn attributes(&self) -> Result<Attributes> {
         Ok(self.fs.attributes(self.inode)?)
+    }
+
+    pub(crate) fn opener(&self) -> &Credentials {
+        &self.opener
     }
 
     pub(crate) fn kind(&self) -> u16 {

@@ -139,6 +139,11 @@ impl Vfs {
             return Err(Errno::INVAL.into());
         }
         let (at, path) = from;
+        // An open file is named by its opener, or by who may search everything.
+        let is_foreign = matches!(at, At::Open(file) if file.opener() != who);
+        if flags & libc::AT_EMPTY_PATH != 0 && is_foreign && !who.has(Capability::DacReadSearch) {
+            return Err(Errno::NOENT.into());
+        }
         let walk = Walk::start(self, process, at, path, flags & libc::AT_EMPTY_PATH != 0)?;
         let target = walk.walk_to_end(flags & libc::AT_SYMLINK_FOLLOW != 0, false)?;
         let NewName { directory, name } = self.new_name(process, to.0, to.1, false).map_err(Refused::of_second_path)?;

@@ -80,7 +80,7 @@ impl Vfs {
         let walk = Walk::start(self, process, at, path, false)?;
         if how.rights.path_only {
             let node = walk.walk_to_end(how.follows, how.must_be_directory)?;
-            return Ok(OpenFile::new(self, node, how.rights, how.flags));
+            return Ok(OpenFile::new(self, &process.credentials, node, how.rights, how.flags));
         }
         if how.flags & TEMPORARY != 0 {
             return self.open_nameless(process, walk.walk_to_end(how.follows, true)?, &how);
@@ -104,7 +104,7 @@ impl Vfs {
             how.must_be_directory |= has_slash;
             let found = self.find_or_create(process, &walk, &name, &how)?;
             match found {
-                Found::Created(node) => return Ok(OpenFile::new(self, node, how.rights, how.flags)),
+                Found::Created(node) => return Ok(OpenFile::new(self, &process.credentials, node, how.rights, how.flags)),
                 Found::There(node) if node.is_link() && how.follows => walk.follow_last(&node)?,
                 Found::There(node) => return self.open_found(process, &walk, Some(node), &how),
             }
@@ -176,7 +176,7 @@ impl Vfs {
             Some(node) => node,
             None => Node { held: Held::new(&self.fs, attributes)?, attributes: attributes.clone() },
         };
-        Ok(OpenFile::new(self, node, how.rights, how.flags))
+        Ok(OpenFile::new(self, &process.credentials, node, how.rights, how.flags))
     }
 
     /// O_TMPFILE.
@@ -189,7 +189,7 @@ impl Vfs {
         let new = crate::names::new_inode(directory, mode, (who.uid, who.gid), 0, &[]);
         let attributes: Attributes = self.fs.create_nameless(directory.inode, &new, umask)?;
         let node = Node { held: Held::made(&self.fs, attributes.inode), attributes };
-        let mut file = OpenFile::new(self, node, how.rights, how.flags);
+        let mut file = OpenFile::new(self, &process.credentials, node, how.rights, how.flags);
         file.is_linkable = !how.exclusive;
         Ok(file)
     }

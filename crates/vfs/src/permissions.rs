@@ -127,12 +127,12 @@ impl Vfs {
     }
 
     /// `fs.protected_regular` and `fs.protected_fifos`: O_CREAT of a file that exists, of somebody else, in a sticky directory that others
-    /// may write (1), or that its group may write (2).
+    /// may write (1), or that its group may write (2). Linux always refuses it for devices and sockets.
     pub(crate) fn permit_opening_to_create(&self, who: &Credentials, directory: &Attributes, file: &Attributes) -> Result<()> {
         let rule = match kind(file) {
             file_type::REGULAR => self.settings.protected.regular,
             file_type::FIFO => self.settings.protected.fifos,
-            _ => 0,
+            _ => 1, // devices and sockets have no setting
         };
         let is_own = file.uid == directory.uid || file.uid == who.uid;
         if rule == 0 || directory.mode & STICKY == 0 || is_own {

@@ -48,6 +48,11 @@ fn the_flags_of_open_do_what_they_say() {
         assert_eq!((left.why, &left.remaining[..]), (Why::SpecialFile, path));
         assert!(open(path, libc::O_PATH).is_ok());
     }
+    vfs.make_node(&root(), ROOT, b"socket", 0o140_666, 0).expect("made");
+    refused(open(b"socket", libc::O_RDONLY), Errno::NXIO);
+    directory(&vfs, &root(), b"tmp", 0o1777);
+    vfs.make_node(&user(7, &[]), ROOT, b"tmp/socket", 0o140_666, 0).expect("made");
+    refused(open(b"tmp/socket", libc::O_CREAT), Errno::ACCESS);
     refused(vfs.make_node(&user(7, &[]), ROOT, b"disk", 0o060_600, 0x800), Errno::PERM);
 }
 
@@ -150,6 +155,8 @@ fn a_nameless_file_gets_a_name_unless_that_was_excluded() {
     let vfs = empty();
     let nameless = vfs.open(&root(), ROOT, b".", libc::O_TMPFILE | libc::O_RDWR, 0o600).expect("opened");
     vfs.write(&root(), &nameless, b"x").expect("written");
+    let by_somebody_else = vfs.link(&user(7, &[]), (At::Open(&nameless), b""), (ROOT, b"named"), libc::AT_EMPTY_PATH);
+    refused(by_somebody_else, Errno::NOENT);
     vfs.link(&root(), (At::Open(&nameless), b""), (ROOT, b"named"), libc::AT_EMPTY_PATH).expect("named");
     assert_eq!((mode(&vfs, b"named"), nameless.attributes().expect("there").nlink), (0o600, 1));
     let excluded = vfs.open(&root(), ROOT, b".", libc::O_TMPFILE | libc::O_RDWR | libc::O_EXCL, 0o600).expect("opened");

@@ -219,4 +219,5 @@ fn each_namespace_of_attributes_has_its_users() {
     refused(vfs.set_extended_attribute(&root(), of_link, b"user.a", b"", 0), Errno::PERM);
     refused(vfs.extended_attribute(&root(), of_link, b"user.a"), Errno::NODATA);
     refused(vfs.extended_attribute(&root(), of_link, ACCESS), Errno::OPNOTSUPP);
+    refused(vfs.remove_extended_attribute(&other, of_link, ACCESS), Errno::OPNOTSUPP);
 }

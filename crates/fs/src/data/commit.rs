@@ -99,8 +99,11 @@ pub(super) fn changed(inode: &mut Inode) {
 /// The set-group-id bit of a mode.
 pub(crate) const SET_GROUP_ID: u16 = 0o2000;
 
-/// Clears set-user-id, and set-group-id of a group-executable file.
+/// Clears set-user-id, and set-group-id of a group-executable file. On a directory these bits give no rights and stay.
 pub(crate) fn kill_set_id(inode: &mut Inode) {
+    if inode.is_directory() {
+        return;
+    }
     inode.mode &= !0o4000;
     if inode.mode & 0o010 != 0 {
         inode.mode &= !SET_GROUP_ID;
